@@ -1,0 +1,115 @@
+//! Admission: whether an arriving invocation runs, waits or is refused, and how many frames a
+//! worker may hold. Pure; the engine calls it under the queue's lock.
+
+/// What becomes of an arriving invocation.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Admission {
+    /// A worker is free: hand it over at once.
+    Dispatch,
+    /// Wait in the one queue of the revision.
+    Enqueue,
+    /// The queue is at its bound.
+    Refuse,
+}
+
+/// Decides for one arrival. `worker_free` is whether some worker may take another frame;
+/// nobody overtakes those who wait.
+pub fn admit(worker_free: bool, waiting: usize, queue_max: u32) -> Admission {
+    if worker_free && waiting == 0 {
+        Admission::Dispatch
+    } else if waiting < queue_max as usize {
+        Admission::Enqueue
+    } else {
+        Admission::Refuse
+    }
+}
+
+/// Work a worker may hold beyond what it runs, in nanoseconds of its own mean service time.
+/// Within this much time a worker that just ended one invocation finds the next already in its
+/// socket, which saves a wake-up per invocation; beyond it, late binding is worth more.
+pub const AHEAD_NS: u64 = 1_000_000;
+/// Frames ahead at most, whatever the service time.
+pub const AHEAD_MAX: u32 = 256;
+
+/// Frames a worker may hold at once: its concurrency, plus a few ahead when its invocations are
+/// so short that handing over costs as much as running. `service_ns` is the moving mean of the
+/// handler's run time, 0 while unknown.
+pub fn frames_max(concurrency: u32, service_ns: u64) -> u32 {
+    if service_ns == 0 {
+        return concurrency;
+    }
+    let ahead = (AHEAD_NS / service_ns.max(1)).min(u64::from(AHEAD_MAX)) as u32;
+    concurrency.max(ahead)
+}
+
+/// Exponential moving mean with weight 1/8 for the newest value; the first value stands as it is.
+/// Rises at once to a value 8 times the mean, so one slow call stops sending ahead.
+pub fn service_mean_ns(mean_ns: u64, newest_ns: u64) -> u64 {
+    let newest_ns = newest_ns.max(1);
+    if mean_ns == 0 || newest_ns > mean_ns.saturating_mul(8) {
+        return newest_ns;
+    }
+    mean_ns - mean_ns / 8 + newest_ns / 8
+}
+
+/// Instances to start now: one for each share of the waiting invocations that running and starting
+/// instances cannot take, up to the bound.
+pub fn instances_to_start(waiting: usize, starting: u32, running: u32, max: u32) -> u32 {
+    let wanted = u32::try_from(waiting).unwrap_or(u32::MAX);
+    wanted
+        .saturating_sub(starting)
+        .min(max.saturating_sub(starting + running))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn arrivals() {
+        assert_eq!(admit(true, 0, 4), Admission::Dispatch);
+        assert_eq!(admit(true, 1, 4), Admission::Enqueue, "nobody overtakes");
+        assert_eq!(admit(false, 3, 4), Admission::Enqueue);
+        assert_eq!(admit(false, 4, 4), Admission::Refuse);
+        assert_eq!(admit(false, 0, 0), Admission::Refuse);
+        assert_eq!(
+            admit(true, 0, 0),
+            Admission::Dispatch,
+            "no queue is needed when one is free"
+        );
+    }
+
+    #[test]
+    fn frames_ahead_only_for_short_work() {
+        assert_eq!(
+            frames_max(1, 0),
+            1,
+            "unknown service time: strict late binding"
+        );
+        assert_eq!(frames_max(1, 2_000), 256);
+        assert_eq!(frames_max(1, 100_000), 10);
+        assert_eq!(frames_max(1, 5_000_000), 1);
+        assert_eq!(frames_max(64, 5_000_000), 64);
+    }
+
+    #[test]
+    fn one_slow_call_raises_the_mean_at_once() {
+        let mut mean = 0;
+        for _ in 0..100 {
+            mean = service_mean_ns(mean, 2_000);
+        }
+        assert!((1_900..=2_100).contains(&mean), "{mean}");
+        mean = service_mean_ns(mean, 50_000_000);
+        assert_eq!(mean, 50_000_000);
+        assert_eq!(frames_max(1, mean), 1);
+    }
+
+    #[test]
+    fn starts_follow_the_queue() {
+        assert_eq!(instances_to_start(0, 0, 0, 4), 0);
+        assert_eq!(instances_to_start(1, 0, 0, 4), 1);
+        assert_eq!(instances_to_start(1, 1, 0, 4), 0, "one is on its way");
+        assert_eq!(instances_to_start(100, 0, 1, 4), 3);
+        assert_eq!(instances_to_start(100, 4, 0, 4), 0);
+    }
+}

@@ -1,0 +1,153 @@
+//! The seam to whatever runs instances: sandboxed processes today, other backends later.
+
+use std::future::Future;
+use std::os::fd::OwnedFd;
+use std::path::PathBuf;
+use std::pin::Pin;
+
+use crate::spec::Egress;
+
+/// A boxed future, for the seam only; never on the request path.
+pub type BoxFuture<T> = Pin<Box<dyn Future<Output = T> + Send>>;
+
+/// How a backend launches what answers invocations.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Launch {
+    /// An interpreter with a shim that speaks the worker protocol on file descriptor 3.
+    /// `argv` is as seen inside the sandbox.
+    Shim {
+        /// Program and arguments.
+        argv: Vec<String>,
+    },
+    /// The backend's own init speaks the worker protocol and runs `argv` once per invocation,
+    /// body on stdin, answer on stdout.
+    PerInvocation {
+        /// Program and arguments; relative programs are looked up from the code folder.
+        argv: Vec<String>,
+    },
+    /// An HTTP/1.1 server that listens on `$PORT` of the sandbox's own loopback.
+    Server {
+        /// Program and arguments.
+        argv: Vec<String>,
+        /// The port.
+        port: u16,
+    },
+}
+
+/// Limits of one instance.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct InstanceLimits {
+    /// Memory in bytes, tmpfs included.
+    pub memory_bytes: u64,
+    /// Thousandths of a core; `None` is no cap.
+    pub cpu_millis: Option<u32>,
+    /// Processes and threads.
+    pub pids: u32,
+    /// Private `/tmp` in bytes.
+    pub disk_bytes: u64,
+}
+
+/// A request for one instance.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct InstanceRequest {
+    /// Unique on this node while the daemon runs.
+    pub instance: u64,
+    /// Function and revision for names of cgroups and log lines, for instance `thermo-3`.
+    pub label: String,
+    /// Host folder of the code, read-only at `/function` inside.
+    pub code_dir: PathBuf,
+    /// Host folder of installed packages, read-only at `/packages` inside.
+    pub packages_dir: Option<PathBuf>,
+    /// What to launch.
+    pub launch: Launch,
+    /// Environment at launch, complete; nothing of the daemon's leaks in.
+    pub env: Vec<(String, String)>,
+    /// Its limits.
+    pub limits: InstanceLimits,
+    /// Destinations it may reach; each becomes a listener inside the sandbox.
+    pub egress: Vec<Egress>,
+}
+
+/// How an instance ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Exit {
+    /// Exit status, when it exited.
+    pub status: Option<i32>,
+    /// Signal, when it was killed.
+    pub signal: Option<i32>,
+    /// Whether the kernel killed it for memory.
+    pub out_of_memory: bool,
+}
+
+/// What an instance uses now.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Usage {
+    /// Memory in bytes.
+    pub memory_bytes: u64,
+    /// CPU time so far in nanoseconds.
+    pub cpu_ns: u64,
+    /// Processes and threads.
+    pub pids: u32,
+}
+
+/// A running instance. Dropping it kills the instance and everything in it.
+pub struct Started {
+    /// For shims and per-invocation programs: the engine's end of the worker protocol, a
+    /// connected, non-blocking stream socket. For servers: a sequenced-packet socket on which one
+    /// byte asks for, and one message with a descriptor delivers, a fresh connection to the
+    /// server; a message without a descriptor holds an errno (u32) and means "not yet".
+    pub channel: OwnedFd,
+    /// Read end of what the instance writes to stdout and stderr, line by line, non-blocking.
+    pub output: OwnedFd,
+    /// For each requested egress, in order, a listening TCP socket inside the sandbox.
+    pub egress: Vec<OwnedFd>,
+    /// The instance itself.
+    pub control: Box<dyn InstanceControl>,
+}
+
+/// What the engine can do with a running instance.
+pub trait InstanceControl: Send + Sync {
+    /// Kills everything in the instance at once. Idempotent; does not block.
+    fn kill(&self);
+    /// What it uses now, `None` where the machine cannot tell. May read a few small files.
+    fn usage(&self) -> Option<Usage>;
+    /// Resolves when the instance has ended. To be called once.
+    fn exited(&self) -> BoxFuture<Exit>;
+}
+
+/// Why an instance could not be started.
+#[derive(Debug, thiserror::Error)]
+pub enum StartError {
+    /// A step of composing the sandbox failed.
+    #[error("sandbox for {label}: {step}")]
+    Sandbox {
+        /// Label of the request.
+        label: String,
+        /// The step that failed, with its object.
+        step: String,
+        /// The cause.
+        #[source]
+        source: std::io::Error,
+    },
+    /// The program could not be executed.
+    #[error("{label}: cannot execute {program}")]
+    Exec {
+        /// Label of the request.
+        label: String,
+        /// The program.
+        program: String,
+        /// The cause.
+        #[source]
+        source: std::io::Error,
+    },
+    /// The backend is gone or stopping.
+    #[error("{0}")]
+    Unavailable(String),
+}
+
+/// Something that runs instances.
+pub trait Backend: Send + Sync + 'static {
+    /// Starts one instance; resolves when its program has been executed or could not be. Bounded
+    /// in time by the backend (seconds).
+    fn start(&self, request: InstanceRequest) -> BoxFuture<Result<Started, StartError>>;
+}

@@ -1,0 +1,265 @@
+//! Whose fault a failed invocation is, and the one table of what each front answers.
+
+use std::fmt;
+
+/// Who can mend it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum FaultClass {
+    /// The request is wrong.
+    Caller,
+    /// The function failed, crashed or took too long.
+    Function,
+    /// The function or the node is full; the same request may succeed later.
+    Capacity,
+    /// `mote` itself failed.
+    Platform,
+}
+
+/// Why an invocation did not end with an answer of the function.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Fault {
+    /// No function has this name.
+    NoSuchFunction,
+    /// The request body is larger than the function's limit.
+    BodyTooLarge {
+        /// The limit in bytes.
+        limit_bytes: u64,
+    },
+    /// The request body ended early or broke its framing.
+    BodyIncomplete,
+    /// The caller went away before the answer.
+    CallerGone,
+    /// The function's queue is at its bound.
+    QueueFull,
+    /// The node has no room for another instance.
+    NodeFull,
+    /// The node is stopping.
+    Stopping,
+    /// The deadline passed while the invocation waited for a free worker.
+    DeadlineQueued {
+        /// The deadline in milliseconds.
+        timeout_ms: u64,
+    },
+    /// The deadline passed while an instance was starting.
+    DeadlineStarting {
+        /// The deadline in milliseconds.
+        timeout_ms: u64,
+    },
+    /// The deadline passed while the function ran.
+    DeadlineRunning {
+        /// The deadline in milliseconds.
+        timeout_ms: u64,
+    },
+    /// The handler raised an error; the text is for the log and for callers on the management
+    /// socket, never for the network.
+    HandlerError {
+        /// First line of the error.
+        message: String,
+    },
+    /// No instance became ready; the text says why.
+    StartFailed {
+        /// What went wrong.
+        message: String,
+    },
+    /// The worker was killed by a signal while it held the invocation.
+    WorkerKilled {
+        /// Signal number.
+        signal: i32,
+    },
+    /// The kernel killed the worker because the instance passed its memory limit.
+    OutOfMemory {
+        /// The limit in bytes.
+        limit_bytes: u64,
+    },
+    /// The worker exited while it held the invocation.
+    WorkerExited {
+        /// Exit status.
+        status: i32,
+    },
+    /// The worker broke the worker protocol or sent an answer that cannot be forwarded.
+    BadReply {
+        /// What was wrong with it.
+        message: String,
+    },
+    /// A bug or an exhausted resource in `mote`.
+    Internal {
+        /// What failed; logged, not shown to callers.
+        message: String,
+    },
+}
+
+/// One row of the table: how a fault is answered.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct FaultAnswer {
+    /// HTTP status (RFC 9110).
+    pub http: u16,
+    /// CoAP code as class and detail (RFC 7252, 8516): `(4, 4)` is 4.04.
+    pub coap: (u8, u8),
+    /// Seconds for `Retry-After` and CoAP Max-Age, where a retry makes sense.
+    pub retry_after_s: Option<u32>,
+    /// Whether `mote` itself may run the invocation again when its method is safe to repeat.
+    pub retryable: bool,
+    /// The `outcome` label of the metrics.
+    pub outcome: &'static str,
+    /// Stable error code.
+    pub code: &'static str,
+}
+
+impl Fault {
+    /// The row of this fault.
+    pub fn answer(&self) -> FaultAnswer {
+        let row = |http, coap, retry_after_s, retryable, outcome, code| FaultAnswer {
+            http,
+            coap,
+            retry_after_s,
+            retryable,
+            outcome,
+            code,
+        };
+        match self {
+            Fault::NoSuchFunction => row(404, (4, 4), None, false, "caller", "M0501"),
+            Fault::BodyTooLarge { .. } => row(413, (4, 13), None, false, "caller", "M1024"),
+            Fault::BodyIncomplete => row(400, (4, 0), None, false, "caller", "M1025"),
+            Fault::CallerGone => row(499, (4, 0), None, false, "caller", "M0503"),
+            Fault::QueueFull => row(429, (4, 29), Some(1), false, "capacity", "M0504"),
+            Fault::NodeFull => row(503, (5, 3), Some(1), false, "capacity", "M0505"),
+            Fault::Stopping => row(503, (5, 3), Some(1), false, "capacity", "M0506"),
+            Fault::DeadlineQueued { .. } => row(504, (5, 4), None, false, "timeout", "M0507"),
+            Fault::DeadlineStarting { .. } => row(504, (5, 4), None, false, "timeout", "M0508"),
+            Fault::DeadlineRunning { .. } => row(504, (5, 4), None, false, "timeout", "M0509"),
+            Fault::HandlerError { .. } => row(500, (5, 0), None, false, "function", "M0510"),
+            Fault::StartFailed { .. } => row(502, (5, 2), None, false, "function", "M0411"),
+            Fault::WorkerKilled { .. } => row(502, (5, 2), None, true, "function", "M0511"),
+            Fault::OutOfMemory { .. } => row(502, (5, 2), None, false, "function", "M0502"),
+            Fault::WorkerExited { .. } => row(502, (5, 2), None, true, "function", "M0512"),
+            Fault::BadReply { .. } => row(502, (5, 2), None, false, "function", "M0513"),
+            Fault::Internal { .. } => row(500, (5, 0), None, false, "platform", "M0599"),
+        }
+    }
+
+    /// Who can mend it.
+    pub fn class(&self) -> FaultClass {
+        match self {
+            Fault::NoSuchFunction
+            | Fault::BodyTooLarge { .. }
+            | Fault::BodyIncomplete
+            | Fault::CallerGone => FaultClass::Caller,
+            Fault::QueueFull | Fault::NodeFull | Fault::Stopping | Fault::DeadlineQueued { .. } => {
+                FaultClass::Capacity
+            }
+            Fault::DeadlineStarting { .. }
+            | Fault::DeadlineRunning { .. }
+            | Fault::HandlerError { .. }
+            | Fault::StartFailed { .. }
+            | Fault::WorkerKilled { .. }
+            | Fault::OutOfMemory { .. }
+            | Fault::WorkerExited { .. }
+            | Fault::BadReply { .. } => FaultClass::Function,
+            Fault::Internal { .. } => FaultClass::Platform,
+        }
+    }
+
+    /// What the caller on the network may read: no internals, no text of the function.
+    pub fn public_text(&self, function: &str) -> String {
+        match self {
+            Fault::NoSuchFunction => format!("no function named {function}"),
+            Fault::BodyTooLarge { limit_bytes } => {
+                format!(
+                    "body limit {}; raise it: [limits] body",
+                    bytes_text(*limit_bytes)
+                )
+            }
+            Fault::BodyIncomplete => "request body ended early".to_owned(),
+            Fault::CallerGone => "the caller went away".to_owned(),
+            Fault::QueueFull => format!("{function}: queue is full, try again later"),
+            Fault::NodeFull => "the node is full, try again later".to_owned(),
+            Fault::Stopping => "the node is stopping, try again later".to_owned(),
+            Fault::DeadlineQueued { timeout_ms } => {
+                format!(
+                    "{function}: deadline of {timeout_ms} ms passed while waiting for a free worker"
+                )
+            }
+            Fault::DeadlineStarting { timeout_ms } => {
+                format!(
+                    "{function}: deadline of {timeout_ms} ms passed while an instance was starting"
+                )
+            }
+            Fault::DeadlineRunning { timeout_ms } => {
+                format!("{function}: deadline of {timeout_ms} ms passed while the function ran")
+            }
+            Fault::HandlerError { .. } => format!("{function} failed; see: mote logs {function}"),
+            Fault::StartFailed { .. } => {
+                format!("{function} did not start; see: mote logs {function}")
+            }
+            Fault::WorkerKilled { signal } => {
+                format!("{function}: worker was killed by signal {signal}")
+            }
+            Fault::OutOfMemory { limit_bytes } => format!(
+                "{function} was stopped by the kernel: limit {}; raise it: [limits] memory",
+                bytes_text(*limit_bytes)
+            ),
+            Fault::WorkerExited { status } => {
+                format!("{function}: worker exited {status} without a reply")
+            }
+            Fault::BadReply { .. } => format!("{function}: reply is not valid"),
+            Fault::Internal { .. } => "the node failed to serve this request".to_owned(),
+        }
+    }
+}
+
+impl fmt::Display for Fault {
+    /// The full text for logs and for the owner of the function.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Fault::HandlerError { message }
+            | Fault::StartFailed { message }
+            | Fault::BadReply { message }
+            | Fault::Internal { message } => f.write_str(message),
+            other => f.write_str(&other.public_text("function")),
+        }
+    }
+}
+
+/// A size for people: exact binary units where they fit, else bytes.
+pub fn bytes_text(bytes: u64) -> String {
+    for (unit, size) in [("GiB", 1u64 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10)] {
+        if bytes >= size && bytes.is_multiple_of(size) {
+            return format!("{} {unit}", bytes / size);
+        }
+    }
+    format!("{bytes} bytes")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sizes() {
+        assert_eq!(bytes_text(6 << 20), "6 MiB");
+        assert_eq!(bytes_text(1500), "1500 bytes");
+        assert_eq!(bytes_text(2048), "2 KiB");
+    }
+
+    #[test]
+    fn network_text_never_carries_the_functions_own_words() {
+        let secret = "password=hunter2";
+        for fault in [
+            Fault::HandlerError {
+                message: secret.into(),
+            },
+            Fault::StartFailed {
+                message: secret.into(),
+            },
+            Fault::BadReply {
+                message: secret.into(),
+            },
+            Fault::Internal {
+                message: secret.into(),
+            },
+        ] {
+            assert!(!fault.public_text("f").contains("hunter2"), "{fault:?}");
+            assert!(fault.to_string().contains("hunter2"), "{fault:?}");
+        }
+    }
+}

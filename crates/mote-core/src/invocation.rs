@@ -1,0 +1,343 @@
+//! One invocation: what a trigger asks of a function, and what comes back.
+//!
+//! Heads (method, path, query, headers) are kept in the very layout the worker protocol uses, so a
+//! front writes them once and the engine copies them once.
+
+use std::fmt;
+use std::future::Future;
+
+use bytes::{BufMut, Bytes, BytesMut};
+
+use crate::body::Body;
+use crate::fault::Fault;
+use crate::name::FunctionName;
+use crate::spec::CoapResource;
+
+/// Where an invocation came from.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[repr(u8)]
+pub enum Trigger {
+    /// HTTP/1.1 or HTTP/2.
+    Http = 1,
+    /// CoAP over UDP.
+    Coap = 2,
+    /// `mote invoke` over the management API.
+    Admin = 3,
+}
+
+impl Trigger {
+    /// The metric label and the word functions see.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Trigger::Http => "http",
+            Trigger::Coap => "coap",
+            Trigger::Admin => "admin",
+        }
+    }
+
+    /// The trigger with this wire number.
+    pub fn from_wire(number: u8) -> Option<Self> {
+        match number {
+            1 => Some(Trigger::Http),
+            2 => Some(Trigger::Coap),
+            3 => Some(Trigger::Admin),
+            _ => None,
+        }
+    }
+}
+
+/// 128 bits: 48 of milliseconds since 1970, 80 random; shown as 26 letters of Crockford's base 32,
+/// the form of a ULID, so ids sort by time.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct InvocationId(pub u128);
+
+impl InvocationId {
+    /// An id from wall-clock milliseconds and 80 random bits (higher ones are ignored).
+    pub fn new(unix_ms: u64, random: u128) -> Self {
+        let time = (unix_ms as u128 & ((1 << 48) - 1)) << 80;
+        Self(time | (random & ((1 << 80) - 1)))
+    }
+
+    /// The 26 letters.
+    pub fn text(self) -> [u8; 26] {
+        const LETTERS: &[u8; 32] = b"0123456789ABCDEFGHJKMNPQRSTVWXYZ";
+        let mut text = [0; 26];
+        let mut rest = self.0;
+        for letter in text.iter_mut().rev() {
+            *letter = LETTERS[(rest & 31) as usize];
+            rest >>= 5;
+        }
+        text
+    }
+}
+
+impl fmt::Display for InvocationId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(std::str::from_utf8(&self.text()).expect("base 32 letters are ASCII"))
+    }
+}
+
+impl fmt::Debug for InvocationId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
+}
+
+/// Method, path, query and header fields in worker-protocol layout. Cheap to clone.
+///
+/// Header fields are `name LF value LF`, names in lower case; neither may hold LF or NUL. The path
+/// is the part below the function's own route and begins with `/`; the query has no `?`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Head {
+    buffer: Bytes,
+    method_len: u8,
+    path_len: u16,
+    query_len: u16,
+}
+
+impl Head {
+    /// Begins a head. `method` is at most 255 bytes, `path` and `query` at most 65,535: fronts
+    /// refuse longer ones before (8 KiB), so longer input is a bug and is cut.
+    pub fn builder(method: &[u8], path: &[u8], query: &[u8]) -> HeadBuilder {
+        let method = &method[..method.len().min(u8::MAX as usize)];
+        let path = &path[..path.len().min(u16::MAX as usize)];
+        let query = &query[..query.len().min(u16::MAX as usize)];
+        let mut buffer = BytesMut::with_capacity(method.len() + path.len() + query.len() + 256);
+        buffer.put_slice(method);
+        buffer.put_slice(path);
+        buffer.put_slice(query);
+        HeadBuilder {
+            buffer,
+            method_len: method.len() as u8,
+            path_len: path.len() as u16,
+            query_len: query.len() as u16,
+        }
+    }
+
+    /// The request method, upper case.
+    pub fn method(&self) -> &[u8] {
+        &self.buffer[..self.method_len as usize]
+    }
+
+    /// The path below the function's route, with its leading `/`.
+    pub fn path(&self) -> &[u8] {
+        &self.buffer[self.method_len as usize..][..self.path_len as usize]
+    }
+
+    /// The query without `?`; empty for none.
+    pub fn query(&self) -> &[u8] {
+        let start = self.method_len as usize + self.path_len as usize;
+        &self.buffer[start..][..self.query_len as usize]
+    }
+
+    /// The header block.
+    pub fn headers(&self) -> &[u8] {
+        &self.buffer[self.method_len as usize + self.path_len as usize + self.query_len as usize..]
+    }
+
+    /// All parts in wire order.
+    pub fn wire(&self) -> &[u8] {
+        &self.buffer
+    }
+}
+
+/// Collects the header fields of a [`Head`].
+pub struct HeadBuilder {
+    buffer: BytesMut,
+    method_len: u8,
+    path_len: u16,
+    query_len: u16,
+}
+
+impl HeadBuilder {
+    /// Adds one field. The caller has checked that neither part holds LF or NUL.
+    pub fn header(&mut self, name: &[u8], value: &[u8]) -> &mut Self {
+        put_header(&mut self.buffer, name, value);
+        self
+    }
+
+    /// The finished head.
+    pub fn finish(self) -> Head {
+        Head {
+            buffer: self.buffer.freeze(),
+            method_len: self.method_len,
+            path_len: self.path_len,
+            query_len: self.query_len,
+        }
+    }
+}
+
+/// Appends one field to a header block, its name in lower case.
+pub fn put_header(block: &mut BytesMut, name: &[u8], value: &[u8]) {
+    debug_assert!(!name.contains(&b'\n') && !value.contains(&b'\n'));
+    block.reserve(name.len() + value.len() + 2);
+    let start = block.len();
+    block.put_slice(name);
+    block[start..].make_ascii_lowercase();
+    block.put_u8(b'\n');
+    block.put_slice(value);
+    block.put_u8(b'\n');
+}
+
+/// The fields of a header block, in order. Ends at the first incomplete field.
+pub fn headers(block: &[u8]) -> impl Iterator<Item = (&[u8], &[u8])> {
+    let mut rest = block;
+    std::iter::from_fn(move || {
+        let name_end = rest.iter().position(|b| *b == b'\n')?;
+        let name = &rest[..name_end];
+        let after = &rest[name_end + 1..];
+        let value_end = after.iter().position(|b| *b == b'\n')?;
+        rest = &after[value_end + 1..];
+        Some((name, &after[..value_end]))
+    })
+}
+
+/// What a trigger asks of a function.
+#[derive(Debug)]
+pub struct Invocation {
+    /// Its id, shown to caller, function and log.
+    pub id: InvocationId,
+    /// Where it came from.
+    pub trigger: Trigger,
+    /// Method, path, query, headers.
+    pub head: Head,
+    /// Its body.
+    pub body: Body,
+    /// When it arrived, in monotonic nanoseconds.
+    pub received_ns: u64,
+    /// When its answer must have begun, in monotonic nanoseconds. One deadline for everything.
+    pub deadline_ns: u64,
+}
+
+impl Invocation {
+    /// Whether running it twice is allowed by HTTP's definition of idempotent methods
+    /// (RFC 9110, 9.2.2) or by the caller's `Idempotency-Key`.
+    pub fn is_idempotent(&self) -> bool {
+        matches!(
+            self.head.method(),
+            b"GET" | b"HEAD" | b"PUT" | b"DELETE" | b"OPTIONS" | b"TRACE" | b"FETCH" | b"IPATCH"
+        ) || headers(self.head.headers()).any(|(name, _)| name == b"idempotency-key")
+    }
+}
+
+/// Where the time of one invocation went; monotonic nanoseconds of this machine, 0 where unknown.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Phases {
+    /// The invocation arrived at the front.
+    pub received_ns: u64,
+    /// Time spent waiting for an instance to start, a part of the waiting before `t1`.
+    pub init_ns: u64,
+    /// t1: its frame left the engine.
+    pub sent_ns: u64,
+    /// t2: the handler was entered.
+    pub entered_ns: u64,
+    /// t3: the handler returned (for streams: began to answer).
+    pub returned_ns: u64,
+    /// t4: the answer reached the engine.
+    pub answered_ns: u64,
+}
+
+impl Phases {
+    /// Waiting before the frame left, without the start of an instance.
+    pub fn queue_ns(&self) -> u64 {
+        self.sent_ns
+            .saturating_sub(self.received_ns)
+            .saturating_sub(self.init_ns)
+    }
+
+    /// Time in the handler.
+    pub fn run_ns(&self) -> u64 {
+        self.returned_ns.saturating_sub(self.entered_ns)
+    }
+
+    /// Handing over and back: t1 to t2 and t3 to t4.
+    pub fn handover_ns(&self) -> u64 {
+        self.entered_ns.saturating_sub(self.sent_ns)
+            + self.answered_ns.saturating_sub(self.returned_ns)
+    }
+}
+
+/// The answer of a function.
+#[derive(Debug)]
+pub struct Reply {
+    /// HTTP status, 200 to 599.
+    pub status: u16,
+    /// Header block (see [`Head`]); framing fields are already removed.
+    pub headers: Bytes,
+    /// The body.
+    pub body: Body,
+    /// Where the time went.
+    pub phases: Phases,
+}
+
+/// What a front needs to know of a function before it reads a body.
+pub trait RouteInfo {
+    /// The function's name.
+    fn name(&self) -> &FunctionName;
+    /// Deadline of one invocation in milliseconds.
+    fn timeout_ms(&self) -> u64;
+    /// Largest request body in bytes.
+    fn body_bytes_max(&self) -> u64;
+    /// Methods it answers; empty means all.
+    fn methods(&self) -> &[String];
+    /// Its CoAP description.
+    fn coap(&self) -> &CoapResource;
+}
+
+/// The seam between fronts and engine.
+pub trait Invoker: Clone + Send + Sync + 'static {
+    /// A function at one moment; holding it keeps that revision's data alive, not its instances.
+    type Route: RouteInfo + Clone + Send + Sync + 'static;
+
+    /// The function of this name. Called once per request; must not block or allocate much.
+    fn route(&self, name: &str) -> Option<Self::Route>;
+
+    /// All functions, sorted by name. For discovery, not for the request path.
+    fn routes(&self) -> Vec<Self::Route>;
+
+    /// Runs one invocation to the head of its answer. Ends by the invocation's deadline; dropping
+    /// the future cancels the invocation.
+    fn invoke(
+        &self,
+        route: &Self::Route,
+        invocation: Invocation,
+    ) -> impl Future<Output = Result<Reply, Fault>> + Send;
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ids_are_ulids() {
+        // Largest ULID, and the smallest.
+        assert_eq!(
+            InvocationId(u128::MAX).to_string(),
+            "7ZZZZZZZZZZZZZZZZZZZZZZZZZ"
+        );
+        assert_eq!(InvocationId(0).to_string(), "00000000000000000000000000");
+        let early = InvocationId::new(1, u128::MAX);
+        let late = InvocationId::new(2, 0);
+        assert!(early.to_string() < late.to_string());
+    }
+
+    #[test]
+    fn heads_keep_their_parts() {
+        let mut builder = Head::builder(b"POST", b"/a/b", b"x=1");
+        builder
+            .header(b"Content-Type", b"text/plain")
+            .header(b"X-Empty", b"");
+        let head = builder.finish();
+        assert_eq!(head.method(), b"POST");
+        assert_eq!(head.path(), b"/a/b");
+        assert_eq!(head.query(), b"x=1");
+        let fields: Vec<_> = headers(head.headers()).collect();
+        assert_eq!(
+            fields,
+            [
+                (&b"content-type"[..], &b"text/plain"[..]),
+                (&b"x-empty"[..], &b""[..])
+            ]
+        );
+    }
+}

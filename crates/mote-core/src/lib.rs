@@ -1,0 +1,22 @@
+//! What `mote` decides and the words it uses, with nothing that touches the outside world.
+//!
+//! Names, specs, faults, the worker wire format, and the decisions of the engine as pure functions
+//! with time as an argument. This crate must not know about sockets, files, clocks, the environment
+//! or an async runtime (`clippy.toml` bans them), so all of it runs in a test in microseconds.
+//!
+//! Start with [`spec`] (what a function is), then [`invocation`] (what is asked of it), then
+//! [`wire`] (how a worker is asked), then [`fault`] (who is to blame when it fails).
+
+pub mod admission;
+pub mod backend;
+pub mod body;
+pub mod fault;
+pub mod invocation;
+pub mod name;
+pub mod spec;
+pub mod wire;
+
+pub use fault::{Fault, FaultClass};
+pub use invocation::{Invocation, InvocationId, Invoker, Phases, Reply, RouteInfo, Trigger};
+pub use name::FunctionName;
+pub use spec::FunctionSpec;

@@ -1,0 +1,180 @@
+//! What a function is: the checked form of a manifest, stored with each revision.
+//!
+//! Every default is a named constant with its reason. Units stand last in each name.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+
+use crate::FunctionName;
+
+/// Default memory limit: a number a board with 1 GiB can afford many times over.
+pub const MEMORY_BYTES_DEFAULT: u64 = 64 << 20;
+/// Node's own heap and code need about 45 MiB before the function's first line.
+pub const MEMORY_BYTES_DEFAULT_NODE: u64 = 128 << 20;
+/// Smallest memory limit in which any runtime starts.
+pub const MEMORY_BYTES_MIN: u64 = 4 << 20;
+/// Deadline of one invocation, queueing included.
+pub const TIMEOUT_MS_DEFAULT: u64 = 10_000;
+/// Longest deadline; longer work belongs in an async invocation.
+pub const TIMEOUT_MS_MAX: u64 = 3_600_000;
+/// Processes and threads of one instance: Node needs 11, Python a few; a fork bomb stops here.
+pub const PIDS_DEFAULT: u32 = 64;
+/// Private writable space (`/tmp`) of one instance; held in memory and counted there.
+pub const DISK_BYTES_DEFAULT: u64 = 16 << 20;
+/// Largest request body unless the manifest raises it.
+pub const BODY_BYTES_DEFAULT: u64 = 6 << 20;
+/// Invocations that may wait for a free worker before callers are refused with 429.
+pub const QUEUE_DEFAULT: u32 = 1024;
+/// An instance stops this long after its last invocation ended.
+pub const IDLE_TIMEOUT_MS_DEFAULT: u64 = 300_000;
+/// A worker that has not said it is ready by then has failed to start.
+pub const INIT_TIMEOUT_MS_DEFAULT: u64 = 10_000;
+/// Node handlers are asynchronous: one process serves this many invocations at once.
+pub const CONCURRENCY_DEFAULT_NODE: u32 = 256;
+/// Servers on `$PORT`: connections opened to one instance at once.
+pub const CONCURRENCY_DEFAULT_SERVER: u32 = 64;
+/// Programs run once per invocation: processes of one instance at once.
+pub const CONCURRENCY_DEFAULT_EXEC: u32 = 8;
+
+/// How a function's code is run.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Runtime {
+    /// CPython 3.9 or newer from the host, through the Python shim.
+    Python,
+    /// Node.js 18 or newer from the host, through the Node shim.
+    Node,
+    /// Any program: the request body on stdin, the answer on stdout, one process per invocation.
+    Exec,
+    /// Any HTTP/1.1 server that listens on `$PORT`, kept running.
+    Server,
+}
+
+impl Runtime {
+    /// The word used in manifests and outputs.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Runtime::Python => "python",
+            Runtime::Node => "node",
+            Runtime::Exec => "exec",
+            Runtime::Server => "server",
+        }
+    }
+}
+
+/// Limits of one function. What cannot be enforced on a machine is said by `mote doctor`.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Limits {
+    /// Memory of one instance in bytes, its `/tmp` included.
+    pub memory_bytes: u64,
+    /// CPU time per second of one instance, in thousandths of a core; `None` is no cap.
+    pub cpu_millis: Option<u32>,
+    /// Processes and threads of one instance.
+    pub pids: u32,
+    /// Deadline of one invocation in milliseconds, queueing included.
+    pub timeout_ms: u64,
+    /// How long an instance may take until it is ready, in milliseconds.
+    pub init_timeout_ms: u64,
+    /// Invocations running at once in one instance; `None` lets the runtime choose
+    /// (Python: 1 for `def`, 100 for `async def`; Node, exec and server: the constants above).
+    pub concurrency: Option<u32>,
+    /// Largest request body in bytes.
+    pub body_bytes: u64,
+    /// Private writable space of one instance in bytes.
+    pub disk_bytes: u64,
+}
+
+/// How many instances a function has.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Scale {
+    /// Instances kept at least; 0 lets the function go to zero.
+    pub min: u32,
+    /// Instances at most; `None` is the number of cores.
+    pub max: Option<u32>,
+    /// Milliseconds an instance stays after its last invocation.
+    pub idle_timeout_ms: u64,
+    /// Invocations that may wait before callers are refused.
+    pub queue: u32,
+}
+
+/// One destination a function may reach: `host:port`.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct Egress {
+    /// Host name or address as written in the manifest.
+    pub host: String,
+    /// TCP port.
+    pub port: u16,
+}
+
+/// How a function appears to CoAP clients (RFC 6690 attributes).
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct CoapResource {
+    /// Human-readable `title`.
+    pub title: Option<String>,
+    /// Resource type `rt`.
+    pub resource_type: Option<String>,
+    /// Content format number `ct` of its answers.
+    pub content_format: Option<u16>,
+}
+
+/// A function, checked and complete.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct FunctionSpec {
+    /// Name and default route.
+    pub name: FunctionName,
+    /// How it is run.
+    pub runtime: Runtime,
+    /// Python `module:object`, Node file path, relative to the code; empty for exec and server.
+    pub entry: String,
+    /// Program and arguments for exec and server, relative paths from the code folder.
+    pub command: Vec<String>,
+    /// Its limits.
+    pub limits: Limits,
+    /// Its instances.
+    pub scale: Scale,
+    /// Environment variables.
+    pub env: BTreeMap<String, String>,
+    /// Destinations it may connect to.
+    pub egress: Vec<Egress>,
+    /// Methods it answers (upper case); empty means all. Others get 405.
+    pub methods: Vec<String>,
+    /// Its CoAP description.
+    pub coap: CoapResource,
+}
+
+impl FunctionSpec {
+    /// A spec with every default for `runtime`.
+    pub fn with_defaults(name: FunctionName, runtime: Runtime, entry: &str) -> Self {
+        let memory_bytes = match runtime {
+            Runtime::Node | Runtime::Server => MEMORY_BYTES_DEFAULT_NODE,
+            Runtime::Python | Runtime::Exec => MEMORY_BYTES_DEFAULT,
+        };
+        Self {
+            name,
+            runtime,
+            entry: entry.to_owned(),
+            command: Vec::new(),
+            limits: Limits {
+                memory_bytes,
+                cpu_millis: None,
+                pids: PIDS_DEFAULT,
+                timeout_ms: TIMEOUT_MS_DEFAULT,
+                init_timeout_ms: INIT_TIMEOUT_MS_DEFAULT,
+                concurrency: None,
+                body_bytes: BODY_BYTES_DEFAULT,
+                disk_bytes: DISK_BYTES_DEFAULT,
+            },
+            scale: Scale {
+                min: 0,
+                max: None,
+                idle_timeout_ms: IDLE_TIMEOUT_MS_DEFAULT,
+                queue: QUEUE_DEFAULT,
+            },
+            env: BTreeMap::new(),
+            egress: Vec::new(),
+            methods: Vec::new(),
+            coap: CoapResource::default(),
+        }
+    }
+}

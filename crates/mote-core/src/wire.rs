@@ -1,0 +1,488 @@
+//! The worker protocol: length-prefixed binary frames over one connected Unix stream socket.
+//!
+//! The contract is `docs/reference/worker-protocol.md`; the byte fixtures in `shims/conformance`
+//! are replayed by this module and by every shim. Integers are little-endian: every machine `mote`
+//! runs on is, and interpreters read them without swapping.
+//!
+//! ```text
+//! header (12 bytes): payload length u32 | kind u8 | flags u8 | zero u16 | stream u32
+//! ```
+
+use bytes::{Buf, Bytes};
+
+use crate::invocation::Head;
+
+/// Version spoken by this build; a worker that speaks another is refused at start.
+pub const VERSION: u16 = 1;
+/// Bytes of a frame header.
+pub const HEADER_BYTES: usize = 12;
+/// Largest payload of one frame; a longer one is a broken worker.
+pub const PAYLOAD_BYTES_MAX: usize = 1 << 20;
+/// Bodies up to this size travel inside INVOKE and RESULT, larger ones in BODY frames.
+pub const INLINE_BODY_BYTES_MAX: usize = 64 << 10;
+/// Largest chunk in one BODY frame: small enough that streams share the socket fairly.
+pub const CHUNK_BYTES_MAX: usize = 64 << 10;
+/// Bytes of BODY payload a sender may send on one stream and direction before it needs CREDIT.
+pub const WINDOW_BYTES: u32 = 256 << 10;
+/// Fixed part of an INVOKE payload.
+pub const INVOKE_FIXED_BYTES: usize = 40;
+/// Fixed part of a RESULT payload.
+pub const RESULT_FIXED_BYTES: usize = 24;
+
+/// Flag: this frame is the last of its direction on its stream.
+pub const FLAG_END: u8 = 1;
+
+/// What a frame is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[repr(u8)]
+pub enum FrameKind {
+    /// Worker to engine, first frame: version u16, then the shim's name.
+    Hello = 1,
+    /// Engine to worker: JSON, which function to load ([`Load`]).
+    Load = 2,
+    /// Worker to engine: JSON, the function is loaded ([`Ready`]).
+    Ready = 3,
+    /// Engine to worker: an invocation begins.
+    Invoke = 4,
+    /// Either way: a chunk of a body.
+    Body = 5,
+    /// Worker to engine: an answer begins.
+    Result = 6,
+    /// Worker to engine: JSON, the invocation (or on stream 0 the load) failed ([`WorkerError`]).
+    Error = 7,
+    /// Engine to worker: nobody waits for this stream any more; no further frame is expected on
+    /// it but the worker must end it with RESULT, BODY or ERROR carrying END.
+    Cancel = 8,
+    /// Either way: u32, the receiver has consumed that many bytes of BODY payload.
+    Credit = 9,
+    /// Worker to engine: source u8 (1 stdout, 2 stderr, 3 log), level u8 (1 debug, 2 info,
+    /// 3 warn, 4 error), then one line of text; stream 0 is outside any invocation.
+    Log = 10,
+    /// Engine to worker: finish what runs, then exit 0. No INVOKE follows.
+    Drain = 11,
+}
+
+impl FrameKind {
+    /// The kind with this number.
+    pub fn from_wire(number: u8) -> Option<Self> {
+        Some(match number {
+            1 => FrameKind::Hello,
+            2 => FrameKind::Load,
+            3 => FrameKind::Ready,
+            4 => FrameKind::Invoke,
+            5 => FrameKind::Body,
+            6 => FrameKind::Result,
+            7 => FrameKind::Error,
+            8 => FrameKind::Cancel,
+            9 => FrameKind::Credit,
+            10 => FrameKind::Log,
+            11 => FrameKind::Drain,
+            _ => return None,
+        })
+    }
+}
+
+/// Why bytes are not a frame. The connection cannot be used afterwards.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum WireError {
+    /// Frame kind out of range.
+    #[error("unknown frame kind {0}")]
+    UnknownKind(u8),
+    /// Unknown flag bits or non-zero reserved bytes.
+    #[error("reserved bits are set in a frame header")]
+    Reserved,
+    /// Payload length above [`PAYLOAD_BYTES_MAX`].
+    #[error("frame of {0} bytes, at most 1 MiB is allowed")]
+    TooLong(u32),
+    /// A payload too short for its kind, or with lengths that do not add up.
+    #[error("{0:?} frame is malformed: {1}")]
+    Malformed(FrameKind, &'static str),
+}
+
+/// A frame's header.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct FrameHeader {
+    /// Bytes of payload behind the header.
+    pub payload_bytes: u32,
+    /// What it is.
+    pub kind: FrameKind,
+    /// [`FLAG_END`] or 0.
+    pub flags: u8,
+    /// Stream number; 0 is the connection itself. Chosen by the engine, reused after both
+    /// directions ended.
+    pub stream: u32,
+}
+
+impl FrameHeader {
+    /// Reads a header.
+    pub fn parse(bytes: &[u8; HEADER_BYTES]) -> Result<Self, WireError> {
+        let payload_bytes = u32::from_le_bytes([bytes[0], bytes[1], bytes[2], bytes[3]]);
+        if payload_bytes as usize > PAYLOAD_BYTES_MAX {
+            return Err(WireError::TooLong(payload_bytes));
+        }
+        let kind = FrameKind::from_wire(bytes[4]).ok_or(WireError::UnknownKind(bytes[4]))?;
+        if bytes[5] & !FLAG_END != 0 || bytes[6] != 0 || bytes[7] != 0 {
+            return Err(WireError::Reserved);
+        }
+        let stream = u32::from_le_bytes([bytes[8], bytes[9], bytes[10], bytes[11]]);
+        Ok(Self {
+            payload_bytes,
+            kind,
+            flags: bytes[5],
+            stream,
+        })
+    }
+
+    /// Whether this frame ends its direction.
+    pub fn is_end(&self) -> bool {
+        self.flags & FLAG_END != 0
+    }
+}
+
+/// Appends a header.
+pub fn put_header(
+    out: &mut Vec<u8>,
+    kind: FrameKind,
+    flags: u8,
+    stream: u32,
+    payload_bytes: usize,
+) {
+    debug_assert!(payload_bytes <= PAYLOAD_BYTES_MAX);
+    let mut header = [0; HEADER_BYTES];
+    header[..4].copy_from_slice(&(payload_bytes as u32).to_le_bytes());
+    header[4] = kind as u8;
+    header[5] = flags;
+    header[8..].copy_from_slice(&stream.to_le_bytes());
+    out.extend_from_slice(&header);
+}
+
+/// Appends a whole frame.
+pub fn put_frame(out: &mut Vec<u8>, kind: FrameKind, flags: u8, stream: u32, payload: &[u8]) {
+    put_header(out, kind, flags, stream, payload.len());
+    out.extend_from_slice(payload);
+}
+
+/// Splits the next frame off `buffer`, or `None` when it is not complete yet. Reserves nothing:
+/// the caller reads more when this returns `None`.
+pub fn split_frame(
+    buffer: &mut bytes::BytesMut,
+) -> Result<Option<(FrameHeader, Bytes)>, WireError> {
+    let Some(bytes) = buffer.first_chunk::<HEADER_BYTES>() else {
+        return Ok(None);
+    };
+    let header = FrameHeader::parse(bytes)?;
+    if buffer.len() < HEADER_BYTES + header.payload_bytes as usize {
+        return Ok(None);
+    }
+    buffer.advance(HEADER_BYTES);
+    let payload = buffer.split_to(header.payload_bytes as usize).freeze();
+    Ok(Some((header, payload)))
+}
+
+/// The fixed part of an INVOKE payload:
+///
+/// ```text
+///  0 t1 u64 | 8 id [16] | 24 remaining ms u32 | 28 trigger u8 | 29 method length u8
+/// 30 path length u16 | 32 query length u16 | 34 zero u16 | 36 headers length u32
+/// 40 method, path, query, headers, then the inline body
+/// ```
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Invoke<'a> {
+    /// t1: monotonic nanoseconds when the frame was written.
+    pub sent_ns: u64,
+    /// Invocation id, most significant byte first.
+    pub id: u128,
+    /// Milliseconds until the deadline.
+    pub remaining_ms: u32,
+    /// Trigger number ([`crate::Trigger`]).
+    pub trigger: u8,
+    /// Request method.
+    pub method: &'a [u8],
+    /// Path below the route.
+    pub path: &'a [u8],
+    /// Query without `?`.
+    pub query: &'a [u8],
+    /// Header block.
+    pub headers: &'a [u8],
+    /// Inline body; all of it when the frame has END.
+    pub body: &'a [u8],
+}
+
+impl<'a> Invoke<'a> {
+    /// Reads an INVOKE payload.
+    pub fn parse(payload: &'a [u8]) -> Result<Self, WireError> {
+        let malformed = |why| WireError::Malformed(FrameKind::Invoke, why);
+        if payload.len() < INVOKE_FIXED_BYTES {
+            return Err(malformed("too short"));
+        }
+        let (fixed, rest) = payload.split_at(INVOKE_FIXED_BYTES);
+        let u16_at = |at: usize| u16::from_le_bytes([fixed[at], fixed[at + 1]]) as usize;
+        let method_len = fixed[29] as usize;
+        let path_len = u16_at(30);
+        let query_len = u16_at(32);
+        let headers_len = u32_at(fixed, 36) as usize;
+        if rest.len() < method_len + path_len + query_len + headers_len {
+            return Err(malformed("lengths pass its end"));
+        }
+        let (method, rest) = rest.split_at(method_len);
+        let (path, rest) = rest.split_at(path_len);
+        let (query, rest) = rest.split_at(query_len);
+        let (headers, body) = rest.split_at(headers_len);
+        let mut id = [0; 16];
+        id.copy_from_slice(&fixed[8..24]);
+        Ok(Self {
+            sent_ns: u64_at(fixed, 0),
+            id: u128::from_be_bytes(id),
+            remaining_ms: u32_at(fixed, 24),
+            trigger: fixed[28],
+            method,
+            path,
+            query,
+            headers,
+            body,
+        })
+    }
+}
+
+/// Appends an INVOKE frame. `body` is the inline part, at most [`INLINE_BODY_BYTES_MAX`];
+/// `end` says that it is all of the body.
+#[expect(
+    clippy::too_many_arguments,
+    reason = "one field of the frame each, written in order"
+)]
+pub fn put_invoke(
+    out: &mut Vec<u8>,
+    stream: u32,
+    sent_ns: u64,
+    id: u128,
+    remaining_ms: u32,
+    trigger: u8,
+    head: &Head,
+    body: &[u8],
+    end: bool,
+) {
+    let wire = head.wire();
+    let payload_bytes = INVOKE_FIXED_BYTES + wire.len() + body.len();
+    out.reserve(HEADER_BYTES + payload_bytes);
+    put_header(
+        out,
+        FrameKind::Invoke,
+        if end { FLAG_END } else { 0 },
+        stream,
+        payload_bytes,
+    );
+    let mut fixed = [0; INVOKE_FIXED_BYTES];
+    fixed[..8].copy_from_slice(&sent_ns.to_le_bytes());
+    fixed[8..24].copy_from_slice(&id.to_be_bytes());
+    fixed[24..28].copy_from_slice(&remaining_ms.to_le_bytes());
+    fixed[28] = trigger;
+    fixed[29] = head.method().len() as u8;
+    fixed[30..32].copy_from_slice(&(head.path().len() as u16).to_le_bytes());
+    fixed[32..34].copy_from_slice(&(head.query().len() as u16).to_le_bytes());
+    fixed[36..40].copy_from_slice(&(head.headers().len() as u32).to_le_bytes());
+    out.extend_from_slice(&fixed);
+    out.extend_from_slice(wire);
+    out.extend_from_slice(body);
+}
+
+/// The head of an answer:
+///
+/// ```text
+/// 0 t2 u64 | 8 t3 u64 | 16 status u16 | 18 zero u16 | 20 headers length u32 | 24 headers, body
+/// ```
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ResultHead {
+    /// t2: the handler was entered, monotonic nanoseconds.
+    pub entered_ns: u64,
+    /// t3: the handler returned, or began to answer.
+    pub returned_ns: u64,
+    /// HTTP status.
+    pub status: u16,
+    /// Header block, not yet checked.
+    pub headers: Bytes,
+    /// Inline body; all of it when the frame has END.
+    pub body: Bytes,
+}
+
+impl ResultHead {
+    /// Reads a RESULT payload without copying.
+    pub fn parse(mut payload: Bytes) -> Result<Self, WireError> {
+        let malformed = |why| WireError::Malformed(FrameKind::Result, why);
+        if payload.len() < RESULT_FIXED_BYTES {
+            return Err(malformed("too short"));
+        }
+        let entered_ns = payload.get_u64_le();
+        let returned_ns = payload.get_u64_le();
+        let status = payload.get_u16_le();
+        if payload.get_u16_le() != 0 {
+            return Err(WireError::Reserved);
+        }
+        let headers_len = payload.get_u32_le() as usize;
+        if payload.len() < headers_len {
+            return Err(malformed("headers pass its end"));
+        }
+        if !(200..=599).contains(&status) {
+            return Err(malformed("status is not 200 to 599"));
+        }
+        let headers = payload.split_to(headers_len);
+        Ok(Self {
+            entered_ns,
+            returned_ns,
+            status,
+            headers,
+            body: payload,
+        })
+    }
+
+    /// Appends a RESULT frame; `end` says that the inline body is all of it.
+    pub fn put(&self, out: &mut Vec<u8>, stream: u32, end: bool) {
+        let payload_bytes = RESULT_FIXED_BYTES + self.headers.len() + self.body.len();
+        put_header(
+            out,
+            FrameKind::Result,
+            if end { FLAG_END } else { 0 },
+            stream,
+            payload_bytes,
+        );
+        out.extend_from_slice(&self.entered_ns.to_le_bytes());
+        out.extend_from_slice(&self.returned_ns.to_le_bytes());
+        out.extend_from_slice(&self.status.to_le_bytes());
+        out.extend_from_slice(&[0, 0]);
+        out.extend_from_slice(&(self.headers.len() as u32).to_le_bytes());
+        out.extend_from_slice(&self.headers);
+        out.extend_from_slice(&self.body);
+    }
+}
+
+/// LOAD, as JSON: what a shim must load. A waiting generic worker becomes a function's worker
+/// with this frame; it is sent once.
+#[derive(Debug, Clone, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+pub struct Load {
+    /// Function name.
+    pub function: String,
+    /// Revision number.
+    pub revision: u64,
+    /// Folder of the code inside the sandbox.
+    pub code_dir: String,
+    /// Folder of installed packages inside the sandbox, if any.
+    pub packages_dir: Option<String>,
+    /// Entry ([`crate::FunctionSpec::entry`]).
+    pub entry: String,
+    /// Invocations at once; `None` lets the shim choose by the shape of the handler.
+    pub concurrency: Option<u32>,
+    /// Environment variables to set before the code is loaded.
+    pub env: std::collections::BTreeMap<String, String>,
+}
+
+/// READY, as JSON: the function is loaded.
+#[derive(Debug, Clone, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+pub struct Ready {
+    /// Nanoseconds from LOAD to READY: import and `init`.
+    pub init_ns: u64,
+    /// Invocations the worker runs at once; the engine may send a few ahead.
+    pub concurrency: u32,
+    /// Shape of the handler that was found, for `mote describe` (for instance `handle`, `asgi`).
+    pub shape: String,
+}
+
+/// ERROR, as JSON: why an invocation or a load failed.
+#[derive(Debug, Clone, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+pub struct WorkerError {
+    /// Class of the error in its language, for instance `ValueError`.
+    pub kind: String,
+    /// Its text.
+    pub message: String,
+    /// Stack trace, empty for none.
+    #[serde(default)]
+    pub trace: String,
+    /// t2 and t3 where the handler was entered, else 0.
+    #[serde(default)]
+    pub entered_ns: u64,
+    /// See `entered_ns`.
+    #[serde(default)]
+    pub returned_ns: u64,
+}
+
+fn u32_at(bytes: &[u8], at: usize) -> u32 {
+    u32::from_le_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]])
+}
+
+fn u64_at(bytes: &[u8], at: usize) -> u64 {
+    u64::from_le_bytes([
+        bytes[at],
+        bytes[at + 1],
+        bytes[at + 2],
+        bytes[at + 3],
+        bytes[at + 4],
+        bytes[at + 5],
+        bytes[at + 6],
+        bytes[at + 7],
+    ])
+}
+
+#[cfg(test)]
+mod tests {
+    use bytes::BytesMut;
+
+    use super::*;
+
+    #[test]
+    fn invoke_survives_the_wire() {
+        let mut builder = Head::builder(b"POST", b"/x", b"a=b");
+        builder.header(b"host", b"h");
+        let head = builder.finish();
+        let mut out = Vec::new();
+        put_invoke(&mut out, 7, 11, 22, 33, 1, &head, b"body", true);
+        let mut buffer = BytesMut::from(&out[..]);
+        let (header, payload) = split_frame(&mut buffer).unwrap().unwrap();
+        assert!(header.is_end() && header.stream == 7 && header.kind == FrameKind::Invoke);
+        let invoke = Invoke::parse(&payload).unwrap();
+        assert_eq!(
+            (invoke.sent_ns, invoke.id, invoke.remaining_ms),
+            (11, 22, 33)
+        );
+        assert_eq!(
+            (invoke.method, invoke.path, invoke.query),
+            (&b"POST"[..], &b"/x"[..], &b"a=b"[..])
+        );
+        assert_eq!(
+            (invoke.headers, invoke.body),
+            (&b"host\nh\n"[..], &b"body"[..])
+        );
+        assert!(buffer.is_empty());
+    }
+
+    #[test]
+    fn every_cut_of_a_frame_waits_for_more() {
+        let result = ResultHead {
+            entered_ns: 1,
+            returned_ns: 2,
+            status: 201,
+            headers: Bytes::from_static(b"a\nb\n"),
+            body: Bytes::from_static(b"xyz"),
+        };
+        let mut out = Vec::new();
+        result.put(&mut out, 3, true);
+        for cut in 0..out.len() {
+            let mut buffer = BytesMut::from(&out[..cut]);
+            assert_eq!(split_frame(&mut buffer).unwrap(), None, "cut at {cut}");
+        }
+        let (_, payload) = split_frame(&mut BytesMut::from(&out[..])).unwrap().unwrap();
+        assert_eq!(ResultHead::parse(payload).unwrap(), result);
+    }
+
+    #[test]
+    fn broken_headers_are_refused() {
+        let header = |edit: &dyn Fn(&mut [u8; 12])| {
+            let mut bytes = [0, 0, 0, 0, 4, 0, 0, 0, 1, 0, 0, 0];
+            edit(&mut bytes);
+            FrameHeader::parse(&bytes)
+        };
+        assert!(header(&|_| ()).is_ok());
+        assert_eq!(header(&|b| b[4] = 0), Err(WireError::UnknownKind(0)));
+        assert_eq!(header(&|b| b[4] = 99), Err(WireError::UnknownKind(99)));
+        assert_eq!(header(&|b| b[5] = 2), Err(WireError::Reserved));
+        assert_eq!(header(&|b| b[6] = 1), Err(WireError::Reserved));
+        assert_eq!(header(&|b| b[3] = 1), Err(WireError::TooLong(1 << 24)));
+    }
+}
