@@ -56,9 +56,7 @@ pub fn service_mean_ns(mean_ns: u64, newest_ns: u64) -> u64 {
 /// instances cannot take, up to the bound.
 pub fn instances_to_start(waiting: usize, starting: u32, running: u32, max: u32) -> u32 {
     let wanted = u32::try_from(waiting).unwrap_or(u32::MAX);
-    wanted
-        .saturating_sub(starting)
-        .min(max.saturating_sub(starting + running))
+    wanted.saturating_sub(starting).min(max.saturating_sub(starting + running))
 }
 
 #[cfg(test)]
@@ -72,20 +70,12 @@ mod tests {
         assert_eq!(admit(false, 3, 4), Admission::Enqueue);
         assert_eq!(admit(false, 4, 4), Admission::Refuse);
         assert_eq!(admit(false, 0, 0), Admission::Refuse);
-        assert_eq!(
-            admit(true, 0, 0),
-            Admission::Dispatch,
-            "no queue is needed when one is free"
-        );
+        assert_eq!(admit(true, 0, 0), Admission::Dispatch, "no queue is needed when one is free");
     }
 
     #[test]
     fn frames_ahead_only_for_short_work() {
-        assert_eq!(
-            frames_max(1, 0),
-            1,
-            "unknown service time: strict late binding"
-        );
+        assert_eq!(frames_max(1, 0), 1, "unknown service time: strict late binding");
         assert_eq!(frames_max(1, 2_000), 256);
         assert_eq!(frames_max(1, 100_000), 10);
         assert_eq!(frames_max(1, 5_000_000), 1);

@@ -50,11 +50,7 @@ impl Body {
     /// A whole body, or [`Body::Empty`] for no bytes.
     pub fn whole(bytes: impl Into<Bytes>) -> Self {
         let bytes = bytes.into();
-        if bytes.is_empty() {
-            Body::Empty
-        } else {
-            Body::Whole(bytes)
-        }
+        if bytes.is_empty() { Body::Empty } else { Body::Whole(bytes) }
     }
 
     /// Length in bytes where it is known.

@@ -164,10 +164,7 @@ impl Fault {
         match self {
             Fault::NoSuchFunction => format!("no function named {function}"),
             Fault::BodyTooLarge { limit_bytes } => {
-                format!(
-                    "body limit {}; raise it: [limits] body",
-                    bytes_text(*limit_bytes)
-                )
+                format!("body limit {}; raise it: [limits] body", bytes_text(*limit_bytes))
             }
             Fault::BodyIncomplete => "request body ended early".to_owned(),
             Fault::CallerGone => "the caller went away".to_owned(),
@@ -245,18 +242,10 @@ mod tests {
     fn network_text_never_carries_the_functions_own_words() {
         let secret = "password=hunter2";
         for fault in [
-            Fault::HandlerError {
-                message: secret.into(),
-            },
-            Fault::StartFailed {
-                message: secret.into(),
-            },
-            Fault::BadReply {
-                message: secret.into(),
-            },
-            Fault::Internal {
-                message: secret.into(),
-            },
+            Fault::HandlerError { message: secret.into() },
+            Fault::StartFailed { message: secret.into() },
+            Fault::BadReply { message: secret.into() },
+            Fault::Internal { message: secret.into() },
         ] {
             assert!(!fault.public_text("f").contains("hunter2"), "{fault:?}");
             assert!(fault.to_string().contains("hunter2"), "{fault:?}");

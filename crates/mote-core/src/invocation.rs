@@ -240,9 +240,7 @@ pub struct Phases {
 impl Phases {
     /// Waiting before the frame left, without the start of an instance.
     pub fn queue_ns(&self) -> u64 {
-        self.sent_ns
-            .saturating_sub(self.received_ns)
-            .saturating_sub(self.init_ns)
+        self.sent_ns.saturating_sub(self.received_ns).saturating_sub(self.init_ns)
     }
 
     /// Time in the handler.
@@ -311,10 +309,7 @@ mod tests {
     #[test]
     fn ids_are_ulids() {
         // Largest ULID, and the smallest.
-        assert_eq!(
-            InvocationId(u128::MAX).to_string(),
-            "7ZZZZZZZZZZZZZZZZZZZZZZZZZ"
-        );
+        assert_eq!(InvocationId(u128::MAX).to_string(), "7ZZZZZZZZZZZZZZZZZZZZZZZZZ");
         assert_eq!(InvocationId(0).to_string(), "00000000000000000000000000");
         let early = InvocationId::new(1, u128::MAX);
         let late = InvocationId::new(2, 0);
@@ -324,9 +319,7 @@ mod tests {
     #[test]
     fn heads_keep_their_parts() {
         let mut builder = Head::builder(b"POST", b"/a/b", b"x=1");
-        builder
-            .header(b"Content-Type", b"text/plain")
-            .header(b"X-Empty", b"");
+        builder.header(b"Content-Type", b"text/plain").header(b"X-Empty", b"");
         let head = builder.finish();
         assert_eq!(head.method(), b"POST");
         assert_eq!(head.path(), b"/a/b");
@@ -334,10 +327,7 @@ mod tests {
         let fields: Vec<_> = headers(head.headers()).collect();
         assert_eq!(
             fields,
-            [
-                (&b"content-type"[..], &b"text/plain"[..]),
-                (&b"x-empty"[..], &b""[..])
-            ]
+            [(&b"content-type"[..], &b"text/plain"[..]), (&b"x-empty"[..], &b""[..])]
         );
     }
 }

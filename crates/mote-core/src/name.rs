@@ -21,11 +21,7 @@ pub struct NameError;
 impl FunctionName {
     /// Checks `text` and makes it a name.
     pub fn new(text: &str) -> Result<Self, NameError> {
-        if is_valid(text) {
-            Ok(Self(text.into()))
-        } else {
-            Err(NameError)
-        }
+        if is_valid(text) { Ok(Self(text.into())) } else { Err(NameError) }
     }
 
     /// The name as text.
@@ -41,9 +37,7 @@ pub fn is_valid(text: &str) -> bool {
         && bytes.len() <= NAME_BYTES_MAX
         && bytes[0] != b'-'
         && bytes[bytes.len() - 1] != b'-'
-        && bytes
-            .iter()
-            .all(|b| matches!(b, b'a'..=b'z' | b'0'..=b'9' | b'-'))
+        && bytes.iter().all(|b| matches!(b, b'a'..=b'z' | b'0'..=b'9' | b'-'))
 }
 
 impl TryFrom<String> for FunctionName {

@@ -125,12 +125,7 @@ impl FrameHeader {
             return Err(WireError::Reserved);
         }
         let stream = u32::from_le_bytes([bytes[8], bytes[9], bytes[10], bytes[11]]);
-        Ok(Self {
-            payload_bytes,
-            kind,
-            flags: bytes[5],
-            stream,
-        })
+        Ok(Self { payload_bytes, kind, flags: bytes[5], stream })
     }
 
     /// Whether this frame ends its direction.
@@ -246,10 +241,7 @@ impl<'a> Invoke<'a> {
 
 /// Appends an INVOKE frame. `body` is the inline part, at most [`INLINE_BODY_BYTES_MAX`];
 /// `end` says that it is all of the body.
-#[expect(
-    clippy::too_many_arguments,
-    reason = "one field of the frame each, written in order"
-)]
+#[expect(clippy::too_many_arguments, reason = "one field of the frame each, written in order")]
 pub fn put_invoke(
     out: &mut Vec<u8>,
     stream: u32,
@@ -264,13 +256,7 @@ pub fn put_invoke(
     let wire = head.wire();
     let payload_bytes = INVOKE_FIXED_BYTES + wire.len() + body.len();
     out.reserve(HEADER_BYTES + payload_bytes);
-    put_header(
-        out,
-        FrameKind::Invoke,
-        if end { FLAG_END } else { 0 },
-        stream,
-        payload_bytes,
-    );
+    put_header(out, FrameKind::Invoke, if end { FLAG_END } else { 0 }, stream, payload_bytes);
     let mut fixed = [0; INVOKE_FIXED_BYTES];
     fixed[..8].copy_from_slice(&sent_ns.to_le_bytes());
     fixed[8..24].copy_from_slice(&id.to_be_bytes());
@@ -325,25 +311,13 @@ impl ResultHead {
             return Err(malformed("status is not 200 to 599"));
         }
         let headers = payload.split_to(headers_len);
-        Ok(Self {
-            entered_ns,
-            returned_ns,
-            status,
-            headers,
-            body: payload,
-        })
+        Ok(Self { entered_ns, returned_ns, status, headers, body: payload })
     }
 
     /// Appends a RESULT frame; `end` says that the inline body is all of it.
     pub fn put(&self, out: &mut Vec<u8>, stream: u32, end: bool) {
         let payload_bytes = RESULT_FIXED_BYTES + self.headers.len() + self.body.len();
-        put_header(
-            out,
-            FrameKind::Result,
-            if end { FLAG_END } else { 0 },
-            stream,
-            payload_bytes,
-        );
+        put_header(out, FrameKind::Result, if end { FLAG_END } else { 0 }, stream, payload_bytes);
         out.extend_from_slice(&self.entered_ns.to_le_bytes());
         out.extend_from_slice(&self.returned_ns.to_le_bytes());
         out.extend_from_slice(&self.status.to_le_bytes());
@@ -437,18 +411,12 @@ mod tests {
         let (header, payload) = split_frame(&mut buffer).unwrap().unwrap();
         assert!(header.is_end() && header.stream == 7 && header.kind == FrameKind::Invoke);
         let invoke = Invoke::parse(&payload).unwrap();
-        assert_eq!(
-            (invoke.sent_ns, invoke.id, invoke.remaining_ms),
-            (11, 22, 33)
-        );
+        assert_eq!((invoke.sent_ns, invoke.id, invoke.remaining_ms), (11, 22, 33));
         assert_eq!(
             (invoke.method, invoke.path, invoke.query),
             (&b"POST"[..], &b"/x"[..], &b"a=b"[..])
         );
-        assert_eq!(
-            (invoke.headers, invoke.body),
-            (&b"host\nh\n"[..], &b"body"[..])
-        );
+        assert_eq!((invoke.headers, invoke.body), (&b"host\nh\n"[..], &b"body"[..]));
         assert!(buffer.is_empty());
     }
 

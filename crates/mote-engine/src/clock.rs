@@ -1,0 +1,14 @@
+//! The one clock of the data path: `CLOCK_MONOTONIC` in nanoseconds, the clock workers stamp
+//! their phases with, so times of both sides compare directly.
+
+/// Monotonic nanoseconds now. A vDSO call, about 30 ns.
+pub fn now_ns() -> u64 {
+    let time = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
+    time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
+}
+
+/// Wall-clock milliseconds since 1970, for ids and log lines only; 0 when the clock is before it.
+pub fn unix_ms() -> u64 {
+    let time = rustix::time::clock_gettime(rustix::time::ClockId::Realtime);
+    u64::try_from(time.tv_sec).map_or(0, |s| s * 1_000 + time.tv_nsec as u64 / 1_000_000)
+}

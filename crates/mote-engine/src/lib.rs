@@ -1,0 +1,28 @@
+//! Runs functions: routes, the one queue per revision, workers, instances, logs and metrics.
+//!
+//! Fronts call it through [`mote_core::Invoker`], it starts instances through
+//! [`mote_core::backend::Backend`]. It must not know HTTP or CoAP clients, manifests, the store or
+//! the management API. Start reading at `revision.rs` (what happens to an invocation), then
+//! `pool.rs` (the queue), `worker.rs` (the socket to a worker), `keeper.rs` (deadlines, starts and
+//! stops) and `instance.rs` (the life of an instance).
+
+#![forbid(unsafe_code)]
+
+mod body_channel;
+pub mod clock;
+mod egress;
+mod engine;
+mod instance;
+mod keeper;
+pub mod logs;
+mod metrics;
+mod output;
+mod pool;
+mod revision;
+mod server;
+mod worker;
+
+pub use engine::{Config, Engine, Interpreters};
+pub use instance::{CODE_DIR, PACKAGES_DIR};
+pub use metrics::Metrics;
+pub use revision::{InstanceStatus, PoolStatus, Revision, Route};

@@ -1,0 +1,166 @@
+//! What functions and the platform say about them: a bounded ring per function, in memory.
+//!
+//! Nothing is written to disk (SD cards wear). A ring that is full drops its oldest lines; a
+//! follower that is too slow misses lines and is told how many.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+use mote_core::InvocationId;
+use parking_lot::Mutex;
+use tokio::sync::broadcast;
+
+use crate::clock::unix_ms;
+
+/// Lines kept per function.
+const LINES_MAX: usize = 1_000;
+/// Bytes of text kept per function.
+const BYTES_MAX: usize = 256 << 10;
+/// Longest line kept; the rest is cut, so one line cannot push out all others.
+const LINE_BYTES_MAX: usize = 8 << 10;
+/// Lines a follower may lag behind.
+const FOLLOWER_LAG_MAX: usize = 1_024;
+
+/// Which stream a line came from.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum LogSource {
+    /// The function's standard output.
+    Stdout,
+    /// The function's standard error.
+    Stderr,
+    /// The function's logger.
+    Log,
+    /// `mote` speaking of the function: started, stopped, failed.
+    Platform,
+}
+
+/// Severity.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum LogLevel {
+    /// Detail.
+    Debug = 1,
+    /// Normal.
+    Info = 2,
+    /// Suspicious.
+    Warn = 3,
+    /// Failed.
+    Error = 4,
+}
+
+/// One line.
+#[derive(Debug, Clone)]
+pub struct LogLine {
+    /// Position in the function's log, from 1 on, without gaps.
+    pub sequence: u64,
+    /// Wall clock, milliseconds since 1970.
+    pub unix_ms: u64,
+    /// Severity.
+    pub level: LogLevel,
+    /// Which stream.
+    pub source: LogSource,
+    /// Revision that spoke, 0 for the platform before any revision.
+    pub revision: u64,
+    /// Instance that spoke, 0 for none.
+    pub instance: u64,
+    /// Invocation it belongs to.
+    pub invocation: Option<InvocationId>,
+    /// The text, one line, without its end.
+    pub text: String,
+}
+
+/// The log of one function, across revisions.
+pub struct FunctionLog {
+    ring: Mutex<Ring>,
+    followers: broadcast::Sender<Arc<LogLine>>,
+}
+
+#[derive(Default)]
+struct Ring {
+    lines: VecDeque<Arc<LogLine>>,
+    bytes: usize,
+    sequence: u64,
+}
+
+impl Default for FunctionLog {
+    fn default() -> Self {
+        Self { ring: Mutex::default(), followers: broadcast::channel(FOLLOWER_LAG_MAX).0 }
+    }
+}
+
+impl FunctionLog {
+    /// Appends one line. Never blocks on followers.
+    pub fn push(
+        &self,
+        level: LogLevel,
+        source: LogSource,
+        revision: u64,
+        instance: u64,
+        invocation: Option<InvocationId>,
+        text: &str,
+    ) {
+        let mut end = text.len().min(LINE_BYTES_MAX);
+        while !text.is_char_boundary(end) {
+            end -= 1;
+        }
+        let mut ring = self.ring.lock();
+        ring.sequence += 1;
+        let line = Arc::new(LogLine {
+            sequence: ring.sequence,
+            unix_ms: unix_ms(),
+            level,
+            source,
+            revision,
+            instance,
+            invocation,
+            text: text[..end].to_owned(),
+        });
+        ring.bytes += line.text.len();
+        ring.lines.push_back(line.clone());
+        while ring.lines.len() > LINES_MAX || ring.bytes > BYTES_MAX {
+            let Some(dropped) = ring.lines.pop_front() else { break };
+            ring.bytes -= dropped.text.len();
+        }
+        drop(ring);
+        // An error only says that nobody follows.
+        let _ = self.followers.send(line);
+    }
+
+    /// A line of the platform.
+    pub fn platform(&self, level: LogLevel, revision: u64, instance: u64, text: &str) {
+        self.push(level, LogSource::Platform, revision, instance, None, text);
+    }
+
+    /// The kept lines, oldest first, and a receiver for those after them.
+    pub fn follow(&self) -> (Vec<Arc<LogLine>>, broadcast::Receiver<Arc<LogLine>>) {
+        let ring = self.ring.lock();
+        (ring.lines.iter().cloned().collect(), self.followers.subscribe())
+    }
+
+    /// The last `count` lines, oldest first.
+    pub fn tail(&self, count: usize) -> Vec<Arc<LogLine>> {
+        let ring = self.ring.lock();
+        ring.lines.iter().skip(ring.lines.len().saturating_sub(count)).cloned().collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_ring_is_bounded_in_lines_and_bytes() {
+        let log = FunctionLog::default();
+        for _ in 0..LINES_MAX + 10 {
+            log.platform(LogLevel::Info, 1, 0, "x");
+        }
+        let lines = log.tail(usize::MAX);
+        assert_eq!(lines.len(), LINES_MAX);
+        assert_eq!(lines[0].sequence, 11);
+        let long = "y".repeat(LINE_BYTES_MAX * 2);
+        for _ in 0..100 {
+            log.platform(LogLevel::Info, 1, 0, &long);
+        }
+        let kept: usize = log.tail(usize::MAX).iter().map(|line| line.text.len()).sum();
+        assert!(kept <= BYTES_MAX, "{kept}");
+    }
+}

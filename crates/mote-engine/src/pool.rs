@@ -1,0 +1,376 @@
+//! The one queue of a revision and the workers that take from it.
+//!
+//! Everything a request touches sits behind one short lock per revision: the queue, the streams
+//! each worker has open, and the bytes waiting to be written to it. Nothing awaits under it. The
+//! queue stands in front of all instances (late binding): whichever worker is free first takes the
+//! oldest invocation, and its frame is written by whoever freed the worker, so a waiting caller is
+//! woken once, for its answer.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::task::Waker;
+
+use bytes::Bytes;
+use mote_core::admission::{frames_max, service_mean_ns};
+use mote_core::backend::{Exit, InstanceControl};
+use mote_core::body::{Body, BodyError};
+use mote_core::wire::{self, FLAG_END, FrameKind, INLINE_BODY_BYTES_MAX, WINDOW_BYTES};
+use mote_core::{Fault, Invocation, InvocationId, Phases, Reply, Trigger};
+use slab::Slab;
+use tokio::sync::oneshot;
+
+use crate::body_channel::AnswerSink;
+use crate::server::ServerLink;
+
+/// Where an invocation's answer goes.
+pub(crate) type ReplySender = oneshot::Sender<Result<Reply, Fault>>;
+
+/// An invocation that waits for a worker.
+pub(crate) struct Pending {
+    pub(crate) serial: u64,
+    pub(crate) invocation: Invocation,
+    pub(crate) reply: ReplySender,
+    /// Times it was already handed to a worker that died.
+    pub(crate) attempts: u8,
+}
+
+/// What is kept of an idempotent invocation so that it can run once more.
+pub(crate) struct Repeat {
+    pub(crate) invocation: Invocation,
+    pub(crate) attempts: u8,
+}
+
+/// One invocation inside a worker.
+pub(crate) struct Stream {
+    pub(crate) serial: u64,
+    pub(crate) id: InvocationId,
+    pub(crate) trigger: Trigger,
+    pub(crate) reply: Option<ReplySender>,
+    pub(crate) phases: Phases,
+    pub(crate) deadline_ns: u64,
+    /// BODY bytes that may still be sent before the worker gives credit.
+    pub(crate) send_credit: u32,
+    pub(crate) credit_waker: Option<Waker>,
+    /// We have not sent END yet.
+    pub(crate) request_open: bool,
+    /// The answer has begun and streams into this.
+    pub(crate) sink: Option<AnswerSink>,
+    /// When nobody waited for it any more.
+    pub(crate) cancelled_ns: Option<u64>,
+    /// Frames of the worker seen when it was cancelled, to tell slow from stuck.
+    pub(crate) cancelled_at_frame: u64,
+    pub(crate) repeat: Option<Box<Repeat>>,
+    /// Ends the task that serves this stream over HTTP.
+    pub(crate) task: Option<tokio::task::AbortHandle>,
+}
+
+/// How a worker is reached.
+pub(crate) enum Link {
+    /// Worker protocol: bytes to write, and who writes them.
+    Frames { out: Vec<u8>, waker: Option<Waker> },
+    /// HTTP/1.1 connections.
+    Server(Arc<ServerLink>),
+}
+
+/// One ready instance.
+pub(crate) struct WorkerState {
+    pub(crate) instance: u64,
+    pub(crate) link: Link,
+    pub(crate) streams: Slab<Stream>,
+    pub(crate) concurrency: u32,
+    pub(crate) shape: String,
+    pub(crate) service_ns: u64,
+    /// Takes no new invocations.
+    pub(crate) draining: bool,
+    /// When it was asked to exit.
+    pub(crate) drain_sent_ns: Option<u64>,
+    /// Why it is being stopped, for metrics and log.
+    pub(crate) stop_reason: Option<&'static str>,
+    pub(crate) idle_since_ns: u64,
+    pub(crate) started_unix_ms: u64,
+    pub(crate) init_ns: u64,
+    pub(crate) frames_seen: u64,
+    pub(crate) served: u64,
+    pub(crate) control: Arc<dyn InstanceControl>,
+}
+
+impl WorkerState {
+    /// Whether it may take one more invocation.
+    fn has_room(&self) -> bool {
+        !self.draining
+            && (self.streams.len() as u32)
+                < match self.link {
+                    Link::Frames { .. } => frames_max(self.concurrency, self.service_ns),
+                    Link::Server(_) => self.concurrency,
+                }
+    }
+
+    /// Bytes for the worker, and its writer if it sleeps.
+    pub(crate) fn write(&mut self, put: impl FnOnce(&mut Vec<u8>)) {
+        if let Link::Frames { out, waker } = &mut self.link {
+            put(out);
+            if let Some(waker) = waker.take() {
+                waker.wake();
+            }
+        }
+    }
+
+    /// Tells the worker that nobody waits for `stream` any more.
+    pub(crate) fn cancel(&mut self, stream: usize, now_ns: u64) {
+        let frames_seen = self.frames_seen;
+        let Some(entry) = self.streams.get_mut(stream) else { return };
+        entry.reply = None;
+        entry.sink = None;
+        entry.repeat = None;
+        if entry.cancelled_ns.is_some() {
+            return;
+        }
+        entry.cancelled_ns = Some(now_ns);
+        entry.cancelled_at_frame = frames_seen;
+        if let Some(task) = entry.task.take() {
+            task.abort();
+            self.streams.remove(stream);
+            self.idle_since_ns = now_ns;
+            return;
+        }
+        let end_request = std::mem::take(&mut entry.request_open);
+        self.write(|out| {
+            wire::put_frame(out, FrameKind::Cancel, 0, stream_number(stream), &[]);
+            if end_request {
+                wire::put_frame(out, FrameKind::Body, FLAG_END, stream_number(stream), &[]);
+            }
+        });
+    }
+
+    /// Forgets an ended stream.
+    pub(crate) fn end_stream(&mut self, stream: usize, now_ns: u64) -> Option<Stream> {
+        let mut entry = self.streams.try_remove(stream)?;
+        self.served += 1;
+        self.idle_since_ns = now_ns;
+        if entry.request_open {
+            // The worker answered before it had read everything; close our direction so that
+            // the number can be used again.
+            entry.request_open = false;
+            self.write(|out| {
+                wire::put_frame(out, FrameKind::Body, FLAG_END, stream_number(stream), &[]);
+            });
+        }
+        if let Some(waker) = entry.credit_waker.take() {
+            waker.wake();
+        }
+        Some(entry)
+    }
+
+    /// Takes a measured service time into account.
+    pub(crate) fn served_in(&mut self, run_ns: u64) {
+        self.service_ns = service_mean_ns(self.service_ns, run_ns);
+    }
+}
+
+/// Stream numbers on the wire start at 1; 0 is the connection.
+pub(crate) fn stream_number(slot: usize) -> u32 {
+    slot as u32 + 1
+}
+
+/// The slot of a stream number, `None` for 0.
+pub(crate) fn stream_slot(number: u32) -> Option<usize> {
+    (number as usize).checked_sub(1)
+}
+
+/// What must be done outside the lock after a dispatch.
+pub(crate) enum FollowUp {
+    /// Send the rest of a request body in BODY frames.
+    Pump { worker: usize, stream: usize, serial: u64, body: Body },
+    /// Serve an invocation over an HTTP connection.
+    Exchange {
+        worker: usize,
+        stream: usize,
+        serial: u64,
+        link: Arc<ServerLink>,
+        invocation: Invocation,
+    },
+}
+
+/// Queue and workers of one revision.
+#[derive(Default)]
+pub(crate) struct Pool {
+    pub(crate) queue: VecDeque<Pending>,
+    pub(crate) workers: Slab<WorkerState>,
+    /// Instances on their way, and since when the oldest of them is.
+    pub(crate) starting: u32,
+    pub(crate) starting_since_ns: u64,
+    /// When an instance last became ready, and when its start had begun.
+    pub(crate) last_ready_ns: u64,
+    pub(crate) last_ready_since_ns: u64,
+    /// Failed starts in a row, and until when no other is tried.
+    pub(crate) failures: u32,
+    pub(crate) retry_at_ns: u64,
+    pub(crate) last_failure: String,
+    /// No new invocations: the revision was replaced or removed.
+    pub(crate) closed: bool,
+    /// A keeper task runs.
+    pub(crate) keeper: bool,
+    /// The keeper does not tick; new work must wake it.
+    pub(crate) keeper_sleeps: bool,
+    pub(crate) next_serial: u64,
+}
+
+impl Pool {
+    /// Whether some worker could take an invocation now.
+    pub(crate) fn has_room(&self) -> bool {
+        self.workers.iter().any(|(_, worker)| worker.has_room())
+    }
+
+    /// The least busy worker with room.
+    fn pick(&self) -> Option<usize> {
+        self.workers
+            .iter()
+            .filter(|(_, worker)| worker.has_room())
+            .min_by_key(|(_, worker)| worker.streams.len())
+            .map(|(key, _)| key)
+    }
+
+    /// Hands waiting invocations to workers with room.
+    pub(crate) fn dispatch(&mut self, now_ns: u64, follow_ups: &mut Vec<FollowUp>) {
+        while !self.queue.is_empty() {
+            let Some(key) = self.pick() else { return };
+            let Some(pending) = self.queue.pop_front() else { return };
+            if pending.reply.is_closed() {
+                continue;
+            }
+            self.hand_over(key, pending, now_ns, follow_ups);
+        }
+    }
+
+    fn hand_over(
+        &mut self,
+        key: usize,
+        pending: Pending,
+        now_ns: u64,
+        follow_ups: &mut Vec<FollowUp>,
+    ) {
+        let Pending { serial, mut invocation, reply, attempts } = pending;
+        let init_ns = if invocation.received_ns < self.last_ready_ns {
+            self.last_ready_ns - self.last_ready_since_ns.max(invocation.received_ns)
+        } else {
+            0
+        };
+        let worker = &mut self.workers[key];
+        let remaining_ms = invocation.deadline_ns.saturating_sub(now_ns) / 1_000_000;
+        let stream = worker.streams.vacant_key();
+        let mut entry = Stream {
+            serial,
+            id: invocation.id,
+            trigger: invocation.trigger,
+            reply: Some(reply),
+            phases: Phases {
+                received_ns: invocation.received_ns,
+                init_ns,
+                sent_ns: now_ns,
+                ..Phases::default()
+            },
+            deadline_ns: invocation.deadline_ns,
+            send_credit: WINDOW_BYTES,
+            credit_waker: None,
+            request_open: false,
+            sink: None,
+            cancelled_ns: None,
+            cancelled_at_frame: 0,
+            repeat: None,
+            task: None,
+        };
+        if let Link::Server(link) = &worker.link {
+            let link = link.clone();
+            worker.streams.insert(entry);
+            follow_ups.push(FollowUp::Exchange { worker: key, stream, serial, link, invocation });
+            return;
+        }
+        let inline = match &invocation.body {
+            Body::Empty => Some(Bytes::new()),
+            Body::Whole(bytes) if bytes.len() <= INLINE_BODY_BYTES_MAX => Some(bytes.clone()),
+            _ => None,
+        };
+        entry.request_open = inline.is_none();
+        let body = inline.as_deref().unwrap_or_default();
+        worker.write(|out| {
+            wire::put_invoke(
+                out,
+                stream_number(stream),
+                now_ns,
+                invocation.id.0,
+                u32::try_from(remaining_ms).unwrap_or(u32::MAX),
+                invocation.trigger as u8,
+                &invocation.head,
+                body,
+                inline.is_some(),
+            );
+        });
+        if inline.is_none() {
+            let body = std::mem::take(&mut invocation.body);
+            follow_ups.push(FollowUp::Pump { worker: key, stream, serial, body });
+        } else if attempts == 0 && invocation.is_idempotent() {
+            entry.repeat = Some(Box::new(Repeat { invocation, attempts: attempts + 1 }));
+        }
+        worker.streams.insert(entry);
+    }
+
+    /// Removes a dead worker; returns invocations that may run once more and those that may not.
+    pub(crate) fn remove_worker(&mut self, key: usize) -> Option<DeadWorker> {
+        let mut worker = self.workers.try_remove(key)?;
+        let mut dead = DeadWorker {
+            instance: worker.instance,
+            stop_reason: worker.stop_reason,
+            repeat: Vec::new(),
+            failed: Vec::new(),
+            started: worker.served > 0,
+        };
+        for mut stream in worker.streams.drain() {
+            if let Some(waker) = stream.credit_waker.take() {
+                waker.wake();
+            }
+            if let Some(sink) = stream.sink.take() {
+                sink.fail(BodyError::WorkerFailed);
+            }
+            if let Some(task) = stream.task.take() {
+                task.abort();
+            }
+            match (stream.reply.take(), stream.repeat.take()) {
+                (Some(reply), Some(repeat)) => dead.repeat.push(Pending {
+                    serial: stream.serial,
+                    invocation: repeat.invocation,
+                    reply,
+                    attempts: repeat.attempts,
+                }),
+                (Some(reply), None) => dead.failed.push((stream.trigger, reply)),
+                (None, _) => {}
+            }
+        }
+        Some(dead)
+    }
+
+    /// Nothing runs, starts or waits.
+    pub(crate) fn is_quiet(&self) -> bool {
+        self.queue.is_empty() && self.workers.is_empty() && self.starting == 0
+    }
+}
+
+/// What a dead worker leaves behind.
+pub(crate) struct DeadWorker {
+    pub(crate) instance: u64,
+    pub(crate) stop_reason: Option<&'static str>,
+    pub(crate) repeat: Vec<Pending>,
+    pub(crate) failed: Vec<(Trigger, ReplySender)>,
+    /// Whether it had answered anything.
+    pub(crate) started: bool,
+}
+
+/// The fault of invocations that a dead worker held.
+pub(crate) fn fault_of_exit(exit: &Exit, memory_bytes: u64) -> Fault {
+    if exit.out_of_memory {
+        Fault::OutOfMemory { limit_bytes: memory_bytes }
+    } else if let Some(signal) = exit.signal {
+        Fault::WorkerKilled { signal }
+    } else {
+        Fault::WorkerExited { status: exit.status.unwrap_or(-1) }
+    }
+}

@@ -1,0 +1,314 @@
+//! One immutable revision of a function, and what is done with its queue from outside.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use mote_core::admission::{Admission, admit};
+use mote_core::name::FunctionName;
+use mote_core::spec::{CoapResource, FunctionSpec};
+use mote_core::{Fault, Invocation, Reply, RouteInfo};
+use parking_lot::Mutex;
+use tokio::sync::{Notify, oneshot};
+
+use crate::clock::now_ns;
+use crate::engine::Shared;
+use crate::logs::FunctionLog;
+use crate::metrics::FunctionMetrics;
+use crate::pool::{FollowUp, Pending, Pool};
+use crate::{instance, keeper, server, worker};
+
+/// A revision: its spec, where its files are, and its pool. Fronts hold it as their route.
+pub struct Revision {
+    /// The function.
+    pub spec: FunctionSpec,
+    /// Revision number, from 1 on.
+    pub number: u64,
+    /// Host folder of the code.
+    pub code_dir: PathBuf,
+    /// Host folder of installed packages.
+    pub packages_dir: Option<PathBuf>,
+    /// The function's log, shared by its revisions.
+    pub log: Arc<FunctionLog>,
+    pub(crate) metrics: Arc<FunctionMetrics>,
+    pub(crate) shared: Arc<Shared>,
+    pub(crate) pool: Mutex<Pool>,
+    /// Wakes the keeper.
+    pub(crate) changed: Notify,
+}
+
+/// A running instance, for people.
+#[derive(Debug, Clone)]
+pub struct InstanceStatus {
+    /// Number, unique while the node runs.
+    pub instance: u64,
+    /// `ready` or `draining`.
+    pub state: &'static str,
+    /// Shape of its handler.
+    pub shape: String,
+    /// Invocations it holds.
+    pub in_flight: usize,
+    /// Invocations it ended.
+    pub served: u64,
+    /// Invocations it runs at once.
+    pub concurrency: u32,
+    /// When it was started, milliseconds since 1970.
+    pub started_unix_ms: u64,
+    /// How long it took to be ready, in nanoseconds.
+    pub init_ns: u64,
+    /// Memory in bytes, where the machine can tell.
+    pub memory_bytes: Option<u64>,
+}
+
+/// A function's pool, for people.
+#[derive(Debug, Clone)]
+pub struct PoolStatus {
+    /// Ready and draining instances.
+    pub instances: Vec<InstanceStatus>,
+    /// Instances on their way.
+    pub starting: u32,
+    /// Invocations that wait.
+    pub queued: usize,
+    /// Why the last start failed, if the last one did.
+    pub last_failure: Option<String>,
+}
+
+impl Revision {
+    /// `thermo@3`.
+    pub fn title(&self) -> String {
+        format!("{}@{}", self.spec.name, self.number)
+    }
+
+    /// Instances at most.
+    pub(crate) fn instances_max(&self) -> u32 {
+        self.spec.scale.max.unwrap_or(self.shared.config.instances_max_default).max(1)
+    }
+
+    /// State for people; reads one small file per instance.
+    pub fn status(&self) -> PoolStatus {
+        let pool = self.pool.lock();
+        let controls: Vec<_> =
+            pool.workers.iter().map(|(_, worker)| worker.control.clone()).collect();
+        let mut status = PoolStatus {
+            instances: pool
+                .workers
+                .iter()
+                .map(|(_, worker)| InstanceStatus {
+                    instance: worker.instance,
+                    state: if worker.draining { "draining" } else { "ready" },
+                    shape: worker.shape.clone(),
+                    in_flight: worker.streams.len(),
+                    served: worker.served,
+                    concurrency: worker.concurrency,
+                    started_unix_ms: worker.started_unix_ms,
+                    init_ns: worker.init_ns,
+                    memory_bytes: None,
+                })
+                .collect(),
+            starting: pool.starting,
+            queued: pool.queue.len(),
+            last_failure: (pool.failures > 0).then(|| pool.last_failure.clone()),
+        };
+        drop(pool);
+        for (instance, control) in status.instances.iter_mut().zip(controls) {
+            instance.memory_bytes = control.usage().map(|usage| usage.memory_bytes);
+        }
+        status
+    }
+
+    /// Invocations ended, by outcome.
+    pub fn totals(&self) -> [(&'static str, u64); 6] {
+        self.metrics.totals()
+    }
+
+    /// Runs one invocation to the head of its answer.
+    pub(crate) async fn invoke(self: &Arc<Self>, invocation: Invocation) -> Result<Reply, Fault> {
+        let trigger = invocation.trigger;
+        let (reply, answer) = oneshot::channel();
+        let serial = match self.submit(invocation, reply) {
+            Ok(serial) => serial,
+            Err(fault) => {
+                self.metrics.failed(trigger, &fault);
+                return Err(fault);
+            }
+        };
+        let mut guard = CancelOnDrop { revision: self, serial, armed: true };
+        let result = answer.await.unwrap_or_else(|_| {
+            Err(Fault::Internal { message: "invocation was dropped by its worker".into() })
+        });
+        guard.armed = false;
+        match &result {
+            Ok(reply) => self.metrics.answered(trigger, &reply.phases),
+            Err(fault) => self.metrics.failed(trigger, fault),
+        }
+        result
+    }
+
+    /// Admits an invocation: hands it over, queues it, or refuses it.
+    fn submit(
+        self: &Arc<Self>,
+        invocation: Invocation,
+        reply: oneshot::Sender<Result<Reply, Fault>>,
+    ) -> Result<u64, Fault> {
+        let now = now_ns();
+        let mut follow_ups = Vec::new();
+        let mut pool = self.pool.lock();
+        if pool.closed {
+            return Err(Fault::Stopping);
+        }
+        if pool.workers.is_empty() && pool.starting == 0 && now < pool.retry_at_ns {
+            return Err(Fault::StartFailed { message: pool.last_failure.clone() });
+        }
+        pool.next_serial += 1;
+        let serial = pool.next_serial;
+        let pending = Pending { serial, invocation, reply, attempts: 0 };
+        match admit(pool.has_room(), pool.queue.len(), self.spec.scale.queue) {
+            Admission::Dispatch => {
+                pool.queue.push_back(pending);
+                pool.dispatch(now, &mut follow_ups);
+            }
+            Admission::Enqueue => {
+                pool.queue.push_back(pending);
+                self.changed.notify_one();
+            }
+            Admission::Refuse => return Err(Fault::QueueFull),
+        }
+        let start_keeper = !std::mem::replace(&mut pool.keeper, true);
+        let wake_keeper = std::mem::take(&mut pool.keeper_sleeps);
+        drop(pool);
+        if wake_keeper {
+            self.changed.notify_one();
+        }
+        if start_keeper {
+            self.shared.runtime.spawn(keeper::run(self.clone()));
+        }
+        self.follow_up(follow_ups);
+        Ok(serial)
+    }
+
+    /// Does what a dispatch left to do outside the lock.
+    pub(crate) fn follow_up(self: &Arc<Self>, follow_ups: Vec<FollowUp>) {
+        for follow_up in follow_ups {
+            match follow_up {
+                FollowUp::Pump { worker, stream, serial, body } => {
+                    self.shared.runtime.spawn(worker::pump(
+                        self.clone(),
+                        worker,
+                        stream,
+                        serial,
+                        body,
+                    ));
+                }
+                FollowUp::Exchange { worker, stream, serial, link, invocation } => {
+                    let task = self.shared.runtime.spawn(server::exchange(
+                        self.clone(),
+                        worker,
+                        stream,
+                        serial,
+                        link,
+                        invocation,
+                    ));
+                    let mut pool = self.pool.lock();
+                    if let Some(entry) = pool
+                        .workers
+                        .get_mut(worker)
+                        .and_then(|worker| worker.streams.get_mut(stream))
+                        .filter(|entry| entry.serial == serial)
+                    {
+                        entry.task = Some(task.abort_handle());
+                    }
+                }
+            }
+        }
+    }
+
+    /// Ends an invocation nobody waits for any more, wherever it is.
+    fn cancel(self: &Arc<Self>, serial: u64) {
+        let now = now_ns();
+        let mut follow_ups = Vec::new();
+        let mut pool = self.pool.lock();
+        if let Some(at) = pool.queue.iter().position(|pending| pending.serial == serial) {
+            pool.queue.remove(at);
+            return;
+        }
+        for (_, worker) in &mut pool.workers {
+            let found =
+                worker.streams.iter().find(|(_, stream)| stream.serial == serial).map(|(k, _)| k);
+            if let Some(stream) = found {
+                worker.cancel(stream, now);
+                break;
+            }
+        }
+        pool.dispatch(now, &mut follow_ups);
+        drop(pool);
+        self.follow_up(follow_ups);
+    }
+
+    /// Starts one instance and waits until it is ready. For deploys: a revision that cannot
+    /// start never takes traffic.
+    pub async fn warm(self: &Arc<Self>) -> Result<(), String> {
+        {
+            let mut pool = self.pool.lock();
+            pool.starting += 1;
+            pool.starting_since_ns = now_ns();
+        }
+        let started = instance::start(self.clone()).await;
+        self.ensure_keeper();
+        started
+    }
+
+    pub(crate) fn ensure_keeper(self: &Arc<Self>) {
+        let start = !std::mem::replace(&mut self.pool.lock().keeper, true);
+        if start {
+            self.shared.runtime.spawn(keeper::run(self.clone()));
+        }
+    }
+
+    /// Takes no new invocations; instances stop when what they hold has ended.
+    pub(crate) fn close(self: &Arc<Self>, reason: &'static str) {
+        let mut pool = self.pool.lock();
+        pool.closed = true;
+        for (_, worker) in &mut pool.workers {
+            worker.draining = true;
+            worker.stop_reason.get_or_insert(reason);
+        }
+        drop(pool);
+        self.ensure_keeper();
+        self.changed.notify_one();
+    }
+}
+
+struct CancelOnDrop<'a> {
+    revision: &'a Arc<Revision>,
+    serial: u64,
+    armed: bool,
+}
+
+impl Drop for CancelOnDrop<'_> {
+    fn drop(&mut self) {
+        if self.armed {
+            self.revision.cancel(self.serial);
+        }
+    }
+}
+
+/// A route as fronts hold it.
+#[derive(Clone)]
+pub struct Route(pub Arc<Revision>);
+
+impl RouteInfo for Route {
+    fn name(&self) -> &FunctionName {
+        &self.0.spec.name
+    }
+    fn timeout_ms(&self) -> u64 {
+        self.0.spec.limits.timeout_ms
+    }
+    fn body_bytes_max(&self) -> u64 {
+        self.0.spec.limits.body_bytes
+    }
+    fn methods(&self) -> &[String] {
+        &self.0.spec.methods
+    }
+    fn coap(&self) -> &CoapResource {
+        &self.0.spec.coap
+    }
+}

@@ -1,0 +1,393 @@
+//! Functions that are HTTP servers of their own: connections into their sandbox, one invocation
+//! per connection at a time, kept for the next.
+
+use std::io;
+use std::mem::MaybeUninit;
+use std::os::fd::OwnedFd;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use bytes::{Bytes, BytesMut};
+use hyper::body::{Frame, Incoming, SizeHint};
+use hyper::client::conn::http1::{self, SendRequest};
+use hyper_util::rt::TokioIo;
+use mote_core::body::{Body, BodyError, BodySource};
+use mote_core::invocation::{headers, put_header};
+use mote_core::{Fault, Invocation, Reply};
+use parking_lot::Mutex;
+use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendFlags};
+use tokio::io::Interest;
+use tokio::net::{TcpStream, UnixStream};
+
+use crate::clock::now_ns;
+use crate::pool::FollowUp;
+use crate::revision::Revision;
+
+/// Pause between attempts to connect while the server starts, doubling from first to last.
+const RETRY_FIRST: Duration = Duration::from_millis(1);
+const RETRY_LAST: Duration = Duration::from_millis(50);
+/// Idle connections kept per instance.
+const IDLE_MAX: usize = 64;
+/// Answers up to this length are read whole before the head is passed on.
+const WHOLE_BYTES_MAX: u64 = 64 << 10;
+
+type Connection = SendRequest<RequestBody>;
+
+/// The way into one server instance.
+pub(crate) struct ServerLink {
+    channel: tokio::sync::Mutex<UnixStream>,
+    idle: Mutex<Vec<Connection>>,
+}
+
+impl ServerLink {
+    /// Takes the channel on which connections are asked for.
+    pub(crate) fn new(channel: OwnedFd) -> io::Result<Self> {
+        // Sequenced packets, not a stream; only readiness and the calls below are used.
+        let channel = std::os::unix::net::UnixStream::from(channel);
+        channel.set_nonblocking(true)?;
+        let channel = tokio::sync::Mutex::new(UnixStream::from_std(channel)?);
+        Ok(Self { channel, idle: Mutex::new(Vec::new()) })
+    }
+
+    /// Resolves when the server accepts connections; the caller bounds the time.
+    pub(crate) async fn wait_ready(&self) -> io::Result<()> {
+        let mut pause = RETRY_FIRST;
+        loop {
+            match self.connect().await {
+                Ok(connection) => {
+                    self.keep(connection);
+                    return Ok(());
+                }
+                Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => return Err(error),
+                Err(_) => tokio::time::sleep(pause).await,
+            }
+            pause = (pause * 2).min(RETRY_LAST);
+        }
+    }
+
+    /// A fresh connection.
+    async fn connect(&self) -> io::Result<Connection> {
+        let stream = {
+            let channel = self.channel.lock().await;
+            channel
+                .async_io(Interest::WRITABLE, || {
+                    Ok(rustix::net::send(&*channel, &[1], SendFlags::NOSIGNAL)?)
+                })
+                .await?;
+            channel.async_io(Interest::READABLE, || receive(&channel)).await?
+        };
+        let stream = std::net::TcpStream::from(stream);
+        stream.set_nonblocking(true)?;
+        stream.set_nodelay(true)?;
+        let io = TokioIo::new(TcpStream::from_std(stream)?);
+        let (sender, driver) = http1::handshake(io).await.map_err(io::Error::other)?;
+        tokio::spawn(async move {
+            // The error reaches whoever waits for the answer; here it only ends the task.
+            let _ = driver.await;
+        });
+        Ok(sender)
+    }
+
+    fn take_idle(&self) -> Option<Connection> {
+        let mut idle = self.idle.lock();
+        while let Some(connection) = idle.pop() {
+            if connection.is_ready() {
+                return Some(connection);
+            }
+        }
+        None
+    }
+
+    fn keep(&self, connection: Connection) {
+        let mut idle = self.idle.lock();
+        if idle.len() < IDLE_MAX && !connection.is_closed() {
+            idle.push(connection);
+        }
+    }
+}
+
+/// One message of the channel: a descriptor, or an errno.
+fn receive(channel: &UnixStream) -> io::Result<OwnedFd> {
+    let mut bytes = [0; 8];
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+    let mut control = RecvAncillaryBuffer::new(&mut space);
+    let message = rustix::net::recvmsg(
+        channel,
+        &mut [io::IoSliceMut::new(&mut bytes)],
+        &mut control,
+        RecvFlags::CMSG_CLOEXEC,
+    )?;
+    for ancillary in control.drain() {
+        if let RecvAncillaryMessage::ScmRights(mut descriptors) = ancillary
+            && let Some(descriptor) = descriptors.next()
+        {
+            return Ok(descriptor);
+        }
+    }
+    match bytes.first_chunk::<4>() {
+        _ if message.bytes == 0 => Err(io::ErrorKind::UnexpectedEof.into()),
+        Some(errno) if message.bytes >= 4 => {
+            Err(io::Error::from_raw_os_error(i32::from_le_bytes(*errno)))
+        }
+        _ => Err(io::Error::other("malformed message from the sandbox")),
+    }
+}
+
+/// Serves one invocation over HTTP/1.1.
+pub(crate) async fn exchange(
+    revision: Arc<Revision>,
+    key: usize,
+    stream: usize,
+    serial: u64,
+    link: Arc<ServerLink>,
+    invocation: Invocation,
+) {
+    let place = Place { revision, key, stream, serial };
+    match perform(&link, invocation).await {
+        Ok((response, connection)) => answer(place, link, response, connection).await,
+        Err(fault) => place.reply(Err(fault)),
+    }
+}
+
+async fn perform(
+    link: &ServerLink,
+    invocation: Invocation,
+) -> Result<(hyper::Response<Incoming>, Connection), Fault> {
+    let bad = |what: &str, error: &dyn std::fmt::Display| Fault::BadReply {
+        message: format!("{what}: {error}"),
+    };
+    let head = invocation.head;
+    let mut body = invocation.body;
+    let repeatable = matches!(body, Body::Empty | Body::Whole(_));
+    let mut attempt = 0;
+    loop {
+        attempt += 1;
+        let idle = if attempt == 1 { link.take_idle() } else { None };
+        let reused = idle.is_some();
+        let mut connection = match idle {
+            Some(connection) => connection,
+            None => link.connect().await.map_err(|error| bad("cannot connect to $PORT", &error))?,
+        };
+        let this_body = match &body {
+            Body::Empty => Body::Empty,
+            Body::Whole(bytes) => Body::Whole(bytes.clone()),
+            Body::Stream { .. } => std::mem::take(&mut body),
+        };
+        let request = request(&head, this_body).map_err(|error| bad("request", &error))?;
+        match connection.send_request(request).await {
+            Ok(response) => return Ok((response, connection)),
+            // The server closed a kept connection in the instant we used it: nothing was read.
+            Err(error)
+                if reused
+                    && repeatable
+                    && (error.is_canceled() || error.is_incomplete_message()) => {}
+            Err(error) => return Err(bad("reply is not valid HTTP", &error)),
+        }
+    }
+}
+
+fn request(
+    head: &mote_core::invocation::Head,
+    body: Body,
+) -> Result<hyper::Request<RequestBody>, hyper::http::Error> {
+    let mut target = BytesMut::from(head.path());
+    if !head.query().is_empty() {
+        target.extend_from_slice(b"?");
+        target.extend_from_slice(head.query());
+    }
+    let mut builder = hyper::Request::builder().method(head.method()).uri(&target[..]);
+    let mut has_host = false;
+    for (name, value) in headers(head.headers()) {
+        if is_framing(name) {
+            continue;
+        }
+        has_host |= name == b"host";
+        builder = builder.header(name, value);
+    }
+    if !has_host {
+        builder = builder.header("host", "function");
+    }
+    builder.body(RequestBody(body))
+}
+
+/// Fields that speak of one connection, not of the message (RFC 9110, 7.6.1).
+fn is_framing(name: &[u8]) -> bool {
+    matches!(
+        name,
+        b"connection"
+            | b"content-length"
+            | b"transfer-encoding"
+            | b"keep-alive"
+            | b"proxy-connection"
+            | b"te"
+            | b"trailer"
+            | b"upgrade"
+            | b"expect"
+    )
+}
+
+async fn answer(
+    place: Place,
+    link: Arc<ServerLink>,
+    response: hyper::Response<Incoming>,
+    connection: Connection,
+) {
+    let (parts, incoming) = response.into_parts();
+    let mut block = BytesMut::new();
+    for (name, value) in &parts.headers {
+        if !is_framing(name.as_str().as_bytes()) {
+            put_header(&mut block, name.as_str().as_bytes(), value.as_bytes());
+        }
+    }
+    let status = parts.status.as_u16();
+    let length = hyper::body::Body::size_hint(&incoming).exact();
+    if !(200..=599).contains(&status) {
+        place.reply(Err(Fault::BadReply { message: format!("status {status}") }));
+        return;
+    }
+    let whole = length.is_some_and(|length| length <= WHOLE_BYTES_MAX);
+    let source = ServerAnswer {
+        incoming,
+        connection: Some(connection),
+        link,
+        // A streamed answer ends its stream when it is dropped; a whole one below.
+        place: (!whole).then(|| place.clone()),
+    };
+    let mut body = Body::Stream { source: Box::new(source), length };
+    if whole {
+        body = match body.collect(WHOLE_BYTES_MAX).await {
+            Ok(bytes) => Body::whole(bytes),
+            Err(_) => {
+                place.reply(Err(Fault::BadReply { message: "reply ended early".into() }));
+                return;
+            }
+        };
+    }
+    place.deliver(status, block.freeze(), body);
+}
+
+/// Where an exchange's stream is.
+#[derive(Clone)]
+struct Place {
+    revision: Arc<Revision>,
+    key: usize,
+    stream: usize,
+    serial: u64,
+}
+
+impl Place {
+    fn reply(&self, result: Result<Reply, Fault>) {
+        if let Some((sender, _)) = self.take() {
+            let _ = sender.send(result);
+        }
+        self.end();
+    }
+
+    fn deliver(&self, status: u16, headers: Bytes, body: Body) {
+        let whole = !matches!(body, Body::Stream { .. });
+        if let Some((sender, mut phases)) = self.take() {
+            phases.answered_ns = now_ns();
+            // A server does not tell when its handler was entered: all of the time is its own.
+            phases.entered_ns = phases.sent_ns;
+            phases.returned_ns = phases.answered_ns;
+            let _ = sender.send(Ok(Reply { status, headers, body, phases }));
+        }
+        if whole {
+            self.end();
+        }
+    }
+
+    fn take(&self) -> Option<(crate::pool::ReplySender, mote_core::Phases)> {
+        let mut pool = self.revision.pool.lock();
+        let stream = pool.workers.get_mut(self.key)?.streams.get_mut(self.stream)?;
+        if stream.serial != self.serial {
+            return None;
+        }
+        // From here on the body's own drop ends the stream, not an abort.
+        stream.task = None;
+        stream.phases.entered_ns = stream.phases.sent_ns;
+        Some((stream.reply.take()?, stream.phases))
+    }
+
+    fn end(&self) {
+        let now = now_ns();
+        let mut follow_ups: Vec<FollowUp> = Vec::new();
+        let mut pool = self.revision.pool.lock();
+        if let Some(worker) = pool.workers.get_mut(self.key)
+            && worker.streams.get(self.stream).is_some_and(|entry| entry.serial == self.serial)
+        {
+            worker.end_stream(self.stream, now);
+        }
+        pool.dispatch(now, &mut follow_ups);
+        drop(pool);
+        self.revision.follow_up(follow_ups);
+    }
+}
+
+/// A streamed answer of a server; keeps its connection when it was read to the end.
+struct ServerAnswer {
+    incoming: Incoming,
+    connection: Option<Connection>,
+    link: Arc<ServerLink>,
+    place: Option<Place>,
+}
+
+impl BodySource for ServerAnswer {
+    fn poll_chunk(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Bytes, BodyError>>> {
+        loop {
+            match hyper::body::Body::poll_frame(Pin::new(&mut self.incoming), cx) {
+                Poll::Pending => return Poll::Pending,
+                Poll::Ready(None) => {
+                    if let Some(connection) = self.connection.take() {
+                        self.link.keep(connection);
+                    }
+                    return Poll::Ready(None);
+                }
+                Poll::Ready(Some(Err(_))) => {
+                    self.connection = None;
+                    return Poll::Ready(Some(Err(BodyError::WorkerFailed)));
+                }
+                Poll::Ready(Some(Ok(frame))) => {
+                    if let Ok(data) = frame.into_data()
+                        && !data.is_empty()
+                    {
+                        return Poll::Ready(Some(Ok(data)));
+                    }
+                }
+            }
+        }
+    }
+}
+
+impl Drop for ServerAnswer {
+    fn drop(&mut self) {
+        if let Some(place) = self.place.take() {
+            place.end();
+        }
+    }
+}
+
+/// A request body for hyper.
+pub(crate) struct RequestBody(Body);
+
+impl hyper::body::Body for RequestBody {
+    type Data = Bytes;
+    type Error = BodyError;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
+        self.0.poll_chunk(cx).map(|chunk| chunk.map(|chunk| chunk.map(Frame::data)))
+    }
+
+    fn is_end_stream(&self) -> bool {
+        matches!(self.0, Body::Empty)
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.0.length().map_or_else(SizeHint::default, SizeHint::with_exact)
+    }
+}

@@ -1,0 +1,445 @@
+//! One connection to a worker that speaks the worker protocol: reads and writes in batches.
+//!
+//! A single task owns the socket. Each time it runs it reads all there is, ends and begins streams
+//! under one lock, and writes all that has gathered with one call. Whoever adds bytes wakes it.
+
+use std::future::Future;
+use std::pin::{Pin, pin};
+use std::sync::Arc;
+use std::task::{Context, Poll};
+
+use bytes::{Bytes, BytesMut};
+use mote_core::body::{Body, BodyError};
+use mote_core::wire::{
+    self, CHUNK_BYTES_MAX, FLAG_END, FrameHeader, FrameKind, ResultHead, WireError, WorkerError,
+};
+use mote_core::{Fault, InvocationId, Reply};
+use tokio::io::{AsyncReadExt, AsyncWrite};
+use tokio::net::UnixStream;
+
+use crate::body_channel::{Taken, answer_channel};
+use crate::clock::now_ns;
+use crate::logs::{LogLevel, LogSource};
+use crate::pool::{FollowUp, Link, Pool, ReplySender, stream_number, stream_slot};
+use crate::revision::Revision;
+
+/// Bytes asked for in one read.
+const READ_BYTES: usize = 64 << 10;
+/// A write buffer that grew beyond this is given back once it is empty.
+const KEEP_BYTES: usize = 256 << 10;
+
+/// Why a connection ended.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum LinkEnd {
+    /// The worker closed it, mostly by exiting.
+    #[error("worker closed its socket")]
+    Closed,
+    /// The worker broke the protocol.
+    #[error("worker broke the protocol: {0}")]
+    Protocol(#[from] WireError),
+    /// The socket failed.
+    #[error("worker socket failed: {0}")]
+    Socket(#[from] std::io::Error),
+}
+
+/// The socket and its buffers.
+pub(crate) struct Connection {
+    stream: UnixStream,
+    input: BytesMut,
+    writing: Vec<u8>,
+    written: usize,
+}
+
+impl Connection {
+    pub(crate) fn new(stream: UnixStream) -> Self {
+        Self { stream, input: BytesMut::new(), writing: Vec::new(), written: 0 }
+    }
+
+    /// The next frame; for the handshake only.
+    pub(crate) async fn read_frame(&mut self) -> Result<(FrameHeader, Bytes), LinkEnd> {
+        loop {
+            if let Some(frame) = wire::split_frame(&mut self.input)? {
+                return Ok(frame);
+            }
+            self.input.reserve(READ_BYTES);
+            if self.stream.read_buf(&mut self.input).await? == 0 {
+                return Err(LinkEnd::Closed);
+            }
+        }
+    }
+
+    /// Writes bytes to the end; for the handshake only.
+    pub(crate) async fn write_all(&mut self, bytes: &[u8]) -> Result<(), LinkEnd> {
+        tokio::io::AsyncWriteExt::write_all(&mut self.stream, bytes).await?;
+        Ok(())
+    }
+
+    /// Serves the worker until the connection ends.
+    pub(crate) async fn run(mut self, revision: &Arc<Revision>, key: usize) -> LinkEnd {
+        std::future::poll_fn(|cx| self.poll(cx, revision, key)).await
+    }
+
+    fn poll(
+        &mut self,
+        cx: &mut Context<'_>,
+        revision: &Arc<Revision>,
+        key: usize,
+    ) -> Poll<LinkEnd> {
+        if let Poll::Ready(end) = self.poll_input(cx, revision, key) {
+            return Poll::Ready(end);
+        }
+        self.poll_output(cx, revision, key)
+    }
+
+    /// Reads until the socket is empty and serves every complete frame.
+    fn poll_input(
+        &mut self,
+        cx: &mut Context<'_>,
+        revision: &Arc<Revision>,
+        key: usize,
+    ) -> Poll<LinkEnd> {
+        loop {
+            self.input.reserve(READ_BYTES);
+            match pin!(self.stream.read_buf(&mut self.input)).poll(cx) {
+                Poll::Pending => return Poll::Pending,
+                Poll::Ready(Err(error)) => return Poll::Ready(error.into()),
+                Poll::Ready(Ok(0)) => return Poll::Ready(LinkEnd::Closed),
+                Poll::Ready(Ok(_)) => {}
+            }
+            let mut batch = Batch::new(revision, key);
+            loop {
+                match wire::split_frame(&mut self.input) {
+                    Ok(Some((header, payload))) => {
+                        if let Err(error) = batch.frame(header, payload) {
+                            batch.finish();
+                            return Poll::Ready(error.into());
+                        }
+                    }
+                    Ok(None) => break,
+                    Err(error) => {
+                        batch.finish();
+                        return Poll::Ready(error.into());
+                    }
+                }
+            }
+            batch.finish();
+        }
+    }
+
+    /// Writes what has gathered. Once all is out, whoever adds more wakes this task.
+    fn poll_output(
+        &mut self,
+        cx: &mut Context<'_>,
+        revision: &Arc<Revision>,
+        key: usize,
+    ) -> Poll<LinkEnd> {
+        loop {
+            if self.written == self.writing.len() {
+                self.written = 0;
+                self.writing.clear();
+                if self.writing.capacity() > KEEP_BYTES {
+                    self.writing = Vec::new();
+                }
+                let mut pool = revision.pool.lock();
+                let Some(worker) = pool.workers.get_mut(key) else {
+                    return Poll::Ready(LinkEnd::Closed);
+                };
+                let Link::Frames { out, waker } = &mut worker.link else {
+                    return Poll::Ready(LinkEnd::Closed);
+                };
+                if out.is_empty() {
+                    *waker = Some(cx.waker().clone());
+                    return Poll::Pending;
+                }
+                std::mem::swap(out, &mut self.writing);
+            }
+            let rest = &self.writing[self.written..];
+            match Pin::new(&mut self.stream).poll_write(cx, rest) {
+                Poll::Pending => return Poll::Pending,
+                Poll::Ready(Ok(bytes)) => self.written += bytes,
+                Poll::Ready(Err(error)) => return Poll::Ready(error.into()),
+            }
+        }
+    }
+}
+
+/// The frames of one read, served under one lock; answers are delivered after it.
+struct Batch<'a> {
+    revision: &'a Arc<Revision>,
+    key: usize,
+    pool: parking_lot::MutexGuard<'a, Pool>,
+    now_ns: u64,
+    answers: Vec<(ReplySender, Result<Reply, Fault>)>,
+    logs: Vec<(InvocationId, Bytes)>,
+    errors: Vec<(InvocationId, String)>,
+}
+
+impl<'a> Batch<'a> {
+    fn new(revision: &'a Arc<Revision>, key: usize) -> Self {
+        Self {
+            revision,
+            key,
+            pool: revision.pool.lock(),
+            now_ns: now_ns(),
+            answers: Vec::new(),
+            logs: Vec::new(),
+            errors: Vec::new(),
+        }
+    }
+
+    fn frame(&mut self, header: FrameHeader, payload: Bytes) -> Result<(), WireError> {
+        let Some(worker) = self.pool.workers.get_mut(self.key) else { return Ok(()) };
+        worker.frames_seen += 1;
+        let Some(slot) = stream_slot(header.stream) else {
+            return match header.kind {
+                FrameKind::Log => {
+                    self.logs.push((InvocationId(0), payload));
+                    Ok(())
+                }
+                kind => Err(WireError::Malformed(kind, "not allowed on stream 0")),
+            };
+        };
+        let Some(stream) = worker.streams.get_mut(slot) else {
+            // Log lines may trail their invocation; anything else there is a broken worker.
+            return match header.kind {
+                FrameKind::Log => {
+                    self.logs.push((InvocationId(0), payload));
+                    Ok(())
+                }
+                kind => Err(WireError::Malformed(kind, "no such stream")),
+            };
+        };
+        match header.kind {
+            FrameKind::Result => {
+                let result = ResultHead::parse(payload)?;
+                if stream.sink.is_some() || stream.phases.entered_ns != 0 {
+                    return Err(WireError::Malformed(FrameKind::Result, "answered twice"));
+                }
+                stream.phases.entered_ns = result.entered_ns;
+                stream.phases.returned_ns = result.returned_ns;
+                stream.phases.answered_ns = self.now_ns;
+                let phases = stream.phases;
+                let reply = stream.reply.take();
+                let id_slot = (slot, stream.serial);
+                let body = if header.is_end() {
+                    worker.served_in(phases.run_ns());
+                    worker.end_stream(slot, self.now_ns);
+                    Body::whole(result.body)
+                } else {
+                    stream.repeat = None;
+                    if reply.is_none() {
+                        // Nobody reads: no channel, BODY frames are credited and dropped.
+                        return Ok(());
+                    }
+                    let on_taken = on_taken(self.revision.clone(), self.key, id_slot);
+                    let (sink, source) = answer_channel(on_taken);
+                    sink.push(result.body, false);
+                    stream.sink = Some(sink);
+                    Body::Stream { source: Box::new(source), length: None }
+                };
+                if let Some(sender) = reply {
+                    let reply =
+                        Reply { status: result.status, headers: result.headers, body, phases };
+                    self.answers.push((sender, Ok(reply)));
+                }
+            }
+            FrameKind::Body => {
+                if stream.phases.entered_ns == 0 {
+                    return Err(WireError::Malformed(FrameKind::Body, "before RESULT"));
+                }
+                let taken = payload.len() as u32;
+                match &stream.sink {
+                    Some(sink) => sink.push(payload, header.is_end()),
+                    // Nobody reads; give the credit back so that the worker can end.
+                    None if taken > 0 && !header.is_end() => worker.write(|out| {
+                        let credit = taken.to_le_bytes();
+                        wire::put_frame(out, FrameKind::Credit, 0, header.stream, &credit);
+                    }),
+                    None => {}
+                }
+                if header.is_end() {
+                    worker.end_stream(slot, self.now_ns);
+                }
+            }
+            FrameKind::Error => {
+                let error: WorkerError = serde_json::from_slice(&payload)
+                    .map_err(|_| WireError::Malformed(FrameKind::Error, "not the expected JSON"))?;
+                let id = stream.id;
+                let mut text = format!("{}: {}", error.kind, error.message);
+                if let Some(sink) = stream.sink.take() {
+                    sink.fail(BodyError::WorkerFailed);
+                }
+                if let Some(sender) = stream.reply.take() {
+                    let fault = if error.kind == "BadReply" {
+                        Fault::BadReply { message: text.clone() }
+                    } else {
+                        Fault::HandlerError { message: text.clone() }
+                    };
+                    self.answers.push((sender, Err(fault)));
+                    if !error.trace.is_empty() {
+                        text = error.trace;
+                    }
+                    self.errors.push((id, text));
+                }
+                worker.end_stream(slot, self.now_ns);
+            }
+            FrameKind::Credit => {
+                let bytes = payload
+                    .first_chunk::<4>()
+                    .map(|bytes| u32::from_le_bytes(*bytes))
+                    .ok_or(WireError::Malformed(FrameKind::Credit, "too short"))?;
+                stream.send_credit = stream.send_credit.saturating_add(bytes);
+                if let Some(waker) = stream.credit_waker.take() {
+                    waker.wake();
+                }
+            }
+            FrameKind::Log => self.logs.push((stream.id, payload)),
+            kind => return Err(WireError::Malformed(kind, "not a worker's frame")),
+        }
+        Ok(())
+    }
+
+    /// Hands freed workers the next invocations, then delivers answers and log lines.
+    fn finish(self) {
+        let Batch { revision, key, mut pool, now_ns, answers, logs, errors } = self;
+        let mut follow_ups: Vec<FollowUp> = Vec::new();
+        pool.dispatch(now_ns, &mut follow_ups);
+        let idle = pool.workers.get(key).is_some_and(|worker| worker.streams.is_empty());
+        let instance = pool.workers.get(key).map_or(0, |worker| worker.instance);
+        let closing = pool.closed;
+        drop(pool);
+        if idle && closing {
+            revision.changed.notify_one();
+        }
+        for (sender, answer) in answers {
+            // An error says that the caller went away in this instant; nothing is left to do.
+            let _ = sender.send(answer);
+        }
+        for (id, payload) in logs {
+            log_frame(revision, instance, id, &payload);
+        }
+        for (id, text) in errors {
+            for line in text.lines() {
+                revision.log.push(
+                    LogLevel::Error,
+                    LogSource::Platform,
+                    revision.number,
+                    instance,
+                    Some(id),
+                    line,
+                );
+            }
+        }
+        revision.follow_up(follow_ups);
+    }
+}
+
+/// What happens when a front takes from, or abandons, a streamed answer.
+fn on_taken(
+    revision: Arc<Revision>,
+    key: usize,
+    (slot, serial): (usize, u64),
+) -> Box<dyn Fn(Taken) + Send + Sync> {
+    Box::new(move |taken| {
+        let mut pool = revision.pool.lock();
+        let Some(worker) = pool.workers.get_mut(key) else { return };
+        if worker.streams.get(slot).is_none_or(|stream| stream.serial != serial) {
+            return;
+        }
+        match taken {
+            Taken::Bytes(bytes) => worker.write(|out| {
+                let credit = bytes.to_le_bytes();
+                wire::put_frame(out, FrameKind::Credit, 0, stream_number(slot), &credit);
+            }),
+            Taken::Dropped => worker.cancel(slot, now_ns()),
+        }
+    })
+}
+
+/// Sends the rest of a request body as credit allows.
+pub(crate) async fn pump(
+    revision: Arc<Revision>,
+    key: usize,
+    slot: usize,
+    serial: u64,
+    mut body: Body,
+) {
+    loop {
+        let chunk = match body.chunk().await {
+            None => Bytes::new(),
+            Some(Ok(chunk)) => chunk,
+            Some(Err(error)) => {
+                let fault = match error {
+                    BodyError::TooLarge(limit_bytes) => Fault::BodyTooLarge { limit_bytes },
+                    _ => Fault::BodyIncomplete,
+                };
+                let mut pool = revision.pool.lock();
+                let Some(worker) = pool.workers.get_mut(key) else { return };
+                let Some(stream) = worker.streams.get_mut(slot) else { return };
+                if stream.serial != serial {
+                    return;
+                }
+                let reply = stream.reply.take();
+                worker.cancel(slot, now_ns());
+                drop(pool);
+                if let Some(reply) = reply {
+                    let _ = reply.send(Err(fault));
+                }
+                return;
+            }
+        };
+        let end = chunk.is_empty();
+        let mut rest = chunk;
+        loop {
+            let piece = rest.split_to(rest.len().min(CHUNK_BYTES_MAX));
+            let open = std::future::poll_fn(|cx| {
+                let mut pool = revision.pool.lock();
+                let Some(worker) = pool.workers.get_mut(key) else { return Poll::Ready(false) };
+                let Some(stream) = worker.streams.get_mut(slot) else { return Poll::Ready(false) };
+                if stream.serial != serial || !stream.request_open {
+                    return Poll::Ready(false);
+                }
+                if (stream.send_credit as usize) < piece.len() {
+                    stream.credit_waker = Some(cx.waker().clone());
+                    return Poll::Pending;
+                }
+                stream.send_credit -= piece.len() as u32;
+                stream.request_open = !end;
+                worker.write(|out| {
+                    let flags = if end { FLAG_END } else { 0 };
+                    wire::put_frame(out, FrameKind::Body, flags, stream_number(slot), &piece);
+                });
+                Poll::Ready(true)
+            })
+            .await;
+            if !open || end {
+                return;
+            }
+            if rest.is_empty() {
+                break;
+            }
+        }
+    }
+}
+
+/// Keeps a LOG frame's line. Malformed ones are kept as they are: logs never end a worker.
+pub(crate) fn log_frame(revision: &Revision, instance: u64, id: InvocationId, payload: &[u8]) {
+    let (source, level, text) = match payload {
+        [source, level, text @ ..] => (*source, *level, text),
+        short => (0, 2, short),
+    };
+    let source = match source {
+        1 => LogSource::Stdout,
+        2 => LogSource::Stderr,
+        _ => LogSource::Log,
+    };
+    let level = match level {
+        1 => LogLevel::Debug,
+        3 => LogLevel::Warn,
+        4 => LogLevel::Error,
+        _ => LogLevel::Info,
+    };
+    let invocation = (id.0 != 0).then_some(id);
+    let text = String::from_utf8_lossy(text);
+    revision.log.push(level, source, revision.number, instance, invocation, text.trim_end());
+}

@@ -1,0 +1,325 @@
+//! Writing answers in HTTP/1.1: heads in one buffer, short bodies behind them in the same write.
+
+use std::cell::RefCell;
+use std::io;
+
+use bytes::Bytes;
+use mote_core::body::Body;
+use mote_core::invocation::headers;
+use mote_core::{InvocationId, Phases, Reply};
+use tokio::io::AsyncWriteExt;
+use tokio::net::tcp::WriteHalf;
+
+use super::head::is_token;
+use super::listener::Config;
+use crate::refusal::{Refusal, reason};
+
+/// Bodies up to this size are copied behind the head and leave with it.
+const COPY_BYTES_MAX: usize = 16 << 10;
+
+/// What becomes of the connection.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum After {
+    /// Another request may follow.
+    KeepAlive,
+    /// Close it.
+    Close,
+    /// Close it, but the client may still be sending.
+    CloseUnread,
+}
+
+/// What the request demands of the form of its answer.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Form {
+    pub(crate) is_head: bool,
+    pub(crate) http10: bool,
+    pub(crate) keep_alive: bool,
+}
+
+/// Why an answer was not sent.
+#[derive(Debug)]
+pub(crate) enum SendError {
+    /// The client is gone or too slow.
+    Socket,
+    /// The function's answer cannot be said in HTTP; nothing was sent yet.
+    BadReply(String),
+}
+
+impl From<io::Error> for SendError {
+    fn from(_: io::Error) -> Self {
+        SendError::Socket
+    }
+}
+
+/// Sends a function's answer.
+pub(crate) async fn send(
+    writer: &mut WriteHalf<'_>,
+    config: &Config,
+    reply: Reply,
+    id: InvocationId,
+    form: Form,
+) -> Result<After, SendError> {
+    let bodiless = matches!(reply.status, 204 | 304);
+    let length = reply.body.length();
+    let chunked = length.is_none() && !bodiless && !form.http10;
+    // An HTTP/1.0 client learns the end of a stream by the end of the connection.
+    let keep_alive = form.keep_alive && (length.is_some() || bodiless || chunked);
+    let mut out = Vec::with_capacity(320);
+    status_line(&mut out, reply.status);
+    reply_fields(&mut out, &reply.headers).map_err(SendError::BadReply)?;
+    if chunked {
+        out.extend_from_slice(b"transfer-encoding: chunked\r\n");
+    } else if let (Some(length), false) = (length, reply.status == 204) {
+        number_field(&mut out, b"content-length: ", length);
+    }
+    out.extend_from_slice(b"server-timing: ");
+    server_timing(&mut out, &reply.phases);
+    out.extend_from_slice(b"\r\n");
+    common_fields(&mut out, Some(id), keep_alive);
+    let after = if keep_alive { After::KeepAlive } else { After::Close };
+    let mut body = reply.body;
+    if form.is_head || bodiless {
+        write_all(writer, config, &out).await?;
+        return Ok(after);
+    }
+    match &mut body {
+        Body::Empty => write_all(writer, config, &out).await?,
+        Body::Whole(bytes) if bytes.len() <= COPY_BYTES_MAX => {
+            out.extend_from_slice(bytes);
+            write_all(writer, config, &out).await?;
+        }
+        Body::Whole(bytes) => {
+            write_all(writer, config, &out).await?;
+            write_all(writer, config, bytes).await?;
+        }
+        Body::Stream { .. } => {
+            write_all(writer, config, &out).await?;
+            stream(writer, config, body, length, chunked).await?;
+        }
+    }
+    Ok(after)
+}
+
+/// Sends a streamed body. An answer that fails half-way ends the connection without the end mark,
+/// so that the client cannot take it for complete.
+async fn stream(
+    writer: &mut WriteHalf<'_>,
+    config: &Config,
+    mut body: Body,
+    length: Option<u64>,
+    chunked: bool,
+) -> io::Result<()> {
+    let mut sent = 0;
+    while let Some(chunk) = body.chunk().await {
+        let chunk: Bytes = chunk.map_err(io::Error::other)?;
+        sent += chunk.len() as u64;
+        if length.is_some_and(|length| sent > length) {
+            return Err(io::Error::other("answer is longer than it said"));
+        }
+        if chunked {
+            let mut piece = Vec::with_capacity(chunk.len() + 20);
+            piece.extend_from_slice(format!("{:x}\r\n", chunk.len()).as_bytes());
+            piece.extend_from_slice(&chunk);
+            piece.extend_from_slice(b"\r\n");
+            write_all(writer, config, &piece).await?;
+        } else {
+            write_all(writer, config, &chunk).await?;
+        }
+    }
+    if chunked {
+        write_all(writer, config, b"0\r\n\r\n").await?;
+    }
+    if length.is_some_and(|length| sent < length) {
+        return Err(io::Error::other("answer is shorter than it said"));
+    }
+    Ok(())
+}
+
+/// Sends a refusal as problem details.
+pub(crate) async fn refuse(
+    writer: &mut WriteHalf<'_>,
+    config: &Config,
+    refusal: &Refusal,
+    id: Option<InvocationId>,
+    is_head: bool,
+    keep_alive: bool,
+) -> io::Result<()> {
+    let body = refusal.problem_json(id);
+    let mut out = Vec::with_capacity(384);
+    status_line(&mut out, refusal.status);
+    out.extend_from_slice(b"content-type: application/problem+json\r\n");
+    number_field(&mut out, b"content-length: ", body.len() as u64);
+    if let Some(allow) = &refusal.allow {
+        out.extend_from_slice(format!("allow: {allow}\r\n").as_bytes());
+    }
+    if let Some(seconds) = refusal.retry_after_s {
+        number_field(&mut out, b"retry-after: ", u64::from(seconds));
+    }
+    common_fields(&mut out, id, keep_alive);
+    if !is_head {
+        out.extend_from_slice(body.as_bytes());
+    }
+    write_all(writer, config, &out).await
+}
+
+/// Writes all of it; a client that takes nothing for too long is gone.
+pub(crate) async fn write_all(
+    writer: &mut WriteHalf<'_>,
+    config: &Config,
+    bytes: &[u8],
+) -> io::Result<()> {
+    let mut rest = bytes;
+    // The first write mostly takes everything; no timer is needed for it.
+    match writer.try_write(rest) {
+        Ok(written) => rest = &rest[written..],
+        Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+        Err(error) => return Err(error),
+    }
+    while !rest.is_empty() {
+        let written = tokio::time::timeout(config.write_timeout, writer.write(rest))
+            .await
+            .map_err(|_| io::Error::from(io::ErrorKind::TimedOut))??;
+        if written == 0 {
+            return Err(io::ErrorKind::WriteZero.into());
+        }
+        rest = &rest[written..];
+    }
+    Ok(())
+}
+
+fn status_line(out: &mut Vec<u8>, status: u16) {
+    if status == 200 {
+        out.extend_from_slice(b"HTTP/1.1 200 OK\r\n");
+        return;
+    }
+    out.extend_from_slice(b"HTTP/1.1 ");
+    out.extend_from_slice(itoa::Buffer::new().format(status).as_bytes());
+    out.push(b' ');
+    out.extend_from_slice(reason(status).as_bytes());
+    out.extend_from_slice(b"\r\n");
+}
+
+/// Copies the function's fields, without those that frame the message.
+fn reply_fields(out: &mut Vec<u8>, block: &[u8]) -> Result<(), String> {
+    for (name, value) in headers(block) {
+        if is_framing(name) {
+            continue;
+        }
+        if name.is_empty() || !name.iter().all(|byte| is_token(*byte)) {
+            return Err(format!("header name {:?}", crate::refusal::shown(name)));
+        }
+        if value.iter().any(|byte| (*byte < 0x20 && *byte != b'\t') || *byte == 0x7f) {
+            return Err(format!("value of header {}", crate::refusal::shown(name)));
+        }
+        out.extend_from_slice(name);
+        out.extend_from_slice(b": ");
+        out.extend_from_slice(value);
+        out.extend_from_slice(b"\r\n");
+    }
+    Ok(())
+}
+
+/// Fields that speak of one connection, not of the message, and those we write ourselves.
+pub(crate) fn is_framing(name: &[u8]) -> bool {
+    let is = |other: &str| name.eq_ignore_ascii_case(other.as_bytes());
+    match name.len() {
+        2 => is("te"),
+        4 => is("date"),
+        7 => is("trailer") || is("upgrade"),
+        10 => is("connection") || is("keep-alive"),
+        14 => is("content-length"),
+        15 => is("mote-invocation"),
+        16 => is("proxy-connection"),
+        17 => is("transfer-encoding"),
+        _ => false,
+    }
+}
+
+fn common_fields(out: &mut Vec<u8>, id: Option<InvocationId>, keep_alive: bool) {
+    if let Some(id) = id {
+        out.extend_from_slice(b"mote-invocation: ");
+        out.extend_from_slice(&id.text());
+        out.extend_from_slice(b"\r\n");
+    }
+    out.extend_from_slice(b"date: ");
+    date(out);
+    out.extend_from_slice(if keep_alive { b"\r\n\r\n" } else { b"\r\nconnection: close\r\n\r\n" });
+}
+
+fn number_field(out: &mut Vec<u8>, name: &[u8], number: u64) {
+    out.extend_from_slice(name);
+    out.extend_from_slice(itoa::Buffer::new().format(number).as_bytes());
+    out.extend_from_slice(b"\r\n");
+}
+
+/// The value of `Server-Timing` (W3C): where the time went, in milliseconds.
+pub(crate) fn server_timing(out: &mut Vec<u8>, phases: &Phases) {
+    for (name, ns) in [
+        (&b"queue;dur="[..], phases.queue_ns()),
+        (b", init;dur=", phases.init_ns),
+        (b", handover;dur=", phases.handover_ns()),
+        (b", invoke;dur=", phases.run_ns()),
+    ] {
+        out.extend_from_slice(name);
+        let us = ns / 1_000;
+        let mut buffer = itoa::Buffer::new();
+        out.extend_from_slice(buffer.format(us / 1_000).as_bytes());
+        let part = us % 1_000;
+        if part > 0 {
+            out.push(b'.');
+            let digits = [part / 100, part / 10 % 10, part % 10].map(|digit| b'0' + digit as u8);
+            out.extend_from_slice(&digits);
+        }
+    }
+}
+
+/// The `Date` value (RFC 9110, 5.6.7), made once a second and thread.
+pub(crate) fn date(out: &mut Vec<u8>) {
+    thread_local! {
+        static DATE: RefCell<(i64, String)> = const { RefCell::new((i64::MIN, String::new())) };
+    }
+    let now = rustix::time::clock_gettime(rustix::time::ClockId::RealtimeCoarse).tv_sec;
+    DATE.with_borrow_mut(|(second, text)| {
+        if *second != now {
+            let time = std::time::UNIX_EPOCH
+                + std::time::Duration::from_secs(u64::try_from(now).unwrap_or(0));
+            *text = httpdate::fmt_http_date(time);
+            *second = now;
+        }
+        out.extend_from_slice(text.as_bytes());
+    });
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn timings_are_milliseconds_with_microsecond_digits() {
+        let phases = Phases {
+            received_ns: 0,
+            init_ns: 0,
+            sent_ns: 1_500_000,
+            entered_ns: 1_520_000,
+            returned_ns: 5_520_000,
+            answered_ns: 5_525_000,
+        };
+        let mut out = Vec::new();
+        server_timing(&mut out, &phases);
+        assert_eq!(
+            String::from_utf8(out).unwrap(),
+            "queue;dur=1.500, init;dur=0, handover;dur=0.025, invoke;dur=4"
+        );
+    }
+
+    #[test]
+    fn a_functions_fields_cannot_frame_or_split_the_answer() {
+        let mut out = Vec::new();
+        let block = b"content-length\n999\ntransfer-encoding\nchunked\nx-ok\nyes\n";
+        reply_fields(&mut out, block).unwrap();
+        assert_eq!(out, b"x-ok: yes\r\n");
+        assert!(reply_fields(&mut Vec::new(), b"x\na\r\nb\n").is_err());
+        assert!(reply_fields(&mut Vec::new(), b"x y\na\n").is_err());
+        assert!(reply_fields(&mut Vec::new(), b"x\na\0\n").is_err());
+    }
+}

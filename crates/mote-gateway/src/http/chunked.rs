@@ -1,0 +1,215 @@
+//! The strict reading of chunked bodies (RFC 9112, 7.1). Pure.
+
+use bytes::{Buf, Bytes, BytesMut};
+
+use crate::refusal::Refusal;
+
+/// Bytes of a chunk extension at most.
+const EXTENSION_BYTES_MAX: usize = 256;
+/// Bytes of the trailer section at most.
+const TRAILER_BYTES_MAX: usize = 8 << 10;
+/// Hexadecimal digits of a chunk size at most.
+const SIZE_DIGITS_MAX: usize = 16;
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum State {
+    Size,
+    Data(u64),
+    DataEnd,
+    Trailer(usize),
+    Done,
+}
+
+/// Decodes one chunked body from a buffer that is filled from outside.
+#[derive(Debug)]
+pub struct Chunked {
+    state: State,
+    chunk: u64,
+}
+
+/// What the decoder found.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Step {
+    /// More bytes are needed.
+    NeedMore,
+    /// A piece of the body.
+    Data(Bytes),
+    /// The body is over; what follows in the buffer is the next request.
+    End,
+}
+
+impl Default for Chunked {
+    fn default() -> Self {
+        Self { state: State::Size, chunk: 0 }
+    }
+}
+
+impl Chunked {
+    /// Takes the next piece off `input`.
+    pub fn step(&mut self, input: &mut BytesMut) -> Result<Step, Refusal> {
+        loop {
+            match self.state {
+                State::Size => {
+                    let Some(line) = line(input, SIZE_DIGITS_MAX + EXTENSION_BYTES_MAX + 2)
+                        .map_err(|()| self.malformed())?
+                    else {
+                        return Ok(Step::NeedMore);
+                    };
+                    self.chunk += 1;
+                    let size = self.size(&line)?;
+                    self.state = if size == 0 { State::Trailer(0) } else { State::Data(size) };
+                }
+                State::Data(left) => {
+                    if input.is_empty() {
+                        return Ok(Step::NeedMore);
+                    }
+                    let take = usize::try_from(left).unwrap_or(usize::MAX).min(input.len());
+                    let data = input.split_to(take).freeze();
+                    let left = left - take as u64;
+                    self.state = if left == 0 { State::DataEnd } else { State::Data(left) };
+                    return Ok(Step::Data(data));
+                }
+                State::DataEnd => {
+                    if input.len() < 2 {
+                        if input.first().is_some_and(|byte| *byte != b'\r') {
+                            return Err(self.malformed());
+                        }
+                        return Ok(Step::NeedMore);
+                    }
+                    if &input[..2] != b"\r\n" {
+                        return Err(self.malformed());
+                    }
+                    input.advance(2);
+                    self.state = State::Size;
+                }
+                State::Trailer(seen) => {
+                    let left = TRAILER_BYTES_MAX - seen;
+                    let Some(line) = line(input, left).map_err(|()| self.malformed())? else {
+                        return Ok(Step::NeedMore);
+                    };
+                    if line.is_empty() {
+                        self.state = State::Done;
+                        return Ok(Step::End);
+                    }
+                    // Trailer fields are read for their form only and dropped: no function needs
+                    // them, and as headers they could say what was checked before.
+                    let colon = line.iter().position(|byte| *byte == b':').unwrap_or(0);
+                    if colon == 0 || !line[..colon].iter().all(|b| super::head::is_token(*b)) {
+                        return Err(Refusal::new(400, "M1010", "trailer is not a valid field"));
+                    }
+                    self.state = State::Trailer(seen + line.len() + 2);
+                }
+                State::Done => return Ok(Step::End),
+            }
+        }
+    }
+
+    fn size(&self, line: &[u8]) -> Result<u64, Refusal> {
+        let digits = line.iter().take_while(|byte| byte.is_ascii_hexdigit()).count();
+        let plain = || Refusal::new(400, "M1009", "chunk size is not plain hexadecimal");
+        if digits == 0 || digits > SIZE_DIGITS_MAX {
+            return Err(plain());
+        }
+        match &line[digits..] {
+            [] => {}
+            [b';', extension @ ..] => {
+                let legal = |b: &u8| (0x20..0x7f).contains(b) || *b == b'\t' || *b >= 0x80;
+                if extension.len() > EXTENSION_BYTES_MAX || !extension.iter().all(legal) {
+                    return Err(self.malformed());
+                }
+            }
+            _ => return Err(plain()),
+        }
+        let text = std::str::from_utf8(&line[..digits]).map_err(|_| plain())?;
+        u64::from_str_radix(text, 16).ok().filter(|size| *size <= 1 << 63).ok_or_else(plain)
+    }
+
+    fn malformed(&self) -> Refusal {
+        Refusal::new(400, "M1010", format!("chunk {} is malformed", self.chunk))
+    }
+}
+
+/// Takes a line that ends in CR LF; an error when it is longer than `max` or ends in a bare LF.
+fn line(input: &mut BytesMut, max: usize) -> Result<Option<BytesMut>, ()> {
+    match memchr::memchr(b'\n', input) {
+        None if input.len() > max => Err(()),
+        None => Ok(None),
+        Some(at) => {
+            if at > max || at == 0 || input[at - 1] != b'\r' {
+                return Err(());
+            }
+            let mut line = input.split_to(at + 1);
+            line.truncate(at - 1);
+            if memchr::memchr(b'\r', &line).is_some() { Err(()) } else { Ok(Some(line)) }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn decode(bytes: &[u8]) -> Result<(Vec<u8>, Vec<u8>), String> {
+        let mut input = BytesMut::from(bytes);
+        let mut decoder = Chunked::default();
+        let mut body = Vec::new();
+        loop {
+            match decoder.step(&mut input).map_err(|refusal| refusal.detail)? {
+                Step::Data(data) => body.extend_from_slice(&data),
+                Step::End => return Ok((body, input.to_vec())),
+                Step::NeedMore => return Err("needs more".into()),
+            }
+        }
+    }
+
+    #[test]
+    fn bodies() {
+        let ok = |body: &str, rest: &str| Ok((body.into(), rest.into()));
+        let err = |text: &str| Err(text.to_owned());
+        for (input, expected) in [
+            ("0\r\n\r\n", ok("", "")),
+            ("3\r\nabc\r\n0\r\n\r\nGET", ok("abc", "GET")),
+            ("A;x=y\r\n0123456789\r\n00\r\n\r\n", ok("0123456789", "")),
+            ("1\r\na\r\n0\r\nX-T: 1\r\n\r\n", ok("a", "")),
+            ("3 \r\nabc\r\n0\r\n\r\n", err("chunk size is not plain hexadecimal")),
+            ("+3\r\nabc\r\n0\r\n\r\n", err("chunk size is not plain hexadecimal")),
+            ("0x3\r\nabc\r\n", err("chunk size is not plain hexadecimal")),
+            ("00000000000000003\r\nabc\r\n", err("chunk size is not plain hexadecimal")),
+            ("ffffffffffffffff\r\n", err("chunk size is not plain hexadecimal")),
+            ("\r\n", err("chunk size is not plain hexadecimal")),
+            ("3\nabc\r\n", err("chunk 0 is malformed")),
+            ("3;a\nb\r\nabc\r\n", err("chunk 0 is malformed")),
+            ("3\r\nabcX\r\n", err("chunk 1 is malformed")),
+            ("3\r\nabc\n0\r\n\r\n", err("chunk 1 is malformed")),
+            ("0\r\nbad trailer\r\n\r\n", err("trailer is not a valid field")),
+            ("3\r\nab", err("needs more")),
+        ] {
+            assert_eq!(decode(input.as_bytes()), expected, "{input:?}");
+        }
+        let long = format!("1;{}\r\na\r\n0\r\n\r\n", "e".repeat(300));
+        assert_eq!(decode(long.as_bytes()), err("chunk 0 is malformed"));
+    }
+
+    #[test]
+    fn any_split_gives_the_same_body() {
+        let whole = b"3\r\nabc\r\nb;q=1\r\nhello world\r\n0\r\nA: b\r\n\r\n";
+        for cut in 0..whole.len() {
+            let mut decoder = Chunked::default();
+            let mut input = BytesMut::from(&whole[..cut]);
+            let mut body = Vec::new();
+            let mut fed = false;
+            loop {
+                match decoder.step(&mut input).unwrap() {
+                    Step::Data(data) => body.extend_from_slice(&data),
+                    Step::End => break,
+                    Step::NeedMore => {
+                        assert!(!fed, "cut at {cut}");
+                        fed = true;
+                        input.extend_from_slice(&whole[cut..]);
+                    }
+                }
+            }
+            assert_eq!(body, b"abchello world", "cut at {cut}");
+        }
+    }
+}

@@ -1,0 +1,491 @@
+//! One HTTP/1.1 connection: reads a head, runs the invocation, writes the answer, again.
+//!
+//! An idle connection holds no buffer: bytes are read into one scratch buffer per thread and only
+//! copied. There is one timer per connection; moving its deadline costs nothing until it fires.
+
+use std::cell::RefCell;
+use std::future::Future;
+use std::pin::{Pin, pin};
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use bytes::{Buf, BytesMut};
+use mote_core::body::Body;
+use mote_core::wire::INLINE_BODY_BYTES_MAX;
+use mote_core::{Fault, Invocation, Invoker, Reply, RouteInfo, Trigger};
+use tokio::io::{AsyncRead, AsyncWriteExt, ReadBuf};
+use tokio::net::TcpStream;
+use tokio::net::tcp::{ReadHalf, WriteHalf};
+use tokio::sync::futures::OwnedNotified;
+use tokio::time::{Instant, Sleep};
+
+use super::answer::{self, After};
+use super::chunked::{Chunked, Step};
+use super::head::{self, Framing, RequestHead, no_such_function};
+use super::listener::Front;
+use super::{h2, request_body};
+use crate::ids::{invocation_id, now_ns};
+use crate::refusal::Refusal;
+
+/// Bytes read at once.
+const SCRATCH_BYTES: usize = 64 << 10;
+/// Bytes of following requests kept while one is served.
+const AHEAD_BYTES_MAX: usize = 64 << 10;
+const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
+/// Bytes of an unread body that are read and dropped to keep the connection, and no more.
+const LINGER_BYTES_MAX: usize = 64 << 10;
+
+thread_local! {
+    static SCRATCH: RefCell<Box<[u8]>> = RefCell::new(vec![0; SCRATCH_BYTES].into_boxed_slice());
+}
+
+/// Why reading ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum ReadEnd {
+    /// The client closed, or the socket failed.
+    Gone,
+    /// The phase took too long.
+    TimedOut,
+    /// The node is stopping.
+    Stopping,
+}
+
+/// The reading side: bytes not yet served, and the timer of the current phase.
+pub(crate) struct Input {
+    pub(crate) bytes: BytesMut,
+    timer: Pin<Box<Sleep>>,
+    deadline: Instant,
+    stopped: Pin<Box<OwnedNotified>>,
+}
+
+impl Input {
+    pub(crate) fn set_deadline(&mut self, timeout: Duration) {
+        self.deadline = Instant::now() + timeout;
+    }
+
+    /// Reads more. Ends early when the phase is over or, with `idle`, when the node stops.
+    pub(crate) async fn fill(
+        &mut self,
+        socket: &mut ReadHalf<'_>,
+        idle: bool,
+    ) -> Result<(), ReadEnd> {
+        std::future::poll_fn(|cx| self.poll_fill(socket, idle, cx)).await
+    }
+
+    fn poll_fill(
+        &mut self,
+        socket: &mut ReadHalf<'_>,
+        idle: bool,
+        cx: &mut Context<'_>,
+    ) -> Poll<Result<(), ReadEnd>> {
+        if let Poll::Ready(result) = poll_read(&mut self.bytes, socket, cx) {
+            return Poll::Ready(result);
+        }
+        while self.timer.as_mut().poll(cx).is_ready() {
+            if Instant::now() >= self.deadline {
+                return Poll::Ready(Err(ReadEnd::TimedOut));
+            }
+            let deadline = self.deadline;
+            self.timer.as_mut().reset(deadline);
+        }
+        if idle && self.stopped.as_mut().poll(cx).is_ready() {
+            return Poll::Ready(Err(ReadEnd::Stopping));
+        }
+        // The timer fires at its old, earlier time at the worst, and is moved then; a deadline
+        // before it must move it now.
+        if self.deadline < self.timer.deadline() {
+            let deadline = self.deadline;
+            self.timer.as_mut().reset(deadline);
+            let _ = self.timer.as_mut().poll(cx);
+        }
+        Poll::Pending
+    }
+}
+
+fn poll_read(
+    bytes: &mut BytesMut,
+    socket: &mut ReadHalf<'_>,
+    cx: &mut Context<'_>,
+) -> Poll<Result<(), ReadEnd>> {
+    SCRATCH.with_borrow_mut(|scratch| {
+        let mut buffer = ReadBuf::new(scratch);
+        match Pin::new(socket).poll_read(cx, &mut buffer) {
+            Poll::Pending => Poll::Pending,
+            Poll::Ready(Ok(())) if !buffer.filled().is_empty() => {
+                bytes.extend_from_slice(buffer.filled());
+                Poll::Ready(Ok(()))
+            }
+            Poll::Ready(_) => Poll::Ready(Err(ReadEnd::Gone)),
+        }
+    })
+}
+
+/// Serves one connection to its end.
+pub(crate) async fn serve<I: Invoker>(mut stream: TcpStream, front: &Front<I>) {
+    let mut input = Input {
+        bytes: BytesMut::new(),
+        timer: Box::pin(tokio::time::sleep(front.config.head_timeout)),
+        deadline: Instant::now(),
+        stopped: Box::pin(front.stopper.notified()),
+    };
+    let is_h2 = {
+        let (mut reader, _) = stream.split();
+        input.set_deadline(front.config.head_timeout);
+        loop {
+            let seen = input.bytes.len().min(PREFACE.len());
+            if input.bytes[..seen] != PREFACE[..seen] {
+                break false;
+            }
+            if seen == PREFACE.len() {
+                break true;
+            }
+            if input.fill(&mut reader, true).await.is_err() {
+                if input.bytes.is_empty() {
+                    return;
+                }
+                break false;
+            }
+        }
+    };
+    if is_h2 {
+        h2::serve(stream, input.bytes.freeze(), front).await;
+        return;
+    }
+    let (mut reader, mut writer) = stream.split();
+    let linger = loop {
+        match serve_one(&mut input, &mut reader, &mut writer, front).await {
+            After::KeepAlive => {
+                if input.bytes.is_empty() {
+                    // An idle connection holds no buffer.
+                    input.bytes = BytesMut::new();
+                }
+            }
+            After::Close => break false,
+            After::CloseUnread => break true,
+        }
+    };
+    let _ = writer.shutdown().await;
+    if linger {
+        // Bytes the client has sent and we have not read would make the kernel reset the
+        // connection and the client lose our answer; read some of them first.
+        input.set_deadline(Duration::from_secs(1));
+        let mut seen = 0;
+        while seen < LINGER_BYTES_MAX && input.fill(&mut reader, true).await.is_ok() {
+            seen += input.bytes.len();
+            input.bytes.clear();
+        }
+    }
+}
+
+/// Serves one request.
+async fn serve_one<I: Invoker>(
+    input: &mut Input,
+    reader: &mut ReadHalf<'_>,
+    writer: &mut WriteHalf<'_>,
+    front: &Front<I>,
+) -> After {
+    let request = match read_head(input, reader, front).await {
+        Ok(Some(request)) => request,
+        Ok(None) => return After::Close,
+        Err(refusal) => {
+            let _ = answer::refuse(writer, &front.config, &refusal, None, false, false).await;
+            return After::CloseUnread;
+        }
+    };
+    let received_ns = now_ns();
+    if request.wants_upgrade && request.framing == Framing::None && !input.bytes.is_empty() {
+        let refusal = Refusal::new(400, "M1020", "data before the upgrade was accepted");
+        let _ = answer::refuse(writer, &front.config, &refusal, None, false, false).await;
+        return After::CloseUnread;
+    }
+    let is_head = request.head.method() == b"HEAD";
+    let route = match find_route(&front.invoker, &request.name, request.head.method()) {
+        Ok(route) => route,
+        Err(refusal) => {
+            let keep = request.keep_alive && request.framing == Framing::None;
+            let written =
+                answer::refuse(writer, &front.config, &refusal, None, is_head, keep).await;
+            return after(written, keep);
+        }
+    };
+    let limit = route.body_bytes_max();
+    if let Framing::Length(length) = request.framing
+        && length > limit
+    {
+        let fault = Fault::BodyTooLarge { limit_bytes: limit };
+        let refusal = Refusal::of_fault(&fault, &request.name);
+        let _ = answer::refuse(writer, &front.config, &refusal, None, is_head, false).await;
+        return After::CloseUnread;
+    }
+    if request.expects_continue
+        && request.framing != Framing::None
+        && answer::write_all(writer, &front.config, b"HTTP/1.1 100 Continue\r\n\r\n").await.is_err()
+    {
+        return After::Close;
+    }
+    let mut exchange = Exchange { front, route, request, received_ns, is_head };
+    match exchange.whole_body(input, reader, limit).await {
+        Ok(Some(body)) => exchange.run_whole(body, input, reader, writer).await,
+        Ok(None) => exchange.run_streaming(input, reader, writer, limit).await,
+        Err(refusal) => {
+            let _ = answer::refuse(writer, &front.config, &refusal, None, is_head, false).await;
+            After::CloseUnread
+        }
+    }
+}
+
+/// Reads one head; `None` when the connection ended between requests.
+async fn read_head<I: Invoker>(
+    input: &mut Input,
+    reader: &mut ReadHalf<'_>,
+    front: &Front<I>,
+) -> Result<Option<RequestHead>, Refusal> {
+    let mut scanned = 0;
+    let mut begun = !input.bytes.is_empty();
+    let timeout = if begun { front.config.head_timeout } else { front.config.keep_alive_timeout };
+    input.set_deadline(timeout);
+    loop {
+        if scanned == 0 && input.bytes.starts_with(b"\r\n") {
+            // One empty line before a request is allowed (RFC 9112, 2.2).
+            input.bytes.advance(2);
+            if input.bytes.starts_with(b"\r\n") {
+                return Err(Refusal::new(400, "M1007", "request line is empty"));
+            }
+        }
+        if let Some(end) = head::find_end(&input.bytes, scanned)? {
+            let request = head::parse(&input.bytes[..end])?;
+            input.bytes.advance(end);
+            return Ok(Some(request));
+        }
+        scanned = input.bytes.len();
+        match input.fill(reader, !begun).await {
+            Ok(()) if begun => {}
+            Ok(()) => {
+                begun = true;
+                input.set_deadline(front.config.head_timeout);
+            }
+            Err(ReadEnd::TimedOut) if begun => {
+                return Err(Refusal::new(408, "M1025", "request not received in time"));
+            }
+            Err(_) => return Ok(None),
+        }
+    }
+}
+
+/// The function of a request, or why there is none.
+pub(crate) fn find_route<I: Invoker>(
+    invoker: &I,
+    name: &str,
+    method: &[u8],
+) -> Result<I::Route, Refusal> {
+    let route = invoker.route(name).ok_or_else(|| no_such_function(name))?;
+    let methods = route.methods();
+    if methods.is_empty() || methods.iter().any(|allowed| allowed.as_bytes() == method) {
+        return Ok(route);
+    }
+    let allow = methods.join(", ");
+    let mut refusal = Refusal::new(405, "M1030", format!("{allow} only"));
+    refusal.allow = Some(allow);
+    Err(refusal)
+}
+
+fn after(written: std::io::Result<()>, keep: bool) -> After {
+    match written {
+        Ok(()) if keep => After::KeepAlive,
+        Ok(()) => After::CloseUnread,
+        Err(_) => After::Close,
+    }
+}
+
+/// A request with its function.
+struct Exchange<'a, I: Invoker> {
+    front: &'a Front<I>,
+    route: I::Route,
+    request: RequestHead,
+    received_ns: u64,
+    is_head: bool,
+}
+
+impl<I: Invoker> Exchange<'_, I> {
+    /// The body, when it is short or already here; `None` when it must be streamed.
+    async fn whole_body(
+        &self,
+        input: &mut Input,
+        reader: &mut ReadHalf<'_>,
+        limit: u64,
+    ) -> Result<Option<Body>, Refusal> {
+        match self.request.framing {
+            Framing::None => Ok(Some(Body::Empty)),
+            Framing::Length(length) if length <= INLINE_BODY_BYTES_MAX as u64 => {
+                let length = length as usize;
+                while input.bytes.len() < length {
+                    input.set_deadline(self.front.config.body_idle_timeout);
+                    input.fill(reader, false).await.map_err(|end| match end {
+                        ReadEnd::TimedOut => {
+                            Refusal::new(408, "M1025", "request not received in time")
+                        }
+                        _ => Refusal::of_fault(&Fault::BodyIncomplete, &self.request.name),
+                    })?;
+                }
+                Ok(Some(Body::whole(input.bytes.split_to(length).freeze())))
+            }
+            Framing::Length(_) => Ok(None),
+            Framing::Chunked => {
+                // Only what is already here, on a copy: a body that is not complete is streamed.
+                if input.bytes.len() > INLINE_BODY_BYTES_MAX {
+                    return Ok(None);
+                }
+                let mut ahead = input.bytes.clone();
+                let mut decoder = Chunked::default();
+                let mut body = BytesMut::new();
+                loop {
+                    match decoder.step(&mut ahead)? {
+                        Step::NeedMore => return Ok(None),
+                        Step::Data(data) => body.extend_from_slice(&data),
+                        Step::End => break,
+                    }
+                }
+                if body.len() as u64 > limit {
+                    let fault = Fault::BodyTooLarge { limit_bytes: limit };
+                    return Err(Refusal::of_fault(&fault, &self.request.name));
+                }
+                input.bytes = ahead;
+                Ok(Some(Body::whole(body.freeze())))
+            }
+        }
+    }
+
+    fn invocation(&self, body: Body) -> Invocation {
+        Invocation {
+            id: invocation_id(),
+            trigger: Trigger::Http,
+            head: self.request.head.clone(),
+            body,
+            received_ns: self.received_ns,
+            deadline_ns: self.received_ns + self.route.timeout_ms() * 1_000_000,
+        }
+    }
+
+    /// Runs an invocation whose body is complete. A client that goes away cancels it.
+    async fn run_whole(
+        &mut self,
+        body: Body,
+        input: &mut Input,
+        reader: &mut ReadHalf<'_>,
+        writer: &mut WriteHalf<'_>,
+    ) -> After {
+        let invocation = self.invocation(body);
+        let id = invocation.id;
+        let result = {
+            let work = pin!(self.front.invoker.invoke(&self.route, invocation));
+            match or_gone(work, input, reader).await {
+                Some(result) => result,
+                None => return After::Close,
+            }
+        };
+        self.answer(result, id, writer, self.request.keep_alive).await
+    }
+
+    /// Runs an invocation while its body is still arriving.
+    async fn run_streaming(
+        &mut self,
+        input: &mut Input,
+        reader: &mut ReadHalf<'_>,
+        writer: &mut WriteHalf<'_>,
+        limit: u64,
+    ) -> After {
+        let (sender, body) = request_body::channel(match self.request.framing {
+            Framing::Length(length) => Some(length),
+            _ => None,
+        });
+        let invocation = self.invocation(body);
+        let id = invocation.id;
+        let mut complete = false;
+        let written = {
+            let mut work = pin!(async {
+                let result = self.front.invoker.invoke(&self.route, invocation).await;
+                // Whether the body was read to its end is not known yet: the client is told to
+                // expect no further answer unless it was.
+                self.answer(result, id, writer, self.request.keep_alive).await
+            });
+            let mut feed = pin!(request_body::feed(
+                sender,
+                self.request.framing,
+                limit,
+                input,
+                reader,
+                &self.front.config,
+            ));
+            loop {
+                tokio::select! {
+                    biased;
+                    written = &mut work => break written,
+                    fed = &mut feed, if !complete => {
+                        complete = fed;
+                        if !fed {
+                            // The function stopped reading, or the client stopped sending; the
+                            // answer is still to come.
+                            break work.await;
+                        }
+                    }
+                }
+            }
+        };
+        match written {
+            After::KeepAlive if !complete => After::CloseUnread,
+            other => other,
+        }
+    }
+
+    async fn answer(
+        &self,
+        result: Result<Reply, Fault>,
+        id: mote_core::InvocationId,
+        writer: &mut WriteHalf<'_>,
+        keep_alive: bool,
+    ) -> After {
+        let keep_alive = keep_alive && !self.front.stopper.is_stopping();
+        let config = &self.front.config;
+        let refusal = match result {
+            Ok(reply) => {
+                let form =
+                    answer::Form { is_head: self.is_head, http10: self.request.http10, keep_alive };
+                match answer::send(writer, config, reply, id, form).await {
+                    Ok(after) => return after,
+                    Err(answer::SendError::Socket) => return After::Close,
+                    Err(answer::SendError::BadReply(message)) => {
+                        tracing::warn!(function = %self.request.name, %id, "reply refused: {message}");
+                        Refusal::of_fault(&Fault::BadReply { message }, &self.request.name)
+                    }
+                }
+            }
+            Err(fault) => Refusal::of_fault(&fault, &self.request.name),
+        };
+        let written =
+            answer::refuse(writer, config, &refusal, Some(id), self.is_head, keep_alive).await;
+        after(written, keep_alive)
+    }
+}
+
+/// Waits for the answer; `None` when the client goes away first. Bytes of following requests are
+/// kept, up to a bound.
+async fn or_gone<T>(
+    mut work: Pin<&mut impl Future<Output = T>>,
+    input: &mut Input,
+    reader: &mut ReadHalf<'_>,
+) -> Option<T> {
+    std::future::poll_fn(|cx| {
+        if let Poll::Ready(result) = work.as_mut().poll(cx) {
+            return Poll::Ready(Some(result));
+        }
+        while input.bytes.len() < AHEAD_BYTES_MAX {
+            match poll_read(&mut input.bytes, reader, cx) {
+                Poll::Pending => break,
+                Poll::Ready(Ok(())) => {}
+                Poll::Ready(Err(_)) => return Poll::Ready(None),
+            }
+        }
+        Poll::Pending
+    })
+    .await
+}

@@ -1,0 +1,479 @@
+//! The strict reading of an HTTP/1.1 request head (RFC 9112).
+//!
+//! One parse gives one canonical request: everything a lenient server could read in two ways is
+//! refused, with an answer that names the line and the rule. Nothing is forwarded raw: header
+//! fields are copied into the invocation's own layout, framing fields are interpreted here and
+//! dropped. Pure, so that every rule is a row in a table test and the whole is fuzzed.
+
+use mote_core::invocation::{Head, HeadBuilder};
+
+use super::target::{self, TARGET_BYTES_MAX, Target};
+use crate::refusal::{Refusal, shown};
+
+/// Header fields at most.
+pub const FIELDS_MAX: usize = 100;
+/// Bytes of all header lines at most.
+pub const FIELDS_BYTES_MAX: usize = 32 << 10;
+/// Bytes of a whole head at most: method, target, version and fields.
+pub const HEAD_BYTES_MAX: usize = TARGET_BYTES_MAX + FIELDS_BYTES_MAX + 64;
+/// Longest method.
+const METHOD_BYTES_MAX: usize = 24;
+
+/// How the request's body is delimited.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Framing {
+    /// No body.
+    None,
+    /// That many bytes.
+    Length(u64),
+    /// Chunked transfer coding.
+    Chunked,
+}
+
+/// A request head, read.
+#[derive(Debug)]
+pub struct RequestHead {
+    /// First path segment: whose function it is.
+    pub name: String,
+    /// Method, path below the name, query and header fields.
+    pub head: Head,
+    /// How its body is delimited.
+    pub framing: Framing,
+    /// Whether the connection may carry another request.
+    pub keep_alive: bool,
+    /// HTTP/1.0: no chunked answers.
+    pub http10: bool,
+    /// The client waits for `100 Continue`.
+    pub expects_continue: bool,
+    /// The client asked for another protocol.
+    pub wants_upgrade: bool,
+}
+
+/// Finds the end of the head in `buffer`, looking only at bytes from `scanned` on. Returns its
+/// length, or `None` when more is needed, or the refusal of a head that is already too long.
+pub fn find_end(buffer: &[u8], scanned: usize) -> Result<Option<usize>, Refusal> {
+    let from = scanned.saturating_sub(3);
+    for at in memchr::memchr_iter(b'\n', &buffer[from..]) {
+        let at = from + at;
+        let line = &buffer[..at];
+        // A line that ends in a bare LF is refused by `parse`, at once and by number.
+        if !line.ends_with(b"\r") {
+            return Ok(Some(at + 1));
+        }
+        if line.ends_with(b"\r\n\r") {
+            return Ok(Some(at + 1));
+        }
+    }
+    if buffer.len() > HEAD_BYTES_MAX {
+        let line_end = memchr::memchr(b'\n', buffer).unwrap_or(buffer.len());
+        return Err(if line_end > TARGET_BYTES_MAX {
+            target_too_long()
+        } else {
+            fields_too_long()
+        });
+    }
+    Ok(None)
+}
+
+/// Reads one complete head: `bytes` ends with the empty line (see [`find_end`]).
+pub fn parse(bytes: &[u8]) -> Result<RequestHead, Refusal> {
+    let mut lines = Lines { rest: bytes, number: 0 };
+    let request_line = lines.next_line()?;
+    let (method, target, http10) = request_line_parts(request_line)?;
+    let mut absolute_host = None;
+    let target = match target.first() {
+        Some(b'/') => target,
+        _ if target == b"*" => {
+            return Err(Refusal::new(400, "M1026", "path is not in normal form"));
+        }
+        _ => {
+            let (host, origin) = absolute_form(target)?;
+            absolute_host = Some(host);
+            origin
+        }
+    };
+    let Target { name, path, query } = target::split(target)?;
+    let mut fields = Fields::new(Head::builder(method, path, query));
+    let fields_start = lines.rest.len();
+    loop {
+        let line = lines.next_line()?;
+        if line.is_empty() {
+            break;
+        }
+        if fields_start - lines.rest.len() > FIELDS_BYTES_MAX {
+            return Err(fields_too_long());
+        }
+        fields.line(line, lines.number)?;
+    }
+    fields.finish(name, absolute_host, http10)
+}
+
+struct Lines<'a> {
+    rest: &'a [u8],
+    /// Number of the line last returned; the request line is 0, the first field 1.
+    number: usize,
+}
+
+impl<'a> Lines<'a> {
+    /// The next line without its CR LF.
+    fn next_line(&mut self) -> Result<&'a [u8], Refusal> {
+        let first = self.rest.len();
+        let Some(at) = memchr::memchr(b'\n', self.rest) else {
+            return Err(Refusal::new(400, "M1007", "head ends inside a line"));
+        };
+        let _ = first;
+        let line = &self.rest[..at];
+        self.rest = &self.rest[at + 1..];
+        let Some(line) = line.strip_suffix(b"\r") else {
+            return Err(illegal_byte(self.number, b'\n'));
+        };
+        self.number += 1;
+        if let Some(at) = memchr::memchr(b'\r', line) {
+            return Err(illegal_byte(self.number - 1, line[at]));
+        }
+        Ok(line)
+    }
+}
+
+fn request_line_parts(line: &[u8]) -> Result<(&[u8], &[u8], bool), Refusal> {
+    let malformed = || Refusal::new(400, "M1007", "request line is not METHOD TARGET HTTP/1.1");
+    let first = memchr::memchr(b' ', line).ok_or_else(|| {
+        // A lone word is HTTP/0.9 only when nothing follows it.
+        Refusal::new(505, "M1023", "HTTP/1.0, 1.1 or 2 only")
+    })?;
+    let method = &line[..first];
+    if method.is_empty() || method.len() > METHOD_BYTES_MAX || !method.iter().all(|b| is_token(*b))
+    {
+        return Err(malformed());
+    }
+    let rest = &line[first + 1..];
+    let Some(last) = memchr::memrchr(b' ', rest) else {
+        return Err(Refusal::new(505, "M1023", "HTTP/1.0, 1.1 or 2 only"));
+    };
+    let (target, version) = (&rest[..last], &rest[last + 1..]);
+    if target.len() > TARGET_BYTES_MAX {
+        return Err(target_too_long());
+    }
+    if target.is_empty() || !target.iter().all(|byte| (0x21..=0x7e).contains(byte) && *byte != b'#')
+    {
+        if target.contains(&b' ') || target.is_empty() {
+            return Err(malformed());
+        }
+        return Err(Refusal::new(400, "M1015", "target must be percent-encoded ASCII"));
+    }
+    let http10 = match version {
+        b"HTTP/1.1" => false,
+        b"HTTP/1.0" => true,
+        _ if version.starts_with(b"HTTP/") => {
+            return Err(Refusal::new(505, "M1023", "HTTP/1.0, 1.1 or 2 only"));
+        }
+        _ => return Err(malformed()),
+    };
+    if matches!(method, b"CONNECT" | b"TRACE") {
+        let mut refusal = Refusal::new(405, "M1022", "method not offered");
+        refusal.allow = Some("GET, HEAD, POST, PUT, PATCH, DELETE, OPTIONS".into());
+        return Err(refusal);
+    }
+    Ok((method, target, http10))
+}
+
+/// `http://host/path` (RFC 9112, 3.2.2) to its host and origin form.
+fn absolute_form(target: &[u8]) -> Result<(&[u8], &[u8]), Refusal> {
+    let rest = target
+        .strip_prefix(b"http://")
+        .or_else(|| target.strip_prefix(b"https://"))
+        .ok_or_else(|| Refusal::new(400, "M1026", "path is not in normal form"))?;
+    let at = memchr::memchr2(b'/', b'?', rest).unwrap_or(rest.len());
+    let (host, origin) = rest.split_at(at);
+    Ok((host, if origin.is_empty() { b"/" } else { origin }))
+}
+
+/// Header fields as they are collected.
+struct Fields<'a> {
+    builder: HeadBuilder,
+    count: usize,
+    host: Option<&'a [u8]>,
+    length: Option<u64>,
+    chunked: bool,
+    close: bool,
+    keep_alive: bool,
+    expects_continue: bool,
+    upgrade: bool,
+    /// Names with `_`, and all others, only filled once a `_` was seen.
+    underscored: Vec<Vec<u8>>,
+    names: Vec<&'a [u8]>,
+}
+
+impl<'a> Fields<'a> {
+    fn new(builder: HeadBuilder) -> Self {
+        Self {
+            builder,
+            count: 0,
+            host: None,
+            length: None,
+            chunked: false,
+            close: false,
+            keep_alive: false,
+            expects_continue: false,
+            upgrade: false,
+            underscored: Vec::new(),
+            names: Vec::new(),
+        }
+    }
+
+    fn line(&mut self, line: &'a [u8], number: usize) -> Result<(), Refusal> {
+        let number = number - 1;
+        let invalid =
+            || Refusal::new(400, "M1007", format!("header line {number} is not a valid field"));
+        self.count += 1;
+        if self.count > FIELDS_MAX {
+            return Err(fields_too_long());
+        }
+        let colon = memchr::memchr(b':', line).ok_or_else(invalid)?;
+        let (name, value) = (&line[..colon], &line[colon + 1..]);
+        if name.is_empty() || !name.iter().all(|byte| is_token(*byte)) {
+            return Err(invalid());
+        }
+        let value = trim(value);
+        if let Some(byte) =
+            value.iter().find(|byte| (**byte < 0x20 && **byte != b'\t') || **byte == 0x7f)
+        {
+            return Err(illegal_byte(number, *byte));
+        }
+        if memchr::memchr(b'_', name).is_some() {
+            self.underscored.push(name.to_ascii_lowercase());
+        }
+        self.names.push(name);
+        if self.framing(name, value)? {
+            self.builder.header(name, value);
+        }
+        Ok(())
+    }
+
+    /// Reads fields that speak of the connection or the framing; returns whether the field is
+    /// passed on to the function.
+    fn framing(&mut self, name: &[u8], value: &'a [u8]) -> Result<bool, Refusal> {
+        let is = |other: &str| name.eq_ignore_ascii_case(other.as_bytes());
+        // By length first: most fields are none of these.
+        match name.len() {
+            4 if is("host") && self.host.replace(value).is_some() => return Err(one_host()),
+            14 if is("content-length") => {
+                let length = content_length(value)?;
+                if self.length.replace(length).is_some() {
+                    return Err(Refusal::new(400, "M1002", "Content-Length given more than once"));
+                }
+            }
+            17 if is("transfer-encoding") => {
+                if self.chunked {
+                    return Err(only_chunked());
+                }
+                transfer_encoding(value)?;
+                self.chunked = true;
+                return Ok(false);
+            }
+            10 if is("connection") => {
+                for option in value.split(|byte| *byte == b',').map(trim) {
+                    self.close |= option.eq_ignore_ascii_case(b"close");
+                    self.keep_alive |= option.eq_ignore_ascii_case(b"keep-alive");
+                }
+                return Ok(false);
+            }
+            6 if is("expect") => {
+                if !value.eq_ignore_ascii_case(b"100-continue") {
+                    return Err(Refusal::new(417, "M1019", "only 100-continue is understood"));
+                }
+                self.expects_continue = true;
+                return Ok(false);
+            }
+            7 if is("upgrade") => {
+                self.upgrade = true;
+                return Ok(false);
+            }
+            2 if is("te") => return Ok(false),
+            7 if is("trailer") => return Ok(false),
+            10 if is("keep-alive") => return Ok(false),
+            14 if is("http2-settings") => return Ok(false),
+            16 if is("proxy-connection") => return Ok(false),
+            _ => {}
+        }
+        Ok(true)
+    }
+
+    fn finish(
+        self,
+        name: &[u8],
+        absolute_host: Option<&[u8]>,
+        http10: bool,
+    ) -> Result<RequestHead, Refusal> {
+        if self.chunked && self.length.is_some() {
+            return Err(Refusal::new(
+                400,
+                "M1001",
+                "message length given twice (Content-Length and Transfer-Encoding)",
+            ));
+        }
+        if self.chunked && http10 {
+            return Err(Refusal::new(400, "M1006", "Transfer-Encoding needs HTTP/1.1"));
+        }
+        match self.host {
+            None if http10 => {}
+            None => return Err(one_host()),
+            Some(host) if !is_host(host) => return Err(one_host()),
+            Some(_) => {}
+        }
+        if let Some(absolute) = absolute_host {
+            if !is_host(absolute) {
+                return Err(one_host());
+            }
+            if self.host.is_some_and(|host| !host.eq_ignore_ascii_case(absolute)) {
+                return Err(Refusal::new(400, "M1013", "target and Host disagree"));
+            }
+        }
+        for underscored in &self.underscored {
+            let twin = |name: &&&[u8]| {
+                name.len() == underscored.len()
+                    && name.iter().zip(underscored).all(|(a, b)| {
+                        let a = a.to_ascii_lowercase();
+                        a == *b || (a == b'-' && *b == b'_')
+                    })
+                    && !name.eq_ignore_ascii_case(underscored)
+            };
+            if self.names.iter().any(|name| twin(&name)) {
+                return Err(Refusal::new(400, "M1018", "field names differ only by _ and -"));
+            }
+        }
+        let framing = match (self.chunked, self.length) {
+            (true, _) => Framing::Chunked,
+            (false, Some(length)) if length > 0 => Framing::Length(length),
+            _ => Framing::None,
+        };
+        Ok(RequestHead {
+            name: String::from_utf8(name.to_vec())
+                .map_err(|_| Refusal::new(400, "M1026", "path is not in normal form"))?,
+            head: self.builder.finish(),
+            framing,
+            keep_alive: !self.close && (!http10 || self.keep_alive),
+            http10,
+            expects_continue: self.expects_continue && !http10,
+            wants_upgrade: self.upgrade,
+        })
+    }
+}
+
+fn content_length(value: &[u8]) -> Result<u64, Refusal> {
+    if memchr::memchr(b',', value).is_some() {
+        return Err(Refusal::new(400, "M1002", "Content-Length given more than once"));
+    }
+    let refused =
+        || Refusal::new(400, "M1003", "Content-Length must be decimal digits, at most 2^63");
+    if value.is_empty() || value.len() > 19 || !value.iter().all(u8::is_ascii_digit) {
+        return Err(refused());
+    }
+    let number = value.iter().fold(0u128, |n, digit| n * 10 + u128::from(digit - b'0'));
+    if number > 1 << 63 { Err(refused()) } else { Ok(number as u64) }
+}
+
+fn transfer_encoding(value: &[u8]) -> Result<(), Refusal> {
+    let codings: Vec<_> = value.split(|byte| *byte == b',').map(trim).collect();
+    match codings.as_slice() {
+        [one] if one.eq_ignore_ascii_case(b"chunked") => Ok(()),
+        [.., last] if codings.len() > 1 && last.eq_ignore_ascii_case(b"chunked") => {
+            if codings[..codings.len() - 1].iter().any(|c| c.eq_ignore_ascii_case(b"chunked")) {
+                return Err(only_chunked());
+            }
+            Err(Refusal::new(501, "M1004", "only chunked is supported as transfer coding"))
+        }
+        many if many.iter().any(|coding| coding.eq_ignore_ascii_case(b"chunked")) => {
+            Err(only_chunked())
+        }
+        _ => Err(Refusal::new(501, "M1004", "only chunked is supported as transfer coding")),
+    }
+}
+
+/// `name`, `name:port` or `[v6]:port`, without user info, path or spaces.
+fn is_host(host: &[u8]) -> bool {
+    let (name, port) = match host.strip_prefix(b"[") {
+        Some(rest) => {
+            let Some(end) = memchr::memchr(b']', rest) else { return false };
+            let inside = &rest[..end];
+            if inside.is_empty()
+                || !inside.iter().all(|b| b.is_ascii_hexdigit() || matches!(b, b':' | b'.'))
+            {
+                return false;
+            }
+            match &rest[end + 1..] {
+                [] => return true,
+                [b':', port @ ..] => return is_port(port),
+                _ => return false,
+            }
+        }
+        None => match memchr::memchr(b':', host) {
+            Some(at) => (&host[..at], Some(&host[at + 1..])),
+            None => (host, None),
+        },
+    };
+    !name.is_empty()
+        && name.iter().all(|b| b.is_ascii_alphanumeric() || matches!(b, b'-' | b'.' | b'_'))
+        && port.is_none_or(is_port)
+}
+
+fn is_port(port: &[u8]) -> bool {
+    port.len() <= 5 && port.iter().all(u8::is_ascii_digit)
+}
+
+/// Bytes of a token (RFC 9110, 5.6.2).
+pub(crate) fn is_token(byte: u8) -> bool {
+    byte.is_ascii_alphanumeric()
+        || matches!(
+            byte,
+            b'!' | b'#'
+                | b'$'
+                | b'%'
+                | b'&'
+                | b'\''
+                | b'*'
+                | b'+'
+                | b'-'
+                | b'.'
+                | b'^'
+                | b'_'
+                | b'`'
+                | b'|'
+                | b'~'
+        )
+}
+
+fn trim(value: &[u8]) -> &[u8] {
+    let blank = |byte: &u8| *byte == b' ' || *byte == b'\t';
+    let start = value.iter().position(|byte| !blank(byte)).unwrap_or(value.len());
+    let end = value.iter().rposition(|byte| !blank(byte)).map_or(start, |at| at + 1);
+    &value[start..end]
+}
+
+fn illegal_byte(number: usize, byte: u8) -> Refusal {
+    if number == 0 {
+        return Refusal::new(400, "M1008", format!("request line: illegal byte {byte:#04x}"));
+    }
+    Refusal::new(400, "M1008", format!("header line {number}: illegal byte {byte:#04x}"))
+}
+
+fn one_host() -> Refusal {
+    Refusal::new(400, "M1012", "exactly one Host (name or name:port) is required")
+}
+
+fn only_chunked() -> Refusal {
+    Refusal::new(400, "M1005", "chunked must be the only transfer coding")
+}
+
+fn target_too_long() -> Refusal {
+    Refusal::new(414, "M1016", "target 8,192 bytes at most")
+}
+
+fn fields_too_long() -> Refusal {
+    Refusal::new(431, "M1017", "headers: 100 fields, 32 KiB at most")
+}
+
+/// The answer for a name no function has.
+pub(crate) fn no_such_function(name: &str) -> Refusal {
+    Refusal::new(404, "M0501", format!("no function named {}", shown(name.as_bytes())))
+}

@@ -1,0 +1,127 @@
+//! Accepts connections, bounds their number, and ends them when the node stops.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use mote_core::Invoker;
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::futures::OwnedNotified;
+use tokio::sync::{Notify, Semaphore};
+
+use super::connection;
+
+/// Time and count limits of the front. A phase that takes longer ends the connection.
+#[derive(Debug, Clone)]
+pub struct Config {
+    /// From the first byte of a head to its last.
+    pub head_timeout: Duration,
+    /// Silence inside a request body.
+    pub body_idle_timeout: Duration,
+    /// Silence between requests.
+    pub keep_alive_timeout: Duration,
+    /// A client that takes nothing of its answer.
+    pub write_timeout: Duration,
+    /// Connections at once; more wait in the kernel's backlog.
+    pub connections_max: usize,
+}
+
+impl Default for Config {
+    fn default() -> Self {
+        Self {
+            head_timeout: Duration::from_secs(10),
+            body_idle_timeout: Duration::from_secs(30),
+            keep_alive_timeout: Duration::from_secs(60),
+            write_timeout: Duration::from_secs(30),
+            connections_max: 16_384,
+        }
+    }
+}
+
+/// Tells all connections to end: idle ones at once, busy ones after their answer.
+#[derive(Clone, Default)]
+pub struct Stopper(Arc<StopState>);
+
+#[derive(Default)]
+struct StopState {
+    stopping: AtomicBool,
+    notify: Arc<Notify>,
+}
+
+impl Stopper {
+    /// Begins the end.
+    pub fn stop(&self) {
+        self.0.stopping.store(true, Ordering::Release);
+        self.0.notify.notify_waiters();
+    }
+
+    pub(crate) fn is_stopping(&self) -> bool {
+        self.0.stopping.load(Ordering::Acquire)
+    }
+
+    /// Resolves when [`Stopper::stop`] is called after this.
+    pub(crate) fn notified(&self) -> OwnedNotified {
+        self.0.notify.clone().notified_owned()
+    }
+}
+
+/// What every connection shares.
+pub(crate) struct Front<I> {
+    pub(crate) invoker: I,
+    pub(crate) config: Config,
+    pub(crate) stopper: Stopper,
+}
+
+/// Accepts until the stopper stops; returns when the last connection has ended.
+pub async fn serve<I: Invoker>(
+    listener: TcpListener,
+    invoker: I,
+    config: Config,
+    stopper: Stopper,
+) -> std::io::Result<()> {
+    let places = Arc::new(Semaphore::new(config.connections_max));
+    let connections_max = config.connections_max as u32;
+    let front = Arc::new(Front { invoker, config, stopper });
+    let stopped = front.stopper.notified();
+    tokio::pin!(stopped);
+    stopped.as_mut().enable();
+    loop {
+        if front.stopper.is_stopping() {
+            break;
+        }
+        let place = tokio::select! {
+            () = &mut stopped => break,
+            place = places.clone().acquire_owned() => place.map_err(std::io::Error::other)?,
+        };
+        let stream = tokio::select! {
+            () = &mut stopped => break,
+            stream = accept(&listener) => stream,
+        };
+        let front = front.clone();
+        tokio::spawn(async move {
+            connection::serve(stream, &front).await;
+            drop(place);
+        });
+    }
+    drop(listener);
+    // All places free again: all connections have ended.
+    let _ = places.acquire_many(connections_max).await;
+    Ok(())
+}
+
+/// The next connection. Running out of descriptors is a state, not the end: wait for one.
+async fn accept(listener: &TcpListener) -> TcpStream {
+    loop {
+        match listener.accept().await {
+            Ok((stream, _)) => {
+                // An answer leaves in one write; waiting for more would only add 40 ms.
+                let _ = stream.set_nodelay(true);
+                return stream;
+            }
+            Err(error) => {
+                tracing::warn!(%error, "cannot accept an HTTP connection");
+                tokio::time::sleep(Duration::from_millis(50)).await;
+            }
+        }
+    }
+}

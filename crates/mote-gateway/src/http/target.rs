@@ -1,0 +1,173 @@
+//! Request targets: normal form, function name and the path below it.
+
+use crate::refusal::Refusal;
+
+/// Longest target in bytes.
+pub const TARGET_BYTES_MAX: usize = 8_192;
+
+/// A target in normal form, split at the function's name.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Target<'a> {
+    /// First segment; not checked to be a function name.
+    pub name: &'a [u8],
+    /// What follows it, with its leading `/`; `/` when nothing does.
+    pub path: &'a [u8],
+    /// The query without `?`.
+    pub query: &'a [u8],
+}
+
+/// Checks an origin-form target (`/name/path?query`) and splits it.
+///
+/// A path is refused unless it means the same to everyone who reads it: no dot segments, no
+/// encoded slashes or backslashes, no double encoding, no path parameters, valid UTF-8 once
+/// decoded. So no function and no proxy can be led to another route than the one checked here.
+pub fn split(target: &[u8]) -> Result<Target<'_>, Refusal> {
+    let question = memchr::memchr(b'?', target);
+    let (path, query) = match question {
+        Some(at) => (&target[..at], &target[at + 1..]),
+        None => (target, &target[..0]),
+    };
+    if path.first() != Some(&b'/') {
+        return Err(not_normal());
+    }
+    if !path.iter().all(|byte| is_plain(*byte)) {
+        check_path(path)?;
+    } else if has_dot_segment(path) {
+        return Err(not_normal());
+    }
+    check_query(query)?;
+    let rest = &path[1..];
+    let (name, below) = match memchr::memchr(b'/', rest) {
+        Some(at) => (&rest[..at], &rest[at..]),
+        None => (rest, &b"/"[..]),
+    };
+    Ok(Target { name, path: below, query })
+}
+
+/// Bytes that need no further look.
+fn is_plain(byte: u8) -> bool {
+    byte.is_ascii_alphanumeric() || matches!(byte, b'/' | b'-' | b'_' | b'.' | b'~')
+}
+
+fn has_dot_segment(path: &[u8]) -> bool {
+    // Cheap first: most paths have no dot at all.
+    memchr::memchr(b'.', path).is_some()
+        && path.split(|byte| *byte == b'/').any(|segment| matches!(segment, b"." | b".."))
+}
+
+fn check_path(path: &[u8]) -> Result<(), Refusal> {
+    let mut decoded = Vec::with_capacity(path.len());
+    let mut at = 0;
+    while at < path.len() {
+        let byte = path[at];
+        if byte != b'%' {
+            if matches!(byte, b'\\' | b';' | b'#') || !(0x21..=0x7e).contains(&byte) {
+                return Err(not_normal());
+            }
+            decoded.push(byte);
+            at += 1;
+            continue;
+        }
+        let value = percent(&path[at..]).ok_or_else(not_normal)?;
+        match value {
+            0 => return Err(nul()),
+            b'/' | b'\\' | b';' => return Err(not_normal()),
+            b'%' if percent_digits(&path[at + 3..]) => return Err(not_normal()),
+            other => decoded.push(other),
+        }
+        at += 3;
+    }
+    if std::str::from_utf8(&decoded).is_err() || has_dot_segment(&decoded) {
+        return Err(not_normal());
+    }
+    Ok(())
+}
+
+/// A query is the function's own business; only NUL, which cuts strings short elsewhere, and
+/// broken escapes of it are refused.
+fn check_query(query: &[u8]) -> Result<(), Refusal> {
+    let mut rest = query;
+    while let Some(at) = memchr::memchr(b'%', rest) {
+        rest = &rest[at..];
+        if rest.starts_with(b"%00") {
+            return Err(nul());
+        }
+        rest = &rest[1..];
+    }
+    Ok(())
+}
+
+fn percent(bytes: &[u8]) -> Option<u8> {
+    let digit = |byte: &u8| char::from(*byte).to_digit(16).map(|digit| digit as u8);
+    Some(digit(bytes.get(1)?)? << 4 | digit(bytes.get(2)?)?)
+}
+
+fn percent_digits(bytes: &[u8]) -> bool {
+    bytes.len() >= 2 && bytes[0].is_ascii_hexdigit() && bytes[1].is_ascii_hexdigit()
+}
+
+fn not_normal() -> Refusal {
+    Refusal::new(400, "M1026", "path is not in normal form")
+}
+
+fn nul() -> Refusal {
+    Refusal::new(400, "M1027", "NUL is not allowed")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn check(target: &str, expected: Result<(&str, &str, &str), &str>) {
+        let got = split(target.as_bytes());
+        match (&got, expected) {
+            (Ok(got), Ok((name, path, query))) => {
+                assert_eq!(
+                    (got.name, got.path, got.query),
+                    (name.as_bytes(), path.as_bytes(), query.as_bytes()),
+                    "{target}"
+                );
+            }
+            (Err(refusal), Err(detail)) => assert_eq!(refusal.detail, detail, "{target}"),
+            _ => panic!("{target}: {got:?}"),
+        }
+    }
+
+    #[test]
+    fn targets() {
+        check("/fn", Ok(("fn", "/", "")));
+        check("/fn/", Ok(("fn", "/", "")));
+        check("/fn?a=1&b=%20", Ok(("fn", "/", "a=1&b=%20")));
+        check("/fn/a.b/c%20d?x", Ok(("fn", "/a.b/c%20d", "x")));
+        check("/fn/%e2%82%ac", Ok(("fn", "/%e2%82%ac", "")));
+        check("/", Ok(("", "/", "")));
+        check("//fn", Ok(("", "/fn", "")));
+        let refused = Err("path is not in normal form");
+        for target in [
+            "fn",
+            "/fn/../admin",
+            "/fn/./x",
+            "/fn/..",
+            "/fn/%2e%2e/x",
+            "/fn/.%2E",
+            "/fn%2fx",
+            "/fn/%2F",
+            "/fn/%5c",
+            "/fn/a\\b",
+            "/fn/%252e%252e",
+            "/fn/%c0%ae",
+            "/fn/%ff",
+            "/fn;x",
+            "/fn/a;b=c",
+            "/fn/%3bx",
+            "/fn/%",
+            "/fn/%4",
+            "/fn/%zz",
+            "/fn/%+1",
+        ] {
+            check(target, refused);
+        }
+        check("/fn/%00", Err("NUL is not allowed"));
+        check("/fn?a%00=1", Err("NUL is not allowed"));
+    }
+}

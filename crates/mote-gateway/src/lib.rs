@@ -1,0 +1,11 @@
+//! The fronts of a node: each turns its protocol's request into one [`mote_core::Invocation`] and
+//! the reply back, and refuses what is not strictly valid before anything else sees it.
+//!
+//! A front must not know instances, queues or the store; it reaches functions through
+//! [`mote_core::Invoker`] only. Start reading at `http/connection.rs`.
+
+#![forbid(unsafe_code)]
+
+pub mod http;
+mod ids;
+pub mod refusal;

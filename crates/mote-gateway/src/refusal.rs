@@ -1,0 +1,125 @@
+//! A request that a front refuses before any function sees it, and how that is said.
+
+use std::fmt::Write as _;
+
+/// An answer of the platform itself.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Refusal {
+    /// HTTP status.
+    pub status: u16,
+    /// Stable code.
+    pub code: &'static str,
+    /// What is wrong and what to do, for the caller.
+    pub detail: String,
+    /// `Allow`, for 405.
+    pub allow: Option<String>,
+    /// `Retry-After` in seconds.
+    pub retry_after_s: Option<u32>,
+}
+
+impl Refusal {
+    /// A refusal with a status, a code and its text.
+    pub fn new(status: u16, code: &'static str, detail: impl Into<String>) -> Self {
+        Self { status, code, detail: detail.into(), allow: None, retry_after_s: None }
+    }
+
+    /// The row of a fault, in the words for the network.
+    pub fn of_fault(fault: &mote_core::Fault, function: &str) -> Self {
+        let answer = fault.answer();
+        Self {
+            status: answer.http,
+            code: answer.code,
+            detail: fault.public_text(&shown(function.as_bytes())),
+            allow: None,
+            retry_after_s: answer.retry_after_s,
+        }
+    }
+
+    /// The body: problem details (RFC 9457) with our code, and the invocation where there is one.
+    pub fn problem_json(&self, invocation: Option<mote_core::InvocationId>) -> String {
+        let mut text = String::with_capacity(128);
+        let title = reason(self.status);
+        let detail = serde_json::Value::from(self.detail.as_str());
+        let _ = write!(
+            text,
+            r#"{{"title":"{title}","status":{},"code":"{}","detail":{detail}"#,
+            self.status, self.code
+        );
+        if let Some(id) = invocation {
+            let _ = write!(text, r#","invocation":"{id}""#);
+        }
+        text.push_str("}\n");
+        text
+    }
+}
+
+/// Caller's bytes for an error text: escaped, at most 64 characters.
+pub fn shown(bytes: &[u8]) -> String {
+    let mut text = String::new();
+    for (count, byte) in bytes.iter().enumerate() {
+        if count == 64 {
+            text.push('\u{2026}');
+            break;
+        }
+        match byte {
+            b' '..=b'~' if *byte != b'"' && *byte != b'<' => text.push(char::from(*byte)),
+            other => {
+                let _ = write!(text, "\\x{other:02x}");
+            }
+        }
+    }
+    text
+}
+
+/// The reason phrase of a status (RFC 9110, 15), for status lines and titles.
+pub fn reason(status: u16) -> &'static str {
+    match status {
+        200 => "OK",
+        201 => "Created",
+        202 => "Accepted",
+        204 => "No Content",
+        206 => "Partial Content",
+        301 => "Moved Permanently",
+        302 => "Found",
+        303 => "See Other",
+        304 => "Not Modified",
+        307 => "Temporary Redirect",
+        308 => "Permanent Redirect",
+        400 => "Bad Request",
+        401 => "Unauthorized",
+        403 => "Forbidden",
+        404 => "Not Found",
+        405 => "Method Not Allowed",
+        408 => "Request Timeout",
+        409 => "Conflict",
+        411 => "Length Required",
+        412 => "Precondition Failed",
+        413 => "Content Too Large",
+        414 => "URI Too Long",
+        415 => "Unsupported Media Type",
+        417 => "Expectation Failed",
+        422 => "Unprocessable Content",
+        426 => "Upgrade Required",
+        429 => "Too Many Requests",
+        431 => "Request Header Fields Too Large",
+        500 => "Internal Server Error",
+        501 => "Not Implemented",
+        502 => "Bad Gateway",
+        503 => "Service Unavailable",
+        504 => "Gateway Timeout",
+        505 => "HTTP Version Not Supported",
+        _ => "Status",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn callers_bytes_are_shown_escaped_and_cut() {
+        assert_eq!(shown(b"ok-1"), "ok-1");
+        assert_eq!(shown(b"\x1b[31m<b>\""), "\\x1b[31m\\x3cb>\\x22");
+        assert_eq!(shown(&[b'a'; 100]).chars().count(), 65);
+    }
+}
