@@ -6,6 +6,7 @@
 
 #![forbid(unsafe_code)]
 
+pub mod coap;
 pub mod http;
 mod ids;
 pub mod refusal;

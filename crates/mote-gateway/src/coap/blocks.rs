@@ -1,0 +1,234 @@
+//! Block-wise transfer (RFC 7959): bodies that arrive in blocks, and answers that leave in them.
+//! Pure; all memory is bounded, the oldest goes first.
+
+use std::collections::{HashMap, VecDeque};
+use std::hash::Hash;
+
+use bytes::{Bytes, BytesMut};
+
+/// Largest block we send or ask for: 1,024 bytes.
+pub const SIZE_EXPONENT_MAX: u8 = 6;
+
+/// The value of a Block1 or Block2 option.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Block {
+    /// Block number.
+    pub number: u32,
+    /// More blocks follow.
+    pub more: bool,
+    /// SZX: the block is `2^(SZX + 4)` bytes; 7 is reserved over UDP.
+    pub size_exponent: u8,
+}
+
+impl Block {
+    /// Reads an option value.
+    pub fn from_value(value: u32) -> Self {
+        Self { number: value >> 4, more: value & 8 != 0, size_exponent: (value & 7) as u8 }
+    }
+
+    /// The option value.
+    pub fn value(self) -> u32 {
+        self.number << 4 | u32::from(self.more) << 3 | u32::from(self.size_exponent)
+    }
+
+    /// Bytes of a full block.
+    pub fn size(self) -> usize {
+        16 << self.size_exponent
+    }
+}
+
+/// What became of an arriving block of a request body.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Arrival {
+    /// Ask for the next one (2.31).
+    Continue,
+    /// It was the last: the whole body.
+    Complete(Bytes),
+    /// It does not follow what arrived before (4.08).
+    OutOfOrder,
+    /// The body is longer than allowed (4.13).
+    TooLarge,
+    /// Its length does not fit its size exponent (4.00).
+    WrongLength,
+}
+
+struct Held<V> {
+    value: V,
+    bytes: usize,
+    until_ns: u64,
+}
+
+/// Values by key with a time and a byte bound; the oldest goes first.
+pub struct Bounded<K, V> {
+    map: HashMap<K, Held<V>>,
+    order: VecDeque<(u64, K)>,
+    bytes: usize,
+    bytes_max: usize,
+    keep_ns: u64,
+}
+
+impl<K: Hash + Eq + Clone, V> Bounded<K, V> {
+    /// Keeps at most `bytes_max` bytes, each for at most `keep_ns`.
+    pub fn new(bytes_max: usize, keep_ns: u64) -> Self {
+        Self { map: HashMap::new(), order: VecDeque::new(), bytes: 0, bytes_max, keep_ns }
+    }
+
+    /// The value of `key`, unless its time is over.
+    pub fn get(&self, key: &K, now_ns: u64) -> Option<&V> {
+        self.map.get(key).filter(|held| held.until_ns > now_ns).map(|held| &held.value)
+    }
+
+    /// Takes the value of `key` out.
+    pub fn take(&mut self, key: &K, now_ns: u64) -> Option<V> {
+        let held = self.map.remove(key)?;
+        self.bytes -= held.bytes;
+        (held.until_ns > now_ns).then_some(held.value)
+    }
+
+    /// Puts a value of `bytes` bytes in, in place of the one before.
+    pub fn put(&mut self, key: K, value: V, bytes: usize, now_ns: u64) {
+        let _ = self.take(&key, now_ns);
+        let until_ns = now_ns + self.keep_ns;
+        self.bytes += bytes;
+        self.order.push_back((until_ns, key.clone()));
+        self.map.insert(key, Held { value, bytes, until_ns });
+        self.shrink(now_ns);
+    }
+
+    /// Drops what is too old or too much.
+    pub fn shrink(&mut self, now_ns: u64) {
+        while let Some((until_ns, key)) = self.order.front() {
+            let current = self.map.get(key).is_some_and(|held| held.until_ns == *until_ns);
+            // A stale mark of a value that was taken or replaced.
+            if current && *until_ns > now_ns && self.bytes <= self.bytes_max {
+                return;
+            }
+            if current && let Some(held) = self.map.remove(key) {
+                self.bytes -= held.bytes;
+            }
+            self.order.pop_front();
+        }
+    }
+
+    /// Bytes held now.
+    pub fn bytes(&self) -> usize {
+        self.bytes
+    }
+}
+
+/// Request bodies that are arriving in blocks.
+pub struct Uploads<K> {
+    bodies: Bounded<K, BytesMut>,
+}
+
+impl<K: Hash + Eq + Clone> Uploads<K> {
+    /// Holds at most `bytes_max` bytes of unfinished bodies, each for at most `keep_ns` after its
+    /// last block.
+    pub fn new(bytes_max: usize, keep_ns: u64) -> Self {
+        Self { bodies: Bounded::new(bytes_max, keep_ns) }
+    }
+
+    /// Takes one block.
+    pub fn block(
+        &mut self,
+        key: K,
+        block: Block,
+        payload: &[u8],
+        limit_bytes: u64,
+        now_ns: u64,
+    ) -> Arrival {
+        let offset = block.number as usize * block.size();
+        if payload.len() > block.size() || (block.more && payload.len() != block.size()) {
+            return Arrival::WrongLength;
+        }
+        if (offset + payload.len()) as u64 > limit_bytes {
+            let _ = self.bodies.take(&key, now_ns);
+            return Arrival::TooLarge;
+        }
+        let mut body = match (block.number, self.bodies.take(&key, now_ns)) {
+            (0, _) => BytesMut::new(),
+            (_, Some(body)) => body,
+            (_, None) => return Arrival::OutOfOrder,
+        };
+        if offset + payload.len() == body.len() && block.more && block.number > 0 {
+            // The block before, once more: its answer was lost on the way.
+            let held = body.len();
+            self.bodies.put(key, body, held + OVERHEAD_BYTES, now_ns);
+            return Arrival::Continue;
+        }
+        if offset != body.len() {
+            let held = body.len();
+            self.bodies.put(key, body, held + OVERHEAD_BYTES, now_ns);
+            return Arrival::OutOfOrder;
+        }
+        body.extend_from_slice(payload);
+        if !block.more {
+            return Arrival::Complete(body.freeze());
+        }
+        let held = body.len();
+        self.bodies.put(key, body, held + OVERHEAD_BYTES, now_ns);
+        Arrival::Continue
+    }
+
+    /// Drops what is too old.
+    pub fn shrink(&mut self, now_ns: u64) {
+        self.bodies.shrink(now_ns);
+    }
+}
+
+/// Counted for each held value beside its own bytes.
+pub const OVERHEAD_BYTES: usize = 128;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn block(number: u32, more: bool) -> Block {
+        Block { number, more, size_exponent: 0 }
+    }
+
+    #[test]
+    fn values() {
+        for value in [0, 6, 0x0e, 0x16, 0xffffff] {
+            assert_eq!(Block::from_value(value).value(), value);
+        }
+        assert_eq!(block(0, true).size(), 16);
+    }
+
+    #[test]
+    fn bodies_arrive_in_order_or_not_at_all() {
+        let mut uploads = Uploads::new(1 << 20, 1_000);
+        let full = [b'x'; 16];
+        assert_eq!(uploads.block("a", block(1, true), &full, 100, 0), Arrival::OutOfOrder);
+        assert_eq!(uploads.block("a", block(0, true), &full, 100, 0), Arrival::Continue);
+        assert_eq!(uploads.block("a", block(2, true), &full, 100, 0), Arrival::OutOfOrder);
+        assert_eq!(uploads.block("a", block(1, true), &full, 100, 0), Arrival::Continue);
+        assert_eq!(uploads.block("a", block(1, true), &full, 100, 0), Arrival::Continue, "again");
+        let end = uploads.block("a", block(2, false), b"end", 100, 0);
+        let mut whole = vec![b'x'; 32];
+        whole.extend_from_slice(b"end");
+        assert_eq!(end, Arrival::Complete(whole.into()));
+        assert_eq!(uploads.block("a", block(0, true), b"short", 100, 0), Arrival::WrongLength);
+        assert_eq!(uploads.block("a", block(0, true), &full, 100, 0), Arrival::Continue);
+        assert_eq!(uploads.block("a", block(1, true), &full, 20, 0), Arrival::TooLarge);
+        assert_eq!(uploads.block("b", block(0, true), &full, 100, 0), Arrival::Continue);
+        assert_eq!(
+            uploads.block("b", block(1, false), b"", 100, 5_000),
+            Arrival::OutOfOrder,
+            "late"
+        );
+    }
+
+    #[test]
+    fn memory_is_bounded_and_the_oldest_goes_first() {
+        let mut bounded = Bounded::new(1_000, 100);
+        for key in 0..50 {
+            bounded.put(key, key, 100, key);
+        }
+        assert!(bounded.bytes() <= 1_000);
+        assert_eq!(bounded.get(&49, 50), Some(&49));
+        assert_eq!(bounded.get(&0, 50), None);
+        bounded.shrink(1_000);
+        assert_eq!(bounded.bytes(), 0);
+    }
+}

@@ -1,0 +1,118 @@
+//! The socket of the CoAP front: batches in, batches out, one task.
+
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use bytes::Bytes;
+use mote_core::Invoker;
+use tokio::net::UdpSocket;
+use tokio::sync::mpsc;
+
+use super::server::{Config, Finished, Server};
+use crate::http::Stopper;
+use crate::ids::now_ns;
+
+/// Datagrams taken before answers are sent, so that a flood cannot starve them.
+const BATCH_MAX: usize = 64;
+/// Largest datagram we read; a longer one is cut by the kernel and then malformed.
+const RECEIVE_BYTES: usize = 2_048;
+/// Longest the node waits for running exchanges when it stops.
+const STOP_GRACE: Duration = Duration::from_secs(5);
+
+/// Serves the socket until the stopper stops.
+pub async fn serve<I: Invoker>(
+    socket: UdpSocket,
+    invoker: I,
+    config: Config,
+    stopper: Stopper,
+) -> std::io::Result<()> {
+    let answer_bytes_max = config.answer_bytes_max;
+    let mut server = Server::new(invoker.clone(), config);
+    let (results, mut finished) = mpsc::unbounded_channel::<(u64, Finished)>();
+    let mut buffer = vec![0; RECEIVE_BYTES];
+    let stopped = stopper.notified();
+    tokio::pin!(stopped);
+    stopped.as_mut().enable();
+    let mut stop_at = None;
+    loop {
+        let due = server.next_due();
+        tokio::select! {
+            Some((id, result)) = finished.recv() => {
+                server.finish(id, result, now_ns());
+                while let Ok((id, result)) = finished.try_recv() {
+                    server.finish(id, result, now_ns());
+                }
+            }
+            ready = socket.readable(), if stop_at.is_none() => {
+                ready?;
+                receive(&socket, &mut buffer, &mut server)?;
+            }
+            () = sleep_until(due), if due.is_some() => {}
+            () = &mut stopped, if stop_at.is_none() => {
+                stop_at = Some(tokio::time::Instant::now() + STOP_GRACE);
+            }
+        }
+        server.time_passed(now_ns());
+        for work in server.work.drain(..) {
+            let (invoker, results) = (invoker.clone(), results.clone());
+            tokio::spawn(async move {
+                let result = match invoker.invoke(&work.route, work.invocation).await {
+                    Ok(reply) => match reply.body.collect(answer_bytes_max).await {
+                        Ok(body) => Ok((reply.status, reply.headers, body)),
+                        Err(error) => {
+                            Err(mote_core::Fault::BadReply { message: error.to_string() })
+                        }
+                    },
+                    Err(fault) => Err(fault),
+                };
+                // The receiver is gone only when the front has ended.
+                let _ = results.send((work.id, result));
+            });
+        }
+        send(&socket, &mut server.out).await;
+        let over = stop_at.is_some_and(|at| tokio::time::Instant::now() >= at);
+        if stop_at.is_some() && (server.running() == 0 || over) {
+            let counters = server.counters();
+            tracing::debug!(?counters, "CoAP front ended");
+            return Ok(());
+        }
+    }
+}
+
+async fn sleep_until(due_ns: Option<u64>) {
+    if let Some(due_ns) = due_ns {
+        tokio::time::sleep(Duration::from_nanos(due_ns.saturating_sub(now_ns()))).await;
+    }
+}
+
+fn receive<I: Invoker>(
+    socket: &UdpSocket,
+    buffer: &mut [u8],
+    server: &mut Server<I>,
+) -> std::io::Result<()> {
+    for _ in 0..BATCH_MAX {
+        match socket.try_recv_from(buffer) {
+            Ok((length, peer)) => server.datagram(peer, &buffer[..length], now_ns()),
+            Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => return Ok(()),
+            // A peer's closed port comes back as an error of the next call; it is not ours.
+            Err(error) if error.kind() == std::io::ErrorKind::ConnectionRefused => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(())
+}
+
+/// Sends all; what the kernel does not take is lost, as datagrams are.
+async fn send(socket: &UdpSocket, out: &mut Vec<(Bytes, SocketAddr)>) {
+    for (datagram, peer) in out.drain(..) {
+        match socket.try_send_to(&datagram, peer) {
+            Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => {
+                if let Err(error) = socket.send_to(&datagram, peer).await {
+                    tracing::debug!(%error, %peer, "CoAP datagram not sent");
+                }
+            }
+            Err(error) => tracing::debug!(%error, %peer, "CoAP datagram not sent"),
+            Ok(_) => {}
+        }
+    }
+}

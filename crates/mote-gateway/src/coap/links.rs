@@ -1,0 +1,80 @@
+//! Discovery: `/.well-known/core` in link format (RFC 6690), with its query filter.
+
+use mote_core::{Invoker, RouteInfo};
+
+/// All functions as links, filtered by `query` (`rt=temp*`, percent-encoded), if any.
+pub(crate) fn document<I: Invoker>(invoker: &I, query: &[u8]) -> String {
+    let filter = std::str::from_utf8(query)
+        .ok()
+        .and_then(|query| query.split('&').next())
+        .and_then(|query| query.split_once('='));
+    let mut text = String::new();
+    for route in invoker.routes() {
+        let coap = route.coap();
+        let href = format!("/{}", route.name());
+        let mut attributes: Vec<(&str, String)> = Vec::new();
+        if let Some(resource_type) = &coap.resource_type {
+            attributes.push(("rt", resource_type.clone()));
+        }
+        if let Some(title) = &coap.title {
+            attributes.push(("title", title.clone()));
+        }
+        if let Some(format) = coap.content_format {
+            attributes.push(("ct", format.to_string()));
+        }
+        if let Some((key, wanted)) = filter {
+            let matched = (key == "href" && matches(&href, wanted))
+                || attributes.iter().any(|(name, value)| {
+                    *name == key && value.split(' ').any(|word| matches(word, wanted))
+                });
+            if !matched {
+                continue;
+            }
+        }
+        if !text.is_empty() {
+            text.push(',');
+        }
+        text.push_str(&format!("<{href}>"));
+        for (name, value) in attributes {
+            if name == "ct" {
+                text.push_str(&format!(";ct={value}"));
+            } else {
+                text.push_str(&format!(";{name}=\"{}\"", quoted(&value)));
+            }
+        }
+    }
+    text
+}
+
+/// Inside a quoted string only `"` and `\` need a backslash; control characters have no place.
+fn quoted(value: &str) -> String {
+    let mut text = String::new();
+    for letter in value.chars().filter(|letter| !letter.is_control()) {
+        if matches!(letter, '"' | '\\') {
+            text.push('\\');
+        }
+        text.push(letter);
+    }
+    text
+}
+
+/// Equality, or a prefix when `wanted` ends in `*`.
+fn matches(value: &str, wanted: &str) -> bool {
+    match wanted.strip_suffix('*').or_else(|| wanted.strip_suffix("%2A")) {
+        Some(prefix) => value.starts_with(prefix),
+        None => value == wanted,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn filters() {
+        assert!(matches("temperature-c", "temperature*"));
+        assert!(matches("a", "*"));
+        assert!(matches("a", "a") && !matches("ab", "a"));
+        assert_eq!(quoted("a\"b\\c\n"), "a\\\"b\\\\c");
+    }
+}

@@ -1,0 +1,455 @@
+//! Reading requests and writing answers (RFC 7252, 3). The option codec is
+//! `coap-message-implementations`; this module adds the header and the rules on what to refuse.
+
+use coap_message::{MinimalWritableMessage, MutableWritableMessage};
+use coap_message_implementations::inmemory::MessageMut;
+use coap_message_implementations::option_iteration::{OptItem, OptPayloadReader};
+use coap_numbers::option;
+
+use super::blocks::Block;
+
+/// Largest datagram we send: 1,024 bytes of payload, options and header, below any usual MTU.
+pub const DATAGRAM_BYTES_MAX: usize = 1_280;
+/// Echo option (RFC 9175).
+const ECHO: u16 = 252;
+/// Request-Tag option (RFC 9175).
+const REQUEST_TAG: u16 = 292;
+
+/// Message type.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Kind {
+    /// Confirmable.
+    Con,
+    /// Non-confirmable.
+    Non,
+    /// Acknowledgement.
+    Ack,
+    /// Reset.
+    Rst,
+}
+
+/// A code as class and detail, for instance `(4, 4)`.
+pub type Code = (u8, u8);
+
+fn code_byte((class, detail): Code) -> u8 {
+    class << 5 | detail
+}
+
+/// The fixed part of a message.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Header<'a> {
+    /// Type.
+    pub kind: Kind,
+    /// Class and detail.
+    pub code: Code,
+    /// Message id.
+    pub mid: u16,
+    /// 0 to 8 bytes.
+    pub token: &'a [u8],
+    /// Options and payload.
+    pub tail: &'a [u8],
+}
+
+/// What to do with a datagram that is not a usable message.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Unusable {
+    /// Say nothing.
+    Silence,
+    /// Reject a confirmable message (RFC 7252, 4.2): its message id.
+    Reset(u16),
+}
+
+fn format_error(kind: Kind, mid: u16) -> Unusable {
+    if kind == Kind::Con { Unusable::Reset(mid) } else { Unusable::Silence }
+}
+
+/// Reads the header. Rules: RFC 7252, 3 and 4.
+pub fn header(datagram: &[u8]) -> Result<Header<'_>, Unusable> {
+    let [first, code, mid_high, mid_low, rest @ ..] = datagram else {
+        return Err(Unusable::Silence);
+    };
+    if first >> 6 != 1 {
+        return Err(Unusable::Silence);
+    }
+    let kind = match first >> 4 & 3 {
+        0 => Kind::Con,
+        1 => Kind::Non,
+        2 => Kind::Ack,
+        _ => Kind::Rst,
+    };
+    let mid = u16::from_be_bytes([*mid_high, *mid_low]);
+    let token_length = usize::from(first & 15);
+    if token_length > 8 || rest.len() < token_length {
+        return Err(format_error(kind, mid));
+    }
+    let (token, tail) = rest.split_at(token_length);
+    let code = (code >> 5, code & 31);
+    if code == (0, 0) && (token_length > 0 || !tail.is_empty()) {
+        return Err(format_error(kind, mid));
+    }
+    if matches!(code.0, 1 | 6 | 7) {
+        return Err(format_error(kind, mid));
+    }
+    Ok(Header { kind, code, mid, token, tail })
+}
+
+/// Options and payload of a request, read once.
+#[derive(Debug, Default)]
+pub struct Request<'a> {
+    /// Uri-Path, percent-encoded, each segment with its leading `/`.
+    pub path: Vec<u8>,
+    /// Uri-Query, percent-encoded and joined with `&`.
+    pub query: Vec<u8>,
+    /// Content-Format.
+    pub content_format: Option<u16>,
+    /// Accept.
+    pub accept: Option<u16>,
+    /// Block1: which block of the request body this is.
+    pub block1: Option<Block>,
+    /// Block2: which block of the answer is wanted.
+    pub block2: Option<Block>,
+    /// Echo.
+    pub echo: Option<&'a [u8]>,
+    /// Request-Tag, tells concurrent uploads apart.
+    pub request_tag: &'a [u8],
+    /// First ETag.
+    pub etag: Option<&'a [u8]>,
+    /// First If-Match.
+    pub if_match: Option<&'a [u8]>,
+    /// If-None-Match.
+    pub if_none_match: bool,
+    /// Uri-Host.
+    pub host: Option<&'a [u8]>,
+    /// Proxy-Uri or Proxy-Scheme.
+    pub wants_proxy: bool,
+    /// The payload.
+    pub payload: &'a [u8],
+}
+
+/// Why a request cannot be served as it is.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Refused {
+    /// The message is malformed: reject it below the request layer.
+    Format,
+    /// A critical option is unknown, repeated or has a wrong length (4.02).
+    BadOption(u16),
+    /// A path or query no function could mean (4.00), with the text.
+    BadRequest(&'static str),
+}
+
+impl<'a> Request<'a> {
+    /// Reads options and payload.
+    pub fn parse(tail: &'a [u8]) -> Result<Self, Refused> {
+        let mut request = Request::default();
+        let mut bad_option = None;
+        for item in OptPayloadReader::new(tail) {
+            match item {
+                OptItem::Error(_) => return Err(Refused::Format),
+                OptItem::Payload([]) => return Err(Refused::Format),
+                OptItem::Payload(payload) => request.payload = payload,
+                OptItem::Option { number, data } => {
+                    if !request.option(number, data)? && number & 1 == 1 {
+                        // The rest must still be read: a format error counts first.
+                        bad_option.get_or_insert(number);
+                    }
+                }
+            }
+        }
+        match bad_option {
+            Some(number) => Err(Refused::BadOption(number)),
+            None => Ok(request),
+        }
+    }
+
+    /// Takes one option; `false` when it is unknown, repeated or of a wrong length, which makes
+    /// an elective option be ignored and a critical one be refused (RFC 7252, 5.4).
+    fn option(&mut self, number: u16, data: &'a [u8]) -> Result<bool, Refused> {
+        Ok(match number {
+            option::IF_MATCH => data.len() <= 8 && self.if_match.replace(data).is_none(),
+            option::URI_HOST => {
+                (1..=255).contains(&data.len()) && self.host.replace(data).is_none()
+            }
+            option::ETAG => {
+                if (1..=8).contains(&data.len()) {
+                    self.etag.get_or_insert(data);
+                }
+                true
+            }
+            option::IF_NONE_MATCH => {
+                data.is_empty() && !std::mem::replace(&mut self.if_none_match, true)
+            }
+            option::URI_PORT => data.len() <= 2,
+            option::URI_PATH => {
+                if data.len() > 255 {
+                    return Ok(false);
+                }
+                if matches!(data, b"." | b"..") || data.contains(&0) {
+                    return Err(Refused::BadRequest("path is not in normal form"));
+                }
+                self.path.push(b'/');
+                percent_encode(&mut self.path, data, is_segment_byte);
+                true
+            }
+            option::URI_QUERY => {
+                if data.len() > 255 {
+                    return Ok(false);
+                }
+                if data.contains(&0) {
+                    return Err(Refused::BadRequest("NUL is not allowed"));
+                }
+                if !self.query.is_empty() {
+                    self.query.push(b'&');
+                }
+                percent_encode(&mut self.query, data, is_query_byte);
+                true
+            }
+            option::CONTENT_FORMAT => {
+                set_once(&mut self.content_format, uint(data, 2).map(|n| n as u16))
+            }
+            option::ACCEPT => set_once(&mut self.accept, uint(data, 2).map(|n| n as u16)),
+            option::BLOCK2 => set_once(&mut self.block2, uint(data, 3).map(Block::from_value)),
+            option::BLOCK1 => set_once(&mut self.block1, uint(data, 3).map(Block::from_value)),
+            option::PROXY_URI | option::PROXY_SCHEME => {
+                self.wants_proxy = true;
+                true
+            }
+            ECHO => (1..=40).contains(&data.len()) && self.echo.replace(data).is_none(),
+            REQUEST_TAG => {
+                if data.len() <= 8 && self.request_tag.is_empty() {
+                    self.request_tag = data;
+                }
+                true
+            }
+            _ => false,
+        })
+    }
+}
+
+fn set_once<T>(place: &mut Option<T>, value: Option<T>) -> bool {
+    match value {
+        Some(value) if place.is_none() => {
+            *place = Some(value);
+            true
+        }
+        _ => false,
+    }
+}
+
+/// A `uint` option value of at most `max` bytes (RFC 7252, 3.2).
+fn uint(data: &[u8], max: usize) -> Option<u32> {
+    (data.len() <= max).then(|| data.iter().fold(0, |n, byte| n << 8 | u32::from(*byte)))
+}
+
+fn is_segment_byte(byte: u8) -> bool {
+    byte.is_ascii_alphanumeric() || b"-._~!$&'()*+,=:@".contains(&byte)
+}
+
+fn is_query_byte(byte: u8) -> bool {
+    is_segment_byte(byte) || byte == b'/' || byte == b'?'
+}
+
+fn percent_encode(out: &mut Vec<u8>, data: &[u8], plain: fn(u8) -> bool) {
+    for byte in data {
+        if plain(*byte) {
+            out.push(*byte);
+        } else {
+            out.extend_from_slice(&[
+                b'%',
+                HEX[usize::from(byte >> 4)],
+                HEX[usize::from(byte & 15)],
+            ]);
+        }
+    }
+}
+
+const HEX: &[u8; 16] = b"0123456789ABCDEF";
+
+/// An answer before it is addressed.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Response {
+    /// Class and detail.
+    pub code: Code,
+    /// Content-Format.
+    pub content_format: Option<u16>,
+    /// ETag.
+    pub etag: Option<Vec<u8>>,
+    /// Max-Age in seconds.
+    pub max_age_s: Option<u32>,
+    /// Location-Path segments.
+    pub location: Vec<Vec<u8>>,
+    /// Block1.
+    pub block1: Option<Block>,
+    /// Block2.
+    pub block2: Option<Block>,
+    /// Size2: length of the whole answer.
+    pub size2: Option<u32>,
+    /// Size1: largest request body.
+    pub size1: Option<u32>,
+    /// Echo.
+    pub echo: Option<Vec<u8>>,
+    /// Payload.
+    pub payload: bytes::Bytes,
+}
+
+impl Response {
+    /// An answer without payload.
+    pub fn code(code: Code) -> Self {
+        Self { code, ..Self::default() }
+    }
+
+    /// An error with a diagnostic payload (RFC 7252, 5.5.2).
+    pub fn diagnostic(code: Code, text: impl Into<String>) -> Self {
+        Self { code, payload: text.into().into(), ..Self::default() }
+    }
+
+    /// The whole message.
+    pub fn encode(&self, kind: Kind, mid: u16, token: &[u8]) -> Vec<u8> {
+        let options_max = 64
+            + self.location.iter().map(|segment| segment.len() + 3).sum::<usize>()
+            + self.echo.as_ref().map_or(0, |echo| echo.len() + 3);
+        let start = 4 + token.len();
+        let mut out = vec![0; start + options_max + self.payload.len()];
+        put_header(&mut out, kind, self.code, mid, token);
+        let mut code = 0;
+        let end = {
+            let mut message = MessageMut::new_in_slice(&mut code, &mut out[start..]);
+            // Options in ascending order, as the codec requires.
+            let mut put = |number: u16, value: &[u8]| {
+                message.add_option(number, value).expect("room for every option was made above");
+            };
+            let number = |n: u32| n.to_be_bytes();
+            if let Some(etag) = &self.etag {
+                put(option::ETAG, etag);
+            }
+            for segment in &self.location {
+                put(option::LOCATION_PATH, segment);
+            }
+            if let Some(format) = self.content_format {
+                put(option::CONTENT_FORMAT, shortest(&number(u32::from(format))));
+            }
+            if let Some(seconds) = self.max_age_s {
+                put(option::MAX_AGE, shortest(&number(seconds)));
+            }
+            if let Some(block) = self.block2 {
+                put(option::BLOCK2, shortest(&number(block.value())));
+            }
+            if let Some(block) = self.block1 {
+                put(option::BLOCK1, shortest(&number(block.value())));
+            }
+            if let Some(size) = self.size2 {
+                put(option::SIZE2, shortest(&number(size)));
+            }
+            if let Some(size) = self.size1 {
+                put(option::SIZE1, shortest(&number(size)));
+            }
+            if let Some(echo) = &self.echo {
+                put(ECHO, echo);
+            }
+            let payload_bytes = self.payload.len();
+            if payload_bytes > 0 {
+                let payload = message
+                    .payload_mut_with_len(payload_bytes)
+                    .expect("room for the payload was made above");
+                payload.copy_from_slice(&self.payload);
+            }
+            message.finish().0
+        };
+        out.truncate(start + end);
+        out
+    }
+}
+
+/// An empty message: acknowledgement or reset.
+pub fn empty(kind: Kind, mid: u16) -> Vec<u8> {
+    let mut out = vec![0; 4];
+    put_header(&mut out, kind, (0, 0), mid, &[]);
+    out
+}
+
+fn put_header(out: &mut [u8], kind: Kind, code: Code, mid: u16, token: &[u8]) {
+    let kind = match kind {
+        Kind::Con => 0,
+        Kind::Non => 1,
+        Kind::Ack => 2,
+        Kind::Rst => 3,
+    };
+    out[0] = 1 << 6 | kind << 4 | token.len() as u8;
+    out[1] = code_byte(code);
+    out[2..4].copy_from_slice(&mid.to_be_bytes());
+    out[4..4 + token.len()].copy_from_slice(token);
+}
+
+/// A number without its leading zero bytes (RFC 7252, 3.2).
+fn shortest(bytes: &[u8; 4]) -> &[u8] {
+    let zeros = bytes.iter().take_while(|byte| **byte == 0).count();
+    &bytes[zeros..]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn headers() {
+        let check = |bytes: &[u8], expected: Result<(Kind, Code), Unusable>| {
+            let got = header(bytes).map(|header| (header.kind, header.code));
+            assert_eq!(got, expected, "{bytes:02x?}");
+        };
+        check(&[0x40, 1, 0, 7], Ok((Kind::Con, (0, 1))));
+        check(&[0x50, 2, 0, 7], Ok((Kind::Non, (0, 2))));
+        check(&[0x40, 0, 0, 7], Ok((Kind::Con, (0, 0))));
+        check(&[], Err(Unusable::Silence));
+        check(&[0x40, 1, 0], Err(Unusable::Silence));
+        check(&[0x00, 1, 0, 7], Err(Unusable::Silence));
+        check(&[0x80, 1, 0, 7], Err(Unusable::Silence));
+        check(&[0x49, 1, 0, 7], Err(Unusable::Reset(7)));
+        check(&[0x5f, 1, 0, 7], Err(Unusable::Silence));
+        check(&[0x42, 1, 0, 7, 1], Err(Unusable::Reset(7)));
+        check(&[0x40, 0, 0, 7, 1], Err(Unusable::Reset(7)));
+        check(&[0x40, 0x20, 0, 7], Err(Unusable::Reset(7)));
+        check(&[0x40, 0xc0, 0, 7], Err(Unusable::Reset(7)));
+        check(&[0x50, 0xe0, 0, 7], Err(Unusable::Silence));
+    }
+
+    #[test]
+    fn options() {
+        let refused = |tail: &[u8]| Request::parse(tail).err();
+        assert_eq!(refused(&[0xff]), Some(Refused::Format), "marker without payload");
+        assert_eq!(refused(&[0xf0]), Some(Refused::Format), "delta 15");
+        assert_eq!(refused(&[0x0f]), Some(Refused::Format), "length 15");
+        assert_eq!(refused(&[0xd0]), Some(Refused::Format), "extension missing");
+        assert_eq!(refused(&[0x15]), Some(Refused::Format), "value cut off");
+        assert_eq!(refused(&[0x90]), Some(Refused::BadOption(9)), "unknown critical");
+        assert_eq!(refused(&[0x90, 0xff]), Some(Refused::Format), "format counts first");
+        assert_eq!(refused(&[0xe0, 0, 1]), None, "unknown elective is ignored");
+        assert_eq!(refused(&[0xb1, b'.']), Some(Refused::BadRequest("path is not in normal form")));
+        let request = Request::parse(b"\xb2fn\x03a/b\x41q\x03x=y\xffhi").unwrap();
+        assert_eq!(request.path, b"/fn/a%2Fb");
+        assert_eq!(request.query, b"q&x=y");
+        assert_eq!(request.payload, b"hi");
+    }
+
+    #[test]
+    fn answers_read_back() {
+        let response = Response {
+            code: (2, 5),
+            content_format: Some(50),
+            etag: Some(vec![1, 2, 3]),
+            max_age_s: Some(0),
+            block2: Some(Block { number: 3, more: true, size_exponent: 6 }),
+            size2: Some(70_000),
+            payload: bytes::Bytes::from_static(b"{}"),
+            ..Response::default()
+        };
+        let bytes = response.encode(Kind::Ack, 0x1234, b"tok");
+        let header = header(&bytes).unwrap();
+        assert_eq!((header.kind, header.code, header.mid), (Kind::Ack, (2, 5), 0x1234));
+        assert_eq!(header.token, b"tok");
+        let request = Request::parse(header.tail).unwrap();
+        assert_eq!(request.content_format, Some(50));
+        assert_eq!(request.block2, response.block2);
+        assert_eq!(request.payload, b"{}");
+        let bare = Response::code((2, 4)).encode(Kind::Non, 1, b"");
+        assert_eq!(bare, [0x50, 0x44, 0, 1]);
+    }
+}

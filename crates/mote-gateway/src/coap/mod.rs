@@ -1,0 +1,18 @@
+//! The CoAP front over UDP (RFC 7252), with block-wise transfer both ways (RFC 7959).
+//!
+//! One task owns the socket and all state, so nothing here is locked: it reads a batch of
+//! datagrams, answers what it can at once, hands the rest to the engine, and sends what has
+//! gathered. What a datagram means is decided in pure modules with time as an argument.
+
+pub mod blocks;
+pub mod content_format;
+mod exchange_io;
+pub mod exchanges;
+mod links;
+pub mod message;
+pub mod proof;
+mod server;
+mod translate;
+
+pub use exchange_io::serve;
+pub use server::Config;

@@ -1,0 +1,95 @@
+//! Proof that a source address is real (RFC 9175): until then little is sent to it, so that a
+//! forged address cannot make the node flood a bystander.
+
+use std::collections::hash_map::RandomState;
+use std::collections::{HashMap, VecDeque};
+use std::hash::BuildHasher;
+use std::net::SocketAddr;
+
+/// Bytes an unproven source may be sent whatever it sent (RFC 9175, 2.4).
+pub const UNPROVEN_BYTES: usize = 136;
+/// An answer may be this many times the request, otherwise.
+pub const UNPROVEN_FACTOR: usize = 3;
+/// Sources remembered as proven.
+const PROVEN_MAX: usize = 16_384;
+/// How long an Echo value counts, and how long a proof.
+const ECHO_NS: u64 = 60_000_000_000;
+const PROVEN_NS: u64 = 600_000_000_000;
+
+/// Which sources are proven.
+pub struct Proofs {
+    keys: RandomState,
+    proven: HashMap<SocketAddr, u64>,
+    order: VecDeque<SocketAddr>,
+}
+
+impl Default for Proofs {
+    fn default() -> Self {
+        Self { keys: RandomState::new(), proven: HashMap::new(), order: VecDeque::new() }
+    }
+}
+
+impl Proofs {
+    /// Bytes that may be sent in answer to a request of `request_bytes`; `None` is no bound.
+    /// Nobody can forge a loopback source from outside.
+    pub fn answer_bytes_max(
+        &self,
+        peer: SocketAddr,
+        request_bytes: usize,
+        now_ns: u64,
+    ) -> Option<usize> {
+        let proven = peer.ip().to_canonical().is_loopback()
+            || self.proven.get(&peer).is_some_and(|until| *until > now_ns);
+        if proven { None } else { Some(UNPROVEN_BYTES.max(request_bytes * UNPROVEN_FACTOR)) }
+    }
+
+    /// A value only the holder of `peer` can return in time. Nothing is stored for it.
+    pub fn echo(&self, peer: SocketAddr, now_ns: u64) -> Vec<u8> {
+        self.value(peer, now_ns / ECHO_NS).to_be_bytes().to_vec()
+    }
+
+    /// Takes an Echo value; a right one proves the source.
+    pub fn prove(&mut self, peer: SocketAddr, echo: &[u8], now_ns: u64) -> bool {
+        let window = now_ns / ECHO_NS;
+        let right = [window, window.saturating_sub(1)]
+            .iter()
+            .any(|window| self.value(peer, *window).to_be_bytes() == echo);
+        if right && self.proven.insert(peer, now_ns + PROVEN_NS).is_none() {
+            self.order.push_back(peer);
+            if self.order.len() > PROVEN_MAX
+                && let Some(oldest) = self.order.pop_front()
+            {
+                self.proven.remove(&oldest);
+            }
+        }
+        right
+    }
+
+    /// A keyed hash; the key is random per start and never leaves the process.
+    fn value(&self, peer: SocketAddr, window: u64) -> u64 {
+        self.keys.hash_one((peer, window))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_the_holder_of_an_address_proves_it() {
+        let mut proofs = Proofs::default();
+        let peer: SocketAddr = "192.0.2.1:5000".parse().unwrap();
+        let other: SocketAddr = "192.0.2.2:5000".parse().unwrap();
+        assert_eq!(proofs.answer_bytes_max(peer, 10, 0), Some(136));
+        assert_eq!(proofs.answer_bytes_max(peer, 100, 0), Some(300));
+        let echo = proofs.echo(peer, 0);
+        assert!(!proofs.prove(other, &echo, 0));
+        assert!(!proofs.prove(peer, b"12345678", 0));
+        assert!(!proofs.prove(peer, &echo, ECHO_NS * 3), "too old");
+        assert!(proofs.prove(peer, &echo, ECHO_NS));
+        assert_eq!(proofs.answer_bytes_max(peer, 10, ECHO_NS), None);
+        assert_eq!(proofs.answer_bytes_max(other, 10, ECHO_NS), Some(136));
+        assert_eq!(proofs.answer_bytes_max("127.0.0.1:1".parse().unwrap(), 1, 0), None);
+        assert_eq!(proofs.answer_bytes_max("[::ffff:127.0.0.1]:1".parse().unwrap(), 1, 0), None);
+    }
+}

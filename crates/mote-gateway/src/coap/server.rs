@@ -1,0 +1,589 @@
+//! What the CoAP front does with each datagram, answer and passing of time. It has no socket:
+//! datagrams to send and invocations to run gather in it and are taken by `exchange_io`.
+
+use std::collections::hash_map::RandomState;
+use std::collections::{BTreeSet, HashMap, VecDeque};
+use std::hash::BuildHasher;
+use std::net::SocketAddr;
+
+use bytes::Bytes;
+use mote_core::body::Body;
+use mote_core::{Fault, Invocation, Invoker, RouteInfo, Trigger};
+
+use super::blocks::{Arrival, Block, Bounded, OVERHEAD_BYTES, SIZE_EXPONENT_MAX, Uploads};
+use super::exchanges::{Exchanges, Key, Seen};
+use super::message::{self, Header, Kind, Refused, Request, Response, Unusable};
+use super::proof::Proofs;
+use super::{links, translate};
+use crate::ids::invocation_id;
+use crate::refusal::shown;
+
+/// Bounds of the front.
+#[derive(Debug, Clone)]
+pub struct Config {
+    /// Bytes of remembered exchanges (deduplication).
+    pub exchanges_bytes_max: usize,
+    /// Bytes of request bodies arriving in blocks.
+    pub uploads_bytes_max: usize,
+    /// Bytes of answers leaving in blocks.
+    pub answers_bytes_max: usize,
+    /// Invocations under way at once; more are refused with 5.03.
+    pub running_max: usize,
+    /// Nanoseconds until a confirmable request without an answer is acknowledged by itself.
+    pub ack_delay_ns: u64,
+    /// Longest answer of a function.
+    pub answer_bytes_max: u64,
+}
+
+impl Default for Config {
+    fn default() -> Self {
+        Self {
+            exchanges_bytes_max: 8 << 20,
+            uploads_bytes_max: 16 << 20,
+            answers_bytes_max: 16 << 20,
+            running_max: 8_192,
+            // A quarter of ACK_TIMEOUT (2 s): early enough for a slow link, late enough that
+            // most answers still ride on the acknowledgement.
+            ack_delay_ns: 500_000_000,
+            answer_bytes_max: 8 << 20,
+        }
+    }
+}
+
+/// Time a transfer in blocks may pause.
+const BLOCK_KEEP_NS: u64 = 120_000_000_000;
+/// Retransmission of our confirmable answers (RFC 7252, 4.8): first pause, and how often.
+const ACK_TIMEOUT_NS: u64 = 2_500_000_000;
+const RETRANSMIT_MAX: u32 = 4;
+/// Our confirmable answers under way at once.
+const OUTSTANDING_MAX: usize = 8_192;
+
+/// An invocation to run; its result comes back through [`Server::finish`].
+pub(crate) struct Work<R> {
+    pub(crate) id: u64,
+    pub(crate) route: R,
+    pub(crate) invocation: Invocation,
+}
+
+/// A function's answer with its whole body, or why there is none.
+pub(crate) type Finished = Result<(u16, Bytes, Bytes), Fault>;
+
+/// What a transfer belongs to: peer, method code, path and query, and what tells apart requests
+/// that share those (Request-Tag, or a hash of the payload of FETCH).
+type TransferKey = (SocketAddr, u8, Vec<u8>, Vec<u8>, u64);
+
+/// A request from its arrival to its answer.
+struct Exchange {
+    peer: SocketAddr,
+    kind: Kind,
+    mid: u16,
+    token: Vec<u8>,
+    method: &'static [u8],
+    function: String,
+    transfer: TransferKey,
+    accept: Option<u16>,
+    block1: Option<Block>,
+    block2: Option<Block>,
+    /// Bytes that may be sent to this source.
+    limit: Option<usize>,
+    acked: bool,
+}
+
+/// An answer of ours that waits for its acknowledgement.
+struct Outstanding {
+    datagram: Bytes,
+    attempts: u32,
+    pause_ns: u64,
+    due_ns: u64,
+}
+
+/// Counters for people; none has labels.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Counters {
+    pub(crate) requests: u64,
+    pub(crate) duplicates: u64,
+    pub(crate) unusable: u64,
+    pub(crate) retransmissions: u64,
+}
+
+/// The front's state.
+pub(crate) struct Server<I: Invoker> {
+    invoker: I,
+    config: Config,
+    exchanges: Exchanges,
+    uploads: Uploads<TransferKey>,
+    answers: Bounded<TransferKey, Response>,
+    proofs: Proofs,
+    hasher: RandomState,
+    running: HashMap<u64, Exchange>,
+    next_id: u64,
+    ack_due: VecDeque<(u64, u64)>,
+    outstanding: HashMap<Key, Outstanding>,
+    retransmit_due: BTreeSet<(u64, SocketAddr, u16)>,
+    next_mid: u16,
+    counters: Counters,
+    /// Datagrams to send, in order.
+    pub(crate) out: Vec<(Bytes, SocketAddr)>,
+    /// Invocations to run.
+    pub(crate) work: Vec<Work<I::Route>>,
+}
+
+impl<I: Invoker> Server<I> {
+    pub(crate) fn new(invoker: I, config: Config) -> Self {
+        let hasher = RandomState::new();
+        Self {
+            invoker,
+            exchanges: Exchanges::new(config.exchanges_bytes_max),
+            uploads: Uploads::new(config.uploads_bytes_max, BLOCK_KEEP_NS),
+            answers: Bounded::new(config.answers_bytes_max, BLOCK_KEEP_NS),
+            proofs: Proofs::default(),
+            running: HashMap::new(),
+            next_id: 0,
+            ack_due: VecDeque::new(),
+            outstanding: HashMap::new(),
+            retransmit_due: BTreeSet::new(),
+            // A random start, so that a restarted node does not repeat the ids of the last one.
+            next_mid: hasher.hash_one(0) as u16,
+            hasher,
+            config,
+            counters: Counters::default(),
+            out: Vec::new(),
+            work: Vec::new(),
+        }
+    }
+
+    pub(crate) fn counters(&self) -> Counters {
+        self.counters
+    }
+
+    /// Takes one datagram.
+    pub(crate) fn datagram(&mut self, peer: SocketAddr, bytes: &[u8], now_ns: u64) {
+        let header = match message::header(bytes) {
+            Ok(header) => header,
+            Err(unusable) => {
+                self.counters.unusable += 1;
+                if let Unusable::Reset(mid) = unusable {
+                    self.out.push((message::empty(Kind::Rst, mid).into(), peer));
+                }
+                return;
+            }
+        };
+        match (header.kind, header.code) {
+            (Kind::Ack | Kind::Rst, _) => self.settled(peer, header.mid),
+            // A ping (RFC 7252, 4.3), or an answer nobody here asked for.
+            (Kind::Con, (0, 0)) | (Kind::Con, (2..=5, _)) => {
+                self.out.push((message::empty(Kind::Rst, header.mid).into(), peer));
+            }
+            (Kind::Non, (0, 0) | (2..=5, _)) => {}
+            (Kind::Con | Kind::Non, _) => self.request(peer, header, bytes.len(), now_ns),
+        }
+    }
+
+    /// Our answer was acknowledged or rejected: it is not sent again.
+    fn settled(&mut self, peer: SocketAddr, mid: u16) {
+        if let Some(outstanding) = self.outstanding.remove(&(peer, mid)) {
+            self.retransmit_due.remove(&(outstanding.due_ns, peer, mid));
+        }
+    }
+
+    fn request(&mut self, peer: SocketAddr, header: Header<'_>, bytes: usize, now_ns: u64) {
+        let key = (peer, header.mid);
+        match self.exchanges.get(&key, now_ns) {
+            None => {}
+            Some(seen) => {
+                self.counters.duplicates += 1;
+                match seen {
+                    Seen::Running { acked: true } if header.kind == Kind::Con => {
+                        self.out.push((message::empty(Kind::Ack, header.mid).into(), peer));
+                    }
+                    Seen::Answered(datagram) if header.kind == Kind::Con => {
+                        self.out.push((datagram.clone(), peer));
+                    }
+                    Seen::Running { .. } | Seen::Answered(_) => {}
+                }
+                return;
+            }
+        }
+        self.counters.requests += 1;
+        let request = match Request::parse(header.tail) {
+            Ok(request) => Ok(request),
+            Err(Refused::Format) => {
+                self.counters.unusable += 1;
+                if header.kind == Kind::Con {
+                    self.out.push((message::empty(Kind::Rst, header.mid).into(), peer));
+                }
+                return;
+            }
+            Err(Refused::BadOption(_)) if header.kind == Kind::Non => return,
+            Err(Refused::BadOption(number)) => {
+                Err(Response::diagnostic((4, 2), format!("option {number}")))
+            }
+            Err(Refused::BadRequest(text)) => Err(Response::diagnostic((4, 0), text)),
+        };
+        if let Ok(Request { echo: Some(echo), .. }) = &request {
+            self.proofs.prove(peer, echo, now_ns);
+        }
+        self.exchanges.begin(key, now_ns);
+        let mut exchange = Exchange {
+            peer,
+            kind: header.kind,
+            mid: header.mid,
+            token: header.token.to_vec(),
+            method: b"",
+            function: String::new(),
+            transfer: (peer, header.code.1, Vec::new(), Vec::new(), 0),
+            accept: None,
+            block1: None,
+            block2: None,
+            limit: self.proofs.answer_bytes_max(peer, bytes, now_ns),
+            acked: false,
+        };
+        let response = match request {
+            Ok(request) => self.serve(&mut exchange, header, request, now_ns),
+            Err(response) => Some(response),
+        };
+        match response {
+            Some(response) => self.answer(exchange, response, now_ns),
+            None => {
+                // `serve` pushed its work under this id.
+                self.next_id += 1;
+                if exchange.kind == Kind::Con {
+                    self.ack_due.push_back((now_ns + self.config.ack_delay_ns, self.next_id));
+                }
+                self.running.insert(self.next_id, exchange);
+            }
+        }
+    }
+
+    /// Answers at once, or pushes work under the next id and returns `None`.
+    fn serve(
+        &mut self,
+        exchange: &mut Exchange,
+        header: Header<'_>,
+        request: Request<'_>,
+        now_ns: u64,
+    ) -> Option<Response> {
+        if request.wants_proxy {
+            return Some(Response::diagnostic((5, 5), "not a proxy"));
+        }
+        let Some(method) = translate::method(header.code) else {
+            return Some(Response::diagnostic((4, 5), "method not offered"));
+        };
+        exchange.method = method;
+        exchange.accept = request.accept;
+        exchange.block2 = request.block2;
+        if [request.block1, request.block2].iter().flatten().any(|block| block.size_exponent == 7) {
+            return Some(Response::diagnostic((4, 0), "SZX 7"));
+        }
+        if request.path == b"/.well-known/core" {
+            return Some(self.discover(method, &request));
+        }
+        let path = request.path.strip_prefix(b"/").unwrap_or_default();
+        let (name, below) = match path.iter().position(|byte| *byte == b'/') {
+            Some(at) => (&path[..at], &path[at..]),
+            None => (path, &b"/"[..]),
+        };
+        let route = std::str::from_utf8(name).ok().and_then(|name| self.invoker.route(name));
+        let Some(route) = route else {
+            let text = format!("no function named {}", shown(name));
+            return Some(Response::diagnostic((4, 4), text));
+        };
+        exchange.function = route.name().to_string();
+        let methods = route.methods();
+        if !methods.is_empty() && !methods.iter().any(|allowed| allowed.as_bytes() == method) {
+            return Some(Response::diagnostic((4, 5), format!("{} only", methods.join(", "))));
+        }
+        let discriminator = match (request.block1, method) {
+            (Some(_), _) => self.hasher.hash_one(request.request_tag),
+            (None, b"FETCH") => self.hasher.hash_one(request.payload),
+            _ => 0,
+        };
+        exchange.transfer.2.clone_from(&request.path);
+        exchange.transfer.3.clone_from(&request.query);
+        if let Some(block) = request.block2.filter(|block| block.number > 0) {
+            exchange.transfer.4 = discriminator;
+            if let Some(held) = self.answers.get(&exchange.transfer, now_ns) {
+                return Some(held.clone());
+            }
+            if !matches!(method, b"GET" | b"FETCH") {
+                let text = format!("answer is no longer held, block {}", block.number);
+                return Some(Response::diagnostic((4, 8), text));
+            }
+        }
+        let limit = route.body_bytes_max();
+        let body = match self.body(exchange, &request, discriminator, limit, now_ns) {
+            Ok(body) => body,
+            Err(response) => return Some(response),
+        };
+        exchange.transfer.4 = if method == b"FETCH" { discriminator } else { 0 };
+        if self.running.len() >= self.config.running_max {
+            return Some(self.fault(exchange, &Fault::NodeFull));
+        }
+        self.work.push(Work {
+            id: self.next_id + 1,
+            invocation: Invocation {
+                id: invocation_id(),
+                trigger: Trigger::Coap,
+                head: translate::head(method, below, &request),
+                body,
+                received_ns: now_ns,
+                deadline_ns: now_ns + route.timeout_ms() * 1_000_000,
+            },
+            route,
+        });
+        None
+    }
+
+    /// The request's body, or the answer to one of its blocks.
+    fn body(
+        &mut self,
+        exchange: &mut Exchange,
+        request: &Request<'_>,
+        discriminator: u64,
+        limit: u64,
+        now_ns: u64,
+    ) -> Result<Body, Response> {
+        let too_large = || Response {
+            size1: Some(u32::try_from(limit).unwrap_or(u32::MAX)),
+            ..Response::diagnostic((4, 13), format!("body limit {limit} bytes"))
+        };
+        let Some(block) = request.block1 else {
+            if request.payload.len() as u64 > limit {
+                return Err(too_large());
+            }
+            return Ok(Body::whole(request.payload.to_vec()));
+        };
+        exchange.block1 = Some(block);
+        let mut key = exchange.transfer.clone();
+        key.4 = discriminator;
+        match self.uploads.block(key, block, request.payload, limit, now_ns) {
+            Arrival::Complete(body) => Ok(Body::whole(body)),
+            Arrival::Continue => Err(Response::code((2, 31))),
+            Arrival::OutOfOrder => Err(Response::diagnostic((4, 8), "block is out of order")),
+            Arrival::WrongLength => Err(Response::diagnostic((4, 0), "block has a wrong length")),
+            Arrival::TooLarge => Err(too_large()),
+        }
+    }
+
+    fn discover(&self, method: &[u8], request: &Request<'_>) -> Response {
+        if method != b"GET" {
+            return Response::diagnostic((4, 5), "GET only");
+        }
+        Response {
+            code: (2, 5),
+            content_format: Some(40),
+            payload: links::document(&self.invoker, &request.query).into(),
+            ..Response::default()
+        }
+    }
+
+    fn fault(&self, exchange: &Exchange, fault: &Fault) -> Response {
+        let row = fault.answer();
+        Response {
+            max_age_s: row.retry_after_s,
+            ..Response::diagnostic(row.coap, fault.public_text(&exchange.function))
+        }
+    }
+
+    /// Takes the result of an invocation.
+    pub(crate) fn finish(&mut self, id: u64, finished: Finished, now_ns: u64) {
+        let Some(exchange) = self.running.remove(&id) else { return };
+        let response = match finished {
+            Ok((status, headers, body)) => {
+                let response = translate::response(exchange.method, status, &headers, body);
+                let unwanted = exchange.accept.is_some_and(|accept| {
+                    response.code.0 == 2
+                        && response.content_format.is_some_and(|format| format != accept)
+                });
+                if unwanted {
+                    Response::diagnostic((4, 6), "the function answers in another format")
+                } else {
+                    response
+                }
+            }
+            Err(fault) => self.fault(&exchange, &fault),
+        };
+        self.answer(exchange, response, now_ns);
+    }
+
+    /// Cuts an answer to what may be sent and sends it.
+    fn answer(&mut self, exchange: Exchange, mut response: Response, now_ns: u64) {
+        if let Some(block1) = exchange.block1 {
+            // The last block's answer repeats its number; `more` says whether to go on.
+            response.block1 = Some(Block { more: response.code == (2, 31), ..block1 });
+        }
+        let safe = matches!(exchange.method, b"GET" | b"FETCH");
+        let response = match self.cut(&exchange, response, now_ns) {
+            Ok(response) => response,
+            Err(_) if safe => Response {
+                code: (4, 1),
+                echo: Some(self.proofs.echo(exchange.peer, now_ns)),
+                ..Response::default()
+            },
+            Err(smallest) => smallest,
+        };
+        let Exchange { peer, kind, mid, token, acked, limit, .. } = exchange;
+        match (kind, acked) {
+            (Kind::Con, false) => {
+                let datagram: Bytes = response.encode(Kind::Ack, mid, &token).into();
+                self.exchanges.answer((peer, mid), datagram.clone(), now_ns);
+                self.out.push((datagram, peer));
+            }
+            (Kind::Con, true) => {
+                let mid = self.fresh_mid();
+                let datagram: Bytes = response.encode(Kind::Con, mid, &token).into();
+                // Repeating towards a source that nobody proved would multiply what it sent.
+                if limit.is_none() && self.outstanding.len() < OUTSTANDING_MAX {
+                    let due_ns = now_ns + ACK_TIMEOUT_NS;
+                    self.retransmit_due.insert((due_ns, peer, mid));
+                    let outstanding = Outstanding {
+                        datagram: datagram.clone(),
+                        attempts: 0,
+                        pause_ns: ACK_TIMEOUT_NS,
+                        due_ns,
+                    };
+                    self.outstanding.insert((peer, mid), outstanding);
+                }
+                self.out.push((datagram, peer));
+            }
+            _ => {
+                let mid = self.fresh_mid();
+                self.out.push((response.encode(Kind::Non, mid, &token).into(), peer));
+            }
+        }
+    }
+
+    /// The block of the answer that was asked for. Keeps a longer answer for the other blocks.
+    /// `Err` holds the least that can be said to a source that may not be sent what is due.
+    fn cut(
+        &mut self,
+        exchange: &Exchange,
+        mut response: Response,
+        now_ns: u64,
+    ) -> Result<Response, Response> {
+        let wanted = exchange.block2.unwrap_or(Block {
+            number: 0,
+            more: false,
+            size_exponent: SIZE_EXPONENT_MAX,
+        });
+        let mut exponent = wanted.size_exponent.min(SIZE_EXPONENT_MAX);
+        if response.code.0 > 2 && response.payload.len() > 1_024 {
+            response.payload.truncate(1_024);
+        }
+        let fits = |response: &Response, limit: Option<usize>| {
+            limit.is_none_or(|limit| response.encode(Kind::Con, 0, &exchange.token).len() <= limit)
+        };
+        let whole_fits = response.payload.len() <= 16 << exponent;
+        if whole_fits && exchange.block2.is_none() && fits(&response, exchange.limit) {
+            return Ok(response);
+        }
+        let safe = matches!(exchange.method, b"GET" | b"FETCH");
+        loop {
+            let piece = block_of(&response, wanted, exponent);
+            if fits(&piece, exchange.limit) {
+                let more = piece.block2.is_some_and(|block| block.more || block.number > 0);
+                if more && response.code.0 == 2 {
+                    let bytes = response.payload.len() + OVERHEAD_BYTES;
+                    if response.etag.is_none() {
+                        // Lets a client see that all blocks are of one answer (RFC 7959, 2.4).
+                        let hash = self.hasher.hash_one(&response.payload);
+                        response.etag = Some(hash.to_be_bytes()[..4].to_vec());
+                    }
+                    let piece = block_of(&response, wanted, exponent);
+                    self.answers.put(exchange.transfer.clone(), response, bytes, now_ns);
+                    if fits(&piece, exchange.limit) {
+                        return Ok(piece);
+                    }
+                    return Err(Response::code(piece.code));
+                }
+                return Ok(piece);
+            }
+            // A safe request is answered in full once its source is proven; others, which must
+            // not run twice, in blocks that stay within the bound.
+            if exponent == 0 || safe || response.code.0 > 2 {
+                let mut short = Response { code: response.code, ..Response::default() };
+                short.block1 = response.block1;
+                if response.code.0 > 2 {
+                    short.payload = response.payload.slice(..response.payload.len().min(64));
+                    return Ok(short);
+                }
+                return Err(short);
+            }
+            exponent -= 1;
+        }
+    }
+
+    fn fresh_mid(&mut self) -> u16 {
+        self.next_mid = self.next_mid.wrapping_add(1);
+        self.next_mid
+    }
+
+    /// When [`Server::time_passed`] has something to do next.
+    pub(crate) fn next_due(&self) -> Option<u64> {
+        let ack = self.ack_due.front().map(|(due, _)| *due);
+        let retransmit = self.retransmit_due.first().map(|(due, ..)| *due);
+        [ack, retransmit].into_iter().flatten().min()
+    }
+
+    /// Acknowledges what takes long, and repeats what was not acknowledged.
+    pub(crate) fn time_passed(&mut self, now_ns: u64) {
+        while let Some((due, id)) = self.ack_due.front().copied() {
+            if due > now_ns {
+                break;
+            }
+            self.ack_due.pop_front();
+            if let Some(exchange) = self.running.get_mut(&id) {
+                exchange.acked = true;
+                let (peer, mid) = (exchange.peer, exchange.mid);
+                self.exchanges.acked((peer, mid), now_ns);
+                self.out.push((message::empty(Kind::Ack, mid).into(), peer));
+            }
+        }
+        while let Some((due, peer, mid)) = self.retransmit_due.first().copied() {
+            if due > now_ns {
+                break;
+            }
+            self.retransmit_due.pop_first();
+            let Some(outstanding) = self.outstanding.get_mut(&(peer, mid)) else { continue };
+            if outstanding.attempts == RETRANSMIT_MAX {
+                self.outstanding.remove(&(peer, mid));
+                continue;
+            }
+            outstanding.attempts += 1;
+            outstanding.pause_ns *= 2;
+            outstanding.due_ns = now_ns + outstanding.pause_ns;
+            self.retransmit_due.insert((outstanding.due_ns, peer, mid));
+            self.out.push((outstanding.datagram.clone(), peer));
+            self.counters.retransmissions += 1;
+        }
+        self.uploads.shrink(now_ns);
+        self.answers.shrink(now_ns);
+    }
+
+    /// Exchanges that are being served.
+    pub(crate) fn running(&self) -> usize {
+        self.running.len()
+    }
+}
+
+/// One block of an answer. Beyond its end, 4.00 as RFC 7959, 2.4 has it.
+fn block_of(response: &Response, wanted: Block, exponent: u8) -> Response {
+    let size = 16usize << exponent;
+    // A smaller size than asked for shifts the number so that the offset stays.
+    let offset = (wanted.number as usize) << (4 + wanted.size_exponent.min(SIZE_EXPONENT_MAX));
+    let length = response.payload.len();
+    if offset >= length && wanted.number > 0 {
+        return Response::diagnostic((4, 0), "block is beyond the end of the answer");
+    }
+    let end = (offset + size).min(length);
+    Response {
+        block2: Some(Block {
+            number: (offset / size) as u32,
+            more: end < length,
+            size_exponent: exponent,
+        }),
+        size2: (offset == 0 && end < length).then_some(u32::try_from(length).unwrap_or(u32::MAX)),
+        payload: response.payload.slice(offset..end),
+        ..response.clone()
+    }
+}

@@ -1,0 +1,176 @@
+//! Between CoAP and invocations: methods, options to header fields, statuses to codes (RFC 8075
+//! read backwards).
+
+use bytes::Bytes;
+use mote_core::invocation::{Head, headers};
+
+use super::content_format::{content_format, media_type};
+use super::message::{Code, Request, Response};
+
+/// The method of a request code; `None` for one we do not offer (4.05).
+pub(crate) fn method(code: Code) -> Option<&'static [u8]> {
+    Some(match code {
+        (0, 1) => b"GET",
+        (0, 2) => b"POST",
+        (0, 3) => b"PUT",
+        (0, 4) => b"DELETE",
+        (0, 5) => b"FETCH",
+        (0, 6) => b"PATCH",
+        (0, 7) => b"IPATCH",
+        _ => return None,
+    })
+}
+
+/// The head a function sees. `path` is the part below the function's name.
+pub(crate) fn head(method: &[u8], path: &[u8], request: &Request<'_>) -> Head {
+    let mut builder = Head::builder(method, path, &request.query);
+    if let Some(host) = request.host
+        && host.iter().all(|byte| byte.is_ascii_graphic())
+    {
+        builder.header(b"host", host);
+    }
+    if let Some(format) = request.content_format {
+        match media_type(format) {
+            Some(name) => builder.header(b"content-type", name.as_bytes()),
+            None => builder.header(b"coap-content-format", format.to_string().as_bytes()),
+        };
+    }
+    if let Some(format) = request.accept {
+        match media_type(format) {
+            Some(name) => builder.header(b"accept", name.as_bytes()),
+            None => builder.header(b"coap-accept", format.to_string().as_bytes()),
+        };
+    }
+    if let Some(etag) = request.if_match {
+        builder.header(b"if-match", entity_tag(etag).as_bytes());
+    }
+    if request.if_none_match {
+        builder.header(b"if-none-match", b"*");
+    } else if let Some(etag) = request.etag {
+        builder.header(b"if-none-match", entity_tag(etag).as_bytes());
+    }
+    builder.finish()
+}
+
+fn entity_tag(etag: &[u8]) -> String {
+    let mut text = String::from("\"");
+    for byte in etag {
+        text.push_str(&format!("{byte:02x}"));
+    }
+    text.push('"');
+    text
+}
+
+/// The answer of a function as a response, before it is cut into blocks.
+pub(crate) fn response(method: &[u8], status: u16, block: &[u8], body: Bytes) -> Response {
+    let mut response =
+        Response { code: code(method, status), payload: body, ..Response::default() };
+    for (name, value) in headers(block) {
+        match name {
+            b"content-type" => response.content_format = content_format(value),
+            b"etag" => response.etag = etag(value),
+            b"cache-control" => response.max_age_s = max_age(value),
+            b"location" => response.location = location(value),
+            b"coap-content-format" => {
+                let number = std::str::from_utf8(value).ok().and_then(|text| text.parse().ok());
+                response.content_format = number.or(response.content_format);
+            }
+            _ => {}
+        }
+    }
+    response
+}
+
+/// The code of an HTTP status for a method (RFC 7252, 5.9 and 8075, 7).
+pub(crate) fn code(method: &[u8], status: u16) -> Code {
+    match status {
+        201 => (2, 1),
+        200..=299 => match method {
+            b"GET" | b"FETCH" => (2, 5),
+            b"DELETE" => (2, 2),
+            _ if status == 200 && method == b"POST" => (2, 4),
+            _ => (2, 4),
+        },
+        304 => (2, 3),
+        300..=399 => (5, 2),
+        400..=406 => (4, (status - 400) as u8),
+        408 => (4, 8),
+        409 => (4, 9),
+        412 => (4, 12),
+        413 => (4, 13),
+        415 => (4, 15),
+        422 => (4, 22),
+        429 => (4, 29),
+        501..=504 => (5, (status - 500) as u8),
+        _ if status < 500 => (4, 0),
+        _ => (5, 0),
+    }
+}
+
+/// A hexadecimal entity tag as its bytes, any other as its text, cut to the 8 bytes CoAP allows.
+fn etag(value: &[u8]) -> Option<Vec<u8>> {
+    let text = value.strip_prefix(b"W/").unwrap_or(value);
+    let text = text.strip_prefix(b"\"")?.strip_suffix(b"\"")?;
+    let hex = (text.len() % 2 == 0 && text.len() <= 16)
+        .then(|| {
+            text.chunks(2)
+                .map(|pair| u8::from_str_radix(std::str::from_utf8(pair).ok()?, 16).ok())
+                .collect::<Option<Vec<u8>>>()
+        })
+        .flatten();
+    let bytes = hex.unwrap_or_else(|| text[..text.len().min(8)].to_vec());
+    (!bytes.is_empty()).then_some(bytes)
+}
+
+fn max_age(value: &[u8]) -> Option<u32> {
+    let text = std::str::from_utf8(value).ok()?;
+    text.split(',').find_map(|part| match part.trim() {
+        "no-store" | "no-cache" => Some(0),
+        part => part.strip_prefix("max-age=")?.parse().ok(),
+    })
+}
+
+fn location(value: &[u8]) -> Vec<Vec<u8>> {
+    value
+        .split(|byte| *byte == b'/')
+        .filter(|segment| !segment.is_empty())
+        .map(|segment| segment[..segment.len().min(255)].to_vec())
+        .take(16)
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn statuses() {
+        for (method, status, expected) in [
+            (&b"GET"[..], 200, (2, 5)),
+            (b"POST", 200, (2, 4)),
+            (b"PUT", 201, (2, 1)),
+            (b"DELETE", 204, (2, 2)),
+            (b"FETCH", 200, (2, 5)),
+            (b"GET", 304, (2, 3)),
+            (b"GET", 404, (4, 4)),
+            (b"GET", 410, (4, 0)),
+            (b"GET", 422, (4, 22)),
+            (b"GET", 429, (4, 29)),
+            (b"GET", 500, (5, 0)),
+            (b"GET", 504, (5, 4)),
+            (b"GET", 599, (5, 0)),
+        ] {
+            assert_eq!(code(method, status), expected, "{status}");
+        }
+    }
+
+    #[test]
+    fn fields_become_options() {
+        let block = b"content-type\napplication/json\netag\n\"0a0b\"\ncache-control\npublic, max-age=7\nlocation\n/a/b\n";
+        let response = response(b"POST", 201, block, Bytes::new());
+        assert_eq!(response.content_format, Some(50));
+        assert_eq!(response.etag, Some(vec![10, 11]));
+        assert_eq!(response.max_age_s, Some(7));
+        assert_eq!(response.location, [b"a".to_vec(), b"b".to_vec()]);
+    }
+}
