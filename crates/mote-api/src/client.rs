@@ -1,0 +1,541 @@
+//! An async client of the management API over the node's Unix socket or TCP with a token.
+//!
+//! One connection per call: the command line makes few, and a fresh connection can never be stale.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use bytes::{Bytes, BytesMut};
+use http_body_util::{BodyExt, Full, Limited};
+use hyper::body::Incoming;
+use hyper::client::conn::http1;
+use hyper::header::{HeaderName, HeaderValue};
+use hyper::{Method, Request, Response, StatusCode};
+use hyper_util::rt::TokioIo;
+use serde::de::DeserializeOwned;
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::net::{TcpStream, UnixStream};
+
+use crate::error::{Problem, exit};
+use crate::paths;
+use crate::types::{
+    DeployResult, DoctorReport, Function, FunctionList, InvokeAnswer, InvokeRequest, LogLine,
+    NodeStatus,
+};
+
+/// Largest answer held in memory.
+pub const ANSWER_BYTES_MAX: usize = 64 << 20;
+/// Longest log line accepted.
+const LOG_LINE_BYTES_MAX: usize = 1 << 20;
+/// Time limit of a call unless another is set; deploys have their own.
+pub const TIMEOUT_DEFAULT: Duration = Duration::from_secs(30);
+/// Installing packages on a small board takes minutes.
+pub const DEPLOY_TIMEOUT: Duration = Duration::from_secs(900);
+
+/// Where a node listens.
+#[derive(Clone, PartialEq, Eq)]
+pub enum Endpoint {
+    /// The management socket on this machine.
+    Unix(PathBuf),
+    /// `host:port`, plain HTTP, with a token.
+    Tcp {
+        /// `host:port`.
+        authority: String,
+        /// Sent as `Authorization: Bearer`.
+        token: Option<String>,
+    },
+}
+
+impl Endpoint {
+    /// Reads `http://host:port`, `unix:/path`, or the path of a socket.
+    pub fn parse(text: &str, token: Option<String>) -> Result<Self, ClientError> {
+        if let Some(rest) = text.strip_prefix("http://") {
+            let authority = rest.trim_end_matches('/');
+            if authority.is_empty() || authority.contains(['/', '@', '?', '#', ' ']) {
+                return Err(ClientError::Address(text.to_owned()));
+            }
+            let with_port = authority
+                .rsplit_once(':')
+                .is_some_and(|(_, port)| port.parse::<u16>().is_ok());
+            let authority = if with_port {
+                authority.to_owned()
+            } else {
+                format!("{authority}:80")
+            };
+            return Ok(Self::Tcp { authority, token });
+        }
+        let path = text.strip_prefix("unix:").unwrap_or(text);
+        if path.is_empty() || path.contains("://") {
+            return Err(ClientError::Address(text.to_owned()));
+        }
+        Ok(Self::Unix(PathBuf::from(path)))
+    }
+}
+
+impl std::fmt::Display for Endpoint {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Endpoint::Unix(path) => write!(f, "{}", path.display()),
+            Endpoint::Tcp { authority, .. } => write!(f, "http://{authority}"),
+        }
+    }
+}
+
+impl std::fmt::Debug for Endpoint {
+    /// Without the token.
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Endpoint({self})")
+    }
+}
+
+/// Why a call failed.
+#[derive(Debug, thiserror::Error)]
+pub enum ClientError {
+    /// Not an address of a node.
+    #[error("not a node address: {0}")]
+    Address(String),
+    /// Nobody listens, or the connection was refused.
+    #[error("no node answers at {endpoint}: {reason}")]
+    Unreachable {
+        /// Where it was tried.
+        endpoint: String,
+        /// The system's words.
+        reason: String,
+    },
+    /// Connected, but no answer within the time limit.
+    #[error("{endpoint} did not answer in {} s", .timeout.as_secs())]
+    Timeout {
+        /// Where it was tried.
+        endpoint: String,
+        /// The limit.
+        timeout: Duration,
+    },
+    /// The node said no, and why.
+    #[error("{}", .0.detail)]
+    Problem(Box<Problem>),
+    /// The answer is not one this client understands.
+    #[error("{endpoint} answered something unexpected: {reason}")]
+    Unexpected {
+        /// Who answered.
+        endpoint: String,
+        /// What was wrong with it.
+        reason: String,
+    },
+    /// The request cannot be sent, e.g. a header with a line break.
+    #[error("{0}")]
+    Request(String),
+}
+
+impl ClientError {
+    /// The code for messages and `mote explain`.
+    pub fn code(&self) -> &str {
+        match self {
+            ClientError::Address(_) | ClientError::Request(_) => "M0101",
+            ClientError::Unreachable { .. } => "M0201",
+            ClientError::Timeout { .. } => "M0204",
+            ClientError::Unexpected { .. } => "M0202",
+            ClientError::Problem(problem) => &problem.code,
+        }
+    }
+
+    /// Exit code of a command that ends with this error.
+    pub fn exit_code(&self) -> u8 {
+        crate::explain(self.code()).map_or(exit::FAILED, |row| row.exit)
+    }
+}
+
+/// Which log lines are wanted.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct LogQuery {
+    /// Keep the stream open.
+    pub follow: bool,
+    /// RFC 3339 time or a duration such as `10m`.
+    pub since: Option<String>,
+    /// Only the last lines.
+    pub tail: Option<u64>,
+    /// Only one invocation.
+    pub invocation: Option<String>,
+}
+
+/// A client of one node. Cheap to clone.
+#[derive(Debug, Clone)]
+pub struct Client {
+    endpoint: Endpoint,
+    timeout: Duration,
+}
+
+impl Client {
+    /// A client with the default time limit. Connects only when a call is made.
+    pub fn new(endpoint: Endpoint) -> Self {
+        Self {
+            endpoint,
+            timeout: TIMEOUT_DEFAULT,
+        }
+    }
+
+    /// The same with another time limit per call.
+    #[must_use]
+    pub fn with_timeout(mut self, timeout: Duration) -> Self {
+        self.timeout = timeout;
+        self
+    }
+
+    /// Where it connects.
+    pub fn endpoint(&self) -> &Endpoint {
+        &self.endpoint
+    }
+
+    /// What the node is and does.
+    pub async fn status(&self) -> Result<NodeStatus, ClientError> {
+        self.get(paths::STATUS).await
+    }
+
+    /// What works on the node's machine.
+    pub async fn doctor(&self) -> Result<DoctorReport, ClientError> {
+        self.get(paths::DOCTOR).await
+    }
+
+    /// All functions.
+    pub async fn functions(&self) -> Result<FunctionList, ClientError> {
+        self.get(paths::FUNCTIONS).await
+    }
+
+    /// One function.
+    pub async fn function(&self, name: &str) -> Result<Function, ClientError> {
+        self.get(&function_path(name)).await
+    }
+
+    /// Deploys `tar` as a new revision of `name`; waits until it is live or refused.
+    pub async fn deploy(
+        &self,
+        name: &str,
+        tar: Bytes,
+        dry_run: bool,
+    ) -> Result<DeployResult, ClientError> {
+        let query = if dry_run { "?dry_run=true" } else { "" };
+        let path = format!("{}{query}", function_path(name));
+        let request = self
+            .request(Method::PUT, &path)?
+            .header("content-type", "application/x-tar");
+        let request = built(request.body(Full::new(tar)))?;
+        let limit = self.timeout.max(DEPLOY_TIMEOUT);
+        let (status, _, body) = self.call(request, limit).await?;
+        self.decode(status, &body)
+    }
+
+    /// Removes a function.
+    pub async fn remove(&self, name: &str) -> Result<(), ClientError> {
+        let request = self.request(Method::DELETE, &function_path(name))?;
+        let request = built(request.body(Full::default()))?;
+        let (status, _, body) = self.call(request, self.timeout).await?;
+        if status.is_success() {
+            return Ok(());
+        }
+        Err(self.refusal(status, &body))
+    }
+
+    /// Runs a function once and returns its own answer, whatever its status. A fault of the
+    /// platform comes as [`ClientError::Problem`].
+    pub async fn invoke(
+        &self,
+        name: &str,
+        invocation: InvokeRequest,
+    ) -> Result<InvokeAnswer, ClientError> {
+        let path = format!("{}/invoke", function_path(name));
+        let mut request = self
+            .request(Method::POST, &path)?
+            .header(paths::HEADER_METHOD, &invocation.method)
+            .header(paths::HEADER_PATH, &invocation.path);
+        for (name, value) in &invocation.headers {
+            let bad = |_| ClientError::Request(format!("not a header: {}", name.escape_debug()));
+            let header = HeaderName::from_bytes(name.as_bytes()).map_err(|_| bad(()))?;
+            let value = HeaderValue::from_str(value).map_err(|_| bad(()))?;
+            request = request.header(header, value);
+        }
+        let request = built(request.body(Full::new(Bytes::from(invocation.body))))?;
+        let (status, headers, body) = self.call(request, self.timeout).await?;
+        let header = |name: &str| headers.get(name).and_then(|value| value.to_str().ok());
+        let fault = header(paths::HEADER_FAULT).map(str::to_owned);
+        let is_problem = header("content-type")
+            .is_some_and(|value| value.starts_with("application/problem+json"));
+        if fault.is_some() && is_problem {
+            return Err(self.refusal(status, &body));
+        }
+        let shown = |value: &HeaderValue| String::from_utf8_lossy(value.as_bytes()).into_owned();
+        Ok(InvokeAnswer {
+            status: status.as_u16(),
+            invocation: header(paths::HEADER_INVOCATION).map(str::to_owned),
+            fault,
+            headers: headers
+                .iter()
+                .map(|(name, value)| (name.as_str().to_owned(), shown(value)))
+                .collect(),
+            body: body.to_vec(),
+        })
+    }
+
+    /// Opens the log stream of a function.
+    pub async fn logs(&self, name: &str, query: &LogQuery) -> Result<LogLines, ClientError> {
+        let mut pairs = vec![format!("follow={}", query.follow)];
+        if let Some(since) = &query.since {
+            pairs.push(format!("since={}", encode(since)));
+        }
+        if let Some(tail) = query.tail {
+            pairs.push(format!("tail={tail}"));
+        }
+        if let Some(invocation) = &query.invocation {
+            pairs.push(format!("invocation={}", encode(invocation)));
+        }
+        let path = format!("{}/logs?{}", function_path(name), pairs.join("&"));
+        let request = built(self.request(Method::GET, &path)?.body(Full::default()))?;
+        let response = self.limited(self.timeout, self.send(request)).await?;
+        let status = response.status();
+        if !status.is_success() {
+            let body = self.collect(response.into_body()).await?;
+            return Err(self.refusal(status, &body));
+        }
+        Ok(LogLines {
+            endpoint: self.endpoint.to_string(),
+            body: response.into_body(),
+            buffer: BytesMut::new(),
+        })
+    }
+
+    async fn get<T: DeserializeOwned>(&self, path: &str) -> Result<T, ClientError> {
+        let request = built(self.request(Method::GET, path)?.body(Full::default()))?;
+        let (status, _, body) = self.call(request, self.timeout).await?;
+        self.decode(status, &body)
+    }
+
+    fn decode<T: DeserializeOwned>(
+        &self,
+        status: StatusCode,
+        body: &[u8],
+    ) -> Result<T, ClientError> {
+        if !status.is_success() {
+            return Err(self.refusal(status, body));
+        }
+        serde_json::from_slice(body).map_err(|error| self.unexpected(error))
+    }
+
+    fn refusal(&self, status: StatusCode, body: &[u8]) -> ClientError {
+        match serde_json::from_slice::<Problem>(body) {
+            Ok(problem) => ClientError::Problem(Box::new(problem)),
+            Err(_) => self.unexpected(format!("status {}", status.as_u16())),
+        }
+    }
+
+    fn unexpected(&self, reason: impl std::fmt::Display) -> ClientError {
+        ClientError::Unexpected {
+            endpoint: self.endpoint.to_string(),
+            reason: reason.to_string(),
+        }
+    }
+
+    fn request(
+        &self,
+        method: Method,
+        path: &str,
+    ) -> Result<hyper::http::request::Builder, ClientError> {
+        let (host, token) = match &self.endpoint {
+            Endpoint::Unix(_) => ("localhost", None),
+            Endpoint::Tcp { authority, token } => (authority.as_str(), token.as_ref()),
+        };
+        let mut request = Request::builder()
+            .method(method)
+            .uri(path)
+            .header("host", host)
+            .header("user-agent", concat!("mote/", env!("CARGO_PKG_VERSION")));
+        if let Some(token) = token {
+            let mut value = HeaderValue::from_str(&format!("Bearer {token}"))
+                .map_err(|_| ClientError::Request("the token has illegal characters".to_owned()))?;
+            value.set_sensitive(true);
+            request = request.header("authorization", value);
+        }
+        Ok(request)
+    }
+
+    async fn call(
+        &self,
+        request: Request<Full<Bytes>>,
+        limit: Duration,
+    ) -> Result<(StatusCode, hyper::HeaderMap, Bytes), ClientError> {
+        self.limited(limit, async {
+            let (head, body) = self.send(request).await?.into_parts();
+            Ok((head.status, head.headers, self.collect(body).await?))
+        })
+        .await
+    }
+
+    async fn limited<T>(
+        &self,
+        timeout: Duration,
+        work: impl Future<Output = Result<T, ClientError>>,
+    ) -> Result<T, ClientError> {
+        tokio::time::timeout(timeout, work)
+            .await
+            .unwrap_or_else(|_| {
+                Err(ClientError::Timeout {
+                    endpoint: self.endpoint.to_string(),
+                    timeout,
+                })
+            })
+    }
+
+    async fn collect(&self, body: Incoming) -> Result<Bytes, ClientError> {
+        Limited::new(body, ANSWER_BYTES_MAX)
+            .collect()
+            .await
+            .map(http_body_util::Collected::to_bytes)
+            .map_err(|error| self.unexpected(error))
+    }
+
+    async fn send(&self, request: Request<Full<Bytes>>) -> Result<Response<Incoming>, ClientError> {
+        let unreachable = |error: std::io::Error| ClientError::Unreachable {
+            endpoint: self.endpoint.to_string(),
+            reason: plain_reason(&error),
+        };
+        match &self.endpoint {
+            Endpoint::Unix(path) => {
+                let stream = UnixStream::connect(path).await.map_err(unreachable)?;
+                self.exchange(stream, request).await
+            }
+            Endpoint::Tcp { authority, .. } => {
+                let stream = TcpStream::connect(authority).await.map_err(unreachable)?;
+                self.exchange(stream, request).await
+            }
+        }
+    }
+
+    async fn exchange<S>(
+        &self,
+        stream: S,
+        request: Request<Full<Bytes>>,
+    ) -> Result<Response<Incoming>, ClientError>
+    where
+        S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+    {
+        let (mut sender, connection) = http1::handshake(TokioIo::new(stream))
+            .await
+            .map_err(|error| self.unexpected(error))?;
+        // Ends by itself when the answer's body is dropped or read to its end.
+        tokio::spawn(connection);
+        sender
+            .send_request(request)
+            .await
+            .map_err(|error| self.unexpected(error))
+    }
+}
+
+/// Log lines as they arrive.
+#[derive(Debug)]
+pub struct LogLines {
+    endpoint: String,
+    body: Incoming,
+    buffer: BytesMut,
+}
+
+impl LogLines {
+    /// The next line; `None` when the node ends the stream. Waits as long as it takes; safe to
+    /// drop between lines.
+    pub async fn next(&mut self) -> Result<Option<LogLine>, ClientError> {
+        loop {
+            if let Some(end) = self.buffer.iter().position(|byte| *byte == b'\n') {
+                let line = self.buffer.split_to(end + 1);
+                if line.iter().all(u8::is_ascii_whitespace) {
+                    continue; // a keep-alive
+                }
+                return serde_json::from_slice(&line)
+                    .map(Some)
+                    .map_err(|error| self.unexpected(&error));
+            }
+            if self.buffer.len() > LOG_LINE_BYTES_MAX {
+                return Err(self.unexpected(&"a log line without end"));
+            }
+            match self.body.frame().await {
+                None => return Ok(None),
+                Some(Ok(frame)) => {
+                    if let Some(data) = frame.data_ref() {
+                        self.buffer.extend_from_slice(data);
+                    }
+                }
+                Some(Err(error)) => return Err(self.unexpected(&error)),
+            }
+        }
+    }
+
+    fn unexpected(&self, reason: &dyn std::fmt::Display) -> ClientError {
+        ClientError::Unexpected {
+            endpoint: self.endpoint.clone(),
+            reason: reason.to_string(),
+        }
+    }
+}
+
+fn built<T>(request: Result<Request<T>, hyper::http::Error>) -> Result<Request<T>, ClientError> {
+    request.map_err(|error| ClientError::Request(error.to_string()))
+}
+
+fn function_path(name: &str) -> String {
+    paths::function(&encode(name))
+}
+
+/// Percent-encodes everything that is not unreserved (RFC 3986).
+fn encode(text: &str) -> String {
+    let mut out = String::with_capacity(text.len());
+    for byte in text.bytes() {
+        if byte.is_ascii_alphanumeric() || b"-._~".contains(&byte) {
+            out.push(char::from(byte));
+        } else {
+            out.push_str(&format!("%{byte:02X}"));
+        }
+    }
+    out
+}
+
+/// The system's words without the number.
+fn plain_reason(error: &std::io::Error) -> String {
+    let text = error.to_string();
+    let end = text.find(" (os error").unwrap_or(text.len());
+    text[..end].to_lowercase()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn addresses() {
+        let tcp = |authority: &str| Endpoint::Tcp {
+            authority: authority.to_owned(),
+            token: None,
+        };
+        for (text, expected) in [
+            (
+                "/run/mote.sock",
+                Some(Endpoint::Unix("/run/mote.sock".into())),
+            ),
+            ("unix:m.sock", Some(Endpoint::Unix("m.sock".into()))),
+            ("http://pi4:6680", Some(tcp("pi4:6680"))),
+            ("http://pi4/", Some(tcp("pi4:80"))),
+            ("https://pi4", None),
+            ("http://", None),
+            ("http://a@b", None),
+            ("http://a/b", None),
+            ("", None),
+        ] {
+            assert_eq!(Endpoint::parse(text, None).ok(), expected, "{text}");
+        }
+    }
+
+    #[test]
+    fn a_token_is_never_shown() {
+        let endpoint = Endpoint::parse("http://pi4:1", Some("s3cret".into())).unwrap();
+        assert!(!format!("{endpoint:?} {endpoint}").contains("s3cret"));
+    }
+
+    #[test]
+    fn hostile_names_stay_in_their_place() {
+        assert_eq!(function_path("../x?y"), "/v1/functions/..%2Fx%3Fy");
+    }
+}

@@ -1,0 +1,156 @@
+//! The error body of the management API and the catalogue of error codes.
+//!
+//! One table serves the node (titles), the command line (exit codes, `mote explain`) and the
+//! reference page. Codes never change their meaning.
+
+use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
+
+pub use crate::explanations::CATALOGUE;
+
+/// Exit codes of the command line.
+pub mod exit {
+    /// Done.
+    pub const DONE: u8 = 0;
+    /// Failed, for a reason without its own code.
+    pub const FAILED: u8 = 1;
+    /// Wrong usage.
+    pub const USAGE: u8 = 2;
+    /// No such function.
+    pub const NO_FUNCTION: u8 = 3;
+    /// The node cannot be reached.
+    pub const UNREACHABLE: u8 = 4;
+    /// The function returned an error.
+    pub const FUNCTION: u8 = 5;
+    /// The deadline passed.
+    pub const DEADLINE: u8 = 6;
+    /// Refused: function or node is full.
+    pub const FULL: u8 = 7;
+    /// Manifest or code is not valid.
+    pub const INVALID: u8 = 8;
+    /// The node's configuration is not valid (`EX_CONFIG`); service units do not restart on it.
+    pub const CONFIG: u8 = 78;
+    /// Interrupted.
+    pub const INTERRUPTED: u8 = 130;
+}
+
+/// One row of the catalogue.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Explanation {
+    /// `M0302`.
+    pub code: &'static str,
+    /// What it is in a few words; the `title` of the error body.
+    pub title: &'static str,
+    /// Exit code of the command line.
+    pub exit: u8,
+    /// Cause and cure, for `mote explain`.
+    pub text: &'static str,
+}
+
+/// The row of `code`; upper or lower case, with or without the `M`.
+pub fn explain(code: &str) -> Option<&'static Explanation> {
+    let digits = code.strip_prefix(['M', 'm']).unwrap_or(code);
+    CATALOGUE.iter().find(|row| &row.code[1..] == digits)
+}
+
+/// The error body, `application/problem+json` (RFC 9457). Never carries secrets or internals.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct Problem {
+    /// `urn:mote:error:M0302`.
+    #[serde(rename = "type")]
+    pub kind: String,
+    /// The same for every error of this code.
+    pub title: String,
+    /// The HTTP status.
+    pub status: u16,
+    /// The code, `M0302`; see `mote explain`.
+    pub code: String,
+    /// What failed, on which object.
+    pub detail: String,
+    /// The key or parameter that is wrong, where there is one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub field: Option<String>,
+    /// What helps.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub hint: Option<String>,
+}
+
+impl Problem {
+    /// A body for `code` from the catalogue.
+    pub fn new(status: u16, code: &str, detail: impl Into<String>) -> Self {
+        let title = explain(code).map_or("error", |row| row.title);
+        Self {
+            kind: format!("urn:mote:error:{code}"),
+            title: title.to_owned(),
+            status,
+            code: code.to_owned(),
+            detail: detail.into(),
+            field: None,
+            hint: None,
+        }
+    }
+
+    /// The same with the command or key that helps.
+    #[must_use]
+    pub fn with_hint(mut self, hint: impl Into<String>) -> Self {
+        self.hint = Some(hint.into());
+        self
+    }
+
+    /// The same with the key or parameter that is wrong.
+    #[must_use]
+    pub fn with_field(mut self, field: impl Into<String>) -> Self {
+        self.field = Some(field.into());
+        self
+    }
+
+    /// 404 for a function, with the names that look like it (cut, escaped).
+    pub fn no_such_function<'a>(name: &str, existing: impl IntoIterator<Item = &'a str>) -> Self {
+        let shown: String = name.chars().take(64).flat_map(char::escape_debug).collect();
+        let problem = Self::new(404, "M0501", format!("no function named {shown}"));
+        match crate::nearest(name, existing) {
+            Some(near) => problem.with_hint(format!("did you mean `{near}`?")),
+            None => problem.with_hint("see what is there: mote list"),
+        }
+    }
+
+    /// Exit code of a command that ends with this error.
+    pub fn exit_code(&self) -> u8 {
+        explain(&self.code).map_or(exit::FAILED, |row| row.exit)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn codes_are_sorted_unique_and_explained() {
+        for pair in CATALOGUE.windows(2) {
+            assert!(pair[0].code < pair[1].code, "{}", pair[1].code);
+        }
+        for row in CATALOGUE {
+            assert!(row.code.len() == 5 && row.code.starts_with('M'));
+            assert!(!row.title.is_empty() && !row.title.ends_with('.'));
+            assert!(row.text.len() > 40, "{} says too little", row.code);
+        }
+    }
+
+    #[test]
+    fn codes_are_found_however_they_are_written() {
+        for text in ["M0302", "m0302", "0302"] {
+            assert_eq!(explain(text).map(|row| row.code), Some("M0302"));
+        }
+        assert_eq!(explain("M9999"), None);
+        assert_eq!(explain(""), None);
+    }
+
+    #[test]
+    fn a_missing_function_names_its_neighbour() {
+        let problem = Problem::no_such_function("termo", ["thermo", "hello"]);
+        assert_eq!(problem.hint.as_deref(), Some("did you mean `thermo`?"));
+        assert_eq!(problem.exit_code(), exit::NO_FUNCTION);
+        let escaped = Problem::no_such_function("a\x1b[2J", []);
+        assert!(!escaped.detail.contains('\x1b'), "{}", escaped.detail);
+    }
+}

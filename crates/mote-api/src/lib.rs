@@ -1,0 +1,62 @@
+//! The contract of the management API: what the node, the command line and any other client of
+//! `mote` agree on.
+//!
+//! Wire types ([`types`]), the error body and the catalogue of codes ([`error`]), the manifest
+//! `mote.toml` ([`manifest`]), the OpenAPI document ([`openapi`]) and a client ([`client`]). This
+//! crate must not know how a function is run or stored, and uses none of our other crates.
+//!
+//! Start with [`types`], then [`paths`] for the addresses.
+
+pub mod client;
+pub mod error;
+mod explanations;
+pub mod manifest;
+pub mod openapi;
+pub mod paths;
+pub mod quantity;
+pub mod time;
+pub mod toml_reader;
+pub mod types;
+
+pub use client::{Client, ClientError};
+pub use error::{Problem, explain};
+pub use manifest::Manifest;
+pub use time::Timestamp;
+
+/// Name of the first entry of a deployed tar: the function's spec as JSON.
+///
+/// It is set aside before unpacking and never becomes part of the code. Without it the node reads
+/// `mote.toml` in the tar and guesses the rest, as the command line does.
+pub const SPEC_ENTRY: &str = ".mote/spec.json";
+
+/// The candidate most like `text`, when one is near enough to be a slip of the finger.
+pub fn nearest<'a>(text: &str, candidates: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
+    let allowed = (text.chars().count() / 3).max(1);
+    candidates
+        .into_iter()
+        .map(|candidate| (strsim::damerau_levenshtein(text, candidate), candidate))
+        .filter(|(distance, _)| *distance <= allowed)
+        .min()
+        .map(|(_, candidate)| candidate)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::nearest;
+
+    #[test]
+    fn slips_find_their_word_and_strangers_find_nothing() {
+        for (text, expected) in [
+            ("timeot", Some("timeout")),
+            ("memroy", Some("memory")),
+            ("banana", None),
+            ("x", None),
+        ] {
+            assert_eq!(
+                nearest(text, ["timeout", "memory", "cpu"]),
+                expected,
+                "{text}"
+            );
+        }
+    }
+}

@@ -1,0 +1,695 @@
+//! `mote.toml`: what its author wrote, checked key by key, with every mistake and its line.
+//!
+//! Nothing has a default here: absent is absent. Defaults, guesses from files and rules that need
+//! the code are applied where a manifest becomes a spec.
+
+use std::collections::BTreeMap;
+
+use toml::de::DeTable;
+
+use crate::toml_reader::{Lined, Mistakes, Section, TomlReader};
+
+/// The file name.
+pub const FILE_NAME: &str = "mote.toml";
+/// Functions in one file; a list this long is a generated file gone wrong.
+pub const FUNCTIONS_MAX: usize = 200;
+
+const KIB: u64 = 1 << 10;
+const MIB: u64 = 1 << 20;
+const GIB: u64 = 1 << 30;
+const HOUR_MS: u64 = 3_600_000;
+
+const FUNCTION_KEYS: [&str; 11] = [
+    "name", "runtime", "entry", "command", "methods", "limits", "scale", "env", "trigger", "allow",
+    "build",
+];
+const TOP_KEYS: [&str; 6] = ["version", "name", "runtime", "entry", "command", "methods"];
+const LIMIT_KEYS: [&str; 8] = [
+    "memory",
+    "timeout",
+    "init_timeout",
+    "concurrency",
+    "cpu",
+    "pids",
+    "body",
+    "disk",
+];
+const SCALE_KEYS: [&str; 4] = ["min", "max", "idle", "queue"];
+
+/// A manifest: one function, or several that share the folder.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Manifest {
+    /// The functions in the order of their names; one without a name when the file describes one.
+    pub functions: Vec<FunctionManifest>,
+}
+
+/// What a manifest says about one function; `None` where it says nothing.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct FunctionManifest {
+    /// `name`, not yet checked against the rule for names.
+    pub name: Option<Lined<String>>,
+    /// `python`, `node`, `exec` or `server`.
+    pub runtime: Option<Lined<RuntimeName>>,
+    /// `module:object` or a file path.
+    pub entry: Option<Lined<String>>,
+    /// Program and arguments.
+    pub command: Option<Lined<Vec<String>>>,
+    /// Upper-case methods.
+    pub methods: Option<Vec<String>>,
+    /// `[limits]`.
+    pub limits: LimitsManifest,
+    /// `[scale]`.
+    pub scale: ScaleManifest,
+    /// `[env]`.
+    pub env: BTreeMap<String, String>,
+    /// `http = "/path"` of a trigger.
+    pub http: Option<Lined<String>>,
+    /// `coap = "path"` of a trigger.
+    pub coap: Option<Lined<CoapManifest>>,
+    /// `[allow] net`.
+    pub egress: Vec<(String, u16)>,
+    /// `[build] command`, run by a shell in the project folder before packing.
+    pub build_command: Option<String>,
+}
+
+/// The runtimes a manifest may name.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum RuntimeName {
+    /// `python`.
+    Python,
+    /// `node`.
+    Node,
+    /// `exec`.
+    Exec,
+    /// `server`.
+    Server,
+}
+
+/// `[limits]`; units in the names.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct LimitsManifest {
+    /// `memory`.
+    pub memory_bytes: Option<u64>,
+    /// `timeout`.
+    pub timeout_ms: Option<u64>,
+    /// `init_timeout`.
+    pub init_timeout_ms: Option<u64>,
+    /// `concurrency`.
+    pub concurrency: Option<u32>,
+    /// `cpu`, cores in thousandths.
+    pub cpu_millis: Option<u32>,
+    /// `pids`.
+    pub pids: Option<u32>,
+    /// `body`.
+    pub body_bytes: Option<u64>,
+    /// `disk`.
+    pub disk_bytes: Option<u64>,
+}
+
+/// `[scale]`; units in the names.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct ScaleManifest {
+    /// `min`.
+    pub min: Option<u32>,
+    /// `max`.
+    pub max: Option<u32>,
+    /// `idle`.
+    pub idle_timeout_ms: Option<u64>,
+    /// `queue`.
+    pub queue: Option<u32>,
+}
+
+/// A CoAP trigger.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct CoapManifest {
+    /// The path, without a leading slash.
+    pub path: String,
+    /// `title`.
+    pub title: Option<String>,
+    /// `rt`.
+    pub resource_type: Option<String>,
+    /// `ct`.
+    pub content_format: Option<u16>,
+}
+
+impl Manifest {
+    /// Reads a manifest; `file` is only shown in errors. All mistakes are reported together.
+    pub fn parse(file: &str, source: &str) -> Result<Self, Mistakes> {
+        let mut reader = TomlReader::new(file, source);
+        let document = reader.parse()?;
+        let table = document.get_ref();
+        let top = reader.top(table);
+
+        match reader.integer(&top, "version", 1..=u64::from(u32::MAX)) {
+            Some(version) if version.value != 1 => reader.mistake(
+                "M0303",
+                version.line,
+                &format!(
+                    "version: this mote reads version 1; found {}",
+                    version.value
+                ),
+                Some("a newer mote may be needed".to_owned()),
+            ),
+            None if !table.contains_key("version") => reader.mistake(
+                "M0306",
+                0,
+                "`version` is missing",
+                Some("write `version = 1` as its first line".to_owned()),
+            ),
+            _ => {}
+        }
+
+        let functions = if table.contains_key("function") {
+            reader.check_keys(&top, &["version", "function"], &["secrets"], &[]);
+            read_functions(&mut reader, &top)
+        } else {
+            let mut known = vec!["version", "function"];
+            known.extend(FUNCTION_KEYS);
+            reader.check_keys(&top, &known, &["secrets", "compat"], &[]);
+            vec![read_function(&mut reader, &top)]
+        };
+        reader.finish()?;
+        Ok(Self { functions })
+    }
+}
+
+fn read_functions(reader: &mut TomlReader<'_>, top: &Section<'_>) -> Vec<FunctionManifest> {
+    let Some((value, line)) = reader.get(top, "function") else {
+        return Vec::new();
+    };
+    let Some(table) = value.as_table() else {
+        reader.wrong_type("function", line, "sections such as [function.hello]", value);
+        return Vec::new();
+    };
+    if table.is_empty() || table.len() > FUNCTIONS_MAX {
+        let text = format!("function: 1 to {FUNCTIONS_MAX} sections such as [function.hello]");
+        reader.mistake("M0303", line, &text, None);
+        return Vec::new();
+    }
+    let mut functions = Vec::new();
+    for (key, value) in table {
+        let name: &str = key.get_ref();
+        let line = reader.line(key.span().start);
+        let label = format!("[function.{name}]");
+        let Some(table) = value.get_ref().as_table() else {
+            let text = format!("a section such as {label}");
+            reader.wrong_type(&format!("function.{name}"), line, &text, value.get_ref());
+            continue;
+        };
+        let section = reader.section(table, &label, &label);
+        let known: Vec<&str> = FUNCTION_KEYS
+            .into_iter()
+            .filter(|key| *key != "name")
+            .collect();
+        reader.check_keys(&section, &known, &["secrets", "compat"], &[]);
+        let mut function = read_function(reader, &section);
+        function.name = Some(Lined {
+            value: name.to_owned(),
+            line,
+        });
+        functions.push(function);
+    }
+    functions
+}
+
+fn read_function(reader: &mut TomlReader<'_>, at: &Section<'_>) -> FunctionManifest {
+    let mut function = FunctionManifest {
+        name: reader.string(at, "name", "a string, e.g. \"thermo\""),
+        runtime: read_runtime(reader, at),
+        entry: reader.string(at, "entry", "a string, e.g. \"app:handle\""),
+        command: reader.strings(at, "command", "an array, e.g. [\"./server\", \"--fast\"]"),
+        methods: read_methods(reader, at),
+        ..FunctionManifest::default()
+    };
+    if let Some(command) = &function.command
+        && (command.value.first().is_none_or(String::is_empty)
+            || command.value.iter().any(|word| word.contains('\0')))
+    {
+        let text = "command: at least a program, e.g. [\"./server\", \"--fast\"]";
+        reader.mistake("M0303", command.line, text, None);
+    }
+    if let Some(section) = sub_section(reader, at, "limits") {
+        function.limits = read_limits(reader, &section);
+    }
+    if let Some(section) = sub_section(reader, at, "scale") {
+        function.scale = read_scale(reader, &section);
+    }
+    if let Some(section) = sub_section(reader, at, "env") {
+        function.env = read_env(reader, &section);
+    }
+    if let Some(section) = sub_section(reader, at, "allow") {
+        reader.check_keys(&section, &["net"], &["secrets"], &TOP_KEYS);
+        function.egress = read_egress(reader, &section);
+    }
+    if let Some(section) = sub_section(reader, at, "build") {
+        reader.check_keys(&section, &["command"], &["watch"], &TOP_KEYS);
+        function.build_command = reader
+            .string(&section, "command", "a string, e.g. \"make\"")
+            .map(|command| command.value);
+    }
+    read_triggers(reader, at, &mut function);
+    function
+}
+
+fn sub_section<'t>(
+    reader: &mut TomlReader<'_>,
+    at: &Section<'t>,
+    key: &'static str,
+) -> Option<Section<'t>> {
+    let (value, line) = reader.get(at, key)?;
+    let label = match key {
+        "limits" => "[limits]",
+        "scale" => "[scale]",
+        "env" => "[env]",
+        "allow" => "[allow]",
+        _ => "[build]",
+    };
+    match value.as_table() {
+        Some(table) => Some(reader.section(table, label, label)),
+        None => {
+            reader.wrong_type(key, line, &format!("a section {label}"), value);
+            None
+        }
+    }
+}
+
+fn read_runtime(reader: &mut TomlReader<'_>, at: &Section<'_>) -> Option<Lined<RuntimeName>> {
+    let wanted = "\"python\", \"node\", \"exec\" or \"server\"";
+    let text = reader.string(at, "runtime", wanted)?;
+    let value = match text.value.as_str() {
+        "python" => RuntimeName::Python,
+        "node" => RuntimeName::Node,
+        "exec" => RuntimeName::Exec,
+        "server" => RuntimeName::Server,
+        other @ ("wasm" | "oci" | "go" | "rust") => {
+            let text_shown = format!("runtime \"{other}\" is not offered yet");
+            let hint = format!("build a program and use {wanted}");
+            reader.mistake("M0305", text.line, &text_shown, Some(hint));
+            return None;
+        }
+        other => {
+            let near = crate::nearest(other, ["python", "node", "exec", "server"]);
+            let hint = near.map(|near| format!("did you mean \"{near}\"?"));
+            reader.mistake("M0303", text.line, &format!("runtime: {wanted}"), hint);
+            return None;
+        }
+    };
+    Some(Lined {
+        value,
+        line: text.line,
+    })
+}
+
+fn read_methods(reader: &mut TomlReader<'_>, at: &Section<'_>) -> Option<Vec<String>> {
+    let wanted = "an array of methods, e.g. [\"GET\", \"POST\"]";
+    let methods = reader.strings(at, "methods", wanted)?;
+    let is_method = |text: &String| {
+        !text.is_empty()
+            && text.len() <= 24
+            && text.bytes().all(|b| b.is_ascii_uppercase() || b == b'-')
+    };
+    if methods.value.is_empty() || methods.value.len() > 16 || !methods.value.iter().all(is_method)
+    {
+        let text = format!("methods: {wanted}, in upper case");
+        reader.mistake("M0303", methods.line, &text, None);
+        return None;
+    }
+    Some(methods.value)
+}
+
+fn narrow(value: Option<Lined<u64>>) -> Option<u32> {
+    value.and_then(|value| u32::try_from(value.value).ok())
+}
+
+fn read_limits(reader: &mut TomlReader<'_>, at: &Section<'_>) -> LimitsManifest {
+    reader.check_keys(at, &LIMIT_KEYS, &[], &TOP_KEYS);
+    let size = |reader: &mut TomlReader<'_>, key, range, wanted| {
+        reader.size(at, key, range, wanted).map(|size| size.value)
+    };
+    let duration = |reader: &mut TomlReader<'_>, key| {
+        reader
+            .duration_ms(at, key, 1..=HOUR_MS, "1ms\u{2013}1h, e.g. 10s")
+            .map(|duration| duration.value)
+    };
+    LimitsManifest {
+        memory_bytes: size(
+            reader,
+            "memory",
+            4 * MIB..=512 * GIB,
+            "4MiB\u{2013}512GiB, e.g. 64MiB",
+        ),
+        timeout_ms: duration(reader, "timeout"),
+        init_timeout_ms: duration(reader, "init_timeout"),
+        concurrency: narrow(reader.integer(at, "concurrency", 1..=4096)),
+        cpu_millis: reader
+            .thousandths(
+                at,
+                "cpu",
+                10..=1_024_000,
+                "cores, 0.01\u{2013}1024, e.g. 0.5",
+            )
+            .map(|cpu| cpu.value),
+        pids: narrow(reader.integer(at, "pids", 4..=32_768)),
+        body_bytes: size(reader, "body", KIB..=GIB, "1KiB\u{2013}1GiB, e.g. 6MiB"),
+        disk_bytes: size(
+            reader,
+            "disk",
+            64 * KIB..=512 * GIB,
+            "64KiB\u{2013}512GiB, e.g. 16MiB",
+        ),
+    }
+}
+
+fn read_scale(reader: &mut TomlReader<'_>, at: &Section<'_>) -> ScaleManifest {
+    reader.check_keys(at, &SCALE_KEYS, &[], &TOP_KEYS);
+    let scale = ScaleManifest {
+        min: narrow(reader.integer(at, "min", 0..=1000)),
+        max: narrow(reader.integer(at, "max", 1..=1000)),
+        idle_timeout_ms: reader
+            .duration_ms(at, "idle", 0..=24 * 7 * HOUR_MS, "0s\u{2013}168h, e.g. 5m")
+            .map(|idle| idle.value),
+        queue: narrow(reader.integer(at, "queue", 0..=1_000_000)),
+    };
+    if let (Some(min), Some(max)) = (scale.min, scale.max)
+        && min > max
+    {
+        let line = reader.get(at, "min").map_or(0, |(_, line)| line);
+        let text = format!("min: at most max, which is {max}; found {min}");
+        reader.mistake("M0303", line, &text, None);
+    }
+    scale
+}
+
+fn read_env(reader: &mut TomlReader<'_>, at: &Section<'_>) -> BTreeMap<String, String> {
+    let mut env = BTreeMap::new();
+    for (key, value) in at.table() {
+        let name: &str = key.get_ref();
+        let line = reader.line(key.span().start);
+        let shown: String = name.chars().take(64).flat_map(char::escape_debug).collect();
+        if !is_env_name(name) {
+            let text = format!(
+                "`{shown}` in [env]: a name is A\u{2013}Z a\u{2013}z 0\u{2013}9 _, no digit first"
+            );
+            reader.mistake("M0303", line, &text, None);
+            continue;
+        }
+        if name.starts_with("MOTE_") || name == "PORT" {
+            let text = format!("`{shown}` in [env] is set by mote itself");
+            let hint = "choose another name".to_owned();
+            reader.mistake("M0303", line, &text, Some(hint));
+            continue;
+        }
+        match value.get_ref().as_str() {
+            Some(text) if text.contains('\0') => {
+                let text = format!("{shown}: NUL is not allowed");
+                reader.mistake("M0303", line, &text, None);
+            }
+            Some(text) => {
+                env.insert(name.to_owned(), text.to_owned());
+            }
+            None => reader.wrong_type(&shown, line, "a string, in quotes", value.get_ref()),
+        }
+    }
+    env
+}
+
+fn is_env_name(name: &str) -> bool {
+    !name.is_empty()
+        && name.len() <= 128
+        && !name.as_bytes()[0].is_ascii_digit()
+        && name.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'_')
+}
+
+fn read_egress(reader: &mut TomlReader<'_>, at: &Section<'_>) -> Vec<(String, u16)> {
+    let wanted = "an array of host:port, e.g. [\"influx.local:8086\"]";
+    let Some(list) = reader.strings(at, "net", wanted) else {
+        return Vec::new();
+    };
+    let mut egress = Vec::new();
+    for text in &list.value {
+        let pair = text.rsplit_once(':').and_then(|(host, port)| {
+            let plain = !host.is_empty()
+                && host.len() <= 253
+                && host
+                    .bytes()
+                    .all(|b| b.is_ascii_alphanumeric() || b"-._[]:".contains(&b));
+            let port = port.parse::<u16>().ok().filter(|port| *port != 0)?;
+            plain.then(|| (host.to_owned(), port))
+        });
+        match pair {
+            Some(pair) => egress.push(pair),
+            None => {
+                let shown: String = text.chars().take(64).flat_map(char::escape_debug).collect();
+                let text = format!("net: host:port, e.g. \"influx.local:8086\"; found \"{shown}\"");
+                reader.mistake("M0303", list.line, &text, None);
+            }
+        }
+    }
+    egress
+}
+
+fn read_triggers(reader: &mut TomlReader<'_>, at: &Section<'_>, function: &mut FunctionManifest) {
+    let Some((value, line)) = reader.get(at, "trigger") else {
+        return;
+    };
+    let Some(triggers) = value.as_array() else {
+        reader.wrong_type("trigger", line, "sections [[trigger]]", value);
+        return;
+    };
+    for trigger in triggers {
+        let line = reader.line(trigger.span().start);
+        let Some(table) = trigger.get_ref().as_table() else {
+            reader.wrong_type("trigger", line, "a section [[trigger]]", trigger.get_ref());
+            continue;
+        };
+        read_trigger(reader, table, line, function);
+    }
+}
+
+fn read_trigger(
+    reader: &mut TomlReader<'_>,
+    table: &DeTable<'_>,
+    line: usize,
+    function: &mut FunctionManifest,
+) {
+    let section = reader.section(table, "[[trigger]]", "that trigger");
+    reader.check_keys(
+        &section,
+        &["http", "coap", "title", "rt", "ct"],
+        &["mqtt", "reply", "cron", "observe", "qos"],
+        &TOP_KEYS,
+    );
+    let http = reader.string(&section, "http", "a path, e.g. \"/thermo\"");
+    let coap = reader.string(&section, "coap", "a path, e.g. \"thermo\"");
+    let planned = ["mqtt", "cron"].iter().any(|key| table.contains_key(*key));
+    match (http, coap) {
+        (Some(_), Some(coap)) => {
+            let hint = "write two [[trigger]] sections".to_owned();
+            let text = "one [[trigger]] has either http or coap";
+            reader.mistake("M0303", coap.line, text, Some(hint));
+        }
+        (Some(http), None) => {
+            if !http.value.starts_with('/') {
+                let hint = format!("did you mean \"/{}\"?", http.value);
+                let text = "http: a path that begins with /";
+                reader.mistake("M0303", http.line, text, Some(hint));
+            } else if function.http.is_some() {
+                let text = "one http trigger per function";
+                reader.mistake("M0305", http.line, text, None);
+            }
+            for key in ["title", "rt", "ct"] {
+                if let Some((_, line)) = reader.get(&section, key) {
+                    let text = format!("`{key}` belongs to a coap trigger");
+                    reader.mistake("M0303", line, &text, None);
+                }
+            }
+            function.http = Some(http);
+        }
+        (None, Some(coap)) => {
+            if function.coap.is_some() {
+                reader.mistake("M0305", coap.line, "one coap trigger per function", None);
+            }
+            let value = CoapManifest {
+                path: coap.value.trim_start_matches('/').to_owned(),
+                title: attribute(reader, &section, "title"),
+                resource_type: attribute(reader, &section, "rt"),
+                content_format: reader
+                    .integer(&section, "ct", 0..=u64::from(u16::MAX))
+                    .and_then(|ct| u16::try_from(ct.value).ok()),
+            };
+            function.coap = Some(Lined {
+                value,
+                line: coap.line,
+            });
+        }
+        (None, None) => {
+            let broken = table.contains_key("http") || table.contains_key("coap");
+            if !planned && !broken {
+                let text = "a [[trigger]] needs http = \"/path\" or coap = \"path\"";
+                reader.mistake("M0306", line, text, None);
+            }
+        }
+    }
+}
+
+/// A CoRE link attribute: goes between quotes on the wire, so neither quote nor control fits.
+fn attribute(reader: &mut TomlReader<'_>, at: &Section<'_>, key: &str) -> Option<String> {
+    let text = reader.string(at, key, "a string")?;
+    if text.value.len() > 128
+        || text
+            .value
+            .chars()
+            .any(|c| c.is_control() || c == '"' || c == '\\')
+    {
+        let message = format!("{key}: at most 128 bytes, without quotes and control characters");
+        reader.mistake("M0303", text.line, &message, None);
+        return None;
+    }
+    Some(text.value)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn check(source: &str, expected: &str) {
+        let error = Manifest::parse(FILE_NAME, source).expect_err(source);
+        assert_eq!(error.to_string(), expected, "{source}");
+    }
+
+    #[test]
+    fn a_full_manifest() {
+        let source = r#"
+version = 1
+name = "thermo"
+runtime = "python"
+entry = "app:handle"
+methods = ["GET", "POST"]
+[limits]
+memory = "96MiB"
+timeout = "2s"
+init_timeout = "20s"
+concurrency = 4
+cpu = 0.5
+pids = 32
+body = "1MiB"
+disk = "8MiB"
+[scale]
+min = 1
+max = 4
+idle = "5m"
+queue = 64
+[env]
+UNIT = "C"
+[[trigger]]
+http = "/thermo"
+[[trigger]]
+coap = "thermo"
+title = "Thermometer"
+rt = "temperature-c"
+ct = 50
+[allow]
+net = ["influx.local:8086", "[::1]:80"]
+[build]
+command = "make"
+"#;
+        let manifest = Manifest::parse(FILE_NAME, source).unwrap();
+        let function = &manifest.functions[0];
+        assert_eq!(function.name.as_ref().unwrap().value, "thermo");
+        assert_eq!(function.limits.memory_bytes, Some(96 << 20));
+        assert_eq!(function.limits.cpu_millis, Some(500));
+        assert_eq!(function.scale.idle_timeout_ms, Some(300_000));
+        assert_eq!(function.env["UNIT"], "C");
+        assert_eq!(function.egress[0], ("influx.local".to_owned(), 8086));
+        assert_eq!(function.egress[1], ("[::1]".to_owned(), 80));
+        let coap = &function.coap.as_ref().unwrap().value;
+        assert_eq!(coap.content_format, Some(50));
+        assert_eq!(coap.title.as_deref(), Some("Thermometer"));
+        assert_eq!(function.build_command.as_deref(), Some("make"));
+    }
+
+    #[test]
+    fn several_functions_share_a_file() {
+        let source = "version = 1\n[function.b]\nruntime = \"node\"\n[function.a]\nruntime = \"exec\"\ncommand = [\"./a\"]\n[function.a.limits]\nmemory = \"8MiB\"\n";
+        let manifest = Manifest::parse(FILE_NAME, source).unwrap();
+        let names: Vec<_> = manifest
+            .functions
+            .iter()
+            .map(|function| function.name.as_ref().unwrap().value.as_str())
+            .collect();
+        assert_eq!(names, ["a", "b"]);
+        assert_eq!(manifest.functions[0].limits.memory_bytes, Some(8 << 20));
+    }
+
+    #[test]
+    fn mistakes_in_the_words_users_read() {
+        check(
+            "version = 1\nname = \"x\"\n\n# limits\n\n[limits]\nmemory = \"64MiB\"\n\ntimeot = \"1s\"\n",
+            "error[M0302]: mote.toml: unknown key `timeot` in [limits] (line 9)\n  did you mean `timeout`?",
+        );
+        check(
+            "version = 1\n[[trigger]]\nhttp = \"/x\"\nname = \"x\"\n",
+            "error[M0304]: mote.toml: `name` (line 4) stands below [[trigger]], so TOML reads it as part of that trigger\n  move it above the first [section]",
+        );
+        check(
+            "version = 1\n[limits]\nentry = \"x\"\n",
+            "error[M0304]: mote.toml: `entry` (line 3) stands below [limits], so TOML reads it as part of [limits]\n  move it above the first [section]",
+        );
+        check(
+            "version = 1\n[limits]\nmemory = \"64mb\"\ntimeout = \"0s\"\n",
+            "error[M0303]: mote.toml: memory: 4MiB–512GiB, e.g. 64MiB; found \"64mb\" (line 3)\n  did you mean `64MiB`?\nerror[M0303]: mote.toml: timeout: 1ms–1h, e.g. 10s; found \"0s\" (line 4)",
+        );
+        check(
+            "version = 1\n[[trigger]]\ncron = \"* * * * *\"\n",
+            "error[M0305]: mote.toml: `cron` in [[trigger]] is not offered yet (line 3)\n  remove it for now",
+        );
+        check(
+            "name = \"x\"\n",
+            "error[M0306]: mote.toml: `version` is missing\n  write `version = 1` as its first line",
+        );
+        check(
+            "version = 1\nname = thermo\n",
+            "error[M0301]: mote.toml: `thermo` needs quotes (line 2)\n  write name = \"thermo\"",
+        );
+        check(
+            "version = 1\nruntime = \"pyton\"\n",
+            "error[M0303]: mote.toml: runtime: \"python\", \"node\", \"exec\" or \"server\" (line 2)\n  did you mean \"python\"?",
+        );
+        check(
+            "version = 1\n[env]\n\"A=B\" = \"x\"\nN = 3\nMOTE_X = \"1\"\n",
+            "error[M0303]: mote.toml: `A=B` in [env]: a name is A–Z a–z 0–9 _, no digit first (line 3)\nerror[M0303]: mote.toml: N: a string, in quotes; found an integer (line 4)\nerror[M0303]: mote.toml: `MOTE_X` in [env] is set by mote itself (line 5)\n  choose another name",
+        );
+    }
+
+    #[test]
+    fn hostile_numbers_are_refused_without_a_panic() {
+        for value in [
+            "\"-1\"",
+            "\"1e999\"",
+            "-1",
+            "1e999",
+            "nan",
+            "inf",
+            "true",
+            "[]",
+            "{}",
+            "\"\"",
+            "\"99999999999999999999999MiB\"",
+            "1979-05-27",
+            "0xffffffffffffffffffff",
+        ] {
+            for key in [
+                "memory",
+                "timeout",
+                "concurrency",
+                "cpu",
+                "pids",
+                "body",
+                "disk",
+            ] {
+                let source = format!("version = 1\n[limits]\n{key} = {value}\n");
+                assert!(Manifest::parse(FILE_NAME, &source).is_err(), "{source}");
+            }
+        }
+    }
+}

@@ -1,0 +1,197 @@
+//! The OpenAPI 3.1 document of the management API.
+//!
+//! The functions below are never called: they carry the description of one route each.
+#![allow(dead_code, reason = "carriers of documentation")]
+
+use utoipa::OpenApi;
+use utoipa::openapi::security::{Http, HttpAuthScheme, SecurityScheme};
+
+use crate::error::Problem;
+use crate::types::{
+    Check, CheckState, DeployResult, DoctorReport, Function, FunctionList, FunctionState,
+    InvokeAnswer, InvokeRequest, LogLine, LogStream, NodeStatus,
+};
+
+/// The document as pretty JSON with a final newline; the same bytes on every call.
+pub fn document() -> String {
+    let mut document = Document::openapi();
+    if let Some(components) = document.components.as_mut() {
+        components.add_security_scheme(
+            "bearer",
+            SecurityScheme::Http(Http::new(HttpAuthScheme::Bearer)),
+        );
+    }
+    let mut text = document
+        .to_pretty_json()
+        .unwrap_or_else(|error| format!("{{\"error\": \"{error}\"}}"));
+    text.push('\n');
+    text
+}
+
+#[derive(OpenApi)]
+#[openapi(
+    info(
+        title = "mote management API",
+        version = "1",
+        description = "Deploys, runs and watches functions on one node. On the node's Unix socket the caller is known by its user id (root and the user that runs mote may use it); over TCP every request needs `Authorization: Bearer TOKEN`. Errors are `application/problem+json` with a stable `code`."
+    ),
+    servers((url = "http://localhost", description = "the Unix socket of the node, or its --admin address")),
+    paths(
+        status, doctor, functions, function, deploy, remove, invoke, logs, openapi_json, livez,
+        readyz, metrics
+    ),
+    components(schemas(
+        Check, CheckState, DeployResult, DoctorReport, Function, FunctionList, FunctionState,
+        InvokeAnswer, InvokeRequest, LogLine, LogStream, NodeStatus, Problem
+    )),
+    security((), ("bearer" = []))
+)]
+struct Document;
+
+/// What this node is and does.
+#[utoipa::path(get, path = "/v1/status", tag = "node", responses(
+    (status = 200, body = NodeStatus),
+    (status = 401, body = Problem, content_type = "application/problem+json"),
+))]
+fn status() {}
+
+/// What works on this machine and what does not.
+#[utoipa::path(get, path = "/v1/doctor", tag = "node", responses(
+    (status = 200, body = DoctorReport),
+))]
+fn doctor() {}
+
+/// All functions, by name.
+#[utoipa::path(get, path = "/v1/functions", tag = "functions", responses(
+    (status = 200, body = FunctionList),
+))]
+fn functions() {}
+
+/// One function.
+#[utoipa::path(get, path = "/v1/functions/{name}", tag = "functions",
+    params(("name" = String, Path, description = "name of the function")),
+    responses(
+        (status = 200, body = Function),
+        (status = 404, body = Problem, content_type = "application/problem+json"),
+    ))]
+fn function() {}
+
+/// Deploys a new revision.
+///
+/// The body is a tar, plain or gzip, of the function's folder. Its first entry may be
+/// `.mote/spec.json`, the checked spec; it is set aside and does not become code. Without it the
+/// node reads `mote.toml` in the tar and guesses the rest. The name in the address wins. The old
+/// revision serves until the new one is stored and ready; on any error it stays live.
+#[utoipa::path(put, path = "/v1/functions/{name}", tag = "functions",
+    params(
+        ("name" = String, Path, description = "name of the function"),
+        ("dry_run" = Option<bool>, Query, description = "check everything, change nothing"),
+    ),
+    request_body(content = Vec<u8>, content_type = "application/x-tar", description = "tar of the folder"),
+    responses(
+        (status = 200, body = DeployResult, description = "nothing was changed (dry run)"),
+        (status = 201, body = DeployResult, description = "the revision is live and durable"),
+        (status = 400, body = Problem, content_type = "application/problem+json", description = "upload cut off"),
+        (status = 409, body = Problem, content_type = "application/problem+json", description = "another deploy of this function is running"),
+        (status = 413, body = Problem, content_type = "application/problem+json", description = "archive too large"),
+        (status = 422, body = Problem, content_type = "application/problem+json", description = "archive, manifest or code refused, or the function did not become ready"),
+        (status = 507, body = Problem, content_type = "application/problem+json", description = "disk full"),
+    ))]
+fn deploy() {}
+
+/// Removes a function and its revisions. Invocations that run finish.
+#[utoipa::path(delete, path = "/v1/functions/{name}", tag = "functions",
+    params(("name" = String, Path, description = "name of the function")),
+    responses(
+        (status = 204, description = "removed"),
+        (status = 404, body = Problem, content_type = "application/problem+json"),
+    ))]
+fn remove() {}
+
+/// Runs a function once.
+///
+/// Body and headers reach the function as they are, except hop-by-hop headers, `Authorization`
+/// and `Mote-*`. Its status, headers and body are the answer. When `mote` made the answer
+/// instead, `Mote-Fault` carries the code and the body is a problem.
+#[utoipa::path(post, path = "/v1/functions/{name}/invoke", tag = "functions",
+    params(
+        ("name" = String, Path, description = "name of the function"),
+        ("Mote-Method" = Option<String>, Header, description = "method the function sees; POST unless given"),
+        ("Mote-Path" = Option<String>, Header, description = "path and query the function sees; / unless given"),
+    ),
+    request_body(content = Vec<u8>, content_type = "application/octet-stream"),
+    responses((status = "default", description = "the function's own answer; Mote-Invocation carries the id")))]
+fn invoke() {}
+
+/// Log lines, one JSON object per line, oldest first.
+#[utoipa::path(get, path = "/v1/functions/{name}/logs", tag = "functions",
+    params(
+        ("name" = String, Path, description = "name of the function"),
+        ("follow" = Option<bool>, Query, description = "keep the stream open for new lines"),
+        ("since" = Option<String>, Query, description = "only lines younger than this: RFC 3339 time, or a duration such as 10m"),
+        ("tail" = Option<u64>, Query, description = "only the last lines, counted after the other filters"),
+        ("invocation" = Option<String>, Query, description = "only lines of this invocation"),
+    ),
+    responses(
+        (status = 200, body = LogLine, content_type = "application/jsonl"),
+        (status = 404, body = Problem, content_type = "application/problem+json"),
+    ))]
+fn logs() {}
+
+/// This document.
+#[utoipa::path(get, path = "/v1/openapi.json", tag = "node", responses((status = 200)))]
+fn openapi_json() {}
+
+/// 200 while the process lives.
+#[utoipa::path(get, path = "/livez", tag = "health", responses((status = 200)), security(()))]
+fn livez() {}
+
+/// 200 when invocations can be served.
+#[utoipa::path(get, path = "/readyz", tag = "health",
+    responses((status = 200), (status = 503, description = "starting or stopping")), security(()))]
+fn readyz() {}
+
+/// Metrics in the Prometheus text format.
+#[utoipa::path(get, path = "/metrics", tag = "health", responses((status = 200)))]
+fn metrics() {}
+
+#[cfg(test)]
+mod tests {
+    /// The document in the repository is this one. `MOTE_BLESS=1 cargo test -p mote-api` rewrites it.
+    #[test]
+    fn the_checked_in_document_is_fresh() {
+        let path = concat!(
+            env!("CARGO_MANIFEST_DIR"),
+            "/../../docs/reference/openapi.json"
+        );
+        let now = super::document();
+        if std::env::var_os("MOTE_BLESS").is_some() {
+            std::fs::write(path, &now).unwrap();
+        }
+        let stored = std::fs::read_to_string(path).unwrap_or_default();
+        assert!(
+            stored == now,
+            "docs/reference/openapi.json is stale; refresh it with MOTE_BLESS=1"
+        );
+        assert!(now.contains("\"openapi\": \"3.1.0\""));
+    }
+
+    #[test]
+    fn every_path_is_documented() {
+        let document: serde_json::Value = serde_json::from_str(&super::document()).unwrap();
+        for path in [
+            crate::paths::STATUS,
+            crate::paths::DOCTOR,
+            crate::paths::FUNCTIONS,
+            crate::paths::FUNCTION,
+            crate::paths::INVOKE,
+            crate::paths::LOGS,
+            crate::paths::OPENAPI,
+            crate::paths::LIVEZ,
+            crate::paths::READYZ,
+            crate::paths::METRICS,
+        ] {
+            assert!(document["paths"][path].is_object(), "{path}");
+        }
+    }
+}

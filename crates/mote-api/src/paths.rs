@@ -1,0 +1,36 @@
+//! Addresses of the management API, one constant per route, in axum's `{name}` notation.
+
+/// `GET`: what this node is and does.
+pub const STATUS: &str = "/v1/status";
+/// `GET`: what works on this machine and what does not.
+pub const DOCTOR: &str = "/v1/doctor";
+/// `GET`: all functions.
+pub const FUNCTIONS: &str = "/v1/functions";
+/// `GET`, `PUT` (deploy), `DELETE`: one function.
+pub const FUNCTION: &str = "/v1/functions/{name}";
+/// `POST`: runs a function once.
+pub const INVOKE: &str = "/v1/functions/{name}/invoke";
+/// `GET`: log lines of one function, one JSON object per line.
+pub const LOGS: &str = "/v1/functions/{name}/logs";
+/// `GET`: the OpenAPI document.
+pub const OPENAPI: &str = "/v1/openapi.json";
+/// `GET`: 200 while the process lives.
+pub const LIVEZ: &str = "/livez";
+/// `GET`: 200 when invocations can be served, else 503.
+pub const READYZ: &str = "/readyz";
+/// `GET`: metrics in the Prometheus text format.
+pub const METRICS: &str = "/metrics";
+
+/// Request header of an invocation through the management API: the method the function sees.
+pub const HEADER_METHOD: &str = "mote-method";
+/// Request header: path and query the function sees, beginning with `/`.
+pub const HEADER_PATH: &str = "mote-path";
+/// Response header: the id of the invocation.
+pub const HEADER_INVOCATION: &str = "mote-invocation";
+/// Response header: the error code, when `mote` and not the function made the answer.
+pub const HEADER_FAULT: &str = "mote-fault";
+
+/// The address of one function; `name` must be a valid function name.
+pub fn function(name: &str) -> String {
+    format!("{FUNCTIONS}/{name}")
+}

@@ -1,0 +1,423 @@
+//! Reads a TOML file strictly and collects every mistake with its line.
+//!
+//! Used for the manifest and for the node's configuration, so both speak the same way about
+//! unknown keys, misplaced keys and values out of range.
+
+use std::fmt;
+use std::ops::RangeInclusive;
+
+use toml::Spanned;
+use toml::de::{DeTable, DeValue};
+
+use crate::quantity::{self, QuantityError};
+
+/// A value and the line its key stands on.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Lined<T> {
+    /// The value.
+    pub value: T,
+    /// Line in the file, from 1.
+    pub line: usize,
+}
+
+/// One thing that is wrong in a file.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Mistake {
+    /// Line in the file, from 1; 0 when the file as a whole is meant.
+    pub line: usize,
+    /// Error code.
+    pub code: &'static str,
+    /// What is wrong, file and line included.
+    pub text: String,
+    /// What helps.
+    pub hint: Option<String>,
+}
+
+/// All that is wrong in a file, in the order of its lines. Prints as the command line shows it.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub struct Mistakes(pub Vec<Mistake>);
+
+impl fmt::Display for Mistakes {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (index, mistake) in self.0.iter().enumerate() {
+            if index > 0 {
+                f.write_str("\n")?;
+            }
+            write!(f, "error[{}]: {}", mistake.code, mistake.text)?;
+            if let Some(hint) = &mistake.hint {
+                write!(f, "\n  {hint}")?;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// One table while it is read, with what is needed to speak about it.
+#[derive(Debug, Clone, Copy)]
+pub struct Section<'t> {
+    table: &'t DeTable<'t>,
+    /// `[limits]`, or empty for the top of the file.
+    label: &'t str,
+    /// What TOML takes a swallowed key for: `[limits]`, `that trigger`.
+    part: &'t str,
+}
+
+impl<'t> Section<'t> {
+    /// The keys and values.
+    pub fn table(&self) -> &'t DeTable<'t> {
+        self.table
+    }
+}
+
+/// A file while it is read.
+#[derive(Debug)]
+pub struct TomlReader<'a> {
+    file: &'a str,
+    source: &'a str,
+    mistakes: Vec<Mistake>,
+}
+
+impl<'a> TomlReader<'a> {
+    /// Begins with the text of `file`; the name is only shown.
+    pub fn new(file: &'a str, source: &'a str) -> Self {
+        Self {
+            file,
+            source,
+            mistakes: Vec::new(),
+        }
+    }
+
+    /// Parses the text; a broken grammar ends the reading at once.
+    pub fn parse(&self) -> Result<Spanned<DeTable<'a>>, Mistakes> {
+        DeTable::parse(self.source).map_err(|error| {
+            let line = error.span().map_or(0, |span| self.line(span.start));
+            let words = error.message().lines().next().unwrap_or("not TOML");
+            // The commonest slip gets its own words: the parser would speak of booleans.
+            let (text, hint) = match self.bare_word(line) {
+                Some((key, word)) => (
+                    format!("`{word}` needs quotes"),
+                    Some(format!("write {key} = \"{word}\"")),
+                ),
+                None => (words.to_owned(), None),
+            };
+            Mistakes(vec![Mistake {
+                line,
+                code: "M0301",
+                text: format!("{}: {text} (line {line})", self.file),
+                hint,
+            }])
+        })
+    }
+
+    /// `key = word` on this line, where the word is text without quotes.
+    fn bare_word(&self, line: usize) -> Option<(&'a str, &'a str)> {
+        let text = self.source.lines().nth(line.checked_sub(1)?)?;
+        let (key, word) = text.split_once('=')?;
+        let (key, word) = (key.trim(), word.trim());
+        let plain = |c: char| c.is_alphanumeric() || "-_./:".contains(c);
+        let is_bare = word.starts_with(|c: char| c.is_alphabetic() || c == '/' || c == '.')
+            && word.chars().all(plain)
+            && !matches!(word, "true" | "false" | "inf" | "nan");
+        (is_bare && key.chars().all(plain)).then_some((key, word))
+    }
+
+    /// Ends the reading: all mistakes, or nothing wrong.
+    pub fn finish(mut self) -> Result<(), Mistakes> {
+        if self.mistakes.is_empty() {
+            return Ok(());
+        }
+        self.mistakes.sort();
+        Err(Mistakes(self.mistakes))
+    }
+
+    /// The line of a byte offset, from 1.
+    pub fn line(&self, offset: usize) -> usize {
+        let end = offset.min(self.source.len());
+        self.source.as_bytes()[..end]
+            .iter()
+            .filter(|byte| **byte == b'\n')
+            .count()
+            + 1
+    }
+
+    /// Notes a mistake at `line`; the text gets file and line around it.
+    pub fn mistake(&mut self, code: &'static str, line: usize, text: &str, hint: Option<String>) {
+        let text = match line {
+            0 => format!("{}: {text}", self.file),
+            line => format!("{}: {text} (line {line})", self.file),
+        };
+        self.mistakes.push(Mistake {
+            line,
+            code,
+            text,
+            hint,
+        });
+    }
+
+    /// The file's top as a section.
+    pub fn top<'t>(&self, table: &'t DeTable<'t>) -> Section<'t> {
+        Section {
+            table,
+            label: "",
+            part: "",
+        }
+    }
+
+    /// A table as a section; `part` says what swallowed keys become part of.
+    pub fn section<'t>(
+        &self,
+        table: &'t DeTable<'t>,
+        label: &'t str,
+        part: &'t str,
+    ) -> Section<'t> {
+        Section { table, label, part }
+    }
+
+    /// Notes every key that is not in `known`; `later` are planned keys, `top` those that belong
+    /// above the first section.
+    pub fn check_keys(
+        &mut self,
+        section: &Section<'_>,
+        known: &[&str],
+        later: &[&str],
+        top: &[&str],
+    ) {
+        for key in section.table.keys() {
+            let name: &str = key.get_ref();
+            let line = self.line(key.span().start);
+            if known.contains(&name) {
+                continue;
+            }
+            if later.contains(&name) {
+                let place = place(section);
+                self.mistake(
+                    "M0305",
+                    line,
+                    &format!("`{name}`{place} is not offered yet"),
+                    Some("remove it for now".to_owned()),
+                );
+            } else if top.contains(&name) && !section.label.is_empty() {
+                let text = format!(
+                    "{}: `{name}` (line {line}) stands below {}, so TOML reads it as part of {}",
+                    self.file, section.label, section.part
+                );
+                self.mistakes.push(Mistake {
+                    line,
+                    code: "M0304",
+                    text,
+                    hint: Some("move it above the first [section]".to_owned()),
+                });
+            } else {
+                let shown: String = name.chars().take(64).flat_map(char::escape_debug).collect();
+                let hint = match crate::nearest(name, known.iter().copied()) {
+                    Some(near) => format!("did you mean `{near}`?"),
+                    None => format!("known here: {}", known.join(", ")),
+                };
+                let place = place(section);
+                self.mistake(
+                    "M0302",
+                    line,
+                    &format!("unknown key `{shown}`{place}"),
+                    Some(hint),
+                );
+            }
+        }
+    }
+
+    /// The value of `key` with its line.
+    pub fn get<'t>(&self, section: &Section<'t>, key: &str) -> Option<(&'t DeValue<'t>, usize)> {
+        let (key, value) = section.table.get_key_value(key)?;
+        Some((value.get_ref(), self.line(key.span().start)))
+    }
+
+    /// Notes that `key` has the wrong type.
+    pub fn wrong_type(&mut self, key: &str, line: usize, wanted: &str, found: &DeValue<'_>) {
+        let found = match found {
+            DeValue::String(_) => "a string",
+            DeValue::Integer(_) => "an integer",
+            DeValue::Float(_) => "a number",
+            DeValue::Boolean(_) => "true or false",
+            DeValue::Datetime(_) => "a date",
+            DeValue::Array(_) => "an array",
+            DeValue::Table(_) => "a table",
+        };
+        self.mistake(
+            "M0303",
+            line,
+            &format!("{key}: {wanted}; found {found}"),
+            None,
+        );
+    }
+
+    /// A string.
+    pub fn string(
+        &mut self,
+        section: &Section<'_>,
+        key: &str,
+        wanted: &str,
+    ) -> Option<Lined<String>> {
+        let (value, line) = self.get(section, key)?;
+        match value.as_str() {
+            Some(text) => Some(Lined {
+                value: text.to_owned(),
+                line,
+            }),
+            None => {
+                self.wrong_type(key, line, wanted, value);
+                None
+            }
+        }
+    }
+
+    /// An array of strings.
+    pub fn strings(
+        &mut self,
+        section: &Section<'_>,
+        key: &str,
+        wanted: &str,
+    ) -> Option<Lined<Vec<String>>> {
+        let (value, line) = self.get(section, key)?;
+        let items = value.as_array().and_then(|array| {
+            array
+                .iter()
+                .map(|item| item.get_ref().as_str().map(str::to_owned))
+                .collect::<Option<Vec<_>>>()
+        });
+        if items.is_none() {
+            self.wrong_type(key, line, wanted, value);
+        }
+        items.map(|value| Lined { value, line })
+    }
+
+    /// True or false.
+    pub fn boolean(&mut self, section: &Section<'_>, key: &str) -> Option<Lined<bool>> {
+        let (value, line) = self.get(section, key)?;
+        match value.as_bool() {
+            Some(value) => Some(Lined { value, line }),
+            None => {
+                self.wrong_type(key, line, "true or false", value);
+                None
+            }
+        }
+    }
+
+    /// A whole number within `range`.
+    pub fn integer(
+        &mut self,
+        section: &Section<'_>,
+        key: &str,
+        range: RangeInclusive<u64>,
+    ) -> Option<Lined<u64>> {
+        let (value, line) = self.get(section, key)?;
+        let wanted = format!("a whole number from {} to {}", range.start(), range.end());
+        let DeValue::Integer(integer) = value else {
+            self.wrong_type(key, line, &wanted, value);
+            return None;
+        };
+        match i128::from_str_radix(integer.as_str(), integer.radix()) {
+            Ok(number)
+                if number >= i128::from(*range.start()) && number <= i128::from(*range.end()) =>
+            {
+                u64::try_from(number)
+                    .ok()
+                    .map(|value| Lined { value, line })
+            }
+            _ => {
+                let text = format!("{key}: {wanted}; found {}", integer.as_str());
+                self.mistake("M0303", line, &text, None);
+                None
+            }
+        }
+    }
+
+    /// A whole number or a fraction, as thousandths, within `range` thousandths.
+    pub fn thousandths(
+        &mut self,
+        section: &Section<'_>,
+        key: &str,
+        range: RangeInclusive<u32>,
+        wanted: &str,
+    ) -> Option<Lined<u32>> {
+        let (value, line) = self.get(section, key)?;
+        let number: Option<f64> = match value {
+            DeValue::Integer(number) if number.radix() == 10 => number.as_str().parse().ok(),
+            DeValue::Float(number) => number.as_str().parse().ok(),
+            _ => None,
+        };
+        let milli = number.map(|number| (number * 1000.0).round());
+        match milli {
+            Some(milli)
+                if milli >= f64::from(*range.start()) && milli <= f64::from(*range.end()) =>
+            {
+                // In range, so the conversion is exact.
+                Some(Lined {
+                    value: milli as u32,
+                    line,
+                })
+            }
+            _ => {
+                self.mistake("M0303", line, &format!("{key}: {wanted}"), None);
+                None
+            }
+        }
+    }
+
+    /// A size such as `64MiB`; `wanted` is the range in words.
+    pub fn size(
+        &mut self,
+        section: &Section<'_>,
+        key: &str,
+        range: RangeInclusive<u64>,
+        wanted: &str,
+    ) -> Option<Lined<u64>> {
+        self.quantity(section, key, range, wanted, quantity::parse_size)
+    }
+
+    /// A duration such as `10s`, in milliseconds; `wanted` is the range in words.
+    pub fn duration_ms(
+        &mut self,
+        section: &Section<'_>,
+        key: &str,
+        range: RangeInclusive<u64>,
+        wanted: &str,
+    ) -> Option<Lined<u64>> {
+        self.quantity(section, key, range, wanted, quantity::parse_duration_ms)
+    }
+
+    fn quantity(
+        &mut self,
+        section: &Section<'_>,
+        key: &str,
+        range: RangeInclusive<u64>,
+        wanted: &str,
+        parse: fn(&str) -> Result<u64, QuantityError>,
+    ) -> Option<Lined<u64>> {
+        let (value, line) = self.get(section, key)?;
+        let Some(text) = value.as_str() else {
+            self.wrong_type(key, line, wanted, value);
+            return None;
+        };
+        let shown: String = text.chars().take(32).flat_map(char::escape_debug).collect();
+        let hint = match parse(text) {
+            Ok(number) if range.contains(&number) => {
+                return Some(Lined {
+                    value: number,
+                    line,
+                });
+            }
+            Err(QuantityError::DecimalUnit(cure)) => Some(format!("did you mean `{cure}`?")),
+            _ => None,
+        };
+        let text = format!("{key}: {wanted}; found \"{shown}\"");
+        self.mistake("M0303", line, &text, hint);
+        None
+    }
+}
+
+fn place(section: &Section<'_>) -> String {
+    if section.label.is_empty() {
+        String::new()
+    } else {
+        format!(" in {}", section.label)
+    }
+}

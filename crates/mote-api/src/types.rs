@@ -1,0 +1,363 @@
+//! What the management API sends and takes, version 1. Fields are only ever added.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
+
+use crate::Timestamp;
+
+/// A function as the node sees it now.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct Function {
+    /// Its name.
+    pub name: String,
+    /// `python`, `node`, `exec` or `server`.
+    pub runtime: String,
+    /// The live revision.
+    pub revision: u64,
+    /// What it does now.
+    pub state: FunctionState,
+    /// Its instances, oldest first.
+    pub instances: Vec<Instance>,
+    /// Where it can be called.
+    pub urls: Urls,
+    /// Its limits.
+    pub limits: Limits,
+    /// When its first revision was deployed.
+    #[schema(value_type = String, format = DateTime)]
+    pub created_at: Timestamp,
+    /// Invocations since the node started.
+    pub requests: Requests,
+    /// The last failure, where there was one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub last_error: Option<LastError>,
+}
+
+/// Whether a function can answer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum FunctionState {
+    /// No instance; the next invocation starts one.
+    Idle,
+    /// An instance is starting, none is ready.
+    Starting,
+    /// At least one instance is ready.
+    Ready,
+    /// The last start failed.
+    Failed,
+}
+
+impl FunctionState {
+    /// The word on the wire.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            FunctionState::Idle => "idle",
+            FunctionState::Starting => "starting",
+            FunctionState::Ready => "ready",
+            FunctionState::Failed => "failed",
+        }
+    }
+}
+
+/// One running copy of a function.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct Instance {
+    /// Its id, unique on the node until restart.
+    pub id: String,
+    /// `starting`, `ready`, `draining`, `stopped` or `failed`.
+    pub state: String,
+    /// Process id of its first process on the host.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub pid: Option<u32>,
+    /// Memory it uses now, in bytes, where it can be measured.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub memory_bytes: Option<u64>,
+    /// When it was started.
+    #[schema(value_type = String, format = DateTime)]
+    pub started_at: Timestamp,
+}
+
+/// Where a function can be called.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct Urls {
+    /// Over HTTP, when that front is on.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub http: Option<String>,
+    /// Over CoAP, when that front is on.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub coap: Option<String>,
+}
+
+/// Limits of a function.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct Limits {
+    /// Memory of one instance in bytes.
+    pub memory_bytes: u64,
+    /// CPU of one instance in thousandths of a core; absent is no cap.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cpu_millis: Option<u32>,
+    /// Processes and threads of one instance.
+    pub pids: u32,
+    /// Deadline of one invocation in milliseconds.
+    pub timeout_ms: u64,
+    /// How long a start may take, in milliseconds.
+    pub init_timeout_ms: u64,
+    /// Invocations at once in one instance; absent lets the runtime choose.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub concurrency: Option<u32>,
+    /// Largest request body in bytes.
+    pub body_bytes: u64,
+    /// Private writable space of one instance in bytes.
+    pub disk_bytes: u64,
+    /// Instances kept at least.
+    pub instances_min: u32,
+    /// Instances at most; absent is the number of cores.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub instances_max: Option<u32>,
+    /// Milliseconds an instance stays after its last invocation.
+    pub idle_timeout_ms: u64,
+    /// Invocations that may wait.
+    pub queue: u32,
+}
+
+/// Counters since the node started.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct Requests {
+    /// Invocations that ended.
+    pub total: u64,
+    /// Of these, those that ended with a fault.
+    pub failed: u64,
+    /// Invocations running now.
+    pub running: u64,
+    /// Invocations waiting now.
+    pub queued: u64,
+    /// Instances started.
+    pub cold_starts: u64,
+    /// Median time from arrival to answer in milliseconds, over the recent past.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub p50_ms: Option<f64>,
+    /// 99th percentile of the same.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub p99_ms: Option<f64>,
+}
+
+/// The last failure of a function.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct LastError {
+    /// When.
+    #[schema(value_type = String, format = DateTime)]
+    pub time: Timestamp,
+    /// Its code, see `mote explain`.
+    pub code: String,
+    /// Its text, the function's own words included.
+    pub message: String,
+    /// The invocation it ended.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub invocation: Option<String>,
+}
+
+/// All functions, by name.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct FunctionList {
+    /// The functions.
+    pub functions: Vec<Function>,
+}
+
+/// What a deploy did.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct DeployResult {
+    /// The function.
+    pub function: String,
+    /// Its new revision, or with `dry_run` the one it would get.
+    pub revision: u64,
+    /// The revision that was live before.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub previous: Option<u64>,
+    /// What was done, in order.
+    pub steps: Vec<Step>,
+    /// What was changed or ignored and should be known.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub warnings: Vec<String>,
+    /// Where it can be called.
+    pub urls: Urls,
+}
+
+/// One finished step of a deploy.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct Step {
+    /// `unpack`, `packages`, `start`, `check`, `store`.
+    pub name: String,
+    /// What came out, in a few words.
+    pub detail: String,
+    /// How long it took, in milliseconds.
+    pub ms: u64,
+}
+
+/// An invocation through the management API. On the wire the body is the request's body, the
+/// headers are its headers, and method and path travel as `Mote-Method` and `Mote-Path`.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct InvokeRequest {
+    /// The method the function sees.
+    pub method: String,
+    /// Path and query the function sees, beginning with `/`.
+    pub path: String,
+    /// Headers the function sees, in order.
+    pub headers: Vec<(String, String)>,
+    /// The body.
+    #[schema(value_type = String, format = Binary)]
+    pub body: Vec<u8>,
+}
+
+/// The answer to an invocation: the function's own status, headers and body, passed through.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct InvokeAnswer {
+    /// HTTP status.
+    pub status: u16,
+    /// Headers, in order.
+    pub headers: Vec<(String, String)>,
+    /// The body.
+    #[schema(value_type = String, format = Binary)]
+    pub body: Vec<u8>,
+    /// The id of the invocation.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub invocation: Option<String>,
+    /// The error code when `mote` and not the function made the answer.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub fault: Option<String>,
+}
+
+/// Where a log line came from.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum LogStream {
+    /// The function's standard output.
+    Stdout,
+    /// The function's standard error.
+    Stderr,
+    /// The function's logging calls.
+    Log,
+    /// What `mote` has to say about the function.
+    Platform,
+}
+
+impl LogStream {
+    /// The word on the wire.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            LogStream::Stdout => "stdout",
+            LogStream::Stderr => "stderr",
+            LogStream::Log => "log",
+            LogStream::Platform => "platform",
+        }
+    }
+}
+
+/// One log line.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct LogLine {
+    /// When.
+    #[schema(value_type = String, format = DateTime)]
+    pub time: Timestamp,
+    /// `debug`, `info`, `warn` or `error`.
+    pub level: String,
+    /// The text, one line.
+    pub message: String,
+    /// The function.
+    pub function: String,
+    /// Its revision.
+    pub revision: u64,
+    /// The instance, where one spoke.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub instance: Option<String>,
+    /// The invocation, where it is known.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub invocation: Option<String>,
+    /// Where it came from.
+    pub stream: LogStream,
+}
+
+/// Result of one check.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum CheckState {
+    /// As it should be.
+    Ok,
+    /// Works, with something less.
+    Warn,
+    /// Does not work.
+    Fail,
+}
+
+/// One check of the machine or the node.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct Check {
+    /// What was checked.
+    pub name: String,
+    /// How it came out.
+    pub state: CheckState,
+    /// What was found.
+    pub detail: String,
+    /// What helps, where something is missing.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub hint: Option<String>,
+}
+
+/// What works on this machine and what does not.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct DoctorReport {
+    /// The checks, in a fixed order.
+    pub checks: Vec<Check>,
+}
+
+/// What a node is and does.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct NodeStatus {
+    /// Version of `mote`.
+    pub version: String,
+    /// Process id.
+    pub pid: u32,
+    /// Milliseconds since it started.
+    pub uptime_ms: u64,
+    /// Address of the HTTP front, when it is on.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub http: Option<String>,
+    /// Address of the CoAP front, when it is on.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub coap: Option<String>,
+    /// Whether the fronts listen beyond this machine.
+    pub lan: bool,
+    /// Where it keeps its data.
+    pub data_dir: String,
+    /// How many functions it has.
+    pub functions: u64,
+    /// How many instances run.
+    pub instances: u64,
+    /// Resident memory of the node process in bytes.
+    pub memory_bytes: u64,
+    /// What should be known about its isolation and durability, in words.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub notes: BTreeMap<String, String>,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_log_line_on_the_wire() {
+        let line = LogLine {
+            time: Timestamp::from_unix_ms(0),
+            level: "info".into(),
+            message: "hi".into(),
+            function: "hello".into(),
+            revision: 1,
+            instance: None,
+            invocation: None,
+            stream: LogStream::Stdout,
+        };
+        let text = r#"{"time":"1970-01-01T00:00:00.000Z","level":"info","message":"hi","function":"hello","revision":1,"stream":"stdout"}"#;
+        assert_eq!(serde_json::to_string(&line).unwrap(), text);
+        assert_eq!(serde_json::from_str::<LogLine>(text).unwrap(), line);
+    }
+}

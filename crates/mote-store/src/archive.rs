@@ -1,0 +1,435 @@
+//! Unpacks an uploaded archive, which is hostile until shown otherwise.
+//!
+//! A plain or gzip tar becomes a tree below one empty folder, or nothing at all: no path and no
+//! link leaves it, no devices, no set-id bits, no two names for one file, nothing past the limits.
+
+use std::fs::File;
+use std::io::{self, BufReader, Read, Write};
+use std::path::Path;
+
+use flate2::bufread::MultiGzDecoder;
+use sha2::{Digest, Sha256};
+
+use crate::entry_path::{self, shown};
+use crate::tar::{Entry, Kind, TarReader};
+use crate::tree::{Node, TreeError, TreeWriter};
+
+/// Compressed input this small is not judged by its ratio: a small text packs well.
+const RATIO_FREE_BYTES: u64 = 1 << 20;
+/// Largest content of the entry that is set aside.
+const SET_ASIDE_BYTES_MAX: u64 = 1 << 20;
+
+/// What an archive may cost.
+#[derive(Debug, Clone)]
+pub struct ArchiveLimits {
+    /// Entries at most.
+    pub entries: u64,
+    /// Bytes of all files together at most.
+    pub bytes: u64,
+    /// Unpacked over packed size at most, for compressed archives.
+    pub ratio: u64,
+    /// A first entry of this name is handed to the caller and not written.
+    pub set_aside: Option<String>,
+}
+
+impl Default for ArchiveLimits {
+    fn default() -> Self {
+        Self {
+            entries: 10_000,
+            bytes: 256 << 20,
+            ratio: 100,
+            set_aside: None,
+        }
+    }
+}
+
+/// Why an archive is refused. Nothing of it is kept.
+#[derive(Debug, thiserror::Error)]
+pub enum ArchiveError {
+    /// One entry is not allowed.
+    #[error("entry {index}{}: {reason}", name_text(.path))]
+    Entry {
+        /// Its number, from 1.
+        index: u64,
+        /// Its path, escaped and cut; may be empty.
+        path: String,
+        /// What is wrong with it.
+        reason: String,
+    },
+    /// Past a limit.
+    #[error("{0}")]
+    TooLarge(String),
+    /// The data ended in the middle.
+    #[error("archive ends early, in or after entry {index}")]
+    Cut {
+        /// The last entry seen.
+        index: u64,
+    },
+    /// Neither a tar nor a gzip of one.
+    #[error("not a tar archive (plain tar and gzip are read)")]
+    NotTar,
+    /// Bytes follow the end mark.
+    #[error("data after the end of the archive")]
+    Trailing,
+    /// The compressed data is broken.
+    #[error("gzip data is broken")]
+    Gzip,
+    /// The archive holds no file.
+    #[error("the archive is empty")]
+    Empty,
+    /// The upload could not be read, or the tree not be written.
+    #[error("unpacking failed")]
+    Io(#[source] io::Error),
+}
+
+fn name_text(path: &str) -> String {
+    if path.is_empty() {
+        String::new()
+    } else {
+        format!(" `{path}`")
+    }
+}
+
+impl ArchiveError {
+    /// The stable error code.
+    pub fn code(&self) -> &'static str {
+        match self {
+            ArchiveError::TooLarge(_) => "M1302",
+            ArchiveError::Cut { .. } => "M1303",
+            ArchiveError::Io(error) if error.kind() == io::ErrorKind::StorageFull => "M0703",
+            ArchiveError::Io(_) => "M0704",
+            _ => "M1301",
+        }
+    }
+
+    /// The HTTP status of the refusal.
+    pub fn http_status(&self) -> u16 {
+        match self {
+            ArchiveError::TooLarge(_) => 413,
+            ArchiveError::Cut { .. } => 400,
+            ArchiveError::Io(error) if error.kind() == io::ErrorKind::StorageFull => 507,
+            ArchiveError::Io(_) => 500,
+            _ => 422,
+        }
+    }
+
+    /// Sorts out what a failed read means; limits travel through readers as [`Past`].
+    pub(crate) fn from_read(error: io::Error) -> Self {
+        match error
+            .get_ref()
+            .and_then(|inner| inner.downcast_ref::<Past>())
+        {
+            Some(Past::Ratio(ratio)) => {
+                ArchiveError::TooLarge(format!("unpacks to more than {ratio} times its size"))
+            }
+            Some(Past::Gzip) => ArchiveError::Gzip,
+            None if error.kind() == io::ErrorKind::UnexpectedEof => ArchiveError::Cut { index: 0 },
+            None => ArchiveError::Io(error),
+        }
+    }
+}
+
+impl From<TreeError> for ArchiveError {
+    fn from(error: TreeError) -> Self {
+        match error {
+            TreeError::Io(error) => ArchiveError::Io(error),
+            // Named with its entry where it is made; here only to satisfy the type.
+            TreeError::Taken(_) | TreeError::ThroughLink => ArchiveError::NotTar,
+        }
+    }
+}
+
+/// What came out of an archive.
+#[derive(Debug)]
+pub(crate) struct Unpacked {
+    pub(crate) hash: String,
+    pub(crate) files: u64,
+    pub(crate) bytes: u64,
+    pub(crate) notes: Vec<String>,
+    pub(crate) set_aside: Option<Vec<u8>>,
+}
+
+/// Unpacks into `root`, an empty folder that the caller removes on an error.
+pub(crate) fn unpack(
+    input: impl Read,
+    root: &Path,
+    limits: &ArchiveLimits,
+) -> Result<Unpacked, ArchiveError> {
+    let mut input = BufReader::with_capacity(64 << 10, input);
+    let mut magic = [0; 2];
+    let mut got = 0;
+    while got < magic.len() {
+        match input.read(&mut magic[got..]) {
+            Ok(0) => return Err(ArchiveError::NotTar),
+            Ok(count) => got += count,
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) => return Err(ArchiveError::Io(error)),
+        }
+    }
+    let input = io::Cursor::new(magic).chain(input);
+    if magic == [0x1f, 0x8b] {
+        let packed = Counted { input, count: 0 };
+        let decoder = MultiGzDecoder::new(BufReader::with_capacity(16 << 10, packed));
+        let ratio = RatioLimited {
+            decoder,
+            unpacked: 0,
+            ratio: limits.ratio,
+        };
+        Unpacking::new(TarReader::new(ratio), root, limits)?.run()
+    } else {
+        Unpacking::new(TarReader::new(input), root, limits)?.run()
+    }
+}
+
+struct Unpacking<'l, R> {
+    tar: TarReader<R>,
+    tree: TreeWriter,
+    limits: &'l ArchiveLimits,
+    files: u64,
+    bytes: u64,
+    notes: Vec<String>,
+    set_aside: Option<Vec<u8>>,
+}
+
+impl<'l, R: Read> Unpacking<'l, R> {
+    fn new(
+        tar: TarReader<R>,
+        root: &Path,
+        limits: &'l ArchiveLimits,
+    ) -> Result<Self, ArchiveError> {
+        Ok(Self {
+            tar,
+            tree: TreeWriter::new(root).map_err(ArchiveError::Io)?,
+            limits,
+            files: 0,
+            bytes: 0,
+            notes: Vec::new(),
+            set_aside: None,
+        })
+    }
+
+    fn run(mut self) -> Result<Unpacked, ArchiveError> {
+        while let Some(entry) = self.tar.next()? {
+            if entry.index > self.limits.entries {
+                let text = format!("more than {} entries", self.limits.entries);
+                return Err(ArchiveError::TooLarge(text));
+            }
+            if entry.index == 1
+                && let Some(name) = &self.limits.set_aside
+                && entry.path == name.as_bytes()
+                && entry.kind == Kind::File
+            {
+                self.set_aside = Some(self.read_aside(&entry)?);
+                continue;
+            }
+            self.add(&entry)?;
+        }
+        if self.files == 0 {
+            return Err(ArchiveError::Empty);
+        }
+        Ok(Unpacked {
+            hash: self.tree.finish()?,
+            files: self.files,
+            bytes: self.bytes,
+            notes: self.notes,
+            set_aside: self.set_aside,
+        })
+    }
+
+    fn read_aside(&mut self, entry: &Entry) -> Result<Vec<u8>, ArchiveError> {
+        if entry.size > SET_ASIDE_BYTES_MAX {
+            return Err(entry.fault("longer than 1 MiB"));
+        }
+        let mut content = Vec::new();
+        let mut buffer = [0; 4096];
+        loop {
+            match self.tar.read_content(&mut buffer)? {
+                0 => return Ok(content),
+                count => content.extend_from_slice(&buffer[..count]),
+            }
+        }
+    }
+
+    fn add(&mut self, entry: &Entry) -> Result<(), ArchiveError> {
+        if let Kind::Device | Kind::Unknown(_) = entry.kind {
+            return Err(entry.fault(match entry.kind {
+                Kind::Device => "device files are not allowed".to_owned(),
+                Kind::Unknown(b'S') => "ambiguous archive (a sparse file)".to_owned(),
+                _ => "entries of this kind are not allowed".to_owned(),
+            }));
+        }
+        let path = entry_path::normal(&entry.path).map_err(|fault| entry.fault(fault.text()))?;
+        if path.is_empty() {
+            return match entry.kind {
+                Kind::Dir => Ok(()), // "./", the folder itself
+                _ => Err(entry.fault("path leaves the function")),
+            };
+        }
+        if entry.mode & 0o7000 != 0 && entry.kind == Kind::File {
+            let text = format!(
+                "{}: set-id and sticky bits were removed",
+                shown(&entry.path)
+            );
+            self.notes.push(text);
+        }
+        if entry.attributes {
+            let text = format!("{}: extended attributes were removed", shown(&entry.path));
+            self.notes.push(text);
+        }
+        match entry.kind {
+            Kind::Dir => self.tree.add_dir(&path).map_err(|e| refused(entry, e)),
+            Kind::Symlink => {
+                let target = std::str::from_utf8(&entry.link).unwrap_or("");
+                if !entry_path::link_stays_inside(&path, target) {
+                    return Err(entry.fault("link leaves the function"));
+                }
+                self.tree
+                    .add_link(&path, target)
+                    .map_err(|e| refused(entry, e))
+            }
+            Kind::Hardlink => self.add_hardlink(entry, &path),
+            _ => self.add_file(entry, &path),
+        }
+    }
+
+    fn add_file(&mut self, entry: &Entry, path: &str) -> Result<(), ArchiveError> {
+        self.charge(entry.size)?;
+        let Self { tree, tar, .. } = self;
+        let executable = entry.mode & 0o111 != 0;
+        tree.add_file(path, executable, |file| {
+            copy(file, |buffer| tar.read_content(buffer)).map_err(Filling::Archive)
+        })
+        .map_err(|error| named(entry, error))
+    }
+
+    /// A hard link becomes a copy of a file that stands earlier in the archive: links would make
+    /// two paths share a mode, and the tree is named by content anyway.
+    fn add_hardlink(&mut self, entry: &Entry, path: &str) -> Result<(), ArchiveError> {
+        let target =
+            entry_path::normal(&entry.link).map_err(|_| entry.fault("link leaves the function"))?;
+        let (size, executable) = match self.tree.nodes().get(&target) {
+            Some(Node::File {
+                size, executable, ..
+            }) => (*size, *executable),
+            _ => return Err(entry.fault("link to a file that is not in the archive before it")),
+        };
+        self.charge(size)?;
+        let mut from = self
+            .tree
+            .open_file(&target)
+            .map_err(|error| refused(entry, error))?;
+        self.tree
+            .add_file(path, executable, |file| {
+                copy(file, |buffer| from.read(buffer).map_err(ArchiveError::Io))
+                    .map_err(Filling::Archive)
+            })
+            .map_err(|error| named(entry, error))
+    }
+
+    fn charge(&mut self, size: u64) -> Result<(), ArchiveError> {
+        self.files += 1;
+        self.bytes = self.bytes.saturating_add(size);
+        if self.bytes > self.limits.bytes {
+            let text = format!("unpacks past {} MiB", self.limits.bytes >> 20);
+            return Err(ArchiveError::TooLarge(text));
+        }
+        Ok(())
+    }
+}
+
+/// Either side of writing a file can fail.
+enum Filling {
+    Archive(ArchiveError),
+    Tree(TreeError),
+}
+
+impl From<TreeError> for Filling {
+    fn from(error: TreeError) -> Self {
+        Filling::Tree(error)
+    }
+}
+
+fn named(entry: &Entry, error: Filling) -> ArchiveError {
+    match error {
+        Filling::Archive(error) => error,
+        Filling::Tree(error) => refused(entry, error),
+    }
+}
+
+fn refused(entry: &Entry, error: TreeError) -> ArchiveError {
+    match error {
+        TreeError::Taken(why) => entry.fault(format!("ambiguous archive ({why})")),
+        TreeError::ThroughLink => entry.fault("path leads through a link or a file"),
+        TreeError::Io(error) => ArchiveError::Io(error),
+    }
+}
+
+fn copy(
+    file: &mut File,
+    mut read: impl FnMut(&mut [u8]) -> Result<usize, ArchiveError>,
+) -> Result<(u64, [u8; 32]), ArchiveError> {
+    let mut hasher = Sha256::new();
+    let mut buffer = vec![0; 64 << 10];
+    let mut size = 0;
+    loop {
+        let count = read(&mut buffer)?;
+        if count == 0 {
+            return Ok((size, hasher.finalize().into()));
+        }
+        hasher.update(&buffer[..count]);
+        file.write_all(&buffer[..count]).map_err(ArchiveError::Io)?;
+        size += count as u64;
+    }
+}
+
+/// A limit passed while decompressing, on its way through `io::Error`.
+#[derive(Debug, thiserror::Error)]
+enum Past {
+    #[error("ratio {0}")]
+    Ratio(u64),
+    #[error("gzip")]
+    Gzip,
+}
+
+struct Counted<R> {
+    input: R,
+    count: u64,
+}
+
+impl<R: Read> Read for Counted<R> {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        let count = self.input.read(buffer)?;
+        self.count += count as u64;
+        Ok(count)
+    }
+}
+
+struct RatioLimited<R> {
+    decoder: MultiGzDecoder<BufReader<Counted<R>>>,
+    unpacked: u64,
+    ratio: u64,
+}
+
+impl<R: Read> Read for RatioLimited<R> {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        let count = self
+            .decoder
+            .read(buffer)
+            .map_err(|error| match error.kind() {
+                io::ErrorKind::InvalidInput | io::ErrorKind::InvalidData => {
+                    io::Error::other(Past::Gzip)
+                }
+                _ => error,
+            })?;
+        self.unpacked += count as u64;
+        let packed = self.decoder.get_ref().get_ref().count;
+        if self.unpacked > RATIO_FREE_BYTES.max(packed.saturating_mul(self.ratio)) {
+            return Err(io::Error::other(Past::Ratio(self.ratio)));
+        }
+        Ok(count)
+    }
+}
+
+#[cfg(test)]
+#[path = "archive_tests.rs"]
+mod tests;

@@ -1,0 +1,109 @@
+//! Why the store could not do what was asked.
+
+use std::io;
+use std::path::{Path, PathBuf};
+
+use crate::archive::ArchiveError;
+
+/// Why the store could not do what was asked. Nothing half-done stays behind.
+#[derive(Debug, thiserror::Error)]
+pub enum StoreError {
+    /// The tables are of a newer version; nothing was written.
+    #[error("{path}: written by a newer mote (tables {found}, this one knows {known})")]
+    Newer {
+        /// The database file.
+        path: PathBuf,
+        /// Its version.
+        found: u32,
+        /// The newest version this program knows.
+        known: u32,
+    },
+    /// Another process holds the data directory.
+    #[error("{path}: in use by pid {pid}")]
+    InUse {
+        /// The data directory.
+        path: PathBuf,
+        /// The holder, `?` when it left no number.
+        pid: String,
+    },
+    /// No space left.
+    #[error("node disk full ({left_text} left)")]
+    DiskFull {
+        /// Bytes free.
+        left_bytes: u64,
+        /// The same for people.
+        left_text: String,
+    },
+    /// The file system refused.
+    #[error("{path}")]
+    Io {
+        /// On which file.
+        path: PathBuf,
+        /// Why.
+        source: io::Error,
+    },
+    /// The database refused.
+    #[error("mote.db")]
+    Database(#[source] rusqlite::Error),
+    /// A file or row is not what was written.
+    #[error("{0}")]
+    Damaged(String),
+    /// The uploaded archive is refused.
+    #[error(transparent)]
+    Archive(#[from] ArchiveError),
+    /// There is no such function or revision.
+    #[error("no revision {revision} of {function}")]
+    NoSuchRevision {
+        /// The function.
+        function: String,
+        /// The revision asked for.
+        revision: u64,
+    },
+    /// A revision names code or packages that are not there.
+    #[error("{0} is not in the store")]
+    NotStored(String),
+    /// Not usable as the name of a package folder.
+    #[error("packages key `{0}`: 1\u{2013}200 of a\u{2013}z A\u{2013}Z 0\u{2013}9 . _ -")]
+    BadKey(String),
+}
+
+impl StoreError {
+    /// The stable error code.
+    pub fn code(&self) -> &'static str {
+        match self {
+            StoreError::Newer { .. } => "M0701",
+            StoreError::InUse { .. } => "M0702",
+            StoreError::DiskFull { .. } => "M0703",
+            StoreError::Damaged(_) => "M0705",
+            StoreError::Archive(error) => error.code(),
+            StoreError::NoSuchRevision { .. } => "M0501",
+            StoreError::Io { .. }
+            | StoreError::Database(_)
+            | StoreError::NotStored(_)
+            | StoreError::BadKey(_) => "M0704",
+        }
+    }
+
+    /// Names the file an I/O error happened on, and tells a full disk apart.
+    pub(crate) fn io(path: &Path, source: io::Error) -> Self {
+        if source.kind() == io::ErrorKind::StorageFull {
+            return Self::disk_full(path);
+        }
+        StoreError::Io {
+            path: path.to_owned(),
+            source,
+        }
+    }
+
+    pub(crate) fn disk_full(path: &Path) -> Self {
+        let left_bytes = path
+            .ancestors()
+            .find_map(|path| rustix::fs::statvfs(path).ok())
+            .map_or(0, |stat| stat.f_bavail.saturating_mul(stat.f_frsize));
+        let tenths = left_bytes.saturating_mul(10) >> 20;
+        StoreError::DiskFull {
+            left_bytes,
+            left_text: format!("{}.{} MiB", tenths / 10, tenths % 10),
+        }
+    }
+}

@@ -1,0 +1,167 @@
+//! What a deploy leaves out: a fixed list, then `.moteignore`, or else `.gitignore`.
+//!
+//! The common part of git's rules: comments, `!`, `/` at the start or end, `*`, `?` and `**`. Only
+//! the file at the top of the folder is read.
+
+/// Never part of a function.
+const ALWAYS: [&str; 11] = [
+    ".git",
+    ".hg",
+    ".svn",
+    "__pycache__",
+    ".venv",
+    "venv",
+    ".mypy_cache",
+    ".pytest_cache",
+    ".DS_Store",
+    ".moteignore",
+    ".gitignore",
+];
+
+struct Rule {
+    /// Components; matched against the end of a path unless anchored.
+    parts: Vec<String>,
+    anchored: bool,
+    only_dirs: bool,
+    keeps: bool,
+}
+
+/// The rules of one folder.
+#[derive(Default)]
+pub(crate) struct Ignore {
+    rules: Vec<Rule>,
+}
+
+impl Ignore {
+    /// Reads the rules; `text` is the content of `.moteignore` or `.gitignore`.
+    pub(crate) fn parse(text: &str) -> Self {
+        let rules = text.lines().filter_map(rule).collect();
+        Self { rules }
+    }
+
+    /// Whether the entry at `path` (joined by `/`) is left out. The last rule that matches wins.
+    pub(crate) fn leaves_out(&self, path: &str, is_dir: bool) -> bool {
+        let name = path.rsplit('/').next().unwrap_or(path);
+        if ALWAYS.contains(&name) || name.ends_with(".pyc") {
+            return true;
+        }
+        self.rules
+            .iter()
+            .rev()
+            .find(|rule| rule.matches(path, is_dir))
+            .is_some_and(|rule| !rule.keeps)
+    }
+}
+
+fn rule(line: &str) -> Option<Rule> {
+    let line = line.trim_end();
+    let (keeps, line) = match line.strip_prefix('!') {
+        Some(rest) => (true, rest),
+        None => (false, line),
+    };
+    if line.is_empty() || line.starts_with('#') {
+        return None;
+    }
+    let (only_dirs, line) = match line.strip_suffix('/') {
+        Some(rest) => (true, rest),
+        None => (false, line),
+    };
+    let anchored = line.contains('/');
+    let parts: Vec<String> = line
+        .split('/')
+        .filter(|part| !part.is_empty())
+        .map(str::to_owned)
+        .collect();
+    (!parts.is_empty()).then_some(Rule {
+        parts,
+        anchored,
+        only_dirs,
+        keeps,
+    })
+}
+
+impl Rule {
+    fn matches(&self, path: &str, is_dir: bool) -> bool {
+        if self.only_dirs && !is_dir {
+            return false;
+        }
+        let names: Vec<&str> = path.split('/').collect();
+        if self.anchored {
+            parts_match(&self.parts, &names)
+        } else {
+            names
+                .last()
+                .is_some_and(|name| glob(self.parts[0].as_bytes(), name.as_bytes()))
+        }
+    }
+}
+
+fn parts_match(parts: &[String], names: &[&str]) -> bool {
+    match (parts.split_first(), names.split_first()) {
+        (None, None) => true,
+        (Some((part, rest)), _) if part == "**" => {
+            (0..=names.len()).any(|skipped| parts_match(rest, &names[skipped..]))
+        }
+        (Some((part, parts)), Some((name, names))) => {
+            glob(part.as_bytes(), name.as_bytes()) && parts_match(parts, names)
+        }
+        _ => false,
+    }
+}
+
+/// `*` and `?` within one name; linear, with one place to go back to.
+fn glob(pattern: &[u8], name: &[u8]) -> bool {
+    let (mut p, mut n) = (0, 0);
+    let mut back: Option<(usize, usize)> = None;
+    while n < name.len() {
+        if p < pattern.len() && pattern[p] == b'*' {
+            back = Some((p + 1, n));
+            p += 1;
+        } else if p < pattern.len() && (pattern[p] == b'?' || pattern[p] == name[n]) {
+            p += 1;
+            n += 1;
+        } else if let Some((after_star, tried)) = back {
+            p = after_star;
+            n = tried + 1;
+            back = Some((after_star, n));
+        } else {
+            return false;
+        }
+    }
+    pattern[p..].iter().all(|byte| *byte == b'*')
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rules() {
+        let ignore = Ignore::parse("# comment\n*.log\n!keep.log\n/build\nlogs/\na/**/z\n");
+        for (path, is_dir, out) in [
+            ("x.log", false, true),
+            ("d/x.log", false, true),
+            ("keep.log", false, false),
+            ("build", true, true),
+            ("d/build", true, false),
+            ("logs", true, true),
+            ("logs", false, false),
+            ("a/z", false, true),
+            ("a/b/c/z", false, true),
+            ("b/z", false, false),
+            ("main.py", false, false),
+            (".git", true, true),
+            ("d/__pycache__", true, true),
+            ("m.pyc", false, true),
+        ] {
+            assert_eq!(ignore.leaves_out(path, is_dir), out, "{path}");
+        }
+    }
+
+    #[test]
+    fn a_hostile_pattern_is_not_slow() {
+        let pattern = "*a".repeat(200);
+        let name = "a".repeat(199) + "b";
+        assert!(!glob(pattern.as_bytes(), name.as_bytes()));
+    }
+}

@@ -1,0 +1,27 @@
+//! What a node must still know after a power cut: functions, their revisions, code and packages.
+//!
+//! Revisions are rows in SQLite; code and packages are folders named by their content. A call that
+//! returns `Ok` is durable (fsync). Everything here blocks: call it from a blocking thread. This
+//! crate must not know how a function runs, nor anything about HTTP.
+//!
+//! Start with [`store::Store`]; hostile uploads are the matter of [`archive`], and [`pack`] makes
+//! the archives that pass.
+
+pub mod archive;
+mod entry_path;
+pub mod error;
+mod ignore;
+pub mod pack;
+pub mod packages;
+mod schema;
+pub mod store;
+mod tar;
+pub mod tree;
+
+pub use archive::{ArchiveError, ArchiveLimits};
+pub use error::StoreError;
+pub use pack::{PackError, Packed};
+pub use packages::{Lookup, PackagesStaging};
+pub use store::{
+    Damaged, Inventory, Recovery, Revision, RevisionState, StagedCode, Store, StoredRevision,
+};

@@ -1,0 +1,335 @@
+//! Packs a folder or a file into a tar that the node accepts: sorted, without times and owners, so
+//! equal folders give equal bytes.
+
+use std::fs;
+use std::io;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+
+use crate::archive::ArchiveLimits;
+use crate::entry_path::{self, shown};
+use crate::ignore::Ignore;
+use crate::tar;
+
+/// Why a folder cannot be packed.
+#[derive(Debug, thiserror::Error)]
+pub enum PackError {
+    /// A file cannot be read.
+    #[error("{path}")]
+    Io {
+        /// Which.
+        path: PathBuf,
+        /// Why.
+        source: io::Error,
+    },
+    /// A file or name that the node would refuse.
+    #[error("{path}: {reason}")]
+    Refused {
+        /// Relative to the folder.
+        path: String,
+        /// Why.
+        reason: String,
+    },
+    /// Past a limit of uploads.
+    #[error("{0}")]
+    TooLarge(String),
+}
+
+impl PackError {
+    /// The stable error code.
+    pub fn code(&self) -> &'static str {
+        match self {
+            PackError::Io { .. } => "M0102",
+            PackError::Refused { .. } => "M1301",
+            PackError::TooLarge(_) => "M1302",
+        }
+    }
+}
+
+/// A packed function.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Packed {
+    /// The tar.
+    pub tar: Vec<u8>,
+    /// Files in it, the entry in front not counted.
+    pub files: u64,
+    /// Bytes in them.
+    pub bytes: u64,
+}
+
+/// Packs everything below the folder `root` that is not ignored, or the one file `root`. `first`
+/// is a file put in front (the spec).
+pub fn pack(root: &Path, first: Option<(&str, &[u8])>) -> Result<Packed, PackError> {
+    let mut packer = Packer::default();
+    if let Some((name, content)) = first {
+        packer.append(b'0', name, b"", content, 0o644);
+    }
+    let meta = fs::metadata(root).map_err(|error| io_error(root, error))?;
+    if meta.is_dir() {
+        let ignore = read_ignore(root)?;
+        packer.add_dir(root, "", &ignore)?;
+    } else {
+        let name = root
+            .file_name()
+            .map(|name| name.to_string_lossy().into_owned())
+            .unwrap_or_default();
+        packer.add_file(root, &name, &meta)?;
+    }
+    packer.out.extend_from_slice(&[0; 2 * tar::BLOCK]);
+    Ok(Packed {
+        tar: packer.out,
+        files: packer.files,
+        bytes: packer.bytes,
+    })
+}
+
+#[derive(Default)]
+struct Packer {
+    out: Vec<u8>,
+    entries: u64,
+    files: u64,
+    bytes: u64,
+}
+
+impl Packer {
+    fn add_dir(&mut self, root: &Path, below: &str, ignore: &Ignore) -> Result<(), PackError> {
+        let folder = root.join(below);
+        let io = |error| io_error(&folder, error);
+        let mut names = Vec::new();
+        for entry in fs::read_dir(&folder).map_err(io)? {
+            names.push(entry.map_err(io)?.file_name());
+        }
+        names.sort();
+        let installs_modules = names.iter().any(|name| name == "package.json");
+        for name in names {
+            let Some(name) = name.to_str() else {
+                return Err(refused(below, &name.to_string_lossy(), "name is not UTF-8"));
+            };
+            let path = if below.is_empty() {
+                name.to_owned()
+            } else {
+                format!("{below}/{name}")
+            };
+            let full = root.join(&path);
+            let meta = fs::symlink_metadata(&full).map_err(|error| io_error(&full, error))?;
+            // The node installs these for its own machine.
+            let installed = name == "node_modules" && installs_modules;
+            if installed || ignore.leaves_out(&path, meta.is_dir()) {
+                continue;
+            }
+            entry_path::normal(path.as_bytes()).map_err(|fault| PackError::Refused {
+                path: shown(path.as_bytes()),
+                reason: fault.text().to_owned(),
+            })?;
+            self.add(root, &full, &path, &meta, ignore)?;
+        }
+        Ok(())
+    }
+
+    fn add(
+        &mut self,
+        root: &Path,
+        full: &Path,
+        path: &str,
+        meta: &fs::Metadata,
+        ignore: &Ignore,
+    ) -> Result<(), PackError> {
+        if meta.is_symlink() {
+            let target = fs::read_link(full).map_err(|error| io_error(full, error))?;
+            let target = target.to_str().unwrap_or("");
+            if !entry_path::link_stays_inside(path, target) {
+                return Err(refused("", path, "link leaves the function"));
+            }
+            self.count()?;
+            self.append(b'2', path, target.as_bytes(), b"", 0o777);
+        } else if meta.is_dir() {
+            self.count()?;
+            self.append(b'5', &format!("{path}/"), b"", b"", 0o755);
+            self.add_dir(root, path, ignore)?;
+        } else if meta.is_file() {
+            self.add_file(full, path, meta)?;
+        } else {
+            return Err(refused(
+                "",
+                path,
+                "sockets, pipes and devices cannot be deployed",
+            ));
+        }
+        Ok(())
+    }
+
+    fn add_file(&mut self, full: &Path, path: &str, meta: &fs::Metadata) -> Result<(), PackError> {
+        let limits = ArchiveLimits::default();
+        self.count()?;
+        self.files += 1;
+        // Before reading, so that a huge file costs no memory.
+        if self.bytes.saturating_add(meta.len()) > limits.bytes {
+            return Err(PackError::TooLarge(format!(
+                "more than {} MiB with {path}; exclude what is not needed in .moteignore",
+                limits.bytes >> 20
+            )));
+        }
+        let content = fs::read(full).map_err(|error| io_error(full, error))?;
+        self.bytes += content.len() as u64;
+        let executable = meta.permissions().mode() & 0o111 != 0;
+        let mode = if executable { 0o755 } else { 0o644 };
+        self.append(b'0', path, b"", &content, mode);
+        Ok(())
+    }
+
+    fn count(&mut self) -> Result<(), PackError> {
+        self.entries += 1;
+        let limit = ArchiveLimits::default().entries;
+        if self.entries >= limit {
+            let text =
+                format!("more than {limit} files; exclude what is not needed in .moteignore");
+            return Err(PackError::TooLarge(text));
+        }
+        Ok(())
+    }
+
+    fn append(&mut self, kind: u8, path: &str, link: &[u8], content: &[u8], mode: u32) {
+        let mut records = Vec::new();
+        if path.len() > 100 {
+            records.extend(tar::pax("path", path.as_bytes()));
+        }
+        if link.len() > 100 {
+            records.extend(tar::pax("linkpath", link));
+        }
+        if !records.is_empty() {
+            let head = tar::header(b'x', b"pax", b"", records.len() as u64, 0o644);
+            self.out.extend_from_slice(&head);
+            self.append_content(&records);
+        }
+        let head = tar::header(kind, path.as_bytes(), link, content.len() as u64, mode);
+        self.out.extend_from_slice(&head);
+        self.append_content(content);
+    }
+
+    fn append_content(&mut self, content: &[u8]) {
+        self.out.extend_from_slice(content);
+        let padded = self.out.len().next_multiple_of(tar::BLOCK);
+        self.out.resize(padded, 0);
+    }
+}
+
+fn read_ignore(root: &Path) -> Result<Ignore, PackError> {
+    for name in [".moteignore", ".gitignore"] {
+        let path = root.join(name);
+        match fs::read(&path) {
+            Ok(text) => return Ok(Ignore::parse(&String::from_utf8_lossy(&text))),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+            Err(error) => return Err(io_error(&path, error)),
+        }
+    }
+    Ok(Ignore::default())
+}
+
+fn io_error(path: &Path, source: io::Error) -> PackError {
+    PackError::Io {
+        path: path.to_owned(),
+        source,
+    }
+}
+
+fn refused(below: &str, name: &str, reason: &str) -> PackError {
+    let path = if below.is_empty() {
+        name.to_owned()
+    } else {
+        format!("{below}/{name}")
+    };
+    PackError::Refused {
+        path: shown(path.as_bytes()),
+        reason: reason.to_owned(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::archive;
+
+    fn tree() -> tempfile::TempDir {
+        let dir = tempfile::tempdir().unwrap();
+        let at = |path: &str| dir.path().join(path);
+        for folder in ["node_modules/x", ".git", "lib/__pycache__", "out"] {
+            fs::create_dir_all(at(folder)).unwrap();
+        }
+        for file in [
+            "package.json",
+            "index.mjs",
+            "node_modules/x/i.js",
+            ".git/HEAD",
+            "lib/a.py",
+            "lib/__pycache__/a.pyc",
+            "out/o",
+            "note.log",
+        ] {
+            fs::write(at(file), file).unwrap();
+        }
+        fs::write(at(".moteignore"), "/out\n*.log\n").unwrap();
+        fs::write(at("run.sh"), "#!/bin/sh\n").unwrap();
+        fs::set_permissions(at("run.sh"), fs::Permissions::from_mode(0o700)).unwrap();
+        std::os::unix::fs::symlink("../index.mjs", at("lib/link")).unwrap();
+        dir
+    }
+
+    #[test]
+    fn what_is_packed_is_accepted_and_equal_folders_give_equal_bytes() {
+        let (one, two) = (tree(), tree());
+        let spec = Some((".mote/spec.json", &b"{}"[..]));
+        let packed = pack(one.path(), spec).unwrap();
+        assert_eq!(packed, pack(two.path(), spec).unwrap());
+        let limits = ArchiveLimits {
+            set_aside: Some(".mote/spec.json".to_owned()),
+            ..ArchiveLimits::default()
+        };
+        let out = tempfile::tempdir().unwrap();
+        let unpacked = archive::unpack(&packed.tar[..], out.path(), &limits).unwrap();
+        assert_eq!(unpacked.files, packed.files);
+        let mut names: Vec<_> = fs::read_dir(out.path())
+            .unwrap()
+            .map(|entry| entry.unwrap().file_name().into_string().unwrap())
+            .collect();
+        names.sort();
+        assert_eq!(names, ["index.mjs", "lib", "package.json", "run.sh"]);
+        assert!(out.path().join("lib/link").exists());
+        assert!(!out.path().join("lib/__pycache__").exists());
+    }
+
+    #[test]
+    fn one_file_is_a_function() {
+        let dir = tree();
+        let packed = pack(&dir.path().join("index.mjs"), None).unwrap();
+        assert_eq!(packed.files, 1);
+        assert_eq!(&packed.tar[..9], b"index.mjs");
+    }
+
+    #[test]
+    fn long_names_survive() {
+        let dir = tempfile::tempdir().unwrap();
+        let name = "x".repeat(200);
+        fs::write(dir.path().join(&name), "1").unwrap();
+        let packed = pack(dir.path(), None).unwrap();
+        let out = tempfile::tempdir().unwrap();
+        archive::unpack(&packed.tar[..], out.path(), &ArchiveLimits::default()).unwrap();
+        assert!(out.path().join(&name).exists());
+    }
+
+    #[test]
+    fn what_cannot_be_deployed_is_named() {
+        let dir = tempfile::tempdir().unwrap();
+        std::os::unix::fs::symlink("/etc/passwd", dir.path().join("l")).unwrap();
+        let error = pack(dir.path(), None).unwrap_err();
+        assert_eq!(error.to_string(), "l: link leaves the function");
+        fs::remove_file(dir.path().join("l")).unwrap();
+        let _socket = std::os::unix::net::UnixListener::bind(dir.path().join("s")).unwrap();
+        let error = pack(dir.path(), None).unwrap_err();
+        assert!(
+            error.to_string().starts_with("s: sockets, pipes"),
+            "{error}"
+        );
+        let error = pack(&dir.path().join("missing"), None).unwrap_err();
+        assert_eq!(error.code(), "M0102");
+    }
+}

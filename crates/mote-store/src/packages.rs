@@ -1,0 +1,120 @@
+//! Installed packages: one folder per lock file, runtime version and machine.
+
+use std::path::{Path, PathBuf};
+
+use crate::error::StoreError;
+use crate::store::{Pin, Store, crash_point, remove_tree, sync_dir};
+
+/// Longest key.
+const KEY_BYTES_MAX: usize = 200;
+
+/// What is there for a key.
+#[derive(Debug)]
+pub enum Lookup {
+    /// Installed before; read-only.
+    Ready(PathBuf),
+    /// Not there: install into its path, then [`Store::commit_packages`].
+    Build(PackagesStaging),
+}
+
+/// An empty folder to install into; removed on drop unless committed.
+#[derive(Debug)]
+pub struct PackagesStaging {
+    key: String,
+    path: PathBuf,
+    _pin: Pin,
+}
+
+impl PackagesStaging {
+    /// The folder.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// The key it will have.
+    pub fn key(&self) -> &str {
+        &self.key
+    }
+}
+
+impl Drop for PackagesStaging {
+    fn drop(&mut self) {
+        // After a commit there is nothing at this path any more.
+        let _ = remove_tree(&self.path);
+    }
+}
+
+impl Store {
+    /// Looks up the packages of `key` (lock hash, runtime version and machine, joined with `-`).
+    /// Two builds of one key may run at once; the first to commit wins.
+    pub fn packages_dir(&self, key: &str) -> Result<Lookup, StoreError> {
+        check_key(key)?;
+        let pin = self.pin(key);
+        let path = self.packages_path(key);
+        if path.is_dir() {
+            return Ok(Lookup::Ready(path));
+        }
+        Ok(Lookup::Build(PackagesStaging {
+            key: key.to_owned(),
+            path: self.new_staging_dir()?,
+            _pin: pin,
+        }))
+    }
+
+    /// Makes an installed folder durable and gives it its name; returns its path.
+    pub fn commit_packages(&self, staging: PackagesStaging) -> Result<PathBuf, StoreError> {
+        let io = |error| StoreError::io(&staging.path, error);
+        make_readable(&staging.path).map_err(io)?;
+        let dir = std::fs::File::open(&staging.path).map_err(io)?;
+        rustix::fs::syncfs(&dir).map_err(|errno| io(errno.into()))?;
+        crash_point("packages-built");
+        let path = self.packages_path(&staging.key);
+        let _guard = self.lock();
+        if !path.is_dir() {
+            std::fs::rename(&staging.path, &path).map_err(io)?;
+            sync_dir(&self.packages_root())?;
+        }
+        Ok(path)
+    }
+
+    pub(crate) fn packages_path(&self, key: &str) -> PathBuf {
+        self.packages_root().join(key)
+    }
+}
+
+fn check_key(key: &str) -> Result<(), StoreError> {
+    let good = !key.is_empty()
+        && key.len() <= KEY_BYTES_MAX
+        && !key.starts_with('.')
+        && key
+            .bytes()
+            .all(|b| b.is_ascii_alphanumeric() || b"._-".contains(&b));
+    good.then_some(()).ok_or_else(|| {
+        StoreError::BadKey(key.chars().take(64).flat_map(char::escape_debug).collect())
+    })
+}
+
+/// Installers honour the umask; sandboxes read as another user.
+fn make_readable(path: &Path) -> std::io::Result<()> {
+    use std::os::unix::fs::PermissionsExt;
+
+    let meta = std::fs::symlink_metadata(path)?;
+    if meta.is_symlink() {
+        return Ok(());
+    }
+    let mode = meta.permissions().mode();
+    let wanted = if meta.is_dir() || mode & 0o100 != 0 {
+        0o755
+    } else {
+        0o644
+    };
+    if mode & 0o7777 != wanted {
+        std::fs::set_permissions(path, std::fs::Permissions::from_mode(wanted))?;
+    }
+    if meta.is_dir() {
+        for entry in std::fs::read_dir(path)? {
+            make_readable(&entry?.path())?;
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,149 @@
+//! The tables, and the rules under which the database is opened.
+
+use std::fs::File;
+use std::io::Read;
+use std::path::Path;
+use std::time::Duration;
+
+use rusqlite::{Connection, OpenFlags};
+
+use crate::error::StoreError;
+
+/// Version of the tables; raised with each change, one migration each.
+pub(crate) const VERSION: u32 = 1;
+/// Marks the file as ours: `mote` in ASCII.
+const APPLICATION_ID: u32 = 0x6d6f_7465;
+
+/// Revision numbers are never used twice while a function exists, so a number in a log or a bug
+/// report names one thing. `state` says what a revision is: added, live or retired.
+const TABLES: &str = "
+CREATE TABLE functions (
+    name TEXT PRIMARY KEY NOT NULL,
+    live INTEGER,
+    next_revision INTEGER NOT NULL,
+    created_at_ms INTEGER NOT NULL,
+    FOREIGN KEY (name, live) REFERENCES revisions (function, revision) DEFERRABLE INITIALLY DEFERRED
+) STRICT;
+CREATE TABLE revisions (
+    function TEXT NOT NULL REFERENCES functions (name) ON DELETE CASCADE,
+    revision INTEGER NOT NULL,
+    spec TEXT NOT NULL,
+    code_hash TEXT NOT NULL,
+    packages_key TEXT,
+    created_at_ms INTEGER NOT NULL,
+    state TEXT NOT NULL CHECK (state IN ('added', 'live', 'retired')),
+    PRIMARY KEY (function, revision)
+) STRICT;
+CREATE INDEX revisions_by_code ON revisions (code_hash);
+CREATE INDEX revisions_by_packages ON revisions (packages_key);
+";
+
+/// Refuses a newer or foreign file from its header alone, before anything is written.
+pub(crate) fn check_header(path: &Path) -> Result<(), StoreError> {
+    let mut header = [0; 100];
+    let mut file = match File::open(path) {
+        Ok(file) => file,
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(()),
+        Err(error) => return Err(StoreError::io(path, error)),
+    };
+    if file.read_exact(&mut header).is_err() {
+        // Empty, or cut off before its first page was written: SQLite starts anew or refuses.
+        return Ok(());
+    }
+    let number = |at: usize| {
+        u32::from_be_bytes([header[at], header[at + 1], header[at + 2], header[at + 3]])
+    };
+    if &header[..16] != b"SQLite format 3\0" {
+        return Err(StoreError::Damaged(format!(
+            "{}: not a database",
+            path.display()
+        )));
+    }
+    refuse(path, number(60), number(68))
+}
+
+fn refuse(path: &Path, version: u32, application: u32) -> Result<(), StoreError> {
+    if application != APPLICATION_ID && (application != 0 || version != 0) {
+        let text = format!("{}: the database of another program", path.display());
+        return Err(StoreError::Damaged(text));
+    }
+    if version > VERSION {
+        return Err(StoreError::Newer {
+            path: path.to_owned(),
+            found: version,
+            known: VERSION,
+        });
+    }
+    Ok(())
+}
+
+/// Opens the database so that a commit is on disk when it returns, and brings its tables up to
+/// date.
+pub(crate) fn open(path: &Path) -> Result<Connection, StoreError> {
+    check_header(path)?;
+    let mut connection = Connection::open_with_flags(
+        path,
+        OpenFlags::SQLITE_OPEN_READ_WRITE
+            | OpenFlags::SQLITE_OPEN_CREATE
+            | OpenFlags::SQLITE_OPEN_NO_MUTEX
+            | OpenFlags::SQLITE_OPEN_NOFOLLOW,
+    )
+    .map_err(|error| sql(path, error))?;
+    prepare(path, &mut connection)?;
+    Ok(connection)
+}
+
+fn prepare(path: &Path, connection: &mut Connection) -> Result<(), StoreError> {
+    let sql = |error| sql(path, error);
+    connection
+        .busy_timeout(Duration::from_secs(5))
+        .map_err(sql)?;
+    // The log beside the file may hold a newer version than its header.
+    let version = pragma(connection, "user_version").map_err(sql)?;
+    let application = pragma(connection, "application_id").map_err(sql)?;
+    refuse(path, version, application)?;
+
+    let mode: String = connection
+        .query_row("PRAGMA journal_mode = WAL", [], |row| row.get(0))
+        .map_err(sql)?;
+    connection
+        .execute_batch(
+            "PRAGMA synchronous = FULL; PRAGMA foreign_keys = ON; PRAGMA trusted_schema = OFF;",
+        )
+        .map_err(sql)?;
+    // Builds differ in their defaults and may ignore a pragma: durability is checked, not hoped for.
+    let synchronous = pragma(connection, "synchronous").map_err(sql)?;
+    let foreign_keys = pragma(connection, "foreign_keys").map_err(sql)?;
+    if mode != "wal" || synchronous != 2 || foreign_keys != 1 {
+        return Err(StoreError::Damaged(format!(
+            "{}: durable settings are not available here (journal {mode}, synchronous {synchronous})",
+            path.display()
+        )));
+    }
+    if version == 0 {
+        let change = connection.transaction().map_err(sql)?;
+        change.execute_batch(TABLES).map_err(sql)?;
+        change
+            .execute_batch(&format!(
+                "PRAGMA application_id = {APPLICATION_ID}; PRAGMA user_version = {VERSION};"
+            ))
+            .map_err(sql)?;
+        change.commit().map_err(sql)?;
+    }
+    Ok(())
+}
+
+fn pragma(connection: &Connection, name: &str) -> rusqlite::Result<u32> {
+    connection.query_row(&format!("PRAGMA {name}"), [], |row| row.get(0))
+}
+
+/// Tells a full disk and a damaged file apart from other failures.
+pub(crate) fn sql(path: &Path, error: rusqlite::Error) -> StoreError {
+    match error.sqlite_error_code() {
+        Some(rusqlite::ErrorCode::DiskFull) => StoreError::disk_full(path),
+        Some(rusqlite::ErrorCode::DatabaseCorrupt | rusqlite::ErrorCode::NotADatabase) => {
+            StoreError::Damaged(format!("{}: {error}", path.display()))
+        }
+        _ => StoreError::Database(error),
+    }
+}

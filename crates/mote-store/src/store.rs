@@ -1,0 +1,671 @@
+//! The store of one node: one data directory, one process.
+//!
+//! ```text
+//! DATA/lock                 held with flock; the holder's pid for the error message
+//! DATA/mote.db              functions and revisions (SQLite, WAL, every commit synced)
+//! DATA/code/<sha256>/       code trees, read-only, shared by equal revisions
+//! DATA/packages/<key>/      installed packages
+//! DATA/staging/             work in progress; emptied at start
+//! ```
+//! A tree is written in staging, synced and renamed before a row names it, so whatever a row names
+//! is complete. What no row names is removed at start and by [`Store::collect_garbage`].
+
+use std::collections::{HashMap, HashSet};
+use std::fs::{File, OpenOptions, Permissions};
+use std::io::{Read, Write};
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use mote_core::{FunctionName, FunctionSpec};
+use rusqlite::{Connection, Row, params};
+use rustix::fs::FlockOperation;
+
+use crate::archive::{self, ArchiveError, ArchiveLimits};
+use crate::error::StoreError;
+use crate::schema;
+
+/// Revisions kept per function, the live one among them.
+pub const REVISIONS_KEPT: u64 = 10;
+
+/// The store. All calls block; share it behind an `Arc`.
+#[derive(Debug)]
+pub struct Store {
+    root: PathBuf,
+    connection: Mutex<Connection>,
+    pins: Arc<Pins>,
+    staged: AtomicU64,
+    recovery: Recovery,
+    /// Held for the life of the store; closing it releases the lock.
+    _lock: File,
+}
+
+/// What opening the store had to clear away.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Recovery {
+    /// Half-done work in `staging`.
+    pub staging_removed: u64,
+    /// Trees that no revision names.
+    pub trees_removed: u64,
+}
+
+/// Uploaded code, complete and durable, not yet part of a revision. Kept from the garbage
+/// collector until dropped.
+#[derive(Debug)]
+pub struct StagedCode {
+    /// Its name.
+    pub hash: String,
+    /// Where it is.
+    pub path: PathBuf,
+    /// Files in it.
+    pub files: u64,
+    /// Bytes in them.
+    pub bytes: u64,
+    /// What was removed from the archive and should be said, one line each.
+    pub notes: Vec<String>,
+    /// Content of the entry that [`ArchiveLimits::set_aside`] names, when it came first.
+    pub set_aside: Option<Vec<u8>>,
+    _pin: Pin,
+}
+
+/// What a revision is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum RevisionState {
+    /// Stored, never live.
+    Added,
+    /// The one that serves.
+    Live,
+    /// Was live once.
+    Retired,
+}
+
+/// A new revision's place.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Revision {
+    /// The function.
+    pub function: FunctionName,
+    /// Its number, from 1.
+    pub revision: u64,
+    /// When it was added, milliseconds since 1970.
+    pub created_at_ms: u64,
+}
+
+/// A revision as stored.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct StoredRevision {
+    /// What the function is.
+    pub spec: FunctionSpec,
+    /// Its number.
+    pub revision: u64,
+    /// Name of its code.
+    pub code_hash: String,
+    /// Where its code is.
+    pub code_path: PathBuf,
+    /// Name of its packages, when it has any.
+    pub packages_key: Option<String>,
+    /// Where they are.
+    pub packages_path: Option<PathBuf>,
+    /// When this revision was added, milliseconds since 1970.
+    pub created_at_ms: u64,
+    /// When the function's first revision was added.
+    pub function_created_at_ms: u64,
+    /// What it is.
+    pub state: RevisionState,
+}
+
+/// A function that is stored but cannot be served; the others are not affected.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Damaged {
+    /// The function.
+    pub function: String,
+    /// Its live revision.
+    pub revision: u64,
+    /// What is wrong.
+    pub reason: String,
+}
+
+/// All functions with a live revision, by name.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Inventory {
+    /// Those that can be served.
+    pub functions: Vec<StoredRevision>,
+    /// Those that cannot.
+    pub damaged: Vec<Damaged>,
+}
+
+impl Store {
+    /// Opens or makes the store in `data_dir`, holds it against other processes, and clears away
+    /// what a crash left half-done. Refuses tables of a newer version before any write.
+    pub fn open(data_dir: &Path) -> Result<Self, StoreError> {
+        let database = data_dir.join("mote.db");
+        schema::check_header(&database)?;
+        make_dir(data_dir, 0o711)?;
+        // Resolved once, so that a later change of the working directory means nothing.
+        let root = std::fs::canonicalize(data_dir).map_err(|e| StoreError::io(data_dir, e))?;
+        let lock = lock_dir(&root)?;
+        for (name, mode) in [("code", 0o711), ("packages", 0o711), ("staging", 0o700)] {
+            make_dir(&root.join(name), mode)?;
+        }
+        let database = root.join("mote.db");
+        let connection = schema::open(&database)?;
+        for name in ["mote.db", "mote.db-wal", "mote.db-shm"] {
+            let path = root.join(name);
+            if path.exists() {
+                std::fs::set_permissions(&path, Permissions::from_mode(0o600))
+                    .map_err(|error| StoreError::io(&path, error))?;
+            }
+        }
+        sync_dir(&root)?;
+        let mut store = Self {
+            root,
+            connection: Mutex::new(connection),
+            pins: Arc::default(),
+            staged: AtomicU64::new(0),
+            recovery: Recovery::default(),
+            _lock: lock,
+        };
+        store.recovery = Recovery {
+            staging_removed: store.empty_staging()?,
+            trees_removed: store.collect_garbage(&HashSet::new())?,
+        };
+        Ok(store)
+    }
+
+    /// The data directory, absolute.
+    pub fn root(&self) -> &Path {
+        &self.root
+    }
+
+    /// What opening it had to clear away.
+    pub fn recovery(&self) -> &Recovery {
+        &self.recovery
+    }
+
+    /// Unpacks an uploaded archive (plain or gzip tar) and makes its tree durable. On an error
+    /// nothing is left on disk. The same content gives the same hash and is stored once.
+    pub fn stage_archive(
+        &self,
+        input: impl Read,
+        limits: &ArchiveLimits,
+    ) -> Result<StagedCode, StoreError> {
+        let staging = self.new_staging_dir()?;
+        let result = self.unpack_into(&staging, input, limits);
+        if result.is_err() || staging.exists() {
+            remove_tree(&staging).map_err(|error| StoreError::io(&staging, error))?;
+        }
+        result
+    }
+
+    fn unpack_into(
+        &self,
+        staging: &Path,
+        input: impl Read,
+        limits: &ArchiveLimits,
+    ) -> Result<StagedCode, StoreError> {
+        let unpacked = archive::unpack(input, staging, limits).map_err(|error| match error {
+            ArchiveError::Io(error) => StoreError::io(staging, error),
+            other => StoreError::Archive(other),
+        })?;
+        crash_point("unpacked");
+        let path = self.code_path(&unpacked.hash);
+        let _guard = self.lock();
+        let pin = self.pin(&unpacked.hash);
+        if !path.is_dir() {
+            std::fs::rename(staging, &path).map_err(|error| StoreError::io(&path, error))?;
+            sync_dir(&self.root.join("code"))?;
+        }
+        crash_point("renamed");
+        Ok(StagedCode {
+            hash: unpacked.hash,
+            path,
+            files: unpacked.files,
+            bytes: unpacked.bytes,
+            notes: unpacked.notes,
+            set_aside: unpacked.set_aside,
+            _pin: pin,
+        })
+    }
+
+    /// Adds a revision of `spec.name`; what was live stays live. Old revisions past
+    /// [`REVISIONS_KEPT`] are forgotten.
+    pub fn add_revision(
+        &self,
+        spec: &FunctionSpec,
+        code_hash: &str,
+        packages_key: Option<&str>,
+    ) -> Result<Revision, StoreError> {
+        if !self.code_path(code_hash).is_dir() {
+            return Err(StoreError::NotStored(format!("code {code_hash}")));
+        }
+        if let Some(key) = packages_key
+            && !self.packages_path(key).is_dir()
+        {
+            return Err(StoreError::NotStored(format!("packages {key}")));
+        }
+        let json = serde_json::to_string(spec)
+            .map_err(|error| StoreError::Damaged(format!("spec of {}: {error}", spec.name)))?;
+        let created_at_ms = now_ms();
+        let name = spec.name.as_str();
+        let revision = self.change(|change| {
+            change.execute(
+                "INSERT INTO functions (name, live, next_revision, created_at_ms)
+                 VALUES (?1, NULL, 1, ?2) ON CONFLICT (name) DO NOTHING",
+                params![name, created_at_ms as i64],
+            )?;
+            let revision: i64 = change.query_row(
+                "UPDATE functions SET next_revision = next_revision + 1 WHERE name = ?1
+                 RETURNING next_revision - 1",
+                [name],
+                |row| row.get(0),
+            )?;
+            change.execute(
+                "INSERT INTO revisions VALUES (?1, ?2, ?3, ?4, ?5, ?6, 'added')",
+                params![
+                    name,
+                    revision,
+                    json,
+                    code_hash,
+                    packages_key,
+                    created_at_ms as i64
+                ],
+            )?;
+            change.execute(
+                "DELETE FROM revisions WHERE function = ?1 AND state != 'live' AND revision NOT IN
+                 (SELECT revision FROM revisions WHERE function = ?1
+                  ORDER BY state = 'live' DESC, revision DESC LIMIT ?2)",
+                params![name, REVISIONS_KEPT as i64],
+            )?;
+            crash_point("row-written");
+            Ok(revision as u64)
+        })?;
+        crash_point("row-committed");
+        Ok(Revision {
+            function: spec.name.clone(),
+            revision,
+            created_at_ms,
+        })
+    }
+
+    /// Makes a stored revision the one that serves, in one durable step.
+    pub fn set_live(&self, name: &FunctionName, revision: u64) -> Result<(), StoreError> {
+        let name = name.as_str();
+        let found = self.change(|change| {
+            let number = i64::try_from(revision).unwrap_or(i64::MAX);
+            change.execute(
+                "UPDATE revisions SET state = 'retired' WHERE function = ?1 AND state = 'live'
+                 AND revision != ?2",
+                params![name, number],
+            )?;
+            let found = change.execute(
+                "UPDATE revisions SET state = 'live' WHERE function = ?1 AND revision = ?2",
+                params![name, number],
+            )?;
+            if found == 0 {
+                return Err(rusqlite::Error::QueryReturnedNoRows);
+            }
+            change.execute(
+                "UPDATE functions SET live = ?2 WHERE name = ?1",
+                params![name, number],
+            )?;
+            Ok(())
+        });
+        match found {
+            Err(StoreError::Database(rusqlite::Error::QueryReturnedNoRows)) => {
+                Err(StoreError::NoSuchRevision {
+                    function: name.to_owned(),
+                    revision,
+                })
+            }
+            other => other,
+        }
+    }
+
+    /// All functions with a live revision. A row or tree that is damaged is named, and does not
+    /// stand in the way of the others.
+    pub fn functions(&self) -> Result<Inventory, StoreError> {
+        let mut inventory = Inventory::default();
+        for row in self.rows("r.state = 'live'", "")? {
+            match self.check(row) {
+                Ok(stored) => inventory.functions.push(stored),
+                Err(damaged) => inventory.damaged.push(damaged),
+            }
+        }
+        Ok(inventory)
+    }
+
+    /// The revisions of one function, newest first; empty when there is no such function.
+    pub fn revisions(&self, name: &FunctionName) -> Result<Vec<StoredRevision>, StoreError> {
+        let rows = self.rows("r.function = ?1", name.as_str())?;
+        let mut revisions: Vec<_> = rows
+            .into_iter()
+            .filter_map(|row| self.check(row).ok())
+            .collect();
+        revisions.sort_by_key(|stored| std::cmp::Reverse(stored.revision));
+        Ok(revisions)
+    }
+
+    /// Forgets a function and its revisions; false when there was none. Its code stays on disk
+    /// until [`Store::collect_garbage`], as instances may still run it.
+    pub fn remove(&self, name: &FunctionName) -> Result<bool, StoreError> {
+        let removed = self.change(|change| {
+            change.execute("DELETE FROM functions WHERE name = ?1", [name.as_str()])
+        })?;
+        Ok(removed > 0)
+    }
+
+    /// Removes code and packages that no revision names and nobody uses; `in_use` are the hashes
+    /// and keys of running instances. Returns how many trees went.
+    pub fn collect_garbage(&self, in_use: &HashSet<String>) -> Result<u64, StoreError> {
+        let mut trash = Vec::new();
+        {
+            // Under the lock nothing can be renamed into place or named by a new row.
+            let connection = self.lock();
+            let mut named: HashSet<String> = HashSet::new();
+            let sql = |error| schema::sql(&self.root, error);
+            let mut statement = connection
+                .prepare("SELECT code_hash FROM revisions UNION SELECT packages_key FROM revisions WHERE packages_key IS NOT NULL")
+                .map_err(sql)?;
+            let names = statement
+                .query_map([], |row| row.get::<_, String>(0))
+                .map_err(sql)?;
+            for name in names {
+                named.insert(name.map_err(sql)?);
+            }
+            for folder in ["code", "packages"] {
+                let folder = self.root.join(folder);
+                for entry in std::fs::read_dir(&folder).map_err(|e| StoreError::io(&folder, e))? {
+                    let entry = entry.map_err(|error| StoreError::io(&folder, error))?;
+                    let name = entry.file_name().to_string_lossy().into_owned();
+                    if named.contains(&name) || in_use.contains(&name) || self.is_pinned(&name) {
+                        continue;
+                    }
+                    // Out of sight in one step; a crash during the slow part leaves only staging.
+                    let away = self.staging_path();
+                    std::fs::rename(entry.path(), &away)
+                        .map_err(|error| StoreError::io(&entry.path(), error))?;
+                    trash.push(away);
+                }
+            }
+        }
+        for path in &trash {
+            remove_tree(path).map_err(|error| StoreError::io(path, error))?;
+        }
+        Ok(trash.len() as u64)
+    }
+
+    /// Whether the code named `hash` is still what was stored. Reads all of it.
+    pub fn verify_code(&self, hash: &str) -> Result<bool, StoreError> {
+        let path = self.code_path(hash);
+        let now = crate::tree::hash_dir(&path).map_err(|error| StoreError::io(&path, error))?;
+        Ok(now == hash)
+    }
+
+    fn check(&self, row: RawRevision) -> Result<StoredRevision, Damaged> {
+        let damaged = |reason: String| Damaged {
+            function: row.function.clone(),
+            revision: row.revision,
+            reason,
+        };
+        let spec: FunctionSpec = serde_json::from_str(&row.spec)
+            .map_err(|error| damaged(format!("its spec cannot be read: {error}")))?;
+        let code_path = self.code_path(&row.code_hash);
+        if !code_path.is_dir() {
+            return Err(damaged(format!("its code {} is missing", row.code_hash)));
+        }
+        let packages_path = row
+            .packages_key
+            .as_deref()
+            .map(|key| self.packages_path(key));
+        if packages_path.as_ref().is_some_and(|path| !path.is_dir()) {
+            return Err(damaged("its packages are missing".to_owned()));
+        }
+        Ok(StoredRevision {
+            spec,
+            revision: row.revision,
+            code_hash: row.code_hash,
+            code_path,
+            packages_key: row.packages_key,
+            packages_path,
+            created_at_ms: row.created_at_ms,
+            function_created_at_ms: row.function_created_at_ms,
+            state: row.state,
+        })
+    }
+
+    fn rows(&self, filter: &str, value: &str) -> Result<Vec<RawRevision>, StoreError> {
+        let connection = self.lock();
+        let sql = |error| schema::sql(&self.root, error);
+        let mut statement = connection
+            .prepare(&format!(
+                "SELECT r.function, r.revision, r.spec, r.code_hash, r.packages_key,
+                        r.created_at_ms, f.created_at_ms, r.state
+                 FROM revisions r JOIN functions f ON f.name = r.function
+                 WHERE {filter} AND ?1 = ?1 ORDER BY r.function, r.revision"
+            ))
+            .map_err(sql)?;
+        let rows = statement
+            .query_map([value], RawRevision::read)
+            .map_err(sql)?;
+        rows.collect::<Result<Vec<_>, _>>().map_err(sql)
+    }
+
+    /// One durable change: all of it or nothing.
+    fn change<T>(
+        &self,
+        work: impl FnOnce(&rusqlite::Transaction<'_>) -> rusqlite::Result<T>,
+    ) -> Result<T, StoreError> {
+        let mut connection = self.lock();
+        let sql = |error| schema::sql(&self.root, error);
+        let change = connection.transaction().map_err(sql)?;
+        let value = work(&change).map_err(sql)?;
+        change.commit().map_err(sql)?;
+        Ok(value)
+    }
+
+    /// A panic while the lock was held cannot leave a half change: transactions roll back.
+    pub(crate) fn lock(&self) -> MutexGuard<'_, Connection> {
+        self.connection
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn code_path(&self, hash: &str) -> PathBuf {
+        self.root.join("code").join(hash)
+    }
+
+    pub(crate) fn packages_root(&self) -> PathBuf {
+        self.root.join("packages")
+    }
+
+    fn staging_path(&self) -> PathBuf {
+        let number = self.staged.fetch_add(1, Ordering::Relaxed);
+        self.root.join("staging").join(number.to_string())
+    }
+
+    pub(crate) fn new_staging_dir(&self) -> Result<PathBuf, StoreError> {
+        let path = self.staging_path();
+        std::fs::DirBuilder::new()
+            .mode(0o700)
+            .create(&path)
+            .map_err(|error| StoreError::io(&path, error))?;
+        Ok(path)
+    }
+
+    fn empty_staging(&self) -> Result<u64, StoreError> {
+        let folder = self.root.join("staging");
+        let io = |error| StoreError::io(&folder, error);
+        let mut removed = 0;
+        for entry in std::fs::read_dir(&folder).map_err(io)? {
+            let path = entry.map_err(io)?.path();
+            remove_tree(&path).map_err(|error| StoreError::io(&path, error))?;
+            removed += 1;
+        }
+        Ok(removed)
+    }
+
+    pub(crate) fn pin(&self, name: &str) -> Pin {
+        *self.pins.lock().entry(name.to_owned()).or_default() += 1;
+        Pin {
+            pins: Arc::clone(&self.pins),
+            name: name.to_owned(),
+        }
+    }
+
+    fn is_pinned(&self, name: &str) -> bool {
+        self.pins.lock().contains_key(name)
+    }
+}
+
+/// Names that work in progress holds; counted, as two deploys may share a tree.
+#[derive(Debug, Default)]
+struct Pins(Mutex<HashMap<String, u64>>);
+
+impl Pins {
+    fn lock(&self) -> MutexGuard<'_, HashMap<String, u64>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Keeps one tree from the garbage collector until dropped.
+#[derive(Debug)]
+pub(crate) struct Pin {
+    pins: Arc<Pins>,
+    name: String,
+}
+
+impl Drop for Pin {
+    fn drop(&mut self) {
+        let mut pins = self.pins.lock();
+        if let Some(count) = pins.get_mut(&self.name) {
+            *count -= 1;
+            if *count == 0 {
+                pins.remove(&self.name);
+            }
+        }
+    }
+}
+
+struct RawRevision {
+    function: String,
+    revision: u64,
+    spec: String,
+    code_hash: String,
+    packages_key: Option<String>,
+    created_at_ms: u64,
+    function_created_at_ms: u64,
+    state: RevisionState,
+}
+
+impl RawRevision {
+    fn read(row: &Row<'_>) -> rusqlite::Result<Self> {
+        let number = |at: usize| row.get::<_, i64>(at).map(|n| u64::try_from(n).unwrap_or(0));
+        Ok(Self {
+            function: row.get(0)?,
+            revision: number(1)?,
+            spec: row.get(2)?,
+            code_hash: row.get(3)?,
+            packages_key: row.get(4)?,
+            created_at_ms: number(5)?,
+            function_created_at_ms: number(6)?,
+            state: match row.get_ref(7)?.as_str()? {
+                "live" => RevisionState::Live,
+                "added" => RevisionState::Added,
+                _ => RevisionState::Retired,
+            },
+        })
+    }
+}
+
+fn now_ms() -> u64 {
+    // A clock before 1970 reads as 1970: times are for display only.
+    SystemTime::now()
+        .duration_since(UNIX_EPOCH)
+        .map_or(0, |since| since.as_millis() as u64)
+}
+
+/// Makes a folder if it is missing; one that is there only gains the search bits it needs.
+fn make_dir(path: &Path, mode: u32) -> Result<(), StoreError> {
+    let io = |error| StoreError::io(path, error);
+    if !path.exists() {
+        std::fs::DirBuilder::new()
+            .recursive(true)
+            .mode(0o755)
+            .create(path)
+            .map_err(io)?;
+        // Set apart from creation, which the umask cuts.
+        return std::fs::set_permissions(path, Permissions::from_mode(mode)).map_err(io);
+    }
+    let now = std::fs::metadata(path).map_err(io)?.permissions().mode() & 0o7777;
+    if now & mode != mode {
+        std::fs::set_permissions(path, Permissions::from_mode(now | mode)).map_err(io)?;
+    }
+    Ok(())
+}
+
+fn lock_dir(root: &Path) -> Result<File, StoreError> {
+    let path = root.join("lock");
+    let io = |error| StoreError::io(&path, error);
+    let mut file = OpenOptions::new()
+        .read(true)
+        .write(true)
+        .create(true)
+        .truncate(false)
+        .mode(0o600)
+        .open(&path)
+        .map_err(io)?;
+    match rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive) {
+        Ok(()) => {}
+        Err(rustix::io::Errno::WOULDBLOCK) => {
+            let mut pid = String::new();
+            let _ = (&mut file).take(16).read_to_string(&mut pid);
+            let pid = pid.trim();
+            return Err(StoreError::InUse {
+                path: root.to_owned(),
+                pid: if pid.is_empty() { "?" } else { pid }.to_owned(),
+            });
+        }
+        Err(errno) => return Err(io(errno.into())),
+    }
+    file.set_len(0).map_err(io)?;
+    writeln!(file, "{}", std::process::id()).map_err(io)?;
+    Ok(file)
+}
+
+/// Makes renames in a folder durable.
+pub(crate) fn sync_dir(path: &Path) -> Result<(), StoreError> {
+    File::open(path)
+        .and_then(|dir| dir.sync_all())
+        .map_err(|error| StoreError::io(path, error))
+}
+
+/// Removes a tree or file; one that is not there is fine.
+pub(crate) fn remove_tree(path: &Path) -> std::io::Result<()> {
+    let removed = match std::fs::symlink_metadata(path) {
+        Ok(meta) if meta.is_dir() => std::fs::remove_dir_all(path),
+        Ok(_) => std::fs::remove_file(path),
+        Err(error) => Err(error),
+    };
+    match removed {
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(()),
+        other => other,
+    }
+}
+
+/// In the test binary, ends the process here when the environment says so: as a power cut would,
+/// without unwinding.
+#[cfg(test)]
+pub(crate) fn crash_point(step: &str) {
+    if std::env::var("MOTE_STORE_CRASH_AT").is_ok_and(|at| at == step) {
+        std::process::abort();
+    }
+}
+
+/// Nothing outside the test binary.
+#[cfg(not(test))]
+pub(crate) fn crash_point(_step: &str) {}
+
+#[cfg(test)]
+#[path = "store_tests.rs"]
+mod tests;

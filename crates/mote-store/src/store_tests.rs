@@ -1,0 +1,362 @@
+use std::collections::HashSet;
+use std::path::Path;
+use std::process::Command;
+
+use mote_core::spec::Runtime;
+use mote_core::{FunctionName, FunctionSpec};
+
+use super::*;
+use crate::pack::pack;
+use crate::packages::Lookup;
+
+fn spec(name: &str) -> FunctionSpec {
+    FunctionSpec::with_defaults(
+        FunctionName::new(name).unwrap(),
+        Runtime::Python,
+        "app:handle",
+    )
+}
+
+fn project(content: &str) -> Vec<u8> {
+    let dir = tempfile::tempdir().unwrap();
+    std::fs::write(dir.path().join("app.py"), content).unwrap();
+    pack(dir.path(), None).unwrap().tar
+}
+
+fn deploy(store: &Store, name: &str, content: &str) -> u64 {
+    let tar = project(content);
+    let staged = store
+        .stage_archive(&tar[..], &ArchiveLimits::default())
+        .unwrap();
+    let spec = spec(name);
+    let revision = store.add_revision(&spec, &staged.hash, None).unwrap();
+    store.set_live(&spec.name, revision.revision).unwrap();
+    revision.revision
+}
+
+fn live(store: &Store) -> Vec<(String, u64)> {
+    let inventory = store.functions().unwrap();
+    assert_eq!(inventory.damaged, []);
+    inventory
+        .functions
+        .iter()
+        .map(|stored| (stored.spec.name.to_string(), stored.revision))
+        .collect()
+}
+
+fn entries(path: &Path) -> usize {
+    std::fs::read_dir(path).unwrap().count()
+}
+
+#[test]
+fn what_was_deployed_is_there_after_a_restart() {
+    let dir = tempfile::tempdir().unwrap();
+    let root = dir.path().join("data");
+    {
+        let store = Store::open(&root).unwrap();
+        assert_eq!(deploy(&store, "b", "1"), 1);
+        assert_eq!(deploy(&store, "a", "1"), 1);
+        assert_eq!(deploy(&store, "a", "2"), 2);
+        assert_eq!(entries(&root.join("code")), 2, "equal code is stored once");
+    }
+    let store = Store::open(&root).unwrap();
+    assert_eq!(live(&store), [("a".into(), 2), ("b".into(), 1)]);
+    let stored = &store.functions().unwrap().functions[0];
+    assert_eq!(stored.spec, spec("a"));
+    assert_eq!(
+        std::fs::read_to_string(stored.code_path.join("app.py")).unwrap(),
+        "2"
+    );
+    assert!(store.verify_code(&stored.code_hash).unwrap());
+    std::fs::write(stored.code_path.join("app.py"), "rot").unwrap();
+    assert!(!store.verify_code(&stored.code_hash).unwrap());
+}
+
+#[test]
+fn code_can_be_read_by_sandboxes_and_the_rest_cannot() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = Store::open(&dir.path().join("data")).unwrap();
+    deploy(&store, "a", "1");
+    let code = store.functions().unwrap().functions[0].code_path.clone();
+    let mode = |path: &Path| std::fs::metadata(path).unwrap().permissions().mode() & 0o777;
+    assert_eq!(mode(store.root()), 0o711);
+    assert_eq!(mode(&store.root().join("code")), 0o711);
+    assert_eq!(mode(&store.root().join("staging")), 0o700);
+    assert_eq!(mode(&store.root().join("mote.db")), 0o600);
+    assert_eq!(mode(&store.root().join("mote.db-wal")), 0o600);
+    assert_eq!(mode(&code), 0o755);
+    assert_eq!(mode(&code.join("app.py")), 0o644);
+}
+
+#[test]
+fn a_refused_archive_leaves_nothing() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = Store::open(dir.path()).unwrap();
+    let mut tar = project("1");
+    let cut = tar.len() - 1024;
+    tar.truncate(cut);
+    let error = store
+        .stage_archive(&tar[..], &ArchiveLimits::default())
+        .unwrap_err();
+    assert_eq!(error.code(), "M1303");
+    assert_eq!(entries(&store.root().join("staging")), 0);
+    assert_eq!(entries(&store.root().join("code")), 0);
+}
+
+#[test]
+fn a_second_opener_is_told_who_holds_it() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = Store::open(dir.path()).unwrap();
+    let error = Store::open(dir.path()).unwrap_err();
+    assert_eq!(error.code(), "M0702");
+    let text = error.to_string();
+    let expected = format!("in use by pid {}", std::process::id());
+    assert!(text.ends_with(&expected), "{text}");
+    drop(store);
+    Store::open(dir.path()).unwrap();
+}
+
+#[test]
+fn a_newer_store_is_refused_before_any_write() {
+    let dir = tempfile::tempdir().unwrap();
+    {
+        let store = Store::open(dir.path()).unwrap();
+        deploy(&store, "a", "1");
+        store
+            .lock()
+            .execute_batch("PRAGMA user_version = 9; PRAGMA wal_checkpoint(TRUNCATE);")
+            .unwrap();
+    }
+    let before = snapshot(dir.path());
+    let error = Store::open(dir.path()).unwrap_err();
+    assert_eq!(error.code(), "M0701");
+    assert!(
+        error.to_string().contains("tables 9, this one knows 1"),
+        "{error}"
+    );
+    assert_eq!(before, snapshot(dir.path()));
+}
+
+fn snapshot(path: &Path) -> Vec<(std::path::PathBuf, Vec<u8>)> {
+    let mut files = Vec::new();
+    for entry in std::fs::read_dir(path).unwrap() {
+        let path = entry.unwrap().path();
+        if path.is_dir() {
+            files.extend(snapshot(&path));
+        } else {
+            let content = std::fs::read(&path).unwrap();
+            files.push((path, content));
+        }
+    }
+    files.sort();
+    files
+}
+
+#[test]
+fn a_foreign_or_broken_file_is_named() {
+    for content in [&b"hello, I am not a database, not at all, and longer than one hundred bytes, which is what the header takes"[..], b"SQLite format 3\0"] {
+        let dir = tempfile::tempdir().unwrap();
+        std::fs::write(dir.path().join("mote.db"), content).unwrap();
+        let error = Store::open(dir.path()).unwrap_err();
+        assert_eq!(error.code(), "M0705", "{error}");
+    }
+}
+
+#[test]
+fn a_damaged_row_stands_in_nobodys_way() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = Store::open(dir.path()).unwrap();
+    deploy(&store, "a", "1");
+    deploy(&store, "b", "2");
+    deploy(&store, "c", "3");
+    store
+        .lock()
+        .execute("UPDATE revisions SET spec = '{' WHERE function = 'a'", [])
+        .unwrap();
+    let gone = store.functions().unwrap().functions[1].code_path.clone();
+    std::fs::remove_dir_all(gone).unwrap();
+    let inventory = store.functions().unwrap();
+    assert_eq!(inventory.functions.len(), 1);
+    let damaged: Vec<_> = inventory
+        .damaged
+        .iter()
+        .map(|d| d.function.as_str())
+        .collect();
+    assert_eq!(damaged, ["a", "c"]);
+}
+
+#[test]
+fn revisions_are_kept_up_to_ten_and_the_live_one_always() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = Store::open(dir.path()).unwrap();
+    let name = FunctionName::new("a").unwrap();
+    for number in 1..=12 {
+        deploy(&store, "a", &number.to_string());
+    }
+    store.set_live(&name, 4).unwrap();
+    for number in 13..=30 {
+        let tar = project(&number.to_string());
+        let staged = store
+            .stage_archive(&tar[..], &ArchiveLimits::default())
+            .unwrap();
+        store.add_revision(&spec("a"), &staged.hash, None).unwrap();
+    }
+    let kept: Vec<u64> = store
+        .revisions(&name)
+        .unwrap()
+        .iter()
+        .map(|r| r.revision)
+        .collect();
+    assert_eq!(kept, [30, 29, 28, 27, 26, 25, 24, 23, 22, 4]);
+    assert_eq!(live(&store), [("a".into(), 4)]);
+    assert!(matches!(
+        store.set_live(&name, 5),
+        Err(StoreError::NoSuchRevision { revision: 5, .. })
+    ));
+    assert_eq!(
+        live(&store),
+        [("a".into(), 4)],
+        "a refused change changes nothing"
+    );
+    store.collect_garbage(&HashSet::new()).unwrap();
+    assert_eq!(entries(&store.root().join("code")), 10);
+}
+
+#[test]
+fn garbage_goes_and_what_is_used_stays() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = Store::open(dir.path()).unwrap();
+    deploy(&store, "a", "1");
+    let running = store.functions().unwrap().functions[0].code_hash.clone();
+    let tar = project("2");
+    let staged = store
+        .stage_archive(&tar[..], &ArchiveLimits::default())
+        .unwrap();
+    let name = FunctionName::new("a").unwrap();
+    assert!(store.remove(&name).unwrap());
+    assert!(!store.remove(&name).unwrap());
+    let in_use = HashSet::from([running]);
+    assert_eq!(
+        store.collect_garbage(&in_use).unwrap(),
+        0,
+        "one runs, one is being deployed"
+    );
+    assert_eq!(store.collect_garbage(&HashSet::new()).unwrap(), 1);
+    assert!(staged.path.is_dir());
+    drop(staged);
+    assert_eq!(store.collect_garbage(&HashSet::new()).unwrap(), 1);
+    assert_eq!(entries(&store.root().join("code")), 0);
+    assert_eq!(deploy(&store, "a", "1"), 1);
+}
+
+#[test]
+fn packages_are_built_once() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = Store::open(dir.path()).unwrap();
+    let key = "0123abcd-python3.13-aarch64";
+    let Lookup::Build(staging) = store.packages_dir(key).unwrap() else {
+        panic!("ready before it was built");
+    };
+    let Lookup::Build(second) = store.packages_dir(key).unwrap() else {
+        panic!("ready before it was built");
+    };
+    std::fs::write(staging.path().join("m.py"), "x").unwrap();
+    std::fs::set_permissions(staging.path().join("m.py"), Permissions::from_mode(0o600)).unwrap();
+    let path = store.commit_packages(staging).unwrap();
+    assert_eq!(path, store.commit_packages(second).unwrap());
+    let mode = std::fs::metadata(path.join("m.py"))
+        .unwrap()
+        .permissions()
+        .mode();
+    assert_eq!(mode & 0o777, 0o644);
+    assert!(matches!(store.packages_dir(key).unwrap(), Lookup::Ready(ready) if ready == path));
+    assert_eq!(entries(&store.root().join("staging")), 0);
+    for bad in ["", "..", "a/b", ".x", &"k".repeat(201)] {
+        assert!(
+            matches!(store.packages_dir(bad), Err(StoreError::BadKey(_))),
+            "{bad}"
+        );
+    }
+    let tar = project("1");
+    let staged = store
+        .stage_archive(&tar[..], &ArchiveLimits::default())
+        .unwrap();
+    assert!(matches!(
+        store.add_revision(&spec("a"), &staged.hash, Some("never-built")),
+        Err(StoreError::NotStored(_))
+    ));
+}
+
+#[test]
+fn a_thousand_functions() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = Store::open(dir.path()).unwrap();
+    let tar = project("1");
+    let staged = store
+        .stage_archive(&tar[..], &ArchiveLimits::default())
+        .unwrap();
+    for number in 0..1000 {
+        let spec = spec(&format!("f{number}"));
+        let revision = store.add_revision(&spec, &staged.hash, None).unwrap();
+        store.set_live(&spec.name, revision.revision).unwrap();
+    }
+    assert_eq!(live(&store).len(), 1000);
+    drop(staged);
+    drop(store);
+    let store = Store::open(dir.path()).unwrap();
+    assert_eq!(live(&store).len(), 1000);
+}
+
+/// The child of the test below: deploys version 2 and is ended on the way. Does nothing when run
+/// as a test of its own.
+#[test]
+fn child_that_crashes() {
+    let Some(root) = std::env::var_os("MOTE_STORE_CRASH_DIR") else {
+        return;
+    };
+    let store = Store::open(Path::new(&root)).unwrap();
+    if let Lookup::Build(staging) = store.packages_dir("k").unwrap() {
+        store.commit_packages(staging).unwrap();
+    }
+    deploy(&store, "a", "2");
+}
+
+#[test]
+fn a_crash_between_any_two_steps_leaves_the_old_or_the_new() {
+    for (step, expected) in [
+        ("packages-built", 1),
+        ("unpacked", 1),
+        ("renamed", 1),
+        ("row-written", 1),
+        ("row-committed", 1),
+        ("never", 2),
+    ] {
+        let dir = tempfile::tempdir().unwrap();
+        {
+            let store = Store::open(dir.path()).unwrap();
+            deploy(&store, "a", "1");
+        }
+        let ended = Command::new(std::env::current_exe().unwrap())
+            .args(["--exact", "store::tests::child_that_crashes", "--nocapture"])
+            .env("MOTE_STORE_CRASH_DIR", dir.path())
+            .env("MOTE_STORE_CRASH_AT", step)
+            .output()
+            .unwrap();
+        assert_eq!(ended.status.success(), step == "never", "{step}: {ended:?}");
+        let store = Store::open(dir.path()).unwrap();
+        assert_eq!(live(&store), [("a".into(), expected)], "{step}");
+        let stored = &store.functions().unwrap().functions[0];
+        assert!(store.verify_code(&stored.code_hash).unwrap());
+        assert_eq!(entries(&store.root().join("staging")), 0, "{step}");
+        let named = store.revisions(&stored.spec.name).unwrap().len();
+        assert_eq!(entries(&store.root().join("code")), named, "{step}");
+        let recovery = store.recovery();
+        match step {
+            "packages-built" | "unpacked" => assert!(recovery.staging_removed > 0, "{step}"),
+            "renamed" | "row-written" => assert!(recovery.trees_removed > 0, "{step}"),
+            _ => {}
+        }
+        deploy(&store, "a", "3");
+        assert_eq!(live(&store)[0].0, "a");
+    }
+}
