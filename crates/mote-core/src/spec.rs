@@ -178,3 +178,170 @@ impl FunctionSpec {
         }
     }
 }
+
+/// One thing that is wrong with a spec.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{field}: {problem}")]
+pub struct SpecError {
+    /// Which part, as in the manifest: `limits.memory`.
+    pub field: &'static str,
+    /// What is wrong and what is allowed.
+    pub problem: String,
+}
+
+/// Most instances of one function.
+pub const INSTANCES_MAX: u32 = 1_000;
+/// Most invocations that may wait for one function.
+pub const QUEUE_MAX: u32 = 100_000;
+/// Longest body a function may accept.
+pub const BODY_BYTES_MAX: u64 = 64 << 30;
+
+impl FunctionSpec {
+    /// Everything that is wrong with it, whoever wrote it. A spec arrives from outside: whatever
+    /// the engine and the sandbox rely on is checked here once.
+    pub fn check(&self) -> Vec<SpecError> {
+        let mut errors = Vec::new();
+        let mut check = |ok: bool, field: &'static str, problem: &str| {
+            if !ok {
+                errors.push(SpecError { field, problem: problem.to_owned() });
+            }
+        };
+        let limits = &self.limits;
+        check(
+            (MEMORY_BYTES_MIN..=512 << 30).contains(&limits.memory_bytes),
+            "limits.memory",
+            "4MiB to 512GiB, for instance 64MiB",
+        );
+        check(
+            limits.cpu_millis.is_none_or(|millis| (10..=1_024_000).contains(&millis)),
+            "limits.cpu",
+            "0.01 to 1024 cores",
+        );
+        check((1..=32_768).contains(&limits.pids), "limits.pids", "1 to 32768");
+        check(
+            (1..=TIMEOUT_MS_MAX).contains(&limits.timeout_ms),
+            "limits.timeout",
+            "1ms to 1h, for instance 10s",
+        );
+        check(
+            (1..=600_000).contains(&limits.init_timeout_ms),
+            "limits.init_timeout",
+            "1ms to 10m, for instance 10s",
+        );
+        check(
+            limits.concurrency.is_none_or(|n| (1..=10_000).contains(&n)),
+            "limits.concurrency",
+            "1 to 10000",
+        );
+        check(limits.body_bytes <= BODY_BYTES_MAX, "limits.body", "at most 64GiB");
+        check(
+            (64 << 10..=64 << 30).contains(&limits.disk_bytes),
+            "limits.disk",
+            "64KiB to 64GiB, for instance 16MiB",
+        );
+        let scale = &self.scale;
+        check(scale.min <= INSTANCES_MAX, "scale.min", "0 to 1000");
+        check(
+            scale.max.is_none_or(|max| (1..=INSTANCES_MAX).contains(&max)),
+            "scale.max",
+            "1 to 1000",
+        );
+        check(scale.max.is_none_or(|max| scale.min <= max), "scale.min", "at most scale.max");
+        check(scale.queue <= QUEUE_MAX, "scale.queue", "0 to 100000");
+        let plain = |text: &str| !text.contains(['\0', '\n', '\r']);
+        match self.runtime {
+            Runtime::Python | Runtime::Node => {
+                let relative = !self.entry.starts_with('/')
+                    && !self.entry.split('/').any(|part| part == "..");
+                check(
+                    !self.entry.is_empty() && relative && plain(&self.entry),
+                    "entry",
+                    "a file or module of the function",
+                );
+            }
+            Runtime::Exec | Runtime::Server => {
+                let good = self.command.first().is_some_and(|program| !program.is_empty())
+                    && self.command.iter().all(|word| plain(word));
+                check(good, "command", "a program and its arguments");
+            }
+        }
+        check(
+            self.env.keys().all(|key| {
+                let mut bytes = key.bytes();
+                bytes.next().is_some_and(|b| b.is_ascii_alphabetic() || b == b'_')
+                    && bytes.all(|b| b.is_ascii_alphanumeric() || b == b'_')
+            }),
+            "env",
+            "names: letters, digits and _, not beginning with a digit",
+        );
+        check(
+            self.env.values().all(|value| !value.contains('\0')),
+            "env",
+            "values: no NUL",
+        );
+        check(
+            self.egress.len() <= 32
+                && self.egress.iter().all(|to| {
+                    to.port > 0
+                        && !to.host.is_empty()
+                        && to.host.bytes().all(|b| {
+                            b.is_ascii_alphanumeric() || matches!(b, b'.' | b'-' | b'_' | b':')
+                        })
+                }),
+            "allow.net",
+            "at most 32 of host:port",
+        );
+        check(
+            self.methods.iter().all(|method| {
+                !method.is_empty()
+                    && method.len() <= 24
+                    && method.bytes().all(|b| b.is_ascii_uppercase())
+            }),
+            "methods",
+            "upper-case words such as GET",
+        );
+        errors
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn spec() -> FunctionSpec {
+        let name = FunctionName::new("f").unwrap();
+        FunctionSpec::with_defaults(name, Runtime::Python, "app:handle")
+    }
+
+    #[test]
+    fn defaults_are_valid() {
+        assert_eq!(spec().check(), []);
+    }
+
+    #[test]
+    fn each_mistake_names_its_field() {
+        let check = |field: &str, edit: &dyn Fn(&mut FunctionSpec)| {
+            let mut spec = spec();
+            edit(&mut spec);
+            let fields: Vec<_> = spec.check().iter().map(|error| error.field).collect();
+            assert_eq!(fields, [field]);
+        };
+        check("limits.memory", &|spec| spec.limits.memory_bytes = 1);
+        check("limits.timeout", &|spec| spec.limits.timeout_ms = 0);
+        check("limits.pids", &|spec| spec.limits.pids = 0);
+        check("limits.cpu", &|spec| spec.limits.cpu_millis = Some(1));
+        check("limits.concurrency", &|spec| spec.limits.concurrency = Some(0));
+        check("limits.disk", &|spec| spec.limits.disk_bytes = 1);
+        check("scale.max", &|spec| spec.scale.max = Some(0));
+        check("scale.min", &|spec| (spec.scale.min, spec.scale.max) = (3, Some(2)));
+        check("entry", &|spec| spec.entry = "../x".into());
+        check("entry", &|spec| spec.entry = "/etc/passwd".into());
+        check("env", &|spec| drop(spec.env.insert("A=B".into(), String::new())));
+        check("env", &|spec| drop(spec.env.insert("A".into(), "\0".into())));
+        check("methods", &|spec| spec.methods = vec!["get".into()]);
+        check("allow.net", &|spec| {
+            spec.egress = vec![Egress { host: "a b".into(), port: 80 }];
+        });
+        check("command", &|spec| spec.runtime = Runtime::Exec);
+    }
+}

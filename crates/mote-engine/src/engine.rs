@@ -96,6 +96,7 @@ impl Engine {
             shared: self.shared.clone(),
             pool: Mutex::new(Pool::default()),
             changed: Notify::new(),
+            last_error: Mutex::default(),
         })
     }
 
@@ -124,6 +125,11 @@ impl Engine {
                 revision.ensure_keeper();
             }
         }
+    }
+
+    /// Ends a revision that was never published, for instance because it did not start.
+    pub fn discard(&self, revision: &Arc<Revision>) {
+        revision.close("discarded");
     }
 
     /// Removes a function: later invocations find nothing, running ones finish.

@@ -25,4 +25,4 @@ mod worker;
 pub use engine::{Config, Engine, Interpreters};
 pub use instance::{CODE_DIR, PACKAGES_DIR};
 pub use metrics::Metrics;
-pub use revision::{InstanceStatus, PoolStatus, Revision, Route};
+pub use revision::{InstanceStatus, LastError, PoolStatus, Revision, Route};

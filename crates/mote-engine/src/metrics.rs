@@ -199,6 +199,11 @@ impl FunctionMetrics {
         self.stops.get_or_create(&StopLabels { function: self.function.clone(), reason }).inc();
     }
 
+    /// Invocations that waited for an instance to start.
+    pub(crate) fn cold_starts(&self) -> u64 {
+        self.cold_starts.get()
+    }
+
     /// Invocations ended, by outcome, over all triggers.
     pub fn totals(&self) -> [(&'static str, u64); 6] {
         std::array::from_fn(|at| {

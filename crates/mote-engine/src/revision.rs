@@ -6,11 +6,13 @@ use std::sync::Arc;
 use mote_core::admission::{Admission, admit};
 use mote_core::name::FunctionName;
 use mote_core::spec::{CoapResource, FunctionSpec};
-use mote_core::{Fault, Invocation, Reply, RouteInfo};
+use mote_core::{
+    Fault, FaultClass, Invocation, InvocationId, Reply, RouteInfo, Trigger,
+};
 use parking_lot::Mutex;
 use tokio::sync::{Notify, oneshot};
 
-use crate::clock::now_ns;
+use crate::clock::{now_ns, unix_ms};
 use crate::engine::Shared;
 use crate::logs::FunctionLog;
 use crate::metrics::FunctionMetrics;
@@ -34,6 +36,20 @@ pub struct Revision {
     pub(crate) pool: Mutex<Pool>,
     /// Wakes the keeper.
     pub(crate) changed: Notify,
+    pub(crate) last_error: Mutex<Option<LastError>>,
+}
+
+/// The last invocation or start that failed, for people.
+#[derive(Debug, Clone)]
+pub struct LastError {
+    /// Wall clock, milliseconds since 1970.
+    pub unix_ms: u64,
+    /// Stable code.
+    pub code: &'static str,
+    /// The whole text; for the owner, not for the network.
+    pub message: String,
+    /// The invocation, where there was one.
+    pub invocation: Option<InvocationId>,
 }
 
 /// A running instance, for people.
@@ -123,11 +139,12 @@ impl Revision {
     /// Runs one invocation to the head of its answer.
     pub(crate) async fn invoke(self: &Arc<Self>, invocation: Invocation) -> Result<Reply, Fault> {
         let trigger = invocation.trigger;
+        let id = invocation.id;
         let (reply, answer) = oneshot::channel();
         let serial = match self.submit(invocation, reply) {
             Ok(serial) => serial,
             Err(fault) => {
-                self.metrics.failed(trigger, &fault);
+                self.failed(trigger, id, &fault);
                 return Err(fault);
             }
         };
@@ -138,9 +155,46 @@ impl Revision {
         guard.armed = false;
         match &result {
             Ok(reply) => self.metrics.answered(trigger, &reply.phases),
-            Err(fault) => self.metrics.failed(trigger, fault),
+            Err(fault) => self.failed(trigger, id, fault),
         }
         result
+    }
+
+    fn failed(&self, trigger: Trigger, id: InvocationId, fault: &Fault) {
+        self.metrics.failed(trigger, fault);
+        if fault.class() != FaultClass::Caller {
+            *self.last_error.lock() = Some(LastError {
+                unix_ms: unix_ms(),
+                code: fault.answer().code,
+                message: match fault {
+                    Fault::HandlerError { message } | Fault::StartFailed { message } => {
+                        message.clone()
+                    }
+                    other => other.public_text(self.spec.name.as_str()),
+                },
+                invocation: Some(id),
+            });
+        }
+    }
+
+    /// The last failure, if any.
+    pub fn last_error(&self) -> Option<LastError> {
+        self.last_error.lock().clone()
+    }
+
+    /// Invocations that waited for an instance to start.
+    pub fn cold_starts(&self) -> u64 {
+        self.metrics.cold_starts()
+    }
+
+    /// Names of the code and package folders it runs from.
+    pub fn trees_in_use(&self) -> impl Iterator<Item = String> {
+        [Some(&self.code_dir), self.packages_dir.as_ref()]
+            .into_iter()
+            .flatten()
+            .filter_map(|path| Some(path.file_name()?.to_str()?.to_owned()))
+            .collect::<Vec<_>>()
+            .into_iter()
     }
 
     /// Admits an invocation: hands it over, queues it, or refuses it.
