@@ -98,7 +98,7 @@ class Engine:
         )  # fmt: skip
         theirs.close()
         ours.settimeout(SECONDS_MAX)
-        self.sock, self.data, self.logs, self.next_stream = ours, bytearray(), [], 1
+        self.sock, self.data, self.logs, self.next_stream = ours, bytearray(), [], 100
         self.hello = self.read()
         if load:
             self.send({"kind": "LOAD", "stream": 0, "json": {

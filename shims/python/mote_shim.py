@@ -803,6 +803,11 @@ class Worker:
         os.chdir(spec["code_dir"])
         # First the code, then its packages, before everything of the host.
         sys.path[:0] = [spec["code_dir"]] + ([spec["packages_dir"]] if spec["packages_dir"] else [])
+        if sys.version_info < (3, 10):
+            import asyncio
+
+            # Until 3.10 an asyncio.Event made at import belongs to the loop of that moment.
+            asyncio.set_event_loop(asyncio.new_event_loop())
         module, handler, found = find_entry(spec["entry"])
         limit = spec["concurrency"]
         shape = shape_of(handler, found)
@@ -1014,8 +1019,11 @@ class Worker:
         """Makes the loop, so that `init` and the handlers share it; returns how to serve."""
         import asyncio
 
-        loop = asyncio.new_event_loop()
-        asyncio.set_event_loop(loop)
+        if sys.version_info < (3, 10):
+            loop = asyncio.get_event_loop()
+        else:
+            loop = asyncio.new_event_loop()
+            asyncio.set_event_loop(loop)
         if hasattr(asyncio, "eager_task_factory"):
             # Most handlers never wait; they then end within their first step, with no trip
             # through the loop.
