@@ -3,8 +3,9 @@
     {"sensor": "attic", "celsius": 21.5, "at": "2010-01-01T00:00"}
  -> {"sensor": "attic", "mean": 21.3, "sd": 0.4, "z": 0.5, "anomaly": false}
 
-The window is short enough to follow the day and long enough for a steady deviation. A reading
-that is flagged stays out of the statistics, or the first fault would hide the second.
+The window is short enough to follow the day and long enough for a steady deviation. A flagged
+reading enters the statistics only as far as the limit it passed: in full, the first fault would
+hide the second; left out, a change of weather would be flagged for ever.
 """
 
 import collections
@@ -60,10 +61,10 @@ class Monitor:
         known = len(rolling.values)
         mean = rolling.mean() if known else celsius
         sd = rolling.sd()
-        z = (celsius - mean) / max(sd, SD_MIN)
+        unit = max(sd, SD_MIN)
+        z = (celsius - mean) / unit
         anomaly = known >= WARM_UP and abs(z) > Z_MAX
-        if not anomaly:
-            rolling.add(celsius)
+        rolling.add(mean + math.copysign(Z_MAX * unit, z) if anomaly else celsius)
         return {"sensor": sensor, "mean": round(mean, 3), "sd": round(sd, 3), "z": round(z, 3), "anomaly": anomaly}
 
 

@@ -37,6 +37,14 @@ class MonitorTest(unittest.TestCase):
         self.assertTrue(monitor.observe("a", -20)["anomaly"])
         self.assertFalse(monitor.observe("a", 21)["anomaly"])
 
+    def test_a_lasting_change_becomes_usual(self):
+        monitor = app.Monitor()
+        for i in range(30):
+            monitor.observe("a", 20 + i % 2)
+        seen = [monitor.observe("a", 40 + i % 2)["anomaly"] for i in range(app.WINDOW)]
+        self.assertTrue(seen[0])
+        self.assertFalse(seen[-1])
+
     def test_sensors_are_apart_and_the_first_readings_pass(self):
         monitor = app.Monitor()
         for i in range(20):
