@@ -550,7 +550,7 @@ class Worker {
     this.spec = null;
     this.limit = CONCURRENCY;
     this.call = null;
-    this.wantsWhole = false;
+    this.starting = false; // inside the loop of `end`
     this.now = null; // Invocation whose handler is on the stack
     this.storage = null; // AsyncLocalStorage once a line was written after an await
     this.flush = this.flush.bind(this);
@@ -796,7 +796,12 @@ class Worker {
     invocation.done = true;
     this.running.delete(invocation.stream);
     if (invocation.incoming) this.incoming.delete(invocation.stream);
-    if (this.waiting.length && this.running.size < this.limit) this.start(this.waiting.shift());
+    if (this.waiting.length && !this.starting) {
+      // A loop and not a call from call: a synchronous handler ends inside `start`.
+      this.starting = true;
+      while (this.waiting.length && this.running.size < this.limit) this.start(this.waiting.shift());
+      this.starting = false;
+    }
     if (this.draining) this.maybeLeave();
   }
 

@@ -435,6 +435,14 @@ withWorker('concurrency is honoured', `
   check(last, 200, '3');
 });
 
+withWorker('thousands that wait behind a synchronous handler', `
+  let first = true;
+  export default (request) => { if (!first) return 'x'; first = false; return new Promise((resolve) => setImmediate(() => resolve('x'))); };
+`, { concurrency: 1 }, async (engine) => {
+  engine.send(...Array.from({ length: 20000 }, (_, i) => ({ kind: 'INVOKE', stream: i + 1, end: true })));
+  for (let i = 0; i < 20000; i++) check(await engine.read(), 200, 'x');
+});
+
 withWorker('waitUntil holds a drain', `
   export default (request, ctx) => { ctx.waitUntil(new Promise((resolve) => setImmediate(() => { console.log('background'); resolve(); }))); return 'ok'; };
 `, {}, async (engine) => {

@@ -1350,7 +1350,7 @@ def wsgi_handler(worker, app):
             "wsgi.url_scheme": scheme,
             "wsgi.input": io.BytesIO(event.body),
             "wsgi.errors": sys.stderr,
-            "wsgi.multithread": False,
+            "wsgi.multithread": worker.spec["concurrency"] not in (None, 1),
             "wsgi.multiprocess": True,
             "wsgi.run_once": False,
             "wsgi.input_terminated": True,
@@ -1496,8 +1496,10 @@ def main():
     if sys.path and sys.path[0] == os.path.dirname(os.path.abspath(__file__)):
         del sys.path[0]  # the shim's own folder is no place to import from
     sys.modules["mote_shim"] = sys.modules["__main__"]
-    Worker(sock).run()
-    sys.stdout.flush()
+    try:
+        Worker(sock).run()
+    except KeyboardInterrupt:
+        os._exit(130)  # Ctrl-C reaches the whole group of a node in the foreground
     os._exit(0)  # threads the function left behind do not keep a drained worker alive
 
 
