@@ -13,6 +13,7 @@ inspect, traceback) are imported late: they are most of an interpreter's start.
 
 import collections.abc
 import contextvars
+import functools
 import io
 import json
 import os
@@ -127,8 +128,9 @@ class Event:
         self._output = None
 
     def _cut(self, part):
-        start = 40 + sum(self._lengths[:part])
-        return self._payload[start : start + self._lengths[part]]
+        lengths = self._lengths
+        start = 40 + (lengths[0] if part else 0) + (lengths[1] if part == 2 else 0)
+        return self._payload[start : start + lengths[part]]
 
     def __getattr__(self, name):
         if name == "body":
@@ -243,18 +245,25 @@ class Context:
 # Answers ----------------------------------------------------------------------------------------
 
 
+@functools.lru_cache(512)
+def checked_name(name):
+    """A header name as bytes of the wire, empty for a framing field."""
+    if isinstance(name, bytes):
+        name = name.decode("latin-1")
+    name = name.lower()
+    if not name or not TOKEN.issuperset(name):
+        raise BadReply("header name %r is not a token" % name)
+    return b"" if name in FRAMING else name.encode()
+
+
 def header_block(headers):
     """A checked header block from a mapping or pairs."""
     if hasattr(headers, "items"):
         headers = headers.items()
     block = bytearray()
     for name, value in headers:
-        if isinstance(name, bytes):
-            name = name.decode("latin-1")
-        name = name.lower()
-        if not name or not TOKEN.issuperset(name):
-            raise BadReply("header name %r is not a token" % name)
-        if name in FRAMING:
+        name = checked_name(name)
+        if not name:
             continue
         if not isinstance(value, (str, bytes)):
             if isinstance(value, (list, tuple)):
@@ -267,8 +276,8 @@ def header_block(headers):
             except UnicodeEncodeError:
                 value = value.encode("utf-8")
         if b"\n" in value or b"\r" in value or b"\0" in value:
-            raise BadReply("header %s holds a line break or NUL" % name)
-        block += name.encode() + b"\n" + value.strip(b" \t") + b"\n"
+            raise BadReply("header %s holds a line break or NUL" % name.decode())
+        block += b"%b\n%b\n" % (name, value.strip(b" \t"))
     if len(block) > HEADERS_MAX:
         raise BadReply("headers of %d bytes, at most 64 KiB are allowed" % len(block))
     return bytes(block)
@@ -1143,10 +1152,7 @@ class Worker:
         output.finish()
 
     async def run_asgi(self, app, event, context, entered):
-        import asyncio
-
-        finished = asyncio.Event()
-        state = {"start": None, "output": None, "done": False, "read": False}
+        state = {"start": None, "output": None, "done": False, "read": False, "wake": None}
 
         async def receive():
             incoming = event._incoming
@@ -1161,6 +1167,10 @@ class Worker:
                 if chunk is not None:
                     return {"type": "http.request", "body": chunk, "more_body": True}
             if not (state["done"] or context._cancelled):
+                import asyncio
+
+                finished = asyncio.Event()  # only applications that watch for a disconnect get here
+                state["wake"] = finished.set
                 await finished.wait()
             return {"type": "http.disconnect"}
 
@@ -1190,7 +1200,8 @@ class Worker:
                         state["output"].finish()
                 if not more:
                     state["done"] = True
-                    finished.set()
+                    if state["wake"]:
+                        state["wake"]()
             else:
                 raise RuntimeError("unknown ASGI message %r" % kind)
 
@@ -1199,7 +1210,7 @@ class Worker:
         except BaseException as error:
             if not state["done"]:
                 raise
-            if not isinstance(error, asyncio.CancelledError):
+            if isinstance(error, Exception):
                 # The answer is already complete; the error is for the log (a background task).
                 import traceback
 
@@ -1302,6 +1313,8 @@ async def as_async(chunks):
 
 
 def decoded_path(path):
+    if "%" not in path:
+        return path.encode("latin-1")
     from urllib.parse import unquote_to_bytes
 
     return unquote_to_bytes(path)
@@ -1354,7 +1367,7 @@ def wsgi_handler(worker, app):
             "wsgi.multiprocess": True,
             "wsgi.run_once": False,
             "wsgi.input_terminated": True,
-            "mote.id": event.id,
+            "mote.event": event,
         }
         for name, value in headers.items():
             if name == "content-type":
@@ -1386,30 +1399,44 @@ def wsgi_handler(worker, app):
     return handle
 
 
+@functools.lru_cache(64)
+def server_of(host, scheme):
+    name, _, port = host.decode("latin-1").rpartition(":")
+    if name and port.isdigit():
+        return name, int(port)
+    return host.decode("latin-1"), 443 if scheme == "https" else 80
+
+
 def asgi_scope(worker, event):
     root = "/" + worker.spec["function"]
-    parts = event.header_block().split(b"\n")
+    method, path, query, _, length = event._lengths
+    payload, path_end = event._payload, 40 + method + path
+    block = payload[path_end + query : path_end + query + length]
+    path = payload[40 + method : path_end]
+    parts = block.split(b"\n")
     headers = list(zip(parts[0:-1:2], parts[1::2]))
-    host = next((value for name, value in headers if name == b"host"), b"localhost").decode("latin-1")
-    scheme = event.headers.get("x-forwarded-proto", "http") if b"x-forwarded-proto" in parts else "http"
-    name, _, port = host.rpartition(":")
-    server = (name, int(port)) if name and port.isdigit() else (host, 443 if scheme == "https" else 80)
+    host = b"localhost"
+    for name, value in headers:
+        if name == b"host":
+            host = value
+            break
+    scheme = event.headers["x-forwarded-proto"] if b"x-forwarded-proto" in parts[0:-1:2] else "http"
     return {
         "type": "http",
         "asgi": {"version": "3.0", "spec_version": "2.3"},
         "http_version": "1.1",
-        "method": event.method,
+        "method": payload[40 : 40 + method].decode("latin-1"),
         "scheme": scheme,
         # By the specification `path` includes `root_path`; routers take it off again.
-        "path": root + decoded_path(event.path).decode("utf-8", "replace"),
-        "raw_path": root.encode() + event.path.encode("latin-1"),
-        "query_string": event.query.encode("latin-1"),
+        "path": root + decoded_path(path.decode("latin-1")).decode("utf-8", "replace"),
+        "raw_path": root.encode() + path,
+        "query_string": payload[path_end : path_end + query],
         "root_path": root,
         "headers": headers,
-        "server": server,
+        "server": server_of(host, scheme),
         "client": None,
         "state": worker.state_of_app.copy(),
-        "extensions": {"mote": {"id": event.id, "trigger": event.trigger}},
+        "extensions": {"mote": {"event": event}},  # its fields are cut out when touched
     }
 
 
