@@ -1,0 +1,15 @@
+# Every verb is a script or a plain command of the language's own tools; this file only names them.
+.PHONY: build demo test test-long soak bench-footprint bench-warm fuzz lint
+
+build:
+	scripts/setup.sh build
+	cargo build --release -p mote
+
+demo test test-long soak bench-footprint bench-warm fuzz:
+	scripts/$@.sh
+
+lint:
+	cargo fmt --all --check
+	cargo clippy --workspace --all-targets -- -D warnings
+	for file in scripts/*.sh; do bash -n "$$file" || exit 1; done
+	for file in shims/node/*.mjs; do node --check "$$file" || exit 1; done

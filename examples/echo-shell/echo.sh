@@ -1,0 +1,3 @@
+#!/bin/sh
+# The request body is on stdin, the answer goes to stdout.
+exec cat

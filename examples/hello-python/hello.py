@@ -1,0 +1,2 @@
+def handle(event, ctx):
+    return "mote"

@@ -1,0 +1,3 @@
+#!/bin/sh
+# The answer is what goes to stdout.
+printf mote

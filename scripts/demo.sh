@@ -1,0 +1,81 @@
+#!/usr/bin/env bash
+# From nothing to a node with every example deployed and a year of temperatures played to it.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+READY_TENTHS_MAX=150 # of a second until the node must answer
+
+step() { printf '\n== %s\n' "$*"; }
+
+step "what is needed"
+scripts/setup.sh build demo
+export PATH="$PATH:${CARGO_HOME:-$HOME/.cargo}/bin"
+venv=.cache/demo-venv
+if ! cmp -s demo/requirements.txt "$venv/installed.txt"; then
+  python3 -m venv "$venv"
+  "$venv/bin/pip" install --quiet --disable-pip-version-check -r demo/requirements.txt
+  cp demo/requirements.txt "$venv/installed.txt"
+fi
+
+step "build"
+cargo build --release -p mote
+mote=${CARGO_TARGET_DIR:-target}/release/mote
+
+step "start a node"
+free_port() { python3 -c "import socket; s = socket.socket(socket.AF_INET, socket.$1); s.bind(('127.0.0.1', 0)); print(s.getsockname()[1])"; }
+http=$(free_port SOCK_STREAM)
+coap=$(free_port SOCK_DGRAM)
+data=.cache/demo-data
+rm -rf "$data"
+mkdir -p "$data"
+# Socket paths are short (108 bytes), checkouts may lie deep.
+run=$(mktemp -d)
+export MOTE_SOCKET=$run/mote.sock
+"$mote" up --data "$data" --http "127.0.0.1:$http" --coap "127.0.0.1:$coap" --socket "$MOTE_SOCKET" >"$data/mote.out" 2>"$data/mote.log" &
+node=$!
+stop() {
+  kill "$node" 2>/dev/null || true
+  wait "$node" 2>/dev/null || true
+  rm -rf "$run"
+}
+trap stop EXIT
+for ((i = 0; ; i++)); do
+  "$mote" list >/dev/null 2>&1 && break
+  if ! kill -0 "$node" 2>/dev/null || ((i == READY_TENTHS_MAX)); then
+    echo "the node did not start; its log:" >&2
+    cat "$data/mote.out" "$data/mote.log" >&2
+    exit 1
+  fi
+  sleep 0.1
+done
+echo "http://127.0.0.1:$http  coap://127.0.0.1:$coap"
+
+step "deploy every example"
+for example in examples/*/; do
+  "$mote" deploy "$example"
+done
+
+step "call each once over HTTP"
+call() { # name, expected text (a substring), curl arguments
+  local name=$1 expected=$2 answer
+  shift 2
+  answer=$(curl -fsS --max-time 20 "$@" "http://127.0.0.1:$http/$name")
+  printf '%-14s %s\n' "$name" "$answer"
+  [[ $answer == *"$expected"* ]] || { echo "$name: expected $expected" >&2; exit 1; }
+}
+for example in examples/*/; do
+  name=$(basename "$example")
+  case $name in
+    hello-*) call "$name" mote ;;
+    echo-*) call "$name" "sent and back" -d "sent and back" ;;
+    sieve-*) call "$name" 168 ;;
+    thermo-*) call thermo '"anomaly":false' -d '{"sensor":"demo","celsius":21.5,"at":"now"}' ;;
+    *) echo "no call is written for $name" >&2; exit 1 ;;
+  esac
+done
+
+step "a year of temperatures, by HTTP and CoAP"
+"$venv/bin/python" demo/drive.py --http-port "$http" --coap-port "$coap"
+
+step "what the node runs now"
+"$mote" list

@@ -1,0 +1,86 @@
+#!/usr/bin/env bash
+# Installs what is missing to build, test and show mote on Debian 12 or Ubuntu; quick and silent
+# when nothing is. Usage: scripts/setup.sh [build] [test] [demo] [fuzz]   (default: build test demo)
+set -euo pipefail
+
+RUST_MIN=1.88
+packages=()
+
+say() { echo "setup: $*" >&2; }
+have() { command -v "$1" >/dev/null 2>&1; }
+want() { packages+=("$@"); }
+as_root() {
+  if [ "$(id -u)" = 0 ]; then "$@"; elif have sudo; then sudo "$@"; else
+    say "needs root or sudo to install: ${packages[*]}"
+    exit 1
+  fi
+}
+
+need_build() {
+  have cc && have make || want build-essential
+  have pkg-config || want pkg-config
+  have curl || want curl
+  [ -e /etc/ssl/certs/ca-certificates.crt ] || want ca-certificates
+}
+need_python() {
+  have python3 || want python3
+  # Debian splits venv's pip off; an interpreter from elsewhere has it, so ask the one on PATH.
+  python3 -c 'import ensurepip, venv' 2>/dev/null || want python3-venv python3-pip
+}
+need_node() {
+  have node || want nodejs
+  have npm || want npm
+}
+need_coap_client() {
+  have coap-client || have coap-client-notls || have coap-client-openssl || have coap-client-gnutls || coap=missing
+}
+
+coap=''
+groups=("$@")
+[ $# -gt 0 ] || groups=(build test demo)
+for group in "${groups[@]}"; do
+  case $group in
+    build) need_build ;;
+    test) need_build; need_python; need_node ;;
+    demo) need_build; need_python; need_node; need_coap_client ;;
+    fuzz) need_build; have clang || want clang ;;
+    *) say "unknown group $group; there are build, test, demo, fuzz"; exit 2 ;;
+  esac
+done
+
+if [ ${#packages[@]} -gt 0 ] || [ -n "$coap" ]; then
+  have apt-get || { say "this machine has no apt-get; please install: ${packages[*]} ${coap:+a CoAP client}"; exit 1; }
+  export DEBIAN_FRONTEND=noninteractive
+  say "updating the package lists"
+  as_root apt-get update -qq
+  if [ -n "$coap" ]; then
+    # The package changed its name between releases.
+    for name in libcoap3-bin libcoap2-bin libcoap-bin; do
+      if apt-cache show "$name" >/dev/null 2>&1; then want "$name"; break; fi
+    done
+  fi
+  mapfile -t packages < <(printf '%s\n' "${packages[@]}" | sort -u)
+  say "installing ${packages[*]}"
+  as_root apt-get install -y -qq --no-install-recommends "${packages[@]}" >/dev/null
+fi
+
+# Rust: the distribution's is too old, so rustup's, and only where the one present is too.
+export PATH="$PATH:${CARGO_HOME:-$HOME/.cargo}/bin"
+rust=$(cargo --version 2>/dev/null | cut -d' ' -f2 || true)
+if [ "$(printf '%s\n%s\n' "$RUST_MIN" "${rust:-0}" | sort -V | head -n1)" != "$RUST_MIN" ]; then
+  if have rustup; then
+    say "updating Rust (${rust:-none} is older than $RUST_MIN)"
+    rustup toolchain install stable --profile minimal --no-self-update >/dev/null
+    rustup default stable >/dev/null
+  else
+    say "installing Rust with rustup (${rust:-none} is older than $RUST_MIN)"
+    curl --proto '=https' --tlsv1.2 -fsS https://sh.rustup.rs | sh -s -- -y -q --profile minimal >/dev/null
+  fi
+fi
+for group in "${groups[@]}"; do
+  if [ "$group" = fuzz ] && ! have cargo-fuzz; then
+    say "installing cargo-fuzz and the nightly compiler it needs"
+    rustup toolchain install nightly --profile minimal --no-self-update >/dev/null
+    cargo install --quiet --locked cargo-fuzz
+  fi
+done

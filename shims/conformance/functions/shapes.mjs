@@ -1,0 +1,44 @@
+// The function the dialogues talk to; `shapes.py` is its twin.
+
+let release;
+let released = new Promise((resolve) => { release = resolve; });
+
+async function* stream() {
+  yield 'a';
+  yield Buffer.from('b');
+}
+
+export default {
+  async fetch(request) {
+    switch (new URL(request.url).pathname) {
+      case '/hello': return 'mote';
+      case '/none': return undefined;
+      case '/wait':
+        await released;
+        return 'waited';
+      case '/release':
+        release();
+        released = new Promise((resolve) => { release = resolve; });
+        return 'released';
+      case '/big': return Buffer.alloc((64 + 320) * 1024, 'x');
+      case '/echo': return new Response(await request.bytes(), {
+        status: 201,
+        headers: { 'content-type': request.headers.get('content-type') ?? 'none', 'X-Seen': request.headers.get('x-twice') },
+      });
+      case '/size': return String((await request.arrayBuffer()).byteLength);
+      case '/fail': throw new RangeError('boom');
+      case '/bad-header': return new Response('x', { headers: { 'x-bad': 'a\nb' } });
+      case '/bad-status': return new Response('x', { status: 199 });
+      case '/log':
+        console.log('one');
+        await null;
+        process.stdout.write('two');
+        return 'logged';
+      case '/hang': return new Promise((_, reject) => {
+        request.signal.addEventListener('abort', () => reject(request.signal.reason));
+      });
+      case '/stream': return stream();
+      default: return new Response('no such path', { status: 404 });
+    }
+  },
+};

@@ -1,0 +1,47 @@
+"""The function the dialogues talk to; `shapes.mjs` is its twin."""
+
+import asyncio
+
+released = asyncio.Event()
+
+
+async def handle(event, ctx):
+    global released
+    if event.path == "/hello":
+        return "mote"
+    if event.path == "/none":
+        return None
+    if event.path == "/wait":
+        await released.wait()
+        return "waited"
+    if event.path == "/release":
+        released.set()
+        released = asyncio.Event()
+        return "released"
+    if event.path == "/big":
+        return b"x" * ((64 + 320) * 1024)
+    if event.path == "/echo":
+        return event.body, 201, {"content-type": event.headers.get("content-type", "none"), "X-Seen": event.headers.get("x-twice")}
+    if event.path == "/size":
+        return str(len(event.body))
+    if event.path == "/fail":
+        raise ValueError("boom")
+    if event.path == "/bad-header":
+        return "x", 200, {"x-bad": "a\nb"}
+    if event.path == "/bad-status":
+        return "x", 199
+    if event.path == "/log":
+        print("one")
+        await asyncio.sleep(0)
+        print("two", end="")
+        return "logged"
+    if event.path == "/hang":
+        await asyncio.Event().wait()
+    if event.path == "/stream":
+        return stream()
+    return "no such path", 404
+
+
+async def stream():
+    yield "a"
+    yield b"b"
