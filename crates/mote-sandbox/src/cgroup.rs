@@ -1,0 +1,425 @@
+//! Control groups: which are there, where ours go, what they say, how they are removed.
+//!
+//! The daemon decides paths and values; the child of the zygote creates, fills and enters its
+//! directories before it does anything else, so limits hold before the first instruction of the
+//! program and even for the composition of its root. Version 1 hierarchies beside an (almost) empty
+//! version 2 tree, as hybrid systems have, count as version 1.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::time::Duration;
+
+use mote_core::backend::{InstanceLimits, Usage};
+
+use crate::plan::CgroupDir;
+
+/// Period over which a CPU quota is counted: the kernel's default.
+const CPU_PERIOD_US: u64 = 100_000;
+/// Smallest quota the kernel accepts.
+const CPU_QUOTA_US_MIN: u64 = 1_000;
+/// Our own pid 1 beside the processes a function may have.
+const OWN_PROCESSES: u64 = 1;
+/// A dying process leaves its group a moment after it is seen dead.
+const REMOVE_TRIES: u32 = 100;
+const REMOVE_PAUSE: Duration = Duration::from_millis(20);
+
+/// What kind of cgroups this machine offers us.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Version {
+    /// One tree for all controllers.
+    V2,
+    /// One tree per controller.
+    V1,
+    /// None that we may write to.
+    None,
+}
+
+/// The cgroups of one daemon: `<its own cgroup>/mote-<pid>` in each hierarchy.
+#[derive(Debug)]
+pub(crate) struct Cgroups {
+    version: Version,
+    /// Controller name to our directory; several may share one.
+    bases: BTreeMap<&'static str, PathBuf>,
+    /// Why something is missing.
+    problems: Vec<String>,
+}
+
+/// The cgroups of one instance.
+#[derive(Debug, Clone)]
+pub(crate) struct InstanceCgroup {
+    version: Version,
+    dirs: BTreeMap<&'static str, PathBuf>,
+}
+
+const CONTROLLERS: [&str; 4] = ["memory", "pids", "cpu", "cpuacct"];
+
+/// The cgroups of this process; there is one set, however many parts of the daemon ask.
+static SHARED: Mutex<Weak<Cgroups>> = Mutex::new(Weak::new());
+
+impl Cgroups {
+    /// The cgroups of this process, prepared by whoever asks first. Writes a few files then.
+    pub(crate) fn shared() -> Arc<Self> {
+        let mut shared = SHARED.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(cgroups) = shared.upgrade() {
+            return cgroups;
+        }
+        let cgroups = Arc::new(Self::prepare());
+        *shared = Arc::downgrade(&cgroups);
+        cgroups
+    }
+
+    /// Finds the hierarchies, creates our directories and removes those of dead daemons. Writes a
+    /// few files.
+    fn prepare() -> Self {
+        let pid = std::process::id();
+        let mounts = fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
+        let own = fs::read_to_string("/proc/self/cgroup").unwrap_or_default();
+        let mut found =
+            Self { version: Version::None, bases: BTreeMap::new(), problems: Vec::new() };
+        found.prepare_v1(pid, &mounts, &own);
+        if found.bases.contains_key("memory") || found.bases.contains_key("pids") {
+            found.version = Version::V1;
+            return found;
+        }
+        if let Err(error) = found.prepare_v2(pid, &mounts, &own) {
+            found.problems.push(error);
+        }
+        if !found.bases.is_empty() {
+            found.version = Version::V2;
+        }
+        found
+    }
+
+    fn prepare_v1(&mut self, pid: u32, mounts: &str, own: &str) {
+        for controller in CONTROLLERS {
+            let Some(home) = own_directory(mounts, own, Some(controller)) else {
+                continue;
+            };
+            remove_leftovers(&home);
+            let base = home.join(format!("mote-{pid}"));
+            match create(&base) {
+                Ok(()) => {
+                    self.bases.insert(controller, base);
+                }
+                Err(error) => {
+                    self.problems.push(format!("cannot create {}: {error}", base.display()));
+                }
+            }
+        }
+    }
+
+    fn prepare_v2(&mut self, pid: u32, mounts: &str, own: &str) -> Result<(), String> {
+        let home = own_directory(mounts, own, None).ok_or("no cgroup file system is mounted")?;
+        let say = |what: &str, error: io::Error| format!("{what} in {}: {error}", home.display());
+        // A daemon restarted in the same unit finds its own leaf from before and stays above it.
+        let home = match home.file_name().and_then(|name| name.to_str()) {
+            Some("daemon") => home.parent().unwrap_or(&home).to_owned(),
+            _ => home.clone(),
+        };
+        let offered = fs::read_to_string(home.join("cgroup.controllers")).unwrap_or_default();
+        let wanted: Vec<_> = CONTROLLERS
+            .into_iter()
+            .filter(|name| offered.split_whitespace().any(|offer| offer == *name))
+            .collect();
+        if wanted.is_empty() {
+            return Err(format!("no controllers are delegated to {}", home.display()));
+        }
+        remove_leftovers(&home);
+        let enable = |dir: &Path| -> io::Result<()> {
+            for name in &wanted {
+                fs::write(dir.join("cgroup.subtree_control"), format!("+{name}"))?;
+            }
+            Ok(())
+        };
+        if enable(&home).is_err() {
+            // A group with processes cannot hand controllers down, so ours move to a leaf: the
+            // zygote is already forked and moves too.
+            let leaf = home.join("daemon");
+            create(&leaf).map_err(|error| say("cannot create a leaf", error))?;
+            let procs = fs::read_to_string(home.join("cgroup.procs")).unwrap_or_default();
+            for process in procs.lines() {
+                let ours = process == pid.to_string() || parent_of(process) == Some(pid);
+                if ours {
+                    fs::write(leaf.join("cgroup.procs"), process)
+                        .map_err(|error| say("cannot move the daemon to a leaf", error))?;
+                }
+            }
+            enable(&home).map_err(|error| {
+                say("cannot hand down controllers (does another process run there?)", error)
+            })?;
+        }
+        let base = home.join(format!("mote-{pid}"));
+        create(&base).map_err(|error| say("cannot create a group", error))?;
+        enable(&base).map_err(|error| say("cannot hand down controllers", error))?;
+        for name in wanted {
+            self.bases.insert(name, base.clone());
+        }
+        // Version 2 counts CPU time without a controller.
+        self.bases.insert("cpuacct", base);
+        Ok(())
+    }
+
+    pub(crate) fn version(&self) -> Version {
+        self.version
+    }
+
+    pub(crate) fn has(&self, controller: &str) -> bool {
+        self.bases.contains_key(controller)
+    }
+
+    pub(crate) fn problems(&self) -> &[String] {
+        &self.problems
+    }
+
+    /// Directories and values of one instance, and the handle to ask and remove them.
+    /// `whole` says that one process killed for memory must take the instance with it.
+    pub(crate) fn plan(
+        &self,
+        name: &str,
+        limits: &InstanceLimits,
+        whole: bool,
+    ) -> (Vec<CgroupDir>, InstanceCgroup) {
+        let dirs: BTreeMap<_, _> =
+            self.bases.iter().map(|(controller, base)| (*controller, base.join(name))).collect();
+        let mut plans: Vec<CgroupDir> = Vec::new();
+        for (controller, path) in &dirs {
+            let values = match self.version {
+                Version::V2 => values_v2(controller, limits, whole),
+                _ => values_v1(controller, limits),
+            };
+            match plans.iter_mut().find(|plan| plan.path == *path) {
+                Some(plan) => plan.values.extend(values),
+                None => plans.push(CgroupDir { path: path.clone(), values }),
+            }
+        }
+        let handle = InstanceCgroup { version: self.version, dirs };
+        (plans, handle)
+    }
+}
+
+impl Drop for Cgroups {
+    fn drop(&mut self) {
+        for base in self.bases.values() {
+            let _ = fs::remove_dir(base);
+        }
+    }
+}
+
+fn values_v1(controller: &str, limits: &InstanceLimits) -> Vec<(String, String, bool)> {
+    let entry = |name: &str, value: u64, needed| (name.to_owned(), value.to_string(), needed);
+    match controller {
+        "memory" => vec![
+            entry("memory.limit_in_bytes", limits.memory_bytes, true),
+            // Only there when swap accounting is on; must not be below the first.
+            entry("memory.memsw.limit_in_bytes", limits.memory_bytes, false),
+        ],
+        "pids" => vec![entry("pids.max", u64::from(limits.pids) + OWN_PROCESSES, true)],
+        "cpu" => {
+            let Some(millis) = limits.cpu_millis else {
+                return Vec::new();
+            };
+            vec![
+                entry("cpu.cfs_period_us", CPU_PERIOD_US, false),
+                entry("cpu.cfs_quota_us", quota_us(millis), true),
+                entry("cpu.shares", (u64::from(millis) * 1024 / 1000).max(2), false),
+            ]
+        }
+        _ => Vec::new(),
+    }
+}
+
+fn values_v2(
+    controller: &str,
+    limits: &InstanceLimits,
+    whole: bool,
+) -> Vec<(String, String, bool)> {
+    let entry = |name: &str, value: String, needed| (name.to_owned(), value, needed);
+    match controller {
+        "memory" => vec![
+            entry("memory.max", limits.memory_bytes.to_string(), true),
+            entry("memory.swap.max", "0".to_owned(), false),
+            entry("memory.oom.group", u8::from(whole).to_string(), false),
+        ],
+        "pids" => {
+            vec![entry("pids.max", (u64::from(limits.pids) + OWN_PROCESSES).to_string(), true)]
+        }
+        "cpu" => match limits.cpu_millis {
+            Some(millis) => {
+                vec![entry("cpu.max", format!("{} {CPU_PERIOD_US}", quota_us(millis)), true)]
+            }
+            None => Vec::new(),
+        },
+        _ => Vec::new(),
+    }
+}
+
+fn quota_us(cpu_millis: u32) -> u64 {
+    (u64::from(cpu_millis) * CPU_PERIOD_US / 1000).max(CPU_QUOTA_US_MIN)
+}
+
+impl InstanceCgroup {
+    /// What the instance uses now; `None` when nothing is counted.
+    pub(crate) fn usage(&self) -> Option<Usage> {
+        let number = |controller: &str, file: &str| -> Option<u64> {
+            let text = fs::read_to_string(self.dirs.get(controller)?.join(file)).ok()?;
+            text.trim().parse().ok()
+        };
+        let usage = match self.version {
+            Version::None => return None,
+            Version::V1 => Usage {
+                memory_bytes: number("memory", "memory.usage_in_bytes").unwrap_or(0),
+                cpu_ns: number("cpuacct", "cpuacct.usage").unwrap_or(0),
+                pids: number("pids", "pids.current").unwrap_or(0) as u32,
+            },
+            Version::V2 => Usage {
+                memory_bytes: number("memory", "memory.current").unwrap_or(0),
+                cpu_ns: self.field("cpuacct", "cpu.stat", "usage_usec").unwrap_or(0) * 1000,
+                pids: number("pids", "pids.current").unwrap_or(0) as u32,
+            },
+        };
+        Some(usage)
+    }
+
+    /// Whether the kernel killed something in it for memory.
+    pub(crate) fn out_of_memory(&self) -> bool {
+        let (file, field) = match self.version {
+            Version::None => return false,
+            Version::V1 => ("memory.oom_control", "oom_kill"),
+            Version::V2 => ("memory.events", "oom_kill"),
+        };
+        self.field("memory", file, field).is_some_and(|count| count > 0)
+    }
+
+    fn field(&self, controller: &str, file: &str, field: &str) -> Option<u64> {
+        let text = fs::read_to_string(self.dirs.get(controller)?.join(file)).ok()?;
+        text.lines()
+            .filter_map(|line| line.split_once(' '))
+            .find(|(name, _)| *name == field)
+            .and_then(|(_, value)| value.trim().parse().ok())
+    }
+
+    /// Removes the directories of an instance that has ended. Blocks for up to two seconds while
+    /// its last processes leave.
+    pub(crate) fn remove(&self) {
+        for dir in self.dirs.values() {
+            for _ in 0..REMOVE_TRIES {
+                match fs::remove_dir(dir) {
+                    Err(error) if error.raw_os_error() == Some(libc::EBUSY) => {
+                        std::thread::sleep(REMOVE_PAUSE);
+                    }
+                    _ => break,
+                }
+            }
+        }
+    }
+}
+
+fn create(dir: &Path) -> io::Result<()> {
+    match fs::create_dir(dir) {
+        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Ok(()),
+        other => other,
+    }
+}
+
+/// Where this process's own cgroup of `controller` (`None` for version 2) is mounted.
+fn own_directory(mounts: &str, own: &str, controller: Option<&str>) -> Option<PathBuf> {
+    let path = own.lines().find_map(|line| {
+        let mut parts = line.splitn(3, ':');
+        let (_, controllers, path) = (parts.next()?, parts.next()?, parts.next()?);
+        let matches = match controller {
+            Some(name) => controllers.split(',').any(|one| one == name),
+            None => controllers.is_empty(),
+        };
+        matches.then_some(path)
+    })?;
+    mounts.lines().find_map(|line| {
+        // id parent major:minor root mountpoint options - type source super-options
+        let (left, right) = line.split_once(" - ")?;
+        let mut left = left.split(' ').skip(3);
+        let (root, mount_point) = (left.next()?, left.next()?);
+        let mut right = right.split(' ');
+        let (kind, _, options) = (right.next()?, right.next()?, right.next()?);
+        let matches = match controller {
+            Some(name) => kind == "cgroup" && options.split(',').any(|one| one == name),
+            None => kind == "cgroup2",
+        };
+        if !matches {
+            return None;
+        }
+        let below = Path::new(path).strip_prefix(root).ok()?;
+        Some(Path::new(mount_point).join(below))
+    })
+}
+
+fn parent_of(process: &str) -> Option<u32> {
+    let text = fs::read_to_string(format!("/proc/{process}/stat")).ok()?;
+    text.rsplit_once(')')?.1.split_whitespace().nth(1)?.parse().ok()
+}
+
+/// Removes groups of daemons that are gone, ending what still runs in them.
+fn remove_leftovers(home: &Path) {
+    let Ok(entries) = fs::read_dir(home) else {
+        return;
+    };
+    for entry in entries.flatten() {
+        let name = entry.file_name();
+        let Some(pid) = name.to_str().and_then(|name| name.strip_prefix("mote-")) else {
+            continue;
+        };
+        let Ok(pid) = pid.parse::<u32>() else {
+            continue;
+        };
+        let alive = pid != std::process::id() && Path::new(&format!("/proc/{pid}")).exists();
+        if alive {
+            continue;
+        }
+        for instance in fs::read_dir(entry.path()).into_iter().flatten().flatten() {
+            if instance.path().is_dir() {
+                empty_and_remove(&instance.path());
+            }
+        }
+        let _ = fs::remove_dir(entry.path());
+    }
+}
+
+fn empty_and_remove(dir: &Path) {
+    for _ in 0..REMOVE_TRIES {
+        let procs = fs::read_to_string(dir.join("cgroup.procs")).unwrap_or_default();
+        for process in procs.lines().filter_map(|line| line.parse::<i32>().ok()) {
+            if process > 0 {
+                // SAFETY: plain integers. The process was listed in a group that only a dead
+                // daemon of ours can have filled.
+                unsafe {
+                    libc::kill(process, libc::SIGKILL);
+                }
+            }
+        }
+        if fs::remove_dir(dir).is_ok() || !dir.exists() {
+            return;
+        }
+        std::thread::sleep(REMOVE_PAUSE);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn own_directories() {
+        let mounts = "30 23 0:26 / /sys/fs/cgroup/memory rw,relatime - cgroup cgroup rw,memory\n\
+                      31 23 0:27 /docker/x /sys/fs/cgroup/cpu,cpuacct rw - cgroup cgroup rw,cpu,cpuacct\n\
+                      32 23 0:28 / /sys/fs/cgroup/unified rw - cgroup2 cgroup2 rw\n";
+        let own = "4:memory:/a/b\n3:cpu,cpuacct:/docker/x/y\n0::/\n";
+        let check = |controller, expected: Option<&str>| {
+            assert_eq!(own_directory(mounts, own, controller), expected.map(PathBuf::from));
+        };
+        check(Some("memory"), Some("/sys/fs/cgroup/memory/a/b"));
+        check(Some("cpu"), Some("/sys/fs/cgroup/cpu,cpuacct/y"));
+        check(Some("pids"), None);
+        check(None, Some("/sys/fs/cgroup/unified/"));
+    }
+}

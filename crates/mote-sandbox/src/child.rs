@@ -1,0 +1,256 @@
+//! From a fresh clone of the zygote to an instance: the steps in their order.
+//!
+//! Everything that needs privileges comes first, everything that removes them last, and the program
+//! starts only after all of it. A failed step is told to the daemon and ends the process.
+
+use std::fmt::Display;
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, IntoRawFd, OwnedFd, RawFd};
+use std::path::Path;
+
+use seccompiler::BpfProgram;
+
+use crate::config::Layer;
+use crate::identity;
+use crate::init;
+use crate::landlock_rules;
+use crate::loopback;
+use crate::message;
+use crate::plan::{Answer, Plan};
+use crate::root;
+use crate::seccomp;
+use crate::sys;
+
+/// Descriptors of pid 1 after set-up: standard ones, then these two, then nothing.
+pub(crate) const CHANNEL_FD: RawFd = 3;
+/// See [`CHANNEL_FD`].
+pub(crate) const STATUS_FD: RawFd = 4;
+
+/// Makes an instance a likelier victim of a machine-wide shortage than the daemon.
+const OOM_SCORE_ADJ: i32 = 500;
+
+/// A step that failed.
+pub(crate) struct Failure {
+    pub(crate) step: String,
+    pub(crate) source: io::Error,
+}
+
+/// Names the step of a result.
+pub(crate) trait Step<T> {
+    fn step(self, step: impl Display) -> Result<T, Failure>;
+}
+
+impl<T> Step<T> for io::Result<T> {
+    fn step(self, step: impl Display) -> Result<T, Failure> {
+        self.map_err(|source| Failure { step: step.to_string(), source })
+    }
+}
+
+/// Becomes the instance. Never returns.
+pub(crate) fn run(
+    plan: &[u8],
+    status: OwnedFd,
+    channel: OwnedFd,
+    output: OwnedFd,
+    filter: &BpfProgram,
+) -> ! {
+    sys::set_signal(libc::SIGCHLD, libc::SIG_DFL);
+    let early_status = status.as_raw_fd();
+    match compose(plan, status, channel, output, filter) {
+        Ok((plan, egress)) => init::run(&plan, egress),
+        Err(failure) => {
+            let answer = Answer::Failed {
+                step: failure.step,
+                errno: failure.source.raw_os_error().unwrap_or(libc::EINVAL),
+            }
+            .encode();
+            // The socket is at its final place from a certain step on, before at its first.
+            for fd in [STATUS_FD, early_status] {
+                // SAFETY: numbers only; one that is closed or no socket is refused by the kernel.
+                let fd = unsafe { BorrowedFd::borrow_raw(fd) };
+                if message::send(fd, &answer, &[], 0).is_ok() {
+                    break;
+                }
+            }
+            sys::exit_now(125)
+        }
+    }
+}
+
+fn compose(
+    plan: &[u8],
+    status: OwnedFd,
+    channel: OwnedFd,
+    output: OwnedFd,
+    filter: &BpfProgram,
+) -> Result<(Plan, Vec<OwnedFd>), Failure> {
+    die_with_parent()?;
+    // SAFETY: a fresh clone is never a group leader; a failure would only mean that it is one.
+    unsafe {
+        libc::setsid();
+    }
+    let plan: Plan = serde_json::from_slice(plan).map_err(io::Error::from).step("read the plan")?;
+    enter_cgroups(&plan)?;
+    raise_oom_score();
+    if plan.rootless {
+        identity::map_self(plan.host_ids).step("map the user namespace")?;
+    }
+    if !plan.host_network && plan.has(Layer::NetNamespace) {
+        loopback::bring_up().step("bring up loopback")?;
+    }
+    let egress = loopback::egress_listeners(&plan.egress)?;
+    set_host_name().step("set the host name")?;
+    sys::make_mounts_private().step("make mounts private")?;
+    if plan.has(Layer::Root) {
+        root::compose(&plan.root)?;
+    }
+    // The program may reopen its own stdout through /dev/stdout, which asks the pipe's owner.
+    // SAFETY: plain integers on a descriptor we own.
+    unsafe {
+        libc::fchown(output.as_raw_fd(), plan.host_ids.0, plan.host_ids.1);
+    }
+    let null = sys::openat(None, c"/dev/null", libc::O_RDONLY, 0).step("open /dev/null")?;
+    let egress = place_descriptors(&plan, null, output, channel, status, egress)?;
+    if !plan.rootless {
+        identity::become_instance(&plan)?;
+    }
+    std::env::set_current_dir(&plan.work_dir)
+        .step(format_args!("enter {}", plan.work_dir.display()))?;
+    if plan.has(Layer::Rlimits) {
+        identity::limit_resources(&plan).step("set resource limits")?;
+    }
+    // SAFETY: takes an integer, cannot fail.
+    unsafe {
+        libc::umask(0o022);
+    }
+    if plan.has(Layer::Capabilities) {
+        identity::clear_capability_sets().step("drop the capability bounding set")?;
+    } else {
+        identity::keep_capabilities().step("keep capabilities")?;
+    }
+    if plan.has(Layer::NoNewPrivs) {
+        sys::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0).step("set no_new_privs")?;
+    }
+    if plan.has(Layer::Landlock) {
+        landlock_rules::apply(&plan)?;
+    }
+    // After the last change of ids, which clears it.
+    die_with_parent()?;
+    sys::prctl(libc::PR_SET_DUMPABLE, 0, 0).step("become undumpable")?;
+    if plan.has(Layer::Seccomp) {
+        seccomp::apply(filter).step("load the system call filter")?;
+    }
+    if plan.has(Layer::Capabilities) {
+        identity::drop_capabilities().step("drop capabilities")?;
+    }
+    Ok((plan, egress))
+}
+
+fn die_with_parent() -> Result<(), Failure> {
+    sys::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL as libc::c_ulong, 0)
+        .step("ask to die with the zygote")
+}
+
+fn enter_cgroups(plan: &Plan) -> Result<(), Failure> {
+    for dir in &plan.cgroups {
+        let shown = dir.path.display();
+        match std::fs::create_dir(&dir.path) {
+            Err(error) if error.kind() != io::ErrorKind::AlreadyExists => {
+                return Err(error).step(format_args!("create cgroup {shown}"));
+            }
+            _ => {}
+        }
+        for (name, value, needed) in &dir.values {
+            let written = std::fs::write(dir.path.join(name), value);
+            if *needed {
+                written.step(format_args!("write {value} to {shown}/{name}"))?;
+            }
+        }
+        std::fs::write(dir.path.join("cgroup.procs"), "0")
+            .step(format_args!("enter cgroup {shown}"))?;
+    }
+    if !plan.cgroups.is_empty() && plan.has(Layer::Cgroup) {
+        // Hides the path of the cgroups; refused to ordinary users on some kernels, and nothing
+        // inside can see cgroups anyway.
+        let _ = sys::unshare(libc::CLONE_NEWCGROUP);
+    }
+    Ok(())
+}
+
+fn raise_oom_score() {
+    const FILE: &str = "/proc/self/oom_score_adj";
+    let now = std::fs::read_to_string(FILE)
+        .ok()
+        .and_then(|text| text.trim().parse::<i32>().ok())
+        .unwrap_or(0);
+    if now < OOM_SCORE_ADJ {
+        // Raising needs no privilege. A host where it fails loses only the ordering of victims.
+        let _ = std::fs::write(FILE, OOM_SCORE_ADJ.to_string());
+    }
+}
+
+fn set_host_name() -> io::Result<()> {
+    let name = "function";
+    // SAFETY: pointer and length belong together.
+    sys::check(libc::c_long::from(unsafe { libc::sethostname(name.as_ptr().cast(), name.len()) }))?;
+    Ok(())
+}
+
+/// Brings all descriptors to their places and closes the rest. Returns the egress listeners,
+/// which stay open above [`STATUS_FD`] until they are handed over.
+fn place_descriptors(
+    plan: &Plan,
+    null: OwnedFd,
+    output: OwnedFd,
+    channel: OwnedFd,
+    status: OwnedFd,
+    egress: Vec<OwnedFd>,
+) -> Result<Vec<OwnedFd>, Failure> {
+    // First everything out of the way of its final number, then down in order.
+    const ASIDE: RawFd = 128;
+    let aside = |fd: OwnedFd| -> io::Result<RawFd> {
+        let raw = fd.into_raw_fd();
+        // SAFETY: a descriptor we own; the old number is closed with all others below.
+        let high = unsafe { libc::fcntl(raw, libc::F_DUPFD_CLOEXEC, ASIDE) };
+        Ok(sys::check(libc::c_long::from(high))? as RawFd)
+    };
+    let place = || -> io::Result<Vec<OwnedFd>> {
+        let (null, output) = (aside(null)?, aside(output)?);
+        let (channel, status) = (aside(channel)?, aside(status)?);
+        let egress = egress.into_iter().map(aside).collect::<io::Result<Vec<_>>>()?;
+        let mut placed = Vec::new();
+        // SAFETY: descriptor numbers we own; targets are meant to be overwritten.
+        unsafe {
+            let dup = |from, to, flags| sys::check(libc::c_long::from(libc::dup3(from, to, flags)));
+            dup(null, 0, 0)?;
+            dup(output, 1, 0)?;
+            dup(output, 2, 0)?;
+            dup(channel, CHANNEL_FD, libc::O_CLOEXEC)?;
+            dup(status, STATUS_FD, libc::O_CLOEXEC)?;
+            for (index, fd) in egress.into_iter().enumerate() {
+                let to = STATUS_FD + 1 + index as RawFd;
+                dup(fd, to, libc::O_CLOEXEC)?;
+                placed.push(OwnedFd::from_raw_fd(to));
+            }
+        }
+        let first = STATUS_FD + 1 + placed.len() as RawFd;
+        if plan.has(Layer::FdClosing) {
+            sys::close_from(first)?;
+        } else {
+            for fd in first..ASIDE + 16 {
+                // SAFETY: plain integers; a number that is not open is refused.
+                unsafe {
+                    libc::fcntl(fd, libc::F_SETFD, 0);
+                }
+            }
+        }
+        Ok(placed)
+    };
+    place().step("place descriptors")
+}
+
+/// Whether `path` is a folder, for composing binds.
+pub(crate) fn is_dir(fd: &OwnedFd, path: &Path) -> Result<bool, Failure> {
+    let mode = sys::mode_of(fd.as_fd()).step(format_args!("look at {}", path.display()))?;
+    Ok(mode & libc::S_IFMT == libc::S_IFDIR)
+}

@@ -1,0 +1,144 @@
+//! What the daemon decides about all sandboxes, and the facts of the host they are made from.
+
+use std::path::{Path, PathBuf};
+
+/// First host user id given to instances; above every id that login databases hand out, below the
+/// ranges of container engines' subordinate ids where those begin at 2^31.
+pub const UID_BASE_DEFAULT: u32 = 1_000_000;
+
+/// One layer of isolation. Each can be left out by tests, which prove that way that an attack
+/// battery notices.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(u32)]
+pub enum Layer {
+    /// The user namespace.
+    UserNamespace = 1,
+    /// The system call filter.
+    Seccomp = 2,
+    /// The landlock rules.
+    Landlock = 4,
+    /// Dropping all capabilities.
+    Capabilities = 8,
+    /// The process id namespace.
+    PidNamespace = 16,
+    /// The network namespace.
+    NetNamespace = 32,
+    /// The namespace of System V and POSIX message queues and shared memory.
+    IpcNamespace = 64,
+    /// The private root made of read-only binds.
+    Root = 128,
+    /// Control groups.
+    Cgroup = 256,
+    /// no_new_privs.
+    NoNewPrivs = 512,
+    /// Resource limits per process.
+    Rlimits = 1024,
+    /// Closing of all descriptors but the allowed ones.
+    FdClosing = 2048,
+}
+
+/// Settings of all sandboxes of one daemon.
+#[derive(Debug, Clone)]
+pub struct SandboxConfig {
+    /// Folders outside the system's own (`/usr` and the like) that runtimes need, for instance the
+    /// prefix of an interpreter in a home folder. Bound read-only at the same path.
+    pub runtime_prefixes: Vec<PathBuf>,
+    /// Host folder of the shims, read-only at `/mote` inside.
+    pub shims_dir: Option<PathBuf>,
+    /// First host user id of instances when the daemon is root; each instance gets its own.
+    pub uid_base: u32,
+    pub(crate) without: u32,
+}
+
+impl Default for SandboxConfig {
+    fn default() -> Self {
+        Self {
+            runtime_prefixes: Vec::new(),
+            shims_dir: None,
+            uid_base: UID_BASE_DEFAULT,
+            without: 0,
+        }
+    }
+}
+
+impl SandboxConfig {
+    /// Leaves one layer out. For the attack battery only: no setting of the product leads here.
+    #[doc(hidden)]
+    #[must_use]
+    pub fn without(mut self, layer: Layer) -> Self {
+        self.without |= layer as u32;
+        self
+    }
+}
+
+/// Where the host keeps what every program needs, found once.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct HostFacts {
+    /// Folders and files to bind read-only at the same path.
+    pub(crate) binds: Vec<PathBuf>,
+    /// Links to repeat: path, target.
+    pub(crate) links: Vec<(PathBuf, PathBuf)>,
+}
+
+/// Files and folders of /etc that programs read and that hold no secrets.
+const ETC: &[&str] = &[
+    "/etc/ld.so.cache",
+    "/etc/ld.so.conf",
+    "/etc/ld.so.conf.d",
+    "/etc/ssl/certs",
+    "/etc/ssl/openssl.cnf",
+    "/etc/ca-certificates",
+    "/etc/pki/tls/certs",
+    "/etc/pki/ca-trust/extracted",
+    "/etc/alternatives",
+    "/etc/nsswitch.conf",
+    "/etc/localtime",
+    "/etc/mime.types",
+    "/etc/protocols",
+    "/etc/services",
+];
+
+impl HostFacts {
+    /// Looks at the host. Reads a few folders.
+    pub(crate) fn detect(prefixes: &[PathBuf]) -> Self {
+        let mut facts = Self::default();
+        for name in ["/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32", "/nix/store"] {
+            facts.add(Path::new(name));
+        }
+        for name in ETC {
+            facts.add(Path::new(name));
+        }
+        for prefix in prefixes {
+            facts.add(prefix);
+        }
+        facts
+    }
+
+    fn add(&mut self, path: &Path) {
+        if path.parent().is_none()
+            || !path.is_absolute()
+            || self.binds.iter().any(|bound| path.starts_with(bound))
+        {
+            return;
+        }
+        let Ok(meta) = std::fs::symlink_metadata(path) else {
+            return;
+        };
+        if meta.is_symlink() {
+            if let Ok(target) = std::fs::read_link(path) {
+                self.links.push((path.to_owned(), target.clone()));
+                // A link out of what is bound (localtime on some systems) needs its target too.
+                let absolute = path.parent().unwrap_or(Path::new("/")).join(target);
+                if let Ok(real) = absolute.canonicalize()
+                    && !self.binds.iter().any(|bound| real.starts_with(bound))
+                    && self.binds.len() < 64
+                    && real.parent().is_some()
+                {
+                    self.binds.push(real);
+                }
+            }
+        } else {
+            self.binds.push(path.to_owned());
+        }
+    }
+}

@@ -1,0 +1,206 @@
+//! Pid 1 of a sandbox, when all set-up is done: this process, without executing anything.
+//!
+//! It executes the program as pid 2, collects orphans, and ends with the program; the kernel then
+//! ends everything else in the namespace. A program that ran as pid 1 itself would have to collect
+//! orphans and could not be killed by its own signals. What runs here is already without
+//! privileges, under the same filter as the program, and invisible to it (undumpable).
+
+use std::io;
+use std::net::{Ipv4Addr, SocketAddrV4};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
+use std::path::Path;
+
+use crate::child::{CHANNEL_FD, STATUS_FD};
+use crate::config::Layer;
+use crate::message;
+use crate::plan::{Answer, Plan, Program};
+use crate::spawn::{Command, Stdio};
+use crate::sys;
+use crate::worker;
+
+/// How long a connection to the program's port may take before the engine hears "not yet".
+const CONNECT_TIMEOUT_MS: i32 = 1_000;
+
+/// Runs the plan's program to its end. Never returns.
+pub(crate) fn run(plan: &Plan, egress: Vec<OwnedFd>) -> ! {
+    match start(plan, egress) {
+        Ok(wait_status) => {
+            tell(&Answer::Ended { wait_status }, &[]);
+            sys::exit_now(0)
+        }
+        Err(error) => {
+            tell(
+                &Answer::NotExecuted {
+                    program: plan.program.argv().first().cloned().unwrap_or_default(),
+                    errno: error.raw_os_error().unwrap_or(libc::EINVAL),
+                },
+                &[],
+            );
+            sys::exit_now(125)
+        }
+    }
+}
+
+/// The status socket. Open for the whole life of pid 1.
+fn status() -> BorrowedFd<'static> {
+    // SAFETY: set-up has placed the socket at this number and nothing closes it.
+    unsafe { BorrowedFd::borrow_raw(STATUS_FD) }
+}
+
+fn tell(answer: &Answer, fds: &[RawFd]) {
+    // A daemon that is gone needs no answer.
+    let _ = message::send(status(), &answer.encode(), fds, 0);
+}
+
+fn started(egress: Vec<OwnedFd>) {
+    let fds: Vec<_> = egress.iter().map(|fd| fd.as_raw_fd()).collect();
+    tell(&Answer::Started, &fds);
+    drop(egress);
+}
+
+fn start(plan: &Plan, egress: Vec<OwnedFd>) -> io::Result<i32> {
+    // SAFETY: set-up has placed the channel at this number; here it gets its owner.
+    let channel = unsafe { OwnedFd::from_raw_fd(CHANNEL_FD) };
+    let children = sys::child_signal_fd()?;
+    let close_others = plan.has(Layer::FdClosing);
+    let mut command = command(plan, &plan.work_dir, close_others)?;
+    match &plan.program {
+        Program::PerInvocation { .. } => {
+            command.probe()?;
+            started(egress);
+            worker::run(channel, status(), command);
+            Ok(0)
+        }
+        Program::Shim { .. } => {
+            // SAFETY: plain integers on our own descriptor: the program inherits the channel at
+            // this very number.
+            unsafe {
+                libc::fcntl(CHANNEL_FD, libc::F_SETFD, 0);
+            }
+            let child = command.spawn(&Stdio::default(), &[])?;
+            drop(channel);
+            started(egress);
+            Ok(wait(child.pid, &children, None))
+        }
+        Program::Server { port, .. } => {
+            let child = command.spawn(&Stdio::default(), &[])?;
+            started(egress);
+            Ok(wait(child.pid, &children, Some((&channel, *port))))
+        }
+    }
+}
+
+fn command(plan: &Plan, work_dir: &Path, close_others: bool) -> io::Result<Command> {
+    Command::new(plan.program.argv(), &plan.env, work_dir, close_others)
+}
+
+/// Waits for the program, collecting every other child that ends, and answers requests for
+/// connections. Ends the process when the daemon is gone.
+fn wait(main: i32, children: &OwnedFd, server: Option<(&OwnedFd, u16)>) -> i32 {
+    let mut entries = [
+        sys::poll_entry(children.as_raw_fd(), libc::POLLIN),
+        // No events asked: only the hang-up, which the kernel always reports.
+        sys::poll_entry(STATUS_FD, 0),
+        sys::poll_entry(server.map_or(-1, |(channel, _)| channel.as_raw_fd()), libc::POLLIN),
+    ];
+    loop {
+        if sys::poll(&mut entries, -1).is_err() {
+            sys::exit_now(125);
+        }
+        if entries[0].revents != 0 {
+            drain_signals(children.as_fd());
+            while let Some((pid, wait_status)) = sys::reap(-1) {
+                if pid == main {
+                    return wait_status;
+                }
+            }
+        }
+        if entries[1].revents != 0 {
+            sys::exit_now(0);
+        }
+        if entries[2].revents != 0
+            && let Some((channel, port)) = server
+            && !connect_once(channel.as_fd(), port)
+        {
+            // The engine has closed its end and will ask no more.
+            entries[2].fd = -1;
+        }
+    }
+}
+
+/// Empties a signalfd; what happened is asked of waitpid.
+pub(crate) fn drain_signals(children: BorrowedFd<'_>) {
+    let mut info = [0u8; size_of::<libc::signalfd_siginfo>() * 4];
+    while sys::read(children, &mut info).is_ok_and(|got| got > 0) {}
+}
+
+/// Answers one request for a connection; false when the engine's end is closed.
+fn connect_once(channel: BorrowedFd<'_>, port: u16) -> bool {
+    let mut request = [0; 16];
+    match sys::read(channel, &mut request) {
+        Ok(0) => return false,
+        Ok(_) => {}
+        Err(error) => return error.kind() == io::ErrorKind::WouldBlock,
+    }
+    let sent = match connect(port) {
+        Ok(socket) => message::send(channel, &[0], &[socket.as_raw_fd()], 0),
+        Err(error) => {
+            let errno = error.raw_os_error().unwrap_or(libc::EIO) as u32;
+            message::send(channel, &errno.to_le_bytes(), &[], 0)
+        }
+    };
+    sent.is_ok()
+}
+
+/// A non-blocking connection to `port` on loopback.
+fn connect(port: u16) -> io::Result<OwnedFd> {
+    let address = SocketAddrV4::new(Ipv4Addr::LOCALHOST, port);
+    let raw = libc::sockaddr_in {
+        sin_family: libc::AF_INET as libc::sa_family_t,
+        sin_port: address.port().to_be(),
+        sin_addr: libc::in_addr { s_addr: u32::from_ne_bytes(address.ip().octets()) },
+        sin_zero: [0; 8],
+    };
+    // SAFETY: the address struct has the length passed and outlives the call.
+    let (socket, connected) = unsafe {
+        let socket = libc::socket(
+            libc::AF_INET,
+            libc::SOCK_STREAM | libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK,
+            0,
+        );
+        sys::check(libc::c_long::from(socket))?;
+        let socket = OwnedFd::from_raw_fd(socket);
+        let connected = libc::connect(
+            socket.as_raw_fd(),
+            (&raw const raw).cast(),
+            size_of::<libc::sockaddr_in>() as libc::socklen_t,
+        );
+        (socket, sys::check(libc::c_long::from(connected)))
+    };
+    match connected {
+        Ok(_) => return Ok(socket),
+        Err(error) if error.raw_os_error() == Some(libc::EINPROGRESS) => {}
+        Err(error) => return Err(error),
+    }
+    // Loopback connects at once unless the program's backlog is full.
+    let mut entry = [sys::poll_entry(socket.as_raw_fd(), libc::POLLOUT)];
+    if sys::poll(&mut entry, CONNECT_TIMEOUT_MS)? == 0 {
+        return Err(io::Error::from_raw_os_error(libc::ETIMEDOUT));
+    }
+    let mut errno: libc::c_int = 0;
+    let mut length = size_of::<libc::c_int>() as libc::socklen_t;
+    // SAFETY: value and length are valid for writing.
+    sys::check(libc::c_long::from(unsafe {
+        libc::getsockopt(
+            socket.as_raw_fd(),
+            libc::SOL_SOCKET,
+            libc::SO_ERROR,
+            (&raw mut errno).cast(),
+            &raw mut length,
+        )
+    }))?;
+    match errno {
+        0 => Ok(socket),
+        errno => Err(io::Error::from_raw_os_error(errno)),
+    }
+}

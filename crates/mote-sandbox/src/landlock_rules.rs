@@ -1,0 +1,79 @@
+//! Landlock: a second opinion on files, below the mounts.
+//!
+//! Everything visible may be read and executed, only `/tmp` (and `/packages` during installation)
+//! and the data sinks in /dev may be written. Abstract sockets and signals stay inside. Rights the
+//! running kernel does not know are left out; `capabilities` reports the version found.
+
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::path::Path;
+
+use landlock::{
+    ABI, Access, AccessFs, BitFlags, CompatLevel, Compatible, PathBeneath, Ruleset, RulesetAttr,
+    RulesetCreatedAttr, Scope, make_bitflags,
+};
+
+use crate::child::{Failure, Step};
+use crate::config::Layer;
+use crate::plan::Plan;
+use crate::sys;
+
+/// The newest version whose rights we name; older kernels get what they know.
+const VERSION: ABI = ABI::V6;
+
+/// Devices that may be written to: what goes in has no effect. Not urandom, whose pool is shared.
+const SINKS: &[&str] = &["/dev/null", "/dev/zero", "/dev/full"];
+
+/// The version of landlock this kernel offers, 0 for none. Does not block.
+pub(crate) fn version() -> u32 {
+    // SAFETY: with this flag the call takes no attribute and returns a number.
+    let version = unsafe {
+        libc::syscall(
+            libc::SYS_landlock_create_ruleset,
+            std::ptr::null::<libc::c_void>(),
+            0usize,
+            1u32,
+        )
+    };
+    u32::try_from(version).unwrap_or(0)
+}
+
+/// Restricts this process and all it will start.
+pub(crate) fn apply(plan: &Plan) -> Result<(), Failure> {
+    let restrict = || -> io::Result<()> {
+        let all = AccessFs::from_all(VERSION);
+        let mut writable = all;
+        writable.remove(make_bitflags!(AccessFs::{MakeChar | MakeBlock | IoctlDev}));
+        let mut rules = Ruleset::default()
+            .set_compatibility(CompatLevel::BestEffort)
+            .handle_access(all)
+            .and_then(|rules| rules.scope(Scope::AbstractUnixSocket | Scope::Signal))
+            .and_then(Ruleset::create)
+            .map_err(io::Error::other)?
+            .no_new_privs(plan.has(Layer::NoNewPrivs));
+        let mut allow = |path: &Path, rights: BitFlags<AccessFs>| -> io::Result<()> {
+            let fd = open_path(path)?;
+            let rule = PathBeneath::new(fd, rights).set_compatibility(CompatLevel::BestEffort);
+            (&mut rules).add_rule(rule).map_err(io::Error::other)?;
+            Ok(())
+        };
+        allow(Path::new("/"), AccessFs::from_read(VERSION))?;
+        allow(Path::new("/tmp"), writable)?;
+        for bind in plan.root.binds.iter().filter(|bind| bind.writable) {
+            allow(&bind.target, writable)?;
+        }
+        for sink in SINKS {
+            allow(Path::new(sink), make_bitflags!(AccessFs::{ReadFile | WriteFile | Truncate}))?;
+        }
+        rules.restrict_self().map_err(io::Error::other)?;
+        Ok(())
+    };
+    restrict().step("restrict files with landlock")
+}
+
+fn open_path(path: &Path) -> io::Result<OwnedFd> {
+    let path = sys::cstring(path.as_os_str().as_encoded_bytes())?;
+    let fd = sys::openat(None, &path, libc::O_PATH, 0)?;
+    sys::mode_of(fd.as_fd())?;
+    Ok(fd)
+}

@@ -1,0 +1,45 @@
+//! Runs instances as processes in sandboxes of our own making.
+//!
+//! A single-threaded helper process ([`Zygote`]), forked before the daemon has threads, clones one
+//! child per instance; the child composes its namespaces, root, cgroups, user, capabilities,
+//! landlock rules and system call filter, and becomes pid 1 of the sandbox. The daemon's side is
+//! [`ProcessBackend`]. This crate knows nothing of functions, routes or HTTP: it is asked for
+//! instances through [`mote_core::backend::Backend`].
+//!
+//! Needs Linux 5.12 or newer (mount_setattr). Start reading at `child`, the list of steps; why all
+//! this is not an OCI runtime is told in `docs/decisions/0002-own-sandbox.md`.
+//!
+//! ```no_run
+//! # fn main() -> std::io::Result<()> {
+//! // First thing in a main that is not async, before any thread exists:
+//! let zygote = mote_sandbox::Zygote::fork()?;
+//! // Then configuration, runtime, and inside it:
+//! let backend = mote_sandbox::ProcessBackend::new(zygote, mote_sandbox::SandboxConfig::default());
+//! # drop(backend); Ok(()) }
+//! ```
+
+mod backend;
+mod cgroup;
+mod child;
+mod config;
+mod identity;
+mod init;
+mod installation;
+mod landlock_rules;
+mod loopback;
+mod message;
+mod plan;
+mod program_run;
+mod report;
+mod root;
+mod seccomp;
+mod spawn;
+mod sys;
+mod worker;
+mod zygote;
+
+pub use backend::{ProcessBackend, START_TIMEOUT};
+pub use config::{Layer, SandboxConfig, UID_BASE_DEFAULT};
+pub use installation::{BuildOutcome, BuildRequest};
+pub use report::{Capability, Report, State, capabilities};
+pub use zygote::{Zygote, ZygoteHandle};

@@ -1,0 +1,57 @@
+//! The network of a sandbox: loopback, and one listener per permitted destination.
+
+use std::io;
+use std::net::{Ipv4Addr, SocketAddrV4, TcpListener};
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+
+use crate::child::{Failure, Step};
+use crate::sys;
+
+/// Destinations of one instance at most; more would not fit one message with descriptors.
+pub(crate) const EGRESS_MAX: usize = crate::message::FDS_MAX;
+
+/// The loopback address on which host number `number` is offered.
+pub(crate) fn egress_address(number: u8) -> Ipv4Addr {
+    Ipv4Addr::new(127, 77, 0, number.saturating_add(2))
+}
+
+/// Brings `lo` up in this network namespace; the kernel then gives it 127.0.0.1/8.
+pub(crate) fn bring_up() -> io::Result<()> {
+    // SAFETY: the request struct is zeroed, its name is shorter than the field, and it lives
+    // through both calls.
+    unsafe {
+        let socket = libc::socket(libc::AF_INET, libc::SOCK_DGRAM | libc::SOCK_CLOEXEC, 0);
+        sys::check(libc::c_long::from(socket))?;
+        let socket = OwnedFd::from_raw_fd(socket);
+        let mut request: libc::ifreq = std::mem::zeroed();
+        for (to, from) in request.ifr_name.iter_mut().zip(b"lo") {
+            *to = *from as libc::c_char;
+        }
+        request.ifr_ifru.ifru_flags = (libc::IFF_UP | libc::IFF_RUNNING) as libc::c_short;
+        sys::check(libc::c_long::from(libc::ioctl(
+            socket.as_raw_fd(),
+            libc::SIOCSIFFLAGS as _,
+            &raw mut request,
+        )))?;
+    }
+    Ok(())
+}
+
+/// Listens for each destination (address number, port). Runs with privileges, so ports below 1024
+/// work. A destination named twice gets a second descriptor of the same listener.
+pub(crate) fn egress_listeners(destinations: &[(u8, u16)]) -> Result<Vec<OwnedFd>, Failure> {
+    let mut listeners: Vec<OwnedFd> = Vec::with_capacity(destinations.len());
+    for (at, destination) in destinations.iter().enumerate() {
+        if let Some(first) = destinations[..at].iter().position(|other| other == destination) {
+            let again = listeners[first].try_clone().step("repeat an egress listener")?;
+            listeners.push(again);
+            continue;
+        }
+        let address = SocketAddrV4::new(egress_address(destination.0), destination.1);
+        let listener =
+            TcpListener::bind(address).step(format_args!("listen for egress on {address}"))?;
+        listener.set_nonblocking(true).step("make an egress listener non-blocking")?;
+        listeners.push(OwnedFd::from(listener));
+    }
+    Ok(listeners)
+}

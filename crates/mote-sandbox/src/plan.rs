@@ -1,0 +1,161 @@
+//! What the daemon tells the child that becomes an instance, and what the child answers.
+//!
+//! The daemon decides everything (paths, uid, cgroups, limits); the child only carries it out. A
+//! plan is one message of JSON behind a fixed prefix that the zygote itself reads.
+
+use std::io;
+use std::path::PathBuf;
+
+use serde::{Deserialize, Serialize};
+
+use crate::config::Layer;
+
+/// Bytes of one plan at most; environment and egress lists beyond that are refused.
+pub(crate) const PLAN_BYTES_MAX: usize = 160 << 10;
+/// Fixed prefix: clone flags u64, little-endian.
+pub(crate) const PREFIX_BYTES: usize = 8;
+/// Bytes of one answer at most.
+pub(crate) const ANSWER_BYTES_MAX: usize = 8 << 10;
+
+/// How the instance is run.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub(crate) enum Program {
+    /// Keep one process running, nothing else.
+    Shim { argv: Vec<String> },
+    /// Speak the worker protocol, one process per invocation.
+    PerInvocation { argv: Vec<String> },
+    /// Keep one process running and open connections to its port on request.
+    Server { argv: Vec<String>, port: u16 },
+}
+
+impl Program {
+    pub(crate) fn argv(&self) -> &[String] {
+        match self {
+            Program::Shim { argv }
+            | Program::PerInvocation { argv }
+            | Program::Server { argv, .. } => argv,
+        }
+    }
+}
+
+/// A bind mount.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub(crate) struct Bind {
+    /// Path on the host.
+    pub(crate) source: PathBuf,
+    /// Absolute path inside.
+    pub(crate) target: PathBuf,
+    /// Whether the sandbox may write to it.
+    pub(crate) writable: bool,
+}
+
+/// The files an instance sees.
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
+pub(crate) struct RootPlan {
+    /// Binds in order.
+    pub(crate) binds: Vec<Bind>,
+    /// Symbolic links: absolute path inside, target.
+    pub(crate) links: Vec<(PathBuf, PathBuf)>,
+    /// Generated read-only files: absolute path inside, text.
+    pub(crate) files: Vec<(PathBuf, String)>,
+    /// Size of `/tmp`.
+    pub(crate) tmp_bytes: u64,
+}
+
+/// One cgroup directory to create, fill and enter.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub(crate) struct CgroupDir {
+    /// Absolute path on the host.
+    pub(crate) path: PathBuf,
+    /// Files to write: name, value, and whether a failure is fatal.
+    pub(crate) values: Vec<(String, String, bool)>,
+}
+
+/// Everything about one instance.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub(crate) struct Plan {
+    /// Layers left out; zero outside tests.
+    pub(crate) without: u32,
+    /// Whether the daemon is an ordinary user.
+    pub(crate) rootless: bool,
+    /// Whether user namespaces can be had.
+    pub(crate) userns: bool,
+    /// The host's user and group id of this instance.
+    pub(crate) host_ids: (u32, u32),
+    /// Directories to enter.
+    pub(crate) cgroups: Vec<CgroupDir>,
+    /// The private root.
+    pub(crate) root: RootPlan,
+    /// What to run.
+    pub(crate) program: Program,
+    /// Environment.
+    pub(crate) env: Vec<(String, String)>,
+    /// Working folder inside.
+    pub(crate) work_dir: PathBuf,
+    /// Private memory of each process in bytes, where no memory controller counts.
+    pub(crate) data_bytes: Option<u64>,
+    /// Processes per uid, where no pids controller counts.
+    pub(crate) processes: Option<u64>,
+    /// Where to listen for egress: number of the loopback address, port.
+    pub(crate) egress: Vec<(u8, u16)>,
+    /// Whether the host's network is shared (package installation only).
+    pub(crate) host_network: bool,
+}
+
+impl Plan {
+    pub(crate) fn has(&self, layer: Layer) -> bool {
+        self.without & layer as u32 == 0
+    }
+
+    /// Flags for clone3: every namespace in one call, the user namespace first when rootless.
+    pub(crate) fn clone_flags(&self) -> u64 {
+        let mut flags = libc::CLONE_NEWNS | libc::CLONE_NEWUTS;
+        if self.has(Layer::PidNamespace) {
+            flags |= libc::CLONE_NEWPID;
+        }
+        if self.has(Layer::IpcNamespace) {
+            flags |= libc::CLONE_NEWIPC;
+        }
+        if self.has(Layer::NetNamespace) && !self.host_network {
+            flags |= libc::CLONE_NEWNET;
+        }
+        if self.rootless {
+            flags |= libc::CLONE_NEWUSER;
+        }
+        flags as u32 as u64
+    }
+
+    /// The message for the zygote.
+    pub(crate) fn encode(&self) -> io::Result<Vec<u8>> {
+        let mut message = self.clone_flags().to_le_bytes().to_vec();
+        serde_json::to_writer(&mut message, self)?;
+        if message.len() > PLAN_BYTES_MAX {
+            return Err(io::Error::new(
+                io::ErrorKind::InvalidInput,
+                "environment and paths are longer than 160 KiB",
+            ));
+        }
+        Ok(message)
+    }
+}
+
+/// What happened to an instance, told over its status socket.
+#[derive(Debug, Serialize, Deserialize)]
+pub(crate) enum Answer {
+    /// From the zygote, with a pidfd: the process exists.
+    Cloned { pid: i32 },
+    /// A step failed and the instance is gone.
+    Failed { step: String, errno: i32 },
+    /// The program could not be executed and the instance is gone.
+    NotExecuted { program: String, errno: i32 },
+    /// The program was executed; egress listeners ride along.
+    Started,
+    /// The program ended with this wait status.
+    Ended { wait_status: i32 },
+}
+
+impl Answer {
+    pub(crate) fn encode(&self) -> Vec<u8> {
+        serde_json::to_vec(self).unwrap_or_default()
+    }
+}

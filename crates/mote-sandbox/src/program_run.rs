@@ -1,0 +1,483 @@
+//! One program running for one invocation: its pipes, its answer so far, its end.
+
+use std::collections::VecDeque;
+use std::ffi::CString;
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+
+use bytes::{Buf, Bytes};
+use mote_core::invocation::headers;
+use mote_core::wire::{
+    self, CHUNK_BYTES_MAX, FLAG_END, FrameKind, INLINE_BODY_BYTES_MAX, Invoke, ResultHead,
+    WINDOW_BYTES, WorkerError,
+};
+use mote_core::{InvocationId, Trigger};
+
+use crate::spawn::{Child, Command, Stdio};
+use crate::sys;
+use crate::worker::{OUTBOX_BYTES_MAX, put_credit, put_error, raw};
+
+/// An answer whose first byte is this old is no longer held back in the hope of its end.
+const SOON_NS: u64 = 100_000_000;
+/// Bytes of one log line at most; a longer one becomes several.
+const LINE_BYTES_MAX: usize = 8 << 10;
+/// Bytes of status and header lines at most; the rest is ignored.
+const HEAD_BYTES_MAX: usize = 32 << 10;
+const STATUS_DEFAULT: u16 = 200;
+/// LOG source and level of stderr lines.
+const LOG_STDERR_INFO: [u8; 2] = [2, 2];
+
+/// A request body on its way to stdin.
+pub(crate) struct Input {
+    chunks: VecDeque<Bytes>,
+    pub(crate) ended: bool,
+}
+
+impl Input {
+    /// Nothing yet; `ended` says that nothing follows.
+    pub(crate) fn empty(ended: bool) -> Self {
+        Self { chunks: VecDeque::new(), ended }
+    }
+
+    pub(crate) fn push(&mut self, chunk: Bytes, end: bool) {
+        if !chunk.is_empty() {
+            self.chunks.push_back(chunk);
+        }
+        self.ended |= end;
+    }
+}
+
+/// See the module.
+pub(crate) struct Run {
+    stream: u32,
+    child: Child,
+    wait_status: Option<i32>,
+    cancelled: bool,
+    input: Input,
+    /// Bytes at the head of `input` that came inside INVOKE and earn no credit.
+    inline_left: usize,
+    stdin: Option<OwnedFd>,
+    stdout: Option<OwnedFd>,
+    stderr: Option<OwnedFd>,
+    head: Option<OwnedFd>,
+    head_text: Vec<u8>,
+    line: Vec<u8>,
+    last_line: String,
+    body: Vec<u8>,
+    /// Whether RESULT has been sent.
+    answered: bool,
+    window: u32,
+    entered_ns: u64,
+    first_output_ns: Option<u64>,
+}
+
+impl Run {
+    /// Starts the program for one INVOKE.
+    pub(crate) fn start(
+        stream: u32,
+        invoke: &Bytes,
+        mut input: Input,
+        command: &mut Command,
+        function: &str,
+        env: &[CString],
+    ) -> io::Result<Self> {
+        let parsed = Invoke::parse(invoke).map_err(io::Error::other)?;
+        let inline = invoke.slice_ref(parsed.body);
+        let inline_left = inline.len();
+        if !inline.is_empty() {
+            input.chunks.push_front(inline);
+        }
+        let mut more = env.to_vec();
+        push_facts(&mut more, &parsed, function);
+
+        let (out_read, out_write) = sys::pipe()?;
+        let (err_read, err_write) = sys::pipe()?;
+        let (head_read, head_write) = sys::pipe()?;
+        let mut stdio = Stdio {
+            input: None,
+            output: Some(out_write.as_raw_fd()),
+            error: Some(err_write.as_raw_fd()),
+            extra: Some(head_write.as_raw_fd()),
+        };
+        // Without a body stdin is /dev/null, which pid 1 has there anyway.
+        let has_body = !(input.ended && input.chunks.is_empty());
+        let stdin = if has_body { Some(sys::pipe()?) } else { None };
+        if let Some((read, _)) = &stdin {
+            stdio.input = Some(read.as_raw_fd());
+        }
+        let entered_ns = sys::monotonic_ns();
+        let child = command.spawn(&stdio, &more).map_err(|error| {
+            io::Error::new(error.kind(), format!("cannot execute {}: {error}", command.shown()))
+        })?;
+        let stdin = stdin.map(|(_, write)| write);
+        for ours in [&out_read, &err_read, &head_read].into_iter().chain(&stdin) {
+            sys::set_nonblocking(ours.as_fd())?;
+        }
+        Ok(Self {
+            stream,
+            child,
+            wait_status: None,
+            cancelled: false,
+            input,
+            inline_left,
+            stdin,
+            stdout: Some(out_read),
+            stderr: Some(err_read),
+            head: Some(head_read),
+            head_text: Vec::new(),
+            line: Vec::new(),
+            last_line: String::new(),
+            body: Vec::new(),
+            answered: false,
+            window: WINDOW_BYTES,
+            entered_ns,
+            first_output_ns: None,
+        })
+    }
+
+    pub(crate) fn stream(&self) -> u32 {
+        self.stream
+    }
+
+    pub(crate) fn pid(&self) -> i32 {
+        self.child.pid
+    }
+
+    pub(crate) fn input(&mut self) -> &mut Input {
+        &mut self.input
+    }
+
+    /// Whether no more of the request body will arrive.
+    pub(crate) fn input_complete(&self) -> bool {
+        self.input.ended
+    }
+
+    pub(crate) fn add_credit(&mut self, bytes: u32) {
+        self.window = self.window.saturating_add(bytes);
+    }
+
+    pub(crate) fn ended(&mut self, wait_status: i32) {
+        self.wait_status = Some(wait_status);
+        // What it left running would count against the instance without anyone to answer for it.
+        self.child.kill_group();
+    }
+
+    /// Nobody waits any more: ends the program.
+    pub(crate) fn cancel(&mut self) {
+        self.cancelled = true;
+        self.input.ended = true;
+        if self.wait_status.is_none() {
+            self.child.kill_group();
+        }
+    }
+
+    /// Adds what this run waits for.
+    pub(crate) fn interests(&self, room: bool, entries: &mut Vec<libc::pollfd>) {
+        let mut want = |fd: &Option<OwnedFd>, events| {
+            if fd.is_some() {
+                entries.push(sys::poll_entry(raw(fd), events));
+            }
+        };
+        if !self.input.chunks.is_empty() {
+            want(&self.stdin, libc::POLLOUT);
+        }
+        if room {
+            want(&self.stderr, libc::POLLIN);
+            want(&self.head, libc::POLLIN);
+            if !self.answered || self.window > 0 {
+                want(&self.stdout, libc::POLLIN);
+            }
+        }
+    }
+
+    /// Milliseconds until a held-back answer must go.
+    pub(crate) fn flush_due_ms(&self, now_ns: u64) -> Option<i32> {
+        let first = self.first_output_ns.filter(|_| !self.answered)?;
+        let left = (first + SOON_NS).saturating_sub(now_ns);
+        Some((left / 1_000_000) as i32 + 1)
+    }
+
+    /// Moves what can be moved without waiting. True when the stream has ended.
+    pub(crate) fn pump(&mut self, outbox: &mut Vec<u8>, now_ns: u64) -> bool {
+        // Read after the end was noticed, so that an empty pipe now is an empty pipe for good.
+        let over = self.wait_status.is_some();
+        self.pump_stdin(outbox);
+        if outbox.len() >= OUTBOX_BYTES_MAX {
+            return false;
+        }
+        let mut drained = self.pump_head(over);
+        drained &= self.pump_stderr(outbox, over);
+        drained &= self.pump_stdout(outbox, now_ns, over);
+        if let (Some(wait_status), true) = (self.wait_status, drained) {
+            self.finish(outbox, wait_status);
+            return true;
+        }
+        if self.flush_due_ms(now_ns).is_some_and(|due_ms| due_ms <= 1) {
+            self.answer(outbox, false);
+        }
+        false
+    }
+
+    fn pump_stdin(&mut self, outbox: &mut Vec<u8>) {
+        let mut taken = 0;
+        while let Some(chunk) = self.input.chunks.front_mut() {
+            let put = match &self.stdin {
+                Some(stdin) => match sys::write(stdin.as_fd(), chunk) {
+                    Ok(put) => put,
+                    Err(error) if error.kind() == io::ErrorKind::WouldBlock => break,
+                    Err(_) => {
+                        // The program reads no more; the rest is taken and dropped.
+                        self.stdin = None;
+                        continue;
+                    }
+                },
+                None => chunk.len(),
+            };
+            chunk.advance(put);
+            taken += put;
+            if chunk.is_empty() {
+                self.input.chunks.pop_front();
+            }
+        }
+        let inline = taken.min(self.inline_left);
+        self.inline_left -= inline;
+        if !self.input.ended {
+            put_credit(outbox, self.stream, taken - inline);
+        }
+        if self.input.ended && self.input.chunks.is_empty() {
+            self.stdin = None;
+        }
+    }
+
+    fn pump_head(&mut self, over: bool) -> bool {
+        let mut buffer = [0; 4096];
+        drain(&mut self.head, &mut buffer, over, |bytes| {
+            let room = HEAD_BYTES_MAX.saturating_sub(self.head_text.len());
+            self.head_text.extend_from_slice(&bytes[..bytes.len().min(room)]);
+            true
+        })
+    }
+
+    fn pump_stderr(&mut self, outbox: &mut Vec<u8>, over: bool) -> bool {
+        let mut buffer = [0; 16 << 10];
+        let (line, last_line, stream) = (&mut self.line, &mut self.last_line, self.stream);
+        let drained = drain(&mut self.stderr, &mut buffer, over, |bytes| {
+            for part in bytes.split_inclusive(|byte| *byte == b'\n') {
+                for piece in part.chunks(LINE_BYTES_MAX) {
+                    line.extend_from_slice(piece);
+                    if piece.ends_with(b"\n") || line.len() >= LINE_BYTES_MAX {
+                        put_line(outbox, stream, line, last_line);
+                    }
+                }
+            }
+            outbox.len() < OUTBOX_BYTES_MAX
+        });
+        if drained && !line.is_empty() {
+            put_line(outbox, stream, line, last_line);
+        }
+        drained
+    }
+
+    fn pump_stdout(&mut self, outbox: &mut Vec<u8>, now_ns: u64, over: bool) -> bool {
+        let mut buffer = [0; CHUNK_BYTES_MAX];
+        while let Some(stdout) = &self.stdout {
+            if outbox.len() >= OUTBOX_BYTES_MAX {
+                return false;
+            }
+            if !self.answered && self.body.len() >= INLINE_BODY_BYTES_MAX {
+                self.pump_head(over);
+                self.answer(outbox, false);
+                continue;
+            }
+            let room = if self.answered {
+                (self.window as usize).min(CHUNK_BYTES_MAX)
+            } else {
+                INLINE_BODY_BYTES_MAX - self.body.len()
+            };
+            if room == 0 {
+                return false;
+            }
+            match sys::read(stdout.as_fd(), &mut buffer[..room]) {
+                Ok(0) => self.stdout = None,
+                Ok(got) if self.answered => {
+                    self.window -= got as u32;
+                    wire::put_frame(outbox, FrameKind::Body, 0, self.stream, &buffer[..got]);
+                }
+                Ok(got) => {
+                    self.first_output_ns.get_or_insert(now_ns);
+                    self.body.extend_from_slice(&buffer[..got]);
+                }
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return over,
+                Err(_) => self.stdout = None,
+            }
+        }
+        true
+    }
+
+    /// Sends RESULT with what there is of the body.
+    fn answer(&mut self, outbox: &mut Vec<u8>, end: bool) {
+        self.pump_head(false);
+        let (status, mut fields) = parse_head(&self.head_text);
+        let body = std::mem::take(&mut self.body);
+        let has_type = headers(&fields).any(|(name, _)| name == b"content-type");
+        if !has_type && !body.is_empty() {
+            let kind: &[u8] = match std::str::from_utf8(&body) {
+                Ok(_) => b"text/plain; charset=utf-8",
+                // Cut within a letter, when more follows.
+                Err(error) if !end && error.error_len().is_none() => b"text/plain; charset=utf-8",
+                Err(_) => b"application/octet-stream",
+            };
+            fields.extend_from_slice(b"content-type\n");
+            fields.extend_from_slice(kind);
+            fields.push(b'\n');
+        }
+        let head = ResultHead {
+            entered_ns: self.entered_ns,
+            returned_ns: sys::monotonic_ns(),
+            status: status.unwrap_or(STATUS_DEFAULT),
+            headers: Bytes::from(fields),
+            body: Bytes::from(body),
+        };
+        head.put(outbox, self.stream, end);
+        self.answered = true;
+    }
+
+    fn finish(&mut self, outbox: &mut Vec<u8>, wait_status: i32) {
+        let exited = libc::WIFEXITED(wait_status);
+        let code = libc::WEXITSTATUS(wait_status);
+        let said_status = parse_head(&self.head_text).0.is_some();
+        let (kind, mut message) = if self.cancelled {
+            ("Cancelled", "cancelled".to_owned())
+        } else if !exited {
+            ("Signal", format!("killed by signal {}", libc::WTERMSIG(wait_status)))
+        } else if code != 0 && (!said_status || self.answered) {
+            ("ExitStatus", format!("exited {code}"))
+        } else if self.answered {
+            wire::put_frame(outbox, FrameKind::Body, FLAG_END, self.stream, &[]);
+            return;
+        } else {
+            self.answer(outbox, true);
+            return;
+        };
+        if !self.last_line.is_empty() {
+            message.push_str(": ");
+            message.push_str(&self.last_line);
+        }
+        let error = WorkerError {
+            kind: kind.to_owned(),
+            message,
+            trace: String::new(),
+            entered_ns: self.entered_ns,
+            returned_ns: sys::monotonic_ns(),
+        };
+        put_error(outbox, self.stream, &error);
+    }
+}
+
+/// Reads a pipe until it is empty, closed, or `take` wants no more. True when nothing can follow:
+/// it is closed, or empty while its program is `over`.
+fn drain(
+    pipe: &mut Option<OwnedFd>,
+    buffer: &mut [u8],
+    over: bool,
+    mut take: impl FnMut(&[u8]) -> bool,
+) -> bool {
+    while let Some(fd) = pipe {
+        match sys::read(fd.as_fd(), buffer) {
+            Ok(0) => *pipe = None,
+            Ok(got) => {
+                if !take(&buffer[..got]) {
+                    return false;
+                }
+            }
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => return over,
+            Err(_) => *pipe = None,
+        }
+    }
+    true
+}
+
+fn put_line(outbox: &mut Vec<u8>, stream: u32, line: &mut Vec<u8>, last_line: &mut String) {
+    let text = line.strip_suffix(b"\n").unwrap_or(line);
+    let text = text.strip_suffix(b"\r").unwrap_or(text);
+    if !text.is_empty() {
+        wire::put_header(outbox, FrameKind::Log, 0, stream, text.len() + 2);
+        outbox.extend_from_slice(&LOG_STDERR_INFO);
+        outbox.extend_from_slice(text);
+        *last_line = String::from_utf8_lossy(&text[..text.len().min(512)]).into_owned();
+    }
+    line.clear();
+}
+
+/// What the program wrote to descriptor 3: a status, and fields as a header block.
+fn parse_head(text: &[u8]) -> (Option<u16>, Vec<u8>) {
+    let mut status = None;
+    let mut fields = Vec::new();
+    for line in text.split(|byte| *byte == b'\n') {
+        let line = line.trim_ascii();
+        if let Some(number) = line.strip_prefix(b"status ") {
+            let number = std::str::from_utf8(number.trim_ascii()).unwrap_or("");
+            status = number.parse().ok().filter(|number| (200..=599).contains(number)).or(status);
+        } else if let Some(colon) = line.iter().position(|byte| *byte == b':') {
+            let (name, value) = (line[..colon].trim_ascii(), line[colon + 1..].trim_ascii());
+            if !name.is_empty() && !line.contains(&0) {
+                fields.extend(name.to_ascii_lowercase());
+                fields.push(b'\n');
+                fields.extend_from_slice(value);
+                fields.push(b'\n');
+            }
+        }
+    }
+    (status, fields)
+}
+
+/// The invocation's facts as environment variables.
+fn push_facts(env: &mut Vec<CString>, invoke: &Invoke<'_>, function: &str) {
+    let mut push = |name: &str, value: &[u8]| {
+        let mut text = Vec::with_capacity(name.len() + 1 + value.len());
+        text.extend_from_slice(name.as_bytes());
+        text.push(b'=');
+        text.extend_from_slice(value);
+        // The protocol forbids NUL in heads; a fact that holds one is left out.
+        env.extend(CString::new(text));
+    };
+    let trigger = Trigger::from_wire(invoke.trigger).map_or("unknown", Trigger::as_str);
+    push("MOTE_METHOD", invoke.method);
+    push("MOTE_PATH", invoke.path);
+    push("MOTE_QUERY", invoke.query);
+    push("MOTE_INVOCATION", &InvocationId(invoke.id).text());
+    push("MOTE_TRIGGER", trigger.as_bytes());
+    push("MOTE_FUNCTION", function.as_bytes());
+    push("MOTE_DEADLINE_MS", invoke.remaining_ms.to_string().as_bytes());
+    let mut fields: Vec<(String, Vec<u8>)> = Vec::new();
+    for (name, value) in headers(invoke.headers) {
+        let name: String = name
+            .iter()
+            .map(|byte| match byte.to_ascii_uppercase() {
+                letter if letter.is_ascii_alphanumeric() => char::from(letter),
+                _ => '_',
+            })
+            .collect();
+        if let Some((_, joined)) = fields.iter_mut().find(|(known, _)| *known == name) {
+            joined.extend_from_slice(b", ");
+            joined.extend_from_slice(value);
+        } else {
+            fields.push((name, value.to_vec()));
+        }
+    }
+    for (name, value) in fields {
+        push(&format!("MOTE_HEADER_{name}"), &value);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::parse_head;
+
+    #[test]
+    fn head_lines() {
+        let (status, fields) = parse_head(b"status 201\nX-A: b c\nnonsense\nstatus 99\n: x\n");
+        assert_eq!(status, Some(201));
+        assert_eq!(fields, b"x-a\nb c\n");
+    }
+}

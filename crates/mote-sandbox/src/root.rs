@@ -1,0 +1,173 @@
+//! The file system an instance sees: a small read-only tmpfs with binds, and nothing else.
+//!
+//! Sources are turned into detached mounts before anything is attached, so their paths are resolved
+//! in the host's tree; from then on every step works below the descriptor of our own fresh tmpfs,
+//! where no path component is under anyone else's control.
+
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::path::Path;
+
+use crate::child::{Failure, Step, is_dir};
+use crate::plan::RootPlan;
+use crate::sys::{self, MOUNT_ATTR_NODEV, MOUNT_ATTR_NOEXEC, MOUNT_ATTR_NOSUID, MOUNT_ATTR_RDONLY};
+
+/// The root itself holds only mount points and a few generated files.
+const ROOT_OPTIONS: &[(&std::ffi::CStr, &std::ffi::CStr)] =
+    &[(c"size", c"1m"), (c"nr_inodes", c"2048"), (c"mode", c"0755")];
+/// Bytes of quota per file of /tmp: bounds kernel memory that a flood of empty files would take.
+const TMP_BYTES_PER_INODE: u64 = 4096;
+/// Devices that hold no state of the host.
+const DEVICES: &[&str] = &["null", "zero", "full", "random", "urandom"];
+/// Links in /dev; shared memory counts against the quota of /tmp.
+const DEV_LINKS: &[(&str, &str)] = &[
+    ("dev/fd", "/proc/self/fd"),
+    ("dev/stdin", "/proc/self/fd/0"),
+    ("dev/stdout", "/proc/self/fd/1"),
+    ("dev/stderr", "/proc/self/fd/2"),
+    ("dev/shm", "/tmp"),
+    ("var/tmp", "/tmp"),
+    ("run", "/tmp"),
+];
+const READ_ONLY: u64 = MOUNT_ATTR_RDONLY | MOUNT_ATTR_NOSUID | MOUNT_ATTR_NODEV;
+
+/// Composes the root in this process's private mount namespace and moves into it.
+pub(crate) fn compose(plan: &RootPlan) -> Result<(), Failure> {
+    let mut mounts = Vec::with_capacity(plan.binds.len());
+    for bind in &plan.binds {
+        let shown = bind.source.display();
+        let mount = sys::cstring(bind.source.as_os_str().as_encoded_bytes())
+            .and_then(|source| sys::open_tree(&source))
+            .step(format_args!("open {shown}"))?;
+        let attributes =
+            if bind.writable { MOUNT_ATTR_NOSUID | MOUNT_ATTR_NODEV } else { READ_ONLY };
+        sys::mount_setattr(mount.as_fd(), attributes)
+            .step(format_args!("restrict the mount of {shown}"))?;
+        mounts.push((bind, mount));
+    }
+    let mut devices = Vec::with_capacity(DEVICES.len());
+    for name in DEVICES {
+        let mount = sys::cstring(format!("/dev/{name}"))
+            .and_then(|source| sys::open_tree(&source))
+            .step(format_args!("open /dev/{name}"))?;
+        // Not nodev, they are devices; read-only concerns their metadata alone.
+        sys::mount_setattr(
+            mount.as_fd(),
+            MOUNT_ATTR_RDONLY | MOUNT_ATTR_NOSUID | MOUNT_ATTR_NOEXEC,
+        )
+        .step(format_args!("restrict the mount of /dev/{name}"))?;
+        devices.push((name, mount));
+    }
+
+    let root = sys::new_mount(c"tmpfs", ROOT_OPTIONS, MOUNT_ATTR_NOSUID | MOUNT_ATTR_NODEV)
+        .step("create the root")?;
+    sys::move_mount(root.as_fd(), None, c"/").step("attach the root")?;
+    let root = root.as_fd();
+
+    for (bind, mount) in &mounts {
+        let is_folder = is_dir(mount, &bind.source)?;
+        attach(root, mount, &bind.target, is_folder)?;
+    }
+    for (name, mount) in &devices {
+        attach(root, mount, Path::new(&format!("/dev/{name}")), false)?;
+    }
+    for (path, target) in &plan.links {
+        make_parents(root, path)?;
+        let target_text = sys::cstring(target.as_os_str().as_encoded_bytes());
+        relative(path)
+            .and_then(|link| sys::symlinkat(&target_text?, root, &link))
+            .step(format_args!("link {}", path.display()))?;
+    }
+    attach_own(root, plan)?;
+    for (link, target) in DEV_LINKS {
+        make_parents(root, &Path::new("/").join(link))?;
+        sys::cstring(*target)
+            .and_then(|target| sys::symlinkat(&target, root, &sys::cstring(*link)?))
+            .step(format_args!("link /{link}"))?;
+    }
+    for (path, text) in &plan.files {
+        make_parents(root, path)?;
+        write_file(root, path, text)?;
+    }
+    sys::pivot_into(root, true).step("pivot into the root")?;
+    // Only now: the writable mounts below it keep their own attributes.
+    seal(root)
+}
+
+/// The mounts that belong to the instance itself.
+fn attach_own(root: BorrowedFd<'_>, plan: &RootPlan) -> Result<(), Failure> {
+    let size = sys::cstring(plan.tmp_bytes.max(4096).to_string()).step("size of /tmp")?;
+    let inodes = (plan.tmp_bytes / TMP_BYTES_PER_INODE).clamp(64, 65_536);
+    let inodes = sys::cstring(inodes.to_string()).step("size of /tmp")?;
+    let tmp = sys::new_mount(
+        c"tmpfs",
+        &[(c"size", &size), (c"nr_inodes", &inodes), (c"mode", c"1777")],
+        MOUNT_ATTR_NOSUID | MOUNT_ATTR_NODEV,
+    )
+    .step("create /tmp")?;
+    attach(root, &tmp, Path::new("/tmp"), true)?;
+    let proc = sys::new_mount(
+        c"proc",
+        &[(c"hidepid", c"2"), (c"subset", c"pid")],
+        MOUNT_ATTR_NOSUID | MOUNT_ATTR_NODEV | MOUNT_ATTR_NOEXEC,
+    )
+    .step("create /proc")?;
+    attach(root, &proc, Path::new("/proc"), true)
+}
+
+/// Makes the root's own tmpfs read-only, without the mounts below it.
+fn seal(root: BorrowedFd<'_>) -> Result<(), Failure> {
+    sys::mount_setattr_single(root, READ_ONLY).step("make the root read-only")
+}
+
+fn attach(
+    root: BorrowedFd<'_>,
+    mount: &OwnedFd,
+    target: &Path,
+    is_folder: bool,
+) -> Result<(), Failure> {
+    let shown = target.display();
+    make_parents(root, target)?;
+    let place = relative(target).step(format_args!("name {shown}"))?;
+    if is_folder {
+        sys::mkdirat(root, &place, 0o755).step(format_args!("create {shown}"))?;
+    } else {
+        sys::openat(Some(root), &place, libc::O_CREAT | libc::O_WRONLY, 0o444)
+            .step(format_args!("create {shown}"))?;
+    }
+    sys::move_mount(mount.as_fd(), Some(root), &place).step(format_args!("attach {shown}"))
+}
+
+fn make_parents(root: BorrowedFd<'_>, path: &Path) -> Result<(), Failure> {
+    let Some(parent) = path.parent() else {
+        return Ok(());
+    };
+    let mut done = std::path::PathBuf::from("/");
+    for part in parent.components().skip(1) {
+        done.push(part);
+        relative(&done)
+            .and_then(|place| sys::mkdirat(root, &place, 0o755))
+            .step(format_args!("create {}", done.display()))?;
+    }
+    Ok(())
+}
+
+fn write_file(root: BorrowedFd<'_>, path: &Path, text: &str) -> Result<(), Failure> {
+    let write = || {
+        let place = relative(path)?;
+        let flags = libc::O_CREAT | libc::O_EXCL | libc::O_WRONLY;
+        let file = sys::openat(Some(root), &place, flags, 0o444)?;
+        let mut rest = text.as_bytes();
+        while !rest.is_empty() {
+            let put = sys::write(file.as_fd(), rest)?;
+            rest = &rest[put..];
+        }
+        Ok(())
+    };
+    write().step(format_args!("write {}", path.display()))
+}
+
+/// `path` without its leading slash.
+fn relative(path: &Path) -> std::io::Result<std::ffi::CString> {
+    let inside = path.strip_prefix("/").unwrap_or(path);
+    sys::cstring(inside.as_os_str().as_encoded_bytes())
+}

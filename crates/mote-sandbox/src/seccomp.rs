@@ -1,0 +1,412 @@
+//! The system call filter: an allow-list for general runtimes, the same for every instance.
+//!
+//! What is not on the list answers ENOSYS, as an older kernel would, so that C libraries and
+//! runtimes use their fallback (clone3, io_uring, openat2). Left out is what published escapes
+//! used: namespaces, mounts, io_uring, bpf, perf, keys, userfaultfd, ptrace, reading of other
+//! processes, odd socket families, kernel TLS. Where a call is needed but some of its forms are
+//! not, its arguments are compared; only integers can be, so pointers are never trusted.
+
+use std::collections::BTreeMap;
+use std::io;
+
+use seccompiler::{
+    BpfProgram, SeccompAction, SeccompCmpArgLen as Len, SeccompCmpOp as Op, SeccompCondition,
+    SeccompFilter, SeccompRule,
+};
+
+use crate::sys;
+
+/// CLONE_NEW*: NEWTIME is not accepted by clone(2).
+const CLONE_NAMESPACES: u64 = 0x7e02_0000;
+
+/// Calls allowed with any arguments, on every architecture.
+const ALLOWED: &[libc::c_long] = &[
+    // Files and folders.
+    libc::SYS_read,
+    libc::SYS_write,
+    libc::SYS_readv,
+    libc::SYS_writev,
+    libc::SYS_pread64,
+    libc::SYS_pwrite64,
+    libc::SYS_preadv,
+    libc::SYS_pwritev,
+    libc::SYS_openat,
+    libc::SYS_close,
+    libc::SYS_close_range,
+    libc::SYS_lseek,
+    libc::SYS_fstat,
+    libc::SYS_newfstatat,
+    libc::SYS_statx,
+    libc::SYS_statfs,
+    libc::SYS_fstatfs,
+    libc::SYS_getdents64,
+    libc::SYS_getcwd,
+    libc::SYS_chdir,
+    libc::SYS_fchdir,
+    libc::SYS_mkdirat,
+    libc::SYS_unlinkat,
+    libc::SYS_renameat,
+    libc::SYS_renameat2,
+    libc::SYS_linkat,
+    libc::SYS_symlinkat,
+    libc::SYS_readlinkat,
+    libc::SYS_fchmod,
+    libc::SYS_fchmodat,
+    libc::SYS_fchown,
+    libc::SYS_fchownat,
+    libc::SYS_faccessat,
+    libc::SYS_faccessat2,
+    libc::SYS_utimensat,
+    libc::SYS_truncate,
+    libc::SYS_ftruncate,
+    libc::SYS_fallocate,
+    libc::SYS_fsync,
+    libc::SYS_fdatasync,
+    libc::SYS_flock,
+    libc::SYS_fcntl,
+    libc::SYS_dup,
+    libc::SYS_dup3,
+    libc::SYS_pipe2,
+    libc::SYS_umask,
+    libc::SYS_sendfile,
+    libc::SYS_splice,
+    libc::SYS_copy_file_range,
+    libc::SYS_getxattr,
+    libc::SYS_lgetxattr,
+    libc::SYS_fgetxattr,
+    libc::SYS_listxattr,
+    libc::SYS_llistxattr,
+    libc::SYS_flistxattr,
+    libc::SYS_inotify_init1,
+    libc::SYS_inotify_add_watch,
+    libc::SYS_inotify_rm_watch,
+    libc::SYS_memfd_create,
+    // Waiting.
+    libc::SYS_ppoll,
+    libc::SYS_pselect6,
+    libc::SYS_epoll_create1,
+    libc::SYS_epoll_ctl,
+    libc::SYS_epoll_pwait,
+    libc::SYS_eventfd2,
+    libc::SYS_signalfd4,
+    libc::SYS_timerfd_create,
+    libc::SYS_timerfd_settime,
+    libc::SYS_nanosleep,
+    libc::SYS_clock_nanosleep,
+    libc::SYS_clock_gettime,
+    libc::SYS_clock_getres,
+    libc::SYS_gettimeofday,
+    libc::SYS_setitimer,
+    libc::SYS_timer_create,
+    libc::SYS_timer_settime,
+    libc::SYS_timer_delete,
+    // Memory.
+    libc::SYS_mmap,
+    libc::SYS_munmap,
+    libc::SYS_mremap,
+    libc::SYS_mprotect,
+    libc::SYS_madvise,
+    libc::SYS_brk,
+    libc::SYS_msync,
+    libc::SYS_mlock,
+    libc::SYS_munlock,
+    libc::SYS_membarrier,
+    libc::SYS_pkey_alloc,
+    libc::SYS_pkey_free,
+    libc::SYS_pkey_mprotect,
+    libc::SYS_shmget,
+    libc::SYS_shmat,
+    libc::SYS_shmdt,
+    libc::SYS_shmctl,
+    // Processes, threads, signals.
+    libc::SYS_execve,
+    libc::SYS_exit,
+    libc::SYS_exit_group,
+    libc::SYS_wait4,
+    libc::SYS_waitid,
+    libc::SYS_kill,
+    libc::SYS_tkill,
+    libc::SYS_tgkill,
+    libc::SYS_pidfd_open,
+    libc::SYS_pidfd_send_signal,
+    libc::SYS_rt_sigaction,
+    libc::SYS_rt_sigprocmask,
+    libc::SYS_rt_sigreturn,
+    libc::SYS_rt_sigsuspend,
+    libc::SYS_rt_sigtimedwait,
+    libc::SYS_sigaltstack,
+    libc::SYS_restart_syscall,
+    libc::SYS_futex,
+    libc::SYS_futex_waitv,
+    libc::SYS_set_robust_list,
+    libc::SYS_set_tid_address,
+    libc::SYS_rseq,
+    libc::SYS_gettid,
+    libc::SYS_getpid,
+    libc::SYS_getppid,
+    libc::SYS_getpgid,
+    libc::SYS_setpgid,
+    libc::SYS_getsid,
+    libc::SYS_setsid,
+    libc::SYS_getuid,
+    libc::SYS_geteuid,
+    libc::SYS_getgid,
+    libc::SYS_getegid,
+    libc::SYS_getresuid,
+    libc::SYS_getresgid,
+    libc::SYS_getgroups,
+    libc::SYS_capget,
+    libc::SYS_capset,
+    libc::SYS_getpriority,
+    libc::SYS_setpriority,
+    libc::SYS_sched_yield,
+    libc::SYS_sched_getaffinity,
+    libc::SYS_sched_setaffinity,
+    libc::SYS_sched_getparam,
+    libc::SYS_sched_getscheduler,
+    libc::SYS_sched_get_priority_max,
+    libc::SYS_sched_get_priority_min,
+    libc::SYS_prlimit64,
+    libc::SYS_getrusage,
+    libc::SYS_times,
+    libc::SYS_uname,
+    libc::SYS_sysinfo,
+    libc::SYS_getrandom,
+    // Sockets; which ones is decided where they are made.
+    libc::SYS_bind,
+    libc::SYS_listen,
+    libc::SYS_accept,
+    libc::SYS_accept4,
+    libc::SYS_connect,
+    libc::SYS_getsockname,
+    libc::SYS_getpeername,
+    libc::SYS_getsockopt,
+    libc::SYS_sendto,
+    libc::SYS_recvfrom,
+    libc::SYS_sendmsg,
+    libc::SYS_recvmsg,
+    libc::SYS_sendmmsg,
+    libc::SYS_recvmmsg,
+    libc::SYS_shutdown,
+];
+
+/// Older forms that only this architecture has.
+#[cfg(target_arch = "x86_64")]
+const ALLOWED_HERE: &[libc::c_long] = &[
+    libc::SYS_open,
+    libc::SYS_stat,
+    libc::SYS_lstat,
+    libc::SYS_access,
+    libc::SYS_readlink,
+    libc::SYS_mkdir,
+    libc::SYS_rmdir,
+    libc::SYS_unlink,
+    libc::SYS_rename,
+    libc::SYS_link,
+    libc::SYS_symlink,
+    libc::SYS_chmod,
+    libc::SYS_chown,
+    libc::SYS_lchown,
+    libc::SYS_pipe,
+    libc::SYS_dup2,
+    libc::SYS_poll,
+    libc::SYS_select,
+    libc::SYS_epoll_wait,
+    libc::SYS_arch_prctl,
+    libc::SYS_fork,
+    libc::SYS_vfork,
+    libc::SYS_getpgrp,
+    libc::SYS_alarm,
+    libc::SYS_pause,
+];
+#[cfg(not(target_arch = "x86_64"))]
+const ALLOWED_HERE: &[libc::c_long] = &[];
+
+/// prctl(2) options programs use on themselves; none changes capabilities, filters or tracing.
+const PRCTL_OPTIONS: &[libc::c_int] = &[
+    libc::PR_SET_PDEATHSIG,
+    libc::PR_GET_PDEATHSIG,
+    libc::PR_GET_DUMPABLE,
+    libc::PR_SET_DUMPABLE,
+    libc::PR_SET_NAME,
+    libc::PR_GET_NAME,
+    libc::PR_CAPBSET_READ,
+    libc::PR_GET_SECCOMP,
+    libc::PR_GET_SECUREBITS,
+    libc::PR_SET_TIMERSLACK,
+    libc::PR_GET_TIMERSLACK,
+    libc::PR_SET_CHILD_SUBREAPER,
+    libc::PR_GET_CHILD_SUBREAPER,
+    libc::PR_SET_NO_NEW_PRIVS,
+    libc::PR_GET_NO_NEW_PRIVS,
+    libc::PR_SET_THP_DISABLE,
+    libc::PR_GET_THP_DISABLE,
+    libc::PR_SET_VMA,
+    libc::PR_GET_KEEPCAPS,
+];
+
+/// ioctl(2) requests refused: typing into a terminal, line disciplines.
+const IOCTL_REFUSED: &[u64] = &[0x5412, 0x541c, 0x5423];
+/// SOL_SOCKET options refused: loading packet filters into the kernel.
+const SOCKET_OPTIONS_REFUSED: &[libc::c_int] = &[
+    libc::SO_ATTACH_FILTER,
+    libc::SO_ATTACH_BPF,
+    libc::SO_ATTACH_REUSEPORT_CBPF,
+    libc::SO_ATTACH_REUSEPORT_EBPF,
+];
+/// Largest IPPROTO_IP and IPPROTO_IPV6 option; netfilter's begin above.
+const IP_OPTION_MAX: u64 = 63;
+const TCP_ULP: u64 = 31;
+const TCP_REPAIR: u64 = 19;
+/// personality(2) value that asks without changing.
+const PERSONALITY_QUERY: u64 = 0xffff_ffff;
+
+/// Number of calls on the list, for the report.
+pub(crate) fn allowed_count() -> usize {
+    rules().map_or(0, |rules| rules.len())
+}
+
+/// Compiles the filter for this machine. Takes a few milliseconds, once per zygote.
+pub(crate) fn compile() -> io::Result<BpfProgram> {
+    let arch = std::env::consts::ARCH
+        .try_into()
+        .map_err(|error| io::Error::other(format!("{error:?}")))?;
+    let filter = SeccompFilter::new(
+        rules()?,
+        SeccompAction::Errno(libc::ENOSYS as u32),
+        SeccompAction::Allow,
+        arch,
+    )
+    .map_err(io::Error::other)?;
+    filter.try_into().map_err(io::Error::other)
+}
+
+/// Puts the filter on this process. Needs no_new_privs or CAP_SYS_ADMIN, which the caller has.
+pub(crate) fn apply(filter: &BpfProgram) -> io::Result<()> {
+    let program = libc::sock_fprog {
+        len: filter.len() as libc::c_ushort,
+        filter: filter.as_ptr().cast_mut().cast(),
+    };
+    // SAFETY: the program points at `len` instructions that outlive the call; seccompiler's
+    // instruction has the kernel's layout.
+    sys::check(libc::c_long::from(unsafe {
+        libc::prctl(
+            libc::PR_SET_SECCOMP,
+            libc::SECCOMP_MODE_FILTER as libc::c_ulong,
+            &raw const program,
+            0,
+            0,
+        )
+    }))?;
+    Ok(())
+}
+
+fn rules() -> io::Result<BTreeMap<i64, Vec<SeccompRule>>> {
+    let mut rules = BTreeMap::new();
+    for call in ALLOWED.iter().chain(ALLOWED_HERE) {
+        rules.insert(*call, Vec::new());
+    }
+    let mut limit = |call: libc::c_long, forms: Vec<SeccompRule>| {
+        rules.insert(call, forms);
+    };
+
+    limit(libc::SYS_clone, vec![all(&[(0, Op::MaskedEq(CLONE_NAMESPACES), 0)])?]);
+    let unix = libc::AF_UNIX as u64;
+    let mut sockets = Vec::new();
+    for kind in [libc::SOCK_STREAM, libc::SOCK_DGRAM, libc::SOCK_SEQPACKET] {
+        sockets.push(all(&[(0, Op::Eq, unix), (1, Op::MaskedEq(0xf), kind as u64)])?);
+    }
+    for family in [libc::AF_INET, libc::AF_INET6] {
+        for (kind, protocol) in
+            [(libc::SOCK_STREAM, libc::IPPROTO_TCP), (libc::SOCK_DGRAM, libc::IPPROTO_UDP)]
+        {
+            for protocol in [0, protocol] {
+                sockets.push(all(&[
+                    (0, Op::Eq, family as u64),
+                    (1, Op::MaskedEq(0xf), kind as u64),
+                    (2, Op::Eq, protocol as u64),
+                ])?);
+            }
+        }
+    }
+    limit(libc::SYS_socket, sockets);
+    limit(libc::SYS_socketpair, vec![all(&[(0, Op::Eq, unix)])?]);
+
+    let mut options = Vec::new();
+    let mut at_level = vec![(1, Op::Eq, libc::SOL_SOCKET as u64)];
+    for refused in SOCKET_OPTIONS_REFUSED {
+        at_level.push((2, Op::Ne, *refused as u64));
+    }
+    options.push(all(&at_level)?);
+    for level in [libc::IPPROTO_IP, libc::IPPROTO_IPV6] {
+        options.push(all(&[(1, Op::Eq, level as u64), (2, Op::Le, IP_OPTION_MAX)])?);
+    }
+    options.push(all(&[
+        (1, Op::Eq, libc::IPPROTO_IPV6 as u64),
+        (2, Op::Eq, libc::IPV6_RECVTCLASS as u64),
+    ])?);
+    options.push(all(&[
+        (1, Op::Eq, libc::IPPROTO_IPV6 as u64),
+        (2, Op::Eq, libc::IPV6_TCLASS as u64),
+    ])?);
+    options.push(all(&[
+        (1, Op::Eq, libc::IPPROTO_TCP as u64),
+        (2, Op::Ne, TCP_ULP),
+        (2, Op::Ne, TCP_REPAIR),
+    ])?);
+    for option in [libc::UDP_CORK, libc::UDP_SEGMENT, libc::UDP_GRO] {
+        options.push(all(&[(1, Op::Eq, libc::IPPROTO_UDP as u64), (2, Op::Eq, option as u64)])?);
+    }
+    limit(libc::SYS_setsockopt, options);
+
+    let refused: Vec<_> = IOCTL_REFUSED.iter().map(|request| (1, Op::Ne, *request)).collect();
+    limit(libc::SYS_ioctl, vec![all(&refused)?]);
+    limit(
+        libc::SYS_prctl,
+        PRCTL_OPTIONS
+            .iter()
+            .map(|option| all(&[(0, Op::Eq, *option as u64)]))
+            .collect::<io::Result<_>>()?,
+    );
+    limit(
+        libc::SYS_personality,
+        vec![all(&[(0, Op::Eq, 0)])?, all(&[(0, Op::Eq, PERSONALITY_QUERY)])?],
+    );
+    // Pipes with names and plain files, but no device nodes.
+    let kinds = [libc::S_IFIFO, libc::S_IFREG, 0];
+    let mode_is = |argument, kind: libc::mode_t| {
+        all(&[(argument, Op::MaskedEq(u64::from(libc::S_IFMT)), u64::from(kind))])
+    };
+    limit(
+        libc::SYS_mknodat,
+        kinds.iter().map(|kind| mode_is(2, *kind)).collect::<io::Result<_>>()?,
+    );
+    #[cfg(target_arch = "x86_64")]
+    limit(libc::SYS_mknod, kinds.iter().map(|kind| mode_is(1, *kind)).collect::<io::Result<_>>()?);
+    Ok(rules)
+}
+
+/// A rule that matches when all comparisons hold. The kernel reads these arguments as 32-bit
+/// integers, so only the lower half is compared: the upper half cannot hide anything.
+fn all(conditions: &[(u8, Op, u64)]) -> io::Result<SeccompRule> {
+    let conditions = conditions
+        .iter()
+        .map(|(argument, operator, value)| {
+            SeccompCondition::new(*argument, Len::Dword, operator.clone(), *value)
+        })
+        .collect::<Result<Vec<_>, _>>()
+        .map_err(io::Error::other)?;
+    SeccompRule::new(conditions).map_err(io::Error::other)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_list_is_short_and_compiles() {
+        let count = allowed_count();
+        assert!((150..=200).contains(&count), "{count} calls");
+        assert!(!compile().unwrap().is_empty());
+    }
+}

@@ -1,0 +1,448 @@
+//! System calls that the standard library does not wrap, one thin function each.
+//!
+//! All of them take and return owned or borrowed descriptors and `io::Error`, so that the modules
+//! which compose a sandbox read as a list of steps.
+
+use std::ffi::CStr;
+use std::io;
+use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
+
+/// Mount attribute bits of mount_setattr(2) and fsmount(2).
+pub(crate) const MOUNT_ATTR_RDONLY: u64 = 0x1;
+/// See [`MOUNT_ATTR_RDONLY`].
+pub(crate) const MOUNT_ATTR_NOSUID: u64 = 0x2;
+/// See [`MOUNT_ATTR_RDONLY`].
+pub(crate) const MOUNT_ATTR_NODEV: u64 = 0x4;
+/// See [`MOUNT_ATTR_RDONLY`].
+pub(crate) const MOUNT_ATTR_NOEXEC: u64 = 0x8;
+
+const OPEN_TREE_CLONE: libc::c_uint = 1;
+const OPEN_TREE_CLOEXEC: libc::c_uint = libc::O_CLOEXEC as libc::c_uint;
+const AT_RECURSIVE: libc::c_uint = 0x8000;
+const FSOPEN_CLOEXEC: libc::c_uint = 1;
+const FSMOUNT_CLOEXEC: libc::c_uint = 1;
+const FSCONFIG_SET_STRING: libc::c_uint = 1;
+const FSCONFIG_CMD_CREATE: libc::c_uint = 6;
+const MOVE_MOUNT_F_EMPTY_PATH: libc::c_uint = 4;
+
+/// Turns a raw return value into a result.
+pub(crate) fn check(value: libc::c_long) -> io::Result<libc::c_long> {
+    if value < 0 { Err(io::Error::last_os_error()) } else { Ok(value) }
+}
+
+fn owned(value: libc::c_long) -> io::Result<OwnedFd> {
+    let fd = check(value)?;
+    // SAFETY: the kernel has just returned this descriptor to us, nobody else knows its number.
+    Ok(unsafe { OwnedFd::from_raw_fd(fd as RawFd) })
+}
+
+/// Path handling failed or a string held a NUL byte.
+pub(crate) fn cstring(text: impl Into<Vec<u8>>) -> io::Result<std::ffi::CString> {
+    std::ffi::CString::new(text)
+        .map_err(|_| io::Error::new(io::ErrorKind::InvalidInput, "holds a NUL byte"))
+}
+
+/// A detached copy of the mount tree at `path`.
+pub(crate) fn open_tree(path: &CStr) -> io::Result<OwnedFd> {
+    // SAFETY: the path is NUL-terminated and outlives the call.
+    owned(unsafe {
+        libc::syscall(
+            libc::SYS_open_tree,
+            libc::AT_FDCWD,
+            path.as_ptr(),
+            OPEN_TREE_CLONE | OPEN_TREE_CLOEXEC | AT_RECURSIVE,
+        )
+    })
+}
+
+/// Sets attributes of a mount and all below it and makes them private.
+pub(crate) fn mount_setattr(mount: BorrowedFd<'_>, set: u64) -> io::Result<()> {
+    set_mount_attributes(mount, set, AT_RECURSIVE)
+}
+
+/// The same for one mount, not those below it.
+pub(crate) fn mount_setattr_single(mount: BorrowedFd<'_>, set: u64) -> io::Result<()> {
+    set_mount_attributes(mount, set, 0)
+}
+
+fn set_mount_attributes(mount: BorrowedFd<'_>, set: u64, flags: libc::c_uint) -> io::Result<()> {
+    #[repr(C)]
+    struct MountAttr {
+        set: u64,
+        clear: u64,
+        propagation: u64,
+        userns_fd: u64,
+    }
+    let attr = MountAttr { set, clear: 0, propagation: libc::MS_PRIVATE, userns_fd: 0 };
+    // SAFETY: the struct has the kernel's layout and its size is passed.
+    check(unsafe {
+        libc::syscall(
+            libc::SYS_mount_setattr,
+            mount.as_raw_fd(),
+            c"".as_ptr(),
+            libc::AT_EMPTY_PATH as libc::c_uint | flags,
+            &raw const attr,
+            size_of::<MountAttr>(),
+        )
+    })?;
+    Ok(())
+}
+
+/// Attaches a detached mount at `path` below `dir`; an absolute path ignores `dir`.
+pub(crate) fn move_mount(
+    mount: BorrowedFd<'_>,
+    dir: Option<BorrowedFd<'_>>,
+    path: &CStr,
+) -> io::Result<()> {
+    let dir = dir.map_or(libc::AT_FDCWD, |fd| fd.as_raw_fd());
+    // SAFETY: both paths are NUL-terminated and outlive the call.
+    check(unsafe {
+        libc::syscall(
+            libc::SYS_move_mount,
+            mount.as_raw_fd(),
+            c"".as_ptr(),
+            dir,
+            path.as_ptr(),
+            MOVE_MOUNT_F_EMPTY_PATH,
+        )
+    })?;
+    Ok(())
+}
+
+/// A new detached file system with string options.
+pub(crate) fn new_mount(
+    kind: &CStr,
+    options: &[(&CStr, &CStr)],
+    attributes: u64,
+) -> io::Result<OwnedFd> {
+    // SAFETY: the name is NUL-terminated and outlives the call.
+    let context = owned(unsafe { libc::syscall(libc::SYS_fsopen, kind.as_ptr(), FSOPEN_CLOEXEC) })?;
+    for (key, value) in options {
+        // SAFETY: key and value are NUL-terminated and outlive the call.
+        check(unsafe {
+            libc::syscall(
+                libc::SYS_fsconfig,
+                context.as_raw_fd(),
+                FSCONFIG_SET_STRING,
+                key.as_ptr(),
+                value.as_ptr(),
+                0,
+            )
+        })?;
+    }
+    // SAFETY: this command takes no key and no value.
+    check(unsafe {
+        libc::syscall(
+            libc::SYS_fsconfig,
+            context.as_raw_fd(),
+            FSCONFIG_CMD_CREATE,
+            std::ptr::null::<libc::c_char>(),
+            std::ptr::null::<libc::c_char>(),
+            0,
+        )
+    })?;
+    // SAFETY: plain integers.
+    owned(unsafe {
+        libc::syscall(
+            libc::SYS_fsmount,
+            context.as_raw_fd(),
+            FSMOUNT_CLOEXEC,
+            attributes as libc::c_uint,
+        )
+    })
+}
+
+/// Makes every mount of this namespace private, so that nothing we do is seen outside.
+pub(crate) fn make_mounts_private() -> io::Result<()> {
+    // SAFETY: constant paths; the ignored arguments may be null.
+    check(libc::c_long::from(unsafe {
+        libc::mount(
+            std::ptr::null(),
+            c"/".as_ptr(),
+            std::ptr::null(),
+            libc::MS_REC | libc::MS_PRIVATE,
+            std::ptr::null(),
+        )
+    }))?;
+    Ok(())
+}
+
+/// Makes the mounted tree behind `root` the root of this process and detaches the old one.
+pub(crate) fn pivot_into(root: BorrowedFd<'_>, detach: bool) -> io::Result<()> {
+    // SAFETY: plain descriptor and constant paths. With both arguments "." the old root lands on
+    // top of the new one, where the detach finds it (pivot_root(2), notes).
+    unsafe {
+        check(libc::c_long::from(libc::fchdir(root.as_raw_fd())))?;
+        check(libc::syscall(libc::SYS_pivot_root, c".".as_ptr(), c".".as_ptr()))?;
+        if detach {
+            check(libc::c_long::from(libc::umount2(c".".as_ptr(), libc::MNT_DETACH)))?;
+        }
+    }
+    Ok(())
+}
+
+/// Creates a folder below `dir`; one that exists is fine.
+pub(crate) fn mkdirat(dir: BorrowedFd<'_>, path: &CStr, mode: libc::mode_t) -> io::Result<()> {
+    // SAFETY: NUL-terminated path.
+    match check(libc::c_long::from(unsafe { libc::mkdirat(dir.as_raw_fd(), path.as_ptr(), mode) }))
+    {
+        Err(error) if error.raw_os_error() != Some(libc::EEXIST) => Err(error),
+        _ => Ok(()),
+    }
+}
+
+/// Creates a symbolic link below `dir`.
+pub(crate) fn symlinkat(target: &CStr, dir: BorrowedFd<'_>, path: &CStr) -> io::Result<()> {
+    // SAFETY: NUL-terminated paths.
+    check(libc::c_long::from(unsafe {
+        libc::symlinkat(target.as_ptr(), dir.as_raw_fd(), path.as_ptr())
+    }))?;
+    Ok(())
+}
+
+/// openat(2), close-on-exec.
+pub(crate) fn openat(
+    dir: Option<BorrowedFd<'_>>,
+    path: &CStr,
+    flags: libc::c_int,
+    mode: libc::mode_t,
+) -> io::Result<OwnedFd> {
+    let dir = dir.map_or(libc::AT_FDCWD, |fd| fd.as_raw_fd());
+    // SAFETY: NUL-terminated path.
+    owned(libc::c_long::from(unsafe {
+        libc::openat(dir, path.as_ptr(), flags | libc::O_CLOEXEC, libc::c_uint::from(mode))
+    }))
+}
+
+/// File type and permission bits of an open file.
+pub(crate) fn mode_of(fd: BorrowedFd<'_>) -> io::Result<libc::mode_t> {
+    // SAFETY: an all-zero stat is a valid value to be overwritten.
+    let mut stat: libc::stat = unsafe { std::mem::zeroed() };
+    // SAFETY: the struct is valid for writing.
+    check(libc::c_long::from(unsafe { libc::fstat(fd.as_raw_fd(), &raw mut stat) }))?;
+    Ok(stat.st_mode)
+}
+
+/// clone3(2) without a new stack, that is a fork with `flags`: `None` in the child, pid and pidfd
+/// in the parent.
+///
+/// # Safety
+/// The process must be single-threaded: the child continues with a copy of its memory.
+pub(crate) unsafe fn fork_into(flags: u64) -> io::Result<Option<(i32, OwnedFd)>> {
+    let mut pidfd: RawFd = -1;
+    // SAFETY: all-zero clone_args is valid.
+    let mut args: libc::clone_args = unsafe { std::mem::zeroed() };
+    args.flags = flags | libc::CLONE_PIDFD as u64;
+    args.pidfd = &raw mut pidfd as u64;
+    args.exit_signal = libc::SIGCHLD as u64;
+    // SAFETY: the struct has the kernel's layout and its size is passed; without a stack the child
+    // runs on its own copy of ours.
+    let pid = check(unsafe {
+        libc::syscall(libc::SYS_clone3, &raw mut args, size_of::<libc::clone_args>())
+    })?;
+    if pid == 0 {
+        return Ok(None);
+    }
+    // SAFETY: CLONE_PIDFD has stored a descriptor that only we know.
+    Ok(Some((pid as i32, unsafe { OwnedFd::from_raw_fd(pidfd) })))
+}
+
+/// Sends a signal to the process behind a pidfd.
+pub(crate) fn pidfd_send_signal(pidfd: BorrowedFd<'_>, signal: i32) -> io::Result<()> {
+    // SAFETY: plain integers; a null siginfo means the defaults of kill(2).
+    check(unsafe {
+        libc::syscall(
+            libc::SYS_pidfd_send_signal,
+            pidfd.as_raw_fd(),
+            signal,
+            std::ptr::null::<libc::siginfo_t>(),
+            0,
+        )
+    })?;
+    Ok(())
+}
+
+/// Closes every descriptor from `first` on.
+pub(crate) fn close_from(first: RawFd) -> io::Result<()> {
+    // SAFETY: callers own every descriptor from `first` on and do not use them afterwards.
+    check(unsafe { libc::syscall(libc::SYS_close_range, first, libc::c_uint::MAX, 0) })?;
+    Ok(())
+}
+
+/// prctl(2) with up to two arguments.
+pub(crate) fn prctl(option: libc::c_int, a: libc::c_ulong, b: libc::c_ulong) -> io::Result<()> {
+    let zero: libc::c_ulong = 0;
+    // SAFETY: only options that take integers are passed by this crate.
+    check(libc::c_long::from(unsafe { libc::prctl(option, a, b, zero, zero) }))?;
+    Ok(())
+}
+
+/// unshare(2).
+pub(crate) fn unshare(flags: libc::c_int) -> io::Result<()> {
+    // SAFETY: plain integer.
+    check(libc::c_long::from(unsafe { libc::unshare(flags) }))?;
+    Ok(())
+}
+
+/// Sets one resource limit; a hard limit already below is kept.
+pub(crate) fn limit_resource(resource: libc::c_int, soft: u64, hard: u64) -> io::Result<()> {
+    // SAFETY: both structs are valid for the calls; the cast covers libcs that type the first
+    // argument differently.
+    unsafe {
+        let mut now: libc::rlimit = std::mem::zeroed();
+        check(libc::c_long::from(libc::getrlimit(resource as _, &raw mut now)))?;
+        let hard = hard.min(now.rlim_max);
+        let limit = libc::rlimit { rlim_cur: soft.min(hard), rlim_max: hard };
+        check(libc::c_long::from(libc::setrlimit(resource as _, &raw const limit)))?;
+    }
+    Ok(())
+}
+
+/// A connected pair of Unix sockets of this type, close-on-exec.
+pub(crate) fn socket_pair(kind: libc::c_int) -> io::Result<(OwnedFd, OwnedFd)> {
+    let mut fds: [RawFd; 2] = [-1; 2];
+    // SAFETY: the array has room for both descriptors.
+    check(libc::c_long::from(unsafe {
+        libc::socketpair(libc::AF_UNIX, kind | libc::SOCK_CLOEXEC, 0, fds.as_mut_ptr())
+    }))?;
+    // SAFETY: both descriptors are new and ours.
+    Ok(unsafe { (OwnedFd::from_raw_fd(fds[0]), OwnedFd::from_raw_fd(fds[1])) })
+}
+
+/// A pipe, close-on-exec: read end, write end.
+pub(crate) fn pipe() -> io::Result<(OwnedFd, OwnedFd)> {
+    let mut fds: [RawFd; 2] = [-1; 2];
+    // SAFETY: the array has room for both descriptors.
+    check(libc::c_long::from(unsafe { libc::pipe2(fds.as_mut_ptr(), libc::O_CLOEXEC) }))?;
+    // SAFETY: both descriptors are new and ours.
+    Ok(unsafe { (OwnedFd::from_raw_fd(fds[0]), OwnedFd::from_raw_fd(fds[1])) })
+}
+
+/// Makes reads and writes return `WouldBlock` instead of waiting.
+pub(crate) fn set_nonblocking(fd: BorrowedFd<'_>) -> io::Result<()> {
+    // SAFETY: plain integers on a descriptor that is open while borrowed.
+    unsafe {
+        let flags = check(libc::c_long::from(libc::fcntl(fd.as_raw_fd(), libc::F_GETFL)))?;
+        check(libc::c_long::from(libc::fcntl(
+            fd.as_raw_fd(),
+            libc::F_SETFL,
+            flags as libc::c_int | libc::O_NONBLOCK,
+        )))?;
+    }
+    Ok(())
+}
+
+/// read(2).
+pub(crate) fn read(fd: BorrowedFd<'_>, buffer: &mut [u8]) -> io::Result<usize> {
+    // SAFETY: the buffer is valid for its length.
+    let got = check(unsafe {
+        libc::read(fd.as_raw_fd(), buffer.as_mut_ptr().cast(), buffer.len()) as libc::c_long
+    })?;
+    Ok(got as usize)
+}
+
+/// write(2).
+pub(crate) fn write(fd: BorrowedFd<'_>, buffer: &[u8]) -> io::Result<usize> {
+    // SAFETY: the buffer is valid for its length.
+    let put = check(unsafe {
+        libc::write(fd.as_raw_fd(), buffer.as_ptr().cast(), buffer.len()) as libc::c_long
+    })?;
+    Ok(put as usize)
+}
+
+/// poll(2); an interrupted wait counts as no event.
+pub(crate) fn poll(entries: &mut [libc::pollfd], timeout_ms: libc::c_int) -> io::Result<usize> {
+    // SAFETY: the slice is valid for its length.
+    let ready =
+        unsafe { libc::poll(entries.as_mut_ptr(), entries.len() as libc::nfds_t, timeout_ms) };
+    match check(libc::c_long::from(ready)) {
+        Ok(count) => Ok(count as usize),
+        Err(error) if error.kind() == io::ErrorKind::Interrupted => Ok(0),
+        Err(error) => Err(error),
+    }
+}
+
+/// A poll entry.
+pub(crate) fn poll_entry(fd: RawFd, events: libc::c_short) -> libc::pollfd {
+    libc::pollfd { fd, events, revents: 0 }
+}
+
+/// Collects one dead child of ours (`pid` or -1 for any) without waiting: pid and wait status.
+pub(crate) fn reap(pid: i32) -> Option<(i32, i32)> {
+    let mut status = 0;
+    // SAFETY: the status is valid for writing.
+    let got = unsafe { libc::waitpid(pid, &raw mut status, libc::WNOHANG) };
+    (got > 0).then_some((got, status))
+}
+
+/// Blocks SIGCHLD and returns a non-blocking descriptor that becomes readable for it.
+pub(crate) fn child_signal_fd() -> io::Result<OwnedFd> {
+    // SAFETY: the set is initialised by sigemptyset before use.
+    unsafe {
+        let mut set: libc::sigset_t = std::mem::zeroed();
+        libc::sigemptyset(&raw mut set);
+        libc::sigaddset(&raw mut set, libc::SIGCHLD);
+        check(libc::c_long::from(libc::sigprocmask(
+            libc::SIG_BLOCK,
+            &raw const set,
+            std::ptr::null_mut(),
+        )))?;
+        owned(libc::c_long::from(libc::signalfd(
+            -1,
+            &raw const set,
+            libc::SFD_CLOEXEC | libc::SFD_NONBLOCK,
+        )))
+    }
+}
+
+/// Sets a signal's disposition to the default or to ignore.
+pub(crate) fn set_signal(signal: libc::c_int, disposition: libc::sighandler_t) {
+    // SAFETY: only SIG_DFL and SIG_IGN are passed, so no handler of ours can run.
+    unsafe {
+        libc::signal(signal, disposition);
+    }
+}
+
+/// Unblocks all signals.
+pub(crate) fn unblock_signals() {
+    // SAFETY: the set is initialised by sigemptyset before use.
+    unsafe {
+        let mut set: libc::sigset_t = std::mem::zeroed();
+        libc::sigemptyset(&raw mut set);
+        libc::sigprocmask(libc::SIG_SETMASK, &raw const set, std::ptr::null_mut());
+    }
+}
+
+/// Ends this process at once, without running destructors or exit handlers of a parent's copy.
+pub(crate) fn exit_now(status: i32) -> ! {
+    // SAFETY: _exit never returns and touches no memory.
+    unsafe { libc::_exit(status) }
+}
+
+/// CLOCK_MONOTONIC in nanoseconds.
+pub(crate) fn monotonic_ns() -> u64 {
+    let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    // SAFETY: the struct is valid for writing; this clock always exists.
+    unsafe {
+        libc::clock_gettime(libc::CLOCK_MONOTONIC, &raw mut time);
+    }
+    time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
+}
+
+/// Whether we run as root.
+pub(crate) fn is_root() -> bool {
+    // SAFETY: takes nothing, cannot fail.
+    unsafe { libc::geteuid() == 0 }
+}
+
+/// Effective user and group of this process.
+pub(crate) fn effective_ids() -> (u32, u32) {
+    // SAFETY: takes nothing, cannot fail.
+    unsafe { (libc::geteuid(), libc::getegid()) }
+}
+
+/// Registers a descriptor with the current async runtime.
+pub(crate) fn watched(fd: OwnedFd) -> io::Result<tokio::io::unix::AsyncFd<OwnedFd>> {
+    // SAFETY: an OwnedFd stays open and the same file until it is dropped, after deregistration.
+    unsafe { tokio::io::unix::AsyncFd::register(fd) }.map_err(io::Error::from)
+}

@@ -1,0 +1,318 @@
+//! The worker inside a sandbox that runs a program once per invocation.
+//!
+//! Speaks the worker protocol on the channel and starts the program with the body on stdin and the
+//! answer on stdout. One thread, one poll loop; every buffer is bounded by the protocol's windows.
+//! [`crate::program_run`] is one running program, this file is the connection and the queue.
+
+use std::collections::{HashSet, VecDeque};
+use std::ffi::CString;
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
+
+use bytes::{Buf, Bytes, BytesMut};
+use mote_core::wire::{self, FLAG_END, FrameHeader, FrameKind, Load, Ready, WorkerError};
+
+use crate::init::drain_signals;
+use crate::program_run::{Input, Run};
+use crate::spawn::Command;
+use crate::sys;
+
+/// Programs at once when LOAD leaves it open.
+const CONCURRENCY_DEFAULT: u32 = mote_core::spec::CONCURRENCY_DEFAULT_EXEC;
+/// Programs at once at most, whatever LOAD says: each has four pipes under 1,024 descriptors.
+const CONCURRENCY_MAX: u32 = 128;
+/// Invocations waiting inside at most; the engine keeps its own queue and sends only a few ahead.
+const WAITING_MAX: usize = 1024;
+/// Unsent bytes at which programs are no longer read.
+pub(crate) const OUTBOX_BYTES_MAX: usize = 1 << 20;
+const READ_BYTES: usize = 64 << 10;
+
+/// An invocation that waits for its turn.
+struct Waiting {
+    stream: u32,
+    invoke: Bytes,
+    input: Input,
+}
+
+struct Worker<'a> {
+    channel: OwnedFd,
+    status: BorrowedFd<'a>,
+    children: OwnedFd,
+    command: Command,
+    inbox: BytesMut,
+    outbox: Vec<u8>,
+    running: Vec<Run>,
+    waiting: VecDeque<Waiting>,
+    /// Streams that are answered while their request body still arrives.
+    discarding: HashSet<u32>,
+    concurrency: usize,
+    function: String,
+    env: Vec<CString>,
+    draining: bool,
+}
+
+/// Serves the channel until the engine drains or closes it. On return everything else in the
+/// sandbox ends with the caller.
+pub(crate) fn run(channel: OwnedFd, status: BorrowedFd<'_>, command: Command) {
+    let children = sys::child_signal_fd();
+    let (Ok(()), Ok(children)) = (sys::set_nonblocking(channel.as_fd()), children) else {
+        return;
+    };
+    let mut worker = Worker {
+        channel,
+        status,
+        children,
+        command,
+        inbox: BytesMut::with_capacity(READ_BYTES),
+        outbox: Vec::with_capacity(READ_BYTES),
+        running: Vec::new(),
+        waiting: VecDeque::new(),
+        discarding: HashSet::new(),
+        concurrency: CONCURRENCY_DEFAULT as usize,
+        function: String::new(),
+        env: Vec::new(),
+        draining: false,
+    };
+    let mut hello = wire::VERSION.to_le_bytes().to_vec();
+    hello.extend_from_slice(b"mote-exec");
+    wire::put_frame(&mut worker.outbox, FrameKind::Hello, 0, 0, &hello);
+    // An error here means that the engine's end is gone or speaks nonsense; both end the instance.
+    let _ = worker.serve();
+}
+
+impl Worker<'_> {
+    fn serve(&mut self) -> io::Result<()> {
+        let mut entries = Vec::new();
+        loop {
+            self.flush()?;
+            if self.draining
+                && self.running.is_empty()
+                && self.waiting.is_empty()
+                && self.outbox.is_empty()
+            {
+                return Ok(());
+            }
+            entries.clear();
+            let room = self.outbox.len() < OUTBOX_BYTES_MAX;
+            let mut wanted = if room { libc::POLLIN } else { 0 };
+            if !self.outbox.is_empty() {
+                wanted |= libc::POLLOUT;
+            }
+            entries.push(sys::poll_entry(self.channel.as_raw_fd(), wanted));
+            entries.push(sys::poll_entry(self.status.as_raw_fd(), 0));
+            entries.push(sys::poll_entry(self.children.as_raw_fd(), libc::POLLIN));
+            let mut timeout_ms = -1;
+            let now_ns = sys::monotonic_ns();
+            for run in &self.running {
+                run.interests(room, &mut entries);
+                if let Some(due_ms) = run.flush_due_ms(now_ns) {
+                    timeout_ms = if timeout_ms < 0 { due_ms } else { due_ms.min(timeout_ms) };
+                }
+            }
+            sys::poll(&mut entries, timeout_ms)?;
+            if entries[1].revents != 0 {
+                return Ok(());
+            }
+            if entries[0].revents & !libc::POLLOUT != 0 && room {
+                self.receive()?;
+            }
+            if entries[2].revents != 0 {
+                drain_signals(self.children.as_fd());
+                while let Some((pid, wait_status)) = sys::reap(-1) {
+                    if let Some(run) = self.running.iter_mut().find(|run| run.pid() == pid) {
+                        run.ended(wait_status);
+                    }
+                }
+            }
+            self.pump();
+            self.start_waiting();
+        }
+    }
+
+    /// Moves bytes of every running program and removes those that are done.
+    fn pump(&mut self) {
+        let now_ns = sys::monotonic_ns();
+        let mut at = 0;
+        while at < self.running.len() {
+            let run = &mut self.running[at];
+            if run.pump(&mut self.outbox, now_ns) {
+                let run = self.running.swap_remove(at);
+                if !run.input_complete() {
+                    self.discarding.insert(run.stream());
+                }
+            } else {
+                at += 1;
+            }
+        }
+    }
+
+    fn start_waiting(&mut self) {
+        while self.running.len() < self.concurrency
+            && let Some(next) = self.waiting.pop_front()
+        {
+            let complete = next.input.ended;
+            let started = Run::start(
+                next.stream,
+                &next.invoke,
+                next.input,
+                &mut self.command,
+                &self.function,
+                &self.env,
+            );
+            match started {
+                Ok(run) => self.running.push(run),
+                Err(error) => {
+                    fail(&mut self.outbox, next.stream, "Exec", error);
+                    if !complete {
+                        self.discarding.insert(next.stream);
+                    }
+                }
+            }
+        }
+        // What just started may already have something to say, and short programs often do.
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        let mut done = 0;
+        while done < self.outbox.len() {
+            match sys::write(self.channel.as_fd(), &self.outbox[done..]) {
+                Ok(put) => done += put,
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => break,
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) => return Err(error),
+            }
+        }
+        self.outbox.drain(..done);
+        Ok(())
+    }
+
+    fn receive(&mut self) -> io::Result<()> {
+        let mut buffer = [0; READ_BYTES];
+        match sys::read(self.channel.as_fd(), &mut buffer) {
+            Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
+            Ok(got) => self.inbox.extend_from_slice(&buffer[..got]),
+            Err(error)
+                if matches!(
+                    error.kind(),
+                    io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted
+                ) =>
+            {
+                return Ok(());
+            }
+            Err(error) => return Err(error),
+        }
+        while let Some((header, payload)) =
+            wire::split_frame(&mut self.inbox).map_err(io::Error::other)?
+        {
+            self.frame(header, payload)?;
+        }
+        Ok(())
+    }
+
+    fn frame(&mut self, header: FrameHeader, mut payload: Bytes) -> io::Result<()> {
+        let stream = header.stream;
+        match header.kind {
+            FrameKind::Load => self.load(&payload)?,
+            FrameKind::Drain => self.draining = true,
+            FrameKind::Invoke if self.waiting.len() >= WAITING_MAX => {
+                fail(&mut self.outbox, stream, "Busy", "too many invocations wait in the instance");
+                if !header.is_end() {
+                    self.discarding.insert(stream);
+                }
+            }
+            FrameKind::Invoke => self.waiting.push_back(Waiting {
+                stream,
+                invoke: payload,
+                input: Input::empty(header.is_end()),
+            }),
+            FrameKind::Body => self.body(stream, payload, header.is_end()),
+            FrameKind::Credit if payload.len() == 4 => {
+                let bytes = payload.get_u32_le();
+                if let Some(run) = self.running.iter_mut().find(|run| run.stream() == stream) {
+                    run.add_credit(bytes);
+                }
+            }
+            FrameKind::Cancel => self.cancel(stream),
+            _ => return Err(io::Error::other("frame is not for workers")),
+        }
+        Ok(())
+    }
+
+    fn load(&mut self, payload: &[u8]) -> io::Result<()> {
+        let begun_ns = sys::monotonic_ns();
+        let load: Load = serde_json::from_slice(payload)?;
+        self.concurrency =
+            load.concurrency.unwrap_or(CONCURRENCY_DEFAULT).clamp(1, CONCURRENCY_MAX) as usize;
+        self.function = load.function;
+        self.env = load
+            .env
+            .iter()
+            .map(|(name, value)| sys::cstring(format!("{name}={value}")))
+            .collect::<io::Result<_>>()?;
+        let ready = Ready {
+            init_ns: sys::monotonic_ns().saturating_sub(begun_ns),
+            concurrency: self.concurrency as u32,
+            shape: "exec".to_owned(),
+        };
+        let ready = serde_json::to_vec(&ready)?;
+        wire::put_frame(&mut self.outbox, FrameKind::Ready, 0, 0, &ready);
+        Ok(())
+    }
+
+    fn body(&mut self, stream: u32, chunk: Bytes, end: bool) {
+        let running = self.running.iter_mut().find(|run| run.stream() == stream);
+        let waiting = self.waiting.iter_mut().find(|waiting| waiting.stream == stream);
+        if let Some(run) = running {
+            run.input().push(chunk, end);
+        } else if let Some(waiting) = waiting {
+            waiting.input.push(chunk, end);
+        } else if self.discarding.contains(&stream) {
+            put_credit(&mut self.outbox, stream, chunk.len());
+            if end {
+                self.discarding.remove(&stream);
+            }
+        }
+    }
+
+    fn cancel(&mut self, stream: u32) {
+        self.discarding.remove(&stream);
+        if let Some(run) = self.running.iter_mut().find(|run| run.stream() == stream) {
+            run.cancel();
+        }
+        if let Some(at) = self.waiting.iter().position(|waiting| waiting.stream == stream) {
+            self.waiting.remove(at);
+            fail(&mut self.outbox, stream, "Cancelled", "cancelled before it started");
+        }
+    }
+}
+
+/// Ends a stream with an error before its program ran.
+fn fail(outbox: &mut Vec<u8>, stream: u32, kind: &str, message: impl ToString) {
+    let error = WorkerError {
+        kind: kind.to_owned(),
+        message: message.to_string(),
+        trace: String::new(),
+        entered_ns: 0,
+        returned_ns: 0,
+    };
+    put_error(outbox, stream, &error);
+}
+
+/// Appends an ERROR that ends its stream.
+pub(crate) fn put_error(outbox: &mut Vec<u8>, stream: u32, error: &WorkerError) {
+    let payload = serde_json::to_vec(error).unwrap_or_default();
+    wire::put_frame(outbox, FrameKind::Error, FLAG_END, stream, &payload);
+}
+
+/// Says that body bytes of a stream have been taken.
+pub(crate) fn put_credit(outbox: &mut Vec<u8>, stream: u32, bytes: usize) {
+    if bytes > 0 {
+        let bytes = (bytes as u32).to_le_bytes();
+        wire::put_frame(outbox, FrameKind::Credit, 0, stream, &bytes);
+    }
+}
+
+/// Raw number for a poll entry of an optional descriptor.
+pub(crate) fn raw(fd: &Option<OwnedFd>) -> RawFd {
+    fd.as_ref().map_or(-1, |fd| fd.as_raw_fd())
+}

@@ -1,0 +1,144 @@
+//! The zygote: a single-threaded process, forked before the daemon has threads, that clones itself
+//! once per instance.
+//!
+//! A threaded process cannot fork safely: the child may meet a lock that another thread held. The
+//! zygote has no threads, no logger and no locks, so its children may use the whole standard
+//! library. It does nothing but receive a plan, clone, hand the descriptors to the child and go on;
+//! all slow work happens in the child. It trusts only the daemon, its one peer.
+
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
+
+use crate::child;
+use crate::message;
+use crate::plan::{Answer, PLAN_BYTES_MAX, PREFIX_BYTES};
+use crate::seccomp;
+use crate::sys;
+
+/// The zygote has its control socket here; everything above is closed.
+const CONTROL_FD: RawFd = 3;
+
+/// Namespace for [`Zygote::fork`].
+#[derive(Debug)]
+pub enum Zygote {}
+
+/// The daemon's end: dropping it ends the zygote and every instance it has made.
+#[derive(Debug)]
+pub struct ZygoteHandle {
+    control: OwnedFd,
+    pid: i32,
+}
+
+impl Zygote {
+    /// Forks the zygote. Call it first thing in a `main` that is not async.
+    ///
+    /// Fails when the process already has more than one thread, or when the kernel refuses. Does
+    /// not block. In the child this function never returns.
+    pub fn fork() -> io::Result<ZygoteHandle> {
+        let threads = std::fs::read_dir("/proc/self/task")?.count();
+        if threads != 1 {
+            return Err(io::Error::other(format!(
+                "the zygote must be forked while single-threaded, there are {threads} threads"
+            )));
+        }
+        let (ours, theirs) = sys::socket_pair(libc::SOCK_SEQPACKET)?;
+        let daemon = std::process::id();
+        // SAFETY: single-threaded, as checked above.
+        match unsafe { sys::fork_into(0) }? {
+            Some((pid, _pidfd)) => Ok(ZygoteHandle { control: ours, pid }),
+            None => {
+                drop(ours);
+                // A panic must end this copy of the daemon, not unwind into the daemon's main.
+                std::panic::set_hook(Box::new(|_| std::process::abort()));
+                let _ = run(theirs, daemon);
+                sys::exit_now(0)
+            }
+        }
+    }
+}
+
+impl ZygoteHandle {
+    /// Process id of the zygote, for messages and metrics.
+    pub fn pid(&self) -> i32 {
+        self.pid
+    }
+
+    /// Hands over one plan. The descriptors are, in order: status, channel, output. `WouldBlock`
+    /// when the zygote is behind; `BrokenPipe` when it is gone.
+    pub(crate) fn send(&self, plan: &[u8], fds: [BorrowedFd<'_>; 3]) -> io::Result<()> {
+        let fds = fds.map(|fd| fd.as_raw_fd());
+        message::send(self.control.as_fd(), plan, &fds, libc::MSG_DONTWAIT)
+    }
+}
+
+fn run(control: OwnedFd, daemon: u32) -> io::Result<()> {
+    // Own session: Ctrl-C in the terminal reaches the daemon alone, which then drains.
+    // SAFETY: a fresh fork is never a group leader.
+    unsafe {
+        libc::setsid();
+    }
+    for signal in [libc::SIGINT, libc::SIGQUIT, libc::SIGHUP, libc::SIGPIPE] {
+        sys::set_signal(signal, libc::SIG_IGN);
+    }
+    sys::set_signal(libc::SIGTERM, libc::SIG_DFL);
+    // Ignored SIGCHLD lets the kernel collect dead instances; their ends are seen through pidfds.
+    sys::set_signal(libc::SIGCHLD, libc::SIG_IGN);
+    sys::unblock_signals();
+    sys::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL as libc::c_ulong, 0)?;
+    // The daemon may have died before the line above.
+    if std::os::unix::process::parent_id() != daemon {
+        return Ok(());
+    }
+    sys::prctl(libc::PR_SET_DUMPABLE, 0, 0)?;
+    // SAFETY: plain descriptor numbers; whatever was at CONTROL_FD is a copy of the daemon's.
+    let control = unsafe {
+        let fd = control.as_raw_fd();
+        if fd == CONTROL_FD {
+            control
+        } else {
+            sys::check(libc::c_long::from(libc::dup3(fd, CONTROL_FD, libc::O_CLOEXEC)))?;
+            std::mem::forget(control);
+            OwnedFd::from_raw_fd(CONTROL_FD)
+        }
+    };
+    sys::close_from(CONTROL_FD + 1)?;
+    std::env::set_current_dir("/")?;
+    let filter = seccomp::compile()?;
+
+    let mut buffer = vec![0; PLAN_BYTES_MAX];
+    loop {
+        let (length, fds) = match message::receive(control.as_fd(), &mut buffer) {
+            Ok((0, fds)) if fds.is_empty() => return Ok(()),
+            Ok(received) => received,
+            // A message too long for the buffer is the daemon's mistake; its sockets close and
+            // that start fails.
+            Err(error) if error.raw_os_error() == Some(libc::EMSGSIZE) => continue,
+            Err(error) => return Err(error),
+        };
+        let Ok([status, channel, output]) = <[OwnedFd; 3]>::try_from(fds) else {
+            continue;
+        };
+        let Some((prefix, plan)) = buffer[..length].split_first_chunk::<PREFIX_BYTES>() else {
+            continue;
+        };
+        // SAFETY: this process is single-threaded for its whole life.
+        let answer = match unsafe { sys::fork_into(u64::from_le_bytes(*prefix)) } {
+            Ok(None) => child::run(plan, status, channel, output, &filter),
+            Ok(Some((pid, pidfd))) => {
+                let answer = Answer::Cloned { pid }.encode();
+                let fds = [pidfd.as_raw_fd()];
+                message::send(status.as_fd(), &answer, &fds, libc::MSG_DONTWAIT)
+            }
+            Err(error) => {
+                let answer = Answer::Failed {
+                    step: "clone into new namespaces".to_owned(),
+                    errno: error.raw_os_error().unwrap_or(0),
+                };
+                message::send(status.as_fd(), &answer.encode(), &[], libc::MSG_DONTWAIT)
+            }
+        };
+        // The daemon has given up on this start when its end is closed; nothing to do here, the
+        // child finds out the same way.
+        let _ = answer;
+    }
+}

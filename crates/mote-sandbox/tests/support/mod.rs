@@ -1,0 +1,104 @@
+//! What the sandbox tests share: a backend, requests, and a reader of outputs.
+#![allow(dead_code, reason = "each test binary uses a part")]
+
+use std::io::Read;
+use std::os::fd::OwnedFd;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use mote_core::backend::{Exit, InstanceLimits, InstanceRequest, Launch, Started};
+
+pub(crate) const MIB: u64 = 1 << 20;
+
+/// A folder that every uid can reach, removed on drop.
+pub(crate) struct Folder(pub(crate) PathBuf);
+
+impl Folder {
+    pub(crate) fn new(name: &str) -> Self {
+        use std::os::unix::fs::PermissionsExt;
+        let path = std::env::temp_dir().join(format!("mote-test-{name}-{}", std::process::id()));
+        let _ = std::fs::remove_dir_all(&path);
+        std::fs::create_dir_all(&path).unwrap();
+        std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o755)).unwrap();
+        Self(path)
+    }
+
+    pub(crate) fn write(&self, name: &str, text: &str) -> &Self {
+        use std::os::unix::fs::PermissionsExt;
+        let path = self.0.join(name);
+        std::fs::write(&path, text).unwrap();
+        std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o755)).unwrap();
+        self
+    }
+}
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
+}
+
+/// A request with room for any interpreter.
+pub(crate) fn request(instance: u64, code_dir: &Path, launch: Launch) -> InstanceRequest {
+    InstanceRequest {
+        instance,
+        label: "test-1".to_owned(),
+        code_dir: code_dir.to_owned(),
+        packages_dir: None,
+        launch,
+        env: vec![("PATH".to_owned(), "/usr/local/bin:/usr/bin:/bin".to_owned())],
+        limits: InstanceLimits {
+            memory_bytes: 128 * MIB,
+            cpu_millis: None,
+            pids: 64,
+            disk_bytes: 16 * MIB,
+        },
+        egress: Vec::new(),
+    }
+}
+
+pub(crate) fn shim(argv: &[&str]) -> Launch {
+    Launch::Shim { argv: argv.iter().map(|text| (*text).to_owned()).collect() }
+}
+
+/// All output until its end.
+pub(crate) async fn output_of(output: OwnedFd) -> String {
+    let text = tokio::task::spawn_blocking(move || {
+        let mut file = std::fs::File::from(output);
+        let (mut all, mut buffer) = (Vec::new(), [0; 4096]);
+        let end = Instant::now() + Duration::from_secs(60);
+        while Instant::now() < end {
+            match file.read(&mut buffer) {
+                Ok(0) => break,
+                Ok(got) => all.extend_from_slice(&buffer[..got]),
+                Err(_) => std::thread::sleep(Duration::from_micros(200)),
+            }
+        }
+        String::from_utf8_lossy(&all).into_owned()
+    });
+    text.await.unwrap()
+}
+
+/// Output and exit of an instance that ends by itself.
+pub(crate) async fn finish(started: Started) -> (String, Exit) {
+    let Started { output, control, channel, .. } = started;
+    let text = output_of(output).await;
+    let exit = tokio::time::timeout(Duration::from_secs(30), control.exited()).await.unwrap();
+    drop(channel);
+    (text, exit)
+}
+
+/// The real Python interpreter and its prefix, past any launcher script.
+pub(crate) fn python() -> Option<(String, PathBuf)> {
+    let script = "import sys; print(sys.executable); print(sys.base_prefix)";
+    let output = std::process::Command::new("python3").args(["-c", script]).output().ok()?;
+    let text = String::from_utf8(output.stdout).ok()?;
+    let mut lines = text.lines();
+    Some((lines.next()?.to_owned(), PathBuf::from(lines.next()?)))
+}
+
+pub(crate) fn node() -> Option<String> {
+    let script = "console.log(process.execPath)";
+    let output = std::process::Command::new("node").args(["-e", script]).output().ok()?;
+    Some(String::from_utf8(output.stdout).ok()?.trim().to_owned())
+}
