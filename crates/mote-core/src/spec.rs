@@ -251,8 +251,8 @@ impl FunctionSpec {
         let plain = |text: &str| !text.contains(['\0', '\n', '\r']);
         match self.runtime {
             Runtime::Python | Runtime::Node => {
-                let relative = !self.entry.starts_with('/')
-                    && !self.entry.split('/').any(|part| part == "..");
+                let relative =
+                    !self.entry.starts_with('/') && !self.entry.split('/').any(|part| part == "..");
                 check(
                     !self.entry.is_empty() && relative && plain(&self.entry),
                     "entry",
@@ -274,11 +274,7 @@ impl FunctionSpec {
             "env",
             "names: letters, digits and _, not beginning with a digit",
         );
-        check(
-            self.env.values().all(|value| !value.contains('\0')),
-            "env",
-            "values: no NUL",
-        );
+        check(self.env.values().all(|value| !value.contains('\0')), "env", "values: no NUL");
         check(
             self.egress.len() <= 32
                 && self.egress.iter().all(|to| {

@@ -11,10 +11,7 @@ use serde_json::{Value, json};
 
 #[test]
 fn frames() {
-    let file = concat!(
-        env!("CARGO_MANIFEST_DIR"),
-        "/../../shims/conformance/frames.json"
-    );
+    let file = concat!(env!("CARGO_MANIFEST_DIR"), "/../../shims/conformance/frames.json");
     let text = std::fs::read_to_string(file).expect("the fixtures are part of the repository");
     let fixtures: Value = serde_json::from_str(&text).unwrap();
     let frames = fixtures["frames"].as_array().unwrap();
@@ -108,20 +105,12 @@ fn decode(bytes: &[u8]) -> Result<Option<Value>, WireError> {
 
 fn assert_round_trip(header: &FrameHeader, payload: &Bytes, bytes: &[u8]) {
     let mut again = Vec::new();
-    put_frame(
-        &mut again,
-        header.kind,
-        header.flags,
-        header.stream,
-        payload,
-    );
+    put_frame(&mut again, header.kind, header.flags, header.stream, payload);
     assert_eq!(again, bytes);
 }
 
 fn pairs(block: &[u8]) -> Vec<[String; 2]> {
-    headers(block)
-        .map(|(name, value)| [text(name), text(value)])
-        .collect()
+    headers(block).map(|(name, value)| [text(name), text(value)]).collect()
 }
 
 /// Header bytes are Latin-1 to shims; texts of frames are UTF-8.

@@ -6,9 +6,7 @@ use std::sync::Arc;
 use mote_core::admission::{Admission, admit};
 use mote_core::name::FunctionName;
 use mote_core::spec::{CoapResource, FunctionSpec};
-use mote_core::{
-    Fault, FaultClass, Invocation, InvocationId, Reply, RouteInfo, Trigger,
-};
+use mote_core::{Fault, FaultClass, Invocation, InvocationId, Reply, RouteInfo, Trigger};
 use parking_lot::Mutex;
 use tokio::sync::{Notify, oneshot};
 

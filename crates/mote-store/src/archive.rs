@@ -34,12 +34,7 @@ pub struct ArchiveLimits {
 
 impl Default for ArchiveLimits {
     fn default() -> Self {
-        Self {
-            entries: 10_000,
-            bytes: 256 << 20,
-            ratio: 100,
-            set_aside: None,
-        }
+        Self { entries: 10_000, bytes: 256 << 20, ratio: 100, set_aside: None }
     }
 }
 
@@ -83,11 +78,7 @@ pub enum ArchiveError {
 }
 
 fn name_text(path: &str) -> String {
-    if path.is_empty() {
-        String::new()
-    } else {
-        format!(" `{path}`")
-    }
+    if path.is_empty() { String::new() } else { format!(" `{path}`") }
 }
 
 impl ArchiveError {
@@ -115,10 +106,7 @@ impl ArchiveError {
 
     /// Sorts out what a failed read means; limits travel through readers as [`Past`].
     pub(crate) fn from_read(error: io::Error) -> Self {
-        match error
-            .get_ref()
-            .and_then(|inner| inner.downcast_ref::<Past>())
-        {
+        match error.get_ref().and_then(|inner| inner.downcast_ref::<Past>()) {
             Some(Past::Ratio(ratio)) => {
                 ArchiveError::TooLarge(format!("unpacks to more than {ratio} times its size"))
             }
@@ -170,11 +158,7 @@ pub(crate) fn unpack(
     if magic == [0x1f, 0x8b] {
         let packed = Counted { input, count: 0 };
         let decoder = MultiGzDecoder::new(BufReader::with_capacity(16 << 10, packed));
-        let ratio = RatioLimited {
-            decoder,
-            unpacked: 0,
-            ratio: limits.ratio,
-        };
+        let ratio = RatioLimited { decoder, unpacked: 0, ratio: limits.ratio };
         Unpacking::new(TarReader::new(ratio), root, limits)?.run()
     } else {
         Unpacking::new(TarReader::new(input), root, limits)?.run()
@@ -266,10 +250,7 @@ impl<'l, R: Read> Unpacking<'l, R> {
             };
         }
         if entry.mode & 0o7000 != 0 && entry.kind == Kind::File {
-            let text = format!(
-                "{}: set-id and sticky bits were removed",
-                shown(&entry.path)
-            );
+            let text = format!("{}: set-id and sticky bits were removed", shown(&entry.path));
             self.notes.push(text);
         }
         if entry.attributes {
@@ -283,9 +264,7 @@ impl<'l, R: Read> Unpacking<'l, R> {
                 if !entry_path::link_stays_inside(&path, target) {
                     return Err(entry.fault("link leaves the function"));
                 }
-                self.tree
-                    .add_link(&path, target)
-                    .map_err(|e| refused(entry, e))
+                self.tree.add_link(&path, target).map_err(|e| refused(entry, e))
             }
             Kind::Hardlink => self.add_hardlink(entry, &path),
             _ => self.add_file(entry, &path),
@@ -308,16 +287,11 @@ impl<'l, R: Read> Unpacking<'l, R> {
         let target =
             entry_path::normal(&entry.link).map_err(|_| entry.fault("link leaves the function"))?;
         let (size, executable) = match self.tree.nodes().get(&target) {
-            Some(Node::File {
-                size, executable, ..
-            }) => (*size, *executable),
+            Some(Node::File { size, executable, .. }) => (*size, *executable),
             _ => return Err(entry.fault("link to a file that is not in the archive before it")),
         };
         self.charge(size)?;
-        let mut from = self
-            .tree
-            .open_file(&target)
-            .map_err(|error| refused(entry, error))?;
+        let mut from = self.tree.open_file(&target).map_err(|error| refused(entry, error))?;
         self.tree
             .add_file(path, executable, |file| {
                 copy(file, |buffer| from.read(buffer).map_err(ArchiveError::Io))
@@ -412,15 +386,12 @@ struct RatioLimited<R> {
 
 impl<R: Read> Read for RatioLimited<R> {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
-        let count = self
-            .decoder
-            .read(buffer)
-            .map_err(|error| match error.kind() {
-                io::ErrorKind::InvalidInput | io::ErrorKind::InvalidData => {
-                    io::Error::other(Past::Gzip)
-                }
-                _ => error,
-            })?;
+        let count = self.decoder.read(buffer).map_err(|error| match error.kind() {
+            io::ErrorKind::InvalidInput | io::ErrorKind::InvalidData => {
+                io::Error::other(Past::Gzip)
+            }
+            _ => error,
+        })?;
         self.unpacked += count as u64;
         let packed = self.decoder.get_ref().get_ref().count;
         if self.unpacked > RATIO_FREE_BYTES.max(packed.saturating_mul(self.ratio)) {

@@ -16,13 +16,7 @@ impl Tar {
     }
 
     fn entry(self, kind: u8, path: &str, link: &str, content: &[u8]) -> Self {
-        let head = header(
-            kind,
-            path.as_bytes(),
-            link.as_bytes(),
-            content.len() as u64,
-            0o644,
-        );
+        let head = header(kind, path.as_bytes(), link.as_bytes(), content.len() as u64, 0o644);
         self.raw(head, content)
     }
 
@@ -39,10 +33,8 @@ impl Tar {
     }
 
     fn pax(self, records: &[(&str, &str)]) -> Self {
-        let content: Vec<u8> = records
-            .iter()
-            .flat_map(|(key, value)| pax(key, value.as_bytes()))
-            .collect();
+        let content: Vec<u8> =
+            records.iter().flat_map(|(key, value)| pax(key, value.as_bytes())).collect();
         self.entry(b'x', "pax", "", &content)
     }
 
@@ -91,38 +83,14 @@ fn hostile_archives_are_refused_in_words() {
     let deep = "d/".repeat(33) + "f";
     let two_path_records: Vec<u8> = [pax("path", b"a"), pax("path", b"b")].concat();
     let cases: Vec<(&str, Vec<u8>)> = vec![
-        (
-            "entry 2 `../x`: path leaves the function",
-            good().file("../x", "").end(),
-        ),
-        (
-            "entry 1 `a/../../x`: path leaves the function",
-            tar().file("a/../../x", "").end(),
-        ),
-        (
-            "entry 1 `a/../b`: path leaves the function",
-            tar().file("a/../b", "").end(),
-        ),
-        (
-            "entry 1 `/etc/passwd`: path leaves the function",
-            tar().file("/etc/passwd", "").end(),
-        ),
-        (
-            "entry 1 `..`: path leaves the function",
-            tar().dir("..").end(),
-        ),
-        (
-            "entry 1 `..\\\\x`: path leaves the function",
-            tar().file("..\\x", "").end(),
-        ),
-        (
-            "entry 1 `C:x`: path leaves the function",
-            tar().file("C:x", "").end(),
-        ),
-        (
-            "entry 1 `c:/x`: path leaves the function",
-            tar().file("c:/x", "").end(),
-        ),
+        ("entry 2 `../x`: path leaves the function", good().file("../x", "").end()),
+        ("entry 1 `a/../../x`: path leaves the function", tar().file("a/../../x", "").end()),
+        ("entry 1 `a/../b`: path leaves the function", tar().file("a/../b", "").end()),
+        ("entry 1 `/etc/passwd`: path leaves the function", tar().file("/etc/passwd", "").end()),
+        ("entry 1 `..`: path leaves the function", tar().dir("..").end()),
+        ("entry 1 `..\\\\x`: path leaves the function", tar().file("..\\x", "").end()),
+        ("entry 1 `C:x`: path leaves the function", tar().file("C:x", "").end()),
+        ("entry 1 `c:/x`: path leaves the function", tar().file("c:/x", "").end()),
         (
             "entry 1 `a\\0b`: path leaves the function",
             tar().pax(&[("path", "a\0b")]).file("x", "").end(),
@@ -133,15 +101,9 @@ fn hostile_archives_are_refused_in_words() {
         ),
         (
             "entry 1 `../x`: path leaves the function",
-            tar()
-                .entry(b'L', "././@LongLink", "", b"../x\0")
-                .file("x", "")
-                .end(),
+            tar().entry(b'L', "././@LongLink", "", b"../x\0").file("x", "").end(),
         ),
-        (
-            "entry 1 `a\\nb`: name has a control character",
-            tar().file("a\nb", "").end(),
-        ),
+        ("entry 1 `a\\nb`: name has a control character", tar().file("a\nb", "").end()),
         (
             "entry 1 `nnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnn…`: name is longer than 255 bytes",
             tar().pax(&[("path", &long)]).file("x", "").end(),
@@ -155,30 +117,12 @@ fn hostile_archives_are_refused_in_words() {
             "entry 1 `\u{fffd}`: name is not UTF-8",
             tar().raw(header(b'0', b"\xff", b"", 0, 0o644), b"").end(),
         ),
-        (
-            "entry 1 `.`: path leaves the function",
-            tar().link(".", "x").end(),
-        ),
-        (
-            "entry 2 `l`: link leaves the function",
-            good().link("l", "../x").end(),
-        ),
-        (
-            "entry 2 `l`: link leaves the function",
-            good().link("l", "/etc/shadow").end(),
-        ),
-        (
-            "entry 2 `d/l`: link leaves the function",
-            good().link("d/l", "../../x").end(),
-        ),
-        (
-            "entry 2 `l`: link leaves the function",
-            good().link("l", "d/../../x").end(),
-        ),
-        (
-            "entry 2 `l`: link leaves the function",
-            good().link("l", "").end(),
-        ),
+        ("entry 1 `.`: path leaves the function", tar().link(".", "x").end()),
+        ("entry 2 `l`: link leaves the function", good().link("l", "../x").end()),
+        ("entry 2 `l`: link leaves the function", good().link("l", "/etc/shadow").end()),
+        ("entry 2 `d/l`: link leaves the function", good().link("d/l", "../../x").end()),
+        ("entry 2 `l`: link leaves the function", good().link("l", "d/../../x").end()),
+        ("entry 2 `l`: link leaves the function", good().link("l", "").end()),
         (
             "entry 2 `l/x`: path leads through a link or a file",
             tar().link("l", "d").file("l/x", "").end(),
@@ -191,22 +135,13 @@ fn hostile_archives_are_refused_in_words() {
             "entry 2 `f/x`: path leads through a link or a file",
             tar().file("f", "").file("f/x", "").end(),
         ),
-        (
-            "entry 2 `d`: ambiguous archive (same path twice)",
-            tar().dir("d").link("d", "x").end(),
-        ),
+        ("entry 2 `d`: ambiguous archive (same path twice)", tar().dir("d").link("d", "x").end()),
         (
             "entry 2 `l`: ambiguous archive (same path twice)",
             tar().link("l", "x").file("l", "").end(),
         ),
-        (
-            "entry 2 `l`: ambiguous archive (same path twice)",
-            tar().link("l", "x").dir("l").end(),
-        ),
-        (
-            "entry 2 `h`: link leaves the function",
-            good().entry(b'1', "h", "../main.py", b"").end(),
-        ),
+        ("entry 2 `l`: ambiguous archive (same path twice)", tar().link("l", "x").dir("l").end()),
+        ("entry 2 `h`: link leaves the function", good().entry(b'1', "h", "../main.py", b"").end()),
         (
             "entry 2 `h`: link leaves the function",
             good().entry(b'1', "h", "/etc/passwd", b"").end(),
@@ -219,32 +154,17 @@ fn hostile_archives_are_refused_in_words() {
             "entry 2 `h`: link to a file that is not in the archive before it",
             tar().link("l", "x").entry(b'1', "h", "l", b"").end(),
         ),
-        (
-            "entry 1 `d`: device files are not allowed",
-            tar().entry(b'3', "d", "", b"").end(),
-        ),
-        (
-            "entry 1 `d`: device files are not allowed",
-            tar().entry(b'4', "d", "", b"").end(),
-        ),
-        (
-            "entry 1 `p`: device files are not allowed",
-            tar().entry(b'6', "p", "", b"").end(),
-        ),
+        ("entry 1 `d`: device files are not allowed", tar().entry(b'3', "d", "", b"").end()),
+        ("entry 1 `d`: device files are not allowed", tar().entry(b'4', "d", "", b"").end()),
+        ("entry 1 `p`: device files are not allowed", tar().entry(b'6', "p", "", b"").end()),
         (
             "entry 1 `c`: entries of this kind are not allowed",
             tar().entry(b'7', "c", "", b"").end(),
         ),
-        (
-            "entry 1 `s`: ambiguous archive (a sparse file)",
-            tar().entry(b'S', "s", "", b"").end(),
-        ),
+        ("entry 1 `s`: ambiguous archive (a sparse file)", tar().entry(b'S', "s", "", b"").end()),
         (
             "entry 1: ambiguous archive (a sparse file)",
-            tar()
-                .pax(&[("GNU.sparse.size", "9223372036854775807")])
-                .file("s", "")
-                .end(),
+            tar().pax(&[("GNU.sparse.size", "9223372036854775807")]).file("s", "").end(),
         ),
         (
             "entry 1 `f`: ambiguous archive (two sizes)",
@@ -256,52 +176,29 @@ fn hostile_archives_are_refused_in_words() {
         ),
         (
             "entry 1: ambiguous archive (an extended header says one thing twice)",
-            tar()
-                .entry(b'x', "pax", "", &two_path_records)
-                .file("f", "")
-                .end(),
+            tar().entry(b'x', "pax", "", &two_path_records).file("f", "").end(),
         ),
         (
             "entry 1 `pax`: ambiguous archive (two extended headers)",
-            tar()
-                .pax(&[("path", "a")])
-                .pax(&[("path", "b")])
-                .file("f", "")
-                .end(),
+            tar().pax(&[("path", "a")]).pax(&[("path", "b")]).file("f", "").end(),
         ),
         (
             "entry 1 `x`: ambiguous archive (two long names)",
-            tar()
-                .entry(b'L', "x", "", b"a\0")
-                .entry(b'L', "x", "", b"b\0")
-                .file("f", "")
-                .end(),
+            tar().entry(b'L', "x", "", b"a\0").entry(b'L', "x", "", b"b\0").file("f", "").end(),
         ),
         (
             "entry 1: ambiguous archive (a broken extended header)",
-            tar()
-                .entry(b'x', "pax", "", b"99 path=a\n")
-                .file("f", "")
-                .end(),
+            tar().entry(b'x', "pax", "", b"99 path=a\n").file("f", "").end(),
         ),
         (
             "entry 1 `pax`: ambiguous archive (an extended header past 64 KiB)",
-            tar()
-                .entry(b'x', "pax", "", &vec![b' '; 65 << 10])
-                .file("f", "")
-                .end(),
+            tar().entry(b'x', "pax", "", &vec![b' '; 65 << 10]).file("f", "").end(),
         ),
         (
             "entry 1 `g`: ambiguous archive (a global path or size)",
-            tar()
-                .entry(b'g', "g", "", &pax("path", b"a"))
-                .file("f", "")
-                .end(),
+            tar().entry(b'g', "g", "", &pax("path", b"a")).file("f", "").end(),
         ),
-        (
-            "entry 1: ambiguous archive (a name without an entry)",
-            tar().pax(&[("path", "a")]).end(),
-        ),
+        ("entry 1: ambiguous archive (a name without an entry)", tar().pax(&[("path", "a")]).end()),
         (
             "entry 2 `a`: ambiguous archive (same path twice)",
             tar().file("a", "1").file("a", "2").end(),
@@ -310,10 +207,7 @@ fn hostile_archives_are_refused_in_words() {
             "entry 2 `./a`: ambiguous archive (same path twice)",
             tar().file("a", "1").file("./a", "2").end(),
         ),
-        (
-            "entry 2 `d/`: ambiguous archive (same path twice)",
-            tar().dir("d").dir("d/").end(),
-        ),
+        ("entry 2 `d/`: ambiguous archive (same path twice)", tar().dir("d").dir("d/").end()),
         (
             "entry 2 `A`: ambiguous archive (names differ only in case)",
             tar().file("a", "1").file("A", "2").end(),
@@ -348,9 +242,7 @@ fn hostile_archives_are_refused_in_words() {
                         "f",
                         0,
                         124,
-                        &[
-                            0x80, 0, 0, 0, 0x7f, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff,
-                        ],
+                        &[0x80, 0, 0, 0, 0x7f, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff],
                     ),
                     b"",
                 )
@@ -358,14 +250,9 @@ fn hostile_archives_are_refused_in_words() {
         ),
         (
             "unpacks past 256 MiB",
-            tar()
-                .raw(patched(b'0', "f", 0, 124, b"77777777777\0"), b"")
-                .end(),
+            tar().raw(patched(b'0', "f", 0, 124, b"77777777777\0"), b"").end(),
         ),
-        (
-            "data after the end of the archive",
-            [good().end(), b"x".to_vec()].concat(),
-        ),
+        ("data after the end of the archive", [good().end(), b"x".to_vec()].concat()),
         (
             "data after the end of the archive",
             [good().end(), tar().file("../second", "").end()].concat(),
@@ -375,28 +262,13 @@ fn hostile_archives_are_refused_in_words() {
             let bytes = good().file("big", &"x".repeat(5000)).end();
             bytes[..3 * BLOCK].to_vec()
         }),
-        (
-            "not a tar archive (plain tar and gzip are read)",
-            b"PK\x03\x04 zip".to_vec(),
-        ),
-        (
-            "not a tar archive (plain tar and gzip are read)",
-            b"#!/bin/sh\n".repeat(200),
-        ),
-        (
-            "not a tar archive (plain tar and gzip are read)",
-            Vec::new(),
-        ),
-        (
-            "not a tar archive (plain tar and gzip are read)",
-            b"x".to_vec(),
-        ),
+        ("not a tar archive (plain tar and gzip are read)", b"PK\x03\x04 zip".to_vec()),
+        ("not a tar archive (plain tar and gzip are read)", b"#!/bin/sh\n".repeat(200)),
+        ("not a tar archive (plain tar and gzip are read)", Vec::new()),
+        ("not a tar archive (plain tar and gzip are read)", b"x".to_vec()),
         ("the archive is empty", tar().end()),
         ("the archive is empty", tar().dir("./").dir("d").end()),
-        (
-            "gzip data is broken",
-            [b"\x1f\x8b\x08\0\0\0\0\0\0\0".to_vec(), vec![0xff; 64]].concat(),
-        ),
+        ("gzip data is broken", [b"\x1f\x8b\x08\0\0\0\0\0\0\0".to_vec(), vec![0xff; 64]].concat()),
         ("archive ends early, in or after entry 1", {
             let bytes = gzip(&tar().file("f", &"abcdefgh".repeat(5000)).end());
             bytes[..bytes.len() - 12].to_vec()
@@ -432,10 +304,7 @@ fn a_million_entries_end_at_the_limit() {
         }
     }
     let dir = tempfile::tempdir().unwrap();
-    let few = ArchiveLimits {
-        entries: 100,
-        ..limits()
-    };
+    let few = ArchiveLimits { entries: 100, ..limits() };
     let error = unpack(Endless(Vec::new(), 0), dir.path(), &few).unwrap_err();
     assert_eq!(error.to_string(), "more than 100 entries");
     assert_eq!(error.http_status(), 413);
@@ -443,10 +312,7 @@ fn a_million_entries_end_at_the_limit() {
 
 #[test]
 fn hard_links_count_as_copies() {
-    let few = ArchiveLimits {
-        bytes: 1 << 20,
-        ..limits()
-    };
+    let few = ArchiveLimits { bytes: 1 << 20, ..limits() };
     let mut bomb = tar().entry(b'0', "f", "", &vec![7; 600 << 10]);
     bomb = bomb.entry(b'1', "g", "f", b"");
     let error = run(&bomb.end(), &few).unwrap_err();
@@ -468,10 +334,7 @@ fn good_archives_unpack_as_they_say() {
         .pax(&[("mtime", "1.5"), ("SCHILY.xattr.security.capability", "x")])
         .file("cap", "")
         .end();
-    let aside = ArchiveLimits {
-        set_aside: Some(".mote/spec.json".to_owned()),
-        ..limits()
-    };
+    let aside = ArchiveLimits { set_aside: Some(".mote/spec.json".to_owned()), ..limits() };
     for bytes in [gzip(&bytes), bytes] {
         let (unpacked, dir) = run(&bytes, &aside).unwrap();
         assert_eq!(unpacked.set_aside.as_deref(), Some(&b"{}"[..]));
@@ -506,9 +369,7 @@ fn the_name_of_a_tree_depends_on_content_alone() {
         tar().file("a", "1").file("d/c", "2"),
         tar().file("a", "12").file("d/b", ""),
         tar().file("a", "1").file("d/b", "2").dir("e"),
-        tar()
-            .file("d/b", "2")
-            .raw(header(b'0', b"a", b"", 1, 0o755), b"1"),
+        tar().file("d/b", "2").raw(header(b'0', b"a", b"", 1, 0o755), b"1"),
         tar().link("a", "1").file("d/b", "2"),
     ] {
         assert_ne!(base, hash(other));
@@ -548,11 +409,7 @@ fn archives_of_other_programs_are_read() {
 #[test]
 fn noise_never_panics() {
     // A cheap stand-in for the fuzzer: every single-byte change of a good archive.
-    let good = tar()
-        .pax(&[("path", "p"), ("size", "3")])
-        .file("x", "abc")
-        .link("l", "p")
-        .end();
+    let good = tar().pax(&[("path", "p"), ("size", "3")]).file("x", "abc").link("l", "p").end();
     for at in 0..good.len() {
         for change in [0x01, 0x80, 0xff] {
             let mut bytes = good.clone();

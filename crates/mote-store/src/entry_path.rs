@@ -49,10 +49,8 @@ pub(crate) fn normal(raw: &[u8]) -> Result<String, PathFault> {
     if text.chars().any(char::is_control) {
         return Err(PathFault::Control);
     }
-    let parts: Vec<&str> = text
-        .split('/')
-        .filter(|part| !part.is_empty() && *part != ".")
-        .collect();
+    let parts: Vec<&str> =
+        text.split('/').filter(|part| !part.is_empty() && *part != ".").collect();
     if parts.iter().any(|part| part.len() > NAME_BYTES_MAX) {
         return Err(PathFault::TooLong);
     }
@@ -77,10 +75,8 @@ pub(crate) fn link_stays_inside(path: &str, target: &str) -> bool {
         return false;
     }
     let folders = path.split('/').count() - 1;
-    let parts: Vec<&str> = target
-        .split('/')
-        .filter(|part| !part.is_empty() && *part != ".")
-        .collect();
+    let parts: Vec<&str> =
+        target.split('/').filter(|part| !part.is_empty() && *part != ".").collect();
     let ups = parts.iter().take_while(|part| **part == "..").count();
     ups <= folders && parts[ups..].iter().all(|part| *part != "..")
 }
@@ -116,11 +112,7 @@ mod tests {
             ("a\0b", Err(PathFault::Leaves)),
             ("a\nb", Err(PathFault::Control)),
         ] {
-            assert_eq!(
-                normal(raw.as_bytes()),
-                expected.map(str::to_owned),
-                "{raw:?}"
-            );
+            assert_eq!(normal(raw.as_bytes()), expected.map(str::to_owned), "{raw:?}");
         }
         assert_eq!(normal(b"\xff"), Err(PathFault::NotUtf8));
         assert_eq!(normal("x".repeat(256).as_bytes()), Err(PathFault::TooLong));

@@ -89,10 +89,7 @@ impl StoreError {
         if source.kind() == io::ErrorKind::StorageFull {
             return Self::disk_full(path);
         }
-        StoreError::Io {
-            path: path.to_owned(),
-            source,
-        }
+        StoreError::Io { path: path.to_owned(), source }
     }
 
     pub(crate) fn disk_full(path: &Path) -> Self {

@@ -67,17 +67,9 @@ fn rule(line: &str) -> Option<Rule> {
         None => (false, line),
     };
     let anchored = line.contains('/');
-    let parts: Vec<String> = line
-        .split('/')
-        .filter(|part| !part.is_empty())
-        .map(str::to_owned)
-        .collect();
-    (!parts.is_empty()).then_some(Rule {
-        parts,
-        anchored,
-        only_dirs,
-        keeps,
-    })
+    let parts: Vec<String> =
+        line.split('/').filter(|part| !part.is_empty()).map(str::to_owned).collect();
+    (!parts.is_empty()).then_some(Rule { parts, anchored, only_dirs, keeps })
 }
 
 impl Rule {
@@ -89,9 +81,7 @@ impl Rule {
         if self.anchored {
             parts_match(&self.parts, &names)
         } else {
-            names
-                .last()
-                .is_some_and(|name| glob(self.parts[0].as_bytes(), name.as_bytes()))
+            names.last().is_some_and(|name| glob(self.parts[0].as_bytes(), name.as_bytes()))
         }
     }
 }

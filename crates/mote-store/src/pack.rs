@@ -69,18 +69,12 @@ pub fn pack(root: &Path, first: Option<(&str, &[u8])>) -> Result<Packed, PackErr
         let ignore = read_ignore(root)?;
         packer.add_dir(root, "", &ignore)?;
     } else {
-        let name = root
-            .file_name()
-            .map(|name| name.to_string_lossy().into_owned())
-            .unwrap_or_default();
+        let name =
+            root.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
         packer.add_file(root, &name, &meta)?;
     }
     packer.out.extend_from_slice(&[0; 2 * tar::BLOCK]);
-    Ok(Packed {
-        tar: packer.out,
-        files: packer.files,
-        bytes: packer.bytes,
-    })
+    Ok(Packed { tar: packer.out, files: packer.files, bytes: packer.bytes })
 }
 
 #[derive(Default)]
@@ -105,11 +99,7 @@ impl Packer {
             let Some(name) = name.to_str() else {
                 return Err(refused(below, &name.to_string_lossy(), "name is not UTF-8"));
             };
-            let path = if below.is_empty() {
-                name.to_owned()
-            } else {
-                format!("{below}/{name}")
-            };
+            let path = if below.is_empty() { name.to_owned() } else { format!("{below}/{name}") };
             let full = root.join(&path);
             let meta = fs::symlink_metadata(&full).map_err(|error| io_error(&full, error))?;
             // The node installs these for its own machine.
@@ -149,11 +139,7 @@ impl Packer {
         } else if meta.is_file() {
             self.add_file(full, path, meta)?;
         } else {
-            return Err(refused(
-                "",
-                path,
-                "sockets, pipes and devices cannot be deployed",
-            ));
+            return Err(refused("", path, "sockets, pipes and devices cannot be deployed"));
         }
         Ok(())
     }
@@ -226,22 +212,12 @@ fn read_ignore(root: &Path) -> Result<Ignore, PackError> {
 }
 
 fn io_error(path: &Path, source: io::Error) -> PackError {
-    PackError::Io {
-        path: path.to_owned(),
-        source,
-    }
+    PackError::Io { path: path.to_owned(), source }
 }
 
 fn refused(below: &str, name: &str, reason: &str) -> PackError {
-    let path = if below.is_empty() {
-        name.to_owned()
-    } else {
-        format!("{below}/{name}")
-    };
-    PackError::Refused {
-        path: shown(path.as_bytes()),
-        reason: reason.to_owned(),
-    }
+    let path = if below.is_empty() { name.to_owned() } else { format!("{below}/{name}") };
+    PackError::Refused { path: shown(path.as_bytes()), reason: reason.to_owned() }
 }
 
 #[cfg(test)]
@@ -325,10 +301,7 @@ mod tests {
         fs::remove_file(dir.path().join("l")).unwrap();
         let _socket = std::os::unix::net::UnixListener::bind(dir.path().join("s")).unwrap();
         let error = pack(dir.path(), None).unwrap_err();
-        assert!(
-            error.to_string().starts_with("s: sockets, pipes"),
-            "{error}"
-        );
+        assert!(error.to_string().starts_with("s: sockets, pipes"), "{error}");
         let error = pack(&dir.path().join("missing"), None).unwrap_err();
         assert_eq!(error.code(), "M0102");
     }

@@ -86,9 +86,7 @@ fn check_key(key: &str) -> Result<(), StoreError> {
     let good = !key.is_empty()
         && key.len() <= KEY_BYTES_MAX
         && !key.starts_with('.')
-        && key
-            .bytes()
-            .all(|b| b.is_ascii_alphanumeric() || b"._-".contains(&b));
+        && key.bytes().all(|b| b.is_ascii_alphanumeric() || b"._-".contains(&b));
     good.then_some(()).ok_or_else(|| {
         StoreError::BadKey(key.chars().take(64).flat_map(char::escape_debug).collect())
     })
@@ -103,11 +101,7 @@ fn make_readable(path: &Path) -> std::io::Result<()> {
         return Ok(());
     }
     let mode = meta.permissions().mode();
-    let wanted = if meta.is_dir() || mode & 0o100 != 0 {
-        0o755
-    } else {
-        0o644
-    };
+    let wanted = if meta.is_dir() || mode & 0o100 != 0 { 0o755 } else { 0o644 };
     if mode & 0o7777 != wanted {
         std::fs::set_permissions(path, std::fs::Permissions::from_mode(wanted))?;
     }

@@ -54,10 +54,7 @@ pub(crate) fn check_header(path: &Path) -> Result<(), StoreError> {
         u32::from_be_bytes([header[at], header[at + 1], header[at + 2], header[at + 3]])
     };
     if &header[..16] != b"SQLite format 3\0" {
-        return Err(StoreError::Damaged(format!(
-            "{}: not a database",
-            path.display()
-        )));
+        return Err(StoreError::Damaged(format!("{}: not a database", path.display())));
     }
     refuse(path, number(60), number(68))
 }
@@ -68,11 +65,7 @@ fn refuse(path: &Path, version: u32, application: u32) -> Result<(), StoreError>
         return Err(StoreError::Damaged(text));
     }
     if version > VERSION {
-        return Err(StoreError::Newer {
-            path: path.to_owned(),
-            found: version,
-            known: VERSION,
-        });
+        return Err(StoreError::Newer { path: path.to_owned(), found: version, known: VERSION });
     }
     Ok(())
 }
@@ -95,17 +88,14 @@ pub(crate) fn open(path: &Path) -> Result<Connection, StoreError> {
 
 fn prepare(path: &Path, connection: &mut Connection) -> Result<(), StoreError> {
     let sql = |error| sql(path, error);
-    connection
-        .busy_timeout(Duration::from_secs(5))
-        .map_err(sql)?;
+    connection.busy_timeout(Duration::from_secs(5)).map_err(sql)?;
     // The log beside the file may hold a newer version than its header.
     let version = pragma(connection, "user_version").map_err(sql)?;
     let application = pragma(connection, "application_id").map_err(sql)?;
     refuse(path, version, application)?;
 
-    let mode: String = connection
-        .query_row("PRAGMA journal_mode = WAL", [], |row| row.get(0))
-        .map_err(sql)?;
+    let mode: String =
+        connection.query_row("PRAGMA journal_mode = WAL", [], |row| row.get(0)).map_err(sql)?;
     connection
         .execute_batch(
             "PRAGMA synchronous = FULL; PRAGMA foreign_keys = ON; PRAGMA trusted_schema = OFF;",

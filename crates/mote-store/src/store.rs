@@ -262,14 +262,7 @@ impl Store {
             )?;
             change.execute(
                 "INSERT INTO revisions VALUES (?1, ?2, ?3, ?4, ?5, ?6, 'added')",
-                params![
-                    name,
-                    revision,
-                    json,
-                    code_hash,
-                    packages_key,
-                    created_at_ms as i64
-                ],
+                params![name, revision, json, code_hash, packages_key, created_at_ms as i64],
             )?;
             change.execute(
                 "DELETE FROM revisions WHERE function = ?1 AND state != 'live' AND revision NOT IN
@@ -281,11 +274,7 @@ impl Store {
             Ok(revision as u64)
         })?;
         crash_point("row-committed");
-        Ok(Revision {
-            function: spec.name.clone(),
-            revision,
-            created_at_ms,
-        })
+        Ok(Revision { function: spec.name.clone(), revision, created_at_ms })
     }
 
     /// Makes a stored revision the one that serves, in one durable step.
@@ -305,18 +294,13 @@ impl Store {
             if found == 0 {
                 return Err(rusqlite::Error::QueryReturnedNoRows);
             }
-            change.execute(
-                "UPDATE functions SET live = ?2 WHERE name = ?1",
-                params![name, number],
-            )?;
+            change
+                .execute("UPDATE functions SET live = ?2 WHERE name = ?1", params![name, number])?;
             Ok(())
         });
         match found {
             Err(StoreError::Database(rusqlite::Error::QueryReturnedNoRows)) => {
-                Err(StoreError::NoSuchRevision {
-                    function: name.to_owned(),
-                    revision,
-                })
+                Err(StoreError::NoSuchRevision { function: name.to_owned(), revision })
             }
             other => other,
         }
@@ -338,10 +322,8 @@ impl Store {
     /// The revisions of one function, newest first; empty when there is no such function.
     pub fn revisions(&self, name: &FunctionName) -> Result<Vec<StoredRevision>, StoreError> {
         let rows = self.rows("r.function = ?1", name.as_str())?;
-        let mut revisions: Vec<_> = rows
-            .into_iter()
-            .filter_map(|row| self.check(row).ok())
-            .collect();
+        let mut revisions: Vec<_> =
+            rows.into_iter().filter_map(|row| self.check(row).ok()).collect();
         revisions.sort_by_key(|stored| std::cmp::Reverse(stored.revision));
         Ok(revisions)
     }
@@ -367,9 +349,7 @@ impl Store {
             let mut statement = connection
                 .prepare("SELECT code_hash FROM revisions UNION SELECT packages_key FROM revisions WHERE packages_key IS NOT NULL")
                 .map_err(sql)?;
-            let names = statement
-                .query_map([], |row| row.get::<_, String>(0))
-                .map_err(sql)?;
+            let names = statement.query_map([], |row| row.get::<_, String>(0)).map_err(sql)?;
             for name in names {
                 named.insert(name.map_err(sql)?);
             }
@@ -414,10 +394,7 @@ impl Store {
         if !code_path.is_dir() {
             return Err(damaged(format!("its code {} is missing", row.code_hash)));
         }
-        let packages_path = row
-            .packages_key
-            .as_deref()
-            .map(|key| self.packages_path(key));
+        let packages_path = row.packages_key.as_deref().map(|key| self.packages_path(key));
         if packages_path.as_ref().is_some_and(|path| !path.is_dir()) {
             return Err(damaged("its packages are missing".to_owned()));
         }
@@ -445,9 +422,7 @@ impl Store {
                  WHERE {filter} AND ?1 = ?1 ORDER BY r.function, r.revision"
             ))
             .map_err(sql)?;
-        let rows = statement
-            .query_map([value], RawRevision::read)
-            .map_err(sql)?;
+        let rows = statement.query_map([value], RawRevision::read).map_err(sql)?;
         rows.collect::<Result<Vec<_>, _>>().map_err(sql)
     }
 
@@ -466,9 +441,7 @@ impl Store {
 
     /// A panic while the lock was held cannot leave a half change: transactions roll back.
     pub(crate) fn lock(&self) -> MutexGuard<'_, Connection> {
-        self.connection
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
+        self.connection.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn code_path(&self, hash: &str) -> PathBuf {
@@ -507,10 +480,7 @@ impl Store {
 
     pub(crate) fn pin(&self, name: &str) -> Pin {
         *self.pins.lock().entry(name.to_owned()).or_default() += 1;
-        Pin {
-            pins: Arc::clone(&self.pins),
-            name: name.to_owned(),
-        }
+        Pin { pins: Arc::clone(&self.pins), name: name.to_owned() }
     }
 
     fn is_pinned(&self, name: &str) -> bool {
@@ -580,20 +550,14 @@ impl RawRevision {
 
 fn now_ms() -> u64 {
     // A clock before 1970 reads as 1970: times are for display only.
-    SystemTime::now()
-        .duration_since(UNIX_EPOCH)
-        .map_or(0, |since| since.as_millis() as u64)
+    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_millis() as u64)
 }
 
 /// Makes a folder if it is missing; one that is there only gains the search bits it needs.
 fn make_dir(path: &Path, mode: u32) -> Result<(), StoreError> {
     let io = |error| StoreError::io(path, error);
     if !path.exists() {
-        std::fs::DirBuilder::new()
-            .recursive(true)
-            .mode(0o755)
-            .create(path)
-            .map_err(io)?;
+        std::fs::DirBuilder::new().recursive(true).mode(0o755).create(path).map_err(io)?;
         // Set apart from creation, which the umask cuts.
         return std::fs::set_permissions(path, Permissions::from_mode(mode)).map_err(io);
     }
@@ -635,9 +599,7 @@ fn lock_dir(root: &Path) -> Result<File, StoreError> {
 
 /// Makes renames in a folder durable.
 pub(crate) fn sync_dir(path: &Path) -> Result<(), StoreError> {
-    File::open(path)
-        .and_then(|dir| dir.sync_all())
-        .map_err(|error| StoreError::io(path, error))
+    File::open(path).and_then(|dir| dir.sync_all()).map_err(|error| StoreError::io(path, error))
 }
 
 /// Removes a tree or file; one that is not there is fine.

@@ -10,11 +10,7 @@ use crate::pack::pack;
 use crate::packages::Lookup;
 
 fn spec(name: &str) -> FunctionSpec {
-    FunctionSpec::with_defaults(
-        FunctionName::new(name).unwrap(),
-        Runtime::Python,
-        "app:handle",
-    )
+    FunctionSpec::with_defaults(FunctionName::new(name).unwrap(), Runtime::Python, "app:handle")
 }
 
 fn project(content: &str) -> Vec<u8> {
@@ -25,9 +21,7 @@ fn project(content: &str) -> Vec<u8> {
 
 fn deploy(store: &Store, name: &str, content: &str) -> u64 {
     let tar = project(content);
-    let staged = store
-        .stage_archive(&tar[..], &ArchiveLimits::default())
-        .unwrap();
+    let staged = store.stage_archive(&tar[..], &ArchiveLimits::default()).unwrap();
     let spec = spec(name);
     let revision = store.add_revision(&spec, &staged.hash, None).unwrap();
     store.set_live(&spec.name, revision.revision).unwrap();
@@ -63,10 +57,7 @@ fn what_was_deployed_is_there_after_a_restart() {
     assert_eq!(live(&store), [("a".into(), 2), ("b".into(), 1)]);
     let stored = &store.functions().unwrap().functions[0];
     assert_eq!(stored.spec, spec("a"));
-    assert_eq!(
-        std::fs::read_to_string(stored.code_path.join("app.py")).unwrap(),
-        "2"
-    );
+    assert_eq!(std::fs::read_to_string(stored.code_path.join("app.py")).unwrap(), "2");
     assert!(store.verify_code(&stored.code_hash).unwrap());
     std::fs::write(stored.code_path.join("app.py"), "rot").unwrap();
     assert!(!store.verify_code(&stored.code_hash).unwrap());
@@ -95,9 +86,7 @@ fn a_refused_archive_leaves_nothing() {
     let mut tar = project("1");
     let cut = tar.len() - 1024;
     tar.truncate(cut);
-    let error = store
-        .stage_archive(&tar[..], &ArchiveLimits::default())
-        .unwrap_err();
+    let error = store.stage_archive(&tar[..], &ArchiveLimits::default()).unwrap_err();
     assert_eq!(error.code(), "M1303");
     assert_eq!(entries(&store.root().join("staging")), 0);
     assert_eq!(entries(&store.root().join("code")), 0);
@@ -130,10 +119,7 @@ fn a_newer_store_is_refused_before_any_write() {
     let before = snapshot(dir.path());
     let error = Store::open(dir.path()).unwrap_err();
     assert_eq!(error.code(), "M0701");
-    assert!(
-        error.to_string().contains("tables 9, this one knows 1"),
-        "{error}"
-    );
+    assert!(error.to_string().contains("tables 9, this one knows 1"), "{error}");
     assert_eq!(before, snapshot(dir.path()));
 }
 
@@ -169,19 +155,12 @@ fn a_damaged_row_stands_in_nobodys_way() {
     deploy(&store, "a", "1");
     deploy(&store, "b", "2");
     deploy(&store, "c", "3");
-    store
-        .lock()
-        .execute("UPDATE revisions SET spec = '{' WHERE function = 'a'", [])
-        .unwrap();
+    store.lock().execute("UPDATE revisions SET spec = '{' WHERE function = 'a'", []).unwrap();
     let gone = store.functions().unwrap().functions[1].code_path.clone();
     std::fs::remove_dir_all(gone).unwrap();
     let inventory = store.functions().unwrap();
     assert_eq!(inventory.functions.len(), 1);
-    let damaged: Vec<_> = inventory
-        .damaged
-        .iter()
-        .map(|d| d.function.as_str())
-        .collect();
+    let damaged: Vec<_> = inventory.damaged.iter().map(|d| d.function.as_str()).collect();
     assert_eq!(damaged, ["a", "c"]);
 }
 
@@ -196,28 +175,17 @@ fn revisions_are_kept_up_to_ten_and_the_live_one_always() {
     store.set_live(&name, 4).unwrap();
     for number in 13..=30 {
         let tar = project(&number.to_string());
-        let staged = store
-            .stage_archive(&tar[..], &ArchiveLimits::default())
-            .unwrap();
+        let staged = store.stage_archive(&tar[..], &ArchiveLimits::default()).unwrap();
         store.add_revision(&spec("a"), &staged.hash, None).unwrap();
     }
-    let kept: Vec<u64> = store
-        .revisions(&name)
-        .unwrap()
-        .iter()
-        .map(|r| r.revision)
-        .collect();
+    let kept: Vec<u64> = store.revisions(&name).unwrap().iter().map(|r| r.revision).collect();
     assert_eq!(kept, [30, 29, 28, 27, 26, 25, 24, 23, 22, 4]);
     assert_eq!(live(&store), [("a".into(), 4)]);
     assert!(matches!(
         store.set_live(&name, 5),
         Err(StoreError::NoSuchRevision { revision: 5, .. })
     ));
-    assert_eq!(
-        live(&store),
-        [("a".into(), 4)],
-        "a refused change changes nothing"
-    );
+    assert_eq!(live(&store), [("a".into(), 4)], "a refused change changes nothing");
     store.collect_garbage(&HashSet::new()).unwrap();
     assert_eq!(entries(&store.root().join("code")), 10);
 }
@@ -229,18 +197,12 @@ fn garbage_goes_and_what_is_used_stays() {
     deploy(&store, "a", "1");
     let running = store.functions().unwrap().functions[0].code_hash.clone();
     let tar = project("2");
-    let staged = store
-        .stage_archive(&tar[..], &ArchiveLimits::default())
-        .unwrap();
+    let staged = store.stage_archive(&tar[..], &ArchiveLimits::default()).unwrap();
     let name = FunctionName::new("a").unwrap();
     assert!(store.remove(&name).unwrap());
     assert!(!store.remove(&name).unwrap());
     let in_use = HashSet::from([running]);
-    assert_eq!(
-        store.collect_garbage(&in_use).unwrap(),
-        0,
-        "one runs, one is being deployed"
-    );
+    assert_eq!(store.collect_garbage(&in_use).unwrap(), 0, "one runs, one is being deployed");
     assert_eq!(store.collect_garbage(&HashSet::new()).unwrap(), 1);
     assert!(staged.path.is_dir());
     drop(staged);
@@ -264,23 +226,15 @@ fn packages_are_built_once() {
     std::fs::set_permissions(staging.path().join("m.py"), Permissions::from_mode(0o600)).unwrap();
     let path = store.commit_packages(staging).unwrap();
     assert_eq!(path, store.commit_packages(second).unwrap());
-    let mode = std::fs::metadata(path.join("m.py"))
-        .unwrap()
-        .permissions()
-        .mode();
+    let mode = std::fs::metadata(path.join("m.py")).unwrap().permissions().mode();
     assert_eq!(mode & 0o777, 0o644);
     assert!(matches!(store.packages_dir(key).unwrap(), Lookup::Ready(ready) if ready == path));
     assert_eq!(entries(&store.root().join("staging")), 0);
     for bad in ["", "..", "a/b", ".x", &"k".repeat(201)] {
-        assert!(
-            matches!(store.packages_dir(bad), Err(StoreError::BadKey(_))),
-            "{bad}"
-        );
+        assert!(matches!(store.packages_dir(bad), Err(StoreError::BadKey(_))), "{bad}");
     }
     let tar = project("1");
-    let staged = store
-        .stage_archive(&tar[..], &ArchiveLimits::default())
-        .unwrap();
+    let staged = store.stage_archive(&tar[..], &ArchiveLimits::default()).unwrap();
     assert!(matches!(
         store.add_revision(&spec("a"), &staged.hash, Some("never-built")),
         Err(StoreError::NotStored(_))
@@ -292,9 +246,7 @@ fn a_thousand_functions() {
     let dir = tempfile::tempdir().unwrap();
     let store = Store::open(dir.path()).unwrap();
     let tar = project("1");
-    let staged = store
-        .stage_archive(&tar[..], &ArchiveLimits::default())
-        .unwrap();
+    let staged = store.stage_archive(&tar[..], &ArchiveLimits::default()).unwrap();
     for number in 0..1000 {
         let spec = spec(&format!("f{number}"));
         let revision = store.add_revision(&spec, &staged.hash, None).unwrap();

@@ -39,11 +39,7 @@ pub(crate) struct Entry {
 
 impl Entry {
     pub(crate) fn fault(&self, reason: impl Into<String>) -> ArchiveError {
-        ArchiveError::Entry {
-            index: self.index,
-            path: shown(&self.path),
-            reason: reason.into(),
-        }
+        ArchiveError::Entry { index: self.index, path: shown(&self.path), reason: reason.into() }
     }
 }
 
@@ -67,12 +63,7 @@ struct Extensions {
 
 impl<R: Read> TarReader<R> {
     pub(crate) fn new(input: R) -> Self {
-        Self {
-            input,
-            index: 0,
-            left: 0,
-            padding: 0,
-        }
+        Self { input, index: 0, left: 0, padding: 0 }
     }
 
     /// The next entry; the content of the one before must have been read.
@@ -114,11 +105,8 @@ impl<R: Read> TarReader<R> {
                     while name.last() == Some(&0) {
                         name.pop();
                     }
-                    let slot = if kind == b'L' {
-                        &mut extensions.path
-                    } else {
-                        &mut extensions.link
-                    };
+                    let slot =
+                        if kind == b'L' { &mut extensions.path } else { &mut extensions.link };
                     if slot.replace(name).is_some() {
                         return Err(self.ambiguous(&path, "two long names"));
                     }
@@ -156,9 +144,7 @@ impl<R: Read> TarReader<R> {
             index: self.index,
             kind,
             path,
-            link: extensions
-                .link
-                .unwrap_or_else(|| until_nul(&block[157..257]).to_vec()),
+            link: extensions.link.unwrap_or_else(|| until_nul(&block[157..257]).to_vec()),
             size,
             mode: octal(&block[100..108]).map_or(0o644, |mode| (mode & 0o7777) as u32),
             attributes: extensions.attributes,
@@ -176,9 +162,7 @@ impl<R: Read> TarReader<R> {
 
     /// Reads content of the current entry; 0 at its end.
     pub(crate) fn read_content(&mut self, buffer: &mut [u8]) -> Result<usize, ArchiveError> {
-        let want = buffer
-            .len()
-            .min(usize::try_from(self.left).unwrap_or(usize::MAX));
+        let want = buffer.len().min(usize::try_from(self.left).unwrap_or(usize::MAX));
         if want == 0 {
             return Ok(0);
         }
@@ -236,13 +220,7 @@ impl<R: Read> TarReader<R> {
         let sum: u64 = block
             .iter()
             .enumerate()
-            .map(|(at, byte)| {
-                u64::from(if (148..156).contains(&at) {
-                    b' '
-                } else {
-                    *byte
-                })
-            })
+            .map(|(at, byte)| u64::from(if (148..156).contains(&at) { b' ' } else { *byte }))
             .sum();
         if octal(&block[148..156]) != Some(sum) {
             if first {
@@ -257,10 +235,7 @@ impl<R: Read> TarReader<R> {
         let mut buffer = [0; 4096];
         let mut total = 0;
         loop {
-            let count = self
-                .input
-                .read(&mut buffer)
-                .map_err(ArchiveError::from_read)?;
+            let count = self.input.read(&mut buffer).map_err(ArchiveError::from_read)?;
             total += count as u64;
             if count == 0 {
                 return Ok(());
@@ -341,25 +316,18 @@ fn header_path(block: &[u8; BLOCK]) -> Vec<u8> {
 }
 
 fn until_nul(field: &[u8]) -> &[u8] {
-    let end = field
-        .iter()
-        .position(|byte| *byte == 0)
-        .unwrap_or(field.len());
+    let end = field.iter().position(|byte| *byte == 0).unwrap_or(field.len());
     &field[..end]
 }
 
 /// A number field: octal digits, spaces around, ended by space or NUL. Base-256 is refused: no
 /// entry within the limits needs it.
 fn octal(field: &[u8]) -> Option<u64> {
-    let text = std::str::from_utf8(until_nul(field))
-        .ok()?
-        .trim_matches(' ');
+    let text = std::str::from_utf8(until_nul(field)).ok()?.trim_matches(' ');
     if text.is_empty() {
         return Some(0);
     }
-    text.bytes()
-        .all(|b| (b'0'..=b'7').contains(&b))
-        .then(|| u64::from_str_radix(text, 8).ok())?
+    text.bytes().all(|b| (b'0'..=b'7').contains(&b)).then(|| u64::from_str_radix(text, 8).ok())?
 }
 
 /// A ustar header block. `path` longer than 100 bytes needs a PAX record before it.

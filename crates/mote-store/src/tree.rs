@@ -15,17 +15,9 @@ const SYNC_EACH_MAX: usize = 64;
 /// What stands at a path.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Node {
-    Dir {
-        explicit: bool,
-    },
-    File {
-        executable: bool,
-        size: u64,
-        digest: [u8; 32],
-    },
-    Link {
-        target: String,
-    },
+    Dir { explicit: bool },
+    File { executable: bool, size: u64, digest: [u8; 32] },
+    Link { target: String },
 }
 
 /// Why a node could not be added.
@@ -69,11 +61,7 @@ impl TreeWriter {
             OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC,
             Mode::empty(),
         )?;
-        Ok(Self {
-            root,
-            nodes: BTreeMap::new(),
-            folded: HashMap::new(),
-        })
+        Ok(Self { root, nodes: BTreeMap::new(), folded: HashMap::new() })
     }
 
     pub(crate) fn nodes(&self) -> &BTreeMap<String, Node> {
@@ -113,14 +101,7 @@ impl TreeWriter {
         let (size, digest) = fill(&mut file)?;
         // Again, because the umask cut the mode at creation.
         rustix::fs::fchmod(&file, Mode::from_raw_mode(mode)).map_err(TreeError::from)?;
-        self.nodes.insert(
-            path.to_owned(),
-            Node::File {
-                executable,
-                size,
-                digest,
-            },
-        );
+        self.nodes.insert(path.to_owned(), Node::File { executable, size, digest });
         Ok(())
     }
 
@@ -232,11 +213,9 @@ fn hash(nodes: &BTreeMap<String, Node>) -> String {
     for (path, node) in nodes {
         let (kind, size, payload): (u8, u64, &[u8]) = match node {
             Node::Dir { .. } => (b'd', 0, &[]),
-            Node::File {
-                executable,
-                size,
-                digest,
-            } => (if *executable { b'x' } else { b'f' }, *size, digest),
+            Node::File { executable, size, digest } => {
+                (if *executable { b'x' } else { b'f' }, *size, digest)
+            }
             Node::Link { target } => (b'l', target.len() as u64, target.as_bytes()),
         };
         hasher.update([kind]);
@@ -263,27 +242,17 @@ fn collect(root: &Path, below: &str, nodes: &mut BTreeMap<String, Node>) -> io::
         let entry = entry?;
         let name = entry.file_name();
         let name = name.to_string_lossy();
-        let path = if below.is_empty() {
-            name.into_owned()
-        } else {
-            format!("{below}/{name}")
-        };
+        let path = if below.is_empty() { name.into_owned() } else { format!("{below}/{name}") };
         let meta = entry.metadata()?;
         let node = if meta.is_dir() {
             collect(root, &path, nodes)?;
             Node::Dir { explicit: true }
         } else if meta.is_symlink() {
             let target = std::fs::read_link(entry.path())?;
-            Node::Link {
-                target: target.to_string_lossy().into_owned(),
-            }
+            Node::Link { target: target.to_string_lossy().into_owned() }
         } else {
             let (size, digest) = digest(&mut File::open(entry.path())?)?;
-            Node::File {
-                executable: meta.permissions().mode() & 0o111 != 0,
-                size,
-                digest,
-            }
+            Node::File { executable: meta.permissions().mode() & 0o111 != 0, size, digest }
         };
         nodes.insert(path, node);
     }
