@@ -54,10 +54,14 @@ impl Endpoint {
             if authority.is_empty() || authority.contains(['/', '@', '?', '#', ' ']) {
                 return Err(ClientError::Address(text.to_owned()));
             }
-            let with_port =
-                authority.rsplit_once(':').is_some_and(|(_, port)| port.parse::<u16>().is_ok());
-            let authority =
-                if with_port { authority.to_owned() } else { format!("{authority}:80") };
+            let with_port = authority
+                .rsplit_once(':')
+                .is_some_and(|(_, port)| port.parse::<u16>().is_ok());
+            let authority = if with_port {
+                authority.to_owned()
+            } else {
+                format!("{authority}:80")
+            };
             return Ok(Self::Tcp { authority, token });
         }
         let path = text.strip_prefix("unix:").unwrap_or(text);
@@ -163,7 +167,10 @@ pub struct Client {
 impl Client {
     /// A client with the default time limit. Connects only when a call is made.
     pub fn new(endpoint: Endpoint) -> Self {
-        Self { endpoint, timeout: TIMEOUT_DEFAULT }
+        Self {
+            endpoint,
+            timeout: TIMEOUT_DEFAULT,
+        }
     }
 
     /// The same with another time limit per call.
@@ -207,7 +214,9 @@ impl Client {
     ) -> Result<DeployResult, ClientError> {
         let query = if dry_run { "?dry_run=true" } else { "" };
         let path = format!("{}{query}", function_path(name));
-        let request = self.request(Method::PUT, &path)?.header("content-type", "application/x-tar");
+        let request = self
+            .request(Method::PUT, &path)?
+            .header("content-type", "application/x-tar");
         let request = built(request.body(Full::new(tar)))?;
         let limit = self.timeout.max(DEPLOY_TIMEOUT);
         let (status, _, body) = self.call(request, limit).await?;
@@ -233,36 +242,27 @@ impl Client {
         invocation: InvokeRequest,
     ) -> Result<InvokeAnswer, ClientError> {
         let path = format!("{}/invoke", function_path(name));
-        let mut request = self
+        let request = self
             .request(Method::POST, &path)?
             .header(paths::HEADER_METHOD, &invocation.method)
             .header(paths::HEADER_PATH, &invocation.path);
-        for (name, value) in &invocation.headers {
-            let bad = |_| ClientError::Request(format!("not a header: {}", name.escape_debug()));
-            let header = HeaderName::from_bytes(name.as_bytes()).map_err(|_| bad(()))?;
-            let value = HeaderValue::from_str(value).map_err(|_| bad(()))?;
-            request = request.header(header, value);
-        }
+        let request = with_headers(request, &invocation.headers)?;
         let request = built(request.body(Full::new(Bytes::from(invocation.body))))?;
         let (status, headers, body) = self.call(request, self.timeout).await?;
-        let header = |name: &str| headers.get(name).and_then(|value| value.to_str().ok());
-        let fault = header(paths::HEADER_FAULT).map(str::to_owned);
-        let is_problem = header("content-type")
-            .is_some_and(|value| value.starts_with("application/problem+json"));
-        if fault.is_some() && is_problem {
+        let answer = answer(status, &headers, &body);
+        let is_problem = headers
+            .get("content-type")
+            .is_some_and(|value| value.as_bytes().starts_with(b"application/problem+json"));
+        // A problem without the fault header is the management API's own refusal only when its
+        // body says so with one of our codes; a function may answer with problems of its own.
+        let is_refusal = answer.fault.is_some()
+            || (answer.invocation.is_none()
+                && serde_json::from_slice::<Problem>(&body)
+                    .is_ok_and(|problem| problem.kind.starts_with("urn:mote:error:")));
+        if is_problem && is_refusal {
             return Err(self.refusal(status, &body));
         }
-        let shown = |value: &HeaderValue| String::from_utf8_lossy(value.as_bytes()).into_owned();
-        Ok(InvokeAnswer {
-            status: status.as_u16(),
-            invocation: header(paths::HEADER_INVOCATION).map(str::to_owned),
-            fault,
-            headers: headers
-                .iter()
-                .map(|(name, value)| (name.as_str().to_owned(), shown(value)))
-                .collect(),
-            body: body.to_vec(),
-        })
+        Ok(answer)
     }
 
     /// Opens the log stream of a function.
@@ -317,7 +317,10 @@ impl Client {
     }
 
     fn unexpected(&self, reason: impl std::fmt::Display) -> ClientError {
-        ClientError::Unexpected { endpoint: self.endpoint.to_string(), reason: reason.to_string() }
+        ClientError::Unexpected {
+            endpoint: self.endpoint.to_string(),
+            reason: reason.to_string(),
+        }
     }
 
     fn request(
@@ -360,9 +363,14 @@ impl Client {
         timeout: Duration,
         work: impl Future<Output = Result<T, ClientError>>,
     ) -> Result<T, ClientError> {
-        tokio::time::timeout(timeout, work).await.unwrap_or_else(|_| {
-            Err(ClientError::Timeout { endpoint: self.endpoint.to_string(), timeout })
-        })
+        tokio::time::timeout(timeout, work)
+            .await
+            .unwrap_or_else(|_| {
+                Err(ClientError::Timeout {
+                    endpoint: self.endpoint.to_string(),
+                    timeout,
+                })
+            })
     }
 
     async fn collect(&self, body: Incoming) -> Result<Bytes, ClientError> {
@@ -398,11 +406,63 @@ impl Client {
     where
         S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
     {
-        let (mut sender, connection) =
-            http1::handshake(TokioIo::new(stream)).await.map_err(|error| self.unexpected(error))?;
+        let (mut sender, connection) = http1::handshake(TokioIo::new(stream))
+            .await
+            .map_err(|error| self.unexpected(error))?;
         // Ends by itself when the answer's body is dropped or read to its end.
         tokio::spawn(connection);
-        sender.send_request(request).await.map_err(|error| self.unexpected(error))
+        sender
+            .send_request(request)
+            .await
+            .map_err(|error| self.unexpected(error))
+    }
+}
+
+/// Calls a function at its own HTTP address, as any client would; `url` is `http://host:port/path`.
+/// The path of the request is appended to it.
+pub async fn call_url(
+    url: &str,
+    invocation: InvokeRequest,
+    timeout: Duration,
+) -> Result<InvokeAnswer, ClientError> {
+    let rest = url
+        .strip_prefix("http://")
+        .ok_or_else(|| ClientError::Address(url.to_owned()))?;
+    let (authority, base) = rest.split_at(rest.find('/').unwrap_or(rest.len()));
+    let client = Client::new(Endpoint::parse(&format!("http://{authority}"), None)?);
+    let path = format!("{base}{}", invocation.path.trim_end_matches('/'));
+    let method = Method::from_bytes(invocation.method.as_bytes())
+        .map_err(|_| ClientError::Request(format!("not a method: {}", invocation.method)))?;
+    let path = if path.is_empty() { "/" } else { &path };
+    let request = with_headers(client.request(method, path)?, &invocation.headers)?;
+    let request = built(request.body(Full::new(Bytes::from(invocation.body))))?;
+    let (status, headers, body) = client.call(request, timeout).await?;
+    Ok(answer(status, &headers, &body))
+}
+
+fn with_headers(
+    mut request: hyper::http::request::Builder,
+    headers: &[(String, String)],
+) -> Result<hyper::http::request::Builder, ClientError> {
+    for (name, value) in headers {
+        let bad = || ClientError::Request(format!("not a header: {}", name.escape_debug()));
+        let header = HeaderName::from_bytes(name.as_bytes()).map_err(|_| bad())?;
+        request = request.header(header, HeaderValue::from_str(value).map_err(|_| bad())?);
+    }
+    Ok(request)
+}
+
+fn answer(status: StatusCode, headers: &hyper::HeaderMap, body: &Bytes) -> InvokeAnswer {
+    let text = |value: &HeaderValue| String::from_utf8_lossy(value.as_bytes()).into_owned();
+    InvokeAnswer {
+        status: status.as_u16(),
+        invocation: headers.get(paths::HEADER_INVOCATION).map(text),
+        fault: headers.get(paths::HEADER_FAULT).map(text),
+        headers: headers
+            .iter()
+            .map(|(name, value)| (name.as_str().to_owned(), text(value)))
+            .collect(),
+        body: body.to_vec(),
     }
 }
 
@@ -444,7 +504,10 @@ impl LogLines {
     }
 
     fn unexpected(&self, reason: &dyn std::fmt::Display) -> ClientError {
-        ClientError::Unexpected { endpoint: self.endpoint.clone(), reason: reason.to_string() }
+        ClientError::Unexpected {
+            endpoint: self.endpoint.clone(),
+            reason: reason.to_string(),
+        }
     }
 }
 
@@ -482,9 +545,15 @@ mod tests {
 
     #[test]
     fn addresses() {
-        let tcp = |authority: &str| Endpoint::Tcp { authority: authority.to_owned(), token: None };
+        let tcp = |authority: &str| Endpoint::Tcp {
+            authority: authority.to_owned(),
+            token: None,
+        };
         for (text, expected) in [
-            ("/run/mote.sock", Some(Endpoint::Unix("/run/mote.sock".into()))),
+            (
+                "/run/mote.sock",
+                Some(Endpoint::Unix("/run/mote.sock".into())),
+            ),
             ("unix:m.sock", Some(Endpoint::Unix("m.sock".into()))),
             ("http://pi4:6680", Some(tcp("pi4:6680"))),
             ("http://pi4/", Some(tcp("pi4:80"))),

@@ -1,0 +1,250 @@
+//! Routes that speak of functions: list, describe, deploy, remove, invoke.
+
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+
+use axum::Json;
+use axum::body::Body as HttpBody;
+use axum::extract::{Path, Query, Request, State};
+use axum::http::{HeaderMap, HeaderName, HeaderValue, StatusCode};
+use axum::response::{IntoResponse, Response};
+use bytes::Bytes;
+use futures_util::TryStreamExt;
+use mote_api::types::{
+    DeployResult, Function, FunctionList, FunctionState, Instance, Limits, Requests,
+};
+use mote_api::{Problem, Timestamp, paths};
+use mote_core::body::{Body, BodyError};
+use mote_core::invocation::{Head, headers};
+use mote_core::{Fault, Invocation, InvocationId, Invoker, Trigger};
+use mote_engine::{Engine, Revision, Route, clock};
+use serde::Deserialize;
+use tokio_util::io::{StreamReader, SyncIoBridge};
+
+use super::Refused;
+use crate::node::{Node, deploy as node_deploy};
+
+pub(super) async fn list(State(node): State<Arc<Node>>) -> Json<FunctionList> {
+    let functions = node.engine.list().iter().map(|revision| function(&node, revision)).collect();
+    Json(FunctionList { functions })
+}
+
+pub(super) async fn describe(
+    State(node): State<Arc<Node>>,
+    Path(name): Path<String>,
+) -> Result<Json<Function>, Refused> {
+    let revision = find(&node.engine, &name)?;
+    Ok(Json(function(&node, &revision)))
+}
+
+/// The live revision of `name`, or 404 with the names that look like it.
+pub(super) fn find(engine: &Engine, name: &str) -> Result<Arc<Revision>, Refused> {
+    engine.get(name).ok_or_else(|| {
+        let all = engine.list();
+        let names = all.iter().map(|revision| revision.spec.name.as_str());
+        Refused(Problem::no_such_function(name, names))
+    })
+}
+
+fn function(node: &Node, revision: &Revision) -> Function {
+    let spec = &revision.spec;
+    let status = revision.status();
+    let totals = revision.totals();
+    let total: u64 = totals.iter().map(|(_, count)| count).sum();
+    let ok = totals.iter().find(|(outcome, _)| *outcome == "ok").map_or(0, |(_, count)| *count);
+    let state = if !status.instances.is_empty() {
+        FunctionState::Ready
+    } else if status.starting > 0 {
+        FunctionState::Starting
+    } else if status.last_failure.is_some() {
+        FunctionState::Failed
+    } else {
+        FunctionState::Idle
+    };
+    Function {
+        name: spec.name.to_string(),
+        runtime: spec.runtime.as_str().to_owned(),
+        revision: revision.number,
+        state,
+        instances: status
+            .instances
+            .iter()
+            .map(|instance| Instance {
+                id: instance.instance.to_string(),
+                state: instance.state.to_owned(),
+                pid: None,
+                memory_bytes: instance.memory_bytes,
+                started_at: Timestamp::from_unix_ms(instance.started_unix_ms),
+            })
+            .collect(),
+        urls: node.urls(&spec.name),
+        limits: Limits {
+            memory_bytes: spec.limits.memory_bytes,
+            cpu_millis: spec.limits.cpu_millis,
+            pids: spec.limits.pids,
+            timeout_ms: spec.limits.timeout_ms,
+            init_timeout_ms: spec.limits.init_timeout_ms,
+            concurrency: spec.limits.concurrency,
+            body_bytes: spec.limits.body_bytes,
+            disk_bytes: spec.limits.disk_bytes,
+            instances_min: spec.scale.min,
+            instances_max: spec.scale.max,
+            idle_timeout_ms: spec.scale.idle_timeout_ms,
+            queue: spec.scale.queue,
+        },
+        created_at: Timestamp::from_unix_ms(node.created_at_ms(revision)),
+        requests: Requests {
+            total,
+            failed: total - ok,
+            running: status.instances.iter().map(|instance| instance.in_flight as u64).sum(),
+            queued: status.queued as u64,
+            cold_starts: revision.cold_starts(),
+            p50_ms: None,
+            p99_ms: None,
+        },
+        last_error: revision.last_error().map(|error| mote_api::types::LastError {
+            time: Timestamp::from_unix_ms(error.unix_ms),
+            code: error.code.to_owned(),
+            message: error.message,
+            invocation: error.invocation.map(|id| id.to_string()),
+        }),
+    }
+}
+
+#[derive(Deserialize)]
+pub(super) struct DeployQuery {
+    #[serde(default)]
+    dry_run: bool,
+}
+
+pub(super) async fn deploy(
+    State(node): State<Arc<Node>>,
+    Path(name): Path<String>,
+    Query(query): Query<DeployQuery>,
+    request: Request,
+) -> Result<(StatusCode, Json<DeployResult>), Refused> {
+    let stream = request.into_body().into_data_stream().map_err(std::io::Error::other);
+    let reader = SyncIoBridge::new(StreamReader::new(stream));
+    // A client that goes away must not leave a deploy half-way: it runs to its end by itself.
+    let deploying =
+        tokio::spawn(async move { node_deploy::deploy(&node, &name, reader, query.dry_run).await });
+    let result = deploying
+        .await
+        .map_err(|_| Problem::new(500, "M0599", "the node failed to deploy; see its log"))??;
+    let status = if query.dry_run { StatusCode::OK } else { StatusCode::CREATED };
+    Ok((status, Json(result)))
+}
+
+pub(super) async fn remove(
+    State(node): State<Arc<Node>>,
+    Path(name): Path<String>,
+) -> Result<StatusCode, Refused> {
+    let revision = find(&node.engine, &name)?;
+    let (store, function) = (node.store.clone(), revision.spec.name.clone());
+    tokio::task::spawn_blocking(move || store.remove(&function))
+        .await
+        .map_err(|_| Problem::new(500, "M0599", "the node failed to remove; see its log"))?
+        .map_err(|error| node_deploy::store_problem(&error))?;
+    node.engine.remove(&name);
+    Ok(StatusCode::NO_CONTENT)
+}
+
+/// Runs a function once. The answer is the function's own; what `mote` answers itself carries
+/// `Mote-Fault`, and, this being the owner, the whole reason.
+pub(super) async fn invoke(
+    State(node): State<Arc<Node>>,
+    Path(name): Path<String>,
+    request_headers: HeaderMap,
+    request: Request,
+) -> Result<Response, Refused> {
+    let revision = find(&node.engine, &name)?;
+    let text = |name: &str| request_headers.get(name).and_then(|value| value.to_str().ok());
+    let method = text(paths::HEADER_METHOD).unwrap_or("POST").to_ascii_uppercase();
+    let target = text(paths::HEADER_PATH).unwrap_or("/");
+    let full = format!("/{name}{}{target}", if target.starts_with('/') { "" } else { "/" });
+    let split = mote_gateway::http::target::split(full.as_bytes()).map_err(|refusal| {
+        Problem::new(400, refusal.code, refusal.detail).with_field(paths::HEADER_PATH)
+    })?;
+    let mut head = Head::builder(method.as_bytes(), split.path, split.query);
+    for (name, value) in &request_headers {
+        let skip = name.as_str().starts_with("mote-")
+            || matches!(name.as_str(), "authorization" | "connection" | "transfer-encoding");
+        if !skip {
+            head.header(name.as_str().as_bytes(), value.as_bytes());
+        }
+    }
+    let limit = revision.spec.limits.body_bytes;
+    let body =
+        axum::body::to_bytes(request.into_body(), usize::try_from(limit).unwrap_or(usize::MAX))
+            .await
+            .map_err(|_| fault_problem(&Fault::BodyTooLarge { limit_bytes: limit }, &name))?;
+    let received_ns = clock::now_ns();
+    let id = InvocationId::new(clock::unix_ms(), node.random());
+    let invocation = Invocation {
+        id,
+        trigger: Trigger::Admin,
+        head: head.finish(),
+        body: Body::whole(body),
+        received_ns,
+        deadline_ns: received_ns + revision.spec.limits.timeout_ms * 1_000_000,
+    };
+    let reply = match node.engine.invoke(&Route(revision), invocation).await {
+        Ok(reply) => reply,
+        Err(fault) => {
+            let mut response = Refused(fault_problem(&fault, &name)).into_response();
+            response.headers_mut().insert(
+                HeaderName::from_static(paths::HEADER_INVOCATION),
+                HeaderValue::from_str(&id.to_string()).expect("ids are base 32"),
+            );
+            return Ok(response);
+        }
+    };
+    let mut response = Response::builder().status(reply.status);
+    for (name, value) in headers(&reply.headers) {
+        // What HTTP cannot carry is dropped here; the front refuses it, the owner sees the rest.
+        if let (Ok(name), Ok(value)) =
+            (HeaderName::from_bytes(name), HeaderValue::from_bytes(value))
+            && !matches!(name.as_str(), "content-length" | "transfer-encoding" | "connection")
+        {
+            response = response.header(name, value);
+        }
+    }
+    let phases = reply.phases;
+    let ms = |ns: u64| ns as f64 / 1e6;
+    let timing = format!(
+        "queue;dur={:.3}, init;dur={:.3}, handover;dur={:.3}, invoke;dur={:.3}",
+        ms(phases.queue_ns()),
+        ms(phases.init_ns),
+        ms(phases.handover_ns()),
+        ms(phases.run_ns())
+    );
+    response
+        .header(paths::HEADER_INVOCATION, id.to_string())
+        .header("server-timing", timing)
+        .body(HttpBody::from_stream(Chunks(reply.body)))
+        .map_err(|error| Refused(Problem::new(502, "M0513", error.to_string())))
+}
+
+fn fault_problem(fault: &Fault, function: &str) -> Problem {
+    let row = fault.answer();
+    let text = match fault {
+        Fault::HandlerError { message } | Fault::BadReply { message } => {
+            format!("{function} failed: {message}")
+        }
+        Fault::StartFailed { message } => format!("{function} did not start: {message}"),
+        other => other.public_text(function),
+    };
+    Problem::new(row.http, row.code, text).with_hint(format!("see: mote logs {function}"))
+}
+
+/// An answer's chunks as a stream.
+struct Chunks(Body);
+
+impl futures_util::Stream for Chunks {
+    type Item = Result<Bytes, BodyError>;
+
+    fn poll_next(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Self::Item>> {
+        self.0.poll_chunk(cx)
+    }
+}

@@ -1,0 +1,70 @@
+//! What works on this machine, what does not, and what to do about it.
+
+use mote_api::types::{Check, CheckState, DoctorReport};
+use mote_sandbox::State;
+
+use super::{Node, interpreters};
+
+/// Checks of a running node.
+pub(crate) async fn report(node: &Node) -> DoctorReport {
+    let mut checks = of_sandbox();
+    checks.extend(of_interpreters(&node.interpreters));
+    checks.push(Check {
+        name: "reach".into(),
+        state: CheckState::Ok,
+        detail: if node.config.lan {
+            "HTTP and CoAP are open to the network".to_owned()
+        } else {
+            "HTTP and CoAP answer this machine only".to_owned()
+        },
+        hint: (!node.config.lan).then(|| "mote up --lan opens them".to_owned()),
+    });
+    DoctorReport { checks }
+}
+
+/// Checks without a node: of this machine, as the calling user.
+pub(crate) async fn of_machine() -> DoctorReport {
+    let mut checks = of_sandbox();
+    checks.extend(of_interpreters(&interpreters::find().await));
+    DoctorReport { checks }
+}
+
+fn of_sandbox() -> Vec<Check> {
+    mote_sandbox::capabilities()
+        .items
+        .into_iter()
+        .map(|capability| Check {
+            name: capability.name.to_string(),
+            state: match capability.state {
+                State::Enforced => CheckState::Ok,
+                State::Degraded => CheckState::Warn,
+                State::Missing => CheckState::Fail,
+            },
+            detail: capability.detail,
+            hint: (!capability.hint.is_empty()).then_some(capability.hint),
+        })
+        .collect()
+}
+
+fn of_interpreters(found: &interpreters::Found) -> Vec<Check> {
+    [("python", &found.python), ("node", &found.node)]
+        .into_iter()
+        .map(|(name, found)| match found {
+            Ok(interpreter) => Check {
+                name: name.to_owned(),
+                state: CheckState::Ok,
+                detail: format!("{} at {}", interpreter.version, interpreter.program.display()),
+                hint: None,
+            },
+            Err(reason) => Check {
+                name: name.to_owned(),
+                state: CheckState::Warn,
+                detail: format!("{reason}: functions in it cannot be deployed"),
+                hint: Some(format!(
+                    "install it, for instance: apt install {}",
+                    if name == "python" { "python3" } else { "nodejs" }
+                )),
+            },
+        })
+        .collect()
+}

@@ -1,0 +1,151 @@
+//! Which Python and Node this machine has, and what a sandbox must show of them.
+
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use serde::Deserialize;
+use tokio::process::Command;
+
+/// Oldest versions the shims run on.
+const PYTHON_MIN: (u32, u32) = (3, 9);
+const NODE_MIN: (u32, u32) = (18, 0);
+/// An interpreter that does not tell its version by then is not used.
+const ASK_TIMEOUT: Duration = Duration::from_secs(10);
+/// Search path inside sandboxes, behind the folders of the interpreters that were found.
+const PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
+
+/// One interpreter.
+#[derive(Debug, Clone)]
+pub(crate) struct Interpreter {
+    /// The real program, links resolved.
+    pub(crate) program: PathBuf,
+    /// `3.11.2`.
+    pub(crate) version: String,
+    /// Folder it was installed under.
+    pub(crate) prefix: PathBuf,
+}
+
+/// What was found, or why not, per language.
+#[derive(Debug, Clone)]
+pub(crate) struct Found {
+    pub(crate) python: Result<Interpreter, String>,
+    pub(crate) node: Result<Interpreter, String>,
+}
+
+#[derive(Deserialize)]
+struct Facts {
+    program: PathBuf,
+    version: String,
+    prefix: PathBuf,
+}
+
+/// Asks `python3` and `node` on `PATH`; takes as long as the slower of them needs to start.
+pub(crate) async fn find() -> Found {
+    let python = ask(
+        "python3",
+        &[
+            "-c",
+            "import json, os, platform, sys; print(json.dumps({'program': \
+             os.path.realpath(sys.executable), 'version': platform.python_version(), 'prefix': \
+             os.path.realpath(sys.base_prefix)}))",
+        ],
+        PYTHON_MIN,
+    );
+    let node = ask(
+        "node",
+        &[
+            "-p",
+            "JSON.stringify({program: fs.realpathSync(process.execPath), version: \
+             process.versions.node, prefix: path.dirname(path.dirname(fs.realpathSync(\
+             process.execPath)))})",
+        ],
+        NODE_MIN,
+    );
+    let (python, node) = tokio::join!(python, node);
+    Found { python, node }
+}
+
+async fn ask(name: &str, args: &[&str], min: (u32, u32)) -> Result<Interpreter, String> {
+    let output = Command::new(name).args(args).kill_on_drop(true).output();
+    let output = match tokio::time::timeout(ASK_TIMEOUT, output).await {
+        Ok(Ok(output)) => output,
+        Ok(Err(error)) if error.kind() == std::io::ErrorKind::NotFound => {
+            return Err(format!("{name} is not installed"));
+        }
+        Ok(Err(error)) => return Err(format!("{name} cannot be started: {error}")),
+        Err(_) => return Err(format!("{name} did not answer in {} s", ASK_TIMEOUT.as_secs())),
+    };
+    let facts: Facts = serde_json::from_slice(&output.stdout)
+        .map_err(|_| format!("{name} does not start: exit {}", output.status))?;
+    if version(&facts.version) < Some(min) {
+        return Err(format!("{name} is {}, {}.{} or newer is needed", facts.version, min.0, min.1));
+    }
+    Ok(Interpreter { program: facts.program, version: facts.version, prefix: facts.prefix })
+}
+
+fn version(text: &str) -> Option<(u32, u32)> {
+    let mut parts = text.split('.');
+    Some((parts.next()?.parse().ok()?, parts.next()?.parse().ok()?))
+}
+
+impl Found {
+    /// Folders outside the system's own that sandboxes must show.
+    pub(crate) fn prefixes(&self) -> Vec<PathBuf> {
+        [&self.python, &self.node]
+            .into_iter()
+            .flatten()
+            .map(|interpreter| interpreter.prefix.clone())
+            .filter(|prefix| !is_system(prefix))
+            .collect()
+    }
+
+    /// `PATH` inside sandboxes.
+    pub(crate) fn path(&self) -> String {
+        let mut path = String::new();
+        for interpreter in [&self.python, &self.node].into_iter().flatten() {
+            if let Some(folder) = interpreter.program.parent()
+                && !is_system(folder)
+            {
+                path.push_str(&folder.to_string_lossy());
+                path.push(':');
+            }
+        }
+        path + PATH
+    }
+
+    /// How the engine starts them; the shims lie under `/mote` inside.
+    pub(crate) fn for_engine(&self) -> mote_engine::Interpreters {
+        let command = |interpreter: &Result<Interpreter, String>, args: &[&str]| {
+            interpreter.as_ref().ok().map(|interpreter| {
+                std::iter::once(interpreter.program.to_string_lossy().into_owned())
+                    .chain(args.iter().map(|arg| (*arg).to_owned()))
+                    .collect()
+            })
+        };
+        mote_engine::Interpreters {
+            // -s and -E: nothing of a user's site folder or of PYTHON* variables; -u: nothing is
+            // held back; -B: the code folder is read-only.
+            python: command(&self.python, &["-sEuB", "/mote/python/mote_shim.py"]),
+            node: command(&self.node, &["/mote/node/mote_shim.mjs"]),
+            path: self.path(),
+        }
+    }
+}
+
+/// Whether sandboxes show it anyway.
+fn is_system(path: &Path) -> bool {
+    ["/usr", "/bin", "/lib"].iter().any(|system| path.starts_with(system))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn versions() {
+        assert_eq!(version("3.11.2"), Some((3, 11)));
+        assert!(version("3.8.9") < Some(PYTHON_MIN));
+        assert!(version("18.0.0") >= Some(NODE_MIN));
+        assert!(version("garbage") < Some(NODE_MIN));
+    }
+}

@@ -1,0 +1,153 @@
+//! One running node: its parts, wired together, from start to stop.
+
+pub(crate) mod deploy;
+pub(crate) mod doctor;
+mod interpreters;
+mod packages;
+mod run;
+mod shims;
+
+use std::collections::HashMap;
+use std::hash::{BuildHasher, RandomState};
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Instant;
+
+use mote_api::types::{NodeStatus, Urls};
+use mote_core::FunctionName;
+use mote_engine::{Engine, Revision};
+use mote_sandbox::ProcessBackend;
+use mote_store::Store;
+use parking_lot::Mutex;
+use tokio::runtime::Handle;
+
+pub(crate) use run::run;
+
+use crate::admin::Token;
+use crate::config::Config;
+
+/// A running node, as the management API sees it.
+pub(crate) struct Node {
+    pub(crate) config: Config,
+    pub(crate) engine: Engine,
+    pub(crate) store: Arc<Store>,
+    pub(crate) backend: Arc<ProcessBackend>,
+    pub(crate) interpreters: interpreters::Found,
+    pub(crate) deploying: deploy::Deploying,
+    /// Where the engine's and the fronts' tasks run.
+    pub(crate) data_path: Handle,
+    /// Addresses as bound.
+    pub(crate) http: Option<SocketAddr>,
+    pub(crate) coap: Option<SocketAddr>,
+    pub(crate) token: Option<Token>,
+    /// Our effective user id.
+    pub(crate) uid: u32,
+    /// Memory of the machine.
+    pub(crate) memory_bytes: u64,
+    started: Instant,
+    ready: AtomicBool,
+    created_at_ms: Mutex<HashMap<FunctionName, u64>>,
+    random: RandomState,
+    counter: AtomicU64,
+}
+
+impl Node {
+    pub(crate) fn is_ready(&self) -> bool {
+        self.ready.load(Ordering::Acquire)
+    }
+
+    /// Where clients on this machine reach a function.
+    pub(crate) fn urls(&self, name: &FunctionName) -> Urls {
+        Urls {
+            http: self.http.map(|address| format!("http://{}/{name}", reachable(address))),
+            coap: self.coap.map(|address| {
+                // The scheme's own port goes without saying.
+                let text = reachable(address).to_string();
+                format!("coap://{}/{name}", text.strip_suffix(":5683").unwrap_or(&text))
+            }),
+        }
+    }
+
+    pub(crate) fn status(&self) -> NodeStatus {
+        let functions = self.engine.list();
+        let instances =
+            functions.iter().map(|revision| revision.status().instances.len() as u64).sum();
+        let mut notes = std::collections::BTreeMap::new();
+        for check in self.backend.report().items {
+            if check.state != mote_sandbox::State::Enforced {
+                notes.insert(check.name.to_string(), check.detail.clone());
+            }
+        }
+        NodeStatus {
+            version: env!("CARGO_PKG_VERSION").to_owned(),
+            pid: std::process::id(),
+            uptime_ms: u64::try_from(self.started.elapsed().as_millis()).unwrap_or(u64::MAX),
+            http: self.http.map(|address| address.to_string()),
+            coap: self.coap.map(|address| address.to_string()),
+            lan: self.config.lan,
+            data_dir: self.config.data.display().to_string(),
+            functions: functions.len() as u64,
+            instances,
+            memory_bytes: resident_bytes(),
+            notes,
+        }
+    }
+
+    /// When the function's first revision was deployed.
+    pub(crate) fn created_at_ms(&self, revision: &Revision) -> u64 {
+        *self
+            .created_at_ms
+            .lock()
+            .entry(revision.spec.name.clone())
+            .or_insert_with(mote_engine::clock::unix_ms)
+    }
+
+    /// Random bits for ids; unique, not secret.
+    pub(crate) fn random(&self) -> u128 {
+        let count = self.counter.fetch_add(1, Ordering::Relaxed);
+        let high = self.random.hash_one((count, 0));
+        let low = self.random.hash_one((count, 1));
+        u128::from(high) << 64 | u128::from(low)
+    }
+}
+
+/// An address a client on this machine can use: a wildcard stands for loopback.
+fn reachable(address: SocketAddr) -> SocketAddr {
+    if address.ip().is_unspecified() {
+        let ip = match address {
+            SocketAddr::V4(_) => std::net::Ipv4Addr::LOCALHOST.into(),
+            SocketAddr::V6(_) => std::net::Ipv6Addr::LOCALHOST.into(),
+        };
+        return SocketAddr::new(ip, address.port());
+    }
+    address
+}
+
+/// Resident memory of this process, 0 where the machine does not tell.
+fn resident_bytes() -> u64 {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let kib = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));
+    let kib = kib.and_then(|rest| rest.split_whitespace().next()?.parse::<u64>().ok());
+    kib.unwrap_or(0) << 10
+}
+
+/// Memory of the machine, or `u64::MAX` where it does not tell.
+fn machine_memory_bytes() -> u64 {
+    let info = std::fs::read_to_string("/proc/meminfo").unwrap_or_default();
+    let kib = info.lines().find_map(|line| line.strip_prefix("MemTotal:"));
+    let kib = kib.and_then(|rest| rest.split_whitespace().next()?.parse::<u64>().ok());
+    kib.map_or(u64::MAX, |kib| kib << 10)
+}
+
+/// An error with its causes, on one line.
+pub(crate) fn chain(error: &dyn std::error::Error) -> String {
+    let mut text = error.to_string();
+    let mut source = error.source();
+    while let Some(cause) = source {
+        text.push_str(": ");
+        text.push_str(&cause.to_string());
+        source = cause.source();
+    }
+    text
+}

@@ -1,0 +1,282 @@
+//! Starts the parts in order, announces readiness, and stops them in the opposite order.
+//!
+//! Two runtimes: the data path (fronts and engine) on this thread, the management API on its own,
+//! so that a deploy or a scrape never sits between two requests.
+
+use std::io::Write as _;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, Result};
+use mote_engine::{Config as EngineConfig, Engine};
+use mote_gateway::{coap, http};
+use mote_sandbox::{ProcessBackend, SandboxConfig, ZygoteHandle};
+use mote_store::Store;
+use parking_lot::Mutex;
+use tokio::net::{TcpListener, UdpSocket, UnixListener};
+use tokio::runtime::Builder;
+use tokio::signal::unix::{SignalKind, signal};
+
+use super::{Node, interpreters, machine_memory_bytes, shims};
+use crate::admin::{self, Token};
+use crate::config::Config;
+
+/// How long running invocations may take once the node is told to stop.
+const STOP_GRACE: Duration = Duration::from_secs(30);
+
+/// Runs a node until it is told to stop. `zygote` was forked before any thread existed.
+pub(crate) fn run(config: Config, deploy: &[PathBuf], zygote: ZygoteHandle) -> Result<ExitCode> {
+    let started = Instant::now();
+    let data_path =
+        Builder::new_current_thread().enable_all().build().context("cannot start the runtime")?;
+    let management = Builder::new_multi_thread()
+        .worker_threads(1)
+        .thread_name("mote-admin")
+        .enable_all()
+        .build()
+        .context("cannot start the management runtime")?;
+    let code = data_path.block_on(serve(config, deploy, zygote, started, &management))?;
+    // Blocking tasks of the management side may still hold a slow disk; they are not waited for.
+    management.shutdown_background();
+    Ok(code)
+}
+
+async fn serve(
+    config: Config,
+    deploy: &[PathBuf],
+    zygote: ZygoteHandle,
+    started: Instant,
+    management: &tokio::runtime::Runtime,
+) -> Result<ExitCode> {
+    // Signals first: a Ctrl-C during a slow start must stop it too.
+    let mut interrupt = signal(SignalKind::interrupt()).context("signal handler")?;
+    let mut terminate = signal(SignalKind::terminate()).context("signal handler")?;
+    let data_dir = config.data.clone();
+    let opening = management.spawn_blocking(move || -> Result<_> {
+        let store = Store::open(&data_dir)?;
+        let shims = shims::unpack(store.root())
+            .with_context(|| format!("cannot write the shims below {}", data_dir.display()))?;
+        Ok((store, shims))
+    });
+    let (found, opened) = tokio::join!(interpreters::find(), opening);
+    let (store, shims_dir) = opened.context("cannot open the store")??;
+    let store = Arc::new(store);
+    let mut sandbox = SandboxConfig::default();
+    sandbox.runtime_prefixes = found.prefixes();
+    sandbox.shims_dir = Some(shims_dir);
+    let backend = Arc::new(ProcessBackend::new(zygote, sandbox));
+    let cores = std::thread::available_parallelism().map_or(1, usize::from);
+    let engine_config = EngineConfig {
+        instances_max_default: u32::try_from(cores).unwrap_or(1),
+        interpreters: found.for_engine(),
+    };
+    let engine = Engine::new(engine_config, backend.clone(), tokio::runtime::Handle::current());
+
+    let http_listener = match config.http {
+        Some(address) => Some(TcpListener::bind(address).await.map_err(|e| busy(address, e))?),
+        None => None,
+    };
+    let coap_socket = match config.coap {
+        Some(address) => Some(UdpSocket::bind(address).await.map_err(|e| busy(address, e))?),
+        None => None,
+    };
+    let socket = bind_socket(&config.socket)?;
+    let (admin_listener, token) = match config.admin {
+        None => (None, None),
+        Some(address) => {
+            let listener = TcpListener::bind(address).await.map_err(|e| busy(address, e))?;
+            let path = config.data.join("admin.token");
+            let token = Token::load_or_create(&path)
+                .with_context(|| format!("cannot read the token {}", path.display()))?;
+            (Some(listener), Some(token))
+        }
+    };
+
+    let node = Arc::new(Node {
+        http: http_listener.as_ref().and_then(|listener| listener.local_addr().ok()),
+        coap: coap_socket.as_ref().and_then(|socket| socket.local_addr().ok()),
+        config,
+        engine: engine.clone(),
+        store: store.clone(),
+        backend,
+        interpreters: found,
+        deploying: Default::default(),
+        data_path: tokio::runtime::Handle::current(),
+        token,
+        uid: rustix::process::geteuid().as_raw(),
+        memory_bytes: machine_memory_bytes(),
+        started,
+        ready: AtomicBool::new(false),
+        created_at_ms: Mutex::default(),
+        random: Default::default(),
+        counter: Default::default(),
+    });
+    bring_back(&node, management).await?;
+
+    let stopper = http::Stopper::default();
+    let mut fronts = tokio::task::JoinSet::new();
+    if let Some(listener) = http_listener {
+        let config = http::Config::default();
+        fronts.spawn(http::serve(listener, engine.clone(), config, stopper.clone()));
+    }
+    if let Some(socket) = coap_socket {
+        let config = coap::Config::default();
+        fronts.spawn(coap::serve(socket, engine.clone(), config, stopper.clone()));
+    }
+    let (stop_admin, admin_stopped) = tokio::sync::watch::channel(false);
+    let admin_task =
+        management.spawn(admin::serve(node.clone(), socket, admin_listener, admin_stopped));
+
+    node.ready.store(true, std::sync::atomic::Ordering::Release);
+    announce(&node);
+    let deploying = deploy_at_start(deploy, &node.config.socket);
+    tokio::select! {
+        _ = interrupt.recv() => {}
+        _ = terminate.recv() => {}
+    }
+    drop(deploying);
+    node.ready.store(false, std::sync::atomic::Ordering::Release);
+    let stopping = async {
+        stopper.stop();
+        let _ =
+            tokio::time::timeout(STOP_GRACE, async { while fronts.join_next().await.is_some() {} })
+                .await;
+        engine.stop(Duration::from_secs(3)).await;
+        let _ = stop_admin.send(true);
+        let _ = tokio::time::timeout(Duration::from_millis(500), admin_task).await;
+    };
+    tokio::select! {
+        () = stopping => {}
+        // The second signal does not wait for anybody.
+        _ = interrupt.recv() => {}
+        _ = terminate.recv() => {}
+    }
+    let _ = std::fs::remove_file(&node.config.socket);
+    Ok(ExitCode::SUCCESS)
+}
+
+/// `mote up PATH…` deploys like anyone else: through the management socket, with the same output.
+/// The child is killed when the node stops first.
+fn deploy_at_start(paths: &[PathBuf], socket: &Path) -> Option<tokio::process::Child> {
+    if paths.is_empty() {
+        return None;
+    }
+    let program = std::env::current_exe().ok()?;
+    let spawned = tokio::process::Command::new(program)
+        .arg("deploy")
+        .args(paths)
+        .env("MOTE_SOCKET", socket)
+        .kill_on_drop(true)
+        .spawn();
+    match spawned {
+        Ok(child) => Some(child),
+        Err(error) => {
+            tracing::error!(%error, "functions cannot be deployed at start");
+            None
+        }
+    }
+}
+
+/// Every deployed function serves again; none is started before it is asked.
+async fn bring_back(node: &Arc<Node>, management: &tokio::runtime::Runtime) -> Result<()> {
+    let store = node.store.clone();
+    let inventory = management
+        .spawn_blocking(move || store.functions())
+        .await
+        .context("cannot read the store")??;
+    for damaged in &inventory.damaged {
+        tracing::error!(
+            function = %damaged.function,
+            revision = damaged.revision,
+            reason = %damaged.reason,
+            "function cannot be served"
+        );
+    }
+    let mut revisions = Vec::new();
+    let mut created = node.created_at_ms.lock();
+    for stored in inventory.functions {
+        created.insert(stored.spec.name.clone(), stored.function_created_at_ms);
+        revisions.push(node.engine.revision(
+            stored.spec,
+            stored.revision,
+            stored.code_path,
+            stored.packages_path,
+        ));
+    }
+    drop(created);
+    node.engine.publish_all(revisions);
+    let (store, engine) = (node.store.clone(), node.engine.clone());
+    management.spawn_blocking(move || {
+        let in_use = engine.list().iter().flat_map(|revision| revision.trees_in_use()).collect();
+        if let Err(error) = store.collect_garbage(&in_use) {
+            tracing::warn!(error = %super::chain(&error), "old code was not removed");
+        }
+    });
+    Ok(())
+}
+
+/// The management socket. One left behind by a killed node is replaced: the store's lock has
+/// already shown that no other node runs on this data.
+fn bind_socket(path: &std::path::Path) -> Result<UnixListener> {
+    use std::os::unix::fs::PermissionsExt;
+    if let Some(folder) = path.parent() {
+        std::fs::create_dir_all(folder)
+            .with_context(|| format!("cannot make the folder {}", folder.display()))?;
+    }
+    match std::os::unix::net::UnixStream::connect(path) {
+        Ok(_) => anyhow::bail!("another node answers on the socket {}", path.display()),
+        Err(_) => {
+            let _ = std::fs::remove_file(path);
+        }
+    }
+    let listener = UnixListener::bind(path)
+        .with_context(|| format!("cannot make the socket {}", path.display()))?;
+    // Who may connect is decided by peer credentials; the mode only keeps others' errors short.
+    std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o660))?;
+    Ok(listener)
+}
+
+/// An address that cannot be used, as the error people can act on.
+fn busy(address: std::net::SocketAddr, error: std::io::Error) -> anyhow::Error {
+    crate::up::AddressError { address, source: error }.into()
+}
+
+/// Says that the node is ready, where, and what it cannot enforce here.
+fn announce(node: &Node) {
+    let mut text = format!(
+        "mote {} is ready in {:.0} ms: {} functions\n",
+        env!("CARGO_PKG_VERSION"),
+        node.started.elapsed().as_secs_f64() * 1e3,
+        node.engine.list().len(),
+    );
+    for (name, address) in [("http", node.http), ("coap", node.coap)] {
+        match address {
+            Some(address) => text.push_str(&format!("  {name}   {name}://{address}\n")),
+            None => text.push_str(&format!("  {name}   off\n")),
+        }
+    }
+    text.push_str(&format!("  admin  {}\n", node.config.socket.display()));
+    if let Some(admin) = node.config.admin {
+        text.push_str(&format!("         http://{admin} (token in admin.token)\n"));
+    }
+    text.push_str(if node.config.lan {
+        "  reach  the local network\n"
+    } else {
+        "  reach  this machine only (mote up --lan opens it)\n"
+    });
+    for (name, detail) in node.status().notes {
+        text.push_str(&format!("  note   {name}: {detail}\n"));
+    }
+    for (name, found) in [("python", &node.interpreters.python), ("node", &node.interpreters.node)]
+    {
+        if let Err(reason) = found {
+            text.push_str(&format!("  note   {name}: {reason}\n"));
+        }
+    }
+    // Whoever started us may have closed the other end; a node does not care.
+    let _ = std::io::stdout().write_all(text.as_bytes());
+    let _ = std::io::stdout().flush();
+}

@@ -1,0 +1,33 @@
+//! The shims, inside the binary; written below the data folder so that sandboxes can show them.
+
+use std::fs;
+use std::io;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+
+const FILES: [(&str, &str); 2] = [
+    ("python/mote_shim.py", include_str!("../../../../shims/python/mote_shim.py")),
+    ("node/mote_shim.mjs", include_str!("../../../../shims/node/mote_shim.mjs")),
+];
+
+/// Writes the shims of this build below `data_dir` and returns their folder. Files that are
+/// already right are left alone, so that a start writes nothing to the disk.
+pub(crate) fn unpack(data_dir: &Path) -> io::Result<PathBuf> {
+    let root = data_dir.join("shims");
+    for (name, text) in FILES {
+        let path = root.join(name);
+        if fs::read(&path).is_ok_and(|held| held == text.as_bytes()) {
+            continue;
+        }
+        let folder = path.parent().unwrap_or(&root);
+        fs::create_dir_all(folder)?;
+        // Beside and renamed: a node that runs already never reads half a shim.
+        let fresh = path.with_extension("new");
+        fs::write(&fresh, text)?;
+        fs::set_permissions(&fresh, fs::Permissions::from_mode(0o644))?;
+        fs::rename(&fresh, &path)?;
+        fs::set_permissions(folder, fs::Permissions::from_mode(0o755))?;
+    }
+    fs::set_permissions(&root, fs::Permissions::from_mode(0o755))?;
+    Ok(root)
+}

@@ -1,0 +1,79 @@
+//! Runs the node: `mote up`.
+
+use std::io;
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use mote_api::error::exit;
+
+use crate::config::Config;
+
+/// An address that cannot be listened on.
+#[derive(Debug, thiserror::Error)]
+#[error("{address} cannot be listened on")]
+pub(crate) struct AddressError {
+    pub(crate) address: SocketAddr,
+    #[source]
+    pub(crate) source: io::Error,
+}
+
+/// Starts the node and serves until it is told to stop; `deploy` are projects to bring up once it
+/// is ready.
+///
+/// Called while the process has one thread: the helper that makes sandboxes is forked first.
+pub(crate) fn run(config: Config, deploy: &[PathBuf]) -> ExitCode {
+    let zygote = match mote_sandbox::Zygote::fork() {
+        Ok(zygote) => zygote,
+        Err(error) => {
+            eprintln!("error: the sandbox helper cannot be started: {error}");
+            return ExitCode::from(exit::FAILED);
+        }
+    };
+    start_log();
+    match crate::node::run(config, deploy, zygote) {
+        Ok(code) => code,
+        Err(error) => {
+            let (text, code) = explain(&error);
+            eprintln!("{text}");
+            ExitCode::from(code)
+        }
+    }
+}
+
+/// The node's own log goes to stderr: for people on a terminal, as JSON lines otherwise.
+fn start_log() {
+    use std::io::IsTerminal as _;
+    use tracing_subscriber::filter::LevelFilter;
+    let builder =
+        tracing_subscriber::fmt().with_writer(io::stderr).with_max_level(LevelFilter::INFO);
+    if io::stderr().is_terminal() {
+        builder.init();
+    } else {
+        builder.json().init();
+    }
+}
+
+/// What failed, and what helps.
+fn explain(error: &anyhow::Error) -> (String, u8) {
+    if let Some(busy) = error.downcast_ref::<AddressError>() {
+        let AddressError { address, source } = busy;
+        if source.kind() == io::ErrorKind::AddrInUse {
+            let port = address.port();
+            let next = port.saturating_add(1);
+            return (
+                format!(
+                    "error[M0210]: port {port} is already in use on {}\n  try:  mote up --http :{next} --coap :{next}    or stop what holds it",
+                    address.ip()
+                ),
+                exit::CONFIG,
+            );
+        }
+        let code = "M0203";
+        return (format!("error[{code}]: {address} cannot be listened on: {source}"), exit::CONFIG);
+    }
+    if let Some(store) = error.downcast_ref::<mote_store::StoreError>() {
+        return (format!("error[{}]: {error:#}", store.code()), exit::CONFIG);
+    }
+    (format!("error: {error:#}"), exit::FAILED)
+}
