@@ -1,0 +1,427 @@
+//! A node under test and what a user does with it: the built binary, started with its own data
+//! folder and free ports, driven through its command line and its sockets.
+//!
+//! The binary is `$MOTE_BIN`, or `mote` in the folder the tests were built into. A test that needs
+//! something the machine does not have says so with [`skip`] and is not counted as a result.
+
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpStream, UdpSocket};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Output, Stdio};
+use std::time::{Duration, Instant};
+
+/// Longest any single step of a test may take; the machine is shared.
+pub const PATIENCE: Duration = Duration::from_secs(60);
+
+/// The binary under test.
+pub fn mote_binary() -> PathBuf {
+    if let Some(path) = std::env::var_os("MOTE_BIN") {
+        return path.into();
+    }
+    let own = std::env::current_exe().expect("a test has a path");
+    let path = own.ancestors().nth(2).expect("target/PROFILE/deps/test").join("mote");
+    assert!(path.exists(), "build it first: cargo build -p mote ({} is missing)", path.display());
+    path
+}
+
+/// Says loudly that a test cannot run here.
+pub fn skip(what: &str, why: &str) {
+    eprintln!("SKIPPED: {what}: {why}");
+}
+
+/// Whether this user may do what most sandboxes need.
+pub fn is_root() -> bool {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    status.lines().any(|line| line.starts_with("Uid:\t0\t"))
+}
+
+/// A running node; stopped and its folder removed when dropped.
+pub struct Node {
+    child: Child,
+    /// Everything it writes.
+    pub dir: tempfile::TempDir,
+    /// HTTP front.
+    pub http: SocketAddr,
+    /// CoAP front.
+    pub coap: SocketAddr,
+    /// What it printed when it was ready.
+    pub announcement: String,
+    /// Time from its start to its readiness.
+    pub ready_after: Duration,
+    extra: Vec<String>,
+}
+
+/// Two free ports of loopback, TCP and UDP. Another process may take one first; the node then
+/// fails to start, and says so.
+fn free_ports() -> (u16, u16) {
+    let tcp = std::net::TcpListener::bind("127.0.0.1:0").expect("loopback");
+    let udp = UdpSocket::bind("127.0.0.1:0").expect("loopback");
+    (tcp.local_addr().expect("bound").port(), udp.local_addr().expect("bound").port())
+}
+
+impl Node {
+    /// Starts a node on an empty data folder.
+    pub fn start() -> Self {
+        Self::start_with(&[])
+    }
+
+    /// Starts a node with more flags.
+    pub fn start_with(flags: &[&str]) -> Self {
+        let dir = tempfile::Builder::new().prefix("mote-test").tempdir().expect("temp folder");
+        // Sandboxes reach the code as another user.
+        use std::os::unix::fs::PermissionsExt;
+        std::fs::set_permissions(dir.path(), std::fs::Permissions::from_mode(0o755)).expect("mode");
+        Self::start_in(dir, flags)
+    }
+
+    /// Starts a node on a folder that may hold functions already.
+    pub fn start_in(dir: tempfile::TempDir, flags: &[&str]) -> Self {
+        let (tcp, udp) = free_ports();
+        let http: SocketAddr = ([127, 0, 0, 1], tcp).into();
+        let coap: SocketAddr = ([127, 0, 0, 1], udp).into();
+        let out = std::fs::File::create(dir.path().join("up.out")).expect("log file");
+        let err = std::fs::File::create(dir.path().join("up.err")).expect("log file");
+        let started = Instant::now();
+        let child = Command::new(mote_binary())
+            .arg("up")
+            .args(["--data".as_ref(), dir.path().join("data").as_os_str()])
+            .args(["--socket".as_ref(), dir.path().join("s").as_os_str()])
+            .args(["--http", &http.to_string(), "--coap", &coap.to_string()])
+            .args(flags)
+            .stdin(Stdio::null())
+            .stdout(out)
+            .stderr(err)
+            .spawn()
+            .expect("the binary starts");
+        let mut node = Self {
+            child,
+            dir,
+            http,
+            coap,
+            announcement: String::new(),
+            ready_after: Duration::ZERO,
+            extra: flags.iter().map(|flag| (*flag).to_owned()).collect(),
+        };
+        node.announcement = wait_for("the node to be ready", || {
+            let text = node.file("up.out");
+            if let Some(status) = node.child.try_wait().expect("our child") {
+                panic!("the node ended: {status}\n{}{}", text, node.file("up.err"));
+            }
+            // The announcement is one write; its last line before the notes is `reach`.
+            text.contains("  reach ").then_some(text)
+        });
+        node.ready_after = started.elapsed();
+        node
+    }
+
+    fn file(&self, name: &str) -> String {
+        std::fs::read_to_string(self.dir.path().join(name)).unwrap_or_default()
+    }
+
+    /// What it logged.
+    pub fn log(&self) -> String {
+        self.file("up.err")
+    }
+
+    /// Its process id.
+    pub fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// Kills it without warning and starts it again on the same folder.
+    pub fn crash_and_restart(mut self) -> Self {
+        self.child.kill().expect("our child");
+        self.child.wait().expect("our child");
+        let flags = std::mem::take(&mut self.extra);
+        let flags: Vec<&str> = flags.iter().map(String::as_str).collect();
+        // The folder moves on; dropping the rest of `self` must not remove it.
+        let dir = std::mem::replace(&mut self.dir, tempfile::tempdir().expect("temp folder"));
+        drop(self);
+        Self::start_in(dir, &flags)
+    }
+
+    /// Asks it to stop and returns how it ended.
+    pub fn stop(mut self) -> std::process::ExitStatus {
+        signal(self.child.id(), "TERM");
+        wait_for("the node to stop", || self.child.try_wait().expect("our child"))
+    }
+
+    /// Runs the command line against this node.
+    pub fn mote(&self, args: &[&str]) -> Output {
+        self.mote_with_input(args, b"")
+    }
+
+    /// The same, with standard input.
+    pub fn mote_with_input(&self, args: &[&str], input: &[u8]) -> Output {
+        let mut child = Command::new(mote_binary())
+            .args(args)
+            .env("MOTE_SOCKET", self.dir.path().join("s"))
+            .env_remove("MOTE_NODE")
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .expect("the binary starts");
+        // A command that does not read its input closes it.
+        let _ = child.stdin.take().expect("piped").write_all(input);
+        child.wait_with_output().expect("our child")
+    }
+
+    /// Runs the command line and demands success; returns its standard output.
+    pub fn ok(&self, args: &[&str]) -> String {
+        let output = self.mote(args);
+        assert!(
+            output.status.success(),
+            "mote {args:?} ended with {}\n{}{}\nnode: {}",
+            output.status,
+            String::from_utf8_lossy(&output.stdout),
+            String::from_utf8_lossy(&output.stderr),
+            self.log()
+        );
+        String::from_utf8_lossy(&output.stdout).into_owned()
+    }
+
+    /// Writes a function's files and deploys them under `name`.
+    pub fn deploy(&self, name: &str, files: &[(&str, &str)]) -> Output {
+        let folder = self.dir.path().join("src").join(name);
+        let _ = std::fs::remove_dir_all(&folder);
+        for (file, text) in files {
+            let path = folder.join(file);
+            std::fs::create_dir_all(path.parent().expect("has a parent")).expect("folder");
+            std::fs::write(&path, text).expect("file");
+            if text.starts_with("#!") {
+                use std::os::unix::fs::PermissionsExt;
+                let mode = std::fs::Permissions::from_mode(0o755);
+                std::fs::set_permissions(&path, mode).expect("mode");
+            }
+        }
+        self.mote(&["deploy", folder.to_str().expect("UTF-8"), "--name", name])
+    }
+
+    /// Deploys and demands success.
+    pub fn deploy_ok(&self, name: &str, files: &[(&str, &str)]) {
+        let output = self.deploy(name, files);
+        assert!(
+            output.status.success(),
+            "deploy of {name} ended with {}\n{}\nnode: {}",
+            output.status,
+            String::from_utf8_lossy(&output.stderr),
+            self.log()
+        );
+    }
+
+    /// A JSON answer of the command line.
+    pub fn json(&self, args: &[&str]) -> serde_json::Value {
+        let text = self.ok(args);
+        serde_json::from_str(&text).unwrap_or_else(|error| panic!("{args:?}: {error}: {text}"))
+    }
+
+    /// GET over a fresh connection.
+    pub fn get(&self, path: &str) -> Answer {
+        self.call("GET", path, &[], b"")
+    }
+
+    /// POST over a fresh connection.
+    pub fn post(&self, path: &str, body: &[u8]) -> Answer {
+        self.call("POST", path, &[], body)
+    }
+
+    /// Any request over a fresh connection.
+    pub fn call(&self, method: &str, path: &str, headers: &[(&str, &str)], body: &[u8]) -> Answer {
+        let mut connection = Connection::open(self.http);
+        connection.call(method, path, headers, body)
+    }
+}
+
+impl Drop for Node {
+    fn drop(&mut self) {
+        if let Ok(None) = self.child.try_wait() {
+            signal(self.child.id(), "TERM");
+            let until = Instant::now() + Duration::from_secs(10);
+            while Instant::now() < until {
+                if let Ok(Some(_)) = self.child.try_wait() {
+                    return;
+                }
+                std::thread::yield_now();
+                std::thread::park_timeout(Duration::from_millis(5));
+            }
+            let _ = self.child.kill();
+            let _ = self.child.wait();
+        }
+    }
+}
+
+/// Sends a signal to one process by id.
+pub fn signal(pid: u32, name: &str) {
+    let _ = Command::new("kill").args([&format!("-{name}"), &pid.to_string()]).status();
+}
+
+/// Asks until the answer is there, with patience.
+pub fn wait_for<T>(what: &str, mut ask: impl FnMut() -> Option<T>) -> T {
+    let until = Instant::now() + PATIENCE;
+    loop {
+        if let Some(answer) = ask() {
+            return answer;
+        }
+        assert!(Instant::now() < until, "waited {} s for {what}", PATIENCE.as_secs());
+        std::thread::park_timeout(Duration::from_millis(5));
+    }
+}
+
+/// An HTTP answer.
+#[derive(Debug, Clone)]
+pub struct Answer {
+    /// Status.
+    pub status: u16,
+    /// Fields, names in lower case.
+    pub headers: Vec<(String, String)>,
+    /// Body.
+    pub body: Vec<u8>,
+}
+
+impl Answer {
+    /// The first field of this name.
+    pub fn header(&self, name: &str) -> Option<&str> {
+        self.headers.iter().find(|(key, _)| key == name).map(|(_, value)| value.as_str())
+    }
+
+    /// The body as text.
+    pub fn text(&self) -> String {
+        String::from_utf8_lossy(&self.body).into_owned()
+    }
+
+    /// The body as JSON.
+    pub fn json(&self) -> serde_json::Value {
+        serde_json::from_slice(&self.body).unwrap_or_else(|e| panic!("{e}: {}", self.text()))
+    }
+}
+
+/// A kept HTTP/1.1 connection.
+pub struct Connection {
+    stream: TcpStream,
+    buffer: Vec<u8>,
+}
+
+impl Connection {
+    /// Connects.
+    pub fn open(address: SocketAddr) -> Self {
+        let stream = TcpStream::connect(address).expect("the front listens");
+        stream.set_read_timeout(Some(PATIENCE)).expect("timeout");
+        stream.set_nodelay(true).expect("nodelay");
+        Self { stream, buffer: Vec::new() }
+    }
+
+    /// One request and its answer.
+    pub fn call(
+        &mut self,
+        method: &str,
+        path: &str,
+        headers: &[(&str, &str)],
+        body: &[u8],
+    ) -> Answer {
+        self.try_call(method, path, headers, body).expect("an answer")
+    }
+
+    /// The same, or the error of a connection that broke.
+    pub fn try_call(
+        &mut self,
+        method: &str,
+        path: &str,
+        headers: &[(&str, &str)],
+        body: &[u8],
+    ) -> std::io::Result<Answer> {
+        let mut request = format!("{method} {path} HTTP/1.1\r\nhost: test\r\n");
+        if !body.is_empty() || matches!(method, "POST" | "PUT" | "PATCH") {
+            request.push_str(&format!("content-length: {}\r\n", body.len()));
+        }
+        for (name, value) in headers {
+            request.push_str(&format!("{name}: {value}\r\n"));
+        }
+        request.push_str("\r\n");
+        let mut bytes = request.into_bytes();
+        bytes.extend_from_slice(body);
+        self.stream.write_all(&bytes)?;
+        self.read_answer(method == "HEAD")
+    }
+
+    fn fill(&mut self) -> std::io::Result<()> {
+        let mut piece = [0; 64 << 10];
+        let count = self.stream.read(&mut piece)?;
+        if count == 0 {
+            return Err(std::io::ErrorKind::UnexpectedEof.into());
+        }
+        self.buffer.extend_from_slice(&piece[..count]);
+        Ok(())
+    }
+
+    fn take(&mut self, count: usize) -> std::io::Result<Vec<u8>> {
+        while self.buffer.len() < count {
+            self.fill()?;
+        }
+        let rest = self.buffer.split_off(count);
+        Ok(std::mem::replace(&mut self.buffer, rest))
+    }
+
+    fn line(&mut self) -> std::io::Result<String> {
+        loop {
+            if let Some(at) = self.buffer.windows(2).position(|pair| pair == b"\r\n") {
+                let line = self.take(at + 2)?;
+                return Ok(String::from_utf8_lossy(&line[..at]).into_owned());
+            }
+            self.fill()?;
+        }
+    }
+
+    fn read_answer(&mut self, bodiless: bool) -> std::io::Result<Answer> {
+        let status_line = self.line()?;
+        let status = status_line
+            .split(' ')
+            .nth(1)
+            .and_then(|text| text.parse().ok())
+            .unwrap_or_else(|| panic!("status line {status_line:?}"));
+        let mut answer = Answer { status, headers: Vec::new(), body: Vec::new() };
+        loop {
+            let line = self.line()?;
+            if line.is_empty() {
+                break;
+            }
+            let (name, value) = line.split_once(':').expect("a field");
+            answer.headers.push((name.to_ascii_lowercase(), value.trim().to_owned()));
+        }
+        if bodiless || status == 204 || status == 304 {
+            return Ok(answer);
+        }
+        if answer.header("transfer-encoding") == Some("chunked") {
+            loop {
+                let size = usize::from_str_radix(&self.line()?, 16).expect("a chunk size");
+                let chunk = self.take(size + 2)?;
+                answer.body.extend_from_slice(&chunk[..size]);
+                if size == 0 {
+                    return Ok(answer);
+                }
+            }
+        }
+        let length = answer.header("content-length").and_then(|text| text.parse().ok());
+        answer.body = self.take(length.unwrap_or(0))?;
+        Ok(answer)
+    }
+}
+
+/// The repository's root.
+pub fn repository() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("the workspace").to_owned()
+}
+
+/// The libcoap client, whatever this distribution calls it.
+pub fn coap_client() -> Option<&'static str> {
+    ["coap-client-notls", "coap-client", "coap-client-openssl", "coap-client-gnutls"]
+        .into_iter()
+        .find(|name| Command::new(name).arg("-h").output().is_ok())
+}
+
+/// The 99th percentile of times, in the order they came or any other.
+pub fn p99(times: &[Duration]) -> Duration {
+    let mut sorted = times.to_vec();
+    sorted.sort();
+    sorted[(sorted.len() * 99 / 100).min(sorted.len() - 1)]
+}

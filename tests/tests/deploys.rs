@@ -1,0 +1,140 @@
+//! Deploys: what fails leaves the old revision serving; packages are installed at deploy time.
+
+use std::io::{BufRead, BufReader};
+use std::process::{Command, Stdio};
+use std::time::Instant;
+
+use mote_tests::{Node, mote_binary, wait_for};
+
+fn says(text: &str) -> String {
+    format!("def handle(event, ctx):\n    return '{text}'\n")
+}
+
+#[test]
+fn a_new_revision_replaces_the_old_one() {
+    let node = Node::start();
+    node.deploy_ok("f", &[("app.py", &says("one"))]);
+    assert_eq!(node.get("/f").text(), "one");
+    node.deploy_ok("f", &[("app.py", &says("two"))]);
+    assert_eq!(node.get("/f").text(), "two");
+    assert_eq!(node.json(&["describe", "f", "-o", "json"])["revision"], 2);
+}
+
+#[test]
+fn a_broken_revision_never_takes_traffic_and_says_why() {
+    let node = Node::start();
+    node.deploy_ok("f", &[("app.py", &says("good"))]);
+    let broken = "import no_such_module_here\ndef handle(event, ctx):\n    return 'bad'\n";
+    let output = node.deploy("f", &[("app.py", broken)]);
+    let text = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(8), "{text}");
+    assert!(text.contains("M0411") && text.contains("no_such_module_here"), "{text}");
+    assert_eq!(node.get("/f").text(), "good");
+    let node = node.crash_and_restart();
+    assert_eq!(node.get("/f").text(), "good", "a broken revision came back");
+}
+
+#[test]
+fn a_crash_in_the_middle_of_a_deploy_leaves_the_old_revision() {
+    let node = Node::start();
+    node.deploy_ok("f", &[("app.py", &says("old"))]);
+    // A revision whose start takes long enough to be caught in it.
+    let slow = "import time\ntime.sleep(30)\ndef handle(event, ctx):\n    return 'new'\n";
+    let folder = node.dir.path().join("slow");
+    std::fs::create_dir_all(&folder).unwrap();
+    std::fs::write(folder.join("app.py"), slow).unwrap();
+    let mut deploying = Command::new(mote_binary())
+        .args(["deploy", folder.to_str().unwrap(), "--name", "f"])
+        .env("MOTE_SOCKET", node.dir.path().join("s"))
+        .stderr(Stdio::null())
+        .spawn()
+        .unwrap();
+    wait_for("the second instance to start", || (instances(&node) >= 2).then_some(()));
+    let node = node.crash_and_restart();
+    assert_eq!(deploying.wait().unwrap().code(), Some(4), "the client says the node is gone");
+    assert_eq!(node.get("/f").text(), "old");
+}
+
+/// Sandboxes of this node: the helper's children.
+fn instances(node: &Node) -> usize {
+    let children = |pid: &str| -> Vec<String> {
+        let output = Command::new("pgrep").args(["-P", pid]).output().expect("pgrep");
+        String::from_utf8_lossy(&output.stdout).lines().map(str::to_owned).collect()
+    };
+    children(&node.pid().to_string()).iter().map(|helper| children(helper).len()).sum()
+}
+
+#[test]
+fn python_packages_are_installed_once_and_never_at_cold_start() {
+    let node = Node::start();
+    let code = "import six\ndef handle(event, ctx):\n    return six.__name__\n";
+    let files = [
+        ("app.py", code),
+        ("requirements.txt", "six==1.16.0\n"),
+        ("mote.toml", "version = 1\n[scale]\nidle = \"50ms\"\n"),
+    ];
+    let first = node.deploy("f", &files);
+    assert!(first.status.success(), "{}", String::from_utf8_lossy(&first.stderr));
+    assert_eq!(node.get("/f").text(), "six");
+    let again = node.deploy("g", &files);
+    let text = String::from_utf8_lossy(&again.stderr);
+    assert!(again.status.success() && text.contains("from cache"), "{text}");
+    wait_for("the instance to go", || {
+        let described = node.json(&["describe", "g", "-o", "json"]);
+        described["instances"].as_array().is_some_and(Vec::is_empty).then_some(())
+    });
+    let started = Instant::now();
+    assert_eq!(node.get("/g").text(), "six");
+    println!("cold start with packages: {} ms", started.elapsed().as_millis());
+}
+
+#[test]
+fn node_packages_are_installed() {
+    let node = Node::start();
+    let code = "import isNumber from 'is-number';\nexport default { async fetch(request) { return new Response(String(isNumber(5))); } };\n";
+    let package =
+        r#"{"name":"f","type":"module","main":"index.mjs","dependencies":{"is-number":"7.0.0"}}"#;
+    node.deploy_ok("f", &[("index.mjs", code), ("package.json", package)]);
+    assert_eq!(node.get("/f").text(), "true");
+}
+
+#[test]
+fn a_failed_installation_shows_what_the_client_said() {
+    let node = Node::start();
+    let output =
+        node.deploy("f", &[("app.py", &says("x")), ("requirements.txt", "six==99.99.99\n")]);
+    let text = String::from_utf8_lossy(&output.stderr);
+    assert!(!output.status.success());
+    assert!(text.contains("M0401") && text.contains("99.99.99"), "{text}");
+    assert_eq!(node.get("/f").status, 404);
+}
+
+#[test]
+fn a_dry_run_changes_nothing() {
+    let node = Node::start();
+    let file = node.dir.path().join("f.py");
+    std::fs::write(&file, says("x")).unwrap();
+    node.ok(&["deploy", file.to_str().unwrap(), "--dry-run"]);
+    assert_eq!(node.get("/f").status, 404);
+}
+
+#[test]
+fn followed_logs_arrive_as_they_are_written() {
+    let node = Node::start();
+    let code = "def handle(event, ctx):\n    print('line', event.text)\n    return 'ok'\n";
+    node.deploy_ok("f", &[("app.py", code)]);
+    let mut follower = Command::new(mote_binary())
+        .args(["logs", "f", "-f", "-o", "jsonl"])
+        .env("MOTE_SOCKET", node.dir.path().join("s"))
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut lines = BufReader::new(follower.stdout.take().unwrap()).lines();
+    for number in 0..5 {
+        node.post("/f", number.to_string().as_bytes());
+        let wanted = format!("line {number}");
+        assert!(lines.by_ref().any(|line| line.expect("a line").contains(&wanted)));
+    }
+    follower.kill().unwrap();
+    follower.wait().unwrap();
+}

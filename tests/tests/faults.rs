@@ -1,0 +1,181 @@
+//! Whose fault it is and what the caller sees (reliability.md 4, row 92; T-WORK), and limits.
+
+use std::time::{Duration, Instant};
+
+use mote_tests::{Connection, Node, signal, wait_for};
+
+fn manifest(limits: &str) -> String {
+    format!("version = 1\n[limits]\n{limits}\n")
+}
+
+#[test]
+fn an_error_in_the_function_is_500_and_the_worker_lives_on() {
+    let node = Node::start();
+    let code = "calls = 0\ndef handle(event, ctx):\n    global calls\n    calls += 1\n    if event.text == 'bad':\n        raise ValueError('secret-word')\n    return str(calls)\n";
+    node.deploy_ok("f", &[("app.py", code)]);
+    let answer = node.post("/f", b"bad");
+    assert_eq!((answer.status, answer.json()["code"].as_str()), (500, Some("M0510")));
+    assert!(!answer.text().contains("secret-word"), "the function's words reached the network");
+    assert_eq!(node.post("/f", b"good").text(), "2");
+    let output = node.mote(&["invoke", "f", "-d", "bad"]);
+    assert_eq!(output.status.code(), Some(5));
+    let logs = node.ok(&["logs", "f"]);
+    assert!(logs.contains("secret-word") && logs.contains("app.py"), "{logs}");
+}
+
+#[test]
+fn a_deadline_ends_the_wait_and_the_stuck_worker() {
+    let node = Node::start();
+    let code = "import time\ndef handle(event, ctx):\n    if event.text == 'hang':\n        time.sleep(60)\n    return 'ok'\n";
+    node.deploy_ok("f", &[("app.py", code), ("mote.toml", &manifest("timeout = \"500ms\""))]);
+    let started = Instant::now();
+    let answer = node.post("/f", b"hang");
+    let took = started.elapsed();
+    assert_eq!((answer.status, answer.json()["code"].as_str()), (504, Some("M0509")));
+    assert!(took >= Duration::from_millis(500), "{took:?}");
+    println!("504 after {} ms of 500", took.as_millis());
+    // The stuck worker is replaced; the next call may wait for that but is answered.
+    wait_for("a fresh worker", || (node.post("/f", b"fine").status == 200).then_some(()));
+    let output = node.mote(&["invoke", "f", "-d", "hang"]);
+    assert_eq!(output.status.code(), Some(6));
+}
+
+#[test]
+fn a_killed_worker_is_named_and_safe_methods_run_again() {
+    let node = Node::start();
+    // The function dies by its own hand when it is asked to, once per file in its own /tmp: a new
+    // instance has a fresh /tmp, so the second try finds a marker only in the request.
+    let code = "import os, signal\ndef handle(event, ctx):\n    if event.method == 'POST' or event.headers.get('x-die') == 'always':\n        os.kill(os.getpid(), signal.SIGKILL)\n    return 'alive'\n";
+    node.deploy_ok("f", &[("app.py", code)]);
+    let answer = node.post("/f", b"");
+    assert_eq!((answer.status, answer.json()["code"].as_str()), (502, Some("M0511")));
+    assert!(answer.text().contains("signal 9"), "{}", answer.text());
+    // A GET that kills every worker is tried once more, not for ever.
+    let answer = node.call("GET", "/f", &[("x-die", "always")], b"");
+    assert_eq!(answer.status, 502);
+    wait_for("a fresh worker", || (node.get("/f").status == 200).then_some(()));
+}
+
+#[test]
+fn a_get_whose_worker_is_killed_from_outside_is_answered_by_the_next() {
+    let node = Node::start();
+    let code = "import time\ndef handle(event, ctx):\n    time.sleep(0.5)\n    return 'answered'\n";
+    node.deploy_ok("f", &[("app.py", code)]);
+    let http = node.http;
+    let call = std::thread::spawn(move || Connection::open(http).call("GET", "/f", &[], b""));
+    wait_for("the call to run", || {
+        let described = node.json(&["describe", "f", "-o", "json"]);
+        (described["requests"]["running"] == 1).then_some(())
+    });
+    let output = std::process::Command::new("pgrep").args(["-f", "mote_shim.py"]).output().unwrap();
+    let all = String::from_utf8_lossy(&output.stdout).into_owned();
+    let ours = all
+        .lines()
+        .filter_map(|line| line.parse::<u32>().ok())
+        .filter(|pid| descends_from(*pid, node.pid()));
+    for pid in ours {
+        signal(pid, "KILL");
+    }
+    let answer = call.join().unwrap();
+    assert_eq!((answer.status, answer.text()), (200, "answered".into()));
+}
+
+fn descends_from(mut pid: u32, ancestor: u32) -> bool {
+    while pid > 1 {
+        if pid == ancestor {
+            return true;
+        }
+        let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+        let parent = stat.rsplit(')').next().and_then(|rest| rest.split(' ').nth(2)?.parse().ok());
+        pid = parent.unwrap_or(0);
+    }
+    false
+}
+
+#[test]
+fn memory_is_limited_and_the_answer_says_so() {
+    let node = Node::start();
+    let code = "def handle(event, ctx):\n    held = bytearray(int(event.text) << 20)\n    return str(len(held))\n";
+    node.deploy_ok("f", &[("app.py", code), ("mote.toml", &manifest("memory = \"48MiB\""))]);
+    assert_eq!(node.post("/f", b"1").text(), (1 << 20).to_string());
+    let answer = node.post("/f", b"200");
+    // The interpreter may see the refusal first (MemoryError), else the kernel ends it.
+    let code = answer.json()["code"].as_str().map(str::to_owned);
+    assert!(
+        matches!((answer.status, code.as_deref()), (502, Some("M0502")) | (500, Some("M0510"))),
+        "{answer:?}"
+    );
+    wait_for("a fresh worker", || (node.post("/f", b"1").status == 200).then_some(()));
+}
+
+#[test]
+fn the_private_disk_has_a_quota() {
+    let node = Node::start();
+    let code = "def handle(event, ctx):\n    try:\n        with open('/tmp/x', 'wb') as f:\n            for _ in range(64):\n                f.write(bytes(1 << 20))\n    except OSError as e:\n        return 'errno %d' % e.errno\n    return 'no limit'\n";
+    let limits = manifest("disk = \"4MiB\"\nmemory = \"128MiB\"");
+    node.deploy_ok("f", &[("app.py", code), ("mote.toml", &limits)]);
+    assert_eq!(node.get("/f").text(), "errno 28");
+}
+
+#[test]
+fn bodies_and_methods_have_limits() {
+    let node = Node::start();
+    let manifest = "version = 1\nmethods = [\"POST\"]\n[limits]\nbody = \"10KiB\"\n";
+    node.deploy_ok(
+        "f",
+        &[
+            ("app.py", "def handle(event, ctx):\n    return str(len(event.body))\n"),
+            ("mote.toml", manifest),
+        ],
+    );
+    assert_eq!(node.post("/f", &[0; 10 << 10]).text(), "10240");
+    let answer = node.post("/f", &[0; (10 << 10) + 1]);
+    assert_eq!(answer.status, 413);
+    assert!(answer.text().contains("body limit 10 KiB; raise it: [limits] body"));
+    let answer = node.get("/f");
+    assert_eq!((answer.status, answer.header("allow")), (405, Some("POST")));
+}
+
+#[test]
+fn a_full_queue_refuses_cleanly() {
+    let node = Node::start();
+    let code = "import time\ndef handle(event, ctx):\n    time.sleep(1)\n    return 'ok'\n";
+    let manifest = "version = 1\n[scale]\nmax = 1\nqueue = 2\n";
+    node.deploy_ok("f", &[("app.py", code), ("mote.toml", manifest)]);
+    let http = node.http;
+    let calls: Vec<_> = (0..6)
+        .map(|_| std::thread::spawn(move || Connection::open(http).call("GET", "/f", &[], b"")))
+        .collect();
+    let answers: Vec<_> = calls.into_iter().map(|call| call.join().unwrap()).collect();
+    let ok = answers.iter().filter(|answer| answer.status == 200).count();
+    let refused: Vec<_> = answers.iter().filter(|answer| answer.status == 429).collect();
+    assert_eq!((ok, refused.len()), (3, 3), "{answers:?}");
+    assert!(refused.iter().all(|answer| answer.header("retry-after") == Some("1")));
+}
+
+#[test]
+fn egress_is_closed_unless_the_manifest_opens_it() {
+    let node = Node::start();
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = listener.local_addr().unwrap().port();
+    std::thread::spawn(move || {
+        for stream in listener.incoming().take(1) {
+            use std::io::Write;
+            let _ = stream.unwrap().write_all(b"from outside");
+        }
+    });
+    let code = format!(
+        "import socket\ndef handle(event, ctx):\n    try:\n        s = socket.create_connection(('localhost.test', {port}) if event.text == 'name' else ('127.0.0.1', {port}), 5)\n        return s.recv(100)\n    except OSError as e:\n        return 'refused %s' % e\n"
+    );
+    node.deploy_ok("closed", &[("app.py", &code)]);
+    assert!(node.post("/closed", b"").text().starts_with("refused"));
+    let direct = "import socket\ndef handle(event, ctx):\n    s = socket.create_connection(('127.0.0.1.nothing', 1), 1)\n";
+    node.deploy_ok("names", &[("app.py", direct)]);
+    assert_eq!(node.get("/names").status, 500, "no resolver inside");
+    let manifest = format!("version = 1\n[allow]\nnet = [\"localhost:{port}\"]\n");
+    let code = format!(
+        "import socket\ndef handle(event, ctx):\n    hosts = open('/etc/hosts').read()\n    ip = [line.split()[0] for line in hosts.splitlines() if line.startswith('127.77.')][0]\n    return socket.create_connection((ip, {port}), 5).recv(100)\n"
+    );
+    node.deploy_ok("open", &[("app.py", &code), ("mote.toml", &manifest)]);
+    assert_eq!(node.get("/open").text(), "from outside");
+}

@@ -1,0 +1,123 @@
+//! The management API over TCP: who may use it (R42; reliability: T-AUTH), and that what it serves
+//! is what it documents.
+
+use std::net::SocketAddr;
+
+use mote_tests::{Connection, Node};
+
+fn admin_node() -> (Node, SocketAddr, String) {
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap();
+    drop(listener);
+    let node = Node::start_with(&["--admin", &address.to_string()]);
+    let token = std::fs::read_to_string(node.dir.path().join("data/admin.token")).unwrap();
+    (node, address, token.trim().to_owned())
+}
+
+#[test]
+fn every_route_wants_the_token() {
+    let (node, address, token) = admin_node();
+    node.deploy_ok("f", &[("app.py", "def handle(event, ctx):\n    return 'x'\n")]);
+    let bearer = format!("Bearer {token}");
+    for (method, path, right) in [
+        ("GET", "/v1/status", 200),
+        ("GET", "/v1/doctor", 200),
+        ("GET", "/v1/functions", 200),
+        ("GET", "/v1/functions/f", 200),
+        ("GET", "/v1/functions/nope", 404),
+        ("GET", "/v1/functions/f/logs", 200),
+        ("POST", "/v1/functions/f/invoke", 200),
+        ("GET", "/v1/openapi.json", 200),
+        ("GET", "/metrics", 200),
+        ("DELETE", "/v1/functions/nope", 404),
+        ("PUT", "/v1/functions/f", 400),
+        ("GET", "/v1/elsewhere", 404),
+        ("PUT", "/v1/status", 405),
+    ] {
+        let mut connection = Connection::open(address);
+        let denied = connection.call(method, path, &[], b"");
+        assert_eq!(
+            (denied.status, denied.header("www-authenticate")),
+            (401, Some("Bearer")),
+            "{path}"
+        );
+        let mut connection = Connection::open(address);
+        let answer = connection.call(method, path, &[("authorization", &bearer)], b"");
+        let allowed = if path == "/v1/functions/f" && method == "PUT" {
+            // An empty upload is refused by the archive's rules, not by access.
+            (400..=422).contains(&answer.status)
+        } else {
+            answer.status == right
+        };
+        assert!(allowed, "{method} {path}: {answer:?}");
+    }
+    for path in ["/livez", "/readyz"] {
+        assert_eq!(Connection::open(address).call("GET", path, &[], b"").status, 200);
+    }
+}
+
+#[test]
+fn wrong_credentials_are_told_apart_from_nothing() {
+    let (_node, address, token) = admin_node();
+    let call = |headers: &[(&str, &str)], path: &str| {
+        Connection::open(address).call("GET", path, headers, b"").status
+    };
+    assert_eq!(call(&[("authorization", "Bearer wrong")], "/v1/status"), 401);
+    assert_eq!(call(&[("authorization", &format!("Basic {token}"))], "/v1/status"), 401);
+    assert_eq!(call(&[("authorization", &format!("Bearer {}", &token[1..]))], "/v1/status"), 401);
+    let right = format!("Bearer {token}");
+    assert_eq!(call(&[("authorization", &right), ("authorization", &right)], "/v1/status"), 401);
+    assert_eq!(call(&[], &format!("/v1/status?token={token}")), 400);
+    assert_eq!(call(&[("authorization", &right)], "/v1/status"), 200);
+    let mut last = 0;
+    for _ in 0..40 {
+        last = call(&[("authorization", "Bearer guess")], "/v1/status");
+    }
+    assert_eq!(last, 429);
+    assert_eq!(
+        call(&[("authorization", &right)], "/v1/status"),
+        200,
+        "the owner is not locked out"
+    );
+}
+
+#[test]
+fn the_served_document_is_the_checked_in_one() {
+    let node = Node::start_with(&[]);
+    let stored =
+        std::fs::read_to_string(mote_tests::repository().join("docs/reference/openapi.json"));
+    let (_other, address, token) = admin_node();
+    let bearer = format!("Bearer {token}");
+    let answer = Connection::open(address).call(
+        "GET",
+        "/v1/openapi.json",
+        &[("authorization", &bearer)],
+        b"",
+    );
+    assert_eq!(answer.text(), stored.unwrap());
+    // Every answer of the main routes has the fields the document demands.
+    let document = answer.json();
+    let status =
+        Connection::open(address).call("GET", "/v1/status", &[("authorization", &bearer)], b"");
+    let required = document["components"]["schemas"]["NodeStatus"]["required"].clone();
+    for field in required.as_array().unwrap() {
+        assert!(status.json().get(field.as_str().unwrap()).is_some(), "{field}");
+    }
+    drop(node);
+}
+
+#[test]
+fn metrics_count_what_happened() {
+    let (node, address, token) = admin_node();
+    node.deploy_ok("f", &[("app.py", "def handle(event, ctx):\n    return 'x'\n")]);
+    for _ in 0..7 {
+        node.get("/f");
+    }
+    let bearer = format!("Bearer {token}");
+    let text = Connection::open(address)
+        .call("GET", "/metrics", &[("authorization", &bearer)], b"")
+        .text();
+    let line = "mote_invocations_total{function=\"f\",trigger=\"http\",outcome=\"ok\"} 7";
+    assert!(text.contains(line), "{text}");
+    assert!(text.contains("mote_request_duration_seconds_bucket"));
+}

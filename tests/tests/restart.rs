@@ -1,0 +1,91 @@
+//! What survives a crash: every function, and nothing else (R85; reliability: T-KILL's sync half,
+//! T-BOOT).
+
+use std::time::{Duration, Instant};
+
+use mote_tests::{Connection, Node, wait_for};
+
+const FUNCTIONS: usize = 200;
+
+#[test]
+fn two_hundred_functions_come_back_after_kill_9() {
+    let node = Node::start();
+    // One revision is deployed for real; deploying starts an instance each, so the rest share the
+    // code and are stopped again by a short idle time.
+    for number in 0..FUNCTIONS {
+        let code = format!("def handle(event, ctx):\n    return 'f{number}'\n");
+        let manifest = "version = 1\nruntime = \"python\"\nentry = \"app:handle\"\n[scale]\nidle = \"100ms\"\n";
+        node.deploy_ok(&format!("f{number}"), &[("app.py", &code), ("mote.toml", manifest)]);
+    }
+    let pid = node.pid();
+    let node = node.crash_and_restart();
+    println!("ready after {} ms with {FUNCTIONS} functions", node.ready_after.as_millis());
+    assert!(node.ready_after < Duration::from_secs(1), "{:?}", node.ready_after);
+    assert!(!leftovers(pid), "processes or cgroups of the killed node are left");
+    let started = Instant::now();
+    let mut connection = Connection::open(node.http);
+    for number in 0..FUNCTIONS {
+        let answer = connection.call("GET", &format!("/f{number}"), &[], b"");
+        assert_eq!((answer.status, answer.text()), (200, format!("f{number}")));
+    }
+    println!("{FUNCTIONS} first answers in {} ms", started.elapsed().as_millis());
+    let list = node.json(&["list", "-o", "json"]);
+    let text = list.to_string();
+    assert!((0..FUNCTIONS).all(|number| text.contains(&format!("\"f{number}\""))));
+}
+
+/// Whether a killed node has left processes or cgroups behind. Its children die with it, but not
+/// in the same instant.
+fn leftovers(pid: u32) -> bool {
+    let name = format!("mote-{pid}");
+    let found = || {
+        let output = std::process::Command::new("find")
+            .args(["/sys/fs/cgroup", "-maxdepth", "6", "-name", &name])
+            .output()
+            .expect("find");
+        !output.stdout.is_empty()
+    };
+    wait_for("leftovers to go", || (!found()).then_some(()));
+    false
+}
+
+#[test]
+fn a_second_node_on_the_same_data_is_refused() {
+    let node = Node::start();
+    let data = node.dir.path().join("data");
+    let socket = node.dir.path().join("other");
+    let output = std::process::Command::new(mote_tests::mote_binary())
+        .args(["up", "--http", "127.0.0.1:0", "--coap", "127.0.0.1:0", "--data"])
+        .arg(&data)
+        .arg("--socket")
+        .arg(&socket)
+        .output()
+        .expect("the binary starts");
+    let text = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(78), "{text}");
+    assert!(text.contains(&format!("in use by pid {}", node.pid())), "{text}");
+}
+
+#[test]
+fn stopping_is_clean() {
+    let node = Node::start();
+    node.deploy_ok(
+        "slow",
+        &[(
+            "app.py",
+            "import time\ndef handle(event, ctx):\n    time.sleep(1)\n    return 'done'\n",
+        )],
+    );
+    let http = node.http;
+    let call = std::thread::spawn(move || Connection::open(http).call("GET", "/slow", &[], b""));
+    wait_for("the call to run", || {
+        let described = node.json(&["describe", "slow", "-o", "json"]);
+        (described["requests"]["running"] == 1).then_some(())
+    });
+    let pid = node.pid();
+    let status = node.stop();
+    assert!(status.success(), "{status}");
+    let answer = call.join().expect("the call");
+    assert_eq!((answer.status, answer.text()), (200, "done".into()), "cut short by the stop");
+    assert!(!leftovers(pid));
+}
