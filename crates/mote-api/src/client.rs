@@ -242,36 +242,27 @@ impl Client {
         invocation: InvokeRequest,
     ) -> Result<InvokeAnswer, ClientError> {
         let path = format!("{}/invoke", function_path(name));
-        let mut request = self
+        let request = self
             .request(Method::POST, &path)?
             .header(paths::HEADER_METHOD, &invocation.method)
             .header(paths::HEADER_PATH, &invocation.path);
-        for (name, value) in &invocation.headers {
-            let bad = |_| ClientError::Request(format!("not a header: {}", name.escape_debug()));
-            let header = HeaderName::from_bytes(name.as_bytes()).map_err(|_| bad(()))?;
-            let value = HeaderValue::from_str(value).map_err(|_| bad(()))?;
-            request = request.header(header, value);
-        }
+        let request = with_headers(request, &invocation.headers)?;
         let request = built(request.body(Full::new(Bytes::from(invocation.body))))?;
         let (status, headers, body) = self.call(request, self.timeout).await?;
-        let header = |name: &str| headers.get(name).and_then(|value| value.to_str().ok());
-        let fault = header(paths::HEADER_FAULT).map(str::to_owned);
-        let is_problem = header("content-type")
-            .is_some_and(|value| value.starts_with("application/problem+json"));
-        if fault.is_some() && is_problem {
+        let answer = answer(status, &headers, &body);
+        let is_problem = headers
+            .get("content-type")
+            .is_some_and(|value| value.as_bytes().starts_with(b"application/problem+json"));
+        // A problem without the fault header is the management API's own refusal only when its
+        // body says so with one of our codes; a function may answer with problems of its own.
+        let is_refusal = answer.fault.is_some()
+            || (answer.invocation.is_none()
+                && serde_json::from_slice::<Problem>(&body)
+                    .is_ok_and(|problem| problem.kind.starts_with("urn:mote:error:")));
+        if is_problem && is_refusal {
             return Err(self.refusal(status, &body));
         }
-        let shown = |value: &HeaderValue| String::from_utf8_lossy(value.as_bytes()).into_owned();
-        Ok(InvokeAnswer {
-            status: status.as_u16(),
-            invocation: header(paths::HEADER_INVOCATION).map(str::to_owned),
-            fault,
-            headers: headers
-                .iter()
-                .map(|(name, value)| (name.as_str().to_owned(), shown(value)))
-                .collect(),
-            body: body.to_vec(),
-        })
+        Ok(answer)
     }
 
     /// Opens the log stream of a function.
@@ -424,6 +415,54 @@ impl Client {
             .send_request(request)
             .await
             .map_err(|error| self.unexpected(error))
+    }
+}
+
+/// Calls a function at its own HTTP address, as any client would; `url` is `http://host:port/path`.
+/// The path of the request is appended to it.
+pub async fn call_url(
+    url: &str,
+    invocation: InvokeRequest,
+    timeout: Duration,
+) -> Result<InvokeAnswer, ClientError> {
+    let rest = url
+        .strip_prefix("http://")
+        .ok_or_else(|| ClientError::Address(url.to_owned()))?;
+    let (authority, base) = rest.split_at(rest.find('/').unwrap_or(rest.len()));
+    let client = Client::new(Endpoint::parse(&format!("http://{authority}"), None)?);
+    let path = format!("{base}{}", invocation.path.trim_end_matches('/'));
+    let method = Method::from_bytes(invocation.method.as_bytes())
+        .map_err(|_| ClientError::Request(format!("not a method: {}", invocation.method)))?;
+    let path = if path.is_empty() { "/" } else { &path };
+    let request = with_headers(client.request(method, path)?, &invocation.headers)?;
+    let request = built(request.body(Full::new(Bytes::from(invocation.body))))?;
+    let (status, headers, body) = client.call(request, timeout).await?;
+    Ok(answer(status, &headers, &body))
+}
+
+fn with_headers(
+    mut request: hyper::http::request::Builder,
+    headers: &[(String, String)],
+) -> Result<hyper::http::request::Builder, ClientError> {
+    for (name, value) in headers {
+        let bad = || ClientError::Request(format!("not a header: {}", name.escape_debug()));
+        let header = HeaderName::from_bytes(name.as_bytes()).map_err(|_| bad())?;
+        request = request.header(header, HeaderValue::from_str(value).map_err(|_| bad())?);
+    }
+    Ok(request)
+}
+
+fn answer(status: StatusCode, headers: &hyper::HeaderMap, body: &Bytes) -> InvokeAnswer {
+    let text = |value: &HeaderValue| String::from_utf8_lossy(value.as_bytes()).into_owned();
+    InvokeAnswer {
+        status: status.as_u16(),
+        invocation: headers.get(paths::HEADER_INVOCATION).map(text),
+        fault: headers.get(paths::HEADER_FAULT).map(text),
+        headers: headers
+            .iter()
+            .map(|(name, value)| (name.as_str().to_owned(), text(value)))
+            .collect(),
+        body: body.to_vec(),
     }
 }
 

@@ -62,6 +62,8 @@ pub const CATALOGUE: &[Explanation] = &[
         "The manifest lacks a key that it needs. The message names it and gives an example."),
     row("M0401", exit::FAILED, "packages could not be installed",
         "The package tool (pip or npm) failed while the function was deployed. Its last lines are part of the message. The revision that was live stays live."),
+    row("M0402", exit::INVALID, "build failed",
+        "`[build] command` ended with an error, or could not be started. Its own output stands above the message. Nothing was deployed."),
     row("M0411", exit::INVALID, "function did not become ready",
         "The worker did not say it was ready within [limits] init_timeout. The message carries its last log lines; most often an import fails or a server does not listen on $PORT."),
     row("M0501", exit::NO_FUNCTION, "no such function",

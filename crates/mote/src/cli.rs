@@ -1,0 +1,105 @@
+//! The command line: reads it, asks a node, shows the answer.
+//!
+//! Results go to standard output, talk and errors to standard error. A closed standard output ends
+//! the command quietly.
+
+mod args;
+mod completion;
+mod config_verb;
+mod deploy;
+mod explain;
+mod failure;
+mod functions;
+mod invoke;
+mod logs;
+mod node;
+mod output;
+
+use std::process::ExitCode;
+
+use clap::Parser;
+use clap::error::ErrorKind;
+use mote_api::error::exit;
+
+use self::args::{Args, Verb};
+use self::failure::Failure;
+use self::output::Output;
+
+/// Runs the command line of this process.
+pub(crate) fn run() -> ExitCode {
+    let args = match Args::try_parse() {
+        Ok(args) => args,
+        Err(error) => return usage(&error),
+    };
+    let output = Output::new(&args.global);
+    let result = match args.verb {
+        Verb::Up(up) => match config_verb::load(&up.node) {
+            Ok(config) => return crate::up::run(config, &up.deploy),
+            Err(failure) => Err(failure),
+        },
+        Verb::Config(verb) => config_verb::run(&verb, &output),
+        Verb::Explain { code } => explain::run(&code, &output),
+        Verb::Completion { shell } => completion::run(shell),
+        Verb::Version => output.version(),
+        verb => ask_node(verb, &args.global, &output),
+    };
+    match result {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(failure) => {
+            output.failure(&failure);
+            ExitCode::from(failure.exit)
+        }
+    }
+}
+
+/// Verbs that talk to a node; Ctrl-C ends them at once.
+fn ask_node(verb: Verb, global: &args::Global, output: &Output) -> Result<(), Failure> {
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .map_err(|error| Failure::new("M0103", format!("cannot start: {error}")))?;
+    let client = node::client(global)?;
+    let result = runtime.block_on(async {
+        let work = async {
+            match verb {
+                Verb::Deploy(args) => deploy::run(&client, &args, output).await,
+                Verb::Invoke(args) => invoke::run(&client, &args, output).await,
+                Verb::List => functions::list(&client, output).await,
+                Verb::Describe { name } => functions::describe(&client, &name, output).await,
+                Verb::Logs(args) => logs::run(&client, &args, output).await,
+                Verb::Remove(args) => functions::remove(&client, &args, output).await,
+                Verb::Doctor => node::doctor(&client, output).await,
+                Verb::Up(_)
+                | Verb::Config(_)
+                | Verb::Explain { .. }
+                | Verb::Completion { .. }
+                | Verb::Version => Ok(()),
+            }
+        };
+        tokio::select! {
+            result = work => result,
+            _ = tokio::signal::ctrl_c() => Err(Failure::interrupted()),
+        }
+    });
+    // A thread that still waits for standard input must not hold the command back.
+    runtime.shutdown_background();
+    result
+}
+
+/// What clap says, with our code in front of it.
+fn usage(error: &clap::Error) -> ExitCode {
+    if matches!(
+        error.kind(),
+        ErrorKind::DisplayHelp | ErrorKind::DisplayVersion
+    ) {
+        let _ = error.print();
+        return ExitCode::SUCCESS;
+    }
+    let text = error.render().to_string();
+    if error.kind() == ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand {
+        eprint!("{text}");
+    } else {
+        eprint!("{}", text.replacen("error: ", "error[M0101]: ", 1));
+    }
+    ExitCode::from(exit::USAGE)
+}

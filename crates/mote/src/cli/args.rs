@@ -1,0 +1,240 @@
+//! Verbs and flags.
+
+use std::path::PathBuf;
+
+use clap::{Args as ClapArgs, Parser, Subcommand, ValueEnum};
+
+/// A function platform for the edge in one binary.
+#[derive(Debug, Parser)]
+#[command(name = "mote", version, propagate_version = true, max_term_width = 100)]
+pub(super) struct Args {
+    #[command(flatten)]
+    pub(super) global: Global,
+    #[command(subcommand)]
+    pub(super) verb: Verb,
+}
+
+/// Flags of every verb.
+#[derive(Debug, Clone, ClapArgs)]
+pub(super) struct Global {
+    /// How results are printed
+    #[arg(
+        short,
+        long,
+        global = true,
+        value_enum,
+        default_value = "table",
+        help_heading = "Everywhere"
+    )]
+    pub(super) output: Format,
+    /// Node to talk to: http://HOST:PORT or the path of a socket [env: MOTE_NODE]
+    #[arg(long, global = true, value_name = "NODE", help_heading = "Everywhere")]
+    pub(super) node: Option<String>,
+    /// Seconds to wait for the node
+    #[arg(long, global = true, value_name = "SECONDS", value_parser = clap::value_parser!(u64).range(1..=86400), help_heading = "Everywhere")]
+    pub(super) timeout: Option<u64>,
+    /// Say nothing but results and errors
+    #[arg(short, long, global = true, help_heading = "Everywhere")]
+    pub(super) quiet: bool,
+    /// Say more
+    #[arg(short, long, global = true, help_heading = "Everywhere")]
+    pub(super) verbose: bool,
+    /// When to use colour
+    #[arg(
+        long,
+        global = true,
+        value_enum,
+        default_value = "auto",
+        help_heading = "Everywhere"
+    )]
+    pub(super) color: When,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(super) enum Format {
+    Table,
+    Json,
+    Jsonl,
+    Yaml,
+    Name,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(super) enum When {
+    Auto,
+    Always,
+    Never,
+}
+
+#[derive(Debug, Subcommand)]
+pub(super) enum Verb {
+    /// Start the node, and bring up functions
+    Up(Up),
+    /// Deploy functions from folders or files
+    Deploy(Deploy),
+    /// Run a function once
+    Invoke(Invoke),
+    /// List functions
+    #[command(visible_alias = "ls")]
+    List,
+    /// Show one function
+    Describe {
+        /// Its name
+        name: String,
+    },
+    /// Show what functions said
+    Logs(Logs),
+    /// Remove functions
+    #[command(visible_alias = "rm")]
+    Remove(Remove),
+    /// Check the node and its machine
+    Doctor,
+    /// Check or show the node's configuration
+    Config(Config),
+    /// Explain an error code
+    Explain {
+        /// The code, e.g. M0302
+        code: String,
+    },
+    /// Print a completion script
+    Completion {
+        /// For which shell
+        shell: Shell,
+    },
+    /// Print the version
+    Version,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(super) enum Shell {
+    Bash,
+    Zsh,
+    Fish,
+}
+
+/// What a node can be told on the command line.
+#[derive(Debug, Clone, Default, ClapArgs)]
+pub(super) struct NodeFlags {
+    /// Folder for functions, packages and the store
+    #[arg(long, value_name = "DIR")]
+    pub(super) data: Option<String>,
+    /// Address of the HTTP front, :PORT, or off [default: 127.0.0.1:6683]
+    #[arg(long, value_name = "ADDR")]
+    pub(super) http: Option<String>,
+    /// Address of the CoAP front, :PORT, or off [default: 127.0.0.1:5683]
+    #[arg(long, value_name = "ADDR")]
+    pub(super) coap: Option<String>,
+    /// Address of the management API over TCP [default: off]
+    #[arg(long, value_name = "ADDR")]
+    pub(super) admin: Option<String>,
+    /// Path of the management socket
+    #[arg(long, value_name = "PATH")]
+    pub(super) socket: Option<String>,
+    /// Let other machines reach the functions
+    #[arg(long)]
+    pub(super) lan: bool,
+    /// Configuration file
+    #[arg(long, value_name = "FILE")]
+    pub(super) config: Option<PathBuf>,
+}
+
+#[derive(Debug, ClapArgs)]
+pub(super) struct Up {
+    #[command(flatten)]
+    pub(super) node: NodeFlags,
+    /// Folders or files to deploy at start
+    #[arg(value_name = "PATH")]
+    pub(super) deploy: Vec<PathBuf>,
+}
+
+#[derive(Debug, ClapArgs)]
+pub(super) struct Deploy {
+    /// Folders or files
+    #[arg(value_name = "PATH", required = true)]
+    pub(super) paths: Vec<PathBuf>,
+    /// Name of the function, for one path
+    #[arg(long)]
+    pub(super) name: Option<String>,
+    /// Run it once afterwards and print its answer
+    #[arg(long, conflicts_with = "dry_run")]
+    pub(super) invoke: bool,
+    /// Check everything, change nothing
+    #[arg(long)]
+    pub(super) dry_run: bool,
+}
+
+#[derive(Debug, ClapArgs)]
+pub(super) struct Invoke {
+    /// Its name
+    pub(super) name: String,
+    /// Body: text, @FILE, or - for standard input
+    #[arg(short, long, value_name = "DATA")]
+    pub(super) data: Option<String>,
+    /// Header, NAME: VALUE
+    #[arg(short = 'H', long = "header", value_name = "HEADER")]
+    pub(super) headers: Vec<String>,
+    /// Method [default: POST with a body, else GET]
+    #[arg(short, long)]
+    pub(super) method: Option<String>,
+    /// Path and query the function sees
+    #[arg(long, default_value = "/")]
+    pub(super) path: String,
+    /// Which way to call it
+    #[arg(long, value_enum, default_value = "admin")]
+    pub(super) via: Via,
+    /// Print the equal curl or coap-client line instead
+    #[arg(long)]
+    pub(super) show: bool,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(super) enum Via {
+    Admin,
+    Http,
+    Coap,
+}
+
+#[derive(Debug, ClapArgs)]
+pub(super) struct Logs {
+    /// Functions; all unless named
+    pub(super) names: Vec<String>,
+    /// Keep printing new lines
+    #[arg(short, long)]
+    pub(super) follow: bool,
+    /// Only the last lines
+    #[arg(long, value_name = "LINES")]
+    pub(super) tail: Option<u64>,
+    /// Only lines younger than this, e.g. 10m
+    #[arg(long, value_name = "TIME")]
+    pub(super) since: Option<String>,
+    /// Only lines that contain this text
+    #[arg(long, value_name = "TEXT")]
+    pub(super) grep: Option<String>,
+    /// Only lines of one invocation
+    #[arg(long, value_name = "ID")]
+    pub(super) invocation: Option<String>,
+}
+
+#[derive(Debug, ClapArgs)]
+pub(super) struct Remove {
+    /// Their names
+    #[arg(required = true)]
+    pub(super) names: Vec<String>,
+    /// Do not ask
+    #[arg(short, long)]
+    pub(super) yes: bool,
+}
+
+#[derive(Debug, ClapArgs)]
+pub(super) struct Config {
+    #[command(subcommand)]
+    pub(super) verb: ConfigVerb,
+}
+
+#[derive(Debug, Subcommand)]
+pub(super) enum ConfigVerb {
+    /// Check the configuration
+    Check(NodeFlags),
+    /// Print each value with its origin
+    Show(NodeFlags),
+}

@@ -1,0 +1,64 @@
+//! `mote config check` and `mote config show`.
+
+use mote_api::error::exit;
+
+use super::args::{Config as ConfigArgs, ConfigVerb, NodeFlags};
+use super::failure::Failure;
+use super::output::{Output, table};
+use crate::config::{Config, Given, SETTINGS};
+
+/// The node's configuration from flags, environment and file. Whatever is wrong with it, the exit
+/// code is 78, on which service units do not restart.
+pub(super) fn load(flags: &NodeFlags) -> Result<Config, Failure> {
+    let mut given = Vec::new();
+    for (key, value) in [
+        ("data", &flags.data),
+        ("http", &flags.http),
+        ("coap", &flags.coap),
+        ("admin", &flags.admin),
+        ("socket", &flags.socket),
+    ] {
+        if let Some(value) = value {
+            given.push((key, value.clone()));
+        }
+    }
+    if flags.lan {
+        given.push(("lan", "true".to_owned()));
+    }
+    Config::load(&Given::from_process(given, flags.config.clone())).map_err(|mistakes| {
+        let mut failure = Failure::from(mistakes);
+        failure.exit = exit::CONFIG;
+        failure
+    })
+}
+
+pub(super) fn run(args: &ConfigArgs, output: &Output) -> Result<(), Failure> {
+    match &args.verb {
+        ConfigVerb::Check(flags) => {
+            load(flags)?;
+            output.say("the configuration is valid");
+            Ok(())
+        }
+        ConfigVerb::Show(flags) => {
+            let config = load(flags)?;
+            let mut names = Vec::new();
+            let mut rows = Vec::new();
+            let mut values = Vec::new();
+            for (key, text, origin) in &config.origins {
+                names.push(*key);
+                rows.push(vec![(*key).to_owned(), text.clone(), origin.to_string()]);
+                let setting = SETTINGS.iter().find(|setting| setting.key == *key);
+                values.push(serde_json::json!({
+                    "key": key,
+                    "value": text,
+                    "origin": origin.to_string(),
+                    "default": setting.map(|setting| setting.default),
+                    "meaning": setting.map(|setting| setting.text),
+                }));
+            }
+            output.results(&values, &values, &names, || {
+                table(&["KEY", "VALUE", "ORIGIN"], &rows)
+            })
+        }
+    }
+}

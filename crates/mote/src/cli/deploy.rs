@@ -1,0 +1,151 @@
+//! `mote deploy`.
+
+use std::os::unix::process::ExitStatusExt;
+use std::path::Path;
+use std::process::Stdio;
+use std::time::Instant;
+
+use bytes::Bytes;
+use mote_api::client::{Client, Endpoint};
+use mote_api::quantity::size_text;
+use mote_api::types::{DeployResult, InvokeRequest};
+
+use super::args::Deploy;
+use super::failure::Failure;
+use super::invoke;
+use super::output::{Output, harmless};
+use crate::project::{self, Options, Planned};
+
+/// What Ctrl-C sends to everything in the foreground.
+const SIGINT: i32 = 2;
+
+pub(super) async fn run(client: &Client, args: &Deploy, output: &Output) -> Result<(), Failure> {
+    if args.name.is_some() && args.paths.len() > 1 {
+        let failure = Failure::new("M0101", "--name goes with one path");
+        return Err(failure.with_hint("write name = \"…\" in each mote.toml instead"));
+    }
+    // All of them are read before any is deployed, so that a mistake changes nothing.
+    let mut plans = Vec::new();
+    for path in &args.paths {
+        build(path, output)?;
+        let options = Options {
+            name: args.name.as_deref(),
+            // Another machine checks for itself what runs there.
+            check_machine: matches!(client.endpoint(), Endpoint::Unix(_)),
+        };
+        for planned in project::read(path, options)? {
+            plans.push((path.as_path(), planned));
+        }
+    }
+    for (path, planned) in &plans {
+        let result = deploy(client, path, planned, args.dry_run, output).await?;
+        output.result(&result, &[&result.function], || {
+            summary(&result, args.dry_run)
+        })?;
+        if args.invoke {
+            let request = InvokeRequest {
+                method: "GET".to_owned(),
+                path: "/".to_owned(),
+                headers: Vec::new(),
+                body: Vec::new(),
+            };
+            let answer = client.invoke(&result.function, request).await?;
+            invoke::show_answer(&answer, output)?;
+        }
+    }
+    Ok(())
+}
+
+async fn deploy(
+    client: &Client,
+    path: &Path,
+    planned: &Planned,
+    dry_run: bool,
+    output: &Output,
+) -> Result<DeployResult, Failure> {
+    let spec = &planned.spec;
+    let name = spec.name.as_str();
+    let mut detail = if planned.has_manifest {
+        format!("mote.toml, {}", spec.runtime.as_str())
+    } else {
+        spec.runtime.as_str().to_owned()
+    };
+    if !planned.guesses.is_empty() {
+        detail.push_str(&format!("; guessed {}", planned.guesses.join(", ")));
+    }
+    output.step("manifest", &detail, None);
+
+    let json = serde_json::to_vec(spec)
+        .map_err(|error| Failure::new("M0103", format!("spec: {error}")))?;
+    let packed = mote_store::pack::pack(path, Some((mote_api::SPEC_ENTRY, &json)))?;
+    let files = if packed.files == 1 { "file" } else { "files" };
+    let detail = format!("{} {files}, {}", packed.files, size_text(packed.bytes));
+    output.step("pack", &detail, None);
+
+    let result = client
+        .deploy(name, Bytes::from(packed.tar), dry_run)
+        .await?;
+    for step in &result.steps {
+        output.step(
+            &harmless(&step.name),
+            &harmless(&step.detail),
+            Some(step.ms),
+        );
+    }
+    for warning in &result.warnings {
+        output.warn(&harmless(warning));
+    }
+    Ok(result)
+}
+
+fn summary(result: &DeployResult, dry_run: bool) -> String {
+    let function = harmless(&result.function);
+    let mut text = if dry_run {
+        format!(
+            "{function}@{} would be live (dry run: nothing was changed)\n",
+            result.revision
+        )
+    } else {
+        let was = result
+            .previous
+            .map_or_else(String::new, |previous| format!(" (was @{previous})"));
+        format!("{function}@{} is live{was}\n", result.revision)
+    };
+    for (front, url) in [("http", &result.urls.http), ("coap", &result.urls.coap)] {
+        if let Some(url) = url {
+            text.push_str(&format!("  {front}  {}\n", harmless(url)));
+        }
+    }
+    text
+}
+
+/// Runs `[build] command` in the project's folder; its output is talk.
+fn build(path: &Path, output: &Output) -> Result<(), Failure> {
+    let Some(manifest) = project::load_manifest(path)? else {
+        return Ok(());
+    };
+    for function in &manifest.functions {
+        let Some(command) = &function.build_command else {
+            continue;
+        };
+        output.say(&format!("  building: {}", harmless(command)));
+        let started = Instant::now();
+        let ended = std::process::Command::new("sh")
+            .args(["-c", command])
+            .current_dir(path)
+            .stdin(Stdio::null())
+            .stdout(std::io::stderr())
+            .status()
+            .map_err(|error| Failure::new("M0402", format!("build: sh: {error}")))?;
+        if ended.signal() == Some(SIGINT) {
+            return Err(Failure::interrupted());
+        }
+        if !ended.success() {
+            let text = format!("build: `{}` failed ({ended})", harmless(command));
+            return Err(Failure::new("M0402", text));
+        }
+        let took = started.elapsed().as_millis() as u64;
+        output.step("build", "done", Some(took));
+    }
+    Ok(())
+}

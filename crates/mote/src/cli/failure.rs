@@ -1,0 +1,109 @@
+//! Why a command ends without success.
+
+use mote_api::ClientError;
+use mote_api::error::{exit, explain};
+use mote_api::toml_reader::{Mistake, Mistakes};
+use mote_store::PackError;
+
+/// An error as the command line shows it: code, what failed on which object, what helps.
+#[derive(Debug)]
+pub(super) struct Failure {
+    /// Exit code.
+    pub(super) exit: u8,
+    /// Lines to print; empty for a quiet end.
+    pub(super) mistakes: Vec<Mistake>,
+}
+
+impl Failure {
+    /// One error; its exit code is the catalogue's.
+    pub(super) fn new(code: &'static str, text: impl Into<String>) -> Self {
+        Self {
+            exit: explain(code).map_or(exit::FAILED, |row| row.exit),
+            mistakes: vec![Mistake {
+                line: 0,
+                code,
+                text: text.into(),
+                hint: None,
+            }],
+        }
+    }
+
+    pub(super) fn with_hint(mut self, hint: impl Into<String>) -> Self {
+        if let Some(mistake) = self.mistakes.last_mut() {
+            mistake.hint = Some(hint.into());
+        }
+        self
+    }
+
+    /// Ends with `exit` and says nothing more.
+    pub(super) fn quiet(exit: u8) -> Self {
+        Self {
+            exit,
+            mistakes: Vec::new(),
+        }
+    }
+
+    pub(super) fn interrupted() -> Self {
+        Self::quiet(exit::INTERRUPTED)
+    }
+}
+
+impl From<std::io::Error> for Failure {
+    /// From writing a result: a closed pipe is the reader's right.
+    fn from(error: std::io::Error) -> Self {
+        if error.kind() == std::io::ErrorKind::BrokenPipe {
+            return Self::quiet(exit::DONE);
+        }
+        Self::new("M0103", format!("output: {error}"))
+    }
+}
+
+impl From<Mistakes> for Failure {
+    fn from(Mistakes(mistakes): Mistakes) -> Self {
+        let exit = mistakes
+            .first()
+            .and_then(|mistake| explain(mistake.code))
+            .map_or(exit::INVALID, |row| row.exit);
+        Self { exit, mistakes }
+    }
+}
+
+impl From<PackError> for Failure {
+    fn from(error: PackError) -> Self {
+        let text = match &error {
+            PackError::Io { path, source } => {
+                let text = source.to_string();
+                let words = text.split(" (os error").next().unwrap_or("");
+                format!("{}: {}", path.display(), words.to_lowercase())
+            }
+            other => other.to_string(),
+        };
+        Self::new(error.code(), text)
+    }
+}
+
+impl From<ClientError> for Failure {
+    fn from(error: ClientError) -> Self {
+        // Codes of a newer node are shown under our general one, with its own in the text.
+        let known = explain(error.code());
+        let code = known.map_or("M0202", |row| row.code);
+        let text = match known {
+            Some(_) => error.to_string(),
+            None => format!("{} ({})", error, error.code()),
+        };
+        let failure = Self::new(code, text);
+        match &error {
+            ClientError::Unreachable { .. } => {
+                failure.with_hint("start one: mote up        or name another: --node, MOTE_NODE")
+            }
+            ClientError::Problem(problem) => match &problem.hint {
+                Some(hint) => failure.with_hint(hint.clone()),
+                None => failure,
+            },
+            ClientError::Address(_) => {
+                failure.with_hint("write http://HOST:PORT or the path of a socket")
+            }
+            _ => failure,
+        }
+    }
+}

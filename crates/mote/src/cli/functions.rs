@@ -1,0 +1,143 @@
+//! `mote list`, `mote describe` and `mote remove`.
+
+use std::io::{IsTerminal, Write};
+
+use mote_api::client::Client;
+use mote_api::quantity::{duration_text, size_text};
+use mote_api::types::Function;
+
+use super::args::Remove;
+use super::failure::Failure;
+use super::output::{Output, harmless, table};
+
+pub(super) async fn list(client: &Client, output: &Output) -> Result<(), Failure> {
+    let list = client.functions().await?;
+    let names: Vec<&str> = list.functions.iter().map(|f| f.name.as_str()).collect();
+    if list.functions.is_empty() {
+        output.say("no functions yet; deploy one: mote deploy PATH");
+    }
+    output.results(&list, &list.functions, &names, || {
+        if list.functions.is_empty() {
+            return String::new();
+        }
+        let rows: Vec<Vec<String>> = list.functions.iter().map(row).collect();
+        let head = [
+            "NAME", "RUNTIME", "REV", "STATE", "INST", "REQUESTS", "ERRORS", "P50", "P99", "URL",
+        ];
+        table(&head, &rows)
+    })
+}
+
+fn row(function: &Function) -> Vec<String> {
+    let time = |ms: Option<f64>| ms.map_or_else(|| "-".to_owned(), |ms| format!("{ms:.1} ms"));
+    let url = function.urls.http.as_ref().or(function.urls.coap.as_ref());
+    vec![
+        function.name.clone(),
+        function.runtime.clone(),
+        function.revision.to_string(),
+        function.state.as_str().to_owned(),
+        function.instances.len().to_string(),
+        function.requests.total.to_string(),
+        function.requests.failed.to_string(),
+        time(function.requests.p50_ms),
+        time(function.requests.p99_ms),
+        url.cloned().unwrap_or_else(|| "-".to_owned()),
+    ]
+}
+
+pub(super) async fn describe(client: &Client, name: &str, output: &Output) -> Result<(), Failure> {
+    let function = client.function(name).await?;
+    output.result(&function, &[&function.name], || describe_text(&function))
+}
+
+fn describe_text(function: &Function) -> String {
+    let mut text = String::new();
+    let mut line = |key: &str, value: &str| {
+        text.push_str(format!("{key:<12} {}", harmless(value)).trim_end());
+        text.push('\n');
+    };
+    line("name", &function.name);
+    line("runtime", &function.runtime);
+    line("revision", &function.revision.to_string());
+    line("state", function.state.as_str());
+    line("created", &function.created_at.to_string());
+    if let Some(url) = &function.urls.http {
+        line("http", url);
+    }
+    if let Some(url) = &function.urls.coap {
+        line("coap", url);
+    }
+    let limits = &function.limits;
+    line("memory", &size_text(limits.memory_bytes));
+    line("timeout", &duration_text(limits.timeout_ms));
+    let max = limits
+        .instances_max
+        .map_or_else(|| "cores".to_owned(), |max| max.to_string());
+    line(
+        "scale",
+        &format!(
+            "{} to {max}, idle {}, queue {}",
+            limits.instances_min,
+            duration_text(limits.idle_timeout_ms),
+            limits.queue
+        ),
+    );
+    let requests = &function.requests;
+    line(
+        "requests",
+        &format!(
+            "{} ({} failed, {} running, {} queued, {} cold starts)",
+            requests.total,
+            requests.failed,
+            requests.running,
+            requests.queued,
+            requests.cold_starts
+        ),
+    );
+    for instance in &function.instances {
+        let memory = instance.memory_bytes.map(size_text).unwrap_or_default();
+        let pid = instance
+            .pid
+            .map(|pid| format!("pid {pid}"))
+            .unwrap_or_default();
+        line(
+            "instance",
+            &format!("{}  {}  {pid}  {memory}", instance.id, instance.state),
+        );
+    }
+    if let Some(error) = &function.last_error {
+        line(
+            "last error",
+            &format!("{} {} {}", error.time, error.code, error.message),
+        );
+    }
+    text
+}
+
+pub(super) async fn remove(client: &Client, args: &Remove, output: &Output) -> Result<(), Failure> {
+    if !args.yes {
+        if !std::io::stdin().is_terminal() {
+            return Err(Failure::new("M0101", "no terminal to ask on").with_hint("say it: --yes"));
+        }
+        eprint!("remove {}? [y/N] ", args.names.join(", "));
+        let _ = std::io::stderr().flush();
+        // Off this thread, so that Ctrl-C is heard while nobody answers.
+        let reading = tokio::task::spawn_blocking(|| {
+            let mut answer = String::new();
+            std::io::stdin().read_line(&mut answer).map(|_| answer)
+        });
+        let answer = reading
+            .await
+            .map_err(std::io::Error::other)
+            .and_then(|answer| answer)?;
+        if !matches!(answer.trim(), "y" | "Y" | "yes") {
+            output.say("nothing was removed");
+            return Ok(());
+        }
+    }
+    for name in &args.names {
+        client.remove(name).await?;
+        output.say(&format!("{name} is removed"));
+    }
+    Ok(())
+}

@@ -1,0 +1,195 @@
+//! `mote invoke`.
+
+use std::io::{IsTerminal, Read};
+use std::time::Duration;
+
+use mote_api::client::{self, Client};
+use mote_api::error::exit;
+use mote_api::types::{Function, InvokeAnswer, InvokeRequest};
+
+use super::args::{Format, Invoke, Via};
+use super::failure::Failure;
+use super::output::Output;
+
+/// Time limit of a call past the management API; the function's own deadline comes first.
+const CALL_TIMEOUT: Duration = Duration::from_secs(3700);
+
+pub(super) async fn run(client: &Client, args: &Invoke, output: &Output) -> Result<(), Failure> {
+    let request = request(args).await?;
+    if args.show {
+        let function = client.function(&args.name).await?;
+        let line = equal_line(&function, args, &request)?;
+        return output.print(format!("{line}\n").as_bytes());
+    }
+    let answer = match args.via {
+        Via::Admin => client.invoke(&args.name, request).await?,
+        Via::Http => {
+            let function = client.function(&args.name).await?;
+            let url = front(function.urls.http.as_deref(), "HTTP")?;
+            client::call_url(url, request, CALL_TIMEOUT).await?
+        }
+        Via::Coap => {
+            let mut failure = Failure::new("M0305", "--via coap is not offered yet");
+            failure.exit = exit::USAGE;
+            return Err(failure.with_hint(format!(
+                "print the equal line: mote invoke {} --via coap --show",
+                args.name
+            )));
+        }
+    };
+    show_answer(&answer, output)
+}
+
+/// Prints an answer; one that is an error ends the command as one.
+pub(super) fn show_answer(answer: &InvokeAnswer, output: &Output) -> Result<(), Failure> {
+    let id = answer.invocation.as_deref().unwrap_or("-");
+    if output.verbose {
+        output.say(&format!("{} (invocation {id})", answer.status));
+        for (name, value) in &answer.headers {
+            output.say(&format!("{name}: {value}"));
+        }
+    }
+    if output.format == Format::Table {
+        output.print(&answer.body)?;
+        if std::io::stdout().is_terminal() && !answer.body.ends_with(b"\n") {
+            output.print(b"\n")?;
+        }
+    } else {
+        let value = serde_json::json!({
+            "status": answer.status,
+            "headers": answer.headers,
+            "invocation": answer.invocation,
+            "body": String::from_utf8_lossy(&answer.body),
+        });
+        output.result(&value, &[id], String::new)?;
+    }
+    if let Some(row) = answer.fault.as_deref().and_then(mote_api::explain) {
+        return Err(Failure::new(row.code, row.title));
+    }
+    if answer.status >= 400 {
+        output.say(&format!("the function answered {}", answer.status));
+        return Err(Failure::quiet(exit::FUNCTION));
+    }
+    Ok(())
+}
+
+async fn request(args: &Invoke) -> Result<InvokeRequest, Failure> {
+    let body = match args.data.as_deref() {
+        None => Vec::new(),
+        Some("-") => {
+            // Off this thread, so that Ctrl-C is heard while standard input is silent.
+            let reading = tokio::task::spawn_blocking(|| {
+                let mut body = Vec::new();
+                std::io::stdin().read_to_end(&mut body).map(|_| body)
+            });
+            reading
+                .await
+                .map_err(std::io::Error::other)
+                .and_then(|body| body)
+                .map_err(|error| Failure::new("M0102", format!("standard input: {error}")))?
+        }
+        Some(data) => match data.strip_prefix('@') {
+            Some(path) => std::fs::read(path).map_err(|error| {
+                let text = error.to_string();
+                let words = text.split(" (os error").next().unwrap_or("");
+                Failure::new("M0102", format!("{path}: {}", words.to_lowercase()))
+            })?,
+            None => data.as_bytes().to_vec(),
+        },
+    };
+    let mut headers = Vec::new();
+    for header in &args.headers {
+        let pair = header
+            .split_once(':')
+            .map(|(name, value)| (name.trim(), value.trim()));
+        match pair {
+            Some((name, value)) if !name.is_empty() => {
+                headers.push((name.to_owned(), value.to_owned()));
+            }
+            _ => {
+                let shown: String = header
+                    .chars()
+                    .take(64)
+                    .flat_map(char::escape_debug)
+                    .collect();
+                let failure = Failure::new("M0101", format!("-H: NAME: VALUE; found `{shown}`"));
+                return Err(failure);
+            }
+        }
+    }
+    if !args.path.starts_with('/') {
+        let failure = Failure::new("M0101", "--path begins with /");
+        return Err(failure.with_hint(format!("did you mean /{}?", args.path)));
+    }
+    let method = args.method.clone().unwrap_or_else(|| {
+        let default = if args.data.is_some() { "POST" } else { "GET" };
+        default.to_owned()
+    });
+    let method = method.to_uppercase();
+    if method.is_empty() || !method.bytes().all(|b| b.is_ascii_alphabetic() || b == b'-') {
+        return Err(Failure::new("M0101", "-m: a method such as GET"));
+    }
+    Ok(InvokeRequest {
+        method,
+        path: args.path.clone(),
+        headers,
+        body,
+    })
+}
+
+fn front<'u>(url: Option<&'u str>, name: &str) -> Result<&'u str, Failure> {
+    url.ok_or_else(|| {
+        Failure::new("M0201", format!("the {name} front of the node is off"))
+            .with_hint("call it through the node: --via admin")
+    })
+}
+
+/// The line of curl or coap-client that does the same.
+fn equal_line(
+    function: &Function,
+    args: &Invoke,
+    request: &InvokeRequest,
+) -> Result<String, Failure> {
+    let path = request.path.trim_end_matches('/');
+    if args.via == Via::Coap {
+        let url = front(function.urls.coap.as_deref(), "CoAP")?;
+        let mut line = format!("coap-client -m {}", request.method.to_lowercase());
+        match args
+            .data
+            .as_deref()
+            .map(|data| (data, data.strip_prefix('@')))
+        {
+            Some((_, Some(file))) => line.push_str(&format!(" -f {}", quoted(file))),
+            Some(("-", _)) => line.push_str(" -f -"),
+            Some((data, None)) => line.push_str(&format!(" -e {}", quoted(data))),
+            None => {}
+        }
+        line.push_str(&format!(" {}", quoted(&format!("{url}{path}"))));
+        return Ok(line);
+    }
+    let url = front(function.urls.http.as_deref(), "HTTP")?;
+    let mut line = format!("curl -X {}", request.method);
+    for (name, value) in &request.headers {
+        line.push_str(&format!(" -H {}", quoted(&format!("{name}: {value}"))));
+    }
+    match args.data.as_deref() {
+        Some("-") => line.push_str(" --data-binary @-"),
+        Some(data) => line.push_str(&format!(" --data-binary {}", quoted(data))),
+        None => {}
+    }
+    line.push_str(&format!(" {}", quoted(&format!("{url}{path}"))));
+    Ok(line)
+}
+
+/// For a shell: as it is when plain, else in single quotes.
+fn quoted(text: &str) -> String {
+    let plain = !text.is_empty()
+        && text
+            .bytes()
+            .all(|b| b.is_ascii_alphanumeric() || b"-._~/:@%+=,".contains(&b));
+    if plain {
+        text.to_owned()
+    } else {
+        format!("'{}'", text.replace('\'', "'\\''"))
+    }
+}

@@ -1,0 +1,102 @@
+//! `mote logs`.
+
+use mote_api::client::{Client, LogQuery};
+use mote_api::types::{LogLine, LogStream};
+use mote_api::{ClientError, Timestamp, quantity};
+use tokio::sync::mpsc;
+
+use super::args::{Format, Logs};
+use super::failure::Failure;
+use super::output::{Output, harmless};
+
+/// Lines waiting to be printed; a slow terminal slows the streams down.
+const WAITING_LINES_MAX: usize = 256;
+
+pub(super) async fn run(client: &Client, args: &Logs, output: &Output) -> Result<(), Failure> {
+    if let Some(since) = &args.since
+        && quantity::parse_duration_ms(since).is_err()
+        && Timestamp::parse(since).is_err()
+    {
+        let text = "--since: a duration such as 10m, or a time such as 2026-01-31T12:00:00Z";
+        return Err(Failure::new("M0101", text));
+    }
+    let query = LogQuery {
+        follow: args.follow,
+        since: args.since.clone(),
+        tail: args.tail,
+        invocation: args.invocation.clone(),
+    };
+    let names = if args.names.is_empty() {
+        let list = client.functions().await?;
+        list.functions.into_iter().map(|f| f.name).collect()
+    } else {
+        args.names.clone()
+    };
+    let wanted = |line: &LogLine| {
+        args.grep
+            .as_ref()
+            .is_none_or(|text| line.message.contains(text.as_str()))
+    };
+    if !args.follow {
+        // Merged by time, as one story.
+        let mut lines = Vec::new();
+        for name in &names {
+            let mut stream = client.logs(name, &query).await?;
+            while let Some(line) = stream.next().await? {
+                if wanted(&line) {
+                    lines.push(line);
+                }
+            }
+        }
+        lines.sort_by_key(|line| line.time);
+        return lines.iter().try_for_each(|line| print(line, output));
+    }
+    let (sender, mut receiver) = mpsc::channel::<Result<LogLine, ClientError>>(WAITING_LINES_MAX);
+    for name in &names {
+        let mut stream = client.logs(name, &query).await?;
+        let sender = sender.clone();
+        tokio::spawn(async move {
+            while let Some(line) = stream.next().await.transpose() {
+                let is_end = line.is_err();
+                if sender.send(line).await.is_err() || is_end {
+                    return;
+                }
+            }
+        });
+    }
+    drop(sender);
+    while let Some(line) = receiver.recv().await {
+        let line = line?;
+        if wanted(&line) {
+            print(&line, output)?;
+        }
+    }
+    Ok(())
+}
+
+fn print(line: &LogLine, output: &Output) -> Result<(), Failure> {
+    let text = match output.format {
+        Format::Json | Format::Jsonl => serde_json::to_string(line).unwrap_or_default(),
+        Format::Yaml => {
+            let yaml = yaml_serde::to_string(line).unwrap_or_default();
+            format!("---\n{}", yaml.trim_end())
+        }
+        Format::Name => line.function.clone(),
+        Format::Table => {
+            let stream = match line.stream {
+                LogStream::Platform => "mote",
+                other => other.as_str(),
+            };
+            let id = line.invocation.as_deref().unwrap_or("-");
+            format!(
+                "{} {:<5} {}@{} {id} {stream}: {}",
+                line.time,
+                harmless(&line.level),
+                line.function,
+                line.revision,
+                harmless(&line.message)
+            )
+        }
+    };
+    output.print(format!("{text}\n").as_bytes())
+}

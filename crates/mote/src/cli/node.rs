@@ -1,0 +1,70 @@
+//! Which node is asked, and how it is.
+
+use std::time::Duration;
+
+use mote_api::client::{Client, Endpoint};
+use mote_api::error::exit;
+use mote_api::types::CheckState;
+
+use super::args::Global;
+use super::failure::Failure;
+use super::output::{Output, harmless};
+use crate::config::{self, Given};
+
+/// A client of the node that flags and environment name: `--node`, `MOTE_NODE`, `MOTE_SOCKET`, or
+/// this user's own.
+pub(super) fn client(global: &Global) -> Result<Client, Failure> {
+    let given = Given::from_process(Vec::new(), None);
+    let named = global
+        .node
+        .clone()
+        .or_else(|| std::env::var("MOTE_NODE").ok());
+    let endpoint = match named.filter(|node| !node.is_empty()) {
+        Some(node) => Endpoint::parse(&node, std::env::var("MOTE_TOKEN").ok())?,
+        None => Endpoint::Unix(config::default_socket(&given)),
+    };
+    let client = Client::new(endpoint);
+    Ok(match global.timeout {
+        Some(seconds) => client.with_timeout(Duration::from_secs(seconds)),
+        None => client,
+    })
+}
+
+/// `mote doctor`.
+pub(super) async fn doctor(client: &Client, output: &Output) -> Result<(), Failure> {
+    let report = client.doctor().await?;
+    let names: Vec<&str> = report
+        .checks
+        .iter()
+        .map(|check| check.name.as_str())
+        .collect();
+    output.results(&report, &report.checks, &names, || {
+        let width = names
+            .iter()
+            .map(|name| name.chars().count())
+            .max()
+            .unwrap_or(0);
+        let mut text = String::new();
+        for check in &report.checks {
+            let mark = match check.state {
+                CheckState::Ok => "\u{221a}",
+                CheckState::Warn => "\u{203c}",
+                CheckState::Fail => "\u{d7}",
+            };
+            let (name, detail) = (harmless(&check.name), harmless(&check.detail));
+            text.push_str(&format!("{mark} {name:<width$}  {detail}\n"));
+            if let Some(hint) = &check.hint {
+                text.push_str(&format!("    {}\n", harmless(hint)));
+            }
+        }
+        text
+    })?;
+    let failed = report
+        .checks
+        .iter()
+        .any(|check| check.state == CheckState::Fail);
+    if failed {
+        return Err(Failure::quiet(exit::FAILED));
+    }
+    Ok(())
+}

@@ -1,0 +1,444 @@
+//! What a node can be told: flags, then `MOTE_*`, then the file, then defaults.
+//!
+//! The only place that reads the node's file and environment. Raw texts become a checked
+//! [`Config`]; every mistake is reported together, and each value remembers where it came from.
+
+use std::fmt;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::path::{Path, PathBuf};
+
+use mote_api::toml_reader::{Mistake, Mistakes, TomlReader};
+
+/// Name of the configuration file.
+pub(crate) const FILE_NAME: &str = "mote-node.toml";
+
+/// One thing a node can be told. The reference page and the checks come from this table.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Setting {
+    /// Key in the file; `MOTE_` and upper case in the environment, `--` as a flag.
+    pub(crate) key: &'static str,
+    /// Its default in words.
+    pub(crate) default: &'static str,
+    /// What it does.
+    pub(crate) text: &'static str,
+}
+
+/// Every setting, in the order of the reference page.
+pub(crate) const SETTINGS: [Setting; 6] = [
+    Setting {
+        key: "data",
+        default: "`/var/lib/mote` for root, else `~/.local/share/mote`",
+        text: "Folder for functions, packages and the store. One node at a time may use it.",
+    },
+    Setting {
+        key: "http",
+        default: "`127.0.0.1:6683`",
+        text: "Address of the HTTP front, or `off`. `:PORT` keeps the default host.",
+    },
+    Setting {
+        key: "coap",
+        default: "`127.0.0.1:5683`",
+        text: "Address of the CoAP front (UDP), or `off`. `:PORT` keeps the default host.",
+    },
+    Setting {
+        key: "admin",
+        default: "`off`",
+        text: "Address of the management API over TCP, with a token. The Unix socket is always there.",
+    },
+    Setting {
+        key: "socket",
+        default: "`/run/mote/mote.sock` for root, else `$XDG_RUNTIME_DIR/mote.sock` or `mote.sock` in the data folder",
+        text: "Path of the management socket.",
+    },
+    Setting {
+        key: "lan",
+        default: "`false`",
+        text: "Whether HTTP and CoAP may be reached from other machines. Without it, only from this one.",
+    },
+];
+
+const HTTP_PORT_DEFAULT: u16 = 6683;
+const COAP_PORT_DEFAULT: u16 = 5683;
+/// Longest path of a Unix socket the kernel takes.
+const SOCKET_PATH_BYTES_MAX: usize = 107;
+
+/// A checked configuration.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Config {
+    /// Data folder.
+    pub(crate) data: PathBuf,
+    /// HTTP front; `None` is off.
+    pub(crate) http: Option<SocketAddr>,
+    /// CoAP front; `None` is off.
+    pub(crate) coap: Option<SocketAddr>,
+    /// Management API over TCP; `None` is off.
+    pub(crate) admin: Option<SocketAddr>,
+    /// Management socket.
+    pub(crate) socket: PathBuf,
+    /// Whether the fronts listen beyond this machine.
+    pub(crate) lan: bool,
+    /// Each setting's text and origin, in the order of [`SETTINGS`].
+    pub(crate) origins: Vec<(&'static str, String, Origin)>,
+}
+
+/// Where a value came from.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Origin {
+    /// A flag.
+    Flag,
+    /// An environment variable.
+    Env(String),
+    /// A line of the file.
+    File(PathBuf, usize),
+    /// Nobody said anything.
+    Default,
+}
+
+impl fmt::Display for Origin {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Origin::Flag => f.write_str("flag"),
+            Origin::Env(name) => f.write_str(name),
+            Origin::File(path, line) => write!(f, "{}:{line}", path.display()),
+            Origin::Default => f.write_str("default"),
+        }
+    }
+}
+
+/// What was said outside the program. Texts as given; nothing is checked yet.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Given {
+    /// Flags by key.
+    pub(crate) flags: Vec<(&'static str, String)>,
+    /// `--config`.
+    pub(crate) config: Option<PathBuf>,
+    /// Environment variables.
+    pub(crate) env: Vec<(String, String)>,
+    /// Whether the user is root.
+    pub(crate) is_root: bool,
+}
+
+impl Given {
+    /// With this process's environment and user.
+    pub(crate) fn from_process(
+        flags: Vec<(&'static str, String)>,
+        config: Option<PathBuf>,
+    ) -> Self {
+        Self {
+            flags,
+            config,
+            env: std::env::vars_os()
+                .filter_map(|(name, value)| {
+                    Some((name.into_string().ok()?, value.into_string().ok()?))
+                })
+                .collect(),
+            is_root: rustix::process::geteuid().is_root(),
+        }
+    }
+
+    fn env(&self, name: &str) -> Option<&str> {
+        self.env
+            .iter()
+            .find(|(key, value)| key == name && !value.is_empty())
+            .map(|(_, value)| value.as_str())
+    }
+
+    fn home(&self) -> PathBuf {
+        PathBuf::from(self.env("HOME").unwrap_or("/"))
+    }
+
+    fn data_default(&self) -> PathBuf {
+        if self.is_root {
+            return "/var/lib/mote".into();
+        }
+        match self.env("XDG_DATA_HOME") {
+            Some(dir) => Path::new(dir).join("mote"),
+            None => self.home().join(".local/share/mote"),
+        }
+    }
+
+    fn socket_default(&self, data: &Path) -> PathBuf {
+        if self.is_root {
+            return "/run/mote/mote.sock".into();
+        }
+        match self.env("XDG_RUNTIME_DIR") {
+            Some(dir) => Path::new(dir).join("mote.sock"),
+            None => data.join("mote.sock"),
+        }
+    }
+
+    /// The file to read, and whether it must be there.
+    fn file(&self) -> (PathBuf, bool) {
+        if let Some(path) = &self.config {
+            return (path.clone(), true);
+        }
+        if let Some(path) = self.env("MOTE_CONFIG") {
+            return (path.into(), true);
+        }
+        let folder = if self.is_root {
+            PathBuf::from("/etc/mote")
+        } else {
+            match self.env("XDG_CONFIG_HOME") {
+                Some(dir) => Path::new(dir).join("mote"),
+                None => self.home().join(".config/mote"),
+            }
+        };
+        (folder.join(FILE_NAME), false)
+    }
+}
+
+/// The socket a client of this user's node would use.
+pub(crate) fn default_socket(given: &Given) -> PathBuf {
+    match given.env("MOTE_SOCKET") {
+        Some(path) => path.into(),
+        None => given.socket_default(&given.data_default()),
+    }
+}
+
+impl Config {
+    /// Reads and checks everything; all mistakes together.
+    pub(crate) fn load(given: &Given) -> Result<Self, Mistakes> {
+        let (path, required) = given.file();
+        let file = read_file(&path, required)?;
+        let mut mistakes = Vec::new();
+        let mut origins = Vec::new();
+        for setting in &SETTINGS {
+            let (text, origin) = given.pick(setting.key, &file, &path);
+            origins.push((setting.key, text, origin));
+        }
+        let mut check = Check {
+            origins: &mut origins,
+            mistakes: &mut mistakes,
+        };
+
+        let lan = check.boolean("lan");
+        let host = if lan {
+            IpAddr::V4(Ipv4Addr::UNSPECIFIED)
+        } else {
+            IpAddr::V4(Ipv4Addr::LOCALHOST)
+        };
+        let http = check.address("http", Some(SocketAddr::new(host, HTTP_PORT_DEFAULT)), lan);
+        let coap = check.address("coap", Some(SocketAddr::new(host, COAP_PORT_DEFAULT)), lan);
+        let admin = check.address("admin", None, true);
+        let data = check.path("data", given.data_default());
+        let socket = check.path("socket", given.socket_default(&data));
+        if socket.as_os_str().len() > SOCKET_PATH_BYTES_MAX {
+            check.fault(
+                "socket",
+                &format!("at most {SOCKET_PATH_BYTES_MAX} bytes"),
+                None,
+            );
+        }
+        if http.is_some() && http == admin {
+            check.fault("admin", "not the address of the HTTP front", None);
+        }
+        if mistakes.is_empty() {
+            Ok(Self {
+                data,
+                http,
+                coap,
+                admin,
+                socket,
+                lan,
+                origins,
+            })
+        } else {
+            Err(Mistakes(mistakes))
+        }
+    }
+}
+
+impl Given {
+    fn pick(
+        &self,
+        key: &'static str,
+        file: &[(String, String, usize)],
+        path: &Path,
+    ) -> (String, Origin) {
+        if let Some((_, text)) = self.flags.iter().find(|(flag, _)| *flag == key) {
+            return (text.clone(), Origin::Flag);
+        }
+        let name = format!("MOTE_{}", key.to_uppercase());
+        if let Some(text) = self.env(&name) {
+            return (text.to_owned(), Origin::Env(name));
+        }
+        match file.iter().find(|(name, ..)| name == key) {
+            Some((_, text, line)) => (text.clone(), Origin::File(path.to_owned(), *line)),
+            None => (String::new(), Origin::Default),
+        }
+    }
+}
+
+fn read_file(path: &Path, required: bool) -> Result<Vec<(String, String, usize)>, Mistakes> {
+    let shown = path.display().to_string();
+    let fault = |text: String| {
+        Mistakes(vec![Mistake {
+            line: 0,
+            code: "M0203",
+            text: format!("{shown}: {text}"),
+            hint: None,
+        }])
+    };
+    let bytes = match std::fs::read(path) {
+        Ok(bytes) => bytes,
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound && !required => {
+            return Ok(Vec::new());
+        }
+        Err(error) => {
+            let text = error.to_string();
+            let words = text.split(" (os error").next().unwrap_or("");
+            return Err(fault(words.to_lowercase()));
+        }
+    };
+    let source = String::from_utf8(bytes).map_err(|_| fault("not UTF-8".to_owned()))?;
+    let mut reader = TomlReader::new(&shown, &source);
+    let document = reader.parse()?;
+    let top = reader.top(document.get_ref());
+    let known: Vec<&str> = SETTINGS.iter().map(|setting| setting.key).collect();
+    reader.check_keys(&top, &known, &["mqtt", "tls", "limits"], &[]);
+    let mut values = Vec::new();
+    for key in known {
+        let value = if key == "lan" {
+            reader
+                .boolean(&top, key)
+                .map(|value| (value.value.to_string(), value.line))
+        } else {
+            reader
+                .string(&top, key, "a string")
+                .map(|value| (value.value, value.line))
+        };
+        if let Some((text, line)) = value {
+            values.push((key.to_owned(), text, line));
+        }
+    }
+    reader.finish()?;
+    Ok(values)
+}
+
+struct Check<'a> {
+    origins: &'a mut Vec<(&'static str, String, Origin)>,
+    mistakes: &'a mut Vec<Mistake>,
+}
+
+impl Check<'_> {
+    /// The text given for `key`; `None` when the default holds.
+    fn given(&self, key: &str) -> Option<String> {
+        self.origins
+            .iter()
+            .find(|(name, _, origin)| *name == key && *origin != Origin::Default)
+            .map(|(_, text, _)| text.clone())
+    }
+
+    /// Notes the value that holds, for `config show`.
+    fn settle(&mut self, key: &str, text: String) {
+        if let Some(entry) = self.origins.iter_mut().find(|(name, ..)| *name == key) {
+            entry.1 = text;
+        }
+    }
+
+    fn fault(&mut self, key: &str, wanted: &str, hint: Option<String>) {
+        let found = self.origins.iter().find(|(name, ..)| *name == key);
+        let (text, place) = found.map_or_else(Default::default, |(_, text, origin)| {
+            let shown: String = text.chars().take(64).flat_map(char::escape_debug).collect();
+            let place = match origin {
+                Origin::Flag => format!(" (--{key})"),
+                Origin::Env(name) => format!(" ({name})"),
+                Origin::File(path, line) => format!(" ({}, line {line})", path.display()),
+                Origin::Default => String::new(),
+            };
+            (shown, place)
+        });
+        self.mistakes.push(Mistake {
+            line: 0,
+            code: "M0203",
+            text: format!("{key}: {wanted}; found \"{text}\"{place}"),
+            hint,
+        });
+    }
+
+    fn boolean(&mut self, key: &str) -> bool {
+        let value = match self.given(key).as_deref() {
+            None | Some("false" | "0" | "no" | "off") => false,
+            Some("true" | "1" | "yes" | "on") => true,
+            Some(_) => {
+                self.fault(key, "true or false", None);
+                return false;
+            }
+        };
+        self.settle(key, value.to_string());
+        value
+    }
+
+    fn path(&mut self, key: &str, default: PathBuf) -> PathBuf {
+        let path = match self.given(key) {
+            Some(text) if text.is_empty() || text.contains('\0') => {
+                self.fault(key, "a path", None);
+                default
+            }
+            Some(text) => PathBuf::from(text),
+            None => default,
+        };
+        self.settle(key, path.display().to_string());
+        path
+    }
+
+    /// An address, `:PORT` or `off`. Without `reach`, only loopback is taken.
+    fn address(
+        &mut self,
+        key: &str,
+        default: Option<SocketAddr>,
+        reach: bool,
+    ) -> Option<SocketAddr> {
+        let value = match self.given(key).as_deref() {
+            None => default,
+            Some("off") => None,
+            Some(text) => {
+                let host = default.map_or(IpAddr::V4(Ipv4Addr::LOCALHOST), |addr| addr.ip());
+                let parsed = match text.strip_prefix(':') {
+                    Some(port) => port.parse().ok().map(|port| SocketAddr::new(host, port)),
+                    None => text.replace("localhost", "127.0.0.1").parse().ok(),
+                };
+                let Some(address) = parsed else {
+                    self.fault(key, "ADDRESS:PORT, :PORT or off, e.g. 127.0.0.1:6683", None);
+                    return None;
+                };
+                if !reach && !address.ip().is_loopback() {
+                    let hint = "say so: --lan, or lan = true".to_owned();
+                    self.fault(key, "reaches beyond this machine", Some(hint));
+                    return None;
+                }
+                Some(address)
+            }
+        };
+        let shown = value.map_or_else(|| "off".to_owned(), |address| address.to_string());
+        self.settle(key, shown);
+        value
+    }
+}
+
+/// The reference page.
+#[cfg(test)]
+fn reference() -> String {
+    let mut page = String::from(
+        "# Configuration of a node\n\n\
+         <!-- Generated from crates/mote/src/config.rs: MOTE_BLESS=1 cargo test -p mote -->\n\n\
+         A flag of `mote up` wins over a `MOTE_*` variable, that over the file, that over the default.\n\
+         The file is TOML: `--config FILE`, else `MOTE_CONFIG`, else `/etc/mote/mote-node.toml` for root\n\
+         and `~/.config/mote/mote-node.toml` for others. Unknown keys are errors; a node that cannot use\n\
+         its configuration exits with 78. `mote config show` prints each value with its origin.\n\n\
+         | File | Environment | Flag | Default | Meaning |\n|---|---|---|---|---|\n",
+    );
+    for Setting { key, default, text } in SETTINGS {
+        page.push_str(&format!(
+            "| `{key}` | `MOTE_{}` | `--{key}` | {default} | {text} |\n",
+            key.to_uppercase()
+        ));
+    }
+    page.push_str(
+        "\n```toml\n# mote-node.toml\ndata = \"/srv/mote\"\nhttp = \":6683\"\ncoap = \"off\"\nlan = true\n```\n",
+    );
+    page
+}
+
+#[cfg(test)]
+mod tests;

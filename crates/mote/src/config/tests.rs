@@ -1,0 +1,141 @@
+use super::*;
+
+fn given(env: &[(&str, &str)], flags: &[(&'static str, &str)]) -> Given {
+    Given {
+        flags: flags
+            .iter()
+            .map(|(key, value)| (*key, (*value).to_owned()))
+            .collect(),
+        config: None,
+        env: [("HOME", "/home/u")]
+            .iter()
+            .chain(env)
+            .map(|(key, value)| ((*key).to_owned(), (*value).to_owned()))
+            .collect(),
+        is_root: false,
+    }
+}
+
+fn with_file(text: &str) -> (tempfile::TempDir, Given) {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join(FILE_NAME);
+    std::fs::write(&path, text).unwrap();
+    let given = Given {
+        config: Some(path),
+        ..given(&[], &[])
+    };
+    (dir, given)
+}
+
+#[test]
+fn the_reference_page_is_fresh() {
+    let path = concat!(
+        env!("CARGO_MANIFEST_DIR"),
+        "/../../docs/reference/configuration.md"
+    );
+    if std::env::var_os("MOTE_BLESS").is_some() {
+        std::fs::write(path, reference()).unwrap();
+    }
+    let stored = std::fs::read_to_string(path).unwrap_or_default();
+    assert!(
+        stored == reference(),
+        "docs/reference/configuration.md is stale; MOTE_BLESS=1"
+    );
+}
+
+#[test]
+fn the_example_of_the_reference_page_is_valid() {
+    let page = reference();
+    let example = page.split("```").nth(1).unwrap().trim_start_matches("toml");
+    let (_dir, given) = with_file(example);
+    let config = Config::load(&given).unwrap();
+    assert_eq!(config.http.unwrap().to_string(), "0.0.0.0:6683");
+    assert_eq!(config.coap, None);
+}
+
+#[test]
+fn defaults_stay_on_this_machine() {
+    let config = Config::load(&given(&[], &[])).unwrap();
+    assert_eq!(config.http.unwrap().to_string(), "127.0.0.1:6683");
+    assert_eq!(config.coap.unwrap().to_string(), "127.0.0.1:5683");
+    assert_eq!(config.admin, None);
+    assert_eq!(config.data, Path::new("/home/u/.local/share/mote"));
+    assert_eq!(
+        config.socket,
+        Path::new("/home/u/.local/share/mote/mote.sock")
+    );
+}
+
+#[test]
+fn flags_win_over_environment_over_file() {
+    let (_dir, mut given) = with_file("http = \":1\"\ncoap = \":2\"\ndata = \"/d\"\n");
+    given.env.push(("MOTE_COAP".into(), ":3".into()));
+    given.env.push(("MOTE_HTTP".into(), ":4".into()));
+    given.flags.push(("http", ":5".into()));
+    let config = Config::load(&given).unwrap();
+    let shown: Vec<String> = config
+        .origins
+        .iter()
+        .map(|(key, text, origin)| match origin {
+            Origin::File(_, line) => format!("{key} {text} line {line}"),
+            other => format!("{key} {text} {other}"),
+        })
+        .collect();
+    assert_eq!(
+        shown,
+        [
+            "data /d line 3",
+            "http 127.0.0.1:5 flag",
+            "coap 127.0.0.1:3 MOTE_COAP",
+            "admin off default",
+            "socket /d/mote.sock default",
+            "lan false default",
+        ]
+    );
+}
+
+#[test]
+fn mistakes_are_reported_together() {
+    let flags = [
+        ("http", "nonsense"),
+        ("coap", "0.0.0.0:1"),
+        ("lan", "maybe"),
+    ];
+    let error = Config::load(&given(&[], &flags)).unwrap_err();
+    assert_eq!(
+        error.to_string(),
+        "error[M0203]: lan: true or false; found \"maybe\" (--lan)\n\
+         error[M0203]: http: ADDRESS:PORT, :PORT or off, e.g. 127.0.0.1:6683; found \"nonsense\" (--http)\n\
+         error[M0203]: coap: reaches beyond this machine; found \"0.0.0.0:1\" (--coap)\n  \
+         say so: --lan, or lan = true"
+    );
+}
+
+#[test]
+fn files_are_read_strictly() {
+    for (text, expected) in [
+        (
+            "htp = \":1\"\n",
+            "unknown key `htp` (line 1)\n  did you mean `http`?",
+        ),
+        ("http = 6683\n", "http: a string; found an integer (line 1)"),
+        (
+            "lan = \"true\"\n",
+            "lan: true or false; found a string (line 1)",
+        ),
+        ("[http]\n", "http: a string; found a table (line 1)"),
+        ("http\n", "key with no value, expected `=` (line 1)"),
+    ] {
+        let (_dir, given) = with_file(text);
+        let error = Config::load(&given).unwrap_err().to_string();
+        assert!(error.ends_with(expected), "{error}");
+    }
+    let (dir, given) = with_file("");
+    std::fs::write(dir.path().join(FILE_NAME), b"\xff").unwrap();
+    assert!(
+        Config::load(&given)
+            .unwrap_err()
+            .to_string()
+            .ends_with("not UTF-8")
+    );
+}

@@ -1,0 +1,332 @@
+//! From a folder (or one file) to a function: the manifest where there is one, guesses from the
+//! files for the rest, and the checks that need the files.
+//!
+//! Used by the command line before it packs and by the node after it unpacked; reads files, runs
+//! nothing. Every guess is reported so that it can be shown and overruled.
+
+use std::fs;
+use std::path::Path;
+
+use mote_api::manifest::{self, FunctionManifest, Manifest, RuntimeName};
+use mote_api::toml_reader::{Mistake, Mistakes};
+use mote_core::spec::{CoapResource, Egress, Runtime};
+use mote_core::{FunctionName, FunctionSpec};
+
+use self::probe::{Folder, Program};
+
+mod guess;
+mod probe;
+
+/// A function read from a folder.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Planned {
+    /// What it is.
+    pub(crate) spec: FunctionSpec,
+    /// What was guessed and from what, for people.
+    pub(crate) guesses: Vec<String>,
+    /// Whether a manifest was there.
+    pub(crate) has_manifest: bool,
+}
+
+/// How to read.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Options<'a> {
+    /// A name that wins over manifest and folder name.
+    pub(crate) name: Option<&'a str>,
+    /// Whether programs must be built for this machine; off when the node is another one.
+    pub(crate) check_machine: bool,
+}
+
+/// The manifest of a folder; `None` when there is none or `path` is a file.
+pub(crate) fn load_manifest(path: &Path) -> Result<Option<Manifest>, Mistakes> {
+    let file = path.join(manifest::FILE_NAME);
+    if !path.is_dir() {
+        return Ok(None);
+    }
+    match fs::read(&file) {
+        Ok(bytes) => {
+            let text = String::from_utf8(bytes).map_err(|_| {
+                mistake("M0301", format!("{}: not UTF-8", manifest::FILE_NAME), None)
+            })?;
+            Manifest::parse(manifest::FILE_NAME, &text).map(Some)
+        }
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(None),
+        Err(error) => Err(unreadable(&file, &error)),
+    }
+}
+
+/// Reads the functions of a folder or file.
+pub(crate) fn read(path: &Path, options: Options<'_>) -> Result<Vec<Planned>, Mistakes> {
+    let folder = Folder::read(path)?;
+    let manifest = load_manifest(path)?;
+    let has_manifest = manifest.is_some();
+    let functions = manifest.map_or_else(
+        || vec![FunctionManifest::default()],
+        |manifest| manifest.functions,
+    );
+    if functions.len() > 1 && options.name.is_some() {
+        let text = format!("--name: {} has several functions", manifest::FILE_NAME);
+        return Err(mistake(
+            "M0101",
+            text,
+            Some("deploy them without --name".into()),
+        ));
+    }
+    let mut planned = Vec::new();
+    let mut mistakes = Vec::new();
+    for function in &functions {
+        match plan(&folder, function, options) {
+            Ok((spec, guesses)) => planned.push(Planned {
+                spec,
+                guesses,
+                has_manifest,
+            }),
+            Err(Mistakes(found)) => mistakes.extend(found),
+        }
+    }
+    if mistakes.is_empty() {
+        Ok(planned)
+    } else {
+        Err(Mistakes(mistakes))
+    }
+}
+
+fn plan(
+    folder: &Folder,
+    function: &FunctionManifest,
+    options: Options<'_>,
+) -> Result<(FunctionSpec, Vec<String>), Mistakes> {
+    let mut guesses = Vec::new();
+    let name = name(folder, function, options.name)?;
+    let runtime = match &function.runtime {
+        Some(runtime) => match runtime.value {
+            RuntimeName::Python => Runtime::Python,
+            RuntimeName::Node => Runtime::Node,
+            RuntimeName::Exec => Runtime::Exec,
+            RuntimeName::Server => Runtime::Server,
+        },
+        None => {
+            let (runtime, why) = guess::runtime(folder, function)?;
+            guesses.push(format!("{} ({why})", runtime.as_str()));
+            runtime
+        }
+    };
+    let mut spec = FunctionSpec::with_defaults(name, runtime, "");
+    match runtime {
+        Runtime::Python | Runtime::Node => {
+            if let Some(command) = &function.command {
+                return Err(in_manifest(
+                    "M0303",
+                    command.line,
+                    "command: for runtime exec or server; this runtime has entry",
+                ));
+            }
+            spec.entry = match &function.entry {
+                Some(entry) => guess::checked_entry(folder, runtime, &entry.value, entry.line)?,
+                None => {
+                    let entry = guess::entry(folder, runtime, spec.name.as_str())?;
+                    guesses.push(format!("entry {entry}"));
+                    entry
+                }
+            };
+        }
+        Runtime::Exec | Runtime::Server => {
+            if let Some(entry) = &function.entry {
+                return Err(in_manifest(
+                    "M0303",
+                    entry.line,
+                    "entry: for runtime python or node; this runtime has command",
+                ));
+            }
+            spec.command = match &function.command {
+                Some(command) => command.value.clone(),
+                None => {
+                    let command = guess::command(folder, runtime)?;
+                    guesses.push(format!("command {}", command.join(" ")));
+                    command
+                }
+            };
+            check_program(folder, &mut spec.command, options.check_machine)?;
+        }
+    }
+    apply(&mut spec, function)?;
+    Ok((spec, guesses))
+}
+
+fn name(
+    folder: &Folder,
+    function: &FunctionManifest,
+    wanted: Option<&str>,
+) -> Result<FunctionName, Mistakes> {
+    let hint = Some("name it: --name NAME, or name = \"…\" in mote.toml".to_owned());
+    if let Some(name) = wanted {
+        return FunctionName::new(name)
+            .map_err(|error| mistake("M0115", format!("`{}`: {error}", escaped(name)), None));
+    }
+    if let Some(name) = &function.name {
+        return FunctionName::new(&name.value)
+            .map_err(|error| in_manifest("M0115", name.line, &error.to_string()));
+    }
+    let from: String = folder
+        .stem()
+        .to_lowercase()
+        .chars()
+        .map(|c| if matches!(c, '_' | '.' | ' ') { '-' } else { c })
+        .collect();
+    FunctionName::new(from.trim_matches('-')).map_err(|error| {
+        let text = format!("`{}`: {error}", escaped(folder.stem()));
+        mistake("M0115", text, hint)
+    })
+}
+
+/// Checks the program of a command when it is one of the function's own files.
+fn check_program(
+    folder: &Folder,
+    command: &mut [String],
+    check_machine: bool,
+) -> Result<(), Mistakes> {
+    let Some(program) = command.first_mut() else {
+        return Ok(());
+    };
+    if program.starts_with('/') {
+        return Ok(()); // the machine's own
+    }
+    let own = program.strip_prefix("./").unwrap_or(program).to_owned();
+    match folder.program(&own)? {
+        None if program.contains('/') => Err(mistake(
+            "M0113",
+            format!(
+                "command: `{}` is not part of the function",
+                escaped(program)
+            ),
+            None,
+        )),
+        None => Ok(()), // found through PATH, such as `sh`
+        Some(found) => {
+            *program = format!("./{own}");
+            check_found(&own, &found, check_machine)
+        }
+    }
+}
+
+fn check_found(own: &str, found: &Program, check_machine: bool) -> Result<(), Mistakes> {
+    let own = escaped(own);
+    if found.shebang_cr {
+        return Err(mistake(
+            "M0121",
+            format!("{own}: line 1 ends in CR, so its interpreter cannot be found"),
+            Some(format!("sed -i 's/\\r$//' {own}")),
+        ));
+    }
+    if let (Some(machine), true) = (found.machine, check_machine)
+        && !probe::runs_here(machine)
+    {
+        let (theirs, here) = (probe::machine_name(machine), std::env::consts::ARCH);
+        let here_shown = if here == "x86_64" { "x86-64" } else { here };
+        return Err(mistake(
+            "M0120",
+            format!("{own} is built for {theirs}, this node is {here_shown}"),
+            Some(format!(
+                "build for it: cargo build --target {here}-unknown-linux-musl"
+            )),
+        ));
+    }
+    if !found.executable {
+        return Err(mistake(
+            "M0114",
+            format!("{own} is not executable"),
+            Some(format!("chmod +x {own}")),
+        ));
+    }
+    if found.machine.is_none() && !found.has_shebang {
+        return Err(mistake(
+            "M0114",
+            format!("{own} is neither an ELF program nor a script with #! in line 1"),
+            Some("begin it with, for instance, #!/bin/sh".to_owned()),
+        ));
+    }
+    Ok(())
+}
+
+fn apply(spec: &mut FunctionSpec, function: &FunctionManifest) -> Result<(), Mistakes> {
+    let limits = &function.limits;
+    let to = &mut spec.limits;
+    to.memory_bytes = limits.memory_bytes.unwrap_or(to.memory_bytes);
+    to.timeout_ms = limits.timeout_ms.unwrap_or(to.timeout_ms);
+    to.init_timeout_ms = limits.init_timeout_ms.unwrap_or(to.init_timeout_ms);
+    to.concurrency = limits.concurrency.or(to.concurrency);
+    to.cpu_millis = limits.cpu_millis.or(to.cpu_millis);
+    to.pids = limits.pids.unwrap_or(to.pids);
+    to.body_bytes = limits.body_bytes.unwrap_or(to.body_bytes);
+    to.disk_bytes = limits.disk_bytes.unwrap_or(to.disk_bytes);
+    let scale = &function.scale;
+    spec.scale.min = scale.min.unwrap_or(spec.scale.min);
+    spec.scale.max = scale.max.or(spec.scale.max);
+    spec.scale.idle_timeout_ms = scale.idle_timeout_ms.unwrap_or(spec.scale.idle_timeout_ms);
+    spec.scale.queue = scale.queue.unwrap_or(spec.scale.queue);
+    spec.env.clone_from(&function.env);
+    spec.methods = function.methods.clone().unwrap_or_default();
+    spec.egress = function
+        .egress
+        .iter()
+        .map(|(host, port)| Egress {
+            host: host.clone(),
+            port: *port,
+        })
+        .collect();
+    let name = spec.name.as_str();
+    if let Some(http) = &function.http
+        && http.value.strip_prefix('/') != Some(name)
+    {
+        let text = format!(
+            "http = \"{}\": only /{name} is offered yet",
+            escaped(&http.value)
+        );
+        return Err(in_manifest("M0305", http.line, &text));
+    }
+    if let Some(coap) = &function.coap {
+        if coap.value.path != name {
+            let path = escaped(&coap.value.path);
+            let text = format!("coap = \"{path}\": only \"{name}\" is offered yet");
+            return Err(in_manifest("M0305", coap.line, &text));
+        }
+        spec.coap = CoapResource {
+            title: coap.value.title.clone(),
+            resource_type: coap.value.resource_type.clone(),
+            content_format: coap.value.content_format,
+        };
+    }
+    Ok(())
+}
+
+/// One mistake that is not in a line of the manifest.
+pub(crate) fn mistake(code: &'static str, text: String, hint: Option<String>) -> Mistakes {
+    Mistakes(vec![Mistake {
+        line: 0,
+        code,
+        text,
+        hint,
+    }])
+}
+
+fn in_manifest(code: &'static str, line: usize, text: &str) -> Mistakes {
+    Mistakes(vec![Mistake {
+        line,
+        code,
+        text: format!("{}: {text} (line {line})", manifest::FILE_NAME),
+        hint: None,
+    }])
+}
+
+fn unreadable(path: &Path, error: &std::io::Error) -> Mistakes {
+    let text = error.to_string();
+    let words = text.split(" (os error").next().unwrap_or("").to_lowercase();
+    mistake("M0102", format!("{}: {words}", path.display()), None)
+}
+
+fn escaped(text: &str) -> String {
+    text.chars().take(64).flat_map(char::escape_debug).collect()
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,305 @@
+//! Guesses from files: which runtime, which entry, which program.
+
+use mote_api::manifest::FunctionManifest;
+use mote_api::toml_reader::Mistakes;
+use mote_core::spec::Runtime;
+
+use super::probe::Folder;
+use super::{escaped, in_manifest, mistake};
+
+const PYTHON: [&str; 1] = [".py"];
+const NODE: [&str; 5] = [".mjs", ".js", ".cjs", ".ts", ".mts"];
+/// Where a handler usually is, in this order.
+const PYTHON_FIRST: [&str; 4] = ["app.py", "main.py", "handler.py", "function.py"];
+const NODE_FIRST: [&str; 8] = [
+    "index.mjs",
+    "index.js",
+    "index.cjs",
+    "index.ts",
+    "main.mjs",
+    "main.js",
+    "handler.mjs",
+    "handler.js",
+];
+
+/// The runtime and what gave it away.
+pub(super) fn runtime(
+    folder: &Folder,
+    function: &FunctionManifest,
+) -> Result<(Runtime, String), Mistakes> {
+    if function.command.is_some() {
+        return Ok((Runtime::Exec, "mote.toml has a command".to_owned()));
+    }
+    if let Some(entry) = &function.entry {
+        let is_node = NODE.iter().any(|ending| entry.value.ends_with(ending));
+        let runtime = if is_node {
+            Runtime::Node
+        } else {
+            Runtime::Python
+        };
+        return Ok((runtime, format!("entry {}", escaped(&entry.value))));
+    }
+    let python = sign(folder, &["requirements.txt", "pyproject.toml"], &PYTHON);
+    let node = sign(folder, &["package.json"], &NODE);
+    match (python, node) {
+        (Some(python), Some(node)) => Err(mistake(
+            "M0110",
+            format!("{python} says python, {node} says node"),
+            Some("write runtime = \"python\" or \"node\" in mote.toml".to_owned()),
+        )),
+        (Some(why), None) => Ok((Runtime::Python, why)),
+        (None, Some(why)) => Ok((Runtime::Node, why)),
+        (None, None) => match programs(folder)?.as_slice() {
+            [program] => Ok((Runtime::Exec, (*program).to_owned())),
+            [] if folder.has("Dockerfile") => Err(mistake(
+                "M0111",
+                format!(
+                    "{}: container images (Dockerfile) are not offered yet",
+                    folder.stem()
+                ),
+                Some(
+                    "deploy the program itself: runtime = \"server\" and command in mote.toml"
+                        .to_owned(),
+                ),
+            )),
+            [] => Err(mistake(
+                "M0110",
+                format!(
+                    "{}: no .py, .js or .mjs file, package.json, program or script",
+                    folder.stem()
+                ),
+                Some("name the file, or write runtime and command in mote.toml".to_owned()),
+            )),
+            many => Err(mistake(
+                "M0110",
+                format!("{}: several programs ({})", folder.stem(), many.join(", ")),
+                Some(format!("write command = [\"./{}\"] in mote.toml", many[0])),
+            )),
+        },
+    }
+}
+
+fn sign(folder: &Folder, files: &[&str], endings: &[&str]) -> Option<String> {
+    files
+        .iter()
+        .find(|name| folder.has(name))
+        .map(|name| (*name).to_owned())
+        .or_else(|| {
+            folder
+                .with_ending(endings)
+                .first()
+                .map(|name| (*name).to_owned())
+        })
+}
+
+/// Files at the top that are programs: executable ones, and a single file with `#!` or `.sh`.
+fn programs(folder: &Folder) -> Result<Vec<&str>, Mistakes> {
+    let mut found = Vec::new();
+    for name in folder.names() {
+        if name.starts_with('.') {
+            continue;
+        }
+        let Some(program) = folder.program(name)? else {
+            continue;
+        };
+        let runnable = program.machine.is_some() || program.has_shebang;
+        let is_script = name.ends_with(".sh") || program.has_shebang;
+        if runnable && (program.executable || folder.single) || is_script {
+            found.push(name);
+        }
+    }
+    Ok(found)
+}
+
+/// The command of a function that names none.
+pub(super) fn command(folder: &Folder, runtime: Runtime) -> Result<Vec<String>, Mistakes> {
+    match programs(folder)?.as_slice() {
+        [name] => {
+            let program = folder.program(name)?;
+            let plain_script = name.ends_with(".sh")
+                && program.is_some_and(|program| !program.executable && !program.shebang_cr);
+            Ok(if plain_script {
+                vec!["sh".to_owned(), format!("./{name}")]
+            } else {
+                vec![format!("./{name}")]
+            })
+        }
+        _ => Err(mistake(
+            "M0306",
+            format!("mote.toml: runtime {} needs a command", runtime.as_str()),
+            Some("write command = [\"./program\"]".to_owned()),
+        )),
+    }
+}
+
+/// The entry of a function that names none.
+pub(super) fn entry(folder: &Folder, runtime: Runtime, name: &str) -> Result<String, Mistakes> {
+    if runtime == Runtime::Python {
+        python_entry(folder, name)
+    } else {
+        node_entry(folder, name)
+    }
+}
+
+fn candidate<'f>(
+    folder: &'f Folder,
+    first: &[&'f str],
+    endings: &[&str],
+    name: &str,
+) -> Option<&'f str> {
+    let all = folder.with_ending(endings);
+    if let [only] = all.as_slice() {
+        return Some(only);
+    }
+    let named = |file: &str| {
+        file.rsplit_once('.')
+            .is_some_and(|(stem, _)| stem.replace('_', "-") == name)
+    };
+    first
+        .iter()
+        .find(|file| folder.has(file))
+        .copied()
+        .or_else(|| all.into_iter().find(|file| named(file)))
+}
+
+fn python_entry(folder: &Folder, name: &str) -> Result<String, Mistakes> {
+    let Some(file) = candidate(folder, &PYTHON_FIRST, &PYTHON, name) else {
+        return Err(mistake(
+            "M0112",
+            format!(
+                "{}: none of app.py, main.py, handler.py is there",
+                folder.stem()
+            ),
+            Some("write entry = \"module:handle\" in mote.toml".to_owned()),
+        ));
+    };
+    let module = file.trim_end_matches(".py");
+    let source = folder.source(file);
+    for object in ["handle", "app"] {
+        if defines(&source, object) {
+            return Ok(format!("{module}:{object}"));
+        }
+    }
+    let other = ["lambda_handler", "handler", "main"]
+        .into_iter()
+        .find(|object| defines(&source, object));
+    let hint = match other {
+        Some(other) => format!("to use `{other}`: entry = \"{module}:{other}\" in mote.toml"),
+        None => "add: def handle(event, ctx): return {\"ok\": True}".to_owned(),
+    };
+    Err(mistake(
+        "M0112",
+        format!("{file} has no `def handle(event, ctx)` and no `app`"),
+        Some(hint),
+    ))
+}
+
+/// Whether a Python file defines or imports `object` at its top level, as far as text can tell.
+fn defines(source: &str, object: &str) -> bool {
+    source.lines().any(|line| {
+        let words = line
+            .strip_prefix("async def ")
+            .or_else(|| line.strip_prefix("def "))
+            .or_else(|| line.strip_prefix("class "));
+        if let Some(rest) = words {
+            return rest
+                .strip_prefix(object)
+                .is_some_and(|rest| rest.trim_start().starts_with(['(', ':']));
+        }
+        let assigned = line
+            .strip_prefix(object)
+            .map(str::trim_start)
+            .is_some_and(|rest| {
+                (rest.starts_with('=') && !rest.starts_with("==")) || rest.starts_with(':')
+            });
+        let imported = (line.starts_with("from ") || line.starts_with("import "))
+            && line.split([' ', ',', '(', ')']).any(|word| word == object);
+        assigned || imported
+    })
+}
+
+fn node_entry(folder: &Folder, name: &str) -> Result<String, Mistakes> {
+    if folder.has("package.json")
+        && let Ok(package) =
+            serde_json::from_str::<serde_json::Value>(&folder.source("package.json"))
+        && let Some(main) = package["main"].as_str()
+    {
+        let main = main.trim_start_matches("./");
+        if folder.has_path(main) {
+            return Ok(main.to_owned());
+        }
+        return Err(mistake(
+            "M0113",
+            format!(
+                "package.json: main `{}` is not part of the function",
+                escaped(main)
+            ),
+            None,
+        ));
+    }
+    let Some(file) = candidate(folder, &NODE_FIRST, &NODE, name) else {
+        return Err(mistake(
+            "M0112",
+            format!(
+                "{}: none of index.mjs, index.js, main.mjs is there",
+                folder.stem()
+            ),
+            Some("write entry = \"file.mjs\" in mote.toml".to_owned()),
+        ));
+    };
+    let source = folder.source(file);
+    if !source.contains("export") {
+        // Covers `export default`, `module.exports` and `exports.x`.
+        return Err(mistake(
+            "M0112",
+            format!("{file} exports nothing"),
+            Some(
+                "add: export default { async fetch(request) { return new Response(\"ok\") } }"
+                    .to_owned(),
+            ),
+        ));
+    }
+    Ok(file.to_owned())
+}
+
+/// An entry from the manifest, when its file is there.
+pub(super) fn checked_entry(
+    folder: &Folder,
+    runtime: Runtime,
+    entry: &str,
+    line: usize,
+) -> Result<String, Mistakes> {
+    let missing = |file: &str| {
+        let text = format!("entry: `{}` is not part of the function", escaped(file));
+        in_manifest("M0113", line, &text)
+    };
+    if runtime == Runtime::Node {
+        let file = entry.trim_start_matches("./");
+        return if folder.has_path(file) {
+            Ok(file.to_owned())
+        } else {
+            Err(missing(file))
+        };
+    }
+    let (module, object) = entry.split_once(':').unwrap_or((entry, "handle"));
+    let module = module.trim_end_matches(".py");
+    let identifier = |part: &str| {
+        !part.is_empty()
+            && !part.starts_with(|c: char| c.is_ascii_digit())
+            && part.chars().all(|c| c.is_alphanumeric() || c == '_')
+    };
+    if !module.split('.').all(identifier) || !object.split('.').all(identifier) {
+        let text = format!(
+            "entry: module:object, e.g. app:handle; found `{}`",
+            escaped(entry)
+        );
+        return Err(in_manifest("M0303", line, &text));
+    }
+    let path = module.replace('.', "/");
+    let file = format!("{path}.py");
+    if folder.has_path(&file) || folder.has_path(&format!("{path}/__init__.py")) {
+        Ok(format!("{module}:{object}"))
+    } else {
+        Err(missing(&file))
+    }
+}

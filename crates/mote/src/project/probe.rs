@@ -1,0 +1,177 @@
+//! What the files of a function are: names, first bytes, executable bits.
+
+use std::collections::BTreeSet;
+use std::fs::{self, File};
+use std::io::Read;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+
+use mote_api::toml_reader::Mistakes;
+
+use super::unreadable;
+
+/// Source files longer than this are not searched for a handler.
+const SOURCE_BYTES_MAX: u64 = 1 << 20;
+
+/// A folder, or one file taken for a folder that holds only it.
+#[derive(Debug)]
+pub(super) struct Folder {
+    root: PathBuf,
+    stem: String,
+    /// Names of the files at its top.
+    files: BTreeSet<String>,
+    /// The path was a file.
+    pub(super) single: bool,
+}
+
+/// A program's file.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Program {
+    pub(super) executable: bool,
+    pub(super) has_shebang: bool,
+    pub(super) shebang_cr: bool,
+    /// ELF machine number.
+    pub(super) machine: Option<u16>,
+}
+
+impl Folder {
+    pub(super) fn read(path: &Path) -> Result<Self, Mistakes> {
+        let io = |error: std::io::Error| unreadable(path, &error);
+        let meta = fs::metadata(path).map_err(io)?;
+        // `.` and `..` have no name of their own.
+        let full = fs::canonicalize(path).map_err(io)?;
+        let text = |name: Option<&std::ffi::OsStr>| {
+            name.map(|name| name.to_string_lossy().into_owned())
+                .unwrap_or_default()
+        };
+        if meta.is_file() {
+            return Ok(Self {
+                root: full.parent().unwrap_or(&full).to_owned(),
+                stem: text(path.file_stem()),
+                files: BTreeSet::from([text(full.file_name())]),
+                single: true,
+            });
+        }
+        let mut files = BTreeSet::new();
+        for entry in fs::read_dir(path).map_err(io)? {
+            let entry = entry.map_err(io)?;
+            if entry.path().is_file() {
+                files.insert(entry.file_name().to_string_lossy().into_owned());
+            }
+        }
+        Ok(Self {
+            stem: text(full.file_name()),
+            root: full,
+            files,
+            single: false,
+        })
+    }
+
+    /// Name of the folder, or of the file without its ending.
+    pub(super) fn stem(&self) -> &str {
+        &self.stem
+    }
+
+    pub(super) fn has(&self, name: &str) -> bool {
+        self.files.contains(name)
+    }
+
+    /// Whether a file is there, also below the top.
+    pub(super) fn has_path(&self, path: &str) -> bool {
+        if self.single {
+            return self.has(path);
+        }
+        !path.split('/').any(|part| part == "..") && self.root.join(path).is_file()
+    }
+
+    /// Files at the top with one of these endings.
+    pub(super) fn with_ending(&self, endings: &[&str]) -> Vec<&str> {
+        self.files
+            .iter()
+            .map(String::as_str)
+            .filter(|name| endings.iter().any(|ending| name.ends_with(ending)))
+            .filter(|name| !name.starts_with('.'))
+            .collect()
+    }
+
+    pub(super) fn names(&self) -> impl Iterator<Item = &str> {
+        self.files.iter().map(String::as_str)
+    }
+
+    /// The text of a source file; empty when it cannot be searched.
+    pub(super) fn source(&self, path: &str) -> String {
+        let mut text = String::new();
+        if let Ok(file) = File::open(self.root.join(path)) {
+            // What is not UTF-8 is left to the language to complain about.
+            let _ = file.take(SOURCE_BYTES_MAX).read_to_string(&mut text);
+        }
+        text
+    }
+
+    /// What kind of program `path` is; `None` when the folder has no such file.
+    pub(super) fn program(&self, path: &str) -> Result<Option<Program>, Mistakes> {
+        if !self.has_path(path) {
+            return Ok(None);
+        }
+        let full = self.root.join(path);
+        let io = |error: std::io::Error| unreadable(Path::new(path), &error);
+        let mode = fs::metadata(&full).map_err(io)?.permissions().mode();
+        let mut head = Vec::new();
+        File::open(&full)
+            .and_then(|file| file.take(256).read_to_end(&mut head))
+            .map_err(io)?;
+        let first_line = head.split(|byte| *byte == b'\n').next().unwrap_or(&[]);
+        let has_shebang = head.starts_with(b"#!");
+        Ok(Some(Program {
+            executable: mode & 0o111 != 0,
+            has_shebang,
+            shebang_cr: has_shebang && first_line.ends_with(b"\r"),
+            machine: elf_machine(&head),
+        }))
+    }
+}
+
+fn elf_machine(head: &[u8]) -> Option<u16> {
+    if !head.starts_with(b"\x7fELF") || head.len() < 20 {
+        return None;
+    }
+    let bytes = [head[18], head[19]];
+    Some(if head[5] == 2 {
+        u16::from_be_bytes(bytes)
+    } else {
+        u16::from_le_bytes(bytes)
+    })
+}
+
+/// Machine numbers of the ELF format and the names people use.
+const MACHINES: [(u16, &str, &str); 7] = [
+    (3, "x86", "x86"),
+    (8, "mips", "mips"),
+    (20, "ppc", "powerpc"),
+    (40, "arm", "arm"),
+    (62, "x86-64", "x86_64"),
+    (183, "aarch64", "aarch64"),
+    (243, "riscv64", "riscv64"),
+];
+
+pub(super) fn machine_name(machine: u16) -> String {
+    MACHINES
+        .iter()
+        .find(|(number, ..)| *number == machine)
+        .map_or_else(
+            || format!("machine {machine}"),
+            |(_, name, _)| (*name).to_owned(),
+        )
+}
+
+/// Whether this machine's kernel usually runs such programs: its own and its 32-bit sibling's.
+pub(super) fn runs_here(machine: u16) -> bool {
+    let here = std::env::consts::ARCH;
+    match machine {
+        3 => here == "x86_64" || here == "x86",
+        40 => here == "aarch64" || here == "arm",
+        other => MACHINES
+            .iter()
+            .any(|(number, _, arch)| *number == other && *arch == here),
+    }
+}

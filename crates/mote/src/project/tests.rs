@@ -1,0 +1,209 @@
+use std::os::unix::fs::PermissionsExt;
+
+use super::*;
+
+/// Makes a folder `demo` of these files (`!` in front: executable) and reads it.
+fn read_files(files: &[(&str, &str)]) -> Result<Vec<Planned>, String> {
+    let dir = tempfile::tempdir().unwrap();
+    let root = dir.path().join("demo");
+    for (name, content) in files {
+        let path = root.join(name.trim_start_matches('!'));
+        fs::create_dir_all(path.parent().unwrap()).unwrap();
+        fs::write(&path, content).unwrap();
+        if name.starts_with('!') {
+            fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).unwrap();
+        }
+    }
+    let options = Options {
+        check_machine: true,
+        ..Options::default()
+    };
+    read(&root, options).map_err(|mistakes| mistakes.to_string())
+}
+
+fn check(files: &[(&str, &str)], runtime: Runtime, entry: &str) {
+    let planned = read_files(files).unwrap();
+    let spec = &planned[0].spec;
+    let found = match runtime {
+        Runtime::Python | Runtime::Node => spec.entry.clone(),
+        _ => spec.command.join(" "),
+    };
+    assert_eq!(
+        (spec.runtime, found.as_str()),
+        (runtime, entry),
+        "{files:?}"
+    );
+}
+
+fn check_error(files: &[(&str, &str)], expected: &str) {
+    let error = read_files(files).unwrap_err();
+    assert_eq!(error, expected, "{files:?}");
+}
+
+const HANDLE: &str = "def handle(event, ctx):\n    return 1\n";
+
+#[test]
+fn guesses() {
+    check(&[("hello.py", HANDLE)], Runtime::Python, "hello:handle");
+    check(
+        &[("a.py", ""), ("app.py", "app = Flask(__name__)")],
+        Runtime::Python,
+        "app:app",
+    );
+    check(
+        &[("a.py", ""), ("demo.py", "async def handle(e, c): pass")],
+        Runtime::Python,
+        "demo:handle",
+    );
+    check(
+        &[("main.py", "from lib import handle\n")],
+        Runtime::Python,
+        "main:handle",
+    );
+    check(
+        &[("index.mjs", "export default {}")],
+        Runtime::Node,
+        "index.mjs",
+    );
+    check(
+        &[
+            ("package.json", r#"{"main": "./src/f.js"}"#),
+            ("src/f.js", ""),
+        ],
+        Runtime::Node,
+        "src/f.js",
+    );
+    check(&[("!run", "#!/bin/sh\n")], Runtime::Exec, "./run");
+    check(&[("fn.sh", "cat\n")], Runtime::Exec, "sh ./fn.sh");
+    check(
+        &[
+            ("mote.toml", "version = 1\nentry = \"pkg.mod:go\"\n"),
+            ("pkg/mod.py", ""),
+        ],
+        Runtime::Python,
+        "pkg.mod:go",
+    );
+    check(
+        &[("mote.toml", "version = 1\ncommand = [\"cat\"]\n")],
+        Runtime::Exec,
+        "cat",
+    );
+    check(
+        &[
+            ("mote.toml", "version = 1\nruntime = \"server\"\n"),
+            ("!srv", "#!/bin/sh\n"),
+        ],
+        Runtime::Server,
+        "./srv",
+    );
+}
+
+#[test]
+fn what_cannot_be_guessed_is_said() {
+    check_error(
+        &[("Dockerfile", "FROM scratch")],
+        "error[M0111]: demo: container images (Dockerfile) are not offered yet\n  deploy the program itself: runtime = \"server\" and command in mote.toml",
+    );
+    check_error(
+        &[("a.py", HANDLE), ("index.js", "")],
+        "error[M0110]: a.py says python, index.js says node\n  write runtime = \"python\" or \"node\" in mote.toml",
+    );
+    check_error(
+        &[("f.py", "def lambda_handler(event, context): pass\n")],
+        "error[M0112]: f.py has no `def handle(event, ctx)` and no `app`\n  to use `lambda_handler`: entry = \"f:lambda_handler\" in mote.toml",
+    );
+    check_error(
+        &[("!a", "#!/bin/sh\n"), ("!b", "#!/bin/sh\n")],
+        "error[M0110]: demo: several programs (a, b)\n  write command = [\"./a\"] in mote.toml",
+    );
+    check_error(
+        &[("!run.sh", "#!/bin/sh\r\necho\r\n")],
+        "error[M0121]: run.sh: line 1 ends in CR, so its interpreter cannot be found\n  sed -i 's/\\r$//' run.sh",
+    );
+    check_error(
+        &[("mote.toml", "version = 1\ncommand = [\"./x\"]\n")],
+        "error[M0113]: command: `./x` is not part of the function",
+    );
+    check_error(
+        &[
+            ("mote.toml", "version = 1\ncommand = [\"./x\"]\n"),
+            ("x", "#!/bin/sh\n"),
+        ],
+        "error[M0114]: x is not executable\n  chmod +x x",
+    );
+    check_error(
+        &[
+            ("mote.toml", "version = 1\nname = \"Foo\"\n"),
+            ("a.py", HANDLE),
+        ],
+        "error[M0115]: mote.toml: name: 1–63 of a–z 0–9 -, no - at the ends (line 2)",
+    );
+    check_error(
+        &[("mote.toml", "version = 1\nentry = \"../x:y\"\n")],
+        "error[M0303]: mote.toml: entry: module:object, e.g. app:handle; found `../x:y` (line 2)",
+    );
+    check_error(
+        &[
+            ("mote.toml", "version = 1\n[[trigger]]\nhttp = \"/other\"\n"),
+            ("a.py", HANDLE),
+        ],
+        "error[M0305]: mote.toml: http = \"/other\": only /demo is offered yet (line 3)",
+    );
+}
+
+#[test]
+fn programs_of_other_machines_are_refused() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("hello");
+    let mut elf = b"\x7fELF\x02\x01\x01\0\0\0\0\0\0\0\0\0\x02\0".to_vec();
+    let foreign: u16 = if cfg!(target_arch = "riscv64") {
+        62
+    } else {
+        243
+    };
+    elf.extend(foreign.to_le_bytes());
+    fs::write(&path, &elf).unwrap();
+    fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).unwrap();
+    let mut options = Options {
+        check_machine: true,
+        ..Options::default()
+    };
+    let error = read(&path, options).unwrap_err();
+    assert_eq!(error.0[0].code, "M0120");
+    assert!(
+        error.0[0].text.starts_with("hello is built for "),
+        "{error}"
+    );
+    options.check_machine = false;
+    assert_eq!(read(&path, options).unwrap()[0].spec.command, ["./hello"]);
+}
+
+#[test]
+fn a_single_file_is_named_by_its_stem() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("My_Func.py");
+    fs::write(&path, HANDLE).unwrap();
+    let planned = read(&path, Options::default()).unwrap();
+    assert_eq!(planned[0].spec.name.as_str(), "my-func");
+    assert_eq!(planned[0].spec.entry, "My_Func:handle");
+    assert_eq!(
+        planned[0].guesses,
+        ["python (My_Func.py)", "entry My_Func:handle"]
+    );
+    let named = Options {
+        name: Some("other"),
+        ..Options::default()
+    };
+    assert_eq!(read(&path, named).unwrap()[0].spec.name.as_str(), "other");
+}
+
+#[test]
+fn several_functions_share_a_folder() {
+    let planned = read_files(&[
+        ("mote.toml", "version = 1\n[function.a]\nentry = \"m:a\"\n[function.b]\nentry = \"m:b\"\n[function.b.limits]\nmemory = \"8MiB\"\n"),
+        ("m.py", ""),
+    ])
+    .unwrap();
+    assert_eq!(planned.len(), 2);
+    assert_eq!(planned[1].spec.limits.memory_bytes, 8 << 20);
+}
