@@ -1,0 +1,320 @@
+//! What the command line says when something is wrong, word for word.
+//!
+//! `tests/golden/cli_errors.txt` holds every command with its exit code and output. After a wanted
+//! change rewrite it with `MOTE_BLESS=1 cargo test -p mote --test cli_errors` and read the diff.
+
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+mod fake_node;
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
+use std::process::{Command, Stdio};
+
+const GOLDEN: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/golden/cli_errors.txt");
+
+/// Commands as a user would type them, below a heading each. `none.sock` is no node at all,
+/// `node.sock` the fake one.
+const COMMANDS: &[(&str, &[&str])] = &[
+    (
+        "wrong usage",
+        &[
+            "mote nonsense",
+            "mote deplyo hello.py",
+            "mote list --outptu json",
+            "mote list -o xml",
+            "mote deploy",
+            "mote deploy --name x hello.py broken",
+            "mote deploy --invoke --dry-run hello.py",
+            "mote invoke",
+            "mote invoke hello -H nonsense",
+            "mote invoke hello --path x",
+            "mote invoke hello -m 'G T'",
+            "mote invoke hello --via mqtt",
+            "mote invoke hello -d @missing.json",
+            "mote logs hello --tail many",
+            "mote logs hello --since yesterday",
+            "mote remove hello",
+            "mote completion tcsh",
+            "mote explain",
+            "mote explain M0303x",
+            "mote explain banana",
+            "mote list --timeout 0",
+            "mote list --color sometimes",
+            "mote config",
+            "mote config chek",
+            "mote up --htp :1",
+        ],
+    ),
+    (
+        "no node",
+        &[
+            "mote --node none.sock list",
+            "mote --node none.sock describe hello",
+            "mote --node none.sock invoke hello",
+            "mote --node none.sock logs hello",
+            "mote --node none.sock remove hello --yes",
+            "mote --node none.sock deploy hello.py",
+            "mote --node none.sock doctor",
+            "mote --node https://pi4 list",
+            "mote --node http:// list",
+            "mote --node mute.sock list --timeout 1",
+            "mote --node garbage.sock list",
+        ],
+    ),
+    (
+        "what the node refuses",
+        &[
+            "mote describe termo",
+            "mote invoke termo",
+            "mote logs termo",
+            "mote remove termo --yes",
+            "mote invoke full",
+            "mote invoke slow",
+            "mote invoke broken",
+            "mote invoke teapot",
+            "mote describe token",
+            "mote describe newer",
+            "mote invoke hello --via coap",
+            "mote invoke quiet --via http",
+            "mote deploy hello.py --name busy",
+            "mote doctor",
+        ],
+    ),
+    (
+        "functions that cannot be deployed",
+        &[
+            "mote deploy missing.py",
+            "mote deploy Bad!.py",
+            "mote deploy hello.py --name Foo",
+            "mote deploy no_handler.py",
+            "mote deploy lambda.py",
+            "mote deploy image",
+            "mote deploy empty",
+            "mote deploy both",
+            "mote deploy programs",
+            "mote deploy crlf.sh",
+            "mote deploy foreign",
+            "mote deploy nothing.mjs",
+            "mote deploy typo",
+            "mote deploy swallowed",
+            "mote deploy many",
+            "mote deploy later",
+            "mote deploy noversion",
+            "mote deploy nottoml",
+            "mote deploy noentry",
+            "mote deploy notexecutable",
+            "mote deploy route",
+            "mote deploy badbuild",
+            "mote deploy linkout",
+            "mote deploy two --name x",
+            "mote deploy hello.py missing.py",
+        ],
+    ),
+    (
+        "configuration",
+        &[
+            "mote config check --config missing.toml",
+            "mote config check --config typo.toml",
+            "mote config check --config type.toml",
+            "mote config check --config notutf8.toml",
+            "mote config check --http nonsense --coap 0.0.0.0:5683 --socket s",
+            "mote config show --admin 127.0.0.1:6683 --http :6683",
+            "mote up --config typo.toml",
+            "mote up --http 99999",
+        ],
+    ),
+    (
+        "and what goes well",
+        &[
+            "mote version",
+            "mote explain M0304",
+            "mote list",
+            "mote list -o name",
+            "mote list -o jsonl",
+            "mote describe hello",
+            "mote describe hello -o yaml",
+            "mote invoke hello -d hi",
+            "mote invoke hello --show -d 'it is' -H 'A: b'",
+            "mote invoke hello --show --via coap -d 1",
+            "mote logs hello",
+            "mote logs hello --grep second -o jsonl",
+            "mote remove hello --yes",
+            "mote deploy hello.py",
+            "mote deploy hello.py --dry-run -o json",
+            "mote deploy hello.py --invoke -q",
+            "mote config show --config good.toml --http :1 --socket /run/m.sock",
+        ],
+    ),
+];
+
+#[test]
+fn the_command_line_says_what_the_golden_file_says() {
+    let dir = tempfile::tempdir().unwrap();
+    let root = dir.path();
+    write_fixtures(root);
+    fake_node::start(&root.join("node.sock"));
+    fake_node::start_mute(&root.join("mute.sock"));
+    fake_node::start_garbage(&root.join("garbage.sock"));
+
+    let mut text = String::new();
+    let mut count = 0;
+    for (heading, commands) in COMMANDS {
+        text.push_str(&format!("## {heading}\n\n"));
+        for command in *commands {
+            text.push_str(&run(root, command));
+            count += 1;
+        }
+    }
+    assert!(count >= 35);
+    if std::env::var_os("MOTE_BLESS").is_some() {
+        fs::write(GOLDEN, &text).unwrap();
+    }
+    let golden = fs::read_to_string(GOLDEN).unwrap_or_default();
+    if text == golden {
+        return;
+    }
+    for (new, old) in text.split("\n$ ").zip(golden.split("\n$ ")) {
+        assert_eq!(new, old, "changed; MOTE_BLESS=1 rewrites the golden file");
+    }
+    panic!("commands were added or removed; MOTE_BLESS=1 rewrites the golden file");
+}
+
+#[test]
+fn a_closed_standard_output_ends_quietly() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut child = mote(dir.path())
+        .args(["completion", "bash"])
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    drop(child.stdout.take());
+    let ended = child.wait_with_output().unwrap();
+    assert_eq!(String::from_utf8_lossy(&ended.stderr), "");
+    assert_eq!(ended.status.code(), Some(0));
+}
+
+fn mote(root: &Path) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_mote"));
+    command
+        .env_clear()
+        .env("HOME", root)
+        .env("MOTE_NODE", "node.sock")
+        .env("PATH", std::env::var_os("PATH").unwrap_or_default())
+        .env("MOTE_CONFIG", "good.toml")
+        .env("MOTE_DATA", "/srv/mote")
+        .current_dir(root)
+        .stdin(Stdio::null());
+    command
+}
+
+fn run(root: &Path, line: &str) -> String {
+    let ended = mote(root).args(&words(line)[1..]).output().unwrap();
+    let code = ended.status.code().unwrap();
+    let mut text = format!("$ {line}\n");
+    for (name, bytes) in [("", &ended.stdout), ("! ", &ended.stderr)] {
+        for line in String::from_utf8_lossy(bytes).lines() {
+            text.push_str(format!("{name}{line}").trim_end());
+            text.push('\n');
+        }
+    }
+    // The one thing here that depends on the machine.
+    let text = text
+        .replace("x86-64", "ARCH")
+        .replace(std::env::consts::ARCH, "ARCH");
+    format!("{text}[exit {code}]\n\n")
+}
+
+/// Splits at spaces outside single quotes.
+fn words(line: &str) -> Vec<String> {
+    let mut words = vec![String::new()];
+    let mut quoted = false;
+    for c in line.chars() {
+        match c {
+            '\'' => quoted = !quoted,
+            ' ' if !quoted => words.push(String::new()),
+            c => words.last_mut().unwrap().push(c),
+        }
+    }
+    words
+}
+
+fn write_fixtures(root: &Path) {
+    let handle = "def handle(event, ctx):\n    return {\"ok\": True}\n";
+    let foreign: u8 = 8; // MIPS
+    let files: &[(&str, &str)] = &[
+        ("hello.py", handle),
+        ("Bad!.py", handle),
+        ("no_handler.py", "print(1)\n"),
+        (
+            "lambda.py",
+            "def lambda_handler(event, context):\n    pass\n",
+        ),
+        ("image/Dockerfile", "FROM scratch\n"),
+        ("empty/.keep", ""),
+        ("both/a.py", handle),
+        ("both/index.mjs", "export default {}\n"),
+        ("programs/a", "#!/bin/sh\n"),
+        ("programs/b", "#!/bin/sh\n"),
+        ("crlf.sh", "#!/bin/sh\r\necho\r\n"),
+        ("nothing.mjs", "const x = 1\n"),
+        (
+            "typo/mote.toml",
+            "version = 1\nname = \"typo\"\n\n# limits\n[limits]\nmemory = \"64MiB\"\n# seconds\n\ntimeot = \"1s\"\n",
+        ),
+        (
+            "swallowed/mote.toml",
+            "version = 1\n\n[[trigger]]\nhttp = \"/x\"\nname = \"x\"\n",
+        ),
+        (
+            "many/mote.toml",
+            "version = 2\nruntime = \"pyton\"\n[limits]\nmemory = \"64mb\"\ntimeout = \"0s\"\npids = -1\n[scale]\nmin = 3\nmax = 2\n[env]\n\"A=B\" = \"x\"\n[allow]\nnet = [\"nowhere\"]\n",
+        ),
+        (
+            "later/mote.toml",
+            "version = 1\n[[trigger]]\ncron = \"* * * * *\"\n[[trigger]]\nmqtt = \"a/b\"\n[allow]\nsecrets = [\"X\"]\n",
+        ),
+        ("noversion/mote.toml", "name = \"x\"\n"),
+        ("nottoml/mote.toml", "version = 1\nname = thermo\n"),
+        ("noentry/mote.toml", "version = 1\nentry = \"app:handle\"\n"),
+        (
+            "notexecutable/mote.toml",
+            "version = 1\ncommand = [\"./run\"]\n",
+        ),
+        ("notexecutable/run", "#!/bin/sh\n"),
+        (
+            "route/mote.toml",
+            "version = 1\n[[trigger]]\nhttp = \"/other\"\n",
+        ),
+        ("route/app.py", handle),
+        (
+            "badbuild/mote.toml",
+            "version = 1\n[build]\ncommand = \"echo compiling; exit 3\"\n",
+        ),
+        ("linkout/app.py", handle),
+        (
+            "two/mote.toml",
+            "version = 1\n[function.a]\nentry = \"m:a\"\n[function.b]\nentry = \"m:b\"\n",
+        ),
+        ("two/m.py", handle),
+        ("good.toml", "coap = \"off\"\n"),
+        ("typo.toml", "\nhtp = \":1\"\n"),
+        ("type.toml", "http = 6683\nlan = \"yes\"\n"),
+    ];
+    for (name, content) in files {
+        let path = root.join(name);
+        fs::create_dir_all(path.parent().unwrap()).unwrap();
+        fs::write(path, content).unwrap();
+    }
+    for name in ["programs/a", "programs/b", "crlf.sh"] {
+        fs::set_permissions(root.join(name), fs::Permissions::from_mode(0o755)).unwrap();
+    }
+    fs::write(root.join("notutf8.toml"), b"\xff").unwrap();
+    let mut elf = b"\x7fELF\x02\x01\x01\0\0\0\0\0\0\0\0\0\x02\0".to_vec();
+    elf.extend([foreign, 0]);
+    fs::write(root.join("foreign"), elf).unwrap();
+    fs::set_permissions(root.join("foreign"), fs::Permissions::from_mode(0o755)).unwrap();
+    std::os::unix::fs::symlink("/etc/passwd", root.join("linkout/secret")).unwrap();
+}
