@@ -72,7 +72,6 @@ async fn failed_execution(backend: &ProcessBackend) {
     assert_eq!(source.raw_os_error(), Some(libc::ENOENT));
 }
 
-
 async fn limits(backend: &ProcessBackend) {
     let code = Folder::new("limits");
     code.write("forks.sh", "#!/bin/sh\nn=0; while [ $n -lt 200 ]; do sleep 5 & n=$((n+1)); done 2>/dev/null; echo all\n");
@@ -121,10 +120,7 @@ impl Engine {
         let socket = UnixStream::from(channel);
         socket.set_nonblocking(false).unwrap();
         socket.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
-        Self {
-            socket,
-            inbox: BytesMut::new(),
-        }
+        Self { socket, inbox: BytesMut::new() }
     }
 
     fn next(&mut self) -> (FrameHeader, Bytes) {
@@ -228,8 +224,14 @@ esac
     let text = String::from_utf8(body).unwrap();
     assert_eq!((status, fields.as_str()), (200, "content-type\ntext/plain; charset=utf-8\n"));
     for fact in [
-        "MOTE_METHOD=POST", "MOTE_QUERY=q=1", "MOTE_FUNCTION=echo", "MOTE_TRIGGER=http", "LOADED=yes",
-        "MOTE_HEADER_X_ONE=1, 2", "MOTE_DEADLINE_MS=5000", "MOTE_INVOCATION=00000000000000000000000007",
+        "MOTE_METHOD=POST",
+        "MOTE_QUERY=q=1",
+        "MOTE_FUNCTION=echo",
+        "MOTE_TRIGGER=http",
+        "LOADED=yes",
+        "MOTE_HEADER_X_ONE=1, 2",
+        "MOTE_DEADLINE_MS=5000",
+        "MOTE_INVOCATION=00000000000000000000000007",
     ] {
         assert!(text.contains(fact), "{fact} is missing in {text}");
     }
@@ -241,7 +243,10 @@ esac
 
     engine.invoke(3, "/fail", b"", true);
     let error = engine.answer(3).unwrap_err();
-    assert_eq!((error.kind.as_str(), error.message.as_str()), ("ExitStatus", "exited 3: no such thing"));
+    assert_eq!(
+        (error.kind.as_str(), error.message.as_str()),
+        ("ExitStatus", "exited 3: no such thing")
+    );
 
     engine.invoke(4, "/big", b"", true);
     assert_eq!(engine.answer(4).unwrap().2.len(), 3_000_000);
@@ -328,7 +333,11 @@ while True:
     let argv = vec![python, "server.py".to_owned()];
     let mut asked = request(30, &code.0, Launch::Server { argv, port: 8080 });
     let egress = |host: &str, port| Egress { host: host.to_owned(), port };
-    asked.egress = vec![egress("broker.example", 1883), egress("broker.example", 443), egress("b.example", 443)];
+    asked.egress = vec![
+        egress("broker.example", 1883),
+        egress("broker.example", 443),
+        egress("b.example", 443),
+    ];
     let started = backend.start(asked).await.unwrap();
     assert_eq!(started.egress.len(), 3);
 
@@ -371,7 +380,8 @@ async fn nothing_is_left(backend: &ProcessBackend) {
     let before = (count("/proc/self/fd"), mounts(), instance_groups());
     let mut odd = Vec::new();
     for instance in 0..100 {
-        let started = backend.start(request(1000 + instance, &code.0, shim(&["./fds.sh"]))).await.unwrap();
+        let started =
+            backend.start(request(1000 + instance, &code.0, shim(&["./fds.sh"]))).await.unwrap();
         let (text, _) = finish(started).await;
         // 10 is the script itself, opened by the shell after it began.
         if !text.split_whitespace().all(|fd| ["0", "1", "2", "3", "10"].contains(&fd)) {
@@ -388,10 +398,13 @@ async fn nothing_is_left(backend: &ProcessBackend) {
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
     assert_eq!(before, after, "descriptors, mounts, cgroups");
-    let uids: Vec<_> = std::fs::read_dir("/proc").unwrap().flatten()
+    let uids: Vec<_> = std::fs::read_dir("/proc")
+        .unwrap()
+        .flatten()
         .filter_map(|entry| std::fs::metadata(entry.path()).ok())
         .map(|meta| std::os::unix::fs::MetadataExt::uid(&meta))
-        .filter(|uid| (1_000_000..1_065_536).contains(uid)).collect();
+        .filter(|uid| (1_000_000..1_065_536).contains(uid))
+        .collect();
     assert!(uids.is_empty(), "processes left: {uids:?}");
 }
 
@@ -416,7 +429,9 @@ async fn installation(backend: &ProcessBackend) {
     let packages = Folder::new("packages");
     let port = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let address = port.local_addr().unwrap().port();
-    let script = format!("id -u; mkdir a; echo x > a/b; chmod 6777 a/b; ln -s /etc/passwd a/link; cat /etc/pip.conf; echo host port {address}; seq 1 500; exit 0");
+    let script = format!(
+        "id -u; mkdir a; echo x > a/b; chmod 6777 a/b; ln -s /etc/passwd a/link; cat /etc/pip.conf; echo host port {address}; seq 1 500; exit 0"
+    );
     let build = BuildRequest {
         label: "test-1".to_owned(),
         argv: ["sh", "-c", &script].map(str::to_owned).to_vec(),
@@ -446,7 +461,10 @@ async fn start_times(backend: &ProcessBackend) {
     let own = std::env::current_exe().unwrap();
     std::fs::copy(own, code.0.join("static")).unwrap();
     code.write("t.py", "print(1)").write("t.js", "console.log(1)");
-    let mut cases = vec![("true", vec!["/bin/true".to_owned()]), ("sh", ["/bin/sh", "-c", "echo 1"].map(str::to_owned).to_vec())];
+    let mut cases = vec![
+        ("true", vec!["/bin/true".to_owned()]),
+        ("sh", ["/bin/sh", "-c", "echo 1"].map(str::to_owned).to_vec()),
+    ];
     if let Some((python, _)) = python() {
         cases.push(("python", vec![python, "t.py".to_owned()]));
     }
@@ -466,7 +484,10 @@ async fn start_times(backend: &ProcessBackend) {
         }
         executed.sort();
         ended.sort();
-        println!("{name:8} executed p10 {:?} median {:?}, output ended median {:?}", executed[3], executed[15], ended[15]);
+        println!(
+            "{name:8} executed p10 {:?} median {:?}, output ended median {:?}",
+            executed[3], executed[15], ended[15]
+        );
     }
     let launch = Launch::PerInvocation { argv: vec!["/bin/true".to_owned()] };
     let started = backend.start(request(2100, &code.0, launch)).await.unwrap();
@@ -486,7 +507,8 @@ async fn start_times(backend: &ProcessBackend) {
 
 fn main() {
     let zygote = Zygote::fork().unwrap();
-    let only: Vec<String> = std::env::args().skip(1).filter(|word| !word.starts_with('-')).collect();
+    let only: Vec<String> =
+        std::env::args().skip(1).filter(|word| !word.starts_with('-')).collect();
     let mut config = SandboxConfig::default();
     if let Some((_, prefix)) = python() {
         config.runtime_prefixes.push(prefix);
