@@ -15,7 +15,7 @@ use mote_core::backend::{Backend, Launch, StartError};
 use mote_core::invocation::Head;
 use mote_core::spec::Egress;
 use mote_core::wire::{self, FrameHeader, FrameKind, Load, Ready, ResultHead, WorkerError};
-use mote_sandbox::{BuildRequest, ProcessBackend, SandboxConfig, Zygote};
+use mote_sandbox::{BuildRequest, ProcessBackend, SandboxConfig, Zygote, ZygoteHandle};
 use support::{Folder, MIB, finish, node, python, request, shim};
 
 async fn shell(backend: &ProcessBackend) {
@@ -455,6 +455,55 @@ async fn installation(backend: &ProcessBackend) {
     assert!(backend.run_build(endless).await.unwrap().timed_out);
 }
 
+/// User ids of the processes on this machine that lie in the range of `uid_base`.
+fn processes_of(uid_base: u32) -> usize {
+    std::fs::read_dir("/proc")
+        .unwrap()
+        .flatten()
+        .filter_map(|entry| std::fs::metadata(entry.path()).ok())
+        .map(|meta| std::os::unix::fs::MetadataExt::uid(&meta))
+        .filter(|uid| (uid_base..uid_base + 1000).contains(uid))
+        .count()
+}
+
+/// Far from the uids of the other tests.
+const DAEMON_UID_BASE: u32 = 3_000_000;
+
+/// The part of a daemon that is about to be killed.
+async fn doomed_daemon(zygote: ZygoteHandle) {
+    let mut config = SandboxConfig::default();
+    config.uid_base = DAEMON_UID_BASE;
+    let backend = ProcessBackend::new(zygote, config);
+    let code = Folder::new("doomed");
+    let sleeping = shim(&["sh", "-c", "sleep 600 & sleep 600"]);
+    let _first = backend.start(request(1, &code.0, sleeping)).await.unwrap();
+    let launch = Launch::PerInvocation { argv: vec!["/bin/true".to_owned()] };
+    let _second = backend.start(request(2, &code.0, launch)).await.unwrap();
+    println!("ready");
+    std::future::pending::<()>().await;
+}
+
+async fn daemon_death(_: &ProcessBackend) {
+    let mut daemon = std::process::Command::new(std::env::current_exe().unwrap())
+        .arg("--daemon")
+        .stdout(std::process::Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut ready = [0; 6];
+    daemon.stdout.take().unwrap().read_exact(&mut ready).unwrap();
+    assert!(processes_of(DAEMON_UID_BASE) >= 4);
+    daemon.kill().unwrap();
+    daemon.wait().unwrap();
+    let end = Instant::now() + Duration::from_secs(5);
+    while processes_of(DAEMON_UID_BASE) > 0 {
+        assert!(Instant::now() < end, "instances outlive their daemon");
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    let _ = std::fs::remove_dir_all(
+        std::env::temp_dir().join(format!("mote-test-doomed-{}", daemon.id())),
+    );
+}
+
 /// Prints, asserts nothing: ratios belong to quiet machines.
 async fn start_times(backend: &ProcessBackend) {
     let code = Folder::new("times");
@@ -514,6 +563,9 @@ fn main() {
         config.runtime_prefixes.push(prefix);
     }
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    if std::env::args().any(|word| word == "--daemon") {
+        return runtime.block_on(doomed_daemon(zygote));
+    }
     runtime.block_on(async {
         let backend = ProcessBackend::new(zygote, config);
         for item in backend.report().items {
@@ -526,6 +578,6 @@ fn main() {
             }
         )* } }
         run!(failed_execution shell runtimes limits per_invocation server_and_egress installation
-            nothing_is_left start_times);
+            nothing_is_left daemon_death start_times);
     });
 }
