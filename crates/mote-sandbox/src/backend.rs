@@ -352,7 +352,11 @@ impl Drop for Unstarted {
 
 /// Removing waits for the last processes to leave, so it is kept off the runtime's threads.
 fn remove_later(cleanup: Cleanup) {
-    let remove = move || cleanup.cgroup.remove();
+    let remove = move || {
+        cleanup.cgroup.remove();
+        // The slot, and with it the uid and our own directories, only after the last process.
+        drop(cleanup);
+    };
     match tokio::runtime::Handle::try_current() {
         Ok(runtime) => drop(runtime.spawn_blocking(remove)),
         Err(_) => remove(),

@@ -140,5 +140,7 @@ fn run(control: OwnedFd, daemon: u32) -> io::Result<()> {
         // The daemon has given up on this start when its end is closed; nothing to do here, the
         // child finds out the same way.
         let _ = answer;
+        // The next child is a copy of this memory and must not hold another function's environment.
+        buffer[..length].fill(0);
     }
 }

@@ -5,9 +5,18 @@
 
 mod support;
 
-use mote_core::backend::{Backend, StartError};
-use mote_sandbox::{ProcessBackend, SandboxConfig, Zygote};
-use support::{Folder, finish, node, python, request, shim};
+use std::io::{Read, Write};
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::unix::net::UnixStream;
+use std::time::{Duration, Instant};
+
+use bytes::{Bytes, BytesMut};
+use mote_core::backend::{Backend, Launch, StartError};
+use mote_core::invocation::Head;
+use mote_core::spec::Egress;
+use mote_core::wire::{self, FrameHeader, FrameKind, Load, Ready, ResultHead, WorkerError};
+use mote_sandbox::{BuildRequest, ProcessBackend, SandboxConfig, Zygote, ZygoteHandle};
+use support::{Folder, MIB, finish, node, python, request, shim};
 
 async fn shell(backend: &ProcessBackend) {
     let code = Folder::new("shell");
@@ -63,21 +72,512 @@ async fn failed_execution(backend: &ProcessBackend) {
     assert_eq!(source.raw_os_error(), Some(libc::ENOENT));
 }
 
+async fn limits(backend: &ProcessBackend) {
+    let code = Folder::new("limits");
+    code.write("forks.sh", "#!/bin/sh\nn=0; while [ $n -lt 200 ]; do sleep 5 & n=$((n+1)); done 2>/dev/null; echo all\n");
+    code.write("disk.sh", "#!/bin/sh\nhead -c 9000000 /dev/zero > /tmp/x; echo disk $?; i=0; while true > /tmp/f$i; do i=$((i+1)); [ $i -gt 9000 ] && break; done 2>/dev/null; echo files $i\n");
+    code.write("memory.sh", "#!/bin/sh\nexec tail /dev/zero\n");
+
+    let mut forks = request(10, &code.0, shim(&["./forks.sh"]));
+    forks.limits.pids = 20;
+    let (text, exit) = finish(backend.start(forks).await.unwrap()).await;
+    assert!(!text.contains("all") && exit.status != Some(0), "fork bomb: {text} {exit:?}");
+
+    let mut disk = request(11, &code.0, shim(&["./disk.sh"]));
+    disk.limits.disk_bytes = 8 * MIB;
+    let (text, _) = finish(backend.start(disk).await.unwrap()).await;
+    assert!(text.contains("disk 1"), "{text}");
+    let files: u32 = text.split("files ").nth(1).unwrap().trim().parse().unwrap();
+    assert!(files < 2100, "{files} files");
+
+    let mut memory = request(12, &code.0, shim(&["./memory.sh"]));
+    memory.limits.memory_bytes = 32 * MIB;
+    let (text, exit) = finish(backend.start(memory).await.unwrap()).await;
+    assert_eq!((exit.signal, exit.out_of_memory), (Some(9), true), "{text}");
+
+    // Half a core, measured by what is used of it.
+    let mut cpu = request(13, &code.0, shim(&["sh", "-c", "while :; do :; done"]));
+    cpu.limits.cpu_millis = Some(200);
+    let started = backend.start(cpu).await.unwrap();
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    let usage = started.control.usage().unwrap();
+    assert!(usage.cpu_ns < 500_000_000, "{usage:?}");
+    assert!(usage.memory_bytes > 0 && usage.pids >= 2, "{usage:?}");
+    started.control.kill();
+    started.control.kill();
+    let exit = started.control.exited().await;
+    assert_eq!(exit.signal, Some(9));
+}
+
+/// The engine's end of a worker channel.
+struct Engine {
+    socket: UnixStream,
+    inbox: BytesMut,
+}
+
+impl Engine {
+    fn new(channel: OwnedFd) -> Self {
+        let socket = UnixStream::from(channel);
+        socket.set_nonblocking(false).unwrap();
+        socket.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
+        Self { socket, inbox: BytesMut::new() }
+    }
+
+    fn next(&mut self) -> (FrameHeader, Bytes) {
+        loop {
+            if let Some(frame) = wire::split_frame(&mut self.inbox).unwrap() {
+                return frame;
+            }
+            let mut buffer = [0; 65536];
+            let got = self.socket.read(&mut buffer).unwrap();
+            assert!(got > 0, "worker closed the channel");
+            self.inbox.extend_from_slice(&buffer[..got]);
+        }
+    }
+
+    fn send(&mut self, kind: FrameKind, flags: u8, stream: u32, payload: &[u8]) {
+        let mut out = Vec::new();
+        wire::put_frame(&mut out, kind, flags, stream, payload);
+        self.socket.write_all(&out).unwrap();
+    }
+
+    fn load(&mut self, concurrency: u32) {
+        let (hello, payload) = self.next();
+        assert_eq!(hello.kind, FrameKind::Hello);
+        assert_eq!(payload[..2], wire::VERSION.to_le_bytes());
+        let load = Load {
+            function: "echo".to_owned(),
+            revision: 1,
+            code_dir: "/function".to_owned(),
+            packages_dir: None,
+            entry: String::new(),
+            concurrency: Some(concurrency),
+            env: [("LOADED".to_owned(), "yes".to_owned())].into(),
+        };
+        self.send(FrameKind::Load, 0, 0, &serde_json::to_vec(&load).unwrap());
+        let (ready, payload) = self.next();
+        assert_eq!(ready.kind, FrameKind::Ready);
+        assert_eq!(serde_json::from_slice::<Ready>(&payload).unwrap().concurrency, concurrency);
+    }
+
+    fn invoke(&mut self, stream: u32, path: &str, body: &[u8], end: bool) {
+        let mut head = Head::builder(b"POST", path.as_bytes(), b"q=1");
+        head.header(b"x-one", b"1").header(b"x-one", b"2");
+        let mut out = Vec::new();
+        wire::put_invoke(&mut out, stream, 1, 7, 5000, 1, &head.finish(), body, end);
+        self.socket.write_all(&out).unwrap();
+    }
+
+    /// Collects one answer: status, headers, body; or the error. Gives credit as it goes.
+    fn answer(&mut self, stream: u32) -> Result<(u16, String, Vec<u8>), WorkerError> {
+        let (mut status, mut fields, mut body) = (0, String::new(), Vec::new());
+        loop {
+            let (header, payload) = self.next();
+            assert!(header.stream == stream || header.kind == FrameKind::Log, "{header:?}");
+            match header.kind {
+                FrameKind::Result => {
+                    let head = ResultHead::parse(payload).unwrap();
+                    assert!(head.returned_ns >= head.entered_ns && head.entered_ns > 0);
+                    status = head.status;
+                    fields = String::from_utf8(head.headers.to_vec()).unwrap();
+                    body.extend_from_slice(&head.body);
+                }
+                FrameKind::Body => {
+                    body.extend_from_slice(&payload);
+                    let bytes = (payload.len() as u32).to_le_bytes();
+                    self.send(FrameKind::Credit, 0, stream, &bytes);
+                }
+                FrameKind::Error => return Err(serde_json::from_slice(&payload).unwrap()),
+                FrameKind::Log | FrameKind::Credit => continue,
+                other => panic!("{other:?}"),
+            }
+            if header.is_end() {
+                return Ok((status, fields, body));
+            }
+        }
+    }
+}
+
+async fn per_invocation(backend: &ProcessBackend) {
+    let code = Folder::new("invocation");
+    let script = r#"#!/bin/sh
+case $MOTE_PATH in
+/env) env | sort ;;
+/echo) cat ;;
+/status) echo "status 201" >&3; echo "X-Answer: a b" >&3; printf '{}' ;;
+/fail) echo warning >&2; echo "no such thing" >&2; exit 3 ;;
+/big) head -c 3000000 /dev/zero ;;
+/ignore) echo done ;;
+/slow) exec sleep 30 ;;
+/linger) sleep 30 & echo left ;;
+/wait) sleep 0.3; echo waited ;;
+esac
+"#;
+    code.write("run.sh", script);
+    let launch = Launch::PerInvocation { argv: vec!["./run.sh".to_owned()] };
+    let started = backend.start(request(20, &code.0, launch)).await.unwrap();
+    let mut engine = Engine::new(started.channel);
+    engine.load(2);
+
+    engine.invoke(1, "/env", b"", true);
+    let (status, fields, body) = engine.answer(1).unwrap();
+    let text = String::from_utf8(body).unwrap();
+    assert_eq!((status, fields.as_str()), (200, "content-type\ntext/plain; charset=utf-8\n"));
+    for fact in [
+        "MOTE_METHOD=POST",
+        "MOTE_QUERY=q=1",
+        "MOTE_FUNCTION=echo",
+        "MOTE_TRIGGER=http",
+        "LOADED=yes",
+        "MOTE_HEADER_X_ONE=1, 2",
+        "MOTE_DEADLINE_MS=5000",
+        "MOTE_INVOCATION=00000000000000000000000007",
+    ] {
+        assert!(text.contains(fact), "{fact} is missing in {text}");
+    }
+
+    engine.invoke(2, "/status", b"", true);
+    let (status, fields, body) = engine.answer(2).unwrap();
+    assert_eq!((status, body.as_slice()), (201, &b"{}"[..]));
+    assert!(fields.contains("x-answer\na b\n"), "{fields}");
+
+    engine.invoke(3, "/fail", b"", true);
+    let error = engine.answer(3).unwrap_err();
+    assert_eq!(
+        (error.kind.as_str(), error.message.as_str()),
+        ("ExitStatus", "exited 3: no such thing")
+    );
+
+    engine.invoke(4, "/big", b"", true);
+    assert_eq!(engine.answer(4).unwrap().2.len(), 3_000_000);
+
+    // A streamed body larger than every buffer on the way, sent as credit allows.
+    engine.invoke(5, "/echo", b"start", false);
+    let (mut window, mut sent, mut got) = (wire::WINDOW_BYTES, 0, 0);
+    let (total, chunk) = (2_000_000u32, vec![7; 32 << 10]);
+    loop {
+        while sent < total && window as usize >= chunk.len() {
+            engine.send(FrameKind::Body, 0, 5, &chunk);
+            (sent, window) = (sent + chunk.len() as u32, window - chunk.len() as u32);
+            if sent >= total {
+                engine.send(FrameKind::Body, wire::FLAG_END, 5, &[]);
+            }
+        }
+        let (header, mut payload) = engine.next();
+        match header.kind {
+            FrameKind::Credit => window += bytes::Buf::get_u32_le(&mut payload),
+            FrameKind::Result => got += ResultHead::parse(payload).unwrap().body.len(),
+            FrameKind::Body => {
+                got += payload.len();
+                let bytes = (payload.len() as u32).to_le_bytes();
+                engine.send(FrameKind::Credit, 0, 5, &bytes);
+            }
+            other => panic!("{other:?}"),
+        }
+        if header.is_end() {
+            break;
+        }
+    }
+    assert_eq!(got as u32, sent + 5);
+
+    // A program that ends without reading its body: the rest is taken and dropped.
+    engine.invoke(6, "/ignore", b"", false);
+    assert_eq!(engine.answer(6).unwrap().2, b"done\n");
+    engine.send(FrameKind::Body, 0, 6, &chunk);
+    assert_eq!(engine.next().0.kind, FrameKind::Credit);
+    engine.send(FrameKind::Body, wire::FLAG_END, 6, &[]);
+
+    let begun = Instant::now();
+    engine.invoke(7, "/slow", b"", true);
+    tokio::time::sleep(Duration::from_millis(50)).await;
+    engine.send(FrameKind::Cancel, 0, 7, &[]);
+    assert_eq!(engine.answer(7).unwrap_err().kind, "Cancelled");
+    engine.invoke(8, "/linger", b"", true);
+    assert_eq!(engine.answer(8).unwrap().2, b"left\n");
+    assert!(begun.elapsed() < Duration::from_secs(5));
+
+    // Two at once, the third waits its turn.
+    let begun = Instant::now();
+    for stream in [9, 10, 11] {
+        engine.invoke(stream, "/wait", b"", true);
+    }
+    let mut ended = Vec::new();
+    while ended.len() < 3 {
+        let (header, _) = engine.next();
+        if header.is_end() {
+            ended.push(header.stream);
+        }
+    }
+    let took = begun.elapsed();
+    assert_eq!(ended[2], 11);
+    assert!(took > Duration::from_millis(580) && took < Duration::from_secs(3), "{took:?}");
+
+    engine.invoke(12, "/wait", b"", true);
+    engine.send(FrameKind::Drain, 0, 0, &[]);
+    assert_eq!(engine.answer(12).unwrap().2, b"waited\n");
+    assert_eq!(started.control.exited().await.status, Some(0));
+}
+
+async fn server_and_egress(backend: &ProcessBackend) {
+    let Some((python, _)) = python() else {
+        return println!("SKIPPED: no python3");
+    };
+    let code = Folder::new("server");
+    let script = "import os, socket
+e = socket.create_connection(('broker.example', 1883)); e.sendall(b'hello'); print('egress', e.recv(9), flush=True)
+s = socket.create_server(('127.0.0.1', int(os.environ['PORT'])))
+while True:
+    c, _ = s.accept(); c.sendall(b'served:' + c.recv(10)); c.close()
+";
+    code.write("server.py", script);
+    let argv = vec![python, "server.py".to_owned()];
+    let mut asked = request(30, &code.0, Launch::Server { argv, port: 8080 });
+    let egress = |host: &str, port| Egress { host: host.to_owned(), port };
+    asked.egress = vec![
+        egress("broker.example", 1883),
+        egress("broker.example", 443),
+        egress("b.example", 443),
+    ];
+    let started = backend.start(asked).await.unwrap();
+    assert_eq!(started.egress.len(), 3);
+
+    let channel = started.channel.as_raw_fd();
+    // SAFETY: the channel is open while `started` lives.
+    let channel = unsafe { std::os::fd::BorrowedFd::borrow_raw(channel) };
+    let ask = || support::ask_connection(channel);
+    assert_eq!(ask().unwrap_err(), libc::ECONNREFUSED);
+
+    let listener = std::net::TcpListener::from(started.egress.into_iter().next().unwrap());
+    listener.set_nonblocking(false).unwrap();
+    let (mut peer, _) = listener.accept().unwrap();
+    let mut buffer = [0; 5];
+    peer.read_exact(&mut buffer).unwrap();
+    assert_eq!(&buffer, b"hello");
+    peer.write_all(b"welcome").unwrap();
+
+    let end = Instant::now() + Duration::from_secs(10);
+    let socket = loop {
+        match ask() {
+            Ok(socket) => break socket,
+            Err(_) if Instant::now() < end => tokio::time::sleep(Duration::from_millis(5)).await,
+            Err(errno) => panic!("errno {errno}"),
+        }
+    };
+    let mut socket = std::net::TcpStream::from(socket);
+    socket.set_nonblocking(false).unwrap();
+    socket.write_all(b"ping").unwrap();
+    let mut text = String::new();
+    socket.read_to_string(&mut text).unwrap();
+    assert_eq!(text, "served:ping");
+}
+
+async fn nothing_is_left(backend: &ProcessBackend) {
+    let code = Folder::new("left");
+    code.write("fds.sh", "#!/bin/sh\nsleep 60 & sleep 60 & ls /proc/$$/fd\n");
+    let count = |path: &str| std::fs::read_dir(path).map_or(0, Iterator::count);
+    let mounts = || std::fs::read_to_string("/proc/self/mountinfo").unwrap().lines().count();
+    tokio::time::sleep(Duration::from_millis(500)).await;
+    let before = (count("/proc/self/fd"), mounts(), instance_groups());
+    let mut odd = Vec::new();
+    for instance in 0..100 {
+        let started =
+            backend.start(request(1000 + instance, &code.0, shim(&["./fds.sh"]))).await.unwrap();
+        let (text, _) = finish(started).await;
+        // 10 is the script itself, opened by the shell after it began.
+        if !text.split_whitespace().all(|fd| ["0", "1", "2", "3", "10"].contains(&fd)) {
+            odd.push(text);
+        }
+    }
+    assert!(odd.is_empty(), "{odd:?}");
+    let mut after = before;
+    for _ in 0..200 {
+        after = (count("/proc/self/fd"), mounts(), instance_groups());
+        if after == before {
+            break;
+        }
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    assert_eq!(before, after, "descriptors, mounts, cgroups");
+    let uids: Vec<_> = std::fs::read_dir("/proc")
+        .unwrap()
+        .flatten()
+        .filter_map(|entry| std::fs::metadata(entry.path()).ok())
+        .map(|meta| std::os::unix::fs::MetadataExt::uid(&meta))
+        .filter(|uid| (1_000_000..1_065_536).contains(uid))
+        .collect();
+    assert!(uids.is_empty(), "processes left: {uids:?}");
+}
+
+/// Cgroups of instances of this process.
+fn instance_groups() -> usize {
+    fn walk(path: &std::path::Path, depth: u32) -> usize {
+        let mut found = 0;
+        for entry in std::fs::read_dir(path).into_iter().flatten().flatten() {
+            if entry.file_type().is_ok_and(|kind| kind.is_dir()) {
+                found += usize::from(entry.file_name().to_string_lossy().starts_with("test-1-"));
+                if depth > 0 {
+                    found += walk(&entry.path(), depth - 1);
+                }
+            }
+        }
+        found
+    }
+    walk(std::path::Path::new("/sys/fs/cgroup"), 6)
+}
+
+async fn installation(backend: &ProcessBackend) {
+    let packages = Folder::new("packages");
+    let port = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = port.local_addr().unwrap().port();
+    let script = format!(
+        "id -u; mkdir a; echo x > a/b; chmod 6777 a/b; ln -s /etc/passwd a/link; cat /etc/pip.conf; echo host port {address}; seq 1 500; exit 0"
+    );
+    let build = BuildRequest {
+        label: "test-1".to_owned(),
+        argv: ["sh", "-c", &script].map(str::to_owned).to_vec(),
+        env: Vec::new(),
+        packages_dir: packages.0.clone(),
+        code_dir: None,
+        extra_read_only: Vec::new(),
+        home_dir: None,
+        limits: request(0, &packages.0, shim(&[])).limits,
+        timeout: Duration::from_secs(20),
+    };
+    let mut endless = build.clone();
+    let outcome = backend.run_build(build).await.unwrap();
+    assert!(outcome.succeeded(), "{outcome:?}");
+    assert_eq!((outcome.output.len(), outcome.output.back().unwrap().as_str()), (200, "500"));
+    use std::os::unix::fs::MetadataExt;
+    let meta = std::fs::metadata(packages.0.join("a/b")).unwrap();
+    assert_eq!((meta.uid(), meta.mode() & 0o7777), (0, 0o755));
+    endless.argv = ["sleep", "60"].map(str::to_owned).to_vec();
+    endless.timeout = Duration::from_millis(200);
+    assert!(backend.run_build(endless).await.unwrap().timed_out);
+}
+
+/// User ids of the processes on this machine that lie in the range of `uid_base`.
+fn processes_of(uid_base: u32) -> usize {
+    std::fs::read_dir("/proc")
+        .unwrap()
+        .flatten()
+        .filter_map(|entry| std::fs::metadata(entry.path()).ok())
+        .map(|meta| std::os::unix::fs::MetadataExt::uid(&meta))
+        .filter(|uid| (uid_base..uid_base + 1000).contains(uid))
+        .count()
+}
+
+/// Far from the uids of the other tests.
+const DAEMON_UID_BASE: u32 = 3_000_000;
+
+/// The part of a daemon that is about to be killed.
+async fn doomed_daemon(zygote: ZygoteHandle) {
+    let mut config = SandboxConfig::default();
+    config.uid_base = DAEMON_UID_BASE;
+    let backend = ProcessBackend::new(zygote, config);
+    let code = Folder::new("doomed");
+    let sleeping = shim(&["sh", "-c", "sleep 600 & sleep 600"]);
+    let _first = backend.start(request(1, &code.0, sleeping)).await.unwrap();
+    let launch = Launch::PerInvocation { argv: vec!["/bin/true".to_owned()] };
+    let _second = backend.start(request(2, &code.0, launch)).await.unwrap();
+    println!("ready");
+    std::future::pending::<()>().await;
+}
+
+async fn daemon_death(_: &ProcessBackend) {
+    let mut daemon = std::process::Command::new(std::env::current_exe().unwrap())
+        .arg("--daemon")
+        .stdout(std::process::Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut ready = [0; 6];
+    daemon.stdout.take().unwrap().read_exact(&mut ready).unwrap();
+    assert!(processes_of(DAEMON_UID_BASE) >= 4);
+    daemon.kill().unwrap();
+    daemon.wait().unwrap();
+    let end = Instant::now() + Duration::from_secs(5);
+    while processes_of(DAEMON_UID_BASE) > 0 {
+        assert!(Instant::now() < end, "instances outlive their daemon");
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    let _ = std::fs::remove_dir_all(
+        std::env::temp_dir().join(format!("mote-test-doomed-{}", daemon.id())),
+    );
+}
+
+/// Prints, asserts nothing: ratios belong to quiet machines.
+async fn start_times(backend: &ProcessBackend) {
+    let code = Folder::new("times");
+    let own = std::env::current_exe().unwrap();
+    std::fs::copy(own, code.0.join("static")).unwrap();
+    code.write("t.py", "print(1)").write("t.js", "console.log(1)");
+    let mut cases = vec![
+        ("true", vec!["/bin/true".to_owned()]),
+        ("sh", ["/bin/sh", "-c", "echo 1"].map(str::to_owned).to_vec()),
+    ];
+    if let Some((python, _)) = python() {
+        cases.push(("python", vec![python, "t.py".to_owned()]));
+    }
+    if let Some(node) = node() {
+        cases.push(("node", vec![node, "t.js".to_owned()]));
+    }
+    for (name, argv) in cases {
+        let (mut executed, mut ended) = (Vec::new(), Vec::new());
+        for instance in 0..30 {
+            let begun = Instant::now();
+            let asked = request(2000 + instance, &code.0, Launch::Shim { argv: argv.clone() });
+            let started = backend.start(asked).await.unwrap();
+            executed.push(begun.elapsed());
+            let (_, exit) = finish(started).await;
+            assert_eq!(exit.status, Some(0));
+            ended.push(begun.elapsed());
+        }
+        executed.sort();
+        ended.sort();
+        println!(
+            "{name:8} executed p10 {:?} median {:?}, output ended median {:?}",
+            executed[3], executed[15], ended[15]
+        );
+    }
+    let launch = Launch::PerInvocation { argv: vec!["/bin/true".to_owned()] };
+    let started = backend.start(request(2100, &code.0, launch)).await.unwrap();
+    let mut engine = Engine::new(started.channel);
+    engine.load(8);
+    let begun = Instant::now();
+    let (mut sent, mut done) = (0, 0);
+    while done < 2000 {
+        while sent < 2000 && sent - done < 8 {
+            engine.invoke(sent + 1, "/", b"", true);
+            sent += 1;
+        }
+        done += u32::from(engine.next().0.is_end());
+    }
+    println!("per invocation: {:.0} programs per second", 2000.0 / begun.elapsed().as_secs_f64());
+}
+
 fn main() {
     let zygote = Zygote::fork().unwrap();
+    let only: Vec<String> =
+        std::env::args().skip(1).filter(|word| !word.starts_with('-')).collect();
     let mut config = SandboxConfig::default();
     if let Some((_, prefix)) = python() {
         config.runtime_prefixes.push(prefix);
     }
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    if std::env::args().any(|word| word == "--daemon") {
+        return runtime.block_on(doomed_daemon(zygote));
+    }
     runtime.block_on(async {
         let backend = ProcessBackend::new(zygote, config);
         for item in backend.report().items {
             println!("{:18} {:?}: {}", item.name, item.state, item.detail);
         }
         macro_rules! run { ($($name:ident)*) => { $(
-            println!("== {}", stringify!($name)); $name(&backend).await;
+            if only.is_empty() || only.iter().any(|word| stringify!($name).contains(word.as_str())) {
+                println!("== {}", stringify!($name));
+                $name(&backend).await;
+            }
         )* } }
-        run!(failed_execution shell runtimes);
+        run!(failed_execution shell runtimes limits per_invocation server_and_egress installation
+            nothing_is_left daemon_death start_times);
     });
 }

@@ -102,3 +102,31 @@ pub(crate) fn node() -> Option<String> {
     let output = std::process::Command::new("node").args(["-e", script]).output().ok()?;
     Some(String::from_utf8(output.stdout).ok()?.trim().to_owned())
 }
+
+/// Asks a server instance for one connection: the socket, or the errno of the refusal.
+pub(crate) fn ask_connection(channel: std::os::fd::BorrowedFd<'_>) -> Result<OwnedFd, i32> {
+    use std::os::fd::{AsRawFd, FromRawFd};
+    let channel = channel.as_raw_fd();
+    let mut control = [0u64; 8];
+    let mut data = [0u8; 4];
+    // SAFETY: all buffers live through the calls and their lengths are passed; the descriptor in
+    // the control message is new and ours.
+    unsafe {
+        assert_eq!(libc::send(channel, b"c".as_ptr().cast(), 1, 0), 1);
+        let mut entry = libc::pollfd { fd: channel, events: libc::POLLIN, revents: 0 };
+        assert_eq!(libc::poll(&raw mut entry, 1, 5000), 1, "no answer");
+        let mut part = libc::iovec { iov_base: data.as_mut_ptr().cast(), iov_len: 4 };
+        let mut header: libc::msghdr = std::mem::zeroed();
+        header.msg_iov = &raw mut part;
+        header.msg_iovlen = 1;
+        header.msg_control = control.as_mut_ptr().cast();
+        header.msg_controllen = 64;
+        assert!(libc::recvmsg(channel, &raw mut header, libc::MSG_CMSG_CLOEXEC) > 0);
+        let first = libc::CMSG_FIRSTHDR(&raw const header);
+        if first.is_null() {
+            return Err(i32::from_le_bytes(data));
+        }
+        let fd = libc::CMSG_DATA(first).cast::<i32>().read_unaligned();
+        Ok(OwnedFd::from_raw_fd(fd))
+    }
+}
