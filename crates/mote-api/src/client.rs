@@ -54,14 +54,10 @@ impl Endpoint {
             if authority.is_empty() || authority.contains(['/', '@', '?', '#', ' ']) {
                 return Err(ClientError::Address(text.to_owned()));
             }
-            let with_port = authority
-                .rsplit_once(':')
-                .is_some_and(|(_, port)| port.parse::<u16>().is_ok());
-            let authority = if with_port {
-                authority.to_owned()
-            } else {
-                format!("{authority}:80")
-            };
+            let with_port =
+                authority.rsplit_once(':').is_some_and(|(_, port)| port.parse::<u16>().is_ok());
+            let authority =
+                if with_port { authority.to_owned() } else { format!("{authority}:80") };
             return Ok(Self::Tcp { authority, token });
         }
         let path = text.strip_prefix("unix:").unwrap_or(text);
@@ -167,10 +163,7 @@ pub struct Client {
 impl Client {
     /// A client with the default time limit. Connects only when a call is made.
     pub fn new(endpoint: Endpoint) -> Self {
-        Self {
-            endpoint,
-            timeout: TIMEOUT_DEFAULT,
-        }
+        Self { endpoint, timeout: TIMEOUT_DEFAULT }
     }
 
     /// The same with another time limit per call.
@@ -214,9 +207,7 @@ impl Client {
     ) -> Result<DeployResult, ClientError> {
         let query = if dry_run { "?dry_run=true" } else { "" };
         let path = format!("{}{query}", function_path(name));
-        let request = self
-            .request(Method::PUT, &path)?
-            .header("content-type", "application/x-tar");
+        let request = self.request(Method::PUT, &path)?.header("content-type", "application/x-tar");
         let request = built(request.body(Full::new(tar)))?;
         let limit = self.timeout.max(DEPLOY_TIMEOUT);
         let (status, _, body) = self.call(request, limit).await?;
@@ -317,10 +308,7 @@ impl Client {
     }
 
     fn unexpected(&self, reason: impl std::fmt::Display) -> ClientError {
-        ClientError::Unexpected {
-            endpoint: self.endpoint.to_string(),
-            reason: reason.to_string(),
-        }
+        ClientError::Unexpected { endpoint: self.endpoint.to_string(), reason: reason.to_string() }
     }
 
     fn request(
@@ -363,14 +351,9 @@ impl Client {
         timeout: Duration,
         work: impl Future<Output = Result<T, ClientError>>,
     ) -> Result<T, ClientError> {
-        tokio::time::timeout(timeout, work)
-            .await
-            .unwrap_or_else(|_| {
-                Err(ClientError::Timeout {
-                    endpoint: self.endpoint.to_string(),
-                    timeout,
-                })
-            })
+        tokio::time::timeout(timeout, work).await.unwrap_or_else(|_| {
+            Err(ClientError::Timeout { endpoint: self.endpoint.to_string(), timeout })
+        })
     }
 
     async fn collect(&self, body: Incoming) -> Result<Bytes, ClientError> {
@@ -406,15 +389,11 @@ impl Client {
     where
         S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
     {
-        let (mut sender, connection) = http1::handshake(TokioIo::new(stream))
-            .await
-            .map_err(|error| self.unexpected(error))?;
+        let (mut sender, connection) =
+            http1::handshake(TokioIo::new(stream)).await.map_err(|error| self.unexpected(error))?;
         // Ends by itself when the answer's body is dropped or read to its end.
         tokio::spawn(connection);
-        sender
-            .send_request(request)
-            .await
-            .map_err(|error| self.unexpected(error))
+        sender.send_request(request).await.map_err(|error| self.unexpected(error))
     }
 }
 
@@ -425,9 +404,7 @@ pub async fn call_url(
     invocation: InvokeRequest,
     timeout: Duration,
 ) -> Result<InvokeAnswer, ClientError> {
-    let rest = url
-        .strip_prefix("http://")
-        .ok_or_else(|| ClientError::Address(url.to_owned()))?;
+    let rest = url.strip_prefix("http://").ok_or_else(|| ClientError::Address(url.to_owned()))?;
     let (authority, base) = rest.split_at(rest.find('/').unwrap_or(rest.len()));
     let client = Client::new(Endpoint::parse(&format!("http://{authority}"), None)?);
     let path = format!("{base}{}", invocation.path.trim_end_matches('/'));
@@ -504,10 +481,7 @@ impl LogLines {
     }
 
     fn unexpected(&self, reason: &dyn std::fmt::Display) -> ClientError {
-        ClientError::Unexpected {
-            endpoint: self.endpoint.clone(),
-            reason: reason.to_string(),
-        }
+        ClientError::Unexpected { endpoint: self.endpoint.clone(), reason: reason.to_string() }
     }
 }
 
@@ -545,15 +519,9 @@ mod tests {
 
     #[test]
     fn addresses() {
-        let tcp = |authority: &str| Endpoint::Tcp {
-            authority: authority.to_owned(),
-            token: None,
-        };
+        let tcp = |authority: &str| Endpoint::Tcp { authority: authority.to_owned(), token: None };
         for (text, expected) in [
-            (
-                "/run/mote.sock",
-                Some(Endpoint::Unix("/run/mote.sock".into())),
-            ),
+            ("/run/mote.sock", Some(Endpoint::Unix("/run/mote.sock".into()))),
             ("unix:m.sock", Some(Endpoint::Unix("m.sock".into()))),
             ("http://pi4:6680", Some(tcp("pi4:6680"))),
             ("http://pi4/", Some(tcp("pi4:80"))),

@@ -3,12 +3,7 @@
 use crate::error::{Explanation, exit};
 
 const fn row(code: &'static str, exit: u8, title: &'static str, text: &'static str) -> Explanation {
-    Explanation {
-        code,
-        title,
-        exit,
-        text,
-    }
+    Explanation { code, title, exit, text }
 }
 
 /// Every code `mote` can print, in order.

@@ -46,17 +46,10 @@ mod tests {
 
     #[test]
     fn slips_find_their_word_and_strangers_find_nothing() {
-        for (text, expected) in [
-            ("timeot", Some("timeout")),
-            ("memroy", Some("memory")),
-            ("banana", None),
-            ("x", None),
-        ] {
-            assert_eq!(
-                nearest(text, ["timeout", "memory", "cpu"]),
-                expected,
-                "{text}"
-            );
+        for (text, expected) in
+            [("timeot", Some("timeout")), ("memroy", Some("memory")), ("banana", None), ("x", None)]
+        {
+            assert_eq!(nearest(text, ["timeout", "memory", "cpu"]), expected, "{text}");
         }
     }
 }

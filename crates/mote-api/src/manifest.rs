@@ -24,16 +24,8 @@ const FUNCTION_KEYS: [&str; 11] = [
     "build",
 ];
 const TOP_KEYS: [&str; 6] = ["version", "name", "runtime", "entry", "command", "methods"];
-const LIMIT_KEYS: [&str; 8] = [
-    "memory",
-    "timeout",
-    "init_timeout",
-    "concurrency",
-    "cpu",
-    "pids",
-    "body",
-    "disk",
-];
+const LIMIT_KEYS: [&str; 8] =
+    ["memory", "timeout", "init_timeout", "concurrency", "cpu", "pids", "body", "disk"];
 const SCALE_KEYS: [&str; 4] = ["min", "max", "idle", "queue"];
 
 /// A manifest: one function, or several that share the folder.
@@ -144,10 +136,7 @@ impl Manifest {
             Some(version) if version.value != 1 => reader.mistake(
                 "M0303",
                 version.line,
-                &format!(
-                    "version: this mote reads version 1; found {}",
-                    version.value
-                ),
+                &format!("version: this mote reads version 1; found {}", version.value),
                 Some("a newer mote may be needed".to_owned()),
             ),
             None if !table.contains_key("version") => reader.mistake(
@@ -197,16 +186,10 @@ fn read_functions(reader: &mut TomlReader<'_>, top: &Section<'_>) -> Vec<Functio
             continue;
         };
         let section = reader.section(table, &label, &label);
-        let known: Vec<&str> = FUNCTION_KEYS
-            .into_iter()
-            .filter(|key| *key != "name")
-            .collect();
+        let known: Vec<&str> = FUNCTION_KEYS.into_iter().filter(|key| *key != "name").collect();
         reader.check_keys(&section, &known, &["secrets", "compat"], &[]);
         let mut function = read_function(reader, &section);
-        function.name = Some(Lined {
-            value: name.to_owned(),
-            line,
-        });
+        function.name = Some(Lined { value: name.to_owned(), line });
         functions.push(function);
     }
     functions
@@ -294,10 +277,7 @@ fn read_runtime(reader: &mut TomlReader<'_>, at: &Section<'_>) -> Option<Lined<R
             return None;
         }
     };
-    Some(Lined {
-        value,
-        line: text.line,
-    })
+    Some(Lined { value, line: text.line })
 }
 
 fn read_methods(reader: &mut TomlReader<'_>, at: &Section<'_>) -> Option<Vec<String>> {
@@ -332,31 +312,16 @@ fn read_limits(reader: &mut TomlReader<'_>, at: &Section<'_>) -> LimitsManifest 
             .map(|duration| duration.value)
     };
     LimitsManifest {
-        memory_bytes: size(
-            reader,
-            "memory",
-            4 * MIB..=512 * GIB,
-            "4MiB\u{2013}512GiB, e.g. 64MiB",
-        ),
+        memory_bytes: size(reader, "memory", 4 * MIB..=512 * GIB, "4MiB\u{2013}512GiB, e.g. 64MiB"),
         timeout_ms: duration(reader, "timeout"),
         init_timeout_ms: duration(reader, "init_timeout"),
         concurrency: narrow(reader.integer(at, "concurrency", 1..=4096)),
         cpu_millis: reader
-            .thousandths(
-                at,
-                "cpu",
-                10..=1_024_000,
-                "cores, 0.01\u{2013}1024, e.g. 0.5",
-            )
+            .thousandths(at, "cpu", 10..=1_024_000, "cores, 0.01\u{2013}1024, e.g. 0.5")
             .map(|cpu| cpu.value),
         pids: narrow(reader.integer(at, "pids", 4..=32_768)),
         body_bytes: size(reader, "body", KIB..=GIB, "1KiB\u{2013}1GiB, e.g. 6MiB"),
-        disk_bytes: size(
-            reader,
-            "disk",
-            64 * KIB..=512 * GIB,
-            "64KiB\u{2013}512GiB, e.g. 16MiB",
-        ),
+        disk_bytes: size(reader, "disk", 64 * KIB..=512 * GIB, "64KiB\u{2013}512GiB, e.g. 16MiB"),
     }
 }
 
@@ -430,9 +395,7 @@ fn read_egress(reader: &mut TomlReader<'_>, at: &Section<'_>) -> Vec<(String, u1
         let pair = text.rsplit_once(':').and_then(|(host, port)| {
             let plain = !host.is_empty()
                 && host.len() <= 253
-                && host
-                    .bytes()
-                    .all(|b| b.is_ascii_alphanumeric() || b"-._[]:".contains(&b));
+                && host.bytes().all(|b| b.is_ascii_alphanumeric() || b"-._[]:".contains(&b));
             let port = port.parse::<u16>().ok().filter(|port| *port != 0)?;
             plain.then(|| (host.to_owned(), port))
         });
@@ -517,10 +480,7 @@ fn read_trigger(
                     .integer(&section, "ct", 0..=u64::from(u16::MAX))
                     .and_then(|ct| u16::try_from(ct.value).ok()),
             };
-            function.coap = Some(Lined {
-                value,
-                line: coap.line,
-            });
+            function.coap = Some(Lined { value, line: coap.line });
         }
         (None, None) => {
             let broken = table.contains_key("http") || table.contains_key("coap");
@@ -535,11 +495,7 @@ fn read_trigger(
 /// A CoRE link attribute: goes between quotes on the wire, so neither quote nor control fits.
 fn attribute(reader: &mut TomlReader<'_>, at: &Section<'_>, key: &str) -> Option<String> {
     let text = reader.string(at, key, "a string")?;
-    if text.value.len() > 128
-        || text
-            .value
-            .chars()
-            .any(|c| c.is_control() || c == '"' || c == '\\')
+    if text.value.len() > 128 || text.value.chars().any(|c| c.is_control() || c == '"' || c == '\\')
     {
         let message = format!("{key}: at most 128 bytes, without quotes and control characters");
         reader.mistake("M0303", text.line, &message, None);
@@ -678,15 +634,7 @@ command = "make"
             "1979-05-27",
             "0xffffffffffffffffffff",
         ] {
-            for key in [
-                "memory",
-                "timeout",
-                "concurrency",
-                "cpu",
-                "pids",
-                "body",
-                "disk",
-            ] {
+            for key in ["memory", "timeout", "concurrency", "cpu", "pids", "body", "disk"] {
                 let source = format!("version = 1\n[limits]\n{key} = {value}\n");
                 assert!(Manifest::parse(FILE_NAME, &source).is_err(), "{source}");
             }

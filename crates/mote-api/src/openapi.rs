@@ -16,14 +16,11 @@ use crate::types::{
 pub fn document() -> String {
     let mut document = Document::openapi();
     if let Some(components) = document.components.as_mut() {
-        components.add_security_scheme(
-            "bearer",
-            SecurityScheme::Http(Http::new(HttpAuthScheme::Bearer)),
-        );
+        components
+            .add_security_scheme("bearer", SecurityScheme::Http(Http::new(HttpAuthScheme::Bearer)));
     }
-    let mut text = document
-        .to_pretty_json()
-        .unwrap_or_else(|error| format!("{{\"error\": \"{error}\"}}"));
+    let mut text =
+        document.to_pretty_json().unwrap_or_else(|error| format!("{{\"error\": \"{error}\"}}"));
     text.push('\n');
     text
 }
@@ -160,10 +157,7 @@ mod tests {
     /// The document in the repository is this one. `MOTE_BLESS=1 cargo test -p mote-api` rewrites it.
     #[test]
     fn the_checked_in_document_is_fresh() {
-        let path = concat!(
-            env!("CARGO_MANIFEST_DIR"),
-            "/../../docs/reference/openapi.json"
-        );
+        let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/reference/openapi.json");
         let now = super::document();
         if std::env::var_os("MOTE_BLESS").is_some() {
             std::fs::write(path, &now).unwrap();

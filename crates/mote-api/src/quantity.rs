@@ -53,9 +53,7 @@ fn split(text: &str) -> Result<(u64, &str), QuantityError> {
     if digits == 0 {
         return Err(QuantityError::Malformed);
     }
-    let number = text[..digits]
-        .parse()
-        .map_err(|_| QuantityError::TooLarge)?;
+    let number = text[..digits].parse().map_err(|_| QuantityError::TooLarge)?;
     Ok((number, text[digits..].trim_start_matches(' ')))
 }
 

@@ -49,10 +49,7 @@ fn parse(text: &str) -> Option<u64> {
     }
     let number = |from: usize, to: usize| -> Option<u64> {
         let digits = &body[from..to];
-        digits
-            .bytes()
-            .all(|b| b.is_ascii_digit())
-            .then(|| digits.parse().ok())?
+        digits.bytes().all(|b| b.is_ascii_digit()).then(|| digits.parse().ok())?
     };
     let (year, month, day) = (number(0, 4)?, number(5, 7)?, number(8, 10)?);
     let (hour, minute, second) = (number(11, 13)?, number(14, 16)?, number(17, 19)?);
@@ -111,11 +108,7 @@ fn civil(days: u64) -> (u64, u64, u64) {
     let day_of_year = day_of_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
     let shifted_month = (5 * day_of_year + 2) / 153;
     let day = day_of_year - (153 * shifted_month + 2) / 5 + 1;
-    let month = if shifted_month < 10 {
-        shifted_month + 3
-    } else {
-        shifted_month - 9
-    };
+    let month = if shifted_month < 10 { shifted_month + 3 } else { shifted_month - 9 };
     (year_of_era + era * 400 + u64::from(month <= 2), month, day)
 }
 
@@ -125,10 +118,7 @@ impl fmt::Display for Timestamp {
         let of_day = self.0 % DAY_MS;
         let (hour, minute) = (of_day / 3_600_000, of_day / 60_000 % 60);
         let (second, millis) = (of_day / 1000 % 60, of_day % 1000);
-        write!(
-            f,
-            "{year:04}-{month:02}-{day:02}T{hour:02}:{minute:02}:{second:02}.{millis:03}Z"
-        )
+        write!(f, "{year:04}-{month:02}-{day:02}T{hour:02}:{minute:02}:{second:02}.{millis:03}Z")
     }
 }
 
@@ -165,10 +155,7 @@ mod tests {
             let time = Timestamp::from_unix_ms(day * DAY_MS + 1);
             assert_eq!(Timestamp::parse(&time.to_string()), Ok(time));
         }
-        assert_eq!(
-            Timestamp::parse("1970-01-01T00:00:01.5Z"),
-            Ok(Timestamp(1500))
-        );
+        assert_eq!(Timestamp::parse("1970-01-01T00:00:01.5Z"), Ok(Timestamp(1500)));
     }
 
     #[test]

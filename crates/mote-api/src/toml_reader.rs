@@ -80,11 +80,7 @@ pub struct TomlReader<'a> {
 impl<'a> TomlReader<'a> {
     /// Begins with the text of `file`; the name is only shown.
     pub fn new(file: &'a str, source: &'a str) -> Self {
-        Self {
-            file,
-            source,
-            mistakes: Vec::new(),
-        }
+        Self { file, source, mistakes: Vec::new() }
     }
 
     /// Parses the text; a broken grammar ends the reading at once.
@@ -94,10 +90,9 @@ impl<'a> TomlReader<'a> {
             let words = error.message().lines().next().unwrap_or("not TOML");
             // The commonest slip gets its own words: the parser would speak of booleans.
             let (text, hint) = match self.bare_word(line) {
-                Some((key, word)) => (
-                    format!("`{word}` needs quotes"),
-                    Some(format!("write {key} = \"{word}\"")),
-                ),
+                Some((key, word)) => {
+                    (format!("`{word}` needs quotes"), Some(format!("write {key} = \"{word}\"")))
+                }
                 None => (words.to_owned(), None),
             };
             Mistakes(vec![Mistake {
@@ -133,11 +128,7 @@ impl<'a> TomlReader<'a> {
     /// The line of a byte offset, from 1.
     pub fn line(&self, offset: usize) -> usize {
         let end = offset.min(self.source.len());
-        self.source.as_bytes()[..end]
-            .iter()
-            .filter(|byte| **byte == b'\n')
-            .count()
-            + 1
+        self.source.as_bytes()[..end].iter().filter(|byte| **byte == b'\n').count() + 1
     }
 
     /// Notes a mistake at `line`; the text gets file and line around it.
@@ -146,21 +137,12 @@ impl<'a> TomlReader<'a> {
             0 => format!("{}: {text}", self.file),
             line => format!("{}: {text} (line {line})", self.file),
         };
-        self.mistakes.push(Mistake {
-            line,
-            code,
-            text,
-            hint,
-        });
+        self.mistakes.push(Mistake { line, code, text, hint });
     }
 
     /// The file's top as a section.
     pub fn top<'t>(&self, table: &'t DeTable<'t>) -> Section<'t> {
-        Section {
-            table,
-            label: "",
-            part: "",
-        }
+        Section { table, label: "", part: "" }
     }
 
     /// A table as a section; `part` says what swallowed keys become part of.
@@ -214,12 +196,7 @@ impl<'a> TomlReader<'a> {
                     None => format!("known here: {}", known.join(", ")),
                 };
                 let place = place(section);
-                self.mistake(
-                    "M0302",
-                    line,
-                    &format!("unknown key `{shown}`{place}"),
-                    Some(hint),
-                );
+                self.mistake("M0302", line, &format!("unknown key `{shown}`{place}"), Some(hint));
             }
         }
     }
@@ -241,12 +218,7 @@ impl<'a> TomlReader<'a> {
             DeValue::Array(_) => "an array",
             DeValue::Table(_) => "a table",
         };
-        self.mistake(
-            "M0303",
-            line,
-            &format!("{key}: {wanted}; found {found}"),
-            None,
-        );
+        self.mistake("M0303", line, &format!("{key}: {wanted}; found {found}"), None);
     }
 
     /// A string.
@@ -258,10 +230,7 @@ impl<'a> TomlReader<'a> {
     ) -> Option<Lined<String>> {
         let (value, line) = self.get(section, key)?;
         match value.as_str() {
-            Some(text) => Some(Lined {
-                value: text.to_owned(),
-                line,
-            }),
+            Some(text) => Some(Lined { value: text.to_owned(), line }),
             None => {
                 self.wrong_type(key, line, wanted, value);
                 None
@@ -318,9 +287,7 @@ impl<'a> TomlReader<'a> {
             Ok(number)
                 if number >= i128::from(*range.start()) && number <= i128::from(*range.end()) =>
             {
-                u64::try_from(number)
-                    .ok()
-                    .map(|value| Lined { value, line })
+                u64::try_from(number).ok().map(|value| Lined { value, line })
             }
             _ => {
                 let text = format!("{key}: {wanted}; found {}", integer.as_str());
@@ -350,10 +317,7 @@ impl<'a> TomlReader<'a> {
                 if milli >= f64::from(*range.start()) && milli <= f64::from(*range.end()) =>
             {
                 // In range, so the conversion is exact.
-                Some(Lined {
-                    value: milli as u32,
-                    line,
-                })
+                Some(Lined { value: milli as u32, line })
             }
             _ => {
                 self.mistake("M0303", line, &format!("{key}: {wanted}"), None);
@@ -400,10 +364,7 @@ impl<'a> TomlReader<'a> {
         let shown: String = text.chars().take(32).flat_map(char::escape_debug).collect();
         let hint = match parse(text) {
             Ok(number) if range.contains(&number) => {
-                return Some(Lined {
-                    value: number,
-                    line,
-                });
+                return Some(Lined { value: number, line });
             }
             Err(QuantityError::DecimalUnit(cure)) => Some(format!("did you mean `{cure}`?")),
             _ => None,
@@ -415,9 +376,5 @@ impl<'a> TomlReader<'a> {
 }
 
 fn place(section: &Section<'_>) -> String {
-    if section.label.is_empty() {
-        String::new()
-    } else {
-        format!(" in {}", section.label)
-    }
+    if section.label.is_empty() { String::new() } else { format!(" in {}", section.label) }
 }

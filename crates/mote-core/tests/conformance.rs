@@ -1,6 +1,8 @@
 //! Replays `shims/conformance/frames.json`, the byte fixtures every implementation of the worker
 //! protocol shares.
 
+#![allow(clippy::unwrap_used, reason = "a test; clippy only knows unit tests as such")]
+
 use bytes::{Bytes, BytesMut};
 use mote_core::invocation::{InvocationId, headers};
 use mote_core::wire::{

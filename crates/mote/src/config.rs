@@ -206,42 +206,24 @@ impl Config {
             let (text, origin) = given.pick(setting.key, &file, &path);
             origins.push((setting.key, text, origin));
         }
-        let mut check = Check {
-            origins: &mut origins,
-            mistakes: &mut mistakes,
-        };
+        let mut check = Check { origins: &mut origins, mistakes: &mut mistakes };
 
         let lan = check.boolean("lan");
-        let host = if lan {
-            IpAddr::V4(Ipv4Addr::UNSPECIFIED)
-        } else {
-            IpAddr::V4(Ipv4Addr::LOCALHOST)
-        };
+        let host =
+            if lan { IpAddr::V4(Ipv4Addr::UNSPECIFIED) } else { IpAddr::V4(Ipv4Addr::LOCALHOST) };
         let http = check.address("http", Some(SocketAddr::new(host, HTTP_PORT_DEFAULT)), lan);
         let coap = check.address("coap", Some(SocketAddr::new(host, COAP_PORT_DEFAULT)), lan);
         let admin = check.address("admin", None, true);
         let data = check.path("data", given.data_default());
         let socket = check.path("socket", given.socket_default(&data));
         if socket.as_os_str().len() > SOCKET_PATH_BYTES_MAX {
-            check.fault(
-                "socket",
-                &format!("at most {SOCKET_PATH_BYTES_MAX} bytes"),
-                None,
-            );
+            check.fault("socket", &format!("at most {SOCKET_PATH_BYTES_MAX} bytes"), None);
         }
         if http.is_some() && http == admin {
             check.fault("admin", "not the address of the HTTP front", None);
         }
         if mistakes.is_empty() {
-            Ok(Self {
-                data,
-                http,
-                coap,
-                admin,
-                socket,
-                lan,
-                origins,
-            })
+            Ok(Self { data, http, coap, admin, socket, lan, origins })
         } else {
             Err(Mistakes(mistakes))
         }
@@ -299,13 +281,9 @@ fn read_file(path: &Path, required: bool) -> Result<Vec<(String, String, usize)>
     let mut values = Vec::new();
     for key in known {
         let value = if key == "lan" {
-            reader
-                .boolean(&top, key)
-                .map(|value| (value.value.to_string(), value.line))
+            reader.boolean(&top, key).map(|value| (value.value.to_string(), value.line))
         } else {
-            reader
-                .string(&top, key, "a string")
-                .map(|value| (value.value, value.line))
+            reader.string(&top, key, "a string").map(|value| (value.value, value.line))
         };
         if let Some((text, line)) = value {
             values.push((key.to_owned(), text, line));

@@ -60,35 +60,21 @@ pub(crate) fn read(path: &Path, options: Options<'_>) -> Result<Vec<Planned>, Mi
     let folder = Folder::read(path)?;
     let manifest = load_manifest(path)?;
     let has_manifest = manifest.is_some();
-    let functions = manifest.map_or_else(
-        || vec![FunctionManifest::default()],
-        |manifest| manifest.functions,
-    );
+    let functions =
+        manifest.map_or_else(|| vec![FunctionManifest::default()], |manifest| manifest.functions);
     if functions.len() > 1 && options.name.is_some() {
         let text = format!("--name: {} has several functions", manifest::FILE_NAME);
-        return Err(mistake(
-            "M0101",
-            text,
-            Some("deploy them without --name".into()),
-        ));
+        return Err(mistake("M0101", text, Some("deploy them without --name".into())));
     }
     let mut planned = Vec::new();
     let mut mistakes = Vec::new();
     for function in &functions {
         match plan(&folder, function, options) {
-            Ok((spec, guesses)) => planned.push(Planned {
-                spec,
-                guesses,
-                has_manifest,
-            }),
+            Ok((spec, guesses)) => planned.push(Planned { spec, guesses, has_manifest }),
             Err(Mistakes(found)) => mistakes.extend(found),
         }
     }
-    if mistakes.is_empty() {
-        Ok(planned)
-    } else {
-        Err(Mistakes(mistakes))
-    }
+    if mistakes.is_empty() { Ok(planned) } else { Err(Mistakes(mistakes)) }
 }
 
 fn plan(
@@ -195,10 +181,7 @@ fn check_program(
     match folder.program(&own)? {
         None if program.contains('/') => Err(mistake(
             "M0113",
-            format!(
-                "command: `{}` is not part of the function",
-                escaped(program)
-            ),
+            format!("command: `{}` is not part of the function", escaped(program)),
             None,
         )),
         None => Ok(()), // found through PATH, such as `sh`
@@ -226,9 +209,7 @@ fn check_found(own: &str, found: &Program, check_machine: bool) -> Result<(), Mi
         return Err(mistake(
             "M0120",
             format!("{own} is built for {theirs}, this node is {here_shown}"),
-            Some(format!(
-                "build for it: cargo build --target {here}-unknown-linux-musl"
-            )),
+            Some(format!("build for it: cargo build --target {here}-unknown-linux-musl")),
         ));
     }
     if !found.executable {
@@ -269,19 +250,13 @@ fn apply(spec: &mut FunctionSpec, function: &FunctionManifest) -> Result<(), Mis
     spec.egress = function
         .egress
         .iter()
-        .map(|(host, port)| Egress {
-            host: host.clone(),
-            port: *port,
-        })
+        .map(|(host, port)| Egress { host: host.clone(), port: *port })
         .collect();
     let name = spec.name.as_str();
     if let Some(http) = &function.http
         && http.value.strip_prefix('/') != Some(name)
     {
-        let text = format!(
-            "http = \"{}\": only /{name} is offered yet",
-            escaped(&http.value)
-        );
+        let text = format!("http = \"{}\": only /{name} is offered yet", escaped(&http.value));
         return Err(in_manifest("M0305", http.line, &text));
     }
     if let Some(coap) = &function.coap {
@@ -301,12 +276,7 @@ fn apply(spec: &mut FunctionSpec, function: &FunctionManifest) -> Result<(), Mis
 
 /// One mistake that is not in a line of the manifest.
 pub(crate) fn mistake(code: &'static str, text: String, hint: Option<String>) -> Mistakes {
-    Mistakes(vec![Mistake {
-        line: 0,
-        code,
-        text,
-        hint,
-    }])
+    Mistakes(vec![Mistake { line: 0, code, text, hint }])
 }
 
 fn in_manifest(code: &'static str, line: usize, text: &str) -> Mistakes {

@@ -221,9 +221,7 @@ fn run(root: &Path, line: &str) -> String {
         }
     }
     // The one thing here that depends on the machine.
-    let text = text
-        .replace("x86-64", "ARCH")
-        .replace(std::env::consts::ARCH, "ARCH");
+    let text = text.replace("x86-64", "ARCH").replace(std::env::consts::ARCH, "ARCH");
     format!("{text}[exit {code}]\n\n")
 }
 
@@ -248,10 +246,7 @@ fn write_fixtures(root: &Path) {
         ("hello.py", handle),
         ("Bad!.py", handle),
         ("no_handler.py", "print(1)\n"),
-        (
-            "lambda.py",
-            "def lambda_handler(event, context):\n    pass\n",
-        ),
+        ("lambda.py", "def lambda_handler(event, context):\n    pass\n"),
         ("image/Dockerfile", "FROM scratch\n"),
         ("empty/.keep", ""),
         ("both/a.py", handle),
@@ -264,10 +259,7 @@ fn write_fixtures(root: &Path) {
             "typo/mote.toml",
             "version = 1\nname = \"typo\"\n\n# limits\n[limits]\nmemory = \"64MiB\"\n# seconds\n\ntimeot = \"1s\"\n",
         ),
-        (
-            "swallowed/mote.toml",
-            "version = 1\n\n[[trigger]]\nhttp = \"/x\"\nname = \"x\"\n",
-        ),
+        ("swallowed/mote.toml", "version = 1\n\n[[trigger]]\nhttp = \"/x\"\nname = \"x\"\n"),
         (
             "many/mote.toml",
             "version = 2\nruntime = \"pyton\"\n[limits]\nmemory = \"64mb\"\ntimeout = \"0s\"\npids = -1\n[scale]\nmin = 3\nmax = 2\n[env]\n\"A=B\" = \"x\"\n[allow]\nnet = [\"nowhere\"]\n",
@@ -279,20 +271,11 @@ fn write_fixtures(root: &Path) {
         ("noversion/mote.toml", "name = \"x\"\n"),
         ("nottoml/mote.toml", "version = 1\nname = thermo\n"),
         ("noentry/mote.toml", "version = 1\nentry = \"app:handle\"\n"),
-        (
-            "notexecutable/mote.toml",
-            "version = 1\ncommand = [\"./run\"]\n",
-        ),
+        ("notexecutable/mote.toml", "version = 1\ncommand = [\"./run\"]\n"),
         ("notexecutable/run", "#!/bin/sh\n"),
-        (
-            "route/mote.toml",
-            "version = 1\n[[trigger]]\nhttp = \"/other\"\n",
-        ),
+        ("route/mote.toml", "version = 1\n[[trigger]]\nhttp = \"/other\"\n"),
         ("route/app.py", handle),
-        (
-            "badbuild/mote.toml",
-            "version = 1\n[build]\ncommand = \"echo compiling; exit 3\"\n",
-        ),
+        ("badbuild/mote.toml", "version = 1\n[build]\ncommand = \"echo compiling; exit 3\"\n"),
         ("linkout/app.py", handle),
         (
             "two/mote.toml",

@@ -59,7 +59,10 @@ pub(super) async fn read(
         if !first.is_empty() {
             yield Ok::<_, std::convert::Infallible>(first);
         }
-        while follow {
+        loop {
+            if !follow {
+                break;
+            }
             match following.recv().await {
                 Ok(line) if wanted(&line) => yield Ok(Bytes::from(json(&name, &line))),
                 Ok(_) => {}

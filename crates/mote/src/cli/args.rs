@@ -40,13 +40,7 @@ pub(super) struct Global {
     #[arg(short, long, global = true, help_heading = "Everywhere")]
     pub(super) verbose: bool,
     /// When to use colour
-    #[arg(
-        long,
-        global = true,
-        value_enum,
-        default_value = "auto",
-        help_heading = "Everywhere"
-    )]
+    #[arg(long, global = true, value_enum, default_value = "auto", help_heading = "Everywhere")]
     pub(super) color: When,
 }
 

@@ -56,9 +56,7 @@ pub(super) fn run(args: &ConfigArgs, output: &Output) -> Result<(), Failure> {
                     "meaning": setting.map(|setting| setting.text),
                 }));
             }
-            output.results(&values, &values, &names, || {
-                table(&["KEY", "VALUE", "ORIGIN"], &rows)
-            })
+            output.results(&values, &values, &names, || table(&["KEY", "VALUE", "ORIGIN"], &rows))
         }
     }
 }

@@ -39,9 +39,7 @@ pub(super) async fn run(client: &Client, args: &Deploy, output: &Output) -> Resu
     }
     for (path, planned) in &plans {
         let result = deploy(client, path, planned, args.dry_run, output).await?;
-        output.result(&result, &[&result.function], || {
-            summary(&result, args.dry_run)
-        })?;
+        output.result(&result, &[&result.function], || summary(&result, args.dry_run))?;
         if args.invoke {
             let request = InvokeRequest {
                 method: "GET".to_owned(),
@@ -82,15 +80,9 @@ async fn deploy(
     let detail = format!("{} {files}, {}", packed.files, size_text(packed.bytes));
     output.step("pack", &detail, None);
 
-    let result = client
-        .deploy(name, Bytes::from(packed.tar), dry_run)
-        .await?;
+    let result = client.deploy(name, Bytes::from(packed.tar), dry_run).await?;
     for step in &result.steps {
-        output.step(
-            &harmless(&step.name),
-            &harmless(&step.detail),
-            Some(step.ms),
-        );
+        output.step(&harmless(&step.name), &harmless(&step.detail), Some(step.ms));
     }
     for warning in &result.warnings {
         output.warn(&harmless(warning));
@@ -101,14 +93,10 @@ async fn deploy(
 fn summary(result: &DeployResult, dry_run: bool) -> String {
     let function = harmless(&result.function);
     let mut text = if dry_run {
-        format!(
-            "{function}@{} would be live (dry run: nothing was changed)\n",
-            result.revision
-        )
+        format!("{function}@{} would be live (dry run: nothing was changed)\n", result.revision)
     } else {
-        let was = result
-            .previous
-            .map_or_else(String::new, |previous| format!(" (was @{previous})"));
+        let was =
+            result.previous.map_or_else(String::new, |previous| format!(" (was @{previous})"));
         format!("{function}@{} is live{was}\n", result.revision)
     };
     for (front, url) in [("http", &result.urls.http), ("coap", &result.urls.coap)] {

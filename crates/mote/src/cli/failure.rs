@@ -19,12 +19,7 @@ impl Failure {
     pub(super) fn new(code: &'static str, text: impl Into<String>) -> Self {
         Self {
             exit: explain(code).map_or(exit::FAILED, |row| row.exit),
-            mistakes: vec![Mistake {
-                line: 0,
-                code,
-                text: text.into(),
-                hint: None,
-            }],
+            mistakes: vec![Mistake { line: 0, code, text: text.into(), hint: None }],
         }
     }
 
@@ -37,10 +32,7 @@ impl Failure {
 
     /// Ends with `exit` and says nothing more.
     pub(super) fn quiet(exit: u8) -> Self {
-        Self {
-            exit,
-            mistakes: Vec::new(),
-        }
+        Self { exit, mistakes: Vec::new() }
     }
 
     pub(super) fn interrupted() -> Self {

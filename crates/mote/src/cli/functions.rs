@@ -21,9 +21,8 @@ pub(super) async fn list(client: &Client, output: &Output) -> Result<(), Failure
             return String::new();
         }
         let rows: Vec<Vec<String>> = list.functions.iter().map(row).collect();
-        let head = [
-            "NAME", "RUNTIME", "REV", "STATE", "INST", "REQUESTS", "ERRORS", "P50", "P99", "URL",
-        ];
+        let head =
+            ["NAME", "RUNTIME", "REV", "STATE", "INST", "REQUESTS", "ERRORS", "P50", "P99", "URL"];
         table(&head, &rows)
     })
 }
@@ -70,9 +69,7 @@ fn describe_text(function: &Function) -> String {
     let limits = &function.limits;
     line("memory", &size_text(limits.memory_bytes));
     line("timeout", &duration_text(limits.timeout_ms));
-    let max = limits
-        .instances_max
-        .map_or_else(|| "cores".to_owned(), |max| max.to_string());
+    let max = limits.instances_max.map_or_else(|| "cores".to_owned(), |max| max.to_string());
     line(
         "scale",
         &format!(
@@ -96,20 +93,11 @@ fn describe_text(function: &Function) -> String {
     );
     for instance in &function.instances {
         let memory = instance.memory_bytes.map(size_text).unwrap_or_default();
-        let pid = instance
-            .pid
-            .map(|pid| format!("pid {pid}"))
-            .unwrap_or_default();
-        line(
-            "instance",
-            &format!("{}  {}  {pid}  {memory}", instance.id, instance.state),
-        );
+        let pid = instance.pid.map(|pid| format!("pid {pid}")).unwrap_or_default();
+        line("instance", &format!("{}  {}  {pid}  {memory}", instance.id, instance.state));
     }
     if let Some(error) = &function.last_error {
-        line(
-            "last error",
-            &format!("{} {} {}", error.time, error.code, error.message),
-        );
+        line("last error", &format!("{} {} {}", error.time, error.code, error.message));
     }
     text
 }
@@ -126,10 +114,7 @@ pub(super) async fn remove(client: &Client, args: &Remove, output: &Output) -> R
             let mut answer = String::new();
             std::io::stdin().read_line(&mut answer).map(|_| answer)
         });
-        let answer = reading
-            .await
-            .map_err(std::io::Error::other)
-            .and_then(|answer| answer)?;
+        let answer = reading.await.map_err(std::io::Error::other).and_then(|answer| answer)?;
         if !matches!(answer.trim(), "y" | "Y" | "yes") {
             output.say("nothing was removed");
             return Ok(());

@@ -99,19 +99,13 @@ async fn request(args: &Invoke) -> Result<InvokeRequest, Failure> {
     };
     let mut headers = Vec::new();
     for header in &args.headers {
-        let pair = header
-            .split_once(':')
-            .map(|(name, value)| (name.trim(), value.trim()));
+        let pair = header.split_once(':').map(|(name, value)| (name.trim(), value.trim()));
         match pair {
             Some((name, value)) if !name.is_empty() => {
                 headers.push((name.to_owned(), value.to_owned()));
             }
             _ => {
-                let shown: String = header
-                    .chars()
-                    .take(64)
-                    .flat_map(char::escape_debug)
-                    .collect();
+                let shown: String = header.chars().take(64).flat_map(char::escape_debug).collect();
                 let failure = Failure::new("M0101", format!("-H: NAME: VALUE; found `{shown}`"));
                 return Err(failure);
             }
@@ -129,12 +123,7 @@ async fn request(args: &Invoke) -> Result<InvokeRequest, Failure> {
     if method.is_empty() || !method.bytes().all(|b| b.is_ascii_alphabetic() || b == b'-') {
         return Err(Failure::new("M0101", "-m: a method such as GET"));
     }
-    Ok(InvokeRequest {
-        method,
-        path: args.path.clone(),
-        headers,
-        body,
-    })
+    Ok(InvokeRequest { method, path: args.path.clone(), headers, body })
 }
 
 fn front<'u>(url: Option<&'u str>, name: &str) -> Result<&'u str, Failure> {
@@ -154,11 +143,7 @@ fn equal_line(
     if args.via == Via::Coap {
         let url = front(function.urls.coap.as_deref(), "CoAP")?;
         let mut line = format!("coap-client -m {}", request.method.to_lowercase());
-        match args
-            .data
-            .as_deref()
-            .map(|data| (data, data.strip_prefix('@')))
-        {
+        match args.data.as_deref().map(|data| (data, data.strip_prefix('@'))) {
             Some((_, Some(file))) => line.push_str(&format!(" -f {}", quoted(file))),
             Some(("-", _)) => line.push_str(" -f -"),
             Some((data, None)) => line.push_str(&format!(" -e {}", quoted(data))),
@@ -184,12 +169,6 @@ fn equal_line(
 /// For a shell: as it is when plain, else in single quotes.
 fn quoted(text: &str) -> String {
     let plain = !text.is_empty()
-        && text
-            .bytes()
-            .all(|b| b.is_ascii_alphanumeric() || b"-._~/:@%+=,".contains(&b));
-    if plain {
-        text.to_owned()
-    } else {
-        format!("'{}'", text.replace('\'', "'\\''"))
-    }
+        && text.bytes().all(|b| b.is_ascii_alphanumeric() || b"-._~/:@%+=,".contains(&b));
+    if plain { text.to_owned() } else { format!("'{}'", text.replace('\'', "'\\''")) }
 }

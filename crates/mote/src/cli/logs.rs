@@ -32,11 +32,8 @@ pub(super) async fn run(client: &Client, args: &Logs, output: &Output) -> Result
     } else {
         args.names.clone()
     };
-    let wanted = |line: &LogLine| {
-        args.grep
-            .as_ref()
-            .is_none_or(|text| line.message.contains(text.as_str()))
-    };
+    let wanted =
+        |line: &LogLine| args.grep.as_ref().is_none_or(|text| line.message.contains(text.as_str()));
     if !args.follow {
         // Merged by time, as one story.
         let mut lines = Vec::new();

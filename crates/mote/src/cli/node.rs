@@ -15,10 +15,7 @@ use crate::config::{self, Given};
 /// this user's own.
 pub(super) fn client(global: &Global) -> Result<Client, Failure> {
     let given = Given::from_process(Vec::new(), None);
-    let named = global
-        .node
-        .clone()
-        .or_else(|| std::env::var("MOTE_NODE").ok());
+    let named = global.node.clone().or_else(|| std::env::var("MOTE_NODE").ok());
     let endpoint = match named.filter(|node| !node.is_empty()) {
         Some(node) => Endpoint::parse(&node, std::env::var("MOTE_TOKEN").ok())?,
         None => Endpoint::Unix(config::default_socket(&given)),
@@ -33,17 +30,9 @@ pub(super) fn client(global: &Global) -> Result<Client, Failure> {
 /// `mote doctor`.
 pub(super) async fn doctor(client: &Client, output: &Output) -> Result<(), Failure> {
     let report = client.doctor().await?;
-    let names: Vec<&str> = report
-        .checks
-        .iter()
-        .map(|check| check.name.as_str())
-        .collect();
+    let names: Vec<&str> = report.checks.iter().map(|check| check.name.as_str()).collect();
     output.results(&report, &report.checks, &names, || {
-        let width = names
-            .iter()
-            .map(|name| name.chars().count())
-            .max()
-            .unwrap_or(0);
+        let width = names.iter().map(|name| name.chars().count()).max().unwrap_or(0);
         let mut text = String::new();
         for check in &report.checks {
             let mark = match check.state {
@@ -59,10 +48,7 @@ pub(super) async fn doctor(client: &Client, output: &Output) -> Result<(), Failu
         }
         text
     })?;
-    let failed = report
-        .checks
-        .iter()
-        .any(|check| check.state == CheckState::Fail);
+    let failed = report.checks.iter().any(|check| check.state == CheckState::Fail);
     if failed {
         return Err(Failure::quiet(exit::FAILED));
     }

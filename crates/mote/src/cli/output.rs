@@ -29,12 +29,7 @@ impl Output {
                     && std::env::var_os("TERM").is_none_or(|term| term != "dumb")
             }
         };
-        Self {
-            format: global.output,
-            quiet: global.quiet,
-            verbose: global.verbose,
-            color,
-        }
+        Self { format: global.output, quiet: global.quiet, verbose: global.verbose, color }
     }
 
     /// A result in the chosen format. `table` draws it for people, `names` are its objects.
@@ -126,20 +121,14 @@ impl Output {
     }
 
     fn painted(&self, code: &str, text: &str) -> String {
-        if self.color {
-            format!("\x1b[{code}m{text}\x1b[0m")
-        } else {
-            text.to_owned()
-        }
+        if self.color { format!("\x1b[{code}m{text}\x1b[0m") } else { text.to_owned() }
     }
 }
 
 /// A table with two spaces between columns; what the function or node said is made harmless.
 pub(super) fn table(head: &[&str], rows: &[Vec<String>]) -> String {
-    let clean: Vec<Vec<String>> = rows
-        .iter()
-        .map(|row| row.iter().map(|cell| harmless(cell)).collect())
-        .collect();
+    let clean: Vec<Vec<String>> =
+        rows.iter().map(|row| row.iter().map(|cell| harmless(cell)).collect()).collect();
     let mut widths: Vec<usize> = head.iter().map(|cell| cell.chars().count()).collect();
     for row in &clean {
         for (width, cell) in widths.iter_mut().zip(row) {
@@ -162,13 +151,5 @@ pub(super) fn table(head: &[&str], rows: &[Vec<String>]) -> String {
 
 /// Without control characters, so that foreign text cannot steer the terminal.
 pub(super) fn harmless(text: &str) -> String {
-    text.chars()
-        .map(|c| {
-            if c.is_control() && c != '\t' {
-                '\u{fffd}'
-            } else {
-                c
-            }
-        })
-        .collect()
+    text.chars().map(|c| if c.is_control() && c != '\t' { '\u{fffd}' } else { c }).collect()
 }

@@ -2,10 +2,7 @@ use super::*;
 
 fn given(env: &[(&str, &str)], flags: &[(&'static str, &str)]) -> Given {
     Given {
-        flags: flags
-            .iter()
-            .map(|(key, value)| (*key, (*value).to_owned()))
-            .collect(),
+        flags: flags.iter().map(|(key, value)| (*key, (*value).to_owned())).collect(),
         config: None,
         env: [("HOME", "/home/u")]
             .iter()
@@ -20,27 +17,18 @@ fn with_file(text: &str) -> (tempfile::TempDir, Given) {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join(FILE_NAME);
     std::fs::write(&path, text).unwrap();
-    let given = Given {
-        config: Some(path),
-        ..given(&[], &[])
-    };
+    let given = Given { config: Some(path), ..given(&[], &[]) };
     (dir, given)
 }
 
 #[test]
 fn the_reference_page_is_fresh() {
-    let path = concat!(
-        env!("CARGO_MANIFEST_DIR"),
-        "/../../docs/reference/configuration.md"
-    );
+    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/reference/configuration.md");
     if std::env::var_os("MOTE_BLESS").is_some() {
         std::fs::write(path, reference()).unwrap();
     }
     let stored = std::fs::read_to_string(path).unwrap_or_default();
-    assert!(
-        stored == reference(),
-        "docs/reference/configuration.md is stale; MOTE_BLESS=1"
-    );
+    assert!(stored == reference(), "docs/reference/configuration.md is stale; MOTE_BLESS=1");
 }
 
 #[test]
@@ -60,10 +48,7 @@ fn defaults_stay_on_this_machine() {
     assert_eq!(config.coap.unwrap().to_string(), "127.0.0.1:5683");
     assert_eq!(config.admin, None);
     assert_eq!(config.data, Path::new("/home/u/.local/share/mote"));
-    assert_eq!(
-        config.socket,
-        Path::new("/home/u/.local/share/mote/mote.sock")
-    );
+    assert_eq!(config.socket, Path::new("/home/u/.local/share/mote/mote.sock"));
 }
 
 #[test]
@@ -96,11 +81,7 @@ fn flags_win_over_environment_over_file() {
 
 #[test]
 fn mistakes_are_reported_together() {
-    let flags = [
-        ("http", "nonsense"),
-        ("coap", "0.0.0.0:1"),
-        ("lan", "maybe"),
-    ];
+    let flags = [("http", "nonsense"), ("coap", "0.0.0.0:1"), ("lan", "maybe")];
     let error = Config::load(&given(&[], &flags)).unwrap_err();
     assert_eq!(
         error.to_string(),
@@ -114,15 +95,9 @@ fn mistakes_are_reported_together() {
 #[test]
 fn files_are_read_strictly() {
     for (text, expected) in [
-        (
-            "htp = \":1\"\n",
-            "unknown key `htp` (line 1)\n  did you mean `http`?",
-        ),
+        ("htp = \":1\"\n", "unknown key `htp` (line 1)\n  did you mean `http`?"),
         ("http = 6683\n", "http: a string; found an integer (line 1)"),
-        (
-            "lan = \"true\"\n",
-            "lan: true or false; found a string (line 1)",
-        ),
+        ("lan = \"true\"\n", "lan: true or false; found a string (line 1)"),
         ("[http]\n", "http: a string; found a table (line 1)"),
         ("http\n", "key with no value, expected `=` (line 1)"),
     ] {
@@ -132,10 +107,5 @@ fn files_are_read_strictly() {
     }
     let (dir, given) = with_file("");
     std::fs::write(dir.path().join(FILE_NAME), b"\xff").unwrap();
-    assert!(
-        Config::load(&given)
-            .unwrap_err()
-            .to_string()
-            .ends_with("not UTF-8")
-    );
+    assert!(Config::load(&given).unwrap_err().to_string().ends_with("not UTF-8"));
 }

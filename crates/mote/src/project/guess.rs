@@ -32,11 +32,7 @@ pub(super) fn runtime(
     }
     if let Some(entry) = &function.entry {
         let is_node = NODE.iter().any(|ending| entry.value.ends_with(ending));
-        let runtime = if is_node {
-            Runtime::Node
-        } else {
-            Runtime::Python
-        };
+        let runtime = if is_node { Runtime::Node } else { Runtime::Python };
         return Ok((runtime, format!("entry {}", escaped(&entry.value))));
     }
     let python = sign(folder, &["requirements.txt", "pyproject.toml"], &PYTHON);
@@ -53,10 +49,7 @@ pub(super) fn runtime(
             [program] => Ok((Runtime::Exec, (*program).to_owned())),
             [] if folder.has("Dockerfile") => Err(mistake(
                 "M0111",
-                format!(
-                    "{}: container images (Dockerfile) are not offered yet",
-                    folder.stem()
-                ),
+                format!("{}: container images (Dockerfile) are not offered yet", folder.stem()),
                 Some(
                     "deploy the program itself: runtime = \"server\" and command in mote.toml"
                         .to_owned(),
@@ -84,12 +77,7 @@ fn sign(folder: &Folder, files: &[&str], endings: &[&str]) -> Option<String> {
         .iter()
         .find(|name| folder.has(name))
         .map(|name| (*name).to_owned())
-        .or_else(|| {
-            folder
-                .with_ending(endings)
-                .first()
-                .map(|name| (*name).to_owned())
-        })
+        .or_else(|| folder.with_ending(endings).first().map(|name| (*name).to_owned()))
 }
 
 /// Files at the top that are programs: executable ones, and a single file with `#!` or `.sh`.
@@ -134,11 +122,7 @@ pub(super) fn command(folder: &Folder, runtime: Runtime) -> Result<Vec<String>, 
 
 /// The entry of a function that names none.
 pub(super) fn entry(folder: &Folder, runtime: Runtime, name: &str) -> Result<String, Mistakes> {
-    if runtime == Runtime::Python {
-        python_entry(folder, name)
-    } else {
-        node_entry(folder, name)
-    }
+    if runtime == Runtime::Python { python_entry(folder, name) } else { node_entry(folder, name) }
 }
 
 fn candidate<'f>(
@@ -151,10 +135,8 @@ fn candidate<'f>(
     if let [only] = all.as_slice() {
         return Some(only);
     }
-    let named = |file: &str| {
-        file.rsplit_once('.')
-            .is_some_and(|(stem, _)| stem.replace('_', "-") == name)
-    };
+    let named =
+        |file: &str| file.rsplit_once('.').is_some_and(|(stem, _)| stem.replace('_', "-") == name);
     first
         .iter()
         .find(|file| folder.has(file))
@@ -166,10 +148,7 @@ fn python_entry(folder: &Folder, name: &str) -> Result<String, Mistakes> {
     let Some(file) = candidate(folder, &PYTHON_FIRST, &PYTHON, name) else {
         return Err(mistake(
             "M0112",
-            format!(
-                "{}: none of app.py, main.py, handler.py is there",
-                folder.stem()
-            ),
+            format!("{}: none of app.py, main.py, handler.py is there", folder.stem()),
             Some("write entry = \"module:handle\" in mote.toml".to_owned()),
         ));
     };
@@ -180,9 +159,8 @@ fn python_entry(folder: &Folder, name: &str) -> Result<String, Mistakes> {
             return Ok(format!("{module}:{object}"));
         }
     }
-    let other = ["lambda_handler", "handler", "main"]
-        .into_iter()
-        .find(|object| defines(&source, object));
+    let other =
+        ["lambda_handler", "handler", "main"].into_iter().find(|object| defines(&source, object));
     let hint = match other {
         Some(other) => format!("to use `{other}`: entry = \"{module}:{other}\" in mote.toml"),
         None => "add: def handle(event, ctx): return {\"ok\": True}".to_owned(),
@@ -206,12 +184,9 @@ fn defines(source: &str, object: &str) -> bool {
                 .strip_prefix(object)
                 .is_some_and(|rest| rest.trim_start().starts_with(['(', ':']));
         }
-        let assigned = line
-            .strip_prefix(object)
-            .map(str::trim_start)
-            .is_some_and(|rest| {
-                (rest.starts_with('=') && !rest.starts_with("==")) || rest.starts_with(':')
-            });
+        let assigned = line.strip_prefix(object).map(str::trim_start).is_some_and(|rest| {
+            (rest.starts_with('=') && !rest.starts_with("==")) || rest.starts_with(':')
+        });
         let imported = (line.starts_with("from ") || line.starts_with("import "))
             && line.split([' ', ',', '(', ')']).any(|word| word == object);
         assigned || imported
@@ -230,20 +205,14 @@ fn node_entry(folder: &Folder, name: &str) -> Result<String, Mistakes> {
         }
         return Err(mistake(
             "M0113",
-            format!(
-                "package.json: main `{}` is not part of the function",
-                escaped(main)
-            ),
+            format!("package.json: main `{}` is not part of the function", escaped(main)),
             None,
         ));
     }
     let Some(file) = candidate(folder, &NODE_FIRST, &NODE, name) else {
         return Err(mistake(
             "M0112",
-            format!(
-                "{}: none of index.mjs, index.js, main.mjs is there",
-                folder.stem()
-            ),
+            format!("{}: none of index.mjs, index.js, main.mjs is there", folder.stem()),
             Some("write entry = \"file.mjs\" in mote.toml".to_owned()),
         ));
     };
@@ -275,11 +244,7 @@ pub(super) fn checked_entry(
     };
     if runtime == Runtime::Node {
         let file = entry.trim_start_matches("./");
-        return if folder.has_path(file) {
-            Ok(file.to_owned())
-        } else {
-            Err(missing(file))
-        };
+        return if folder.has_path(file) { Ok(file.to_owned()) } else { Err(missing(file)) };
     }
     let (module, object) = entry.split_once(':').unwrap_or((entry, "handle"));
     let module = module.trim_end_matches(".py");
@@ -289,10 +254,7 @@ pub(super) fn checked_entry(
             && part.chars().all(|c| c.is_alphanumeric() || c == '_')
     };
     if !module.split('.').all(identifier) || !object.split('.').all(identifier) {
-        let text = format!(
-            "entry: module:object, e.g. app:handle; found `{}`",
-            escaped(entry)
-        );
+        let text = format!("entry: module:object, e.g. app:handle; found `{}`", escaped(entry));
         return Err(in_manifest("M0303", line, &text));
     }
     let path = module.replace('.', "/");

@@ -41,8 +41,7 @@ impl Folder {
         // `.` and `..` have no name of their own.
         let full = fs::canonicalize(path).map_err(io)?;
         let text = |name: Option<&std::ffi::OsStr>| {
-            name.map(|name| name.to_string_lossy().into_owned())
-                .unwrap_or_default()
+            name.map(|name| name.to_string_lossy().into_owned()).unwrap_or_default()
         };
         if meta.is_file() {
             return Ok(Self {
@@ -59,12 +58,7 @@ impl Folder {
                 files.insert(entry.file_name().to_string_lossy().into_owned());
             }
         }
-        Ok(Self {
-            stem: text(full.file_name()),
-            root: full,
-            files,
-            single: false,
-        })
+        Ok(Self { stem: text(full.file_name()), root: full, files, single: false })
     }
 
     /// Name of the folder, or of the file without its ending.
@@ -117,9 +111,7 @@ impl Folder {
         let io = |error: std::io::Error| unreadable(Path::new(path), &error);
         let mode = fs::metadata(&full).map_err(io)?.permissions().mode();
         let mut head = Vec::new();
-        File::open(&full)
-            .and_then(|file| file.take(256).read_to_end(&mut head))
-            .map_err(io)?;
+        File::open(&full).and_then(|file| file.take(256).read_to_end(&mut head)).map_err(io)?;
         let first_line = head.split(|byte| *byte == b'\n').next().unwrap_or(&[]);
         let has_shebang = head.starts_with(b"#!");
         Ok(Some(Program {
@@ -136,11 +128,7 @@ fn elf_machine(head: &[u8]) -> Option<u16> {
         return None;
     }
     let bytes = [head[18], head[19]];
-    Some(if head[5] == 2 {
-        u16::from_be_bytes(bytes)
-    } else {
-        u16::from_le_bytes(bytes)
-    })
+    Some(if head[5] == 2 { u16::from_be_bytes(bytes) } else { u16::from_le_bytes(bytes) })
 }
 
 /// Machine numbers of the ELF format and the names people use.
@@ -158,10 +146,7 @@ pub(super) fn machine_name(machine: u16) -> String {
     MACHINES
         .iter()
         .find(|(number, ..)| *number == machine)
-        .map_or_else(
-            || format!("machine {machine}"),
-            |(_, name, _)| (*name).to_owned(),
-        )
+        .map_or_else(|| format!("machine {machine}"), |(_, name, _)| (*name).to_owned())
 }
 
 /// Whether this machine's kernel usually runs such programs: its own and its 32-bit sibling's.
@@ -170,8 +155,6 @@ pub(super) fn runs_here(machine: u16) -> bool {
     match machine {
         3 => here == "x86_64" || here == "x86",
         40 => here == "aarch64" || here == "arm",
-        other => MACHINES
-            .iter()
-            .any(|(number, _, arch)| *number == other && *arch == here),
+        other => MACHINES.iter().any(|(number, _, arch)| *number == other && *arch == here),
     }
 }

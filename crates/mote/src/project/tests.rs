@@ -14,10 +14,7 @@ fn read_files(files: &[(&str, &str)]) -> Result<Vec<Planned>, String> {
             fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).unwrap();
         }
     }
-    let options = Options {
-        check_machine: true,
-        ..Options::default()
-    };
+    let options = Options { check_machine: true, ..Options::default() };
     read(&root, options).map_err(|mistakes| mistakes.to_string())
 }
 
@@ -28,11 +25,7 @@ fn check(files: &[(&str, &str)], runtime: Runtime, entry: &str) {
         Runtime::Python | Runtime::Node => spec.entry.clone(),
         _ => spec.command.join(" "),
     };
-    assert_eq!(
-        (spec.runtime, found.as_str()),
-        (runtime, entry),
-        "{files:?}"
-    );
+    assert_eq!((spec.runtime, found.as_str()), (runtime, entry), "{files:?}");
 }
 
 fn check_error(files: &[(&str, &str)], expected: &str) {
@@ -45,54 +38,29 @@ const HANDLE: &str = "def handle(event, ctx):\n    return 1\n";
 #[test]
 fn guesses() {
     check(&[("hello.py", HANDLE)], Runtime::Python, "hello:handle");
-    check(
-        &[("a.py", ""), ("app.py", "app = Flask(__name__)")],
-        Runtime::Python,
-        "app:app",
-    );
+    check(&[("a.py", ""), ("app.py", "app = Flask(__name__)")], Runtime::Python, "app:app");
     check(
         &[("a.py", ""), ("demo.py", "async def handle(e, c): pass")],
         Runtime::Python,
         "demo:handle",
     );
+    check(&[("main.py", "from lib import handle\n")], Runtime::Python, "main:handle");
+    check(&[("index.mjs", "export default {}")], Runtime::Node, "index.mjs");
     check(
-        &[("main.py", "from lib import handle\n")],
-        Runtime::Python,
-        "main:handle",
-    );
-    check(
-        &[("index.mjs", "export default {}")],
-        Runtime::Node,
-        "index.mjs",
-    );
-    check(
-        &[
-            ("package.json", r#"{"main": "./src/f.js"}"#),
-            ("src/f.js", ""),
-        ],
+        &[("package.json", r#"{"main": "./src/f.js"}"#), ("src/f.js", "")],
         Runtime::Node,
         "src/f.js",
     );
     check(&[("!run", "#!/bin/sh\n")], Runtime::Exec, "./run");
     check(&[("fn.sh", "cat\n")], Runtime::Exec, "sh ./fn.sh");
     check(
-        &[
-            ("mote.toml", "version = 1\nentry = \"pkg.mod:go\"\n"),
-            ("pkg/mod.py", ""),
-        ],
+        &[("mote.toml", "version = 1\nentry = \"pkg.mod:go\"\n"), ("pkg/mod.py", "")],
         Runtime::Python,
         "pkg.mod:go",
     );
+    check(&[("mote.toml", "version = 1\ncommand = [\"cat\"]\n")], Runtime::Exec, "cat");
     check(
-        &[("mote.toml", "version = 1\ncommand = [\"cat\"]\n")],
-        Runtime::Exec,
-        "cat",
-    );
-    check(
-        &[
-            ("mote.toml", "version = 1\nruntime = \"server\"\n"),
-            ("!srv", "#!/bin/sh\n"),
-        ],
+        &[("mote.toml", "version = 1\nruntime = \"server\"\n"), ("!srv", "#!/bin/sh\n")],
         Runtime::Server,
         "./srv",
     );
@@ -125,17 +93,11 @@ fn what_cannot_be_guessed_is_said() {
         "error[M0113]: command: `./x` is not part of the function",
     );
     check_error(
-        &[
-            ("mote.toml", "version = 1\ncommand = [\"./x\"]\n"),
-            ("x", "#!/bin/sh\n"),
-        ],
+        &[("mote.toml", "version = 1\ncommand = [\"./x\"]\n"), ("x", "#!/bin/sh\n")],
         "error[M0114]: x is not executable\n  chmod +x x",
     );
     check_error(
-        &[
-            ("mote.toml", "version = 1\nname = \"Foo\"\n"),
-            ("a.py", HANDLE),
-        ],
+        &[("mote.toml", "version = 1\nname = \"Foo\"\n"), ("a.py", HANDLE)],
         "error[M0115]: mote.toml: name: 1–63 of a–z 0–9 -, no - at the ends (line 2)",
     );
     check_error(
@@ -143,10 +105,7 @@ fn what_cannot_be_guessed_is_said() {
         "error[M0303]: mote.toml: entry: module:object, e.g. app:handle; found `../x:y` (line 2)",
     );
     check_error(
-        &[
-            ("mote.toml", "version = 1\n[[trigger]]\nhttp = \"/other\"\n"),
-            ("a.py", HANDLE),
-        ],
+        &[("mote.toml", "version = 1\n[[trigger]]\nhttp = \"/other\"\n"), ("a.py", HANDLE)],
         "error[M0305]: mote.toml: http = \"/other\": only /demo is offered yet (line 3)",
     );
 }
@@ -156,24 +115,14 @@ fn programs_of_other_machines_are_refused() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("hello");
     let mut elf = b"\x7fELF\x02\x01\x01\0\0\0\0\0\0\0\0\0\x02\0".to_vec();
-    let foreign: u16 = if cfg!(target_arch = "riscv64") {
-        62
-    } else {
-        243
-    };
+    let foreign: u16 = if cfg!(target_arch = "riscv64") { 62 } else { 243 };
     elf.extend(foreign.to_le_bytes());
     fs::write(&path, &elf).unwrap();
     fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).unwrap();
-    let mut options = Options {
-        check_machine: true,
-        ..Options::default()
-    };
+    let mut options = Options { check_machine: true, ..Options::default() };
     let error = read(&path, options).unwrap_err();
     assert_eq!(error.0[0].code, "M0120");
-    assert!(
-        error.0[0].text.starts_with("hello is built for "),
-        "{error}"
-    );
+    assert!(error.0[0].text.starts_with("hello is built for "), "{error}");
     options.check_machine = false;
     assert_eq!(read(&path, options).unwrap()[0].spec.command, ["./hello"]);
 }
@@ -186,14 +135,8 @@ fn a_single_file_is_named_by_its_stem() {
     let planned = read(&path, Options::default()).unwrap();
     assert_eq!(planned[0].spec.name.as_str(), "my-func");
     assert_eq!(planned[0].spec.entry, "My_Func:handle");
-    assert_eq!(
-        planned[0].guesses,
-        ["python (My_Func.py)", "entry My_Func:handle"]
-    );
-    let named = Options {
-        name: Some("other"),
-        ..Options::default()
-    };
+    assert_eq!(planned[0].guesses, ["python (My_Func.py)", "entry My_Func:handle"]);
+    let named = Options { name: Some("other"), ..Options::default() };
     assert_eq!(read(&path, named).unwrap()[0].spec.name.as_str(), "other");
 }
 

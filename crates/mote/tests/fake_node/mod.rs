@@ -83,11 +83,7 @@ const JSON: &str = "application/json";
 fn problem(status: u16, code: &str, detail: &str, hint: &str) -> (u16, &'static str, String) {
     let body = format!(
         r#"{{"type":"urn:mote:error:{code}","title":"t","status":{status},"code":"{code}","detail":"{detail}"{}}}"#,
-        if hint.is_empty() {
-            String::new()
-        } else {
-            format!(r#","hint":"{hint}""#)
-        }
+        if hint.is_empty() { String::new() } else { format!(r#","hint":"{hint}""#) }
     );
     (status, PROBLEM, body)
 }
