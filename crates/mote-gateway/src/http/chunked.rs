@@ -24,6 +24,7 @@ enum State {
 #[derive(Debug)]
 pub struct Chunked {
     state: State,
+    /// Number of the chunk being read, from 1; for error texts.
     chunk: u64,
 }
 
@@ -40,7 +41,7 @@ pub enum Step {
 
 impl Default for Chunked {
     fn default() -> Self {
-        Self { state: State::Size, chunk: 0 }
+        Self { state: State::Size, chunk: 1 }
     }
 }
 
@@ -55,7 +56,6 @@ impl Chunked {
                     else {
                         return Ok(Step::NeedMore);
                     };
-                    self.chunk += 1;
                     let size = self.size(&line)?;
                     self.state = if size == 0 { State::Trailer(0) } else { State::Data(size) };
                 }
@@ -80,6 +80,7 @@ impl Chunked {
                         return Err(self.malformed());
                     }
                     input.advance(2);
+                    self.chunk += 1;
                     self.state = State::Size;
                 }
                 State::Trailer(seen) => {
@@ -177,8 +178,8 @@ mod tests {
             ("00000000000000003\r\nabc\r\n", err("chunk size is not plain hexadecimal")),
             ("ffffffffffffffff\r\n", err("chunk size is not plain hexadecimal")),
             ("\r\n", err("chunk size is not plain hexadecimal")),
-            ("3\nabc\r\n", err("chunk 0 is malformed")),
-            ("3;a\nb\r\nabc\r\n", err("chunk 0 is malformed")),
+            ("3\nabc\r\n", err("chunk 1 is malformed")),
+            ("3;a\nb\r\nabc\r\n", err("chunk 1 is malformed")),
             ("3\r\nabcX\r\n", err("chunk 1 is malformed")),
             ("3\r\nabc\n0\r\n\r\n", err("chunk 1 is malformed")),
             ("0\r\nbad trailer\r\n\r\n", err("trailer is not a valid field")),
@@ -187,7 +188,7 @@ mod tests {
             assert_eq!(decode(input.as_bytes()), expected, "{input:?}");
         }
         let long = format!("1;{}\r\na\r\n0\r\n\r\n", "e".repeat(300));
-        assert_eq!(decode(long.as_bytes()), err("chunk 0 is malformed"));
+        assert_eq!(decode(long.as_bytes()), err("chunk 1 is malformed"));
     }
 
     #[test]
