@@ -84,7 +84,7 @@ impl Chunked {
                     self.state = State::Size;
                 }
                 State::Trailer(seen) => {
-                    let left = TRAILER_BYTES_MAX - seen;
+                    let left = TRAILER_BYTES_MAX.saturating_sub(seen);
                     let Some(line) = line(input, left).map_err(|()| self.malformed())? else {
                         return Ok(Step::NeedMore);
                     };
@@ -189,6 +189,15 @@ mod tests {
         }
         let long = format!("1;{}\r\na\r\n0\r\n\r\n", "e".repeat(300));
         assert_eq!(decode(long.as_bytes()), err("chunk 1 is malformed"));
+    }
+
+    #[test]
+    fn trailers_are_bounded() {
+        // The first line fills the section to its last byte, the end mark passes it.
+        for line in [TRAILER_BYTES_MAX - 3, TRAILER_BYTES_MAX - 2, TRAILER_BYTES_MAX - 1] {
+            let input = format!("0\r\nX:{}\r\nY: 1\r\n\r\n", "v".repeat(line - 2));
+            assert_eq!(decode(input.as_bytes()), Err("chunk 1 is malformed".into()), "{line}");
+        }
     }
 
     #[test]
