@@ -330,12 +330,13 @@ impl<'a> Fields<'a> {
             }
         }
         for underscored in &self.underscored {
+            // Equal once every `_` is a `-`, as CGI and its descendants read names.
             let twin = |name: &&&[u8]| {
-                name.len() == underscored.len()
-                    && name.iter().zip(underscored).all(|(a, b)| {
-                        let a = a.to_ascii_lowercase();
-                        a == *b || (a == b'-' && *b == b'_')
-                    })
+                let dashed = |byte: &u8| match byte.to_ascii_lowercase() {
+                    b'_' => b'-',
+                    other => other,
+                };
+                name.iter().map(dashed).eq(underscored.iter().map(dashed))
                     && !name.eq_ignore_ascii_case(underscored)
             };
             if self.names.iter().any(|name| twin(&name)) {
