@@ -72,12 +72,13 @@ fn check_path(path: &[u8]) -> Result<(), Refusal> {
         match value {
             0 => return Err(nul()),
             b'/' | b'\\' | b';' => return Err(not_normal()),
-            b'%' if percent_digits(&path[at + 3..]) => return Err(not_normal()),
             other => decoded.push(other),
         }
         at += 3;
     }
-    if std::str::from_utf8(&decoded).is_err() || has_dot_segment(&decoded) {
+    // An escape in what was decoded is one that was encoded twice, in whole or by its digits.
+    let twice = memchr::memchr_iter(b'%', &decoded).any(|at| percent(&decoded[at..]).is_some());
+    if twice || std::str::from_utf8(&decoded).is_err() || has_dot_segment(&decoded) {
         return Err(not_normal());
     }
     Ok(())
@@ -100,10 +101,6 @@ fn check_query(query: &[u8]) -> Result<(), Refusal> {
 fn percent(bytes: &[u8]) -> Option<u8> {
     let digit = |byte: &u8| char::from(*byte).to_digit(16).map(|digit| digit as u8);
     Some(digit(bytes.get(1)?)? << 4 | digit(bytes.get(2)?)?)
-}
-
-fn percent_digits(bytes: &[u8]) -> bool {
-    bytes.len() >= 2 && bytes[0].is_ascii_hexdigit() && bytes[1].is_ascii_hexdigit()
 }
 
 fn not_normal() -> Refusal {
@@ -155,6 +152,8 @@ mod tests {
             "/fn/%5c",
             "/fn/a\\b",
             "/fn/%252e%252e",
+            "/fn/%25%32%65",
+            "/fn/%252%65",
             "/fn/%c0%ae",
             "/fn/%ff",
             "/fn;x",
