@@ -84,9 +84,12 @@ fn check_path(path: &[u8]) -> Result<(), Refusal> {
     Ok(())
 }
 
-/// A query is the function's own business; only NUL, which cuts strings short elsewhere, and
-/// broken escapes of it are refused.
+/// A query is the function's own business; only bytes no target may have, and NUL, which cuts
+/// strings short elsewhere, are refused.
 fn check_query(query: &[u8]) -> Result<(), Refusal> {
+    if !query.iter().all(|byte| (0x21..=0x7e).contains(byte) && *byte != b'#') {
+        return Err(Refusal::new(400, "M1015", "target must be percent-encoded ASCII"));
+    }
     let mut rest = query;
     while let Some(at) = memchr::memchr(b'%', rest) {
         rest = &rest[at..];
@@ -167,6 +170,8 @@ mod tests {
             check(target, refused);
         }
         check("/fn/%00", Err("NUL is not allowed"));
+        check("/fn?a=\u{e9}", Err("target must be percent-encoded ASCII"));
+        check("/fn?a#b", Err("target must be percent-encoded ASCII"));
         check("/fn?a%00=1", Err("NUL is not allowed"));
     }
 }
