@@ -241,14 +241,17 @@ async fn read_head<I: Invoker>(
     front: &Front<I>,
 ) -> Result<Option<RequestHead>, Refusal> {
     let mut scanned = 0;
+    let mut empty_lines = 0;
     let mut begun = !input.bytes.is_empty();
     let timeout = if begun { front.config.head_timeout } else { front.config.keep_alive_timeout };
     input.set_deadline(timeout);
     loop {
-        if scanned == 0 && input.bytes.starts_with(b"\r\n") {
-            // One empty line before a request is allowed (RFC 9112, 2.2).
+        // One empty line before a request is allowed (RFC 9112, 2.2), however its bytes arrive.
+        while input.bytes.starts_with(b"\r\n") {
             input.bytes.advance(2);
-            if input.bytes.starts_with(b"\r\n") {
+            scanned = 0;
+            empty_lines += 1;
+            if empty_lines > 1 {
                 return Err(Refusal::new(400, "M1007", "request line is empty"));
             }
         }
