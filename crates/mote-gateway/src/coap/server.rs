@@ -197,7 +197,11 @@ impl<I: Invoker> Server<I> {
                         self.out.push((message::empty(Kind::Ack, header.mid).into(), peer));
                     }
                     Seen::Answered(datagram) if header.kind == Kind::Con => {
-                        self.out.push((datagram.clone(), peer));
+                        // The same id on a shorter message does not earn the longer one's answer.
+                        let limit = self.proofs.answer_bytes_max(peer, bytes, now_ns);
+                        if limit.is_none_or(|limit| datagram.len() <= limit) {
+                            self.out.push((datagram.clone(), peer));
+                        }
                     }
                     Seen::Running { .. } | Seen::Answered(_) => {}
                 }
@@ -558,6 +562,14 @@ impl<I: Invoker> Server<I> {
         }
         self.uploads.shrink(now_ns);
         self.answers.shrink(now_ns);
+    }
+
+    /// Bytes of all that is remembered, and the number of marks that order it.
+    #[cfg(feature = "fuzzing")]
+    pub(crate) fn held(&self) -> (usize, usize) {
+        let bytes = self.exchanges.bytes() + self.uploads.bytes() + self.answers.bytes();
+        let marks = self.exchanges.marks() + self.uploads.marks() + self.answers.marks();
+        (bytes, marks + self.ack_due.len() + self.retransmit_due.len())
     }
 
     /// Exchanges that are being served.
