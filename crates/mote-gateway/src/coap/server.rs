@@ -251,7 +251,9 @@ impl<I: Invoker> Server<I> {
             None => {
                 // `serve` pushed its work under this id.
                 self.next_id += 1;
-                if exchange.kind == Kind::Con {
+                // An unproven source gets one datagram for one: its answer rides on the
+                // acknowledgement however late, and repetitions of the request wait with it.
+                if exchange.kind == Kind::Con && exchange.limit.is_none() {
                     self.ack_due.push_back((now_ns + self.config.ack_delay_ns, self.next_id));
                 }
                 self.running.insert(self.next_id, exchange);
