@@ -12,7 +12,9 @@ use mote_core::{Fault, Invocation, Invoker, RouteInfo, Trigger};
 
 use super::blocks::{Arrival, Block, Bounded, OVERHEAD_BYTES, SIZE_EXPONENT_MAX, Uploads};
 use super::exchanges::{Exchanges, Key, Seen};
-use super::message::{self, Header, Kind, Refused, Request, Response, Unusable};
+use super::message::{
+    self, DATAGRAM_BYTES_MAX, Header, Kind, Refused, Request, Response, Unusable,
+};
 use super::proof::Proofs;
 use super::{links, translate};
 use crate::ids::invocation_id;
@@ -55,6 +57,10 @@ const BLOCK_KEEP_NS: u64 = 120_000_000_000;
 /// Retransmission of our confirmable answers (RFC 7252, 4.8): first pause, and how often.
 const ACK_TIMEOUT_NS: u64 = 2_500_000_000;
 const RETRANSMIT_MAX: u32 = 4;
+/// Longest diagnostic payload: for people, in one datagram of any link.
+const DIAGNOSTIC_BYTES_MAX: usize = 512;
+/// Longest Location-Path: with a full block and all other options it fits the largest datagram.
+const LOCATION_BYTES_MAX: usize = 160;
 /// Our confirmable answers under way at once.
 const OUTSTANDING_MAX: usize = 8_192;
 
@@ -473,14 +479,21 @@ impl<I: Invoker> Server<I> {
             size_exponent: SIZE_EXPONENT_MAX,
         });
         let mut exponent = wanted.size_exponent.min(SIZE_EXPONENT_MAX);
-        if response.code.0 > 2 && response.payload.len() > 1_024 {
-            response.payload.truncate(1_024);
+        if response.code.0 > 2 {
+            response.payload.truncate(DIAGNOSTIC_BYTES_MAX);
+        }
+        if response.location.iter().map(|segment| segment.len() + 3).sum::<usize>() > LOCATION_BYTES_MAX
+        {
+            response.location.clear();
         }
         let fits = |response: &Response, limit: Option<usize>| {
-            limit.is_none_or(|limit| response.encode(Kind::Con, 0, &exchange.token).len() <= limit)
+            let limit = limit.unwrap_or(DATAGRAM_BYTES_MAX).min(DATAGRAM_BYTES_MAX);
+            response.encode(Kind::Con, 0, &exchange.token).len() <= limit
         };
         let whole_fits = response.payload.len() <= 16 << exponent;
-        if whole_fits && exchange.block2.is_none() && fits(&response, exchange.limit) {
+        // An error is said whole: blocks are of answers (RFC 7959, 2.4).
+        let is_whole = exchange.block2.is_none() || response.code.0 > 2;
+        if whole_fits && is_whole && fits(&response, exchange.limit) {
             return Ok(response);
         }
         let safe = matches!(exchange.method, b"GET" | b"FETCH");
@@ -509,6 +522,7 @@ impl<I: Invoker> Server<I> {
             if exponent == 0 || safe || response.code.0 > 2 {
                 let mut short = Response { code: response.code, ..Response::default() };
                 short.block1 = response.block1;
+                short.size1 = response.size1;
                 if response.code.0 > 2 {
                     short.payload = response.payload.slice(..response.payload.len().min(64));
                     return Ok(short);
