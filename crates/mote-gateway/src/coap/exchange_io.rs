@@ -14,7 +14,8 @@ use crate::ids::now_ns;
 
 /// Datagrams taken before answers are sent, so that a flood cannot starve them.
 const BATCH_MAX: usize = 64;
-/// Largest datagram we read; a longer one is cut by the kernel and then malformed.
+/// Largest datagram we read. The buffer has one byte more: the kernel cuts what is longer, and a
+/// request without its end must not pass for a whole one.
 const RECEIVE_BYTES: usize = 2_048;
 /// Longest the node waits for running exchanges when it stops.
 const STOP_GRACE: Duration = Duration::from_secs(5);
@@ -29,7 +30,7 @@ pub async fn serve<I: Invoker>(
     let answer_bytes_max = config.answer_bytes_max;
     let mut server = Server::new(invoker.clone(), config);
     let (results, mut finished) = mpsc::unbounded_channel::<(u64, Finished)>();
-    let mut buffer = vec![0; RECEIVE_BYTES];
+    let mut buffer = vec![0; RECEIVE_BYTES + 1];
     let stopped = stopper.notified();
     tokio::pin!(stopped);
     stopped.as_mut().enable();
@@ -92,6 +93,9 @@ fn receive<I: Invoker>(
 ) -> std::io::Result<()> {
     for _ in 0..BATCH_MAX {
         match socket.try_recv_from(buffer) {
+            Ok((length, peer)) if length > RECEIVE_BYTES => {
+                server.datagram_too_long(peer, &buffer[..length], now_ns());
+            }
             Ok((length, peer)) => server.datagram(peer, &buffer[..length], now_ns()),
             Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => return Ok(()),
             // A peer's closed port comes back as an error of the next call; it is not ours.

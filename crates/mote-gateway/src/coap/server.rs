@@ -185,6 +185,22 @@ impl<I: Invoker> Server<I> {
         }
     }
 
+    /// Takes a datagram that was longer than we read: only its header counts (RFC 7252, 4.6).
+    pub(crate) fn datagram_too_long(&mut self, peer: SocketAddr, bytes: &[u8], now_ns: u64) {
+        self.counters.unusable += 1;
+        let Ok(header) = message::header(bytes) else { return };
+        if header.kind != Kind::Con || header.code.0 != 0 || header.code.1 == 0 {
+            return;
+        }
+        if self.exchanges.get(&(peer, header.mid), now_ns).is_none() {
+            let response = Response {
+                size1: Some(1 << (SIZE_EXPONENT_MAX + 4)),
+                ..Response::diagnostic((4, 13), "datagram too long; send the body in blocks")
+            };
+            self.out.push((response.encode(Kind::Ack, header.mid, header.token).into(), peer));
+        }
+    }
+
     /// Our answer was acknowledged or rejected: it is not sent again.
     fn settled(&mut self, peer: SocketAddr, mid: u16) {
         if let Some(outstanding) = self.outstanding.remove(&(peer, mid)) {
