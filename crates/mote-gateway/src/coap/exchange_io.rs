@@ -4,11 +4,11 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use bytes::Bytes;
-use mote_core::Invoker;
+use mote_core::{Fault, Invoker, RouteInfo};
 use tokio::net::UdpSocket;
 use tokio::sync::mpsc;
 
-use super::server::{Config, Finished, Server};
+use super::server::{Config, Finished, Server, Work};
 use crate::http::Stopper;
 use crate::ids::now_ns;
 
@@ -55,19 +55,12 @@ pub async fn serve<I: Invoker>(
         }
         server.time_passed(now_ns());
         for work in server.work.drain(..) {
-            let (invoker, results) = (invoker.clone(), results.clone());
+            let invoker = invoker.clone();
+            let mut answer = Answer { id: work.id, results: Some(results.clone()) };
             tokio::spawn(async move {
-                let result = match invoker.invoke(&work.route, work.invocation).await {
-                    Ok(reply) => match reply.body.collect(answer_bytes_max).await {
-                        Ok(body) => Ok((reply.status, reply.headers, body)),
-                        Err(error) => {
-                            Err(mote_core::Fault::BadReply { message: error.to_string() })
-                        }
-                    },
-                    Err(fault) => Err(fault),
-                };
-                // The receiver is gone only when the front has ended.
-                let _ = results.send((work.id, result));
+                let left = work.invocation.deadline_ns.saturating_sub(now_ns());
+                let result = run(&invoker, work, answer_bytes_max, Duration::from_nanos(left));
+                answer.give(result.await);
             });
         }
         send(&socket, &mut server.out).await;
@@ -77,6 +70,46 @@ pub async fn serve<I: Invoker>(
             tracing::debug!(?counters, "CoAP front ended");
             return Ok(());
         }
+    }
+}
+
+/// The place of an answer: if the task that holds it ends without one, the exchange must not stay
+/// open for ever.
+struct Answer {
+    id: u64,
+    results: Option<mpsc::UnboundedSender<(u64, Finished)>>,
+}
+
+impl Answer {
+    fn give(&mut self, result: Finished) {
+        if let Some(results) = self.results.take() {
+            // The receiver is gone only when the front has ended.
+            let _ = results.send((self.id, result));
+        }
+    }
+}
+
+impl Drop for Answer {
+    fn drop(&mut self) {
+        self.give(Err(Fault::Internal { message: "the invocation panicked".to_owned() }));
+    }
+}
+
+/// Runs an invocation to the end of its answer; all of it within the deadline, since a CoAP
+/// answer begins only when it is whole.
+async fn run<I: Invoker>(
+    invoker: &I,
+    work: Work<I::Route>,
+    answer_bytes_max: u64,
+    left: Duration,
+) -> Finished {
+    let timeout_ms = work.route.timeout_ms();
+    let reply = invoker.invoke(&work.route, work.invocation).await?;
+    let body = tokio::time::timeout(left, reply.body.collect(answer_bytes_max)).await;
+    match body {
+        Ok(Ok(body)) => Ok((reply.status, reply.headers, body)),
+        Ok(Err(error)) => Err(Fault::BadReply { message: error.to_string() }),
+        Err(_) => Err(Fault::DeadlineRunning { timeout_ms }),
     }
 }
 
