@@ -27,6 +27,13 @@ pub async fn serve<I: Invoker>(
     config: Config,
     stopper: Stopper,
 ) -> std::io::Result<()> {
+    // A socket on all addresses hears the groups any other program joined; we offer nothing to
+    // groups, and answers to them would be many for one.
+    if socket.local_addr()?.is_ipv4() {
+        socket2::SockRef::from(&socket).set_multicast_all_v4(false)?;
+    } else {
+        socket2::SockRef::from(&socket).set_multicast_all_v6(false)?;
+    }
     let answer_bytes_max = config.answer_bytes_max;
     let mut server = Server::new(invoker.clone(), config);
     let (results, mut finished) = mpsc::unbounded_channel::<(u64, Finished)>();
