@@ -102,9 +102,8 @@ impl<K: Hash + Eq + Clone, V> Bounded<K, V> {
             return;
         }
         let map = &self.map;
-        self.order.retain(|(until_ns, key)| {
-            map.get(key).is_some_and(|held| held.until_ns == *until_ns)
-        });
+        self.order
+            .retain(|(until_ns, key)| map.get(key).is_some_and(|held| held.until_ns == *until_ns));
     }
 
     /// Drops what is too old or too much.

@@ -498,7 +498,8 @@ impl<I: Invoker> Server<I> {
         if response.code.0 > 2 {
             response.payload.truncate(DIAGNOSTIC_BYTES_MAX);
         }
-        if response.location.iter().map(|segment| segment.len() + 3).sum::<usize>() > LOCATION_BYTES_MAX
+        if response.location.iter().map(|segment| segment.len() + 3).sum::<usize>()
+            > LOCATION_BYTES_MAX
         {
             response.location.clear();
         }
