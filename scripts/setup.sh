@@ -36,12 +36,13 @@ need_coap_client() {
 }
 
 coap=''
+venv=''
 groups=("$@")
 [ $# -gt 0 ] || groups=(build test demo)
 for group in "${groups[@]}"; do
   case $group in
     build) need_build ;;
-    test) need_build; need_python; need_node ;;
+    test) need_build; need_python; need_node; need_coap_client; venv=wanted ;;
     demo) need_build; need_python; need_node; need_coap_client ;;
     fuzz) need_build; have clang || want clang ;;
     *) say "unknown group $group; there are build, test, demo, fuzz"; exit 2 ;;
@@ -62,6 +63,21 @@ if [ ${#packages[@]} -gt 0 ] || [ -n "$coap" ]; then
   mapfile -t packages < <(printf '%s\n' "${packages[@]}" | sort -u)
   say "installing ${packages[*]}"
   as_root apt-get install -y -qq --no-install-recommends "${packages[@]}" >/dev/null
+fi
+
+# Clients of others that tests talk to, in a folder of their own; tests say so when it is missing.
+if [ -n "$venv" ]; then
+  root=$(cd "$(dirname "$0")/.." && pwd)
+  folder=$root/.cache/test-venv
+  if ! cmp -s "$root/tests/requirements.txt" "$folder/installed.txt"; then
+    say "installing the test clients of tests/requirements.txt into .cache/test-venv"
+    python3 -m venv "$folder"
+    if "$folder/bin/pip" install --quiet --disable-pip-version-check -r "$root/tests/requirements.txt"; then
+      cp "$root/tests/requirements.txt" "$folder/installed.txt"
+    else
+      say "could not install them; the tests that need them will be skipped"
+    fi
+  fi
 fi
 
 # Rust: the distribution's is too old, so rustup's, and only where the one present is too.

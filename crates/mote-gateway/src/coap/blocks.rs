@@ -93,6 +93,17 @@ impl<K: Hash + Eq + Clone, V> Bounded<K, V> {
         self.order.push_back((until_ns, key.clone()));
         self.map.insert(key, Held { value, bytes, until_ns });
         self.shrink(now_ns);
+        self.compact();
+    }
+
+    /// Drops the marks of values that were put again or taken, once they are most of all marks.
+    fn compact(&mut self) {
+        if self.order.len() <= 2 * self.map.len() + 16 {
+            return;
+        }
+        let map = &self.map;
+        self.order
+            .retain(|(until_ns, key)| map.get(key).is_some_and(|held| held.until_ns == *until_ns));
     }
 
     /// Drops what is too old or too much.
@@ -113,6 +124,11 @@ impl<K: Hash + Eq + Clone, V> Bounded<K, V> {
     /// Bytes held now.
     pub fn bytes(&self) -> usize {
         self.bytes
+    }
+
+    /// Marks that order the values: at most a few per value, however often it was put.
+    pub fn marks(&self) -> usize {
+        self.order.len()
     }
 }
 
@@ -174,6 +190,16 @@ impl<K: Hash + Eq + Clone> Uploads<K> {
     pub fn shrink(&mut self, now_ns: u64) {
         self.bodies.shrink(now_ns);
     }
+
+    /// Bytes held now.
+    pub fn bytes(&self) -> usize {
+        self.bodies.bytes()
+    }
+
+    /// Marks that order them.
+    pub fn marks(&self) -> usize {
+        self.bodies.marks()
+    }
 }
 
 /// Counted for each held value beside its own bytes.
@@ -217,6 +243,19 @@ mod tests {
             Arrival::OutOfOrder,
             "late"
         );
+    }
+
+    #[test]
+    fn a_value_put_again_and_again_costs_no_memory() {
+        let mut bounded = Bounded::new(1_000, 1_000_000);
+        bounded.put(0, (), 10, 0);
+        for now in 0..100_000 {
+            bounded.put(1, (), 10, now);
+            assert!(bounded.marks() <= 32, "{} marks for two values", bounded.marks());
+        }
+        bounded.shrink(1_000_500);
+        assert_eq!((bounded.get(&0, 1_000_500), bounded.get(&1, 1_000_500)), (None, Some(&())));
+        assert_eq!(bounded.bytes(), 10);
     }
 
     #[test]

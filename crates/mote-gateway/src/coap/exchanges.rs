@@ -64,4 +64,9 @@ impl Exchanges {
     pub fn bytes(&self) -> usize {
         self.seen.bytes()
     }
+
+    /// Marks that order them.
+    pub fn marks(&self) -> usize {
+        self.seen.marks()
+    }
 }

@@ -4,10 +4,8 @@ use mote_core::{Invoker, RouteInfo};
 
 /// All functions as links, filtered by `query` (`rt=temp*`, percent-encoded), if any.
 pub(crate) fn document<I: Invoker>(invoker: &I, query: &[u8]) -> String {
-    let filter = std::str::from_utf8(query)
-        .ok()
-        .and_then(|query| query.split('&').next())
-        .and_then(|query| query.split_once('='));
+    let first = query.split(|byte| *byte == b'&').next().and_then(decoded);
+    let filter = first.as_deref().and_then(|query| query.split_once('='));
     let mut text = String::new();
     for route in invoker.routes() {
         let coap = route.coap();
@@ -25,7 +23,10 @@ pub(crate) fn document<I: Invoker>(invoker: &I, query: &[u8]) -> String {
         if let Some((key, wanted)) = filter {
             let matched = (key == "href" && matches(&href, wanted))
                 || attributes.iter().any(|(name, value)| {
-                    *name == key && value.split(' ').any(|word| matches(word, wanted))
+                    // Only types are lists of words (RFC 6690, 3.1).
+                    let mut words = value.split(' ').filter(|_| *name == "rt");
+                    *name == key
+                        && (matches(value, wanted) || words.any(|word| matches(word, wanted)))
                 });
             if !matched {
                 continue;
@@ -58,9 +59,29 @@ fn quoted(value: &str) -> String {
     text
 }
 
+/// A query as it was before its bytes were percent-encoded; `None` when it is no text.
+fn decoded(query: &[u8]) -> Option<String> {
+    let mut bytes = Vec::with_capacity(query.len());
+    let mut rest = query;
+    while let [first, after @ ..] = rest {
+        let escape = after.get(..2).and_then(|digits| std::str::from_utf8(digits).ok());
+        match escape.and_then(|digits| u8::from_str_radix(digits, 16).ok()) {
+            Some(byte) if *first == b'%' => {
+                bytes.push(byte);
+                rest = &after[2..];
+            }
+            _ => {
+                bytes.push(*first);
+                rest = after;
+            }
+        }
+    }
+    String::from_utf8(bytes).ok()
+}
+
 /// Equality, or a prefix when `wanted` ends in `*`.
 fn matches(value: &str, wanted: &str) -> bool {
-    match wanted.strip_suffix('*').or_else(|| wanted.strip_suffix("%2A")) {
+    match wanted.strip_suffix('*') {
         Some(prefix) => value.starts_with(prefix),
         None => value == wanted,
     }
@@ -75,6 +96,8 @@ mod tests {
         assert!(matches("temperature-c", "temperature*"));
         assert!(matches("a", "*"));
         assert!(matches("a", "a") && !matches("ab", "a"));
+        assert_eq!(decoded(b"title=a%20b%22*"), Some("title=a b\"*".into()));
+        assert_eq!(decoded(b"rt=%ff"), None);
         assert_eq!(quoted("a\"b\\c\n"), "a\\\"b\\\\c");
     }
 }

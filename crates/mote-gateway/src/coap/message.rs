@@ -114,12 +114,14 @@ pub struct Request<'a> {
     pub request_tag: &'a [u8],
     /// First ETag.
     pub etag: Option<&'a [u8]>,
-    /// First If-Match.
-    pub if_match: Option<&'a [u8]>,
+    /// If-Match, which may be given several times.
+    pub if_match: Vec<&'a [u8]>,
     /// If-None-Match.
     pub if_none_match: bool,
     /// Uri-Host.
     pub host: Option<&'a [u8]>,
+    /// Uri-Port.
+    pub port: Option<u32>,
     /// Proxy-Uri or Proxy-Scheme.
     pub wants_proxy: bool,
     /// The payload.
@@ -141,31 +143,40 @@ impl<'a> Request<'a> {
     /// Reads options and payload.
     pub fn parse(tail: &'a [u8]) -> Result<Self, Refused> {
         let mut request = Request::default();
-        let mut bad_option = None;
+        let mut refused = None;
         for item in OptPayloadReader::new(tail) {
             match item {
                 OptItem::Error(_) => return Err(Refused::Format),
                 OptItem::Payload([]) => return Err(Refused::Format),
                 OptItem::Payload(payload) => request.payload = payload,
                 OptItem::Option { number, data } => {
-                    if !request.option(number, data)? && number & 1 == 1 {
-                        // The rest must still be read: a format error counts first.
-                        bad_option.get_or_insert(number);
+                    // The rest must still be read: a format error counts first.
+                    match request.option(number, data) {
+                        Ok(false) if number & 1 == 1 => {
+                            // Before a bad path too: a NON with it must not be answered.
+                            if !matches!(refused, Some(Refused::BadOption(_))) {
+                                refused = Some(Refused::BadOption(number));
+                            }
+                        }
+                        Ok(_) => {}
+                        Err(error) => {
+                            refused.get_or_insert(error);
+                        }
                     }
                 }
             }
         }
-        match bad_option {
-            Some(number) => Err(Refused::BadOption(number)),
-            None => Ok(request),
-        }
+        refused.map_or(Ok(request), Err)
     }
 
     /// Takes one option; `false` when it is unknown, repeated or of a wrong length, which makes
     /// an elective option be ignored and a critical one be refused (RFC 7252, 5.4).
     fn option(&mut self, number: u16, data: &'a [u8]) -> Result<bool, Refused> {
         Ok(match number {
-            option::IF_MATCH => data.len() <= 8 && self.if_match.replace(data).is_none(),
+            option::IF_MATCH => {
+                self.if_match.push(data);
+                data.len() <= 8
+            }
             option::URI_HOST => {
                 (1..=255).contains(&data.len()) && self.host.replace(data).is_none()
             }
@@ -178,12 +189,13 @@ impl<'a> Request<'a> {
             option::IF_NONE_MATCH => {
                 data.is_empty() && !std::mem::replace(&mut self.if_none_match, true)
             }
-            option::URI_PORT => data.len() <= 2,
+            option::URI_PORT => set_once(&mut self.port, uint(data, 2)),
             option::URI_PATH => {
                 if data.len() > 255 {
                     return Ok(false);
                 }
-                if matches!(data, b"." | b"..") || data.contains(&0) {
+                let is_text = std::str::from_utf8(data).is_ok();
+                if !is_text || matches!(data, b"." | b"..") || data.contains(&0) {
                     return Err(Refused::BadRequest("path is not in normal form"));
                 }
                 self.path.push(b'/');
@@ -423,6 +435,15 @@ mod tests {
         assert_eq!(refused(&[0x90, 0xff]), Some(Refused::Format), "format counts first");
         assert_eq!(refused(&[0xe0, 0, 1]), None, "unknown elective is ignored");
         assert_eq!(refused(&[0xb1, b'.']), Some(Refused::BadRequest("path is not in normal form")));
+        assert_eq!(
+            refused(&[0xb2, 0xc0, 0xae]),
+            Some(Refused::BadRequest("path is not in normal form")),
+            "overlong UTF-8"
+        );
+        assert_eq!(refused(&[0xb1, b'.', 0x0f]), Some(Refused::Format), "format counts first");
+        assert_eq!(refused(&[0x70, 0x00]), Some(Refused::BadOption(7)), "repeated Uri-Port");
+        let request = Request::parse(b"\x11a\x01b").unwrap();
+        assert_eq!(request.if_match, [b"a", b"b"]);
         let request = Request::parse(b"\xb2fn\x03a/b\x41q\x03x=y\xffhi").unwrap();
         assert_eq!(request.path, b"/fn/a%2Fb");
         assert_eq!(request.query, b"q&x=y");

@@ -9,6 +9,8 @@ pub mod content_format;
 mod exchange_io;
 pub mod exchanges;
 mod links;
+#[cfg(feature = "fuzzing")]
+pub mod machine;
 pub mod message;
 pub mod proof;
 mod server;

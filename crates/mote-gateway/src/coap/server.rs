@@ -12,7 +12,9 @@ use mote_core::{Fault, Invocation, Invoker, RouteInfo, Trigger};
 
 use super::blocks::{Arrival, Block, Bounded, OVERHEAD_BYTES, SIZE_EXPONENT_MAX, Uploads};
 use super::exchanges::{Exchanges, Key, Seen};
-use super::message::{self, Header, Kind, Refused, Request, Response, Unusable};
+use super::message::{
+    self, DATAGRAM_BYTES_MAX, Header, Kind, Refused, Request, Response, Unusable,
+};
 use super::proof::Proofs;
 use super::{links, translate};
 use crate::ids::invocation_id;
@@ -55,6 +57,10 @@ const BLOCK_KEEP_NS: u64 = 120_000_000_000;
 /// Retransmission of our confirmable answers (RFC 7252, 4.8): first pause, and how often.
 const ACK_TIMEOUT_NS: u64 = 2_500_000_000;
 const RETRANSMIT_MAX: u32 = 4;
+/// Longest diagnostic payload: for people, in one datagram of any link.
+const DIAGNOSTIC_BYTES_MAX: usize = 512;
+/// Longest Location-Path: with a full block and all other options it fits the largest datagram.
+const LOCATION_BYTES_MAX: usize = 160;
 /// Our confirmable answers under way at once.
 const OUTSTANDING_MAX: usize = 8_192;
 
@@ -179,6 +185,22 @@ impl<I: Invoker> Server<I> {
         }
     }
 
+    /// Takes a datagram that was longer than we read: only its header counts (RFC 7252, 4.6).
+    pub(crate) fn datagram_too_long(&mut self, peer: SocketAddr, bytes: &[u8], now_ns: u64) {
+        self.counters.unusable += 1;
+        let Ok(header) = message::header(bytes) else { return };
+        if header.kind != Kind::Con || header.code.0 != 0 || header.code.1 == 0 {
+            return;
+        }
+        if self.exchanges.get(&(peer, header.mid), now_ns).is_none() {
+            let response = Response {
+                size1: Some(1 << (SIZE_EXPONENT_MAX + 4)),
+                ..Response::diagnostic((4, 13), "datagram too long; send the body in blocks")
+            };
+            self.out.push((response.encode(Kind::Ack, header.mid, header.token).into(), peer));
+        }
+    }
+
     /// Our answer was acknowledged or rejected: it is not sent again.
     fn settled(&mut self, peer: SocketAddr, mid: u16) {
         if let Some(outstanding) = self.outstanding.remove(&(peer, mid)) {
@@ -197,7 +219,11 @@ impl<I: Invoker> Server<I> {
                         self.out.push((message::empty(Kind::Ack, header.mid).into(), peer));
                     }
                     Seen::Answered(datagram) if header.kind == Kind::Con => {
-                        self.out.push((datagram.clone(), peer));
+                        // The same id on a shorter message does not earn the longer one's answer.
+                        let limit = self.proofs.answer_bytes_max(peer, bytes, now_ns);
+                        if limit.is_none_or(|limit| datagram.len() <= limit) {
+                            self.out.push((datagram.clone(), peer));
+                        }
                     }
                     Seen::Running { .. } | Seen::Answered(_) => {}
                 }
@@ -247,7 +273,9 @@ impl<I: Invoker> Server<I> {
             None => {
                 // `serve` pushed its work under this id.
                 self.next_id += 1;
-                if exchange.kind == Kind::Con {
+                // An unproven source gets one datagram for one: its answer rides on the
+                // acknowledgement however late, and repetitions of the request wait with it.
+                if exchange.kind == Kind::Con && exchange.limit.is_none() {
                     self.ack_due.push_back((now_ns + self.config.ack_delay_ns, self.next_id));
                 }
                 self.running.insert(self.next_id, exchange);
@@ -467,14 +495,22 @@ impl<I: Invoker> Server<I> {
             size_exponent: SIZE_EXPONENT_MAX,
         });
         let mut exponent = wanted.size_exponent.min(SIZE_EXPONENT_MAX);
-        if response.code.0 > 2 && response.payload.len() > 1_024 {
-            response.payload.truncate(1_024);
+        if response.code.0 > 2 {
+            response.payload.truncate(DIAGNOSTIC_BYTES_MAX);
+        }
+        if response.location.iter().map(|segment| segment.len() + 3).sum::<usize>()
+            > LOCATION_BYTES_MAX
+        {
+            response.location.clear();
         }
         let fits = |response: &Response, limit: Option<usize>| {
-            limit.is_none_or(|limit| response.encode(Kind::Con, 0, &exchange.token).len() <= limit)
+            let limit = limit.unwrap_or(DATAGRAM_BYTES_MAX).min(DATAGRAM_BYTES_MAX);
+            response.encode(Kind::Con, 0, &exchange.token).len() <= limit
         };
         let whole_fits = response.payload.len() <= 16 << exponent;
-        if whole_fits && exchange.block2.is_none() && fits(&response, exchange.limit) {
+        // An error is said whole: blocks are of answers (RFC 7959, 2.4).
+        let is_whole = exchange.block2.is_none() || response.code.0 > 2;
+        if whole_fits && is_whole && fits(&response, exchange.limit) {
             return Ok(response);
         }
         let safe = matches!(exchange.method, b"GET" | b"FETCH");
@@ -503,6 +539,7 @@ impl<I: Invoker> Server<I> {
             if exponent == 0 || safe || response.code.0 > 2 {
                 let mut short = Response { code: response.code, ..Response::default() };
                 short.block1 = response.block1;
+                short.size1 = response.size1;
                 if response.code.0 > 2 {
                     short.payload = response.payload.slice(..response.payload.len().min(64));
                     return Ok(short);
@@ -558,6 +595,14 @@ impl<I: Invoker> Server<I> {
         }
         self.uploads.shrink(now_ns);
         self.answers.shrink(now_ns);
+    }
+
+    /// Bytes of all that is remembered, and the number of marks that order it.
+    #[cfg(feature = "fuzzing")]
+    pub(crate) fn held(&self) -> (usize, usize) {
+        let bytes = self.exchanges.bytes() + self.uploads.bytes() + self.answers.bytes();
+        let marks = self.exchanges.marks() + self.uploads.marks() + self.answers.marks();
+        (bytes, marks + self.ack_due.len() + self.retransmit_due.len())
     }
 
     /// Exchanges that are being served.

@@ -41,8 +41,12 @@ pub(crate) fn head(method: &[u8], path: &[u8], request: &Request<'_>) -> Head {
             None => builder.header(b"coap-accept", format.to_string().as_bytes()),
         };
     }
-    if let Some(etag) = request.if_match {
-        builder.header(b"if-match", entity_tag(etag).as_bytes());
+    if !request.if_match.is_empty() {
+        // An empty one stands for any (RFC 7252, 5.10.8.1).
+        let any = request.if_match.contains(&&b""[..]);
+        let tags: Vec<_> = request.if_match.iter().map(|etag| entity_tag(etag)).collect();
+        let value = if any { "*".to_owned() } else { tags.join(", ") };
+        builder.header(b"if-match", value.as_bytes());
     }
     if request.if_none_match {
         builder.header(b"if-none-match", b"*");

@@ -69,13 +69,17 @@ pub(crate) async fn send(
     reply_fields(&mut out, &reply.headers).map_err(SendError::BadReply)?;
     if chunked {
         out.extend_from_slice(b"transfer-encoding: chunked\r\n");
-    } else if let (Some(length), false) = (length, reply.status == 204) {
+    } else if let Some(length) = length
+        && !bodiless
+        // A function that leaves out the body of a HEAD answer has not said how long it is.
+        && !(form.is_head && length == 0)
+    {
         number_field(&mut out, b"content-length: ", length);
     }
     out.extend_from_slice(b"server-timing: ");
     server_timing(&mut out, &reply.phases);
     out.extend_from_slice(b"\r\n");
-    common_fields(&mut out, Some(id), keep_alive);
+    common_fields(&mut out, Some(id), persistence(keep_alive, form.http10));
     let after = if keep_alive { After::KeepAlive } else { After::Close };
     let mut body = reply.body;
     if form.is_head || bodiless {
@@ -155,7 +159,7 @@ pub(crate) async fn refuse(
     if let Some(seconds) = refusal.retry_after_s {
         number_field(&mut out, b"retry-after: ", u64::from(seconds));
     }
-    common_fields(&mut out, id, keep_alive);
+    common_fields(&mut out, id, persistence(keep_alive, false));
     if !is_head {
         out.extend_from_slice(body.as_bytes());
     }
@@ -235,7 +239,17 @@ pub(crate) fn is_framing(name: &[u8]) -> bool {
     }
 }
 
-fn common_fields(out: &mut Vec<u8>, id: Option<InvocationId>, keep_alive: bool) {
+/// The field that says what becomes of the connection. HTTP/1.0 clients need to be told that it
+/// stays, all others that it ends (RFC 9112, 9.3).
+fn persistence(keep_alive: bool, http10: bool) -> &'static [u8] {
+    match (keep_alive, http10) {
+        (false, _) => b"connection: close\r\n",
+        (true, true) => b"connection: keep-alive\r\n",
+        (true, false) => b"",
+    }
+}
+
+fn common_fields(out: &mut Vec<u8>, id: Option<InvocationId>, persistence: &[u8]) {
     if let Some(id) = id {
         out.extend_from_slice(b"mote-invocation: ");
         out.extend_from_slice(&id.text());
@@ -243,7 +257,9 @@ fn common_fields(out: &mut Vec<u8>, id: Option<InvocationId>, keep_alive: bool) 
     }
     out.extend_from_slice(b"date: ");
     date(out);
-    out.extend_from_slice(if keep_alive { b"\r\n\r\n" } else { b"\r\nconnection: close\r\n\r\n" });
+    out.extend_from_slice(b"\r\n");
+    out.extend_from_slice(persistence);
+    out.extend_from_slice(b"\r\n");
 }
 
 fn number_field(out: &mut Vec<u8>, name: &[u8], number: u64) {

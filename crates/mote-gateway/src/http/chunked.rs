@@ -24,6 +24,7 @@ enum State {
 #[derive(Debug)]
 pub struct Chunked {
     state: State,
+    /// Number of the chunk being read, from 1; for error texts.
     chunk: u64,
 }
 
@@ -40,7 +41,7 @@ pub enum Step {
 
 impl Default for Chunked {
     fn default() -> Self {
-        Self { state: State::Size, chunk: 0 }
+        Self { state: State::Size, chunk: 1 }
     }
 }
 
@@ -55,7 +56,6 @@ impl Chunked {
                     else {
                         return Ok(Step::NeedMore);
                     };
-                    self.chunk += 1;
                     let size = self.size(&line)?;
                     self.state = if size == 0 { State::Trailer(0) } else { State::Data(size) };
                 }
@@ -80,10 +80,11 @@ impl Chunked {
                         return Err(self.malformed());
                     }
                     input.advance(2);
+                    self.chunk += 1;
                     self.state = State::Size;
                 }
                 State::Trailer(seen) => {
-                    let left = TRAILER_BYTES_MAX - seen;
+                    let left = TRAILER_BYTES_MAX.saturating_sub(seen);
                     let Some(line) = line(input, left).map_err(|()| self.malformed())? else {
                         return Ok(Step::NeedMore);
                     };
@@ -177,8 +178,8 @@ mod tests {
             ("00000000000000003\r\nabc\r\n", err("chunk size is not plain hexadecimal")),
             ("ffffffffffffffff\r\n", err("chunk size is not plain hexadecimal")),
             ("\r\n", err("chunk size is not plain hexadecimal")),
-            ("3\nabc\r\n", err("chunk 0 is malformed")),
-            ("3;a\nb\r\nabc\r\n", err("chunk 0 is malformed")),
+            ("3\nabc\r\n", err("chunk 1 is malformed")),
+            ("3;a\nb\r\nabc\r\n", err("chunk 1 is malformed")),
             ("3\r\nabcX\r\n", err("chunk 1 is malformed")),
             ("3\r\nabc\n0\r\n\r\n", err("chunk 1 is malformed")),
             ("0\r\nbad trailer\r\n\r\n", err("trailer is not a valid field")),
@@ -187,7 +188,16 @@ mod tests {
             assert_eq!(decode(input.as_bytes()), expected, "{input:?}");
         }
         let long = format!("1;{}\r\na\r\n0\r\n\r\n", "e".repeat(300));
-        assert_eq!(decode(long.as_bytes()), err("chunk 0 is malformed"));
+        assert_eq!(decode(long.as_bytes()), err("chunk 1 is malformed"));
+    }
+
+    #[test]
+    fn trailers_are_bounded() {
+        // The first line fills the section to its last byte, the end mark passes it.
+        for line in [TRAILER_BYTES_MAX - 3, TRAILER_BYTES_MAX - 2, TRAILER_BYTES_MAX - 1] {
+            let input = format!("0\r\nX:{}\r\nY: 1\r\n\r\n", "v".repeat(line - 2));
+            assert_eq!(decode(input.as_bytes()), Err("chunk 1 is malformed".into()), "{line}");
+        }
     }
 
     #[test]

@@ -6,6 +6,7 @@
 use std::cell::RefCell;
 use std::future::Future;
 use std::pin::{Pin, pin};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
@@ -23,6 +24,7 @@ use super::answer::{self, After};
 use super::chunked::{Chunked, Step};
 use super::head::{self, Framing, RequestHead, no_such_function};
 use super::listener::Front;
+use super::request_body::Fed;
 use super::{h2, request_body};
 use crate::ids::{invocation_id, now_ns};
 use crate::refusal::Refusal;
@@ -241,14 +243,17 @@ async fn read_head<I: Invoker>(
     front: &Front<I>,
 ) -> Result<Option<RequestHead>, Refusal> {
     let mut scanned = 0;
+    let mut empty_lines = 0;
     let mut begun = !input.bytes.is_empty();
     let timeout = if begun { front.config.head_timeout } else { front.config.keep_alive_timeout };
     input.set_deadline(timeout);
     loop {
-        if scanned == 0 && input.bytes.starts_with(b"\r\n") {
-            // One empty line before a request is allowed (RFC 9112, 2.2).
+        // One empty line before a request is allowed (RFC 9112, 2.2), however its bytes arrive.
+        while input.bytes.starts_with(b"\r\n") {
             input.bytes.advance(2);
-            if input.bytes.starts_with(b"\r\n") {
+            scanned = 0;
+            empty_lines += 1;
+            if empty_lines > 1 {
                 return Err(Refusal::new(400, "M1007", "request line is empty"));
             }
         }
@@ -319,13 +324,7 @@ impl<I: Invoker> Exchange<'_, I> {
             Framing::Length(length) if length <= INLINE_BODY_BYTES_MAX as u64 => {
                 let length = length as usize;
                 while input.bytes.len() < length {
-                    input.set_deadline(self.front.config.body_idle_timeout);
-                    input.fill(reader, false).await.map_err(|end| match end {
-                        ReadEnd::TimedOut => {
-                            Refusal::new(408, "M1025", "request not received in time")
-                        }
-                        _ => Refusal::of_fault(&Fault::BodyIncomplete, &self.request.name),
-                    })?;
+                    request_body::more(input, reader, &self.front.config).await?;
                 }
                 Ok(Some(Body::whole(input.bytes.split_to(length).freeze())))
             }
@@ -376,17 +375,14 @@ impl<I: Invoker> Exchange<'_, I> {
     ) -> After {
         let invocation = self.invocation(body);
         let id = invocation.id;
-        let result = {
-            let work = pin!(self.front.invoker.invoke(&self.route, invocation));
-            match or_gone(work, input, reader).await {
-                Some(result) => result,
-                None => return After::Close,
-            }
-        };
-        self.answer(result, id, writer, self.request.keep_alive).await
+        let work = pin!(self.front.invoker.invoke(&self.route, invocation));
+        let Some(result) = or_gone(work, input, reader).await else { return After::Close };
+        let work = pin!(self.answer(result, id, writer, self.request.keep_alive));
+        or_gone(work, input, reader).await.unwrap_or(After::Close)
     }
 
-    /// Runs an invocation while its body is still arriving.
+    /// Runs an invocation while its body is still arriving. A client that goes away or breaks its
+    /// framing cancels it.
     async fn run_streaming(
         &mut self,
         input: &mut Input,
@@ -400,39 +396,43 @@ impl<I: Invoker> Exchange<'_, I> {
         });
         let invocation = self.invocation(body);
         let id = invocation.id;
-        let mut complete = false;
-        let written = {
-            let mut work = pin!(async {
-                let result = self.front.invoker.invoke(&self.route, invocation).await;
-                // Whether the body was read to its end is not known yet: the client is told to
-                // expect no further answer unless it was.
-                self.answer(result, id, writer, self.request.keep_alive).await
-            });
-            let mut feed = pin!(request_body::feed(
-                sender,
-                self.request.framing,
-                limit,
-                input,
-                reader,
-                &self.front.config,
-            ));
-            loop {
-                tokio::select! {
-                    biased;
-                    written = &mut work => break written,
-                    fed = &mut feed, if !complete => {
-                        complete = fed;
-                        if !fed {
-                            // The function stopped reading, or the client stopped sending; the
-                            // answer is still to come.
-                            break work.await;
-                        }
-                    }
-                }
+        let complete = AtomicBool::new(false);
+        // Ends early only when the invocation must: with `None` when the client is gone.
+        let mut intake = pin!(async {
+            let framing = self.request.framing;
+            let config = &self.front.config;
+            match request_body::feed(sender, framing, limit, input, reader, config).await {
+                Ok(fed) => complete.store(fed == Fed::Complete, Ordering::Relaxed),
+                Err(refusal) => return Some(refusal),
             }
+            std::future::poll_fn(|cx| poll_gone(input, reader, cx)).await;
+            None
+        });
+        let ended = tokio::select! {
+            biased;
+            result = self.front.invoker.invoke(&self.route, invocation) => Ok(result),
+            refusal = &mut intake => Err(refusal),
         };
-        match written {
-            After::KeepAlive if !complete => After::CloseUnread,
+        let result = match ended {
+            Ok(result) => result,
+            Err(Some(refusal)) => {
+                let config = &self.front.config;
+                let _ =
+                    answer::refuse(writer, config, &refusal, Some(id), self.is_head, false).await;
+                return After::CloseUnread;
+            }
+            Err(None) => return After::Close,
+        };
+        // What follows a body that is not read to its end cannot be told from it.
+        let keep_alive = self.request.keep_alive && complete.load(Ordering::Relaxed);
+        let after = tokio::select! {
+            biased;
+            after = self.answer(result, id, writer, keep_alive) => after,
+            // Too late to say why: the answer has begun.
+            _ = &mut intake => After::Close,
+        };
+        match after {
+            After::Close if !complete.load(Ordering::Relaxed) => After::CloseUnread,
             other => other,
         }
     }
@@ -467,9 +467,8 @@ impl<I: Invoker> Exchange<'_, I> {
     }
 }
 
-/// Waits for the answer; `None` when the client goes away first. Bytes of following requests are
-/// kept, up to a bound.
-async fn or_gone<T>(
+/// Waits for `work`; `None` when the client goes away first.
+pub(crate) async fn or_gone<T>(
     mut work: Pin<&mut impl Future<Output = T>>,
     input: &mut Input,
     reader: &mut ReadHalf<'_>,
@@ -478,14 +477,19 @@ async fn or_gone<T>(
         if let Poll::Ready(result) = work.as_mut().poll(cx) {
             return Poll::Ready(Some(result));
         }
-        while input.bytes.len() < AHEAD_BYTES_MAX {
-            match poll_read(&mut input.bytes, reader, cx) {
-                Poll::Pending => break,
-                Poll::Ready(Ok(())) => {}
-                Poll::Ready(Err(_)) => return Poll::Ready(None),
-            }
-        }
-        Poll::Pending
+        poll_gone(input, reader, cx).map(|()| None)
     })
     .await
+}
+
+/// Ready when the client has gone away. Bytes of following requests are kept, up to a bound.
+fn poll_gone(input: &mut Input, reader: &mut ReadHalf<'_>, cx: &mut Context<'_>) -> Poll<()> {
+    while input.bytes.len() < AHEAD_BYTES_MAX {
+        match poll_read(&mut input.bytes, reader, cx) {
+            Poll::Pending => break,
+            Poll::Ready(Ok(())) => {}
+            Poll::Ready(Err(_)) => return Poll::Ready(()),
+        }
+    }
+    Poll::Pending
 }

@@ -21,7 +21,7 @@ use tokio::net::TcpStream;
 
 use super::answer;
 use super::connection::find_route;
-use super::head::{FIELDS_BYTES_MAX, FIELDS_MAX};
+use super::head::{self, FIELDS_BYTES_MAX, FIELDS_MAX};
 use super::listener::Front;
 use super::target::{self, TARGET_BYTES_MAX, Target};
 use crate::ids::{invocation_id, now_ns};
@@ -133,17 +133,18 @@ struct Service<I> {
 impl<I: Invoker> Service<I> {
     async fn serve(&self, request: Request<Incoming>) -> Response<AnswerBody> {
         let open = self.activity.begin();
+        let is_head = request.method() == hyper::Method::HEAD;
         let received_ns = now_ns();
         let id = invocation_id();
         let (name, result) = self.invoke(request, id, received_ns).await;
         let refusal = match result {
-            Ok(reply) => match response(reply, id, open) {
+            Ok(reply) => match response(is_head, reply, id, open) {
                 Ok(response) => return response,
                 Err(message) => Refusal::of_fault(&Fault::BadReply { message }, &name),
             },
             Err(refusal) => refusal,
         };
-        refuse(&refusal, id)
+        refuse(is_head, &refusal, id)
     }
 
     async fn invoke(
@@ -209,34 +210,44 @@ fn request_head(request: &Request<Incoming>) -> Result<(String, Head), Refusal> 
     }
     let Target { name, path, query } = target::split(path_and_query.as_bytes())?;
     let mut builder = Head::builder(request.method().as_str().as_bytes(), path, query);
-    let authority = request.uri().authority().map(|authority| authority.as_str());
-    match (authority, request.headers().get("host")) {
-        (None, None) => {
-            let detail = "exactly one Host (name or name:port) is required";
-            return Err(Refusal::new(400, "M1012", detail));
-        }
-        (Some(authority), Some(host))
-            if !host.as_bytes().eq_ignore_ascii_case(authority.as_bytes()) =>
-        {
-            return Err(Refusal::new(400, "M1013", "target and Host disagree"));
-        }
-        (Some(authority), _) => {
-            builder.header(b"host", authority.as_bytes());
-        }
-        (None, Some(host)) => {
-            builder.header(b"host", host.as_bytes());
-        }
+    let host = host(request)?;
+    builder.header(b"host", host);
+    let names: Vec<_> = request.headers().keys().map(|name| name.as_str().as_bytes()).collect();
+    if head::has_twins(&names) {
+        return Err(head::twins());
     }
     for (name, value) in request.headers() {
         let name = name.as_str().as_bytes();
-        if name != b"host" && (!answer::is_framing(name) || name == b"content-length") {
+        let own = matches!(name, b"host" | b"cookie" | b"expect")
+            || (answer::is_framing(name) && name != b"content-length");
+        if !own {
             builder.header(name, value.as_bytes());
         }
+    }
+    // Clients may send a cookie in crumbs; functions know it whole (RFC 9113, 8.2.3).
+    let crumbs: Vec<_> =
+        request.headers().get_all("cookie").iter().map(HeaderValue::as_bytes).collect();
+    if !crumbs.is_empty() {
+        builder.header(b"cookie", &crumbs.join(&b"; "[..]));
     }
     Ok((String::from_utf8_lossy(name).into_owned(), builder.finish()))
 }
 
+/// `:authority`, or `Host` without it; never two that differ.
+fn host(request: &Request<Incoming>) -> Result<&[u8], Refusal> {
+    let mut hosts = request.headers().get_all("host").iter().map(HeaderValue::as_bytes);
+    let authority = request.uri().authority().map(|authority| authority.as_str().as_bytes());
+    let (host, second) = (hosts.next(), hosts.next());
+    let found = authority.or(host).filter(|found| second.is_none() && head::is_host(found));
+    let found = found.ok_or_else(head::one_host)?;
+    if host.is_some_and(|host| !host.eq_ignore_ascii_case(found)) {
+        return Err(Refusal::new(400, "M1013", "target and Host disagree"));
+    }
+    Ok(found)
+}
+
 fn response(
+    is_head: bool,
     reply: mote_core::Reply,
     id: InvocationId,
     open: OpenStream,
@@ -254,14 +265,22 @@ fn response(
     }
     let mut timing = Vec::new();
     answer::server_timing(&mut timing, &reply.phases);
+    let mut body = reply.body;
+    if is_head || matches!(reply.status, 204 | 304) {
+        // A stream with DATA here is malformed to the client (RFC 9113, 8.1.1).
+        if let Some(length) = body.length().filter(|length| is_head && *length > 0) {
+            response = response.header("content-length", length);
+        }
+        body = Body::Empty;
+    }
     response
         .header("server-timing", timing)
         .header("mote-invocation", id.to_string())
-        .body(AnswerBody { body: reply.body, _open: Some(open) })
+        .body(AnswerBody { body, _open: Some(open) })
         .map_err(|error| error.to_string())
 }
 
-fn refuse(refusal: &Refusal, id: InvocationId) -> Response<AnswerBody> {
+fn refuse(is_head: bool, refusal: &Refusal, id: InvocationId) -> Response<AnswerBody> {
     let mut response = Response::builder()
         .status(refusal.status)
         .header("content-type", "application/problem+json")
@@ -272,7 +291,11 @@ fn refuse(refusal: &Refusal, id: InvocationId) -> Response<AnswerBody> {
     if let Some(seconds) = refusal.retry_after_s {
         response = response.header("retry-after", seconds);
     }
-    let body = Body::whole(refusal.problem_json(Some(id)).into_bytes());
+    let body = if is_head {
+        Body::Empty
+    } else {
+        Body::whole(refusal.problem_json(Some(id)).into_bytes())
+    };
     response.body(AnswerBody { body, _open: None }).expect("a refusal has only valid header values")
 }
 

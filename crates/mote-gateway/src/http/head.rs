@@ -199,8 +199,8 @@ struct Fields<'a> {
     keep_alive: bool,
     expects_continue: bool,
     upgrade: bool,
-    /// Names with `_`, and all others, only filled once a `_` was seen.
-    underscored: Vec<Vec<u8>>,
+    /// Whether any name has a `_`.
+    underscored: bool,
     names: Vec<&'a [u8]>,
 }
 
@@ -216,7 +216,7 @@ impl<'a> Fields<'a> {
             keep_alive: false,
             expects_continue: false,
             upgrade: false,
-            underscored: Vec::new(),
+            underscored: false,
             names: Vec::new(),
         }
     }
@@ -240,9 +240,7 @@ impl<'a> Fields<'a> {
         {
             return Err(illegal_byte(number, *byte));
         }
-        if memchr::memchr(b'_', name).is_some() {
-            self.underscored.push(name.to_ascii_lowercase());
-        }
+        self.underscored |= memchr::memchr(b'_', name).is_some();
         self.names.push(name);
         if self.framing(name, value)? {
             self.builder.header(name, value);
@@ -329,18 +327,8 @@ impl<'a> Fields<'a> {
                 return Err(Refusal::new(400, "M1013", "target and Host disagree"));
             }
         }
-        for underscored in &self.underscored {
-            let twin = |name: &&&[u8]| {
-                name.len() == underscored.len()
-                    && name.iter().zip(underscored).all(|(a, b)| {
-                        let a = a.to_ascii_lowercase();
-                        a == *b || (a == b'-' && *b == b'_')
-                    })
-                    && !name.eq_ignore_ascii_case(underscored)
-            };
-            if self.names.iter().any(|name| twin(&name)) {
-                return Err(Refusal::new(400, "M1018", "field names differ only by _ and -"));
-            }
+        if self.underscored && has_twins(&self.names) {
+            return Err(twins());
         }
         let framing = match (self.chunked, self.length) {
             (true, _) => Framing::Chunked,
@@ -358,6 +346,25 @@ impl<'a> Fields<'a> {
             wants_upgrade: self.upgrade,
         })
     }
+}
+
+/// Whether two names differ but are equal once every `_` is a `-`, as CGI and its descendants read
+/// names.
+pub(crate) fn has_twins(names: &[&[u8]]) -> bool {
+    let dashed = |byte: &u8| match byte.to_ascii_lowercase() {
+        b'_' => b'-',
+        other => other,
+    };
+    names.iter().filter(|name| name.contains(&b'_')).any(|underscored| {
+        names.iter().any(|name| {
+            name.iter().map(dashed).eq(underscored.iter().map(dashed))
+                && !name.eq_ignore_ascii_case(underscored)
+        })
+    })
+}
+
+pub(crate) fn twins() -> Refusal {
+    Refusal::new(400, "M1018", "field names differ only by _ and -")
 }
 
 fn content_length(value: &[u8]) -> Result<u64, Refusal> {
@@ -391,7 +398,7 @@ fn transfer_encoding(value: &[u8]) -> Result<(), Refusal> {
 }
 
 /// `name`, `name:port` or `[v6]:port`, without user info, path or spaces.
-fn is_host(host: &[u8]) -> bool {
+pub(crate) fn is_host(host: &[u8]) -> bool {
     let (name, port) = match host.strip_prefix(b"[") {
         Some(rest) => {
             let Some(end) = memchr::memchr(b']', rest) else { return false };
@@ -457,7 +464,7 @@ fn illegal_byte(number: usize, byte: u8) -> Refusal {
     Refusal::new(400, "M1008", format!("header line {number}: illegal byte {byte:#04x}"))
 }
 
-fn one_host() -> Refusal {
+pub(crate) fn one_host() -> Refusal {
     Refusal::new(400, "M1012", "exactly one Host (name or name:port) is required")
 }
 

@@ -1,27 +1,37 @@
 //! A request body on its way from the socket to the engine, a few chunks at a time.
 
+use std::pin::pin;
 use std::task::{Context, Poll};
 
 use bytes::Bytes;
+use mote_core::Fault;
 use mote_core::body::{Body, BodyError, BodySource};
 use tokio::net::tcp::ReadHalf;
 use tokio::sync::mpsc;
 
 use super::chunked::{Chunked, Step};
-use super::connection::{Input, ReadEnd};
+use super::connection::{Input, ReadEnd, or_gone};
 use super::head::Framing;
 use super::listener::Config;
+use crate::refusal::Refusal;
 
 /// Chunks under way between socket and engine; with at most 64 KiB each.
 const CHUNKS_MAX: usize = 2;
 
-pub(crate) type Sender = mpsc::Sender<Result<Bytes, BodyError>>;
+/// A chunk, or `None` for the end of the body.
+pub(crate) type Sender = mpsc::Sender<Option<Bytes>>;
 
-struct Receiver(mpsc::Receiver<Result<Bytes, BodyError>>);
+/// The engine's end. A channel that closes before the end mark is a body that broke off: it must
+/// not look like a complete, shorter one, whatever ended the connection.
+struct Receiver(mpsc::Receiver<Option<Bytes>>);
 
 impl BodySource for Receiver {
     fn poll_chunk(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Bytes, BodyError>>> {
-        self.0.poll_recv(cx)
+        self.0.poll_recv(cx).map(|chunk| match chunk {
+            Some(Some(chunk)) => Some(Ok(chunk)),
+            Some(None) => None,
+            None => Some(Err(BodyError::Incomplete)),
+        })
     }
 }
 
@@ -31,8 +41,16 @@ pub(crate) fn channel(length: Option<u64>) -> (Sender, Body) {
     (sender, Body::Stream { source: Box::new(Receiver(receiver)), length })
 }
 
-/// Reads the body off the socket into `sender`. Returns whether it was read to its end, so that
-/// the next request begins where the buffer does.
+/// How feeding a body ended, when nothing was wrong with it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Fed {
+    /// It was read to its end: the next request begins where the buffer does.
+    Complete,
+    /// Nobody reads it any more.
+    Unread,
+}
+
+/// Reads the body off the socket into `sender`; fails with what the client must be told.
 pub(crate) async fn feed(
     sender: Sender,
     framing: Framing,
@@ -40,19 +58,17 @@ pub(crate) async fn feed(
     input: &mut Input,
     reader: &mut ReadHalf<'_>,
     config: &Config,
-) -> bool {
-    let result = match framing {
-        Framing::None => Ok(true),
-        Framing::Length(length) => feed_length(&sender, length, input, reader, config).await,
-        Framing::Chunked => feed_chunked(&sender, limit, input, reader, config).await,
+) -> Result<Fed, Refusal> {
+    let read = match framing {
+        Framing::None => true,
+        Framing::Length(length) => feed_length(&sender, length, input, reader, config).await?,
+        Framing::Chunked => feed_chunked(&sender, limit, input, reader, config).await?,
     };
-    match result {
-        Ok(complete) => complete,
-        Err(error) => {
-            let _ = sender.send(Err(error)).await;
-            false
-        }
+    if read {
+        // A receiver that is gone has what it wanted; the body was read all the same.
+        let _ = send(&sender, None, input, reader).await?;
     }
+    Ok(if read { Fed::Complete } else { Fed::Unread })
 }
 
 async fn feed_length(
@@ -61,7 +77,7 @@ async fn feed_length(
     input: &mut Input,
     reader: &mut ReadHalf<'_>,
     config: &Config,
-) -> Result<bool, BodyError> {
+) -> Result<bool, Refusal> {
     let mut left = length;
     while left > 0 {
         if input.bytes.is_empty() {
@@ -69,7 +85,8 @@ async fn feed_length(
         }
         let take = usize::try_from(left).unwrap_or(usize::MAX).min(input.bytes.len());
         left -= take as u64;
-        if sender.send(Ok(input.bytes.split_to(take).freeze())).await.is_err() {
+        let chunk = input.bytes.split_to(take).freeze();
+        if !send(sender, Some(chunk), input, reader).await? {
             return Ok(false);
         }
     }
@@ -82,19 +99,19 @@ async fn feed_chunked(
     input: &mut Input,
     reader: &mut ReadHalf<'_>,
     config: &Config,
-) -> Result<bool, BodyError> {
+) -> Result<bool, Refusal> {
     let mut decoder = Chunked::default();
     let mut total = 0;
     loop {
-        match decoder.step(&mut input.bytes).map_err(|_| BodyError::Incomplete)? {
+        match decoder.step(&mut input.bytes)? {
             Step::End => return Ok(true),
             Step::NeedMore => more(input, reader, config).await?,
             Step::Data(data) => {
                 total += data.len() as u64;
                 if total > limit {
-                    return Err(BodyError::TooLarge(limit));
+                    return Err(Refusal::of_fault(&Fault::BodyTooLarge { limit_bytes: limit }, ""));
                 }
-                if sender.send(Ok(data)).await.is_err() {
+                if !send(sender, Some(data), input, reader).await? {
                     return Ok(false);
                 }
             }
@@ -102,14 +119,26 @@ async fn feed_chunked(
     }
 }
 
-async fn more(
+/// Hands one piece on; `false` when nobody reads any more. The client may go away meanwhile.
+async fn send(
+    sender: &Sender,
+    piece: Option<Bytes>,
+    input: &mut Input,
+    reader: &mut ReadHalf<'_>,
+) -> Result<bool, Refusal> {
+    let sent = or_gone(pin!(sender.send(piece)), input, reader).await;
+    sent.map(|sent| sent.is_ok()).ok_or_else(|| Refusal::of_fault(&Fault::BodyIncomplete, ""))
+}
+
+/// Reads more of a body.
+pub(crate) async fn more(
     input: &mut Input,
     reader: &mut ReadHalf<'_>,
     config: &Config,
-) -> Result<(), BodyError> {
+) -> Result<(), Refusal> {
     input.set_deadline(config.body_idle_timeout);
     input.fill(reader, false).await.map_err(|end| match end {
-        ReadEnd::TimedOut => BodyError::TimedOut,
-        _ => BodyError::Incomplete,
+        ReadEnd::TimedOut => Refusal::new(408, "M1025", "request not received in time"),
+        _ => Refusal::of_fault(&Fault::BodyIncomplete, ""),
     })
 }

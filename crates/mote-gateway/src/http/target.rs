@@ -72,20 +72,24 @@ fn check_path(path: &[u8]) -> Result<(), Refusal> {
         match value {
             0 => return Err(nul()),
             b'/' | b'\\' | b';' => return Err(not_normal()),
-            b'%' if percent_digits(&path[at + 3..]) => return Err(not_normal()),
             other => decoded.push(other),
         }
         at += 3;
     }
-    if std::str::from_utf8(&decoded).is_err() || has_dot_segment(&decoded) {
+    // An escape in what was decoded is one that was encoded twice, in whole or by its digits.
+    let twice = memchr::memchr_iter(b'%', &decoded).any(|at| percent(&decoded[at..]).is_some());
+    if twice || std::str::from_utf8(&decoded).is_err() || has_dot_segment(&decoded) {
         return Err(not_normal());
     }
     Ok(())
 }
 
-/// A query is the function's own business; only NUL, which cuts strings short elsewhere, and
-/// broken escapes of it are refused.
+/// A query is the function's own business; only bytes no target may have, and NUL, which cuts
+/// strings short elsewhere, are refused.
 fn check_query(query: &[u8]) -> Result<(), Refusal> {
+    if !query.iter().all(|byte| (0x21..=0x7e).contains(byte) && *byte != b'#') {
+        return Err(Refusal::new(400, "M1015", "target must be percent-encoded ASCII"));
+    }
     let mut rest = query;
     while let Some(at) = memchr::memchr(b'%', rest) {
         rest = &rest[at..];
@@ -100,10 +104,6 @@ fn check_query(query: &[u8]) -> Result<(), Refusal> {
 fn percent(bytes: &[u8]) -> Option<u8> {
     let digit = |byte: &u8| char::from(*byte).to_digit(16).map(|digit| digit as u8);
     Some(digit(bytes.get(1)?)? << 4 | digit(bytes.get(2)?)?)
-}
-
-fn percent_digits(bytes: &[u8]) -> bool {
-    bytes.len() >= 2 && bytes[0].is_ascii_hexdigit() && bytes[1].is_ascii_hexdigit()
 }
 
 fn not_normal() -> Refusal {
@@ -155,6 +155,8 @@ mod tests {
             "/fn/%5c",
             "/fn/a\\b",
             "/fn/%252e%252e",
+            "/fn/%25%32%65",
+            "/fn/%252%65",
             "/fn/%c0%ae",
             "/fn/%ff",
             "/fn;x",
@@ -168,6 +170,8 @@ mod tests {
             check(target, refused);
         }
         check("/fn/%00", Err("NUL is not allowed"));
+        check("/fn?a=\u{e9}", Err("target must be percent-encoded ASCII"));
+        check("/fn?a#b", Err("target must be percent-encoded ASCII"));
         check("/fn?a%00=1", Err("NUL is not allowed"));
     }
 }

@@ -1,0 +1,328 @@
+//! HTTP/2 with prior knowledge, through the clients of others: hyper's, h2's own, curl, and raw
+//! frames where no client would send such.
+
+#![allow(missing_docs, clippy::unwrap_used)]
+
+mod support;
+
+use std::io::{Read, Write};
+use std::time::Duration;
+
+use bytes::Bytes;
+use http_body_util::{BodyExt, Empty, Full};
+use hyper_util::rt::{TokioExecutor, TokioIo};
+use mote_gateway::http::Config;
+use support::pattern_bytes;
+use support::raw_http::Server;
+
+fn runtime() -> tokio::runtime::Runtime {
+    tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap()
+}
+
+type Sender = hyper::client::conn::http2::SendRequest<Full<Bytes>>;
+
+async fn connect(server: &Server) -> Sender {
+    let stream = tokio::net::TcpStream::connect(server.address).await.unwrap();
+    let (sender, connection) =
+        hyper::client::conn::http2::handshake(TokioExecutor::new(), TokioIo::new(stream))
+            .await
+            .unwrap();
+    tokio::spawn(connection);
+    sender
+}
+
+async fn call(
+    sender: &mut Sender,
+    request: http::request::Builder,
+    body: Vec<u8>,
+) -> (http::response::Parts, Bytes) {
+    let request = request.body(Full::new(Bytes::from(body))).unwrap();
+    let answer = sender.send_request(request).await.unwrap();
+    let (parts, body) = answer.into_parts();
+    (parts, body.collect().await.unwrap().to_bytes())
+}
+
+#[test]
+fn requests_and_answers_as_over_http_1() {
+    let server = Server::start(Config::default());
+    runtime().block_on(async {
+        let mut sender = connect(&server).await;
+        let at = |method: &str, path: &str| {
+            http::Request::builder().method(method).uri(format!("http://a{path}"))
+        };
+        let (parts, body) =
+            call(&mut sender, at("POST", "/echo/x?y").header("x-k", "v"), b"body".to_vec()).await;
+        let text = String::from_utf8(body.to_vec()).unwrap();
+        assert_eq!(parts.status, 200);
+        assert!(text.starts_with("POST /x y\nhost: a\n"), "{text}");
+        assert!(text.contains("x-k: v\n") && text.ends_with("\n\nbody"), "{text}");
+        assert!(parts.headers.contains_key("mote-invocation"));
+        for (method, path, status, detail) in [
+            ("GET", "/nobody", 404, "no function named nobody"),
+            ("GET", "/echo/../x", 400, "path is not in normal form"),
+            ("GET", "/echo/%00", 400, "NUL is not allowed"),
+            ("PUT", "/get-only", 405, "GET only"),
+            ("TRACE", "/echo", 405, "method not offered"),
+            ("POST", "/small", 413, "body limit 10 bytes; raise it: [limits] body"),
+        ] {
+            let (parts, body) = call(&mut sender, at(method, path), b"hello world".to_vec()).await;
+            let problem: serde_json::Value = serde_json::from_slice(&body).unwrap();
+            assert_eq!((parts.status.as_u16(), &problem["detail"]), (status, &detail.into()));
+        }
+        for (host, detail) in
+            [("u@a", "exactly one Host (name or name:port) is required"), ("a", "")]
+        {
+            let request = http::Request::builder().uri(format!("http://{host}/echo"));
+            let (parts, body) = call(&mut sender, request, Vec::new()).await;
+            let problem: serde_json::Value = serde_json::from_slice(&body).unwrap_or_default();
+            assert_eq!(parts.status == 200, detail.is_empty(), "{host}");
+            assert!(detail.is_empty() || problem["detail"] == detail, "{host}: {problem}");
+        }
+        // Fields that differ only by _ and - are refused here too; crumbs of a cookie are one.
+        let twins = at("GET", "/echo").header("x_auth", "1").header("x-auth", "2");
+        assert_eq!(call(&mut sender, twins, Vec::new()).await.0.status, 400);
+        let crumbs = at("GET", "/echo").header("cookie", "a=1").header("cookie", "b=2");
+        let (_, body) = call(&mut sender, crumbs, Vec::new()).await;
+        let text = String::from_utf8(body.to_vec()).unwrap();
+        assert!(text.contains("cookie: a=1; b=2\n"), "{text}");
+        // A large body both ways.
+        let whole = pattern_bytes(6 << 20);
+        let (_, body) = call(&mut sender, at("PUT", "/echo"), whole.clone()).await;
+        assert!(body.ends_with(&whole));
+        let (_, body) = call(&mut sender, at("GET", "/stream?n=20971520"), Vec::new()).await;
+        assert!(body == pattern_bytes(20 << 20));
+        let (parts, body) = call(&mut sender, at("HEAD", "/big?n=1000"), Vec::new()).await;
+        assert_eq!((parts.headers["content-length"].to_str().unwrap(), body.len()), ("1000", 0));
+        let (parts, body) = call(&mut sender, at("GET", "/status/204"), Vec::new()).await;
+        assert_eq!((parts.status.as_u16(), body.len()), (204, 0));
+        assert!(!parts.headers.contains_key("content-length"));
+    });
+}
+
+#[test]
+fn a_stream_that_is_reset_cancels_its_invocation() {
+    let server = Server::start(Config::default());
+    runtime().block_on(async {
+        let mut sender = connect(&server).await;
+        let request = http::Request::builder().uri("http://a/slow").body(Full::default()).unwrap();
+        let answer = sender.send_request(request);
+        let _ = tokio::time::timeout(Duration::from_millis(200), answer).await;
+    });
+    server.fake.wait("the invocation is cancelled", |state| {
+        state.cancelled.load(std::sync::atomic::Ordering::SeqCst) == 1
+    });
+}
+
+#[test]
+fn curl_speaks_to_it() {
+    let server = Server::start(Config::default());
+    let Ok(version) = std::process::Command::new("curl").arg("--version").output() else {
+        eprintln!("SKIPPED: curl is not installed");
+        return;
+    };
+    if !String::from_utf8_lossy(&version.stdout).contains("HTTP2") {
+        eprintln!("SKIPPED: this curl has no HTTP/2");
+        return;
+    }
+    let curl = |more: &[&str]| {
+        let output = std::process::Command::new("curl")
+            .args(["-sS", "--max-time", "20", "-w", "|%{http_code} %{http_version}"])
+            .args(more)
+            .output()
+            .unwrap();
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        String::from_utf8(output.stdout).unwrap()
+    };
+    let uri = format!("http://{}/echo/x", server.address);
+    let text = curl(&["--http2-prior-knowledge", "-d", "a=1", &uri]);
+    assert!(text.starts_with("POST /x ") && text.ends_with("\n\na=1|200 2"), "{text}");
+    // An upgrade is not taken: the answer is HTTP/1.1.
+    let text = curl(&["--http2", &uri]);
+    assert!(text.ends_with("|200 1.1"), "{text}");
+    let text = curl(&["--http2-prior-knowledge", "-I", &format!("{uri}?{}", "x".repeat(100))]);
+    assert!(text.starts_with("HTTP/2 200") && text.ends_with("|200 2"), "{text}");
+}
+
+/// A raw connection: frames in, frames out.
+struct Raw(std::net::TcpStream);
+
+impl Raw {
+    fn connect(server: &Server) -> Self {
+        let stream = std::net::TcpStream::connect(server.address).unwrap();
+        stream.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
+        let mut raw = Self(stream);
+        raw.0.write_all(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n").unwrap();
+        raw.frame(4, 0, 0, &[]);
+        raw
+    }
+
+    fn frame(&mut self, kind: u8, flags: u8, stream: u32, payload: &[u8]) {
+        let length = (payload.len() as u32).to_be_bytes();
+        let mut frame = vec![length[1], length[2], length[3], kind, flags];
+        frame.extend(stream.to_be_bytes());
+        frame.extend(payload);
+        let _ = self.0.write_all(&frame);
+    }
+
+    /// HEADERS with END_HEADERS; each field as a literal without index.
+    fn headers(&mut self, stream: u32, end: bool, fields: &[(&str, &str)]) {
+        let mut block = Vec::new();
+        for (name, value) in fields {
+            block.push(0);
+            for part in [name, value] {
+                assert!(part.len() < 127);
+                block.push(part.len() as u8);
+                block.extend(part.as_bytes());
+            }
+        }
+        self.frame(1, 4 | u8::from(end), stream, &block);
+    }
+
+    /// The next frame of one of these kinds: kind, stream, payload. `None` at the end.
+    fn next(&mut self, kinds: &[u8]) -> Option<(u8, u32, Vec<u8>)> {
+        loop {
+            let mut head = [0; 9];
+            self.0.read_exact(&mut head).ok()?;
+            let length = u32::from_be_bytes([0, head[0], head[1], head[2]]);
+            let mut payload = vec![0; length as usize];
+            self.0.read_exact(&mut payload).ok()?;
+            let stream = u32::from_be_bytes([head[5], head[6], head[7], head[8]]);
+            if head[3] == 4 && head[4] & 1 == 0 {
+                self.frame(4, 1, 0, &[]);
+            }
+            if kinds.contains(&head[3]) {
+                return Some((head[3], stream, payload));
+            }
+        }
+    }
+}
+
+const RST_STREAM: u8 = 3;
+const GOAWAY: u8 = 7;
+const PROTOCOL_ERROR: [u8; 4] = [0, 0, 0, 1];
+const REFUSED_STREAM: [u8; 4] = [0, 0, 0, 7];
+const ENHANCE_YOUR_CALM: [u8; 4] = [0, 0, 0, 11];
+
+const GET: [(&str, &str); 4] =
+    [(":method", "GET"), (":scheme", "http"), (":path", "/echo"), (":authority", "a")];
+
+#[test]
+fn row_37_malformed_heads_are_stream_errors() {
+    let server = Server::start(Config::default());
+    let cases: [(&str, Vec<(&str, &str)>); 6] = [
+        ("upper-case name", [&GET[..], &[("X-Upper", "1")]].concat()),
+        ("connection field", [&GET[..], &[("connection", "close")]].concat()),
+        ("transfer-encoding field", [&GET[..], &[("transfer-encoding", "chunked")]].concat()),
+        ("two paths", [&GET[..], &[(":path", "/echo/two")]].concat()),
+        ("late pseudo-field", [&[("x", "1")], &GET[..]].concat()),
+        ("no path", [&GET[..2], &GET[3..]].concat()),
+    ];
+    for (name, fields) in &cases {
+        let mut raw = Raw::connect(&server);
+        raw.headers(1, true, fields);
+        let (kind, _, payload) = raw.next(&[RST_STREAM, GOAWAY]).expect(name);
+        let code = if kind == GOAWAY { &payload[4..8] } else { &payload[..4] };
+        assert_eq!(code, PROTOCOL_ERROR, "{name}");
+    }
+    assert_eq!(server.fake.calls(), 0, "one reached a function");
+    println!("{} tried / {} refused", cases.len(), cases.len());
+}
+
+#[test]
+fn row_38_a_body_that_is_not_as_long_as_said_is_aborted() {
+    let server = Server::start(Config::default());
+    let post = |length| {
+        let mut fields = GET.to_vec();
+        fields[0] = (":method", "POST");
+        fields.push(("content-length", length));
+        fields
+    };
+    for (said, sent) in [("5", &b"abc"[..]), ("2", b"abc")] {
+        let mut raw = Raw::connect(&server);
+        raw.headers(1, false, &post(said));
+        raw.frame(0, 1, 1, sent);
+        let (kind, _, payload) = raw.next(&[RST_STREAM, GOAWAY]).unwrap();
+        let code = if kind == GOAWAY { &payload[4..8] } else { &payload[..4] };
+        assert_eq!(code, PROTOCOL_ERROR, "{said}");
+    }
+    assert!(server.fake.take_saw().iter().all(|saw| saw.body.is_err()), "a short body passed");
+}
+
+#[test]
+fn row_39_more_than_100_streams_are_refused() {
+    let server = Server::start(Config::default());
+    let mut raw = Raw::connect(&server);
+    let mut slow = GET;
+    slow[2] = (":path", "/slow");
+    for n in 0..101 {
+        raw.headers(1 + 2 * n, true, &slow);
+    }
+    let (kind, stream, payload) = raw.next(&[RST_STREAM, GOAWAY]).unwrap();
+    assert_eq!((kind, stream, &payload[..4]), (RST_STREAM, 201, &REFUSED_STREAM[..]));
+    assert!(server.fake.calls() <= 100);
+}
+
+#[test]
+fn row_40_floods_end_the_connection() {
+    let server = Server::start(Config::default());
+    let flood = |name: &str, send: &dyn Fn(&mut Raw, u32)| {
+        let mut raw = Raw::connect(&server);
+        for n in 0..20_000 {
+            send(&mut raw, n);
+        }
+        let (_, _, payload) = raw.next(&[GOAWAY]).unwrap_or_else(|| panic!("{name}: no GOAWAY"));
+        assert_eq!(&payload[4..8], ENHANCE_YOUR_CALM, "{name}");
+    };
+    flood("reset", &|raw, n| {
+        raw.headers(1 + 2 * n, true, &GET);
+        raw.frame(RST_STREAM, 0, 1 + 2 * n, &[0, 0, 0, 8]);
+    });
+    flood("continuation", &|raw, n| {
+        if n == 0 {
+            raw.frame(1, 0, 1, &[]);
+        }
+        raw.frame(9, 0, 1, &[0, 1, b'x', 1, b'y']);
+    });
+    println!("2 tried / 2 ended");
+}
+
+#[test]
+fn row_41_a_field_list_that_is_too_long_is_431() {
+    let server = Server::start(Config::default());
+    runtime().block_on(async {
+        let stream = tokio::net::TcpStream::connect(server.address).await.unwrap();
+        let (sender, connection) = h2::client::handshake(stream).await.unwrap();
+        tokio::spawn(connection);
+        let mut sender = sender.ready().await.unwrap();
+        for (fields, length) in [(10, 4_000), (101, 1)] {
+            let mut request = http::Request::builder().uri("http://a/echo");
+            for n in 0..fields {
+                request = request.header(format!("x-{n}"), "v".repeat(length));
+            }
+            let (answer, _) = sender.send_request(request.body(()).unwrap(), true).unwrap();
+            assert_eq!(answer.await.unwrap().status(), 431, "{fields} fields");
+            sender = sender.ready().await.unwrap();
+        }
+    });
+    assert_eq!(server.fake.calls(), 0);
+}
+
+#[test]
+fn an_idle_connection_is_ended() {
+    let config = Config { keep_alive_timeout: Duration::from_millis(200), ..Config::default() };
+    let server = Server::start(config);
+    let mut raw = Raw::connect(&server);
+    raw.headers(1, true, &GET);
+    assert!(raw.next(&[GOAWAY]).is_some());
+    runtime().block_on(async {
+        let stream = tokio::net::TcpStream::connect(server.address).await.unwrap();
+        let executor = TokioExecutor::new();
+        let io = TokioIo::new(stream);
+        let (_sender, connection) =
+            hyper::client::conn::http2::handshake::<_, _, Empty<Bytes>>(executor, io)
+                .await
+                .unwrap();
+        let ended = tokio::time::timeout(Duration::from_secs(20), connection).await;
+        assert!(ended.is_ok(), "still open after 20 s");
+    });
+}

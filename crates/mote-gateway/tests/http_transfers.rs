@@ -1,0 +1,350 @@
+//! The HTTP front with clients that keep to the rules, or go away: connections that are kept,
+//! bodies that stream both ways in bounded memory, time limits, HTTP/2.
+
+#![allow(missing_docs, clippy::unwrap_used)]
+
+mod support;
+
+use std::io::{Read, Write};
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
+
+use mote_gateway::http::Config;
+use support::pattern_bytes;
+use support::raw_http::Server;
+
+fn quick() -> Config {
+    Config {
+        head_timeout: Duration::from_millis(300),
+        body_idle_timeout: Duration::from_millis(300),
+        keep_alive_timeout: Duration::from_millis(300),
+        ..Config::default()
+    }
+}
+
+#[test]
+fn a_connection_is_kept_and_its_requests_are_answered_in_order() {
+    let server = Server::start(Config::default());
+    let mut client = server.client();
+    for n in 0..50 {
+        let answer = client.call(&format!("GET /echo/{n} HTTP/1.1\r\nHost: a\r\n\r\n"));
+        assert_eq!(answer.status, 200);
+        assert!(answer.text().starts_with(&format!("GET /{n} \n")), "{}", answer.text());
+        assert_eq!(answer.header("connection"), None);
+        assert!(answer.header("server-timing").is_some() && answer.header("date").is_some());
+    }
+    // Pipelined, with bodies of all kinds between.
+    let mut all = String::new();
+    for n in 0..50 {
+        all.push_str(&match n % 3 {
+            0 => format!("GET /echo/{n} HTTP/1.1\r\nHost: a\r\n\r\n"),
+            1 => format!("POST /echo/{n} HTTP/1.1\r\nHost: a\r\nContent-Length: 3\r\n\r\nabc"),
+            _ => format!(
+                "PUT /echo/{n} HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n\
+                 3\r\nabc\r\n0\r\n\r\n"
+            ),
+        });
+    }
+    client.send(&all);
+    for n in 0..50 {
+        let text = client.answer(false).unwrap().text();
+        assert!(text.lines().next().unwrap().ends_with(&format!(" /{n} ")), "{text}");
+        assert!(text.ends_with(if n % 3 == 0 { "\n\n" } else { "\n\nabc" }), "{text}");
+    }
+    assert_eq!(server.fake.calls(), 100);
+}
+
+#[test]
+fn answers_have_the_form_their_request_and_status_demand() {
+    let server = Server::start(Config::default());
+    let mut client = server.client();
+    let call = |client: &mut support::raw_http::Client, line: &str| {
+        let head = line.starts_with("HEAD");
+        client.send(format!("{line}\r\nHost: a\r\n\r\n")).answer(head).unwrap()
+    };
+    let head = call(&mut client, "HEAD /big?n=1000 HTTP/1.1");
+    assert_eq!((head.status, head.header("content-length")), (200, Some("1000")));
+    let head = call(&mut client, "HEAD /big?n=0 HTTP/1.1");
+    assert_eq!((head.status, head.header("content-length")), (200, None));
+    let head = call(&mut client, "HEAD /stream?n=1000 HTTP/1.1");
+    assert_eq!(head.header("transfer-encoding"), Some("chunked"));
+    let head = call(&mut client, "HEAD /nobody HTTP/1.1");
+    assert_eq!(head.status, 404);
+    for status in [204, 304] {
+        let answer = call(&mut client, &format!("GET /status/{status} HTTP/1.1"));
+        assert_eq!(answer.status, status);
+        assert_eq!(answer.header("transfer-encoding"), None, "{status}");
+        if status == 204 {
+            assert_eq!(answer.header("content-length"), None);
+        }
+    }
+    let answer = call(&mut client, "GET /stream?n=200000 HTTP/1.1");
+    assert_eq!(answer.header("transfer-encoding"), Some("chunked"));
+    assert_eq!(answer.body, pattern_bytes(200_000));
+    let answer = call(&mut client, "GET /bytes?n=200000 HTTP/1.1");
+    assert_eq!(answer.header("content-length"), Some("200000"));
+    assert_eq!(answer.body, pattern_bytes(200_000));
+    let answer = call(&mut client, "GET /echo HTTP/1.0\r\nConnection: keep-alive");
+    assert_eq!(answer.header("connection"), Some("keep-alive"));
+    // HTTP/1.0 has no chunks: the end of the connection is the end of the stream.
+    let answer = call(&mut client, "GET /stream?n=200000 HTTP/1.0\r\nConnection: keep-alive");
+    assert_eq!(answer.header("transfer-encoding"), None);
+    assert!(answer.closes());
+    assert_eq!(answer.body, pattern_bytes(200_000));
+    assert!(client.is_over());
+    let mut client = server.client();
+    let answer = client.call("PUT /get-only HTTP/1.1\r\nHost: a\r\n\r\n");
+    assert_eq!((answer.status, answer.header("allow")), (405, Some("GET")));
+}
+
+#[test]
+fn a_client_that_waits_for_continue_gets_it_or_a_refusal() {
+    let server = Server::start(Config::default());
+    let mut client = server.client();
+    let head = "Host: a\r\nExpect: 100-continue\r\nContent-Length";
+    client.send(format!("POST /echo HTTP/1.1\r\n{head}: 3\r\n\r\n"));
+    assert_eq!(client.answer(false).unwrap().status, 100);
+    let answer = client.send("abc").answer(false).unwrap();
+    assert!(answer.status == 200 && answer.text().ends_with("abc"));
+    // A body that may not come is refused before it is sent.
+    let answer = client.call(&format!("POST /small HTTP/1.1\r\n{head}: 11\r\n\r\n"));
+    assert_eq!(answer.status, 413);
+    assert!(client.is_over());
+    let answer = server.client().call(&format!("POST /nobody HTTP/1.1\r\n{head}: 11\r\n\r\n"));
+    assert_eq!(answer.status, 404);
+}
+
+#[test]
+fn an_answer_of_20_mib_passes_in_a_few_chunks_at_a_time() {
+    let server = Server::start(Config::default());
+    let mut client = server.client();
+    let answer = client.call(&format!("GET /stream?n={} HTTP/1.1\r\nHost: a\r\n\r\n", 20 << 20));
+    assert!(answer.body == pattern_bytes(20 << 20));
+    let held_max = server.fake.state.held_max.load(Ordering::SeqCst);
+    println!("chunks of an answer held at once: {held_max}");
+    assert!(held_max <= 2, "{held_max} chunks of 64 KiB held at once");
+}
+
+#[test]
+fn a_body_of_20_mib_waits_in_the_socket_until_it_is_read() {
+    for chunked in [false, true] {
+        let server = Server::start(Config::default());
+        let total = 20 << 20;
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        let (ahead, answer) = runtime.block_on(async {
+            use tokio::io::{AsyncReadExt, AsyncWriteExt};
+            let socket = tokio::net::TcpSocket::new_v4().unwrap();
+            socket.set_send_buffer_size(64 << 10).unwrap();
+            let mut stream = socket.connect(server.address).await.unwrap();
+            let framing = if chunked {
+                "Transfer-Encoding: chunked".to_owned()
+            } else {
+                format!("Content-Length: {total}")
+            };
+            let head = format!("POST /sink HTTP/1.1\r\nHost: a\r\n{framing}\r\n\r\n");
+            stream.write_all(head.as_bytes()).await.unwrap();
+            let piece = if chunked {
+                [&b"8000\r\n"[..], &[b'x'; 32 << 10], b"\r\n"].concat()
+            } else {
+                vec![b'x'; 32 << 10]
+            };
+            let mut sent = 0;
+            let mut at = 0;
+            let mut ahead = None;
+            while sent < total {
+                let write = stream.write(&piece[at..]);
+                match tokio::time::timeout(Duration::from_millis(500), write).await {
+                    Ok(written) => at += written.unwrap(),
+                    Err(_) => {
+                        assert!(ahead.replace(sent).is_none(), "blocked twice");
+                        server.fake.permits.add_permits(1);
+                    }
+                }
+                if at == piece.len() {
+                    (at, sent) = (0, sent + (32 << 10));
+                }
+            }
+            if chunked {
+                stream.write_all(b"0\r\n\r\n").await.unwrap();
+            }
+            let mut answer = vec![0; 4_096];
+            let length = stream.read(&mut answer).await.unwrap();
+            answer.truncate(length);
+            (ahead, String::from_utf8(answer).unwrap())
+        });
+        let ahead = ahead.expect("the client was never held up");
+        let largest = server.fake.state.largest_chunk.load(Ordering::SeqCst);
+        println!("chunked {chunked}: {ahead} bytes sent ahead, largest chunk {largest}");
+        assert!(answer.ends_with(&total.to_string()), "{answer}");
+        // Two chunks and one buffer in the front; the rest is the kernel's.
+        assert!(ahead <= 1 << 20, "{ahead} bytes ahead of the function");
+        assert!(largest <= 128 << 10, "chunk of {largest} bytes");
+    }
+}
+
+#[test]
+fn a_body_over_the_limit_is_refused_and_the_client_can_read_why() {
+    let server = Server::start(Config::default());
+    let text = "body limit 6 MiB; raise it: [limits] body";
+    let body = vec![b'x'; (6 << 20) + 1];
+    // By its length, all of it on the way.
+    let mut client = server.client();
+    let head = format!("POST /echo HTTP/1.1\r\nHost: a\r\nContent-Length: {}\r\n\r\n", body.len());
+    client.send(head).send(&body);
+    let answer = client.answer(false).unwrap();
+    assert_eq!((answer.status, answer.detail()), (413, text.to_owned()));
+    assert_eq!(server.fake.calls(), 0);
+    // Chunked: known only when it passes the limit.
+    let mut client = server.client();
+    client.send("POST /echo HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n");
+    client.send(format!("{:x}\r\n", body.len())).send(&body);
+    let answer = client.answer(false).unwrap();
+    assert_eq!((answer.status, answer.detail()), (413, text.to_owned()));
+    assert!(answer.closes());
+    server.fake.wait("the invocation ends", |state| {
+        state.cancelled.load(Ordering::SeqCst) + state.saw.lock().len() as u64 == 1
+    });
+    assert!(server.fake.take_saw().iter().all(|saw| saw.body.is_err()));
+}
+
+#[test]
+fn what_comes_too_slowly_is_refused_in_time() {
+    let server = Server::start(quick());
+    let late = (408, "request not received in time".to_owned());
+    let long = "Content-Length: 100000\r\n\r\nabc";
+    let mut tried = 0;
+    for input in [
+        "GET /echo HTTP/1.1\r\nHost",
+        "G",
+        "PRI * HTTP/2.0\r\n\r",
+        "POST /echo HTTP/1.1\r\nHost: a\r\nContent-Length: 5\r\n\r\nab",
+        &format!("POST /echo HTTP/1.1\r\nHost: a\r\n{long}"),
+        "POST /echo HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n3\r\nab",
+        "POST /echo HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n",
+    ] {
+        let begin = Instant::now();
+        let mut client = server.client();
+        let answer = client.send(input).answer(false).expect(input);
+        let (told, took) = ((answer.status, answer.detail()), begin.elapsed());
+        assert_eq!(told, late, "{input:?}");
+        assert!(client.is_over(), "{input:?}");
+        assert!(took < Duration::from_secs(3), "{input:?}: {took:?}");
+        tried += 1;
+    }
+    assert!(server.fake.take_saw().iter().all(|saw| saw.body.is_err()), "a cut body looked whole");
+    // One that trickles is not saved by its bytes.
+    let begin = Instant::now();
+    let mut client = server.client();
+    client.stream.set_read_timeout(Some(Duration::from_millis(20))).unwrap();
+    let mut byte = [0];
+    for letter in "GET /echo/".bytes().chain(std::iter::repeat(b'x')) {
+        assert!(begin.elapsed() < Duration::from_secs(5), "a slow head is never refused");
+        client.send([letter]);
+        if client.stream.read(&mut byte).is_ok() {
+            break;
+        }
+    }
+    // An idle connection ends without a word, used or not.
+    let mut client = server.client();
+    client.call("GET /echo HTTP/1.1\r\nHost: a\r\n\r\n");
+    assert!(client.is_over());
+    assert!(server.client().is_over());
+    println!("{} tried / {} as the table says", tried + 3, tried + 3);
+}
+
+#[test]
+fn a_client_that_goes_away_cancels_its_invocation() {
+    let server = Server::start(Config::default());
+    let cancelled = |n| {
+        server
+            .fake
+            .wait("a cancelled invocation", |state| state.cancelled.load(Ordering::SeqCst) == n);
+    };
+    let chunked = "Host: a\r\nTransfer-Encoding: chunked\r\n\r\n";
+    let whole = format!("Host: a\r\nContent-Length: 100000\r\n\r\n{}", "x".repeat(100_000));
+    for (n, request) in [
+        // The body is whole, was streamed, is still coming, is not read; the answer is going on.
+        "GET /slow HTTP/1.1\r\nHost: a\r\n\r\n".to_owned(),
+        format!("POST /slow HTTP/1.1\r\n{whole}"),
+        format!("POST /slow HTTP/1.1\r\n{chunked}3\r\nabc\r\n"),
+        format!("POST /echo HTTP/1.1\r\n{chunked}3\r\nabc\r\n"),
+        "GET /stall HTTP/1.1\r\nHost: a\r\n\r\n".to_owned(),
+        format!("POST /stall HTTP/1.1\r\n{whole}"),
+    ]
+    .iter()
+    .enumerate()
+    {
+        let n = n as u64;
+        let mut client = server.client();
+        client.send(request);
+        server.fake.wait("an invocation", |state| state.calls.load(Ordering::SeqCst) == n + 1);
+        if request.contains("/stall") {
+            assert_eq!(client.head().unwrap().status, 200);
+        }
+        drop(client);
+        cancelled(n + 1);
+    }
+    println!("6 tried / 6 cancelled");
+}
+
+#[test]
+fn two_thousand_idle_connections_are_closed_by_the_clock() {
+    let config = Config { head_timeout: Duration::from_secs(2), ..quick() };
+    let server = Server::start(config);
+    let mut clients: Vec<_> = (0..2_000).map(|_| server.client()).collect();
+    for client in clients.iter_mut().step_by(2) {
+        // Half of them have been of use before.
+        assert_eq!(client.call("GET /echo HTTP/1.1\r\nHost: a\r\n\r\n").status, 200);
+    }
+    let closed = clients.iter_mut().filter_map(|client| client.is_over().then_some(())).count();
+    println!("{} tried / {closed} closed", clients.len());
+    assert_eq!(closed, clients.len());
+    assert_eq!(server.client().call("GET /echo HTTP/1.1\r\nHost: a\r\n\r\n").status, 200);
+}
+
+#[test]
+fn stopping_ends_idle_connections_at_once_and_busy_ones_after_their_answer() {
+    let mut server = Server::start(Config::default());
+    let mut idle = server.client();
+    idle.call("GET /echo HTTP/1.1\r\nHost: a\r\n\r\n");
+    let mut busy = server.client();
+    busy.send("GET /slow HTTP/1.1\r\nHost: a\r\n\r\n");
+    server.fake.wait("both", |state| state.calls.load(Ordering::SeqCst) == 2);
+    let fake = server.fake.clone();
+    let waiter = std::thread::spawn(move || {
+        assert!(idle.is_over());
+        fake.permits.add_permits(1);
+        let answer = busy.answer(false).unwrap();
+        assert_eq!((answer.status, answer.closes()), (200, true));
+        assert!(busy.is_over());
+    });
+    server.stop();
+    waiter.join().unwrap();
+}
+
+#[test]
+fn a_function_that_panics_costs_one_connection() {
+    let server = Server::start(Config::default());
+    let mut client = server.client();
+    client.send("GET /boom HTTP/1.1\r\nHost: a\r\n\r\n");
+    assert_eq!(client.answer(false), None);
+    assert_eq!(server.client().call("GET /echo HTTP/1.1\r\nHost: a\r\n\r\n").status, 200);
+}
+
+#[test]
+fn a_slow_reader_is_given_up() {
+    let config = Config { write_timeout: Duration::from_millis(300), ..Config::default() };
+    let server = Server::start(config);
+    let mut client = server.client();
+    let request = format!("GET /stream?n={} HTTP/1.1\r\nHost: a\r\n\r\n", 64 << 20);
+    client.stream.write_all(request.as_bytes()).unwrap();
+    assert_eq!(client.head().unwrap().status, 200);
+    // Its last chunk is dropped, and with it the stream: nothing can be made of it any more.
+    server.fake.wait("the answer is dropped", |state| {
+        state.held_max.load(Ordering::SeqCst) > 0 && state.held.load(Ordering::SeqCst) == 0
+    });
+    // What the kernel holds is still readable; the end mark never comes.
+    let mut rest = Vec::new();
+    let _ = client.stream.read_to_end(&mut rest);
+    assert!(rest.len() < 64 << 20 && !rest.ends_with(b"0\r\n\r\n"));
+}
