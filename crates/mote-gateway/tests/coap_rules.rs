@@ -654,6 +654,10 @@ fn an_answer_of_1_mib_leaves_in_blocks_of_any_size() {
     let mut client = server.client();
     let answer = client.ask(GET, "big?n=3000");
     assert_eq!((answer.uint(BLOCK2), answer.payload.len()), (Some(0x0e), 1_024), "unasked");
+    // A long location would not fit beside a whole block: it is left out, not the answer.
+    let answer = client.ask(GET, "big?n=1024&located=1");
+    assert_eq!((answer.code, answer.payload.len(), answer.get(8)), (code(2, 5), 1_024, None));
+    assert!(answer.encode().len() <= 1_280);
 }
 
 #[test]
@@ -840,20 +844,24 @@ fn an_unproven_source_is_sent_little() {
     client.socket.connect(server.address).unwrap();
     client.socket.set_read_timeout(Some(Duration::from_millis(500))).unwrap();
     let mut random = Random(seed);
-    // Lengths of the last datagram with this message id, and with this token.
+    // Of each message id: datagrams sent with it and the length of the last; of each token its
+    // id and length.
     let (mut by_mid, mut by_token) = (HashMap::new(), HashMap::new());
+    let mut got_of: HashMap<u16, u32> = HashMap::new();
     let (mut sent, mut got, mut most, mut echo) = (0u32, 0u32, 0.0f64, None);
     let mut receive =
-        |by_mid: &HashMap<u16, usize>, by_token: &HashMap<Vec<u8>, usize>, sent: u32| {
+        |by_mid: &HashMap<u16, (u32, usize)>, by_token: &HashMap<Vec<u8>, (u16, usize)>, sent| {
             let mut buffer = [0; 4_096];
             let Ok(length) = client.socket.recv(&mut buffer) else { return None };
             let message = Message::parse(&buffer[..length]).unwrap();
             got += 1;
-            let request = match message.kind {
-                ACK | RST => by_mid.get(&message.mid),
-                _ => by_token.get(&message.token),
+            let (mid, request) = match message.kind {
+                ACK | RST => (message.mid, by_mid[&message.mid].1),
+                _ => by_token[&message.token],
             };
-            let request = *request.expect("an answer to something sent");
+            let got_of = got_of.entry(mid).or_insert(0);
+            *got_of += 1;
+            assert!(*got_of <= by_mid[&mid].0, "{got_of} datagrams for one: {message:?}");
             assert!(length <= 136.max(3 * request), "{length} bytes for {request}: {message:?}");
             assert!(got <= sent, "{got} datagrams for {sent}");
             most = most.max(length as f64 / request as f64);
@@ -902,9 +910,11 @@ fn an_unproven_source_is_sent_little() {
             _ => {}
         }
         let bytes = message.encode();
-        by_mid.insert(message.mid, bytes.len());
-        by_token.insert(message.token.clone(), bytes.len());
-        by_mid.insert(0xfffe, 4);
+        for (mid, length) in [(message.mid, bytes.len()), (0xfffe, 4)] {
+            let entry = by_mid.entry(mid).or_insert((0, 0));
+            *entry = (entry.0 + 1, length);
+        }
+        by_token.insert(message.token.clone(), (message.mid, bytes.len()));
         sent += 2;
         client.send(&bytes);
         client.send(&[0x40, 0, 0xff, 0xfe]);

@@ -142,3 +142,22 @@ pub(crate) async fn more(
         _ => Refusal::of_fault(&Fault::BodyIncomplete, ""),
     })
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn a_body_is_whole_only_with_its_end_mark() {
+        for (marked, expected) in [(true, None), (false, Some(Err(BodyError::Incomplete)))] {
+            let (sender, mut body) = channel(None);
+            sender.send(Some(Bytes::from_static(b"abc"))).await.unwrap();
+            if marked {
+                sender.send(None).await.unwrap();
+            }
+            drop(sender);
+            assert_eq!(body.chunk().await, Some(Ok(Bytes::from_static(b"abc"))));
+            assert_eq!(body.chunk().await, expected);
+        }
+    }
+}

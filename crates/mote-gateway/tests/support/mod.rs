@@ -221,7 +221,16 @@ impl Invoker for Fake {
                 Body::whole(format!("slow {call}"))
             }
             "boom" => panic!("a function double panics"),
-            "big" => Body::whole(pattern_bytes(number(&query))),
+            "big" => {
+                if query.contains("located") {
+                    put_header(
+                        &mut block,
+                        b"location",
+                        "/one-long-segment-of-a-path".repeat(100).as_bytes(),
+                    );
+                }
+                Body::whole(pattern_bytes(number(&query)))
+            }
             "stream" => self.stream(number(&query), None),
             "bytes" => self.stream(number(&query), Some(number(&query) as u64)),
             "stall" => Body::Stream { source: Box::new(Stalled(guard.take())), length: None },
