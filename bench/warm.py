@@ -1,0 +1,396 @@
+"""The warm path: mote beside each language's own web server, in alternation on one machine.
+
+Prints medians, ratios, CPU per request of front, worker and generator, and how each row stands to
+its bar; writes them with every single run to bench/results/. Absolute numbers mean little on a
+shared machine: the ratios, taken in alternation within one run, are the point.
+
+Usage: warm.py [--seconds S] [--rounds N] [--only ROW,...]
+"""
+
+from __future__ import annotations
+
+import argparse
+import datetime
+import json
+import os
+import re
+import resource
+import shutil
+import socket
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+TARGET = Path(os.environ.get("CARGO_TARGET_DIR", ROOT / "target")) / "release"
+CACHE = ROOT / ".cache"
+
+NATIVE_NODE = """
+import http from 'node:http';
+const port = Number(process.argv[2]);
+const sieve = (n) => { const s = new Uint8Array(n + 1); let c = 0;
+  for (let i = 2; i <= n; i++) { if (!s[i]) { c++; for (let j = i * i; j <= n; j += i) s[j] = 1; } } return c; };
+http.createServer((request, response) => {
+  response.setHeader('content-type', 'text/plain');
+  response.end(request.url === '/sieve' ? String(sieve(1000)) : 'mote');
+}).listen(port, '127.0.0.1');
+"""
+NATIVE_COAP = """
+import coap from 'coap';
+coap.createServer((request, response) => response.end('mote')).listen(Number(process.argv[2]), '127.0.0.1');
+"""
+ASGI = """
+HEADERS = [(b"content-type", b"text/plain"), (b"content-length", b"4")]
+async def app(scope, receive, send):
+    if scope["type"] == "http":
+        await send({"type": "http.response.start", "status": 200, "headers": HEADERS})
+        await send({"type": "http.response.body", "body": b"mote"})
+"""
+
+
+@dataclass
+class Target:
+    """Something under load: where it listens, and the processes whose CPU is counted."""
+
+    name: str
+    url: str
+    front: int
+    worker: int | None = None
+
+
+@dataclass
+class Run:
+    per_second: float
+    p50_ms: float
+    p99_ms: float
+    errors: int
+    front_us: float
+    worker_us: float
+    generator_us: float
+
+
+@dataclass
+class Row:
+    """One comparison: the subject's median over the baseline's, against a bar."""
+
+    name: str
+    subject: str
+    baseline: str
+    connections: int
+    measure: str
+    bar: float
+    at_least: bool = True
+    runs: dict[str, list[Run]] = field(default_factory=dict)
+
+
+def free_port(kind: int = socket.SOCK_STREAM) -> int:
+    with socket.socket(socket.AF_INET, kind) as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
+
+
+def cpu_ns(pid: int | None) -> int:
+    if pid is None:
+        return 0
+    total = 0
+    for task in Path(f"/proc/{pid}/task").iterdir():
+        try:
+            total += int((task / "schedstat").read_text().split()[0])
+        except (OSError, ValueError):
+            pass  # a thread that just ended
+    return total
+
+
+def milliseconds(text: str) -> float:
+    number, unit = re.fullmatch(r"([\d.]+)(us|ms|s|m)", text).groups()
+    return float(number) * {"us": 1e-3, "ms": 1.0, "s": 1e3, "m": 6e4}[unit]
+
+
+def load_http(target: Target, connections: int, seconds: float) -> Run:
+    front, worker = cpu_ns(target.front), cpu_ns(target.worker)
+    children = resource.getrusage(resource.RUSAGE_CHILDREN)
+    command = ["wrk", "-t1", f"-c{connections}", f"-d{int(seconds)}s", "--latency", target.url]
+    text = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    front, worker = cpu_ns(target.front) - front, cpu_ns(target.worker) - worker
+    requests = int(re.search(r"(\d+) requests in", text).group(1))
+    wrong = re.search(r"Non-2xx or 3xx responses: (\d+)", text)
+    sockets = re.search(r"Socket errors: (.*)", text)
+    lost = sum(int(n) for n in re.findall(r"\d+", sockets.group(1))) if sockets else 0
+    spent = after.ru_utime + after.ru_stime - children.ru_utime - children.ru_stime
+    return Run(
+        per_second=float(re.search(r"Requests/sec:\s+([\d.]+)", text).group(1)),
+        p50_ms=milliseconds(re.search(r"50%\s+(\S+)", text).group(1)),
+        p99_ms=milliseconds(re.search(r"99%\s+(\S+)", text).group(1)),
+        errors=(int(wrong.group(1)) if wrong else 0) + lost,
+        front_us=front / requests / 1e3,
+        worker_us=worker / requests / 1e3,
+        generator_us=spent / requests * 1e6,
+    )
+
+
+def load_coap(target: Target, clients: int, seconds: float) -> Run:
+    port, path = re.fullmatch(r"coap://127.0.0.1:(\d+)/(.*)", target.url).groups()
+    front, worker = cpu_ns(target.front), cpu_ns(target.worker)
+    children = resource.getrusage(resource.RUSAGE_CHILDREN)
+    command = [str(TARGET / "bench_coap"), port, path, str(clients), str(int(seconds))]
+    result = json.loads(subprocess.run(command, capture_output=True, check=True).stdout)
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    front, worker = cpu_ns(target.front) - front, cpu_ns(target.worker) - worker
+    requests = max(result["requests"], 1)
+    spent = after.ru_utime + after.ru_stime - children.ru_utime - children.ru_stime
+    return Run(
+        per_second=result["per_second"],
+        p50_ms=result["p50_ms"],
+        p99_ms=result["p99_ms"],
+        errors=result["failed"] + result["over_1s"],
+        front_us=front / requests / 1e3,
+        worker_us=worker / requests / 1e3,
+        generator_us=spent / requests * 1e6,
+    )
+
+
+def load(target: Target, connections: int, seconds: float) -> Run:
+    if target.url.startswith("coap:"):
+        return load_coap(target, connections, seconds)
+    return load_http(target, connections, seconds)
+
+
+class Servers:
+    """Everything that is compared, started once; ended by process id."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.processes: list[subprocess.Popen] = []
+        self.targets: dict[str, Target] = {}
+
+    def spawn(self, command: list[str], port: int, **kwargs) -> subprocess.Popen:
+        quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
+        process = subprocess.Popen(command, **{**quiet, **kwargs})
+        self.processes.append(process)
+        deadline = time.monotonic() + 30
+        while time.monotonic() < deadline:
+            try:
+                socket.create_connection(("127.0.0.1", port), 1).close()
+                return process
+            except OSError:
+                if process.poll() is not None:
+                    raise SystemExit(f"{command[0]} ended with {process.returncode}") from None
+                time.sleep(0.02)
+        raise SystemExit(f"{command[0]} does not listen on {port}")
+
+    def add(self, name: str, process: subprocess.Popen, port: int, path: str = "/") -> None:
+        url = f"http://127.0.0.1:{port}{path}"
+        self.targets[name] = Target(name, url, process.pid)
+
+    def start_natives(self) -> None:
+        script = self.folder / "native.mjs"
+        script.write_text(NATIVE_NODE)
+        port = free_port()
+        node = self.spawn(["node", str(script), str(port)], port)
+        self.add("native node", node, port)
+        self.add("native node sieve", node, port, "/sieve")
+        proxy_port = free_port()
+        proxy = self.spawn([str(TARGET / "bench_proxy"), str(proxy_port), str(port)], proxy_port)
+        self.add("plain proxy to node", proxy, proxy_port)
+        self.targets["plain proxy to node"].worker = node.pid
+        echo_port = free_port()
+        echo = self.spawn([str(TARGET / "bench_echo"), str(echo_port)], echo_port)
+        self.add("raw echo", echo, echo_port)
+
+    def start_python(self) -> None:
+        (self.folder / "app.py").write_text(ASGI)
+        tools = CACHE / "bench-venv" / "bin"
+        port = free_port()
+        command = [str(tools / "uvicorn"), "app:app", "--port", str(port), "--loop", "uvloop",
+                   "--http", "httptools", "--no-access-log", "--log-level", "warning"]
+        self.add("uvicorn", self.spawn(command, port, cwd=self.folder), port)
+        port = free_port()
+        command = [str(tools / "granian"), "app:app", "--interface", "asgi", "--port", str(port),
+                   "--workers", "1", "--no-access-log", "--log-level", "error"]
+        process = self.spawn(command, port, cwd=self.folder)
+        self.add("granian", process, port)
+        self.targets["granian"].worker = child_of(process.pid)
+
+    def start_coap(self) -> None:
+        folder = CACHE / "bench-node"
+        script = folder / "native.mjs"
+        script.write_text(NATIVE_COAP)
+        port = free_port(socket.SOCK_DGRAM)
+        process = subprocess.Popen(["node", str(script), str(port)], cwd=folder)
+        self.processes.append(process)
+        url = f"coap://127.0.0.1:{port}/hello"
+        target = self.targets["native coap"] = Target("native coap", url, process.pid)
+        # A datagram server cannot be asked whether it listens; its first answer tells.
+        for _ in range(50):
+            if load_coap(target, 1, 1).per_second > 0:
+                return
+        raise SystemExit("the CoAP server of npm does not answer")
+
+    def start_mote(self) -> None:
+        http, coap = free_port(), free_port(socket.SOCK_DGRAM)
+        admin = self.folder / "s"
+        environment = {**os.environ, "MOTE_SOCKET": str(admin)}
+        command = [str(TARGET / "mote"), "up", "--data", str(self.folder / "data"),
+                   "--http", f"127.0.0.1:{http}", "--coap", f"127.0.0.1:{coap}",
+                   "--socket", str(admin)]
+        node = self.spawn(command, http)
+        for name in ("hello-node", "hello-python", "sieve-node"):
+            example = str(ROOT / "examples" / name)
+            subprocess.run([str(TARGET / "mote"), "deploy", example], env=environment, check=True,
+                           capture_output=True)
+            worker = newest_worker(node.pid)
+            title = f"mote {name}"
+            self.targets[title] = Target(title, f"http://127.0.0.1:{http}/{name}", node.pid, worker)
+        url = f"coap://127.0.0.1:{coap}/hello-node"
+        worker = self.targets["mote hello-node"].worker
+        self.targets["mote coap"] = Target("mote coap", url, node.pid, worker)
+
+    def stop(self) -> None:
+        for process in reversed(self.processes):
+            process.terminate()
+        for process in self.processes:
+            try:
+                process.wait(10)
+            except subprocess.TimeoutExpired:
+                process.kill()
+
+
+def children_of(pid: int) -> list[int]:
+    text = subprocess.run(["pgrep", "-P", str(pid)], capture_output=True, text=True).stdout
+    return [int(line) for line in text.split()]
+
+
+def child_of(pid: int) -> int | None:
+    children = children_of(pid)
+    return children[0] if children else None
+
+
+def newest_worker(pid: int) -> int:
+    """The youngest process below the node: the interpreter that was just started."""
+    leaves, level = [], [pid]
+    while level:
+        below = [child for parent in level for child in children_of(parent)]
+        leaves, level = below or leaves, below
+    return max(leaves)
+
+
+ROWS = [
+    Row("node 64 throughput", "mote hello-node", "native node", 64, "per_second", 2.0),
+    Row("node 256 throughput", "mote hello-node", "native node", 256, "per_second", 2.0),
+    Row("node 16 throughput", "mote hello-node", "native node", 16, "per_second", 1.4),
+    Row("node 1 throughput", "mote hello-node", "native node", 1, "per_second", 0.95),
+    Row("node 1 p99", "mote hello-node", "native node", 1, "p99_ms", 1.0, at_least=False),
+    Row("node 64 p99", "mote hello-node", "native node", 64, "p99_ms", 0.6, at_least=False),
+    Row("node 256 p99", "mote hello-node", "native node", 256, "p99_ms", 0.6, at_least=False),
+    Row("sieve 64", "mote sieve-node", "native node sieve", 64, "per_second", 1.8),
+    Row("sieve 256", "mote sieve-node", "native node sieve", 256, "per_second", 1.8),
+    Row("python 64 over uvicorn", "mote hello-python", "uvicorn", 64, "per_second", 2.8),
+    Row("python 256 over uvicorn", "mote hello-python", "uvicorn", 256, "per_second", 2.8),
+    Row("python 64 over granian", "mote hello-python", "granian", 64, "per_second", 1.4),
+    Row("share of raw echo at 64", "mote hello-node", "raw echo", 64, "per_second", 0.65),
+    Row("plain proxy over node 64", "plain proxy to node", "native node", 64, "per_second", 0.0),
+    Row("coap over http 64", "mote coap", "mote hello-node", 64, "per_second", 1.3),
+    Row("coap over npm coap 64", "mote coap", "native coap", 64, "per_second", 4.0),
+    Row("coap over npm coap 1024", "mote coap", "native coap", 1024, "per_second", 4.0),
+]
+
+
+def machine() -> dict:
+    info = Path("/proc/cpuinfo").read_text()
+    model = re.search(r"model name\s*: (.*)", info)
+    memory = int(re.search(r"MemTotal:\s+(\d+)", Path("/proc/meminfo").read_text()).group(1))
+    return {
+        "cpu": model.group(1) if model else "unknown",
+        "cores": os.cpu_count(),
+        "memory_mib": memory // 1024,
+        "kernel": os.uname().release,
+        "load_before": os.getloadavg(),
+        "python": sys.version.split()[0],
+        "node": subprocess.run(["node", "--version"], capture_output=True, text=True).stdout.strip(),
+    }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--seconds", type=float, default=4)
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--only", default="", help="part of a row's name")
+    options = parser.parse_args()
+    rows = [row for row in ROWS if options.only in row.name]
+    described = machine()
+    folder = Path(tempfile.mkdtemp(prefix="mote-warm"))
+    folder.chmod(0o755)
+    servers = Servers(folder)
+    pairs: dict[tuple[str, int], list[Run]] = {}
+    try:
+        servers.start_natives()
+        servers.start_python()
+        servers.start_mote()
+        servers.start_coap()
+        for target in servers.targets.values():
+            load(target, 16, 1)  # warm up: compilers, caches, the engine's service time
+        for row in rows:
+            for name in (row.subject, row.baseline):
+                row.runs[name] = pairs.setdefault((name, row.connections, row.name), [])
+            for _ in range(options.rounds):
+                for name in (row.subject, row.baseline):
+                    row.runs[name].append(load(servers.targets[name], row.connections, options.seconds))
+            show(row)
+    finally:
+        servers.stop()
+        shutil.rmtree(folder, ignore_errors=True)
+    stamp = datetime.datetime.now(datetime.timezone.utc).strftime("%Y-%m-%dT%H%M%SZ")
+    path = ROOT / "bench" / "results" / f"warm-{stamp}.json"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    result = {
+        "machine": described,
+        "rounds": options.rounds,
+        "seconds": options.seconds,
+        "rows": [
+            {
+                "name": row.name, "subject": row.subject, "baseline": row.baseline,
+                "connections": row.connections, "measure": row.measure, "bar": row.bar,
+                "ratio": ratio(row),
+                "runs": {name: [vars(run) for run in runs] for name, runs in row.runs.items()},
+            }
+            for row in rows
+        ],
+    }
+    path.write_text(json.dumps(result, indent=1) + "\n")
+    print(f"\nwritten to {path.relative_to(ROOT)}")
+
+
+def median(runs: list[Run], measure: str) -> float:
+    return statistics.median(getattr(run, measure) for run in runs)
+
+
+def ratio(row: Row) -> float:
+    baseline = median(row.runs[row.baseline], row.measure)
+    return median(row.runs[row.subject], row.measure) / baseline if baseline else 0.0
+
+
+def show(row: Row) -> None:
+    value = ratio(row)
+    met = value >= row.bar if row.at_least else value <= row.bar
+    sign = ">=" if row.at_least else "<="
+    verdict = "met" if met else "MISSED"
+    print(f"{row.name:26} {value:6.2f}  bar {sign} {row.bar:<5} {verdict}")
+    for name, runs in row.runs.items():
+        line = "  ".join(
+            f"{label} {median(runs, key):.2f}"
+            for label, key in (("req/s", "per_second"), ("p50 ms", "p50_ms"), ("p99 ms", "p99_ms"),
+                               ("front us", "front_us"), ("worker us", "worker_us"),
+                               ("generator us", "generator_us"))
+        )
+        errors = sum(run.errors for run in runs)
+        print(f"    {name:22} {line}  errors {errors}")
+    sys.stdout.flush()
+
+
+if __name__ == "__main__":
+    main()
