@@ -39,8 +39,8 @@ if [ "${PROVE_FRESH_INSIDE:-}" != yes ]; then
 fi
 
 mirror_of_apt() { # the first Debian archive that apt is configured for
-  cat /etc/apt/sources.list /etc/apt/sources.list.d/*.sources /etc/apt/sources.list.d/*.list 2>/dev/null |
-    grep -v '^ *#' | grep -oE 'https?://[^ ]+/debian/?( |$)' | head -n1 | tr -d ' '
+  { cat /etc/apt/sources.list /etc/apt/sources.list.d/*.sources /etc/apt/sources.list.d/*.list 2>/dev/null || true; } |
+    grep -v '^ *#' | grep -oE 'https?://[^ ]+/debian/?( |$)' | head -n1 | tr -d " " || true
 }
 MIRROR=${MIRROR:-$(mirror_of_apt)}
 MIRROR=${MIRROR:-http://deb.debian.org/debian}
