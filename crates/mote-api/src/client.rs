@@ -106,6 +106,14 @@ pub enum ClientError {
         /// The limit.
         timeout: Duration,
     },
+    /// The connection broke before the answer was complete.
+    #[error("the node at {endpoint} went away before it answered: {reason}")]
+    Lost {
+        /// Who was asked.
+        endpoint: String,
+        /// What broke.
+        reason: String,
+    },
     /// The node said no, and why.
     #[error("{}", .0.detail)]
     Problem(Box<Problem>),
@@ -129,6 +137,7 @@ impl ClientError {
             ClientError::Address(_) | ClientError::Request(_) => "M0101",
             ClientError::Unreachable { .. } => "M0201",
             ClientError::Timeout { .. } => "M0204",
+            ClientError::Lost { .. } => "M0205",
             ClientError::Unexpected { .. } => "M0202",
             ClientError::Problem(problem) => &problem.code,
         }
@@ -311,6 +320,14 @@ impl Client {
         ClientError::Unexpected { endpoint: self.endpoint.to_string(), reason: reason.to_string() }
     }
 
+    /// A connection that did not end well: what came cannot be read, or nothing more came.
+    fn broken(&self, error: &hyper::Error) -> ClientError {
+        if error.is_parse() {
+            return self.unexpected(error);
+        }
+        ClientError::Lost { endpoint: self.endpoint.to_string(), reason: error.to_string() }
+    }
+
     fn request(
         &self,
         method: Method,
@@ -390,10 +407,10 @@ impl Client {
         S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
     {
         let (mut sender, connection) =
-            http1::handshake(TokioIo::new(stream)).await.map_err(|error| self.unexpected(error))?;
+            http1::handshake(TokioIo::new(stream)).await.map_err(|error| self.broken(&error))?;
         // Ends by itself when the answer's body is dropped or read to its end.
         tokio::spawn(connection);
-        sender.send_request(request).await.map_err(|error| self.unexpected(error))
+        sender.send_request(request).await.map_err(|error| self.broken(&error))
     }
 }
 

@@ -34,6 +34,8 @@ const EXIT_GRACE: Duration = Duration::from_millis(500);
 /// First and longest pause between failed starts.
 const RETRY_MIN_NS: u64 = 1_000_000_000;
 const RETRY_MAX_NS: u64 = 60_000_000_000;
+/// Workers in a row that die before their first answer until starts are paused.
+const CRASHES_BEFORE_PAUSE: u32 = 3;
 
 /// Why an instance did not become ready.
 #[derive(Debug, thiserror::Error)]
@@ -211,7 +213,6 @@ fn enlist(
     let mut pool = revision.pool.lock();
     let draining = pool.closed;
     pool.starting = pool.starting.saturating_sub(1);
-    pool.failures = 0;
     pool.retry_at_ns = 0;
     pool.last_ready_ns = now;
     pool.last_ready_since_ns = since_ns;
@@ -255,8 +256,7 @@ fn failed(revision: &Arc<Revision>, instance: u64, text: &str) {
     pool.starting = pool.starting.saturating_sub(1);
     pool.failures = pool.failures.saturating_add(1);
     pool.last_failure = text.to_owned();
-    let pause = RETRY_MIN_NS << (pool.failures - 1).min(6);
-    pool.retry_at_ns = now_ns() + pause.min(RETRY_MAX_NS);
+    pool.retry_at_ns = now_ns() + pause_ns(pool.failures - 1);
     let waiting = if pool.workers.is_empty() && pool.starting == 0 {
         std::mem::take(&mut pool.queue)
     } else {
@@ -267,6 +267,11 @@ fn failed(revision: &Arc<Revision>, instance: u64, text: &str) {
         let _ = pending.reply.send(Err(Fault::StartFailed { message: text.to_owned() }));
     }
     revision.changed.notify_one();
+}
+
+/// The pause after so many failures before: doubling from first to longest.
+fn pause_ns(before: u32) -> u64 {
+    (RETRY_MIN_NS << before.min(6)).min(RETRY_MAX_NS)
 }
 
 /// Why a worker's connection ended, as the fault of what it held.
@@ -313,10 +318,13 @@ fn end(revision: &Arc<Revision>, key: usize, fault: Fault) {
         }
     }
     if !expected && !dead.started {
-        // It died before it answered anything: count it like a failed start, so that a crash
-        // loop backs off.
+        // It died before it answered anything. Once or twice may be the fault of one request;
+        // more is a crash loop, which backs off like failed starts do.
         pool.failures = pool.failures.saturating_add(1);
         pool.last_failure = fault.to_string();
+        if pool.failures >= CRASHES_BEFORE_PAUSE {
+            pool.retry_at_ns = now + pause_ns(pool.failures - CRASHES_BEFORE_PAUSE);
+        }
     }
     pool.dispatch(now, &mut follow_ups);
     drop(pool);

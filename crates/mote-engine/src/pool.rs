@@ -314,6 +314,14 @@ impl Pool {
         worker.streams.insert(entry);
     }
 
+    /// Some worker answered: whatever failed before is over.
+    pub(crate) fn answered(&mut self) {
+        if self.failures > 0 {
+            self.failures = 0;
+            self.retry_at_ns = 0;
+        }
+    }
+
     /// Removes a dead worker; returns invocations that may run once more and those that may not.
     pub(crate) fn remove_worker(&mut self, key: usize) -> Option<DeadWorker> {
         let mut worker = self.workers.try_remove(key)?;

@@ -302,6 +302,9 @@ impl<'a> Batch<'a> {
     /// Hands freed workers the next invocations, then delivers answers and log lines.
     fn finish(self) {
         let Batch { revision, key, mut pool, now_ns, answers, logs, errors } = self;
+        if !answers.is_empty() {
+            pool.answered();
+        }
         let mut follow_ups: Vec<FollowUp> = Vec::new();
         pool.dispatch(now_ns, &mut follow_ups);
         let idle = pool.workers.get(key).is_some_and(|worker| worker.streams.is_empty());

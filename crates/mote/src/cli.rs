@@ -68,7 +68,7 @@ fn ask_node(verb: Verb, global: &args::Global, output: &Output) -> Result<(), Fa
                 Verb::Describe { name } => functions::describe(&client, &name, output).await,
                 Verb::Logs(args) => logs::run(&client, &args, output).await,
                 Verb::Remove(args) => functions::remove(&client, &args, output).await,
-                Verb::Doctor => node::doctor(&client, output).await,
+                Verb::Doctor => node::doctor(&client, global, output).await,
                 Verb::Up(_)
                 | Verb::Config(_)
                 | Verb::Explain { .. }

@@ -166,6 +166,16 @@ fn name(
 }
 
 /// Checks the program of a command when it is one of the function's own files.
+/// Checks the program of a spec that came ready-made against the code it came with.
+pub(crate) fn check_code(path: &Path, spec: &FunctionSpec) -> Result<(), Mistakes> {
+    match spec.runtime {
+        Runtime::Exec | Runtime::Server => {
+            check_program(&Folder::read(path)?, &mut spec.command.clone(), true)
+        }
+        Runtime::Python | Runtime::Node => Ok(()),
+    }
+}
+
 fn check_program(
     folder: &Folder,
     command: &mut [String],

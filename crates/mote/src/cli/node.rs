@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use mote_api::client::{Client, Endpoint};
+use mote_api::client::{Client, ClientError, Endpoint};
 use mote_api::error::exit;
 use mote_api::types::CheckState;
 
@@ -27,9 +27,21 @@ pub(super) fn client(global: &Global) -> Result<Client, Failure> {
     })
 }
 
-/// `mote doctor`.
-pub(super) async fn doctor(client: &Client, output: &Output) -> Result<(), Failure> {
-    let report = client.doctor().await?;
+/// `mote doctor`: what the node says of its machine; before there is one, what this machine would
+/// offer to a node started by this user.
+pub(super) async fn doctor(
+    client: &Client,
+    global: &Global,
+    output: &Output,
+) -> Result<(), Failure> {
+    let named = global.node.is_some() || std::env::var_os("MOTE_NODE").is_some();
+    let report = match client.doctor().await {
+        Err(ClientError::Unreachable { .. }) if !named => {
+            output.say("no node runs here yet; this is what the machine offers you");
+            crate::node::doctor::of_machine().await
+        }
+        answer => answer?,
+    };
     let names: Vec<&str> = report.checks.iter().map(|check| check.name.as_str()).collect();
     output.results(&report, &report.checks, &names, || {
         let width = names.iter().map(|name| name.chars().count()).max().unwrap_or(0);

@@ -132,9 +132,14 @@ pub(crate) async fn deploy(
 /// The spec that came with the archive, or the one its folder implies.
 fn spec(name: &FunctionName, staged: &StagedCode) -> Result<FunctionSpec, Problem> {
     let spec = match &staged.set_aside {
-        Some(json) => serde_json::from_slice::<FunctionSpec>(json).map_err(|error| {
-            Problem::new(422, "M0303", format!("spec: {error}")).with_field(mote_api::SPEC_ENTRY)
-        })?,
+        Some(json) => {
+            let spec = serde_json::from_slice::<FunctionSpec>(json).map_err(|error| {
+                Problem::new(422, "M0303", format!("spec: {error}"))
+                    .with_field(mote_api::SPEC_ENTRY)
+            })?;
+            project::check_code(&staged.path, &spec).map_err(|mistakes| refused(&mistakes))?;
+            spec
+        }
         None => {
             let options = project::Options { name: Some(name.as_str()), check_machine: true };
             let mut planned = project::read(&staged.path, options).map_err(|mistakes| {
@@ -155,6 +160,16 @@ fn spec(name: &FunctionName, staged: &StagedCode) -> Result<FunctionSpec, Proble
     Ok(spec)
 }
 
+/// Mistakes in a project as an answer.
+fn refused(mistakes: &mote_api::toml_reader::Mistakes) -> Problem {
+    let Some(first) = mistakes.0.first() else { return Problem::new(422, "M0303", "refused") };
+    let problem = Problem::new(422, first.code, first.text.clone());
+    match &first.hint {
+        Some(hint) => problem.with_hint(hint.clone()),
+        None => problem,
+    }
+}
+
 /// What this node can say of a spec before anything is started.
 fn check(node: &Node, spec: &FunctionSpec) -> Result<(), Problem> {
     if let Some(error) = spec.check().into_iter().next() {
@@ -167,7 +182,7 @@ fn check(node: &Node, spec: &FunctionSpec) -> Result<(), Problem> {
     };
     if let Some(reason) = missing {
         let text = format!("{} cannot run here: {reason}", spec.name);
-        return Err(Problem::new(422, "M0412", text).with_hint("see: mote doctor"));
+        return Err(Problem::new(422, "M0403", text).with_hint("see: mote doctor"));
     }
     if spec.limits.memory_bytes > node.memory_bytes {
         let text = format!(

@@ -1,0 +1,600 @@
+//! The engine against workers it cannot tell from real ones: tasks that speak the worker protocol
+//! over a socket pair. What a worker does is a script of the test, so every order of events that
+//! matters can be made to happen (R29, R56, R80, R85, R88).
+
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+use std::collections::VecDeque;
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+use bytes::{Bytes, BytesMut};
+use mote_core::backend::{
+    Backend, BoxFuture, Exit, InstanceControl, InstanceRequest, StartError, Started, Usage,
+};
+use mote_core::body::{Body, BodyError, BodySource};
+use mote_core::invocation::Head;
+use mote_core::spec::{FunctionSpec, Runtime};
+use mote_core::wire::{self, FLAG_END, FrameHeader, FrameKind, Invoke, Ready, ResultHead};
+use mote_core::{Fault, FunctionName, Invocation, InvocationId, Invoker, Reply, Trigger};
+use mote_engine::{Config, Engine, Interpreters, Revision, Route, clock};
+use parking_lot::Mutex;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::UnixStream;
+use tokio::sync::{Notify, mpsc};
+
+/// One end of a worker's socket, for the script of a test.
+struct Worker {
+    stream: UnixStream,
+    input: BytesMut,
+}
+
+impl Worker {
+    async fn frame(&mut self) -> Option<(FrameHeader, Bytes)> {
+        loop {
+            if let Some(frame) = wire::split_frame(&mut self.input).unwrap() {
+                return Some(frame);
+            }
+            if self.stream.read_buf(&mut self.input).await.unwrap_or(0) == 0 {
+                return None;
+            }
+        }
+    }
+
+    async fn send(&mut self, kind: FrameKind, flags: u8, stream: u32, payload: &[u8]) {
+        let mut out = Vec::new();
+        wire::put_frame(&mut out, kind, flags, stream, payload);
+        // The engine may have closed: that is the test's business.
+        let _ = self.stream.write_all(&out).await;
+    }
+
+    async fn answer(&mut self, stream: u32, body: &str) {
+        let now = clock::now_ns();
+        let head = ResultHead {
+            entered_ns: now,
+            returned_ns: now + 1_000,
+            status: 200,
+            headers: Bytes::new(),
+            body: Bytes::copy_from_slice(body.as_bytes()),
+        };
+        let mut out = Vec::new();
+        head.put(&mut out, stream, true);
+        let _ = self.stream.write_all(&out).await;
+    }
+
+    /// HELLO, LOAD, READY.
+    async fn begin(&mut self, concurrency: u32) {
+        self.send(FrameKind::Hello, 0, 0, &[1, 0, b't']).await;
+        let (header, _) = self.frame().await.unwrap();
+        assert_eq!(header.kind, FrameKind::Load);
+        let ready = Ready { init_ns: 1, concurrency, shape: "test".into() };
+        self.send(FrameKind::Ready, 0, 0, &serde_json::to_vec(&ready).unwrap()).await;
+    }
+
+    /// The next INVOKE: its stream and body.
+    async fn invoke(&mut self) -> Option<(u32, String)> {
+        let (header, payload) = self.frame().await?;
+        if header.kind != FrameKind::Invoke {
+            return None;
+        }
+        let invoke = Invoke::parse(&payload).unwrap();
+        Some((header.stream, String::from_utf8_lossy(invoke.body).into_owned()))
+    }
+}
+
+type Script = Box<dyn FnOnce(Worker) -> BoxFuture<()> + Send>;
+
+/// Starts the next script for each instance; without one the start fails.
+#[derive(Default)]
+struct Scripts {
+    next: Mutex<VecDeque<Script>>,
+    starts: AtomicUsize,
+}
+
+struct Control {
+    killed: Arc<Notify>,
+    ended: Mutex<Option<mpsc::Receiver<Exit>>>,
+}
+
+impl InstanceControl for Control {
+    fn kill(&self) {
+        self.killed.notify_one();
+    }
+    fn usage(&self) -> Option<Usage> {
+        None
+    }
+    fn exited(&self) -> BoxFuture<Exit> {
+        let mut ended = self.ended.lock().take().expect("asked once");
+        Box::pin(async move { ended.recv().await.unwrap() })
+    }
+}
+
+impl Backend for Scripts {
+    fn start(&self, request: InstanceRequest) -> BoxFuture<Result<Started, StartError>> {
+        self.starts.fetch_add(1, Ordering::SeqCst);
+        let Some(script) = self.next.lock().pop_front() else {
+            return Box::pin(async move {
+                Err(StartError::Unavailable(format!("no script for {}", request.label)))
+            });
+        };
+        Box::pin(async move {
+            let (ours, theirs) = UnixStream::pair().unwrap();
+            let (output, _) = std::io::pipe().unwrap();
+            let killed = Arc::new(Notify::new());
+            let (exit, ended) = mpsc::channel(1);
+            let kill = killed.clone();
+            tokio::spawn(async move {
+                let worker = Worker { stream: theirs, input: BytesMut::new() };
+                let signal = tokio::select! {
+                    () = script(worker) => None,
+                    () = kill.notified() => Some(9),
+                };
+                let status = signal.is_none().then_some(0);
+                let _ = exit.send(Exit { status, signal, out_of_memory: false }).await;
+            });
+            Ok(Started {
+                channel: OwnedFd::from(ours.into_std().unwrap()),
+                output: output.into(),
+                egress: Vec::new(),
+                control: Box::new(Control { killed, ended: Mutex::new(Some(ended)) }),
+            })
+        })
+    }
+}
+
+struct Bench {
+    engine: Engine,
+    scripts: Arc<Scripts>,
+}
+
+impl Bench {
+    fn new() -> Self {
+        let scripts = Arc::new(Scripts::default());
+        let config = Config {
+            instances_max_default: 1,
+            interpreters: Interpreters {
+                python: Some(vec!["python3".into()]),
+                node: None,
+                path: String::new(),
+            },
+        };
+        let runtime = tokio::runtime::Handle::current();
+        Self { engine: Engine::new(config, scripts.clone(), runtime), scripts }
+    }
+
+    fn script<F, T>(&self, script: F)
+    where
+        F: FnOnce(Worker) -> T + Send + 'static,
+        T: Future<Output = ()> + Send + 'static,
+    {
+        self.scripts.next.lock().push_back(Box::new(|worker| Box::pin(script(worker))));
+    }
+
+    fn publish(&self, edit: impl FnOnce(&mut FunctionSpec)) -> Arc<Revision> {
+        let name = FunctionName::new("f").unwrap();
+        let mut spec = FunctionSpec::with_defaults(name, Runtime::Python, "app:handle");
+        edit(&mut spec);
+        let revision = self.engine.revision(spec, 1, "/code".into(), None);
+        self.engine.publish(revision.clone());
+        revision
+    }
+
+    fn invocation(&self, method: &str, body: Body, timeout_ms: u64) -> Invocation {
+        let now = clock::now_ns();
+        Invocation {
+            id: InvocationId(now.into()),
+            trigger: Trigger::Http,
+            head: Head::builder(method.as_bytes(), b"/", b"").finish(),
+            body,
+            received_ns: now,
+            deadline_ns: now + timeout_ms * 1_000_000,
+        }
+    }
+
+    fn call(
+        &self,
+        revision: &Arc<Revision>,
+        method: &str,
+        body: &str,
+    ) -> tokio::task::JoinHandle<Result<String, Fault>> {
+        let body = Body::whole(body.as_bytes().to_vec());
+        let invocation = self.invocation(method, body, revision.spec.limits.timeout_ms);
+        let (engine, route) = (self.engine.clone(), Route(revision.clone()));
+        tokio::spawn(async move { text(engine.invoke(&route, invocation).await?).await })
+    }
+}
+
+async fn text(reply: Reply) -> Result<String, Fault> {
+    let body = reply
+        .body
+        .collect(1 << 30)
+        .await
+        .map_err(|error| Fault::BadReply { message: error.to_string() })?;
+    Ok(String::from_utf8_lossy(&body).into_owned())
+}
+
+async fn patient<T>(future: impl Future<Output = T>) -> T {
+    tokio::time::timeout(Duration::from_secs(20), future).await.expect("in time")
+}
+
+/// A worker that answers `concurrency` at once, each with its own body.
+async fn echo(mut worker: Worker) {
+    worker.begin(1).await;
+    while let Some((stream, body)) = worker.invoke().await {
+        worker.answer(stream, &body).await;
+    }
+}
+
+#[tokio::test]
+async fn a_call_waits_for_the_first_instance_and_reuses_it() {
+    let bench = Bench::new();
+    bench.script(echo);
+    let revision = bench.publish(|_| ());
+    for body in ["a", "b", "c"] {
+        assert_eq!(patient(bench.call(&revision, "POST", body)).await.unwrap().unwrap(), body);
+    }
+    assert_eq!(bench.scripts.starts.load(Ordering::SeqCst), 1);
+    assert_eq!(revision.cold_starts(), 1);
+    assert_eq!(revision.totals()[0], ("ok", 3));
+}
+
+#[tokio::test]
+async fn a_worker_of_unknown_speed_gets_one_call_at_a_time_in_order() {
+    let bench = Bench::new();
+    let (seen, mut order) = mpsc::unbounded_channel();
+    let go = Arc::new(Notify::new());
+    let gate = go.clone();
+    bench.script(move |mut worker| async move {
+        worker.begin(1).await;
+        while let Some((stream, body)) = worker.invoke().await {
+            seen.send(body.clone()).unwrap();
+            gate.notified().await;
+            // Nothing further may have been sent while this one runs.
+            assert!(worker.input.is_empty());
+            worker.answer(stream, &body).await;
+            // The first answer tells a service time; keep it slow so that nothing is sent ahead.
+        }
+    });
+    let revision = bench.publish(|_| ());
+    let calls: Vec<_> = (0..3).map(|n| bench.call(&revision, "POST", &n.to_string())).collect();
+    for (n, call) in calls.into_iter().enumerate() {
+        assert_eq!(patient(order.recv()).await.unwrap(), n.to_string());
+        if n < 2 {
+            assert!(order.try_recv().is_err());
+        }
+        go.notify_one();
+        assert_eq!(patient(call).await.unwrap().unwrap(), n.to_string());
+        if n == 0 {
+            // From here on frames may be sent ahead: the service time is known and short.
+            break;
+        }
+    }
+}
+
+#[tokio::test]
+async fn the_queue_is_bounded() {
+    let bench = Bench::new();
+    bench.script(|mut worker| async move {
+        worker.begin(1).await;
+        std::future::pending().await
+    });
+    let revision = bench.publish(|spec| spec.scale.queue = 2);
+    let first = bench.call(&revision, "POST", "runs");
+    // Wait until it has left the queue.
+    patient(async {
+        while revision.status().instances.first().is_none_or(|i| i.in_flight == 0) {
+            tokio::task::yield_now().await;
+        }
+    })
+    .await;
+    let _second = bench.call(&revision, "POST", "waits");
+    let _third = bench.call(&revision, "POST", "waits");
+    patient(async {
+        while revision.status().queued < 2 {
+            tokio::task::yield_now().await;
+        }
+    })
+    .await;
+    let refused = patient(bench.call(&revision, "POST", "refused")).await.unwrap();
+    assert_eq!(refused, Err(Fault::QueueFull));
+    drop(first);
+}
+
+#[tokio::test]
+async fn a_caller_that_goes_away_is_cancelled_in_queue_and_worker() {
+    let bench = Bench::new();
+    let (seen, mut frames) = mpsc::unbounded_channel();
+    bench.script(move |mut worker| async move {
+        worker.begin(1).await;
+        while let Some((header, _)) = worker.frame().await {
+            seen.send(header.kind).unwrap();
+            if header.kind == FrameKind::Cancel {
+                let error = br#"{"kind":"Cancelled","message":""}"#;
+                worker.send(FrameKind::Error, FLAG_END, header.stream, error).await;
+            }
+        }
+    });
+    let revision = bench.publish(|_| ());
+    let running = bench.call(&revision, "POST", "a");
+    assert_eq!(patient(frames.recv()).await, Some(FrameKind::Invoke));
+    let waiting = bench.call(&revision, "POST", "b");
+    patient(async {
+        while revision.status().queued < 1 {
+            tokio::task::yield_now().await;
+        }
+    })
+    .await;
+    waiting.abort();
+    patient(async {
+        while revision.status().queued > 0 {
+            tokio::task::yield_now().await;
+        }
+    })
+    .await;
+    running.abort();
+    assert_eq!(patient(frames.recv()).await, Some(FrameKind::Cancel));
+    patient(async {
+        while revision.status().instances[0].in_flight > 0 {
+            tokio::task::yield_now().await;
+        }
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn deadlines_name_the_phase_and_a_stuck_worker_is_replaced() {
+    let bench = Bench::new();
+    bench.script(|mut worker| async move {
+        worker.begin(1).await;
+        std::future::pending().await
+    });
+    bench.script(echo);
+    let revision = bench.publish(|spec| spec.limits.timeout_ms = 100);
+    let running = bench.call(&revision, "POST", "a");
+    patient(async {
+        while revision.status().instances.first().is_none_or(|i| i.in_flight == 0) {
+            tokio::task::yield_now().await;
+        }
+    })
+    .await;
+    let queued = bench.call(&revision, "POST", "b");
+    assert_eq!(patient(running).await.unwrap(), Err(Fault::DeadlineRunning { timeout_ms: 100 }));
+    assert_eq!(patient(queued).await.unwrap(), Err(Fault::DeadlineQueued { timeout_ms: 100 }));
+    // The stuck worker is killed after its grace; the next instance serves.
+    let answer = patient(async {
+        loop {
+            if let Ok(answer) = bench.call(&revision, "POST", "c").await.unwrap() {
+                return answer;
+            }
+        }
+    })
+    .await;
+    assert_eq!(answer, "c");
+}
+
+#[tokio::test]
+async fn a_dead_worker_fails_posts_and_repeats_gets_once() {
+    let bench = Bench::new();
+    for _ in 0..2 {
+        bench.script(|mut worker| async move {
+            worker.begin(1).await;
+            worker.invoke().await;
+        });
+    }
+    bench.script(echo);
+    let revision = bench.publish(|_| ());
+    let post = patient(bench.call(&revision, "POST", "x")).await.unwrap();
+    assert_eq!(post, Err(Fault::WorkerExited { status: 0 }));
+    let get = patient(bench.call(&revision, "GET", "y")).await.unwrap();
+    assert_eq!(get, Ok("y".into()), "the second worker died under it, the third answered");
+}
+
+#[tokio::test]
+async fn a_failed_start_answers_those_who_wait_and_backs_off() {
+    let bench = Bench::new();
+    let revision = bench.publish(|_| ());
+    for _ in 0..3 {
+        let result = patient(bench.call(&revision, "POST", "x")).await.unwrap();
+        assert!(
+            matches!(&result, Err(Fault::StartFailed { message }) if message.contains("no script"))
+        );
+    }
+    assert_eq!(bench.scripts.starts.load(Ordering::SeqCst), 1, "the second and third did not try");
+}
+
+#[tokio::test]
+async fn a_crash_loop_is_paused() {
+    let bench = Bench::new();
+    for _ in 0..10 {
+        bench.script(|mut worker| async move {
+            worker.begin(1).await;
+            worker.invoke().await;
+        });
+    }
+    let revision = bench.publish(|_| ());
+    let mut paused = 0;
+    for _ in 0..20 {
+        let result = patient(bench.call(&revision, "POST", "x")).await.unwrap();
+        match result {
+            Err(Fault::WorkerExited { .. }) => {}
+            Err(Fault::StartFailed { .. }) => paused += 1,
+            other => panic!("{other:?}"),
+        }
+    }
+    let starts = bench.scripts.starts.load(Ordering::SeqCst);
+    assert!(starts <= 5 && paused >= 15, "{starts} starts, {paused} paused");
+}
+
+#[tokio::test]
+async fn answers_stream_with_credit_and_stop_when_the_reader_goes() {
+    const CHUNKS: usize = 64;
+    let bench = Bench::new();
+    let sent = Arc::new(AtomicUsize::new(0));
+    let counter = sent.clone();
+    bench.script(move |mut worker| async move {
+        worker.begin(1).await;
+        let (stream, _) = worker.invoke().await.unwrap();
+        let now = clock::now_ns();
+        let head = ResultHead {
+            entered_ns: now,
+            returned_ns: now,
+            status: 200,
+            headers: Bytes::new(),
+            body: Bytes::new(),
+        };
+        let mut out = Vec::new();
+        head.put(&mut out, stream, false);
+        worker.stream.write_all(&out).await.unwrap();
+        let mut credit = wire::WINDOW_BYTES as usize;
+        let chunk = vec![b'x'; wire::CHUNK_BYTES_MAX];
+        for _ in 0..CHUNKS {
+            while credit < chunk.len() {
+                let (header, payload) = worker.frame().await.unwrap();
+                assert_eq!(header.kind, FrameKind::Credit);
+                credit += u32::from_le_bytes(payload[..4].try_into().unwrap()) as usize;
+            }
+            credit -= chunk.len();
+            worker.send(FrameKind::Body, 0, stream, &chunk).await;
+            counter.fetch_add(1, Ordering::SeqCst);
+        }
+        worker.send(FrameKind::Body, FLAG_END, stream, &[]).await;
+        while worker.frame().await.is_some() {}
+    });
+    let revision = bench.publish(|_| ());
+    let invocation = bench.invocation("GET", Body::Empty, 10_000);
+    let route = Route(revision.clone());
+    let mut reply = patient(bench.engine.invoke(&route, invocation)).await.unwrap();
+    // Nobody reads yet: the worker may send its window and no more.
+    patient(async {
+        while sent.load(Ordering::SeqCst) < 4 {
+            tokio::task::yield_now().await;
+        }
+    })
+    .await;
+    for _ in 0..1_000 {
+        tokio::task::yield_now().await;
+    }
+    assert_eq!(sent.load(Ordering::SeqCst), 4, "sent beyond its window");
+    let mut bytes = 0;
+    while let Some(chunk) = patient(reply.body.chunk()).await {
+        bytes += chunk.unwrap().len();
+    }
+    assert_eq!(bytes, CHUNKS * wire::CHUNK_BYTES_MAX);
+}
+
+/// A body that counts how much of it was taken.
+struct Counted {
+    left: usize,
+    taken: Arc<AtomicUsize>,
+}
+
+impl BodySource for Counted {
+    fn poll_chunk(
+        &mut self,
+        _cx: &mut std::task::Context<'_>,
+    ) -> std::task::Poll<Option<Result<Bytes, BodyError>>> {
+        if self.left == 0 {
+            return std::task::Poll::Ready(None);
+        }
+        self.left -= 1;
+        self.taken.fetch_add(1, Ordering::SeqCst);
+        std::task::Poll::Ready(Some(Ok(Bytes::from(vec![b'y'; 50_000]))))
+    }
+}
+
+#[tokio::test]
+async fn request_bodies_wait_for_the_workers_credit() {
+    let bench = Bench::new();
+    let taken = Arc::new(AtomicUsize::new(0));
+    let go = Arc::new(Notify::new());
+    let gate = go.clone();
+    bench.script(move |mut worker| async move {
+        worker.begin(1).await;
+        let (stream, _) = worker.invoke().await.unwrap();
+        gate.notified().await;
+        let mut bytes = 0;
+        loop {
+            let (header, payload) = worker.frame().await.unwrap();
+            assert_eq!(header.kind, FrameKind::Body);
+            bytes += payload.len();
+            if header.is_end() {
+                break;
+            }
+            let credit = (payload.len() as u32).to_le_bytes();
+            worker.send(FrameKind::Credit, 0, stream, &credit).await;
+        }
+        worker.answer(stream, &bytes.to_string()).await;
+        while worker.frame().await.is_some() {}
+    });
+    let revision = bench.publish(|_| ());
+    let source = Counted { left: 100, taken: taken.clone() };
+    let body = Body::Stream { source: Box::new(source), length: None };
+    let invocation = bench.invocation("POST", body, 10_000);
+    let (engine, route) = (bench.engine.clone(), Route(revision));
+    let call = tokio::spawn(async move { text(engine.invoke(&route, invocation).await?).await });
+    patient(async {
+        while taken.load(Ordering::SeqCst) < 5 {
+            tokio::task::yield_now().await;
+        }
+    })
+    .await;
+    for _ in 0..1_000 {
+        tokio::task::yield_now().await;
+    }
+    let ahead = taken.load(Ordering::SeqCst);
+    assert!(ahead <= 7, "{ahead} chunks were taken without credit");
+    go.notify_one();
+    assert_eq!(patient(call).await.unwrap().unwrap(), "5000000");
+}
+
+#[tokio::test]
+async fn a_worker_that_breaks_the_protocol_is_ended_and_replaced() {
+    let garbage: &[u8] = &[0xff; 12];
+    let short_result: &[u8] = &[0, 0, 0, 0, 6, 0, 0, 0, 1, 0, 0, 0];
+    let no_such_stream: &[u8] = &[1, 0, 0, 0, 6, 1, 0, 0, 99, 0, 0, 0, 0];
+    for bad in [garbage, short_result, no_such_stream] {
+        let bench = Bench::new();
+        bench.script(move |mut worker| async move {
+            worker.begin(1).await;
+            worker.invoke().await;
+            worker.stream.write_all(bad).await.unwrap();
+            std::future::pending().await
+        });
+        bench.script(echo);
+        let revision = bench.publish(|_| ());
+        let result = patient(bench.call(&revision, "POST", "x")).await.unwrap();
+        assert!(matches!(result, Err(Fault::BadReply { .. })), "{result:?}");
+        assert_eq!(patient(bench.call(&revision, "POST", "ok")).await.unwrap().unwrap(), "ok");
+    }
+}
+
+#[tokio::test]
+async fn an_idle_instance_stops_and_leaves_nothing() {
+    let bench = Bench::new();
+    bench.script(|mut worker| async move {
+        worker.begin(1).await;
+        while let Some((header, payload)) = worker.frame().await {
+            match header.kind {
+                FrameKind::Invoke => {
+                    let body = Invoke::parse(&payload).unwrap().body.to_vec();
+                    worker.answer(header.stream, &String::from_utf8(body).unwrap()).await;
+                }
+                FrameKind::Drain => return,
+                kind => panic!("{kind:?}"),
+            }
+        }
+    });
+    bench.script(echo);
+    let revision = bench.publish(|spec| spec.scale.idle_timeout_ms = 50);
+    assert_eq!(patient(bench.call(&revision, "POST", "a")).await.unwrap().unwrap(), "a");
+    patient(async {
+        while !revision.status().instances.is_empty() {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    })
+    .await;
+    assert_eq!(patient(bench.call(&revision, "POST", "b")).await.unwrap().unwrap(), "b");
+    assert_eq!(bench.scripts.starts.load(Ordering::SeqCst), 2);
+}
