@@ -40,10 +40,11 @@ class Node:
         self.binary, self.folder = binary, folder
         self.env = dict(os.environ, MOTE_SOCKET=str(folder / "s"))
         self.env.pop("MOTE_NODE", None)
+        self.http = free_port(socket.SOCK_STREAM)
         started = time.perf_counter()
         self.child = subprocess.Popen(
             [binary, "up", "--data", folder / "data", "--socket", folder / "s",
-             "--http", "127.0.0.1:%d" % free_port(socket.SOCK_STREAM),
+             "--http", "127.0.0.1:%d" % self.http,
              "--coap", "127.0.0.1:%d" % free_port(socket.SOCK_DGRAM)],
             stdout=subprocess.PIPE, stderr=open(folder / "log", "a"), text=True)
         self.announcement = self.child.stdout.readline()
@@ -118,20 +119,15 @@ def commit():
     return found.stdout.strip() or None
 
 
-def idle_instances(node):
+def wait_until_idle(node):
+    """Until no instance is left of those the deploys started."""
     deadline = time.monotonic() + 60
     while time.monotonic() < deadline:
-        if all(row.get("instances") in (0, [], None) or sum_ready(row) == 0 for row in json.loads(node.mote("list", "-o", "json"))):
+        functions = json.loads(node.mote("list", "-o", "json"))["functions"]
+        if not any(function["instances"] for function in functions):
             return
         time.sleep(0.2)
     sys.exit("instances did not stop")
-
-
-def sum_ready(row):
-    instances = row.get("instances")
-    if isinstance(instances, dict):
-        return sum(value for value in instances.values() if isinstance(value, int))
-    return instances if isinstance(instances, int) else len(instances)
 
 
 def measure(binary, folder):
@@ -149,7 +145,7 @@ def measure(binary, folder):
     (source / "mote.toml").write_text(MANIFEST)
     for number in range(FUNCTIONS):
         node.mote("deploy", source, "--name", "idle-%d" % number)
-    idle_instances(node)
+    wait_until_idle(node)
     time.sleep(SETTLE_SECONDS)
     after_deploys = node.usage()
     node.stop()
