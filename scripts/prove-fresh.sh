@@ -79,6 +79,8 @@ fi
 cp --dereference /etc/ssl/certs/ca-certificates.crt "$root/etc/ssl/certs/ca-certificates.crt"
 environment=()
 while IFS='=' read -r name value; do
+  # A path of this machine means nothing in there.
+  [[ $value != /* || -e $root$value ]] || continue
   case $name in
     PIP_* | npm_config_* | NPM_CONFIG_* | *_PROXY | *_proxy | SSL_CERT_* | REQUESTS_CA_BUNDLE | \
       CURL_CA_BUNDLE | NODE_EXTRA_CA_CERTS | GIT_SSL_CAINFO | CARGO_HTTP_* | CARGO_NET_* | \
