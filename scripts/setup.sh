@@ -31,6 +31,9 @@ need_node() {
   have node || want nodejs
   have npm || want npm
 }
+need_process_tools() {
+  have pgrep || want procps
+}
 need_coap_client() {
   have coap-client || have coap-client-notls || have coap-client-openssl || have coap-client-gnutls || coap=missing
 }
@@ -42,7 +45,7 @@ groups=("$@")
 for group in "${groups[@]}"; do
   case $group in
     build) need_build ;;
-    test) need_build; need_python; need_node; need_coap_client; venv=wanted ;;
+    test) need_build; need_python; need_node; need_process_tools; need_coap_client; venv=wanted ;;
     demo) need_build; need_python; need_node; need_coap_client ;;
     bench) have wrk || want wrk ;;
     fuzz) need_build; have clang || want clang ;;

@@ -1,11 +1,46 @@
 #!/usr/bin/env bash
-# Every test that needs no long run: Rust, both shims, the examples.
+# Every test that needs no long run: both shims, the examples, Rust, and end to end.
+#
+# All suites run even when one fails; the exit code says whether any did. The end-to-end tests come
+# last, so that the last lines are a test runner's own.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 scripts/setup.sh build test
 export PATH="$PATH:${CARGO_HOME:-$HOME/.cargo}/bin"
+target=$PWD/target
+target=${CARGO_TARGET_DIR:-$target}
 
-cargo test --workspace
-python3 -m unittest discover -s shims/python
-node --test shims/node
-(cd examples/thermo-python && python3 -B -m unittest)
+failed=()
+suite() { # name, command…
+  printf '\n== %s\n' "$1"
+  "${@:2}" || failed+=("$1")
+}
+in_folder() { (cd "$1" && shift && "$@"); }
+
+# A client for the CoAP tests; they say so and go on when it is missing.
+venv=.cache/test-venv
+if ! cmp -s tests/requirements.txt "$venv/installed.txt"; then
+  rm -rf "$venv"
+  if python3 -m venv "$venv" && "$venv/bin/pip" install --quiet --disable-pip-version-check -r tests/requirements.txt; then
+    cp tests/requirements.txt "$venv/installed.txt"
+  else
+    echo "the CoAP client could not be installed: tests that need it are skipped" >&2
+  fi
+fi
+export MOTE_TEST_PYTHON=$PWD/$venv/bin/python3
+
+printf '\n== build of the binary under test\n'
+cargo build --profile quick -p mote
+export MOTE_BIN=$target/quick/mote
+
+suite "Python shim" python3 -B -m unittest discover -s shims/python
+suite "Node shim" node --test shims/node/*.test.mjs
+for folder in examples/*/; do
+  if compgen -G "${folder}test_*.py" >/dev/null; then
+    suite "$folder" in_folder "$folder" python3 -B -m unittest
+  fi
+done
+suite "Rust" cargo test --workspace --exclude mote-tests --no-fail-fast
+[ ${#failed[@]} -eq 0 ] || printf '\nFAILED so far: %s\n' "${failed[*]}"
+suite "end to end" cargo test -p mote-tests --tests --no-fail-fast
+[ ${#failed[@]} -eq 0 ]

@@ -389,10 +389,22 @@ class StandardRequest extends real.Request {
 
 const stringifyBody = (body) => (typeof body === 'string' ? body.toWellFormed?.() ?? body : body);
 
+const JOINS_COOKIES = typeof real.Headers.prototype.getSetCookie !== 'function';
+
+/** [name, value] pairs of the platform's Headers. Those of some builds of Node 18 join cookies with
+ * ", ", which no client reads back: they are taken apart where the next one begins. */
+function standardPairs(headers) {
+  if (!JOINS_COOKIES) return [...headers];
+  return [...headers].flatMap(([name, value]) => (name === 'set-cookie'
+    ? value.split(/, (?=[^\s;,=]+=)/).map((cookie) => [name, cookie])
+    : [[name, value]]));
+}
+
 /** Checked [name, value] pairs of a HeadersInit, null for none. */
 function headerPairs(headers) {
   if (headers === undefined || headers === null) return null;
-  const pairs = typeof headers[Symbol.iterator] === 'function' ? [...headers] : Object.entries(headers);
+  const pairs = headers instanceof real.Headers ? standardPairs(headers)
+    : typeof headers[Symbol.iterator] === 'function' ? [...headers] : Object.entries(headers);
   for (let i = 0; i < pairs.length; i++) {
     const [name, value] = pairs[i];
     const text = `${value}`;
@@ -482,7 +494,7 @@ class LightResponse {
     if (this.#body === undefined) return false;
     if (this.#real) {
       if (this.#real.bodyUsed || this.#real.body?.locked) throw new BadReply('the body of the Response was already read');
-      put(this.#real.status, headerBlock([...this.#real.headers]), this.#body ?? '');
+      put(this.#real.status, headerBlock(standardPairs(this.#real.headers)), this.#body ?? '');
     } else if (this.#pairs === null) {
       put(this.#status, this.#type, this.#body ?? '');
     } else {
@@ -853,7 +865,7 @@ class Worker {
       if (response.status < 200 || response.status > 599) throw new BadReply(`status ${response.status} is not 200 to 599`);
       if (response.bodyUsed || response.body?.locked) throw new BadReply('the body of the Response was already read');
       // What fetch() decoded is no longer encoded.
-      const pairs = [...response.headers].filter(([name]) => !(response.url && name === 'content-encoding'));
+      const pairs = standardPairs(response.headers).filter(([name]) => !(response.url && name === 'content-encoding'));
       block = headerBlock(pairs);
     } catch (error) {
       return this.fail(invocation, error);

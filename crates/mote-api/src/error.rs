@@ -136,6 +136,37 @@ mod tests {
         }
     }
 
+    /// The reference page in the repository is this one. `MOTE_BLESS=1 cargo test -p mote-api`
+    /// rewrites it.
+    #[test]
+    fn the_reference_page_is_fresh() {
+        let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/reference/errors.md");
+        let now = reference();
+        if std::env::var_os("MOTE_BLESS").is_some() {
+            std::fs::write(path, &now).unwrap();
+        }
+        let stored = std::fs::read_to_string(path).unwrap_or_default();
+        assert!(stored == now, "docs/reference/errors.md is stale; refresh it with MOTE_BLESS=1");
+    }
+
+    fn reference() -> String {
+        let mut page = String::from(
+            "# Errors\n\n\
+             <!-- Generated from crates/mote-api/src/explanations.rs: MOTE_BLESS=1 cargo test -p mote-api -->\n\n\
+             Every error has a code that never changes its meaning. `mote explain CODE` says the same offline.\n\
+             Over HTTP the body of a failed request (application/problem+json) has it as `code`; the management API\n\
+             says it in `Mote-Fault` as well. CoAP answers carry the text only. \"Exit\" is what the command line ends with: 0 done, 1 failed, 2 wrong usage, 3 no such function, 4 node not reachable,\n\
+             5 function failed, 6 deadline passed, 7 refused because full, 8 manifest or code not valid,\n\
+             78 configuration not valid, 130 interrupted.\n\n\
+             | Code | Exit | What | Cause and cure |\n|---|---|---|---|\n",
+        );
+        for row in CATALOGUE {
+            let text = row.text.replace('|', "\\|");
+            page.push_str(&format!("| {} | {} | {} | {text} |\n", row.code, row.exit, row.title));
+        }
+        page
+    }
+
     #[test]
     fn codes_are_found_however_they_are_written() {
         for text in ["M0302", "m0302", "0302"] {

@@ -18,6 +18,7 @@ const KIB: u64 = 1 << 10;
 const MIB: u64 = 1 << 20;
 const GIB: u64 = 1 << 30;
 const HOUR_MS: u64 = 3_600_000;
+const INIT_MS_MAX: u64 = 600_000;
 
 const FUNCTION_KEYS: [&str; 11] = [
     "name", "runtime", "entry", "command", "methods", "limits", "scale", "env", "trigger", "allow",
@@ -286,7 +287,7 @@ fn read_methods(reader: &mut TomlReader<'_>, at: &Section<'_>) -> Option<Vec<Str
     let is_method = |text: &String| {
         !text.is_empty()
             && text.len() <= 24
-            && text.bytes().all(|b| b.is_ascii_uppercase() || b == b'-')
+            && text.bytes().all(|b| b.is_ascii_uppercase())
     };
     if methods.value.is_empty() || methods.value.len() > 16 || !methods.value.iter().all(is_method)
     {
@@ -306,22 +307,25 @@ fn read_limits(reader: &mut TomlReader<'_>, at: &Section<'_>) -> LimitsManifest 
     let size = |reader: &mut TomlReader<'_>, key, range, wanted| {
         reader.size(at, key, range, wanted).map(|size| size.value)
     };
-    let duration = |reader: &mut TomlReader<'_>, key| {
-        reader
-            .duration_ms(at, key, 1..=HOUR_MS, "1ms\u{2013}1h, e.g. 10s")
-            .map(|duration| duration.value)
+    let duration = |reader: &mut TomlReader<'_>, key, max_ms, wanted| {
+        reader.duration_ms(at, key, 1..=max_ms, wanted).map(|duration| duration.value)
     };
     LimitsManifest {
         memory_bytes: size(reader, "memory", 4 * MIB..=512 * GIB, "4MiB\u{2013}512GiB, e.g. 64MiB"),
-        timeout_ms: duration(reader, "timeout"),
-        init_timeout_ms: duration(reader, "init_timeout"),
+        timeout_ms: duration(reader, "timeout", HOUR_MS, "1ms\u{2013}1h, e.g. 10s"),
+        init_timeout_ms: duration(
+            reader,
+            "init_timeout",
+            INIT_MS_MAX,
+            "1ms\u{2013}10m, e.g. 10s",
+        ),
         concurrency: narrow(reader.integer(at, "concurrency", 1..=4096)),
         cpu_millis: reader
             .thousandths(at, "cpu", 10..=1_024_000, "cores, 0.01\u{2013}1024, e.g. 0.5")
             .map(|cpu| cpu.value),
         pids: narrow(reader.integer(at, "pids", 4..=32_768)),
         body_bytes: size(reader, "body", KIB..=GIB, "1KiB\u{2013}1GiB, e.g. 6MiB"),
-        disk_bytes: size(reader, "disk", 64 * KIB..=512 * GIB, "64KiB\u{2013}512GiB, e.g. 16MiB"),
+        disk_bytes: size(reader, "disk", 64 * KIB..=64 * GIB, "64KiB\u{2013}64GiB, e.g. 16MiB"),
     }
 }
 
@@ -333,7 +337,7 @@ fn read_scale(reader: &mut TomlReader<'_>, at: &Section<'_>) -> ScaleManifest {
         idle_timeout_ms: reader
             .duration_ms(at, "idle", 0..=24 * 7 * HOUR_MS, "0s\u{2013}168h, e.g. 5m")
             .map(|idle| idle.value),
-        queue: narrow(reader.integer(at, "queue", 0..=1_000_000)),
+        queue: narrow(reader.integer(at, "queue", 0..=100_000)),
     };
     if let (Some(min), Some(max)) = (scale.min, scale.max)
         && min > max
@@ -393,9 +397,16 @@ fn read_egress(reader: &mut TomlReader<'_>, at: &Section<'_>) -> Vec<(String, u1
     let mut egress = Vec::new();
     for text in &list.value {
         let pair = text.rsplit_once(':').and_then(|(host, port)| {
+            // Brackets keep the colons of an IPv6 address apart from the port's.
+            let (host, colons) = match host.strip_prefix('[').and_then(|h| h.strip_suffix(']')) {
+                Some(address) => (address, true),
+                None => (host, false),
+            };
             let plain = !host.is_empty()
                 && host.len() <= 253
-                && host.bytes().all(|b| b.is_ascii_alphanumeric() || b"-._[]:".contains(&b));
+                && host.bytes().all(|b| {
+                    b.is_ascii_alphanumeric() || b"-._".contains(&b) || (colons && b == b':')
+                });
             let port = port.parse::<u16>().ok().filter(|port| *port != 0)?;
             plain.then(|| (host.to_owned(), port))
         });
@@ -557,7 +568,7 @@ command = "make"
         assert_eq!(function.scale.idle_timeout_ms, Some(300_000));
         assert_eq!(function.env["UNIT"], "C");
         assert_eq!(function.egress[0], ("influx.local".to_owned(), 8086));
-        assert_eq!(function.egress[1], ("[::1]".to_owned(), 80));
+        assert_eq!(function.egress[1], ("::1".to_owned(), 80));
         let coap = &function.coap.as_ref().unwrap().value;
         assert_eq!(coap.content_format, Some(50));
         assert_eq!(coap.title.as_deref(), Some("Thermometer"));

@@ -150,3 +150,15 @@ fn several_functions_share_a_folder() {
     assert_eq!(planned.len(), 2);
     assert_eq!(planned[1].spec.limits.memory_bytes, 8 << 20);
 }
+
+/// What the manifest's own ranges let through, the check of specs must not refuse later.
+#[test]
+fn the_widest_manifest_is_a_valid_spec() {
+    let manifest = "version = 1\nmethods = [\"GET\"]\n[limits]\nmemory = \"512GiB\"\ntimeout = \"1h\"\n\
+         init_timeout = \"10m\"\nconcurrency = 4096\ncpu = 1024\npids = 32768\nbody = \"1GiB\"\n\
+         disk = \"64GiB\"\n[scale]\nmin = 1000\nmax = 1000\nidle = \"168h\"\nqueue = 100000\n\
+         [allow]\nnet = [\"[::1]:80\", \"influx.local:8086\"]\n";
+    let planned = read_files(&[("mote.toml", manifest), ("app.py", HANDLE)]).unwrap();
+    assert_eq!(planned[0].spec.check(), []);
+    assert_eq!(planned[0].spec.egress[0], Egress { host: "::1".into(), port: 80 });
+}

@@ -1,0 +1,25 @@
+#!/usr/bin/env bash
+# The long tests: the attack battery, the neighbours at full length, a minute of noise for each
+# parser. As root, on a machine that does nothing else; about half an hour.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+scripts/setup.sh build test
+export PATH="$PATH:${CARGO_HOME:-$HOME/.cargo}/bin"
+target=$PWD/target
+target=${CARGO_TARGET_DIR:-$target}
+
+failed=()
+suite() { # name, command…
+  printf '\n== %s\n' "$1"
+  "${@:2}" || failed+=("$1")
+}
+
+printf '\n== build of the binary under test\n'
+cargo build --profile quick -p mote
+export MOTE_BIN=$target/quick/mote MOTE_LONG=1
+
+suite "fuzz" env FUZZ_SECONDS=60 scripts/fuzz.sh
+suite "attack battery" cargo test -p mote-sandbox --test escape
+[ ${#failed[@]} -eq 0 ] || printf '\nFAILED so far: %s\n' "${failed[*]}"
+suite "neighbours" cargo test -p mote-tests --test neighbours -- --nocapture
+[ ${#failed[@]} -eq 0 ]
