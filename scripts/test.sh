@@ -17,18 +17,6 @@ suite() { # name, command…
 }
 in_folder() { (cd "$1" && shift && "$@"); }
 
-# A client for the CoAP tests; they say so and go on when it is missing.
-venv=.cache/test-venv
-if ! cmp -s tests/requirements.txt "$venv/installed.txt"; then
-  rm -rf "$venv"
-  if python3 -m venv "$venv" && "$venv/bin/pip" install --quiet --disable-pip-version-check -r tests/requirements.txt; then
-    cp tests/requirements.txt "$venv/installed.txt"
-  else
-    echo "the CoAP client could not be installed: tests that need it are skipped" >&2
-  fi
-fi
-export MOTE_TEST_PYTHON=$PWD/$venv/bin/python3
-
 printf '\n== build of the binary under test\n'
 cargo build --profile quick -p mote
 export MOTE_BIN=$target/quick/mote
