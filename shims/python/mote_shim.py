@@ -558,6 +558,17 @@ class Worker:
             finally:
                 self.sending.release()
 
+    def flush_last(self):
+        """Writes what is queued before the process ends, behind whatever another thread is still
+        writing: ending while it does would tear an answer."""
+        with self.sending:
+            data = b"".join(self.out)
+            self.out.clear()
+            try:
+                self.sock.sendall(data)
+            except OSError:
+                pass  # the engine is gone, nobody is left to answer to
+
     def put_result(self, event, entered, returned, status, headers, body):
         """RESULT; a body beyond the inline part follows as credit allows."""
         stream, size = event._stream, len(body)
@@ -694,9 +705,8 @@ class Worker:
         if not size:
             # The engine closed (nobody waits for answers) or a drain is complete. Threads of the
             # function may still run, so no clean-up.
-            with self.sending:
-                if self.draining:
-                    self.sock.sendall(b"".join(self.out))
+            if self.draining:
+                self.flush_last()
             os._exit(0)
         data = bytes(view[: self.kept + size])
         view.release()
@@ -865,7 +875,7 @@ class Worker:
         self.put(READY, 0, 0, encode_json(ready).encode())
         self.flush()
         serve()
-        self.flush()
+        self.flush_last()
 
     def idle(self):
         return not (self.ready or self.incoming or self.outputs or self.running)
