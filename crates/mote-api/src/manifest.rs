@@ -285,9 +285,7 @@ fn read_methods(reader: &mut TomlReader<'_>, at: &Section<'_>) -> Option<Vec<Str
     let wanted = "an array of methods, e.g. [\"GET\", \"POST\"]";
     let methods = reader.strings(at, "methods", wanted)?;
     let is_method = |text: &String| {
-        !text.is_empty()
-            && text.len() <= 24
-            && text.bytes().all(|b| b.is_ascii_uppercase())
+        !text.is_empty() && text.len() <= 24 && text.bytes().all(|b| b.is_ascii_uppercase())
     };
     if methods.value.is_empty() || methods.value.len() > 16 || !methods.value.iter().all(is_method)
     {
@@ -313,12 +311,7 @@ fn read_limits(reader: &mut TomlReader<'_>, at: &Section<'_>) -> LimitsManifest 
     LimitsManifest {
         memory_bytes: size(reader, "memory", 4 * MIB..=512 * GIB, "4MiB\u{2013}512GiB, e.g. 64MiB"),
         timeout_ms: duration(reader, "timeout", HOUR_MS, "1ms\u{2013}1h, e.g. 10s"),
-        init_timeout_ms: duration(
-            reader,
-            "init_timeout",
-            INIT_MS_MAX,
-            "1ms\u{2013}10m, e.g. 10s",
-        ),
+        init_timeout_ms: duration(reader, "init_timeout", INIT_MS_MAX, "1ms\u{2013}10m, e.g. 10s"),
         concurrency: narrow(reader.integer(at, "concurrency", 1..=4096)),
         cpu_millis: reader
             .thousandths(at, "cpu", 10..=1_024_000, "cores, 0.01\u{2013}1024, e.g. 0.5")
