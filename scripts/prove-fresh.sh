@@ -69,8 +69,10 @@ say "package clients as on this machine"
 apt-config dump Acquire >"$root/etc/apt/apt.conf.d/90host"
 cp /etc/resolv.conf "$root/etc/resolv.conf"
 cp /etc/hosts "$root/etc/hosts"
-for file in /etc/pip.conf /etc/npmrc /root/.npmrc /root/.config/pip/pip.conf; do
-  [ ! -e "$file" ] || install -D -m 600 "$file" "$root$file"
+for file in /etc/pip.conf /etc/npmrc "$HOME/.npmrc" "$HOME/.config/pip/pip.conf"; do
+  # In there the user is root, whoever it is out here.
+  inside=${file/#"$HOME"/\/root}
+  [ ! -e "$file" ] || install -D -m 600 "$file" "$root$inside"
 done
 chmod 644 "$root"/etc/pip.conf "$root"/etc/npmrc 2>/dev/null || true
 if [ -d /usr/local/share/ca-certificates ]; then

@@ -217,6 +217,18 @@ impl fmt::Display for Fault {
     }
 }
 
+/// An error with its causes, on one line: for the edge, where the chain is said once.
+pub fn error_chain(error: &dyn std::error::Error) -> String {
+    let mut text = error.to_string();
+    let mut source = error.source();
+    while let Some(cause) = source {
+        text.push_str(": ");
+        text.push_str(&cause.to_string());
+        source = cause.source();
+    }
+    text
+}
+
 /// A size for people: exact binary units where they fit, else bytes.
 pub fn bytes_text(bytes: u64) -> String {
     for (unit, size) in [("GiB", 1u64 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10)] {

@@ -7,6 +7,7 @@ use std::time::Duration;
 use mote_core::backend::{
     InstanceControl, InstanceLimits, InstanceRequest, Launch, StartError, Started,
 };
+use mote_core::fault::error_chain;
 use mote_core::spec::{
     CONCURRENCY_DEFAULT_EXEC, CONCURRENCY_DEFAULT_NODE, CONCURRENCY_DEFAULT_SERVER, Runtime,
 };
@@ -64,7 +65,7 @@ pub(crate) async fn start(revision: Arc<Revision>) -> Result<(), String> {
     match ready(&revision, instance, since_ns).await {
         Ok(()) => Ok(()),
         Err(failure) => {
-            let text = chain(&failure);
+            let text = error_chain(&failure);
             failed(&revision, instance, &text);
             Err(text)
         }
@@ -401,16 +402,4 @@ fn stream(fd: OwnedFd) -> std::io::Result<UnixStream> {
     let stream = std::os::unix::net::UnixStream::from(fd);
     stream.set_nonblocking(true)?;
     UnixStream::from_std(stream)
-}
-
-/// An error with its causes, on one line.
-pub(crate) fn chain(error: &dyn std::error::Error) -> String {
-    let mut text = error.to_string();
-    let mut source = error.source();
-    while let Some(cause) = source {
-        text.push_str(": ");
-        text.push_str(&cause.to_string());
-        source = cause.source();
-    }
-    text
 }

@@ -8,7 +8,8 @@ use std::io::ErrorKind;
 use tokio::io::AsyncWriteExt;
 use tokio::net::{TcpListener, TcpStream};
 
-const ANSWER: &[u8] = b"HTTP/1.1 200 OK\r\ncontent-type: text/plain\r\ncontent-length: 4\r\n\r\nmote";
+const ANSWER: &[u8] =
+    b"HTTP/1.1 200 OK\r\ncontent-type: text/plain\r\ncontent-length: 4\r\n\r\nmote";
 
 #[tokio::main(flavor = "current_thread")]
 async fn main() -> std::io::Result<()> {

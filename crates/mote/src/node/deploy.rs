@@ -82,7 +82,7 @@ pub(crate) async fn deploy(
     .map_err(|error| store_problem(&error))?;
     let mut warnings = staged.notes.clone();
     steps.done(
-        "pack",
+        "unpack",
         format!("{} files, {} bytes, sha256:{}", staged.files, staged.bytes, &staged.hash[..8]),
     );
     let spec = spec(&name, &staged)?;
@@ -251,7 +251,7 @@ pub(crate) fn store_problem(error: &StoreError) -> Problem {
         StoreError::NoSuchRevision { .. } => 404,
         _ => 500,
     };
-    Problem::new(status, error.code(), super::chain(error))
+    Problem::new(status, error.code(), mote_core::fault::error_chain(error))
 }
 
 /// A task of ours that panicked or was cancelled.

@@ -139,15 +139,3 @@ fn machine_memory_bytes() -> u64 {
     let kib = kib.and_then(|rest| rest.split_whitespace().next()?.parse::<u64>().ok());
     kib.map_or(u64::MAX, |kib| kib << 10)
 }
-
-/// An error with its causes, on one line.
-pub(crate) fn chain(error: &dyn std::error::Error) -> String {
-    let mut text = error.to_string();
-    let mut source = error.source();
-    while let Some(cause) = source {
-        text.push_str(": ");
-        text.push_str(&cause.to_string());
-        source = cause.source();
-    }
-    text
-}

@@ -9,12 +9,13 @@ use std::time::Duration;
 use mote_api::Problem;
 use mote_core::FunctionSpec;
 use mote_core::backend::InstanceLimits;
+use mote_core::fault::error_chain;
 use mote_core::spec::Runtime;
 use mote_sandbox::{BuildOutcome, BuildRequest};
 use mote_store::{Lookup, PackagesStaging};
 use sha2::{Digest, Sha256};
 
-use super::{Node, chain, deploy::store_problem};
+use super::{Node, deploy::store_problem};
 
 /// An installation that takes longer is stopped.
 const INSTALL_TIMEOUT: Duration = Duration::from_secs(600);
@@ -228,7 +229,7 @@ async fn run(
     node.backend
         .run_build(request)
         .await
-        .map_err(|error| failed(&format!("cannot install packages: {}", chain(&error))))
+        .map_err(|error| failed(&format!("cannot install packages: {}", error_chain(&error))))
 }
 
 /// A failed installation, with the end of what the client said.

@@ -11,6 +11,7 @@ use std::sync::atomic::AtomicBool;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result};
+use mote_core::fault::error_chain;
 use mote_engine::{Config as EngineConfig, Engine};
 use mote_gateway::{coap, http};
 use mote_sandbox::{ProcessBackend, SandboxConfig, ZygoteHandle};
@@ -212,7 +213,7 @@ async fn bring_back(node: &Arc<Node>, management: &tokio::runtime::Runtime) -> R
     management.spawn_blocking(move || {
         let in_use = engine.list().iter().flat_map(|revision| revision.trees_in_use()).collect();
         if let Err(error) = store.collect_garbage(&in_use) {
-            tracing::warn!(error = %super::chain(&error), "old code was not removed");
+            tracing::warn!(error = %error_chain(&error), "old code was not removed");
         }
     });
     Ok(())
