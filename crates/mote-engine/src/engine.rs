@@ -143,6 +143,7 @@ impl Engine {
         self.logs.lock().remove(name);
         let Some(revision) = removed else { return false };
         revision.close("removed");
+        self.metrics.forget(&revision.spec.name);
         true
     }
 

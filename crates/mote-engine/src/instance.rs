@@ -236,7 +236,7 @@ fn enlist(
     });
     pool.dispatch(now, &mut follow_ups);
     drop(pool);
-    revision.metrics.instances.inc();
+    revision.metrics.ready();
     let text = format!("ready after {} ms", (now - since_ns) / 1_000_000);
     revision.log.platform(LogLevel::Info, revision.number, instance, &text);
     revision.changed.notify_one();
@@ -335,8 +335,7 @@ fn end(revision: &Arc<Revision>, key: usize, fault: Fault) {
         (_, Some(reason)) => reason,
         _ => "crash",
     };
-    revision.metrics.instances.dec();
-    revision.metrics.stopped(reason);
+    revision.metrics.ended(reason);
     let (level, text) = if reason == "memory" || reason == "crash" {
         (
             LogLevel::Error,

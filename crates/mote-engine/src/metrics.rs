@@ -3,7 +3,7 @@
 //! Handles are made once per function and kept by its revision, so the request path touches
 //! atomics and one short lock, never a label map. Labels come from closed lists.
 
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use mote_core::{Fault, FunctionName, Phases, Trigger};
 use parking_lot::Mutex;
@@ -64,9 +64,9 @@ fn trigger_index(trigger: Trigger) -> usize {
     }
 }
 
-/// All metrics of a node.
-pub struct Metrics {
-    registry: Mutex<Registry>,
+/// One metric per label set; cheap to clone.
+#[derive(Clone)]
+struct Families {
     invocations: Family<OutcomeLabels, Counter>,
     request_duration: Family<TriggerLabels, Histogram, fn() -> Histogram>,
     queue_duration: Family<FunctionLabel, Histogram, fn() -> Histogram>,
@@ -76,6 +76,12 @@ pub struct Metrics {
     instances: Family<FunctionLabel, Gauge>,
 }
 
+/// All metrics of a node.
+pub struct Metrics {
+    registry: Mutex<Registry>,
+    families: Families,
+}
+
 fn duration_histogram() -> Histogram {
     Histogram::new(DURATION_BUCKETS_S)
 }
@@ -83,8 +89,7 @@ fn duration_histogram() -> Histogram {
 impl Default for Metrics {
     fn default() -> Self {
         let histogram = || duration_histogram as fn() -> Histogram;
-        let metrics = Self {
-            registry: Mutex::new(Registry::with_prefix("mote")),
+        let families = Families {
             invocations: Family::default(),
             request_duration: Family::new_with_constructor(histogram()),
             queue_duration: Family::new_with_constructor(histogram()),
@@ -93,36 +98,34 @@ impl Default for Metrics {
             stops: Family::default(),
             instances: Family::default(),
         };
-        {
-            let mut registry = metrics.registry.lock();
-            registry.register("invocations", "Invocations ended", metrics.invocations.clone());
-            registry.register_with_unit(
-                "request_duration",
-                "Arrival to the head of the answer",
-                Unit::Seconds,
-                metrics.request_duration.clone(),
-            );
-            registry.register_with_unit(
-                "queue_duration",
-                "Waiting for a free worker, start of an instance included",
-                Unit::Seconds,
-                metrics.queue_duration.clone(),
-            );
-            registry.register_with_unit(
-                "invoke_duration",
-                "Inside the function",
-                Unit::Seconds,
-                metrics.invoke_duration.clone(),
-            );
-            registry.register(
-                "cold_starts",
-                "Invocations that waited for an instance to start",
-                metrics.cold_starts.clone(),
-            );
-            registry.register("instance_stops", "Instances ended", metrics.stops.clone());
-            registry.register("instances", "Instances ready", metrics.instances.clone());
-        }
-        metrics
+        let mut registry = Registry::with_prefix("mote");
+        registry.register("invocations", "Invocations ended", families.invocations.clone());
+        registry.register_with_unit(
+            "request_duration",
+            "Arrival to the head of the answer",
+            Unit::Seconds,
+            families.request_duration.clone(),
+        );
+        registry.register_with_unit(
+            "queue_duration",
+            "Waiting for a free worker, start of an instance included",
+            Unit::Seconds,
+            families.queue_duration.clone(),
+        );
+        registry.register_with_unit(
+            "invoke_duration",
+            "Inside the function",
+            Unit::Seconds,
+            families.invoke_duration.clone(),
+        );
+        registry.register(
+            "cold_starts",
+            "Invocations that waited for an instance to start",
+            families.cold_starts.clone(),
+        );
+        registry.register("instance_stops", "Instances ended", families.stops.clone());
+        registry.register("instances", "Instances ready", families.instances.clone());
+        Self { registry: Mutex::new(registry), families }
     }
 }
 
@@ -134,56 +137,116 @@ impl Metrics {
         text
     }
 
-    /// The handles of one function.
+    /// The handles of one function. Nothing is kept for it until something is counted.
     pub fn function(&self, name: &FunctionName) -> Arc<FunctionMetrics> {
+        Arc::new(FunctionMetrics {
+            families: self.families.clone(),
+            function: name.clone(),
+            by_trigger: Default::default(),
+            timings: OnceLock::new(),
+        })
+    }
+
+    /// Forgets a removed function, so that its series end.
+    pub fn forget(&self, name: &FunctionName) {
         let function = || name.as_str().to_owned();
         let label = FunctionLabel { function: function() };
-        let counter = |trigger, outcome| {
-            self.invocations
-                .get_or_create(&OutcomeLabels { function: function(), trigger, outcome })
-                .clone()
-        };
-        Arc::new(FunctionMetrics {
-            invocations: TRIGGERS.map(|trigger| OUTCOMES.map(|outcome| counter(trigger, outcome))),
-            request_duration: TRIGGERS.map(|trigger| {
-                self.request_duration
-                    .get_or_create(&TriggerLabels { function: function(), trigger })
-                    .clone()
-            }),
-            queue_duration: self.queue_duration.get_or_create(&label).clone(),
-            invoke_duration: self.invoke_duration.get_or_create(&label).clone(),
-            cold_starts: self.cold_starts.get_or_create(&label).clone(),
-            instances: self.instances.get_or_create(&label).clone(),
-            stops: self.stops.clone(),
-            function: function(),
-        })
+        for trigger in TRIGGERS {
+            let labels = TriggerLabels { function: function(), trigger };
+            self.families.request_duration.remove(&labels);
+            for outcome in OUTCOMES {
+                let labels = OutcomeLabels { function: function(), trigger, outcome };
+                self.families.invocations.remove(&labels);
+            }
+        }
+        self.families.queue_duration.remove(&label);
+        self.families.invoke_duration.remove(&label);
+        self.families.cold_starts.remove(&label);
+        self.families.instances.remove(&label);
+        for reason in STOP_REASONS {
+            self.families.stops.remove(&StopLabels { function: function(), reason });
+        }
     }
 }
 
-/// Handles of one function.
+/// Why instances end, as label values.
+const STOP_REASONS: [&str; 9] = [
+    "idle",
+    "memory",
+    "crash",
+    "deadline",
+    "redeploy",
+    "removed",
+    "shutdown",
+    "discarded",
+    "start",
+];
+
+/// Handles of one function. Series appear with their first value: an idle function has none.
 pub struct FunctionMetrics {
-    invocations: [[Counter; 6]; 3],
-    request_duration: [Histogram; 3],
-    queue_duration: Histogram,
-    invoke_duration: Histogram,
+    families: Families,
+    function: FunctionName,
+    by_trigger: [OnceLock<TriggerMetrics>; 3],
+    timings: OnceLock<Timings>,
+}
+
+struct TriggerMetrics {
+    invocations: [Counter; 6],
+    request_duration: Histogram,
+}
+
+struct Timings {
+    queue: Histogram,
+    invoke: Histogram,
     cold_starts: Counter,
-    /// Instances that are ready.
-    pub(crate) instances: Gauge,
-    stops: Family<StopLabels, Counter>,
-    function: String,
 }
 
 impl FunctionMetrics {
+    fn label(&self) -> FunctionLabel {
+        FunctionLabel { function: self.function.as_str().to_owned() }
+    }
+
+    fn of_trigger(&self, trigger: Trigger) -> &TriggerMetrics {
+        let index = trigger_index(trigger);
+        self.by_trigger[index].get_or_init(|| {
+            let function = || self.function.as_str().to_owned();
+            let trigger = TRIGGERS[index];
+            TriggerMetrics {
+                invocations: OUTCOMES.map(|outcome| {
+                    let labels = OutcomeLabels { function: function(), trigger, outcome };
+                    self.families.invocations.get_or_create(&labels).clone()
+                }),
+                request_duration: self
+                    .families
+                    .request_duration
+                    .get_or_create(&TriggerLabels { function: function(), trigger })
+                    .clone(),
+            }
+        })
+    }
+
+    fn timings(&self) -> &Timings {
+        self.timings.get_or_init(|| {
+            let label = self.label();
+            Timings {
+                queue: self.families.queue_duration.get_or_create(&label).clone(),
+                invoke: self.families.invoke_duration.get_or_create(&label).clone(),
+                cold_starts: self.families.cold_starts.get_or_create(&label).clone(),
+            }
+        })
+    }
+
     /// Counts an invocation that was answered by the function.
     pub(crate) fn answered(&self, trigger: Trigger, phases: &Phases) {
-        let index = trigger_index(trigger);
-        self.invocations[index][0].inc();
-        self.request_duration[index]
-            .observe(seconds(phases.answered_ns.saturating_sub(phases.received_ns)));
-        self.queue_duration.observe(seconds(phases.queue_ns() + phases.init_ns));
-        self.invoke_duration.observe(seconds(phases.run_ns()));
+        let of_trigger = self.of_trigger(trigger);
+        of_trigger.invocations[0].inc();
+        let whole_ns = phases.answered_ns.saturating_sub(phases.received_ns);
+        of_trigger.request_duration.observe(seconds(whole_ns));
+        let timings = self.timings();
+        timings.queue.observe(seconds(phases.queue_ns() + phases.init_ns));
+        timings.invoke.observe(seconds(phases.run_ns()));
         if phases.init_ns > 0 {
-            self.cold_starts.inc();
+            timings.cold_starts.inc();
         }
     }
 
@@ -191,23 +254,37 @@ impl FunctionMetrics {
     pub(crate) fn failed(&self, trigger: Trigger, fault: &Fault) {
         let outcome = fault.answer().outcome;
         let at = OUTCOMES.iter().position(|o| *o == outcome).unwrap_or(5);
-        self.invocations[trigger_index(trigger)][at].inc();
+        self.of_trigger(trigger).invocations[at].inc();
     }
 
-    /// Counts an instance that ended.
+    /// Counts an instance that became ready.
+    pub(crate) fn ready(&self) {
+        self.families.instances.get_or_create(&self.label()).inc();
+    }
+
+    /// Counts an instance that was ready and ended.
+    pub(crate) fn ended(&self, reason: &'static str) {
+        self.families.instances.get_or_create(&self.label()).dec();
+        self.stopped(reason);
+    }
+
+    /// Counts an instance that ended before it was ready.
     pub(crate) fn stopped(&self, reason: &'static str) {
-        self.stops.get_or_create(&StopLabels { function: self.function.clone(), reason }).inc();
+        debug_assert!(STOP_REASONS.contains(&reason), "{reason} would never be forgotten");
+        let labels = StopLabels { function: self.function.as_str().to_owned(), reason };
+        self.families.stops.get_or_create(&labels).inc();
     }
 
     /// Invocations that waited for an instance to start.
     pub(crate) fn cold_starts(&self) -> u64 {
-        self.cold_starts.get()
+        self.timings.get().map_or(0, |timings| timings.cold_starts.get())
     }
 
     /// Invocations ended, by outcome, over all triggers.
     pub fn totals(&self) -> [(&'static str, u64); 6] {
         std::array::from_fn(|at| {
-            (OUTCOMES[at], self.invocations.iter().map(|by_outcome| by_outcome[at].get()).sum())
+            let used = self.by_trigger.iter().filter_map(OnceLock::get);
+            (OUTCOMES[at], used.map(|trigger| trigger.invocations[at].get()).sum())
         })
     }
 }
