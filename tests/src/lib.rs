@@ -412,6 +412,29 @@ pub fn repository() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("the workspace").to_owned()
 }
 
+/// The control group folders of the node with this process id, one per hierarchy.
+pub fn cgroup_folders(pid: u32) -> Vec<PathBuf> {
+    let name = format!("mote-{pid}");
+    let output = Command::new("find")
+        .args(["/sys/fs/cgroup", "-maxdepth", "6", "-name", &name])
+        .output()
+        .expect("find");
+    String::from_utf8_lossy(&output.stdout).lines().map(PathBuf::from).collect()
+}
+
+/// Every process in the instances of the node with this process id.
+pub fn cgroup_processes(pid: u32) -> Vec<u32> {
+    let mut found = Vec::new();
+    for instance in cgroup_folders(pid).iter().filter_map(|base| base.read_dir().ok()).flatten() {
+        let Ok(instance) = instance else { continue };
+        let text = std::fs::read_to_string(instance.path().join("cgroup.procs"));
+        found.extend(text.unwrap_or_default().lines().filter_map(|line| line.parse::<u32>().ok()));
+    }
+    found.sort_unstable();
+    found.dedup();
+    found
+}
+
 /// The libcoap client, whatever this distribution calls it.
 pub fn coap_client() -> Option<&'static str> {
     ["coap-client-notls", "coap-client", "coap-client-openssl", "coap-client-gnutls"]
