@@ -98,6 +98,10 @@ fn list_describe_logs_and_remove() {
     assert_eq!(described["revision"], 1);
     assert_eq!(described["requests"]["total"], 1);
     assert_eq!(described["limits"]["timeout_ms"], 10_000);
+    assert!(described["requests"]["p50_ms"].as_f64().is_some_and(|ms| ms > 0.0), "{described}");
+    let started = described["instances"][0]["started_at"].as_str().expect("a time").to_owned();
+    let created = described["created_at"].as_str().expect("a time").to_owned();
+    assert!(created <= started, "created {created}, but started {started}");
     let logs = mote_tests::wait_for("both lines", || {
         let logs = node.ok(&["logs", "noisy", "--invocation", &id, "-o", "jsonl"]);
         (logs.contains("to stdout") && logs.contains("to stderr")).then_some(logs)

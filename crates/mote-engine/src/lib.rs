@@ -14,6 +14,7 @@ mod egress;
 mod engine;
 mod instance;
 mod keeper;
+mod latency;
 pub mod logs;
 mod metrics;
 mod output;

@@ -15,6 +15,8 @@ use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::metrics::histogram::Histogram;
 use prometheus_client::registry::{Registry, Unit};
 
+use crate::latency::Latencies;
+
 /// Upper bounds in seconds, from 50 us: an edge invocation is often far below the 5 ms at which
 /// the usual advice begins.
 const DURATION_BUCKETS_S: [f64; 14] = [
@@ -196,6 +198,7 @@ struct TriggerMetrics {
 }
 
 struct Timings {
+    latencies: Latencies,
     queue: Histogram,
     invoke: Histogram,
     cold_starts: Counter,
@@ -229,6 +232,7 @@ impl FunctionMetrics {
         self.timings.get_or_init(|| {
             let label = self.label();
             Timings {
+                latencies: Latencies::default(),
                 queue: self.families.queue_duration.get_or_create(&label).clone(),
                 invoke: self.families.invoke_duration.get_or_create(&label).clone(),
                 cold_starts: self.families.cold_starts.get_or_create(&label).clone(),
@@ -243,6 +247,7 @@ impl FunctionMetrics {
         let whole_ns = phases.answered_ns.saturating_sub(phases.received_ns);
         of_trigger.request_duration.observe(seconds(whole_ns));
         let timings = self.timings();
+        timings.latencies.record(whole_ns);
         timings.queue.observe(seconds(phases.queue_ns() + phases.init_ns));
         timings.invoke.observe(seconds(phases.run_ns()));
         if phases.init_ns > 0 {
@@ -278,6 +283,12 @@ impl FunctionMetrics {
     /// Invocations that waited for an instance to start.
     pub(crate) fn cold_starts(&self) -> u64 {
         self.timings.get().map_or(0, |timings| timings.cold_starts.get())
+    }
+
+    /// Arrival to the head of the answer, in nanoseconds: the duration that `share` (0 to 1) of all
+    /// answers did not exceed; `None` before the first.
+    pub fn latency_ns(&self, share: f64) -> Option<u64> {
+        self.timings.get()?.latencies.quantile(share)
     }
 
     /// Invocations ended, by outcome, over all triggers.

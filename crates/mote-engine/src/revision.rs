@@ -185,6 +185,11 @@ impl Revision {
         self.metrics.cold_starts()
     }
 
+    /// Latency that `share` of all answers did not exceed, in nanoseconds.
+    pub fn latency_ns(&self, share: f64) -> Option<u64> {
+        self.metrics.latency_ns(share)
+    }
+
     /// Names of the code and package folders it runs from.
     pub fn trees_in_use(&self) -> impl Iterator<Item = String> {
         [Some(&self.code_dir), self.packages_dir.as_ref()]

@@ -100,8 +100,8 @@ fn function(node: &Node, revision: &Revision) -> Function {
             running: status.instances.iter().map(|instance| instance.in_flight as u64).sum(),
             queued: status.queued as u64,
             cold_starts: revision.cold_starts(),
-            p50_ms: None,
-            p99_ms: None,
+            p50_ms: latency_ms(revision, 0.5),
+            p99_ms: latency_ms(revision, 0.99),
         },
         last_error: revision.last_error().map(|error| mote_api::types::LastError {
             time: Timestamp::from_unix_ms(error.unix_ms),
@@ -110,6 +110,11 @@ fn function(node: &Node, revision: &Revision) -> Function {
             invocation: error.invocation.map(|id| id.to_string()),
         }),
     }
+}
+
+/// A latency in milliseconds with three digits behind the point.
+fn latency_ms(revision: &Revision, share: f64) -> Option<f64> {
+    revision.latency_ns(share).map(|ns| (ns / 1_000) as f64 / 1e3)
 }
 
 #[derive(Deserialize)]
@@ -147,6 +152,7 @@ pub(super) async fn remove(
         .map_err(|_| Problem::new(500, "M0599", "the node failed to remove; see its log"))?
         .map_err(|error| node_deploy::store_problem(&error))?;
     node.engine.remove(&name);
+    node.forget(&revision.spec.name);
     Ok(StatusCode::NO_CONTENT)
 }
 

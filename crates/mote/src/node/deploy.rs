@@ -104,7 +104,8 @@ pub(crate) async fn deploy(
     if let Some(packages) = &packages {
         steps.done("packages", packages.detail.clone());
     }
-    let revision = start(node, spec, &staged, packages.as_ref(), &mut steps).await?;
+    let (revision, created_at_ms) =
+        start(node, spec, &staged, packages.as_ref(), &mut steps).await?;
     let (store, live, number) = (node.store.clone(), name.clone(), revision.number);
     let stored = tokio::task::spawn_blocking(move || store.set_live(&live, number))
         .await
@@ -113,6 +114,7 @@ pub(crate) async fn deploy(
         node.engine.discard(&revision);
         return Err(store_problem(&error));
     }
+    node.created(&name, created_at_ms);
     node.engine.publish(revision.clone());
     let text = match previous {
         Some(previous) => format!("live, was @{previous}"),
@@ -195,14 +197,15 @@ fn check(node: &Node, spec: &FunctionSpec) -> Result<(), Problem> {
     Ok(())
 }
 
-/// Stores the revision and starts its first instance; only a ready one may take traffic.
+/// Stores the revision and starts its first instance; only a ready one may take traffic. Returns
+/// it with the time of its row.
 async fn start(
     node: &Arc<Node>,
     spec: FunctionSpec,
     staged: &StagedCode,
     packages: Option<&packages::Installed>,
     steps: &mut Steps,
-) -> Result<Arc<Revision>, Problem> {
+) -> Result<(Arc<Revision>, u64), Problem> {
     let (store, stored_spec) = (node.store.clone(), spec.clone());
     let hash = staged.hash.clone();
     let key = packages.map(|packages| packages.key.clone());
@@ -239,7 +242,7 @@ async fn start(
     let status = revision.status();
     let init_ms = status.instances.first().map_or(0, |instance| instance.init_ns / 1_000_000);
     steps.done("start", format!("1 instance, init {init_ms} ms"));
-    Ok(revision)
+    Ok((revision, row.created_at_ms))
 }
 
 /// A store's refusal as an answer.

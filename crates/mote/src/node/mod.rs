@@ -94,13 +94,19 @@ impl Node {
         }
     }
 
-    /// When the function's first revision was deployed.
+    /// When the function's first revision was deployed; 0 for one that is going away.
     pub(crate) fn created_at_ms(&self, revision: &Revision) -> u64 {
-        *self
-            .created_at_ms
-            .lock()
-            .entry(revision.spec.name.clone())
-            .or_insert_with(mote_engine::clock::unix_ms)
+        self.created_at_ms.lock().get(&revision.spec.name).copied().unwrap_or(0)
+    }
+
+    /// Remembers when a function was first deployed; later deploys change nothing.
+    pub(crate) fn created(&self, name: &FunctionName, unix_ms: u64) {
+        self.created_at_ms.lock().entry(name.clone()).or_insert(unix_ms);
+    }
+
+    /// Forgets a removed function.
+    pub(crate) fn forget(&self, name: &FunctionName) {
+        self.created_at_ms.lock().remove(name);
     }
 
     /// Random bits for ids; unique, not secret.
