@@ -8,7 +8,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use mote_core::backend::{
-    Backend, BoxFuture, Exit, InstanceControl, InstanceRequest, Launch, StartError, Started, Usage,
+    Backend, BoxFuture, Exit, InstanceControl, InstanceLimits, InstanceRequest, Launch, StartError,
+    Started, Usage,
 };
 use mote_core::spec::Egress;
 use tokio::io::unix::AsyncFd;
@@ -19,7 +20,8 @@ use crate::config::{HostFacts, Layer, SandboxConfig};
 use crate::identity::INSIDE_ID;
 use crate::loopback::{EGRESS_MAX, egress_address};
 use crate::message;
-use crate::plan::{ANSWER_BYTES_MAX, Answer, Bind, Plan, Program, RootPlan};
+use crate::parked::{Parked, Pool, has_died};
+use crate::plan::{ANSWER_BYTES_MAX, Answer, Bind, Parking, Plan, Program, RootPlan};
 use crate::report::{self, Report};
 use crate::sys;
 use crate::zygote::ZygoteHandle;
@@ -50,6 +52,7 @@ struct Inner {
     userns: bool,
     rootless: bool,
     slots: Mutex<BTreeSet<u32>>,
+    pool: Pool,
 }
 
 /// The number of one living instance, which decides its uid; free again on drop.
@@ -66,9 +69,9 @@ impl Drop for Slot {
 }
 
 /// What must be undone when an instance has ended: its cgroups, then its slot.
-struct Cleanup {
+pub(crate) struct Cleanup {
     cgroup: InstanceCgroup,
-    _slot: Slot,
+    slot: Option<Slot>,
 }
 
 impl ProcessBackend {
@@ -76,7 +79,7 @@ impl ProcessBackend {
     /// few small files, and ends what a dead daemon has left.
     pub fn new(zygote: ZygoteHandle, config: SandboxConfig) -> Self {
         let facts = HostFacts::detect(&config.runtime_prefixes);
-        Self {
+        let backend = Self {
             inner: Arc::new(Inner {
                 zygote,
                 config,
@@ -85,8 +88,18 @@ impl ProcessBackend {
                 userns: report::user_namespaces().is_ok(),
                 rootless: !sys::is_root(),
                 slots: Mutex::new(BTreeSet::new()),
+                pool: Pool::default(),
             }),
-        }
+        };
+        backend.fill();
+        backend
+    }
+
+    /// Ends what still runs and removes every cgroup of this process. For the end of the daemon:
+    /// no start succeeds afterwards. Blocks for up to two seconds.
+    pub fn shut_down(&self) {
+        self.inner.pool.close();
+        self.inner.cgroups.remove_all();
     }
 
     /// What this machine lets the backend enforce. Reads a few small files.
@@ -113,16 +126,10 @@ impl ProcessBackend {
         Ok(Slot { number, inner: self.inner.clone() })
     }
 
-    /// The parts of a plan that do not depend on the kind of launch.
-    fn plan(&self, request: &InstanceRequest, slot: &Slot) -> (Plan, InstanceCgroup) {
+    /// The plan of an instance, but for its cgroups.
+    fn plan(&self, request: &InstanceRequest, slot: &Slot) -> Plan {
         let inner = &*self.inner;
-        let whole = !matches!(request.launch, Launch::PerInvocation { .. });
-        let name = format!("{}-{}", request.label.replace('/', "_"), request.instance);
-        let (mut cgroups, handle) = inner.cgroups.plan(&name, &request.limits, whole);
         let without = inner.config.without;
-        if without & Layer::Cgroup as u32 != 0 {
-            cgroups.clear();
-        }
         let mut env = request.env.clone();
         let program = match request.launch.clone() {
             Launch::Shim { argv } => Program::Shim { argv },
@@ -145,12 +152,12 @@ impl ProcessBackend {
         if let Some(packages) = &request.packages_dir {
             root.binds.push(bind(packages.clone(), PACKAGES_DIR, false));
         }
-        let plan = Plan {
+        Plan {
             without,
             rootless: inner.rootless,
             userns: inner.userns,
             host_ids: self.host_ids(slot.number),
-            cgroups,
+            cgroups: Vec::new(),
             root,
             program,
             env,
@@ -160,8 +167,7 @@ impl ProcessBackend {
             processes: (!inner.cgroups.has("pids")).then(|| u64::from(request.limits.pids) + 1),
             egress,
             host_network: false,
-        };
-        (plan, handle)
+        }
     }
 
     fn base_root(&self, hosts: String, tmp_bytes: u64) -> RootPlan {
@@ -194,16 +200,15 @@ impl ProcessBackend {
             return Err(sandbox_error(&request.label, "at most 64 egress destinations", source));
         }
         let slot = self.take_slot()?;
-        let (plan, cgroup) = self.plan(&request, &slot);
-        self.launch(&request.label, plan, Cleanup { cgroup, _slot: slot }).await
+        let plan = self.plan(&request, &slot);
+        self.launch(&request.label, plan, &request.limits, slot).await
     }
 
     /// Sends a plan and waits for its program to run.
     pub(crate) async fn launch_build(
         &self,
         label: &str,
-        instance: u64,
-        limits: &mote_core::backend::InstanceLimits,
+        limits: &InstanceLimits,
         make: impl FnOnce(
             RootPlan,
             (u32, u32),
@@ -211,8 +216,6 @@ impl ProcessBackend {
     ) -> Result<Started, StartError> {
         let slot = self.take_slot()?;
         let inner = &*self.inner;
-        let name = format!("{}-build-{instance}", label.replace('/', "_"));
-        let (cgroups, cgroup) = inner.cgroups.plan(&name, limits, true);
         let host_ids = self.host_ids(slot.number);
         let base = self.base_root(String::new(), limits.disk_bytes);
         let (root, argv, env) = make(base, host_ids)
@@ -222,7 +225,7 @@ impl ProcessBackend {
             rootless: inner.rootless,
             userns: inner.userns,
             host_ids,
-            cgroups,
+            cgroups: Vec::new(),
             root,
             program: Program::Shim { argv },
             env,
@@ -232,14 +235,28 @@ impl ProcessBackend {
             egress: Vec::new(),
             host_network: true,
         };
-        self.launch(label, plan, Cleanup { cgroup, _slot: slot }).await
+        self.launch(label, plan, limits, slot).await
     }
 
     async fn launch(
         &self,
         label: &str,
         plan: Plan,
-        cleanup: Cleanup,
+        limits: &InstanceLimits,
+        slot: Slot,
+    ) -> Result<Started, StartError> {
+        let started = self.launch_now(label, plan, limits, slot).await;
+        // Only now: making the next one must not slow this one.
+        self.fill();
+        started
+    }
+
+    async fn launch_now(
+        &self,
+        label: &str,
+        mut plan: Plan,
+        limits: &InstanceLimits,
+        slot: Slot,
     ) -> Result<Started, StartError> {
         let failed = |step: &str, source: io::Error| sandbox_error(label, step, source);
         let sockets = || -> io::Result<_> {
@@ -247,45 +264,102 @@ impl ProcessBackend {
                 Program::Server { .. } => libc::SOCK_SEQPACKET,
                 _ => libc::SOCK_STREAM,
             };
-            let (status, status_inside) = sys::socket_pair(libc::SOCK_SEQPACKET)?;
             let (channel, channel_inside) = sys::socket_pair(kind)?;
             let (output, output_inside) = sys::pipe()?;
-            sys::set_nonblocking(status.as_fd())?;
             sys::set_nonblocking(channel.as_fd())?;
             sys::set_nonblocking(output.as_fd())?;
-            let status = sys::watched(status)?;
-            Ok((status, channel, output, [status_inside, channel_inside, output_inside]))
+            Ok((channel, output, [channel_inside, output_inside]))
         };
-        let (status, channel, output, inside) =
+        let (channel, output, inside) =
             sockets().map_err(|source| failed("create sockets", source))?;
-        let message = plan.encode().map_err(|source| failed("write the plan", source))?;
-        let guard = Unstarted(Some(cleanup));
+        let whole = !matches!(plan.program, Program::PerInvocation { .. });
         let start = async {
-            self.send(&message, &inside).await?;
-            drop(inside);
-            await_start(&status, label).await
+            let mut taken = if plan.host_network { None } else { self.inner.pool.take() };
+            loop {
+                let waited = taken.is_some();
+                let mut parked = match taken.take() {
+                    Some(parked) => parked,
+                    None => self.park(label, plan.host_network).await?,
+                };
+                if plan.has(Layer::Cgroup) {
+                    plan.cgroups = parked.cleanup.cgroup(|cgroup| cgroup.values(limits, whole));
+                }
+                let message = plan.encode().map_err(|source| failed("write the plan", source))?;
+                match parked.send(&message, &inside) {
+                    Ok(()) => {
+                        parked.cleanup.own(slot);
+                        let egress = await_start(&parked.status, label).await?;
+                        return Ok((parked, egress));
+                    }
+                    // It died while it waited, for instance of a machine-wide shortage of memory.
+                    Err(error) if waited && has_died(&error) => {}
+                    Err(source) => return Err(failed("hand over the plan", source)),
+                }
+            }
         };
-        let (pidfd, egress) = match tokio::time::timeout(START_TIMEOUT, start).await {
+        let (parked, egress) = match tokio::time::timeout(START_TIMEOUT, start).await {
             Ok(result) => result?,
             Err(_) => {
                 let source = io::Error::from_raw_os_error(libc::ETIMEDOUT);
                 return Err(failed("start within 10 s", source));
             }
         };
+        drop(inside);
+        let Parked { status, pidfd, cleanup } = parked;
         let pidfd = sys::watched(pidfd).map_err(|source| failed("watch the instance", source))?;
         let pidfd = Arc::new(pidfd);
-        let cleanup = guard.started();
+        let cleanup = cleanup.started();
         let cgroup = cleanup.as_ref().map(|cleanup| cleanup.cgroup.clone());
         let (sender, exit) = watch::channel(None);
         tokio::spawn(watch_instance(pidfd.clone(), status, cleanup, sender));
         Ok(Started { channel, output, egress, control: Box::new(Control { pidfd, cgroup, exit }) })
     }
 
-    async fn send(&self, message: &[u8], inside: &[OwnedFd; 3]) -> Result<(), StartError> {
-        let [status, channel, output] = inside;
+    /// Makes one child that waits for a plan.
+    async fn park(&self, label: &str, host_network: bool) -> Result<Parked, StartError> {
+        let inner = &*self.inner;
+        let failed = |step: &str, source: io::Error| sandbox_error(label, step, source);
+        let sockets = || -> io::Result<_> {
+            let (status, inside) = sys::socket_pair(libc::SOCK_SEQPACKET)?;
+            sys::set_nonblocking(status.as_fd())?;
+            Ok((sys::watched(status)?, inside))
+        };
+        let (status, inside) = sockets().map_err(|source| failed("create sockets", source))?;
+        let cgroup = inner.cgroups.place();
+        let without = inner.config.without;
+        let cgroups = if without & Layer::Cgroup as u32 == 0 { cgroup.paths() } else { Vec::new() };
+        let parking = Parking { without, rootless: inner.rootless, host_network, cgroups };
+        let message = parking.encode().map_err(|source| failed("write the plan", source))?;
+        let cleanup = Unstarted(Some(Cleanup { cgroup, slot: None }));
+        self.send(&message, &inside).await?;
+        drop(inside);
+        let pidfd = await_parked(&status, label).await?;
+        Ok(Parked { status, pidfd, cleanup })
+    }
+
+    /// Parks children until there are enough, off every hot path. Does nothing outside a runtime.
+    fn fill(&self) {
+        let Ok(runtime) = tokio::runtime::Handle::try_current() else { return };
+        if !self.inner.pool.begin_filling() {
+            return;
+        }
+        let inner = Arc::downgrade(&self.inner);
+        runtime.spawn(async move {
+            // A weak reference between two children: filling must not keep a backend alive.
+            while let Some(inner) = inner.upgrade() {
+                let backend = Self { inner };
+                let parking = backend.park("parked", false);
+                let parked = tokio::time::timeout(START_TIMEOUT, parking).await;
+                if !backend.inner.pool.add(parked.ok().and_then(Result::ok)) {
+                    return;
+                }
+            }
+        });
+    }
+
+    async fn send(&self, message: &[u8], status: &OwnedFd) -> Result<(), StartError> {
         loop {
-            match self.inner.zygote.send(message, [status.as_fd(), channel.as_fd(), output.as_fd()])
-            {
+            match self.inner.zygote.send(message, status.as_fd()) {
                 Ok(()) => return Ok(()),
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
                     tokio::time::sleep(SEND_PAUSE).await;
@@ -334,11 +408,22 @@ fn sandbox_error(label: &str, step: &str, source: io::Error) -> StartError {
 
 /// Cleans up after a start that failed, in any way, dropped futures included. Whatever was created
 /// of it dies with the status socket.
-struct Unstarted(Option<Cleanup>);
+pub(crate) struct Unstarted(Option<Cleanup>);
 
 impl Unstarted {
     fn started(mut self) -> Option<Cleanup> {
         self.0.take()
+    }
+
+    /// From now on the slot is free only when the cgroups are gone.
+    fn own(&mut self, slot: Slot) {
+        if let Some(cleanup) = &mut self.0 {
+            cleanup.slot = Some(slot);
+        }
+    }
+
+    fn cgroup<T: Default>(&self, ask: impl FnOnce(&InstanceCgroup) -> T) -> T {
+        self.0.as_ref().map(|cleanup| ask(&cleanup.cgroup)).unwrap_or_default()
     }
 }
 
@@ -355,7 +440,7 @@ fn remove_later(cleanup: Cleanup) {
     let remove = move || {
         cleanup.cgroup.remove();
         // The slot, and with it the uid and our own directories, only after the last process.
-        drop(cleanup);
+        drop(cleanup.slot);
     };
     match tokio::runtime::Handle::try_current() {
         Ok(runtime) => drop(runtime.spawn_blocking(remove)),
@@ -381,39 +466,52 @@ async fn next_answer(status: &AsyncFd<OwnedFd>) -> io::Result<Option<(Answer, Ve
     }
 }
 
-/// Waits for both halves of a start: the zygote's pidfd and the child's word that it runs.
-async fn await_start(
+/// Waits for both halves of a parking: the zygote's pidfd and the child's word.
+async fn await_parked(status: &AsyncFd<OwnedFd>, label: &str) -> Result<OwnedFd, StartError> {
+    let (mut pidfd, mut parked) = (None, false);
+    loop {
+        match next_step(status, label).await? {
+            (Answer::Cloned { .. }, fds) => pidfd = fds.into_iter().next(),
+            (Answer::Parked, _) => parked = true,
+            _ => return Err(unexpected(label)),
+        }
+        if parked && let Some(pidfd) = pidfd.take() {
+            return Ok(pidfd);
+        }
+    }
+}
+
+/// Waits for the program to run; its egress listeners.
+async fn await_start(status: &AsyncFd<OwnedFd>, label: &str) -> Result<Vec<OwnedFd>, StartError> {
+    match next_step(status, label).await? {
+        (Answer::Started, listeners) => Ok(listeners),
+        _ => Err(unexpected(label)),
+    }
+}
+
+fn unexpected(label: &str) -> StartError {
+    sandbox_error(label, "ended while starting", io::ErrorKind::UnexpectedEof.into())
+}
+
+/// The next answer of a start that goes on.
+async fn next_step(
     status: &AsyncFd<OwnedFd>,
     label: &str,
-) -> Result<(OwnedFd, Vec<OwnedFd>), StartError> {
-    let (mut pidfd, mut listeners) = (None, None);
-    loop {
-        let answer = next_answer(status)
-            .await
-            .map_err(|source| sandbox_error(label, "read the status socket", source))?;
-        match answer {
-            Some((Answer::Cloned { .. }, fds)) => pidfd = fds.into_iter().next(),
-            Some((Answer::Started, fds)) => listeners = Some(fds),
-            Some((Answer::Failed { step, errno }, _)) => {
-                return Err(sandbox_error(label, &step, io::Error::from_raw_os_error(errno)));
-            }
-            Some((Answer::NotExecuted { program, errno }, _)) => {
-                return Err(StartError::Exec {
-                    label: label.to_owned(),
-                    program,
-                    source: io::Error::from_raw_os_error(errno),
-                });
-            }
-            Some((Answer::Ended { .. }, _)) | None => {
-                let source = io::Error::from(io::ErrorKind::UnexpectedEof);
-                return Err(sandbox_error(label, "ended while starting", source));
-            }
+) -> Result<(Answer, Vec<OwnedFd>), StartError> {
+    let answer = next_answer(status)
+        .await
+        .map_err(|source| sandbox_error(label, "read the status socket", source))?;
+    match answer {
+        Some((Answer::Failed { step, errno }, _)) => {
+            Err(sandbox_error(label, &step, io::Error::from_raw_os_error(errno)))
         }
-        if let (Some(_), Some(_)) = (&pidfd, &listeners)
-            && let (Some(pidfd), Some(listeners)) = (pidfd.take(), listeners.take())
-        {
-            return Ok((pidfd, listeners));
-        }
+        Some((Answer::NotExecuted { program, errno }, _)) => Err(StartError::Exec {
+            label: label.to_owned(),
+            program,
+            source: io::Error::from_raw_os_error(errno),
+        }),
+        Some((Answer::Ended { .. }, _)) | None => Err(unexpected(label)),
+        Some(step) => Ok(step),
     }
 }
 

@@ -1,14 +1,15 @@
 //! Control groups: which are there, where ours go, what they say, how they are removed.
 //!
-//! The daemon decides paths and values; the child of the zygote creates, fills and enters its
-//! directories before it does anything else, so limits hold before the first instruction of the
-//! program and even for the composition of its root. Version 1 hierarchies beside an (almost) empty
+//! The daemon decides paths and values; the child of the zygote creates and enters its directories
+//! when it parks, and fills them before it does anything else for an instance, so limits hold before
+//! the first instruction of the program and even for the composition of its root. Version 1 hierarchies beside an (almost) empty
 //! version 2 tree, as hybrid systems have, count as version 1.
 
 use std::collections::BTreeMap;
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::Duration;
 
@@ -23,8 +24,8 @@ const CPU_QUOTA_US_MIN: u64 = 1_000;
 /// Our own pid 1 beside the processes a function may have.
 const OWN_PROCESSES: u64 = 1;
 /// A dying process leaves its group a moment after it is seen dead.
-const REMOVE_TRIES: u32 = 100;
-const REMOVE_PAUSE: Duration = Duration::from_millis(20);
+const REMOVE_TRIES: u32 = 400;
+const REMOVE_PAUSE: Duration = Duration::from_millis(5);
 
 /// What kind of cgroups this machine offers us.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -45,6 +46,8 @@ pub(crate) struct Cgroups {
     bases: BTreeMap<&'static str, PathBuf>,
     /// Why something is missing.
     problems: Vec<String>,
+    /// Number of the next instance's directories.
+    next: AtomicU64,
 }
 
 /// The cgroups of one instance.
@@ -77,8 +80,12 @@ impl Cgroups {
         let pid = std::process::id();
         let mounts = fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
         let own = fs::read_to_string("/proc/self/cgroup").unwrap_or_default();
-        let mut found =
-            Self { version: Version::None, bases: BTreeMap::new(), problems: Vec::new() };
+        let mut found = Self {
+            version: Version::None,
+            bases: BTreeMap::new(),
+            problems: Vec::new(),
+            next: AtomicU64::new(1),
+        };
         found.prepare_v1(pid, &mounts, &own);
         if found.bases.contains_key("memory") || found.bases.contains_key("pids") {
             found.version = Version::V1;
@@ -174,18 +181,40 @@ impl Cgroups {
         &self.problems
     }
 
-    /// Directories and values of one instance, and the handle to ask and remove them.
-    /// `whole` says that one process killed for memory must take the instance with it.
-    pub(crate) fn plan(
-        &self,
-        name: &str,
-        limits: &InstanceLimits,
-        whole: bool,
-    ) -> (Vec<CgroupDir>, InstanceCgroup) {
-        let dirs: BTreeMap<_, _> =
-            self.bases.iter().map(|(controller, base)| (*controller, base.join(name))).collect();
+    /// Names the directories of one instance; nobody has created them yet.
+    pub(crate) fn place(&self) -> InstanceCgroup {
+        let name = format!("instance-{}", self.next.fetch_add(1, Ordering::Relaxed));
+        let dirs = self.bases.iter().map(|(controller, base)| (*controller, base.join(&name)));
+        InstanceCgroup { version: self.version, dirs: dirs.collect() }
+    }
+
+    /// Removes everything of ours, ending what still runs in it. Blocks for up to two seconds.
+    pub(crate) fn remove_all(&self) {
+        for base in self.bases.values() {
+            remove_base(base);
+        }
+    }
+}
+
+impl Drop for Cgroups {
+    fn drop(&mut self) {
+        self.remove_all();
+    }
+}
+
+impl InstanceCgroup {
+    /// The directories, each once.
+    pub(crate) fn paths(&self) -> Vec<PathBuf> {
+        let mut paths: Vec<_> = self.dirs.values().cloned().collect();
+        paths.dedup();
+        paths
+    }
+
+    /// What to write where. `whole` says that one process killed for memory must take the instance
+    /// with it.
+    pub(crate) fn values(&self, limits: &InstanceLimits, whole: bool) -> Vec<CgroupDir> {
         let mut plans: Vec<CgroupDir> = Vec::new();
-        for (controller, path) in &dirs {
+        for (controller, path) in &self.dirs {
             let values = match self.version {
                 Version::V2 => values_v2(controller, limits, whole),
                 _ => values_v1(controller, limits),
@@ -195,16 +224,7 @@ impl Cgroups {
                 None => plans.push(CgroupDir { path: path.clone(), values }),
             }
         }
-        let handle = InstanceCgroup { version: self.version, dirs };
-        (plans, handle)
-    }
-}
-
-impl Drop for Cgroups {
-    fn drop(&mut self) {
-        for base in self.bases.values() {
-            let _ = fs::remove_dir(base);
-        }
+        plans
     }
 }
 
@@ -376,13 +396,17 @@ fn remove_leftovers(home: &Path) {
         if alive {
             continue;
         }
-        for instance in fs::read_dir(entry.path()).into_iter().flatten().flatten() {
-            if instance.path().is_dir() {
-                empty_and_remove(&instance.path());
-            }
-        }
-        let _ = fs::remove_dir(entry.path());
+        remove_base(&entry.path());
     }
+}
+
+fn remove_base(base: &Path) {
+    for instance in fs::read_dir(base).into_iter().flatten().flatten() {
+        if instance.path().is_dir() {
+            empty_and_remove(&instance.path());
+        }
+    }
+    let _ = fs::remove_dir(base);
 }
 
 fn empty_and_remove(dir: &Path) {
@@ -390,8 +414,8 @@ fn empty_and_remove(dir: &Path) {
         let procs = fs::read_to_string(dir.join("cgroup.procs")).unwrap_or_default();
         for process in procs.lines().filter_map(|line| line.parse::<i32>().ok()) {
             if process > 0 {
-                // SAFETY: plain integers. The process was listed in a group that only a dead
-                // daemon of ours can have filled.
+                // SAFETY: plain integers. The process was listed in a group that only we, or a
+                // dead daemon of ours, can have filled.
                 unsafe {
                     libc::kill(process, libc::SIGKILL);
                 }

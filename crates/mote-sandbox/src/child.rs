@@ -1,7 +1,9 @@
 //! From a fresh clone of the zygote to an instance: the steps in their order.
 //!
-//! Everything that needs privileges comes first, everything that removes them last, and the program
-//! starts only after all of it. A failed step is told to the daemon and ends the process.
+//! First it parks: namespaces and cgroups take most of the time and are the same for everyone, so
+//! they are done before an instance is asked for. Then it receives its plan. Everything that needs
+//! privileges comes first, everything that removes them last, and the program starts only after all
+//! of it. A failed step is told to the daemon and ends the process.
 
 use std::fmt::Display;
 use std::io;
@@ -16,7 +18,7 @@ use crate::init;
 use crate::landlock_rules;
 use crate::loopback;
 use crate::message;
-use crate::plan::{Answer, Plan};
+use crate::plan::{Answer, PLAN_BYTES_MAX, Parking, Plan};
 use crate::root;
 use crate::seccomp;
 use crate::sys;
@@ -46,17 +48,22 @@ impl<T> Step<T> for io::Result<T> {
     }
 }
 
-/// Becomes the instance. Never returns.
-pub(crate) fn run(
-    plan: &[u8],
-    status: OwnedFd,
+/// What a parked child has received.
+struct Order {
+    plan: Plan,
     channel: OwnedFd,
     output: OwnedFd,
-    filter: &BpfProgram,
-) -> ! {
+}
+
+/// Parks, then becomes the instance. Never returns.
+pub(crate) fn run(parking: &[u8], status: OwnedFd, filter: &BpfProgram) -> ! {
     sys::set_signal(libc::SIGCHLD, libc::SIG_DFL);
     let early_status = status.as_raw_fd();
-    match compose(plan, status, channel, output, filter) {
+    let result = park(parking, &status).and_then(|()| {
+        let order = wait_for_plan(&status)?;
+        compose(order, status, filter)
+    });
+    match result {
         Ok((plan, egress)) => init::run(&plan, egress),
         Err(failure) => {
             let answer = Answer::Failed {
@@ -77,27 +84,61 @@ pub(crate) fn run(
     }
 }
 
-fn compose(
-    plan: &[u8],
-    status: OwnedFd,
-    channel: OwnedFd,
-    output: OwnedFd,
-    filter: &BpfProgram,
-) -> Result<(Plan, Vec<OwnedFd>), Failure> {
+/// The slow part, before anyone waits: joining a cgroup waits for all processors of the machine.
+fn park(parking: &[u8], status: &OwnedFd) -> Result<(), Failure> {
     die_with_parent()?;
     // SAFETY: a fresh clone is never a group leader; a failure would only mean that it is one.
     unsafe {
         libc::setsid();
     }
-    let plan: Plan = serde_json::from_slice(plan).map_err(io::Error::from).step("read the plan")?;
-    enter_cgroups(&plan)?;
-    raise_oom_score();
-    if plan.rootless {
-        identity::map_self(plan.host_ids).step("map the user namespace")?;
+    let parking: Parking =
+        serde_json::from_slice(parking).map_err(io::Error::from).step("read the parking")?;
+    if parking.has(Layer::FdClosing) {
+        close_all_but(status).step("close the zygote's descriptors")?;
     }
-    if !plan.host_network && plan.has(Layer::NetNamespace) {
+    enter_cgroups(&parking)?;
+    raise_oom_score();
+    if parking.rootless {
+        identity::map_self(sys::effective_ids()).step("map the user namespace")?;
+    }
+    if !parking.host_network && parking.has(Layer::NetNamespace) {
         loopback::bring_up().step("bring up loopback")?;
     }
+    message::send(status.as_fd(), &Answer::Parked.encode(), &[], 0).step("say that it is parked")
+}
+
+/// The zygote's control socket must not be held by a process that may wait for hours.
+fn close_all_but(status: &OwnedFd) -> io::Result<()> {
+    let status = status.as_raw_fd();
+    for fd in 0..status {
+        // SAFETY: plain integer; everything below is a copy of the zygote's that nobody here uses.
+        unsafe {
+            libc::close(fd);
+        }
+    }
+    sys::close_from(status + 1)
+}
+
+/// Waits for the plan as long as the daemon lives. Its end closing is no failure: the process is
+/// not needed and goes.
+fn wait_for_plan(status: &OwnedFd) -> Result<Order, Failure> {
+    let mut buffer = vec![0; PLAN_BYTES_MAX];
+    let (length, fds) = message::receive(status.as_fd(), &mut buffer).step("receive the plan")?;
+    let Ok([channel, output]) = <[OwnedFd; 2]>::try_from(fds) else {
+        sys::exit_now(0);
+    };
+    let plan =
+        serde_json::from_slice(&buffer[..length]).map_err(io::Error::from).step("read the plan")?;
+    Ok(Order { plan, channel, output })
+}
+
+fn compose(
+    order: Order,
+    status: OwnedFd,
+    filter: &BpfProgram,
+) -> Result<(Plan, Vec<OwnedFd>), Failure> {
+    let Order { plan, channel, output } = order;
+    limit(&plan)?;
     let egress = loopback::egress_listeners(&plan.egress)?;
     set_host_name().step("set the host name")?;
     sys::make_mounts_private().step("make mounts private")?;
@@ -151,28 +192,35 @@ fn die_with_parent() -> Result<(), Failure> {
         .step("ask to die with the zygote")
 }
 
-fn enter_cgroups(plan: &Plan) -> Result<(), Failure> {
-    for dir in &plan.cgroups {
-        let shown = dir.path.display();
-        match std::fs::create_dir(&dir.path) {
+fn enter_cgroups(parking: &Parking) -> Result<(), Failure> {
+    for dir in &parking.cgroups {
+        let shown = dir.display();
+        match std::fs::create_dir(dir) {
             Err(error) if error.kind() != io::ErrorKind::AlreadyExists => {
                 return Err(error).step(format_args!("create cgroup {shown}"));
             }
             _ => {}
         }
-        for (name, value, needed) in &dir.values {
-            let written = std::fs::write(dir.path.join(name), value);
-            if *needed {
-                written.step(format_args!("write {value} to {shown}/{name}"))?;
-            }
-        }
-        std::fs::write(dir.path.join("cgroup.procs"), "0")
-            .step(format_args!("enter cgroup {shown}"))?;
+        std::fs::write(dir.join("cgroup.procs"), "0").step(format_args!("enter cgroup {shown}"))?;
     }
-    if !plan.cgroups.is_empty() && plan.has(Layer::Cgroup) {
+    if !parking.cgroups.is_empty() {
         // Hides the path of the cgroups; refused to ordinary users on some kernels, and nothing
         // inside can see cgroups anyway.
         let _ = sys::unshare(libc::CLONE_NEWCGROUP);
+    }
+    Ok(())
+}
+
+/// Writes the limits of the groups this process is alone in.
+fn limit(plan: &Plan) -> Result<(), Failure> {
+    for dir in &plan.cgroups {
+        for (name, value, needed) in &dir.values {
+            let file = dir.path.join(name);
+            let written = std::fs::write(&file, value);
+            if *needed {
+                written.step(format_args!("write {value} to {}", file.display()))?;
+            }
+        }
     }
     Ok(())
 }

@@ -9,7 +9,6 @@ use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::fs::{MetadataExt, PermissionsExt, lchown};
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use mote_core::backend::{Exit, InstanceLimits, StartError};
@@ -79,20 +78,16 @@ impl BuildOutcome {
     }
 }
 
-static BUILDS: AtomicU64 = AtomicU64::new(0);
-
 impl ProcessBackend {
     /// Runs one installation to its end or its timeout. Afterwards everything in `packages_dir`
     /// belongs to the daemon's user, is readable by all and has no set-id bits. What a failed
     /// installation has left there is the caller's to remove.
     pub async fn run_build(&self, request: BuildRequest) -> Result<BuildOutcome, StartError> {
-        let number = BUILDS.fetch_add(1, Ordering::Relaxed);
         let packages = request.packages_dir.clone();
         let (label, limits, timeout) =
             (request.label.clone(), request.limits.clone(), request.timeout);
-        let started = self
-            .launch_build(&label, number, &limits, |base, ids| compose(base, request, ids))
-            .await?;
+        let started =
+            self.launch_build(&label, &limits, |base, ids| compose(base, request, ids)).await?;
         let mut lines = Lines::default();
         let run = async {
             if let Ok(output) = sys::watched(started.output) {

@@ -28,6 +28,7 @@ mod installation;
 mod landlock_rules;
 mod loopback;
 mod message;
+mod parked;
 mod plan;
 mod program_run;
 mod report;

@@ -1,7 +1,8 @@
 //! What the daemon tells the child that becomes an instance, and what the child answers.
 //!
-//! The daemon decides everything (paths, uid, cgroups, limits); the child only carries it out. A
-//! plan is one message of JSON behind a fixed prefix that the zygote itself reads.
+//! The daemon decides everything (paths, uid, cgroups, limits); the child only carries it out. It is
+//! told in two messages of JSON: a [`Parking`] before anyone knows what it will run, behind a fixed
+//! prefix that the zygote itself reads, and a [`Plan`] when an instance is wanted.
 
 use std::io;
 use std::path::PathBuf;
@@ -12,7 +13,9 @@ use crate::config::Layer;
 
 /// Bytes of one plan at most; environment and egress lists beyond that are refused.
 pub(crate) const PLAN_BYTES_MAX: usize = 160 << 10;
-/// Fixed prefix: clone flags u64, little-endian.
+/// Bytes of one parking at most: a handful of paths.
+pub(crate) const PARKING_BYTES_MAX: usize = 32 << 10;
+/// Fixed prefix of a parking: clone flags u64, little-endian.
 pub(crate) const PREFIX_BYTES: usize = 8;
 /// Bytes of one answer at most.
 pub(crate) const ANSWER_BYTES_MAX: usize = 8 << 10;
@@ -62,7 +65,20 @@ pub(crate) struct RootPlan {
     pub(crate) tmp_bytes: u64,
 }
 
-/// One cgroup directory to create, fill and enter.
+/// What a child does before it is given an instance: namespaces and cgroups, the slow part.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub(crate) struct Parking {
+    /// Layers left out; zero outside tests.
+    pub(crate) without: u32,
+    /// Whether the daemon is an ordinary user.
+    pub(crate) rootless: bool,
+    /// Whether the host's network is shared (package installation only).
+    pub(crate) host_network: bool,
+    /// Cgroup directories to create and enter, absolute paths on the host.
+    pub(crate) cgroups: Vec<PathBuf>,
+}
+
+/// One cgroup directory, already entered, to fill.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(crate) struct CgroupDir {
     /// Absolute path on the host.
@@ -82,7 +98,7 @@ pub(crate) struct Plan {
     pub(crate) userns: bool,
     /// The host's user and group id of this instance.
     pub(crate) host_ids: (u32, u32),
-    /// Directories to enter.
+    /// Limits to write.
     pub(crate) cgroups: Vec<CgroupDir>,
     /// The private root.
     pub(crate) root: RootPlan,
@@ -103,6 +119,24 @@ pub(crate) struct Plan {
 }
 
 impl Plan {
+    pub(crate) fn has(&self, layer: Layer) -> bool {
+        self.without & layer as u32 == 0
+    }
+
+    /// The message for a parked child.
+    pub(crate) fn encode(&self) -> io::Result<Vec<u8>> {
+        let message = serde_json::to_vec(self)?;
+        if message.len() > PLAN_BYTES_MAX {
+            return Err(io::Error::new(
+                io::ErrorKind::InvalidInput,
+                "environment and paths are longer than 160 KiB",
+            ));
+        }
+        Ok(message)
+    }
+}
+
+impl Parking {
     pub(crate) fn has(&self, layer: Layer) -> bool {
         self.without & layer as u32 == 0
     }
@@ -129,11 +163,8 @@ impl Plan {
     pub(crate) fn encode(&self) -> io::Result<Vec<u8>> {
         let mut message = self.clone_flags().to_le_bytes().to_vec();
         serde_json::to_writer(&mut message, self)?;
-        if message.len() > PLAN_BYTES_MAX {
-            return Err(io::Error::new(
-                io::ErrorKind::InvalidInput,
-                "environment and paths are longer than 160 KiB",
-            ));
+        if message.len() > PARKING_BYTES_MAX {
+            return Err(io::Error::new(io::ErrorKind::InvalidInput, "cgroup paths are too long"));
         }
         Ok(message)
     }
@@ -144,6 +175,8 @@ impl Plan {
 pub(crate) enum Answer {
     /// From the zygote, with a pidfd: the process exists.
     Cloned { pid: i32 },
+    /// The child is in its namespaces and cgroups and waits for a plan.
+    Parked,
     /// A step failed and the instance is gone.
     Failed { step: String, errno: i32 },
     /// The program could not be executed and the instance is gone.

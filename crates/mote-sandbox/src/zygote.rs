@@ -3,15 +3,15 @@
 //!
 //! A threaded process cannot fork safely: the child may meet a lock that another thread held. The
 //! zygote has no threads, no logger and no locks, so its children may use the whole standard
-//! library. It does nothing but receive a plan, clone, hand the descriptors to the child and go on;
-//! all slow work happens in the child. It trusts only the daemon, its one peer.
+//! library. It does nothing but receive a parking, clone, hand the socket to the child and go on; all
+//! slow work happens in the child, which is told its plan by the daemon directly. It trusts only the daemon, its one peer.
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 
 use crate::child;
 use crate::message;
-use crate::plan::{Answer, PLAN_BYTES_MAX, PREFIX_BYTES};
+use crate::plan::{Answer, PARKING_BYTES_MAX, PREFIX_BYTES};
 use crate::seccomp;
 use crate::sys;
 
@@ -63,11 +63,10 @@ impl ZygoteHandle {
         self.pid
     }
 
-    /// Hands over one plan. The descriptors are, in order: status, channel, output. `WouldBlock`
-    /// when the zygote is behind; `BrokenPipe` when it is gone.
-    pub(crate) fn send(&self, plan: &[u8], fds: [BorrowedFd<'_>; 3]) -> io::Result<()> {
-        let fds = fds.map(|fd| fd.as_raw_fd());
-        message::send(self.control.as_fd(), plan, &fds, libc::MSG_DONTWAIT)
+    /// Asks for one parked child, with the inner end of its status socket. `WouldBlock` when the
+    /// zygote is behind; `BrokenPipe` when it is gone.
+    pub(crate) fn send(&self, parking: &[u8], status: BorrowedFd<'_>) -> io::Result<()> {
+        message::send(self.control.as_fd(), parking, &[status.as_raw_fd()], libc::MSG_DONTWAIT)
     }
 }
 
@@ -105,7 +104,7 @@ fn run(control: OwnedFd, daemon: u32) -> io::Result<()> {
     std::env::set_current_dir("/")?;
     let filter = seccomp::compile()?;
 
-    let mut buffer = vec![0; PLAN_BYTES_MAX];
+    let mut buffer = vec![0; PARKING_BYTES_MAX];
     loop {
         let (length, fds) = match message::receive(control.as_fd(), &mut buffer) {
             Ok((0, fds)) if fds.is_empty() => return Ok(()),
@@ -115,15 +114,15 @@ fn run(control: OwnedFd, daemon: u32) -> io::Result<()> {
             Err(error) if error.raw_os_error() == Some(libc::EMSGSIZE) => continue,
             Err(error) => return Err(error),
         };
-        let Ok([status, channel, output]) = <[OwnedFd; 3]>::try_from(fds) else {
+        let Ok([status]) = <[OwnedFd; 1]>::try_from(fds) else {
             continue;
         };
-        let Some((prefix, plan)) = buffer[..length].split_first_chunk::<PREFIX_BYTES>() else {
+        let Some((prefix, parking)) = buffer[..length].split_first_chunk::<PREFIX_BYTES>() else {
             continue;
         };
         // SAFETY: this process is single-threaded for its whole life.
         let answer = match unsafe { sys::fork_into(u64::from_le_bytes(*prefix)) } {
-            Ok(None) => child::run(plan, status, channel, output, &filter),
+            Ok(None) => child::run(parking, status, &filter),
             Ok(Some((pid, pidfd))) => {
                 let answer = Answer::Cloned { pid }.encode();
                 let fds = [pidfd.as_raw_fd()];
@@ -140,7 +139,5 @@ fn run(control: OwnedFd, daemon: u32) -> io::Result<()> {
         // The daemon has given up on this start when its end is closed; nothing to do here, the
         // child finds out the same way.
         let _ = answer;
-        // The next child is a copy of this memory and must not hold another function's environment.
-        buffer[..length].fill(0);
     }
 }

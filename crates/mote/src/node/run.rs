@@ -154,6 +154,8 @@ async fn serve(
         _ = interrupt.recv() => {}
         _ = terminate.recv() => {}
     }
+    // Here and not in a destructor: tasks that are still held keep their parts alive to the end.
+    node.backend.shut_down();
     let _ = std::fs::remove_file(&node.config.socket);
     Ok(ExitCode::SUCCESS)
 }
