@@ -3,7 +3,7 @@
 
 use std::time::{Duration, Instant};
 
-use mote_tests::{Connection, Node, wait_for};
+use mote_tests::{Connection, Node, cgroup_folders, cgroup_processes, is_root, skip, wait_for};
 
 const FUNCTIONS: usize = 200;
 
@@ -22,7 +22,7 @@ fn two_hundred_functions_come_back_after_kill_9() {
     println!("ready after {} ms with {FUNCTIONS} functions", node.ready_after.as_millis());
     // The figure itself is `make bench-footprint`'s: a shared machine proves no time in a test.
     assert!(node.ready_after < Duration::from_secs(20), "{:?}", node.ready_after);
-    assert!(!leftovers(pid), "processes or cgroups of the killed node are left");
+    assert_eq!(cgroup_folders(pid), Vec::<std::path::PathBuf>::new(), "left by the killed node");
     let started = Instant::now();
     let mut connection = Connection::open(node.http);
     for number in 0..FUNCTIONS {
@@ -35,19 +35,45 @@ fn two_hundred_functions_come_back_after_kill_9() {
     assert!((0..FUNCTIONS).all(|number| text.contains(&format!("\"f{number}\""))));
 }
 
-/// Whether a killed node has left processes or cgroups behind. Its children die with it, but not
-/// in the same instant.
-fn leftovers(pid: u32) -> bool {
-    let name = format!("mote-{pid}");
-    let found = || {
-        let output = std::process::Command::new("find")
-            .args(["/sys/fs/cgroup", "-maxdepth", "6", "-name", &name])
-            .output()
-            .expect("find");
-        !output.stdout.is_empty()
-    };
-    wait_for("leftovers to go", || (!found()).then_some(()));
-    false
+/// A node with a running instance, and its process id.
+fn serving() -> (Node, u32) {
+    let node = Node::start();
+    node.deploy_ok("f", &[("app.py", "def handle(event, ctx):\n    return 'here'\n")]);
+    assert_eq!(node.get("/f").text(), "here");
+    let pid = node.pid();
+    (node, pid)
+}
+
+fn gone(processes: &[u32]) -> Option<()> {
+    let alive = |pid: &u32| std::path::Path::new(&format!("/proc/{pid}")).exists();
+    (!processes.iter().any(alive)).then_some(())
+}
+
+#[test]
+fn a_clean_stop_leaves_no_processes_or_cgroups() {
+    if !is_root() {
+        return skip("leftovers", "control groups need root or a delegated group");
+    }
+    let (node, pid) = serving();
+    let processes = cgroup_processes(pid);
+    assert!(!cgroup_folders(pid).is_empty() && !processes.is_empty());
+    assert!(node.stop().success());
+    assert_eq!(cgroup_folders(pid), Vec::<std::path::PathBuf>::new());
+    wait_for("the last process to go", || gone(&processes));
+}
+
+#[test]
+fn the_next_start_removes_what_kill_9_left() {
+    if !is_root() {
+        return skip("leftovers", "control groups need root or a delegated group");
+    }
+    let (node, pid) = serving();
+    let processes = cgroup_processes(pid);
+    assert!(!processes.is_empty());
+    let node = node.crash_and_restart();
+    assert_eq!(cgroup_folders(pid), Vec::<std::path::PathBuf>::new());
+    wait_for("the last process to go", || gone(&processes));
+    assert_eq!(node.get("/f").text(), "here");
 }
 
 #[test]
@@ -88,5 +114,5 @@ fn stopping_is_clean() {
     assert!(status.success(), "{status}");
     let answer = call.join().expect("the call");
     assert_eq!((answer.status, answer.text()), (200, "done".into()), "cut short by the stop");
-    assert!(!leftovers(pid));
+    assert_eq!(cgroup_folders(pid), Vec::<std::path::PathBuf>::new());
 }

@@ -164,7 +164,7 @@ impl ProcessBackend {
             work_dir,
             data_bytes: (!inner.cgroups.has("memory"))
                 .then(|| request.limits.memory_bytes.saturating_add(DATA_BYTES_EXTRA)),
-            processes: (!inner.cgroups.has("pids")).then(|| u64::from(request.limits.pids) + 1),
+            processes: u64::from(request.limits.pids) + 1,
             egress,
             host_network: false,
         }
@@ -231,7 +231,7 @@ impl ProcessBackend {
             env,
             work_dir: PathBuf::from(PACKAGES_DIR),
             data_bytes: None,
-            processes: (!inner.cgroups.has("pids")).then(|| u64::from(limits.pids) + 1),
+            processes: u64::from(limits.pids) + 1,
             egress: Vec::new(),
             host_network: true,
         };

@@ -81,10 +81,7 @@ pub(crate) fn limit_resources(plan: &Plan) -> io::Result<()> {
         // Not the address space: runtimes reserve gigabytes of it that they never use.
         sys::limit_resource(libc::RLIMIT_DATA as _, bytes, bytes)?;
     }
-    if let Some(count) = plan.processes {
-        sys::limit_resource(libc::RLIMIT_NPROC as _, count, count)?;
-    }
-    Ok(())
+    sys::limit_resource(libc::RLIMIT_NPROC as _, plan.processes, plan.processes)
 }
 
 /// Empties bounding and ambient set and locks the rules by which a program could gain any back.

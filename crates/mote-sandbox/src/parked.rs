@@ -12,8 +12,8 @@ use tokio::io::unix::AsyncFd;
 
 use crate::backend::Unstarted;
 
-/// Children parked at once: enough for functions that call each other, each costs about half a
-/// megabyte of kernel and process memory while nothing runs.
+/// Children parked at once: enough for functions that call each other. Each is charged a quarter of a
+/// megabyte, kernel memory included, while nothing runs.
 pub(crate) const PARKED: usize = 2;
 
 /// A child in its namespaces and cgroups. Dropping it ends it and removes its cgroups.
@@ -75,7 +75,7 @@ impl Pool {
     }
 }
 
-/// Whether a child took its plan, or has died while it waited.
+/// Whether this error of handing over a plan means that the child has died while it waited.
 pub(crate) fn has_died(error: &io::Error) -> bool {
     matches!(error.kind(), io::ErrorKind::BrokenPipe | io::ErrorKind::ConnectionReset)
 }

@@ -110,8 +110,9 @@ pub(crate) struct Plan {
     pub(crate) work_dir: PathBuf,
     /// Private memory of each process in bytes, where no memory controller counts.
     pub(crate) data_bytes: Option<u64>,
-    /// Processes per uid, where no pids controller counts.
-    pub(crate) processes: Option<u64>,
+    /// Processes per uid. The pids controller counts them too, but refuses a fork only after the
+    /// kernel has copied the parent; this limit refuses before, which is what a fork bomb costs.
+    pub(crate) processes: u64,
     /// Where to listen for egress: number of the loopback address, port.
     pub(crate) egress: Vec<(u8, u16)>,
     /// Whether the host's network is shared (package installation only).

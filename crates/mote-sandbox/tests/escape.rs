@@ -21,6 +21,21 @@ use mote_core::backend::Backend;
 use mote_sandbox::{Layer, ProcessBackend, SandboxConfig, Zygote, ZygoteHandle};
 use support::{Folder, finish, request, shim};
 
+/// Layers whose single removal lets only a property through, because another layer stops the
+/// attack too: removed together, the attack itself must succeed.
+const TOGETHER: [(&[Layer], &str, &str); 2] = [
+    (
+        &[Layer::UserNamespace, Layer::Capabilities],
+        "user namespace and capabilities",
+        "give_file_to_root",
+    ),
+    (
+        &[Layer::UserNamespace, Layer::NoNewPrivs, Layer::Root],
+        "user namespace, no_new_privs, private root",
+        "run_set_id_root_program",
+    ),
+];
+
 const LAYERS: [(Layer, &str); 12] = [
     (Layer::UserNamespace, "user namespace"),
     (Layer::Seccomp, "seccomp"),
@@ -46,20 +61,63 @@ fn parse(text: &str) -> Results {
         .collect()
 }
 
+/// Number of the neighbour's process on the host, found by its name for the whole machine.
+fn process_with(argument: &str) -> i32 {
+    std::fs::read_dir("/proc")
+        .unwrap()
+        .flatten()
+        .filter_map(|entry| entry.file_name().to_str()?.parse::<i32>().ok())
+        .find(|pid| {
+            let line = std::fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+            line.split(|byte| *byte == 0).any(|word| word == argument.as_bytes())
+        })
+        .unwrap_or(-1)
+}
+
+/// The port in `listening PORT`, read from a neighbour's output.
+async fn listening_port(output: &std::os::fd::OwnedFd) -> u16 {
+    let (mut text, mut buffer) = (String::new(), [0u8; 256]);
+    let end = std::time::Instant::now() + std::time::Duration::from_secs(20);
+    while !text.ends_with('\n') {
+        assert!(std::time::Instant::now() < end, "the neighbour says nothing: {text}");
+        // SAFETY: the buffer is valid for its length.
+        let got = unsafe { libc::read(output.as_raw_fd(), buffer.as_mut_ptr().cast(), 256) };
+        match usize::try_from(got) {
+            Ok(got) => text.push_str(std::str::from_utf8(&buffer[..got]).unwrap()),
+            Err(_) => tokio::time::sleep(std::time::Duration::from_millis(1)).await,
+        }
+    }
+    text.trim().rsplit(' ').next().unwrap().parse().unwrap()
+}
+
+fn add(env: &mut Vec<(String, String)>, name: &str, value: impl ToString) {
+    env.push((name.to_owned(), value.to_string()));
+}
+
 async fn inside(
     zygote: ZygoteHandle,
-    without: Option<Layer>,
+    without: &[Layer],
     code: &Path,
     env: &[(String, String)],
 ) -> Results {
     let mut config = SandboxConfig::default();
-    if let Some(layer) = without {
-        config = config.without(layer);
+    for layer in without {
+        config = config.without(*layer);
     }
     let backend = ProcessBackend::new(zygote, config);
+    // A second instance of the same backend, with the same layers.
+    let token = format!("neighbour-{}-{:?}", std::process::id(), without);
+    let mut asked = request(2, code, shim(&["./probe", "--neighbour", &token]));
+    add(&mut asked.env, "T_NEIGHBOUR_SOCKET", &token);
+    let neighbour = backend.start(asked).await.unwrap();
+    let port = listening_port(&neighbour.output).await;
+
     let mut asked = request(1, code, shim(&["./probe", "--probe"]));
     asked.env.extend_from_slice(env);
-    if without == Some(Layer::Root) {
+    add(&mut asked.env, "T_NEIGHBOUR", process_with(&token));
+    add(&mut asked.env, "T_NEIGHBOUR_SOCKET", &token);
+    add(&mut asked.env, "T_NEIGHBOUR_PORT", port);
+    if without.contains(&Layer::Root) {
         asked.env.push(("T_CODE".to_owned(), code.to_str().unwrap().to_owned()));
     } else {
         asked.env.push(("T_CODE".to_owned(), "/function".to_owned()));
@@ -75,16 +133,43 @@ async fn inside(
 
 fn outside(code: &Path, env: &[(String, String)]) -> Results {
     let folder = std::fs::File::open("/").unwrap();
-    // SAFETY: plain integers; the copy is inherited on purpose.
-    let leaked = unsafe { libc::dup(folder.as_raw_fd()) };
+    let mut sockets = [0; 2];
+    // SAFETY: plain integers, and room for two; the copies are inherited on purpose.
+    let leaked = unsafe {
+        libc::socketpair(libc::AF_UNIX, libc::SOCK_SEQPACKET, 0, sockets.as_mut_ptr());
+        libc::dup(folder.as_raw_fd())
+    };
+    let token = format!("neighbour-{}-outside", std::process::id());
+    let mut neighbour = Command::new(code.join("probe"))
+        .args(["--neighbour", &token])
+        .env("T_NEIGHBOUR_SOCKET", &token)
+        .stdout(std::process::Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut line = String::new();
+    std::io::BufRead::read_line(
+        &mut std::io::BufReader::new(neighbour.stdout.take().unwrap()),
+        &mut line,
+    )
+    .unwrap();
     let output = Command::new(code.join("probe"))
         .args(["--probe", "outside"])
         .envs(env.iter().cloned())
         .env("T_CODE", code)
+        .env("T_INIT", neighbour.id().to_string())
+        .env("T_NEIGHBOUR", neighbour.id().to_string())
+        .env("T_NEIGHBOUR_SOCKET", &token)
+        .env("T_NEIGHBOUR_PORT", line.trim().rsplit(' ').next().unwrap())
         .output()
         .unwrap();
-    // SAFETY: the number was returned by dup above.
-    unsafe { libc::close(leaked) };
+    neighbour.kill().unwrap();
+    neighbour.wait().unwrap();
+    // SAFETY: the numbers were returned by the calls above.
+    unsafe {
+        libc::close(leaked);
+        libc::close(sockets[0]);
+        libc::close(sockets[1]);
+    }
     parse(&String::from_utf8(output.stdout).unwrap())
 }
 
@@ -93,15 +178,27 @@ fn main() {
     if arguments.get(1).is_some_and(|word| word == "--probe") {
         return attempts::probe(arguments.len() > 2);
     }
+    if arguments.get(1).is_some_and(|word| word == "--neighbour") {
+        return attempts::neighbour();
+    }
+    if arguments.get(1).is_some_and(|word| word == "--is-root") {
+        // SAFETY: takes nothing.
+        let root = unsafe { libc::geteuid() } == 0;
+        std::process::exit(i32::from(!root));
+    }
     // SAFETY: takes nothing.
     if unsafe { libc::geteuid() } != 0 {
         return println!("SKIPPED: the battery needs root for its controls");
     }
     // One zygote per configuration, all forked while single-threaded.
-    let mut zygotes: Vec<_> = (0..=LAYERS.len()).map(|_| Zygote::fork().unwrap()).collect();
+    let mut zygotes: Vec<_> =
+        (0..=LAYERS.len() + TOGETHER.len()).map(|_| Zygote::fork().unwrap()).collect();
 
     let code = Folder::new("escape");
     std::fs::copy(std::env::current_exe().unwrap(), code.0.join("probe")).unwrap();
+    std::fs::copy(code.0.join("probe"), code.0.join("set-id")).unwrap();
+    let set_id = std::os::unix::fs::PermissionsExt::from_mode(0o4755);
+    std::fs::set_permissions(code.0.join("set-id"), set_id).unwrap();
     let canary = Folder::new("canary");
     canary.write("canary", "secret");
     let listen = |address: &str| std::net::TcpListener::bind(address).ok();
@@ -136,14 +233,19 @@ fn main() {
 
     let control = outside(&code.0, &env);
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-    let (full, removed) = runtime.block_on(async {
-        let full = inside(zygotes.pop().unwrap(), None, &code.0, &env).await;
+    let (full, removed, together) = runtime.block_on(async {
+        let full = inside(zygotes.pop().unwrap(), &[], &code.0, &env).await;
         let mut removed = Vec::new();
         for (layer, name) in LAYERS {
-            let results = inside(zygotes.pop().unwrap(), Some(layer), &code.0, &env).await;
+            let results = inside(zygotes.pop().unwrap(), &[layer], &code.0, &env).await;
             removed.push((name, results));
         }
-        (full, removed)
+        let mut together = Vec::new();
+        for (layers, name, attack) in TOGETHER {
+            let results = inside(zygotes.pop().unwrap(), layers, &code.0, &env).await;
+            together.push((name, attack, results[attack]));
+        }
+        (full, removed, together)
     });
     victim.kill().unwrap();
     victim.wait().unwrap();
@@ -163,12 +265,12 @@ fn main() {
 
     let able: Vec<_> = ATTEMPTS
         .iter()
-        .filter(|attempt| attempt.hopeless.is_none() || control[attempt.name])
+        .filter(|attempt| control[attempt.name] || !attempt.impossible.is_some_and(|check| check()))
         .collect();
     let failing: Vec<_> =
         able.iter().filter(|attempt| !control[attempt.name]).map(|attempt| attempt.name).collect();
     println!(
-        "control outside: {} of {} possible succeed ({} cannot on this machine); failing: {failing:?}",
+        "control outside: {} of {} possible succeed ({} shown impossible on this machine); failing: {failing:?}",
         able.len() - failing.len(),
         able.len(),
         ATTEMPTS.len() - able.len()
@@ -186,8 +288,12 @@ fn main() {
             silent.push(*name);
         }
     }
+    for (name, attack, worked) in &together {
+        println!("{name} together: {attack} {}", if *worked { "succeeds" } else { "is blocked" });
+    }
     assert!(succeeded.is_empty(), "attempts that got out: {succeeded:?}");
     assert_eq!(full.len(), ATTEMPTS.len());
     assert!(failing.len() * 10 <= able.len(), "too few attempts succeed outside");
+    assert!(together.iter().all(|(_, _, worked)| *worked), "an attack that nothing lets through");
     assert!(silent.is_empty(), "layers whose removal nothing notices: {silent:?}");
 }

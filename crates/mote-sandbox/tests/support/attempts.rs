@@ -28,6 +28,12 @@ pub(crate) struct Facts {
     pub(crate) shared_memory_key: i32,
     /// The host's namespaces: ipc, net, user, pid, uts, mnt as `readlink` shows them.
     pub(crate) namespaces: String,
+    /// The first process: pid 1 inside, the process of the host outside, whose pid 1 is not ours.
+    pub(crate) init: i32,
+    /// Another instance of the same backend: its process on the host, abstract socket, port.
+    pub(crate) neighbour: i32,
+    pub(crate) neighbour_socket: String,
+    pub(crate) neighbour_port: u16,
     /// The folder of the probe.
     pub(crate) code_dir: String,
 }
@@ -45,18 +51,22 @@ impl Facts {
             abstract_name: get("T_ABSTRACT"),
             shared_memory_key: get("T_SHM").parse().unwrap_or(0),
             namespaces: get("T_NAMESPACES"),
+            init: get("T_INIT").parse().unwrap_or(1),
+            neighbour: get("T_NEIGHBOUR").parse().unwrap_or(-1),
+            neighbour_socket: get("T_NEIGHBOUR_SOCKET"),
+            neighbour_port: get("T_NEIGHBOUR_PORT").parse().unwrap_or(0),
             code_dir: get("T_CODE"),
         }
     }
 }
 
-/// One attempt: family, name, what to do (true: it worked), and why it cannot work even outside on
-/// some machines.
+/// One attempt: family, name, what to do (true: it worked), and a check, made outside, that shows
+/// why it cannot work anywhere on this machine (true: it cannot).
 pub(crate) struct Attempt {
     pub(crate) family: u8,
     pub(crate) name: &'static str,
     pub(crate) run: fn(&Facts) -> bool,
-    pub(crate) hopeless: Option<&'static str>,
+    pub(crate) impossible: Option<fn() -> bool>,
 }
 
 fn errno() -> i32 {
@@ -234,32 +244,82 @@ fn nosuid_missing(target: &str) -> bool {
     }
 }
 
+/// The file the attempt is about is not there.
+fn missing(path: &str) -> bool {
+    !std::path::Path::new(path).exists()
+}
+
+/// The kernel does not have the call: the answer is "no such call", not "you may not".
+fn no_such_call(number: c_long) -> bool {
+    unsafe { libc::syscall(number, -1, 0, 0, 0, 0, 0) == -1 && errno() == libc::ENOSYS }
+}
+
+/// This process, root as it is, lacks a capability.
+fn lacks_capability(number: u32) -> bool {
+    let held = u64::from_str_radix(&status_field("CapEff:"), 16).unwrap_or(0);
+    held & (1 << number) == 0
+}
+
+fn no_file_system(name: &str) -> bool {
+    let known = fs::read_to_string("/proc/filesystems").unwrap_or_default();
+    !known.lines().any(|line| line.split_whitespace().last() == Some(name))
+}
+
+fn text_file_busy() -> bool {
+    OpenOptions::new()
+        .write(true)
+        .open("/proc/self/exe")
+        .is_err_and(|error| error.raw_os_error() == Some(libc::ETXTBSY))
+}
+
+/// Runs a program of the code folder; true when it ends with 0.
+fn program_succeeds(path: &str, argument: &str) -> bool {
+    std::process::Command::new(path).arg(argument).status().is_ok_and(|status| status.success())
+}
+
+/// A socket by which the platform, not a program, is spoken to.
+fn platform_socket(fd: c_int) -> bool {
+    let (mut kind, mut length) = (0 as c_int, 4u32);
+    let asked = unsafe {
+        libc::getsockopt(
+            fd,
+            libc::SOL_SOCKET,
+            libc::SO_TYPE,
+            (&raw mut kind).cast(),
+            &raw mut length,
+        )
+    };
+    asked == 0 && kind == libc::SOCK_SEQPACKET
+}
+
+const CAP_SYS_RESOURCE: u32 = 24;
 const REL: &str = "../../../../../../../../../..";
 
 macro_rules! attempts {
-    ($($family:literal $name:ident $(($why:literal))? : $run:expr;)*) => {
+    ($($family:literal $name:ident $([$check:expr])? : $run:expr;)*) => {
         /// All attempts.
         pub(crate) const ATTEMPTS: &[Attempt] = &[$(Attempt {
             family: $family,
             name: stringify!($name),
             run: $run,
-            hopeless: attempts!(@ $($why)?),
+            impossible: attempts!(@ $($check)?),
         }),*];
     };
     (@) => { None };
-    (@ $why:literal) => { Some($why) };
+    (@ $check:expr) => { Some($check) };
 }
 
 attempts! {
     // 1: descriptors and working folders.
     1 inherited_descriptors: |_| !open_fds().is_empty();
     1 inherited_folder: |_| open_fds().iter().any(|fd| unsafe { libc::fcntl(*fd, libc::F_GETFD) >= 0 && libc::openat(*fd, c"..".as_ptr(), libc::O_PATH) >= 0 });
+    1 inherited_platform_socket: |_| open_fds().iter().any(|fd| platform_socket(*fd));
     1 climb_from_cwd: |f| readable(&format!("{REL}{}", f.canary));
     1 climb_from_proc_cwd: |f| readable(&format!("/proc/self/cwd/{REL}{}", f.canary));
     1 climb_from_proc_root: |f| readable(&format!("/proc/self/root/{REL}{}", f.canary));
-    1 fds_of_pid_1: |_| fs::read_dir("/proc/1/fd").is_ok_and(|mut dir| dir.next().is_some());
-    1 root_of_pid_1: |f| readable(&format!("/proc/1/root{}", f.canary));
-    1 cwd_of_pid_1: |_| fs::read_dir("/proc/1/cwd").is_ok();
+    1 fds_of_pid_1: |f| fs::read_dir(format!("/proc/{}/fd", f.init)).is_ok_and(|mut dir| dir.next().is_some());
+    1 root_of_pid_1: |f| readable(&format!("/proc/{}/root{}", f.init, f.canary));
+    1 cwd_of_pid_1: |f| fs::read_dir(format!("/proc/{}/cwd", f.init)).is_ok();
     // 2: /proc, /sys, /dev and the files of the host.
     2 read_canary: |f| readable(&f.canary);
     2 write_program: |_| writable("/usr/bin/env");
@@ -271,21 +331,21 @@ attempts! {
     2 write_own_program_file: |f| fs::rename(format!("{}/probe", f.code_dir), format!("{}/probe2", f.code_dir)).and_then(|()| fs::rename(format!("{}/probe2", f.code_dir), format!("{}/probe", f.code_dir))).is_ok();
     2 core_pattern: |_| writable("/proc/sys/kernel/core_pattern");
     2 modprobe_path: |_| readable("/proc/sys/kernel/hostname");
-    2 sysrq_trigger("not built into every kernel"): |_| writable("/proc/sysrq-trigger");
-    2 kcore("not built into every kernel"): |_| readable("/proc/kcore");
+    2 sysrq_trigger [|| missing("/proc/sysrq-trigger")]: |_| writable("/proc/sysrq-trigger");
+    2 kcore [|| missing("/proc/kcore")]: |_| readable("/proc/kcore");
     2 kallsyms: |_| readable("/proc/kallsyms");
-    2 kmsg("not built into every kernel"): |_| readable("/proc/kmsg") || readable("/dev/kmsg");
+    2 kmsg [|| missing("/proc/kmsg") && missing("/dev/kmsg")]: |_| readable("/proc/kmsg") || readable("/dev/kmsg");
     2 kernel_command_line: |_| readable("/proc/cmdline");
     2 host_memory_info: |_| readable("/proc/meminfo");
     2 host_interrupts: |_| readable("/proc/interrupts");
     2 sys_kernel: |_| fs::read_dir("/sys/kernel").is_ok();
-    2 dev_mem("not built into every kernel"): |_| readable("/dev/mem");
+    2 dev_mem [|| missing("/dev/mem")]: |_| readable("/dev/mem");
     2 block_devices: |_| fs::read_dir("/dev").is_ok_and(|dir| dir.flatten().any(|entry| entry.file_type().is_ok_and(|kind| std::os::unix::fs::FileTypeExt::is_block_device(&kind))));
     2 feed_entropy_pool: |_| OpenOptions::new().write(true).open("/dev/urandom").is_ok_and(|mut file| std::io::Write::write(&mut file, b"x").is_ok());
-    2 memory_of_pid_1: |_| OpenOptions::new().read(true).write(true).open("/proc/1/mem").is_ok();
-    2 environment_of_pid_1: |_| fs::read("/proc/1/environ").is_ok();
-    2 program_of_pid_1: |_| readable("/proc/1/exe");
-    2 oom_score_lowered("root needs CAP_SYS_RESOURCE"): |_| fs::write("/proc/self/oom_score_adj", "-500").is_ok();
+    2 memory_of_pid_1: |f| OpenOptions::new().read(true).write(true).open(format!("/proc/{}/mem", f.init)).is_ok();
+    2 environment_of_pid_1: |f| fs::read(format!("/proc/{}/environ", f.init)).is_ok();
+    2 program_of_pid_1: |f| readable(&format!("/proc/{}/exe", f.init));
+    2 oom_score_lowered [|| lacks_capability(CAP_SYS_RESOURCE)]: |_| fs::write("/proc/self/oom_score_adj", "-500").is_ok();
     // 3: mounts and namespaces.
     3 mount_tmpfs: |_| mount("x", "/tmp/mote-m", "tmpfs", 0, "");
     3 mount_proc: |_| mount("proc", "/tmp/mote-m", "proc", 0, "");
@@ -303,7 +363,7 @@ attempts! {
     3 clone_user: |_| clone_with(libc::CLONE_NEWUSER);
     3 clone_user_and_net: |_| clone_with(libc::CLONE_NEWUSER | libc::CLONE_NEWNET);
     3 clone3_user: |_| { let mut a = [0u64; 8]; a[0] = libc::CLONE_NEWUSER as u64; a[4] = libc::SIGCHLD as u64; let pid = unsafe { libc::syscall(libc::SYS_clone3, a.as_mut_ptr(), 64) }; if pid == 0 { unsafe { libc::_exit(0) } } pid > 0 };
-    3 setns_pid_1: |_| { let fd = unsafe { libc::open(c"/proc/1/ns/mnt".as_ptr(), libc::O_RDONLY) }; fd >= 0 && unsafe { libc::setns(fd, 0) == 0 } };
+    3 setns_pid_1: |f| { let path = c(&format!("/proc/{}/ns/mnt", f.init)); let fd = unsafe { libc::open(path.as_ptr(), libc::O_RDONLY) }; fd >= 0 && unsafe { libc::setns(fd, 0) == 0 } };
     3 setns_bad_descriptor: |_| call!(SYS_setns, -1, 0);
     3 open_tree_clone: |_| call!(SYS_open_tree, libc::AT_FDCWD, c"/usr".as_ptr(), 1);
     3 fsopen: |_| call!(SYS_fsopen, c"tmpfs".as_ptr(), 0);
@@ -311,7 +371,7 @@ attempts! {
     3 move_mount: |_| call!(SYS_move_mount, -1, c"".as_ptr(), -1, c"".as_ptr(), 0);
     3 initial_user_namespace: |f| same_namespace(f, "user");
     3 host_pid_namespace: |f| same_namespace(f, "pid");
-    3 host_mount_namespace("outside has one of its own too"): |f| same_namespace(f, "mnt");
+    3 host_mount_namespace: |f| same_namespace(f, "mnt");
     // 4: calls and forms of calls that must not reach the kernel's code.
     4 io_uring: |_| call!(SYS_io_uring_setup, 0, 0);
     4 io_uring_register: |_| call!(SYS_io_uring_register, -1, 0, 0, 0);
@@ -324,14 +384,14 @@ attempts! {
     4 ptrace_traceme: |_| call!(SYS_ptrace, libc::PTRACE_TRACEME, 0, 0, 0);
     4 process_vm_readv: |_| call!(SYS_process_vm_readv, libc::getpid(), 0, 0, 0, 0, 0);
     4 process_vm_writev: |_| call!(SYS_process_vm_writev, libc::getpid(), 0, 0, 0, 0, 0);
-    4 kcmp("not built into every kernel"): |_| call!(SYS_kcmp, libc::getpid(), libc::getpid(), 0, 0, 0);
+    4 kcmp [|| no_such_call(libc::SYS_kcmp)]: |_| call!(SYS_kcmp, libc::getpid(), libc::getpid(), 0, 0, 0);
     4 pidfd_getfd: |_| call!(SYS_pidfd_getfd, -1, 0, 0);
     4 process_madvise: |_| call!(SYS_process_madvise, -1, 0, 0, 0, 0);
     4 name_to_handle: |_| call!(SYS_name_to_handle_at, -1, c"".as_ptr(), 0, 0, 0);
     4 open_by_handle: |_| call!(SYS_open_by_handle_at, -1, 0, 0);
-    4 init_module("not built into every kernel"): |_| call!(SYS_init_module, 0, 0, c"".as_ptr());
-    4 delete_module("not built into every kernel"): |_| call!(SYS_delete_module, c"mote_none".as_ptr(), 0);
-    4 kexec_load("not built into every kernel"): |_| call!(SYS_kexec_load, 0, 99, 0, 0);
+    4 init_module [|| no_such_call(libc::SYS_init_module)]: |_| call!(SYS_init_module, 0, 0, c"".as_ptr());
+    4 delete_module [|| no_such_call(libc::SYS_delete_module)]: |_| call!(SYS_delete_module, c"mote_none".as_ptr(), 0);
+    4 kexec_load [|| no_such_call(libc::SYS_kexec_load)]: |_| call!(SYS_kexec_load, 0, 99, 0, 0);
     4 reboot_bad_magic: |_| call!(SYS_reboot, 0, 0, 0, 0);
     4 swapoff: |_| call!(SYS_swapoff, c"/mote-none".as_ptr());
     4 set_time_nothing: |_| call!(SYS_settimeofday, 0, 0);
@@ -339,22 +399,22 @@ attempts! {
     4 adjtimex: |_| call!(SYS_adjtimex, [0u64; 32].as_ptr());
     4 set_host_name: |_| call!(SYS_sethostname, c"x".as_ptr(), 1);
     4 kernel_log: |_| call!(SYS_syslog, 10, 0, 0);
-    4 quotactl("not built into every kernel"): |_| call!(SYS_quotactl, 0, 0, 0, 0);
-    4 fanotify("not built into every kernel"): |_| call!(SYS_fanotify_init, 0, 0);
-    4 acct("not built into every kernel"): |_| call!(SYS_acct, c"/mote-none".as_ptr());
+    4 quotactl [|| no_such_call(libc::SYS_quotactl)]: |_| call!(SYS_quotactl, 0, 0, 0, 0);
+    4 fanotify [|| no_such_call(libc::SYS_fanotify_init)]: |_| call!(SYS_fanotify_init, 0, 0);
+    4 acct [|| no_such_call(libc::SYS_acct)]: |_| call!(SYS_acct, c"/mote-none".as_ptr());
     4 vmsplice: |_| call!(SYS_vmsplice, -1, 0, 0, 0);
     4 io_setup: |_| call!(SYS_io_setup, 0, 0);
-    4 move_pages("not built into every kernel"): |_| call!(SYS_move_pages, 0, 0, 0, 0, 0, 0);
+    4 move_pages [|| no_such_call(libc::SYS_move_pages)]: |_| call!(SYS_move_pages, 0, 0, 0, 0, 0, 0);
     4 message_queue: |_| call!(SYS_mq_open, c"mote".as_ptr(), 0, 0, 0);
     4 sysv_messages: |_| call!(SYS_msgget, 0x4d4f_5445, 0);
     4 seccomp_call: |_| call!(SYS_seccomp, 99, 0, 0);
-    4 memfd_secret("not built into every kernel"): |_| call!(SYS_memfd_secret, 0);
+    4 memfd_secret [|| no_such_call(libc::SYS_memfd_secret)]: |_| call!(SYS_memfd_secret, 0);
     4 no_randomization: |_| call!(SYS_personality, 0x4_0000);
     4 ioctl_type_into_terminal: |_| call!(SYS_ioctl, 0, 0x5412, c"x".as_ptr());
     4 ioctl_type_high_bits: |_| call!(SYS_ioctl, 0, 0x1_0000_5412u64, c"x".as_ptr());
     4 ioctl_line_discipline: |_| call!(SYS_ioctl, 0, 0x5423, [0u32; 1].as_ptr());
     4 ioctl_console: |_| call!(SYS_ioctl, 0, 0x541c, [0u8; 1].as_ptr());
-    4 prctl_set_memory_map: |_| call!(SYS_prctl, 35, 99, 0, 0, 0);
+    4 prctl_set_memory_map [|| lacks_capability(CAP_SYS_RESOURCE)]: |_| call!(SYS_prctl, 35, 99, 0, 0, 0);
     4 prctl_keep_caps: |_| call!(SYS_prctl, libc::PR_SET_KEEPCAPS, 0, 0, 0, 0);
     4 prctl_set_securebits: |_| call!(SYS_prctl, libc::PR_SET_SECUREBITS, 0, 0, 0, 0);
     // 5: sockets.
@@ -362,7 +422,7 @@ attempts! {
     5 raw_ip: |_| socket(libc::AF_INET, libc::SOCK_RAW, libc::IPPROTO_ICMP);
     5 raw_ip6: |_| socket(libc::AF_INET6, libc::SOCK_RAW, libc::IPPROTO_RAW);
     5 netlink_route: |_| socket(libc::AF_NETLINK, libc::SOCK_RAW, 0);
-    5 netlink_netfilter("not built into every kernel"): |_| socket(libc::AF_NETLINK, libc::SOCK_RAW, 12);
+    5 netlink_netfilter [|| !socket(libc::AF_NETLINK, libc::SOCK_RAW, 12) && errno() == libc::EPROTONOSUPPORT]: |_| socket(libc::AF_NETLINK, libc::SOCK_RAW, 12);
     5 crypto_socket: |_| family_reached(libc::AF_ALG, libc::SOCK_SEQPACKET, 0);
     5 vsock: |_| family_reached(libc::AF_VSOCK, libc::SOCK_STREAM, 0);
     5 key_socket: |_| family_reached(libc::AF_KEY, libc::SOCK_RAW, 2);
@@ -381,14 +441,19 @@ attempts! {
     6 signal_host_process: |f| unsafe { libc::kill(f.victim, 0) == 0 };
     6 pidfd_of_host_process: |f| unsafe { libc::syscall(libc::SYS_pidfd_open, f.victim, 0) >= 0 };
     6 attach_to_host_process: |f| unsafe { libc::ptrace(libc::PTRACE_SEIZE, f.victim, 0, 0) == 0 };
-    6 attach_to_pid_1("the host's pid 1 is not ours to stop"): |f| !f.namespaces.contains("none") && unsafe { libc::getpid() < 1000 && libc::ptrace(libc::PTRACE_SEIZE, 1, 0, 0) == 0 };
+    6 attach_to_pid_1: |f| unsafe { libc::ptrace(libc::PTRACE_SEIZE, f.init, 0, 0) == 0 };
     6 memory_of_host_process: |f| readable(&format!("/proc/{}/mem", f.victim));
     6 limits_of_host_process: |f| unsafe { let mut limit: libc::rlimit = std::mem::zeroed(); libc::prlimit(f.victim, libc::RLIMIT_NOFILE, std::ptr::null(), &raw mut limit) == 0 };
     6 raise_priority: |_| unsafe { libc::setpriority(libc::PRIO_PROCESS, 0, -10) == 0 };
     6 realtime_priority: |_| { let level = [1i32]; reached(unsafe { libc::syscall(libc::SYS_sched_setscheduler, 0, libc::SCHED_FIFO, level.as_ptr()) }) };
+    6 signal_neighbour: |f| unsafe { libc::kill(f.neighbour, 0) == 0 };
+    6 pidfd_of_neighbour: |f| unsafe { libc::syscall(libc::SYS_pidfd_open, f.neighbour, 0) >= 0 };
+    6 attach_to_neighbour: |f| unsafe { libc::ptrace(libc::PTRACE_SEIZE, f.neighbour, 0, 0) == 0 };
+    6 memory_of_neighbour: |f| readable(&format!("/proc/{}/mem", f.neighbour));
+    6 environment_of_neighbour: |f| fs::read(format!("/proc/{}/environ", f.neighbour)).is_ok();
     // 7: cgroups and quotas.
-    7 mount_cgroup_v1("no version 1 on every machine"): |_| mount("x", "/tmp/mote-c", "cgroup", 0, "memory");
-    7 release_agent("no version 1 on every machine"): |_| mount("x", "/tmp/mote-c", "cgroup", 0, "memory") && writable("/tmp/mote-c/release_agent");
+    7 mount_cgroup_v1 [|| no_file_system("cgroup")]: |_| mount("x", "/tmp/mote-c", "cgroup", 0, "memory");
+    7 release_agent [|| no_file_system("cgroup")]: |_| mount("x", "/tmp/mote-c", "cgroup", 0, "memory") && writable("/tmp/mote-c/release_agent");
     7 mount_cgroup_v2: |_| mount("x", "/tmp/mote-c", "cgroup2", 0, "");
     7 cgroup_files: |_| fs::read_dir("/sys/fs/cgroup").is_ok_and(|mut dir| dir.next().is_some());
     7 more_processes_than_allowed: |_| many_processes(200);
@@ -403,6 +468,7 @@ attempts! {
     8 change_groups: |_| unsafe { libc::syscall(libc::SYS_setgroups, 0, 0) == 0 };
     8 hold_capability: |_| ["CapPrm:", "CapEff:", "CapBnd:", "CapAmb:", "CapInh:"].iter().any(|set| !status_field(set).trim_matches('0').is_empty());
     8 gain_privileges_by_exec: |_| status_field("NoNewPrivs:") != "1";
+    8 run_set_id_root_program: |f| program_succeeds(&format!("{}/set-id", f.code_dir), "--is-root");
     8 unfiltered: |_| status_field("Seccomp:") != "2";
     8 set_id_root: |_| nosuid_missing("/");
     8 set_id_usr: |_| nosuid_missing("/usr");
@@ -412,20 +478,22 @@ attempts! {
     8 device_node_char: |_| node(libc::S_IFCHR, libc::makedev(1, 3));
     8 device_node_block: |_| node(libc::S_IFBLK, libc::makedev(7, 0));
     8 give_file_to_root: |_| fs::write("/tmp/mote-own", "x").is_ok() && std::os::unix::fs::chown("/tmp/mote-own", Some(0), Some(0)).is_ok();
-    8 write_own_executable("the kernel refuses to write to what runs"): |_| writable("/proc/self/exe");
+    8 write_own_executable [text_file_busy]: |_| writable("/proc/self/exe");
     8 write_executable_through_link: |_| { let _ = std::os::unix::fs::symlink("/usr/bin/env", "/tmp/mote-link"); let done = writable("/tmp/mote-link"); let _ = fs::remove_file("/tmp/mote-link"); done };
     8 hard_link_to_program: |f| { let to = format!("{}/mote-hard", f.code_dir); let done = fs::hard_link(format!("{}/probe", f.code_dir), &to).is_ok(); let _ = fs::remove_file(&to); done };
     // 9: neighbours and the network.
     9 host_loopback: |f| connects(&format!("127.0.0.1:{}", f.ports[0]));
     9 host_any_address: |f| connects(&format!("127.0.0.1:{}", f.ports[1]));
-    9 host_loopback_v6("no IPv6 on every machine"): |f| connects(&format!("[::1]:{}", f.ports[2]));
+    9 host_loopback_v6 [|| missing("/proc/net/if_inet6")]: |f| connects(&format!("[::1]:{}", f.ports[2]));
     9 host_abstract_socket: |f| SocketAddr::from_abstract_name(&f.abstract_name).is_ok_and(|address| UnixStream::connect_addr(&address).is_ok());
     9 link_local_metadata: |_| udp_route("169.254.169.254:80");
     9 outside_world: |_| udp_route("192.0.2.1:53");
     9 host_shared_memory: |f| unsafe { let id = libc::shmget(f.shared_memory_key, 0, 0); id >= 0 && libc::shmat(id, std::ptr::null(), libc::SHM_RDONLY) as isize != -1 };
+    9 neighbour_port: |f| connects(&format!("127.0.0.1:{}", f.neighbour_port));
+    9 neighbour_abstract_socket: |f| SocketAddr::from_abstract_name(&f.neighbour_socket).is_ok_and(|address| UnixStream::connect_addr(&address).is_ok());
     9 host_ipc_namespace: |f| same_namespace(f, "ipc");
     9 host_net_namespace: |f| same_namespace(f, "net");
-    9 host_uts_namespace("outside has one of its own too"): |f| same_namespace(f, "uts");
+    9 host_uts_namespace: |f| same_namespace(f, "uts");
 }
 
 /// Runs every attempt in a process of its own and prints `name result`, one line each.
@@ -434,8 +502,12 @@ pub(crate) fn probe(outside: bool) {
     for attempt in ATTEMPTS {
         let pid = unsafe { libc::fork() };
         if pid == 0 {
-            unsafe { libc::alarm(5) };
-            if outside {
+            unsafe {
+                libc::setpgid(0, 0);
+                libc::alarm(5);
+            }
+            // Outside each attempt has namespaces of its own, except those that ask for them.
+            if outside && !attempt.name.ends_with("_namespace") {
                 unshare(libc::CLONE_NEWNS | libc::CLONE_NEWUTS);
                 unsafe {
                     libc::mount(
@@ -451,9 +523,23 @@ pub(crate) fn probe(outside: bool) {
             unsafe { libc::_exit(if succeeded { 0 } else { 1 }) }
         }
         let mut status = 0;
-        unsafe { libc::waitpid(pid, &raw mut status, 0) };
+        unsafe {
+            libc::waitpid(pid, &raw mut status, 0);
+            // Whatever an attempt that ran out of time has left running.
+            libc::kill(-pid, libc::SIGKILL);
+        }
         let result = if pid > 0 && status == 0 { "succeeded" } else { "blocked" };
         println!("{} {result}", attempt.name);
     }
     println!("end of attempts");
+}
+
+/// Another instance: listens, says so, and waits to be killed.
+pub(crate) fn neighbour() {
+    let facts = Facts::from_env();
+    let address = SocketAddr::from_abstract_name(&facts.neighbour_socket).unwrap();
+    let _socket = std::os::unix::net::UnixListener::bind_addr(&address).unwrap();
+    let port = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    println!("listening {}", port.local_addr().unwrap().port());
+    unsafe { libc::pause() };
 }
