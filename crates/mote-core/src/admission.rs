@@ -52,6 +52,20 @@ pub fn service_mean_ns(mean_ns: u64, newest_ns: u64) -> u64 {
     mean_ns - mean_ns / 8 + newest_ns / 8
 }
 
+/// An invocation that runs this long is long work: it need not be preferred to short work.
+pub const LONG_WORK_NS: u64 = 50_000_000;
+
+/// Whether an instance takes the processor for itself: it has burnt most of a core since the last
+/// look while one of its invocations runs long.
+pub fn is_greedy(burnt_ns: u64, since_ns: u64, oldest_running_ns: u64) -> bool {
+    oldest_running_ns >= LONG_WORK_NS && burnt_ns >= since_ns / 10 * 7
+}
+
+/// Whether a function that was put into the background may leave it: its work is short again.
+pub fn is_considerate(service_ns: u64) -> bool {
+    service_ns > 0 && service_ns < LONG_WORK_NS
+}
+
 /// Instances to start now: one for each share of the waiting invocations that running and starting
 /// instances cannot take, up to the bound.
 pub fn instances_to_start(waiting: usize, starting: u32, running: u32, max: u32) -> u32 {
@@ -92,6 +106,15 @@ mod tests {
         mean = service_mean_ns(mean, 50_000_000);
         assert_eq!(mean, 50_000_000);
         assert_eq!(frames_max(1, mean), 1);
+    }
+
+    #[test]
+    fn long_burning_work_goes_to_the_background_and_short_work_leaves_it() {
+        assert!(is_greedy(95_000_000, 100_000_000, 200_000_000));
+        assert!(!is_greedy(10_000_000, 100_000_000, 200_000_000), "waits, does not burn");
+        assert!(!is_greedy(95_000_000, 100_000_000, 5_000_000), "many short invocations");
+        assert!(is_considerate(2_000_000));
+        assert!(!is_considerate(0) && !is_considerate(80_000_000));
     }
 
     #[test]

@@ -109,6 +109,9 @@ pub struct Started {
 pub trait InstanceControl: Send + Sync {
     /// Kills everything in the instance at once. Idempotent; does not block.
     fn kill(&self);
+    /// Whether it runs only when nothing else wants the processor. Does nothing where the machine
+    /// cannot tell such work apart. Writes one small file.
+    fn set_background(&self, background: bool);
     /// What it uses now, `None` where the machine cannot tell. May read a few small files.
     fn usage(&self) -> Option<Usage>;
     /// Resolves when the instance has ended. To be called once.

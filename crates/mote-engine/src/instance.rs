@@ -79,6 +79,9 @@ async fn ready(revision: &Arc<Revision>, instance: u64, since_ns: u64) -> Result
     let Started { channel, output, egress, control } =
         revision.shared.backend.start(request).await?;
     let control: Arc<dyn InstanceControl> = control.into();
+    if revision.pool.lock().background {
+        control.set_background(true);
+    }
     revision.shared.runtime.spawn(output::read(revision.clone(), instance, output));
     egress::serve(revision, instance, egress);
     let limit = Duration::from_millis(init_timeout_ms);
@@ -232,6 +235,8 @@ fn enlist(
         init_ns: now - since_ns,
         frames_seen: 0,
         served: 0,
+        burnt_ns: 0,
+        looked_ns: now,
         control,
     });
     pool.dispatch(now, &mut follow_ups);
@@ -309,6 +314,10 @@ fn end(revision: &Arc<Revision>, key: usize, fault: Fault) {
     let mut pool = revision.pool.lock();
     let Some(dead) = pool.remove_worker(key) else { return };
     let expected = dead.stop_reason.is_some();
+    if !expected || dead.stop_reason == Some("deadline-kill") {
+        // What dies or hangs is restarted at the expense of nobody else.
+        pool.background = true;
+    }
     let retry = fault.answer().retryable;
     let mut failed = dead.failed;
     for pending in dead.repeat {

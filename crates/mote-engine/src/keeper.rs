@@ -6,7 +6,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use mote_core::admission::instances_to_start;
+use mote_core::admission::{LONG_WORK_NS, instances_to_start, is_considerate, is_greedy};
 use mote_core::wire::{self, FrameKind};
 use mote_core::{Fault, Trigger};
 
@@ -24,6 +24,8 @@ const QUIET_NS: u64 = 1_000_000_000;
 const STUCK_NS: u64 = 1_000_000_000;
 /// A draining worker that has not exited by then is killed.
 const DRAIN_NS: u64 = 1_000_000_000;
+/// Pause between two looks at what a long-running instance burns.
+const LOOK_NS: u64 = 35_000_000;
 /// Waiting this long although instances run is reason for another instance.
 const WAIT_NS: u64 = 10_000_000;
 
@@ -59,11 +61,60 @@ pub(crate) async fn run(revision: Arc<Revision>) {
             revision.shared.runtime.spawn(instance::start(revision.clone()));
         }
         revision.follow_up(round.follow_ups);
+        govern(&revision, now);
         match round.sleep {
             Some(time) => {
                 let _ = tokio::time::timeout(time, revision.changed.notified()).await;
             }
             None => revision.changed.notified().await,
+        }
+    }
+}
+
+/// Puts greedy functions into the background and takes considerate ones out of it
+/// (docs/decisions/0009-neighbours.md). Reads one small file per long-running instance.
+fn govern(revision: &Revision, now: u64) {
+    let mut looks = Vec::new();
+    {
+        let mut pool = revision.pool.lock();
+        let considerate = pool.background
+            && pool.workers.iter().any(|(_, worker)| is_considerate(worker.service_ns));
+        if considerate {
+            pool.background = false;
+            for (_, worker) in &pool.workers {
+                worker.control.set_background(false);
+            }
+            return;
+        }
+        if pool.background {
+            return;
+        }
+        for (key, worker) in &mut pool.workers {
+            let oldest = worker.streams.iter().map(|(_, stream)| stream.phases.sent_ns).min();
+            let running = oldest.map_or(0, |sent| now.saturating_sub(sent));
+            if running < LONG_WORK_NS || now.saturating_sub(worker.looked_ns) < LOOK_NS {
+                continue;
+            }
+            // A look from before this invocation says nothing about it: begin anew.
+            let since = now.saturating_sub(worker.looked_ns);
+            let since = (since <= running).then_some(since);
+            looks.push((key, worker.control.clone(), running, since, worker.burnt_ns));
+            worker.looked_ns = now;
+        }
+    }
+    for (key, control, running, since, before) in looks {
+        let Some(usage) = control.usage() else { continue };
+        let mut pool = revision.pool.lock();
+        if let Some(worker) = pool.workers.get_mut(key) {
+            worker.burnt_ns = usage.cpu_ns;
+        }
+        let burnt = usage.cpu_ns.saturating_sub(before);
+        if since.is_some_and(|since| is_greedy(burnt, since, running)) {
+            pool.background = true;
+            for (_, worker) in &pool.workers {
+                worker.control.set_background(true);
+            }
+            return;
         }
     }
 }

@@ -91,6 +91,9 @@ pub(crate) struct WorkerState {
     pub(crate) init_ns: u64,
     pub(crate) frames_seen: u64,
     pub(crate) served: u64,
+    /// CPU time at the last look, and when that was; to tell who is greedy.
+    pub(crate) burnt_ns: u64,
+    pub(crate) looked_ns: u64,
     pub(crate) control: Arc<dyn InstanceControl>,
 }
 
@@ -210,6 +213,9 @@ pub(crate) struct Pool {
     pub(crate) closed: bool,
     /// A keeper task runs.
     pub(crate) keeper: bool,
+    /// Its instances run in the background: they were greedy or died, and have not shown short
+    /// work since.
+    pub(crate) background: bool,
     /// The keeper does not tick; new work must wake it.
     pub(crate) keeper_sleeps: bool,
     pub(crate) next_serial: u64,

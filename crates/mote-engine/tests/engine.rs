@@ -102,6 +102,7 @@ impl InstanceControl for Control {
     fn kill(&self) {
         self.killed.notify_one();
     }
+    fn set_background(&self, _background: bool) {}
     fn usage(&self) -> Option<Usage> {
         None
     }

@@ -566,6 +566,12 @@ impl InstanceControl for Control {
         let _ = sys::pidfd_send_signal(self.pidfd.get_ref().as_fd(), libc::SIGKILL);
     }
 
+    fn set_background(&self, background: bool) {
+        if let Some(cgroup) = &self.cgroup {
+            cgroup.set_background(background);
+        }
+    }
+
     fn usage(&self) -> Option<Usage> {
         self.cgroup.as_ref()?.usage()
     }

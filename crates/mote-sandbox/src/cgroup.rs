@@ -303,6 +303,14 @@ impl InstanceCgroup {
         Some(usage)
     }
 
+    /// Lets it run only when nothing else wants the processor, or as everyone does. Kernels before
+    /// 5.15 have no such switch; there it stays as it is.
+    pub(crate) fn set_background(&self, background: bool) {
+        if let Some(path) = self.dirs.get("cpu") {
+            let _ = fs::write(path.join("cpu.idle"), if background { "1" } else { "0" });
+        }
+    }
+
     /// Whether the kernel killed something in it for memory.
     pub(crate) fn out_of_memory(&self) -> bool {
         let (file, field) = match self.version {
