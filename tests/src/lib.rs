@@ -416,7 +416,8 @@ pub fn repository() -> PathBuf {
 pub fn cgroup_folders(pid: u32) -> Vec<PathBuf> {
     let name = format!("mote-{pid}");
     let output = Command::new("find")
-        .args(["/sys/fs/cgroup", "-maxdepth", "6", "-name", &name])
+        .args(["/sys/fs/cgroup", "-maxdepth", "6"])
+        .args(["-name", &name, "-o", "-name", &format!("{name}-*")])
         .output()
         .expect("find");
     String::from_utf8_lossy(&output.stdout).lines().map(PathBuf::from).collect()

@@ -184,7 +184,18 @@ impl Cgroups {
     /// Names the directories of one instance; nobody has created them yet.
     pub(crate) fn place(&self) -> InstanceCgroup {
         let name = format!("instance-{}", self.next.fetch_add(1, Ordering::Relaxed));
-        let dirs = self.bases.iter().map(|(controller, base)| (*controller, base.join(&name)));
+        // Where processor time is shared out, instances stand beside the daemon and not below a
+        // group of their own: only then does the kernel compare a background instance with the
+        // daemon and with callers directly, and lets them have the processor at once.
+        let beside = (self.version == Version::V1).then(|| self.bases.get("cpu")).flatten();
+        let dirs = self.bases.iter().map(|(controller, base)| {
+            let dir = if Some(base) == beside {
+                base.with_file_name(format!("mote-{}-{name}", std::process::id()))
+            } else {
+                base.join(&name)
+            };
+            (*controller, dir)
+        });
         InstanceCgroup { version: self.version, dirs: dirs.collect() }
     }
 
@@ -192,6 +203,14 @@ impl Cgroups {
     pub(crate) fn remove_all(&self) {
         for base in self.bases.values() {
             remove_base(base);
+        }
+        let ours = std::process::id();
+        if let Some(home) = self.bases.get("cpu").and_then(|base| base.parent()) {
+            for (path, pid) in groups_below(home) {
+                if pid == ours {
+                    remove_base(&path);
+                }
+            }
         }
     }
 }
@@ -389,23 +408,25 @@ fn parent_of(process: &str) -> Option<u32> {
 
 /// Removes groups of daemons that are gone, ending what still runs in them.
 fn remove_leftovers(home: &Path) {
-    let Ok(entries) = fs::read_dir(home) else {
-        return;
-    };
-    for entry in entries.flatten() {
-        let name = entry.file_name();
-        let Some(pid) = name.to_str().and_then(|name| name.strip_prefix("mote-")) else {
-            continue;
-        };
-        let Ok(pid) = pid.parse::<u32>() else {
-            continue;
-        };
+    for (path, pid) in groups_below(home) {
         let alive = pid != std::process::id() && Path::new(&format!("/proc/{pid}")).exists();
-        if alive {
-            continue;
+        if !alive {
+            remove_base(&path);
         }
-        remove_base(&entry.path());
     }
+}
+
+/// Groups that daemons made below `home`, with the daemon's pid: `mote-PID` and `mote-PID-…`.
+fn groups_below(home: &Path) -> Vec<(PathBuf, u32)> {
+    let entries = fs::read_dir(home).into_iter().flatten().flatten();
+    entries
+        .filter_map(|entry| {
+            let name = entry.file_name();
+            let rest = name.to_str()?.strip_prefix("mote-")?;
+            let pid = rest.split('-').next()?.parse().ok()?;
+            entry.path().is_dir().then(|| (entry.path(), pid))
+        })
+        .collect()
 }
 
 fn remove_base(base: &Path) {
@@ -414,7 +435,7 @@ fn remove_base(base: &Path) {
             empty_and_remove(&instance.path());
         }
     }
-    let _ = fs::remove_dir(base);
+    empty_and_remove(base);
 }
 
 fn empty_and_remove(dir: &Path) {
