@@ -106,7 +106,7 @@ def cpu_ns(pid: int | None) -> int:
 
 
 def milliseconds(text: str) -> float:
-    number, unit = re.fullmatch(r"([\d.]+)(us|ms|s|m)", text).groups()
+    number, unit = re.fullmatch(r"(-?[\d.]+)(us|ms|s|m|h)", text).groups()
     return float(number) * {"us": 1e-3, "ms": 1.0, "s": 1e3, "m": 6e4}[unit]
 
 
@@ -124,8 +124,8 @@ def load_http(target: Target, connections: int, seconds: float) -> Run:
     spent = after.ru_utime + after.ru_stime - children.ru_utime - children.ru_stime
     return Run(
         per_second=float(re.search(r"Requests/sec:\s+([\d.]+)", text).group(1)),
-        p50_ms=milliseconds(re.search(r"50%\s+(\S+)", text).group(1)),
-        p99_ms=milliseconds(re.search(r"99%\s+(\S+)", text).group(1)),
+        p50_ms=milliseconds(re.search(r"^ +50% +(\S+)", text, re.MULTILINE).group(1)),
+        p99_ms=milliseconds(re.search(r"^ +99% +(\S+)", text, re.MULTILINE).group(1)),
         errors=(int(wrong.group(1)) if wrong else 0) + lost,
         front_us=front / requests / 1e3,
         worker_us=worker / requests / 1e3,
