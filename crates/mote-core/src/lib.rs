@@ -11,6 +11,7 @@ pub mod admission;
 pub mod backend;
 pub mod body;
 pub mod fault;
+pub mod halt_poll;
 pub mod invocation;
 pub mod name;
 pub mod spec;

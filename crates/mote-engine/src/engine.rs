@@ -14,6 +14,7 @@ use parking_lot::Mutex;
 use tokio::runtime::Handle;
 use tokio::sync::Notify;
 
+use crate::busy_poll::BusyPoll;
 use crate::logs::FunctionLog;
 use crate::metrics::Metrics;
 use crate::pool::Pool;
@@ -37,6 +38,9 @@ pub struct Config {
     pub instances_max_default: u32,
     /// What runs Python and Node.
     pub interpreters: Interpreters,
+    /// Whether the data path may look for the next event for up to 0.1 ms before it sleeps; for
+    /// machines with more than one core.
+    pub busy_poll: bool,
 }
 
 /// What all revisions share.
@@ -45,6 +49,7 @@ pub(crate) struct Shared {
     pub(crate) config: Config,
     /// The runtime of the data path; every task of the engine runs there.
     pub(crate) runtime: Handle,
+    pub(crate) busy_poll: Arc<BusyPoll>,
     instances: AtomicU64,
 }
 
@@ -68,8 +73,11 @@ pub struct Engine {
 impl Engine {
     /// An engine without functions whose tasks run on `runtime`.
     pub fn new(config: Config, backend: Arc<dyn Backend>, runtime: Handle) -> Self {
+        let busy_poll = BusyPoll::new(config.busy_poll);
+        runtime.spawn(busy_poll.clone().run());
+        let instances = AtomicU64::new(0);
         Self {
-            shared: Arc::new(Shared { backend, config, runtime, instances: AtomicU64::new(0) }),
+            shared: Arc::new(Shared { backend, config, runtime, busy_poll, instances }),
             routes: Arc::default(),
             logs: Arc::default(),
             metrics: Arc::default(),

@@ -9,6 +9,7 @@
 #![forbid(unsafe_code)]
 
 mod body_channel;
+mod busy_poll;
 pub mod clock;
 mod egress;
 mod engine;

@@ -136,6 +136,7 @@ impl Revision {
 
     /// Runs one invocation to the head of its answer.
     pub(crate) async fn invoke(self: &Arc<Self>, invocation: Invocation) -> Result<Reply, Fault> {
+        let _in_flight = self.shared.busy_poll.enter(now_ns());
         let trigger = invocation.trigger;
         let id = invocation.id;
         let (reply, answer) = oneshot::channel();

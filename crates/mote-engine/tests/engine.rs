@@ -155,6 +155,7 @@ impl Bench {
         let scripts = Arc::new(Scripts::default());
         let config = Config {
             instances_max_default: 1,
+            busy_poll: true,
             interpreters: Interpreters {
                 python: Some(vec!["python3".into()]),
                 node: None,

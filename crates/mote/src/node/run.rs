@@ -73,6 +73,7 @@ async fn serve(
     let engine_config = EngineConfig {
         instances_max_default: u32::try_from(cores).unwrap_or(1),
         interpreters: found.for_engine(),
+        busy_poll: cores > 1,
     };
     let engine = Engine::new(engine_config, backend.clone(), tokio::runtime::Handle::current());
 

@@ -1,0 +1,61 @@
+//! How long to poll before sleeping: pure, adaptive, the rule KVM and the kernel's `haltpoll`
+//! governor use for idle processors.
+//!
+//! Waking a sleeping thread on an idle core costs tens of microseconds, more than a whole
+//! invocation of a short function. When the next event mostly comes sooner than that, looking for
+//! it is cheaper than sleeping; when it does not, the window closes at once and costs nothing.
+
+/// Longest window, and the longest wait that opens one, in nanoseconds. A wait measured across a
+/// sleep holds the wake-up itself, so it is twice what a wake-up costs.
+pub const POLL_MAX_NS: u64 = 100_000;
+/// Window after the first short wait.
+const POLL_FIRST_NS: u64 = 12_500;
+
+/// The window of one kind of wait.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct HaltPoll {
+    window_ns: u64,
+}
+
+impl HaltPoll {
+    /// How long to poll for the next event before sleeping, in nanoseconds; 0 means sleep at once.
+    pub fn window_ns(self) -> u64 {
+        self.window_ns
+    }
+
+    /// Learns from one wait: a short one that outlasted the window doubles it, a long one closes
+    /// it.
+    pub fn waited(&mut self, wait_ns: u64) {
+        if wait_ns > POLL_MAX_NS {
+            self.window_ns = 0;
+        } else if wait_ns > self.window_ns {
+            self.window_ns = (self.window_ns * 2).clamp(POLL_FIRST_NS, POLL_MAX_NS);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn short_waits_open_the_window_and_a_long_one_closes_it() {
+        let mut poll = HaltPoll::default();
+        assert_eq!(poll.window_ns(), 0, "nothing is known yet");
+        for expected in [12_500, 25_000, 50_000, 100_000, 100_000] {
+            poll.waited(90_000);
+            assert_eq!(poll.window_ns(), expected.min(POLL_MAX_NS));
+        }
+        poll.waited(100_001);
+        assert_eq!(poll.window_ns(), 0);
+    }
+
+    #[test]
+    fn a_window_that_suffices_stays() {
+        let mut poll = HaltPoll::default();
+        for _ in 0..100 {
+            poll.waited(20_000);
+        }
+        assert_eq!(poll.window_ns(), 25_000, "no longer than what is needed");
+    }
+}

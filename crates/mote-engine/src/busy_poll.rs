@@ -1,0 +1,126 @@
+//! Keeps the data path awake while the next event is likely to come at once.
+//!
+//! With one request at a time, the commonest load at the edge, every event finds the data path
+//! asleep, and waking it costs more than serving it. While at most one invocation runs, this task
+//! looks for the next event for as long as [`HaltPoll`] expects one, and sleeps otherwise. With
+//! more in flight it does nothing: then the processor is wanted by the workers, and batches form.
+
+use std::sync::Arc;
+
+use mote_core::halt_poll::HaltPoll;
+use parking_lot::Mutex;
+use tokio::sync::Notify;
+
+use crate::clock::now_ns;
+
+/// Watches the invocations in flight on the whole node.
+pub(crate) struct BusyPoll {
+    state: Mutex<State>,
+    wake: Notify,
+}
+
+struct State {
+    enabled: bool,
+    in_flight: u32,
+    /// When an invocation last began or ended.
+    last_ns: u64,
+    /// Waiting for a request, and for a worker's answer.
+    arrival: HaltPoll,
+    answer: HaltPoll,
+    asleep: bool,
+}
+
+impl State {
+    fn window_ns(&self) -> u64 {
+        match self.in_flight {
+            _ if !self.enabled => 0,
+            0 => self.arrival.window_ns(),
+            1 => self.answer.window_ns(),
+            _ => 0,
+        }
+    }
+
+    /// Whether the task must be woken.
+    fn rouse(&mut self, now_ns: u64) -> bool {
+        self.last_ns = now_ns;
+        self.window_ns() > 0 && std::mem::take(&mut self.asleep)
+    }
+}
+
+impl BusyPoll {
+    /// `enabled` is for machines with more than one core: on a single one, polling would keep the
+    /// awaited process from running.
+    pub(crate) fn new(enabled: bool) -> Arc<Self> {
+        let state = State {
+            enabled,
+            in_flight: 0,
+            last_ns: 0,
+            arrival: HaltPoll::default(),
+            answer: HaltPoll::default(),
+            asleep: true,
+        };
+        Arc::new(Self { state: Mutex::new(state), wake: Notify::new() })
+    }
+
+    /// Counts an invocation until the guard is dropped.
+    pub(crate) fn enter(&self, now_ns: u64) -> InFlight<'_> {
+        let rouse = {
+            let mut state = self.state.lock();
+            if state.in_flight == 0 {
+                let wait = now_ns.saturating_sub(state.last_ns);
+                state.arrival.waited(wait);
+            }
+            state.in_flight += 1;
+            state.rouse(now_ns)
+        };
+        if rouse {
+            self.wake.notify_one();
+        }
+        InFlight(self)
+    }
+
+    fn leave(&self) {
+        let now_ns = now_ns();
+        let rouse = {
+            let mut state = self.state.lock();
+            if state.in_flight == 1 {
+                let wait = now_ns.saturating_sub(state.last_ns);
+                state.answer.waited(wait);
+            }
+            state.in_flight -= 1;
+            state.rouse(now_ns)
+        };
+        if rouse {
+            self.wake.notify_one();
+        }
+    }
+
+    /// Whether to look once more; otherwise the next event must wake the task.
+    fn expects_more(&self) -> bool {
+        let now_ns = now_ns();
+        let mut state = self.state.lock();
+        let more = now_ns.saturating_sub(state.last_ns) < state.window_ns();
+        state.asleep = !more;
+        more
+    }
+
+    /// Runs for the life of the node. Each yield lets the runtime look for events without
+    /// sleeping, and run what they made ready.
+    pub(crate) async fn run(self: Arc<Self>) {
+        loop {
+            self.wake.notified().await;
+            while self.expects_more() {
+                tokio::task::yield_now().await;
+            }
+        }
+    }
+}
+
+/// One invocation in flight.
+pub(crate) struct InFlight<'a>(&'a BusyPoll);
+
+impl Drop for InFlight<'_> {
+    fn drop(&mut self) {
+        self.0.leave();
+    }
+}
