@@ -6,7 +6,7 @@
 use std::fmt;
 use std::future::Future;
 
-use bytes::{BufMut, Bytes, BytesMut};
+use bytes::Bytes;
 
 use crate::body::Body;
 use crate::fault::Fault;
@@ -83,13 +83,13 @@ impl fmt::Debug for InvocationId {
     }
 }
 
-/// Method, path, query and header fields in worker-protocol layout. Cheap to clone.
+/// Method, path, query and header fields in worker-protocol layout, in one allocation.
 ///
 /// Header fields are `name LF value LF`, names in lower case; neither may hold LF or NUL. The path
 /// is the part below the function's own route and begins with `/`; the query has no `?`.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Head {
-    buffer: Bytes,
+    buffer: Vec<u8>,
     method_len: u8,
     path_len: u16,
     query_len: u16,
@@ -102,16 +102,16 @@ impl Head {
         let method = &method[..method.len().min(u8::MAX as usize)];
         let path = &path[..path.len().min(u16::MAX as usize)];
         let query = &query[..query.len().min(u16::MAX as usize)];
-        let mut buffer = BytesMut::with_capacity(method.len() + path.len() + query.len() + 256);
-        buffer.put_slice(method);
-        buffer.put_slice(path);
-        buffer.put_slice(query);
-        HeadBuilder {
+        let mut buffer = Vec::with_capacity(method.len() + path.len() + query.len() + 256);
+        buffer.extend_from_slice(method);
+        buffer.extend_from_slice(path);
+        buffer.extend_from_slice(query);
+        HeadBuilder(Head {
             buffer,
             method_len: method.len() as u8,
             path_len: path.len() as u16,
             query_len: query.len() as u16,
-        }
+        })
     }
 
     /// The request method, upper case.
@@ -142,41 +142,29 @@ impl Head {
 }
 
 /// Collects the header fields of a [`Head`].
-pub struct HeadBuilder {
-    buffer: BytesMut,
-    method_len: u8,
-    path_len: u16,
-    query_len: u16,
-}
+pub struct HeadBuilder(Head);
 
 impl HeadBuilder {
     /// Adds one field. The caller has checked that neither part holds LF or NUL.
     pub fn header(&mut self, name: &[u8], value: &[u8]) -> &mut Self {
-        put_header(&mut self.buffer, name, value);
+        put_header(&mut self.0.buffer, name, value);
         self
     }
 
     /// The finished head.
     pub fn finish(self) -> Head {
-        Head {
-            buffer: self.buffer.freeze(),
-            method_len: self.method_len,
-            path_len: self.path_len,
-            query_len: self.query_len,
-        }
+        self.0
     }
 }
 
 /// Appends one field to a header block, its name in lower case.
-pub fn put_header(block: &mut BytesMut, name: &[u8], value: &[u8]) {
+pub fn put_header(block: &mut Vec<u8>, name: &[u8], value: &[u8]) {
     debug_assert!(!name.contains(&b'\n') && !value.contains(&b'\n'));
     block.reserve(name.len() + value.len() + 2);
-    let start = block.len();
-    block.put_slice(name);
-    block[start..].make_ascii_lowercase();
-    block.put_u8(b'\n');
-    block.put_slice(value);
-    block.put_u8(b'\n');
+    block.extend(name.iter().map(u8::to_ascii_lowercase));
+    block.push(b'\n');
+    block.extend_from_slice(value);
+    block.push(b'\n');
 }
 
 /// The fields of a header block, in order. Ends at the first incomplete field.

@@ -76,11 +76,10 @@ impl BusyPoll {
         if rouse {
             self.wake.notify_one();
         }
-        InFlight(self)
+        InFlight { poll: self, ended_ns: 0 }
     }
 
-    fn leave(&self) {
-        let now_ns = now_ns();
+    fn leave(&self, now_ns: u64) {
         let rouse = {
             let mut state = self.state.lock();
             if state.in_flight == 1 {
@@ -117,10 +116,20 @@ impl BusyPoll {
 }
 
 /// One invocation in flight.
-pub(crate) struct InFlight<'a>(&'a BusyPoll);
+pub(crate) struct InFlight<'a> {
+    poll: &'a BusyPoll,
+    ended_ns: u64,
+}
+
+impl InFlight<'_> {
+    /// Says when the invocation ended, where that is known: it saves reading the clock.
+    pub(crate) fn ended_ns(&mut self, ns: u64) {
+        self.ended_ns = ns;
+    }
+}
 
 impl Drop for InFlight<'_> {
     fn drop(&mut self) {
-        self.0.leave();
+        self.poll.leave(if self.ended_ns == 0 { now_ns() } else { self.ended_ns });
     }
 }

@@ -13,6 +13,7 @@ mod busy_poll;
 pub mod clock;
 mod egress;
 mod engine;
+mod histogram;
 mod instance;
 mod keeper;
 mod latency;

@@ -12,16 +12,10 @@ use prometheus_client::encoding::{EncodeLabelSet, EncodeLabelValue};
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::Gauge;
-use prometheus_client::metrics::histogram::Histogram;
 use prometheus_client::registry::{Registry, Unit};
 
+use crate::histogram::DurationHistogram;
 use crate::latency::Latencies;
-
-/// Upper bounds in seconds, from 50 us: an edge invocation is often far below the 5 ms at which
-/// the usual advice begins.
-const DURATION_BUCKETS_S: [f64; 14] = [
-    0.00005, 0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.1, 0.25, 1.0, 2.5, 10.0,
-];
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
 struct FunctionLabel {
@@ -70,9 +64,9 @@ fn trigger_index(trigger: Trigger) -> usize {
 #[derive(Clone)]
 struct Families {
     invocations: Family<OutcomeLabels, Counter>,
-    request_duration: Family<TriggerLabels, Histogram, fn() -> Histogram>,
-    queue_duration: Family<FunctionLabel, Histogram, fn() -> Histogram>,
-    invoke_duration: Family<FunctionLabel, Histogram, fn() -> Histogram>,
+    request_duration: Family<TriggerLabels, DurationHistogram>,
+    queue_duration: Family<FunctionLabel, DurationHistogram>,
+    invoke_duration: Family<FunctionLabel, DurationHistogram>,
     cold_starts: Family<FunctionLabel, Counter>,
     stops: Family<StopLabels, Counter>,
     instances: Family<FunctionLabel, Gauge>,
@@ -84,18 +78,13 @@ pub struct Metrics {
     families: Families,
 }
 
-fn duration_histogram() -> Histogram {
-    Histogram::new(DURATION_BUCKETS_S)
-}
-
 impl Default for Metrics {
     fn default() -> Self {
-        let histogram = || duration_histogram as fn() -> Histogram;
         let families = Families {
             invocations: Family::default(),
-            request_duration: Family::new_with_constructor(histogram()),
-            queue_duration: Family::new_with_constructor(histogram()),
-            invoke_duration: Family::new_with_constructor(histogram()),
+            request_duration: Family::default(),
+            queue_duration: Family::default(),
+            invoke_duration: Family::default(),
             cold_starts: Family::default(),
             stops: Family::default(),
             instances: Family::default(),
@@ -194,13 +183,13 @@ pub struct FunctionMetrics {
 
 struct TriggerMetrics {
     invocations: [Counter; 6],
-    request_duration: Histogram,
+    request_duration: DurationHistogram,
 }
 
 struct Timings {
     latencies: Latencies,
-    queue: Histogram,
-    invoke: Histogram,
+    queue: DurationHistogram,
+    invoke: DurationHistogram,
     cold_starts: Counter,
 }
 
@@ -245,11 +234,11 @@ impl FunctionMetrics {
         let of_trigger = self.of_trigger(trigger);
         of_trigger.invocations[0].inc();
         let whole_ns = phases.answered_ns.saturating_sub(phases.received_ns);
-        of_trigger.request_duration.observe(seconds(whole_ns));
+        of_trigger.request_duration.observe_ns(whole_ns);
         let timings = self.timings();
         timings.latencies.record(whole_ns);
-        timings.queue.observe(seconds(phases.queue_ns() + phases.init_ns));
-        timings.invoke.observe(seconds(phases.run_ns()));
+        timings.queue.observe_ns(phases.queue_ns() + phases.init_ns);
+        timings.invoke.observe_ns(phases.run_ns());
         if phases.init_ns > 0 {
             timings.cold_starts.inc();
         }
@@ -298,8 +287,4 @@ impl FunctionMetrics {
             (OUTCOMES[at], used.map(|trigger| trigger.invocations[at].get()).sum())
         })
     }
-}
-
-fn seconds(ns: u64) -> f64 {
-    ns as f64 / 1e9
 }

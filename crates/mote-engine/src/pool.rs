@@ -59,7 +59,7 @@ pub(crate) struct Stream {
     pub(crate) cancelled_ns: Option<u64>,
     /// Frames of the worker seen when it was cancelled, to tell slow from stuck.
     pub(crate) cancelled_at_frame: u64,
-    pub(crate) repeat: Option<Box<Repeat>>,
+    pub(crate) repeat: Option<Repeat>,
     /// Ends the task that serves this stream over HTTP.
     pub(crate) task: Option<tokio::task::AbortHandle>,
 }
@@ -315,7 +315,7 @@ impl Pool {
             let body = std::mem::take(&mut invocation.body);
             follow_ups.push(FollowUp::Pump { worker: key, stream, serial, body });
         } else if attempts == 0 && invocation.is_idempotent() {
-            entry.repeat = Some(Box::new(Repeat { invocation, attempts: attempts + 1 }));
+            entry.repeat = Some(Repeat { invocation, attempts: attempts + 1 });
         }
         worker.streams.insert(entry);
     }

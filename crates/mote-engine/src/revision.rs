@@ -136,11 +136,12 @@ impl Revision {
 
     /// Runs one invocation to the head of its answer.
     pub(crate) async fn invoke(self: &Arc<Self>, invocation: Invocation) -> Result<Reply, Fault> {
-        let _in_flight = self.shared.busy_poll.enter(now_ns());
+        let now = now_ns();
+        let mut in_flight = self.shared.busy_poll.enter(now);
         let trigger = invocation.trigger;
         let id = invocation.id;
         let (reply, answer) = oneshot::channel();
-        let serial = match self.submit(invocation, reply) {
+        let serial = match self.submit(invocation, reply, now) {
             Ok(serial) => serial,
             Err(fault) => {
                 self.failed(trigger, id, &fault);
@@ -153,7 +154,10 @@ impl Revision {
         });
         guard.armed = false;
         match &result {
-            Ok(reply) => self.metrics.answered(trigger, &reply.phases),
+            Ok(reply) => {
+                in_flight.ended_ns(reply.phases.answered_ns);
+                self.metrics.answered(trigger, &reply.phases);
+            }
             Err(fault) => self.failed(trigger, id, fault),
         }
         result
@@ -206,8 +210,8 @@ impl Revision {
         self: &Arc<Self>,
         invocation: Invocation,
         reply: oneshot::Sender<Result<Reply, Fault>>,
+        now: u64,
     ) -> Result<u64, Fault> {
-        let now = now_ns();
         let mut follow_ups = Vec::new();
         let mut pool = self.pool.lock();
         if pool.closed {

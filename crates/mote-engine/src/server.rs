@@ -235,7 +235,7 @@ async fn answer(
     connection: Connection,
 ) {
     let (parts, incoming) = response.into_parts();
-    let mut block = BytesMut::new();
+    let mut block = Vec::new();
     for (name, value) in &parts.headers {
         if !is_framing(name.as_str().as_bytes()) {
             put_header(&mut block, name.as_str().as_bytes(), value.as_bytes());
@@ -265,7 +265,7 @@ async fn answer(
             }
         };
     }
-    place.deliver(status, block.freeze(), body);
+    place.deliver(status, block.into(), body);
 }
 
 /// Where an exchange's stream is.

@@ -48,11 +48,21 @@ pub(crate) struct Connection {
     input: BytesMut,
     writing: Vec<u8>,
     written: usize,
+    /// Room for the answers of a batch; empty between batches.
+    answers: Answers,
 }
+
+type Answers = Vec<(ReplySender, Result<Reply, Fault>)>;
 
 impl Connection {
     pub(crate) fn new(stream: UnixStream) -> Self {
-        Self { stream, input: BytesMut::new(), writing: Vec::new(), written: 0 }
+        Self {
+            stream,
+            input: BytesMut::new(),
+            writing: Vec::new(),
+            written: 0,
+            answers: Vec::new(),
+        }
     }
 
     /// The next frame; for the handshake only.
@@ -106,7 +116,7 @@ impl Connection {
                 Poll::Ready(Ok(0)) => return Poll::Ready(LinkEnd::Closed),
                 Poll::Ready(Ok(_)) => {}
             }
-            let mut batch = Batch::new(revision, key);
+            let mut batch = Batch::new(revision, key, &mut self.answers);
             loop {
                 match wire::split_frame(&mut self.input) {
                     Ok(Some((header, payload))) => {
@@ -169,19 +179,19 @@ struct Batch<'a> {
     key: usize,
     pool: parking_lot::MutexGuard<'a, Pool>,
     now_ns: u64,
-    answers: Vec<(ReplySender, Result<Reply, Fault>)>,
+    answers: &'a mut Answers,
     logs: Vec<(InvocationId, Bytes)>,
     errors: Vec<(InvocationId, String)>,
 }
 
 impl<'a> Batch<'a> {
-    fn new(revision: &'a Arc<Revision>, key: usize) -> Self {
+    fn new(revision: &'a Arc<Revision>, key: usize, answers: &'a mut Answers) -> Self {
         Self {
             revision,
             key,
             pool: revision.pool.lock(),
             now_ns: now_ns(),
-            answers: Vec::new(),
+            answers,
             logs: Vec::new(),
             errors: Vec::new(),
         }
@@ -314,7 +324,7 @@ impl<'a> Batch<'a> {
         if idle && closing {
             revision.changed.notify_one();
         }
-        for (sender, answer) in answers {
+        for (sender, answer) in answers.drain(..) {
             // An error says that the caller went away in this instant; nothing is left to do.
             let _ = sender.send(answer);
         }

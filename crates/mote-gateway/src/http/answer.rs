@@ -1,7 +1,8 @@
 //! Writing answers in HTTP/1.1: heads in one buffer, short bodies behind them in the same write.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::io;
+use std::ops::{Deref, DerefMut};
 
 use bytes::Bytes;
 use mote_core::body::Body;
@@ -16,6 +17,8 @@ use crate::refusal::{Refusal, reason};
 
 /// Bodies up to this size are copied behind the head and leave with it.
 const COPY_BYTES_MAX: usize = 16 << 10;
+/// An output buffer that grew beyond this is not kept.
+const OUT_KEEP_BYTES: usize = 64 << 10;
 
 /// What becomes of the connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -51,6 +54,44 @@ impl From<io::Error> for SendError {
     }
 }
 
+/// A buffer for heads and short bodies, lent by the thread and given back empty. Answers mostly
+/// leave before another begins, so one buffer serves all connections of a thread.
+struct OutBuffer(Vec<u8>);
+
+thread_local! {
+    static OUT: Cell<Vec<u8>> = const { Cell::new(Vec::new()) };
+}
+
+impl OutBuffer {
+    /// The thread's buffer; a new one while another answer holds it.
+    fn take() -> Self {
+        Self(OUT.take())
+    }
+}
+
+impl Deref for OutBuffer {
+    type Target = Vec<u8>;
+    fn deref(&self) -> &Vec<u8> {
+        &self.0
+    }
+}
+
+impl DerefMut for OutBuffer {
+    fn deref_mut(&mut self) -> &mut Vec<u8> {
+        &mut self.0
+    }
+}
+
+impl Drop for OutBuffer {
+    fn drop(&mut self) {
+        let mut buffer = std::mem::take(&mut self.0);
+        if buffer.capacity() <= OUT_KEEP_BYTES {
+            buffer.clear();
+            OUT.set(buffer);
+        }
+    }
+}
+
 /// Sends a function's answer.
 pub(crate) async fn send(
     writer: &mut WriteHalf<'_>,
@@ -64,7 +105,7 @@ pub(crate) async fn send(
     let chunked = length.is_none() && !bodiless && !form.http10;
     // An HTTP/1.0 client learns the end of a stream by the end of the connection.
     let keep_alive = form.keep_alive && (length.is_some() || bodiless || chunked);
-    let mut out = Vec::with_capacity(320);
+    let mut out = OutBuffer::take();
     status_line(&mut out, reply.status);
     reply_fields(&mut out, &reply.headers).map_err(SendError::BadReply)?;
     if chunked {
@@ -149,7 +190,7 @@ pub(crate) async fn refuse(
     keep_alive: bool,
 ) -> io::Result<()> {
     let body = refusal.problem_json(id);
-    let mut out = Vec::with_capacity(384);
+    let mut out = OutBuffer::take();
     status_line(&mut out, refusal.status);
     out.extend_from_slice(b"content-type: application/problem+json\r\n");
     number_field(&mut out, b"content-length: ", body.len() as u64);

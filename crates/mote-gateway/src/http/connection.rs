@@ -83,15 +83,46 @@ impl Input {
         if let Poll::Ready(result) = poll_read(&mut self.bytes, socket, cx) {
             return Poll::Ready(result);
         }
+        self.poll_waiting(idle, cx).map(Err)
+    }
+
+    /// The first bytes of a request. A head that arrives whole, as nearly all do, is parsed where
+    /// it was read and never copied; otherwise what came is kept and `None` returned.
+    async fn first(
+        &mut self,
+        socket: &mut ReadHalf<'_>,
+    ) -> Result<Option<Result<RequestHead, Refusal>>, ReadEnd> {
+        std::future::poll_fn(|cx| {
+            let bytes = &mut self.bytes;
+            let read = poll_read_with(socket, cx, |read| {
+                if let Ok(Some(end)) = head::find_end(read, 0)
+                    && !read.starts_with(b"\r\n")
+                {
+                    bytes.extend_from_slice(&read[end..]);
+                    return Some(head::parse(&read[..end]));
+                }
+                bytes.extend_from_slice(read);
+                None
+            });
+            if let Poll::Ready(result) = read {
+                return Poll::Ready(result);
+            }
+            self.poll_waiting(true, cx).map(Err)
+        })
+        .await
+    }
+
+    /// Ready when waiting for bytes must end.
+    fn poll_waiting(&mut self, idle: bool, cx: &mut Context<'_>) -> Poll<ReadEnd> {
         while self.timer.as_mut().poll(cx).is_ready() {
             if Instant::now() >= self.deadline {
-                return Poll::Ready(Err(ReadEnd::TimedOut));
+                return Poll::Ready(ReadEnd::TimedOut);
             }
             let deadline = self.deadline;
             self.timer.as_mut().reset(deadline);
         }
         if idle && self.stopped.as_mut().poll(cx).is_ready() {
-            return Poll::Ready(Err(ReadEnd::Stopping));
+            return Poll::Ready(ReadEnd::Stopping);
         }
         // The timer fires at its old, earlier time at the worst, and is moved then; a deadline
         // before it must move it now.
@@ -109,13 +140,21 @@ fn poll_read(
     socket: &mut ReadHalf<'_>,
     cx: &mut Context<'_>,
 ) -> Poll<Result<(), ReadEnd>> {
+    poll_read_with(socket, cx, |read| bytes.extend_from_slice(read))
+}
+
+/// Reads into the thread's scratch buffer and lets `take` have what came.
+fn poll_read_with<T>(
+    socket: &mut ReadHalf<'_>,
+    cx: &mut Context<'_>,
+    take: impl FnOnce(&[u8]) -> T,
+) -> Poll<Result<T, ReadEnd>> {
     SCRATCH.with_borrow_mut(|scratch| {
         let mut buffer = ReadBuf::new(scratch);
         match Pin::new(socket).poll_read(cx, &mut buffer) {
             Poll::Pending => Poll::Pending,
             Poll::Ready(Ok(())) if !buffer.filled().is_empty() => {
-                bytes.extend_from_slice(buffer.filled());
-                Poll::Ready(Ok(()))
+                Poll::Ready(Ok(take(buffer.filled())))
             }
             Poll::Ready(_) => Poll::Ready(Err(ReadEnd::Gone)),
         }
@@ -244,9 +283,15 @@ async fn read_head<I: Invoker>(
 ) -> Result<Option<RequestHead>, Refusal> {
     let mut scanned = 0;
     let mut empty_lines = 0;
-    let mut begun = !input.bytes.is_empty();
-    let timeout = if begun { front.config.head_timeout } else { front.config.keep_alive_timeout };
-    input.set_deadline(timeout);
+    if input.bytes.is_empty() {
+        input.set_deadline(front.config.keep_alive_timeout);
+        match input.first(reader).await {
+            Ok(Some(request)) => return request.map(Some),
+            Ok(None) => {}
+            Err(_) => return Ok(None),
+        }
+    }
+    input.set_deadline(front.config.head_timeout);
     loop {
         // One empty line before a request is allowed (RFC 9112, 2.2), however its bytes arrive.
         while input.bytes.starts_with(b"\r\n") {
@@ -263,13 +308,9 @@ async fn read_head<I: Invoker>(
             return Ok(Some(request));
         }
         scanned = input.bytes.len();
-        match input.fill(reader, !begun).await {
-            Ok(()) if begun => {}
-            Ok(()) => {
-                begun = true;
-                input.set_deadline(front.config.head_timeout);
-            }
-            Err(ReadEnd::TimedOut) if begun => {
+        match input.fill(reader, false).await {
+            Ok(()) => {}
+            Err(ReadEnd::TimedOut) => {
                 return Err(Refusal::new(408, "M1025", "request not received in time"));
             }
             Err(_) => return Ok(None),
@@ -354,11 +395,12 @@ impl<I: Invoker> Exchange<'_, I> {
         }
     }
 
-    fn invocation(&self, body: Body) -> Invocation {
+    /// The invocation; takes the request's head with it.
+    fn invocation(&mut self, body: Body) -> Invocation {
         Invocation {
             id: invocation_id(),
             trigger: Trigger::Http,
-            head: self.request.head.clone(),
+            head: std::mem::take(&mut self.request.head),
             body,
             received_ns: self.received_ns,
             deadline_ns: self.received_ns + self.route.timeout_ms() * 1_000_000,

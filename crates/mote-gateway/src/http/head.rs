@@ -94,18 +94,26 @@ pub fn parse(bytes: &[u8]) -> Result<RequestHead, Refusal> {
     };
     let Target { name, path, query } = target::split(target)?;
     let mut fields = Fields::new(Head::builder(method, path, query));
-    let fields_start = lines.rest.len();
+    let field_lines = lines.rest;
     loop {
         let line = lines.next_line()?;
         if line.is_empty() {
             break;
         }
-        if fields_start - lines.rest.len() > FIELDS_BYTES_MAX {
+        if field_lines.len() - lines.rest.len() > FIELDS_BYTES_MAX {
             return Err(fields_too_long());
         }
         fields.line(line, lines.number)?;
     }
-    fields.finish(name, absolute_host, http10)
+    let ambiguous = fields.underscored && has_twins(&names(field_lines));
+    let head = fields.finish(name, absolute_host, http10)?;
+    if ambiguous { Err(twins()) } else { Ok(head) }
+}
+
+/// The names of fields that were found valid.
+fn names(field_lines: &[u8]) -> Vec<&[u8]> {
+    let lines = field_lines.split(|byte| *byte == b'\n');
+    lines.filter_map(|line| Some(&line[..memchr::memchr(b':', line)?])).collect()
 }
 
 struct Lines<'a> {
@@ -117,11 +125,9 @@ struct Lines<'a> {
 impl<'a> Lines<'a> {
     /// The next line without its CR LF.
     fn next_line(&mut self) -> Result<&'a [u8], Refusal> {
-        let first = self.rest.len();
         let Some(at) = memchr::memchr(b'\n', self.rest) else {
             return Err(Refusal::new(400, "M1007", "head ends inside a line"));
         };
-        let _ = first;
         let line = &self.rest[..at];
         self.rest = &self.rest[at + 1..];
         let Some(line) = line.strip_suffix(b"\r") else {
@@ -201,7 +207,6 @@ struct Fields<'a> {
     upgrade: bool,
     /// Whether any name has a `_`.
     underscored: bool,
-    names: Vec<&'a [u8]>,
 }
 
 impl<'a> Fields<'a> {
@@ -217,7 +222,6 @@ impl<'a> Fields<'a> {
             expects_continue: false,
             upgrade: false,
             underscored: false,
-            names: Vec::new(),
         }
     }
 
@@ -241,7 +245,6 @@ impl<'a> Fields<'a> {
             return Err(illegal_byte(number, *byte));
         }
         self.underscored |= memchr::memchr(b'_', name).is_some();
-        self.names.push(name);
         if self.framing(name, value)? {
             self.builder.header(name, value);
         }
@@ -326,9 +329,6 @@ impl<'a> Fields<'a> {
             if self.host.is_some_and(|host| !host.eq_ignore_ascii_case(absolute)) {
                 return Err(Refusal::new(400, "M1013", "target and Host disagree"));
             }
-        }
-        if self.underscored && has_twins(&self.names) {
-            return Err(twins());
         }
         let framing = match (self.chunked, self.length) {
             (true, _) => Framing::Chunked,

@@ -213,7 +213,7 @@ impl Invoker for Fake {
             headers: fields.collect(),
             body: Ok(Bytes::new()),
         };
-        let mut block = BytesMut::new();
+        let mut block = Vec::new();
         let mut status = 200;
         let body = match route.name.as_str() {
             "slow" => {
@@ -239,7 +239,7 @@ impl Invoker for Fake {
                 Body::whole("body")
             }
             "count" => {
-                block = BytesMut::new();
+                block = Vec::new();
                 put_header(&mut block, b"cache-control", b"max-age=0");
                 Body::whole(call.to_string())
             }
@@ -297,7 +297,7 @@ impl Invoker for Fake {
         };
         state.saw.lock().push(saw);
         end(&mut guard);
-        Ok(Reply { status, headers: block.freeze(), body, phases: Phases::default() })
+        Ok(Reply { status, headers: block.into(), body, phases: Phases::default() })
     }
 }
 

@@ -1,0 +1,87 @@
+//! A Prometheus histogram of durations that is counted without a lock: the library's own takes one
+//! and compares floating-point bounds, which is felt at a hundred thousand invocations a second.
+
+use std::fmt;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use prometheus_client::encoding::{EncodeMetric, MetricEncoder, NoLabelSet};
+use prometheus_client::metrics::{MetricType, TypedMetric};
+
+/// Upper bounds in microseconds, from 50 us: an edge invocation is often far below the 5 ms at
+/// which the usual advice begins.
+const BOUNDS_US: [u64; 14] = [
+    50, 100, 250, 500, 1_000, 2_500, 5_000, 10_000, 25_000, 100_000, 250_000, 1_000_000, 2_500_000,
+    10_000_000,
+];
+
+/// Durations by bucket. Cheap to clone; clones count together.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct DurationHistogram(Arc<Counts>);
+
+#[derive(Debug, Default)]
+struct Counts {
+    /// One more than there are bounds: the last is everything beyond.
+    buckets: [AtomicU64; BOUNDS_US.len() + 1],
+    sum_ns: AtomicU64,
+}
+
+impl DurationHistogram {
+    /// Counts one duration in nanoseconds. A few nanoseconds.
+    pub(crate) fn observe_ns(&self, ns: u64) {
+        let us = ns.div_ceil(1_000);
+        let bucket = BOUNDS_US.iter().filter(|bound| us > **bound).count();
+        self.0.buckets[bucket].fetch_add(1, Ordering::Relaxed);
+        self.0.sum_ns.fetch_add(ns, Ordering::Relaxed);
+    }
+}
+
+impl TypedMetric for DurationHistogram {
+    const TYPE: MetricType = MetricType::Histogram;
+}
+
+impl EncodeMetric for DurationHistogram {
+    fn encode(&self, mut encoder: MetricEncoder) -> Result<(), fmt::Error> {
+        let bounds = BOUNDS_US.iter().map(|us| *us as f64 / 1e6).chain([f64::INFINITY]);
+        let counts = self.0.buckets.iter().map(|count| count.load(Ordering::Relaxed));
+        let buckets: Vec<(f64, u64)> = bounds.zip(counts).collect();
+        // The sum of what was read, not another counter: `+Inf` and `count` must agree.
+        let count = buckets.iter().map(|(_, count)| count).sum();
+        let sum_s = self.0.sum_ns.load(Ordering::Relaxed) as f64 / 1e9;
+        encoder.encode_histogram::<NoLabelSet>(sum_s, count, &buckets, None)
+    }
+
+    fn metric_type(&self) -> MetricType {
+        Self::TYPE
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use prometheus_client::encoding::text::encode;
+    use prometheus_client::registry::Registry;
+
+    use super::*;
+
+    #[test]
+    fn durations_fall_below_their_bounds() {
+        let histogram = DurationHistogram::default();
+        for ns in [0, 50_000, 50_001, 1_000_000, 10_000_000_000, u64::from(u32::MAX) * 1_000_000] {
+            histogram.observe_ns(ns);
+        }
+        let mut registry = Registry::default();
+        registry.register("d", "durations", histogram);
+        let mut text = String::new();
+        encode(&mut text, &registry).expect("a String takes everything");
+        for line in [
+            "d_bucket{le=\"0.00005\"} 2",
+            "d_bucket{le=\"0.0001\"} 3",
+            "d_bucket{le=\"0.001\"} 4",
+            "d_bucket{le=\"10.0\"} 5",
+            "d_bucket{le=\"+Inf\"} 6",
+            "d_count 6",
+        ] {
+            assert!(text.lines().any(|other| other == line), "{line} is not in\n{text}");
+        }
+    }
+}
