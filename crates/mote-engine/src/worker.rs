@@ -27,6 +27,8 @@ use crate::revision::Revision;
 const READ_BYTES: usize = 64 << 10;
 /// A write buffer that grew beyond this is given back once it is empty.
 const KEEP_BYTES: usize = 256 << 10;
+/// From this many bytes on a write leaves without looking for more.
+const GATHER_BYTES: usize = 8 << 10;
 
 /// Why a connection ended.
 #[derive(Debug, thiserror::Error)]
@@ -48,6 +50,8 @@ pub(crate) struct Connection {
     input: BytesMut,
     writing: Vec<u8>,
     written: usize,
+    /// Bytes that waited for a write at the last look.
+    gathered: usize,
     /// Room for the answers of a batch; empty between batches.
     answers: Answers,
 }
@@ -61,6 +65,7 @@ impl Connection {
             input: BytesMut::new(),
             writing: Vec::new(),
             written: 0,
+            gathered: 0,
             answers: Vec::new(),
         }
     }
@@ -159,8 +164,19 @@ impl Connection {
                 };
                 if out.is_empty() {
                     *waker = Some(cx.waker().clone());
+                    self.gathered = 0;
                     return Poll::Pending;
                 }
+                // Look once more for requests that are already there, until a look brings none:
+                // a write that wakes the worker costs as much as serving one.
+                if out.len() > self.gathered && out.len() < GATHER_BYTES {
+                    self.gathered = out.len();
+                    drop(pool);
+                    // Its first poll never resolves; the runtime wakes us after the look.
+                    let _ = pin!(tokio::task::yield_now()).poll(cx);
+                    return Poll::Pending;
+                }
+                self.gathered = 0;
                 std::mem::swap(out, &mut self.writing);
             }
             let rest = &self.writing[self.written..];
