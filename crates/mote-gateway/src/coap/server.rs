@@ -603,17 +603,19 @@ impl<I: Invoker> Server<I> {
     /// Acknowledges what takes long, and repeats what was not acknowledged.
     pub(crate) fn time_passed(&mut self, now_ns: u64) {
         while let Some((due, id, serial)) = self.ack_due.front().copied() {
-            if due > now_ns {
-                break;
+            let running = self.running.get_mut(id);
+            match running.filter(|exchange| exchange.serial == serial) {
+                // Answered meanwhile: nothing of it is due, so that nobody is woken for it.
+                None => {}
+                Some(_) if due > now_ns => break,
+                Some(exchange) => {
+                    exchange.acked = true;
+                    let (peer, mid) = (exchange.peer, exchange.mid);
+                    self.exchanges.acked((peer, mid), now_ns);
+                    self.empty(Kind::Ack, mid, peer);
+                }
             }
             self.ack_due.pop_front();
-            let running = self.running.get_mut(id);
-            if let Some(exchange) = running.filter(|exchange| exchange.serial == serial) {
-                exchange.acked = true;
-                let (peer, mid) = (exchange.peer, exchange.mid);
-                self.exchanges.acked((peer, mid), now_ns);
-                self.empty(Kind::Ack, mid, peer);
-            }
         }
         while let Some((due, peer, mid)) = self.retransmit_due.first().copied() {
             if due > now_ns {
