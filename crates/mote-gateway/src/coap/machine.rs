@@ -29,16 +29,16 @@ impl<I: Invoker> Machine<I> {
 
     /// Datagrams to send.
     pub fn take_out(&mut self) -> Vec<(Bytes, SocketAddr)> {
-        std::mem::take(&mut self.0.out)
+        self.0.out.take()
     }
 
     /// Invocations to run, by number.
-    pub fn take_work(&mut self) -> Vec<u64> {
+    pub fn take_work(&mut self) -> Vec<usize> {
         self.0.work.drain(..).map(|work| work.id).collect()
     }
 
     /// Takes the answer of an invocation.
-    pub fn finish(&mut self, id: u64, status: u16, headers: Bytes, body: Bytes, now_ns: u64) {
+    pub fn finish(&mut self, id: usize, status: u16, headers: Bytes, body: Bytes, now_ns: u64) {
         self.0.finish(id, Ok((status, headers, body)), now_ns);
     }
 

@@ -59,6 +59,27 @@ pub enum Unusable {
     Reset(u16),
 }
 
+/// A token that outlives its datagram.
+#[derive(Debug, Clone, Copy)]
+pub struct Token {
+    bytes: [u8; 8],
+    length: u8,
+}
+
+impl Token {
+    /// Copies the token of a [`Header`], at most 8 bytes.
+    pub fn new(token: &[u8]) -> Self {
+        let mut bytes = [0; 8];
+        bytes[..token.len()].copy_from_slice(token);
+        Self { bytes, length: token.len() as u8 }
+    }
+
+    /// Its bytes.
+    pub fn as_bytes(&self) -> &[u8] {
+        &self.bytes[..usize::from(self.length)]
+    }
+}
+
 fn format_error(kind: Kind, mid: u16) -> Unusable {
     if kind == Kind::Con { Unusable::Reset(mid) } else { Unusable::Silence }
 }
@@ -198,6 +219,10 @@ impl<'a> Request<'a> {
                 if !is_text || matches!(data, b"." | b"..") || data.contains(&0) {
                     return Err(Refused::BadRequest("path is not in normal form"));
                 }
+                if self.path.is_empty() {
+                    // Most paths whole, rather than grown by halves.
+                    self.path.reserve(64);
+                }
                 self.path.push(b'/');
                 percent_encode(&mut self.path, data, is_segment_byte);
                 true
@@ -314,14 +339,19 @@ impl Response {
         Self { code, payload: text.into().into(), ..Self::default() }
     }
 
-    /// The whole message.
-    pub fn encode(&self, kind: Kind, mid: u16, token: &[u8]) -> Vec<u8> {
-        let options_max = 64
-            + self.location.iter().map(|segment| segment.len() + 3).sum::<usize>()
+    /// No message of this response is longer than this, with a token of any length.
+    pub fn bytes_max(&self) -> usize {
+        // Header, token and marker; every option of fixed length at its longest; the others.
+        let options = self.location.iter().map(|segment| segment.len() + 3).sum::<usize>()
             + self.echo.as_ref().map_or(0, |echo| echo.len() + 3);
-        let start = 4 + token.len();
-        let mut out = vec![0; start + options_max + self.payload.len()];
-        put_header(&mut out, kind, self.code, mid, token);
+        4 + 8 + 64 + options + self.payload.len()
+    }
+
+    /// Appends the whole message to a buffer.
+    pub fn encode(&self, out: &mut Vec<u8>, kind: Kind, mid: u16, token: &[u8]) {
+        put_header(out, kind, self.code, mid, token);
+        let start = out.len();
+        out.resize(start + self.bytes_max(), 0);
         let mut code = 0;
         let end = {
             let mut message = MessageMut::new_in_slice(&mut code, &mut out[start..]);
@@ -367,28 +397,24 @@ impl Response {
             message.finish().0
         };
         out.truncate(start + end);
-        out
     }
 }
 
-/// An empty message: acknowledgement or reset.
-pub fn empty(kind: Kind, mid: u16) -> Vec<u8> {
-    let mut out = vec![0; 4];
-    put_header(&mut out, kind, (0, 0), mid, &[]);
-    out
+/// Appends an empty message, an acknowledgement or reset, to a buffer.
+pub fn empty(out: &mut Vec<u8>, kind: Kind, mid: u16) {
+    put_header(out, kind, (0, 0), mid, &[]);
 }
 
-fn put_header(out: &mut [u8], kind: Kind, code: Code, mid: u16, token: &[u8]) {
+fn put_header(out: &mut Vec<u8>, kind: Kind, code: Code, mid: u16, token: &[u8]) {
     let kind = match kind {
         Kind::Con => 0,
         Kind::Non => 1,
         Kind::Ack => 2,
         Kind::Rst => 3,
     };
-    out[0] = 1 << 6 | kind << 4 | token.len() as u8;
-    out[1] = code_byte(code);
-    out[2..4].copy_from_slice(&mid.to_be_bytes());
-    out[4..4 + token.len()].copy_from_slice(token);
+    let [high, low] = mid.to_be_bytes();
+    out.extend_from_slice(&[1 << 6 | kind << 4 | token.len() as u8, code_byte(code), high, low]);
+    out.extend_from_slice(token);
 }
 
 /// A number without its leading zero bytes (RFC 7252, 3.2).
@@ -462,7 +488,9 @@ mod tests {
             payload: bytes::Bytes::from_static(b"{}"),
             ..Response::default()
         };
-        let bytes = response.encode(Kind::Ack, 0x1234, b"tok");
+        let mut bytes = Vec::new();
+        response.encode(&mut bytes, Kind::Ack, 0x1234, b"tok");
+        assert!(bytes.len() <= response.bytes_max());
         let header = header(&bytes).unwrap();
         assert_eq!((header.kind, header.code, header.mid), (Kind::Ack, (2, 5), 0x1234));
         assert_eq!(header.token, b"tok");
@@ -470,7 +498,9 @@ mod tests {
         assert_eq!(request.content_format, Some(50));
         assert_eq!(request.block2, response.block2);
         assert_eq!(request.payload, b"{}");
-        let bare = Response::code((2, 4)).encode(Kind::Non, 1, b"");
-        assert_eq!(bare, [0x50, 0x44, 0, 1]);
+        let mut two = Vec::new();
+        Response::code((2, 4)).encode(&mut two, Kind::Non, 1, b"");
+        empty(&mut two, Kind::Rst, 2);
+        assert_eq!(two, [0x50, 0x44, 0, 1, 0x70, 0, 0, 2]);
     }
 }

@@ -2,8 +2,9 @@
 //!
 //! One task owns the socket and all state, so nothing here is locked: it reads a batch of
 //! datagrams, answers what it can at once, hands the rest to the engine, and sends what has
-//! gathered. What a datagram means is decided in pure modules with time as an argument.
+//! gathered with one call. What a datagram means is decided in pure modules with time as an argument.
 
+mod batch;
 pub mod blocks;
 pub mod content_format;
 mod exchange_io;
@@ -13,6 +14,7 @@ mod links;
 pub mod machine;
 pub mod message;
 pub mod proof;
+mod runs;
 mod server;
 mod translate;
 

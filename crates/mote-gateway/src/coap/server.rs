@@ -8,12 +8,14 @@ use std::net::SocketAddr;
 
 use bytes::Bytes;
 use mote_core::body::Body;
-use mote_core::{Fault, Invocation, Invoker, RouteInfo, Trigger};
+use mote_core::{Fault, FunctionName, Invocation, Invoker, RouteInfo, Trigger};
+use slab::Slab;
 
+use super::batch::Outbox;
 use super::blocks::{Arrival, Block, Bounded, OVERHEAD_BYTES, SIZE_EXPONENT_MAX, Uploads};
 use super::exchanges::{Exchanges, Key, Seen};
 use super::message::{
-    self, DATAGRAM_BYTES_MAX, Header, Kind, Refused, Request, Response, Unusable,
+    self, DATAGRAM_BYTES_MAX, Header, Kind, Refused, Request, Response, Token, Unusable,
 };
 use super::proof::Proofs;
 use super::{links, translate};
@@ -64,9 +66,10 @@ const LOCATION_BYTES_MAX: usize = 160;
 /// Our confirmable answers under way at once.
 const OUTSTANDING_MAX: usize = 8_192;
 
-/// An invocation to run; its result comes back through [`Server::finish`].
+/// An invocation to run; its result comes back through [`Server::finish`]. Ids are small and used
+/// again after that.
 pub(crate) struct Work<R> {
-    pub(crate) id: u64,
+    pub(crate) id: usize,
     pub(crate) route: R,
     pub(crate) invocation: Invocation,
 }
@@ -80,19 +83,32 @@ type TransferKey = (SocketAddr, u8, Vec<u8>, Vec<u8>, u64);
 
 /// A request from its arrival to its answer.
 struct Exchange {
+    /// Unique, unlike its id.
+    serial: u64,
     peer: SocketAddr,
     kind: Kind,
     mid: u16,
-    token: Vec<u8>,
+    code: u8,
+    token: Token,
     method: &'static [u8],
-    function: String,
-    transfer: TransferKey,
+    function: Option<FunctionName>,
+    path: Vec<u8>,
+    query: Vec<u8>,
+    /// See [`TransferKey`].
+    discriminator: u64,
     accept: Option<u16>,
     block1: Option<Block>,
     block2: Option<Block>,
     /// Bytes that may be sent to this source.
     limit: Option<usize>,
     acked: bool,
+}
+
+impl Exchange {
+    /// Made only where there are blocks: most exchanges are one datagram each way.
+    fn transfer(&self, discriminator: u64) -> TransferKey {
+        (self.peer, self.code, self.path.clone(), self.query.clone(), discriminator)
+    }
 }
 
 /// An answer of ours that waits for its acknowledgement.
@@ -121,15 +137,16 @@ pub(crate) struct Server<I: Invoker> {
     answers: Bounded<TransferKey, Response>,
     proofs: Proofs,
     hasher: RandomState,
-    running: HashMap<u64, Exchange>,
-    next_id: u64,
-    ack_due: VecDeque<(u64, u64)>,
+    running: Slab<Exchange>,
+    next_serial: u64,
+    /// When, and which: id and serial number.
+    ack_due: VecDeque<(u64, usize, u64)>,
     outstanding: HashMap<Key, Outstanding>,
     retransmit_due: BTreeSet<(u64, SocketAddr, u16)>,
     next_mid: u16,
     counters: Counters,
-    /// Datagrams to send, in order.
-    pub(crate) out: Vec<(Bytes, SocketAddr)>,
+    /// Datagrams to send.
+    pub(crate) out: Outbox,
     /// Invocations to run.
     pub(crate) work: Vec<Work<I::Route>>,
 }
@@ -143,8 +160,8 @@ impl<I: Invoker> Server<I> {
             uploads: Uploads::new(config.uploads_bytes_max, BLOCK_KEEP_NS),
             answers: Bounded::new(config.answers_bytes_max, BLOCK_KEEP_NS),
             proofs: Proofs::default(),
-            running: HashMap::new(),
-            next_id: 0,
+            running: Slab::new(),
+            next_serial: 0,
             ack_due: VecDeque::new(),
             outstanding: HashMap::new(),
             retransmit_due: BTreeSet::new(),
@@ -153,9 +170,14 @@ impl<I: Invoker> Server<I> {
             hasher,
             config,
             counters: Counters::default(),
-            out: Vec::new(),
+            out: Outbox::default(),
             work: Vec::new(),
         }
+    }
+
+    /// Sends an empty acknowledgement or a reset.
+    fn empty(&mut self, kind: Kind, mid: u16, peer: SocketAddr) {
+        self.out.write(peer, |out| message::empty(out, kind, mid));
     }
 
     pub(crate) fn counters(&self) -> Counters {
@@ -169,7 +191,7 @@ impl<I: Invoker> Server<I> {
             Err(unusable) => {
                 self.counters.unusable += 1;
                 if let Unusable::Reset(mid) = unusable {
-                    self.out.push((message::empty(Kind::Rst, mid).into(), peer));
+                    self.empty(Kind::Rst, mid, peer);
                 }
                 return;
             }
@@ -178,7 +200,7 @@ impl<I: Invoker> Server<I> {
             (Kind::Ack | Kind::Rst, _) => self.settled(peer, header.mid),
             // A ping (RFC 7252, 4.3), or an answer nobody here asked for.
             (Kind::Con, (0, 0)) | (Kind::Con, (2..=5, _)) => {
-                self.out.push((message::empty(Kind::Rst, header.mid).into(), peer));
+                self.empty(Kind::Rst, header.mid, peer);
             }
             (Kind::Non, (0, 0) | (2..=5, _)) => {}
             (Kind::Con | Kind::Non, _) => self.request(peer, header, bytes.len(), now_ns),
@@ -197,7 +219,7 @@ impl<I: Invoker> Server<I> {
                 size1: Some(1 << (SIZE_EXPONENT_MAX + 4)),
                 ..Response::diagnostic((4, 13), "datagram too long; send the body in blocks")
             };
-            self.out.push((response.encode(Kind::Ack, header.mid, header.token).into(), peer));
+            self.out.write(peer, |out| response.encode(out, Kind::Ack, header.mid, header.token));
         }
     }
 
@@ -216,13 +238,13 @@ impl<I: Invoker> Server<I> {
                 self.counters.duplicates += 1;
                 match seen {
                     Seen::Running { acked: true } if header.kind == Kind::Con => {
-                        self.out.push((message::empty(Kind::Ack, header.mid).into(), peer));
+                        self.empty(Kind::Ack, header.mid, peer);
                     }
                     Seen::Answered(datagram) if header.kind == Kind::Con => {
                         // The same id on a shorter message does not earn the longer one's answer.
                         let limit = self.proofs.answer_bytes_max(peer, bytes, now_ns);
                         if limit.is_none_or(|limit| datagram.len() <= limit) {
-                            self.out.push((datagram.clone(), peer));
+                            self.out.push(peer, datagram);
                         }
                     }
                     Seen::Running { .. } | Seen::Answered(_) => {}
@@ -236,7 +258,7 @@ impl<I: Invoker> Server<I> {
             Err(Refused::Format) => {
                 self.counters.unusable += 1;
                 if header.kind == Kind::Con {
-                    self.out.push((message::empty(Kind::Rst, header.mid).into(), peer));
+                    self.empty(Kind::Rst, header.mid, peer);
                 }
                 return;
             }
@@ -250,14 +272,19 @@ impl<I: Invoker> Server<I> {
             self.proofs.prove(peer, echo, now_ns);
         }
         self.exchanges.begin(key, now_ns);
+        self.next_serial += 1;
         let mut exchange = Exchange {
+            serial: self.next_serial,
             peer,
             kind: header.kind,
             mid: header.mid,
-            token: header.token.to_vec(),
+            code: header.code.1,
+            token: Token::new(header.token),
             method: b"",
-            function: String::new(),
-            transfer: (peer, header.code.1, Vec::new(), Vec::new(), 0),
+            function: None,
+            path: Vec::new(),
+            query: Vec::new(),
+            discriminator: 0,
             accept: None,
             block1: None,
             block2: None,
@@ -272,13 +299,14 @@ impl<I: Invoker> Server<I> {
             Some(response) => self.answer(exchange, response, now_ns),
             None => {
                 // `serve` pushed its work under this id.
-                self.next_id += 1;
+                let id = self.running.vacant_key();
                 // An unproven source gets one datagram for one: its answer rides on the
                 // acknowledgement however late, and repetitions of the request wait with it.
                 if exchange.kind == Kind::Con && exchange.limit.is_none() {
-                    self.ack_due.push_back((now_ns + self.config.ack_delay_ns, self.next_id));
+                    let due = now_ns + self.config.ack_delay_ns;
+                    self.ack_due.push_back((due, id, exchange.serial));
                 }
-                self.running.insert(self.next_id, exchange);
+                self.running.insert(exchange);
             }
         }
     }
@@ -288,7 +316,7 @@ impl<I: Invoker> Server<I> {
         &mut self,
         exchange: &mut Exchange,
         header: Header<'_>,
-        request: Request<'_>,
+        mut request: Request<'_>,
         now_ns: u64,
     ) -> Option<Response> {
         if request.wants_proxy {
@@ -306,17 +334,16 @@ impl<I: Invoker> Server<I> {
         if request.path == b"/.well-known/core" {
             return Some(self.discover(method, &request));
         }
-        let path = request.path.strip_prefix(b"/").unwrap_or_default();
-        let (name, below) = match path.iter().position(|byte| *byte == b'/') {
-            Some(at) => (&path[..at], &path[at..]),
-            None => (path, &b"/"[..]),
-        };
+        exchange.path = std::mem::take(&mut request.path);
+        exchange.query = std::mem::take(&mut request.query);
+        let name = exchange.path.split(|byte| *byte == b'/').nth(1).unwrap_or_default();
+        let below = (1 + name.len()).min(exchange.path.len());
         let route = std::str::from_utf8(name).ok().and_then(|name| self.invoker.route(name));
         let Some(route) = route else {
             let text = format!("no function named {}", shown(name));
             return Some(Response::diagnostic((4, 4), text));
         };
-        exchange.function = route.name().to_string();
+        exchange.function = Some(route.name().clone());
         let methods = route.methods();
         if !methods.is_empty() && !methods.iter().any(|allowed| allowed.as_bytes() == method) {
             return Some(Response::diagnostic((4, 5), format!("{} only", methods.join(", "))));
@@ -326,11 +353,9 @@ impl<I: Invoker> Server<I> {
             (None, b"FETCH") => self.hasher.hash_one(request.payload),
             _ => 0,
         };
-        exchange.transfer.2.clone_from(&request.path);
-        exchange.transfer.3.clone_from(&request.query);
         if let Some(block) = request.block2.filter(|block| block.number > 0) {
-            exchange.transfer.4 = discriminator;
-            if let Some(held) = self.answers.get(&exchange.transfer, now_ns) {
+            exchange.discriminator = discriminator;
+            if let Some(held) = self.answers.get(&exchange.transfer(discriminator), now_ns) {
                 return Some(held.clone());
             }
             if !matches!(method, b"GET" | b"FETCH") {
@@ -343,16 +368,20 @@ impl<I: Invoker> Server<I> {
             Ok(body) => body,
             Err(response) => return Some(response),
         };
-        exchange.transfer.4 = if method == b"FETCH" { discriminator } else { 0 };
+        exchange.discriminator = if method == b"FETCH" { discriminator } else { 0 };
         if self.running.len() >= self.config.running_max {
             return Some(self.fault(exchange, &Fault::NodeFull));
         }
+        let below = match &exchange.path[below..] {
+            [] => b"/",
+            below => below,
+        };
         self.work.push(Work {
-            id: self.next_id + 1,
+            id: self.running.vacant_key(),
             invocation: Invocation {
                 id: invocation_id(),
                 trigger: Trigger::Coap,
-                head: translate::head(method, below, &request),
+                head: translate::head(method, below, &exchange.query, &request),
                 body,
                 received_ns: now_ns,
                 deadline_ns: now_ns + route.timeout_ms() * 1_000_000,
@@ -382,8 +411,7 @@ impl<I: Invoker> Server<I> {
             return Ok(Body::whole(request.payload.to_vec()));
         };
         exchange.block1 = Some(block);
-        let mut key = exchange.transfer.clone();
-        key.4 = discriminator;
+        let key = exchange.transfer(discriminator);
         match self.uploads.block(key, block, request.payload, limit, now_ns) {
             Arrival::Complete(body) => Ok(Body::whole(body)),
             Arrival::Continue => Err(Response::code((2, 31))),
@@ -409,13 +437,16 @@ impl<I: Invoker> Server<I> {
         let row = fault.answer();
         Response {
             max_age_s: row.retry_after_s,
-            ..Response::diagnostic(row.coap, fault.public_text(&exchange.function))
+            ..Response::diagnostic(
+                row.coap,
+                fault.public_text(exchange.function.as_ref().map_or("", FunctionName::as_str)),
+            )
         }
     }
 
     /// Takes the result of an invocation.
-    pub(crate) fn finish(&mut self, id: u64, finished: Finished, now_ns: u64) {
-        let Some(exchange) = self.running.remove(&id) else { return };
+    pub(crate) fn finish(&mut self, id: usize, finished: Finished, now_ns: u64) {
+        let Some(exchange) = self.running.try_remove(id) else { return };
         let response = match finished {
             Ok((status, headers, body)) => {
                 let response = translate::response(exchange.method, status, &headers, body);
@@ -450,33 +481,34 @@ impl<I: Invoker> Server<I> {
             },
             Err(smallest) => smallest,
         };
-        let Exchange { peer, kind, mid, token, acked, limit, .. } = exchange;
+        let Exchange { peer, kind, mid, acked, limit, .. } = exchange;
+        let token = exchange.token.as_bytes();
         match (kind, acked) {
             (Kind::Con, false) => {
-                let datagram: Bytes = response.encode(Kind::Ack, mid, &token).into();
-                self.exchanges.answer((peer, mid), datagram.clone(), now_ns);
-                self.out.push((datagram, peer));
+                let datagram =
+                    self.out.write(peer, |out| response.encode(out, Kind::Ack, mid, token));
+                self.exchanges.answer((peer, mid), datagram, now_ns);
             }
             (Kind::Con, true) => {
                 let mid = self.fresh_mid();
-                let datagram: Bytes = response.encode(Kind::Con, mid, &token).into();
+                let datagram =
+                    self.out.write(peer, |out| response.encode(out, Kind::Con, mid, token));
                 // Repeating towards a source that nobody proved would multiply what it sent.
                 if limit.is_none() && self.outstanding.len() < OUTSTANDING_MAX {
                     let due_ns = now_ns + ACK_TIMEOUT_NS;
                     self.retransmit_due.insert((due_ns, peer, mid));
                     let outstanding = Outstanding {
-                        datagram: datagram.clone(),
+                        datagram: Bytes::copy_from_slice(datagram),
                         attempts: 0,
                         pause_ns: ACK_TIMEOUT_NS,
                         due_ns,
                     };
                     self.outstanding.insert((peer, mid), outstanding);
                 }
-                self.out.push((datagram, peer));
             }
             _ => {
                 let mid = self.fresh_mid();
-                self.out.push((response.encode(Kind::Non, mid, &token).into(), peer));
+                self.out.write(peer, |out| response.encode(out, Kind::Non, mid, token));
             }
         }
     }
@@ -505,7 +537,12 @@ impl<I: Invoker> Server<I> {
         }
         let fits = |response: &Response, limit: Option<usize>| {
             let limit = limit.unwrap_or(DATAGRAM_BYTES_MAX).min(DATAGRAM_BYTES_MAX);
-            response.encode(Kind::Con, 0, &exchange.token).len() <= limit
+            // Written out only where the estimate does not decide.
+            response.bytes_max() <= limit || {
+                let mut datagram = Vec::new();
+                response.encode(&mut datagram, Kind::Con, 0, exchange.token.as_bytes());
+                datagram.len() <= limit
+            }
         };
         let whole_fits = response.payload.len() <= 16 << exponent;
         // An error is said whole: blocks are of answers (RFC 7959, 2.4).
@@ -526,7 +563,8 @@ impl<I: Invoker> Server<I> {
                         response.etag = Some(hash.to_be_bytes()[..4].to_vec());
                     }
                     let piece = block_of(&response, wanted, exponent);
-                    self.answers.put(exchange.transfer.clone(), response, bytes, now_ns);
+                    let key = exchange.transfer(exchange.discriminator);
+                    self.answers.put(key, response, bytes, now_ns);
                     if fits(&piece, exchange.limit) {
                         return Ok(piece);
                     }
@@ -557,24 +595,27 @@ impl<I: Invoker> Server<I> {
 
     /// When [`Server::time_passed`] has something to do next.
     pub(crate) fn next_due(&self) -> Option<u64> {
-        let ack = self.ack_due.front().map(|(due, _)| *due);
+        let ack = self.ack_due.front().map(|(due, ..)| *due);
         let retransmit = self.retransmit_due.first().map(|(due, ..)| *due);
         [ack, retransmit].into_iter().flatten().min()
     }
 
     /// Acknowledges what takes long, and repeats what was not acknowledged.
     pub(crate) fn time_passed(&mut self, now_ns: u64) {
-        while let Some((due, id)) = self.ack_due.front().copied() {
-            if due > now_ns {
-                break;
+        while let Some((due, id, serial)) = self.ack_due.front().copied() {
+            let running = self.running.get_mut(id);
+            match running.filter(|exchange| exchange.serial == serial) {
+                // Answered meanwhile: nothing of it is due, so that nobody is woken for it.
+                None => {}
+                Some(_) if due > now_ns => break,
+                Some(exchange) => {
+                    exchange.acked = true;
+                    let (peer, mid) = (exchange.peer, exchange.mid);
+                    self.exchanges.acked((peer, mid), now_ns);
+                    self.empty(Kind::Ack, mid, peer);
+                }
             }
             self.ack_due.pop_front();
-            if let Some(exchange) = self.running.get_mut(&id) {
-                exchange.acked = true;
-                let (peer, mid) = (exchange.peer, exchange.mid);
-                self.exchanges.acked((peer, mid), now_ns);
-                self.out.push((message::empty(Kind::Ack, mid).into(), peer));
-            }
         }
         while let Some((due, peer, mid)) = self.retransmit_due.first().copied() {
             if due > now_ns {
@@ -590,7 +631,7 @@ impl<I: Invoker> Server<I> {
             outstanding.pause_ns *= 2;
             outstanding.due_ns = now_ns + outstanding.pause_ns;
             self.retransmit_due.insert((outstanding.due_ns, peer, mid));
-            self.out.push((outstanding.datagram.clone(), peer));
+            self.out.push(peer, &outstanding.datagram);
             self.counters.retransmissions += 1;
         }
         self.uploads.shrink(now_ns);

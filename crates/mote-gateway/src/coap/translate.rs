@@ -22,8 +22,8 @@ pub(crate) fn method(code: Code) -> Option<&'static [u8]> {
 }
 
 /// The head a function sees. `path` is the part below the function's name.
-pub(crate) fn head(method: &[u8], path: &[u8], request: &Request<'_>) -> Head {
-    let mut builder = Head::builder(method, path, &request.query);
+pub(crate) fn head(method: &[u8], path: &[u8], query: &[u8], request: &Request<'_>) -> Head {
+    let mut builder = Head::builder(method, path, query);
     if let Some(host) = request.host
         && host.iter().all(|byte| byte.is_ascii_graphic())
     {

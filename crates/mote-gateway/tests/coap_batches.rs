@@ -1,0 +1,111 @@
+//! The CoAP front under bursts, over real sockets: more datagrams at once than one batch takes,
+//! more answers at once than one batch sends, and a lone request between them.
+
+#![allow(missing_docs, clippy::unwrap_used)]
+
+mod support;
+
+use std::collections::HashSet;
+use std::net::{SocketAddr, UdpSocket};
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use mote_gateway::coap::{Config, serve};
+use mote_gateway::http::Stopper;
+use support::Fake;
+
+/// A confirmable GET; the token repeats the message id.
+fn get(mid: u16, path: &str) -> Vec<u8> {
+    let mid = mid.to_be_bytes();
+    let mut datagram = vec![0x42, 1, mid[0], mid[1], mid[0], mid[1], 0xb0 | path.len() as u8];
+    datagram.extend_from_slice(path.as_bytes());
+    datagram
+}
+
+fn bound() -> (UdpSocket, SocketAddr) {
+    let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
+    socket.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
+    let address = socket.local_addr().unwrap();
+    (socket, address)
+}
+
+/// Serves `socket` while `client` runs; ends in order.
+fn with_front(socket: UdpSocket, client: impl FnOnce(&Fake)) {
+    let (fake, stopper) = (Fake::default(), Stopper::default());
+    let (invoker, end) = (fake.clone(), stopper.clone());
+    socket.set_nonblocking(true).unwrap();
+    let config = Config { ack_delay_ns: 60_000_000_000, ..Config::default() };
+    let thread = std::thread::spawn(move || {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+        runtime.unwrap().block_on(async move {
+            let socket = tokio::net::UdpSocket::from_std(socket).unwrap();
+            serve(socket, invoker, config, end).await.unwrap();
+        });
+    });
+    client(&fake);
+    stopper.stop();
+    thread.join().unwrap();
+}
+
+/// Reads an answer each, 2.05 and in any order, to these message ids.
+fn expect_answers(client: &UdpSocket, mids: impl Iterator<Item = u16>) {
+    let mut missing: HashSet<u16> = mids.collect();
+    let mut buffer = [0; 2_048];
+    while !missing.is_empty() {
+        let length = client.recv(&mut buffer).expect("every request is answered");
+        let mid = u16::from_be_bytes([buffer[2], buffer[3]]);
+        assert_eq!(buffer[..2], [0x62, 0x45], "acknowledgement with content");
+        assert_eq!(buffer[4..6], mid.to_be_bytes(), "its own token");
+        assert!(length > 6 && missing.remove(&mid), "{mid} was answered already");
+    }
+}
+
+#[test]
+fn a_burst_of_several_batches_is_answered() {
+    let (socket, server) = bound();
+    let (client, _) = bound();
+    // They wait in the socket when the front begins, so they come as one burst.
+    for mid in 0..200 {
+        client.send_to(&get(mid, "count"), server).unwrap();
+    }
+    with_front(socket, |fake| {
+        expect_answers(&client, 0..200);
+        assert_eq!(fake.calls(), 200);
+        client.send_to(&get(200, "count"), server).unwrap();
+        expect_answers(&client, 200..201);
+        // The same burst again: repetitions, which run nothing.
+        for mid in 0..200 {
+            client.send_to(&get(mid, "count"), server).unwrap();
+        }
+        expect_answers(&client, 0..200);
+        assert_eq!(fake.calls(), 201);
+    });
+}
+
+#[test]
+fn answers_that_come_together_all_leave() {
+    let (socket, server) = bound();
+    // Each its own client, so that none has to hold many answers.
+    let clients: Vec<_> = (0..20).map(|_| bound().0).collect();
+    with_front(socket, |fake| {
+        for round in 0..2 {
+            for lot in 0..5 {
+                // As many at once as any machine's socket holds.
+                let begun = fake.calls() + 200;
+                for mid in 10 * lot..10 * (lot + 1) {
+                    for client in &clients {
+                        client.send_to(&get(100 * round + mid, "slow"), server).unwrap();
+                    }
+                }
+                fake.wait("all to begin", |state| state.calls.load(Ordering::SeqCst) == begun);
+            }
+            // A quick one is not kept back by those that wait.
+            clients[0].send_to(&get(10_000 + round, "number"), server).unwrap();
+            expect_answers(&clients[0], 10_000 + round..10_001 + round);
+            fake.permits.add_permits(1_000);
+            for client in &clients {
+                expect_answers(client, 100 * round..100 * round + 50);
+            }
+        }
+    });
+}
