@@ -56,6 +56,23 @@ def on_a_fresh_node(measure: Callable[[Node], list[Outcome]]) -> list[Outcome]:
     return outcomes
 
 
+def compare_all(rows: list[compare.Row], options: argparse.Namespace,
+                attempt: Callable[[str, Callable[[], list[Outcome]]], None]) -> list[Outcome]:
+    folder = Path(tempfile.mkdtemp(prefix="mote-warm"))
+    folder.chmod(0o755)
+    try:
+        servers = compare.start(folder, rows)
+        try:
+            for row in rows:
+                attempt(row.name, lambda row=row: compare.measure(servers, row, options.rounds,
+                                                                  options.seconds))
+        finally:
+            servers.stop()
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+    return []
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(prog="bench-warm", description=__doc__.splitlines()[0])
     parser.add_argument("--seconds", type=float, default=4, help="length of one run of a row")
@@ -84,19 +101,14 @@ def main() -> int:
             broken.append(name)
 
     if rows:
-        folder = Path(tempfile.mkdtemp(prefix="mote-warm"))
-        folder.chmod(0o755)
-        try:
-            attempt("comparisons",
-                    lambda: compare.measure(rows, folder, options.rounds, options.seconds))
-        finally:
-            shutil.rmtree(folder, ignore_errors=True)
+        attempt("comparisons", lambda: compare_all(rows, options, attempt))
     for name, part in parts.items():
         if not options.only or options.only == name:
             attempt(name, lambda part=part: on_a_fresh_node(part))
 
     path = write(described, options, outcomes, broken)
-    print("\n{cpu}, {cores} cores, {memory_mib} MiB, Linux {kernel}, Node {node}".format(**described))
+    print()
+    print("{cpu}, {cores} cores, {memory_mib} MiB, Linux {kernel}, Node {node}".format(**described))
     for outcome in outcomes:
         print(outcome.line())
     for name in broken:

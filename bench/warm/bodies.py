@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import socket
 import threading
 import time
 from collections.abc import Iterator
@@ -59,10 +60,10 @@ class Memory:
 
 def measure(node: Node, size: int) -> list[Outcome]:
     outcomes = []
+    node.deploy(*(ROOT / "bench" / "functions" / name for name in FUNCTIONS))
+    settle(SETTLE_S)
+    idle = node.memory_kib()  # the functions are there, no body was
     for name in FUNCTIONS:
-        node.deploy(ROOT / "bench" / "functions" / name)
-        settle(SETTLE_S)
-        idle = node.memory_kib()  # the function is there, no body was
         for kind, path, sent, received in (
             ("in", "consume", size, 0), ("out", f"produce?bytes={size}", 0, size),
             ("echo", "echo", size, size),
@@ -149,7 +150,7 @@ def read_slowly(node: Node, path: str, sent: int) -> float:
     return taken / (1 << 20)
 
 
-def send_until_closed(sock, path: str, sent: int) -> None:
+def send_until_closed(sock: socket.socket, path: str, sent: int) -> None:
     try:
         send_post(sock, path, sent, pieces(sent))
     except OSError:

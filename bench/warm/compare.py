@@ -296,7 +296,8 @@ ROWS = [
     Row("python 64 over granian", "mote hello-python", "granian", 64, "per_second", 1.4),
     Row("share of raw echo at 64", "mote hello-node", "raw echo", 64, "per_second", 0.65),
     Row("process per request 16", "mote answer-bare", "native node", 16, "per_second", 0.06),
-    Row("process per request 16, glibc", "mote answer-glibc", "native node", 16, "per_second", 0.06),
+    Row("process per request 16, glibc", "mote answer-glibc", "native node", 16, "per_second",
+        0.06),
     Row("plain proxy over node 64", "plain proxy to node", "native node", 64, "per_second", 0.0),
     Row("coap over http 64", "mote coap", "mote hello-node", 64, "per_second", 1.3),
     Row("coap over npm coap 64", "mote coap", "native coap", 64, "per_second", 4.0),
@@ -304,26 +305,28 @@ ROWS = [
 ]
 
 
-def measure(rows: list[Row], folder: Path, rounds: int, seconds: float) -> list[Outcome]:
+def start(folder: Path, rows: list[Row]) -> Servers:
+    """Everything the rows compare, running and warm; to be stopped by the caller."""
     servers = Servers(folder)
     try:
         servers.start_natives()
         servers.start_python()
         servers.start_mote()
         servers.start_coap()
-        wanted = {name for row in rows for name in (row.subject, row.baseline)}
-        for name in wanted:
-            load(servers.targets[name], 16, 1)  # warm up: compilers, caches, service times
-        outcomes = []
-        for row in rows:
-            row.runs = {row.subject: [], row.baseline: []}
-            for _ in range(rounds):
-                for name, runs in row.runs.items():
-                    runs.append(load(servers.targets[name], row.connections, seconds))
-            outcomes.extend(show(row))
-        return outcomes
-    finally:
+        for name in {name for row in rows for name in (row.subject, row.baseline)}:
+            load(servers.targets[name], 16, 1)  # compilers, caches, service times
+    except BaseException:
         servers.stop()
+        raise
+    return servers
+
+
+def measure(servers: Servers, row: Row, rounds: int, seconds: float) -> list[Outcome]:
+    row.runs = {row.subject: [], row.baseline: []}
+    for _ in range(rounds):
+        for name, runs in row.runs.items():
+            runs.append(load(servers.targets[name], row.connections, seconds))
+    return show(row)
 
 
 # The row whose runs also say what the front costs.
