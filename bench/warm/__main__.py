@@ -14,6 +14,7 @@ import json
 import os
 import re
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -81,6 +82,8 @@ def main() -> int:
                         "bodies, kept")
     parser.add_argument("--body-mib", type=int, default=1024, help="size of the large bodies")
     options = parser.parse_args()
+    # Told to end, as by Ctrl-C: what was started is ended first.
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
     described = machine()
     parts: dict[str, Callable[[Node], list[Outcome]]] = {
         "handover": handover.measure,
