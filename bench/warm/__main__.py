@@ -27,7 +27,7 @@ import clients
 import compare
 import handover
 import kept
-from node import ROOT, Node
+from node import ROOT, Node, binaries
 from outcome import Outcome
 
 
@@ -127,6 +127,7 @@ def write(described: dict, options: argparse.Namespace, outcomes: list[Outcome],
     path.parent.mkdir(parents=True, exist_ok=True)
     result = {
         "machine": described,
+        "profile": binaries().name,
         "rounds": options.rounds,
         "seconds": options.seconds,
         "body_mib": options.body_mib,
