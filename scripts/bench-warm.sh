@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# The warm path beside native servers, in alternation; see bench/warm.py for what is printed.
+# The warm path beside native servers, in alternation; see bench/README.md for what is printed.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 scripts/setup.sh build test bench
@@ -16,4 +16,4 @@ if [ ! -d .cache/bench-node/node_modules/coap ]; then
   npm install --silent --no-audit --no-fund --prefix .cache/bench-node coap@1 >/dev/null
 fi
 cargo build --release -p mote -p mote-bench-peers
-exec python3 bench/warm.py "$@"
+exec python3 bench/warm "$@"

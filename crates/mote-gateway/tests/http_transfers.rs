@@ -348,3 +348,25 @@ fn a_slow_reader_is_given_up() {
     let _ = client.stream.read_to_end(&mut rest);
     assert!(rest.len() < 64 << 20 && !rest.ends_with(b"0\r\n\r\n"));
 }
+
+/// The kernel drops what does not fit into the backlog, and the client tries again a second later:
+/// clients that arrive together while the node is busy must all fit.
+#[tokio::test]
+async fn a_burst_of_clients_connects_before_the_first_is_accepted() {
+    let limit = |path: &str| {
+        std::fs::read_to_string(path).ok().and_then(|text| text.trim().parse::<usize>().ok())
+    };
+    let kernel_max = limit("/proc/sys/net/core/somaxconn").unwrap_or(128);
+    // Both ends count, and some are in use: half of the files we may have at least.
+    let files = rustix::process::getrlimit(rustix::process::Resource::Nofile);
+    let files_max = files.current.map_or(usize::MAX, |files| files as usize);
+    let burst = kernel_max.min(1_500).min(files_max.saturating_sub(100));
+    let listener = mote_gateway::http::listen(([127, 0, 0, 1], 0).into()).unwrap();
+    let address = listener.local_addr().unwrap();
+    let mut clients = Vec::new();
+    for n in 0..burst {
+        // Nobody accepts: one that does not fit hears nothing.
+        let connected = std::net::TcpStream::connect_timeout(&address, Duration::from_millis(500));
+        clients.push(connected.unwrap_or_else(|error| panic!("client {n} of {burst}: {error}")));
+    }
+}

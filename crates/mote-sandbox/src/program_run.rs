@@ -111,7 +111,7 @@ impl Run {
         })?;
         let stdin = stdin.map(|(_, write)| write);
         for ours in [&out_read, &err_read, &head_read].into_iter().chain(&stdin) {
-            sys::set_nonblocking(ours.as_fd())?;
+            sys::set_new_pipe_nonblocking(ours.as_fd())?;
         }
         Ok(Self {
             stream,

@@ -318,6 +318,15 @@ pub(crate) fn pipe() -> io::Result<(OwnedFd, OwnedFd)> {
     Ok(unsafe { (OwnedFd::from_raw_fd(fds[0]), OwnedFd::from_raw_fd(fds[1])) })
 }
 
+/// The same for our end of a new pipe, whose other status flags are known to be none: one call.
+pub(crate) fn set_new_pipe_nonblocking(fd: BorrowedFd<'_>) -> io::Result<()> {
+    // SAFETY: plain integers on a descriptor that is open while borrowed.
+    check(libc::c_long::from(unsafe {
+        libc::fcntl(fd.as_raw_fd(), libc::F_SETFL, libc::O_NONBLOCK)
+    }))?;
+    Ok(())
+}
+
 /// Makes reads and writes return `WouldBlock` instead of waiting.
 pub(crate) fn set_nonblocking(fd: BorrowedFd<'_>) -> io::Result<()> {
     // SAFETY: plain integers on a descriptor that is open while borrowed.

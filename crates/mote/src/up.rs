@@ -23,6 +23,7 @@ pub(crate) struct AddressError {
 ///
 /// Called while the process has one thread: the helper that makes sandboxes is forked first.
 pub(crate) fn run(config: Config, deploy: &[PathBuf]) -> ExitCode {
+    raise_open_files();
     let zygote = match mote_sandbox::Zygote::fork() {
         Ok(zygote) => zygote,
         Err(error) => {
@@ -39,6 +40,18 @@ pub(crate) fn run(config: Config, deploy: &[PathBuf]) -> ExitCode {
             ExitCode::from(code)
         }
     }
+}
+
+/// Raises the soft limit of open files to the hard one, which anyone may.
+///
+/// Every connection is a descriptor, and the usual soft limit of 1024 exists for programs that use
+/// select(2); this one does not. Instances get limits of their own, whatever ours are.
+fn raise_open_files() {
+    use rustix::process::{Resource, getrlimit, setrlimit};
+    let mut limit = getrlimit(Resource::Nofile);
+    limit.current = limit.maximum;
+    // A kernel that refuses leaves us with what we had: fewer connections, nothing else.
+    let _ = setrlimit(Resource::Nofile, limit);
 }
 
 /// The node's own log goes to stderr: for people on a terminal, as JSON lines otherwise.
@@ -76,4 +89,18 @@ fn explain(error: &anyhow::Error) -> (String, u8) {
         return (format!("error[{}]: {error:#}", store.code()), exit::CONFIG);
     }
     (format!("error: {error:#}"), exit::FAILED)
+}
+
+#[cfg(test)]
+mod tests {
+    use rustix::process::{Resource, getrlimit, setrlimit};
+
+    #[test]
+    fn open_files_are_raised_to_what_is_allowed() {
+        let mut limit = getrlimit(Resource::Nofile);
+        limit.current = Some(limit.maximum.unwrap_or(4_096).min(512));
+        setrlimit(Resource::Nofile, limit).expect("lowering is always allowed");
+        super::raise_open_files();
+        assert_eq!(getrlimit(Resource::Nofile).current, limit.maximum);
+    }
 }

@@ -1,15 +1,23 @@
 //! Accepts connections, bounds their number, and ends them when the node stops.
 
+use std::io;
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use mote_core::Invoker;
-use tokio::net::{TcpListener, TcpStream};
+use tokio::net::{TcpListener, TcpSocket, TcpStream};
 use tokio::sync::futures::OwnedNotified;
 use tokio::sync::{Notify, Semaphore};
 
 use super::connection;
+
+/// Connections the kernel completes before we accept them; it may cut this to its own limit
+/// (`net.core.somaxconn`, mostly 4096). A client that finds it full is not refused: it tries again
+/// after a whole second. So it holds a burst of reconnecting clients, which the usual 128 or 1024
+/// do not; an entry costs memory only while it is used.
+const BACKLOG: u32 = 4096;
 
 /// Time and count limits of the front. A phase that takes longer ends the connection.
 #[derive(Debug, Clone)]
@@ -36,6 +44,17 @@ impl Default for Config {
             connections_max: 16_384,
         }
     }
+}
+
+/// Listens on `address`, with room for bursts of new clients. For [`serve`].
+///
+/// Called once per front, inside the runtime that serves it.
+pub fn listen(address: SocketAddr) -> io::Result<TcpListener> {
+    let socket = if address.is_ipv4() { TcpSocket::new_v4() } else { TcpSocket::new_v6() }?;
+    // A restarted node must not wait for connections of the one before to be forgotten.
+    socket.set_reuseaddr(true)?;
+    socket.bind(address)?;
+    socket.listen(BACKLOG)
 }
 
 /// Tells all connections to end: idle ones at once, busy ones after their answer.

@@ -9,4 +9,4 @@ mod listener;
 mod request_body;
 pub mod target;
 
-pub use listener::{Config, Stopper, serve};
+pub use listener::{Config, Stopper, listen, serve};

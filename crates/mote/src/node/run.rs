@@ -78,7 +78,7 @@ async fn serve(
     let engine = Engine::new(engine_config, backend.clone(), tokio::runtime::Handle::current());
 
     let http_listener = match config.http {
-        Some(address) => Some(TcpListener::bind(address).await.map_err(|e| busy(address, e))?),
+        Some(address) => Some(http::listen(address).map_err(|e| busy(address, e))?),
         None => None,
     };
     let coap_socket = match config.coap {

@@ -1,18 +1,12 @@
-"""The warm path: mote beside each language's own web server, in alternation on one machine.
+"""mote beside each language's own web server, in alternation on one machine.
 
-Prints medians, ratios, CPU per request of front, worker and generator, and how each row stands to
-its bar; writes them with every single run to bench/results/. Absolute numbers mean little on a
-shared machine: the ratios, taken in alternation within one run, are the point.
-
-Usage: warm.py [--seconds S] [--rounds N] [--only ROW,...]
+Medians, ratios and CPU per request of front, worker and generator. Absolute numbers mean little on
+a shared machine: the ratios, taken in alternation within one run, are the point.
 """
 
 from __future__ import annotations
 
-import argparse
-import datetime
 import json
-import os
 import re
 import resource
 import shutil
@@ -20,13 +14,14 @@ import socket
 import statistics
 import subprocess
 import sys
-import tempfile
 import time
 from dataclasses import dataclass, field
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parent.parent
-TARGET = Path(os.environ.get("CARGO_TARGET_DIR", ROOT / "target")) / "release"
+from node import ROOT, Node, binaries, free_port
+from outcome import Outcome
+
+TARGET = binaries()
 CACHE = ROOT / ".cache"
 
 NATIVE_NODE = """
@@ -50,6 +45,11 @@ async def app(scope, receive, send):
         await send({"type": "http.response.start", "status": 200, "headers": HEADERS})
         await send({"type": "http.response.body", "body": b"mote"})
 """
+
+
+# The same program with and without a C library's own start-up: what the platform costs, and what a
+# program built in the usual way sees.
+PROGRAMS = {"answer-bare": ["-DNO_LIBC", "-nostdlib"], "answer-glibc": []}
 
 
 @dataclass
@@ -85,12 +85,6 @@ class Row:
     bar: float
     at_least: bool = True
     runs: dict[str, list[Run]] = field(default_factory=dict)
-
-
-def free_port(kind: int = socket.SOCK_STREAM) -> int:
-    with socket.socket(socket.AF_INET, kind) as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
 
 
 def cpu_ns(pid: int | None) -> int:
@@ -166,6 +160,7 @@ class Servers:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.processes: list[subprocess.Popen] = []
+        self.node: Node | None = None
         self.targets: dict[str, Target] = {}
 
     def spawn(self, command: list[str], port: int, **kwargs) -> subprocess.Popen:
@@ -232,25 +227,32 @@ class Servers:
         raise SystemExit("the CoAP server of npm does not answer")
 
     def start_mote(self) -> None:
-        http, coap = free_port(), free_port(socket.SOCK_DGRAM)
-        admin = self.folder / "s"
-        environment = {**os.environ, "MOTE_SOCKET": str(admin)}
-        command = [str(TARGET / "mote"), "up", "--data", str(self.folder / "data"),
-                   "--http", f"127.0.0.1:{http}", "--coap", f"127.0.0.1:{coap}",
-                   "--socket", str(admin)]
-        node = self.spawn(command, http)
-        for name in ("hello-node", "hello-python", "sieve-node"):
-            example = str(ROOT / "examples" / name)
-            subprocess.run([str(TARGET / "mote"), "deploy", example], env=environment, check=True,
-                           capture_output=True)
-            worker = newest_worker(node.pid)
-            title = f"mote {name}"
-            self.targets[title] = Target(title, f"http://127.0.0.1:{http}/{name}", node.pid, worker)
-        url = f"coap://127.0.0.1:{coap}/hello-node"
+        node = self.node = Node()
+        names = ("hello-node", "hello-python", "sieve-node")
+        folders = [ROOT / "examples" / name for name in names]
+        folders += [self.compile(name, flags) for name, flags in PROGRAMS.items()]
+        for folder in folders:
+            node.deploy(folder)
+            # Programs of a call come and go; their processor time is nobody's to read.
+            worker = None if folder.name in PROGRAMS else newest_worker(node.pid)
+            title = f"mote {folder.name}"
+            url = f"http://127.0.0.1:{node.http}/{folder.name}"
+            self.targets[title] = Target(title, url, node.pid, worker)
+        url = f"coap://127.0.0.1:{node.coap}/hello-node"
         worker = self.targets["mote hello-node"].worker
         self.targets["mote coap"] = Target("mote coap", url, node.pid, worker)
 
+    def compile(self, name: str, flags: list[str]) -> Path:
+        """A function of one static program, in a folder of its own."""
+        folder = self.folder / name
+        shutil.copytree(ROOT / "bench" / "functions" / "answer-program", folder)
+        command = ["cc", "-O2", "-static", *flags, "-o", str(folder / "answer")]
+        subprocess.run([*command, str(folder / "answer.c")], check=True)
+        return folder
+
     def stop(self) -> None:
+        if self.node:
+            self.node.stop()
         for process in reversed(self.processes):
             process.terminate()
         for process in self.processes:
@@ -293,6 +295,9 @@ ROWS = [
     Row("python 256 over uvicorn", "mote hello-python", "uvicorn", 256, "per_second", 2.8),
     Row("python 64 over granian", "mote hello-python", "granian", 64, "per_second", 1.4),
     Row("share of raw echo at 64", "mote hello-node", "raw echo", 64, "per_second", 0.65),
+    Row("process per request 16", "mote answer-bare", "native node", 16, "per_second", 0.06),
+    Row("process per request 16, glibc", "mote answer-glibc", "native node", 16, "per_second",
+        0.06),
     Row("plain proxy over node 64", "plain proxy to node", "native node", 64, "per_second", 0.0),
     Row("coap over http 64", "mote coap", "mote hello-node", 64, "per_second", 1.3),
     Row("coap over npm coap 64", "mote coap", "native coap", 64, "per_second", 4.0),
@@ -300,69 +305,33 @@ ROWS = [
 ]
 
 
-def machine() -> dict:
-    info = Path("/proc/cpuinfo").read_text()
-    model = re.search(r"model name\s*: (.*)", info)
-    memory = int(re.search(r"MemTotal:\s+(\d+)", Path("/proc/meminfo").read_text()).group(1))
-    return {
-        "cpu": model.group(1) if model else "unknown",
-        "cores": os.cpu_count(),
-        "memory_mib": memory // 1024,
-        "kernel": os.uname().release,
-        "load_before": os.getloadavg(),
-        "python": sys.version.split()[0],
-        "node": subprocess.run(["node", "--version"], capture_output=True, text=True).stdout.strip(),
-    }
-
-
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--seconds", type=float, default=4)
-    parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--only", default="", help="part of a row's name")
-    options = parser.parse_args()
-    rows = [row for row in ROWS if options.only in row.name]
-    described = machine()
-    folder = Path(tempfile.mkdtemp(prefix="mote-warm"))
-    folder.chmod(0o755)
+def start(folder: Path, rows: list[Row]) -> Servers:
+    """Everything the rows compare, running and warm; to be stopped by the caller."""
     servers = Servers(folder)
-    pairs: dict[tuple[str, int], list[Run]] = {}
     try:
         servers.start_natives()
         servers.start_python()
         servers.start_mote()
         servers.start_coap()
-        for target in servers.targets.values():
-            load(target, 16, 1)  # warm up: compilers, caches, the engine's service time
-        for row in rows:
-            for name in (row.subject, row.baseline):
-                row.runs[name] = pairs.setdefault((name, row.connections, row.name), [])
-            for _ in range(options.rounds):
-                for name in (row.subject, row.baseline):
-                    row.runs[name].append(load(servers.targets[name], row.connections, options.seconds))
-            show(row)
-    finally:
+        for name in {name for row in rows for name in (row.subject, row.baseline)}:
+            load(servers.targets[name], 16, 1)  # compilers, caches, service times
+    except BaseException:
         servers.stop()
-        shutil.rmtree(folder, ignore_errors=True)
-    stamp = datetime.datetime.now(datetime.timezone.utc).strftime("%Y-%m-%dT%H%M%SZ")
-    path = ROOT / "bench" / "results" / f"warm-{stamp}.json"
-    path.parent.mkdir(parents=True, exist_ok=True)
-    result = {
-        "machine": described,
-        "rounds": options.rounds,
-        "seconds": options.seconds,
-        "rows": [
-            {
-                "name": row.name, "subject": row.subject, "baseline": row.baseline,
-                "connections": row.connections, "measure": row.measure, "bar": row.bar,
-                "ratio": ratio(row),
-                "runs": {name: [vars(run) for run in runs] for name, runs in row.runs.items()},
-            }
-            for row in rows
-        ],
-    }
-    path.write_text(json.dumps(result, indent=1) + "\n")
-    print(f"\nwritten to {path.relative_to(ROOT)}")
+        raise
+    return servers
+
+
+def measure(servers: Servers, row: Row, rounds: int, seconds: float) -> list[Outcome]:
+    row.runs = {row.subject: [], row.baseline: []}
+    for _ in range(rounds):
+        for name, runs in row.runs.items():
+            runs.append(load(servers.targets[name], row.connections, seconds))
+    return show(row)
+
+
+# The row whose runs also say what the front costs.
+FRONT_CPU_ROW = "node 64 throughput"
+FRONT_CPU_BAR_US = 8.0
 
 
 def median(runs: list[Run], measure: str) -> float:
@@ -374,12 +343,20 @@ def ratio(row: Row) -> float:
     return median(row.runs[row.subject], row.measure) / baseline if baseline else 0.0
 
 
-def show(row: Row) -> None:
-    value = ratio(row)
-    met = value >= row.bar if row.at_least else value <= row.bar
-    sign = ">=" if row.at_least else "<="
-    verdict = "met" if met else "MISSED"
-    print(f"{row.name:26} {value:6.2f}  bar {sign} {row.bar:<5} {verdict}")
+def show(row: Row) -> list[Outcome]:
+    """Prints a row with what it was made of."""
+    detail = {
+        "subject": row.subject, "baseline": row.baseline, "connections": row.connections,
+        "measure": row.measure,
+        "runs": {name: [vars(run) for run in runs] for name, runs in row.runs.items()},
+    }
+    bar = row.bar or None
+    outcomes = [Outcome(row.name, ratio(row), "x", bar, at_least=row.at_least, detail=detail)]
+    if row.name == FRONT_CPU_ROW:
+        front_us = median(row.runs[row.subject], "front_us")
+        outcomes.append(Outcome("front's CPU per request at 64", front_us, "us", FRONT_CPU_BAR_US))
+    for outcome in outcomes:
+        print(outcome.line())
     for name, runs in row.runs.items():
         line = "  ".join(
             f"{label} {median(runs, key):.2f}"
@@ -390,7 +367,4 @@ def show(row: Row) -> None:
         errors = sum(run.errors for run in runs)
         print(f"    {name:22} {line}  errors {errors}")
     sys.stdout.flush()
-
-
-if __name__ == "__main__":
-    main()
+    return outcomes
