@@ -5,15 +5,20 @@
 //! or an async runtime (`clippy.toml` bans them), so all of it runs in a test in microseconds.
 //!
 //! Start with [`spec`] (what a function is), then [`invocation`] (what is asked of it), then
-//! [`wire`] (how a worker is asked), then [`fault`] (who is to blame when it fails).
+//! [`wire`] (how a worker is asked), then [`fault`] (who is to blame when it fails). How many
+//! instances there are is decided in [`autoscale`], what the node affords in [`budget`].
 
 pub mod admission;
+pub mod autoscale;
 pub mod backend;
+pub mod balance;
 pub mod body;
+pub mod budget;
 pub mod fault;
 pub mod halt_poll;
 pub mod invocation;
 pub mod name;
+pub mod rollout;
 pub mod spec;
 pub mod wire;
 

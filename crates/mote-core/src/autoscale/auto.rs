@@ -1,0 +1,210 @@
+//! The rule that needs no threshold from the tenant.
+//!
+//! Three questions, and the largest answer counts:
+//! - *Load*: how many instances serve the offered load (arrivals times run time, what was refused
+//!   included) so that the mean wait stays under a target (`staffing.rs`)?
+//! - *Backlog*: how many more clear what waits now in about the time a start takes? Asked at the
+//!   arrival itself, so a burst is answered by several starts at once and not by a poll.
+//! - *CPU*: does an instance that runs many at once burn what it was promised? Its run times grow
+//!   with what runs beside them, so neither queue nor load can tell.
+//!
+//! What an answer once started is held for a multiple of the start time: an instance costs a start
+//! to get back.
+//!
+//! When nothing is asked, the last instance is kept as long as the next call is worth waiting for
+//! (`keep_alive.rs`).
+
+use super::decision::Reason;
+use super::history::{History, WindowMax};
+use super::keep_alive::{IdleTimes, WarmPlan};
+use super::observation::{Observation, SECOND_NS};
+use super::staffing::{Load, Patience, servers_for};
+use super::{Bounds, MS_NS, Wish};
+
+/// Mean wait allowed, as a share of the mean run time, and its bounds: below a few milliseconds it
+/// is the hand-over itself, above a tenth of a second people notice.
+const WAIT_SHARE: f64 = 0.5;
+const WAIT_MIN_S: f64 = 0.002;
+const WAIT_MAX_S: f64 = 0.1;
+/// Below that, an instance is added while it spares callers a second for so many of its own.
+const INSTANCE_SECONDS_PER_SECOND: f64 = 5.0;
+/// Shortest and longest stretch for the rate.
+const RATE_MIN_NS: u64 = 1_000 * MS_NS;
+const RATE_MAX_NS: u64 = 60_000 * MS_NS;
+/// Step of the kept history.
+const STEP_NS: u64 = 500 * MS_NS;
+/// An instance that was in use is held for this many start times: a start burns at most its own
+/// length of CPU, so starting takes at most a tenth of what instances cost.
+const HOLD_STARTS: f64 = 10.0;
+/// Bounds of that hold.
+const HOLD_MIN_S: f64 = 0.5;
+const HOLD_MAX_S: f64 = 30.0;
+/// Idle instance-seconds that sparing one start is worth, per second of start time, and the least
+/// and most of it. Ninety seconds is what Knative pays at most (stable window and grace period).
+const WORTH_PER_START_S: f64 = 80.0;
+const WORTH_MIN_S: f64 = 90.0;
+const WORTH_MAX_S: f64 = 900.0;
+/// Above this share of the memory budget idle instances lose worth, down to none at the full
+/// budget.
+const PRESSURE_FREE: f64 = 0.5;
+/// Start time believed before the first start was measured.
+const START_UNKNOWN_S: f64 = 0.1;
+/// CPU use aimed at where one instance runs many at once; the share Knative leaves free, too.
+const CPU_SHARE: f64 = 0.7;
+/// CPU use is taken over this stretch.
+const CPU_NS: u64 = 2_000 * MS_NS;
+/// Pace of looks: while somebody waits, and while something runs.
+const LOOK_WAITING_NS: u64 = 20 * MS_NS;
+const LOOK_BUSY_NS: u64 = 250 * MS_NS;
+
+#[derive(Debug)]
+pub(super) struct Auto {
+    history: History,
+    needed: WindowMax,
+    idle_times: IdleTimes,
+    idle_since_ns: Option<u64>,
+    plan: Option<WarmPlan>,
+    /// The load's answer and until when it stands: a burst of arrivals asks the backlog only.
+    load: u32,
+    load_until_ns: u64,
+}
+
+impl Auto {
+    pub(super) fn new() -> Self {
+        Self {
+            history: History::new(STEP_NS, RATE_MAX_NS),
+            needed: WindowMax::default(),
+            idle_times: IdleTimes::default(),
+            idle_since_ns: None,
+            plan: None,
+            load: 0,
+            load_until_ns: 0,
+        }
+    }
+
+    /// Work came after none.
+    pub(super) fn woke(&mut self, now_ns: u64) {
+        if let Some(since) = self.idle_since_ns.take() {
+            self.idle_times.record(now_ns.saturating_sub(since) as f64 / SECOND_NS);
+            self.plan = None;
+        }
+    }
+
+    /// The last work ended.
+    pub(super) fn rested(&mut self, now_ns: u64) {
+        self.idle_since_ns = Some(now_ns);
+        self.plan = None;
+    }
+
+    pub(super) fn decide(&mut self, o: &Observation, bounds: &Bounds) -> Wish {
+        self.history.push(o);
+        let start_s = o.start.mean_ns().map_or(START_UNKNOWN_S, |mean| mean as f64 / SECOND_NS);
+        let hold_s = (HOLD_STARTS * start_s).clamp(HOLD_MIN_S, HOLD_MAX_S);
+        let hold_ns = (hold_s * SECOND_NS) as u64;
+        let concurrency = o.concurrency.max(1);
+
+        if o.is_idle() {
+            return self.at_rest(o, bounds, start_s, hold_ns);
+        }
+
+        let service_s = o.service.mean_ns().map(|mean| (mean as f64 / SECOND_NS).max(1e-9));
+        if o.now_ns >= self.load_until_ns {
+            self.load = service_s.map_or(0, |service_s| self.for_load(o, service_s, start_s));
+            self.load_until_ns = o.now_ns + LOOK_WAITING_NS;
+        }
+        let backlog = match service_s {
+            Some(service_s) => for_backlog(o, service_s, start_s),
+            // Nothing is known of the work: one, then twice what is there, until it is.
+            None => o.waiting().div_ceil(concurrency).min((2 * o.ready).max(1)),
+        };
+        let cpu = self.for_cpu(o);
+        let now = self.load.max(backlog).max(cpu).max(1);
+        self.needed.push(o.now_ns, now, hold_ns);
+        let in_use = o.in_flight.div_ceil(concurrency).min(o.ready);
+        let now = now.max(in_use);
+        // A peak holds what is there; it starts nothing.
+        let desired = self.needed.max().min(o.live()).max(now);
+        let reason = match () {
+            () if o.live() == 0 => Reason::FirstInvocation,
+            () if desired == backlog && backlog > self.load => Reason::Backlog,
+            () if desired == self.load => Reason::OfferedLoad,
+            () if desired == cpu => Reason::Cpu,
+            () => Reason::RecentPeak,
+        };
+        let pace_ns = if o.waiting() > 0 { LOOK_WAITING_NS } else { LOOK_BUSY_NS };
+        Wish::new(desired, reason).look_at(o.now_ns + pace_ns)
+    }
+
+    fn for_load(&self, o: &Observation, service_s: f64, start_s: f64) -> u32 {
+        let Some(rate) = self.history.offered_rate(RATE_MIN_NS) else { return 0 };
+        let slots = f64::from(o.concurrency.max(1));
+        let load =
+            Load { rate, service_s, variation_squared: o.service.variation_squared(), start_s };
+        let patience = Patience {
+            wait_max_s: wait_max_s(service_s),
+            // One more server is a part of an instance only.
+            server_seconds_per_second: INSTANCE_SECONDS_PER_SECOND * slots,
+        };
+        servers_for(&load, &patience).div_ceil(o.concurrency.max(1))
+    }
+
+    fn for_cpu(&self, o: &Observation) -> u32 {
+        if o.concurrency <= 1 {
+            return 0;
+        }
+        let promised = f64::from(o.cpu_millis_per_instance) / 1_000.0;
+        let Some(growth) = self.history.over(CPU_NS).filter(|_| promised > 0.0) else { return 0 };
+        (growth.cores / (promised * CPU_SHARE)).ceil() as u32
+    }
+
+    fn at_rest(&mut self, o: &Observation, bounds: &Bounds, start_s: f64, hold_ns: u64) -> Wish {
+        self.needed.forget(o.now_ns, hold_ns);
+        let held = self.needed.max().min(o.live());
+        let since = *self.idle_since_ns.get_or_insert(o.now_ns);
+        let elapsed_s = (o.now_ns - since) as f64 / SECOND_NS;
+        let keep_max_s = bounds.idle_timeout_ns as f64 / SECOND_NS;
+        let idle_times = &self.idle_times;
+        let plan = *self.plan.get_or_insert_with(|| {
+            let free = ((1.0 - o.memory_pressure) / (1.0 - PRESSURE_FREE)).clamp(0.0, 1.0);
+            let worth_s = (WORTH_PER_START_S * start_s).clamp(WORTH_MIN_S, WORTH_MAX_S) * free;
+            idle_times.plan(worth_s, start_s, keep_max_s)
+        });
+        let warm = plan.is_warm(elapsed_s);
+        let held_until = self.needed.max_at_ns().map(|at| at + hold_ns);
+        let change = plan.next_change_s(elapsed_s).map(|at| since + (at * SECOND_NS).ceil() as u64);
+        let look_ns = [held_until, change].into_iter().flatten().min();
+        let (desired, reason) = match () {
+            () if held > 1 => (held, Reason::RecentPeak),
+            () if warm && elapsed_s > plan.keep_s => (1, Reason::Predicted),
+            () if warm => (1, Reason::KeepAlive),
+            () => (0, Reason::Idle),
+        };
+        Wish { look_ns: look_ns.map(|at| at.max(o.now_ns + MS_NS)), ..Wish::new(desired, reason) }
+    }
+}
+
+fn wait_max_s(service_s: f64) -> f64 {
+    (service_s * WAIT_SHARE).clamp(WAIT_MIN_S, WAIT_MAX_S)
+}
+
+/// Slots in use, and as many more as clear the waiting work in about the time a start takes plus
+/// the allowed wait. What the busy slots clear by themselves until then starts nothing: an instance
+/// that is ready after the wait is over comes too late.
+fn for_backlog(o: &Observation, service_s: f64, start_s: f64) -> u32 {
+    let waiting = f64::from(o.waiting());
+    if waiting == 0.0 {
+        return 0;
+    }
+    let slots = o.concurrency.max(1);
+    let busy = o.in_flight.min(o.ready * slots);
+    let patience_s = start_s.max(wait_max_s(service_s));
+    let cleared = f64::from(busy) * patience_s / service_s;
+    let left = waiting - cleared;
+    let late = o.oldest_wait_ns as f64 / SECOND_NS > patience_s;
+    if left <= 0.0 && o.ready > 0 && !late {
+        return 0;
+    }
+    let by_one_slot = ((start_s + wait_max_s(service_s)) / service_s).max(1.0);
+    let more = (left / by_one_slot).ceil().max(1.0) as u32;
+    (busy + more).div_ceil(slots)
+}

@@ -1,0 +1,113 @@
+//! What an autoscaler says, and why.
+
+use serde::{Deserialize, Serialize};
+
+/// Why the number of instances is wanted; stable words for outputs and metrics.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Reason {
+    /// Nothing is asked and nothing runs.
+    Idle,
+    /// Somebody waits and there is no instance at all.
+    FirstInvocation,
+    /// Work waits longer than it should.
+    Backlog,
+    /// Arrivals times run time, with headroom.
+    OfferedLoad,
+    /// They were needed a short while ago.
+    RecentPeak,
+    /// The next invocation is likely soon: the instance is kept.
+    KeepAlive,
+    /// The next invocation is expected now: an instance is started ahead of it.
+    Predicted,
+    /// Concurrency against its target.
+    Concurrency,
+    /// Offered invocations per second against their target.
+    Rate,
+    /// CPU use against its target.
+    Cpu,
+    /// Memory use against its target.
+    Memory,
+    /// Knative's panic mode: the short window asks for at least twice what is ready.
+    Panic,
+    /// OpenFaaS's alert fires.
+    Alert,
+    /// OpenFaaS's alert has ended.
+    AlertEnded,
+    /// Fewer would do, but the rule waits until that has been so for a while.
+    Stabilising,
+    /// Within the rule's tolerance: nothing changes.
+    Steady,
+}
+
+impl Reason {
+    /// The word used in outputs and metric labels.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Reason::Idle => "idle",
+            Reason::FirstInvocation => "first-invocation",
+            Reason::Backlog => "backlog",
+            Reason::OfferedLoad => "offered-load",
+            Reason::RecentPeak => "recent-peak",
+            Reason::KeepAlive => "keep-alive",
+            Reason::Predicted => "predicted",
+            Reason::Concurrency => "concurrency",
+            Reason::Rate => "rate",
+            Reason::Cpu => "cpu",
+            Reason::Memory => "memory",
+            Reason::Panic => "panic",
+            Reason::Alert => "alert",
+            Reason::AlertEnded => "alert-ended",
+            Reason::Stabilising => "stabilising",
+            Reason::Steady => "steady",
+        }
+    }
+
+    /// One sentence for people.
+    pub fn text(self) -> &'static str {
+        match self {
+            Reason::Idle => "nobody called for as long as an idle instance is worth its memory",
+            Reason::FirstInvocation => "an invocation waits and no instance runs",
+            Reason::Backlog => "invocations wait longer than the queueing target",
+            Reason::OfferedLoad => "this many serve the offered load within the queueing target",
+            Reason::RecentPeak => "this many were needed a short while ago",
+            Reason::KeepAlive => "the next call is likely soon enough to keep one",
+            Reason::Predicted => "the next call is expected now",
+            Reason::Concurrency => "concurrency divided by its target",
+            Reason::Rate => "offered invocations per second divided by the target",
+            Reason::Cpu => "CPU use divided by its target",
+            Reason::Memory => "memory use divided by its target",
+            Reason::Panic => "the short window asks for at least twice what is ready",
+            Reason::Alert => "the rate alert fires",
+            Reason::AlertEnded => "the rate alert has ended",
+            Reason::Stabilising => "fewer would do, but not for long enough yet",
+            Reason::Steady => "within tolerance of the target",
+        }
+    }
+}
+
+/// Which bound cut the wish.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Cut {
+    /// `scale.min` asks for more.
+    Min,
+    /// `scale.max` allows no more.
+    Max,
+}
+
+/// How many instances there should be.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Decision {
+    /// Ready, starting and paused instances together, within the bounds.
+    pub desired: u32,
+    /// What the policy wished for.
+    pub wished: u32,
+    /// Why.
+    pub reason: Reason,
+    /// Set when a bound changed the wish: `mote describe` says "would be 7, scale.max is 4".
+    pub cut: Option<Cut>,
+    /// Look again at this time at the latest, even if nothing happens; `None` until something does.
+    /// A function at rest costs no timer.
+    pub look_ns: Option<u64>,
+}

@@ -1,0 +1,214 @@
+//! How long an idle instance is worth its memory, learnt from when the next call came.
+//!
+//! A histogram of idle times per function, as in the hybrid histogram policy of Shahrad et al.,
+//! "Serverless in the Wild", USENIX ATC 2020, which keeps an instance between two percentiles of
+//! the idle time. Here the window follows from what it is worth: staying warm through a stretch of
+//! time costs its length (while nobody calls) and gains one spared start if the call falls into it.
+//! The stretches with the best balance are chosen; a rare function is stopped at once, a periodic
+//! one is stopped and started ahead of its next call.
+
+/// Length of the first bin; idle times below it are kept through without any thought.
+const BIN_FIRST_S: f64 = 1.0;
+/// Bins per doubling: a bin is 19 % wide, so starting ahead of a periodic call costs at most a
+/// fifth of its period.
+const BINS_PER_OCTAVE: f64 = 4.0;
+/// Bins: 1 s to 4 h, the range of the published policy, and one for everything shorter.
+const BINS: usize = 56;
+/// Counts are halved at this sum: the function's recent behaviour counts.
+const COUNT_MAX: u32 = 128;
+/// Weight, in idle times, of what is believed before anything was seen: any idle time between one
+/// second and a day is as likely per factor, the shape of rarely called functions in the published
+/// traces.
+const PRIOR_WEIGHT: f64 = 2.0;
+/// Bins of the prior beyond the last one: 4 h to a day.
+const PRIOR_BINS_BEYOND: f64 = 10.0;
+
+/// When an idle function should have an instance, in seconds since it became idle.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct WarmPlan {
+    /// Keep the instance until then.
+    pub keep_s: f64,
+    /// Have an instance again in this stretch.
+    pub again: Option<(f64, f64)>,
+}
+
+impl WarmPlan {
+    /// Whether an instance is wanted `elapsed_s` after the last work.
+    pub fn is_warm(&self, elapsed_s: f64) -> bool {
+        elapsed_s < self.keep_s
+            || self.again.is_some_and(|(from, to)| (from..to).contains(&elapsed_s))
+    }
+
+    /// The next moment at which [`WarmPlan::is_warm`] changes.
+    pub fn next_change_s(&self, elapsed_s: f64) -> Option<f64> {
+        let (from, to) = self.again.unwrap_or((0.0, 0.0));
+        [self.keep_s, from, to].into_iter().filter(|at| *at > elapsed_s).reduce(f64::min)
+    }
+}
+
+/// Idle times of one function: 116 bytes.
+#[derive(Debug, Clone)]
+pub struct IdleTimes {
+    bins: [u16; BINS],
+    count: u32,
+}
+
+impl Default for IdleTimes {
+    fn default() -> Self {
+        Self { bins: [0; BINS], count: 0 }
+    }
+}
+
+fn bin_of(idle_s: f64) -> usize {
+    if idle_s < BIN_FIRST_S {
+        return 0;
+    }
+    ((idle_s / BIN_FIRST_S).log2() * BINS_PER_OCTAVE) as usize + 1
+}
+
+/// Where a bin begins, in seconds.
+fn bin_begin_s(bin: usize) -> f64 {
+    if bin == 0 { 0.0 } else { BIN_FIRST_S * ((bin - 1) as f64 / BINS_PER_OCTAVE).exp2() }
+}
+
+impl IdleTimes {
+    /// Takes an idle time that ended with a call into account, in seconds.
+    pub fn record(&mut self, idle_s: f64) {
+        if let Some(bin) = self.bins.get_mut(bin_of(idle_s)) {
+            *bin += 1;
+        }
+        self.count += 1;
+        if self.count >= COUNT_MAX {
+            for bin in &mut self.bins {
+                *bin /= 2;
+            }
+            self.count /= 2;
+        }
+    }
+
+    /// Idle times remembered.
+    pub fn count(&self) -> u32 {
+        self.count
+    }
+
+    /// The plan for the idle time that begins now. `worth_s` is how many idle instance-seconds one
+    /// spared start is worth, `start_s` how long a start takes (it is paid once more when the
+    /// instance is stopped and started again), `keep_max_s` the longest time to hold an instance
+    /// for nobody.
+    pub fn plan(&self, worth_s: f64, start_s: f64, keep_max_s: f64) -> WarmPlan {
+        let prior = PRIOR_WEIGHT / (BINS as f64 - 1.0 + PRIOR_BINS_BEYOND);
+        let total = f64::from(self.count) + PRIOR_WEIGHT;
+        // Balance of being warm through each bin, and who has not called by its beginning.
+        let mut remaining = total;
+        let mut balance = [0.0; BINS];
+        let mut remaining_at = [0.0; BINS];
+        for bin in 0..BINS {
+            let calls = f64::from(self.bins[bin]) + if bin == 0 { 0.0 } else { prior };
+            remaining_at[bin] = remaining;
+            remaining -= calls;
+            let width_s = bin_begin_s(bin + 1) - bin_begin_s(bin);
+            balance[bin] = worth_s * calls - width_s * (remaining + calls / 2.0);
+        }
+        let keep_bins = best_prefix(&balance);
+        let keep_s = bin_begin_s(keep_bins).clamp(BIN_FIRST_S, keep_max_s.max(BIN_FIRST_S));
+        let again = best_stretch(&balance, &remaining_at, keep_bins, start_s).map(|(from, to)| {
+            // Ready when the stretch begins, not started then.
+            let from_s = (bin_begin_s(from) - start_s).max(keep_s);
+            (from_s, bin_begin_s(to).min(from_s + keep_max_s))
+        });
+        WarmPlan { keep_s, again }
+    }
+}
+
+/// The number of leading bins whose summed balance is the best.
+fn best_prefix(balance: &[f64; BINS]) -> usize {
+    let (mut sum, mut best, mut bins) = (0.0, 0.0, 0);
+    for (bin, value) in balance.iter().enumerate() {
+        sum += value;
+        if sum > best {
+            (best, bins) = (sum, bin + 1);
+        }
+    }
+    bins
+}
+
+/// The later stretch of bins with the best balance, the additional start included.
+fn best_stretch(
+    balance: &[f64; BINS],
+    remaining_at: &[f64; BINS],
+    after: usize,
+    start_s: f64,
+) -> Option<(usize, usize)> {
+    let mut best = (0.0, None);
+    let (mut sum, mut from) = (f64::NEG_INFINITY, after);
+    for bin in after + 1..BINS {
+        let fresh = -start_s * remaining_at[bin];
+        if sum < fresh {
+            (sum, from) = (fresh, bin);
+        }
+        sum += balance[bin];
+        if sum > best.0 {
+            best = (sum, Some((from, bin + 1)));
+        }
+    }
+    best.1
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn after(idle_s: &[f64], times: usize) -> IdleTimes {
+        let mut idle_times = IdleTimes::default();
+        for _ in 0..times {
+            for value in idle_s {
+                idle_times.record(*value);
+            }
+        }
+        idle_times
+    }
+
+    #[test]
+    fn unknown_functions_are_kept_for_a_while() {
+        let plan = IdleTimes::default().plan(300.0, 0.05, 300.0);
+        assert!((10.0..200.0).contains(&plan.keep_s), "{plan:?}");
+        assert_eq!(plan.again, None);
+    }
+
+    #[test]
+    fn frequent_calls_keep_it_rare_calls_do_not() {
+        let frequent = after(&[5.0, 12.0, 20.0, 31.0], 20).plan(100.0, 0.05, 300.0);
+        assert!(frequent.keep_s >= 30.0, "{frequent:?}");
+        let rare = after(&[3_000.0, 7_000.0, 11_000.0], 20).plan(100.0, 0.05, 300.0);
+        assert!(rare.keep_s < 10.0, "{rare:?}");
+    }
+
+    #[test]
+    fn a_timer_is_stopped_and_started_ahead() {
+        let plan = after(&[600.0], 20).plan(200.0, 0.5, 300.0);
+        assert!(plan.keep_s < 10.0, "{plan:?}");
+        let (from, to) = plan.again.expect("the next call is known");
+        assert!(from < 600.0 && 600.0 < to && to - from < 150.0, "{plan:?}");
+        assert!(!plan.is_warm(60.0) && plan.is_warm(599.0) && plan.is_warm(0.5));
+        assert_eq!(plan.next_change_s(60.0), Some(from));
+        assert_eq!(plan.next_change_s(to), None);
+    }
+
+    #[test]
+    fn nothing_is_kept_longer_than_allowed() {
+        let plan = after(&[250.0, 280.0], 30).plan(10_000.0, 0.05, 60.0);
+        assert!(plan.keep_s <= 60.0, "{plan:?}");
+        if let Some((from, to)) = plan.again {
+            assert!(to - from <= 60.0);
+        }
+    }
+
+    #[test]
+    fn it_forgets_what_is_long_past() {
+        let mut idle_times = after(&[2.0], 1_000);
+        for _ in 0..300 {
+            idle_times.record(1_000.0);
+        }
+        assert!(idle_times.plan(20.0, 0.05, 300.0).keep_s < 5.0);
+    }
+}

@@ -1,0 +1,145 @@
+//! How many instances a revision should have: pure state machines with time as an argument.
+//!
+//! The engine, a controller and the simulator (`mote-lab`) drive the same code: they describe a
+//! revision in an [`Observation`] and obey the [`Decision`]. Nothing here knows how instances start.
+//! What a node can afford is decided elsewhere, in [`crate::budget`].
+//!
+//! Start with [`Autoscaler::decide`]; then `auto.rs`, the default rule. `knative.rs`, `hpa.rs` and
+//! `openfaas.rs` reproduce other platforms' rules for those who come from there, and as baselines.
+
+mod auto;
+mod decision;
+mod estimate;
+mod history;
+mod hpa;
+mod keep_alive;
+mod knative;
+mod lint;
+mod observation;
+mod openfaas;
+mod policy;
+mod staffing;
+mod target;
+#[cfg(test)]
+mod tests;
+
+pub use decision::{Cut, Decision, Reason};
+pub use estimate::Estimate;
+pub use keep_alive::{IdleTimes, WarmPlan};
+pub use lint::{Known, Warning, lint};
+pub use observation::Observation;
+pub use policy::{
+    HpaSettings, KnativeMetric, KnativeSettings, OPENFAAS_MAX_DEFAULT, OpenFaasSettings, Policy,
+};
+pub use staffing::{Load, Patience, servers_for};
+
+/// Nanoseconds in a millisecond.
+const MS_NS: u64 = 1_000_000;
+
+/// While invocations wait, deciding more often than this gains nothing: shorter than any start.
+pub const LOOK_MIN_NS: u64 = 5 * MS_NS;
+
+/// What the function's owner allows.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Bounds {
+    /// Instances at least.
+    pub min: u32,
+    /// Instances at most.
+    pub max: u32,
+    /// An instance is kept at most this long for nobody, in nanoseconds.
+    pub idle_timeout_ns: u64,
+}
+
+/// A policy's wish before the bounds.
+#[derive(Debug, Clone, Copy)]
+struct Wish {
+    desired: u32,
+    reason: Reason,
+    look_ns: Option<u64>,
+}
+
+impl Wish {
+    fn new(desired: u32, reason: Reason) -> Self {
+        Self { desired, reason, look_ns: None }
+    }
+
+    fn look_at(self, at_ns: u64) -> Self {
+        Self { look_ns: Some(at_ns), ..self }
+    }
+}
+
+#[derive(Debug)]
+enum Rule {
+    Auto(auto::Auto),
+    Target(target::Target),
+    Knative(knative::Knative),
+    Hpa(hpa::Hpa),
+    OpenFaas(openfaas::OpenFaas),
+}
+
+/// The autoscaler of one revision: what it has learnt, and its rule. A few kilobytes while the
+/// function is busy.
+#[derive(Debug)]
+pub struct Autoscaler {
+    bounds: Bounds,
+    rule: Rule,
+}
+
+impl Autoscaler {
+    /// A new one that knows nothing yet.
+    pub fn new(policy: &Policy, mut bounds: Bounds) -> Self {
+        bounds.max = bounds.max.max(1);
+        if !policy.scales_to_zero() {
+            bounds.min = bounds.min.max(1);
+        }
+        let rule = match policy {
+            Policy::Auto => Rule::Auto(auto::Auto::new()),
+            Policy::Knative(settings) => Rule::Knative(knative::Knative::new(settings.clone())),
+            Policy::Hpa(settings) => Rule::Hpa(hpa::Hpa::new(settings.clone())),
+            Policy::OpenFaas(settings) => Rule::OpenFaas(openfaas::OpenFaas::new(settings.clone())),
+            _ => Rule::Target(target::Target::new(policy.clone())),
+        };
+        Self { bounds, rule }
+    }
+
+    /// Says that work came when nothing ran or waited. O(1); call before [`Autoscaler::decide`].
+    pub fn woke(&mut self, now_ns: u64) {
+        if let Rule::Auto(auto) = &mut self.rule {
+            auto.woke(now_ns);
+        }
+    }
+
+    /// Says that the last running and waiting work has ended. O(1).
+    pub fn rested(&mut self, now_ns: u64) {
+        if let Rule::Auto(auto) = &mut self.rule {
+            auto.rested(now_ns);
+        }
+    }
+
+    /// How many instances there should be. Microseconds. Call it when an invocation could not be
+    /// handed over at once (but not more often than every [`LOOK_MIN_NS`] unless no instance
+    /// lives), when the last work ended, when an instance became ready or died, and when
+    /// [`Decision::look_ns`] has come.
+    pub fn decide(&mut self, o: &Observation) -> Decision {
+        let wish = match &mut self.rule {
+            Rule::Auto(rule) => rule.decide(o, &self.bounds),
+            Rule::Target(rule) => rule.decide(o, &self.bounds),
+            Rule::Knative(rule) => rule.decide(o),
+            Rule::Hpa(rule) => rule.decide(o),
+            Rule::OpenFaas(rule) => rule.decide(o, &self.bounds),
+        };
+        // Whatever the rule: somebody who waits is not left without any instance.
+        let (wished, reason) = if wish.desired == 0 && o.live() == 0 && o.queued > 0 {
+            (1, Reason::FirstInvocation)
+        } else {
+            (wish.desired, wish.reason)
+        };
+        let desired = wished.max(self.bounds.min).min(self.bounds.max);
+        let cut = match desired.cmp(&wished) {
+            std::cmp::Ordering::Greater => Some(Cut::Min),
+            std::cmp::Ordering::Less => Some(Cut::Max),
+            std::cmp::Ordering::Equal => None,
+        };
+        Decision { desired, wished, reason, cut, look_ns: wish.look_ns }
+    }
+}

@@ -1,0 +1,68 @@
+//! OpenFaaS's classic alert rule, from its documentation.
+
+use super::decision::Reason;
+use super::history::History;
+use super::observation::Observation;
+use super::policy::OpenFaasSettings;
+use super::{Bounds, MS_NS, Wish};
+
+#[derive(Debug)]
+pub(super) struct OpenFaas {
+    settings: OpenFaasSettings,
+    history: History,
+    evaluate_ns: u64,
+    /// Since when the rate has been above the threshold.
+    above_since_ns: Option<u64>,
+    /// When the firing alert is told again.
+    notify_ns: Option<u64>,
+    last: Wish,
+}
+
+impl OpenFaas {
+    pub(super) fn new(settings: OpenFaasSettings) -> Self {
+        let window_ns = settings.window_ms * MS_NS;
+        Self {
+            history: History::new(window_ns / 10, window_ns),
+            settings,
+            evaluate_ns: 0,
+            above_since_ns: None,
+            notify_ns: None,
+            last: Wish::new(1, Reason::Steady),
+        }
+    }
+
+    pub(super) fn decide(&mut self, o: &Observation, bounds: &Bounds) -> Wish {
+        let settings = &self.settings;
+        if self.evaluate_ns == 0 {
+            self.evaluate_ns = o.now_ns + settings.evaluate_ms * MS_NS;
+        }
+        self.history.push(o);
+        if o.now_ns >= self.evaluate_ns {
+            self.evaluate_ns = o.now_ns + settings.evaluate_ms * MS_NS;
+            // Successful answers only: a saturated or failing function does not scale.
+            let rate = self
+                .history
+                .over(settings.window_ms * MS_NS)
+                .map_or(0.0, |growth| growth.answered / growth.seconds);
+            if rate <= f64::from(settings.threshold_rps) {
+                if self.notify_ns.take().is_some() {
+                    self.last = Wish::new(bounds.min.max(1), Reason::AlertEnded);
+                }
+                self.above_since_ns = None;
+            } else {
+                let since = *self.above_since_ns.get_or_insert(o.now_ns);
+                let fires = o.now_ns - since >= settings.for_ms * MS_NS;
+                if fires && self.notify_ns.is_none() {
+                    self.notify_ns = Some(o.now_ns);
+                }
+            }
+        }
+        if self.notify_ns.is_some_and(|at| o.now_ns >= at) {
+            self.notify_ns = Some(o.now_ns + settings.repeat_ms * MS_NS);
+            let step = (bounds.max * settings.factor_percent).div_ceil(100).max(1);
+            let desired = (self.last.desired.max(bounds.min) + step).min(bounds.max);
+            self.last = Wish::new(desired, Reason::Alert);
+        }
+        self.last.look_at(self.notify_ns.map_or(self.evaluate_ns, |at| at.min(self.evaluate_ns)))
+    }
+}

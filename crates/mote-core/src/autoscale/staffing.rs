@@ -1,0 +1,119 @@
+//! How many servers keep the wait short: Erlang's formulas.
+
+/// Above this offered load the recursion is replaced by square-root staffing: the two agree within
+/// a server there, and a decision stays in the microseconds.
+const ERLANGS_EXACT: f64 = 1_000.0;
+/// Servers beyond the load, in units of its square root, where the recursion is not used; keeps the
+/// probability of waiting near 5 % (Halfin and Whitt, "Heavy-traffic limits for queues with many
+/// exponential servers", Operations Research 29(3), 1981).
+const SQUARE_ROOT_FACTOR: f64 = 1.5;
+
+/// A stream of work as far as staffing goes. Times in seconds.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Load {
+    /// Invocations per second, refused ones included.
+    pub rate: f64,
+    /// Mean run time.
+    pub service_s: f64,
+    /// Squared coefficient of variation of the run time.
+    pub variation_squared: f64,
+    /// Time until one more server could be there: nobody waits much longer, since a backlog starts
+    /// servers of its own.
+    pub start_s: f64,
+}
+
+/// How much waiting is worth avoiding.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Patience {
+    /// Mean wait at most, in seconds.
+    pub wait_max_s: f64,
+    /// Below that, one more server is added as long as it spares callers one second of waiting per
+    /// so many server-seconds.
+    pub server_seconds_per_second: f64,
+}
+
+/// The number of servers for a load.
+///
+/// The offered load in erlangs is rate times run time (Little's law). The wait of M/M/m is Erlang's
+/// C formula; run times of another spread scale it by (1 + cv²) / 2 (Allen and Cunneen's
+/// approximation for M/G/m).
+pub fn servers_for(load: &Load, patience: &Patience) -> u32 {
+    let erlangs = load.rate * load.service_s;
+    if erlangs.is_nan() || erlangs <= 0.0 {
+        return 0;
+    }
+    if erlangs > ERLANGS_EXACT {
+        return (erlangs + SQUARE_ROOT_FACTOR * erlangs.sqrt()).ceil() as u32;
+    }
+    let spread = (1.0 + load.variation_squared) / 2.0;
+    // Erlang's B formula by recursion over the number of servers; C follows from it.
+    let mut blocked = 1.0;
+    let mut servers = 0.0;
+    let mut wait_before_s = f64::INFINITY;
+    loop {
+        servers += 1.0;
+        blocked = erlangs * blocked / (servers + erlangs * blocked);
+        if servers <= erlangs {
+            continue;
+        }
+        let waits = blocked / (1.0 - erlangs / servers * (1.0 - blocked));
+        let who_waits_s = load.service_s / (servers - erlangs) * spread;
+        let wait_s = waits * who_waits_s.min(load.start_s);
+        if servers > 2.0 * erlangs + 64.0 {
+            return servers as u32;
+        }
+        let spared_s = load.rate * (wait_before_s - wait_s);
+        if wait_before_s <= patience.wait_max_s
+            && spared_s * patience.server_seconds_per_second < 1.0
+        {
+            return servers as u32 - 1;
+        }
+        wait_before_s = wait_s;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn servers(rate: f64, service_s: f64, variation_squared: f64, wait_max_s: f64) -> u32 {
+        let load = Load { rate, service_s, variation_squared, start_s: f64::INFINITY };
+        servers_for(&load, &Patience { wait_max_s, server_seconds_per_second: 0.0 })
+    }
+
+    #[test]
+    fn known_values() {
+        // Erlang C for 10 erlangs and 12 servers: 0.4494 of arrivals wait, 0.2247 s of a 1 s mean.
+        assert_eq!(servers(10.0, 1.0, 1.0, 0.2248), 12);
+        assert_eq!(servers(10.0, 1.0, 1.0, 0.2240), 13);
+        assert_eq!(servers(0.0, 1.0, 1.0, 0.1), 0);
+        assert_eq!(servers(0.01, 1.0, 1.0, 0.1), 1);
+        assert_eq!(servers(10.0, 1.0, 0.0, 0.12), 12, "constant work waits half as long");
+    }
+
+    #[test]
+    fn more_load_never_wants_fewer() {
+        let mut before = 0;
+        for step in 1..3_000 {
+            let load = Load {
+                rate: f64::from(step) * 5.0,
+                service_s: 0.1,
+                variation_squared: 1.0,
+                start_s: 0.5,
+            };
+            let patience = Patience { wait_max_s: 0.005, server_seconds_per_second: 1.0 };
+            let servers = servers_for(&load, &patience);
+            let erlangs = f64::from(step) * 0.5;
+            assert!(servers >= before && f64::from(servers) > erlangs, "{step}: {servers}");
+            before = servers;
+        }
+    }
+
+    #[test]
+    fn quick_starts_need_less_in_reserve() {
+        let load = |start_s| Load { rate: 20.0, service_s: 0.2, variation_squared: 0.25, start_s };
+        let patience = Patience { wait_max_s: 0.1, server_seconds_per_second: 5.0 };
+        assert_eq!(servers_for(&load(0.02), &patience), 5);
+        assert_eq!(servers_for(&load(1.0), &patience), 7);
+    }
+}

@@ -1,0 +1,234 @@
+//! The rules against scripted demand; whole runs with queues and instances are in `mote-lab`.
+
+use super::*;
+
+const S: u64 = 1_000_000_000;
+
+/// Constant demand on instances that appear as soon as they are wanted.
+struct Script {
+    scaler: Autoscaler,
+    o: Observation,
+    answered: f64,
+}
+
+#[derive(Clone, Copy, Default)]
+struct Demand {
+    /// Offered per second.
+    rate: f64,
+    /// Share of it that is answered.
+    answered: f64,
+    /// Running and waiting.
+    inside: u32,
+    /// CPU in use.
+    cores: f64,
+}
+
+impl Script {
+    fn new(policy: &Policy, min: u32, max: u32) -> Self {
+        let bounds = Bounds { min, max, idle_timeout_ns: 300 * S };
+        let o = Observation {
+            concurrency: 1,
+            service: Estimate::of(S / 10),
+            start: Estimate::of(S / 20),
+            cpu_millis_per_instance: 1_000,
+            memory_limit_bytes: 64 << 20,
+            ..Observation::default()
+        };
+        Self { scaler: Autoscaler::new(policy, bounds), o, answered: 0.0 }
+    }
+
+    /// Goes on for `seconds`, looking every tenth of one; the last decision.
+    fn go(&mut self, seconds: u64, demand: Demand) -> Decision {
+        let mut decision = None;
+        if self.o.is_idle() && demand.inside > 0 {
+            self.scaler.woke(self.o.now_ns);
+        }
+        if !self.o.is_idle() && demand.inside == 0 {
+            self.scaler.rested(self.o.now_ns);
+        }
+        for _ in 0..seconds * 10 {
+            let o = &mut self.o;
+            o.now_ns += S / 10;
+            self.answered += demand.rate / 10.0;
+            o.offered_total = self.answered as u64;
+            o.refused_total = (self.answered * (1.0 - demand.answered)) as u64;
+            o.answered_total = (self.answered * demand.answered) as u64;
+            o.demand_ns_total += u64::from(demand.inside) * S / 10;
+            o.cpu_ns_total += (demand.cores * 1e8) as u64;
+            o.in_flight = demand.inside.min(o.ready * o.concurrency);
+            o.queued = demand.inside - o.in_flight;
+            let now = self.scaler.decide(o);
+            o.ready = now.desired;
+            decision = Some(now);
+        }
+        decision.unwrap()
+    }
+}
+
+fn busy(rate: f64, inside: u32) -> Demand {
+    Demand { rate, answered: 1.0, inside, cores: f64::from(inside) }
+}
+
+#[test]
+fn rules_under_constant_demand() {
+    use Reason::*;
+    let knative = || Policy::Knative(KnativeSettings::default());
+    let cases: [(Policy, Demand, u32, Reason); 9] = [
+        // 4 erlangs of unknown spread.
+        (Policy::Auto, busy(40.0, 4), 7, OfferedLoad),
+        (Policy::Concurrency { target: 1 }, busy(40.0, 4), 4, Concurrency),
+        (Policy::Concurrency { target: 10 }, busy(40.0, 4), 4, Concurrency),
+        (Policy::Rps { target: 10 }, busy(40.0, 4), 4, Rate),
+        (Policy::Cpu { target_percent: 50 }, busy(40.0, 4), 8, Cpu),
+        // One at a time takes the place of the target of 100: 4 / 0.7.
+        (knative(), busy(40.0, 4), 6, Concurrency),
+        (Policy::Hpa(HpaSettings::default()), busy(40.0, 4), 5, Steady),
+        (Policy::OpenFaas(OpenFaasSettings::default()), busy(4.0, 1), 1, Steady),
+        (Policy::OpenFaas(OpenFaasSettings::default()), busy(6.0, 1), 20, Alert),
+    ];
+    for (policy, demand, desired, reason) in cases {
+        let mut script = Script::new(&policy, 0, 20);
+        let decision = script.go(300, demand);
+        assert_eq!((decision.desired, decision.reason), (desired, reason), "{policy:?}");
+    }
+}
+
+#[test]
+fn bounds_cut_and_say_so() {
+    let mut script = Script::new(&Policy::Auto, 2, 4);
+    let decision = script.go(60, busy(100.0, 12));
+    assert_eq!((decision.desired, decision.cut), (4, Some(Cut::Max)));
+    assert!(decision.wished > 9, "{decision:?}");
+    let decision = script.go(600, Demand::default());
+    assert_eq!((decision.desired, decision.wished, decision.cut), (2, 0, Some(Cut::Min)));
+}
+
+#[test]
+fn what_is_refused_is_demand() {
+    // Ten per second are answered, forty offered.
+    let demand = Demand { answered: 0.25, ..busy(40.0, 1) };
+    let wanted = |policy| Script::new(&policy, 0, 20).go(60, demand).desired;
+    assert_eq!(wanted(Policy::Rps { target: 10 }), 4);
+    assert!(wanted(Policy::Auto) >= 5);
+    let rps = KnativeSettings {
+        metric: KnativeMetric::Rps,
+        target: 10,
+        utilization_percent: 100,
+        ..KnativeSettings::default()
+    };
+    assert_eq!(wanted(Policy::Knative(rps)), 1, "it counts what it let in");
+}
+
+#[test]
+fn somebody_who_waits_gets_a_first_instance() {
+    for policy in [
+        Policy::Auto,
+        Policy::Concurrency { target: 100 },
+        Policy::Rps { target: 100 },
+        Policy::Cpu { target_percent: 50 },
+        Policy::Memory { target_percent: 50 },
+        Policy::Knative(KnativeSettings::default()),
+        Policy::Hpa(HpaSettings::default()),
+        Policy::OpenFaas(OpenFaasSettings::default()),
+    ] {
+        let mut script = Script::new(&policy, 0, 20);
+        script.o.now_ns = 5 * S;
+        script.o.queued = 1;
+        script.o.offered_total = 1;
+        assert_eq!(script.scaler.decide(&script.o).desired, 1, "{policy:?}");
+    }
+}
+
+#[test]
+fn zero_and_no_timer_when_idle() {
+    for policy in [
+        Policy::Auto,
+        Policy::Concurrency { target: 1 },
+        Policy::Knative(KnativeSettings::default()),
+    ] {
+        let mut script = Script::new(&policy, 0, 20);
+        assert!(script.go(30, busy(10.0, 1)).desired >= 1);
+        let decision = script.go(700, Demand::default());
+        assert_eq!((decision.desired, decision.reason), (0, Reason::Idle), "{policy:?}");
+        assert_eq!(decision.look_ns, None, "{policy:?}: a function at rest costs no timer");
+    }
+}
+
+#[test]
+fn a_burst_starts_several_at_once() {
+    let mut script = Script::new(&Policy::Auto, 0, 50);
+    script.o.ready = 1;
+    script.o.in_flight = 1;
+    script.o.now_ns = S;
+    script.o.queued = 30;
+    script.o.offered_total = 31;
+    let decision = script.scaler.decide(&script.o);
+    assert!(decision.desired >= 15, "{decision:?}");
+    assert_eq!(decision.reason, Reason::Backlog);
+    // The same queue of work that is over before an instance could start: nothing.
+    script.o.service = Estimate::of(S / 1_000);
+    script.o.now_ns += S;
+    let mut calm = Script::new(&Policy::Auto, 0, 50);
+    calm.o = script.o;
+    assert_eq!(calm.scaler.decide(&calm.o).desired, 1);
+}
+
+#[test]
+fn jitter_does_not_stop_instances() {
+    let mut script = Script::new(&Policy::Auto, 0, 20);
+    script.go(60, busy(40.0, 4));
+    let mut least = u32::MAX;
+    for second in 0..60 {
+        let rate = if second % 2 == 0 { 36.0 } else { 44.0 };
+        least = least.min(script.go(1, busy(rate, 4)).desired);
+    }
+    assert!(least >= 5, "{least}");
+}
+
+#[test]
+fn an_instance_that_runs_many_and_burns_its_core_is_helped() {
+    let mut script = Script::new(&Policy::Auto, 0, 20);
+    script.o.concurrency = 100;
+    let decision = script.go(30, Demand { cores: 1.0, ..busy(200.0, 9) });
+    assert!((2..=3).contains(&decision.desired), "{decision:?}");
+}
+
+#[test]
+fn knative_panics_and_does_not_fall_while_it_does() {
+    let mut script = Script::new(&Policy::Knative(KnativeSettings::default()), 0, 50);
+    script.go(120, busy(10.0, 1));
+    let panic = script.go(8, busy(200.0, 20));
+    assert_eq!(panic.reason, Reason::Panic);
+    assert!(panic.desired >= 20, "{panic:?}");
+    let after = script.go(30, busy(10.0, 1));
+    assert!(after.desired >= panic.desired, "{after:?}");
+    assert!(script.go(120, busy(10.0, 1)).desired <= 2);
+}
+
+#[test]
+fn kubernetes_waits_five_minutes_before_it_falls() {
+    let mut script = Script::new(&Policy::Hpa(HpaSettings::default()), 1, 20);
+    assert_eq!(script.go(20, busy(80.0, 8)).desired, 5, "four more at most in the first period");
+    assert_eq!(script.go(60, busy(80.0, 8)).desired, 10);
+    let decision = script.go(240, busy(10.0, 1));
+    assert_eq!((decision.desired, decision.reason), (10, Reason::Stabilising));
+    assert!(script.go(120, busy(10.0, 1)).desired <= 2);
+}
+
+#[test]
+fn words_are_stable() {
+    let words = [
+        (Reason::FirstInvocation, "first-invocation"),
+        (Reason::OfferedLoad, "offered-load"),
+        (Reason::KeepAlive, "keep-alive"),
+    ];
+    for (reason, word) in words {
+        assert_eq!(reason.as_str(), word);
+        assert_eq!(serde_json::to_string(&reason).unwrap(), format!("\"{word}\""));
+    }
+    let policy = Policy::Concurrency { target: 4 };
+    assert_eq!(serde_json::to_string(&policy).unwrap(), r#"{"concurrency":{"target":4}}"#);
+    let knative: Policy = serde_json::from_str(r#"{"knative":{"target":50}}"#).unwrap();
+    let expected = KnativeSettings { target: 50, ..KnativeSettings::default() };
+    assert_eq!(knative, Policy::Knative(expected));
+}

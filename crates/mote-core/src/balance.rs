@@ -1,0 +1,105 @@
+//! Which instance takes an invocation. Pure; called under the queue's lock.
+
+use serde::{Deserialize, Serialize};
+
+/// How instances are chosen.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Balance {
+    /// The instance with the most room; who finds none waits in the one queue, and whichever
+    /// instance is free first takes the oldest. The default: no slow instance holds anybody up.
+    #[default]
+    LateBinding,
+    /// Each in turn.
+    RoundRobin,
+    /// Any.
+    Random,
+    /// The one with the fewest invocations.
+    LeastConnections,
+}
+
+/// An instance as far as this choice goes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Candidate {
+    /// Invocations it holds.
+    pub in_flight: u32,
+    /// How many more it may take.
+    pub room: u32,
+}
+
+/// Chooses among instances; `None` when nobody has room, whatever the rule: an instance has no queue
+/// of its own. `turn` is the number of choices made so far for this revision, `random` any random
+/// number; each rule reads what it needs.
+pub fn pick(rule: Balance, candidates: &[Candidate], turn: u64, random: u64) -> Option<usize> {
+    let open = || candidates.iter().enumerate().filter(|(_, candidate)| candidate.room > 0);
+    match rule {
+        Balance::LateBinding => {
+            // Ties go to the first, as with a plain minimum.
+            open().min_by_key(|(_, candidate)| u32::MAX - candidate.room).map(|(at, _)| at)
+        }
+        Balance::LeastConnections => {
+            open().min_by_key(|(_, candidate)| candidate.in_flight).map(|(at, _)| at)
+        }
+        Balance::RoundRobin => {
+            let begin = usize::try_from(turn % candidates.len().max(1) as u64).ok()?;
+            let count = candidates.len();
+            (begin..begin + count).map(|at| at % count).find(|at| candidates[*at].room > 0)
+        }
+        Balance::Random => {
+            let count = open().count() as u64;
+            (count > 0).then(|| open().nth((random % count) as usize))?.map(|(at, _)| at)
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn of(list: &[(u32, u32)]) -> Vec<Candidate> {
+        list.iter()
+            .map(|(in_flight, room)| Candidate { in_flight: *in_flight, room: *room })
+            .collect()
+    }
+
+    #[test]
+    fn rules() {
+        use Balance::*;
+        let three = of(&[(3, 1), (1, 2), (2, 6)]);
+        for (rule, turn, random, expected) in [
+            (LateBinding, 0, 0, Some(2)),
+            (LeastConnections, 0, 0, Some(1)),
+            (RoundRobin, 0, 0, Some(0)),
+            (RoundRobin, 1, 0, Some(1)),
+            (RoundRobin, 5, 0, Some(2)),
+            (Random, 0, 4, Some(1)),
+        ] {
+            assert_eq!(pick(rule, &three, turn, random), expected, "{rule:?} {turn}");
+        }
+    }
+
+    #[test]
+    fn nobody_is_overfilled() {
+        let full = of(&[(4, 0), (4, 0)]);
+        let one = of(&[(4, 0), (9, 1), (0, 0)]);
+        for rule in
+            [Balance::LateBinding, Balance::LeastConnections, Balance::RoundRobin, Balance::Random]
+        {
+            for turn in 0..5 {
+                assert_eq!(pick(rule, &full, turn, turn * 7), None, "{rule:?}");
+                assert_eq!(pick(rule, &[], turn, turn * 7), None, "{rule:?}");
+                assert_eq!(pick(rule, &one, turn, turn * 7), Some(1), "{rule:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn in_turn_means_equal_shares() {
+        let mut served = [0; 3];
+        for turn in 0..300 {
+            let at = pick(Balance::RoundRobin, &of(&[(0, 1), (0, 1), (0, 1)]), turn, 0).unwrap();
+            served[at] += 1;
+        }
+        assert_eq!(served, [100; 3]);
+    }
+}

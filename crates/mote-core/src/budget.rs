@@ -1,0 +1,267 @@
+//! What a node can afford: whether an instance may start, and who makes room.
+//!
+//! Memory limits of all instances together stay within a budget, so the node never meets the
+//! kernel's out-of-memory killer. When the budget is taken, the idle instances that are worth least
+//! make room; busy ones never do. Pure; called once per start.
+
+/// What a node gives to instances.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Budget {
+    /// Sum of memory limits at most, in bytes.
+    pub memory_bytes: u64,
+    /// Instances starting at once at most: a start is CPU work, so more of them than cores only
+    /// makes each later.
+    pub starts_max: u32,
+}
+
+/// What is taken of it.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Taken {
+    /// Sum of memory limits of all instances that are not gone, in bytes.
+    pub memory_bytes: u64,
+    /// Instances on their way.
+    pub starting: u32,
+    /// When memory is likely to become free, in nanoseconds from now: draining instances, or the
+    /// mean run time of what runs. 0 when unknown.
+    pub free_in_ns: u64,
+}
+
+/// An idle instance that could make room. Leave out what `scale.min` keeps.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct IdleInstance {
+    /// The caller's number of it.
+    pub id: u64,
+    /// Its memory limit in bytes.
+    pub memory_bytes: u64,
+    /// Whether it is frozen.
+    pub paused: bool,
+    /// How long it has had nothing to do, in nanoseconds.
+    pub idle_ns: u64,
+    /// Its function's recent invocations per second, offered.
+    pub demand_per_s: f64,
+    /// What a start of its function takes, in nanoseconds.
+    pub start_ns: u64,
+}
+
+impl IdleInstance {
+    /// What the node loses per byte when it goes: start time that callers will wait, per second.
+    /// Demand is damped by how long it has been idle, so a function that fell silent loses worth
+    /// before its rate estimate does.
+    fn worth(&self) -> f64 {
+        let idle_s = self.idle_ns as f64 / 1e9;
+        let demand_per_s = self.demand_per_s.min(1.0 / idle_s.max(1e-3));
+        demand_per_s * self.start_ns as f64 / self.memory_bytes.max(1) as f64
+    }
+}
+
+/// Why a start is refused for now.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Lack {
+    /// Every byte is taken by instances that work.
+    Memory,
+    /// Enough instances are starting.
+    Starts,
+    /// The instance would not fit into an empty node.
+    TooLarge,
+}
+
+/// The answer to a wish to start one instance.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Verdict {
+    /// Start it.
+    Start,
+    /// Stop these first, then start it.
+    Evict(Vec<u64>),
+    /// Not now.
+    Refuse {
+        /// What is missing.
+        lack: Lack,
+        /// When to ask again, in nanoseconds from now.
+        retry_after_ns: u64,
+    },
+}
+
+/// Asked again after this long when nothing better is known.
+const RETRY_NS: u64 = 100_000_000;
+
+/// Whether an instance of `wanted_bytes` may start. Paused instances go before running ones of any
+/// worth: they have been idle longer, and resuming them costs a little as well.
+pub fn admit_start(
+    budget: &Budget,
+    taken: &Taken,
+    wanted_bytes: u64,
+    idle: &[IdleInstance],
+) -> Verdict {
+    let retry_after_ns = if taken.free_in_ns > 0 { taken.free_in_ns } else { RETRY_NS };
+    if wanted_bytes > budget.memory_bytes {
+        return Verdict::Refuse { lack: Lack::TooLarge, retry_after_ns };
+    }
+    if taken.starting >= budget.starts_max.max(1) {
+        return Verdict::Refuse { lack: Lack::Starts, retry_after_ns };
+    }
+    let after = taken.memory_bytes.saturating_add(wanted_bytes);
+    let Some(missing) = after.checked_sub(budget.memory_bytes).filter(|missing| *missing > 0)
+    else {
+        return Verdict::Start;
+    };
+    let mut order: Vec<&IdleInstance> = idle.iter().collect();
+    order.sort_by(|a, b| {
+        b.paused.cmp(&a.paused).then(a.worth().total_cmp(&b.worth())).then(a.id.cmp(&b.id))
+    });
+    let mut freed = 0;
+    let mut victims: Vec<&IdleInstance> = Vec::new();
+    for instance in order {
+        if freed >= missing {
+            break;
+        }
+        freed += instance.memory_bytes;
+        victims.push(instance);
+    }
+    if freed < missing {
+        return Verdict::Refuse { lack: Lack::Memory, retry_after_ns };
+    }
+    // A large late victim may have made small early ones needless; the dearest is spared first.
+    let mut at = victims.len();
+    while at > 0 {
+        at -= 1;
+        if freed - victims[at].memory_bytes >= missing {
+            freed -= victims[at].memory_bytes;
+            victims.remove(at);
+        }
+    }
+    Verdict::Evict(victims.iter().map(|instance| instance.id).collect())
+}
+
+/// What becomes of one idle instance.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Rest {
+    /// It stays as it is.
+    Keep,
+    /// It is frozen: it costs no CPU, and a thaw is far cheaper than a start.
+    Pause,
+    /// It goes.
+    Stop,
+}
+
+/// Pause comes before stop: an instance that is wanted but has had nothing to do for
+/// `pause_after_ns` is frozen; one that is not wanted any more goes.
+pub fn rest(wanted: bool, idle_ns: u64, pause_after_ns: Option<u64>) -> Rest {
+    match pause_after_ns {
+        _ if !wanted => Rest::Stop,
+        Some(after_ns) if idle_ns >= after_ns => Rest::Pause,
+        _ => Rest::Keep,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MIB: u64 = 1 << 20;
+
+    fn idle(id: u64, mib: u64, demand_per_s: f64) -> IdleInstance {
+        IdleInstance {
+            id,
+            memory_bytes: mib * MIB,
+            paused: false,
+            idle_ns: 1_000_000,
+            demand_per_s,
+            start_ns: 50_000_000,
+        }
+    }
+
+    fn ask(taken_mib: u64, wanted_mib: u64, idle: &[IdleInstance]) -> Verdict {
+        let budget = Budget { memory_bytes: 256 * MIB, starts_max: 4 };
+        let taken = Taken { memory_bytes: taken_mib * MIB, ..Taken::default() };
+        admit_start(&budget, &taken, wanted_mib * MIB, idle)
+    }
+
+    #[test]
+    fn room_or_no_room() {
+        assert_eq!(ask(192, 64, &[]), Verdict::Start);
+        let refuse = |lack| Verdict::Refuse { lack, retry_after_ns: RETRY_NS };
+        assert_eq!(ask(256, 64, &[]), refuse(Lack::Memory));
+        assert_eq!(ask(0, 512, &[idle(1, 512, 0.0)]), refuse(Lack::TooLarge));
+        let budget = Budget { memory_bytes: 256 * MIB, starts_max: 2 };
+        let taken = Taken { memory_bytes: 0, starting: 2, free_in_ns: 7 };
+        let verdict = admit_start(&budget, &taken, MIB, &[]);
+        assert_eq!(verdict, Verdict::Refuse { lack: Lack::Starts, retry_after_ns: 7 });
+    }
+
+    #[test]
+    fn the_least_valuable_makes_room() {
+        let rare = idle(1, 64, 0.001);
+        let busy = idle(2, 64, 5.0);
+        assert_eq!(ask(256, 64, &[busy, rare]), Verdict::Evict(vec![1]));
+        assert_eq!(ask(256, 128, &[busy, rare]), Verdict::Evict(vec![1, 2]));
+        let dear = IdleInstance { start_ns: 5_000_000_000, ..rare };
+        let cheap = IdleInstance { id: 3, ..rare };
+        assert_eq!(ask(256, 64, &[dear, cheap]), Verdict::Evict(vec![3]), "slow starters stay");
+        let large = idle(4, 256, 0.001);
+        assert_eq!(ask(256, 64, &[rare, large]), Verdict::Evict(vec![4]), "less per byte");
+        let silent = IdleInstance { idle_ns: 600_000_000_000, ..idle(5, 64, 5.0) };
+        assert_eq!(ask(256, 64, &[silent, idle(6, 64, 1.0)]), Verdict::Evict(vec![5]));
+    }
+
+    #[test]
+    fn paused_before_running() {
+        let paused = IdleInstance { paused: true, ..idle(2, 64, 5.0) };
+        assert_eq!(ask(256, 64, &[idle(1, 64, 0.001), paused]), Verdict::Evict(vec![2]));
+    }
+
+    #[test]
+    fn nobody_goes_in_vain() {
+        let small = idle(1, 16, 0.0);
+        let large = idle(2, 128, 0.1);
+        assert_eq!(ask(256, 128, &[small, large]), Verdict::Evict(vec![2]));
+        assert_eq!(
+            ask(256, 200, &[small, large]),
+            Verdict::Refuse { lack: Lack::Memory, retry_after_ns: RETRY_NS },
+            "and nobody when it would not be enough"
+        );
+    }
+
+    #[test]
+    fn pause_then_stop() {
+        assert_eq!(rest(true, 5, Some(10)), Rest::Keep);
+        assert_eq!(rest(true, 10, Some(10)), Rest::Pause);
+        assert_eq!(rest(true, 1_000, None), Rest::Keep);
+        assert_eq!(rest(false, 0, Some(10)), Rest::Stop);
+    }
+
+    /// Whatever is idle: the budget holds, no victim is needless, each is named once.
+    #[test]
+    fn every_verdict_keeps_the_budget() {
+        let mut state = 1u64;
+        let mut next = |below: u64| {
+            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+            (state >> 33) % below
+        };
+        for _ in 0..2_000 {
+            let count = next(8);
+            let idle: Vec<_> = (0..count)
+                .map(|id| IdleInstance {
+                    paused: next(2) == 0,
+                    ..idle(id, 1 + next(100), next(50) as f64 / 10.0)
+                })
+                .collect();
+            let idle_bytes: u64 = idle.iter().map(|instance| instance.memory_bytes).sum();
+            let taken_mib = idle_bytes / MIB + next(256);
+            let wanted_mib = 1 + next(256);
+            match ask(taken_mib, wanted_mib, &idle) {
+                Verdict::Start => assert!(taken_mib + wanted_mib <= 256),
+                Verdict::Evict(victims) => {
+                    let bytes = |id: &u64| idle[*id as usize].memory_bytes / MIB;
+                    let freed: u64 = victims.iter().map(bytes).sum();
+                    assert!(taken_mib + wanted_mib - freed <= 256);
+                    for victim in &victims {
+                        assert!(taken_mib + wanted_mib - freed + bytes(victim) > 256);
+                    }
+                }
+                Verdict::Refuse { .. } => {
+                    assert!(taken_mib + wanted_mib - idle_bytes / MIB > 256);
+                }
+            }
+        }
+    }
+}

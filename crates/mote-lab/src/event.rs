@@ -1,0 +1,47 @@
+//! The virtual clock: what happens next.
+
+use std::cmp::Reverse;
+use std::collections::BinaryHeap;
+
+/// Something that happens. Numbers are indices of functions, instances and callers.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Event {
+    /// A call of an open process; the function keeps what it is.
+    Arrival { function: u32 },
+    /// A caller of a closed load sends.
+    Send { function: u32, client: u32 },
+    /// The number of callers changes.
+    Step { function: u32 },
+    /// An invocation ends.
+    Done { function: u32, instance: u32, serial: u64 },
+    /// An instance is ready (started or resumed).
+    Ready { function: u32, instance: u32 },
+    /// A stopped instance has given its memory back.
+    Gone { function: u32, instance: u32 },
+    /// The oldest waiting invocation may have reached its deadline.
+    Expire { function: u32 },
+    /// The autoscaler looks.
+    Look { function: u32 },
+    /// A generic sandbox is ready again.
+    Refill,
+    /// A point of the time series.
+    Sample,
+}
+
+/// Events in order of time; equal times in order of entry.
+#[derive(Debug, Default)]
+pub(crate) struct Agenda {
+    heap: BinaryHeap<Reverse<(u64, u64, Event)>>,
+    entered: u64,
+}
+
+impl Agenda {
+    pub(crate) fn at(&mut self, at_ns: u64, event: Event) {
+        self.entered += 1;
+        self.heap.push(Reverse((at_ns, self.entered, event)));
+    }
+
+    pub(crate) fn next(&mut self) -> Option<(u64, Event)> {
+        self.heap.pop().map(|Reverse((at_ns, _, event))| (at_ns, event))
+    }
+}

@@ -1,0 +1,90 @@
+//! The five families of demand on which policies are compared.
+//!
+//! Each is the same for every policy: equal arrivals, run times and start times, by seed.
+
+use mote_core::autoscale::{HpaSettings, KnativeSettings, OpenFaasSettings, Policy};
+
+use crate::arrivals::Arrivals;
+use crate::distribution::{Distribution, log_normal, stream, uniform};
+use crate::scenario::{FunctionModel, NodeModel, Scenario};
+
+/// Names of the families.
+pub const FAMILIES: [&str; 5] = ["steady", "bursty", "diurnal", "ramp", "heavy-tail"];
+
+/// The policies that are compared: `auto`, then the presets with their documented defaults.
+pub fn policies() -> [Policy; 4] {
+    [
+        Policy::Auto,
+        Policy::Knative(KnativeSettings::default()),
+        Policy::Hpa(HpaSettings::default()),
+        Policy::OpenFaas(OpenFaasSettings::default()),
+    ]
+}
+
+/// A family by name, with starts of about `start_ms`. `None` for an unknown name.
+pub fn family(name: &str, policy: Policy, seed: u64, start_ms: f64) -> Option<Scenario> {
+    let start = Distribution::LogNormal { mean_ms: start_ms, variation: 0.2 };
+    let one = |arrivals| {
+        let time = Distribution::LogNormal { mean_ms: 200.0, variation: 0.5 };
+        vec![FunctionModel::new("f", arrivals, time, start)]
+    };
+    let (duration_s, functions) = match name {
+        // Four instances' worth, from a standing start.
+        "steady" => (1_200.0, one(Arrivals::Poisson { rate: 20.0 })),
+        // A minute at two a second, then half a minute at forty.
+        "bursty" => (3_600.0, one(Arrivals::Modulated { quiet: (2.0, 60.0), busy: (40.0, 30.0) })),
+        // Two short days, almost silent at night.
+        "diurnal" => {
+            let day = Arrivals::Diurnal { mean_rate: 15.0, swing: 0.98, period_s: 3_600.0 };
+            (7_200.0, one(day))
+        }
+        // Up for ten minutes, down for five, silence.
+        "ramp" => {
+            let points = vec![(0.0, 0.0), (600.0, 60.0), (900.0, 0.0)];
+            (1_200.0, one(Arrivals::Profile { points }))
+        }
+        "heavy-tail" => (7_200.0, heavy_tail(1_000, seed, start)),
+        _ => return None,
+    };
+    Some(Scenario {
+        name: name.to_owned(),
+        seed,
+        duration_s,
+        sample_s: 5.0,
+        node: NodeModel::default(),
+        policy,
+        balance: Default::default(),
+        functions,
+    })
+}
+
+/// Many functions, few of which are called often. Shapes from Shahrad et al., "Serverless in the
+/// Wild", USENIX ATC 2020 (Azure Functions): 45 % of the applications are called at most once an
+/// hour and 81 % at most once a minute, which a lognormal of calls per hour with logarithmic mean
+/// 0.51 and deviation 4.08 meets; mean run times in seconds are lognormal with -0.38 and 2.36; about
+/// one function in six is called by a timer.
+pub fn heavy_tail(count: usize, seed: u64, start: Distribution) -> Vec<FunctionModel> {
+    /// Keeps one function from being the whole simulation.
+    const RATE_MAX: f64 = 20.0;
+    /// And within what its 20 instances can serve.
+    const ERLANGS_MAX: f64 = 8.0;
+    const PERIODS_S: [f64; 6] = [60.0, 300.0, 600.0, 900.0, 1_800.0, 3_600.0];
+    let mut random = stream(seed, 0x7a11);
+    (0..count)
+        .map(|at| {
+            let rate = (log_normal(&mut random, 0.51, 4.08) / 3_600.0).min(RATE_MAX);
+            let service_s = log_normal(&mut random, -0.38, 2.36).clamp(0.005, 30.0);
+            let timer = uniform(&mut random) < 1.0 / 6.0;
+            let (period, first) = (uniform(&mut random), uniform(&mut random));
+            let arrivals = if timer {
+                let period_s = PERIODS_S[(period * PERIODS_S.len() as f64) as usize];
+                Arrivals::Regular { period_s, first_s: first * period_s }
+            } else {
+                Arrivals::Poisson { rate }
+            };
+            let service_s = service_s.min(ERLANGS_MAX / rate.max(1e-9));
+            let time = Distribution::LogNormal { mean_ms: service_s * 1e3, variation: 0.5 };
+            FunctionModel::new(&format!("f{at}"), arrivals, time, start)
+        })
+        .collect()
+}

@@ -1,0 +1,34 @@
+//! The lab: scaling decisions against a virtual clock.
+//!
+//! A discrete event simulation of one node with any number of functions. Instances, queues and
+//! callers are modelled; every decision (admission, balancing, scaling, the node's budget) is made
+//! by the code of `mote-core` that the engine runs, so a result says something about the daemon and
+//! a defect found here is a defect there. Hours pass in seconds, and equal seeds give equal results
+//! on every machine.
+//!
+//! Start with [`Scenario`], then [`simulate`], then [`Report`]. [`families`] makes the demand that
+//! policies are compared on, [`experiments`] the named experiments of published studies, [`trace`]
+//! reads recorded demand.
+//!
+//! What is not modelled: the network, the hand-over to a worker, deadlines of running invocations,
+//! and CPU sharing beyond one factor that is fixed when an invocation begins.
+
+mod arrivals;
+mod distribution;
+mod event;
+pub mod experiments;
+pub mod families;
+mod function;
+mod report;
+mod scaling;
+mod scenario;
+mod simulation;
+mod tally;
+pub mod trace;
+mod waits;
+
+pub use arrivals::Arrivals;
+pub use distribution::Distribution;
+pub use report::{Point, Report, WaitSummary, csv, table};
+pub use scenario::{FunctionModel, NodeModel, Scenario, StartModel, WorkModel};
+pub use simulation::simulate;

@@ -1,0 +1,177 @@
+//! What came out.
+
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+
+use serde::{Deserialize, Serialize};
+
+/// A summary of durations, in milliseconds, over all invocations that were answered.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
+pub struct WaitSummary {
+    /// Mean.
+    pub mean_ms: f64,
+    /// Median.
+    pub p50_ms: f64,
+    /// 95th percentile.
+    pub p95_ms: f64,
+    /// 99th percentile.
+    pub p99_ms: f64,
+    /// Longest.
+    pub max_ms: f64,
+}
+
+/// A moment of the run.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+pub struct Point {
+    /// Seconds since the beginning.
+    pub time_s: f64,
+    /// Invocations offered since the point before.
+    pub offered: u64,
+    /// Invocations answered since the point before.
+    pub answered: u64,
+    /// Instances ready.
+    pub ready: u32,
+    /// Instances on their way.
+    pub starting: u32,
+    /// Invocations running.
+    pub in_flight: u32,
+    /// Invocations waiting.
+    pub queued: u32,
+    /// Memory reserved, in bytes.
+    pub memory_bytes: u64,
+}
+
+/// Result of one simulation.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Report {
+    /// Name of the scenario.
+    pub scenario: String,
+    /// The policy.
+    pub policy: String,
+    /// Functions.
+    pub functions: u32,
+    /// Simulated time with demand.
+    pub duration_s: f64,
+    /// Invocations that were sent.
+    pub offered: u64,
+    /// Invocations that were answered.
+    pub answered: u64,
+    /// Invocations refused because a queue was full.
+    pub refused: u64,
+    /// Invocations whose deadline passed while they waited.
+    pub expired: u64,
+    /// Invocations of which nothing is known: always 0, or the simulated code loses work.
+    pub lost: u64,
+    /// Answered invocations that came before their instance was ready.
+    pub cold: u64,
+    /// Their share of the answered.
+    pub cold_share: f64,
+    /// Time between arrival and the moment an instance took the invocation.
+    pub wait: WaitSummary,
+    /// Time between arrival and answer.
+    pub response: WaitSummary,
+    /// Time from the beginning of a start until the instance was stopped, summed over instances.
+    pub instance_seconds: f64,
+    /// The part of it without any invocation: starting, idle, paused.
+    pub wasted_seconds: f64,
+    /// Instances started.
+    pub starts: u64,
+    /// Starts by reason.
+    pub start_reasons: BTreeMap<String, u64>,
+    /// Instances stopped to make room for others.
+    pub evictions: u64,
+    /// Starts that the node's budget put off.
+    pub starts_refused: u64,
+    /// Most instances at once.
+    pub peak_instances: u32,
+    /// Most memory reserved at once, in bytes.
+    pub peak_memory_bytes: u64,
+    /// Invocations answered by each place for an instance, for one function alone.
+    pub served_by: Vec<u64>,
+    /// The run over time.
+    pub series: Vec<Point>,
+}
+
+impl Report {
+    /// Seconds until `ready` instances were ready for the first time, to the series' resolution.
+    pub fn time_to(&self, ready: u32) -> Option<f64> {
+        self.series.iter().find(|point| point.ready >= ready).map(|point| point.time_s)
+    }
+
+    /// Most instances ready in a stretch of time.
+    pub fn most_ready(&self, from_s: f64, to_s: f64) -> u32 {
+        self.between(from_s, to_s).map(|point| point.ready).max().unwrap_or(0)
+    }
+
+    /// Invocations answered per second in a stretch of time.
+    pub fn answered_rate(&self, from_s: f64, to_s: f64) -> f64 {
+        self.between(from_s, to_s).map(|point| point.answered).sum::<u64>() as f64 / (to_s - from_s)
+    }
+
+    fn between(&self, from_s: f64, to_s: f64) -> impl Iterator<Item = &Point> {
+        self.series.iter().filter(move |point| point.time_s > from_s && point.time_s <= to_s)
+    }
+}
+
+/// Reports side by side, for people.
+pub fn table(reports: &[Report]) -> String {
+    let mut text = format!(
+        "{:<12} {:>9} {:>8} {:>8} {:>6} {:>7} {:>9} {:>8} {:>9} {:>9} {:>10} {:>10} {:>7} {:>5}\n",
+        "policy",
+        "offered",
+        "refused",
+        "expired",
+        "lost",
+        "cold %",
+        "mean ms",
+        "p50 ms",
+        "p95 ms",
+        "p99 ms",
+        "inst. s",
+        "wasted s",
+        "starts",
+        "peak"
+    );
+    for report in reports {
+        let _ = writeln!(
+            text,
+            "{:<12} {:>9} {:>8} {:>8} {:>6} {:>7.3} {:>9.2} {:>8.2} {:>9.1} {:>9.1} {:>10.0} {:>10.0} {:>7} {:>5}",
+            report.policy,
+            report.offered,
+            report.refused,
+            report.expired,
+            report.lost,
+            report.cold_share * 100.0,
+            report.wait.mean_ms,
+            report.wait.p50_ms,
+            report.wait.p95_ms,
+            report.wait.p99_ms,
+            report.instance_seconds,
+            report.wasted_seconds,
+            report.starts,
+            report.peak_instances,
+        );
+    }
+    text
+}
+
+/// The time series as CSV, for plotting.
+pub fn csv(report: &Report) -> String {
+    let mut text =
+        String::from("time_s,offered,answered,ready,starting,in_flight,queued,memory_bytes\n");
+    for point in &report.series {
+        let _ = writeln!(
+            text,
+            "{},{},{},{},{},{},{},{}",
+            point.time_s,
+            point.offered,
+            point.answered,
+            point.ready,
+            point.starting,
+            point.in_flight,
+            point.queued,
+            point.memory_bytes
+        );
+    }
+    text
+}

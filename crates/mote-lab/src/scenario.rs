@@ -1,0 +1,130 @@
+//! What is simulated.
+
+use mote_core::autoscale::Policy;
+use mote_core::balance::Balance;
+use serde::{Deserialize, Serialize};
+
+use crate::arrivals::Arrivals;
+use crate::distribution::Distribution;
+
+/// A node, its functions and their demand, under one policy.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Scenario {
+    /// Its name in outputs.
+    pub name: String,
+    /// Equal seeds give equal results.
+    pub seed: u64,
+    /// Demand ends here; what is inside by then is still answered. Instances are counted until here.
+    pub duration_s: f64,
+    /// Time between two points of the series; 0 keeps none.
+    pub sample_s: f64,
+    /// The machine.
+    pub node: NodeModel,
+    /// The rule that scales every function.
+    pub policy: Policy,
+    /// How instances are chosen.
+    pub balance: Balance,
+    /// The functions.
+    pub functions: Vec<FunctionModel>,
+}
+
+/// One machine.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+pub struct NodeModel {
+    /// Cores; invocations slow down when they ask for more CPU than there is.
+    pub cores: f64,
+    /// Sum of the instances' memory limits at most, in bytes.
+    pub memory_bytes: u64,
+    /// Instances starting at once at most.
+    pub starts_max: u32,
+    /// Generic sandboxes that wait to become an instance of any function.
+    pub prewarmed: u32,
+}
+
+impl Default for NodeModel {
+    /// More than any scenario needs: budgets are set where they matter.
+    fn default() -> Self {
+        Self { cores: 1_024.0, memory_bytes: 1 << 50, starts_max: 1 << 20, prewarmed: 0 }
+    }
+}
+
+/// How long instances take until they are ready.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+pub struct StartModel {
+    /// From nothing.
+    pub cold: Distribution,
+    /// From a waiting generic sandbox.
+    pub prewarmed: Distribution,
+    /// From paused.
+    pub resume: Distribution,
+    /// An idle instance is paused after this long; `None` never.
+    pub pause_after_s: Option<f64>,
+}
+
+impl StartModel {
+    /// Cold starts only.
+    pub fn cold(cold: Distribution) -> Self {
+        Self { cold, prewarmed: cold, resume: cold, pause_after_s: None }
+    }
+}
+
+/// What an invocation does.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+pub struct WorkModel {
+    /// Its run time when it has the CPU it wants.
+    pub time: Distribution,
+    /// Share of it that burns CPU, 0 to 1; the rest waits for something else.
+    pub cpu_share: f64,
+    /// Cores that one instance can use; an interpreter with a lock has 1.
+    pub cores_per_instance: f64,
+}
+
+/// One function and its demand.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct FunctionModel {
+    /// Its name in outputs.
+    pub name: String,
+    /// When it is called.
+    pub arrivals: Arrivals,
+    /// What a call does.
+    pub work: WorkModel,
+    /// How it starts.
+    pub start: StartModel,
+    /// Invocations that one instance runs at once.
+    pub concurrency: u32,
+    /// Invocations that may wait.
+    pub queue: u32,
+    /// Longest wait in milliseconds.
+    pub timeout_ms: u64,
+    /// Instances at least.
+    pub min: u32,
+    /// Instances at most.
+    pub max: u32,
+    /// Longest time an instance is kept for nobody, in milliseconds.
+    pub idle_timeout_ms: u64,
+    /// Memory limit of one instance in bytes.
+    pub memory_bytes: u64,
+    /// CPU promised to one instance, in thousandths of a core.
+    pub cpu_millis: u32,
+}
+
+impl FunctionModel {
+    /// A function with the defaults of `mote-core::spec`, one invocation at a time, CPU-bound.
+    pub fn new(name: &str, arrivals: Arrivals, time: Distribution, cold: Distribution) -> Self {
+        use mote_core::spec;
+        Self {
+            name: name.to_owned(),
+            arrivals,
+            work: WorkModel { time, cpu_share: 1.0, cores_per_instance: 1.0 },
+            start: StartModel::cold(cold),
+            concurrency: 1,
+            queue: spec::QUEUE_DEFAULT,
+            timeout_ms: spec::TIMEOUT_MS_DEFAULT,
+            min: 0,
+            max: 20,
+            idle_timeout_ms: spec::IDLE_TIMEOUT_MS_DEFAULT,
+            memory_bytes: spec::MEMORY_BYTES_DEFAULT,
+            cpu_millis: 1_000,
+        }
+    }
+}

@@ -1,0 +1,120 @@
+//! What is counted over the whole node, and the report made of it.
+
+use std::collections::BTreeMap;
+
+use mote_core::autoscale::Reason;
+
+use crate::function::Function;
+use crate::report::{Point, Report};
+use crate::scenario::Scenario;
+use crate::simulation::Simulation;
+use crate::waits::Waits;
+
+#[derive(Debug, Default)]
+pub(crate) struct Tally {
+    pub(crate) offered: u64,
+    pub(crate) answered: u64,
+    pub(crate) refused: u64,
+    pub(crate) expired: u64,
+    pub(crate) cold: u64,
+    /// Invocations waiting or running.
+    pub(crate) inside: u64,
+    pub(crate) waits: Waits,
+    pub(crate) responses: Waits,
+    pub(crate) memory_bytes: u64,
+    /// Instances on their way from nothing.
+    pub(crate) starting: u32,
+    /// Instances with work.
+    pub(crate) busy: u32,
+    pub(crate) evictions: u64,
+    pub(crate) starts_refused: u64,
+    instances: u32,
+    instances_ns: f64,
+    busy_ns: f64,
+    at_ns: u64,
+    starts: u64,
+    reasons: BTreeMap<&'static str, u64>,
+    instances_peak: u32,
+    memory_peak_bytes: u64,
+    series: Vec<Point>,
+    sampled: (u64, u64),
+}
+
+impl Tally {
+    /// Brings the integrals to `now_ns`; nothing is integrated after the end of the demand.
+    pub(crate) fn advance(&mut self, now_ns: u64, end_ns: u64) {
+        let now_ns = now_ns.min(end_ns);
+        let elapsed_ns = now_ns.saturating_sub(self.at_ns) as f64;
+        self.instances_ns += f64::from(self.instances) * elapsed_ns;
+        self.busy_ns += f64::from(self.busy) * elapsed_ns;
+        self.at_ns = self.at_ns.max(now_ns);
+    }
+
+    pub(crate) fn started(&mut self, now_ns: u64, end_ns: u64, bytes: u64, reason: Reason) {
+        self.advance(now_ns, end_ns);
+        self.instances += 1;
+        self.starting += 1;
+        self.starts += 1;
+        self.memory_bytes += bytes;
+        self.instances_peak = self.instances_peak.max(self.instances);
+        self.memory_peak_bytes = self.memory_peak_bytes.max(self.memory_bytes);
+        *self.reasons.entry(reason.as_str()).or_default() += 1;
+    }
+
+    pub(crate) fn ended(&mut self, now_ns: u64, end_ns: u64, bytes: u64) {
+        self.advance(now_ns, end_ns);
+        self.instances -= 1;
+        self.memory_bytes -= bytes;
+    }
+
+    pub(crate) fn sample(&mut self, now_ns: u64, functions: &[Function]) {
+        let sum = |part: fn(&Function) -> u32| functions.iter().map(part).sum();
+        self.series.push(Point {
+            time_s: now_ns as f64 / 1e9,
+            offered: self.offered - self.sampled.0,
+            answered: self.answered - self.sampled.1,
+            ready: sum(|function| function.ready),
+            starting: sum(|function| function.starting),
+            in_flight: sum(|function| function.in_flight),
+            queued: sum(|function| function.queue.len() as u32),
+            memory_bytes: self.memory_bytes,
+        });
+        self.sampled = (self.offered, self.answered);
+    }
+}
+
+impl Simulation<'_> {
+    pub(crate) fn report(self, scenario: &Scenario) -> Report {
+        let tally = self.tally;
+        let served_by = match &self.functions[..] {
+            [only] => only.instances.iter().map(|instance| instance.served).collect(),
+            _ => Vec::new(),
+        };
+        let known = tally.answered + tally.refused + tally.expired;
+        Report {
+            scenario: scenario.name.clone(),
+            policy: scenario.policy.as_str().to_owned(),
+            functions: scenario.functions.len() as u32,
+            duration_s: scenario.duration_s,
+            offered: tally.offered,
+            answered: tally.answered,
+            refused: tally.refused,
+            expired: tally.expired,
+            lost: tally.offered - known,
+            cold: tally.cold,
+            cold_share: tally.cold as f64 / tally.answered.max(1) as f64,
+            wait: tally.waits.summary(),
+            response: tally.responses.summary(),
+            instance_seconds: tally.instances_ns / 1e9,
+            wasted_seconds: (tally.instances_ns - tally.busy_ns) / 1e9,
+            starts: tally.starts,
+            start_reasons: tally.reasons.iter().map(|(k, v)| ((*k).to_owned(), *v)).collect(),
+            evictions: tally.evictions,
+            starts_refused: tally.starts_refused,
+            peak_instances: tally.instances_peak,
+            peak_memory_bytes: tally.memory_peak_bytes,
+            served_by,
+            series: tally.series,
+        }
+    }
+}
