@@ -370,3 +370,33 @@ async fn a_burst_of_clients_connects_before_the_first_is_accepted() {
         clients.push(connected.unwrap_or_else(|error| panic!("client {n} of {burst}: {error}")));
     }
 }
+
+/// Connections go to the accepting runtime and its helpers in turn; all of them serve and stop.
+#[test]
+fn helpers_serve_connections_and_stop_with_the_front() {
+    let (handles, helpers): (Vec<_>, Vec<_>) = (0..2)
+        .map(|_| {
+            let runtime =
+                tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+            let handle = runtime.handle().clone();
+            let (stop, stopped) = tokio::sync::oneshot::channel::<()>();
+            let thread = std::thread::spawn(move || runtime.block_on(stopped).is_ok());
+            (handle, (stop, thread))
+        })
+        .unzip();
+    let mut server = Server::start(Config { helpers: handles, ..Config::default() });
+    let mut clients: Vec<_> = (0..7).map(|_| server.client()).collect();
+    for _ in 0..3 {
+        for client in &mut clients {
+            let answer = client.call("GET /echo HTTP/1.1\r\nHost: a\r\n\r\n");
+            assert_eq!(answer.status, 200);
+        }
+    }
+    assert_eq!(server.fake.calls(), 21);
+    server.stop();
+    assert!(clients.iter_mut().all(|client| client.is_over()), "idle connections are ended");
+    for (stop, thread) in helpers {
+        stop.send(()).unwrap();
+        assert!(thread.join().unwrap());
+    }
+}

@@ -24,7 +24,7 @@ pub(crate) struct Setting {
 }
 
 /// Every setting, in the order of the reference page.
-pub(crate) const SETTINGS: [Setting; 6] = [
+pub(crate) const SETTINGS: [Setting; 8] = [
     Setting {
         key: "data",
         default: "`/var/lib/mote` for root, else `~/.local/share/mote`",
@@ -55,10 +55,21 @@ pub(crate) const SETTINGS: [Setting; 6] = [
         default: "`false`",
         text: "Whether HTTP and CoAP may be reached from other machines. Without it, only from this one.",
     },
+    Setting {
+        key: "threads",
+        default: "`0`",
+        text: "Threads that serve HTTP connections, at most 64. 0 chooses: one below 8 cores, then one for every 8.",
+    },
+    Setting {
+        key: "polling",
+        default: "`true`",
+        text: "Whether the node looks for the next event for up to 0.1 ms before it sleeps, while it serves one request at a time. Faster by the time of a wake-up; `false` saves power. Off on one core.",
+    },
 ];
 
 const HTTP_PORT_DEFAULT: u16 = 6683;
 const COAP_PORT_DEFAULT: u16 = 5683;
+const THREADS_MAX: usize = 64;
 /// Longest path of a Unix socket the kernel takes.
 const SOCKET_PATH_BYTES_MAX: usize = 107;
 
@@ -77,6 +88,10 @@ pub(crate) struct Config {
     pub(crate) socket: PathBuf,
     /// Whether the fronts listen beyond this machine.
     pub(crate) lan: bool,
+    /// Threads that serve HTTP connections; 0 chooses by the number of cores.
+    pub(crate) threads: usize,
+    /// Whether to look for the next event before sleeping.
+    pub(crate) polling: bool,
     /// Each setting's text and origin, in the order of [`SETTINGS`].
     pub(crate) origins: Vec<(&'static str, String, Origin)>,
 }
@@ -208,7 +223,9 @@ impl Config {
         }
         let mut check = Check { origins: &mut origins, mistakes: &mut mistakes };
 
-        let lan = check.boolean("lan");
+        let lan = check.boolean("lan", false);
+        let threads = check.threads();
+        let polling = check.boolean("polling", true);
         let host =
             if lan { IpAddr::V4(Ipv4Addr::UNSPECIFIED) } else { IpAddr::V4(Ipv4Addr::LOCALHOST) };
         let http = check.address("http", Some(SocketAddr::new(host, HTTP_PORT_DEFAULT)), lan);
@@ -223,7 +240,7 @@ impl Config {
             check.fault("admin", "not the address of the HTTP front", None);
         }
         if mistakes.is_empty() {
-            Ok(Self { data, http, coap, admin, socket, lan, origins })
+            Ok(Self { data, http, coap, admin, socket, lan, threads, polling, origins })
         } else {
             Err(Mistakes(mistakes))
         }
@@ -280,10 +297,14 @@ fn read_file(path: &Path, required: bool) -> Result<Vec<(String, String, usize)>
     reader.check_keys(&top, &known, &["mqtt", "tls", "limits"], &[]);
     let mut values = Vec::new();
     for key in known {
-        let value = if key == "lan" {
-            reader.boolean(&top, key).map(|value| (value.value.to_string(), value.line))
-        } else {
-            reader.string(&top, key, "a string").map(|value| (value.value, value.line))
+        let value = match key {
+            "lan" | "polling" => {
+                reader.boolean(&top, key).map(|value| (value.value.to_string(), value.line))
+            }
+            "threads" => reader
+                .integer(&top, key, 0..=THREADS_MAX as u64)
+                .map(|value| (value.value.to_string(), value.line)),
+            _ => reader.string(&top, key, "a string").map(|value| (value.value, value.line)),
         };
         if let Some((text, line)) = value {
             values.push((key.to_owned(), text, line));
@@ -334,17 +355,29 @@ impl Check<'_> {
         });
     }
 
-    fn boolean(&mut self, key: &str) -> bool {
+    fn boolean(&mut self, key: &str, default: bool) -> bool {
         let value = match self.given(key).as_deref() {
-            None | Some("false" | "0" | "no" | "off") => false,
+            None => default,
+            Some("false" | "0" | "no" | "off") => false,
             Some("true" | "1" | "yes" | "on") => true,
             Some(_) => {
                 self.fault(key, "true or false", None);
-                return false;
+                return default;
             }
         };
         self.settle(key, value.to_string());
         value
+    }
+
+    fn threads(&mut self) -> usize {
+        let given = self.given("threads");
+        let parsed = given.as_deref().map_or(Ok(0), str::parse);
+        let Some(threads) = parsed.ok().filter(|threads| *threads <= THREADS_MAX) else {
+            self.fault("threads", &format!("a whole number from 0 to {THREADS_MAX}"), None);
+            return 0;
+        };
+        self.settle("threads", threads.to_string());
+        threads
     }
 
     fn path(&mut self, key: &str, default: PathBuf) -> PathBuf {

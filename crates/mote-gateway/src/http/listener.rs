@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use mote_core::Invoker;
 use tokio::net::{TcpListener, TcpSocket, TcpStream};
+use tokio::runtime::Handle;
 use tokio::sync::futures::OwnedNotified;
 use tokio::sync::{Notify, Semaphore};
 
@@ -32,6 +33,9 @@ pub struct Config {
     pub write_timeout: Duration,
     /// Connections at once; more wait in the kernel's backlog.
     pub connections_max: usize,
+    /// Further runtimes that serve connections, in turn with the one that accepts them. Each
+    /// should have a thread of its own.
+    pub helpers: Vec<Handle>,
 }
 
 impl Default for Config {
@@ -42,6 +46,7 @@ impl Default for Config {
             keep_alive_timeout: Duration::from_secs(60),
             write_timeout: Duration::from_secs(30),
             connections_max: 16_384,
+            helpers: Vec::new(),
         }
     }
 }
@@ -100,6 +105,9 @@ pub async fn serve<I: Invoker>(
 ) -> std::io::Result<()> {
     let places = Arc::new(Semaphore::new(config.connections_max));
     let connections_max = config.connections_max as u32;
+    let runtimes: Vec<Handle> =
+        std::iter::once(Handle::current()).chain(config.helpers.iter().cloned()).collect();
+    let mut turn = 0;
     let front = Arc::new(Front { invoker, config, stopper });
     let stopped = front.stopper.notified();
     tokio::pin!(stopped);
@@ -117,10 +125,23 @@ pub async fn serve<I: Invoker>(
             stream = accept(&listener) => stream,
         };
         let front = front.clone();
-        tokio::spawn(async move {
-            connection::serve(stream, &front).await;
-            drop(place);
-        });
+        let runtime = &runtimes[turn];
+        turn = (turn + 1) % runtimes.len();
+        if runtimes.len() == 1 {
+            runtime.spawn(async move {
+                connection::serve(stream, &front).await;
+                drop(place);
+            });
+        } else if let Ok(stream) = stream.into_std() {
+            // Events must come to the runtime that serves the connection.
+            runtime.spawn(async move {
+                match TcpStream::from_std(stream) {
+                    Ok(stream) => connection::serve(stream, &front).await,
+                    Err(error) => tracing::warn!(%error, "cannot serve an HTTP connection"),
+                }
+                drop(place);
+            });
+        }
     }
     drop(listener);
     // All places free again: all connections have ended.

@@ -127,6 +127,12 @@ pub(super) struct NodeFlags {
     /// Let other machines reach the functions
     #[arg(long)]
     pub(super) lan: bool,
+    /// Threads that serve HTTP connections, 0 to choose by the number of cores
+    #[arg(long, value_name = "N")]
+    pub(super) threads: Option<String>,
+    /// Whether to look for the next event for up to 0.1 ms before sleeping [default: true]
+    #[arg(long, value_name = "BOOL")]
+    pub(super) polling: Option<String>,
     /// Configuration file
     #[arg(long, value_name = "FILE")]
     pub(super) config: Option<PathBuf>,

@@ -17,6 +17,8 @@ pub(super) fn load(flags: &NodeFlags) -> Result<Config, Failure> {
         ("coap", &flags.coap),
         ("admin", &flags.admin),
         ("socket", &flags.socket),
+        ("threads", &flags.threads),
+        ("polling", &flags.polling),
     ] {
         if let Some(value) = value {
             given.push((key, value.clone()));

@@ -75,17 +75,20 @@ fn flags_win_over_environment_over_file() {
             "admin off default",
             "socket /d/mote.sock default",
             "lan false default",
+            "threads 0 default",
+            "polling true default",
         ]
     );
 }
 
 #[test]
 fn mistakes_are_reported_together() {
-    let flags = [("http", "nonsense"), ("coap", "0.0.0.0:1"), ("lan", "maybe")];
+    let flags = [("http", "nonsense"), ("coap", "0.0.0.0:1"), ("lan", "maybe"), ("threads", "65")];
     let error = Config::load(&given(&[], &flags)).unwrap_err();
     assert_eq!(
         error.to_string(),
         "error[M0203]: lan: true or false; found \"maybe\" (--lan)\n\
+         error[M0203]: threads: a whole number from 0 to 64; found \"65\" (--threads)\n\
          error[M0203]: http: ADDRESS:PORT, :PORT or off, e.g. 127.0.0.1:6683; found \"nonsense\" (--http)\n\
          error[M0203]: coap: reaches beyond this machine; found \"0.0.0.0:1\" (--coap)\n  \
          say so: --lan, or lan = true"
@@ -97,6 +100,7 @@ fn files_are_read_strictly() {
     for (text, expected) in [
         ("htp = \":1\"\n", "unknown key `htp` (line 1)\n  did you mean `http`?"),
         ("http = 6683\n", "http: a string; found an integer (line 1)"),
+        ("threads = 65\n", "threads: a whole number from 0 to 64; found 65 (line 1)"),
         ("lan = \"true\"\n", "lan: true or false; found a string (line 1)"),
         ("[http]\n", "http: a string; found a table (line 1)"),
         ("http\n", "key with no value, expected `=` (line 1)"),

@@ -18,7 +18,7 @@ use mote_sandbox::{ProcessBackend, SandboxConfig, ZygoteHandle};
 use mote_store::Store;
 use parking_lot::Mutex;
 use tokio::net::{TcpListener, UdpSocket, UnixListener};
-use tokio::runtime::Builder;
+use tokio::runtime::{Builder, Handle};
 use tokio::signal::unix::{SignalKind, signal};
 
 use super::{Node, interpreters, machine_memory_bytes, shims};
@@ -73,9 +73,9 @@ async fn serve(
     let engine_config = EngineConfig {
         instances_max_default: u32::try_from(cores).unwrap_or(1),
         interpreters: found.for_engine(),
-        busy_poll: cores > 1,
+        busy_poll: config.polling && cores > 1,
     };
-    let engine = Engine::new(engine_config, backend.clone(), tokio::runtime::Handle::current());
+    let engine = Engine::new(engine_config, backend.clone(), Handle::current());
 
     let http_listener = match config.http {
         Some(address) => Some(http::listen(address).map_err(|e| busy(address, e))?),
@@ -106,7 +106,7 @@ async fn serve(
         backend,
         interpreters: found,
         deploying: Default::default(),
-        data_path: tokio::runtime::Handle::current(),
+        data_path: Handle::current(),
         token,
         uid: rustix::process::geteuid().as_raw(),
         memory_bytes: machine_memory_bytes(),
@@ -121,7 +121,10 @@ async fn serve(
     let stopper = http::Stopper::default();
     let mut fronts = tokio::task::JoinSet::new();
     if let Some(listener) = http_listener {
-        let config = http::Config::default();
+        let mut config = http::Config::default();
+        for _ in 1..http_threads(node.config.threads, cores) {
+            config.helpers.push(helper_runtime()?);
+        }
         fronts.spawn(http::serve(listener, engine.clone(), config, stopper.clone()));
     }
     if let Some(socket) = coap_socket {
@@ -160,6 +163,25 @@ async fn serve(
     node.backend.shut_down();
     let _ = std::fs::remove_file(&node.config.socket);
     Ok(ExitCode::SUCCESS)
+}
+
+/// Threads that serve HTTP connections, where `asked` 0 chooses by the number of cores. The first
+/// is the data path itself. A second one costs a wake-up of another core per request, which on few
+/// cores is more than it brings (docs/decisions/0014-warm-path.md).
+fn http_threads(asked: usize, cores: usize) -> usize {
+    if asked == 0 { (cores / 8).max(1) } else { asked }
+}
+
+/// A runtime on a thread of its own, for connections. It ends with the process.
+fn helper_runtime() -> Result<Handle> {
+    let runtime =
+        Builder::new_current_thread().enable_all().build().context("cannot start a runtime")?;
+    let handle = runtime.handle().clone();
+    std::thread::Builder::new()
+        .name("mote-http".to_owned())
+        .spawn(move || runtime.block_on(std::future::pending::<()>()))
+        .context("cannot start a thread for HTTP connections")?;
+    Ok(handle)
 }
 
 /// `mote up PATH…` deploys like anyone else: through the management socket, with the same output.
