@@ -234,6 +234,7 @@ fn enlist(
         started_unix_ms: unix_ms(),
         init_ns: now - since_ns,
         frames_seen: 0,
+        unwritten: 0,
         served: 0,
         burnt_ns: 0,
         looked_ns: now,

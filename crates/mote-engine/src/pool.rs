@@ -90,6 +90,8 @@ pub(crate) struct WorkerState {
     pub(crate) started_unix_ms: u64,
     pub(crate) init_ns: u64,
     pub(crate) frames_seen: u64,
+    /// Invocations whose frame waits to be written.
+    pub(crate) unwritten: usize,
     pub(crate) served: u64,
     /// CPU time at the last look, and when that was; to tell who is greedy.
     pub(crate) burnt_ns: u64,
@@ -106,6 +108,12 @@ impl WorkerState {
                     Link::Frames { .. } => frames_max(self.concurrency, self.service_ns),
                     Link::Server(_) => self.concurrency,
                 }
+    }
+
+    /// How long the worker is busy with what was written to it, in nanoseconds of its mean service
+    /// time.
+    pub(crate) fn work_ahead_ns(&self) -> u64 {
+        self.streams.len().saturating_sub(self.unwritten) as u64 * self.service_ns
     }
 
     /// Bytes for the worker, and its writer if it sleeps.
@@ -317,6 +325,7 @@ impl Pool {
         } else if attempts == 0 && invocation.is_idempotent() {
             entry.repeat = Some(Repeat { invocation, attempts: attempts + 1 });
         }
+        worker.unwritten += 1;
         worker.streams.insert(entry);
     }
 

@@ -29,6 +29,8 @@ const READ_BYTES: usize = 64 << 10;
 const KEEP_BYTES: usize = 256 << 10;
 /// From this many bytes on a write leaves without looking for more.
 const GATHER_BYTES: usize = 8 << 10;
+/// A worker that is busy this long, in nanoseconds, does not miss what is gathered meanwhile.
+const GATHER_WORK_NS: u64 = 50_000;
 
 /// Why a connection ended.
 #[derive(Debug, thiserror::Error)]
@@ -159,6 +161,7 @@ impl Connection {
                 let Some(worker) = pool.workers.get_mut(key) else {
                     return Poll::Ready(LinkEnd::Closed);
                 };
+                let has_work = worker.work_ahead_ns() >= GATHER_WORK_NS;
                 let Link::Frames { out, waker } = &mut worker.link else {
                     return Poll::Ready(LinkEnd::Closed);
                 };
@@ -167,9 +170,11 @@ impl Connection {
                     self.gathered = 0;
                     return Poll::Pending;
                 }
-                // Look once more for requests that are already there, until a look brings none:
-                // a write that wakes the worker costs as much as serving one.
-                if out.len() > self.gathered && out.len() < GATHER_BYTES {
+                // Look once more for requests that are already there: a write that wakes the worker
+                // costs as much as serving one. While the worker has work, look until a look brings
+                // nothing; an idle one must not wait for more than one.
+                let grows = out.len() > self.gathered && out.len() < GATHER_BYTES;
+                if grows && (self.gathered == 0 || has_work) {
                     self.gathered = out.len();
                     drop(pool);
                     // Its first poll never resolves; the runtime wakes us after the look.
@@ -177,6 +182,7 @@ impl Connection {
                     return Poll::Pending;
                 }
                 self.gathered = 0;
+                worker.unwritten = 0;
                 std::mem::swap(out, &mut self.writing);
             }
             let rest = &self.writing[self.written..];
