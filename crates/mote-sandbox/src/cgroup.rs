@@ -10,7 +10,7 @@ use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
 use std::time::Duration;
 
 use mote_core::backend::{InstanceLimits, Usage};
@@ -55,6 +55,8 @@ pub(crate) struct Cgroups {
 pub(crate) struct InstanceCgroup {
     version: Version,
     dirs: BTreeMap<&'static str, PathBuf>,
+    /// Its share of the processor, as it was before it first went into the background.
+    shares: Arc<OnceLock<String>>,
 }
 
 const CONTROLLERS: [&str; 4] = ["memory", "pids", "cpu", "cpuacct"];
@@ -196,7 +198,7 @@ impl Cgroups {
             };
             (*controller, dir)
         });
-        InstanceCgroup { version: self.version, dirs: dirs.collect() }
+        InstanceCgroup { version: self.version, dirs: dirs.collect(), shares: Arc::default() }
     }
 
     /// Removes everything of ours, ending what still runs in it. Blocks for up to two seconds.
@@ -325,8 +327,15 @@ impl InstanceCgroup {
     /// Lets it run only when nothing else wants the processor, or as everyone does. Kernels before
     /// 5.15 have no such switch; there it stays as it is.
     pub(crate) fn set_background(&self, background: bool) {
-        if let Some(path) = self.dirs.get("cpu") {
-            let _ = fs::write(path.join("cpu.idle"), if background { "1" } else { "0" });
+        let Some(path) = self.dirs.get("cpu") else { return };
+        let file = path.join(if self.version == Version::V1 { "cpu.shares" } else { "cpu.weight" });
+        if background && self.shares.get().is_none() {
+            let _ = fs::read_to_string(&file).map(|shares| self.shares.set(shares));
+        }
+        let _ = fs::write(path.join("cpu.idle"), if background { "1" } else { "0" });
+        // The kernel forgets the share of a group that was idle.
+        if !background && let Some(shares) = self.shares.get() {
+            let _ = fs::write(&file, shares.trim());
         }
     }
 
@@ -474,5 +483,24 @@ mod tests {
         check(Some("cpu"), Some("/sys/fs/cgroup/cpu,cpuacct/y"));
         check(Some("pids"), None);
         check(None, Some("/sys/fs/cgroup/unified/"));
+    }
+
+    #[test]
+    fn leaving_the_background_gives_the_share_back() {
+        let cgroup = Cgroups::shared().place();
+        let made = cgroup.dirs.get("cpu").filter(|dir| fs::create_dir(dir).is_ok());
+        let Some(dir) = made.filter(|dir| dir.join("cpu.idle").exists()) else {
+            eprintln!("SKIPPED: no cpu controller with cpu.idle can be used here");
+            return;
+        };
+        let file =
+            dir.join(if cgroup.version == Version::V1 { "cpu.shares" } else { "cpu.weight" });
+        fs::write(&file, "512").unwrap();
+        cgroup.set_background(true);
+        assert_eq!(fs::read_to_string(dir.join("cpu.idle")).unwrap().trim(), "1");
+        cgroup.set_background(false);
+        assert_eq!(fs::read_to_string(dir.join("cpu.idle")).unwrap().trim(), "0");
+        assert_eq!(fs::read_to_string(&file).unwrap().trim(), "512");
+        cgroup.remove();
     }
 }
