@@ -27,6 +27,24 @@ pub const EXPERIMENTS: [&str; 11] = [
     "hpa-ramp4",
 ];
 
+/// An experiment in one line for people; `None` for an unknown name.
+pub fn about(name: &str) -> Option<&'static str> {
+    Some(match name {
+        "scale-workload-steady" => "100 callers at one call per second each, short work",
+        "scale-workload-bursty" => "10 s at 10 calls per second, 10 s at 100, six times",
+        "scale-resource" => "100 callers that never pause, work that burns CPU",
+        "keepalive-balance" => "100 callers on kept connections: do new instances get work?",
+        "low-concurrency-high-rate" => "9 callers, 400 calls per second, targets of 10 not reached",
+        "dropped-demand" => "a ramp to 100 calls per second into a queue of 4",
+        "native-scaling" => "6 callers at one call per second each, very short work",
+        "hpa-ramp2" => "2 more callers every five minutes, up to 48",
+        "hpa-down2" => "2 callers fewer every five minutes, from 40",
+        "hpa-varied" => "1 to 40 callers, another number every five minutes",
+        "hpa-ramp4" => "4 more callers every five minutes, up to 48",
+        _ => return None,
+    })
+}
+
 /// A pod until it is ready. The studies' containers took 5 to 7 s on their clusters (B); 4 s makes
 /// the platforms of A meet their stated 12 s and 26 s.
 const POD_START: Distribution = Distribution::LogNormal { mean_ms: 4_000.0, variation: 0.1 };

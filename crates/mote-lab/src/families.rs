@@ -11,6 +11,20 @@ use crate::scenario::{FunctionModel, NodeModel, Scenario};
 /// Names of the families.
 pub const FAMILIES: [&str; 5] = ["steady", "bursty", "diurnal", "ramp", "heavy-tail"];
 
+/// A family in one line for people; `None` for an unknown name.
+pub fn about(name: &str) -> Option<&'static str> {
+    Some(match name {
+        "steady" => "20 calls per second that know nothing of each other, from a standing start",
+        "bursty" => "2 calls per second for a minute, then 40 for half a minute, at random",
+        "diurnal" => {
+            "two days of an hour each, 15 calls per second on average, almost none at night"
+        }
+        "ramp" => "up to 60 calls per second in ten minutes, down in five, then silence",
+        "heavy-tail" => "1,000 functions, most called less than once an hour, a few all the time",
+        _ => return None,
+    })
+}
+
 /// The policies that are compared: `auto`, then the presets with their documented defaults.
 pub fn policies() -> [Policy; 4] {
     [
@@ -87,4 +101,17 @@ pub fn heavy_tail(count: usize, seed: u64, start: Distribution) -> Vec<FunctionM
             FunctionModel::new(&format!("f{at}"), arrivals, time, start)
         })
         .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_family_says_what_it_is() {
+        for name in FAMILIES {
+            assert!(about(name).is_some(), "{name}");
+        }
+        assert_eq!(about("unknown"), None);
+    }
 }

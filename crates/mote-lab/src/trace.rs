@@ -7,6 +7,8 @@ use crate::arrivals::Arrivals;
 
 /// Calls that one trace may have: 100 million take 1.6 GB.
 pub const CALLS_MAX: usize = 100_000_000;
+/// Functions that one trace may have: each is looked at by itself.
+pub const FUNCTIONS_MAX: usize = 10_000;
 
 /// Why a trace cannot be read.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -22,19 +24,25 @@ pub enum TraceError {
     /// See [`CALLS_MAX`].
     #[error("more than 100 million calls")]
     TooLong,
+    /// See [`FUNCTIONS_MAX`].
+    #[error("more than 10,000 functions")]
+    TooManyFunctions,
 }
 
 /// Demand per function, in order of name. Lines may be in any order; empty lines, lines that begin
-/// with `#` and a heading `time_s,...` are skipped. A missing run time is drawn from the function's
-/// own distribution.
+/// with `#`, a heading `time_s,...` above the calls and a byte order mark are skipped. A missing run
+/// time is drawn from the function's own distribution.
 pub fn read(text: &str) -> Result<BTreeMap<String, Arrivals>, TraceError> {
     let mut calls: BTreeMap<&str, Vec<(u64, u64)>> = BTreeMap::new();
-    for (at, line) in text.lines().enumerate() {
+    let mut count = 0;
+    for (at, line) in text.trim_start_matches('\u{feff}').lines().enumerate() {
         let line = line.trim();
-        if line.is_empty() || line.starts_with('#') || (at == 0 && line.starts_with("time_s")) {
+        let heading = count == 0 && line.starts_with("time_s");
+        if line.is_empty() || line.starts_with('#') || heading {
             continue;
         }
-        if at >= CALLS_MAX {
+        count += 1;
+        if count > CALLS_MAX {
             return Err(TraceError::TooLong);
         }
         let wrong = |problem| TraceError::Line { line: at + 1, problem };
@@ -49,6 +57,9 @@ pub fn read(text: &str) -> Result<BTreeMap<String, Arrivals>, TraceError> {
             return Err(wrong("more than three values"));
         }
         calls.entry(name).or_default().push(((time_s * 1e9) as u64, (service_ms * 1e6) as u64));
+        if calls.len() > FUNCTIONS_MAX {
+            return Err(TraceError::TooManyFunctions);
+        }
     }
     let of = |(name, mut calls): (&str, Vec<(u64, u64)>)| {
         calls.sort_unstable();
@@ -88,6 +99,7 @@ mod tests {
             ("1,", 1, "no function"),
             ("1,a,fast", 1, "service_ms is not a number of milliseconds"),
             ("1,a,2,3", 1, "more than three values"),
+            ("1,a\ntime_s,function", 2, "time_s is not a number of seconds"),
         ] {
             assert_eq!(read(text), Err(TraceError::Line { line, problem }), "{text}");
         }

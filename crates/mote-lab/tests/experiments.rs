@@ -5,7 +5,7 @@
 
 use mote_core::autoscale::{HpaSettings, KnativeMetric, OpenFaasSettings, Policy};
 use mote_lab::experiments::{
-    EXPERIMENTS, experiment, hpa_of_study, knative_of_study, openfaas_of_study,
+    EXPERIMENTS, about, experiment, hpa_of_study, knative_of_study, openfaas_of_study,
 };
 use mote_lab::{Report, simulate};
 
@@ -23,7 +23,9 @@ fn openfaas() -> Policy {
 fn every_name_is_an_experiment() {
     for name in EXPERIMENTS {
         assert_eq!(experiment(name, Policy::Auto).unwrap().name, name);
+        assert!(about(name).is_some(), "{name}");
     }
+    assert_eq!(about("unknown"), None);
     assert_eq!(experiment("unknown", Policy::Auto), None);
 }
 
