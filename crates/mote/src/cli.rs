@@ -14,6 +14,7 @@ mod invoke;
 mod logs;
 mod node;
 mod output;
+mod simulate;
 
 use std::process::ExitCode;
 
@@ -40,6 +41,7 @@ pub(crate) fn run() -> ExitCode {
         Verb::Config(verb) => config_verb::run(&verb, &output),
         Verb::Explain { code } => explain::run(&code, &output),
         Verb::Completion { shell } => completion::run(shell),
+        Verb::Simulate(args) => simulate::run(&args, output),
         Verb::Version => output.version(),
         verb => ask_node(verb, &args.global, &output),
     };
@@ -73,6 +75,7 @@ fn ask_node(verb: Verb, global: &args::Global, output: &Output) -> Result<(), Fa
                 | Verb::Config(_)
                 | Verb::Explain { .. }
                 | Verb::Completion { .. }
+                | Verb::Simulate(_)
                 | Verb::Version => Ok(()),
             }
         };

@@ -113,6 +113,32 @@ const COMMANDS: &[(&str, &[&str])] = &[
         ],
     ),
     (
+        "simulations that cannot be run",
+        &[
+            "mote simulate stedy",
+            "mote simulate steady nonsense",
+            "mote simulate steady --policy knativ",
+            "mote simulate steady --policy auto,",
+            "mote simulate steady --policy concurrency",
+            "mote simulate steady --policy cpu:101",
+            "mote simulate steady --policy hpa:80",
+            "mote simulate steady --policy rps:1,rps:2,rps:3,rps:4,rps:5,rps:6,rps:7,rps:8,rps:9",
+            "mote simulate steady --memory 64mb",
+            "mote simulate steady --memory 32MiB",
+            "mote simulate steady --for 10",
+            "mote simulate steady --for 745h",
+            "mote simulate steady --max 0",
+            "mote simulate steady --csv missing/x.csv",
+            "mote simulate missing.csv",
+            "mote simulate image/",
+            "mote simulate badline.csv",
+            "mote simulate date.csv",
+            "mote simulate long.csv",
+            "mote simulate notutf8.csv",
+            "mote simulate nothing.csv",
+        ],
+    ),
+    (
         "configuration",
         &[
             "mote config check --config missing.toml",
@@ -145,6 +171,8 @@ const COMMANDS: &[(&str, &[&str])] = &[
             "mote deploy hello.py --dry-run -o json",
             "mote deploy hello.py --invoke -q",
             "mote config show --config good.toml --http :1 --socket /run/m.sock",
+            "mote simulate --list",
+            "mote simulate calls.csv --policy auto,hpa",
         ],
     ),
 ];
@@ -284,6 +312,11 @@ fn write_fixtures(root: &Path) {
         ("two/m.py", handle),
         ("good.toml", "coap = \"off\"\n"),
         ("typo.toml", "\nhtp = \":1\"\n"),
+        ("calls.csv", "time_s,function,service_ms\n0,a,100\n0.5,b,100\n1,a,100\n"),
+        ("badline.csv", "# by hand\n0.5,a\n1;a\n"),
+        ("date.csv", "1767225600,a\n"),
+        ("long.csv", "0,a\n9000000,a\n"),
+        ("nothing.csv", "# nobody called\n"),
         ("type.toml", "http = 6683\nlan = \"yes\"\n"),
     ];
     for (name, content) in files {
@@ -295,6 +328,7 @@ fn write_fixtures(root: &Path) {
         fs::set_permissions(root.join(name), fs::Permissions::from_mode(0o755)).unwrap();
     }
     fs::write(root.join("notutf8.toml"), b"\xff").unwrap();
+    fs::write(root.join("notutf8.csv"), b"0,a\n1,\xff\n").unwrap();
     let mut elf = b"\x7fELF\x02\x01\x01\0\0\0\0\0\0\0\0\0\x02\0".to_vec();
     elf.extend([foreign, 0]);
     fs::write(root.join("foreign"), elf).unwrap();

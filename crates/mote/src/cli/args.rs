@@ -83,6 +83,8 @@ pub(super) enum Verb {
     Remove(Remove),
     /// Check the node and its machine
     Doctor,
+    /// Compare scaling policies in simulated time; needs no node
+    Simulate(Simulate),
     /// Check or show the node's configuration
     Config(Config),
     /// Explain an error code
@@ -223,6 +225,48 @@ pub(super) struct Remove {
     /// Do not ask
     #[arg(short, long)]
     pub(super) yes: bool,
+}
+
+#[derive(Debug, ClapArgs)]
+pub(super) struct Simulate {
+    /// Families of demand, experiments, or recorded traces (FILE.csv) [default: all families]
+    #[arg(value_name = "SCENARIO")]
+    pub(super) scenarios: Vec<String>,
+    /// Policies to compare
+    #[arg(
+        long,
+        value_name = "POLICIES",
+        value_delimiter = ',',
+        default_value = "auto,knative,hpa,openfaas"
+    )]
+    pub(super) policy: Vec<String>,
+    /// Milliseconds an instance takes to start [default: 50; experiments have their own]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=600_000))]
+    pub(super) start_ms: Option<u64>,
+    /// Instances of one function at most [default: 20; experiments have their own]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=10_000))]
+    pub(super) max: Option<u32>,
+    /// Memory the node has for instances, e.g. 1GiB [default: as much as they need]
+    #[arg(long, value_name = "SIZE")]
+    pub(super) memory: Option<String>,
+    /// Seed of all random numbers [default: 11; experiments have their own]
+    #[arg(long, value_name = "N")]
+    pub(super) seed: Option<u64>,
+    /// Simulated time, e.g. 10m [default: the scenario's own]
+    #[arg(long = "for", value_name = "DURATION")]
+    pub(super) duration: Option<String>,
+    /// List families, experiments and policies
+    #[arg(long)]
+    pub(super) list: bool,
+    /// The same as -o json
+    #[arg(long)]
+    pub(super) json: bool,
+    /// Write the course of every run to a file
+    #[arg(long, value_name = "FILE")]
+    pub(super) csv: Option<PathBuf>,
+    /// Draw the course of every run, policies side by side
+    #[arg(long, value_name = "FILE.svg")]
+    pub(super) plot: Option<PathBuf>,
 }
 
 #[derive(Debug, ClapArgs)]

@@ -1,0 +1,162 @@
+//! `mote simulate`: policies side by side against a virtual clock. Asks no node.
+//!
+//! [`choice`] reads what to simulate under which rules, [`comparison`] says who is best at what and
+//! prints it, [`plot`] draws it.
+
+mod choice;
+mod comparison;
+mod plot;
+
+use std::fs::File;
+use std::io::Write;
+use std::path::{Path, PathBuf};
+
+use mote_core::autoscale::Policy;
+use mote_lab::{Report, Scenario, experiments, families};
+
+use self::choice::{Choice, NamedPolicy, Settings};
+use self::comparison::Comparison;
+use super::args::{Format, Simulate};
+use super::failure::Failure;
+use super::output::{Output, harmless, table};
+
+/// One policy in one scenario.
+struct Run {
+    /// The policy as the user wrote it.
+    policy: String,
+    report: Report,
+}
+
+pub(super) fn run(args: &Simulate, mut output: Output) -> Result<(), Failure> {
+    if args.json {
+        output.format = Format::Json;
+    }
+    if args.list {
+        return list(&output);
+    }
+    let settings = Settings::of(args)?;
+    let policies = choice::policies(&args.policy)?;
+    let choices = choice::choices(&args.scenarios)?;
+    // All of it is checked before the first scenario runs for seconds.
+    for choice in &choices {
+        choice.scenario(Policy::Auto, &settings)?;
+    }
+    let csv = args.csv.as_deref().map(Target::open).transpose()?;
+    let plot = args.plot.as_deref().map(Target::open).transpose()?;
+
+    let mut comparisons = Vec::new();
+    for choice in &choices {
+        let comparison = compare(choice, &policies, &settings, &output)?;
+        if output.format == Format::Table {
+            output.print(comparison.text().as_bytes())?;
+        }
+        comparisons.push(comparison);
+    }
+    if output.format != Format::Table {
+        let values: Vec<_> = comparisons.iter().map(Comparison::json).collect();
+        let names: Vec<&str> = comparisons.iter().map(|it| it.scenario.as_str()).collect();
+        let whole = serde_json::json!({ "scenarios": values });
+        output.results(&whole, &values, &names, String::new)?;
+    }
+    if let Some(target) = csv {
+        target.write(&comparison::csv(&comparisons), &output)?;
+    }
+    if let Some(target) = plot {
+        let text = plot::svg(&comparisons)
+            .map_err(|error| Failure::new("M0103", format!("plot: {error}")))?;
+        target.write(&text, &output)?;
+    }
+    Ok(())
+}
+
+/// Simulates one scenario under every policy, one thread each: a policy's run depends on no other.
+fn compare(
+    choice: &Choice,
+    policies: &[NamedPolicy],
+    settings: &Settings,
+    output: &Output,
+) -> Result<Comparison, Failure> {
+    let scenarios: Vec<Scenario> = policies
+        .iter()
+        .map(|named| choice.scenario(named.policy.clone(), settings))
+        .collect::<Result<_, _>>()?;
+    let mut comparison = Comparison::new(&scenarios[0]);
+    if output.format == Format::Table {
+        // Before the work: some scenarios take seconds.
+        output.print(comparison.heading().as_bytes())?;
+    }
+    let reports: Vec<Report> = std::thread::scope(|scope| {
+        let threads: Vec<_> = scenarios
+            .iter()
+            .map(|scenario| scope.spawn(move || mote_lab::simulate(scenario)))
+            .collect();
+        let join = |thread: std::thread::ScopedJoinHandle<'_, Report>| {
+            thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+        };
+        threads.into_iter().map(join).collect()
+    });
+    for (named, report) in policies.iter().zip(reports) {
+        comparison.runs.push(Run { policy: named.name.clone(), report });
+    }
+    Ok(comparison)
+}
+
+/// `mote simulate --list`.
+fn list(output: &Output) -> Result<(), Failure> {
+    let mut rows = Vec::new();
+    for name in families::FAMILIES {
+        rows.push(("family", name, families::about(name).unwrap_or_default()));
+    }
+    for name in experiments::EXPERIMENTS {
+        rows.push(("experiment", name, experiments::about(name).unwrap_or_default()));
+    }
+    for (name, about) in choice::POLICIES {
+        rows.push(("policy", name, about));
+    }
+    let values: Vec<_> = rows
+        .iter()
+        .map(|(kind, name, about)| serde_json::json!({"kind": kind, "name": name, "about": about}))
+        .collect();
+    let names: Vec<&str> = rows.iter().map(|(_, name, _)| *name).collect();
+    output.results(&values, &values, &names, || {
+        let cells: Vec<Vec<String>> = rows
+            .iter()
+            .map(|(kind, name, about)| [*kind, *name, *about].map(str::to_owned).to_vec())
+            .collect();
+        table(&["KIND", "NAME", "WHAT IT IS"], &cells)
+    })
+}
+
+/// A file for a result. Opened before the simulation, so that a wrong path is said at once; emptied
+/// after it, so that an interrupted run leaves the old content.
+struct Target {
+    path: PathBuf,
+    file: File,
+}
+
+impl Target {
+    fn open(path: &Path) -> Result<Self, Failure> {
+        let file = File::options()
+            .write(true)
+            .create(true)
+            .truncate(false)
+            .open(path)
+            .map_err(|error| unwritten(path, &error))?;
+        Ok(Self { path: path.to_owned(), file })
+    }
+
+    fn write(mut self, text: &str, output: &Output) -> Result<(), Failure> {
+        // What is no plain file, such as /dev/stdout, has no length to set.
+        let _ = self.file.set_len(0);
+        self.file
+            .write_all(text.as_bytes())
+            .and_then(|()| self.file.flush())
+            .map_err(|error| unwritten(&self.path, &error))?;
+        output.say(&format!("wrote {}", harmless(&self.path.display().to_string())));
+        Ok(())
+    }
+}
+
+fn unwritten(path: &Path, error: &std::io::Error) -> Failure {
+    Failure::new("M0103", format!("{}: {}", path.display(), choice::words(error)))
+}
