@@ -129,6 +129,7 @@ const COMMANDS: &[(&str, &[&str])] = &[
             "mote simulate steady --for 745h",
             "mote simulate steady --max 0",
             "mote simulate steady --csv missing/x.csv",
+            "mote simulate calls.csv --csv ./calls.csv",
             "mote simulate missing.csv",
             "mote simulate image/",
             "mote simulate badline.csv",

@@ -41,8 +41,8 @@ pub(super) fn run(args: &Simulate, mut output: Output) -> Result<(), Failure> {
     for choice in &choices {
         choice.scenario(Policy::Auto, &settings)?;
     }
-    let csv = args.csv.as_deref().map(Target::open).transpose()?;
-    let plot = args.plot.as_deref().map(Target::open).transpose()?;
+    let csv = args.csv.as_deref().map(|path| Target::open(path, &args.scenarios)).transpose()?;
+    let plot = args.plot.as_deref().map(|path| Target::open(path, &args.scenarios)).transpose()?;
 
     let mut comparisons = Vec::new();
     for choice in &choices {
@@ -135,7 +135,14 @@ struct Target {
 }
 
 impl Target {
-    fn open(path: &Path) -> Result<Self, Failure> {
+    /// Refuses to write over one of the traces.
+    fn open(path: &Path, scenarios: &[String]) -> Result<Self, Failure> {
+        let place = path.canonicalize().ok();
+        let is_trace = |name: &String| Path::new(name).canonicalize().ok() == place;
+        if place.is_some() && scenarios.iter().any(is_trace) {
+            let text = format!("{}: would write over the trace itself", path.display());
+            return Err(Failure::new("M0101", text).with_hint("name another file"));
+        }
         let file = File::options()
             .write(true)
             .create(true)

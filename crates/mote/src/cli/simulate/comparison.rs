@@ -190,14 +190,14 @@ impl Comparison {
     /// Who does not compete, and where `auto` does not win: at most a sentence each.
     fn remarks(&self) -> Vec<String> {
         let mut remarks = Vec::new();
-        let unwilling: Vec<String> = (0..self.runs.len())
+        let unwilling: Vec<&str> = (0..self.runs.len())
             .filter(|at| !self.answers_enough(*at))
-            .map(|at| self.runs[at].policy.clone())
+            .map(|at| self.runs[at].policy.as_str())
             .collect();
         if !unwilling.is_empty() {
             remarks.push(format!(
                 "{} answered less than {:.0} % of what the best did and {} no marks for waits and costs.",
-                unwilling.join(", "),
+                listed(&unwilling),
                 ANSWERED_SHARE * 100.0,
                 if unwilling.len() == 1 { "gets" } else { "get" },
             ));
@@ -236,6 +236,14 @@ impl Comparison {
         } else {
             format!("auto does not win in {}.", lost.join(", "))
         })
+    }
+}
+
+/// `a`, `a and b`, `a, b and c`.
+fn listed(names: &[&str]) -> String {
+    match names {
+        [before @ .., last] if !before.is_empty() => format!("{} and {last}", before.join(", ")),
+        names => names.concat(),
     }
 }
 
@@ -353,6 +361,15 @@ mod tests {
             comparison(&[("hpa", |_| ()), ("knative", |_| ())]).remarks(),
             Vec::<String>::new()
         );
+    }
+
+    #[test]
+    fn names_are_listed_as_people_do() {
+        for (names, expected) in
+            [(&["a"][..], "a"), (&["a", "b"], "a and b"), (&["a", "b", "c"], "a, b and c")]
+        {
+            assert_eq!(listed(names), expected);
+        }
     }
 
     #[test]
