@@ -1,5 +1,5 @@
 # Every verb is a script or a plain command of the language's own tools; this file only names them.
-.PHONY: build demo test test-long soak bench-footprint bench-warm profile-warm fuzz lint
+.PHONY: build demo simulate test test-long soak bench-footprint bench-warm profile-warm fuzz lint
 
 build:
 	scripts/setup.sh build
@@ -7,6 +7,10 @@ build:
 
 demo test test-long soak bench-footprint bench-warm profile-warm fuzz:
 	scripts/$@.sh
+
+# Scaling policies side by side on every family of demand; starts no node.
+simulate: build
+	$${CARGO_TARGET_DIR:-target}/release/mote simulate
 
 lint:
 	cargo fmt --all --check
