@@ -7,6 +7,7 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 
 use crate::FunctionName;
+use crate::autoscale::Policy;
 
 /// Default memory limit: a number a board with 1 GiB can afford many times over.
 pub const MEMORY_BYTES_DEFAULT: u64 = 64 << 20;
@@ -26,7 +27,8 @@ pub const DISK_BYTES_DEFAULT: u64 = 16 << 20;
 pub const BODY_BYTES_DEFAULT: u64 = 6 << 20;
 /// Invocations that may wait for a free worker before callers are refused with 429.
 pub const QUEUE_DEFAULT: u32 = 1024;
-/// An instance stops this long after its last invocation ended.
+/// An instance stops this long after its last invocation ended, if not before: the default rule
+/// keeps it only as long as another call is likely enough.
 pub const IDLE_TIMEOUT_MS_DEFAULT: u64 = 300_000;
 /// A worker that has not said it is ready by then has failed to start.
 pub const INIT_TIMEOUT_MS_DEFAULT: u64 = 10_000;
@@ -92,10 +94,13 @@ pub struct Scale {
     pub min: u32,
     /// Instances at most; `None` is the number of cores.
     pub max: Option<u32>,
-    /// Milliseconds an instance stays after its last invocation.
+    /// Milliseconds an instance stays after its last invocation at most.
     pub idle_timeout_ms: u64,
     /// Invocations that may wait before callers are refused.
     pub queue: u32,
+    /// How the number of instances follows demand.
+    #[serde(default)]
+    pub policy: Policy,
 }
 
 /// One destination a function may reach: `host:port`.
@@ -170,6 +175,7 @@ impl FunctionSpec {
                 max: None,
                 idle_timeout_ms: IDLE_TIMEOUT_MS_DEFAULT,
                 queue: QUEUE_DEFAULT,
+                policy: Policy::Auto,
             },
             env: BTreeMap::new(),
             egress: Vec::new(),

@@ -129,7 +129,7 @@ impl Engine {
             old.close("redeploy");
         }
         for revision in revisions {
-            if revision.spec.scale.min > 0 {
+            if revision.instances_min() > 0 {
                 revision.ensure_keeper();
             }
         }

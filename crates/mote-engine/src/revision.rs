@@ -15,6 +15,7 @@ use crate::engine::Shared;
 use crate::logs::FunctionLog;
 use crate::metrics::FunctionMetrics;
 use crate::pool::{FollowUp, Pending, Pool};
+use crate::scaling::{Scaling, Why};
 use crate::{instance, keeper, server, worker};
 
 /// A revision: its spec, where its files are, and its pool. Fronts hold it as their route.
@@ -67,6 +68,8 @@ pub struct InstanceStatus {
     pub concurrency: u32,
     /// When it was started, milliseconds since 1970.
     pub started_unix_ms: u64,
+    /// Why it was started.
+    pub why: Why,
     /// How long it took to be ready, in nanoseconds.
     pub init_ns: u64,
     /// Memory in bytes, where the machine can tell.
@@ -97,6 +100,20 @@ impl Revision {
         self.spec.scale.max.unwrap_or(self.shared.config.instances_max_default).max(1)
     }
 
+    /// Instances at least; some rules keep one whatever the function says.
+    pub(crate) fn instances_min(&self) -> u32 {
+        let floor = u32::from(!self.spec.scale.policy.scales_to_zero());
+        self.spec.scale.min.max(floor).min(self.instances_max())
+    }
+
+    /// Makes the autoscaler when there is work for the first time.
+    fn ensure_scaling(&self, pool: &mut Pool) {
+        pool.scaling.get_or_insert_with(|| {
+            let cores = self.shared.config.instances_max_default;
+            Box::new(Scaling::new(&self.spec, self.instances_max(), cores))
+        });
+    }
+
     /// State for people; reads one small file per instance.
     pub fn status(&self) -> PoolStatus {
         let pool = self.pool.lock();
@@ -114,6 +131,7 @@ impl Revision {
                     served: worker.served,
                     concurrency: worker.concurrency,
                     started_unix_ms: worker.started_unix_ms,
+                    why: worker.why,
                     init_ns: worker.init_ns,
                     memory_bytes: None,
                 })
@@ -220,6 +238,7 @@ impl Revision {
         if pool.workers.is_empty() && pool.starting == 0 && now < pool.retry_at_ns {
             return Err(Fault::StartFailed { message: pool.last_failure.clone() });
         }
+        self.ensure_scaling(&mut pool);
         pool.next_serial += 1;
         let serial = pool.next_serial;
         let pending = Pending { serial, invocation, reply, attempts: 0 };
@@ -230,9 +249,16 @@ impl Revision {
             }
             Admission::Enqueue => {
                 pool.queue.push_back(pending);
-                self.changed.notify_one();
+                pool.settle(now);
+                self.ask(&mut pool);
             }
-            Admission::Refuse => return Err(Fault::QueueFull),
+            Admission::Refuse => {
+                if let Some(scaling) = &mut pool.scaling {
+                    scaling.refused();
+                }
+                self.ask(&mut pool);
+                return Err(Fault::QueueFull);
+            }
         }
         let start_keeper = !std::mem::replace(&mut pool.keeper, true);
         let wake_keeper = std::mem::take(&mut pool.keeper_sleeps);
@@ -245,6 +271,13 @@ impl Revision {
         }
         self.follow_up(follow_ups);
         Ok(serial)
+    }
+
+    /// Wakes the keeper for an arrival that could not be handed over.
+    fn ask(&self, pool: &mut Pool) {
+        if pool.scaling.as_mut().is_some_and(|scaling| scaling.asks()) {
+            self.changed.notify_one();
+        }
     }
 
     /// Does what a dispatch left to do outside the lock.
@@ -290,6 +323,7 @@ impl Revision {
         let mut pool = self.pool.lock();
         if let Some(at) = pool.queue.iter().position(|pending| pending.serial == serial) {
             pool.queue.remove(at);
+            pool.settle(now);
             return;
         }
         for (_, worker) in &mut pool.workers {
@@ -310,16 +344,21 @@ impl Revision {
     pub async fn warm(self: &Arc<Self>) -> Result<(), String> {
         {
             let mut pool = self.pool.lock();
+            self.ensure_scaling(&mut pool);
             pool.starting += 1;
             pool.starting_since_ns = now_ns();
         }
-        let started = instance::start(self.clone()).await;
+        let started = instance::start(self.clone(), Why::DEPLOY).await;
         self.ensure_keeper();
         started
     }
 
     pub(crate) fn ensure_keeper(self: &Arc<Self>) {
-        let start = !std::mem::replace(&mut self.pool.lock().keeper, true);
+        let start = {
+            let mut pool = self.pool.lock();
+            self.ensure_scaling(&mut pool);
+            !std::mem::replace(&mut pool.keeper, true)
+        };
         if start {
             self.shared.runtime.spawn(keeper::run(self.clone()));
         }
