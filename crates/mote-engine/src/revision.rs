@@ -4,6 +4,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use mote_core::admission::{Admission, admit};
+use mote_core::autoscale::{Decision, Known};
 use mote_core::name::FunctionName;
 use mote_core::spec::{CoapResource, FunctionSpec};
 use mote_core::{Fault, FaultClass, Invocation, InvocationId, Reply, RouteInfo, Trigger};
@@ -87,6 +88,8 @@ pub struct PoolStatus {
     pub queued: usize,
     /// Why the last start failed, if the last one did.
     pub last_failure: Option<String>,
+    /// What the autoscaler decided last.
+    pub decision: Option<Decision>,
 }
 
 impl Revision {
@@ -100,10 +103,9 @@ impl Revision {
         self.spec.scale.max.unwrap_or(self.shared.config.instances_max_default).max(1)
     }
 
-    /// Instances at least; some rules keep one whatever the function says.
+    /// Instances at least.
     pub(crate) fn instances_min(&self) -> u32 {
-        let floor = u32::from(!self.spec.scale.policy.scales_to_zero());
-        self.spec.scale.min.max(floor).min(self.instances_max())
+        self.spec.scale.floor().min(self.instances_max())
     }
 
     /// Makes the autoscaler when there is work for the first time.
@@ -139,12 +141,18 @@ impl Revision {
             starting: pool.starting,
             queued: pool.queue.len(),
             last_failure: (pool.failures > 0).then(|| pool.last_failure.clone()),
+            decision: pool.scaling.as_ref().and_then(|scaling| scaling.decision),
         };
         drop(pool);
         for (instance, control) in status.instances.iter_mut().zip(controls) {
             instance.memory_bytes = control.usage().map(|usage| usage.memory_bytes);
         }
         status
+    }
+
+    /// What the autoscaler has learnt of it.
+    pub fn known(&self) -> Known {
+        self.pool.lock().scaling.as_ref().map_or_else(Known::default, |scaling| scaling.known())
     }
 
     /// Invocations ended, by outcome.
@@ -342,13 +350,17 @@ impl Revision {
     /// Starts one instance and waits until it is ready. For deploys: a revision that cannot
     /// start never takes traffic.
     pub async fn warm(self: &Arc<Self>) -> Result<(), String> {
+        self.start_one(Why::DEPLOY).await
+    }
+
+    pub(crate) async fn start_one(self: &Arc<Self>, why: Why) -> Result<(), String> {
         {
             let mut pool = self.pool.lock();
             self.ensure_scaling(&mut pool);
             pool.starting += 1;
             pool.starting_since_ns = now_ns();
         }
-        let started = instance::start(self.clone(), Why::DEPLOY).await;
+        let started = instance::start(self.clone(), why).await;
         self.ensure_keeper();
         started
     }

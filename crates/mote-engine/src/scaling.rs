@@ -5,7 +5,7 @@
 
 use mote_core::admission::service_mean_ns;
 use mote_core::autoscale::{
-    Autoscaler, Bounds, Decision, Estimate, LOOK_MIN_NS, Observation, Policy, Reason,
+    Autoscaler, Bounds, Decision, Estimate, Known, LOOK_MIN_NS, Observation, Policy, Reason,
 };
 use mote_core::spec::{
     CONCURRENCY_DEFAULT_EXEC, CONCURRENCY_DEFAULT_NODE, CONCURRENCY_DEFAULT_SERVER, FunctionSpec,
@@ -31,6 +31,9 @@ impl Why {
     /// A deploy waits for its first instance.
     pub(crate) const DEPLOY: Why =
         Why { word: "deploy", text: "a revision takes traffic once an instance of it is ready" };
+    /// The node started.
+    pub(crate) const WARM: Why =
+        Why { word: "warm", text: "scale.start asks for one as soon as the node runs" };
     /// Nobody asks, but the owner wants some anyway.
     pub(crate) const MIN: Why = Why { word: "min", text: "scale.min keeps this many" };
 }
@@ -97,6 +100,8 @@ pub(crate) struct Scaling {
     decided_ns: u64,
     /// When it wants to look again.
     pub(crate) look_ns: Option<u64>,
+    /// What it decided last, for people.
+    pub(crate) decision: Option<Decision>,
 }
 
 impl Scaling {
@@ -104,7 +109,7 @@ impl Scaling {
     pub(crate) fn new(spec: &FunctionSpec, instances_max: u32, cores: u32) -> Self {
         let policy = &spec.scale.policy;
         let bounds = Bounds {
-            min: spec.scale.min,
+            min: spec.scale.floor(),
             max: instances_max,
             idle_timeout_ns: spec.scale.idle_timeout_ms.saturating_mul(MS_NS),
         };
@@ -140,6 +145,7 @@ impl Scaling {
             asked: false,
             decided_ns: 0,
             look_ns: None,
+            decision: None,
         }
     }
 
@@ -156,6 +162,16 @@ impl Scaling {
         } else if before > 0 && inside == 0 {
             self.scaler.rested(self.settled_ns);
             self.due = true;
+        }
+    }
+
+    /// What it has learnt.
+    pub(crate) fn known(&self) -> Known {
+        Known {
+            concurrency: Some(self.concurrency),
+            service: self.service,
+            start: self.start,
+            ..Known::default()
         }
     }
 
@@ -248,6 +264,7 @@ impl Scaling {
         self.asked = false;
         self.decided_ns = now;
         self.look_ns = decision.look_ns;
+        self.decision = Some(decision);
         Some(decision)
     }
 }
