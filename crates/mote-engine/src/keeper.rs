@@ -28,6 +28,9 @@ const STUCK_NS: u64 = 1_000_000_000;
 const DRAIN_NS: u64 = 1_000_000_000;
 /// Pause between two looks at what a long-running instance burns.
 const LOOK_NS: u64 = 35_000_000;
+/// Instances of one function starting at once, per core. A start is mostly CPU work: more of them
+/// only make each later, and take the processor from those who serve.
+const STARTS_PER_CORE: u32 = 2;
 /// No sleep of the keeper is shorter.
 const SLEEP_MIN: Duration = Duration::from_millis(1);
 
@@ -234,7 +237,10 @@ fn scale(pool: &mut Pool, revision: &Revision, now: u64, round: &mut Round) {
     // What is kept for the next call is not started anew for it when it died.
     let kept_only = decision.reason == Reason::KeepAlive && ready + pool.starting == 0;
     let desired = if kept_only { min } else { decision.desired };
-    let missing = desired.saturating_sub(ready + pool.starting);
+    let starts_max = STARTS_PER_CORE * revision.shared.config.instances_max_default.max(1);
+    // The rest is asked for again when one of these is ready or has failed.
+    let missing =
+        desired.saturating_sub(ready + pool.starting).min(starts_max.saturating_sub(pool.starting));
     let for_minimum = missing > 0 && pool.queue.is_empty() && desired <= min;
     round.why = if for_minimum { Why::MIN } else { Why::from(decision.reason) };
     if missing > 0 && now < pool.retry_at_ns {

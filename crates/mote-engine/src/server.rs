@@ -296,7 +296,7 @@ impl Place {
                 let mut pool = self.revision.pool.lock();
                 pool.answered();
                 if let Some(worker) = pool.workers.get_mut(self.key) {
-                    worker.served_in(phases.run_ns());
+                    worker.run_times.add(phases.run_ns());
                 }
             }
             let _ = sender.send(Ok(Reply { status, headers, body, phases }));
