@@ -27,7 +27,8 @@ const FUNCTION_KEYS: [&str; 11] = [
 const TOP_KEYS: [&str; 6] = ["version", "name", "runtime", "entry", "command", "methods"];
 const LIMIT_KEYS: [&str; 8] =
     ["memory", "timeout", "init_timeout", "concurrency", "cpu", "pids", "body", "disk"];
-const SCALE_KEYS: [&str; 4] = ["min", "max", "idle", "queue"];
+const SCALE_KEYS: [&str; 7] = ["min", "max", "idle", "queue", "policy", "target", "start"];
+const TARGET_MAX: u64 = 1_000_000;
 
 /// A manifest: one function, or several that share the folder.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -110,7 +111,59 @@ pub struct ScaleManifest {
     pub idle_timeout_ms: Option<u64>,
     /// `queue`.
     pub queue: Option<u32>,
+    /// `policy`.
+    pub policy: Option<PolicyName>,
+    /// `target`: in percent where the policy looks at CPU or memory.
+    pub target: Option<u32>,
+    /// `start`.
+    pub start: Option<StartName>,
 }
+
+/// The scaling rules a manifest may name.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum PolicyName {
+    /// `auto`.
+    Auto,
+    /// `concurrency`.
+    Concurrency,
+    /// `rps`.
+    Rps,
+    /// `cpu`.
+    Cpu,
+    /// `memory`.
+    Memory,
+    /// `knative`.
+    Knative,
+    /// `hpa`.
+    Hpa,
+    /// `openfaas`.
+    OpenFaas,
+}
+
+const POLICIES: [(&str, PolicyName); 8] = [
+    ("auto", PolicyName::Auto),
+    ("concurrency", PolicyName::Concurrency),
+    ("rps", PolicyName::Rps),
+    ("cpu", PolicyName::Cpu),
+    ("memory", PolicyName::Memory),
+    ("knative", PolicyName::Knative),
+    ("hpa", PolicyName::Hpa),
+    ("openfaas", PolicyName::OpenFaas),
+];
+
+/// When there is an instance although nobody called yet.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum StartName {
+    /// `cold`.
+    Cold,
+    /// `warm`.
+    Warm,
+    /// `always`.
+    Always,
+}
+
+const STARTS: [(&str, StartName); 3] =
+    [("cold", StartName::Cold), ("warm", StartName::Warm), ("always", StartName::Always)];
 
 /// A CoAP trigger.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -331,6 +384,9 @@ fn read_scale(reader: &mut TomlReader<'_>, at: &Section<'_>) -> ScaleManifest {
             .duration_ms(at, "idle", 0..=24 * 7 * HOUR_MS, "0s\u{2013}168h, e.g. 5m")
             .map(|idle| idle.value),
         queue: narrow(reader.integer(at, "queue", 0..=100_000)),
+        policy: read_word(reader, at, "policy", &POLICIES),
+        target: read_target(reader, at),
+        start: read_word(reader, at, "start", &STARTS),
     };
     if let (Some(min), Some(max)) = (scale.min, scale.max)
         && min > max
@@ -340,6 +396,52 @@ fn read_scale(reader: &mut TomlReader<'_>, at: &Section<'_>) -> ScaleManifest {
         reader.mistake("M0303", line, &text, None);
     }
     scale
+}
+
+/// The target, in the range that its policy allows. Rules that count calls cannot guess it.
+fn read_target(reader: &mut TomlReader<'_>, at: &Section<'_>) -> Option<u32> {
+    let policy_line = reader.get(at, "policy").map(|(_, line)| line);
+    let policy = reader
+        .get(at, "policy")
+        .and_then(|(value, _)| value.as_str())
+        .map_or(Some("auto"), |name| POLICIES.iter().find(|known| known.0 == name).map(|p| p.0))?;
+    let written = reader.get(at, "target").map(|(_, line)| line);
+    match (policy, written) {
+        ("auto", Some(line)) => {
+            let hint = "remove it, or name a policy, e.g. policy = \"concurrency\"".to_owned();
+            let text = "target: policy \"auto\" learns and takes none";
+            reader.mistake("M0303", line, text, Some(hint));
+            None
+        }
+        ("concurrency" | "rps", None) => {
+            let text = format!("policy \"{policy}\" needs a target");
+            let hint = "calls per instance, e.g. target = 10; \"auto\" needs none".to_owned();
+            reader.mistake("M0303", policy_line.unwrap_or(0), &text, Some(hint));
+            None
+        }
+        ("cpu" | "memory" | "hpa", Some(_)) => narrow(reader.integer(at, "target", 1..=100)),
+        _ => narrow(reader.integer(at, "target", 1..=TARGET_MAX)),
+    }
+}
+
+/// One of a few words.
+fn read_word<T: Copy>(
+    reader: &mut TomlReader<'_>,
+    at: &Section<'_>,
+    key: &str,
+    words: &[(&str, T)],
+) -> Option<T> {
+    let quoted: Vec<String> = words.iter().map(|(word, _)| format!("\"{word}\"")).collect();
+    let (last, first) = quoted.split_last()?;
+    let wanted = format!("{} or {last}", first.join(", "));
+    let text = reader.string(at, key, &wanted)?;
+    let found = words.iter().find(|(word, _)| *word == text.value);
+    if found.is_none() {
+        let near = crate::nearest(&text.value, words.iter().map(|(word, _)| *word));
+        let hint = near.map(|near| format!("did you mean \"{near}\"?"));
+        reader.mistake("M0303", text.line, &format!("{key}: {wanted}"), hint);
+    }
+    found.map(|(_, value)| *value)
 }
 
 fn read_env(reader: &mut TomlReader<'_>, at: &Section<'_>) -> BTreeMap<String, String> {
@@ -539,6 +641,9 @@ min = 1
 max = 4
 idle = "5m"
 queue = 64
+policy = "rps"
+target = 20
+start = "warm"
 [env]
 UNIT = "C"
 [[trigger]]
@@ -559,6 +664,9 @@ command = "make"
         assert_eq!(function.limits.memory_bytes, Some(96 << 20));
         assert_eq!(function.limits.cpu_millis, Some(500));
         assert_eq!(function.scale.idle_timeout_ms, Some(300_000));
+        assert_eq!(function.scale.policy, Some(PolicyName::Rps));
+        assert_eq!(function.scale.target, Some(20));
+        assert_eq!(function.scale.start, Some(StartName::Warm));
         assert_eq!(function.env["UNIT"], "C");
         assert_eq!(function.egress[0], ("influx.local".to_owned(), 8086));
         assert_eq!(function.egress[1], ("::1".to_owned(), 80));
@@ -614,6 +722,18 @@ command = "make"
         check(
             "version = 1\nruntime = \"pyton\"\n",
             "error[M0303]: mote.toml: runtime: \"python\", \"node\", \"exec\" or \"server\" (line 2)\n  did you mean \"python\"?",
+        );
+        check(
+            "version = 1\n[scale]\npolicy = \"knativ\"\nstart = \"hot\"\n",
+            "error[M0303]: mote.toml: policy: \"auto\", \"concurrency\", \"rps\", \"cpu\", \"memory\", \"knative\", \"hpa\" or \"openfaas\" (line 3)\n  did you mean \"knative\"?\nerror[M0303]: mote.toml: start: \"cold\", \"warm\" or \"always\" (line 4)",
+        );
+        check(
+            "version = 1\n[scale]\npolicy = \"rps\"\n",
+            "error[M0303]: mote.toml: policy \"rps\" needs a target (line 3)\n  calls per instance, e.g. target = 10; \"auto\" needs none",
+        );
+        check(
+            "version = 1\n[scale]\ntarget = 10\n",
+            "error[M0303]: mote.toml: target: policy \"auto\" learns and takes none (line 3)\n  remove it, or name a policy, e.g. policy = \"concurrency\"",
         );
         check(
             "version = 1\n[env]\n\"A=B\" = \"x\"\nN = 3\nMOTE_X = \"1\"\n",

@@ -20,6 +20,9 @@ pub struct Function {
     pub state: FunctionState,
     /// Its instances, oldest first.
     pub instances: Vec<Instance>,
+    /// What the autoscaler decided last; absent before the first invocation.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub scaling: Option<Scaling>,
     /// Where it can be called.
     pub urls: Urls,
     /// Its limits.
@@ -76,6 +79,25 @@ pub struct Instance {
     /// When it was started.
     #[schema(value_type = String, format = DateTime)]
     pub started_at: Timestamp,
+    /// Why it was started: a stable word such as `first-invocation`.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub reason: String,
+    /// The same in a sentence.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub reason_text: String,
+}
+
+/// How many instances there should be, and why.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct Scaling {
+    /// Instances wanted, within `instances_min` and `instances_max`.
+    pub desired: u32,
+    /// Instances the rule alone would want.
+    pub wished: u32,
+    /// A stable word such as `offered-load`.
+    pub reason: String,
+    /// The same in a sentence.
+    pub reason_text: String,
 }
 
 /// Where a function can be called.
@@ -115,10 +137,17 @@ pub struct Limits {
     /// Instances at most; absent is the number of cores.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub instances_max: Option<u32>,
-    /// Milliseconds an instance stays after its last invocation.
+    /// Milliseconds an instance stays after its last invocation at most.
     pub idle_timeout_ms: u64,
     /// Invocations that may wait.
     pub queue: u32,
+    /// The scaling rule: `auto`, `concurrency`, `rps`, `cpu`, `memory`, `knative`, `hpa` or
+    /// `openfaas`.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub policy: String,
+    /// `cold`, `warm` or `always`.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub start: String,
 }
 
 /// Counters since the node started.

@@ -66,13 +66,6 @@ pub fn is_considerate(service_ns: u64) -> bool {
     service_ns > 0 && service_ns < LONG_WORK_NS
 }
 
-/// Instances to start now: one for each share of the waiting invocations that running and starting
-/// instances cannot take, up to the bound.
-pub fn instances_to_start(waiting: usize, starting: u32, running: u32, max: u32) -> u32 {
-    let wanted = u32::try_from(waiting).unwrap_or(u32::MAX);
-    wanted.saturating_sub(starting).min(max.saturating_sub(starting + running))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -115,14 +108,5 @@ mod tests {
         assert!(!is_greedy(95_000_000, 100_000_000, 5_000_000), "many short invocations");
         assert!(is_considerate(2_000_000));
         assert!(!is_considerate(0) && !is_considerate(80_000_000));
-    }
-
-    #[test]
-    fn starts_follow_the_queue() {
-        assert_eq!(instances_to_start(0, 0, 0, 4), 0);
-        assert_eq!(instances_to_start(1, 0, 0, 4), 1);
-        assert_eq!(instances_to_start(1, 1, 0, 4), 0, "one is on its way");
-        assert_eq!(instances_to_start(100, 0, 1, 4), 3);
-        assert_eq!(instances_to_start(100, 4, 0, 4), 0);
     }
 }

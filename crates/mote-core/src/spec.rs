@@ -7,6 +7,7 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 
 use crate::FunctionName;
+use crate::autoscale::Policy;
 
 /// Default memory limit: a number a board with 1 GiB can afford many times over.
 pub const MEMORY_BYTES_DEFAULT: u64 = 64 << 20;
@@ -26,7 +27,8 @@ pub const DISK_BYTES_DEFAULT: u64 = 16 << 20;
 pub const BODY_BYTES_DEFAULT: u64 = 6 << 20;
 /// Invocations that may wait for a free worker before callers are refused with 429.
 pub const QUEUE_DEFAULT: u32 = 1024;
-/// An instance stops this long after its last invocation ended.
+/// An instance stops this long after its last invocation ended, if not before: the default rule
+/// keeps it only as long as another call is likely enough.
 pub const IDLE_TIMEOUT_MS_DEFAULT: u64 = 300_000;
 /// A worker that has not said it is ready by then has failed to start.
 pub const INIT_TIMEOUT_MS_DEFAULT: u64 = 10_000;
@@ -92,10 +94,49 @@ pub struct Scale {
     pub min: u32,
     /// Instances at most; `None` is the number of cores.
     pub max: Option<u32>,
-    /// Milliseconds an instance stays after its last invocation.
+    /// Milliseconds an instance stays after its last invocation at most.
     pub idle_timeout_ms: u64,
     /// Invocations that may wait before callers are refused.
     pub queue: u32,
+    /// How the number of instances follows demand.
+    #[serde(default)]
+    pub policy: Policy,
+    /// When there is an instance although nobody called yet.
+    #[serde(default)]
+    pub start: StartPolicy,
+}
+
+impl Scale {
+    /// Instances that are kept whatever the demand: `min`, and one where the start policy or the
+    /// rule keeps one.
+    pub fn floor(&self) -> u32 {
+        let one = self.start == StartPolicy::Always || !self.policy.scales_to_zero();
+        self.min.max(u32::from(one))
+    }
+}
+
+/// When there is an instance although nobody called yet.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum StartPolicy {
+    /// After a restart of the node the first invocation starts one.
+    #[default]
+    Cold,
+    /// One starts with the node, as it does with a deploy; it may go when it idles.
+    Warm,
+    /// One is kept always.
+    Always,
+}
+
+impl StartPolicy {
+    /// The word used in manifests and outputs.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            StartPolicy::Cold => "cold",
+            StartPolicy::Warm => "warm",
+            StartPolicy::Always => "always",
+        }
+    }
 }
 
 /// One destination a function may reach: `host:port`.
@@ -170,6 +211,8 @@ impl FunctionSpec {
                 max: None,
                 idle_timeout_ms: IDLE_TIMEOUT_MS_DEFAULT,
                 queue: QUEUE_DEFAULT,
+                policy: Policy::Auto,
+                start: StartPolicy::Cold,
             },
             env: BTreeMap::new(),
             egress: Vec::new(),
@@ -193,6 +236,8 @@ pub struct SpecError {
 pub const INSTANCES_MAX: u32 = 1_000;
 /// Most invocations that may wait for one function.
 pub const QUEUE_MAX: u32 = 100_000;
+/// Largest target of a scaling rule.
+pub const TARGET_MAX: u32 = 1_000_000;
 /// Longest body a function may accept.
 pub const BODY_BYTES_MAX: u64 = 64 << 30;
 
@@ -248,6 +293,18 @@ impl FunctionSpec {
         );
         check(scale.max.is_none_or(|max| scale.min <= max), "scale.min", "at most scale.max");
         check(scale.queue <= QUEUE_MAX, "scale.queue", "0 to 100000");
+        let (target, most) = match &scale.policy {
+            Policy::Auto => (1, 1),
+            Policy::Concurrency { target } => (*target, TARGET_MAX),
+            Policy::Rps { target } => (*target, TARGET_MAX),
+            Policy::Cpu { target_percent } | Policy::Memory { target_percent } => {
+                (*target_percent, 100)
+            }
+            Policy::Knative(settings) => (settings.target, TARGET_MAX),
+            Policy::Hpa(settings) => (settings.target_percent, 100),
+            Policy::OpenFaas(settings) => (settings.threshold_rps, TARGET_MAX),
+        };
+        check((1..=most).contains(&target), "scale.target", "1 to 1000000, in percent 1 to 100");
         let plain = |text: &str| !text.contains(['\0', '\n', '\r']);
         match self.runtime {
             Runtime::Python | Runtime::Node => {
@@ -315,6 +372,29 @@ mod tests {
     }
 
     #[test]
+    fn specs_stored_before_policies_existed_are_read() {
+        let mut json = serde_json::to_value(spec()).unwrap();
+        let scale = json["scale"].as_object_mut().unwrap();
+        scale.remove("policy").unwrap();
+        scale.remove("start").unwrap();
+        assert_eq!(serde_json::from_value::<FunctionSpec>(json).unwrap(), spec());
+    }
+
+    #[test]
+    fn the_floor_is_what_is_kept_for_nobody() {
+        let floor = |edit: &dyn Fn(&mut Scale)| {
+            let mut spec = spec();
+            edit(&mut spec.scale);
+            spec.scale.floor()
+        };
+        assert_eq!(floor(&|_| ()), 0);
+        assert_eq!(floor(&|scale| scale.start = StartPolicy::Warm), 0);
+        assert_eq!(floor(&|scale| scale.start = StartPolicy::Always), 1);
+        assert_eq!(floor(&|scale| scale.policy = Policy::Hpa(Default::default())), 1);
+        assert_eq!(floor(&|scale| (scale.start, scale.min) = (StartPolicy::Always, 3)), 3);
+    }
+
+    #[test]
     fn each_mistake_names_its_field() {
         let check = |field: &str, edit: &dyn Fn(&mut FunctionSpec)| {
             let mut spec = spec();
@@ -330,6 +410,8 @@ mod tests {
         check("limits.disk", &|spec| spec.limits.disk_bytes = 1);
         check("scale.max", &|spec| spec.scale.max = Some(0));
         check("scale.min", &|spec| (spec.scale.min, spec.scale.max) = (3, Some(2)));
+        check("scale.target", &|spec| spec.scale.policy = Policy::Rps { target: 0 });
+        check("scale.target", &|spec| spec.scale.policy = Policy::Cpu { target_percent: 101 });
         check("entry", &|spec| spec.entry = "../x".into());
         check("entry", &|spec| spec.entry = "/etc/passwd".into());
         check("env", &|spec| drop(spec.env.insert("A=B".into(), String::new())));

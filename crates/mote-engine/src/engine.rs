@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use arc_swap::ArcSwap;
 use mote_core::backend::Backend;
 use mote_core::name::FunctionName;
-use mote_core::spec::FunctionSpec;
+use mote_core::spec::{FunctionSpec, StartPolicy};
 use mote_core::{Fault, Invocation, Invoker, Reply};
 use parking_lot::Mutex;
 use tokio::runtime::Handle;
@@ -19,6 +19,7 @@ use crate::logs::FunctionLog;
 use crate::metrics::Metrics;
 use crate::pool::Pool;
 use crate::revision::{Revision, Route};
+use crate::scaling::Why;
 
 /// Interpreters found on the host, as they are started inside a sandbox.
 #[derive(Debug, Clone, Default)]
@@ -129,8 +130,14 @@ impl Engine {
             old.close("redeploy");
         }
         for revision in revisions {
-            if revision.spec.scale.min > 0 {
+            if revision.instances_min() > 0 {
                 revision.ensure_keeper();
+            } else if revision.spec.scale.start == StartPolicy::Warm
+                && revision.pool.lock().is_quiet()
+            {
+                // After a restart of the node; a deploy has one already. A failure is logged, and
+                // the first invocation tries again.
+                self.shared.runtime.spawn(async move { revision.start_one(Why::WARM).await });
             }
         }
     }

@@ -20,6 +20,7 @@ use crate::clock::{now_ns, unix_ms};
 use crate::logs::LogLevel;
 use crate::pool::{FollowUp, Link, WorkerState, fault_of_exit};
 use crate::revision::Revision;
+use crate::scaling::{RunTimes, Why};
 use crate::server::ServerLink;
 use crate::worker::{Connection, LinkEnd, log_frame};
 use crate::{egress, output};
@@ -57,12 +58,20 @@ enum StartFailure {
     Socket(#[from] std::io::Error),
 }
 
+/// A start under way.
+#[derive(Clone, Copy)]
+struct Birth {
+    instance: u64,
+    since_ns: u64,
+    why: Why,
+}
+
 /// Starts one instance and serves it until it ends; resolves once it is ready or has failed. The
 /// caller has not counted it as starting unless it is the keeper.
-pub(crate) async fn start(revision: Arc<Revision>) -> Result<(), String> {
-    let since_ns = now_ns();
+pub(crate) async fn start(revision: Arc<Revision>, why: Why) -> Result<(), String> {
     let instance = revision.shared.next_instance();
-    match ready(&revision, instance, since_ns).await {
+    let birth = Birth { instance, since_ns: now_ns(), why };
+    match ready(&revision, birth).await {
         Ok(()) => Ok(()),
         Err(failure) => {
             let text = error_chain(&failure);
@@ -72,7 +81,8 @@ pub(crate) async fn start(revision: Arc<Revision>) -> Result<(), String> {
     }
 }
 
-async fn ready(revision: &Arc<Revision>, instance: u64, since_ns: u64) -> Result<(), StartFailure> {
+async fn ready(revision: &Arc<Revision>, birth: Birth) -> Result<(), StartFailure> {
+    let instance = birth.instance;
     let request = request(revision, instance)?;
     let launch = request.launch.clone();
     let init_timeout_ms = revision.spec.limits.init_timeout_ms;
@@ -106,8 +116,7 @@ async fn ready(revision: &Arc<Revision>, instance: u64, since_ns: u64) -> Result
             let concurrency =
                 revision.spec.limits.concurrency.unwrap_or(CONCURRENCY_DEFAULT_SERVER);
             let ready = Ready { init_ns: 0, concurrency, shape: "server".into() };
-            let key =
-                enlist(revision, instance, since_ns, Link::Server(link), ready, control.clone());
+            let key = enlist(revision, birth, Link::Server(link), ready, control.clone());
             let revision = revision.clone();
             revision.shared.runtime.clone().spawn(async move {
                 let exit = control.exited().await;
@@ -134,7 +143,7 @@ async fn ready(revision: &Arc<Revision>, instance: u64, since_ns: u64) -> Result
                 }
             };
             let link = Link::Frames { out: Vec::new(), waker: None };
-            let key = enlist(revision, instance, since_ns, link, ready, control.clone());
+            let key = enlist(revision, birth, link, ready, control.clone());
             let revision = revision.clone();
             revision.shared.runtime.clone().spawn(async move {
                 let link_end = connection.run(&revision, key).await;
@@ -206,12 +215,12 @@ fn handshake_end(end: LinkEnd) -> StartFailure {
 /// Adds a ready worker to the pool and gives it what waits.
 fn enlist(
     revision: &Arc<Revision>,
-    instance: u64,
-    since_ns: u64,
+    birth: Birth,
     link: Link,
     ready: Ready,
     control: Arc<dyn InstanceControl>,
 ) -> usize {
+    let Birth { instance, since_ns, why } = birth;
     let now = now_ns();
     let mut follow_ups: Vec<FollowUp> = Vec::new();
     let mut pool = revision.pool.lock();
@@ -220,16 +229,20 @@ fn enlist(
     pool.retry_at_ns = 0;
     pool.last_ready_ns = now;
     pool.last_ready_since_ns = since_ns;
+    if let Some(scaling) = &mut pool.scaling {
+        scaling.ready(now - since_ns, ready.concurrency);
+    }
     let key = pool.workers.insert(WorkerState {
         instance,
         link,
         streams: Slab::new(),
         concurrency: ready.concurrency.max(1),
         shape: ready.shape,
-        service_ns: 0,
+        run_times: RunTimes::default(),
         draining,
         drain_sent_ns: None,
         stop_reason: draining.then_some("redeploy"),
+        why,
         idle_since_ns: now,
         started_unix_ms: unix_ms(),
         init_ns: now - since_ns,
@@ -238,12 +251,15 @@ fn enlist(
         served: 0,
         burnt_ns: 0,
         looked_ns: now,
+        cpu_ns: 0,
+        memory_bytes: 0,
         control,
     });
     pool.dispatch(now, &mut follow_ups);
     drop(pool);
     revision.metrics.ready();
-    let text = format!("ready after {} ms", (now - since_ns) / 1_000_000);
+    let ms = (now - since_ns) / 1_000_000;
+    let text = format!("ready after {ms} ms; started ({}): {}", why.word, why.text);
     revision.log.platform(LogLevel::Info, revision.number, instance, &text);
     revision.changed.notify_one();
     revision.follow_up(follow_ups);
@@ -264,6 +280,9 @@ fn failed(revision: &Arc<Revision>, instance: u64, text: &str) {
     pool.failures = pool.failures.saturating_add(1);
     pool.last_failure = text.to_owned();
     pool.retry_at_ns = now_ns() + pause_ns(pool.failures - 1);
+    if let Some(scaling) = &mut pool.scaling {
+        scaling.gone(0, 0);
+    }
     let waiting = if pool.workers.is_empty() && pool.starting == 0 {
         std::mem::take(&mut pool.queue)
     } else {

@@ -1,24 +1,26 @@
 //! The keeper of a revision: a task that exists only while the revision has work or instances.
 //!
-//! It expires deadlines, starts instances for those who wait, stops instances that idle, and kills
-//! workers that are stuck. An idle function without instances has no task and no timer.
+//! It expires deadlines, obeys the autoscaler (starts and drains instances), and kills workers that
+//! are stuck. An idle function without instances has no task and no timer.
 
 use std::sync::Arc;
 use std::time::Duration;
 
-use mote_core::admission::{LONG_WORK_NS, instances_to_start, is_considerate, is_greedy};
+use mote_core::admission::{LONG_WORK_NS, is_considerate, is_greedy};
+use mote_core::autoscale::Reason;
 use mote_core::wire::{self, FrameKind};
 use mote_core::{Fault, Trigger};
 
 use crate::clock::now_ns;
 use crate::instance;
 use crate::logs::LogLevel;
-use crate::pool::{FollowUp, Link, Pool, ReplySender};
+use crate::pool::{FollowUp, Link, Pool, ReplySender, WorkerState};
 use crate::revision::Revision;
+use crate::scaling::Why;
 
 /// Pace while there is work: how late a deadline may be noticed.
 const TICK: Duration = Duration::from_millis(20);
-/// After this long without work the keeper stops ticking and sleeps until the next idle stop.
+/// After this long without work the keeper stops ticking and sleeps until the autoscaler looks.
 const QUIET_NS: u64 = 1_000_000_000;
 /// A worker that has not ended a cancelled invocation by then is stuck, or busy for nobody.
 const STUCK_NS: u64 = 1_000_000_000;
@@ -26,14 +28,18 @@ const STUCK_NS: u64 = 1_000_000_000;
 const DRAIN_NS: u64 = 1_000_000_000;
 /// Pause between two looks at what a long-running instance burns.
 const LOOK_NS: u64 = 35_000_000;
-/// Waiting this long although instances run is reason for another instance.
-const WAIT_NS: u64 = 10_000_000;
+/// Instances of one function starting at once, per core. A start is mostly CPU work: more of them
+/// only make each later, and take the processor from those who serve.
+const STARTS_PER_CORE: u32 = 2;
+/// No sleep of the keeper is shorter.
+const SLEEP_MIN: Duration = Duration::from_millis(1);
 
 /// What one look at the pool decided.
 struct Round {
     start: u32,
+    why: Why,
     expired: Vec<(Trigger, ReplySender, Fault)>,
-    stopping: Vec<(u64, &'static str)>,
+    stopping: Vec<(u64, String)>,
     follow_ups: Vec<FollowUp>,
     sleep: Option<Duration>,
 }
@@ -45,7 +51,8 @@ pub(crate) async fn run(revision: Arc<Revision>) {
         let round = {
             let mut pool = revision.pool.lock();
             let round = look(&mut pool, &revision, now);
-            if pool.is_quiet() && round.expired.is_empty() {
+            let owed = revision.instances_min() > 0 && !pool.closed;
+            if pool.is_quiet() && round.expired.is_empty() && !owed {
                 pool.keeper = false;
                 return;
             }
@@ -55,13 +62,14 @@ pub(crate) async fn run(revision: Arc<Revision>) {
             let _ = reply.send(Err(fault));
         }
         for (instance, why) in round.stopping {
-            revision.log.platform(LogLevel::Info, revision.number, instance, why);
+            revision.log.platform(LogLevel::Info, revision.number, instance, &why);
         }
         for _ in 0..round.start {
-            revision.shared.runtime.spawn(instance::start(revision.clone()));
+            revision.shared.runtime.spawn(instance::start(revision.clone(), round.why));
         }
         revision.follow_up(round.follow_ups);
         govern(&revision, now);
+        measure(&revision, now);
         match round.sleep {
             Some(time) => {
                 let _ = tokio::time::timeout(time, revision.changed.notified()).await;
@@ -78,7 +86,7 @@ fn govern(revision: &Revision, now: u64) {
     {
         let mut pool = revision.pool.lock();
         let considerate = pool.background
-            && pool.workers.iter().any(|(_, worker)| is_considerate(worker.service_ns));
+            && pool.workers.iter().any(|(_, worker)| is_considerate(worker.run_times.mean_ns));
         if considerate {
             pool.background = false;
             for (_, worker) in &pool.workers {
@@ -119,9 +127,29 @@ fn govern(revision: &Revision, now: u64) {
     }
 }
 
+/// Reads what instances use, where the autoscaler's rule looks at it.
+fn measure(revision: &Revision, now: u64) {
+    let controls: Vec<_> = {
+        let mut pool = revision.pool.lock();
+        let policy = &revision.spec.scale.policy;
+        if !pool.scaling.as_mut().is_some_and(|scaling| scaling.wants_measures(policy, now)) {
+            return;
+        }
+        pool.workers.iter().map(|(key, worker)| (key, worker.control.clone())).collect()
+    };
+    for (key, control) in controls {
+        let Some(usage) = control.usage() else { continue };
+        if let Some(worker) = revision.pool.lock().workers.get_mut(key) {
+            worker.cpu_ns = usage.cpu_ns;
+            worker.memory_bytes = usage.memory_bytes;
+        }
+    }
+}
+
 fn look(pool: &mut Pool, revision: &Revision, now: u64) -> Round {
     let mut round = Round {
         start: 0,
+        why: Why::from(Reason::Steady),
         expired: Vec::new(),
         stopping: Vec::new(),
         follow_ups: Vec::new(),
@@ -129,30 +157,9 @@ fn look(pool: &mut Pool, revision: &Revision, now: u64) -> Round {
     };
     expire_waiting(pool, revision, now, &mut round);
     expire_running(pool, revision, now, &mut round);
-    stop_idle(pool, revision, now, &mut round);
-    drain(pool, now);
     pool.dispatch(now, &mut round.follow_ups);
-
-    let running = pool.workers.iter().filter(|(_, worker)| !worker.draining).count() as u32;
-    let oldest_wait =
-        pool.queue.front().map_or(0, |pending| now.saturating_sub(pending.invocation.received_ns));
-    // The first instance at once; more only when those that run cannot keep up.
-    let waiting = if running + pool.starting == 0 || oldest_wait >= WAIT_NS {
-        pool.queue.len().min(1)
-    } else {
-        0
-    };
-    if now >= pool.retry_at_ns && !pool.closed {
-        let below_min = revision.spec.scale.min.saturating_sub(running + pool.starting);
-        round.start = instances_to_start(waiting, pool.starting, running, revision.instances_max())
-            .max(below_min);
-    }
-    if round.start > 0 {
-        if pool.starting == 0 {
-            pool.starting_since_ns = now;
-        }
-        pool.starting += round.start;
-    }
+    scale(pool, revision, now, &mut round);
+    drain(pool, now);
     round.sleep = pace(pool, revision, now);
     round
 }
@@ -213,28 +220,58 @@ fn expire_running(pool: &mut Pool, revision: &Revision, now: u64, round: &mut Ro
             worker.control.kill();
             round.stopping.push((
                 worker.instance,
-                "killed: it did not end an invocation whose deadline had passed",
+                "killed: it did not end an invocation whose deadline had passed".into(),
             ));
         }
     }
 }
 
-fn stop_idle(pool: &mut Pool, revision: &Revision, now: u64, round: &mut Round) {
-    let idle_ns = revision.spec.scale.idle_timeout_ms.saturating_mul(1_000_000);
-    let mut spare = (pool.workers.iter().filter(|(_, worker)| !worker.draining).count() as u32)
-        .saturating_sub(revision.spec.scale.min);
-    if !pool.queue.is_empty() {
+/// Obeys the autoscaler when it has something to decide.
+fn scale(pool: &mut Pool, revision: &Revision, now: u64, round: &mut Round) {
+    if pool.closed {
         return;
     }
-    for (_, worker) in &mut pool.workers {
-        let idle = worker.streams.is_empty() && now.saturating_sub(worker.idle_since_ns) >= idle_ns;
-        if idle && !worker.draining && spare > 0 {
-            spare -= 1;
-            worker.draining = true;
-            worker.stop_reason = Some("idle");
-            round.stopping.push((worker.instance, "stopping: idle"));
+    let Some(decision) = pool.decide(revision.spec.limits.memory_bytes, now) else { return };
+    let ready = pool.ready();
+    let min = revision.instances_min();
+    // What is kept for the next call is not started anew for it when it died.
+    let kept_only = decision.reason == Reason::KeepAlive && ready + pool.starting == 0;
+    let desired = if kept_only { min } else { decision.desired };
+    let starts_max = STARTS_PER_CORE * revision.shared.config.instances_max_default.max(1);
+    // The rest is asked for again when one of these is ready or has failed.
+    let missing =
+        desired.saturating_sub(ready + pool.starting).min(starts_max.saturating_sub(pool.starting));
+    let for_minimum = missing > 0 && pool.queue.is_empty() && desired <= min;
+    round.why = if for_minimum { Why::MIN } else { Why::from(decision.reason) };
+    if missing > 0 && now < pool.retry_at_ns {
+        if let Some(scaling) = &mut pool.scaling {
+            let at = scaling.look_ns.map_or(pool.retry_at_ns, |at| at.min(pool.retry_at_ns));
+            scaling.look_ns = Some(at);
         }
+    } else if missing > 0 {
+        if pool.starting == 0 {
+            pool.starting_since_ns = now;
+        }
+        pool.starting += missing;
+        round.start = missing;
     }
+    // An instance that is not ready yet takes nobody's place: it is judged when it is.
+    for _ in desired..ready {
+        let Some(worker) = surplus(pool) else { return };
+        worker.draining = true;
+        worker.stop_reason = Some(if decision.reason == Reason::Idle { "idle" } else { "surplus" });
+        let text = format!("stopping ({}): {}", round.why.word, round.why.text);
+        round.stopping.push((worker.instance, text));
+    }
+}
+
+/// Who goes when fewer are wanted: the one that has idled longest, else the least busy.
+fn surplus(pool: &mut Pool) -> Option<&mut WorkerState> {
+    pool.workers
+        .iter_mut()
+        .map(|(_, worker)| worker)
+        .filter(|worker| !worker.draining)
+        .min_by_key(|worker| (worker.streams.len(), worker.idle_since_ns))
 }
 
 /// Asks draining workers without work to exit, and kills those that do not.
@@ -264,17 +301,23 @@ fn pace(pool: &mut Pool, revision: &Revision, now: u64) -> Option<Duration> {
     let busy = !pool.queue.is_empty()
         || pool.workers.iter().any(|(_, worker)| worker.draining || !worker.streams.is_empty());
     let newest = pool.workers.iter().map(|(_, worker)| worker.idle_since_ns).max().unwrap_or(0);
+    let until = |at: u64| Duration::from_nanos(at.saturating_sub(now)).max(SLEEP_MIN);
     if busy || now.saturating_sub(newest) < QUIET_NS {
         pool.keeper_sleeps = false;
-        return Some(TICK);
+        let live = pool.ready() + pool.starting;
+        let next = match &pool.scaling {
+            // Those who wait are decided upon together, and soon.
+            Some(scaling)
+                if !pool.queue.is_empty()
+                    && live < revision.instances_max()
+                    && now >= pool.retry_at_ns =>
+            {
+                until(scaling.next_ns(live))
+            }
+            _ => TICK,
+        };
+        return Some(next.min(TICK));
     }
     pool.keeper_sleeps = true;
-    let oldest = pool.workers.iter().map(|(_, worker)| worker.idle_since_ns).min()?;
-    let idle_ns = revision.spec.scale.idle_timeout_ms.saturating_mul(1_000_000);
-    let keeps = pool.workers.len() as u32 <= revision.spec.scale.min;
-    if keeps {
-        return None;
-    }
-    let left = oldest.saturating_add(idle_ns).saturating_sub(now);
-    Some(Duration::from_nanos(left).max(TICK))
+    pool.scaling.as_ref()?.look_ns.map(until)
 }

@@ -3,8 +3,8 @@
 //! Fronts call it through [`mote_core::Invoker`], it starts instances through
 //! [`mote_core::backend::Backend`]. It must not know HTTP or CoAP clients, manifests, the store or
 //! the management API. Start reading at `revision.rs` (what happens to an invocation), then
-//! `pool.rs` (the queue), `worker.rs` (the socket to a worker), `keeper.rs` (deadlines, starts and
-//! stops) and `instance.rs` (the life of an instance).
+//! `pool.rs` (the queue), `worker.rs` (the socket to a worker), `scaling.rs` (what the autoscaler is told), `keeper.rs` (deadlines,
+//! starts and stops) and `instance.rs` (the life of an instance).
 
 #![forbid(unsafe_code)]
 
@@ -22,6 +22,7 @@ mod metrics;
 mod output;
 mod pool;
 mod revision;
+mod scaling;
 mod server;
 mod worker;
 
@@ -29,3 +30,4 @@ pub use engine::{Config, Engine, Interpreters};
 pub use instance::{CODE_DIR, PACKAGES_DIR};
 pub use metrics::Metrics;
 pub use revision::{InstanceStatus, LastError, PoolStatus, Revision, Route};
+pub use scaling::Why;

@@ -161,8 +161,9 @@ impl Metrics {
 }
 
 /// Why instances end, as label values.
-const STOP_REASONS: [&str; 9] = [
+const STOP_REASONS: [&str; 10] = [
     "idle",
+    "surplus",
     "memory",
     "crash",
     "deadline",

@@ -11,7 +11,7 @@ use std::sync::Arc;
 use std::task::Waker;
 
 use bytes::Bytes;
-use mote_core::admission::{frames_max, service_mean_ns};
+use mote_core::admission::frames_max;
 use mote_core::backend::{Exit, InstanceControl};
 use mote_core::body::{Body, BodyError};
 use mote_core::wire::{self, FLAG_END, FrameKind, INLINE_BODY_BYTES_MAX, WINDOW_BYTES};
@@ -20,6 +20,7 @@ use slab::Slab;
 use tokio::sync::oneshot;
 
 use crate::body_channel::AnswerSink;
+use crate::scaling::{RunTimes, Scaling, Why};
 use crate::server::ServerLink;
 
 /// Where an invocation's answer goes.
@@ -79,13 +80,15 @@ pub(crate) struct WorkerState {
     pub(crate) streams: Slab<Stream>,
     pub(crate) concurrency: u32,
     pub(crate) shape: String,
-    pub(crate) service_ns: u64,
+    pub(crate) run_times: RunTimes,
     /// Takes no new invocations.
     pub(crate) draining: bool,
     /// When it was asked to exit.
     pub(crate) drain_sent_ns: Option<u64>,
     /// Why it is being stopped, for metrics and log.
     pub(crate) stop_reason: Option<&'static str>,
+    /// Why it was started.
+    pub(crate) why: Why,
     pub(crate) idle_since_ns: u64,
     pub(crate) started_unix_ms: u64,
     pub(crate) init_ns: u64,
@@ -96,6 +99,9 @@ pub(crate) struct WorkerState {
     /// CPU time at the last look, and when that was; to tell who is greedy.
     pub(crate) burnt_ns: u64,
     pub(crate) looked_ns: u64,
+    /// CPU time and memory when the autoscaler last asked.
+    pub(crate) cpu_ns: u64,
+    pub(crate) memory_bytes: u64,
     pub(crate) control: Arc<dyn InstanceControl>,
 }
 
@@ -105,7 +111,7 @@ impl WorkerState {
         !self.draining
             && (self.streams.len() as u32)
                 < match self.link {
-                    Link::Frames { .. } => frames_max(self.concurrency, self.service_ns),
+                    Link::Frames { .. } => frames_max(self.concurrency, self.run_times.mean_ns),
                     Link::Server(_) => self.concurrency,
                 }
     }
@@ -113,7 +119,7 @@ impl WorkerState {
     /// How long the worker is busy with what was written to it, in nanoseconds of its mean service
     /// time.
     pub(crate) fn work_ahead_ns(&self) -> u64 {
-        self.streams.len().saturating_sub(self.unwritten) as u64 * self.service_ns
+        self.streams.len().saturating_sub(self.unwritten) as u64 * self.run_times.mean_ns
     }
 
     /// Bytes for the worker, and its writer if it sleeps.
@@ -174,7 +180,7 @@ impl WorkerState {
 
     /// Takes a measured service time into account.
     pub(crate) fn served_in(&mut self, run_ns: u64) {
-        self.service_ns = service_mean_ns(self.service_ns, run_ns);
+        self.run_times.record(run_ns);
     }
 }
 
@@ -226,6 +232,8 @@ pub(crate) struct Pool {
     pub(crate) background: bool,
     /// The keeper does not tick; new work must wake it.
     pub(crate) keeper_sleeps: bool,
+    /// The autoscaler, from the first work on.
+    pub(crate) scaling: Option<Box<Scaling>>,
     pub(crate) next_serial: u64,
 }
 
@@ -247,13 +255,14 @@ impl Pool {
     /// Hands waiting invocations to workers with room.
     pub(crate) fn dispatch(&mut self, now_ns: u64, follow_ups: &mut Vec<FollowUp>) {
         while !self.queue.is_empty() {
-            let Some(key) = self.pick() else { return };
-            let Some(pending) = self.queue.pop_front() else { return };
+            let Some(key) = self.pick() else { break };
+            let Some(pending) = self.queue.pop_front() else { break };
             if pending.reply.is_closed() {
                 continue;
             }
             self.hand_over(key, pending, now_ns, follow_ups);
         }
+        self.settle(now_ns);
     }
 
     fn hand_over(
@@ -340,6 +349,9 @@ impl Pool {
     /// Removes a dead worker; returns invocations that may run once more and those that may not.
     pub(crate) fn remove_worker(&mut self, key: usize) -> Option<DeadWorker> {
         let mut worker = self.workers.try_remove(key)?;
+        if let Some(scaling) = &mut self.scaling {
+            scaling.gone(worker.served, worker.cpu_ns);
+        }
         let mut dead = DeadWorker {
             instance: worker.instance,
             stop_reason: worker.stop_reason,

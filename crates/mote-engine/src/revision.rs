@@ -4,6 +4,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use mote_core::admission::{Admission, admit};
+use mote_core::autoscale::{Decision, Known};
 use mote_core::name::FunctionName;
 use mote_core::spec::{CoapResource, FunctionSpec};
 use mote_core::{Fault, FaultClass, Invocation, InvocationId, Reply, RouteInfo, Trigger};
@@ -15,6 +16,7 @@ use crate::engine::Shared;
 use crate::logs::FunctionLog;
 use crate::metrics::FunctionMetrics;
 use crate::pool::{FollowUp, Pending, Pool};
+use crate::scaling::{Scaling, Why};
 use crate::{instance, keeper, server, worker};
 
 /// A revision: its spec, where its files are, and its pool. Fronts hold it as their route.
@@ -67,6 +69,8 @@ pub struct InstanceStatus {
     pub concurrency: u32,
     /// When it was started, milliseconds since 1970.
     pub started_unix_ms: u64,
+    /// Why it was started.
+    pub why: Why,
     /// How long it took to be ready, in nanoseconds.
     pub init_ns: u64,
     /// Memory in bytes, where the machine can tell.
@@ -84,6 +88,8 @@ pub struct PoolStatus {
     pub queued: usize,
     /// Why the last start failed, if the last one did.
     pub last_failure: Option<String>,
+    /// What the autoscaler decided last.
+    pub decision: Option<Decision>,
 }
 
 impl Revision {
@@ -95,6 +101,19 @@ impl Revision {
     /// Instances at most.
     pub(crate) fn instances_max(&self) -> u32 {
         self.spec.scale.max.unwrap_or(self.shared.config.instances_max_default).max(1)
+    }
+
+    /// Instances at least.
+    pub(crate) fn instances_min(&self) -> u32 {
+        self.spec.scale.floor().min(self.instances_max())
+    }
+
+    /// Makes the autoscaler when there is work for the first time.
+    fn ensure_scaling(&self, pool: &mut Pool) {
+        pool.scaling.get_or_insert_with(|| {
+            let cores = self.shared.config.instances_max_default;
+            Box::new(Scaling::new(&self.spec, self.instances_max(), cores))
+        });
     }
 
     /// State for people; reads one small file per instance.
@@ -114,6 +133,7 @@ impl Revision {
                     served: worker.served,
                     concurrency: worker.concurrency,
                     started_unix_ms: worker.started_unix_ms,
+                    why: worker.why,
                     init_ns: worker.init_ns,
                     memory_bytes: None,
                 })
@@ -121,12 +141,18 @@ impl Revision {
             starting: pool.starting,
             queued: pool.queue.len(),
             last_failure: (pool.failures > 0).then(|| pool.last_failure.clone()),
+            decision: pool.scaling.as_ref().and_then(|scaling| scaling.decision),
         };
         drop(pool);
         for (instance, control) in status.instances.iter_mut().zip(controls) {
             instance.memory_bytes = control.usage().map(|usage| usage.memory_bytes);
         }
         status
+    }
+
+    /// What the autoscaler has learnt of it.
+    pub fn known(&self) -> Known {
+        self.pool.lock().scaling.as_ref().map_or_else(Known::default, |scaling| scaling.known())
     }
 
     /// Invocations ended, by outcome.
@@ -220,6 +246,7 @@ impl Revision {
         if pool.workers.is_empty() && pool.starting == 0 && now < pool.retry_at_ns {
             return Err(Fault::StartFailed { message: pool.last_failure.clone() });
         }
+        self.ensure_scaling(&mut pool);
         pool.next_serial += 1;
         let serial = pool.next_serial;
         let pending = Pending { serial, invocation, reply, attempts: 0 };
@@ -230,9 +257,16 @@ impl Revision {
             }
             Admission::Enqueue => {
                 pool.queue.push_back(pending);
-                self.changed.notify_one();
+                pool.settle(now);
+                self.ask(&mut pool);
             }
-            Admission::Refuse => return Err(Fault::QueueFull),
+            Admission::Refuse => {
+                if let Some(scaling) = &mut pool.scaling {
+                    scaling.refused();
+                }
+                self.ask(&mut pool);
+                return Err(Fault::QueueFull);
+            }
         }
         let start_keeper = !std::mem::replace(&mut pool.keeper, true);
         let wake_keeper = std::mem::take(&mut pool.keeper_sleeps);
@@ -245,6 +279,13 @@ impl Revision {
         }
         self.follow_up(follow_ups);
         Ok(serial)
+    }
+
+    /// Wakes the keeper for an arrival that could not be handed over.
+    fn ask(&self, pool: &mut Pool) {
+        if pool.scaling.as_mut().is_some_and(|scaling| scaling.asks()) {
+            self.changed.notify_one();
+        }
     }
 
     /// Does what a dispatch left to do outside the lock.
@@ -290,6 +331,7 @@ impl Revision {
         let mut pool = self.pool.lock();
         if let Some(at) = pool.queue.iter().position(|pending| pending.serial == serial) {
             pool.queue.remove(at);
+            pool.settle(now);
             return;
         }
         for (_, worker) in &mut pool.workers {
@@ -308,18 +350,27 @@ impl Revision {
     /// Starts one instance and waits until it is ready. For deploys: a revision that cannot
     /// start never takes traffic.
     pub async fn warm(self: &Arc<Self>) -> Result<(), String> {
+        self.start_one(Why::DEPLOY).await
+    }
+
+    pub(crate) async fn start_one(self: &Arc<Self>, why: Why) -> Result<(), String> {
         {
             let mut pool = self.pool.lock();
+            self.ensure_scaling(&mut pool);
             pool.starting += 1;
             pool.starting_since_ns = now_ns();
         }
-        let started = instance::start(self.clone()).await;
+        let started = instance::start(self.clone(), why).await;
         self.ensure_keeper();
         started
     }
 
     pub(crate) fn ensure_keeper(self: &Arc<Self>) {
-        let start = !std::mem::replace(&mut self.pool.lock().keeper, true);
+        let start = {
+            let mut pool = self.pool.lock();
+            self.ensure_scaling(&mut pool);
+            !std::mem::replace(&mut pool.keeper, true)
+        };
         if start {
             self.shared.runtime.spawn(keeper::run(self.clone()));
         }

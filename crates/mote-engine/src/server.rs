@@ -289,10 +289,16 @@ impl Place {
         let whole = !matches!(body, Body::Stream { .. });
         if let Some((sender, mut phases)) = self.take() {
             phases.answered_ns = now_ns();
-            self.revision.pool.lock().answered();
             // A server does not tell when its handler was entered: all of the time is its own.
             phases.entered_ns = phases.sent_ns;
             phases.returned_ns = phases.answered_ns;
+            {
+                let mut pool = self.revision.pool.lock();
+                pool.answered();
+                if let Some(worker) = pool.workers.get_mut(self.key) {
+                    worker.run_times.add(phases.run_ns());
+                }
+            }
             let _ = sender.send(Ok(Reply { status, headers, body, phases }));
         }
         if whole {

@@ -600,3 +600,89 @@ async fn an_idle_instance_stops_and_leaves_nothing() {
     assert_eq!(patient(bench.call(&revision, "POST", "b")).await.unwrap().unwrap(), "b");
     assert_eq!(bench.scripts.starts.load(Ordering::SeqCst), 2);
 }
+
+/// Waits until so many instances are ready.
+async fn until_ready(revision: &Arc<Revision>, count: usize) {
+    patient(async {
+        while revision.status().instances.len() != count {
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn waiting_work_starts_several_instances_and_their_reasons_are_kept() {
+    let bench = Bench::new();
+    let go = Arc::new(Notify::new());
+    for _ in 0..4 {
+        let gate = go.clone();
+        bench.script(move |mut worker| async move {
+            worker.begin(1).await;
+            while let Some((stream, body)) = worker.invoke().await {
+                gate.notified().await;
+                worker.answer(stream, &body).await;
+            }
+        });
+    }
+    let revision = bench.publish(|spec| {
+        spec.scale.max = Some(4);
+        spec.scale.idle_timeout_ms = 50;
+    });
+    let calls: Vec<_> = (0..8).map(|n| bench.call(&revision, "POST", &n.to_string())).collect();
+    until_ready(&revision, 4).await;
+    let mut words: Vec<_> =
+        revision.status().instances.iter().map(|instance| instance.why.word).collect();
+    words.sort_unstable();
+    assert_eq!(words, ["backlog", "backlog", "backlog", "first-invocation"]);
+    // One permit is kept at a time, so each call is let go when it runs.
+    let answers = patient(async {
+        let mut answers = 0;
+        for call in calls {
+            let mut call = call;
+            loop {
+                go.notify_one();
+                tokio::select! {
+                    answer = &mut call => {
+                        answer.unwrap().unwrap();
+                        answers += 1;
+                        break;
+                    }
+                    () = tokio::time::sleep(Duration::from_millis(1)) => {}
+                }
+            }
+        }
+        answers
+    })
+    .await;
+    assert_eq!(answers, 8);
+    until_ready(&revision, 0).await;
+    let log: Vec<_> = revision.log.tail(100).iter().map(|line| line.text.clone()).collect();
+    assert!(log.iter().any(|line| line.contains("started (first-invocation): an ")), "{log:?}");
+    assert!(log.iter().any(|line| line.starts_with("stopping (idle): nobody ")), "{log:?}");
+}
+
+#[tokio::test]
+async fn a_minimum_is_kept_without_any_request() {
+    let bench = Bench::new();
+    // The first dies when it is told to, the next start fails, and the one after serves.
+    let die = Arc::new(Notify::new());
+    let told = die.clone();
+    bench.script(move |mut worker| async move {
+        worker.begin(1).await;
+        told.notified().await;
+    });
+    let revision = bench.publish(|spec| spec.scale.min = 1);
+    until_ready(&revision, 1).await;
+    assert_eq!(revision.status().instances[0].why.word, "min");
+    die.notify_one();
+    patient(async {
+        while bench.scripts.starts.load(Ordering::SeqCst) < 2 {
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+    })
+    .await;
+    bench.script(echo);
+    until_ready(&revision, 1).await;
+    assert_eq!(bench.scripts.starts.load(Ordering::SeqCst), 3);
+}

@@ -7,9 +7,12 @@
 use std::fs;
 use std::path::Path;
 
-use mote_api::manifest::{self, FunctionManifest, Manifest, RuntimeName};
+use mote_api::manifest::{
+    self, FunctionManifest, Manifest, PolicyName, RuntimeName, ScaleManifest, StartName,
+};
 use mote_api::toml_reader::{Mistake, Mistakes};
-use mote_core::spec::{CoapResource, Egress, Runtime};
+use mote_core::autoscale::{HpaSettings, KnativeSettings, OpenFaasSettings, Policy};
+use mote_core::spec::{CoapResource, Egress, Runtime, StartPolicy};
 use mote_core::{FunctionName, FunctionSpec};
 
 use self::probe::{Folder, Program};
@@ -255,6 +258,12 @@ fn apply(spec: &mut FunctionSpec, function: &FunctionManifest) -> Result<(), Mis
     spec.scale.max = scale.max.or(spec.scale.max);
     spec.scale.idle_timeout_ms = scale.idle_timeout_ms.unwrap_or(spec.scale.idle_timeout_ms);
     spec.scale.queue = scale.queue.unwrap_or(spec.scale.queue);
+    spec.scale.policy = policy(scale);
+    spec.scale.start = match scale.start {
+        Some(StartName::Warm) => StartPolicy::Warm,
+        Some(StartName::Always) => StartPolicy::Always,
+        Some(StartName::Cold) | None => StartPolicy::Cold,
+    };
     spec.env.clone_from(&function.env);
     spec.methods = function.methods.clone().unwrap_or_default();
     spec.egress = function
@@ -282,6 +291,37 @@ fn apply(spec: &mut FunctionSpec, function: &FunctionManifest) -> Result<(), Mis
         };
     }
     Ok(())
+}
+
+/// CPU and memory use aimed at when the manifest names the policy alone: a third is left while
+/// another instance starts.
+const TARGET_PERCENT_DEFAULT: u32 = 70;
+
+/// The policy with its target; the reader has seen to it that those without a default have one.
+fn policy(scale: &ScaleManifest) -> Policy {
+    let target = scale.target;
+    let target_percent = target.unwrap_or(TARGET_PERCENT_DEFAULT);
+    match scale.policy.unwrap_or(PolicyName::Auto) {
+        PolicyName::Auto => Policy::Auto,
+        PolicyName::Concurrency => Policy::Concurrency { target: target.unwrap_or(1) },
+        PolicyName::Rps => Policy::Rps { target: target.unwrap_or(1) },
+        PolicyName::Cpu => Policy::Cpu { target_percent },
+        PolicyName::Memory => Policy::Memory { target_percent },
+        PolicyName::Knative => {
+            let known = KnativeSettings::default();
+            Policy::Knative(KnativeSettings { target: target.unwrap_or(known.target), ..known })
+        }
+        PolicyName::Hpa => {
+            let known = HpaSettings::default();
+            let target_percent = target.unwrap_or(known.target_percent);
+            Policy::Hpa(HpaSettings { target_percent, ..known })
+        }
+        PolicyName::OpenFaas => {
+            let known = OpenFaasSettings::default();
+            let threshold_rps = target.unwrap_or(known.threshold_rps);
+            Policy::OpenFaas(OpenFaasSettings { threshold_rps, ..known })
+        }
+    }
 }
 
 /// One mistake that is not in a line of the manifest.

@@ -100,6 +100,7 @@ const COMMANDS: &[(&str, &[&str])] = &[
             "mote deploy typo",
             "mote deploy swallowed",
             "mote deploy many",
+            "mote deploy targets",
             "mote deploy later",
             "mote deploy noversion",
             "mote deploy nottoml",
@@ -291,8 +292,9 @@ fn write_fixtures(root: &Path) {
         ("swallowed/mote.toml", "version = 1\n\n[[trigger]]\nhttp = \"/x\"\nname = \"x\"\n"),
         (
             "many/mote.toml",
-            "version = 2\nruntime = \"pyton\"\n[limits]\nmemory = \"64mb\"\ntimeout = \"0s\"\npids = -1\n[scale]\nmin = 3\nmax = 2\n[env]\n\"A=B\" = \"x\"\n[allow]\nnet = [\"nowhere\"]\n",
+            "version = 2\nruntime = \"pyton\"\n[limits]\nmemory = \"64mb\"\ntimeout = \"0s\"\npids = -1\n[scale]\nmin = 3\nmax = 2\npolicy = \"rsp\"\nstart = 1\n[env]\n\"A=B\" = \"x\"\n[allow]\nnet = [\"nowhere\"]\n",
         ),
+        ("targets/mote.toml", "version = 1\n[scale]\npolicy = \"rps\"\n"),
         (
             "later/mote.toml",
             "version = 1\n[[trigger]]\ncron = \"* * * * *\"\n[[trigger]]\nmqtt = \"a/b\"\n[allow]\nsecrets = [\"X\"]\n",

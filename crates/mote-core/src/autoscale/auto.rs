@@ -158,9 +158,11 @@ impl Auto {
     }
 
     fn at_rest(&mut self, o: &Observation, bounds: &Bounds, start_s: f64, hold_ns: u64) -> Wish {
+        let since = *self.idle_since_ns.get_or_insert(o.now_ns);
+        // A peak is not held for nobody longer than the owner allows.
+        let hold_ns = hold_ns.min(bounds.idle_timeout_ns);
         self.needed.forget(o.now_ns, hold_ns);
         let held = self.needed.max().min(o.live());
-        let since = *self.idle_since_ns.get_or_insert(o.now_ns);
         let elapsed_s = (o.now_ns - since) as f64 / SECOND_NS;
         let keep_max_s = bounds.idle_timeout_ns as f64 / SECOND_NS;
         let idle_times = &self.idle_times;

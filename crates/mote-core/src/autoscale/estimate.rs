@@ -28,6 +28,23 @@ impl Estimate {
         self.variance_ns2 = (1.0 - weight) * (self.variance_ns2 + weight * difference * difference);
     }
 
+    /// Takes `count` durations into account at once, from their sum and the sum of their squares:
+    /// where recording each would cost too much.
+    pub fn record_many(&mut self, count: u32, sum_ns: u64, squares_ns2: u128) {
+        if count == 0 {
+            return;
+        }
+        let newest = f64::from(count);
+        let mean_ns = sum_ns as f64 / newest;
+        let variance_ns2 = (squares_ns2 as f64 / newest - mean_ns * mean_ns).max(0.0);
+        self.count = self.count.saturating_add(count);
+        let weight = (newest / f64::from(self.count).min(MEMORY)).min(1.0);
+        let difference = mean_ns - self.mean_ns;
+        self.mean_ns += weight * difference;
+        self.variance_ns2 = (1.0 - weight) * (self.variance_ns2 + weight * difference * difference)
+            + weight * variance_ns2;
+    }
+
     /// Values seen.
     pub fn count(&self) -> u32 {
         self.count
@@ -66,6 +83,22 @@ mod tests {
         }
         assert_eq!((estimate.mean_ns(), estimate.deviation_ns()), (Some(200), 100));
         assert_eq!(estimate.variation_squared(), 0.25);
+    }
+
+    #[test]
+    fn many_at_once_are_as_good_as_each() {
+        let values = [100u64, 300, 100, 300, 200, 900];
+        let (mut each, mut many) = (Estimate::default(), Estimate::default());
+        values.iter().for_each(|value| each.record(*value));
+        for part in values.chunks(4) {
+            let squares = part.iter().map(|value| u128::from(value * value)).sum();
+            many.record_many(part.len() as u32, part.iter().sum(), squares);
+        }
+        assert_eq!(each.count(), many.count());
+        assert!(each.mean_ns().unwrap().abs_diff(many.mean_ns().unwrap()) <= 1);
+        assert!(each.deviation_ns().abs_diff(many.deviation_ns()) <= 1);
+        many.record_many(10_000, 50_000_000, 10_000 * 5_000 * 5_000);
+        assert_eq!((many.mean_ns(), many.deviation_ns()), (Some(5_000), 0), "it forgets");
     }
 
     #[test]

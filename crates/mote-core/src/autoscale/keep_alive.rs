@@ -110,7 +110,7 @@ impl IdleTimes {
             balance[bin] = worth_s * calls - width_s * (remaining + calls / 2.0);
         }
         let keep_bins = best_prefix(&balance);
-        let keep_s = bin_begin_s(keep_bins).clamp(BIN_FIRST_S, keep_max_s.max(BIN_FIRST_S));
+        let keep_s = bin_begin_s(keep_bins).max(BIN_FIRST_S).min(keep_max_s);
         let again = best_stretch(&balance, &remaining_at, keep_bins, start_s).map(|(from, to)| {
             // Ready when the stretch begins, not started then.
             let from_s = (bin_begin_s(from) - start_s).max(keep_s);
@@ -198,6 +198,8 @@ mod tests {
     fn nothing_is_kept_longer_than_allowed() {
         let plan = after(&[250.0, 280.0], 30).plan(10_000.0, 0.05, 60.0);
         assert!(plan.keep_s <= 60.0, "{plan:?}");
+        let hasty = after(&[0.2], 30).plan(100.0, 0.05, 0.1);
+        assert_eq!(hasty.keep_s, 0.1, "not even for a moment");
         if let Some((from, to)) = plan.again {
             assert!(to - from <= 60.0);
         }

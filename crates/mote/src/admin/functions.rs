@@ -12,7 +12,7 @@ use axum::response::{IntoResponse, Response};
 use bytes::Bytes;
 use futures_util::TryStreamExt;
 use mote_api::types::{
-    DeployResult, Function, FunctionList, FunctionState, Instance, Limits, Requests,
+    DeployResult, Function, FunctionList, FunctionState, Instance, Limits, Requests, Scaling,
 };
 use mote_api::{Problem, Timestamp, paths};
 use mote_core::body::{Body, BodyError};
@@ -76,8 +76,16 @@ fn function(node: &Node, revision: &Revision) -> Function {
                 pid: None,
                 memory_bytes: instance.memory_bytes,
                 started_at: Timestamp::from_unix_ms(instance.started_unix_ms),
+                reason: instance.why.word.to_owned(),
+                reason_text: instance.why.text.to_owned(),
             })
             .collect(),
+        scaling: status.decision.map(|decision| Scaling {
+            desired: decision.desired,
+            wished: decision.wished,
+            reason: decision.reason.as_str().to_owned(),
+            reason_text: decision.reason.text().to_owned(),
+        }),
         urls: node.urls(&spec.name),
         limits: Limits {
             memory_bytes: spec.limits.memory_bytes,
@@ -92,6 +100,8 @@ fn function(node: &Node, revision: &Revision) -> Function {
             instances_max: spec.scale.max,
             idle_timeout_ms: spec.scale.idle_timeout_ms,
             queue: spec.scale.queue,
+            policy: spec.scale.policy.as_str().to_owned(),
+            start: spec.scale.start.as_str().to_owned(),
         },
         created_at: Timestamp::from_unix_ms(node.created_at_ms(revision)),
         requests: Requests {

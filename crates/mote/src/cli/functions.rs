@@ -4,7 +4,7 @@ use std::io::{IsTerminal, Write};
 
 use mote_api::client::Client;
 use mote_api::quantity::{duration_text, size_text};
-use mote_api::types::Function;
+use mote_api::types::{Function, Scaling};
 
 use super::args::Remove;
 use super::failure::Failure;
@@ -79,6 +79,14 @@ fn describe_text(function: &Function) -> String {
             limits.queue
         ),
     );
+    if !limits.policy.is_empty() {
+        line("policy", &format!("{}, start {}", limits.policy, limits.start));
+    }
+    if let Some(scaling) = &function.scaling {
+        let Scaling { desired, wished, reason, reason_text } = scaling;
+        let cut = if wished == desired { String::new() } else { format!(" (rule: {wished})") };
+        line("wanted", &format!("{desired}{cut}  {reason}: {reason_text}"));
+    }
     let requests = &function.requests;
     line(
         "requests",
@@ -95,6 +103,9 @@ fn describe_text(function: &Function) -> String {
         let memory = instance.memory_bytes.map(size_text).unwrap_or_default();
         let pid = instance.pid.map(|pid| format!("pid {pid}")).unwrap_or_default();
         line("instance", &format!("{}  {}  {pid}  {memory}", instance.id, instance.state));
+        if !instance.reason.is_empty() {
+            line("", &format!("started ({}): {}", instance.reason, instance.reason_text));
+        }
     }
     if let Some(error) = &function.last_error {
         line("last error", &format!("{} {} {}", error.time, error.code, error.message));

@@ -9,6 +9,7 @@ use std::time::Instant;
 
 use mote_api::Problem;
 use mote_api::types::{DeployResult, Step};
+use mote_core::autoscale::{self, Known};
 use mote_core::{FunctionName, FunctionSpec};
 use mote_engine::Revision;
 use mote_engine::logs::LogLevel;
@@ -88,8 +89,12 @@ pub(crate) async fn deploy(
     let spec = spec(&name, &staged)?;
     check(node, &spec)?;
     steps.done("check", format!("runtime {}", spec.runtime.as_str()));
-    let previous = node.engine.get(name.as_str()).map(|revision| revision.number);
+    let live = node.engine.get(name.as_str());
+    let previous = live.as_ref().map(|revision| revision.number);
+    // What the live revision has learnt is the best guess for the new one.
+    let learnt = live.map_or_else(Known::default, |revision| revision.known());
     if dry_run {
+        warnings.extend(scale_warnings(node, &spec, learnt));
         let revision = previous.unwrap_or(0) + 1;
         return Ok(DeployResult {
             function: name.to_string(),
@@ -121,6 +126,8 @@ pub(crate) async fn deploy(
         None => "live".to_owned(),
     };
     revision.log.platform(LogLevel::Info, number, 0, &text);
+    let known = Known { service: learnt.service, ..revision.known() };
+    warnings.extend(scale_warnings(node, &revision.spec, known));
     Ok(DeployResult {
         function: name.to_string(),
         revision: number,
@@ -195,6 +202,17 @@ fn check(node: &Node, spec: &FunctionSpec) -> Result<(), Problem> {
         return Err(Problem::new(422, "M0303", text).with_field("limits.memory"));
     }
     Ok(())
+}
+
+/// Settings that are allowed and will hurt, each with what to write instead.
+fn scale_warnings(node: &Node, spec: &FunctionSpec, learnt: Known) -> Vec<String> {
+    let cores = std::thread::available_parallelism().map_or(1, |cores| cores.get() as u32);
+    let known =
+        Known { node_memory_bytes: Some(node.memory_bytes), node_cores: Some(cores), ..learnt };
+    autoscale::lint(spec, &spec.scale.policy, &known)
+        .into_iter()
+        .map(|warning| format!("{}: {}", warning.field, warning.text))
+        .collect()
 }
 
 /// Stores the revision and starts its first instance; only a ready one may take traffic. Returns

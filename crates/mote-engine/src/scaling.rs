@@ -1,0 +1,299 @@
+//! What the autoscaler is told of a revision, kept under the lock of its pool.
+//!
+//! The request path only adds to integers; an [`Observation`] is put together when a decision is
+//! due, by the keeper. What a decision means for instances is the keeper's business, too.
+
+use mote_core::admission::service_mean_ns;
+use mote_core::autoscale::{
+    Autoscaler, Bounds, Decision, Estimate, Known, LOOK_MIN_NS, Observation, Policy, Reason,
+};
+use mote_core::spec::{
+    CONCURRENCY_DEFAULT_EXEC, CONCURRENCY_DEFAULT_NODE, CONCURRENCY_DEFAULT_SERVER, FunctionSpec,
+    Runtime,
+};
+
+use crate::pool::Pool;
+
+const MS_NS: u64 = 1_000_000;
+/// CPU and memory of instances are read this often at most: a file or two per instance.
+const MEASURE_NS: u64 = 250 * MS_NS;
+
+/// Why an instance starts or stops: a stable word for programs, a sentence for people.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Why {
+    /// The word, for instance `first-invocation`.
+    pub word: &'static str,
+    /// The sentence.
+    pub text: &'static str,
+}
+
+impl Why {
+    /// A deploy waits for its first instance.
+    pub(crate) const DEPLOY: Why =
+        Why { word: "deploy", text: "a revision takes traffic once an instance of it is ready" };
+    /// The node started.
+    pub(crate) const WARM: Why =
+        Why { word: "warm", text: "scale.start asks for one as soon as the node runs" };
+    /// Nobody asks, but the owner wants some anyway.
+    pub(crate) const MIN: Why = Why { word: "min", text: "scale.min keeps this many" };
+}
+
+impl From<Reason> for Why {
+    fn from(reason: Reason) -> Self {
+        Why { word: reason.as_str(), text: reason.text() }
+    }
+}
+
+/// Run times of a worker's invocations: the moving mean that hand-over uses, and sums that wait for
+/// the next look of the autoscaler. Integers only: one is recorded per invocation.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct RunTimes {
+    /// Moving mean; 0 while unknown.
+    pub(crate) mean_ns: u64,
+    count: u32,
+    sum_ns: u64,
+    squares_ns2: u128,
+}
+
+impl RunTimes {
+    /// Takes an invocation into account.
+    pub(crate) fn record(&mut self, run_ns: u64) {
+        self.mean_ns = service_mean_ns(self.mean_ns, run_ns);
+        self.add(run_ns);
+    }
+
+    /// The same for the autoscaler alone: servers get no frames ahead, and the time of an exchange
+    /// does not say that a server is considerate.
+    pub(crate) fn add(&mut self, run_ns: u64) {
+        self.count += 1;
+        self.sum_ns = self.sum_ns.saturating_add(run_ns);
+        self.squares_ns2 += u128::from(run_ns) * u128::from(run_ns);
+    }
+
+    /// Moves the sums into `estimate`.
+    fn drain_into(&mut self, estimate: &mut Estimate) {
+        if self.count > 0 {
+            estimate.record_many(self.count, self.sum_ns, self.squares_ns2);
+        }
+        *self = Self { mean_ns: self.mean_ns, ..Self::default() };
+    }
+}
+
+/// The autoscaler of one revision and the counters it reads. Made with the first work, so a function
+/// that was never called has none.
+pub(crate) struct Scaling {
+    scaler: Autoscaler,
+    /// Invocations an instance runs at once; the runtime's default until one has told.
+    concurrency: u32,
+    cpu_millis_per_instance: u32,
+    /// Whether the rule looks at CPU or memory.
+    measures: bool,
+    measured_ns: u64,
+    /// Running and waiting since `settled_ns`, and the integral until then.
+    inside: u32,
+    settled_ns: u64,
+    demand_ns: u64,
+    refused: u64,
+    /// Of workers that are gone.
+    answered_before: u64,
+    cpu_ns_before: u64,
+    service: Estimate,
+    start: Estimate,
+    /// Something happened that the autoscaler should know soon.
+    due: bool,
+    /// Somebody could not be handed over since the last decision.
+    asked: bool,
+    decided_ns: u64,
+    /// When it wants to look again.
+    pub(crate) look_ns: Option<u64>,
+    /// What it decided last, for people.
+    pub(crate) decision: Option<Decision>,
+}
+
+impl Scaling {
+    /// One that knows nothing yet.
+    pub(crate) fn new(spec: &FunctionSpec, instances_max: u32, cores: u32) -> Self {
+        let policy = &spec.scale.policy;
+        let bounds = Bounds {
+            min: spec.scale.floor(),
+            max: instances_max,
+            idle_timeout_ns: spec.scale.idle_timeout_ms.saturating_mul(MS_NS),
+        };
+        let concurrency = spec.limits.concurrency.unwrap_or(match spec.runtime {
+            Runtime::Python => 1,
+            Runtime::Node => CONCURRENCY_DEFAULT_NODE,
+            Runtime::Exec => CONCURRENCY_DEFAULT_EXEC,
+            Runtime::Server => CONCURRENCY_DEFAULT_SERVER,
+        });
+        // Without a cap an interpreter of one thread burns a core at most, others all there are.
+        let cores = match spec.runtime {
+            Runtime::Python | Runtime::Node => 1,
+            Runtime::Exec | Runtime::Server => cores.max(1),
+        };
+        Self {
+            scaler: Autoscaler::new(policy, bounds),
+            concurrency,
+            cpu_millis_per_instance: spec.limits.cpu_millis.unwrap_or(cores * 1_000),
+            measures: matches!(
+                policy,
+                Policy::Auto | Policy::Cpu { .. } | Policy::Memory { .. } | Policy::Hpa(_)
+            ),
+            measured_ns: 0,
+            inside: 0,
+            settled_ns: 0,
+            demand_ns: 0,
+            refused: 0,
+            answered_before: 0,
+            cpu_ns_before: 0,
+            service: Estimate::default(),
+            start: Estimate::default(),
+            due: true,
+            asked: false,
+            decided_ns: 0,
+            look_ns: None,
+            decision: None,
+        }
+    }
+
+    /// Takes note that `inside` invocations run or wait from now on; after every change.
+    pub(crate) fn settle(&mut self, inside: u32, now_ns: u64) {
+        let elapsed_ns = now_ns.saturating_sub(self.settled_ns);
+        self.demand_ns =
+            self.demand_ns.wrapping_add(u64::from(self.inside).wrapping_mul(elapsed_ns));
+        self.settled_ns = self.settled_ns.max(now_ns);
+        let before = std::mem::replace(&mut self.inside, inside);
+        if before == 0 && inside > 0 {
+            self.scaler.woke(self.settled_ns);
+            self.due = true;
+        } else if before > 0 && inside == 0 {
+            self.scaler.rested(self.settled_ns);
+            self.due = true;
+        }
+    }
+
+    /// What it has learnt.
+    pub(crate) fn known(&self) -> Known {
+        Known {
+            concurrency: Some(self.concurrency),
+            service: self.service,
+            start: self.start,
+            ..Known::default()
+        }
+    }
+
+    /// Takes note of an invocation that found the queue full.
+    pub(crate) fn refused(&mut self) {
+        self.refused += 1;
+    }
+
+    /// An instance became ready `start_ns` after it was wished for.
+    pub(crate) fn ready(&mut self, start_ns: u64, concurrency: u32) {
+        self.start.record(start_ns);
+        self.concurrency = concurrency.max(1);
+        self.due = true;
+    }
+
+    /// An instance is gone, having answered and burnt so much.
+    pub(crate) fn gone(&mut self, answered: u64, cpu_ns: u64) {
+        self.answered_before += answered;
+        self.cpu_ns_before += cpu_ns;
+        self.due = true;
+    }
+
+    /// An arrival could not be handed over. Whether the keeper must be told: the first since the
+    /// last decision tells for all.
+    pub(crate) fn asks(&mut self) -> bool {
+        !std::mem::replace(&mut self.asked, true)
+    }
+
+    /// From when on another decision may be made for those who wait: deciding more often than every
+    /// few milliseconds gains nothing, unless nothing lives.
+    pub(crate) fn next_ns(&self, live: u32) -> u64 {
+        if live == 0 { 0 } else { self.decided_ns + LOOK_MIN_NS }
+    }
+
+    /// Whether CPU and memory of instances should be read now. Where an instance runs one
+    /// invocation at a time, the default rule does not look at them.
+    pub(crate) fn wants_measures(&mut self, policy: &Policy, now_ns: u64) -> bool {
+        let wanted = self.measures
+            && (self.concurrency > 1 || *policy != Policy::Auto)
+            && now_ns.saturating_sub(self.measured_ns) >= MEASURE_NS;
+        if wanted {
+            self.measured_ns = now_ns;
+        }
+        wanted
+    }
+
+    /// The autoscaler's decision, if one is due. Microseconds.
+    fn decide(&mut self, pool: &mut Pool, memory_limit_bytes: u64, now: u64) -> Option<Decision> {
+        let (ready, starting) = (pool.ready(), pool.starting);
+        let waits = (self.asked || !pool.queue.is_empty()) && now >= self.next_ns(ready + starting);
+        let looks = self.look_ns.is_some_and(|at| at <= now);
+        if !(self.due || waits || looks) {
+            return None;
+        }
+        let now = now.max(self.settled_ns);
+        let (mut in_flight, mut answered) = (0, self.answered_before);
+        let (mut cpu_ns, mut memory_bytes) = (self.cpu_ns_before, 0);
+        for (_, worker) in &mut pool.workers {
+            in_flight += worker.streams.len() as u32;
+            answered += worker.served;
+            cpu_ns += worker.cpu_ns;
+            memory_bytes += worker.memory_bytes;
+            worker.run_times.drain_into(&mut self.service);
+        }
+        self.settle(in_flight + pool.queue.len() as u32, now);
+        let oldest_ns = pool.queue.front().map_or(now, |pending| pending.invocation.received_ns);
+        let decision = self.scaler.decide(&Observation {
+            now_ns: now,
+            offered_total: pool.next_serial,
+            refused_total: self.refused,
+            answered_total: answered,
+            demand_ns_total: self.demand_ns,
+            cpu_ns_total: cpu_ns,
+            in_flight,
+            queued: pool.queue.len() as u32,
+            oldest_wait_ns: now.saturating_sub(oldest_ns),
+            ready,
+            starting,
+            draining: pool.workers.len() as u32 - ready,
+            paused: 0,
+            concurrency: self.concurrency,
+            service: self.service,
+            start: self.start,
+            cpu_millis_per_instance: self.cpu_millis_per_instance,
+            memory_bytes,
+            memory_limit_bytes,
+            memory_pressure: 0.0,
+        });
+        self.due = false;
+        self.asked = false;
+        self.decided_ns = now;
+        self.look_ns = decision.look_ns;
+        self.decision = Some(decision);
+        Some(decision)
+    }
+}
+
+impl Pool {
+    /// Instances that take invocations.
+    pub(crate) fn ready(&self) -> u32 {
+        self.workers.iter().filter(|(_, worker)| !worker.draining).count() as u32
+    }
+
+    /// Brings the autoscaler's integrals up to now; after every change of what runs or waits.
+    pub(crate) fn settle(&mut self, now_ns: u64) {
+        if let Some(scaling) = &mut self.scaling {
+            let running: usize = self.workers.iter().map(|(_, worker)| worker.streams.len()).sum();
+            scaling.settle((running + self.queue.len()) as u32, now_ns);
+        }
+    }
+
+    /// The autoscaler's decision, if one is due.
+    pub(crate) fn decide(&mut self, memory_limit_bytes: u64, now_ns: u64) -> Option<Decision> {
+        let mut scaling = self.scaling.take()?;
+        let decision = scaling.decide(self, memory_limit_bytes, now_ns);
+        self.scaling = Some(scaling);
+        decision
+    }
+}

@@ -1,0 +1,233 @@
+//! Instances follow demand on a real node: from none to many and back, without a lost call
+//! (T-ELA-1, R102 to R106).
+//!
+//! Callers keep a pace of their own; nothing is waited for by sleeping.
+
+use std::collections::BTreeSet;
+use std::net::SocketAddr;
+use std::process::Command;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::mpsc;
+use std::time::{Duration, Instant};
+
+use mote_tests::{Connection, Node, wait_for};
+
+/// Longest wait for the instances a load needs.
+const PATIENCE: Duration = Duration::from_secs(20);
+
+/// Programs in instances: children of what the helper started. (It keeps a few sandboxes that run
+/// no program yet.)
+fn programs(node: &Node) -> usize {
+    let children = |pid: &String| -> Vec<String> {
+        let output = Command::new("pgrep").args(["-P", pid]).output().expect("pgrep");
+        String::from_utf8_lossy(&output.stdout).lines().map(str::to_owned).collect()
+    };
+    let helpers = children(&node.pid().to_string());
+    let sandboxes: Vec<_> = helpers.iter().flat_map(children).collect();
+    sandboxes.iter().flat_map(children).count()
+}
+
+/// A function that works for so long and says which instance it is.
+fn works(ms: u32) -> String {
+    format!(
+        "import os, time\nME = os.urandom(8).hex()\ndef handle(event, ctx):\n    time.sleep({ms} / 1000)\n    return ME\n"
+    )
+}
+
+/// What callers saw until they were stopped.
+#[derive(Default)]
+struct Tally {
+    answered: AtomicU64,
+    refused: AtomicU64,
+    other: AtomicU64,
+}
+
+/// Calls `path` from `callers` connections at once until `instances` have answered; how long that
+/// took. A refused caller comes again after a moment.
+fn call_until(
+    http: SocketAddr,
+    path: &'static str,
+    callers: u32,
+    instances: usize,
+) -> (Duration, Arc<Tally>) {
+    let (stop, tally) = (Arc::new(AtomicBool::new(false)), Arc::new(Tally::default()));
+    let (seen, answers) = mpsc::channel();
+    let since = Instant::now();
+    let callers: Vec<_> = (0..callers)
+        .map(|_| {
+            let (stop, tally, seen) = (stop.clone(), tally.clone(), seen.clone());
+            std::thread::spawn(move || {
+                let mut connection = Connection::open(http);
+                while !stop.load(Ordering::Relaxed) {
+                    let answer = connection.call("GET", path, &[], b"");
+                    let count = match answer.status {
+                        200 => &tally.answered,
+                        429 => &tally.refused,
+                        _ => &tally.other,
+                    };
+                    count.fetch_add(1, Ordering::Relaxed);
+                    if answer.status == 200 {
+                        let _ = seen.send(answer.text());
+                    } else {
+                        std::thread::park_timeout(Duration::from_millis(5));
+                    }
+                }
+            })
+        })
+        .collect();
+    drop(seen);
+    let mut distinct = BTreeSet::new();
+    while distinct.len() < instances {
+        let left = PATIENCE.saturating_sub(since.elapsed());
+        let Ok(name) = answers.recv_timeout(left) else { break };
+        distinct.insert(name);
+    }
+    let took = since.elapsed();
+    stop.store(true, Ordering::Relaxed);
+    for caller in callers {
+        caller.join().expect("a caller");
+    }
+    assert_eq!(distinct.len(), instances, "after {took:?}");
+    (took, tally)
+}
+
+#[test]
+fn scale_to_zero_and_back() {
+    let node = Node::start();
+    let manifest = "version = 1\n[scale]\nidle = \"50ms\"\n";
+    let deployed = node.deploy("f", &[("app.py", &works(0)), ("mote.toml", manifest)]);
+    let said = String::from_utf8_lossy(&deployed.stderr);
+    assert!(deployed.status.success(), "{said}");
+    // A start of Python takes longer than 50 ms nearly everywhere; where it does not, no warning.
+    println!("{}", said.lines().find(|line| line.contains("scale.idle")).unwrap_or("no warning"));
+    let deployed = node.deploy(
+        "trap",
+        &[("app.py", &works(0)), ("mote.toml", "version = 1\n[scale]\nqueue = 0\n")],
+    );
+    let said = String::from_utf8_lossy(&deployed.stderr);
+    assert!(said.contains("warning: scale.queue: without a queue nobody"), "{said}");
+    node.ok(&["remove", "trap", "--yes"]);
+    wait_for("the instance of the deploy to go", || (programs(&node) == 0).then_some(()));
+    let mut cold = Vec::new();
+    for _ in 0..5 {
+        let since = Instant::now();
+        assert_eq!(node.get("/f").status, 200);
+        cold.push(since.elapsed());
+        wait_for("every process of the function to go", || (programs(&node) == 0).then_some(()));
+    }
+    let described = node.json(&["describe", "f", "-o", "json"]);
+    assert_eq!(
+        (described["state"].as_str(), described["scaling"]["desired"].as_u64()),
+        (Some("idle"), Some(0))
+    );
+    let log = node.ok(&["logs", "f", "--tail", "200"]);
+    for said in ["started (deploy): ", "started (first-invocation): ", "stopping (idle): "] {
+        assert!(log.contains(said), "{said} is not in {log}");
+    }
+    println!("from zero to the answer: {cold:?}");
+}
+
+#[test]
+fn scale_workload_steady() {
+    let node = Node::start();
+    let manifest = "version = 1\n[scale]\nmax = 4\n";
+    node.deploy_ok("f", &[("app.py", &works(20)), ("mote.toml", manifest)]);
+    let (took, tally) = call_until(node.http, "/f", 8, 4);
+    println!("1 to 4 instances under 8 callers: {} ms", took.as_millis());
+    assert_eq!(tally.other.load(Ordering::Relaxed) + tally.refused.load(Ordering::Relaxed), 0);
+    assert_eq!(programs(&node), 4);
+    let described = node.json(&["describe", "f", "-o", "json"]);
+    let reasons: BTreeSet<_> = described["instances"]
+        .as_array()
+        .expect("instances")
+        .iter()
+        .filter_map(|instance| instance["reason"].as_str())
+        .collect();
+    assert!(reasons.contains("deploy"), "{described}");
+    assert!(reasons.contains("backlog") || reasons.contains("offered-load"), "{described}");
+    assert!(node.ok(&["describe", "f"]).contains("started ("));
+}
+
+#[test]
+fn refused_or_queued_requests_count_as_demand() {
+    let node = Node::start();
+    // One instance answers 20 per second: a rule that counts answers would never want another.
+    for (path, name, policy) in
+        [("/auto", "auto", ""), ("/rps", "rps", "policy = \"rps\"\ntarget = 25\n")]
+    {
+        let manifest = format!("version = 1\n[scale]\nmax = 3\nqueue = 1\n{policy}");
+        node.deploy_ok(name, &[("app.py", &works(50)), ("mote.toml", &manifest)]);
+        let (took, tally) = call_until(node.http, path, 8, 3);
+        let refused = tally.refused.load(Ordering::Relaxed);
+        println!(
+            "{name}: 1 to 3 instances in {} ms, {refused} refused, {} answered",
+            took.as_millis(),
+            tally.answered.load(Ordering::Relaxed)
+        );
+        assert!(refused > 0, "the queue of one was never full");
+        assert_eq!(tally.other.load(Ordering::Relaxed), 0);
+    }
+}
+
+#[test]
+fn no_request_is_lost_at_idle_stops() {
+    const CALLS: u32 = 300;
+    let node = Node::start();
+    let manifest = "version = 1\n[scale]\nidle = \"30ms\"\n";
+    let names: Vec<String> = (0..8).map(|at| format!("f{at}")).collect();
+    for (at, name) in names.iter().enumerate() {
+        if at < 2 {
+            node.deploy_ok(name, &[("app.py", &works(0)), ("mote.toml", manifest)]);
+        } else {
+            let manifest = format!("{manifest}[limits]\nconcurrency = 1\n").replacen(
+                "version = 1\n",
+                "version = 1\nruntime = \"exec\"\ncommand = [\"sh\", \"main.sh\"]\n",
+                1,
+            );
+            node.deploy_ok(name, &[("main.sh", "echo ok\n"), ("mote.toml", &manifest)]);
+        }
+    }
+    let since = Instant::now();
+    let callers: Vec<_> = names
+        .iter()
+        .enumerate()
+        .map(|(at, name)| {
+            let (http, path) = (node.http, format!("/{name}"));
+            std::thread::spawn(move || {
+                let mut connection = Connection::open(http);
+                let mut state = at as u64 + 1;
+                let mut failures = Vec::new();
+                for _ in 0..CALLS {
+                    // Gaps of 15 to 70 ms: around the idle time and the pace at which it is seen.
+                    state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+                    let gap = Duration::from_micros(15_000 + (state >> 33) % 55_000);
+                    let until = Instant::now() + gap;
+                    while Instant::now() < until {
+                        std::thread::park_timeout(until.saturating_duration_since(Instant::now()));
+                    }
+                    match connection.try_call("POST", &path, &[], b"x") {
+                        Ok(answer) if answer.status == 200 => {}
+                        Ok(answer) => failures.push(answer.text()),
+                        Err(error) => {
+                            failures.push(error.to_string());
+                            connection = Connection::open(http);
+                        }
+                    }
+                }
+                failures
+            })
+        })
+        .collect();
+    let failures: Vec<String> =
+        callers.into_iter().flat_map(|caller| caller.join().expect("a caller")).collect();
+    let took = since.elapsed();
+    let stops: usize = names
+        .iter()
+        .map(|name| node.ok(&["logs", name, "--tail", "1000"]).matches("stopping (idle)").count())
+        .sum();
+    let calls = CALLS as usize * names.len();
+    println!("{calls} calls, {stops} idle stops, {} failed, {took:?}", failures.len());
+    assert!(failures.is_empty(), "{failures:?}");
+    assert!(stops > calls / 20, "only {stops} stops among {calls} calls");
+}
