@@ -401,14 +401,22 @@ async fn nothing_is_left(backend: &ProcessBackend) {
     assert_eq!(processes_of(own_uid_base()), 0, "processes left");
 }
 
-/// Cgroups of instances of this process.
+/// Cgroups of instances of this process: inside its own, or beside it where processor time is
+/// shared out.
 fn instance_groups() -> usize {
+    let beside = format!("mote-{}-instance-", std::process::id());
+    let folders = |path: &std::path::Path| {
+        path.read_dir().into_iter().flatten().flatten().filter(|one| one.path().is_dir())
+    };
     group_bases()
         .iter()
-        .filter_map(|base| base.read_dir().ok())
-        .flat_map(Iterator::flatten)
-        .filter(|one| one.path().is_dir())
-        .count()
+        .map(|base| {
+            let siblings = base.parent().into_iter().flat_map(folders);
+            let named =
+                |one: &std::fs::DirEntry| one.file_name().to_string_lossy().starts_with(&beside);
+            folders(base).count() + siblings.filter(named).count()
+        })
+        .sum()
 }
 
 /// Folders of this process, one per hierarchy.
