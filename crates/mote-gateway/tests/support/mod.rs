@@ -39,6 +39,8 @@ pub struct State {
     /// Chunks of streamed answers that exist now, and the most there ever were.
     pub held: Arc<AtomicU64>,
     pub held_max: Arc<AtomicU64>,
+    /// Streamed answers that were dropped, at their end or before.
+    pub streams_over: Arc<AtomicU64>,
     pub largest_chunk: AtomicU64,
     pub sink_bytes: AtomicU64,
 }
@@ -308,6 +310,7 @@ impl Fake {
             end: bytes,
             held: self.state.held.clone(),
             held_max: self.state.held_max.clone(),
+            over: self.state.streams_over.clone(),
         };
         Body::Stream { source: Box::new(source), length }
     }
@@ -328,6 +331,13 @@ struct Streaming {
     end: usize,
     held: Arc<AtomicU64>,
     held_max: Arc<AtomicU64>,
+    over: Arc<AtomicU64>,
+}
+
+impl Drop for Streaming {
+    fn drop(&mut self) {
+        self.over.fetch_add(1, Ordering::SeqCst);
+    }
 }
 
 /// A chunk that counts itself.
