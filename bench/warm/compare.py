@@ -91,11 +91,11 @@ def cpu_ns(pid: int | None) -> int:
     if pid is None:
         return 0
     total = 0
-    for task in Path(f"/proc/{pid}/task").iterdir():
-        try:
+    try:
+        for task in Path(f"/proc/{pid}/task").iterdir():
             total += int((task / "schedstat").read_text().split()[0])
-        except (OSError, ValueError):
-            pass  # a thread that just ended
+    except (OSError, ValueError):
+        pass  # a thread, or an idle instance, that just ended
     return total
 
 
