@@ -484,23 +484,4 @@ mod tests {
         check(Some("pids"), None);
         check(None, Some("/sys/fs/cgroup/unified/"));
     }
-
-    #[test]
-    fn leaving_the_background_gives_the_share_back() {
-        let cgroup = Cgroups::shared().place();
-        let made = cgroup.dirs.get("cpu").filter(|dir| fs::create_dir(dir).is_ok());
-        let Some(dir) = made.filter(|dir| dir.join("cpu.idle").exists()) else {
-            eprintln!("SKIPPED: no cpu controller with cpu.idle can be used here");
-            return;
-        };
-        let file =
-            dir.join(if cgroup.version == Version::V1 { "cpu.shares" } else { "cpu.weight" });
-        fs::write(&file, "512").unwrap();
-        cgroup.set_background(true);
-        assert_eq!(fs::read_to_string(dir.join("cpu.idle")).unwrap().trim(), "1");
-        cgroup.set_background(false);
-        assert_eq!(fs::read_to_string(dir.join("cpu.idle")).unwrap().trim(), "0");
-        assert_eq!(fs::read_to_string(&file).unwrap().trim(), "512");
-        cgroup.remove();
-    }
 }

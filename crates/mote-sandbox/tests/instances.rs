@@ -103,10 +103,27 @@ async fn limits(backend: &ProcessBackend) {
     let usage = started.control.usage().unwrap();
     assert!(usage.cpu_ns < 500_000_000, "{usage:?}");
     assert!(usage.memory_bytes > 0 && usage.pids >= 2, "{usage:?}");
+    keeps_its_share(&*started.control, "204");
     started.control.kill();
     started.control.kill();
     let exit = started.control.exited().await;
     assert_eq!(exit.signal, Some(9));
+}
+
+/// The kernel forgets a group's share of the processor when it leaves the background.
+fn keeps_its_share(control: &dyn mote_core::backend::InstanceControl, shares: &str) {
+    let read = |folder: &std::path::Path, file: &str| {
+        std::fs::read_to_string(folder.join(file)).unwrap_or_default().trim().to_owned()
+    };
+    let siblings = group_bases().into_iter().flat_map(|base| siblings_of(&base));
+    let group = siblings.into_iter().find(|group| read(group, "cpu.shares") == shares);
+    let Some(group) = group.filter(|group| group.join("cpu.idle").exists()) else {
+        return println!("SKIPPED: share after the background: no cpu.shares with cpu.idle here");
+    };
+    control.set_background(true);
+    assert_eq!(read(&group, "cpu.idle"), "1");
+    control.set_background(false);
+    assert_eq!((read(&group, "cpu.idle"), read(&group, "cpu.shares")), ("0".into(), shares.into()));
 }
 
 /// The engine's end of a worker channel.
@@ -404,19 +421,24 @@ async fn nothing_is_left(backend: &ProcessBackend) {
 /// Cgroups of instances of this process: inside its own, or beside it where processor time is
 /// shared out.
 fn instance_groups() -> usize {
-    let beside = format!("mote-{}-instance-", std::process::id());
-    let folders = |path: &std::path::Path| {
-        path.read_dir().into_iter().flatten().flatten().filter(|one| one.path().is_dir())
-    };
-    group_bases()
-        .iter()
-        .map(|base| {
-            let siblings = base.parent().into_iter().flat_map(folders);
-            let named =
-                |one: &std::fs::DirEntry| one.file_name().to_string_lossy().starts_with(&beside);
-            folders(base).count() + siblings.filter(named).count()
+    let bases = group_bases();
+    bases.iter().map(|base| folders(base).count() + siblings_of(base).len()).sum()
+}
+
+/// Cgroups of instances that stand beside one of ours.
+fn siblings_of(base: &std::path::Path) -> Vec<std::path::PathBuf> {
+    let named = format!("mote-{}-instance-", std::process::id());
+    let beside = base.parent().into_iter().flat_map(folders);
+    beside
+        .filter(|path| {
+            path.file_name().is_some_and(|name| name.to_string_lossy().starts_with(&named))
         })
-        .sum()
+        .collect()
+}
+
+fn folders(path: &std::path::Path) -> impl Iterator<Item = std::path::PathBuf> + use<> {
+    let entries = path.read_dir().into_iter().flatten().flatten();
+    entries.map(|entry| entry.path()).filter(|path| path.is_dir())
 }
 
 /// Folders of this process, one per hierarchy.
