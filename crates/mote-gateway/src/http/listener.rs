@@ -105,9 +105,9 @@ pub async fn serve<I: Invoker>(
 ) -> std::io::Result<()> {
     let places = Arc::new(Semaphore::new(config.connections_max));
     let connections_max = config.connections_max as u32;
-    let runtimes: Vec<Handle> =
-        std::iter::once(Handle::current()).chain(config.helpers.iter().cloned()).collect();
-    let mut turn = 0;
+    let helpers = config.helpers.clone();
+    // This runtime first, then each helper, and again.
+    let mut turns = std::iter::once(None).chain(helpers.iter().map(Some)).cycle();
     let front = Arc::new(Front { invoker, config, stopper });
     let stopped = front.stopper.notified();
     tokio::pin!(stopped);
@@ -125,22 +125,23 @@ pub async fn serve<I: Invoker>(
             stream = accept(&listener) => stream,
         };
         let front = front.clone();
-        let runtime = &runtimes[turn];
-        turn = (turn + 1) % runtimes.len();
-        if runtimes.len() == 1 {
-            runtime.spawn(async move {
-                connection::serve(stream, &front).await;
-                drop(place);
-            });
-        } else if let Ok(stream) = stream.into_std() {
+        match turns.next().flatten() {
+            None => {
+                tokio::spawn(async move {
+                    connection::serve(stream, &front).await;
+                    drop(place);
+                });
+            }
             // Events must come to the runtime that serves the connection.
-            runtime.spawn(async move {
-                match TcpStream::from_std(stream) {
-                    Ok(stream) => connection::serve(stream, &front).await,
-                    Err(error) => tracing::warn!(%error, "cannot serve an HTTP connection"),
-                }
-                drop(place);
-            });
+            Some(helper) => {
+                helper.spawn(async move {
+                    match stream.into_std().and_then(TcpStream::from_std) {
+                        Ok(stream) => connection::serve(stream, &front).await,
+                        Err(error) => tracing::warn!(%error, "cannot serve an HTTP connection"),
+                    }
+                    drop(place);
+                });
+            }
         }
     }
     drop(listener);
