@@ -65,7 +65,7 @@ impl RunTimes {
     /// The same for the autoscaler alone: servers get no frames ahead, and the time of an exchange
     /// does not say that a server is considerate.
     pub(crate) fn add(&mut self, run_ns: u64) {
-        self.count += 1;
+        self.count = self.count.saturating_add(1);
         self.sum_ns = self.sum_ns.saturating_add(run_ns);
         self.squares_ns2 += u128::from(run_ns) * u128::from(run_ns);
     }
