@@ -17,7 +17,7 @@ use mote_tests::{Connection, Node, wait_for};
 const PATIENCE: Duration = Duration::from_secs(20);
 
 /// Programs in instances: children of what the helper started. (It keeps a few sandboxes that run
-/// no program yet.)
+/// no program yet, or one that waits for a function.)
 fn programs(node: &Node) -> usize {
     let children = |pid: &String| -> Vec<String> {
         let output = Command::new("pgrep").args(["-P", pid]).output().expect("pgrep");
@@ -25,7 +25,11 @@ fn programs(node: &Node) -> usize {
     };
     let helpers = children(&node.pid().to_string());
     let sandboxes: Vec<_> = helpers.iter().flat_map(children).collect();
-    sandboxes.iter().flat_map(children).count()
+    let has_function = |pid: &String| {
+        let code = std::fs::read_dir(format!("/proc/{pid}/root/function"));
+        code.is_ok_and(|mut entries| entries.next().is_some())
+    };
+    sandboxes.iter().flat_map(children).filter(has_function).count()
 }
 
 /// A function that works for so long and says which instance it is.

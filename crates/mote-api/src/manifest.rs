@@ -27,7 +27,8 @@ const FUNCTION_KEYS: [&str; 11] = [
 const TOP_KEYS: [&str; 6] = ["version", "name", "runtime", "entry", "command", "methods"];
 const LIMIT_KEYS: [&str; 8] =
     ["memory", "timeout", "init_timeout", "concurrency", "cpu", "pids", "body", "disk"];
-const SCALE_KEYS: [&str; 7] = ["min", "max", "idle", "queue", "policy", "target", "start"];
+const SCALE_KEYS: [&str; 9] =
+    ["min", "max", "idle", "queue", "policy", "target", "start", "pause", "spare"];
 const TARGET_MAX: u64 = 1_000_000;
 
 /// A manifest: one function, or several that share the folder.
@@ -117,6 +118,10 @@ pub struct ScaleManifest {
     pub target: Option<u32>,
     /// `start`.
     pub start: Option<StartName>,
+    /// `pause`.
+    pub pause_ms: Option<u64>,
+    /// `spare`.
+    pub spare: Option<u32>,
 }
 
 /// The scaling rules a manifest may name.
@@ -387,6 +392,10 @@ fn read_scale(reader: &mut TomlReader<'_>, at: &Section<'_>) -> ScaleManifest {
         policy: read_word(reader, at, "policy", &POLICIES),
         target: read_target(reader, at),
         start: read_word(reader, at, "start", &STARTS),
+        pause_ms: reader
+            .duration_ms(at, "pause", 0..=24 * 7 * HOUR_MS, "0s\u{2013}168h, e.g. 10s")
+            .map(|pause| pause.value),
+        spare: narrow(reader.integer(at, "spare", 0..=100)),
     };
     if let (Some(min), Some(max)) = (scale.min, scale.max)
         && min > max

@@ -68,6 +68,17 @@ pub struct InstanceRequest {
     pub egress: Vec<Egress>,
 }
 
+/// Programs that are kept up before anyone asks for an instance.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Waiting {
+    /// A request whose function does not matter: code, packages, label and number are ignored. A
+    /// later request finds a waiting program when it asks for the same launch, environment,
+    /// processes, disk and destinations; memory and processor may differ.
+    pub like: InstanceRequest,
+    /// How many.
+    pub count: u32,
+}
+
 /// How an instance ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Exit {
@@ -103,6 +114,8 @@ pub struct Started {
     pub egress: Vec<OwnedFd>,
     /// The instance itself.
     pub control: Box<dyn InstanceControl>,
+    /// Whether its program was up before it was asked for.
+    pub waited: bool,
 }
 
 /// What the engine can do with a running instance.
@@ -112,6 +125,10 @@ pub trait InstanceControl: Send + Sync {
     /// Whether it runs only when nothing else wants the processor. Does nothing where the machine
     /// cannot tell such work apart. Writes one small file.
     fn set_background(&self, background: bool);
+    /// Stops all its processes where they are, or lets them go on; false where that cannot be had,
+    /// or when it has ended. Costs two small system calls per process. Paused processes take no
+    /// processor time, keep their memory, and can be killed.
+    fn set_paused(&self, paused: bool) -> bool;
     /// What it uses now, `None` where the machine cannot tell. May read a few small files.
     fn usage(&self) -> Option<Usage>;
     /// Resolves when the instance has ended. To be called once.
@@ -153,4 +170,9 @@ pub trait Backend: Send + Sync + 'static {
     /// Starts one instance; resolves when its program has been executed or could not be. Bounded
     /// in time by the backend (seconds).
     fn start(&self, request: InstanceRequest) -> BoxFuture<Result<Started, StartError>>;
+
+    /// Keeps programs up that wait to become an instance of whichever function is asked for next;
+    /// the list replaces the one before. They come up in the background. Backends that cannot do
+    /// that do nothing. Does not block.
+    fn keep_waiting(&self, _wanted: Vec<Waiting>) {}
 }

@@ -18,6 +18,7 @@ pub mod fault;
 pub mod halt_poll;
 pub mod invocation;
 pub mod name;
+pub mod prewarm;
 pub mod rollout;
 pub mod spec;
 pub mod wire;

@@ -104,6 +104,12 @@ pub struct Scale {
     /// When there is an instance although nobody called yet.
     #[serde(default)]
     pub start: StartPolicy,
+    /// Milliseconds after which an idle instance is paused; `None` never.
+    #[serde(default)]
+    pub pause_ms: Option<u64>,
+    /// Instances kept loaded and paused beside those that serve.
+    #[serde(default)]
+    pub spare: u32,
 }
 
 impl Scale {
@@ -213,6 +219,8 @@ impl FunctionSpec {
                 queue: QUEUE_DEFAULT,
                 policy: Policy::Auto,
                 start: StartPolicy::Cold,
+                pause_ms: None,
+                spare: 0,
             },
             env: BTreeMap::new(),
             egress: Vec::new(),
@@ -234,6 +242,8 @@ pub struct SpecError {
 
 /// Most instances of one function.
 pub const INSTANCES_MAX: u32 = 1_000;
+/// Most instances kept paused beside those that serve.
+pub const SPARE_MAX: u32 = 100;
 /// Most invocations that may wait for one function.
 pub const QUEUE_MAX: u32 = 100_000;
 /// Largest target of a scaling rule.
@@ -293,6 +303,7 @@ impl FunctionSpec {
         );
         check(scale.max.is_none_or(|max| scale.min <= max), "scale.min", "at most scale.max");
         check(scale.queue <= QUEUE_MAX, "scale.queue", "0 to 100000");
+        check(scale.spare <= SPARE_MAX, "scale.spare", "0 to 100");
         let (target, most) = match &scale.policy {
             Policy::Auto => (1, 1),
             Policy::Concurrency { target } => (*target, TARGET_MAX),

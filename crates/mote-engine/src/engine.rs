@@ -15,9 +15,11 @@ use tokio::runtime::Handle;
 use tokio::sync::Notify;
 
 use crate::busy_poll::BusyPoll;
+use crate::instance;
 use crate::logs::FunctionLog;
 use crate::metrics::Metrics;
 use crate::pool::Pool;
+use crate::prewarm::Prewarm;
 use crate::revision::{Revision, Route};
 use crate::scaling::Why;
 
@@ -42,6 +44,8 @@ pub struct Config {
     /// Whether the data path may look for the next event for up to 0.1 ms before it sleeps; for
     /// machines with more than one core.
     pub busy_poll: bool,
+    /// Memory for programs that wait before anyone asks, in bytes; 0 keeps none.
+    pub prewarm_bytes: u64,
 }
 
 /// What all revisions share.
@@ -51,6 +55,7 @@ pub(crate) struct Shared {
     /// The runtime of the data path; every task of the engine runs there.
     pub(crate) runtime: Handle,
     pub(crate) busy_poll: Arc<BusyPoll>,
+    pub(crate) prewarm: Prewarm,
     instances: AtomicU64,
 }
 
@@ -78,7 +83,14 @@ impl Engine {
         runtime.spawn(busy_poll.clone().run());
         let instances = AtomicU64::new(0);
         Self {
-            shared: Arc::new(Shared { backend, config, runtime, busy_poll, instances }),
+            shared: Arc::new(Shared {
+                backend,
+                config,
+                runtime,
+                busy_poll,
+                prewarm: Prewarm::default(),
+                instances,
+            }),
             routes: Arc::default(),
             logs: Arc::default(),
             metrics: Arc::default(),
@@ -126,15 +138,20 @@ impl Engine {
             }
             routes
         });
+        let gone = replaced.iter().map(|old| (old, false));
+        let come = revisions.iter().map(|revision| (revision, true));
+        self.shared.prewarm_functions(come.chain(gone).filter_map(instance::kind));
         for old in replaced {
             old.close("redeploy");
         }
         for revision in revisions {
-            if revision.instances_min() > 0 {
+            if revision.keeps_some() {
                 revision.ensure_keeper();
-            } else if revision.spec.scale.start == StartPolicy::Warm
-                && revision.pool.lock().is_quiet()
-            {
+            }
+            if revision.instances_min() > 0 {
+                continue;
+            }
+            if revision.spec.scale.start == StartPolicy::Warm && revision.pool.lock().is_quiet() {
                 // After a restart of the node; a deploy has one already. A failure is logged, and
                 // the first invocation tries again.
                 self.shared.runtime.spawn(async move { revision.start_one(Why::WARM).await });
@@ -157,6 +174,7 @@ impl Engine {
         });
         self.logs.lock().remove(name);
         let Some(revision) = removed else { return false };
+        self.shared.prewarm_functions(instance::kind((&revision, false)));
         revision.close("removed");
         self.metrics.forget(&revision.spec.name);
         true

@@ -33,6 +33,8 @@ pub const PACKAGES_DIR: &str = "/packages";
 const SERVER_PORT: u16 = 8080;
 /// How long the exit report of a worker whose socket closed may take before it is killed.
 const EXIT_GRACE: Duration = Duration::from_millis(500);
+/// Times another program is tried when one that had waited was killed.
+const DIED_WAITING_MAX: u32 = 2;
 /// First and longest pause between failed starts.
 const RETRY_MIN_NS: u64 = 1_000_000_000;
 const RETRY_MAX_NS: u64 = 60_000_000_000;
@@ -50,6 +52,8 @@ enum StartFailure {
     TimedOut(u64),
     #[error("worker ended before it was ready ({0})")]
     Ended(String),
+    #[error("the program that had waited for it was killed")]
+    DiedWaiting,
     #[error("worker broke the protocol: {0}")]
     Protocol(String),
     #[error("{0}")]
@@ -64,18 +68,27 @@ struct Birth {
     instance: u64,
     since_ns: u64,
     why: Why,
+    /// Its program was up before it was asked for.
+    waited: bool,
 }
 
 /// Starts one instance and serves it until it ends; resolves once it is ready or has failed. The
 /// caller has not counted it as starting unless it is the keeper.
 pub(crate) async fn start(revision: Arc<Revision>, why: Why) -> Result<(), String> {
     let instance = revision.shared.next_instance();
-    let birth = Birth { instance, since_ns: now_ns(), why };
-    match ready(&revision, birth).await {
+    let birth = Birth { instance, since_ns: now_ns(), why, waited: false };
+    let mut result = ready(&revision, birth).await;
+    for _ in 0..DIED_WAITING_MAX {
+        // Not the function's fault, as far as can be told.
+        if let Err(StartFailure::DiedWaiting) = result {
+            result = ready(&revision, birth).await;
+        }
+    }
+    match result {
         Ok(()) => Ok(()),
         Err(failure) => {
             let text = error_chain(&failure);
-            failed(&revision, instance, &text);
+            failed(&revision, birth, &text);
             Err(text)
         }
     }
@@ -85,9 +98,11 @@ async fn ready(revision: &Arc<Revision>, birth: Birth) -> Result<(), StartFailur
     let instance = birth.instance;
     let request = request(revision, instance)?;
     let launch = request.launch.clone();
+    revision.shared.prewarm_start(&request);
     let init_timeout_ms = revision.spec.limits.init_timeout_ms;
-    let Started { channel, output, egress, control } =
+    let Started { channel, output, egress, control, waited } =
         revision.shared.backend.start(request).await?;
+    let birth = Birth { waited, ..birth };
     let control: Arc<dyn InstanceControl> = control.into();
     if revision.pool.lock().background {
         control.set_background(true);
@@ -99,6 +114,9 @@ async fn ready(revision: &Arc<Revision>, birth: Birth) -> Result<(), StartFailur
         let exited = control.exited();
         async move {
             let exit = exited.await;
+            if waited && exit.signal.is_some() && !exit.out_of_memory {
+                return StartFailure::DiedWaiting;
+            }
             StartFailure::Ended(fault_of_exit(&exit, 0).public_text("worker"))
         }
     };
@@ -130,8 +148,15 @@ async fn ready(revision: &Arc<Revision>, birth: Birth) -> Result<(), StartFailur
             let ready = match handshake.await {
                 Ok(Ok(ready)) => ready,
                 Ok(Err(StartFailure::Ended(_))) => {
+                    // Its own last word says more than that it was killed.
+                    let ended = ended(&control);
+                    tokio::pin!(ended);
+                    let last_word = tokio::time::timeout(EXIT_GRACE, &mut ended).await;
                     control.kill();
-                    return Err(ended(&control).await);
+                    return Err(match last_word {
+                        Ok(failure) => failure,
+                        Err(_) => ended.await,
+                    });
                 }
                 Ok(Err(failure)) => {
                     control.kill();
@@ -167,6 +192,8 @@ async fn handshake(
     if header.kind != FrameKind::Hello || version != Some(wire::VERSION) {
         return Err(StartFailure::Protocol(format!("expected HELLO of version {}", wire::VERSION)));
     }
+    let mut env = spec.env.clone();
+    env.insert("MOTE_FUNCTION".into(), spec.name.to_string());
     let load = Load {
         function: spec.name.to_string(),
         revision: revision.number,
@@ -178,7 +205,7 @@ async fn handshake(
             Runtime::Exec => Some(CONCURRENCY_DEFAULT_EXEC),
             Runtime::Python | Runtime::Server => None,
         }),
-        env: spec.env.clone(),
+        env,
     };
     let load = serde_json::to_vec(&load).expect("a Load has only string keys");
     let mut frame = Vec::new();
@@ -220,12 +247,13 @@ fn enlist(
     ready: Ready,
     control: Arc<dyn InstanceControl>,
 ) -> usize {
-    let Birth { instance, since_ns, why } = birth;
+    let Birth { instance, since_ns, why, waited } = birth;
     let now = now_ns();
     let mut follow_ups: Vec<FollowUp> = Vec::new();
     let mut pool = revision.pool.lock();
     let draining = pool.closed;
-    pool.starting = pool.starting.saturating_sub(1);
+    let spare = why == Why::SPARE;
+    pool.started(spare);
     pool.retry_at_ns = 0;
     pool.last_ready_ns = now;
     pool.last_ready_since_ns = since_ns;
@@ -240,6 +268,8 @@ fn enlist(
         shape: ready.shape,
         run_times: RunTimes::default(),
         draining,
+        paused: false,
+        spare: spare && !draining,
         drain_sent_ns: None,
         stop_reason: draining.then_some("redeploy"),
         why,
@@ -255,11 +285,19 @@ fn enlist(
         memory_bytes: 0,
         control,
     });
+    if spare && pool.queue.is_empty() {
+        pool.workers[key].pause();
+    }
+    // A spare one that is wanted at once, or that cannot be paused, serves.
+    if !pool.workers[key].paused {
+        pool.workers[key].spare = false;
+    }
     pool.dispatch(now, &mut follow_ups);
     drop(pool);
     revision.metrics.ready();
     let ms = (now - since_ns) / 1_000_000;
-    let text = format!("ready after {ms} ms; started ({}): {}", why.word, why.text);
+    let how = if waited { " in a waiting sandbox" } else { "" };
+    let text = format!("ready after {ms} ms{how}; started ({}): {}", why.word, why.text);
     revision.log.platform(LogLevel::Info, revision.number, instance, &text);
     revision.changed.notify_one();
     revision.follow_up(follow_ups);
@@ -267,16 +305,16 @@ fn enlist(
 }
 
 /// A start that failed: remember it, and answer those who wait if nothing else can.
-fn failed(revision: &Arc<Revision>, instance: u64, text: &str) {
+fn failed(revision: &Arc<Revision>, birth: Birth, text: &str) {
     revision.log.platform(
         LogLevel::Error,
         revision.number,
-        instance,
+        birth.instance,
         &format!("start failed: {text}"),
     );
     revision.metrics.stopped("start");
     let mut pool = revision.pool.lock();
-    pool.starting = pool.starting.saturating_sub(1);
+    pool.started(birth.why == Why::SPARE);
     pool.failures = pool.failures.saturating_add(1);
     pool.last_failure = text.to_owned();
     pool.retry_at_ns = now_ns() + pause_ns(pool.failures - 1);
@@ -381,6 +419,14 @@ fn end(revision: &Arc<Revision>, key: usize, fault: Fault) {
     revision.follow_up(follow_ups);
 }
 
+/// What an instance of a function asks for, of functions that come (true) or go, as far as a program
+/// could wait for it.
+pub(crate) fn kind(
+    (revision, comes): (&Arc<Revision>, bool),
+) -> Option<(InstanceRequest, Runtime, bool)> {
+    Some((request(revision, 0).ok()?, revision.spec.runtime, comes))
+}
+
 fn request(revision: &Revision, instance: u64) -> Result<InstanceRequest, StartFailure> {
     let spec = &revision.spec;
     let interpreters = &revision.shared.config.interpreters;
@@ -391,15 +437,12 @@ fn request(revision: &Revision, instance: u64) -> Result<InstanceRequest, StartF
         Runtime::Exec => Launch::PerInvocation { argv: spec.command.clone() },
         Runtime::Server => Launch::Server { argv: spec.command.clone(), port: SERVER_PORT },
     };
-    let mut env: Vec<(String, String)> = [
-        ("PATH", interpreters.path.as_str()),
-        ("HOME", "/tmp"),
-        ("LANG", "C.UTF-8"),
-        ("MOTE_FUNCTION", spec.name.as_str()),
-    ]
-    .map(|(key, value)| (key.to_owned(), value.to_owned()))
-    .into();
+    let mut env: Vec<(String, String)> =
+        [("PATH", interpreters.path.as_str()), ("HOME", "/tmp"), ("LANG", "C.UTF-8")]
+            .map(|(key, value)| (key.to_owned(), value.to_owned()))
+            .into();
     if let Launch::PerInvocation { .. } | Launch::Server { .. } = launch {
+        env.push(("MOTE_FUNCTION".into(), spec.name.to_string()));
         env.extend(spec.env.iter().map(|(key, value)| (key.clone(), value.clone())));
     }
     if let Launch::Server { port, .. } = launch {

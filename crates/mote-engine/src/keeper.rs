@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use mote_core::admission::{LONG_WORK_NS, is_considerate, is_greedy};
 use mote_core::autoscale::Reason;
+use mote_core::budget::{Rest, rest};
 use mote_core::wire::{self, FrameKind};
 use mote_core::{Fault, Trigger};
 
@@ -38,6 +39,7 @@ const SLEEP_MIN: Duration = Duration::from_millis(1);
 struct Round {
     start: u32,
     why: Why,
+    start_spares: u32,
     expired: Vec<(Trigger, ReplySender, Fault)>,
     stopping: Vec<(u64, String)>,
     follow_ups: Vec<FollowUp>,
@@ -51,7 +53,7 @@ pub(crate) async fn run(revision: Arc<Revision>) {
         let round = {
             let mut pool = revision.pool.lock();
             let round = look(&mut pool, &revision, now);
-            let owed = revision.instances_min() > 0 && !pool.closed;
+            let owed = revision.keeps_some() && !pool.closed;
             if pool.is_quiet() && round.expired.is_empty() && !owed {
                 pool.keeper = false;
                 return;
@@ -66,6 +68,9 @@ pub(crate) async fn run(revision: Arc<Revision>) {
         }
         for _ in 0..round.start {
             revision.shared.runtime.spawn(instance::start(revision.clone(), round.why));
+        }
+        for _ in 0..round.start_spares {
+            revision.shared.runtime.spawn(instance::start(revision.clone(), Why::SPARE));
         }
         revision.follow_up(round.follow_ups);
         govern(&revision, now);
@@ -150,6 +155,7 @@ fn look(pool: &mut Pool, revision: &Revision, now: u64) -> Round {
     let mut round = Round {
         start: 0,
         why: Why::from(Reason::Steady),
+        start_spares: 0,
         expired: Vec::new(),
         stopping: Vec::new(),
         follow_ups: Vec::new(),
@@ -159,6 +165,8 @@ fn look(pool: &mut Pool, revision: &Revision, now: u64) -> Round {
     expire_running(pool, revision, now, &mut round);
     pool.dispatch(now, &mut round.follow_ups);
     scale(pool, revision, now, &mut round);
+    keep_spares(pool, revision, now, &mut round);
+    pause(pool, revision, now);
     drain(pool, now);
     round.sleep = pace(pool, revision, now);
     round
@@ -239,15 +247,15 @@ fn scale(pool: &mut Pool, revision: &Revision, now: u64, round: &mut Round) {
     let desired = if kept_only { min } else { decision.desired };
     let starts_max = STARTS_PER_CORE * revision.shared.config.instances_max_default.max(1);
     // The rest is asked for again when one of these is ready or has failed.
-    let missing =
+    let mut missing =
         desired.saturating_sub(ready + pool.starting).min(starts_max.saturating_sub(pool.starting));
+    while missing > 0 && pool.resume_one().is_some() {
+        missing -= 1;
+    }
     let for_minimum = missing > 0 && pool.queue.is_empty() && desired <= min;
     round.why = if for_minimum { Why::MIN } else { Why::from(decision.reason) };
     if missing > 0 && now < pool.retry_at_ns {
-        if let Some(scaling) = &mut pool.scaling {
-            let at = scaling.look_ns.map_or(pool.retry_at_ns, |at| at.min(pool.retry_at_ns));
-            scaling.look_ns = Some(at);
-        }
+        pool.look_at(pool.retry_at_ns);
     } else if missing > 0 {
         if pool.starting == 0 {
             pool.starting_since_ns = now;
@@ -265,12 +273,42 @@ fn scale(pool: &mut Pool, revision: &Revision, now: u64, round: &mut Round) {
     }
 }
 
+/// Starts what is missing of the instances that are kept loaded and paused.
+fn keep_spares(pool: &mut Pool, revision: &Revision, now: u64, round: &mut Round) {
+    // Those that somebody waits for come first.
+    let have = pool.spares() + pool.starting_spares;
+    let room = revision.instances_max().saturating_sub(pool.ready() + pool.starting + have);
+    if pool.closed || revision.spec.scale.spare <= have || room == 0 {
+        return;
+    }
+    if now < pool.retry_at_ns {
+        pool.look_at(pool.retry_at_ns);
+    } else if pool.starting + pool.starting_spares == 0 && pool.queue.is_empty() {
+        // One at a time: nobody waits for them.
+        pool.starting_spares = 1;
+        round.start_spares = 1;
+    }
+}
+
+/// Pauses instances that have been idle for long enough.
+fn pause(pool: &mut Pool, revision: &Revision, now: u64) {
+    let Some(after_ms) = revision.spec.scale.pause_ms else { return };
+    let after_ns = after_ms.saturating_mul(1_000_000);
+    for (_, worker) in &mut pool.workers {
+        let idle_ns = now.saturating_sub(worker.idle_since_ns);
+        let rests = rest(!worker.draining, idle_ns, Some(after_ns)) == Rest::Pause;
+        if rests && !worker.paused && worker.streams.is_empty() {
+            worker.pause();
+        }
+    }
+}
+
 /// Who goes when fewer are wanted: the one that has idled longest, else the least busy.
 fn surplus(pool: &mut Pool) -> Option<&mut WorkerState> {
     pool.workers
         .iter_mut()
         .map(|(_, worker)| worker)
-        .filter(|worker| !worker.draining)
+        .filter(|worker| !worker.draining && !worker.spare)
         .min_by_key(|worker| (worker.streams.len(), worker.idle_since_ns))
 }
 
@@ -283,6 +321,7 @@ fn drain(pool: &mut Pool, now: u64) {
         match worker.drain_sent_ns {
             None => {
                 worker.drain_sent_ns = Some(now);
+                worker.resume();
                 match worker.link {
                     Link::Frames { .. } => {
                         worker.write(|out| wire::put_frame(out, FrameKind::Drain, 0, 0, &[]));
@@ -319,5 +358,13 @@ fn pace(pool: &mut Pool, revision: &Revision, now: u64) -> Option<Duration> {
         return Some(next.min(TICK));
     }
     pool.keeper_sleeps = true;
-    pool.scaling.as_ref()?.look_ns.map(until)
+    let look = pool.scaling.as_ref().and_then(|scaling| scaling.look_ns);
+    look.into_iter().chain(next_pause(pool, revision)).min().map(until)
+}
+
+/// When the next idle instance is to be paused.
+fn next_pause(pool: &Pool, revision: &Revision) -> Option<u64> {
+    let after_ns = revision.spec.scale.pause_ms?.saturating_mul(1_000_000);
+    let awake = pool.workers.iter().filter(|(_, worker)| !worker.paused && !worker.draining);
+    awake.map(|(_, worker)| worker.idle_since_ns.saturating_add(after_ns)).min()
 }

@@ -21,6 +21,7 @@ pub mod logs;
 mod metrics;
 mod output;
 mod pool;
+mod prewarm;
 mod revision;
 mod scaling;
 mod server;

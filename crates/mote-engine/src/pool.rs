@@ -83,6 +83,10 @@ pub(crate) struct WorkerState {
     pub(crate) run_times: RunTimes,
     /// Takes no new invocations.
     pub(crate) draining: bool,
+    /// Its processes are stopped where they were; it goes on when there is work for it.
+    pub(crate) paused: bool,
+    /// It is kept beside those that serve, and has not served yet.
+    pub(crate) spare: bool,
     /// When it was asked to exit.
     pub(crate) drain_sent_ns: Option<u64>,
     /// Why it is being stopped, for metrics and log.
@@ -109,11 +113,36 @@ impl WorkerState {
     /// Whether it may take one more invocation.
     fn has_room(&self) -> bool {
         !self.draining
+            && !self.paused
             && (self.streams.len() as u32)
                 < match self.link {
                     Link::Frames { .. } => frames_max(self.concurrency, self.run_times.mean_ns),
                     Link::Server(_) => self.concurrency,
                 }
+    }
+
+    /// Its state in a word, for people.
+    pub(crate) fn state(&self) -> &'static str {
+        match (self.draining, self.spare, self.paused) {
+            (true, _, _) => "draining",
+            (_, true, _) => "spare",
+            (_, _, true) => "paused",
+            _ => "ready",
+        }
+    }
+
+    /// Stops its processes where they are; stays as it is where that cannot be had. A few system
+    /// calls per process, under the lock: whoever hands over an invocation must see the truth.
+    pub(crate) fn pause(&mut self) {
+        self.paused = self.control.set_paused(true);
+    }
+
+    /// Lets it go on.
+    pub(crate) fn resume(&mut self) {
+        if std::mem::take(&mut self.paused) {
+            self.control.set_paused(false);
+        }
+        self.spare = false;
     }
 
     /// How long the worker is busy with what was written to it, in nanoseconds of its mean service
@@ -219,6 +248,8 @@ pub(crate) struct Pool {
     /// When an instance last became ready, and when its start had begun.
     pub(crate) last_ready_ns: u64,
     pub(crate) last_ready_since_ns: u64,
+    /// The same of those that will be spare.
+    pub(crate) starting_spares: u32,
     /// Failed starts in a row, and until when no other is tried.
     pub(crate) failures: u32,
     pub(crate) retry_at_ns: u64,
@@ -238,9 +269,18 @@ pub(crate) struct Pool {
 }
 
 impl Pool {
-    /// Whether some worker could take an invocation now.
+    /// Whether some worker could take an invocation now, if need be after it is resumed.
     pub(crate) fn has_room(&self) -> bool {
-        self.workers.iter().any(|(_, worker)| worker.has_room())
+        self.workers.iter().any(|(_, worker)| worker.has_room() || worker.paused)
+    }
+
+    /// Lets a paused worker go on: one that served before comes first.
+    pub(crate) fn resume_one(&mut self) -> Option<usize> {
+        let paused =
+            self.workers.iter_mut().filter(|(_, worker)| worker.paused && !worker.draining);
+        let (key, worker) = paused.min_by_key(|(_, worker)| worker.spare)?;
+        worker.resume();
+        Some(key)
     }
 
     /// The least busy worker with room.
@@ -255,7 +295,7 @@ impl Pool {
     /// Hands waiting invocations to workers with room.
     pub(crate) fn dispatch(&mut self, now_ns: u64, follow_ups: &mut Vec<FollowUp>) {
         while !self.queue.is_empty() {
-            let Some(key) = self.pick() else { break };
+            let Some(key) = self.pick().or_else(|| self.resume_one()) else { break };
             let Some(pending) = self.queue.pop_front() else { break };
             if pending.reply.is_closed() {
                 continue;
@@ -383,9 +423,17 @@ impl Pool {
         Some(dead)
     }
 
+    /// A start has ended, well or not.
+    pub(crate) fn started(&mut self, spare: bool) {
+        let count = if spare { &mut self.starting_spares } else { &mut self.starting };
+        *count = count.saturating_sub(1);
+    }
+
     /// Nothing runs, starts or waits.
     pub(crate) fn is_quiet(&self) -> bool {
-        self.queue.is_empty() && self.workers.is_empty() && self.starting == 0
+        self.queue.is_empty()
+            && self.workers.is_empty()
+            && self.starting + self.starting_spares == 0
     }
 }
 

@@ -57,7 +57,7 @@ pub struct LastError {
 pub struct InstanceStatus {
     /// Number, unique while the node runs.
     pub instance: u64,
-    /// `ready` or `draining`.
+    /// `ready`, `paused`, `spare` (paused, and has not served yet) or `draining`.
     pub state: &'static str,
     /// Shape of its handler.
     pub shape: String,
@@ -108,6 +108,11 @@ impl Revision {
         self.spec.scale.floor().min(self.instances_max())
     }
 
+    /// Whether some instance is kept whatever the demand.
+    pub(crate) fn keeps_some(&self) -> bool {
+        self.instances_min() > 0 || self.spec.scale.spare > 0
+    }
+
     /// Makes the autoscaler when there is work for the first time.
     fn ensure_scaling(&self, pool: &mut Pool) {
         pool.scaling.get_or_insert_with(|| {
@@ -127,7 +132,7 @@ impl Revision {
                 .iter()
                 .map(|(_, worker)| InstanceStatus {
                     instance: worker.instance,
-                    state: if worker.draining { "draining" } else { "ready" },
+                    state: worker.state(),
                     shape: worker.shape.clone(),
                     in_flight: worker.streams.len(),
                     served: worker.served,

@@ -12,7 +12,7 @@ use mote_core::spec::{
     Runtime,
 };
 
-use crate::pool::Pool;
+use crate::pool::{Pool, WorkerState};
 
 const MS_NS: u64 = 1_000_000;
 /// CPU and memory of instances are read this often at most: a file or two per instance.
@@ -34,6 +34,9 @@ impl Why {
     /// The node started.
     pub(crate) const WARM: Why =
         Why { word: "warm", text: "scale.start asks for one as soon as the node runs" };
+    /// Loaded and paused beside those that serve.
+    pub(crate) const SPARE: Why =
+        Why { word: "spare", text: "scale.spare keeps this many loaded and paused" };
     /// Nobody asks, but the owner wants some anyway.
     pub(crate) const MIN: Why = Why { word: "min", text: "scale.min keeps this many" };
 }
@@ -256,7 +259,8 @@ impl Scaling {
             oldest_wait_ns: now.saturating_sub(oldest_ns),
             ready,
             starting,
-            draining: pool.workers.len() as u32 - ready,
+            draining: pool.workers.iter().filter(|(_, worker)| worker.draining).count() as u32,
+            // Paused ones go on by themselves when there is work, so they count as ready.
             paused: 0,
             concurrency: self.concurrency,
             service: self.service,
@@ -276,9 +280,15 @@ impl Scaling {
 }
 
 impl Pool {
-    /// Instances that take invocations.
+    /// Instances that take invocations, paused ones among them but not spare ones.
     pub(crate) fn ready(&self) -> u32 {
-        self.workers.iter().filter(|(_, worker)| !worker.draining).count() as u32
+        let ready = |worker: &WorkerState| !worker.draining && !worker.spare;
+        self.workers.iter().filter(|(_, worker)| ready(worker)).count() as u32
+    }
+
+    /// Instances kept loaded and paused beside those that serve.
+    pub(crate) fn spares(&self) -> u32 {
+        self.workers.iter().filter(|(_, worker)| worker.spare && !worker.draining).count() as u32
     }
 
     /// Brings the autoscaler's integrals up to now; after every change of what runs or waits.
@@ -286,6 +296,13 @@ impl Pool {
         if let Some(scaling) = &mut self.scaling {
             let running: usize = self.workers.iter().map(|(_, worker)| worker.streams.len()).sum();
             scaling.settle((running + self.queue.len()) as u32, now_ns);
+        }
+    }
+
+    /// Makes the keeper look at `at_ns` at the latest.
+    pub(crate) fn look_at(&mut self, at_ns: u64) {
+        if let Some(scaling) = &mut self.scaling {
+            scaling.look_ns = Some(scaling.look_ns.map_or(at_ns, |at| at.min(at_ns)));
         }
     }
 

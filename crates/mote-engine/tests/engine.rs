@@ -103,6 +103,9 @@ impl InstanceControl for Control {
         self.killed.notify_one();
     }
     fn set_background(&self, _background: bool) {}
+    fn set_paused(&self, _paused: bool) -> bool {
+        false
+    }
     fn usage(&self) -> Option<Usage> {
         None
     }
@@ -140,6 +143,7 @@ impl Backend for Scripts {
                 output: output.into(),
                 egress: Vec::new(),
                 control: Box::new(Control { killed, ended: Mutex::new(Some(ended)) }),
+                waited: false,
             })
         })
     }
@@ -156,6 +160,7 @@ impl Bench {
         let config = Config {
             instances_max_default: 1,
             busy_poll: true,
+            prewarm_bytes: 0,
             interpreters: Interpreters {
                 python: Some(vec!["python3".into()]),
                 node: None,

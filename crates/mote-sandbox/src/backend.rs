@@ -2,28 +2,28 @@
 
 use std::collections::BTreeSet;
 use std::io;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use mote_core::backend::{
-    Backend, BoxFuture, Exit, InstanceControl, InstanceLimits, InstanceRequest, Launch, StartError,
-    Started, Usage,
+    Backend, BoxFuture, InstanceLimits, InstanceRequest, Launch, StartError, Started, Waiting,
 };
 use mote_core::spec::Egress;
 use tokio::io::unix::AsyncFd;
-use tokio::sync::watch;
 
-use crate::cgroup::{Cgroups, InstanceCgroup};
+use crate::answers::{Child, await_adopted, await_parked, await_start};
+use crate::cgroup::Cgroups;
 use crate::config::{HostFacts, Layer, SandboxConfig};
 use crate::identity::INSIDE_ID;
 use crate::loopback::{EGRESS_MAX, egress_address};
-use crate::message;
 use crate::parked::{Parked, Pool, has_died};
-use crate::plan::{ANSWER_BYTES_MAX, Answer, Bind, Parking, Plan, Program, RootPlan};
+use crate::plan::{Adoption, Bind, Parking, Plan, Program, RootPlan};
 use crate::report::{self, Report};
+use crate::running::{Running, Unstarted};
 use crate::sys;
+use crate::waiting::WaitingPool;
 use crate::zygote::ZygoteHandle;
 
 /// A start that takes longer has failed: composing a sandbox is a matter of milliseconds.
@@ -53,10 +53,11 @@ struct Inner {
     rootless: bool,
     slots: Mutex<BTreeSet<u32>>,
     pool: Pool,
+    waiting: WaitingPool,
 }
 
 /// The number of one living instance, which decides its uid; free again on drop.
-struct Slot {
+pub(crate) struct Slot {
     number: u32,
     inner: Arc<Inner>,
 }
@@ -66,12 +67,6 @@ impl Drop for Slot {
         let mut slots = self.inner.slots.lock().unwrap_or_else(PoisonError::into_inner);
         slots.remove(&self.number);
     }
-}
-
-/// What must be undone when an instance has ended: its cgroups, then its slot.
-pub(crate) struct Cleanup {
-    cgroup: InstanceCgroup,
-    slot: Option<Slot>,
 }
 
 impl ProcessBackend {
@@ -89,6 +84,7 @@ impl ProcessBackend {
                 rootless: !sys::is_root(),
                 slots: Mutex::new(BTreeSet::new()),
                 pool: Pool::default(),
+                waiting: WaitingPool::default(),
             }),
         };
         backend.fill();
@@ -98,6 +94,7 @@ impl ProcessBackend {
     /// Ends what still runs and removes every cgroup of this process. For the end of the daemon:
     /// no start succeeds afterwards. Blocks for up to two seconds.
     pub fn shut_down(&self) {
+        self.inner.waiting.close();
         self.inner.pool.close();
         self.inner.cgroups.remove_all();
     }
@@ -190,6 +187,7 @@ impl ProcessBackend {
                 file("/etc/hostname", "function\n".to_owned()),
                 file("/etc/hosts", hosts),
             ],
+            folders: Vec::new(),
             tmp_bytes,
         }
     }
@@ -199,9 +197,20 @@ impl ProcessBackend {
             let source = io::Error::from_raw_os_error(libc::E2BIG);
             return Err(sandbox_error(&request.label, "at most 64 egress destinations", source));
         }
+        if let Some(running) = self.inner.waiting.take(&request) {
+            let adopted = self.adopt(running, &request).await;
+            self.fill_waiting();
+            // One that could not be adopted, for instance as it is larger than the function's
+            // limit, is gone; the function starts as it would without.
+            if let Ok(started) = adopted {
+                return Ok(started);
+            }
+        }
         let slot = self.take_slot()?;
         let plan = self.plan(&request, &slot);
-        self.launch(&request.label, plan, &request.limits, slot).await
+        let started = self.launch(&request.label, plan, &request.limits, slot).await;
+        self.fill_waiting();
+        started
     }
 
     /// Sends a plan and waits for its program to run.
@@ -245,19 +254,84 @@ impl ProcessBackend {
         limits: &InstanceLimits,
         slot: Slot,
     ) -> Result<Started, StartError> {
-        let started = self.launch_now(label, plan, limits, slot).await;
+        let running = self.run(label, plan, limits, slot).await;
         // Only now: making the next one must not slow this one.
         self.fill();
-        started
+        started(label, running?, false)
     }
 
-    async fn launch_now(
+    /// Gives a waiting program to a function: its folders, then its limits.
+    async fn adopt(
+        &self,
+        mut running: Running,
+        request: &InstanceRequest,
+    ) -> Result<Started, StartError> {
+        let label = &request.label;
+        let failed = |step: &str, source: io::Error| sandbox_error(label, step, source);
+        // It may still be coming up, and somebody waits for it now.
+        running.parked.cleanup.cgroup(|cgroup| cgroup.set_background(false));
+        let mut binds = vec![bind(request.code_dir.clone(), CODE_DIR, false)];
+        if let Some(packages) = &request.packages_dir {
+            binds.push(bind(packages.clone(), PACKAGES_DIR, false));
+        }
+        let message =
+            Adoption { binds }.encode().map_err(|source| failed("write the adoption", source))?;
+        let (status, inside) = status_pair().map_err(|source| failed("create sockets", source))?;
+        let adopted = async {
+            self.send(&message, &inside, Some(running.parked.mounts.as_fd())).await?;
+            drop(inside);
+            await_adopted(&status, label).await
+        };
+        tokio::time::timeout(START_TIMEOUT, adopted).await.map_err(|_| {
+            failed("mount within 10 s", io::Error::from_raw_os_error(libc::ETIMEDOUT))
+        })??;
+        if let Some(cgroup) = running.parked.cleanup.cgroup_mut() {
+            cgroup.change(&request.limits).map_err(|source| failed("set its limits", source))?;
+        }
+        started(label, running, true)
+    }
+
+    /// Brings waiting programs up until there are enough. They come up in the background, and a
+    /// failure is not repeated before the next start. Does nothing outside a runtime.
+    fn fill_waiting(&self) {
+        let Ok(runtime) = tokio::runtime::Handle::try_current() else { return };
+        if !self.inner.waiting.begin_filling() {
+            return;
+        }
+        let inner = Arc::downgrade(&self.inner);
+        runtime.spawn(async move {
+            while let Some(inner) = inner.upgrade() {
+                let backend = Self { inner };
+                let Some(like) = backend.inner.waiting.next() else { return };
+                let Ok(running) = backend.bring_up(&like).await else {
+                    return backend.inner.waiting.give_up();
+                };
+                running.parked.cleanup.cgroup(|cgroup| cgroup.set_background(true));
+                backend.inner.waiting.add(like, running);
+            }
+        });
+    }
+
+    /// A program in a complete sandbox without a function's folders.
+    async fn bring_up(&self, like: &InstanceRequest) -> Result<Running, StartError> {
+        let slot = self.take_slot()?;
+        let mut plan = self.plan(like, &slot);
+        let folders = [CODE_DIR, PACKAGES_DIR].map(PathBuf::from);
+        plan.root.binds.retain(|bind| !folders.contains(&bind.target));
+        plan.root.folders = folders.into();
+        plan.work_dir = PathBuf::from("/");
+        let running = self.run("waiting", plan, &like.limits, slot).await;
+        self.fill();
+        running
+    }
+
+    async fn run(
         &self,
         label: &str,
         mut plan: Plan,
         limits: &InstanceLimits,
         slot: Slot,
-    ) -> Result<Started, StartError> {
+    ) -> Result<Running, StartError> {
         let failed = |step: &str, source: io::Error| sandbox_error(label, step, source);
         let sockets = || -> io::Result<_> {
             let kind = match plan.program {
@@ -305,36 +379,24 @@ impl ProcessBackend {
             }
         };
         drop(inside);
-        let Parked { status, pidfd, cleanup } = parked;
-        let pidfd = sys::watched(pidfd).map_err(|source| failed("watch the instance", source))?;
-        let pidfd = Arc::new(pidfd);
-        let cleanup = cleanup.started();
-        let cgroup = cleanup.as_ref().map(|cleanup| cleanup.cgroup.clone());
-        let (sender, exit) = watch::channel(None);
-        tokio::spawn(watch_instance(pidfd.clone(), status, cleanup, sender));
-        Ok(Started { channel, output, egress, control: Box::new(Control { pidfd, cgroup, exit }) })
+        Ok(Running { channel, output, egress, parked })
     }
 
     /// Makes one child that waits for a plan.
     async fn park(&self, label: &str, host_network: bool) -> Result<Parked, StartError> {
         let inner = &*self.inner;
         let failed = |step: &str, source: io::Error| sandbox_error(label, step, source);
-        let sockets = || -> io::Result<_> {
-            let (status, inside) = sys::socket_pair(libc::SOCK_SEQPACKET)?;
-            sys::set_nonblocking(status.as_fd())?;
-            Ok((sys::watched(status)?, inside))
-        };
-        let (status, inside) = sockets().map_err(|source| failed("create sockets", source))?;
+        let (status, inside) = status_pair().map_err(|source| failed("create sockets", source))?;
         let cgroup = inner.cgroups.place();
         let without = inner.config.without;
         let cgroups = if without & Layer::Cgroup as u32 == 0 { cgroup.paths() } else { Vec::new() };
         let parking = Parking { without, rootless: inner.rootless, host_network, cgroups };
         let message = parking.encode().map_err(|source| failed("write the plan", source))?;
-        let cleanup = Unstarted(Some(Cleanup { cgroup, slot: None }));
-        self.send(&message, &inside).await?;
+        let cleanup = Unstarted::new(cgroup);
+        self.send(&message, &inside, None).await?;
         drop(inside);
-        let pidfd = await_parked(&status, label).await?;
-        Ok(Parked { status, pidfd, cleanup })
+        let Child { init, pidfd, mounts } = await_parked(&status, label).await?;
+        Ok(Parked { status, init, pidfd, mounts, cleanup })
     }
 
     /// Parks children until there are enough, off every hot path. Does nothing outside a runtime.
@@ -357,9 +419,14 @@ impl ProcessBackend {
         });
     }
 
-    async fn send(&self, message: &[u8], status: &OwnedFd) -> Result<(), StartError> {
+    async fn send(
+        &self,
+        message: &[u8],
+        status: &OwnedFd,
+        mounts: Option<BorrowedFd<'_>>,
+    ) -> Result<(), StartError> {
         loop {
-            match self.inner.zygote.send(message, status.as_fd()) {
+            match self.inner.zygote.send(message, status.as_fd(), mounts) {
                 Ok(()) => return Ok(()),
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
                     tokio::time::sleep(SEND_PAUSE).await;
@@ -375,6 +442,17 @@ impl ProcessBackend {
 impl Backend for ProcessBackend {
     fn start(&self, request: InstanceRequest) -> BoxFuture<Result<Started, StartError>> {
         Box::pin(self.clone().start_now(request))
+    }
+
+    fn keep_waiting(&self, wanted: Vec<Waiting>) {
+        // An ordinary user may not mount into a sandbox that is already closed; where no memory
+        // controller counts, the limit is one of the program's own.
+        let inner = &*self.inner;
+        if inner.rootless || !inner.cgroups.has("memory") || inner.config.without != 0 {
+            return;
+        }
+        inner.waiting.want(wanted);
+        self.fill_waiting();
     }
 }
 
@@ -402,198 +480,21 @@ fn egress_plan(egress: &[Egress]) -> (Vec<(u8, u16)>, String) {
     (plan, hosts)
 }
 
-fn sandbox_error(label: &str, step: &str, source: io::Error) -> StartError {
+/// A status socket, watched, and its inner end.
+fn status_pair() -> io::Result<(AsyncFd<OwnedFd>, OwnedFd)> {
+    let (status, inside) = sys::socket_pair(libc::SOCK_SEQPACKET)?;
+    sys::set_nonblocking(status.as_fd())?;
+    Ok((sys::watched(status)?, inside))
+}
+
+fn started(label: &str, running: Running, waited: bool) -> Result<Started, StartError> {
+    running
+        .into_started(waited)
+        .map_err(|source| sandbox_error(label, "watch the instance", source))
+}
+
+pub(crate) fn sandbox_error(label: &str, step: &str, source: io::Error) -> StartError {
     StartError::Sandbox { label: label.to_owned(), step: step.to_owned(), source }
-}
-
-/// Cleans up after a start that failed, in any way, dropped futures included. Whatever was created
-/// of it dies with the status socket.
-pub(crate) struct Unstarted(Option<Cleanup>);
-
-impl Unstarted {
-    fn started(mut self) -> Option<Cleanup> {
-        self.0.take()
-    }
-
-    /// From now on the slot is free only when the cgroups are gone.
-    fn own(&mut self, slot: Slot) {
-        if let Some(cleanup) = &mut self.0 {
-            cleanup.slot = Some(slot);
-        }
-    }
-
-    fn cgroup<T: Default>(&self, ask: impl FnOnce(&InstanceCgroup) -> T) -> T {
-        self.0.as_ref().map(|cleanup| ask(&cleanup.cgroup)).unwrap_or_default()
-    }
-}
-
-impl Drop for Unstarted {
-    fn drop(&mut self) {
-        if let Some(cleanup) = self.0.take() {
-            remove_later(cleanup);
-        }
-    }
-}
-
-/// Removing waits for the last processes to leave, so it is kept off the runtime's threads.
-fn remove_later(cleanup: Cleanup) {
-    let remove = move || {
-        cleanup.cgroup.remove();
-        // The slot, and with it the uid and our own directories, only after the last process.
-        drop(cleanup.slot);
-    };
-    match tokio::runtime::Handle::try_current() {
-        Ok(runtime) => drop(runtime.spawn_blocking(remove)),
-        Err(_) => remove(),
-    }
-}
-
-/// One answer from a status socket; `None` when nobody holds its other end any more.
-async fn next_answer(status: &AsyncFd<OwnedFd>) -> io::Result<Option<(Answer, Vec<OwnedFd>)>> {
-    let mut buffer = [0; ANSWER_BYTES_MAX];
-    loop {
-        let mut ready = status.readable().await?;
-        let received = ready.try_io(|fd| message::receive(fd.get_ref().as_fd(), &mut buffer));
-        match received {
-            Ok(Ok((0, _))) => return Ok(None),
-            Ok(Ok((length, fds))) => {
-                return Ok(Some((serde_json::from_slice(&buffer[..length])?, fds)));
-            }
-            Ok(Err(error)) if error.kind() == io::ErrorKind::ConnectionReset => return Ok(None),
-            Ok(Err(error)) => return Err(error),
-            Err(_would_block) => {}
-        }
-    }
-}
-
-/// Waits for both halves of a parking: the zygote's pidfd and the child's word.
-async fn await_parked(status: &AsyncFd<OwnedFd>, label: &str) -> Result<OwnedFd, StartError> {
-    let (mut pidfd, mut parked) = (None, false);
-    loop {
-        match next_step(status, label).await? {
-            (Answer::Cloned { .. }, fds) => pidfd = fds.into_iter().next(),
-            (Answer::Parked, _) => parked = true,
-            _ => return Err(unexpected(label)),
-        }
-        if parked && let Some(pidfd) = pidfd.take() {
-            return Ok(pidfd);
-        }
-    }
-}
-
-/// Waits for the program to run; its egress listeners.
-async fn await_start(status: &AsyncFd<OwnedFd>, label: &str) -> Result<Vec<OwnedFd>, StartError> {
-    match next_step(status, label).await? {
-        (Answer::Started, listeners) => Ok(listeners),
-        _ => Err(unexpected(label)),
-    }
-}
-
-fn unexpected(label: &str) -> StartError {
-    sandbox_error(label, "ended while starting", io::ErrorKind::UnexpectedEof.into())
-}
-
-/// The next answer of a start that goes on.
-async fn next_step(
-    status: &AsyncFd<OwnedFd>,
-    label: &str,
-) -> Result<(Answer, Vec<OwnedFd>), StartError> {
-    let answer = next_answer(status)
-        .await
-        .map_err(|source| sandbox_error(label, "read the status socket", source))?;
-    match answer {
-        Some((Answer::Failed { step, errno }, _)) => {
-            Err(sandbox_error(label, &step, io::Error::from_raw_os_error(errno)))
-        }
-        Some((Answer::NotExecuted { program, errno }, _)) => Err(StartError::Exec {
-            label: label.to_owned(),
-            program,
-            source: io::Error::from_raw_os_error(errno),
-        }),
-        Some((Answer::Ended { .. }, _)) | None => Err(unexpected(label)),
-        Some(step) => Ok(step),
-    }
-}
-
-/// Waits for the end of one instance, tells it, and cleans up.
-async fn watch_instance(
-    pidfd: Arc<AsyncFd<OwnedFd>>,
-    status: AsyncFd<OwnedFd>,
-    cleanup: Option<Cleanup>,
-    sender: watch::Sender<Option<Exit>>,
-) {
-    let mut exit = Exit {
-        status: None,
-        // Without a last word pid 1 was killed: by us, or by the kernel for memory.
-        signal: Some(libc::SIGKILL),
-        out_of_memory: false,
-    };
-    while let Ok(Some((answer, _))) = next_answer(&status).await {
-        if let Answer::Ended { wait_status } = answer {
-            exit = if libc::WIFSIGNALED(wait_status) {
-                Exit {
-                    status: None,
-                    signal: Some(libc::WTERMSIG(wait_status)),
-                    out_of_memory: false,
-                }
-            } else {
-                Exit {
-                    status: Some(libc::WEXITSTATUS(wait_status)),
-                    signal: None,
-                    out_of_memory: false,
-                }
-            };
-        }
-    }
-    // The status socket closes when pid 1 is exiting, the pidfd tells that its namespace is empty.
-    let _ = pidfd.readable().await;
-    if let Some(cleanup) = cleanup {
-        exit.out_of_memory = exit.status != Some(0) && cleanup.cgroup.out_of_memory();
-        remove_later(cleanup);
-    }
-    let _ = sender.send(Some(exit));
-}
-
-struct Control {
-    pidfd: Arc<AsyncFd<OwnedFd>>,
-    cgroup: Option<InstanceCgroup>,
-    exit: watch::Receiver<Option<Exit>>,
-}
-
-impl InstanceControl for Control {
-    fn kill(&self) {
-        // The only failure is that it has already ended.
-        let _ = sys::pidfd_send_signal(self.pidfd.get_ref().as_fd(), libc::SIGKILL);
-    }
-
-    fn set_background(&self, background: bool) {
-        if let Some(cgroup) = &self.cgroup {
-            cgroup.set_background(background);
-        }
-    }
-
-    fn usage(&self) -> Option<Usage> {
-        self.cgroup.as_ref()?.usage()
-    }
-
-    fn exited(&self) -> BoxFuture<Exit> {
-        let mut exit = self.exit.clone();
-        Box::pin(async move {
-            let ended = exit.wait_for(Option::is_some).await.ok().and_then(|exit| *exit);
-            // The watcher is gone only when the runtime is shutting down, which kills instances.
-            ended.unwrap_or(Exit {
-                status: None,
-                signal: Some(libc::SIGKILL),
-                out_of_memory: false,
-            })
-        })
-    }
-}
-
-impl Drop for Control {
-    fn drop(&mut self) {
-        self.kill();
-    }
 }
 
 impl std::fmt::Debug for ProcessBackend {

@@ -5,7 +5,7 @@
 //! the first instruction of the program and even for the composition of its root. Version 1 hierarchies beside an (almost) empty
 //! version 2 tree, as hybrid systems have, count as version 1.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
@@ -23,6 +23,8 @@ const CPU_PERIOD_US: u64 = 100_000;
 const CPU_QUOTA_US_MIN: u64 = 1_000;
 /// Our own pid 1 beside the processes a function may have.
 const OWN_PROCESSES: u64 = 1;
+/// Looks at a group's processes while they are paused; an idle instance forks nothing.
+const PAUSE_ROUNDS: u32 = 4;
 /// A dying process leaves its group a moment after it is seen dead.
 const REMOVE_TRIES: u32 = 400;
 const REMOVE_PAUSE: Duration = Duration::from_millis(5);
@@ -337,6 +339,62 @@ impl InstanceCgroup {
         if !background && let Some(shares) = self.shares.get() {
             let _ = fs::write(&file, shares.trim());
         }
+    }
+
+    /// Gives a running instance other limits.
+    pub(crate) fn change(&mut self, limits: &InstanceLimits) -> io::Result<()> {
+        // What was remembered is the share under the limits before.
+        self.shares = Arc::default();
+        for dir in self.values(limits, true) {
+            // Twice: the limit with swap is never below the one without, so it is raised first and
+            // lowered last.
+            for (name, value, _) in dir.values.iter().rev() {
+                let _ = fs::write(dir.path.join(name), value);
+            }
+            for (name, value, needed) in &dir.values {
+                let written = fs::write(dir.path.join(name), value);
+                if *needed {
+                    written?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Stops its processes where they are, or lets them go on; but not `init`, its pid 1, which
+    /// runs no code of a function and answers the daemon. By signals and not by the freezer: what
+    /// the freezer of version 1 holds cannot be killed, and would outlive a daemon that died.
+    pub(crate) fn set_paused(&self, init: i32, paused: bool) -> bool {
+        let Some(dir) = self.dirs.get("pids").or_else(|| self.dirs.values().next()) else {
+            return false;
+        };
+        let signal = if paused { libc::SIGSTOP } else { libc::SIGCONT };
+        let mut told = BTreeSet::new();
+        // Again for what was forked meanwhile by those not yet stopped.
+        for _ in 0..PAUSE_ROUNDS {
+            let listed = fs::read_to_string(dir.join("cgroup.procs")).unwrap_or_default();
+            let listed: Vec<i32> = listed.lines().filter_map(|line| line.parse().ok()).collect();
+            let fresh: Vec<i32> =
+                listed.into_iter().filter(|pid| *pid > 0 && told.insert(*pid)).collect();
+            if fresh.is_empty() {
+                return told.len() > 1;
+            }
+            for pid in fresh {
+                if pid == init {
+                    continue;
+                }
+                // SAFETY: plain integers. The process was listed a moment ago in a group that
+                // only this instance is in.
+                unsafe {
+                    libc::kill(pid, signal);
+                }
+            }
+        }
+        // It forks faster than it can be stopped; it is not idle.
+        if paused {
+            self.set_paused(init, false);
+        }
+        !paused
     }
 
     /// Whether the kernel killed something in it for memory.

@@ -104,7 +104,11 @@ fn park(parking: &[u8], status: &OwnedFd) -> Result<(), Failure> {
     if !parking.host_network && parking.has(Layer::NetNamespace) {
         loopback::bring_up().step("bring up loopback")?;
     }
-    message::send(status.as_fd(), &Answer::Parked.encode(), &[], 0).step("say that it is parked")
+    let mounts = sys::openat(None, c"/proc/self/ns/mnt", libc::O_RDONLY, 0)
+        .step("open its mount namespace")?;
+    let riders = [mounts.as_raw_fd()];
+    message::send(status.as_fd(), &Answer::Parked.encode(), &riders, 0)
+        .step("say that it is parked")
 }
 
 /// The zygote's control socket must not be held by a process that may wait for hours.
@@ -187,7 +191,7 @@ fn compose(
     Ok((plan, egress))
 }
 
-fn die_with_parent() -> Result<(), Failure> {
+pub(crate) fn die_with_parent() -> Result<(), Failure> {
     sys::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL as libc::c_ulong, 0)
         .step("ask to die with the zygote")
 }

@@ -18,6 +18,8 @@
 //! # drop(backend); Ok(()) }
 //! ```
 
+mod adoption;
+mod answers;
 mod backend;
 mod cgroup;
 mod child;
@@ -33,9 +35,11 @@ mod plan;
 mod program_run;
 mod report;
 mod root;
+mod running;
 mod seccomp;
 mod spawn;
 mod sys;
+mod waiting;
 mod worker;
 mod zygote;
 

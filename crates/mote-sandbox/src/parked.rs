@@ -5,12 +5,12 @@
 //! that took it. When none is parked a start makes its own and is only slower.
 
 use std::io;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::{Mutex, PoisonError};
 
 use tokio::io::unix::AsyncFd;
 
-use crate::backend::Unstarted;
+use crate::running::Unstarted;
 
 /// Children parked at once: enough for functions that call each other. Each is charged a quarter of a
 /// megabyte, kernel memory included, while nothing runs.
@@ -20,7 +20,11 @@ pub(crate) const PARKED: usize = 2;
 pub(crate) struct Parked {
     /// Told the plan, tells what becomes of it. Closed first: then the child goes.
     pub(crate) status: AsyncFd<OwnedFd>,
+    /// Its number on the host, and a descriptor of it.
+    pub(crate) init: i32,
     pub(crate) pidfd: OwnedFd,
+    /// Its mount namespace.
+    pub(crate) mounts: OwnedFd,
     pub(crate) cleanup: Unstarted,
 }
 
@@ -81,6 +85,10 @@ pub(crate) fn has_died(error: &io::Error) -> bool {
 }
 
 impl Parked {
+    pub(crate) fn status_fd(&self) -> BorrowedFd<'_> {
+        self.status.get_ref().as_fd()
+    }
+
     /// Hands over the plan with the inner ends of channel and output.
     pub(crate) fn send(&self, plan: &[u8], inside: &[OwnedFd; 2]) -> io::Result<()> {
         use std::os::fd::AsRawFd;

@@ -61,6 +61,8 @@ pub(crate) struct RootPlan {
     pub(crate) links: Vec<(PathBuf, PathBuf)>,
     /// Generated read-only files: absolute path inside, text.
     pub(crate) files: Vec<(PathBuf, String)>,
+    /// Empty folders, for what is mounted later.
+    pub(crate) folders: Vec<PathBuf>,
     /// Size of `/tmp`.
     pub(crate) tmp_bytes: u64,
 }
@@ -171,13 +173,36 @@ impl Parking {
     }
 }
 
+/// What a waiting instance is given when it becomes a function's: folders, seen from its root.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub(crate) struct Adoption {
+    /// Binds in order; each target is an empty folder of the composed root.
+    pub(crate) binds: Vec<Bind>,
+}
+
+impl Adoption {
+    /// The message for the zygote.
+    pub(crate) fn encode(&self) -> io::Result<Vec<u8>> {
+        // No new namespaces.
+        let mut message = 0u64.to_le_bytes().to_vec();
+        serde_json::to_writer(&mut message, self)?;
+        if message.len() > PARKING_BYTES_MAX {
+            return Err(io::Error::new(io::ErrorKind::InvalidInput, "folder paths are too long"));
+        }
+        Ok(message)
+    }
+}
+
 /// What happened to an instance, told over its status socket.
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) enum Answer {
     /// From the zygote, with a pidfd: the process exists.
     Cloned { pid: i32 },
-    /// The child is in its namespaces and cgroups and waits for a plan.
+    /// The child is in its namespaces and cgroups and waits for a plan; its mount namespace rides
+    /// along.
     Parked,
+    /// A waiting instance has its folders.
+    Adopted,
     /// A step failed and the instance is gone.
     Failed { step: String, errno: i32 },
     /// The program could not be executed and the instance is gone.

@@ -8,7 +8,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
 
 use crate::child::{Failure, Step, is_dir};
-use crate::plan::RootPlan;
+use crate::plan::{Bind, RootPlan};
 use crate::sys::{self, MOUNT_ATTR_NODEV, MOUNT_ATTR_NOEXEC, MOUNT_ATTR_NOSUID, MOUNT_ATTR_RDONLY};
 
 /// The root itself holds only mount points and a few generated files.
@@ -34,15 +34,7 @@ const READ_ONLY: u64 = MOUNT_ATTR_RDONLY | MOUNT_ATTR_NOSUID | MOUNT_ATTR_NODEV;
 pub(crate) fn compose(plan: &RootPlan) -> Result<(), Failure> {
     let mut mounts = Vec::with_capacity(plan.binds.len());
     for bind in &plan.binds {
-        let shown = bind.source.display();
-        let mount = sys::cstring(bind.source.as_os_str().as_encoded_bytes())
-            .and_then(|source| sys::open_tree(&source))
-            .step(format_args!("open {shown}"))?;
-        let attributes =
-            if bind.writable { MOUNT_ATTR_NOSUID | MOUNT_ATTR_NODEV } else { READ_ONLY };
-        sys::mount_setattr(mount.as_fd(), attributes)
-            .step(format_args!("restrict the mount of {shown}"))?;
-        mounts.push((bind, mount));
+        mounts.push((bind, open_bind(bind)?));
     }
     let mut devices = Vec::with_capacity(DEVICES.len());
     for name in DEVICES {
@@ -78,6 +70,9 @@ pub(crate) fn compose(plan: &RootPlan) -> Result<(), Failure> {
             .step(format_args!("link {}", path.display()))?;
     }
     attach_own(root, plan)?;
+    for folder in &plan.folders {
+        make_parents(root, &folder.join("inside"))?;
+    }
     for (link, target) in DEV_LINKS {
         make_parents(root, &Path::new("/").join(link))?;
         sys::cstring(*target)
@@ -117,6 +112,18 @@ fn attach_own(root: BorrowedFd<'_>, plan: &RootPlan) -> Result<(), Failure> {
 /// Makes the root's own tmpfs read-only, without the mounts below it.
 fn seal(root: BorrowedFd<'_>) -> Result<(), Failure> {
     sys::mount_setattr_single(root, READ_ONLY).step("make the root read-only")
+}
+
+/// Opens a folder of the host as a mount of its own that nothing can be written through.
+pub(crate) fn open_bind(bind: &Bind) -> Result<OwnedFd, Failure> {
+    let shown = bind.source.display();
+    let mount = sys::cstring(bind.source.as_os_str().as_encoded_bytes())
+        .and_then(|source| sys::open_tree(&source))
+        .step(format_args!("open {shown}"))?;
+    let attributes = if bind.writable { MOUNT_ATTR_NOSUID | MOUNT_ATTR_NODEV } else { READ_ONLY };
+    sys::mount_setattr(mount.as_fd(), attributes)
+        .step(format_args!("restrict the mount of {shown}"))?;
+    Ok(mount)
 }
 
 fn attach(

@@ -277,6 +277,13 @@ pub(crate) fn prctl(option: libc::c_int, a: libc::c_ulong, b: libc::c_ulong) -> 
     Ok(())
 }
 
+/// Enters a mount namespace; root and working folder become its root.
+pub(crate) fn enter_mounts(namespace: BorrowedFd<'_>) -> io::Result<()> {
+    // SAFETY: a descriptor that outlives the call, and plain integers.
+    let entered = unsafe { libc::setns(namespace.as_raw_fd(), libc::CLONE_NEWNS) };
+    check(libc::c_long::from(entered)).map(drop)
+}
+
 /// unshare(2).
 pub(crate) fn unshare(flags: libc::c_int) -> io::Result<()> {
     // SAFETY: plain integer.

@@ -3,12 +3,15 @@
 //!
 //! A threaded process cannot fork safely: the child may meet a lock that another thread held. The
 //! zygote has no threads, no logger and no locks, so its children may use the whole standard
-//! library. It does nothing but receive a parking, clone, hand the socket to the child and go on; all
-//! slow work happens in the child, which is told its plan by the daemon directly. It trusts only the daemon, its one peer.
+//! library. It does nothing but receive an order, clone, hand its sockets to the child and go on; all
+//! slow work happens in the child. An order with one descriptor makes a child that parks and is
+//! told its plan by the daemon directly, one with two adopts a waiting instance. It trusts only the
+//! daemon, its one peer.
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 
+use crate::adoption;
 use crate::child;
 use crate::message;
 use crate::plan::{Answer, PARKING_BYTES_MAX, PREFIX_BYTES};
@@ -63,10 +66,17 @@ impl ZygoteHandle {
         self.pid
     }
 
-    /// Asks for one parked child, with the inner end of its status socket. `WouldBlock` when the
-    /// zygote is behind; `BrokenPipe` when it is gone.
-    pub(crate) fn send(&self, parking: &[u8], status: BorrowedFd<'_>) -> io::Result<()> {
-        message::send(self.control.as_fd(), parking, &[status.as_raw_fd()], libc::MSG_DONTWAIT)
+    /// Asks for one parked child, with the inner end of its status socket, or for an adoption,
+    /// with the instance's mount namespace besides. `WouldBlock` when the zygote is behind;
+    /// `BrokenPipe` when it is gone.
+    pub(crate) fn send(
+        &self,
+        order: &[u8],
+        status: BorrowedFd<'_>,
+        mounts: Option<BorrowedFd<'_>>,
+    ) -> io::Result<()> {
+        let fds: Vec<_> = std::iter::once(status).chain(mounts).map(|fd| fd.as_raw_fd()).collect();
+        message::send(self.control.as_fd(), order, &fds, libc::MSG_DONTWAIT)
     }
 }
 
@@ -114,15 +124,19 @@ fn run(control: OwnedFd, daemon: u32) -> io::Result<()> {
             Err(error) if error.raw_os_error() == Some(libc::EMSGSIZE) => continue,
             Err(error) => return Err(error),
         };
-        let Ok([status]) = <[OwnedFd; 1]>::try_from(fds) else {
+        let mut fds = fds.into_iter();
+        let (Some(status), mounts) = (fds.next(), fds.next()) else {
             continue;
         };
-        let Some((prefix, parking)) = buffer[..length].split_first_chunk::<PREFIX_BYTES>() else {
+        let Some((prefix, order)) = buffer[..length].split_first_chunk::<PREFIX_BYTES>() else {
             continue;
         };
         // SAFETY: this process is single-threaded for its whole life.
         let answer = match unsafe { sys::fork_into(u64::from_le_bytes(*prefix)) } {
-            Ok(None) => child::run(parking, status, &filter),
+            Ok(None) => match mounts {
+                None => child::run(order, status, &filter),
+                Some(mounts) => adoption::run(order, status, mounts),
+            },
             Ok(Some((pid, pidfd))) => {
                 let answer = Answer::Cloned { pid }.encode();
                 let fds = [pidfd.as_raw_fd()];

@@ -11,7 +11,7 @@ use std::os::unix::net::UnixStream;
 use std::time::{Duration, Instant};
 
 use bytes::{Bytes, BytesMut};
-use mote_core::backend::{Backend, Launch, StartError};
+use mote_core::backend::{Backend, InstanceRequest, Launch, StartError, Started, Waiting};
 use mote_core::invocation::Head;
 use mote_core::spec::Egress;
 use mote_core::wire::{self, FrameHeader, FrameKind, Load, Ready, ResultHead, WorkerError};
@@ -388,6 +388,92 @@ while True:
     assert_eq!(text, "served:ping");
 }
 
+/// A program that is up before it is asked for becomes an instance of one function: it sees that
+/// function's files, nothing else changes, and it gets that function's limits.
+async fn waiting(backend: &ProcessBackend) {
+    if !is_root_with_memory(backend) {
+        return println!("SKIPPED: waiting programs need root and a memory controller");
+    }
+    let script = "echo up >&3; read go <&3; cat /function/name; ls /packages; \
+                  touch /function/x 2>/dev/null && echo writable; id -u; $go";
+    let (one, two, packages) = (Folder::new("one"), Folder::new("two"), Folder::new("put"));
+    one.write("name", "first\n");
+    two.write("name", "second\n");
+    packages.write("a-package", "");
+    let ask = |code: &Folder| request(40, &code.0, shim(&["sh", "-c", script]));
+    backend.keep_waiting(vec![Waiting { like: ask(&one), count: 2 }]);
+    for (code, name, go) in [(&one, "first", "true"), (&two, "second", "tail /dev/zero")] {
+        let mut wanted = ask(code);
+        wanted.packages_dir = Some(packages.0.clone());
+        wanted.limits.memory_bytes = 24 * MIB;
+        let started = next_waiting(backend, &wanted).await;
+        let mut channel = UnixStream::from(started.channel.try_clone().unwrap());
+        channel.set_nonblocking(false).unwrap();
+        channel.write_all(format!("{go}\n").as_bytes()).unwrap();
+        let (text, exit) = finish(started).await;
+        let expected = format!("{name}\na-package\n1000\n");
+        assert!(text.starts_with(&expected), "{text}");
+        // The larger limit it waited under would have let the second one go on.
+        assert_eq!(exit.out_of_memory, go != "true", "{exit:?}");
+    }
+    // One whose rules differ starts anew.
+    let mut other = ask(&one);
+    other.limits.pids = 32;
+    let started = backend.start(other).await.unwrap();
+    assert!(!started.waited);
+    drop(started);
+    backend.keep_waiting(Vec::new());
+}
+
+fn is_root_with_memory(backend: &ProcessBackend) -> bool {
+    let memory = backend.report().items.into_iter().find(|item| item.name == "memory");
+    memory.is_some_and(|item| matches!(item.state, mote_sandbox::State::Enforced))
+        && std::fs::metadata("/proc/self")
+            .is_ok_and(|own| std::os::unix::fs::MetadataExt::uid(&own) == 0)
+}
+
+/// An instance whose program waited; those come up in the background.
+async fn next_waiting(backend: &ProcessBackend, request: &InstanceRequest) -> Started {
+    let end = Instant::now() + Duration::from_secs(20);
+    while Instant::now() < end {
+        let started = backend.start(request.clone()).await.unwrap();
+        if started.waited {
+            return started;
+        }
+    }
+    panic!("no program waits");
+}
+
+/// Paused instances do nothing, go on where they were, and end when told.
+async fn paused(backend: &ProcessBackend) {
+    let code = Folder::new("paused");
+    code.write("busy.sh", "#!/bin/sh\n(while :; do :; done) & while :; do :; done\n");
+    let started = backend.start(request(45, &code.0, shim(&["./busy.sh"]))).await.unwrap();
+    let control = &started.control;
+    let burnt = || control.usage().unwrap().cpu_ns;
+    wait_until(|| burnt() > 20_000_000).await;
+    if !control.set_paused(true) {
+        return println!("SKIPPED: pausing needs cgroups");
+    }
+    let before = burnt();
+    tokio::time::sleep(Duration::from_millis(100)).await;
+    let during = burnt() - before;
+    assert!(during < 5_000_000, "{during} ns while paused");
+    assert!(control.set_paused(false));
+    wait_until(|| burnt() > before + 20_000_000).await;
+    assert!(control.set_paused(true));
+    control.kill();
+    assert_eq!(control.exited().await.signal, Some(9));
+}
+
+async fn wait_until(mut done: impl FnMut() -> bool) {
+    let end = Instant::now() + Duration::from_secs(20);
+    while !done() {
+        assert!(Instant::now() < end, "waited in vain");
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+}
+
 async fn nothing_is_left(backend: &ProcessBackend) {
     let code = Folder::new("left");
     code.write("fds.sh", "#!/bin/sh\nsleep 60 & sleep 60 & ls /proc/$$/fd\n");
@@ -647,6 +733,6 @@ fn main() {
             }
         )* } }
         run!(failed_execution shell runtimes limits per_invocation server_and_egress installation
-            nothing_is_left daemon_death start_times);
+            waiting paused nothing_is_left daemon_death start_times);
     });
 }

@@ -7,6 +7,7 @@ use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
 
+use mote_api::quantity::parse_size;
 use mote_api::toml_reader::{Mistake, Mistakes, TomlReader};
 
 /// Name of the configuration file.
@@ -24,7 +25,7 @@ pub(crate) struct Setting {
 }
 
 /// Every setting, in the order of the reference page.
-pub(crate) const SETTINGS: [Setting; 8] = [
+pub(crate) const SETTINGS: [Setting; 9] = [
     Setting {
         key: "data",
         default: "`/var/lib/mote` for root, else `~/.local/share/mote`",
@@ -65,6 +66,11 @@ pub(crate) const SETTINGS: [Setting; 8] = [
         default: "`true`",
         text: "Whether the node looks for the next event for up to 0.1 ms before it sleeps, while it serves one request at a time. Faster by the time of a wake-up; `false` saves power. Off on one core.",
     },
+    Setting {
+        key: "prewarm",
+        default: "`auto`: a 24th of the machine's memory",
+        text: "Memory for interpreters that wait, already up, to become an instance of whichever function is called next: a size such as `64MiB`, or `off`. A waiting Python counts 16 MiB, a waiting Node 64 MiB; one of each kind that deployed functions need is kept, more after bursts.",
+    },
 ];
 
 const HTTP_PORT_DEFAULT: u16 = 6683;
@@ -92,6 +98,8 @@ pub(crate) struct Config {
     pub(crate) threads: usize,
     /// Whether to look for the next event before sleeping.
     pub(crate) polling: bool,
+    /// Memory for waiting interpreters in bytes; `None` is a share of the machine's.
+    pub(crate) prewarm_bytes: Option<u64>,
     /// Each setting's text and origin, in the order of [`SETTINGS`].
     pub(crate) origins: Vec<(&'static str, String, Origin)>,
 }
@@ -226,6 +234,7 @@ impl Config {
         let lan = check.boolean("lan", false);
         let threads = check.threads();
         let polling = check.boolean("polling", true);
+        let prewarm_bytes = check.prewarm();
         let host =
             if lan { IpAddr::V4(Ipv4Addr::UNSPECIFIED) } else { IpAddr::V4(Ipv4Addr::LOCALHOST) };
         let http = check.address("http", Some(SocketAddr::new(host, HTTP_PORT_DEFAULT)), lan);
@@ -240,7 +249,18 @@ impl Config {
             check.fault("admin", "not the address of the HTTP front", None);
         }
         if mistakes.is_empty() {
-            Ok(Self { data, http, coap, admin, socket, lan, threads, polling, origins })
+            Ok(Self {
+                data,
+                http,
+                coap,
+                admin,
+                socket,
+                lan,
+                threads,
+                polling,
+                prewarm_bytes,
+                origins,
+            })
         } else {
             Err(Mistakes(mistakes))
         }
@@ -378,6 +398,19 @@ impl Check<'_> {
         };
         self.settle("threads", threads.to_string());
         threads
+    }
+
+    fn prewarm(&mut self) -> Option<u64> {
+        let given = self.given("prewarm");
+        match given.as_deref() {
+            None | Some("auto") => self.settle("prewarm", "auto".to_owned()),
+            Some("off") => return Some(0),
+            Some(size) => match parse_size(size) {
+                Ok(bytes) => return Some(bytes),
+                Err(_) => self.fault("prewarm", "auto, off, or a size such as 64MiB", None),
+            },
+        }
+        None
     }
 
     fn path(&mut self, key: &str, default: PathBuf) -> PathBuf {

@@ -264,6 +264,8 @@ fn apply(spec: &mut FunctionSpec, function: &FunctionManifest) -> Result<(), Mis
         Some(StartName::Always) => StartPolicy::Always,
         Some(StartName::Cold) | None => StartPolicy::Cold,
     };
+    spec.scale.pause_ms = scale.pause_ms.or(spec.scale.pause_ms);
+    spec.scale.spare = scale.spare.unwrap_or(spec.scale.spare);
     spec.env.clone_from(&function.env);
     spec.methods = function.methods.clone().unwrap_or_default();
     spec.egress = function

@@ -135,6 +135,9 @@ pub(super) struct NodeFlags {
     /// Whether to look for the next event for up to 0.1 ms before sleeping [default: true]
     #[arg(long, value_name = "BOOL")]
     pub(super) polling: Option<String>,
+    /// Memory for interpreters that wait for the next function: a size, auto, or off
+    #[arg(long, value_name = "SIZE")]
+    pub(super) prewarm: Option<String>,
     /// Configuration file
     #[arg(long, value_name = "FILE")]
     pub(super) config: Option<PathBuf>,

@@ -19,6 +19,7 @@ pub(super) fn load(flags: &NodeFlags) -> Result<Config, Failure> {
         ("socket", &flags.socket),
         ("threads", &flags.threads),
         ("polling", &flags.polling),
+        ("prewarm", &flags.prewarm),
     ] {
         if let Some(value) = value {
             given.push((key, value.clone()));

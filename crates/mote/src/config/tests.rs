@@ -77,6 +77,7 @@ fn flags_win_over_environment_over_file() {
             "lan false default",
             "threads 0 default",
             "polling true default",
+            "prewarm auto default",
         ]
     );
 }

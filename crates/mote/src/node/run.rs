@@ -28,6 +28,10 @@ use crate::config::Config;
 /// How long running invocations may take once the node is told to stop.
 const STOP_GRACE: Duration = Duration::from_secs(30);
 
+/// Share of the machine's memory for programs that wait before anyone asks, unless the configuration
+/// says: on a board with 2 GiB enough for a waiting Python and a waiting Node.
+const PREWARM_SHARE: u64 = 24;
+
 /// Runs a node until it is told to stop. `zygote` was forked before any thread existed.
 pub(crate) fn run(config: Config, deploy: &[PathBuf], zygote: ZygoteHandle) -> Result<ExitCode> {
     let started = Instant::now();
@@ -74,6 +78,7 @@ async fn serve(
         instances_max_default: u32::try_from(cores).unwrap_or(1),
         interpreters: found.for_engine(),
         busy_poll: config.polling && cores > 1,
+        prewarm_bytes: config.prewarm_bytes.unwrap_or(machine_memory_bytes() / PREWARM_SHARE),
     };
     let engine = Engine::new(engine_config, backend.clone(), Handle::current());
 

@@ -1,0 +1,126 @@
+//! How many programs wait to become an instance, per kind of program. Pure.
+//!
+//! A waiting interpreter makes a cold start as short as loading the function. One of each kind that
+//! deployed functions need is kept, more where several starts came at once lately, all within a
+//! budget of memory.
+
+/// Starts that come within this time count as coming at once: later ones find programs that were
+/// brought up meanwhile.
+const BURST_NS: u64 = 1_000_000_000;
+/// What came at once is half forgotten after this time.
+const HALF_LIFE_S: f64 = 60.0;
+
+/// The largest number of starts at once, slowly forgotten.
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
+pub struct Peak {
+    value: f64,
+    at_ns: u64,
+    burst_since_ns: u64,
+    burst: u32,
+}
+
+impl Peak {
+    /// Takes note of a start.
+    pub fn record(&mut self, now_ns: u64) {
+        if self.burst == 0 || now_ns.saturating_sub(self.burst_since_ns) > BURST_NS {
+            self.burst_since_ns = now_ns;
+            self.burst = 0;
+        }
+        self.burst = self.burst.saturating_add(1);
+        self.value = self.value(now_ns).max(f64::from(self.burst));
+        self.at_ns = now_ns;
+    }
+
+    /// Starts at once as remembered now.
+    pub fn value(&self, now_ns: u64) -> f64 {
+        let age_s = now_ns.saturating_sub(self.at_ns) as f64 / 1e9;
+        self.value * (-age_s / HALF_LIFE_S).exp2()
+    }
+}
+
+/// One kind of program.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Kind {
+    /// Deployed functions that need it.
+    pub functions: u32,
+    /// Starts at once, see [`Peak::value`].
+    pub peak: f64,
+    /// Memory one of it holds while it waits, in bytes.
+    pub memory_bytes: u64,
+}
+
+impl Kind {
+    fn wanted(&self) -> u32 {
+        // Half a start is none: a single start lately wants no second program.
+        if self.functions == 0 { 0 } else { (self.peak.round() as u32).max(1) }
+    }
+}
+
+/// How many of each kind should wait. Everyone's first comes before anyone's second; among equals
+/// the kind with more starts at once, then with more functions, comes first.
+pub fn counts(kinds: &[Kind], budget_bytes: u64) -> Vec<u32> {
+    let mut counts = vec![0; kinds.len()];
+    let mut order: Vec<usize> = (0..kinds.len()).collect();
+    order.sort_by(|a, b| {
+        let (a, b) = (&kinds[*a], &kinds[*b]);
+        b.peak.total_cmp(&a.peak).then(b.functions.cmp(&a.functions))
+    });
+    let mut left = budget_bytes;
+    loop {
+        let mut added = false;
+        for at in &order {
+            let kind = &kinds[*at];
+            if counts[*at] < kind.wanted() && kind.memory_bytes <= left {
+                counts[*at] += 1;
+                left -= kind.memory_bytes;
+                added = true;
+            }
+        }
+        if !added {
+            return counts;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const S: u64 = 1_000_000_000;
+    const MIB: u64 = 1 << 20;
+
+    #[test]
+    fn a_burst_is_remembered_and_forgotten() {
+        let mut peak = Peak::default();
+        assert_eq!(peak.value(0), 0.0);
+        for start in 0..8 {
+            peak.record(10 * S + start * S / 10);
+        }
+        let last = 10 * S + 7 * S / 10;
+        assert_eq!(peak.value(last), 8.0);
+        assert_eq!(peak.value(last + 60 * S), 4.0);
+        // A lone start later does not lift what is remembered, and does not drop it either.
+        peak.record(last + 60 * S);
+        assert_eq!(peak.value(last + 60 * S), 4.0);
+        peak.record(last + 3_600 * S);
+        assert_eq!(peak.value(last + 3_600 * S), 1.0);
+    }
+
+    #[test]
+    fn within_the_budget_first_ones_first() {
+        let python = |functions, peak| Kind { functions, peak, memory_bytes: 16 * MIB };
+        let node = |functions, peak| Kind { functions, peak, memory_bytes: 64 * MIB };
+        for (kinds, budget_mib, expected) in [
+            (vec![python(3, 0.0), node(1, 0.0)], 80, vec![1, 1]),
+            (vec![python(3, 0.0), node(0, 9.0)], 80, vec![1, 0]),
+            (vec![python(3, 4.2), node(1, 0.0)], 112, vec![3, 1]),
+            (vec![python(3, 4.2), node(1, 0.0)], 1_000, vec![4, 1]),
+            (vec![python(3, 0.0), node(1, 0.0)], 70, vec![1, 0]),
+            (vec![python(1, 0.0), node(9, 2.0)], 70, vec![0, 1]),
+            (vec![python(1, 3.0)], 0, vec![0]),
+            (vec![], 80, vec![]),
+        ] {
+            assert_eq!(counts(&kinds, budget_mib * MIB), expected, "{kinds:?} in {budget_mib}");
+        }
+    }
+}

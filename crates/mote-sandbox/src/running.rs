@@ -1,0 +1,186 @@
+//! Instances from the start of their program to their end, and what must be undone then.
+
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
+
+use mote_core::backend::{BoxFuture, Exit, InstanceControl, Started, Usage};
+use tokio::io::unix::AsyncFd;
+use tokio::sync::watch;
+
+use crate::answers::next_answer;
+use crate::backend::Slot;
+use crate::cgroup::InstanceCgroup;
+use crate::parked::Parked;
+use crate::plan::Answer;
+use crate::sys;
+
+/// An instance whose program runs. Dropping it ends it and removes its cgroups.
+pub(crate) struct Running {
+    pub(crate) channel: OwnedFd,
+    pub(crate) output: OwnedFd,
+    pub(crate) egress: Vec<OwnedFd>,
+    pub(crate) parked: Parked,
+}
+
+impl Running {
+    pub(crate) fn channel_fd(&self) -> BorrowedFd<'_> {
+        self.channel.as_fd()
+    }
+
+    /// Watches it from now on. Within a runtime only.
+    pub(crate) fn into_started(self, waited: bool) -> io::Result<Started> {
+        let Self { channel, output, egress, parked } = self;
+        let Parked { status, init, pidfd, mounts: _, cleanup } = parked;
+        let pidfd = Arc::new(sys::watched(pidfd)?);
+        let cleanup = cleanup.started();
+        let cgroup = cleanup.as_ref().map(|cleanup| cleanup.cgroup.clone());
+        let (sender, exit) = watch::channel(None);
+        tokio::spawn(watch_instance(pidfd.clone(), status, cleanup, sender));
+        let control = Box::new(Control { init, pidfd, cgroup, exit });
+        Ok(Started { channel, output, egress, control, waited })
+    }
+}
+
+/// What must be undone when an instance has ended: its cgroups, then its slot.
+struct Cleanup {
+    cgroup: InstanceCgroup,
+    slot: Option<Slot>,
+}
+
+/// Cleans up after a start that failed, in any way, dropped futures included. Whatever was created
+/// of it dies with the status socket.
+pub(crate) struct Unstarted(Option<Cleanup>);
+
+impl Unstarted {
+    pub(crate) fn new(cgroup: InstanceCgroup) -> Self {
+        Self(Some(Cleanup { cgroup, slot: None }))
+    }
+
+    pub(crate) fn cgroup_mut(&mut self) -> Option<&mut InstanceCgroup> {
+        self.0.as_mut().map(|cleanup| &mut cleanup.cgroup)
+    }
+
+    fn started(mut self) -> Option<Cleanup> {
+        self.0.take()
+    }
+
+    /// From now on the slot is free only when the cgroups are gone.
+    pub(crate) fn own(&mut self, slot: Slot) {
+        if let Some(cleanup) = &mut self.0 {
+            cleanup.slot = Some(slot);
+        }
+    }
+
+    pub(crate) fn cgroup<T: Default>(&self, ask: impl FnOnce(&InstanceCgroup) -> T) -> T {
+        self.0.as_ref().map(|cleanup| ask(&cleanup.cgroup)).unwrap_or_default()
+    }
+}
+
+impl Drop for Unstarted {
+    fn drop(&mut self) {
+        if let Some(cleanup) = self.0.take() {
+            remove_later(cleanup);
+        }
+    }
+}
+
+/// Removing waits for the last processes to leave, so it is kept off the runtime's threads.
+fn remove_later(cleanup: Cleanup) {
+    let remove = move || {
+        cleanup.cgroup.remove();
+        // The slot, and with it the uid and our own directories, only after the last process.
+        drop(cleanup.slot);
+    };
+    match tokio::runtime::Handle::try_current() {
+        Ok(runtime) => drop(runtime.spawn_blocking(remove)),
+        Err(_) => remove(),
+    }
+}
+
+/// Waits for the end of one instance, tells it, and cleans up.
+async fn watch_instance(
+    pidfd: Arc<AsyncFd<OwnedFd>>,
+    status: AsyncFd<OwnedFd>,
+    cleanup: Option<Cleanup>,
+    sender: watch::Sender<Option<Exit>>,
+) {
+    let mut exit = Exit {
+        status: None,
+        // Without a last word pid 1 was killed: by us, or by the kernel for memory.
+        signal: Some(libc::SIGKILL),
+        out_of_memory: false,
+    };
+    while let Ok(Some((answer, _))) = next_answer(&status).await {
+        if let Answer::Ended { wait_status } = answer {
+            exit = if libc::WIFSIGNALED(wait_status) {
+                Exit {
+                    status: None,
+                    signal: Some(libc::WTERMSIG(wait_status)),
+                    out_of_memory: false,
+                }
+            } else {
+                Exit {
+                    status: Some(libc::WEXITSTATUS(wait_status)),
+                    signal: None,
+                    out_of_memory: false,
+                }
+            };
+        }
+    }
+    // The status socket closes when pid 1 is exiting, the pidfd tells that its namespace is empty.
+    let _ = pidfd.readable().await;
+    if let Some(cleanup) = cleanup {
+        exit.out_of_memory = exit.status != Some(0) && cleanup.cgroup.out_of_memory();
+        remove_later(cleanup);
+    }
+    let _ = sender.send(Some(exit));
+}
+
+struct Control {
+    /// Its pid 1, as the host numbers it.
+    init: i32,
+    pidfd: Arc<AsyncFd<OwnedFd>>,
+    cgroup: Option<InstanceCgroup>,
+    exit: watch::Receiver<Option<Exit>>,
+}
+
+impl InstanceControl for Control {
+    fn kill(&self) {
+        // The only failure is that it has already ended.
+        let _ = sys::pidfd_send_signal(self.pidfd.get_ref().as_fd(), libc::SIGKILL);
+    }
+
+    fn set_background(&self, background: bool) {
+        if let Some(cgroup) = &self.cgroup {
+            cgroup.set_background(background);
+        }
+    }
+
+    fn set_paused(&self, paused: bool) -> bool {
+        self.cgroup.as_ref().is_some_and(|cgroup| cgroup.set_paused(self.init, paused))
+    }
+
+    fn usage(&self) -> Option<Usage> {
+        self.cgroup.as_ref()?.usage()
+    }
+
+    fn exited(&self) -> BoxFuture<Exit> {
+        let mut exit = self.exit.clone();
+        Box::pin(async move {
+            let ended = exit.wait_for(Option::is_some).await.ok().and_then(|exit| *exit);
+            // The watcher is gone only when the runtime is shutting down, which kills instances.
+            ended.unwrap_or(Exit {
+                status: None,
+                signal: Some(libc::SIGKILL),
+                out_of_memory: false,
+            })
+        })
+    }
+}
+
+impl Drop for Control {
+    fn drop(&mut self) {
+        self.kill();
+    }
+}

@@ -1,0 +1,104 @@
+//! Ways round a cold start: interpreters that wait, instances that are paused, spare ones
+//! (R57, R58, R107; T-RNG).
+
+use std::collections::BTreeSet;
+
+use mote_tests::{Node, wait_for};
+
+/// What `mote describe` says of the instances, in their order.
+fn states(node: &Node, name: &str) -> Vec<String> {
+    let described = node.json(&["describe", name, "-o", "json"]);
+    let instances = described["instances"].as_array().expect("a list").clone();
+    instances.iter().map(|one| one["state"].as_str().expect("a word").to_owned()).collect()
+}
+
+fn wait_for_states(node: &Node, name: &str, wanted: &[&str]) {
+    wait_for(&format!("{name} to be {wanted:?}"), || (states(node, name) == wanted).then_some(()));
+}
+
+fn manifest(scale: &str) -> String {
+    format!("version = 1\nruntime = \"python\"\nentry = \"app:handle\"\n\n[scale]\n{scale}\n")
+}
+
+/// Random values of a fresh instance: none may come twice, whatever the instance was made of.
+const RANDOM: &str = "import os, random, secrets, uuid, ssl, tempfile
+def handle(event, ctx):
+    return '\\n'.join([str(uuid.uuid4()), str(random.random()), secrets.token_hex(16),
+                      ssl.RAND_bytes(16).hex(), os.urandom(16).hex(),
+                      next(tempfile._get_candidate_names())])
+";
+
+#[test]
+fn every_instance_has_random_numbers_of_its_own() {
+    let node = Node::start();
+    let rounds = if std::env::var_os("MOTE_LONG").is_some() { 1_000 } else { 40 };
+    let quick = manifest("idle = \"1ms\"");
+    node.deploy_ok("r", &[("app.py", RANDOM), ("mote.toml", &quick)]);
+    let mut seen = BTreeSet::new();
+    let mut values = 0;
+    for _ in 0..rounds {
+        wait_for_states(&node, "r", &[]);
+        let answer = node.get("/r");
+        assert_eq!(answer.status, 200, "{}", answer.text());
+        for value in answer.text().lines() {
+            values += 1;
+            assert!(seen.insert(value.to_owned()), "{value} came twice");
+        }
+    }
+    assert_eq!(values, rounds * 6);
+    let waited = node.ok(&["logs", "r"]).matches("in a waiting sandbox").count();
+    println!("{rounds} instances, {waited} of those in the log had waited");
+    assert!(waited > 0, "no instance came from a waiting sandbox");
+}
+
+#[test]
+fn a_spare_instance_answers_before_a_new_one_could_load() {
+    let node = Node::start();
+    let code = "import time\ntime.sleep(2)\ndef handle(event, ctx):\n    return 'here'\n";
+    let scale = manifest("idle = \"1ms\"\nspare = 1\nmax = 3");
+    node.deploy_ok("s", &[("app.py", code), ("mote.toml", &scale)]);
+    wait_for_states(&node, "s", &["spare"]);
+    let answer = node.get("/s");
+    assert_eq!((answer.status, answer.text()), (200, "here".into()));
+    let timing = answer.header("server-timing").expect("timing").to_owned();
+    assert!(timing.contains("init;dur=0,"), "it waited for a start: {timing}");
+    // Another takes its place.
+    wait_for_states(&node, "s", &["spare"]);
+}
+
+#[test]
+fn an_idle_instance_is_paused_and_goes_on() {
+    let node = Node::start();
+    let code = "import threading, time
+ticks = 0
+def tick():
+    global ticks
+    while True:
+        ticks += 1
+        time.sleep(0.001)
+threading.Thread(target=tick, daemon=True).start()
+def handle(event, ctx):
+    return str(ticks)
+";
+    let scale = manifest("start = \"always\"\npause = \"0s\"");
+    node.deploy_ok("p", &[("app.py", code), ("mote.toml", &scale)]);
+    let ticks = || node.get("/p").text().parse::<u64>().expect("a number");
+    let first = ticks();
+    wait_for_states(&node, "p", &["paused"]);
+    let then = std::time::Instant::now();
+    let paused = ticks();
+    wait_for("time to pass", || (then.elapsed().as_millis() > 200).then_some(()));
+    wait_for_states(&node, "p", &["paused"]);
+    let later = ticks();
+    println!("ticks {first}, {paused}, {later}");
+    // Awake only until the keeper looks again; 200 ms would be 200 ticks.
+    assert!(later > paused && later - paused < 150, "{paused} {later}");
+    // It ends like any other.
+    let instance = node.json(&["describe", "p", "-o", "json"])["instances"][0]["id"].clone();
+    node.deploy_ok("p", &[("app.py", code), ("mote.toml", &scale)]);
+    wait_for("the paused one to go", || {
+        let described = node.json(&["describe", "p", "-o", "json"]);
+        let all = described["instances"].as_array().cloned().unwrap_or_default();
+        (all.len() == 1 && all[0]["id"] != instance).then_some(())
+    });
+}
