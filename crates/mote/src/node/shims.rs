@@ -5,9 +5,10 @@ use std::io;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
-const FILES: [(&str, &str); 2] = [
+const FILES: [(&str, &str); 3] = [
     ("python/mote_shim.py", include_str!("../../../../shims/python/mote_shim.py")),
     ("node/mote_shim.mjs", include_str!("../../../../shims/node/mote_shim.mjs")),
+    ("node/rehearsal.mjs", include_str!("../../../../shims/node/rehearsal.mjs")),
 ];
 
 /// Writes the shims of this build below `data_dir` and returns their folder. Files that are
