@@ -48,9 +48,10 @@ for group in "${groups[@]}"; do
     test) need_build; need_python; need_node; need_process_tools; need_coap_client; venv=wanted ;;
     demo) need_build; need_python; need_node; need_coap_client ;;
     bench) have wrk || want wrk ;;
+    cold) have crun || want crun; have cc || want gcc libc6-dev ;;
     profile) have perf || want linux-perf ;;
     fuzz) need_build; have clang || want clang ;;
-    *) say "unknown group $group; there are build, test, demo, bench, profile, fuzz"; exit 2 ;;
+    *) say "unknown group $group; there are build, test, demo, bench, cold, profile, fuzz"; exit 2 ;;
   esac
 done
 

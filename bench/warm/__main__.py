@@ -11,11 +11,8 @@ from __future__ import annotations
 import argparse
 import datetime
 import json
-import os
-import re
 import shutil
 import signal
-import subprocess
 import sys
 import tempfile
 import traceback
@@ -27,26 +24,9 @@ import clients
 import compare
 import handover
 import kept
+from machine import machine
 from node import ROOT, Node, binaries
 from outcome import Outcome
-
-
-def machine() -> dict:
-    info = Path("/proc/cpuinfo").read_text()
-    model = re.search(r"model name\s*: (.*)", info)
-    memory = int(re.search(r"MemTotal:\s+(\d+)", Path("/proc/meminfo").read_text()).group(1))
-    asked = {"capture_output": True, "text": True}
-    return {
-        "cpu": model.group(1) if model else "unknown",
-        "cores": len(os.sched_getaffinity(0)),
-        "memory_mib": memory // 1024,
-        "kernel": os.uname().release,
-        "load_before": os.getloadavg(),
-        "python": sys.version.split()[0],
-        "node": subprocess.run(["node", "--version"], **asked).stdout.strip(),
-        "commit": subprocess.run(["git", "rev-parse", "--short", "HEAD"], cwd=ROOT,
-                                 **asked).stdout.strip(),
-    }
 
 
 def on_a_fresh_node(measure: Callable[[Node], list[Outcome]]) -> list[Outcome]:

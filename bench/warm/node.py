@@ -30,18 +30,19 @@ def free_port(kind: int = socket.SOCK_STREAM) -> int:
 class Node:
     """`mote up` with everything it needs in a temporary folder. Use as a context manager."""
 
-    def __init__(self) -> None:
+    def __init__(self, *flags: str) -> None:
         self.folder = Path(tempfile.mkdtemp(prefix="mote-warm"))
         self.folder.chmod(0o755)  # functions run as users of their own
         self.http, self.coap = free_port(), free_port(socket.SOCK_DGRAM)
         self.binary = str(binaries() / "mote")
         admin = self.folder / "s"
+        self.socket = str(admin)
         self.environment = {**os.environ, "MOTE_SOCKET": str(admin)}
         self.environment.pop("MOTE_NODE", None)
         self.log = (self.folder / "log").open("w")
         self.process = subprocess.Popen(
             [self.binary, "up", "--data", str(self.folder / "data"), "--socket", str(admin),
-             "--http", f"127.0.0.1:{self.http}", "--coap", f"127.0.0.1:{self.coap}"],
+             "--http", f"127.0.0.1:{self.http}", "--coap", f"127.0.0.1:{self.coap}", *flags],
             stdout=subprocess.PIPE, stderr=self.log, text=True,
         )
         # It says so once it is ready, or closes its output.
