@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# The long tests: the attack battery, the neighbours at full length, a minute of noise for each
-# parser. As root, on a machine that does nothing else; about half an hour.
+# The long tests: the attack battery, 200 swaps of revisions, the neighbours at full length, a
+# minute of noise for each parser. As root, on a machine that does nothing else; about half an hour.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 scripts/setup.sh build test
@@ -21,5 +21,6 @@ export MOTE_BIN=$target/quick/mote MOTE_LONG=1
 suite "fuzz" env FUZZ_SECONDS=60 scripts/fuzz.sh
 suite "attack battery" cargo test -p mote-sandbox --test escape
 [ ${#failed[@]} -eq 0 ] || printf '\nFAILED so far: %s\n' "${failed[*]}"
+suite "rollout" cargo test -p mote-tests --test rollout -- --nocapture
 suite "neighbours" cargo test -p mote-tests --test neighbours -- --nocapture
 [ ${#failed[@]} -eq 0 ]

@@ -40,7 +40,7 @@ impl RouteInfo for Route {
 
 impl Invoker for Node {
     type Route = Route;
-    fn route(&self, name: &str) -> Option<Route> {
+    fn route(&self, name: &str, _: impl FnOnce() -> Option<u64>) -> Option<Route> {
         (name == "f").then(|| Route(self.0.clone(), CoapResource::default()))
     }
     fn routes(&self) -> Vec<Route> {

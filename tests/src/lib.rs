@@ -4,6 +4,8 @@
 //! The binary is `$MOTE_BIN`, or `mote` in the folder the tests were built into. A test that needs
 //! something the machine does not have says so with [`skip`] and is not counted as a result.
 
+pub mod load;
+
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream, UdpSocket};
 use std::path::{Path, PathBuf};

@@ -20,7 +20,7 @@ use crate::error::{Problem, exit};
 use crate::paths;
 use crate::types::{
     DeployResult, DoctorReport, Function, FunctionList, InvokeAnswer, InvokeRequest, LogLine,
-    NodeStatus,
+    NodeStatus, RevisionList, TrafficRequest, TrafficResult,
 };
 
 /// Largest answer held in memory.
@@ -162,6 +162,17 @@ pub struct LogQuery {
     pub invocation: Option<String>,
 }
 
+/// How a deploy is done.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct DeployOptions {
+    /// Check everything, change nothing.
+    pub dry_run: bool,
+    /// The revision takes no traffic by share.
+    pub no_traffic: bool,
+    /// The same, and it is reached by this tag.
+    pub tag: Option<String>,
+}
+
 /// A client of one node. Cheap to clone.
 #[derive(Debug, Clone)]
 pub struct Client {
@@ -207,19 +218,58 @@ impl Client {
         self.get(&function_path(name)).await
     }
 
-    /// Deploys `tar` as a new revision of `name`; waits until it is live or refused.
+    /// Deploys `tar` as a new revision of `name`; waits until it is ready or refused.
     pub async fn deploy(
         &self,
         name: &str,
         tar: Bytes,
-        dry_run: bool,
+        options: &DeployOptions,
     ) -> Result<DeployResult, ClientError> {
-        let query = if dry_run { "?dry_run=true" } else { "" };
-        let path = format!("{}{query}", function_path(name));
+        let mut query = format!("dry_run={}", options.dry_run);
+        if options.no_traffic {
+            query.push_str("&no_traffic=true");
+        }
+        if let Some(tag) = &options.tag {
+            query.push_str(&format!("&tag={}", encode(tag)));
+        }
+        let path = format!("{}?{query}", function_path(name));
         let request = self.request(Method::PUT, &path)?.header("content-type", "application/x-tar");
         let request = built(request.body(Full::new(tar)))?;
         let limit = self.timeout.max(DEPLOY_TIMEOUT);
         let (status, _, body) = self.call(request, limit).await?;
+        self.decode(status, &body)
+    }
+
+    /// The stored revisions of a function, newest first.
+    pub async fn revisions(&self, name: &str) -> Result<RevisionList, ClientError> {
+        self.get(&format!("{}/revisions", function_path(name))).await
+    }
+
+    /// Splits a function's traffic; waits until every revision it reaches is ready, or refused.
+    pub async fn traffic(
+        &self,
+        name: &str,
+        wish: &TrafficRequest,
+    ) -> Result<TrafficResult, ClientError> {
+        let body = serde_json::to_vec(wish).map_err(|e| ClientError::Request(e.to_string()))?;
+        let path = format!("{}/traffic", function_path(name));
+        let request = self.request(Method::PUT, &path)?.header("content-type", "application/json");
+        let request = built(request.body(Full::new(Bytes::from(body))))?;
+        let (status, _, body) = self.call(request, self.timeout.max(DEPLOY_TIMEOUT)).await?;
+        self.decode(status, &body)
+    }
+
+    /// Sends everything back to `revision`, or to the one that was live before; waits until it is
+    /// ready and has it, or is refused.
+    pub async fn rollback(
+        &self,
+        name: &str,
+        revision: Option<u64>,
+    ) -> Result<TrafficResult, ClientError> {
+        let query = revision.map_or_else(String::new, |number| format!("?revision={number}"));
+        let path = format!("{}/rollback{query}", function_path(name));
+        let request = built(self.request(Method::POST, &path)?.body(Full::default()))?;
+        let (status, _, body) = self.call(request, self.timeout.max(DEPLOY_TIMEOUT)).await?;
         self.decode(status, &body)
     }
 

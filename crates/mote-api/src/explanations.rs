@@ -65,6 +65,10 @@ pub const CATALOGUE: &[Explanation] = &[
         "The function's language was not found on the node, or is too old: Python 3.9 and Node 18 are the oldest that work. `mote doctor` shows what was found and how to install the rest."),
     row("M0411", exit::INVALID, "function did not become ready",
         "The worker did not say it was ready within [limits] init_timeout. The message carries its last log lines; most often an import fails or a server does not listen on $PORT."),
+    row("M0412", exit::NO_FUNCTION, "no such revision",
+        "The function has no stored revision of that number, or none to roll back to. `mote revisions NAME` lists them; the newest ten are kept, and further ones only while a share or tag reaches them."),
+    row("M0413", exit::USAGE, "traffic cannot be split so",
+        "Shares are whole percents of one function's revisions and add up to 100: `mote traffic NAME 3=90 4=10`. A tag is one DNS label that begins with a letter: `4:next=10`, `4:next` alone tags without changing shares, `4:` takes the tag away. At most 8 revisions have a share or a tag. A function's first revision takes all traffic."),
     row("M0501", exit::NO_FUNCTION, "no such function",
         "No function of this name is deployed on the node. `mote list` shows those that are."),
     row("M0502", exit::FUNCTION, "function was stopped for its memory",
@@ -176,5 +180,5 @@ pub const CATALOGUE: &[Explanation] = &[
     row("M1404", exit::FAILED, "no such address",
         "The management API has no such path or method. docs/reference/openapi.json lists them."),
     row("M1405", exit::FAILED, "another deploy is running",
-        "Two deploys of one function ran at once. The other one goes on; try again when it is done."),
+        "Two deploys, roll backs or changes of traffic of one function ran at once. The other one goes on; try again when it is done."),
 ];

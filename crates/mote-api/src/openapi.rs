@@ -9,7 +9,8 @@ use utoipa::openapi::security::{Http, HttpAuthScheme, SecurityScheme};
 use crate::error::Problem;
 use crate::types::{
     Check, CheckState, DeployResult, DoctorReport, Function, FunctionList, FunctionState,
-    InvokeAnswer, InvokeRequest, LogLine, LogStream, NodeStatus,
+    InvokeAnswer, InvokeRequest, LogLine, LogStream, NodeStatus, RevisionInfo, RevisionList,
+    TrafficEdit, TrafficRequest, TrafficResult, TrafficShare,
 };
 
 /// The document as pretty JSON with a final newline; the same bytes on every call.
@@ -34,12 +35,13 @@ pub fn document() -> String {
     ),
     servers((url = "http://localhost", description = "the Unix socket of the node, or its --admin address")),
     paths(
-        status, doctor, functions, function, deploy, remove, invoke, logs, openapi_json, livez,
+        status, doctor, functions, function, deploy, remove, revisions, traffic, rollback, invoke, logs, openapi_json, livez,
         readyz, metrics
     ),
     components(schemas(
         Check, CheckState, DeployResult, DoctorReport, Function, FunctionList, FunctionState,
-        InvokeAnswer, InvokeRequest, LogLine, LogStream, NodeStatus, Problem
+        InvokeAnswer, InvokeRequest, LogLine, LogStream, NodeStatus, Problem, RevisionInfo,
+        RevisionList, TrafficEdit, TrafficRequest, TrafficResult, TrafficShare
     )),
     security((), ("bearer" = []))
 )]
@@ -83,13 +85,15 @@ fn function() {}
     params(
         ("name" = String, Path, description = "name of the function"),
         ("dry_run" = Option<bool>, Query, description = "check everything, change nothing"),
+        ("no_traffic" = Option<bool>, Query, description = "the revision takes no traffic by share"),
+        ("tag" = Option<String>, Query, description = "the same, and NAME@TAG reaches it"),
     ),
     request_body(content = Vec<u8>, content_type = "application/x-tar", description = "tar of the folder"),
     responses(
         (status = 200, body = DeployResult, description = "nothing was changed (dry run)"),
-        (status = 201, body = DeployResult, description = "the revision is live and durable"),
+        (status = 201, body = DeployResult, description = "the revision is ready, durable, and live unless it was held back"),
         (status = 400, body = Problem, content_type = "application/problem+json", description = "upload cut off"),
-        (status = 409, body = Problem, content_type = "application/problem+json", description = "another deploy of this function is running"),
+        (status = 409, body = Problem, content_type = "application/problem+json", description = "another deploy of this function is running, or there is no revision to take the traffic that this one does not"),
         (status = 413, body = Problem, content_type = "application/problem+json", description = "archive too large"),
         (status = 422, body = Problem, content_type = "application/problem+json", description = "archive, manifest or code refused, or the function did not become ready"),
         (status = 507, body = Problem, content_type = "application/problem+json", description = "disk full"),
@@ -105,6 +109,46 @@ fn deploy() {}
     ))]
 fn remove() {}
 
+/// The stored revisions of a function, newest first.
+#[utoipa::path(get, path = "/v1/functions/{name}/revisions", tag = "functions",
+    params(("name" = String, Path, description = "name of the function")),
+    responses(
+        (status = 200, body = RevisionList),
+        (status = 404, body = Problem, content_type = "application/problem+json"),
+    ))]
+fn revisions() {}
+
+/// Splits a function's traffic over its revisions.
+///
+/// Revisions that were not reached before are started first; when one does not become ready,
+/// nothing changes. The answer comes when the change is durable and in force.
+#[utoipa::path(put, path = "/v1/functions/{name}/traffic", tag = "functions",
+    params(("name" = String, Path, description = "name of the function")),
+    request_body(content = TrafficRequest),
+    responses(
+        (status = 200, body = TrafficResult),
+        (status = 404, body = Problem, content_type = "application/problem+json", description = "no such function or revision"),
+        (status = 409, body = Problem, content_type = "application/problem+json", description = "another deploy of this function is running"),
+        (status = 422, body = Problem, content_type = "application/problem+json", description = "not a split, or a revision did not become ready"),
+    ))]
+fn traffic() {}
+
+/// Sends all of a function's traffic back to an earlier revision.
+///
+/// An instance of it is started first; when it does not become ready, nothing changes.
+#[utoipa::path(post, path = "/v1/functions/{name}/rollback", tag = "functions",
+    params(
+        ("name" = String, Path, description = "name of the function"),
+        ("revision" = Option<u64>, Query, description = "which one; the one that was live before unless given"),
+    ),
+    responses(
+        (status = 200, body = TrafficResult),
+        (status = 404, body = Problem, content_type = "application/problem+json", description = "no such function or revision, or none before"),
+        (status = 409, body = Problem, content_type = "application/problem+json", description = "another deploy of this function is running"),
+        (status = 422, body = Problem, content_type = "application/problem+json", description = "the revision did not become ready"),
+    ))]
+fn rollback() {}
+
 /// Runs a function once.
 ///
 /// Body and headers reach the function as they are, except hop-by-hop headers, `Authorization`
@@ -112,7 +156,7 @@ fn remove() {}
 /// instead, `Mote-Fault` carries the code and the body is a problem.
 #[utoipa::path(post, path = "/v1/functions/{name}/invoke", tag = "functions",
     params(
-        ("name" = String, Path, description = "name of the function"),
+        ("name" = String, Path, description = "name of the function, or NAME@TAG"),
         ("Mote-Method" = Option<String>, Header, description = "method the function sees; POST unless given"),
         ("Mote-Path" = Option<String>, Header, description = "path and query the function sees; / unless given"),
     ),
@@ -178,6 +222,9 @@ mod tests {
             crate::paths::DOCTOR,
             crate::paths::FUNCTIONS,
             crate::paths::FUNCTION,
+            crate::paths::REVISIONS,
+            crate::paths::TRAFFIC,
+            crate::paths::ROLLBACK,
             crate::paths::INVOKE,
             crate::paths::LOGS,
             crate::paths::OPENAPI,

@@ -8,7 +8,13 @@ pub const DOCTOR: &str = "/v1/doctor";
 pub const FUNCTIONS: &str = "/v1/functions";
 /// `GET`, `PUT` (deploy), `DELETE`: one function.
 pub const FUNCTION: &str = "/v1/functions/{name}";
-/// `POST`: runs a function once.
+/// `GET`: its stored revisions.
+pub const REVISIONS: &str = "/v1/functions/{name}/revisions";
+/// `PUT`: splits its traffic over revisions.
+pub const TRAFFIC: &str = "/v1/functions/{name}/traffic";
+/// `POST`: sends everything back to an earlier revision.
+pub const ROLLBACK: &str = "/v1/functions/{name}/rollback";
+/// `POST`: runs a function once; `{name}` may be `NAME@TAG`.
 pub const INVOKE: &str = "/v1/functions/{name}/invoke";
 /// `GET`: log lines of one function, one JSON object per line.
 pub const LOGS: &str = "/v1/functions/{name}/logs";

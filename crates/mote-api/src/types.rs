@@ -14,8 +14,11 @@ pub struct Function {
     pub name: String,
     /// `python`, `node`, `exec` or `server`.
     pub runtime: String,
-    /// The live revision.
+    /// The live revision: the one with the largest share of the traffic.
     pub revision: u64,
+    /// How its traffic goes: every revision that a share or tag reaches.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub traffic: Vec<TrafficShare>,
     /// What it does now.
     pub state: FunctionState,
     /// Its instances, oldest first.
@@ -68,6 +71,9 @@ impl FunctionState {
 pub struct Instance {
     /// Its id, unique on the node until restart.
     pub id: String,
+    /// Its revision.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub revision: Option<u64>,
     /// `starting`, `ready`, `draining`, `stopped` or `failed`.
     pub state: String,
     /// Process id of its first process on the host.
@@ -203,6 +209,12 @@ pub struct DeployResult {
     /// The revision that was live before.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub previous: Option<u64>,
+    /// How traffic goes now; empty from a dry run.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub traffic: Vec<TrafficShare>,
+    /// Whether it was asked to take no traffic by share.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub held_back: bool,
     /// What was done, in order.
     pub steps: Vec<Step>,
     /// What was changed or ignored and should be known.
@@ -221,6 +233,85 @@ pub struct Step {
     pub detail: String,
     /// How long it took, in milliseconds.
     pub ms: u64,
+}
+
+/// A revision's part of a function's traffic.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct TrafficShare {
+    /// The revision.
+    pub revision: u64,
+    /// Percent of the invocations.
+    pub percent: u32,
+    /// Its tag: `NAME@TAG` reaches exactly this revision.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub tag: Option<String>,
+}
+
+/// A wish to change one revision's part.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct TrafficEdit {
+    /// The revision.
+    pub revision: u64,
+    /// Its new share in percent; absent leaves it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub percent: Option<u32>,
+    /// Its new tag, which leaves the revision that had it; empty takes its tag away, absent
+    /// leaves it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub tag: Option<String>,
+}
+
+/// How traffic should go. Once an edit gives a share, revisions that are not named lose theirs;
+/// the shares must then add up to 100. Tags stay until they are taken away.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct TrafficRequest {
+    /// The edits.
+    pub shares: Vec<TrafficEdit>,
+}
+
+/// How traffic goes after it was moved.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct TrafficResult {
+    /// The function.
+    pub function: String,
+    /// The revision with the largest share.
+    pub revision: u64,
+    /// The one that had it before.
+    pub previous: u64,
+    /// Every revision that a share or tag reaches, in ascending order.
+    pub traffic: Vec<TrafficShare>,
+    /// What was done, in order.
+    pub steps: Vec<Step>,
+}
+
+/// A stored revision.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct RevisionInfo {
+    /// Its number.
+    pub revision: u64,
+    /// `live` (takes traffic by share), `retired` (took some once) or `added` (never did).
+    pub state: String,
+    /// Percent of the invocations.
+    pub percent: u32,
+    /// Its tag.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub tag: Option<String>,
+    /// When it was deployed.
+    #[schema(value_type = String, format = DateTime)]
+    pub created_at: Timestamp,
+    /// Milliseconds since then, by the node's clock.
+    pub age_ms: u64,
+    /// SHA-256 of its code.
+    pub code: String,
+}
+
+/// The stored revisions of a function, newest first.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct RevisionList {
+    /// The function.
+    pub function: String,
+    /// The revisions.
+    pub revisions: Vec<RevisionInfo>,
 }
 
 /// An invocation through the management API. On the wire the body is the request's body, the

@@ -275,8 +275,10 @@ pub trait Invoker: Clone + Send + Sync + 'static {
     /// A function at one moment; holding it keeps that revision's data alive, not its instances.
     type Route: RouteInfo + Clone + Send + Sync + 'static;
 
-    /// The function of this name. Called once per request; must not block or allocate much.
-    fn route(&self, name: &str) -> Option<Self::Route>;
+    /// The function of this name, or `NAME@TAG` for the revision with that tag. Called once per
+    /// request; must not block or allocate much. Where several revisions share the traffic, equal
+    /// keys get equal ones; `key` is asked only then, and `None` means that any will do.
+    fn route(&self, name: &str, key: impl FnOnce() -> Option<u64>) -> Option<Self::Route>;
 
     /// All functions, sorted by name. For discovery, not for the request path.
     fn routes(&self) -> Vec<Self::Route>;

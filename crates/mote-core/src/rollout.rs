@@ -1,9 +1,15 @@
-//! Which revision of a function answers an invocation, and how a revision comes and goes.
+//! Which revision of a function answers an invocation, and how traffic moves between them.
+
+use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-/// Revisions that share traffic at most: more cannot be told apart in a dashboard.
+/// Revisions with a share or a tag at most: more cannot be told apart in a dashboard.
 pub const SHARES_MAX: usize = 8;
+/// Longest tag in bytes, as a function's name.
+pub const TAG_BYTES_MAX: usize = 63;
+/// Revisions remembered for rolling back at most, as many as the store keeps.
+pub const HISTORY_MAX: usize = 10;
 
 /// Part of the traffic.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -23,17 +29,59 @@ pub enum SplitError {
     #[error("shares add up to {0} %, not 100 %")]
     Sum(u32),
     /// See [`SHARES_MAX`].
-    #[error("{0} revisions share the traffic; at most 8 can")]
+    #[error("{0} revisions have a share or a tag; at most 8 can")]
     TooMany(usize),
     /// A revision or tag stands twice.
     #[error("{0} is named twice")]
     Twice(String),
+    /// A tag could be taken for something else.
+    #[error("tag `{0}`: 1\u{2013}63 of a\u{2013}z 0\u{2013}9 -, first a letter, last no -")]
+    Tag(String),
 }
 
-/// How the traffic of a function is split over its revisions.
+/// A wish to change one revision's part.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Edit {
+    /// Revision number.
+    pub revision: u64,
+    /// Its new share; `None` leaves it.
+    pub percent: Option<u32>,
+    /// Its new tag, which leaves the revision that had it; empty takes its tag away, `None`
+    /// leaves it.
+    pub tag: Option<String>,
+}
+
+/// Checks the form of a tag. It begins with a letter, so that it is never taken for a number.
+pub fn check_tag(tag: &str) -> Result<(), SplitError> {
+    let good = tag.len() <= TAG_BYTES_MAX
+        && tag.starts_with(|first: char| first.is_ascii_lowercase())
+        && !tag.ends_with('-')
+        && tag.bytes().all(|byte| matches!(byte, b'a'..=b'z' | b'0'..=b'9' | b'-'));
+    if good {
+        return Ok(());
+    }
+    let shown: String = tag.chars().take(TAG_BYTES_MAX + 1).flat_map(char::escape_debug).collect();
+    Err(SplitError::Tag(shown))
+}
+
+/// How the traffic of a function is split over its revisions, which stand in ascending order.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(try_from = "Vec<Share>", into = "Vec<Share>")]
 pub struct Split {
     shares: Vec<Share>,
+}
+
+impl TryFrom<Vec<Share>> for Split {
+    type Error = SplitError;
+    fn try_from(shares: Vec<Share>) -> Result<Self, SplitError> {
+        Self::new(shares)
+    }
+}
+
+impl From<Split> for Vec<Share> {
+    fn from(split: Split) -> Self {
+        split.shares
+    }
 }
 
 impl Split {
@@ -42,8 +90,11 @@ impl Split {
         Self { shares: vec![Share { revision, percent: 100, tag: None }] }
     }
 
-    /// A checked split.
-    pub fn new(shares: Vec<Share>) -> Result<Self, SplitError> {
+    /// A checked split. What has neither share nor tag is left out.
+    pub fn new(mut shares: Vec<Share>) -> Result<Self, SplitError> {
+        shares.retain(|share| share.percent > 0 || share.tag.is_some());
+        // One order, so that a share grows at its neighbour's expense (see `pick`).
+        shares.sort_by_key(|share| share.revision);
         if shares.len() > SHARES_MAX {
             return Err(SplitError::TooMany(shares.len()));
         }
@@ -52,6 +103,7 @@ impl Split {
             return Err(SplitError::Sum(sum));
         }
         for (at, share) in shares.iter().enumerate() {
+            share.tag.as_deref().map_or(Ok(()), check_tag)?;
             for other in &shares[..at] {
                 if share.revision == other.revision {
                     return Err(SplitError::Twice(format!("revision {}", share.revision)));
@@ -70,18 +122,79 @@ impl Split {
         &self.shares
     }
 
-    /// The revision for an invocation. `key` is the invocation's id, or a hash of whatever shall
-    /// stay with one revision (a user, a cookie): equal keys go to equal revisions as long as the
-    /// split stays, and when one share grows at the next one's expense nobody else moves.
+    /// The revision for an invocation. `key` is the invocation's number, or a hash of whatever
+    /// shall stay with one revision (a user, a cookie): equal keys go to equal revisions as long as
+    /// the split stays, and when one share grows at the next one's expense nobody else moves.
     pub fn pick(&self, key: u64) -> u64 {
+        self.shares[self.pick_index(key)].revision
+    }
+
+    /// The same, as an index into [`Split::shares`].
+    pub fn pick_index(&self, key: u64) -> usize {
         let mut left = (mix(key) % 100) as u32;
-        for share in &self.shares {
+        for (at, share) in self.shares.iter().enumerate() {
             if left < share.percent {
-                return share.revision;
+                return at;
             }
             left -= share.percent;
         }
         unreachable!("shares of a split add up to 100")
+    }
+
+    /// The revision with the largest share, of equal ones the newest: the one that stands for the
+    /// function where only one can.
+    pub fn main(&self) -> u64 {
+        let largest = self.shares.iter().max_by_key(|share| (share.percent, share.revision));
+        largest.expect("a split has shares").revision
+    }
+
+    /// Whether several revisions take traffic.
+    pub fn is_divided(&self) -> bool {
+        self.shares.iter().filter(|share| share.percent > 0).count() > 1
+    }
+
+    /// Everything to `revision`; tags stay where they are.
+    pub fn all_to(&self, revision: u64) -> Result<Self, SplitError> {
+        self.edited(&[Edit { revision, percent: Some(100), tag: None }])
+    }
+
+    /// The split after some edits. Once an edit gives a share, revisions that no edit names lose
+    /// theirs, so that what was written is what holds; tags stay until they are taken away.
+    pub fn edited(&self, edits: &[Edit]) -> Result<Self, SplitError> {
+        let mut shares = self.shares.clone();
+        if edits.iter().any(|edit| edit.percent.is_some_and(|percent| percent > 0)) {
+            shares.iter_mut().for_each(|share| share.percent = 0);
+        }
+        for (at, edit) in edits.iter().enumerate() {
+            if edits[..at].iter().any(|other| other.revision == edit.revision) {
+                return Err(SplitError::Twice(format!("revision {}", edit.revision)));
+            }
+            let tag = edit.tag.as_ref().filter(|tag| !tag.is_empty());
+            if let Some(tag) = tag {
+                if edits[..at].iter().any(|other| other.tag.as_ref() == Some(tag)) {
+                    return Err(SplitError::Twice(format!("tag {tag}")));
+                }
+                let had = shares.iter_mut().find(|share| share.tag.as_ref() == Some(tag));
+                had.into_iter().for_each(|share| share.tag = None);
+            }
+            let known = shares.iter().position(|share| share.revision == edit.revision);
+            let place = known.unwrap_or_else(|| {
+                shares.push(Share { revision: edit.revision, percent: 0, tag: None });
+                shares.len() - 1
+            });
+            let share = &mut shares[place];
+            share.percent = edit.percent.unwrap_or(share.percent);
+            if edit.tag.is_some() {
+                share.tag = tag.cloned();
+            }
+        }
+        Self::new(shares)
+    }
+
+    /// A revision's share in percent; 0 for one that has none.
+    pub fn percent(&self, revision: u64) -> u32 {
+        let share = self.shares.iter().find(|share| share.revision == revision);
+        share.map_or(0, |share| share.percent)
     }
 
     /// The revision with this tag.
@@ -99,66 +212,88 @@ impl Split {
     }
 }
 
+impl fmt::Display for Split {
+    /// `@3 90 %, @4:next 10 %`.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (at, share) in self.shares.iter().enumerate() {
+            let comma = if at > 0 { ", " } else { "" };
+            write!(f, "{comma}@{}", share.revision)?;
+            if let Some(tag) = &share.tag {
+                write!(f, ":{tag}")?;
+            }
+            write!(f, " {} %", share.percent)?;
+        }
+        Ok(())
+    }
+}
+
+/// How the traffic of a function goes now, and where it went before.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Traffic {
+    /// How it goes.
+    pub split: Split,
+    /// Revisions that were the main one before, the latest last. What was rolled back is not
+    /// among them, so that rolling back twice goes further back.
+    #[serde(default)]
+    pub before: Vec<u64>,
+}
+
+impl Traffic {
+    /// Everything to one revision, as for a function's first.
+    pub fn whole(revision: u64) -> Self {
+        Self { split: Split::whole(revision), before: Vec::new() }
+    }
+
+    /// After traffic was moved to `split`.
+    pub fn moved(&self, split: Split) -> Self {
+        let (from, to) = (self.split.main(), split.main());
+        let mut before = self.before.clone();
+        if from != to {
+            before.retain(|revision| *revision != from && *revision != to);
+            before.push(from);
+            before.drain(..before.len().saturating_sub(HISTORY_MAX));
+        }
+        Self { split, before }
+    }
+
+    /// After everything was rolled back to `revision`.
+    pub fn rolled_back(&self, revision: u64) -> Result<Self, SplitError> {
+        let split = self.split.all_to(revision)?;
+        let known = self.before.iter().position(|before| *before == revision);
+        let before = self.before[..known.unwrap_or(self.before.len())].to_vec();
+        Ok(Self { split, before })
+    }
+
+    /// Where rolling back goes unless told otherwise: while traffic is divided, to the one that
+    /// had it before that; else to the one that was live before.
+    pub fn back(&self) -> Option<u64> {
+        if self.split.is_divided() {
+            let before = self.before.iter().rev().find(|r| self.split.percent(**r) > 0).copied();
+            return Some(before.unwrap_or(self.split.main()));
+        }
+        self.before.last().copied()
+    }
+
+    /// Whether the revision must be kept: it can be reached, or rolled back to next.
+    pub fn needs(&self, revision: u64) -> bool {
+        self.split.reaches(revision) || self.back() == Some(revision)
+    }
+}
+
+/// A key for [`Split::pick`] from whatever shall stay with one revision; the same on every node
+/// and after every restart (FNV-1a, Fowler, Noll and Vo).
+pub fn sticky_key(bytes: &[u8]) -> u64 {
+    bytes.iter().fold(0xcbf2_9ce4_8422_2325, |hash, byte| {
+        (hash ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3)
+    })
+}
+
 /// Spreads consecutive keys (finaliser of SplitMix64, Steele et al., OOPSLA 2014).
 fn mix(key: u64) -> u64 {
     let key = key.wrapping_add(0x9e37_79b9_7f4a_7c15);
     let key = (key ^ (key >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
     let key = (key ^ (key >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
     key ^ (key >> 31)
-}
-
-/// Life of a revision.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum RevisionState {
-    /// Its first instance has not been ready yet; it takes no traffic.
-    Starting,
-    /// An instance was ready once; no traffic is sent to it.
-    Ready,
-    /// The split reaches it.
-    Active,
-    /// The split does not reach it any more; what it holds is answered.
-    Draining,
-    /// Nothing is left of it but its record.
-    Gone,
-}
-
-/// What happens to a revision.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum RevisionEvent {
-    /// An instance became ready.
-    InstanceReady,
-    /// Its first instance could not start.
-    StartFailed,
-    /// The split reaches it from now on.
-    Reached,
-    /// The split does not reach it any more.
-    Left,
-    /// Its queue and instances are empty.
-    Emptied,
-}
-
-impl RevisionState {
-    /// The state after an event; events without meaning in a state change nothing. A revision
-    /// that never was ready never takes traffic, and one that drains can be reached again (roll
-    /// back) until it is gone.
-    pub fn after(self, event: RevisionEvent) -> Self {
-        use RevisionEvent::*;
-        use RevisionState::*;
-        match (self, event) {
-            (Starting, InstanceReady) => Ready,
-            (Starting, StartFailed | Left) => Gone,
-            (Ready | Draining, Reached) => Active,
-            (Ready | Active, Left) => Draining,
-            (Draining, Emptied) => Gone,
-            (state, _) => state,
-        }
-    }
-
-    /// Whether invocations may be sent to it.
-    pub fn takes_traffic(self) -> bool {
-        self == RevisionState::Active
-    }
 }
 
 #[cfg(test)]
@@ -206,23 +341,74 @@ mod tests {
     }
 
     #[test]
-    fn life() {
-        use RevisionEvent::*;
-        use RevisionState::*;
-        let walk = |events: &[RevisionEvent]| {
-            events.iter().fold(Starting, |state, event| state.after(*event))
+    fn edits_say_what_holds_and_keep_tags() {
+        let edit = |revision, percent, tag: Option<&str>| Edit {
+            revision,
+            percent,
+            tag: tag.map(str::to_owned),
         };
-        for (events, expected) in [
-            (&[InstanceReady, Reached][..], Active),
-            (&[Reached], Starting),
-            (&[StartFailed], Gone),
-            (&[InstanceReady, Reached, Left], Draining),
-            (&[InstanceReady, Reached, Left, Reached], Active),
-            (&[InstanceReady, Reached, Left, Emptied], Gone),
-            (&[InstanceReady, Reached, Emptied], Active),
-            (&[StartFailed, InstanceReady, Reached], Gone),
+        let old = Split::new(vec![share(1, 0, Some("old")), share(3, 100, None)]).unwrap();
+        let after = |edits: &[Edit]| old.edited(edits).map(|split| split.to_string());
+        for (edits, expected) in [
+            (
+                &[edit(3, Some(90), None), edit(4, Some(10), None)][..],
+                "@1:old 0 %, @3 90 %, @4 10 %",
+            ),
+            (&[edit(4, Some(100), None)], "@1:old 0 %, @4 100 %"),
+            (&[edit(4, Some(0), Some("next"))], "@1:old 0 %, @3 100 %, @4:next 0 %"),
+            (&[edit(4, None, Some("next"))], "@1:old 0 %, @3 100 %, @4:next 0 %"),
+            (&[edit(3, None, Some("old"))], "@3:old 100 %"),
+            (&[edit(1, None, Some(""))], "@3 100 %"),
+            (&[edit(1, Some(100), Some(""))], "@1 100 %"),
         ] {
-            assert_eq!(walk(events), expected, "{events:?}");
+            assert_eq!(after(edits).as_deref(), Ok(expected), "{edits:?}");
         }
+        assert_eq!(after(&[edit(3, Some(90), None)]), Err(SplitError::Sum(90)));
+        assert_eq!(after(&[edit(3, Some(0), None)]), Err(SplitError::Sum(0)));
+        let twice = after(&[edit(3, Some(50), None), edit(3, Some(50), None)]);
+        assert_eq!(twice, Err(SplitError::Twice("revision 3".into())));
+        let twice = after(&[edit(3, Some(100), Some("a")), edit(4, None, Some("a"))]);
+        assert_eq!(twice, Err(SplitError::Twice("tag a".into())));
+        for bad in ["3", "Next", "a_b", "-a", "a-", "\n"] {
+            assert!(matches!(after(&[edit(4, None, Some(bad))]), Err(SplitError::Tag(_))), "{bad}");
+        }
+        let many: Vec<_> = (4..12).map(|n| edit(n, None, Some(&*format!("t{n}")))).collect();
+        assert_eq!(after(&many), Err(SplitError::TooMany(10)));
+    }
+
+    #[test]
+    fn rolling_back_goes_the_way_traffic_came() {
+        let mut traffic = Traffic::whole(1);
+        assert_eq!(traffic.back(), None);
+        for revision in [2, 3] {
+            traffic = traffic.moved(traffic.split.all_to(revision).unwrap());
+        }
+        assert_eq!(traffic.back(), Some(2));
+        let second = traffic.rolled_back(2).unwrap();
+        assert_eq!((second.split.main(), second.back()), (2, Some(1)));
+        assert_eq!(second.rolled_back(1).unwrap().back(), None);
+        // Deployed after rolling back: what was rolled away from is not where it goes.
+        let fourth = second.moved(second.split.all_to(4).unwrap());
+        assert_eq!(fourth.before, [1, 2]);
+        // To one by number, even one that never was live.
+        assert_eq!(traffic.rolled_back(1).unwrap().before, [] as [u64; 0]);
+        assert_eq!(traffic.rolled_back(7).unwrap().before, [1, 2]);
+
+        let part = |old, new| Split::new(vec![share(3, old, None), share(4, new, None)]).unwrap();
+        let begun = traffic.moved(part(90, 10));
+        assert_eq!(begun.back(), Some(3), "the trial ends, nobody goes to 2");
+        let far = begun.moved(part(10, 90));
+        assert_eq!(far.back(), Some(3));
+        assert!(far.needs(3) && far.needs(4) && !far.needs(2));
+        assert_eq!(far.moved(Split::whole(4)).back(), Some(3));
+    }
+
+    #[test]
+    fn stored_traffic_is_checked() {
+        let text = r#"{"split":[{"revision":1,"percent":100,"tag":null}],"before":[]}"#;
+        assert_eq!(serde_json::from_str::<Traffic>(text).unwrap(), Traffic::whole(1));
+        assert_eq!(serde_json::to_string(&Traffic::whole(1)).unwrap(), text);
+        let short = text.replace("100", "99");
+        assert!(serde_json::from_str::<Traffic>(&short).is_err());
     }
 }

@@ -20,7 +20,8 @@ use crate::logs::FunctionLog;
 use crate::metrics::Metrics;
 use crate::pool::Pool;
 use crate::prewarm::Prewarm;
-use crate::revision::{Revision, Route};
+use crate::revision::{Offer, Revision};
+use crate::routes::{Route, Routes, Serving};
 use crate::scaling::Why;
 
 /// Interpreters found on the host, as they are started inside a sandbox.
@@ -64,8 +65,6 @@ impl Shared {
         self.instances.fetch_add(1, Ordering::Relaxed) + 1
     }
 }
-
-type Routes = HashMap<FunctionName, Arc<Revision>>;
 
 /// The engine. Cheap to clone.
 #[derive(Clone)]
@@ -121,30 +120,36 @@ impl Engine {
         })
     }
 
-    /// Lets a revision take the traffic of its name; the one before drains.
-    pub fn publish(&self, revision: Arc<Revision>) {
-        self.publish_all([revision]);
+    /// Lets these revisions take the traffic of their function, from this call on; those before
+    /// that are not among them drain, and hand on what waits for them. Every revision among them
+    /// has been ready, or will be started by its first invocation.
+    pub fn publish(&self, serving: impl Into<Serving>) {
+        self.publish_all([serving.into()]);
     }
 
-    /// Publishes many at once, with one new snapshot.
-    pub fn publish_all(&self, revisions: impl IntoIterator<Item = Arc<Revision>>) {
-        let revisions: Vec<_> = revisions.into_iter().collect();
+    /// Publishes many functions at once, with one new snapshot.
+    pub fn publish_all(&self, all: impl IntoIterator<Item = Serving>) {
+        let all: Vec<_> = all.into_iter().collect();
         let mut replaced = Vec::new();
         self.routes.rcu(|routes| {
             let mut routes = Routes::clone(routes);
             replaced.clear();
-            for revision in &revisions {
-                replaced.extend(routes.insert(revision.spec.name.clone(), revision.clone()));
+            for serving in &all {
+                let name = serving.live().spec.name.clone();
+                replaced.extend(routes.insert(name, serving.clone()));
             }
             routes
         });
-        let gone = replaced.iter().map(|old| (old, false));
-        let come = revisions.iter().map(|revision| (revision, true));
+        let gone = replaced.iter().flat_map(Serving::revisions).map(|old| (old, false));
+        let come = all.iter().flat_map(Serving::revisions).map(|new| (new, true));
         self.shared.prewarm_functions(come.chain(gone).filter_map(instance::kind));
-        for old in replaced {
+        let stays = |old: &Arc<Revision>| {
+            all.iter().any(|serving| serving.revisions().iter().any(|new| Arc::ptr_eq(old, new)))
+        };
+        for old in replaced.iter().flat_map(Serving::revisions).filter(|old| !stays(old)) {
             old.close("redeploy");
         }
-        for revision in revisions {
+        for revision in all.iter().flat_map(Serving::revisions) {
             if revision.keeps_some() {
                 revision.ensure_keeper();
             }
@@ -154,6 +159,7 @@ impl Engine {
             if revision.spec.scale.start == StartPolicy::Warm && revision.pool.lock().is_quiet() {
                 // After a restart of the node; a deploy has one already. A failure is logged, and
                 // the first invocation tries again.
+                let revision = revision.clone();
                 self.shared.runtime.spawn(async move { revision.start_one(Why::WARM).await });
             }
         }
@@ -173,23 +179,37 @@ impl Engine {
             routes
         });
         self.logs.lock().remove(name);
-        let Some(revision) = removed else { return false };
-        self.shared.prewarm_functions(instance::kind((&revision, false)));
-        revision.close("removed");
-        self.metrics.forget(&revision.spec.name);
+        let Some(serving) = removed else { return false };
+        let gone = serving.revisions().iter().map(|revision| (revision, false));
+        self.shared.prewarm_functions(gone.filter_map(instance::kind));
+        for revision in serving.revisions() {
+            revision.close("removed");
+        }
+        self.metrics.forget(&serving.live().spec.name);
         true
     }
 
-    /// The revision that serves `name`.
+    /// The live revision of `name`.
     pub fn get(&self, name: &str) -> Option<Arc<Revision>> {
+        self.routes.load().get(name).map(|serving| serving.live().clone())
+    }
+
+    /// What serves `name`.
+    pub fn serving(&self, name: &str) -> Option<Serving> {
         self.routes.load().get(name).cloned()
     }
 
-    /// All live revisions, sorted by name.
+    /// All live revisions, one per function, sorted by name.
     pub fn list(&self) -> Vec<Arc<Revision>> {
-        let mut all: Vec<_> = self.routes.load().values().cloned().collect();
+        let mut all: Vec<_> =
+            self.routes.load().values().map(|serving| serving.live().clone()).collect();
         all.sort_by(|a, b| a.spec.name.cmp(&b.spec.name));
         all
+    }
+
+    /// All revisions that a share or tag reaches, in no order.
+    pub fn revisions(&self) -> Vec<Arc<Revision>> {
+        self.routes.load().values().flat_map(Serving::revisions).cloned().collect()
     }
 
     /// The log of a function, made on first use.
@@ -204,7 +224,7 @@ impl Engine {
 
     /// Stops: no new invocations, instances drain. Resolves when all are gone or after `grace`.
     pub async fn stop(&self, grace: std::time::Duration) {
-        let revisions = self.list();
+        let revisions = self.revisions();
         for revision in &revisions {
             revision.close("shutdown");
         }
@@ -217,20 +237,49 @@ impl Engine {
         };
         let _ = tokio::time::timeout(grace, quiet).await;
     }
+
+    /// Runs an invocation whose revision was replaced before it had an instance. Each turn follows
+    /// one more replacement; it ends when what the routes name is closed, too: the function was
+    /// removed or the node stops.
+    async fn invoke_again(&self, route: &Route, offer: Offer) -> Result<Reply, Fault> {
+        let (trigger, id) = (offer.invocation.trigger, offer.invocation.id);
+        let mut offer = Some(offer);
+        let mut last = route.revision.clone();
+        let fault = loop {
+            let next = route.again(&self.routes.load());
+            let Some(next) = next else { break Fault::NoSuchFunction };
+            if Arc::ptr_eq(&next, &last) {
+                break Fault::Stopping;
+            }
+            last = next;
+            let result = last.invoke(&mut offer).await;
+            if offer.is_none() {
+                return result;
+            }
+        };
+        last.failed(trigger, id, &fault);
+        Err(fault)
+    }
 }
 
 impl Invoker for Engine {
     type Route = Route;
 
-    fn route(&self, name: &str) -> Option<Route> {
-        self.routes.load().get(name).cloned().map(Route)
+    #[inline]
+    fn route(&self, name: &str, key: impl FnOnce() -> Option<u64>) -> Option<Route> {
+        Route::find(&self.routes.load(), name, key)
     }
 
     fn routes(&self) -> Vec<Route> {
-        self.list().into_iter().map(Route).collect()
+        self.list().into_iter().map(Route::to).collect()
     }
 
     async fn invoke(&self, route: &Route, invocation: Invocation) -> Result<Reply, Fault> {
-        route.0.invoke(invocation).await
+        let mut offer = Some(Offer::new(invocation));
+        let result = route.revision.invoke(&mut offer).await;
+        match offer {
+            None => result,
+            Some(offer) => Box::pin(self.invoke_again(route, offer)).await,
+        }
     }
 }

@@ -378,8 +378,11 @@ fn end(revision: &Arc<Revision>, key: usize, fault: Fault) {
     }
     let retry = fault.answer().retryable;
     let mut failed = dead.failed;
+    let mut moved = Vec::new();
     for pending in dead.repeat {
-        if retry && !pool.closed {
+        if retry && pool.closed {
+            moved.push(pool.move_on(pending));
+        } else if retry {
             pool.queue.push_front(pending);
         } else {
             failed.push((pending.invocation.trigger, pending.reply));
@@ -414,6 +417,9 @@ fn end(revision: &Arc<Revision>, key: usize, fault: Fault) {
     revision.log.platform(level, revision.number, dead.instance, &text);
     for (_, reply) in failed {
         let _ = reply.send(Err(fault.clone()));
+    }
+    for reply in moved {
+        let _ = reply.send(Err(Fault::Stopping));
     }
     revision.changed.notify_one();
     revision.follow_up(follow_ups);

@@ -6,7 +6,7 @@
 //! oldest invocation, and its frame is written by whoever freed the worker, so a waiting caller is
 //! woken once, for its answer.
 
-use std::collections::VecDeque;
+use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 use std::task::Waker;
 
@@ -20,6 +20,7 @@ use slab::Slab;
 use tokio::sync::oneshot;
 
 use crate::body_channel::AnswerSink;
+use crate::revision::Offer;
 use crate::scaling::{RunTimes, Scaling, Why};
 use crate::server::ServerLink;
 
@@ -241,6 +242,9 @@ pub(crate) enum FollowUp {
 #[derive(Default)]
 pub(crate) struct Pool {
     pub(crate) queue: VecDeque<Pending>,
+    /// By serial, what waited when the revision was replaced, until its caller's task has taken
+    /// it on to the next one.
+    pub(crate) moved: HashMap<u64, Offer>,
     pub(crate) workers: Slab<WorkerState>,
     /// Instances on their way, and since when the oldest of them is.
     pub(crate) starting: u32,
@@ -254,7 +258,7 @@ pub(crate) struct Pool {
     pub(crate) failures: u32,
     pub(crate) retry_at_ns: u64,
     pub(crate) last_failure: String,
-    /// No new invocations: the revision was replaced or removed.
+    /// No new invocations: the revision was replaced or removed. The queue is empty from then on.
     pub(crate) closed: bool,
     /// A keeper task runs.
     pub(crate) keeper: bool,
@@ -376,6 +380,14 @@ impl Pool {
         }
         worker.unwritten += 1;
         worker.streams.insert(entry);
+    }
+
+    /// Puts an invocation where its caller's task finds it for the next revision; the caller must
+    /// be told [`Fault::Stopping`] once the lock is released.
+    pub(crate) fn move_on(&mut self, pending: Pending) -> ReplySender {
+        let Pending { serial, invocation, reply, attempts } = pending;
+        self.moved.insert(serial, Offer { invocation, attempts, moved: true });
+        reply
     }
 
     /// Some worker answered: whatever failed before is over.

@@ -5,9 +5,8 @@ use std::sync::Arc;
 
 use mote_core::admission::{Admission, admit};
 use mote_core::autoscale::{Decision, Known};
-use mote_core::name::FunctionName;
-use mote_core::spec::{CoapResource, FunctionSpec};
-use mote_core::{Fault, FaultClass, Invocation, InvocationId, Reply, RouteInfo, Trigger};
+use mote_core::spec::FunctionSpec;
+use mote_core::{Fault, FaultClass, Invocation, InvocationId, Reply, Trigger};
 use parking_lot::Mutex;
 use tokio::sync::{Notify, oneshot};
 
@@ -19,7 +18,7 @@ use crate::pool::{FollowUp, Pending, Pool};
 use crate::scaling::{Scaling, Why};
 use crate::{instance, keeper, server, worker};
 
-/// A revision: its spec, where its files are, and its pool. Fronts hold it as their route.
+/// A revision: its spec, where its files are, and its pool.
 pub struct Revision {
     /// The function.
     pub spec: FunctionSpec,
@@ -90,6 +89,21 @@ pub struct PoolStatus {
     pub last_failure: Option<String>,
     /// What the autoscaler decided last.
     pub decision: Option<Decision>,
+}
+
+/// An invocation on its way into a queue.
+pub(crate) struct Offer {
+    pub(crate) invocation: Invocation,
+    /// Times it was already handed to a worker that died.
+    pub(crate) attempts: u8,
+    /// It waited in the queue of a revision that was replaced: its place is not taken from it.
+    pub(crate) moved: bool,
+}
+
+impl Offer {
+    pub(crate) fn new(invocation: Invocation) -> Self {
+        Self { invocation, attempts: 0, moved: false }
+    }
 }
 
 impl Revision {
@@ -165,17 +179,24 @@ impl Revision {
         self.metrics.totals()
     }
 
-    /// Runs one invocation to the head of its answer.
-    pub(crate) async fn invoke(self: &Arc<Self>, invocation: Invocation) -> Result<Reply, Fault> {
+    /// Runs one invocation to the head of its answer. It is still, or again, in `offer` when the
+    /// revision was replaced before it had an instance; another one must run it then.
+    pub(crate) async fn invoke(
+        self: &Arc<Self>,
+        offer: &mut Option<Offer>,
+    ) -> Result<Reply, Fault> {
         let now = now_ns();
         let mut in_flight = self.shared.busy_poll.enter(now);
-        let trigger = invocation.trigger;
-        let id = invocation.id;
+        let Some(Offer { invocation: Invocation { trigger, id, .. }, .. }) = *offer else {
+            return Err(Fault::Internal { message: "nothing to invoke".into() });
+        };
         let (reply, answer) = oneshot::channel();
-        let serial = match self.submit(invocation, reply, now) {
+        let serial = match self.submit(offer, reply, now) {
             Ok(serial) => serial,
             Err(fault) => {
-                self.failed(trigger, id, &fault);
+                if offer.is_none() {
+                    self.failed(trigger, id, &fault);
+                }
                 return Err(fault);
             }
         };
@@ -189,12 +210,19 @@ impl Revision {
                 in_flight.ended_ns(reply.phases.answered_ns);
                 self.metrics.answered(trigger, &reply.phases);
             }
-            Err(fault) => self.failed(trigger, id, fault),
+            Err(fault) => {
+                if *fault == Fault::Stopping {
+                    *offer = self.pool.lock().moved.remove(&serial);
+                }
+                if offer.is_none() {
+                    self.failed(trigger, id, fault);
+                }
+            }
         }
         result
     }
 
-    fn failed(&self, trigger: Trigger, id: InvocationId, fault: &Fault) {
+    pub(crate) fn failed(&self, trigger: Trigger, id: InvocationId, fault: &Fault) {
         self.metrics.failed(trigger, fault);
         if fault.class() != FaultClass::Caller {
             *self.last_error.lock() = Some(LastError {
@@ -236,10 +264,11 @@ impl Revision {
             .into_iter()
     }
 
-    /// Admits an invocation: hands it over, queues it, or refuses it.
+    /// Admits an invocation: hands it over, queues it, or refuses it. Leaves it in `offer` when
+    /// the revision is closed.
     fn submit(
         self: &Arc<Self>,
-        invocation: Invocation,
+        offer: &mut Option<Offer>,
         reply: oneshot::Sender<Result<Reply, Fault>>,
         now: u64,
     ) -> Result<u64, Fault> {
@@ -248,14 +277,18 @@ impl Revision {
         if pool.closed {
             return Err(Fault::Stopping);
         }
+        let Some(Offer { invocation, attempts, moved }) = offer.take() else {
+            return Err(Fault::Internal { message: "nothing to submit".into() });
+        };
         if pool.workers.is_empty() && pool.starting == 0 && now < pool.retry_at_ns {
             return Err(Fault::StartFailed { message: pool.last_failure.clone() });
         }
         self.ensure_scaling(&mut pool);
         pool.next_serial += 1;
         let serial = pool.next_serial;
-        let pending = Pending { serial, invocation, reply, attempts: 0 };
-        match admit(pool.has_room(), pool.queue.len(), self.spec.scale.queue) {
+        let pending = Pending { serial, invocation, reply, attempts };
+        let queue_max = if moved { u32::MAX } else { self.spec.scale.queue };
+        match admit(pool.has_room(), pool.queue.len(), queue_max) {
             Admission::Dispatch => {
                 pool.queue.push_back(pending);
                 pool.dispatch(now, &mut follow_ups);
@@ -339,6 +372,9 @@ impl Revision {
             pool.settle(now);
             return;
         }
+        if pool.moved.remove(&serial).is_some() {
+            return;
+        }
         for (_, worker) in &mut pool.workers {
             let found =
                 worker.streams.iter().find(|(_, stream)| stream.serial == serial).map(|(k, _)| k);
@@ -381,15 +417,22 @@ impl Revision {
         }
     }
 
-    /// Takes no new invocations; instances stop when what they hold has ended.
+    /// Takes no new invocations; instances stop when what they hold has ended. What waits for one
+    /// goes back to its callers' tasks, which look for the next revision.
     pub(crate) fn close(self: &Arc<Self>, reason: &'static str) {
         let mut pool = self.pool.lock();
         pool.closed = true;
+        let waiting = std::mem::take(&mut pool.queue);
+        let callers: Vec<_> = waiting.into_iter().map(|pending| pool.move_on(pending)).collect();
+        pool.settle(now_ns());
         for (_, worker) in &mut pool.workers {
             worker.draining = true;
             worker.stop_reason.get_or_insert(reason);
         }
         drop(pool);
+        for reply in callers {
+            let _ = reply.send(Err(Fault::Stopping));
+        }
         self.ensure_keeper();
         self.changed.notify_one();
     }
@@ -406,27 +449,5 @@ impl Drop for CancelOnDrop<'_> {
         if self.armed {
             self.revision.cancel(self.serial);
         }
-    }
-}
-
-/// A route as fronts hold it.
-#[derive(Clone)]
-pub struct Route(pub Arc<Revision>);
-
-impl RouteInfo for Route {
-    fn name(&self) -> &FunctionName {
-        &self.0.spec.name
-    }
-    fn timeout_ms(&self) -> u64 {
-        self.0.spec.limits.timeout_ms
-    }
-    fn body_bytes_max(&self) -> u64 {
-        self.0.spec.limits.body_bytes
-    }
-    fn methods(&self) -> &[String] {
-        &self.0.spec.methods
-    }
-    fn coap(&self) -> &CoapResource {
-        &self.0.spec.coap
     }
 }

@@ -623,6 +623,31 @@ fn a_body_of_1_mib_arrives_in_blocks_of_any_size() {
 }
 
 #[test]
+fn all_blocks_of_a_transfer_go_to_one_revision() {
+    let server = Server::start();
+    let mut client = server.client();
+    let upload = |number, more| {
+        Message::request(CON, PUT, 0, "echo").block(BLOCK1, number, more, 0).payload([b'x'; 16])
+    };
+    let download =
+        |number| Message::request(CON, GET, 0, "bytes?n=40").block(BLOCK2, number, false, 0);
+    for requests in [[upload(0, true), upload(1, true), upload(2, false)], [0, 1, 2].map(download)]
+    {
+        server.fake.state.keys.lock().clear();
+        for mut request in requests {
+            request.mid = client.fresh();
+            assert_eq!(client.call(&request).code >> 5, 2);
+        }
+        let keys = server.fake.state.keys.lock().clone();
+        assert!(keys[0].is_some() && keys == [keys[0]; 3], "{keys:?}");
+    }
+    server.fake.state.keys.lock().clear();
+    let request = Message::request(CON, GET, client.fresh(), "echo");
+    client.call(&request);
+    assert_eq!(*server.fake.state.keys.lock(), [None], "others are chosen one by one");
+}
+
+#[test]
 fn an_answer_of_1_mib_leaves_in_blocks_of_any_size() {
     let server = Server::start();
     let whole = pattern_bytes(1 << 20);

@@ -76,7 +76,7 @@ impl StoreError {
             StoreError::DiskFull { .. } => "M0703",
             StoreError::Damaged(_) => "M0705",
             StoreError::Archive(error) => error.code(),
-            StoreError::NoSuchRevision { .. } => "M0501",
+            StoreError::NoSuchRevision { .. } => "M0412",
             StoreError::Io { .. }
             | StoreError::Database(_)
             | StoreError::NotStored(_)

@@ -16,6 +16,7 @@ pub mod packages;
 mod schema;
 pub mod store;
 mod tar;
+mod traffic;
 pub mod tree;
 
 pub use archive::{ArchiveError, ArchiveLimits};
@@ -23,5 +24,6 @@ pub use error::StoreError;
 pub use pack::{PackError, Packed};
 pub use packages::{Lookup, PackagesStaging};
 pub use store::{
-    Damaged, Inventory, Recovery, Revision, RevisionState, StagedCode, Store, StoredRevision,
+    Damaged, Inventory, Recovery, Revision, RevisionState, StagedCode, Store, StoredFunction,
+    StoredRevision,
 };

@@ -10,11 +10,11 @@ use rusqlite::{Connection, OpenFlags};
 use crate::error::StoreError;
 
 /// Version of the tables; raised with each change, one migration each.
-pub(crate) const VERSION: u32 = 1;
+pub(crate) const VERSION: u32 = 1 + MIGRATIONS.len() as u32;
 /// Marks the file as ours: `mote` in ASCII.
 const APPLICATION_ID: u32 = 0x6d6f_7465;
 
-/// Revision numbers are never used twice while a function exists, so a number in a log or a bug
+/// Version 1. Revision numbers are never used twice while a function exists, so a number in a log or a bug
 /// report names one thing. `state` says what a revision is: added, live or retired.
 const TABLES: &str = "
 CREATE TABLE functions (
@@ -37,6 +37,13 @@ CREATE TABLE revisions (
 CREATE INDEX revisions_by_code ON revisions (code_hash);
 CREATE INDEX revisions_by_packages ON revisions (packages_key);
 ";
+
+/// From version 1 on, what makes each version of the one before; never changed once released. New
+/// files go the same way, so that old and new have equal tables.
+const MIGRATIONS: &[&str] = &[
+    // `split`: how traffic goes, JSON, NULL is everything to `live`. `scale`: JSON or NULL.
+    "ALTER TABLE functions ADD COLUMN split TEXT; ALTER TABLE functions ADD COLUMN scale TEXT;",
+];
 
 /// Refuses a newer or foreign file from its header alone, before anything is written.
 pub(crate) fn check_header(path: &Path) -> Result<(), StoreError> {
@@ -110,9 +117,14 @@ fn prepare(path: &Path, connection: &mut Connection) -> Result<(), StoreError> {
             path.display()
         )));
     }
-    if version == 0 {
+    if version < VERSION {
         let change = connection.transaction().map_err(sql)?;
-        change.execute_batch(TABLES).map_err(sql)?;
+        if version == 0 {
+            change.execute_batch(TABLES).map_err(sql)?;
+        }
+        for migration in &MIGRATIONS[version.saturating_sub(1) as usize..] {
+            change.execute_batch(migration).map_err(sql)?;
+        }
         change
             .execute_batch(&format!(
                 "PRAGMA application_id = {APPLICATION_ID}; PRAGMA user_version = {VERSION};"

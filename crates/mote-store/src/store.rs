@@ -19,6 +19,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{SystemTime, UNIX_EPOCH};
 
+use mote_core::rollout::Traffic;
 use mote_core::{FunctionName, FunctionSpec};
 use rusqlite::{Connection, Row, params};
 use rustix::fs::FlockOperation;
@@ -26,8 +27,10 @@ use rustix::fs::FlockOperation;
 use crate::archive::{self, ArchiveError, ArchiveLimits};
 use crate::error::StoreError;
 use crate::schema;
+use crate::traffic::{prune, without_missing};
 
-/// Revisions kept per function, the live one among them.
+/// Revisions kept per function, the live one among them; further ones only while traffic or a
+/// tag reaches them, or rolling back goes there.
 pub const REVISIONS_KEPT: u64 = 10;
 
 /// The store. All calls block; share it behind an `Arc`.
@@ -73,11 +76,11 @@ pub struct StagedCode {
 /// What a revision is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum RevisionState {
-    /// Stored, never live.
+    /// Stored, never took traffic by share.
     Added,
-    /// The one that serves.
+    /// The one with the largest share of the traffic.
     Live,
-    /// Was live once.
+    /// Takes less of the traffic, or took some once.
     Retired,
 }
 
@@ -120,17 +123,28 @@ pub struct StoredRevision {
 pub struct Damaged {
     /// The function.
     pub function: String,
-    /// Its live revision.
+    /// Its revision.
     pub revision: u64,
     /// What is wrong.
     pub reason: String,
+}
+
+/// A function with everything that serves it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct StoredFunction {
+    /// Its revision with the largest share.
+    pub live: StoredRevision,
+    /// How its traffic goes. Names only `live` and `others`.
+    pub traffic: Traffic,
+    /// Further revisions that a share or tag reaches.
+    pub others: Vec<StoredRevision>,
 }
 
 /// All functions with a live revision, by name.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Inventory {
     /// Those that can be served.
-    pub functions: Vec<StoredRevision>,
+    pub functions: Vec<StoredFunction>,
     /// Those that cannot.
     pub damaged: Vec<Damaged>,
 }
@@ -264,12 +278,7 @@ impl Store {
                 "INSERT INTO revisions VALUES (?1, ?2, ?3, ?4, ?5, ?6, 'added')",
                 params![name, revision, json, code_hash, packages_key, created_at_ms as i64],
             )?;
-            change.execute(
-                "DELETE FROM revisions WHERE function = ?1 AND state != 'live' AND revision NOT IN
-                 (SELECT revision FROM revisions WHERE function = ?1
-                  ORDER BY state = 'live' DESC, revision DESC LIMIT ?2)",
-                params![name, REVISIONS_KEPT as i64],
-            )?;
+            prune(change, name)?;
             crash_point("row-written");
             Ok(revision as u64)
         })?;
@@ -277,44 +286,35 @@ impl Store {
         Ok(Revision { function: spec.name.clone(), revision, created_at_ms })
     }
 
-    /// Makes a stored revision the one that serves, in one durable step.
-    pub fn set_live(&self, name: &FunctionName, revision: u64) -> Result<(), StoreError> {
-        let name = name.as_str();
-        let found = self.change(|change| {
-            let number = i64::try_from(revision).unwrap_or(i64::MAX);
-            change.execute(
-                "UPDATE revisions SET state = 'retired' WHERE function = ?1 AND state = 'live'
-                 AND revision != ?2",
-                params![name, number],
-            )?;
-            let found = change.execute(
-                "UPDATE revisions SET state = 'live' WHERE function = ?1 AND revision = ?2",
-                params![name, number],
-            )?;
-            if found == 0 {
-                return Err(rusqlite::Error::QueryReturnedNoRows);
-            }
-            change
-                .execute("UPDATE functions SET live = ?2 WHERE name = ?1", params![name, number])?;
-            Ok(())
-        });
-        match found {
-            Err(StoreError::Database(rusqlite::Error::QueryReturnedNoRows)) => {
-                Err(StoreError::NoSuchRevision { function: name.to_owned(), revision })
-            }
-            other => other,
-        }
-    }
-
     /// All functions with a live revision. A row or tree that is damaged is named, and does not
-    /// stand in the way of the others.
+    /// stand in the way of the others: what a damaged revision had goes to the live one.
     pub fn functions(&self) -> Result<Inventory, StoreError> {
         let mut inventory = Inventory::default();
         for row in self.rows("r.state = 'live'", "")? {
-            match self.check(row) {
-                Ok(stored) => inventory.functions.push(stored),
-                Err(damaged) => inventory.damaged.push(damaged),
+            let live = match self.check(row) {
+                Ok(live) => live,
+                Err(damaged) => {
+                    inventory.damaged.push(damaged);
+                    continue;
+                }
+            };
+            let name = live.spec.name.clone();
+            let stored = self.traffic(&name)?.unwrap_or_else(|| Traffic::whole(live.revision));
+            let mut others = Vec::new();
+            let reached = |revision| revision != live.revision && stored.split.reaches(revision);
+            if stored.split.shares().len() > 1 {
+                for row in self.rows("r.function = ?1", name.as_str())? {
+                    if !reached(row.revision) {
+                        continue;
+                    }
+                    match self.check(row) {
+                        Ok(other) => others.push(other),
+                        Err(damaged) => inventory.damaged.push(damaged),
+                    }
+                }
             }
+            let traffic = without_missing(stored, &live, &others);
+            inventory.functions.push(StoredFunction { live, traffic, others });
         }
         Ok(inventory)
     }
@@ -427,7 +427,7 @@ impl Store {
     }
 
     /// One durable change: all of it or nothing.
-    fn change<T>(
+    pub(crate) fn change<T>(
         &self,
         work: impl FnOnce(&rusqlite::Transaction<'_>) -> rusqlite::Result<T>,
     ) -> Result<T, StoreError> {

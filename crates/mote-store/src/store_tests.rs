@@ -2,6 +2,7 @@ use std::collections::HashSet;
 use std::path::Path;
 use std::process::Command;
 
+use mote_core::rollout::{Share, Split};
 use mote_core::spec::Runtime;
 use mote_core::{FunctionName, FunctionSpec};
 
@@ -24,7 +25,7 @@ fn deploy(store: &Store, name: &str, content: &str) -> u64 {
     let staged = store.stage_archive(&tar[..], &ArchiveLimits::default()).unwrap();
     let spec = spec(name);
     let revision = store.add_revision(&spec, &staged.hash, None).unwrap();
-    store.set_live(&spec.name, revision.revision).unwrap();
+    store.set_traffic(&spec.name, &Traffic::whole(revision.revision)).unwrap();
     revision.revision
 }
 
@@ -34,7 +35,7 @@ fn live(store: &Store) -> Vec<(String, u64)> {
     inventory
         .functions
         .iter()
-        .map(|stored| (stored.spec.name.to_string(), stored.revision))
+        .map(|stored| (stored.live.spec.name.to_string(), stored.live.revision))
         .collect()
 }
 
@@ -55,7 +56,7 @@ fn what_was_deployed_is_there_after_a_restart() {
     }
     let store = Store::open(&root).unwrap();
     assert_eq!(live(&store), [("a".into(), 2), ("b".into(), 1)]);
-    let stored = &store.functions().unwrap().functions[0];
+    let stored = &store.functions().unwrap().functions[0].live;
     assert_eq!(stored.spec, spec("a"));
     assert_eq!(std::fs::read_to_string(stored.code_path.join("app.py")).unwrap(), "2");
     assert!(store.verify_code(&stored.code_hash).unwrap());
@@ -68,7 +69,7 @@ fn code_can_be_read_by_sandboxes_and_the_rest_cannot() {
     let dir = tempfile::tempdir().unwrap();
     let store = Store::open(&dir.path().join("data")).unwrap();
     deploy(&store, "a", "1");
-    let code = store.functions().unwrap().functions[0].code_path.clone();
+    let code = store.functions().unwrap().functions[0].live.code_path.clone();
     let mode = |path: &Path| std::fs::metadata(path).unwrap().permissions().mode() & 0o777;
     assert_eq!(mode(store.root()), 0o711);
     assert_eq!(mode(&store.root().join("code")), 0o711);
@@ -119,7 +120,7 @@ fn a_newer_store_is_refused_before_any_write() {
     let before = snapshot(dir.path());
     let error = Store::open(dir.path()).unwrap_err();
     assert_eq!(error.code(), "M0701");
-    assert!(error.to_string().contains("tables 9, this one knows 1"), "{error}");
+    assert!(error.to_string().contains("tables 9, this one knows 2"), "{error}");
     assert_eq!(before, snapshot(dir.path()));
 }
 
@@ -156,7 +157,7 @@ fn a_damaged_row_stands_in_nobodys_way() {
     deploy(&store, "b", "2");
     deploy(&store, "c", "3");
     store.lock().execute("UPDATE revisions SET spec = '{' WHERE function = 'a'", []).unwrap();
-    let gone = store.functions().unwrap().functions[1].code_path.clone();
+    let gone = store.functions().unwrap().functions[1].live.code_path.clone();
     std::fs::remove_dir_all(gone).unwrap();
     let inventory = store.functions().unwrap();
     assert_eq!(inventory.functions.len(), 1);
@@ -172,17 +173,17 @@ fn revisions_are_kept_up_to_ten_and_the_live_one_always() {
     for number in 1..=12 {
         deploy(&store, "a", &number.to_string());
     }
-    store.set_live(&name, 4).unwrap();
+    store.set_traffic(&name, &Traffic::whole(4)).unwrap();
     for number in 13..=30 {
         let tar = project(&number.to_string());
         let staged = store.stage_archive(&tar[..], &ArchiveLimits::default()).unwrap();
         store.add_revision(&spec("a"), &staged.hash, None).unwrap();
     }
     let kept: Vec<u64> = store.revisions(&name).unwrap().iter().map(|r| r.revision).collect();
-    assert_eq!(kept, [30, 29, 28, 27, 26, 25, 24, 23, 22, 4]);
+    assert_eq!(kept, [30, 29, 28, 27, 26, 25, 24, 23, 4, 3], "3 is where rolling back goes");
     assert_eq!(live(&store), [("a".into(), 4)]);
     assert!(matches!(
-        store.set_live(&name, 5),
+        store.set_traffic(&name, &Traffic::whole(5)),
         Err(StoreError::NoSuchRevision { revision: 5, .. })
     ));
     assert_eq!(live(&store), [("a".into(), 4)], "a refused change changes nothing");
@@ -190,12 +191,119 @@ fn revisions_are_kept_up_to_ten_and_the_live_one_always() {
     assert_eq!(entries(&store.root().join("code")), 10);
 }
 
+fn share(revision: u64, percent: u32, tag: Option<&str>) -> Share {
+    Share { revision, percent, tag: tag.map(str::to_owned) }
+}
+
+#[test]
+fn a_split_outlives_a_restart_and_many_deploys() {
+    let dir = tempfile::tempdir().unwrap();
+    let name = FunctionName::new("a").unwrap();
+    let store = Store::open(dir.path()).unwrap();
+    for number in 1..=4 {
+        deploy(&store, "a", &number.to_string());
+    }
+    let shares = vec![share(4, 30, None), share(3, 70, None), share(1, 0, Some("old"))];
+    let traffic = Traffic { split: Split::new(shares).unwrap(), before: vec![2] };
+    store.set_traffic(&name, &traffic).unwrap();
+    let bad = Split::new(vec![share(4, 100, None), share(9, 0, Some("x"))]).unwrap();
+    let refused = store.set_traffic(&name, &traffic.moved(bad));
+    assert!(matches!(refused, Err(StoreError::NoSuchRevision { revision: 9, .. })));
+    drop(store);
+
+    let store = Store::open(dir.path()).unwrap();
+    for number in 5..=30 {
+        let tar = project(&number.to_string());
+        let staged = store.stage_archive(&tar[..], &ArchiveLimits::default()).unwrap();
+        store.add_revision(&spec("a"), &staged.hash, None).unwrap();
+    }
+    let revisions = store.revisions(&name).unwrap();
+    let kept: Vec<u64> = revisions.iter().map(|stored| stored.revision).collect();
+    assert_eq!(kept, [30, 29, 28, 27, 26, 25, 24, 4, 3, 1]);
+    assert_eq!(revisions[8].state, RevisionState::Live, "the largest share");
+    assert_eq!(store.traffic(&name).unwrap(), Some(traffic.clone()));
+    let function = store.functions().unwrap().functions.remove(0);
+    let others: Vec<u64> = function.others.iter().map(|other| other.revision).collect();
+    assert_eq!((function.live.revision, others), (3, vec![1, 4]));
+    assert_eq!(function.traffic, traffic);
+
+    std::fs::remove_dir_all(&function.others[1].code_path).unwrap();
+    let inventory = store.functions().unwrap();
+    assert_eq!(inventory.damaged[0].revision, 4);
+    let left = inventory.functions[0].traffic.split.to_string();
+    assert_eq!(left, "@1:old 0 %, @3 100 %", "its share goes to the live one");
+}
+
+#[test]
+fn tables_of_version_1_are_brought_up_to_date() {
+    // As version 1 wrote them; this text stays as it is.
+    const VERSION_1: &str = "
+        CREATE TABLE functions (
+            name TEXT PRIMARY KEY NOT NULL,
+            live INTEGER,
+            next_revision INTEGER NOT NULL,
+            created_at_ms INTEGER NOT NULL,
+            FOREIGN KEY (name, live) REFERENCES revisions (function, revision) DEFERRABLE INITIALLY DEFERRED
+        ) STRICT;
+        CREATE TABLE revisions (
+            function TEXT NOT NULL REFERENCES functions (name) ON DELETE CASCADE,
+            revision INTEGER NOT NULL,
+            spec TEXT NOT NULL,
+            code_hash TEXT NOT NULL,
+            packages_key TEXT,
+            created_at_ms INTEGER NOT NULL,
+            state TEXT NOT NULL CHECK (state IN ('added', 'live', 'retired')),
+            PRIMARY KEY (function, revision)
+        ) STRICT;
+        CREATE INDEX revisions_by_code ON revisions (code_hash);
+        CREATE INDEX revisions_by_packages ON revisions (packages_key);
+        PRAGMA application_id = 0x6d6f7465; PRAGMA user_version = 1; PRAGMA journal_mode = WAL;";
+    let dir = tempfile::tempdir().unwrap();
+    let code = dir.path().join("code/c0de");
+    std::fs::create_dir_all(&code).unwrap();
+    let old = Connection::open(dir.path().join("mote.db")).unwrap();
+    old.execute_batch(VERSION_1).unwrap();
+    let json = serde_json::to_string(&spec("a")).unwrap();
+    old.execute_batch("BEGIN").unwrap();
+    old.execute("INSERT INTO functions VALUES ('a', 3, 5, 7)", []).unwrap();
+    for (revision, state) in [(1, "retired"), (2, "added"), (3, "live"), (4, "added")] {
+        old.execute(
+            "INSERT INTO revisions VALUES ('a', ?1, ?2, 'c0de', NULL, 7, ?3)",
+            params![revision, json, state],
+        )
+        .unwrap();
+    }
+    old.execute_batch("COMMIT").unwrap();
+    drop(old);
+
+    let store = Store::open(dir.path()).unwrap();
+    let name = FunctionName::new("a").unwrap();
+    assert_eq!(live(&store), [("a".into(), 3)]);
+    let traffic = store.traffic(&name).unwrap().unwrap();
+    assert_eq!((&traffic.split, traffic.back()), (&Split::whole(3), Some(1)));
+    let part = Split::new(vec![share(3, 90, None), share(4, 10, None)]).unwrap();
+    store.set_traffic(&name, &traffic.moved(part.clone())).unwrap();
+    drop(store);
+    let store = Store::open(dir.path()).unwrap();
+    assert_eq!(store.traffic(&name).unwrap().unwrap().split, part);
+    let columns = |store: &Store| -> Vec<String> {
+        let connection = store.lock();
+        let sql = "SELECT name FROM pragma_table_info('functions')";
+        let mut statement = connection.prepare(sql).unwrap();
+        let rows = statement.query_map([], |row| row.get(0)).unwrap();
+        rows.map(Result::unwrap).collect()
+    };
+    let fresh = Store::open(&dir.path().join("fresh")).unwrap();
+    assert_eq!(columns(&store), columns(&fresh), "old and new files have equal tables");
+    assert_eq!(columns(&store)[4..], ["split", "scale"]);
+}
+
 #[test]
 fn garbage_goes_and_what_is_used_stays() {
     let dir = tempfile::tempdir().unwrap();
     let store = Store::open(dir.path()).unwrap();
     deploy(&store, "a", "1");
-    let running = store.functions().unwrap().functions[0].code_hash.clone();
+    let running = store.functions().unwrap().functions[0].live.code_hash.clone();
     let tar = project("2");
     let staged = store.stage_archive(&tar[..], &ArchiveLimits::default()).unwrap();
     let name = FunctionName::new("a").unwrap();
@@ -250,7 +358,7 @@ fn a_thousand_functions() {
     for number in 0..1000 {
         let spec = spec(&format!("f{number}"));
         let revision = store.add_revision(&spec, &staged.hash, None).unwrap();
-        store.set_live(&spec.name, revision.revision).unwrap();
+        store.set_traffic(&spec.name, &Traffic::whole(revision.revision)).unwrap();
     }
     assert_eq!(live(&store).len(), 1000);
     drop(staged);
@@ -281,6 +389,7 @@ fn a_crash_between_any_two_steps_leaves_the_old_or_the_new() {
         ("renamed", 1),
         ("row-written", 1),
         ("row-committed", 1),
+        ("traffic-written", 1),
         ("never", 2),
     ] {
         let dir = tempfile::tempdir().unwrap();
@@ -297,7 +406,7 @@ fn a_crash_between_any_two_steps_leaves_the_old_or_the_new() {
         assert_eq!(ended.status.success(), step == "never", "{step}: {ended:?}");
         let store = Store::open(dir.path()).unwrap();
         assert_eq!(live(&store), [("a".into(), expected)], "{step}");
-        let stored = &store.functions().unwrap().functions[0];
+        let stored = &store.functions().unwrap().functions[0].live;
         assert!(store.verify_code(&stored.code_hash).unwrap());
         assert_eq!(entries(&store.root().join("staging")), 0, "{step}");
         let named = store.revisions(&stored.spec.name).unwrap().len();

@@ -14,6 +14,7 @@ mod invoke;
 mod logs;
 mod node;
 mod output;
+mod rollout;
 mod simulate;
 
 use std::process::ExitCode;
@@ -68,6 +69,11 @@ fn ask_node(verb: Verb, global: &args::Global, output: &Output) -> Result<(), Fa
                 Verb::Invoke(args) => invoke::run(&client, &args, output).await,
                 Verb::List => functions::list(&client, output).await,
                 Verb::Describe { name } => functions::describe(&client, &name, output).await,
+                Verb::Revisions { name } => rollout::revisions(&client, &name, output).await,
+                Verb::Rollback { name, revision } => {
+                    rollout::rollback(&client, &name, revision.as_deref(), output).await
+                }
+                Verb::Traffic(args) => rollout::traffic(&client, &args, output).await,
                 Verb::Logs(args) => logs::run(&client, &args, output).await,
                 Verb::Remove(args) => functions::remove(&client, &args, output).await,
                 Verb::Doctor => node::doctor(&client, global, output).await,

@@ -338,7 +338,13 @@ impl<I: Invoker> Server<I> {
         exchange.query = std::mem::take(&mut request.query);
         let name = exchange.path.split(|byte| *byte == b'/').nth(1).unwrap_or_default();
         let below = (1 + name.len()).min(exchange.path.len());
-        let route = std::str::from_utf8(name).ok().and_then(|name| self.invoker.route(name));
+        let in_blocks = request.block1.is_some() || request.block2.is_some();
+        // All blocks of a transfer go to one revision.
+        let key = || {
+            let key = || self.hasher.hash_one((exchange.peer, &exchange.path, &exchange.query));
+            in_blocks.then(key)
+        };
+        let route = std::str::from_utf8(name).ok().and_then(|name| self.invoker.route(name, key));
         let Some(route) = route else {
             let text = format!("no function named {}", shown(name));
             return Some(Response::diagnostic((4, 4), text));

@@ -12,6 +12,8 @@ use std::time::Duration;
 
 use bytes::{Buf, BytesMut};
 use mote_core::body::Body;
+use mote_core::invocation::{Head, headers};
+use mote_core::rollout::sticky_key;
 use mote_core::wire::INLINE_BODY_BYTES_MAX;
 use mote_core::{Fault, Invocation, Invoker, Reply, RouteInfo, Trigger};
 use tokio::io::{AsyncRead, AsyncWriteExt, ReadBuf};
@@ -33,6 +35,8 @@ use crate::refusal::Refusal;
 const SCRATCH_BYTES: usize = 64 << 10;
 /// Bytes of following requests kept while one is served.
 const AHEAD_BYTES_MAX: usize = 64 << 10;
+/// Requests with equal values go to the same revision while traffic is split.
+const SPLIT_KEY: &[u8] = b"mote-split-key";
 const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 /// Bytes of an unread body that are read and dropped to keep the connection, and no more.
 const LINGER_BYTES_MAX: usize = 64 << 10;
@@ -240,7 +244,7 @@ async fn serve_one<I: Invoker>(
         return After::CloseUnread;
     }
     let is_head = request.head.method() == b"HEAD";
-    let route = match find_route(&front.invoker, &request.name, request.head.method()) {
+    let route = match find_route(&front.invoker, &request.name, &request.head) {
         Ok(route) => route,
         Err(refusal) => {
             let keep = request.keep_alive && request.framing == Framing::None;
@@ -322,17 +326,23 @@ async fn read_head<I: Invoker>(
 pub(crate) fn find_route<I: Invoker>(
     invoker: &I,
     name: &str,
-    method: &[u8],
+    head: &Head,
 ) -> Result<I::Route, Refusal> {
-    let route = invoker.route(name).ok_or_else(|| no_such_function(name))?;
+    let route = invoker.route(name, || split_key(head)).ok_or_else(|| no_such_function(name))?;
     let methods = route.methods();
-    if methods.is_empty() || methods.iter().any(|allowed| allowed.as_bytes() == method) {
+    if methods.is_empty() || methods.iter().any(|allowed| allowed.as_bytes() == head.method()) {
         return Ok(route);
     }
     let allow = methods.join(", ");
     let mut refusal = Refusal::new(405, "M1030", format!("{allow} only"));
     refusal.allow = Some(allow);
     Err(refusal)
+}
+
+/// What keeps a caller with one of several revisions, where it gave something.
+fn split_key(head: &Head) -> Option<u64> {
+    let (_, value) = headers(head.headers()).find(|(name, _)| *name == SPLIT_KEY)?;
+    Some(sticky_key(value))
 }
 
 fn after(written: std::io::Result<()>, keep: bool) -> After {

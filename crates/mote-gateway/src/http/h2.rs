@@ -157,7 +157,7 @@ impl<I: Invoker> Service<I> {
             Ok(found) => found,
             Err(refusal) => return (String::new(), Err(refusal)),
         };
-        let route = match find_route(&self.invoker, &name, head.method()) {
+        let route = match find_route(&self.invoker, &name, &head) {
             Ok(route) => route,
             Err(refusal) => return (name, Err(refusal)),
         };

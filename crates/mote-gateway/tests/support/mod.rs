@@ -36,6 +36,8 @@ pub struct State {
     /// Told at each begin, cancellation and end.
     pub changed: Notify,
     pub saw: Mutex<Vec<Saw>>,
+    /// What each look-up would have chosen a revision by.
+    pub keys: Mutex<Vec<Option<u64>>>,
     /// Chunks of streamed answers that exist now, and the most there ever were.
     pub held: Arc<AtomicU64>,
     pub held_max: Arc<AtomicU64>,
@@ -187,7 +189,8 @@ pub fn pattern_bytes(length: usize) -> Vec<u8> {
 impl Invoker for Fake {
     type Route = Route;
 
-    fn route(&self, name: &str) -> Option<Route> {
+    fn route(&self, name: &str, key: impl FnOnce() -> Option<u64>) -> Option<Route> {
+        self.state.keys.lock().push(key());
         self.routes.iter().find(|route| route.name.as_str() == name).cloned()
     }
 

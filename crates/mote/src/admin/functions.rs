@@ -18,15 +18,16 @@ use mote_api::{Problem, Timestamp, paths};
 use mote_core::body::{Body, BodyError};
 use mote_core::invocation::{Head, headers};
 use mote_core::{Fault, Invocation, InvocationId, Invoker, Trigger};
-use mote_engine::{Engine, Revision, Route, clock};
+use mote_engine::{Engine, InstanceStatus, PoolStatus, Revision, clock};
 use serde::Deserialize;
 use tokio_util::io::{StreamReader, SyncIoBridge};
 
 use super::Refused;
-use crate::node::{Node, deploy as node_deploy};
+use crate::node::{Node, deploy as node_deploy, rollout};
 
 pub(super) async fn list(State(node): State<Arc<Node>>) -> Json<FunctionList> {
-    let functions = node.engine.list().iter().map(|revision| function(&node, revision)).collect();
+    let all = node.engine.list();
+    let functions = all.into_iter().map(|revision| function(&node, &revision)).collect();
     Json(FunctionList { functions })
 }
 
@@ -47,9 +48,23 @@ pub(super) fn find(engine: &Engine, name: &str) -> Result<Arc<Revision>, Refused
     })
 }
 
-fn function(node: &Node, revision: &Revision) -> Function {
+/// A function by its live revision, with the instances of all that a share or tag reaches.
+fn function(node: &Node, revision: &Arc<Revision>) -> Function {
     let spec = &revision.spec;
     let status = revision.status();
+    let serving = node.engine.serving(spec.name.as_str());
+    let serving = serving.unwrap_or_else(|| revision.clone().into());
+    let others = serving.revisions().iter().filter(|other| other.number != revision.number);
+    let mut instances = described(revision.number, &status);
+    let (mut queued, mut last_error) = (status.queued, revision.last_error());
+    for other in others {
+        let status = other.status();
+        instances.extend(described(other.number, &status));
+        queued += status.queued;
+        let error = other.last_error();
+        last_error = last_error.into_iter().chain(error).max_by_key(|error| error.unix_ms);
+    }
+    let running = instances.iter().map(|(_, in_flight)| in_flight).sum();
     let totals = revision.totals();
     let total: u64 = totals.iter().map(|(_, count)| count).sum();
     let ok = totals.iter().find(|(outcome, _)| *outcome == "ok").map_or(0, |(_, count)| *count);
@@ -66,20 +81,9 @@ fn function(node: &Node, revision: &Revision) -> Function {
         name: spec.name.to_string(),
         runtime: spec.runtime.as_str().to_owned(),
         revision: revision.number,
+        traffic: rollout::shares(&serving.split()),
         state,
-        instances: status
-            .instances
-            .iter()
-            .map(|instance| Instance {
-                id: instance.instance.to_string(),
-                state: instance.state.to_owned(),
-                pid: None,
-                memory_bytes: instance.memory_bytes,
-                started_at: Timestamp::from_unix_ms(instance.started_unix_ms),
-                reason: instance.why.word.to_owned(),
-                reason_text: instance.why.text.to_owned(),
-            })
-            .collect(),
+        instances: instances.into_iter().map(|(instance, _)| instance).collect(),
         scaling: status.decision.map(|decision| Scaling {
             desired: decision.desired,
             wished: decision.wished,
@@ -107,19 +111,35 @@ fn function(node: &Node, revision: &Revision) -> Function {
         requests: Requests {
             total,
             failed: total - ok,
-            running: status.instances.iter().map(|instance| instance.in_flight as u64).sum(),
-            queued: status.queued as u64,
+            running,
+            queued: queued as u64,
             cold_starts: revision.cold_starts(),
             p50_ms: latency_ms(revision, 0.5),
             p99_ms: latency_ms(revision, 0.99),
         },
-        last_error: revision.last_error().map(|error| mote_api::types::LastError {
+        last_error: last_error.map(|error| mote_api::types::LastError {
             time: Timestamp::from_unix_ms(error.unix_ms),
             code: error.code.to_owned(),
             message: error.message,
             invocation: error.invocation.map(|id| id.to_string()),
         }),
     }
+}
+
+/// The instances of one revision, each with how many invocations it holds.
+fn described(revision: u64, status: &PoolStatus) -> Vec<(Instance, u64)> {
+    let describe = |instance: &InstanceStatus| Instance {
+        id: instance.instance.to_string(),
+        revision: Some(revision),
+        state: instance.state.to_owned(),
+        pid: None,
+        memory_bytes: instance.memory_bytes,
+        started_at: Timestamp::from_unix_ms(instance.started_unix_ms),
+        reason: instance.why.word.to_owned(),
+        reason_text: instance.why.text.to_owned(),
+    };
+    let all = status.instances.iter();
+    all.map(|instance| (describe(instance), instance.in_flight as u64)).collect()
 }
 
 /// A latency in milliseconds with three digits behind the point.
@@ -131,6 +151,9 @@ fn latency_ms(revision: &Revision, share: f64) -> Option<f64> {
 pub(super) struct DeployQuery {
     #[serde(default)]
     dry_run: bool,
+    #[serde(default)]
+    no_traffic: bool,
+    tag: Option<String>,
 }
 
 pub(super) async fn deploy(
@@ -142,12 +165,14 @@ pub(super) async fn deploy(
     let stream = request.into_body().into_data_stream().map_err(std::io::Error::other);
     let reader = SyncIoBridge::new(StreamReader::new(stream));
     // A client that goes away must not leave a deploy half-way: it runs to its end by itself.
+    let DeployQuery { dry_run, no_traffic, tag } = query;
+    let options = node_deploy::Options { dry_run, no_traffic, tag };
     let deploying =
-        tokio::spawn(async move { node_deploy::deploy(&node, &name, reader, query.dry_run).await });
+        tokio::spawn(async move { node_deploy::deploy(&node, &name, reader, &options).await });
     let result = deploying
         .await
         .map_err(|_| Problem::new(500, "M0599", "the node failed to deploy; see its log"))??;
-    let status = if query.dry_run { StatusCode::OK } else { StatusCode::CREATED };
+    let status = if dry_run { StatusCode::OK } else { StatusCode::CREATED };
     Ok((status, Json(result)))
 }
 
@@ -157,6 +182,8 @@ pub(super) async fn remove(
 ) -> Result<StatusCode, Refused> {
     let revision = find(&node.engine, &name)?;
     let (store, function) = (node.store.clone(), revision.spec.name.clone());
+    // A deploy or switch that ended after this would bring back what the store has forgotten.
+    let _turn = node_deploy::turn(&node, &function)?;
     tokio::task::spawn_blocking(move || store.remove(&function))
         .await
         .map_err(|_| Problem::new(500, "M0599", "the node failed to remove; see its log"))?
@@ -174,7 +201,8 @@ pub(super) async fn invoke(
     request_headers: HeaderMap,
     request: Request,
 ) -> Result<Response, Refused> {
-    let revision = find(&node.engine, &name)?;
+    let route = rollout::route(&node, &name)?;
+    let spec = &route.revision().spec;
     let text = |name: &str| request_headers.get(name).and_then(|value| value.to_str().ok());
     let method = text(paths::HEADER_METHOD).unwrap_or("POST").to_ascii_uppercase();
     let target = text(paths::HEADER_PATH).unwrap_or("/");
@@ -190,7 +218,7 @@ pub(super) async fn invoke(
             head.header(name.as_str().as_bytes(), value.as_bytes());
         }
     }
-    let limit = revision.spec.limits.body_bytes;
+    let limit = spec.limits.body_bytes;
     let body =
         axum::body::to_bytes(request.into_body(), usize::try_from(limit).unwrap_or(usize::MAX))
             .await
@@ -203,9 +231,9 @@ pub(super) async fn invoke(
         head: head.finish(),
         body: Body::whole(body),
         received_ns,
-        deadline_ns: received_ns + revision.spec.limits.timeout_ms * 1_000_000,
+        deadline_ns: received_ns + spec.limits.timeout_ms * 1_000_000,
     };
-    let reply = match node.engine.invoke(&Route(revision), invocation).await {
+    let reply = match node.engine.invoke(&route, invocation).await {
         Ok(reply) => reply,
         Err(fault) => {
             let mut response = Refused(fault_problem(&fault, &name)).into_response();

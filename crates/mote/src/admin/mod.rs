@@ -7,6 +7,7 @@ mod access;
 mod functions;
 mod logs;
 mod node_routes;
+mod rollout;
 
 use std::sync::Arc;
 
@@ -14,7 +15,7 @@ use axum::Router;
 use axum::extract::DefaultBodyLimit;
 use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
-use axum::routing::{get, post};
+use axum::routing::{get, post, put};
 use mote_api::{Problem, paths};
 use tokio::net::{TcpListener, UnixListener};
 use tokio::sync::watch;
@@ -54,6 +55,9 @@ fn routes(node: Arc<Node>) -> Router {
             paths::FUNCTION,
             get(functions::describe).put(functions::deploy).delete(functions::remove),
         )
+        .route(paths::REVISIONS, get(rollout::revisions))
+        .route(paths::TRAFFIC, put(rollout::traffic))
+        .route(paths::ROLLBACK, post(rollout::rollback))
         .route(paths::INVOKE, post(functions::invoke))
         .route(paths::LOGS, get(logs::read))
         // Uploads are bounded by the archive's own limits, bodies by their function's.

@@ -76,6 +76,21 @@ pub(super) enum Verb {
         /// Its name
         name: String,
     },
+    /// List a function's revisions
+    Revisions {
+        /// Its name
+        name: String,
+    },
+    /// Send all traffic back to an earlier revision
+    Rollback {
+        /// Name of the function
+        name: String,
+        /// Which one [default: the one that was live before]
+        #[arg(value_name = "REVISION")]
+        revision: Option<String>,
+    },
+    /// Show or split a function's traffic
+    Traffic(Traffic),
     /// Show what functions said
     Logs(Logs),
     /// Remove functions
@@ -166,11 +181,28 @@ pub(super) struct Deploy {
     /// Check everything, change nothing
     #[arg(long)]
     pub(super) dry_run: bool,
+    /// Send it no traffic; NAME@TAG reaches it
+    #[arg(long, value_name = "TAG")]
+    pub(super) tag: Option<String>,
+    /// Send it no traffic
+    #[arg(long, conflicts_with = "invoke")]
+    pub(super) no_traffic: bool,
+}
+
+#[derive(Debug, ClapArgs)]
+pub(super) struct Traffic {
+    /// Name of the function
+    pub(super) name: String,
+    /// REVISION=PERCENT, REVISION:TAG=PERCENT, REVISION:TAG, or REVISION: to take its tag away
+    ///
+    /// Revisions that are not named lose their share once one is given, and keep their tag.
+    #[arg(value_name = "SHARE")]
+    pub(super) shares: Vec<String>,
 }
 
 #[derive(Debug, ClapArgs)]
 pub(super) struct Invoke {
-    /// Its name
+    /// Its name, or NAME@TAG for one revision
     pub(super) name: String,
     /// Body: text, @FILE, or - for standard input
     #[arg(short, long, value_name = "DATA")]

@@ -6,7 +6,7 @@ use std::process::Stdio;
 use std::time::Instant;
 
 use bytes::Bytes;
-use mote_api::client::{Client, Endpoint};
+use mote_api::client::{Client, DeployOptions, Endpoint};
 use mote_api::quantity::size_text;
 use mote_api::types::{DeployResult, InvokeRequest};
 
@@ -38,7 +38,12 @@ pub(super) async fn run(client: &Client, args: &Deploy, output: &Output) -> Resu
         }
     }
     for (path, planned) in &plans {
-        let result = deploy(client, path, planned, args.dry_run, output).await?;
+        let options = DeployOptions {
+            dry_run: args.dry_run,
+            no_traffic: args.no_traffic,
+            tag: args.tag.clone(),
+        };
+        let result = deploy(client, path, planned, &options, output).await?;
         output.result(&result, &[&result.function], || summary(&result, args.dry_run))?;
         if args.invoke {
             let request = InvokeRequest {
@@ -47,7 +52,11 @@ pub(super) async fn run(client: &Client, args: &Deploy, output: &Output) -> Resu
                 headers: Vec::new(),
                 body: Vec::new(),
             };
-            let answer = client.invoke(&result.function, request).await?;
+            let name = match &args.tag {
+                Some(tag) => format!("{}@{tag}", result.function),
+                None => result.function.clone(),
+            };
+            let answer = client.invoke(&name, request).await?;
             invoke::show_answer(&answer, output)?;
         }
     }
@@ -58,7 +67,7 @@ async fn deploy(
     client: &Client,
     path: &Path,
     planned: &Planned,
-    dry_run: bool,
+    options: &DeployOptions,
     output: &Output,
 ) -> Result<DeployResult, Failure> {
     let spec = &planned.spec;
@@ -80,7 +89,7 @@ async fn deploy(
     let detail = format!("{} {files}, {}", packed.files, size_text(packed.bytes));
     output.step("pack", &detail, None);
 
-    let result = client.deploy(name, Bytes::from(packed.tar), dry_run).await?;
+    let result = client.deploy(name, Bytes::from(packed.tar), options).await?;
     for step in &result.steps {
         output.step(&harmless(&step.name), &harmless(&step.detail), Some(step.ms));
     }
@@ -93,7 +102,15 @@ async fn deploy(
 fn summary(result: &DeployResult, dry_run: bool) -> String {
     let function = harmless(&result.function);
     let mut text = if dry_run {
-        format!("{function}@{} would be live (dry run: nothing was changed)\n", result.revision)
+        let what = if result.held_back { "would take no traffic" } else { "would be live" };
+        format!("{function}@{} {what} (dry run: nothing was changed)\n", result.revision)
+    } else if result.held_back {
+        let text = format!("{function}@{} is ready and takes no traffic\n", result.revision);
+        if !result.traffic.iter().any(|share| share.revision == result.revision) {
+            return text
+                + &format!("  send it some: mote traffic {function} {}=10 …\n", result.revision);
+        }
+        text
     } else {
         let was =
             result.previous.map_or_else(String::new, |previous| format!(" (was @{previous})"));

@@ -4,7 +4,7 @@ use std::io::{IsTerminal, Write};
 
 use mote_api::client::Client;
 use mote_api::quantity::{duration_text, size_text};
-use mote_api::types::{Function, Scaling};
+use mote_api::types::{Function, Instance, Scaling};
 
 use super::args::Remove;
 use super::failure::Failure;
@@ -58,6 +58,13 @@ fn describe_text(function: &Function) -> String {
     line("name", &function.name);
     line("runtime", &function.runtime);
     line("revision", &function.revision.to_string());
+    if function.traffic.iter().any(|share| share.percent < 100 || share.tag.is_some()) {
+        for (at, share) in function.traffic.iter().enumerate() {
+            let tag = share.tag.as_ref().map(|tag| format!("  tag {tag}")).unwrap_or_default();
+            let key = if at == 0 { "traffic" } else { "" };
+            line(key, &format!("@{}  {} %{tag}", share.revision, share.percent));
+        }
+    }
     line("state", function.state.as_str());
     line("created", &function.created_at.to_string());
     if let Some(url) = &function.urls.http {
@@ -102,7 +109,9 @@ fn describe_text(function: &Function) -> String {
     for instance in &function.instances {
         let memory = instance.memory_bytes.map(size_text).unwrap_or_default();
         let pid = instance.pid.map(|pid| format!("pid {pid}")).unwrap_or_default();
-        line("instance", &format!("{}  {}  {pid}  {memory}", instance.id, instance.state));
+        let revision = instance.revision.map(|number| format!("@{number}  ")).unwrap_or_default();
+        let Instance { id, state, .. } = instance;
+        line("instance", &format!("{id}  {revision}{state}  {pid}  {memory}"));
         if !instance.reason.is_empty() {
             line("", &format!("started ({}): {}", instance.reason, instance.reason_text));
         }

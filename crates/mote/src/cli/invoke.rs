@@ -17,14 +17,14 @@ const CALL_TIMEOUT: Duration = Duration::from_secs(3700);
 pub(super) async fn run(client: &Client, args: &Invoke, output: &Output) -> Result<(), Failure> {
     let request = request(args).await?;
     if args.show {
-        let function = client.function(&args.name).await?;
+        let function = function(client, &args.name).await?;
         let line = equal_line(&function, args, &request)?;
         return output.print(format!("{line}\n").as_bytes());
     }
     let answer = match args.via {
         Via::Admin => client.invoke(&args.name, request).await?,
         Via::Http => {
-            let function = client.function(&args.name).await?;
+            let function = function(client, &args.name).await?;
             let url = front(function.urls.http.as_deref(), "HTTP")?;
             client::call_url(url, request, CALL_TIMEOUT).await?
         }
@@ -124,6 +124,16 @@ async fn request(args: &Invoke) -> Result<InvokeRequest, Failure> {
         return Err(Failure::new("M0101", "-m: a method such as GET"));
     }
     Ok(InvokeRequest { method, path: args.path.clone(), headers, body })
+}
+
+/// The function of `NAME` or `NAME@TAG`, with the addresses that reach just that.
+async fn function(client: &Client, name: &str) -> Result<Function, Failure> {
+    let Some((base, tag)) = name.split_once('@') else { return Ok(client.function(name).await?) };
+    let mut function = client.function(base).await?;
+    for url in [&mut function.urls.http, &mut function.urls.coap].into_iter().flatten() {
+        url.push_str(&format!("@{tag}"));
+    }
+    Ok(function)
 }
 
 fn front<'u>(url: Option<&'u str>, name: &str) -> Result<&'u str, Failure> {

@@ -1,4 +1,4 @@
-//! A deploy, step by step: unpack, check, install packages, start, check, switch.
+//! A deploy, step by step: unpack, check, install packages, start, switch (`rollout.rs`).
 //!
 //! Whatever fails on the way leaves the old revision serving and says which step failed.
 
@@ -10,13 +10,14 @@ use std::time::Instant;
 use mote_api::Problem;
 use mote_api::types::{DeployResult, Step};
 use mote_core::autoscale::{self, Known};
+use mote_core::rollout::{Edit, Split, SplitError, Traffic};
 use mote_core::{FunctionName, FunctionSpec};
 use mote_engine::Revision;
 use mote_engine::logs::LogLevel;
 use mote_store::{ArchiveLimits, StagedCode, StoreError};
 use parking_lot::Mutex;
 
-use super::{Node, packages};
+use super::{Node, packages, rollout};
 use crate::project;
 
 /// Names that are being deployed now: two deploys of one function at once would race for which
@@ -24,16 +25,20 @@ use crate::project;
 #[derive(Default)]
 pub(crate) struct Deploying(Mutex<HashSet<FunctionName>>);
 
-struct Turn<'a> {
+/// The right to change one function's revisions, until dropped.
+pub(crate) struct Turn<'a> {
     deploying: &'a Deploying,
     name: FunctionName,
 }
 
-impl Deploying {
-    fn begin(&self, name: &FunctionName) -> Option<Turn<'_>> {
-        let fresh = self.0.lock().insert(name.clone());
-        fresh.then(|| Turn { deploying: self, name: name.clone() })
+/// Begins a change of `name`, or says that another one is under way.
+pub(crate) fn turn<'a>(node: &'a Node, name: &FunctionName) -> Result<Turn<'a>, Problem> {
+    let deploying = &node.deploying;
+    if deploying.0.lock().insert(name.clone()) {
+        return Ok(Turn { deploying, name: name.clone() });
     }
+    let text = format!("another deploy of {name} is running");
+    Err(Problem::new(409, "M1405", text).with_hint("try again when it has ended"))
 }
 
 impl Drop for Turn<'_> {
@@ -56,31 +61,56 @@ impl Steps {
     }
 }
 
+/// What was asked of a deploy.
+pub(crate) struct Options {
+    /// Check everything, change nothing.
+    pub(crate) dry_run: bool,
+    /// The revision takes no traffic by share.
+    pub(crate) no_traffic: bool,
+    /// The same, and it is reached by this tag.
+    pub(crate) tag: Option<String>,
+}
+
+impl Options {
+    fn held_back(&self) -> bool {
+        self.no_traffic || self.tag.is_some()
+    }
+
+    /// How traffic goes once `revision` is ready; `now` is absent for a function's first.
+    fn traffic(&self, now: Option<&Traffic>, revision: u64) -> Result<Traffic, SplitError> {
+        let Some(now) = now else { return Ok(Traffic::whole(revision)) };
+        let split = match &self.tag {
+            Some(tag) => {
+                let edit = Edit { revision, percent: None, tag: Some(tag.clone()) };
+                now.split.edited(&[edit])?
+            }
+            None if self.no_traffic => now.split.clone(),
+            None => now.split.all_to(revision)?,
+        };
+        Ok(now.moved(split))
+    }
+}
+
 /// Deploys the archive `upload` as `name`. `upload` is read on a blocking thread.
 pub(crate) async fn deploy(
     node: &Arc<Node>,
     name: &str,
     upload: impl Read + Send + 'static,
-    dry_run: bool,
+    options: &Options,
 ) -> Result<DeployResult, Problem> {
     let name = FunctionName::new(name)
         .map_err(|error| Problem::new(422, "M0303", error.to_string()).with_field("name"))?;
-    let _turn = node.deploying.begin(&name).ok_or_else(|| {
-        let text = format!("another deploy of {name} is running");
-        Problem::new(409, "M1405", text).with_hint("try again when it has ended")
-    })?;
+    let _turn = turn(node, &name)?;
     let mut steps = Steps { steps: Vec::new(), since: Instant::now() };
-    let store = node.store.clone();
-    let staged = tokio::task::spawn_blocking(move || {
+    let now = placed(node, &name, options).await?;
+    let staged = rollout::with_store(node, |store| {
         let limits = ArchiveLimits {
             set_aside: Some(mote_api::SPEC_ENTRY.to_owned()),
             ..ArchiveLimits::default()
         };
         store.stage_archive(upload, &limits)
     })
-    .await
-    .map_err(|error| internal(&error))?
-    .map_err(|error| store_problem(&error))?;
+    .await?;
     let mut warnings = staged.notes.clone();
     steps.done(
         "unpack",
@@ -90,20 +120,24 @@ pub(crate) async fn deploy(
     check(node, &spec)?;
     steps.done("check", format!("runtime {}", spec.runtime.as_str()));
     let live = node.engine.get(name.as_str());
-    let previous = live.as_ref().map(|revision| revision.number);
+    let mut result = DeployResult {
+        function: name.to_string(),
+        revision: 0,
+        previous: live.as_ref().map(|revision| revision.number),
+        traffic: Vec::new(),
+        held_back: options.held_back(),
+        steps: Vec::new(),
+        warnings: Vec::new(),
+        urls: node.urls(&name),
+    };
     // What the live revision has learnt is the best guess for the new one.
     let learnt = live.map_or_else(Known::default, |revision| revision.known());
-    if dry_run {
+    if options.dry_run {
         warnings.extend(scale_warnings(node, &spec, learnt));
-        let revision = previous.unwrap_or(0) + 1;
-        return Ok(DeployResult {
-            function: name.to_string(),
-            revision,
-            previous,
-            steps: steps.steps,
-            warnings,
-            urls: node.urls(&name),
-        });
+        let wanted = name.clone();
+        let stored = rollout::with_store(node, move |store| store.revisions(&wanted)).await?;
+        result.revision = stored.first().map_or(0, |newest| newest.revision) + 1;
+        return Ok(DeployResult { steps: steps.steps, warnings, ..result });
     }
     let packages = packages::install(node, &spec, &staged.path, &mut warnings).await?;
     if let Some(packages) = &packages {
@@ -111,31 +145,76 @@ pub(crate) async fn deploy(
     }
     let (revision, created_at_ms) =
         start(node, spec, &staged, packages.as_ref(), &mut steps).await?;
-    let (store, live, number) = (node.store.clone(), name.clone(), revision.number);
-    let stored = tokio::task::spawn_blocking(move || store.set_live(&live, number))
-        .await
-        .map_err(|error| internal(&error))?;
-    if let Err(error) = stored {
-        node.engine.discard(&revision);
-        return Err(store_problem(&error));
+    let split = publish(node, &revision, created_at_ms, now.as_ref(), options).await?;
+    result.revision = revision.number;
+    result.traffic = rollout::shares(&split);
+    if let Some(tag) = &options.tag {
+        for url in [&mut result.urls.http, &mut result.urls.coap].into_iter().flatten() {
+            url.push_str(&format!("@{tag}"));
+        }
     }
-    node.created(&name, created_at_ms);
-    node.engine.publish(revision.clone());
-    let text = match previous {
-        Some(previous) => format!("live, was @{previous}"),
-        None => "live".to_owned(),
-    };
-    revision.log.platform(LogLevel::Info, number, 0, &text);
     let known = Known { service: learnt.service, ..revision.known() };
     warnings.extend(scale_warnings(node, &revision.spec, known));
-    Ok(DeployResult {
-        function: name.to_string(),
-        revision: number,
-        previous,
-        steps: steps.steps,
-        warnings,
-        urls: node.urls(&name),
-    })
+    Ok(DeployResult { steps: steps.steps, warnings, ..result })
+}
+
+/// How the function's traffic goes now, if it is served; and whether the new revision may have
+/// the place that was asked for it, before anything is uploaded and started.
+async fn placed(
+    node: &Node,
+    name: &FunctionName,
+    options: &Options,
+) -> Result<Option<Traffic>, Problem> {
+    let now = match node.engine.get(name.as_str()) {
+        Some(_) => Some(rollout::traffic(node, name).await?),
+        None => None,
+    };
+    if now.is_none() && options.held_back() {
+        let text = format!("{name} has no live revision to take the traffic");
+        let problem = Problem::new(409, "M0413", text);
+        return Err(problem.with_hint("deploy it first without --tag and --no-traffic"));
+    }
+    // Any number that no revision has tells whether there is room and the tag is one.
+    let fits = options.traffic(now.as_ref(), u64::MAX);
+    fits.map_err(|error| rollout::not_a_split(&error))?;
+    Ok(now)
+}
+
+/// Gives a ready revision its place. Returns how traffic goes then.
+async fn publish(
+    node: &Node,
+    revision: &Arc<Revision>,
+    created_at_ms: u64,
+    now: Option<&Traffic>,
+    options: &Options,
+) -> Result<Split, Problem> {
+    let name = &revision.spec.name;
+    let then = options.traffic(now, revision.number);
+    let then = then.map_err(|error| rollout::not_a_split(&error))?;
+    if !then.split.reaches(revision.number) {
+        // It has shown that it starts; nobody can call it, so nothing of it stays.
+        let text = format!("ready, takes no traffic ({})", then.split);
+        revision.log.platform(LogLevel::Info, revision.number, 0, &text);
+        node.engine.discard(revision);
+        return Ok(then.split);
+    }
+    let mut revisions = vec![revision.clone()];
+    let serving = node.engine.serving(name.as_str());
+    revisions.extend(serving.iter().flat_map(|serving| serving.revisions().iter().cloned()));
+    let why = match &options.tag {
+        Some(tag) => format!("deploy --tag {tag}"),
+        None => "deploy".to_owned(),
+    };
+    node.created(name, created_at_ms);
+    let switched = rollout::switch(node, name, now, &then, &revisions, &why).await;
+    if let Err(problem) = switched {
+        if now.is_none() {
+            node.forget(name);
+        }
+        node.engine.discard(revision);
+        return Err(problem);
+    }
+    Ok(then.split)
 }
 
 /// The spec that came with the archive, or the one its folder implies.
@@ -180,7 +259,7 @@ fn refused(mistakes: &mote_api::toml_reader::Mistakes) -> Problem {
 }
 
 /// What this node can say of a spec before anything is started.
-fn check(node: &Node, spec: &FunctionSpec) -> Result<(), Problem> {
+pub(super) fn check(node: &Node, spec: &FunctionSpec) -> Result<(), Problem> {
     if let Some(error) = spec.check().into_iter().next() {
         return Err(Problem::new(422, "M0303", error.to_string()).with_field(error.field));
     }
@@ -234,28 +313,10 @@ async fn start(
     .map_err(|error| internal(&error))?
     .map_err(|error| store_problem(&error))?;
     let packages_dir = packages.map(|packages| packages.path.clone());
-    let title = format!("{}@{}", spec.name, row.revision);
     let revision = node.engine.revision(spec, row.revision, staged.path.clone(), packages_dir);
-    let warming = revision.clone();
-    let warmed = node.data_path.spawn(async move { warming.warm().await }).await;
-    match warmed.map_err(|error| internal(&error))? {
-        Ok(()) => {}
-        Err(reason) => {
-            node.engine.discard(&revision);
-            let lines = revision.log.tail(40);
-            let said: Vec<String> = lines
-                .iter()
-                .filter(|line| line.revision == row.revision)
-                .map(|line| format!("  | {}", line.text))
-                .collect();
-            let last = said[said.len().saturating_sub(5)..].join("\n");
-            let mut text = format!("{title} did not become ready: {reason}");
-            if !last.is_empty() {
-                text = format!("{text}; its last log lines:\n{last}");
-            }
-            let hint = format!("see: mote logs {}", revision.spec.name);
-            return Err(Problem::new(422, "M0411", text).with_hint(hint));
-        }
+    if let Err(problem) = rollout::warm(node, &revision).await {
+        node.engine.discard(&revision);
+        return Err(problem);
     }
     let status = revision.status();
     let init_ms = status.instances.first().map_or(0, |instance| instance.init_ns / 1_000_000);
@@ -276,7 +337,7 @@ pub(crate) fn store_problem(error: &StoreError) -> Problem {
 }
 
 /// A task of ours that panicked or was cancelled.
-fn internal(error: &tokio::task::JoinError) -> Problem {
+pub(super) fn internal(error: &tokio::task::JoinError) -> Problem {
     tracing::error!(%error, "deploy task failed");
     Problem::new(500, "M0599", "the node failed to deploy; see its log")
 }

@@ -4,6 +4,7 @@ pub(crate) mod deploy;
 pub(crate) mod doctor;
 mod interpreters;
 mod packages;
+pub(crate) mod rollout;
 mod run;
 mod shims;
 
@@ -71,8 +72,9 @@ impl Node {
 
     pub(crate) fn status(&self) -> NodeStatus {
         let functions = self.engine.list();
+        let revisions = self.engine.revisions();
         let instances =
-            functions.iter().map(|revision| revision.status().instances.len() as u64).sum();
+            revisions.iter().map(|revision| revision.status().instances.len() as u64).sum();
         let mut notes = std::collections::BTreeMap::new();
         for check in self.backend.report().items {
             if check.state != mote_sandbox::State::Enforced {

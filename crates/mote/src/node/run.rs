@@ -12,10 +12,10 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result};
 use mote_core::fault::error_chain;
-use mote_engine::{Config as EngineConfig, Engine};
+use mote_engine::{Config as EngineConfig, Engine, Serving};
 use mote_gateway::{coap, http};
 use mote_sandbox::{ProcessBackend, SandboxConfig, ZygoteHandle};
-use mote_store::Store;
+use mote_store::{Store, StoredFunction, StoredRevision};
 use parking_lot::Mutex;
 use tokio::net::{TcpListener, UdpSocket, UnixListener};
 use tokio::runtime::{Builder, Handle};
@@ -226,22 +226,28 @@ async fn bring_back(node: &Arc<Node>, management: &tokio::runtime::Runtime) -> R
             "function cannot be served"
         );
     }
-    let mut revisions = Vec::new();
+    let mut functions = Vec::new();
     let mut created = node.created_at_ms.lock();
-    for stored in inventory.functions {
-        created.insert(stored.spec.name.clone(), stored.function_created_at_ms);
-        revisions.push(node.engine.revision(
-            stored.spec,
-            stored.revision,
-            stored.code_path,
-            stored.packages_path,
-        ));
+    for StoredFunction { live, traffic, others } in inventory.functions {
+        created.insert(live.spec.name.clone(), live.function_created_at_ms);
+        let engine = &node.engine;
+        let revisions: Vec<_> = [live]
+            .into_iter()
+            .chain(others)
+            .map(|stored| {
+                let StoredRevision { spec, revision, code_path, packages_path, .. } = stored;
+                engine.revision(spec, revision, code_path, packages_path)
+            })
+            .collect();
+        let serving = Serving::new(traffic.split, &revisions);
+        functions.push(serving.unwrap_or_else(|| revisions[0].clone().into()));
     }
     drop(created);
-    node.engine.publish_all(revisions);
+    node.engine.publish_all(functions);
     let (store, engine) = (node.store.clone(), node.engine.clone());
     management.spawn_blocking(move || {
-        let in_use = engine.list().iter().flat_map(|revision| revision.trees_in_use()).collect();
+        let in_use =
+            engine.revisions().iter().flat_map(|revision| revision.trees_in_use()).collect();
         if let Err(error) = store.collect_garbage(&in_use) {
             tracing::warn!(error = %error_chain(&error), "old code was not removed");
         }

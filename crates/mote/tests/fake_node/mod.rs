@@ -7,10 +7,10 @@ use std::path::Path;
 /// Answers as a node would.
 pub(crate) fn start(socket: &Path) {
     serve(socket, |stream| {
-        let Some((method, path)) = read_request(stream) else {
+        let Some((method, path, sent)) = read_request(stream) else {
             return;
         };
-        let (status, kind, body) = answer(&method, &path);
+        let (status, kind, body) = answer(&method, &path, &sent);
         let fault = if kind == PROBLEM && path.ends_with("/invoke") {
             "mote-fault: x\r\n"
         } else {
@@ -50,8 +50,8 @@ fn serve(socket: &Path, handle: fn(&mut UnixStream)) {
     });
 }
 
-/// Reads a whole request; returns its method and target.
-fn read_request(stream: &mut UnixStream) -> Option<(String, String)> {
+/// Reads a whole request; returns its method, its target, and its body as far as it is text.
+fn read_request(stream: &mut UnixStream) -> Option<(String, String, String)> {
     let mut bytes = Vec::new();
     let mut buffer = [0; 4096];
     let end = loop {
@@ -68,13 +68,30 @@ fn read_request(stream: &mut UnixStream) -> Option<(String, String)> {
         .lines()
         .find_map(|line| line.strip_prefix("content-length: "))
         .map_or(0, |value| value.trim().parse().unwrap());
-    let mut left = length.saturating_sub(bytes.len() - end);
-    while left > 0 {
-        left -= stream.read(&mut buffer).ok()?.min(left);
+    while bytes.len() < end + length {
+        let count = stream.read(&mut buffer).ok().filter(|count| *count > 0)?;
+        bytes.extend_from_slice(&buffer[..count]);
     }
+    let body = String::from_utf8_lossy(&bytes[end..]).into_owned();
     let line = String::from_utf8_lossy(&bytes[..end]).into_owned();
     let mut words = line.split(' ');
-    Some((words.next()?.to_owned(), words.next()?.to_owned()))
+    Some((words.next()?.to_owned(), words.next()?.to_owned(), body))
+}
+
+const SPLIT: &str = r#"[{"revision":3,"percent":90},{"revision":4,"percent":10,"tag":"next"}]"#;
+
+/// A code's hash, as long as they are.
+const REVISIONS: [&str; 3] = [
+    r#"{"revision":4,"state":"live","percent":10,"tag":"next","created_at":"2026-01-31T12:00:00Z","age_ms":90000,"code":"0123456789abcdef0123456789abcdef"}"#,
+    r#"{"revision":3,"state":"live","percent":90,"created_at":"2026-01-30T12:00:00Z","age_ms":86490000,"code":"fedcba9876543210fedcba9876543210"}"#,
+    r#"{"revision":2,"state":"added","percent":0,"created_at":"2026-01-01T12:00:00Z","age_ms":2592090000,"code":"00112233445566778899aabbccddeeff"}"#,
+];
+
+fn moved(revision: u64, previous: u64, traffic: &str) -> (u16, &'static str, String) {
+    let body = format!(
+        r#"{{"function":"hello","revision":{revision},"previous":{previous},"traffic":{traffic},"steps":[{{"name":"start","detail":"hello@{revision}","ms":120}}]}}"#
+    );
+    (200, JSON, body)
 }
 
 const PROBLEM: &str = "application/problem+json";
@@ -94,7 +111,7 @@ fn function(name: &str, url: &str) -> String {
     )
 }
 
-fn answer(method: &str, target: &str) -> (u16, &'static str, String) {
+fn answer(method: &str, target: &str, body: &str) -> (u16, &'static str, String) {
     let path = target.split('?').next().unwrap();
     let name = path.split('/').nth(3).unwrap_or_default();
     let verb = path.split('/').nth(4).unwrap_or_default();
@@ -110,6 +127,24 @@ fn answer(method: &str, target: &str) -> (u16, &'static str, String) {
             (200, JSON, list)
         }
         ("GET", "hello", "") => (200, JSON, function("hello", urls)),
+        ("GET", "split", "") => {
+            let traffic = format!(r#"{{"traffic":{SPLIT},"#);
+            (200, JSON, function("split", urls).replacen('{', &traffic, 1))
+        }
+        ("GET", "hello", "revisions") => (200, JSON, format!(r#"{{"function":"hello","revisions":[{}]}}"#, REVISIONS.join(","))),
+        ("POST", "hello", "rollback") if target.contains("=9") => problem(404, "M0412", "hello has no revision 9", "see what there is: mote revisions hello"),
+        ("POST", "first", "rollback") => problem(404, "M0412", "no revision of first was live before", "see what there is: mote revisions first"),
+        ("POST", "hello", "rollback") => moved(2, 3, r#"[{"revision":2,"percent":100}]"#),
+        ("PUT", "busy", "traffic") => problem(409, "M1405", "another deploy of busy is running", "try again when it has ended"),
+        ("PUT", "hello", "traffic") if body.contains("next") => moved(3, 3, SPLIT),
+        ("PUT", "hello", "traffic") => problem(422, "M0413", "shares add up to 90 %, not 100 %", ""),
+        ("POST", "hello%40old", _) => problem(404, "M0501", "hello has no tag `old`", "its tags: next"),
+        ("PUT", "fresh", "") => problem(409, "M0413", "fresh has no live revision to take the traffic", "deploy it first without --tag and --no-traffic"),
+        ("PUT", "hello", "") if target.contains("tag=next") || target.contains("no_traffic") => {
+            let traffic = if target.contains("tag") { SPLIT } else { r#"[{"revision":3,"percent":100}]"# };
+            let urls = urls.replace("hello\"", "hello@next\"");
+            (201, JSON, format!(r#"{{"function":"hello","revision":4,"previous":3,"held_back":true,"traffic":{traffic},"steps":[],"urls":{urls}}}"#))
+        }
         ("GET", "quiet", "") => (200, JSON, function("quiet", "{}")),
         ("GET", "token", "") => problem(401, "M1401", "no token", "put it in MOTE_TOKEN"),
         ("GET", "newer", "") => problem(418, "M9999", "something new", ""),

@@ -1,0 +1,169 @@
+//! Which revision answers: the snapshot that requests look into, and what a front holds of it.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use mote_core::RouteInfo;
+use mote_core::name::FunctionName;
+use mote_core::rollout::Split;
+use mote_core::spec::CoapResource;
+
+use crate::revision::Revision;
+
+/// What serves each name. Functions with one revision cost a look-up and nothing more.
+pub(crate) type Routes = HashMap<FunctionName, Serving>;
+
+/// The revisions that serve a function. Cheap to clone.
+#[derive(Clone)]
+pub struct Serving {
+    live: Arc<Revision>,
+    /// Absent where everything goes to `live` and nothing has a tag.
+    parts: Option<Arc<Parts>>,
+}
+
+struct Parts {
+    split: Split,
+    /// In the order of the split's shares.
+    revisions: Vec<Arc<Revision>>,
+    divided: bool,
+    /// Number of the next invocation that comes without a key.
+    next: AtomicU64,
+}
+
+impl From<Arc<Revision>> for Serving {
+    /// Everything to one revision.
+    fn from(live: Arc<Revision>) -> Self {
+        Self { live, parts: None }
+    }
+}
+
+impl Serving {
+    /// Revisions of one function under a split; `None` when one that the split names is not among
+    /// `revisions`.
+    pub fn new(split: Split, revisions: &[Arc<Revision>]) -> Option<Self> {
+        let find = |number| revisions.iter().find(|revision| revision.number == number).cloned();
+        let live = find(split.main())?;
+        if split == Split::whole(live.number) {
+            return Some(live.into());
+        }
+        let revisions: Option<Vec<_>> =
+            split.shares().iter().map(|share| find(share.revision)).collect();
+        let divided = split.is_divided();
+        let parts = Parts { split, revisions: revisions?, divided, next: AtomicU64::new(0) };
+        Some(Self { live, parts: Some(Arc::new(parts)) })
+    }
+
+    /// The revision with the largest share.
+    pub fn live(&self) -> &Arc<Revision> {
+        &self.live
+    }
+
+    /// How traffic is split over them.
+    pub fn split(&self) -> Split {
+        self.parts
+            .as_ref()
+            .map_or_else(|| Split::whole(self.live.number), |parts| parts.split.clone())
+    }
+
+    /// All of them, in ascending order.
+    pub fn revisions(&self) -> &[Arc<Revision>] {
+        self.parts.as_ref().map_or(std::slice::from_ref(&self.live), |parts| &parts.revisions)
+    }
+
+    /// The one with this number.
+    pub fn revision(&self, number: u64) -> Option<&Arc<Revision>> {
+        self.revisions().iter().find(|revision| revision.number == number)
+    }
+
+    /// The one for an invocation.
+    #[inline]
+    pub(crate) fn pick(&self, key: impl FnOnce() -> Option<u64>) -> &Arc<Revision> {
+        match &self.parts {
+            Some(parts) if parts.divided => {
+                let key = key().unwrap_or_else(|| parts.next.fetch_add(1, Ordering::Relaxed));
+                &parts.revisions[parts.split.pick_index(key)]
+            }
+            _ => &self.live,
+        }
+    }
+
+    /// The one with this tag.
+    pub(crate) fn by_tag(&self, tag: &str) -> Option<&Arc<Revision>> {
+        self.revision(self.parts.as_ref()?.split.by_tag(tag)?)
+    }
+}
+
+/// A route as fronts hold it, for one invocation: its revision, and how it was found, so that an
+/// invocation whose revision was replaced meanwhile finds the next one the same way.
+#[derive(Clone)]
+pub struct Route {
+    pub(crate) revision: Arc<Revision>,
+    way: Way,
+}
+
+#[derive(Clone)]
+enum Way {
+    /// By the function's name, with the key that chose among several revisions.
+    Share(Option<u64>),
+    Tag(Arc<str>),
+}
+
+impl Route {
+    /// A route to this revision.
+    pub fn to(revision: Arc<Revision>) -> Self {
+        Self { revision, way: Way::Share(None) }
+    }
+
+    /// The revision.
+    pub fn revision(&self) -> &Arc<Revision> {
+        &self.revision
+    }
+
+    /// The route of `NAME` or `NAME@TAG`.
+    #[inline]
+    pub(crate) fn find(
+        routes: &Routes,
+        name: &str,
+        key: impl FnOnce() -> Option<u64>,
+    ) -> Option<Self> {
+        let Some(serving) = routes.get(name) else {
+            let (name, tag) = name.split_once('@')?;
+            let revision = routes.get(name)?.by_tag(tag)?.clone();
+            return Some(Self { revision, way: Way::Tag(tag.into()) });
+        };
+        let mut given = None;
+        let revision = serving.pick(|| {
+            given = key();
+            given
+        });
+        Some(Self { revision: revision.clone(), way: Way::Share(given) })
+    }
+
+    /// The revision that took this one's place, if any.
+    pub(crate) fn again(&self, routes: &Routes) -> Option<Arc<Revision>> {
+        let serving = routes.get(self.revision.spec.name.as_str())?;
+        match &self.way {
+            Way::Share(key) => Some(serving.pick(|| *key).clone()),
+            Way::Tag(tag) => serving.by_tag(tag).cloned(),
+        }
+    }
+}
+
+impl RouteInfo for Route {
+    fn name(&self) -> &FunctionName {
+        &self.revision.spec.name
+    }
+    fn timeout_ms(&self) -> u64 {
+        self.revision.spec.limits.timeout_ms
+    }
+    fn body_bytes_max(&self) -> u64 {
+        self.revision.spec.limits.body_bytes
+    }
+    fn methods(&self) -> &[String] {
+        &self.revision.spec.methods
+    }
+    fn coap(&self) -> &CoapResource {
+        &self.revision.spec.coap
+    }
+}

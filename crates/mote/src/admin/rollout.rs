@@ -1,0 +1,61 @@
+//! Routes that speak of a function's revisions and of where its traffic goes.
+
+use std::sync::Arc;
+
+use axum::Json;
+use axum::extract::{Path, Query, State};
+use bytes::Bytes;
+use mote_api::Problem;
+use mote_api::types::{RevisionList, TrafficRequest, TrafficResult};
+use mote_core::FunctionName;
+use serde::Deserialize;
+
+use super::Refused;
+use super::functions::find;
+use crate::node::{Node, rollout};
+
+pub(super) async fn revisions(
+    State(node): State<Arc<Node>>,
+    Path(name): Path<String>,
+) -> Result<Json<RevisionList>, Refused> {
+    let name = known(&node, &name)?;
+    Ok(Json(rollout::revisions(&node, &name).await?))
+}
+
+pub(super) async fn traffic(
+    State(node): State<Arc<Node>>,
+    Path(name): Path<String>,
+    body: Bytes,
+) -> Result<Json<TrafficResult>, Refused> {
+    let name = known(&node, &name)?;
+    let wish: TrafficRequest = serde_json::from_slice(&body).map_err(|error| {
+        Problem::new(400, "M1403", format!("traffic: {error}")).with_field("shares")
+    })?;
+    to_the_end(async move { rollout::set_traffic(&node, &name, wish.shares).await }).await
+}
+
+#[derive(Deserialize)]
+pub(super) struct RollbackQuery {
+    revision: Option<u64>,
+}
+
+pub(super) async fn rollback(
+    State(node): State<Arc<Node>>,
+    Path(name): Path<String>,
+    Query(query): Query<RollbackQuery>,
+) -> Result<Json<TrafficResult>, Refused> {
+    let name = known(&node, &name)?;
+    to_the_end(async move { rollout::rollback(&node, &name, query.revision).await }).await
+}
+
+fn known(node: &Node, name: &str) -> Result<FunctionName, Refused> {
+    Ok(find(&node.engine, name)?.spec.name.clone())
+}
+
+/// A client that goes away must not leave a change half-way: it runs to its end by itself.
+async fn to_the_end(
+    work: impl Future<Output = Result<TrafficResult, Problem>> + Send + 'static,
+) -> Result<Json<TrafficResult>, Refused> {
+    let failed = |_| Problem::new(500, "M0599", "the node failed to move traffic; see its log");
+    Ok(Json(tokio::spawn(work).await.map_err(failed)??))
+}

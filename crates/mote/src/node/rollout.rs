@@ -1,0 +1,277 @@
+//! Which revisions serve a function: rolling back, splitting traffic, and the switch itself.
+//!
+//! A revision takes traffic only after an instance of it was ready; the change is durable before
+//! it is in force, and in force before the caller is told.
+
+use std::sync::Arc;
+use std::time::Instant;
+
+use mote_api::types::{RevisionInfo, RevisionList, Step, TrafficEdit, TrafficResult, TrafficShare};
+use mote_api::{Problem, Timestamp};
+use mote_core::rollout::{Edit, Split, SplitError, Traffic};
+use mote_core::{FunctionName, Invoker};
+use mote_engine::logs::LogLevel;
+use mote_engine::{Revision, Serving, clock};
+use mote_store::{RevisionState, Store, StoreError, StoredRevision};
+
+use super::Node;
+use super::deploy::{check, internal, store_problem, turn};
+
+/// Runs `work` on the store, off the management thread.
+pub(super) async fn with_store<T: Send + 'static>(
+    node: &Node,
+    work: impl FnOnce(&Store) -> Result<T, StoreError> + Send + 'static,
+) -> Result<T, Problem> {
+    let store = node.store.clone();
+    tokio::task::spawn_blocking(move || work(&store))
+        .await
+        .map_err(|error| internal(&error))?
+        .map_err(|error| store_problem(&error))
+}
+
+/// The stored revisions of `name`, newest first.
+pub(crate) async fn revisions(node: &Node, name: &FunctionName) -> Result<RevisionList, Problem> {
+    let stored = with_store(node, {
+        let name = name.clone();
+        move |store| store.revisions(&name)
+    })
+    .await?;
+    let split = serving(node, name)?.split();
+    let now = clock::unix_ms();
+    let info = |stored: StoredRevision| {
+        let share = split.shares().iter().find(|share| share.revision == stored.revision);
+        let percent = split.percent(stored.revision);
+        let state = match stored.state {
+            _ if percent > 0 => "live",
+            RevisionState::Added => "added",
+            RevisionState::Live | RevisionState::Retired => "retired",
+        };
+        RevisionInfo {
+            revision: stored.revision,
+            state: state.to_owned(),
+            percent,
+            tag: share.and_then(|share| share.tag.clone()),
+            created_at: Timestamp::from_unix_ms(stored.created_at_ms),
+            age_ms: now.saturating_sub(stored.created_at_ms),
+            code: stored.code_hash,
+        }
+    };
+    let revisions = stored.into_iter().map(info).collect();
+    Ok(RevisionList { function: name.to_string(), revisions })
+}
+
+/// Splits the traffic of `name`.
+pub(crate) async fn set_traffic(
+    node: &Arc<Node>,
+    name: &FunctionName,
+    edits: Vec<TrafficEdit>,
+) -> Result<TrafficResult, Problem> {
+    let _turn = turn(node, name)?;
+    let now = traffic(node, name).await?;
+    let edits: Vec<_> = edits
+        .into_iter()
+        .map(|TrafficEdit { revision, percent, tag }| Edit { revision, percent, tag })
+        .collect();
+    let split = now.split.edited(&edits).map_err(|error| not_a_split(&error))?;
+    change(node, name, &now, now.moved(split), "traffic").await
+}
+
+/// Sends everything to `revision`, or to the one that was live before.
+pub(crate) async fn rollback(
+    node: &Arc<Node>,
+    name: &FunctionName,
+    revision: Option<u64>,
+) -> Result<TrafficResult, Problem> {
+    let _turn = turn(node, name)?;
+    let now = traffic(node, name).await?;
+    let revision = revision.or_else(|| now.back()).ok_or_else(|| {
+        Problem::new(404, "M0412", format!("no revision of {name} was live before"))
+            .with_hint(format!("see what there is: mote revisions {name}"))
+    })?;
+    let then = now.rolled_back(revision).map_err(|error| not_a_split(&error))?;
+    change(node, name, &now, then, "rollback").await
+}
+
+/// How traffic goes now: what is in force, with the history that is stored.
+pub(super) async fn traffic(node: &Node, name: &FunctionName) -> Result<Traffic, Problem> {
+    let split = serving(node, name)?.split();
+    let wanted = name.clone();
+    let stored = with_store(node, move |store| store.traffic(&wanted)).await?;
+    Ok(Traffic { split, before: stored.map_or_else(Vec::new, |stored| stored.before) })
+}
+
+fn serving(node: &Node, name: &FunctionName) -> Result<Serving, Problem> {
+    node.engine.serving(name.as_str()).ok_or_else(|| {
+        let all = node.engine.list();
+        let names = all.iter().map(|revision| revision.spec.name.as_str());
+        Problem::no_such_function(name.as_str(), names)
+    })
+}
+
+async fn change(
+    node: &Arc<Node>,
+    name: &FunctionName,
+    now: &Traffic,
+    then: Traffic,
+    why: &str,
+) -> Result<TrafficResult, Problem> {
+    let started = Instant::now();
+    let (revisions, fresh) = ready(node, name, &now.split, &then.split).await?;
+    let mut steps = Vec::new();
+    if !fresh.is_empty() {
+        let titles: Vec<_> = fresh.iter().map(|revision| revision.title()).collect();
+        let ms = u64::try_from(started.elapsed().as_millis()).unwrap_or(u64::MAX);
+        steps.push(Step { name: "start".to_owned(), detail: titles.join(", "), ms });
+    }
+    switch(node, name, Some(now), &then, &revisions, why).await.inspect_err(|_| {
+        fresh.iter().for_each(|revision| node.engine.discard(revision));
+    })?;
+    Ok(TrafficResult {
+        function: name.to_string(),
+        revision: then.split.main(),
+        previous: now.split.main(),
+        traffic: shares(&then.split),
+        steps,
+    })
+}
+
+/// Every revision that `then` reaches, each with an instance that was ready; and those of them
+/// that did not serve before. When one does not become ready, none is left running.
+async fn ready(
+    node: &Arc<Node>,
+    name: &FunctionName,
+    now: &Split,
+    then: &Split,
+) -> Result<(Vec<Arc<Revision>>, Vec<Arc<Revision>>), Problem> {
+    let serving = serving(node, name)?;
+    let wanted = name.clone();
+    let stored = with_store(node, move |store| store.revisions(&wanted)).await?;
+    let (mut all, mut fresh) = (Vec::new(), Vec::new());
+    let mut result = Ok(());
+    for share in then.shares() {
+        if let Some(revision) = serving.revision(share.revision) {
+            all.push(revision.clone());
+            // One that only a tag reached may have gone to sleep.
+            let takes_more = share.percent > 0 && now.percent(share.revision) == 0;
+            if takes_more && revision.status().instances.is_empty() {
+                result = warm(node, revision).await.map(|_| ());
+            }
+        } else {
+            let found = stored.iter().find(|stored| stored.revision == share.revision);
+            let revision = found.map(|stored| revive(node, stored));
+            result = match revision.unwrap_or_else(|| Err(no_revision(name, share.revision))) {
+                Ok(revision) => {
+                    all.push(revision.clone());
+                    fresh.push(revision.clone());
+                    warm(node, &revision).await.map(|_| ())
+                }
+                Err(problem) => Err(problem),
+            };
+        }
+        if result.is_err() {
+            break;
+        }
+    }
+    if result.is_err() {
+        fresh.iter().for_each(|revision| node.engine.discard(revision));
+    }
+    result.map(|()| (all, fresh))
+}
+
+fn revive(node: &Node, stored: &StoredRevision) -> Result<Arc<Revision>, Problem> {
+    check(node, &stored.spec)?;
+    Ok(node.engine.revision(
+        stored.spec.clone(),
+        stored.revision,
+        stored.code_path.clone(),
+        stored.packages_path.clone(),
+    ))
+}
+
+/// Starts an instance of a revision and waits until it is ready. Otherwise says why, with the
+/// last lines of its log.
+pub(super) async fn warm(node: &Node, revision: &Arc<Revision>) -> Result<(), Problem> {
+    let since = revision.log.tail(1).last().map_or(0, |line| line.sequence);
+    let warming = revision.clone();
+    let warmed = node.data_path.spawn(async move { warming.warm().await }).await;
+    let Err(reason) = warmed.map_err(|error| internal(&error))? else { return Ok(()) };
+    let lines = revision.log.tail(40);
+    let said: Vec<String> = lines
+        .iter()
+        .filter(|line| line.revision == revision.number && line.sequence > since)
+        .map(|line| format!("  | {}", line.text))
+        .collect();
+    let last = said[said.len().saturating_sub(5)..].join("\n");
+    let mut text = format!("{} did not become ready: {reason}", revision.title());
+    if !last.is_empty() {
+        text = format!("{text}; its last log lines:\n{last}");
+    }
+    let hint = format!("see: mote logs {}", revision.spec.name);
+    Err(Problem::new(422, "M0411", text).with_hint(hint))
+}
+
+/// Moves traffic: on disk, then in force, then in the log. `revisions` are those that the new
+/// split names; all have been ready.
+pub(super) async fn switch(
+    node: &Node,
+    name: &FunctionName,
+    from: Option<&Traffic>,
+    to: &Traffic,
+    revisions: &[Arc<Revision>],
+    why: &str,
+) -> Result<(), Problem> {
+    let missing = || {
+        tracing::error!(function = %name, split = %to.split, "a revision of the split is missing");
+        Problem::new(500, "M0599", "the node failed to move traffic; see its log")
+    };
+    let serving = Serving::new(to.split.clone(), revisions).ok_or_else(missing)?;
+    let (wanted, stored) = (name.clone(), to.clone());
+    with_store(node, move |store| store.set_traffic(&wanted, &stored)).await?;
+    let live = serving.live().clone();
+    node.engine.publish(serving);
+    let was = from.map_or_else(String::new, |from| format!(", was {}", from.split));
+    let text = format!("traffic ({why}): {}{was}", to.split);
+    live.log.platform(LogLevel::Info, live.number, 0, &text);
+    Ok(())
+}
+
+/// The parts of a split as the management API shows them.
+pub(crate) fn shares(split: &Split) -> Vec<TrafficShare> {
+    let share = |share: &mote_core::rollout::Share| TrafficShare {
+        revision: share.revision,
+        percent: share.percent,
+        tag: share.tag.clone(),
+    };
+    split.shares().iter().map(share).collect()
+}
+
+pub(super) fn not_a_split(error: &SplitError) -> Problem {
+    Problem::new(422, "M0413", error.to_string())
+}
+
+fn no_revision(name: &FunctionName, revision: u64) -> Problem {
+    Problem::new(404, "M0412", format!("{name} has no revision {revision}"))
+        .with_hint(format!("see what there is: mote revisions {name}"))
+}
+
+/// The revision that `NAME` or `NAME@TAG` reaches, or 404 with what helps.
+pub(crate) fn route(node: &Node, name: &str) -> Result<mote_engine::Route, Problem> {
+    if let Some(route) = node.engine.route(name, || None) {
+        return Ok(route);
+    }
+    let (function, tag) = name.split_once('@').unwrap_or((name, ""));
+    let Some(serving) = node.engine.serving(function) else {
+        let all = node.engine.list();
+        let names = all.iter().map(|revision| revision.spec.name.as_str());
+        return Err(Problem::no_such_function(function, names));
+    };
+    let shown: String = tag.chars().take(64).flat_map(char::escape_debug).collect();
+    let split = serving.split();
+    let tags: Vec<_> = split.shares().iter().filter_map(|share| share.tag.as_deref()).collect();
+    let problem = Problem::new(404, "M0501", format!("{function} has no tag `{shown}`"));
+    let hint = match tags[..] {
+        [] => format!("it has none; give one: mote traffic {function} REVISION:TAG"),
+        _ => format!("its tags: {}", tags.join(", ")),
+    };
+    Err(problem.with_hint(hint))
+}

@@ -1,0 +1,344 @@
+//! Callers that keep their own pace whatever the node does, over HTTP/1.1, HTTP/2 and CoAP: raw
+//! clients, one thread per connection, that write down when each request began and what came.
+
+use std::collections::HashMap;
+use std::io::{ErrorKind, Read, Write};
+use std::net::{SocketAddr, TcpStream, UdpSocket};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use crate::{Connection, PATIENCE};
+
+/// One request: when it was sent, when its answer was there, and the body or what went wrong.
+#[derive(Debug, Clone)]
+pub struct Sample {
+    /// `http/1.1`, `http/2` or `coap`.
+    pub protocol: &'static str,
+    /// Just before its first byte was written.
+    pub begun: Instant,
+    /// When its answer was read.
+    pub ended: Instant,
+    /// The body of a good answer.
+    pub body: Result<String, String>,
+}
+
+/// Callers at work.
+#[derive(Default)]
+pub struct Load {
+    stop: Arc<AtomicBool>,
+    count: Arc<AtomicUsize>,
+    callers: Vec<JoinHandle<Vec<Sample>>>,
+}
+
+/// What a caller needs to keep its pace.
+struct Pace {
+    protocol: &'static str,
+    every: Duration,
+    due: Instant,
+    stop: Arc<AtomicBool>,
+    count: Arc<AtomicUsize>,
+    samples: Vec<Sample>,
+}
+
+impl Pace {
+    fn ended(&mut self, begun: Instant, body: Result<String, String>) {
+        let ended = Instant::now();
+        self.samples.push(Sample { protocol: self.protocol, begun, ended, body });
+        self.count.fetch_add(1, Ordering::Relaxed);
+    }
+
+    fn stopped(&self) -> bool {
+        self.stop.load(Ordering::Relaxed)
+    }
+
+    /// Whether the next request is due; its time does not depend on any answer.
+    fn is_due(&mut self) -> bool {
+        let due = self.due <= Instant::now() && !self.stopped();
+        if due {
+            self.due += self.every;
+        }
+        due
+    }
+
+    /// Time until the next request, never zero, for sockets that take that for endless.
+    fn rest(&self) -> Duration {
+        let rest = self.due.saturating_duration_since(Instant::now());
+        rest.clamp(Duration::from_micros(50), Duration::from_millis(50))
+    }
+}
+
+impl Load {
+    fn caller(
+        &mut self,
+        protocol: &'static str,
+        per_second: u32,
+        call: impl FnOnce(&mut Pace) + Send + 'static,
+    ) {
+        let mut pace = Pace {
+            protocol,
+            every: Duration::from_secs(1) / per_second,
+            due: Instant::now(),
+            stop: self.stop.clone(),
+            count: self.count.clone(),
+            samples: Vec::new(),
+        };
+        self.callers.push(std::thread::spawn(move || {
+            call(&mut pace);
+            pace.samples
+        }));
+    }
+
+    /// One kept connection, one request at a time.
+    pub fn http1(&mut self, address: SocketAddr, path: &str, per_second: u32) {
+        let path = path.to_owned();
+        self.caller("http/1.1", per_second, move |pace| {
+            let mut connection = Connection::open(address);
+            while !pace.stopped() {
+                if !pace.is_due() {
+                    std::thread::park_timeout(pace.rest());
+                    continue;
+                }
+                let begun = Instant::now();
+                match connection.try_call("GET", &path, &[], b"") {
+                    Ok(answer) if answer.status == 200 => pace.ended(begun, Ok(answer.text())),
+                    Ok(answer) => {
+                        let text = format!("{} {}", answer.status, answer.text());
+                        pace.ended(begun, Err(text));
+                    }
+                    Err(error) => {
+                        pace.ended(begun, Err(error.to_string()));
+                        connection = Connection::open(address);
+                    }
+                }
+            }
+        });
+    }
+
+    /// One connection with as many streams as its pace needs.
+    pub fn http2(&mut self, address: SocketAddr, path: &str, per_second: u32) {
+        let path = path.to_owned();
+        self.caller("http/2", per_second, move |pace| Http2::open(address, path).run(pace));
+    }
+
+    /// One socket; confirmable requests, sent again until they are answered.
+    pub fn coap(&mut self, address: SocketAddr, segment: &str, per_second: u32) {
+        let segment = segment.to_owned();
+        self.caller("coap", per_second, move |pace| Coap::open(address, segment).run(pace));
+    }
+
+    /// Requests answered so far, well or not.
+    pub fn count(&self) -> usize {
+        self.count.load(Ordering::Relaxed)
+    }
+
+    /// Sends nothing more, waits for what is under way, and returns everything.
+    pub fn stop(self) -> Vec<Sample> {
+        self.stop.store(true, Ordering::Relaxed);
+        let callers = self.callers.into_iter();
+        callers.flat_map(|caller| caller.join().expect("a caller")).collect()
+    }
+}
+
+/// Whether a read ended because nothing came in time.
+fn is_timeout(error: &std::io::Error) -> bool {
+    matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut)
+}
+
+/// A client of HTTP/2 that reads no more of an answer than its status and body.
+struct Http2 {
+    stream: TcpStream,
+    input: Vec<u8>,
+    path: String,
+    next: u32,
+    open: HashMap<u32, (Instant, bool, Vec<u8>)>,
+}
+
+impl Http2 {
+    /// Streams the front takes at once; further requests wait for their turn.
+    const STREAMS_MAX: usize = 100;
+    const DATA: u8 = 0;
+    const HEADERS: u8 = 1;
+    const RESET: u8 = 3;
+    const SETTINGS: u8 = 4;
+    const PING: u8 = 6;
+    const GOAWAY: u8 = 7;
+    const WINDOW_UPDATE: u8 = 8;
+    /// END_STREAM of DATA and HEADERS, ACK of SETTINGS and PING.
+    const FLAG_1: u8 = 1;
+    const END_HEADERS: u8 = 4;
+    /// `:status: 200` of the static table (RFC 7541).
+    const STATUS_200: u8 = 0x88;
+
+    fn open(address: SocketAddr, path: String) -> Self {
+        let stream = TcpStream::connect(address).expect("the front listens");
+        stream.set_nodelay(true).expect("nodelay");
+        let open = HashMap::new();
+        let mut client = Self { stream, input: Vec::new(), path, next: 1, open };
+        client.stream.write_all(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n").expect("preface");
+        client.send(Self::SETTINGS, 0, 0, &[]);
+        // Room for all answers of a long test, so that credit is never the reason to wait.
+        client.send(Self::WINDOW_UPDATE, 0, 0, &(1_u32 << 30).to_be_bytes());
+        client
+    }
+
+    fn send(&mut self, kind: u8, flags: u8, stream: u32, payload: &[u8]) {
+        let mut frame = (payload.len() as u32).to_be_bytes()[1..].to_vec();
+        frame.extend([kind, flags]);
+        frame.extend(stream.to_be_bytes());
+        frame.extend(payload);
+        self.stream.write_all(&frame).expect("the connection stands");
+    }
+
+    fn request(&mut self) {
+        // :method GET, :scheme http, :path and :authority as literals that are not indexed.
+        let mut block = vec![0x82, 0x86, 0x04, self.path.len() as u8];
+        block.extend(self.path.as_bytes());
+        block.extend(b"\x01\x04test");
+        let stream = self.next;
+        self.next += 2;
+        self.open.insert(stream, (Instant::now(), false, Vec::new()));
+        self.send(Self::HEADERS, Self::FLAG_1 | Self::END_HEADERS, stream, &block);
+    }
+
+    fn run(mut self, pace: &mut Pace) {
+        let mut quiet_since = Instant::now();
+        while !pace.stopped() || !self.open.is_empty() {
+            if self.open.len() < Self::STREAMS_MAX && pace.is_due() {
+                self.request();
+            }
+            self.stream.set_read_timeout(Some(pace.rest())).expect("timeout");
+            let mut piece = [0; 16 << 10];
+            match self.stream.read(&mut piece) {
+                Ok(0) => panic!("the node closed the HTTP/2 connection"),
+                Ok(count) => {
+                    self.input.extend_from_slice(&piece[..count]);
+                    quiet_since = Instant::now();
+                }
+                Err(error) if is_timeout(&error) => {
+                    assert!(quiet_since.elapsed() < PATIENCE, "HTTP/2 answers are missing");
+                }
+                Err(error) => panic!("HTTP/2: {error}"),
+            }
+            while self.frame(pace) {}
+        }
+    }
+
+    /// Takes one frame, if it is whole.
+    fn frame(&mut self, pace: &mut Pace) -> bool {
+        let Some(head) = self.input.first_chunk::<9>().copied() else { return false };
+        let length = u32::from_be_bytes([0, head[0], head[1], head[2]]) as usize;
+        if self.input.len() < 9 + length {
+            return false;
+        }
+        let payload: Vec<u8> = self.input.drain(..9 + length).skip(9).collect();
+        let (kind, flags) = (head[3], head[4]);
+        let number = u32::from_be_bytes([head[5], head[6], head[7], head[8]]);
+        match kind {
+            Self::SETTINGS if flags & Self::FLAG_1 == 0 => {
+                self.send(Self::SETTINGS, Self::FLAG_1, 0, &[]);
+            }
+            Self::PING if flags & Self::FLAG_1 == 0 => {
+                self.send(Self::PING, Self::FLAG_1, 0, &payload);
+            }
+            Self::GOAWAY => panic!("HTTP/2: the node went away: {payload:?}"),
+            Self::RESET => {
+                let (begun, ..) = self.open.remove(&number).expect("an open stream");
+                pace.ended(begun, Err(format!("stream reset: {payload:?}")));
+            }
+            Self::HEADERS | Self::DATA => {
+                let (_, good, body) = self.open.get_mut(&number).expect("an open stream");
+                if kind == Self::HEADERS {
+                    *good = payload.first() == Some(&Self::STATUS_200);
+                } else {
+                    body.extend(payload);
+                }
+                if flags & Self::FLAG_1 != 0 {
+                    let (begun, good, body) = self.open.remove(&number).expect("an open stream");
+                    let text = String::from_utf8_lossy(&body).into_owned();
+                    pace.ended(begun, if good { Ok(text) } else { Err(text) });
+                }
+            }
+            _ => {}
+        }
+        true
+    }
+}
+
+/// A client of CoAP with retransmission.
+struct Coap {
+    socket: UdpSocket,
+    segment: String,
+    next: u16,
+    /// By message id: when it was sent first, when it is sent again, and how long to wait then.
+    open: HashMap<u16, (Instant, Instant, Duration)>,
+}
+
+impl Coap {
+    const ACK_TIMEOUT: Duration = Duration::from_secs(2);
+
+    fn open(address: SocketAddr, segment: String) -> Self {
+        let socket = UdpSocket::bind("127.0.0.1:0").expect("loopback");
+        socket.connect(address).expect("loopback");
+        Self { socket, segment, next: 0, open: HashMap::new() }
+    }
+
+    /// A confirmable GET whose token is its message id.
+    fn datagram(&self, id: u16) -> Vec<u8> {
+        let id = id.to_be_bytes();
+        let mut datagram = vec![0x42, 1, id[0], id[1], id[0], id[1]];
+        let mut before = 0;
+        for segment in self.segment.split('/') {
+            let delta = 11 - before;
+            before = 11;
+            assert!(segment.len() < 13, "a short segment");
+            datagram.push(delta << 4 | segment.len() as u8);
+            datagram.extend(segment.as_bytes());
+        }
+        datagram
+    }
+
+    fn run(mut self, pace: &mut Pace) {
+        while !pace.stopped() || !self.open.is_empty() {
+            let now = Instant::now();
+            if pace.is_due() {
+                self.next = self.next.wrapping_add(1);
+                self.open.insert(self.next, (now, now + Self::ACK_TIMEOUT, Self::ACK_TIMEOUT));
+                let _ = self.socket.send(&self.datagram(self.next));
+            }
+            let late: Vec<u16> = self.open.iter().filter(|o| o.1.1 <= now).map(|o| *o.0).collect();
+            for id in late {
+                let (begun, due, pause) = self.open.get_mut(&id).expect("open");
+                assert!(begun.elapsed() < PATIENCE, "CoAP answers are missing");
+                *pause *= 2;
+                *due = now + *pause;
+                let _ = self.socket.send(&self.datagram(id));
+            }
+            self.socket.set_read_timeout(Some(pace.rest())).expect("timeout");
+            let mut piece = [0; 2048];
+            match self.socket.recv(&mut piece) {
+                Ok(count) => self.answer(&piece[..count], pace),
+                Err(error) => assert!(is_timeout(&error), "CoAP: {error}"),
+            }
+        }
+    }
+
+    fn answer(&mut self, datagram: &[u8], pace: &mut Pace) {
+        let [first, code, rest @ ..] = datagram else { return };
+        if *code == 0 {
+            return; // acknowledged; the answer comes by itself
+        }
+        if first >> 4 & 3 == 0 {
+            let _ = self.socket.send(&[0x60, 0, rest[0], rest[1]]);
+        }
+        let token = u16::from_be_bytes([rest[2], rest[3]]);
+        let Some((begun, ..)) = self.open.remove(&token) else { return };
+        let options = &rest[4..];
+        let payload = options.iter().position(|byte| *byte == 0xff).map(|at| &options[at + 1..]);
+        let text = String::from_utf8_lossy(payload.unwrap_or_default()).into_owned();
+        let good = *code >> 5 == 2;
+        let code = format!("{}.{:02}", code >> 5, code & 31);
+        pace.ended(begun, if good { Ok(text) } else { Err(format!("{code} {text}")) });
+    }
+}
