@@ -10,9 +10,12 @@ use rusqlite::{Connection, OpenFlags};
 use crate::error::StoreError;
 
 /// Version of the tables; raised with each change, one migration each.
-pub(crate) const VERSION: u32 = 1;
+pub(crate) const VERSION: u32 = MIGRATIONS.len() as u32;
 /// Marks the file as ours: `mote` in ASCII.
 const APPLICATION_ID: u32 = 0x6d6f_7465;
+
+/// What brings the tables from each version to the next; the first makes them.
+const MIGRATIONS: [&str; 2] = [TABLES, FUNCTION_SETTINGS];
 
 /// Revision numbers are never used twice while a function exists, so a number in a log or a bug
 /// report names one thing. `state` says what a revision is: added, live or retired.
@@ -36,6 +39,13 @@ CREATE TABLE revisions (
 ) STRICT;
 CREATE INDEX revisions_by_code ON revisions (code_hash);
 CREATE INDEX revisions_by_packages ON revisions (packages_key);
+";
+
+/// What is set per function beside its revisions, as JSON: shares of its traffic, and bounds of its
+/// instances that stand in for the manifest's.
+const FUNCTION_SETTINGS: &str = "
+ALTER TABLE functions ADD COLUMN split TEXT;
+ALTER TABLE functions ADD COLUMN scale TEXT;
 ";
 
 /// Refuses a newer or foreign file from its header alone, before anything is written.
@@ -110,9 +120,12 @@ fn prepare(path: &Path, connection: &mut Connection) -> Result<(), StoreError> {
             path.display()
         )));
     }
-    if version == 0 {
+    if version < VERSION {
+        // All of them or none: a crash on the way leaves the version before.
         let change = connection.transaction().map_err(sql)?;
-        change.execute_batch(TABLES).map_err(sql)?;
+        for migration in &MIGRATIONS[version as usize..] {
+            change.execute_batch(migration).map_err(sql)?;
+        }
         change
             .execute_batch(&format!(
                 "PRAGMA application_id = {APPLICATION_ID}; PRAGMA user_version = {VERSION};"
@@ -137,3 +150,7 @@ pub(crate) fn sql(path: &Path, error: rusqlite::Error) -> StoreError {
         _ => StoreError::Database(error),
     }
 }
+
+#[cfg(test)]
+#[path = "schema_tests.rs"]
+mod tests;

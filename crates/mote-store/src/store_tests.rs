@@ -119,7 +119,7 @@ fn a_newer_store_is_refused_before_any_write() {
     let before = snapshot(dir.path());
     let error = Store::open(dir.path()).unwrap_err();
     assert_eq!(error.code(), "M0701");
-    assert!(error.to_string().contains("tables 9, this one knows 1"), "{error}");
+    assert!(error.to_string().contains("tables 9, this one knows 2"), "{error}");
     assert_eq!(before, snapshot(dir.path()));
 }
 
@@ -239,6 +239,25 @@ fn packages_are_built_once() {
         store.add_revision(&spec("a"), &staged.hash, Some("never-built")),
         Err(StoreError::NotStored(_))
     ));
+}
+
+#[test]
+fn bounds_set_by_hand_last_until_the_next_deploy() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = Store::open(dir.path()).unwrap();
+    deploy(&store, "a", "1");
+    let name = FunctionName::new("a").unwrap();
+    let bounds = ScaleOverride { min: Some(1), max: Some(5) };
+    assert!(store.set_scale(&name, Some(&bounds)).unwrap());
+    assert!(!store.set_scale(&FunctionName::new("b").unwrap(), Some(&bounds)).unwrap());
+    drop(store);
+    let store = Store::open(dir.path()).unwrap();
+    assert_eq!(store.scales().unwrap()["a"], bounds);
+    deploy(&store, "a", "2");
+    assert!(store.scales().unwrap().is_empty());
+    store.set_scale(&name, Some(&bounds)).unwrap();
+    store.set_scale(&name, None).unwrap();
+    assert!(store.scales().unwrap().is_empty());
 }
 
 #[test]
