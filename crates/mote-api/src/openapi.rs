@@ -9,7 +9,8 @@ use utoipa::openapi::security::{Http, HttpAuthScheme, SecurityScheme};
 use crate::error::Problem;
 use crate::types::{
     Check, CheckState, DeployResult, DoctorReport, Function, FunctionList, FunctionState,
-    InvokeAnswer, InvokeRequest, LogLine, LogStream, NodeStatus,
+    InvokeAnswer, InvokeRequest, LogLine, LogStream, NodeBudget, NodeStatus, ScaleBounds,
+    ScaleRequest, ScaleResult, Stop,
 };
 
 /// The document as pretty JSON with a final newline; the same bytes on every call.
@@ -34,12 +35,13 @@ pub fn document() -> String {
     ),
     servers((url = "http://localhost", description = "the Unix socket of the node, or its --admin address")),
     paths(
-        status, doctor, functions, function, deploy, remove, invoke, logs, openapi_json, livez,
+        status, doctor, functions, function, deploy, remove, invoke, scale, logs, openapi_json, livez,
         readyz, metrics
     ),
     components(schemas(
         Check, CheckState, DeployResult, DoctorReport, Function, FunctionList, FunctionState,
-        InvokeAnswer, InvokeRequest, LogLine, LogStream, NodeStatus, Problem
+        InvokeAnswer, InvokeRequest, LogLine, LogStream, NodeBudget, NodeStatus, Problem,
+        ScaleBounds, ScaleRequest, ScaleResult, Stop
     )),
     security((), ("bearer" = []))
 )]
@@ -120,6 +122,21 @@ fn remove() {}
     responses((status = "default", description = "the function's own answer; Mote-Invocation carries the id")))]
 fn invoke() {}
 
+/// Starts or stops instances now, or sets their bounds.
+///
+/// `instances` is done at once and not kept: what is started idles for `scale.idle` at most, what
+/// `min` keeps is not stopped, busy instances stay. `min` and `max` are durable and hold until the
+/// next deploy. The answer does not wait for starts.
+#[utoipa::path(post, path = "/v1/functions/{name}/scale", tag = "functions",
+    params(("name" = String, Path, description = "name of the function")),
+    request_body = ScaleRequest,
+    responses(
+        (status = 200, body = ScaleResult),
+        (status = 404, body = Problem, content_type = "application/problem+json"),
+        (status = 422, body = Problem, content_type = "application/problem+json", description = "numbers that do not fit together"),
+    ))]
+fn scale() {}
+
 /// Log lines, one JSON object per line, oldest first.
 #[utoipa::path(get, path = "/v1/functions/{name}/logs", tag = "functions",
     params(
@@ -179,6 +196,7 @@ mod tests {
             crate::paths::FUNCTIONS,
             crate::paths::FUNCTION,
             crate::paths::INVOKE,
+            crate::paths::SCALE,
             crate::paths::LOGS,
             crate::paths::OPENAPI,
             crate::paths::LIVEZ,

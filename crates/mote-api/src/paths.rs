@@ -10,6 +10,8 @@ pub const FUNCTIONS: &str = "/v1/functions";
 pub const FUNCTION: &str = "/v1/functions/{name}";
 /// `POST`: runs a function once.
 pub const INVOKE: &str = "/v1/functions/{name}/invoke";
+/// `POST`: starts or stops instances now, or sets their bounds.
+pub const SCALE: &str = "/v1/functions/{name}/scale";
 /// `GET`: log lines of one function, one JSON object per line.
 pub const LOGS: &str = "/v1/functions/{name}/logs";
 /// `GET`: the OpenAPI document.

@@ -1,25 +1,29 @@
 //! The functions of a node: which revision serves each name, and what all of them share.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use arc_swap::ArcSwap;
 use mote_core::backend::Backend;
+use mote_core::budget::Budget;
 use mote_core::name::FunctionName;
 use mote_core::spec::{FunctionSpec, StartPolicy};
 use mote_core::{Fault, Invocation, Invoker, Reply};
 use parking_lot::Mutex;
 use tokio::runtime::Handle;
 use tokio::sync::Notify;
+use tokio::task::JoinSet;
 
 use crate::busy_poll::BusyPoll;
+use crate::ledger::{Ledger, LedgerStatus};
 use crate::logs::FunctionLog;
 use crate::metrics::Metrics;
 use crate::pool::Pool;
 use crate::revision::{Revision, Route};
 use crate::scaling::Why;
+use crate::starts::LiveRevisions;
 
 /// Interpreters found on the host, as they are started inside a sandbox.
 #[derive(Debug, Clone, Default)]
@@ -42,6 +46,8 @@ pub struct Config {
     /// Whether the data path may look for the next event for up to 0.1 ms before it sleeps; for
     /// machines with more than one core.
     pub busy_poll: bool,
+    /// What the node gives to instances in all.
+    pub budget: Budget,
 }
 
 /// What all revisions share.
@@ -51,6 +57,7 @@ pub(crate) struct Shared {
     /// The runtime of the data path; every task of the engine runs there.
     pub(crate) runtime: Handle,
     pub(crate) busy_poll: Arc<BusyPoll>,
+    pub(crate) ledger: Arc<Ledger>,
     instances: AtomicU64,
 }
 
@@ -60,7 +67,7 @@ impl Shared {
     }
 }
 
-type Routes = HashMap<FunctionName, Arc<Revision>>;
+pub(crate) type Routes = HashMap<FunctionName, Arc<Revision>>;
 
 /// The engine. Cheap to clone.
 #[derive(Clone)]
@@ -77,9 +84,12 @@ impl Engine {
         let busy_poll = BusyPoll::new(config.busy_poll);
         runtime.spawn(busy_poll.clone().run());
         let instances = AtomicU64::new(0);
+        let ledger = Ledger::new(config.budget);
+        let routes = Arc::default();
+        ledger.add_source(Arc::new(LiveRevisions(Arc::downgrade(&routes))));
         Self {
-            shared: Arc::new(Shared { backend, config, runtime, busy_poll, instances }),
-            routes: Arc::default(),
+            shared: Arc::new(Shared { backend, config, runtime, busy_poll, ledger, instances }),
+            routes,
             logs: Arc::default(),
             metrics: Arc::default(),
         }
@@ -95,6 +105,7 @@ impl Engine {
     ) -> Arc<Revision> {
         let log = self.log(&spec.name);
         let metrics = self.metrics.function(&spec.name);
+        let pool = Pool::new(spec.scale.balance);
         Arc::new(Revision {
             spec,
             number,
@@ -103,8 +114,9 @@ impl Engine {
             log,
             metrics,
             shared: self.shared.clone(),
-            pool: Mutex::new(Pool::default()),
-            changed: Notify::new(),
+            pool: Mutex::new(pool),
+            bounds: Mutex::default(),
+            changed: Arc::new(Notify::new()),
             last_error: Mutex::default(),
         })
     }
@@ -129,6 +141,7 @@ impl Engine {
         for old in replaced {
             old.close("redeploy");
         }
+        let mut warm = VecDeque::new();
         for revision in revisions {
             if revision.instances_min() > 0 {
                 revision.ensure_keeper();
@@ -137,9 +150,22 @@ impl Engine {
             {
                 // After a restart of the node; a deploy has one already. A failure is logged, and
                 // the first invocation tries again.
-                self.shared.runtime.spawn(async move { revision.start_one(Why::WARM).await });
+                warm.push_back(revision);
             }
         }
+        if !warm.is_empty() {
+            self.shared.runtime.spawn(warm_up(warm, self.shared.config.budget.starts_max));
+        }
+    }
+
+    /// What the node gives to instances and what is taken of it.
+    pub fn ledger_status(&self) -> LedgerStatus {
+        self.shared.ledger.status()
+    }
+
+    /// The ledger, for whoever else holds memory for instances.
+    pub fn ledger(&self) -> Arc<Ledger> {
+        self.shared.ledger.clone()
     }
 
     /// Ends a revision that was never published, for instance because it did not start.
@@ -198,6 +224,22 @@ impl Engine {
             }
         };
         let _ = tokio::time::timeout(grace, quiet).await;
+    }
+}
+
+/// Starts an instance of each, as many at once as the node starts. None goes for another: nobody
+/// has called yet.
+async fn warm_up(mut waiting: VecDeque<Arc<Revision>>, at_once: u32) {
+    let mut starting = JoinSet::new();
+    loop {
+        while starting.len() < at_once.max(1) as usize
+            && let Some(revision) = waiting.pop_front()
+        {
+            starting.spawn(async move { revision.start_one(Why::WARM, false).await });
+        }
+        if starting.join_next().await.is_none() {
+            return;
+        }
     }
 }
 

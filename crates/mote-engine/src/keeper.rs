@@ -12,11 +12,11 @@ use mote_core::wire::{self, FrameKind};
 use mote_core::{Fault, Trigger};
 
 use crate::clock::now_ns;
-use crate::instance;
 use crate::logs::LogLevel;
 use crate::pool::{FollowUp, Link, Pool, ReplySender, WorkerState};
 use crate::revision::Revision;
-use crate::scaling::Why;
+use crate::scaling::{Memory, Why};
+use crate::starts;
 
 /// Pace while there is work: how late a deadline may be noticed.
 const TICK: Duration = Duration::from_millis(20);
@@ -38,6 +38,8 @@ const SLEEP_MIN: Duration = Duration::from_millis(1);
 struct Round {
     start: u32,
     why: Why,
+    /// Somebody waits for these, or their owner wants them: idle instances of others may go.
+    evict: bool,
     expired: Vec<(Trigger, ReplySender, Fault)>,
     stopping: Vec<(u64, String)>,
     follow_ups: Vec<FollowUp>,
@@ -54,6 +56,9 @@ pub(crate) async fn run(revision: Arc<Revision>) {
             let owed = revision.instances_min() > 0 && !pool.closed;
             if pool.is_quiet() && round.expired.is_empty() && !owed {
                 pool.keeper = false;
+                // What busy times took is not kept for a function at rest.
+                pool.workers.shrink_to_fit();
+                pool.queue.shrink_to_fit();
                 return;
             }
             round
@@ -64,8 +69,8 @@ pub(crate) async fn run(revision: Arc<Revision>) {
         for (instance, why) in round.stopping {
             revision.log.platform(LogLevel::Info, revision.number, instance, &why);
         }
-        for _ in 0..round.start {
-            revision.shared.runtime.spawn(instance::start(revision.clone(), round.why));
+        if round.start > 0 {
+            starts::begin(&revision, round.start, round.why, round.evict);
         }
         revision.follow_up(round.follow_ups);
         govern(&revision, now);
@@ -150,6 +155,7 @@ fn look(pool: &mut Pool, revision: &Revision, now: u64) -> Round {
     let mut round = Round {
         start: 0,
         why: Why::from(Reason::Steady),
+        evict: false,
         expired: Vec::new(),
         stopping: Vec::new(),
         follow_ups: Vec::new(),
@@ -167,6 +173,7 @@ fn look(pool: &mut Pool, revision: &Revision, now: u64) -> Round {
 fn expire_waiting(pool: &mut Pool, revision: &Revision, now: u64, round: &mut Round) {
     let timeout_ms = revision.spec.limits.timeout_ms;
     let starting = pool.workers.is_empty();
+    let full = starting && pool.starting == 0 && pool.full.is_some_and(|full| full.memory);
     // Deadlines differ only where callers shortened theirs, so a scan is rarely long.
     let mut at = 0;
     while at < pool.queue.len() {
@@ -175,7 +182,9 @@ fn expire_waiting(pool: &mut Pool, revision: &Revision, now: u64, round: &mut Ro
             continue;
         }
         let Some(pending) = pool.queue.remove(at) else { break };
-        let fault = if starting {
+        let fault = if full {
+            Fault::NodeFull
+        } else if starting {
             Fault::DeadlineStarting { timeout_ms }
         } else {
             Fault::DeadlineQueued { timeout_ms }
@@ -231,22 +240,36 @@ fn scale(pool: &mut Pool, revision: &Revision, now: u64, round: &mut Round) {
     if pool.closed {
         return;
     }
-    let Some(decision) = pool.decide(revision.spec.limits.memory_bytes, now) else { return };
+    let ledger = &revision.shared.ledger;
+    ask_again(pool, ledger.version());
+    let memory =
+        Memory { limit_bytes: revision.spec.limits.memory_bytes, pressure: ledger.pressure() };
+    let Some(decision) = pool.decide(memory, now) else { return };
     let ready = pool.ready();
     let min = revision.instances_min();
     // What is kept for the next call is not started anew for it when it died.
     let kept_only = decision.reason == Reason::KeepAlive && ready + pool.starting == 0;
-    let desired = if kept_only { min } else { decision.desired };
+    let mut desired = if kept_only { min } else { decision.desired };
+    if let Some((count, until_ns)) = asked_for(pool, now) {
+        desired = desired.max(count.min(ready + pool.starting));
+        if let Some(scaling) = &mut pool.scaling {
+            scaling.look_by(until_ns);
+        }
+    }
     let starts_max = STARTS_PER_CORE * revision.shared.config.instances_max_default.max(1);
     // The rest is asked for again when one of these is ready or has failed.
     let missing =
         desired.saturating_sub(ready + pool.starting).min(starts_max.saturating_sub(pool.starting));
     let for_minimum = missing > 0 && pool.queue.is_empty() && desired <= min;
     round.why = if for_minimum { Why::MIN } else { Why::from(decision.reason) };
-    if missing > 0 && now < pool.retry_at_ns {
+    round.evict = for_minimum || !pool.queue.is_empty();
+    let not_before = pool.full.map_or(0, |full| full.until_ns).max(pool.retry_at_ns);
+    if missing == 0 {
+        pool.full = None;
+    }
+    if missing > 0 && now < not_before {
         if let Some(scaling) = &mut pool.scaling {
-            let at = scaling.look_ns.map_or(pool.retry_at_ns, |at| at.min(pool.retry_at_ns));
-            scaling.look_ns = Some(at);
+            scaling.look_by(not_before);
         }
     } else if missing > 0 {
         if pool.starting == 0 {
@@ -260,13 +283,31 @@ fn scale(pool: &mut Pool, revision: &Revision, now: u64, round: &mut Round) {
         let Some(worker) = surplus(pool) else { return };
         worker.draining = true;
         worker.stop_reason = Some(if decision.reason == Reason::Idle { "idle" } else { "surplus" });
+        worker.stop_text = round.why.text.to_owned();
         let text = format!("stopping ({}): {}", round.why.word, round.why.text);
         round.stopping.push((worker.instance, text));
     }
 }
 
+/// Something came back to the node since a start was refused: look at once.
+fn ask_again(pool: &mut Pool, version: u64) {
+    if let (Some(full), Some(scaling)) = (&mut pool.full, &mut pool.scaling)
+        && full.version != version
+    {
+        full.version = version;
+        full.until_ns = 0;
+        scaling.look_by(0);
+    }
+}
+
+/// What was asked for by hand, while it holds.
+fn asked_for(pool: &mut Pool, now: u64) -> Option<(u32, u64)> {
+    pool.asked_for = pool.asked_for.filter(|(_, until_ns)| now < *until_ns);
+    pool.asked_for
+}
+
 /// Who goes when fewer are wanted: the one that has idled longest, else the least busy.
-fn surplus(pool: &mut Pool) -> Option<&mut WorkerState> {
+pub(crate) fn surplus(pool: &mut Pool) -> Option<&mut WorkerState> {
     pool.workers
         .iter_mut()
         .map(|(_, worker)| worker)
@@ -283,6 +324,7 @@ fn drain(pool: &mut Pool, now: u64) {
         match worker.drain_sent_ns {
             None => {
                 worker.drain_sent_ns = Some(now);
+                worker.reservation.leave();
                 match worker.link {
                     Link::Frames { .. } => {
                         worker.write(|out| wire::put_frame(out, FrameKind::Drain, 0, 0, &[]));
@@ -305,12 +347,14 @@ fn pace(pool: &mut Pool, revision: &Revision, now: u64) -> Option<Duration> {
     if busy || now.saturating_sub(newest) < QUIET_NS {
         pool.keeper_sleeps = false;
         let live = pool.ready() + pool.starting;
+        let full = pool.full.is_some_and(|full| now < full.until_ns);
         let next = match &pool.scaling {
             // Those who wait are decided upon together, and soon.
             Some(scaling)
                 if !pool.queue.is_empty()
                     && live < revision.instances_max()
-                    && now >= pool.retry_at_ns =>
+                    && now >= pool.retry_at_ns
+                    && !full =>
             {
                 until(scaling.next_ns(live))
             }

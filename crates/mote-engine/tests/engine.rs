@@ -15,6 +15,7 @@ use mote_core::backend::{
     Backend, BoxFuture, Exit, InstanceControl, InstanceRequest, StartError, Started, Usage,
 };
 use mote_core::body::{Body, BodyError, BodySource};
+use mote_core::budget::Budget;
 use mote_core::invocation::Head;
 use mote_core::spec::{FunctionSpec, Runtime};
 use mote_core::wire::{self, FLAG_END, FrameHeader, FrameKind, Invoke, Ready, ResultHead};
@@ -156,6 +157,7 @@ impl Bench {
         let config = Config {
             instances_max_default: 1,
             busy_poll: true,
+            budget: Budget { memory_bytes: u64::MAX, starts_max: 64 },
             interpreters: Interpreters {
                 python: Some(vec!["python3".into()]),
                 node: None,

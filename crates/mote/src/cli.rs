@@ -14,6 +14,7 @@ mod invoke;
 mod logs;
 mod node;
 mod output;
+mod scale;
 mod simulate;
 
 use std::process::ExitCode;
@@ -69,6 +70,7 @@ fn ask_node(verb: Verb, global: &args::Global, output: &Output) -> Result<(), Fa
                 Verb::List => functions::list(&client, output).await,
                 Verb::Describe { name } => functions::describe(&client, &name, output).await,
                 Verb::Logs(args) => logs::run(&client, &args, output).await,
+                Verb::Scale(args) => scale::run(&client, &args, output).await,
                 Verb::Remove(args) => functions::remove(&client, &args, output).await,
                 Verb::Doctor => node::doctor(&client, global, output).await,
                 Verb::Up(_)

@@ -7,6 +7,7 @@ mod access;
 mod functions;
 mod logs;
 mod node_routes;
+mod scale;
 
 use std::sync::Arc;
 
@@ -55,6 +56,7 @@ fn routes(node: Arc<Node>) -> Router {
             get(functions::describe).put(functions::deploy).delete(functions::remove),
         )
         .route(paths::INVOKE, post(functions::invoke))
+        .route(paths::SCALE, post(scale::scale))
         .route(paths::LOGS, get(logs::read))
         // Uploads are bounded by the archive's own limits, bodies by their function's.
         .layer(DefaultBodyLimit::disable())

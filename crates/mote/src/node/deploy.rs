@@ -11,8 +11,8 @@ use mote_api::Problem;
 use mote_api::types::{DeployResult, Step};
 use mote_core::autoscale::{self, Known};
 use mote_core::{FunctionName, FunctionSpec};
-use mote_engine::Revision;
 use mote_engine::logs::LogLevel;
+use mote_engine::{Revision, WarmError};
 use mote_store::{ArchiveLimits, StagedCode, StoreError};
 use parking_lot::Mutex;
 
@@ -195,9 +195,9 @@ fn check(node: &Node, spec: &FunctionSpec) -> Result<(), Problem> {
     }
     if spec.limits.memory_bytes > node.memory_bytes {
         let text = format!(
-            "memory: {} asked, the node has {} MiB",
+            "memory: {} asked, the node gives {} to instances in all",
             mote_core::fault::bytes_text(spec.limits.memory_bytes),
-            node.memory_bytes >> 20
+            mote_core::fault::bytes_text(node.memory_bytes)
         );
         return Err(Problem::new(422, "M0303", text).with_field("limits.memory"));
     }
@@ -240,7 +240,12 @@ async fn start(
     let warmed = node.data_path.spawn(async move { warming.warm().await }).await;
     match warmed.map_err(|error| internal(&error))? {
         Ok(()) => {}
-        Err(reason) => {
+        Err(WarmError::NodeFull(reason)) => {
+            node.engine.discard(&revision);
+            let hint = "stop others: mote scale NAME 0, or raise the node's setting `memory`";
+            return Err(Problem::new(503, "M0505", format!("{title}: {reason}")).with_hint(hint));
+        }
+        Err(WarmError::Failed(reason)) => {
             node.engine.discard(&revision);
             let lines = revision.log.tail(40);
             let said: Vec<String> = lines
