@@ -16,6 +16,7 @@ mod node;
 mod output;
 mod scale;
 mod simulate;
+mod top;
 
 use std::process::ExitCode;
 
@@ -71,6 +72,7 @@ fn ask_node(verb: Verb, global: &args::Global, output: &Output) -> Result<(), Fa
                 Verb::Describe { name } => functions::describe(&client, &name, output).await,
                 Verb::Logs(args) => logs::run(&client, &args, output).await,
                 Verb::Scale(args) => scale::run(&client, &args, output).await,
+                Verb::Top(args) => top::run(&client, args, output).await,
                 Verb::Remove(args) => functions::remove(&client, &args, output).await,
                 Verb::Doctor => node::doctor(&client, global, output).await,
                 Verb::Up(_)

@@ -57,6 +57,7 @@ const COMMANDS: &[(&str, &[&str])] = &[
             "mote --node none.sock invoke hello",
             "mote --node none.sock logs hello",
             "mote --node none.sock scale hello 1",
+            "mote --node none.sock top",
             "mote --node none.sock remove hello --yes",
             "mote --node none.sock deploy hello.py",
             "mote --node none.sock doctor",

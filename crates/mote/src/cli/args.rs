@@ -80,6 +80,8 @@ pub(super) enum Verb {
     Logs(Logs),
     /// Start or stop instances now, or set their bounds
     Scale(Scale),
+    /// Watch functions and their instances
+    Top(Top),
     /// Remove functions
     #[command(visible_alias = "rm")]
     Remove(Remove),
@@ -238,6 +240,15 @@ pub(super) struct Scale {
     /// Let the manifest's bounds hold again
     #[arg(long)]
     pub(super) reset: bool,
+}
+
+#[derive(Debug, ClapArgs)]
+pub(super) struct Top {
+    /// A function whose instances are shown
+    pub(super) name: Option<String>,
+    /// Print one table, measured over a second
+    #[arg(long)]
+    pub(super) once: bool,
 }
 
 #[derive(Debug, ClapArgs)]
