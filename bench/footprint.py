@@ -18,9 +18,10 @@ import tempfile
 import time
 
 RSS_MIB_BAR = 15.0
+ADDED_MIB_BAR = 10.0  # by all FUNCTIONS together
 BINARY_MB_BAR = 25.0
 STARTS = 5
-FUNCTIONS = 200
+FUNCTIONS = 1000
 READY_SECONDS_MAX = 30
 SETTLE_SECONDS = 3  # until buffers of the start are given back
 FUNCTION = "def handle(event, ctx):\n    return 'ok'\n"
@@ -153,7 +154,10 @@ def measure(binary, folder):
     time.sleep(SETTLE_SECONDS)
     restarted, restarted_ms = node.usage(), node.ready_ms
     node.stop()
+    added = lambda usage: round(usage["daemon"]["rss_mib"] - alone["daemon"]["rss_mib"], 2)
     return {
+        "added_mib_after_deploying": added(after_deploys),
+        "added_mib_after_restart": added(restarted),
         "binary_bytes": os.path.getsize(binary),
         "binary_stripped_bytes": stripped_bytes(binary, folder),
         "ready_ms": [round(one, 1) for one in starts],
@@ -184,6 +188,8 @@ def show(result):
     memory("idle", result["idle"], RSS_MIB_BAR)
     memory("%d functions, just deployed" % FUNCTIONS, result["idle_after_deploying_functions"])
     memory("%d functions, restarted" % FUNCTIONS, result["idle_with_functions_after_restart"])
+    row("%d functions: added by deploying them" % FUNCTIONS, result["added_mib_after_deploying"], "MiB", ADDED_MIB_BAR)
+    row("%d functions: added, restarted" % FUNCTIONS, result["added_mib_after_restart"], "MiB", ADDED_MIB_BAR)
     row("start to ready with %d functions" % FUNCTIONS, result["ready_ms_with_functions"], "ms")
 
 

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # What a node costs while nothing happens: binary, memory, threads, time to readiness; alone and
-# with 200 deployed functions that idle. Compares with the bars, writes bench/results/, exits 0
+# with 1,000 deployed functions that idle. Compares with the bars, writes bench/results/, exits 0
 # whether they are met or not.
 set -euo pipefail
 cd "$(dirname "$0")/.."

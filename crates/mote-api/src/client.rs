@@ -20,7 +20,7 @@ use crate::error::{Problem, exit};
 use crate::paths;
 use crate::types::{
     DeployResult, DoctorReport, Function, FunctionList, InvokeAnswer, InvokeRequest, LogLine,
-    NodeStatus, RevisionList, TrafficRequest, TrafficResult,
+    NodeStatus, RevisionList, ScaleRequest, ScaleResult, TrafficRequest, TrafficResult,
 };
 
 /// Largest answer held in memory.
@@ -282,6 +282,16 @@ impl Client {
             return Ok(());
         }
         Err(self.refusal(status, &body))
+    }
+
+    /// Starts or stops instances of a function now, or sets their bounds.
+    pub async fn scale(&self, name: &str, wish: &ScaleRequest) -> Result<ScaleResult, ClientError> {
+        let path = format!("{}/scale", function_path(name));
+        let body = serde_json::to_vec(wish).map_err(|e| ClientError::Request(e.to_string()))?;
+        let request = self.request(Method::POST, &path)?.header("content-type", "application/json");
+        let request = built(request.body(Full::new(Bytes::from(body))))?;
+        let (status, _, body) = self.call(request, self.timeout).await?;
+        self.decode(status, &body)
     }
 
     /// Runs a function once and returns its own answer, whatever its status. A fault of the

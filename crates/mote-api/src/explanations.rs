@@ -78,7 +78,7 @@ pub const CATALOGUE: &[Explanation] = &[
     row("M0504", exit::FULL, "queue is full",
         "All instances are busy and [scale] queue invocations already wait. Try again after the time given, or raise [scale] max, concurrency or queue."),
     row("M0505", exit::FULL, "node is full",
-        "There is no memory left for another instance and none is idle. Remove functions, lower their memory limits, or use a larger machine."),
+        "Instances that work, or that [scale] min keeps, take all memory the node gives away, and nothing is expected to be free before the deadline. Try again later; lower memory limits or max of functions; raise the node's setting `memory`. `mote top` shows who takes what."),
     row("M0506", exit::FULL, "node is stopping",
         "The node finishes what it accepted and takes no new work. Try again when it is back."),
     row("M0507", exit::DEADLINE, "deadline passed in the queue",

@@ -27,8 +27,8 @@ const FUNCTION_KEYS: [&str; 11] = [
 const TOP_KEYS: [&str; 6] = ["version", "name", "runtime", "entry", "command", "methods"];
 const LIMIT_KEYS: [&str; 8] =
     ["memory", "timeout", "init_timeout", "concurrency", "cpu", "pids", "body", "disk"];
-const SCALE_KEYS: [&str; 9] =
-    ["min", "max", "idle", "queue", "policy", "target", "start", "pause", "spare"];
+const SCALE_KEYS: [&str; 10] =
+    ["min", "max", "idle", "queue", "policy", "target", "start", "balance", "pause", "spare"];
 const TARGET_MAX: u64 = 1_000_000;
 
 /// A manifest: one function, or several that share the folder.
@@ -118,11 +118,33 @@ pub struct ScaleManifest {
     pub target: Option<u32>,
     /// `start`.
     pub start: Option<StartName>,
+    /// `balance`.
+    pub balance: Option<BalanceName>,
     /// `pause`.
     pub pause_ms: Option<u64>,
     /// `spare`.
     pub spare: Option<u32>,
 }
+
+/// The balancing rules a manifest may name.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum BalanceName {
+    /// `late-binding`.
+    LateBinding,
+    /// `round-robin`.
+    RoundRobin,
+    /// `random`.
+    Random,
+    /// `least-connections`.
+    LeastConnections,
+}
+
+const BALANCES: [(&str, BalanceName); 4] = [
+    ("late-binding", BalanceName::LateBinding),
+    ("round-robin", BalanceName::RoundRobin),
+    ("random", BalanceName::Random),
+    ("least-connections", BalanceName::LeastConnections),
+];
 
 /// The scaling rules a manifest may name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -392,6 +414,7 @@ fn read_scale(reader: &mut TomlReader<'_>, at: &Section<'_>) -> ScaleManifest {
         policy: read_word(reader, at, "policy", &POLICIES),
         target: read_target(reader, at),
         start: read_word(reader, at, "start", &STARTS),
+        balance: read_word(reader, at, "balance", &BALANCES),
         pause_ms: reader
             .duration_ms(at, "pause", 0..=24 * 7 * HOUR_MS, "0s\u{2013}168h, e.g. 10s")
             .map(|pause| pause.value),
@@ -653,6 +676,7 @@ queue = 64
 policy = "rps"
 target = 20
 start = "warm"
+balance = "round-robin"
 [env]
 UNIT = "C"
 [[trigger]]
@@ -676,6 +700,7 @@ command = "make"
         assert_eq!(function.scale.policy, Some(PolicyName::Rps));
         assert_eq!(function.scale.target, Some(20));
         assert_eq!(function.scale.start, Some(StartName::Warm));
+        assert_eq!(function.scale.balance, Some(BalanceName::RoundRobin));
         assert_eq!(function.env["UNIT"], "C");
         assert_eq!(function.egress[0], ("influx.local".to_owned(), 8086));
         assert_eq!(function.egress[1], ("::1".to_owned(), 80));
@@ -735,6 +760,10 @@ command = "make"
         check(
             "version = 1\n[scale]\npolicy = \"knativ\"\nstart = \"hot\"\n",
             "error[M0303]: mote.toml: policy: \"auto\", \"concurrency\", \"rps\", \"cpu\", \"memory\", \"knative\", \"hpa\" or \"openfaas\" (line 3)\n  did you mean \"knative\"?\nerror[M0303]: mote.toml: start: \"cold\", \"warm\" or \"always\" (line 4)",
+        );
+        check(
+            "version = 1\n[scale]\nbalance = \"roundrobin\"\n",
+            "error[M0303]: mote.toml: balance: \"late-binding\", \"round-robin\", \"random\" or \"least-connections\" (line 3)\n  did you mean \"round-robin\"?",
         );
         check(
             "version = 1\n[scale]\npolicy = \"rps\"\n",

@@ -9,8 +9,9 @@ use utoipa::openapi::security::{Http, HttpAuthScheme, SecurityScheme};
 use crate::error::Problem;
 use crate::types::{
     Check, CheckState, DeployResult, DoctorReport, Function, FunctionList, FunctionState,
-    InvokeAnswer, InvokeRequest, LogLine, LogStream, NodeStatus, RevisionInfo, RevisionList,
-    TrafficEdit, TrafficRequest, TrafficResult, TrafficShare,
+    InvokeAnswer, InvokeRequest, LogLine, LogStream, NodeBudget, NodeStatus, RevisionInfo,
+    RevisionList, ScaleBounds, ScaleRequest, ScaleResult, Stop, TrafficEdit, TrafficRequest,
+    TrafficResult, TrafficShare,
 };
 
 /// The document as pretty JSON with a final newline; the same bytes on every call.
@@ -35,13 +36,14 @@ pub fn document() -> String {
     ),
     servers((url = "http://localhost", description = "the Unix socket of the node, or its --admin address")),
     paths(
-        status, doctor, functions, function, deploy, remove, revisions, traffic, rollback, invoke, logs, openapi_json, livez,
+        status, doctor, functions, function, deploy, remove, revisions, traffic, rollback, invoke, scale, logs, openapi_json, livez,
         readyz, metrics
     ),
     components(schemas(
         Check, CheckState, DeployResult, DoctorReport, Function, FunctionList, FunctionState,
-        InvokeAnswer, InvokeRequest, LogLine, LogStream, NodeStatus, Problem, RevisionInfo,
-        RevisionList, TrafficEdit, TrafficRequest, TrafficResult, TrafficShare
+        InvokeAnswer, InvokeRequest, LogLine, LogStream, NodeBudget, NodeStatus, Problem,
+        RevisionInfo, RevisionList, ScaleBounds, ScaleRequest, ScaleResult, Stop, TrafficEdit,
+        TrafficRequest, TrafficResult, TrafficShare
     )),
     security((), ("bearer" = []))
 )]
@@ -164,6 +166,21 @@ fn rollback() {}
     responses((status = "default", description = "the function's own answer; Mote-Invocation carries the id")))]
 fn invoke() {}
 
+/// Starts or stops instances now, or sets their bounds.
+///
+/// `instances` is done at once and not kept: what is started idles for `scale.idle` at most, what
+/// `min` keeps is not stopped, busy instances stay. `min` and `max` are durable and hold until the
+/// next deploy. The answer does not wait for starts.
+#[utoipa::path(post, path = "/v1/functions/{name}/scale", tag = "functions",
+    params(("name" = String, Path, description = "name of the function")),
+    request_body = ScaleRequest,
+    responses(
+        (status = 200, body = ScaleResult),
+        (status = 404, body = Problem, content_type = "application/problem+json"),
+        (status = 422, body = Problem, content_type = "application/problem+json", description = "numbers that do not fit together"),
+    ))]
+fn scale() {}
+
 /// Log lines, one JSON object per line, oldest first.
 #[utoipa::path(get, path = "/v1/functions/{name}/logs", tag = "functions",
     params(
@@ -226,6 +243,7 @@ mod tests {
             crate::paths::TRAFFIC,
             crate::paths::ROLLBACK,
             crate::paths::INVOKE,
+            crate::paths::SCALE,
             crate::paths::LOGS,
             crate::paths::OPENAPI,
             crate::paths::LIVEZ,

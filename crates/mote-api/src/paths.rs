@@ -16,6 +16,8 @@ pub const TRAFFIC: &str = "/v1/functions/{name}/traffic";
 pub const ROLLBACK: &str = "/v1/functions/{name}/rollback";
 /// `POST`: runs a function once; `{name}` may be `NAME@TAG`.
 pub const INVOKE: &str = "/v1/functions/{name}/invoke";
+/// `POST`: starts or stops instances now, or sets their bounds.
+pub const SCALE: &str = "/v1/functions/{name}/scale";
 /// `GET`: log lines of one function, one JSON object per line.
 pub const LOGS: &str = "/v1/functions/{name}/logs";
 /// `GET`: the OpenAPI document.

@@ -21,8 +21,17 @@ pub struct Function {
     pub traffic: Vec<TrafficShare>,
     /// What it does now.
     pub state: FunctionState,
-    /// Its instances, oldest first.
+    /// Its instances that were ready once, oldest first.
     pub instances: Vec<Instance>,
+    /// Instances on their way.
+    #[serde(default)]
+    pub starting: u32,
+    /// The last instances that are gone, oldest first, and why.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub stops: Vec<Stop>,
+    /// Bounds set by hand, which hold until the next deploy.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub bounds: Option<ScaleBounds>,
     /// What the autoscaler decided last; absent before the first invocation.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub scaling: Option<Scaling>,
@@ -91,6 +100,77 @@ pub struct Instance {
     /// The same in a sentence.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub reason_text: String,
+    /// Invocations it holds.
+    #[serde(default)]
+    pub in_flight: u64,
+    /// Invocations it ended.
+    #[serde(default)]
+    pub served: u64,
+}
+
+/// An instance that is gone.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct Stop {
+    /// Its id.
+    pub id: String,
+    /// The revision it ran.
+    pub revision: u64,
+    /// When it was gone.
+    #[schema(value_type = String, format = DateTime)]
+    pub time: Timestamp,
+    /// Why: a stable word such as `idle`, `evicted`, `scale`, `redeploy`, `deadline`, `memory` or
+    /// `crash`; `start` for one that never was ready.
+    pub reason: String,
+    /// More of it, where there is more to say.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub reason_text: String,
+}
+
+/// Bounds of a function's instances in place of the manifest's.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct ScaleBounds {
+    /// Instances at least.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub min: Option<u32>,
+    /// Instances at most.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub max: Option<u32>,
+}
+
+/// What to do with a function's instances by hand. At least one field must say something.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct ScaleRequest {
+    /// Starts instances up to this number, or stops idle ones down to it, now; the autoscaler goes
+    /// on from there.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub instances: Option<u32>,
+    /// Instances at least, until the next deploy.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub min: Option<u32>,
+    /// Instances at most, until the next deploy.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub max: Option<u32>,
+    /// Forgets bounds set before; those of the manifest hold again.
+    #[serde(default)]
+    pub reset: bool,
+}
+
+/// What became of it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct ScaleResult {
+    /// The function.
+    pub function: String,
+    /// Instances ready.
+    pub ready: u32,
+    /// Instances on their way.
+    pub starting: u32,
+    /// Idle instances told to exit.
+    pub stopped: u32,
+    /// Bounds that hold now in place of the manifest's.
+    pub bounds: ScaleBounds,
+    /// What was not done, and why.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub note: Option<String>,
 }
 
 /// How many instances there should be, and why.
@@ -154,6 +234,9 @@ pub struct Limits {
     /// `cold`, `warm` or `always`.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub start: String,
+    /// `late-binding`, `round-robin`, `random` or `least-connections`.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub balance: String,
 }
 
 /// Counters since the node started.
@@ -455,9 +538,31 @@ pub struct NodeStatus {
     pub instances: u64,
     /// Resident memory of the node process in bytes.
     pub memory_bytes: u64,
+    /// What the node gives to instances, and what is taken of it.
+    #[serde(default)]
+    pub budget: NodeBudget,
     /// What should be known about its isolation and durability, in words.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub notes: BTreeMap<String, String>,
+}
+
+/// What a node gives to instances in all. Memory is counted by limits, in bytes.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct NodeBudget {
+    /// Memory there is.
+    pub memory_bytes: u64,
+    /// Taken by instances that are not gone, those that start among them.
+    pub taken_bytes: u64,
+    /// The most that was ever taken since the node started.
+    pub peak_bytes: u64,
+    /// The part of what is taken that idle instances are giving back.
+    pub leaving_bytes: u64,
+    /// Promised to starts that wait for that part.
+    pub promised_bytes: u64,
+    /// Instances starting.
+    pub starting: u32,
+    /// How many may start at once.
+    pub starts_max: u32,
 }
 
 #[cfg(test)]

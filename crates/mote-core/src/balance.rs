@@ -6,16 +6,29 @@ use serde::{Deserialize, Serialize};
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Balance {
-    /// The instance with the most room; who finds none waits in the one queue, and whichever
-    /// instance is free first takes the oldest. The default: no slow instance holds anybody up.
+    /// Of those with room the one that holds least, the oldest first; who finds none waits in the
+    /// one queue, and whichever instance is free first takes the oldest. The default: no slow
+    /// instance holds anybody up, and what a few can do is left to a few.
     #[default]
     LateBinding,
     /// Each in turn.
     RoundRobin,
     /// Any.
     Random,
-    /// The one with the fewest invocations.
+    /// The one with the fewest invocations, those with equally many in turn.
     LeastConnections,
+}
+
+impl Balance {
+    /// The word used in manifests and outputs.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Balance::LateBinding => "late-binding",
+            Balance::RoundRobin => "round-robin",
+            Balance::Random => "random",
+            Balance::LeastConnections => "least-connections",
+        }
+    }
 }
 
 /// An instance as far as this choice goes.
@@ -32,19 +45,18 @@ pub struct Candidate {
 /// number; each rule reads what it needs.
 pub fn pick(rule: Balance, candidates: &[Candidate], turn: u64, random: u64) -> Option<usize> {
     let open = || candidates.iter().enumerate().filter(|(_, candidate)| candidate.room > 0);
+    let count = candidates.len();
+    let begin = usize::try_from(turn % count.max(1) as u64).ok()?;
+    let mut in_turn = (begin..begin + count).map(|at| at % count);
     match rule {
         Balance::LateBinding => {
             // Ties go to the first, as with a plain minimum.
-            open().min_by_key(|(_, candidate)| u32::MAX - candidate.room).map(|(at, _)| at)
-        }
-        Balance::LeastConnections => {
             open().min_by_key(|(_, candidate)| candidate.in_flight).map(|(at, _)| at)
         }
-        Balance::RoundRobin => {
-            let begin = usize::try_from(turn % candidates.len().max(1) as u64).ok()?;
-            let count = candidates.len();
-            (begin..begin + count).map(|at| at % count).find(|at| candidates[*at].room > 0)
+        Balance::LeastConnections => {
+            in_turn.filter(|at| candidates[*at].room > 0).min_by_key(|at| candidates[*at].in_flight)
         }
+        Balance::RoundRobin => in_turn.find(|at| candidates[*at].room > 0),
         Balance::Random => {
             let count = open().count() as u64;
             (count > 0).then(|| open().nth((random % count) as usize))?.map(|(at, _)| at)
@@ -67,7 +79,7 @@ mod tests {
         use Balance::*;
         let three = of(&[(3, 1), (1, 2), (2, 6)]);
         for (rule, turn, random, expected) in [
-            (LateBinding, 0, 0, Some(2)),
+            (LateBinding, 0, 0, Some(1)),
             (LeastConnections, 0, 0, Some(1)),
             (RoundRobin, 0, 0, Some(0)),
             (RoundRobin, 1, 0, Some(1)),
@@ -96,10 +108,12 @@ mod tests {
     #[test]
     fn in_turn_means_equal_shares() {
         let mut served = [0; 3];
-        for turn in 0..300 {
-            let at = pick(Balance::RoundRobin, &of(&[(0, 1), (0, 1), (0, 1)]), turn, 0).unwrap();
-            served[at] += 1;
+        for rule in [Balance::RoundRobin, Balance::LeastConnections] {
+            for turn in 0..300 {
+                let at = pick(rule, &of(&[(0, 1), (0, 1), (0, 1)]), turn, 0).unwrap();
+                served[at] += 1;
+            }
         }
-        assert_eq!(served, [100; 3]);
+        assert_eq!(served, [200; 3]);
     }
 }

@@ -132,6 +132,39 @@ pub fn admit_start(
     Verdict::Evict(victims.iter().map(|instance| instance.id).collect())
 }
 
+/// Memory that is in use and may come back.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Occupied {
+    /// How much, in bytes.
+    pub memory_bytes: u64,
+    /// When its holder is expected to have nothing to do, in nanoseconds from now.
+    pub free_in_ns: u64,
+}
+
+/// When `missing_bytes` are expected to be free, in nanoseconds from now; `None` when they are not
+/// going to be. Sorts `occupied`.
+pub fn room_in(missing_bytes: u64, occupied: &mut [Occupied]) -> Option<u64> {
+    occupied.sort_by_key(|held| held.free_in_ns);
+    let mut freed = 0;
+    if missing_bytes == 0 {
+        return Some(0);
+    }
+    for held in occupied {
+        freed += held.memory_bytes;
+        if freed >= missing_bytes {
+            return Some(held.free_in_ns);
+        }
+    }
+    None
+}
+
+/// How much longer something runs that has run for `elapsed_ns`, where such things take `mean_ns`
+/// on average. Once past the mean nothing better is known than that it goes on for as long again;
+/// the same without a mean.
+pub fn remaining_ns(elapsed_ns: u64, mean_ns: Option<u64>) -> u64 {
+    mean_ns.and_then(|mean_ns| mean_ns.checked_sub(elapsed_ns)).unwrap_or(elapsed_ns)
+}
+
 /// What becomes of one idle instance.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Rest {
@@ -219,6 +252,21 @@ mod tests {
             Verdict::Refuse { lack: Lack::Memory, retry_after_ns: RETRY_NS },
             "and nobody when it would not be enough"
         );
+    }
+
+    #[test]
+    fn when_there_will_be_room() {
+        let held = |mib: u64, free_in_ns| Occupied { memory_bytes: mib * MIB, free_in_ns };
+        let mut all = [held(64, 30), held(64, 10)];
+        assert_eq!(room_in(0, &mut []), Some(0));
+        assert_eq!(room_in(64 * MIB, &mut all), Some(10));
+        assert_eq!(room_in(65 * MIB, &mut all), Some(30));
+        assert_eq!(room_in(129 * MIB, &mut all), None);
+        for (elapsed, mean, expected) in
+            [(0, None, 0), (7, None, 7), (3, Some(10), 7), (12, Some(10), 12)]
+        {
+            assert_eq!(remaining_ns(elapsed, mean), expected, "{elapsed} {mean:?}");
+        }
     }
 
     #[test]

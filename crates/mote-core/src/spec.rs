@@ -8,6 +8,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::FunctionName;
 use crate::autoscale::Policy;
+use crate::balance::Balance;
 
 /// Default memory limit: a number a board with 1 GiB can afford many times over.
 pub const MEMORY_BYTES_DEFAULT: u64 = 64 << 20;
@@ -104,6 +105,9 @@ pub struct Scale {
     /// When there is an instance although nobody called yet.
     #[serde(default)]
     pub start: StartPolicy,
+    /// Which instance takes an invocation.
+    #[serde(default)]
+    pub balance: Balance,
     /// Milliseconds after which an idle instance is paused; `None` never.
     #[serde(default)]
     pub pause_ms: Option<u64>,
@@ -119,6 +123,17 @@ impl Scale {
         let one = self.start == StartPolicy::Always || !self.policy.scales_to_zero();
         self.min.max(u32::from(one))
     }
+}
+
+/// Bounds that stand in for the manifest's until the next deploy.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ScaleOverride {
+    /// Instead of `min` and of what `start` keeps.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub min: Option<u32>,
+    /// Instead of `max`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub max: Option<u32>,
 }
 
 /// When there is an instance although nobody called yet.
@@ -219,6 +234,7 @@ impl FunctionSpec {
                 queue: QUEUE_DEFAULT,
                 policy: Policy::Auto,
                 start: StartPolicy::Cold,
+                balance: Balance::default(),
                 pause_ms: None,
                 spare: 0,
             },
@@ -388,6 +404,7 @@ mod tests {
         let scale = json["scale"].as_object_mut().unwrap();
         scale.remove("policy").unwrap();
         scale.remove("start").unwrap();
+        scale.remove("balance").unwrap();
         assert_eq!(serde_json::from_value::<FunctionSpec>(json).unwrap(), spec());
     }
 

@@ -1,28 +1,32 @@
 //! The functions of a node: which revision serves each name, and what all of them share.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use arc_swap::ArcSwap;
 use mote_core::backend::Backend;
+use mote_core::budget::Budget;
 use mote_core::name::FunctionName;
 use mote_core::spec::{FunctionSpec, StartPolicy};
 use mote_core::{Fault, Invocation, Invoker, Reply};
 use parking_lot::Mutex;
 use tokio::runtime::Handle;
 use tokio::sync::Notify;
+use tokio::task::JoinSet;
 
 use crate::busy_poll::BusyPoll;
 use crate::instance;
+use crate::ledger::{Ledger, LedgerStatus};
 use crate::logs::FunctionLog;
 use crate::metrics::Metrics;
 use crate::pool::Pool;
-use crate::prewarm::Prewarm;
+use crate::prewarm::{Prewarm, WaitingPrograms};
 use crate::revision::{Offer, Revision};
 use crate::routes::{Route, Routes, Serving};
 use crate::scaling::Why;
+use crate::starts::LiveRevisions;
 
 /// Interpreters found on the host, as they are started inside a sandbox.
 #[derive(Debug, Clone, Default)]
@@ -47,6 +51,8 @@ pub struct Config {
     pub busy_poll: bool,
     /// Memory for programs that wait before anyone asks, in bytes; 0 keeps none.
     pub prewarm_bytes: u64,
+    /// What the node gives to instances in all.
+    pub budget: Budget,
 }
 
 /// What all revisions share.
@@ -57,6 +63,7 @@ pub(crate) struct Shared {
     pub(crate) runtime: Handle,
     pub(crate) busy_poll: Arc<BusyPoll>,
     pub(crate) prewarm: Prewarm,
+    pub(crate) ledger: Arc<Ledger>,
     instances: AtomicU64,
 }
 
@@ -81,19 +88,14 @@ impl Engine {
         let busy_poll = BusyPoll::new(config.busy_poll);
         runtime.spawn(busy_poll.clone().run());
         let instances = AtomicU64::new(0);
-        Self {
-            shared: Arc::new(Shared {
-                backend,
-                config,
-                runtime,
-                busy_poll,
-                prewarm: Prewarm::default(),
-                instances,
-            }),
-            routes: Arc::default(),
-            logs: Arc::default(),
-            metrics: Arc::default(),
-        }
+        let ledger = Ledger::new(config.budget);
+        let routes = Arc::default();
+        ledger.add_source(Arc::new(LiveRevisions(Arc::downgrade(&routes))));
+        let prewarm = Prewarm::default();
+        let shared = Shared { backend, config, runtime, busy_poll, prewarm, ledger, instances };
+        let shared = Arc::new(shared);
+        shared.ledger.add_source(Arc::new(WaitingPrograms(Arc::downgrade(&shared))));
+        Self { shared, routes, logs: Arc::default(), metrics: Arc::default() }
     }
 
     /// Makes a revision that takes no traffic yet; see [`Revision::warm`] and [`Engine::publish`].
@@ -106,6 +108,7 @@ impl Engine {
     ) -> Arc<Revision> {
         let log = self.log(&spec.name);
         let metrics = self.metrics.function(&spec.name);
+        let pool = Pool::new(spec.scale.balance);
         Arc::new(Revision {
             spec,
             number,
@@ -114,8 +117,9 @@ impl Engine {
             log,
             metrics,
             shared: self.shared.clone(),
-            pool: Mutex::new(Pool::default()),
-            changed: Notify::new(),
+            pool: Mutex::new(pool),
+            bounds: Mutex::default(),
+            changed: Arc::new(Notify::new()),
             last_error: Mutex::default(),
         })
     }
@@ -149,6 +153,7 @@ impl Engine {
         for old in replaced.iter().flat_map(Serving::revisions).filter(|old| !stays(old)) {
             old.close("redeploy");
         }
+        let mut warm = VecDeque::new();
         for revision in all.iter().flat_map(Serving::revisions) {
             if revision.keeps_some() {
                 revision.ensure_keeper();
@@ -159,10 +164,22 @@ impl Engine {
             if revision.spec.scale.start == StartPolicy::Warm && revision.pool.lock().is_quiet() {
                 // After a restart of the node; a deploy has one already. A failure is logged, and
                 // the first invocation tries again.
-                let revision = revision.clone();
-                self.shared.runtime.spawn(async move { revision.start_one(Why::WARM).await });
+                warm.push_back(revision.clone());
             }
         }
+        if !warm.is_empty() {
+            self.shared.runtime.spawn(warm_up(warm, self.shared.config.budget.starts_max));
+        }
+    }
+
+    /// What the node gives to instances and what is taken of it.
+    pub fn ledger_status(&self) -> LedgerStatus {
+        self.shared.ledger.status()
+    }
+
+    /// The ledger, for whoever else holds memory for instances.
+    pub fn ledger(&self) -> Arc<Ledger> {
+        self.shared.ledger.clone()
     }
 
     /// Ends a revision that was never published, for instance because it did not start.
@@ -259,6 +276,22 @@ impl Engine {
         };
         last.failed(trigger, id, &fault);
         Err(fault)
+    }
+}
+
+/// Starts an instance of each, as many at once as the node starts. None goes for another: nobody
+/// has called yet.
+async fn warm_up(mut waiting: VecDeque<Arc<Revision>>, at_once: u32) {
+    let mut starting = JoinSet::new();
+    loop {
+        while starting.len() < at_once.max(1) as usize
+            && let Some(revision) = waiting.pop_front()
+        {
+            starting.spawn(async move { revision.start_one(Why::WARM, false).await });
+        }
+        if starting.join_next().await.is_none() {
+            return;
+        }
     }
 }
 

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use mote_core::backend::{
-    InstanceControl, InstanceLimits, InstanceRequest, Launch, StartError, Started,
+    BoxFuture, Exit, InstanceControl, InstanceLimits, InstanceRequest, Launch, StartError, Started,
 };
 use mote_core::fault::error_chain;
 use mote_core::spec::{
@@ -17,7 +17,8 @@ use slab::Slab;
 use tokio::net::UnixStream;
 
 use crate::clock::{now_ns, unix_ms};
-use crate::logs::LogLevel;
+use crate::ledger::Reservation;
+use crate::logs::{LogLevel, Stopped};
 use crate::pool::{FollowUp, Link, WorkerState, fault_of_exit};
 use crate::revision::Revision;
 use crate::scaling::{RunTimes, Why};
@@ -72,16 +73,22 @@ struct Birth {
     waited: bool,
 }
 
-/// Starts one instance and serves it until it ends; resolves once it is ready or has failed. The
-/// caller has not counted it as starting unless it is the keeper.
-pub(crate) async fn start(revision: Arc<Revision>, why: Why) -> Result<(), String> {
+/// Starts one instance in the room reserved for it and serves it until it ends; resolves once it is
+/// ready or has failed. The caller has counted it as starting.
+pub(crate) async fn start(
+    revision: Arc<Revision>,
+    why: Why,
+    mut reservation: Reservation,
+) -> Result<(), String> {
+    reservation.room().await;
     let instance = revision.shared.next_instance();
     let birth = Birth { instance, since_ns: now_ns(), why, waited: false };
-    let mut result = ready(&revision, birth).await;
+    let mut reservation = Some(reservation);
+    let mut result = ready(&revision, birth, &mut reservation).await;
     for _ in 0..DIED_WAITING_MAX {
         // Not the function's fault, as far as can be told.
         if let Err(StartFailure::DiedWaiting) = result {
-            result = ready(&revision, birth).await;
+            result = ready(&revision, birth, &mut reservation).await;
         }
     }
     match result {
@@ -94,7 +101,26 @@ pub(crate) async fn start(revision: Arc<Revision>, why: Why) -> Result<(), Strin
     }
 }
 
-async fn ready(revision: &Arc<Revision>, birth: Birth) -> Result<(), StartFailure> {
+/// Keeps the room of an instance that failed to start until its processes are gone.
+fn bury(revision: &Revision, exited: BoxFuture<Exit>, reservation: Option<Reservation>) {
+    let Some(reservation) = reservation else { return };
+    reservation.started();
+    revision.shared.runtime.spawn(async move {
+        exited.await;
+        drop(reservation);
+    });
+}
+
+fn held(room: &mut Option<Reservation>) -> Reservation {
+    room.take().expect("room is held until an instance takes it")
+}
+
+/// One attempt. Leaves `room` where it was when another may follow.
+async fn ready(
+    revision: &Arc<Revision>,
+    birth: Birth,
+    room: &mut Option<Reservation>,
+) -> Result<(), StartFailure> {
     let instance = birth.instance;
     let request = request(revision, instance)?;
     let launch = request.launch.clone();
@@ -110,34 +136,34 @@ async fn ready(revision: &Arc<Revision>, birth: Birth) -> Result<(), StartFailur
     revision.shared.runtime.spawn(output::read(revision.clone(), instance, output));
     egress::serve(revision, instance, egress);
     let limit = Duration::from_millis(init_timeout_ms);
-    let ended = |control: &Arc<dyn InstanceControl>| {
-        let exited = control.exited();
-        async move {
-            let exit = exited.await;
-            if waited && exit.signal.is_some() && !exit.out_of_memory {
-                return StartFailure::DiedWaiting;
-            }
-            StartFailure::Ended(fault_of_exit(&exit, 0).public_text("worker"))
+    let ended = |exit: Exit| {
+        if waited && exit.signal.is_some() && !exit.out_of_memory {
+            return StartFailure::DiedWaiting;
         }
+        StartFailure::Ended(fault_of_exit(&exit, 0).public_text("worker"))
     };
     match launch {
         Launch::Server { .. } => {
             let link = Arc::new(ServerLink::new(channel)?);
-            tokio::select! {
-                result = link.wait_ready() => result?,
-                failure = ended(&control) => return Err(failure),
-                () = tokio::time::sleep(limit) => {
-                    control.kill();
-                    return Err(StartFailure::TimedOut(init_timeout_ms));
-                }
+            let mut exited = control.exited();
+            let failure = tokio::select! {
+                result = link.wait_ready() => result.err().map(StartFailure::from),
+                exit = &mut exited => return Err(ended(exit)),
+                () = tokio::time::sleep(limit) => Some(StartFailure::TimedOut(init_timeout_ms)),
+            };
+            if let Some(failure) = failure {
+                control.kill();
+                bury(revision, exited, room.take());
+                return Err(failure);
             }
             let concurrency =
                 revision.spec.limits.concurrency.unwrap_or(CONCURRENCY_DEFAULT_SERVER);
             let ready = Ready { init_ns: 0, concurrency, shape: "server".into() };
-            let key = enlist(revision, birth, Link::Server(link), ready, control.clone());
+            let link = Link::Server(link);
+            let key = enlist(revision, birth, link, ready, control, held(room));
             let revision = revision.clone();
             revision.shared.runtime.clone().spawn(async move {
-                let exit = control.exited().await;
+                let exit = exited.await;
                 end(&revision, key, fault_of_exit(&exit, revision.spec.limits.memory_bytes));
             });
         }
@@ -149,26 +175,23 @@ async fn ready(revision: &Arc<Revision>, birth: Birth) -> Result<(), StartFailur
                 Ok(Ok(ready)) => ready,
                 Ok(Err(StartFailure::Ended(_))) => {
                     // Its own last word says more than that it was killed.
-                    let ended = ended(&control);
-                    tokio::pin!(ended);
-                    let last_word = tokio::time::timeout(EXIT_GRACE, &mut ended).await;
+                    let mut exited = control.exited();
+                    let last_word = tokio::time::timeout(EXIT_GRACE, &mut exited).await;
                     control.kill();
-                    return Err(match last_word {
-                        Ok(failure) => failure,
-                        Err(_) => ended.await,
-                    });
+                    return Err(ended(match last_word {
+                        Ok(exit) => exit,
+                        Err(_) => exited.await,
+                    }));
                 }
-                Ok(Err(failure)) => {
+                failed => {
                     control.kill();
-                    return Err(failure);
-                }
-                Err(_) => {
-                    control.kill();
-                    return Err(StartFailure::TimedOut(init_timeout_ms));
+                    bury(revision, control.exited(), room.take());
+                    let late = || StartFailure::TimedOut(init_timeout_ms);
+                    return Err(failed.ok().and_then(Result::err).unwrap_or_else(late));
                 }
             };
             let link = Link::Frames { out: Vec::new(), waker: None };
-            let key = enlist(revision, birth, link, ready, control.clone());
+            let key = enlist(revision, birth, link, ready, control.clone(), held(room));
             let revision = revision.clone();
             revision.shared.runtime.clone().spawn(async move {
                 let link_end = connection.run(&revision, key).await;
@@ -246,8 +269,10 @@ fn enlist(
     link: Link,
     ready: Ready,
     control: Arc<dyn InstanceControl>,
+    reservation: Reservation,
 ) -> usize {
     let Birth { instance, since_ns, why, waited } = birth;
+    reservation.started();
     let now = now_ns();
     let mut follow_ups: Vec<FollowUp> = Vec::new();
     let mut pool = revision.pool.lock();
@@ -272,6 +297,7 @@ fn enlist(
         spare: spare && !draining,
         drain_sent_ns: None,
         stop_reason: draining.then_some("redeploy"),
+        stop_text: String::new(),
         why,
         idle_since_ns: now,
         started_unix_ms: unix_ms(),
@@ -284,6 +310,7 @@ fn enlist(
         cpu_ns: 0,
         memory_bytes: 0,
         control,
+        reservation,
     });
     if spare && pool.queue.is_empty() {
         pool.workers[key].pause();
@@ -313,6 +340,7 @@ fn failed(revision: &Arc<Revision>, birth: Birth, text: &str) {
         &format!("start failed: {text}"),
     );
     revision.metrics.stopped("start");
+    revision.log.stopped(Stopped::now(birth.instance, revision.number, "start", text));
     let mut pool = revision.pool.lock();
     pool.started(birth.why == Why::SPARE);
     pool.failures = pool.failures.saturating_add(1);
@@ -406,14 +434,13 @@ fn end(revision: &Arc<Revision>, key: usize, fault: Fault) {
         _ => "crash",
     };
     revision.metrics.ended(reason);
-    let (level, text) = if reason == "memory" || reason == "crash" {
-        (
-            LogLevel::Error,
-            format!("stopped ({reason}): {}", fault.public_text(revision.spec.name.as_str())),
-        )
+    let (level, text, why) = if reason == "memory" || reason == "crash" {
+        let why = fault.public_text(revision.spec.name.as_str());
+        (LogLevel::Error, format!("stopped ({reason}): {why}"), why)
     } else {
-        (LogLevel::Info, format!("stopped ({reason})"))
+        (LogLevel::Info, format!("stopped ({reason})"), dead.stop_text)
     };
+    revision.log.stopped(Stopped::now(dead.instance, revision.number, reason, &why));
     revision.log.platform(level, revision.number, dead.instance, &text);
     for (_, reply) in failed {
         let _ = reply.send(Err(fault.clone()));

@@ -13,11 +13,11 @@ use mote_core::wire::{self, FrameKind};
 use mote_core::{Fault, Trigger};
 
 use crate::clock::now_ns;
-use crate::instance;
 use crate::logs::LogLevel;
 use crate::pool::{FollowUp, Link, Pool, ReplySender, WorkerState};
 use crate::revision::Revision;
-use crate::scaling::Why;
+use crate::scaling::{Memory, Why};
+use crate::starts;
 
 /// Pace while there is work: how late a deadline may be noticed.
 const TICK: Duration = Duration::from_millis(20);
@@ -39,7 +39,9 @@ const SLEEP_MIN: Duration = Duration::from_millis(1);
 struct Round {
     start: u32,
     why: Why,
-    start_spares: u32,
+    start_spare: bool,
+    /// Somebody waits for these, or their owner wants them: idle instances of others may go.
+    evict: bool,
     expired: Vec<(Trigger, ReplySender, Fault)>,
     stopping: Vec<(u64, String)>,
     follow_ups: Vec<FollowUp>,
@@ -56,6 +58,9 @@ pub(crate) async fn run(revision: Arc<Revision>) {
             let owed = revision.keeps_some() && !pool.closed;
             if pool.is_quiet() && round.expired.is_empty() && !owed {
                 pool.keeper = false;
+                // What busy times took is not kept for a function at rest.
+                pool.workers.shrink_to_fit();
+                pool.queue.shrink_to_fit();
                 return;
             }
             round
@@ -66,11 +71,11 @@ pub(crate) async fn run(revision: Arc<Revision>) {
         for (instance, why) in round.stopping {
             revision.log.platform(LogLevel::Info, revision.number, instance, &why);
         }
-        for _ in 0..round.start {
-            revision.shared.runtime.spawn(instance::start(revision.clone(), round.why));
+        if round.start > 0 {
+            starts::begin(&revision, round.start, round.why, round.evict);
         }
-        for _ in 0..round.start_spares {
-            revision.shared.runtime.spawn(instance::start(revision.clone(), Why::SPARE));
+        if round.start_spare {
+            starts::begin_spare(&revision);
         }
         revision.follow_up(round.follow_ups);
         govern(&revision, now);
@@ -155,7 +160,8 @@ fn look(pool: &mut Pool, revision: &Revision, now: u64) -> Round {
     let mut round = Round {
         start: 0,
         why: Why::from(Reason::Steady),
-        start_spares: 0,
+        start_spare: false,
+        evict: false,
         expired: Vec::new(),
         stopping: Vec::new(),
         follow_ups: Vec::new(),
@@ -175,6 +181,7 @@ fn look(pool: &mut Pool, revision: &Revision, now: u64) -> Round {
 fn expire_waiting(pool: &mut Pool, revision: &Revision, now: u64, round: &mut Round) {
     let timeout_ms = revision.spec.limits.timeout_ms;
     let starting = pool.workers.is_empty();
+    let full = starting && pool.starting == 0 && pool.full.is_some_and(|full| full.memory);
     // Deadlines differ only where callers shortened theirs, so a scan is rarely long.
     let mut at = 0;
     while at < pool.queue.len() {
@@ -183,7 +190,9 @@ fn expire_waiting(pool: &mut Pool, revision: &Revision, now: u64, round: &mut Ro
             continue;
         }
         let Some(pending) = pool.queue.remove(at) else { break };
-        let fault = if starting {
+        let fault = if full {
+            Fault::NodeFull
+        } else if starting {
             Fault::DeadlineStarting { timeout_ms }
         } else {
             Fault::DeadlineQueued { timeout_ms }
@@ -239,12 +248,22 @@ fn scale(pool: &mut Pool, revision: &Revision, now: u64, round: &mut Round) {
     if pool.closed {
         return;
     }
-    let Some(decision) = pool.decide(revision.spec.limits.memory_bytes, now) else { return };
+    let ledger = &revision.shared.ledger;
+    ask_again(pool, ledger.version());
+    let memory =
+        Memory { limit_bytes: revision.spec.limits.memory_bytes, pressure: ledger.pressure() };
+    let Some(decision) = pool.decide(memory, now) else { return };
     let ready = pool.ready();
     let min = revision.instances_min();
     // What is kept for the next call is not started anew for it when it died.
     let kept_only = decision.reason == Reason::KeepAlive && ready + pool.starting == 0;
-    let desired = if kept_only { min } else { decision.desired };
+    let mut desired = if kept_only { min } else { decision.desired };
+    if let Some((count, until_ns)) = asked_for(pool, now) {
+        desired = desired.max(count.min(ready + pool.starting));
+        if let Some(scaling) = &mut pool.scaling {
+            scaling.look_by(until_ns);
+        }
+    }
     let starts_max = STARTS_PER_CORE * revision.shared.config.instances_max_default.max(1);
     // The rest is asked for again when one of these is ready or has failed.
     let mut missing =
@@ -254,8 +273,13 @@ fn scale(pool: &mut Pool, revision: &Revision, now: u64, round: &mut Round) {
     }
     let for_minimum = missing > 0 && pool.queue.is_empty() && desired <= min;
     round.why = if for_minimum { Why::MIN } else { Why::from(decision.reason) };
-    if missing > 0 && now < pool.retry_at_ns {
-        pool.look_at(pool.retry_at_ns);
+    round.evict = for_minimum || !pool.queue.is_empty();
+    let not_before = pool.full.map_or(0, |full| full.until_ns).max(pool.retry_at_ns);
+    if missing == 0 {
+        pool.full = None;
+    }
+    if missing > 0 && now < not_before {
+        pool.look_at(not_before);
     } else if missing > 0 {
         if pool.starting == 0 {
             pool.starting_since_ns = now;
@@ -268,6 +292,7 @@ fn scale(pool: &mut Pool, revision: &Revision, now: u64, round: &mut Round) {
         let Some(worker) = surplus(pool) else { return };
         worker.draining = true;
         worker.stop_reason = Some(if decision.reason == Reason::Idle { "idle" } else { "surplus" });
+        worker.stop_text = round.why.text.to_owned();
         let text = format!("stopping ({}): {}", round.why.word, round.why.text);
         round.stopping.push((worker.instance, text));
     }
@@ -281,12 +306,13 @@ fn keep_spares(pool: &mut Pool, revision: &Revision, now: u64, round: &mut Round
     if pool.closed || revision.spec.scale.spare <= have || room == 0 {
         return;
     }
-    if now < pool.retry_at_ns {
-        pool.look_at(pool.retry_at_ns);
+    let not_before = pool.retry_at_ns.max(pool.spare_again_ns);
+    if now < not_before {
+        pool.look_at(not_before);
     } else if pool.starting + pool.starting_spares == 0 && pool.queue.is_empty() {
         // One at a time: nobody waits for them.
         pool.starting_spares = 1;
-        round.start_spares = 1;
+        round.start_spare = true;
     }
 }
 
@@ -303,8 +329,25 @@ fn pause(pool: &mut Pool, revision: &Revision, now: u64) {
     }
 }
 
+/// Something came back to the node since a start was refused: look at once.
+fn ask_again(pool: &mut Pool, version: u64) {
+    if let (Some(full), Some(scaling)) = (&mut pool.full, &mut pool.scaling)
+        && full.version != version
+    {
+        full.version = version;
+        full.until_ns = 0;
+        scaling.look_by(0);
+    }
+}
+
+/// What was asked for by hand, while it holds.
+fn asked_for(pool: &mut Pool, now: u64) -> Option<(u32, u64)> {
+    pool.asked_for = pool.asked_for.filter(|(_, until_ns)| now < *until_ns);
+    pool.asked_for
+}
+
 /// Who goes when fewer are wanted: the one that has idled longest, else the least busy.
-fn surplus(pool: &mut Pool) -> Option<&mut WorkerState> {
+pub(crate) fn surplus(pool: &mut Pool) -> Option<&mut WorkerState> {
     pool.workers
         .iter_mut()
         .map(|(_, worker)| worker)
@@ -322,6 +365,7 @@ fn drain(pool: &mut Pool, now: u64) {
             None => {
                 worker.drain_sent_ns = Some(now);
                 worker.resume();
+                worker.reservation.leave();
                 match worker.link {
                     Link::Frames { .. } => {
                         worker.write(|out| wire::put_frame(out, FrameKind::Drain, 0, 0, &[]));
@@ -344,12 +388,14 @@ fn pace(pool: &mut Pool, revision: &Revision, now: u64) -> Option<Duration> {
     if busy || now.saturating_sub(newest) < QUIET_NS {
         pool.keeper_sleeps = false;
         let live = pool.ready() + pool.starting;
+        let full = pool.full.is_some_and(|full| now < full.until_ns);
         let next = match &pool.scaling {
             // Those who wait are decided upon together, and soon.
             Some(scaling)
                 if !pool.queue.is_empty()
                     && live < revision.instances_max()
-                    && now >= pool.retry_at_ns =>
+                    && now >= pool.retry_at_ns
+                    && !full =>
             {
                 until(scaling.next_ns(live))
             }

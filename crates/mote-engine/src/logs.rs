@@ -18,6 +18,8 @@ const LINES_MAX: usize = 1_000;
 const BYTES_MAX: usize = 256 << 10;
 /// Longest line kept; the rest is cut, so one line cannot push out all others.
 const LINE_BYTES_MAX: usize = 8 << 10;
+/// Stopped instances kept per function: those of the last few minutes, as a rule.
+const STOPS_MAX: usize = 16;
 /// Lines a follower may lag behind.
 const FOLLOWER_LAG_MAX: usize = 1_024;
 
@@ -68,10 +70,32 @@ pub struct LogLine {
     pub text: String,
 }
 
-/// The log of one function, across revisions.
+/// An instance that is gone, for people.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Stopped {
+    /// Its number.
+    pub instance: u64,
+    /// The revision it ran.
+    pub revision: u64,
+    /// Wall clock, milliseconds since 1970.
+    pub unix_ms: u64,
+    /// A stable word such as `idle`, `evicted` or `crash`; `start` for one that never was ready.
+    pub reason: &'static str,
+    /// More of it, where there is more to say.
+    pub text: String,
+}
+
+impl Stopped {
+    /// One that is gone now.
+    pub(crate) fn now(instance: u64, revision: u64, reason: &'static str, text: &str) -> Self {
+        Self { instance, revision, unix_ms: unix_ms(), reason, text: cut(text).to_owned() }
+    }
+}
+
+/// The log of one function, across revisions. A function that says nothing costs a few bytes.
+#[derive(Default)]
 pub struct FunctionLog {
     ring: Mutex<Ring>,
-    followers: broadcast::Sender<Arc<LogLine>>,
 }
 
 #[derive(Default)]
@@ -79,12 +103,18 @@ struct Ring {
     lines: VecDeque<Arc<LogLine>>,
     bytes: usize,
     sequence: u64,
+    stops: VecDeque<Stopped>,
+    /// There only while somebody follows: the channel takes its whole length at once.
+    followers: Option<broadcast::Sender<Arc<LogLine>>>,
 }
 
-impl Default for FunctionLog {
-    fn default() -> Self {
-        Self { ring: Mutex::default(), followers: broadcast::channel(FOLLOWER_LAG_MAX).0 }
+/// The part of a line that is kept.
+fn cut(text: &str) -> &str {
+    let mut end = text.len().min(LINE_BYTES_MAX);
+    while !text.is_char_boundary(end) {
+        end -= 1;
     }
+    &text[..end]
 }
 
 impl FunctionLog {
@@ -98,10 +128,6 @@ impl FunctionLog {
         invocation: Option<InvocationId>,
         text: &str,
     ) {
-        let mut end = text.len().min(LINE_BYTES_MAX);
-        while !text.is_char_boundary(end) {
-            end -= 1;
-        }
         let mut ring = self.ring.lock();
         ring.sequence += 1;
         let line = Arc::new(LogLine {
@@ -112,7 +138,7 @@ impl FunctionLog {
             revision,
             instance,
             invocation,
-            text: text[..end].to_owned(),
+            text: cut(text).to_owned(),
         });
         ring.bytes += line.text.len();
         ring.lines.push_back(line.clone());
@@ -120,9 +146,26 @@ impl FunctionLog {
             let Some(dropped) = ring.lines.pop_front() else { break };
             ring.bytes -= dropped.text.len();
         }
-        drop(ring);
-        // An error only says that nobody follows.
-        let _ = self.followers.send(line);
+        if let Some(followers) = &ring.followers
+            && followers.send(line).is_err()
+        {
+            // Nobody follows any more.
+            ring.followers = None;
+        }
+    }
+
+    /// Keeps why an instance is gone.
+    pub(crate) fn stopped(&self, stopped: Stopped) {
+        let mut ring = self.ring.lock();
+        ring.stops.push_back(stopped);
+        while ring.stops.len() > STOPS_MAX {
+            ring.stops.pop_front();
+        }
+    }
+
+    /// The last instances that are gone, oldest first.
+    pub fn stops(&self) -> Vec<Stopped> {
+        self.ring.lock().stops.iter().cloned().collect()
     }
 
     /// A line of the platform.
@@ -132,8 +175,11 @@ impl FunctionLog {
 
     /// The kept lines, oldest first, and a receiver for those after them.
     pub fn follow(&self) -> (Vec<Arc<LogLine>>, broadcast::Receiver<Arc<LogLine>>) {
-        let ring = self.ring.lock();
-        (ring.lines.iter().cloned().collect(), self.followers.subscribe())
+        let mut ring = self.ring.lock();
+        let followers =
+            ring.followers.get_or_insert_with(|| broadcast::channel(FOLLOWER_LAG_MAX).0);
+        let following = followers.subscribe();
+        (ring.lines.iter().cloned().collect(), following)
     }
 
     /// The last `count` lines, oldest first.

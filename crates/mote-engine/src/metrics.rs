@@ -161,9 +161,11 @@ impl Metrics {
 }
 
 /// Why instances end, as label values.
-const STOP_REASONS: [&str; 10] = [
+const STOP_REASONS: [&str; 12] = [
     "idle",
     "surplus",
+    "evicted",
+    "scale",
     "memory",
     "crash",
     "deadline",

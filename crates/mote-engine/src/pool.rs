@@ -13,6 +13,7 @@ use std::task::Waker;
 use bytes::Bytes;
 use mote_core::admission::frames_max;
 use mote_core::backend::{Exit, InstanceControl};
+use mote_core::balance::{self, Balance, Candidate};
 use mote_core::body::{Body, BodyError};
 use mote_core::wire::{self, FLAG_END, FrameKind, INLINE_BODY_BYTES_MAX, WINDOW_BYTES};
 use mote_core::{Fault, Invocation, InvocationId, Phases, Reply, Trigger};
@@ -20,6 +21,7 @@ use slab::Slab;
 use tokio::sync::oneshot;
 
 use crate::body_channel::AnswerSink;
+use crate::ledger::Reservation;
 use crate::revision::Offer;
 use crate::scaling::{RunTimes, Scaling, Why};
 use crate::server::ServerLink;
@@ -92,6 +94,8 @@ pub(crate) struct WorkerState {
     pub(crate) drain_sent_ns: Option<u64>,
     /// Why it is being stopped, for metrics and log.
     pub(crate) stop_reason: Option<&'static str>,
+    /// The same in a sentence; empty where the reason says enough.
+    pub(crate) stop_text: String,
     /// Why it was started.
     pub(crate) why: Why,
     pub(crate) idle_since_ns: u64,
@@ -108,18 +112,31 @@ pub(crate) struct WorkerState {
     pub(crate) cpu_ns: u64,
     pub(crate) memory_bytes: u64,
     pub(crate) control: Arc<dyn InstanceControl>,
+    /// Its memory in the node's ledger, given back when this is dropped.
+    pub(crate) reservation: Reservation,
 }
 
 impl WorkerState {
+    /// How many invocations more it may take.
+    fn room(&self) -> u32 {
+        if self.draining || self.paused {
+            return 0;
+        }
+        let most = match self.link {
+            Link::Frames { .. } => frames_max(self.concurrency, self.run_times.mean_ns),
+            Link::Server(_) => self.concurrency,
+        };
+        most.saturating_sub(self.streams.len() as u32)
+    }
+
     /// Whether it may take one more invocation.
     fn has_room(&self) -> bool {
-        !self.draining
-            && !self.paused
-            && (self.streams.len() as u32)
-                < match self.link {
-                    Link::Frames { .. } => frames_max(self.concurrency, self.run_times.mean_ns),
-                    Link::Server(_) => self.concurrency,
-                }
+        self.room() > 0
+    }
+
+    /// Ready, and nothing to do.
+    pub(crate) fn is_idle(&self) -> bool {
+        !self.draining && self.streams.is_empty()
     }
 
     /// Its state in a word, for people.
@@ -254,6 +271,8 @@ pub(crate) struct Pool {
     pub(crate) last_ready_since_ns: u64,
     /// The same of those that will be spare.
     pub(crate) starting_spares: u32,
+    /// Until when no spare one is tried: the node had no room for it.
+    pub(crate) spare_again_ns: u64,
     /// Failed starts in a row, and until when no other is tried.
     pub(crate) failures: u32,
     pub(crate) retry_at_ns: u64,
@@ -270,9 +289,34 @@ pub(crate) struct Pool {
     /// The autoscaler, from the first work on.
     pub(crate) scaling: Option<Box<Scaling>>,
     pub(crate) next_serial: u64,
+    /// Which instance takes an invocation, and what that rule needs: choices so far, random bits,
+    /// and room to line the instances up in.
+    balance: Balance,
+    turn: u64,
+    random: u64,
+    line_up: Vec<Candidate>,
+    /// The node had no room for another instance: when to ask again.
+    pub(crate) full: Option<Full>,
+    /// Instances that `mote scale` asked for, and until when they are kept for nobody.
+    pub(crate) asked_for: Option<(u32, u64)>,
+}
+
+/// A start was refused for want of room on the node.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Full {
+    /// Memory is short, not only the right to start now.
+    pub(crate) memory: bool,
+    /// Nothing given back since then changes anything before `until_ns`.
+    pub(crate) version: u64,
+    pub(crate) until_ns: u64,
 }
 
 impl Pool {
+    /// An empty one that hands over by `balance`.
+    pub(crate) fn new(balance: Balance) -> Self {
+        Self { balance, ..Self::default() }
+    }
+
     /// Whether some worker could take an invocation now, if need be after it is resumed.
     pub(crate) fn has_room(&self) -> bool {
         self.workers.iter().any(|(_, worker)| worker.has_room() || worker.paused)
@@ -287,13 +331,33 @@ impl Pool {
         Some(key)
     }
 
-    /// The least busy worker with room.
-    fn pick(&self) -> Option<usize> {
+    /// The worker that takes the next invocation.
+    fn pick(&mut self) -> Option<usize> {
+        if self.balance != Balance::LateBinding {
+            return self.pick_by_rule();
+        }
+        // The same rule as in `balance::pick`, without lining anybody up.
         self.workers
             .iter()
             .filter(|(_, worker)| worker.has_room())
             .min_by_key(|(_, worker)| worker.streams.len())
             .map(|(key, _)| key)
+    }
+
+    fn pick_by_rule(&mut self) -> Option<usize> {
+        self.line_up.clear();
+        self.line_up.extend(self.workers.iter().map(|(_, worker)| Candidate {
+            in_flight: worker.streams.len() as u32,
+            room: worker.room(),
+        }));
+        // SplitMix64: chance enough for shares, and no lock.
+        self.random = self.random.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut random = self.random;
+        random = (random ^ (random >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        random = (random ^ (random >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        let at = balance::pick(self.balance, &self.line_up, self.turn, random ^ (random >> 31))?;
+        self.turn += 1;
+        self.workers.iter().nth(at).map(|(key, _)| key)
     }
 
     /// Hands waiting invocations to workers with room.
@@ -407,6 +471,7 @@ impl Pool {
         let mut dead = DeadWorker {
             instance: worker.instance,
             stop_reason: worker.stop_reason,
+            stop_text: std::mem::take(&mut worker.stop_text),
             repeat: Vec::new(),
             failed: Vec::new(),
             started: worker.served > 0,
@@ -453,6 +518,7 @@ impl Pool {
 pub(crate) struct DeadWorker {
     pub(crate) instance: u64,
     pub(crate) stop_reason: Option<&'static str>,
+    pub(crate) stop_text: String,
     pub(crate) repeat: Vec<Pending>,
     pub(crate) failed: Vec<(Trigger, ReplySender)>,
     /// Whether it had answered anything.

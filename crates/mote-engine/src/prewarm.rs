@@ -1,16 +1,18 @@
 //! Programs that wait before anyone asks: which kinds deployed functions need, and how many of each
 //! the backend is told to keep up. The rule is [`mote_core::prewarm`].
 
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use mote_core::backend::{InstanceRequest, Launch, Waiting};
+use mote_core::budget::IdleInstance;
 use mote_core::prewarm::{Kind, Peak, counts};
 use mote_core::spec::Runtime;
 use parking_lot::Mutex;
 
 use crate::clock::now_ns;
 use crate::engine::Shared;
+use crate::ledger::{Evictable, Ledger, Reservation, Survey, Wish};
 
 /// What a waiting interpreter holds with its shim loaded, measured generously.
 const PYTHON_BYTES: u64 = 16 << 20;
@@ -39,6 +41,8 @@ struct Entry {
     functions: u32,
     peak: Peak,
     memory_bytes: u64,
+    /// Room for those that wait, one each.
+    held: Vec<Reservation>,
 }
 
 impl Entry {
@@ -50,6 +54,61 @@ impl Entry {
     }
 }
 
+impl Entry {
+    /// Holds room for as many as are wanted and there is room for. They take it from nobody.
+    fn hold(&mut self, wanted: usize, ledger: &Arc<Ledger>) {
+        self.held.truncate(wanted);
+        while self.held.len() < wanted {
+            let wish = Wish {
+                memory_bytes: self.memory_bytes,
+                evict: false,
+                function: "",
+                revision: 0,
+                waiter: None,
+            };
+            let Ok(reservation) = ledger.reserve(&wish) else { return };
+            reservation.started();
+            self.held.push(reservation);
+        }
+    }
+}
+
+/// Waiting programs, as something that makes room: the first to go.
+pub(crate) struct WaitingPrograms(pub(crate) Weak<Shared>);
+
+impl WaitingPrograms {
+    /// Far from the numbers of instances.
+    const FIRST_ID: u64 = 1 << 63;
+}
+
+impl Evictable for WaitingPrograms {
+    fn survey(&self, _wish: &Wish<'_>, _now_ns: u64, into: &mut Survey) {
+        let Some(shared) = self.0.upgrade() else { return };
+        let state = shared.prewarm.state.lock();
+        for (kind, entry) in state.kinds.iter().enumerate() {
+            into.idle.extend(entry.held.iter().map(|_| IdleInstance {
+                id: Self::FIRST_ID + kind as u64,
+                memory_bytes: entry.memory_bytes,
+                paused: true,
+                idle_ns: u64::MAX,
+                demand_per_s: 0.0,
+                start_ns: 0,
+            }));
+        }
+    }
+
+    fn evict(&self, id: u64, _wish: &Wish<'_>, _now_ns: u64) -> bool {
+        let (Some(shared), Some(kind)) = (self.0.upgrade(), id.checked_sub(Self::FIRST_ID)) else {
+            return false;
+        };
+        let mut state = shared.prewarm.state.lock();
+        let entry = usize::try_from(kind).ok().and_then(|kind| state.kinds.get_mut(kind));
+        let gone = entry.is_some_and(|entry| entry.held.pop().is_some());
+        shared.prewarm_pass_on(&mut state);
+        gone
+    }
+}
+
 impl State {
     fn entry(&mut self, request: &InstanceRequest, runtime: Runtime) -> &mut Entry {
         let at = self.kinds.iter().position(|entry| entry.serves(request));
@@ -58,7 +117,8 @@ impl State {
             let mut like = request.clone();
             like.limits.memory_bytes = memory_bytes;
             like.limits.cpu_millis = None;
-            self.kinds.push(Entry { like, functions: 0, peak: Peak::default(), memory_bytes });
+            let (functions, peak, held) = (0, Peak::default(), Vec::new());
+            self.kinds.push(Entry { like, functions, peak, memory_bytes, held });
             self.kinds.len() - 1
         });
         &mut self.kinds[at]
@@ -95,7 +155,23 @@ impl Shared {
         }
     }
 
-    /// Tells the backend what should wait, when that has changed.
+    /// Tells the backend how many there is room for, when that has changed.
+    fn prewarm_pass_on(&self, state: &mut State) {
+        let counts: Vec<_> = state.kinds.iter().map(|entry| entry.held.len() as u32).collect();
+        if counts == state.told {
+            return;
+        }
+        let waiting = state.kinds.iter().zip(&counts).filter(|(_, count)| **count > 0);
+        let list: Vec<_> = waiting
+            .map(|(entry, count)| Waiting { like: entry.like.clone(), count: *count })
+            .collect();
+        state.told = counts;
+        let backend = self.backend.clone();
+        // On the data path's runtime, which serves their sockets.
+        self.runtime.spawn(async move { backend.keep_waiting(list) });
+    }
+
+    /// Decides anew what should wait.
     fn prewarm_tell(self: &Arc<Self>) {
         let now_ns = now_ns();
         let mut state = self.prewarm.state.lock();
@@ -110,18 +186,12 @@ impl Shared {
             })
             .collect();
         let wanted = counts(&kinds, self.config.prewarm_bytes);
-        let look = wanted.iter().any(|count| *count > 1) && !state.looking;
-        state.looking |= look;
-        if wanted != state.told {
-            state.told.clone_from(&wanted);
-            let kinds = state.kinds.iter().zip(&wanted).filter(|(_, count)| **count > 0);
-            let list: Vec<_> = kinds
-                .map(|(entry, count)| Waiting { like: entry.like.clone(), count: *count })
-                .collect();
-            let backend = self.backend.clone();
-            // On the data path's runtime, which serves their sockets.
-            self.runtime.spawn(async move { backend.keep_waiting(list) });
+        for (entry, wanted) in state.kinds.iter_mut().zip(wanted) {
+            entry.hold(wanted as usize, &self.ledger);
         }
+        let look = state.kinds.iter().any(|entry| entry.held.len() > 1) && !state.looking;
+        state.looking |= look;
+        self.prewarm_pass_on(&mut state);
         drop(state);
         if look {
             let shared = Arc::downgrade(self);

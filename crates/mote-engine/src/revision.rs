@@ -4,8 +4,8 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use mote_core::admission::{Admission, admit};
-use mote_core::autoscale::{Decision, Known};
-use mote_core::spec::FunctionSpec;
+use mote_core::autoscale::{Bounds, Decision, Known};
+use mote_core::spec::{FunctionSpec, ScaleOverride};
 use mote_core::{Fault, FaultClass, Invocation, InvocationId, Reply, Trigger};
 use parking_lot::Mutex;
 use tokio::sync::{Notify, oneshot};
@@ -16,7 +16,8 @@ use crate::logs::FunctionLog;
 use crate::metrics::FunctionMetrics;
 use crate::pool::{FollowUp, Pending, Pool};
 use crate::scaling::{Scaling, Why};
-use crate::{instance, keeper, server, worker};
+use crate::starts::WarmError;
+use crate::{keeper, server, worker};
 
 /// A revision: its spec, where its files are, and its pool.
 pub struct Revision {
@@ -33,8 +34,10 @@ pub struct Revision {
     pub(crate) metrics: Arc<FunctionMetrics>,
     pub(crate) shared: Arc<Shared>,
     pub(crate) pool: Mutex<Pool>,
+    /// Bounds that stand in for the manifest's.
+    pub(crate) bounds: Mutex<ScaleOverride>,
     /// Wakes the keeper.
-    pub(crate) changed: Notify,
+    pub(crate) changed: Arc<Notify>,
     pub(crate) last_error: Mutex<Option<LastError>>,
 }
 
@@ -114,12 +117,28 @@ impl Revision {
 
     /// Instances at most.
     pub(crate) fn instances_max(&self) -> u32 {
-        self.spec.scale.max.unwrap_or(self.shared.config.instances_max_default).max(1)
+        let own = self.bounds.lock().max.or(self.spec.scale.max);
+        own.unwrap_or(self.shared.config.instances_max_default).max(1)
     }
 
     /// Instances at least.
     pub(crate) fn instances_min(&self) -> u32 {
-        self.spec.scale.floor().min(self.instances_max())
+        let own = self.bounds.lock().min;
+        own.unwrap_or_else(|| self.spec.scale.floor()).min(self.instances_max())
+    }
+
+    /// Bounds that stand in for the manifest's.
+    pub fn bounds(&self) -> ScaleOverride {
+        *self.bounds.lock()
+    }
+
+    /// As the autoscaler keeps them.
+    pub(crate) fn autoscaler_bounds(&self) -> Bounds {
+        Bounds {
+            min: self.instances_min(),
+            max: self.instances_max(),
+            idle_timeout_ns: self.spec.scale.idle_timeout_ms.saturating_mul(1_000_000),
+        }
     }
 
     /// Whether some instance is kept whatever the demand.
@@ -128,10 +147,10 @@ impl Revision {
     }
 
     /// Makes the autoscaler when there is work for the first time.
-    fn ensure_scaling(&self, pool: &mut Pool) {
+    pub(crate) fn ensure_scaling(&self, pool: &mut Pool) {
         pool.scaling.get_or_insert_with(|| {
             let cores = self.shared.config.instances_max_default;
-            Box::new(Scaling::new(&self.spec, self.instances_max(), cores))
+            Box::new(Scaling::new(&self.spec, self.autoscaler_bounds(), cores))
         });
     }
 
@@ -389,21 +408,9 @@ impl Revision {
     }
 
     /// Starts one instance and waits until it is ready. For deploys: a revision that cannot
-    /// start never takes traffic.
-    pub async fn warm(self: &Arc<Self>) -> Result<(), String> {
-        self.start_one(Why::DEPLOY).await
-    }
-
-    pub(crate) async fn start_one(self: &Arc<Self>, why: Why) -> Result<(), String> {
-        {
-            let mut pool = self.pool.lock();
-            self.ensure_scaling(&mut pool);
-            pool.starting += 1;
-            pool.starting_since_ns = now_ns();
-        }
-        let started = instance::start(self.clone(), why).await;
-        self.ensure_keeper();
-        started
+    /// start never takes traffic. May stop idle instances of others to make room.
+    pub async fn warm(self: &Arc<Self>) -> Result<(), WarmError> {
+        self.start_one(Why::DEPLOY, true).await
     }
 
     pub(crate) fn ensure_keeper(self: &Arc<Self>) {

@@ -15,6 +15,8 @@ use mote_core::spec::{
 use crate::pool::{Pool, WorkerState};
 
 const MS_NS: u64 = 1_000_000;
+/// How long a call counts as demand: what an eviction loses is judged by the last minute.
+const DEMAND_MEMORY_S: f64 = 60.0;
 /// CPU and memory of instances are read this often at most: a file or two per instance.
 const MEASURE_NS: u64 = 250 * MS_NS;
 
@@ -39,6 +41,8 @@ impl Why {
         Why { word: "spare", text: "scale.spare keeps this many loaded and paused" };
     /// Nobody asks, but the owner wants some anyway.
     pub(crate) const MIN: Why = Why { word: "min", text: "scale.min keeps this many" };
+    /// The owner asked by hand.
+    pub(crate) const SCALE: Why = Why { word: "scale", text: "mote scale asked for it" };
 }
 
 impl From<Reason> for Why {
@@ -82,6 +86,15 @@ impl RunTimes {
     }
 }
 
+/// Memory as a decision needs it.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Memory {
+    /// Limit of one instance in bytes.
+    pub(crate) limit_bytes: u64,
+    /// Share of the node's budget that is taken, 0 to 1.
+    pub(crate) pressure: f64,
+}
+
 /// The autoscaler of one revision and the counters it reads. Made with the first work, so a function
 /// that was never called has none.
 pub(crate) struct Scaling {
@@ -102,6 +115,9 @@ pub(crate) struct Scaling {
     cpu_ns_before: u64,
     service: Estimate,
     start: Estimate,
+    /// Recent invocations per second, offered, and what it was made of.
+    demand_per_s: f64,
+    demand_seen: (u64, u64),
     /// Something happened that the autoscaler should know soon.
     due: bool,
     /// Somebody could not be handed over since the last decision.
@@ -115,13 +131,8 @@ pub(crate) struct Scaling {
 
 impl Scaling {
     /// One that knows nothing yet.
-    pub(crate) fn new(spec: &FunctionSpec, instances_max: u32, cores: u32) -> Self {
+    pub(crate) fn new(spec: &FunctionSpec, bounds: Bounds, cores: u32) -> Self {
         let policy = &spec.scale.policy;
-        let bounds = Bounds {
-            min: spec.scale.floor(),
-            max: instances_max,
-            idle_timeout_ns: spec.scale.idle_timeout_ms.saturating_mul(MS_NS),
-        };
         let concurrency = spec.limits.concurrency.unwrap_or(match spec.runtime {
             Runtime::Python => 1,
             Runtime::Node => CONCURRENCY_DEFAULT_NODE,
@@ -150,12 +161,20 @@ impl Scaling {
             cpu_ns_before: 0,
             service: Estimate::default(),
             start: Estimate::default(),
+            demand_per_s: 0.0,
+            demand_seen: (0, 0),
             due: true,
             asked: false,
             decided_ns: 0,
             look_ns: None,
             decision: None,
         }
+    }
+
+    /// Other bounds from now on; what was learnt stays.
+    pub(crate) fn set_bounds(&mut self, policy: &Policy, bounds: Bounds) {
+        self.scaler.set_bounds(policy, bounds);
+        self.due = true;
     }
 
     /// Takes note that `inside` invocations run or wait from now on; after every change.
@@ -182,6 +201,28 @@ impl Scaling {
             start: self.start,
             ..Known::default()
         }
+    }
+
+    /// Recent invocations per second, offered.
+    pub(crate) fn demand_per_s(&self) -> f64 {
+        self.demand_per_s
+    }
+
+    /// Brings the demand up to now: what came since the last look, over a memory that fades.
+    fn see_demand(&mut self, offered: u64, now_ns: u64) {
+        let (offered_before, before_ns) =
+            std::mem::replace(&mut self.demand_seen, (offered, now_ns));
+        let elapsed_s = now_ns.saturating_sub(before_ns) as f64 / 1e9;
+        let kept = (-elapsed_s / DEMAND_MEMORY_S).exp();
+        let came = offered.saturating_sub(offered_before) as f64;
+        // Of a constant rate r, `came` is r * elapsed, and this stays r for any pace of looks.
+        let weight = if elapsed_s > 0.0 { (1.0 - kept) / elapsed_s } else { 1.0 / DEMAND_MEMORY_S };
+        self.demand_per_s = self.demand_per_s * kept + came * weight;
+    }
+
+    /// Asks for another look at `at_ns`, or earlier if one is due before.
+    pub(crate) fn look_by(&mut self, at_ns: u64) {
+        self.look_ns = Some(self.look_ns.map_or(at_ns, |at| at.min(at_ns)));
     }
 
     /// Takes note of an invocation that found the queue full.
@@ -228,7 +269,7 @@ impl Scaling {
     }
 
     /// The autoscaler's decision, if one is due. Microseconds.
-    fn decide(&mut self, pool: &mut Pool, memory_limit_bytes: u64, now: u64) -> Option<Decision> {
+    fn decide(&mut self, pool: &mut Pool, memory: Memory, now: u64) -> Option<Decision> {
         let (ready, starting) = (pool.ready(), pool.starting);
         let waits = (self.asked || !pool.queue.is_empty()) && now >= self.next_ns(ready + starting);
         let looks = self.look_ns.is_some_and(|at| at <= now);
@@ -246,6 +287,7 @@ impl Scaling {
             worker.run_times.drain_into(&mut self.service);
         }
         self.settle(in_flight + pool.queue.len() as u32, now);
+        self.see_demand(pool.next_serial, now);
         let oldest_ns = pool.queue.front().map_or(now, |pending| pending.invocation.received_ns);
         let decision = self.scaler.decide(&Observation {
             now_ns: now,
@@ -267,8 +309,8 @@ impl Scaling {
             start: self.start,
             cpu_millis_per_instance: self.cpu_millis_per_instance,
             memory_bytes,
-            memory_limit_bytes,
-            memory_pressure: 0.0,
+            memory_limit_bytes: memory.limit_bytes,
+            memory_pressure: memory.pressure,
         });
         self.due = false;
         self.asked = false;
@@ -302,14 +344,14 @@ impl Pool {
     /// Makes the keeper look at `at_ns` at the latest.
     pub(crate) fn look_at(&mut self, at_ns: u64) {
         if let Some(scaling) = &mut self.scaling {
-            scaling.look_ns = Some(scaling.look_ns.map_or(at_ns, |at| at.min(at_ns)));
+            scaling.look_by(at_ns);
         }
     }
 
     /// The autoscaler's decision, if one is due.
-    pub(crate) fn decide(&mut self, memory_limit_bytes: u64, now_ns: u64) -> Option<Decision> {
+    pub(crate) fn decide(&mut self, memory: Memory, now_ns: u64) -> Option<Decision> {
         let mut scaling = self.scaling.take()?;
-        let decision = scaling.decide(self, memory_limit_bytes, now_ns);
+        let decision = scaling.decide(self, memory, now_ns);
         self.scaling = Some(scaling);
         decision
     }

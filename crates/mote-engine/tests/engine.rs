@@ -15,6 +15,7 @@ use mote_core::backend::{
     Backend, BoxFuture, Exit, InstanceControl, InstanceRequest, StartError, Started, Usage,
 };
 use mote_core::body::{Body, BodyError, BodySource};
+use mote_core::budget::Budget;
 use mote_core::invocation::Head;
 use mote_core::rollout::{Share, Split};
 use mote_core::spec::{FunctionSpec, Runtime};
@@ -162,6 +163,7 @@ impl Bench {
             instances_max_default: 1,
             busy_poll: true,
             prewarm_bytes: 0,
+            budget: Budget { memory_bytes: u64::MAX, starts_max: 64 },
             interpreters: Interpreters {
                 python: Some(vec!["python3".into()]),
                 node: None,

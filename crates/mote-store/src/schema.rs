@@ -118,6 +118,7 @@ fn prepare(path: &Path, connection: &mut Connection) -> Result<(), StoreError> {
         )));
     }
     if version < VERSION {
+        // All of them or none: a crash on the way leaves the version before.
         let change = connection.transaction().map_err(sql)?;
         if version == 0 {
             change.execute_batch(TABLES).map_err(sql)?;
@@ -149,3 +150,7 @@ pub(crate) fn sql(path: &Path, error: rusqlite::Error) -> StoreError {
         _ => StoreError::Database(error),
     }
 }
+
+#[cfg(test)]
+#[path = "schema_tests.rs"]
+mod tests;

@@ -20,6 +20,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use mote_core::rollout::Traffic;
+use mote_core::spec::ScaleOverride;
 use mote_core::{FunctionName, FunctionSpec};
 use rusqlite::{Connection, Row, params};
 use rustix::fs::FlockOperation;
@@ -284,6 +285,43 @@ impl Store {
         })?;
         crash_point("row-committed");
         Ok(Revision { function: spec.name.clone(), revision, created_at_ms })
+    }
+
+    /// Keeps bounds of a function's instances until another
+    /// revision is live; `None` forgets
+    /// them. False when there is no such function.
+    pub fn set_scale(
+        &self,
+        name: &FunctionName,
+        bounds: Option<&ScaleOverride>,
+    ) -> Result<bool, StoreError> {
+        let json = bounds.map(serde_json::to_string).transpose();
+        let json = json.map_err(|e| StoreError::Damaged(format!("bounds of {name}: {e}")))?;
+        let changed = self.change(|change| {
+            let sql = "UPDATE functions SET scale = ?2 WHERE name = ?1";
+            change.execute(sql, params![name.as_str(), json])
+        })?;
+        Ok(changed > 0)
+    }
+
+    /// The bounds kept by [`Store::set_scale`]. Those that cannot be read are left out: the
+    /// manifest's hold then.
+    pub fn scales(&self) -> Result<HashMap<String, ScaleOverride>, StoreError> {
+        let connection = self.lock();
+        let sql = |error| schema::sql(&self.root, error);
+        let mut statement = connection
+            .prepare("SELECT name, scale FROM functions WHERE scale IS NOT NULL")
+            .map_err(sql)?;
+        let read = |row: &Row<'_>| Ok((row.get::<_, String>(0)?, row.get::<_, String>(1)?));
+        let rows = statement.query_map([], read).map_err(sql)?;
+        let mut scales = HashMap::new();
+        for row in rows {
+            let (name, json) = row.map_err(sql)?;
+            if let Ok(bounds) = serde_json::from_str(&json) {
+                scales.insert(name, bounds);
+            }
+        }
+        Ok(scales)
     }
 
     /// All functions with a live revision. A row or tree that is damaged is named, and does not

@@ -350,6 +350,25 @@ fn packages_are_built_once() {
 }
 
 #[test]
+fn bounds_set_by_hand_last_until_the_next_deploy() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = Store::open(dir.path()).unwrap();
+    deploy(&store, "a", "1");
+    let name = FunctionName::new("a").unwrap();
+    let bounds = ScaleOverride { min: Some(1), max: Some(5) };
+    assert!(store.set_scale(&name, Some(&bounds)).unwrap());
+    assert!(!store.set_scale(&FunctionName::new("b").unwrap(), Some(&bounds)).unwrap());
+    drop(store);
+    let store = Store::open(dir.path()).unwrap();
+    assert_eq!(store.scales().unwrap()["a"], bounds);
+    deploy(&store, "a", "2");
+    assert!(store.scales().unwrap().is_empty());
+    store.set_scale(&name, Some(&bounds)).unwrap();
+    store.set_scale(&name, None).unwrap();
+    assert!(store.scales().unwrap().is_empty());
+}
+
+#[test]
 fn a_thousand_functions() {
     let dir = tempfile::tempdir().unwrap();
     let store = Store::open(dir.path()).unwrap();

@@ -41,8 +41,10 @@ impl Store {
                     return Err(rusqlite::Error::QueryReturnedNoRows);
                 }
             }
+            // Bounds set by hand hold for the live revision they were set for.
             change.execute(
-                "UPDATE functions SET live = ?2, split = ?3 WHERE name = ?1",
+                "UPDATE functions SET split = ?3, live = ?2,
+                 scale = CASE WHEN live IS ?2 THEN scale END WHERE name = ?1",
                 params![text, i64::try_from(live).unwrap_or(i64::MAX), json],
             )?;
             crash_point("traffic-written");

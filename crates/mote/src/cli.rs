@@ -15,7 +15,9 @@ mod logs;
 mod node;
 mod output;
 mod rollout;
+mod scale;
 mod simulate;
+mod top;
 
 use std::process::ExitCode;
 
@@ -75,6 +77,8 @@ fn ask_node(verb: Verb, global: &args::Global, output: &Output) -> Result<(), Fa
                 }
                 Verb::Traffic(args) => rollout::traffic(&client, &args, output).await,
                 Verb::Logs(args) => logs::run(&client, &args, output).await,
+                Verb::Scale(args) => scale::run(&client, &args, output).await,
+                Verb::Top(args) => top::run(&client, args, output).await,
                 Verb::Remove(args) => functions::remove(&client, &args, output).await,
                 Verb::Doctor => node::doctor(&client, global, output).await,
                 Verb::Up(_)

@@ -10,6 +10,9 @@ use std::path::{Path, PathBuf};
 use mote_api::quantity::parse_size;
 use mote_api::toml_reader::{Mistake, Mistakes, TomlReader};
 
+use mote_core::fault::bytes_text;
+use mote_core::spec::MEMORY_BYTES_MIN;
+
 /// Name of the configuration file.
 pub(crate) const FILE_NAME: &str = "mote-node.toml";
 
@@ -25,7 +28,7 @@ pub(crate) struct Setting {
 }
 
 /// Every setting, in the order of the reference page.
-pub(crate) const SETTINGS: [Setting; 9] = [
+pub(crate) const SETTINGS: [Setting; 10] = [
     Setting {
         key: "data",
         default: "`/var/lib/mote` for root, else `~/.local/share/mote`",
@@ -57,6 +60,11 @@ pub(crate) const SETTINGS: [Setting; 9] = [
         text: "Whether HTTP and CoAP may be reached from other machines. Without it, only from this one.",
     },
     Setting {
+        key: "memory",
+        default: "`75%`",
+        text: "What all instances together may take, counted by their memory limits: a size such as `512MiB`, or a share of the machine's memory (or of what its control group allows). When it is taken, idle instances make room, and calls that nobody can serve in time get 503.",
+    },
+    Setting {
         key: "threads",
         default: "`0`",
         text: "Threads that serve HTTP connections, at most 64. 0 chooses: one below 8 cores, then one for every 8.",
@@ -68,16 +76,62 @@ pub(crate) const SETTINGS: [Setting; 9] = [
     },
     Setting {
         key: "prewarm",
-        default: "`auto`: a 24th of the machine's memory",
-        text: "Memory for interpreters that wait, already up, to become an instance of whichever function is called next: a size such as `64MiB`, or `off`. A waiting Python counts 16 MiB, a waiting Node 64 MiB; one of each kind that deployed functions need is kept, more after bursts.",
+        default: "`auto`: a 16th of `memory`",
+        text: "Memory for interpreters that wait, already up, to become an instance of whichever function is called next: a size such as `64MiB`, or `off`. A waiting Python counts 16 MiB, a waiting Node 64 MiB; one of each kind that deployed functions need is kept, more after bursts. It is part of `memory`, and gives way first.",
     },
 ];
 
 const HTTP_PORT_DEFAULT: u16 = 6683;
 const COAP_PORT_DEFAULT: u16 = 5683;
 const THREADS_MAX: usize = 64;
+/// A quarter is left to the system, the node itself, the page cache that code is read from, and
+/// package installations, none of which is counted. Limits are seldom used up, so this errs on the
+/// safe side: the kernel's out-of-memory killer stays asleep even when all of them are.
+const MEMORY_DEFAULT: Share = Share::Percent(75);
 /// Longest path of a Unix socket the kernel takes.
 const SOCKET_PATH_BYTES_MAX: usize = 107;
+
+/// A part of the machine's memory.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Share {
+    /// So many bytes.
+    Bytes(u64),
+    /// So much of it, in percent.
+    Percent(u64),
+}
+
+impl Share {
+    /// In bytes, where the machine has `machine_bytes`.
+    pub(crate) fn of(self, machine_bytes: u64) -> u64 {
+        match self {
+            Share::Bytes(bytes) => bytes,
+            Share::Percent(percent) => {
+                (u128::from(machine_bytes) * u128::from(percent) / 100) as u64
+            }
+        }
+    }
+
+    fn parse(text: &str) -> Option<Self> {
+        let share = match text.strip_suffix('%') {
+            Some(percent) => Share::Percent(percent.parse().ok()?),
+            None => Share::Bytes(parse_size(text).ok()?),
+        };
+        match share {
+            Share::Percent(percent) => (1..=100).contains(&percent),
+            Share::Bytes(bytes) => bytes >= MEMORY_BYTES_MIN,
+        }
+        .then_some(share)
+    }
+}
+
+impl fmt::Display for Share {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Share::Bytes(bytes) => f.write_str(&bytes_text(*bytes).replace(' ', "")),
+            Share::Percent(percent) => write!(f, "{percent}%"),
+        }
+    }
+}
 
 /// A checked configuration.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -94,6 +148,8 @@ pub(crate) struct Config {
     pub(crate) socket: PathBuf,
     /// Whether the fronts listen beyond this machine.
     pub(crate) lan: bool,
+    /// What all instances together may take.
+    pub(crate) memory: Share,
     /// Threads that serve HTTP connections; 0 chooses by the number of cores.
     pub(crate) threads: usize,
     /// Whether to look for the next event before sleeping.
@@ -232,6 +288,7 @@ impl Config {
         let mut check = Check { origins: &mut origins, mistakes: &mut mistakes };
 
         let lan = check.boolean("lan", false);
+        let memory = check.memory();
         let threads = check.threads();
         let polling = check.boolean("polling", true);
         let prewarm_bytes = check.prewarm();
@@ -256,6 +313,7 @@ impl Config {
                 admin,
                 socket,
                 lan,
+                memory,
                 threads,
                 polling,
                 prewarm_bytes,
@@ -411,6 +469,17 @@ impl Check<'_> {
             },
         }
         None
+    }
+
+    fn memory(&mut self) -> Share {
+        let given = self.given("memory");
+        let parsed = given.as_deref().map_or(Some(MEMORY_DEFAULT), Share::parse);
+        let Some(memory) = parsed else {
+            self.fault("memory", "a size from 4MiB, e.g. 512MiB, or 1% to 100%", None);
+            return MEMORY_DEFAULT;
+        };
+        self.settle("memory", memory.to_string());
+        memory
     }
 
     fn path(&mut self, key: &str, default: PathBuf) -> PathBuf {

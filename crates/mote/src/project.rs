@@ -8,10 +8,12 @@ use std::fs;
 use std::path::Path;
 
 use mote_api::manifest::{
-    self, FunctionManifest, Manifest, PolicyName, RuntimeName, ScaleManifest, StartName,
+    self, BalanceName, FunctionManifest, Manifest, PolicyName, RuntimeName, ScaleManifest,
+    StartName,
 };
 use mote_api::toml_reader::{Mistake, Mistakes};
 use mote_core::autoscale::{HpaSettings, KnativeSettings, OpenFaasSettings, Policy};
+use mote_core::balance::Balance;
 use mote_core::spec::{CoapResource, Egress, Runtime, StartPolicy};
 use mote_core::{FunctionName, FunctionSpec};
 
@@ -263,6 +265,12 @@ fn apply(spec: &mut FunctionSpec, function: &FunctionManifest) -> Result<(), Mis
         Some(StartName::Warm) => StartPolicy::Warm,
         Some(StartName::Always) => StartPolicy::Always,
         Some(StartName::Cold) | None => StartPolicy::Cold,
+    };
+    spec.scale.balance = match scale.balance {
+        Some(BalanceName::RoundRobin) => Balance::RoundRobin,
+        Some(BalanceName::Random) => Balance::Random,
+        Some(BalanceName::LeastConnections) => Balance::LeastConnections,
+        Some(BalanceName::LateBinding) | None => Balance::LateBinding,
     };
     spec.scale.pause_ms = scale.pause_ms.or(spec.scale.pause_ms);
     spec.scale.spare = scale.spare.unwrap_or(spec.scale.spare);

@@ -50,6 +50,17 @@ pub struct Bounds {
     pub idle_timeout_ns: u64,
 }
 
+impl Bounds {
+    /// As `policy` can keep them.
+    fn checked(mut self, policy: &Policy) -> Self {
+        self.max = self.max.max(1);
+        if !policy.scales_to_zero() {
+            self.min = self.min.max(1);
+        }
+        self
+    }
+}
+
 /// A policy's wish before the bounds.
 #[derive(Debug, Clone, Copy)]
 struct Wish {
@@ -87,11 +98,8 @@ pub struct Autoscaler {
 
 impl Autoscaler {
     /// A new one that knows nothing yet.
-    pub fn new(policy: &Policy, mut bounds: Bounds) -> Self {
-        bounds.max = bounds.max.max(1);
-        if !policy.scales_to_zero() {
-            bounds.min = bounds.min.max(1);
-        }
+    pub fn new(policy: &Policy, bounds: Bounds) -> Self {
+        let bounds = bounds.checked(policy);
         let rule = match policy {
             Policy::Auto => Rule::Auto(auto::Auto::new()),
             Policy::Knative(settings) => Rule::Knative(knative::Knative::new(settings.clone())),
@@ -100,6 +108,11 @@ impl Autoscaler {
             _ => Rule::Target(target::Target::new(policy.clone())),
         };
         Self { bounds, rule }
+    }
+
+    /// Holds from the next decision on; what was learnt stays.
+    pub fn set_bounds(&mut self, policy: &Policy, bounds: Bounds) {
+        self.bounds = bounds.checked(policy);
     }
 
     /// Says that work came when nothing ran or waited. O(1); call before [`Autoscaler::decide`].

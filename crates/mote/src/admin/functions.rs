@@ -12,11 +12,13 @@ use axum::response::{IntoResponse, Response};
 use bytes::Bytes;
 use futures_util::TryStreamExt;
 use mote_api::types::{
-    DeployResult, Function, FunctionList, FunctionState, Instance, Limits, Requests, Scaling,
+    DeployResult, Function, FunctionList, FunctionState, Instance, Limits, Requests, ScaleBounds,
+    Scaling, Stop,
 };
 use mote_api::{Problem, Timestamp, paths};
 use mote_core::body::{Body, BodyError};
 use mote_core::invocation::{Head, headers};
+use mote_core::spec::ScaleOverride;
 use mote_core::{Fault, Invocation, InvocationId, Invoker, Trigger};
 use mote_engine::{Engine, InstanceStatus, PoolStatus, Revision, clock};
 use serde::Deserialize;
@@ -84,6 +86,9 @@ fn function(node: &Node, revision: &Arc<Revision>) -> Function {
         traffic: rollout::shares(&serving.split()),
         state,
         instances: instances.into_iter().map(|(instance, _)| instance).collect(),
+        starting: status.starting,
+        stops: stops(revision),
+        bounds: bounds(revision),
         scaling: status.decision.map(|decision| Scaling {
             desired: decision.desired,
             wished: decision.wished,
@@ -106,6 +111,7 @@ fn function(node: &Node, revision: &Arc<Revision>) -> Function {
             queue: spec.scale.queue,
             policy: spec.scale.policy.as_str().to_owned(),
             start: spec.scale.start.as_str().to_owned(),
+            balance: spec.scale.balance.as_str().to_owned(),
         },
         created_at: Timestamp::from_unix_ms(node.created_at_ms(revision)),
         requests: Requests {
@@ -137,9 +143,29 @@ fn described(revision: u64, status: &PoolStatus) -> Vec<(Instance, u64)> {
         started_at: Timestamp::from_unix_ms(instance.started_unix_ms),
         reason: instance.why.word.to_owned(),
         reason_text: instance.why.text.to_owned(),
+        in_flight: instance.in_flight as u64,
+        served: instance.served,
     };
     let all = status.instances.iter();
     all.map(|instance| (describe(instance), instance.in_flight as u64)).collect()
+}
+
+/// The last instances that are gone.
+fn stops(revision: &Revision) -> Vec<Stop> {
+    let stop = |stopped: mote_engine::logs::Stopped| Stop {
+        id: stopped.instance.to_string(),
+        revision: stopped.revision,
+        time: Timestamp::from_unix_ms(stopped.unix_ms),
+        reason: stopped.reason.to_owned(),
+        reason_text: stopped.text,
+    };
+    revision.log.stops().into_iter().map(stop).collect()
+}
+
+/// Bounds that hold in place of the manifest's, if any.
+fn bounds(revision: &Revision) -> Option<ScaleBounds> {
+    let ScaleOverride { min, max } = revision.bounds();
+    (min.is_some() || max.is_some()).then_some(ScaleBounds { min, max })
 }
 
 /// A latency in milliseconds with three digits behind the point.

@@ -8,6 +8,7 @@ mod functions;
 mod logs;
 mod node_routes;
 mod rollout;
+mod scale;
 
 use std::sync::Arc;
 
@@ -59,6 +60,7 @@ fn routes(node: Arc<Node>) -> Router {
         .route(paths::TRAFFIC, put(rollout::traffic))
         .route(paths::ROLLBACK, post(rollout::rollback))
         .route(paths::INVOKE, post(functions::invoke))
+        .route(paths::SCALE, post(scale::scale))
         .route(paths::LOGS, get(logs::read))
         // Uploads are bounded by the archive's own limits, bodies by their function's.
         .layer(DefaultBodyLimit::disable())

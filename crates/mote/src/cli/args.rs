@@ -93,6 +93,10 @@ pub(super) enum Verb {
     Traffic(Traffic),
     /// Show what functions said
     Logs(Logs),
+    /// Start or stop instances now, or set their bounds
+    Scale(Scale),
+    /// Watch functions and their instances
+    Top(Top),
     /// Remove functions
     #[command(visible_alias = "rm")]
     Remove(Remove),
@@ -144,6 +148,9 @@ pub(super) struct NodeFlags {
     /// Let other machines reach the functions
     #[arg(long)]
     pub(super) lan: bool,
+    /// Memory for all instances together: a size, or a share of the machine's [default: 75%]
+    #[arg(long, value_name = "SIZE")]
+    pub(super) memory: Option<String>,
     /// Threads that serve HTTP connections, 0 to choose by the number of cores
     #[arg(long, value_name = "N")]
     pub(super) threads: Option<String>,
@@ -250,6 +257,33 @@ pub(super) struct Logs {
     /// Only lines of one invocation
     #[arg(long, value_name = "ID")]
     pub(super) invocation: Option<String>,
+}
+
+#[derive(Debug, ClapArgs)]
+pub(super) struct Scale {
+    /// Its name
+    pub(super) name: String,
+    /// Instances to have now; the autoscaler goes on from there
+    #[arg(value_name = "N")]
+    pub(super) instances: Option<u32>,
+    /// Instances at least, until the next deploy
+    #[arg(long, value_name = "N")]
+    pub(super) min: Option<u32>,
+    /// Instances at most, until the next deploy
+    #[arg(long, value_name = "N")]
+    pub(super) max: Option<u32>,
+    /// Let the manifest's bounds hold again
+    #[arg(long)]
+    pub(super) reset: bool,
+}
+
+#[derive(Debug, ClapArgs)]
+pub(super) struct Top {
+    /// A function whose instances are shown
+    pub(super) name: Option<String>,
+    /// Print one table, measured over a second
+    #[arg(long)]
+    pub(super) once: bool,
 }
 
 #[derive(Debug, ClapArgs)]

@@ -17,6 +17,7 @@ pub(super) fn load(flags: &NodeFlags) -> Result<Config, Failure> {
         ("coap", &flags.coap),
         ("admin", &flags.admin),
         ("socket", &flags.socket),
+        ("memory", &flags.memory),
         ("threads", &flags.threads),
         ("polling", &flags.polling),
         ("prewarm", &flags.prewarm),

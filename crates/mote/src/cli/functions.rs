@@ -4,11 +4,14 @@ use std::io::{IsTerminal, Write};
 
 use mote_api::client::Client;
 use mote_api::quantity::{duration_text, size_text};
-use mote_api::types::{Function, Instance, Scaling};
+use mote_api::types::{Function, Instance, Scaling, Stop};
 
 use super::args::Remove;
 use super::failure::Failure;
 use super::output::{Output, harmless, table};
+
+/// Stopped instances that `mote describe` names, the newest first; all are in its JSON.
+const STOPS_SHOWN: usize = 5;
 
 pub(super) async fn list(client: &Client, output: &Output) -> Result<(), Failure> {
     let list = client.functions().await?;
@@ -86,8 +89,17 @@ fn describe_text(function: &Function) -> String {
             limits.queue
         ),
     );
+    if let Some(bounds) = &function.bounds {
+        let of = |number: Option<u32>, word: &str| number.map(|number| format!("{word} {number}"));
+        let set = [of(bounds.min, "min"), of(bounds.max, "max")];
+        let set: Vec<_> = set.into_iter().flatten().collect();
+        line("", &format!("{} until the next deploy (mote scale)", set.join(", ")));
+    }
     if !limits.policy.is_empty() {
         line("policy", &format!("{}, start {}", limits.policy, limits.start));
+    }
+    if !limits.balance.is_empty() {
+        line("balance", &limits.balance);
     }
     if let Some(scaling) = &function.scaling {
         let Scaling { desired, wished, reason, reason_text } = scaling;
@@ -115,6 +127,11 @@ fn describe_text(function: &Function) -> String {
         if !instance.reason.is_empty() {
             line("", &format!("started ({}): {}", instance.reason, instance.reason_text));
         }
+    }
+    for stop in function.stops.iter().rev().take(STOPS_SHOWN) {
+        let Stop { id, time, reason, reason_text, .. } = stop;
+        let more = if reason_text.is_empty() { String::new() } else { format!(": {reason_text}") };
+        line("stopped", &format!("{id}  {time}  {reason}{more}"));
     }
     if let Some(error) = &function.last_error {
         line("last error", &format!("{} {} {}", error.time, error.code, error.message));

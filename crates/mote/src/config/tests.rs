@@ -75,6 +75,7 @@ fn flags_win_over_environment_over_file() {
             "admin off default",
             "socket /d/mote.sock default",
             "lan false default",
+            "memory 75% default",
             "threads 0 default",
             "polling true default",
             "prewarm auto default",
@@ -113,4 +114,27 @@ fn files_are_read_strictly() {
     let (dir, given) = with_file("");
     std::fs::write(dir.path().join(FILE_NAME), b"\xff").unwrap();
     assert!(Config::load(&given).unwrap_err().to_string().ends_with("not UTF-8"));
+}
+
+#[test]
+fn memory_is_a_size_or_a_share() {
+    let memory = |text: &str| {
+        Config::load(&given(&[("MOTE_MEMORY", text)], &[])).map(|config| config.memory).ok()
+    };
+    for (text, expected) in [
+        ("512MiB", Some(Share::Bytes(512 << 20))),
+        ("100%", Some(Share::Percent(100))),
+        ("101%", None),
+        ("0%", None),
+        ("%", None),
+        ("512M", None),
+        ("1MiB", None),
+        ("much", None),
+    ] {
+        assert_eq!(memory(text), expected, "{text}");
+    }
+    assert_eq!(Config::load(&given(&[], &[])).unwrap().memory, MEMORY_DEFAULT);
+    assert_eq!(Share::Percent(75).of(1 << 30), 768 << 20);
+    assert_eq!(Share::Percent(75).of(u64::MAX), u64::MAX / 4 * 3 + 2);
+    assert_eq!(Share::Bytes(512 << 20).to_string(), "512MiB");
 }

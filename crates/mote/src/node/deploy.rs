@@ -274,9 +274,9 @@ pub(super) fn check(node: &Node, spec: &FunctionSpec) -> Result<(), Problem> {
     }
     if spec.limits.memory_bytes > node.memory_bytes {
         let text = format!(
-            "memory: {} asked, the node has {} MiB",
+            "memory: {} asked, the node gives {} to instances in all",
             mote_core::fault::bytes_text(spec.limits.memory_bytes),
-            node.memory_bytes >> 20
+            mote_core::fault::bytes_text(node.memory_bytes)
         );
         return Err(Problem::new(422, "M0303", text).with_field("limits.memory"));
     }

@@ -3,12 +3,13 @@
 use mote_api::types::{Check, CheckState, DoctorReport};
 use mote_sandbox::State;
 
-use super::{Node, interpreters};
+use super::{Node, interpreters, memory};
 
 /// Checks of a running node.
 pub(crate) async fn report(node: &Node) -> DoctorReport {
     let mut checks = of_sandbox();
     checks.extend(of_interpreters(&node.interpreters));
+    checks.push(budget(node));
     checks.push(Check {
         name: "reach".into(),
         state: CheckState::Ok,
@@ -20,6 +21,27 @@ pub(crate) async fn report(node: &Node) -> DoctorReport {
         hint: (!node.config.lan).then(|| "mote up --lan opens them".to_owned()),
     });
     DoctorReport { checks }
+}
+
+/// What instances may take, against what there is.
+fn budget(node: &Node) -> Check {
+    let (budget, machine) = (node.budget(), memory::machine_bytes());
+    let over = budget.memory_bytes > machine;
+    let text = |bytes| mote_api::quantity::size_text(bytes);
+    Check {
+        name: "memory budget".into(),
+        state: if over { CheckState::Warn } else { CheckState::Ok },
+        detail: format!(
+            "{} for instances ({} of {}), {} taken",
+            text(budget.memory_bytes),
+            node.config.memory,
+            text(machine),
+            text(budget.taken_bytes)
+        ),
+        hint: over.then(|| {
+            "instances may take more than there is; lower the setting `memory`".to_owned()
+        }),
+    }
 }
 
 /// Checks without a node: of this machine, as the calling user.

@@ -3,6 +3,7 @@
 pub(crate) mod deploy;
 pub(crate) mod doctor;
 mod interpreters;
+mod memory;
 mod packages;
 pub(crate) mod rollout;
 mod run;
@@ -15,7 +16,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Instant;
 
-use mote_api::types::{NodeStatus, Urls};
+use mote_api::types::{NodeBudget, NodeStatus, Urls};
 use mote_core::FunctionName;
 use mote_engine::{Engine, Revision};
 use mote_sandbox::ProcessBackend;
@@ -44,8 +45,10 @@ pub(crate) struct Node {
     pub(crate) token: Option<Token>,
     /// Our effective user id.
     pub(crate) uid: u32,
-    /// Memory of the machine.
+    /// What instances may take in all.
     pub(crate) memory_bytes: u64,
+    /// Cores of the machine.
+    pub(crate) cores: u32,
     started: Instant,
     ready: AtomicBool,
     created_at_ms: Mutex<HashMap<FunctionName, u64>>,
@@ -92,7 +95,22 @@ impl Node {
             functions: functions.len() as u64,
             instances,
             memory_bytes: resident_bytes(),
+            budget: self.budget(),
             notes,
+        }
+    }
+
+    /// What instances may take and what they have taken.
+    fn budget(&self) -> NodeBudget {
+        let status = self.engine.ledger_status();
+        NodeBudget {
+            memory_bytes: status.budget.memory_bytes,
+            taken_bytes: status.taken_bytes,
+            peak_bytes: status.peak_bytes,
+            leaving_bytes: status.leaving_bytes,
+            promised_bytes: status.promised_bytes,
+            starting: status.starting,
+            starts_max: status.budget.starts_max,
         }
     }
 
@@ -138,12 +156,4 @@ fn resident_bytes() -> u64 {
     let kib = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));
     let kib = kib.and_then(|rest| rest.split_whitespace().next()?.parse::<u64>().ok());
     kib.unwrap_or(0) << 10
-}
-
-/// Memory of the machine, or `u64::MAX` where it does not tell.
-fn machine_memory_bytes() -> u64 {
-    let info = std::fs::read_to_string("/proc/meminfo").unwrap_or_default();
-    let kib = info.lines().find_map(|line| line.strip_prefix("MemTotal:"));
-    let kib = kib.and_then(|rest| rest.split_whitespace().next()?.parse::<u64>().ok());
-    kib.map_or(u64::MAX, |kib| kib << 10)
 }

@@ -11,7 +11,7 @@ use mote_api::{Problem, Timestamp};
 use mote_core::rollout::{Edit, Split, SplitError, Traffic};
 use mote_core::{FunctionName, Invoker};
 use mote_engine::logs::LogLevel;
-use mote_engine::{Revision, Serving, clock};
+use mote_engine::{Revision, Serving, WarmError, clock};
 use mote_store::{RevisionState, Store, StoreError, StoredRevision};
 
 use super::Node;
@@ -194,7 +194,15 @@ pub(super) async fn warm(node: &Node, revision: &Arc<Revision>) -> Result<(), Pr
     let since = revision.log.tail(1).last().map_or(0, |line| line.sequence);
     let warming = revision.clone();
     let warmed = node.data_path.spawn(async move { warming.warm().await }).await;
-    let Err(reason) = warmed.map_err(|error| internal(&error))? else { return Ok(()) };
+    let reason = match warmed.map_err(|error| internal(&error))? {
+        Ok(()) => return Ok(()),
+        Err(WarmError::NodeFull(reason)) => {
+            let hint = "stop others: mote scale NAME 0, or raise the node's setting `memory`";
+            let text = format!("{}: {reason}", revision.title());
+            return Err(Problem::new(503, "M0505", text).with_hint(hint));
+        }
+        Err(WarmError::Failed(reason)) => reason,
+    };
     let lines = revision.log.tail(40);
     let said: Vec<String> = lines
         .iter()

@@ -11,6 +11,7 @@ use std::sync::atomic::AtomicBool;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result};
+use mote_core::budget::Budget;
 use mote_core::fault::error_chain;
 use mote_engine::{Config as EngineConfig, Engine, Serving};
 use mote_gateway::{coap, http};
@@ -21,16 +22,19 @@ use tokio::net::{TcpListener, UdpSocket, UnixListener};
 use tokio::runtime::{Builder, Handle};
 use tokio::signal::unix::{SignalKind, signal};
 
-use super::{Node, interpreters, machine_memory_bytes, shims};
+use super::{Node, interpreters, memory, shims};
 use crate::admin::{self, Token};
 use crate::config::Config;
 
 /// How long running invocations may take once the node is told to stop.
 const STOP_GRACE: Duration = Duration::from_secs(30);
 
-/// Share of the machine's memory for programs that wait before anyone asks, unless the configuration
+/// Share of the budget that programs which wait before anyone asks may take, unless the configuration
 /// says: on a board with 2 GiB enough for a waiting Python and a waiting Node.
-const PREWARM_SHARE: u64 = 24;
+const PREWARM_SHARE: u64 = 16;
+/// Instances starting at once in all, per core. A start is mostly processor work, so more of them
+/// make each later; twice what one function may have keeps one from standing in all others' way.
+const STARTS_PER_CORE: u32 = 4;
 
 /// Runs a node until it is told to stop. `zygote` was forked before any thread existed.
 pub(crate) fn run(config: Config, deploy: &[PathBuf], zygote: ZygoteHandle) -> Result<ExitCode> {
@@ -74,11 +78,18 @@ async fn serve(
     sandbox.shims_dir = Some(shims_dir);
     let backend = Arc::new(ProcessBackend::new(zygote, sandbox));
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
+    let cores_max = u32::try_from(cores).unwrap_or(1);
+    let budget = Budget {
+        memory_bytes: config.memory.of(memory::machine_bytes()),
+        starts_max: STARTS_PER_CORE.saturating_mul(cores_max),
+    };
+    let prewarm_bytes = config.prewarm_bytes.unwrap_or(budget.memory_bytes / PREWARM_SHARE);
     let engine_config = EngineConfig {
-        instances_max_default: u32::try_from(cores).unwrap_or(1),
+        instances_max_default: cores_max,
+        budget,
         interpreters: found.for_engine(),
         busy_poll: config.polling && cores > 1,
-        prewarm_bytes: config.prewarm_bytes.unwrap_or(machine_memory_bytes() / PREWARM_SHARE),
+        prewarm_bytes,
     };
     let engine = Engine::new(engine_config, backend.clone(), Handle::current());
 
@@ -114,7 +125,8 @@ async fn serve(
         data_path: Handle::current(),
         token,
         uid: rustix::process::geteuid().as_raw(),
-        memory_bytes: machine_memory_bytes(),
+        memory_bytes: budget.memory_bytes,
+        cores: cores_max,
         started,
         ready: AtomicBool::new(false),
         created_at_ms: Mutex::default(),
@@ -214,8 +226,8 @@ fn deploy_at_start(paths: &[PathBuf], socket: &Path) -> Option<tokio::process::C
 /// Every deployed function serves again; none is started before it is asked.
 async fn bring_back(node: &Arc<Node>, management: &tokio::runtime::Runtime) -> Result<()> {
     let store = node.store.clone();
-    let inventory = management
-        .spawn_blocking(move || store.functions())
+    let (inventory, scales) = management
+        .spawn_blocking(move || Ok::<_, anyhow::Error>((store.functions()?, store.scales()?)))
         .await
         .context("cannot read the store")??;
     for damaged in &inventory.damaged {
@@ -229,7 +241,8 @@ async fn bring_back(node: &Arc<Node>, management: &tokio::runtime::Runtime) -> R
     let mut functions = Vec::new();
     let mut created = node.created_at_ms.lock();
     for StoredFunction { live, traffic, others } in inventory.functions {
-        created.insert(live.spec.name.clone(), live.function_created_at_ms);
+        let name = live.spec.name.clone();
+        created.insert(name.clone(), live.function_created_at_ms);
         let engine = &node.engine;
         let revisions: Vec<_> = [live]
             .into_iter()
@@ -239,6 +252,9 @@ async fn bring_back(node: &Arc<Node>, management: &tokio::runtime::Runtime) -> R
                 engine.revision(spec, revision, code_path, packages_path)
             })
             .collect();
+        if let Some(bounds) = scales.get(name.as_str()) {
+            revisions[0].set_bounds(*bounds);
+        }
         let serving = Serving::new(traffic.split, &revisions);
         functions.push(serving.unwrap_or_else(|| revisions[0].clone().into()));
     }

@@ -1,0 +1,119 @@
+use std::future::Future;
+use std::pin::pin;
+use std::task::{Context, Poll, Waker};
+
+use super::*;
+
+const MIB: u64 = 1 << 20;
+
+fn ledger(mib: u64, starts_max: u32) -> Arc<Ledger> {
+    Ledger::new(Budget { memory_bytes: mib * MIB, starts_max })
+}
+
+fn wish(mib: u64) -> Wish<'static> {
+    Wish { memory_bytes: mib * MIB, evict: true, function: "f", revision: 1, waiter: None }
+}
+
+fn has_room(reservation: &mut Reservation) -> bool {
+    let mut context = Context::from_waker(Waker::noop());
+    matches!(pin!(reservation.room()).poll(&mut context), Poll::Ready(()))
+}
+
+/// Idle instances that go when they are asked.
+#[derive(Default)]
+struct Sleepers {
+    held: Mutex<Vec<(u64, Reservation)>>,
+    occupied: Vec<Occupied>,
+}
+
+impl Evictable for Sleepers {
+    fn survey(&self, _: &Wish<'_>, _: u64, into: &mut Survey) {
+        into.occupied.extend(&self.occupied);
+        let idle = |(id, held): &(u64, Reservation)| IdleInstance {
+            id: *id,
+            memory_bytes: held.memory_bytes,
+            paused: false,
+            idle_ns: 1,
+            demand_per_s: *id as f64,
+            start_ns: 1,
+        };
+        into.idle.extend(self.held.lock().iter().filter(|(_, held)| !held.left).map(idle));
+    }
+    fn evict(&self, id: u64, _: &Wish<'_>, _: u64) -> bool {
+        let mut held = self.held.lock();
+        let Some((_, held)) = held.iter_mut().find(|(known, held)| *known == id && !held.left)
+        else {
+            return false;
+        };
+        held.leave();
+        true
+    }
+}
+
+#[test]
+fn what_was_reserved_comes_back() {
+    let ledger = ledger(128, 8);
+    let (mut a, b) = (ledger.reserve(&wish(64)).unwrap(), ledger.reserve(&wish(64)).unwrap());
+    assert!(has_room(&mut a));
+    let refused = ledger.reserve(&wish(1)).err().unwrap();
+    assert_eq!(refused, Refusal { lack: Lack::Memory, room_in_ns: None });
+    assert_eq!(ledger.reserve(&wish(129)).err().unwrap().lack, Lack::TooLarge);
+    assert!((ledger.pressure() - 1.0).abs() < 1e-9);
+    drop((a, b));
+    let status = ledger.status();
+    assert_eq!((status.taken_bytes, status.starting, status.peak_bytes), (0, 0, 128 * MIB));
+}
+
+#[test]
+fn starts_at_once_are_bounded_and_the_refused_are_told() {
+    let ledger = ledger(128, 1);
+    let first = ledger.reserve(&wish(8)).unwrap();
+    let told = Arc::new(Notify::new());
+    let asking = Wish { waiter: Some(&told), ..wish(8) };
+    assert_eq!(ledger.reserve(&asking).err().unwrap().lack, Lack::Starts);
+    let version = ledger.version();
+    first.started();
+    assert!(ledger.version() > version);
+    let mut context = Context::from_waker(Waker::noop());
+    assert!(pin!(told.notified()).poll(&mut context).is_ready());
+    let _second = ledger.reserve(&asking).unwrap();
+}
+
+#[test]
+fn a_start_waits_until_its_victim_is_gone_and_nobody_takes_its_place() {
+    let ledger = ledger(128, 8);
+    let sleepers = Arc::new(Sleepers::default());
+    for id in [1, 2] {
+        sleepers.held.lock().push((id, ledger.reserve(&wish(64)).unwrap()));
+    }
+    ledger.add_source(sleepers.clone());
+    let mut new = ledger.reserve(&wish(64)).unwrap();
+    assert!(!has_room(&mut new), "the least wanted was asked to go, and is still there");
+    assert_eq!(ledger.status().taken_bytes, 128 * MIB);
+    let unasked = Wish { evict: false, ..wish(1) };
+    assert!(ledger.reserve(&unasked).is_err(), "what leaves is promised");
+    let gone = sleepers.held.lock().remove(0);
+    assert_eq!(gone.0, 1);
+    drop(gone);
+    assert!(has_room(&mut new));
+    assert_eq!(ledger.status().taken_bytes, 128 * MIB);
+    // A start that is given up while it waits leaves its promise to nobody.
+    let waiting = ledger.reserve(&wish(64)).unwrap();
+    drop(waiting);
+    sleepers.held.lock().clear();
+    drop(new);
+    let status = ledger.status();
+    assert_eq!((status.taken_bytes, status.leaving_bytes, status.promised_bytes), (0, 0, 0));
+    assert_eq!(status.peak_bytes, 128 * MIB);
+}
+
+#[test]
+fn a_refusal_says_when_there_may_be_room() {
+    let ledger = ledger(128, 8);
+    let _busy = ledger.reserve(&wish(128)).unwrap();
+    let occupied = [(64, 9), (32, 5), (32, 7)]
+        .map(|(mib, free_in_ns)| Occupied { memory_bytes: mib * MIB, free_in_ns });
+    ledger.add_source(Arc::new(Sleepers { occupied: occupied.into(), ..Sleepers::default() }));
+    let room = |mib| ledger.reserve(&wish(mib)).err().unwrap().room_in_ns;
+    assert_eq!((room(32), room(64), room(65), room(128)), (Some(5), Some(7), Some(9), Some(9)));
+}

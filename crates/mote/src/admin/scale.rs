@@ -1,0 +1,87 @@
+//! The route that scales by hand.
+
+use std::sync::Arc;
+
+use axum::Json;
+use axum::body::Bytes;
+use axum::extract::{Path, State};
+use mote_api::Problem;
+use mote_api::types::{ScaleBounds, ScaleRequest, ScaleResult};
+use mote_core::spec::{INSTANCES_MAX, ScaleOverride};
+use mote_engine::Revision;
+
+use super::{Refused, functions};
+use crate::node::{Node, deploy as node_deploy};
+
+pub(super) async fn scale(
+    State(node): State<Arc<Node>>,
+    Path(name): Path<String>,
+    body: Bytes,
+) -> Result<Json<ScaleResult>, Refused> {
+    let revision = functions::find(&node.engine, &name)?;
+    let wish: ScaleRequest = serde_json::from_slice(&body)
+        .map_err(|error| Problem::new(422, "M0303", format!("scale: {error}")))?;
+    let bounds = bounds(&revision, &wish, node.cores)?;
+    if wish.reset || bounds != revision.bounds() {
+        let (store, function) = (node.store.clone(), revision.spec.name.clone());
+        let kept = (bounds != ScaleOverride::default()).then_some(bounds);
+        tokio::task::spawn_blocking(move || store.set_scale(&function, kept.as_ref()))
+            .await
+            .map_err(|_| Problem::new(500, "M0599", "the node failed to store; see its log"))?
+            .map_err(|error| node_deploy::store_problem(&error))?;
+        revision.set_bounds(bounds);
+    }
+    let live = || {
+        let status = revision.status();
+        let ready = status.instances.iter().filter(|instance| instance.state == "ready").count();
+        (ready as u32, status.starting)
+    };
+    let (ready, starting) = live();
+    let mut result = ScaleResult {
+        function: name,
+        ready,
+        starting,
+        stopped: 0,
+        bounds: ScaleBounds { min: bounds.min, max: bounds.max },
+        note: None,
+    };
+    if let Some(count) = wish.instances {
+        let scaled = revision.scale_to(count);
+        result.ready = scaled.ready;
+        result.starting = scaled.starting;
+        result.stopped = scaled.stopped;
+        let busy = scaled.ready.saturating_sub(count);
+        result.note = scaled.lack.or_else(|| {
+            (busy > 0).then(|| format!("{busy} more stay: they are busy, or kept by the minimum"))
+        });
+    }
+    Ok(Json(result))
+}
+
+/// The bounds that hold after `wish`, if its numbers fit together.
+fn bounds(revision: &Revision, wish: &ScaleRequest, cores: u32) -> Result<ScaleOverride, Problem> {
+    let refuse = |field: &str, text: String| {
+        Err(Problem::new(422, "M0303", format!("{field}: {text}")).with_field(field))
+    };
+    if *wish == ScaleRequest::default() {
+        return refuse("instances", "say a number of instances, min, max or reset".to_owned());
+    }
+    let before = if wish.reset { ScaleOverride::default() } else { revision.bounds() };
+    let bounds = ScaleOverride { min: wish.min.or(before.min), max: wish.max.or(before.max) };
+    let scale = &revision.spec.scale;
+    let max = bounds.max.or(scale.max).unwrap_or(cores);
+    let min = bounds.min.unwrap_or(scale.min);
+    for (field, number, least) in [("min", wish.min, 0), ("max", wish.max, 1)] {
+        if number.is_some_and(|number| !(least..=INSTANCES_MAX).contains(&number)) {
+            return refuse(field, format!("{least} to {INSTANCES_MAX}"));
+        }
+    }
+    if min > max {
+        let field = if wish.max.is_some() && wish.min.is_none() { "max" } else { "min" };
+        return refuse(field, format!("min {min} is above max {max}"));
+    }
+    if let Some(count) = wish.instances.filter(|count| *count > max) {
+        return refuse("instances", format!("{count} is above max {max}; raise it with --max"));
+    }
+    Ok(bounds)
+}

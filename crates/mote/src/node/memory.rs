@@ -1,0 +1,66 @@
+//! How much memory the node may give away: what the machine has, or what it is allowed.
+
+use std::path::{Path, PathBuf};
+
+/// Memory this process could use, in bytes: the machine's, or less where a control group above us
+/// says so. `u64::MAX` where nobody tells. Reads a few small files.
+pub(crate) fn machine_bytes() -> u64 {
+    let read = |path: &Path| std::fs::read_to_string(path).ok();
+    let info = read(Path::new("/proc/meminfo")).unwrap_or_default();
+    let kib = info.lines().find_map(|line| line.strip_prefix("MemTotal:"));
+    let kib = kib.and_then(|rest| rest.split_whitespace().next()?.parse::<u64>().ok());
+    let groups = read(Path::new("/proc/self/cgroup")).unwrap_or_default();
+    let machine = kib.map_or(u64::MAX, |kib| kib << 10);
+    group_limit_bytes(&groups, &read).map_or(machine, |limit| limit.min(machine))
+}
+
+/// The smallest memory limit of the groups that `groups` (a `/proc/PID/cgroup`) names and of all
+/// above them, as far as they can be seen.
+fn group_limit_bytes(groups: &str, read: &dyn Fn(&Path) -> Option<String>) -> Option<u64> {
+    let mut limit: Option<u64> = None;
+    for line in groups.lines() {
+        let mut parts = line.splitn(3, ':').skip(1);
+        let (Some(controllers), Some(path)) = (parts.next(), parts.next()) else { continue };
+        let (root, file) = match controllers {
+            "" => ("/sys/fs/cgroup", "memory.max"),
+            list if list.split(',').any(|controller| controller == "memory") => {
+                ("/sys/fs/cgroup/memory", "memory.limit_in_bytes")
+            }
+            _ => continue,
+        };
+        for group in Path::new(path.trim_start_matches('/')).ancestors() {
+            let file: PathBuf = [Path::new(root), group, Path::new(file)].iter().collect();
+            // "max" and numbers near 2^63 mean none; both lose against the machine's memory.
+            let bytes = read(&file).and_then(|text| text.trim().parse().ok());
+            limit = limit.into_iter().chain(bytes).min();
+        }
+    }
+    limit
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_smallest_limit_above_us_holds() {
+        let files = |known: &'static [(&str, &str)]| {
+            move |path: &Path| {
+                let found = known.iter().find(|(name, _)| Path::new(name) == path);
+                found.map(|(_, text)| format!("{text}\n"))
+            }
+        };
+        let v2 = files(&[
+            ("/sys/fs/cgroup/a/b/memory.max", "max"),
+            ("/sys/fs/cgroup/a/memory.max", "536870912"),
+        ]);
+        assert_eq!(group_limit_bytes("0::/a/b\n", &v2), Some(512 << 20));
+        let own = files(&[("/sys/fs/cgroup/memory.max", "1048576")]);
+        assert_eq!(group_limit_bytes("0::/\n", &own), Some(1 << 20), "a container's own root");
+        let v1 = files(&[("/sys/fs/cgroup/memory/x/memory.limit_in_bytes", "9223372036854771712")]);
+        let groups = "3:cpu,cpuacct:/x\n2:memory:/x\n";
+        assert_eq!(group_limit_bytes(groups, &v1), Some(9_223_372_036_854_771_712));
+        assert_eq!(group_limit_bytes("nonsense", &v1), None);
+        assert!(machine_bytes() > 1 << 20);
+    }
+}
