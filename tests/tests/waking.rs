@@ -102,3 +102,30 @@ def handle(event, ctx):
         (all.len() == 1 && all[0]["id"] != instance).then_some(())
     });
 }
+
+#[test]
+fn programs_run_in_waiting_sandboxes_with_their_own_files_and_environment() {
+    let node = Node::start();
+    for name in ["one", "two"] {
+        let program = format!("#!/bin/sh\necho {name} $WORD $MOTE_FUNCTION $(pwd) $(ls)\n");
+        let manifest = format!(
+            "version = 1\nruntime = \"exec\"\ncommand = [\"./run.sh\"]\n[env]\nWORD = \"of-{name}\"\n[scale]\nidle = \"1ms\"\n"
+        );
+        node.deploy_ok(name, &[("run.sh", &program), ("mote.toml", &manifest)]);
+    }
+    for _ in 0..10 {
+        for name in ["one", "two"] {
+            wait_for_states(&node, name, &[]);
+            let answer = node.get(&format!("/{name}"));
+            let expected = format!("{name} of-{name} {name} /function mote.toml run.sh\n");
+            assert_eq!((answer.status, answer.text()), (200, expected));
+        }
+    }
+    assert!(node.ok(&["logs", "one"]).contains("in a waiting sandbox"));
+    // What is not there is said as where nothing waits.
+    let manifest = "version = 1\nruntime = \"exec\"\ncommand = [\"./gone\"]\n";
+    let waited = node.deploy("gone", &[("mote.toml", manifest)]);
+    let bare = Node::start_with(&["--prewarm", "off"]);
+    let fresh = bare.deploy("gone", &[("mote.toml", manifest)]);
+    assert!(!waited.status.success() && waited.stderr == fresh.stderr, "{waited:?} {fresh:?}");
+}

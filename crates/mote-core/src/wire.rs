@@ -346,6 +346,9 @@ pub struct Load {
     pub concurrency: Option<u32>,
     /// Environment variables to set before the code is loaded.
     pub env: std::collections::BTreeMap<String, String>,
+    /// Program and arguments to run once per invocation; empty for shims.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub command: Vec<String>,
 }
 
 /// READY, as JSON: the function is loaded.

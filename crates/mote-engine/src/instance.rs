@@ -229,6 +229,7 @@ async fn handshake(
             Runtime::Python | Runtime::Server => None,
         }),
         env,
+        command: if spec.runtime == Runtime::Exec { spec.command.clone() } else { Vec::new() },
     };
     let load = serde_json::to_vec(&load).expect("a Load has only string keys");
     let mut frame = Vec::new();
@@ -248,7 +249,12 @@ async fn handshake(
                 for line in error.trace.lines() {
                     revision.log.platform(LogLevel::Error, revision.number, instance, line);
                 }
-                return Err(StartFailure::Load(format!("{}: {}", error.kind, error.message)));
+                // As where the program is looked for before anything runs.
+                let text = match error.kind.as_str() {
+                    "Exec" => format!("{}: cannot execute {}", revision.label(), error.message),
+                    kind => format!("{kind}: {}", error.message),
+                };
+                return Err(StartFailure::Load(text));
             }
             kind => return Err(StartFailure::Protocol(format!("{kind:?} before READY"))),
         }
@@ -474,11 +480,10 @@ fn request(revision: &Revision, instance: u64) -> Result<InstanceRequest, StartF
         [("PATH", interpreters.path.as_str()), ("HOME", "/tmp"), ("LANG", "C.UTF-8")]
             .map(|(key, value)| (key.to_owned(), value.to_owned()))
             .into();
-    if let Launch::PerInvocation { .. } | Launch::Server { .. } = launch {
+    // Everyone else is told with LOAD.
+    if let Launch::Server { port, .. } = launch {
         env.push(("MOTE_FUNCTION".into(), spec.name.to_string()));
         env.extend(spec.env.iter().map(|(key, value)| (key.clone(), value.clone())));
-    }
-    if let Launch::Server { port, .. } = launch {
         env.push(("PORT".into(), port.to_string()));
         if revision.packages_dir.is_some() {
             env.push(("PYTHONPATH".into(), PACKAGES_DIR.into()));
@@ -487,7 +492,7 @@ fn request(revision: &Revision, instance: u64) -> Result<InstanceRequest, StartF
     }
     Ok(InstanceRequest {
         instance,
-        label: format!("{}-{}", spec.name, revision.number),
+        label: revision.label(),
         code_dir: revision.code_dir.clone(),
         packages_dir: revision.packages_dir.clone(),
         launch,

@@ -18,6 +18,8 @@ use crate::ledger::{Evictable, Ledger, Reservation, Survey, Wish};
 const PYTHON_BYTES: u64 = 16 << 20;
 /// See [`PYTHON_BYTES`].
 const NODE_BYTES: u64 = 64 << 20;
+/// A sandbox whose pid 1 runs a program per invocation: next to nothing.
+const EXEC_BYTES: u64 = 4 << 20;
 /// Pause between two looks while more than the first of a kind are kept.
 const LOOK: Duration = Duration::from_secs(30);
 
@@ -47,7 +49,12 @@ struct Entry {
 
 impl Entry {
     fn serves(&self, request: &InstanceRequest) -> bool {
-        self.like.launch == request.launch
+        let same_program = match (&self.like.launch, &request.launch) {
+            (Launch::Shim { argv: like }, Launch::Shim { argv }) => like == argv,
+            (Launch::PerInvocation { .. }, Launch::PerInvocation { .. }) => true,
+            _ => false,
+        };
+        same_program
             && self.like.limits.pids == request.limits.pids
             && self.like.limits.disk_bytes == request.limits.disk_bytes
             && self.like.egress == request.egress
@@ -113,7 +120,11 @@ impl State {
     fn entry(&mut self, request: &InstanceRequest, runtime: Runtime) -> &mut Entry {
         let at = self.kinds.iter().position(|entry| entry.serves(request));
         let at = at.unwrap_or_else(|| {
-            let memory_bytes = if runtime == Runtime::Node { NODE_BYTES } else { PYTHON_BYTES };
+            let memory_bytes = match runtime {
+                Runtime::Python | Runtime::Server => PYTHON_BYTES,
+                Runtime::Node => NODE_BYTES,
+                Runtime::Exec => EXEC_BYTES,
+            };
             let mut like = request.clone();
             like.limits.memory_bytes = memory_bytes;
             like.limits.cpu_millis = None;
@@ -133,7 +144,7 @@ impl Shared {
     ) {
         let mut state = self.prewarm.state.lock();
         for (request, runtime, comes) in changes {
-            if !matches!(request.launch, Launch::Shim { .. }) {
+            if matches!(request.launch, Launch::Server { .. }) {
                 continue;
             }
             let entry = state.entry(&request, runtime);

@@ -110,6 +110,11 @@ impl Offer {
 }
 
 impl Revision {
+    /// `thermo-3`, for names of things on the host.
+    pub(crate) fn label(&self) -> String {
+        format!("{}-{}", self.spec.name, self.number)
+    }
+
     /// `thermo@3`.
     pub fn title(&self) -> String {
         format!("{}@{}", self.spec.name, self.number)

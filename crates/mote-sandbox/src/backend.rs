@@ -286,7 +286,10 @@ impl ProcessBackend {
             failed("mount within 10 s", io::Error::from_raw_os_error(libc::ETIMEDOUT))
         })??;
         if let Some(cgroup) = running.parked.cleanup.cgroup_mut() {
-            cgroup.change(&request.limits).map_err(|source| failed("set its limits", source))?;
+            let whole = !matches!(request.launch, Launch::PerInvocation { .. });
+            cgroup
+                .change(&request.limits, whole)
+                .map_err(|source| failed("set its limits", source))?;
         }
         started(label, running, true)
     }
@@ -320,6 +323,9 @@ impl ProcessBackend {
         plan.root.binds.retain(|bind| !folders.contains(&bind.target));
         plan.root.folders = folders.into();
         plan.work_dir = PathBuf::from("/");
+        if let Program::PerInvocation { argv } = &mut plan.program {
+            argv.clear();
+        }
         let running = self.run("waiting", plan, &like.limits, slot).await;
         self.fill();
         running

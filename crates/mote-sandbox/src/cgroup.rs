@@ -342,10 +342,10 @@ impl InstanceCgroup {
     }
 
     /// Gives a running instance other limits.
-    pub(crate) fn change(&mut self, limits: &InstanceLimits) -> io::Result<()> {
+    pub(crate) fn change(&mut self, limits: &InstanceLimits, whole: bool) -> io::Result<()> {
         // What was remembered is the share under the limits before.
         self.shares = Arc::default();
-        for dir in self.values(limits, true) {
+        for dir in self.values(limits, whole) {
             // Twice: the limit with swap is never below the one without, so it is raised first and
             // lowered last.
             for (name, value, _) in dir.values.iter().rev() {

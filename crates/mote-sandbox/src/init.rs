@@ -63,35 +63,44 @@ fn start(plan: &Plan, egress: Vec<OwnedFd>) -> io::Result<i32> {
     let channel = unsafe { OwnedFd::from_raw_fd(CHANNEL_FD) };
     let children = sys::child_signal_fd()?;
     let close_others = plan.has(Layer::FdClosing);
-    let mut command = command(plan, &plan.work_dir, close_others)?;
+    let command =
+        |argv: &[String], folder: &Path| Command::new(argv, &plan.env, folder, close_others);
     match &plan.program {
-        Program::PerInvocation { .. } => {
-            command.probe()?;
+        Program::PerInvocation { argv } => {
+            // One that waits learns its command, and gets its code, with LOAD.
+            let known = if argv.is_empty() {
+                None
+            } else {
+                let known = command(argv, &plan.work_dir)?;
+                known.probe()?;
+                Some(known)
+            };
             started(egress);
-            worker::run(channel, status(), command);
+            worker::run(channel, status(), known, &|argv, folder| {
+                std::env::set_current_dir(folder)?;
+                let command = command(argv, folder)?;
+                command.probe()?;
+                Ok(command)
+            });
             Ok(0)
         }
-        Program::Shim { .. } => {
+        Program::Shim { argv } => {
             // SAFETY: plain integers on our own descriptor: the program inherits the channel at
             // this very number.
             unsafe {
                 libc::fcntl(CHANNEL_FD, libc::F_SETFD, 0);
             }
-            let child = command.spawn(&Stdio::default(), &[])?;
+            let child = command(argv, &plan.work_dir)?.spawn(&Stdio::default(), &[])?;
             drop(channel);
             started(egress);
             Ok(wait(child.pid, &children, None))
         }
-        Program::Server { port, .. } => {
-            let child = command.spawn(&Stdio::default(), &[])?;
+        Program::Server { argv, port } => {
+            let child = command(argv, &plan.work_dir)?.spawn(&Stdio::default(), &[])?;
             started(egress);
             Ok(wait(child.pid, &children, Some((&channel, *port))))
         }
     }
-}
-
-fn command(plan: &Plan, work_dir: &Path, close_others: bool) -> io::Result<Command> {
-    Command::new(plan.program.argv(), &plan.env, work_dir, close_others)
 }
 
 /// Waits for the program, collecting every other child that ends, and answers requests for

@@ -137,8 +137,13 @@ impl State {
 /// Whether a program brought up for `like` can become what is asked for: the same program, started
 /// under the same rules, as far as they cannot be changed afterwards.
 fn fits(like: &InstanceRequest, request: &InstanceRequest) -> bool {
-    matches!(request.launch, Launch::Shim { .. })
-        && like.launch == request.launch
+    let same_program = match (&like.launch, &request.launch) {
+        (Launch::Shim { argv: like }, Launch::Shim { argv }) => like == argv,
+        // Its pid 1 is our own and learns the command later.
+        (Launch::PerInvocation { .. }, Launch::PerInvocation { .. }) => true,
+        _ => false,
+    };
+    same_program
         && like.env == request.env
         && like.limits.pids == request.limits.pids
         && like.limits.disk_bytes == request.limits.disk_bytes

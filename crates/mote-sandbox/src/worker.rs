@@ -8,6 +8,7 @@ use std::collections::{HashSet, VecDeque};
 use std::ffi::CString;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
+use std::path::Path;
 
 use bytes::{Buf, Bytes, BytesMut};
 use mote_core::wire::{self, FLAG_END, FrameHeader, FrameKind, Load, Ready, WorkerError};
@@ -38,7 +39,9 @@ struct Worker<'a> {
     channel: OwnedFd,
     status: BorrowedFd<'a>,
     children: OwnedFd,
-    command: Command,
+    /// Known from LOAD at the latest.
+    command: Option<Command>,
+    prepare: &'a Prepare<'a>,
     inbox: BytesMut,
     outbox: Vec<u8>,
     running: Vec<Run>,
@@ -51,9 +54,17 @@ struct Worker<'a> {
     draining: bool,
 }
 
+/// Makes a command of program and arguments, found from a folder.
+pub(crate) type Prepare<'a> = dyn Fn(&[String], &Path) -> io::Result<Command> + 'a;
+
 /// Serves the channel until the engine drains or closes it. On return everything else in the
 /// sandbox ends with the caller.
-pub(crate) fn run(channel: OwnedFd, status: BorrowedFd<'_>, command: Command) {
+pub(crate) fn run(
+    channel: OwnedFd,
+    status: BorrowedFd<'_>,
+    command: Option<Command>,
+    prepare: &Prepare<'_>,
+) {
     let children = sys::child_signal_fd();
     let (Ok(()), Ok(children)) = (sys::set_nonblocking(channel.as_fd()), children) else {
         return;
@@ -63,6 +74,7 @@ pub(crate) fn run(channel: OwnedFd, status: BorrowedFd<'_>, command: Command) {
         status,
         children,
         command,
+        prepare,
         inbox: BytesMut::with_capacity(READ_BYTES),
         outbox: Vec::with_capacity(READ_BYTES),
         running: Vec::new(),
@@ -151,11 +163,15 @@ impl Worker<'_> {
             && let Some(next) = self.waiting.pop_front()
         {
             let complete = next.input.ended;
+            let Some(command) = &mut self.command else {
+                fail(&mut self.outbox, next.stream, "Exec", "INVOKE before LOAD");
+                continue;
+            };
             let started = Run::start(
                 next.stream,
                 &next.invoke,
                 next.input,
-                &mut self.command,
+                command,
                 &self.function,
                 &self.env,
             );
@@ -241,6 +257,17 @@ impl Worker<'_> {
     fn load(&mut self, payload: &[u8]) -> io::Result<()> {
         let begun_ns = sys::monotonic_ns();
         let load: Load = serde_json::from_slice(payload)?;
+        if self.command.is_none() {
+            match (self.prepare)(&load.command, Path::new(&load.code_dir)) {
+                Ok(command) => self.command = Some(command),
+                Err(error) => {
+                    let program = load.command.first().map_or("", String::as_str);
+                    fail(&mut self.outbox, 0, "Exec", format!("{program}: {error}"));
+                    self.draining = true;
+                    return Ok(());
+                }
+            }
+        }
         self.concurrency =
             load.concurrency.unwrap_or(CONCURRENCY_DEFAULT).clamp(1, CONCURRENCY_MAX) as usize;
         self.function = load.function;

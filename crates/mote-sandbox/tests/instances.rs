@@ -170,6 +170,7 @@ impl Engine {
             entry: String::new(),
             concurrency: Some(concurrency),
             env: [("LOADED".to_owned(), "yes".to_owned())].into(),
+            command: Vec::new(),
         };
         self.send(FrameKind::Load, 0, 0, &serde_json::to_vec(&load).unwrap());
         let (ready, payload) = self.next();
