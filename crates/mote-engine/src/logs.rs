@@ -10,7 +10,7 @@ use mote_core::InvocationId;
 use parking_lot::Mutex;
 use tokio::sync::broadcast;
 
-use crate::clock::unix_ms;
+use crate::clock::unix_us;
 
 /// Lines kept per function.
 const LINES_MAX: usize = 1_000;
@@ -52,8 +52,8 @@ pub enum LogLevel {
 pub struct LogLine {
     /// Position in the function's log, from 1 on, without gaps.
     pub sequence: u64,
-    /// Wall clock, milliseconds since 1970.
-    pub unix_ms: u64,
+    /// Wall clock, microseconds since 1970.
+    pub unix_us: u64,
     /// Severity.
     pub level: LogLevel,
     /// Which stream.
@@ -106,7 +106,7 @@ impl FunctionLog {
         ring.sequence += 1;
         let line = Arc::new(LogLine {
             sequence: ring.sequence,
-            unix_ms: unix_ms(),
+            unix_us: unix_us(),
             level,
             source,
             revision,
