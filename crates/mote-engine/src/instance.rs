@@ -95,11 +95,12 @@ async fn ready(revision: &Arc<Revision>, birth: Birth) -> Result<(), StartFailur
     revision.shared.runtime.spawn(output::read(revision.clone(), instance, output));
     egress::serve(revision, instance, egress);
     let limit = Duration::from_millis(init_timeout_ms);
+    let memory_bytes = revision.spec.limits.memory_bytes;
     let ended = |control: &Arc<dyn InstanceControl>| {
         let exited = control.exited();
         async move {
             let exit = exited.await;
-            StartFailure::Ended(fault_of_exit(&exit, 0).public_text("worker"))
+            StartFailure::Ended(fault_of_exit(&exit, memory_bytes).public_text("worker"))
         }
     };
     match launch {
@@ -268,18 +269,13 @@ fn enlist(
 
 /// A start that failed: remember it, and answer those who wait if nothing else can.
 fn failed(revision: &Arc<Revision>, instance: u64, text: &str) {
-    revision.log.platform(
-        LogLevel::Error,
-        revision.number,
-        instance,
-        &format!("start failed: {text}"),
-    );
     revision.metrics.stopped("start");
     let mut pool = revision.pool.lock();
     pool.starting = pool.starting.saturating_sub(1);
     pool.failures = pool.failures.saturating_add(1);
     pool.last_failure = text.to_owned();
-    pool.retry_at_ns = now_ns() + pause_ns(pool.failures - 1);
+    let pause_ns = pause_ns(pool.failures - 1);
+    pool.retry_at_ns = now_ns() + pause_ns;
     if let Some(scaling) = &mut pool.scaling {
         scaling.gone(0, 0);
     }
@@ -289,6 +285,8 @@ fn failed(revision: &Arc<Revision>, instance: u64, text: &str) {
         Default::default()
     };
     drop(pool);
+    let line = format!("start failed: {text}; {}", pause_text(pause_ns));
+    revision.log.platform(LogLevel::Error, revision.number, instance, &line);
     for pending in waiting {
         let _ = pending.reply.send(Err(Fault::StartFailed { message: text.to_owned() }));
     }
@@ -298,6 +296,10 @@ fn failed(revision: &Arc<Revision>, instance: u64, text: &str) {
 /// The pause after so many failures before: doubling from first to longest.
 fn pause_ns(before: u32) -> u64 {
     (RETRY_MIN_NS << before.min(6)).min(RETRY_MAX_NS)
+}
+
+fn pause_text(pause_ns: u64) -> String {
+    format!("not started again for {} s", pause_ns / 1_000_000_000)
 }
 
 /// Why a worker's connection ended, as the fault of what it held.
@@ -347,13 +349,16 @@ fn end(revision: &Arc<Revision>, key: usize, fault: Fault) {
             failed.push((pending.invocation.trigger, pending.reply));
         }
     }
+    let mut paused = None;
     if !expected && !dead.started {
         // It died before it answered anything. Once or twice may be the fault of one request;
         // more is a crash loop, which backs off like failed starts do.
         pool.failures = pool.failures.saturating_add(1);
         pool.last_failure = fault.to_string();
         if pool.failures >= CRASHES_BEFORE_PAUSE {
-            pool.retry_at_ns = now + pause_ns(pool.failures - CRASHES_BEFORE_PAUSE);
+            let pause_ns = pause_ns(pool.failures - CRASHES_BEFORE_PAUSE);
+            pool.retry_at_ns = now + pause_ns;
+            paused = Some((pool.failures, pause_ns));
         }
     }
     pool.dispatch(now, &mut follow_ups);
@@ -374,6 +379,10 @@ fn end(revision: &Arc<Revision>, key: usize, fault: Fault) {
         (LogLevel::Info, format!("stopped ({reason})"))
     };
     revision.log.platform(level, revision.number, dead.instance, &text);
+    if let Some((times, pause_ns)) = paused {
+        let text = format!("died {times} times before its first answer: {}", pause_text(pause_ns));
+        revision.log.platform(LogLevel::Warn, revision.number, dead.instance, &text);
+    }
     for (_, reply) in failed {
         let _ = reply.send(Err(fault.clone()));
     }
