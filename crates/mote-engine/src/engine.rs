@@ -95,7 +95,8 @@ impl Engine {
     ) -> Arc<Revision> {
         let log = self.log(&spec.name);
         let metrics = self.metrics.function(&spec.name);
-        Arc::new(Revision {
+        let live = self.get(spec.name.as_str());
+        let revision = Arc::new(Revision {
             spec,
             number,
             code_dir,
@@ -106,7 +107,11 @@ impl Engine {
             pool: Mutex::new(Pool::default()),
             changed: Notify::new(),
             last_error: Mutex::default(),
-        })
+        });
+        if let Some(live) = live {
+            revision.inherit(&live);
+        }
+        revision
     }
 
     /// Lets a revision take the traffic of its name; the one before drains.
