@@ -4,6 +4,9 @@
 //! The binary is `$MOTE_BIN`, or `mote` in the folder the tests were built into. A test that needs
 //! something the machine does not have says so with [`skip`] and is not counted as a result.
 
+pub mod load;
+pub mod log;
+
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream, UdpSocket};
 use std::path::{Path, PathBuf};
@@ -27,6 +30,11 @@ pub fn mote_binary() -> PathBuf {
 /// Says loudly that a test cannot run here.
 pub fn skip(what: &str, why: &str) {
     eprintln!("SKIPPED: {what}: {why}");
+}
+
+/// Whether the long form of tests is asked for: `MOTE_LONG=1`.
+pub fn is_long() -> bool {
+    std::env::var_os("MOTE_LONG").is_some_and(|value| value == "1")
 }
 
 /// Whether this user may do what most sandboxes need.
@@ -434,6 +442,17 @@ pub fn cgroup_processes(pid: u32) -> Vec<u32> {
     found.sort_unstable();
     found.dedup();
     found
+}
+
+/// The programs in a node's instances: children of the first processes of its sandboxes, which are
+/// children of its helper.
+pub fn programs(node: u32) -> Vec<u32> {
+    let children = |pid: u32| -> Vec<u32> {
+        let text = std::fs::read_to_string(format!("/proc/{pid}/task/{pid}/children"));
+        text.unwrap_or_default().split_whitespace().filter_map(|pid| pid.parse().ok()).collect()
+    };
+    let sandboxes = children(node).into_iter().flat_map(children);
+    sandboxes.flat_map(children).collect()
 }
 
 /// The libcoap client, whatever this distribution calls it.
