@@ -5,6 +5,8 @@
 //! something the machine does not have says so with [`skip`] and is not counted as a result.
 
 pub mod load;
+pub mod log;
+pub mod schedule;
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream, UdpSocket};
@@ -29,6 +31,11 @@ pub fn mote_binary() -> PathBuf {
 /// Says loudly that a test cannot run here.
 pub fn skip(what: &str, why: &str) {
     eprintln!("SKIPPED: {what}: {why}");
+}
+
+/// Whether the long form of tests is asked for: `MOTE_LONG=1`.
+pub fn is_long() -> bool {
+    std::env::var_os("MOTE_LONG").is_some_and(|value| value == "1")
 }
 
 /// Whether this user may do what most sandboxes need.
@@ -436,6 +443,21 @@ pub fn cgroup_processes(pid: u32) -> Vec<u32> {
     found.sort_unstable();
     found.dedup();
     found
+}
+
+/// The programs in a node's instances: children of the first processes of its sandboxes, which are
+/// children of its helper. Those that wait for a function see no code and do not count.
+pub fn programs(node: u32) -> Vec<u32> {
+    let children = |pid: u32| -> Vec<u32> {
+        let text = std::fs::read_to_string(format!("/proc/{pid}/task/{pid}/children"));
+        text.unwrap_or_default().split_whitespace().filter_map(|pid| pid.parse().ok()).collect()
+    };
+    let sandboxes = children(node).into_iter().flat_map(children);
+    let has_function = |pid: &u32| {
+        let code = std::fs::read_dir(format!("/proc/{pid}/root/function"));
+        code.is_ok_and(|mut entries| entries.next().is_some())
+    };
+    sandboxes.flat_map(children).filter(has_function).collect()
 }
 
 /// The libcoap client, whatever this distribution calls it.

@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use mote_tests::{
-    Connection, Node, cgroup_folders, cgroup_processes, is_root, p99, skip, wait_for,
+    Connection, Node, cgroup_folders, cgroup_processes, is_long, is_root, p99, skip, wait_for,
 };
 
 /// Calls of the victim per second, over this many kept connections.
@@ -35,8 +35,7 @@ const MANIFEST: &str =
     "version = 1\n[limits]\ntimeout = \"1s\"\n[scale]\nmax = 1\nidle = \"100ms\"\n";
 
 fn phase_length() -> Duration {
-    let long = std::env::var_os("MOTE_LONG").is_some_and(|value| value == "1");
-    Duration::from_secs(if long { 20 } else { 3 })
+    Duration::from_secs(if is_long() { 20 } else { 3 })
 }
 
 /// One phase of open-loop calls: time from the intended send to the answer of each, and failures.

@@ -5,7 +5,6 @@
 
 use std::collections::BTreeSet;
 use std::net::SocketAddr;
-use std::process::Command;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc;
@@ -16,20 +15,10 @@ use mote_tests::{Connection, Node, wait_for};
 /// Longest wait for the instances a load needs.
 const PATIENCE: Duration = Duration::from_secs(20);
 
-/// Programs in instances: children of what the helper started. (It keeps a few sandboxes that run
-/// no program yet, or one that waits for a function.)
+/// Programs in instances. (The node keeps a few sandboxes that run no program yet, or one that waits
+/// for a function.)
 fn programs(node: &Node) -> usize {
-    let children = |pid: &String| -> Vec<String> {
-        let output = Command::new("pgrep").args(["-P", pid]).output().expect("pgrep");
-        String::from_utf8_lossy(&output.stdout).lines().map(str::to_owned).collect()
-    };
-    let helpers = children(&node.pid().to_string());
-    let sandboxes: Vec<_> = helpers.iter().flat_map(children).collect();
-    let has_function = |pid: &String| {
-        let code = std::fs::read_dir(format!("/proc/{pid}/root/function"));
-        code.is_ok_and(|mut entries| entries.next().is_some())
-    };
-    sandboxes.iter().flat_map(children).filter(has_function).count()
+    mote_tests::programs(node.pid()).len()
 }
 
 /// A function that works for so long and says which instance it is.

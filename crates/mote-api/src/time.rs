@@ -1,10 +1,11 @@
-//! Points in time on the wire: RFC 3339 in UTC with milliseconds, held as Unix milliseconds.
+//! Points in time on the wire: RFC 3339 in UTC with milliseconds, or microseconds where they are known.
 
 use std::fmt;
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-/// A point in time. Ordered and cheap to copy; reads and writes `2026-01-31T12:00:00.000Z`.
+/// A point in time, in microseconds since 1970. Ordered and cheap to copy; reads and writes
+/// `2026-01-31T12:00:00.000Z`, with six digits when it is between two milliseconds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct Timestamp(u64);
 
@@ -14,23 +15,33 @@ pub struct Timestamp(u64);
 pub struct TimestampError;
 
 /// Last millisecond of the year 9999; later times are shown as this.
-const UNIX_MS_MAX: u64 = 253_402_300_799_999;
-const DAY_MS: u64 = 86_400_000;
+const UNIX_US_MAX: u64 = 253_402_300_799_999_000;
+const DAY_US: u64 = 86_400_000_000;
 
 impl Timestamp {
     /// From milliseconds since 1970.
     pub fn from_unix_ms(unix_ms: u64) -> Self {
-        Self(unix_ms.min(UNIX_MS_MAX))
+        Self::from_unix_us(unix_ms.saturating_mul(1_000))
+    }
+
+    /// From microseconds since 1970.
+    pub fn from_unix_us(unix_us: u64) -> Self {
+        Self(unix_us.min(UNIX_US_MAX))
     }
 
     /// Milliseconds since 1970.
     pub fn unix_ms(self) -> u64 {
+        self.0 / 1_000
+    }
+
+    /// Microseconds since 1970.
+    pub fn unix_us(self) -> u64 {
         self.0
     }
 
-    /// Reads `YYYY-MM-DDTHH:MM:SS[.fff]Z`; digits past milliseconds are dropped.
+    /// Reads `YYYY-MM-DDTHH:MM:SS[.fff]Z`; digits past microseconds are dropped.
     pub fn parse(text: &str) -> Result<Self, TimestampError> {
-        parse(text).map(Self::from_unix_ms).ok_or(TimestampError)
+        parse(text).map(Self::from_unix_us).ok_or(TimestampError)
     }
 }
 
@@ -53,7 +64,7 @@ fn parse(text: &str) -> Option<u64> {
     };
     let (year, month, day) = (number(0, 4)?, number(5, 7)?, number(8, 10)?);
     let (hour, minute, second) = (number(11, 13)?, number(14, 16)?, number(17, 19)?);
-    let millis = match body.get(19..)? {
+    let micros = match body.get(19..)? {
         "" => 0,
         fraction => {
             let digits = fraction.strip_prefix('.')?;
@@ -61,7 +72,7 @@ fn parse(text: &str) -> Option<u64> {
             {
                 return None;
             }
-            format!("{digits:0<3}")[..3].parse().ok()?
+            format!("{digits:0<6}")[..6].parse().ok()?
         }
     };
     if year < 1970
@@ -75,7 +86,7 @@ fn parse(text: &str) -> Option<u64> {
         return None;
     }
     let seconds = (hour * 60 + minute) * 60 + second;
-    Some(days_since_1970(year, month, day) * DAY_MS + seconds * 1000 + millis)
+    Some(days_since_1970(year, month, day) * DAY_US + seconds * 1_000_000 + micros)
 }
 
 fn is_leap(year: u64) -> bool {
@@ -114,11 +125,14 @@ fn civil(days: u64) -> (u64, u64, u64) {
 
 impl fmt::Display for Timestamp {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let (year, month, day) = civil(self.0 / DAY_MS);
-        let of_day = self.0 % DAY_MS;
-        let (hour, minute) = (of_day / 3_600_000, of_day / 60_000 % 60);
-        let (second, millis) = (of_day / 1000 % 60, of_day % 1000);
-        write!(f, "{year:04}-{month:02}-{day:02}T{hour:02}:{minute:02}:{second:02}.{millis:03}Z")
+        let (year, month, day) = civil(self.0 / DAY_US);
+        let second = self.0 % DAY_US / 1_000_000;
+        let (hour, minute, second) = (second / 3600, second / 60 % 60, second % 60);
+        write!(f, "{year:04}-{month:02}-{day:02}T{hour:02}:{minute:02}:{second:02}.")?;
+        match self.0 % 1_000_000 {
+            micros if micros % 1_000 == 0 => write!(f, "{:03}Z", micros / 1_000),
+            micros => write!(f, "{micros:06}Z"),
+        }
     }
 }
 
@@ -146,16 +160,17 @@ mod tests {
             (951_782_400_000, "2000-02-29T00:00:00.000Z"),
             (1_767_225_599_999, "2025-12-31T23:59:59.999Z"),
             (1_774_958_400_123, "2026-03-31T12:00:00.123Z"),
-            (UNIX_MS_MAX, "9999-12-31T23:59:59.999Z"),
+            (UNIX_US_MAX / 1_000, "9999-12-31T23:59:59.999Z"),
         ] {
             assert_eq!(Timestamp::from_unix_ms(unix_ms).to_string(), text);
-            assert_eq!(Timestamp::parse(text), Ok(Timestamp(unix_ms)), "{text}");
+            assert_eq!(Timestamp::parse(text), Ok(Timestamp::from_unix_ms(unix_ms)), "{text}");
         }
         for day in (0..80_000).step_by(17) {
-            let time = Timestamp::from_unix_ms(day * DAY_MS + 1);
+            let time = Timestamp::from_unix_us(day * DAY_US + 1);
             assert_eq!(Timestamp::parse(&time.to_string()), Ok(time));
         }
-        assert_eq!(Timestamp::parse("1970-01-01T00:00:01.5Z"), Ok(Timestamp(1500)));
+        assert_eq!(Timestamp::parse("1970-01-01T00:00:01.5Z"), Ok(Timestamp::from_unix_ms(1_500)));
+        assert_eq!(Timestamp::parse("1970-01-01T00:00:01.000002Z").unwrap().unix_us(), 1_000_002);
     }
 
     #[test]

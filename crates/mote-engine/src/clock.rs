@@ -7,8 +7,13 @@ pub fn now_ns() -> u64 {
     time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
 }
 
-/// Wall-clock milliseconds since 1970, for ids and log lines only; 0 when the clock is before it.
+/// Wall-clock milliseconds since 1970, for ids and people only; 0 when the clock is before it.
 pub fn unix_ms() -> u64 {
+    unix_us() / 1_000
+}
+
+/// Wall-clock microseconds since 1970, for log lines only; 0 when the clock is before it.
+pub fn unix_us() -> u64 {
     let time = rustix::time::clock_gettime(rustix::time::ClockId::Realtime);
-    u64::try_from(time.tv_sec).map_or(0, |s| s * 1_000 + time.tv_nsec as u64 / 1_000_000)
+    u64::try_from(time.tv_sec).map_or(0, |s| s * 1_000_000 + time.tv_nsec as u64 / 1_000)
 }

@@ -109,7 +109,8 @@ impl Engine {
         let log = self.log(&spec.name);
         let metrics = self.metrics.function(&spec.name);
         let pool = Pool::new(spec.scale.balance);
-        Arc::new(Revision {
+        let live = self.get(spec.name.as_str());
+        let revision = Arc::new(Revision {
             spec,
             number,
             code_dir,
@@ -121,7 +122,11 @@ impl Engine {
             bounds: Mutex::default(),
             changed: Arc::new(Notify::new()),
             last_error: Mutex::default(),
-        })
+        });
+        if let Some(live) = live {
+            revision.inherit(&live);
+        }
+        revision
     }
 
     /// Lets these revisions take the traffic of their function, from this call on; those before

@@ -136,11 +136,12 @@ async fn ready(
     revision.shared.runtime.spawn(output::read(revision.clone(), instance, output));
     egress::serve(revision, instance, egress);
     let limit = Duration::from_millis(init_timeout_ms);
+    let memory_bytes = revision.spec.limits.memory_bytes;
     let ended = |exit: Exit| {
         if waited && exit.signal.is_some() && !exit.out_of_memory {
             return StartFailure::DiedWaiting;
         }
-        StartFailure::Ended(fault_of_exit(&exit, 0).public_text("worker"))
+        StartFailure::Ended(fault_of_exit(&exit, memory_bytes).public_text("worker"))
     };
     match launch {
         Launch::Server { .. } => {
@@ -339,19 +340,14 @@ fn enlist(
 
 /// A start that failed: remember it, and answer those who wait if nothing else can.
 fn failed(revision: &Arc<Revision>, birth: Birth, text: &str) {
-    revision.log.platform(
-        LogLevel::Error,
-        revision.number,
-        birth.instance,
-        &format!("start failed: {text}"),
-    );
     revision.metrics.stopped("start");
     revision.log.stopped(Stopped::now(birth.instance, revision.number, "start", text));
     let mut pool = revision.pool.lock();
     pool.started(birth.why == Why::SPARE);
     pool.failures = pool.failures.saturating_add(1);
     pool.last_failure = text.to_owned();
-    pool.retry_at_ns = now_ns() + pause_ns(pool.failures - 1);
+    let pause_ns = pause_ns(pool.failures - 1);
+    pool.retry_at_ns = now_ns() + pause_ns;
     if let Some(scaling) = &mut pool.scaling {
         scaling.gone(0, 0);
     }
@@ -361,6 +357,8 @@ fn failed(revision: &Arc<Revision>, birth: Birth, text: &str) {
         Default::default()
     };
     drop(pool);
+    let line = format!("start failed: {text}; {}", pause_text(pause_ns));
+    revision.log.platform(LogLevel::Error, revision.number, birth.instance, &line);
     for pending in waiting {
         let _ = pending.reply.send(Err(Fault::StartFailed { message: text.to_owned() }));
     }
@@ -370,6 +368,10 @@ fn failed(revision: &Arc<Revision>, birth: Birth, text: &str) {
 /// The pause after so many failures before: doubling from first to longest.
 fn pause_ns(before: u32) -> u64 {
     (RETRY_MIN_NS << before.min(6)).min(RETRY_MAX_NS)
+}
+
+fn pause_text(pause_ns: u64) -> String {
+    format!("not started again for {} s", pause_ns / 1_000_000_000)
 }
 
 /// Why a worker's connection ended, as the fault of what it held.
@@ -422,13 +424,16 @@ fn end(revision: &Arc<Revision>, key: usize, fault: Fault) {
             failed.push((pending.invocation.trigger, pending.reply));
         }
     }
+    let mut paused = None;
     if !expected && !dead.started {
         // It died before it answered anything. Once or twice may be the fault of one request;
         // more is a crash loop, which backs off like failed starts do.
         pool.failures = pool.failures.saturating_add(1);
         pool.last_failure = fault.to_string();
         if pool.failures >= CRASHES_BEFORE_PAUSE {
-            pool.retry_at_ns = now + pause_ns(pool.failures - CRASHES_BEFORE_PAUSE);
+            let pause_ns = pause_ns(pool.failures - CRASHES_BEFORE_PAUSE);
+            pool.retry_at_ns = now + pause_ns;
+            paused = Some((pool.failures, pause_ns));
         }
     }
     pool.dispatch(now, &mut follow_ups);
@@ -448,6 +453,10 @@ fn end(revision: &Arc<Revision>, key: usize, fault: Fault) {
     };
     revision.log.stopped(Stopped::now(dead.instance, revision.number, reason, &why));
     revision.log.platform(level, revision.number, dead.instance, &text);
+    if let Some((times, pause_ns)) = paused {
+        let text = format!("died {times} times before its first answer: {}", pause_text(pause_ns));
+        revision.log.platform(LogLevel::Warn, revision.number, dead.instance, &text);
+    }
     for (_, reply) in failed {
         let _ = reply.send(Err(fault.clone()));
     }

@@ -399,7 +399,9 @@ fn pace(pool: &mut Pool, revision: &Revision, now: u64) -> Option<Duration> {
             {
                 until(scaling.next_ns(live))
             }
-            _ => TICK,
+            // A stop is due when it is due, not up to a tick later.
+            Some(scaling) => scaling.look_ns.map_or(TICK, until),
+            None => TICK,
         };
         return Some(next.min(TICK));
     }

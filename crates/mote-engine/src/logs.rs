@@ -10,7 +10,7 @@ use mote_core::InvocationId;
 use parking_lot::Mutex;
 use tokio::sync::broadcast;
 
-use crate::clock::unix_ms;
+use crate::clock::unix_us;
 
 /// Lines kept per function.
 const LINES_MAX: usize = 1_000;
@@ -54,8 +54,8 @@ pub enum LogLevel {
 pub struct LogLine {
     /// Position in the function's log, from 1 on, without gaps.
     pub sequence: u64,
-    /// Wall clock, milliseconds since 1970.
-    pub unix_ms: u64,
+    /// Wall clock, microseconds since 1970.
+    pub unix_us: u64,
     /// Severity.
     pub level: LogLevel,
     /// Which stream.
@@ -88,7 +88,7 @@ pub struct Stopped {
 impl Stopped {
     /// One that is gone now.
     pub(crate) fn now(instance: u64, revision: u64, reason: &'static str, text: &str) -> Self {
-        Self { instance, revision, unix_ms: unix_ms(), reason, text: cut(text).to_owned() }
+        Self { instance, revision, unix_ms: unix_us() / 1_000, reason, text: cut(text).to_owned() }
     }
 }
 
@@ -132,7 +132,7 @@ impl FunctionLog {
         ring.sequence += 1;
         let line = Arc::new(LogLine {
             sequence: ring.sequence,
-            unix_ms: unix_ms(),
+            unix_us: unix_us(),
             level,
             source,
             revision,

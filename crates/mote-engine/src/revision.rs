@@ -159,6 +159,16 @@ impl Revision {
         });
     }
 
+    /// Lets the autoscaler begin with what that of `before` has learnt.
+    pub(crate) fn inherit(&self, before: &Revision) {
+        let (mut pool, before) = (self.pool.lock(), before.pool.lock());
+        let Some(learnt) = &before.scaling else { return };
+        self.ensure_scaling(&mut pool);
+        if let Some(scaling) = &mut pool.scaling {
+            scaling.inherit(learnt);
+        }
+    }
+
     /// State for people; reads one small file per instance.
     pub fn status(&self) -> PoolStatus {
         let pool = self.pool.lock();

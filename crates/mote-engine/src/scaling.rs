@@ -19,6 +19,8 @@ const MS_NS: u64 = 1_000_000;
 const DEMAND_MEMORY_S: f64 = 60.0;
 /// CPU and memory of instances are read this often at most: a file or two per instance.
 const MEASURE_NS: u64 = 250 * MS_NS;
+/// What a revision takes over from the one before counts as so many measurements.
+const INHERITED_MAX: u32 = 8;
 
 /// Why an instance starts or stops: a stable word for programs, a sentence for people.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -105,10 +107,6 @@ pub(crate) struct Scaling {
     /// Whether the rule looks at CPU or memory.
     measures: bool,
     measured_ns: u64,
-    /// Running and waiting since `settled_ns`, and the integral until then.
-    inside: u32,
-    settled_ns: u64,
-    demand_ns: u64,
     refused: u64,
     /// Of workers that are gone.
     answered_before: u64,
@@ -153,9 +151,6 @@ impl Scaling {
                 Policy::Auto | Policy::Cpu { .. } | Policy::Memory { .. } | Policy::Hpa(_)
             ),
             measured_ns: 0,
-            inside: 0,
-            settled_ns: 0,
-            demand_ns: 0,
             refused: 0,
             answered_before: 0,
             cpu_ns_before: 0,
@@ -179,18 +174,15 @@ impl Scaling {
 
     /// Takes note that `inside` invocations run or wait from now on; after every change.
     pub(crate) fn settle(&mut self, inside: u32, now_ns: u64) {
-        let elapsed_ns = now_ns.saturating_sub(self.settled_ns);
-        self.demand_ns =
-            self.demand_ns.wrapping_add(u64::from(self.inside).wrapping_mul(elapsed_ns));
-        self.settled_ns = self.settled_ns.max(now_ns);
-        let before = std::mem::replace(&mut self.inside, inside);
-        if before == 0 && inside > 0 {
-            self.scaler.woke(self.settled_ns);
-            self.due = true;
-        } else if before > 0 && inside == 0 {
-            self.scaler.rested(self.settled_ns);
-            self.due = true;
-        }
+        self.due |= self.scaler.settle(inside, now_ns);
+    }
+
+    /// Begins with what the revision before has learnt: the same callers, probably like work. What
+    /// is measured soon outweighs it.
+    pub(crate) fn inherit(&mut self, before: &Scaling) {
+        self.scaler.inherit(&before.scaler);
+        self.service = before.service.believed(INHERITED_MAX);
+        self.start = before.start.believed(INHERITED_MAX);
     }
 
     /// What it has learnt.
@@ -276,17 +268,17 @@ impl Scaling {
         if !(self.due || waits || looks) {
             return None;
         }
-        let now = now.max(self.settled_ns);
-        let (mut in_flight, mut answered) = (0, self.answered_before);
+        let (mut in_flight, mut run_age_ns, mut answered) = (0, 0, self.answered_before);
         let (mut cpu_ns, mut memory_bytes) = (self.cpu_ns_before, 0);
         for (_, worker) in &mut pool.workers {
             in_flight += worker.streams.len() as u32;
+            let ages = worker.streams.iter().map(|(_, s)| now.saturating_sub(s.phases.sent_ns));
+            run_age_ns += ages.sum::<u64>();
             answered += worker.served;
             cpu_ns += worker.cpu_ns;
             memory_bytes += worker.memory_bytes;
             worker.run_times.drain_into(&mut self.service);
         }
-        self.settle(in_flight + pool.queue.len() as u32, now);
         self.see_demand(pool.next_serial, now);
         let oldest_ns = pool.queue.front().map_or(now, |pending| pending.invocation.received_ns);
         let decision = self.scaler.decide(&Observation {
@@ -294,9 +286,9 @@ impl Scaling {
             offered_total: pool.next_serial,
             refused_total: self.refused,
             answered_total: answered,
-            demand_ns_total: self.demand_ns,
             cpu_ns_total: cpu_ns,
             in_flight,
+            run_age_ns_total: run_age_ns,
             queued: pool.queue.len() as u32,
             oldest_wait_ns: now.saturating_sub(oldest_ns),
             ready,
@@ -311,6 +303,7 @@ impl Scaling {
             memory_bytes,
             memory_limit_bytes: memory.limit_bytes,
             memory_pressure: memory.pressure,
+            ..Observation::default()
         });
         self.due = false;
         self.asked = false;

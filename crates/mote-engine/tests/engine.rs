@@ -255,6 +255,23 @@ async fn a_call_waits_for_the_first_instance_and_reuses_it() {
 }
 
 #[tokio::test]
+async fn a_new_revision_begins_with_what_was_learnt() {
+    let bench = Bench::new();
+    bench.script(echo);
+    let first = bench.publish(|_| ());
+    assert_eq!(first.known().service.mean_ns(), None);
+    assert_eq!(patient(bench.call(&first, "POST", "a")).await.unwrap().unwrap(), "a");
+    patient(async {
+        while first.known().service.count() == 0 {
+            tokio::task::yield_now().await;
+        }
+    })
+    .await;
+    let (learnt, second) = (first.known(), bench.publish(|_| ()));
+    assert_eq!((second.known().service, second.known().start), (learnt.service, learnt.start));
+}
+
+#[tokio::test]
 async fn a_worker_of_unknown_speed_gets_one_call_at_a_time_in_order() {
     let bench = Bench::new();
     let (seen, mut order) = mpsc::unbounded_channel();

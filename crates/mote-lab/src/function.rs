@@ -77,7 +77,6 @@ pub(crate) struct Function {
     pub(crate) offered: u64,
     pub(crate) refused: u64,
     pub(crate) answered: u64,
-    demand_ns: u64,
     cpu_ns: f64,
     pub(crate) cores: f64,
     touched_ns: u64,
@@ -116,7 +115,6 @@ impl Function {
             offered: 0,
             refused: 0,
             answered: 0,
-            demand_ns: 0,
             cpu_ns: 0.0,
             cores: 0.0,
             touched_ns: 0,
@@ -132,13 +130,21 @@ impl Function {
         }
     }
 
-    /// Brings the integrals to `now_ns`; before every change of what they integrate.
+    /// Brings the CPU integral to `now_ns`; before every change of what it integrates.
     pub(crate) fn touch(&mut self, now_ns: u64) {
         let elapsed_ns = now_ns - self.touched_ns;
-        let inside = u64::from(self.in_flight) + self.queue.len() as u64;
-        self.demand_ns = self.demand_ns.wrapping_add(inside * elapsed_ns);
         self.cpu_ns += self.cores * elapsed_ns as f64;
         self.touched_ns = now_ns;
+    }
+
+    /// Tells the autoscaler what runs and waits; after every change. Whether work came or ended.
+    pub(crate) fn settle(&mut self, now_ns: u64) -> bool {
+        self.scaler.settle(self.in_flight + self.queue.len() as u32, now_ns)
+    }
+
+    fn run_age_ns(&self, now_ns: u64) -> u64 {
+        let running = self.instances.iter().flat_map(|instance| &instance.running);
+        running.map(|running| now_ns - running.began_ns).sum()
     }
 
     pub(crate) fn is_idle(&self) -> bool {
@@ -161,9 +167,9 @@ impl Function {
             offered_total: self.offered,
             refused_total: self.refused,
             answered_total: self.answered,
-            demand_ns_total: self.demand_ns,
             cpu_ns_total: self.cpu_ns as u64,
             in_flight: self.in_flight,
+            run_age_ns_total: self.run_age_ns(now_ns),
             queued: self.queue.len() as u32,
             oldest_wait_ns: self.queue.front().map_or(0, |waiting| now_ns - waiting.arrived_ns),
             ready: self.ready,
@@ -178,6 +184,7 @@ impl Function {
                 + u64::from(self.in_flight) * per_invocation,
             memory_limit_bytes: self.model.memory_bytes,
             memory_pressure,
+            ..Observation::default()
         }
     }
 

@@ -185,10 +185,6 @@ impl<'a> Simulation<'a> {
     fn arrive(&mut self, function: usize, recorded_ns: u64, client: u32) {
         let now_ns = self.now_ns;
         let state = &mut self.functions[function];
-        state.touch(now_ns);
-        if state.is_idle() {
-            state.scaler.woke(now_ns);
-        }
         state.offered += 1;
         self.tally.offered += 1;
         let service_ns = match recorded_ns {
@@ -205,10 +201,14 @@ impl<'a> Simulation<'a> {
             Admission::Dispatch => {
                 self.tally.inside += 1;
                 self.begin(function, waiting);
+                if self.functions[function].settle(now_ns) {
+                    self.nudge(function);
+                }
             }
             Admission::Enqueue => {
                 self.tally.inside += 1;
                 state.queue.push_back(waiting);
+                state.settle(now_ns);
                 self.watch_deadline(function);
                 self.nudge(function);
             }
@@ -245,7 +245,6 @@ impl<'a> Simulation<'a> {
     /// Answers those whose deadline has passed while they waited.
     fn expire(&mut self, function: usize) {
         let now_ns = self.now_ns;
-        self.functions[function].touch(now_ns);
         while let Some(first) = self.functions[function].queue.front().copied()
             && first.deadline_ns <= now_ns
         {
@@ -260,8 +259,7 @@ impl<'a> Simulation<'a> {
     fn rest_if_idle(&mut self, function: usize) {
         let now_ns = self.now_ns;
         let state = &mut self.functions[function];
-        if state.is_idle() {
-            state.scaler.rested(now_ns);
+        if state.settle(now_ns) && state.is_idle() {
             let soon_ns =
                 state.last_look_ns.map_or(now_ns, |last| (last + LOOK_MIN_NS).max(now_ns));
             self.look_at(function, soon_ns);

@@ -15,6 +15,7 @@
 //! (`keep_alive.rs`).
 
 use super::decision::Reason;
+use super::demand::Edge;
 use super::history::{History, WindowMax};
 use super::keep_alive::{IdleTimes, WarmPlan};
 use super::observation::{Observation, SECOND_NS};
@@ -23,21 +24,29 @@ use super::{Bounds, MS_NS, Wish};
 
 /// Mean wait allowed, as a share of the mean run time, and its bounds: below a few milliseconds it
 /// is the hand-over itself, above a tenth of a second people notice.
-const WAIT_SHARE: f64 = 0.5;
+const WAIT_SHARE: f64 = 0.35;
 const WAIT_MIN_S: f64 = 0.002;
 const WAIT_MAX_S: f64 = 0.1;
 /// Below that, an instance is added while it spares callers a second for so many of its own.
-const INSTANCE_SECONDS_PER_SECOND: f64 = 5.0;
+const INSTANCE_SECONDS_PER_SECOND: f64 = 3.5;
 /// Shortest and longest stretch for the rate.
 const RATE_MIN_NS: u64 = 1_000 * MS_NS;
 const RATE_MAX_NS: u64 = 60_000 * MS_NS;
+/// While somebody waits, the rate of so many arrivals over at least this long counts when it is more
+/// than chance explains: a burst does not wait for the shortest stretch above.
+const SURGE_ARRIVALS: u64 = 12;
+const SURGE_MIN_NS: u64 = 50 * MS_NS;
+const RECENT_STEP_NS: u64 = 20 * MS_NS;
+/// Work that runs is believed to be longer than what ended when the mean of its ages is above the
+/// expected one by so many standard deviations of an exponential.
+const AGE_DOUBT: f64 = 3.0;
 /// Step of the kept history.
 const STEP_NS: u64 = 500 * MS_NS;
 /// An instance that was in use is held for this many start times: a start burns at most its own
-/// length of CPU, so starting takes at most a tenth of what instances cost.
-const HOLD_STARTS: f64 = 10.0;
+/// length of CPU, so starting takes at most a sixth of what instances cost.
+const HOLD_STARTS: f64 = 6.0;
 /// Bounds of that hold.
-const HOLD_MIN_S: f64 = 0.5;
+const HOLD_MIN_S: f64 = 0.3;
 const HOLD_MAX_S: f64 = 30.0;
 /// Idle instance-seconds that sparing one start is worth, per second of start time, and the least
 /// and most of it. Ninety seconds is what Knative pays at most (stable window and grace period).
@@ -60,6 +69,8 @@ const LOOK_BUSY_NS: u64 = 250 * MS_NS;
 #[derive(Debug)]
 pub(super) struct Auto {
     history: History,
+    /// The last second, finer.
+    recent: History,
     needed: WindowMax,
     idle_times: IdleTimes,
     idle_since_ns: Option<u64>,
@@ -73,6 +84,7 @@ impl Auto {
     pub(super) fn new() -> Self {
         Self {
             history: History::new(STEP_NS, RATE_MAX_NS),
+            recent: History::new(RECENT_STEP_NS, RATE_MIN_NS),
             needed: WindowMax::default(),
             idle_times: IdleTimes::default(),
             idle_since_ns: None,
@@ -82,22 +94,27 @@ impl Auto {
         }
     }
 
-    /// Work came after none.
-    pub(super) fn woke(&mut self, now_ns: u64) {
-        if let Some(since) = self.idle_since_ns.take() {
-            self.idle_times.record(now_ns.saturating_sub(since) as f64 / SECOND_NS);
-            self.plan = None;
+    /// Work came after none, or the last of it ended.
+    pub(super) fn turned(&mut self, edge: Edge, now_ns: u64) {
+        self.plan = None;
+        match edge {
+            Edge::Rested => self.idle_since_ns = Some(now_ns),
+            Edge::Woke => {
+                if let Some(since) = self.idle_since_ns.take() {
+                    self.idle_times.record(now_ns.saturating_sub(since) as f64 / SECOND_NS);
+                }
+            }
         }
     }
 
-    /// The last work ended.
-    pub(super) fn rested(&mut self, now_ns: u64) {
-        self.idle_since_ns = Some(now_ns);
-        self.plan = None;
+    /// Callers stay the same when the code changes.
+    pub(super) fn inherit(&mut self, before: &Auto) {
+        self.idle_times = before.idle_times.clone();
     }
 
     pub(super) fn decide(&mut self, o: &Observation, bounds: &Bounds) -> Wish {
         self.history.push(o);
+        self.recent.push(o);
         let start_s = o.start.mean_ns().map_or(START_UNKNOWN_S, |mean| mean as f64 / SECOND_NS);
         let hold_s = (HOLD_STARTS * start_s).clamp(HOLD_MIN_S, HOLD_MAX_S);
         let hold_ns = (hold_s * SECOND_NS) as u64;
@@ -107,16 +124,18 @@ impl Auto {
             return self.at_rest(o, bounds, start_s, hold_ns);
         }
 
-        let service_s = o.service.mean_ns().map(|mean| (mean as f64 / SECOND_NS).max(1e-9));
+        let service_s = service_s(o);
         if o.now_ns >= self.load_until_ns {
             self.load = service_s.map_or(0, |service_s| self.for_load(o, service_s, start_s));
             self.load_until_ns = o.now_ns + LOOK_WAITING_NS;
         }
-        let backlog = match service_s {
-            Some(service_s) => for_backlog(o, service_s, start_s),
-            // Nothing is known of the work: one, then twice what is there, until it is.
-            None => o.waiting().div_ceil(concurrency).min((2 * o.ready).max(1)),
-        };
+        let mut backlog = service_s.map_or(0, |service_s| for_backlog(o, service_s, start_s));
+        if o.service.count() == 0 && o.waiting() > 0 {
+            // Nothing has ended yet: one, then twice what is there, or what the age of those that
+            // run says already.
+            let all = (o.in_flight + o.queued).div_ceil(concurrency);
+            backlog = backlog.max(all.min((2 * o.ready).max(1)));
+        }
         let cpu = self.for_cpu(o);
         let now = self.load.max(backlog).max(cpu).max(1);
         self.needed.push(o.now_ns, now, hold_ns);
@@ -136,7 +155,12 @@ impl Auto {
     }
 
     fn for_load(&self, o: &Observation, service_s: f64, start_s: f64) -> u32 {
-        let Some(rate) = self.history.offered_rate(RATE_MIN_NS) else { return 0 };
+        let Some(mut rate) = self.history.offered_rate(RATE_MIN_NS) else { return 0 };
+        if o.waiting() > 0 {
+            // The queue is a second witness: few arrivals are enough then.
+            let surge = self.recent.surge(SURGE_ARRIVALS, SURGE_MIN_NS, rate);
+            rate = surge.unwrap_or(rate);
+        }
         let slots = f64::from(o.concurrency.max(1));
         let load =
             Load { rate, service_s, variation_squared: o.service.variation_squared(), start_s };
@@ -183,6 +207,22 @@ impl Auto {
         };
         Wish { look_ns: look_ns.map(|at| at.max(o.now_ns + MS_NS)), ..Wish::new(desired, reason) }
     }
+}
+
+/// The mean run time to reckon with: that of what has ended, or the age of what runs where nothing
+/// has ended or chance does not explain that it still runs.
+fn service_s(o: &Observation) -> Option<f64> {
+    let ended_s = o.service.mean_ns().map(|mean| (mean as f64 / SECOND_NS).max(1e-9));
+    if o.in_flight == 0 {
+        return ended_s;
+    }
+    let running = f64::from(o.in_flight);
+    let age_s = o.run_age_ns_total as f64 / SECOND_NS / running;
+    let Some(ended_s) = ended_s else { return (age_s > 0.0).then_some(age_s) };
+    // Work that runs at a random moment has run for this long on average (length bias).
+    let expected_s = ended_s * (1.0 + o.service.variation_squared()) / 2.0;
+    let surprise = age_s > expected_s * (1.0 + AGE_DOUBT / running.sqrt());
+    Some(if surprise { age_s.max(ended_s) } else { ended_s })
 }
 
 fn wait_max_s(service_s: f64) -> f64 {

@@ -19,6 +19,12 @@ impl Estimate {
         Self { count: 1, mean_ns: mean_ns as f64, variance_ns2: 0.0 }
     }
 
+    /// The same, believed no more than `count_max` values would be: what was learnt of something
+    /// else that is probably alike.
+    pub fn believed(self, count_max: u32) -> Self {
+        Self { count: self.count.min(count_max), ..self }
+    }
+
     /// Takes one measured duration into account.
     pub fn record(&mut self, value_ns: u64) {
         self.count = self.count.saturating_add(1);
@@ -99,6 +105,18 @@ mod tests {
         assert!(each.deviation_ns().abs_diff(many.deviation_ns()) <= 1);
         many.record_many(10_000, 50_000_000, 10_000 * 5_000 * 5_000);
         assert_eq!((many.mean_ns(), many.deviation_ns()), (Some(5_000), 0), "it forgets");
+    }
+
+    #[test]
+    fn what_was_inherited_gives_way() {
+        let old = Estimate { count: 10_000, mean_ns: 1_000.0, variance_ns2: 100.0 };
+        let mut new = old.believed(4);
+        assert_eq!((new.mean_ns(), new.deviation_ns()), (Some(1_000), 10));
+        for _ in 0..16 {
+            new.record(5_000);
+        }
+        assert_eq!(new.mean_ns(), Some(4_200));
+        assert_eq!(Estimate::default().believed(4).mean_ns(), None);
     }
 
     #[test]

@@ -37,6 +37,8 @@ const RATE_ARRIVALS: [u64; 3] = [36, 108, 324];
 /// Standard deviations by which two rates differ before chance is no explanation; looks are many, so
 /// less would find a change every few seconds.
 const DOUBT: f64 = 3.0;
+/// The same where the stretch was chosen for being the shortest: chance finds many of those.
+const SURGE_DOUBT: f64 = 5.0;
 
 /// Samples of counters, at most one per step (the newest is always exact), over a bounded span.
 #[derive(Debug)]
@@ -115,6 +117,15 @@ impl History {
             believed = longer;
         }
         Some(of(believed))
+    }
+
+    /// Offered invocations per second over the shortest stretch of at least `window_min_ns` with
+    /// `arrivals`, where that is more than `rate` and chance explain.
+    pub(super) fn surge(&self, arrivals: u64, window_min_ns: u64, rate: f64) -> Option<f64> {
+        let growth = self.over_arrivals(arrivals, window_min_ns)?;
+        let expected = rate * growth.seconds;
+        let surges = growth.offered - expected > SURGE_DOUBT * expected.max(1.0).sqrt();
+        surges.then(|| growth.offered / growth.seconds)
     }
 }
 

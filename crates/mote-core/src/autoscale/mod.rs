@@ -9,6 +9,7 @@
 
 mod auto;
 mod decision;
+mod demand;
 mod estimate;
 mod history;
 mod hpa;
@@ -22,6 +23,8 @@ mod staffing;
 mod target;
 #[cfg(test)]
 mod tests;
+
+use demand::Demand;
 
 pub use decision::{Cut, Decision, Reason};
 pub use estimate::Estimate;
@@ -94,6 +97,7 @@ enum Rule {
 pub struct Autoscaler {
     bounds: Bounds,
     rule: Rule,
+    demand: Demand,
 }
 
 impl Autoscaler {
@@ -107,7 +111,7 @@ impl Autoscaler {
             Policy::OpenFaas(settings) => Rule::OpenFaas(openfaas::OpenFaas::new(settings.clone())),
             _ => Rule::Target(target::Target::new(policy.clone())),
         };
-        Self { bounds, rule }
+        Self { bounds, rule, demand: Demand::default() }
     }
 
     /// Holds from the next decision on; what was learnt stays.
@@ -115,18 +119,21 @@ impl Autoscaler {
         self.bounds = bounds.checked(policy);
     }
 
-    /// Says that work came when nothing ran or waited. O(1); call before [`Autoscaler::decide`].
-    pub fn woke(&mut self, now_ns: u64) {
-        if let Rule::Auto(auto) = &mut self.rule {
-            auto.woke(now_ns);
+    /// Takes over what the autoscaler of the revision before has learnt of the function's callers.
+    pub fn inherit(&mut self, before: &Autoscaler) {
+        if let (Rule::Auto(auto), Rule::Auto(before)) = (&mut self.rule, &before.rule) {
+            auto.inherit(before);
         }
     }
 
-    /// Says that the last running and waiting work has ended. O(1).
-    pub fn rested(&mut self, now_ns: u64) {
-        if let Rule::Auto(auto) = &mut self.rule {
-            auto.rested(now_ns);
+    /// Says that `inside` invocations run or wait from now on; after every change. O(1). Whether
+    /// work came after none or the last of it ended: a decision is due then.
+    pub fn settle(&mut self, inside: u32, now_ns: u64) -> bool {
+        let edge = self.demand.settle(inside, now_ns);
+        if let (Rule::Auto(auto), Some(edge)) = (&mut self.rule, edge) {
+            auto.turned(edge, self.demand.settled_ns());
         }
+        edge.is_some()
     }
 
     /// How many instances there should be. Microseconds. Call it when an invocation could not be
@@ -134,6 +141,9 @@ impl Autoscaler {
     /// lives), when the last work ended, when an instance became ready or died, and when
     /// [`Decision::look_ns`] has come.
     pub fn decide(&mut self, o: &Observation) -> Decision {
+        self.settle(o.in_flight + o.queued, o.now_ns);
+        let (now_ns, demand_ns_total) = (self.demand.settled_ns(), self.demand.total_ns());
+        let o = &Observation { now_ns, demand_ns_total, ..*o };
         let wish = match &mut self.rule {
             Rule::Auto(rule) => rule.decide(o, &self.bounds),
             Rule::Target(rule) => rule.decide(o, &self.bounds),

@@ -20,14 +20,19 @@ pub struct Observation {
     pub refused_total: u64,
     /// Invocations answered by the function.
     pub answered_total: u64,
-    /// Time integral of (running + waiting), in invocation-nanoseconds: add
-    /// `(in_flight + queued) * elapsed` whenever either changes. Its growth per second is the mean
-    /// concurrency over any window, exactly.
+    /// Time integral of (running + waiting), in invocation-nanoseconds; its growth per second is the
+    /// mean concurrency over any window, exactly. Filled in by [`Autoscaler::decide`] from what
+    /// [`Autoscaler::settle`] was told.
+    ///
+    /// [`Autoscaler::decide`]: super::Autoscaler::decide
+    /// [`Autoscaler::settle`]: super::Autoscaler::settle
     pub demand_ns_total: u64,
     /// CPU time burnt by all instances that ever were, in nanoseconds.
     pub cpu_ns_total: u64,
     /// Invocations inside instances now.
     pub in_flight: u32,
+    /// How long those have been inside, summed, in nanoseconds: run times that have not ended yet.
+    pub run_age_ns_total: u64,
     /// Invocations waiting in the one queue now.
     pub queued: u32,
     /// How long the oldest of them has waited, in nanoseconds.

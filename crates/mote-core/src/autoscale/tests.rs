@@ -40,12 +40,7 @@ impl Script {
     /// Goes on for `seconds`, looking every tenth of one; the last decision.
     fn go(&mut self, seconds: u64, demand: Demand) -> Decision {
         let mut decision = None;
-        if self.o.is_idle() && demand.inside > 0 {
-            self.scaler.woke(self.o.now_ns);
-        }
-        if !self.o.is_idle() && demand.inside == 0 {
-            self.scaler.rested(self.o.now_ns);
-        }
+        self.scaler.settle(demand.inside, self.o.now_ns);
         for _ in 0..seconds * 10 {
             let o = &mut self.o;
             o.now_ns += S / 10;
@@ -53,7 +48,6 @@ impl Script {
             o.offered_total = self.answered as u64;
             o.refused_total = (self.answered * (1.0 - demand.answered)) as u64;
             o.answered_total = (self.answered * demand.answered) as u64;
-            o.demand_ns_total += u64::from(demand.inside) * S / 10;
             o.cpu_ns_total += (demand.cores * 1e8) as u64;
             o.in_flight = demand.inside.min(o.ready * o.concurrency);
             o.queued = demand.inside - o.in_flight;
@@ -231,4 +225,87 @@ fn words_are_stable() {
     let knative: Policy = serde_json::from_str(r#"{"knative":{"target":50}}"#).unwrap();
     let expected = KnativeSettings { target: 50, ..KnativeSettings::default() };
     assert_eq!(knative, Policy::Knative(expected));
+}
+
+/// Many wait and nothing has ended yet.
+fn first_calls(running_ms: u64, waiting: u32, ready: u32) -> Observation {
+    Observation {
+        now_ns: S + running_ms * MS_NS,
+        in_flight: ready,
+        run_age_ns_total: u64::from(ready) * running_ms * MS_NS,
+        queued: waiting,
+        ready,
+        service: Estimate::default(),
+        start: Estimate::of(S / 20),
+        concurrency: 1,
+        ..Observation::default()
+    }
+}
+
+fn auto(max: u32) -> Autoscaler {
+    let bounds = Bounds { min: 0, max, idle_timeout_ns: 300 * S };
+    Autoscaler::new(&Policy::Auto, bounds)
+}
+
+#[test]
+fn the_age_of_what_runs_is_evidence() {
+    assert_eq!(auto(20).decide(&first_calls(1, 9, 1)).desired, 2, "nothing is known: doubled");
+    let after: Vec<u32> =
+        [20, 50, 100].map(|ms| auto(20).decide(&first_calls(ms, 9, 1)).desired).into();
+    assert!(
+        after.is_sorted() && after[2] >= 8,
+        "the longer it runs the more are wanted: {after:?}"
+    );
+    // What has ended was quick, what runs is not: a new revision, or other work.
+    let mut slow = first_calls(200, 9, 2);
+    slow.service = Estimate::of(S / 1_000);
+    assert!(auto(20).decide(&slow).desired >= 10);
+    slow.run_age_ns_total = 2 * MS_NS;
+    assert!(auto(20).decide(&slow).desired <= 2, "two quick ones clear nine in time");
+}
+
+#[test]
+fn a_burst_on_quick_work_counts_before_a_second_is_over() {
+    let mut scaler = auto(20);
+    let mut o = first_calls(0, 0, 1);
+    o.service = Estimate::of(S / 50);
+    let mut decision = None;
+    // A minute of one call per second, then 200 per second that three instances keep up with.
+    for second in 0..60 {
+        o.now_ns = (second + 1) * S;
+        o.offered_total = second;
+        scaler.decide(&o);
+    }
+    let (calm, begin_ns) = (scaler.decide(&o).desired, o.now_ns);
+    o.ready = 3;
+    o.in_flight = 3;
+    o.queued = 2;
+    for look in 1..=40u64 {
+        o.now_ns = begin_ns + look * 5 * MS_NS;
+        o.offered_total = 59 + look;
+        decision = Some(scaler.decide(&o));
+    }
+    assert_eq!(calm, 1);
+    let desired = decision.map_or(0, |decision| decision.desired);
+    assert!((5..=8).contains(&desired), "4 erlangs after 0.2 s: {desired}");
+}
+
+#[test]
+fn a_successor_knows_the_callers() {
+    let (mut old, mut bounds) = (auto(4), Bounds { min: 0, max: 4, idle_timeout_ns: 3_600 * S });
+    let rests = |scaler: &mut Autoscaler, now_ns: u64| {
+        scaler.settle(1, now_ns);
+        scaler.settle(0, now_ns + 1);
+        let o = Observation { now_ns: now_ns + 1, ready: 1, ..Observation::default() };
+        scaler.decide(&o).look_ns.unwrap() - now_ns
+    };
+    for call in 1..40 {
+        rests(&mut old, call * 600 * S);
+    }
+    bounds.max = 8;
+    let mut new = Autoscaler::new(&Policy::Auto, bounds);
+    let unknown = rests(&mut Autoscaler::new(&Policy::Auto, bounds), 30_000 * S);
+    new.inherit(&old);
+    let known = rests(&mut new, 30_000 * S);
+    assert!(known < unknown / 2, "a timer's function is stopped at once: {known} {unknown}");
 }

@@ -40,7 +40,7 @@ pub(super) async fn read(
     let wanted = {
         let invocation = query.invocation.clone();
         move |line: &EngineLine| {
-            line.unix_ms >= since_ms
+            line.unix_us / 1_000 >= since_ms
                 && invocation.as_ref().is_none_or(|wanted| {
                     line.invocation.is_some_and(|id| id.to_string() == *wanted)
                 })
@@ -69,7 +69,7 @@ pub(super) async fn read(
                 Err(RecvError::Lagged(missed)) => {
                     let line = EngineLine {
                         sequence: 0,
-                        unix_ms: clock::unix_ms(),
+                        unix_us: clock::unix_us(),
                         level: LogLevel::Warn,
                         source: LogSource::Platform,
                         revision: 0,
@@ -100,7 +100,7 @@ fn since(text: &str) -> Result<u64, Problem> {
 
 fn json(function: &str, line: &EngineLine) -> String {
     let line = LogLine {
-        time: Timestamp::from_unix_ms(line.unix_ms),
+        time: Timestamp::from_unix_us(line.unix_us),
         level: match line.level {
             LogLevel::Debug => "debug",
             LogLevel::Info => "info",

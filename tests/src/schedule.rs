@@ -1,0 +1,137 @@
+//! Callers with a pace of their own: closed load (each waits for its answer) and open load.
+
+use std::net::SocketAddr;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
+
+use crate::Connection;
+use crate::log::unix_us;
+
+/// One call, times from the load's begin.
+#[derive(Debug, Clone)]
+pub struct Call {
+    /// When it was due.
+    pub intended: Duration,
+    /// When its answer was there.
+    pub ended: Duration,
+    /// Its status, 0 when the connection broke.
+    pub status: u16,
+    /// The answer's text.
+    pub text: String,
+}
+
+/// What all callers saw.
+#[derive(Debug)]
+pub struct Load {
+    /// When it began, by the clock of log lines.
+    pub unix_us: u64,
+    /// Calls in the order in which they ended.
+    pub calls: Vec<Call>,
+}
+
+/// Holds the caller until a moment of its schedule.
+pub fn pace_until(until: Instant) {
+    while let Some(left) = until.checked_duration_since(Instant::now()).filter(|d| !d.is_zero()) {
+        std::thread::park_timeout(left);
+    }
+}
+
+fn one(connection: &mut Connection, http: SocketAddr, path: &str) -> (u16, String) {
+    match connection.try_call("GET", path, &[], b"") {
+        Ok(answer) => (answer.status, answer.text()),
+        Err(error) => {
+            *connection = Connection::open(http);
+            (0, error.to_string())
+        }
+    }
+}
+
+fn gather(unix_us: u64, calls: Mutex<Vec<Call>>) -> Load {
+    let mut calls = calls.into_inner().expect("no caller panicked");
+    calls.sort_by_key(|call| call.ended);
+    Load { unix_us, calls }
+}
+
+/// Closed load over kept connections: steps of (length, callers); each caller calls `rate` times per
+/// second at most (0: without pause), and callers are spread over their pause.
+pub fn closed(http: SocketAddr, path: &str, steps: &[(Duration, u32)], rate: f64) -> Load {
+    let most = steps.iter().map(|(_, callers)| *callers).max().unwrap_or(0);
+    let pause = if rate > 0.0 { Duration::from_secs_f64(1.0 / rate) } else { Duration::ZERO };
+    let calls = Mutex::new(Vec::new());
+    let (begin, unix_us) = (Instant::now(), unix_us());
+    // When this caller may call next, at or after `from`; none after its last step.
+    let turn = |caller: u32, from: Duration| {
+        let mut end = Duration::ZERO;
+        steps.iter().find_map(|(length, callers)| {
+            let start = end;
+            end += *length;
+            (from < end && caller < *callers).then(|| from.max(start))
+        })
+    };
+    std::thread::scope(|scope| {
+        for caller in 0..most {
+            let (calls, turn) = (&calls, &turn);
+            scope.spawn(move || {
+                let mut connection = Connection::open(http);
+                let mut mine = Vec::new();
+                let mut next = pause.mul_f64(f64::from(caller) / f64::from(most));
+                while let Some(intended) = turn(caller, next) {
+                    pace_until(begin + intended);
+                    let sent = begin.elapsed();
+                    let (status, text) = one(&mut connection, http, path);
+                    mine.push(Call { intended, ended: begin.elapsed(), status, text });
+                    next = sent.max(intended) + pause;
+                    if pause.is_zero() {
+                        next = begin.elapsed();
+                    }
+                }
+                calls.lock().expect("no caller panicked").extend(mine);
+            });
+        }
+    });
+    gather(unix_us, calls)
+}
+
+/// Open load: calls at given times whatever the answers do, over at most `connections` at once.
+pub fn open(http: SocketAddr, path: &str, times: &[Duration], connections: usize) -> Load {
+    let (next, calls) = (AtomicUsize::new(0), Mutex::new(Vec::new()));
+    let (begin, unix_us) = (Instant::now(), unix_us());
+    std::thread::scope(|scope| {
+        for _ in 0..connections {
+            scope.spawn(|| {
+                let mut connection = Connection::open(http);
+                let mut mine = Vec::new();
+                while let Some(intended) = times.get(next.fetch_add(1, Ordering::Relaxed)) {
+                    pace_until(begin + *intended);
+                    let (status, text) = one(&mut connection, http, path);
+                    let (intended, ended) = (*intended, begin.elapsed());
+                    mine.push(Call { intended, ended, status, text });
+                }
+                calls.lock().expect("no caller panicked").extend(mine);
+            });
+        }
+    });
+    gather(unix_us, calls)
+}
+
+impl Load {
+    /// Calls with this status.
+    pub fn count(&self, status: u16) -> usize {
+        self.calls.iter().filter(|call| call.status == status).count()
+    }
+
+    /// Answers per second between two moments.
+    pub fn rate(&self, from: Duration, to: Duration) -> f64 {
+        let inside = |call: &&Call| call.status == 200 && (from..to).contains(&call.ended);
+        self.calls.iter().filter(inside).count() as f64 / (to - from).as_secs_f64()
+    }
+
+    /// Median and 99th percentile of the time from when a call was due to its answer.
+    pub fn latency(&self) -> (Duration, Duration) {
+        let mut times: Vec<_> = self.calls.iter().map(|call| call.ended - call.intended).collect();
+        times.sort();
+        let at = |share: usize| times.get(times.len() * share / 100).copied().unwrap_or_default();
+        (at(50), at(99))
+    }
+}

@@ -1,0 +1,216 @@
+//! The death of a worker is told honestly and costs no more than the calls it held (T-WORK).
+//!
+//! Workers are killed from outside while a call runs in them: 50 times, 1,000 with `MOTE_LONG=1`.
+
+use std::io::{Read, Write};
+use std::os::unix::net::UnixStream;
+use std::time::{Duration, Instant};
+
+use mote_tests::{Answer, Connection, Node, is_long, programs, signal, wait_for};
+
+/// A call that is killed runs this long; the kill must come first.
+const WORK_MS: u32 = 150;
+const SAID: &str = "killed by signal 9";
+
+type Headers<'a> = &'a [(&'a str, &'a str)];
+
+/// One instance at a time, so that a kill hits the one that works.
+const ALONE: &str = "version = 1\n[scale]\nmax = 1\n";
+
+fn works(ms: u32) -> String {
+    format!(
+        "import time\ndef handle(event, ctx):\n    if 'x-quick' not in event.headers:\n        time.sleep({ms} / 1000)\n    return 'answered'\n"
+    )
+}
+
+/// Invocations that run in instances of `function`, asked without starting a process.
+fn running(node: &Node, function: &str) -> u64 {
+    let mut socket = UnixStream::connect(node.dir.path().join("s")).expect("the node's socket");
+    let request =
+        format!("GET /v1/functions/{function} HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n");
+    socket.write_all(request.as_bytes()).expect("the node reads");
+    let mut text = String::new();
+    socket.read_to_string(&mut text).expect("the node answers");
+    let (_, body) = text.split_once("\r\n\r\n").expect("an answer");
+    let described: serde_json::Value = serde_json::from_str(body).expect("JSON");
+    described["requests"]["running"].as_u64().expect("a number")
+}
+
+/// One call that was running when every worker of the node was killed; how long after the kill it
+/// was answered. `kills` may be more than one: the next comes when the call runs again.
+fn killed(
+    node: &Node,
+    function: &str,
+    method: &str,
+    headers: Headers,
+    kills: u32,
+) -> (Answer, Duration) {
+    let (http, path) = (node.http, format!("/{function}"));
+    std::thread::scope(|scope| {
+        let call = scope.spawn(move || {
+            let answer = Connection::open(http).call(method, &path, headers, b"");
+            (answer, Instant::now())
+        });
+        let mut at = Instant::now();
+        let mut before = Vec::new();
+        for _ in 0..kills {
+            // An instance that the call did not run in yet.
+            let pids = wait_for("the call to run in a worker", || {
+                let pids = programs(node.pid());
+                let fresh = pids.iter().any(|pid| !before.contains(pid));
+                (fresh && running(node, function) == 1).then_some(pids)
+            });
+            at = Instant::now();
+            for pid in &pids {
+                signal(*pid, "KILL");
+            }
+            before = pids;
+        }
+        let (answer, ended) = call.join().expect("a caller");
+        (answer, ended - at)
+    })
+}
+
+fn median(times: &mut [Duration]) -> Duration {
+    times.sort();
+    times[times.len() / 2]
+}
+
+/// A call that needs a fresh instance: how long that took.
+fn cold_start(node: &Node) -> Duration {
+    let answer = node.call("GET", "/f", &[("x-quick", "1")], b"");
+    assert_eq!(answer.status, 200, "{answer:?}");
+    let timing = answer.header("server-timing").expect("Server-Timing");
+    let init = timing.split(", ").find_map(|part| part.strip_prefix("init;dur="));
+    Duration::from_secs_f64(init.and_then(|ms| ms.parse::<f64>().ok()).expect("init") / 1_000.0)
+}
+
+#[test]
+fn a_killed_worker_fails_only_what_may_not_run_twice() {
+    let node = Node::start();
+    node.deploy_ok("f", &[("app.py", &works(WORK_MS)), ("mote.toml", ALONE)]);
+    let rounds = if is_long() { 1_000 } else { 50 };
+    let key = [("idempotency-key", "k")];
+    let kinds: [(&str, Headers, u16); 6] = [
+        ("POST", &[], 502),
+        ("GET", &[], 200),
+        ("HEAD", &[], 200),
+        ("PUT", &[], 200),
+        ("DELETE", &[], 200),
+        ("POST", &key, 200),
+    ];
+    let (mut failed, mut again, mut cold, mut replaced) = (0, 0, Vec::new(), Vec::new());
+    for round in 0..rounds {
+        let (method, headers, expected) = kinds[round % kinds.len()];
+        let (answer, took) = killed(&node, "f", method, headers, 1);
+        assert_eq!(answer.status, expected, "round {round}, {method}: {answer:?}");
+        if expected == 200 {
+            again += 1;
+            replaced.push(took.saturating_sub(Duration::from_millis(WORK_MS.into())));
+            continue;
+        }
+        failed += 1;
+        assert!(answer.text().contains(SAID), "{}", answer.text());
+        assert_eq!(answer.json()["code"], "M0511");
+        // Nobody waited, so nothing was started until now.
+        cold.push(cold_start(&node));
+    }
+    let (cold, replaced) = (median(&mut cold), median(&mut replaced));
+    println!(
+        "{rounds} workers killed, {failed} calls failed, {again} ran again; from the kill to work \
+         in the replacement {replaced:?}, cold start {cold:?}: {:.2}",
+        replaced.as_secs_f64() / cold.as_secs_f64()
+    );
+    let lines = node.log_lines("f");
+    let told = lines.iter().filter(|line| line.message.contains(SAID)).count();
+    assert!(told >= rounds.min(lines.len() / 4), "the log tells of {told} deaths of {rounds}");
+}
+
+#[test]
+fn a_call_runs_again_once_and_never_after_its_answer_began() {
+    let node = Node::start();
+    node.deploy_ok("f", &[("app.py", &works(WORK_MS)), ("mote.toml", ALONE)]);
+    let (answer, _) = killed(&node, "f", "GET", &[], 2);
+    assert_eq!(answer.status, 502, "{answer:?}");
+    node.ok(&["remove", "f", "--yes"]);
+    let code = "import time\ndef handle(event, ctx):\n    if event.path.endswith('/quick'):\n        return 'answered'\n    def parts():\n        yield 'begun'\n        time.sleep(5)\n        yield 'ended'\n    return parts()\n";
+    node.deploy_ok("s", &[("app.py", code)]);
+    let mut connection = std::net::TcpStream::connect(node.http).expect("the front listens");
+    connection.write_all(b"GET /s HTTP/1.1\r\nhost: t\r\n\r\n").expect("the front reads");
+    let mut seen = Vec::new();
+    while !seen.windows(5).any(|part| part == b"begun") {
+        let mut piece = [0; 1024];
+        let count = connection.read(&mut piece).expect("the answer begins");
+        assert!(count > 0, "{}", String::from_utf8_lossy(&seen));
+        seen.extend_from_slice(&piece[..count]);
+    }
+    programs(node.pid()).into_iter().for_each(|pid| signal(pid, "KILL"));
+    connection.set_read_timeout(Some(Duration::from_secs(4))).expect("timeout");
+    // The connection is closed or reset; what must not come is the end of a whole answer.
+    let _ = connection.read_to_end(&mut seen);
+    let text = String::from_utf8_lossy(&seen);
+    assert_eq!(text.matches("begun").count(), 1, "{text}");
+    assert!(!text.ends_with("0\r\n\r\n") && !text.contains("ended"), "{text}");
+    wait_for("the replacement", || (node.get("/s/quick").status == 200).then_some(()));
+}
+
+#[test]
+fn no_more_calls_fail_than_the_worker_held() {
+    const CALLS: usize = 12;
+    let node = Node::start();
+    let code = format!(
+        "export default async () => {{ await new Promise(r => setTimeout(r, {WORK_MS})); return 'answered' }}\n"
+    );
+    let manifest = "version = 1\n[limits]\nconcurrency = 3\n[scale]\nmax = 2\nmin = 2\n";
+    node.deploy_ok("f", &[("app.mjs", &code), ("mote.toml", manifest)]);
+    let rounds = if is_long() { 100 } else { 5 };
+    let (mut failed, mut most) = (0, 0);
+    for _ in 0..rounds {
+        wait_for("both instances", || (programs(node.pid()).len() == 2).then_some(()));
+        let http = node.http;
+        let answers: Vec<Answer> = std::thread::scope(|scope| {
+            let calls: Vec<_> = (0..CALLS)
+                .map(|_| scope.spawn(move || Connection::open(http).call("POST", "/f", &[], b"")))
+                .collect();
+            wait_for("calls to run", || (running(&node, "f") >= 6).then_some(()));
+            signal(programs(node.pid())[0], "KILL");
+            calls.into_iter().map(|call| call.join().expect("a caller")).collect()
+        });
+        let lost = answers.iter().filter(|answer| answer.status == 502).count();
+        let good = answers.iter().filter(|answer| answer.status == 200).count();
+        assert_eq!(lost + good, CALLS, "{answers:?}");
+        assert!(lost <= 3, "{lost} calls failed; the worker held 3");
+        failed += lost;
+        most = most.max(lost);
+    }
+    println!("{rounds} workers with 3 calls killed: {failed} calls failed, {most} at most at once");
+}
+
+#[test]
+fn a_crash_loop_backs_off_and_says_so() {
+    let node = Node::start();
+    let code = "import os\ndef handle(event, ctx):\n    os.kill(os.getpid(), 9)\n";
+    node.deploy_ok("f", &[("app.py", code)]);
+    let pauses: &[u64] = if is_long() { &[1, 2, 4, 8, 16, 32, 60, 60] } else { &[1, 2] };
+    let (mut deaths, mut refused, since) = (Vec::new(), 0u64, Instant::now());
+    let limit = Duration::from_secs(pauses.iter().sum::<u64>() * 2 + 20);
+    // Three deaths, then one after each pause.
+    while deaths.len() < 3 + pauses.len() {
+        assert!(since.elapsed() < limit, "{deaths:?}");
+        let answer = node.post("/f", b"");
+        match answer.json()["code"].as_str() {
+            Some("M0511") => deaths.push(since.elapsed()),
+            Some("M0411") => refused += 1,
+            code => panic!("{code:?}: {answer:?}"),
+        }
+        std::thread::park_timeout(Duration::from_millis(20));
+    }
+    println!("deaths at {deaths:?}, {refused} calls refused in between");
+    for (at, pause) in pauses.iter().enumerate() {
+        let gap = deaths[3 + at] - deaths[2 + at];
+        assert!(gap >= Duration::from_secs(*pause), "pause {at}: {gap:?}, not {pause} s");
+        let said = format!("before its first answer: not started again for {pause} s");
+        assert!(node.log_lines("f").iter().any(|line| line.message.contains(&said)), "{said}");
+    }
+    assert!(refused > 0);
+}
