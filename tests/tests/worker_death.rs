@@ -164,7 +164,7 @@ fn no_more_calls_fail_than_the_worker_held() {
     let manifest = "version = 1\n[limits]\nconcurrency = 3\n[scale]\nmax = 2\nmin = 2\n";
     node.deploy_ok("f", &[("app.mjs", &code), ("mote.toml", manifest)]);
     let rounds = if is_long() { 100 } else { 5 };
-    let (mut failed, mut most) = (0, 0);
+    let (mut failed, mut most, mut hit) = (0, 0, 0);
     for _ in 0..rounds {
         wait_for("both instances", || (programs(node.pid()).len() == 2).then_some(()));
         let http = node.http;
@@ -172,8 +172,12 @@ fn no_more_calls_fail_than_the_worker_held() {
             let calls: Vec<_> = (0..CALLS)
                 .map(|_| scope.spawn(move || Connection::open(http).call("POST", "/f", &[], b"")))
                 .collect();
-            wait_for("calls to run", || (running(&node, "f") >= 6).then_some(()));
-            signal(programs(node.pid())[0], "KILL");
+            // A stall of this machine may let them all end first; then nothing is lost.
+            wait_for("calls to run", || {
+                let over = calls.iter().all(|call| call.is_finished());
+                (over || running(&node, "f") >= 6).then_some(())
+            });
+            programs(node.pid()).first().into_iter().for_each(|pid| signal(*pid, "KILL"));
             calls.into_iter().map(|call| call.join().expect("a caller")).collect()
         });
         let lost = answers.iter().filter(|answer| answer.status == 502).count();
@@ -182,8 +186,12 @@ fn no_more_calls_fail_than_the_worker_held() {
         assert!(lost <= 3, "{lost} calls failed; the worker held 3");
         failed += lost;
         most = most.max(lost);
+        hit += usize::from(lost > 0);
     }
-    println!("{rounds} workers with 3 calls killed: {failed} calls failed, {most} at most at once");
+    println!(
+        "{rounds} workers killed, {hit} at work: {failed} calls failed, {most} at most at once"
+    );
+    assert!(hit > rounds / 2, "only {hit} of {rounds} were at work");
 }
 
 #[test]
