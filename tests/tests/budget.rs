@@ -304,7 +304,7 @@ fn shares_come_out_as_the_rule_says() {
 #[test]
 fn a_thousandth_idle_function_costs_as_little_as_the_first() {
     const FUNCTIONS: u64 = 60;
-    let node = Node::start();
+    let node = Node::start_with(&["--prewarm", "off"]);
     let code = "def handle(event, ctx):\n    return 'ok'\n";
     let manifest = "version = 1\n[scale]\nidle = \"50ms\"\n";
     let deploy = |at: u64| {

@@ -50,15 +50,15 @@ pub struct Kind {
 }
 
 impl Kind {
-    fn wanted(&self) -> u32 {
+    fn wanted(&self, most: u32) -> u32 {
         // Half a start is none: a single start lately wants no second program.
-        if self.functions == 0 { 0 } else { (self.peak.round() as u32).max(1) }
+        if self.functions == 0 { 0 } else { (self.peak.round() as u32).clamp(1, most.max(1)) }
     }
 }
 
-/// How many of each kind should wait. Everyone's first comes before anyone's second; among equals
+/// How many of each kind should wait, at most `most`: what can start at once. Everyone's first comes before anyone's second; among equals
 /// the kind with more starts at once, then with more functions, comes first.
-pub fn counts(kinds: &[Kind], budget_bytes: u64) -> Vec<u32> {
+pub fn counts(kinds: &[Kind], most: u32, budget_bytes: u64) -> Vec<u32> {
     let mut counts = vec![0; kinds.len()];
     let mut order: Vec<usize> = (0..kinds.len()).collect();
     order.sort_by(|a, b| {
@@ -70,7 +70,7 @@ pub fn counts(kinds: &[Kind], budget_bytes: u64) -> Vec<u32> {
         let mut added = false;
         for at in &order {
             let kind = &kinds[*at];
-            if counts[*at] < kind.wanted() && kind.memory_bytes <= left {
+            if counts[*at] < kind.wanted(most) && kind.memory_bytes <= left {
                 counts[*at] += 1;
                 left -= kind.memory_bytes;
                 added = true;
@@ -118,9 +118,10 @@ mod tests {
             (vec![python(3, 0.0), node(1, 0.0)], 70, vec![1, 0]),
             (vec![python(1, 0.0), node(9, 2.0)], 70, vec![0, 1]),
             (vec![python(1, 3.0)], 0, vec![0]),
+            (vec![python(1, 99.0)], 1_000, vec![8]),
             (vec![], 80, vec![]),
         ] {
-            assert_eq!(counts(&kinds, budget_mib * MIB), expected, "{kinds:?} in {budget_mib}");
+            assert_eq!(counts(&kinds, 8, budget_mib * MIB), expected, "{kinds:?} in {budget_mib}");
         }
     }
 }

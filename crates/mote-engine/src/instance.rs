@@ -124,7 +124,9 @@ async fn ready(
     let instance = birth.instance;
     let request = request(revision, instance)?;
     let launch = request.launch.clone();
-    revision.shared.prewarm_start(&request);
+    if !matches!(birth.why, Why::DEPLOY | Why::WARM | Why::SPARE) {
+        revision.shared.prewarm_start(&request);
+    }
     let init_timeout_ms = revision.spec.limits.init_timeout_ms;
     let Started { channel, output, egress, control, waited } =
         revision.shared.backend.start(request).await?;

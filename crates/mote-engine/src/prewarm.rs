@@ -155,7 +155,7 @@ impl Shared {
         self.prewarm_tell();
     }
 
-    /// Takes note of a start.
+    /// Takes note of a start that somebody waits for.
     pub(crate) fn prewarm_start(self: &Arc<Self>, request: &InstanceRequest) {
         let now_ns = now_ns();
         let mut state = self.prewarm.state.lock();
@@ -196,7 +196,8 @@ impl Shared {
                 memory_bytes: entry.memory_bytes,
             })
             .collect();
-        let wanted = counts(&kinds, self.config.prewarm_bytes);
+        let most = self.config.budget.starts_max;
+        let wanted = counts(&kinds, most, self.config.prewarm_bytes);
         for (entry, wanted) in state.kinds.iter_mut().zip(wanted) {
             entry.hold(wanted as usize, &self.ledger);
         }
