@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::PathBuf;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -54,6 +55,26 @@ struct Inner {
     slots: Mutex<BTreeSet<u32>>,
     pool: Pool,
     waiting: WaitingPool,
+    /// Starts that somebody waits for. Bringing others up meanwhile would slow them: entering
+    /// cgroups holds up every fork of the machine.
+    under_way: AtomicUsize,
+}
+
+/// One start that somebody waits for, however it ends.
+struct UnderWay(ProcessBackend);
+
+impl UnderWay {
+    fn begin(backend: &ProcessBackend) -> Self {
+        backend.inner.under_way.fetch_add(1, Ordering::Relaxed);
+        Self(backend.clone())
+    }
+}
+
+impl Drop for UnderWay {
+    fn drop(&mut self) {
+        self.0.inner.under_way.fetch_sub(1, Ordering::Relaxed);
+        self.0.fill_waiting();
+    }
 }
 
 /// The number of one living instance, which decides its uid; free again on drop.
@@ -85,6 +106,7 @@ impl ProcessBackend {
                 slots: Mutex::new(BTreeSet::new()),
                 pool: Pool::default(),
                 waiting: WaitingPool::default(),
+                under_way: AtomicUsize::new(0),
             }),
         };
         backend.fill();
@@ -197,9 +219,9 @@ impl ProcessBackend {
             let source = io::Error::from_raw_os_error(libc::E2BIG);
             return Err(sandbox_error(&request.label, "at most 64 egress destinations", source));
         }
+        let under_way = UnderWay::begin(&self);
         if let Some(running) = self.inner.waiting.take(&request) {
             let adopted = self.adopt(running, &request).await;
-            self.fill_waiting();
             // One that could not be adopted, for instance as it is larger than the function's
             // limit, is gone; the function starts as it would without.
             if let Ok(started) = adopted {
@@ -209,7 +231,7 @@ impl ProcessBackend {
         let slot = self.take_slot()?;
         let plan = self.plan(&request, &slot);
         let started = self.launch(&request.label, plan, &request.limits, slot).await;
-        self.fill_waiting();
+        drop(under_way);
         started
     }
 
@@ -305,6 +327,10 @@ impl ProcessBackend {
         runtime.spawn(async move {
             while let Some(inner) = inner.upgrade() {
                 let backend = Self { inner };
+                if backend.inner.under_way.load(Ordering::Relaxed) > 0 {
+                    // Its end begins the filling anew.
+                    return backend.inner.waiting.give_up();
+                }
                 let Some(like) = backend.inner.waiting.next() else { return };
                 let Ok(running) = backend.bring_up(&like).await else {
                     return backend.inner.waiting.give_up();
