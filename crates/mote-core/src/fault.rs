@@ -65,6 +65,8 @@ pub enum Fault {
     WorkerKilled {
         /// Signal number.
         signal: i32,
+        /// Which attempt at the invocation this was, from 1.
+        attempt: u8,
     },
     /// The kernel killed the worker because the instance passed its memory limit.
     OutOfMemory {
@@ -75,6 +77,8 @@ pub enum Fault {
     WorkerExited {
         /// Exit status.
         status: i32,
+        /// Which attempt at the invocation this was, from 1.
+        attempt: u8,
     },
     /// The worker broke the worker protocol or sent an answer that cannot be forwarded.
     BadReply {
@@ -159,8 +163,19 @@ impl Fault {
         }
     }
 
+    /// The same fault, met at attempt number `attempt` (from 1) at the invocation.
+    #[must_use]
+    pub fn at_attempt(mut self, number: u8) -> Self {
+        if let Fault::WorkerKilled { attempt, .. } | Fault::WorkerExited { attempt, .. } = &mut self
+        {
+            *attempt = number;
+        }
+        self
+    }
+
     /// What the caller on the network may read: no internals, no text of the function.
     pub fn public_text(&self, function: &str) -> String {
+        let at = |attempt: u8| if attempt > 1 { ", at the second attempt too" } else { "" };
         match self {
             Fault::NoSuchFunction => format!("no function named {function}"),
             Fault::BodyTooLarge { limit_bytes } => {
@@ -188,15 +203,15 @@ impl Fault {
             Fault::StartFailed { .. } => {
                 format!("{function} did not start; see: mote logs {function}")
             }
-            Fault::WorkerKilled { signal } => {
-                format!("{function}: worker was killed by signal {signal}")
+            Fault::WorkerKilled { signal, attempt } => {
+                format!("{function}: worker was killed by signal {signal}{}", at(*attempt))
             }
             Fault::OutOfMemory { limit_bytes } => format!(
                 "{function} was stopped by the kernel: limit {}; raise it: [limits] memory",
                 bytes_text(*limit_bytes)
             ),
-            Fault::WorkerExited { status } => {
-                format!("{function}: worker exited {status} without a reply")
+            Fault::WorkerExited { status, attempt } => {
+                format!("{function}: worker exited {status} without a reply{}", at(*attempt))
             }
             Fault::BadReply { .. } => format!("{function}: reply is not valid"),
             Fault::Internal { .. } => "the node failed to serve this request".to_owned(),

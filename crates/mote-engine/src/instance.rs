@@ -423,7 +423,7 @@ fn end(revision: &Arc<Revision>, key: usize, fault: Fault) {
         } else if retry {
             pool.queue.push_front(pending);
         } else {
-            failed.push((pending.invocation.trigger, pending.reply));
+            failed.push((pending.attempts - 1, pending.reply));
         }
     }
     let mut paused = None;
@@ -459,8 +459,8 @@ fn end(revision: &Arc<Revision>, key: usize, fault: Fault) {
         let text = format!("died {times} times before its first answer: {}", pause_text(pause_ns));
         revision.log.platform(LogLevel::Warn, revision.number, dead.instance, &text);
     }
-    for (_, reply) in failed {
-        let _ = reply.send(Err(fault.clone()));
+    for (attempts, reply) in failed {
+        let _ = reply.send(Err(fault.clone().at_attempt(attempts + 1)));
     }
     for reply in moved {
         let _ = reply.send(Err(Fault::Stopping));

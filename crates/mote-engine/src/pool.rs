@@ -64,6 +64,8 @@ pub(crate) struct Stream {
     /// Frames of the worker seen when it was cancelled, to tell slow from stuck.
     pub(crate) cancelled_at_frame: u64,
     pub(crate) repeat: Option<Repeat>,
+    /// Times it was already handed to a worker that died.
+    pub(crate) attempts: u8,
     /// Ends the task that serves this stream over HTTP.
     pub(crate) task: Option<tokio::task::AbortHandle>,
 }
@@ -408,6 +410,7 @@ impl Pool {
             cancelled_ns: None,
             cancelled_at_frame: 0,
             repeat: None,
+            attempts,
             task: None,
         };
         if let Link::Server(link) = &worker.link {
@@ -493,7 +496,7 @@ impl Pool {
                     reply,
                     attempts: repeat.attempts,
                 }),
-                (Some(reply), None) => dead.failed.push((stream.trigger, reply)),
+                (Some(reply), None) => dead.failed.push((stream.attempts, reply)),
                 (None, _) => {}
             }
         }
@@ -520,7 +523,8 @@ pub(crate) struct DeadWorker {
     pub(crate) stop_reason: Option<&'static str>,
     pub(crate) stop_text: String,
     pub(crate) repeat: Vec<Pending>,
-    pub(crate) failed: Vec<(Trigger, ReplySender)>,
+    /// With the number of times each had been tried before.
+    pub(crate) failed: Vec<(u8, ReplySender)>,
     /// Whether it had answered anything.
     pub(crate) started: bool,
 }
@@ -530,8 +534,8 @@ pub(crate) fn fault_of_exit(exit: &Exit, memory_bytes: u64) -> Fault {
     if exit.out_of_memory {
         Fault::OutOfMemory { limit_bytes: memory_bytes }
     } else if let Some(signal) = exit.signal {
-        Fault::WorkerKilled { signal }
+        Fault::WorkerKilled { signal, attempt: 1 }
     } else {
-        Fault::WorkerExited { status: exit.status.unwrap_or(-1) }
+        Fault::WorkerExited { status: exit.status.unwrap_or(-1), attempt: 1 }
     }
 }

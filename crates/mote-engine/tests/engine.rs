@@ -565,7 +565,7 @@ async fn a_dead_worker_fails_posts_and_repeats_gets_once() {
     bench.script(echo);
     let revision = bench.publish(|_| ());
     let post = patient(bench.call(&revision, "POST", "x")).await.unwrap();
-    assert_eq!(post, Err(Fault::WorkerExited { status: 0 }));
+    assert_eq!(post, Err(Fault::WorkerExited { status: 0, attempt: 1 }));
     let get = patient(bench.call(&revision, "GET", "y")).await.unwrap();
     assert_eq!(get, Ok("y".into()), "the second worker died under it, the third answered");
 }
