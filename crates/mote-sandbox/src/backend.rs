@@ -31,6 +31,9 @@ use crate::zygote::ZygoteHandle;
 pub const START_TIMEOUT: Duration = Duration::from_secs(10);
 /// Pause before a plan is offered again to a zygote that is behind.
 const SEND_PAUSE: Duration = Duration::from_millis(1);
+/// Starts under way beside which waiting programs are brought up. Starts that follow each other one
+/// by one must not keep the pool empty; a burst goes first.
+const STARTS_BESIDE_FILLING: usize = 1;
 /// Instances alive at once at most; each has its own uid.
 const SLOTS: u32 = 65_536;
 /// Room for a runtime's own code and stacks where RLIMIT_DATA stands in for a memory controller.
@@ -55,8 +58,8 @@ struct Inner {
     slots: Mutex<BTreeSet<u32>>,
     pool: Pool,
     waiting: WaitingPool,
-    /// Starts that somebody waits for. Bringing others up meanwhile would slow them: entering
-    /// cgroups holds up every fork of the machine.
+    /// Starts that somebody waits for. Bringing others up in the middle of many would slow them:
+    /// entering cgroups holds up every fork of the machine.
     under_way: AtomicUsize,
 }
 
@@ -327,8 +330,8 @@ impl ProcessBackend {
         runtime.spawn(async move {
             while let Some(inner) = inner.upgrade() {
                 let backend = Self { inner };
-                if backend.inner.under_way.load(Ordering::Relaxed) > 0 {
-                    // Its end begins the filling anew.
+                if backend.inner.under_way.load(Ordering::Relaxed) > STARTS_BESIDE_FILLING {
+                    // The end of each begins the filling anew.
                     return backend.inner.waiting.give_up();
                 }
                 let Some(like) = backend.inner.waiting.next() else { return };
