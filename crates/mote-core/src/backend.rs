@@ -172,7 +172,7 @@ pub trait Backend: Send + Sync + 'static {
     fn start(&self, request: InstanceRequest) -> BoxFuture<Result<Started, StartError>>;
 
     /// Keeps programs up that wait to become an instance of whichever function is asked for next;
-    /// the list replaces the one before. They come up in the background. Backends that cannot do
+    /// the list replaces the one before. They come up with a small share of the processor. Backends that cannot do
     /// that do nothing. Does not block.
     fn keep_waiting(&self, _wanted: Vec<Waiting>) {}
 }

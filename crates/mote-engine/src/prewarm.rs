@@ -126,7 +126,8 @@ impl State {
                 Runtime::Exec => EXEC_BYTES,
             };
             let mut like = request.clone();
-            like.limits.memory_bytes = memory_bytes;
+            // Coming up takes more than waiting, and more with some versions than with others.
+            like.limits.memory_bytes = 2 * memory_bytes;
             like.limits.cpu_millis = None;
             let (functions, peak, held) = (0, Peak::default(), Vec::new());
             self.kinds.push(Entry { like, functions, peak, memory_bytes, held });

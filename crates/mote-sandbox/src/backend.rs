@@ -34,6 +34,8 @@ const SEND_PAUSE: Duration = Duration::from_millis(1);
 /// Starts under way beside which waiting programs are brought up. Starts that follow each other one
 /// by one must not keep the pool empty; a burst goes first.
 const STARTS_BESIDE_FILLING: usize = 1;
+/// Pause between a start and the refilling after it.
+const FILL_PAUSE: Duration = Duration::from_millis(20);
 /// Instances alive at once at most; each has its own uid.
 const SLOTS: u32 = 65_536;
 /// Room for a runtime's own code and stacks where RLIMIT_DATA stands in for a memory controller.
@@ -223,8 +225,8 @@ impl ProcessBackend {
             return Err(sandbox_error(&request.label, "at most 64 egress destinations", source));
         }
         let under_way = UnderWay::begin(&self);
-        if let Some(running) = self.inner.waiting.take(&request) {
-            let adopted = self.adopt(running, &request).await;
+        if let Some((like, running)) = self.inner.waiting.take(&request) {
+            let adopted = self.adopt(running, &like.limits, &request).await;
             // One that could not be adopted, for instance as it is larger than the function's
             // limit, is gone; the function starts as it would without.
             if let Ok(started) = adopted {
@@ -289,12 +291,13 @@ impl ProcessBackend {
     async fn adopt(
         &self,
         mut running: Running,
+        before: &InstanceLimits,
         request: &InstanceRequest,
     ) -> Result<Started, StartError> {
         let label = &request.label;
         let failed = |step: &str, source: io::Error| sandbox_error(label, step, source);
         // It may still be coming up, and somebody waits for it now.
-        running.parked.cleanup.cgroup(|cgroup| cgroup.set_background(false));
+        running.parked.cleanup.cgroup(|cgroup| cgroup.set_modest(false));
         let mut binds = vec![bind(request.code_dir.clone(), CODE_DIR, false)];
         if let Some(packages) = &request.packages_dir {
             binds.push(bind(packages.clone(), PACKAGES_DIR, false));
@@ -313,13 +316,13 @@ impl ProcessBackend {
         if let Some(cgroup) = running.parked.cleanup.cgroup_mut() {
             let whole = !matches!(request.launch, Launch::PerInvocation { .. });
             cgroup
-                .change(&request.limits, whole)
+                .change(before, &request.limits, whole)
                 .map_err(|source| failed("set its limits", source))?;
         }
         started(label, running, true)
     }
 
-    /// Brings waiting programs up until there are enough. They come up in the background, and a
+    /// Brings waiting programs up until there are enough. They come up with a small share, and a
     /// failure is not repeated before the next start. Does nothing outside a runtime.
     fn fill_waiting(&self) {
         let Ok(runtime) = tokio::runtime::Handle::try_current() else { return };
@@ -328,6 +331,8 @@ impl ProcessBackend {
         }
         let inner = Arc::downgrade(&self.inner);
         runtime.spawn(async move {
+            // Whoever was started last loads its function now, and somebody waits for it.
+            tokio::time::sleep(FILL_PAUSE).await;
             while let Some(inner) = inner.upgrade() {
                 let backend = Self { inner };
                 if backend.inner.under_way.load(Ordering::Relaxed) > STARTS_BESIDE_FILLING {
@@ -338,7 +343,7 @@ impl ProcessBackend {
                 let Ok(running) = backend.bring_up(&like).await else {
                     return backend.inner.waiting.give_up();
                 };
-                running.parked.cleanup.cgroup(|cgroup| cgroup.set_background(true));
+                running.parked.cleanup.cgroup(|cgroup| cgroup.set_modest(true));
                 backend.inner.waiting.add(like, running);
             }
         });

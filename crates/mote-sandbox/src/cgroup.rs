@@ -341,17 +341,38 @@ impl InstanceCgroup {
         }
     }
 
-    /// Gives a running instance other limits.
-    pub(crate) fn change(&mut self, limits: &InstanceLimits, whole: bool) -> io::Result<()> {
+    /// Leaves it a tenth of what others get when they compete, or as much. Not the background: on a
+    /// machine that is always busy nothing would ever come up there.
+    pub(crate) fn set_modest(&self, modest: bool) {
+        let Some(path) = self.dirs.get("cpu") else { return };
+        let (file, share) = match (self.version, modest) {
+            (Version::V1, true) => ("cpu.shares", "102"),
+            (Version::V1, false) => ("cpu.shares", "1024"),
+            (_, true) => ("cpu.weight", "10"),
+            (_, false) => ("cpu.weight", "100"),
+        };
+        let _ = fs::write(path.join(file), share);
+    }
+
+    /// Gives a running instance other limits than those it was started under. Writes what differs.
+    pub(crate) fn change(
+        &mut self,
+        before: &InstanceLimits,
+        limits: &InstanceLimits,
+        whole: bool,
+    ) -> io::Result<()> {
         // What was remembered is the share under the limits before.
         self.shares = Arc::default();
+        let held = self.values(before, whole);
         for dir in self.values(limits, whole) {
-            // Twice: the limit with swap is never below the one without, so it is raised first and
-            // lowered last.
-            for (name, value, _) in dir.values.iter().rev() {
-                let _ = fs::write(dir.path.join(name), value);
+            let held = held.iter().find(|held| held.path == dir.path);
+            let is_held = |entry| held.is_some_and(|held| held.values.contains(entry));
+            let mut values: Vec<_> = dir.values.iter().filter(|entry| !is_held(entry)).collect();
+            // The limit with swap is never below the one without: raised first, lowered last.
+            if limits.memory_bytes > before.memory_bytes {
+                values.reverse();
             }
-            for (name, value, needed) in &dir.values {
+            for (name, value, needed) in values {
                 let written = fs::write(dir.path.join(name), value);
                 if *needed {
                     written?;

@@ -47,9 +47,9 @@ impl WaitingPool {
         drop(ended);
     }
 
-    /// A living program that can become an instance of `request`, one that is already up before
-    /// one that is still coming up.
-    pub(crate) fn take(&self, request: &InstanceRequest) -> Option<Running> {
+    /// A living program that can become an instance of `request`, with what it was brought up for;
+    /// one that is already up before one that is still coming up.
+    pub(crate) fn take(&self, request: &InstanceRequest) -> Option<(InstanceRequest, Running)> {
         let mut state = self.lock();
         let mut dead = Vec::new();
         let mut found = None;
@@ -69,7 +69,7 @@ impl WaitingPool {
                 at += 1;
             }
         }
-        let taken = found.map(|at| state.up.swap_remove(at).1);
+        let taken = found.map(|at| state.up.swap_remove(at));
         drop(state);
         drop(dead);
         taken

@@ -433,7 +433,7 @@ fn is_root_with_memory(backend: &ProcessBackend) -> bool {
             .is_ok_and(|own| std::os::unix::fs::MetadataExt::uid(&own) == 0)
 }
 
-/// An instance whose program waited; those come up in the background.
+/// An instance whose program waited; those come up by themselves.
 async fn next_waiting(backend: &ProcessBackend, request: &InstanceRequest) -> Started {
     let end = Instant::now() + Duration::from_secs(20);
     while Instant::now() < end {
