@@ -7,12 +7,12 @@
 use std::collections::VecDeque;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
 use mote_core::backend::{
-    Backend, BoxFuture, Exit, InstanceControl, InstanceRequest, StartError, Started, Usage,
+    Backend, BoxFuture, Exit, InstanceControl, InstanceRequest, StartError, Started, Usage, Waiting,
 };
 use mote_core::body::{Body, BodyError, BodySource};
 use mote_core::budget::Budget;
@@ -93,9 +93,14 @@ type Script = Box<dyn FnOnce(Worker) -> BoxFuture<()> + Send>;
 struct Scripts {
     next: Mutex<VecDeque<Script>>,
     starts: AtomicUsize,
+    /// Whether instances can be paused.
+    pausable: AtomicBool,
+    /// What was asked to be kept waiting, last.
+    waiting: Mutex<Vec<Waiting>>,
 }
 
 struct Control {
+    pausable: bool,
     killed: Arc<Notify>,
     ended: Mutex<Option<mpsc::Receiver<Exit>>>,
 }
@@ -106,7 +111,7 @@ impl InstanceControl for Control {
     }
     fn set_background(&self, _background: bool) {}
     fn set_paused(&self, _paused: bool) -> bool {
-        false
+        self.pausable
     }
     fn usage(&self) -> Option<Usage> {
         None
@@ -118,6 +123,10 @@ impl InstanceControl for Control {
 }
 
 impl Backend for Scripts {
+    fn keep_waiting(&self, wanted: Vec<Waiting>) {
+        *self.waiting.lock() = wanted;
+    }
+
     fn start(&self, request: InstanceRequest) -> BoxFuture<Result<Started, StartError>> {
         self.starts.fetch_add(1, Ordering::SeqCst);
         let Some(script) = self.next.lock().pop_front() else {
@@ -125,6 +134,7 @@ impl Backend for Scripts {
                 Err(StartError::Unavailable(format!("no script for {}", request.label)))
             });
         };
+        let pausable = self.pausable.load(Ordering::SeqCst);
         Box::pin(async move {
             let (ours, theirs) = UnixStream::pair().unwrap();
             let (output, _) = std::io::pipe().unwrap();
@@ -144,7 +154,7 @@ impl Backend for Scripts {
                 channel: OwnedFd::from(ours.into_std().unwrap()),
                 output: output.into(),
                 egress: Vec::new(),
-                control: Box::new(Control { killed, ended: Mutex::new(Some(ended)) }),
+                control: Box::new(Control { pausable, killed, ended: Mutex::new(Some(ended)) }),
                 waited: false,
             })
         })
@@ -162,7 +172,7 @@ impl Bench {
         let config = Config {
             instances_max_default: 1,
             busy_poll: true,
-            prewarm_bytes: 0,
+            prewarm_bytes: 1 << 30,
             budget: Budget { memory_bytes: u64::MAX, starts_max: 64 },
             interpreters: Interpreters {
                 python: Some(vec!["python3".into()]),
@@ -862,4 +872,28 @@ async fn a_minimum_is_kept_without_any_request() {
     bench.script(echo);
     until_ready(&revision, 1).await;
     assert_eq!(bench.scripts.starts.load(Ordering::SeqCst), 3);
+}
+
+#[tokio::test]
+async fn what_waits_changes_with_what_functions_need() {
+    let bench = Bench::new();
+    let until_waiting = async |pids: u32| {
+        patient(async {
+            loop {
+                let waiting = bench.scripts.waiting.lock().clone();
+                if let [one] = &waiting[..]
+                    && (one.like.limits.pids, one.count) == (pids, 1)
+                {
+                    break;
+                }
+                tokio::task::yield_now().await;
+            }
+        })
+        .await;
+    };
+    bench.publish(|spec| spec.limits.pids = 16);
+    until_waiting(16).await;
+    // As many as before, of another kind.
+    bench.publish(|spec| spec.limits.pids = 32);
+    until_waiting(32).await;
 }
