@@ -268,7 +268,8 @@ fn scale(pool: &mut Pool, revision: &Revision, now: u64, round: &mut Round) {
     // The rest is asked for again when one of these is ready or has failed.
     let mut missing =
         desired.saturating_sub(ready + pool.starting).min(starts_max.saturating_sub(pool.starting));
-    while missing > 0 && pool.resume_one().is_some() {
+    // Paused ones that have served count as ready.
+    while missing > 0 && pool.wake_spare() {
         missing -= 1;
     }
     let for_minimum = missing > 0 && pool.queue.is_empty() && desired <= min;

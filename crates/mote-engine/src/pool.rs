@@ -333,6 +333,16 @@ impl Pool {
         Some(key)
     }
 
+    /// Lets a spare worker serve from now on.
+    pub(crate) fn wake_spare(&mut self) -> bool {
+        let mut spares = self.workers.iter_mut().map(|(_, worker)| worker);
+        let Some(worker) = spares.find(|worker| worker.spare && !worker.draining) else {
+            return false;
+        };
+        worker.resume();
+        true
+    }
+
     /// The worker that takes the next invocation.
     fn pick(&mut self) -> Option<usize> {
         if self.balance != Balance::LateBinding {

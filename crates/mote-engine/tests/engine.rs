@@ -897,3 +897,69 @@ async fn what_waits_changes_with_what_functions_need() {
     bench.publish(|spec| spec.limits.pids = 32);
     until_waiting(32).await;
 }
+
+async fn until_states(revision: &Arc<Revision>, states: &[&str]) {
+    patient(async {
+        loop {
+            let mut now: Vec<_> = revision.status().instances.iter().map(|i| i.state).collect();
+            now.sort_unstable();
+            if now == states {
+                return;
+            }
+            tokio::task::yield_now().await;
+        }
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_paused_instance_does_not_stand_in_for_one_that_died() {
+    let bench = Bench::new();
+    bench.scripts.pausable.store(true, Ordering::SeqCst);
+    let die = Arc::new(Notify::new());
+    let told = die.clone();
+    bench.script(move |mut worker| async move {
+        worker.begin(1).await;
+        told.notified().await;
+    });
+    bench.script(echo);
+    bench.script(echo);
+    let revision = bench.publish(|spec| {
+        spec.scale.min = 2;
+        spec.scale.max = Some(2);
+        spec.scale.pause_ms = Some(0);
+    });
+    until_states(&revision, &["paused", "paused"]).await;
+    die.notify_one();
+    patient(async {
+        while bench.scripts.starts.load(Ordering::SeqCst) < 3 {
+            tokio::task::yield_now().await;
+        }
+    })
+    .await;
+    until_states(&revision, &["paused", "paused"]).await;
+}
+
+#[tokio::test]
+async fn scaling_by_hand_leaves_spare_ones_alone_and_uses_them() {
+    let bench = Bench::new();
+    bench.scripts.pausable.store(true, Ordering::SeqCst);
+    for _ in 0..3 {
+        bench.script(echo);
+    }
+    let revision = bench.publish(|spec| {
+        spec.scale.spare = 1;
+        spec.scale.max = Some(2);
+    });
+    until_states(&revision, &["spare"]).await;
+    // It serves, and another takes its place, which has then been idle for longer.
+    for _ in 0..2 {
+        assert_eq!(patient(bench.call(&revision, "POST", "a")).await.unwrap().unwrap(), "a");
+        until_states(&revision, &["ready", "spare"]).await;
+    }
+    let scaled = revision.scale_to(0);
+    assert_eq!((scaled.ready, scaled.stopped), (0, 1));
+    until_states(&revision, &["spare"]).await;
+    let scaled = revision.scale_to(1);
+    assert_eq!((scaled.ready, scaled.starting), (1, 0), "the spare one is there already");
+}
