@@ -321,9 +321,11 @@ fn enlist(
         control,
         reservation,
     });
-    if spare && pool.queue.is_empty() {
+    if spare && !draining && pool.queue.is_empty() {
         pool.workers[key].pause();
+        pool.no_spares = !pool.workers[key].paused;
     }
+    let no_spares = pool.no_spares;
     // A spare one that is wanted at once, or that cannot be paused, serves.
     if !pool.workers[key].paused {
         pool.workers[key].spare = false;
@@ -335,6 +337,10 @@ fn enlist(
     let how = if waited { " in a waiting sandbox" } else { "" };
     let text = format!("ready after {ms} ms{how}; started ({}): {}", why.word, why.text);
     revision.log.platform(LogLevel::Info, revision.number, instance, &text);
+    if spare && no_spares {
+        let text = "keeping no spare instances: they cannot be paused here";
+        revision.log.platform(LogLevel::Warn, revision.number, instance, text);
+    }
     revision.changed.notify_one();
     revision.follow_up(follow_ups);
     key
@@ -413,6 +419,8 @@ fn end(revision: &Arc<Revision>, key: usize, fault: Fault) {
     if !expected || dead.stop_reason == Some("deadline-kill") {
         // What dies or hangs is restarted at the expense of nobody else.
         pool.background = true;
+        // It may have been that which could not be paused.
+        pool.no_spares = false;
     }
     let retry = fault.answer().retryable;
     let mut failed = dead.failed;

@@ -275,6 +275,10 @@ pub(crate) struct Pool {
     pub(crate) starting_spares: u32,
     /// Until when no spare one is tried: the node had no room for it.
     pub(crate) spare_again_ns: u64,
+    /// One that was to be spare could not be paused: another would only serve as well.
+    pub(crate) no_spares: bool,
+    /// Until when none is paused: the last attempt failed.
+    pub(crate) pause_again_ns: u64,
     /// Failed starts in a row, and until when no other is tried.
     pub(crate) failures: u32,
     pub(crate) retry_at_ns: u64,

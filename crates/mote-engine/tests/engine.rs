@@ -941,6 +941,25 @@ async fn a_paused_instance_does_not_stand_in_for_one_that_died() {
 }
 
 #[tokio::test]
+async fn where_nothing_can_be_paused_no_spare_one_is_kept() {
+    let bench = Bench::new();
+    for _ in 0..4 {
+        bench.script(echo);
+    }
+    let revision = bench.publish(|spec| {
+        spec.scale.spare = 1;
+        spec.scale.max = Some(4);
+    });
+    until_states(&revision, &["ready"]).await;
+    for _ in 0..20 {
+        assert_eq!(patient(bench.call(&revision, "POST", "a")).await.unwrap().unwrap(), "a");
+    }
+    assert_eq!(bench.scripts.starts.load(Ordering::SeqCst), 1);
+    let log: Vec<_> = revision.log.tail(100).iter().map(|line| line.text.clone()).collect();
+    assert!(log.iter().any(|line| line.contains("cannot be paused here")), "{log:?}");
+}
+
+#[tokio::test]
 async fn scaling_by_hand_leaves_spare_ones_alone_and_uses_them() {
     let bench = Bench::new();
     bench.scripts.pausable.store(true, Ordering::SeqCst);
