@@ -325,7 +325,8 @@ impl Pool {
 
     /// Whether some worker could take an invocation now, if need be after it is resumed.
     pub(crate) fn has_room(&self) -> bool {
-        self.workers.iter().any(|(_, worker)| worker.has_room() || worker.paused)
+        let could = |worker: &WorkerState| worker.has_room() || (worker.paused && !worker.draining);
+        self.workers.iter().any(|(_, worker)| could(worker))
     }
 
     /// Lets a paused worker go on: one that served before comes first.

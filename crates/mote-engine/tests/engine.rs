@@ -982,3 +982,21 @@ async fn scaling_by_hand_leaves_spare_ones_alone_and_uses_them() {
     let scaled = revision.scale_to(1);
     assert_eq!((scaled.ready, scaled.starting), (1, 0), "the spare one is there already");
 }
+
+#[tokio::test]
+async fn a_paused_instance_that_must_go_is_no_room() {
+    let bench = Bench::new();
+    bench.scripts.pausable.store(true, Ordering::SeqCst);
+    bench.script(echo);
+    let revision = bench.publish(|spec| {
+        spec.scale.queue = 0;
+        spec.scale.pause_ms = Some(0);
+    });
+    assert_eq!(revision.scale_to(1).starting, 1);
+    until_states(&revision, &["paused"]).await;
+    assert_eq!(revision.scale_to(0).stopped, 1);
+    // It arrives before anything else happens.
+    let route = Route::to(revision.clone());
+    let call = bench.engine.invoke(&route, bench.invocation("POST", Body::Empty, 10_000));
+    assert_eq!(patient(call).await.unwrap_err(), Fault::QueueFull);
+}
