@@ -53,8 +53,9 @@ enum StartFailure {
     TimedOut(u64),
     #[error("worker ended before it was ready ({0})")]
     Ended(String),
-    #[error("the program that had waited for it was killed")]
-    DiedWaiting,
+    /// The same of a program that had waited: it may not be the function's fault.
+    #[error("worker ended before it was ready ({0})")]
+    DiedWaiting(String),
     #[error("worker broke the protocol: {0}")]
     Protocol(String),
     #[error("{0}")]
@@ -87,7 +88,7 @@ pub(crate) async fn start(
     let mut result = ready(&revision, birth, &mut reservation).await;
     for _ in 0..DIED_WAITING_MAX {
         // Not the function's fault, as far as can be told.
-        if let Err(StartFailure::DiedWaiting) = result {
+        if let Err(StartFailure::DiedWaiting(_)) = result {
             result = ready(&revision, birth, &mut reservation).await;
         }
     }
@@ -140,10 +141,11 @@ async fn ready(
     let limit = Duration::from_millis(init_timeout_ms);
     let memory_bytes = revision.spec.limits.memory_bytes;
     let ended = |exit: Exit| {
+        let text = fault_of_exit(&exit, memory_bytes).public_text("worker");
         if waited && exit.signal.is_some() && !exit.out_of_memory {
-            return StartFailure::DiedWaiting;
+            return StartFailure::DiedWaiting(text);
         }
-        StartFailure::Ended(fault_of_exit(&exit, memory_bytes).public_text("worker"))
+        StartFailure::Ended(text)
     };
     match launch {
         Launch::Server { .. } => {
