@@ -54,7 +54,7 @@ impl Revision {
             pool.asked_for = (count > 0).then(|| (count, now.saturating_add(hold_ns)));
             while pool.ready() > count.max(min) {
                 let idle = pool.workers.iter_mut().map(|(_, worker)| worker);
-                let longest = idle.filter(|worker| worker.is_idle());
+                let longest = idle.filter(|worker| worker.is_idle() && !worker.spare);
                 let Some(worker) = longest.min_by_key(|worker| worker.idle_since_ns) else { break };
                 worker.draining = true;
                 worker.stop_reason = Some("scale");
@@ -62,7 +62,10 @@ impl Revision {
                 stopped.push(worker.instance);
             }
             let live = pool.ready() + pool.starting;
-            let missing = if pool.closed { 0 } else { count.saturating_sub(live) };
+            let mut missing = if pool.closed { 0 } else { count.saturating_sub(live) };
+            while missing > 0 && pool.wake_spare() {
+                missing -= 1;
+            }
             if missing > 0 && pool.starting == 0 {
                 pool.starting_since_ns = now;
             }

@@ -53,8 +53,9 @@ enum StartFailure {
     TimedOut(u64),
     #[error("worker ended before it was ready ({0})")]
     Ended(String),
-    #[error("the program that had waited for it was killed")]
-    DiedWaiting,
+    /// The same of a program that had waited: it may not be the function's fault.
+    #[error("worker ended before it was ready ({0})")]
+    DiedWaiting(String),
     #[error("worker broke the protocol: {0}")]
     Protocol(String),
     #[error("{0}")]
@@ -87,7 +88,7 @@ pub(crate) async fn start(
     let mut result = ready(&revision, birth, &mut reservation).await;
     for _ in 0..DIED_WAITING_MAX {
         // Not the function's fault, as far as can be told.
-        if let Err(StartFailure::DiedWaiting) = result {
+        if let Err(StartFailure::DiedWaiting(_)) = result {
             result = ready(&revision, birth, &mut reservation).await;
         }
     }
@@ -140,10 +141,11 @@ async fn ready(
     let limit = Duration::from_millis(init_timeout_ms);
     let memory_bytes = revision.spec.limits.memory_bytes;
     let ended = |exit: Exit| {
+        let text = fault_of_exit(&exit, memory_bytes).public_text("worker");
         if waited && exit.signal.is_some() && !exit.out_of_memory {
-            return StartFailure::DiedWaiting;
+            return StartFailure::DiedWaiting(text);
         }
-        StartFailure::Ended(fault_of_exit(&exit, memory_bytes).public_text("worker"))
+        StartFailure::Ended(text)
     };
     match launch {
         Launch::Server { .. } => {
@@ -321,9 +323,11 @@ fn enlist(
         control,
         reservation,
     });
-    if spare && pool.queue.is_empty() {
+    if spare && !draining && pool.queue.is_empty() {
         pool.workers[key].pause();
+        pool.no_spares = !pool.workers[key].paused;
     }
+    let no_spares = pool.no_spares;
     // A spare one that is wanted at once, or that cannot be paused, serves.
     if !pool.workers[key].paused {
         pool.workers[key].spare = false;
@@ -335,6 +339,10 @@ fn enlist(
     let how = if waited { " in a waiting sandbox" } else { "" };
     let text = format!("ready after {ms} ms{how}; started ({}): {}", why.word, why.text);
     revision.log.platform(LogLevel::Info, revision.number, instance, &text);
+    if spare && no_spares {
+        let text = "keeping no spare instances: they cannot be paused here";
+        revision.log.platform(LogLevel::Warn, revision.number, instance, text);
+    }
     revision.changed.notify_one();
     revision.follow_up(follow_ups);
     key
@@ -413,6 +421,8 @@ fn end(revision: &Arc<Revision>, key: usize, fault: Fault) {
     if !expected || dead.stop_reason == Some("deadline-kill") {
         // What dies or hangs is restarted at the expense of nobody else.
         pool.background = true;
+        // It may have been that which could not be paused.
+        pool.no_spares = false;
     }
     let retry = fault.answer().retryable;
     let mut failed = dead.failed;

@@ -32,6 +32,9 @@ const LOOK_NS: u64 = 35_000_000;
 /// Instances of one function starting at once, per core. A start is mostly CPU work: more of them
 /// only make each later, and take the processor from those who serve.
 const STARTS_PER_CORE: u32 = 2;
+/// Pause between two attempts to pause what could not be paused, for instance as the machine has
+/// no control groups.
+const PAUSE_AGAIN_NS: u64 = 60_000_000_000;
 /// No sleep of the keeper is shorter.
 const SLEEP_MIN: Duration = Duration::from_millis(1);
 
@@ -268,7 +271,8 @@ fn scale(pool: &mut Pool, revision: &Revision, now: u64, round: &mut Round) {
     // The rest is asked for again when one of these is ready or has failed.
     let mut missing =
         desired.saturating_sub(ready + pool.starting).min(starts_max.saturating_sub(pool.starting));
-    while missing > 0 && pool.resume_one().is_some() {
+    // Paused ones that have served count as ready.
+    while missing > 0 && pool.wake_spare() {
         missing -= 1;
     }
     let for_minimum = missing > 0 && pool.queue.is_empty() && desired <= min;
@@ -303,7 +307,7 @@ fn keep_spares(pool: &mut Pool, revision: &Revision, now: u64, round: &mut Round
     // Those that somebody waits for come first.
     let have = pool.spares() + pool.starting_spares;
     let room = revision.instances_max().saturating_sub(pool.ready() + pool.starting + have);
-    if pool.closed || revision.spec.scale.spare <= have || room == 0 {
+    if pool.closed || pool.no_spares || revision.spec.scale.spare <= have || room == 0 {
         return;
     }
     let not_before = pool.retry_at_ns.max(pool.spare_again_ns);
@@ -319,12 +323,19 @@ fn keep_spares(pool: &mut Pool, revision: &Revision, now: u64, round: &mut Round
 /// Pauses instances that have been idle for long enough.
 fn pause(pool: &mut Pool, revision: &Revision, now: u64) {
     let Some(after_ms) = revision.spec.scale.pause_ms else { return };
+    if now < pool.pause_again_ns {
+        return;
+    }
     let after_ns = after_ms.saturating_mul(1_000_000);
     for (_, worker) in &mut pool.workers {
         let idle_ns = now.saturating_sub(worker.idle_since_ns);
         let rests = rest(!worker.draining, idle_ns, Some(after_ns)) == Rest::Pause;
         if rests && !worker.paused && worker.streams.is_empty() {
             worker.pause();
+            if !worker.paused {
+                pool.pause_again_ns = now + PAUSE_AGAIN_NS;
+                return;
+            }
         }
     }
 }
@@ -414,5 +425,6 @@ fn pace(pool: &mut Pool, revision: &Revision, now: u64) -> Option<Duration> {
 fn next_pause(pool: &Pool, revision: &Revision) -> Option<u64> {
     let after_ns = revision.spec.scale.pause_ms?.saturating_mul(1_000_000);
     let awake = pool.workers.iter().filter(|(_, worker)| !worker.paused && !worker.draining);
-    awake.map(|(_, worker)| worker.idle_since_ns.saturating_add(after_ns)).min()
+    let next = awake.map(|(_, worker)| worker.idle_since_ns.saturating_add(after_ns)).min();
+    next.map(|next_ns| next_ns.max(pool.pause_again_ns))
 }

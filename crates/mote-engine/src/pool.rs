@@ -275,6 +275,10 @@ pub(crate) struct Pool {
     pub(crate) starting_spares: u32,
     /// Until when no spare one is tried: the node had no room for it.
     pub(crate) spare_again_ns: u64,
+    /// One that was to be spare could not be paused: another would only serve as well.
+    pub(crate) no_spares: bool,
+    /// Until when none is paused: the last attempt failed.
+    pub(crate) pause_again_ns: u64,
     /// Failed starts in a row, and until when no other is tried.
     pub(crate) failures: u32,
     pub(crate) retry_at_ns: u64,
@@ -321,7 +325,8 @@ impl Pool {
 
     /// Whether some worker could take an invocation now, if need be after it is resumed.
     pub(crate) fn has_room(&self) -> bool {
-        self.workers.iter().any(|(_, worker)| worker.has_room() || worker.paused)
+        let could = |worker: &WorkerState| worker.has_room() || (worker.paused && !worker.draining);
+        self.workers.iter().any(|(_, worker)| could(worker))
     }
 
     /// Lets a paused worker go on: one that served before comes first.
@@ -331,6 +336,16 @@ impl Pool {
         let (key, worker) = paused.min_by_key(|(_, worker)| worker.spare)?;
         worker.resume();
         Some(key)
+    }
+
+    /// Lets a spare worker serve from now on.
+    pub(crate) fn wake_spare(&mut self) -> bool {
+        let mut spares = self.workers.iter_mut().map(|(_, worker)| worker);
+        let Some(worker) = spares.find(|worker| worker.spare && !worker.draining) else {
+            return false;
+        };
+        worker.resume();
+        true
     }
 
     /// The worker that takes the next invocation.

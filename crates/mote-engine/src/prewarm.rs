@@ -32,13 +32,16 @@ pub(crate) struct Prewarm {
 #[derive(Default)]
 struct State {
     kinds: Vec<Entry>,
-    /// Counts the backend knows.
-    told: Vec<u32>,
+    /// Number of the next kind; none is used twice.
+    next: u64,
+    /// Kinds and counts the backend knows.
+    told: Vec<(u64, u32)>,
     /// A task looks again, to keep fewer when starts have become rare.
     looking: bool,
 }
 
 struct Entry {
+    number: u64,
     like: InstanceRequest,
     functions: u32,
     peak: Peak,
@@ -92,9 +95,9 @@ impl Evictable for WaitingPrograms {
     fn survey(&self, _wish: &Wish<'_>, _now_ns: u64, into: &mut Survey) {
         let Some(shared) = self.0.upgrade() else { return };
         let state = shared.prewarm.state.lock();
-        for (kind, entry) in state.kinds.iter().enumerate() {
+        for entry in &state.kinds {
             into.idle.extend(entry.held.iter().map(|_| IdleInstance {
-                id: Self::FIRST_ID + kind as u64,
+                id: Self::FIRST_ID + entry.number,
                 memory_bytes: entry.memory_bytes,
                 paused: true,
                 idle_ns: u64::MAX,
@@ -105,11 +108,12 @@ impl Evictable for WaitingPrograms {
     }
 
     fn evict(&self, id: u64, _wish: &Wish<'_>, _now_ns: u64) -> bool {
-        let (Some(shared), Some(kind)) = (self.0.upgrade(), id.checked_sub(Self::FIRST_ID)) else {
+        let (Some(shared), Some(number)) = (self.0.upgrade(), id.checked_sub(Self::FIRST_ID))
+        else {
             return false;
         };
         let mut state = shared.prewarm.state.lock();
-        let entry = usize::try_from(kind).ok().and_then(|kind| state.kinds.get_mut(kind));
+        let entry = state.kinds.iter_mut().find(|entry| entry.number == number);
         let gone = entry.is_some_and(|entry| entry.held.pop().is_some());
         shared.prewarm_pass_on(&mut state);
         gone
@@ -130,7 +134,9 @@ impl State {
             like.limits.memory_bytes = 2 * memory_bytes;
             like.limits.cpu_millis = None;
             let (functions, peak, held) = (0, Peak::default(), Vec::new());
-            self.kinds.push(Entry { like, functions, peak, memory_bytes, held });
+            let number = self.next;
+            self.next += 1;
+            self.kinds.push(Entry { number, like, functions, peak, memory_bytes, held });
             self.kinds.len() - 1
         });
         &mut self.kinds[at]
@@ -169,13 +175,13 @@ impl Shared {
 
     /// Tells the backend how many there is room for, when that has changed.
     fn prewarm_pass_on(&self, state: &mut State) {
-        let counts: Vec<_> = state.kinds.iter().map(|entry| entry.held.len() as u32).collect();
+        let up = || state.kinds.iter().filter(|entry| !entry.held.is_empty());
+        let counts: Vec<_> = up().map(|entry| (entry.number, entry.held.len() as u32)).collect();
         if counts == state.told {
             return;
         }
-        let waiting = state.kinds.iter().zip(&counts).filter(|(_, count)| **count > 0);
-        let list: Vec<_> = waiting
-            .map(|(entry, count)| Waiting { like: entry.like.clone(), count: *count })
+        let list: Vec<_> = up()
+            .map(|entry| Waiting { like: entry.like.clone(), count: entry.held.len() as u32 })
             .collect();
         state.told = counts;
         let backend = self.backend.clone();

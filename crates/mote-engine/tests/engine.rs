@@ -7,12 +7,12 @@
 use std::collections::VecDeque;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
 use mote_core::backend::{
-    Backend, BoxFuture, Exit, InstanceControl, InstanceRequest, StartError, Started, Usage,
+    Backend, BoxFuture, Exit, InstanceControl, InstanceRequest, StartError, Started, Usage, Waiting,
 };
 use mote_core::body::{Body, BodyError, BodySource};
 use mote_core::budget::Budget;
@@ -93,9 +93,14 @@ type Script = Box<dyn FnOnce(Worker) -> BoxFuture<()> + Send>;
 struct Scripts {
     next: Mutex<VecDeque<Script>>,
     starts: AtomicUsize,
+    /// Whether instances can be paused.
+    pausable: AtomicBool,
+    /// What was asked to be kept waiting, last.
+    waiting: Mutex<Vec<Waiting>>,
 }
 
 struct Control {
+    pausable: bool,
     killed: Arc<Notify>,
     ended: Mutex<Option<mpsc::Receiver<Exit>>>,
 }
@@ -106,7 +111,7 @@ impl InstanceControl for Control {
     }
     fn set_background(&self, _background: bool) {}
     fn set_paused(&self, _paused: bool) -> bool {
-        false
+        self.pausable
     }
     fn usage(&self) -> Option<Usage> {
         None
@@ -118,6 +123,10 @@ impl InstanceControl for Control {
 }
 
 impl Backend for Scripts {
+    fn keep_waiting(&self, wanted: Vec<Waiting>) {
+        *self.waiting.lock() = wanted;
+    }
+
     fn start(&self, request: InstanceRequest) -> BoxFuture<Result<Started, StartError>> {
         self.starts.fetch_add(1, Ordering::SeqCst);
         let Some(script) = self.next.lock().pop_front() else {
@@ -125,6 +134,7 @@ impl Backend for Scripts {
                 Err(StartError::Unavailable(format!("no script for {}", request.label)))
             });
         };
+        let pausable = self.pausable.load(Ordering::SeqCst);
         Box::pin(async move {
             let (ours, theirs) = UnixStream::pair().unwrap();
             let (output, _) = std::io::pipe().unwrap();
@@ -144,7 +154,7 @@ impl Backend for Scripts {
                 channel: OwnedFd::from(ours.into_std().unwrap()),
                 output: output.into(),
                 egress: Vec::new(),
-                control: Box::new(Control { killed, ended: Mutex::new(Some(ended)) }),
+                control: Box::new(Control { pausable, killed, ended: Mutex::new(Some(ended)) }),
                 waited: false,
             })
         })
@@ -162,7 +172,7 @@ impl Bench {
         let config = Config {
             instances_max_default: 1,
             busy_poll: true,
-            prewarm_bytes: 0,
+            prewarm_bytes: 1 << 30,
             budget: Budget { memory_bytes: u64::MAX, starts_max: 64 },
             interpreters: Interpreters {
                 python: Some(vec!["python3".into()]),
@@ -862,4 +872,131 @@ async fn a_minimum_is_kept_without_any_request() {
     bench.script(echo);
     until_ready(&revision, 1).await;
     assert_eq!(bench.scripts.starts.load(Ordering::SeqCst), 3);
+}
+
+#[tokio::test]
+async fn what_waits_changes_with_what_functions_need() {
+    let bench = Bench::new();
+    let until_waiting = async |pids: u32| {
+        patient(async {
+            loop {
+                let waiting = bench.scripts.waiting.lock().clone();
+                if let [one] = &waiting[..]
+                    && (one.like.limits.pids, one.count) == (pids, 1)
+                {
+                    break;
+                }
+                tokio::task::yield_now().await;
+            }
+        })
+        .await;
+    };
+    bench.publish(|spec| spec.limits.pids = 16);
+    until_waiting(16).await;
+    // As many as before, of another kind.
+    bench.publish(|spec| spec.limits.pids = 32);
+    until_waiting(32).await;
+}
+
+async fn until_states(revision: &Arc<Revision>, states: &[&str]) {
+    patient(async {
+        loop {
+            let mut now: Vec<_> = revision.status().instances.iter().map(|i| i.state).collect();
+            now.sort_unstable();
+            if now == states {
+                return;
+            }
+            tokio::task::yield_now().await;
+        }
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_paused_instance_does_not_stand_in_for_one_that_died() {
+    let bench = Bench::new();
+    bench.scripts.pausable.store(true, Ordering::SeqCst);
+    let die = Arc::new(Notify::new());
+    let told = die.clone();
+    bench.script(move |mut worker| async move {
+        worker.begin(1).await;
+        told.notified().await;
+    });
+    bench.script(echo);
+    bench.script(echo);
+    let revision = bench.publish(|spec| {
+        spec.scale.min = 2;
+        spec.scale.max = Some(2);
+        spec.scale.pause_ms = Some(0);
+    });
+    until_states(&revision, &["paused", "paused"]).await;
+    die.notify_one();
+    patient(async {
+        while bench.scripts.starts.load(Ordering::SeqCst) < 3 {
+            tokio::task::yield_now().await;
+        }
+    })
+    .await;
+    until_states(&revision, &["paused", "paused"]).await;
+}
+
+#[tokio::test]
+async fn where_nothing_can_be_paused_no_spare_one_is_kept() {
+    let bench = Bench::new();
+    for _ in 0..4 {
+        bench.script(echo);
+    }
+    let revision = bench.publish(|spec| {
+        spec.scale.spare = 1;
+        spec.scale.max = Some(4);
+    });
+    until_states(&revision, &["ready"]).await;
+    for _ in 0..20 {
+        assert_eq!(patient(bench.call(&revision, "POST", "a")).await.unwrap().unwrap(), "a");
+    }
+    assert_eq!(bench.scripts.starts.load(Ordering::SeqCst), 1);
+    let log: Vec<_> = revision.log.tail(100).iter().map(|line| line.text.clone()).collect();
+    assert!(log.iter().any(|line| line.contains("cannot be paused here")), "{log:?}");
+}
+
+#[tokio::test]
+async fn scaling_by_hand_leaves_spare_ones_alone_and_uses_them() {
+    let bench = Bench::new();
+    bench.scripts.pausable.store(true, Ordering::SeqCst);
+    for _ in 0..3 {
+        bench.script(echo);
+    }
+    let revision = bench.publish(|spec| {
+        spec.scale.spare = 1;
+        spec.scale.max = Some(2);
+    });
+    until_states(&revision, &["spare"]).await;
+    // It serves, and another takes its place, which has then been idle for longer.
+    for _ in 0..2 {
+        assert_eq!(patient(bench.call(&revision, "POST", "a")).await.unwrap().unwrap(), "a");
+        until_states(&revision, &["ready", "spare"]).await;
+    }
+    let scaled = revision.scale_to(0);
+    assert_eq!((scaled.ready, scaled.stopped), (0, 1));
+    until_states(&revision, &["spare"]).await;
+    let scaled = revision.scale_to(1);
+    assert_eq!((scaled.ready, scaled.starting), (1, 0), "the spare one is there already");
+}
+
+#[tokio::test]
+async fn a_paused_instance_that_must_go_is_no_room() {
+    let bench = Bench::new();
+    bench.scripts.pausable.store(true, Ordering::SeqCst);
+    bench.script(echo);
+    let revision = bench.publish(|spec| {
+        spec.scale.queue = 0;
+        spec.scale.pause_ms = Some(0);
+    });
+    assert_eq!(revision.scale_to(1).starting, 1);
+    until_states(&revision, &["paused"]).await;
+    assert_eq!(revision.scale_to(0).stopped, 1);
+    // It arrives before anything else happens.
+    let route = Route::to(revision.clone());
+    let call = bench.engine.invoke(&route, bench.invocation("POST", Body::Empty, 10_000));
+    assert_eq!(patient(call).await.unwrap_err(), Fault::QueueFull);
 }

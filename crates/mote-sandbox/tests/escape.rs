@@ -10,6 +10,7 @@ mod attempts;
 mod support;
 
 use std::collections::BTreeMap;
+use std::io::Write;
 use std::os::fd::AsRawFd;
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::net::{SocketAddr, UnixListener};
@@ -17,9 +18,9 @@ use std::path::Path;
 use std::process::Command;
 
 use attempts::ATTEMPTS;
-use mote_core::backend::Backend;
+use mote_core::backend::{Backend, Waiting};
 use mote_sandbox::{Layer, ProcessBackend, SandboxConfig, Zygote, ZygoteHandle};
-use support::{Folder, finish, request, shim};
+use support::{Folder, finish, is_root_with_memory, next_waiting, request, shim};
 
 /// Layers whose single removal lets only a property through, because another layer stops the
 /// attack too: removed together, the attack itself must succeed.
@@ -99,12 +100,17 @@ async fn inside(
     without: &[Layer],
     code: &Path,
     env: &[(String, String)],
+    waited: bool,
 ) -> Results {
     let mut config = SandboxConfig::default();
     for layer in without {
         config = config.without(*layer);
     }
     let backend = ProcessBackend::new(zygote, config);
+    if waited && !is_root_with_memory(&backend) {
+        println!("SKIPPED: attempts in a program that waited: there is no memory controller");
+        return Results::new();
+    }
     // A second instance of the same backend, with the same layers.
     let token = format!("neighbour-{}-{:?}", std::process::id(), without);
     let mut asked = request(2, code, shim(&["./probe", "--neighbour", &token]));
@@ -122,9 +128,21 @@ async fn inside(
     } else {
         asked.env.push(("T_CODE".to_owned(), "/function".to_owned()));
     }
-    let started = match backend.start(asked).await {
-        Ok(started) => started,
-        Err(error) => panic!("{without:?}: {error} {:?}", std::error::Error::source(&error)),
+    let started = if waited {
+        // Up before its code is there; goes on when it is told to.
+        let script = "read go <&3; cd /function && exec ./probe --probe";
+        asked.launch = shim(&["sh", "-c", script]);
+        backend.keep_waiting(vec![Waiting { like: asked.clone(), count: 1 }]);
+        let mut started = next_waiting(&backend, &asked).await;
+        let mut channel = std::os::unix::net::UnixStream::from(started.channel);
+        channel.write_all(b"go\n").unwrap();
+        started.channel = channel.into();
+        started
+    } else {
+        match backend.start(asked).await {
+            Ok(started) => started,
+            Err(error) => panic!("{without:?}: {error} {:?}", std::error::Error::source(&error)),
+        }
     };
     let (text, exit) = finish(started).await;
     assert!(text.contains("end of attempts"), "{without:?} {exit:?}: {text}");
@@ -192,7 +210,7 @@ fn main() {
     }
     // One zygote per configuration, all forked while single-threaded.
     let mut zygotes: Vec<_> =
-        (0..=LAYERS.len() + TOGETHER.len()).map(|_| Zygote::fork().unwrap()).collect();
+        (0..LAYERS.len() + TOGETHER.len() + 2).map(|_| Zygote::fork().unwrap()).collect();
 
     let code = Folder::new("escape");
     std::fs::copy(std::env::current_exe().unwrap(), code.0.join("probe")).unwrap();
@@ -233,19 +251,20 @@ fn main() {
 
     let control = outside(&code.0, &env);
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-    let (full, removed, together) = runtime.block_on(async {
-        let full = inside(zygotes.pop().unwrap(), &[], &code.0, &env).await;
+    let (full, adopted, removed, together) = runtime.block_on(async {
+        let full = inside(zygotes.pop().unwrap(), &[], &code.0, &env, false).await;
+        let adopted = inside(zygotes.pop().unwrap(), &[], &code.0, &env, true).await;
         let mut removed = Vec::new();
         for (layer, name) in LAYERS {
-            let results = inside(zygotes.pop().unwrap(), &[layer], &code.0, &env).await;
+            let results = inside(zygotes.pop().unwrap(), &[layer], &code.0, &env, false).await;
             removed.push((name, results));
         }
         let mut together = Vec::new();
         for (layers, name, attack) in TOGETHER {
-            let results = inside(zygotes.pop().unwrap(), layers, &code.0, &env).await;
+            let results = inside(zygotes.pop().unwrap(), layers, &code.0, &env, false).await;
             together.push((name, attack, results[attack]));
         }
-        (full, removed, together)
+        (full, adopted, removed, together)
     });
     victim.kill().unwrap();
     victim.wait().unwrap();
@@ -262,6 +281,8 @@ fn main() {
         println!("family {family}: {} tried / {blocked} blocked", names.len());
     }
     println!("all: {} tried / {} blocked", full.len(), full.len() - succeeded.len());
+    let blocked = adopted.values().filter(|worked| !**worked).count();
+    println!("in a program that waited: {} tried / {blocked} blocked", adopted.len());
 
     let able: Vec<_> = ATTEMPTS
         .iter()
@@ -292,6 +313,10 @@ fn main() {
         println!("{name} together: {attack} {}", if *worked { "succeeds" } else { "is blocked" });
     }
     assert!(succeeded.is_empty(), "attempts that got out: {succeeded:?}");
+    assert!(
+        adopted.is_empty() || adopted == full,
+        "what waited for its code is held as what did not"
+    );
     assert_eq!(full.len(), ATTEMPTS.len());
     assert!(failing.len() * 10 <= able.len(), "too few attempts succeed outside");
     assert!(together.iter().all(|(_, _, worked)| *worked), "an attack that nothing lets through");

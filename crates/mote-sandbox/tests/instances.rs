@@ -11,12 +11,14 @@ use std::os::unix::net::UnixStream;
 use std::time::{Duration, Instant};
 
 use bytes::{Bytes, BytesMut};
-use mote_core::backend::{Backend, InstanceRequest, Launch, StartError, Started, Waiting};
+use mote_core::backend::{Backend, Launch, StartError, Waiting};
 use mote_core::invocation::Head;
 use mote_core::spec::Egress;
 use mote_core::wire::{self, FrameHeader, FrameKind, Load, Ready, ResultHead, WorkerError};
 use mote_sandbox::{BuildRequest, ProcessBackend, SandboxConfig, Zygote, ZygoteHandle};
-use support::{Folder, MIB, finish, node, python, request, shim};
+use support::{
+    Folder, MIB, finish, is_root_with_memory, next_waiting, node, python, request, shim,
+};
 
 async fn shell(backend: &ProcessBackend) {
     let code = Folder::new("shell");
@@ -424,25 +426,6 @@ async fn waiting(backend: &ProcessBackend) {
     assert!(!started.waited);
     drop(started);
     backend.keep_waiting(Vec::new());
-}
-
-fn is_root_with_memory(backend: &ProcessBackend) -> bool {
-    let memory = backend.report().items.into_iter().find(|item| item.name == "memory");
-    memory.is_some_and(|item| matches!(item.state, mote_sandbox::State::Enforced))
-        && std::fs::metadata("/proc/self")
-            .is_ok_and(|own| std::os::unix::fs::MetadataExt::uid(&own) == 0)
-}
-
-/// An instance whose program waited; those come up by themselves.
-async fn next_waiting(backend: &ProcessBackend, request: &InstanceRequest) -> Started {
-    let end = Instant::now() + Duration::from_secs(20);
-    while Instant::now() < end {
-        let started = backend.start(request.clone()).await.unwrap();
-        if started.waited {
-            return started;
-        }
-    }
-    panic!("no program waits");
 }
 
 /// Paused instances do nothing, go on where they were, and end when told.

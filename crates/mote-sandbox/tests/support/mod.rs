@@ -6,7 +6,8 @@ use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use mote_core::backend::{Exit, InstanceLimits, InstanceRequest, Launch, Started};
+use mote_core::backend::{Backend, Exit, InstanceLimits, InstanceRequest, Launch, Started};
+use mote_sandbox::ProcessBackend;
 
 pub(crate) const MIB: u64 = 1 << 20;
 
@@ -129,4 +130,26 @@ pub(crate) fn ask_connection(channel: std::os::fd::BorrowedFd<'_>) -> Result<Own
         let fd = libc::CMSG_DATA(first).cast::<i32>().read_unaligned();
         Ok(OwnedFd::from_raw_fd(fd))
     }
+}
+
+/// Whether programs can wait for a function: that needs root and a memory controller.
+pub(crate) fn is_root_with_memory(backend: &ProcessBackend) -> bool {
+    let memory = backend.report().items.into_iter().find(|item| item.name == "memory");
+    memory.is_some_and(|item| matches!(item.state, mote_sandbox::State::Enforced))
+        && std::fs::metadata("/proc/self")
+            .is_ok_and(|own| std::os::unix::fs::MetadataExt::uid(&own) == 0)
+}
+
+/// An instance whose program waited; those come up in the background.
+pub(crate) async fn next_waiting(backend: &ProcessBackend, request: &InstanceRequest) -> Started {
+    let end = Instant::now() + Duration::from_secs(20);
+    while Instant::now() < end {
+        let started = backend.start(request.clone()).await.unwrap();
+        if started.waited {
+            return started;
+        }
+        // They come up only while nobody starts anything.
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+    panic!("no program waits");
 }
