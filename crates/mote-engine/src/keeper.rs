@@ -269,8 +269,10 @@ fn scale(pool: &mut Pool, revision: &Revision, now: u64, round: &mut Round) {
     }
     let starts_max = STARTS_PER_CORE * revision.shared.config.instances_max_default.max(1);
     // The rest is asked for again when one of these is ready or has failed.
+    // A spare one on its way serves if it is needed by then.
+    let on_their_way = pool.starting + pool.starting_spares;
     let mut missing =
-        desired.saturating_sub(ready + pool.starting).min(starts_max.saturating_sub(pool.starting));
+        desired.saturating_sub(ready + on_their_way).min(starts_max.saturating_sub(on_their_way));
     // Paused ones that have served count as ready.
     while missing > 0 && pool.wake_spare() {
         missing -= 1;

@@ -20,7 +20,8 @@ const PYTHON_BYTES: u64 = 16 << 20;
 const NODE_BYTES: u64 = 64 << 20;
 /// A sandbox whose pid 1 runs a program per invocation: next to nothing.
 const EXEC_BYTES: u64 = 4 << 20;
-/// Pause between two looks while more than the first of a kind are kept.
+/// Pause between two looks while more than the first of a kind are kept, or the node has no room for
+/// one.
 const LOOK: Duration = Duration::from_secs(30);
 
 /// The kinds of programs on this node.
@@ -36,7 +37,7 @@ struct State {
     next: u64,
     /// Kinds and counts the backend knows.
     told: Vec<(u64, u32)>,
-    /// A task looks again, to keep fewer when starts have become rare.
+    /// A task looks again: starts may have become rare, or room free.
     looking: bool,
 }
 
@@ -205,10 +206,12 @@ impl Shared {
             .collect();
         let most = self.config.budget.starts_max;
         let wanted = counts(&kinds, most, self.config.prewarm_bytes);
+        let mut unsettled = false;
         for (entry, wanted) in state.kinds.iter_mut().zip(wanted) {
             entry.hold(wanted as usize, &self.ledger);
+            unsettled |= entry.held.len() > 1 || entry.held.len() < wanted as usize;
         }
-        let look = state.kinds.iter().any(|entry| entry.held.len() > 1) && !state.looking;
+        let look = unsettled && !state.looking;
         state.looking |= look;
         self.prewarm_pass_on(&mut state);
         drop(state);
