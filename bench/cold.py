@@ -74,10 +74,10 @@ class Api:
 
 
 def call(node: Node, name: str) -> tuple[float, float]:
-    """Milliseconds of a first call and of the one after it, on a connection of their own."""
+    """Milliseconds of a first call and of the one after it, each on a fresh connection."""
     times = []
-    with connect(node.http) as sock:
-        for _ in range(2):
+    for _ in range(2):
+        with connect(node.http) as sock:
             since = time.perf_counter()
             answer = get(sock, f"/{name}")
             answer.body()
