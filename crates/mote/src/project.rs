@@ -8,17 +8,18 @@ use std::fs;
 use std::path::Path;
 
 use mote_api::manifest::{
-    self, BalanceName, FunctionManifest, Manifest, PolicyName, RuntimeName, ScaleManifest,
-    StartName,
+    self, BalanceName, CompatName, FunctionManifest, Manifest, PolicyName, RuntimeName,
+    ScaleManifest, StartName,
 };
 use mote_api::toml_reader::{Mistake, Mistakes};
 use mote_core::autoscale::{HpaSettings, KnativeSettings, OpenFaasSettings, Policy};
 use mote_core::balance::Balance;
-use mote_core::spec::{CoapResource, Egress, Runtime, StartPolicy};
+use mote_core::spec::{CoapResource, Compat, Egress, Runtime, StartPolicy};
 use mote_core::{FunctionName, FunctionSpec};
 
 use self::probe::{Folder, Program};
 
+mod contract;
 mod guess;
 mod probe;
 
@@ -74,7 +75,7 @@ pub(crate) fn read(path: &Path, options: Options<'_>) -> Result<Vec<Planned>, Mi
     let mut planned = Vec::new();
     let mut mistakes = Vec::new();
     for function in &functions {
-        match plan(&folder, function, options) {
+        match plan(&folder, function, has_manifest, options) {
             Ok((spec, guesses)) => planned.push(Planned { spec, guesses, has_manifest }),
             Err(Mistakes(found)) => mistakes.extend(found),
         }
@@ -85,10 +86,20 @@ pub(crate) fn read(path: &Path, options: Options<'_>) -> Result<Vec<Planned>, Mi
 fn plan(
     folder: &Folder,
     function: &FunctionManifest,
+    has_manifest: bool,
     options: Options<'_>,
 ) -> Result<(FunctionSpec, Vec<String>), Mistakes> {
     let mut guesses = Vec::new();
     let name = name(folder, function, options.name)?;
+    let found = if has_manifest { None } else { contract::infer(folder) };
+    let function = match &found {
+        Some(found) => {
+            let compat = found.function.compat.as_ref().map(|name| compat(name.value).as_str());
+            guesses.push(format!("compat {} ({})", compat.unwrap_or(""), found.why));
+            &found.function
+        }
+        None => function,
+    };
     let runtime = match &function.runtime {
         Some(runtime) => match runtime.value {
             RuntimeName::Python => Runtime::Python,
@@ -103,6 +114,7 @@ fn plan(
         }
     };
     let mut spec = FunctionSpec::with_defaults(name, runtime, "");
+    apply_contract(&mut spec, function)?;
     match runtime {
         Runtime::Python | Runtime::Node => {
             if let Some(command) = &function.command {
@@ -115,7 +127,10 @@ fn plan(
             spec.entry = match &function.entry {
                 Some(entry) => guess::checked_entry(folder, runtime, &entry.value, entry.line)?,
                 None => {
-                    let entry = guess::entry(folder, runtime, spec.name.as_str())?;
+                    let entry = match spec.compat {
+                        Some(compat) => contract::entry(folder, compat, runtime == Runtime::Node)?,
+                        None => guess::entry(folder, runtime, spec.name.as_str())?,
+                    };
                     guesses.push(format!("entry {entry}"));
                     entry
                 }
@@ -142,6 +157,45 @@ fn plan(
     }
     apply(&mut spec, function)?;
     Ok((spec, guesses))
+}
+
+fn compat(name: CompatName) -> Compat {
+    match name {
+        CompatName::TinyFaas => Compat::TinyFaas,
+        CompatName::OpenFaas => Compat::OpenFaas,
+        CompatName::Nuclio => Compat::Nuclio,
+        CompatName::Kubeless => Compat::Kubeless,
+        CompatName::OpenWhisk => Compat::OpenWhisk,
+        CompatName::Knative => Compat::Knative,
+        CompatName::Fission => Compat::Fission,
+    }
+}
+
+/// `compat`, `template` and `port`, refused by name where this version has no adapter.
+fn apply_contract(spec: &mut FunctionSpec, function: &FunctionManifest) -> Result<(), Mistakes> {
+    if let Some(name) = &function.compat {
+        let compat = compat(name.value);
+        if !compat.is_offered(spec.runtime) {
+            let (word, runtime) = (compat.as_str(), spec.runtime.as_str());
+            let text = format!("compat \"{word}\" is not offered yet for runtime {runtime}");
+            return Err(in_manifest("M0305", name.line, &text));
+        }
+        spec.compat = Some(compat);
+    }
+    if let Some(template) = &function.template {
+        if spec.compat.is_none() {
+            let text = "template: belongs to compat, the platform it is one of";
+            return Err(in_manifest("M0306", template.line, text));
+        }
+        spec.template = Some(template.value.clone());
+    }
+    if let Some(port) = &function.port {
+        if spec.runtime != Runtime::Server {
+            return Err(in_manifest("M0303", port.line, "port: for runtime server"));
+        }
+        spec.port = Some(port.value);
+    }
+    Ok(())
 }
 
 fn name(
@@ -339,13 +393,13 @@ pub(crate) fn mistake(code: &'static str, text: String, hint: Option<String>) ->
     Mistakes(vec![Mistake { line: 0, code, text, hint }])
 }
 
+/// A mistake in a line of the manifest; line 0 for what the files implied.
 fn in_manifest(code: &'static str, line: usize, text: &str) -> Mistakes {
-    Mistakes(vec![Mistake {
-        line,
-        code,
-        text: format!("{}: {text} (line {line})", manifest::FILE_NAME),
-        hint: None,
-    }])
+    let text = match line {
+        0 => text.to_owned(),
+        line => format!("{}: {text} (line {line})", manifest::FILE_NAME),
+    };
+    Mistakes(vec![Mistake { line, code, text, hint: None }])
 }
 
 fn unreadable(path: &Path, error: &std::io::Error) -> Mistakes {
