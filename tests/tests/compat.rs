@@ -80,6 +80,49 @@ fn tinyfaas() {
     assert_eq!((answer.status, answer.text().as_str()), (200, "exit status 3"));
 }
 
+fn check_open_faas_python(node: &Node) {
+    assert_eq!(call(node, "POST", "/http", b"you").text(), "hello you");
+    let answer = call(node, "PUT", "/http-status/a/b?code=418", b"");
+    assert_eq!((answer.status, answer.header("x-kind")), (418, Some("test")));
+    let seen = answer.json();
+    assert_eq!((&seen["method"], &seen["path"]), (&"PUT".into(), &"/a/b".into()), "{seen}");
+    assert_eq!(seen["sensor"], "t1");
+    let answer = call(node, "POST", "/http-binary", &[0, 255, 7]);
+    assert_eq!(answer.body, [7, 255, 0]);
+    assert_eq!(answer.header("content-type"), Some("application/octet-stream"));
+    check_error(node, "http-error", &node.get("/http-error"));
+    assert_eq!(node.get("/http-environment").text(), "C True");
+    let answer = call(node, "POST", "/classic", b"abc");
+    assert_eq!((answer.status, answer.text().as_str()), (200, "method POST\nABC t1\n"));
+    assert_eq!(answer.header("content-type"), Some("text/plain"));
+    let answer = call(node, "POST", "/classic", b"fail");
+    assert_eq!((answer.status, answer.text().as_str()), (500, "exit status 2\nmethod POST\n"));
+}
+
+fn check_open_faas_node(node: &Node) {
+    let answer = json_call(node, "/node/a?b=c", r#"{"n":1}"#);
+    assert_eq!((answer.status, answer.header("x-kind")), (201, Some("test")));
+    let seen = answer.json();
+    assert_eq!(seen["body"], r#"{"n":1}"#);
+    assert_eq!((&seen["path"], &seen["query"]["b"]), (&"/a".into(), &"c".into()), "{seen}");
+    let answer = node.get("/node-fail");
+    assert_eq!((answer.status, answer.text().as_str()), (500, "not today"));
+    let answer = node.get("/node-fail?throw=1");
+    assert!(!answer.text().contains("secret"), "{}", answer.text());
+    assert_eq!(answer.status, 500);
+    assert_eq!(node.get("/node-callback").body, [0, 255, 1]);
+}
+
+fn check_open_faas_programs(node: &Node) {
+    let answer = call(node, "POST", "/watchdog/a?b=c", b"body");
+    assert_eq!((answer.status, answer.text().as_str()), (200, "POST /a b=c t1 4 C\nbody"));
+    assert_eq!(answer.header("content-type"), Some("text/plain"));
+    let answer = call(node, "POST", "/watchdog/fail", b"body");
+    assert_eq!((answer.status, answer.text().as_str()), (500, "exit status 4\nwent wrong\n"));
+    let answer = node.get("/server/a?b=c");
+    assert_eq!((answer.status, answer.text().as_str()), (203, "server /a?b=c"));
+}
+
 #[test]
 fn openfaas_by_folder() {
     let node = Node::start();
@@ -98,6 +141,18 @@ fn openfaas_by_folder() {
     let answer = call(&node, "POST", "/flask", b"abc");
     assert_eq!(answer.status, 202, "{}", answer.text());
     assert_eq!(answer.json(), serde_json::json!({ "got": "abc", "sensor": "t1" }));
+}
+
+fn check_nuclio_fields(node: &Node, unit: serde_json::Value) {
+    let answer = json_call(node, "/nu-fields/a?b=c", r#"{"n":1}"#);
+    let seen = answer.json();
+    assert_eq!(answer.status, 200, "{seen}");
+    assert_eq!(answer.header("content-type"), Some("application/json"));
+    let wanted = serde_json::json!({
+        "missing": [], "body": { "n": 1 }, "method": "POST", "path": "/a", "kind": "http",
+        "sensor": "t1", "size": 7, "fields": { "b": "c" }, "unit": unit, "year": true,
+    });
+    assert_eq!(seen, wanted);
 }
 
 #[test]
@@ -182,6 +237,143 @@ fn fission_by_folder() {
     assert_eq!((answer.status, answer.header("x-kind")), (418, Some("teapot")));
     deploy(&node, "fission/error", "error");
     check_error(&node, "error", &node.get("/error"));
+}
+
+/// Deploys a manifest as it is; returns what was said.
+fn deploy_manifest(node: &Node, path: &str) -> String {
+    let output = node.mote(&["deploy", &fixture(path)]);
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(output.status.success(), "{path}: {said}\nnode: {}", node.log());
+    said
+}
+
+#[test]
+fn openfaas_by_stack_file() {
+    let node = Node::start();
+    let said = deploy_manifest(&node, "openfaas");
+    assert!(said.contains("stack.yml, python, compat openfaas python3-http"), "{said}");
+    for warning in [
+        "http-environment: secrets: /var/openfaas/secrets/api-key will not be there",
+        "http-environment: no meaning here: constraints",
+    ] {
+        assert!(said.contains(warning), "{warning}: {said}");
+    }
+    check_open_faas_python(&node);
+    check_open_faas_node(&node);
+    check_open_faas_programs(&node);
+    let described = node.json(&["describe", "http-environment", "-o", "json"]);
+    assert_eq!(described["limits"]["memory_bytes"], 96 << 20);
+    assert_eq!(described["limits"]["instances_min"], 1);
+    assert_eq!(described["limits"]["instances_max"], 2);
+    assert_eq!(node.json(&["describe", "server", "-o", "json"])["limits"]["timeout_ms"], 20_000);
+}
+
+#[test]
+fn nuclio_by_manifest() {
+    let node = Node::start();
+    let said = deploy_manifest(&node, "nuclio/hello");
+    for warning in ["trigger every: kind cron is not offered yet", "build.commands run in an image"]
+    {
+        assert!(said.contains(warning), "{warning}: {said}");
+    }
+    let answer = call(&node, "POST", "/nu-hello", b"you");
+    assert_eq!((answer.status, answer.text().as_str()), (201, "hello you C"));
+    assert_eq!(answer.header("x-count"), Some("1"));
+    deploy_manifest(&node, "nuclio/fields");
+    check_nuclio_fields(&node, "K".into());
+    deploy_manifest(&node, "nuclio/shell/function.yaml");
+    let answer = call(&node, "POST", "/nu-shell", b"abc");
+    assert_eq!((answer.status, answer.text().trim_end()), (200, "POST 2 one\ncba"));
+    let headers = [("x-nuclio-arguments", "three")];
+    let answer = node.call("POST", "/nu-shell", &headers, b"abc");
+    assert_eq!(answer.text().trim_end(), "POST 1 three\ncba");
+    assert_eq!(node.post("/nu-shell/fail", b"abc").status, 500);
+}
+
+#[test]
+fn kubeless_by_manifest() {
+    let node = Node::start();
+    let said = deploy_manifest(&node, "kubeless");
+    assert!(said.contains("CronJobTrigger every: this trigger is not offered yet"), "{said}");
+    let answer = node.call("POST", "/kl-hello", &[("event-type", "test")], b"you");
+    assert_eq!((answer.status, answer.text().as_str()), (200, "hello you 20 test"));
+    let wanted = serde_json::json!({
+        "data": { "n": 1 }, "method": "POST", "path": "/a", "sensor": "t1",
+    });
+    assert_eq!(json_call(&node, "/kl-fields/a", r#"{"n":1}"#).json(), wanted);
+    let answer = node.get("/kl-callback");
+    assert_eq!((answer.status, answer.body.as_slice()), (202, &[0, 255][..]));
+    let answer = call(&node, "POST", "/kl-node/status", b"abc");
+    assert_eq!((answer.status, answer.header("x-kind")), (418, Some("teapot")));
+    assert_eq!(answer.header("access-control-allow-origin"), Some("*"));
+    assert_eq!(answer.json(), serde_json::json!({ "data": "abc", "handler": "hello" }));
+}
+
+#[test]
+fn openwhisk_by_manifest() {
+    let node = Node::start();
+    let said = deploy_manifest(&node, "openwhisk/manifest.yaml");
+    for warning in ["sequences.both: a sequence", "triggers.every: a trigger"] {
+        assert!(said.contains(warning), "{warning}: {said}");
+    }
+    let answer = node.get("/ow-node?name=you");
+    assert_eq!(answer.json()["payload"], "Hello, you from Kent");
+    let answer = node.get("/ow-node?fail=1");
+    assert_eq!((answer.status, answer.text().as_str()), (404, "no such sensor"));
+    assert_eq!(node.get("/ow-hello").json()["greeting"], "Hello stranger!");
+}
+
+#[test]
+fn import_writes_a_manifest_that_deploys_alike() {
+    let node = Node::start();
+    let folder = node.dir.path().join("imported");
+    let copied = Command::new("cp").arg("-r").arg(fixture("openfaas")).arg(&folder).status();
+    assert!(copied.is_ok_and(|status| status.success()));
+    let folder = folder.to_str().expect("UTF-8");
+    node.ok(&["import", folder]);
+    let file = format!("{folder}/http-environment/mote.toml");
+    let text = std::fs::read_to_string(file).expect("it was written");
+    for line in [
+        "memory = \"96MiB\"  # limits.memory: 96Mi",
+        "template = \"python3-http\"  # lang: python3-http",
+        "UNIT = \"C\"  # environment",
+        "# Not taken over: secrets: /var/openfaas/secrets/api-key will not be there",
+    ] {
+        assert!(text.contains(line), "{line}: {text}");
+    }
+    for name in ["http", "http-status", "http-binary", "http-error", "http-environment", "classic"]
+    {
+        node.ok(&["deploy", &format!("{folder}/{name}")]);
+    }
+    check_open_faas_python(&node);
+    let output = node.mote(&["import", folder]);
+    assert!(String::from_utf8_lossy(&output.stderr).contains("is there already"));
+}
+
+#[test]
+fn manifests_that_cannot_be_honoured_are_refused_by_name() {
+    let node = Node::start();
+    let check = |file: &str, text: &str, expected: &str| {
+        let path = node.dir.path().join(file);
+        std::fs::write(&path, text).expect("written");
+        let output = node.mote(&["deploy", path.to_str().expect("UTF-8")]);
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert!(!output.status.success() && said.contains(expected), "{expected}: {said}");
+    };
+    let stack = "provider: {name: openfaas}\nfunctions:\n  f:\n    ";
+    check("a.yml", &format!("{stack}image: x"), "f: lang \"\" is not offered");
+    check("b.yml", &format!("{stack}lang: go"), "f: lang \"go\" is not offered");
+    let nuclio = "apiVersion: nuclio.io/v1\nmetadata: {name: f}\nspec: {runtime: ";
+    check("c.yml", &format!("{nuclio}golang}}"), "f: runtime \"golang\" is not offered");
+    let knative = "apiVersion: serving.knative.dev/v1\nkind: Service\nmetadata: {name: f}\n";
+    check("d.yml", knative, "f: a service that is only an image is not offered");
+    let func = "specVersion: 0.36.0\nname: f\nruntime: python";
+    check("e.yml", func, "f: a Knative function (runtime python) is not offered");
+    check("f.yml", "a: [1", "not YAML that mote reads");
+    check("g.yml", "a: 1", "not a manifest of a platform mote knows");
+    let kubeless = "apiVersion: kubeless.io/v1beta1\nkind: Function\nmetadata: {name: f}\nspec: ";
+    let outside = format!("{kubeless}{{handler: a/b.c, runtime: python3.9, function: x}}");
+    check("h.yml", &outside, "`a/b.py` is no file name");
 }
 
 #[test]

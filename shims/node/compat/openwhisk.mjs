@@ -1,8 +1,7 @@
 // Apache OpenWhisk: `main(params)`, called as a web action is: an object or a promise of one.
 
 import fs from 'node:fs';
-import { createRequire } from 'node:module';
-import module from 'node:module';
+import module, { createRequire } from 'node:module';
 
 import { exportsOf, functionOf, mediaType, parameters, reply } from './http.mjs';
 

@@ -1,5 +1,6 @@
 """Kubeless: `f(event, context)` with dicts."""
 
+import io
 import os
 
 import mote_shim
@@ -24,8 +25,6 @@ class Request:
     @property
     def body(self):
         """The body as a file."""
-        import io
-
         return io.BytesIO(self._event.body)
 
     @property

@@ -7,6 +7,7 @@ python3        handle(req) under the classic watchdog: what it prints and return
 
 import importlib
 import io
+import json
 import os
 import sys
 import threading
@@ -77,25 +78,16 @@ def with_event(handler):
         headers = value.get("headers") or {}
         headers = list(headers.items() if hasattr(headers, "items") else headers)
         body = value.get("body", "")
-        if not isinstance(body, (str, bytes)):
-            body = mote_json(body) if isinstance(body, (dict, list)) else str(body)
-            if value["body"].__class__ in (dict, list) and not has_type(headers):
-                headers.append(("Content-Type", JSON))
-        if not has_type(headers):
-            headers.append(("Content-Type", HTML))
+        kind = HTML
+        if isinstance(body, (dict, list)):
+            body, kind = json.dumps(body), JSON
+        elif not isinstance(body, (str, bytes)):
+            body = str(body)
+        if not any(name.lower() == "content-type" for name, _ in headers):
+            headers.append(("Content-Type", kind))
         return body, value.get("statusCode", 200), headers
 
     return call
-
-
-def has_type(headers):
-    return any(name.lower() == "content-type" for name, _ in headers)
-
-
-def mote_json(value):
-    import json
-
-    return json.dumps(value)
 
 
 def with_text(handler):
