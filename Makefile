@@ -16,4 +16,4 @@ lint:
 	cargo fmt --all --check
 	cargo clippy --workspace --all-targets -- -D warnings
 	for file in scripts/*.sh; do bash -n "$$file" || exit 1; done
-	for file in shims/node/*.mjs; do node --check "$$file" || exit 1; done
+	for file in shims/node/*.mjs shims/node/compat/*.mjs; do node --check "$$file" || exit 1; done

@@ -1083,6 +1083,7 @@ async function loadFunction(worker) {
   if (/\.[mc]?ts$/.test(file) && !process.features.typescript) {
     throw new Error(`${spec.entry}: TypeScript needs Node 22.18 or newer (this is ${process.version}); compile it to JavaScript`);
   }
+  if (spec.compat) return loadAdapted(worker, file, exported);
   const loaded = await import(pathToFileURL(file).href);
   const isCommonJs = module.Module._cache[file] !== undefined;
   const [shape, handler] = exported ? namedExport(loaded, exported, isCommonJs) : findHandler(loaded, isCommonJs);
@@ -1091,10 +1092,28 @@ async function loadFunction(worker) {
   worker.limit = spec.concurrency ?? CONCURRENCY;
   worker.call = shape === 'fetch'
     ? (invocation) => handler(new LightRequest(invocation), new Context(worker, invocation))
-    : (invocation) => (invocation.incoming
-      ? invocation.incoming.all().then((body) => handler(new Event(invocation, body), new Context(worker, invocation)))
-      : handler(new Event(invocation, invocation.body), new Context(worker, invocation)));
+    : callWithEvent(worker, handler);
   return shape;
+}
+
+function callWithEvent(worker, handler) {
+  return (invocation) => (invocation.incoming
+    ? invocation.incoming.all().then((body) => handler(new Event(invocation, body), new Context(worker, invocation)))
+    : handler(new Event(invocation, invocation.body), new Context(worker, invocation)));
+}
+
+/** Loads a function written for another platform through its adapter. */
+async function loadAdapted(worker, file, exported) {
+  const { spec } = worker;
+  const adapter = new URL(`./compat/${spec.compat}.mjs`, import.meta.url);
+  if (!fs.existsSync(adapter)) throw new Error(`there is no adapter for ${spec.compat}`);
+  let init = () => {};
+  const { load } = await import(adapter.href);
+  const handler = await load(file, exported, spec, (call) => { init = call; });
+  await init();
+  worker.limit = spec.concurrency ?? CONCURRENCY;
+  worker.call = callWithEvent(worker, handler);
+  return 'handle';
 }
 
 function namedExport(loaded, name, isCommonJs) {

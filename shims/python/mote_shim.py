@@ -531,6 +531,7 @@ class Worker:
         self.spec = None
         self.loaded_ns = 0
         self.writers = []
+        self.at_end = []  # what a function wants called after a drain
         self.state_of_app = {}  # what an ASGI lifespan keeps for its requests
         self.flush_soon = self.flush
 
@@ -827,7 +828,8 @@ class Worker:
 
             # Until 3.10 an asyncio.Event made at import belongs to the loop of that moment.
             asyncio.set_event_loop(asyncio.new_event_loop())
-        module, handler, found = find_entry(spec["entry"])
+        find = adapted if spec.get("compat") else lambda worker: find_entry(spec["entry"])
+        module, handler, found = find(self)
         limit = spec["concurrency"]
         shape = shape_of(handler, found)
         if shape in ("asgi", "async handle"):
@@ -875,6 +877,8 @@ class Worker:
         self.put(READY, 0, 0, encode_json(ready).encode())
         self.flush()
         serve()
+        for call in self.at_end:
+            call()
         self.flush_last()
 
     def idle(self):
@@ -1259,6 +1263,22 @@ def find_entry(entry):
         if callable(getattr(module, name, None)):
             return module, getattr(module, name), name
     raise LookupError("module %s has none of handle, app, handler, main" % module.__name__)
+
+
+def adapted(worker):
+    """What `find_entry` says of a function written for another platform: its adapter's handler."""
+    import importlib.util
+
+    name, folder = worker.spec["compat"], os.path.join(os.path.dirname(os.path.abspath(__file__)), "compat")
+    if not os.path.isfile(os.path.join(folder, name + ".py")):
+        raise LookupError("there is no adapter for %s" % name)
+    found = importlib.util.spec_from_file_location(
+        "mote_compat", os.path.join(folder, "__init__.py"), submodule_search_locations=[folder]
+    )
+    package = importlib.util.module_from_spec(found)
+    sys.modules["mote_compat"] = package
+    found.loader.exec_module(package)
+    return importlib.import_module("mote_compat." + name).adapt(worker)
 
 
 def code_of(function):

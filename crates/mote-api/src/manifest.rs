@@ -20,11 +20,12 @@ const GIB: u64 = 1 << 30;
 const HOUR_MS: u64 = 3_600_000;
 const INIT_MS_MAX: u64 = 600_000;
 
-const FUNCTION_KEYS: [&str; 11] = [
-    "name", "runtime", "entry", "command", "methods", "limits", "scale", "env", "trigger", "allow",
-    "build",
+const FUNCTION_KEYS: [&str; 14] = [
+    "name", "runtime", "compat", "template", "port", "entry", "command", "methods", "limits",
+    "scale", "env", "trigger", "allow", "build",
 ];
-const TOP_KEYS: [&str; 6] = ["version", "name", "runtime", "entry", "command", "methods"];
+const TOP_KEYS: [&str; 9] =
+    ["version", "name", "runtime", "compat", "template", "port", "entry", "command", "methods"];
 const LIMIT_KEYS: [&str; 8] =
     ["memory", "timeout", "init_timeout", "concurrency", "cpu", "pids", "body", "disk"];
 const SCALE_KEYS: [&str; 10] =
@@ -45,6 +46,12 @@ pub struct FunctionManifest {
     pub name: Option<Lined<String>>,
     /// `python`, `node`, `exec` or `server`.
     pub runtime: Option<Lined<RuntimeName>>,
+    /// The platform the code was written for.
+    pub compat: Option<Lined<CompatName>>,
+    /// Which of that platform's contracts.
+    pub template: Option<Lined<String>>,
+    /// The port of a server.
+    pub port: Option<Lined<u16>>,
     /// `module:object` or a file path.
     pub entry: Option<Lined<String>>,
     /// Program and arguments.
@@ -79,6 +86,35 @@ pub enum RuntimeName {
     /// `server`.
     Server,
 }
+
+/// The platforms whose contracts a manifest may name.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum CompatName {
+    /// `tinyfaas`.
+    TinyFaas,
+    /// `openfaas`.
+    OpenFaas,
+    /// `nuclio`.
+    Nuclio,
+    /// `kubeless`.
+    Kubeless,
+    /// `openwhisk`.
+    OpenWhisk,
+    /// `knative`.
+    Knative,
+    /// `fission`.
+    Fission,
+}
+
+const COMPATS: [(&str, CompatName); 7] = [
+    ("tinyfaas", CompatName::TinyFaas),
+    ("openfaas", CompatName::OpenFaas),
+    ("nuclio", CompatName::Nuclio),
+    ("kubeless", CompatName::Kubeless),
+    ("openwhisk", CompatName::OpenWhisk),
+    ("knative", CompatName::Knative),
+    ("fission", CompatName::Fission),
+];
 
 /// `[limits]`; units in the names.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -235,7 +271,7 @@ impl Manifest {
         } else {
             let mut known = vec!["version", "function"];
             known.extend(FUNCTION_KEYS);
-            reader.check_keys(&top, &known, &["secrets", "compat"], &[]);
+            reader.check_keys(&top, &known, &["secrets"], &[]);
             vec![read_function(&mut reader, &top)]
         };
         reader.finish()?;
@@ -268,7 +304,7 @@ fn read_functions(reader: &mut TomlReader<'_>, top: &Section<'_>) -> Vec<Functio
         };
         let section = reader.section(table, &label, &label);
         let known: Vec<&str> = FUNCTION_KEYS.into_iter().filter(|key| *key != "name").collect();
-        reader.check_keys(&section, &known, &["secrets", "compat"], &[]);
+        reader.check_keys(&section, &known, &["secrets"], &[]);
         let mut function = read_function(reader, &section);
         function.name = Some(Lined { value: name.to_owned(), line });
         functions.push(function);
@@ -280,6 +316,9 @@ fn read_function(reader: &mut TomlReader<'_>, at: &Section<'_>) -> FunctionManif
     let mut function = FunctionManifest {
         name: reader.string(at, "name", "a string, e.g. \"thermo\""),
         runtime: read_runtime(reader, at),
+        compat: read_compat(reader, at),
+        template: reader.string(at, "template", "a string, e.g. \"python3-http\""),
+        port: read_port(reader, at),
         entry: reader.string(at, "entry", "a string, e.g. \"app:handle\""),
         command: reader.strings(at, "command", "an array, e.g. [\"./server\", \"--fast\"]"),
         methods: read_methods(reader, at),
@@ -359,6 +398,16 @@ fn read_runtime(reader: &mut TomlReader<'_>, at: &Section<'_>) -> Option<Lined<R
         }
     };
     Some(Lined { value, line: text.line })
+}
+
+fn read_compat(reader: &mut TomlReader<'_>, at: &Section<'_>) -> Option<Lined<CompatName>> {
+    let (_, line) = reader.get(at, "compat")?;
+    read_word(reader, at, "compat", &COMPATS).map(|value| Lined { value, line })
+}
+
+fn read_port(reader: &mut TomlReader<'_>, at: &Section<'_>) -> Option<Lined<u16>> {
+    let port = reader.integer(at, "port", 1024..=65_535)?;
+    u16::try_from(port.value).ok().map(|value| Lined { value, line: port.line })
 }
 
 fn read_methods(reader: &mut TomlReader<'_>, at: &Section<'_>) -> Option<Vec<String>> {
@@ -760,6 +809,10 @@ command = "make"
         check(
             "version = 1\n[scale]\npolicy = \"knativ\"\nstart = \"hot\"\n",
             "error[M0303]: mote.toml: policy: \"auto\", \"concurrency\", \"rps\", \"cpu\", \"memory\", \"knative\", \"hpa\" or \"openfaas\" (line 3)\n  did you mean \"knative\"?\nerror[M0303]: mote.toml: start: \"cold\", \"warm\" or \"always\" (line 4)",
+        );
+        check(
+            "version = 1\ncompat = \"openfass\"\n",
+            "error[M0303]: mote.toml: compat: \"tinyfaas\", \"openfaas\", \"nuclio\", \"kubeless\", \"openwhisk\", \"knative\" or \"fission\" (line 2)\n  did you mean \"openfaas\"?",
         );
         check(
             "version = 1\n[scale]\nbalance = \"roundrobin\"\n",

@@ -66,6 +66,63 @@ impl Runtime {
     }
 }
 
+/// The platform whose contract a function was written for; adapters beside the shims speak it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Compat {
+    /// `fn(input, headers)`, `(req, res)`, `fn.sh`.
+    TinyFaas,
+    /// The templates of faas-cli, and programs under a watchdog.
+    OpenFaas,
+    /// `handler(context, event)`.
+    Nuclio,
+    /// `f(event, context)`.
+    Kubeless,
+    /// `main(args)`, as a web action.
+    OpenWhisk,
+    /// `new()` and `handle`.
+    Knative,
+    /// `main()` with Flask's request, `async (context)`.
+    Fission,
+}
+
+impl Compat {
+    /// All of them.
+    pub const ALL: [Compat; 7] = [
+        Compat::TinyFaas,
+        Compat::OpenFaas,
+        Compat::Nuclio,
+        Compat::Kubeless,
+        Compat::OpenWhisk,
+        Compat::Knative,
+        Compat::Fission,
+    ];
+
+    /// The word used in manifests, LOAD and outputs.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Compat::TinyFaas => "tinyfaas",
+            Compat::OpenFaas => "openfaas",
+            Compat::Nuclio => "nuclio",
+            Compat::Kubeless => "kubeless",
+            Compat::OpenWhisk => "openwhisk",
+            Compat::Knative => "knative",
+            Compat::Fission => "fission",
+        }
+    }
+
+    /// Whether an adapter for this runtime is there. A server needs none: it speaks HTTP.
+    pub fn is_offered(self, runtime: Runtime) -> bool {
+        match (self, runtime) {
+            (_, Runtime::Server) => true,
+            (Compat::Knative, _) => false,
+            (_, Runtime::Python | Runtime::Node) => true,
+            (Compat::TinyFaas | Compat::OpenFaas | Compat::Nuclio, Runtime::Exec) => true,
+            (_, Runtime::Exec) => false,
+        }
+    }
+}
+
 /// Limits of one function. What cannot be enforced on a machine is said by `mote doctor`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Limits {
@@ -203,6 +260,15 @@ pub struct FunctionSpec {
     pub methods: Vec<String>,
     /// Its CoAP description.
     pub coap: CoapResource,
+    /// The platform it was written for; `None` for `mote` itself.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub compat: Option<Compat>,
+    /// Which of the platform's contracts, where it has several: `python3-flask`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub template: Option<String>,
+    /// The port a server listens on; `None` is the engine's choice.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub port: Option<u16>,
 }
 
 impl FunctionSpec {
@@ -242,6 +308,9 @@ impl FunctionSpec {
             egress: Vec::new(),
             methods: Vec::new(),
             coap: CoapResource::default(),
+            compat: None,
+            template: None,
+            port: None,
         }
     }
 }
@@ -372,6 +441,23 @@ impl FunctionSpec {
             "at most 32 of host:port",
         );
         check(
+            self.compat.is_none_or(|compat| compat.is_offered(self.runtime)),
+            "compat",
+            "not offered for this runtime",
+        );
+        check(
+            self.template.as_deref().is_none_or(|name| {
+                self.compat.is_some() && name.len() <= 64 && !name.is_empty() && plain(name)
+            }),
+            "template",
+            "a template of the platform in compat",
+        );
+        check(
+            self.port.is_none_or(|port| port >= 1024 && self.runtime == Runtime::Server),
+            "port",
+            "1024 to 65535, for runtime server",
+        );
+        check(
             self.methods.iter().all(|method| {
                 !method.is_empty()
                     && method.len() <= 24
@@ -449,5 +535,8 @@ mod tests {
             spec.egress = vec![Egress { host: "a b".into(), port: 80 }];
         });
         check("command", &|spec| spec.runtime = Runtime::Exec);
+        check("compat", &|spec| spec.compat = Some(Compat::Knative));
+        check("template", &|spec| spec.template = Some("python3-http".into()));
+        check("port", &|spec| spec.port = Some(5000));
     }
 }

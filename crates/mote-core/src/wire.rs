@@ -349,6 +349,12 @@ pub struct Load {
     /// Program and arguments to run once per invocation; empty for shims.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub command: Vec<String>,
+    /// The platform whose contract the code follows; absent for `mote`'s own.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub compat: Option<crate::spec::Compat>,
+    /// Which of that platform's contracts, where it has several.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub template: Option<String>,
 }
 
 /// READY, as JSON: the function is loaded.

@@ -235,6 +235,8 @@ async fn handshake(
         }),
         env,
         command: if spec.runtime == Runtime::Exec { spec.command.clone() } else { Vec::new() },
+        compat: spec.compat,
+        template: spec.template.clone(),
     };
     let load = serde_json::to_vec(&load).expect("a Load has only string keys");
     let mut frame = Vec::new();
@@ -495,7 +497,9 @@ fn request(revision: &Revision, instance: u64) -> Result<InstanceRequest, StartF
         Runtime::Python => Launch::Shim { argv: interpreters.python.clone().ok_or_else(missing)? },
         Runtime::Node => Launch::Shim { argv: interpreters.node.clone().ok_or_else(missing)? },
         Runtime::Exec => Launch::PerInvocation { argv: spec.command.clone() },
-        Runtime::Server => Launch::Server { argv: spec.command.clone(), port: SERVER_PORT },
+        Runtime::Server => {
+            Launch::Server { argv: spec.command.clone(), port: spec.port.unwrap_or(SERVER_PORT) }
+        }
     };
     let mut env: Vec<(String, String)> =
         [("PATH", interpreters.path.as_str()), ("HOME", "/tmp"), ("LANG", "C.UTF-8")]

@@ -24,6 +24,7 @@ mod backend;
 mod cgroup;
 mod child;
 mod config;
+mod contract;
 mod identity;
 mod init;
 mod installation;

@@ -6,13 +6,13 @@ use std::io;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 
 use bytes::{Buf, Bytes};
-use mote_core::invocation::headers;
+use mote_core::invocation::{headers, put_header};
 use mote_core::wire::{
     self, CHUNK_BYTES_MAX, FLAG_END, FrameKind, INLINE_BODY_BYTES_MAX, Invoke, ResultHead,
     WINDOW_BYTES, WorkerError,
 };
-use mote_core::{InvocationId, Trigger};
 
+use crate::contract::Contract;
 use crate::spawn::{Child, Command, Stdio};
 use crate::sys;
 use crate::worker::{OUTBOX_BYTES_MAX, put_credit, put_error, raw};
@@ -69,6 +69,9 @@ pub(crate) struct Run {
     window: u32,
     entered_ns: u64,
     first_output_ns: Option<u64>,
+    contract: Contract,
+    /// Media type by the contract.
+    content_type: Option<Vec<u8>>,
 }
 
 impl Run {
@@ -78,7 +81,7 @@ impl Run {
         invoke: &Bytes,
         mut input: Input,
         command: &mut Command,
-        function: &str,
+        (contract, function): (&Contract, &str),
         env: &[CString],
     ) -> io::Result<Self> {
         let parsed = Invoke::parse(invoke).map_err(io::Error::other)?;
@@ -88,15 +91,19 @@ impl Run {
             input.chunks.push_front(inline);
         }
         let mut more = env.to_vec();
-        push_facts(&mut more, &parsed, function);
+        let body_bytes = (input.ended && input.chunks.len() <= 1).then_some(inline_left);
+        contract.push_facts(&mut more, &parsed, function, body_bytes);
+        command.replace_arguments(contract.arguments(&parsed))?;
+        let content_type = contract.content_type(&parsed);
 
         let (out_read, out_write) = sys::pipe()?;
         let (err_read, err_write) = sys::pipe()?;
         let (head_read, head_write) = sys::pipe()?;
+        let error = if contract.combines_output() { &out_write } else { &err_write };
         let mut stdio = Stdio {
             input: None,
             output: Some(out_write.as_raw_fd()),
-            error: Some(err_write.as_raw_fd()),
+            error: Some(error.as_raw_fd()),
             extra: Some(head_write.as_raw_fd()),
         };
         // Without a body stdin is /dev/null, which pid 1 has there anyway.
@@ -132,6 +139,8 @@ impl Run {
             window: WINDOW_BYTES,
             entered_ns,
             first_output_ns: None,
+            contract: contract.clone(),
+            content_type,
         })
     }
 
@@ -192,7 +201,8 @@ impl Run {
 
     /// Milliseconds until a held-back answer must go.
     pub(crate) fn flush_due_ms(&self, now_ns: u64) -> Option<i32> {
-        let first = self.first_output_ns.filter(|_| !self.answered)?;
+        let waits = !self.answered && !self.contract.holds_answer();
+        let first = self.first_output_ns.filter(|_| waits)?;
         let left = (first + SOON_NS).saturating_sub(now_ns);
         Some((left / 1_000_000) as i32 + 1)
     }
@@ -318,6 +328,9 @@ impl Run {
     fn answer(&mut self, outbox: &mut Vec<u8>, end: bool) {
         self.pump_head(false);
         let (status, mut fields) = parse_head(&self.head_text);
+        if let Some(kind) = self.content_type.take() {
+            put_header(&mut fields, b"content-type", &kind);
+        }
         let body = std::mem::take(&mut self.body);
         let has_type = headers(&fields).any(|(name, _)| name == b"content-type");
         if !has_type && !body.is_empty() {
@@ -346,6 +359,21 @@ impl Run {
         let exited = libc::WIFEXITED(wait_status);
         let code = libc::WEXITSTATUS(wait_status);
         let said_status = parse_head(&self.head_text).0.is_some();
+        if !self.cancelled
+            && exited
+            && code != 0
+            && !self.answered
+            && let Some(failure) = self.contract.failure(code)
+        {
+            let output = std::mem::take(&mut self.body);
+            self.body = failure.line.into_bytes();
+            if failure.with_output {
+                self.body.extend_from_slice(&output);
+            }
+            self.head_text = format!("status {}\n", failure.status).into_bytes();
+            self.answer(outbox, true);
+            return;
+        }
         let (kind, mut message) = if self.cancelled {
             ("Cancelled", "cancelled".to_owned())
         } else if !exited {
@@ -429,45 +457,6 @@ fn parse_head(text: &[u8]) -> (Option<u16>, Vec<u8>) {
         }
     }
     (status, fields)
-}
-
-/// The invocation's facts as environment variables.
-fn push_facts(env: &mut Vec<CString>, invoke: &Invoke<'_>, function: &str) {
-    let mut push = |name: &str, value: &[u8]| {
-        let mut text = Vec::with_capacity(name.len() + 1 + value.len());
-        text.extend_from_slice(name.as_bytes());
-        text.push(b'=');
-        text.extend_from_slice(value);
-        // The protocol forbids NUL in heads; a fact that holds one is left out.
-        env.extend(CString::new(text));
-    };
-    let trigger = Trigger::from_wire(invoke.trigger).map_or("unknown", Trigger::as_str);
-    push("MOTE_METHOD", invoke.method);
-    push("MOTE_PATH", invoke.path);
-    push("MOTE_QUERY", invoke.query);
-    push("MOTE_INVOCATION", &InvocationId(invoke.id).text());
-    push("MOTE_TRIGGER", trigger.as_bytes());
-    push("MOTE_FUNCTION", function.as_bytes());
-    push("MOTE_DEADLINE_MS", invoke.remaining_ms.to_string().as_bytes());
-    let mut fields: Vec<(String, Vec<u8>)> = Vec::new();
-    for (name, value) in headers(invoke.headers) {
-        let name: String = name
-            .iter()
-            .map(|byte| match byte.to_ascii_uppercase() {
-                letter if letter.is_ascii_alphanumeric() => char::from(letter),
-                _ => '_',
-            })
-            .collect();
-        if let Some((_, joined)) = fields.iter_mut().find(|(known, _)| *known == name) {
-            joined.extend_from_slice(b", ");
-            joined.extend_from_slice(value);
-        } else {
-            fields.push((name, value.to_vec()));
-        }
-    }
-    for (name, value) in fields {
-        push(&format!("MOTE_HEADER_{name}"), &value);
-    }
 }
 
 #[cfg(test)]

@@ -22,6 +22,8 @@ pub(crate) struct Command {
     shown: String,
     candidates: Vec<CString>,
     argv: Vec<CString>,
+    /// Instead of the arguments in `argv`, for the next start.
+    arguments: Option<Vec<CString>>,
     env: Vec<CString>,
     stack: Vec<u8>,
     close_others: bool,
@@ -79,6 +81,7 @@ impl Command {
             shown: program.clone(),
             candidates,
             argv: argv.iter().map(|text| sys::cstring(text.as_str())).collect::<io::Result<_>>()?,
+            arguments: None,
             env: env
                 .iter()
                 .map(|(name, value)| sys::cstring(format!("{name}={value}")))
@@ -91,6 +94,20 @@ impl Command {
     /// The program as written by the user.
     pub(crate) fn shown(&self) -> &str {
         &self.shown
+    }
+
+    /// Starts the program next time with other arguments, or with its own again. What a shell is
+    /// to run is no argument.
+    pub(crate) fn replace_arguments(&mut self, with: Option<Vec<String>>) -> io::Result<()> {
+        self.arguments = match with {
+            Some(words) => {
+                let kept = if self.shown == "sh" { 2 } else { 1 };
+                let own = self.argv.iter().take(kept).cloned().map(Ok);
+                Some(own.chain(words.into_iter().map(sys::cstring)).collect::<io::Result<_>>()?)
+            }
+            None => None,
+        };
+        Ok(())
     }
 
     /// Whether some candidate can be executed, without doing so.
@@ -112,9 +129,10 @@ impl Command {
     /// Returns once it has been executed, or the error of execve(2).
     pub(crate) fn spawn(&mut self, stdio: &Stdio, more: &[CString]) -> io::Result<Child> {
         let end = std::iter::once(std::ptr::null());
+        let argv = self.arguments.as_ref().unwrap_or(&self.argv);
         let mut order = Order {
             candidates: self.candidates.iter().map(|text| text.as_ptr()).collect(),
-            argv: self.argv.iter().map(|text| text.as_ptr()).chain(end.clone()).collect(),
+            argv: argv.iter().map(|text| text.as_ptr()).chain(end.clone()).collect(),
             env: self.env.iter().chain(more).map(|text| text.as_ptr()).chain(end).collect(),
             stdio: [stdio.input, stdio.output, stdio.error, stdio.extra],
             close_others: self.close_others,

@@ -13,6 +13,7 @@ use std::path::Path;
 use bytes::{Buf, Bytes, BytesMut};
 use mote_core::wire::{self, FLAG_END, FrameHeader, FrameKind, Load, Ready, WorkerError};
 
+use crate::contract::Contract;
 use crate::init::drain_signals;
 use crate::program_run::{Input, Run};
 use crate::spawn::Command;
@@ -50,6 +51,7 @@ struct Worker<'a> {
     discarding: HashSet<u32>,
     concurrency: usize,
     function: String,
+    contract: Contract,
     env: Vec<CString>,
     draining: bool,
 }
@@ -82,6 +84,7 @@ pub(crate) fn run(
         discarding: HashSet::new(),
         concurrency: CONCURRENCY_DEFAULT as usize,
         function: String::new(),
+        contract: Contract::Mote,
         env: Vec::new(),
         draining: false,
     };
@@ -172,7 +175,7 @@ impl Worker<'_> {
                 &next.invoke,
                 next.input,
                 command,
-                &self.function,
+                (&self.contract, &self.function),
                 &self.env,
             );
             match started {
@@ -270,6 +273,7 @@ impl Worker<'_> {
         }
         self.concurrency =
             load.concurrency.unwrap_or(CONCURRENCY_DEFAULT).clamp(1, CONCURRENCY_MAX) as usize;
+        self.contract = Contract::of(&load);
         self.function = load.function;
         self.env = load
             .env

@@ -173,6 +173,8 @@ impl Engine {
             concurrency: Some(concurrency),
             env: [("LOADED".to_owned(), "yes".to_owned())].into(),
             command: Vec::new(),
+            compat: None,
+            template: None,
         };
         self.send(FrameKind::Load, 0, 0, &serde_json::to_vec(&load).unwrap());
         let (ready, payload) = self.next();

@@ -10,6 +10,7 @@ mod deploy;
 mod explain;
 mod failure;
 mod functions;
+mod import;
 mod invoke;
 mod logs;
 mod node;
@@ -44,6 +45,7 @@ pub(crate) fn run() -> ExitCode {
         Verb::Config(verb) => config_verb::run(&verb, &output),
         Verb::Explain { code } => explain::run(&code, &output),
         Verb::Completion { shell } => completion::run(shell),
+        Verb::Import { path } => import::run(&path, &output),
         Verb::Simulate(args) => simulate::run(&args, output),
         Verb::Version => output.version(),
         verb => ask_node(verb, &args.global, &output),
@@ -85,6 +87,7 @@ fn ask_node(verb: Verb, global: &args::Global, output: &Output) -> Result<(), Fa
                 | Verb::Config(_)
                 | Verb::Explain { .. }
                 | Verb::Completion { .. }
+                | Verb::Import { .. }
                 | Verb::Simulate(_)
                 | Verb::Version => Ok(()),
             }

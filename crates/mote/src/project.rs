@@ -5,32 +5,61 @@
 //! nothing. Every guess is reported so that it can be shown and overruled.
 
 use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use mote_api::manifest::{
-    self, BalanceName, FunctionManifest, Manifest, PolicyName, RuntimeName, ScaleManifest,
-    StartName,
+    self, BalanceName, CompatName, FunctionManifest, Manifest, PolicyName, RuntimeName,
+    ScaleManifest, StartName,
 };
 use mote_api::toml_reader::{Mistake, Mistakes};
 use mote_core::autoscale::{HpaSettings, KnativeSettings, OpenFaasSettings, Policy};
 use mote_core::balance::Balance;
-use mote_core::spec::{CoapResource, Egress, Runtime, StartPolicy};
+use mote_core::spec::{CoapResource, Compat, Egress, Runtime, StartPolicy};
 use mote_core::{FunctionName, FunctionSpec};
+use tempfile::TempDir;
 
+use self::foreign::{Foreign, Source};
 use self::probe::{Folder, Program};
 
+mod contract;
+pub(crate) mod foreign;
 mod guess;
 mod probe;
+pub(crate) mod render;
 
 /// A function read from a folder.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone)]
 pub(crate) struct Planned {
     /// What it is.
     pub(crate) spec: FunctionSpec,
     /// What was guessed and from what, for people.
     pub(crate) guesses: Vec<String>,
-    /// Whether a manifest was there.
-    pub(crate) has_manifest: bool,
+    /// The manifest that was read.
+    pub(crate) manifest: Option<String>,
+    /// Where its code is, when it is not where the manifest was looked for.
+    pub(crate) code: Option<Code>,
+    /// What of the manifest has no meaning here.
+    pub(crate) warnings: Vec<String>,
+}
+
+/// Code that is not the folder or file that was read.
+#[derive(Debug, Clone)]
+pub(crate) enum Code {
+    /// Somewhere else.
+    At(PathBuf),
+    /// Taken out of a manifest, for as long as this lives.
+    Taken(Arc<TempDir>),
+}
+
+impl Code {
+    /// The folder or file.
+    pub(crate) fn path(&self) -> &Path {
+        match self {
+            Code::At(path) => path,
+            Code::Taken(folder) => folder.path(),
+        }
+    }
 }
 
 /// How to read.
@@ -40,6 +69,9 @@ pub(crate) struct Options<'a> {
     pub(crate) name: Option<&'a str>,
     /// Whether programs must be built for this machine; off when the node is another one.
     pub(crate) check_machine: bool,
+    /// Whether manifests of other platforms are read. A node never does: they may name files
+    /// outside the folder.
+    pub(crate) foreign: bool,
 }
 
 /// The manifest of a folder; `None` when there is none or `path` is a file.
@@ -62,9 +94,15 @@ pub(crate) fn load_manifest(path: &Path) -> Result<Option<Manifest>, Mistakes> {
 
 /// Reads the functions of a folder or file.
 pub(crate) fn read(path: &Path, options: Options<'_>) -> Result<Vec<Planned>, Mistakes> {
+    if options.foreign
+        && let Some(found) = foreign::read(path)?
+    {
+        return read_foreign(path, found, options);
+    }
     let folder = Folder::read(path)?;
     let manifest = load_manifest(path)?;
     let has_manifest = manifest.is_some();
+    let shown = has_manifest.then(|| manifest::FILE_NAME.to_owned());
     let functions =
         manifest.map_or_else(|| vec![FunctionManifest::default()], |manifest| manifest.functions);
     if functions.len() > 1 && options.name.is_some() {
@@ -74,21 +112,87 @@ pub(crate) fn read(path: &Path, options: Options<'_>) -> Result<Vec<Planned>, Mi
     let mut planned = Vec::new();
     let mut mistakes = Vec::new();
     for function in &functions {
-        match plan(&folder, function, options) {
-            Ok((spec, guesses)) => planned.push(Planned { spec, guesses, has_manifest }),
+        match plan(&folder, function, has_manifest, options) {
+            Ok((spec, guesses)) => planned.push(Planned {
+                spec,
+                guesses,
+                manifest: shown.clone(),
+                code: None,
+                warnings: Vec::new(),
+            }),
             Err(Mistakes(found)) => mistakes.extend(found),
         }
     }
     if mistakes.is_empty() { Ok(planned) } else { Err(Mistakes(mistakes)) }
 }
 
+/// The functions of another platform's manifest, each with its own code.
+fn read_foreign(
+    path: &Path,
+    found: Foreign,
+    options: Options<'_>,
+) -> Result<Vec<Planned>, Mistakes> {
+    if found.functions.len() > 1 && options.name.is_some() {
+        let text = format!("--name: {} has several functions", found.file);
+        return Err(mistake("M0101", text, Some("deploy them without --name".into())));
+    }
+    let beside = if path.is_dir() { path } else { path.parent().unwrap_or(Path::new("")) };
+    let mut planned = Vec::new();
+    let mut mistakes = Vec::new();
+    for (at, described) in found.functions.into_iter().enumerate() {
+        let code = code_of(described.source, path, beside)?;
+        let plan = Folder::read(code.path())
+            .and_then(|folder| plan(&folder, &described.function, true, options));
+        match plan {
+            Ok((spec, guesses)) => {
+                let mut warnings = if at == 0 { found.warnings.clone() } else { Vec::new() };
+                warnings.extend(described.warnings);
+                let manifest = Some(found.file.clone());
+                planned.push(Planned { spec, guesses, manifest, code: Some(code), warnings });
+            }
+            Err(Mistakes(all)) => mistakes.extend(
+                all.into_iter()
+                    .map(|one| Mistake { text: format!("{}: {}", found.file, one.text), ..one }),
+            ),
+        }
+    }
+    if mistakes.is_empty() { Ok(planned) } else { Err(Mistakes(mistakes)) }
+}
+
+fn code_of(source: Source, path: &Path, beside: &Path) -> Result<Code, Mistakes> {
+    match source {
+        Source::Beside if path.is_dir() => Ok(Code::At(path.to_owned())),
+        Source::Beside if beside.as_os_str().is_empty() => Ok(Code::At(PathBuf::from("."))),
+        Source::Beside => Ok(Code::At(beside.to_owned())),
+        Source::At(path) => Ok(Code::At(path)),
+        Source::Inside(files) => {
+            let io = |error: std::io::Error| unreadable(&std::env::temp_dir(), &error);
+            let folder = tempfile::Builder::new().prefix("mote-code").tempdir().map_err(io)?;
+            for (name, content) in files {
+                fs::write(folder.path().join(name), content).map_err(io)?;
+            }
+            Ok(Code::Taken(Arc::new(folder)))
+        }
+    }
+}
+
 fn plan(
     folder: &Folder,
     function: &FunctionManifest,
+    has_manifest: bool,
     options: Options<'_>,
 ) -> Result<(FunctionSpec, Vec<String>), Mistakes> {
     let mut guesses = Vec::new();
     let name = name(folder, function, options.name)?;
+    let found = if has_manifest { None } else { contract::infer(folder) };
+    let function = match &found {
+        Some(found) => {
+            let compat = found.function.compat.as_ref().map(|name| compat(name.value).as_str());
+            guesses.push(format!("compat {} ({})", compat.unwrap_or(""), found.why));
+            &found.function
+        }
+        None => function,
+    };
     let runtime = match &function.runtime {
         Some(runtime) => match runtime.value {
             RuntimeName::Python => Runtime::Python,
@@ -103,6 +207,7 @@ fn plan(
         }
     };
     let mut spec = FunctionSpec::with_defaults(name, runtime, "");
+    apply_contract(&mut spec, function)?;
     match runtime {
         Runtime::Python | Runtime::Node => {
             if let Some(command) = &function.command {
@@ -115,7 +220,10 @@ fn plan(
             spec.entry = match &function.entry {
                 Some(entry) => guess::checked_entry(folder, runtime, &entry.value, entry.line)?,
                 None => {
-                    let entry = guess::entry(folder, runtime, spec.name.as_str())?;
+                    let entry = match spec.compat {
+                        Some(compat) => contract::entry(folder, compat, runtime == Runtime::Node)?,
+                        None => guess::entry(folder, runtime, spec.name.as_str())?,
+                    };
                     guesses.push(format!("entry {entry}"));
                     entry
                 }
@@ -141,7 +249,50 @@ fn plan(
         }
     }
     apply(&mut spec, function)?;
+    if spec.compat == Some(Compat::OpenWhisk) && runtime == Runtime::Node {
+        // What is set for one activation would be seen by the others.
+        spec.limits.concurrency = spec.limits.concurrency.or(Some(1));
+    }
     Ok((spec, guesses))
+}
+
+fn compat(name: CompatName) -> Compat {
+    match name {
+        CompatName::TinyFaas => Compat::TinyFaas,
+        CompatName::OpenFaas => Compat::OpenFaas,
+        CompatName::Nuclio => Compat::Nuclio,
+        CompatName::Kubeless => Compat::Kubeless,
+        CompatName::OpenWhisk => Compat::OpenWhisk,
+        CompatName::Knative => Compat::Knative,
+        CompatName::Fission => Compat::Fission,
+    }
+}
+
+/// `compat`, `template` and `port`, refused by name where this version has no adapter.
+fn apply_contract(spec: &mut FunctionSpec, function: &FunctionManifest) -> Result<(), Mistakes> {
+    if let Some(name) = &function.compat {
+        let compat = compat(name.value);
+        if !compat.is_offered(spec.runtime) {
+            let (word, runtime) = (compat.as_str(), spec.runtime.as_str());
+            let text = format!("compat \"{word}\" is not offered yet for runtime {runtime}");
+            return Err(in_manifest("M0305", name.line, &text));
+        }
+        spec.compat = Some(compat);
+    }
+    if let Some(template) = &function.template {
+        if spec.compat.is_none() {
+            let text = "template: belongs to compat, the platform it is one of";
+            return Err(in_manifest("M0306", template.line, text));
+        }
+        spec.template = Some(template.value.clone());
+    }
+    if let Some(port) = &function.port {
+        if spec.runtime != Runtime::Server {
+            return Err(in_manifest("M0303", port.line, "port: for runtime server"));
+        }
+        spec.port = Some(port.value);
+    }
+    Ok(())
 }
 
 fn name(
@@ -339,13 +490,13 @@ pub(crate) fn mistake(code: &'static str, text: String, hint: Option<String>) ->
     Mistakes(vec![Mistake { line: 0, code, text, hint }])
 }
 
+/// A mistake in a line of the manifest; line 0 for what the files implied.
 fn in_manifest(code: &'static str, line: usize, text: &str) -> Mistakes {
-    Mistakes(vec![Mistake {
-        line,
-        code,
-        text: format!("{}: {text} (line {line})", manifest::FILE_NAME),
-        hint: None,
-    }])
+    let text = match line {
+        0 => text.to_owned(),
+        line => format!("{}: {text} (line {line})", manifest::FILE_NAME),
+    };
+    Mistakes(vec![Mistake { line, code, text, hint: None }])
 }
 
 fn unreadable(path: &Path, error: &std::io::Error) -> Mistakes {

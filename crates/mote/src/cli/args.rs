@@ -66,6 +66,12 @@ pub(super) enum Verb {
     Up(Up),
     /// Deploy functions from folders or files
     Deploy(Deploy),
+    /// Write the mote.toml that another platform's manifest amounts to
+    Import {
+        /// Folder or manifest: stack.yml, function.yaml, manifest.yaml, a Kubernetes object
+        #[arg(value_name = "PATH")]
+        path: PathBuf,
+    },
     /// Run a function once
     Invoke(Invoke),
     /// List functions

@@ -32,6 +32,7 @@ pub(super) async fn run(client: &Client, args: &Deploy, output: &Output) -> Resu
             name: args.name.as_deref(),
             // Another machine checks for itself what runs there.
             check_machine: matches!(client.endpoint(), Endpoint::Unix(_)),
+            foreign: true,
         };
         for planned in project::read(path, options)? {
             plans.push((path.as_path(), planned));
@@ -72,15 +73,22 @@ async fn deploy(
 ) -> Result<DeployResult, Failure> {
     let spec = &planned.spec;
     let name = spec.name.as_str();
-    let mut detail = if planned.has_manifest {
-        format!("mote.toml, {}", spec.runtime.as_str())
-    } else {
-        spec.runtime.as_str().to_owned()
+    let mut detail = match &planned.manifest {
+        Some(file) => format!("{}, {}", harmless(file), spec.runtime.as_str()),
+        None => spec.runtime.as_str().to_owned(),
     };
+    if let (Some(compat), Some(_)) = (spec.compat, &planned.manifest) {
+        let template = spec.template.as_ref().map(|template| format!(" {}", harmless(template)));
+        detail.push_str(&format!(", compat {}{}", compat.as_str(), template.unwrap_or_default()));
+    }
     if !planned.guesses.is_empty() {
         detail.push_str(&format!("; guessed {}", planned.guesses.join(", ")));
     }
     output.step("manifest", &detail, None);
+    for warning in &planned.warnings {
+        output.warn(&harmless(&format!("{name}: {warning}")));
+    }
+    let path = planned.code.as_ref().map_or(path, |code| code.path());
 
     let json = serde_json::to_vec(spec)
         .map_err(|error| Failure::new("M0103", format!("spec: {error}")))?;

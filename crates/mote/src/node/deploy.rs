@@ -229,7 +229,8 @@ fn spec(name: &FunctionName, staged: &StagedCode) -> Result<FunctionSpec, Proble
             spec
         }
         None => {
-            let options = project::Options { name: Some(name.as_str()), check_machine: true };
+            let options =
+                project::Options { name: Some(name.as_str()), check_machine: true, foreign: false };
             let mut planned = project::read(&staged.path, options).map_err(|mistakes| {
                 let code = mistakes.0.first().map_or("M0303", |mistake| mistake.code);
                 Problem::new(422, code, mistakes.to_string())

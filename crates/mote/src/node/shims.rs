@@ -5,10 +5,31 @@ use std::io;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
-const FILES: [(&str, &str); 3] = [
-    ("python/mote_shim.py", include_str!("../../../../shims/python/mote_shim.py")),
-    ("node/mote_shim.mjs", include_str!("../../../../shims/node/mote_shim.mjs")),
-    ("node/rehearsal.mjs", include_str!("../../../../shims/node/rehearsal.mjs")),
+/// A file of `shims/`, with its path there.
+macro_rules! shim {
+    ($path:literal) => {
+        ($path, include_str!(concat!("../../../../shims/", $path)))
+    };
+}
+
+const FILES: [(&str, &str); 17] = [
+    shim!("python/mote_shim.py"),
+    shim!("node/mote_shim.mjs"),
+    shim!("node/rehearsal.mjs"),
+    shim!("python/compat/__init__.py"),
+    shim!("python/compat/tinyfaas.py"),
+    shim!("python/compat/openfaas.py"),
+    shim!("python/compat/nuclio.py"),
+    shim!("python/compat/kubeless.py"),
+    shim!("python/compat/openwhisk.py"),
+    shim!("python/compat/fission.py"),
+    shim!("node/compat/http.mjs"),
+    shim!("node/compat/tinyfaas.mjs"),
+    shim!("node/compat/openfaas.mjs"),
+    shim!("node/compat/nuclio.mjs"),
+    shim!("node/compat/kubeless.mjs"),
+    shim!("node/compat/openwhisk.mjs"),
+    shim!("node/compat/fission.mjs"),
 ];
 
 /// Writes the shims of this build below `data_dir` and returns their folder. Files that are

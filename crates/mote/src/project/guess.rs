@@ -31,7 +31,8 @@ pub(super) fn runtime(
         return Ok((Runtime::Exec, "mote.toml has a command".to_owned()));
     }
     if let Some(entry) = &function.entry {
-        let is_node = NODE.iter().any(|ending| entry.value.ends_with(ending));
+        let file = entry.value.split(':').next().unwrap_or("");
+        let is_node = NODE.iter().any(|ending| file.ends_with(ending));
         let runtime = if is_node { Runtime::Node } else { Runtime::Python };
         return Ok((runtime, format!("entry {}", escaped(&entry.value))));
     }
@@ -243,8 +244,9 @@ pub(super) fn checked_entry(
         in_manifest("M0113", line, &text)
     };
     if runtime == Runtime::Node {
-        let file = entry.trim_start_matches("./");
-        return if folder.has_path(file) { Ok(file.to_owned()) } else { Err(missing(file)) };
+        let entry = entry.trim_start_matches("./");
+        let file = entry.split(':').next().unwrap_or(entry);
+        return if folder.has_path(file) { Ok(entry.to_owned()) } else { Err(missing(file)) };
     }
     let (module, object) = entry.split_once(':').unwrap_or((entry, "handle"));
     let module = module.trim_end_matches(".py");

@@ -110,6 +110,75 @@ fn what_cannot_be_guessed_is_said() {
     );
 }
 
+/// Which platform the files speak for, with runtime and entry; `None` for our own contract.
+fn check_contract(files: &[(&str, &str)], expected: Option<(Compat, &str)>) {
+    let spec = read_files(files).unwrap().remove(0).spec;
+    let found = if spec.runtime == Runtime::Exec { spec.command.join(" ") } else { spec.entry };
+    let found = spec.compat.map(|compat| (compat, found.as_str().to_owned()));
+    assert_eq!(found, expected.map(|(compat, entry)| (compat, entry.to_owned())), "{files:?}");
+}
+
+#[test]
+fn contracts_of_other_platforms() {
+    use Compat::{Fission, Nuclio, OpenFaas, OpenWhisk, TinyFaas};
+    let check = check_contract;
+    check(&[("main.py", "def handler(context, event):\n")], Some((Nuclio, "main:handler")));
+    check(
+        &[("a.py", "import nuclio_sdk\nasync def handler(c: X,\n  e):\n")],
+        Some((Nuclio, "a:handler")),
+    );
+    check(
+        &[("handler.js", "exports.handler = function (context, event) {}")],
+        Some((Nuclio, "handler.js:handler")),
+    );
+    check(&[("fn.py", "def fn(input: str, headers):\n")], Some((TinyFaas, "fn:fn")));
+    check(&[("fn.sh", "#!/bin/sh\n")], Some((TinyFaas, "sh ./fn.sh")));
+    check(&[("package.json", "{\"name\":\"fn\"}"), ("index.js", "")], Some((TinyFaas, "index.js")));
+    check(&[("handler.py", "def handle(event, context):\n")], Some((OpenFaas, "handler:handle")));
+    check(&[("handler.py", "def handle(req):\n")], Some((OpenFaas, "handler:handle")));
+    check(
+        &[("handler.js", "module.exports = async (event, context) => {}")],
+        Some((OpenFaas, "handler.js")),
+    );
+    check(&[("hello.py", "def main(args):\n")], Some((OpenWhisk, "hello:main")));
+    check(&[("index.js", "function main(params) {}")], Some((OpenWhisk, "index.js:main")));
+    check(&[("user.py", "from flask import request\ndef main():\n")], Some((Fission, "user:main")));
+    check(
+        &[("index.js", "const f = async (context) => 1;\nmodule.exports = f;")],
+        Some((Fission, "index.js")),
+    );
+    // Our own, however close.
+    check(&[("handler.py", "def handle(event, ctx):\n")], None);
+    check(&[("handler.py", "def handle(event):\n")], None);
+    check(&[("handler.js", "module.exports = (event, ctx) => 1")], None);
+    check(&[("handler.js", "exports.handle = (event, ctx) => 1")], None);
+    check(
+        &[
+            ("mote.toml", "version = 1\nentry = \"handler:handle\"\n"),
+            ("handler.py", "def handle(event, context):\n"),
+        ],
+        None,
+    );
+}
+
+#[test]
+fn a_named_contract_needs_no_entry() {
+    let manifest = ("mote.toml", "version = 1\ncompat = \"nuclio\"\n");
+    check_contract(&[manifest, ("main.py", "")], Some((Compat::Nuclio, "main:handler")));
+    check_error(
+        &[("mote.toml", "version = 1\ncompat = \"knative\"\n"), ("func.py", "")],
+        "error[M0305]: mote.toml: compat \"knative\" is not offered yet for runtime python (line 2)",
+    );
+    check_error(
+        &[("mote.toml", "version = 1\ntemplate = \"python3\"\n"), ("app.py", HANDLE)],
+        "error[M0306]: mote.toml: template: belongs to compat, the platform it is one of (line 2)",
+    );
+    check_error(
+        &[("mote.toml", "version = 1\nport = 5000\n"), ("app.py", HANDLE)],
+        "error[M0303]: mote.toml: port: for runtime server (line 2)",
+    );
+}
+
 #[test]
 fn programs_of_other_machines_are_refused() {
     let dir = tempfile::tempdir().unwrap();

@@ -1,0 +1,330 @@
+//! What a program that runs once per invocation finds around it: environment, arguments, what
+//! becomes of its error output and of its exit code. `mote`'s own contract and those of platforms
+//! it stands in for. Pure; [`crate::program_run`] obeys.
+
+use std::collections::BTreeMap;
+use std::ffi::CString;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use mote_core::invocation::headers;
+use mote_core::spec::Compat;
+use mote_core::wire::{Invoke, Load};
+use mote_core::{InvocationId, Trigger};
+
+/// See the module.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Contract {
+    /// Our own.
+    Mote,
+    /// Both outputs are the answer, and so is the exit status.
+    TinyFaas { pass_status: bool },
+    /// The classic watchdog of OpenFaaS: both outputs are the answer, an exit status is 500.
+    Watchdog { combine_output: bool, content_type: Option<String>, cgi_headers: bool },
+    /// The newer watchdog's forking modes: error output is the log.
+    Streaming { content_type: Option<String> },
+    /// Nuclio's shell runtime.
+    Nuclio,
+}
+
+/// What the contract makes of a program that exited with a code other than 0.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct Failure {
+    pub(crate) status: u16,
+    /// The answer's first line.
+    pub(crate) line: String,
+    /// Whether what the program wrote follows.
+    pub(crate) with_output: bool,
+}
+
+impl Contract {
+    pub(crate) fn of(load: &Load) -> Self {
+        let says = |name: &str| load.env.get(name).map(String::as_str);
+        let is = |name: &str, word: &str| says(name).is_some_and(|v| v.eq_ignore_ascii_case(word));
+        let content_type = says("content_type").map(str::to_owned);
+        match load.compat {
+            Some(Compat::TinyFaas) => {
+                Contract::TinyFaas { pass_status: is("TINYFAAS_PASS_STATUS", "1") }
+            }
+            Some(Compat::OpenFaas) if is("mode", "streaming") || is("mode", "serializing") => {
+                Contract::Streaming { content_type }
+            }
+            Some(Compat::OpenFaas) => Contract::Watchdog {
+                combine_output: !is("combine_output", "false"),
+                content_type,
+                cgi_headers: !is("cgi_headers", "false"),
+            },
+            Some(Compat::Nuclio) => Contract::Nuclio,
+            _ => Contract::Mote,
+        }
+    }
+
+    /// Whether error output goes where the answer goes.
+    pub(crate) fn combines_output(&self) -> bool {
+        match self {
+            Contract::TinyFaas { .. } | Contract::Nuclio => true,
+            Contract::Watchdog { combine_output, .. } => *combine_output,
+            Contract::Mote | Contract::Streaming { .. } => false,
+        }
+    }
+
+    /// Whether an answer waits for the program's end as long as it fits, since that decides.
+    pub(crate) fn holds_answer(&self) -> bool {
+        !matches!(self, Contract::Mote | Contract::Streaming { .. })
+    }
+
+    /// What an exit code other than 0 becomes; `None` for an error without the program's words.
+    pub(crate) fn failure(&self, code: i32) -> Option<Failure> {
+        let line = format!("exit status {code}");
+        match self {
+            Contract::TinyFaas { pass_status } => {
+                let status = if *pass_status { 500 } else { 200 };
+                Some(Failure { status, line, with_output: false })
+            }
+            Contract::Watchdog { .. } => {
+                Some(Failure { status: 500, line: line + "\n", with_output: true })
+            }
+            Contract::Mote | Contract::Streaming { .. } | Contract::Nuclio => None,
+        }
+    }
+
+    /// The media type of an answer, when the contract has one whatever the bytes are.
+    pub(crate) fn content_type(&self, request: &Invoke<'_>) -> Option<Vec<u8>> {
+        match self {
+            Contract::TinyFaas { .. } | Contract::Nuclio => {
+                Some(b"text/plain; charset=utf-8".to_vec())
+            }
+            Contract::Watchdog { content_type, .. } | Contract::Streaming { content_type } => {
+                let own = content_type.as_ref().map(|kind| kind.as_bytes().to_vec());
+                own.or_else(|| header(request, b"content-type").map(<[u8]>::to_vec))
+            }
+            Contract::Mote => None,
+        }
+    }
+
+    /// Arguments that take the place of the command's, when the caller may say so.
+    pub(crate) fn arguments(&self, request: &Invoke<'_>) -> Option<Vec<String>> {
+        if *self != Contract::Nuclio {
+            return None;
+        }
+        let text = std::str::from_utf8(header(request, b"x-nuclio-arguments")?).ok()?;
+        Some(text.split_whitespace().map(str::to_owned).collect())
+    }
+
+    /// The invocation's facts as environment variables.
+    /// `body_bytes` is known where all of the body is there.
+    pub(crate) fn push_facts(
+        &self,
+        env: &mut Vec<CString>,
+        invoke: &Invoke<'_>,
+        function: &str,
+        body_bytes: Option<usize>,
+    ) {
+        let mut facts = Facts(env);
+        match self {
+            Contract::Mote => facts.mote(invoke, function),
+            Contract::TinyFaas { .. } => {}
+            Contract::Watchdog { cgi_headers: false, .. } => {}
+            Contract::Watchdog { .. } | Contract::Streaming { .. } => {
+                facts.watchdog(invoke, body_bytes);
+            }
+            Contract::Nuclio => facts.nuclio(invoke, function),
+        }
+    }
+}
+
+fn header<'a>(request: &Invoke<'a>, wanted: &[u8]) -> Option<&'a [u8]> {
+    headers(request.headers).find(|(name, _)| *name == wanted).map(|(_, value)| value)
+}
+
+struct Facts<'e>(&'e mut Vec<CString>);
+
+impl Facts<'_> {
+    fn push(&mut self, name: &str, value: &[u8]) {
+        let mut text = Vec::with_capacity(name.len() + 1 + value.len());
+        text.extend_from_slice(name.as_bytes());
+        text.push(b'=');
+        text.extend_from_slice(value);
+        // The protocol forbids NUL in heads; a fact that holds one is left out.
+        self.0.extend(CString::new(text));
+    }
+
+    /// Every header field under `prefix`; `letter` makes a name's characters. Duplicates are
+    /// joined.
+    fn push_headers(&mut self, prefix: &str, invoke: &Invoke<'_>, letters: fn(&[u8]) -> String) {
+        let mut fields: BTreeMap<String, Vec<u8>> = BTreeMap::new();
+        for (name, value) in headers(invoke.headers) {
+            let joined = fields.entry(letters(name)).or_default();
+            if !joined.is_empty() {
+                joined.extend_from_slice(b", ");
+            }
+            joined.extend_from_slice(value);
+        }
+        for (name, value) in fields {
+            self.push(&format!("{prefix}{name}"), &value);
+        }
+    }
+
+    fn mote(&mut self, invoke: &Invoke<'_>, function: &str) {
+        self.push("MOTE_METHOD", invoke.method);
+        self.push("MOTE_PATH", invoke.path);
+        self.push("MOTE_QUERY", invoke.query);
+        self.push("MOTE_INVOCATION", &InvocationId(invoke.id).text());
+        self.push("MOTE_TRIGGER", trigger(invoke).as_bytes());
+        self.push("MOTE_FUNCTION", function.as_bytes());
+        self.push("MOTE_DEADLINE_MS", invoke.remaining_ms.to_string().as_bytes());
+        self.push_headers("MOTE_HEADER_", invoke, |name| {
+            name.iter()
+                .map(|byte| match byte.to_ascii_uppercase() {
+                    letter if letter.is_ascii_alphanumeric() => char::from(letter),
+                    _ => '_',
+                })
+                .collect()
+        });
+    }
+
+    fn watchdog(&mut self, invoke: &Invoke<'_>, body_bytes: Option<usize>) {
+        self.push("Http_Method", invoke.method);
+        self.push("Http_Path", invoke.path);
+        if !invoke.query.is_empty() {
+            self.push("Http_Query", invoke.query);
+        }
+        if let Some(length) = body_bytes {
+            for name in ["Http_ContentLength", "Http_Content_Length"] {
+                self.push(name, length.to_string().as_bytes());
+            }
+        }
+        self.push_headers("Http_", invoke, |name| {
+            let mut first = true;
+            name.iter()
+                .map(|byte| {
+                    let letter = if first { byte.to_ascii_uppercase() } else { *byte };
+                    first = !letter.is_ascii_alphanumeric();
+                    if first { '_' } else { char::from(letter) }
+                })
+                .collect()
+        });
+    }
+
+    fn nuclio(&mut self, invoke: &Invoke<'_>, function: &str) {
+        let kind = header(invoke, b"content-type").unwrap_or_default();
+        let now = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs());
+        self.push("NUCLIO_FUNCTION_NAME", function.as_bytes());
+        self.push("NUCLIO_EVENT_ID", &InvocationId(invoke.id).text());
+        self.push("NUCLIO_TRIGGER_CLASS", b"sync");
+        self.push("NUCLIO_TRIGGER_KIND", trigger(invoke).as_bytes());
+        self.push("NUCLIO_TRIGGER_NAME", format!("default-{}", trigger(invoke)).as_bytes());
+        self.push("NUCLIO_EVENT_CONTENT_TYPE", kind);
+        self.push("NUCLIO_EVENT_TIMESTAMP", utc_text(now).as_bytes());
+        self.push("NUCLIO_EVENT_PATH", invoke.path);
+        self.push("NUCLIO_EVENT_URL", invoke.path);
+        self.push("NUCLIO_EVENT_METHOD", invoke.method);
+        self.push("NUCLIO_EVENT_SHARD_ID", b"0");
+        self.push("NUCLIO_EVENT_NUM_SHARDS", b"1");
+        for name in ["NUCLIO_EVENT_TYPE", "NUCLIO_EVENT_TYPE_VERSION", "NUCLIO_EVENT_VERSION"] {
+            self.push(name, b"");
+        }
+    }
+}
+
+fn trigger(invoke: &Invoke<'_>) -> &'static str {
+    Trigger::from_wire(invoke.trigger).map_or("unknown", Trigger::as_str)
+}
+
+/// Seconds since 1970 as RFC 3339 in UTC. Days become a date by the civil calendar's 400-year
+/// cycle, counted from March so that the leap day comes last.
+fn utc_text(unix_s: u64) -> String {
+    let (days, second) = (unix_s / 86_400 + 719_468, unix_s % 86_400);
+    let (era, day_of_era) = (days / 146_097, days % 146_097);
+    let year_of_era =
+        (day_of_era - day_of_era / 1_460 + day_of_era / 36_524 - day_of_era / 146_096) / 365;
+    let day_of_year = day_of_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
+    let shifted = (5 * day_of_year + 2) / 153;
+    let day = day_of_year - (153 * shifted + 2) / 5 + 1;
+    let month = if shifted < 10 { shifted + 3 } else { shifted - 9 };
+    let year = era * 400 + year_of_era + u64::from(month <= 2);
+    let (hour, minute, second) = (second / 3600, second / 60 % 60, second % 60);
+    format!("{year:04}-{month:02}-{day:02}T{hour:02}:{minute:02}:{second:02}Z")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn variables(contract: &Contract, head: &[u8], path: &[u8], query: &[u8]) -> Vec<String> {
+        let invoke = Invoke {
+            sent_ns: 0,
+            id: 1,
+            remaining_ms: 1000,
+            trigger: 1,
+            method: b"POST",
+            path,
+            query,
+            headers: head,
+            body: b"abc",
+        };
+        let mut env = Vec::new();
+        contract.push_facts(&mut env, &invoke, "f", Some(3));
+        env.into_iter().map(|text| text.into_string().unwrap()).collect()
+    }
+
+    #[test]
+    fn the_watchdog_exports_the_request() {
+        let load = load(Some(Compat::OpenFaas), &[]);
+        let found = variables(
+            &Contract::of(&load),
+            b"x-forwarded-for\n10.0.0.1\ncontent-type\ntext/plain\nx-a\n1\nx-a\n2\n",
+            b"/sub",
+            b"a=1",
+        );
+        for wanted in [
+            "Http_Method=POST",
+            "Http_Path=/sub",
+            "Http_Query=a=1",
+            "Http_ContentLength=3",
+            "Http_Content_Type=text/plain",
+            "Http_X_Forwarded_For=10.0.0.1",
+            "Http_X_A=1, 2",
+        ] {
+            assert!(found.iter().any(|one| one == wanted), "{wanted}: {found:?}");
+        }
+        let off = Contract::of(&self::load(Some(Compat::OpenFaas), &[("cgi_headers", "false")]));
+        assert!(variables(&off, b"", b"/", b"").is_empty());
+    }
+
+    fn load(compat: Option<Compat>, env: &[(&str, &str)]) -> Load {
+        Load {
+            function: "f".into(),
+            revision: 1,
+            code_dir: "/function".into(),
+            packages_dir: None,
+            entry: String::new(),
+            concurrency: None,
+            env: env.iter().map(|(k, v)| ((*k).into(), (*v).into())).collect(),
+            command: Vec::new(),
+            compat,
+            template: None,
+        }
+    }
+
+    #[test]
+    fn exit_codes_by_contract() {
+        let failure = |compat, env: &[(&str, &str)]| Contract::of(&load(compat, env)).failure(3);
+        assert_eq!(failure(None, &[]), None);
+        assert_eq!(failure(Some(Compat::Nuclio), &[]), None);
+        assert_eq!(failure(Some(Compat::OpenFaas), &[("mode", "streaming")]), None);
+        let classic = failure(Some(Compat::OpenFaas), &[]).unwrap();
+        assert_eq!((classic.status, classic.line.as_str()), (500, "exit status 3\n"));
+        let tiny = failure(Some(Compat::TinyFaas), &[]).unwrap();
+        assert_eq!((tiny.status, tiny.with_output), (200, false));
+        let passed = failure(Some(Compat::TinyFaas), &[("TINYFAAS_PASS_STATUS", "1")]).unwrap();
+        assert_eq!(passed.status, 500);
+    }
+
+    #[test]
+    fn dates() {
+        assert_eq!(utc_text(0), "1970-01-01T00:00:00Z");
+        assert_eq!(utc_text(951_782_399), "2000-02-28T23:59:59Z");
+        assert_eq!(utc_text(951_782_400), "2000-02-29T00:00:00Z");
+        assert_eq!(utc_text(1_798_761_599), "2026-12-31T23:59:59Z");
+    }
+}

@@ -1,0 +1,73 @@
+//! `mote import`: writes the `mote.toml` that another platform's manifest amounts to.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use mote_api::manifest::FILE_NAME;
+
+use super::failure::Failure;
+use super::output::{Output, harmless};
+use crate::project::foreign::{self, Described, Source};
+use crate::project::render;
+
+pub(super) fn run(path: &Path, output: &Output) -> Result<(), Failure> {
+    let Some(found) = foreign::read(path)? else {
+        let text = format!("{}: no manifest of another platform", path.display());
+        let hint = "known: OpenFaaS stack.yml, Nuclio function.yaml, Kubeless Function, Knative \
+                    Service, OpenWhisk manifest.yaml";
+        return Err(Failure::new("M0102", text).with_hint(hint));
+    };
+    for warning in &found.warnings {
+        output.warn(&harmless(&format!("{}: {warning}", found.file)));
+    }
+    let beside = if path.is_dir() { path } else { path.parent().unwrap_or(Path::new("")) };
+    // All places are checked before anything is written.
+    let places: Vec<PathBuf> =
+        found.functions.iter().map(|function| place(function, beside)).collect();
+    for place in &places {
+        let file = place.join(FILE_NAME);
+        let shared = places.iter().filter(|other| *other == place).count() > 1;
+        if file.exists() || shared {
+            let text = if shared {
+                format!("{}: several functions share this folder", place.display())
+            } else {
+                format!("{}: is there already", file.display())
+            };
+            let hint = "mote deploy reads the other platform's manifest as it is";
+            return Err(Failure::new("M0103", text).with_hint(hint));
+        }
+    }
+    for (function, place) in found.functions.iter().zip(&places) {
+        write(&found.file, function, place)?;
+        for warning in &function.warnings {
+            output.warn(&harmless(&format!("{}: {warning}", function.name())));
+        }
+        output.say(&format!("wrote {}", place.join(FILE_NAME).display()));
+    }
+    Ok(())
+}
+
+/// The folder whose `mote.toml` a function gets.
+fn place(function: &Described, beside: &Path) -> PathBuf {
+    match &function.source {
+        Source::Beside => beside.to_owned(),
+        Source::At(path) if path.is_file() => path.parent().unwrap_or(beside).to_owned(),
+        Source::At(path) => path.clone(),
+        Source::Inside(_) => beside.join(function.name()),
+    }
+}
+
+fn write(file: &str, function: &Described, place: &Path) -> Result<(), Failure> {
+    let failed = |path: &Path, error: std::io::Error| {
+        Failure::new("M0103", format!("{}: {error}", path.display()))
+    };
+    fs::create_dir_all(place).map_err(|error| failed(place, error))?;
+    if let Source::Inside(files) = &function.source {
+        for (name, content) in files {
+            let path = place.join(name);
+            fs::write(&path, content).map_err(|error| failed(&path, error))?;
+        }
+    }
+    let path = place.join(FILE_NAME);
+    fs::write(&path, render::mote_toml(file, function)).map_err(|error| failed(&path, error))
+}

@@ -1,0 +1,300 @@
+//! Which platform's contract a function follows, by its files; and where that contract's entry is.
+//!
+//! The first row that fits decides. Only folders without a manifest are asked: who wrote one wrote
+//! it for `mote` and says `compat` where it applies.
+
+use mote_api::manifest::{CompatName, FunctionManifest, RuntimeName};
+use mote_api::toml_reader::{Lined, Mistakes};
+use mote_core::spec::Compat;
+
+use super::mistake;
+use super::probe::Folder;
+
+const NODE: [&str; 3] = [".js", ".cjs", ".mjs"];
+
+/// What the files say.
+pub(super) struct Found {
+    /// Keys that the files imply.
+    pub(super) function: FunctionManifest,
+    /// What gave it away.
+    pub(super) why: String,
+}
+
+/// The contract that the files of a folder follow; `None` for `mote`'s own.
+pub(super) fn infer(folder: &Folder) -> Option<Found> {
+    nuclio(folder)
+        .or_else(|| tiny_faas(folder))
+        .or_else(|| open_faas(folder))
+        .or_else(|| by_main(folder))
+        .or_else(|| knative(folder))
+        .or_else(|| fission_node(folder))
+}
+
+/// A value that stands in no file.
+pub(super) fn implied<T>(value: T) -> Option<Lined<T>> {
+    Some(Lined { value, line: 0 })
+}
+
+fn found(compat: CompatName, runtime: RuntimeName, entry: String, why: String) -> Option<Found> {
+    let function = FunctionManifest {
+        compat: implied(compat),
+        runtime: implied(runtime),
+        entry: implied(entry),
+        ..FunctionManifest::default()
+    };
+    Some(Found { function, why })
+}
+
+fn nuclio(folder: &Folder) -> Option<Found> {
+    for file in folder.with_ending(&[".py"]) {
+        let source = folder.source(file);
+        let Some(parameters) = python_parameters(&source, "handler") else { continue };
+        let named = parameters.first().is_some_and(|first| first == "context");
+        let says = ["@nuclio.configure", "import nuclio_sdk", "from nuclio_sdk"];
+        if named || says.iter().any(|sign| source.contains(sign)) {
+            let entry = format!("{}:handler", file.trim_end_matches(".py"));
+            let why = format!("{file}: handler(context, event)");
+            return found(CompatName::Nuclio, RuntimeName::Python, entry, why);
+        }
+    }
+    for file in folder.with_ending(&NODE) {
+        let source = folder.source(file);
+        let first = node_parameters(&source, "exports.handler");
+        let named =
+            first.as_ref().is_some_and(|names| names.first().is_some_and(|n| n == "context"));
+        if named || (first.is_some() && source.contains("@nuclio.configure")) {
+            let why = format!("{file}: exports.handler(context, event)");
+            return found(CompatName::Nuclio, RuntimeName::Node, format!("{file}:handler"), why);
+        }
+    }
+    None
+}
+
+fn tiny_faas(folder: &Folder) -> Option<Found> {
+    if folder.has("fn.py") && python_parameters(&folder.source("fn.py"), "fn").is_some() {
+        let why = "fn.py: fn(input, headers)".to_owned();
+        return found(CompatName::TinyFaas, RuntimeName::Python, "fn:fn".to_owned(), why);
+    }
+    if folder.has("fn.sh") {
+        let function = FunctionManifest {
+            compat: implied(CompatName::TinyFaas),
+            runtime: implied(RuntimeName::Exec),
+            ..FunctionManifest::default()
+        };
+        return Some(Found { function, why: "fn.sh".to_owned() });
+    }
+    let package = package(folder)?;
+    let main = package["main"].as_str().unwrap_or("index.js").trim_start_matches("./");
+    let named = package["name"] == "fn" && folder.has_path(main);
+    let why = "package.json: name \"fn\"".to_owned();
+    named.then(|| found(CompatName::TinyFaas, RuntimeName::Node, main.to_owned(), why)).flatten()
+}
+
+fn open_faas(folder: &Folder) -> Option<Found> {
+    if let Some(template) = open_faas_template(&folder.source("handler.py")) {
+        let entry = "handler:handle".to_owned();
+        let why = format!("handler.py: handle, template {template}");
+        let mut found = found(CompatName::OpenFaas, RuntimeName::Python, entry, why)?;
+        found.function.template = implied(template.to_owned());
+        return Some(found);
+    }
+    let names = node_parameters(&folder.source("handler.js"), "module.exports")?;
+    let fits = names.first()? == "event" && names.get(1)? == "context";
+    let why = "handler.js: module.exports = (event, context)".to_owned();
+    let entry = "handler.js".to_owned();
+    fits.then(|| found(CompatName::OpenFaas, RuntimeName::Node, entry, why)).flatten()
+}
+
+/// The template a Python handler was written for. The names of its arguments tell it from a
+/// handler of our own, `handle(event, ctx)`.
+fn open_faas_template(source: &str) -> Option<&'static str> {
+    let parameters = python_parameters(source, "handle")?;
+    let names: Vec<&str> = parameters.iter().map(String::as_str).collect();
+    match names.as_slice() {
+        ["event", "context"] => Some("python3-http"),
+        ["req"] if source.contains("flask") => Some("python3-flask"),
+        ["req"] => Some("python3"),
+        _ => None,
+    }
+}
+
+/// `main` in Python or Node: an action with one argument, or with none and Flask's request.
+fn by_main(folder: &Folder) -> Option<Found> {
+    for file in preferred(folder, &["__main__.py", "main.py"], &[".py"]) {
+        let source = folder.source(file);
+        let Some(parameters) = python_parameters(&source, "main") else { continue };
+        let entry = format!("{}:main", file.trim_end_matches(".py"));
+        if parameters.len() == 1 {
+            let why = format!("{file}: main({})", parameters[0]);
+            return found(CompatName::OpenWhisk, RuntimeName::Python, entry, why);
+        }
+        if parameters.is_empty() && source.contains("flask") {
+            let why = format!("{file}: main() and flask");
+            return found(CompatName::Fission, RuntimeName::Python, entry, why);
+        }
+    }
+    for file in preferred(folder, &["index.js", "main.js"], &NODE) {
+        let source = folder.source(file);
+        let plain = function_parameters(&source, "function main(");
+        let parameters = plain.or_else(|| node_parameters(&source, "exports.main"));
+        if parameters.is_some_and(|names| names.len() == 1) {
+            let why = format!("{file}: main(params)");
+            return found(CompatName::OpenWhisk, RuntimeName::Node, format!("{file}:main"), why);
+        }
+    }
+    None
+}
+
+fn knative(folder: &Folder) -> Option<Found> {
+    for file in folder.with_ending(&[".py"]) {
+        if python_parameters(&folder.source(file), "new").is_some_and(|names| names.is_empty()) {
+            let entry = format!("{}:new", file.trim_end_matches(".py"));
+            let why = format!("{file}: new()");
+            return found(CompatName::Knative, RuntimeName::Python, entry, why);
+        }
+    }
+    for file in folder.with_ending(&NODE) {
+        let names = node_parameters(&folder.source(file), "exports.handle");
+        if names.is_some_and(|names| names.first().is_some_and(|first| first == "context")) {
+            let why = format!("{file}: exports.handle(context)");
+            return found(CompatName::Knative, RuntimeName::Node, format!("{file}:handle"), why);
+        }
+    }
+    None
+}
+
+fn fission_node(folder: &Folder) -> Option<Found> {
+    for file in preferred(folder, &["index.js", "main.js"], &NODE) {
+        let names = node_parameters(&folder.source(file), "module.exports");
+        if names.is_some_and(|names| names == ["context"]) {
+            let why = format!("{file}: module.exports = async (context)");
+            return found(CompatName::Fission, RuntimeName::Node, file.to_owned(), why);
+        }
+    }
+    None
+}
+
+/// The files of a language, those with usual names first.
+fn preferred<'f>(folder: &'f Folder, first: &[&'f str], endings: &[&str]) -> Vec<&'f str> {
+    let mut files: Vec<&str> = first.iter().filter(|file| folder.has(file)).copied().collect();
+    let all = folder.with_ending(endings);
+    if files.is_empty() && all.len() == 1 {
+        files = all;
+    }
+    files
+}
+
+fn package(folder: &Folder) -> Option<serde_json::Value> {
+    serde_json::from_str(&folder.source("package.json")).ok()
+}
+
+/// The entry of a function whose manifest names a platform and no entry.
+pub(super) fn entry(folder: &Folder, compat: Compat, is_node: bool) -> Result<String, Mistakes> {
+    let candidates: &[&str] = match (compat, is_node) {
+        (Compat::TinyFaas, false) => &["fn.py"],
+        (Compat::OpenFaas, false) => &["handler.py"],
+        (Compat::OpenFaas, true) => &["handler.js", "handler.mjs", "handler.cjs"],
+        (Compat::OpenWhisk, false) => &["__main__.py", "main.py"],
+        (Compat::OpenWhisk, true) => &["index.js", "main.js"],
+        (_, false) => &["main.py", "handler.py"],
+        (_, true) => &["index.js", "main.js", "handler.js"],
+    };
+    let object = match compat {
+        Compat::TinyFaas => "fn",
+        Compat::OpenFaas => "handle",
+        Compat::Nuclio | Compat::Kubeless => "handler",
+        Compat::OpenWhisk | Compat::Fission => "main",
+        Compat::Knative => "new",
+    };
+    let main = package(folder)
+        .and_then(|package| {
+            package["main"].as_str().map(|main| main.trim_start_matches("./").to_owned())
+        })
+        .filter(|main| is_node && folder.has_path(main));
+    let endings: &[&str] = if is_node { &NODE } else { &[".py"] };
+    let file =
+        main.or_else(|| preferred(folder, candidates, endings).first().map(|f| (*f).to_owned()));
+    let Some(file) = file else {
+        let text = format!("{}: none of {} is there", folder.stem(), candidates.join(", "));
+        let hint = format!("write entry = \"…\" in mote.toml: what {} calls", compat.as_str());
+        return Err(mistake("M0112", text, Some(hint)));
+    };
+    // Platforms whose Node contract is the module itself.
+    let whole = matches!(compat, Compat::TinyFaas | Compat::OpenFaas | Compat::Fission);
+    Ok(match (is_node, whole) {
+        (false, _) => format!("{}:{object}", file.trim_end_matches(".py").replace('/', ".")),
+        (true, true) => file,
+        (true, false) => format!("{file}:{object}"),
+    })
+}
+
+/// Names of the arguments of a top-level Python function, as far as text can tell.
+fn python_parameters(source: &str, name: &str) -> Option<Vec<String>> {
+    for prefix in ["def ", "async def "] {
+        let start = format!("{prefix}{name}(");
+        if let Some(names) = function_parameters(source, &start) {
+            return Some(names);
+        }
+    }
+    None
+}
+
+/// Names of the arguments behind `start`, which begins a line and ends in `(`.
+fn function_parameters(source: &str, start: &str) -> Option<Vec<String>> {
+    let mut at = 0;
+    loop {
+        let begin = at + source[at..].find(start)?;
+        let before = &source[source[..begin].rfind('\n').map_or(0, |line| line + 1)..begin];
+        if matches!(before, "" | "async " | "export " | "export async ") {
+            return Some(names(&source[begin + start.len()..]));
+        }
+        at = begin + start.len();
+    }
+}
+
+/// Names of the arguments of a function assigned to `target` in JavaScript.
+fn node_parameters(source: &str, target: &str) -> Option<Vec<String>> {
+    let mut at = 0;
+    loop {
+        let behind = at + source[at..].find(target)? + target.len();
+        let rest = source[behind..].trim_start();
+        if let Some(value) = rest.strip_prefix('=').filter(|value| !value.starts_with('=')) {
+            return arguments(source, value.trim_start());
+        }
+        at = behind;
+    }
+}
+
+/// The arguments of a function expression, or of the function whose name stands there.
+fn arguments(source: &str, value: &str) -> Option<Vec<String>> {
+    let value = value.strip_prefix("async").map_or(value, str::trim_start);
+    if let Some(list) = value.strip_prefix('(') {
+        return Some(names(list));
+    }
+    if let Some(rest) = value.strip_prefix("function") {
+        return Some(names(rest.split_once('(')?.1));
+    }
+    let word = |c: char| c.is_alphanumeric() || c == '_' || c == '$';
+    let name: String = value.chars().take_while(|c| word(*c)).collect();
+    let rest = value[name.len()..].trim_start();
+    if rest.starts_with("=>") {
+        return Some(vec![name]);
+    }
+    if name.is_empty() {
+        return None;
+    }
+    function_parameters(source, &format!("function {name}(")).or_else(|| {
+        let start = format!("const {name} =");
+        arguments("", source.split_once(&start)?.1.trim_start())
+    })
+}
+
+/// The names of a list of arguments up to its `)`, without annotations and defaults.
+fn names(list: &str) -> Vec<String> {
+    let word = |c: char| c.is_alphanumeric() || c == '_' || c == '$';
+    let list = list.split(')').next().unwrap_or("");
+    list.split(',')
+        .map(|one| one.trim().trim_start_matches('*').chars().take_while(|c| word(*c)).collect())
+        .filter(|name: &String| !name.is_empty())
+        .collect()
+}

@@ -1,0 +1,351 @@
+//! Manifests of other platforms, read as they are: which file, whose, and what of it applies.
+//!
+//! Each reader below turns one platform's words into a [`FunctionManifest`], the same form that
+//! `mote.toml` has, with a note for each key of where it came from. What has no meaning on a node is
+//! named as a warning. Only the command line reads them; a node never parses YAML.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use mote_api::manifest::{self, CompatName, FunctionManifest, RuntimeName};
+use mote_api::toml_reader::{Lined, Mistakes};
+use mote_core::FunctionName;
+use serde::Deserialize;
+use serde_json::Value;
+
+use super::contract::implied;
+use super::{mistake, unreadable};
+
+mod knative;
+mod kubeless;
+mod nuclio;
+mod openfaas;
+mod openwhisk;
+mod quantity;
+
+/// Longer files are no manifests.
+const BYTES_MAX: u64 = 1 << 20;
+/// Usual names; other YAML files at the top are looked at too.
+const NAMES: [&str; 8] = [
+    "stack.yml",
+    "stack.yaml",
+    "function.yaml",
+    "function.yml",
+    "func.yaml",
+    "func.yml",
+    "manifest.yaml",
+    "manifest.yml",
+];
+
+/// A manifest of another platform.
+#[derive(Debug, Default)]
+pub(crate) struct Foreign {
+    /// Its file, as shown.
+    pub(crate) file: String,
+    /// The functions in it.
+    pub(crate) functions: Vec<Described>,
+    /// What of the file as a whole has no meaning here.
+    pub(crate) warnings: Vec<String>,
+}
+
+/// One function of it.
+#[derive(Debug, Default)]
+pub(crate) struct Described {
+    /// What applies.
+    pub(crate) function: FunctionManifest,
+    /// Where its code is.
+    pub(crate) source: Source,
+    /// What has no meaning here.
+    pub(crate) warnings: Vec<String>,
+    /// Key of `mote.toml`, and what it was there.
+    pub(crate) notes: BTreeMap<&'static str, String>,
+}
+
+/// Where code is.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(crate) enum Source {
+    /// Beside the manifest.
+    #[default]
+    Beside,
+    /// A folder or file.
+    At(PathBuf),
+    /// In the manifest: names and contents.
+    Inside(Vec<(String, Vec<u8>)>),
+}
+
+impl Described {
+    fn new(name: &str, compat: CompatName) -> Self {
+        let mut described = Self::default();
+        described.function.name = implied(label(name));
+        described.function.compat = implied(compat);
+        described
+    }
+
+    /// The function's name, as shown.
+    pub(crate) fn name(&self) -> &str {
+        self.function.name.as_ref().map_or("", |name| &name.value)
+    }
+
+    fn warn(&mut self, text: impl Into<String>) {
+        self.warnings.push(text.into());
+    }
+
+    fn note(&mut self, key: &'static str, from: impl Into<String>) {
+        self.notes.insert(key, from.into());
+    }
+
+    /// Names what of `value` is not in `known`.
+    fn ignore_rest(&mut self, value: &Value, known: &[&str], place: &str) {
+        let Some(table) = value.as_object() else { return };
+        let rest: Vec<String> = table
+            .iter()
+            .filter(|(key, value)| !known.contains(&key.as_str()) && !value.is_null())
+            .map(|(key, _)| format!("{place}{key}"))
+            .collect();
+        if !rest.is_empty() {
+            self.warn(format!("no meaning here: {}", rest.join(", ")));
+        }
+    }
+
+    /// An environment variable, unless `mote` sets it.
+    fn set_env(&mut self, name: &str, value: String) {
+        let good = !name.is_empty()
+            && !name.starts_with(|c: char| c.is_ascii_digit())
+            && name.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'_');
+        if !good || name == "PORT" || name.starts_with("MOTE_") || value.contains('\0') {
+            self.warn(format!("environment: `{name}` cannot be set here"));
+            return;
+        }
+        self.function.env.insert(name.to_owned(), value);
+    }
+
+    /// A list of `{name, value}` as Kubernetes has it.
+    fn set_env_list(&mut self, list: &Value, place: &str) {
+        for entry in list.as_array().into_iter().flatten() {
+            let name = text(&entry["name"]).unwrap_or_default();
+            match text(&entry["value"]) {
+                Some(value) => self.set_env(&name, value),
+                None => self.warn(format!("{place}: `{name}` comes from outside the manifest")),
+            }
+        }
+        if !self.function.env.is_empty() {
+            self.note("env", place);
+        }
+    }
+
+    /// `{memory, cpu}` of a limit.
+    fn set_resources(&mut self, limits: &Value, place: &str) {
+        if let Some(written) = text(&limits["memory"]) {
+            match quantity::bytes(&written) {
+                Some(bytes) => {
+                    self.function.limits.memory_bytes = Some(bytes);
+                    self.note("memory", format!("{place}.memory: {written}"));
+                }
+                None => self.warn(format!("{place}.memory: `{written}` is no size")),
+            }
+        }
+        if let Some(written) = text(&limits["cpu"]) {
+            match quantity::thousandths(&written) {
+                Some(millis) => {
+                    self.function.limits.cpu_millis = Some(millis);
+                    self.note("cpu", format!("{place}.cpu: {written}"));
+                }
+                None => self.warn(format!("{place}.cpu: `{written}` is no number of cores")),
+            }
+        }
+        self.ignore_rest(limits, &["memory", "cpu"], &format!("{place}."));
+    }
+
+    fn set_timeout(&mut self, value: &Value, place: &str) {
+        let Some(written) = text(value) else { return };
+        match quantity::milliseconds(&written) {
+            Some(ms) if ms > 0 => {
+                self.function.limits.timeout_ms = Some(ms);
+                self.note("timeout", format!("{place}: {written}"));
+            }
+            _ => self.warn(format!("{place}: `{written}` is no duration, or none")),
+        }
+    }
+
+    fn set_scale(&mut self, min: Option<u32>, max: Option<u32>, place: &str) {
+        if let Some(min) = min {
+            self.function.scale.min = Some(min);
+            self.note("min", place);
+        }
+        if let Some(max) = max.filter(|max| *max > 0) {
+            self.function.scale.max = Some(max.max(min.unwrap_or(0)));
+            self.note("max", place);
+        }
+    }
+}
+
+/// A name as a label: lower case, `_` and `.` become `-`.
+fn label(name: &str) -> String {
+    name.to_lowercase().replace(['_', '.', ' '], "-")
+}
+
+/// A scalar as its text.
+fn text(value: &Value) -> Option<String> {
+    match value {
+        Value::String(text) => Some(text.clone()),
+        Value::Number(number) => Some(number.to_string()),
+        Value::Bool(flag) => Some(flag.to_string()),
+        _ => None,
+    }
+}
+
+fn count(value: &Value) -> Option<u32> {
+    text(value)?.trim().parse().ok()
+}
+
+/// The runtime of `python:3.9`, `nodejs14` and the like.
+fn runtime_of(written: &str) -> Option<RuntimeName> {
+    let word: String = written.chars().take_while(char::is_ascii_alphabetic).collect();
+    match word.to_lowercase().as_str() {
+        "python" => Some(RuntimeName::Python),
+        "node" | "nodejs" => Some(RuntimeName::Node),
+        _ => None,
+    }
+}
+
+fn not_offered(file: &str, name: &str, what: &str, hint: &str) -> Mistakes {
+    mistake("M0305", format!("{file}: {name}: {what} is not offered"), Some(hint.to_owned()))
+}
+
+/// The manifest of another platform that `path` is or holds; `None` where there is none, or a
+/// `mote.toml` takes its place.
+pub(crate) fn read(path: &Path) -> Result<Option<Foreign>, Mistakes> {
+    if path.is_file() {
+        let yaml = path.extension().is_some_and(|ending| ending == "yml" || ending == "yaml");
+        if !yaml {
+            return nuclio::inline(path);
+        }
+        let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
+        let found = read_file(path, folder.unwrap_or(Path::new(".")))?;
+        return match found {
+            Some(found) => Ok(Some(found)),
+            None => {
+                let text = format!("{}: not a manifest of a platform mote knows", path.display());
+                let known = "known: OpenFaaS stack.yml, Nuclio function.yaml, Kubeless Function, \
+                             Knative Service and func.yaml, OpenWhisk manifest.yaml";
+                Err(mistake("M0301", text, Some(known.to_owned())))
+            }
+        };
+    }
+    if !path.is_dir() || path.join(manifest::FILE_NAME).exists() {
+        return Ok(None);
+    }
+    for name in NAMES {
+        let file = path.join(name);
+        if file.is_file()
+            && let Some(found) = read_file(&file, path)?
+        {
+            return Ok(Some(found));
+        }
+    }
+    let mut others: Vec<PathBuf> = fs::read_dir(path)
+        .map_err(|error| unreadable(path, &error))?
+        .filter_map(|entry| Some(entry.ok()?.path()))
+        .filter(|file| file.extension().is_some_and(|end| end == "yml" || end == "yaml"))
+        .collect();
+    others.sort();
+    for file in others {
+        // A YAML file of the function's own need not be one that can be read.
+        if let Ok(Some(found)) = read_file(&file, path) {
+            return Ok(Some(found));
+        }
+    }
+    nuclio::inline_in(path)
+}
+
+fn read_file(file: &Path, folder: &Path) -> Result<Option<Foreign>, Mistakes> {
+    let io = |error: std::io::Error| unreadable(file, &error);
+    if fs::metadata(file).map_err(io)?.len() > BYTES_MAX {
+        return Ok(None);
+    }
+    let shown = file.file_name().map_or_else(String::new, |name| name.to_string_lossy().into());
+    let source = fs::read_to_string(file).map_err(io)?;
+    let (source, missing) = if shown.starts_with("stack.") || source.contains("name: openfaas") {
+        openfaas::substitute(&source, |name| std::env::var(name).ok())
+    } else {
+        (source, Vec::new())
+    };
+    let documents = documents(&shown, &source)?;
+    let Some(first) = documents.first() else { return Ok(None) };
+    let version = first["apiVersion"].as_str().unwrap_or("");
+    let provider = first["provider"]["name"].as_str().unwrap_or("");
+    let mut found = match (version.split('/').next().unwrap_or(""), provider) {
+        ("nuclio.io", _) => nuclio::read(&shown, &documents, folder)?,
+        ("kubeless.io", _) => kubeless::read(&shown, &documents)?,
+        ("serving.knative.dev", _) => knative::services(&shown, &documents)?,
+        ("fission.io", _) => {
+            let hint = "deploy the folder with the code; what it calls is inferred";
+            return Err(not_offered(&shown, "fission.io", "this kind of manifest", hint));
+        }
+        (_, "openfaas" | "faas") => openfaas::read(&shown, first, folder)?,
+        (_, "kubeless" | "openwhisk") => {
+            let hint = "deploy the folder of each function with a mote.toml that says compat";
+            return Err(not_offered(&shown, provider, "serverless.yml", hint));
+        }
+        _ if first["specVersion"].is_string() && first["runtime"].is_string() => {
+            knative::func(&shown, first)?
+        }
+        _ if first["packages"].is_object() || first["project"]["packages"].is_object() => {
+            openwhisk::read(&shown, first, folder)?
+        }
+        _ => return Ok(None),
+    };
+    for name in missing {
+        found.warnings.push(format!("${{{name}}} is not set and has no default: taken as empty"));
+    }
+    found.file = shown;
+    check(&found)?;
+    Ok(Some(found))
+}
+
+/// Names that become names of files and folders.
+fn check(found: &Foreign) -> Result<(), Mistakes> {
+    for function in &found.functions {
+        if let Some(name) = &function.function.name
+            && let Err(error) = FunctionName::new(&name.value)
+        {
+            let name = super::escaped(&name.value);
+            return Err(mistake("M0115", format!("{}: `{name}`: {error}", found.file), None));
+        }
+        let Source::Inside(files) = &function.source else { continue };
+        let plain = |name: &str| {
+            !name.starts_with('.')
+                && name.bytes().all(|b| b.is_ascii_alphanumeric() || b"_-.".contains(&b))
+        };
+        if let Some((name, _)) = files.iter().find(|(name, _)| !plain(name)) {
+            let text = format!("{}: {}: `{name}` is no file name", found.file, function.name());
+            return Err(mistake("M0303", text, None));
+        }
+    }
+    Ok(())
+}
+
+/// The documents of a YAML file.
+fn documents(file: &str, source: &str) -> Result<Vec<Value>, Mistakes> {
+    let mut found = Vec::new();
+    for document in yaml_serde::Deserializer::from_str(source) {
+        let value = Value::deserialize(document).map_err(|error| {
+            let line = error.location().map_or(0, |place| place.line());
+            mistake(
+                "M0301",
+                format!("{file}: not YAML that mote reads (line {line}): {error}"),
+                None,
+            )
+        })?;
+        if !value.is_null() {
+            found.push(value);
+        }
+    }
+    Ok(found)
+}
+
+/// A line-less value that replaces another.
+fn set<T>(slot: &mut Option<Lined<T>>, value: T) {
+    *slot = implied(value);
+}

@@ -1,0 +1,120 @@
+//! Kubeless: `Function` objects, whose code is inside.
+
+use mote_api::manifest::{CompatName, RuntimeName};
+use mote_api::toml_reader::Mistakes;
+use serde_json::Value;
+
+use super::{Described, Foreign, Source, count, not_offered, runtime_of, set, text};
+
+pub(super) fn read(file: &str, all: &[Value]) -> Result<Foreign, Mistakes> {
+    let mut found = Foreign::default();
+    for document in all {
+        let kind = document["kind"].as_str().unwrap_or("");
+        if kind == "Function" {
+            found.functions.push(function(file, document)?);
+            continue;
+        }
+        let name = text(&document["metadata"]["name"]).unwrap_or_default();
+        found.warnings.push(match kind {
+            "HTTPTrigger" => format!("{kind} {name}: a function answers at /NAME, no other path"),
+            _ => format!("{kind} {name}: this trigger is not offered yet"),
+        });
+    }
+    Ok(found)
+}
+
+fn function(file: &str, document: &Value) -> Result<Described, Mistakes> {
+    let spec = &document["spec"];
+    let name = text(&document["metadata"]["name"]).unwrap_or_default();
+    let mut to = Described::new(&name, CompatName::Kubeless);
+    to.note("compat", "apiVersion: kubeless.io/v1beta1");
+    let written = text(&spec["runtime"]).unwrap_or_default();
+    let handler = text(&spec["handler"]).unwrap_or_default();
+    let (module, function) = handler.split_once('.').unwrap_or((&handler, "handler"));
+    let Some(runtime) = runtime_of(&written) else {
+        let hint = "offered: python, nodejs; build others as a program";
+        return Err(not_offered(file, &name, &format!("runtime {written:?}"), hint));
+    };
+    let is_node = runtime == RuntimeName::Node;
+    let (code_file, deps_file) = if is_node {
+        (format!("{module}.js"), "package.json")
+    } else {
+        (format!("{module}.py"), "requirements.txt")
+    };
+    let entry =
+        if is_node { format!("{code_file}:{function}") } else { format!("{module}:{function}") };
+    set(&mut to.function.runtime, runtime);
+    set(&mut to.function.entry, entry);
+    to.note("runtime", format!("spec.runtime: {written}"));
+    to.note("entry", format!("spec.handler: {handler}"));
+    let mut files = vec![(code_file, code(file, &name, spec)?)];
+    if let Some(deps) = spec["deps"].as_str().filter(|deps| !deps.trim().is_empty()) {
+        files.push((deps_file.to_owned(), deps.as_bytes().to_vec()));
+    }
+    to.source = Source::Inside(files);
+    to.set_timeout(&spec["timeout"], "spec.timeout");
+    for (key, value) in [("FUNC_HANDLER", function), ("FUNC_RUNTIME", written.as_str())] {
+        to.set_env(key, value.to_owned());
+    }
+    if let Some(seconds) = text(&spec["timeout"]) {
+        to.set_env("FUNC_TIMEOUT", seconds);
+    }
+    let container = &spec["deployment"]["spec"]["template"]["spec"]["containers"][0];
+    to.set_env_list(&container["env"], "spec.deployment … env");
+    to.set_resources(&container["resources"]["limits"], "spec.deployment … resources.limits");
+    let scaler = &spec["horizontalPodAutoscaler"]["spec"];
+    let place = "spec.horizontalPodAutoscaler";
+    to.set_scale(count(&scaler["minReplicas"]), count(&scaler["maxReplicas"]), place);
+    let known = [
+        "handler",
+        "runtime",
+        "function",
+        "function-content-type",
+        "checksum",
+        "deps",
+        "timeout",
+        "deployment",
+        "horizontalPodAutoscaler",
+    ];
+    to.ignore_rest(spec, &known, "");
+    Ok(to)
+}
+
+fn code(file: &str, name: &str, spec: &Value) -> Result<Vec<u8>, Mistakes> {
+    let source = spec["function"].as_str().unwrap_or("");
+    let kind = spec["function-content-type"].as_str().unwrap_or("text");
+    match kind {
+        "" | "text" => Ok(source.as_bytes().to_vec()),
+        "base64" => decoded(source).ok_or_else(|| {
+            not_offered(file, name, "this function", "function-content-type says base64")
+        }),
+        other => {
+            let what = format!("function-content-type {other}");
+            let hint = "unpack it into a folder and write a mote.toml with compat = \"kubeless\"";
+            Err(not_offered(file, name, &what, hint))
+        }
+    }
+}
+
+/// Base64 with or without padding, spaces and line ends skipped.
+pub(super) fn decoded(text: &str) -> Option<Vec<u8>> {
+    let (mut bytes, mut bits, mut held) = (Vec::new(), 0u32, 0u32);
+    for byte in text.bytes().filter(|byte| !byte.is_ascii_whitespace() && *byte != b'=') {
+        let six = match byte {
+            b'A'..=b'Z' => byte - b'A',
+            b'a'..=b'z' => byte - b'a' + 26,
+            b'0'..=b'9' => byte - b'0' + 52,
+            b'+' | b'-' => 62,
+            b'/' | b'_' => 63,
+            _ => return None,
+        };
+        bits = (bits << 6) | u32::from(six);
+        held += 6;
+        if held >= 8 {
+            held -= 8;
+            bytes.push((bits >> held) as u8);
+            bits &= (1 << held) - 1;
+        }
+    }
+    Some(bytes)
+}

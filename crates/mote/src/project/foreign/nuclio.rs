@@ -1,0 +1,212 @@
+//! Nuclio: `function.yaml`, and the same inside a comment block headed `@nuclio.configure`.
+
+use std::fs;
+use std::path::Path;
+
+use mote_api::manifest::{CompatName, RuntimeName};
+use mote_api::toml_reader::Mistakes;
+use serde_json::Value;
+
+use super::{Described, Foreign, Source, count, documents, not_offered, runtime_of, set, text};
+
+const MARK: &str = "@nuclio.configure";
+const ENDINGS: [&str; 6] = ["py", "js", "mjs", "cjs", "sh", "rb"];
+
+pub(super) fn read(file: &str, all: &[Value], folder: &Path) -> Result<Foreign, Mistakes> {
+    let mut found = Foreign::default();
+    for document in all {
+        if document["kind"].as_str().is_none_or(|kind| kind.contains("Function")) {
+            found.functions.push(function(file, document, folder)?);
+        } else {
+            let kind = text(&document["kind"]).unwrap_or_default();
+            found.warnings.push(format!("no meaning here: {kind}"));
+        }
+    }
+    Ok(found)
+}
+
+/// The block of a source file, if it has one.
+pub(super) fn inline(path: &Path) -> Result<Option<Foreign>, Mistakes> {
+    if !path.extension().is_some_and(|end| ENDINGS.iter().any(|known| end == *known)) {
+        return Ok(None);
+    }
+    let source = fs::read_to_string(path).unwrap_or_default();
+    let Some(block) = block(&source) else { return Ok(None) };
+    let shown = path.file_name().map_or_else(String::new, |name| name.to_string_lossy().into());
+    let parsed = documents(&shown, &block)?;
+    let Some(document) = parsed.first().map(|value| &value["function.yaml"]) else {
+        return Ok(None);
+    };
+    if !document.is_object() {
+        return Ok(None);
+    }
+    let folder = path.parent().unwrap_or(Path::new("."));
+    let mut described = function(&shown, document, folder)?;
+    if document["metadata"]["name"].is_null() {
+        described.function.name = None;
+    }
+    if described.function.entry.is_none()
+        && described.function.runtime.as_ref().is_some_and(|r| r.value == RuntimeName::Python)
+    {
+        set(&mut described.function.entry, format!("{}:handler", shown.trim_end_matches(".py")));
+    }
+    described.source = Source::At(path.to_owned());
+    let file = format!("{shown} ({MARK})");
+    Ok(Some(Foreign { file, functions: vec![described], warnings: Vec::new() }))
+}
+
+/// The block of the only source file of a folder that has one.
+pub(super) fn inline_in(folder: &Path) -> Result<Option<Foreign>, Mistakes> {
+    let mut files: Vec<_> = fs::read_dir(folder)
+        .into_iter()
+        .flatten()
+        .filter_map(|entry| Some(entry.ok()?.path()))
+        .filter(|path| path.is_file())
+        .collect();
+    files.sort();
+    for file in files {
+        if let Some(mut found) = inline(&file)? {
+            found.functions[0].source = Source::Beside;
+            return Ok(Some(found));
+        }
+    }
+    Ok(None)
+}
+
+/// The comment lines behind the mark, without what makes them comments.
+fn block(source: &str) -> Option<String> {
+    let (_, behind) = source.split_once(MARK)?;
+    let mut text = String::new();
+    for line in behind.lines().skip(1) {
+        let line = line.trim_start();
+        let Some(rest) = line.strip_prefix("//").or_else(|| line.strip_prefix('#')) else { break };
+        text.push_str(rest.strip_prefix(' ').unwrap_or(rest));
+        text.push('\n');
+    }
+    Some(text)
+}
+
+fn function(file: &str, document: &Value, folder: &Path) -> Result<Described, Mistakes> {
+    let spec = &document["spec"];
+    let name = text(&document["metadata"]["name"]).unwrap_or_default();
+    let mut to = Described::new(&name, CompatName::Nuclio);
+    if name.is_empty() {
+        to.function.name = None;
+    }
+    to.note("compat", "apiVersion: nuclio.io/v1");
+    runtime(&mut to, file, &name, spec, folder)?;
+    to.set_env_list(&spec["env"], "spec.env");
+    to.set_resources(&spec["resources"]["limits"], "spec.resources.limits");
+    to.set_timeout(&spec["eventTimeout"], "spec.eventTimeout");
+    if let Some(seconds) = count(&spec["readinessTimeoutSeconds"]).filter(|seconds| *seconds > 0) {
+        to.function.limits.init_timeout_ms = Some(u64::from(seconds) * 1000);
+        to.note("init_timeout", "spec.readinessTimeoutSeconds");
+    }
+    let fixed = count(&spec["replicas"]);
+    let (min, max) = (count(&spec["minReplicas"]), count(&spec["maxReplicas"]));
+    to.set_scale(fixed.or(min), fixed.or(max), "spec.replicas, minReplicas, maxReplicas");
+    triggers(&mut to, &spec["triggers"]);
+    let commands = spec["build"]["commands"].as_array().map_or(0, Vec::len);
+    if commands > 0 {
+        to.warn(
+            "build.commands run in an image and are not run here: install on the node, or use \
+                 requirements.txt or package.json",
+        );
+    }
+    to.ignore_rest(&spec["build"], &["commands", "path", "functionSourceCode"], "build.");
+    let known = [
+        "handler",
+        "runtime",
+        "env",
+        "resources",
+        "eventTimeout",
+        "readinessTimeoutSeconds",
+        "replicas",
+        "minReplicas",
+        "maxReplicas",
+        "triggers",
+        "build",
+        "runtimeAttributes",
+        "description",
+    ];
+    to.ignore_rest(spec, &known, "");
+    Ok(to)
+}
+
+fn runtime(
+    to: &mut Described,
+    file: &str,
+    name: &str,
+    spec: &Value,
+    folder: &Path,
+) -> Result<(), Mistakes> {
+    let written = text(&spec["runtime"]).unwrap_or_default();
+    let handler = text(&spec["handler"]).unwrap_or_default();
+    let (module, function) = handler.split_once(':').unwrap_or((&handler, "handler"));
+    to.note("runtime", format!("spec.runtime: {written}"));
+    to.note("entry", format!("spec.handler: {handler}"));
+    let stem = module.trim_end_matches(".py").trim_end_matches(".js");
+    let beside = match spec["build"]["path"].as_str() {
+        Some(path) => folder.join(path),
+        None => folder.to_owned(),
+    };
+    if spec["build"]["path"].is_string() {
+        to.source = Source::At(beside.clone());
+    }
+    let file_name = match runtime_of(&written) {
+        Some(RuntimeName::Python) => {
+            set(&mut to.function.runtime, RuntimeName::Python);
+            let stem = if stem.is_empty() { "main" } else { stem };
+            set(&mut to.function.entry, format!("{stem}:{function}"));
+            format!("{stem}.py")
+        }
+        Some(RuntimeName::Node) => {
+            set(&mut to.function.runtime, RuntimeName::Node);
+            let own = format!("{stem}.js");
+            let has = |name: &str| !name.starts_with('.') && beside.join(name).is_file();
+            let found = if has(&own) { own } else { "handler.js".to_owned() };
+            set(&mut to.function.entry, format!("{found}:{function}"));
+            found
+        }
+        _ if written == "shell" => {
+            set(&mut to.function.runtime, RuntimeName::Exec);
+            let arguments = text(&spec["runtimeAttributes"]["arguments"]).unwrap_or_default();
+            let own = beside.join(module).is_file();
+            let program = if own { format!("./{module}") } else { module.to_owned() };
+            let words = arguments.split_whitespace().map(str::to_owned);
+            set(&mut to.function.command, std::iter::once(program).chain(words).collect());
+            to.function.entry = None;
+            to.note("command", format!("spec.handler: {handler}, runtimeAttributes.arguments"));
+            module.to_owned()
+        }
+        _ => {
+            let hint = "offered: python, nodejs, shell; build others as a program";
+            return Err(not_offered(file, name, &format!("runtime {written:?}"), hint));
+        }
+    };
+    if let Some(code) = spec["build"]["functionSourceCode"].as_str() {
+        let Some(code) = super::kubeless::decoded(code) else {
+            let hint = "it is base64 of the source";
+            return Err(not_offered(file, name, "this build.functionSourceCode", hint));
+        };
+        to.source = Source::Inside(vec![(file_name, code)]);
+    }
+    Ok(())
+}
+
+fn triggers(to: &mut Described, triggers: &Value) {
+    for (name, trigger) in triggers.as_object().into_iter().flatten() {
+        let kind = text(&trigger["kind"]).unwrap_or_default();
+        if kind != "http" {
+            to.warn(format!("trigger {name}: kind {kind} is not offered yet"));
+            continue;
+        }
+        let workers = count(&trigger["numWorkers"]).or_else(|| count(&trigger["maxWorkers"]));
+        if workers.is_some_and(|workers| workers > 1) {
+            to.warn(format!("trigger {name}: workers: instances follow demand, up to scale.max"));
+        }
+        if trigger["attributes"].is_object() {
+            to.warn(format!("no meaning here: triggers.{name}.attributes"));
+        }
+    }
+}

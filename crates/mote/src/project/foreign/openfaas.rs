@@ -1,0 +1,216 @@
+//! OpenFaaS: `stack.yml`. Functions are built here from `lang` and `handler`, without containers.
+
+use std::path::Path;
+
+use mote_api::manifest::{CompatName, PolicyName, RuntimeName};
+use mote_api::toml_reader::Mistakes;
+use serde_json::Value;
+
+use super::{Described, Foreign, Source, count, not_offered, quantity, set, text};
+
+const KNOWN: [&str; 12] = [
+    "lang",
+    "handler",
+    "image",
+    "fprocess",
+    "environment",
+    "environment_file",
+    "secrets",
+    "labels",
+    "annotations",
+    "limits",
+    "skip_build",
+    "readonly_root_filesystem",
+];
+
+/// Replaces `${NAME}` and `${NAME:-default}`; returns the names without value or default too.
+pub(super) fn substitute(
+    source: &str,
+    lookup: impl Fn(&str) -> Option<String>,
+) -> (String, Vec<String>) {
+    let (mut out, mut missing) = (String::with_capacity(source.len()), Vec::new());
+    let mut rest = source;
+    while let Some(at) = rest.find("${") {
+        out.push_str(&rest[..at]);
+        let behind = &rest[at + 2..];
+        let Some(end) = behind.find('}') else {
+            out.push_str(&rest[at..]);
+            return (out, missing);
+        };
+        let inside = &behind[..end];
+        let cut = inside.find([':', '-', '=']).unwrap_or(inside.len());
+        let (name, default) = inside.split_at(cut);
+        let default = default.trim_start_matches(':').trim_start_matches(['-', '=']);
+        match lookup(name).filter(|value| !value.is_empty()) {
+            Some(value) => out.push_str(&value),
+            None => {
+                if cut == inside.len() {
+                    missing.push(name.to_owned());
+                }
+                out.push_str(default);
+            }
+        }
+        rest = &behind[end + 1..];
+    }
+    out.push_str(rest);
+    (out, missing)
+}
+
+pub(super) fn read(file: &str, document: &Value, folder: &Path) -> Result<Foreign, Mistakes> {
+    let mut found = Foreign::default();
+    for (name, entry) in document["functions"].as_object().into_iter().flatten() {
+        found.functions.push(function(file, name, entry, folder)?);
+    }
+    if document["configuration"].is_object() {
+        found.warnings.push(
+            "configuration: templates are not fetched; lang names one that \
+                             mote has built in"
+                .to_owned(),
+        );
+    }
+    Ok(found)
+}
+
+fn function(file: &str, name: &str, entry: &Value, folder: &Path) -> Result<Described, Mistakes> {
+    let mut to = Described::new(name, CompatName::OpenFaas);
+    environment(&mut to, entry, folder);
+    language(&mut to, file, name, entry)?;
+    let Some(handler) = entry["handler"].as_str() else {
+        let hint = "mote runs code, not images: name the folder with handler";
+        return Err(not_offered(file, name, "a function that is only an image", hint));
+    };
+    to.source = Source::At(folder.join(handler));
+    to.set_resources(&entry["limits"], "limits");
+    scale(&mut to, &entry["labels"]);
+    for secret in entry["secrets"].as_array().into_iter().flatten().filter_map(Value::as_str) {
+        to.warn(format!("secrets: /var/openfaas/secrets/{secret} will not be there"));
+    }
+    for (key, value) in entry["annotations"].as_object().into_iter().flatten() {
+        let value = text(value).unwrap_or_default();
+        match key.as_str() {
+            "topic" | "schedule" => {
+                to.warn(format!("annotation {key}: {value}: this trigger is not offered yet"));
+            }
+            _ => to.warn(format!("no meaning here: annotation {key}")),
+        }
+    }
+    to.ignore_rest(entry, &KNOWN, "");
+    Ok(to)
+}
+
+fn environment(to: &mut Described, entry: &Value, folder: &Path) {
+    for path in entry["environment_file"].as_array().into_iter().flatten() {
+        let Some(path) = path.as_str() else { continue };
+        let read = std::fs::read_to_string(folder.join(path)).ok();
+        let documents = read.and_then(|source| super::documents(path, &source).ok());
+        match documents.as_ref().and_then(|all| all.first()) {
+            Some(document) => variables(to, &document["environment"]),
+            None => to.warn(format!("environment_file: {path} cannot be read")),
+        }
+    }
+    variables(to, &entry["environment"]);
+    if !to.function.env.is_empty() {
+        to.note("env", "environment");
+    }
+}
+
+fn variables(to: &mut Described, table: &Value) {
+    for (name, value) in table.as_object().into_iter().flatten() {
+        to.set_env(name, text(value).unwrap_or_default());
+    }
+}
+
+/// What runs: a template of a language, or a program under a watchdog.
+fn language(to: &mut Described, file: &str, name: &str, entry: &Value) -> Result<(), Mistakes> {
+    let lang = entry["lang"].as_str().unwrap_or("").to_lowercase();
+    let known = to.function.env.clone();
+    let env = |key: &str| known.get(key).cloned();
+    let process = entry["fprocess"].as_str().map(str::to_owned);
+    let process = process.or_else(|| env("fprocess")).or_else(|| env("function_process"));
+    let (mode, upstream) = (env("mode"), env("upstream_url"));
+    for (key, limit) in [("write_timeout", false), ("exec_timeout", false), ("max_inflight", true)]
+    {
+        let Some(value) = env(key) else { continue };
+        if limit {
+            to.function.limits.concurrency = value.parse().ok().filter(|n| *n > 0);
+            to.note("concurrency", format!("environment.{key}: {value}"));
+        } else if value != "0" && value != "0s" {
+            to.set_timeout(&Value::String(value), &format!("environment.{key}"));
+        }
+    }
+    to.note("compat", format!("lang: {lang}"));
+    if lang.starts_with("python") && !lang.starts_with("python2") {
+        let kind = if lang.contains("http") {
+            "python3-http"
+        } else if lang.contains("flask") {
+            "python3-flask"
+        } else {
+            "python3"
+        };
+        set(&mut to.function.runtime, RuntimeName::Python);
+        set(&mut to.function.template, kind.to_owned());
+        set(&mut to.function.entry, "handler:handle".to_owned());
+        to.note("template", format!("lang: {lang}"));
+        return Ok(());
+    }
+    if lang.starts_with("node") {
+        set(&mut to.function.runtime, RuntimeName::Node);
+        return Ok(());
+    }
+    let Some(process) = process else {
+        let hint = "offered: python3, python3-http, python3-flask, node*, and any lang with \
+                    fprocess whose program is in handler's folder";
+        return Err(not_offered(file, name, &format!("lang {lang:?}"), hint));
+    };
+    // What the shell would make of it; quotes are not needed by any program of one's own.
+    let words: Vec<String> = process.split_whitespace().map(str::to_owned).collect();
+    let http = mode.as_deref() == Some("http");
+    let runtime = if http { RuntimeName::Server } else { RuntimeName::Exec };
+    set(&mut to.function.runtime, runtime);
+    set(&mut to.function.command, words);
+    to.note("command", format!("fprocess: {process}"));
+    if let (true, Some(url)) = (http, upstream) {
+        let port = url.trim_end_matches('/').rsplit(':').next().and_then(|port| port.parse().ok());
+        to.function.port = port.and_then(super::implied);
+        to.note("port", format!("upstream_url: {url}"));
+    }
+    Ok(())
+}
+
+fn scale(to: &mut Described, labels: &Value) {
+    let prefix = "com.openfaas.scale.";
+    let label = |key: &str| &labels[format!("{prefix}{key}")];
+    to.set_scale(count(label("min")), count(label("max")), "labels com.openfaas.scale.min, max");
+    if let Some(target) = count(label("target")) {
+        let kind = text(label("type")).unwrap_or_else(|| "rps".to_owned());
+        to.function.scale.policy = Some(match kind.as_str() {
+            "capacity" => PolicyName::Concurrency,
+            "cpu" => PolicyName::Cpu,
+            _ => PolicyName::Rps,
+        });
+        to.function.scale.target = Some(target);
+        to.note("policy", format!("labels {prefix}type, target: {kind} {target}"));
+    }
+    if let Some(idle) = text(label("zero-duration")).and_then(|text| quantity::milliseconds(&text))
+    {
+        to.function.scale.idle_timeout_ms = Some(idle);
+        to.note("idle", format!("label {prefix}zero-duration"));
+    }
+    let known = ["min", "max", "target", "type", "zero-duration", "zero"]
+        .map(|key| format!("{prefix}{key}"));
+    let known: Vec<&str> = known.iter().map(String::as_str).collect();
+    to.ignore_rest(labels, &known, "label ");
+}
+
+#[cfg(test)]
+mod tests {
+    use super::substitute;
+
+    #[test]
+    fn variables() {
+        let lookup = |name: &str| (name == "A").then(|| "1".to_owned());
+        let (text, missing) = substitute("${A} ${B:-x:y} ${C} ${D:-} ${A:-2} ${", lookup);
+        assert_eq!(text, "1 x:y   1 ${");
+        assert_eq!(missing, ["C"]);
+    }
+}

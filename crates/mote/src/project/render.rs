@@ -1,0 +1,154 @@
+//! A manifest of another platform as a `mote.toml`, with a comment for each line of where it came
+//! from.
+
+use std::fmt::Write as _;
+
+use mote_api::manifest::{PolicyName, RuntimeName};
+
+use super::foreign::Described;
+
+/// The text of the file.
+pub(crate) fn mote_toml(file: &str, described: &Described) -> String {
+    let mut out = Lines::default();
+    let function = &described.function;
+    out.plain(&format!("# Made by `mote import` from {file}."));
+    for warning in &described.warnings {
+        out.plain(&format!("# Not taken over: {}", warning.replace(['\n', '\r'], " ")));
+    }
+    out.key("version", "1", "of this file's form");
+    let note = |key: &str| described.notes.get(key).map_or("", String::as_str);
+    if let Some(name) = &function.name {
+        out.key("name", &quoted(&name.value), "its path: /NAME");
+    }
+    if let Some(compat) = &function.compat {
+        let word = super::compat(compat.value).as_str();
+        out.key(
+            "compat",
+            &quoted(word),
+            &format!("whose contract the code follows ({})", note("compat")),
+        );
+    }
+    if let Some(template) = &function.template {
+        out.key("template", &quoted(&template.value), note("template"));
+    }
+    if let Some(runtime) = &function.runtime {
+        let word = match runtime.value {
+            RuntimeName::Python => "python",
+            RuntimeName::Node => "node",
+            RuntimeName::Exec => "exec",
+            RuntimeName::Server => "server",
+        };
+        out.key("runtime", &quoted(word), note("runtime"));
+    }
+    if let Some(entry) = &function.entry {
+        out.key("entry", &quoted(&entry.value), note("entry"));
+    }
+    if let Some(command) = &function.command {
+        let words: Vec<String> = command.value.iter().map(|word| quoted(word)).collect();
+        out.key("command", &format!("[{}]", words.join(", ")), note("command"));
+    }
+    if let Some(port) = &function.port {
+        out.key("port", &port.value.to_string(), note("port"));
+    }
+    limits(&mut out, described);
+    scale(&mut out, described);
+    if !function.env.is_empty() {
+        out.section("env");
+        for (name, value) in &function.env {
+            out.key(name, &quoted(value), note("env"));
+        }
+    }
+    out.text
+}
+
+fn limits(out: &mut Lines, described: &Described) {
+    let limits = &described.function.limits;
+    let note = |key: &str| described.notes.get(key).map_or("", String::as_str);
+    let rows = [
+        ("memory", limits.memory_bytes.map(size)),
+        ("timeout", limits.timeout_ms.map(duration)),
+        ("init_timeout", limits.init_timeout_ms.map(duration)),
+        ("concurrency", limits.concurrency.map(|number| number.to_string())),
+        ("cpu", limits.cpu_millis.map(|millis| (f64::from(millis) / 1000.0).to_string())),
+    ];
+    out.rows("limits", &rows, note);
+}
+
+fn scale(out: &mut Lines, described: &Described) {
+    let scale = &described.function.scale;
+    let note = |key: &str| described.notes.get(key).map_or("", String::as_str);
+    let policy = scale.policy.map(|policy| {
+        quoted(match policy {
+            PolicyName::Auto => "auto",
+            PolicyName::Concurrency => "concurrency",
+            PolicyName::Rps => "rps",
+            PolicyName::Cpu => "cpu",
+            PolicyName::Memory => "memory",
+            PolicyName::Knative => "knative",
+            PolicyName::Hpa => "hpa",
+            PolicyName::OpenFaas => "openfaas",
+        })
+    });
+    let rows = [
+        ("min", scale.min.map(|number| number.to_string())),
+        ("max", scale.max.map(|number| number.to_string())),
+        ("idle", scale.idle_timeout_ms.map(duration)),
+        ("policy", policy),
+        ("target", scale.target.map(|number| number.to_string())),
+    ];
+    out.rows("scale", &rows, note);
+}
+
+#[derive(Default)]
+struct Lines {
+    text: String,
+}
+
+impl Lines {
+    fn plain(&mut self, line: &str) {
+        let _ = writeln!(self.text, "{line}");
+    }
+
+    fn key(&mut self, key: &str, value: &str, note: &str) {
+        let note = note.replace(['\n', '\r'], " ");
+        let comment = if note.is_empty() { String::new() } else { format!("  # {note}") };
+        let _ = writeln!(self.text, "{key} = {value}{comment}");
+    }
+
+    fn section(&mut self, name: &str) {
+        let _ = writeln!(self.text, "\n[{name}]");
+    }
+
+    fn rows<'n>(
+        &mut self,
+        section: &str,
+        rows: &[(&str, Option<String>)],
+        note: impl Fn(&str) -> &'n str,
+    ) {
+        if rows.iter().any(|(_, value)| value.is_some()) {
+            self.section(section);
+        }
+        for (key, value) in rows {
+            if let Some(value) = value {
+                self.key(key, value, note(key));
+            }
+        }
+    }
+}
+
+/// A TOML string: JSON's escapes are TOML's but for DEL.
+fn quoted(text: &str) -> String {
+    serde_json::Value::from(text).to_string().replace('\u{7f}', "\\u007f")
+}
+
+fn size(bytes: u64) -> String {
+    if bytes.is_multiple_of(1 << 20) {
+        format!("\"{}MiB\"", bytes >> 20)
+    } else {
+        format!("\"{bytes}B\"")
+    }
+}
+
+fn duration(ms: u64) -> String {
+    if ms.is_multiple_of(1000) { format!("\"{}s\"", ms / 1000) } else { format!("\"{ms}ms\"") }
+}

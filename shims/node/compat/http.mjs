@@ -1,0 +1,148 @@
+// What the adapters for other platforms share: a request and a response with the members of
+// Express that their functions use, and answers of the shim made from them.
+//
+// An adapter exports `load(file, exported, spec, init)`, which imports the function and resolves to
+// a handler `(event, ctx)` of the shim's own. Loaded only for functions that ask for it.
+
+import { STATUS_CODES } from 'node:http';
+import { pathToFileURL } from 'node:url';
+
+export const HTML = 'text/html; charset=utf-8';
+export const PLAIN = 'text/plain; charset=utf-8';
+export const JSON_TYPE = 'application/json; charset=utf-8';
+
+/** What a module exports: `module.exports`, or the module itself. */
+export async function exportsOf(file) {
+  const loaded = await import(pathToFileURL(file).href);
+  return loaded.default ?? loaded;
+}
+
+/** One export that must be a function. */
+export function functionOf(module, name, file) {
+  const found = name ? module[name] : module;
+  if (typeof found !== 'function') throw new Error(`${file} exports no function${name ? ` ${name}` : ''}`);
+  return found;
+}
+
+/** Parameters of a query or form; several values of one name become an array. */
+export function parameters(text) {
+  const found = {};
+  for (const [name, value] of new URLSearchParams(text)) {
+    found[name] = name in found ? [].concat(found[name], value) : value;
+  }
+  return found;
+}
+
+export function mediaType(event) {
+  return (event.headers['content-type'] ?? '').split(';')[0].trim().toLowerCase();
+}
+
+/** The body as Express's parsers would leave it: JSON, form, text, else bytes. */
+export function parsedBody(event, untyped = 'text/plain') {
+  const type = mediaType(event) || untyped;
+  if (type === 'application/json' || type.endsWith('+json')) return event.body.length ? event.json() : {};
+  if (type === 'application/x-www-form-urlencoded') return parameters(event.text());
+  if (type.startsWith('text/')) return event.text();
+  return event.body;
+}
+
+/** The answer of the shim with this status, [name, value] pairs and body. */
+export function reply(status, pairs, body) {
+  const bodiless = status === 204 || status === 205 || status === 304;
+  const content = bodiless || body === undefined || body === null ? null : Buffer.from(body);
+  return new Response(content, { status, headers: pairs });
+}
+
+/** A request as functions written for Express read it. */
+export class Request {
+  #event;
+  constructor(event, body) {
+    this.#event = event;
+    this.method = event.method;
+    this.path = event.path;
+    this.url = event.path + (event.query ? `?${event.query}` : '');
+    this.originalUrl = this.url;
+    this.headers = { ...event.headers };
+    this.query = parameters(event.query);
+    this.params = {};
+    this.body = body;
+    this.rawBody = event.body;
+    this.hostname = (this.headers.host ?? '').split(':')[0];
+    this.protocol = this.headers['x-forwarded-proto'] ?? 'http';
+    this.ip = this.headers['x-forwarded-for']?.split(',')[0].trim();
+  }
+  get(name) { return this.headers[name.toLowerCase()]; }
+  header(name) { return this.get(name); }
+  is(type) { return mediaType(this.#event) === type && type; }
+}
+
+/** A response as functions written for Express fill it; `finished` resolves to the shim's answer. */
+export class Reply {
+  #pairs = new Map(); // lower-case name to [name, value or values]
+  #chunks = [];
+  #settle;
+  constructor() {
+    this.statusCode = 200;
+    this.headersSent = false;
+    this.locals = {};
+    this.finished = new Promise((resolve) => { this.#settle = resolve; });
+  }
+  status(code) { this.statusCode = code; return this; }
+  set(name, value) {
+    if (typeof name === 'object') for (const [one, its] of Object.entries(name ?? {})) this.set(one, its);
+    else this.#pairs.set(name.toLowerCase(), [name, value]);
+    return this;
+  }
+  header(name, value) { return this.set(name, value); }
+  setHeader(name, value) { return this.set(name, value); }
+  append(name, value) {
+    const known = this.getHeader(name);
+    return this.set(name, known === undefined ? value : [].concat(known, value));
+  }
+  getHeader(name) { return this.#pairs.get(name.toLowerCase())?.[1]; }
+  get(name) { return this.getHeader(name); }
+  removeHeader(name) { this.#pairs.delete(name.toLowerCase()); }
+  type(kind) {
+    const short = { json: JSON_TYPE, html: HTML, text: PLAIN, txt: PLAIN, xml: 'application/xml', bin: 'application/octet-stream' };
+    return this.set('Content-Type', kind.includes('/') ? kind : short[kind] ?? kind);
+  }
+  contentType(kind) { return this.type(kind); }
+  cookie(name, value, options = {}) {
+    let text = `${name}=${encodeURIComponent(value)}; Path=${options.path ?? '/'}`;
+    if (options.maxAge !== undefined) text += `; Max-Age=${Math.floor(options.maxAge / 1000)}`;
+    if (options.httpOnly) text += '; HttpOnly';
+    if (options.secure) text += '; Secure';
+    if (options.sameSite) text += `; SameSite=${options.sameSite}`;
+    return this.append('Set-Cookie', text);
+  }
+  redirect(status, url) {
+    if (url === undefined) return this.redirect(302, status);
+    return this.status(status).set('Location', url).type('text').send(`${STATUS_CODES[status] ?? status}. Redirecting to ${url}`);
+  }
+  writeHead(status, ...rest) { return this.status(status).set(rest.at(-1)); }
+  write(chunk) { this.#chunks.push(Buffer.from(chunk)); return true; }
+  json(value) {
+    if (!this.getHeader('content-type')) this.type('json');
+    return this.end(JSON.stringify(value));
+  }
+  send(value) {
+    if (value instanceof Uint8Array) {
+      if (!this.getHeader('content-type')) this.type('bin');
+      return this.end(value);
+    }
+    if (value !== null && (typeof value === 'object' || typeof value === 'boolean' || typeof value === 'number')) {
+      return this.json(value);
+    }
+    if (typeof value === 'string' && !this.getHeader('content-type')) this.type('html');
+    return this.end(value ?? '');
+  }
+  sendStatus(code) { return this.status(code).type('text').send(STATUS_CODES[code] ?? String(code)); }
+  end(chunk) {
+    if (this.headersSent) return this;
+    if (chunk !== undefined && chunk !== null) this.write(chunk);
+    this.headersSent = true;
+    const pairs = [...this.#pairs.values()].flatMap(([name, value]) => [].concat(value).map((one) => [name, String(one)]));
+    this.#settle({ status: Number(this.statusCode), pairs, body: Buffer.concat(this.#chunks) });
+    return this;
+  }
+}

@@ -1,0 +1,86 @@
+// OpenFaaS, templates node12 to node22: `async (event, context)` or `(event, context, callback)`.
+
+import { HTML, JSON_TYPE, exportsOf, functionOf, parameters, parsedBody, reply } from './http.mjs';
+
+class Context {
+  constructor(settle) {
+    this.statusCode = 200;
+    this.headerValues = {};
+    this.cbCalled = 0;
+    this.settle = settle;
+  }
+  status(code) {
+    if (code === undefined) return this.statusCode;
+    this.statusCode = code;
+    return this;
+  }
+  headers(values) {
+    if (values === undefined) return this.headerValues;
+    this.headerValues = values;
+    return this;
+  }
+  succeed(value) {
+    this.cbCalled++;
+    this.settle(undefined, value);
+    return this;
+  }
+  fail(error) {
+    this.cbCalled++;
+    if (this.statusCode === 200) this.statusCode = 500;
+    this.settle(error ?? new Error('the function failed'));
+    return this;
+  }
+}
+
+const size = (text) => {
+  const found = /^(\d+)\s*(b|kb|mb)?$/i.exec(text ?? '');
+  return found ? Number(found[1]) * { b: 1, kb: 1 << 10, mb: 1 << 20 }[(found[2] ?? 'b').toLowerCase()] : Infinity;
+};
+
+export async function load(file, exported) {
+  const call = functionOf(await exportsOf(file), exported, file);
+  const raw = process.env.RAW_BODY === 'true';
+  const limit = size(raw ? process.env.MAX_RAW_SIZE : process.env.MAX_JSON_SIZE);
+  return async (event) => {
+    if (event.body.length > limit) return reply(413, [['Content-Type', HTML]], 'request entity too large');
+    let body;
+    try { body = raw ? event.body : parsedBody(event); } catch { return reply(400, [['Content-Type', HTML]], 'Bad Request'); }
+    const request = {
+      body, headers: { ...event.headers }, method: event.method, query: parameters(event.query), path: event.path,
+    };
+    return new Promise((resolve) => {
+      const context = new Context((error, value) => resolve(answer(context, error, value)));
+      const callback = (error, value) => (error ? context.fail(error) : context.succeed(value));
+      let result;
+      try { result = Promise.resolve(call(request, context, callback)); } catch (error) { result = Promise.reject(error); }
+      result.then((value) => {
+        // Older handlers return at once and call back later.
+        if (!context.cbCalled && (value !== undefined || call.length < 3)) context.succeed(value);
+      }, (error) => context.fail(error));
+    });
+  };
+}
+
+function answer(context, error, value) {
+  const pairs = Object.entries(context.headerValues ?? {}).flatMap(([name, one]) => [].concat(one).map((text) => [name, String(text)]));
+  const status = Number(context.statusCode);
+  const typed = pairs.some(([name]) => name.toLowerCase() === 'content-type');
+  const type = (kind) => { if (!typed) pairs.push(['Content-Type', kind]); };
+  if (error) {
+    console.error(error);
+    type(HTML);
+    // What was passed to fail() is meant for the caller; the text of an exception is not.
+    return reply(status, pairs, error instanceof Error ? 'Internal Server Error' : String(error));
+  }
+  if (value instanceof Uint8Array) {
+    type('application/octet-stream');
+    return reply(status, pairs, value);
+  }
+  if (value === context || value === undefined || value === null) return reply(status, pairs, '');
+  if (typeof value === 'string') {
+    type(HTML);
+    return reply(status, pairs, value);
+  }
+  type(JSON_TYPE);
+  return reply(status, pairs, JSON.stringify(value));
+}

@@ -1,0 +1,89 @@
+// Apache OpenWhisk: `main(params)`, called as a web action is: an object or a promise of one.
+
+import fs from 'node:fs';
+import module, { createRequire } from 'node:module';
+
+import { exportsOf, functionOf, mediaType, parameters, reply } from './http.mjs';
+
+const isText = (type) => /^(text\/|application\/(json|javascript|xml))|\+(json|xml)$/.test(type.split(';')[0].trim().toLowerCase());
+
+/** The action of a file: its export, or a plain function of the file, which the platform finds too. */
+async function actionOf(file, name) {
+  const source = fs.readFileSync(file, 'utf8');
+  const isModule = file.endsWith('.mjs') || /^\s*export\s/m.test(source);
+  if (isModule) return functionOf(await exportsOf(file), name, file);
+  const plain = new RegExp(`^(async\\s+)?function\\s+${name}\\b|^(const|let|var)\\s+${name}\\s*=`, 'm').test(source);
+  const exported = new RegExp(`exports\\.${name}\\b|module\\.exports`).test(source);
+  if (!plain || exported) return functionOf(createRequire(file)(file), name, file);
+  const made = new module.Module(file, null);
+  made.filename = file;
+  made.paths = module.Module._nodeModulePaths(file.slice(0, file.lastIndexOf('/')));
+  made._compile(`${source}\nmodule.exports.${name} = ${name};`, file);
+  return functionOf(made.exports, name, file);
+}
+
+export async function load(file, exported, spec) {
+  const action = await actionOf(file, exported ?? 'main');
+  const defaults = JSON.parse(process.env.OPENWHISK_PARAMETERS || '{}');
+  process.env.__OW_ACTION_NAME = `/_/${spec.function}`;
+  process.env.__OW_ACTION_VERSION = `0.0.${spec.revision}`;
+  process.env.__OW_NAMESPACE ??= '_';
+  return async (event, ctx) => {
+    process.env.__OW_ACTIVATION_ID = event.id;
+    process.env.__OW_DEADLINE = String(Date.now() + ctx.remainingMs());
+    let params;
+    try { params = argumentsOf(event, defaults); } catch {
+      return json(400, { error: 'The request content was malformed.' });
+    }
+    let result;
+    try { result = await action(params); } catch (error) {
+      // A rejected promise that is no exception is an application error; the caller sees it.
+      if (error instanceof Error) throw error;
+      result = { error: error ?? {} };
+    }
+    return answer(result ?? {});
+  };
+}
+
+const json = (status, value) => reply(status, [['Content-Type', 'application/json']], JSON.stringify(value));
+
+function argumentsOf(event, defaults) {
+  const params = { ...defaults, ...parameters(event.query) };
+  params.__ow_method = event.method.toLowerCase();
+  params.__ow_headers = { ...event.headers };
+  params.__ow_path = event.path === '/' ? '' : event.path;
+  if (event.query) params.__ow_query = event.query;
+  if (!event.body.length) return params;
+  const type = mediaType(event);
+  if (type === '' || type === 'application/json') {
+    let value = null;
+    try { value = event.json(); } catch (error) { if (type) throw error; }
+    if (value !== null && typeof value === 'object' && !Array.isArray(value)) return Object.assign(params, value);
+  }
+  if (type === 'application/x-www-form-urlencoded') return Object.assign(params, parameters(event.text()));
+  params.__ow_body = isText(type) ? event.text() : event.body.toString('base64');
+  return params;
+}
+
+function answer(result) {
+  if (typeof result !== 'object') return json(502, { error: 'The action did not return a dictionary or array.' });
+  let web = result;
+  if (!Array.isArray(result) && 'error' in result) {
+    if (typeof result.error !== 'object' || result.error === null || !('statusCode' in result.error)) {
+      return json(502, { error: result.error });
+    }
+    web = result.error;
+  }
+  if (Array.isArray(web) || !['statusCode', 'headers', 'body'].some((name) => name in web)) return json(200, web);
+  const pairs = Object.entries(web.headers ?? {}).flatMap(([name, value]) => [].concat(value).map((one) => [name, String(one)]));
+  const type = pairs.find(([name]) => name.toLowerCase() === 'content-type')?.[1] ?? '';
+  let { body } = web;
+  if (typeof body === 'string') {
+    if (type && !isText(type)) body = Buffer.from(body, 'base64');
+    else if (!type) pairs.push(['Content-Type', 'text/html; charset=UTF-8']);
+  } else if (body !== undefined && body !== null) {
+    body = JSON.stringify(body);
+    if (!type) pairs.push(['Content-Type', 'application/json']);
+  }
+  return reply(Number(web.statusCode ?? (body?.length ? 200 : 204)), pairs, body ?? '');
+}

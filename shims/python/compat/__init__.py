@@ -1,0 +1,111 @@
+"""What the adapters for other platforms share.
+
+An adapter is a module `mote_compat.PLATFORM` with `adapt(worker)`, which imports the function and
+returns (module, handler, name) as the shim's own search does: a handler of a shape the shim knows,
+and an object whose `init`, if any, is called once. Loaded only for functions that ask for it.
+"""
+
+import os
+import types
+
+METHODS = ["GET", "POST", "PUT", "PATCH", "DELETE", "OPTIONS", "HEAD"]
+HTML = "text/html; charset=utf-8"
+PLAIN = "text/plain; charset=utf-8"
+JSON = "application/json"
+
+
+def title(name):
+    """A field name as HTTP servers show it: X-Forwarded-For."""
+    return "-".join(part.capitalize() for part in name.split("-"))
+
+
+class Fields(dict):
+    """Header fields; names in title case, found in any. Duplicates are joined by a comma."""
+
+    def __init__(self, pairs):
+        self.pairs = [(title(name), value) for name, value in pairs]
+        for name, value in self.pairs:
+            known = dict.get(self, name)
+            dict.__setitem__(self, name, value if known is None else known + "," + value)
+
+    def __getitem__(self, name):
+        return dict.__getitem__(self, title(name))
+
+    def __contains__(self, name):
+        return isinstance(name, str) and dict.__contains__(self, title(name))
+
+    def get(self, name, default=None):
+        return dict.get(self, title(name), default)
+
+    def getlist(self, name):
+        """Every value of this name, in order."""
+        return [value for key, value in self.pairs if key == title(name)]
+
+
+class Query(dict):
+    """Parameters of a query; the first value of each name, `getlist` for all."""
+
+    def __init__(self, text):
+        from urllib.parse import parse_qsl
+
+        self.pairs = parse_qsl(text, keep_blank_values=True)
+        for name, value in self.pairs:
+            self.setdefault(name, value)
+
+    def getlist(self, name):
+        """Every value of this name, in order."""
+        return [value for key, value in self.pairs if key == name]
+
+    def to_dict(self):
+        """A plain dict of the first values."""
+        return dict(self)
+
+
+def content_type(event):
+    """The media type of a request's body, in lower case, without parameters."""
+    return event.headers.get("content-type", "").partition(";")[0].strip().lower()
+
+
+def nothing_to_call(**parts):
+    """Stands where the shim expects the function's module."""
+    return types.SimpleNamespace(**parts)
+
+
+def flask_value(value):
+    """(body, status, headers) of what a Flask view may return, without Flask."""
+    status, headers = 200, {}
+    if isinstance(value, tuple):
+        if len(value) == 3:
+            value, status, headers = value
+        elif len(value) == 2 and isinstance(value[1], (dict, list)):
+            value, headers = value
+        elif len(value) == 2:
+            value, status = value
+    if hasattr(value, "get_data") and hasattr(value, "status_code"):
+        return value.get_data(), value.status_code, list(value.headers.items())
+    headers = list(headers.items() if hasattr(headers, "items") else headers)
+    if isinstance(status, str):
+        status = int(status.split(None, 1)[0])
+    if value is None:
+        value = ""
+    if not any(name.lower() == "content-type" for name, _ in headers):
+        if not isinstance(value, (dict, list)):
+            headers.append(("Content-Type", HTML))
+    return value, status, headers
+
+
+def flask_app(call):
+    """A Flask application that calls `call(event)` for every path and method, so that Flask's
+    own globals are there. An exception leaves it, for the log."""
+    import flask
+
+    app = flask.Flask("function", root_path=os.getcwd())
+    app.config["PROPAGATE_EXCEPTIONS"] = True
+
+    def invoke(path=""):
+        value = call(flask.request.environ["mote.event"])
+        return "" if value is None else value
+
+    app.add_url_rule("/", "root", invoke, methods=METHODS)
+    app.add_url_rule("/<path:path>", "path", invoke, methods=METHODS)
+    return app

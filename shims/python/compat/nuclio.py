@@ -1,0 +1,209 @@
+"""Nuclio: `handler(context, event)`, plain or async, and `init_context(context)`."""
+
+import datetime
+import inspect
+import json
+import sys
+import types
+
+import mote_shim
+from mote_compat import Fields, Query, content_type, nothing_to_call
+
+
+class Response:
+    """An answer with everything it may have."""
+
+    def __init__(self, headers=None, body=None, content_type=None, status_code=200):
+        self.headers = headers or {}
+        self.body = body
+        self.content_type = content_type or "text/plain"
+        self.status_code = status_code
+
+
+class TriggerInfo:
+    """Where an event came from."""
+
+    def __init__(self, kind="", name=""):
+        self.kind = kind
+        self.name = name
+
+
+class Event:
+    """One event. Fields no trigger of a node fills have the platform's empty values."""
+
+    def __init__(self, body=None, content_type=None, trigger=None, fields=None, headers=None,
+                 _id=None, method=None, path=None, size=None, timestamp=None, url=None,
+                 shard_id=None, num_shards=None, _type=None, type_version=None, version=None,
+                 last_in_batch=None, offset=None, topic=None):  # fmt: skip
+        self.body = body
+        self.content_type = content_type
+        self.trigger = trigger or TriggerInfo()
+        self.fields = fields or {}
+        self.headers = headers or {}
+        self.id = _id
+        self.method = method
+        self.path = path or "/"
+        self.size = size or 0
+        self.timestamp = timestamp or 0
+        self.url = url
+        self.shard_id = shard_id
+        self.num_shards = num_shards
+        self.type = _type
+        self.type_version = type_version
+        self.version = version
+        self.last_in_batch = last_in_batch or False
+        self.offset = offset
+        self.topic = topic
+
+
+def event_of(event):
+    """The platform's event of an invocation."""
+    kind = content_type(event)
+    body = event.body
+    if kind == "application/json" and body:
+        body = json.loads(body)
+    return Event(
+        body=body,
+        content_type=event.headers.get("content-type", ""),
+        trigger=TriggerInfo(event.trigger, "default-" + event.trigger),
+        fields=Query(event.query),
+        headers=Fields(event.headers.pairs),
+        _id=event.id,
+        method=event.method,
+        path=event.path,
+        size=len(event.body),
+        timestamp=datetime.datetime.now(datetime.timezone.utc),
+        url=event.path + ("?" + event.query if event.query else ""),
+        shard_id=0,
+        num_shards=1,
+        _type="",
+        type_version="",
+        version="",
+        offset=0,
+        topic="",
+    )
+
+
+class Logger:
+    """The platform's logger on the function's log."""
+
+    def __init__(self, worker):
+        self._worker = worker
+
+    def _log(self, level, message, args, fields):
+        import logging
+
+        if args:
+            try:
+                message = message % args
+            except TypeError:
+                message = " ".join(str(part) for part in (message, *args))
+        if fields:
+            message = "%s %s" % (message, json.dumps(fields, default=str))
+        self._worker.logger().log(getattr(logging, level), "%s", message)
+
+    def debug(self, message, *args):
+        self._log("DEBUG", message, args, None)
+
+    def info(self, message, *args):
+        self._log("INFO", message, args, None)
+
+    def warn(self, message, *args):
+        self._log("WARNING", message, args, None)
+
+    warning = warn
+
+    def error(self, message, *args):
+        self._log("ERROR", message, args, None)
+
+    def debug_with(self, message, *args, **fields):
+        self._log("DEBUG", message, args, fields)
+
+    def info_with(self, message, *args, **fields):
+        self._log("INFO", message, args, fields)
+
+    def warn_with(self, message, *args, **fields):
+        self._log("WARNING", message, args, fields)
+
+    warning_with = warn_with
+
+    def error_with(self, message, *args, **fields):
+        self._log("ERROR", message, args, fields)
+
+
+class Platform:
+    """What of the platform a function can ask for on a node."""
+
+    explicit_ack = False
+
+    def __init__(self, worker):
+        self._worker = worker
+
+    def call_function(self, name, event, node=None, timeout=None, service_name_override=None):
+        raise NotImplementedError("context.platform.call_function is not offered on a mote node")
+
+    def set_termination_callback(self, callback):
+        self._worker.at_end.append(callback)
+
+    set_drain_callback = set_termination_callback
+
+
+class Context:
+    """One per instance; `user_data` is the function's."""
+
+    Response = Response
+
+    def __init__(self, worker):
+        self.logger = Logger(worker)
+        self.platform = Platform(worker)
+        self.user_data = types.SimpleNamespace()
+        self.worker_id = 0
+        self.trigger = TriggerInfo("http", "default-http")
+        self.trigger_name = "default-http"
+
+
+def provide_sdk():
+    """`import nuclio_sdk` works without the package."""
+    try:
+        import nuclio_sdk  # noqa: F401 (the function's own wins)
+    except ImportError:
+        sdk = types.ModuleType("nuclio_sdk")
+        sdk.Event, sdk.Response, sdk.Context, sdk.TriggerInfo = Event, Response, Context, TriggerInfo
+        sdk.Logger, sdk.Platform = Logger, Platform
+        sys.modules["nuclio_sdk"] = sdk
+
+
+def answer(value):
+    """(body, status, headers) of what a handler returned."""
+    status, kind, headers = 200, "text/plain", {}
+    if hasattr(value, "status_code") and hasattr(value, "body"):
+        status, kind, headers, value = value.status_code, value.content_type, value.headers or {}, value.body
+    elif isinstance(value, tuple) and len(value) == 2:
+        status, value = value
+    if not isinstance(value, (str, bytes)):
+        if value is None:
+            value = ""
+        else:
+            value, kind = json.dumps(value), "application/json"
+    headers = dict(headers)
+    if not any(name.lower() == "content-type" for name in headers):
+        headers["Content-Type"] = kind
+    return value, int(status), headers
+
+
+def adapt(worker):
+    provide_sdk()
+    module, handler, _ = mote_shim.find_entry(worker.spec["entry"])
+    context = Context(worker)
+    init_context = getattr(module, "init_context", None)
+    init = (lambda _: init_context(context)) if init_context else None
+    if inspect.iscoroutinefunction(handler):
+
+        async def handle(event, ctx):
+            return answer(await handler(context, event_of(event)))
+    else:
+
+        def handle(event, ctx):
+            return answer(handler(context, event_of(event)))
+
+    return nothing_to_call(init=init), handle, "handle"

@@ -1,0 +1,150 @@
+"""OpenFaaS: the Python templates, all of which load `function/handler.py`.
+
+python3-http   handle(event, context): dict with statusCode, body, headers, or what Flask takes
+python3-flask  handle(req): text, or what Flask takes
+python3        handle(req) under the classic watchdog: what it prints and returns is the answer
+"""
+
+import importlib
+import io
+import json
+import os
+import sys
+import threading
+import types
+
+from mote_compat import HTML, JSON, PLAIN, Fields, Query, flask_app, flask_value, nothing_to_call, title
+
+
+class Event:
+    """The request."""
+
+    def __init__(self, event):
+        self.body = event.body
+        self.headers = Fields(event.headers.pairs)
+        self.method = event.method
+        self.query = Query(event.query)
+        self.path = event.path
+
+
+class Context:
+    """What surrounds it."""
+
+    def __init__(self):
+        self.hostname = os.environ.get("HOSTNAME") or os.uname().nodename
+
+
+def adapt(worker):
+    entry = worker.spec["entry"].partition(":")
+    # Handlers import what lies beside them from the package `function`.
+    package = types.ModuleType("function")
+    package.__path__ = [os.getcwd()]
+    sys.modules["function"] = package
+    module = importlib.import_module("function." + entry[0])
+    sys.modules.setdefault(entry[0], module)
+    handler = getattr(module, entry[2] or "handle")
+    template = worker.spec.get("template") or guessed(handler, module)
+    if "flask" in template:
+        call = with_text(handler)
+    elif "http" in template:
+        call = with_event(handler)
+    else:
+        return nothing_to_call(), classic(handler), "handle"
+    if "flask" in sys.modules:
+        return nothing_to_call(), flask_app(call), "app"
+
+    def handle(event, ctx):
+        return flask_value(call(event))
+
+    return nothing_to_call(), handle, "handle"
+
+
+def guessed(handler, module):
+    """The template, when nobody said: by the arguments, and whether Flask is used."""
+    if handler.__code__.co_argcount >= 2:
+        return "python3-http"
+    return "python3-flask" if hasattr(module, "flask") or "flask" in sys.modules else "python3"
+
+
+def with_event(handler):
+    context = Context()
+
+    def call(event):
+        value = handler(Event(event), context)
+        if value is None:
+            return "", 200
+        if not isinstance(value, dict):
+            return value
+        headers = value.get("headers") or {}
+        headers = list(headers.items() if hasattr(headers, "items") else headers)
+        body = value.get("body", "")
+        kind = HTML
+        if isinstance(body, (dict, list)):
+            body, kind = json.dumps(body), JSON
+        elif not isinstance(body, (str, bytes)):
+            body = str(body)
+        if not any(name.lower() == "content-type" for name, _ in headers):
+            headers.append(("Content-Type", kind))
+        return body, value.get("statusCode", 200), headers
+
+    return call
+
+
+def with_text(handler):
+    raw = os.environ.get("RAW_BODY", "").lower() == "true"
+
+    def call(event):
+        return handler(event.body if raw else event.text)
+
+    return call
+
+
+def classic(handler):
+    """One call at a time: what the function prints, and the request in the environment, belong to
+    the whole process."""
+    turn = threading.Lock()
+    combines = os.environ.get("combine_output", "true").lower() != "false"
+
+    def handle(event, ctx):
+        with turn:
+            return once(event)
+
+    def once(event):
+        facts = request_variables(event)
+        os.environ.update(facts)
+        printed = io.StringIO()
+        kept = sys.stdout, sys.stderr
+        sys.stdout = printed
+        if combines:
+            sys.stderr = printed
+        status, exit_line = 200, ""
+        try:
+            value = handler(event.text)
+            if value is not None:
+                print(value)
+        except SystemExit as end:
+            code = end.code if isinstance(end.code, int) else int(end.code is not None)
+            if code:
+                status, exit_line = 500, "exit status %d\n" % code
+        finally:
+            sys.stdout, sys.stderr = kept
+            for name in facts:
+                os.environ.pop(name, None)
+        kind = os.environ.get("content_type") or event.headers.get("content-type") or PLAIN
+        return exit_line + printed.getvalue(), status, {"Content-Type": kind}
+
+    return handle
+
+
+def request_variables(event):
+    """The request as the watchdog exports it."""
+    facts = {
+        "Http_Method": event.method,
+        "Http_Path": event.path,
+        "Http_Query": event.query,
+        "Http_ContentLength": str(len(event.body)),
+        "Http_Content_Length": str(len(event.body)),
+    }
+    for name, value in event.headers.items():
+        facts["Http_" + title(name).replace("-", "_")] = value
+    return {name: value for name, value in facts.items() if "\0" not in value}

@@ -1,0 +1,123 @@
+"""Apache OpenWhisk: `main(args)`, called as a web action is.
+
+Query, form and JSON object become arguments beside `__ow_method` and its siblings. A result with
+statusCode, headers or body is an HTTP answer; any other object is answered as JSON.
+"""
+
+import base64
+import json
+import os
+import sys
+import time
+
+import mote_shim
+from mote_compat import Query, content_type, nothing_to_call
+
+TEXTUAL = ("text/", "application/json", "application/javascript", "application/xml")
+
+
+def adapt(worker):
+    # An archive's parts import each other; its start is `__main__`, which here is the shim.
+    entry, _, name = worker.spec["entry"].partition(":")
+    module = load_main() if entry == "__main__" else mote_shim.find_entry(entry + ":" + (name or "main"))[0]
+    action = getattr(module, name or "main")
+    defaults = json.loads(os.environ.get("OPENWHISK_PARAMETERS") or "{}")
+    os.environ["__OW_ACTION_NAME"] = "/_/" + worker.spec["function"]
+    os.environ["__OW_ACTION_VERSION"] = "0.0.%d" % worker.spec["revision"]
+    os.environ.setdefault("__OW_NAMESPACE", "_")
+
+    def handle(event, ctx):
+        os.environ["__OW_ACTIVATION_ID"] = event.id
+        os.environ["__OW_DEADLINE"] = str(int(time.time() * 1000) + ctx.remaining_ms())
+        try:
+            args = arguments(event, defaults)
+        except ValueError:
+            return {"error": "The request content was malformed."}, 400
+        return answer(action(args))
+
+    return nothing_to_call(), handle, "handle"
+
+
+def load_main():
+    import importlib.util
+
+    spec = importlib.util.spec_from_file_location("whisk_main", os.path.join(os.getcwd(), "__main__.py"))
+    module = importlib.util.module_from_spec(spec)
+    sys.modules["whisk_main"] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+def arguments(event, defaults):
+    """What an action is called with."""
+    args = dict(defaults)
+    args.update(Query(event.query))
+    kind, body = content_type(event), event.body
+    args["__ow_method"] = event.method.lower()
+    args["__ow_headers"] = dict(event.headers)
+    args["__ow_path"] = "" if event.path == "/" else event.path
+    if event.query:
+        args["__ow_query"] = event.query
+    if not body:
+        return args
+    if kind in ("", "application/json"):
+        try:
+            value = json.loads(body)
+        except ValueError:
+            if kind:
+                raise
+            value = None
+        if isinstance(value, dict):
+            args.update(value)
+            return args
+    if kind == "application/x-www-form-urlencoded":
+        args.update(Query(event.text))
+    elif kind.startswith(TEXTUAL):
+        args["__ow_body"] = event.text
+    else:
+        args["__ow_body"] = base64.b64encode(body).decode()
+    return args
+
+
+def answer(result):
+    """(body, status, headers) of an action's result."""
+    if result is None:
+        result = {}
+    if not isinstance(result, (dict, list)):
+        return {"error": "The action did not return a dictionary or array."}, 502
+    failed = isinstance(result, dict) and "error" in result
+    web = result
+    if failed and isinstance(result["error"], dict) and "statusCode" in result["error"]:
+        web = result["error"]
+    elif failed:
+        return {"error": result["error"]}, 502
+    if isinstance(web, list) or not {"statusCode", "headers", "body"} & set(web):
+        return web
+    headers = dict(web.get("headers") or {})
+    headers = {name: text_of(value) for name, value in headers.items()}
+    kind = next((value for name, value in headers.items() if name.lower() == "content-type"), "")
+    body = web.get("body")
+    if isinstance(body, str) and kind and not textual(kind):
+        body = base64.b64decode(body)
+    elif isinstance(body, (dict, list)):
+        body = json.dumps(body)
+        if not kind:
+            headers["Content-Type"] = "application/json"
+    elif body is not None and not isinstance(body, str):
+        body = json.dumps(body)
+    elif isinstance(body, str) and not kind:
+        headers["Content-Type"] = "text/html; charset=UTF-8"
+    status = int(web.get("statusCode") or (200 if body else 204))
+    return body or "", status, headers
+
+
+def text_of(value):
+    """A field's value: booleans as JSON writes them, several values as they are."""
+    if isinstance(value, (list, tuple)):
+        return [text_of(one) for one in value]
+    return value if isinstance(value, str) else json.dumps(value)
+
+
+def textual(kind):
+    kind = kind.partition(";")[0].strip().lower()
+    return kind.startswith(TEXTUAL) or kind.endswith(("+json", "+xml"))

@@ -1,0 +1,34 @@
+"""tinyFaaS: `fn(input, headers)` in fn.py.
+
+The caller sees 200 and the text whatever the function did, as on that platform; with
+TINYFAAS_PASS_STATUS=1 in the environment an exception is 500.
+"""
+
+import os
+import traceback
+
+import mote_shim
+from mote_compat import title
+
+
+def adapt(worker):
+    module, function, _ = mote_shim.find_entry(worker.spec["entry"])
+    failed = 500 if os.environ.get("TINYFAAS_PASS_STATUS") == "1" else 200
+
+    def handle(event, ctx):
+        if event.path not in ("", "/"):
+            return "", 404  # a function there has one address and nothing below it
+        headers = {}
+        for name, value in event.headers.pairs:
+            headers.setdefault(title(name), value)
+        try:
+            body = event.body
+            value = function(body.decode("utf-8") if body else None, headers)
+        except Exception as error:
+            traceback.print_exc()
+            return str(error), failed
+        if value is None:
+            return "", 200
+        return value if isinstance(value, (str, bytes)) else str(value)
+
+    return module, handle, "handle"
