@@ -36,7 +36,7 @@ pub enum LimitError {
     #[error("`{0}` is not measured; there are p50, p90, p95, p99, p99.9, max, mean, rate, errors")]
     Measure(String),
     /// The bound does not fit the measure.
-    #[error("`{0}`: {1}")]
+    #[error("`{0}`: the bound is {1}")]
     Bound(String, &'static str),
 }
 
@@ -71,20 +71,21 @@ impl Limit {
         };
         let wrong = |what| LimitError::Bound(shown(), what);
         let bound = match measure {
-            Measure::Rate => {
-                number(bound.trim_end_matches("/s")).ok_or(wrong("operations a second, 1000"))
-            }
+            Measure::Rate => number(bound.trim_end_matches("/s"))
+                .ok_or(wrong("a number of operations a second, such as 1000")),
             Measure::Failed => match bound.strip_suffix('%') {
                 Some(percent) => {
                     measure = Measure::FailedShare;
-                    number(percent).map(|percent| percent / 100.0).ok_or(wrong("a share, 0.1%"))
+                    number(percent)
+                        .map(|percent| percent / 100.0)
+                        .ok_or(wrong("a share such as 0.1%"))
                 }
-                None => number(bound).ok_or(wrong("a count, 0, or a share, 0.1%")),
+                None => number(bound).ok_or(wrong("a count such as 0, or a share such as 0.1%")),
             },
             _ => [("us", 0.001), ("ms", 1.0), ("s", 1_000.0)]
                 .iter()
                 .find_map(|(unit, factor)| Some(number(bound.strip_suffix(unit)?)? * factor))
-                .ok_or(wrong("a duration with its unit, 10ms")),
+                .ok_or(wrong("a duration with its unit, such as 10ms")),
         }?;
         let is_above = text.as_bytes()[at] == b'>';
         Ok(Self { text: shown(), measure, is_above, includes_equal, bound })

@@ -4,6 +4,7 @@
 //! the command quietly.
 
 mod args;
+mod bench;
 mod completion;
 mod config_verb;
 mod deploy;
@@ -45,6 +46,7 @@ pub(crate) fn run() -> ExitCode {
         Verb::Explain { code } => explain::run(&code, &output),
         Verb::Completion { shell } => completion::run(shell),
         Verb::Simulate(args) => simulate::run(&args, output),
+        Verb::Bench(bench) => bench::run(&bench, &args.global, &output),
         Verb::Version => output.version(),
         verb => ask_node(verb, &args.global, &output),
     };
@@ -86,6 +88,7 @@ fn ask_node(verb: Verb, global: &args::Global, output: &Output) -> Result<(), Fa
                 | Verb::Explain { .. }
                 | Verb::Completion { .. }
                 | Verb::Simulate(_)
+                | Verb::Bench(_)
                 | Verb::Version => Ok(()),
             }
         };
