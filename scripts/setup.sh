@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Installs what is missing to build, test and show mote on Debian 12 or Ubuntu; quick and silent
-# when nothing is. Usage: scripts/setup.sh [build] [test] [demo] [bench] [profile] [fuzz]   (default: build test demo)
+# when nothing is. Usage: scripts/setup.sh [build] [test] [demo] [bench] [check] [profile] [fuzz]   (default: build test demo)
 set -euo pipefail
 
 RUST_MIN=1.88
@@ -48,10 +48,11 @@ for group in "${groups[@]}"; do
     test) need_build; need_python; need_node; need_process_tools; need_coap_client; venv=wanted ;;
     demo) need_build; need_python; need_node; need_coap_client ;;
     bench) have wrk || want wrk ;;
+    check) have wrk || want wrk; have hey || want hey ;;
     cold) have crun || want crun; have cc || want gcc libc6-dev ;;
     profile) have perf || want linux-perf ;;
     fuzz) need_build; have clang || want clang ;;
-    *) say "unknown group $group; there are build, test, demo, bench, cold, profile, fuzz"; exit 2 ;;
+    *) say "unknown group $group; there are build, test, demo, bench, check, cold, profile, fuzz"; exit 2 ;;
   esac
 done
 

@@ -4,6 +4,7 @@
 //! the command quietly.
 
 mod args;
+mod bench;
 mod completion;
 mod config_verb;
 mod deploy;
@@ -47,6 +48,7 @@ pub(crate) fn run() -> ExitCode {
         Verb::Completion { shell } => completion::run(shell),
         Verb::Import { path } => import::run(&path, &output),
         Verb::Simulate(args) => simulate::run(&args, output),
+        Verb::Bench(bench) => bench::run(&bench, &args.global, &output),
         Verb::Version => output.version(),
         verb => ask_node(verb, &args.global, &output),
     };
@@ -89,6 +91,7 @@ fn ask_node(verb: Verb, global: &args::Global, output: &Output) -> Result<(), Fa
                 | Verb::Completion { .. }
                 | Verb::Import { .. }
                 | Verb::Simulate(_)
+                | Verb::Bench(_)
                 | Verb::Version => Ok(()),
             }
         };

@@ -108,6 +108,8 @@ pub(super) enum Verb {
     Remove(Remove),
     /// Check the node and its machine
     Doctor,
+    /// Measure how fast a function or a URL answers
+    Bench(Bench),
     /// Compare scaling policies in simulated time; needs no node
     Simulate(Simulate),
     /// Check or show the node's configuration
@@ -242,6 +244,84 @@ pub(super) enum Via {
     Admin,
     Http,
     Coap,
+}
+
+/// Measure how fast a function or a URL answers
+///
+/// Without --rate each client asks again as soon as it is answered (a closed loop). With --rate
+/// operations begin by a schedule, whatever the target does (an open loop). Latency counts from
+/// when an operation was meant to begin, and so does --timeout (10 s unless given).
+#[derive(Debug, ClapArgs)]
+pub(super) struct Bench {
+    /// NAME or NAME@TAG of a function, or a URL: http://HOST:PORT/PATH, coap://HOST:PORT/PATH
+    pub(super) target: String,
+    /// Connections (HTTP) or ports (CoAP), each with one operation under way
+    #[arg(short, long, value_name = "N", default_value_t = 16)]
+    pub(super) clients: usize,
+    /// Operations of each client; with --rate, of all
+    #[arg(short = 'n', long, value_name = "N", conflicts_with = "duration")]
+    pub(super) operations: Option<u64>,
+    /// How long to measure [default: 10s]
+    #[arg(long, value_name = "TIME")]
+    pub(super) duration: Option<String>,
+    /// Operations per second, by a schedule
+    #[arg(short, long, value_name = "N")]
+    pub(super) rate: Option<f64>,
+    /// Time before the measurement [default: 1s; with --operations 0s]
+    #[arg(long, value_name = "TIME")]
+    pub(super) warmup: Option<String>,
+    /// Threads of the generator [default: half the processors, 8 at most]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=256))]
+    pub(super) threads: Option<u16>,
+    /// Method [default: POST with a body, else GET]
+    #[arg(short, long)]
+    pub(super) method: Option<String>,
+    /// Body: text, @FILE, or - for standard input
+    #[arg(short, long, visible_alias = "body", value_name = "DATA")]
+    pub(super) data: Option<String>,
+    /// Header, NAME: VALUE
+    #[arg(short = 'H', long = "header", value_name = "HEADER")]
+    pub(super) headers: Vec<String>,
+    /// Path and query the function sees, for NAME
+    #[arg(long, default_value = "/")]
+    pub(super) path: String,
+    /// Which way to call a function [default: http]
+    #[arg(long, value_enum)]
+    pub(super) via: Option<BenchVia>,
+    /// Write the result to a file, as JSON
+    #[arg(long, value_name = "FILE")]
+    pub(super) save: Option<PathBuf>,
+    /// Compare with a result that was saved
+    #[arg(long, value_name = "FILE")]
+    pub(super) compare: Option<PathBuf>,
+    /// Print the result as a file of this kind
+    #[arg(long, value_enum, value_name = "KIND")]
+    pub(super) export: Option<Export>,
+    /// Exit 9 when a limit is broken, e.g. 'p99>10ms,errors>0'
+    #[arg(long, value_name = "LIMITS")]
+    pub(super) fail_if: Option<String>,
+    /// A named series of runs, over HTTP and CoAP
+    #[arg(long, value_enum, value_name = "NAME", conflicts_with_all = ["clients", "duration", "rate", "compare", "export", "fail_if"])]
+    pub(super) experiment: Option<Experiment>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(super) enum BenchVia {
+    Http,
+    Coap,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(super) enum Export {
+    Csv,
+    Md,
+    Html,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(super) enum Experiment {
+    /// 1, 4, 16, 64, 256, 1024 clients x 500 operations, three times; answered within 1 s counts
+    ClosedSweep,
 }
 
 #[derive(Debug, ClapArgs)]

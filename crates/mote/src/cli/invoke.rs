@@ -73,7 +73,7 @@ pub(super) fn show_answer(answer: &InvokeAnswer, output: &Output) -> Result<(), 
     Ok(())
 }
 
-async fn request(args: &Invoke) -> Result<InvokeRequest, Failure> {
+pub(super) async fn request(args: &Invoke) -> Result<InvokeRequest, Failure> {
     let body = match args.data.as_deref() {
         None => Vec::new(),
         Some("-") => {
@@ -127,7 +127,7 @@ async fn request(args: &Invoke) -> Result<InvokeRequest, Failure> {
 }
 
 /// The function of `NAME` or `NAME@TAG`, with the addresses that reach just that.
-async fn function(client: &Client, name: &str) -> Result<Function, Failure> {
+pub(super) async fn function(client: &Client, name: &str) -> Result<Function, Failure> {
     let Some((base, tag)) = name.split_once('@') else { return Ok(client.function(name).await?) };
     let mut function = client.function(base).await?;
     for url in [&mut function.urls.http, &mut function.urls.coap].into_iter().flatten() {

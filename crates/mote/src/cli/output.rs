@@ -77,6 +77,11 @@ impl Output {
         Ok(())
     }
 
+    /// Whether talk is wanted.
+    pub(super) fn is_talkative(&self) -> bool {
+        !self.quiet
+    }
+
     /// A line of talk.
     pub(super) fn say(&self, text: &str) {
         if !self.quiet {

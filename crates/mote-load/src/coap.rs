@@ -1,0 +1,277 @@
+//! CoAP: each client has a port of its own and one confirmable request under way, retransmitted as
+//! RFC 7252 (4.2) has it. No blocks: an answer in blocks counts with its first.
+
+mod message;
+
+use std::collections::VecDeque;
+use std::io::{self, ErrorKind};
+use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
+
+use rustix::event::epoll::EventFlags;
+
+pub use self::message::UnfitRequest;
+use self::message::{Answer, Kind, Template, stamp};
+use crate::clock::SECOND;
+use crate::poller::{Poller, Ready};
+use crate::{Done, Failure, Mark, Nanos, Outcome, Request, Target, Wire, clock};
+
+/// First pause before a retransmission, up to half as much again, doubled each time, and how often
+/// (RFC 7252, 4.8).
+const ACK_TIMEOUT: Nanos = 2 * SECOND;
+const RETRANSMIT_MAX: u32 = 4;
+/// How often clients are searched for one whose pause is over.
+const LOOK_EVERY: Nanos = 50_000_000;
+/// Requests from one port. A server remembers message ids for 247 s (EXCHANGE_LIFETIME) and takes
+/// one that comes again for a repetition, so that a port is left before its ids come around.
+const REQUESTS_PER_PORT: u32 = 1 << 16;
+const DATAGRAM_BYTES_MAX: usize = 2_048;
+
+/// Clients of one thread.
+pub struct CoapWire {
+    poller: Poller,
+    address: SocketAddr,
+    template: Template,
+    /// The message of all requests without Echo; id and token are set for each.
+    datagram: Vec<u8>,
+    clients: Vec<Client>,
+    next_token: u32,
+    look_at: Nanos,
+    early: VecDeque<Done>,
+    retransmissions: u64,
+}
+
+#[derive(Default)]
+struct Client {
+    socket: Option<UdpSocket>,
+    generation: u32,
+    mid: u16,
+    requests_left: u32,
+    exchange: Option<Exchange>,
+}
+
+/// A request under way.
+struct Exchange {
+    token: u32,
+    /// The server has it; its answer comes in a message of its own.
+    is_acknowledged: bool,
+    due: Nanos,
+    pause: Nanos,
+    retransmissions: u32,
+    /// The message with the Echo value that the server asked for.
+    own: Option<Vec<u8>>,
+}
+
+impl CoapWire {
+    /// Clients that will take their port with their first operation.
+    ///
+    /// # Errors
+    /// When the machine has no event queue left. A request that does not fit is `InvalidInput`;
+    /// see [`check`].
+    pub fn new(
+        target: &Target,
+        address: SocketAddr,
+        request: &Request,
+        clients: usize,
+    ) -> io::Result<Self> {
+        let template = Template::new(target, request)
+            .map_err(|error| io::Error::new(ErrorKind::InvalidInput, error))?;
+        Ok(Self {
+            poller: Poller::new()?,
+            address,
+            datagram: template.encode(None),
+            template,
+            clients: (0..clients).map(|_| Client::default()).collect(),
+            next_token: 0,
+            look_at: clock::now() + LOOK_EVERY,
+            early: VecDeque::new(),
+            retransmissions: 0,
+        })
+    }
+
+    /// Takes a port, when there is none or its message ids are used up.
+    fn open(&mut self, index: usize) -> io::Result<()> {
+        let client = &mut self.clients[index];
+        if client.socket.is_some() && client.requests_left > 0 {
+            return Ok(());
+        }
+        let any: SocketAddr = match self.address {
+            SocketAddr::V4(_) => (Ipv4Addr::UNSPECIFIED, 0).into(),
+            SocketAddr::V6(_) => (Ipv6Addr::UNSPECIFIED, 0).into(),
+        };
+        let socket = UdpSocket::bind(any)?;
+        socket.connect(self.address)?;
+        socket.set_nonblocking(true)?;
+        client.generation = client.generation.wrapping_add(1);
+        let token = index as u64 | u64::from(client.generation) << 32;
+        self.poller.add(&socket, token, EventFlags::IN)?;
+        // Not the same ids for whoever gets this port next.
+        client.mid = (clock::now() >> 8) as u16;
+        client.requests_left = REQUESTS_PER_PORT;
+        client.socket = Some(socket);
+        Ok(())
+    }
+
+    /// Sends a request; with an Echo value the one under way again, in a new message.
+    fn send(&mut self, index: usize, echo: Option<&[u8]>) {
+        let client = &mut self.clients[index];
+        self.next_token = self.next_token.wrapping_add(1);
+        client.mid = client.mid.wrapping_add(1);
+        client.requests_left = client.requests_left.saturating_sub(1);
+        let now = clock::now();
+        // Any spread will do; it only keeps clients from repeating in step.
+        let spread = u64::from(self.next_token.wrapping_mul(0x9e37_79b9)) % (ACK_TIMEOUT / 2);
+        let pause = ACK_TIMEOUT + spread;
+        client.exchange = Some(Exchange {
+            token: self.next_token,
+            is_acknowledged: false,
+            due: now + pause,
+            pause,
+            retransmissions: 0,
+            own: echo.map(|echo| self.template.encode(Some(echo))),
+        });
+        self.transmit(index);
+    }
+
+    fn transmit(&mut self, index: usize) {
+        let client = &mut self.clients[index];
+        let (Some(socket), Some(exchange)) = (&client.socket, &mut client.exchange) else { return };
+        let datagram = exchange.own.as_mut().unwrap_or(&mut self.datagram);
+        stamp(datagram, client.mid, exchange.token);
+        // A datagram that is not taken is a lost one: it is sent again in time.
+        let _ = socket.send(datagram);
+    }
+
+    fn on_ready(&mut self, ready: Ready) -> Option<Done> {
+        let index = (ready.token & u64::from(u32::MAX)) as usize;
+        let client = &mut self.clients[index];
+        if u64::from(client.generation) != ready.token >> 32 {
+            return None;
+        }
+        let mut buffer = [0; DATAGRAM_BYTES_MAX];
+        match client.socket.as_ref()?.recv(&mut buffer) {
+            Ok(length) => self.on_datagram(index, &buffer[..length]),
+            Err(error) if error.kind() == ErrorKind::WouldBlock => None,
+            // Refused: nobody listens on the port.
+            Err(_) => self.over(index, Outcome::Failed(Failure::Connect)),
+        }
+    }
+
+    fn on_datagram(&mut self, index: usize, datagram: &[u8]) -> Option<Done> {
+        let client = &mut self.clients[index];
+        let answer = Answer::parse(datagram)?;
+        if answer.kind == Kind::Con {
+            // Also when it is an answer to what was given up: the server repeats it otherwise.
+            let _ = client.socket.as_ref()?.send(&message::empty(Kind::Ack, answer.mid));
+        }
+        let exchange = client.exchange.as_mut()?;
+        let is_reply = matches!(answer.kind, Kind::Ack | Kind::Rst);
+        if is_reply && answer.mid != client.mid {
+            return None;
+        }
+        if answer.kind == Kind::Rst {
+            return self.over(index, Outcome::Failed(Failure::Reset));
+        }
+        if answer.code == (0, 0) {
+            exchange.is_acknowledged |= answer.kind == Kind::Ack;
+            return None;
+        }
+        if answer.token != exchange.token.to_be_bytes() {
+            return None;
+        }
+        let Some((bytes, echo)) = answer.content() else {
+            return self.over(index, Outcome::Failed(Failure::Malformed));
+        };
+        match (answer.code, echo) {
+            ((2, _), _) => self.over(index, Outcome::Answered { bytes, phases: None }),
+            // Asked to show that our address is ours (RFC 9175), once.
+            ((4, 1), Some(echo)) if exchange.own.is_none() => {
+                self.send(index, Some(echo));
+                None
+            }
+            ((class, detail), _) => self.over(index, Outcome::Failed(Failure::Coap(class, detail))),
+        }
+    }
+
+    fn over(&mut self, index: usize, outcome: Outcome) -> Option<Done> {
+        self.clients[index].exchange.take()?;
+        Some(Done { client: index, at: clock::now(), outcome })
+    }
+
+    /// Sends again what was not acknowledged in time.
+    fn repeat_due(&mut self, now: Nanos) {
+        for index in 0..self.clients.len() {
+            let Some(exchange) = &mut self.clients[index].exchange else { continue };
+            if exchange.is_acknowledged || exchange.due > now {
+                continue;
+            }
+            if exchange.retransmissions == RETRANSMIT_MAX {
+                let done = self.over(index, Outcome::Failed(Failure::Silence));
+                self.early.extend(done);
+                continue;
+            }
+            exchange.retransmissions += 1;
+            exchange.pause *= 2;
+            exchange.due = now + exchange.pause;
+            self.retransmissions += 1;
+            self.transmit(index);
+        }
+    }
+}
+
+/// Whether the request fits into one message.
+///
+/// # Errors
+/// When CoAP has no such method or field, or one message cannot hold it.
+pub fn check(target: &Target, request: &Request) -> Result<(), UnfitRequest> {
+    Template::new(target, request).map(|_| ())
+}
+
+impl Wire for CoapWire {
+    fn now(&mut self) -> Nanos {
+        clock::now()
+    }
+
+    fn begin(&mut self, client: usize) {
+        if self.open(client).is_err() {
+            let outcome = Outcome::Failed(Failure::Connect);
+            self.early.push_back(Done { client, at: clock::now(), outcome });
+            return;
+        }
+        self.send(client, None);
+    }
+
+    fn give_up(&mut self, client: usize) {
+        self.clients[client].exchange = None;
+        self.early.retain(|done| done.client != client);
+    }
+
+    fn next(&mut self, until: Nanos) -> io::Result<Option<Done>> {
+        loop {
+            if let Some(done) = self.early.pop_front() {
+                return Ok(Some(done));
+            }
+            match self.poller.next(until.min(self.look_at))? {
+                Some(ready) => {
+                    if let Some(done) = self.on_ready(ready) {
+                        return Ok(Some(done));
+                    }
+                }
+                None if until < self.look_at => return Ok(None),
+                None => {}
+            }
+            let now = clock::now();
+            if now >= self.look_at {
+                self.look_at = now + LOOK_EVERY;
+                self.repeat_due(now);
+            }
+        }
+    }
+
+    fn mark(&mut self) -> Mark {
+        Mark { cpu: clock::thread_cpu(), machine: clock::machine_ticks() }
+    }
+
+    fn repeats(&self) -> u64 {
+        self.retransmissions
+    }
+}

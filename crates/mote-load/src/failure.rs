@@ -1,0 +1,42 @@
+//! Why an operation failed.
+
+use std::fmt;
+
+/// What went wrong, as results name it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Failure {
+    /// HTTP answered with 400 or above.
+    Http(u16),
+    /// CoAP answered with 4.xx or 5.xx: class and detail.
+    Coap(u8, u8),
+    /// No answer within the time limit.
+    Timeout,
+    /// Its time limit passed before a client was free to send it.
+    NotSent,
+    /// The connection could not be made.
+    Connect,
+    /// The connection ended, or the network refused, before the whole answer was there.
+    Broken,
+    /// The answer breaks its protocol.
+    Malformed,
+    /// CoAP: the server rejected the message.
+    Reset,
+    /// CoAP: all retransmissions went unanswered.
+    Silence,
+}
+
+impl fmt::Display for Failure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Http(status) => write!(f, "status {status}"),
+            Self::Coap(class, detail) => write!(f, "code {class}.{detail:02}"),
+            Self::Timeout => f.write_str("timeout"),
+            Self::NotSent => f.write_str("not sent in time"),
+            Self::Connect => f.write_str("not connected"),
+            Self::Broken => f.write_str("connection broken"),
+            Self::Malformed => f.write_str("malformed answer"),
+            Self::Reset => f.write_str("reset"),
+            Self::Silence => f.write_str("no acknowledgement"),
+        }
+    }
+}

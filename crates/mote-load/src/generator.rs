@@ -1,0 +1,72 @@
+//! Threads under the wires: a whole run, from its plan to its tally.
+
+use std::io;
+use std::net::SocketAddr;
+
+use crate::coap::CoapWire;
+use crate::http::HttpWire;
+use crate::{Live, Nanos, Plan, PlanError, Protocol, Request, Tally, Target, clock, drive, poller};
+
+/// Time for all threads to be there before the schedule begins.
+const HEAD_START: Nanos = 5_000_000;
+
+/// Why a run could not be made.
+#[derive(Debug, thiserror::Error)]
+pub enum LoadError {
+    /// It makes no sense.
+    #[error(transparent)]
+    Plan(#[from] PlanError),
+    /// The machine refused what the generator needs.
+    #[error("the generator could not go on")]
+    Io(#[from] io::Error),
+}
+
+/// Makes a run against `address`, which [`Target::address`] found. Blocks until it is over or
+/// `live` is stopped.
+///
+/// # Errors
+/// When the plan makes no sense or the machine refuses an event queue or a thread. What the target
+/// does is counted, never an error.
+pub fn run(
+    target: &Target,
+    address: SocketAddr,
+    request: &Request,
+    plan: &Plan,
+    live: &Live,
+) -> Result<Tally, LoadError> {
+    plan.check()?;
+    poller::raise_file_limit();
+    let started = clock::now() + HEAD_START;
+    let part = |thread: usize| -> io::Result<Tally> {
+        let clients = plan.clients_of(thread);
+        match target.protocol {
+            Protocol::Http => {
+                let mut wire = HttpWire::new(target, address, request, clients)?;
+                drive(&mut wire, plan, thread, started, live)
+            }
+            Protocol::Coap => {
+                let mut wire = CoapWire::new(target, address, request, clients)?;
+                drive(&mut wire, plan, thread, started, live)
+            }
+        }
+    };
+    let part = &part;
+    let tallies: Vec<io::Result<Tally>> = std::thread::scope(|scope| {
+        let threads: Vec<_> = (0..plan.threads())
+            .map(|thread| {
+                let name = format!("load-{thread}");
+                std::thread::Builder::new().name(name).spawn_scoped(scope, move || part(thread))
+            })
+            .collect();
+        let join = |thread: io::Result<std::thread::ScopedJoinHandle<'_, _>>| {
+            thread?.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+        };
+        threads.into_iter().map(join).collect()
+    });
+    let mut tallies = tallies.into_iter();
+    let mut whole = tallies.next().ok_or(PlanError::Clients)??;
+    for tally in tallies {
+        whole.merge(&tally?);
+    }
+    Ok(whole)
+}

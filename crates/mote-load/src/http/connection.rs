@@ -1,0 +1,208 @@
+//! One client's connection.
+
+use std::io;
+use std::net::SocketAddr;
+use std::os::fd::OwnedFd;
+
+use rustix::event::epoll::EventFlags;
+use rustix::io::Errno;
+use rustix::net::{self, AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType};
+
+use super::answer::{AnswerReader, Progress};
+use crate::{Failure, Outcome};
+
+/// By edge, so that a connection is registered once for its life.
+pub(super) const INTEREST: EventFlags =
+    EventFlags::IN.union(EventFlags::OUT).union(EventFlags::RDHUP).union(EventFlags::ET);
+
+/// How far an operation is.
+pub(super) enum Step {
+    /// It waits for the socket.
+    Waits,
+    /// It ended.
+    Over(Outcome),
+    /// The kept connection was closed before any of the answer came.
+    Stale,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum State {
+    Idle,
+    Connecting,
+    /// So many bytes of the request are sent.
+    Writing(usize),
+    Reading,
+}
+
+pub(super) struct Connection {
+    socket: Option<OwnedFd>,
+    /// Of the socket: events of one that was closed meanwhile are told by it.
+    generation: u32,
+    state: State,
+    /// An operation has ended well on it.
+    is_kept: bool,
+    reader: AnswerReader,
+}
+
+impl Default for Connection {
+    fn default() -> Self {
+        Self {
+            socket: None,
+            generation: 0,
+            state: State::Idle,
+            is_kept: false,
+            reader: AnswerReader::default(),
+        }
+    }
+}
+
+impl Connection {
+    pub(super) fn generation(&self) -> u32 {
+        self.generation
+    }
+
+    pub(super) fn is_open(&self) -> bool {
+        self.socket.is_some()
+    }
+
+    /// Begins to connect; an operation begins with it.
+    pub(super) fn open(&mut self, address: SocketAddr) -> io::Result<(&OwnedFd, u32)> {
+        let family = if address.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 };
+        let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
+        let socket = net::socket_with(family, SocketType::STREAM, flags, None)?;
+        net::sockopt::set_tcp_nodelay(&socket, true)?;
+        match net::connect(&socket, &address) {
+            Ok(()) | Err(Errno::INPROGRESS) => {}
+            Err(error) => return Err(error.into()),
+        }
+        self.generation = self.generation.wrapping_add(1);
+        self.state = State::Connecting;
+        self.is_kept = false;
+        Ok((self.socket.insert(socket), self.generation))
+    }
+
+    pub(super) fn close(&mut self) {
+        self.socket = None;
+        self.state = State::Idle;
+        self.generation = self.generation.wrapping_add(1);
+    }
+
+    /// Begins an operation on an open connection.
+    pub(super) fn send(&mut self, request: &[u8], is_head: bool) -> Step {
+        self.reader.begin(is_head);
+        self.state = State::Writing(0);
+        self.write(request)
+    }
+
+    /// An event of its socket.
+    pub(super) fn on_ready(
+        &mut self,
+        flags: EventFlags,
+        request: &[u8],
+        buffer: &mut [u8],
+        is_head: bool,
+    ) -> Step {
+        let is_ended = flags.intersects(EventFlags::RDHUP | EventFlags::HUP | EventFlags::ERR);
+        match self.state {
+            State::Idle => {
+                // Nothing was asked: the server closed it, or said what nobody asked for.
+                if is_ended || flags.contains(EventFlags::IN) {
+                    self.close();
+                }
+                return Step::Waits;
+            }
+            State::Connecting => {
+                let Some(socket) = &self.socket else { return Step::Waits };
+                let is_refused = !matches!(net::sockopt::socket_error(socket), Ok(Ok(())));
+                if is_refused || flags.intersects(EventFlags::HUP | EventFlags::ERR) {
+                    return self.fail(Failure::Connect);
+                }
+                if !flags.contains(EventFlags::OUT) {
+                    return Step::Waits;
+                }
+                if let Step::Over(outcome) = self.send(request, is_head) {
+                    return Step::Over(outcome);
+                }
+            }
+            State::Writing(_) => {
+                if flags.contains(EventFlags::OUT)
+                    && let step @ (Step::Over(_) | Step::Stale) = self.write(request)
+                {
+                    return step;
+                }
+            }
+            State::Reading => {}
+        }
+        if is_ended || flags.contains(EventFlags::IN) {
+            return self.read(buffer, is_ended);
+        }
+        Step::Waits
+    }
+
+    fn write(&mut self, request: &[u8]) -> Step {
+        let (State::Writing(mut sent), Some(socket)) = (self.state, &self.socket) else {
+            return Step::Waits;
+        };
+        while sent < request.len() {
+            match net::send(socket, &request[sent..], SendFlags::NOSIGNAL) {
+                Ok(count) => sent += count,
+                Err(Errno::AGAIN) => {
+                    self.state = State::Writing(sent);
+                    return Step::Waits;
+                }
+                Err(Errno::INTR) => {}
+                Err(_) => return self.lost(),
+            }
+        }
+        self.state = State::Reading;
+        Step::Waits
+    }
+
+    fn read(&mut self, buffer: &mut [u8], is_ended: bool) -> Step {
+        loop {
+            let Some(socket) = &self.socket else { return Step::Waits };
+            let count = match net::recv(socket, &mut *buffer, RecvFlags::empty()) {
+                Ok((count, _)) => count,
+                Err(Errno::AGAIN) => return Step::Waits,
+                Err(Errno::INTR) => continue,
+                Err(_) => return self.lost(),
+            };
+            if count == 0 {
+                return match self.reader.end() {
+                    Some(outcome) => {
+                        self.close();
+                        Step::Over(outcome)
+                    }
+                    None => self.lost(),
+                };
+            }
+            match self.reader.push(&buffer[..count]) {
+                Progress::More if count < buffer.len() && !is_ended => return Step::Waits,
+                Progress::More => {}
+                Progress::Malformed => return self.fail(Failure::Malformed),
+                Progress::Whole { outcome, closes } => {
+                    // A request that is not sent whole cannot share a connection with the next.
+                    if closes || is_ended || self.state != State::Reading {
+                        self.close();
+                    } else {
+                        self.state = State::Idle;
+                        self.is_kept = true;
+                    }
+                    return Step::Over(outcome);
+                }
+            }
+        }
+    }
+
+    fn lost(&mut self) -> Step {
+        if self.is_kept && self.reader.is_untouched() {
+            return Step::Stale;
+        }
+        self.fail(Failure::Broken)
+    }
+
+    fn fail(&mut self, failure: Failure) -> Step {
+        self.close();
+        Step::Over(Outcome::Failed(failure))
+    }
+}

@@ -1,0 +1,390 @@
+//! The result of a run as users read, save and compare it. Its JSON form only grows.
+
+use std::collections::BTreeMap;
+
+use hdrhistogram::Histogram;
+use serde::{Deserialize, Serialize};
+
+use crate::tally::SecondTally;
+use crate::{Limit, Load, Nanos, PHASES, Plan, Request, Tally, Target};
+
+/// Version of the saved form.
+const VERSION: u32 = 1;
+/// Percentiles of a [`Summary`], by the names users write.
+pub const PERCENTILES: [(&str, f64); 5] =
+    [("p50", 0.5), ("p90", 0.9), ("p95", 0.95), ("p99", 0.99), ("p99.9", 0.999)];
+/// A thread that was busy for longer than this share could not have done much more.
+const SATURATED: f64 = 0.9;
+/// So busy a machine leaves nobody waiting for nothing.
+const MACHINE_FULL: f64 = 0.95;
+/// Fewer operations than this above a percentile make it a matter of luck.
+const TAIL_MIN: f64 = 10.0;
+
+/// A run and what came of it. Latencies are in milliseconds, from the intended time of each
+/// operation; where failures reach a percentile it is `None`, longer than any.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Report {
+    /// Of this form: 1.
+    pub version: u32,
+    /// Version of mote.
+    pub mote: String,
+    /// When it was made, RFC 3339.
+    pub at: String,
+    /// Where the generator ran.
+    pub machine: Machine,
+    /// URL.
+    pub target: String,
+    /// `http` or `coap`.
+    pub protocol: String,
+    /// Of the request.
+    pub method: String,
+    /// Bytes of the request's body.
+    pub body_bytes: u64,
+    /// `closed` or `open`.
+    pub load: String,
+    /// Operations per second the schedule has; open loop alone.
+    pub rate_wanted: Option<f64>,
+    /// Connections or ports.
+    pub clients: usize,
+    /// Measured operations asked for: of each client, in an open loop of all.
+    pub operations_wanted: Option<u64>,
+    /// Seconds asked for.
+    pub duration_wanted_s: Option<f64>,
+    /// Seconds before anything was measured.
+    pub warmup_s: f64,
+    /// Seconds an operation may take.
+    pub timeout_s: f64,
+    /// Length of the measured span.
+    pub elapsed_s: f64,
+    /// Operations meant to begin in the span: answered and failed.
+    pub offered: u64,
+    /// Answered well.
+    pub answered: u64,
+    /// Failed, for whatever reason.
+    pub failed: u64,
+    /// Failed, by reason.
+    pub failures: BTreeMap<String, u64>,
+    /// Operations before the span.
+    pub warmup: u64,
+    /// Offered per second.
+    pub offered_per_s: f64,
+    /// Answers per second of the span.
+    pub answered_per_s: f64,
+    /// Where the mean of the seconds' answers lies with 95 % confidence; of 5 seconds or more.
+    pub answered_per_s_interval: Option<[f64; 2]>,
+    /// Bytes of bodies that came.
+    pub bytes: u64,
+    /// Of all operations.
+    pub latency: Summary,
+    /// From the intended time until a client was free to begin: part of the latency.
+    pub delay: Option<Summary>,
+    /// Where the target says the time went, by phase.
+    pub phases: BTreeMap<String, Summary>,
+    /// The generator itself.
+    pub generator: Generator,
+    /// What a reader should know before believing the rest.
+    pub warnings: Vec<String>,
+    /// Second by second.
+    pub seconds: Vec<Second>,
+    /// Latencies of answered operations: nanoseconds and how many, three digits.
+    pub histogram: Vec<[u64; 2]>,
+}
+
+/// A machine.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Machine {
+    /// Instruction set.
+    pub arch: String,
+    /// Of the kernel.
+    pub kernel: String,
+    /// Processors this process may use.
+    pub cores: usize,
+}
+
+impl Machine {
+    /// This one.
+    pub fn here() -> Self {
+        let uname = rustix::system::uname();
+        Self {
+            arch: std::env::consts::ARCH.to_owned(),
+            kernel: uname.release().to_string_lossy().into_owned(),
+            cores: std::thread::available_parallelism().map_or(1, usize::from),
+        }
+    }
+}
+
+/// A distribution in milliseconds.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
+pub struct Summary {
+    /// Of answered operations.
+    pub mean_ms: f64,
+    /// Half took no longer.
+    pub p50_ms: Option<f64>,
+    /// Nine in ten took no longer.
+    pub p90_ms: Option<f64>,
+    /// 19 in 20.
+    pub p95_ms: Option<f64>,
+    /// 99 in 100.
+    pub p99_ms: Option<f64>,
+    /// 999 in 1000.
+    #[serde(rename = "p99.9_ms")]
+    pub p999_ms: Option<f64>,
+    /// The longest that was answered.
+    pub max_ms: f64,
+}
+
+impl Summary {
+    fn of(histogram: &Histogram<u64>, failed: u64) -> Self {
+        let [p50_ms, p90_ms, p95_ms, p99_ms, p999_ms] =
+            PERCENTILES.map(|(_, share)| percentile(histogram, failed, share).map(ms));
+        let (mean_ms, max_ms) = (histogram.mean() / 1e6, ms(histogram.max()));
+        Self { mean_ms, p50_ms, p90_ms, p95_ms, p99_ms, p999_ms, max_ms }
+    }
+
+    /// The percentiles in the order of [`PERCENTILES`].
+    pub fn percentiles(&self) -> [Option<f64>; 5] {
+        [self.p50_ms, self.p90_ms, self.p95_ms, self.p99_ms, self.p999_ms]
+    }
+}
+
+/// What the generator used in the measured span.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
+pub struct Generator {
+    /// Threads that made operations.
+    pub threads: usize,
+    /// Processor time of all of them.
+    pub cpu_s: f64,
+    /// Of that, for each operation.
+    pub cpu_us_per_operation: f64,
+    /// Share of the span that its busiest thread was on a processor.
+    pub busiest_thread: f64,
+    /// Share of its time that the whole machine was busy, whoever with.
+    pub machine_busy: f64,
+    /// Connections made anew, datagrams sent again; warm-up included.
+    pub repeats: u64,
+}
+
+/// What ended within a second.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
+pub struct Second {
+    /// Well.
+    pub answered: u64,
+    /// Not well.
+    pub failed: u64,
+    /// Latency of the former.
+    pub mean_ms: f64,
+    /// The longest of them.
+    pub max_ms: f64,
+}
+
+impl From<&SecondTally> for Second {
+    fn from(tally: &SecondTally) -> Self {
+        let mean_ms = tally.latency_sum as f64 / 1e6 / tally.answered.max(1) as f64;
+        let (answered, failed) = (tally.answered, tally.failed);
+        Self { answered, failed, mean_ms, max_ms: ms(tally.latency_max) }
+    }
+}
+
+impl Report {
+    /// Of a run of `plan`. `mote` is a version, `at` a time (RFC 3339).
+    pub fn new(
+        target: &Target,
+        request: &Request,
+        plan: &Plan,
+        tally: &Tally,
+        mote: &str,
+        at: &str,
+    ) -> Self {
+        let (answered, failed) = (tally.answered(), tally.failed());
+        let offered = answered + failed;
+        let elapsed_s = tally.span() as f64 / 1e9;
+        let seconds: Vec<Second> = tally.seconds.iter().map(Second::from).collect();
+        let is_open = plan.load != Load::Closed;
+        let mut report = Self {
+            version: VERSION,
+            mote: mote.to_owned(),
+            at: at.to_owned(),
+            machine: Machine::here(),
+            target: target.url(),
+            protocol: target.protocol.name().to_owned(),
+            method: request.method.clone(),
+            body_bytes: request.body.len() as u64,
+            load: if is_open { "open" } else { "closed" }.to_owned(),
+            rate_wanted: match plan.load {
+                Load::Open { rate } => Some(rate),
+                Load::Closed => None,
+            },
+            clients: plan.clients,
+            operations_wanted: match plan.limit {
+                Limit::Operations(operations) => Some(operations),
+                Limit::Duration(_) => None,
+            },
+            duration_wanted_s: match plan.limit {
+                Limit::Duration(duration) => Some(duration.as_secs_f64()),
+                Limit::Operations(_) => None,
+            },
+            warmup_s: plan.warmup.as_secs_f64(),
+            timeout_s: plan.timeout.as_secs_f64(),
+            elapsed_s,
+            offered,
+            answered,
+            failed,
+            failures: tally.failures.iter().map(|(kind, n)| (kind.to_string(), *n)).collect(),
+            warmup: tally.warmup,
+            offered_per_s: offered as f64 / elapsed_s,
+            answered_per_s: tally.in_span as f64 / elapsed_s,
+            answered_per_s_interval: interval(&seconds, elapsed_s),
+            bytes: tally.bytes,
+            latency: Summary::of(&tally.latency, failed),
+            delay: is_open.then(|| Summary::of(&tally.delay, 0)),
+            phases: tally.phases.iter().flat_map(|all| PHASES.iter().zip(all.iter())).fold(
+                BTreeMap::new(),
+                |mut phases, (name, histogram)| {
+                    phases.insert((*name).to_owned(), Summary::of(histogram, 0));
+                    phases
+                },
+            ),
+            generator: generator(plan, tally, offered),
+            warnings: Vec::new(),
+            seconds,
+            histogram: tally
+                .latency
+                .iter_recorded()
+                .map(|value| [value.value_iterated_to(), value.count_since_last_iteration()])
+                .collect(),
+        };
+        report.warnings = report.find_warnings();
+        report
+    }
+
+    /// Share of failed operations.
+    pub fn failed_share(&self) -> f64 {
+        self.failed as f64 / self.offered.max(1) as f64
+    }
+
+    fn find_warnings(&self) -> Vec<String> {
+        let mut warnings = Vec::new();
+        let generator = &self.generator;
+        if generator.busiest_thread >= SATURATED {
+            warnings.push(format!(
+                "the generator was the bottleneck: its busiest thread used {:.0} % of a processor; give it more --threads, or a machine of its own",
+                generator.busiest_thread * 100.0
+            ));
+        } else if generator.machine_busy >= MACHINE_FULL && generator.cpu_s > 0.1 * self.elapsed_s {
+            warnings.push(format!(
+                "the processors of this machine were {:.0} % busy: where the target runs here too, generator and target took time from each other",
+                generator.machine_busy * 100.0
+            ));
+        }
+        if let Some(rate) = self.rate_wanted
+            && self.answered_per_s < 0.95 * rate
+        {
+            warnings.push(format!(
+                "{:.1} operations a second were offered and {:.1} answered: the schedule was not kept up with",
+                rate, self.answered_per_s
+            ));
+        }
+        if let (Some(delay), Some(latency)) =
+            (self.delay.and_then(|delay| delay.p99_ms), self.latency.p50_ms)
+            && delay > latency.max(1.0)
+        {
+            warnings.push(format!(
+                "operations waited {delay:.1} ms (p99) for a free client: with more --clients the target would have seen them earlier"
+            ));
+        }
+        if generator.repeats > 0 {
+            let what = match self.protocol.as_str() {
+                "coap" => "datagrams were sent again",
+                _ => "connections were made anew since the server had closed them",
+            };
+            warnings.push(format!("{} {what}", generator.repeats));
+        }
+        let thin = PERCENTILES
+            .iter()
+            .find(|(_, share)| (1.0 - share) * (self.offered as f64) < TAIL_MIN - 1e-6);
+        if let Some((name, _)) = thin {
+            warnings.push(format!(
+                "{} operations are few: from {name} on, less than {TAIL_MIN} lie above a percentile",
+                self.offered
+            ));
+        }
+        warnings
+    }
+}
+
+fn generator(plan: &Plan, tally: &Tally, offered: u64) -> Generator {
+    let cpu_s = tally.cpu as f64 / 1e9;
+    Generator {
+        threads: plan.threads(),
+        cpu_s,
+        cpu_us_per_operation: cpu_s * 1e6 / offered.max(1) as f64,
+        busiest_thread: tally.busiest,
+        machine_busy: tally.machine.0 as f64 / tally.machine.1.max(1) as f64,
+        repeats: tally.repeats,
+    }
+}
+
+fn ms(nanos: Nanos) -> f64 {
+    nanos as f64 / 1e6
+}
+
+/// The latency that a share of all operations did not exceed, failed ones longer than any.
+pub(crate) fn percentile(histogram: &Histogram<u64>, failed: u64, share: f64) -> Option<Nanos> {
+    let answered = histogram.len();
+    let rank = (share * (answered + failed) as f64).ceil().max(1.0);
+    (rank <= answered as f64).then(|| histogram.value_at_quantile(rank / answered as f64))
+}
+
+/// 95 % confidence of the mean rate, from whole seconds.
+fn interval(seconds: &[Second], elapsed_s: f64) -> Option<[f64; 2]> {
+    let whole = seconds.get(..elapsed_s as usize).filter(|whole| whole.len() >= 5)?;
+    let count = whole.len() as f64;
+    let mean = whole.iter().map(|second| second.answered as f64).sum::<f64>() / count;
+    let squares: f64 = whole.iter().map(|second| (second.answered as f64 - mean).powi(2)).sum();
+    let half = student(whole.len() - 1) * (squares / (count - 1.0) / count).sqrt();
+    Some([(mean - half).max(0.0), mean + half])
+}
+
+/// Student's t for 95 %, both sides.
+fn student(freedom: usize) -> f64 {
+    const TABLE: [f64; 9] = [2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228, 2.201, 2.179];
+    match freedom {
+        4..=12 => TABLE[freedom - 4],
+        13..=20 => 2.16,
+        21..=40 => 2.08,
+        _ => 2.0,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn failures_are_longer_than_any_answer() {
+        let mut histogram = Histogram::<u64>::new_with_bounds(10, 1_000_000_000, 3).unwrap();
+        for ms in 1..=98 {
+            histogram.record(ms * 1_000_000).unwrap();
+        }
+        let near = |got: Option<u64>, ms: f64| {
+            let got = got.expect("was answered") as f64 / 1e6;
+            assert!((got - ms).abs() <= ms / 500.0, "{got} for {ms}");
+        };
+        near(percentile(&histogram, 2, 0.5), 50.0);
+        near(percentile(&histogram, 2, 0.98), 98.0);
+        assert_eq!(percentile(&histogram, 2, 0.99), None);
+        near(percentile(&histogram, 0, 1.0), 98.0);
+        let none = Histogram::<u64>::new(3).unwrap();
+        assert_eq!(percentile(&none, 0, 0.5), None);
+        assert_eq!(percentile(&none, 5, 0.5), None);
+    }
+
+    #[test]
+    fn the_interval_holds_the_mean() {
+        let second = |answered| Second { answered, ..Second::default() };
+        let seconds: Vec<Second> = [90, 110, 100, 95, 105, 7].map(second).to_vec();
+        assert_eq!(interval(&seconds, 4.5), None);
+        let [low, high] = interval(&seconds, 5.2).unwrap();
+        assert!((low - 90.2).abs() < 0.1 && (high - 109.8).abs() < 0.1, "{low} {high}");
+    }
+}

@@ -1,0 +1,200 @@
+//! What a run counted: additive, so that threads count on their own.
+
+use std::collections::BTreeMap;
+
+use hdrhistogram::Histogram;
+
+use crate::clock::SECOND;
+use crate::{Failure, Mark, Nanos, Outcome, PHASES, report};
+
+/// Latencies from 10 ns to two hours with three digits.
+const LATENCY_MIN: Nanos = 10;
+const LATENCY_MAX: Nanos = 7_200 * SECOND;
+const DIGITS: u8 = 3;
+/// Seconds of a run that get a row of their own; what is later counts into the last one.
+const SECONDS_MAX: usize = 86_400;
+
+/// What ended within one second of the measured span.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) struct SecondTally {
+    pub(crate) answered: u64,
+    pub(crate) failed: u64,
+    pub(crate) latency_sum: Nanos,
+    pub(crate) latency_max: Nanos,
+}
+
+/// Counts of one thread or, merged, of all.
+#[derive(Debug, Clone)]
+pub struct Tally {
+    measured_from: Nanos,
+    until: Option<Nanos>,
+    pub(crate) latency: Histogram<u64>,
+    /// From the intended time until the operation really began.
+    pub(crate) delay: Histogram<u64>,
+    pub(crate) phases: Option<Box<[Histogram<u64>; 4]>>,
+    pub(crate) failures: BTreeMap<Failure, u64>,
+    pub(crate) seconds: Vec<SecondTally>,
+    pub(crate) bytes: u64,
+    pub(crate) warmup: u64,
+    /// Answers that came within the measured span, whenever they were asked for.
+    pub(crate) in_span: u64,
+    /// End of the last measured operation, or of the span.
+    pub(crate) ended: Nanos,
+    pub(crate) repeats: u64,
+    /// Processor time of the measured span: of the machine, of all threads, of the busiest.
+    pub(crate) machine: (u64, u64),
+    pub(crate) cpu: Nanos,
+    pub(crate) busiest: f64,
+}
+
+fn histogram() -> Histogram<u64> {
+    Histogram::new_with_bounds(LATENCY_MIN, LATENCY_MAX, DIGITS).expect("bounds are in order")
+}
+
+impl Tally {
+    /// Nothing yet. Operations meant for `measured_from` or later are measured.
+    pub fn new(measured_from: Nanos, until: Option<Nanos>) -> Self {
+        Self {
+            measured_from,
+            until,
+            latency: histogram(),
+            delay: histogram(),
+            phases: None,
+            failures: BTreeMap::new(),
+            seconds: Vec::new(),
+            bytes: 0,
+            warmup: 0,
+            in_span: 0,
+            ended: measured_from,
+            repeats: 0,
+            machine: (0, 0),
+            cpu: 0,
+            busiest: 0.0,
+        }
+    }
+
+    /// Measured operations that were answered well.
+    pub fn answered(&self) -> u64 {
+        self.latency.len()
+    }
+
+    /// Measured operations that failed.
+    pub fn failed(&self) -> u64 {
+        self.failures.values().sum()
+    }
+
+    /// Failures of one kind.
+    pub fn failures(&self, kind: Failure) -> u64 {
+        self.failures.get(&kind).copied().unwrap_or(0)
+    }
+
+    /// The latency that a share of all operations did not exceed, failed ones counting as longer
+    /// than any; `None` when it is one of those.
+    pub fn percentile(&self, share: f64) -> Option<Nanos> {
+        report::percentile(&self.latency, self.failed(), share)
+    }
+
+    /// Operations that were not measured since they belonged to the warm-up.
+    pub fn warmup(&self) -> u64 {
+        self.warmup
+    }
+
+    /// An operation that ended.
+    pub(crate) fn record(&mut self, intended: Nanos, begun: Nanos, at: Nanos, outcome: Outcome) {
+        let is_answered = matches!(outcome, Outcome::Answered { .. });
+        let is_in_span = at >= self.measured_from && self.until.is_none_or(|until| at < until);
+        self.in_span += u64::from(is_answered && is_in_span);
+        if intended < self.measured_from {
+            self.warmup += 1;
+            return;
+        }
+        self.ended = self.ended.max(at);
+        let latency = at.saturating_sub(intended);
+        let index = (at - self.measured_from) / SECOND;
+        let index = (index as usize).min(SECONDS_MAX - 1);
+        if self.seconds.len() <= index {
+            self.seconds.resize(index + 1, SecondTally::default());
+        }
+        let second = &mut self.seconds[index];
+        match outcome {
+            Outcome::Answered { bytes, phases } => {
+                second.answered += 1;
+                second.latency_sum += latency;
+                second.latency_max = second.latency_max.max(latency);
+                self.latency.saturating_record(latency);
+                self.delay.saturating_record(begun.saturating_sub(intended));
+                self.bytes += bytes;
+                if let Some(phases) = phases {
+                    let all = self.phases.get_or_insert_with(|| {
+                        Box::new(std::array::from_fn::<_, { PHASES.len() }, _>(|_| histogram()))
+                    });
+                    for (histogram, nanos) in all.iter_mut().zip(phases.0) {
+                        histogram.saturating_record(nanos);
+                    }
+                }
+            }
+            Outcome::Failed(kind) => {
+                second.failed += 1;
+                *self.failures.entry(kind).or_default() += 1;
+            }
+        }
+    }
+
+    /// The end of the span for this thread, and the processor time it took since `from`.
+    pub(crate) fn close(&mut self, now: Nanos, from: Mark, to: Mark, repeats: u64) {
+        self.repeats = repeats;
+        self.cpu = to.cpu - from.cpu;
+        let machine = |at: fn(Mark) -> u64| at(to).saturating_sub(at(from));
+        self.machine = (machine(|mark| mark.machine.0), machine(|mark| mark.machine.1));
+        self.busiest = self.cpu as f64 / now.saturating_sub(self.measured_from).max(1) as f64;
+    }
+
+    /// Ends the span early.
+    pub(crate) fn cut(&mut self, now: Nanos) {
+        let now = now.max(self.measured_from);
+        self.until = Some(self.until.map_or(now, |until| until.min(now)));
+    }
+
+    /// Adds another thread's counts.
+    pub(crate) fn merge(&mut self, other: &Self) {
+        let adds = "histograms of the same bounds";
+        self.latency.add(&other.latency).expect(adds);
+        self.delay.add(&other.delay).expect(adds);
+        match (&mut self.phases, &other.phases) {
+            (Some(own), Some(others)) => {
+                for (one, another) in own.iter_mut().zip(others.iter()) {
+                    one.add(another).expect(adds);
+                }
+            }
+            (None, Some(others)) => self.phases = Some(others.clone()),
+            (_, None) => {}
+        }
+        for (kind, count) in &other.failures {
+            *self.failures.entry(*kind).or_default() += count;
+        }
+        if self.seconds.len() < other.seconds.len() {
+            self.seconds.resize(other.seconds.len(), SecondTally::default());
+        }
+        for (own, another) in self.seconds.iter_mut().zip(&other.seconds) {
+            own.answered += another.answered;
+            own.failed += another.failed;
+            own.latency_sum += another.latency_sum;
+            own.latency_max = own.latency_max.max(another.latency_max);
+        }
+        self.bytes += other.bytes;
+        self.warmup += other.warmup;
+        self.in_span += other.in_span;
+        self.ended = self.ended.max(other.ended);
+        self.until = self.until.max(other.until);
+        self.repeats += other.repeats;
+        // Every thread saw the same machine; the longest look is the one to keep.
+        self.machine = if other.machine.1 > self.machine.1 { other.machine } else { self.machine };
+        self.cpu += other.cpu;
+        self.busiest = self.busiest.max(other.busiest);
+    }
+
+    /// Length of the measured span: as planned, or until the last operation ended.
+    pub(crate) fn span(&self) -> Nanos {
+        self.until.unwrap_or(self.ended).saturating_sub(self.measured_from).max(1)
+    }
+}

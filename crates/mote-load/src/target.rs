@@ -1,0 +1,155 @@
+//! What is asked, and where.
+
+use std::io;
+use std::net::{SocketAddr, ToSocketAddrs};
+
+/// How a target is spoken to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Protocol {
+    /// HTTP/1.1 over TCP, connections kept.
+    Http,
+    /// CoAP over UDP, confirmable.
+    Coap,
+}
+
+impl Protocol {
+    /// As results name it.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Http => "http",
+            Self::Coap => "coap",
+        }
+    }
+}
+
+/// A URL taken apart.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Target {
+    /// By its scheme.
+    pub protocol: Protocol,
+    /// Host and port as written: the `Host` field.
+    pub authority: String,
+    /// Path and query, beginning with `/`.
+    pub path: String,
+}
+
+/// A URL that cannot be used.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum TargetError {
+    /// Not `http` or `coap`.
+    #[error("{0}:// is not offered: http:// and coap:// are")]
+    Scheme(String),
+    /// Not `SCHEME://HOST[:PORT][/PATH]`.
+    #[error("not a URL such as http://HOST:PORT/PATH")]
+    Form,
+}
+
+impl Target {
+    /// Reads a URL.
+    ///
+    /// # Errors
+    /// When it has another scheme, no host, a user name, a fragment, or a character that a URL
+    /// cannot have.
+    pub fn parse(url: &str) -> Result<Self, TargetError> {
+        let (scheme, rest) = url.split_once("://").ok_or(TargetError::Form)?;
+        let protocol = match scheme.to_ascii_lowercase().as_str() {
+            "http" => Protocol::Http,
+            "coap" => Protocol::Coap,
+            other if !other.is_empty() && other.bytes().all(|b| b.is_ascii_alphanumeric()) => {
+                return Err(TargetError::Scheme(other.to_owned()));
+            }
+            _ => return Err(TargetError::Form),
+        };
+        let end = rest.find(['/', '?']).unwrap_or(rest.len());
+        let (authority, path) = rest.split_at(end);
+        let is_clean = rest.bytes().all(|byte| byte.is_ascii_graphic() && byte != b'#');
+        if authority.is_empty() || authority.contains('@') || !is_clean {
+            return Err(TargetError::Form);
+        }
+        let path = if path.starts_with('/') { path.to_owned() } else { format!("/{path}") };
+        let target = Self { protocol, authority: authority.to_owned(), path };
+        target.host_and_port().ok_or(TargetError::Form)?;
+        Ok(target)
+    }
+
+    fn host_and_port(&self) -> Option<(&str, u16)> {
+        let default = match self.protocol {
+            Protocol::Http => 80,
+            Protocol::Coap => 5683,
+        };
+        let bracket = self.authority.rfind(']').map_or(0, |at| at + 1);
+        let (host, port) = match self.authority[bracket..].split_once(':') {
+            Some((rest, port)) => {
+                (&self.authority[..bracket + rest.len()], port.parse::<u16>().ok()?)
+            }
+            None => (self.authority.as_str(), default),
+        };
+        let host = host.strip_prefix('[').map_or(Some(host), |host| host.strip_suffix(']'))?;
+        (!host.is_empty()).then_some((host, port))
+    }
+
+    /// Looks its host up. Blocks; the first address counts.
+    ///
+    /// # Errors
+    /// When the host has no address.
+    pub fn address(&self) -> io::Result<SocketAddr> {
+        let (host, port) = self.host_and_port().ok_or(io::ErrorKind::InvalidInput)?;
+        (host, port)
+            .to_socket_addrs()?
+            .next()
+            .ok_or_else(|| io::Error::new(io::ErrorKind::NotFound, "host has no address"))
+    }
+
+    /// The URL.
+    pub fn url(&self) -> String {
+        format!("{}://{}{}", self.protocol.name(), self.authority, self.path)
+    }
+}
+
+/// What every operation asks.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Request {
+    /// In upper case.
+    pub method: String,
+    /// Fields as written. CoAP has `Content-Type` and `Accept` alone, as numbers of its registry.
+    pub headers: Vec<(String, String)>,
+    /// May be empty.
+    pub body: Vec<u8>,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn urls() {
+        let check = |url: &str, expected: Option<(&str, u16, &str)>| {
+            let target = Target::parse(url).ok();
+            let got = target.as_ref().map(|target| {
+                let (host, port) = target.host_and_port().expect("was checked");
+                (host, port, target.path.as_str())
+            });
+            assert_eq!(got, expected, "{url}");
+        };
+        check("http://a", Some(("a", 80, "/")));
+        check("HTTP://a:6683/f?x=1", Some(("a", 6683, "/f?x=1")));
+        check("coap://a?x", Some(("a", 5683, "/?x")));
+        check("coap://[::1]:5/x", Some(("::1", 5, "/x")));
+        check("coap://[::1]", Some(("::1", 5683, "/")));
+        for wrong in [
+            "http://",
+            "a/b",
+            "http://u@h/",
+            "http://h:x/",
+            "http://h/a b",
+            "http://h/#x",
+            "http://:80/",
+            "http://[::1/",
+            "http://h:99999/",
+            "://h/",
+        ] {
+            check(wrong, None);
+        }
+        assert_eq!(Target::parse("https://h/"), Err(TargetError::Scheme("https".to_owned())));
+    }
+}

@@ -1,0 +1,173 @@
+//! The engine against targets that follow a script in virtual time: what is counted, what a stall
+//! costs, what gives up.
+
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+use std::io;
+use std::time::Duration;
+
+use mote_load::{Done, Failure, Limit, Live, Load, Nanos, Outcome, Plan, Tally, Wire, drive};
+
+const MS: Nanos = 1_000_000;
+const SECOND: Nanos = 1_000 * MS;
+const GOOD: Outcome = Outcome::Answered { bytes: 4, phases: None };
+
+/// A target: when the operation of that number, which begins now, ends, and how.
+type Script = fn(u64, Nanos) -> Option<(Nanos, Outcome)>;
+
+struct Scripted<'a> {
+    script: Script,
+    now: Nanos,
+    begun: u64,
+    under_way: Vec<Done>,
+    /// Stops the run at this time.
+    stop: Option<(Nanos, &'a Live)>,
+}
+
+impl Wire for Scripted<'_> {
+    fn now(&mut self) -> Nanos {
+        self.now
+    }
+
+    fn begin(&mut self, client: usize) {
+        self.begun += 1;
+        if let Some((at, outcome)) = (self.script)(self.begun, self.now) {
+            self.under_way.push(Done { client, at, outcome });
+        }
+    }
+
+    fn give_up(&mut self, client: usize) {
+        self.under_way.retain(|done| done.client != client);
+    }
+
+    fn next(&mut self, until: Nanos) -> io::Result<Option<Done>> {
+        assert!(until >= self.now || !self.under_way.is_empty(), "waits for the past");
+        if let Some((at, live)) = self.stop
+            && self.now >= at
+        {
+            live.stop();
+        }
+        let first = (0..self.under_way.len()).min_by_key(|index| self.under_way[*index].at);
+        let first = first.filter(|index| self.under_way[*index].at <= until);
+        let done = first.map(|index| self.under_way.swap_remove(index));
+        self.now = self.now.max(done.map_or(until, |done| done.at));
+        Ok(done)
+    }
+}
+
+fn plan(load: Load, clients: usize, limit: Limit) -> Plan {
+    let warmup = Duration::ZERO;
+    Plan { load, clients, threads: 1, warmup, limit, timeout: Duration::from_secs(10) }
+}
+
+fn run(plan: &Plan, script: Script) -> (Tally, u64) {
+    let live = Live::default();
+    let mut wire = Scripted { script, now: 0, begun: 0, under_way: Vec::new(), stop: None };
+    let tally = drive(&mut wire, plan, 0, 7 * MS, &live).unwrap();
+    let (answered, failed, _) = live.totals();
+    assert_eq!(answered + failed, tally.answered() + tally.failed() + tally.warmup());
+    (tally, wire.begun)
+}
+
+/// 1 ms, but nothing is answered in the sixth second.
+fn stalls(_: u64, now: Nanos) -> Option<(Nanos, Outcome)> {
+    let begin = if (5 * SECOND..6 * SECOND).contains(&now) { 6 * SECOND } else { now };
+    Some((begin + MS, GOOD))
+}
+
+fn near(got: Option<Nanos>, expected: Nanos) {
+    let got = got.expect("was answered");
+    assert!(got.abs_diff(expected) <= expected / 8, "{got} ns, not {expected}");
+}
+
+#[test]
+fn every_operation_of_every_client_is_counted_once() {
+    let script: Script = |number, now| {
+        let outcome = match number % 10 {
+            0 => Outcome::Failed(Failure::Http(503)),
+            5 => Outcome::Failed(Failure::Broken),
+            _ => GOOD,
+        };
+        Some((now + MS * (number % 7), outcome))
+    };
+    for clients in [1, 3, 64, 1024] {
+        let plan = plan(Load::Closed, clients, Limit::Operations(50));
+        let (tally, begun) = run(&plan, script);
+        let all = 50 * clients as u64;
+        assert_eq!((begun, tally.answered() + tally.failed()), (all, all));
+        assert_eq!(tally.failures(Failure::Http(503)), all / 10);
+        assert_eq!(tally.failures(Failure::Broken), all / 10);
+        assert!(tally.percentile(0.8).is_some());
+        assert_eq!(tally.percentile(0.81), None, "a fifth failed");
+    }
+}
+
+#[test]
+fn the_warm_up_is_made_and_not_counted() {
+    let closed =
+        Plan { warmup: Duration::from_secs(1), ..plan(Load::Closed, 2, Limit::Operations(10)) };
+    let (tally, begun) = run(&closed, |_, now| Some((now + 100 * MS, GOOD)));
+    assert_eq!((tally.answered(), tally.warmup(), begun), (20, 20, 40));
+    let open = Plan { load: Load::Open { rate: 100.0 }, ..closed };
+    let (tally, begun) = run(&open, |_, now| Some((now + MS, GOOD)));
+    assert_eq!((tally.answered(), tally.warmup(), begun), (10, 100, 110));
+}
+
+#[test]
+fn a_stall_counts_for_everything_that_was_due_meanwhile() {
+    let limit = Limit::Duration(Duration::from_secs(10));
+    // Enough clients to send all that is due, and one that cannot: the schedule is the same, and
+    // the one needs a tenth of a second to catch up.
+    for clients in [200, 1] {
+        let plan = plan(Load::Open { rate: 100.0 }, clients, limit);
+        let (tally, _) = run(&plan, stalls);
+        assert_eq!((tally.answered(), tally.failed()), (1_000, 0));
+        near(tally.percentile(0.5), MS);
+        // A tenth was due in the stall, evenly: half of that waited for more than half a second.
+        near(tally.percentile(0.95), SECOND / 2);
+        near(tally.percentile(0.99), SECOND * 9 / 10);
+        near(tally.percentile(1.0), SECOND);
+    }
+}
+
+#[test]
+fn a_closed_loop_sees_the_stall_once_and_whole() {
+    let plan = plan(Load::Closed, 1, Limit::Duration(Duration::from_secs(10)));
+    let (tally, _) = run(&plan, stalls);
+    near(tally.percentile(0.99), MS);
+    // Never as less than it was.
+    assert!(tally.percentile(1.0).unwrap() >= SECOND - 2 * MS);
+    assert!((8_990..9_010).contains(&tally.answered()), "{}", tally.answered());
+}
+
+#[test]
+fn what_is_never_answered_or_never_sent_is_counted_too() {
+    let silent: Script = |_, _| None;
+    let timeout = Duration::from_millis(500);
+    let limit = Limit::Duration(Duration::from_secs(2));
+    let open = Plan { timeout, ..plan(Load::Open { rate: 100.0 }, 2, limit) };
+    let (tally, begun) = run(&open, silent);
+    assert_eq!((tally.answered(), tally.failed()), (0, 200));
+    assert_eq!(tally.failures(Failure::Timeout), begun);
+    assert_eq!(tally.failures(Failure::NotSent), 200 - begun);
+    assert_eq!(tally.percentile(0.5), None);
+    let closed = Plan { timeout, ..plan(Load::Closed, 3, Limit::Operations(2)) };
+    let (tally, _) = run(&closed, silent);
+    assert_eq!(tally.failures(Failure::Timeout), 6);
+}
+
+#[test]
+fn a_run_can_be_stopped_and_keeps_what_it_has() {
+    let live = Live::default();
+    let plan = plan(Load::Closed, 4, Limit::Duration(Duration::from_secs(3_600)));
+    let mut wire = Scripted {
+        script: |_, now| Some((now + MS, GOOD)),
+        now: 0,
+        begun: 0,
+        under_way: Vec::new(),
+        stop: Some((SECOND, &live)),
+    };
+    let tally = drive(&mut wire, &plan, 0, 0, &live).unwrap();
+    assert!((4_000..4_100).contains(&tally.answered()), "{}", tally.answered());
+    assert_eq!(tally.failed(), 0, "what was under way is forgotten");
+}

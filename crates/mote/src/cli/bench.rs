@@ -1,0 +1,247 @@
+//! `mote bench`: load on a function or a URL, and what came of it.
+//!
+//! [`wish`] reads what to do, [`text`] draws results for terminals and files, [`page`] as a page,
+//! [`sweep`] makes the named series. The engine is `mote-load`.
+
+mod page;
+mod sweep;
+mod text;
+mod wish;
+
+use std::io::{IsTerminal, Write};
+use std::net::{SocketAddr, TcpStream};
+use std::path::Path;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use mote_api::error::exit;
+use mote_load::{Live, Plan, Protocol, Report, Request, Target, coap, compare};
+use tokio::runtime::Runtime;
+
+use self::wish::{Asked, Wish};
+use super::args::{self, Export, Format};
+use super::failure::Failure;
+use super::output::Output;
+
+/// A target that is there takes a connection within this.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
+/// How often the live line is drawn.
+const DRAW_EVERY: Duration = Duration::from_millis(250);
+
+pub(super) fn run(
+    args: &args::Bench,
+    global: &args::Global,
+    output: &Output,
+) -> Result<(), Failure> {
+    // All that can be wrong without a node is said before one is asked.
+    let wish = Wish::of(args, global)?;
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .map_err(|error| Failure::new("M0103", format!("cannot start: {error}")))?;
+    let result = match args.experiment {
+        Some(args::Experiment::ClosedSweep) => sweep::run(&runtime, args, global, &wish, output),
+        None => single(&runtime, args, global, &wish, output),
+    };
+    // A thread that still waits for standard input must not hold the command back.
+    runtime.shutdown_background();
+    result
+}
+
+fn single(
+    runtime: &Runtime,
+    args: &args::Bench,
+    global: &args::Global,
+    wish: &Wish,
+    output: &Output,
+) -> Result<(), Failure> {
+    let asked = or_interrupt(runtime, wish::asked(args, global, wish.via(args)))?;
+    let target = Checked::new(asked)?;
+    let (report, interrupted) = measure(runtime, &target, &wish.plan, output)?;
+    if let Some(path) = &args.save {
+        save(path, &report, output)?;
+    }
+    show(args.export, wish, &report, output)?;
+    if interrupted {
+        return Err(Failure::interrupted());
+    }
+    if report.answered == 0 {
+        return Err(Failure::new("M0141", format!("{}: nothing was answered", report.target)));
+    }
+    let broken = wish.limits.iter().filter_map(|limit| Some((limit, limit.broken_by(&report)?)));
+    let mut failure = Failure::quiet(exit::LIMIT);
+    for (limit, value) in broken {
+        let text = format!("{limit}: it was {value}");
+        failure.mistakes.extend(Failure::new("M0140", text).mistakes);
+    }
+    if failure.mistakes.is_empty() { Ok(()) } else { Err(failure) }
+}
+
+fn show(
+    export: Option<Export>,
+    wish: &Wish,
+    report: &Report,
+    output: &Output,
+) -> Result<(), Failure> {
+    let exported = match export {
+        Some(Export::Csv) => Some(text::csv(report)),
+        Some(Export::Md) => Some(text::markdown(report)),
+        Some(Export::Html) => Some(
+            page::html(report).map_err(|error| Failure::new("M0103", format!("page: {error}")))?,
+        ),
+        None => None,
+    };
+    if let Some(exported) = exported {
+        return output.print(exported.as_bytes());
+    }
+    output.result(report, &[&report.target], || text::table(report))?;
+    if output.format != Format::Table {
+        return Ok(());
+    }
+    if let Some(before) = &wish.before {
+        output.print(text::comparison(before, report).as_bytes())?;
+        for difference in compare::differences(before, report) {
+            output.warn(&format!("not the same run: {difference}"));
+        }
+    }
+    for warning in &report.warnings {
+        output.warn(warning);
+    }
+    Ok(())
+}
+
+/// What is asked of a target that is there.
+struct Checked {
+    target: Target,
+    address: SocketAddr,
+    request: Request,
+}
+
+impl Checked {
+    fn new(Asked { target, request }: Asked) -> Result<Self, Failure> {
+        let absent = |error: &std::io::Error| {
+            let text = error.to_string();
+            let words = text.split(" (os error").next().unwrap_or("").to_lowercase();
+            Failure::new("M0141", format!("{}: {words}", target.url()))
+        };
+        let address = target.address().map_err(|error| absent(&error))?;
+        match target.protocol {
+            Protocol::Http => {
+                TcpStream::connect_timeout(&address, CONNECT_TIMEOUT)
+                    .map_err(|error| absent(&error))?;
+            }
+            Protocol::Coap => coap::check(&target, &request)
+                .map_err(|error| Failure::new("M0101", error.to_string()))?,
+        }
+        Ok(Self { target, address, request })
+    }
+}
+
+/// Makes the run; `true` when the user ended it early.
+fn measure(
+    runtime: &Runtime,
+    checked: &Checked,
+    plan: &Plan,
+    output: &Output,
+) -> Result<(Report, bool), Failure> {
+    let live = Arc::new(Live::default());
+    let (sender, mut ended) = tokio::sync::oneshot::channel();
+    std::thread::scope(|scope| {
+        let engine = scope.spawn(|| {
+            let (target, request) = (&checked.target, &checked.request);
+            let result = mote_load::run(target, checked.address, request, plan, &live);
+            let _ = sender.send(());
+            result
+        });
+        let interrupted = runtime.block_on(async {
+            let mut line = LiveLine::new(output);
+            let mut interrupted = false;
+            loop {
+                tokio::select! {
+                    _ = &mut ended => break,
+                    _ = tokio::time::sleep(DRAW_EVERY) => line.draw(&live),
+                    _ = tokio::signal::ctrl_c() => {
+                        interrupted = true;
+                        live.stop();
+                    }
+                }
+            }
+            line.clear();
+            interrupted
+        });
+        let result = engine.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
+        let tally = result.map_err(|error| {
+            let source = std::error::Error::source(&error);
+            let cause = source.map(|source| format!(": {source}")).unwrap_or_default();
+            Failure::new("M0103", format!("{error}{cause}"))
+        })?;
+        let at = wish::now();
+        let version = env!("CARGO_PKG_VERSION");
+        let report = Report::new(&checked.target, &checked.request, plan, &tally, version, &at);
+        Ok((report, interrupted))
+    })
+}
+
+/// Runs what asks the node; Ctrl-C ends it.
+fn or_interrupt<T>(
+    runtime: &Runtime,
+    work: impl Future<Output = Result<T, Failure>>,
+) -> Result<T, Failure> {
+    runtime.block_on(async {
+        tokio::select! {
+            result = work => result,
+            _ = tokio::signal::ctrl_c() => Err(Failure::interrupted()),
+        }
+    })
+}
+
+fn save(path: &Path, value: &impl serde::Serialize, output: &Output) -> Result<(), Failure> {
+    let bad = |error: &dyn std::fmt::Display| {
+        Failure::new("M0103", format!("{}: {error}", path.display()))
+    };
+    let text = serde_json::to_string(value).map_err(|error| bad(&error))?;
+    std::fs::write(path, text + "\n").map_err(|error| bad(&error))?;
+    output.say(&format!("wrote {}", super::output::harmless(&path.display().to_string())));
+    Ok(())
+}
+
+/// What goes on, in one line of a terminal.
+struct LiveLine {
+    is_on: bool,
+    started: Instant,
+    drawn: Instant,
+    totals: (u64, u64, u64),
+}
+
+impl LiveLine {
+    fn new(output: &Output) -> Self {
+        let now = Instant::now();
+        let is_on = output.is_talkative() && std::io::stderr().is_terminal();
+        Self { is_on, started: now, drawn: now, totals: (0, 0, 0) }
+    }
+
+    fn draw(&mut self, live: &Live) {
+        if !self.is_on {
+            return;
+        }
+        let now = Instant::now();
+        let totals = live.totals();
+        let answered = totals.0 - self.totals.0;
+        let rate = answered as f64 / (now - self.drawn).as_secs_f64();
+        let mean = (totals.2 - self.totals.2) as f64 / 1e6 / answered.max(1) as f64;
+        let max = live.take_max() as f64 / 1e6;
+        let line = format!(
+            "{:6.1} s  {rate:9.0}/s  mean {mean:.3} ms  max {max:.3} ms  {} failed",
+            (now - self.started).as_secs_f64(),
+            totals.1,
+        );
+        let _ = write!(std::io::stderr(), "\r\x1b[K{line}");
+        (self.drawn, self.totals) = (now, totals);
+    }
+
+    fn clear(&self) {
+        if self.is_on {
+            let _ = write!(std::io::stderr(), "\r\x1b[K");
+        }
+    }
+}

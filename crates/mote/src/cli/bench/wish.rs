@@ -1,0 +1,137 @@
+//! What a user wants measured, checked.
+
+use std::path::Path;
+use std::time::Duration;
+
+use mote_load::limits::{self, Limit as Bound};
+use mote_load::{Limit, Load, Plan, Report, Request, Target};
+
+use super::super::args::{self, BenchVia};
+use super::super::failure::Failure;
+use super::super::{invoke, node};
+
+const DURATION: Duration = Duration::from_secs(10);
+const WARMUP: Duration = Duration::from_secs(1);
+const TIMEOUT: Duration = Duration::from_secs(10);
+/// Threads unless the user says how many.
+const THREADS_MAX: usize = 8;
+
+pub(super) struct Wish {
+    pub(super) plan: Plan,
+    pub(super) limits: Vec<Bound>,
+    /// The run to compare with.
+    pub(super) before: Option<Report>,
+}
+
+impl Wish {
+    pub(super) fn of(args: &args::Bench, global: &args::Global) -> Result<Self, Failure> {
+        let wrong = |flag: &str, error: &dyn std::fmt::Display| {
+            Failure::new("M0101", format!("{flag}: {error}"))
+        };
+        let duration = |flag: &str, text: &Option<String>, default: Duration| match text {
+            None => Ok(default),
+            Some(text) if text == "0" => Ok(Duration::ZERO),
+            Some(text) => mote_api::quantity::parse_duration_ms(text)
+                .map(Duration::from_millis)
+                .map_err(|error| {
+                    wrong(flag, &error).with_hint("durations are written 10s (ms, s, m, h)")
+                }),
+        };
+        let warmup = if args.operations.is_some() { Duration::ZERO } else { WARMUP };
+        let cores = std::thread::available_parallelism().map_or(1, usize::from);
+        let plan = Plan {
+            load: args.rate.map_or(Load::Closed, |rate| Load::Open { rate }),
+            clients: args.clients,
+            threads: args.threads.map_or((cores / 2).clamp(1, THREADS_MAX), usize::from),
+            warmup: duration("--warmup", &args.warmup, warmup)?,
+            limit: match args.operations {
+                Some(operations) => Limit::Operations(operations),
+                None => Limit::Duration(duration("--duration", &args.duration, DURATION)?),
+            },
+            timeout: global.timeout.map_or(TIMEOUT, Duration::from_secs),
+        };
+        plan.check().map_err(|error| Failure::new("M0101", error.to_string()))?;
+        let limits = args.fail_if.as_deref().map(limits::parse).transpose();
+        Ok(Self {
+            plan,
+            limits: limits.map_err(|error| wrong("--fail-if", &error))?.unwrap_or_default(),
+            before: args.compare.as_deref().map(saved).transpose()?,
+        })
+    }
+
+    pub(super) fn via(&self, args: &args::Bench) -> BenchVia {
+        args.via.unwrap_or(BenchVia::Http)
+    }
+}
+
+/// A result that was saved.
+fn saved(path: &Path) -> Result<Report, Failure> {
+    let bad = |text: &str| Failure::new("M0102", format!("{}: {text}", path.display()));
+    let text = std::fs::read_to_string(path).map_err(|error| {
+        let text = error.to_string();
+        bad(&text.split(" (os error").next().unwrap_or("").to_lowercase())
+    })?;
+    let no_run = |_| bad("not a result that mote bench --save wrote");
+    serde_json::from_str(&text).map_err(no_run)
+}
+
+/// What is asked, and of whom.
+pub(super) struct Asked {
+    pub(super) target: Target,
+    pub(super) request: Request,
+}
+
+/// Reads the request, and finds the URL of a function by its name.
+pub(super) async fn asked(
+    args: &args::Bench,
+    global: &args::Global,
+    via: BenchVia,
+) -> Result<Asked, Failure> {
+    let call = args::Invoke {
+        name: args.target.clone(),
+        data: args.data.clone(),
+        headers: args.headers.clone(),
+        method: args.method.clone(),
+        path: args.path.clone(),
+        via: args::Via::Admin,
+        show: false,
+    };
+    let request = invoke::request(&call).await?;
+    let is_clean = |text: &String| !text.bytes().any(|byte| byte.is_ascii_control());
+    if !request.headers.iter().all(|(name, value)| is_clean(name) && is_clean(value)) {
+        return Err(Failure::new("M0101", "-H: a header is one line"));
+    }
+    let url = if args.target.contains("://") {
+        if args.path != "/" {
+            return Err(Failure::new("M0101", "--path: a URL has its own path"));
+        }
+        if args.via.is_some() {
+            let failure = Failure::new("M0101", "--via: a URL says by its scheme how it is called");
+            return Err(failure.with_hint("write http://… or coap://…"));
+        }
+        args.target.clone()
+    } else {
+        let function = invoke::function(&node::client(global)?, &args.target).await?;
+        let (front, url) = match via {
+            BenchVia::Http => ("HTTP", function.urls.http),
+            BenchVia::Coap => ("CoAP", function.urls.coap),
+        };
+        let base = url.ok_or_else(|| {
+            Failure::new("M0201", format!("the {front} front of the node is off"))
+                .with_hint("name the other: --via http or --via coap")
+        })?;
+        format!("{base}{}", if args.path == "/" { "" } else { &args.path })
+    };
+    let target = Target::parse(&url).map_err(|error| {
+        let shown: String = url.chars().take(128).flat_map(char::escape_debug).collect();
+        Failure::new("M0101", format!("{shown}: {error}"))
+    })?;
+    let request = Request { method: request.method, headers: request.headers, body: request.body };
+    Ok(Asked { target, request })
+}
+
+/// The time, RFC 3339.
+pub(super) fn now() -> String {
+    let since = std::time::UNIX_EPOCH.elapsed().unwrap_or_default();
+    mote_api::time::Timestamp::from_unix_ms(since.as_millis() as u64).to_string()
+}
