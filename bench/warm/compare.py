@@ -232,9 +232,10 @@ class Servers:
         folders = [self.kept_ready(ROOT / "examples" / name) for name in names]
         folders += [self.compile(name, flags) for name, flags in PROGRAMS.items()]
         for folder in folders:
+            before = workers(node.pid)
             node.deploy(folder)
             # Programs of a call come and go; their processor time is nobody's to read.
-            worker = None if folder.name in PROGRAMS else newest_worker(node.pid)
+            worker = None if folder.name in PROGRAMS else (workers(node.pid) - before).pop()
             title = f"mote {folder.name}"
             url = f"http://127.0.0.1:{node.http}/{folder.name}"
             self.targets[title] = Target(title, url, node.pid, worker)
@@ -243,11 +244,12 @@ class Servers:
         self.targets["mote coap"] = Target("mote coap", url, node.pid, worker)
 
     def kept_ready(self, example: Path) -> Path:
-        """A copy of an example whose instance stays: its process is measured in every run."""
+        """A copy of an example with one instance, as its rival has one process, that stays: it is
+        measured in every run."""
         folder = self.folder / example.name
         shutil.copytree(example, folder)
         with (folder / "mote.toml").open("a") as manifest:
-            manifest.write('\n[scale]\nstart = "always"\n')
+            manifest.write('\n[scale]\nstart = "always"\nmax = 1\n')
         return folder
 
     def compile(self, name: str, flags: list[str]) -> Path:
@@ -280,13 +282,19 @@ def child_of(pid: int) -> int | None:
     return children[0] if children else None
 
 
-def newest_worker(pid: int) -> int:
-    """The youngest process below the node: the interpreter that was just started."""
-    leaves, level = [], [pid]
-    while level:
-        below = [child for parent in level for child in children_of(parent)]
-        leaves, level = below or leaves, below
-    return max(leaves)
+def workers(pid: int) -> set[int]:
+    """Interpreters below the node that have a function: those that wait see no code."""
+    level = [pid]
+    for _ in range(3):  # the helper, first processes of sandboxes, their programs
+        level = [child for parent in level for child in children_of(parent)]
+
+    def has_function(program: int) -> bool:
+        try:
+            return any(Path(f"/proc/{program}/root/function").iterdir())
+        except OSError:
+            return False  # it has just ended
+
+    return {program for program in level if has_function(program)}
 
 
 ROWS = [
