@@ -151,6 +151,22 @@ fn a_call_waits_for_work_that_ends_before_its_deadline() {
 }
 
 #[test]
+fn a_call_waits_for_work_of_a_revision_that_was_replaced() {
+    let node = Node::start_with(&["--prewarm", "off", "--memory", "128MiB"]);
+    let kept = manifest("timeout = \"20s\"\n[scale]\nmin = 1\n");
+    node.deploy_ok("b", &[("app.py", WAITS), ("mote.toml", &manifest("timeout = \"20s\"\n"))]);
+    node.deploy_ok("a", &[("app.py", WAITS), ("mote.toml", &kept)]);
+    node.ok(&["scale", "b", "0"]);
+    let first = call_later(node.http, "/a".into(), b"3");
+    wait_for("a to work", || (running(&node, "a") == 1).then_some(()));
+    // From now on one half of the node is kept for the new revision, and the old one has the other.
+    node.deploy_ok("a", &[("app.py", &format!("{WAITS}# 2\n")), ("mote.toml", &kept)]);
+    let second = node.post("/b", b"0");
+    assert_eq!((second.status, second.text()), (200, "b".to_owned()));
+    assert_eq!(first.join().expect("a caller").status, 200);
+}
+
+#[test]
 fn whatever_dies_is_taken_off_the_ledger() {
     const KILLS: usize = 25;
     let node = Node::start_with(&["--prewarm", "off", "--memory", "512MiB"]);

@@ -26,7 +26,7 @@ use crate::prewarm::{Prewarm, WaitingPrograms};
 use crate::revision::{Offer, Revision};
 use crate::routes::{Route, Routes, Serving};
 use crate::scaling::Why;
-use crate::starts::LiveRevisions;
+use crate::starts::{Draining, Revisions};
 
 /// Interpreters found on the host, as they are started inside a sandbox.
 #[derive(Debug, Clone, Default)]
@@ -64,6 +64,7 @@ pub(crate) struct Shared {
     pub(crate) busy_poll: Arc<BusyPoll>,
     pub(crate) prewarm: Prewarm,
     pub(crate) ledger: Arc<Ledger>,
+    pub(crate) draining: Draining,
     instances: AtomicU64,
 }
 
@@ -90,9 +91,12 @@ impl Engine {
         let instances = AtomicU64::new(0);
         let ledger = Ledger::new(config.budget);
         let routes = Arc::default();
-        ledger.add_source(Arc::new(LiveRevisions(Arc::downgrade(&routes))));
+        let draining = Draining::default();
+        let revisions = Revisions { routes: Arc::downgrade(&routes), draining: draining.clone() };
+        ledger.add_source(Arc::new(revisions));
         let prewarm = Prewarm::default();
-        let shared = Shared { backend, config, runtime, busy_poll, prewarm, ledger, instances };
+        let shared =
+            Shared { backend, config, runtime, busy_poll, prewarm, ledger, draining, instances };
         let shared = Arc::new(shared);
         shared.ledger.add_source(Arc::new(WaitingPrograms(Arc::downgrade(&shared))));
         Self { shared, routes, logs: Arc::default(), metrics: Arc::default() }

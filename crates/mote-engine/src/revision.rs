@@ -451,7 +451,11 @@ impl Revision {
             worker.draining = true;
             worker.stop_reason.get_or_insert(reason);
         }
+        let drains = !pool.workers.is_empty();
         drop(pool);
+        if drains {
+            self.shared.draining.lock().push(Arc::downgrade(self));
+        }
         for reply in callers {
             let _ = reply.send(Err(Fault::Stopping));
         }

@@ -5,8 +5,10 @@ use std::time::Duration;
 
 use arc_swap::ArcSwap;
 use mote_core::Fault;
+use mote_core::autoscale::Known;
 use mote_core::budget::{IdleInstance, Lack, Occupied, remaining_ns};
 use mote_core::fault::bytes_text;
+use parking_lot::Mutex;
 use tokio::sync::Notify;
 
 use crate::clock::now_ns;
@@ -184,12 +186,28 @@ impl Revision {
     }
 }
 
-/// The instances of all live revisions.
-pub(crate) struct LiveRevisions(pub(crate) Weak<ArcSwap<Routes>>);
+/// Revisions that take nothing new while what they hold ends.
+pub(crate) type Draining = Arc<Mutex<Vec<Weak<Revision>>>>;
 
-impl Evictable for LiveRevisions {
+/// The instances of all revisions.
+pub(crate) struct Revisions {
+    pub(crate) routes: Weak<ArcSwap<Routes>>,
+    pub(crate) draining: Draining,
+}
+
+impl Evictable for Revisions {
     fn survey(&self, wish: &Wish<'_>, now_ns: u64, into: &mut Survey) {
-        let Some(routes) = self.0.upgrade() else { return };
+        let draining: Vec<_> = {
+            let mut draining = self.draining.lock();
+            draining.retain(|revision| revision.strong_count() > 0);
+            draining.iter().filter_map(Weak::upgrade).collect()
+        };
+        for revision in draining {
+            let pool = revision.pool.lock();
+            let known = pool.scaling.as_ref().map(|scaling| scaling.known()).unwrap_or_default();
+            into.occupied.extend(occupied(&revision, &pool, &known, now_ns));
+        }
+        let Some(routes) = self.routes.upgrade() else { return };
         for revision in routes.load().values().flat_map(Serving::revisions) {
             let own = revision.spec.name.as_str() == wish.function;
             if own && revision.number == wish.revision {
@@ -200,7 +218,7 @@ impl Evictable for LiveRevisions {
     }
 
     fn evict(&self, id: u64, wish: &Wish<'_>, now_ns: u64) -> bool {
-        let Some(routes) = self.0.upgrade() else { return false };
+        let Some(routes) = self.routes.upgrade() else { return false };
         let routes = routes.load();
         let mut revisions = routes.values().flat_map(Serving::revisions);
         revisions.any(|revision| evict(revision, id, wish, now_ns))
@@ -237,20 +255,7 @@ fn survey(revision: &Revision, now_ns: u64, into: &mut Survey) {
         demand_per_s,
         start_ns: start_ns.unwrap_or(START_NS_GUESS),
     }));
-    let mut occupied = Vec::new();
-    for (_, worker) in &pool.workers {
-        let mean_ns = match worker.run_times.mean_ns {
-            0 => known.service.mean_ns(),
-            mean_ns => Some(mean_ns),
-        };
-        let left = worker
-            .streams
-            .iter()
-            .map(|(_, stream)| remaining_ns(now_ns.saturating_sub(stream.phases.sent_ns), mean_ns));
-        if let Some(free_in_ns) = left.max() {
-            occupied.push(Occupied { memory_bytes, free_in_ns });
-        }
-    }
+    let mut occupied = occupied(revision, &pool, &known, now_ns);
     // One on its way serves first whoever asked for it, and is as good as busy until then.
     let elapsed_ns = now_ns.saturating_sub(pool.starting_since_ns);
     let free_in_ns =
@@ -261,6 +266,23 @@ fn survey(revision: &Revision, now_ns: u64, into: &mut Survey) {
         occupied.sort_unstable_by_key(|held| held.free_in_ns);
         into.occupied.extend(occupied.into_iter().take(later));
     }
+}
+
+/// The instances that work, and when each is likely to have ended what it holds.
+fn occupied(revision: &Revision, pool: &Pool, known: &Known, now_ns: u64) -> Vec<Occupied> {
+    let memory_bytes = revision.spec.limits.memory_bytes;
+    let workers = pool.workers.iter().filter_map(|(_, worker)| {
+        let mean_ns = match worker.run_times.mean_ns {
+            0 => known.service.mean_ns(),
+            mean_ns => Some(mean_ns),
+        };
+        let left = worker
+            .streams
+            .iter()
+            .map(|(_, stream)| remaining_ns(now_ns.saturating_sub(stream.phases.sent_ns), mean_ns));
+        left.max().map(|free_in_ns| Occupied { memory_bytes, free_in_ns })
+    });
+    workers.collect()
 }
 
 fn evict(revision: &Revision, id: u64, wish: &Wish<'_>, now_ns: u64) -> bool {
