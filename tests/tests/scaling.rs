@@ -109,11 +109,12 @@ fn scale_to_zero_and_back() {
         cold.push(since.elapsed());
         wait_for("every process of the function to go", || (programs(&node) == 0).then_some(()));
     }
-    let described = node.json(&["describe", "f", "-o", "json"]);
-    assert_eq!(
-        (described["state"].as_str(), described["scaling"]["desired"].as_u64()),
-        (Some("idle"), Some(0))
-    );
+    // Processes go a moment before the node has heard of it.
+    wait_for("the function to be idle", || {
+        let described = node.json(&["describe", "f", "-o", "json"]);
+        let seen = (described["state"].as_str(), described["scaling"]["desired"].as_u64());
+        (seen == (Some("idle"), Some(0))).then_some(())
+    });
     let log = node.ok(&["logs", "f", "--tail", "200"]);
     for said in ["started (deploy): ", "started (first-invocation): ", "stopping (idle): "] {
         assert!(log.contains(said), "{said} is not in {log}");

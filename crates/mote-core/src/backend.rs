@@ -68,6 +68,24 @@ pub struct InstanceRequest {
     pub egress: Vec<Egress>,
 }
 
+impl InstanceRequest {
+    /// Whether a program brought up for this request can become what `other` asks for: the same
+    /// program, started under the same rules, as far as they cannot be changed afterwards.
+    pub fn suits(&self, other: &InstanceRequest) -> bool {
+        let same_program = match (&self.launch, &other.launch) {
+            (Launch::Shim { argv }, Launch::Shim { argv: asked }) => argv == asked,
+            // It learns the command later.
+            (Launch::PerInvocation { .. }, Launch::PerInvocation { .. }) => true,
+            _ => false,
+        };
+        same_program
+            && self.env == other.env
+            && self.limits.pids == other.limits.pids
+            && self.limits.disk_bytes == other.limits.disk_bytes
+            && self.egress == other.egress
+    }
+}
+
 /// Programs that are kept up before anyone asks for an instance.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Waiting {
@@ -116,6 +134,8 @@ pub struct Started {
     pub control: Box<dyn InstanceControl>,
     /// Whether its program was up before it was asked for.
     pub waited: bool,
+    /// To be held until the instance serves: meanwhile the backend puts off work nobody waits for.
+    pub under_way: Box<dyn Send + Sync>,
 }
 
 /// What the engine can do with a running instance.
@@ -172,7 +192,7 @@ pub trait Backend: Send + Sync + 'static {
     fn start(&self, request: InstanceRequest) -> BoxFuture<Result<Started, StartError>>;
 
     /// Keeps programs up that wait to become an instance of whichever function is asked for next;
-    /// the list replaces the one before. They come up with a small share of the processor. Backends that cannot do
-    /// that do nothing. Does not block.
+    /// the list replaces the one before. They come up with a small share of the processor. Backends
+    /// that cannot do that do nothing. Does not block.
     fn keep_waiting(&self, _wanted: Vec<Waiting>) {}
 }

@@ -129,7 +129,7 @@ async fn ready(
         revision.shared.prewarm_start(&request);
     }
     let init_timeout_ms = revision.spec.limits.init_timeout_ms;
-    let Started { channel, output, egress, control, waited } =
+    let Started { channel, output, egress, control, waited, under_way: _under_way } =
         revision.shared.backend.start(request).await?;
     let birth = Birth { waited, ..birth };
     let control: Arc<dyn InstanceControl> = control.into();

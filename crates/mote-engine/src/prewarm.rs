@@ -52,20 +52,6 @@ struct Entry {
 }
 
 impl Entry {
-    fn serves(&self, request: &InstanceRequest) -> bool {
-        let same_program = match (&self.like.launch, &request.launch) {
-            (Launch::Shim { argv: like }, Launch::Shim { argv }) => like == argv,
-            (Launch::PerInvocation { .. }, Launch::PerInvocation { .. }) => true,
-            _ => false,
-        };
-        same_program
-            && self.like.limits.pids == request.limits.pids
-            && self.like.limits.disk_bytes == request.limits.disk_bytes
-            && self.like.egress == request.egress
-    }
-}
-
-impl Entry {
     /// Holds room for as many as are wanted and there is room for. They take it from nobody.
     fn hold(&mut self, wanted: usize, ledger: &Arc<Ledger>) {
         self.held.truncate(wanted);
@@ -123,7 +109,7 @@ impl Evictable for WaitingPrograms {
 
 impl State {
     fn entry(&mut self, request: &InstanceRequest, runtime: Runtime) -> &mut Entry {
-        let at = self.kinds.iter().position(|entry| entry.serves(request));
+        let at = self.kinds.iter().position(|entry| entry.like.suits(request));
         let at = at.unwrap_or_else(|| {
             let memory_bytes = match runtime {
                 Runtime::Python | Runtime::Server => PYTHON_BYTES,
@@ -167,7 +153,7 @@ impl Shared {
     pub(crate) fn prewarm_start(self: &Arc<Self>, request: &InstanceRequest) {
         let now_ns = now_ns();
         let mut state = self.prewarm.state.lock();
-        if let Some(entry) = state.kinds.iter_mut().find(|entry| entry.serves(request)) {
+        if let Some(entry) = state.kinds.iter_mut().find(|entry| entry.like.suits(request)) {
             entry.peak.record(now_ns);
             drop(state);
             self.prewarm_tell();

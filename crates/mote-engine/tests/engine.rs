@@ -156,6 +156,7 @@ impl Backend for Scripts {
                 egress: Vec::new(),
                 control: Box::new(Control { pausable, killed, ended: Mutex::new(Some(ended)) }),
                 waited: false,
+                under_way: Box::new(()),
             })
         })
     }

@@ -4,7 +4,6 @@ use std::collections::BTreeSet;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::PathBuf;
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -13,6 +12,7 @@ use mote_core::backend::{
 };
 use mote_core::spec::Egress;
 use tokio::io::unix::AsyncFd;
+use tokio::sync::watch;
 
 use crate::answers::{Child, await_adopted, await_parked, await_start};
 use crate::cgroup::Cgroups;
@@ -34,6 +34,9 @@ const SEND_PAUSE: Duration = Duration::from_millis(1);
 /// Starts under way beside which waiting programs are brought up. Starts that follow each other one
 /// by one must not keep the pool empty; a burst goes first.
 const STARTS_BESIDE_FILLING: usize = 1;
+/// A burst holds up the next waiting program for this long at most: functions may take minutes to
+/// load.
+const BURST_MAX: Duration = Duration::from_secs(1);
 /// Pause between a start and the refilling after it.
 const FILL_PAUSE: Duration = Duration::from_millis(20);
 /// Instances alive at once at most; each has its own uid.
@@ -60,9 +63,9 @@ struct Inner {
     slots: Mutex<BTreeSet<u32>>,
     pool: Pool,
     waiting: WaitingPool,
-    /// Starts that somebody waits for. Bringing others up in the middle of many would slow them:
-    /// entering cgroups holds up every fork of the machine.
-    under_way: AtomicUsize,
+    /// Starts that somebody waits for, until the instance serves. Bringing others up in the middle
+    /// of many would slow them: entering cgroups holds up every fork of the machine.
+    under_way: watch::Sender<usize>,
 }
 
 /// One start that somebody waits for, however it ends.
@@ -70,14 +73,14 @@ struct UnderWay(ProcessBackend);
 
 impl UnderWay {
     fn begin(backend: &ProcessBackend) -> Self {
-        backend.inner.under_way.fetch_add(1, Ordering::Relaxed);
+        backend.inner.under_way.send_modify(|starts| *starts += 1);
         Self(backend.clone())
     }
 }
 
 impl Drop for UnderWay {
     fn drop(&mut self) {
-        self.0.inner.under_way.fetch_sub(1, Ordering::Relaxed);
+        self.0.inner.under_way.send_modify(|starts| *starts -= 1);
         self.0.fill_waiting();
     }
 }
@@ -111,7 +114,7 @@ impl ProcessBackend {
                 slots: Mutex::new(BTreeSet::new()),
                 pool: Pool::default(),
                 waiting: WaitingPool::default(),
-                under_way: AtomicUsize::new(0),
+                under_way: watch::Sender::new(0),
             }),
         };
         backend.fill();
@@ -226,18 +229,16 @@ impl ProcessBackend {
         }
         let under_way = UnderWay::begin(&self);
         if let Some((like, running)) = self.inner.waiting.take(&request) {
-            let adopted = self.adopt(running, &like.limits, &request).await;
             // One that could not be adopted, for instance as it is larger than the function's
             // limit, is gone; the function starts as it would without.
-            if let Ok(started) = adopted {
-                return Ok(started);
+            if let Ok(running) = self.adopt(running, &like.limits, &request).await {
+                return started(&request.label, running, true, Box::new(under_way));
             }
         }
         let slot = self.take_slot()?;
         let plan = self.plan(&request, &slot);
-        let started = self.launch(&request.label, plan, &request.limits, slot).await;
-        drop(under_way);
-        started
+        let running = self.launch(&request.label, plan, &request.limits, slot).await?;
+        started(&request.label, running, false, Box::new(under_way))
     }
 
     /// Sends a plan and waits for its program to run.
@@ -271,7 +272,9 @@ impl ProcessBackend {
             egress: Vec::new(),
             host_network: true,
         };
-        self.launch(label, plan, limits, slot).await
+        let running = self.launch(label, plan, limits, slot).await?;
+        // It may take minutes, and its caller expects them.
+        started(label, running, false, Box::new(()))
     }
 
     async fn launch(
@@ -280,11 +283,11 @@ impl ProcessBackend {
         plan: Plan,
         limits: &InstanceLimits,
         slot: Slot,
-    ) -> Result<Started, StartError> {
+    ) -> Result<Running, StartError> {
         let running = self.run(label, plan, limits, slot).await;
         // Only now: making the next one must not slow this one.
         self.fill();
-        started(label, running?, false)
+        running
     }
 
     /// Gives a waiting program to a function: its folders, then its limits.
@@ -293,10 +296,9 @@ impl ProcessBackend {
         mut running: Running,
         before: &InstanceLimits,
         request: &InstanceRequest,
-    ) -> Result<Started, StartError> {
+    ) -> Result<Running, StartError> {
         let label = &request.label;
         let failed = |step: &str, source: io::Error| sandbox_error(label, step, source);
-        // It may still be coming up, and somebody waits for it now.
         running.parked.cleanup.cgroup(|cgroup| cgroup.set_modest(false));
         let mut binds = vec![bind(request.code_dir.clone(), CODE_DIR, false)];
         if let Some(packages) = &request.packages_dir {
@@ -319,37 +321,38 @@ impl ProcessBackend {
                 .change(before, &request.limits, whole)
                 .map_err(|source| failed("set its limits", source))?;
         }
-        started(label, running, true)
+        Ok(running)
     }
 
-    /// Brings waiting programs up until there are enough. They come up with a small share, and a
-    /// failure is not repeated before the next start. Does nothing outside a runtime.
+    /// Brings waiting programs up until there are enough, one after the other: many at once would
+    /// hold up whoever starts meanwhile. They come up with a small share, and a failure is not
+    /// repeated before the next start. Does nothing outside a runtime.
     fn fill_waiting(&self) {
         let Ok(runtime) = tokio::runtime::Handle::try_current() else { return };
         if !self.inner.waiting.begin_filling() {
             return;
         }
         let inner = Arc::downgrade(&self.inner);
+        let mut starts = self.inner.under_way.subscribe();
         runtime.spawn(async move {
             // Whoever was started last loads its function now, and somebody waits for it.
             tokio::time::sleep(FILL_PAUSE).await;
-            while let Some(inner) = inner.upgrade() {
+            loop {
+                let calm = starts.wait_for(|starts| *starts <= STARTS_BESIDE_FILLING);
+                // Late is as good as calm, and without a backend there is nothing to fill.
+                let _ = tokio::time::timeout(BURST_MAX, calm).await;
+                let Some(inner) = inner.upgrade() else { return };
                 let backend = Self { inner };
-                if backend.inner.under_way.load(Ordering::Relaxed) > STARTS_BESIDE_FILLING {
-                    // The end of each begins the filling anew.
-                    return backend.inner.waiting.give_up();
-                }
                 let Some(like) = backend.inner.waiting.next() else { return };
                 let Ok(running) = backend.bring_up(&like).await else {
                     return backend.inner.waiting.give_up();
                 };
-                running.parked.cleanup.cgroup(|cgroup| cgroup.set_modest(true));
                 backend.inner.waiting.add(like, running);
             }
         });
     }
 
-    /// A program in a complete sandbox without a function's folders.
+    /// A program in a complete sandbox without a function's folders; resolves when it is up.
     async fn bring_up(&self, like: &InstanceRequest) -> Result<Running, StartError> {
         let slot = self.take_slot()?;
         let mut plan = self.plan(like, &slot);
@@ -360,9 +363,17 @@ impl ProcessBackend {
         if let Program::PerInvocation { argv } = &mut plan.program {
             argv.clear();
         }
-        let running = self.run("waiting", plan, &like.limits, slot).await;
+        let running = self.run("waiting", plan, &like.limits, slot).await?;
         self.fill();
-        running
+        running.parked.cleanup.cgroup(|cgroup| cgroup.set_modest(true));
+        tokio::time::timeout(START_TIMEOUT, running.speaks())
+            .await
+            .map_err(io::Error::from)
+            .flatten()
+            .map_err(|source| {
+                sandbox_error("waiting", "hear of its program within 10 s", source)
+            })?;
+        Ok(running)
     }
 
     async fn run(
@@ -527,9 +538,14 @@ fn status_pair() -> io::Result<(AsyncFd<OwnedFd>, OwnedFd)> {
     Ok((sys::watched(status)?, inside))
 }
 
-fn started(label: &str, running: Running, waited: bool) -> Result<Started, StartError> {
+fn started(
+    label: &str,
+    running: Running,
+    waited: bool,
+    under_way: Box<dyn Send + Sync>,
+) -> Result<Started, StartError> {
     running
-        .into_started(waited)
+        .into_started(waited, under_way)
         .map_err(|source| sandbox_error(label, "watch the instance", source))
 }
 

@@ -1,7 +1,7 @@
 //! Instances from the start of their program to their end, and what must be undone then.
 
 use std::io;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 
 use mote_core::backend::{BoxFuture, Exit, InstanceControl, Started, Usage};
@@ -24,12 +24,17 @@ pub(crate) struct Running {
 }
 
 impl Running {
-    pub(crate) fn channel_fd(&self) -> BorrowedFd<'_> {
-        self.channel.as_fd()
+    /// Waits for the program's first word, or its end. Within a runtime only.
+    pub(crate) async fn speaks(&self) -> io::Result<()> {
+        sys::watched(self.channel.try_clone()?)?.readable().await.map(drop)
     }
 
     /// Watches it from now on. Within a runtime only.
-    pub(crate) fn into_started(self, waited: bool) -> io::Result<Started> {
+    pub(crate) fn into_started(
+        self,
+        waited: bool,
+        under_way: Box<dyn Send + Sync>,
+    ) -> io::Result<Started> {
         let Self { channel, output, egress, parked } = self;
         let Parked { status, init, pidfd, mounts: _, cleanup } = parked;
         let pidfd = Arc::new(sys::watched(pidfd)?);
@@ -38,7 +43,7 @@ impl Running {
         let (sender, exit) = watch::channel(None);
         tokio::spawn(watch_instance(pidfd.clone(), status, cleanup, sender));
         let control = Box::new(Control { init, pidfd, cgroup, exit });
-        Ok(Started { channel, output, egress, control, waited })
+        Ok(Started { channel, output, egress, control, waited, under_way })
     }
 }
 

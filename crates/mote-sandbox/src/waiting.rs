@@ -7,7 +7,7 @@
 use std::os::fd::{AsRawFd, BorrowedFd};
 use std::sync::{Mutex, PoisonError};
 
-use mote_core::backend::{InstanceRequest, Launch, Waiting};
+use mote_core::backend::{InstanceRequest, Waiting};
 
 use crate::running::Running;
 use crate::sys;
@@ -34,10 +34,10 @@ impl WaitingPool {
             return;
         }
         state.wanted = wanted;
-        let mut kept = Vec::new();
+        let mut kept: Vec<(InstanceRequest, Running)> = Vec::new();
         let mut ended = Vec::new();
         for (like, running) in std::mem::take(&mut state.up) {
-            let have = kept.iter().filter(|(other, _)| fits(other, &like)).count();
+            let have = kept.iter().filter(|(other, _)| other.suits(&like)).count();
             let keep = have < state.count_of(&like);
             if keep { &mut kept } else { &mut ended }.push((like, running));
         }
@@ -47,29 +47,23 @@ impl WaitingPool {
         drop(ended);
     }
 
-    /// A living program that can become an instance of `request`, with what it was brought up for;
-    /// one that is already up before one that is still coming up.
+    /// A living program that can become an instance of `request`, with what it was brought up for.
+    /// Those still coming up are not here: a fresh one with a full share of the processor overtakes
+    /// them (about 90 ms against 300 in a burst).
     pub(crate) fn take(&self, request: &InstanceRequest) -> Option<(InstanceRequest, Running)> {
         let mut state = self.lock();
         let mut dead = Vec::new();
-        let mut found = None;
-        let mut at = 0;
-        while at < state.up.len() {
-            let (like, running) = &state.up[at];
-            if !fits(like, request) {
-                at += 1;
-            } else if is_readable(running.parked.status_fd()) {
-                // Its pid 1 says nothing more but that it has ended.
-                dead.push(state.up.swap_remove(at));
-            } else if is_readable(running.channel_fd()) {
-                found = Some(at);
-                break;
-            } else {
-                found = found.or(Some(at));
-                at += 1;
+        let taken = loop {
+            let Some(at) = state.up.iter().position(|(like, _)| like.suits(request)) else {
+                break None;
+            };
+            let found = state.up.swap_remove(at);
+            // Its pid 1 says nothing more but that it has ended.
+            if !is_readable(found.1.parked.status_fd()) {
+                break Some(found);
             }
-        }
-        let taken = found.map(|at| state.up.swap_remove(at));
+            dead.push(found);
+        };
         drop(state);
         drop(dead);
         taken
@@ -98,7 +92,7 @@ impl WaitingPool {
 
     pub(crate) fn add(&self, like: InstanceRequest, running: Running) {
         let mut state = self.lock();
-        let have = state.up.iter().filter(|(other, _)| fits(other, &like)).count();
+        let have = state.up.iter().filter(|(other, _)| other.suits(&like)).count();
         if !state.closed && have < state.count_of(&like) {
             state.up.push((like, running));
         }
@@ -121,33 +115,17 @@ impl WaitingPool {
 
 impl State {
     fn count_of(&self, like: &InstanceRequest) -> usize {
-        let wanted = self.wanted.iter().find(|wanted| fits(&wanted.like, like));
+        let wanted = self.wanted.iter().find(|wanted| wanted.like.suits(like));
         wanted.map_or(0, |wanted| wanted.count as usize)
     }
 
     fn missing(&self) -> Option<InstanceRequest> {
         let lacks = |wanted: &&Waiting| {
-            let have = self.up.iter().filter(|(like, _)| fits(like, &wanted.like)).count();
+            let have = self.up.iter().filter(|(like, _)| like.suits(&wanted.like)).count();
             have < wanted.count as usize
         };
         self.wanted.iter().find(lacks).map(|wanted| wanted.like.clone())
     }
-}
-
-/// Whether a program brought up for `like` can become what is asked for: the same program, started
-/// under the same rules, as far as they cannot be changed afterwards.
-fn fits(like: &InstanceRequest, request: &InstanceRequest) -> bool {
-    let same_program = match (&like.launch, &request.launch) {
-        (Launch::Shim { argv: like }, Launch::Shim { argv }) => like == argv,
-        // Its pid 1 is our own and learns the command later.
-        (Launch::PerInvocation { .. }, Launch::PerInvocation { .. }) => true,
-        _ => false,
-    };
-    same_program
-        && like.env == request.env
-        && like.limits.pids == request.limits.pids
-        && like.limits.disk_bytes == request.limits.disk_bytes
-        && like.egress == request.egress
 }
 
 fn is_readable(fd: BorrowedFd<'_>) -> bool {

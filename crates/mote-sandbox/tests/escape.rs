@@ -115,7 +115,8 @@ async fn inside(
     let token = format!("neighbour-{}-{:?}", std::process::id(), without);
     let mut asked = request(2, code, shim(&["./probe", "--neighbour", &token]));
     add(&mut asked.env, "T_NEIGHBOUR_SOCKET", &token);
-    let neighbour = backend.start(asked).await.unwrap();
+    let mut neighbour = backend.start(asked).await.unwrap();
+    neighbour.under_way = Box::new(());
     let port = listening_port(&neighbour.output).await;
 
     let mut asked = request(1, code, shim(&["./probe", "--probe"]));
@@ -130,7 +131,7 @@ async fn inside(
     }
     let started = if waited {
         // Up before its code is there; goes on when it is told to.
-        let script = "read go <&3; cd /function && exec ./probe --probe";
+        let script = "echo up >&3; read go <&3; cd /function && exec ./probe --probe";
         asked.launch = shim(&["sh", "-c", script]);
         backend.keep_waiting(vec![Waiting { like: asked.clone(), count: 1 }]);
         let mut started = next_waiting(&backend, &asked).await;

@@ -33,8 +33,9 @@ const INSTANCE_SECONDS_PER_SECOND: f64 = 3.5;
 const RATE_MIN_NS: u64 = 1_000 * MS_NS;
 const RATE_MAX_NS: u64 = 60_000 * MS_NS;
 /// While somebody waits, the rate of so many arrivals over at least this long counts when it is more
-/// than chance explains: a burst does not wait for the shortest stretch above.
-const SURGE_ARRIVALS: u64 = 12;
+/// than chance explains: a burst does not wait for the shortest stretch above. The longer it lasts,
+/// the more the stretch above has seen of it, and the more arrivals it takes to tell.
+const SURGE_ARRIVALS: [u64; 4] = [48, 36, 24, 12];
 const SURGE_MIN_NS: u64 = 50 * MS_NS;
 const RECENT_STEP_NS: u64 = 20 * MS_NS;
 /// Work that runs is believed to be longer than what ended when the mean of its ages is above the
@@ -158,8 +159,8 @@ impl Auto {
         let Some(mut rate) = self.history.offered_rate(RATE_MIN_NS) else { return 0 };
         if o.waiting() > 0 {
             // The queue is a second witness: few arrivals are enough then.
-            let surge = self.recent.surge(SURGE_ARRIVALS, SURGE_MIN_NS, rate);
-            rate = surge.unwrap_or(rate);
+            let surge = |arrivals| self.recent.surge(arrivals, SURGE_MIN_NS, rate);
+            rate = SURGE_ARRIVALS.into_iter().find_map(surge).unwrap_or(rate);
         }
         let slots = f64::from(o.concurrency.max(1));
         let load =
