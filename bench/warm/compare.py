@@ -47,9 +47,13 @@ async def app(scope, receive, send):
 """
 
 
-# The same program with and without a C library's own start-up: what the platform costs, and what a
-# program built in the usual way sees.
-PROGRAMS = {"answer-bare": ["-DNO_LIBC", "-nostdlib"], "answer-glibc": []}
+# The same static program with each C library and without one: what the platform costs, and what
+# programs built in the usual ways see.
+PROGRAMS = {
+    "answer-bare": ["cc", "-DNO_LIBC", "-nostdlib"],
+    "answer-musl": ["musl-gcc"],
+    "answer-glibc": ["cc"],
+}
 
 
 @dataclass
@@ -230,7 +234,7 @@ class Servers:
         node = self.node = Node()
         names = ("hello-node", "hello-python", "sieve-node")
         folders = [self.kept_ready(ROOT / "examples" / name) for name in names]
-        folders += [self.compile(name, flags) for name, flags in PROGRAMS.items()]
+        folders += [self.compile(name, compiler) for name, compiler in PROGRAMS.items()]
         for folder in folders:
             before = workers(node.pid)
             node.deploy(folder)
@@ -252,12 +256,12 @@ class Servers:
             manifest.write('\n[scale]\nstart = "always"\nmax = 1\n')
         return folder
 
-    def compile(self, name: str, flags: list[str]) -> Path:
+    def compile(self, name: str, compiler: list[str]) -> Path:
         """A function of one static program, in a folder of its own."""
         folder = self.folder / name
         shutil.copytree(ROOT / "bench" / "functions" / "answer-program", folder)
-        command = ["cc", "-O2", "-static", *flags, "-o", str(folder / "answer")]
-        subprocess.run([*command, str(folder / "answer.c")], check=True)
+        built = ["-O2", "-static", "-o", str(folder / "answer"), str(folder / "answer.c")]
+        subprocess.run([*compiler, *built], check=True)
         return folder
 
     def stop(self) -> None:
@@ -312,6 +316,7 @@ ROWS = [
     Row("python 64 over granian", "mote hello-python", "granian", 64, "per_second", 1.4),
     Row("share of raw echo at 64", "mote hello-node", "raw echo", 64, "per_second", 0.65),
     Row("process per request 16", "mote answer-bare", "native node", 16, "per_second", 0.06),
+    Row("process per request 16, musl", "mote answer-musl", "native node", 16, "per_second", 0.06),
     Row("process per request 16, glibc", "mote answer-glibc", "native node", 16, "per_second",
         0.06),
     Row("plain proxy over node 64", "plain proxy to node", "native node", 64, "per_second", 0.0),
