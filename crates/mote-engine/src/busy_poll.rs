@@ -94,6 +94,12 @@ impl BusyPoll {
         }
     }
 
+    /// How long nothing has been in flight, in nanoseconds; `None` while something is.
+    pub(crate) fn idle_ns(&self, now_ns: u64) -> Option<u64> {
+        let state = self.state.lock();
+        (state.in_flight == 0).then(|| now_ns.saturating_sub(state.last_ns))
+    }
+
     /// Whether to look once more; otherwise the next event must wake the task.
     fn expects_more(&self) -> bool {
         let now_ns = now_ns();

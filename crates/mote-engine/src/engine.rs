@@ -17,6 +17,7 @@ use tokio::sync::Notify;
 use tokio::task::JoinSet;
 
 use crate::busy_poll::BusyPoll;
+use crate::clock::now_ns;
 use crate::instance;
 use crate::ledger::{Ledger, LedgerStatus};
 use crate::logs::FunctionLog;
@@ -246,6 +247,11 @@ impl Engine {
     /// The node's metrics.
     pub fn metrics(&self) -> &Metrics {
         &self.metrics
+    }
+
+    /// How long no invocation has run or waited on the whole node; `None` while one does.
+    pub fn idle(&self) -> Option<std::time::Duration> {
+        self.shared.busy_poll.idle_ns(now_ns()).map(std::time::Duration::from_nanos)
     }
 
     /// Stops: no new invocations, instances drain. Resolves when all are gone or after `grace`.

@@ -1,6 +1,56 @@
-//! How much memory the node may give away: what the machine has, or what it is allowed.
+//! Memory: how much the node may give away (what the machine has, or what it is allowed), and what
+//! the node gives back itself.
 
 use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use mote_engine::Engine;
+
+/// Pause between two looks at what the allocator holds.
+const LOOK: Duration = Duration::from_secs(2);
+/// Giving back takes milliseconds: not while somebody may call.
+const IDLE: Duration = Duration::from_secs(1);
+/// Less is not worth the work.
+const WORTH_BYTES: usize = 1 << 20;
+
+/// Returns to the machine what deploys, bursts and closed connections have left free in the
+/// allocator, whenever nobody calls. Runs for the life of the node.
+pub(crate) async fn give_back(engine: Engine) {
+    let mut kept = 0;
+    loop {
+        tokio::time::sleep(LOOK).await;
+        let free = allocator::free_bytes();
+        if free > kept + WORTH_BYTES && engine.idle().is_some_and(|idle| idle > IDLE) {
+            allocator::trim();
+            kept = allocator::free_bytes();
+        }
+        kept = kept.min(free);
+    }
+}
+
+#[cfg(target_env = "gnu")]
+mod allocator {
+    /// Bytes that were freed but are still the process's.
+    pub(super) fn free_bytes() -> usize {
+        // SAFETY: it takes no arguments and locks each arena while it counts.
+        unsafe { libc::mallinfo2() }.fordblks
+    }
+
+    pub(super) fn trim() {
+        // SAFETY: it gives back pages that hold nothing, under the allocator's own locks.
+        unsafe { libc::malloc_trim(0) };
+    }
+}
+
+/// Other C libraries give memory back by themselves.
+#[cfg(not(target_env = "gnu"))]
+mod allocator {
+    pub(super) fn free_bytes() -> usize {
+        0
+    }
+
+    pub(super) fn trim() {}
+}
 
 /// Memory this process could use, in bytes: the machine's, or less where a control group above us
 /// says so. `u64::MAX` where nobody tells. Reads a few small files.

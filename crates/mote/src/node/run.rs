@@ -151,6 +151,7 @@ async fn serve(
     let (stop_admin, admin_stopped) = tokio::sync::watch::channel(false);
     let admin_task =
         management.spawn(admin::serve(node.clone(), socket, admin_listener, admin_stopped));
+    management.spawn(memory::give_back(engine.clone()));
 
     node.ready.store(true, std::sync::atomic::Ordering::Release);
     announce(&node);
