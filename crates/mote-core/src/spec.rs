@@ -269,6 +269,10 @@ pub struct FunctionSpec {
     /// The port a server listens on; `None` is the engine's choice.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub port: Option<u16>,
+    /// What clients of other platforms attached to it, by key: kept and shown to them again, obeyed
+    /// by nobody.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub annotations: BTreeMap<String, String>,
 }
 
 impl FunctionSpec {
@@ -311,6 +315,7 @@ impl FunctionSpec {
             compat: None,
             template: None,
             port: None,
+            annotations: BTreeMap::new(),
         }
     }
 }
