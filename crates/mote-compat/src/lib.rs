@@ -8,9 +8,12 @@
 
 mod access;
 mod base64;
+mod call;
 mod listener;
 pub mod node;
 pub mod openfaas;
+mod outgoing;
+pub mod queue;
 
 use std::sync::Arc;
 
@@ -18,19 +21,22 @@ use tokio::sync::watch;
 
 pub use listener::Bound;
 pub use node::Node;
+pub use queue::Queue;
 
 /// What every listener needs.
 #[derive(Clone)]
 pub struct Context {
     /// The node behind it.
     pub node: Arc<dyn Node>,
+    /// Calls that are accepted now and run later.
+    pub queue: Queue,
     /// Turns true when the node stops.
     pub stop: watch::Receiver<bool>,
 }
 
 impl Context {
     /// Waits until the node stops.
-    async fn stopped(&self) {
+    pub async fn stopped(&self) {
         // An error says that the sender is gone, which is a stop as well.
         let _ = self.stop.clone().wait_for(|stop| *stop).await;
     }

@@ -44,8 +44,20 @@ impl Bound {
         self.address
     }
 
-    /// Serves `app` until the node stops; each request carries its peer's address.
+    /// Serves `app` over HTTP/1.1 until the node stops; each request carries its peer's address.
     pub(crate) async fn serve(self, app: Router, context: Context) {
+        let one = move |stream, peer, context| one(stream, peer, app.clone(), context);
+        self.serve_with(one, context).await;
+    }
+
+    /// Serves each connection with `one` until the node stops.
+    pub(crate) async fn serve_with<F>(
+        self,
+        one: impl Fn(TcpStream, SocketAddr, Context) -> F,
+        context: Context,
+    ) where
+        F: Future<Output = ()> + Send + 'static,
+    {
         let slots = Arc::new(Semaphore::new(CONNECTIONS_MAX));
         let mut connections = JoinSet::new();
         loop {
@@ -66,9 +78,10 @@ impl Bound {
                 },
                 () = context.stopped() => break,
             };
-            let (app, context) = (app.clone(), context.clone());
+            let _ = stream.set_nodelay(true);
+            let served = one(stream, peer, context.clone());
             connections.spawn(async move {
-                one(stream, peer, app, context).await;
+                served.await;
                 drop(slot);
             });
         }
@@ -79,7 +92,6 @@ impl Bound {
 }
 
 async fn one(stream: TcpStream, peer: SocketAddr, app: Router, context: Context) {
-    let _ = stream.set_nodelay(true);
     let service = service_fn(move |mut request: hyper::Request<Incoming>| {
         request.extensions_mut().insert(ConnectInfo(peer));
         let app = app.clone();

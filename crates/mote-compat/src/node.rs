@@ -40,14 +40,39 @@ pub trait Node: Send + Sync + 'static {
     /// A function's log; `None` where there is no such function.
     fn logs(&self, name: &str, follow: bool) -> Option<Log>;
 
-    /// Largest request body and longest run of a function, in bytes and milliseconds.
-    fn limits(&self, name: &str) -> Option<(u64, u64)> {
-        let function = self.function(name)?;
-        Some((function.spec.limits.body_bytes, function.spec.limits.timeout_ms))
-    }
+    /// Refuses a path and query that could mean two things to two readers, as the node's own front
+    /// does. `target` begins with `/` and is what is below the function.
+    fn check_target(&self, target: &str) -> Result<(), Problem>;
 
     /// Runs a function once, to the head of its answer. Dropping the future cancels.
     fn invoke(&self, call: Call) -> BoxFuture<'static, Result<Reply, Fault>>;
+
+    /// Keeps an accepted call over restarts; resolves to its number when it is on disk.
+    fn keep_call(&self, record: Vec<u8>) -> BoxFuture<'static, Result<u64, Problem>>;
+
+    /// A kept call; `None` where it is not kept any more.
+    fn kept_call(&self, number: u64) -> BoxFuture<'static, Result<Option<Vec<u8>>, Problem>>;
+
+    /// Forgets a kept call, once it has ended.
+    fn forget_call(&self, number: u64) -> BoxFuture<'static, Result<(), Problem>>;
+
+    /// Number and length in bytes of every kept call, oldest first.
+    fn kept_calls(&self) -> BoxFuture<'static, Result<Vec<(u64, u64)>, Problem>>;
+
+    /// Names of all secrets, sorted.
+    fn secrets(&self) -> BoxFuture<'static, Result<Vec<String>, Problem>>;
+
+    /// Makes or replaces a secret; instances that start from then on see it. 409 where `replace` is
+    /// false and there is one, 404 where it is true and there is none.
+    fn put_secret(
+        &self,
+        name: &str,
+        value: String,
+        replace: bool,
+    ) -> BoxFuture<'static, Result<(), Problem>>;
+
+    /// Removes a secret; 404 where there is none.
+    fn remove_secret(&self, name: &str) -> BoxFuture<'static, Result<(), Problem>>;
 
     /// A number that no other call returned; unique, not secret.
     fn random(&self) -> u128;
@@ -104,6 +129,8 @@ pub struct Deploy {
     pub manifest: Manifest,
     /// What the client attached to it: kept with the revision and shown again, never obeyed.
     pub annotations: BTreeMap<String, String>,
+    /// Names of secrets it reads as files.
+    pub secrets: Vec<String>,
     /// Whether a function of this name may be there already.
     pub replace: bool,
 }

@@ -8,17 +8,18 @@ use anyhow::{Context as _, Result};
 use futures_util::future::{BoxFuture, FutureExt as _};
 use mote_api::Problem;
 use mote_compat::node::{Admission, Call, Deploy, Function, Log};
-use mote_compat::{Bound, Context, openfaas};
+use mote_compat::{Bound, Context, Queue, openfaas};
 use mote_core::invocation::Reply;
 use mote_core::spec::ScaleOverride;
 use mote_core::{Fault, Invocation, InvocationId, Invoker, Trigger};
 use mote_engine::{Revision, clock};
+use mote_store::{Store, StoreError};
 use tokio::runtime::{Builder, Handle};
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 
 use super::run::busy;
-use super::{Node, code, functions};
+use super::{Node, code, functions, rollout, secrets};
 use crate::config::Compat;
 
 /// How long calls that run may take to end once the node stops.
@@ -60,18 +61,26 @@ impl Listeners {
             .enable_all()
             .build()
             .context("cannot start a runtime for other platforms")?;
-        let context = Context { node: Arc::new(Front { node, management }), stop };
+        let node: Arc<dyn mote_compat::Node> = Arc::new(Front { node, management });
+        let (queue, mut waiting) = Queue::new(node.clone());
+        let context = Context { node, queue, stop };
         std::thread::Builder::new()
             .name("mote-compat".to_owned())
             .spawn(move || {
                 runtime.block_on(async move {
+                    waiting.take_up().await;
                     let mut serving = JoinSet::new();
+                    let stopped = context.clone();
+                    serving.spawn(waiting.run(async move { stopped.stopped().await }));
                     if let Some(bound) = self.openfaas {
                         serving.spawn(openfaas::serve(bound, context.clone()));
                     }
-                    while serving.join_next().await.is_some() {}
+                    let all = async { while serving.join_next().await.is_some() {} };
+                    context.stopped().await;
+                    // What has not ended by then is kept, if it was accepted.
+                    let _ = tokio::time::timeout(STOP_GRACE, all).await;
                 });
-                runtime.shutdown_timeout(STOP_GRACE);
+                runtime.shutdown_background();
             })
             .context("cannot start a thread for other platforms")
     }
@@ -97,6 +106,17 @@ impl Front {
         let task = self.management.spawn(work);
         let failed = |_| Problem::new(500, "M0599", "the node failed to do this; see its log");
         async move { task.await.map_err(failed)? }.boxed()
+    }
+}
+
+impl Front {
+    /// Does `work` on the store, off every runtime's threads.
+    fn stored<T: Send + 'static>(
+        &self,
+        work: impl FnOnce(&Store) -> Result<T, StoreError> + Send + 'static,
+    ) -> BoxFuture<'static, Result<T, Problem>> {
+        let node = self.node.clone();
+        self.to_the_end(async move { rollout::with_store(&node, work).await })
     }
 }
 
@@ -146,6 +166,15 @@ impl mote_compat::Node for Front {
         Some(Log { held, following })
     }
 
+    fn check_target(&self, target: &str) -> Result<(), Problem> {
+        let whole = format!("/function{target}");
+        let checked = mote_gateway::http::target::split(whole.as_bytes());
+        let refused = |refusal: mote_gateway::refusal::Refusal| {
+            Problem::new(refusal.status, refusal.code, refusal.detail)
+        };
+        checked.map(|_| ()).map_err(refused)
+    }
+
     fn invoke(&self, call: Call) -> BoxFuture<'static, Result<Reply, Fault>> {
         let node = self.node.clone();
         async move {
@@ -166,6 +195,42 @@ impl mote_compat::Node for Front {
             node.engine.invoke(&route, invocation).await
         }
         .boxed()
+    }
+
+    fn keep_call(&self, record: Vec<u8>) -> BoxFuture<'static, Result<u64, Problem>> {
+        self.stored(move |store| store.add_call(&record))
+    }
+
+    fn kept_call(&self, number: u64) -> BoxFuture<'static, Result<Option<Vec<u8>>, Problem>> {
+        self.stored(move |store| store.call(number))
+    }
+
+    fn forget_call(&self, number: u64) -> BoxFuture<'static, Result<(), Problem>> {
+        self.stored(move |store| store.remove_call(number))
+    }
+
+    fn kept_calls(&self) -> BoxFuture<'static, Result<Vec<(u64, u64)>, Problem>> {
+        self.stored(|store| store.calls())
+    }
+
+    fn secrets(&self) -> BoxFuture<'static, Result<Vec<String>, Problem>> {
+        let named = |(name, _)| name;
+        self.stored(move |store| Ok(store.secrets()?.into_iter().map(named).collect()))
+    }
+
+    fn put_secret(
+        &self,
+        name: &str,
+        value: String,
+        replace: bool,
+    ) -> BoxFuture<'static, Result<(), Problem>> {
+        let (node, name) = (self.node.clone(), name.to_owned());
+        self.to_the_end(async move { secrets::put(&node, name, value, replace).await })
+    }
+
+    fn remove_secret(&self, name: &str) -> BoxFuture<'static, Result<(), Problem>> {
+        let (node, name) = (self.node.clone(), name.to_owned());
+        self.to_the_end(async move { secrets::remove(&node, name).await })
     }
 
     fn random(&self) -> u128 {

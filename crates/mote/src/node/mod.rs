@@ -10,6 +10,7 @@ mod memory;
 mod packages;
 pub(crate) mod rollout;
 mod run;
+mod secrets;
 mod shims;
 
 use std::collections::HashMap;

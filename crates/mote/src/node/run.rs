@@ -22,7 +22,7 @@ use tokio::net::{TcpListener, UdpSocket, UnixListener};
 use tokio::runtime::{Builder, Handle};
 use tokio::signal::unix::{SignalKind, signal};
 
-use super::{Node, compat, interpreters, memory, shims};
+use super::{Node, compat, interpreters, memory, secrets, shims};
 use crate::admin::{self, Token};
 use crate::config::Config;
 
@@ -140,6 +140,7 @@ async fn serve(
         random: Default::default(),
         counter: Default::default(),
     });
+    secrets::bring_back(&node).await?;
     bring_back(&node, management).await?;
 
     let stopper = http::Stopper::default();
