@@ -301,7 +301,12 @@ pub fn call_at(
     headers: &[(&str, &str)],
     body: &[u8],
 ) -> Answer {
-    Connection::open(address).call(method, path, headers, body)
+    let host = address.to_string();
+    let mut all = headers.to_vec();
+    if !headers.iter().any(|(name, _)| *name == "host") {
+        all.push(("host", &host));
+    }
+    Connection::open(address).call(method, path, &all, body)
 }
 
 /// The value of `Authorization` for a user and password.
@@ -386,7 +391,10 @@ impl Connection {
         headers: &[(&str, &str)],
         body: &[u8],
     ) -> std::io::Result<Answer> {
-        let mut request = format!("{method} {path} HTTP/1.1\r\nhost: test\r\n");
+        let mut request = format!("{method} {path} HTTP/1.1\r\n");
+        if !headers.iter().any(|(name, _)| *name == "host") {
+            request.push_str("host: test\r\n");
+        }
         if !body.is_empty() || matches!(method, "POST" | "PUT" | "PATCH") {
             request.push_str(&format!("content-length: {}\r\n", body.len()));
         }
@@ -396,8 +404,9 @@ impl Connection {
         request.push_str("\r\n");
         let mut bytes = request.into_bytes();
         bytes.extend_from_slice(body);
-        self.stream.write_all(&bytes)?;
-        self.read_answer(method == "HEAD")
+        // A body that is refused may be answered, and the connection closed, before all is sent.
+        let sent = self.stream.write_all(&bytes);
+        self.read_answer(method == "HEAD").map_err(|error| sent.err().unwrap_or(error))
     }
 
     fn fill(&mut self) -> std::io::Result<()> {

@@ -25,7 +25,6 @@ pub(crate) enum Rule {
 }
 
 impl Rule {
-    #[allow(dead_code)] // for the platforms that come next
     /// The rule of a platform whose clients send no credentials, at this address.
     pub(crate) fn without_credentials(local: IpAddr) -> Self {
         if local.is_loopback() { Rule::Loopback } else { Rule::Token }

@@ -2,15 +2,20 @@
 
 use std::pin::Pin;
 use std::task::{Context, Poll};
+use std::time::Duration;
 
 use axum::body::{Body as HttpBody, BodyDataStream};
 use axum::http::request::Parts;
 use axum::http::{HeaderMap, HeaderName, HeaderValue, StatusCode};
 use axum::response::Response;
 use bytes::Bytes;
-use futures_util::Stream;
+use futures_util::{Stream, StreamExt as _};
 use mote_core::body::{Body, BodyError, BodySource};
 use mote_core::invocation::{Head, HeadBuilder, Reply, headers};
+
+/// What is read at most of a body that was refused, and for how long.
+const DRAIN_BYTES_MAX: usize = 16 << 20;
+const DRAIN_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// Fields that speak of one connection or of the framing, in either direction.
 pub(crate) fn is_hop_by_hop(name: &str) -> bool {
@@ -75,6 +80,22 @@ pub(crate) fn declared_length(fields: &HeaderMap) -> Option<u64> {
     }
     let declared = fields.get("content-length");
     declared.map_or(Some(0), |value| value.to_str().ok()?.parse().ok())
+}
+
+/// Reads what still comes of a body that was refused, within bounds: a client that is cut off while it
+/// sends may never read why.
+pub(crate) async fn drain(body: HttpBody) {
+    let mut stream = body.into_data_stream();
+    let reading = async {
+        let mut left = DRAIN_BYTES_MAX;
+        while let Some(Ok(chunk)) = stream.next().await {
+            match left.checked_sub(chunk.len()) {
+                Some(rest) => left = rest,
+                None => return,
+            }
+        }
+    };
+    let _ = tokio::time::timeout(DRAIN_TIMEOUT, reading).await;
 }
 
 struct Limited {

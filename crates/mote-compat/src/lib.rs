@@ -14,6 +14,7 @@ pub mod node;
 pub mod openfaas;
 mod outgoing;
 pub mod queue;
+pub mod tinyfaas;
 
 use std::sync::Arc;
 

@@ -102,6 +102,10 @@ pub struct Function {
     pub instances: u32,
     /// Instances that are ready.
     pub ready: u32,
+    /// Ids of its instances, as its log lines have them.
+    pub instance_ids: Vec<String>,
+    /// Where the node's own front has it.
+    pub http_url: Option<String>,
     /// Calls that ended, since the node started.
     pub calls: u64,
     /// Memory of its instances in bytes, as their limits count it.

@@ -584,13 +584,13 @@ impl Check<'_> {
             return None;
         }
         let coap = self.address("coap", Some(usual), lan);
-        if coap.is_some() && coap == theirs {
+        if coap.is_some_and(|coap| coap.port() != 0 && theirs == Some(coap)) {
             self.fault("coap", "not the address of tinyfaas_coap", None);
         }
         coap
     }
 
-    /// No two listeners have one address.
+    /// No two listeners have one address. Port 0 is the system's choice each time.
     fn distinct(&mut self, own: &[(&'static str, Option<SocketAddr>)], compat: &Compat) {
         let mut all = own.to_vec();
         all.push(("openfaas", compat.openfaas));
@@ -600,8 +600,9 @@ impl Check<'_> {
             all.push(("tinyfaas_grpc", tinyfaas.grpc));
         }
         all.push(("nuclio", compat.nuclio));
+        all.retain(|(_, address)| address.is_some_and(|address| address.port() != 0));
         for (at, (key, address)) in all.iter().enumerate() {
-            let taken = all[..at].iter().find(|(_, other)| address.is_some() && other == address);
+            let taken = all[..at].iter().find(|(_, other)| other == address);
             match taken {
                 Some(("http", _)) => self.fault(key, "not the address of the HTTP front", None),
                 Some((other, _)) => self.fault(key, &format!("not the address of {other}"), None),

@@ -82,6 +82,8 @@ mod tests {
             created_unix_ms: 0,
             instances: 0,
             ready: 0,
+            instance_ids: Vec::new(),
+            http_url: None,
             calls: 0,
             memory_bytes: 0,
             failure: None,

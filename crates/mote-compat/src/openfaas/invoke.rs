@@ -59,6 +59,7 @@ async fn answer(
     let limit = route.function.spec.limits.body_bytes;
     let length = call::declared_length(&parts.headers);
     if length.is_some_and(|length| length > limit) {
+        call::drain(body).await;
         return Err(refused(&Fault::BodyTooLarge { limit_bytes: limit }, &name));
     }
     gateway.metrics.started(&name);

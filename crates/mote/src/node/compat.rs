@@ -1,6 +1,6 @@
 //! The node as the fronts of other platforms see it.
 
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -8,12 +8,16 @@ use anyhow::{Context as _, Result};
 use futures_util::future::{BoxFuture, FutureExt as _};
 use mote_api::Problem;
 use mote_compat::node::{Admission, Call, Deploy, Function, Log};
+use mote_compat::tinyfaas::{self, Front as TinyFaasFront, Ports};
 use mote_compat::{Bound, Context, Queue, openfaas};
 use mote_core::invocation::Reply;
 use mote_core::spec::ScaleOverride;
 use mote_core::{Fault, Invocation, InvocationId, Invoker, Trigger};
-use mote_engine::{Revision, clock};
+use mote_engine::{Engine, Revision, clock};
+use mote_gateway::http::Stopper;
+use mote_gateway::{coap, http};
 use mote_store::{Store, StoreError};
+use tokio::net::{TcpListener, UdpSocket};
 use tokio::runtime::{Builder, Handle};
 use tokio::sync::watch;
 use tokio::task::JoinSet;
@@ -29,6 +33,15 @@ const STOP_GRACE: Duration = Duration::from_secs(12);
 #[derive(Default)]
 pub(super) struct Listeners {
     openfaas: Option<Bound>,
+    tinyfaas: Option<TinyFaas>,
+}
+
+/// Sockets of tinyFaaS.
+struct TinyFaas {
+    management: Bound,
+    http: Option<TcpListener>,
+    coap: Option<UdpSocket>,
+    grpc: Option<Bound>,
 }
 
 impl Listeners {
@@ -37,6 +50,9 @@ impl Listeners {
         let mut listeners = Self::default();
         if let Some(address) = config.openfaas {
             listeners.openfaas = Some(bind("openfaas", address).await?);
+        }
+        if let Some(config) = &config.tinyfaas {
+            listeners.tinyfaas = Some(TinyFaas::bind(config).await?);
         }
         Ok(listeners)
     }
@@ -47,16 +63,27 @@ impl Listeners {
         if let Some(bound) = &self.openfaas {
             lines.push(("openfaas", format!("http://{}", bound.address())));
         }
+        if let Some(tinyfaas) = &self.tinyfaas {
+            lines.push(("tinyfaas", format!("http://{}", tinyfaas.management.address())));
+            let ports = tinyfaas.addresses();
+            for (front, scheme, address) in ports {
+                let Some(address) = address else { continue };
+                lines.push((front, format!("{scheme}://{address}")));
+            }
+        }
         lines
     }
 
-    /// Serves them on a thread of their own until `stop` turns true.
+    /// Serves them until `stop` turns true: the APIs on a thread of their own, fronts that are the
+    /// node's own with other manners on the data path, in `fronts`.
     pub(super) fn serve(
-        self,
+        mut self,
         node: Arc<Node>,
         management: Handle,
+        fronts: Fronts<'_>,
         stop: watch::Receiver<bool>,
     ) -> Result<std::thread::JoinHandle<()>> {
+        let engine = node.engine.clone();
         let runtime = Builder::new_current_thread()
             .enable_all()
             .build()
@@ -64,6 +91,11 @@ impl Listeners {
         let node: Arc<dyn mote_compat::Node> = Arc::new(Front { node, management });
         let (queue, mut waiting) = Queue::new(node.clone());
         let context = Context { node, queue, stop };
+        let ports = self.tinyfaas.as_ref().map(TinyFaas::ports).unwrap_or_default();
+        if let Some(tinyfaas) = &mut self.tinyfaas {
+            let front = TinyFaasFront::new(engine, context.queue.clone());
+            tinyfaas.serve_fronts(front, fronts);
+        }
         std::thread::Builder::new()
             .name("mote-compat".to_owned())
             .spawn(move || {
@@ -74,6 +106,12 @@ impl Listeners {
                     serving.spawn(waiting.run(async move { stopped.stopped().await }));
                     if let Some(bound) = self.openfaas {
                         serving.spawn(openfaas::serve(bound, context.clone()));
+                    }
+                    if let Some(TinyFaas { management, grpc, .. }) = self.tinyfaas {
+                        serving.spawn(tinyfaas::serve(management, context.clone(), ports));
+                        if let Some(bound) = grpc {
+                            serving.spawn(tinyfaas::serve_grpc(bound, context.clone()));
+                        }
                     }
                     let all = async { while serving.join_next().await.is_some() {} };
                     context.stopped().await;
@@ -86,7 +124,64 @@ impl Listeners {
     }
 }
 
-async fn bind(key: &'static str, address: std::net::SocketAddr) -> Result<Bound> {
+/// The node's tasks on the data path, and what stops them.
+pub(super) struct Fronts<'a> {
+    pub(super) tasks: &'a mut JoinSet<std::io::Result<()>>,
+    pub(super) stopper: Stopper,
+}
+
+impl TinyFaas {
+    async fn bind(config: &crate::config::TinyFaas) -> Result<Self> {
+        let http = match config.http {
+            Some(at) => Some(http::listen(at).map_err(|e| busy("tinyfaas_http", at, e))?),
+            None => None,
+        };
+        let coap = match config.coap {
+            Some(at) => Some(UdpSocket::bind(at).await.map_err(|e| busy("tinyfaas_coap", at, e))?),
+            None => None,
+        };
+        let grpc = match config.grpc {
+            Some(address) => Some(bind("tinyfaas_grpc", address).await?),
+            None => None,
+        };
+        Ok(Self { management: bind("tinyfaas", config.management).await?, http, coap, grpc })
+    }
+
+    fn addresses(&self) -> [(&'static str, &'static str, Option<SocketAddr>); 3] {
+        let http = self.http.as_ref().and_then(|socket| socket.local_addr().ok());
+        let coap = self.coap.as_ref().and_then(|socket| socket.local_addr().ok());
+        let grpc = self.grpc.as_ref().map(Bound::address);
+        [
+            ("tinyfaas http", "http", http),
+            ("tinyfaas coap", "coap", coap),
+            ("tinyfaas grpc", "grpc", grpc),
+        ]
+    }
+
+    fn ports(&self) -> Ports {
+        let [http, coap, grpc] = self.addresses().map(|(.., address)| address.map(|a| a.port()));
+        Ports { http, coap, grpc }
+    }
+
+    /// Serves HTTP and CoAP with the node's own fronts, which are strict and bounded.
+    fn serve_fronts(&mut self, front: TinyFaasFront<Engine>, fronts: Fronts<'_>) {
+        let Fronts { tasks, stopper } = fronts;
+        if let Some(socket) = self.http.take() {
+            tasks.spawn(http::serve(
+                socket,
+                front.clone(),
+                http::Config::default(),
+                stopper.clone(),
+            ));
+        }
+        if let Some(socket) = self.coap.take() {
+            let config = coap::Config { always_content: true, ..coap::Config::default() };
+            tasks.spawn(coap::serve(socket, front, config, stopper));
+        }
+    }
+}
+
+async fn bind(key: &'static str, address: SocketAddr) -> Result<Bound> {
     Bound::new(address).await.map_err(|error| busy(key, address, error))
 }
 
@@ -249,6 +344,8 @@ fn function(node: &Node, revision: &Arc<Revision>) -> Function {
         created_unix_ms: node.created_at_ms(revision),
         instances: status.instances.len() as u32 + status.starting,
         ready,
+        instance_ids: status.instances.iter().map(|one| one.instance.to_string()).collect(),
+        http_url: node.urls(&revision.spec.name).http,
         calls: revision.totals().iter().map(|(_, count)| count).sum(),
         memory_bytes: status.instances.iter().filter_map(|one| one.memory_bytes).sum(),
         failure: failure.map(|failure| failure.to_string()),

@@ -161,6 +161,7 @@ async fn serve(
         false => Some(platforms.serve(
             node.clone(),
             management.handle().clone(),
+            compat::Fronts { tasks: &mut fronts, stopper: stopper.clone() },
             admin_stopped.clone(),
         )?),
         true => None,
