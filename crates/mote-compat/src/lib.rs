@@ -11,6 +11,7 @@ mod base64;
 mod call;
 mod listener;
 pub mod node;
+pub mod nuclio;
 pub mod openfaas;
 mod outgoing;
 pub mod queue;

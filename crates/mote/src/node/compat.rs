@@ -9,7 +9,7 @@ use futures_util::future::{BoxFuture, FutureExt as _};
 use mote_api::Problem;
 use mote_compat::node::{Admission, Call, Deploy, Function, Log};
 use mote_compat::tinyfaas::{self, Front as TinyFaasFront, Ports};
-use mote_compat::{Bound, Context, Queue, openfaas};
+use mote_compat::{Bound, Context, Queue, nuclio, openfaas};
 use mote_core::invocation::Reply;
 use mote_core::spec::ScaleOverride;
 use mote_core::{Fault, Invocation, InvocationId, Invoker, Trigger};
@@ -34,6 +34,7 @@ const STOP_GRACE: Duration = Duration::from_secs(12);
 pub(super) struct Listeners {
     openfaas: Option<Bound>,
     tinyfaas: Option<TinyFaas>,
+    nuclio: Option<Bound>,
 }
 
 /// Sockets of tinyFaaS.
@@ -54,6 +55,9 @@ impl Listeners {
         if let Some(config) = &config.tinyfaas {
             listeners.tinyfaas = Some(TinyFaas::bind(config).await?);
         }
+        if let Some(address) = config.nuclio {
+            listeners.nuclio = Some(bind("nuclio", address).await?);
+        }
         Ok(listeners)
     }
 
@@ -70,6 +74,9 @@ impl Listeners {
                 let Some(address) = address else { continue };
                 lines.push((front, format!("{scheme}://{address}")));
             }
+        }
+        if let Some(bound) = &self.nuclio {
+            lines.push(("nuclio", format!("http://{}", bound.address())));
         }
         lines
     }
@@ -112,6 +119,9 @@ impl Listeners {
                         if let Some(bound) = grpc {
                             serving.spawn(tinyfaas::serve_grpc(bound, context.clone()));
                         }
+                    }
+                    if let Some(bound) = self.nuclio {
+                        serving.spawn(nuclio::serve(bound, context.clone()));
                     }
                     let all = async { while serving.join_next().await.is_some() {} };
                     context.stopped().await;

@@ -32,7 +32,9 @@ pub(super) fn sent(document: &Value) -> Result<Described, Mistakes> {
     let handler = text(&spec["handler"]).unwrap_or_default();
     let (module, _) = handler.split_once(':').unwrap_or((&handler, ""));
     let plain = |module: &str| module.is_empty() || super::is_plain_name(module);
-    if spec["build"]["path"].is_string() || !plain(module) {
+    let elsewhere =
+        !matches!(spec["build"]["codeEntryType"].as_str(), None | Some("" | "sourceCode"));
+    if elsewhere || spec["build"]["path"].is_string() || !plain(module) {
         let hint = "send the code in build.functionSourceCode, as base64";
         return Err(not_offered("function", &name, "code that lies elsewhere", hint));
     }
