@@ -184,6 +184,10 @@ fn calls_carry_their_id_path_and_answer() {
     let answer = client.call("/function/nothing", b"");
     assert_eq!((answer.status, answer.header("x-openfaas-internal")), (404, Some("mote")));
     assert_eq!(client.call("/function/status/%2e%2e/x", b"").status, 400);
+    for (path, below) in [("", "/"), ("/", "/"), ("/a/", "/a/"), ("?code=200", "/")] {
+        let answer = client.call(&format!("/function/status{path}"), b"");
+        assert_eq!(answer.json()["path"], below, "{path}: {}", answer.text());
+    }
     let id = client.call("/function/status", b"").header("x-call-id").expect("an id").to_owned();
     assert_eq!(id.len(), 36, "{id}");
     let metrics = call_at(client.address, "GET", "/metrics", &[], b"").text();
@@ -201,6 +205,8 @@ fn secrets_are_files_of_the_functions_that_name_them() {
     assert_eq!(secret("POST", json!({"name": "api-key", "value": "first"})), 201);
     assert_eq!(secret("POST", json!({"name": "api-key", "value": "again"})), 409);
     assert_eq!(secret("POST", json!({"name": "../x", "value": "v"})), 400);
+    assert_eq!(secret("POST", json!({"name": "long", "value": "v".repeat(65 << 10)})), 400);
+    assert_eq!(secret("POST", json!({"name": "long", "value": "v".repeat(2 << 20)})), 413);
     let listed = client.system("GET", "secrets", &Value::Null).text();
     assert!(listed.contains("api-key") && !listed.contains("first"), "{listed}");
 
@@ -289,6 +295,40 @@ fn logs_are_read_and_followed() {
     }
     // A follower does not hold a stopping node back.
     assert!(node.stop().success());
+}
+
+#[test]
+fn listeners_are_guarded() {
+    // A port that is taken is named with its setting.
+    let taken = TcpListener::bind("127.0.0.1:0").expect("loopback");
+    let address = taken.local_addr().expect("bound").to_string();
+    let dir = tempfile::tempdir().expect("temp folder");
+    let output = Command::new(mote_tests::mote_binary())
+        .args(["up", "--http", "off", "--coap", "off", "--openfaas", &address, "--data"])
+        .args([dir.path(), "--socket".as_ref(), &dir.path().join("s")])
+        .output()
+        .expect("the binary starts");
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(78), "{said}");
+    assert!(said.contains("M0210") && said.contains("mote up --openfaas :"), "{said}");
+
+    // Beyond this machine everybody shows the token, also where the platform has none.
+    let any =
+        ["--lan", "--openfaas", "0.0.0.0:0", "--nuclio", "0.0.0.0:0", "--tinyfaas", "0.0.0.0:0"];
+    let fronts = ["--tinyfaas-http", "off", "--tinyfaas-coap", "off", "--tinyfaas-grpc", "off"];
+    let node = Node::start_with(&[&any[..], &fronts].concat());
+    let doctor = node.ok(&["doctor"]);
+    assert!(doctor.contains("openfaas") && doctor.contains("wants the token"), "{doctor}");
+    let auth = basic_auth("admin", &node.token());
+    for (platform, path) in
+        [("openfaas", "/metrics"), ("tinyfaas", "/list"), ("nuclio", "/api/functions")]
+    {
+        let port = node.platform(platform).port();
+        let address = SocketAddr::from(([127, 0, 0, 1], port));
+        let ask = |headers: &[(&str, &str)]| call_at(address, "GET", path, headers, b"").status;
+        assert_eq!(ask(&[]), 401, "{platform}");
+        assert_eq!(ask(&[("authorization", &auth)]), 200, "{platform}");
+    }
 }
 
 /// A server that takes one callback: its head and body.

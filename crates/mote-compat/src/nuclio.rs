@@ -28,7 +28,7 @@ const PROJECT: &str = "default";
 /// The label that says which project a function belongs to.
 const PROJECT_LABEL: &str = "nuclio.io/project-name";
 /// Largest document of a function, its source included.
-const DOCUMENT_BYTES_MAX: usize = 16 << 20;
+const DOCUMENT_BYTES_MAX: usize = 4 << 20;
 
 /// What the handlers share.
 #[derive(Clone)]

@@ -16,6 +16,7 @@ use std::sync::Arc;
 use axum::Router;
 use axum::extract::DefaultBodyLimit;
 use axum::http::StatusCode;
+use axum::middleware::from_fn_with_state;
 use axum::response::{IntoResponse, Response};
 use axum::routing::{any, get, post};
 use mote_api::Problem;
@@ -39,12 +40,14 @@ struct Gateway {
 
 /// Serves the gateway's routes until the node stops.
 pub async fn serve(bound: Bound, context: Context) {
-    let app = routes(&context);
+    let app = routes(&context, Rule::without_credentials(bound.address().ip()));
     bound.serve(app, context).await;
 }
 
-fn routes(context: &Context) -> Router {
-    let gate = Gate { context: context.clone(), rule: Rule::Token };
+fn routes(context: &Context, open: Rule) -> Router {
+    let gate = |rule| Gate { context: context.clone(), rule };
+    let metrics = get(metrics::show);
+    let metrics = metrics.layer(from_fn_with_state(gate(open), access::check));
     let gateway = Gateway { context: context.clone(), metrics: Arc::default() };
     let functions = get(functions::list)
         .post(functions::create)
@@ -63,14 +66,16 @@ fn routes(context: &Context) -> Router {
         .route("/system/namespace/{name}", any(namespace))
         .route("/system/alert", post(|| async { StatusCode::OK }))
         .layer(DefaultBodyLimit::max(MANAGEMENT_BYTES_MAX))
-        .layer(axum::middleware::from_fn_with_state(gate, access::check))
-        // Functions are called, and the gateway watched, without credentials.
+        .layer(from_fn_with_state(gate(Rule::Token), access::check))
+        // Functions are called without credentials.
         .route("/function/{name}", any(invoke::run))
+        .route("/function/{name}/", any(invoke::run))
         .route("/function/{name}/{*path}", any(invoke::run))
         .route("/async-function/{name}", post(invoke::later))
+        .route("/async-function/{name}/", post(invoke::later))
         .route("/async-function/{name}/{*path}", post(invoke::later))
         .route("/healthz", get(|| async { "OK" }))
-        .route("/metrics", get(metrics::show))
+        .route("/metrics", metrics)
         .layer(DefaultBodyLimit::disable())
         .with_state(gateway)
 }

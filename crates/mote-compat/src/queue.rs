@@ -8,11 +8,11 @@ use std::time::Duration;
 use axum::http::{HeaderMap, HeaderName, HeaderValue, Method};
 use bytes::Bytes;
 use mote_api::Problem;
-use mote_core::body::Body;
+use mote_core::body::{Body, BodyError};
 use mote_core::invocation::{Head, headers};
 use mote_core::{Fault, FaultClass};
 use serde::{Deserialize, Serialize};
-use tokio::sync::{Semaphore, mpsc};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
 use tokio::task::JoinSet;
 
 use crate::call::is_hop_by_hop;
@@ -23,7 +23,11 @@ use crate::outgoing::{self, Reach};
 const CALLS_MAX: u64 = 10_000;
 const BYTES_MAX: u64 = 256 << 20;
 /// Calls that run at once.
-const RUNNING_MAX: usize = 64;
+const RUNNING_MAX: usize = 32;
+/// Bytes of bodies that are being received to be accepted; whoever comes beyond is told to try again.
+const RECEIVING_BYTES_MAX: usize = 64 << 20;
+/// How long one body may take.
+const RECEIVE_TIMEOUT: Duration = Duration::from_secs(60);
 /// Longest answer that a callback carries; a longer one is a failure that the callback tells.
 const ANSWER_BYTES_MAX: u64 = 8 << 20;
 /// Answer of a callback that is read at most, to keep its server content.
@@ -116,7 +120,16 @@ pub struct Queue {
     node: Arc<dyn Node>,
     calls: Arc<AtomicU64>,
     bytes: Arc<AtomicU64>,
+    /// In KiB.
+    receiving: Arc<Semaphore>,
     numbers: mpsc::UnboundedSender<(u64, u64)>,
+}
+
+/// A body in memory, counted until it is dropped.
+pub struct Received {
+    /// All of it.
+    pub bytes: Bytes,
+    _room: OwnedSemaphorePermit,
 }
 
 /// What is still to run; see [`Waiting::run`].
@@ -129,8 +142,28 @@ impl Queue {
     /// The queue and what runs it.
     pub fn new(node: Arc<dyn Node>) -> (Self, Waiting) {
         let (numbers, received) = mpsc::unbounded_channel();
-        let queue = Self { node, calls: Arc::default(), bytes: Arc::default(), numbers };
+        let receiving = Arc::new(Semaphore::new(RECEIVING_BYTES_MAX >> 10));
+        let (calls, bytes) = (Arc::default(), Arc::default());
+        let queue = Self { node, calls, bytes, receiving, numbers };
         (queue.clone(), Waiting { queue, numbers: received })
+    }
+
+    /// Receives a body that is to be accepted, at most `limit_bytes` of it, within the memory that
+    /// all such bodies may take.
+    pub async fn receive(&self, body: Body, limit_bytes: u64) -> Result<Received, Fault> {
+        let wanted = body.length().unwrap_or(limit_bytes);
+        if wanted > limit_bytes {
+            return Err(Fault::BodyTooLarge { limit_bytes });
+        }
+        let kib = u32::try_from((wanted >> 10) + 1).unwrap_or(u32::MAX);
+        let room = self.receiving.clone().try_acquire_many_owned(kib);
+        let room = room.map_err(|_| Fault::NodeFull)?;
+        let bytes = tokio::time::timeout(RECEIVE_TIMEOUT, body.collect(limit_bytes)).await;
+        match bytes {
+            Ok(Ok(bytes)) => Ok(Received { bytes, _room: room }),
+            Ok(Err(BodyError::TooLarge(limit_bytes))) => Err(Fault::BodyTooLarge { limit_bytes }),
+            Ok(Err(_)) | Err(_) => Err(Fault::BodyIncomplete),
+        }
     }
 
     /// Accepts a call: it is on disk when this returns `Ok`. 429 where too many wait.
@@ -183,7 +216,10 @@ impl Queue {
         if let Some(later) = later {
             match self.outcome(&later).await {
                 Outcome::Ended(result) => self.tell(&later, number, result).await,
-                Outcome::Stopping => return,
+                Outcome::Stopping => {
+                    tracing::warn!(number, "accepted call found the node stopping; kept");
+                    return;
+                }
             }
         } else {
             tracing::error!(number, "accepted call is not readable; dropped");
@@ -211,18 +247,23 @@ impl Queue {
             let fault = match self.node.invoke(call).await {
                 Ok(reply) => {
                     let (status, fields) = (reply.status, reply.headers);
-                    let body = reply.body.collect(ANSWER_BYTES_MAX).await;
+                    let body = match later.callback {
+                        Some(_) => reply.body.collect(ANSWER_BYTES_MAX).await,
+                        None => to_the_end(reply.body).await,
+                    };
                     let body = body.map_err(|error| error.to_string());
                     let seconds = since.elapsed().as_secs_f64();
                     return Outcome::Ended(Ended { status, fields, body, seconds });
                 }
-                Err(Fault::Stopping) => return Outcome::Stopping,
                 Err(fault) => fault,
             };
             if fault.class() == FaultClass::Capacity && attempt < TRIES_MAX {
                 tokio::time::sleep(pause).await;
                 pause *= 2;
                 continue;
+            }
+            if fault == Fault::Stopping {
+                return Outcome::Stopping;
             }
             let status = fault.answer().http;
             let text = fault.public_text(&later.function);
@@ -291,6 +332,14 @@ impl Queue {
             pause *= 2;
         }
     }
+}
+
+/// Reads an answer that nobody is told.
+async fn to_the_end(mut body: Body) -> Result<Bytes, BodyError> {
+    while let Some(chunk) = body.chunk().await {
+        chunk?;
+    }
+    Ok(Bytes::new())
 }
 
 fn set(all: &mut HeaderMap, name: &[u8], value: &[u8]) {

@@ -40,7 +40,7 @@ pub async fn serve(bound: Bound, context: Context, ports: Ports) {
         .route("/list", any(management::list))
         .route("/wipe", any(management::wipe))
         .route("/logs", any(management::logs))
-        .layer(DefaultBodyLimit::max(management::UPLOAD_BYTES_MAX))
+        .layer(DefaultBodyLimit::max(management::BODY_BYTES_MAX))
         .layer(axum::middleware::from_fn_with_state(gate, access::check))
         .with_state(manager);
     bound.serve(app, context).await;

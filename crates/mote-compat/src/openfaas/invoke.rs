@@ -112,9 +112,9 @@ async fn accept(
         None => None,
     };
     let limit = route.function.spec.limits.body_bytes;
-    let bytes = axum::body::to_bytes(body, usize::try_from(limit).unwrap_or(usize::MAX));
-    let too_large = |_| refused(&Fault::BodyTooLarge { limit_bytes: limit }, &name);
-    let body = bytes.await.map_err(too_large)?;
+    let body = call::body(body, call::declared_length(&parts.headers), limit);
+    let received = gateway.context.queue.receive(body, limit).await;
+    let received = received.map_err(|fault| refused(&fault, &name))?;
     let head = head(trace, peer, parts, &route.target);
     let callback_fields = [
         ("x-call-id", trace.call_id.clone()),
@@ -129,7 +129,7 @@ async fn accept(
         local: peer.ip().to_canonical().is_loopback(),
         callback_fields: callback_fields.map(|(key, value)| (key.to_owned(), value)).into(),
         fields: bytes::Bytes::copy_from_slice(head.headers()),
-        body,
+        body: received.bytes.clone(),
     };
     gateway.context.queue.accept(&later).await.map_err(|problem| match problem.status {
         429 => Refused(StatusCode::TOO_MANY_REQUESTS, problem.detail),

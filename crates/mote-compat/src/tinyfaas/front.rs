@@ -102,9 +102,8 @@ impl<I: Invoker> Front<I> {
         fields: Vec<u8>,
         body: Body,
     ) -> Result<Reply, Fault> {
-        let limit_bytes = route.body_bytes_max();
-        let body = body.collect(limit_bytes).await;
-        let body = body.map_err(|_| Fault::BodyTooLarge { limit_bytes })?;
+        let received = self.queue.receive(body, route.body_bytes_max()).await.map_err(plain)?;
+        let body = received.bytes.clone();
         let later = Later::plain(route.name().as_str(), fields.into(), body);
         let accepted = self.queue.accept(&later).await;
         accepted.map_err(|problem| Fault::HandlerError { message: problem.detail })?;

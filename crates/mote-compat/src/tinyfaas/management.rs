@@ -7,9 +7,10 @@
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::sync::Arc;
+use std::time::Duration;
 
 use axum::body::Bytes;
-use axum::extract::{Query, State};
+use axum::extract::{Query, Request, State};
 use axum::http::{HeaderMap, Method, StatusCode};
 use mote_api::Problem;
 use mote_api::manifest::{CompatName, FunctionManifest, RuntimeName};
@@ -26,12 +27,16 @@ use crate::node::{Code, Deploy, Function, Manifest};
 use crate::outgoing::{self, Reach};
 
 /// Largest upload: JSON with the archive in base64.
-pub(super) const UPLOAD_BYTES_MAX: usize = 64 << 20;
-/// Uploads looked at at once; more wait. Each may take its size in memory a few times.
-const UPLOADS_MAX: usize = 2;
+const UPLOAD_BYTES_MAX: usize = 64 << 20;
+/// Uploads received and looked at at once; more wait. Each may take its size in memory a few times.
+const UPLOADS_MAX: usize = 1;
+/// How long one may take to arrive: others wait for it.
+const UPLOAD_TIMEOUT: Duration = Duration::from_secs(120);
 /// Memory of one instance: there is no limit there, and the libraries of a function need more than
 /// `mote`'s default.
 const MEMORY_BYTES: u64 = 128 << 20;
+/// Largest body of anything else.
+pub(super) const BODY_BYTES_MAX: usize = 64 << 10;
 /// Key of the annotation that says what a function was uploaded as.
 const KEY: &str = "tinyfaas";
 
@@ -110,23 +115,33 @@ struct Upload {
     subfolder_path: String,
 }
 
-pub(super) async fn upload(State(manager): State<Manager>, method: Method, body: Bytes) -> Answer {
+/// The body of an upload, read only when it is its turn.
+async fn received(request: Request) -> Result<Upload, Failed> {
+    let method = request.method().clone();
+    check(&method, Method::POST)?;
+    let bytes = axum::body::to_bytes(request.into_body(), UPLOAD_BYTES_MAX);
+    match tokio::time::timeout(UPLOAD_TIMEOUT, bytes).await {
+        Ok(Ok(bytes)) => parse(&method, &bytes),
+        Ok(Err(_)) => {
+            let text = format!("body: cut off, or longer than {} MiB\n", UPLOAD_BYTES_MAX >> 20);
+            Err((StatusCode::PAYLOAD_TOO_LARGE, text))
+        }
+        Err(_) => Err((StatusCode::REQUEST_TIMEOUT, "body: took too long\n".to_owned())),
+    }
+}
+
+pub(super) async fn upload(State(manager): State<Manager>, request: Request) -> Answer {
     let _turn = manager.uploads.acquire().await.map_err(|_| failed("the node is stopping"))?;
-    let mut wish: Upload = parse(&method, &body)?;
-    drop(body);
+    let mut wish = received(request).await?;
     let zip = std::mem::take(&mut wish.zip);
     let bytes = crate::base64::decode(zip.as_bytes()).ok_or_else(|| failed("zip: not base64"))?;
     drop(zip);
     deploy(&manager, &wish, bytes.into(), "").await
 }
 
-pub(super) async fn upload_url(
-    State(manager): State<Manager>,
-    method: Method,
-    body: Bytes,
-) -> Answer {
+pub(super) async fn upload_url(State(manager): State<Manager>, request: Request) -> Answer {
     let _turn = manager.uploads.acquire().await.map_err(|_| failed("the node is stopping"))?;
-    let wish: Upload = parse(&method, &body)?;
+    let wish = received(request).await?;
     let uri = outgoing::check(&wish.url).map_err(|error| failed(format!("url: {error}")))?;
     let (get, none) = (Method::GET, Bytes::new());
     let sent = outgoing::send(get, &uri, HeaderMap::new(), none, Reach::Any, UPLOAD_BYTES_MAX);
