@@ -331,6 +331,7 @@ fn aiocoap_calls_functions() {
     );
     assert_eq!((&answer["format"], &answer["type"]), (&json!(0), &json!("ACK")), "{answer}");
     let ask = |args: &[&str]| client(&[&["coap"], args].concat()).expect("was there before");
+    assert_eq!(ask(&["GET", &uri("hello"), "you"])["payload"], "hello you", "a GET with a payload");
     assert_eq!(ask(&["GET", &uri("hello")])["payload"], "hello nobody");
     let answer = ask(&["POST", &uri("failing"), "a"]);
     assert_eq!(

@@ -82,12 +82,12 @@ pub(crate) const SETTINGS: [Setting; 16] = [
     Setting {
         key: "openfaas",
         default: "`off`",
-        text: "Address of the API of OpenFaaS, which faas-cli speaks: `on` is `127.0.0.1:8080`. The user is `admin`, the password the token in the file `admin.token` of the data folder.",
+        text: "Address of the API of OpenFaaS, which faas-cli speaks: `on` is `127.0.0.1:8080`, with `lan` on all addresses. The user is `admin`, the password the token in the file `admin.token` of the data folder.",
     },
     Setting {
         key: "tinyfaas",
         default: "`off`",
-        text: "Address of the management API of tinyFaaS: `on` is `127.0.0.1:8080`. Its fronts are on with it.",
+        text: "Address of the management API of tinyFaaS: `on` is `127.0.0.1:8080`, with `lan` on all addresses. Its fronts are on with it. On loopback it asks for no credentials, elsewhere for the token.",
     },
     Setting {
         key: "tinyfaas_http",
@@ -107,7 +107,7 @@ pub(crate) const SETTINGS: [Setting; 16] = [
     Setting {
         key: "nuclio",
         default: "`off`",
-        text: "Address of the API of Nuclio's dashboard: `on` is `127.0.0.1:8070`.",
+        text: "Address of the API of Nuclio's dashboard: `on` is `127.0.0.1:8070`, with `lan` on all addresses. On loopback it asks for no credentials, elsewhere for the token.",
     },
 ];
 
@@ -680,7 +680,7 @@ fn reference() -> String {
         ));
     }
     page.push_str(
-        "\n```toml\n# mote-node.toml\ndata = \"/srv/mote\"\nhttp = \":6683\"\ncoap = \"off\"\nlan = true\n```\n",
+        "\n```toml\n# mote-node.toml\ndata = \"/srv/mote\"\nhttp = \":6683\"\ncoap = \"off\"\nlan = true\nopenfaas = \"on\" # faas-cli may be pointed at 0.0.0.0:8080\n```\n",
     );
     page
 }
