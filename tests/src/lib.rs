@@ -132,6 +132,22 @@ impl Node {
         self.file("up.err")
     }
 
+    /// Where it serves the clients of another platform: `openfaas`, `tinyfaas http` and so on, as in
+    /// its announcement. The platform must be on, by a flag with port 0.
+    pub fn platform(&self, name: &str) -> SocketAddr {
+        let mut lines = self.announcement.lines();
+        let line = lines.find_map(|line| line.trim().strip_prefix(name)?.strip_prefix("  "));
+        let line = line.unwrap_or_else(|| panic!("{name} is not in: {}", self.announcement));
+        let (_, address) = line.split_once("://").expect("an address");
+        address.trim().parse().unwrap_or_else(|error| panic!("{address}: {error}"))
+    }
+
+    /// The token of its management over TCP.
+    pub fn token(&self) -> String {
+        let path = self.dir.path().join("data/admin.token");
+        std::fs::read_to_string(path).expect("a token").trim().to_owned()
+    }
+
     /// Its process id.
     pub fn pid(&self) -> u32 {
         self.child.id()
@@ -277,6 +293,42 @@ pub fn wait_for<T>(what: &str, mut ask: impl FnMut() -> Option<T>) -> T {
     }
 }
 
+/// One request to any address over a fresh connection.
+pub fn call_at(
+    address: SocketAddr,
+    method: &str,
+    path: &str,
+    headers: &[(&str, &str)],
+    body: &[u8],
+) -> Answer {
+    let host = address.to_string();
+    let mut all = headers.to_vec();
+    if !headers.iter().any(|(name, _)| *name == "host") {
+        all.push(("host", &host));
+    }
+    Connection::open(address).call(method, path, &all, body)
+}
+
+/// The value of `Authorization` for a user and password.
+pub fn basic_auth(user: &str, password: &str) -> String {
+    format!("Basic {}", base64(format!("{user}:{password}").as_bytes()))
+}
+
+/// Base64 with padding.
+pub fn base64(bytes: &[u8]) -> String {
+    const LETTERS: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
+    let mut text = String::new();
+    for three in bytes.chunks(3) {
+        let all = three.iter().fold(0u32, |all, byte| all << 8 | u32::from(*byte));
+        let all = all << (8 * (3 - three.len()));
+        for at in 0..4 {
+            let letter = LETTERS[(all >> (18 - 6 * at) & 63) as usize];
+            text.push(if at <= three.len() { char::from(letter) } else { '=' });
+        }
+    }
+    text
+}
+
 /// An HTTP answer.
 #[derive(Debug, Clone)]
 pub struct Answer {
@@ -339,7 +391,10 @@ impl Connection {
         headers: &[(&str, &str)],
         body: &[u8],
     ) -> std::io::Result<Answer> {
-        let mut request = format!("{method} {path} HTTP/1.1\r\nhost: test\r\n");
+        let mut request = format!("{method} {path} HTTP/1.1\r\n");
+        if !headers.iter().any(|(name, _)| *name == "host") {
+            request.push_str("host: test\r\n");
+        }
         if !body.is_empty() || matches!(method, "POST" | "PUT" | "PATCH") {
             request.push_str(&format!("content-length: {}\r\n", body.len()));
         }
@@ -349,8 +404,9 @@ impl Connection {
         request.push_str("\r\n");
         let mut bytes = request.into_bytes();
         bytes.extend_from_slice(body);
-        self.stream.write_all(&bytes)?;
-        self.read_answer(method == "HEAD")
+        // A body that is refused may be answered, and the connection closed, before all is sent.
+        let sent = self.stream.write_all(&bytes);
+        self.read_answer(method == "HEAD").map_err(|error| sent.err().unwrap_or(error))
     }
 
     fn fill(&mut self) -> std::io::Result<()> {

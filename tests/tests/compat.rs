@@ -253,7 +253,7 @@ fn openfaas_by_stack_file() {
     let said = deploy_manifest(&node, "openfaas");
     assert!(said.contains("stack.yml, python, compat openfaas python3-http"), "{said}");
     for warning in [
-        "http-environment: secrets: /var/openfaas/secrets/api-key will not be there",
+        "http-environment: secrets: /var/openfaas/secrets/api-key comes with faas-cli deploy, not with mote",
         "http-environment: no meaning here: constraints",
     ] {
         assert!(said.contains(warning), "{warning}: {said}");
@@ -337,7 +337,7 @@ fn import_writes_a_manifest_that_deploys_alike() {
         "memory = \"96MiB\"  # limits.memory: 96Mi",
         "template = \"python3-http\"  # lang: python3-http",
         "UNIT = \"C\"  # environment",
-        "# Not taken over: secrets: /var/openfaas/secrets/api-key will not be there",
+        "# Not taken over: secrets: /var/openfaas/secrets/api-key comes with faas-cli deploy, not with mote",
     ] {
         assert!(text.contains(line), "{line}: {text}");
     }

@@ -66,6 +66,8 @@ pub struct InstanceRequest {
     pub limits: InstanceLimits,
     /// Destinations it may reach; each becomes a listener inside the sandbox.
     pub egress: Vec<Egress>,
+    /// Read-only files of its own: absolute path inside, and text. Only its processes see them.
+    pub files: Vec<(PathBuf, String)>,
 }
 
 impl InstanceRequest {
@@ -83,6 +85,7 @@ impl InstanceRequest {
             && self.limits.pids == other.limits.pids
             && self.limits.disk_bytes == other.limits.disk_bytes
             && self.egress == other.egress
+            && self.files == other.files
     }
 }
 

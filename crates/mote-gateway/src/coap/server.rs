@@ -37,6 +37,9 @@ pub struct Config {
     pub ack_delay_ns: u64,
     /// Longest answer of a function.
     pub answer_bytes_max: u64,
+    /// Whether a success is 2.05 (Content) whatever the method, as clients of tinyFaaS expect it;
+    /// else a POST's is 2.04 (Changed; RFC 7252, 5.8.2).
+    pub always_content: bool,
 }
 
 impl Default for Config {
@@ -50,6 +53,7 @@ impl Default for Config {
             // most answers still ride on the acknowledgement.
             ack_delay_ns: 500_000_000,
             answer_bytes_max: 8 << 20,
+            always_content: false,
         }
     }
 }
@@ -455,7 +459,8 @@ impl<I: Invoker> Server<I> {
         let Some(exchange) = self.running.try_remove(id) else { return };
         let response = match finished {
             Ok((status, headers, body)) => {
-                let response = translate::response(exchange.method, status, &headers, body);
+                let method = if self.config.always_content { b"GET" } else { exchange.method };
+                let response = translate::response(method, status, &headers, body);
                 let unwanted = exchange.accept.is_some_and(|accept| {
                     response.code.0 == 2
                         && response.content_format.is_some_and(|format| format != accept)

@@ -20,7 +20,26 @@ pub(crate) async fn report(node: &Node) -> DoctorReport {
         },
         hint: (!node.config.lan).then(|| "mote up --lan opens them".to_owned()),
     });
+    checks.extend(node.compat.iter().map(|(platform, address)| of_platform(platform, address)));
     DoctorReport { checks }
+}
+
+/// Where another platform's clients are served, and who may manage there.
+fn of_platform(platform: &str, address: &str) -> Check {
+    let host = address.split_once("://").map_or(address, |(_, host)| host);
+    let loopback = host.parse().is_ok_and(|at: std::net::SocketAddr| at.ip().is_loopback());
+    let who = match (platform, loopback) {
+        ("openfaas", _) => "; management wants the token",
+        ("tinyfaas" | "nuclio", false) => "; wants the token",
+        ("tinyfaas" | "nuclio", true) => "; asks nothing: whoever has an account here may deploy",
+        _ => "",
+    };
+    Check {
+        name: platform.to_owned(),
+        state: CheckState::Ok,
+        detail: format!("{address}{who}"),
+        hint: None,
+    }
 }
 
 /// What instances may take, against what there is.

@@ -1,0 +1,170 @@
+//! Nuclio: the API of its dashboard, for functions and their invocations.
+//!
+//! A function comes as one document with its source in it, is built while the client polls, and is
+//! called through the dashboard or at the node's own front.
+
+mod building;
+mod functions;
+mod invoke;
+
+use std::sync::Arc;
+
+use axum::extract::{DefaultBodyLimit, Path, State};
+use axum::http::{HeaderMap, StatusCode};
+use axum::response::{IntoResponse, Response};
+use axum::routing::{any, get};
+use axum::{Json, Router};
+use mote_api::Problem;
+use serde_json::{Value, json};
+
+use crate::access::{self, Gate, Rule};
+use crate::{Bound, Context};
+
+use self::building::Building;
+
+/// The one namespace there is, and the project of what names none.
+const NAMESPACE: &str = "nuclio";
+const PROJECT: &str = "default";
+/// The label that says which project a function belongs to.
+const PROJECT_LABEL: &str = "nuclio.io/project-name";
+/// Largest document of a function, its source included.
+const DOCUMENT_BYTES_MAX: usize = 4 << 20;
+
+/// What the handlers share.
+#[derive(Clone)]
+struct Dashboard {
+    context: Context,
+    building: Arc<Building>,
+}
+
+/// Serves the dashboard's routes until the node stops.
+pub async fn serve(bound: Bound, context: Context) {
+    let rule = Rule::without_credentials(bound.address().ip());
+    let gate = Gate { context: context.clone(), rule };
+    let dashboard = Dashboard { context: context.clone(), building: Arc::default() };
+    let one = get(functions::one)
+        .put(functions::update)
+        .patch(functions::patch)
+        .delete(functions::remove);
+    let all = get(functions::all).post(functions::create).delete(functions::remove_named);
+    let app = Router::new()
+        .route("/api/functions", all)
+        .route("/api/functions/{name}", one)
+        .route("/api/functions/{name}/replicas", get(functions::replicas))
+        .route("/api/functions/{name}/logs/{replica}", get(functions::logs))
+        .route("/api/projects", get(projects).post(no_projects))
+        .route("/api/projects/{name}", get(project))
+        .route("/api/versions", get(versions))
+        .route("/api/external_ip_addresses", get(addresses))
+        // What a node has none of.
+        .route("/api/function_events", get(nothing))
+        .route("/api/function_templates", get(nothing))
+        .route("/api/api_gateways", get(nothing))
+        .layer(DefaultBodyLimit::max(DOCUMENT_BYTES_MAX))
+        .route("/api/function_invocations", any(invoke::run))
+        .layer(axum::middleware::from_fn_with_state(gate, access::check))
+        .route("/health", get(|| async { "OK" }))
+        .with_state(dashboard);
+    bound.serve(app, context).await;
+}
+
+async fn nothing() -> Json<Value> {
+    Json(json!({}))
+}
+
+async fn versions() -> Json<Value> {
+    let version = env!("CARGO_PKG_VERSION");
+    let arch = std::env::consts::ARCH;
+    Json(
+        json!({ "dashboard": { "label": format!("mote {version}"), "arch": arch, "os": "linux" } }),
+    )
+}
+
+async fn addresses() -> Json<Value> {
+    Json(json!({ "externalIPAddresses": { "addresses": [] } }))
+}
+
+async fn projects(State(dashboard): State<Dashboard>) -> Json<Value> {
+    let names = project_names(&dashboard);
+    Json(names.iter().map(|name| (name.clone(), project_document(name))).collect())
+}
+
+async fn project(
+    State(dashboard): State<Dashboard>,
+    Path(name): Path<String>,
+) -> Result<Json<Value>, Refused> {
+    match project_names(&dashboard).contains(&name) {
+        true => Ok(Json(project_document(&name))),
+        false => Err(Refused(StatusCode::NOT_FOUND, "project not found".to_owned())),
+    }
+}
+
+async fn no_projects(
+    State(dashboard): State<Dashboard>,
+    body: axum::body::Bytes,
+) -> Result<StatusCode, Refused> {
+    let document: Value = parse(&body)?;
+    let name = document["metadata"]["name"].as_str().unwrap_or_default();
+    if project_names(&dashboard).iter().any(|known| known == name) {
+        return Err(Refused(StatusCode::CONFLICT, "project already exists".to_owned()));
+    }
+    let text = "a project is there once a function's label names it: nuclio.io/project-name";
+    Err(Refused(StatusCode::NOT_IMPLEMENTED, text.to_owned()))
+}
+
+/// The default one, and those that functions name.
+fn project_names(dashboard: &Dashboard) -> std::collections::BTreeSet<String> {
+    let functions = dashboard.context.node.functions();
+    let named =
+        functions.iter().map(|one| functions::project_of(&functions::Kept::of(one).metadata));
+    named.chain([PROJECT.to_owned()]).collect()
+}
+
+fn project_document(name: &str) -> Value {
+    json!({ "metadata": { "name": name, "namespace": NAMESPACE }, "spec": {}, "status": {} })
+}
+
+/// A refusal in the dashboard's form.
+struct Refused(StatusCode, String);
+
+impl Refused {
+    fn bad(text: impl Into<String>) -> Self {
+        Self(StatusCode::BAD_REQUEST, text.into())
+    }
+
+    fn unknown(name: &str) -> Self {
+        let shown: String = name.chars().take(64).flat_map(char::escape_debug).collect();
+        Self(StatusCode::NOT_FOUND, format!("function {shown} not found"))
+    }
+}
+
+impl From<Problem> for Refused {
+    fn from(problem: Problem) -> Self {
+        let status = match problem.status {
+            422 => StatusCode::BAD_REQUEST,
+            status => StatusCode::from_u16(status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR),
+        };
+        Self(status, words(&problem))
+    }
+}
+
+impl IntoResponse for Refused {
+    fn into_response(self) -> Response {
+        (self.0, Json(json!({ "error": self.1 }))).into_response()
+    }
+}
+
+/// A problem on one line.
+fn words(problem: &Problem) -> String {
+    let hint = problem.hint.as_ref().map_or_else(String::new, |hint| format!(" ({hint})"));
+    format!("{}: {}{hint}", problem.code, problem.detail)
+}
+
+fn parse(body: &[u8]) -> Result<Value, Refused> {
+    serde_json::from_slice(body).map_err(|error| Refused::bad(format!("body: {error}")))
+}
+
+/// A field of the request as text; empty is none.
+fn field<'a>(fields: &'a HeaderMap, name: &str) -> Option<&'a str> {
+    fields.get(name)?.to_str().ok().filter(|text| !text.is_empty())
+}

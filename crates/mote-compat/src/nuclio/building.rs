@@ -1,0 +1,91 @@
+//! Deploys under way and those that failed: what a client polls for between its request and a
+//! function that serves.
+
+use std::collections::BTreeMap;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use serde_json::Value;
+
+/// Failed deploys that are remembered.
+const FAILED_MAX: usize = 256;
+
+/// By name of the function.
+#[derive(Default)]
+pub(super) struct Building(Mutex<BTreeMap<String, Build>>);
+
+/// One deploy.
+#[derive(Debug, Clone)]
+pub(super) struct Build {
+    /// What was asked for.
+    pub(super) document: Value,
+    /// Why it failed, once it has.
+    pub(super) failure: Option<String>,
+}
+
+impl Building {
+    /// Begins a deploy; false when one of this function is under way.
+    pub(super) fn begin(&self, name: &str, document: Value) -> bool {
+        let mut all = self.lock();
+        if all.get(name).is_some_and(|build| build.failure.is_none()) {
+            return false;
+        }
+        all.insert(name.to_owned(), Build { document, failure: None });
+        true
+    }
+
+    /// It ended, with a reason if it failed.
+    pub(super) fn end(&self, name: &str, failure: Option<String>) {
+        let mut all = self.lock();
+        match failure {
+            None => {
+                all.remove(name);
+            }
+            Some(failure) => {
+                let failed = |build: &Build| build.failure.is_some();
+                if all.values().filter(|build| failed(build)).count() >= FAILED_MAX {
+                    all.retain(|_, build| !failed(build));
+                }
+                if let Some(build) = all.get_mut(name) {
+                    build.failure = Some(failure);
+                }
+            }
+        }
+    }
+
+    /// Forgets a failed deploy; whether there was one.
+    pub(super) fn forget(&self, name: &str) -> bool {
+        let mut all = self.lock();
+        let failed = all.get(name).is_some_and(|build| build.failure.is_some());
+        failed && all.remove(name).is_some()
+    }
+
+    pub(super) fn get(&self, name: &str) -> Option<Build> {
+        self.lock().get(name).cloned()
+    }
+
+    pub(super) fn all(&self) -> Vec<(String, Build)> {
+        self.lock().iter().map(|(name, build)| (name.clone(), build.clone())).collect()
+    }
+
+    fn lock(&self) -> MutexGuard<'_, BTreeMap<String, Build>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_deploy_of_a_function_at_a_time() {
+        let building = Building::default();
+        assert!(building.begin("a", Value::Null));
+        assert!(!building.begin("a", Value::Null));
+        assert!(!building.forget("a"), "it is under way");
+        building.end("a", Some("no".to_owned()));
+        assert_eq!(building.get("a").and_then(|build| build.failure).as_deref(), Some("no"));
+        assert!(building.begin("a", Value::Null), "after a failure");
+        building.end("a", None);
+        assert!(building.get("a").is_none());
+    }
+}

@@ -1,0 +1,306 @@
+//! Functions: list, show, deploy, change, remove; their replicas and logs.
+
+use std::collections::BTreeMap;
+
+use axum::Json;
+use axum::body::{Body, Bytes};
+use axum::extract::{Path, Query, State};
+use axum::http::{HeaderMap, StatusCode};
+use axum::response::{IntoResponse, Response};
+use futures_util::StreamExt as _;
+use mote_api::types::LogLine;
+use mote_core::FunctionName;
+use mote_core::spec::Compat;
+use serde::{Deserialize, Serialize};
+use serde_json::{Value, json};
+
+use super::building::Build;
+use super::{Dashboard, NAMESPACE, PROJECT, PROJECT_LABEL, Refused, field, parse, words};
+use crate::node::{Code, Deploy, Function, Manifest};
+
+/// Longest document that is kept to be shown again with its source; longer ones lose it.
+const KEPT_BYTES_MAX: usize = 512 << 10;
+
+/// What is kept of a document to be shown again.
+#[derive(Debug, Default, Serialize, Deserialize)]
+pub(super) struct Kept {
+    #[serde(default)]
+    pub(super) metadata: Value,
+    #[serde(default)]
+    pub(super) spec: Value,
+}
+
+impl Kept {
+    const KEY: &str = "nuclio";
+
+    pub(super) fn of(function: &Function) -> Self {
+        let kept = function.spec.annotations.get(Self::KEY);
+        kept.and_then(|json| serde_json::from_str(json).ok()).unwrap_or_default()
+    }
+
+    fn json(document: &Value) -> String {
+        let text =
+            |spec: &Value| json!({ "metadata": document["metadata"], "spec": spec }).to_string();
+        let whole = text(&document["spec"]);
+        if whole.len() <= KEPT_BYTES_MAX {
+            return whole;
+        }
+        let mut spec = document["spec"].clone();
+        if let Some(build) = spec["build"].as_object_mut() {
+            build.remove("functionSourceCode");
+        }
+        text(&spec)
+    }
+}
+
+/// The project that a function's label names.
+pub(super) fn project_of(metadata: &Value) -> String {
+    metadata["labels"][PROJECT_LABEL].as_str().unwrap_or(PROJECT).to_owned()
+}
+
+pub(super) async fn all(
+    State(dashboard): State<Dashboard>,
+    fields: HeaderMap,
+) -> Json<BTreeMap<String, Value>> {
+    let project = field(&fields, "x-nuclio-project-name");
+    let mut found = BTreeMap::new();
+    for function in dashboard.context.node.functions() {
+        found.insert(function.spec.name.to_string(), shown(&function));
+    }
+    for (name, build) in dashboard.building.all() {
+        found.insert(name, built(&build));
+    }
+    found.retain(|_, document| {
+        project.is_none_or(|wanted| project_of(&document["metadata"]) == wanted)
+    });
+    Json(found)
+}
+
+pub(super) async fn one(
+    State(dashboard): State<Dashboard>,
+    Path(name): Path<String>,
+) -> Result<Json<Value>, Refused> {
+    if let Some(build) = dashboard.building.get(&name) {
+        return Ok(Json(built(&build)));
+    }
+    match dashboard.context.node.function(&name) {
+        Some(function) => Ok(Json(shown(&function))),
+        None => Err(Refused::unknown(&name)),
+    }
+}
+
+/// A function that is there.
+fn shown(function: &Function) -> Value {
+    let mut kept = Kept::of(function);
+    let name = function.spec.name.as_str();
+    if !kept.metadata.is_object() {
+        kept.metadata = json!({ "labels": { PROJECT_LABEL: PROJECT } });
+    }
+    kept.metadata["name"] = name.into();
+    kept.metadata["namespace"] = NAMESPACE.into();
+    if !kept.spec.is_object() {
+        let env: Vec<Value> = function
+            .spec
+            .env
+            .iter()
+            .map(|(name, value)| json!({ "name": name, "value": value }))
+            .collect();
+        let (runtime, handler) = (function.spec.runtime.as_str(), &function.spec.entry);
+        kept.spec = json!({ "runtime": runtime, "handler": handler, "env": env });
+    }
+    let mut status = match &function.failure {
+        Some(failure) => json!({ "state": "unhealthy", "message": failure }),
+        None => json!({ "state": "ready" }),
+    };
+    let url = function.http_url.as_deref().and_then(|url| url.strip_prefix("http://"));
+    status["externalInvocationUrls"] = url.into_iter().collect();
+    status["internalInvocationUrls"] = json!([]);
+    json!({ "metadata": kept.metadata, "spec": kept.spec, "status": status })
+}
+
+/// A function that comes, or did not.
+fn built(build: &Build) -> Value {
+    let (metadata, spec) = (&build.document["metadata"], &build.document["spec"]);
+    let status = match &build.failure {
+        Some(failure) => json!({ "state": "error", "message": failure }),
+        None => json!({ "state": "building" }),
+    };
+    json!({ "metadata": metadata, "spec": spec, "status": status })
+}
+
+pub(super) async fn create(
+    State(dashboard): State<Dashboard>,
+    fields: HeaderMap,
+    body: Bytes,
+) -> Result<StatusCode, Refused> {
+    let document = parse(&body)?;
+    let name = name_of(&document)?;
+    if dashboard.context.node.function(name.as_str()).is_some() {
+        return Err(Refused(StatusCode::CONFLICT, format!("function {name} already exists")));
+    }
+    deploy(&dashboard, &fields, name, document, false).await
+}
+
+pub(super) async fn update(
+    State(dashboard): State<Dashboard>,
+    Path(path): Path<String>,
+    fields: HeaderMap,
+    body: Bytes,
+) -> Result<StatusCode, Refused> {
+    let document = parse(&body)?;
+    let name = name_of(&document)?;
+    if name.as_str() != path {
+        return Err(Refused::bad(format!("metadata.name is {name}, not what the address says")));
+    }
+    if dashboard.context.node.function(name.as_str()).is_none() {
+        return Err(Refused::unknown(name.as_str()));
+    }
+    deploy(&dashboard, &fields, name, document, true).await
+}
+
+fn name_of(document: &Value) -> Result<FunctionName, Refused> {
+    let name = document["metadata"]["name"].as_str();
+    let name = name.ok_or_else(|| Refused::bad("metadata.name: the function's name"))?;
+    if !document["spec"].is_object() {
+        return Err(Refused::bad("spec: the function's specification"));
+    }
+    match document["metadata"]["namespace"].as_str() {
+        None | Some("" | NAMESPACE) => {}
+        Some(_) => {
+            return Err(Refused::bad(format!("metadata.namespace: there is {NAMESPACE} only")));
+        }
+    }
+    FunctionName::new(name).map_err(|error| Refused::bad(format!("metadata.name: {error}")))
+}
+
+/// Begins a deploy; 202 at once, or when it has ended where the client waits for it.
+async fn deploy(
+    dashboard: &Dashboard,
+    fields: &HeaderMap,
+    name: FunctionName,
+    document: Value,
+    replace: bool,
+) -> Result<StatusCode, Refused> {
+    let has_code = document["spec"]["build"]["functionSourceCode"].is_string();
+    let code = if replace && !has_code { Code::Of(name.clone()) } else { Code::InDocument };
+    let annotations = BTreeMap::from([(Kept::KEY.to_owned(), Kept::json(&document))]);
+    let manifest = Manifest::Document(Compat::Nuclio, Box::new(document.clone()));
+    let known = dashboard.context.node.function(name.as_str());
+    let secrets = known.map_or_else(Vec::new, |function| function.spec.secrets);
+    let deploy = Deploy { name: name.clone(), code, manifest, annotations, secrets, replace };
+    if !dashboard.building.begin(name.as_str(), document) {
+        return Err(Refused(StatusCode::CONFLICT, format!("function {name} is being built")));
+    }
+    let deploying = dashboard.context.node.deploy(deploy);
+    let building = dashboard.building.clone();
+    let task = tokio::spawn(async move {
+        let result = deploying.await;
+        building.end(name.as_str(), result.as_ref().err().map(words));
+        result
+    });
+    let wait = field(fields, "x-nuclio-wait-function-action").is_some_and(|text| text == "true");
+    if wait {
+        let gone =
+            |_| Refused(StatusCode::INTERNAL_SERVER_ERROR, "the deploy was cut off".to_owned());
+        task.await.map_err(gone)??;
+    }
+    Ok(StatusCode::ACCEPTED)
+}
+
+pub(super) async fn patch(
+    State(dashboard): State<Dashboard>,
+    Path(name): Path<String>,
+    body: Bytes,
+) -> Result<StatusCode, Refused> {
+    let wish = parse(&body)?;
+    let instances = match wish["desiredState"].as_str() {
+        Some("ready") => 1,
+        Some("scaledToZero") => 0,
+        _ => return Err(Refused::bad("desiredState: ready or scaledToZero")),
+    };
+    dashboard.context.node.scale(&name, instances).await?;
+    Ok(StatusCode::ACCEPTED)
+}
+
+pub(super) async fn remove(
+    State(dashboard): State<Dashboard>,
+    Path(name): Path<String>,
+) -> Result<StatusCode, Refused> {
+    remove_one(&dashboard, &name).await
+}
+
+pub(super) async fn remove_named(
+    State(dashboard): State<Dashboard>,
+    body: Bytes,
+) -> Result<StatusCode, Refused> {
+    let document = parse(&body)?;
+    let name = document["metadata"]["name"].as_str();
+    let name = name.ok_or_else(|| Refused::bad("metadata.name: the function to remove"))?;
+    remove_one(&dashboard, name).await
+}
+
+async fn remove_one(dashboard: &Dashboard, name: &str) -> Result<StatusCode, Refused> {
+    let had_failed = dashboard.building.forget(name);
+    match dashboard.context.node.remove(name).await {
+        Ok(()) => Ok(StatusCode::NO_CONTENT),
+        Err(problem) if problem.status == 404 && had_failed => Ok(StatusCode::NO_CONTENT),
+        Err(problem) if problem.status == 404 => Err(Refused::unknown(name)),
+        Err(problem) => Err(problem.into()),
+    }
+}
+
+pub(super) async fn replicas(
+    State(dashboard): State<Dashboard>,
+    Path(name): Path<String>,
+) -> Result<Json<Value>, Refused> {
+    let function = dashboard.context.node.function(&name).ok_or_else(|| Refused::unknown(&name))?;
+    Ok(Json(json!({ "names": function.instance_ids })))
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub(super) struct LogQuery {
+    follow: Option<String>,
+    since: Option<String>,
+    tail_lines: Option<usize>,
+}
+
+/// The log of a replica, or of the function where its name stands for the replica's.
+pub(super) async fn logs(
+    State(dashboard): State<Dashboard>,
+    Path((name, replica)): Path<(String, String)>,
+    Query(query): Query<LogQuery>,
+) -> Result<Response, Refused> {
+    let since_ms = match query.since.as_deref().filter(|text| !text.is_empty()) {
+        None => 0,
+        Some(text) => match mote_api::quantity::parse_duration_ms(text) {
+            Ok(ms) => now_ms().saturating_sub(ms),
+            Err(_) => return Err(Refused::bad("since: a duration such as 10m")),
+        },
+    };
+    let follow = query.follow.as_deref() == Some("true");
+    let log = dashboard.context.node.logs(&name, follow).ok_or_else(|| Refused::unknown(&name))?;
+    let everything = replica == name;
+    let wanted = move |line: &LogLine| {
+        line.time.unix_ms() >= since_ms && (everything || line.instance.as_ref() == Some(&replica))
+    };
+    let mut held: Vec<LogLine> = log.held.into_iter().filter(|line| wanted(line)).collect();
+    if let Some(tail) = query.tail_lines {
+        held.drain(..held.len().saturating_sub(tail));
+    }
+    let following = log.following.filter(move |line| std::future::ready(wanted(line)));
+    let context = dashboard.context.clone();
+    let stopped = async move { context.stopped().await };
+    let lines = futures_util::stream::iter(held).chain(following).take_until(Box::pin(stopped));
+    let text = |line: LogLine| {
+        let LogLine { time, level, message, .. } = line;
+        Ok::<_, std::convert::Infallible>(Bytes::from(format!("{time} ({level}) {message}\n")))
+    };
+    let kind = [("content-type", "text/plain; charset=utf-8")];
+    Ok((kind, Body::from_stream(lines.map(text))).into_response())
+}
+
+fn now_ms() -> u64 {
+    let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
+    now.map_or(0, |now| u64::try_from(now.as_millis()).unwrap_or(u64::MAX))
+}

@@ -1,0 +1,102 @@
+//! Calls of functions through the dashboard: which one, and how, stands in header fields.
+
+use axum::extract::{Request, State};
+use axum::http::StatusCode;
+use axum::response::Response;
+use mote_core::{Fault, FaultClass};
+
+use super::{Dashboard, Refused, field};
+use crate::call;
+use crate::node::Call;
+
+/// Fields for the dashboard, not for the function.
+const OURS: [&str; 6] = [
+    "x-nuclio-function-name",
+    "x-nuclio-function-namespace",
+    "x-nuclio-project-name",
+    "x-nuclio-path",
+    "x-nuclio-invoke-url",
+    "x-nuclio-invoke-timeout",
+];
+
+pub(super) async fn run(
+    State(dashboard): State<Dashboard>,
+    request: Request,
+) -> Result<Response, Refused> {
+    let (mut parts, body) = request.into_parts();
+    let node = &dashboard.context.node;
+    let name = field(&parts.headers, "x-nuclio-function-name");
+    let name = name.ok_or_else(|| Refused::bad("x-nuclio-function-name: the function"))?.to_owned();
+    let function = node.function(&name).ok_or_else(|| Refused::unknown(&name))?;
+    let path = field(&parts.headers, "x-nuclio-path").unwrap_or("/");
+    let target = if path.starts_with('/') { path.to_owned() } else { format!("/{path}") };
+    node.check_target(&target)?;
+    let timeout_ms = match field(&parts.headers, "x-nuclio-invoke-timeout") {
+        None => None,
+        Some(text) => {
+            let wanted = || Refused::bad("x-nuclio-invoke-timeout: a duration such as 10s");
+            Some(timeout_ms(text).ok_or_else(wanted)?)
+        }
+    };
+    for name in OURS {
+        parts.headers.remove(name);
+    }
+    let limit = function.spec.limits.body_bytes;
+    let length = call::declared_length(&parts.headers);
+    if length.is_some_and(|length| length > limit) {
+        call::drain(body).await;
+        return Err(refused(&Fault::BodyTooLarge { limit_bytes: limit }, &name));
+    }
+    let head = call::head(parts.method.as_str(), &target, &parts.headers, &[]);
+    let body = call::body(body, length, limit);
+    let reply = node.invoke(Call { function: name.clone(), head, body, timeout_ms }).await;
+    Ok(call::response(reply.map_err(|fault| refused(&fault, &name))?))
+}
+
+/// Seconds, or a duration with its unit.
+fn timeout_ms(text: &str) -> Option<u64> {
+    let seconds = text.parse::<u64>().ok().and_then(|seconds| seconds.checked_mul(1_000));
+    seconds.or_else(|| mote_api::quantity::parse_duration_ms(text).ok()).filter(|ms| *ms > 0)
+}
+
+/// A fault under the code that Nuclio's processor has for it: 408 for an event that took too long,
+/// 503 where no worker is free, 500 where one broke.
+fn refused(fault: &Fault, name: &str) -> Refused {
+    let status = match fault {
+        Fault::DeadlineRunning { .. } | Fault::DeadlineStarting { .. } => {
+            StatusCode::REQUEST_TIMEOUT
+        }
+        _ => match fault.class() {
+            FaultClass::Capacity => StatusCode::SERVICE_UNAVAILABLE,
+            FaultClass::Caller => {
+                StatusCode::from_u16(fault.answer().http).unwrap_or(StatusCode::BAD_REQUEST)
+            }
+            FaultClass::Function | FaultClass::Platform => StatusCode::INTERNAL_SERVER_ERROR,
+        },
+    };
+    Refused(status, fault.public_text(name))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn timeouts() {
+        assert_eq!(timeout_ms("10"), Some(10_000));
+        assert_eq!(timeout_ms("1m"), Some(60_000));
+        for text in ["0", "", "soon", "-1s"] {
+            assert_eq!(timeout_ms(text), None, "{text}");
+        }
+    }
+
+    #[test]
+    fn codes() {
+        let code = |fault: Fault| refused(&fault, "f").0.as_u16();
+        assert_eq!(code(Fault::DeadlineRunning { timeout_ms: 1 }), 408);
+        assert_eq!(code(Fault::DeadlineQueued { timeout_ms: 1 }), 503);
+        assert_eq!(code(Fault::QueueFull), 503);
+        assert_eq!(code(Fault::WorkerExited { status: 1, attempt: 1 }), 500);
+        assert_eq!(code(Fault::BodyTooLarge { limit_bytes: 1 }), 413);
+    }
+}

@@ -1,0 +1,47 @@
+//! tinyFaaS: its management API, and its fronts over HTTP, CoAP and gRPC.
+//!
+//! HTTP and CoAP are the node's own fronts over a [`Front`], which gives each call and answer the
+//! form that tinyFaaS has; gRPC is served here.
+
+mod front;
+mod grpc;
+mod management;
+
+use axum::Router;
+use axum::extract::DefaultBodyLimit;
+use axum::routing::any;
+
+use crate::access::{self, Gate, Rule};
+use crate::{Bound, Context};
+
+pub use front::{Front, Route};
+pub use grpc::serve as serve_grpc;
+
+/// Ports of the fronts that are on, for the answer to an upload.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Ports {
+    /// HTTP.
+    pub http: Option<u16>,
+    /// CoAP.
+    pub coap: Option<u16>,
+    /// gRPC.
+    pub grpc: Option<u16>,
+}
+
+/// Serves the management API until the node stops.
+pub async fn serve(bound: Bound, context: Context, ports: Ports) {
+    let rule = Rule::without_credentials(bound.address().ip());
+    let gate = Gate { context: context.clone(), rule };
+    let manager = management::Manager::new(context.clone(), ports);
+    let app = Router::new()
+        .route("/upload", any(management::upload))
+        .route("/uploadURL", any(management::upload_url))
+        .route("/delete", any(management::delete))
+        .route("/list", any(management::list))
+        .route("/wipe", any(management::wipe))
+        .route("/logs", any(management::logs))
+        .layer(DefaultBodyLimit::max(management::BODY_BYTES_MAX))
+        .layer(axum::middleware::from_fn_with_state(gate, access::check))
+        .with_state(manager);
+    bound.serve(app, context).await;
+}

@@ -1,0 +1,244 @@
+//! The API of Nuclio's dashboard: what its clients send for functions and invocations.
+
+use std::net::SocketAddr;
+use std::process::Command;
+
+use mote_tests::{Answer, Node, base64, call_at, repository, wait_for};
+use serde_json::{Value, json};
+
+const ON: [&str; 2] = ["--nuclio", ":0"];
+
+const HELLO: &str = "import os\n\
+    def handler(context, event):\n\
+    \x20   context.logger.info('called')\n\
+    \x20   return context.Response(body='%s %s' % (os.environ['UNIT'], event.body.decode()),\n\
+    \x20       headers={'x-path': event.path}, content_type='text/plain', status_code=201)\n";
+
+struct Dashboard(SocketAddr);
+
+impl Dashboard {
+    fn of(node: &Node) -> Self {
+        Self(node.platform("nuclio"))
+    }
+
+    fn ask(&self, method: &str, path: &str, body: &Value) -> Answer {
+        let body = if body.is_null() { String::new() } else { body.to_string() };
+        let headers =
+            [("content-type", "application/json"), ("x-nuclio-function-namespace", "nuclio")];
+        call_at(self.0, method, path, &headers, body.as_bytes())
+    }
+
+    fn get(&self, path: &str) -> Answer {
+        self.ask("GET", path, &Value::Null)
+    }
+
+    /// Polls as clients do, until the function is in a state that lasts.
+    fn settled(&self, name: &str) -> Value {
+        wait_for("the function", || {
+            let function = self.get(&format!("/api/functions/{name}")).json();
+            (function["status"]["state"] != "building").then_some(function)
+        })
+    }
+
+    fn invoke(&self, name: &str, headers: &[(&str, &str)], body: &[u8]) -> Answer {
+        let mut all = vec![("x-nuclio-function-name", name)];
+        all.extend_from_slice(headers);
+        call_at(self.0, "POST", "/api/function_invocations", &all, body)
+    }
+}
+
+fn document(name: &str, source: &str, unit: &str) -> Value {
+    json!({
+        "metadata": {
+            "name": name, "namespace": "nuclio",
+            "labels": {"nuclio.io/project-name": "plants"}, "annotations": {"a": "b"},
+        },
+        "spec": {
+            "handler": "main:handler", "runtime": "python:3.11",
+            "env": [{"name": "UNIT", "value": unit}],
+            "resources": {"limits": {"memory": "100Mi"}}, "eventTimeout": "20s",
+            "build": {"functionSourceCode": base64(source.as_bytes())},
+        },
+    })
+}
+
+#[test]
+fn a_function_is_built_polled_called_updated_and_removed() {
+    let node = Node::start_with(&ON);
+    let dashboard = Dashboard::of(&node);
+    assert_eq!(dashboard.get("/api/functions").text(), "{}");
+    let wish = document("hello", HELLO, "C");
+    assert_eq!(dashboard.ask("POST", "/api/functions", &wish).status, 202);
+    let function = dashboard.settled("hello");
+    assert_eq!(function["status"]["state"], "ready", "{function}");
+    assert_eq!(
+        (&function["metadata"]["labels"], &function["spec"]),
+        (&wish["metadata"]["labels"], &wish["spec"])
+    );
+    let url = function["status"]["externalInvocationUrls"][0].as_str().expect("a URL").to_owned();
+    assert_eq!(url, format!("{}/hello", node.http));
+    let described = node.json(&["describe", "hello", "-o", "json"]);
+    assert_eq!(described["limits"]["memory_bytes"], 100 << 20);
+    assert_eq!(described["limits"]["timeout_ms"], 20_000);
+
+    let answer = dashboard.invoke("hello", &[("x-nuclio-path", "/a/b?c=1")], b"you");
+    assert_eq!((answer.status, answer.text().as_str()), (201, "C you"));
+    assert_eq!(
+        (answer.header("x-path"), answer.header("content-type")),
+        (Some("/a/b"), Some("text/plain"))
+    );
+    assert_eq!(node.post("/hello", b"you").text(), "C you", "the node's own front has it too");
+
+    assert_eq!(dashboard.ask("POST", "/api/functions", &wish).status, 409);
+    let all = dashboard.get("/api/functions").json();
+    assert_eq!(all["hello"]["metadata"]["name"], "hello");
+    let project = |name: &str| {
+        let headers = [("x-nuclio-project-name", name)];
+        call_at(dashboard.0, "GET", "/api/functions", &headers, b"").json()
+    };
+    assert_eq!(project("plants"), all);
+    assert_eq!(project("others"), json!({}));
+    let projects = dashboard.get("/api/projects").json();
+    assert!(projects["default"].is_object() && projects["plants"].is_object(), "{projects}");
+
+    // An update without a source changes the rest.
+    let mut wish = document("hello", HELLO, "F");
+    wish["spec"]["build"] = json!({});
+    assert_eq!(dashboard.ask("PUT", "/api/functions/hello", &wish).status, 202);
+    assert_eq!(dashboard.settled("hello")["status"]["state"], "ready");
+    assert_eq!(dashboard.invoke("hello", &[], b"you").text(), "F you");
+    assert_eq!(
+        dashboard.ask("PUT", "/api/functions/nobody", &document("nobody", HELLO, "C")).status,
+        404
+    );
+
+    let replicas = dashboard.get("/api/functions/hello/replicas").json();
+    let replica = replicas["names"][0].as_str().expect("a replica").to_owned();
+    let logs = wait_for("the log", || {
+        let logs = dashboard.get(&format!("/api/functions/hello/logs/{replica}?tailLines=50"));
+        logs.text().contains("called").then_some(logs)
+    });
+    assert!(logs.header("content-type").is_some_and(|kind| kind.starts_with("text/plain")));
+    assert_eq!(
+        dashboard
+            .ask("PATCH", "/api/functions/hello", &json!({"desiredState": "scaledToZero"}))
+            .status,
+        202
+    );
+    wait_for("no replica", || {
+        (dashboard.get("/api/functions/hello/replicas").json()["names"] == json!([])).then_some(())
+    });
+    assert_eq!(
+        dashboard.ask("PATCH", "/api/functions/hello", &json!({"desiredState": "gone"})).status,
+        400
+    );
+
+    let named = json!({"metadata": {"name": "hello"}});
+    assert_eq!(dashboard.ask("DELETE", "/api/functions", &named).status, 204);
+    assert_eq!(dashboard.get("/api/functions/hello").status, 404);
+    assert_eq!(dashboard.ask("DELETE", "/api/functions/hello", &Value::Null).status, 404);
+}
+
+#[test]
+fn node_and_shell_functions() {
+    let node = Node::start_with(&ON);
+    let dashboard = Dashboard::of(&node);
+    let script = "#!/bin/sh\nrev\n";
+    let mut shell = document("reverser", script, "C");
+    shell["spec"]["runtime"] = "shell".into();
+    shell["spec"]["handler"] = "reverser.sh".into();
+    assert_eq!(dashboard.ask("POST", "/api/functions", &shell).status, 202);
+    assert_eq!(dashboard.settled("reverser")["status"]["state"], "ready", "{}", node.log());
+    assert_eq!(dashboard.invoke("reverser", &[], b"abc").text().trim(), "cba");
+    if Command::new("node").arg("--version").output().is_err() {
+        return mote_tests::skip("node_and_shell_functions", "node is not installed");
+    }
+    let source = "exports.handler = (context, event) => context.callback(`js ${event.body}`);\n";
+    let mut js = document("js", source, "C");
+    js["spec"]["runtime"] = "nodejs".into();
+    js["spec"]["handler"] = "handler".into();
+    assert_eq!(dashboard.ask("POST", "/api/functions", &js).status, 202);
+    assert_eq!(dashboard.settled("js")["status"]["state"], "ready", "{}", node.log());
+    assert_eq!(dashboard.invoke("js", &[], b"you").text(), "js you");
+}
+
+#[test]
+fn what_cannot_be_built_says_why() {
+    let node = Node::start_with(&ON);
+    let dashboard = Dashboard::of(&node);
+    let wish = document("broken", "raise RuntimeError('at import')\n", "C");
+    assert_eq!(dashboard.ask("POST", "/api/functions", &wish).status, 202);
+    let function = dashboard.settled("broken");
+    assert_eq!(function["status"]["state"], "error", "{function}");
+    assert!(function["status"]["message"].as_str().is_some_and(|text| !text.is_empty()));
+    assert_eq!(dashboard.invoke("broken", &[], b"").status, 404);
+    // It may be tried again, and be removed.
+    assert_eq!(
+        dashboard.ask("POST", "/api/functions", &document("broken", HELLO, "C")).status,
+        202
+    );
+    assert_eq!(dashboard.settled("broken")["status"]["state"], "ready");
+    let waits = [("x-nuclio-wait-function-action", "true")];
+    let body = document("waited", "not python(", "C").to_string();
+    let answer = call_at(dashboard.0, "POST", "/api/functions", &waits, body.as_bytes());
+    assert!(answer.status >= 400, "{}", answer.text());
+    assert_eq!(dashboard.ask("DELETE", "/api/functions/waited", &Value::Null).status, 204);
+
+    let with = |change: &dyn Fn(&mut Value)| {
+        let mut document = document("other", HELLO, "C");
+        change(&mut document);
+        document
+    };
+    for (wish, words) in [
+        (with(&|d| d["spec"]["runtime"] = "java".into()), "java"),
+        (with(&|d| d["spec"]["handler"] = "../../etc/passwd:handler".into()), "elsewhere"),
+        (with(&|d| d["spec"]["build"] = json!({"path": "/etc"})), "elsewhere"),
+        (with(&|d| d["spec"]["build"] = json!({"codeEntryType": "git"})), "elsewhere"),
+        (with(&|d| d["spec"]["build"] = json!({})), "functionSourceCode"),
+        (with(&|d| d["spec"]["build"]["functionSourceCode"] = "%%".into()), "base64"),
+    ] {
+        assert_eq!(dashboard.ask("POST", "/api/functions", &wish).status, 202, "{wish}");
+        let status = dashboard.settled("other")["status"].clone();
+        assert_eq!(status["state"], "error", "{wish}");
+        assert!(
+            status["message"].as_str().is_some_and(|text| text.contains(words)),
+            "{words}: {status}"
+        );
+    }
+    for wish in [
+        json!({}),
+        json!({"metadata": {"name": "Bad_Name"}, "spec": {}}),
+        json!({"metadata": {"name": "a"}}),
+    ] {
+        let answer = dashboard.ask("POST", "/api/functions", &wish);
+        assert_eq!(answer.status, 400, "{wish}");
+        assert!(answer.json()["error"].is_string(), "{}", answer.text());
+    }
+    assert_eq!(call_at(dashboard.0, "POST", "/api/functions", &[], b"{no json").status, 400);
+    // What a page of somebody else would make a browser send.
+    let answer =
+        call_at(dashboard.0, "DELETE", "/api/functions/broken", &[("origin", "http://x")], b"");
+    assert_eq!(answer.status, 403);
+}
+
+#[test]
+fn functions_that_came_another_way_are_there_too() {
+    let node = Node::start_with(&ON);
+    let dashboard = Dashboard::of(&node);
+    let path = repository().join("tests/fixtures/compat/nuclio/hello");
+    node.ok(&["deploy", path.to_str().expect("UTF-8")]);
+    let function = dashboard.get("/api/functions/nu-hello").json();
+    assert_eq!(function["status"]["state"], "ready", "{function}");
+    assert_eq!(function["metadata"]["labels"]["nuclio.io/project-name"], "default");
+    assert_eq!(dashboard.invoke("nu-hello", &[], b"you").text(), "hello you C");
+    assert_eq!(dashboard.invoke("nobody", &[], b"").status, 404);
+    let nameless = call_at(dashboard.0, "POST", "/api/function_invocations", &[], b"");
+    assert_eq!(nameless.status, 400);
+    let answer = dashboard.invoke("nu-hello", &[("x-nuclio-path", "/../x")], b"");
+    assert_eq!(answer.status, 400);
+    for path in
+        ["/api/versions", "/api/external_ip_addresses", "/api/function_events", "/api/api_gateways"]
+    {
+        assert!(dashboard.get(path).json().is_object(), "{path}");
+    }
+}
