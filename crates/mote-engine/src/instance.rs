@@ -425,9 +425,8 @@ fn end(revision: &Arc<Revision>, key: usize, fault: Fault) {
     let mut pool = revision.pool.lock();
     let Some(dead) = pool.remove_worker(key) else { return };
     let expected = dead.stop_reason.is_some();
-    if !expected || dead.stop_reason == Some("deadline-kill") {
-        // What dies or hangs is restarted at the expense of nobody else.
-        pool.background = true;
+    let hung = dead.stop_reason == Some("deadline-kill");
+    if !expected || hung {
         // It may have been that which could not be paused.
         pool.no_spares = false;
     }
@@ -455,6 +454,9 @@ fn end(revision: &Arc<Revision>, key: usize, fault: Fault) {
             paused = Some((pool.failures, pause_ns));
         }
     }
+    // What hangs, eats its memory or dies again and again is restarted at the expense of nobody else.
+    // A single death may be no fault of its own, and on a busy machine the background means waiting.
+    pool.background |= hung || pool.failures > 1 || matches!(fault, Fault::OutOfMemory { .. });
     pool.dispatch(now, &mut follow_ups);
     drop(pool);
     let reason = match (&fault, dead.stop_reason) {

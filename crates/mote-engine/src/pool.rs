@@ -287,8 +287,8 @@ pub(crate) struct Pool {
     pub(crate) closed: bool,
     /// A keeper task runs.
     pub(crate) keeper: bool,
-    /// Its instances run in the background: they were greedy or died, and have not shown short
-    /// work since.
+    /// Its instances run in the background: they were greedy, hung or died again and again, and have
+    /// not shown short work since.
     pub(crate) background: bool,
     /// The keeper does not tick; new work must wake it.
     pub(crate) keeper_sleeps: bool,
