@@ -11,7 +11,7 @@ use mote_compat::node::{Admission, Call, Deploy, Function, Log};
 use mote_compat::tinyfaas::{self, Front as TinyFaasFront, Ports};
 use mote_compat::{Bound, Context, Queue, nuclio, openfaas};
 use mote_core::invocation::Reply;
-use mote_core::spec::ScaleOverride;
+use mote_core::spec::{INSTANCES_MAX, ScaleOverride};
 use mote_core::{Fault, Invocation, InvocationId, Invoker, Trigger};
 use mote_engine::{Engine, Revision, clock};
 use mote_gateway::http::Stopper;
@@ -267,9 +267,14 @@ impl mote_compat::Node for Front {
         let (node, name) = (self.node.clone(), name.to_owned());
         self.to_the_end(async move {
             let revision = functions::find(&node.engine, &name)?;
-            let max = revision.bounds().max.or(revision.spec.scale.max);
+            if instances > INSTANCES_MAX {
+                let text = format!("{name}: {instances} instances: 0 to {INSTANCES_MAX}");
+                return Err(Problem::new(422, "M0303", text));
+            }
+            let before = revision.bounds().max.or(revision.spec.scale.max);
             // Who asks for more than the maximum wants more at most, too.
-            let max = max.map(|max| max.max(instances));
+            let raised = instances > before.unwrap_or(node.cores);
+            let max = if raised { Some(instances) } else { revision.bounds().max };
             let bounds = ScaleOverride { min: Some(instances), max };
             functions::set_bounds(&node, &revision, bounds).await?;
             revision.scale_to(instances);
