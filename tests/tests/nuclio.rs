@@ -242,3 +242,21 @@ fn functions_that_came_another_way_are_there_too() {
         assert!(dashboard.get(path).json().is_object(), "{path}");
     }
 }
+
+#[test]
+fn the_token_is_not_shown_to_functions() {
+    let node = Node::start_with(&["--lan", "--nuclio", "0.0.0.0:0"]);
+    let address = SocketAddr::from(([127, 0, 0, 1], node.platform("nuclio").port()));
+    let code = "def handle(event, ctx):\n    return str(dict(event.headers))\n";
+    node.deploy_ok("shows", &[("app.py", code)]);
+    let auth = mote_tests::basic_auth("admin", &node.token());
+    let ask = |headers: &[(&str, &str)]| {
+        let named = [&[("x-nuclio-function-name", "shows"), ("x-other", "kept")], headers].concat();
+        call_at(address, "POST", "/api/function_invocations", &named, b"")
+    };
+    assert_eq!(ask(&[]).status, 401);
+    let seen = ask(&[("authorization", &auth)]);
+    assert_eq!(seen.status, 200, "{}", seen.text());
+    let text = seen.text().to_lowercase();
+    assert!(text.contains("x-other") && !text.contains("authorization"), "{text}");
+}

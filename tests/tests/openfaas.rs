@@ -244,6 +244,12 @@ fn scaling_by_hand() {
     };
     assert_eq!(scale(2), 202);
     wait_for("two replicas", || (client.describe("hello")["availableReplicas"] == 2).then_some(()));
+    // More than the machine has cores, which is the most there are by default.
+    assert_eq!(scale(5), 202);
+    wait_for("five replicas", || {
+        (client.describe("hello")["availableReplicas"] == 5).then_some(())
+    });
+    assert_eq!(scale(1_000_000), 400);
     assert_eq!(scale(0), 202);
     wait_for("no replica", || (client.describe("hello")["replicas"] == 0).then_some(()));
     assert_eq!(client.call("/function/hello", b"you").text(), "hello you", "from zero");

@@ -35,13 +35,16 @@ const DOCUMENT_BYTES_MAX: usize = 4 << 20;
 struct Dashboard {
     context: Context,
     building: Arc<Building>,
+    /// Whether callers show the node's token, which is nothing for functions to see.
+    with_token: bool,
 }
 
 /// Serves the dashboard's routes until the node stops.
 pub async fn serve(bound: Bound, context: Context) {
     let rule = Rule::without_credentials(bound.address().ip());
     let gate = Gate { context: context.clone(), rule };
-    let dashboard = Dashboard { context: context.clone(), building: Arc::default() };
+    let with_token = rule == Rule::Token;
+    let dashboard = Dashboard { context: context.clone(), building: Arc::default(), with_token };
     let one = get(functions::one)
         .put(functions::update)
         .patch(functions::patch)

@@ -28,6 +28,8 @@ const RUNNING_MAX: usize = 32;
 const RECEIVING_BYTES_MAX: usize = 64 << 20;
 /// How long one body may take.
 const RECEIVE_TIMEOUT: Duration = Duration::from_secs(60);
+/// Callbacks under way at once beside them.
+const CALLBACKS_MAX: usize = 32;
 /// Longest answer that a callback carries; a longer one is a failure that the callback tells.
 const ANSWER_BYTES_MAX: u64 = 8 << 20;
 /// Answer of a callback that is read at most, to keep its server content.
@@ -122,6 +124,7 @@ pub struct Queue {
     bytes: Arc<AtomicU64>,
     /// In KiB.
     receiving: Arc<Semaphore>,
+    callbacks: Arc<Semaphore>,
     numbers: mpsc::UnboundedSender<(u64, u64)>,
 }
 
@@ -143,8 +146,9 @@ impl Queue {
     pub fn new(node: Arc<dyn Node>) -> (Self, Waiting) {
         let (numbers, received) = mpsc::unbounded_channel();
         let receiving = Arc::new(Semaphore::new(RECEIVING_BYTES_MAX >> 10));
+        let callbacks = Arc::new(Semaphore::new(CALLBACKS_MAX));
         let (calls, bytes) = (Arc::default(), Arc::default());
-        let queue = Self { node, calls, bytes, receiving, numbers };
+        let queue = Self { node, calls, bytes, receiving, callbacks, numbers };
         (queue.clone(), Waiting { queue, numbers: received })
     }
 
@@ -200,7 +204,8 @@ impl Queue {
         self.bytes.fetch_sub(length, Ordering::Relaxed);
     }
 
-    async fn run(self, number: u64, length: u64) {
+    /// Runs a call to its end. `slot` is its right to run, which its callback does not need.
+    async fn run(self, number: u64, length: u64, slot: OwnedSemaphorePermit) {
         let later = match self.node.kept_call(number).await {
             Ok(Some(record)) => Later::decode(record),
             Ok(None) => None,
@@ -215,7 +220,15 @@ impl Queue {
         };
         if let Some(later) = later {
             match self.outcome(&later).await {
-                Outcome::Ended(result) => self.tell(&later, number, result).await,
+                Outcome::Ended(result) => {
+                    // Taken before the other is given back: so few answers are in memory at once.
+                    let _turn = match later.callback {
+                        Some(_) => self.callbacks.acquire().await.ok(),
+                        None => None,
+                    };
+                    drop(slot);
+                    self.tell(&later, number, result).await;
+                }
                 Outcome::Stopping => {
                     tracing::warn!(number, "accepted call found the node stopping; kept");
                     return;
@@ -402,10 +415,7 @@ impl Waiting {
             };
             let Some((number, length)) = number else { break };
             let queue = self.queue.clone();
-            running.spawn(async move {
-                queue.run(number, length).await;
-                drop(slot);
-            });
+            running.spawn(queue.run(number, length, slot));
         }
         while running.join_next().await.is_some() {}
     }

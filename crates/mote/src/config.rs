@@ -13,6 +13,10 @@ use mote_api::toml_reader::{Mistake, Mistakes, TomlReader};
 use mote_core::fault::bytes_text;
 use mote_core::spec::MEMORY_BYTES_MIN;
 
+mod platforms;
+
+pub(crate) use platforms::{Compat, TinyFaas};
+
 /// Name of the configuration file.
 pub(crate) const FILE_NAME: &str = "mote-node.toml";
 
@@ -113,12 +117,6 @@ pub(crate) const SETTINGS: [Setting; 16] = [
 
 const HTTP_PORT_DEFAULT: u16 = 6683;
 const COAP_PORT_DEFAULT: u16 = 5683;
-const OPENFAAS_PORT: u16 = 8080;
-const TINYFAAS_PORT: u16 = 8080;
-const TINYFAAS_HTTP_PORT: u16 = 8000;
-const TINYFAAS_COAP_PORT: u16 = 5683;
-const TINYFAAS_GRPC_PORT: u16 = 9000;
-const NUCLIO_PORT: u16 = 8070;
 const THREADS_MAX: usize = 64;
 /// A quarter is left to the system, the node itself, the page cache that code is read from, and
 /// package installations, none of which is counted. Limits are seldom used up, so this errs on the
@@ -196,29 +194,6 @@ pub(crate) struct Config {
     pub(crate) compat: Compat,
     /// Each setting's text and origin, in the order of [`SETTINGS`].
     pub(crate) origins: Vec<(&'static str, String, Origin)>,
-}
-
-/// Addresses of the APIs of other platforms; `None` is off.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub(crate) struct Compat {
-    pub(crate) openfaas: Option<SocketAddr>,
-    pub(crate) tinyfaas: Option<TinyFaas>,
-    pub(crate) nuclio: Option<SocketAddr>,
-}
-
-impl Compat {
-    pub(crate) fn is_off(&self) -> bool {
-        *self == Self::default()
-    }
-}
-
-/// Addresses of tinyFaaS: its management API, and the fronts that are not off.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct TinyFaas {
-    pub(crate) management: SocketAddr,
-    pub(crate) http: Option<SocketAddr>,
-    pub(crate) coap: Option<SocketAddr>,
-    pub(crate) grpc: Option<SocketAddr>,
 }
 
 /// Where a value came from.
@@ -554,76 +529,6 @@ impl Check<'_> {
         };
         self.settle(key, path.display().to_string());
         path
-    }
-
-    /// The addresses of other platforms' APIs.
-    fn compat(&mut self, host: IpAddr, lan: bool) -> Compat {
-        let at = |port| SocketAddr::new(host, port);
-        let openfaas = self.offered("openfaas", at(OPENFAAS_PORT), lan);
-        let nuclio = self.offered("nuclio", at(NUCLIO_PORT), lan);
-        let tinyfaas =
-            self.offered("tinyfaas", at(TINYFAAS_PORT), lan).map(|management| TinyFaas {
-                management,
-                http: self.address("tinyfaas_http", Some(at(TINYFAAS_HTTP_PORT)), lan),
-                coap: self.address("tinyfaas_coap", Some(at(TINYFAAS_COAP_PORT)), lan),
-                grpc: self.address("tinyfaas_grpc", Some(at(TINYFAAS_GRPC_PORT)), lan),
-            });
-        if tinyfaas.is_none() {
-            for key in ["tinyfaas_http", "tinyfaas_coap", "tinyfaas_grpc"] {
-                self.settle(key, "off".to_owned());
-            }
-        }
-        Compat { openfaas, tinyfaas, nuclio }
-    }
-
-    /// The CoAP front; off when nothing is said of it and tinyFaaS takes its port.
-    fn coap(&mut self, usual: SocketAddr, lan: bool, compat: &Compat) -> Option<SocketAddr> {
-        let theirs = compat.tinyfaas.as_ref().and_then(|tinyfaas| tinyfaas.coap);
-        if self.given("coap").is_none() && theirs.is_some_and(|at| at.port() == usual.port()) {
-            self.settle("coap", "off".to_owned());
-            return None;
-        }
-        let coap = self.address("coap", Some(usual), lan);
-        if coap.is_some_and(|coap| coap.port() != 0 && theirs == Some(coap)) {
-            self.fault("coap", "not the address of tinyfaas_coap", None);
-        }
-        coap
-    }
-
-    /// No two listeners have one address. Port 0 is the system's choice each time.
-    fn distinct(&mut self, own: &[(&'static str, Option<SocketAddr>)], compat: &Compat) {
-        let mut all = own.to_vec();
-        all.push(("openfaas", compat.openfaas));
-        if let Some(tinyfaas) = &compat.tinyfaas {
-            all.push(("tinyfaas", Some(tinyfaas.management)));
-            all.push(("tinyfaas_http", tinyfaas.http));
-            all.push(("tinyfaas_grpc", tinyfaas.grpc));
-        }
-        all.push(("nuclio", compat.nuclio));
-        all.retain(|(_, address)| address.is_some_and(|address| address.port() != 0));
-        for (at, (key, address)) in all.iter().enumerate() {
-            let taken = all[..at].iter().find(|(_, other)| other == address);
-            match taken {
-                Some(("http", _)) => self.fault(key, "not the address of the HTTP front", None),
-                Some((other, _)) => self.fault(key, &format!("not the address of {other}"), None),
-                None => {}
-            }
-        }
-    }
-
-    /// The address of what is off unless asked for; `on` is the usual one.
-    fn offered(&mut self, key: &str, usual: SocketAddr, reach: bool) -> Option<SocketAddr> {
-        match self.given(key).as_deref() {
-            None | Some("off" | "false") => {
-                self.settle(key, "off".to_owned());
-                None
-            }
-            Some("on" | "true") => {
-                self.settle(key, usual.to_string());
-                Some(usual)
-            }
-            Some(_) => self.address(key, Some(usual), reach),
-        }
     }
 
     /// An address, `:PORT` or `off`. Without `reach`, only loopback is taken.

@@ -6,12 +6,23 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use serde_json::Value;
 
+/// Deploys under way at once.
+const UNDER_WAY_MAX: usize = 16;
 /// Failed deploys that are remembered.
 const FAILED_MAX: usize = 256;
 
 /// By name of the function.
 #[derive(Default)]
 pub(super) struct Building(Mutex<BTreeMap<String, Build>>);
+
+/// Why a deploy cannot begin.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Busy {
+    /// Another one of this function is under way.
+    Function,
+    /// As many as may be are under way.
+    Node,
+}
 
 /// One deploy.
 #[derive(Debug, Clone)]
@@ -23,14 +34,18 @@ pub(super) struct Build {
 }
 
 impl Building {
-    /// Begins a deploy; false when one of this function is under way.
-    pub(super) fn begin(&self, name: &str, document: Value) -> bool {
+    /// Begins a deploy, or says why it cannot begin now.
+    pub(super) fn begin(&self, name: &str, document: Value) -> Result<(), Busy> {
         let mut all = self.lock();
-        if all.get(name).is_some_and(|build| build.failure.is_none()) {
-            return false;
+        let under_way = |build: &Build| build.failure.is_none();
+        if all.get(name).is_some_and(under_way) {
+            return Err(Busy::Function);
+        }
+        if all.values().filter(|build| under_way(build)).count() >= UNDER_WAY_MAX {
+            return Err(Busy::Node);
         }
         all.insert(name.to_owned(), Build { document, failure: None });
-        true
+        Ok(())
     }
 
     /// It ended, with a reason if it failed.
@@ -79,13 +94,17 @@ mod tests {
     #[test]
     fn one_deploy_of_a_function_at_a_time() {
         let building = Building::default();
-        assert!(building.begin("a", Value::Null));
-        assert!(!building.begin("a", Value::Null));
+        assert_eq!(building.begin("a", Value::Null), Ok(()));
+        assert_eq!(building.begin("a", Value::Null), Err(Busy::Function));
         assert!(!building.forget("a"), "it is under way");
         building.end("a", Some("no".to_owned()));
         assert_eq!(building.get("a").and_then(|build| build.failure).as_deref(), Some("no"));
-        assert!(building.begin("a", Value::Null), "after a failure");
+        assert_eq!(building.begin("a", Value::Null), Ok(()), "after a failure");
         building.end("a", None);
         assert!(building.get("a").is_none());
+        for number in 0..UNDER_WAY_MAX {
+            assert_eq!(building.begin(&number.to_string(), Value::Null), Ok(()));
+        }
+        assert_eq!(building.begin("one more", Value::Null), Err(Busy::Node));
     }
 }

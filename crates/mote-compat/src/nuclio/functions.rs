@@ -14,7 +14,7 @@ use mote_core::spec::Compat;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
-use super::building::Build;
+use super::building::{Build, Busy};
 use super::{Dashboard, NAMESPACE, PROJECT, PROJECT_LABEL, Refused, field, parse, words};
 use crate::node::{Code, Deploy, Function, Manifest};
 
@@ -188,9 +188,13 @@ async fn deploy(
     let known = dashboard.context.node.function(name.as_str());
     let secrets = known.map_or_else(Vec::new, |function| function.spec.secrets);
     let deploy = Deploy { name: name.clone(), code, manifest, annotations, secrets, replace };
-    if !dashboard.building.begin(name.as_str(), document) {
-        return Err(Refused(StatusCode::CONFLICT, format!("function {name} is being built")));
-    }
+    dashboard.building.begin(name.as_str(), document).map_err(|busy| match busy {
+        Busy::Function => Refused(StatusCode::CONFLICT, format!("function {name} is being built")),
+        Busy::Node => Refused(
+            StatusCode::SERVICE_UNAVAILABLE,
+            "too many functions are being built".to_owned(),
+        ),
+    })?;
     let deploying = dashboard.context.node.deploy(deploy);
     let building = dashboard.building.clone();
     let task = tokio::spawn(async move {

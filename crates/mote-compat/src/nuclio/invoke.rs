@@ -41,6 +41,9 @@ pub(super) async fn run(
     for name in OURS {
         parts.headers.remove(name);
     }
+    if dashboard.with_token {
+        parts.headers.remove("authorization");
+    }
     let limit = function.spec.limits.body_bytes;
     let length = call::declared_length(&parts.headers);
     if length.is_some_and(|length| length > limit) {

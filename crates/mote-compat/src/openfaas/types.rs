@@ -75,7 +75,7 @@ pub(super) struct Status {
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
 struct Usage {
-    cpu: f64,
+    /// Processor time is not counted per function, and not said to be 0.
     total_memory_bytes: u64,
 }
 
@@ -93,7 +93,7 @@ impl Status {
         let image = shown.image.unwrap_or_else(|| format!("mote://{name}"));
         let process = shown.env_process.unwrap_or_else(|| function.spec.command.join(" "));
         let created = mote_api::Timestamp::from_unix_ms(function.created_unix_ms);
-        let usage = Usage { cpu: 0.0, total_memory_bytes: function.memory_bytes };
+        let usage = Usage { total_memory_bytes: function.memory_bytes };
         Self {
             name,
             namespace: super::NAMESPACE,

@@ -11,7 +11,7 @@ use mote_compat::node::{Admission, Call, Deploy, Function, Log};
 use mote_compat::tinyfaas::{self, Front as TinyFaasFront, Ports};
 use mote_compat::{Bound, Context, Queue, nuclio, openfaas};
 use mote_core::invocation::Reply;
-use mote_core::spec::ScaleOverride;
+use mote_core::spec::{INSTANCES_MAX, ScaleOverride};
 use mote_core::{Fault, Invocation, InvocationId, Invoker, Trigger};
 use mote_engine::{Engine, Revision, clock};
 use mote_gateway::http::Stopper;
@@ -83,7 +83,7 @@ impl Listeners {
 
     /// Serves them until `stop` turns true: the APIs on a thread of their own, fronts that are the
     /// node's own with other manners on the data path, in `fronts`.
-    pub(super) fn serve(
+    pub(super) async fn serve(
         mut self,
         node: Arc<Node>,
         management: Handle,
@@ -97,6 +97,7 @@ impl Listeners {
             .context("cannot start a runtime for other platforms")?;
         let node: Arc<dyn mote_compat::Node> = Arc::new(Front { node, management });
         let (queue, mut waiting) = Queue::new(node.clone());
+        waiting.take_up().await;
         let context = Context { node, queue, stop };
         let ports = self.tinyfaas.as_ref().map(TinyFaas::ports).unwrap_or_default();
         if let Some(tinyfaas) = &mut self.tinyfaas {
@@ -107,7 +108,6 @@ impl Listeners {
             .name("mote-compat".to_owned())
             .spawn(move || {
                 runtime.block_on(async move {
-                    waiting.take_up().await;
                     let mut serving = JoinSet::new();
                     let stopped = context.clone();
                     serving.spawn(waiting.run(async move { stopped.stopped().await }));
@@ -195,6 +195,18 @@ async fn bind(key: &'static str, address: SocketAddr) -> Result<Bound> {
     Bound::new(address).await.map_err(|error| busy(key, address, error))
 }
 
+/// Says that calls which were accepted for later wait for an API that is off now.
+pub(super) async fn warn_of_kept_calls(node: &Node) {
+    match rollout::with_store(node, |store| store.calls()).await {
+        Ok(calls) if calls.is_empty() => {}
+        Ok(calls) => tracing::warn!(
+            calls = calls.len(),
+            "accepted calls wait until the API of another platform is on again"
+        ),
+        Err(problem) => tracing::error!(problem = problem.detail, "accepted calls are not read"),
+    }
+}
+
 /// What the fronts are given.
 struct Front {
     node: Arc<Node>,
@@ -255,9 +267,14 @@ impl mote_compat::Node for Front {
         let (node, name) = (self.node.clone(), name.to_owned());
         self.to_the_end(async move {
             let revision = functions::find(&node.engine, &name)?;
-            let max = revision.bounds().max.or(revision.spec.scale.max);
+            if instances > INSTANCES_MAX {
+                let text = format!("{name}: {instances} instances: 0 to {INSTANCES_MAX}");
+                return Err(Problem::new(422, "M0303", text));
+            }
+            let before = revision.bounds().max.or(revision.spec.scale.max);
             // Who asks for more than the maximum wants more at most, too.
-            let max = max.map(|max| max.max(instances));
+            let raised = instances > before.unwrap_or(node.cores);
+            let max = if raised { Some(instances) } else { revision.bounds().max };
             let bounds = ScaleOverride { min: Some(instances), max };
             functions::set_bounds(&node, &revision, bounds).await?;
             revision.scale_to(instances);

@@ -157,14 +157,14 @@ async fn serve(
         fronts.spawn(coap::serve(socket, engine.clone(), config, stopper.clone()));
     }
     let (stop_admin, admin_stopped) = tokio::sync::watch::channel(false);
-    let platforms = match node.config.compat.is_off() {
-        false => Some(platforms.serve(
-            node.clone(),
-            management.handle().clone(),
-            compat::Fronts { tasks: &mut fronts, stopper: stopper.clone() },
-            admin_stopped.clone(),
-        )?),
-        true => None,
+    let fronts_of_others = compat::Fronts { tasks: &mut fronts, stopper: stopper.clone() };
+    let handle = management.handle().clone();
+    let platforms = if node.config.compat.is_off() {
+        compat::warn_of_kept_calls(&node).await;
+        None
+    } else {
+        let stopped = admin_stopped.clone();
+        Some(platforms.serve(node.clone(), handle, fronts_of_others, stopped).await?)
     };
     let admin_task =
         management.spawn(admin::serve(node.clone(), socket, admin_listener, admin_stopped));
