@@ -28,6 +28,13 @@ for folder in examples/*/; do
     suite "$folder" in_folder "$folder" python3 -B -m unittest
   fi
 done
+if scripts/lab-setup.sh; then
+  suite "lab" in_folder bench ../.cache/lab-venv/bin/python -m pytest -q
+  suite "lab, types" in_folder bench ../.cache/lab-venv/bin/mypy
+  suite "lab, lints" in_folder bench ../.cache/lab-venv/bin/ruff check .
+else
+  echo "SKIPPED: lab: its packages could not be installed"
+fi
 suite "Rust" cargo test --workspace --exclude mote-tests --no-fail-fast
 [ ${#failed[@]} -eq 0 ] || printf '\nFAILED so far: %s\n' "${failed[*]}"
 suite "end to end" cargo test -p mote-tests --tests --no-fail-fast
