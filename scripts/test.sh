@@ -18,7 +18,7 @@ suite() { # name, command…
 in_folder() { (cd "$1" && shift && "$@"); }
 
 printf '\n== build of the binary under test\n'
-cargo build --profile quick -p mote
+cargo build --profile quick -p mote -p mote-bench-peers --bin mote --bin bench_static
 export MOTE_BIN=$target/quick/mote
 
 suite "Python shim" python3 -B -m unittest discover -s shims/python
@@ -29,7 +29,8 @@ for folder in examples/*/; do
   fi
 done
 if scripts/lab-setup.sh; then
-  suite "lab" in_folder bench ../.cache/lab-venv/bin/python -m pytest -q
+  export MOTE_BENCH_PROFILE=quick CARGO_TARGET_DIR=$target
+  suite "lab" in_folder bench ../.cache/lab-venv/bin/python -m pytest -q -rs
   suite "lab, types" in_folder bench ../.cache/lab-venv/bin/mypy
   suite "lab, lints" in_folder bench ../.cache/lab-venv/bin/ruff check .
 else

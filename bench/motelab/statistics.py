@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from itertools import combinations
 
@@ -133,7 +133,7 @@ def cdf(latencies: ArrayLike, failed: int = 0) -> tuple[NDArray[np.float64], NDA
     return x, np.arange(1, len(x) + 1) / max(offered, 1)
 
 
-def compare(samples: dict[str, Sequence[float]]) -> dict[str, object]:
+def compare(samples: Mapping[str, Sequence[float]]) -> dict[str, object]:
     """The tests the study makes, of samples by name: all groups, then each pair."""
     known = {name: values for name, values in samples.items() if len(values)}
     if len(known) < 2:
