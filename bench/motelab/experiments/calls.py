@@ -218,7 +218,7 @@ def _parallel_table(rows: Any) -> list[dict[str, Any]]:
 
 def overhead(lab: Lab) -> Outcome:
     """The same code on a platform and by hand, call by call in turn."""
-    seconds, most = lab.pick(1.0, 20.0, 120.0), lab.pick(5, 60, 60)
+    seconds, most = lab.pick(1.0, 12.0, 120.0), lab.pick(5, 60, 60)
     if len(lab.targets) != 2:
         raise Failed("overhead compares two targets: --target mote,native")
     rows: list[dict[str, Any]] = []
