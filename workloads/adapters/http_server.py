@@ -1,11 +1,14 @@
 """A workload behind a plain HTTP server of the standard library: the baseline without a platform.
 
-Usage: http_server.py; listens on 127.0.0.1:$PORT (0 lets the system choose) and prints the port. At
-most $THREADS requests at once, by threads of one process, as the servers of the studied platforms.
+Usage: http_server.py; listens on 127.0.0.1:$PORT (0 lets the system choose) and prints the port.
+Calls wait in one queue for $THREADS workers of this process, as in the servers of the studied
+platforms. The first worker is the main thread: memory is cheaper there than on others, and that is
+where the function runs on a platform that gives it one call at a time.
 """
 
 import json
 import os
+import queue
 import threading
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from urllib.parse import parse_qsl, urlsplit
@@ -13,7 +16,17 @@ from urllib.parse import parse_qsl, urlsplit
 import workload
 from contract import respond
 
-TURNS = threading.Semaphore(int(os.environ.get("THREADS", "4")))
+CALLS = queue.SimpleQueue()
+
+
+def work():
+    """Answers calls for ever."""
+    while True:
+        query, answer = CALLS.get()
+        try:
+            answer.put(respond(workload, query))
+        except Exception as error:
+            answer.put((500, {"error": repr(error)}))
 
 
 class Handler(BaseHTTPRequestHandler):
@@ -24,11 +37,9 @@ class Handler(BaseHTTPRequestHandler):
 
     def do_GET(self):
         query = dict(parse_qsl(urlsplit(self.path).query))
-        with TURNS:
-            try:
-                status, body = respond(workload, query)
-            except Exception as error:
-                status, body = 500, {"error": repr(error)}
+        answer = queue.SimpleQueue()
+        CALLS.put((query, answer))
+        status, body = answer.get()
         is_plain = getattr(workload, "PLAIN", False) and status == 200
         data = (body["text"] if is_plain else json.dumps(body)).encode()
         self.send_response(status)
@@ -48,6 +59,9 @@ class Server(ThreadingHTTPServer):
 
 
 if __name__ == "__main__":
-    with Server(("127.0.0.1", int(os.environ.get("PORT", "0"))), Handler) as server:
-        print(server.server_address[1], flush=True)
-        server.serve_forever()
+    server = Server(("127.0.0.1", int(os.environ.get("PORT", "0"))), Handler)
+    print(server.server_address[1], flush=True)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    for _ in range(int(os.environ.get("THREADS", "4")) - 1):
+        threading.Thread(target=work, daemon=True).start()
+    work()

@@ -7,8 +7,8 @@ import sys
 # The template imports this as `function.handler`; workloads name what lies beside them plainly.
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 
-import workload  # noqa: E402
-from contract import respond  # noqa: E402
+import workload
+from contract import respond
 
 
 def handle(event, context):
