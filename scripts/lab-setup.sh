@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# The lab's Python packages into .cache/lab-venv; with `store`, also the S3 store it measures against
-# into .cache/lab-tools (built once, some minutes). Quick and silent when nothing is missing.
-# Usage: scripts/lab-setup.sh [store]
+# The lab's Python packages into .cache/lab-venv; with `twins`, also the workloads in Rust into
+# .cache/lab-tools, with `store` the S3 store it measures against (built once, some minutes). Quick
+# and silent when nothing is missing. Usage: scripts/lab-setup.sh [twins] [store]
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -18,10 +18,21 @@ if ! cmp -s bench/lab-requirements.txt "$folder/installed.txt"; then
   cp bench/lab-requirements.txt "$folder/installed.txt"
 fi
 
-if [ "${1:-}" = store ]; then
-  tools=$PWD/.cache/lab-tools
+export PATH="$PATH:${CARGO_HOME:-$HOME/.cargo}/bin"
+tools=$PWD/.cache/lab-tools
+groups="$*"
+wants() { case " $groups " in *" $1 "*) ;; *) return 1 ;; esac; }
+
+if wants twins; then
+  CARGO_TARGET_DIR=$tools/twins cargo build --quiet --release --locked \
+    --manifest-path workloads/rust/Cargo.toml
+  mkdir -p "$tools/bin"
+  cmp -s "$tools/twins/release/workload-rs" "$tools/bin/workload-rs" ||
+    cp "$tools/twins/release/workload-rs" "$tools/bin/workload-rs"
+fi
+
+if wants store; then
   if [ "$(cat "$tools/s3s-fs.version" 2>/dev/null)" != "$S3S_FS" ]; then
-    export PATH="$PATH:${CARGO_HOME:-$HOME/.cargo}/bin"
     rust=$(cargo --version | cut -d' ' -f2)
     if [ "$(printf '%s\n%s\n' "$S3S_FS_RUST" "$rust" | sort -V | head -n1)" != "$S3S_FS_RUST" ]; then
       say "s3s-fs $S3S_FS needs Rust $S3S_FS_RUST, this is $rust: workloads with objects are skipped"

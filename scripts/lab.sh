@@ -4,7 +4,7 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 scripts/setup.sh build
-scripts/lab-setup.sh store
+scripts/lab-setup.sh twins store
 export PATH="$PATH:${CARGO_HOME:-$HOME/.cargo}/bin"
 cargo build --release -p mote -p mote-bench-peers --bin mote --bin bench_static
 ./lab run --all --profile "${1:-smoke}"

@@ -28,7 +28,7 @@ for folder in examples/*/; do
     suite "$folder" in_folder "$folder" python3 -B -m unittest
   fi
 done
-if scripts/lab-setup.sh; then
+if scripts/lab-setup.sh twins; then
   export MOTE_BENCH_PROFILE=quick CARGO_TARGET_DIR=$target
   suite "lab" in_folder bench ../.cache/lab-venv/bin/python -m pytest -q -rs
   suite "lab, types" in_folder bench ../.cache/lab-venv/bin/mypy

@@ -20,9 +20,10 @@ PUBLISHED = ROOT / "bench" / "results" / "lab"
 PUBLISHED_BYTES_MAX = 600_000
 
 
-def folder_of(experiment: str, profile: str, targets: list[str]) -> str:
+def folder_of(lab: Lab, experiment: str) -> str:
     """Where a run lies below the folder of results."""
-    return f"{experiment}-{profile}-{'-'.join(targets)}"
+    parts = [experiment, lab.profile, *lab.target_names]
+    return "-".join(parts if lab.runtime == "python" else [*parts, lab.runtime])
 
 
 def run_one(lab: Lab, experiment: Experiment, into: Path) -> results.Stored:
@@ -34,13 +35,14 @@ def run_one(lab: Lab, experiment: Experiment, into: Path) -> results.Stored:
         "paper": experiment.paper,
         "about": experiment.about,
         "profile": lab.profile,
+        "runtime": lab.runtime,
         "targets": lab.target_names,
         "at": environment.now(),
         "environment": environment.record(lab.mote),
     }
     outcome = experiment.run(lab)
     head["seconds"] = round(time.monotonic() - begun, 1)
-    folder = into / folder_of(experiment.name, lab.profile, lab.target_names)
+    folder = into / folder_of(lab, experiment.name)
     stored = results.write(folder, head, outcome)
     figures.save(stored, experiment.draw(stored))
     return stored
@@ -57,7 +59,7 @@ def run(args: argparse.Namespace) -> int:
     for name in names:
         experiment = EXPERIMENTS[name]
         targets = args.target.split(",") if args.target else list(experiment.targets)
-        with Lab(args.profile, targets, args.url, only, quiet=args.quiet) as lab:
+        with Lab(args.profile, targets, args.url, only, args.runtime, quiet=args.quiet) as lab:
             print(f"{name} ({args.profile}, {', '.join(targets)})", flush=True)
             try:
                 stored = run_one(lab, experiment, args.results)
@@ -134,6 +136,12 @@ def parser() -> argparse.ArgumentParser:
     verb.add_argument("--target", help=f"of {', '.join(TARGETS)}; several with commas")
     verb.add_argument("--url", help="where the functions of openfaas or http answer")
     verb.add_argument("--only", help="workloads, with commas")
+    verb.add_argument(
+        "--runtime",
+        choices=("python", "rust"),
+        default="python",
+        help="of the workloads of serial, parallel-20, cold-start and overhead",
+    )
     verb.add_argument("-q", "--quiet", action="store_true")
     verb.set_defaults(call=run)
     verb = verbs.add_parser("draw", help="draw the figures of all runs again")

@@ -8,9 +8,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from motelab.catalog import FOLDER, Workload
+from motelab.catalog import FOLDER, ROOT, Workload
+from motelab.processes import Failed
 
 #: What adapters are called where they are put: what each platform looks for.
+TWINS = ROOT / ".cache" / "lab-tools" / "bin" / "workload-rs"
 ADAPTERS = {
     ("mote", "python"): ("mote.py", "app.py"),
     ("mote", "node"): ("mote.mjs", "index.mjs"),
@@ -19,6 +21,10 @@ ADAPTERS = {
     ("native", "python"): ("http_server.py", "server.py"),
     ("native", "node"): ("http_server.mjs", "server.mjs"),
 }
+
+
+class NotBuilt(Failed):
+    """A program that a runtime needs is not there."""
 
 
 @dataclass(frozen=True)
@@ -36,10 +42,13 @@ class Manifest:
     cpu: float | None = None
     compat: str | None = None
     runtime: str = "python"
+    command: tuple[str, ...] = ()
 
     def text(self) -> str:
         """As mote.toml; TOML's texts, numbers and lists are JSON's."""
         lines = ["version = 1", f"name = {json.dumps(self.name)}", f'runtime = "{self.runtime}"']
+        if self.command:
+            lines.append(f"command = {json.dumps(list(self.command))}")
         if self.compat:
             lines.append(f'compat = "{self.compat}"')
         lines += [
@@ -76,6 +85,14 @@ def assemble(
         raise LookupError(f"{workload.name} has no version in {runtime}")
     shutil.rmtree(into, ignore_errors=True)
     into.mkdir(parents=True)
+    if manifest:
+        (into / "mote.toml").write_text(manifest.text())
+    if runtime == "rust":
+        # All twins are one program, which is an HTTP server already and needs no adapter.
+        if not TWINS.exists():
+            raise NotBuilt("no twins in Rust: scripts/lab-setup.sh twins builds them")
+        shutil.copy(TWINS, into)
+        return into
     source, target = ADAPTERS[platform, runtime]
     shutil.copy(FOLDER / "adapters" / source, into / target)
     if runtime == "node":
@@ -87,6 +104,4 @@ def assemble(
                 shutil.copy(path, into)
         if workload.packages and with_packages:
             (into / "requirements.txt").write_text("\n".join(workload.packages) + "\n")
-    if manifest:
-        (into / "mote.toml").write_text(manifest.text())
     return into

@@ -105,9 +105,13 @@ class Mote(Target):
             scale["min"] = wish.instances_min
         memory = max(of.memory_mib, 128 if wish.runtime == "node" else 0)
         is_node = wish.runtime == "node" and wish.concurrency == 1
+        is_rust = wish.runtime == "rust"
+        if is_rust:
+            env |= {"WORKLOAD": workload.name, "THREADS": str(wish.concurrency)}
         return Manifest(
             name=name,
-            runtime=wish.runtime,
+            runtime="server" if is_rust else wish.runtime,
+            command=("./workload-rs",) if is_rust else (),
             # Threads of one instance work at once, and so need as many times the memory.
             memory_mib=memory if wish.runtime == "node" else memory * wish.concurrency,
             disk_mib=of.disk_mib * (1 if wish.runtime == "node" else wish.concurrency),
@@ -124,6 +128,8 @@ class Mote(Target):
         """Assembles and deploys it; packages are installed by the node, once per list."""
         suffix = "" if wish.runtime == "python" else f"-{wish.runtime}"
         name = f"{workload.name}{suffix}"
+        if wish.runtime == "rust" and self.contract != "mote":
+            raise NotOffered(f"the twins in Rust are servers, not handlers of {self.contract}")
         if wish.runtime == "python" and workload.packages:
             self._keep_packages(workload)
         manifest = self.manifest(workload, profile, wish, name)
@@ -188,10 +194,13 @@ class Native(Target):
         # Functions of mote have their temporary folder in memory: so does this one.
         scratch = "/dev/shm" if os.access("/dev/shm", os.W_OK) else tempfile.gettempdir()
         env |= {"PORT": "0", "THREADS": str(wish.concurrency), "TMPDIR": scratch, **wish.env}
-        if wish.runtime == "python":
-            command = [sys.executable, "-B", "server.py"]
-        else:
-            command = ["node", "server.mjs"]
+        env["WORKLOAD"] = workload.name
+        commands = {
+            "python": [sys.executable, "-B", "server.py"],
+            "node": ["node", "server.mjs"],
+            "rust": ["./workload-rs"],
+        }
+        command = commands[wish.runtime]
         program = Program(command, self.logs / f"{name}.log", env=env, cwd=into)
         port = program.first_line()
         self.running[name] = program

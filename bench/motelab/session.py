@@ -39,6 +39,8 @@ class Lab:
     #: Of platforms that run elsewhere.
     url: str | None = None
     only: list[Workload] | None = None
+    #: Of the workloads whose answers are read.
+    runtime: str = "python"
     cache: Path = field(default_factory=cache_folder)
     binaries: Path = field(default_factory=binary_folder)
     quiet: bool = False

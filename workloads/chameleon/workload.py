@@ -11,8 +11,8 @@ TEMPLATE = """\
 <table xmlns="http://www.w3.org/1999/xhtml" xmlns:tal="http://xml.zope.org/namespaces/tal">
 <tr tal:repeat="row python: rows">
 <td tal:repeat="column python: row">
-<span class="cell" tal:define="colour python: 'even' if column % 2 == 0 else 'odd'"
- tal:attributes="class string: column ${colour}" tal:content="python: column" />
+<span tal:define="kind python: 'even' if column % 2 == 0 else 'odd'"
+ tal:attributes="class string:column ${kind}" tal:content="python: column" />
 </td>
 </tr>
 </table>

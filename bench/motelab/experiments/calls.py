@@ -42,6 +42,9 @@ class Deployment:
 
     def on(self, target: Target, workload: Workload, wish: Wish) -> Function | None:
         """Where it answers, or nowhere."""
+        if wish.runtime not in workload.runtimes:
+            self.missing.append(f"{workload.name}: there is no version in {wish.runtime}")
+            return None
         try:
             return self.lab.deploy(target, workload, wish)[0]
         except (MissingService, NotOffered) as why:
@@ -64,7 +67,7 @@ def cold_start(lab: Lab) -> Outcome:
             missing.append(f"{target.name} keeps no function at zero: no cold starts")
             continue
         for workload in chosen:
-            function = deployment.on(target, workload, Wish())
+            function = deployment.on(target, workload, Wish(runtime=lab.runtime))
             if function is None:
                 continue
             lab.say(f"{workload.name} on {target.name}")
@@ -110,7 +113,7 @@ def serial(lab: Lab) -> Outcome:
     for workload in lab.workloads(fourteen()):
         checks = {}
         for target in lab.targets:
-            function = deployment.on(target, workload, Wish(instances_min=1))
+            function = deployment.on(target, workload, Wish(runtime=lab.runtime, instances_min=1))
             if function is None:
                 continue
             client, params = Client(function.url, 120), lab.params(workload)
@@ -147,7 +150,7 @@ def parallel(lab: Lab) -> Outcome:
     ways = [
         (f"{target.name}, {THREADS_OF_STUDY} {kind}", target, wish)
         for target in lab.targets
-        for kind, wish in _ways(target)
+        for kind, wish in _ways(target, lab.runtime)
     ]
     for workload in lab.workloads(lab.pick(few, fourteen(), fourteen())):
         for name, target, wish in ways:
@@ -168,12 +171,13 @@ def parallel(lab: Lab) -> Outcome:
     return Outcome({"rows": table}, {"table": _parallel_table(table)}, missing)
 
 
-def _ways(target: Target) -> list[tuple[str, Wish]]:
-    found = [("threads", Wish(concurrency=THREADS_OF_STUDY, timeout_s=600))]
-    if "processes" in target.offers:
-        of = THREADS_OF_STUDY
-        found.append(("processes", Wish(instances_min=of, instances_max=of, timeout_s=600)))
-    return found
+def _ways(target: Target, runtime: str) -> list[tuple[str, Wish]]:
+    threads = Wish(runtime=runtime, concurrency=THREADS_OF_STUDY, timeout_s=600)
+    if "processes" not in target.offers:
+        return [("threads", threads)]
+    of = THREADS_OF_STUDY
+    processes = Wish(runtime=runtime, instances_min=of, instances_max=of, timeout_s=600)
+    return [("threads", threads), ("processes", processes)]
 
 
 def _await_instances(target: Target, function: Function, wanted: int) -> None:
@@ -225,7 +229,7 @@ def overhead(lab: Lab) -> Outcome:
     missing: list[str] = []
     deployment = Deployment(lab, missing)
     for workload in lab.workloads(fourteen()):
-        wish = Wish(instances_min=1)
+        wish = Wish(runtime=lab.runtime, instances_min=1)
         functions = [(target, deployment.on(target, workload, wish)) for target in lab.targets]
         there = [(target, function) for target, function in functions if function]
         if len(there) < 2:

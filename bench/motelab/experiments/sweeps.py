@@ -322,10 +322,9 @@ def process_modes(lab: Lab) -> Outcome:
 def _program(lab: Lab, target: Mote, name: str, command: list[str]) -> Function:
     folder = target.work / "programs" / name
     folder.mkdir(parents=True, exist_ok=True)
-    manifest = Manifest(name, runtime="exec", concurrency=8, scale={"max": 1, "queue": QUEUE})
-    words = ", ".join(f'"{word}"' for word in command)
-    text = manifest.text().replace("[limits]", f"command = [{words}]\n[limits]", 1)
-    (folder / "mote.toml").write_text(text)
+    scale = {"max": 1, "queue": QUEUE}
+    manifest = Manifest(name, runtime="exec", command=tuple(command), concurrency=8, scale=scale)
+    (folder / "mote.toml").write_text(manifest.text())
     return target.deploy_folder(name, folder)
 
 
@@ -362,10 +361,9 @@ def _server(lab: Lab, target: Mote, workload: Workload) -> Function:
         name,
         memory_mib=128,
         runtime="server",
+        command=("node", "server.mjs"),
         concurrency=AT_ONCE,
         scale={"min": 1, "max": 1, "queue": QUEUE},
     )
-    assemble(workload, "native", "node", folder)
-    text = manifest.text().replace("[limits]", 'command = ["node", "server.mjs"]\n[limits]', 1)
-    (folder / "mote.toml").write_text(text)
+    assemble(workload, "native", "node", folder, manifest=manifest)
     return target.deploy_folder(name, folder)

@@ -29,7 +29,7 @@ def closed_sweep(stored: Stored) -> dict[str, Figure]:
         axes.tick_params(axis="x", labelsize=7, which="both")
         axes.set_ylim(0, 1.03)
         axes.set_title(f"{levels[at]} clients")
-    grid[0][0].legend(loc="upper left")
+    grid[0][0].legend(loc="lower right")
     made.suptitle("Share of all operations answered within a time; failures never are")
     found = {"cdf": made, "lines": _closed_lines(stored, colour)}
     if stored.summary.get("ratios"):
