@@ -44,7 +44,7 @@ def run_one(lab: Lab, experiment: Experiment, into: Path) -> results.Stored:
     head["seconds"] = round(time.monotonic() - begun, 1)
     folder = into / folder_of(lab, experiment.name)
     stored = results.write(folder, head, outcome)
-    figures.save(stored, experiment.draw(stored))
+    figures.save(stored, experiment.figures(stored))
     return stored
 
 
@@ -90,7 +90,7 @@ def listing(_: argparse.Namespace) -> int:
 def draw(args: argparse.Namespace) -> int:
     """`lab draw`."""
     for stored in results.stored(args.results):
-        figures.save(stored, EXPERIMENTS[stored.experiment].draw(stored))
+        figures.save(stored, EXPERIMENTS[stored.experiment].figures(stored))
     return 0
 
 

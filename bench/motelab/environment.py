@@ -8,6 +8,7 @@ import platform
 import re
 import subprocess
 import sys
+import time
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -23,6 +24,21 @@ def _first_line(command: list[str]) -> str:
     except OSError:
         return "not there"
     return (done.stdout.strip().splitlines() or ["not there"])[0]
+
+
+def machine_ticks() -> tuple[int, int]:
+    """Processor time of the machine since its start: busy, and in all."""
+    line = Path("/proc/stat").read_text().split("\n")[0]
+    fields = [int(word) for word in line.split()[1:9]]
+    return sum(fields) - fields[3] - fields[4], sum(fields)
+
+
+def busy_now(seconds: float = 0.5) -> float:
+    """How busy the machine is while the lab only looks: whose else it is."""
+    before = machine_ticks()
+    time.sleep(seconds)
+    after = machine_ticks()
+    return round((after[0] - before[0]) / max(after[1] - before[1], 1), 3)
 
 
 def now() -> str:
@@ -46,6 +62,7 @@ def record(binary: Path | None = None) -> dict[str, Any]:
         "arch": platform.machine(),
         "kernel": platform.release(),
         "load_before": [round(value, 2) for value in os.getloadavg()],
+        "busy_before": busy_now(),
         "commit": _first_line(["git", "rev-parse", "--short", "HEAD"]),
         "is_changed": _first_line(["git", "status", "--porcelain", "-uno"]) != "not there",
         "versions": versions,

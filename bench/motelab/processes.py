@@ -6,7 +6,7 @@ import os
 import select
 import subprocess
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import IO
 
@@ -88,9 +88,8 @@ class Program:
         self.stop()
 
 
-def wait_for(what: str, within: float, is_there: object, every: float = 0.01) -> None:
+def wait_for(what: str, within: float, is_there: Callable[[], bool], every: float = 0.01) -> None:
     """Asks until the answer is true."""
-    assert callable(is_there)
     end = time.monotonic() + within
     while not is_there():
         if time.monotonic() > end:

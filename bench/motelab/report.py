@@ -102,7 +102,7 @@ def section(run: Stored, paths: list[Path]) -> str:
         f"profile <b>{summary['profile']}</b>, targets {', '.join(summary['targets'])}; after "
         f"{html.escape(summary['paper'])} ({html.escape(PAPERS.get(key, key))}). "
         f"{summary['at']}, {summary.get('seconds', 0)} s, {html.escape(machine['cpu'])}, "
-        f"{machine['cores']} cores, load before {machine['load_before'][0]}.</p>",
+        f"{machine['cores']} cores, {machine.get('busy_before', 0):.0%} busy before.</p>",
     ]
     parts += [f'<p class="missing">Missing: {html.escape(line)}</p>' for line in summary["missing"]]
     for path in paths:
@@ -152,7 +152,7 @@ def write(folder: Path, target: Path) -> Path:
     runs.sort(key=lambda run: (order.index(run.experiment), run.folder.name))
     sections = []
     for run in runs:
-        paths = figures.save(run, EXPERIMENTS[run.experiment].draw(run))
+        paths = figures.save(run, EXPERIMENTS[run.experiment].figures(run))
         sections.append(section(run, paths))
     links = "".join(
         f'<a href="#{run.folder.name}">{run.experiment} ({run.summary["profile"]})</a>'

@@ -13,7 +13,7 @@ from typing import Any
 
 import pandas as pd
 
-from motelab.statistics import RankTest, histogram5, kruskal_wallis, mann_whitney
+from motelab.statistics import histogram5, kruskal_wallis, mann_whitney
 
 FOLDER = Path(__file__).resolve().parent.parent / "reference" / "edge-k8s-study"
 PLATFORMS = ["kubespray", "k3s", "microk8s"]
@@ -317,8 +317,3 @@ def _native(study: Study) -> dict[str, str]:
         "G28": f"{int(rows.replicas.min())} to {peak} replicas in {reached} s; first at"
         f" {int(looks[0])} s; +{step} every {every} s"
     }
-
-
-def platforms_apart(study: Study) -> RankTest:
-    """The paper's headline test: container starts of K3s against MicroK8s."""
-    return mann_whitney(study.delays("k3s"), study.delays("microk8s"))

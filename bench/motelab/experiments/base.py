@@ -8,8 +8,10 @@ from typing import Any
 
 from matplotlib.figure import Figure
 
+from motelab import style
 from motelab.results import Outcome, Stored
 from motelab.session import Lab
+from motelab.statistics import summary
 
 #: The papers, by the numbers the lab gives them.
 PAPERS = {
@@ -39,11 +41,19 @@ class Experiment:
     #: Targets that take part unless others are named.
     targets: tuple[str, ...] = ("mote", "native")
 
+    def figures(self, stored: Stored) -> dict[str, Figure]:
+        """Its figures, or one that says why there is nothing to draw."""
+        if not stored.summary["table"]:
+            return {
+                "nothing": style.nothing("not measured: " + "; ".join(stored.summary["missing"]))
+            }
+        return self.draw(stored)
+
 
 def group_rows(rows: Any, keys: list[str], column: str = "response_s") -> list[dict[str, Any]]:
     """A summary per group, as a table."""
-    from motelab.statistics import summary
-
+    if rows.empty:
+        return []
     found = []
     for values, of in rows.groupby(keys, sort=False):
         names = dict(zip(keys, values, strict=True))

@@ -6,6 +6,7 @@ import time
 from typing import Any
 
 import pandas as pd
+from scipy import stats
 
 from motelab import statistics
 from motelab.catalog import Workload, fourteen, workloads
@@ -127,6 +128,8 @@ def serial(lab: Lab) -> Outcome:
             target.remove(function)
             lab.say(f"{workload.name} on {target.name}: {count}")
         _same_work(workload, checks)
+    if not rows:
+        return Outcome({}, {"table": []}, missing)
     table = pd.DataFrame(rows)
     groups = group_rows(table, ["function", "platform"])
     return Outcome({"rows": table}, {"table": groups, "tests": _tests(table)}, missing)
@@ -167,6 +170,8 @@ def parallel(lab: Lab) -> Outcome:
                 rows.append(_row(name, workload, seq, done, kind="parallel"))
             target.remove(function)
             lab.say(f"{workload.name}: {name}")
+    if not rows:
+        return Outcome({}, {"table": []}, missing)
     table = pd.DataFrame(rows)
     return Outcome({"rows": table}, {"table": _parallel_table(table)}, missing)
 
@@ -246,6 +251,8 @@ def overhead(lab: Lab) -> Outcome:
             client.close()
             target.remove(function)
         lab.say(f"{workload.name}: {seq} pairs")
+    if not rows:
+        return Outcome({}, {"table": []}, missing)
     table = pd.DataFrame(rows)
     table["inner_s"] = table.inner_end_s - table.inner_start_s
     names = [target.name for target in lab.targets]
@@ -281,8 +288,6 @@ def _overheads(rows: Any, ours: str, theirs: str) -> list[dict[str, Any]]:
 
 def _median_interval(values: list[float]) -> tuple[float, float]:
     """About 95 %, by the order of the values (binomial), no shape assumed."""
-    from scipy import stats
-
     n = len(values)
     low = int(stats.binom.ppf(0.025, n, 0.5))
     return values[max(low - 1, 0)], values[min(n - low, n - 1)]

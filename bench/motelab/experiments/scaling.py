@@ -19,6 +19,7 @@ import pandas as pd
 
 from motelab.catalog import workloads
 from motelab.client import Load
+from motelab.environment import machine_ticks
 from motelab.platforms import Function, Mote, Wish
 from motelab.processes import Failed
 from motelab.results import Outcome
@@ -213,9 +214,9 @@ class Sampler:
         self._thread = threading.Thread(target=self._run)
 
     def _run(self) -> None:
-        before = _machine_ticks()
+        before = machine_ticks()
         while not self._stop.wait(SAMPLE_S):
-            now, ticks = time.monotonic(), _machine_ticks()
+            now, ticks = time.monotonic(), machine_ticks()
             instances = self.target.instances(self.function)
             busy = (ticks[0] - before[0]) / max(ticks[1] - before[1], 1)
             before = ticks
@@ -234,11 +235,6 @@ class Sampler:
     def __exit__(self, *_: object) -> None:
         self._stop.set()
         self._thread.join()
-
-
-def _machine_ticks() -> tuple[int, int]:
-    fields = [int(word) for word in Path("/proc/stat").read_text().split("\n")[0].split()[1:9]]
-    return sum(fields) - fields[3] - fields[4], sum(fields)
 
 
 def live(lab: Lab, name: str, target: Mote) -> Outcome:

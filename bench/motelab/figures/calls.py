@@ -17,8 +17,6 @@ from motelab.study import NAMES, PLATFORMS
 
 def cold_start(stored: Stored) -> dict[str, Figure]:
     """Bars of means, boxes, and a heat map of functions by platforms."""
-    if "cold" not in stored.tables:
-        return {"means": style.nothing("no target keeps functions at zero")}
     cold = stored.tables["cold"]
     means = {name: float(of.overhead_s.mean()) for name, of in cold.groupby("platform")}
     starts = study("cold_start_e2e.csv")

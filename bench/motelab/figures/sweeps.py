@@ -160,10 +160,6 @@ def workers(stored: Stored) -> dict[str, Figure]:
 def modes(stored: Stored) -> dict[str, Figure]:
     """Bars by mode."""
     table = pd.DataFrame(stored.summary["table"])
-    if table.empty:
-        return {
-            "throughput": style.nothing("not measured: " + "; ".join(stored.summary["missing"]))
-        }
     made, axes = style.figure(6.5, 3.6)
     colour = ["#0072B2" if kept else "#D55E00" for kept in table.kept]
     bars = axes.bar(table.platform, table.rate, color=colour, yerr=table.rate_sd, capsize=3)
@@ -179,10 +175,6 @@ def modes(stored: Stored) -> dict[str, Figure]:
 def exports(stored: Stored) -> dict[str, Figure]:
     """Paired bars over concurrency."""
     table = pd.DataFrame(stored.summary["table"])
-    if table.empty:
-        return {
-            "throughput": style.nothing("not measured: " + "; ".join(stored.summary["missing"]))
-        }
     return {
         "throughput": _bars_by(table, "clients", "clients"),
         "latency": _bars_by(table, "clients", "clients", "p50_ms"),
