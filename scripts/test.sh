@@ -34,7 +34,7 @@ if scripts/lab-setup.sh twins; then
   suite "lab, types" in_folder bench ../.cache/lab-venv/bin/mypy
   suite "lab, lints" in_folder bench ../.cache/lab-venv/bin/ruff check .
 else
-  echo "SKIPPED: lab: its packages could not be installed"
+  echo "SKIPPED: lab: scripts/lab-setup.sh could not set it up"
 fi
 suite "Rust" cargo test --workspace --exclude mote-tests --no-fail-fast
 [ ${#failed[@]} -eq 0 ] || printf '\nFAILED so far: %s\n' "${failed[*]}"
