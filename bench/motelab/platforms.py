@@ -201,7 +201,11 @@ class Native(Target):
             "rust": ["./workload-rs"],
         }
         command = commands[wish.runtime]
-        program = Program(command, self.logs / f"{name}.log", env=env, cwd=into)
+        # Nothing of this machine's environment reaches a function of mote: settings of a library
+        # that only one side sees would be measured as if they were the platform.
+        env |= {"PATH": os.environ.get("PATH", os.defpath), "HOME": scratch, "LANG": "C.UTF-8"}
+        log = self.logs / f"{name}.log"
+        program = Program(command, log, env=env, cwd=into, inherits=False)
         port = program.first_line()
         self.running[name] = program
         return Function(name, f"http://127.0.0.1:{port}/")

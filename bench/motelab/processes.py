@@ -28,6 +28,7 @@ class Program:
         *,
         env: Mapping[str, str] | None = None,
         cwd: Path | None = None,
+        inherits: bool = True,
     ) -> None:
         self.name = Path(command[0]).name
         self.log = log
@@ -39,7 +40,7 @@ class Program:
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.PIPE,
                 stderr=self._log,
-                env={**os.environ, **(env or {})},
+                env={**(os.environ if inherits else {}), **(env or {})},
                 cwd=cwd,
             )
         except OSError as error:

@@ -2,8 +2,8 @@
 
 Usage: http_server.py; listens on 127.0.0.1:$PORT (0 lets the system choose) and prints the port.
 Calls wait in one queue for $THREADS workers of this process, as in the servers of the studied
-platforms. The first worker is the main thread: memory is cheaper there than on others, and that is
-where the function runs on a platform that gives it one call at a time.
+platforms. The first worker is the main thread, where a platform that gives a function one call at
+a time runs it too.
 """
 
 import json
