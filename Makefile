@@ -1,11 +1,11 @@
 # Every verb is a script or a plain command of the language's own tools; this file only names them.
-.PHONY: build demo simulate test test-long test-zero experiments soak bench-check bench-cold bench-footprint bench-warm profile-warm fuzz lint
+.PHONY: build demo simulate test test-long test-zero experiments soak bench-check bench-cold bench-footprint bench-warm profile-warm fuzz lab lint
 
 build:
 	scripts/setup.sh build
 	cargo build --release -p mote
 
-demo test test-long test-zero experiments soak bench-check bench-cold bench-footprint bench-warm profile-warm fuzz:
+demo lab test test-long test-zero experiments soak bench-check bench-cold bench-footprint bench-warm profile-warm fuzz:
 	scripts/$@.sh
 
 # Scaling policies side by side on every family of demand; starts no node.
@@ -15,5 +15,5 @@ simulate: build
 lint:
 	cargo fmt --all --check
 	cargo clippy --workspace --all-targets -- -D warnings
-	for file in scripts/*.sh; do bash -n "$$file" || exit 1; done
+	for file in scripts/*.sh lab; do bash -n "$$file" || exit 1; done
 	for file in shims/node/*.mjs shims/node/compat/*.mjs; do node --check "$$file" || exit 1; done

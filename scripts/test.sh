@@ -18,7 +18,7 @@ suite() { # name, command…
 in_folder() { (cd "$1" && shift && "$@"); }
 
 printf '\n== build of the binary under test\n'
-cargo build --profile quick -p mote
+cargo build --profile quick -p mote -p mote-bench-peers --bin mote --bin bench_static
 export MOTE_BIN=$target/quick/mote
 
 suite "Python shim" python3 -B -m unittest discover -s shims/python
@@ -28,6 +28,14 @@ for folder in examples/*/; do
     suite "$folder" in_folder "$folder" python3 -B -m unittest
   fi
 done
+if scripts/lab-setup.sh twins; then
+  export MOTE_BENCH_PROFILE=quick CARGO_TARGET_DIR=$target
+  suite "lab" in_folder bench ../.cache/lab-venv/bin/python -m pytest -q -rs
+  suite "lab, types" in_folder bench ../.cache/lab-venv/bin/mypy
+  suite "lab, lints" in_folder bench ../.cache/lab-venv/bin/ruff check .
+else
+  echo "SKIPPED: lab: scripts/lab-setup.sh could not set it up"
+fi
 suite "Rust" cargo test --workspace --exclude mote-tests --no-fail-fast
 [ ${#failed[@]} -eq 0 ] || printf '\nFAILED so far: %s\n' "${failed[*]}"
 suite "end to end" cargo test -p mote-tests --tests --no-fail-fast

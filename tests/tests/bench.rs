@@ -46,12 +46,24 @@ fn what_it_counts_is_what_arrived() {
             .sum();
         assert_eq!(counted, 2_000);
     }
+    let raw = node.dir.path().join("raw.csv");
+    let file = raw.to_str().expect("UTF-8");
+    bench(&node, &["hello", "-c", "3", "-n", "20", "--raw", file]);
+    let text = std::fs::read_to_string(&raw).expect("rows");
+    let rows: Vec<&str> = text.lines().skip(1).collect();
+    assert_eq!(rows.len(), 60, "{text}");
+    for row in rows {
+        let cells: Vec<&str> = row.split(',').collect();
+        let times: Vec<u64> = cells[..3].iter().map(|cell| cell.parse().expect(row)).collect();
+        assert!(times.is_sorted() && times[0] < times[2], "{row}");
+        assert_eq!((cells[3], cells[4], cells.len()), ("answered", "4", 9), "{row}");
+    }
     let url = format!("http://{}/hello", node.http);
     let open = ["--rate", "400", "--duration", "1s", "--warmup", "500ms"];
     let report = bench(&node, &[&[url.as_str()], &open[..]].concat());
     assert_eq!((&report["load"], &report["offered"]), (&"open".into(), &400.into()));
     assert_eq!(report["warmup"], 200);
-    assert_eq!(requests(&node, "hello") - before, 4_600);
+    assert_eq!(requests(&node, "hello") - before, 4_660);
     for phase in ["queue", "init", "handover", "invoke"] {
         assert!(report["phases"][phase]["p50_ms"].is_number(), "{phase}: {report}");
     }

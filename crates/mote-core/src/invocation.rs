@@ -238,8 +238,17 @@ impl Phases {
 
     /// Handing over and back: t1 to t2 and t3 to t4.
     pub fn handover_ns(&self) -> u64 {
+        self.to_worker_ns() + self.from_worker_ns()
+    }
+
+    /// t1 to t2.
+    pub fn to_worker_ns(&self) -> u64 {
         self.entered_ns.saturating_sub(self.sent_ns)
-            + self.answered_ns.saturating_sub(self.returned_ns)
+    }
+
+    /// t3 to t4.
+    pub fn from_worker_ns(&self) -> u64 {
+        self.answered_ns.saturating_sub(self.returned_ns)
     }
 }
 

@@ -57,6 +57,10 @@ async fn accept(
             let _place = place;
             match connect(&destination).await {
                 Ok(mut outside) => {
+                    // Pieces are passed on as they come; to hold one back until the piece before
+                    // is acknowledged costs a caller 40 ms per request.
+                    let _ = inside.set_nodelay(true);
+                    let _ = outside.set_nodelay(true);
                     let _ = tokio::io::copy_bidirectional(&mut inside, &mut outside).await;
                 }
                 Err(error) => {

@@ -4,6 +4,7 @@
 use std::collections::VecDeque;
 use std::io;
 
+use crate::rows::ROWS_MAX;
 use crate::{Done, Failure, Live, Mark, Nanos, Next, Outcome, Pacer, Plan, Tally, Wire};
 
 /// How often time limits and the wish to stop are looked at; a time limit is late by this at most.
@@ -47,7 +48,11 @@ pub fn drive<W: Wire>(
     let clients = plan.clients_of(thread);
     let mut driver = Driver {
         wire,
-        tally: Tally::new(pacer.measured_from(), pacer.until()),
+        tally: Tally::new(pacer.measured_from(), pacer.until()).with_rows(if plan.keeps_rows {
+            ROWS_MAX / plan.threads()
+        } else {
+            0
+        }),
         pacer,
         timeout: plan.timeout.as_nanos() as Nanos,
         live,

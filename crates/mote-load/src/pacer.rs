@@ -116,6 +116,7 @@ mod tests {
 
     fn plan(load: Load, limit: Limit) -> Plan {
         Plan {
+            keeps_rows: false,
             load,
             clients: 3,
             threads: 2,

@@ -47,6 +47,8 @@ pub struct Plan {
     pub limit: Limit,
     /// From its intended time on an operation may take this long.
     pub timeout: Duration,
+    /// Whether each measured operation is kept as a [`Row`](crate::Row).
+    pub keeps_rows: bool,
 }
 
 /// A plan that cannot be run.

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use hdrhistogram::Histogram;
 
 use crate::clock::SECOND;
-use crate::{Failure, Mark, Nanos, Outcome, PHASES, report};
+use crate::{Failure, Mark, Nanos, Outcome, PHASES, Row, report};
 
 /// Latencies from 10 ns to two hours with three digits.
 const LATENCY_MIN: Nanos = 10;
@@ -41,6 +41,8 @@ pub struct Tally {
     /// End of the last measured operation, or of the span.
     pub(crate) ended: Nanos,
     pub(crate) repeats: u64,
+    rows: Vec<Row>,
+    rows_max: usize,
     /// Processor time of the measured span: of the machine, of all threads, of the busiest.
     pub(crate) machine: (u64, u64),
     pub(crate) cpu: Nanos,
@@ -67,10 +69,22 @@ impl Tally {
             in_span: 0,
             ended: measured_from,
             repeats: 0,
+            rows: Vec::new(),
+            rows_max: 0,
             machine: (0, 0),
             cpu: 0,
             busiest: 0.0,
         }
+    }
+
+    /// Keeps the first so many measured operations one by one.
+    pub(crate) fn with_rows(self, rows_max: usize) -> Self {
+        Self { rows_max, ..self }
+    }
+
+    /// Operations that were kept one by one, in the order in which they ended on their thread.
+    pub fn into_rows(self) -> Vec<Row> {
+        self.rows
     }
 
     /// Measured operations that were answered well.
@@ -109,6 +123,9 @@ impl Tally {
             return;
         }
         self.ended = self.ended.max(at);
+        if self.rows.len() < self.rows_max {
+            self.rows.push(Row { intended, begun, ended: at, outcome });
+        }
         let latency = at.saturating_sub(intended);
         let index = (at - self.measured_from) / SECOND;
         let index = (index as usize).min(SECONDS_MAX - 1);
@@ -181,6 +198,7 @@ impl Tally {
             own.latency_sum += another.latency_sum;
             own.latency_max = own.latency_max.max(another.latency_max);
         }
+        self.rows.extend_from_slice(&other.rows);
         self.bytes += other.bytes;
         self.warmup += other.warmup;
         self.in_span += other.in_span;

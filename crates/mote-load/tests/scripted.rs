@@ -57,7 +57,8 @@ impl Wire for Scripted<'_> {
 
 fn plan(load: Load, clients: usize, limit: Limit) -> Plan {
     let warmup = Duration::ZERO;
-    Plan { load, clients, threads: 1, warmup, limit, timeout: Duration::from_secs(10) }
+    let timeout = Duration::from_secs(10);
+    Plan { load, clients, threads: 1, warmup, limit, timeout, keeps_rows: true }
 }
 
 fn run(plan: &Plan, script: Script) -> (Tally, u64) {
@@ -99,6 +100,9 @@ fn every_operation_of_every_client_is_counted_once() {
         assert_eq!(tally.failures(Failure::Broken), all / 10);
         assert!(tally.percentile(0.8).is_some());
         assert_eq!(tally.percentile(0.81), None, "a fifth failed");
+        let rows = tally.into_rows();
+        assert_eq!(rows.len() as u64, all, "each is kept");
+        assert!(rows.iter().all(|row| row.intended <= row.begun && row.begun <= row.ended));
     }
 }
 

@@ -266,11 +266,15 @@ pub(super) async fn invoke(
     let phases = reply.phases;
     let ms = |ns: u64| ns as f64 / 1e6;
     let timing = format!(
-        "queue;dur={:.3}, init;dur={:.3}, handover;dur={:.3}, invoke;dur={:.3}",
+        "queue;dur={:.3}, init;dur={:.3}, handover;dur={:.3}, invoke;dur={:.3}, \
+         to-worker;dur={:.3}, from-worker;dur={:.3}",
         ms(phases.queue_ns()),
         ms(phases.init_ns),
         ms(phases.handover_ns()),
-        ms(phases.run_ns())
+        ms(phases.run_ns()),
+        // The two halves of the handover; the fronts leave them out, as each answer pays for it.
+        ms(phases.to_worker_ns()),
+        ms(phases.from_worker_ns())
     );
     response
         .header(paths::HEADER_INVOCATION, id.to_string())

@@ -309,6 +309,9 @@ pub(super) struct Bench {
     /// Write the result to a file, as JSON
     #[arg(long, value_name = "FILE")]
     pub(super) save: Option<PathBuf>,
+    /// Write every measured operation to a file, as CSV
+    #[arg(long, value_name = "FILE")]
+    pub(super) raw: Option<PathBuf>,
     /// Compare with a result that was saved
     #[arg(long, value_name = "FILE")]
     pub(super) compare: Option<PathBuf>,
@@ -319,7 +322,7 @@ pub(super) struct Bench {
     #[arg(long, value_name = "LIMITS")]
     pub(super) fail_if: Option<String>,
     /// A named series of runs, over HTTP and CoAP
-    #[arg(long, value_enum, value_name = "NAME", conflicts_with_all = ["clients", "duration", "rate", "compare", "export", "fail_if"])]
+    #[arg(long, value_enum, value_name = "NAME", conflicts_with_all = ["clients", "duration", "rate", "raw", "compare", "export", "fail_if"])]
     pub(super) experiment: Option<Experiment>,
 }
 

@@ -15,7 +15,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use mote_api::error::exit;
-use mote_load::{Live, Plan, Protocol, Report, Request, Target, coap, compare};
+use mote_load::{Live, Plan, Protocol, ROWS_MAX, Report, Request, Row, Target, coap, compare};
 use tokio::runtime::Runtime;
 
 use self::wish::{Asked, Wish};
@@ -57,7 +57,10 @@ fn single(
 ) -> Result<(), Failure> {
     let asked = or_interrupt(runtime, wish::asked(args, global, wish.via(args)))?;
     let target = Checked::new(asked)?;
-    let (report, interrupted) = measure(runtime, &target, &wish.plan, output)?;
+    let (report, rows, interrupted) = measure(runtime, &target, &wish.plan, output)?;
+    if let Some(path) = &args.raw {
+        write_raw(path, &rows, &report, output)?;
+    }
     if let Some(path) = &args.save {
         save(path, &report, output)?;
     }
@@ -143,7 +146,7 @@ fn measure(
     checked: &Checked,
     plan: &Plan,
     output: &Output,
-) -> Result<(Report, bool), Failure> {
+) -> Result<(Report, Vec<Row>, bool), Failure> {
     let live = Arc::new(Live::default());
     let (sender, mut ended) = tokio::sync::oneshot::channel();
     std::thread::scope(|scope| {
@@ -178,7 +181,7 @@ fn measure(
         let at = wish::now();
         let version = env!("CARGO_PKG_VERSION");
         let report = Report::new(&checked.target, &checked.request, plan, &tally, version, &at);
-        Ok((report, interrupted))
+        Ok((report, tally.into_rows(), interrupted))
     })
 }
 
@@ -202,6 +205,25 @@ fn save(path: &Path, value: &impl serde::Serialize, output: &Output) -> Result<(
     let text = serde_json::to_string(value).map_err(|error| bad(&error))?;
     std::fs::write(path, text + "\n").map_err(|error| bad(&error))?;
     output.say(&format!("wrote {}", super::output::harmless(&path.display().to_string())));
+    Ok(())
+}
+
+fn write_raw(path: &Path, rows: &[Row], report: &Report, output: &Output) -> Result<(), Failure> {
+    let write = || -> std::io::Result<()> {
+        let mut file = std::io::BufWriter::new(std::fs::File::create(path)?);
+        mote_load::write_rows(rows, &mut file)?;
+        file.flush()
+    };
+    write().map_err(|error| Failure::new("M0103", format!("{}: {error}", path.display())))?;
+    output.say(&format!("wrote {}", super::output::harmless(&path.display().to_string())));
+    if (rows.len() as u64) < report.offered {
+        output.warn(&format!(
+            "{} has {} of {} operations: no more than {ROWS_MAX} are kept",
+            super::output::harmless(&path.display().to_string()),
+            rows.len(),
+            report.offered
+        ));
+    }
     Ok(())
 }
 

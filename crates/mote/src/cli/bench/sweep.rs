@@ -74,6 +74,7 @@ pub(super) fn run(
                 warmup: Duration::ZERO,
                 limit: Limit::Operations(operations),
                 timeout: SUCCESS_WITHIN,
+                keeps_rows: false,
             };
             let step = step(runtime, &target, &plan, output)?;
             output.step(&step.run.protocol, &format!("{clients} clients"), None);
@@ -106,7 +107,7 @@ fn step(
 ) -> Result<Step, Failure> {
     let mut runs = Vec::with_capacity(REPEATS);
     for _ in 0..REPEATS {
-        let (report, interrupted) = measure(runtime, target, plan, output)?;
+        let (report, _, interrupted) = measure(runtime, target, plan, output)?;
         if interrupted {
             return Err(Failure::interrupted());
         }

@@ -49,6 +49,7 @@ impl Wish {
                 None => Limit::Duration(duration("--duration", &args.duration, DURATION)?),
             },
             timeout: global.timeout.map_or(TIMEOUT, Duration::from_secs),
+            keeps_rows: args.raw.is_some(),
         };
         plan.check().map_err(|error| Failure::new("M0101", error.to_string()))?;
         let limits = args.fail_if.as_deref().map(limits::parse).transpose();

@@ -1,0 +1,187 @@
+"""The named experiments."""
+
+from __future__ import annotations
+
+from functools import partial
+
+from motelab.experiments import breakdown, calls, scaling, sweeps
+from motelab.experiments.base import Experiment
+from motelab.figures import calls as draw_calls
+from motelab.figures import scaling as draw_scaling
+from motelab.figures import sweeps as draw_sweeps
+
+MOTE = ("mote",)
+
+
+def _scaling(name: str, title: str, paper: str, about: str) -> Experiment:
+    run = partial(scaling.run, name=name)
+    return Experiment(name, title, paper, run, draw_scaling.scaling, about, MOTE)
+
+
+EXPERIMENTS: dict[str, Experiment] = {
+    one.name: one
+    for one in [
+        Experiment(
+            "cold-start",
+            "Cold starts",
+            "000 4.1",
+            calls.cold_start,
+            draw_calls.cold_start,
+            "Scale to zero, wait until gone, one request.",
+            MOTE,
+        ),
+        Experiment(
+            "serial",
+            "Serial executions",
+            "000 4.2",
+            calls.serial,
+            draw_calls.serial,
+            "One client, the next request after each answer.",
+        ),
+        Experiment(
+            "parallel-20",
+            "20 requests at once",
+            "000 4.3",
+            calls.parallel,
+            draw_calls.parallel,
+            "By threads of one process and by processes.",
+        ),
+        _scaling(
+            "native-scaling",
+            "OpenFaaS's own scaling rule",
+            "000 4.4.1",
+            "6 clients, a call per second each.",
+        ),
+        _scaling(
+            "hpa-ramp2",
+            "CPU scaling, 2 to 48 clients by 2",
+            "000 4.4.2",
+            "Clients with a call per second each, a step after the other.",
+        ),
+        _scaling(
+            "hpa-down2",
+            "CPU scaling, 40 to 2 clients by 2",
+            "000 4.4.2",
+            "Clients with a call per second each, a step after the other.",
+        ),
+        _scaling(
+            "hpa-varied",
+            "CPU scaling, varied load",
+            "000 4.4.2",
+            "Clients with a call per second each, a step after the other.",
+        ),
+        _scaling(
+            "hpa-ramp4",
+            "CPU scaling, 4 to 48 clients by 4",
+            "000 4.4.2",
+            "Clients with a call per second each, a step after the other.",
+        ),
+        Experiment(
+            "closed-sweep",
+            "Closed sweep",
+            "002 IV",
+            sweeps.closed_sweep,
+            draw_sweeps.closed_sweep,
+            "Clients as fast as they are answered; sieve to 1000.",
+        ),
+        Experiment(
+            "hello-sweep",
+            "Hello by concurrency",
+            "003",
+            sweeps.hello_sweep,
+            draw_sweeps.sweep,
+            "Five bytes of text; one instance.",
+        ),
+        Experiment(
+            "http-sweep",
+            "A fetched page by concurrency",
+            "004 IV-B1",
+            sweeps.http_sweep,
+            draw_sweeps.sweep,
+            "A page of 4 bytes; one instance.",
+        ),
+        Experiment(
+            "http-sizes",
+            "Fetched pages by size",
+            "003",
+            sweeps.http_sizes,
+            draw_sweeps.sizes,
+            "Pages of several sizes at one concurrency.",
+        ),
+        Experiment(
+            "workers-sweep",
+            "Workers per function",
+            "003",
+            sweeps.workers_sweep,
+            draw_sweeps.workers,
+            "Threads of one instance, and instances.",
+        ),
+        Experiment(
+            "process-modes",
+            "Kept process or one per request",
+            "004 III-B2",
+            sweeps.process_modes,
+            draw_sweeps.modes,
+            "The same text from both.",
+            MOTE,
+        ),
+        Experiment(
+            "export-modes",
+            "Directly and through the gateway",
+            "004 III-C",
+            sweeps.export_modes,
+            draw_sweeps.exports,
+            "The same server both ways.",
+        ),
+        Experiment(
+            "latency-breakdown",
+            "Where the time of a call goes",
+            "004 IV-B2",
+            breakdown.breakdown,
+            draw_calls.breakdown,
+            "Single calls, idle warm instance.",
+            MOTE,
+        ),
+        _scaling(
+            "scale-workload-steady",
+            "Steady load",
+            "004 IV-C1",
+            "100 clients, 100 calls per second.",
+        ),
+        _scaling(
+            "scale-workload-bursty",
+            "Bursts",
+            "003 backup",
+            "10 s at 10 calls per second, 10 s at 100.",
+        ),
+        _scaling(
+            "scale-resource", "Scaling by CPU", "004 IV-C2", "100 connections that never pause."
+        ),
+        _scaling(
+            "keepalive-balance",
+            "Kept connections and new instances",
+            "003",
+            "100 kept connections.",
+        ),
+        _scaling(
+            "low-concurrency-high-rate",
+            "Low concurrency, high rate",
+            "003",
+            "9 callers, 400 calls per second.",
+        ),
+        _scaling(
+            "dropped-demand",
+            "Refused calls are demand",
+            "003",
+            "A ramp over capacity into a queue of 4.",
+        ),
+        Experiment(
+            "overhead",
+            "The platform's share of a workload's time",
+            "ours",
+            calls.overhead,
+            draw_calls.overhead,
+            "The same code on the platform and by hand, in alternated pairs.",
+        ),
+    ]
+}

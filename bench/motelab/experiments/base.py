@@ -1,0 +1,61 @@
+"""What an experiment is."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from matplotlib.figure import Figure
+
+from motelab import style
+from motelab.results import Outcome, Stored
+from motelab.session import Lab
+from motelab.statistics import summary
+
+#: The papers, by the numbers the lab gives them.
+PAPERS = {
+    "000": "Kjorveziroski, Filiposka: Kubernetes Distributions for the Edge: Serverless Performance"
+    " Evaluation, 2022",
+    "002": "Pfandzelter, Bermbach: tinyFaaS: A Lightweight FaaS Platform for Edge Environments,"
+    " 2020",
+    "003": "Li et al.: Understanding Open Source Serverless Platforms, 2019",
+    "004": "Li et al.: Analyzing Open-Source Serverless Platforms: Characteristics and Performance,"
+    " 2021",
+    "ours": "our own",
+}
+
+
+@dataclass(frozen=True)
+class Experiment:
+    """A named experiment: how it is run, and how its figures are drawn from what is stored."""
+
+    name: str
+    title: str
+    #: Key of [`PAPERS`] and the section.
+    paper: str
+    run: Callable[[Lab], Outcome]
+    draw: Callable[[Stored], dict[str, Figure]]
+    #: What is done with which load, in a sentence.
+    about: str
+    #: Targets that take part unless others are named.
+    targets: tuple[str, ...] = ("mote", "native")
+
+    def figures(self, stored: Stored) -> dict[str, Figure]:
+        """Its figures, or one that says why there is nothing to draw."""
+        if not stored.summary["table"]:
+            return {
+                "nothing": style.nothing("not measured: " + "; ".join(stored.summary["missing"]))
+            }
+        return self.draw(stored)
+
+
+def group_rows(rows: Any, keys: list[str], column: str = "response_s") -> list[dict[str, Any]]:
+    """A summary per group, as a table."""
+    if rows.empty:
+        return []
+    found = []
+    for values, of in rows.groupby(keys, sort=False):
+        names = dict(zip(keys, values, strict=True))
+        found.append({**names, **summary(of[column]).as_dict()})
+    return found

@@ -1,0 +1,369 @@
+"""Experiments of the load engine: throughput and latency by clients, sizes, workers, ways."""
+
+from __future__ import annotations
+
+import statistics as plain
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from motelab import statistics
+from motelab.assembly import Manifest, assemble
+from motelab.catalog import Workload, workloads
+from motelab.client import Load
+from motelab.experiments.calls import Deployment
+from motelab.platforms import Function, Mote, Target, Wish
+from motelab.results import Outcome
+from motelab.session import Lab
+
+#: Everywhere the same in what the studies call fair: a queue that refuses nobody, 10 s to answer.
+QUEUE, TIMEOUT_S = 50_000, 10.0
+SUCCESS_WITHIN_S = 1.0
+#: A server of Node takes many at once in one process, here and without a platform.
+AT_ONCE = 256
+CDF_POINTS = 200
+
+
+@dataclass(frozen=True)
+class Contestant:
+    """One way to reach one function."""
+
+    name: str
+    url: str
+
+
+def node_wish(**scale: object) -> Wish:
+    """One instance of a function in Node, a long queue."""
+    settings = {"queue": QUEUE, **scale}
+    return Wish(runtime="node", concurrency=AT_ONCE, instances_min=1, scale=settings)
+
+
+def cdf_rows(rows: Any, **names: object) -> Any:
+    """The distribution of a run in some points, failures in the denominator."""
+    good = rows[rows.is_ok].response_s
+    x, share = statistics.cdf(good, len(rows) - len(good))
+    if len(x) > CDF_POINTS:
+        at = np.unique(np.linspace(0, len(x) - 1, CDF_POINTS).astype(int))
+        x, share = x[at], share[at]
+    return pd.DataFrame({**names, "response_s": x, "share": share})
+
+
+def closed_sweep(lab: Lab) -> Outcome:
+    """So many clients, each as fast as it is answered; an answer within a second is a success."""
+    levels = lab.pick([1, 4], [1, 4, 16, 64], [1, 4, 16, 64, 256, 1024])
+    operations, repeats = lab.pick(20, 100, 500), lab.pick(1, 3, 3)
+    missing: list[str] = []
+    deployment = Deployment(lab, missing)
+    contestants, functions = _contestants(lab, deployment, workloads()["sieve"], missing)
+    runs: list[dict[str, Any]] = []
+    best: dict[tuple[str, int], list[tuple[float, dict[str, Any], Any]]] = {}
+    for clients in levels:
+        for repeat in range(repeats):
+            # In turn, and not always the same one first.
+            turn = repeat % len(contestants)
+            for contestant in [*contestants[turn:], *contestants[:turn]]:
+                load = Load(clients, operations=operations, timeout_s=SUCCESS_WITHIN_S)
+                report, rows = lab.bench(contestant.url, load)
+                run = _run(contestant.name, clients, repeat, report)
+                runs.append(run)
+                at = (contestant.name, clients)
+                best.setdefault(at, []).append((run["mean_s"], run, rows))
+        lab.say(f"{clients} clients x {operations}: {repeats} times {len(contestants)} ways")
+    _remove(functions)
+    table, tables = [], []
+    for (name, clients), found in best.items():
+        found.sort(key=lambda one: one[0])
+        # Of the repeats, the one whose mean is the median.
+        _, run, rows = found[len(found) // 2]
+        table.append(run)
+        tables.append(cdf_rows(rows, platform=name, clients=clients))
+    ratios = _ratios(table)
+    summary = {
+        "table": table,
+        "ratios": ratios,
+        "operations_per_client": operations,
+        "success_within_s": SUCCESS_WITHIN_S,
+    }
+    cdf = pd.concat(tables, ignore_index=True)
+    return Outcome({"runs": pd.DataFrame(runs), "cdf": cdf}, summary, missing)
+
+
+def _contestants(
+    lab: Lab, deployment: Deployment, workload: Workload, missing: list[str]
+) -> tuple[list[Contestant], list[tuple[Target, Function]]]:
+    """Each target over HTTP, and over CoAP where it speaks it."""
+    contestants, functions = [], []
+    for target in lab.targets:
+        function = deployment.on(target, workload, node_wish())
+        if function is None:
+            continue
+        functions.append((target, function))
+        contestants.append(Contestant(f"{target.name}, HTTP", function.url))
+        if function.coap:
+            contestants.append(Contestant(f"{target.name}, CoAP", function.coap))
+        else:
+            missing.append(f"{target.name} does not speak CoAP")
+    return contestants, functions
+
+
+def _remove(functions: Sequence[tuple[Target, Function]]) -> None:
+    for target, function in functions:
+        target.remove(function)
+
+
+def _run(name: str, clients: int, repeat: int, report: dict[str, Any]) -> dict[str, Any]:
+    latency = report["latency"]
+    offered = max(report["offered"], 1)
+    return {
+        "platform": name,
+        "clients": clients,
+        "repeat": repeat,
+        "offered": report["offered"],
+        "answered": report["answered"],
+        "success": report["answered"] / offered,
+        "rate": report["answered_per_s"],
+        "mean_s": latency["mean_ms"] / 1e3,
+        "p50_ms": latency["p50_ms"],
+        "p95_ms": latency["p95_ms"],
+        "p99_ms": latency["p99_ms"],
+        "generator_busiest": report["generator"]["busiest_thread"],
+        "machine_busy": report["generator"]["machine_busy"],
+        "failures": ", ".join(f"{count} {kind}" for kind, count in report["failures"].items()),
+    }
+
+
+def _ratios(table: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Throughput and mean latency of each way over native's at the same number of clients."""
+    native = {row["clients"]: row for row in table if row["platform"].startswith("native")}
+    found = []
+    for row in table:
+        base = native.get(row["clients"])
+        if base is None or row is base or not base["rate"] or not base["mean_s"]:
+            continue
+        found.append(
+            {
+                "platform": row["platform"],
+                "clients": row["clients"],
+                "rate_ratio": row["rate"] / base["rate"],
+                "mean_ratio": row["mean_s"] / base["mean_s"],
+                "success_difference": row["success"] - base["success"],
+            }
+        )
+    return found
+
+
+def _sweep(lab: Lab, workload: Workload) -> Outcome:
+    """Throughput by concurrency, and the latency at the highest."""
+    levels = lab.pick([1, 10], [1, 10, 50, 100], [1, *range(10, 101, 10), 200])
+    return _levels(lab, workload, levels, lab.pick(10, 100, 100))
+
+
+def _levels(lab: Lab, workload: Workload, levels: list[int], shown: int) -> Outcome:
+    warmup, seconds = lab.pick(0.2, 1.0, 60.0), lab.pick(0.5, 3.0, 60.0)
+    repeats = lab.pick(1, 3, 20)
+    missing: list[str] = []
+    deployment = Deployment(lab, missing)
+    functions = [
+        (target, function)
+        for target in lab.targets
+        if (function := deployment.on(target, workload, node_wish()))
+    ]
+    runs, distributions = [], []
+    for clients in levels:
+        for repeat in range(repeats):
+            for target, function in functions if repeat % 2 else functions[::-1]:
+                load = Load(clients, duration_s=seconds, warmup_s=warmup, timeout_s=TIMEOUT_S)
+                report, rows = lab.bench(function.url, load)
+                runs.append(_run(target.name, clients, repeat, report))
+                if clients == shown and repeat == 0:
+                    distributions.append(cdf_rows(rows, platform=target.name, clients=clients))
+        lab.say(f"{clients} clients")
+    _remove(functions)
+    table = pd.DataFrame(runs)
+    tables = {"runs": table}
+    if distributions:
+        tables["cdf"] = pd.concat(distributions, ignore_index=True)
+    return Outcome(tables, {"table": _means(table, "clients"), "shown": shown}, missing)
+
+
+def _means(runs: Any, key: str) -> list[dict[str, Any]]:
+    """Throughput with its deviation, and latency percentiles, over the repeats."""
+    found = []
+    for (platform, value), of in runs.groupby(["platform", key], sort=False):
+        rates = list(of.rate)
+        row = {
+            "platform": platform,
+            key: value,
+            "repeats": len(of),
+            "rate": plain.fmean(rates),
+            "rate_sd": plain.stdev(rates) if len(rates) > 1 else 0.0,
+            "success": float(of.answered.sum() / max(of.offered.sum(), 1)),
+        }
+        for name in ("p50_ms", "p95_ms", "p99_ms"):
+            values = [value for value in of[name] if value is not None and value == value]
+            if values:
+                row[name] = plain.median(values)
+        found.append(row)
+    return found
+
+
+def hello_sweep(lab: Lab) -> Outcome:
+    """What a platform costs when the function costs nothing."""
+    return _sweep(lab, workloads()["hello"])
+
+
+def http_sweep(lab: Lab) -> Outcome:
+    """A function that waits for another server."""
+    return _sweep(lab, workloads()["http-fetch"])
+
+
+def _contest(lab: Lab, contestants: Sequence[tuple[str, float, str]], key: str) -> Outcome:
+    """The same load on several ways in turn; name, value and URL of each."""
+    clients = lab.pick(10, 100, 100)
+    warmup, seconds = lab.pick(0.2, 1.0, 60.0), lab.pick(0.5, 3.0, 60.0)
+    runs, distributions = [], []
+    for repeat in range(lab.pick(1, 3, 20)):
+        for name, value, url in contestants if repeat % 2 else contestants[::-1]:
+            load = Load(clients, duration_s=seconds, warmup_s=warmup, timeout_s=TIMEOUT_S)
+            report, rows = lab.bench(url, load)
+            runs.append({**_run(name, clients, repeat, report), key: value})
+            if repeat == 0:
+                distributions.append(cdf_rows(rows, platform=name, **{key: value}))
+    table = pd.DataFrame(runs)
+    cdf = pd.concat(distributions, ignore_index=True)
+    summary = {"table": _means(table, key), "clients": clients}
+    return Outcome({"runs": table, "cdf": cdf}, summary)
+
+
+def http_sizes(lab: Lab) -> Outcome:
+    """Pages of several sizes through a function that fetches them."""
+    sizes = {"4": 4, "1k": 1_000, "10k": 10_000, "100k": 100_000}
+    chosen = lab.pick(["4", "1k"], list(sizes), list(sizes))
+    missing: list[str] = []
+    deployment, contestants, functions = Deployment(lab, missing), [], []
+    for target in lab.targets:
+        function = deployment.on(target, workloads()["http-fetch"], node_wish())
+        if function:
+            functions.append((target, function))
+            for name in chosen:
+                contestants.append((target.name, sizes[name], f"{function.url}?page={name}"))
+    outcome = _contest(lab, contestants, "bytes")
+    _remove(functions)
+    outcome.missing = missing
+    return outcome
+
+
+def workers_sweep(lab: Lab) -> Outcome:
+    """More workers for one function: threads of one instance, and instances."""
+    counts = lab.pick([1, 2], [1, 2, 4, 8], [1, 2, 4, 8])
+    missing: list[str] = []
+    deployment = Deployment(lab, missing)
+    outcomes = []
+    hello = workloads()["hello"]
+    for target in lab.targets:
+        for kind in ("threads", "processes"):
+            if kind == "processes" and "processes" not in target.offers:
+                missing.append(f"{target.name} has one process per function")
+                continue
+            for count in counts:
+                scale = {"queue": QUEUE}
+                wish = Wish(concurrency=count, instances_min=1, scale=scale)
+                if kind == "processes":
+                    wish = Wish(instances_min=count, instances_max=count, scale=scale)
+                function = deployment.on(target, hello, wish)
+                if function is None:
+                    continue
+                name = f"{target.name}, {kind}"
+                outcomes.append(_contest(lab, [(name, count, function.url)], "workers"))
+                target.remove(function)
+            lab.say(f"{target.name}: {kind}")
+    tables = {
+        name: pd.concat([one.tables[name] for one in outcomes], ignore_index=True)
+        for name in ("runs", "cdf")
+    }
+    table = [row for one in outcomes for row in one.summary["table"]]
+    return Outcome(tables, {"table": table}, missing)
+
+
+def process_modes(lab: Lab) -> Outcome:
+    """A process that is kept against a process per request."""
+    missing = ["streaming mode of the studied platforms has no counterpart for a text of 5 bytes"]
+    target = next((one for one in lab.targets if isinstance(one, Mote)), None)
+    if target is None:
+        return Outcome({}, {"table": []}, ["no target runs a program per request"])
+    scale = {"queue": QUEUE}
+    kept = {
+        "kept, Node": node_wish(),
+        "kept, Python": Wish(instances_min=1, scale=scale),
+    }
+    contestants, functions = [], []
+    for name, wish in kept.items():
+        function, _ = lab.deploy(target, workloads()["hello"], wish)
+        functions.append((target, function))
+        contestants.append((name, 1.0, function.url))
+    for name, command in {
+        "per request, shell": ["sh", "-c", "printf hello"],
+        "per request, Python": ["python3", "-SE", "-c", "print('hello', end='')"],
+    }.items():
+        short = "hello-" + name.rsplit(" ", 1)[1].lower()
+        function = _program(lab, target, short, command)
+        functions.append((target, function))
+        contestants.append((name, 0.0, function.url))
+    outcome = _contest(lab, contestants, "kept")
+    _remove(functions)
+    outcome.missing = missing
+    return outcome
+
+
+def _program(lab: Lab, target: Mote, name: str, command: list[str]) -> Function:
+    folder = target.work / "programs" / name
+    folder.mkdir(parents=True, exist_ok=True)
+    scale = {"max": 1, "queue": QUEUE}
+    manifest = Manifest(name, runtime="exec", command=tuple(command), concurrency=8, scale=scale)
+    (folder / "mote.toml").write_text(manifest.text())
+    return target.deploy_folder(name, folder)
+
+
+def export_modes(lab: Lab) -> Outcome:
+    """The same server called directly and through the gateway."""
+    missing = ["direct calls are of a server of its own: a direct port per function is not offered"]
+    by_name = {target.name: target for target in lab.targets}
+    mote, native = by_name.get("mote"), by_name.get("native")
+    if not isinstance(mote, Mote) or native is None:
+        return Outcome({}, {"table": []}, ["needs the targets mote and native"])
+    hello = workloads()["hello"]
+    direct, _ = lab.deploy(native, hello, node_wish())
+    through = _server(lab, mote, hello)
+    handler, _ = lab.deploy(mote, hello, node_wish())
+    ways = [("direct", direct), ("through the gateway", through), ("handler", handler)]
+    levels = lab.pick([1, 10], [1, 10, 50, 100], [1, *range(10, 101, 10), 200])
+    warmup, seconds = lab.pick(0.2, 1.0, 60.0), lab.pick(0.5, 3.0, 60.0)
+    runs = []
+    for clients in levels:
+        for repeat in range(lab.pick(1, 3, 20)):
+            for name, function in ways if repeat % 2 else ways[::-1]:
+                load = Load(clients, duration_s=seconds, warmup_s=warmup, timeout_s=TIMEOUT_S)
+                report, _ = lab.bench(function.url, load)
+                runs.append(_run(name, clients, repeat, report))
+    _remove([(native, direct), (mote, through), (mote, handler)])
+    table = pd.DataFrame(runs)
+    return Outcome({"runs": table}, {"table": _means(table, "clients")}, missing)
+
+
+def _server(lab: Lab, target: Mote, workload: Workload) -> Function:
+    name = f"{workload.name}-server"
+    folder: Path = target.work / "servers" / name
+    manifest = Manifest(
+        name,
+        memory_mib=128,
+        runtime="server",
+        command=("node", "server.mjs"),
+        concurrency=AT_ONCE,
+        scale={"min": 1, "max": 1, "queue": QUEUE},
+    )
+    assemble(workload, "native", "node", folder, manifest=manifest)
+    return target.deploy_folder(name, folder)

@@ -1,0 +1,24 @@
+"""What papers state, and what the study measured, to draw beside ours."""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any
+
+import pandas as pd
+
+from motelab.study import FOLDER
+
+STUDY_NOTE = "grey: the study's platforms on its own cluster (000); compare shapes, not values"
+
+
+@cache
+def papers() -> Any:
+    """Numbers that papers state."""
+    return pd.read_csv(FOLDER.parent / "papers.csv", dtype={"paper": str})
+
+
+@cache
+def study(name: str) -> Any:
+    """A table of the study."""
+    return pd.read_csv(FOLDER / name)

@@ -1,0 +1,236 @@
+"""What workloads run on: a target deploys them and says where they answer.
+
+Adding a platform is a class with `deploy` and what it `offers`; see docs/guides/the-lab.md.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import sys
+import tempfile
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from motelab.assembly import Manifest, assemble
+from motelab.catalog import Workload
+from motelab.node import KEEPER, Node
+from motelab.processes import Failed, Program
+from motelab.services import INSIDE, Services
+
+
+class NotOffered(Failed):
+    """An experiment needs something that a target does not have; the text names it."""
+
+
+@dataclass(frozen=True)
+class Wish:
+    """How a workload should run. Targets that cannot obey a part refuse it."""
+
+    runtime: str = "python"
+    #: Calls at once in one instance, by threads where the runtime has such.
+    concurrency: int = 1
+    instances_min: int = 0
+    instances_max: int = 1
+    scale: Mapping[str, object] = field(default_factory=dict)
+    cpu: float | None = None
+    timeout_s: float = 120
+    env: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Function:
+    """A workload where it answers."""
+
+    name: str
+    url: str
+    coap: str | None = None
+
+
+class Target(ABC):
+    """A platform under test."""
+
+    name: str
+    #: What experiments may ask of it: `zero`, `instances`, `phases`, `coap`, `processes`,
+    #: `policies`, `programs`.
+    offers: frozenset[str] = frozenset()
+
+    @abstractmethod
+    def deploy(self, workload: Workload, profile: str, wish: Wish) -> Function:
+        """Makes it answer; replaces what answered under its name."""
+
+    def remove(self, function: Function) -> None:
+        """Takes it away again; nothing where somebody else deployed it."""
+        return
+
+    def to_zero(self, function: Function) -> None:
+        """Stops its instances and waits until they are gone."""
+        raise NotOffered(f"{self.name} cannot stop a function's instances on demand")
+
+    def instances(self, function: Function) -> list[dict[str, Any]]:
+        """Its instances."""
+        raise NotOffered(f"{self.name} does not tell a function's instances")
+
+    def require(self, *wanted: str) -> None:
+        """Names what is missing."""
+        for offer in wanted:
+            if offer not in self.offers:
+                raise NotOffered(f"{self.name} does not offer `{offer}`")
+
+    def close(self) -> None:
+        """Ends what it started; nothing where that is nothing."""
+        return
+
+
+class Mote(Target):
+    """A node of ours that the lab starts. With `contract` the same node, and functions written
+    for another platform."""
+
+    offers = frozenset({"zero", "instances", "phases", "coap", "processes", "policies", "programs"})
+
+    def __init__(self, node: Node, services: Services, work: Path, contract: str = "mote") -> None:
+        self.node, self.services, self.work = node, services, work
+        self.contract = contract
+        self.name = contract
+
+    def manifest(self, workload: Workload, profile: str, wish: Wish, name: str) -> Manifest:
+        """What it is given beside its code."""
+        of = workload.profiles[profile]
+        env, net = self.services.environment(workload, profile, INSIDE)
+        scale = {"max": wish.instances_max, **wish.scale}
+        if wish.instances_min:
+            scale["min"] = wish.instances_min
+        memory = max(of.memory_mib, 128 if wish.runtime == "node" else 0)
+        is_node = wish.runtime == "node" and wish.concurrency == 1
+        is_rust = wish.runtime == "rust"
+        if is_rust:
+            env |= {"WORKLOAD": workload.name, "THREADS": str(wish.concurrency)}
+        return Manifest(
+            name=name,
+            runtime="server" if is_rust else wish.runtime,
+            command=("./workload-rs",) if is_rust else (),
+            # Threads of one instance work at once, and so need as many times the memory.
+            memory_mib=memory if wish.runtime == "node" else memory * wish.concurrency,
+            disk_mib=of.disk_mib * (1 if wish.runtime == "node" else wish.concurrency),
+            timeout_s=wish.timeout_s,
+            concurrency=None if is_node else wish.concurrency,
+            scale=scale,
+            env={**env, **wish.env},
+            net=net,
+            cpu=wish.cpu,
+            compat=None if self.contract == "mote" else self.contract,
+        )
+
+    def deploy(self, workload: Workload, profile: str, wish: Wish) -> Function:
+        """Assembles and deploys it; packages are installed by the node, once per list."""
+        suffix = "" if wish.runtime == "python" else f"-{wish.runtime}"
+        name = f"{workload.name}{suffix}"
+        if wish.runtime == "rust" and self.contract != "mote":
+            raise NotOffered(f"the twins in Rust are servers, not handlers of {self.contract}")
+        if wish.runtime == "python" and workload.packages:
+            self._keep_packages(workload)
+        manifest = self.manifest(workload, profile, wish, name)
+        into = self.work / self.contract / name
+        assemble(workload, self.contract, wish.runtime, into, manifest=manifest)
+        return self.deploy_folder(name, into)
+
+    def _keep_packages(self, workload: Workload) -> None:
+        """Makes an installation outlast the workloads that use it; they come and go."""
+        text = "\n".join(workload.packages) + "\n"
+        name = KEEPER + hashlib.sha256(text.encode()).hexdigest()[:12]
+        if name in self.node.functions():
+            return
+        folder = self.work / "keepers" / name
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / "requirements.txt").write_text(text)
+        (folder / "app.py").write_text("def handle(event, ctx):\n    return ''\n")
+        (folder / "mote.toml").write_text(Manifest(name, scale={"idle": "1ms"}).text())
+        self.node.mote("deploy", str(folder), "--name", name)
+
+    def deploy_folder(self, name: str, folder: Path) -> Function:
+        """A folder as it is."""
+        self.node.mote("deploy", str(folder), "--name", name)
+        return Function(
+            name,
+            f"http://127.0.0.1:{self.node.http}/{name}",
+            f"coap://127.0.0.1:{self.node.coap}/{name}",
+        )
+
+    def remove(self, function: Function) -> None:
+        """Takes it away again."""
+        self.node.mote("remove", function.name, "--yes")
+
+    def to_zero(self, function: Function) -> None:
+        """Stops its instances and waits until they are gone."""
+        self.node.to_zero(function.name)
+
+    def instances(self, function: Function) -> list[dict[str, Any]]:
+        """Its instances."""
+        return self.node.instances(function.name)
+
+
+class Native(Target):
+    """The same code behind its language's own HTTP server, one process per workload."""
+
+    name = "native"
+    offers = frozenset({"threads"})
+
+    def __init__(self, services: Services, work: Path, logs: Path) -> None:
+        self.services, self.work, self.logs = services, work / "native", logs
+        self.running: dict[str, Program] = {}
+
+    def deploy(self, workload: Workload, profile: str, wish: Wish) -> Function:
+        """Starts its server anew."""
+        if wish.instances_max > 1:
+            raise NotOffered("native is one process: it has no further instances")
+        name = f"{workload.name}-{wish.runtime}"
+        if name in self.running:
+            self.running.pop(name).stop()
+        into = assemble(workload, "native", wish.runtime, self.work / name)
+        env, _ = self.services.environment(workload, profile, "127.0.0.1")
+        # Functions of mote have their temporary folder in memory: so does this one.
+        scratch = "/dev/shm" if os.access("/dev/shm", os.W_OK) else tempfile.gettempdir()
+        env |= {"PORT": "0", "THREADS": str(wish.concurrency), "TMPDIR": scratch, **wish.env}
+        env["WORKLOAD"] = workload.name
+        commands = {
+            "python": [sys.executable, "-B", "server.py"],
+            "node": ["node", "server.mjs"],
+            "rust": ["./workload-rs"],
+        }
+        command = commands[wish.runtime]
+        # Nothing of this machine's environment reaches a function of mote: settings of a library
+        # that only one side sees would be measured as if they were the platform.
+        env |= {"PATH": os.environ.get("PATH", os.defpath), "HOME": scratch, "LANG": "C.UTF-8"}
+        log = self.logs / f"{name}.log"
+        program = Program(command, log, env=env, cwd=into, inherits=False)
+        port = program.first_line()
+        self.running[name] = program
+        return Function(name, f"http://127.0.0.1:{port}/")
+
+    def remove(self, function: Function) -> None:
+        """Ends its server."""
+        if function.name in self.running:
+            self.running.pop(function.name).stop()
+
+    def close(self) -> None:
+        """Ends all servers."""
+        for program in self.running.values():
+            program.stop()
+        self.running.clear()
+
+
+class Remote(Target):
+    """Functions that somebody deployed already, each at its name below a URL: any platform, or an
+    OpenFaaS gateway with `/function`. Their packages, limits and endpoints are theirs."""
+
+    def __init__(self, name: str, base: str) -> None:
+        self.name, self.base = name, base.rstrip("/")
+
+    def deploy(self, workload: Workload, profile: str, wish: Wish) -> Function:
+        """Where it should answer."""
+        suffix = "" if wish.runtime == "python" else f"-{wish.runtime}"
+        name = f"{workload.name}{suffix}"
+        return Function(name, f"{self.base}/{name}")

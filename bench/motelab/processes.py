@@ -1,0 +1,98 @@
+"""Programs the lab starts: found ready by what they print, ended by process id."""
+
+from __future__ import annotations
+
+import os
+import select
+import subprocess
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import IO
+
+READY_S_MAX = 60.0
+STOP_S_MAX = 40.0
+
+
+class Failed(Exception):
+    """Something the lab needs did not work; the text says what to do."""
+
+
+class Program:
+    """A program under the lab's care. Use as a context manager."""
+
+    def __init__(
+        self,
+        command: list[str],
+        log: Path,
+        *,
+        env: Mapping[str, str] | None = None,
+        cwd: Path | None = None,
+        inherits: bool = True,
+    ) -> None:
+        self.name = Path(command[0]).name
+        self.log = log
+        log.parent.mkdir(parents=True, exist_ok=True)
+        self._log: IO[bytes] = log.open("wb")
+        try:
+            self.process = subprocess.Popen(
+                command,
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=self._log,
+                env={**(os.environ if inherits else {}), **(env or {})},
+                cwd=cwd,
+            )
+        except OSError as error:
+            self._log.close()
+            raise Failed(f"{command[0]}: {error.strerror}") from error
+
+    @property
+    def pid(self) -> int:
+        """Process id."""
+        return self.process.pid
+
+    def first_line(self, within: float = READY_S_MAX) -> str:
+        """What it prints when it is ready."""
+        output, end, found = self.process.stdout, time.monotonic() + within, b""
+        assert output is not None
+        while b"\n" not in found:
+            left = end - time.monotonic()
+            if left <= 0 or not select.select([output], [], [], left)[0]:
+                break
+            piece = os.read(output.fileno(), 4096)
+            if not piece:
+                break
+            found += piece
+        if b"\n" not in found:
+            self.stop()
+            text = self.log.read_text(errors="replace")[-2000:]
+            raise Failed(f"{self.name} did not become ready:\n{text}")
+        return found.decode().splitlines()[0]
+
+    def stop(self) -> None:
+        """Ends it, forcibly when it takes too long."""
+        self.process.terminate()
+        try:
+            self.process.wait(STOP_S_MAX)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            self.process.wait()
+        if self.process.stdout:
+            self.process.stdout.close()
+        self._log.close()
+
+    def __enter__(self) -> Program:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
+
+
+def wait_for(what: str, within: float, is_there: Callable[[], bool], every: float = 0.01) -> None:
+    """Asks until the answer is true."""
+    end = time.monotonic() + within
+    while not is_there():
+        if time.monotonic() > end:
+            raise Failed(f"{what}: not within {within:.0f} s")
+        time.sleep(every)

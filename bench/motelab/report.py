@@ -1,0 +1,172 @@
+"""One page with every run: figures, tables, tests, the papers' numbers beside ours. Fetches
+nothing and runs no script."""
+
+from __future__ import annotations
+
+import base64
+import html
+import math
+from pathlib import Path
+from typing import Any
+
+from motelab import environment, figures
+from motelab.experiments import EXPERIMENTS
+from motelab.experiments.base import PAPERS
+from motelab.figures.stated import papers
+from motelab.processes import Failed
+from motelab.results import Stored, stored
+from motelab.study import FOLDER, Study, claims
+
+STYLE = """
+body{font:15px/1.5 sans-serif;max-width:62rem;margin:2rem auto;padding:0 1rem;color:#222}
+table{border-collapse:collapse;font-size:13px;margin:.6rem 0;display:block;overflow-x:auto}
+td,th{border-bottom:1px solid #ddd;padding:.15rem .6rem;text-align:right;white-space:nowrap}
+td:first-child,th:first-child{text-align:left}img{max-width:100%;height:auto;margin:.4rem 0}
+.missing{color:#8a4b00}.about{color:#555}h2{border-top:2px solid #eee;padding-top:1rem}
+nav a{margin-right:1rem;white-space:nowrap}details{margin:.4rem 0}
+"""
+#: Rows of a table on the page; the rest is in the file.
+ROWS_MAX = 60
+
+
+def text_of(value: Any) -> str:
+    """A cell."""
+    if value is None or (isinstance(value, float) and math.isnan(value)):
+        return ""
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, float):
+        return f"{value:,.0f}" if abs(value) >= 1e5 else f"{value:.4g}"
+    return str(value)
+
+
+def table(rows: list[dict[str, Any]]) -> str:
+    """A table whose columns are those of all rows."""
+    if not rows:
+        return "<p>No rows.</p>"
+    columns = list(dict.fromkeys(key for row in rows for key in row))
+    head = "".join(f"<th>{html.escape(name.replace('_', ' '))}</th>" for name in columns)
+    body = "".join(
+        "<tr>"
+        + "".join(f"<td>{html.escape(text_of(row.get(key)))}</td>" for key in columns)
+        + "</tr>"
+        for row in rows[:ROWS_MAX]
+    )
+    more = f"<p>{len(rows) - ROWS_MAX} more in the file.</p>" if len(rows) > ROWS_MAX else ""
+    return f"<table><tr>{head}</tr>{body}</table>{more}"
+
+
+def tests_table(tests: dict[str, Any]) -> list[dict[str, Any]]:
+    """Rank tests as rows; per function where there are functions."""
+    if not tests:
+        return []
+    by_function = {"": tests} if "kruskal_wallis" in tests else tests
+    rows = []
+    for function, found in by_function.items():
+        if not found:
+            continue
+        head = {"function": function} if function else {}
+        groups = found["kruskal_wallis"]
+        rows.append(
+            {
+                **head,
+                "test": "Kruskal-Wallis",
+                "statistic": groups["h"],
+                "p": groups["p"],
+                "effect": groups["effect"],
+                "rejected": groups["p"] < found["alpha"],
+            }
+        )
+        for pair, one in found["mann_whitney"].items():
+            rows.append(
+                {
+                    **head,
+                    "test": f"Mann-Whitney {pair}",
+                    "statistic": one["u"],
+                    "p": one["p"],
+                    "effect": one["effect"],
+                    "rejected": one["p"] < found["alpha"],
+                }
+            )
+    return rows
+
+
+def section(run: Stored, paths: list[Path]) -> str:
+    """One run."""
+    summary = run.summary
+    key = summary["paper"].split(" ")[0]
+    machine = summary["environment"]
+    parts = [
+        f'<h2 id="{run.folder.name}">{html.escape(summary["title"])}</h2>',
+        f'<p class="about">{html.escape(summary["about"])} Experiment <b>{run.experiment}</b>, '
+        f"profile <b>{summary['profile']}</b>, targets {', '.join(summary['targets'])}; after "
+        f"{html.escape(summary['paper'])} ({html.escape(PAPERS.get(key, key))}). "
+        f"{summary['at']}, {summary.get('seconds', 0)} s, {html.escape(machine['cpu'])}, "
+        f"{machine['cores']} cores, {machine.get('busy_before', 0):.0%} busy before.</p>",
+    ]
+    parts += [f'<p class="missing">Missing: {html.escape(line)}</p>' for line in summary["missing"]]
+    for path in paths:
+        data = base64.b64encode(path.read_bytes()).decode()
+        name = html.escape(path.stem)
+        parts.append(f'<img alt="{run.experiment}: {name}" src="data:image/png;base64,{data}">')
+    parts.append(table(summary["table"]))
+    if summary.get("ratios"):
+        parts.append(table(summary["ratios"]))
+    stated = papers()
+    stated = stated[stated.experiment == run.experiment]
+    if len(stated):
+        columns = ["system", "what", "value", "unit", "paper"]
+        parts += ["<h4>Stated by the papers</h4>", table(stated[columns].to_dict("records"))]
+    rows = tests_table(summary.get("tests", {}))
+    if rows:
+        parts.append(f"<details><summary>Rank tests</summary>{table(rows)}</details>")
+    return "\n".join(parts)
+
+
+def _golden() -> str:
+    """What the study claims and what its raw data say."""
+    study = Study()
+    found = claims(study)
+    rows = [
+        {
+            "claim": row.claim,
+            "paper": row.paper,
+            "computed here": found[row.id],
+            "verdict": row.status,
+        }
+        for row in study.table("statistics.csv").itertuples()
+    ]
+    return (
+        "<h2 id='study'>The study's statistics, from its raw data</h2>"
+        f"<p class='about'>Data of {html.escape(PAPERS['000'])}, Apache-2.0, in "
+        f"<code>bench/reference/{FOLDER.name}</code>.</p>" + table(rows)
+    )
+
+
+def write(folder: Path, target: Path) -> Path:
+    """Draws every run below `folder` anew and writes the page."""
+    runs = stored(folder)
+    if not runs:
+        raise Failed(f"{folder}: no runs yet; ./lab run NAME makes one")
+    order = list(EXPERIMENTS)
+    runs.sort(key=lambda run: (order.index(run.experiment), run.folder.name))
+    sections = []
+    for run in runs:
+        paths = figures.save(run, EXPERIMENTS[run.experiment].figures(run))
+        sections.append(section(run, paths))
+    links = "".join(
+        f'<a href="#{run.folder.name}">{run.experiment} ({run.summary["profile"]})</a>'
+        for run in runs
+    )
+    page = (
+        '<!doctype html><html lang="en"><meta charset="utf-8"><title>The lab of mote</title>'
+        f"<style>{STYLE}</style><h1>The lab of mote</h1><p>{environment.now()}. Numbers of the "
+        "papers were measured on their machines, ours on the machine named with each run: compare "
+        "shapes and ratios. Runs of the profile <i>smoke</i> show that the code path works and "
+        f"nothing else.</p><nav>{links}<a href='#study'>the study's statistics</a></nav>"
+        + "\n".join(sections)
+        + _golden()
+        + "</html>\n"
+    )
+    target.write_text(page)
+    return target

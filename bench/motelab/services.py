@@ -1,0 +1,149 @@
+"""What workloads talk to: an S3 store and a static file server, both real."""
+
+from __future__ import annotations
+
+import hashlib
+import secrets
+import shutil
+import socket
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import boto3
+from botocore.config import Config
+from botocore.exceptions import ClientError
+
+from motelab import datasets
+from motelab.catalog import ROOT, Workload
+from motelab.processes import Failed, Program, wait_for
+
+STORE = ROOT / ".cache" / "lab-tools" / "bin" / "s3s-fs"
+BUCKETS = ("input", "output")
+#: Where a sandbox finds the first destination that its manifest names.
+INSIDE = "127.77.0.2"
+
+
+class MissingService(Failed):
+    """A service that is not installed: its workloads are left out, and that is said."""
+
+
+class S3Store:
+    """s3s-fs on a folder of its own that goes with it."""
+
+    def __init__(self, log: Path) -> None:
+        if not STORE.exists():
+            raise MissingService("no S3 store: scripts/lab-setup.sh store builds it")
+        self.folder = Path(tempfile.mkdtemp(prefix="lab-store-"))
+        self.access_key, self.secret_key = "lab", secrets.token_hex(16)
+        with socket.socket() as probe:
+            probe.bind(("127.0.0.1", 0))
+            self.port = int(probe.getsockname()[1])
+        command = [str(STORE), "--host", "127.0.0.1", "--port", str(self.port)]
+        command += ["--access-key", self.access_key, "--secret-key", self.secret_key]
+        self.program = Program([*command, str(self.folder)], log)
+        try:
+            wait_for("the S3 store", 20, self._is_up)
+            for bucket in BUCKETS:
+                self.client().create_bucket(Bucket=bucket)
+        except Failed:
+            self.stop()
+            raise
+
+    def _is_up(self) -> bool:
+        with socket.socket() as probe:
+            return probe.connect_ex(("127.0.0.1", self.port)) == 0
+
+    def client(self) -> Any:
+        """A client with the store's keys."""
+        return boto3.client(
+            "s3",
+            endpoint_url=f"http://127.0.0.1:{self.port}",
+            aws_access_key_id=self.access_key,
+            aws_secret_access_key=self.secret_key,
+            region_name="us-east-1",
+            config=Config(s3={"addressing_style": "path"}),
+        )
+
+    def put(self, path: Path) -> None:
+        """An input object, with its MD5 beside it."""
+        client = self.client()
+        try:
+            client.head_object(Bucket="input", Key=path.name)
+        except ClientError:
+            digest = hashlib.md5(path.read_bytes(), usedforsecurity=False).hexdigest()
+            client.upload_file(
+                str(path), "input", path.name, ExtraArgs={"Metadata": {"md5": digest}}
+            )
+
+    def count(self, bucket: str) -> int:
+        """Objects in a bucket."""
+        return int(self.client().list_objects_v2(Bucket=bucket).get("KeyCount", 0))
+
+    def stop(self) -> None:
+        """Ends it and removes what it stored."""
+        self.program.stop()
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+
+class StaticServer:
+    """Pages and the JSON file."""
+
+    def __init__(self, binary: Path, folder: Path, log: Path) -> None:
+        if not binary.exists():
+            raise MissingService(f"{binary} is missing: cargo build -p mote-bench-peers")
+        self.program = Program([str(binary), str(folder)], log)
+        self.port = int(self.program.first_line())
+
+    def stop(self) -> None:
+        """Ends it."""
+        self.program.stop()
+
+
+class Services:
+    """Started when they are first asked for, ended together."""
+
+    def __init__(self, cache: Path, binaries: Path, logs: Path) -> None:
+        self.cache, self.binaries, self.logs = cache, binaries, logs
+        self._store: S3Store | None = None
+        self._static: dict[str, StaticServer] = {}
+
+    def store(self) -> S3Store:
+        """The S3 store."""
+        if self._store is None:
+            self._store = S3Store(self.logs / "s3.log")
+        return self._store
+
+    def static(self, profile: str) -> StaticServer:
+        """The file server with a profile's data."""
+        if profile not in self._static:
+            folder = datasets.make_static(self.cache, profile)
+            binary = self.binaries / "bench_static"
+            self._static[profile] = StaticServer(binary, folder, self.logs / "static.log")
+        return self._static[profile]
+
+    def environment(
+        self, workload: Workload, profile: str, host: str
+    ) -> tuple[dict[str, str], tuple[str, ...]]:
+        """What a workload finds in its environment, seen from `host`, and where it may connect."""
+        env, net = {}, []
+        if "s3" in workload.needs:
+            store = self.store()
+            store.put(datasets.make_object(self.cache, workload.name, profile))
+            env["S3_ENDPOINT"] = f"http://{host}:{store.port}"
+            env["S3_ACCESS_KEY"], env["S3_SECRET_KEY"] = store.access_key, store.secret_key
+            net.append(f"127.0.0.1:{store.port}")
+        if "static" in workload.needs:
+            port = self.static(profile).port
+            env["PAGES_URL"] = f"http://{host}:{port}/"
+            env["JSON_LINK"] = f"http://{host}:{port}/{datasets.STATIC[0].format(profile)}"
+            net.append(f"127.0.0.1:{port}")
+        return env, tuple(net)
+
+    def stop(self) -> None:
+        """Ends all."""
+        if self._store:
+            self._store.stop()
+        for server in self._static.values():
+            server.stop()
+        self._store, self._static = None, {}

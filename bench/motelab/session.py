@@ -1,0 +1,129 @@
+"""One sitting of the lab: where things are, what runs, which targets take part."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from motelab.catalog import ROOT, Workload
+from motelab.client import Call, Load, bench, call, required
+from motelab.node import Node
+from motelab.platforms import Function, Mote, Native, Remote, Target, Wish
+from motelab.processes import Failed
+from motelab.services import Services
+
+TARGETS = ("mote", "native", "openfaas", "http")
+PROFILE_SIZES = {"smoke": 0, "edge": 1, "paper": 2}
+
+
+def cache_folder() -> Path:
+    """What is kept from run to run; MOTE_LAB_CACHE names another folder."""
+    return Path(os.environ.get("MOTE_LAB_CACHE", ROOT / ".cache" / "lab"))
+
+
+def binary_folder() -> Path:
+    """Where cargo put what is measured; MOTE_BENCH_PROFILE names another profile than release."""
+    target = Path(os.environ.get("CARGO_TARGET_DIR", ROOT / "target"))
+    return target / os.environ.get("MOTE_BENCH_PROFILE", "release")
+
+
+@dataclass
+class Lab:
+    """Use as a context manager: what it started ends with it."""
+
+    profile: str = "smoke"
+    target_names: list[str] = field(default_factory=lambda: ["mote", "native"])
+    #: Of platforms that run elsewhere.
+    url: str | None = None
+    only: list[Workload] | None = None
+    #: Of the workloads whose answers are read.
+    runtime: str = "python"
+    cache: Path = field(default_factory=cache_folder)
+    binaries: Path = field(default_factory=binary_folder)
+    quiet: bool = False
+
+    def __post_init__(self) -> None:
+        self._targets: dict[str, Target] = {}
+        self.logs = self.cache / "logs"
+        self.logs.mkdir(parents=True, exist_ok=True)
+        self.services = Services(self.cache, self.binaries, self.logs)
+
+    @property
+    def mote(self) -> Path:
+        """The binary: node and load engine."""
+        return self.binaries / "mote"
+
+    @cached_property
+    def node(self) -> Node:
+        """A node of ours, started when it is first asked for."""
+        return Node(self.mote, self.cache / "node", self.logs)
+
+    @property
+    def targets(self) -> list[Target]:
+        """Those that take part."""
+        return [self.target(name) for name in self.target_names]
+
+    def target(self, name: str) -> Target:
+        """A target by its name."""
+        if name not in self._targets:
+            self._targets[name] = self._made(name)
+        return self._targets[name]
+
+    def _made(self, name: str) -> Target:
+        work = self.cache / "functions"
+        if name == "mote" or (name == "openfaas" and not self.url):
+            # Without a gateway, OpenFaaS's handlers run on a node of ours.
+            return Mote(self.node, self.services, work, name)
+        if name == "native":
+            return Native(self.services, work, self.logs)
+        if name in TARGETS and self.url:
+            return Remote(name, f"{self.url}/function" if name == "openfaas" else self.url)
+        if name in TARGETS:
+            raise Failed(f"--target {name} needs --url, where the functions answer")
+        raise Failed(f"no target {name}; there are {', '.join(TARGETS)}")
+
+    def pick(self, smoke: Any, edge: Any, paper: Any) -> Any:
+        """The value for this profile."""
+        return (smoke, edge, paper)[PROFILE_SIZES[self.profile]]
+
+    def workloads(self, default: list[Workload]) -> list[Workload]:
+        """Those asked for, or the experiment's own."""
+        return self.only or default
+
+    def params(self, workload: Workload) -> dict[str, str]:
+        """Of this profile."""
+        return workload.profiles[self.profile].params
+
+    def deploy(self, target: Target, workload: Workload, wish: Wish) -> tuple[Function, Call]:
+        """Deploys, and proves by one call that it works; that call also makes it warm."""
+        function = target.deploy(workload, self.profile, wish)
+        first = call(function.url, self.params(workload), wish.timeout_s)
+        return function, required(first, f"{workload.name} on {target.name}")
+
+    def bench(self, url: str, load: Load) -> tuple[dict[str, Any], Any]:
+        """A run of the load engine."""
+        return bench(self.mote, url, load)
+
+    def say(self, text: str) -> None:
+        """Progress, for who waits."""
+        if not self.quiet:
+            print(f"  {text}", flush=True)
+
+    def close(self) -> None:
+        """Ends what was started."""
+        for target in self._targets.values():
+            target.close()
+        self._targets.clear()
+        if "node" in self.__dict__:
+            self.node.stop()
+            del self.__dict__["node"]
+        self.services.stop()
+
+    def __enter__(self) -> Lab:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()

@@ -1,0 +1,36 @@
+"""What tests share: where the binaries are, and a sitting of the lab that leaves nothing."""
+
+from pathlib import Path
+
+import pytest
+
+from motelab.session import Lab, binary_folder
+
+
+def require(path: Path, how: str) -> None:
+    """Skips loudly where something was not built."""
+    if not path.exists():
+        pytest.skip(f"{path.name} is not built: {how}")
+
+
+@pytest.fixture(scope="session")
+def lab_cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("lab")
+    # Functions run as users of their own, who must reach the node's data.
+    for path in (folder, *list(folder.parents)[:2]):
+        if path != Path("/tmp"):
+            path.chmod(0o755)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def lab(lab_cache: Path):
+    with Lab(cache=lab_cache, quiet=True) as lab:
+        yield lab
+
+
+@pytest.fixture(scope="session")
+def mote() -> Path:
+    path = binary_folder() / "mote"
+    require(path, "cargo build --profile quick -p mote, and MOTE_BENCH_PROFILE=quick")
+    return path

@@ -1,0 +1,48 @@
+#!/usr/bin/env bash
+# The lab's Python packages into .cache/lab-venv; with `twins`, also the workloads in Rust into
+# .cache/lab-tools, with `store` the S3 store it measures against (built once, some minutes). Quick
+# and silent when nothing is missing. Usage: scripts/lab-setup.sh [twins] [store]
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+S3S_FS=0.14.1 # the newest that stable Rust of its time built; 0.15 wants Rust 1.96
+S3S_FS_RUST=1.92
+
+say() { echo "lab-setup: $*" >&2; }
+
+folder=.cache/lab-venv
+if ! cmp -s bench/lab-requirements.txt "$folder/installed.txt"; then
+  say "installing bench/lab-requirements.txt into $folder"
+  python3 -m venv "$folder"
+  "$folder/bin/pip" install --quiet --disable-pip-version-check -r bench/lab-requirements.txt
+  cp bench/lab-requirements.txt "$folder/installed.txt"
+fi
+
+export PATH="$PATH:${CARGO_HOME:-$HOME/.cargo}/bin"
+tools=$PWD/.cache/lab-tools
+groups="$*"
+wants() { case " $groups " in *" $1 "*) ;; *) return 1 ;; esac; }
+
+if wants twins; then
+  CARGO_TARGET_DIR=$tools/twins cargo build --quiet --release --locked \
+    --manifest-path workloads/rust/Cargo.toml
+  mkdir -p "$tools/bin"
+  cmp -s "$tools/twins/release/workload-rs" "$tools/bin/workload-rs" ||
+    cp "$tools/twins/release/workload-rs" "$tools/bin/workload-rs"
+fi
+
+if wants store; then
+  if [ "$(cat "$tools/s3s-fs.version" 2>/dev/null)" != "$S3S_FS" ]; then
+    rust=$(cargo --version | cut -d' ' -f2)
+    if [ "$(printf '%s\n%s\n' "$S3S_FS_RUST" "$rust" | sort -V | head -n1)" != "$S3S_FS_RUST" ]; then
+      say "s3s-fs $S3S_FS needs Rust $S3S_FS_RUST, this is $rust: workloads with objects are skipped"
+      exit 0
+    fi
+    say "building s3s-fs $S3S_FS into $tools"
+    # A target of its own: none of its dependencies enters the workspace's build.
+    CARGO_TARGET_DIR=$tools/build nice cargo install --quiet --locked --root "$tools" \
+      --features binary "s3s-fs@$S3S_FS"
+    rm -rf "$tools/build"
+    echo "$S3S_FS" >"$tools/s3s-fs.version"
+  fi
+fi
