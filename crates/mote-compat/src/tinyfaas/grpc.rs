@@ -116,7 +116,10 @@ async fn run(context: &Context, request: Request<Incoming>) -> Result<Bytes, Fai
     let data = Data::parse(&unframed(limited.map_err(too_long)?.to_bytes())?)?;
     let name = data.function.to_ascii_lowercase();
     let Some(limit_bytes) = context.node.body_bytes_max(&name) else {
-        return Err((Code::Unknown, format!("function {} not found", shown(&data.function))));
+        return Err((
+            Code::Unknown,
+            format!("function {} not found", crate::shown(&data.function)),
+        ));
     };
     if data.data.len() as u64 > limit_bytes {
         let text = Fault::BodyTooLarge { limit_bytes }.public_text(&name);
@@ -160,10 +163,6 @@ fn metadata(fields: &HeaderMap) -> HeaderMap {
         }
     }
     kept
-}
-
-fn shown(name: &str) -> String {
-    name.chars().take(64).flat_map(char::escape_debug).collect()
 }
 
 /// The one message of a request.
