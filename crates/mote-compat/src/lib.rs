@@ -43,3 +43,8 @@ impl Context {
         let _ = self.stop.clone().wait_for(|stop| *stop).await;
     }
 }
+
+/// A name that a client sent, escaped and cut, for texts.
+fn shown(name: &str) -> String {
+    name.chars().take(64).flat_map(char::escape_debug).collect()
+}

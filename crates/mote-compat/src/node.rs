@@ -27,6 +27,10 @@ pub trait Node: Send + Sync + 'static {
     /// One function.
     fn function(&self, name: &str) -> Option<Function>;
 
+    /// Largest request body of a function in bytes; `None` where there is no such function. Called
+    /// once per call, so cheaper than [`Node::function`].
+    fn body_bytes_max(&self, name: &str) -> Option<u64>;
+
     /// Deploys a function; resolves when it is ready and takes its traffic, or says why not and
     /// leaves what was there serving. Runs to its end even when the future is dropped.
     fn deploy(&self, deploy: Deploy) -> BoxFuture<'static, Result<(), Problem>>;

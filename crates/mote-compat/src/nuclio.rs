@@ -136,7 +136,7 @@ impl Refused {
     }
 
     fn unknown(name: &str) -> Self {
-        let shown: String = name.chars().take(64).flat_map(char::escape_debug).collect();
+        let shown = crate::shown(name);
         Self(StatusCode::NOT_FOUND, format!("function {shown} not found"))
     }
 }

@@ -118,7 +118,7 @@ impl Refused {
     }
 
     fn unknown(name: &str) -> Self {
-        let shown: String = name.chars().take(64).flat_map(char::escape_debug).collect();
+        let shown = crate::shown(name);
         Self(StatusCode::NOT_FOUND, format!("no function named {shown}"))
     }
 }
@@ -152,7 +152,7 @@ fn check_namespace(name: Option<&str>) -> Result<(), Refused> {
     match name.unwrap_or_default() {
         "" | NAMESPACE => Ok(()),
         other => {
-            let shown: String = other.chars().take(64).flat_map(char::escape_debug).collect();
+            let shown = crate::shown(other);
             Err(Refused::bad(format!("no namespace {shown}: there is {NAMESPACE} only")))
         }
     }

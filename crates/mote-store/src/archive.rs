@@ -312,7 +312,7 @@ impl<'l, R: Read> Unpacking<'l, R> {
 }
 
 /// Either side of writing a file can fail.
-enum Filling {
+pub(crate) enum Filling {
     Archive(ArchiveError),
     Tree(TreeError),
 }

@@ -8,7 +8,7 @@ use std::path::Path;
 use zip::ZipArchive;
 use zip::read::ZipFile;
 
-use crate::archive::{ArchiveError, ArchiveLimits, RATIO_FREE_BYTES, copy};
+use crate::archive::{ArchiveError, ArchiveLimits, Filling, RATIO_FREE_BYTES, copy};
 use crate::entry_path::{self, shown};
 use crate::tree::{TreeError, TreeWriter};
 
@@ -113,18 +113,6 @@ impl Unpacking {
         }
         let rest = path.strip_prefix(self.below.as_str())?;
         rest.strip_prefix('/').map(str::to_owned)
-    }
-}
-
-/// Either side of writing a file can fail.
-enum Filling {
-    Archive(ArchiveError),
-    Tree(TreeError),
-}
-
-impl From<TreeError> for Filling {
-    fn from(error: TreeError) -> Self {
-        Filling::Tree(error)
     }
 }
 

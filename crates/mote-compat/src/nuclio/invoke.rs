@@ -27,7 +27,7 @@ pub(super) async fn run(
     let node = &dashboard.context.node;
     let name = field(&parts.headers, "x-nuclio-function-name");
     let name = name.ok_or_else(|| Refused::bad("x-nuclio-function-name: the function"))?.to_owned();
-    let function = node.function(&name).ok_or_else(|| Refused::unknown(&name))?;
+    let limit = node.body_bytes_max(&name).ok_or_else(|| Refused::unknown(&name))?;
     let path = field(&parts.headers, "x-nuclio-path").unwrap_or("/");
     let target = if path.starts_with('/') { path.to_owned() } else { format!("/{path}") };
     node.check_target(&target)?;
@@ -44,7 +44,6 @@ pub(super) async fn run(
     if dashboard.with_token {
         parts.headers.remove("authorization");
     }
-    let limit = function.spec.limits.body_bytes;
     let length = call::declared_length(&parts.headers);
     if length.is_some_and(|length| length > limit) {
         call::drain(body).await;

@@ -80,7 +80,7 @@ async fn deploy(gateway: &Gateway, body: &[u8], replace: bool) -> Result<(), Ref
     let secrets = wish.secrets.clone().unwrap_or_default();
     let known = node.secrets().await?;
     if let Some(missing) = secrets.iter().find(|name| !known.contains(name)) {
-        let shown: String = missing.chars().take(64).flat_map(char::escape_debug).collect();
+        let shown = crate::shown(missing);
         return Err(Refused::bad(format!("no secret named {shown}: create it first")));
     }
     let has_process = wish.env_process.as_ref().is_some_and(|text| !text.trim().is_empty());

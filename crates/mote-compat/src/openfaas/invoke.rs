@@ -13,13 +13,14 @@ use mote_core::Fault;
 
 use super::{Gateway, NAMESPACE, Refused};
 use crate::call;
-use crate::node::{Call, Function};
+use crate::node::Call;
 use crate::outgoing;
 use crate::queue::Later;
 
 /// A call as the gateway understands it.
 struct Route {
-    function: Function,
+    function: String,
+    body_bytes_max: u64,
     /// Path and query below the function.
     target: String,
 }
@@ -55,8 +56,8 @@ async fn answer(
     body: HttpBody,
 ) -> Result<Response, Refused> {
     let route = route(gateway, parts)?;
-    let name = route.function.spec.name.to_string();
-    let limit = route.function.spec.limits.body_bytes;
+    let name = route.function.clone();
+    let limit = route.body_bytes_max;
     let length = call::declared_length(&parts.headers);
     if length.is_some_and(|length| length > limit) {
         call::drain(body).await;
@@ -101,7 +102,7 @@ async fn accept(
     body: HttpBody,
 ) -> Result<(), Refused> {
     let route = route(gateway, parts)?;
-    let name = route.function.spec.name.to_string();
+    let name = route.function.clone();
     let callback = match parts.headers.get("x-callback-url") {
         Some(url) => {
             let url = url.to_str().map_err(|_| Refused::bad("X-Callback-Url: not a URL"))?;
@@ -111,7 +112,7 @@ async fn accept(
         }
         None => None,
     };
-    let limit = route.function.spec.limits.body_bytes;
+    let limit = route.body_bytes_max;
     let body = call::body(body, call::declared_length(&parts.headers), limit);
     let received = gateway.context.queue.receive(body, limit).await;
     let received = received.map_err(|fault| refused(&fault, &name))?;
@@ -147,13 +148,14 @@ fn name_of(parts: &Parts) -> &str {
 fn route(gateway: &Gateway, parts: &Parts) -> Result<Route, Refused> {
     let name = name_of(parts);
     let node = &gateway.context.node;
-    let function = node.function(name).ok_or_else(|| Refused::unknown(name))?;
+    let limit = node.body_bytes_max(name);
+    let body_bytes_max = limit.ok_or_else(|| Refused::unknown(name))?;
     let whole = call::target(parts);
     // What follows the second segment.
     let below = whole.match_indices(['/', '?']).nth(2).map_or("", |(at, _)| &whole[at..]);
     let target = if below.starts_with('/') { below.to_owned() } else { format!("/{below}") };
     node.check_target(&target)?;
-    Ok(Route { function, target })
+    Ok(Route { function: name.to_owned(), body_bytes_max, target })
 }
 
 fn head(

@@ -115,10 +115,12 @@ async fn run(context: &Context, request: Request<Incoming>) -> Result<Bytes, Fai
     let too_long = |_| (Code::ResourceExhausted, "message is longer than 4 MiB".to_owned());
     let data = Data::parse(&unframed(limited.map_err(too_long)?.to_bytes())?)?;
     let name = data.function.to_ascii_lowercase();
-    let Some(function) = context.node.function(&name) else {
-        return Err((Code::Unknown, format!("function {} not found", shown(&data.function))));
+    let Some(limit_bytes) = context.node.body_bytes_max(&name) else {
+        return Err((
+            Code::Unknown,
+            format!("function {} not found", crate::shown(&data.function)),
+        ));
     };
-    let limit_bytes = function.spec.limits.body_bytes;
     if data.data.len() as u64 > limit_bytes {
         let text = Fault::BodyTooLarge { limit_bytes }.public_text(&name);
         return Err((Code::ResourceExhausted, text));
@@ -161,10 +163,6 @@ fn metadata(fields: &HeaderMap) -> HeaderMap {
         }
     }
     kept
-}
-
-fn shown(name: &str) -> String {
-    name.chars().take(64).flat_map(char::escape_debug).collect()
 }
 
 /// The one message of a request.

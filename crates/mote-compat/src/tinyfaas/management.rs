@@ -64,7 +64,7 @@ impl Manager {
         let found = self.functions().into_iter().find(|(known, _)| known == name);
         found
             .map(|(_, function)| function)
-            .ok_or_else(|| failed(format!("no function {}", shown(name))))
+            .ok_or_else(|| failed(format!("no function {}", crate::shown(name))))
     }
 }
 
@@ -78,10 +78,6 @@ fn failed(text: impl Into<String>) -> Failed {
 fn refused(problem: Problem) -> Failed {
     let hint = problem.hint.map_or_else(String::new, |hint| format!(" ({hint})"));
     failed(format!("{}: {}{hint}", problem.code, problem.detail))
-}
-
-fn shown(name: &str) -> String {
-    name.chars().take(64).flat_map(char::escape_debug).collect()
 }
 
 fn check(method: &Method, wanted: Method) -> Result<(), Failed> {
@@ -155,11 +151,11 @@ pub(super) async fn upload_url(State(manager): State<Manager>, request: Request)
 async fn deploy(manager: &Manager, wish: &Upload, bytes: Bytes, below: &str) -> Answer {
     let Upload { name, env, threads, envs, .. } = wish;
     if name.is_empty() || !name.bytes().all(|byte| byte.is_ascii_alphanumeric()) {
-        return Err(failed(format!("name {}: letters and digits only", shown(name))));
+        return Err(failed(format!("name {}: letters and digits only", crate::shown(name))));
     }
     // Names are DNS labels here, and called in any case.
     let function = FunctionName::new(&name.to_ascii_lowercase())
-        .map_err(|error| failed(format!("name {}: {error}", shown(name))))?;
+        .map_err(|error| failed(format!("name {}: {error}", crate::shown(name))))?;
     if let Some(other) = manager.context.node.function(function.as_str()) {
         let known = other.spec.annotations.get(KEY);
         if known != Some(name) {
@@ -204,7 +200,7 @@ fn manifest(env: &str, threads: u32, envs: Option<&[String]>) -> Result<Function
             ));
         }
         other => {
-            return Err(failed(format!("env {}: python3, nodejs or binary", shown(other))));
+            return Err(failed(format!("env {}: python3, nodejs or binary", crate::shown(other))));
         }
     }
     // There is no deadline there.
@@ -216,7 +212,7 @@ fn manifest(env: &str, threads: u32, envs: Option<&[String]>) -> Result<Function
     }
     for pair in envs.unwrap_or_default() {
         let Some((key, value)) = pair.split_once('=') else {
-            return Err(failed(format!("envs: {} is not K=V", shown(pair))));
+            return Err(failed(format!("envs: {} is not K=V", crate::shown(pair))));
         };
         manifest.env.insert(key.to_owned(), value.to_owned());
     }

@@ -253,6 +253,10 @@ impl mote_compat::Node for Front {
         Some(function(&self.node, &self.node.engine.get(name)?))
     }
 
+    fn body_bytes_max(&self, name: &str) -> Option<u64> {
+        Some(self.node.engine.get(name)?.spec.limits.body_bytes)
+    }
+
     fn deploy(&self, deploy: Deploy) -> BoxFuture<'static, Result<(), Problem>> {
         let node = self.node.clone();
         self.to_the_end(async move { code::deploy(&node, deploy).await })
