@@ -122,6 +122,7 @@ async fn serve(
         backend,
         interpreters: found,
         deploying: Default::default(),
+        go_builds: Default::default(),
         data_path: Handle::current(),
         token,
         uid: rustix::process::geteuid().as_raw(),
