@@ -124,6 +124,7 @@ impl Compat {
             (Compat::Nuclio | Compat::Kubeless, Runtime::Go) => false,
             (_, Runtime::Go) => true,
             (Compat::TinyFaas | Compat::OpenFaas | Compat::Nuclio, Runtime::Exec) => true,
+            (Compat::OpenWhisk | Compat::Fission, Runtime::Exec) => true,
             (_, Runtime::Exec) => false,
         }
     }

@@ -18,17 +18,21 @@
 //! # drop(backend); Ok(()) }
 //! ```
 
+mod action_loop;
 mod adoption;
 mod answers;
 mod backend;
+mod base64;
 mod cgroup;
 mod child;
 mod config;
 mod contract;
+mod delivery;
 mod identity;
 mod init;
 mod installation;
 mod landlock_rules;
+mod log_lines;
 mod loopback;
 mod message;
 mod parked;
@@ -41,6 +45,7 @@ mod seccomp;
 mod spawn;
 mod sys;
 mod waiting;
+mod whisk;
 mod worker;
 mod zygote;
 

@@ -116,6 +116,10 @@ func (c *call) answer(status int, header http.Header, body []byte) {
 
 // begin sends RESULT with what fits of first; with last, all of it and the end.
 func (c *call) begin(status int, header http.Header, first []byte, last bool) {
+	if c.isGone() {
+		c.fail("Cancelled", "", "")
+		return
+	}
 	if status < 200 || status > 599 {
 		c.fail("BadReply", fmt.Sprintf("status %d is not 200 to 599", status), "")
 		return
@@ -306,7 +310,12 @@ func (r *response) Write(body []byte) (int, error) {
 		r.held = append(r.held, body...)
 		return len(body), nil
 	}
-	if !r.start() || !r.c.push(body, false) {
+	rest := body
+	if !r.c.started {
+		fits := inlineMax - len(r.held)
+		r.held, rest = append(r.held, body[:fits]...), body[fits:]
+	}
+	if !r.start() || !r.c.push(rest, false) {
 		return 0, context.Canceled
 	}
 	return len(body), nil

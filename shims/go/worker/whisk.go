@@ -42,25 +42,37 @@ func openWhisk(spec *load, act func(object) interface{}) func(*call) {
 			c.fail("Cancelled", "", "")
 			return
 		}
-		args, err := whiskArguments(&c.head, body, defaults)
+		// Who calls through the platform's API gives arguments alone and reads the result as it is.
+		activation := parseHeaders(c.head.headers).Get("X-Mote-Activation")
+		args, err := whiskArguments(&c.head, body, defaults, activation != "")
 		if err != nil {
 			c.answer(http.StatusBadRequest, jsonType(), []byte(`{"error":"The request content was malformed."}`))
 			return
 		}
-		os.Setenv("__OW_ACTIVATION_ID", idText(c.head.id))
+		os.Setenv("__OW_ACTIVATION_ID", orElse(activation, idText(c.head.id)))
 		deadline, _ := c.ctx.Deadline()
 		os.Setenv("__OW_DEADLINE", strconv.FormatInt(deadline.UnixMilli(), 10))
-		answerWhisk(c, act(args))
+		if result := act(args); activation == "" {
+			answerWhisk(c, result)
+		} else {
+			answerPlain(c, result)
+		}
 	}
 }
 
 func jsonType() http.Header { return http.Header{"Content-Type": {"application/json"}} }
 
 // whiskArguments are defaults, query, and what the body holds, under the request's own facts.
-func whiskArguments(head *invoke, body []byte, defaults string) (object, error) {
+func whiskArguments(head *invoke, body []byte, defaults string, plain bool) (object, error) {
 	args := object{}
 	if defaults != "" {
 		json.Unmarshal([]byte(defaults), &args)
+	}
+	if plain {
+		if len(body) == 0 {
+			return args, nil
+		}
+		return args, json.Unmarshal(body, &args)
 	}
 	query, _ := url.ParseQuery(head.query)
 	putValues(args, query)
@@ -122,6 +134,19 @@ func isTextual(kind string) bool {
 		}
 	}
 	return strings.HasSuffix(kind, "+json") || strings.HasSuffix(kind, "+xml")
+}
+
+// answerPlain sends a result as it is; an error is 502.
+func answerPlain(c *call, result interface{}) {
+	whole, isObject := result.(object)
+	if _, failed := whole["error"]; isObject && failed {
+		c.answerJSON(http.StatusBadGateway, whole)
+		return
+	}
+	if isObject && whole == nil {
+		result = object{}
+	}
+	c.answerJSON(http.StatusOK, result)
 }
 
 // answerWhisk sends a result: an error is 502, an object with statusCode, headers or body is an

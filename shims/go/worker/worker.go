@@ -235,7 +235,10 @@ func (w *worker) work(c *call) {
 		w.serve(c)
 		c.finish()
 		w.state.Lock()
-		delete(w.running, c.stream)
+		// Its end was sent: the engine may have used the number again.
+		if w.running[c.stream] == c {
+			delete(w.running, c.stream)
+		}
 		c = nil
 		if len(w.waiting) > 0 {
 			c = w.waiting[0]

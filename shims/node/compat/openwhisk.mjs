@@ -29,10 +29,14 @@ export async function load(file, exported, spec) {
   process.env.__OW_ACTION_VERSION = `0.0.${spec.revision}`;
   process.env.__OW_NAMESPACE ??= '_';
   return async (event, ctx) => {
-    process.env.__OW_ACTIVATION_ID = event.id;
+    // Who calls through the platform's API gives arguments alone and reads the result as it is.
+    const activation = event.headers['x-mote-activation'];
+    process.env.__OW_ACTIVATION_ID = activation ?? event.id;
     process.env.__OW_DEADLINE = String(Date.now() + ctx.remainingMs());
     let params;
-    try { params = argumentsOf(event, defaults); } catch {
+    try {
+      params = activation ? { ...defaults, ...(event.body.length ? event.json() : {}) } : argumentsOf(event, defaults);
+    } catch {
       return json(400, { error: 'The request content was malformed.' });
     }
     let result;
@@ -41,11 +45,16 @@ export async function load(file, exported, spec) {
       if (error instanceof Error) throw error;
       result = { error: error ?? {} };
     }
-    return answer(result ?? {});
+    return activation ? plain(result ?? {}) : answer(result ?? {});
   };
 }
 
 const json = (status, value) => reply(status, [['Content-Type', 'application/json']], JSON.stringify(value));
+
+function plain(result) {
+  if (typeof result !== 'object') throw new TypeError('The action did not return a dictionary or array.');
+  return json(!Array.isArray(result) && 'error' in result ? 502 : 200, result);
+}
 
 function argumentsOf(event, defaults) {
   const params = { ...defaults, ...parameters(event.query) };

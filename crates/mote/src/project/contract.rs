@@ -28,6 +28,7 @@ pub(super) fn infer(folder: &Folder) -> Option<Found> {
     nuclio(folder)
         .or_else(|| tiny_faas(folder))
         .or_else(|| open_faas(folder))
+        .or_else(|| open_whisk_program(folder))
         .or_else(|| by_main(folder))
         .or_else(|| knative(folder))
         .or_else(|| fission_node(folder))
@@ -119,6 +120,27 @@ fn open_faas_template(source: &str) -> Option<&'static str> {
         ["req"] => Some("python3"),
         _ => None,
     }
+}
+
+/// A program with the name of those in OpenWhisk's archives. One that names its third descriptor
+/// stays, as far as text can tell.
+fn open_whisk_program(folder: &Folder) -> Option<Found> {
+    if folder.single || !folder.has("exec") {
+        return None;
+    }
+    let source = folder.source("exec");
+    let stays = [">&3", "fdopen(3", "/dev/fd/3", "open(3", "createWriteStream(null, {fd: 3"]
+        .iter()
+        .any(|sign| source.contains(sign));
+    let function = FunctionManifest {
+        compat: implied(CompatName::OpenWhisk),
+        runtime: implied(RuntimeName::Exec),
+        command: implied(vec!["./exec".to_owned()]),
+        template: stays.then(|| "actionloop".to_owned()).and_then(implied),
+        ..FunctionManifest::default()
+    };
+    let why = if stays { "exec, which writes to descriptor 3" } else { "exec" };
+    Some(Found { function, why: why.to_owned() })
 }
 
 /// `main` in Python or Node: an action with one argument, or with none and Flask's request.
