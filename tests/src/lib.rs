@@ -133,6 +133,22 @@ impl Node {
         self.file("up.err")
     }
 
+    /// Where it serves the clients of another platform: `openfaas`, `tinyfaas http` and so on, as in
+    /// its announcement. The platform must be on, by a flag with port 0.
+    pub fn platform(&self, name: &str) -> SocketAddr {
+        let mut lines = self.announcement.lines();
+        let line = lines.find_map(|line| line.trim().strip_prefix(name)?.strip_prefix("  "));
+        let line = line.unwrap_or_else(|| panic!("{name} is not in: {}", self.announcement));
+        let (_, address) = line.split_once("://").expect("an address");
+        address.trim().parse().unwrap_or_else(|error| panic!("{address}: {error}"))
+    }
+
+    /// The token of its management over TCP.
+    pub fn token(&self) -> String {
+        let path = self.dir.path().join("data/admin.token");
+        std::fs::read_to_string(path).expect("a token").trim().to_owned()
+    }
+
     /// Its process id.
     pub fn pid(&self) -> u32 {
         self.child.id()
@@ -276,6 +292,37 @@ pub fn wait_for<T>(what: &str, mut ask: impl FnMut() -> Option<T>) -> T {
         assert!(Instant::now() < until, "waited {} s for {what}", PATIENCE.as_secs());
         std::thread::park_timeout(Duration::from_millis(5));
     }
+}
+
+/// One request to any address over a fresh connection.
+pub fn call_at(
+    address: SocketAddr,
+    method: &str,
+    path: &str,
+    headers: &[(&str, &str)],
+    body: &[u8],
+) -> Answer {
+    Connection::open(address).call(method, path, headers, body)
+}
+
+/// The value of `Authorization` for a user and password.
+pub fn basic_auth(user: &str, password: &str) -> String {
+    format!("Basic {}", base64(format!("{user}:{password}").as_bytes()))
+}
+
+/// Base64 with padding.
+pub fn base64(bytes: &[u8]) -> String {
+    const LETTERS: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
+    let mut text = String::new();
+    for three in bytes.chunks(3) {
+        let all = three.iter().fold(0u32, |all, byte| all << 8 | u32::from(*byte));
+        let all = all << (8 * (3 - three.len()));
+        for at in 0..4 {
+            let letter = LETTERS[(all >> (18 - 6 * at) & 63) as usize];
+            text.push(if at <= three.len() { char::from(letter) } else { '=' });
+        }
+    }
+    text
 }
 
 /// An HTTP answer.

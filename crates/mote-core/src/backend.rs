@@ -72,6 +72,8 @@ pub struct InstanceRequest {
     pub limits: InstanceLimits,
     /// Destinations it may reach; each becomes a listener inside the sandbox.
     pub egress: Vec<Egress>,
+    /// Read-only files of its own: absolute path inside, and text. Only its processes see them.
+    pub files: Vec<(PathBuf, String)>,
 }
 
 /// Programs that are kept up before anyone asks for an instance.

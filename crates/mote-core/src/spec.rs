@@ -276,6 +276,13 @@ pub struct FunctionSpec {
     /// The port a server listens on; `None` is the engine's choice.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub port: Option<u16>,
+    /// Names of the node's secrets that its instances read as files.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub secrets: Vec<String>,
+    /// What clients of other platforms attached to it, by key: kept and shown to them again, obeyed
+    /// by nobody.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub annotations: BTreeMap<String, String>,
 }
 
 impl FunctionSpec {
@@ -318,6 +325,8 @@ impl FunctionSpec {
             compat: None,
             template: None,
             port: None,
+            secrets: Vec::new(),
+            annotations: BTreeMap::new(),
         }
     }
 }
@@ -332,6 +341,15 @@ pub struct SpecError {
     pub problem: String,
 }
 
+/// Whether `name` can be that of a secret, which is also the name of its file.
+pub fn is_secret_name(name: &str) -> bool {
+    (1..=253).contains(&name.len())
+        && !name.starts_with('.')
+        && name.bytes().all(|b| b.is_ascii_alphanumeric() || b"-_.".contains(&b))
+}
+
+/// Most secrets of one function.
+const SECRETS_MAX: usize = 64;
 /// Most instances of one function.
 pub const INSTANCES_MAX: u32 = 1_000;
 /// Most instances kept paused beside those that serve.
@@ -385,6 +403,12 @@ impl FunctionSpec {
             (64 << 10..=64 << 30).contains(&limits.disk_bytes),
             "limits.disk",
             "64KiB to 64GiB, for instance 16MiB",
+        );
+        check(
+            self.secrets.len() <= SECRETS_MAX
+                && self.secrets.iter().all(|name| is_secret_name(name)),
+            "secrets",
+            "at most 64 names of 1 to 253 of a-z, A-Z, 0-9, -, _ and ., not . in front",
         );
         let scale = &self.scale;
         check(scale.min <= INSTANCES_MAX, "scale.min", "0 to 1000");

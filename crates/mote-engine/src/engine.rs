@@ -65,6 +65,8 @@ pub(crate) struct Shared {
     pub(crate) prewarm: Prewarm,
     pub(crate) ledger: Arc<Ledger>,
     pub(crate) draining: Draining,
+    /// By name. A leaf lock: nothing else is taken while it is held.
+    pub(crate) secrets: Mutex<HashMap<String, String>>,
     instances: AtomicU64,
 }
 
@@ -95,11 +97,29 @@ impl Engine {
         let revisions = Revisions { routes: Arc::downgrade(&routes), draining: draining.clone() };
         ledger.add_source(Arc::new(revisions));
         let prewarm = Prewarm::default();
-        let shared =
-            Shared { backend, config, runtime, busy_poll, prewarm, ledger, draining, instances };
+        let shared = Shared {
+            backend,
+            config,
+            runtime,
+            busy_poll,
+            prewarm,
+            ledger,
+            draining,
+            secrets: Mutex::default(),
+            instances,
+        };
         let shared = Arc::new(shared);
         shared.ledger.add_source(Arc::new(WaitingPrograms(Arc::downgrade(&shared))));
         Self { shared, routes, logs: Arc::default(), metrics: Arc::default() }
+    }
+
+    /// Sets a secret for instances that start from now on; `None` forgets it.
+    pub fn set_secret(&self, name: &str, value: Option<String>) {
+        let mut secrets = self.shared.secrets.lock();
+        match value {
+            Some(value) => secrets.insert(name.to_owned(), value),
+            None => secrets.remove(name),
+        };
     }
 
     /// Makes a revision that takes no traffic yet; see [`Revision::warm`] and [`Engine::publish`].

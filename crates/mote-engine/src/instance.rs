@@ -1,6 +1,7 @@
 //! The life of one instance: start, handshake, service, end.
 
 use std::os::fd::OwnedFd;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -33,6 +34,8 @@ pub const CODE_DIR: &str = "/function";
 pub const PACKAGES_DIR: &str = "/packages";
 /// Where the program of a Go function is, built when it was deployed.
 pub(crate) const GO_PROGRAM: &str = "/packages/function";
+/// Where functions read their secrets, each a file: the place that OpenFaaS has for them.
+const SECRETS_DIR: &str = "/var/openfaas/secrets";
 /// The port servers are asked to listen on, unless their manifest says otherwise.
 const SERVER_PORT: u16 = 8080;
 /// How long the exit report of a worker whose socket closed may take before it is killed.
@@ -52,6 +55,8 @@ enum StartFailure {
     Sandbox(#[from] StartError),
     #[error("{runtime} was not found on this node; see: mote doctor")]
     NoRuntime { runtime: &'static str },
+    #[error("secret {0} is not on this node")]
+    NoSecret(String),
     #[error("did not become ready in {0} ms")]
     TimedOut(u64),
     #[error("worker ended before it was ready ({0})")]
@@ -486,10 +491,13 @@ fn end(revision: &Arc<Revision>, key: usize, fault: Fault) {
 }
 
 /// What an instance of a function asks for, of functions that come (true) or go, as far as a program
-/// could wait for it.
+/// could wait for it: none does where it needs secrets, which are no other function's business.
 pub(crate) fn kind(
     (revision, comes): (&Arc<Revision>, bool),
 ) -> Option<(InstanceRequest, Runtime, bool)> {
+    if !revision.spec.secrets.is_empty() {
+        return None;
+    }
     Some((request(revision, 0).ok()?, revision.spec.runtime, comes))
 }
 
@@ -540,7 +548,18 @@ fn request(revision: &Revision, instance: u64) -> Result<InstanceRequest, StartF
             disk_bytes: spec.limits.disk_bytes,
         },
         egress: spec.egress.clone(),
+        files: secret_files(revision)?,
     })
+}
+
+/// The secrets of a function as files, with the values that hold now.
+fn secret_files(revision: &Revision) -> Result<Vec<(PathBuf, String)>, StartFailure> {
+    let secrets = revision.shared.secrets.lock();
+    let file = |name: &String| match secrets.get(name) {
+        Some(value) => Ok((Path::new(SECRETS_DIR).join(name), value.clone())),
+        None => Err(StartFailure::NoSecret(name.clone())),
+    };
+    revision.spec.secrets.iter().map(file).collect()
 }
 
 fn stream(fd: OwnedFd) -> std::io::Result<UnixStream> {

@@ -62,6 +62,7 @@ impl Entry {
             && self.like.limits.pids == request.limits.pids
             && self.like.limits.disk_bytes == request.limits.disk_bytes
             && self.like.egress == request.egress
+            && request.files.is_empty()
     }
 }
 

@@ -176,6 +176,7 @@ impl ProcessBackend {
         if let Some(packages) = &request.packages_dir {
             root.binds.push(bind(packages.clone(), PACKAGES_DIR, false));
         }
+        root.files.extend(request.files.iter().cloned());
         Plan {
             without,
             rootless: inner.rootless,

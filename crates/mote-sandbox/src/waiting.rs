@@ -148,6 +148,7 @@ fn fits(like: &InstanceRequest, request: &InstanceRequest) -> bool {
         && like.limits.pids == request.limits.pids
         && like.limits.disk_bytes == request.limits.disk_bytes
         && like.egress == request.egress
+        && like.files == request.files
 }
 
 fn is_readable(fd: BorrowedFd<'_>) -> bool {

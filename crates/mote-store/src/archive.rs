@@ -15,7 +15,7 @@ use crate::tar::{Entry, Kind, TarReader};
 use crate::tree::{Node, TreeError, TreeWriter};
 
 /// Compressed input this small is not judged by its ratio: a small text packs well.
-const RATIO_FREE_BYTES: u64 = 1 << 20;
+pub(crate) const RATIO_FREE_BYTES: u64 = 1 << 20;
 /// Largest content of the entry that is set aside.
 const SET_ASIDE_BYTES_MAX: u64 = 1 << 20;
 
@@ -338,7 +338,8 @@ fn refused(entry: &Entry, error: TreeError) -> ArchiveError {
     }
 }
 
-fn copy(
+/// Writes what `read` brings; returns its size and digest.
+pub(crate) fn copy(
     file: &mut File,
     mut read: impl FnMut(&mut [u8]) -> Result<usize, ArchiveError>,
 ) -> Result<(u64, [u8; 32]), ArchiveError> {

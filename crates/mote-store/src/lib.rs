@@ -1,23 +1,27 @@
-//! What a node must still know after a power cut: functions, their revisions, code and packages.
+//! What a node must still know after a power cut: functions, their revisions, code and
+//! packages, secrets, and calls that it has promised to run.
 //!
 //! Revisions are rows in SQLite; code and packages are folders named by their content. A call that
 //! returns `Ok` is durable (fsync). Everything here blocks: call it from a blocking thread. This
 //! crate must not know how a function runs, nor anything about HTTP.
 //!
-//! Start with [`store::Store`]; hostile uploads are the matter of [`archive`], and [`pack`] makes
+//! Start with [`store::Store`]; hostile uploads are the matter of [`archive`] and [`unzip()`], and [`pack`] makes
 //! the archives that pass.
 
 pub mod archive;
+mod calls;
 mod entry_path;
 pub mod error;
 mod ignore;
 pub mod pack;
 pub mod packages;
 mod schema;
+mod secrets;
 pub mod store;
 mod tar;
 mod traffic;
 pub mod tree;
+mod unzip;
 
 pub use archive::{ArchiveError, ArchiveLimits};
 pub use error::StoreError;
@@ -27,3 +31,4 @@ pub use store::{
     Damaged, Inventory, Recovery, Revision, RevisionState, StagedCode, Store, StoredFunction,
     StoredRevision,
 };
+pub use unzip::unzip;

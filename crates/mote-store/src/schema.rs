@@ -43,6 +43,9 @@ CREATE INDEX revisions_by_packages ON revisions (packages_key);
 const MIGRATIONS: &[&str] = &[
     // `split`: how traffic goes, JSON, NULL is everything to `live`. `scale`: JSON or NULL.
     "ALTER TABLE functions ADD COLUMN split TEXT; ALTER TABLE functions ADD COLUMN scale TEXT;",
+    // Calls that were accepted and have not ended, and values that functions read as files.
+    "CREATE TABLE calls (number INTEGER PRIMARY KEY AUTOINCREMENT, record BLOB NOT NULL) STRICT;
+     CREATE TABLE secrets (name TEXT PRIMARY KEY NOT NULL, value TEXT NOT NULL) STRICT;",
 ];
 
 /// Refuses a newer or foreign file from its header alone, before anything is written.

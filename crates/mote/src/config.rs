@@ -28,7 +28,7 @@ pub(crate) struct Setting {
 }
 
 /// Every setting, in the order of the reference page.
-pub(crate) const SETTINGS: [Setting; 10] = [
+pub(crate) const SETTINGS: [Setting; 16] = [
     Setting {
         key: "data",
         default: "`/var/lib/mote` for root, else `~/.local/share/mote`",
@@ -79,10 +79,46 @@ pub(crate) const SETTINGS: [Setting; 10] = [
         default: "`auto`: a 16th of `memory`",
         text: "Memory for interpreters that wait, already up, to become an instance of whichever function is called next: a size such as `64MiB`, or `off`. A waiting Python counts 16 MiB, a waiting Node 64 MiB; one of each kind that deployed functions need is kept, more after bursts. It is part of `memory`, and gives way first.",
     },
+    Setting {
+        key: "openfaas",
+        default: "`off`",
+        text: "Address of the API of OpenFaaS, which faas-cli speaks: `on` is `127.0.0.1:8080`. The user is `admin`, the password the token in the file `admin.token` of the data folder.",
+    },
+    Setting {
+        key: "tinyfaas",
+        default: "`off`",
+        text: "Address of the management API of tinyFaaS: `on` is `127.0.0.1:8080`. Its fronts are on with it.",
+    },
+    Setting {
+        key: "tinyfaas_http",
+        default: "`127.0.0.1:8000` where `tinyfaas` is on",
+        text: "Address of tinyFaaS' HTTP front, or `off`.",
+    },
+    Setting {
+        key: "tinyfaas_coap",
+        default: "`127.0.0.1:5683` where `tinyfaas` is on",
+        text: "Address of tinyFaaS' CoAP front (UDP), or `off`. Where `coap` says nothing, it is off when this takes its port.",
+    },
+    Setting {
+        key: "tinyfaas_grpc",
+        default: "`127.0.0.1:9000` where `tinyfaas` is on",
+        text: "Address of tinyFaaS' gRPC front, or `off`.",
+    },
+    Setting {
+        key: "nuclio",
+        default: "`off`",
+        text: "Address of the API of Nuclio's dashboard: `on` is `127.0.0.1:8070`.",
+    },
 ];
 
 const HTTP_PORT_DEFAULT: u16 = 6683;
 const COAP_PORT_DEFAULT: u16 = 5683;
+const OPENFAAS_PORT: u16 = 8080;
+const TINYFAAS_PORT: u16 = 8080;
+const TINYFAAS_HTTP_PORT: u16 = 8000;
+const TINYFAAS_COAP_PORT: u16 = 5683;
+const TINYFAAS_GRPC_PORT: u16 = 9000;
+const NUCLIO_PORT: u16 = 8070;
 const THREADS_MAX: usize = 64;
 /// A quarter is left to the system, the node itself, the page cache that code is read from, and
 /// package installations, none of which is counted. Limits are seldom used up, so this errs on the
@@ -156,8 +192,33 @@ pub(crate) struct Config {
     pub(crate) polling: bool,
     /// Memory for waiting interpreters in bytes; `None` is a share of the machine's.
     pub(crate) prewarm_bytes: Option<u64>,
+    /// APIs of other platforms.
+    pub(crate) compat: Compat,
     /// Each setting's text and origin, in the order of [`SETTINGS`].
     pub(crate) origins: Vec<(&'static str, String, Origin)>,
+}
+
+/// Addresses of the APIs of other platforms; `None` is off.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(crate) struct Compat {
+    pub(crate) openfaas: Option<SocketAddr>,
+    pub(crate) tinyfaas: Option<TinyFaas>,
+    pub(crate) nuclio: Option<SocketAddr>,
+}
+
+impl Compat {
+    pub(crate) fn is_off(&self) -> bool {
+        *self == Self::default()
+    }
+}
+
+/// Addresses of tinyFaaS: its management API, and the fronts that are not off.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct TinyFaas {
+    pub(crate) management: SocketAddr,
+    pub(crate) http: Option<SocketAddr>,
+    pub(crate) coap: Option<SocketAddr>,
+    pub(crate) grpc: Option<SocketAddr>,
 }
 
 /// Where a value came from.
@@ -295,16 +356,15 @@ impl Config {
         let host =
             if lan { IpAddr::V4(Ipv4Addr::UNSPECIFIED) } else { IpAddr::V4(Ipv4Addr::LOCALHOST) };
         let http = check.address("http", Some(SocketAddr::new(host, HTTP_PORT_DEFAULT)), lan);
-        let coap = check.address("coap", Some(SocketAddr::new(host, COAP_PORT_DEFAULT)), lan);
+        let compat = check.compat(host, lan);
+        let coap = check.coap(SocketAddr::new(host, COAP_PORT_DEFAULT), lan, &compat);
         let admin = check.address("admin", None, true);
         let data = check.path("data", given.data_default());
         let socket = check.path("socket", given.socket_default(&data));
         if socket.as_os_str().len() > SOCKET_PATH_BYTES_MAX {
             check.fault("socket", &format!("at most {SOCKET_PATH_BYTES_MAX} bytes"), None);
         }
-        if http.is_some() && http == admin {
-            check.fault("admin", "not the address of the HTTP front", None);
-        }
+        check.distinct(&[("http", http), ("admin", admin)], &compat);
         if mistakes.is_empty() {
             Ok(Self {
                 data,
@@ -317,6 +377,7 @@ impl Config {
                 threads,
                 polling,
                 prewarm_bytes,
+                compat,
                 origins,
             })
         } else {
@@ -418,7 +479,7 @@ impl Check<'_> {
         let (text, place) = found.map_or_else(Default::default, |(_, text, origin)| {
             let shown: String = text.chars().take(64).flat_map(char::escape_debug).collect();
             let place = match origin {
-                Origin::Flag => format!(" (--{key})"),
+                Origin::Flag => format!(" (--{})", key.replace('_', "-")),
                 Origin::Env(name) => format!(" ({name})"),
                 Origin::File(path, line) => format!(" ({}, line {line})", path.display()),
                 Origin::Default => String::new(),
@@ -495,6 +556,75 @@ impl Check<'_> {
         path
     }
 
+    /// The addresses of other platforms' APIs.
+    fn compat(&mut self, host: IpAddr, lan: bool) -> Compat {
+        let at = |port| SocketAddr::new(host, port);
+        let openfaas = self.offered("openfaas", at(OPENFAAS_PORT), lan);
+        let nuclio = self.offered("nuclio", at(NUCLIO_PORT), lan);
+        let tinyfaas =
+            self.offered("tinyfaas", at(TINYFAAS_PORT), lan).map(|management| TinyFaas {
+                management,
+                http: self.address("tinyfaas_http", Some(at(TINYFAAS_HTTP_PORT)), lan),
+                coap: self.address("tinyfaas_coap", Some(at(TINYFAAS_COAP_PORT)), lan),
+                grpc: self.address("tinyfaas_grpc", Some(at(TINYFAAS_GRPC_PORT)), lan),
+            });
+        if tinyfaas.is_none() {
+            for key in ["tinyfaas_http", "tinyfaas_coap", "tinyfaas_grpc"] {
+                self.settle(key, "off".to_owned());
+            }
+        }
+        Compat { openfaas, tinyfaas, nuclio }
+    }
+
+    /// The CoAP front; off when nothing is said of it and tinyFaaS takes its port.
+    fn coap(&mut self, usual: SocketAddr, lan: bool, compat: &Compat) -> Option<SocketAddr> {
+        let theirs = compat.tinyfaas.as_ref().and_then(|tinyfaas| tinyfaas.coap);
+        if self.given("coap").is_none() && theirs.is_some_and(|at| at.port() == usual.port()) {
+            self.settle("coap", "off".to_owned());
+            return None;
+        }
+        let coap = self.address("coap", Some(usual), lan);
+        if coap.is_some() && coap == theirs {
+            self.fault("coap", "not the address of tinyfaas_coap", None);
+        }
+        coap
+    }
+
+    /// No two listeners have one address.
+    fn distinct(&mut self, own: &[(&'static str, Option<SocketAddr>)], compat: &Compat) {
+        let mut all = own.to_vec();
+        all.push(("openfaas", compat.openfaas));
+        if let Some(tinyfaas) = &compat.tinyfaas {
+            all.push(("tinyfaas", Some(tinyfaas.management)));
+            all.push(("tinyfaas_http", tinyfaas.http));
+            all.push(("tinyfaas_grpc", tinyfaas.grpc));
+        }
+        all.push(("nuclio", compat.nuclio));
+        for (at, (key, address)) in all.iter().enumerate() {
+            let taken = all[..at].iter().find(|(_, other)| address.is_some() && other == address);
+            match taken {
+                Some(("http", _)) => self.fault(key, "not the address of the HTTP front", None),
+                Some((other, _)) => self.fault(key, &format!("not the address of {other}"), None),
+                None => {}
+            }
+        }
+    }
+
+    /// The address of what is off unless asked for; `on` is the usual one.
+    fn offered(&mut self, key: &str, usual: SocketAddr, reach: bool) -> Option<SocketAddr> {
+        match self.given(key).as_deref() {
+            None | Some("off" | "false") => {
+                self.settle(key, "off".to_owned());
+                None
+            }
+            Some("on" | "true") => {
+                self.settle(key, usual.to_string());
+                Some(usual)
+            }
+            Some(_) => self.address(key, Some(usual), reach),
+        }
+    }
+
     /// An address, `:PORT` or `off`. Without `reach`, only loopback is taken.
     fn address(
         &mut self,
@@ -543,8 +673,9 @@ fn reference() -> String {
     );
     for Setting { key, default, text } in SETTINGS {
         page.push_str(&format!(
-            "| `{key}` | `MOTE_{}` | `--{key}` | {default} | {text} |\n",
-            key.to_uppercase()
+            "| `{key}` | `MOTE_{}` | `--{}` | {default} | {text} |\n",
+            key.to_uppercase(),
+            key.replace('_', "-")
         ));
     }
     page.push_str(

@@ -127,6 +127,39 @@ pub(crate) fn read(path: &Path, options: Options<'_>) -> Result<Vec<Planned>, Mi
     if mistakes.is_empty() { Ok(planned) } else { Err(Mistakes(mistakes)) }
 }
 
+/// The function in a folder, as `manifest` describes it; for a node, which follows no path.
+pub(crate) fn planned(
+    path: &Path,
+    name: &FunctionName,
+    manifest: &FunctionManifest,
+) -> Result<FunctionSpec, Mistakes> {
+    let options = Options { name: Some(name.as_str()), check_machine: true, foreign: false };
+    Ok(plan(&Folder::read(path)?, manifest, true, options)?.0)
+}
+
+/// `spec` as `name`, with its environment replaced and what else `manifest` says changed.
+pub(crate) fn changed(
+    mut spec: FunctionSpec,
+    name: &FunctionName,
+    manifest: &FunctionManifest,
+) -> Result<FunctionSpec, Mistakes> {
+    spec.name = name.clone();
+    spec.env.clone_from(&manifest.env);
+    apply_limits(&mut spec, manifest);
+    let scale = &manifest.scale;
+    spec.scale.min = scale.min.unwrap_or(spec.scale.min);
+    spec.scale.max = scale.max.or(spec.scale.max);
+    spec.scale.idle_timeout_ms = scale.idle_timeout_ms.unwrap_or(spec.scale.idle_timeout_ms);
+    if scale.policy.is_some() {
+        spec.scale.policy = policy(scale);
+    }
+    // A handler's process is the template's business, which the shims take the place of.
+    if let (Runtime::Exec, Some(command)) = (spec.runtime, &manifest.command) {
+        spec.command.clone_from(&command.value);
+    }
+    Ok(spec)
+}
+
 /// The functions of another platform's manifest, each with its own code.
 fn read_foreign(
     path: &Path,
@@ -145,7 +178,8 @@ fn read_foreign(
         let plan = Folder::read(code.path())
             .and_then(|folder| plan(&folder, &described.function, true, options));
         match plan {
-            Ok((spec, guesses)) => {
+            Ok((mut spec, guesses)) => {
+                spec.annotations = described.annotations;
                 let mut warnings = if at == 0 { found.warnings.clone() } else { Vec::new() };
                 warnings.extend(described.warnings);
                 let manifest = Some(found.file.clone());
@@ -398,16 +432,7 @@ fn check_found(own: &str, found: &Program, check_machine: bool) -> Result<(), Mi
 }
 
 fn apply(spec: &mut FunctionSpec, function: &FunctionManifest) -> Result<(), Mistakes> {
-    let limits = &function.limits;
-    let to = &mut spec.limits;
-    to.memory_bytes = limits.memory_bytes.unwrap_or(to.memory_bytes);
-    to.timeout_ms = limits.timeout_ms.unwrap_or(to.timeout_ms);
-    to.init_timeout_ms = limits.init_timeout_ms.unwrap_or(to.init_timeout_ms);
-    to.concurrency = limits.concurrency.or(to.concurrency);
-    to.cpu_millis = limits.cpu_millis.or(to.cpu_millis);
-    to.pids = limits.pids.unwrap_or(to.pids);
-    to.body_bytes = limits.body_bytes.unwrap_or(to.body_bytes);
-    to.disk_bytes = limits.disk_bytes.unwrap_or(to.disk_bytes);
+    apply_limits(spec, function);
     let scale = &function.scale;
     spec.scale.min = scale.min.unwrap_or(spec.scale.min);
     spec.scale.max = scale.max.or(spec.scale.max);
@@ -454,6 +479,19 @@ fn apply(spec: &mut FunctionSpec, function: &FunctionManifest) -> Result<(), Mis
         };
     }
     Ok(())
+}
+
+fn apply_limits(spec: &mut FunctionSpec, function: &FunctionManifest) {
+    let limits = &function.limits;
+    let to = &mut spec.limits;
+    to.memory_bytes = limits.memory_bytes.unwrap_or(to.memory_bytes);
+    to.timeout_ms = limits.timeout_ms.unwrap_or(to.timeout_ms);
+    to.init_timeout_ms = limits.init_timeout_ms.unwrap_or(to.init_timeout_ms);
+    to.concurrency = limits.concurrency.or(to.concurrency);
+    to.cpu_millis = limits.cpu_millis.or(to.cpu_millis);
+    to.pids = limits.pids.unwrap_or(to.pids);
+    to.body_bytes = limits.body_bytes.unwrap_or(to.body_bytes);
+    to.disk_bytes = limits.disk_bytes.unwrap_or(to.disk_bytes);
 }
 
 /// CPU and memory use aimed at when the manifest names the policy alone: a third is left while

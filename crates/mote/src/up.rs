@@ -13,6 +13,8 @@ use crate::config::Config;
 #[derive(Debug, thiserror::Error)]
 #[error("{address} cannot be listened on")]
 pub(crate) struct AddressError {
+    /// The setting it comes from.
+    pub(crate) key: &'static str,
     pub(crate) address: SocketAddr,
     #[source]
     pub(crate) source: io::Error,
@@ -70,13 +72,17 @@ fn start_log() {
 /// What failed, and what helps.
 fn explain(error: &anyhow::Error) -> (String, u8) {
     if let Some(busy) = error.downcast_ref::<AddressError>() {
-        let AddressError { address, source } = busy;
+        let AddressError { key, address, source } = busy;
         if source.kind() == io::ErrorKind::AddrInUse {
             let port = address.port();
             let next = port.saturating_add(1);
+            let flags = match *key {
+                "http" | "coap" => format!("--http :{next} --coap :{next}"),
+                key => format!("--{} :{next}", key.replace('_', "-")),
+            };
             return (
                 format!(
-                    "error[M0210]: port {port} is already in use on {}\n  try:  mote up --http :{next} --coap :{next}    or stop what holds it",
+                    "error[M0210]: port {port} is already in use on {}\n  try:  mote up {flags}    or stop what holds it",
                     address.ip()
                 ),
                 exit::CONFIG,

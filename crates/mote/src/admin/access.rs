@@ -13,6 +13,7 @@ use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 use axum::serve::IncomingStream;
 use mote_api::Problem;
+use mote_compat::node::Admission;
 use parking_lot::Mutex;
 use sha2::{Digest, Sha256};
 use tokio::net::{TcpListener, UnixListener};
@@ -84,6 +85,17 @@ impl Token {
         <[u8; 32]>::from(Sha256::digest(text)) == self.hash
     }
 
+    /// Whether `given`, sent from `address`, is the token; counts wrong ones.
+    pub(crate) fn admits(&self, address: IpAddr, given: Option<&str>) -> Admission {
+        if given.is_some_and(|given| given.len() <= 1_024 && self.is(given.trim())) {
+            Admission::Admitted
+        } else if self.may_guess(address, true) {
+            Admission::Refused
+        } else {
+            Admission::TooManyTries
+        }
+    }
+
     /// Counts a wrong token; `false` when this address must wait.
     fn may_guess(&self, address: IpAddr, wrong: bool) -> bool {
         let now = Instant::now();
@@ -144,13 +156,13 @@ fn allowed(node: &Node, caller: Caller, request: &Request) -> Result<(), Denied>
         (Some(header), None) => header.to_str().ok().and_then(|text| text.strip_prefix("Bearer ")),
         _ => None,
     };
-    let right = given.is_some_and(|given| given.len() <= 1_024 && token.is(given.trim()));
-    if right {
-        return Ok(());
-    }
-    if !token.may_guess(address, true) {
-        let problem = Problem::new(429, "M1401", "too many wrong tokens from this address");
-        return Err((problem, Some(("retry-after", "60"))));
+    match token.admits(address, given) {
+        Admission::Admitted => return Ok(()),
+        Admission::TooManyTries => {
+            let problem = Problem::new(429, "M1401", "too many wrong tokens from this address");
+            return Err((problem, Some(("retry-after", "60"))));
+        }
+        Admission::Refused => {}
     }
     let problem = Problem::new(401, "M1401", "send Authorization: Bearer TOKEN")
         .with_hint("the token is in the file admin.token of the node's data folder");

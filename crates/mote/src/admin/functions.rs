@@ -20,11 +20,12 @@ use mote_core::body::{Body, BodyError};
 use mote_core::invocation::{Head, headers};
 use mote_core::spec::ScaleOverride;
 use mote_core::{Fault, Invocation, InvocationId, Invoker, Trigger};
-use mote_engine::{Engine, InstanceStatus, PoolStatus, Revision, clock};
+use mote_engine::{InstanceStatus, PoolStatus, Revision, clock};
 use serde::Deserialize;
 use tokio_util::io::{StreamReader, SyncIoBridge};
 
 use super::Refused;
+use crate::node::functions::{self as node_functions, find};
 use crate::node::{Node, deploy as node_deploy, rollout};
 
 pub(super) async fn list(State(node): State<Arc<Node>>) -> Json<FunctionList> {
@@ -39,15 +40,6 @@ pub(super) async fn describe(
 ) -> Result<Json<Function>, Refused> {
     let revision = find(&node.engine, &name)?;
     Ok(Json(function(&node, &revision)))
-}
-
-/// The live revision of `name`, or 404 with the names that look like it.
-pub(super) fn find(engine: &Engine, name: &str) -> Result<Arc<Revision>, Refused> {
-    engine.get(name).ok_or_else(|| {
-        let all = engine.list();
-        let names = all.iter().map(|revision| revision.spec.name.as_str());
-        Refused(Problem::no_such_function(name, names))
-    })
 }
 
 /// A function by its live revision, with the instances of all that a share or tag reaches.
@@ -208,16 +200,7 @@ pub(super) async fn remove(
     State(node): State<Arc<Node>>,
     Path(name): Path<String>,
 ) -> Result<StatusCode, Refused> {
-    let revision = find(&node.engine, &name)?;
-    let (store, function) = (node.store.clone(), revision.spec.name.clone());
-    // A deploy or switch that ended after this would bring back what the store has forgotten.
-    let _turn = node_deploy::turn(&node, &function)?;
-    tokio::task::spawn_blocking(move || store.remove(&function))
-        .await
-        .map_err(|_| Problem::new(500, "M0599", "the node failed to remove; see its log"))?
-        .map_err(|error| node_deploy::store_problem(&error))?;
-    node.engine.remove(&name);
-    node.forget(&revision.spec.name);
+    node_functions::remove(&node, &name).await?;
     Ok(StatusCode::NO_CONTENT)
 }
 

@@ -6,16 +6,16 @@ use axum::body::Body;
 use axum::extract::{Path, Query, State};
 use axum::response::{IntoResponse, Response};
 use bytes::Bytes;
-use mote_api::types::{LogLine, LogStream};
+use futures_util::StreamExt as _;
+use futures_util::future::ready;
+use mote_api::types::LogLine;
 use mote_api::{Problem, Timestamp};
 use mote_engine::clock;
-use mote_engine::logs::{LogLevel, LogLine as EngineLine, LogSource};
 use serde::Deserialize;
-use tokio::sync::broadcast::error::RecvError;
 
 use super::Refused;
-use super::functions::find;
 use crate::node::Node;
+use crate::node::functions::{find, log_lines};
 
 #[derive(Deserialize)]
 pub(super) struct LogQuery {
@@ -36,53 +36,27 @@ pub(super) async fn read(
         Some(text) => since(text)?,
         None => 0,
     };
-    let (held, mut following) = revision.log.follow();
     let wanted = {
         let invocation = query.invocation.clone();
-        move |line: &EngineLine| {
-            line.unix_us / 1_000 >= since_ms
-                && invocation.as_ref().is_none_or(|wanted| {
-                    line.invocation.is_some_and(|id| id.to_string() == *wanted)
-                })
+        move |line: &LogLine| {
+            line.time.unix_ms() >= since_ms
+                && invocation.as_ref().is_none_or(|id| line.invocation.as_ref() == Some(id))
         }
     };
-    let mut lines: Vec<_> = held.into_iter().filter(|line| wanted(line)).collect();
+    let (mut lines, following) = log_lines(&revision, query.follow);
+    // The log ends for a follower when the function is removed: it holds no revision itself.
+    drop(revision);
+    lines.retain(|line| wanted(line));
     if let Some(tail) = query.tail {
         let skip = lines.len().saturating_sub(usize::try_from(tail).unwrap_or(usize::MAX));
         lines.drain(..skip);
     }
-    let first: Bytes = lines.iter().map(|line| json(&name, line)).collect::<String>().into();
-    let follow = query.follow;
-    // The log ends for a follower when the function is removed: it holds no revision itself.
-    drop(revision);
-    let stream = async_stream::stream! {
-        if !first.is_empty() {
-            yield Ok::<_, std::convert::Infallible>(first);
-        }
-        loop {
-            if !follow {
-                break;
-            }
-            match following.recv().await {
-                Ok(line) if wanted(&line) => yield Ok(Bytes::from(json(&name, &line))),
-                Ok(_) => {}
-                Err(RecvError::Lagged(missed)) => {
-                    let line = EngineLine {
-                        sequence: 0,
-                        unix_us: clock::unix_us(),
-                        level: LogLevel::Warn,
-                        source: LogSource::Platform,
-                        revision: 0,
-                        instance: 0,
-                        invocation: None,
-                        text: format!("{missed} lines were too fast to follow"),
-                    };
-                    yield Ok(Bytes::from(json(&name, &line)));
-                }
-                Err(RecvError::Closed) => break,
-            }
-        }
-    };
+    let first: Bytes = lines.iter().map(json).collect::<String>().into();
+    let following = following
+        .filter(move |line| ready(wanted(line)))
+        .map(|line| Ok::<_, std::convert::Infallible>(Bytes::from(json(&line))));
+    let first = futures_util::stream::iter((!first.is_empty()).then_some(Ok(first)));
+    let stream = first.chain(following);
     let headers = [("content-type", "application/jsonl")];
     Ok((headers, Body::from_stream(stream)).into_response())
 }
@@ -98,29 +72,8 @@ fn since(text: &str) -> Result<u64, Problem> {
     })
 }
 
-fn json(function: &str, line: &EngineLine) -> String {
-    let line = LogLine {
-        time: Timestamp::from_unix_us(line.unix_us),
-        level: match line.level {
-            LogLevel::Debug => "debug",
-            LogLevel::Info => "info",
-            LogLevel::Warn => "warn",
-            LogLevel::Error => "error",
-        }
-        .to_owned(),
-        message: line.text.clone(),
-        function: function.to_owned(),
-        revision: line.revision,
-        instance: (line.instance > 0).then(|| line.instance.to_string()),
-        invocation: line.invocation.map(|id| id.to_string()),
-        stream: match line.source {
-            LogSource::Stdout => LogStream::Stdout,
-            LogSource::Stderr => LogStream::Stderr,
-            LogSource::Log => LogStream::Log,
-            LogSource::Platform => LogStream::Platform,
-        },
-    };
-    let mut text = serde_json::to_string(&line).unwrap_or_default();
+fn json(line: &LogLine) -> String {
+    let mut text = serde_json::to_string(line).unwrap_or_default();
     text.push('\n');
     text
 }

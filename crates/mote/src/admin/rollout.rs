@@ -11,7 +11,7 @@ use mote_core::FunctionName;
 use serde::Deserialize;
 
 use super::Refused;
-use super::functions::find;
+use crate::node::functions::find;
 use crate::node::{Node, rollout};
 
 pub(super) async fn revisions(

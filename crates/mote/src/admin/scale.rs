@@ -10,8 +10,8 @@ use mote_api::types::{ScaleBounds, ScaleRequest, ScaleResult};
 use mote_core::spec::{INSTANCES_MAX, ScaleOverride};
 use mote_engine::Revision;
 
-use super::{Refused, functions};
-use crate::node::{Node, deploy as node_deploy};
+use super::Refused;
+use crate::node::{Node, functions};
 
 pub(super) async fn scale(
     State(node): State<Arc<Node>>,
@@ -23,13 +23,7 @@ pub(super) async fn scale(
         .map_err(|error| Problem::new(422, "M0303", format!("scale: {error}")))?;
     let bounds = bounds(&revision, &wish, node.cores)?;
     if wish.reset || bounds != revision.bounds() {
-        let (store, function) = (node.store.clone(), revision.spec.name.clone());
-        let kept = (bounds != ScaleOverride::default()).then_some(bounds);
-        tokio::task::spawn_blocking(move || store.set_scale(&function, kept.as_ref()))
-            .await
-            .map_err(|_| Problem::new(500, "M0599", "the node failed to store; see its log"))?
-            .map_err(|error| node_deploy::store_problem(&error))?;
-        revision.set_bounds(bounds);
+        functions::set_bounds(&node, &revision, bounds).await?;
     }
     let live = || {
         let status = revision.status();

@@ -168,6 +168,24 @@ pub(super) struct NodeFlags {
     /// Memory for interpreters that wait for the next function: a size, auto, or off
     #[arg(long, value_name = "SIZE")]
     pub(super) prewarm: Option<String>,
+    /// API of OpenFaaS, for faas-cli: an address, :PORT, or on [default: off]
+    #[arg(long, value_name = "ADDR")]
+    pub(super) openfaas: Option<String>,
+    /// API and fronts of tinyFaaS: an address, :PORT, or on [default: off]
+    #[arg(long, value_name = "ADDR")]
+    pub(super) tinyfaas: Option<String>,
+    /// HTTP front of tinyFaaS [default: 127.0.0.1:8000]
+    #[arg(long, value_name = "ADDR")]
+    pub(super) tinyfaas_http: Option<String>,
+    /// CoAP front of tinyFaaS [default: 127.0.0.1:5683]
+    #[arg(long, value_name = "ADDR")]
+    pub(super) tinyfaas_coap: Option<String>,
+    /// gRPC front of tinyFaaS [default: 127.0.0.1:9000]
+    #[arg(long, value_name = "ADDR")]
+    pub(super) tinyfaas_grpc: Option<String>,
+    /// API of Nuclio's dashboard: an address, :PORT, or on [default: off]
+    #[arg(long, value_name = "ADDR")]
+    pub(super) nuclio: Option<String>,
     /// Configuration file
     #[arg(long, value_name = "FILE")]
     pub(super) config: Option<PathBuf>,

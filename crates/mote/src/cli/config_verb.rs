@@ -21,6 +21,12 @@ pub(super) fn load(flags: &NodeFlags) -> Result<Config, Failure> {
         ("threads", &flags.threads),
         ("polling", &flags.polling),
         ("prewarm", &flags.prewarm),
+        ("openfaas", &flags.openfaas),
+        ("tinyfaas", &flags.tinyfaas),
+        ("tinyfaas_http", &flags.tinyfaas_http),
+        ("tinyfaas_coap", &flags.tinyfaas_coap),
+        ("tinyfaas_grpc", &flags.tinyfaas_grpc),
+        ("nuclio", &flags.nuclio),
     ] {
         if let Some(value) = value {
             given.push((key, value.clone()));

@@ -79,8 +79,39 @@ fn flags_win_over_environment_over_file() {
             "threads 0 default",
             "polling true default",
             "prewarm auto default",
+            "openfaas off default",
+            "tinyfaas off default",
+            "tinyfaas_http off default",
+            "tinyfaas_coap off default",
+            "tinyfaas_grpc off default",
+            "nuclio off default",
         ]
     );
+}
+
+#[test]
+fn other_platforms_have_their_usual_ports() {
+    let all = [("openfaas", "on"), ("tinyfaas", ":8081"), ("nuclio", "true")];
+    let config = Config::load(&given(&[], &all)).unwrap();
+    let tinyfaas = config.compat.tinyfaas.unwrap();
+    assert_eq!(config.compat.openfaas.unwrap().to_string(), "127.0.0.1:8080");
+    assert_eq!(config.compat.nuclio.unwrap().to_string(), "127.0.0.1:8070");
+    assert_eq!(tinyfaas.management.to_string(), "127.0.0.1:8081");
+    assert_eq!(tinyfaas.http.unwrap().to_string(), "127.0.0.1:8000");
+    assert_eq!(tinyfaas.coap.unwrap().to_string(), "127.0.0.1:5683");
+    assert_eq!(tinyfaas.grpc.unwrap().to_string(), "127.0.0.1:9000");
+    assert_eq!(config.coap, None, "gives way");
+
+    let both = [("openfaas", "on"), ("tinyfaas", "on"), ("coap", ":5683")];
+    let error = Config::load(&given(&[], &both)).unwrap_err();
+    assert_eq!(
+        error.to_string(),
+        "error[M0203]: coap: not the address of tinyfaas_coap; found \"127.0.0.1:5683\" (--coap)\n\
+         error[M0203]: tinyfaas: not the address of openfaas; found \"127.0.0.1:8080\" (--tinyfaas)"
+    );
+    let beyond = [("nuclio", "0.0.0.0:8070")];
+    let error = Config::load(&given(&[], &beyond)).unwrap_err().to_string();
+    assert!(error.contains("nuclio: reaches beyond this machine"), "{error}");
 }
 
 #[test]

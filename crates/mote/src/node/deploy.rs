@@ -257,7 +257,7 @@ fn spec(name: &FunctionName, staged: &StagedCode) -> Result<FunctionSpec, Proble
 }
 
 /// Mistakes in a project as an answer.
-fn refused(mistakes: &mote_api::toml_reader::Mistakes) -> Problem {
+pub(super) fn refused(mistakes: &mote_api::toml_reader::Mistakes) -> Problem {
     let Some(first) = mistakes.0.first() else { return Problem::new(422, "M0303", "refused") };
     let problem = Problem::new(422, first.code, first.text.clone());
     match &first.hint {

@@ -1,13 +1,17 @@
 //! One running node: its parts, wired together, from start to stop.
 
+mod code;
+mod compat;
 pub(crate) mod deploy;
 pub(crate) mod doctor;
+pub(crate) mod functions;
 mod golang;
 mod interpreters;
 mod memory;
 mod packages;
 pub(crate) mod rollout;
 mod run;
+mod secrets;
 mod shims;
 
 use std::collections::HashMap;
@@ -46,6 +50,8 @@ pub(crate) struct Node {
     pub(crate) http: Option<SocketAddr>,
     pub(crate) coap: Option<SocketAddr>,
     pub(crate) token: Option<Token>,
+    /// Where other platforms' clients are served: platform and address.
+    pub(crate) compat: Vec<(&'static str, String)>,
     /// Our effective user id.
     pub(crate) uid: u32,
     /// What instances may take in all.

@@ -22,7 +22,7 @@ use tokio::net::{TcpListener, UdpSocket, UnixListener};
 use tokio::runtime::{Builder, Handle};
 use tokio::signal::unix::{SignalKind, signal};
 
-use super::{Node, interpreters, memory, shims};
+use super::{Node, compat, interpreters, memory, secrets, shims};
 use crate::admin::{self, Token};
 use crate::config::Config;
 
@@ -94,23 +94,29 @@ async fn serve(
     let engine = Engine::new(engine_config, backend.clone(), Handle::current());
 
     let http_listener = match config.http {
-        Some(address) => Some(http::listen(address).map_err(|e| busy(address, e))?),
+        Some(address) => Some(http::listen(address).map_err(|e| busy("http", address, e))?),
         None => None,
     };
     let coap_socket = match config.coap {
-        Some(address) => Some(UdpSocket::bind(address).await.map_err(|e| busy(address, e))?),
+        Some(address) => {
+            Some(UdpSocket::bind(address).await.map_err(|e| busy("coap", address, e))?)
+        }
         None => None,
     };
     let socket = bind_socket(&config.socket)?;
-    let (admin_listener, token) = match config.admin {
-        None => (None, None),
+    let admin_listener = match config.admin {
         Some(address) => {
-            let listener = TcpListener::bind(address).await.map_err(|e| busy(address, e))?;
-            let path = config.data.join("admin.token");
-            let token = Token::load_or_create(&path)
-                .with_context(|| format!("cannot read the token {}", path.display()))?;
-            (Some(listener), Some(token))
+            Some(TcpListener::bind(address).await.map_err(|e| busy("admin", address, e))?)
         }
+        None => None,
+    };
+    let platforms = compat::Listeners::bind(&config.compat).await?;
+    let token = if config.admin.is_some() || !config.compat.is_off() {
+        let path = config.data.join("admin.token");
+        let token = Token::load_or_create(&path);
+        Some(token.with_context(|| format!("cannot read the token {}", path.display()))?)
+    } else {
+        None
     };
 
     let node = Arc::new(Node {
@@ -125,6 +131,7 @@ async fn serve(
         go_builds: Default::default(),
         data_path: Handle::current(),
         token,
+        compat: platforms.addresses(),
         uid: rustix::process::geteuid().as_raw(),
         memory_bytes: budget.memory_bytes,
         cores: cores_max,
@@ -134,6 +141,7 @@ async fn serve(
         random: Default::default(),
         counter: Default::default(),
     });
+    secrets::bring_back(&node).await?;
     bring_back(&node, management).await?;
 
     let stopper = http::Stopper::default();
@@ -150,6 +158,14 @@ async fn serve(
         fronts.spawn(coap::serve(socket, engine.clone(), config, stopper.clone()));
     }
     let (stop_admin, admin_stopped) = tokio::sync::watch::channel(false);
+    let platforms = match node.config.compat.is_off() {
+        false => Some(platforms.serve(
+            node.clone(),
+            management.handle().clone(),
+            admin_stopped.clone(),
+        )?),
+        true => None,
+    };
     let admin_task =
         management.spawn(admin::serve(node.clone(), socket, admin_listener, admin_stopped));
 
@@ -167,8 +183,11 @@ async fn serve(
         let _ =
             tokio::time::timeout(STOP_GRACE, async { while fronts.join_next().await.is_some() {} })
                 .await;
-        engine.stop(Duration::from_secs(3)).await;
         let _ = stop_admin.send(true);
+        if let Some(platforms) = platforms {
+            let _ = tokio::task::spawn_blocking(move || platforms.join()).await;
+        }
+        engine.stop(Duration::from_secs(3)).await;
         let _ = tokio::time::timeout(Duration::from_millis(500), admin_task).await;
     };
     tokio::select! {
@@ -294,8 +313,12 @@ fn bind_socket(path: &std::path::Path) -> Result<UnixListener> {
 }
 
 /// An address that cannot be used, as the error people can act on.
-fn busy(address: std::net::SocketAddr, error: std::io::Error) -> anyhow::Error {
-    crate::up::AddressError { address, source: error }.into()
+pub(super) fn busy(
+    key: &'static str,
+    address: std::net::SocketAddr,
+    error: std::io::Error,
+) -> anyhow::Error {
+    crate::up::AddressError { key, address, source: error }.into()
 }
 
 /// Says that the node is ready, where, and what it cannot enforce here.
@@ -315,6 +338,9 @@ fn announce(node: &Node) {
     text.push_str(&format!("  admin  {}\n", node.config.socket.display()));
     if let Some(admin) = node.config.admin {
         text.push_str(&format!("         http://{admin} (token in admin.token)\n"));
+    }
+    for (platform, address) in &node.compat {
+        text.push_str(&format!("  {platform}  {address}\n"));
     }
     text.push_str(if node.config.lan {
         "  reach  the local network\n"

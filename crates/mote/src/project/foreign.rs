@@ -2,7 +2,8 @@
 //!
 //! Each reader below turns one platform's words into a [`FunctionManifest`], the same form that
 //! `mote.toml` has, with a note for each key of where it came from. What has no meaning on a node is
-//! named as a warning. Only the command line reads them; a node never parses YAML.
+//! named as a warning. Only the command line reads files; a node never parses YAML. What a client of
+//! a platform's own API sends to a node is one document of JSON, and may name no file.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -60,6 +61,8 @@ pub(crate) struct Described {
     pub(crate) warnings: Vec<String>,
     /// Key of `mote.toml`, and what it was there.
     pub(crate) notes: BTreeMap<&'static str, String>,
+    /// What the platform's clients are shown of it, by platform.
+    pub(crate) annotations: BTreeMap<String, String>,
 }
 
 /// Where code is.
@@ -314,16 +317,33 @@ fn check(found: &Foreign) -> Result<(), Mistakes> {
             return Err(mistake("M0115", format!("{}: `{name}`: {error}", found.file), None));
         }
         let Source::Inside(files) = &function.source else { continue };
-        let plain = |name: &str| {
-            !name.starts_with('.')
-                && name.bytes().all(|b| b.is_ascii_alphanumeric() || b"_-.".contains(&b))
-        };
-        if let Some((name, _)) = files.iter().find(|(name, _)| !plain(name)) {
+        if let Some((name, _)) = files.iter().find(|(name, _)| !is_plain_name(name)) {
             let text = format!("{}: {}: `{name}` is no file name", found.file, function.name());
             return Err(mistake("M0303", text, None));
         }
     }
     Ok(())
+}
+
+/// Whether `name` can be that of a file beside others: no path, not hidden.
+pub(crate) fn is_plain_name(name: &str) -> bool {
+    !name.is_empty()
+        && !name.starts_with('.')
+        && name.bytes().all(|b| b.is_ascii_alphanumeric() || b"_-.".contains(&b))
+}
+
+/// A function as Nuclio's dashboard is told of it, with its code in it.
+pub(crate) fn nuclio_document(document: &Value) -> Result<Described, Mistakes> {
+    let described = nuclio::sent(document)?;
+    let found =
+        Foreign { file: "function".to_owned(), functions: vec![described], warnings: Vec::new() };
+    check(&found)?;
+    Ok(found.functions.into_iter().next().expect("one was put in"))
+}
+
+/// A function as OpenFaaS' gateway is told of it, without its code.
+pub(crate) fn openfaas_deployment(document: &Value) -> Described {
+    openfaas::deployment(document)
 }
 
 /// The documents of a YAML file.

@@ -25,6 +25,20 @@ pub(super) fn read(file: &str, all: &[Value], folder: &Path) -> Result<Foreign, 
     Ok(found)
 }
 
+/// A function sent to a node: nothing in it may name a file there.
+pub(super) fn sent(document: &Value) -> Result<Described, Mistakes> {
+    let spec = &document["spec"];
+    let name = text(&document["metadata"]["name"]).unwrap_or_default();
+    let handler = text(&spec["handler"]).unwrap_or_default();
+    let (module, _) = handler.split_once(':').unwrap_or((&handler, ""));
+    let plain = |module: &str| module.is_empty() || super::is_plain_name(module);
+    if spec["build"]["path"].is_string() || !plain(module) {
+        let hint = "send the code in build.functionSourceCode, as base64";
+        return Err(not_offered("function", &name, "code that lies elsewhere", hint));
+    }
+    function("function", document, Path::new("/nonexistent"))
+}
+
 /// The block of a source file, if it has one.
 pub(super) fn inline(path: &Path) -> Result<Option<Foreign>, Mistakes> {
     if !path.extension().is_some_and(|end| ENDINGS.iter().any(|known| end == *known)) {

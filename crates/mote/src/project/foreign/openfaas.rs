@@ -4,6 +4,7 @@ use std::path::Path;
 
 use mote_api::manifest::{CompatName, PolicyName, RuntimeName};
 use mote_api::toml_reader::Mistakes;
+use mote_core::spec::Compat;
 use serde_json::Value;
 
 use super::{Described, Foreign, Source, count, not_offered, quantity, set, text};
@@ -95,7 +96,25 @@ fn function(file: &str, name: &str, entry: &Value, folder: &Path) -> Result<Desc
         }
     }
     to.ignore_rest(entry, &KNOWN, "");
+    annotate(&mut to, entry);
     Ok(to)
+}
+
+/// What the gateway is told of a function: everything but its code. With a `lang` it is a program
+/// that runs once per call.
+pub(super) fn deployment(document: &Value) -> Described {
+    let mut to = Described::new(document["service"].as_str().unwrap_or(""), CompatName::OpenFaas);
+    variables(&mut to, &document["envVars"]);
+    watchdog_limits(&mut to);
+    to.set_resources(&document["limits"], "limits");
+    scale(&mut to, &document["labels"]);
+    if document["lang"].is_string() {
+        set(&mut to.function.runtime, RuntimeName::Exec);
+    }
+    if let Some(process) = document["envProcess"].as_str().filter(|text| !text.trim().is_empty()) {
+        set(&mut to.function.command, process.split_whitespace().map(str::to_owned).collect());
+    }
+    to
 }
 
 fn environment(to: &mut Described, entry: &Value, folder: &Path) {
@@ -128,16 +147,7 @@ fn language(to: &mut Described, file: &str, name: &str, entry: &Value) -> Result
     let process = entry["fprocess"].as_str().map(str::to_owned);
     let process = process.or_else(|| env("fprocess")).or_else(|| env("function_process"));
     let (mode, upstream) = (env("mode"), env("upstream_url"));
-    for (key, limit) in [("write_timeout", false), ("exec_timeout", false), ("max_inflight", true)]
-    {
-        let Some(value) = env(key) else { continue };
-        if limit {
-            to.function.limits.concurrency = value.parse().ok().filter(|n| *n > 0);
-            to.note("concurrency", format!("environment.{key}: {value}"));
-        } else if value != "0" && value != "0s" {
-            to.set_timeout(&Value::String(value), &format!("environment.{key}"));
-        }
-    }
+    watchdog_limits(to);
     to.note("compat", format!("lang: {lang}"));
     if lang.starts_with("python") && !lang.starts_with("python2") {
         let kind = if lang.contains("http") {
@@ -181,6 +191,31 @@ fn language(to: &mut Described, file: &str, name: &str, entry: &Value) -> Result
         to.note("port", format!("upstream_url: {url}"));
     }
     Ok(())
+}
+
+/// The limits that a watchdog is told in the environment.
+fn watchdog_limits(to: &mut Described) {
+    for (key, limit) in [("write_timeout", false), ("exec_timeout", false), ("max_inflight", true)]
+    {
+        let Some(value) = to.function.env.get(key).cloned() else { continue };
+        if limit {
+            to.function.limits.concurrency = value.parse().ok().filter(|n| *n > 0);
+            to.note("concurrency", format!("environment.{key}: {value}"));
+        } else if value != "0" && value != "0s" {
+            to.set_timeout(&Value::String(value), &format!("environment.{key}"));
+        }
+    }
+}
+
+/// What `faas-cli` is shown of a function of `stack.yml`.
+fn annotate(to: &mut Described, entry: &Value) {
+    let shown = serde_json::json!({
+        "image": entry["image"],
+        "envProcess": entry["fprocess"],
+        "labels": entry["labels"],
+        "annotations": entry["annotations"],
+    });
+    to.annotations.insert(Compat::OpenFaas.as_str().to_owned(), shown.to_string());
 }
 
 fn scale(to: &mut Described, labels: &Value) {

@@ -1,0 +1,144 @@
+//! Who may use a management API: whoever holds the node's token, as a bearer token or as the
+//! password of basic authentication. A platform without authentication asks nothing on loopback,
+//! except that a browser is not led there by another page.
+
+use std::net::{IpAddr, SocketAddr};
+
+use axum::extract::{ConnectInfo, Request, State};
+use axum::http::{HeaderMap, StatusCode, header};
+use axum::middleware::Next;
+use axum::response::{IntoResponse, Response};
+
+use crate::Context;
+use crate::node::Admission;
+
+/// Longest credentials looked at.
+const CREDENTIALS_BYTES_MAX: usize = 2_048;
+
+/// What a platform's management API asks of its callers.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Rule {
+    /// The token, always.
+    Token,
+    /// Nothing: the address is loopback, and the platform's clients send no credentials.
+    Loopback,
+}
+
+impl Rule {
+    #[allow(dead_code)] // for the platforms that come next
+    /// The rule of a platform whose clients send no credentials, at this address.
+    pub(crate) fn without_credentials(local: IpAddr) -> Self {
+        if local.is_loopback() { Rule::Loopback } else { Rule::Token }
+    }
+}
+
+/// What [`check`] needs.
+#[derive(Clone)]
+pub(crate) struct Gate {
+    pub(crate) context: Context,
+    pub(crate) rule: Rule,
+}
+
+/// Lets a management request through or answers it.
+pub(crate) async fn check(
+    State(gate): State<Gate>,
+    ConnectInfo(from): ConnectInfo<SocketAddr>,
+    request: Request,
+    next: Next,
+) -> Response {
+    if gate.rule == Rule::Loopback {
+        return match led_by_a_page(request.headers()) {
+            false => next.run(request).await,
+            true => {
+                (StatusCode::FORBIDDEN, "requests of web pages are not taken\n").into_response()
+            }
+        };
+    }
+    let token = token(request.headers());
+    match gate.context.node.admits(from.ip(), token.as_deref()) {
+        Admission::Admitted => next.run(request).await,
+        Admission::Refused => {
+            let challenge = [(header::WWW_AUTHENTICATE, "Basic realm=\"Restricted\"")];
+            let text = "invalid credentials; the password is the token in the file admin.token\n";
+            (StatusCode::UNAUTHORIZED, challenge, text).into_response()
+        }
+        Admission::TooManyTries => {
+            let after = [(header::RETRY_AFTER, "60")];
+            (StatusCode::TOO_MANY_REQUESTS, after, "too many wrong credentials\n").into_response()
+        }
+    }
+}
+
+/// Whether a browser sends this for a page of somebody else: it says so itself, or the name it
+/// looked up is not one of this machine's (a page can point its own name at loopback).
+fn led_by_a_page(headers: &HeaderMap) -> bool {
+    let cross = headers.get("sec-fetch-site").is_some_and(|site| site != "none");
+    let host = headers.get(header::HOST).and_then(|host| host.to_str().ok()).unwrap_or_default();
+    cross || headers.contains_key(header::ORIGIN) || !is_loopback_name(host)
+}
+
+fn is_loopback_name(host: &str) -> bool {
+    if let Ok(address) = host.parse::<SocketAddr>() {
+        return address.ip().is_loopback();
+    }
+    let name = host.rsplit_once(':').map_or(host, |(name, port)| {
+        if port.bytes().all(|byte| byte.is_ascii_digit()) { name } else { host }
+    });
+    let name = name.trim_start_matches('[').trim_end_matches(']');
+    name.is_empty()
+        || name.eq_ignore_ascii_case("localhost")
+        || name.parse::<IpAddr>().is_ok_and(|ip| ip.is_loopback())
+}
+
+/// The token of a request: of the one `Authorization` field, where there is exactly one.
+fn token(headers: &HeaderMap) -> Option<String> {
+    let mut fields = headers.get_all(header::AUTHORIZATION).iter();
+    let (Some(field), None) = (fields.next(), fields.next()) else { return None };
+    let (scheme, rest) = field.to_str().ok()?.split_once(' ')?;
+    let rest = rest.trim();
+    if rest.len() > CREDENTIALS_BYTES_MAX {
+        return None;
+    }
+    if scheme.eq_ignore_ascii_case("bearer") {
+        return Some(rest.to_owned());
+    }
+    if !scheme.eq_ignore_ascii_case("basic") {
+        return None;
+    }
+    let decoded = String::from_utf8(crate::base64::decode(rest.as_bytes())?).ok()?;
+    // Any user name will do: there is one user, who has the token.
+    decoded.split_once(':').map(|(_, password)| password.to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_of_this_machine() {
+        for host in ["127.0.0.1:8080", "localhost", "LOCALHOST:80", "[::1]:8080", "127.0.0.9", ""] {
+            assert!(is_loopback_name(host), "{host}");
+        }
+        for host in ["evil.example", "evil.example:8080", "10.0.0.1:80", "localhost.evil.example"] {
+            assert!(!is_loopback_name(host), "{host}");
+        }
+    }
+
+    #[test]
+    fn tokens() {
+        let given = |values: &[&str]| {
+            let mut headers = HeaderMap::new();
+            for value in values {
+                headers.append(header::AUTHORIZATION, value.parse().expect("a value"));
+            }
+            token(&headers)
+        };
+        assert_eq!(given(&["Bearer abc"]).as_deref(), Some("abc"));
+        assert_eq!(given(&["Basic YWRtaW46czpj"]).as_deref(), Some("s:c")); // admin:s:c
+        assert_eq!(given(&["Basic YWRtaW4="]), None);
+        assert_eq!(given(&["Basic %%"]), None);
+        assert_eq!(given(&["Bearer a", "Bearer b"]), None);
+        assert_eq!(given(&["Digest x"]), None);
+        assert_eq!(given(&[]), None);
+    }
+}

@@ -1,0 +1,173 @@
+//! Between HTTP as clients speak it and one invocation: fields, bodies, answers.
+
+use std::pin::Pin;
+use std::task::{Context, Poll};
+
+use axum::body::{Body as HttpBody, BodyDataStream};
+use axum::http::request::Parts;
+use axum::http::{HeaderMap, HeaderName, HeaderValue, StatusCode};
+use axum::response::Response;
+use bytes::Bytes;
+use futures_util::Stream;
+use mote_core::body::{Body, BodyError, BodySource};
+use mote_core::invocation::{Head, HeadBuilder, Reply, headers};
+
+/// Fields that speak of one connection or of the framing, in either direction.
+pub(crate) fn is_hop_by_hop(name: &str) -> bool {
+    matches!(
+        name,
+        "connection"
+            | "content-length"
+            | "expect"
+            | "keep-alive"
+            | "proxy-connection"
+            | "te"
+            | "trailer"
+            | "transfer-encoding"
+            | "upgrade"
+    )
+}
+
+/// Begins the head of a call from the fields of a request, without those in `instead`.
+pub(crate) fn head(
+    method: &str,
+    target: &str,
+    fields: &HeaderMap,
+    instead: &[(&str, &str)],
+) -> Head {
+    let (path, query) = target.split_once('?').unwrap_or((target, ""));
+    let mut head = Head::builder(method.as_bytes(), path.as_bytes(), query.as_bytes());
+    for (name, value) in fields {
+        let replaced = instead.iter().any(|(other, _)| *other == name.as_str());
+        if !is_hop_by_hop(name.as_str()) && !replaced {
+            head.header(name.as_str().as_bytes(), value.as_bytes());
+        }
+    }
+    put(&mut head, instead);
+    head.finish()
+}
+
+fn put(head: &mut HeadBuilder, fields: &[(&str, &str)]) {
+    for (name, value) in fields {
+        // Values of ours are never longer than a line; what a client sent has no line ends.
+        head.header(name.as_bytes(), value.replace(['\r', '\n', '\0'], " ").as_bytes());
+    }
+}
+
+/// The whole target of a request as text.
+pub(crate) fn target(parts: &Parts) -> &str {
+    parts.uri.path_and_query().map_or("/", |target| target.as_str())
+}
+
+/// A request's body, read as the function takes it, refused past `limit_bytes`.
+pub(crate) fn body(body: HttpBody, length: Option<u64>, limit_bytes: u64) -> Body {
+    if length == Some(0) {
+        return Body::Empty;
+    }
+    let source = Limited { stream: body.into_data_stream(), left: limit_bytes, limit_bytes };
+    Body::Stream { source: Box::new(source), length }
+}
+
+/// The declared length of a request's body; `None` where it is not declared.
+pub(crate) fn declared_length(fields: &HeaderMap) -> Option<u64> {
+    if fields.contains_key("transfer-encoding") {
+        return None;
+    }
+    let declared = fields.get("content-length");
+    declared.map_or(Some(0), |value| value.to_str().ok()?.parse().ok())
+}
+
+struct Limited {
+    stream: BodyDataStream,
+    left: u64,
+    limit_bytes: u64,
+}
+
+impl BodySource for Limited {
+    fn poll_chunk(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Bytes, BodyError>>> {
+        loop {
+            let chunk = match Pin::new(&mut self.stream).poll_next(cx) {
+                Poll::Pending => return Poll::Pending,
+                Poll::Ready(None) => return Poll::Ready(None),
+                Poll::Ready(Some(Err(_))) => return Poll::Ready(Some(Err(BodyError::Incomplete))),
+                Poll::Ready(Some(Ok(chunk))) => chunk,
+            };
+            if chunk.is_empty() {
+                continue;
+            }
+            match self.left.checked_sub(chunk.len() as u64) {
+                Some(left) => self.left = left,
+                None => return Poll::Ready(Some(Err(BodyError::TooLarge(self.limit_bytes)))),
+            }
+            return Poll::Ready(Some(Ok(chunk)));
+        }
+    }
+}
+
+/// An answer's chunks as a stream.
+struct Chunks(Body);
+
+impl Stream for Chunks {
+    type Item = Result<Bytes, BodyError>;
+
+    fn poll_next(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Self::Item>> {
+        self.0.poll_chunk(cx)
+    }
+}
+
+/// A function's answer with its own fields, as far as HTTP can carry them.
+pub(crate) fn response(reply: Reply) -> Response {
+    let body = match reply.body {
+        Body::Empty => HttpBody::empty(),
+        Body::Whole(bytes) => HttpBody::from(bytes),
+        stream @ Body::Stream { .. } => HttpBody::from_stream(Chunks(stream)),
+    };
+    let mut response = Response::new(body);
+    *response.status_mut() =
+        StatusCode::from_u16(reply.status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
+    for (name, value) in headers(&reply.headers) {
+        if let (Ok(name), Ok(value)) =
+            (HeaderName::from_bytes(name), HeaderValue::from_bytes(value))
+            && !is_hop_by_hop(name.as_str())
+        {
+            response.headers_mut().append(name, value);
+        }
+    }
+    response
+}
+
+/// Sets a field of ours, replacing the function's.
+pub(crate) fn set(response: &mut Response, name: &'static str, value: &str) {
+    if let Ok(value) = HeaderValue::from_str(value) {
+        response.headers_mut().insert(HeaderName::from_static(name), value);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn heads_drop_what_speaks_of_the_connection() {
+        let mut fields = HeaderMap::new();
+        for (name, value) in [("x-a", "1"), ("connection", "x"), ("content-length", "3")] {
+            fields.insert(name, value.parse().expect("a value"));
+        }
+        fields.insert("x-call-id", "theirs".parse().expect("a value"));
+        let head = head("POST", "/a/b?c=1", &fields, &[("x-call-id", "ou\nrs")]);
+        assert_eq!((head.path(), head.query()), (&b"/a/b"[..], &b"c=1"[..]));
+        assert_eq!(head.headers(), b"x-a\n1\nx-call-id\nou rs\n");
+    }
+
+    #[test]
+    fn lengths() {
+        let length = |fields: &[(&'static str, &str)]| {
+            let parse = |value: &str| value.parse().expect("a value");
+            let all = fields.iter().map(|(n, v)| (HeaderName::from_static(n), parse(v)));
+            declared_length(&all.collect())
+        };
+        assert_eq!(length(&[]), Some(0));
+        assert_eq!(length(&[("content-length", "12")]), Some(12));
+        assert_eq!(length(&[("transfer-encoding", "chunked")]), None);
+    }
+}

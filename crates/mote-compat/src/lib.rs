@@ -1,0 +1,43 @@
+//! The management and invocation APIs of other platforms, so that their clients work against a
+//! node unchanged.
+//!
+//! One module per platform turns that platform's requests into calls of [`Node`], the narrow view
+//! of a node that `mote` implements. No engine, store, sandbox or configuration here. Each platform
+//! listens on ports of its own and only where the node's configuration says so. Start reading at
+//! [`node`], then at the platform you need.
+
+mod access;
+mod base64;
+mod call;
+mod listener;
+pub mod node;
+pub mod openfaas;
+mod outgoing;
+pub mod queue;
+
+use std::sync::Arc;
+
+use tokio::sync::watch;
+
+pub use listener::Bound;
+pub use node::Node;
+pub use queue::Queue;
+
+/// What every listener needs.
+#[derive(Clone)]
+pub struct Context {
+    /// The node behind it.
+    pub node: Arc<dyn Node>,
+    /// Calls that are accepted now and run later.
+    pub queue: Queue,
+    /// Turns true when the node stops.
+    pub stop: watch::Receiver<bool>,
+}
+
+impl Context {
+    /// Waits until the node stops.
+    pub async fn stopped(&self) {
+        // An error says that the sender is gone, which is a stop as well.
+        let _ = self.stop.clone().wait_for(|stop| *stop).await;
+    }
+}

@@ -1,0 +1,154 @@
+//! OpenFaaS: the API that `faas-cli` speaks, and its routes to functions.
+//!
+//! Written from the MIT-licensed types of faas-provider and the behaviour of faas-cli; nothing is
+//! taken from the gateway or faasd. There is no registry of images here: see [`image`].
+
+mod functions;
+mod image;
+mod invoke;
+mod logs;
+mod metrics;
+mod secrets;
+mod types;
+
+use std::sync::Arc;
+
+use axum::Router;
+use axum::extract::DefaultBodyLimit;
+use axum::http::StatusCode;
+use axum::response::{IntoResponse, Response};
+use axum::routing::{any, get, post};
+use mote_api::Problem;
+
+use crate::access::{self, Gate, Rule};
+use crate::{Bound, Context};
+
+use self::metrics::Metrics;
+
+/// The one namespace there is.
+const NAMESPACE: &str = "openfaas-fn";
+/// Largest body of a management request: environment, labels, a secret.
+const MANAGEMENT_BYTES_MAX: usize = 1 << 20;
+
+/// What the handlers share.
+#[derive(Clone)]
+struct Gateway {
+    context: Context,
+    metrics: Arc<Metrics>,
+}
+
+/// Serves the gateway's routes until the node stops.
+pub async fn serve(bound: Bound, context: Context) {
+    let app = routes(&context);
+    bound.serve(app, context).await;
+}
+
+fn routes(context: &Context) -> Router {
+    let gate = Gate { context: context.clone(), rule: Rule::Token };
+    let gateway = Gateway { context: context.clone(), metrics: Arc::default() };
+    let functions = get(functions::list)
+        .post(functions::create)
+        .put(functions::update)
+        .delete(functions::remove);
+    let secrets =
+        get(secrets::list).post(secrets::create).put(secrets::update).delete(secrets::remove);
+    Router::new()
+        .route("/system/functions", functions)
+        .route("/system/function/{name}", get(functions::describe))
+        .route("/system/scale-function/{name}", post(functions::scale))
+        .route("/system/info", get(info))
+        .route("/system/logs", get(logs::read))
+        .route("/system/secrets", secrets)
+        .route("/system/namespaces", get(|| async { axum::Json([NAMESPACE]) }))
+        .route("/system/namespace/{name}", any(namespace))
+        .route("/system/alert", post(|| async { StatusCode::OK }))
+        .layer(DefaultBodyLimit::max(MANAGEMENT_BYTES_MAX))
+        .layer(axum::middleware::from_fn_with_state(gate, access::check))
+        // Functions are called, and the gateway watched, without credentials.
+        .route("/function/{name}", any(invoke::run))
+        .route("/function/{name}/{*path}", any(invoke::run))
+        .route("/async-function/{name}", post(invoke::later))
+        .route("/async-function/{name}/{*path}", post(invoke::later))
+        .route("/healthz", get(|| async { "OK" }))
+        .route("/metrics", get(metrics::show))
+        .layer(DefaultBodyLimit::disable())
+        .with_state(gateway)
+}
+
+async fn info() -> Response {
+    let version = serde_json::json!({
+        "release": env!("CARGO_PKG_VERSION"), "sha": "", "commit_message": "",
+    });
+    let info = serde_json::json!({
+        "provider": { "provider": "mote", "version": version, "orchestration": "mote" },
+        "version": version,
+        "arch": std::env::consts::ARCH,
+    });
+    axum::Json(info).into_response()
+}
+
+async fn namespace(
+    axum::extract::Path(name): axum::extract::Path<String>,
+    method: axum::http::Method,
+) -> Response {
+    if method != axum::http::Method::GET {
+        let text = format!("a node has one namespace, {NAMESPACE}, which stays as it is\n");
+        return (StatusCode::NOT_IMPLEMENTED, text).into_response();
+    }
+    if name != NAMESPACE {
+        return (StatusCode::NOT_FOUND, format!("namespace {NAMESPACE} is the only one\n"))
+            .into_response();
+    }
+    let empty = serde_json::json!({});
+    axum::Json(serde_json::json!({ "name": NAMESPACE, "labels": empty, "annotations": empty }))
+        .into_response()
+}
+
+/// A refusal in the gateway's form: status and text.
+struct Refused(StatusCode, String);
+
+impl Refused {
+    fn bad(text: impl Into<String>) -> Self {
+        Self(StatusCode::BAD_REQUEST, text.into())
+    }
+
+    fn unknown(name: &str) -> Self {
+        let shown: String = name.chars().take(64).flat_map(char::escape_debug).collect();
+        Self(StatusCode::NOT_FOUND, format!("no function named {shown}"))
+    }
+}
+
+impl From<Problem> for Refused {
+    fn from(problem: Problem) -> Self {
+        // What cannot be processed is a bad request here.
+        let status = match problem.status {
+            409 | 413 | 422 => StatusCode::BAD_REQUEST,
+            status => StatusCode::from_u16(status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR),
+        };
+        let hint = problem.hint.map_or_else(String::new, |hint| format!(" ({hint})"));
+        Self(status, format!("{}: {}{hint}", problem.code, problem.detail))
+    }
+}
+
+impl IntoResponse for Refused {
+    fn into_response(self) -> Response {
+        let from = [("x-openfaas-internal", "mote")];
+        (self.0, from, format!("{}\n", self.1)).into_response()
+    }
+}
+
+/// The body of a management request.
+fn parse<T: serde::de::DeserializeOwned>(body: &[u8]) -> Result<T, Refused> {
+    serde_json::from_slice(body).map_err(|error| Refused::bad(format!("body: {error}")))
+}
+
+/// Refuses every namespace but ours; none said is ours.
+fn check_namespace(name: Option<&str>) -> Result<(), Refused> {
+    match name.unwrap_or_default() {
+        "" | NAMESPACE => Ok(()),
+        other => {
+            let shown: String = other.chars().take(64).flat_map(char::escape_debug).collect();
+            Err(Refused::bad(format!("no namespace {shown}: there is {NAMESPACE} only")))
+        }
+    }
+}

@@ -1,0 +1,151 @@
+//! Functions: list, describe, deploy, remove, scale.
+
+use std::collections::BTreeMap;
+
+use axum::Json;
+use axum::body::Bytes;
+use axum::extract::{Path, Query, State};
+use axum::http::StatusCode;
+use mote_core::FunctionName;
+use mote_core::spec::Compat;
+use serde::Deserialize;
+use serde_json::Value;
+
+use super::types::{Deployment, Shown, Status};
+use super::{Gateway, Refused, check_namespace, image, parse};
+use crate::node::{Code, Deploy, Manifest};
+
+#[derive(Deserialize)]
+pub(super) struct Asked {
+    namespace: Option<String>,
+    usage: Option<String>,
+}
+
+impl Asked {
+    fn with_usage(&self) -> bool {
+        matches!(self.usage.as_deref(), Some("1" | "true"))
+    }
+}
+
+pub(super) async fn list(
+    State(gateway): State<Gateway>,
+    Query(asked): Query<Asked>,
+) -> Result<Json<Vec<Status>>, Refused> {
+    check_namespace(asked.namespace.as_deref())?;
+    let all = gateway.context.node.functions();
+    Ok(Json(all.iter().map(|one| Status::of(one, asked.with_usage())).collect()))
+}
+
+pub(super) async fn describe(
+    State(gateway): State<Gateway>,
+    Path(name): Path<String>,
+    Query(asked): Query<Asked>,
+) -> Result<Json<Status>, Refused> {
+    check_namespace(asked.namespace.as_deref())?;
+    let found = gateway.context.node.function(&name);
+    let function = found.ok_or_else(|| Refused::unknown(&name))?;
+    Ok(Json(Status::of(&function, asked.with_usage())))
+}
+
+pub(super) async fn create(
+    State(gateway): State<Gateway>,
+    body: Bytes,
+) -> Result<StatusCode, Refused> {
+    deploy(&gateway, &body, false).await?;
+    Ok(StatusCode::ACCEPTED)
+}
+
+pub(super) async fn update(
+    State(gateway): State<Gateway>,
+    body: Bytes,
+) -> Result<StatusCode, Refused> {
+    deploy(&gateway, &body, true).await?;
+    Ok(StatusCode::OK)
+}
+
+async fn deploy(gateway: &Gateway, body: &[u8], replace: bool) -> Result<(), Refused> {
+    let document: Value = parse(body)?;
+    let wish: Deployment = parse(body)?;
+    check_namespace(wish.namespace.as_deref())?;
+    let node = &gateway.context.node;
+    let is_there = node.function(&wish.service).is_some();
+    if replace && !is_there {
+        return Err(Refused::unknown(&wish.service));
+    }
+    if !replace && is_there {
+        return Err(Refused::bad(format!("{} is there already: update it", wish.service)));
+    }
+    let name = FunctionName::new(&wish.service)
+        .map_err(|error| Refused::bad(format!("service: {error}")))?;
+    let secrets = wish.secrets.clone().unwrap_or_default();
+    let known = node.secrets().await?;
+    if let Some(missing) = secrets.iter().find(|name| !known.contains(name)) {
+        let shown: String = missing.chars().take(64).flat_map(char::escape_debug).collect();
+        return Err(Refused::bad(format!("no secret named {shown}: create it first")));
+    }
+    let has_process = wish.env_process.as_ref().is_some_and(|text| !text.trim().is_empty());
+    let code = image::code(&wish.image, has_process, &node.functions()).map_err(Refused::bad)?;
+    let manifest = match code {
+        Code::Of(_) => Manifest::Document(Compat::OpenFaas, Box::new(document.clone())),
+        _ => Manifest::Document(Compat::OpenFaas, Box::new(as_program(document.clone()))),
+    };
+    let annotations = BTreeMap::from([(Shown::KEY.to_owned(), shown(&wish, &document))]);
+    node.deploy(Deploy { name, code, manifest, annotations, secrets, replace }).await?;
+    Ok(())
+}
+
+/// The same deployment, said to be a program that runs once per call.
+fn as_program(mut document: Value) -> Value {
+    document["lang"] = "dockerfile".into();
+    document
+}
+
+fn shown(wish: &Deployment, document: &Value) -> String {
+    let table = |key: &str| serde_json::from_value(document[key].clone()).ok().flatten();
+    let shown = Shown {
+        image: Some(wish.image.clone()),
+        env_process: wish.env_process.clone(),
+        labels: table("labels"),
+        annotations: table("annotations"),
+        constraints: wish.constraints.clone(),
+        limits: Some(document["limits"].clone()),
+        requests: Some(document["requests"].clone()),
+    };
+    serde_json::to_string(&shown).unwrap_or_default()
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Removal {
+    function_name: String,
+    namespace: Option<String>,
+}
+
+pub(super) async fn remove(
+    State(gateway): State<Gateway>,
+    Query(asked): Query<Asked>,
+    body: Bytes,
+) -> Result<StatusCode, Refused> {
+    let wish: Removal = parse(&body)?;
+    check_namespace(wish.namespace.as_deref().or(asked.namespace.as_deref()))?;
+    gateway.context.node.remove(&wish.function_name).await?;
+    Ok(StatusCode::ACCEPTED)
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Scaling {
+    replicas: u32,
+    namespace: Option<String>,
+}
+
+pub(super) async fn scale(
+    State(gateway): State<Gateway>,
+    Path(name): Path<String>,
+    body: Bytes,
+) -> Result<StatusCode, Refused> {
+    let wish: Scaling = parse(&body)?;
+    check_namespace(wish.namespace.as_deref())?;
+    gateway.context.node.scale(&name, wish.replicas).await?;
+    Ok(StatusCode::ACCEPTED)
+}

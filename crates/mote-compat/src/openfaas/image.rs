@@ -1,0 +1,113 @@
+//! What an `image` means on a node without a registry: code that is there already.
+//!
+//! `mote deploy` brings code to a node, `faas-cli deploy` says which of it runs and how. In order:
+//! `mote://NAME` is the code of that function; a name that `stack.yml` gave a function is that
+//! function's; else the last part of the name is a function's own. Tags and digests are not
+//! compared. `alpine`, `functions/alpine` and the like with an `fprocess` are programs of this
+//! machine.
+
+use mote_core::FunctionName;
+
+use super::types::Shown;
+use crate::node::{Code, Function};
+
+/// Prefix of an image that names a function of the node.
+const SCHEME: &str = "mote://";
+/// The image whose programs are looked for on this machine.
+const PROGRAMS: &str = "alpine";
+
+/// The code that `image` names, or why there is none.
+pub(super) fn code(image: &str, has_process: bool, all: &[Function]) -> Result<Code, String> {
+    let named = |name: &str| all.iter().find(|function| function.spec.name.as_str() == name);
+    let of = |function: &Function| Ok(Code::Of(function.spec.name.clone()));
+    if let Some(name) = image.strip_prefix(SCHEME) {
+        return match named(name) {
+            Some(function) => of(function),
+            None => Err(format!("image {SCHEME}{}: no such function", cut(name))),
+        };
+    }
+    let wanted = repository(image);
+    let same = |function: &&Function| {
+        Shown::of(function).image.is_some_and(|known| repository(&known) == wanted)
+    };
+    let last = wanted.rsplit('/').next().unwrap_or_default();
+    if let Some(function) = all.iter().find(same).or_else(|| named(last)) {
+        return of(function);
+    }
+    if last == PROGRAMS && has_process {
+        let text = b"The program of this function is one of the machine.\n".to_vec();
+        return Ok(Code::Files(vec![("about.txt".to_owned(), text)]));
+    }
+    let name = if FunctionName::new(last).is_ok() { last } else { "NAME" };
+    Err(format!(
+        "image {}: its code is not on this node, which has no registry. Bring it with: mote deploy \
+         stack.yml, or mote deploy FOLDER --name {name}; then deploy again",
+        cut(image)
+    ))
+}
+
+/// An image's name without tag and digest.
+fn repository(image: &str) -> &str {
+    let name = image.split_once('@').map_or(image, |(name, _)| name);
+    let after_host = name.rfind('/').map_or(0, |at| at + 1);
+    match name[after_host..].find(':') {
+        Some(at) => &name[..after_host + at],
+        None => name,
+    }
+}
+
+fn cut(text: &str) -> String {
+    text.chars().take(128).flat_map(char::escape_debug).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use mote_core::FunctionSpec;
+    use mote_core::spec::Runtime;
+
+    use super::*;
+
+    fn function(name: &str, image: Option<&str>) -> Function {
+        let name = FunctionName::new(name).expect("a name");
+        let mut spec = FunctionSpec::with_defaults(name, Runtime::Python, "handler:handle");
+        if let Some(image) = image {
+            let json = format!("{{\"image\": \"{image}\"}}");
+            spec.annotations = BTreeMap::from([(Shown::KEY.to_owned(), json)]);
+        }
+        Function {
+            spec,
+            revision: 1,
+            created_unix_ms: 0,
+            instances: 0,
+            ready: 0,
+            calls: 0,
+            memory_bytes: 0,
+            failure: None,
+        }
+    }
+
+    #[test]
+    fn images_name_code() {
+        let all = [function("a", None), function("b", Some("ghcr.io:443/me/other:1.0"))];
+        for (image, expected) in [
+            ("mote://a", Some("a")),
+            ("mote://c", None),
+            ("a", Some("a")),
+            ("a:latest", Some("a")),
+            ("localhost:5000/me/a:1@sha256:00", Some("a")),
+            ("ghcr.io:443/me/other:2.0", Some("b")),
+            ("ghcr.io/me/other", None),
+            ("functions/alpine:latest", None),
+            ("", None),
+        ] {
+            let found = match code(image, false, &all) {
+                Ok(Code::Of(name)) => Some(name.to_string()),
+                _ => None,
+            };
+            assert_eq!(found.as_deref(), expected, "{image}");
+        }
+        assert!(matches!(code("functions/alpine:latest", true, &all), Ok(Code::Files(_))));
+    }
+}

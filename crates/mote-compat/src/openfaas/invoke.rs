@@ -1,0 +1,240 @@
+//! Calls of functions: `/function/NAME[.NAMESPACE]/…`, and `/async-function/…` for those whose
+//! result is fetched by a callback, or by nobody.
+
+use std::net::SocketAddr;
+use std::time::{Instant, SystemTime, UNIX_EPOCH};
+
+use axum::body::Body as HttpBody;
+use axum::extract::{ConnectInfo, Request, State};
+use axum::http::request::Parts;
+use axum::http::{HeaderMap, StatusCode};
+use axum::response::{IntoResponse, Response};
+use mote_core::Fault;
+
+use super::{Gateway, NAMESPACE, Refused};
+use crate::call;
+use crate::node::{Call, Function};
+use crate::outgoing;
+use crate::queue::Later;
+
+/// A call as the gateway understands it.
+struct Route {
+    function: Function,
+    /// Path and query below the function.
+    target: String,
+}
+
+/// Runs a function and passes its answer on.
+pub(super) async fn run(
+    State(gateway): State<Gateway>,
+    ConnectInfo(peer): ConnectInfo<SocketAddr>,
+    request: Request,
+) -> Response {
+    let (parts, body) = request.into_parts();
+    let trace = Trace::of(&parts.headers, gateway.context.node.random());
+    let since = Instant::now();
+    let name = name_of(&parts).to_owned();
+    let mut response = match answer(&gateway, &trace, peer, &parts, body).await {
+        Ok(response) => response,
+        Err(refused) => refused.into_response(),
+    };
+    let seconds = since.elapsed().as_secs_f64();
+    gateway.metrics.ended(&name, response.status().as_u16(), seconds);
+    call::set(&mut response, "x-call-id", &trace.call_id);
+    call::set(&mut response, "x-start-time", &trace.start_ns);
+    call::set(&mut response, "x-duration-seconds", &format!("{seconds:.6}"));
+    call::set(&mut response, "x-served-by", concat!("mote/", env!("CARGO_PKG_VERSION")));
+    response
+}
+
+async fn answer(
+    gateway: &Gateway,
+    trace: &Trace,
+    peer: SocketAddr,
+    parts: &Parts,
+    body: HttpBody,
+) -> Result<Response, Refused> {
+    let route = route(gateway, parts)?;
+    let name = route.function.spec.name.to_string();
+    let limit = route.function.spec.limits.body_bytes;
+    let length = call::declared_length(&parts.headers);
+    if length.is_some_and(|length| length > limit) {
+        return Err(refused(&Fault::BodyTooLarge { limit_bytes: limit }, &name));
+    }
+    gateway.metrics.started(&name);
+    let head = head(trace, peer, parts, &route.target);
+    let body = call::body(body, length, limit);
+    let call = Call { function: name.clone(), head, body, timeout_ms: timeout_ms(&parts.headers) };
+    let reply = gateway.context.node.invoke(call).await;
+    let reply = reply.map_err(|fault| refused(&fault, &name))?;
+    let mut response = call::response(reply);
+    if !response.headers().contains_key("content-type") {
+        let asked = parts.headers.get("content-type").and_then(|kind| kind.to_str().ok());
+        call::set(&mut response, "content-type", asked.unwrap_or("text/plain"));
+    }
+    Ok(response)
+}
+
+/// Accepts a call: 202 once it is on disk.
+pub(super) async fn later(
+    State(gateway): State<Gateway>,
+    ConnectInfo(peer): ConnectInfo<SocketAddr>,
+    request: Request,
+) -> Response {
+    let (parts, body) = request.into_parts();
+    let trace = Trace::of(&parts.headers, gateway.context.node.random());
+    let mut response = match accept(&gateway, &trace, peer, &parts, body).await {
+        Ok(()) => StatusCode::ACCEPTED.into_response(),
+        Err(refused) => refused.into_response(),
+    };
+    call::set(&mut response, "x-call-id", &trace.call_id);
+    call::set(&mut response, "x-start-time", &trace.start_ns);
+    response
+}
+
+async fn accept(
+    gateway: &Gateway,
+    trace: &Trace,
+    peer: SocketAddr,
+    parts: &Parts,
+    body: HttpBody,
+) -> Result<(), Refused> {
+    let route = route(gateway, parts)?;
+    let name = route.function.spec.name.to_string();
+    let callback = match parts.headers.get("x-callback-url") {
+        Some(url) => {
+            let url = url.to_str().map_err(|_| Refused::bad("X-Callback-Url: not a URL"))?;
+            outgoing::check(url)
+                .map_err(|error| Refused::bad(format!("X-Callback-Url: {error}")))?;
+            Some(url.to_owned())
+        }
+        None => None,
+    };
+    let limit = route.function.spec.limits.body_bytes;
+    let bytes = axum::body::to_bytes(body, usize::try_from(limit).unwrap_or(usize::MAX));
+    let too_large = |_| refused(&Fault::BodyTooLarge { limit_bytes: limit }, &name);
+    let body = bytes.await.map_err(too_large)?;
+    let head = head(trace, peer, parts, &route.target);
+    let callback_fields = [
+        ("x-call-id", trace.call_id.clone()),
+        ("x-start-time", trace.start_ns.clone()),
+        ("x-function-name", format!("{name}.{NAMESPACE}")),
+    ];
+    let later = Later {
+        function: name,
+        method: parts.method.as_str().to_owned(),
+        target: route.target,
+        callback,
+        local: peer.ip().to_canonical().is_loopback(),
+        callback_fields: callback_fields.map(|(key, value)| (key.to_owned(), value)).into(),
+        fields: bytes::Bytes::copy_from_slice(head.headers()),
+        body,
+    };
+    gateway.context.queue.accept(&later).await.map_err(|problem| match problem.status {
+        429 => Refused(StatusCode::TOO_MANY_REQUESTS, problem.detail),
+        _ => problem.into(),
+    })
+}
+
+/// The function's name in the path, without a namespace.
+fn name_of(parts: &Parts) -> &str {
+    let path = parts.uri.path();
+    let segment = path.split('/').nth(2).unwrap_or_default();
+    segment.strip_suffix(NAMESPACE).and_then(|name| name.strip_suffix('.')).unwrap_or(segment)
+}
+
+fn route(gateway: &Gateway, parts: &Parts) -> Result<Route, Refused> {
+    let name = name_of(parts);
+    let node = &gateway.context.node;
+    let function = node.function(name).ok_or_else(|| Refused::unknown(name))?;
+    let whole = call::target(parts);
+    // What follows the second segment.
+    let below = whole.match_indices(['/', '?']).nth(2).map_or("", |(at, _)| &whole[at..]);
+    let target = if below.starts_with('/') { below.to_owned() } else { format!("/{below}") };
+    node.check_target(&target)?;
+    Ok(Route { function, target })
+}
+
+fn head(
+    trace: &Trace,
+    peer: SocketAddr,
+    parts: &Parts,
+    target: &str,
+) -> mote_core::invocation::Head {
+    let text = |name: &str| parts.headers.get(name).and_then(|value| value.to_str().ok());
+    let host = text("host").unwrap_or_default();
+    let ip = peer.ip().to_canonical().to_string();
+    let forwarded = match text("x-forwarded-for") {
+        Some(before) => format!("{before}, {ip}"),
+        None => ip,
+    };
+    let ours = [
+        ("x-call-id", trace.call_id.as_str()),
+        ("x-start-time", trace.start_ns.as_str()),
+        ("x-forwarded-host", text("x-forwarded-host").unwrap_or(host)),
+        ("x-forwarded-for", forwarded.as_str()),
+    ];
+    call::head(parts.method.as_str(), target, &parts.headers, &ours)
+}
+
+/// `X-Timeout`, which shortens what the function may take: `500ms`, `10s`, `1m`.
+fn timeout_ms(fields: &HeaderMap) -> Option<u64> {
+    let text = fields.get("x-timeout")?.to_str().ok()?;
+    mote_api::quantity::parse_duration_ms(text).ok().filter(|ms| *ms > 0)
+}
+
+fn refused(fault: &Fault, name: &str) -> Refused {
+    let status = StatusCode::from_u16(fault.answer().http);
+    let status = status.unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
+    Refused(status, fault.public_text(name))
+}
+
+/// What a call is known by.
+struct Trace {
+    call_id: String,
+    /// Nanoseconds since 1970.
+    start_ns: String,
+}
+
+impl Trace {
+    fn of(fields: &HeaderMap, random: u128) -> Self {
+        let given = fields.get("x-call-id").and_then(|value| value.to_str().ok());
+        let given = given.filter(|text| !text.is_empty() && text.len() <= 128);
+        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        Self {
+            call_id: given.map_or_else(|| uuid(random), str::to_owned),
+            start_ns: now.as_nanos().to_string(),
+        }
+    }
+}
+
+/// A random UUID (RFC 9562, version 4).
+fn uuid(random: u128) -> String {
+    let bits = random & !(0xf000 << 64) | 0x4000 << 64;
+    let bits = bits & !(0b11 << 62) | 0b10 << 62;
+    let hex = format!("{bits:032x}");
+    let [a, b, c, d, e] = [&hex[..8], &hex[8..12], &hex[12..16], &hex[16..20], &hex[20..]];
+    format!("{a}-{b}-{c}-{d}-{e}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn call_ids_are_uuids() {
+        assert_eq!(uuid(0), "00000000-0000-4000-8000-000000000000");
+        assert_eq!(uuid(u128::MAX), "ffffffff-ffff-4fff-bfff-ffffffffffff");
+    }
+
+    #[test]
+    fn names_and_what_is_below() {
+        let parts = |uri: &str| {
+            let request = axum::http::Request::get(uri).body(()).expect("a request");
+            request.into_parts().0
+        };
+        assert_eq!(name_of(&parts("/function/a.openfaas-fn/x")), "a");
+        assert_eq!(name_of(&parts("/function/a")), "a");
+        assert_eq!(name_of(&parts("/function/a.other")), "a.other");
+    }
+}

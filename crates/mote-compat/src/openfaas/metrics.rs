@@ -1,0 +1,127 @@
+//! The gateway's own metrics, under the names that dashboards of OpenFaaS ask for.
+
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+use std::sync::{Mutex, PoisonError};
+
+use axum::extract::State;
+use axum::response::IntoResponse;
+
+use super::{Gateway, NAMESPACE};
+
+/// Upper bounds of the histogram's buckets in seconds: Prometheus' usual ones.
+const BUCKETS: [f64; 11] = [0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0];
+
+/// Calls through this gateway, by function and status. Functions that are gone are forgotten when
+/// the metrics are next read, so what is kept is bounded by the functions there are.
+#[derive(Default)]
+pub(super) struct Metrics {
+    by_function: Mutex<BTreeMap<String, Counts>>,
+}
+
+#[derive(Default)]
+struct Counts {
+    started: u64,
+    ended: BTreeMap<u16, Ended>,
+}
+
+#[derive(Default)]
+struct Ended {
+    count: u64,
+    seconds: f64,
+    buckets: [u64; BUCKETS.len()],
+}
+
+impl Metrics {
+    /// A call of a function that exists began.
+    pub(super) fn started(&self, function: &str) {
+        let mut all = self.by_function.lock().unwrap_or_else(PoisonError::into_inner);
+        all.entry(function.to_owned()).or_default().started += 1;
+    }
+
+    /// It was answered.
+    pub(super) fn ended(&self, function: &str, status: u16, seconds: f64) {
+        let mut all = self.by_function.lock().unwrap_or_else(PoisonError::into_inner);
+        let Some(counts) = all.get_mut(function) else { return };
+        let ended = counts.ended.entry(status).or_default();
+        ended.count += 1;
+        ended.seconds += seconds;
+        for (bound, count) in BUCKETS.iter().zip(&mut ended.buckets) {
+            *count += u64::from(seconds <= *bound);
+        }
+    }
+
+    fn render(&self, services: &[(String, u32)]) -> String {
+        let mut all = self.by_function.lock().unwrap_or_else(PoisonError::into_inner);
+        all.retain(|name, _| services.iter().any(|(service, _)| service == name));
+        let mut total = String::from("# TYPE gateway_function_invocation_total counter\n");
+        let mut started = String::from("# TYPE gateway_function_invocation_started counter\n");
+        let mut seconds = String::from("# TYPE gateway_functions_seconds histogram\n");
+        for (name, counts) in all.iter() {
+            let label = format!("function_name=\"{name}.{NAMESPACE}\"");
+            let _ = writeln!(
+                started,
+                "gateway_function_invocation_started{{{label}}} {}",
+                counts.started
+            );
+            for (code, ended) in &counts.ended {
+                let label = format!("{label},code=\"{code}\"");
+                let _ =
+                    writeln!(total, "gateway_function_invocation_total{{{label}}} {}", ended.count);
+                for (bound, count) in BUCKETS.iter().zip(ended.buckets) {
+                    let _ = writeln!(
+                        seconds,
+                        "gateway_functions_seconds_bucket{{{label},le=\"{bound}\"}} {count}"
+                    );
+                }
+                let Ended { count, seconds: sum, .. } = ended;
+                let _ = writeln!(
+                    seconds,
+                    "gateway_functions_seconds_bucket{{{label},le=\"+Inf\"}} {count}\n\
+                     gateway_functions_seconds_sum{{{label}}} {sum}\n\
+                     gateway_functions_seconds_count{{{label}}} {count}"
+                );
+            }
+        }
+        let mut service = String::from("# TYPE gateway_service_count gauge\n");
+        for (name, count) in services {
+            let label = format!("function_name=\"{name}.{NAMESPACE}\"");
+            let _ = writeln!(service, "gateway_service_count{{{label}}} {count}");
+        }
+        format!("{total}{started}{seconds}{service}")
+    }
+}
+
+pub(super) async fn show(State(gateway): State<Gateway>) -> impl IntoResponse {
+    let functions = gateway.context.node.functions();
+    let services: Vec<_> =
+        functions.iter().map(|one| (one.spec.name.to_string(), one.instances)).collect();
+    let kind = [("content-type", "text/plain; version=0.0.4; charset=utf-8")];
+    (kind, gateway.metrics.render(&services))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn calls_are_counted_by_function_and_code() {
+        let metrics = Metrics::default();
+        metrics.started("a");
+        metrics.ended("a", 200, 0.02);
+        metrics.started("gone");
+        metrics.ended("never-started", 200, 1.0);
+        let text = metrics.render(&[("a".to_owned(), 2)]);
+        for line in [
+            "gateway_function_invocation_total{function_name=\"a.openfaas-fn\",code=\"200\"} 1",
+            "gateway_function_invocation_started{function_name=\"a.openfaas-fn\"} 1",
+            "gateway_functions_seconds_bucket{function_name=\"a.openfaas-fn\",code=\"200\",le=\"0.01\"} 0",
+            "gateway_functions_seconds_bucket{function_name=\"a.openfaas-fn\",code=\"200\",le=\"0.025\"} 1",
+            "gateway_functions_seconds_count{function_name=\"a.openfaas-fn\",code=\"200\"} 1",
+            "gateway_service_count{function_name=\"a.openfaas-fn\"} 2",
+        ] {
+            assert!(text.contains(line), "{line}\n{text}");
+        }
+        assert!(!text.contains("gone") && !text.contains("never"), "{text}");
+    }
+}

@@ -1,0 +1,76 @@
+//! Secrets: names are shown, values never.
+
+use axum::Json;
+use axum::body::Bytes;
+use axum::extract::State;
+use axum::http::StatusCode;
+use serde::Deserialize;
+use serde_json::{Value, json};
+
+use super::{Gateway, NAMESPACE, Refused, check_namespace, parse};
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Secret {
+    name: String,
+    namespace: Option<String>,
+    value: Option<String>,
+    /// Base64, for what is no text in JSON.
+    raw_value: Option<String>,
+}
+
+impl Secret {
+    /// The value as text, which is what a file of a sandbox can hold.
+    fn text(self) -> Result<String, Refused> {
+        let raw = self.raw_value.filter(|raw| !raw.is_empty());
+        let Some(raw) = raw else { return Ok(self.value.unwrap_or_default()) };
+        let bytes = crate::base64::decode(raw.as_bytes())
+            .ok_or_else(|| Refused::bad("rawValue: not base64"))?;
+        String::from_utf8(bytes).map_err(|_| Refused::bad("rawValue: not UTF-8, which is needed"))
+    }
+}
+
+pub(super) async fn list(State(gateway): State<Gateway>) -> Result<Json<Vec<Value>>, Refused> {
+    let names = gateway.context.node.secrets().await?;
+    let one = |name: String| json!({ "name": name, "namespace": NAMESPACE });
+    Ok(Json(names.into_iter().map(one).collect()))
+}
+
+pub(super) async fn create(
+    State(gateway): State<Gateway>,
+    body: Bytes,
+) -> Result<StatusCode, Refused> {
+    put(&gateway, &body, false).await?;
+    Ok(StatusCode::CREATED)
+}
+
+// faas-cli takes no 204, which the API's description names.
+pub(super) async fn update(
+    State(gateway): State<Gateway>,
+    body: Bytes,
+) -> Result<StatusCode, Refused> {
+    put(&gateway, &body, true).await?;
+    Ok(StatusCode::ACCEPTED)
+}
+
+async fn put(gateway: &Gateway, body: &[u8], replace: bool) -> Result<(), Refused> {
+    let secret: Secret = parse(body)?;
+    check_namespace(secret.namespace.as_deref())?;
+    let name = secret.name.clone();
+    let value = secret.text()?;
+    let put = gateway.context.node.put_secret(&name, value, replace).await;
+    put.map_err(|problem| match problem.status {
+        409 => Refused(StatusCode::CONFLICT, problem.detail),
+        _ => problem.into(),
+    })
+}
+
+pub(super) async fn remove(
+    State(gateway): State<Gateway>,
+    body: Bytes,
+) -> Result<StatusCode, Refused> {
+    let secret: Secret = parse(&body)?;
+    check_namespace(secret.namespace.as_deref())?;
+    gateway.context.node.remove_secret(&secret.name).await?;
+    Ok(StatusCode::ACCEPTED)
+}

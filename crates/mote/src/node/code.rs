@@ -1,0 +1,164 @@
+//! A deploy as another platform's client asks for it: its code becomes a folder, what it says of
+//! the function a spec, and both go the way of every deploy.
+
+use std::fs;
+use std::io::Cursor;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use mote_api::Problem;
+use mote_api::manifest::FunctionManifest;
+use mote_api::toml_reader::Mistakes;
+use mote_compat::node::{Code, Deploy, Manifest};
+use mote_core::spec::Compat;
+use mote_core::{FunctionName, FunctionSpec};
+use mote_store::{ArchiveLimits, PackError};
+use tempfile::TempDir;
+
+use super::{Node, deploy as node_deploy};
+use crate::project::{self, foreign};
+
+/// What such an archive may unpack to. It passes through memory once, so less than for our own.
+const UNPACKED_BYTES_MAX: u64 = 128 << 20;
+
+/// Deploys; resolves when the function is ready.
+pub(super) async fn deploy(node: &Arc<Node>, deploy: Deploy) -> Result<(), Problem> {
+    let name = deploy.name.clone();
+    if !deploy.replace && node.engine.get(name.as_str()).is_some() {
+        let text = format!("a function named {name} is there already");
+        return Err(Problem::new(409, "M1405", text));
+    }
+    let on_node = match &deploy.code {
+        Code::Of(other) => {
+            let revision = super::functions::find(&node.engine, other.as_str())?;
+            Some((revision.spec.clone(), revision.code_dir.clone()))
+        }
+        _ => None,
+    };
+    let packed = tokio::task::spawn_blocking(move || pack(deploy, on_node))
+        .await
+        .map_err(|error| node_deploy::internal(&error))??;
+    let options = node_deploy::Options { dry_run: false, no_traffic: false, tag: None };
+    node_deploy::deploy(node, name.as_str(), Cursor::new(packed), &options).await?;
+    Ok(())
+}
+
+/// The code of a function with its spec in front, as `mote deploy` would send it. Blocks.
+fn pack(deploy: Deploy, on_node: Option<(FunctionSpec, PathBuf)>) -> Result<Vec<u8>, Problem> {
+    let Deploy { name, code, manifest, annotations, secrets, .. } = deploy;
+    let (manifest, files) = understood(manifest)?;
+    let folder = Folder::of(code, files, on_node.as_ref().map(|(_, path)| path.as_path()))?;
+    let mut spec = match on_node {
+        Some((spec, _)) => project::changed(spec, &name, &manifest),
+        None => project::planned(folder.path(), &name, &manifest),
+    }
+    .map_err(|mistakes| refused(&mistakes))?;
+    spec.annotations = annotations;
+    spec.secrets = secrets;
+    let json = serde_json::to_vec(&spec)
+        .map_err(|error| Problem::new(500, "M0599", format!("{name}: {error}")))?;
+    let packed = mote_store::pack::pack(folder.path(), Some((mote_api::SPEC_ENTRY, &json)));
+    Ok(packed.map_err(|error| unpackable(&name, &error))?.tar)
+}
+
+/// Names and contents.
+type Files = Vec<(String, Vec<u8>)>;
+
+/// What is said of a function in our words, and files that came with it.
+fn understood(manifest: Manifest) -> Result<(FunctionManifest, Option<Files>), Problem> {
+    match manifest {
+        Manifest::Keys(manifest) => Ok((*manifest, None)),
+        Manifest::Document(platform, document) => {
+            let described = match platform {
+                Compat::Nuclio => foreign::nuclio_document(&document),
+                Compat::OpenFaas => Ok(foreign::openfaas_deployment(&document)),
+                other => {
+                    let text = format!("a document of {} cannot be read", other.as_str());
+                    return Err(Problem::new(422, "M0305", text));
+                }
+            };
+            let described = described.map_err(|mistakes| refused(&mistakes))?;
+            for warning in &described.warnings {
+                tracing::info!(function = described.name(), warning, "deploy");
+            }
+            let files = match described.source {
+                foreign::Source::Inside(files) => Some(files),
+                foreign::Source::Beside | foreign::Source::At(_) => None,
+            };
+            Ok((described.function, files))
+        }
+    }
+}
+
+/// Where code lies while it is packed.
+enum Folder {
+    /// A function's code on the node.
+    There(PathBuf),
+    /// Made for this deploy, removed when dropped.
+    Made(TempDir),
+}
+
+impl Folder {
+    fn of(code: Code, in_document: Option<Files>, on_node: Option<&Path>) -> Result<Self, Problem> {
+        if let Some(path) = on_node {
+            return Ok(Folder::There(path.to_owned()));
+        }
+        let made = tempfile::Builder::new().prefix("mote-code").tempdir().map_err(unwritable)?;
+        match code {
+            Code::Zip { bytes, below } => {
+                let limits = ArchiveLimits { bytes: UNPACKED_BYTES_MAX, ..Default::default() };
+                mote_store::unzip(&bytes, &below, made.path(), &limits).map_err(|error| {
+                    let text = mote_core::fault::error_chain(&error);
+                    Problem::new(error.http_status(), error.code(), text)
+                })?;
+            }
+            Code::Files(files) => write(made.path(), files)?,
+            Code::InDocument | Code::Of(_) => {
+                let files = in_document.ok_or_else(|| {
+                    Problem::new(422, "M0303", "the code is not in the request")
+                        .with_hint("build.functionSourceCode holds it, as base64")
+                })?;
+                write(made.path(), files)?;
+            }
+        }
+        Ok(Folder::Made(made))
+    }
+
+    fn path(&self) -> &Path {
+        match self {
+            Folder::There(path) => path,
+            Folder::Made(folder) => folder.path(),
+        }
+    }
+}
+
+fn write(folder: &Path, files: Files) -> Result<(), Problem> {
+    use std::os::unix::fs::PermissionsExt;
+    for (name, content) in files {
+        if !foreign::is_plain_name(&name) {
+            let shown: String = name.chars().take(64).flat_map(char::escape_debug).collect();
+            return Err(Problem::new(422, "M0303", format!("`{shown}` is no file name")));
+        }
+        let path = folder.join(name);
+        let is_script = content.starts_with(b"#!");
+        fs::write(&path, content).map_err(unwritable)?;
+        if is_script {
+            fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).map_err(unwritable)?;
+        }
+    }
+    Ok(())
+}
+
+fn unwritable(error: std::io::Error) -> Problem {
+    let status = if error.kind() == std::io::ErrorKind::StorageFull { 507 } else { 500 };
+    Problem::new(status, "M0704", format!("a folder for the code cannot be written: {error}"))
+}
+
+fn unpackable(name: &FunctionName, error: &PackError) -> Problem {
+    let text = format!("{name}: {}", mote_core::fault::error_chain(error));
+    Problem::new(422, error.code(), text)
+}
+
+fn refused(mistakes: &Mistakes) -> Problem {
+    node_deploy::refused(mistakes)
+}

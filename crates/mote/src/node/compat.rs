@@ -1,0 +1,256 @@
+//! The node as the fronts of other platforms see it.
+
+use std::net::IpAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::{Context as _, Result};
+use futures_util::future::{BoxFuture, FutureExt as _};
+use mote_api::Problem;
+use mote_compat::node::{Admission, Call, Deploy, Function, Log};
+use mote_compat::{Bound, Context, Queue, openfaas};
+use mote_core::invocation::Reply;
+use mote_core::spec::ScaleOverride;
+use mote_core::{Fault, Invocation, InvocationId, Invoker, Trigger};
+use mote_engine::{Revision, clock};
+use mote_store::{Store, StoreError};
+use tokio::runtime::{Builder, Handle};
+use tokio::sync::watch;
+use tokio::task::JoinSet;
+
+use super::run::busy;
+use super::{Node, code, functions, rollout, secrets};
+use crate::config::Compat;
+
+/// How long calls that run may take to end once the node stops.
+const STOP_GRACE: Duration = Duration::from_secs(12);
+
+/// Sockets of every platform that is on.
+#[derive(Default)]
+pub(super) struct Listeners {
+    openfaas: Option<Bound>,
+}
+
+impl Listeners {
+    /// Takes the ports.
+    pub(super) async fn bind(config: &Compat) -> Result<Self> {
+        let mut listeners = Self::default();
+        if let Some(address) = config.openfaas {
+            listeners.openfaas = Some(bind("openfaas", address).await?);
+        }
+        Ok(listeners)
+    }
+
+    /// Lines for the announcement: platform and address.
+    pub(super) fn addresses(&self) -> Vec<(&'static str, String)> {
+        let mut lines = Vec::new();
+        if let Some(bound) = &self.openfaas {
+            lines.push(("openfaas", format!("http://{}", bound.address())));
+        }
+        lines
+    }
+
+    /// Serves them on a thread of their own until `stop` turns true.
+    pub(super) fn serve(
+        self,
+        node: Arc<Node>,
+        management: Handle,
+        stop: watch::Receiver<bool>,
+    ) -> Result<std::thread::JoinHandle<()>> {
+        let runtime = Builder::new_current_thread()
+            .enable_all()
+            .build()
+            .context("cannot start a runtime for other platforms")?;
+        let node: Arc<dyn mote_compat::Node> = Arc::new(Front { node, management });
+        let (queue, mut waiting) = Queue::new(node.clone());
+        let context = Context { node, queue, stop };
+        std::thread::Builder::new()
+            .name("mote-compat".to_owned())
+            .spawn(move || {
+                runtime.block_on(async move {
+                    waiting.take_up().await;
+                    let mut serving = JoinSet::new();
+                    let stopped = context.clone();
+                    serving.spawn(waiting.run(async move { stopped.stopped().await }));
+                    if let Some(bound) = self.openfaas {
+                        serving.spawn(openfaas::serve(bound, context.clone()));
+                    }
+                    let all = async { while serving.join_next().await.is_some() {} };
+                    context.stopped().await;
+                    // What has not ended by then is kept, if it was accepted.
+                    let _ = tokio::time::timeout(STOP_GRACE, all).await;
+                });
+                runtime.shutdown_background();
+            })
+            .context("cannot start a thread for other platforms")
+    }
+}
+
+async fn bind(key: &'static str, address: std::net::SocketAddr) -> Result<Bound> {
+    Bound::new(address).await.map_err(|error| busy(key, address, error))
+}
+
+/// What the fronts are given.
+struct Front {
+    node: Arc<Node>,
+    /// Where deploys run, so that none sits between two calls.
+    management: Handle,
+}
+
+impl Front {
+    /// Runs a change to its end, whoever waits for it.
+    fn to_the_end<T: Send + 'static>(
+        &self,
+        work: impl Future<Output = Result<T, Problem>> + Send + 'static,
+    ) -> BoxFuture<'static, Result<T, Problem>> {
+        let task = self.management.spawn(work);
+        let failed = |_| Problem::new(500, "M0599", "the node failed to do this; see its log");
+        async move { task.await.map_err(failed)? }.boxed()
+    }
+}
+
+impl Front {
+    /// Does `work` on the store, off every runtime's threads.
+    fn stored<T: Send + 'static>(
+        &self,
+        work: impl FnOnce(&Store) -> Result<T, StoreError> + Send + 'static,
+    ) -> BoxFuture<'static, Result<T, Problem>> {
+        let node = self.node.clone();
+        self.to_the_end(async move { rollout::with_store(&node, work).await })
+    }
+}
+
+impl mote_compat::Node for Front {
+    fn admits(&self, from: IpAddr, token: Option<&str>) -> Admission {
+        match &self.node.token {
+            Some(expected) => expected.admits(from, token),
+            None => Admission::Refused,
+        }
+    }
+
+    fn functions(&self) -> Vec<Function> {
+        self.node.engine.list().iter().map(|revision| function(&self.node, revision)).collect()
+    }
+
+    fn function(&self, name: &str) -> Option<Function> {
+        Some(function(&self.node, &self.node.engine.get(name)?))
+    }
+
+    fn deploy(&self, deploy: Deploy) -> BoxFuture<'static, Result<(), Problem>> {
+        let node = self.node.clone();
+        self.to_the_end(async move { code::deploy(&node, deploy).await })
+    }
+
+    fn remove(&self, name: &str) -> BoxFuture<'static, Result<(), Problem>> {
+        let (node, name) = (self.node.clone(), name.to_owned());
+        self.to_the_end(async move { functions::remove(&node, &name).await })
+    }
+
+    fn scale(&self, name: &str, instances: u32) -> BoxFuture<'static, Result<(), Problem>> {
+        let (node, name) = (self.node.clone(), name.to_owned());
+        self.to_the_end(async move {
+            let revision = functions::find(&node.engine, &name)?;
+            let max = revision.bounds().max.or(revision.spec.scale.max);
+            // Who asks for more than the maximum wants more at most, too.
+            let max = max.map(|max| max.max(instances));
+            let bounds = ScaleOverride { min: Some(instances), max };
+            functions::set_bounds(&node, &revision, bounds).await?;
+            revision.scale_to(instances);
+            Ok(())
+        })
+    }
+
+    fn logs(&self, name: &str, follow: bool) -> Option<Log> {
+        let revision = self.node.engine.get(name)?;
+        let (held, following) = functions::log_lines(&revision, follow);
+        Some(Log { held, following })
+    }
+
+    fn check_target(&self, target: &str) -> Result<(), Problem> {
+        let whole = format!("/function{target}");
+        let checked = mote_gateway::http::target::split(whole.as_bytes());
+        let refused = |refusal: mote_gateway::refusal::Refusal| {
+            Problem::new(refusal.status, refusal.code, refusal.detail)
+        };
+        checked.map(|_| ()).map_err(refused)
+    }
+
+    fn invoke(&self, call: Call) -> BoxFuture<'static, Result<Reply, Fault>> {
+        let node = self.node.clone();
+        async move {
+            let Some(route) = node.engine.route(&call.function, || None) else {
+                return Err(Fault::NoSuchFunction);
+            };
+            let limit_ms = route.revision().spec.limits.timeout_ms;
+            let timeout_ms = call.timeout_ms.map_or(limit_ms, |asked| asked.min(limit_ms));
+            let received_ns = clock::now_ns();
+            let invocation = Invocation {
+                id: InvocationId::new(clock::unix_ms(), node.random()),
+                trigger: Trigger::Http,
+                head: call.head,
+                body: call.body,
+                received_ns,
+                deadline_ns: received_ns + timeout_ms * 1_000_000,
+            };
+            node.engine.invoke(&route, invocation).await
+        }
+        .boxed()
+    }
+
+    fn keep_call(&self, record: Vec<u8>) -> BoxFuture<'static, Result<u64, Problem>> {
+        self.stored(move |store| store.add_call(&record))
+    }
+
+    fn kept_call(&self, number: u64) -> BoxFuture<'static, Result<Option<Vec<u8>>, Problem>> {
+        self.stored(move |store| store.call(number))
+    }
+
+    fn forget_call(&self, number: u64) -> BoxFuture<'static, Result<(), Problem>> {
+        self.stored(move |store| store.remove_call(number))
+    }
+
+    fn kept_calls(&self) -> BoxFuture<'static, Result<Vec<(u64, u64)>, Problem>> {
+        self.stored(|store| store.calls())
+    }
+
+    fn secrets(&self) -> BoxFuture<'static, Result<Vec<String>, Problem>> {
+        let named = |(name, _)| name;
+        self.stored(move |store| Ok(store.secrets()?.into_iter().map(named).collect()))
+    }
+
+    fn put_secret(
+        &self,
+        name: &str,
+        value: String,
+        replace: bool,
+    ) -> BoxFuture<'static, Result<(), Problem>> {
+        let (node, name) = (self.node.clone(), name.to_owned());
+        self.to_the_end(async move { secrets::put(&node, name, value, replace).await })
+    }
+
+    fn remove_secret(&self, name: &str) -> BoxFuture<'static, Result<(), Problem>> {
+        let (node, name) = (self.node.clone(), name.to_owned());
+        self.to_the_end(async move { secrets::remove(&node, name).await })
+    }
+
+    fn random(&self) -> u128 {
+        self.node.random()
+    }
+}
+
+fn function(node: &Node, revision: &Arc<Revision>) -> Function {
+    let status = revision.status();
+    let ready = status.instances.iter().filter(|one| one.state == "ready").count() as u32;
+    let failed = status.instances.is_empty() && status.starting == 0;
+    let failure = status.last_failure.filter(|_| failed);
+    Function {
+        spec: revision.spec.clone(),
+        revision: revision.number,
+        created_unix_ms: node.created_at_ms(revision),
+        instances: status.instances.len() as u32 + status.starting,
+        ready,
+        calls: revision.totals().iter().map(|(_, count)| count).sum(),
+        memory_bytes: status.instances.iter().filter_map(|one| one.memory_bytes).sum(),
+        failure: failure.map(|failure| failure.to_string()),
+    }
+}

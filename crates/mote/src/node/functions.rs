@@ -1,0 +1,117 @@
+//! What is done with one function, whichever API asks for it.
+
+use std::sync::Arc;
+
+use async_stream::stream;
+use futures_util::StreamExt as _;
+use futures_util::stream::BoxStream;
+use mote_api::types::{LogLine, LogStream};
+use mote_api::{Problem, Timestamp};
+use mote_core::spec::ScaleOverride;
+use mote_engine::logs::{LogLevel, LogLine as EngineLine, LogSource};
+use mote_engine::{Engine, Revision, clock};
+use tokio::sync::broadcast::error::RecvError;
+
+use super::{Node, deploy};
+
+/// The live revision of `name`, or 404 with the names that look like it.
+pub(crate) fn find(engine: &Engine, name: &str) -> Result<Arc<Revision>, Problem> {
+    engine.get(name).ok_or_else(|| {
+        let all = engine.list();
+        let names = all.iter().map(|revision| revision.spec.name.as_str());
+        Problem::no_such_function(name, names)
+    })
+}
+
+/// Removes a function with all its revisions.
+pub(crate) async fn remove(node: &Node, name: &str) -> Result<(), Problem> {
+    let revision = find(&node.engine, name)?;
+    let (store, function) = (node.store.clone(), revision.spec.name.clone());
+    // A deploy or switch that ended after this would bring back what the store has forgotten.
+    let _turn = deploy::turn(node, &function)?;
+    tokio::task::spawn_blocking(move || store.remove(&function))
+        .await
+        .map_err(|_| Problem::new(500, "M0599", "the node failed to remove; see its log"))?
+        .map_err(|error| deploy::store_problem(&error))?;
+    node.engine.remove(name);
+    node.forget(&revision.spec.name);
+    Ok(())
+}
+
+/// Lets `bounds` hold in place of the manifest's, and keeps them over restarts.
+pub(crate) async fn set_bounds(
+    node: &Node,
+    revision: &Arc<Revision>,
+    bounds: ScaleOverride,
+) -> Result<(), Problem> {
+    let (store, function) = (node.store.clone(), revision.spec.name.clone());
+    let kept = (bounds != ScaleOverride::default()).then_some(bounds);
+    tokio::task::spawn_blocking(move || store.set_scale(&function, kept.as_ref()))
+        .await
+        .map_err(|_| Problem::new(500, "M0599", "the node failed to store; see its log"))?
+        .map_err(|error| deploy::store_problem(&error))?;
+    revision.set_bounds(bounds);
+    Ok(())
+}
+
+/// The kept lines of a function's log, and those that follow if `follow` (none otherwise). A
+/// follower that is too slow is told how many it missed; it holds no revision, so it ends with the
+/// function.
+pub(crate) fn log_lines(
+    revision: &Revision,
+    follow: bool,
+) -> (Vec<LogLine>, BoxStream<'static, LogLine>) {
+    let name = revision.spec.name.to_string();
+    let (held, mut following) = revision.log.follow();
+    let held = held.iter().map(|line| log_line(&name, line)).collect();
+    if !follow {
+        return (held, futures_util::stream::empty().boxed());
+    }
+    let lines = stream! {
+        loop {
+            match following.recv().await {
+                Ok(line) => yield log_line(&name, &line),
+                Err(RecvError::Lagged(missed)) => yield log_line(&name, &lost(missed)),
+                Err(RecvError::Closed) => break,
+            }
+        }
+    };
+    (held, lines.boxed())
+}
+
+fn lost(lines: u64) -> EngineLine {
+    EngineLine {
+        sequence: 0,
+        unix_us: clock::unix_us(),
+        level: LogLevel::Warn,
+        source: LogSource::Platform,
+        revision: 0,
+        instance: 0,
+        invocation: None,
+        text: format!("{lines} lines were too fast to follow"),
+    }
+}
+
+fn log_line(function: &str, line: &EngineLine) -> LogLine {
+    LogLine {
+        time: Timestamp::from_unix_us(line.unix_us),
+        level: match line.level {
+            LogLevel::Debug => "debug",
+            LogLevel::Info => "info",
+            LogLevel::Warn => "warn",
+            LogLevel::Error => "error",
+        }
+        .to_owned(),
+        message: line.text.clone(),
+        function: function.to_owned(),
+        revision: line.revision,
+        instance: (line.instance > 0).then(|| line.instance.to_string()),
+        invocation: line.invocation.map(|id| id.to_string()),
+        stream: match line.source {
+            LogSource::Stdout => LogStream::Stdout,
+            LogSource::Stderr => LogStream::Stderr,
+            LogSource::Log => LogStream::Log,
+            LogSource::Platform => LogStream::Platform,
+        },
+    }
+}

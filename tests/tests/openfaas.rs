@@ -1,0 +1,472 @@
+//! OpenFaaS' API: what faas-cli sends, request by request, and faas-cli itself where it is installed
+//! (`FAAS_CLI`, or on the `PATH`).
+
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::{SocketAddr, TcpListener};
+use std::path::PathBuf;
+use std::process::{Command, Output};
+use std::sync::mpsc;
+use std::time::Duration;
+
+use mote_tests::{Answer, Node, PATIENCE, basic_auth, call_at, repository, skip, wait_for};
+use serde_json::{Value, json};
+
+const ON: [&str; 2] = ["--openfaas", ":0"];
+
+/// A client that is logged in.
+struct Client {
+    address: SocketAddr,
+    auth: String,
+}
+
+impl Client {
+    fn of(node: &Node) -> Self {
+        let auth = basic_auth("admin", &node.token());
+        Self { address: node.platform("openfaas"), auth }
+    }
+
+    fn system(&self, method: &str, path: &str, body: &Value) -> Answer {
+        let body = if body.is_null() { String::new() } else { body.to_string() };
+        let headers = [("authorization", self.auth.as_str()), ("content-type", "application/json")];
+        call_at(self.address, method, &format!("/system/{path}"), &headers, body.as_bytes())
+    }
+
+    fn call(&self, path: &str, body: &[u8]) -> Answer {
+        call_at(self.address, "POST", path, &[("content-type", "text/plain")], body)
+    }
+
+    /// Deploys as `faas-cli deploy` does: an update, and where there is nothing, a creation.
+    fn deploy(&self, deployment: &Value) -> Answer {
+        let answer = self.system("PUT", "functions", deployment);
+        match answer.status {
+            404 => self.system("POST", "functions", deployment),
+            _ => answer,
+        }
+    }
+
+    fn describe(&self, name: &str) -> Value {
+        self.system("GET", &format!("function/{name}"), &Value::Null).json()
+    }
+}
+
+fn fixture(path: &str) -> String {
+    let path = repository().join("tests/fixtures/compat/openfaas").join(path);
+    path.to_str().expect("UTF-8").to_owned()
+}
+
+fn deploy_http(node: &Node) {
+    node.ok(&["deploy", &fixture("http"), "--name", "hello"]);
+}
+
+#[test]
+fn management_wants_the_token_and_calls_do_not() {
+    let node = Node::start_with(&ON);
+    let client = Client::of(&node);
+    let get =
+        |path: &str, headers: &[(&str, &str)]| call_at(client.address, "GET", path, headers, b"");
+    assert_eq!(get("/healthz", &[]).status, 200);
+    for path in ["functions", "info", "secrets", "namespaces", "logs?name=a", "function/a"] {
+        let answer = get(&format!("/system/{path}"), &[]);
+        assert_eq!(answer.status, 401, "{path}");
+        assert!(answer.header("www-authenticate").is_some_and(|value| value.starts_with("Basic")));
+        let wrong = basic_auth("admin", "wrong");
+        assert_eq!(get(&format!("/system/{path}"), &[("authorization", &wrong)]).status, 401);
+    }
+    assert_eq!(client.system("GET", "functions", &Value::Null).text(), "[]");
+    assert_eq!(client.system("GET", "namespaces", &Value::Null).text(), "[\"openfaas-fn\"]");
+    let info = client.system("GET", "info", &Value::Null).json();
+    assert_eq!(info["provider"]["provider"], "mote", "{info}");
+    assert_eq!(
+        client.system("GET", "namespace/openfaas-fn", &Value::Null).json()["name"],
+        "openfaas-fn"
+    );
+    assert_eq!(client.system("POST", "namespace/dev", &json!({"name": "dev"})).status, 501);
+    // Guessing is slowed down.
+    let slowed =
+        (0..64).any(|_| get("/system/info", &[("authorization", "Bearer x")]).status == 429);
+    assert!(slowed, "64 wrong tokens in a row were looked at");
+}
+
+#[test]
+fn a_function_lives_through_the_api() {
+    let node = Node::start_with(&ON);
+    let client = Client::of(&node);
+    node.ok(&["deploy", &fixture("stack.yml")]);
+    let listed = client.system("GET", "functions", &Value::Null).json();
+    let http = listed.as_array().expect("a list").iter().find(|one| one["name"] == "http");
+    let http = http.unwrap_or_else(|| panic!("{listed}"));
+    assert_eq!(http["image"], "docker.io/test/http:latest");
+    assert_eq!(http["namespace"], "openfaas-fn");
+
+    // The same code under another name and with other settings.
+    let wish = json!({
+        "service": "renamed", "image": "docker.io/test/http:0.2", "namespace": "",
+        "envProcess": "python index.py", "envVars": {"UNIT": "F", "exec_timeout": "20s"},
+        "labels": {"com.openfaas.scale.max": "3", "team": "a"},
+        "annotations": {"note": "b"}, "limits": {"memory": "100Mi"}, "secrets": null,
+    });
+    let answer = client.deploy(&wish);
+    assert_eq!((answer.status, answer.text().as_str()), (202, ""));
+    assert_eq!(client.call("/function/renamed", b"you").text(), "hello you");
+    let seen = client.describe("renamed");
+    assert_eq!(seen["image"], wish["image"]);
+    assert_eq!((&seen["labels"], &seen["annotations"]), (&wish["labels"], &wish["annotations"]));
+    assert_eq!((&seen["envProcess"], &seen["envVars"]), (&wish["envProcess"], &wish["envVars"]));
+    assert_eq!(seen["availableReplicas"], 1, "{seen}");
+    let described = node.json(&["describe", "renamed", "-o", "json"]);
+    assert_eq!(described["limits"]["memory_bytes"], 100 << 20, "{described}");
+    assert_eq!(described["limits"]["timeout_ms"], 20_000);
+    assert_eq!(described["limits"]["instances_max"], 3);
+
+    // An update is one; a second creation is refused.
+    let answer = client.deploy(&json!({ "service": "renamed", "image": "mote://http-environment",
+        "envVars": {"UNIT": "K"} }));
+    assert_eq!(answer.status, 200, "{}", answer.text());
+    assert_eq!(client.call("/function/renamed", b"").text(), "K True");
+    let answer = client.system("POST", "functions", &wish);
+    assert_eq!(answer.status, 400, "{}", answer.text());
+
+    assert_eq!(
+        client.system("DELETE", "functions", &json!({"functionName": "renamed"})).status,
+        202
+    );
+    assert_eq!(
+        client.system("DELETE", "functions", &json!({"functionName": "renamed"})).status,
+        404
+    );
+    assert_eq!(client.call("/function/renamed", b"").status, 404);
+}
+
+#[test]
+fn images_that_are_not_here_are_refused_with_what_helps() {
+    let node = Node::start_with(&ON);
+    let client = Client::of(&node);
+    let wish = json!({"service": "figlet", "image": "ghcr.io/openfaas/figlet:latest"});
+    let answer = client.deploy(&wish);
+    assert_eq!(answer.status, 400);
+    assert!(answer.text().contains("mote deploy FOLDER --name figlet"), "{}", answer.text());
+    // A program of the machine needs no code.
+    let wish =
+        json!({"service": "count", "image": "functions/alpine:latest", "envProcess": "wc -c"});
+    let answer = client.deploy(&wish);
+    assert_eq!(answer.status, 202, "{}", answer.text());
+    assert_eq!(client.call("/function/count", b"12345").text().trim(), "5");
+    for (wish, words) in [
+        (json!({"service": "Bad_Name", "image": "mote://count"}), "service"),
+        (json!({"service": "x", "image": "mote://count", "namespace": "dev"}), "no namespace dev"),
+        (json!({"service": "x", "image": "mote://count", "secrets": ["s"]}), "no secret named s"),
+        (json!({"service": "x", "image": "mote://count", "limits": {"memory": "1"}}), "memory"),
+        (json!({"image": "mote://count"}), "service"),
+    ] {
+        let answer = client.deploy(&wish);
+        assert_eq!(answer.status, 400, "{wish}: {}", answer.text());
+        assert!(answer.text().contains(words), "{wish}: {}", answer.text());
+    }
+}
+
+#[test]
+fn calls_carry_their_id_path_and_answer() {
+    let node = Node::start_with(&ON);
+    let client = Client::of(&node);
+    node.ok(&["deploy", &fixture("http-status"), "--name", "status"]);
+    let headers = [("x-call-id", "mine"), ("x-sensor", "t1")];
+    let path = "/function/status.openfaas-fn/a/b?code=418";
+    let answer = call_at(client.address, "PUT", path, &headers, b"");
+    assert_eq!((answer.status, answer.header("x-kind")), (418, Some("test")));
+    let seen = answer.json();
+    assert_eq!((&seen["method"], &seen["path"]), (&json!("PUT"), &json!("/a/b")), "{seen}");
+    assert_eq!(seen["sensor"], "t1");
+    assert_eq!(answer.header("x-call-id"), Some("mine"));
+    for name in ["x-start-time", "x-duration-seconds", "x-served-by"] {
+        assert!(answer.header(name).is_some(), "{name}: {:?}", answer.headers);
+    }
+    assert_eq!(answer.header("x-openfaas-internal"), None);
+    let answer = client.call("/function/nothing", b"");
+    assert_eq!((answer.status, answer.header("x-openfaas-internal")), (404, Some("mote")));
+    assert_eq!(client.call("/function/status/%2e%2e/x", b"").status, 400);
+    let id = client.call("/function/status", b"").header("x-call-id").expect("an id").to_owned();
+    assert_eq!(id.len(), 36, "{id}");
+    let metrics = call_at(client.address, "GET", "/metrics", &[], b"").text();
+    let line =
+        "gateway_function_invocation_total{function_name=\"status.openfaas-fn\",code=\"418\"} 1";
+    assert!(metrics.contains(line), "{metrics}");
+}
+
+#[test]
+fn secrets_are_files_of_the_functions_that_name_them() {
+    let node = Node::start_with(&ON);
+    let client = Client::of(&node);
+    let secret = |method: &str, body: Value| client.system(method, "secrets", &body).status;
+    assert_eq!(secret("PUT", json!({"name": "api-key", "value": "v"})), 404);
+    assert_eq!(secret("POST", json!({"name": "api-key", "value": "first"})), 201);
+    assert_eq!(secret("POST", json!({"name": "api-key", "value": "again"})), 409);
+    assert_eq!(secret("POST", json!({"name": "../x", "value": "v"})), 400);
+    let listed = client.system("GET", "secrets", &Value::Null).text();
+    assert!(listed.contains("api-key") && !listed.contains("first"), "{listed}");
+
+    let read = "cat /var/openfaas/secrets/api-key";
+    let wish =
+        json!({"service": "reads", "image": "alpine", "envProcess": read, "secrets": ["api-key"]});
+    assert_eq!(client.deploy(&wish).status, 202);
+    assert_eq!(client.call("/function/reads", b"").text(), "first");
+    let wish = json!({"service": "others", "image": "alpine", "envProcess": "ls /var/openfaas"});
+    assert_eq!(client.deploy(&wish).status, 202);
+    assert_eq!(client.call("/function/others", b"").status, 500, "others do not see it");
+    assert_eq!(client.describe("reads")["secrets"], json!(["api-key"]));
+
+    // A new value is seen by instances that start from then on, also after a crash of the node.
+    assert_eq!(secret("PUT", json!({"name": "api-key", "rawValue": "c2Vjb25k"})), 202);
+    let node = node.crash_and_restart();
+    let client = Client::of(&node);
+    assert_eq!(client.call("/function/reads", b"").text(), "second");
+    assert_eq!(client.system("DELETE", "secrets", &json!({"name": "api-key"})).status, 202);
+    let listed = client.system("GET", "secrets", &Value::Null).text();
+    assert_eq!(listed, "[]");
+    let modes =
+        Command::new("stat").args(["-c", "%a"]).arg(node.dir.path().join("data/mote.db")).output();
+    assert_eq!(String::from_utf8_lossy(&modes.expect("stat").stdout).trim(), "600");
+}
+
+#[test]
+fn scaling_by_hand() {
+    let node = Node::start_with(&ON);
+    let client = Client::of(&node);
+    deploy_http(&node);
+    let scale = |replicas: u32| {
+        let body = json!({"serviceName": "hello", "replicas": replicas});
+        client.system("POST", "scale-function/hello", &body).status
+    };
+    assert_eq!(scale(2), 202);
+    wait_for("two replicas", || (client.describe("hello")["availableReplicas"] == 2).then_some(()));
+    assert_eq!(scale(0), 202);
+    wait_for("no replica", || (client.describe("hello")["replicas"] == 0).then_some(()));
+    assert_eq!(client.call("/function/hello", b"you").text(), "hello you", "from zero");
+    let nobody = client.system("POST", "scale-function/nobody", &json!({"replicas": 1}));
+    assert_eq!(nobody.status, 404);
+}
+
+#[test]
+fn logs_are_read_and_followed() {
+    let node = Node::start_with(&ON);
+    let client = Client::of(&node);
+    let script = "#!/bin/sh\necho \"said $(cat)\" >&2\n";
+    node.deploy_ok("says", &[("run.sh", script)]);
+    client.call("/function/says", b"one");
+    let read = |query: &str| client.system("GET", &format!("logs?{query}"), &Value::Null);
+    let lines = wait_for("the line", || {
+        let answer = read("name=says&follow=false");
+        answer.text().contains("said one").then_some(answer)
+    });
+    assert_eq!(lines.header("content-type"), Some("application/x-ndjson"));
+    for line in lines.text().lines() {
+        let line: Value = serde_json::from_str(line).expect("JSON");
+        assert_eq!((&line["name"], &line["namespace"]), (&json!("says"), &json!("openfaas-fn")));
+        assert!(line["text"].is_string() && line["instance"].is_string(), "{line}");
+    }
+    assert_eq!(read("name=says&tail=1").text().lines().count(), 1);
+    assert_eq!(read("name=says&since=2999-01-01T00:00:00%2B01:00").text(), "");
+    assert_eq!(read("name=says&since=yesterday").status, 422);
+    assert_eq!(read("").status, 422);
+    assert_eq!(read("name=nobody").status, 404);
+
+    let mut stream = std::net::TcpStream::connect(client.address).expect("connect");
+    stream.set_read_timeout(Some(PATIENCE)).expect("timeout");
+    let request = format!(
+        "GET /system/logs?name=says&follow=true&tail=1 HTTP/1.1\r\nhost: x\r\nauthorization: {}\r\n\r\n",
+        client.auth
+    );
+    stream.write_all(request.as_bytes()).expect("sent");
+    let mut followed = BufReader::new(stream);
+    let mut line = String::new();
+    while !line.contains("\"text\"") {
+        line.clear();
+        assert!(followed.read_line(&mut line).expect("the first line") > 0);
+    }
+    client.call("/function/says", b"two");
+    while !line.contains("said two") {
+        line.clear();
+        assert!(followed.read_line(&mut line).expect("the next line") > 0);
+    }
+    // A follower does not hold a stopping node back.
+    assert!(node.stop().success());
+}
+
+/// A server that takes one callback: its head and body.
+fn callback_server() -> (SocketAddr, mpsc::Receiver<(String, String)>) {
+    let listener = TcpListener::bind("127.0.0.1:0").expect("loopback");
+    let address = listener.local_addr().expect("bound");
+    let (sender, receiver) = mpsc::channel();
+    std::thread::spawn(move || {
+        for stream in listener.incoming() {
+            let mut reader = BufReader::new(stream.expect("a connection"));
+            let (mut head, mut length) = (String::new(), 0);
+            loop {
+                let mut line = String::new();
+                if reader.read_line(&mut line).expect("a line") <= 2 {
+                    break;
+                }
+                let line = line.to_ascii_lowercase();
+                if let Some(value) = line.strip_prefix("content-length:") {
+                    length = value.trim().parse().expect("a number");
+                }
+                head.push_str(&line);
+            }
+            let mut body = vec![0; length];
+            reader.read_exact(&mut body).expect("the body");
+            let answer = b"HTTP/1.1 200 OK\r\ncontent-length: 0\r\nconnection: close\r\n\r\n";
+            reader.get_mut().write_all(answer).expect("answered");
+            if sender.send((head, String::from_utf8_lossy(&body).into_owned())).is_err() {
+                return;
+            }
+        }
+    });
+    (address, receiver)
+}
+
+#[test]
+fn accepted_calls_run_and_call_back() {
+    let node = Node::start_with(&ON);
+    let client = Client::of(&node);
+    deploy_http(&node);
+    node.ok(&["deploy", &fixture("http-error"), "--name", "broken"]);
+    let (address, called) = callback_server();
+    let callback = format!("http://{address}/done?x=1");
+    let later = |name: &str, body: &[u8]| {
+        let headers = [("x-callback-url", callback.as_str()), ("x-call-id", "mine")];
+        call_at(client.address, "POST", &format!("/async-function/{name}"), &headers, body)
+    };
+    let answer = later("hello", b"you");
+    assert_eq!((answer.status, answer.text().as_str()), (202, ""));
+    assert_eq!(answer.header("x-call-id"), Some("mine"));
+    let (head, body) = called.recv_timeout(PATIENCE).expect("a callback");
+    assert_eq!(body, "hello you");
+    assert!(head.starts_with("post /done?x=1 http/1.1"), "{head}");
+    for field in [
+        "x-call-id: mine",
+        "x-function-status: 200",
+        "x-function-name: hello.openfaas-fn",
+        "x-duration-seconds: ",
+    ] {
+        assert!(head.contains(field), "{field} in {head}");
+    }
+    assert_eq!(later("broken", b"").status, 202);
+    let (head, _) = called.recv_timeout(PATIENCE).expect("a callback");
+    assert!(head.contains("x-function-status: 500"), "{head}");
+    assert_eq!(later("nobody", b"").status, 404, "nothing is promised for what is not there");
+    for url in ["https://127.0.0.1/x", "nonsense", "file:///etc/passwd"] {
+        let headers = [("x-callback-url", url)];
+        let answer = call_at(client.address, "POST", "/async-function/hello", &headers, b"");
+        assert_eq!(answer.status, 400, "{url}");
+    }
+}
+
+#[test]
+fn what_was_accepted_survives_a_crash() {
+    let node = Node::start_with(&ON);
+    let client = Client::of(&node);
+    // It holds the first call until the node is killed; then each is a line of the log.
+    let wish = json!({"service": "slow", "image": "alpine", "envProcess": "sleep 8"});
+    assert_eq!(client.deploy(&wish).status, 202);
+    let wish = json!({"service": "slow", "image": "mote://slow", "envProcess": "sleep 8",
+        "labels": {"com.openfaas.scale.max": "1"}, "envVars": {"max_inflight": "1"}});
+    assert_eq!(client.deploy(&wish).status, 200);
+    let (address, called) = callback_server();
+    let callback = format!("http://{address}/");
+    for number in 0..3 {
+        let id = number.to_string();
+        let headers = [("x-callback-url", callback.as_str()), ("x-call-id", id.as_str())];
+        let answer = call_at(client.address, "POST", "/async-function/slow", &headers, b"");
+        assert_eq!(answer.status, 202);
+    }
+    assert!(called.try_recv().is_err(), "none has ended yet");
+    let node = node.crash_and_restart();
+    let client = Client::of(&node);
+    let wish = json!({"service": "slow", "image": "mote://slow", "envProcess": "true"});
+    assert_eq!(client.deploy(&wish).status, 200, "{}", node.log());
+    let mut ids: Vec<String> = Vec::new();
+    while ids.len() < 3 {
+        let (head, _) = called.recv_timeout(PATIENCE).expect("a callback");
+        let id = head.lines().find_map(|line| line.strip_prefix("x-call-id: ")).expect("an id");
+        ids.push(id.to_owned());
+        ids.sort();
+        ids.dedup();
+    }
+    assert_eq!(ids, ["0", "1", "2"]);
+    // Nothing is run again once it has ended.
+    wait_for("an empty queue", || {
+        let stopped = called.recv_timeout(Duration::from_millis(300)).is_err();
+        stopped.then_some(())
+    });
+    let node = node.crash_and_restart();
+    assert!(!node.log().contains("accepted calls of before"), "{}", node.log());
+}
+
+/// faas-cli, where somebody has installed it.
+fn faas_cli() -> Option<PathBuf> {
+    if let Some(path) = std::env::var_os("FAAS_CLI") {
+        return Some(path.into());
+    }
+    let path = std::env::var_os("PATH")?;
+    std::env::split_paths(&path).map(|dir| dir.join("faas-cli")).find(|file| file.is_file())
+}
+
+#[test]
+fn faas_cli_itself() {
+    let Some(program) = faas_cli() else {
+        return skip("faas_cli_itself", "no faas-cli: set FAAS_CLI, or put it on the PATH");
+    };
+    let node = Node::start_with(&ON);
+    let gateway = format!("http://{}", node.platform("openfaas"));
+    let run = |args: &[&str], input: &str| -> Output {
+        let mut child = Command::new(&program)
+            .args(args)
+            .env("OPENFAAS_URL", &gateway)
+            .env("HOME", node.dir.path())
+            .stdin(std::process::Stdio::piped())
+            .stdout(std::process::Stdio::piped())
+            .stderr(std::process::Stdio::piped())
+            .spawn()
+            .expect("faas-cli starts");
+        let _ = child.stdin.take().expect("piped").write_all(input.as_bytes());
+        child.wait_with_output().expect("our child")
+    };
+    let ok = |args: &[&str], input: &str| -> String {
+        let output = run(args, input);
+        let text = String::from_utf8_lossy(&output.stdout).into_owned();
+        let error = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success(), "faas-cli {args:?}: {text}{error}\n{}", node.log());
+        text
+    };
+    assert!(!run(&["login", "-u", "admin", "-p", "wrong"], "").status.success());
+    ok(&["login", "-u", "admin", "--password-stdin"], &node.token());
+    deploy_http(&node);
+    ok(&["secret", "create", "api-key", "--from-literal", "v"], "");
+    assert!(ok(&["secret", "list"], "").contains("api-key"));
+    let said = ok(
+        &[
+            "deploy",
+            "--image",
+            "mote://hello",
+            "--name",
+            "again",
+            "--secret",
+            "api-key",
+            "--env",
+            "UNIT=C",
+            "--label",
+            "team=a",
+        ],
+        "",
+    );
+    assert!(said.contains("202"), "{said}");
+    assert!(ok(&["list"], "").contains("again"));
+    assert!(ok(&["describe", "again"], "").contains("Ready"));
+    assert_eq!(ok(&["invoke", "again"], "you"), "hello you");
+    assert!(ok(&["invoke", "again", "--async"], "you").contains("202"));
+    assert!(ok(&["logs", "again", "--follow=false"], "").contains("again"));
+    ok(&["scale", "again", "--replicas", "2"], "");
+    assert!(ok(&["namespaces"], "").contains("openfaas-fn"));
+    ok(&["remove", "again"], "");
+    assert!(!ok(&["list"], "").contains("again"));
+    ok(&["secret", "remove", "api-key"], "");
+}
