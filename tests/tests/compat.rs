@@ -270,7 +270,7 @@ fn kubeless_by_manifest() {
 fn openwhisk_by_manifest() {
     let node = Node::start();
     let said = deploy_manifest(&node, "openwhisk/manifest.yaml");
-    for warning in ["sequences.both: a sequence", "triggers.every: a trigger"] {
+    for warning in ["sequences.both: a sequence is made", "triggers.every: a trigger is made"] {
         assert!(said.contains(warning), "{warning}: {said}");
     }
     let answer = node.get("/ow-node?name=you");

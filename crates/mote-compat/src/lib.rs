@@ -12,6 +12,7 @@ mod call;
 mod listener;
 pub mod node;
 pub mod openfaas;
+pub mod openwhisk;
 mod outgoing;
 pub mod queue;
 

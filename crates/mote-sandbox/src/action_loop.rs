@@ -13,8 +13,9 @@ use crate::delivery::Delivery;
 use crate::log_lines::LogLines;
 use crate::program_run::{LOG_STDERR_INFO, LOG_STDOUT_INFO};
 use crate::spawn::{Child, Command, Stdio};
+use crate::sys;
 use crate::worker::{put_error, raw};
-use crate::{sys, whisk};
+use mote_core::whisk;
 
 /// A result or an acknowledgement that is longer ends the program.
 const LINE_BYTES_MAX: usize = 8 << 20;

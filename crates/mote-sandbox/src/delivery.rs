@@ -6,8 +6,8 @@ use mote_core::wire::{
 };
 
 use crate::sys;
-use crate::whisk::Answer;
 use crate::worker::OUTBOX_BYTES_MAX;
+use mote_core::whisk::Answer;
 
 /// See the module.
 pub(crate) struct Delivery {

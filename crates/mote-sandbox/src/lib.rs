@@ -22,7 +22,6 @@ mod action_loop;
 mod adoption;
 mod answers;
 mod backend;
-mod base64;
 mod cgroup;
 mod child;
 mod config;
@@ -45,7 +44,6 @@ mod seccomp;
 mod spawn;
 mod sys;
 mod waiting;
-mod whisk;
 mod worker;
 mod zygote;
 

@@ -16,8 +16,9 @@ use crate::contract::Contract;
 use crate::delivery::Delivery;
 use crate::log_lines::{LogLines, drain};
 use crate::spawn::{Child, Command, Stdio};
+use crate::sys;
 use crate::worker::{OUTBOX_BYTES_MAX, put_credit, put_error, raw};
-use crate::{sys, whisk};
+use mote_core::whisk;
 
 /// The kernel takes no longer argument; a longer line is on stdin alone.
 const ARGUMENT_BYTES_MAX: usize = 128 << 10;

@@ -19,7 +19,8 @@ use crate::delivery::Delivery;
 use crate::init::drain_signals;
 use crate::program_run::{Input, Run};
 use crate::spawn::Command;
-use crate::{sys, whisk};
+use crate::sys;
+use mote_core::whisk;
 
 /// Programs at once when LOAD leaves it open.
 const CONCURRENCY_DEFAULT: u32 = mote_core::spec::CONCURRENCY_DEFAULT_EXEC;

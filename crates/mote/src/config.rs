@@ -28,7 +28,7 @@ pub(crate) struct Setting {
 }
 
 /// Every setting, in the order of the reference page.
-pub(crate) const SETTINGS: [Setting; 16] = [
+pub(crate) const SETTINGS: [Setting; 17] = [
     Setting {
         key: "data",
         default: "`/var/lib/mote` for root, else `~/.local/share/mote`",
@@ -85,6 +85,11 @@ pub(crate) const SETTINGS: [Setting; 16] = [
         text: "Address of the API of OpenFaaS, which faas-cli speaks: `on` is `127.0.0.1:8080`. The user is `admin`, the password the token in the file `admin.token` of the data folder.",
     },
     Setting {
+        key: "openwhisk",
+        default: "`off`",
+        text: "Address of the API of OpenWhisk, which wsk speaks: `on` is `127.0.0.1:3233`. The key is any name, `:`, and the token in the file `admin.token` of the data folder.",
+    },
+    Setting {
         key: "tinyfaas",
         default: "`off`",
         text: "Address of the management API of tinyFaaS: `on` is `127.0.0.1:8080`. Its fronts are on with it.",
@@ -119,6 +124,7 @@ const TINYFAAS_HTTP_PORT: u16 = 8000;
 const TINYFAAS_COAP_PORT: u16 = 5683;
 const TINYFAAS_GRPC_PORT: u16 = 9000;
 const NUCLIO_PORT: u16 = 8070;
+const OPENWHISK_PORT: u16 = 3233;
 const THREADS_MAX: usize = 64;
 /// A quarter is left to the system, the node itself, the page cache that code is read from, and
 /// package installations, none of which is counted. Limits are seldom used up, so this errs on the
@@ -204,6 +210,7 @@ pub(crate) struct Compat {
     pub(crate) openfaas: Option<SocketAddr>,
     pub(crate) tinyfaas: Option<TinyFaas>,
     pub(crate) nuclio: Option<SocketAddr>,
+    pub(crate) openwhisk: Option<SocketAddr>,
 }
 
 impl Compat {
@@ -561,6 +568,7 @@ impl Check<'_> {
         let at = |port| SocketAddr::new(host, port);
         let openfaas = self.offered("openfaas", at(OPENFAAS_PORT), lan);
         let nuclio = self.offered("nuclio", at(NUCLIO_PORT), lan);
+        let openwhisk = self.offered("openwhisk", at(OPENWHISK_PORT), lan);
         let tinyfaas =
             self.offered("tinyfaas", at(TINYFAAS_PORT), lan).map(|management| TinyFaas {
                 management,
@@ -573,7 +581,7 @@ impl Check<'_> {
                 self.settle(key, "off".to_owned());
             }
         }
-        Compat { openfaas, tinyfaas, nuclio }
+        Compat { openfaas, tinyfaas, nuclio, openwhisk }
     }
 
     /// The CoAP front; off when nothing is said of it and tinyFaaS takes its port.
@@ -600,6 +608,7 @@ impl Check<'_> {
             all.push(("tinyfaas_grpc", tinyfaas.grpc));
         }
         all.push(("nuclio", compat.nuclio));
+        all.push(("openwhisk", compat.openwhisk));
         for (at, (key, address)) in all.iter().enumerate() {
             let taken = all[..at].iter().find(|(_, other)| address.is_some() && other == address);
             match taken {

@@ -43,8 +43,12 @@ func openWhisk(spec *load, act func(object) interface{}) func(*call) {
 			return
 		}
 		// Who calls through the platform's API gives arguments alone and reads the result as it is.
-		activation := parseHeaders(c.head.headers).Get("X-Mote-Activation")
-		args, err := whiskArguments(&c.head, body, defaults, activation != "")
+		activation := ""
+		headers := lowerHeaders(c.head.headers)
+		if named, ok := headers["x-mote-activation"].(string); ok {
+			activation = named
+		}
+		args, err := whiskArguments(&c.head, headers, body, defaults, activation != "")
 		if err != nil {
 			c.answer(http.StatusBadRequest, jsonType(), []byte(`{"error":"The request content was malformed."}`))
 			return
@@ -63,7 +67,7 @@ func openWhisk(spec *load, act func(object) interface{}) func(*call) {
 func jsonType() http.Header { return http.Header{"Content-Type": {"application/json"}} }
 
 // whiskArguments are defaults, query, and what the body holds, under the request's own facts.
-func whiskArguments(head *invoke, body []byte, defaults string, plain bool) (object, error) {
+func whiskArguments(head *invoke, headers object, body []byte, defaults string, plain bool) (object, error) {
 	args := object{}
 	if defaults != "" {
 		json.Unmarshal([]byte(defaults), &args)
@@ -74,11 +78,9 @@ func whiskArguments(head *invoke, body []byte, defaults string, plain bool) (obj
 		}
 		return args, json.Unmarshal(body, &args)
 	}
-	query, _ := url.ParseQuery(head.query)
-	putValues(args, query)
-	headers := object{}
-	for name, values := range parseHeaders(head.headers) {
-		headers[strings.ToLower(name)] = strings.Join(values, ", ")
+	if head.query != "" {
+		query, _ := url.ParseQuery(head.query)
+		putValues(args, query)
 	}
 	args["__ow_method"] = strings.ToLower(head.method)
 	args["__ow_headers"] = headers
@@ -113,6 +115,22 @@ func whiskArguments(head *invoke, body []byte, defaults string, plain bool) (obj
 		args["__ow_body"] = base64.StdEncoding.EncodeToString(body)
 	}
 	return args, nil
+}
+
+// lowerHeaders are the fields by their names in lower case, as they came; duplicates are joined.
+func lowerHeaders(block []byte) object {
+	headers := object{}
+	text := string(block)
+	for len(text) > 0 {
+		name, rest, _ := strings.Cut(text, "\n")
+		value, after, _ := strings.Cut(rest, "\n")
+		text = after
+		if known, ok := headers[name].(string); ok {
+			value = known + ", " + value
+		}
+		headers[name] = value
+	}
+	return headers
 }
 
 func putValues(args object, values url.Values) {

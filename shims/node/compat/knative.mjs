@@ -5,6 +5,7 @@
 
 import * as cloudevents from './cloudevents.mjs';
 import { Reply, Request, exportsOf, functionOf, mediaType, parameters, parsedBody, reply } from './http.mjs';
+import { Prepared, blockOf } from '../mote_shim.mjs';
 
 const DEFAULTS = {
   'content-type': 'application/json; charset=utf8',
@@ -14,6 +15,8 @@ const DEFAULTS = {
 const PAIRS = Object.entries(DEFAULTS);
 const TEXT = 'text/plain; charset=utf8';
 const TEXT_PAIRS = PAIRS.map(([name, value]) => [name, name === 'content-type' ? TEXT : value]);
+const TEXT_BLOCK = blockOf(TEXT_PAIRS);
+const JSON_BLOCK = blockOf(PAIRS);
 const SCOPE = Object.freeze({});
 
 const print = (write) => (...words) => write(...words);
@@ -103,24 +106,23 @@ async function healthy(event, check) {
   const response = new Reply();
   const returned = Promise.resolve(check(new Request(event), response)).then((value) => {
     if (!response.headersSent) response.type(TEXT).send(value === undefined ? 'OK' : value);
-    return response.finished;
+    return response.sent;
   });
-  const { status, pairs, body } = await Promise.race([response.finished, returned]);
-  return reply(status, pairs, body);
+  return response.sent ?? Promise.race([response.finished, returned]);
 }
 
 const isEventObject = (value) => value instanceof cloudevents.CloudEvent || value.constructor?.name === 'CloudEvent';
 
 function answer(value) {
   if (!value) return reply(204, TEXT_PAIRS, '');
-  if (typeof value === 'string') return reply(200, TEXT_PAIRS, value);
+  if (typeof value === 'string') return new Prepared(200, TEXT_BLOCK, value);
   if (isEventObject(value)) {
     const [fields, body] = cloudevents.write(value);
     return reply(200, Object.entries({ ...DEFAULTS, ...fields }), body);
   }
   if (value instanceof Uint8Array || typeof value !== 'object') return whole(200, {}, value);
   if (!('statusCode' in value || 'headers' in value || 'body' in value) || Array.isArray(value)) {
-    return reply(200, PAIRS, JSON.stringify(value));
+    return new Prepared(200, JSON_BLOCK, JSON.stringify(value));
   }
   return whole(Number(value.statusCode || 200), value.headers ?? {}, value.body);
 }

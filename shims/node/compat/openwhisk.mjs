@@ -3,7 +3,7 @@
 import fs from 'node:fs';
 import module, { createRequire } from 'node:module';
 
-import { exportsOf, functionOf, mediaType, parameters, reply } from './http.mjs';
+import { exportsOf, functionOf, mediaType, parameters, reply, typed } from './http.mjs';
 
 const isText = (type) => /^(text\/|application\/(json|javascript|xml))|\+(json|xml)$/.test(type.split(';')[0].trim().toLowerCase());
 
@@ -28,11 +28,16 @@ export async function load(file, exported, spec) {
   process.env.__OW_ACTION_NAME = `/_/${spec.function}`;
   process.env.__OW_ACTION_VERSION = `0.0.${spec.revision}`;
   process.env.__OW_NAMESPACE ??= '_';
+  // Setting a variable of the process costs more than a call: what changes is read through.
+  let current = null;
+  process.env = Object.defineProperties({ ...process.env }, {
+    __OW_ACTIVATION_ID: { get: () => current?.activation ?? current?.event.id, enumerable: true, configurable: true },
+    __OW_DEADLINE: { get: () => current && String(Date.now() + current.ctx.remainingMs()), enumerable: true, configurable: true },
+  });
   return async (event, ctx) => {
     // Who calls through the platform's API gives arguments alone and reads the result as it is.
     const activation = event.headers['x-mote-activation'];
-    process.env.__OW_ACTIVATION_ID = activation ?? event.id;
-    process.env.__OW_DEADLINE = String(Date.now() + ctx.remainingMs());
+    current = { activation, event, ctx };
     let params;
     try {
       params = activation ? { ...defaults, ...(event.body.length ? event.json() : {}) } : argumentsOf(event, defaults);
@@ -84,6 +89,7 @@ function answer(result) {
     web = result.error;
   }
   if (Array.isArray(web) || !['statusCode', 'headers', 'body'].some((name) => name in web)) return json(200, web);
+  if (typeof web.body === 'string' && web.body && !web.headers && !web.statusCode) return typed(web.body, 'text/html; charset=UTF-8');
   const pairs = Object.entries(web.headers ?? {}).flatMap(([name, value]) => [].concat(value).map((one) => [name, String(one)]));
   const type = pairs.find(([name]) => name.toLowerCase() === 'content-type')?.[1] ?? '';
   let { body } = web;

@@ -32,8 +32,8 @@ def adapt(worker):
         scope["raw_path"] = scope["raw_path"][root:] or b"/"
         if scope["path"] in checks:
             return await healthy(checks[scope["path"]], send)
-        headers = scope["headers"]
-        if needs_event or any(name.startswith(b"ce-") or value.startswith(b"application/cloudevents") for name, value in headers):
+        block = scope["extensions"]["mote"]["event"].header_block()
+        if needs_event or b"ce-" in block or b"application/cloudevents" in block:
             return await with_event(handle, scope, receive, send, needs_event)
         await handle(scope, receive, send)
 

@@ -4,7 +4,7 @@ import io
 import os
 
 import mote_shim
-from mote_compat import PLAIN, Fields, Query, content_type, nothing_to_call
+from mote_compat import PLAIN, Fields, Query, content_type, nothing_to_call, typed
 
 
 class Request:
@@ -55,6 +55,29 @@ class Reply:
     add_header = set_header
 
 
+class Extensions(dict):
+    """Request and response; the request is made when it is first asked for."""
+
+    def __init__(self, event, reply):
+        self._event = event
+        self["response"] = reply
+
+    def __missing__(self, name):
+        if name != "request":
+            raise KeyError(name)
+        request = self[name] = Request(self._event)
+        return request
+
+    def __contains__(self, name):
+        return name == "request" or dict.__contains__(self, name)
+
+    def get(self, name, default=None):
+        return self[name] if name in self else default
+
+
+NOTHING = {}
+
+
 def adapt(worker):
     module, function, name = mote_shim.find_entry(worker.spec["entry"])
     environ = os.environ
@@ -70,15 +93,17 @@ def adapt(worker):
         if content_type(event) == "application/json":
             data = event.json() if data else None
         reply = Reply()
-        headers = event.headers
+        headers = event.headers if b"event-" in event.header_block() else NOTHING
         value = function({
             "data": data,
             "event-id": headers.get("event-id"),
             "event-type": headers.get("event-type"),
             "event-time": headers.get("event-time"),
             "event-namespace": headers.get("event-namespace"),
-            "extensions": {"request": Request(event), "response": reply},
+            "extensions": Extensions(event, reply),
         }, context)  # fmt: skip
+        if type(value) is str and not reply.headers and reply.status == 200:
+            return typed(value, PLAIN)
         fields = dict(reply.headers)
         if value is None:
             value = ""

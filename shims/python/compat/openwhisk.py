@@ -11,7 +11,7 @@ import sys
 import time
 
 import mote_shim
-from mote_compat import Query, content_type, nothing_to_call
+from mote_compat import Query, content_type, nothing_to_call, plain_fields, typed
 
 TEXTUAL = ("text/", "application/json", "application/javascript", "application/xml")
 
@@ -26,11 +26,17 @@ def adapt(worker):
     os.environ["__OW_ACTION_VERSION"] = "0.0.%d" % worker.spec["revision"]
     os.environ.setdefault("__OW_NAMESPACE", "_")
 
+    # As os.environ sets them, without the checks of names and values that are ours.
+    held, put = os.environ._data, os.putenv
+
     def handle(event, ctx):
         # Who calls through the platform's API gives arguments alone and reads the result as it is.
-        activation = event.headers.get("x-mote-activation")
-        os.environ["__OW_ACTIVATION_ID"] = activation or event.id
-        os.environ["__OW_DEADLINE"] = str(int(time.time() * 1000) + ctx.remaining_ms())
+        named = b"x-mote-activation\n" in event.header_block()
+        activation = event.headers.get("x-mote-activation") if named else None
+        held[b"__OW_ACTIVATION_ID"] = value = (activation or event.id).encode()
+        put(b"__OW_ACTIVATION_ID", value)
+        held[b"__OW_DEADLINE"] = value = b"%d" % (int(time.time() * 1000) + ctx.remaining_ms())
+        put(b"__OW_DEADLINE", value)
         if activation:
             return plain(action({**defaults, **(json.loads(event.body) if event.body else {})}))
         try:
@@ -55,10 +61,11 @@ def load_main():
 def arguments(event, defaults):
     """What an action is called with."""
     args = dict(defaults)
-    args.update(Query(event.query))
+    if event.query:
+        args.update(Query(event.query))
     kind, body = content_type(event), event.body
     args["__ow_method"] = event.method.lower()
-    args["__ow_headers"] = dict(event.headers)
+    args["__ow_headers"] = plain_fields(event)
     args["__ow_path"] = "" if event.path == "/" else event.path
     if event.query:
         args["__ow_query"] = event.query
@@ -106,10 +113,12 @@ def answer(result):
         return {"error": result["error"]}, 502
     if isinstance(web, list) or not {"statusCode", "headers", "body"} & set(web):
         return web
+    body = web.get("body")
+    if type(body) is str and body and not web.get("headers") and not web.get("statusCode"):
+        return typed(body, "text/html; charset=UTF-8")
     headers = dict(web.get("headers") or {})
     headers = {name: text_of(value) for name, value in headers.items()}
     kind = next((value for name, value in headers.items() if name.lower() == "content-type"), "")
-    body = web.get("body")
     if isinstance(body, str) and kind and not textual(kind):
         body = base64.b64decode(body)
     elif isinstance(body, (dict, list)):

@@ -7,13 +7,13 @@ use std::time::Duration;
 use anyhow::{Context as _, Result};
 use futures_util::future::{BoxFuture, FutureExt as _};
 use mote_api::Problem;
-use mote_compat::node::{Admission, Call, Deploy, Function, Log};
-use mote_compat::{Bound, Context, Queue, openfaas};
+use mote_compat::node::{Admission, Call, Change, Deploy, Documents, Function, Log};
+use mote_compat::{Bound, Context, Queue, openfaas, openwhisk};
 use mote_core::invocation::Reply;
 use mote_core::spec::ScaleOverride;
 use mote_core::{Fault, Invocation, InvocationId, Invoker, Trigger};
 use mote_engine::{Revision, clock};
-use mote_store::{Store, StoreError};
+use mote_store::{DocumentChange, Store, StoreError};
 use tokio::runtime::{Builder, Handle};
 use tokio::sync::watch;
 use tokio::task::JoinSet;
@@ -29,6 +29,7 @@ const STOP_GRACE: Duration = Duration::from_secs(12);
 #[derive(Default)]
 pub(super) struct Listeners {
     openfaas: Option<Bound>,
+    openwhisk: Option<Bound>,
 }
 
 impl Listeners {
@@ -38,6 +39,9 @@ impl Listeners {
         if let Some(address) = config.openfaas {
             listeners.openfaas = Some(bind("openfaas", address).await?);
         }
+        if let Some(address) = config.openwhisk {
+            listeners.openwhisk = Some(bind("openwhisk", address).await?);
+        }
         Ok(listeners)
     }
 
@@ -46,6 +50,9 @@ impl Listeners {
         let mut lines = Vec::new();
         if let Some(bound) = &self.openfaas {
             lines.push(("openfaas", format!("http://{}", bound.address())));
+        }
+        if let Some(bound) = &self.openwhisk {
+            lines.push(("openwhisk", format!("http://{}", bound.address())));
         }
         lines
     }
@@ -74,6 +81,9 @@ impl Listeners {
                     serving.spawn(waiting.run(async move { stopped.stopped().await }));
                     if let Some(bound) = self.openfaas {
                         serving.spawn(openfaas::serve(bound, context.clone()));
+                    }
+                    if let Some(bound) = self.openwhisk {
+                        serving.spawn(openwhisk::serve(bound, context.clone()));
                     }
                     let all = async { while serving.join_next().await.is_some() {} };
                     context.stopped().await;
@@ -176,6 +186,11 @@ impl mote_compat::Node for Front {
     }
 
     fn invoke(&self, call: Call) -> BoxFuture<'static, Result<Reply, Fault>> {
+        let id = InvocationId::new(clock::unix_ms(), self.node.random());
+        self.invoke_as(id.0, call)
+    }
+
+    fn invoke_as(&self, id: u128, call: Call) -> BoxFuture<'static, Result<Reply, Fault>> {
         let node = self.node.clone();
         async move {
             let Some(route) = node.engine.route(&call.function, || None) else {
@@ -185,7 +200,7 @@ impl mote_compat::Node for Front {
             let timeout_ms = call.timeout_ms.map_or(limit_ms, |asked| asked.min(limit_ms));
             let received_ns = clock::now_ns();
             let invocation = Invocation {
-                id: InvocationId::new(clock::unix_ms(), node.random()),
+                id: InvocationId(id),
                 trigger: Trigger::Http,
                 head: call.head,
                 body: call.body,
@@ -195,6 +210,34 @@ impl mote_compat::Node for Front {
             node.engine.invoke(&route, invocation).await
         }
         .boxed()
+    }
+
+    fn put_documents(&self, changes: Vec<Change>) -> BoxFuture<'static, Result<(), Problem>> {
+        let changes: Vec<_> = changes
+            .into_iter()
+            .map(|Change { collection, key, value }| DocumentChange {
+                collection: collection.to_owned(),
+                key,
+                value,
+            })
+            .collect();
+        self.stored(move |store| store.put_documents(&changes))
+    }
+
+    fn documents(
+        &self,
+        collection: &'static str,
+    ) -> BoxFuture<'static, Result<Documents, Problem>> {
+        self.stored(move |store| store.documents(collection))
+    }
+
+    fn document(
+        &self,
+        collection: &'static str,
+        key: &str,
+    ) -> BoxFuture<'static, Result<Option<Vec<u8>>, Problem>> {
+        let key = key.to_owned();
+        self.stored(move |store| store.document(collection, &key))
     }
 
     fn keep_call(&self, record: Vec<u8>) -> BoxFuture<'static, Result<u64, Problem>> {

@@ -23,16 +23,19 @@ pub(super) fn read(file: &str, document: &Value, folder: &Path) -> Result<Foreig
             }
             found.functions.push(described);
         }
-        for (key, what) in [
-            ("sequences", "a sequence"),
-            ("triggers", "a trigger"),
-            ("rules", "a rule"),
-            ("apis", "an API gateway"),
-            ("dependencies", "a dependency"),
-            ("feeds", "a feed"),
-        ] {
+        for (key, what) in
+            [("apis", "an API gateway"), ("dependencies", "a dependency"), ("feeds", "a feed")]
+        {
             for name in content[key].as_object().into_iter().flat_map(Map::keys) {
                 found.warnings.push(format!("{key}.{name}: {what} is not offered yet"));
+            }
+        }
+        for (key, what) in
+            [("sequences", "a sequence"), ("triggers", "a trigger"), ("rules", "a rule")]
+        {
+            for name in content[key].as_object().into_iter().flat_map(Map::keys) {
+                let text = format!("{key}.{name}: {what} is made through the API, with wsk");
+                found.warnings.push(text);
             }
         }
     }

@@ -1,22 +1,25 @@
-//! What an OpenWhisk action that is a program is called with, and what its result becomes. Called as
+//! What an OpenWhisk action is called with, where we call it ourselves, and what its result becomes. Called as
 //! a web action is; or, where the platform's own API calls it, with the arguments alone. Pure.
 
-use mote_core::invocation::headers;
-use mote_core::wire::Invoke;
 use serde_json::{Map, Value};
 
 use crate::base64;
+use crate::invocation::headers;
+use crate::wire::Invoke;
 
 /// Field by which the platform's API says that it calls, with the id of the activation. Arguments are
 /// then what the body holds, and a result is not read as an HTTP answer.
-const ACTIVATION: &[u8] = b"x-mote-activation";
+pub const ACTIVATION: &[u8] = b"x-mote-activation";
 
 /// An answer as RESULT has it.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) struct Answer {
-    pub(crate) status: u16,
-    pub(crate) fields: Vec<u8>,
-    pub(crate) body: Vec<u8>,
+pub struct Answer {
+    /// 200 to 599.
+    pub status: u16,
+    /// A header block.
+    pub fields: Vec<u8>,
+    /// All of the body.
+    pub body: Vec<u8>,
 }
 
 impl Answer {
@@ -31,7 +34,7 @@ impl Answer {
 }
 
 /// The id of the activation where the platform's API calls.
-pub(crate) fn activation(request: &Invoke<'_>) -> Option<String> {
+pub fn activation(request: &Invoke<'_>) -> Option<String> {
     header(request, ACTIVATION)
 }
 
@@ -42,7 +45,7 @@ fn header(request: &Invoke<'_>, wanted: &[u8]) -> Option<String> {
 }
 
 /// What the action is called with; an answer where the body is not what it says.
-pub(crate) fn arguments(
+pub fn arguments(
     request: &Invoke<'_>,
     body: &[u8],
     defaults: &str,
@@ -102,7 +105,7 @@ pub(crate) fn arguments(
 }
 
 /// What the action's last line becomes; `raw` where the platform's API reads it.
-pub(crate) fn answer(line: &[u8], raw: bool) -> Answer {
+pub fn answer(line: &[u8], raw: bool) -> Answer {
     let result = match serde_json::from_slice::<Value>(line) {
         Ok(result @ (Value::Object(_) | Value::Array(_))) => result,
         _ => return Answer::error(502, "The action did not return a dictionary or array."),
