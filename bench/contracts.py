@@ -1,9 +1,10 @@
 """Throughput of `hello` under each platform's contract over that of our own, in alternation.
 
 For each language one function per contract, as that platform's users write it, and one of our own;
-each with one instance that is kept. Every round measures ours, a contract, ours, the next contract,
-and so on, so that a contract is divided by its neighbours in time. The bar stands to the median of
-the rounds. Contracts that start a program per call are left out: they measure fork and exec.
+each with one instance that is kept. Every round measures each contract between two runs of ours, by
+which it is divided. The bar stands to the median of the rounds. Knative's Python functions are ASGI
+applications and stand beside one of ours. Contracts that start a program per call are left out:
+they measure fork and exec; `openfaas, classic` stands for such a program and has no bar.
 
 Usage: contracts.py [--rounds N] [--seconds N] [--connections N,N] [--languages python,node,go]
 """
@@ -32,11 +33,22 @@ OF_NATIVE_BAR = 0.9
 WARM_UP = "1s"
 KEPT = '[limits]\nmemory = "128MiB"\n[scale]\nmin = 1\nmax = 1\n'
 NATIVE = "mote"
+#: Contracts that are of another shape than `handle` stand beside ours of that shape.
+BESIDE = {("python", "knative"): "mote, ASGI"}
+OURS = (NATIVE, "mote, ASGI")
 
 #: Language to contract to (file, text, what mote.toml says).
 FUNCTIONS: dict[str, dict[str, tuple[str, str, str]]] = {
     "python": {
         NATIVE: ("hello.py", 'def handle(event, ctx):\n    return "hello"\n', ""),
+        "mote, ASGI": (
+            "app.py",
+            "async def app(scope, receive, send):\n"
+            '    await send({"type": "http.response.start", "status": 200,\n'
+            '                "headers": [[b"content-type", b"text/plain"]]})\n'
+            '    await send({"type": "http.response.body", "body": b"hello"})\n',
+            'entry = "app:app"\n',
+        ),
         "tinyfaas": ("fn.py", 'def fn(input, headers):\n    return "hello"\n', ""),
         "openfaas": ("handler.py", 'def handle(event, context):\n    return {"statusCode": 200, "body": "hello"}\n', ""),
         "openfaas, classic": ("handler.py", 'def handle(req):\n    return "hello"\n', 'template = "python3"\n'),
@@ -106,7 +118,7 @@ FUNCTIONS: dict[str, dict[str, tuple[str, str, str]]] = {
 
 
 def name_of(language: str, contract: str) -> str:
-    return f"{language}-{re.sub('[^a-z]+', '-', contract)}"
+    return f"{language}-{re.sub('[^a-z]+', '-', contract.lower())}"
 
 
 def deploy(node: Node, folder: Path, language: str, contract: str) -> None:
@@ -115,7 +127,7 @@ def deploy(node: Node, folder: Path, language: str, contract: str) -> None:
     code = folder / name
     code.mkdir()
     (code / file).write_text(text)
-    compat = "" if contract == NATIVE else f'compat = "{contract.split(",")[0]}"\n'
+    compat = "" if contract in OURS else f'compat = "{contract.split(",")[0]}"\n'
     manifest = f'version = 1\nname = "{name}"\nruntime = "{language}"\n{compat}{more}{KEPT}'
     (code / "mote.toml").write_text(manifest)
     node.deploy(code)
@@ -131,9 +143,8 @@ def load(node: Node, name: str, connections: int, seconds: str) -> float:
 
 
 def measure(node: Node, language: str, options: argparse.Namespace) -> list[Outcome]:
-    contracts = [contract for contract in FUNCTIONS[language] if contract != NATIVE]
+    contracts = [contract for contract in FUNCTIONS[language] if contract not in OURS]
     seconds = f"{options.seconds}s"
-    native = name_of(language, NATIVE)
     outcomes = []
     for contract in FUNCTIONS[language]:
         load(node, name_of(language, contract), 16, WARM_UP)
@@ -141,20 +152,21 @@ def measure(node: Node, language: str, options: argparse.Namespace) -> list[Outc
         ratios: dict[str, list[float]] = {contract: [] for contract in contracts}
         rates: dict[str, list[float]] = {contract: [] for contract in FUNCTIONS[language]}
         for _ in range(options.rounds):
-            before = load(node, native, connections, seconds)
-            rates[NATIVE].append(before)
             for contract in contracts:
-                rate = load(node, name_of(language, contract), connections, seconds)
-                after = load(node, native, connections, seconds)
-                rates[contract].append(rate)
-                rates[NATIVE].append(after)
-                ratios[contract].append(2 * rate / (before + after))
-                before = after
-        own = statistics.median(rates[NATIVE])
-        outcomes.append(Outcome(f"{language}: {NATIVE}, {connections} conn.", own, "1/s", detail={"rates": rates[NATIVE]}))
+                ours = BESIDE.get((language, contract), NATIVE)
+                both = []
+                for one in (ours, contract, ours):
+                    both.append(load(node, name_of(language, one), connections, seconds))
+                    rates[one].append(both[-1])
+                ratios[contract].append(2 * both[1] / (both[0] + both[2]))
+        for ours in OURS:
+            if rates.get(ours):
+                own = statistics.median(rates[ours])
+                outcomes.append(Outcome(f"{language}: {ours}, {connections} conn.", own, "1/s", detail={"rates": rates[ours]}))
         for contract in contracts:
             outcomes.append(Outcome(
-                f"{language}: {contract}, {connections} conn.", statistics.median(ratios[contract]), "", OF_NATIVE_BAR, True,
+                f"{language}: {contract}, {connections} conn.", statistics.median(ratios[contract]), "",
+                None if "classic" in contract else OF_NATIVE_BAR, True,
                 {"ratios": ratios[contract], "rates": rates[contract]},
             ))  # fmt: skip
         for outcome in outcomes[-len(FUNCTIONS[language]) :]:

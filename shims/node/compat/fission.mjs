@@ -3,32 +3,33 @@
 
 import { HTML, Reply, Request, exportsOf, functionOf, parsedBody, typed } from './http.mjs';
 
+const bodyOf = (event) => parsedBody(event);
+
 /** What surrounds a call. The response is there for functions that fill it. */
 class Context {
   #response = null;
-  constructor(event) { this.request = new Request(event, parsedBody(event)); }
+  constructor(event) { this.request = new Request(event, bodyOf); }
   get response() { return (this.#response ??= new Reply()); }
   static touched(context) { return context.#response; }
 }
 
 export async function load(file, exported) {
   const call = functionOf(await exportsOf(file), exported, file);
-  return async (event) => {
+  return (event) => {
     const context = new Context(event);
-    let value;
-    if (call.length < 2) {
-      value = await call(context);
-    } else {
-      value = await new Promise((resolve, reject) => {
-        const callback = (status, body, headers) => resolve({ status, body, headers });
-        Promise.resolve(call(context, callback)).then((result) => { if (result !== undefined) resolve(result); }, reject);
-      });
-    }
-    const touched = Context.touched(context);
-    if (touched?.sent) return touched.sent;
-    if (!touched && typeof value?.body === 'string' && !value.headers && (value.status ?? 200) === 200) return typed(value.body, HTML);
-    const { response } = context;
-    response.status(value?.status ?? 200).set(value?.headers ?? {}).send(value?.body);
-    return response.sent ?? response.finished;
+    const value = call.length < 2 ? call(context) : new Promise((resolve, reject) => {
+      const callback = (status, body, headers) => resolve({ status, body, headers });
+      Promise.resolve(call(context, callback)).then((result) => { if (result !== undefined) resolve(result); }, reject);
+    });
+    return typeof value?.then === 'function' ? value.then((result) => answer(context, result)) : answer(context, value);
   };
+}
+
+function answer(context, value) {
+  const touched = Context.touched(context);
+  if (touched?.sent) return touched.sent;
+  if (!touched && typeof value?.body === 'string' && !value.headers && (value.status ?? 200) === 200) return typed(value.body, HTML);
+  const { response } = context;
+  response.status(value?.status ?? 200).set(value?.headers ?? {}).send(value?.body);
+  return response.sent ?? response.finished;
 }

@@ -72,11 +72,14 @@ export function typed(body, type, status = 200) {
 /** A request as functions written for Express read it. Parts are made when first used. */
 export class Request {
   #event;
-  constructor(event, body) {
+  #readBody;
+  constructor(event, readBody) {
     this.#event = event;
-    this.body = body;
-    this.params = {};
+    this.#readBody = readBody;
   }
+  get body() { return this.#keep('body', this.#readBody?.(this.#event)); }
+  set body(value) { this.#keep('body', value); }
+  get params() { return this.#keep('params', {}); }
   get method() { return this.#event.method; }
   get path() { return this.#event.path; }
   get url() { return this.#event.path + (this.#event.query ? `?${this.#event.query}` : ''); }

@@ -20,7 +20,10 @@ class Extensions {
     this.#event = event;
     this.#data = data;
   }
-  get request() { return new Request(this.#event, this.#data); }
+  get request() {
+    const data = this.#data;
+    return new Request(this.#event, () => data);
+  }
   get response() {
     if (!this.#response) {
       this.#response = new Reply();
@@ -39,10 +42,10 @@ export async function load(file, exported) {
   };
   return (event) => {
     if (event.method === 'OPTIONS') return reply(200, CORS, '');
-    const json = mediaType(event) === 'application/json';
-    const data = json ? (event.body.length ? event.json() : {}) : event.text();
-    const extensions = new Extensions(event, data);
     const { headers } = event;
+    const json = 'content-type' in headers && mediaType(event) === 'application/json';
+    const data = json ? (event.body.length ? event.json() : {}) : event.body.length ? event.text() : '';
+    const extensions = new Extensions(event, data);
     const value = call({
       data, 'event-id': headers['event-id'], 'event-type': headers['event-type'], 'event-time': headers['event-time'],
       'event-namespace': headers['event-namespace'], extensions,

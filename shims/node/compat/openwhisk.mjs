@@ -34,7 +34,7 @@ export async function load(file, exported, spec) {
     __OW_ACTIVATION_ID: { get: () => current?.activation ?? current?.event.id, enumerable: true, configurable: true },
     __OW_DEADLINE: { get: () => current && String(Date.now() + current.ctx.remainingMs()), enumerable: true, configurable: true },
   });
-  return async (event, ctx) => {
+  return (event, ctx) => {
     // Who calls through the platform's API gives arguments alone and reads the result as it is.
     const activation = event.headers['x-mote-activation'];
     current = { activation, event, ctx };
@@ -44,14 +44,19 @@ export async function load(file, exported, spec) {
     } catch {
       return json(400, { error: 'The request content was malformed.' });
     }
+    const finish = activation ? plain : answer;
     let result;
-    try { result = await action(params); } catch (error) {
-      // A rejected promise that is no exception is an application error; the caller sees it.
-      if (error instanceof Error) throw error;
-      result = { error: error ?? {} };
-    }
-    return activation ? plain(result ?? {}) : answer(result ?? {});
+    try { result = action(params); } catch (error) { result = failed(error); }
+    return typeof result?.then === 'function'
+      ? result.then((value) => finish(value ?? {}), (error) => finish(failed(error)))
+      : finish(result ?? {});
   };
+}
+
+/** A rejected promise that is no exception is an application error; the caller sees it. */
+function failed(error) {
+  if (error instanceof Error) throw error;
+  return { error: error ?? {} };
 }
 
 const json = (status, value) => reply(status, [['Content-Type', 'application/json']], JSON.stringify(value));

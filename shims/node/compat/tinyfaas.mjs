@@ -5,6 +5,8 @@
 
 import { PLAIN, Reply, Request, exportsOf, functionOf, reply, typed } from './http.mjs';
 
+const textOf = (event) => event.text();
+
 export async function load(file, exported) {
   const call = functionOf(await exportsOf(file), exported, file);
   const passes = process.env.TINYFAAS_PASS_STATUS === '1';
@@ -17,7 +19,7 @@ export async function load(file, exported) {
       response.status(500).type('text').send(String(error?.message ?? error));
     };
     try {
-      const value = call(new Request(event, event.text()), response);
+      const value = call(new Request(event, textOf), response);
       if (typeof value?.then === 'function') value.then(undefined, failed);
     } catch (error) {
       failed(error);

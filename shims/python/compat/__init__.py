@@ -68,6 +68,13 @@ class Query(dict):
         return dict(self)
 
 
+def parts(event):
+    """(method, path, query) in one go."""
+    method, path, query = event._lengths[:3]
+    text = event._payload[40 : 40 + method + path + query].decode("latin-1")
+    return text[:method], text[method : method + path], text[method + path :]
+
+
 def plain_fields(event):
     """A dict of the header fields; duplicates are joined by ", "."""
     parts = event.header_block().decode("latin-1").split("\n")

@@ -56,20 +56,19 @@ class Reply:
 
 
 class Extensions(dict):
-    """Request and response; the request is made when it is first asked for."""
+    """Request and response, each made when it is first asked for."""
 
-    def __init__(self, event, reply):
+    def __init__(self, event):
         self._event = event
-        self["response"] = reply
 
     def __missing__(self, name):
-        if name != "request":
+        if name not in self:
             raise KeyError(name)
-        request = self[name] = Request(self._event)
-        return request
+        made = self[name] = Request(self._event) if name == "request" else Reply()
+        return made
 
     def __contains__(self, name):
-        return name == "request" or dict.__contains__(self, name)
+        return name == "request" or name == "response"
 
     def get(self, name, default=None):
         return self[name] if name in self else default
@@ -90,20 +89,22 @@ def adapt(worker):
 
     def handle(event, ctx):
         data = event.body
-        if content_type(event) == "application/json":
+        block = event.header_block()
+        if b"application/json" in block and content_type(event) == "application/json":
             data = event.json() if data else None
-        reply = Reply()
-        headers = event.headers if b"event-" in event.header_block() else NOTHING
+        headers = event.headers if b"event-" in block else NOTHING
+        extensions = Extensions(event)
         value = function({
             "data": data,
             "event-id": headers.get("event-id"),
             "event-type": headers.get("event-type"),
             "event-time": headers.get("event-time"),
             "event-namespace": headers.get("event-namespace"),
-            "extensions": Extensions(event, reply),
+            "extensions": extensions,
         }, context)  # fmt: skip
-        if type(value) is str and not reply.headers and reply.status == 200:
+        if type(value) is str and not extensions:
             return typed(value, PLAIN)
+        reply = extensions["response"]
         fields = dict(reply.headers)
         if value is None:
             value = ""

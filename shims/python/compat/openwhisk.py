@@ -11,7 +11,7 @@ import sys
 import time
 
 import mote_shim
-from mote_compat import Query, content_type, nothing_to_call, plain_fields, typed
+from mote_compat import Query, content_type, nothing_to_call, parts, plain_fields, typed
 
 TEXTUAL = ("text/", "application/json", "application/javascript", "application/xml")
 
@@ -26,17 +26,13 @@ def adapt(worker):
     os.environ["__OW_ACTION_VERSION"] = "0.0.%d" % worker.spec["revision"]
     os.environ.setdefault("__OW_NAMESPACE", "_")
 
-    # As os.environ sets them, without the checks of names and values that are ours.
-    held, put = os.environ._data, os.putenv
+    live = Live(os.environ)
 
     def handle(event, ctx):
         # Who calls through the platform's API gives arguments alone and reads the result as it is.
         named = b"x-mote-activation\n" in event.header_block()
         activation = event.headers.get("x-mote-activation") if named else None
-        held[b"__OW_ACTIVATION_ID"] = value = (activation or event.id).encode()
-        put(b"__OW_ACTIVATION_ID", value)
-        held[b"__OW_DEADLINE"] = value = b"%d" % (int(time.time() * 1000) + ctx.remaining_ms())
-        put(b"__OW_DEADLINE", value)
+        live.now = activation, event, ctx
         if activation:
             return plain(action({**defaults, **(json.loads(event.body) if event.body else {})}))
         try:
@@ -46,6 +42,35 @@ def adapt(worker):
         return answer(action(args))
 
     return nothing_to_call(), handle, "handle"
+
+
+class Live:
+    """The variables of an activation. Setting one costs a microsecond, and few actions look at
+    them: they are made when they are read, or when a program is about to inherit them."""
+
+    NAMES = ("__OW_ACTIVATION_ID", "__OW_DEADLINE")
+    STARTS = frozenset(("subprocess.Popen", "os.fork", "os.forkpty", "os.exec", "os.posix_spawn", "os.system"))
+
+    def __init__(self, environ):
+        self.now, usual, live = None, type(environ), self
+
+        class Environ(usual):
+            def __getitem__(self, name):
+                if name in live.NAMES:
+                    live.settle(self)
+                return usual.__getitem__(self, name)
+
+        for name in self.NAMES:
+            environ[name] = ""
+        environ.__class__ = Environ
+        sys.addaudithook(lambda event, _: event in self.STARTS and self.settle(environ))
+
+    def settle(self, environ):
+        if self.now:
+            activation, event, ctx = self.now
+            self.now = None
+            environ["__OW_ACTIVATION_ID"] = activation or event.id
+            environ["__OW_DEADLINE"] = str(int(time.time() * 1000) + ctx.remaining_ms())
 
 
 def load_main():
@@ -61,16 +86,18 @@ def load_main():
 def arguments(event, defaults):
     """What an action is called with."""
     args = dict(defaults)
-    if event.query:
-        args.update(Query(event.query))
-    kind, body = content_type(event), event.body
-    args["__ow_method"] = event.method.lower()
+    method, path, query = parts(event)
+    if query:
+        args.update(Query(query))
+    args["__ow_method"] = method.lower()
     args["__ow_headers"] = plain_fields(event)
-    args["__ow_path"] = "" if event.path == "/" else event.path
-    if event.query:
-        args["__ow_query"] = event.query
+    args["__ow_path"] = "" if path == "/" else path
+    if query:
+        args["__ow_query"] = query
+    body = event.body
     if not body:
         return args
+    kind = content_type(event)
     if kind in ("", "application/json"):
         try:
             value = json.loads(body)

@@ -16,7 +16,7 @@ def adapt(worker):
     failed = 500 if os.environ.get("TINYFAAS_PASS_STATUS") == "1" else 200
 
     def handle(event, ctx):
-        if event.path not in ("", "/"):
+        if event._lengths[1] > 1:
             return "", 404  # a function there has one address and nothing below it
         # The first of each name, as there.
         parts = event.header_block().decode("latin-1").split("\n")
