@@ -22,6 +22,7 @@ cargo build --profile quick -p mote -p mote-bench-peers --bin mote --bin bench_s
 export MOTE_BIN=$target/quick/mote
 
 suite "Python shim" python3 -B -m unittest discover -s shims/python
+suite "Go worker" python3 -B -m unittest discover -s shims/go
 suite "Node shim" node --test shims/node/*.test.mjs
 for folder in examples/*/; do
   if compgen -G "${folder}test_*.py" >/dev/null; then

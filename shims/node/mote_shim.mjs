@@ -54,6 +54,17 @@ const CLOCK_OFFSET = Math.min(...Array.from({ length: 8 }, () => {
 }));
 const nowNs = () => CLOCK_OFFSET + performance.now() * 1e6;
 
+const LETTERS = '0123456789ABCDEFGHJKMNPQRSTVWXYZ';
+
+/** An answer that is one already: status, header block, and text or bytes. What adapters return. */
+export class Prepared {
+  constructor(status, block, body) {
+    this.status = status;
+    this.block = block;
+    this.body = body;
+  }
+}
+
 export class ProtocolError extends Error {}
 class BadReply extends Error {}
 class Cancelled extends Error {}
@@ -116,10 +127,17 @@ export class Invocation {
   }
   /** 26 letters: the 128-bit id in Crockford's base 32. */
   get id() {
-    const letters = '0123456789ABCDEFGHJKMNPQRSTVWXYZ';
-    let number = BigInt(`0x${this.data.toString('hex', this.start + 8, this.start + 24)}`);
     let text = '';
-    for (let i = 0; i < 26; i++, number >>= 5n) text = letters[Number(number & 31n)] + text;
+    let held = 0;
+    let bits = 2; // 26 letters hold two bits more than there are
+    for (let at = this.start + 8; at < this.start + 24; at++) {
+      held = (held << 8) | this.data[at];
+      for (bits += 8; bits >= 5;) {
+        bits -= 5;
+        text += LETTERS[(held >> bits) & 31];
+      }
+      held &= (1 << bits) - 1;
+    }
     return text;
   }
   pairs() {
@@ -401,6 +419,9 @@ function standardPairs(headers) {
     ? value.split(/, (?=[^\s;,=]+=)/).map((cookie) => [name, cookie])
     : [[name, value]]));
 }
+
+/** A checked header block of [name, value] pairs. */
+export const blockOf = (pairs) => headerBlock(headerPairs(pairs));
 
 /** Checked [name, value] pairs of a HeadersInit, null for none. */
 function headerPairs(headers) {
@@ -833,6 +854,8 @@ class Worker {
       if (partials.size) endLines(invocation.stream);
       if (typeof value === 'string') {
         this.putResult(invocation, returnedMs, 200, TEXT, value);
+      } else if (value instanceof Prepared) {
+        this.putResult(invocation, returnedMs, value.status, value.block, value.body);
       } else if (LightResponse.is(value)) {
         if (!value.emit((status, headers, body) => this.putResult(invocation, returnedMs, status, headers, body))) {
           return void this.streamResponse(invocation, value.toReal());

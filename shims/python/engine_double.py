@@ -85,15 +85,15 @@ def decode(data):
 class Engine:
     """A worker process and the engine's end of its socket."""
 
-    def __init__(self, code_dir, entry, load=True, ready=True, concurrency=None, env=None, packages_dir=None):
+    def __init__(self, code_dir, entry, load=True, ready=True, concurrency=None, env=None, packages_dir=None, argv=None):
         ours, theirs = socket.socketpair()
         # fd 3 in the child without a preexec function: a shell moves it there.
         fd = theirs.fileno()
         os.set_inheritable(fd, True)
-        shim = os.path.join(HERE, "mote_shim.py")
+        argv = argv or [sys.executable, "-u", "-s", "-B", os.path.join(HERE, "mote_shim.py")]
         script = "exec 3<&%d; [ %d = 3 ] || exec %d<&-; exec \"$@\"" % (fd, fd, fd)
         self.process = subprocess.Popen(
-            ["bash", "-c", script, "-", sys.executable, "-u", "-s", "-B", shim],
+            ["bash", "-c", script, "-", *argv],
             pass_fds=[fd], stdout=subprocess.PIPE, stderr=subprocess.PIPE,
         )  # fmt: skip
         theirs.close()

@@ -196,8 +196,10 @@ class Event:
 
 
 def ulid(number):
-    letters = "0123456789ABCDEFGHJKMNPQRSTVWXYZ"
-    return "".join(letters[(number >> shift) & 31] for shift in range(125, -1, -5))
+    return "".join([PAIRS[(number >> shift) & 1023] for shift in range(120, -1, -10)])
+
+
+PAIRS = [a + b for a in "0123456789ABCDEFGHJKMNPQRSTVWXYZ" for b in "0123456789ABCDEFGHJKMNPQRSTVWXYZ"]
 
 
 class Context:
@@ -312,8 +314,19 @@ def content(value):
     raise BadReply("cannot turn %s into an answer" % type(value).__name__)
 
 
+class Prepared:
+    """An answer that is one already: status, header block and bytes. What adapters return."""
+
+    __slots__ = ("status", "headers", "body")
+
+    def __init__(self, status, headers, body):
+        self.status, self.headers, self.body = status, headers, body
+
+
 def answer(value):
     """(status, header block, bytes or iterator) of whatever a function returned."""
+    if type(value) is Prepared:
+        return value.status, value.headers, value.body
     status, headers = None, None
     if isinstance(value, tuple) and len(value) in (2, 3):
         if len(value) == 3:
@@ -911,17 +924,19 @@ class Worker:
             if stdout.partial or stderr.partial:
                 self.end_output(event._stream)
             if failure is None:
-                kind = type(value)
+                kind, status = type(value), 200
                 if kind is str and value.isascii():
                     headers, body = TEXT, value.encode()
                 elif kind is bytes:
                     headers, body = BYTES, value
+                elif kind is Prepared:
+                    status, headers, body = value.status, value.headers, value.body
                 else:
                     headers = None
                 if headers and len(body) <= INLINE_MAX:
                     out += (
                         pack(24 + len(headers) + len(body), 6, 1, 0, event._stream,
-                             entered, returned, 200, 0, len(headers)),
+                             entered, returned, status, 0, len(headers)),
                         headers, body,
                     )  # fmt: skip
                 else:

@@ -86,6 +86,8 @@ class Frames(unittest.TestCase):
 
 
 class Dialogues(unittest.TestCase):
+    argv = None  # of the worker; the Python shim's own
+
     def test_dialogues(self):
         for dialogue in fixtures("dialogues"):
             with self.subTest(dialogue["name"]):
@@ -94,7 +96,7 @@ class Dialogues(unittest.TestCase):
     def replay(self, dialogue):
         code_dir = os.path.realpath(os.path.join(CONFORMANCE, "functions"))
         ready = dialogue.get("ready", True)
-        with Engine(code_dir, dialogue["entry"], dialogue["load"], ready, dialogue.get("concurrency")) as engine:
+        with Engine(code_dir, dialogue["entry"], dialogue["load"], ready, dialogue.get("concurrency"), argv=self.argv) as engine:
             self.assertEqual((engine.hello["kind"], engine.hello["version"]), ("HELLO", 1))
             if dialogue["load"] and ready:
                 self.assertEqual(engine.ready["kind"], "READY", engine.ready)

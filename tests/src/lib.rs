@@ -4,6 +4,7 @@
 //! The binary is `$MOTE_BIN`, or `mote` in the folder the tests were built into. A test that needs
 //! something the machine does not have says so with [`skip`] and is not counted as a result.
 
+pub mod compat;
 pub mod load;
 pub mod log;
 pub mod schedule;

@@ -81,6 +81,8 @@ pub enum RuntimeName {
     Python,
     /// `node`.
     Node,
+    /// `go`.
+    Go,
     /// `exec`.
     Exec,
     /// `server`.
@@ -377,21 +379,22 @@ fn sub_section<'t>(
 }
 
 fn read_runtime(reader: &mut TomlReader<'_>, at: &Section<'_>) -> Option<Lined<RuntimeName>> {
-    let wanted = "\"python\", \"node\", \"exec\" or \"server\"";
+    let wanted = "\"python\", \"node\", \"go\", \"exec\" or \"server\"";
     let text = reader.string(at, "runtime", wanted)?;
     let value = match text.value.as_str() {
         "python" => RuntimeName::Python,
         "node" => RuntimeName::Node,
+        "go" => RuntimeName::Go,
         "exec" => RuntimeName::Exec,
         "server" => RuntimeName::Server,
-        other @ ("wasm" | "oci" | "go" | "rust") => {
+        other @ ("wasm" | "oci" | "rust") => {
             let text_shown = format!("runtime \"{other}\" is not offered yet");
             let hint = format!("build a program and use {wanted}");
             reader.mistake("M0305", text.line, &text_shown, Some(hint));
             return None;
         }
         other => {
-            let near = crate::nearest(other, ["python", "node", "exec", "server"]);
+            let near = crate::nearest(other, ["python", "node", "go", "exec", "server"]);
             let hint = near.map(|near| format!("did you mean \"{near}\"?"));
             reader.mistake("M0303", text.line, &format!("runtime: {wanted}"), hint);
             return None;
@@ -804,7 +807,7 @@ command = "make"
         );
         check(
             "version = 1\nruntime = \"pyton\"\n",
-            "error[M0303]: mote.toml: runtime: \"python\", \"node\", \"exec\" or \"server\" (line 2)\n  did you mean \"python\"?",
+            "error[M0303]: mote.toml: runtime: \"python\", \"node\", \"go\", \"exec\" or \"server\" (line 2)\n  did you mean \"python\"?",
         );
         check(
             "version = 1\n[scale]\npolicy = \"knativ\"\nstart = \"hot\"\n",

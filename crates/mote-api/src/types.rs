@@ -12,8 +12,14 @@ use crate::Timestamp;
 pub struct Function {
     /// Its name.
     pub name: String,
-    /// `python`, `node`, `exec` or `server`.
+    /// `python`, `node`, `go`, `exec` or `server`.
     pub runtime: String,
+    /// The platform whose contract it follows; absent for `mote`'s own.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub compat: Option<String>,
+    /// Which of that platform's contracts, where it was said.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub template: Option<String>,
     /// The live revision: the one with the largest share of the traffic.
     pub revision: u64,
     /// How its traffic goes: every revision that a share or tag reaches.

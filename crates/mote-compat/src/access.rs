@@ -90,7 +90,7 @@ fn is_loopback_name(host: &str) -> bool {
 }
 
 /// The token of a request: of the one `Authorization` field, where there is exactly one.
-fn token(headers: &HeaderMap) -> Option<String> {
+pub(crate) fn token(headers: &HeaderMap) -> Option<String> {
     let mut fields = headers.get_all(header::AUTHORIZATION).iter();
     let (Some(field), None) = (fields.next(), fields.next()) else { return None };
     let (scheme, rest) = field.to_str().ok()?.split_once(' ')?;

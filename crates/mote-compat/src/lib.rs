@@ -13,6 +13,7 @@ mod listener;
 pub mod node;
 pub mod nuclio;
 pub mod openfaas;
+pub mod openwhisk;
 mod outgoing;
 pub mod queue;
 pub mod tinyfaas;

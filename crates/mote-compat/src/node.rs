@@ -78,8 +78,39 @@ pub trait Node: Send + Sync + 'static {
     /// Removes a secret; 404 where there is none.
     fn remove_secret(&self, name: &str) -> BoxFuture<'static, Result<(), Problem>>;
 
+    /// Runs a function once, as the invocation of this number.
+    fn invoke_as(&self, id: u128, call: Call) -> BoxFuture<'static, Result<Reply, Fault>>;
+
+    /// Makes all of these changes or none; resolves when they are on disk.
+    fn put_documents(&self, changes: Vec<Change>) -> BoxFuture<'static, Result<(), Problem>>;
+
+    /// Keys and documents of a collection, by key.
+    fn documents(&self, collection: &'static str)
+    -> BoxFuture<'static, Result<Documents, Problem>>;
+
+    /// One document.
+    fn document(
+        &self,
+        collection: &'static str,
+        key: &str,
+    ) -> BoxFuture<'static, Result<Option<Vec<u8>>, Problem>>;
+
     /// A number that no other call returned; unique, not secret.
     fn random(&self) -> u128;
+}
+
+/// Keys and documents.
+pub type Documents = Vec<(String, Vec<u8>)>;
+
+/// One change of what a front keeps.
+#[derive(Debug, Clone)]
+pub struct Change {
+    /// Which of its collections; they are told apart by the platform's name in front.
+    pub collection: &'static str,
+    /// Which document in it.
+    pub key: String,
+    /// What it is from now on; `None` removes it.
+    pub value: Option<Vec<u8>>,
 }
 
 /// Whether a management request may go on.

@@ -19,6 +19,12 @@ pub enum Launch {
         /// Program and arguments.
         argv: Vec<String>,
     },
+    /// A program of the function's own that speaks the worker protocol on file descriptor 3. None
+    /// waits for it: it is another one for each function.
+    Worker {
+        /// Program and arguments.
+        argv: Vec<String>,
+    },
     /// The backend's own init speaks the worker protocol and runs `argv` once per invocation,
     /// body on stdin, answer on stdout.
     PerInvocation {

@@ -12,6 +12,7 @@ pub mod admission;
 pub mod autoscale;
 pub mod backend;
 pub mod balance;
+pub mod base64;
 pub mod body;
 pub mod budget;
 pub mod fault;
@@ -21,6 +22,7 @@ pub mod name;
 pub mod prewarm;
 pub mod rollout;
 pub mod spec;
+pub mod whisk;
 pub mod wire;
 
 pub use fault::{Fault, FaultClass};

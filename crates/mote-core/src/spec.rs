@@ -35,6 +35,8 @@ pub const IDLE_TIMEOUT_MS_DEFAULT: u64 = 300_000;
 pub const INIT_TIMEOUT_MS_DEFAULT: u64 = 10_000;
 /// Node handlers are asynchronous: one process serves this many invocations at once.
 pub const CONCURRENCY_DEFAULT_NODE: u32 = 256;
+/// Go handlers: a goroutine each; bodies, not goroutines, are what costs memory.
+pub const CONCURRENCY_DEFAULT_GO: u32 = 64;
 /// Servers on `$PORT`: connections opened to one instance at once.
 pub const CONCURRENCY_DEFAULT_SERVER: u32 = 64;
 /// Programs run once per invocation: processes of one instance at once.
@@ -48,6 +50,8 @@ pub enum Runtime {
     Python,
     /// Node.js 18 or newer from the host, through the Node shim.
     Node,
+    /// Go: built on the node when it is deployed, together with a worker that speaks for it.
+    Go,
     /// Any program: the request body on stdin, the answer on stdout, one process per invocation.
     Exec,
     /// Any HTTP/1.1 server that listens on `$PORT`, kept running.
@@ -60,6 +64,7 @@ impl Runtime {
         match self {
             Runtime::Python => "python",
             Runtime::Node => "node",
+            Runtime::Go => "go",
             Runtime::Exec => "exec",
             Runtime::Server => "server",
         }
@@ -115,9 +120,11 @@ impl Compat {
     pub fn is_offered(self, runtime: Runtime) -> bool {
         match (self, runtime) {
             (_, Runtime::Server) => true,
-            (Compat::Knative, _) => false,
             (_, Runtime::Python | Runtime::Node) => true,
+            (Compat::Nuclio | Compat::Kubeless, Runtime::Go) => false,
+            (_, Runtime::Go) => true,
             (Compat::TinyFaas | Compat::OpenFaas | Compat::Nuclio, Runtime::Exec) => true,
+            (Compat::OpenWhisk | Compat::Fission, Runtime::Exec) => true,
             (_, Runtime::Exec) => false,
         }
     }
@@ -283,7 +290,7 @@ impl FunctionSpec {
     pub fn with_defaults(name: FunctionName, runtime: Runtime, entry: &str) -> Self {
         let memory_bytes = match runtime {
             Runtime::Node | Runtime::Server => MEMORY_BYTES_DEFAULT_NODE,
-            Runtime::Python | Runtime::Exec => MEMORY_BYTES_DEFAULT,
+            Runtime::Python | Runtime::Go | Runtime::Exec => MEMORY_BYTES_DEFAULT,
         };
         Self {
             name,
@@ -436,6 +443,11 @@ impl FunctionSpec {
                     "a file or module of the function",
                 );
             }
+            Runtime::Go => {
+                let name = |b: u8| b.is_ascii_alphanumeric() || b == b'_';
+                let good = !self.entry.is_empty() && self.entry.bytes().all(name);
+                check(good, "entry", "a function of the package, for instance Handle");
+            }
             Runtime::Exec | Runtime::Server => {
                 let good = self.command.first().is_some_and(|program| !program.is_empty())
                     && self.command.iter().all(|word| plain(word));
@@ -559,7 +571,11 @@ mod tests {
             spec.egress = vec![Egress { host: "a b".into(), port: 80 }];
         });
         check("command", &|spec| spec.runtime = Runtime::Exec);
-        check("compat", &|spec| spec.compat = Some(Compat::Knative));
+        check("compat", &|spec| {
+            (spec.runtime, spec.command) = (Runtime::Exec, vec!["./run".into()]);
+            spec.compat = Some(Compat::Knative);
+        });
+        check("entry", &|spec| (spec.runtime, spec.entry) = (Runtime::Go, "a.b".into()));
         check("template", &|spec| spec.template = Some("python3-http".into()));
         check("port", &|spec| spec.port = Some(5000));
     }

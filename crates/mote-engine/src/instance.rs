@@ -10,7 +10,8 @@ use mote_core::backend::{
 };
 use mote_core::fault::error_chain;
 use mote_core::spec::{
-    CONCURRENCY_DEFAULT_EXEC, CONCURRENCY_DEFAULT_NODE, CONCURRENCY_DEFAULT_SERVER, Runtime,
+    CONCURRENCY_DEFAULT_EXEC, CONCURRENCY_DEFAULT_GO, CONCURRENCY_DEFAULT_NODE,
+    CONCURRENCY_DEFAULT_SERVER, Runtime,
 };
 use mote_core::wire::{self, FrameKind, Load, Ready, WorkerError};
 use mote_core::{Fault, InvocationId};
@@ -31,6 +32,8 @@ use crate::{egress, output};
 pub const CODE_DIR: &str = "/function";
 /// See [`CODE_DIR`].
 pub const PACKAGES_DIR: &str = "/packages";
+/// Where the program of a Go function is, built when it was deployed.
+pub(crate) const GO_PROGRAM: &str = "/packages/function";
 /// Where functions read their secrets, each a file: the place that OpenFaaS has for them.
 const SECRETS_DIR: &str = "/var/openfaas/secrets";
 /// The port servers are asked to listen on, unless their manifest says otherwise.
@@ -177,7 +180,7 @@ async fn ready(
                 end(&revision, key, fault_of_exit(&exit, revision.spec.limits.memory_bytes));
             });
         }
-        Launch::Shim { .. } | Launch::PerInvocation { .. } => {
+        Launch::Shim { .. } | Launch::Worker { .. } | Launch::PerInvocation { .. } => {
             let mut connection = Connection::new(stream(channel)?);
             let handshake =
                 tokio::time::timeout(limit, handshake(revision, instance, &mut connection));
@@ -235,6 +238,7 @@ async fn handshake(
         entry: spec.entry.clone(),
         concurrency: spec.limits.concurrency.or(match spec.runtime {
             Runtime::Node => Some(CONCURRENCY_DEFAULT_NODE),
+            Runtime::Go => Some(CONCURRENCY_DEFAULT_GO),
             Runtime::Exec => Some(CONCURRENCY_DEFAULT_EXEC),
             Runtime::Python | Runtime::Server => None,
         }),
@@ -506,6 +510,7 @@ fn request(revision: &Revision, instance: u64) -> Result<InstanceRequest, StartF
     let launch = match spec.runtime {
         Runtime::Python => Launch::Shim { argv: interpreters.python.clone().ok_or_else(missing)? },
         Runtime::Node => Launch::Shim { argv: interpreters.node.clone().ok_or_else(missing)? },
+        Runtime::Go => Launch::Worker { argv: vec![GO_PROGRAM.to_owned()] },
         Runtime::Exec => Launch::PerInvocation { argv: spec.command.clone() },
         Runtime::Server => {
             Launch::Server { argv: spec.command.clone(), port: spec.port.unwrap_or(SERVER_PORT) }
@@ -515,10 +520,16 @@ fn request(revision: &Revision, instance: u64) -> Result<InstanceRequest, StartF
         [("PATH", interpreters.path.as_str()), ("HOME", "/tmp"), ("LANG", "C.UTF-8")]
             .map(|(key, value)| (key.to_owned(), value.to_owned()))
             .into();
-    // Everyone else is told with LOAD.
-    if let Launch::Server { port, .. } = launch {
+    // Everyone else is told with LOAD; a Go package reads its variables before its worker runs.
+    if matches!(launch, Launch::Server { .. } | Launch::Worker { .. }) {
         env.push(("MOTE_FUNCTION".into(), spec.name.to_string()));
         env.extend(spec.env.iter().map(|(key, value)| (key.clone(), value.clone())));
+    }
+    if matches!(launch, Launch::Worker { .. }) && !spec.env.contains_key("GOMEMLIMIT") {
+        // The collector works harder before the kernel has to kill.
+        env.push(("GOMEMLIMIT".into(), (spec.limits.memory_bytes / 8 * 7).to_string()));
+    }
+    if let Launch::Server { port, .. } = launch {
         env.push(("PORT".into(), port.to_string()));
         if revision.packages_dir.is_some() {
             env.push(("PYTHONPATH".into(), PACKAGES_DIR.into()));

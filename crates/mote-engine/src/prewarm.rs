@@ -114,7 +114,7 @@ impl State {
             let memory_bytes = match runtime {
                 Runtime::Python | Runtime::Server => PYTHON_BYTES,
                 Runtime::Node => NODE_BYTES,
-                Runtime::Exec => EXEC_BYTES,
+                Runtime::Exec | Runtime::Go => EXEC_BYTES,
             };
             let mut like = request.clone();
             // Coming up takes more than waiting, and more with some versions than with others.
@@ -138,7 +138,7 @@ impl Shared {
     ) {
         let mut state = self.prewarm.state.lock();
         for (request, runtime, comes) in changes {
-            if matches!(request.launch, Launch::Server { .. }) {
+            if matches!(request.launch, Launch::Server { .. } | Launch::Worker { .. }) {
                 continue;
             }
             let entry = state.entry(&request, runtime);

@@ -8,8 +8,8 @@ use mote_core::autoscale::{
     Autoscaler, Bounds, Decision, Estimate, Known, LOOK_MIN_NS, Observation, Policy, Reason,
 };
 use mote_core::spec::{
-    CONCURRENCY_DEFAULT_EXEC, CONCURRENCY_DEFAULT_NODE, CONCURRENCY_DEFAULT_SERVER, FunctionSpec,
-    Runtime,
+    CONCURRENCY_DEFAULT_EXEC, CONCURRENCY_DEFAULT_GO, CONCURRENCY_DEFAULT_NODE,
+    CONCURRENCY_DEFAULT_SERVER, FunctionSpec, Runtime,
 };
 
 use crate::pool::{Pool, WorkerState};
@@ -134,13 +134,14 @@ impl Scaling {
         let concurrency = spec.limits.concurrency.unwrap_or(match spec.runtime {
             Runtime::Python => 1,
             Runtime::Node => CONCURRENCY_DEFAULT_NODE,
+            Runtime::Go => CONCURRENCY_DEFAULT_GO,
             Runtime::Exec => CONCURRENCY_DEFAULT_EXEC,
             Runtime::Server => CONCURRENCY_DEFAULT_SERVER,
         });
         // Without a cap an interpreter of one thread burns a core at most, others all there are.
         let cores = match spec.runtime {
             Runtime::Python | Runtime::Node => 1,
-            Runtime::Exec | Runtime::Server => cores.max(1),
+            Runtime::Go | Runtime::Exec | Runtime::Server => cores.max(1),
         };
         Self {
             scaler: Autoscaler::new(policy, bounds),

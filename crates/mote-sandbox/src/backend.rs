@@ -159,7 +159,7 @@ impl ProcessBackend {
         let without = inner.config.without;
         let mut env = request.env.clone();
         let program = match request.launch.clone() {
-            Launch::Shim { argv } => Program::Shim { argv },
+            Launch::Shim { argv } | Launch::Worker { argv } => Program::Shim { argv },
             Launch::PerInvocation { argv } => Program::PerInvocation { argv },
             Launch::Server { argv, port } => {
                 if !env.iter().any(|(name, _)| name == "PORT") {

@@ -24,6 +24,10 @@ pub(crate) enum Contract {
     Streaming { content_type: Option<String> },
     /// Nuclio's shell runtime.
     Nuclio,
+    /// Fission's binary environment.
+    Fission,
+    /// An OpenWhisk action: JSON in, JSON out, once per call or, `stays`, line by line.
+    Action { stays: bool, defaults: String, version: String },
 }
 
 /// What the contract makes of a program that exited with a code other than 0.
@@ -54,6 +58,12 @@ impl Contract {
                 cgi_headers: !is("cgi_headers", "false"),
             },
             Some(Compat::Nuclio) => Contract::Nuclio,
+            Some(Compat::Fission) => Contract::Fission,
+            Some(Compat::OpenWhisk) => Contract::Action {
+                stays: load.template.as_deref() == Some("actionloop"),
+                defaults: says("OPENWHISK_PARAMETERS").unwrap_or("{}").to_owned(),
+                version: format!("0.0.{}", load.revision),
+            },
             _ => Contract::Mote,
         }
     }
@@ -63,7 +73,10 @@ impl Contract {
         match self {
             Contract::TinyFaas { .. } | Contract::Nuclio => true,
             Contract::Watchdog { combine_output, .. } => *combine_output,
-            Contract::Mote | Contract::Streaming { .. } => false,
+            Contract::Mote
+            | Contract::Streaming { .. }
+            | Contract::Action { .. }
+            | Contract::Fission => false,
         }
     }
 
@@ -83,7 +96,14 @@ impl Contract {
             Contract::Watchdog { .. } => {
                 Some(Failure { status: 500, line: line + "\n", with_output: true })
             }
-            Contract::Mote | Contract::Streaming { .. } | Contract::Nuclio => None,
+            Contract::Mote
+            | Contract::Streaming { .. }
+            | Contract::Nuclio
+            | Contract::Action { .. } => None,
+            Contract::Fission => {
+                let line = format!("failed to wait for subprocess: {line}");
+                Some(Failure { status: 500, line, with_output: false })
+            }
         }
     }
 
@@ -97,7 +117,7 @@ impl Contract {
                 let own = content_type.as_ref().map(|kind| kind.as_bytes().to_vec());
                 own.or_else(|| header(request, b"content-type").map(<[u8]>::to_vec))
             }
-            Contract::Mote => None,
+            Contract::Mote | Contract::Action { .. } | Contract::Fission => None,
         }
     }
 
@@ -128,12 +148,38 @@ impl Contract {
                 facts.watchdog(invoke, body_bytes);
             }
             Contract::Nuclio => facts.nuclio(invoke, function),
+            Contract::Fission => facts.fission(invoke, body_bytes),
+            Contract::Action { version, .. } => {
+                for (name, value) in action_facts(invoke, function, version) {
+                    facts.push(&format!("__OW_{}", name.to_uppercase()), value.as_bytes());
+                }
+            }
         }
     }
 }
 
 fn header<'a>(request: &Invoke<'a>, wanted: &[u8]) -> Option<&'a [u8]> {
     headers(request.headers).find(|(name, _)| *name == wanted).map(|(_, value)| value)
+}
+
+/// An activation's facts by the names of ActionLoop's lines.
+pub(crate) fn action_facts(
+    invoke: &Invoke<'_>,
+    function: &str,
+    version: &str,
+) -> [(&'static str, String); 7] {
+    let id = String::from_utf8_lossy(&InvocationId(invoke.id).text()).into_owned();
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_millis());
+    let deadline = now + u128::from(invoke.remaining_ms);
+    [
+        ("namespace", "_".to_owned()),
+        ("action_name", format!("/_/{function}")),
+        ("action_version", version.to_owned()),
+        ("activation_id", mote_core::whisk::activation(invoke).unwrap_or(id)),
+        ("transaction_id", "0".to_owned()),
+        ("deadline", deadline.to_string()),
+        ("api_key", String::new()),
+    ]
 }
 
 struct Facts<'e>(&'e mut Vec<CString>);
@@ -202,6 +248,23 @@ impl Facts<'_> {
                     if first { '_' } else { char::from(letter) }
                 })
                 .collect()
+        });
+    }
+
+    fn fission(&mut self, invoke: &Invoke<'_>, body_bytes: Option<usize>) {
+        let mut uri = invoke.path.to_vec();
+        if !invoke.query.is_empty() {
+            uri.push(b'?');
+            uri.extend_from_slice(invoke.query);
+        }
+        let length = body_bytes.map_or_else(|| "-1".to_owned(), |bytes| bytes.to_string());
+        self.push("REQUEST_METHOD", invoke.method);
+        self.push("REQUEST_URI", &uri);
+        self.push("CONTENT_LENGTH", length.as_bytes());
+        // With the dash, as there, and as a shell can read it.
+        self.push_headers("HTTP_", invoke, |name| String::from_utf8_lossy(name).to_uppercase());
+        self.push_headers("HTTP_", invoke, |name| {
+            String::from_utf8_lossy(name).to_uppercase().replace('-', "_")
         });
     }
 

@@ -52,6 +52,10 @@ pub struct BuildRequest {
     pub code_dir: Option<PathBuf>,
     /// More host paths to show read-only at the same place (certificates, local indexes).
     pub extra_read_only: Vec<PathBuf>,
+    /// Host folder that outlives the installation, writable at `/cache` inside; must exist. What is
+    /// in it is the next one's input, so nothing of a function may run in an installation that has
+    /// one; and only one at a time may have it.
+    pub cache_dir: Option<PathBuf>,
     /// Home folder whose pip and npm configuration is used, if any.
     pub home_dir: Option<PathBuf>,
     /// Memory, CPU, processes, and size of `/tmp`.
@@ -150,6 +154,13 @@ fn compose(mut root: RootPlan, request: BuildRequest, ids: (u32, u32)) -> io::Re
     if ids != sys::effective_ids() {
         lchown(&request.packages_dir, Some(ids.0), Some(ids.1))?;
     }
+    if let Some(cache) = request.cache_dir {
+        if ids != sys::effective_ids() {
+            hand_over(&cache, ids, 0)?;
+        }
+        let target = PathBuf::from("/cache");
+        root.binds.push(Bind { source: cache, target, writable: true });
+    }
     root.binds.push(Bind {
         source: request.packages_dir,
         target: PathBuf::from("/packages"),
@@ -169,6 +180,20 @@ fn small_text(path: &Path) -> Option<String> {
 fn put_file(root: &mut RootPlan, path: &str, text: String) {
     root.files.retain(|(known, _)| known != Path::new(path));
     root.files.push((PathBuf::from(path), text));
+}
+
+/// Gives everything below `path` to `ids`, without following links.
+fn hand_over(path: &Path, ids: (u32, u32), depth: u32) -> io::Result<()> {
+    let meta = std::fs::symlink_metadata(path)?;
+    if (meta.uid(), meta.gid()) != ids {
+        lchown(path, Some(ids.0), Some(ids.1))?;
+    }
+    if meta.is_dir() && depth < DEPTH_MAX {
+        for entry in std::fs::read_dir(path)? {
+            hand_over(&entry?.path(), ids, depth + 1)?;
+        }
+    }
+    Ok(())
 }
 
 /// Gives everything below `path` to `owner`, readable by all, without set-id bits. Nothing of the

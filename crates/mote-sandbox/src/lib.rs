@@ -18,6 +18,7 @@
 //! # drop(backend); Ok(()) }
 //! ```
 
+mod action_loop;
 mod adoption;
 mod answers;
 mod backend;
@@ -25,10 +26,12 @@ mod cgroup;
 mod child;
 mod config;
 mod contract;
+mod delivery;
 mod identity;
 mod init;
 mod installation;
 mod landlock_rules;
+mod log_lines;
 mod loopback;
 mod message;
 mod parked;

@@ -13,30 +13,51 @@ use mote_core::wire::{
 };
 
 use crate::contract::Contract;
+use crate::delivery::Delivery;
+use crate::log_lines::{LogLines, drain};
 use crate::spawn::{Child, Command, Stdio};
 use crate::sys;
 use crate::worker::{OUTBOX_BYTES_MAX, put_credit, put_error, raw};
+use mote_core::whisk;
 
+/// The kernel takes no longer argument; a longer line is on stdin alone.
+const ARGUMENT_BYTES_MAX: usize = 128 << 10;
 /// An answer whose first byte is this old is no longer held back in the hope of its end.
 const SOON_NS: u64 = 100_000_000;
-/// Bytes of one log line at most; a longer one becomes several.
-const LINE_BYTES_MAX: usize = 8 << 10;
 /// Bytes of status and header lines at most; the rest is ignored.
 const HEAD_BYTES_MAX: usize = 32 << 10;
 const STATUS_DEFAULT: u16 = 200;
-/// LOG source and level of stderr lines.
-const LOG_STDERR_INFO: [u8; 2] = [2, 2];
+/// LOG sources and level of what is printed.
+pub(crate) const LOG_STDOUT_INFO: [u8; 2] = [1, 2];
+pub(crate) const LOG_STDERR_INFO: [u8; 2] = [2, 2];
+/// Longest result of an action; what it prints before is the log.
+const RESULT_BYTES_MAX: usize = 2 << 20;
 
 /// A request body on its way to stdin.
 pub(crate) struct Input {
     chunks: VecDeque<Bytes>,
     pub(crate) ended: bool,
+    /// What an action is called with, in place of the body.
+    pub(crate) line: Option<String>,
 }
 
 impl Input {
     /// Nothing yet; `ended` says that nothing follows.
     pub(crate) fn empty(ended: bool) -> Self {
-        Self { chunks: VecDeque::new(), ended }
+        Self { chunks: VecDeque::new(), ended, line: None }
+    }
+
+    /// All of it, made here.
+    fn whole(text: String) -> Self {
+        let mut input = Self::empty(false);
+        input.push(Bytes::from(text), true);
+        input
+    }
+
+    /// All bytes behind `first`, as one.
+    pub(crate) fn behind(&self, first: &[u8]) -> Vec<u8> {
+        let rest = self.chunks.iter().flat_map(|chunk| chunk.iter());
+        first.iter().chain(rest).copied().collect()
     }
 
     pub(crate) fn push(&mut self, chunk: Bytes, end: bool) {
@@ -61,8 +82,7 @@ pub(crate) struct Run {
     stderr: Option<OwnedFd>,
     head: Option<OwnedFd>,
     head_text: Vec<u8>,
-    line: Vec<u8>,
-    last_line: String,
+    lines: LogLines,
     body: Vec<u8>,
     /// Whether RESULT has been sent.
     answered: bool,
@@ -72,6 +92,17 @@ pub(crate) struct Run {
     contract: Contract,
     /// Media type by the contract.
     content_type: Option<Vec<u8>>,
+    /// What is read on stdout where it is an action's.
+    action: Option<ActionOutput>,
+    /// What is left of an answer that was known as a whole.
+    delivery: Option<Delivery>,
+}
+
+/// The output of an OpenWhisk action: lines of the log, of which the last is the result.
+struct ActionOutput {
+    /// Called by the platform's API, which reads results as they are.
+    raw: bool,
+    lines: LogLines,
 }
 
 impl Run {
@@ -86,14 +117,24 @@ impl Run {
     ) -> io::Result<Self> {
         let parsed = Invoke::parse(invoke).map_err(io::Error::other)?;
         let inline = invoke.slice_ref(parsed.body);
-        let inline_left = inline.len();
+        let mut inline_left = inline.len();
         if !inline.is_empty() {
             input.chunks.push_front(inline);
         }
         let mut more = env.to_vec();
         let body_bytes = (input.ended && input.chunks.len() <= 1).then_some(inline_left);
         contract.push_facts(&mut more, &parsed, function, body_bytes);
-        command.replace_arguments(contract.arguments(&parsed))?;
+        let mut arguments = contract.arguments(&parsed);
+        let mut action = None;
+        if let Some(line) = input.line.take() {
+            let raw = whisk::activation(&parsed).is_some();
+            action = Some(ActionOutput { raw, lines: LogLines::new(LOG_STDOUT_INFO) });
+            input = Input::whole(format!("{line}\n"));
+            inline_left = 0;
+            let fits = line.len() < ARGUMENT_BYTES_MAX;
+            arguments = Some(if fits { vec![line] } else { Vec::new() });
+        }
+        command.replace_arguments(arguments)?;
         let content_type = contract.content_type(&parsed);
 
         let (out_read, out_write) = sys::pipe()?;
@@ -132,8 +173,7 @@ impl Run {
             stderr: Some(err_read),
             head: Some(head_read),
             head_text: Vec::new(),
-            line: Vec::new(),
-            last_line: String::new(),
+            lines: LogLines::new(LOG_STDERR_INFO),
             body: Vec::new(),
             answered: false,
             window: WINDOW_BYTES,
@@ -141,6 +181,8 @@ impl Run {
             first_output_ns: None,
             contract: contract.clone(),
             content_type,
+            action,
+            delivery: None,
         })
     }
 
@@ -159,6 +201,11 @@ impl Run {
     /// Whether no more of the request body will arrive.
     pub(crate) fn input_complete(&self) -> bool {
         self.input.ended
+    }
+
+    /// What is left of the answer after the program's end.
+    pub(crate) fn take_delivery(&mut self) -> Option<Delivery> {
+        self.delivery.take()
     }
 
     pub(crate) fn add_credit(&mut self, bytes: u32) {
@@ -216,8 +263,11 @@ impl Run {
             return false;
         }
         let mut drained = self.pump_head(over);
-        drained &= self.pump_stderr(outbox, over);
-        drained &= self.pump_stdout(outbox, now_ns, over);
+        drained &= self.lines.pump(&mut self.stderr, outbox, self.stream, over);
+        drained &= match self.action.is_some() {
+            true => self.pump_action(outbox, over),
+            false => self.pump_stdout(outbox, now_ns, over),
+        };
         if let (Some(wait_status), true) = (self.wait_status, drained) {
             self.finish(outbox, wait_status);
             return true;
@@ -268,26 +318,6 @@ impl Run {
         })
     }
 
-    fn pump_stderr(&mut self, outbox: &mut Vec<u8>, over: bool) -> bool {
-        let mut buffer = [0; 16 << 10];
-        let (line, last_line, stream) = (&mut self.line, &mut self.last_line, self.stream);
-        let drained = drain(&mut self.stderr, &mut buffer, over, |bytes| {
-            for part in bytes.split_inclusive(|byte| *byte == b'\n') {
-                for piece in part.chunks(LINE_BYTES_MAX) {
-                    line.extend_from_slice(piece);
-                    if piece.ends_with(b"\n") || line.len() >= LINE_BYTES_MAX {
-                        put_line(outbox, stream, line, last_line);
-                    }
-                }
-            }
-            outbox.len() < OUTBOX_BYTES_MAX
-        });
-        if drained && !line.is_empty() {
-            put_line(outbox, stream, line, last_line);
-        }
-        drained
-    }
-
     fn pump_stdout(&mut self, outbox: &mut Vec<u8>, now_ns: u64, over: bool) -> bool {
         let mut buffer = [0; CHUNK_BYTES_MAX];
         while let Some(stdout) = &self.stdout {
@@ -322,6 +352,25 @@ impl Run {
             }
         }
         true
+    }
+
+    /// Reads an action's lines: each is of the log once another has followed.
+    fn pump_action(&mut self, outbox: &mut Vec<u8>, over: bool) -> bool {
+        let Some(action) = &mut self.action else { return true };
+        let (body, stream) = (&mut self.body, self.stream);
+        let mut buffer = [0; CHUNK_BYTES_MAX];
+        drain(&mut self.stdout, &mut buffer, over, |bytes| {
+            body.extend_from_slice(bytes);
+            let text = body.trim_ascii_end().len();
+            if let Some(end) = body[..text].iter().rposition(|byte| *byte == b'\n') {
+                action.lines.add(outbox, stream, &body[..=end]);
+                body.drain(..=end);
+            }
+            if body.len() > RESULT_BYTES_MAX {
+                body.clear();
+            }
+            outbox.len() < OUTBOX_BYTES_MAX
+        })
     }
 
     /// Sends RESULT with what there is of the body.
@@ -359,6 +408,15 @@ impl Run {
         let exited = libc::WIFEXITED(wait_status);
         let code = libc::WEXITSTATUS(wait_status);
         let said_status = parse_head(&self.head_text).0.is_some();
+        if let Some(action) = &self.action
+            && !self.cancelled
+            && exited
+            && (code == 0 || !self.body.trim_ascii().is_empty())
+        {
+            let answer = whisk::answer(self.body.trim_ascii(), action.raw);
+            self.delivery = Delivery::begin(outbox, self.stream, self.entered_ns, answer);
+            return;
+        }
         if !self.cancelled
             && exited
             && code != 0
@@ -387,9 +445,9 @@ impl Run {
             self.answer(outbox, true);
             return;
         };
-        if !self.last_line.is_empty() {
+        if !self.lines.last().is_empty() {
             message.push_str(": ");
-            message.push_str(&self.last_line);
+            message.push_str(self.lines.last());
         }
         let error = WorkerError {
             kind: kind.to_owned(),
@@ -400,41 +458,6 @@ impl Run {
         };
         put_error(outbox, self.stream, &error);
     }
-}
-
-/// Reads a pipe until it is empty, closed, or `take` wants no more. True when nothing can follow:
-/// it is closed, or empty while its program is `over`.
-fn drain(
-    pipe: &mut Option<OwnedFd>,
-    buffer: &mut [u8],
-    over: bool,
-    mut take: impl FnMut(&[u8]) -> bool,
-) -> bool {
-    while let Some(fd) = pipe {
-        match sys::read(fd.as_fd(), buffer) {
-            Ok(0) => *pipe = None,
-            Ok(got) => {
-                if !take(&buffer[..got]) {
-                    return false;
-                }
-            }
-            Err(error) if error.kind() == io::ErrorKind::WouldBlock => return over,
-            Err(_) => *pipe = None,
-        }
-    }
-    true
-}
-
-fn put_line(outbox: &mut Vec<u8>, stream: u32, line: &mut Vec<u8>, last_line: &mut String) {
-    let text = line.strip_suffix(b"\n").unwrap_or(line);
-    let text = text.strip_suffix(b"\r").unwrap_or(text);
-    if !text.is_empty() {
-        wire::put_header(outbox, FrameKind::Log, 0, stream, text.len() + 2);
-        outbox.extend_from_slice(&LOG_STDERR_INFO);
-        outbox.extend_from_slice(text);
-        *last_line = String::from_utf8_lossy(&text[..text.len().min(512)]).into_owned();
-    }
-    line.clear();
 }
 
 /// What the program wrote to descriptor 3: a status, and fields as a header block.

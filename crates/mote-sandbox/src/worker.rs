@@ -11,13 +11,16 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use std::path::Path;
 
 use bytes::{Buf, Bytes, BytesMut};
-use mote_core::wire::{self, FLAG_END, FrameHeader, FrameKind, Load, Ready, WorkerError};
+use mote_core::wire::{self, FLAG_END, FrameHeader, FrameKind, Invoke, Load, Ready, WorkerError};
 
-use crate::contract::Contract;
+use crate::action_loop::ActionLoop;
+use crate::contract::{Contract, action_facts};
+use crate::delivery::Delivery;
 use crate::init::drain_signals;
 use crate::program_run::{Input, Run};
 use crate::spawn::Command;
 use crate::sys;
+use mote_core::whisk;
 
 /// Programs at once when LOAD leaves it open.
 const CONCURRENCY_DEFAULT: u32 = mote_core::spec::CONCURRENCY_DEFAULT_EXEC;
@@ -53,6 +56,14 @@ struct Worker<'a> {
     function: String,
     contract: Contract,
     env: Vec<CString>,
+    /// The program of an action that stays.
+    looped: Option<ActionLoop>,
+    /// That program writes a line once it is up.
+    says_when_up: bool,
+    /// READY, while it is not.
+    ready: Option<Vec<u8>>,
+    /// Answers that are longer than a frame.
+    deliveries: Vec<Delivery>,
     draining: bool,
 }
 
@@ -86,6 +97,10 @@ pub(crate) fn run(
         function: String::new(),
         contract: Contract::Mote,
         env: Vec::new(),
+        looped: None,
+        says_when_up: false,
+        ready: None,
+        deliveries: Vec::new(),
         draining: false,
     };
     let mut hello = wire::VERSION.to_le_bytes().to_vec();
@@ -103,6 +118,8 @@ impl Worker<'_> {
             if self.draining
                 && self.running.is_empty()
                 && self.waiting.is_empty()
+                && self.deliveries.is_empty()
+                && self.looped.as_ref().is_none_or(|looped| looped.is_free() || looped.has_ended())
                 && self.outbox.is_empty()
             {
                 return Ok(());
@@ -124,6 +141,9 @@ impl Worker<'_> {
                     timeout_ms = if timeout_ms < 0 { due_ms } else { due_ms.min(timeout_ms) };
                 }
             }
+            if let Some(looped) = &self.looped {
+                looped.interests(room, &mut entries);
+            }
             sys::poll(&mut entries, timeout_ms)?;
             if entries[1].revents != 0 {
                 return Ok(());
@@ -137,6 +157,16 @@ impl Worker<'_> {
                     if let Some(run) = self.running.iter_mut().find(|run| run.pid() == pid) {
                         run.ended(wait_status);
                     }
+                    if let Some(looped) = self.looped.as_mut().filter(|looped| looped.pid() == pid)
+                    {
+                        // One that was up once is started again by the next call.
+                        looped.ended(&mut self.outbox, wait_status, self.ready.is_some());
+                        if self.ready.is_some() || !looped.is_up() {
+                            // What waits, the engine gives to another instance.
+                            self.waiting.clear();
+                            self.draining = true;
+                        }
+                    }
                 }
             }
             self.pump();
@@ -147,11 +177,20 @@ impl Worker<'_> {
     /// Moves bytes of every running program and removes those that are done.
     fn pump(&mut self) {
         let now_ns = sys::monotonic_ns();
+        if let Some(looped) = &mut self.looped {
+            self.deliveries.extend(looped.pump(&mut self.outbox));
+            if looped.is_up()
+                && let Some(ready) = self.ready.take()
+            {
+                wire::put_frame(&mut self.outbox, FrameKind::Ready, 0, 0, &ready);
+            }
+        }
         let mut at = 0;
         while at < self.running.len() {
             let run = &mut self.running[at];
             if run.pump(&mut self.outbox, now_ns) {
-                let run = self.running.swap_remove(at);
+                let mut run = self.running.swap_remove(at);
+                self.deliveries.extend(run.take_delivery());
                 if !run.input_complete() {
                     self.discarding.insert(run.stream());
                 }
@@ -159,12 +198,63 @@ impl Worker<'_> {
                 at += 1;
             }
         }
+        let outbox = &mut self.outbox;
+        self.deliveries.retain_mut(|one| !one.pump(outbox));
+    }
+
+    /// The oldest invocation that can start: an action's body must be whole.
+    fn next_waiting(&mut self) -> Option<Waiting> {
+        let is_action = matches!(self.contract, Contract::Action { .. });
+        let at = self.waiting.iter().position(|one| !is_action || one.input.ended)?;
+        self.waiting.remove(at)
+    }
+
+    /// Gives the program that stays its next call.
+    fn start_looped(&mut self) {
+        if self.looped.as_ref().is_some_and(ActionLoop::has_ended) && !self.waiting.is_empty() {
+            self.start_loop();
+        }
+        while self.looped.as_ref().is_some_and(ActionLoop::is_free)
+            && let Some(mut next) = self.next_waiting()
+        {
+            let Some(args) = self.action_arguments(&mut next) else { continue };
+            let (Some(looped), Ok(request)) = (&mut self.looped, Invoke::parse(&next.invoke))
+            else {
+                continue;
+            };
+            let Contract::Action { version, .. } = &self.contract else { continue };
+            let facts = action_facts(&request, &self.function, version);
+            looped.call(next.stream, &request, args, &facts);
+        }
+    }
+
+    /// What an action is called with; it is answered here where the body is not what it says.
+    fn action_arguments(&mut self, next: &mut Waiting) -> Option<serde_json::Value> {
+        let Contract::Action { defaults, .. } = &self.contract else { return None };
+        let request = Invoke::parse(&next.invoke).ok()?;
+        let body = next.input.behind(request.body);
+        match whisk::arguments(&request, &body, defaults) {
+            Ok(args) => Some(args.into()),
+            Err(answer) => {
+                let now_ns = sys::monotonic_ns();
+                let more = Delivery::begin(&mut self.outbox, next.stream, now_ns, answer);
+                self.deliveries.extend(more);
+                None
+            }
+        }
     }
 
     fn start_waiting(&mut self) {
+        if self.looped.is_some() {
+            return self.start_looped();
+        }
         while self.running.len() < self.concurrency
-            && let Some(next) = self.waiting.pop_front()
+            && let Some(mut next) = self.next_waiting()
         {
+            if matches!(self.contract, Contract::Action { .. }) {
+                let Some(args) = self.action_arguments(&mut next) else { continue };
+                next.input.line = Some(args.to_string());
+            }
             let complete = next.input.ended;
             let Some(command) = &mut self.command else {
                 fail(&mut self.outbox, next.stream, "Exec", "INVOKE before LOAD");
@@ -249,6 +339,10 @@ impl Worker<'_> {
                 let bytes = payload.get_u32_le();
                 if let Some(run) = self.running.iter_mut().find(|run| run.stream() == stream) {
                     run.add_credit(bytes);
+                } else if let Some(one) =
+                    self.deliveries.iter_mut().find(|one| one.stream == stream)
+                {
+                    one.add_credit(bytes);
                 }
             }
             FrameKind::Cancel => self.cancel(stream),
@@ -274,6 +368,10 @@ impl Worker<'_> {
         self.concurrency =
             load.concurrency.unwrap_or(CONCURRENCY_DEFAULT).clamp(1, CONCURRENCY_MAX) as usize;
         self.contract = Contract::of(&load);
+        if matches!(self.contract, Contract::Action { stays: true, .. }) {
+            self.concurrency = 1;
+        }
+        let says_when_up = load.env.contains_key("__OW_WAIT_FOR_ACK");
         self.function = load.function;
         self.env = load
             .env
@@ -286,8 +384,26 @@ impl Worker<'_> {
             shape: "exec".to_owned(),
         };
         let ready = serde_json::to_vec(&ready)?;
+        if matches!(self.contract, Contract::Action { stays: true, .. }) {
+            self.ready = Some(ready);
+            self.says_when_up = says_when_up;
+            self.start_loop();
+            return Ok(());
+        }
         wire::put_frame(&mut self.outbox, FrameKind::Ready, 0, 0, &ready);
         Ok(())
+    }
+
+    /// Starts a program that stays. READY follows once it is up.
+    fn start_loop(&mut self) {
+        let Some(command) = &mut self.command else { return };
+        match ActionLoop::start(command, &self.env, self.says_when_up) {
+            Ok(looped) => self.looped = Some(looped),
+            Err(error) => {
+                fail(&mut self.outbox, 0, "Exec", format!("{}: {error}", command.shown()));
+                self.draining = true;
+            }
+        }
     }
 
     fn body(&mut self, stream: u32, chunk: Bytes, end: bool) {
@@ -296,6 +412,10 @@ impl Worker<'_> {
         if let Some(run) = running {
             run.input().push(chunk, end);
         } else if let Some(waiting) = waiting {
+            if matches!(self.contract, Contract::Action { .. }) && !end {
+                // It does not start before all of it is here.
+                put_credit(&mut self.outbox, stream, chunk.len());
+            }
             waiting.input.push(chunk, end);
         } else if self.discarding.contains(&stream) {
             put_credit(&mut self.outbox, stream, chunk.len());
@@ -309,6 +429,13 @@ impl Worker<'_> {
         self.discarding.remove(&stream);
         if let Some(run) = self.running.iter_mut().find(|run| run.stream() == stream) {
             run.cancel();
+        }
+        if let Some(looped) = &mut self.looped {
+            looped.cancel(stream);
+        }
+        if let Some(at) = self.deliveries.iter().position(|one| one.stream == stream) {
+            self.deliveries.swap_remove(at);
+            fail(&mut self.outbox, stream, "Cancelled", "cancelled");
         }
         if let Some(at) = self.waiting.iter().position(|waiting| waiting.stream == stream) {
             self.waiting.remove(at);

@@ -540,6 +540,7 @@ async fn installation(backend: &ProcessBackend) {
         "id -u; mkdir a; echo x > a/b; chmod 6777 a/b; ln -s /etc/passwd a/link; cat /etc/pip.conf; echo host port {address}; seq 1 500; exit 0"
     );
     let build = BuildRequest {
+        cache_dir: None,
         label: "test-1".to_owned(),
         argv: ["sh", "-c", &script].map(str::to_owned).to_vec(),
         env: Vec::new(),

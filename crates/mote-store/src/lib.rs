@@ -10,6 +10,7 @@
 
 pub mod archive;
 mod calls;
+mod documents;
 mod entry_path;
 pub mod error;
 mod ignore;
@@ -24,6 +25,7 @@ pub mod tree;
 mod unzip;
 
 pub use archive::{ArchiveError, ArchiveLimits};
+pub use documents::DocumentChange;
 pub use error::StoreError;
 pub use pack::{PackError, Packed};
 pub use packages::{Lookup, PackagesStaging};

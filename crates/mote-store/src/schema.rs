@@ -46,6 +46,9 @@ const MIGRATIONS: &[&str] = &[
     // Calls that were accepted and have not ended, and values that functions read as files.
     "CREATE TABLE calls (number INTEGER PRIMARY KEY AUTOINCREMENT, record BLOB NOT NULL) STRICT;
      CREATE TABLE secrets (name TEXT PRIMARY KEY NOT NULL, value TEXT NOT NULL) STRICT;",
+    // What the front of another platform keeps, by collection and key.
+    "CREATE TABLE documents (collection TEXT NOT NULL, key TEXT NOT NULL, value BLOB NOT NULL,
+         PRIMARY KEY (collection, key)) STRICT, WITHOUT ROWID;",
 ];
 
 /// Refuses a newer or foreign file from its header alone, before anything is written.

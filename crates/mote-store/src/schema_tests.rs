@@ -21,7 +21,7 @@ fn tables_of_version_1_are_brought_up_to_date_and_keep_their_rows() {
     version_1(&path);
     for opened in ["first", "again"] {
         let connection = open(&path).unwrap();
-        assert_eq!(pragma(&connection, "user_version").unwrap(), 3, "{opened}");
+        assert_eq!(pragma(&connection, "user_version").unwrap(), VERSION, "{opened}");
         let row: (String, u32, u32, Option<String>, Option<String>, String) = connection
             .query_row(
                 "SELECT f.name, f.live, f.next_revision, f.split, f.scale, r.state

@@ -32,7 +32,7 @@ pub(crate) struct Setting {
 }
 
 /// Every setting, in the order of the reference page.
-pub(crate) const SETTINGS: [Setting; 16] = [
+pub(crate) const SETTINGS: [Setting; 17] = [
     Setting {
         key: "data",
         default: "`/var/lib/mote` for root, else `~/.local/share/mote`",
@@ -87,6 +87,11 @@ pub(crate) const SETTINGS: [Setting; 16] = [
         key: "openfaas",
         default: "`off`",
         text: "Address of the API of OpenFaaS, which faas-cli speaks: `on` is `127.0.0.1:8080`, with `lan` on all addresses. The user is `admin`, the password the token in the file `admin.token` of the data folder.",
+    },
+    Setting {
+        key: "openwhisk",
+        default: "`off`",
+        text: "Address of the API of OpenWhisk, which wsk speaks: `on` is `127.0.0.1:3233`. The key is any name, `:`, and the token in the file `admin.token` of the data folder.",
     },
     Setting {
         key: "tinyfaas",

@@ -24,6 +24,7 @@ use self::probe::{Folder, Program};
 
 mod contract;
 pub(crate) mod foreign;
+mod golang;
 mod guess;
 mod probe;
 pub(crate) mod render;
@@ -231,6 +232,7 @@ fn plan(
         Some(runtime) => match runtime.value {
             RuntimeName::Python => Runtime::Python,
             RuntimeName::Node => Runtime::Node,
+            RuntimeName::Go => Runtime::Go,
             RuntimeName::Exec => Runtime::Exec,
             RuntimeName::Server => Runtime::Server,
         },
@@ -243,7 +245,7 @@ fn plan(
     let mut spec = FunctionSpec::with_defaults(name, runtime, "");
     apply_contract(&mut spec, function)?;
     match runtime {
-        Runtime::Python | Runtime::Node => {
+        Runtime::Python | Runtime::Node | Runtime::Go => {
             if let Some(command) = &function.command {
                 return Err(in_manifest(
                     "M0303",
@@ -255,7 +257,7 @@ fn plan(
                 Some(entry) => guess::checked_entry(folder, runtime, &entry.value, entry.line)?,
                 None => {
                     let entry = match spec.compat {
-                        Some(compat) => contract::entry(folder, compat, runtime == Runtime::Node)?,
+                        Some(compat) => contract::entry(folder, compat, runtime)?,
                         None => guess::entry(folder, runtime, spec.name.as_str())?,
                     };
                     guesses.push(format!("entry {entry}"));
@@ -268,7 +270,7 @@ fn plan(
                 return Err(in_manifest(
                     "M0303",
                     entry.line,
-                    "entry: for runtime python or node; this runtime has command",
+                    "entry: for runtime python, node or go; this runtime has command",
                 ));
             }
             spec.command = match &function.command {
@@ -283,7 +285,7 @@ fn plan(
         }
     }
     apply(&mut spec, function)?;
-    if spec.compat == Some(Compat::OpenWhisk) && runtime == Runtime::Node {
+    if spec.compat == Some(Compat::OpenWhisk) && matches!(runtime, Runtime::Node | Runtime::Go) {
         // What is set for one activation would be seen by the others.
         spec.limits.concurrency = spec.limits.concurrency.or(Some(1));
     }
@@ -362,7 +364,7 @@ pub(crate) fn check_code(path: &Path, spec: &FunctionSpec) -> Result<(), Mistake
         Runtime::Exec | Runtime::Server => {
             check_program(&Folder::read(path)?, &mut spec.command.clone(), true)
         }
-        Runtime::Python | Runtime::Node => Ok(()),
+        Runtime::Python | Runtime::Node | Runtime::Go => Ok(()),
     }
 }
 

@@ -1,25 +1,35 @@
 // Fission: `module.exports = async (context)`, or with a callback `(context, callback)`; the answer
 // is `{ status, body, headers }`.
 
-import { Reply, Request, exportsOf, functionOf, parsedBody, reply } from './http.mjs';
+import { HTML, Reply, Request, exportsOf, functionOf, parsedBody, typed } from './http.mjs';
+
+const bodyOf = (event) => parsedBody(event);
+
+/** What surrounds a call. The response is there for functions that fill it. */
+class Context {
+  #response = null;
+  constructor(event) { this.request = new Request(event, bodyOf); }
+  get response() { return (this.#response ??= new Reply()); }
+  static touched(context) { return context.#response; }
+}
 
 export async function load(file, exported) {
   const call = functionOf(await exportsOf(file), exported, file);
-  return async (event) => {
-    const context = { request: new Request(event, parsedBody(event)), response: new Reply() };
-    const value = await new Promise((resolve, reject) => {
+  return (event) => {
+    const context = new Context(event);
+    const value = call.length < 2 ? call(context) : new Promise((resolve, reject) => {
       const callback = (status, body, headers) => resolve({ status, body, headers });
-      Promise.resolve(call(context, callback)).then((result) => {
-        if (result !== undefined || call.length < 2) resolve(result);
-      }, reject);
+      Promise.resolve(call(context, callback)).then((result) => { if (result !== undefined) resolve(result); }, reject);
     });
-    if (context.response.headersSent) {
-      const { status, pairs, body } = await context.response.finished;
-      return reply(status, pairs, body);
-    }
-    const { response } = context;
-    response.status(value?.status ?? 200).set(value?.headers ?? {}).send(value?.body);
-    const { status, pairs, body } = await response.finished;
-    return reply(status, pairs, body);
+    return typeof value?.then === 'function' ? value.then((result) => answer(context, result)) : answer(context, value);
   };
+}
+
+function answer(context, value) {
+  const touched = Context.touched(context);
+  if (touched?.sent) return touched.sent;
+  if (!touched && typeof value?.body === 'string' && !value.headers && (value.status ?? 200) === 200) return typed(value.body, HTML);
+  const { response } = context;
+  response.status(value?.status ?? 200).set(value?.headers ?? {}).send(value?.body);
+  return response.sent ?? response.finished;
 }

@@ -7,6 +7,8 @@
 import { STATUS_CODES } from 'node:http';
 import { pathToFileURL } from 'node:url';
 
+import { Prepared, blockOf } from '../mote_shim.mjs';
+
 export const HTML = 'text/html; charset=utf-8';
 export const PLAIN = 'text/plain; charset=utf-8';
 export const JSON_TYPE = 'application/json; charset=utf-8';
@@ -27,6 +29,7 @@ export function functionOf(module, name, file) {
 /** Parameters of a query or form; several values of one name become an array. */
 export function parameters(text) {
   const found = {};
+  if (!text) return found;
   for (const [name, value] of new URLSearchParams(text)) {
     found[name] = name in found ? [].concat(found[name], value) : value;
   }
@@ -46,51 +49,75 @@ export function parsedBody(event, untyped = 'text/plain') {
   return event.body;
 }
 
+const BODILESS = new Set([204, 205, 304]);
+
 /** The answer of the shim with this status, [name, value] pairs and body. */
 export function reply(status, pairs, body) {
-  const bodiless = status === 204 || status === 205 || status === 304;
-  const content = bodiless || body === undefined || body === null ? null : Buffer.from(body);
-  return new Response(content, { status, headers: pairs });
+  if (!Number.isInteger(status) || status < 200 || status > 599) throw new RangeError(`status ${status} is not 200 to 599`);
+  return new Prepared(status, blockOf([...pairs]), BODILESS.has(status) ? '' : body ?? '');
 }
 
-/** A request as functions written for Express read it. */
+const BLOCKS = new Map();
+
+/** The same with a media type that is one of a few, and no other field. */
+export function typed(body, type, status = 200) {
+  let block = BLOCKS.get(type);
+  if (block === undefined) {
+    block = blockOf([['content-type', type]]);
+    if (BLOCKS.size < 64) BLOCKS.set(type, block);
+  }
+  return new Prepared(status, block, body);
+}
+
+/** A request as functions written for Express read it. Parts are made when first used. */
 export class Request {
   #event;
-  constructor(event, body) {
+  #readBody;
+  constructor(event, readBody) {
     this.#event = event;
-    this.method = event.method;
-    this.path = event.path;
-    this.url = event.path + (event.query ? `?${event.query}` : '');
-    this.originalUrl = this.url;
-    this.headers = { ...event.headers };
-    this.query = parameters(event.query);
-    this.params = {};
-    this.body = body;
-    this.rawBody = event.body;
-    this.hostname = (this.headers.host ?? '').split(':')[0];
-    this.protocol = this.headers['x-forwarded-proto'] ?? 'http';
-    this.ip = this.headers['x-forwarded-for']?.split(',')[0].trim();
+    this.#readBody = readBody;
   }
+  get body() { return this.#keep('body', this.#readBody?.(this.#event)); }
+  set body(value) { this.#keep('body', value); }
+  get params() { return this.#keep('params', {}); }
+  get method() { return this.#event.method; }
+  get path() { return this.#event.path; }
+  get url() { return this.#event.path + (this.#event.query ? `?${this.#event.query}` : ''); }
+  get originalUrl() { return this.url; }
+  get headers() { return this.#keep('headers', { ...this.#event.headers }); }
+  get query() { return this.#keep('query', parameters(this.#event.query)); }
+  get rawBody() { return this.#event.body; }
+  get hostname() { return (this.headers.host ?? '').split(':')[0]; }
+  get protocol() { return this.headers['x-forwarded-proto'] ?? 'http'; }
+  get ip() { return this.headers['x-forwarded-for']?.split(',')[0].trim(); }
   get(name) { return this.headers[name.toLowerCase()]; }
   header(name) { return this.get(name); }
   is(type) { return mediaType(this.#event) === type && type; }
+  #keep(name, value) {
+    Object.defineProperty(this, name, { value, writable: true, enumerable: true });
+    return value;
+  }
 }
 
-/** A response as functions written for Express fill it; `finished` resolves to the shim's answer. */
+/** A response as functions written for Express fill it; `finished` resolves to the shim's answer, and
+ * `sent` is it once it is there. */
 export class Reply {
-  #pairs = new Map(); // lower-case name to [name, value or values]
-  #chunks = [];
-  #settle;
+  #pairs = null; // lower-case name to [name, value or values]
+  #chunks = null;
+  #settle = null;
   constructor() {
     this.statusCode = 200;
-    this.headersSent = false;
+    this.sent = null;
     this.locals = {};
-    this.finished = new Promise((resolve) => { this.#settle = resolve; });
+  }
+  get headersSent() { return this.sent !== null; }
+  get finished() {
+    return this.sent ? Promise.resolve(this.sent) : new Promise((resolve) => { this.#settle = resolve; });
   }
   status(code) { this.statusCode = code; return this; }
   set(name, value) {
     if (typeof name === 'object') for (const [one, its] of Object.entries(name ?? {})) this.set(one, its);
-    else this.#pairs.set(name.toLowerCase(), [name, value]);
+    else (this.#pairs ??= new Map()).set(name.toLowerCase(), [name, value]);
     return this;
   }
   header(name, value) { return this.set(name, value); }
@@ -99,9 +126,9 @@ export class Reply {
     const known = this.getHeader(name);
     return this.set(name, known === undefined ? value : [].concat(known, value));
   }
-  getHeader(name) { return this.#pairs.get(name.toLowerCase())?.[1]; }
+  getHeader(name) { return this.#pairs?.get(name.toLowerCase())?.[1]; }
   get(name) { return this.getHeader(name); }
-  removeHeader(name) { this.#pairs.delete(name.toLowerCase()); }
+  removeHeader(name) { this.#pairs?.delete(name.toLowerCase()); }
   type(kind) {
     const short = { json: JSON_TYPE, html: HTML, text: PLAIN, txt: PLAIN, xml: 'application/xml', bin: 'application/octet-stream' };
     return this.set('Content-Type', kind.includes('/') ? kind : short[kind] ?? kind);
@@ -120,7 +147,7 @@ export class Reply {
     return this.status(status).set('Location', url).type('text').send(`${STATUS_CODES[status] ?? status}. Redirecting to ${url}`);
   }
   writeHead(status, ...rest) { return this.status(status).set(rest.at(-1)); }
-  write(chunk) { this.#chunks.push(Buffer.from(chunk)); return true; }
+  write(chunk) { (this.#chunks ??= []).push(Buffer.from(chunk)); return true; }
   json(value) {
     if (!this.getHeader('content-type')) this.type('json');
     return this.end(JSON.stringify(value));
@@ -138,11 +165,24 @@ export class Reply {
   }
   sendStatus(code) { return this.status(code).type('text').send(STATUS_CODES[code] ?? String(code)); }
   end(chunk) {
-    if (this.headersSent) return this;
-    if (chunk !== undefined && chunk !== null) this.write(chunk);
-    this.headersSent = true;
-    const pairs = [...this.#pairs.values()].flatMap(([name, value]) => [].concat(value).map((one) => [name, String(one)]));
-    this.#settle({ status: Number(this.statusCode), pairs, body: Buffer.concat(this.#chunks) });
+    if (this.sent) return this;
+    let body = chunk ?? '';
+    if (this.#chunks) {
+      if (chunk !== undefined && chunk !== null) this.write(chunk);
+      body = Buffer.concat(this.#chunks);
+    } else if (typeof body !== 'string' && !(body instanceof Uint8Array)) {
+      body = Buffer.from(body);
+    }
+    this.sent = this.#answer(Number(this.statusCode), body);
+    this.#settle?.(this.sent);
     return this;
+  }
+  #answer(status, body) {
+    if (this.#pairs?.size === 1 && status === 200) {
+      const [[key, [, value]]] = this.#pairs;
+      if (key === 'content-type' && typeof value === 'string') return typed(body, value);
+    }
+    const pairs = [...this.#pairs?.values() ?? []].flatMap(([name, value]) => [].concat(value).map((one) => [name, String(one)]));
+    return reply(status, pairs, body);
   }
 }

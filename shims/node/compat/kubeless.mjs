@@ -1,5 +1,6 @@
 // Kubeless: `module.exports = { f: (event, context) }`; text, an object or a promise.
 
+import { Prepared, blockOf } from '../mote_shim.mjs';
 import { JSON_TYPE, PLAIN, Reply, Request, exportsOf, functionOf, mediaType, reply } from './http.mjs';
 
 const CORS = [
@@ -8,32 +9,60 @@ const CORS = [
   ['Access-Control-Allow-Headers', 'Content-Type, Authorization'],
 ];
 
+const WITH_TEXT = blockOf([...CORS, ['Content-Type', PLAIN]]);
+
+/** Request and response, made when first used. */
+class Extensions {
+  #event;
+  #data;
+  #response = null;
+  constructor(event, data) {
+    this.#event = event;
+    this.#data = data;
+  }
+  get request() {
+    const data = this.#data;
+    return new Request(this.#event, () => data);
+  }
+  get response() {
+    if (!this.#response) {
+      this.#response = new Reply();
+      for (const [name, value] of CORS) this.#response.set(name, value);
+    }
+    return this.#response;
+  }
+  static touched(extensions) { return extensions.#response; }
+}
+
 export async function load(file, exported) {
   const call = functionOf(await exportsOf(file), exported, file);
   const context = {
     'function-name': process.env.FUNC_HANDLER ?? exported, timeout: process.env.FUNC_TIMEOUT ?? '180',
     runtime: process.env.FUNC_RUNTIME ?? 'nodejs', 'memory-limit': process.env.FUNC_MEMORY_LIMIT ?? '',
   };
-  return async (event) => {
+  return (event) => {
     if (event.method === 'OPTIONS') return reply(200, CORS, '');
-    const json = mediaType(event) === 'application/json';
-    const data = json ? (event.body.length ? event.json() : {}) : event.text();
-    const response = new Reply();
-    for (const [name, value] of CORS) response.set(name, value);
     const { headers } = event;
+    const json = 'content-type' in headers && mediaType(event) === 'application/json';
+    const data = json ? (event.body.length ? event.json() : {}) : event.body.length ? event.text() : '';
+    const extensions = new Extensions(event, data);
     const value = call({
       data, 'event-id': headers['event-id'], 'event-type': headers['event-type'], 'event-time': headers['event-time'],
-      'event-namespace': headers['event-namespace'], extensions: { request: new Request(event, data), response },
+      'event-namespace': headers['event-namespace'], extensions,
     }, context);
-    // A function may answer through extensions.response and never settle.
-    const returned = Promise.resolve(value).then((result) => {
-      if (response.headersSent) return response.finished;
-      if (result instanceof Uint8Array) return response.send(result).finished;
-      if (result !== null && typeof result === 'object') return response.type(JSON_TYPE).end(JSON.stringify(result)).finished;
-      if (!response.getHeader('content-type')) response.type(PLAIN);
-      return response.end(result === undefined ? '' : String(result)).finished;
-    });
-    const { status, pairs, body } = await Promise.race([returned, response.finished]);
-    return reply(status, pairs, body);
+    if (typeof value === 'string' && !Extensions.touched(extensions)) return new Prepared(200, WITH_TEXT, value);
+    return settled(value, extensions.response);
   };
+}
+
+function settled(value, response) {
+  const returned = Promise.resolve(value).then((result) => {
+    if (response.sent) return response.sent;
+    if (result instanceof Uint8Array) return response.send(result).sent;
+    if (result !== null && typeof result === 'object') return response.type(JSON_TYPE).end(JSON.stringify(result)).sent;
+    if (!response.getHeader('content-type')) response.type(PLAIN);
+    return response.end(result === undefined ? '' : String(result)).sent;
+  });
+  // A function may answer through extensions.response and never settle.
+  return response.sent ?? Promise.race([returned, response.finished]);
 }

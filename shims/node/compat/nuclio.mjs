@@ -3,7 +3,7 @@
 
 import { format } from 'node:util';
 
-import { exportsOf, functionOf, mediaType, reply } from './http.mjs';
+import { exportsOf, functionOf, mediaType, reply, typed } from './http.mjs';
 
 class NuclioResponse {
   constructor(body, headers, contentType, statusCode) {
@@ -22,6 +22,7 @@ const logger = Object.fromEntries(Object.entries({ debug: console.debug, info: c
   ]));
 
 function answer(value) {
+  if (typeof value === 'string') return typed(value, 'text/plain');
   let status = 200;
   let type = 'text/plain';
   let headers = {};
@@ -52,23 +53,49 @@ export async function load(file, exported, spec, init) {
     trigger: { kind: 'http', name: 'default-http' }, trigger_name: 'default-http',
   };
   if (typeof module.initContext === 'function') init(() => module.initContext(shared));
-  return (event) => new Promise((resolve, reject) => {
-    // The callback is this call's own; everything else of the context is the instance's.
-    const context = Object.assign(Object.create(shared), { callback: (value) => resolve(value) });
-    Promise.resolve(handler(context, eventOf(event))).then((value) => {
-      if (value !== undefined) resolve(value);
-    }, reject);
-  }).then(answer);
-}
-
-function eventOf(event) {
-  let body = event.body;
-  if (mediaType(event) === 'application/json' && body.length) body = event.json();
-  return {
-    body, content_type: event.headers['content-type'] ?? '', contentType: event.headers['content-type'] ?? '',
-    trigger: { kind: event.trigger, name: `default-${event.trigger}` },
-    fields: event.args, headers: { ...event.headers }, id: event.id, method: event.method, path: event.path,
-    size: event.body.length, timestamp: new Date(), url: event.path + (event.query ? `?${event.query}` : ''),
-    shard_id: 0, num_shards: 1, type: '', type_version: '', version: '', offset: 0, topic: '',
+  // The callback is a call's own; everything else of the context is the instance's.
+  class Context {
+    constructor(callback) { this.callback = callback; }
+  }
+  Object.assign(Context.prototype, shared);
+  return (event) => {
+    let given;
+    let resolve = null;
+    const callback = (value) => {
+      given ??= { value };
+      resolve?.(value);
+    };
+    const returned = handler(new Context(callback), new Event(event));
+    if (given) return answer(given.value);
+    return new Promise((settle, reject) => {
+      resolve = settle;
+      Promise.resolve(returned).then((value) => { if (value !== undefined) settle(value); }, reject);
+    }).then(answer);
   };
 }
+
+/** The platform's event. Parts are made when first used. */
+class Event {
+  #event;
+  constructor(event) { this.#event = event; }
+  get body() {
+    const { body } = this.#event;
+    return this.#keep('body', body.length && mediaType(this.#event) === 'application/json' ? this.#event.json() : body);
+  }
+  get content_type() { return this.#event.headers['content-type'] ?? ''; }
+  get contentType() { return this.content_type; }
+  get trigger() { return this.#keep('trigger', { kind: this.#event.trigger, name: `default-${this.#event.trigger}` }); }
+  get fields() { return this.#keep('fields', this.#event.args); }
+  get headers() { return this.#keep('headers', { ...this.#event.headers }); }
+  get id() { return this.#event.id; }
+  get method() { return this.#event.method; }
+  get path() { return this.#event.path; }
+  get size() { return this.#event.body.length; }
+  get timestamp() { return this.#keep('timestamp', new Date()); }
+  get url() { return this.#event.path + (this.#event.query ? `?${this.#event.query}` : ''); }
+  #keep(name, value) {
+    Object.defineProperty(this, name, { value, writable: true, enumerable: true });
+    return value;
+  }
+}
+Object.assign(Event.prototype, { shard_id: 0, num_shards: 1, type: '', type_version: '', version: '', offset: 0, topic: '' });

@@ -1,11 +1,13 @@
 // OpenFaaS, templates node12 to node22: `async (event, context)` or `(event, context, callback)`.
 
-import { HTML, JSON_TYPE, exportsOf, functionOf, parameters, parsedBody, reply } from './http.mjs';
+import { HTML, JSON_TYPE, exportsOf, functionOf, parameters, parsedBody, reply, typed } from './http.mjs';
+
+const NO_FIELDS = Object.freeze({});
 
 class Context {
   constructor(settle) {
     this.statusCode = 200;
-    this.headerValues = {};
+    this.headerValues = NO_FIELDS;
     this.cbCalled = 0;
     this.settle = settle;
   }
@@ -37,6 +39,23 @@ const size = (text) => {
   return found ? Number(found[1]) * { b: 1, kb: 1 << 10, mb: 1 << 20 }[(found[2] ?? 'b').toLowerCase()] : Infinity;
 };
 
+/** The request. Parts are made when first used. */
+class Request {
+  #event;
+  constructor(event, body) {
+    this.#event = event;
+    this.body = body;
+  }
+  get headers() { return this.#keep('headers', { ...this.#event.headers }); }
+  get query() { return this.#keep('query', parameters(this.#event.query)); }
+  get method() { return this.#event.method; }
+  get path() { return this.#event.path; }
+  #keep(name, value) {
+    Object.defineProperty(this, name, { value, writable: true, enumerable: true });
+    return value;
+  }
+}
+
 export async function load(file, exported) {
   const call = functionOf(await exportsOf(file), exported, file);
   const raw = process.env.RAW_BODY === 'true';
@@ -45,9 +64,7 @@ export async function load(file, exported) {
     if (event.body.length > limit) return reply(413, [['Content-Type', HTML]], 'request entity too large');
     let body;
     try { body = raw ? event.body : parsedBody(event); } catch { return reply(400, [['Content-Type', HTML]], 'Bad Request'); }
-    const request = {
-      body, headers: { ...event.headers }, method: event.method, query: parameters(event.query), path: event.path,
-    };
+    const request = new Request(event, body);
     return new Promise((resolve) => {
       const context = new Context((error, value) => resolve(answer(context, error, value)));
       const callback = (error, value) => (error ? context.fail(error) : context.succeed(value));
@@ -62,10 +79,11 @@ export async function load(file, exported) {
 }
 
 function answer(context, error, value) {
+  if (typeof value === 'string' && !error && context.statusCode === 200 && context.headerValues === NO_FIELDS) return typed(value, HTML);
   const pairs = Object.entries(context.headerValues ?? {}).flatMap(([name, one]) => [].concat(one).map((text) => [name, String(text)]));
   const status = Number(context.statusCode);
-  const typed = pairs.some(([name]) => name.toLowerCase() === 'content-type');
-  const type = (kind) => { if (!typed) pairs.push(['Content-Type', kind]); };
+  const hasType = pairs.some(([name]) => name.toLowerCase() === 'content-type');
+  const type = (kind) => { if (!hasType) pairs.push(['Content-Type', kind]); };
   if (error) {
     console.error(error);
     type(HTML);

@@ -3,7 +3,7 @@
 import fs from 'node:fs';
 import module, { createRequire } from 'node:module';
 
-import { exportsOf, functionOf, mediaType, parameters, reply } from './http.mjs';
+import { exportsOf, functionOf, mediaType, parameters, reply, typed } from './http.mjs';
 
 const isText = (type) => /^(text\/|application\/(json|javascript|xml))|\+(json|xml)$/.test(type.split(';')[0].trim().toLowerCase());
 
@@ -28,24 +28,43 @@ export async function load(file, exported, spec) {
   process.env.__OW_ACTION_NAME = `/_/${spec.function}`;
   process.env.__OW_ACTION_VERSION = `0.0.${spec.revision}`;
   process.env.__OW_NAMESPACE ??= '_';
-  return async (event, ctx) => {
-    process.env.__OW_ACTIVATION_ID = event.id;
-    process.env.__OW_DEADLINE = String(Date.now() + ctx.remainingMs());
+  // Setting a variable of the process costs more than a call: what changes is read through.
+  let current = null;
+  process.env = Object.defineProperties({ ...process.env }, {
+    __OW_ACTIVATION_ID: { get: () => current?.activation ?? current?.event.id, enumerable: true, configurable: true },
+    __OW_DEADLINE: { get: () => current && String(Date.now() + current.ctx.remainingMs()), enumerable: true, configurable: true },
+  });
+  return (event, ctx) => {
+    // Who calls through the platform's API gives arguments alone and reads the result as it is.
+    const activation = event.headers['x-mote-activation'];
+    current = { activation, event, ctx };
     let params;
-    try { params = argumentsOf(event, defaults); } catch {
+    try {
+      params = activation ? { ...defaults, ...(event.body.length ? event.json() : {}) } : argumentsOf(event, defaults);
+    } catch {
       return json(400, { error: 'The request content was malformed.' });
     }
+    const finish = activation ? plain : answer;
     let result;
-    try { result = await action(params); } catch (error) {
-      // A rejected promise that is no exception is an application error; the caller sees it.
-      if (error instanceof Error) throw error;
-      result = { error: error ?? {} };
-    }
-    return answer(result ?? {});
+    try { result = action(params); } catch (error) { result = failed(error); }
+    return typeof result?.then === 'function'
+      ? result.then((value) => finish(value ?? {}), (error) => finish(failed(error)))
+      : finish(result ?? {});
   };
 }
 
+/** A rejected promise that is no exception is an application error; the caller sees it. */
+function failed(error) {
+  if (error instanceof Error) throw error;
+  return { error: error ?? {} };
+}
+
 const json = (status, value) => reply(status, [['Content-Type', 'application/json']], JSON.stringify(value));
+
+function plain(result) {
+  if (typeof result !== 'object') throw new TypeError('The action did not return a dictionary or array.');
+  return json(!Array.isArray(result) && 'error' in result ? 502 : 200, result);
+}
 
 function argumentsOf(event, defaults) {
   const params = { ...defaults, ...parameters(event.query) };
@@ -75,6 +94,7 @@ function answer(result) {
     web = result.error;
   }
   if (Array.isArray(web) || !['statusCode', 'headers', 'body'].some((name) => name in web)) return json(200, web);
+  if (typeof web.body === 'string' && web.body && !web.headers && !web.statusCode) return typed(web.body, 'text/html; charset=UTF-8');
   const pairs = Object.entries(web.headers ?? {}).flatMap(([name, value]) => [].concat(value).map((one) => [name, String(one)]));
   const type = pairs.find(([name]) => name.toLowerCase() === 'content-type')?.[1] ?? '';
   let { body } = web;

@@ -5,8 +5,11 @@ returns (module, handler, name) as the shim's own search does: a handler of a sh
 and an object whose `init`, if any, is called once. Loaded only for functions that ask for it.
 """
 
+import functools
 import os
 import types
+
+import mote_shim
 
 METHODS = ["GET", "POST", "PUT", "PATCH", "DELETE", "OPTIONS", "HEAD"]
 HTML = "text/html; charset=utf-8"
@@ -14,6 +17,7 @@ PLAIN = "text/plain; charset=utf-8"
 JSON = "application/json"
 
 
+@functools.lru_cache(512)
 def title(name):
     """A field name as HTTP servers show it: X-Forwarded-For."""
     return "-".join(part.capitalize() for part in name.split("-"))
@@ -46,6 +50,9 @@ class Query(dict):
     """Parameters of a query; the first value of each name, `getlist` for all."""
 
     def __init__(self, text):
+        if not text:
+            self.pairs = []
+            return
         from urllib.parse import parse_qsl
 
         self.pairs = parse_qsl(text, keep_blank_values=True)
@@ -61,8 +68,49 @@ class Query(dict):
         return dict(self)
 
 
+def parts(event):
+    """(method, path, query) in one go."""
+    method, path, query = event._lengths[:3]
+    text = event._payload[40 : 40 + method + path + query].decode("latin-1")
+    return text[:method], text[method : method + path], text[method + path :]
+
+
+def plain_fields(event):
+    """A dict of the header fields; duplicates are joined by ", "."""
+    parts = event.header_block().decode("latin-1").split("\n")
+    fields = dict(zip(parts[0:-1:2], parts[1::2]))
+    return fields if 2 * len(fields) == len(parts) - 1 else dict(event.headers)
+
+
+@functools.lru_cache(512)
+def typed_block(kind):
+    """The header block of an answer with a media type and nothing else."""
+    return mote_shim.header_block([("content-type", kind)])
+
+
+def typed(body, kind, status=200):
+    """An answer with a media type and no other field."""
+    return mote_shim.Prepared(status, typed_block(kind), body.encode() if isinstance(body, str) else body)
+
+
+class Lazy:
+    """Makes a member when it is first touched, by the function of that name in `made`."""
+
+    made = {}
+
+    def __getattr__(self, name):
+        make = self.made.get(name)
+        if make is None:
+            raise AttributeError("%s has no attribute %r" % (type(self).__name__, name))
+        value = make(self._event)
+        setattr(self, name, value)
+        return value
+
+
 def content_type(event):
     """The media type of a request's body, in lower case, without parameters."""
+    if b"content-type\n" not in event.header_block():
+        return ""
     return event.headers.get("content-type", "").partition(";")[0].strip().lower()
 
 
@@ -72,7 +120,9 @@ def nothing_to_call(**parts):
 
 
 def flask_value(value):
-    """(body, status, headers) of what a Flask view may return, without Flask."""
+    """An answer of what a Flask view may return, without Flask."""
+    if type(value) is str:
+        return typed(value, HTML)
     status, headers = 200, {}
     if isinstance(value, tuple):
         if len(value) == 3:

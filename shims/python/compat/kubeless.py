@@ -4,7 +4,7 @@ import io
 import os
 
 import mote_shim
-from mote_compat import PLAIN, Fields, Query, content_type, nothing_to_call
+from mote_compat import PLAIN, Fields, Query, content_type, nothing_to_call, typed
 
 
 class Request:
@@ -55,6 +55,28 @@ class Reply:
     add_header = set_header
 
 
+class Extensions(dict):
+    """Request and response, each made when it is first asked for."""
+
+    def __init__(self, event):
+        self._event = event
+
+    def __missing__(self, name):
+        if name not in self:
+            raise KeyError(name)
+        made = self[name] = Request(self._event) if name == "request" else Reply()
+        return made
+
+    def __contains__(self, name):
+        return name == "request" or name == "response"
+
+    def get(self, name, default=None):
+        return self[name] if name in self else default
+
+
+NOTHING = {}
+
+
 def adapt(worker):
     module, function, name = mote_shim.find_entry(worker.spec["entry"])
     environ = os.environ
@@ -67,18 +89,22 @@ def adapt(worker):
 
     def handle(event, ctx):
         data = event.body
-        if content_type(event) == "application/json":
+        block = event.header_block()
+        if b"application/json" in block and content_type(event) == "application/json":
             data = event.json() if data else None
-        reply = Reply()
-        headers = event.headers
+        headers = event.headers if b"event-" in block else NOTHING
+        extensions = Extensions(event)
         value = function({
             "data": data,
             "event-id": headers.get("event-id"),
             "event-type": headers.get("event-type"),
             "event-time": headers.get("event-time"),
             "event-namespace": headers.get("event-namespace"),
-            "extensions": {"request": Request(event), "response": reply},
+            "extensions": extensions,
         }, context)  # fmt: skip
+        if type(value) is str and not extensions:
+            return typed(value, PLAIN)
+        reply = extensions["response"]
         fields = dict(reply.headers)
         if value is None:
             value = ""

@@ -7,7 +7,7 @@ import sys
 import types
 
 import mote_shim
-from mote_compat import Fields, Query, content_type, nothing_to_call
+from mote_compat import Fields, Lazy, Query, content_type, nothing_to_call, typed
 
 
 class Response:
@@ -56,32 +56,32 @@ class Event:
         self.topic = topic
 
 
-def event_of(event):
-    """The platform's event of an invocation."""
-    kind = content_type(event)
+def body_of(event):
     body = event.body
-    if kind == "application/json" and body:
-        body = json.loads(body)
-    return Event(
-        body=body,
-        content_type=event.headers.get("content-type", ""),
-        trigger=TriggerInfo(event.trigger, "default-" + event.trigger),
-        fields=Query(event.query),
-        headers=Fields(event.headers.pairs),
-        _id=event.id,
-        method=event.method,
-        path=event.path,
-        size=len(event.body),
-        timestamp=datetime.datetime.now(datetime.timezone.utc),
-        url=event.path + ("?" + event.query if event.query else ""),
-        shard_id=0,
-        num_shards=1,
-        _type="",
-        type_version="",
-        version="",
-        offset=0,
-        topic="",
-    )
+    return json.loads(body) if body and content_type(event) == "application/json" else body
+
+
+class Incoming(Lazy, Event):
+    """The platform's event of an invocation."""
+
+    made = {
+        "body": body_of,
+        "content_type": lambda event: event.headers.get("content-type", ""),
+        "trigger": lambda event: TriggerInfo(event.trigger, "default-" + event.trigger),
+        "fields": lambda event: Query(event.query),
+        "headers": lambda event: Fields(event.headers.pairs),
+        "id": lambda event: event.id,
+        "method": lambda event: event.method,
+        "path": lambda event: event.path,
+        "size": lambda event: len(event.body),
+        "timestamp": lambda event: datetime.datetime.now(datetime.timezone.utc),
+        "url": lambda event: event.path + ("?" + event.query if event.query else ""),
+    }
+    shard_id, num_shards, offset, last_in_batch = 0, 1, 0, False
+    type = type_version = version = topic = ""
+
+    def __init__(self, event):
+        self._event = event
 
 
 class Logger:
@@ -174,7 +174,9 @@ def provide_sdk():
 
 
 def answer(value):
-    """(body, status, headers) of what a handler returned."""
+    """An answer of what a handler returned."""
+    if type(value) is str:
+        return typed(value, "text/plain")
     status, kind, headers = 200, "text/plain", {}
     if hasattr(value, "status_code") and hasattr(value, "body"):
         status, kind, headers, value = value.status_code, value.content_type, value.headers or {}, value.body
@@ -200,10 +202,10 @@ def adapt(worker):
     if inspect.iscoroutinefunction(handler):
 
         async def handle(event, ctx):
-            return answer(await handler(context, event_of(event)))
+            return answer(await handler(context, Incoming(event)))
     else:
 
         def handle(event, ctx):
-            return answer(handler(context, event_of(event)))
+            return answer(handler(context, Incoming(event)))
 
     return nothing_to_call(init=init), handle, "handle"

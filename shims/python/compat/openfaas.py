@@ -13,18 +13,24 @@ import sys
 import threading
 import types
 
-from mote_compat import HTML, JSON, PLAIN, Fields, Query, flask_app, flask_value, nothing_to_call, title
+import mote_shim
+
+from mote_compat import HTML, JSON, PLAIN, Fields, Lazy, Query, flask_app, flask_value, nothing_to_call, title, typed
 
 
-class Event:
+class Event(Lazy):
     """The request."""
 
+    made = {
+        "body": lambda event: event.body,
+        "headers": lambda event: Fields(event.headers.pairs),
+        "method": lambda event: event.method,
+        "query": lambda event: Query(event.query),
+        "path": lambda event: event.path,
+    }
+
     def __init__(self, event):
-        self.body = event.body
-        self.headers = Fields(event.headers.pairs)
-        self.method = event.method
-        self.query = Query(event.query)
-        self.path = event.path
+        self._event = event
 
 
 class Context:
@@ -54,7 +60,8 @@ def adapt(worker):
         return nothing_to_call(), flask_app(call), "app"
 
     def handle(event, ctx):
-        return flask_value(call(event))
+        value = call(event)
+        return value if type(value) is mote_shim.Prepared else flask_value(value)
 
     return nothing_to_call(), handle, "handle"
 
@@ -68,6 +75,7 @@ def guessed(handler, module):
 
 def with_event(handler):
     context = Context()
+    under_flask = "flask" in sys.modules
 
     def call(event):
         value = handler(Event(event), context)
@@ -75,9 +83,11 @@ def with_event(handler):
             return "", 200
         if not isinstance(value, dict):
             return value
+        body, status = value.get("body", ""), value.get("statusCode", 200)
+        if not under_flask and type(body) is str and type(status) is int and 200 <= status <= 599 and not value.get("headers"):
+            return typed(body, HTML, status)
         headers = value.get("headers") or {}
         headers = list(headers.items() if hasattr(headers, "items") else headers)
-        body = value.get("body", "")
         kind = HTML
         if isinstance(body, (dict, list)):
             body, kind = json.dumps(body), JSON
@@ -85,7 +95,7 @@ def with_event(handler):
             body = str(body)
         if not any(name.lower() == "content-type" for name, _ in headers):
             headers.append(("Content-Type", kind))
-        return body, value.get("statusCode", 200), headers
+        return body, status, headers
 
     return call
 

@@ -11,7 +11,7 @@ import sys
 import time
 
 import mote_shim
-from mote_compat import Query, content_type, nothing_to_call
+from mote_compat import Query, content_type, nothing_to_call, parts, plain_fields, typed
 
 TEXTUAL = ("text/", "application/json", "application/javascript", "application/xml")
 
@@ -26,9 +26,15 @@ def adapt(worker):
     os.environ["__OW_ACTION_VERSION"] = "0.0.%d" % worker.spec["revision"]
     os.environ.setdefault("__OW_NAMESPACE", "_")
 
+    live = Live(os.environ)
+
     def handle(event, ctx):
-        os.environ["__OW_ACTIVATION_ID"] = event.id
-        os.environ["__OW_DEADLINE"] = str(int(time.time() * 1000) + ctx.remaining_ms())
+        # Who calls through the platform's API gives arguments alone and reads the result as it is.
+        named = b"x-mote-activation\n" in event.header_block()
+        activation = event.headers.get("x-mote-activation") if named else None
+        live.now = activation, event, ctx
+        if activation:
+            return plain(action({**defaults, **(json.loads(event.body) if event.body else {})}))
         try:
             args = arguments(event, defaults)
         except ValueError:
@@ -36,6 +42,35 @@ def adapt(worker):
         return answer(action(args))
 
     return nothing_to_call(), handle, "handle"
+
+
+class Live:
+    """The variables of an activation. Setting one costs a microsecond, and few actions look at
+    them: they are made when they are read, or when a program is about to inherit them."""
+
+    NAMES = ("__OW_ACTIVATION_ID", "__OW_DEADLINE")
+    STARTS = frozenset(("subprocess.Popen", "os.fork", "os.forkpty", "os.exec", "os.posix_spawn", "os.system"))
+
+    def __init__(self, environ):
+        self.now, usual, live = None, type(environ), self
+
+        class Environ(usual):
+            def __getitem__(self, name):
+                if name in live.NAMES:
+                    live.settle(self)
+                return usual.__getitem__(self, name)
+
+        for name in self.NAMES:
+            environ[name] = ""
+        environ.__class__ = Environ
+        sys.addaudithook(lambda event, _: event in self.STARTS and self.settle(environ))
+
+    def settle(self, environ):
+        if self.now:
+            activation, event, ctx = self.now
+            self.now = None
+            environ["__OW_ACTIVATION_ID"] = activation or event.id
+            environ["__OW_DEADLINE"] = str(int(time.time() * 1000) + ctx.remaining_ms())
 
 
 def load_main():
@@ -51,15 +86,18 @@ def load_main():
 def arguments(event, defaults):
     """What an action is called with."""
     args = dict(defaults)
-    args.update(Query(event.query))
-    kind, body = content_type(event), event.body
-    args["__ow_method"] = event.method.lower()
-    args["__ow_headers"] = dict(event.headers)
-    args["__ow_path"] = "" if event.path == "/" else event.path
-    if event.query:
-        args["__ow_query"] = event.query
+    method, path, query = parts(event)
+    if query:
+        args.update(Query(query))
+    args["__ow_method"] = method.lower()
+    args["__ow_headers"] = plain_fields(event)
+    args["__ow_path"] = "" if path == "/" else path
+    if query:
+        args["__ow_query"] = query
+    body = event.body
     if not body:
         return args
+    kind = content_type(event)
     if kind in ("", "application/json"):
         try:
             value = json.loads(body)
@@ -79,6 +117,15 @@ def arguments(event, defaults):
     return args
 
 
+def plain(result):
+    """A result for the platform's API: any object or array; one with an error is 502."""
+    if result is None:
+        result = {}
+    if not isinstance(result, (dict, list)):
+        raise TypeError("The action did not return a dictionary or array.")
+    return result, 502 if isinstance(result, dict) and "error" in result else 200
+
+
 def answer(result):
     """(body, status, headers) of an action's result."""
     if result is None:
@@ -93,10 +140,12 @@ def answer(result):
         return {"error": result["error"]}, 502
     if isinstance(web, list) or not {"statusCode", "headers", "body"} & set(web):
         return web
+    body = web.get("body")
+    if type(body) is str and body and not web.get("headers") and not web.get("statusCode"):
+        return typed(body, "text/html; charset=UTF-8")
     headers = dict(web.get("headers") or {})
     headers = {name: text_of(value) for name, value in headers.items()}
     kind = next((value for name, value in headers.items() if name.lower() == "content-type"), "")
-    body = web.get("body")
     if isinstance(body, str) and kind and not textual(kind):
         body = base64.b64decode(body)
     elif isinstance(body, (dict, list)):

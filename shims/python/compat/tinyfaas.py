@@ -16,11 +16,11 @@ def adapt(worker):
     failed = 500 if os.environ.get("TINYFAAS_PASS_STATUS") == "1" else 200
 
     def handle(event, ctx):
-        if event.path not in ("", "/"):
+        if event._lengths[1] > 1:
             return "", 404  # a function there has one address and nothing below it
-        headers = {}
-        for name, value in event.headers.pairs:
-            headers.setdefault(title(name), value)
+        # The first of each name, as there.
+        parts = event.header_block().decode("latin-1").split("\n")
+        headers = dict(zip(map(title, parts[-3::-2]), parts[-2::-2]))
         try:
             body = event.body
             value = function(body.decode("utf-8") if body else None, headers)

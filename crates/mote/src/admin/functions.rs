@@ -74,6 +74,8 @@ fn function(node: &Node, revision: &Arc<Revision>) -> Function {
     Function {
         name: spec.name.to_string(),
         runtime: spec.runtime.as_str().to_owned(),
+        compat: spec.compat.map(|compat| compat.as_str().to_owned()),
+        template: spec.template.clone(),
         revision: revision.number,
         traffic: rollout::shares(&serving.split()),
         state,

@@ -171,6 +171,9 @@ pub(super) struct NodeFlags {
     /// API of OpenFaaS, for faas-cli: an address, :PORT, or on [default: off]
     #[arg(long, value_name = "ADDR")]
     pub(super) openfaas: Option<String>,
+    /// API of OpenWhisk, for wsk: an address, :PORT, or on [default: off]
+    #[arg(long, value_name = "ADDR")]
+    pub(super) openwhisk: Option<String>,
     /// API and fronts of tinyFaaS: an address, :PORT, or on [default: off]
     #[arg(long, value_name = "ADDR")]
     pub(super) tinyfaas: Option<String>,

@@ -22,6 +22,7 @@ pub(super) fn load(flags: &NodeFlags) -> Result<Config, Failure> {
         ("polling", &flags.polling),
         ("prewarm", &flags.prewarm),
         ("openfaas", &flags.openfaas),
+        ("openwhisk", &flags.openwhisk),
         ("tinyfaas", &flags.tinyfaas),
         ("tinyfaas_http", &flags.tinyfaas_http),
         ("tinyfaas_coap", &flags.tinyfaas_coap),

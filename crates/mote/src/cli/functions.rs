@@ -60,6 +60,10 @@ fn describe_text(function: &Function) -> String {
     };
     line("name", &function.name);
     line("runtime", &function.runtime);
+    if let Some(compat) = &function.compat {
+        let template = function.template.as_ref().map(|template| format!(", {template}"));
+        line("compat", &format!("{compat}{}", template.unwrap_or_default()));
+    }
     line("revision", &function.revision.to_string());
     if function.traffic.iter().any(|share| share.percent < 100 || share.tag.is_some()) {
         for (at, share) in function.traffic.iter().enumerate() {

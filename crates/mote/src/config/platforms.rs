@@ -10,6 +10,7 @@ const TINYFAAS_HTTP_PORT: u16 = 8000;
 const TINYFAAS_COAP_PORT: u16 = 5683;
 const TINYFAAS_GRPC_PORT: u16 = 9000;
 const NUCLIO_PORT: u16 = 8070;
+const OPENWHISK_PORT: u16 = 3233;
 
 /// Addresses of the APIs of other platforms; `None` is off.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -17,6 +18,7 @@ pub(crate) struct Compat {
     pub(crate) openfaas: Option<SocketAddr>,
     pub(crate) tinyfaas: Option<TinyFaas>,
     pub(crate) nuclio: Option<SocketAddr>,
+    pub(crate) openwhisk: Option<SocketAddr>,
 }
 
 impl Compat {
@@ -40,6 +42,7 @@ impl Check<'_> {
         let at = |port| SocketAddr::new(host, port);
         let openfaas = self.offered("openfaas", at(OPENFAAS_PORT), lan);
         let nuclio = self.offered("nuclio", at(NUCLIO_PORT), lan);
+        let openwhisk = self.offered("openwhisk", at(OPENWHISK_PORT), lan);
         let tinyfaas =
             self.offered("tinyfaas", at(TINYFAAS_PORT), lan).map(|management| TinyFaas {
                 management,
@@ -52,7 +55,7 @@ impl Check<'_> {
                 self.settle(key, "off".to_owned());
             }
         }
-        Compat { openfaas, tinyfaas, nuclio }
+        Compat { openfaas, tinyfaas, nuclio, openwhisk }
     }
 
     /// The CoAP front; off when nothing is said of it and tinyFaaS takes its port.
@@ -84,6 +87,7 @@ impl Check<'_> {
             all.push(("tinyfaas_grpc", tinyfaas.grpc));
         }
         all.push(("nuclio", compat.nuclio));
+        all.push(("openwhisk", compat.openwhisk));
         all.retain(|(_, address)| address.is_some_and(|address| address.port() != 0));
         for (at, (key, address)) in all.iter().enumerate() {
             let taken = all[..at].iter().find(|(_, other)| other == address);

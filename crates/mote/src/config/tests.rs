@@ -80,6 +80,7 @@ fn flags_win_over_environment_over_file() {
             "polling true default",
             "prewarm auto default",
             "openfaas off default",
+            "openwhisk off default",
             "tinyfaas off default",
             "tinyfaas_http off default",
             "tinyfaas_coap off default",

@@ -7,16 +7,16 @@ use std::time::Duration;
 use anyhow::{Context as _, Result};
 use futures_util::future::{BoxFuture, FutureExt as _};
 use mote_api::Problem;
-use mote_compat::node::{Admission, Call, Deploy, Function, Log};
+use mote_compat::node::{Admission, Call, Change, Deploy, Documents, Function, Log};
 use mote_compat::tinyfaas::{self, Front as TinyFaasFront, Ports};
-use mote_compat::{Bound, Context, Queue, nuclio, openfaas};
+use mote_compat::{Bound, Context, Queue, nuclio, openfaas, openwhisk};
 use mote_core::invocation::Reply;
 use mote_core::spec::{INSTANCES_MAX, ScaleOverride};
 use mote_core::{Fault, Invocation, InvocationId, Invoker, Trigger};
 use mote_engine::{Engine, Revision, clock};
 use mote_gateway::http::Stopper;
 use mote_gateway::{coap, http};
-use mote_store::{Store, StoreError};
+use mote_store::{DocumentChange, Store, StoreError};
 use tokio::net::{TcpListener, UdpSocket};
 use tokio::runtime::{Builder, Handle};
 use tokio::sync::watch;
@@ -35,6 +35,7 @@ pub(super) struct Listeners {
     openfaas: Option<Bound>,
     tinyfaas: Option<TinyFaas>,
     nuclio: Option<Bound>,
+    openwhisk: Option<Bound>,
 }
 
 /// Sockets of tinyFaaS.
@@ -58,6 +59,9 @@ impl Listeners {
         if let Some(address) = config.nuclio {
             listeners.nuclio = Some(bind("nuclio", address).await?);
         }
+        if let Some(address) = config.openwhisk {
+            listeners.openwhisk = Some(bind("openwhisk", address).await?);
+        }
         Ok(listeners)
     }
 
@@ -77,6 +81,9 @@ impl Listeners {
         }
         if let Some(bound) = &self.nuclio {
             lines.push(("nuclio", format!("http://{}", bound.address())));
+        }
+        if let Some(bound) = &self.openwhisk {
+            lines.push(("openwhisk", format!("http://{}", bound.address())));
         }
         lines
     }
@@ -122,6 +129,9 @@ impl Listeners {
                     }
                     if let Some(bound) = self.nuclio {
                         serving.spawn(nuclio::serve(bound, context.clone()));
+                    }
+                    if let Some(bound) = self.openwhisk {
+                        serving.spawn(openwhisk::serve(bound, context.clone()));
                     }
                     let all = async { while serving.join_next().await.is_some() {} };
                     context.stopped().await;
@@ -302,6 +312,11 @@ impl mote_compat::Node for Front {
     }
 
     fn invoke(&self, call: Call) -> BoxFuture<'static, Result<Reply, Fault>> {
+        let id = InvocationId::new(clock::unix_ms(), self.node.random());
+        self.invoke_as(id.0, call)
+    }
+
+    fn invoke_as(&self, id: u128, call: Call) -> BoxFuture<'static, Result<Reply, Fault>> {
         let node = self.node.clone();
         async move {
             let Some(route) = node.engine.route(&call.function, || None) else {
@@ -311,7 +326,7 @@ impl mote_compat::Node for Front {
             let timeout_ms = call.timeout_ms.map_or(limit_ms, |asked| asked.min(limit_ms));
             let received_ns = clock::now_ns();
             let invocation = Invocation {
-                id: InvocationId::new(clock::unix_ms(), node.random()),
+                id: InvocationId(id),
                 trigger: Trigger::Http,
                 head: call.head,
                 body: call.body,
@@ -321,6 +336,34 @@ impl mote_compat::Node for Front {
             node.engine.invoke(&route, invocation).await
         }
         .boxed()
+    }
+
+    fn put_documents(&self, changes: Vec<Change>) -> BoxFuture<'static, Result<(), Problem>> {
+        let changes: Vec<_> = changes
+            .into_iter()
+            .map(|Change { collection, key, value }| DocumentChange {
+                collection: collection.to_owned(),
+                key,
+                value,
+            })
+            .collect();
+        self.stored(move |store| store.put_documents(&changes))
+    }
+
+    fn documents(
+        &self,
+        collection: &'static str,
+    ) -> BoxFuture<'static, Result<Documents, Problem>> {
+        self.stored(move |store| store.documents(collection))
+    }
+
+    fn document(
+        &self,
+        collection: &'static str,
+        key: &str,
+    ) -> BoxFuture<'static, Result<Option<Vec<u8>>, Problem>> {
+        let key = key.to_owned();
+        self.stored(move |store| store.document(collection, &key))
     }
 
     fn keep_call(&self, record: Vec<u8>) -> BoxFuture<'static, Result<u64, Problem>> {

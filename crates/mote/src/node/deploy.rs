@@ -11,13 +11,14 @@ use mote_api::Problem;
 use mote_api::types::{DeployResult, Step};
 use mote_core::autoscale::{self, Known};
 use mote_core::rollout::{Edit, Split, SplitError, Traffic};
+use mote_core::spec::Runtime;
 use mote_core::{FunctionName, FunctionSpec};
 use mote_engine::Revision;
 use mote_engine::logs::LogLevel;
 use mote_store::{ArchiveLimits, StagedCode, StoreError};
 use parking_lot::Mutex;
 
-use super::{Node, packages, rollout};
+use super::{Node, golang, packages, rollout};
 use crate::project;
 
 /// Names that are being deployed now: two deploys of one function at once would race for which
@@ -118,6 +119,7 @@ pub(crate) async fn deploy(
     );
     let spec = spec(&name, &staged)?;
     check(node, &spec)?;
+    golang::check(node, &spec)?;
     steps.done("check", format!("runtime {}", spec.runtime.as_str()));
     let live = node.engine.get(name.as_str());
     let mut result = DeployResult {
@@ -139,9 +141,14 @@ pub(crate) async fn deploy(
         result.revision = stored.first().map_or(0, |newest| newest.revision) + 1;
         return Ok(DeployResult { steps: steps.steps, warnings, ..result });
     }
-    let packages = packages::install(node, &spec, &staged.path, &mut warnings).await?;
+    let packages = if spec.runtime == Runtime::Go {
+        Some(golang::build(node, &spec, &staged).await?)
+    } else {
+        packages::install(node, &spec, &staged.path, &mut warnings).await?
+    };
     if let Some(packages) = &packages {
-        steps.done("packages", packages.detail.clone());
+        let step = if spec.runtime == Runtime::Go { "build" } else { "packages" };
+        steps.done(step, packages.detail.clone());
     }
     let (revision, created_at_ms) =
         start(node, spec, &staged, packages.as_ref(), &mut steps).await?;

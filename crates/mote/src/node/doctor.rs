@@ -88,8 +88,8 @@ fn of_sandbox() -> Vec<Check> {
 }
 
 fn of_interpreters(found: &interpreters::Found) -> Vec<Check> {
-    [("python", &found.python), ("node", &found.node)]
-        .into_iter()
+    let all = [("python", &found.python), ("node", &found.node), ("go", &found.go)];
+    all.into_iter()
         .map(|(name, found)| match found {
             Ok(interpreter) => Check {
                 name: name.to_owned(),
@@ -103,7 +103,11 @@ fn of_interpreters(found: &interpreters::Found) -> Vec<Check> {
                 detail: format!("{reason}: functions in it cannot be deployed"),
                 hint: Some(format!(
                     "install it, for instance: apt install {}",
-                    if name == "python" { "python3" } else { "nodejs" }
+                    match name {
+                        "python" => "python3",
+                        "node" => "nodejs",
+                        _ => "golang",
+                    }
                 )),
             },
         })

@@ -9,6 +9,7 @@ use tokio::process::Command;
 /// Oldest versions the shims run on.
 const PYTHON_MIN: (u32, u32) = (3, 9);
 const NODE_MIN: (u32, u32) = (18, 0);
+const GO_MIN: (u32, u32) = (1, 21);
 /// An interpreter that does not tell its version by then is not used.
 const ASK_TIMEOUT: Duration = Duration::from_secs(10);
 /// Search path inside sandboxes, behind the folders of the interpreters that were found.
@@ -30,6 +31,8 @@ pub(crate) struct Interpreter {
 pub(crate) struct Found {
     pub(crate) python: Result<Interpreter, String>,
     pub(crate) node: Result<Interpreter, String>,
+    /// Builds functions and runs none: sandboxes of functions do not show it.
+    pub(crate) go: Result<Interpreter, String>,
 }
 
 #[derive(Deserialize)]
@@ -61,11 +64,44 @@ pub(crate) async fn find() -> Found {
         ],
         NODE_MIN,
     );
-    let (python, node) = tokio::join!(python, node);
-    Found { python, node }
+    let (python, node, go) = tokio::join!(python, node, go());
+    Found { python, node, go }
+}
+
+#[derive(Deserialize)]
+struct GoFacts {
+    #[serde(rename = "GOROOT")]
+    root: PathBuf,
+    #[serde(rename = "GOVERSION")]
+    version: String,
+}
+
+async fn go() -> Result<Interpreter, String> {
+    let text = output("go", &["env", "-json", "GOROOT", "GOVERSION"]).await?;
+    let facts: GoFacts =
+        serde_json::from_slice(&text).map_err(|_| "go does not start: go env".to_owned())?;
+    let version = facts.version.trim_start_matches("go").to_owned();
+    recent("go", &version, GO_MIN)?;
+    Ok(Interpreter { program: facts.root.join("bin/go"), version, prefix: facts.root })
 }
 
 async fn ask(name: &str, args: &[&str], min: (u32, u32)) -> Result<Interpreter, String> {
+    let text = output(name, args).await?;
+    let facts: Facts =
+        serde_json::from_slice(&text).map_err(|_| format!("{name} does not start"))?;
+    recent(name, &facts.version, min)?;
+    Ok(Interpreter { program: facts.program, version: facts.version, prefix: facts.prefix })
+}
+
+fn recent(name: &str, found: &str, min: (u32, u32)) -> Result<(), String> {
+    if version(found) < Some(min) {
+        return Err(format!("{name} is {found}, {}.{} or newer is needed", min.0, min.1));
+    }
+    Ok(())
+}
+
+/// What a program answers to a question.
+async fn output(name: &str, args: &[&str]) -> Result<Vec<u8>, String> {
     let output = Command::new(name).args(args).kill_on_drop(true).output();
     let output = match tokio::time::timeout(ASK_TIMEOUT, output).await {
         Ok(Ok(output)) => output,
@@ -75,12 +111,10 @@ async fn ask(name: &str, args: &[&str], min: (u32, u32)) -> Result<Interpreter, 
         Ok(Err(error)) => return Err(format!("{name} cannot be started: {error}")),
         Err(_) => return Err(format!("{name} did not answer in {} s", ASK_TIMEOUT.as_secs())),
     };
-    let facts: Facts = serde_json::from_slice(&output.stdout)
-        .map_err(|_| format!("{name} does not start: exit {}", output.status))?;
-    if version(&facts.version) < Some(min) {
-        return Err(format!("{name} is {}, {}.{} or newer is needed", facts.version, min.0, min.1));
+    if !output.status.success() {
+        return Err(format!("{name} does not start: exit {}", output.status));
     }
-    Ok(Interpreter { program: facts.program, version: facts.version, prefix: facts.prefix })
+    Ok(output.stdout)
 }
 
 fn version(text: &str) -> Option<(u32, u32)> {

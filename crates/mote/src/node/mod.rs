@@ -5,6 +5,7 @@ mod compat;
 pub(crate) mod deploy;
 pub(crate) mod doctor;
 pub(crate) mod functions;
+mod golang;
 mod interpreters;
 mod memory;
 mod packages;
@@ -41,6 +42,8 @@ pub(crate) struct Node {
     pub(crate) backend: Arc<ProcessBackend>,
     pub(crate) interpreters: interpreters::Found,
     pub(crate) deploying: deploy::Deploying,
+    /// Held while a Go function is built: the compilers' cache is one.
+    pub(crate) go_builds: tokio::sync::Mutex<()>,
     /// Where the engine's and the fronts' tasks run.
     pub(crate) data_path: Handle,
     /// Addresses as bound.

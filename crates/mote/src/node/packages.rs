@@ -10,7 +10,7 @@ use mote_api::Problem;
 use mote_core::FunctionSpec;
 use mote_core::backend::InstanceLimits;
 use mote_core::fault::error_chain;
-use mote_core::spec::Runtime;
+use mote_core::spec::{Compat, Runtime};
 use mote_sandbox::{BuildOutcome, BuildRequest};
 use mote_store::{Lookup, PackagesStaging};
 use sha2::{Digest, Sha256};
@@ -26,6 +26,12 @@ const INSTALL_TMP_BYTES: u64 = 1 << 30;
 /// Variables of the daemon that steer package clients and their proxies.
 const PASSED_ON: &[&str] = &[
     "PIP_",
+    "GOPROXY",
+    "GONOSUMDB",
+    "GOSUMDB",
+    "GOPRIVATE",
+    "GONOPROXY",
+    "GOINSECURE",
     "npm_config_",
     "NPM_CONFIG_",
     "HTTP_PROXY",
@@ -91,7 +97,8 @@ pub(crate) async fn install(
     }
     let outcome = run(node, spec, code, &wanted, &staging).await?;
     if !outcome.succeeded() {
-        return Err(explain(spec, &wanted, &outcome));
+        let client = wanted.argv.iter().find(|word| *word == "pip" || *word == "npm");
+        return Err(explain(spec, client.map_or("installer", String::as_str), &outcome));
     }
     let store = node.store.clone();
     let path = tokio::task::spawn_blocking(move || store.commit_packages(staging))
@@ -108,10 +115,15 @@ fn wanted(
     warnings: &mut Vec<String>,
 ) -> Result<Option<Wanted>, Problem> {
     let has = |name: &str| code.join(name).is_file();
+    let asked = project_dependencies(spec, code);
     let (seeds, locks, language) = if has("requirements.txt") && spec.runtime != Runtime::Node {
         (vec![], vec!["requirements.txt"], "python")
+    } else if !asked.is_empty() {
+        (vec![], vec!["pyproject.toml"], "python")
     } else if has("package.json") && spec.runtime != Runtime::Python {
-        if !has_dependencies(&code.join("package.json")) || has("node_modules/.package-lock.json") {
+        if !has_dependencies(spec, &code.join("package.json"))
+            || has("node_modules/.package-lock.json")
+        {
             return Ok(None);
         }
         if has("package-lock.json") {
@@ -157,9 +169,13 @@ fn wanted(
             "--no-warn-script-location",
             "--target",
             "/packages",
-            "-r",
-            "/function/requirements.txt",
         ]));
+        if has("requirements.txt") {
+            argv.extend(text(&["-r", "/function/requirements.txt"]));
+        } else {
+            argv.push("--".to_owned());
+            argv.extend(asked);
+        }
         argv
     } else if seeds.len() == 2 {
         text(&["npm", "ci", "--omit=dev", "--no-audit", "--no-fund", "--prefix", "/packages"])
@@ -178,13 +194,28 @@ fn wanted(
     Ok(Some(Wanted { argv, seeds, key }))
 }
 
+/// What the `pyproject.toml` of a Knative function asks for, which has no other list. A function of
+/// our own may have one for its tools alone.
+fn project_dependencies(spec: &FunctionSpec, code: &Path) -> Vec<String> {
+    if spec.compat != Some(Compat::Knative) || spec.runtime != Runtime::Python {
+        return Vec::new();
+    }
+    let text = std::fs::read_to_string(code.join("pyproject.toml")).unwrap_or_default();
+    let table = text.parse::<toml::Table>().unwrap_or_default();
+    let list = table.get("project").and_then(|project| project.get("dependencies"));
+    let list = list.and_then(toml::Value::as_array).into_iter().flatten();
+    list.filter_map(|one| Some(one.as_str()?.to_owned())).collect()
+}
+
 /// Whether a `package.json` asks for anything; one without dependencies needs no installation.
-fn has_dependencies(path: &Path) -> bool {
+fn has_dependencies(spec: &FunctionSpec, path: &Path) -> bool {
+    // The server that the adapter stands in for; every function of that platform names it.
+    let provided = |name: &str| spec.compat == Some(Compat::Knative) && name == "faas-js-runtime";
     let text = std::fs::read(path).unwrap_or_default();
     let json: serde_json::Value = serde_json::from_slice(&text).unwrap_or_default();
-    ["dependencies", "optionalDependencies"]
-        .iter()
-        .any(|key| json[key].as_object().is_some_and(|wanted| !wanted.is_empty()))
+    ["dependencies", "optionalDependencies"].iter().any(|key| {
+        json[key].as_object().is_some_and(|wanted| wanted.keys().any(|name| !provided(name)))
+    })
 }
 
 async fn run(
@@ -194,6 +225,20 @@ async fn run(
     wanted: &Wanted,
     staging: &PackagesStaging,
 ) -> Result<BuildOutcome, Problem> {
+    let request = BuildRequest { argv: wanted.argv.clone(), ..request(node, spec, code, staging) };
+    node.backend
+        .run_build(request)
+        .await
+        .map_err(|error| failed(&format!("cannot install packages: {}", error_chain(&error))))
+}
+
+/// An installation of nothing yet: what every one may see and use.
+pub(super) fn request(
+    node: &Node,
+    spec: &FunctionSpec,
+    code: &Path,
+    staging: &PackagesStaging,
+) -> BuildRequest {
     let mut env = vec![
         ("PATH".to_owned(), node.interpreters.path()),
         ("LANG".to_owned(), "C.UTF-8".to_owned()),
@@ -210,13 +255,14 @@ async fn run(
             env.push((name, value));
         }
     }
-    let request = BuildRequest {
+    BuildRequest {
         label: format!("{}-packages", spec.name),
-        argv: wanted.argv.clone(),
+        argv: Vec::new(),
         env,
         packages_dir: staging.path().to_owned(),
         code_dir: Some(code.to_owned()),
         extra_read_only,
+        cache_dir: None,
         home_dir: std::env::var_os("HOME").map(PathBuf::from),
         limits: InstanceLimits {
             memory_bytes: INSTALL_MEMORY_BYTES.min(node.memory_bytes),
@@ -225,15 +271,11 @@ async fn run(
             disk_bytes: INSTALL_TMP_BYTES,
         },
         timeout: INSTALL_TIMEOUT,
-    };
-    node.backend
-        .run_build(request)
-        .await
-        .map_err(|error| failed(&format!("cannot install packages: {}", error_chain(&error))))
+    }
 }
 
 /// A failed installation, with the end of what the client said.
-fn explain(spec: &FunctionSpec, wanted: &Wanted, outcome: &BuildOutcome) -> Problem {
+pub(super) fn explain(spec: &FunctionSpec, client: &str, outcome: &BuildOutcome) -> Problem {
     let how = if outcome.timed_out {
         format!("took longer than {} s", INSTALL_TIMEOUT.as_secs())
     } else if outcome.exit.out_of_memory {
@@ -244,8 +286,6 @@ fn explain(spec: &FunctionSpec, wanted: &Wanted, outcome: &BuildOutcome) -> Prob
             None => format!("was killed by signal {}", outcome.exit.signal.unwrap_or(0)),
         }
     };
-    let client = wanted.argv.iter().find(|word| *word == "pip" || *word == "npm");
-    let client = client.map_or("installer", String::as_str);
     let mut text = format!("{}: {client} {how}; its last lines:", spec.name);
     let skip = outcome.output.len().saturating_sub(8);
     for line in outcome.output.iter().skip(skip) {
@@ -254,6 +294,6 @@ fn explain(spec: &FunctionSpec, wanted: &Wanted, outcome: &BuildOutcome) -> Prob
     failed(&text)
 }
 
-fn failed(text: &str) -> Problem {
+pub(super) fn failed(text: &str) -> Problem {
     Problem::new(422, "M0401", text)
 }

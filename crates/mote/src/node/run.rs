@@ -128,6 +128,7 @@ async fn serve(
         backend,
         interpreters: found,
         deploying: Default::default(),
+        go_builds: Default::default(),
         data_path: Handle::current(),
         token,
         compat: platforms.addresses(),

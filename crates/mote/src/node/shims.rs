@@ -12,7 +12,7 @@ macro_rules! shim {
     };
 }
 
-const FILES: [(&str, &str); 17] = [
+const FILES: [(&str, &str); 21] = [
     shim!("python/mote_shim.py"),
     shim!("node/mote_shim.mjs"),
     shim!("node/rehearsal.mjs"),
@@ -23,6 +23,8 @@ const FILES: [(&str, &str); 17] = [
     shim!("python/compat/kubeless.py"),
     shim!("python/compat/openwhisk.py"),
     shim!("python/compat/fission.py"),
+    shim!("python/compat/knative.py"),
+    shim!("python/compat/cloudevents.py"),
     shim!("node/compat/http.mjs"),
     shim!("node/compat/tinyfaas.mjs"),
     shim!("node/compat/openfaas.mjs"),
@@ -30,6 +32,8 @@ const FILES: [(&str, &str); 17] = [
     shim!("node/compat/kubeless.mjs"),
     shim!("node/compat/openwhisk.mjs"),
     shim!("node/compat/fission.mjs"),
+    shim!("node/compat/knative.mjs"),
+    shim!("node/compat/cloudevents.mjs"),
 ];
 
 /// Writes the shims of this build below `data_dir` and returns their folder. Files that are

@@ -5,10 +5,10 @@
 
 use mote_api::manifest::{CompatName, FunctionManifest, RuntimeName};
 use mote_api::toml_reader::{Lined, Mistakes};
-use mote_core::spec::Compat;
+use mote_core::spec::{Compat, Runtime};
 
-use super::mistake;
 use super::probe::Folder;
+use super::{golang, mistake};
 
 const NODE: [&str; 3] = [".js", ".cjs", ".mjs"];
 
@@ -22,9 +22,13 @@ pub(super) struct Found {
 
 /// The contract that the files of a folder follow; `None` for `mote`'s own.
 pub(super) fn infer(folder: &Folder) -> Option<Found> {
+    if folder.has_go() {
+        return golang::infer(folder);
+    }
     nuclio(folder)
         .or_else(|| tiny_faas(folder))
         .or_else(|| open_faas(folder))
+        .or_else(|| open_whisk_program(folder))
         .or_else(|| by_main(folder))
         .or_else(|| knative(folder))
         .or_else(|| fission_node(folder))
@@ -118,6 +122,27 @@ fn open_faas_template(source: &str) -> Option<&'static str> {
     }
 }
 
+/// A program with the name of those in OpenWhisk's archives. One that names its third descriptor
+/// stays, as far as text can tell.
+fn open_whisk_program(folder: &Folder) -> Option<Found> {
+    if folder.single || !folder.has("exec") {
+        return None;
+    }
+    let source = folder.source("exec");
+    let stays = [">&3", "fdopen(3", "/dev/fd/3", "open(3", "createWriteStream(null, {fd: 3"]
+        .iter()
+        .any(|sign| source.contains(sign));
+    let function = FunctionManifest {
+        compat: implied(CompatName::OpenWhisk),
+        runtime: implied(RuntimeName::Exec),
+        command: implied(vec!["./exec".to_owned()]),
+        template: stays.then(|| "actionloop".to_owned()).and_then(implied),
+        ..FunctionManifest::default()
+    };
+    let why = if stays { "exec, which writes to descriptor 3" } else { "exec" };
+    Some(Found { function, why: why.to_owned() })
+}
+
 /// `main` in Python or Node: an action with one argument, or with none and Flask's request.
 fn by_main(folder: &Folder) -> Option<Found> {
     for file in preferred(folder, &["__main__.py", "main.py"], &[".py"]) {
@@ -146,21 +171,65 @@ fn by_main(folder: &Folder) -> Option<Found> {
 }
 
 fn knative(folder: &Folder) -> Option<Found> {
-    for file in folder.with_ending(&[".py"]) {
-        if python_parameters(&folder.source(file), "new").is_some_and(|names| names.is_empty()) {
-            let entry = format!("{}:new", file.trim_end_matches(".py"));
-            let why = format!("{file}: new()");
-            return found(CompatName::Knative, RuntimeName::Python, entry, why);
+    let inside = folder.has_path("function/__init__.py").then_some("function/__init__.py");
+    for file in folder.with_ending(&[".py"]).into_iter().chain(inside) {
+        let source = folder.source(file);
+        // The template's package hands on what its file defines.
+        let handed_on = file.contains('/')
+            && source.contains("import new")
+            && python_parameters(&folder.source("function/func.py"), "new").is_some();
+        if handed_on || python_parameters(&source, "new").is_some_and(|names| names.is_empty()) {
+            let module = file.trim_end_matches(".py").trim_end_matches("/__init__");
+            let entry = format!("{module}:new");
+            return found(
+                CompatName::Knative,
+                RuntimeName::Python,
+                entry,
+                format!("{file}: new()"),
+            );
         }
     }
     for file in folder.with_ending(&NODE) {
-        let names = node_parameters(&folder.source(file), "exports.handle");
-        if names.is_some_and(|names| names.first().is_some_and(|first| first == "context")) {
+        if handle_parameters(&folder.source(file))
+            .is_some_and(|names| names.first().is_some_and(|first| first == "context"))
+        {
             let why = format!("{file}: exports.handle(context)");
             return found(CompatName::Knative, RuntimeName::Node, format!("{file}:handle"), why);
         }
     }
     None
+}
+
+/// Names of the arguments of what a JavaScript file exports as `handle`, one by one or in a list.
+fn handle_parameters(source: &str) -> Option<Vec<String>> {
+    node_parameters(source, "exports.handle").or_else(|| {
+        let squeezed: String = source.split_whitespace().collect();
+        if let Some((_, rest)) = squeezed.split_once("module.exports={")
+            && let Some((_, value)) = format!(",{rest}").split_once(",handle:")
+        {
+            return arguments(source, value);
+        }
+        let lists = ["module.exports={", "export{"];
+        let word = |c: char| c.is_alphanumeric() || c == '_' || c == '$';
+        let listed = lists.iter().any(|list| {
+            let inside = squeezed.split_once(list).and_then(|(_, rest)| rest.split('}').next());
+            let mut names = inside.into_iter().flat_map(|inside| inside.split(','));
+            names.any(|name| name.split(|c| !word(c)).next() == Some("handle"))
+        });
+        let written = source.contains("export const handle =")
+            || source.contains("export async function handle(")
+            || source.contains("export function handle(");
+        let plain = ["const handle =", "export const handle =", "let handle =", "var handle ="];
+        let assigned = || {
+            plain.iter().find_map(|start| {
+                let (before, value) = source.split_once(start)?;
+                let begins = before.is_empty() || before.ends_with('\n');
+                begins.then(|| arguments("", value.trim_start())).flatten()
+            })
+        };
+        let found = || function_parameters(source, "function handle(").or_else(assigned);
+        (listed || written).then(found).flatten()
+    })
 }
 
 fn fission_node(folder: &Folder) -> Option<Found> {
@@ -189,13 +258,18 @@ fn package(folder: &Folder) -> Option<serde_json::Value> {
 }
 
 /// The entry of a function whose manifest names a platform and no entry.
-pub(super) fn entry(folder: &Folder, compat: Compat, is_node: bool) -> Result<String, Mistakes> {
+pub(super) fn entry(folder: &Folder, compat: Compat, runtime: Runtime) -> Result<String, Mistakes> {
+    if runtime == Runtime::Go {
+        return golang::entry(folder, compat);
+    }
+    let is_node = runtime == Runtime::Node;
     let candidates: &[&str] = match (compat, is_node) {
         (Compat::TinyFaas, false) => &["fn.py"],
         (Compat::OpenFaas, false) => &["handler.py"],
         (Compat::OpenFaas, true) => &["handler.js", "handler.mjs", "handler.cjs"],
         (Compat::OpenWhisk, false) => &["__main__.py", "main.py"],
         (Compat::OpenWhisk, true) => &["index.js", "main.js"],
+        (Compat::Knative, false) => &["func.py", "main.py", "app.py"],
         (_, false) => &["main.py", "handler.py"],
         (_, true) => &["index.js", "main.js", "handler.js"],
     };
@@ -204,8 +278,12 @@ pub(super) fn entry(folder: &Folder, compat: Compat, is_node: bool) -> Result<St
         Compat::OpenFaas => "handle",
         Compat::Nuclio | Compat::Kubeless => "handler",
         Compat::OpenWhisk | Compat::Fission => "main",
+        Compat::Knative if is_node => "handle",
         Compat::Knative => "new",
     };
+    if compat == Compat::Knative && !is_node && folder.has_path("function/__init__.py") {
+        return Ok("function:new".to_owned());
+    }
     let main = package(folder)
         .and_then(|package| {
             package["main"].as_str().map(|main| main.trim_start_matches("./").to_owned())
@@ -221,6 +299,11 @@ pub(super) fn entry(folder: &Folder, compat: Compat, is_node: bool) -> Result<St
     };
     // Platforms whose Node contract is the module itself.
     let whole = matches!(compat, Compat::TinyFaas | Compat::OpenFaas | Compat::Fission);
+    // A function of events may stand alone there.
+    let alone = compat == Compat::Knative
+        && !is_node
+        && python_parameters(&folder.source(&file), "new").is_none();
+    let object = if alone { "handle" } else { object };
     Ok(match (is_node, whole) {
         (false, _) => format!("{}:{object}", file.trim_end_matches(".py").replace('/', ".")),
         (true, true) => file,

@@ -292,7 +292,7 @@ fn read_file(file: &Path, folder: &Path) -> Result<Option<Foreign>, Mistakes> {
             return Err(not_offered(&shown, provider, "serverless.yml", hint));
         }
         _ if first["specVersion"].is_string() && first["runtime"].is_string() => {
-            knative::func(&shown, first)?
+            knative::func(&shown, first, |name| std::env::var(name).ok())?
         }
         _ if first["packages"].is_object() || first["project"]["packages"].is_object() => {
             openwhisk::read(&shown, first, folder)?

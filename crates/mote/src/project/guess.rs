@@ -32,12 +32,19 @@ pub(super) fn runtime(
     }
     if let Some(entry) = &function.entry {
         let file = entry.value.split(':').next().unwrap_or("");
+        if folder.has_go() {
+            return Ok((Runtime::Go, "go.mod or .go files".to_owned()));
+        }
         let is_node = NODE.iter().any(|ending| file.ends_with(ending));
         let runtime = if is_node { Runtime::Node } else { Runtime::Python };
         return Ok((runtime, format!("entry {}", escaped(&entry.value))));
     }
     let python = sign(folder, &["requirements.txt", "pyproject.toml"], &PYTHON);
     let node = sign(folder, &["package.json"], &NODE);
+    let go = sign(folder, &["go.mod"], &[".go"]);
+    if let (Some(go), None, None) = (&go, &python, &node) {
+        return Ok((Runtime::Go, go.clone()));
+    }
     match (python, node) {
         (Some(python), Some(node)) => Err(mistake(
             "M0110",
@@ -123,7 +130,22 @@ pub(super) fn command(folder: &Folder, runtime: Runtime) -> Result<Vec<String>, 
 
 /// The entry of a function that names none.
 pub(super) fn entry(folder: &Folder, runtime: Runtime, name: &str) -> Result<String, Mistakes> {
-    if runtime == Runtime::Python { python_entry(folder, name) } else { node_entry(folder, name) }
+    match runtime {
+        Runtime::Go => go_entry(folder),
+        Runtime::Python => python_entry(folder, name),
+        _ => node_entry(folder, name),
+    }
+}
+
+fn go_entry(folder: &Folder) -> Result<String, Mistakes> {
+    let found = ["Handle", "Handler", "New"]
+        .into_iter()
+        .find(|name| super::golang::parameters(folder, name).is_some());
+    found.map(str::to_owned).ok_or_else(|| {
+        let text = format!("{}: no .go file has func Handle", folder.stem());
+        let hint = "add: func Handle(w http.ResponseWriter, r *http.Request)";
+        mistake("M0112", text, Some(hint.to_owned()))
+    })
 }
 
 fn candidate<'f>(
@@ -243,6 +265,15 @@ pub(super) fn checked_entry(
         let text = format!("entry: `{}` is not part of the function", escaped(file));
         in_manifest("M0113", line, &text)
     };
+    if runtime == Runtime::Go {
+        return match super::golang::parameters(folder, entry) {
+            Some(_) => Ok(entry.to_owned()),
+            None => {
+                let text = format!("entry: no .go file at the top has func {}", escaped(entry));
+                Err(in_manifest("M0113", line, &text))
+            }
+        };
+    }
     if runtime == Runtime::Node {
         let entry = entry.trim_start_matches("./");
         let file = entry.split(':').next().unwrap_or(entry);

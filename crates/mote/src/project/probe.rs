@@ -88,6 +88,11 @@ impl Folder {
             .collect()
     }
 
+    /// Whether it is a Go package.
+    pub(super) fn has_go(&self) -> bool {
+        self.has("go.mod") || !self.with_ending(&[".go"]).is_empty()
+    }
+
     pub(super) fn names(&self) -> impl Iterator<Item = &str> {
         self.files.iter().map(String::as_str)
     }

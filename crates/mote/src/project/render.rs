@@ -35,6 +35,7 @@ pub(crate) fn mote_toml(file: &str, described: &Described) -> String {
         let word = match runtime.value {
             RuntimeName::Python => "python",
             RuntimeName::Node => "node",
+            RuntimeName::Go => "go",
             RuntimeName::Exec => "exec",
             RuntimeName::Server => "server",
         };

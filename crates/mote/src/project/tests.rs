@@ -22,7 +22,7 @@ fn check(files: &[(&str, &str)], runtime: Runtime, entry: &str) {
     let planned = read_files(files).unwrap();
     let spec = &planned[0].spec;
     let found = match runtime {
-        Runtime::Python | Runtime::Node => spec.entry.clone(),
+        Runtime::Python | Runtime::Node | Runtime::Go => spec.entry.clone(),
         _ => spec.command.join(" "),
     };
     assert_eq!((spec.runtime, found.as_str()), (runtime, entry), "{files:?}");
@@ -51,6 +51,7 @@ fn guesses() {
         Runtime::Node,
         "src/f.js",
     );
+    check(&[("go.mod", "module a"), ("a.go", "package a\nfunc Handle(w")], Runtime::Go, "Handle");
     check(&[("!run", "#!/bin/sh\n")], Runtime::Exec, "./run");
     check(&[("fn.sh", "cat\n")], Runtime::Exec, "sh ./fn.sh");
     check(
@@ -120,7 +121,7 @@ fn check_contract(files: &[(&str, &str)], expected: Option<(Compat, &str)>) {
 
 #[test]
 fn contracts_of_other_platforms() {
-    use Compat::{Fission, Nuclio, OpenFaas, OpenWhisk, TinyFaas};
+    use Compat::{Fission, Knative, Nuclio, OpenFaas, OpenWhisk, TinyFaas};
     let check = check_contract;
     check(&[("main.py", "def handler(context, event):\n")], Some((Nuclio, "main:handler")));
     check(
@@ -147,7 +148,38 @@ fn contracts_of_other_platforms() {
         &[("index.js", "const f = async (context) => 1;\nmodule.exports = f;")],
         Some((Fission, "index.js")),
     );
+    check(&[("func.py", "def new():\n")], Some((Knative, "func:new")));
+    check(
+        &[
+            ("function/__init__.py", "from .func import new\n"),
+            ("function/func.py", "def new():\n"),
+            ("pyproject.toml", ""),
+        ],
+        Some((Knative, "function:new")),
+    );
+    for source in [
+        "exports.handle = async (context, body) => {}",
+        "const handle = async (context, event) => {};\nmodule.exports = { handle };",
+        "async function handle(context) {}\nexport { other, handle };",
+        "export async function handle(context, body) {}",
+        "module.exports = {\n  init: () => {},\n  handle: (context) => 1,\n};",
+    ] {
+        check(&[("index.js", source)], Some((Knative, "index.js:handle")));
+    }
+    check(&[("fn.go", "package main\nfunc fn(d string)")], Some((TinyFaas, "fn")));
+    check(
+        &[("h.go", "package function\nfunc Handle(w http.ResponseWriter, r *http.Request) {")],
+        Some((OpenFaas, "Handle")),
+    );
+    check(&[("f.go", "package function\nfunc New() *T {")], Some((Knative, "New")));
+    check(
+        &[("f.go", "package function\nfunc Handle(ctx context.Context, e event.Event) error {")],
+        Some((Knative, "Handle")),
+    );
+    check(&[("m.go", "package main\nfunc Main(obj map[string]any) {")], Some((OpenWhisk, "Main")));
+    check(&[("m.go", "package main\nfunc Handler(w, r) {")], Some((Fission, "Handler")));
     // Our own, however close.
+    check(&[("a.go", "package a\nfunc Handle(w http.ResponseWriter, r *http.Request) {")], None);
     check(&[("handler.py", "def handle(event, ctx):\n")], None);
     check(&[("handler.py", "def handle(event):\n")], None);
     check(&[("handler.js", "module.exports = (event, ctx) => 1")], None);
@@ -166,8 +198,12 @@ fn a_named_contract_needs_no_entry() {
     let manifest = ("mote.toml", "version = 1\ncompat = \"nuclio\"\n");
     check_contract(&[manifest, ("main.py", "")], Some((Compat::Nuclio, "main:handler")));
     check_error(
-        &[("mote.toml", "version = 1\ncompat = \"knative\"\n"), ("func.py", "")],
-        "error[M0305]: mote.toml: compat \"knative\" is not offered yet for runtime python (line 2)",
+        &[("mote.toml", "version = 1\ncompat = \"knative\"\ncommand = [\"cat\"]\n")],
+        "error[M0305]: mote.toml: compat \"knative\" is not offered yet for runtime exec (line 2)",
+    );
+    check_error(
+        &[("m.go", "package main\nfunc Handler(context *nuclio.Context, event nuclio.Event) {")],
+        "error[M0305]: compat \"nuclio\" is not offered yet for runtime go",
     );
     check_error(
         &[("mote.toml", "version = 1\ntemplate = \"python3\"\n"), ("app.py", HANDLE)],

@@ -85,10 +85,159 @@ fn scale(to: &mut Described, annotations: &Value) {
     to.ignore_rest(annotations, &known, "annotation ");
 }
 
-pub(super) fn func(file: &str, document: &Value) -> Result<Foreign, Mistakes> {
+/// `func.yaml`, of version 0.34 on; keys that older versions had at the top are read there.
+pub(super) fn func(
+    file: &str,
+    document: &Value,
+    lookup: impl Fn(&str) -> Option<String>,
+) -> Result<Foreign, Mistakes> {
     let name = text(&document["name"]).unwrap_or_default();
-    let runtime = text(&document["runtime"]).unwrap_or_default();
-    let hint =
-        "offered of Knative: a server of your own, as a Service or with runtime = \"server\"";
-    Err(not_offered(file, &name, &format!("a Knative function (runtime {runtime})"), hint))
+    let written = text(&document["runtime"]).unwrap_or_default();
+    let runtime = match written.as_str() {
+        "python" => RuntimeName::Python,
+        "node" | "typescript" => RuntimeName::Node,
+        "go" => RuntimeName::Go,
+        _ => {
+            let hint = "offered: go, node, typescript (built), python; build others as a program \
+                        and deploy it with runtime = \"server\"";
+            return Err(not_offered(file, &name, &format!("runtime {written:?}"), hint));
+        }
+    };
+    let mut to = Described::new(&name, CompatName::Knative);
+    set(&mut to.function.runtime, runtime);
+    to.note("compat", "specVersion");
+    to.note("runtime", format!("runtime: {written}"));
+    if text(&document["invoke"]).is_some_and(|kind| kind.starts_with("cloudevent")) {
+        set(&mut to.function.template, "cloudevents".to_owned());
+        to.note("template", "invoke: cloudevent");
+    }
+    let under = |section: &str, key: &str| match &document[section][key] {
+        Value::Null => document[key].clone(),
+        found => found.clone(),
+    };
+    environment(&mut to, &under("run", "envs"), lookup);
+    if under("run", "volumes").as_array().is_some_and(|volumes| !volumes.is_empty()) {
+        to.warn("run.volumes: nothing is mounted");
+    }
+    let start = under("run", "startTimeout");
+    if let Some(ms) = text(&start).and_then(|text| super::quantity::milliseconds(&text)) {
+        to.function.limits.init_timeout_ms = Some(ms);
+        to.note("init_timeout", "run.startTimeout");
+    }
+    options(&mut to, &under("deploy", "options"));
+    health(&mut to, &under("deploy", "healthEndpoints"), runtime);
+    for (section, key) in [("deploy", "subscriptions"), ("run", "kafka")] {
+        if !document[section][key].is_null() {
+            to.warn(format!("{section}.{key}: this trigger is not offered yet"));
+        }
+    }
+    let annotations = under("deploy", "annotations");
+    scale(&mut to, &annotations);
+    for key in ["labels", "serviceAccountName", "imagePullSecret"] {
+        if !document["deploy"][key].is_null() {
+            to.warn(format!("no meaning here: deploy.{key}"));
+        }
+    }
+    if document["build"]["buildEnvs"].as_array().is_some_and(|envs| !envs.is_empty()) {
+        to.warn("no meaning here: build.buildEnvs");
+    }
+    Ok(Foreign { functions: vec![to], ..Foreign::default() })
+}
+
+/// `envs`: plain values, and `{{ env:X }}` from where `mote deploy` runs.
+fn environment(to: &mut Described, list: &Value, lookup: impl Fn(&str) -> Option<String>) {
+    for entry in list.as_array().into_iter().flatten() {
+        let name = text(&entry["name"]).unwrap_or_default();
+        let value = text(&entry["value"]).unwrap_or_default();
+        let inside =
+            value.trim().strip_prefix("{{").and_then(|rest| rest.strip_suffix("}}")).map(str::trim);
+        match inside.map(|inside| inside.split_once(':').unwrap_or((inside, ""))) {
+            None if name.is_empty() => to.warn(format!("envs: all of {value} is not taken over")),
+            None => to.set_env(&name, value),
+            Some(("env", from)) => match lookup(from) {
+                Some(value) => to.set_env(&name, value),
+                None => to.warn(format!("envs: {name}: the variable {from} is not set here")),
+            },
+            Some((kind, from)) => {
+                to.warn(format!("envs: {name}: the {kind} {from} is not there: set it in [env]"));
+            }
+        }
+    }
+    if !to.function.env.is_empty() {
+        to.note("env", "run.envs");
+    }
+}
+
+/// `options`: how many instances, and what each may use.
+fn options(to: &mut Described, options: &Value) {
+    let wanted = &options["scale"];
+    to.set_scale(count(&wanted["min"]), count(&wanted["max"]), "options.scale");
+    let metric = text(&wanted["metric"]).unwrap_or_else(|| "concurrency".to_owned());
+    if let Some(target) = text(&wanted["target"]).and_then(|target| target.parse::<f64>().ok()) {
+        let by_rate = metric == "rps";
+        to.function.scale.policy =
+            Some(if by_rate { PolicyName::Rps } else { PolicyName::Knative });
+        to.function.scale.target = Some((target.round() as u32).max(1));
+        to.note("policy", format!("options.scale.metric, target: {metric} {target}"));
+    }
+    if !wanted["utilization"].is_null() {
+        to.warn("options.scale.utilization: a target here is met in full");
+    }
+    let limits = &options["resources"]["limits"];
+    if let Some(limit) = count(&limits["concurrency"]).filter(|limit| *limit > 0) {
+        to.function.limits.concurrency = Some(limit);
+        to.note("concurrency", "options.resources.limits.concurrency");
+    }
+    let mut rest = limits.clone();
+    if let Some(table) = rest.as_object_mut() {
+        table.remove("concurrency");
+    }
+    to.set_resources(&rest, "options.resources.limits");
+}
+
+/// Other addresses for the health endpoints; the node itself asks neither.
+fn health(to: &mut Described, endpoints: &Value, runtime: RuntimeName) {
+    for (key, variable, usual) in [
+        ("liveness", "LIVENESS_URL", "/health/liveness"),
+        ("readiness", "READINESS_URL", "/health/readiness"),
+    ] {
+        match text(&endpoints[key]) {
+            Some(path) if path != usual && runtime == RuntimeName::Node => {
+                to.set_env(variable, path);
+            }
+            Some(path) if path != usual => {
+                to.warn(format!("healthEndpoints.{key}: it stays at {usual}"));
+            }
+            _ => {}
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn variables_of_func_yaml() {
+        let document: Value = yaml_serde::from_str(
+            "specVersion: 0.36.0\nname: f\nruntime: go\ninvoke: cloudevent\nrun:\n  envs:\n  \
+             - {name: A, value: '1'}\n  - {name: B, value: '{{ env:HERE }}'}\n  \
+             - {name: C, value: '{{ env:GONE }}'}\n  - {name: D, value: '{{ secret:s:k }}'}\n\
+             deploy:\n  options:\n    scale: {min: 1, max: 3, metric: rps, target: 2.4}\n    \
+             resources: {limits: {memory: 96Mi, cpu: 500m, concurrency: 7}}\n",
+        )
+        .unwrap();
+        let lookup = |name: &str| (name == "HERE").then(|| "2".to_owned());
+        let found = func("func.yaml", &document, lookup).unwrap();
+        let function = &found.functions[0].function;
+        assert_eq!(function.template.as_ref().unwrap().value, "cloudevents");
+        let env: Vec<_> = function.env.iter().map(|(k, v)| format!("{k}={v}")).collect();
+        assert_eq!(env, ["A=1", "B=2"]);
+        assert_eq!((function.scale.min, function.scale.max), (Some(1), Some(3)));
+        assert_eq!(function.scale.target, Some(2));
+        assert_eq!(function.limits.memory_bytes, Some(96 << 20));
+        assert_eq!(function.limits.cpu_millis, Some(500));
+        assert_eq!(function.limits.concurrency, Some(7));
+        assert_eq!(found.functions[0].warnings.len(), 2, "{:?}", found.functions[0].warnings);
+    }
 }

@@ -165,12 +165,18 @@ fn language(to: &mut Described, file: &str, name: &str, entry: &Value) -> Result
         to.note("template", format!("lang: {lang}"));
         return Ok(());
     }
+    if lang.starts_with("golang-") {
+        set(&mut to.function.runtime, RuntimeName::Go);
+        set(&mut to.function.entry, "Handle".to_owned());
+        to.note("runtime", format!("lang: {lang}"));
+        return Ok(());
+    }
     if lang.starts_with("node") {
         set(&mut to.function.runtime, RuntimeName::Node);
         return Ok(());
     }
     let Some(process) = process else {
-        let hint = "offered: python3, python3-http, python3-flask, node*, and any lang with \
+        let hint = "offered: python3, python3-http, python3-flask, node*, golang-*, and any lang with \
                     fprocess whose program is in handler's folder";
         return Err(not_offered(file, name, &format!("lang {lang:?}"), hint));
     };

@@ -23,16 +23,19 @@ pub(super) fn read(file: &str, document: &Value, folder: &Path) -> Result<Foreig
             }
             found.functions.push(described);
         }
-        for (key, what) in [
-            ("sequences", "a sequence"),
-            ("triggers", "a trigger"),
-            ("rules", "a rule"),
-            ("apis", "an API gateway"),
-            ("dependencies", "a dependency"),
-            ("feeds", "a feed"),
-        ] {
+        for (key, what) in
+            [("apis", "an API gateway"), ("dependencies", "a dependency"), ("feeds", "a feed")]
+        {
             for name in content[key].as_object().into_iter().flat_map(Map::keys) {
                 found.warnings.push(format!("{key}.{name}: {what} is not offered yet"));
+            }
+        }
+        for (key, what) in
+            [("sequences", "a sequence"), ("triggers", "a trigger"), ("rules", "a rule")]
+        {
+            for name in content[key].as_object().into_iter().flat_map(Map::keys) {
+                let text = format!("{key}.{name}: {what} is made through the API, with wsk");
+                found.warnings.push(text);
             }
         }
     }
@@ -53,10 +56,17 @@ fn function(
     let by_ending = match path.rsplit_once('.').map(|(_, ending)| ending) {
         Some("py") => Some(RuntimeName::Python),
         Some("js" | "mjs" | "cjs") => Some(RuntimeName::Node),
+        Some("go") => Some(RuntimeName::Go),
         _ => None,
     };
-    let Some(runtime) = runtime_of(&written).or(by_ending) else {
-        let hint = "offered: python, nodejs; build others as a program";
+    let native = action["native"] == true || written == "native" || written == "blackbox";
+    let by_word = match written.split(':').next() {
+        _ if native => Some(RuntimeName::Exec),
+        Some("go") => Some(RuntimeName::Go),
+        _ => runtime_of(&written),
+    };
+    let Some(runtime) = by_word.or(by_ending) else {
+        let hint = "offered: python, nodejs, go, and programs with native: true";
         return Err(not_offered(file, name, &format!("runtime {written:?}"), hint));
     };
     let is_node = runtime == RuntimeName::Node;
@@ -64,7 +74,15 @@ fn function(
     to.note("runtime", format!("runtime: {written}"));
     let main = text(&action["main"]).unwrap_or_else(|| "main".to_owned());
     if let Some(code) = action["code"].as_str() {
-        let code_file = if is_node { "index.js" } else { "__main__.py" };
+        let code_file = match runtime {
+            RuntimeName::Node => "index.js",
+            RuntimeName::Go => "main.go",
+            RuntimeName::Python => "__main__.py",
+            RuntimeName::Exec | RuntimeName::Server => {
+                let hint = "name the program with function";
+                return Err(not_offered(file, name, "code of a native action", hint));
+            }
+        };
         to.source = Source::Inside(vec![(code_file.to_owned(), code.as_bytes().to_vec())]);
     } else if path.is_empty() || path.ends_with(".zip") || path.contains("://") {
         let hint = "name a source file or a folder with function";
@@ -72,7 +90,12 @@ fn function(
     } else {
         to.source = Source::At(folder.join(path));
     }
-    entry(&mut to, path, &main, is_node);
+    match runtime {
+        RuntimeName::Go if main == "main" => set(&mut to.function.entry, "Main".to_owned()),
+        RuntimeName::Go => set(&mut to.function.entry, main),
+        RuntimeName::Exec => program(&mut to, path),
+        _ => entry(&mut to, path, &main, is_node),
+    }
     let limits = &action["limits"];
     if let Some(ms) = count(&limits["timeout"]) {
         to.function.limits.timeout_ms = Some(u64::from(ms));
@@ -84,10 +107,20 @@ fn function(
     }
     to.function.limits.concurrency = count(&limits["concurrentActivations"]);
     parameters(&mut to, shared, &action["inputs"]);
-    let known = ["function", "code", "runtime", "main", "limits", "inputs", "web", "web-export"];
+    let known =
+        ["function", "code", "runtime", "main", "limits", "inputs", "web", "web-export", "native"];
     to.ignore_rest(action, &known, "");
     to.ignore_rest(limits, &["timeout", "memorySize", "concurrentActivations"], "limits.");
     Ok(to)
+}
+
+/// The program of a native action: the file, or `exec` in the folder.
+fn program(to: &mut Described, path: &str) {
+    let name = path.trim_end_matches('/').rsplit('/').next().unwrap_or("");
+    let is_file = matches!(&to.source, Source::At(path) if path.is_file());
+    let command = if is_file { format!("./{name}") } else { "./exec".to_owned() };
+    set(&mut to.function.command, vec![command]);
+    to.note("command", format!("function: {path}"));
 }
 
 /// The entry where the manifest tells; a folder is searched later.

@@ -1,0 +1,214 @@
+"""Throughput of `hello` under each platform's contract over that of our own, in alternation.
+
+For each language one function per contract, as that platform's users write it, and one of our own;
+each with one instance that is kept. Every round measures each contract between two runs of ours, by
+which it is divided. The bar stands to the median of the rounds. Knative's Python functions are ASGI
+applications and stand beside one of ours. Contracts that start a program per call are left out:
+they measure fork and exec; `openfaas, classic` stands for such a program and has no bar.
+
+Usage: contracts.py [--rounds N] [--seconds N] [--connections N,N] [--languages python,node,go]
+"""
+
+from __future__ import annotations
+
+import argparse
+import datetime
+import json
+import re
+import shutil
+import statistics
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+HERE = Path(__file__).resolve().parent
+sys.path[:0] = [str(HERE / "warm")]
+
+from machine import machine  # noqa: E402
+from node import ROOT, Node  # noqa: E402
+from outcome import Outcome  # noqa: E402
+
+OF_NATIVE_BAR = 0.9
+WARM_UP = "1s"
+KEPT = '[limits]\nmemory = "128MiB"\n[scale]\nmin = 1\nmax = 1\n'
+NATIVE = "mote"
+#: Contracts that are of another shape than `handle` stand beside ours of that shape.
+BESIDE = {("python", "knative"): "mote, ASGI"}
+OURS = (NATIVE, "mote, ASGI")
+
+#: Language to contract to (file, text, what mote.toml says).
+FUNCTIONS: dict[str, dict[str, tuple[str, str, str]]] = {
+    "python": {
+        NATIVE: ("hello.py", 'def handle(event, ctx):\n    return "hello"\n', ""),
+        "mote, ASGI": (
+            "app.py",
+            "async def app(scope, receive, send):\n"
+            '    await send({"type": "http.response.start", "status": 200,\n'
+            '                "headers": [[b"content-type", b"text/plain"]]})\n'
+            '    await send({"type": "http.response.body", "body": b"hello"})\n',
+            'entry = "app:app"\n',
+        ),
+        "tinyfaas": ("fn.py", 'def fn(input, headers):\n    return "hello"\n', ""),
+        "openfaas": ("handler.py", 'def handle(event, context):\n    return {"statusCode": 200, "body": "hello"}\n', ""),
+        "openfaas, classic": ("handler.py", 'def handle(req):\n    return "hello"\n', 'template = "python3"\n'),
+        "nuclio": ("main.py", 'def handler(context, event):\n    return "hello"\n', ""),
+        "kubeless": ("work.py", 'def handler(event, context):\n    return "hello"\n', 'entry = "work:handler"\n'),
+        "openwhisk": ("__main__.py", 'def main(args):\n    return {"body": "hello"}\n', ""),
+        "fission": ("main.py", 'def main():\n    return "hello"\n', ""),
+        "knative": (
+            "func.py",
+            "class Function:\n    async def handle(self, scope, receive, send):\n"
+            '        await send({"type": "http.response.start", "status": 200,\n'
+            '                    "headers": [[b"content-type", b"text/plain"]]})\n'
+            '        await send({"type": "http.response.body", "body": b"hello"})\n\n\n'
+            "def new():\n    return Function()\n",
+            "",
+        ),
+    },
+    "node": {
+        NATIVE: ("hello.mjs", 'export function handle(event, ctx) { return "hello"; }\n', 'entry = "hello.mjs:handle"\n'),
+        "tinyfaas": ("index.js", 'module.exports = (req, res) => { res.send("hello"); };\n', ""),
+        "openfaas": ("handler.js", 'module.exports = async (event, context) => context.status(200).succeed("hello");\n', ""),
+        "nuclio": ("handler.js", 'exports.handler = (context, event) => { context.callback("hello"); };\n', 'entry = "handler.js:handler"\n'),
+        "kubeless": ("handler.js", 'module.exports = { hello: (event, context) => "hello" };\n', 'entry = "handler.js:hello"\n'),
+        "openwhisk": ("index.js", 'function main(params) { return { body: "hello" }; }\n', ""),
+        "fission": ("index.js", 'module.exports = async (context) => ({ status: 200, body: "hello" });\n', ""),
+        "knative": ("index.js", 'module.exports = { handle: async (context, body) => "hello" };\n', ""),
+    },
+    "go": {
+        NATIVE: (
+            "hello.go",
+            'package hello\n\nimport (\n\t"io"\n\t"net/http"\n)\n\n'
+            'func Handle(w http.ResponseWriter, r *http.Request) { io.WriteString(w, "hello") }\n',
+            "",
+        ),
+        "tinyfaas": (
+            "fn.go",
+            "package main\n\nfunc fn(data string, headers map[string]string) (string, error) {\n"
+            '\treturn "hello", nil\n}\n',
+            "",
+        ),
+        "openfaas": (
+            "handler.go",
+            'package function\n\nimport "net/http"\n\n'
+            'func Handle(w http.ResponseWriter, r *http.Request) { w.Write([]byte("hello")) }\n',
+            "",
+        ),
+        "openwhisk": (
+            "main.go",
+            "package main\n\nfunc Main(obj map[string]interface{}) map[string]interface{} {\n"
+            '\treturn map[string]interface{}{"body": "hello"}\n}\n',
+            "",
+        ),
+        "fission": (
+            "main.go",
+            'package main\n\nimport "net/http"\n\n'
+            'func Handler(w http.ResponseWriter, r *http.Request) { w.Write([]byte("hello")) }\n',
+            "",
+        ),
+        "knative": (
+            "function.go",
+            'package function\n\nimport "net/http"\n\ntype T struct{}\n\nfunc New() *T { return &T{} }\n\n'
+            'func (t *T) Handle(w http.ResponseWriter, r *http.Request) { w.Write([]byte("hello")) }\n',
+            "",
+        ),
+    },
+}
+
+
+def name_of(language: str, contract: str) -> str:
+    return f"{language}-{re.sub('[^a-z]+', '-', contract.lower())}"
+
+
+def deploy(node: Node, folder: Path, language: str, contract: str) -> None:
+    name = name_of(language, contract)
+    file, text, more = FUNCTIONS[language][contract]
+    code = folder / name
+    code.mkdir()
+    (code / file).write_text(text)
+    compat = "" if contract in OURS else f'compat = "{contract.split(",")[0]}"\n'
+    manifest = f'version = 1\nname = "{name}"\nruntime = "{language}"\n{compat}{more}{KEPT}'
+    (code / "mote.toml").write_text(manifest)
+    node.deploy(code)
+
+
+def load(node: Node, name: str, connections: int, seconds: str) -> float:
+    """Answers per second. Every one must be right."""
+    command = ["wrk", "-t1", f"-c{connections}", f"-d{seconds}", f"http://127.0.0.1:{node.http}/{name}"]
+    text = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    if re.search(r"Non-2xx|Socket errors", text):
+        raise SystemExit(f"{name}: wrong answers\n{text}")
+    return float(re.search(r"Requests/sec:\s+([\d.]+)", text).group(1))
+
+
+def measure(node: Node, language: str, options: argparse.Namespace) -> list[Outcome]:
+    contracts = [contract for contract in FUNCTIONS[language] if contract not in OURS]
+    seconds = f"{options.seconds}s"
+    outcomes = []
+    for contract in FUNCTIONS[language]:
+        load(node, name_of(language, contract), 16, WARM_UP)
+    for connections in options.connections:
+        ratios: dict[str, list[float]] = {contract: [] for contract in contracts}
+        rates: dict[str, list[float]] = {contract: [] for contract in FUNCTIONS[language]}
+        for _ in range(options.rounds):
+            for contract in contracts:
+                ours = BESIDE.get((language, contract), NATIVE)
+                both = []
+                for one in (ours, contract, ours):
+                    both.append(load(node, name_of(language, one), connections, seconds))
+                    rates[one].append(both[-1])
+                ratios[contract].append(2 * both[1] / (both[0] + both[2]))
+        for ours in OURS:
+            if rates.get(ours):
+                own = statistics.median(rates[ours])
+                outcomes.append(Outcome(f"{language}: {ours}, {connections} conn.", own, "1/s", detail={"rates": rates[ours]}))
+        for contract in contracts:
+            outcomes.append(Outcome(
+                f"{language}: {contract}, {connections} conn.", statistics.median(ratios[contract]), "",
+                None if "classic" in contract else OF_NATIVE_BAR, True,
+                {"ratios": ratios[contract], "rates": rates[contract]},
+            ))  # fmt: skip
+        for outcome in outcomes[-len(FUNCTIONS[language]) :]:
+            print(outcome.line(), flush=True)
+    return outcomes
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="bench-contracts", description=__doc__.splitlines()[0])
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--seconds", type=int, default=1, help="of each load")
+    parser.add_argument("--connections", type=lambda text: [int(one) for one in text.split(",")], default=[16, 64])
+    parser.add_argument("--languages", type=lambda text: text.split(","), default=list(FUNCTIONS))
+    options = parser.parse_args()
+    if not shutil.which("wrk"):
+        print("SKIPPED: bench-contracts: wrk is not installed", file=sys.stderr)
+        return 0
+    started = datetime.datetime.now(datetime.timezone.utc)
+    described, outcomes = machine(), []
+    described["go"] = subprocess.run(["go", "version"], capture_output=True, text=True).stdout.strip() if shutil.which("go") else None
+    for language in options.languages:
+        if language == "go" and not described["go"]:
+            print("SKIPPED: Go is not installed", file=sys.stderr)
+            continue
+        folder = Path(tempfile.mkdtemp(prefix="mote-contracts"))
+        folder.chmod(0o755)
+        try:
+            with Node() as node:
+                for contract in FUNCTIONS[language]:
+                    deploy(node, folder, language, contract)
+                outcomes += measure(node, language, options)
+        finally:
+            shutil.rmtree(folder, ignore_errors=True)
+    results = HERE / "results"
+    results.mkdir(exist_ok=True)
+    path = results / started.strftime("contracts-%Y-%m-%d.json")
+    record = {"machine": described, "rounds": options.rounds, "seconds": options.seconds,
+              "outcomes": [outcome.as_json() for outcome in outcomes]}
+    path.write_text(json.dumps(record, indent=1) + "\n")
+    print(f"written to {path.relative_to(ROOT)}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

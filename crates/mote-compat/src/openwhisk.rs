@@ -1,0 +1,198 @@
+//! OpenWhisk: the API that `wsk` speaks, and web actions.
+//!
+//! Written from descriptions of the documented API. Actions are functions of the node; what else the
+//! platform knows of them, and everything that is no function (sequences, triggers, rules, packages,
+//! activations), are documents that this module keeps. One namespace, [`NAMESPACE`], which `_` means
+//! too. Start reading at [`routes`], then `entities.rs`, then `run.rs`.
+
+mod actions;
+mod activations;
+mod entities;
+mod limits;
+mod packages;
+mod run;
+mod triggers;
+mod web;
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+use axum::Router;
+use axum::extract::{ConnectInfo, DefaultBodyLimit, Request, State};
+use axum::http::{HeaderMap, StatusCode};
+use axum::middleware::Next;
+use axum::response::{IntoResponse, Response};
+use axum::routing::{any, get};
+use mote_api::Problem;
+use serde_json::json;
+
+use self::activations::Activations;
+use self::entities::Entities;
+use self::limits::Limits;
+use crate::node::Admission;
+use crate::{Bound, Context, access};
+
+/// The one namespace there is.
+const NAMESPACE: &str = "guest";
+/// Largest code of an action, as base64 in a request; and of parameters and results.
+const CODE_BYTES_MAX: usize = 48 << 20;
+const PARAMETERS_BYTES_MAX: usize = 1 << 20;
+
+/// What the handlers share.
+#[derive(Clone)]
+struct Whisk {
+    context: Context,
+    entities: Arc<Entities>,
+    activations: Arc<Activations>,
+    limits: Arc<Limits>,
+}
+
+/// Serves the API until the node stops.
+pub async fn serve(bound: Bound, context: Context) {
+    let entities = match Entities::load(context.node.as_ref()).await {
+        Ok(entities) => entities,
+        Err(problem) => {
+            tracing::error!(%problem.detail, "what OpenWhisk's API keeps cannot be read");
+            return;
+        }
+    };
+    let activations = Arc::new(Activations::load(context.node.as_ref()).await);
+    let whisk = Whisk {
+        entities: Arc::new(entities),
+        activations: activations.clone(),
+        limits: Arc::default(),
+        context: context.clone(),
+    };
+    let keeping = activations.keep(context.clone());
+    tokio::join!(bound.serve(routes(whisk), context), keeping);
+}
+
+fn routes(whisk: Whisk) -> Router {
+    let entity = |whisk: &Whisk| {
+        let (actions, action) = (actions::list, actions::dispatch);
+        Router::new()
+            .route("/actions", get(actions))
+            .route("/actions/{name}", any(action))
+            .route("/actions/{package}/{name}", any(actions::dispatch_in_package))
+            .route("/packages", get(packages::list))
+            .route("/packages/{name}", any(packages::dispatch))
+            .route("/triggers", get(triggers::list))
+            .route("/triggers/{name}", any(triggers::dispatch))
+            .route("/rules", get(triggers::list_rules))
+            .route("/rules/{name}", any(triggers::dispatch_rule))
+            .route("/activations", get(activations::list))
+            .route("/activations/{id}", get(activations::show))
+            .route("/activations/{id}/{part}", get(activations::show_part))
+            .with_state(whisk.clone())
+    };
+    let managed = Router::new()
+        .nest("/namespaces/_", entity(&whisk))
+        .nest(&format!("/namespaces/{NAMESPACE}"), entity(&whisk))
+        .route("/namespaces", get(|| async { axum::Json([NAMESPACE]) }))
+        .layer(DefaultBodyLimit::max(CODE_BYTES_MAX + PARAMETERS_BYTES_MAX))
+        .layer(axum::middleware::from_fn_with_state(whisk.clone(), authorise));
+    let web = Router::new()
+        .route("/web/{namespace}/{package}/{action}", any(web::run))
+        .route("/web/{namespace}/{package}/{action}/{*path}", any(web::run))
+        .layer(DefaultBodyLimit::max(PARAMETERS_BYTES_MAX))
+        .with_state(whisk);
+    Router::new()
+        .route("/", get(info))
+        .route("/api/v1", get(info))
+        .nest("/api/v1", managed.merge(web))
+        .fallback(|| async { Refused::not_found() })
+}
+
+async fn info() -> Response {
+    let kind = |kind: &str, main: &str| json!({ "kind": kind, "default": true, "requireMain": !main.is_empty() });
+    let runtimes = json!({
+        "nodejs": [kind("nodejs:20", "")], "python": [kind("python:3", "")], "go": [kind("go:1", "")],
+        "blackbox": [kind("blackbox", "")],
+    });
+    let limits = json!({
+        "actions_per_minute": limits::INVOCATIONS_PER_MINUTE, "triggers_per_minute": limits::FIRES_PER_MINUTE,
+        "concurrent_actions": limits::CONCURRENT, "sequence_length": run::SEQUENCE_MAX,
+        "max_action_duration": actions::TIMEOUT_MS_MAX, "max_action_memory": actions::MEMORY_MIB_MAX << 20,
+    });
+    axum::Json(json!({
+        "description": "OpenWhisk API", "api_paths": ["/api/v1"], "runtimes": runtimes, "limits": limits,
+        "support": { "github": "", "slack": "" },
+    }))
+    .into_response()
+}
+
+/// Lets a request of who holds the key through.
+async fn authorise(
+    State(whisk): State<Whisk>,
+    ConnectInfo(from): ConnectInfo<SocketAddr>,
+    request: Request,
+    next: Next,
+) -> Response {
+    match admitted(&whisk, from, request.headers()) {
+        Ok(()) => next.run(request).await,
+        Err(refused) => refused.into_response(),
+    }
+}
+
+fn admitted(whisk: &Whisk, from: SocketAddr, headers: &HeaderMap) -> Result<(), Refused> {
+    let token = access::token(headers);
+    let text = match whisk.context.node.admits(from.ip(), token.as_deref()) {
+        Admission::Admitted => return Ok(()),
+        Admission::Refused if token.is_none() => {
+            "The resource requires authentication, which was not supplied with the request."
+        }
+        Admission::Refused => "The supplied authentication is invalid.",
+        Admission::TooManyTries => {
+            return Err(Refused(StatusCode::TOO_MANY_REQUESTS, "too many wrong keys".to_owned()));
+        }
+    };
+    Err(Refused(StatusCode::UNAUTHORIZED, text.to_owned()))
+}
+
+/// A refusal in the platform's form.
+#[derive(Debug)]
+struct Refused(StatusCode, String);
+
+impl Refused {
+    fn bad(text: impl Into<String>) -> Self {
+        Self(StatusCode::BAD_REQUEST, text.into())
+    }
+
+    fn conflict(text: impl Into<String>) -> Self {
+        Self(StatusCode::CONFLICT, text.into())
+    }
+
+    fn not_found() -> Self {
+        Self(StatusCode::NOT_FOUND, "The requested resource does not exist.".to_owned())
+    }
+
+    fn method() -> Self {
+        let text = "HTTP method not allowed.";
+        Self(StatusCode::METHOD_NOT_ALLOWED, text.to_owned())
+    }
+}
+
+impl From<Problem> for Refused {
+    fn from(problem: Problem) -> Self {
+        let status = match problem.status {
+            422 => StatusCode::BAD_REQUEST,
+            status => StatusCode::from_u16(status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR),
+        };
+        let hint = problem.hint.map_or_else(String::new, |hint| format!(" ({hint})"));
+        Self(status, format!("{}: {}{hint}", problem.code, problem.detail))
+    }
+}
+
+impl IntoResponse for Refused {
+    fn into_response(self) -> Response {
+        let body = json!({ "error": self.1, "code": "0" });
+        (self.0, axum::Json(body)).into_response()
+    }
+}
+
+/// The body of a request, an object; nothing is an empty one.
+fn object<T: serde::de::DeserializeOwned>(body: &[u8]) -> Result<T, Refused> {
+    let body = if body.is_empty() { &b"{}"[..] } else { body };
+    serde_json::from_slice(body)
+        .map_err(|error| Refused::bad(format!("The request content was malformed:\n{error}")))
+}

@@ -1,0 +1,408 @@
+//! Actions and sequences: made, shown, called, removed.
+
+use std::time::Duration;
+
+use axum::Json;
+use axum::body::Bytes;
+use axum::extract::{Path, Query, State};
+use axum::http::{Method, StatusCode};
+use axum::response::{IntoResponse, Response};
+use mote_api::manifest::{CompatName, FunctionManifest, RuntimeName};
+use mote_api::toml_reader::Lined;
+use mote_core::FunctionName;
+use serde::Deserialize;
+use serde_json::{Map, Value, json};
+
+use super::entities::{self, Entity, Kind, Pair, What};
+use super::{CODE_BYTES_MAX, Refused, Whisk, object, run};
+use crate::node::{Code, Deploy, Manifest};
+
+pub(super) const TIMEOUT_MS_MAX: u64 = 300_000;
+const TIMEOUT_MS_MIN: u64 = 100;
+const TIMEOUT_MS_DEFAULT: u64 = 60_000;
+pub(super) const MEMORY_MIB_MAX: u64 = 512;
+const MEMORY_MIB_MIN: u64 = 128;
+const MEMORY_MIB_DEFAULT: u64 = 256;
+/// Who waits longer for an answer gets the id.
+const BLOCKING_MAX: Duration = Duration::from_secs(60);
+
+/// What a client says of an action. What it leaves out stays, where there is one.
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+pub(super) struct Wish {
+    exec: Option<Value>,
+    pub(super) parameters: Option<Vec<Pair>>,
+    pub(super) annotations: Option<Vec<Pair>>,
+    limits: Option<Map<String, Value>>,
+    pub(super) publish: Option<bool>,
+}
+
+/// Flags of a request.
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+pub(super) struct Flags {
+    pub(super) overwrite: bool,
+    pub(super) force: bool,
+    code: Option<bool>,
+    blocking: bool,
+    result: bool,
+    timeout: Option<u64>,
+}
+
+/// What a list is asked for.
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+pub(super) struct Page {
+    limit: Option<usize>,
+    skip: usize,
+}
+
+impl Page {
+    /// That part of a list.
+    pub(super) fn of(&self, all: Vec<Value>) -> Json<Vec<Value>> {
+        let limit = match self.limit.unwrap_or(30) {
+            0 => 200,
+            limit => limit.min(200),
+        };
+        Json(all.into_iter().skip(self.skip).take(limit).collect())
+    }
+}
+
+pub(super) async fn list(State(whisk): State<Whisk>, Query(page): Query<Page>) -> Json<Vec<Value>> {
+    let mut all = whisk.entities.list(Kind::Action);
+    all.sort_by_key(|(_, entity)| std::cmp::Reverse(entity.updated_ms));
+    let shown = |(name, entity): (String, Entity)| {
+        let mut shown = entity.shown(&name);
+        shown.remove("parameters");
+        if let Some(exec) = shown.get_mut("exec") {
+            *exec = json!({ "binary": exec["binary"] });
+        }
+        Value::Object(shown)
+    };
+    page.of(all.into_iter().map(shown).collect())
+}
+
+pub(super) async fn dispatch_in_package(
+    state: State<Whisk>,
+    Path((package, name)): Path<(String, String)>,
+    flags: Query<Flags>,
+    method: Method,
+    body: Bytes,
+) -> Result<Response, Refused> {
+    dispatch(state, Path(format!("{package}/{name}")), flags, method, body).await
+}
+
+pub(super) async fn dispatch(
+    State(whisk): State<Whisk>,
+    Path(name): Path<String>,
+    Query(flags): Query<Flags>,
+    method: Method,
+    body: Bytes,
+) -> Result<Response, Refused> {
+    let name = entities::local_name(&name)?;
+    match method {
+        Method::PUT => put(&whisk, &name, &flags, &body).await,
+        Method::GET => show(&whisk, &name, &flags).await,
+        Method::DELETE => remove(&whisk, &name).await,
+        Method::POST => invoke(&whisk, &name, &flags, &body).await,
+        _ => Err(Refused::method()),
+    }
+}
+
+async fn show(whisk: &Whisk, name: &str, flags: &Flags) -> Result<Response, Refused> {
+    let found = run::find(whisk, name)?;
+    let mut shown = found.entity.shown(&found.name);
+    let is_action = matches!(found.entity.what, What::Action { .. });
+    if flags.code != Some(false) && is_action {
+        let code = whisk.entities.code(whisk.context.node.as_ref(), &found.name).await;
+        if let Some(code) = code {
+            shown["exec"]["code"] = code;
+        }
+    }
+    Ok(Json(shown).into_response())
+}
+
+pub(super) async fn remove(whisk: &Whisk, name: &str) -> Result<Response, Refused> {
+    let _turn = whisk.entities.turn().await;
+    let entity = whisk.entities.get(Kind::Action, name).ok_or_else(Refused::not_found)?;
+    let node = whisk.context.node.as_ref();
+    if let What::Action { function, .. } = &entity.what {
+        match node.remove(function).await {
+            // Somebody removed it by hand.
+            Err(problem) if problem.status == 404 => {}
+            other => other?,
+        }
+    }
+    whisk.entities.remove(node, Kind::Action, name).await?;
+    Ok(Json(entity.shown(name)).into_response())
+}
+
+async fn invoke(
+    whisk: &Whisk,
+    name: &str,
+    flags: &Flags,
+    body: &[u8],
+) -> Result<Response, Refused> {
+    let payload: Map<String, Value> = object(body)?;
+    let found = run::find(whisk, name)?;
+    whisk.limits.invocation()?;
+    let accepted = |id: &str| {
+        let body = Json(json!({ "activationId": id }));
+        (StatusCode::ACCEPTED, [("x-openwhisk-activation-id", id.to_owned())], body).into_response()
+    };
+    if !flags.blocking {
+        return Ok(accepted(&run::invoke_later(whisk, found, payload, None)));
+    }
+    let id = run::new_id(whisk);
+    let shown = id.1.clone();
+    let task = {
+        // Runs to its end although nobody may wait so long.
+        let whisk = whisk.clone();
+        tokio::spawn(async move { run::invoke(&whisk, &found, payload, None, id).await })
+    };
+    let asked = flags.timeout.map_or(BLOCKING_MAX, Duration::from_millis).min(BLOCKING_MAX);
+    let ended = match tokio::time::timeout(asked, task).await {
+        Err(_) => return Ok(accepted(&shown)),
+        Ok(Err(_)) => {
+            let text = "the activation failed to run".to_owned();
+            return Err(Refused(StatusCode::INTERNAL_SERVER_ERROR, text));
+        }
+        Ok(Ok(ended)) => ended?,
+    };
+    let body = if flags.result { ended.result().clone() } else { ended.record.clone() };
+    let fields = [("x-openwhisk-activation-id", ended.id.clone())];
+    Ok((ended.status(), fields, Json(body)).into_response())
+}
+
+async fn put(whisk: &Whisk, name: &str, flags: &Flags, body: &[u8]) -> Result<Response, Refused> {
+    let wish: Wish = object(body)?;
+    let _turn = whisk.entities.turn().await;
+    if let Some((package, _)) = name.split_once('/') {
+        let holder = whisk.entities.get(Kind::Package, package).ok_or_else(Refused::not_found)?;
+        if matches!(holder.what, What::Package { binding: Some(_) }) {
+            return Err(Refused::bad("Operation not permitted on package binding."));
+        }
+    }
+    let known = whisk.entities.get(Kind::Action, name);
+    if known.is_some() && !flags.overwrite {
+        return Err(Refused::conflict("resource already exists"));
+    }
+    let exec = match (&wish.exec, &known) {
+        (Some(exec), _) => Some(exec.clone()),
+        (None, Some(_)) => None,
+        (None, None) => return Err(Refused::bad("exec undefined")),
+    };
+    let limits = limits(wish.limits.as_ref(), known.as_ref())?;
+    let mut entity = known.clone().unwrap_or_else(|| Entity::new(What::Trigger));
+    take(&mut entity, &wish);
+    let is_sequence = exec.as_ref().map_or_else(
+        || matches!(entity.what, What::Sequence { .. }),
+        |exec| exec["kind"] == "sequence",
+    );
+    let mut code = None;
+    if is_sequence {
+        let components = match &exec {
+            Some(exec) => components(whisk, exec)?,
+            None => match &entity.what {
+                What::Sequence { components, .. } => components.clone(),
+                _ => Vec::new(),
+            },
+        };
+        entity.what = What::Sequence { components, limits };
+    } else {
+        code = action(whisk, name, &mut entity, known.as_ref(), exec.as_ref(), limits).await?;
+    }
+    annotate(&mut entity);
+    let node = whisk.context.node.as_ref();
+    let entity = whisk.entities.put(node, Kind::Action, name, entity, code.as_ref()).await?;
+    let mut shown = entity.shown(name);
+    if let Some(code) = code {
+        shown["exec"]["code"] = code;
+    }
+    Ok(Json(shown).into_response())
+}
+
+/// What a wish says of any entity.
+pub(super) fn take(entity: &mut Entity, wish: &Wish) {
+    if let Some(parameters) = &wish.parameters {
+        entity.parameters.clone_from(parameters);
+    }
+    if let Some(annotations) = &wish.annotations {
+        entity.annotations.clone_from(annotations);
+    }
+    entity.publish = wish.publish.unwrap_or(entity.publish);
+}
+
+/// Annotations the platform sets itself.
+fn annotate(entity: &mut Entity) {
+    let kind = match &entity.what {
+        What::Action { exec, .. } => exec["kind"].clone(),
+        _ => "sequence".into(),
+    };
+    entity.annotations.retain(|pair| pair.key != "exec");
+    entity.annotations.push(Pair { key: "exec".to_owned(), value: kind });
+}
+
+fn limits(wish: Option<&Map<String, Value>>, known: Option<&Entity>) -> Result<Value, Refused> {
+    let before = match known.map(|known| &known.what) {
+        Some(What::Action { limits, .. } | What::Sequence { limits, .. }) => limits.clone(),
+        _ => json!({
+            "timeout": TIMEOUT_MS_DEFAULT, "memory": MEMORY_MIB_DEFAULT, "logs": 10, "concurrency": 1,
+        }),
+    };
+    let mut limits = before;
+    for (key, value) in wish.into_iter().flatten() {
+        limits[key] = value.clone();
+    }
+    let within = |key: &str, least: u64, most: u64, unit: &str| {
+        let found = limits[key].as_u64().unwrap_or(0);
+        if (least..=most).contains(&found) {
+            return Ok(());
+        }
+        let text = format!("{key} {found} {unit} is not in the range of {least} to {most} {unit}.");
+        Err(Refused::bad(text))
+    };
+    within("timeout", TIMEOUT_MS_MIN, TIMEOUT_MS_MAX, "ms")?;
+    within("memory", MEMORY_MIB_MIN, MEMORY_MIB_MAX, "MB")?;
+    within("concurrency", 1, 500, "")?;
+    Ok(limits)
+}
+
+fn components(whisk: &Whisk, exec: &Value) -> Result<Vec<String>, Refused> {
+    let written = exec["components"].as_array().cloned().unwrap_or_default();
+    if written.is_empty() {
+        return Err(Refused::bad("No component specified for sequence."));
+    }
+    if written.len() > run::SEQUENCE_MAX {
+        return Err(Refused::bad("Too many actions in the sequence."));
+    }
+    let one = |name: &Value| {
+        let name = entities::local_name(name.as_str().unwrap_or(""))?;
+        let missing = |_| {
+            let text = "Sequence component does not exist.".to_owned();
+            Refused(StatusCode::NOT_FOUND, text)
+        };
+        run::find(whisk, &name).map_err(missing)?;
+        Ok(name)
+    };
+    written.iter().map(one).collect()
+}
+
+/// Deploys the function of an action. Returns the code to be kept, where it is new.
+async fn action(
+    whisk: &Whisk,
+    name: &str,
+    entity: &mut Entity,
+    known: Option<&Entity>,
+    exec: Option<&Value>,
+    limits: Value,
+) -> Result<Option<Value>, Refused> {
+    let before = match known.map(|known| &known.what) {
+        Some(What::Action { exec, function, .. }) => Some((exec.clone(), function.clone())),
+        _ => None,
+    };
+    let function = match &before {
+        Some((_, function)) => function.clone(),
+        None => free_name(whisk, name)?,
+    };
+    let function_name = FunctionName::new(&function)
+        .map_err(|_| Refused::bad("The name of the entity cannot be that of a function."))?;
+    let mut keys = FunctionManifest::default();
+    let (code, kept) = match exec {
+        Some(exec) => (source(exec, &mut keys)?, exec["code"].clone()),
+        None => (Code::Of(function_name.clone()), Value::Null),
+    };
+    keys.compat = lined(CompatName::OpenWhisk);
+    keys.limits.timeout_ms = limits["timeout"].as_u64();
+    keys.limits.memory_bytes = limits["memory"].as_u64().map(|mib| mib << 20);
+    let concurrency = limits["concurrency"].as_u64().and_then(|n| u32::try_from(n).ok());
+    keys.limits.concurrency = concurrency.filter(|n| *n > 1);
+    let defaults = entities::merged([entity.parameters.as_slice()]);
+    if !defaults.is_empty() {
+        // For who calls the function by its own address.
+        let text = Value::Object(defaults).to_string();
+        keys.env.insert("OPENWHISK_PARAMETERS".to_owned(), text);
+    }
+    let deploy = Deploy {
+        name: function_name,
+        code,
+        manifest: Manifest::Keys(Box::new(keys)),
+        annotations: Default::default(),
+        secrets: Vec::new(),
+        replace: before.is_some(),
+    };
+    whisk.context.node.deploy(deploy).await?;
+    let mut shown = match exec {
+        Some(exec) => exec.clone(),
+        None => before.map_or(Value::Null, |(exec, _)| exec),
+    };
+    if let Some(members) = shown.as_object_mut() {
+        members.remove("code");
+        members.entry("binary").or_insert(false.into());
+    }
+    entity.what = What::Action { exec: shown, limits, function };
+    Ok((!kept.is_null()).then_some(kept))
+}
+
+fn lined<T>(value: T) -> Option<Lined<T>> {
+    Some(Lined { value, line: 0 })
+}
+
+/// Where an action's code comes from, and what is said of it.
+fn source(exec: &Value, keys: &mut FunctionManifest) -> Result<Code, Refused> {
+    let kind = exec["kind"].as_str().unwrap_or("");
+    let main = exec["main"].as_str();
+    let code = exec["code"].as_str().unwrap_or("");
+    let (runtime, file) = match kind.split(':').next().unwrap_or("") {
+        "nodejs" => (RuntimeName::Node, "index.js"),
+        "python" => (RuntimeName::Python, "__main__.py"),
+        "go" => (RuntimeName::Go, "main.go"),
+        "blackbox" | "native" => (RuntimeName::Exec, "exec"),
+        _ => {
+            let known = "nodejs, python, go, blackbox, sequence";
+            let text = format!("kind '{kind}' not in Set({known})");
+            return Err(Refused::bad(format!("The request content was malformed:\n{text}")));
+        }
+    };
+    if code.is_empty() {
+        return Err(Refused::bad("code undefined: images are not run, send the program"));
+    }
+    if code.len() > CODE_BYTES_MAX {
+        let text = "action code exceeds 48 MB".to_owned();
+        return Err(Refused(StatusCode::PAYLOAD_TOO_LARGE, text));
+    }
+    keys.runtime = lined(runtime);
+    let binary = match exec["binary"].as_bool() {
+        Some(binary) => binary,
+        // Clients leave it out and send what can only be a zip.
+        None => code.starts_with("UEsD"),
+    };
+    let entry = match runtime {
+        RuntimeName::Go => Some(main.filter(|m| *m != "main").unwrap_or("Main").to_owned()),
+        RuntimeName::Python => Some(format!("__main__:{}", main.unwrap_or("main"))),
+        RuntimeName::Node if !binary => Some(format!("{file}:{}", main.unwrap_or("main"))),
+        _ => None,
+    };
+    keys.entry = entry.and_then(lined);
+    if runtime == RuntimeName::Exec {
+        keys.command = lined(vec!["./exec".to_owned()]);
+    }
+    if !binary {
+        return Ok(Code::Files(vec![(file.to_owned(), code.as_bytes().to_vec())]));
+    }
+    let bytes = mote_core::base64::decode(code)
+        .ok_or_else(|| Refused::bad("The request content was malformed:\ncode is not base64"))?;
+    Ok(Code::Zip { bytes: bytes.into(), below: String::new() })
+}
+
+/// A function's name for an action: its own as far as it may be one, and one that is free.
+fn free_name(whisk: &Whisk, name: &str) -> Result<String, Refused> {
+    let letter = |c: char| if c.is_ascii_alphanumeric() { c.to_ascii_lowercase() } else { '-' };
+    let label: String = name.chars().map(letter).take(56).collect();
+    let label = label.trim_matches('-').to_owned();
+    let label = if label.is_empty() { "action".to_owned() } else { label };
+    let is_free = |name: &String| whisk.context.node.function(name).is_none();
+    let numbered = (2..1000).map(|number| format!("{label}-{number}"));
+    let mut all = std::iter::once(label.clone()).chain(numbered);
+    all.find(is_free).ok_or_else(|| Refused::conflict("too many functions of this name"))
+}

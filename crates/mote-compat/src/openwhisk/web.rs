@@ -1,0 +1,175 @@
+//! Web actions: called by anyone with any method, answered as the result says.
+
+use std::net::SocketAddr;
+
+use axum::body::{Body as HttpBody, to_bytes};
+use axum::extract::{ConnectInfo, Path, Request, State};
+use axum::http::{HeaderMap, StatusCode};
+use axum::response::{IntoResponse, Response};
+use mote_core::body::Body;
+use mote_core::invocation::Reply;
+use mote_core::wire::Invoke;
+use mote_core::{base64, whisk};
+use serde_json::{Map, Value};
+
+use super::run::{self, Found};
+use super::{NAMESPACE, PARAMETERS_BYTES_MAX, Refused, Whisk, admitted};
+use crate::call;
+
+/// How a result becomes an answer, by the ending of the action's name.
+const ENDINGS: [&str; 5] = ["http", "json", "html", "svg", "text"];
+
+pub(super) async fn run(
+    State(whisk): State<Whisk>,
+    Path(parts): Path<Vec<(String, String)>>,
+    ConnectInfo(from): ConnectInfo<SocketAddr>,
+    request: Request,
+) -> Result<Response, Refused> {
+    let part = |name: &str| {
+        let found = parts.iter().find(|(key, _)| key == name);
+        found.map_or("", |(_, value)| value.as_str())
+    };
+    if part("namespace") != NAMESPACE && part("namespace") != "_" {
+        return Err(Refused::not_found());
+    }
+    let (action, ending) = match part("action").rsplit_once('.') {
+        Some((action, ending)) if ENDINGS.contains(&ending) => (action, ending),
+        _ => (part("action"), "http"),
+    };
+    let name = match part("package") {
+        "default" => action.to_owned(),
+        package => format!("{package}/{action}"),
+    };
+    let found = run::find(&whisk, &name)?;
+    let exported = found.entity.annotation("web-export") == Some(&Value::Bool(true));
+    if !exported {
+        return Err(Refused::not_found());
+    }
+    let (head, body) = request.into_parts();
+    authenticated(&whisk, &found, from, &head.headers)?;
+    let Ok(body) = to_bytes(body, PARAMETERS_BYTES_MAX).await else {
+        let text = "The entity size exceeds the maximum allowed size of 1 MB.".to_owned();
+        return Err(Refused(StatusCode::PAYLOAD_TOO_LARGE, text));
+    };
+    let path = match part("path") {
+        "" => String::new(),
+        path => format!("/{path}"),
+    };
+    let query = head.uri.query().unwrap_or("");
+    let payload = arguments(&found, head.method.as_str(), &path, query, &head.headers, &body)?;
+    whisk.limits.invocation()?;
+    let id = run::new_id(&whisk);
+    let ended = run::invoke(&whisk, &found, payload, None, id).await?;
+    let mut response = answer(ended.result(), ended.code(), ending, &path)?;
+    call::set(&mut response, "x-openwhisk-activation-id", &ended.id);
+    Ok(response)
+}
+
+/// Whether the action wants a key, or words of its own, and the request has them.
+fn authenticated(
+    whisk: &Whisk,
+    found: &Found,
+    from: SocketAddr,
+    fields: &HeaderMap,
+) -> Result<(), Refused> {
+    let wanted = match found.entity.annotation("require-whisk-auth") {
+        None | Some(Value::Null | Value::Bool(false)) => return Ok(()),
+        Some(Value::Bool(true)) => return admitted(whisk, from, fields),
+        Some(Value::String(word)) => word.clone(),
+        Some(other) => other.to_string(),
+    };
+    let given = fields.get("x-require-whisk-auth").and_then(|value| value.to_str().ok());
+    if given == Some(wanted.as_str()) {
+        return Ok(());
+    }
+    let text = "Authentication is possible but has failed or not yet been provided.";
+    Err(Refused(StatusCode::UNAUTHORIZED, text.to_owned()))
+}
+
+fn arguments(
+    found: &Found,
+    method: &str,
+    path: &str,
+    query: &str,
+    fields: &HeaderMap,
+    body: &[u8],
+) -> Result<Map<String, Value>, Refused> {
+    let mut block = Vec::new();
+    for (name, value) in fields {
+        if name.as_str().as_bytes() != whisk::ACTIVATION {
+            block.extend_from_slice(name.as_str().as_bytes());
+            block.push(b'\n');
+            block.extend_from_slice(value.as_bytes());
+            block.push(b'\n');
+        }
+    }
+    let raw = found.entity.annotation("raw-http") == Some(&Value::Bool(true));
+    let request = Invoke {
+        sent_ns: 0,
+        id: 0,
+        remaining_ms: 0,
+        trigger: 1,
+        method: method.as_bytes(),
+        path: if path.is_empty() { b"/" } else { path.as_bytes() },
+        query: if raw { b"" } else { query.as_bytes() },
+        headers: &block,
+        body: &[],
+    };
+    let malformed = |answer: whisk::Answer| {
+        let text = String::from_utf8_lossy(&answer.body).into_owned();
+        Refused(StatusCode::from_u16(answer.status).unwrap_or(StatusCode::BAD_REQUEST), text)
+    };
+    let taken = if raw { &[][..] } else { body };
+    let mut args = whisk::arguments(&request, taken, "{}").map_err(malformed)?;
+    if raw {
+        let text = std::str::from_utf8(body).map_or_else(|_| base64::encode(body), str::to_owned);
+        args.insert("__ow_body".into(), text.into());
+        args.insert("__ow_query".into(), query.into());
+    }
+    if found.entity.annotation("final") == Some(&Value::Bool(true))
+        && args.keys().any(|key| found.parameters.contains_key(key))
+    {
+        return Err(Refused::bad(
+            "Request defines parameters that are not allowed (e.g., reserved properties).",
+        ));
+    }
+    Ok(args)
+}
+
+fn answer(result: &Value, code: u64, ending: &str, path: &str) -> Result<Response, Refused> {
+    if ending == "http" || code != 0 {
+        let answer = whisk::answer(result.to_string().as_bytes(), false);
+        let body = Body::Whole(answer.body.into());
+        let reply = Reply {
+            status: answer.status,
+            headers: answer.fields.into(),
+            body,
+            phases: Default::default(),
+        };
+        return Ok(call::response(reply));
+    }
+    // A path picks a part of the result; for text it is by default the part of that name.
+    let mut parts: Vec<&str> = path.split('/').filter(|part| !part.is_empty()).collect();
+    if parts.is_empty() && ending != "json" {
+        parts.push(ending);
+    }
+    let mut part = result;
+    for name in parts {
+        part = part.get(name).ok_or_else(|| {
+            let text = "The requested resource does not exist in the action's result.".to_owned();
+            Refused(StatusCode::NOT_FOUND, text)
+        })?;
+    }
+    if ending == "json" {
+        return Ok(axum::Json(part.clone()).into_response());
+    }
+    let kind = match ending {
+        "html" => "text/html; charset=UTF-8",
+        "svg" => "image/svg+xml",
+        _ => "text/plain; charset=UTF-8",
+    };
+    let text = part.as_str().map_or_else(|| part.to_string(), str::to_owned);
+    let mut response = Response::new(HttpBody::from(text));
+    call::set(&mut response, "content-type", kind);
+    Ok(response)
+}

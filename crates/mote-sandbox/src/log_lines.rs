@@ -1,0 +1,105 @@
+//! What a program prints, cut into lines of the function's log.
+
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+
+use mote_core::wire::{self, FrameKind};
+
+use crate::sys;
+use crate::worker::OUTBOX_BYTES_MAX;
+
+/// Bytes of one log line at most; a longer one becomes several.
+const LINE_BYTES_MAX: usize = 8 << 10;
+
+/// One output of a program.
+pub(crate) struct LogLines {
+    /// LOG source and level.
+    source: [u8; 2],
+    line: Vec<u8>,
+    last: String,
+}
+
+impl LogLines {
+    pub(crate) fn new(source: [u8; 2]) -> Self {
+        Self { source, line: Vec::new(), last: String::new() }
+    }
+
+    /// The last line that was not empty, for messages; cut.
+    pub(crate) fn last(&self) -> &str {
+        &self.last
+    }
+
+    /// Reads what is there. True when nothing can follow: the pipe is closed, or empty while its
+    /// program is `over`.
+    pub(crate) fn pump(
+        &mut self,
+        pipe: &mut Option<OwnedFd>,
+        outbox: &mut Vec<u8>,
+        stream: u32,
+        over: bool,
+    ) -> bool {
+        let mut buffer = [0; 16 << 10];
+        let drained = drain(pipe, &mut buffer, over, |bytes| {
+            self.add(outbox, stream, bytes);
+            outbox.len() < OUTBOX_BYTES_MAX
+        });
+        if drained {
+            self.flush(outbox, stream);
+        }
+        drained
+    }
+
+    /// Takes bytes from elsewhere.
+    pub(crate) fn add(&mut self, outbox: &mut Vec<u8>, stream: u32, bytes: &[u8]) {
+        for part in bytes.split_inclusive(|byte| *byte == b'\n') {
+            for piece in part.chunks(LINE_BYTES_MAX) {
+                self.line.extend_from_slice(piece);
+                if piece.ends_with(b"\n") || self.line.len() >= LINE_BYTES_MAX {
+                    self.put(outbox, stream);
+                }
+            }
+        }
+    }
+
+    /// Sends a line that has no end.
+    pub(crate) fn flush(&mut self, outbox: &mut Vec<u8>, stream: u32) {
+        if !self.line.is_empty() {
+            self.put(outbox, stream);
+        }
+    }
+
+    fn put(&mut self, outbox: &mut Vec<u8>, stream: u32) {
+        let text = self.line.strip_suffix(b"\n").unwrap_or(&self.line);
+        let text = text.strip_suffix(b"\r").unwrap_or(text);
+        if !text.is_empty() {
+            wire::put_header(outbox, FrameKind::Log, 0, stream, text.len() + 2);
+            outbox.extend_from_slice(&self.source);
+            outbox.extend_from_slice(text);
+            self.last = String::from_utf8_lossy(&text[..text.len().min(512)]).into_owned();
+        }
+        self.line.clear();
+    }
+}
+
+/// Reads a pipe until it is empty, closed, or `take` wants no more. True when nothing can follow:
+/// it is closed, or empty while its program is `over`.
+pub(crate) fn drain(
+    pipe: &mut Option<OwnedFd>,
+    buffer: &mut [u8],
+    over: bool,
+    mut take: impl FnMut(&[u8]) -> bool,
+) -> bool {
+    while let Some(fd) = pipe {
+        match sys::read(fd.as_fd(), buffer) {
+            Ok(0) => *pipe = None,
+            Ok(got) => {
+                if !take(&buffer[..got]) {
+                    return false;
+                }
+            }
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => return over,
+            Err(_) => *pipe = None,
+        }
+    }
+    true
+}

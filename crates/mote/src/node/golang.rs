@@ -1,0 +1,239 @@
+//! Go functions: built on the node when they are deployed, together with a worker of `shims/go` that
+//! speaks for them. The program is stored like installed packages are, once per code, contract and
+//! version of Go.
+//!
+//! The build runs in the sandbox of installations. Nothing of the code is executed by it: cgo is off,
+//! and `go` itself runs no scripts of modules. So builds share one cache of compiled packages.
+
+use std::fmt::Write as _;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use mote_api::Problem;
+use mote_core::FunctionSpec;
+use mote_core::spec::Runtime;
+use mote_sandbox::BuildRequest;
+use mote_store::{Lookup, PackagesStaging, StagedCode};
+use sha2::{Digest, Sha256};
+
+use super::packages::{self, Installed};
+use super::{Node, deploy::store_problem};
+
+/// The worker, as files of a package beside the function's own.
+const WORKER: [(&str, &str); 6] = [
+    ("frames.go", include_str!("../../../../shims/go/worker/frames.go")),
+    ("worker.go", include_str!("../../../../shims/go/worker/worker.go")),
+    ("http.go", include_str!("../../../../shims/go/worker/http.go")),
+    ("contracts.go", include_str!("../../../../shims/go/worker/contracts.go")),
+    ("whisk.go", include_str!("../../../../shims/go/worker/whisk.go")),
+    ("cloudevents.go", include_str!("../../../../shims/go/worker/cloudevents.go")),
+];
+/// Its folder in the module; a function that has one of this name is refused by the compiler.
+const WORKER_FOLDER: &str = "mote_worker";
+/// Where what is generated waits for the copy, in the folder that becomes the packages.
+const GENERATED: &str = ".mote";
+/// The cache begins anew when it holds more: modules are never removed from it one by one.
+const CACHE_BYTES_MAX: u64 = 2 << 30;
+/// Longest time a build waits for another one, whose compilers use the same cache.
+const TURN_TIMEOUT: std::time::Duration = std::time::Duration::from_secs(600);
+/// What `go build` is told; the module's own lists are completed rather than refused.
+const SCRIPT: &str = "set -e; cp -R /function /tmp/build; chmod -R u+w /tmp/build; \
+    cp -R /packages/.mote/. /tmp/build/; cd /tmp/build; \
+    exec go build -trimpath -ldflags='-s -w' -o /packages/function \"$@\"";
+
+/// Whether `spec` needs Go and the node has none; said before anything is built.
+pub(crate) fn check(node: &Node, spec: &FunctionSpec) -> Result<(), Problem> {
+    match (&node.interpreters.go, spec.runtime) {
+        (Err(reason), Runtime::Go) => {
+            let text = format!("{} cannot be built here: {reason}", spec.name);
+            let hint = "install Go on the node (https://go.dev/dl), or build the program elsewhere: \
+                        runtime = \"server\"";
+            Err(Problem::new(422, "M0403", text).with_hint(hint))
+        }
+        _ => Ok(()),
+    }
+}
+
+/// Builds the function of `staged`, unless the same was built before.
+pub(crate) async fn build(
+    node: &Arc<Node>,
+    spec: &FunctionSpec,
+    staged: &StagedCode,
+) -> Result<Installed, Problem> {
+    check(node, spec)?;
+    let go = node.interpreters.go.as_ref().map_err(|reason| packages::failed(reason))?;
+    let key = key(spec, &staged.hash, &go.version);
+    let _turn = tokio::time::timeout(TURN_TIMEOUT, node.go_builds.lock())
+        .await
+        .map_err(|_| packages::failed("other Go functions have been building for 10 minutes"))?;
+    let store = node.store.clone();
+    let wanted = key.clone();
+    let lookup = tokio::task::spawn_blocking(move || store.packages_dir(&wanted))
+        .await
+        .map_err(|_| packages::failed("the node failed while it looked for a program"))?
+        .map_err(|error| store_problem(&error))?;
+    let staging = match lookup {
+        Lookup::Ready(path) => {
+            return Ok(Installed { key, path, detail: "from cache".into() });
+        }
+        Lookup::Build(staging) => staging,
+    };
+    let target = generate(spec, &staged.path, &staging)?;
+    let request = request(node, spec, staged, &staging, &target)?;
+    let outcome = node.backend.run_build(request).await.map_err(|error| {
+        packages::failed(&format!("cannot build: {}", mote_core::fault::error_chain(&error)))
+    })?;
+    if !outcome.succeeded() {
+        return Err(packages::explain(spec, "go build", &outcome));
+    }
+    std::fs::remove_dir_all(staging.path().join(GENERATED))
+        .map_err(|error| packages::failed(&format!("cannot remove {GENERATED}: {error}")))?;
+    let store = node.store.clone();
+    let path = tokio::task::spawn_blocking(move || store.commit_packages(staging))
+        .await
+        .map_err(|_| packages::failed("the node failed while it stored a program"))?
+        .map_err(|error| store_problem(&error))?;
+    Ok(Installed { key, path, detail: format!("go {}", go.version) })
+}
+
+/// What determines the program.
+fn key(spec: &FunctionSpec, code_hash: &str, version: &str) -> String {
+    let mut hash = Sha256::new();
+    for part in [code_hash, &spec.entry].into_iter().chain(WORKER.map(|(_, text)| text)) {
+        hash.update((part.len() as u64).to_le_bytes());
+        hash.update(part);
+    }
+    let mut key = String::new();
+    for byte in &hash.finalize()[..16] {
+        let _ = write!(key, "{byte:02x}");
+    }
+    let plain: String =
+        version.chars().map(|c| if c.is_ascii_alphanumeric() { c } else { '.' }).collect();
+    format!("{key}-go{plain}-{}", std::env::consts::ARCH)
+}
+
+/// Writes what the function needs to become a program into the staging folder. Returns the package
+/// to build.
+fn generate(
+    spec: &FunctionSpec,
+    code: &Path,
+    staging: &PackagesStaging,
+) -> Result<String, Problem> {
+    let module = std::fs::read_to_string(code.join("go.mod")).unwrap_or_default();
+    let module = module
+        .lines()
+        .find_map(|line| line.trim().strip_prefix("module "))
+        .map(|rest| rest.split("//").next().unwrap_or("").trim().trim_matches('"').to_owned());
+    let package = package(code)?;
+    let root = staging.path().join(GENERATED);
+    let put = |name: &str, text: &str| {
+        let path = root.join(name);
+        std::fs::create_dir_all(path.parent().unwrap_or(&root))
+            .and_then(|()| std::fs::write(&path, text))
+            .map_err(|error| packages::failed(&format!("cannot write {name}: {error}")))
+    };
+    if module.is_none() {
+        put("go.mod", "module function\n\ngo 1.21\n")?;
+    }
+    let module = module.unwrap_or_else(|| "function".to_owned());
+    for (name, text) in WORKER {
+        put(&format!("{WORKER_FOLDER}/{name}"), text)?;
+    }
+    let worker = format!("{module}/{WORKER_FOLDER}");
+    let entry = &spec.entry;
+    if package == "main" {
+        let text = format!(
+            "package main\n\nimport mote_worker {worker:?}\n\nfunc main() {{ \
+             mote_worker.Serve({entry}) }}\n"
+        );
+        put("mote_main.go", &text)?;
+        return Ok(".".to_owned());
+    }
+    let text = format!(
+        "package main\n\nimport (\n\tfunction {module:?}\n\tmote_worker {worker:?}\n)\n\nfunc main() \
+         {{ mote_worker.Serve(function.{entry}) }}\n"
+    );
+    put("mote_main/main.go", &text)?;
+    Ok("./mote_main".to_owned())
+}
+
+/// The name of the package at the top of the code. A program of its own is none that is called.
+fn package(code: &Path) -> Result<String, Problem> {
+    let mut found = None;
+    for entry in std::fs::read_dir(code).into_iter().flatten().flatten() {
+        let name = entry.file_name().to_string_lossy().into_owned();
+        if !name.ends_with(".go") || name.ends_with("_test.go") {
+            continue;
+        }
+        let text = std::fs::read_to_string(entry.path()).unwrap_or_default();
+        if text.lines().any(|line| line.starts_with("func main()")) {
+            let text = format!("{name} has a func main: it is a program, not a function");
+            let hint = "build it and deploy the program with runtime = \"server\"";
+            return Err(Problem::new(422, "M0112", text).with_hint(hint));
+        }
+        let line = text.lines().find_map(|line| line.strip_prefix("package "));
+        found = found.or(line.and_then(|line| line.split_whitespace().next()).map(str::to_owned));
+    }
+    found.ok_or_else(|| Problem::new(422, "M0112", "there is no .go file with a package"))
+}
+
+fn request(
+    node: &Node,
+    spec: &FunctionSpec,
+    staged: &StagedCode,
+    staging: &PackagesStaging,
+    target: &str,
+) -> Result<BuildRequest, Problem> {
+    let go = node.interpreters.go.as_ref().map_err(|reason| packages::failed(reason))?;
+    let cache = node.config.data.join("go-cache");
+    if bytes_below(&cache, CACHE_BYTES_MAX) > CACHE_BYTES_MAX {
+        let _ = std::fs::remove_dir_all(&cache);
+    }
+    std::fs::create_dir_all(&cache)
+        .map_err(|error| packages::failed(&format!("cannot make {}: {error}", cache.display())))?;
+    let mut request = packages::request(node, spec, &staged.path, staging);
+    let bin = go.prefix.join("bin");
+    for (name, value) in &mut request.env {
+        if name == "PATH" {
+            *value = format!("{}:{value}", bin.display());
+        }
+    }
+    // Without a vendor folder sums and requirements that are missing are looked up.
+    let vendored = staged.path.join("vendor/modules.txt").is_file();
+    let flags = if vendored { "-buildvcs=false" } else { "-buildvcs=false -mod=mod" };
+    let fixed = [
+        ("CGO_ENABLED", "0"),
+        ("GOCACHE", "/cache/build"),
+        ("GOMODCACHE", "/cache/modules"),
+        ("GOPATH", "/tmp/go"),
+        ("GOTMPDIR", "/tmp"),
+        ("GOENV", "off"),
+        ("GOTELEMETRY", "off"),
+        ("GOTOOLCHAIN", "local"),
+        ("GOFLAGS", flags),
+    ];
+    request.env.extend(fixed.map(|(name, value)| (name.to_owned(), value.to_owned())));
+    request.extra_read_only.push(go.prefix.clone());
+    request.cache_dir = Some(cache);
+    request.argv = ["sh", "-c", SCRIPT, "build", target].map(str::to_owned).to_vec();
+    Ok(request)
+}
+
+/// Bytes in the files below a folder; counting ends beyond `most`.
+fn bytes_below(folder: &Path, most: u64) -> u64 {
+    let mut sum = 0;
+    let mut folders: Vec<PathBuf> = vec![folder.to_owned()];
+    while let Some(folder) = folders.pop() {
+        for entry in std::fs::read_dir(folder).into_iter().flatten().flatten() {
+            match entry.metadata() {
+                Ok(meta) if meta.is_dir() => folders.push(entry.path()),
+                Ok(meta) => sum += meta.len(),
+                Err(_) => {}
+            }
+            if sum > most {
+                return sum;
+            }
+        }
+    }
+    sum
+}

@@ -1,0 +1,3 @@
+module mote
+
+go 1.21

@@ -1,0 +1,124 @@
+"""Knative: `def new()`, whose object has `async handle(scope, receive, send)`; or that function alone.
+
+`start(cfg)`, `stop()`, `alive()` and `ready()` of the object are called as there. A request that
+carries a CloudEvent has it in scope["event"]; `send` takes messages of ASGI, and events:
+`send(event)`, `send.structured(event)`, `send.binary(event)`. With template = "cloudevents" every
+other request is refused.
+"""
+
+import os
+
+import mote_shim
+from mote_compat import cloudevents, nothing_to_call
+
+TEXT = [(b"content-type", b"text/plain")]
+
+
+def adapt(worker):
+    _, found, name = mote_shim.find_entry(worker.spec["entry"])
+    function = found() if name.rpartition(".")[2] == "new" else found
+    handle = getattr(function, "handle", function)
+    if not callable(handle):
+        raise TypeError("what new() returned has no handle(scope, receive, send)")
+    checks = {"/health/liveness": getattr(function, "alive", None), "/health/readiness": getattr(function, "ready", None)}
+    needs_event = worker.spec.get("template") == "cloudevents"
+    root = len("/" + worker.spec["function"])
+
+    async def app(scope, receive, send):
+        if scope["type"] == "lifespan":
+            return await lifespan(function, receive, send)
+        # There a function has the whole address for itself.
+        scope["path"], scope["root_path"] = scope["path"][root:] or "/", ""
+        scope["raw_path"] = scope["raw_path"][root:] or b"/"
+        if scope["path"] in checks:
+            return await healthy(checks[scope["path"]], send)
+        block = scope["extensions"]["mote"]["event"].header_block()
+        if needs_event or b"ce-" in block or b"application/cloudevents" in block:
+            return await with_event(handle, scope, receive, send, needs_event)
+        await handle(scope, receive, send)
+
+    return nothing_to_call(), app, "app"
+
+
+async def with_event(handle, scope, receive, send, needs_event):
+    headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in scope["headers"]}
+    body, more = b"", True
+    while more:
+        message = await receive()
+        body += message.get("body", b"")
+        more = message.get("more_body", False)
+    try:
+        scope["event"] = cloudevents.read(headers, body) if needs_event or cloudevents.is_event(headers) else None
+    except ValueError as error:
+        return await plain(send, 400, "not a CloudEvent: %s" % error)
+    await handle(scope, again(body, receive), Sender(send))
+
+
+def again(body, receive):
+    """A `receive` that gives the body once more: it was read for the event."""
+    messages = [{"type": "http.request", "body": body, "more_body": False}]
+
+    async def receive_again():
+        return messages.pop() if messages else await receive()
+
+    return receive_again
+
+
+class Sender:
+    """`send` for functions of events."""
+
+    def __init__(self, send):
+        self.http = send
+
+    async def __call__(self, event, status=200):
+        if isinstance(event, dict) and str(event.get("type", "")).startswith("http.response."):
+            return await self.http(event)
+        await self.structured(event, status)
+
+    async def structured(self, event, status=200):
+        await self.put(cloudevents.structured(event), status)
+
+    async def binary(self, event, status=200):
+        await self.put(cloudevents.binary(event), status)
+
+    async def put(self, answer, status):
+        fields, body = answer
+        await self.http({"type": "http.response.start", "status": status, "headers": fields})
+        await self.http({"type": "http.response.body", "body": body})
+
+
+async def healthy(check, send):
+    good, text = True, "OK"
+    if check:
+        result = check()
+        if hasattr(result, "__await__"):
+            result = await result
+        good, text = result if isinstance(result, tuple) else (result, text)
+    await plain(send, 200 if good else 500, text)
+
+
+async def plain(send, status, text):
+    await send({"type": "http.response.start", "status": status, "headers": TEXT})
+    await send({"type": "http.response.body", "body": str(text).encode()})
+
+
+async def lifespan(function, receive, send):
+    await receive()
+    try:
+        await called(function, "start", dict(os.environ))
+    except Exception as error:
+        import traceback
+
+        traceback.print_exc()
+        return await send({"type": "lifespan.startup.failed", "message": "start: %s" % error})
+    await send({"type": "lifespan.startup.complete"})
+    await receive()
+    await called(function, "stop")
+    await send({"type": "lifespan.shutdown.complete"})
+
+
+async def called(function, name, *arguments):
+    method = getattr(function, name, None)
+    result = method(*arguments) if callable(method) else None
+    if hasattr(result, "__await__"):
+        await result

@@ -1,0 +1,51 @@
+//! Status codes by condition under the contracts of Knative and Kubeless, whose management API is
+//! Kubernetes'. OpenWhisk's are in `openwhisk.rs`. The node's own answers are its own everywhere:
+//! 504 after the deadline, 429 without room, where these platforms have 408 and 503.
+
+use mote_tests::{Node, wait_for};
+
+const LIMITS: &str = "[limits]\ntimeout = \"1s\"\nbody = \"1KiB\"\n";
+
+fn check(node: &Node, name: &str, path: &str, body: &[u8], expected: u16) {
+    let answer = node.post(&format!("/{name}{path}"), body);
+    assert_eq!(answer.status, expected, "{name}{path}: {}", answer.text());
+}
+
+/// What every contract must answer, of a function that fails as the path says.
+fn check_all(node: &Node, name: &str) {
+    check(node, name, "", b"", 200);
+    check(node, name, "/fail", b"", 500);
+    check(node, name, "/slow", b"", 504);
+    check(node, name, "/die", b"", 502);
+    check(node, name, "", &[7; 2000], 413);
+    wait_for("another instance to serve", || {
+        (node.post(&format!("/{name}"), b"").status == 200).then_some(())
+    });
+}
+
+#[test]
+fn knative() {
+    let node = Node::start();
+    let code = "import asyncio, os\n\nasync def handle(scope, receive, send):\n    path = scope['path']\n    \
+                if path == '/fail':\n        raise ValueError('secret')\n    if path == '/slow':\n        \
+                await asyncio.sleep(60)\n    if path == '/die':\n        os._exit(1)\n    status = 418 if \
+                path == '/own' else 200\n    await send({'type': 'http.response.start', 'status': status, \
+                'headers': []})\n    await send({'type': 'http.response.body', 'body': b'ok'})\n";
+    let manifest = format!("version = 1\ncompat = \"knative\"\n{LIMITS}");
+    node.deploy_ok("kn", &[("func.py", code), ("mote.toml", &manifest)]);
+    check(&node, "none", "", b"", 404);
+    check(&node, "kn", "/own", b"", 418);
+    check_all(&node, "kn");
+}
+
+#[test]
+fn kubeless() {
+    let node = Node::start();
+    let code = "import os, time\n\ndef hello(event, context):\n    path = event['extensions']['request'].path\n    \
+                if path == '/fail':\n        raise ValueError('secret')\n    if path == '/slow':\n        \
+                time.sleep(60)\n    if path == '/die':\n        os._exit(1)\n    return 'ok'\n";
+    let manifest = format!("version = 1\ncompat = \"kubeless\"\nentry = \"work:hello\"\n{LIMITS}");
+    node.deploy_ok("kl", &[("work.py", code), ("mote.toml", &manifest)]);
+    check(&node, "none", "", b"", 404);
+    check_all(&node, "kl");
+}

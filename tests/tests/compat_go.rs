@@ -1,0 +1,163 @@
+//! Go functions: built on the node, with standard library only unless they ask for more.
+
+use std::process::Command;
+
+use mote_tests::compat::{call, check_error, deploy, deploy_manifest, fixture};
+use mote_tests::{Answer, Node, skip};
+use serde_json::json;
+
+/// A node; `None` where Go is missing.
+fn node(test: &str) -> Option<Node> {
+    let found = Command::new("go").arg("version").output();
+    if !found.is_ok_and(|output| output.status.success()) {
+        skip(test, "Go is not installed");
+        return None;
+    }
+    Some(Node::start())
+}
+
+fn event(node: &Node, path: &str, kind: &str, body: &[u8]) -> Answer {
+    let headers = [
+        ("ce-specversion", "1.0"),
+        ("ce-id", "e-1"),
+        ("ce-source", "/test"),
+        ("ce-type", kind),
+        ("ce-subject", "gr%C3%BCn"),
+        ("content-type", "application/json"),
+    ];
+    node.call("POST", path, &headers, body)
+}
+
+fn check_tiny_faas(node: &Node) {
+    let said = deploy(node, "tinyfaas/go", "tf");
+    assert!(said.contains("compat tinyfaas (package main, func fn)"), "{said}");
+    let answer = call(node, "POST", "/tf", b"abc");
+    assert_eq!((answer.status, answer.text().as_str()), (200, "ABC t1 "), "{}", node.log());
+    assert_eq!(node.get("/tf/below").status, 404);
+    deploy(node, "tinyfaas/go-error", "tf-error");
+    let answer = call(node, "POST", "/tf-error", b"a");
+    assert_eq!((answer.status, answer.text().as_str()), (200, "no reading in 'a'"));
+    check_error(node, "tf-error", &call(node, "POST", "/tf-error", b"panic"));
+}
+
+fn check_open_faas(node: &Node) {
+    deploy(node, "openfaas/go", "of");
+    let answer = call(node, "PUT", "/of/a%20b?b=c", b"abc");
+    assert_eq!((answer.status, answer.header("x-kind")), (418, Some("test")));
+    let wanted = json!({
+        "method": "PUT", "path": "/a b", "query": "c", "length": 3, "sensor": "t1", "unit": "C",
+        "host": true,
+    });
+    assert_eq!(answer.json(), wanted);
+    assert_eq!(call(node, "POST", "/of", &vec![1; 1 << 20]).json()["length"], 1 << 20);
+    assert_eq!(node.get("/of/large").body.len(), 300_000);
+    assert_eq!(node.get("/of/bytes").body, [0, 255, 1]);
+    assert_eq!(node.get("/of/stream").text(), "part part part ");
+    check_error(node, "of", &node.get("/of/panic"));
+    assert_eq!(node.get("/of/slow").status, 504);
+    assert_eq!(node.get("/of").status, 418, "the instance lives on");
+    let said = deploy(node, "openfaas/go-http", "of-http");
+    assert!(said.contains("compat openfaas (package function, func Handle)"), "{said}");
+    let answer = call(node, "POST", "/of-http?q=1", b"abc");
+    assert_eq!((answer.status, answer.text().as_str()), (202, "POST q=1 abc true"));
+    assert_eq!(answer.header("x-kind"), Some("test"));
+    check_error(node, "of-http", &node.get("/of-http"));
+}
+
+fn check_knative(node: &Node) {
+    deploy_manifest(node, "knative/go");
+    let answer = call(node, "POST", "/kn-go/a", b"abc");
+    assert_eq!((answer.status, answer.text().as_str()), (200, "POST /a 3 C"));
+    assert_eq!(node.get("/kn-go/health/liveness").text(), "OK");
+    assert_eq!(node.get("/kn-go/health/readiness").status, 503);
+    let said = deploy(node, "knative/go-static", "kn-static");
+    assert!(said.contains("compat knative (package function, func Handle)"), "{said}");
+    assert_eq!(node.get("/kn-static").status, 204);
+    deploy_manifest(node, "knative/go-event");
+    let answer = event(node, "/kn-go-event", "test.ask", br#"{"n":1}"#);
+    assert_eq!(answer.status, 200, "{}", answer.text());
+    assert_eq!(answer.header("ce-id"), Some("answer-e-1"));
+    assert_eq!(answer.header("ce-type"), Some("test.answer"));
+    assert_eq!(answer.json(), json!({ "got": { "n": 1 }, "subject": "grün" }));
+    let answer = event(node, "/kn-go-event", "test.nothing", b"1");
+    assert_eq!((answer.status, answer.body.len()), (200, 0));
+    check_error(node, "kn-go-event", &event(node, "/kn-go-event", "test.fail", b"1"));
+    assert_eq!(node.post("/kn-go-event", b"no event").status, 400);
+    let whole = br#"{"specversion":"1.0","id":"e-2","source":"/t","type":"t","data":[1]}"#;
+    let headers = [("content-type", "application/cloudevents+json")];
+    let answer = node.call("POST", "/kn-go-event", &headers, whole);
+    assert_eq!(answer.json()["got"], json!([1]));
+}
+
+fn check_others(node: &Node) {
+    let said = deploy(node, "openwhisk/go", "ow");
+    assert!(said.contains("compat openwhisk (package main, func Main)"), "{said}");
+    let answer = node.get("/ow?name=you").json();
+    let wanted = json!({ "greeting": "Hello you!", "method": "get", "named": "/_/ow" });
+    assert_eq!(answer, wanted);
+    let answer = node.get("/ow?web=1");
+    assert_eq!((answer.status, answer.body.as_slice()), (201, &[0, 255, 1][..]));
+    let answer = node.get("/ow?fail=1");
+    assert_eq!((answer.status, answer.json()), (502, json!({ "error": "no such sensor" })));
+    let said = deploy(node, "fission/go", "fi");
+    assert!(said.contains("compat fission (package main, func Handler)"), "{said}");
+    let answer = node.get("/fi?name=you");
+    assert_eq!((answer.status, answer.text().as_str()), (201, "Hello, you!\n"));
+    assert_eq!(answer.header("x-kind"), Some("test"));
+}
+
+/// One test and one node: compiling the standard library takes longer than everything else here.
+#[test]
+fn contracts() {
+    let Some(node) = node("contracts") else { return };
+    check_tiny_faas(&node);
+    check_open_faas(&node);
+    check_knative(&node);
+    check_others(&node);
+    check_own(&node);
+    check_mistakes(&node);
+}
+
+/// Our own contract: a handler of net/http in any package.
+fn check_own(node: &Node) {
+    let files = [(
+        "hello.go",
+        "package hello\n\nimport (\n\t\"io\"\n\t\"net/http\"\n)\n\nfunc Handle(w http.ResponseWriter, r \
+         *http.Request) {\n\tio.WriteString(w, \"hello\")\n}\n",
+    )];
+    node.deploy_ok("own", &files);
+    assert_eq!(node.get("/own").text(), "hello");
+    let again = node.deploy("own", &files);
+    let said = String::from_utf8_lossy(&again.stderr).into_owned();
+    assert!(said.contains("from cache"), "{said}");
+    assert_eq!(node.json(&["describe", "own", "-o", "json"])["runtime"], "go");
+}
+
+fn check_mistakes(node: &Node) {
+    for (path, wanted) in [
+        ("broken/go-syntax", "undefined: nowhere"),
+        ("broken/go-program", "main.go has a func main: it is a program, not a function"),
+    ] {
+        let output = node.mote(&["deploy", &fixture(path), "--name", "broken"]);
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert!(!output.status.success() && said.contains(wanted), "{path}: {said}");
+    }
+}
+
+#[test]
+fn modules_come_from_the_proxy() {
+    let Some(node) = node("modules_come_from_the_proxy") else { return };
+    let reachable = Command::new("go")
+        .args(["mod", "download", "github.com/cloudevents/sdk-go/v2@v2.15.2"])
+        .current_dir(node.dir.path())
+        .output();
+    if !reachable.is_ok_and(|output| output.status.success()) {
+        return skip("modules_come_from_the_proxy", "the module proxy is out of reach");
+    }
+    deploy(&node, "knative/go-sdk", "sdk");
+    let answer = event(&node, "/sdk", "test.ask", br#"{"n":1}"#);
+    assert_eq!(answer.status, 200, "{}", answer.text());
+    assert_eq!(answer.header("ce-type"), Some("function.response"));
+    let wanted = json!({ "message": "OK", "subject": "grün", "got": "{\"n\":1}" });
+    assert_eq!(answer.json(), wanted);
+}

@@ -1,0 +1,308 @@
+//! OpenWhisk's API: what wsk sends, request by request. wsk itself could not be had where these
+//! tests were written; where it is installed (`WSK`, or on the `PATH`), it is run too.
+
+use std::net::SocketAddr;
+use std::process::Command;
+
+use mote_tests::{Answer, Node, basic_auth, call_at, skip, wait_for};
+use serde_json::{Value, json};
+
+const ON: [&str; 2] = ["--openwhisk", ":0"];
+
+/// A client with the key.
+struct Client {
+    address: SocketAddr,
+    auth: String,
+}
+
+impl Client {
+    fn of(node: &Node) -> Self {
+        let auth = basic_auth("guest", &node.token());
+        Self { address: node.platform("openwhisk"), auth }
+    }
+
+    fn send(&self, method: &str, path: &str, body: &Value) -> Answer {
+        let body = if body.is_null() { String::new() } else { body.to_string() };
+        let headers = [("authorization", self.auth.as_str()), ("content-type", "application/json")];
+        let path = format!("/api/v1/namespaces/_/{path}");
+        call_at(self.address, method, &path, &headers, body.as_bytes())
+    }
+
+    fn ok(&self, method: &str, path: &str, body: &Value) -> Value {
+        let answer = self.send(method, path, body);
+        assert!(answer.status < 300, "{method} {path}: {} {}", answer.status, answer.text());
+        if answer.body.is_empty() { Value::Null } else { answer.json() }
+    }
+
+    fn get(&self, path: &str) -> Value {
+        self.ok("GET", path, &Value::Null)
+    }
+
+    /// An action in Python or Node, by what its code looks like.
+    fn action(&self, name: &str, code: &str, more: Value) -> Value {
+        let kind = if code.contains("def ") { "python:3" } else { "nodejs:default" };
+        let mut body = json!({ "exec": { "kind": kind, "code": code } });
+        for (key, value) in more.as_object().into_iter().flatten() {
+            body[key] = value.clone();
+        }
+        self.ok("PUT", &format!("actions/{name}"), &body)
+    }
+
+    fn invoke(&self, name: &str, args: &Value) -> Answer {
+        self.send("POST", &format!("actions/{name}?blocking=true&result=true"), args)
+    }
+
+    fn web(&self, method: &str, path: &str, headers: &[(&str, &str)], body: &[u8]) -> Answer {
+        call_at(self.address, method, &format!("/api/v1/web/{path}"), headers, body)
+    }
+
+    fn activation(&self, id: &Value) -> Value {
+        let path = format!("activations/{}", id.as_str().expect("an id"));
+        wait_for("the activation", || {
+            let answer = self.send("GET", &path, &Value::Null);
+            (answer.status == 200).then(|| answer.json())
+        })
+    }
+}
+
+const HELLO: &str = "def main(args):\n    print('seen')\n    return {'greeting': 'Hello ' + \
+                     args.get('name', 'stranger') + args.get('mark', '')}\n";
+
+#[test]
+fn actions() {
+    let node = Node::start_with(&ON);
+    let client = Client::of(&node);
+    let made = client.action("hello", HELLO, json!({ "limits": { "timeout": 2000 } }));
+    assert_eq!((&made["name"], &made["version"]), (&"hello".into(), &"0.0.1".into()), "{made}");
+    assert_eq!(made["limits"]["timeout"], 2000);
+    let again = client.send(
+        "PUT",
+        "actions/hello",
+        &json!({ "exec": { "kind": "python:3", "code": HELLO } }),
+    );
+    assert_eq!(
+        (again.status, again.json()["error"].as_str()),
+        (409, Some("resource already exists"))
+    );
+    let parameters = json!({ "parameters": [{ "key": "mark", "value": "!" }] });
+    let updated = client.ok("PUT", "actions/hello?overwrite=true", &parameters);
+    assert_eq!(updated["version"], "0.0.2");
+    let answer = client.invoke("hello", &json!({ "name": "you" }));
+    assert_eq!((answer.status, answer.json()), (200, json!({ "greeting": "Hello you!" })));
+    let whole = client.ok("POST", "actions/hello?blocking=true", &json!({}));
+    assert_eq!(whole["response"]["status"], "success", "{whole}");
+    assert_eq!(whole["response"]["result"], json!({ "greeting": "Hello stranger!" }));
+    let accepted = client.send("POST", "actions/hello", &json!({ "name": "later" }));
+    assert_eq!(accepted.status, 202);
+    let record = client.activation(&accepted.json()["activationId"]);
+    assert_eq!(record["response"]["result"]["greeting"], "Hello later!");
+    let logs = record["logs"].as_array().expect("lines");
+    assert!(
+        logs.iter().any(|line| line.as_str().is_some_and(|l| l.ends_with("stdout: seen"))),
+        "{record}"
+    );
+    assert_eq!(client.get("actions/hello")["exec"]["code"], HELLO);
+    assert!(client.get("actions/hello?code=false")["exec"]["code"].is_null());
+    assert_eq!(client.get("actions").as_array().map(Vec::len), Some(1));
+    // It is a function of the node, too.
+    assert_eq!(node.get("/hello?name=me").json()["greeting"], "Hello me!");
+    assert_eq!(client.get("activations?name=hello&limit=2").as_array().map(Vec::len), Some(2));
+    client.ok("DELETE", "actions/hello", &Value::Null);
+    assert_eq!(client.invoke("hello", &Value::Null).status, 404);
+    assert_eq!(node.get("/hello").status, 404);
+}
+
+#[test]
+fn actions_that_fail() {
+    let node = Node::start_with(&ON);
+    let client = Client::of(&node);
+    client.action("fails", "def main(args):\n    if 'throw' in args:\n        raise ValueError('secret')\n    if 'words' in args:\n        return 'words'\n    return {'error': 'no such sensor'}\n", json!({}));
+    let answer = client.invoke("fails", &json!({}));
+    assert_eq!((answer.status, answer.json()), (502, json!({ "error": "no such sensor" })));
+    let whole = client.send("POST", "actions/fails?blocking=true", &json!({ "throw": 1 }));
+    let record = whole.json();
+    assert_eq!(
+        (whole.status, &record["response"]["status"]),
+        (502, &"action developer error".into())
+    );
+    assert!(!whole.text().contains("\"error\":\"secret"), "{record}");
+    let whole = client.send("POST", "actions/fails?blocking=true", &json!({ "words": 1 }));
+    assert_eq!(whole.json()["response"]["statusCode"], 2);
+    let slow = "function main() { return new Promise(() => {}); }";
+    client.action("slow", slow, json!({ "limits": { "timeout": 300 } }));
+    let answer = client.invoke("slow", &json!({}));
+    let text = "The action exceeded its time limits of 300 milliseconds.";
+    assert_eq!((answer.status, answer.json()["error"].as_str()), (502, Some(text)));
+    let bad =
+        client.send("PUT", "actions/bad", &json!({ "exec": { "kind": "cobol:1", "code": "x" } }));
+    assert_eq!(bad.status, 400, "{}", bad.text());
+    let bad = client.send(
+        "PUT",
+        "actions/bad",
+        &json!({ "exec": { "kind": "python:3", "code": HELLO }, "limits": { "memory": 9000 } }),
+    );
+    assert_eq!(bad.status, 400, "{}", bad.text());
+    assert_eq!(client.send("POST", "actions/fails", &json!([1])).status, 400);
+    let large = json!({ "text": "x".repeat(1_100_000) });
+    assert_eq!(client.invoke("fails", &large).status, 413);
+    let without = call_at(client.address, "GET", "/api/v1/namespaces/_/actions", &[], b"");
+    assert_eq!((without.status, without.json()["code"].is_string()), (401, true));
+    assert_eq!(client.send("GET", "actions/none", &Value::Null).status, 404);
+}
+
+#[test]
+fn sequences_and_packages() {
+    let node = Node::start_with(&ON);
+    let client = Client::of(&node);
+    client.ok("PUT", "packages/tools", &json!({ "parameters": [{ "key": "step", "value": 2 }] }));
+    client.action("tools/add", "def main(args):\n    if args.get('n', 0) > 90:\n        return {'error': 'too much'}\n    return {'n': args.get('n', 0) + args['step']}\n", json!({}));
+    client.action("double", "function main(p) { return { n: 2 * p.n }; }", json!({}));
+    assert_eq!(client.invoke("tools/add", &json!({ "n": 1 })).json(), json!({ "n": 3 }));
+    let sequence = json!({ "exec": { "kind": "sequence", "components": ["/_/tools/add", "/guest/double", "/_/tools/add"] } });
+    client.ok("PUT", "actions/both", &sequence);
+    let whole = client.ok("POST", "actions/both?blocking=true", &json!({ "n": 1 }));
+    assert_eq!(whole["response"]["result"], json!({ "n": 8 }), "{whole}");
+    let parts = whole["logs"].as_array().expect("ids").clone();
+    assert_eq!(parts.len(), 3);
+    assert_eq!(client.activation(&parts[1])["cause"], whole["activationId"]);
+    let failed = client.invoke("both", &json!({ "n": 91 }));
+    assert_eq!((failed.status, failed.json()), (502, json!({ "error": "too much" })));
+    let missing = json!({ "exec": { "kind": "sequence", "components": ["/_/none"] } });
+    assert_eq!(client.send("PUT", "actions/other", &missing).status, 404);
+    client.ok("PUT", "packages/mine", &json!({ "binding": { "namespace": "_", "name": "tools" }, "parameters": [{ "key": "step", "value": 5 }] }));
+    assert_eq!(client.invoke("mine/add", &json!({ "n": 1 })).json(), json!({ "n": 6 }));
+    let shown = client.get("packages/mine");
+    assert_eq!(
+        (&shown["binding"]["name"], &shown["actions"][0]["name"]),
+        (&"tools".into(), &"add".into())
+    );
+    assert_eq!(client.send("DELETE", "packages/tools", &Value::Null).status, 409);
+    client.ok("DELETE", "packages/tools?force=true", &Value::Null);
+    assert_eq!(client.invoke("mine/add", &json!({})).status, 404);
+}
+
+#[test]
+fn triggers_rules_and_restarts() {
+    let node = Node::start_with(&ON);
+    let client = Client::of(&node);
+    client.action("hello", HELLO, json!({}));
+    client.ok("PUT", "triggers/door", &json!({ "parameters": [{ "key": "mark", "value": "?" }] }));
+    assert_eq!(client.send("POST", "triggers/door", &json!({})).status, 204, "no rule yet");
+    let rule = json!({ "trigger": "/_/door", "action": "/_/hello" });
+    let made = client.ok("PUT", "rules/opens", &rule);
+    assert_eq!((&made["status"], &made["trigger"]["name"]), (&"active".into(), &"door".into()));
+    let fired = client.send("POST", "triggers/door", &json!({ "name": "visitor" }));
+    assert_eq!(fired.status, 202);
+    let id = fired.json()["activationId"].clone();
+    let record = client.activation(&id);
+    let line: Value =
+        serde_json::from_str(record["logs"][0].as_str().expect("a line")).expect("JSON");
+    let caused = client.activation(&line["activationId"]);
+    assert_eq!(caused["response"]["result"]["greeting"], "Hello visitor?");
+    assert_eq!(caused["cause"], id);
+    assert_eq!(client.get("triggers/door")["rules"]["guest/opens"]["status"], "active");
+    let text = id.as_str().expect("an id").as_bytes().to_vec();
+    wait_for("the record to be on disk", || {
+        let files = std::fs::read_dir(node.dir.path().join("data")).ok()?.flatten();
+        let mut held = files.filter_map(|file| std::fs::read(file.path()).ok());
+        held.any(|bytes| bytes.windows(text.len()).any(|part| part == text)).then_some(())
+    });
+    let node = node.crash_and_restart();
+    let client = Client::of(&node);
+    assert_eq!(client.get(&format!("activations/{}", id.as_str().expect("an id")))["name"], "door");
+    assert_eq!(client.invoke("hello", &json!({})).json()["greeting"], "Hello stranger");
+    client.ok("POST", "rules/opens", &json!({ "status": "inactive" }));
+    assert_eq!(client.send("POST", "triggers/door", &json!({})).status, 204);
+    client.ok("DELETE", "rules/opens", &Value::Null);
+    client.ok("DELETE", "triggers/door", &Value::Null);
+    let bad = client.send("PUT", "rules/opens", &rule);
+    assert_eq!(bad.status, 404, "{}", bad.text());
+}
+
+#[test]
+fn web_actions() {
+    let node = Node::start_with(&ON);
+    let client = Client::of(&node);
+    let code = "def main(args):\n    if 'page' in args:\n        return {'html': '<p>hi</p>', 'deep': {'n': 1}}\n    return {'statusCode': 201, 'headers': {'X-Kind': 'test'}, 'body': {'method': args['__ow_method'], 'path': args['__ow_path'], 'name': args.get('name'), 'raw': args.get('__ow_body')}}\n";
+    let web = |more: &[(&str, Value)]| {
+        let mut all = vec![json!({ "key": "web-export", "value": true })];
+        all.extend(more.iter().map(|(key, value)| json!({ "key": key, "value": value })));
+        json!({ "annotations": all })
+    };
+    client.action("page", code, web(&[]));
+    let answer = client.web("PUT", "guest/default/page/a/b?name=you", &[], b"");
+    assert_eq!((answer.status, answer.header("x-kind")), (201, Some("test")), "{}", answer.text());
+    let wanted = json!({ "method": "put", "path": "/a/b", "name": "you", "raw": null });
+    assert_eq!(answer.json(), wanted);
+    let answer = client.web("GET", "_/default/page.html?page=1", &[], b"");
+    assert_eq!(
+        (answer.text().as_str(), answer.header("content-type")),
+        ("<p>hi</p>", Some("text/html; charset=UTF-8"))
+    );
+    let answer = client.web("GET", "_/default/page.json/deep/n?page=1", &[], b"");
+    assert_eq!(answer.text(), "1");
+    client.action("closed", code, json!({}));
+    assert_eq!(client.web("GET", "_/default/closed", &[], b"").status, 404);
+    client.action(
+        "raw",
+        code,
+        web(&[("raw-http", true.into()), ("require-whisk-auth", "word".into())]),
+    );
+    assert_eq!(client.web("POST", "_/default/raw", &[], b"abc").status, 401);
+    let headers = [("x-require-whisk-auth", "word"), ("content-type", "application/json")];
+    let answer = client.web("POST", "_/default/raw?name=you", &headers, b"{}");
+    assert_eq!(answer.json()["raw"], "{}", "{}", answer.text());
+    let mut last = web(&[("final", true.into())]);
+    last["parameters"] = json!([{ "key": "name", "value": "fixed" }]);
+    client.action("final", code, last);
+    assert_eq!(client.web("GET", "_/default/final?name=other", &[], b"").status, 400);
+    assert_eq!(client.web("GET", "_/default/final", &[], b"").json()["name"], "fixed");
+}
+
+#[test]
+fn throttles() {
+    let node = Node::start_with(&ON);
+    let client = Client::of(&node);
+    client.action("hello", HELLO, json!({}));
+    let mut refused = None;
+    for _ in 0..130 {
+        let answer = client.invoke("hello", &json!({}));
+        if answer.status == 429 {
+            refused = Some(answer.json());
+            break;
+        }
+    }
+    let text = refused.expect("a refusal")["error"].as_str().unwrap_or("").to_owned();
+    assert_eq!(text, "Too many requests in the last minute (count: 121, allowed: 120).");
+}
+
+#[test]
+fn wsk() {
+    let program = std::env::var("WSK").unwrap_or_else(|_| "wsk".to_owned());
+    if !Command::new(&program).arg("--help").output().is_ok_and(|out| out.status.success()) {
+        return skip("wsk", "wsk is not installed");
+    }
+    let node = Node::start_with(&ON);
+    let host = format!("http://{}", node.platform("openwhisk"));
+    let file = node.dir.path().join("hello.py");
+    std::fs::write(&file, HELLO).expect("written");
+    let key = format!("guest:{}", node.token());
+    let run = |args: &[&str]| {
+        let output = Command::new(&program)
+            .args(["--apihost", &host, "--auth", &key])
+            .args(args)
+            .output()
+            .expect("wsk runs");
+        let said = String::from_utf8_lossy(&output.stdout).into_owned();
+        assert!(
+            output.status.success(),
+            "{args:?}: {said}{}",
+            String::from_utf8_lossy(&output.stderr)
+        );
+        said
+    };
+    run(&["action", "create", "hello", file.to_str().expect("UTF-8"), "--kind", "python:3"]);
+    assert!(run(&["action", "invoke", "hello", "-r", "-p", "name", "you"]).contains("Hello you"));
+    assert!(run(&["action", "list"]).contains("hello"));
+    run(&["activation", "list"]);
+}
