@@ -205,7 +205,11 @@ fn enter_cgroups(parking: &Parking) -> Result<(), Failure> {
             }
             _ => {}
         }
-        std::fs::write(dir.join("cgroup.procs"), "0").step(format_args!("enter cgroup {shown}"))?;
+        // Version 1 lets a thread that moves itself in without the lock that every fork and exit of
+        // the machine takes; waiting for that takes seconds beside processes of low priority.
+        let own_thread = dir.join("tasks");
+        let file = if own_thread.exists() { own_thread } else { dir.join("cgroup.procs") };
+        std::fs::write(file, "0").step(format_args!("enter cgroup {shown}"))?;
     }
     if !parking.cgroups.is_empty() {
         // Hides the path of the cgroups; refused to ordinary users on some kernels, and nothing
