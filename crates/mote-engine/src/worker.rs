@@ -331,7 +331,7 @@ impl<'a> Batch<'a> {
         Ok(())
     }
 
-    /// Hands freed workers the next invocations, then delivers answers and log lines.
+    /// Hands freed workers the next invocations, then delivers log lines and answers.
     fn finish(self) {
         let Batch { revision, key, mut pool, now_ns, answers, logs, errors } = self;
         if !answers.is_empty() {
@@ -345,10 +345,6 @@ impl<'a> Batch<'a> {
         drop(pool);
         if idle && closing {
             revision.changed.notify_one();
-        }
-        for (sender, answer) in answers.drain(..) {
-            // An error says that the caller went away in this instant; nothing is left to do.
-            let _ = sender.send(answer);
         }
         for (id, payload) in logs {
             log_frame(revision, instance, id, &payload);
@@ -364,6 +360,11 @@ impl<'a> Batch<'a> {
                     line,
                 );
             }
+        }
+        // After its lines: whoever has the answer finds them in the log.
+        for (sender, answer) in answers.drain(..) {
+            // An error says that the caller went away in this instant; nothing is left to do.
+            let _ = sender.send(answer);
         }
         revision.follow_up(follow_ups);
     }

@@ -604,7 +604,8 @@ async fn daemon_death(_: &ProcessBackend) {
         .unwrap();
     let mut ready = [0; 6];
     daemon.stdout.take().unwrap().read_exact(&mut ready).unwrap();
-    assert!(processes_of(DAEMON_UID_BASE) >= 4);
+    // The shell has been executed, but may not have begun what it runs.
+    wait_until(|| processes_of(DAEMON_UID_BASE) >= 4).await;
     daemon.kill().unwrap();
     daemon.wait().unwrap();
     let end = Instant::now() + Duration::from_secs(5);
