@@ -64,7 +64,7 @@ struct Inner {
     pool: Pool,
     waiting: WaitingPool,
     /// Starts that somebody waits for, until the instance serves. Bringing others up in the middle
-    /// of many would slow them: entering cgroups holds up every fork of the machine.
+    /// of many would slow them: composing a sandbox takes locks of the whole machine.
     under_way: watch::Sender<usize>,
 }
 

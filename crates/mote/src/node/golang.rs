@@ -1,6 +1,6 @@
 //! Go functions: built on the node when they are deployed, together with a worker of `shims/go` that
-//! speaks for them. The program is stored like installed packages are, once per code, contract and
-//! version of Go.
+//! speaks for them. The program is stored like installed packages are, once per code, entry, worker
+//! and version of Go.
 //!
 //! The build runs in the sandbox of installations. Nothing of the code is executed by it: cgo is off,
 //! and `go` itself runs no scripts of modules. So builds share one cache of compiled packages.
@@ -79,7 +79,8 @@ pub(crate) async fn build(
         Lookup::Build(staging) => staging,
     };
     let target = generate(spec, &staged.path, &staging)?;
-    let request = request(node, spec, staged, &staging, &target)?;
+    let cache = cache(node).await?;
+    let request = request(node, spec, staged, &staging, (&target, cache))?;
     let outcome = node.backend.run_build(request).await.map_err(|error| {
         packages::failed(&format!("cannot build: {}", mote_core::fault::error_chain(&error)))
     })?;
@@ -177,20 +178,31 @@ fn package(code: &Path) -> Result<String, Problem> {
     found.ok_or_else(|| Problem::new(422, "M0112", "there is no .go file with a package"))
 }
 
+/// The folder of compiled packages and modules, emptied when it has grown too large. Counting visits
+/// every file, so it is kept off the runtime. For who has the turn to build.
+async fn cache(node: &Node) -> Result<PathBuf, Problem> {
+    let cache = node.config.data.join("go-cache");
+    let path = cache.clone();
+    let made = tokio::task::spawn_blocking(move || {
+        if bytes_below(&path, CACHE_BYTES_MAX) > CACHE_BYTES_MAX {
+            std::fs::remove_dir_all(&path)?;
+        }
+        std::fs::create_dir_all(&path)
+    });
+    made.await
+        .unwrap_or_else(|error| Err(std::io::Error::other(error)))
+        .map_err(|error| packages::failed(&format!("cannot make {}: {error}", cache.display())))?;
+    Ok(cache)
+}
+
 fn request(
     node: &Node,
     spec: &FunctionSpec,
     staged: &StagedCode,
     staging: &PackagesStaging,
-    target: &str,
+    (target, cache): (&str, PathBuf),
 ) -> Result<BuildRequest, Problem> {
     let go = node.interpreters.go.as_ref().map_err(|reason| packages::failed(reason))?;
-    let cache = node.config.data.join("go-cache");
-    if bytes_below(&cache, CACHE_BYTES_MAX) > CACHE_BYTES_MAX {
-        let _ = std::fs::remove_dir_all(&cache);
-    }
-    std::fs::create_dir_all(&cache)
-        .map_err(|error| packages::failed(&format!("cannot make {}: {error}", cache.display())))?;
     let mut request = packages::request(node, spec, &staged.path, staging);
     let bin = go.prefix.join("bin");
     for (name, value) in &mut request.env {

@@ -19,8 +19,12 @@ pub(crate) async fn give_back(engine: Engine) {
     let mut kept = 0;
     loop {
         tokio::time::sleep(LOOK).await;
+        // First: counting locks what the data path allocates from.
+        if engine.idle().is_none_or(|idle| idle < IDLE) {
+            continue;
+        }
         let free = allocator::free_bytes();
-        if free > kept + WORTH_BYTES && engine.idle().is_some_and(|idle| idle > IDLE) {
+        if free > kept + WORTH_BYTES {
             allocator::trim();
             kept = allocator::free_bytes();
         }
