@@ -157,7 +157,18 @@ impl Node {
     /// Kills it without warning and starts it again on the same folder.
     pub fn crash_and_restart(mut self) -> Self {
         self.child.kill().expect("our child");
-        self.child.wait().expect("our child");
+        self.start_again()
+    }
+
+    /// Asks it to stop and starts it again on the same folder.
+    pub fn stop_and_restart(self) -> Self {
+        signal(self.child.id(), "TERM");
+        self.start_again()
+    }
+
+    /// Waits for its end, then starts it.
+    fn start_again(mut self) -> Self {
+        wait_for("the node to stop", || self.child.try_wait().expect("our child"));
         let flags = std::mem::take(&mut self.extra);
         let flags: Vec<&str> = flags.iter().map(String::as_str).collect();
         // The folder moves on; dropping the rest of `self` must not remove it.

@@ -52,6 +52,13 @@ impl Client {
         self.send("POST", &format!("actions/{name}?blocking=true&result=true"), args)
     }
 
+    /// The id of an activation that is answered 202.
+    fn accepted(&self, path: &str, name: &str) -> Value {
+        let answer = self.send("POST", path, &json!({ "name": name }));
+        assert_eq!(answer.status, 202, "{}", answer.text());
+        answer.json()["activationId"].clone()
+    }
+
     fn web(&self, method: &str, path: &str, headers: &[(&str, &str)], body: &[u8]) -> Answer {
         call_at(self.address, method, &format!("/api/v1/web/{path}"), headers, body)
     }
@@ -274,6 +281,70 @@ fn throttles() {
     }
     let text = refused.expect("a refusal")["error"].as_str().unwrap_or("").to_owned();
     assert_eq!(text, "Too many requests in the last minute (count: 121, allowed: 120).");
+}
+
+/// Takes a while, so that a crash finds it running.
+const LATE: &str =
+    "def main(args):\n    import time\n    time.sleep(1.5)\n    return {'for': args['name']}\n";
+
+#[test]
+fn what_was_accepted_outlives_a_crash() {
+    let node = Node::start_with(&ON);
+    let client = Client::of(&node);
+    client.ok("PUT", "packages/tools", &json!({}));
+    client.action("tools/late", LATE, json!({}));
+    let binding = json!({ "binding": { "namespace": "_", "name": "tools" } });
+    client.ok("PUT", "packages/mine", &binding);
+    client.ok("PUT", "triggers/door", &json!({}));
+    client.ok("PUT", "rules/opens", &json!({ "trigger": "/_/door", "action": "/_/mine/late" }));
+    let fired = client.accepted("triggers/door", "trigger");
+    let plain = client.accepted("actions/tools/late", "plain");
+    let waited_for = client.accepted("actions/mine/late?blocking=true&timeout=100", "waited for");
+    let node = node.crash_and_restart();
+    assert!(node.log().contains("accepted calls of before"), "{}", node.log());
+    let client = Client::of(&node);
+    for (id, name) in [(&plain, "plain"), (&waited_for, "waited for")] {
+        assert_eq!(client.activation(id)["response"]["result"]["for"], name);
+    }
+    let line = client.activation(&fired)["logs"][0].clone();
+    let line: Value = serde_json::from_str(line.as_str().expect("a line")).expect("JSON");
+    let caused = client.activation(&line["activationId"]);
+    assert_eq!(
+        (&caused["response"]["result"]["for"], &caused["cause"]),
+        (&"trigger".into(), &fired)
+    );
+    // One that has ended does not run again, and one without its action says so.
+    let last = client.accepted("actions/tools/late", "last");
+    client.ok("DELETE", "actions/tools/late", &Value::Null);
+    let node = node.crash_and_restart();
+    let client = Client::of(&node);
+    let record = client.activation(&last);
+    assert_ne!(record["response"]["statusCode"], 0, "{record}");
+    // A stop lets what runs end.
+    client.action("tools/late", LATE, json!({}));
+    let last = client.accepted("actions/tools/late", "last");
+    let node = node.stop_and_restart();
+    let client = Client::of(&node);
+    assert_eq!(client.activation(&last)["response"]["result"]["for"], "last");
+    assert_eq!(client.get("activations?name=tools/late").as_array().map(Vec::len), Some(4));
+    assert!(!node.log().contains("accepted calls of before"), "{}", node.log());
+}
+
+#[test]
+fn at_most_100_are_accepted_at_once() {
+    let node = Node::start_with(&ON);
+    let client = Client::of(&node);
+    let never = "function main() { return new Promise(() => {}); }";
+    client.action("never", never, json!({ "limits": { "timeout": 300_000 } }));
+    for _ in 0..100 {
+        client.accepted("actions/never", "");
+    }
+    let refused = client.send("POST", "actions/never", &json!({}));
+    let text = "Too many concurrent requests in flight (count: 101, allowed: 100).";
+    assert_eq!((refused.status, refused.json()["error"].as_str()), (429, Some(text)));
+    client.ok("PUT", "triggers/door", &json!({}));
+    client.ok("PUT", "rules/opens", &json!({ "trigger": "/_/door", "action": "/_/never" }));
+    assert_eq!(client.send("POST", "triggers/door", &json!({})).status, 429);
 }
 
 #[test]

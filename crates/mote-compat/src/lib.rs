@@ -9,6 +9,7 @@
 mod access;
 mod base64;
 mod call;
+pub mod journal;
 mod listener;
 pub mod node;
 pub mod nuclio;

@@ -5,6 +5,7 @@
 //! activations), are documents that this module keeps. One namespace, [`NAMESPACE`], which `_` means
 //! too. Start reading at [`routes`], then `entities.rs`, then `run.rs`.
 
+mod accepted;
 mod actions;
 mod activations;
 mod entities;
@@ -25,11 +26,14 @@ use axum::response::{IntoResponse, Response};
 use axum::routing::{any, get};
 use mote_api::Problem;
 use serde_json::json;
+use tokio::sync::mpsc::UnboundedReceiver;
+use tokio_util::task::TaskTracker;
 
 use self::activations::Activations;
 use self::entities::Entities;
 use self::limits::Limits;
 use crate::node::Admission;
+use crate::queue::Resumed;
 use crate::{Bound, Context, access};
 
 /// The one namespace there is.
@@ -45,10 +49,12 @@ struct Whisk {
     entities: Arc<Entities>,
     activations: Arc<Activations>,
     limits: Arc<Limits>,
+    /// Activations that run, whoever waits for them.
+    tasks: TaskTracker,
 }
 
-/// Serves the API until the node stops.
-pub async fn serve(bound: Bound, context: Context) {
+/// Serves the API until the node stops, and runs activations that were accepted before it started.
+pub async fn serve(bound: Bound, context: Context, resumed: UnboundedReceiver<Resumed>) {
     let entities = match Entities::load(context.node.as_ref()).await {
         Ok(entities) => entities,
         Err(problem) => {
@@ -61,10 +67,27 @@ pub async fn serve(bound: Bound, context: Context) {
         entities: Arc::new(entities),
         activations: activations.clone(),
         limits: Arc::default(),
+        tasks: TaskTracker::new(),
         context: context.clone(),
     };
-    let keeping = activations.keep(context.clone());
-    tokio::join!(bound.serve(routes(whisk), context), keeping);
+    let node = context.node.clone();
+    let serving = async {
+        let stopped = context.clone();
+        tokio::select! {
+            () = accepted::resume(&whisk, resumed) => stopped.stopped().await,
+            () = stopped.stopped() => {}
+        }
+    };
+    let serving = async {
+        tokio::join!(bound.serve(routes(whisk.clone()), context.clone()), serving);
+        whisk.tasks.close();
+        whisk.tasks.wait().await;
+    };
+    tokio::select! {
+        () = serving => {}
+        () = activations.keep(node.as_ref()) => {}
+    }
+    activations.write(node.as_ref()).await;
 }
 
 fn routes(whisk: Whisk) -> Router {

@@ -1,8 +1,6 @@
-//! Accepted calls: run after the client has its 202. Each is on disk before it is accepted and stays
-//! there until it has ended, so one that a restart cuts short is run again: at least once.
+//! Accepted calls: run after the client has its 202, kept in the journal until they have ended.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use axum::http::{HeaderMap, HeaderName, HeaderValue, Method};
@@ -16,12 +14,10 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
 use tokio::task::JoinSet;
 
 use crate::call::is_hop_by_hop;
+use crate::journal::{self, Journal, Kept, Kind};
 use crate::node::{Call, Node};
 use crate::outgoing::{self, Reach};
 
-/// Calls that may be kept at once, and their bytes on disk.
-const CALLS_MAX: u64 = 10_000;
-const BYTES_MAX: u64 = 256 << 20;
 /// Calls that run at once.
 const RUNNING_MAX: usize = 32;
 /// Bytes of bodies that are being received to be accepted; whoever comes beyond is told to try again.
@@ -36,8 +32,8 @@ const ANSWER_BYTES_MAX: u64 = 8 << 20;
 const CALLBACK_ANSWER_BYTES_MAX: usize = 64 << 10;
 /// Tries of a call that finds no room, and of a callback; the pause between doubles from
 /// [`PAUSE`].
-const TRIES_MAX: u32 = 8;
-const PAUSE: Duration = Duration::from_millis(500);
+pub(crate) const TRIES_MAX: u32 = 8;
+pub(crate) const PAUSE: Duration = Duration::from_millis(500);
 
 /// A call to run later.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -80,30 +76,14 @@ impl Later {
         }
     }
 
-    /// As one record: length and text of the JSON, length and bytes of the fields, the body.
     fn encode(&self) -> Vec<u8> {
-        let json = serde_json::to_vec(self).unwrap_or_default();
-        let mut record = Vec::with_capacity(8 + json.len() + self.fields.len() + self.body.len());
-        for part in [&json[..], &self.fields[..]] {
-            record.extend_from_slice(&(part.len() as u32).to_le_bytes());
-            record.extend_from_slice(part);
-        }
-        record.extend_from_slice(&self.body);
-        record
+        journal::record(self, &self.fields, &self.body)
     }
 
-    fn decode(record: Vec<u8>) -> Option<Self> {
-        let mut rest = Bytes::from(record);
-        let mut part = || {
-            let length = rest.get(..4)?.try_into().ok().map(u32::from_le_bytes)? as usize;
-            let part = rest.get(4..4 + length)?.len();
-            let found = rest.slice(4..4 + part);
-            rest = rest.slice(4 + part..);
-            Some(found)
-        };
-        let (json, fields) = (part()?, part()?);
-        let later: Later = serde_json::from_slice(&json).ok()?;
-        Some(Self { fields, body: rest, ..later })
+    fn decode(record: &Bytes) -> Option<Self> {
+        let [description, fields, body] = journal::parts(record)?;
+        let later: Later = serde_json::from_slice(&description).ok()?;
+        Some(Self { fields, body, ..later })
     }
 
     fn head(&self) -> Head {
@@ -120,13 +100,17 @@ impl Later {
 #[derive(Clone)]
 pub struct Queue {
     node: Arc<dyn Node>,
-    calls: Arc<AtomicU64>,
-    bytes: Arc<AtomicU64>,
+    /// Where they are kept, and where what is run elsewhere may be kept, too.
+    pub journal: Journal,
     /// In KiB.
     receiving: Arc<Semaphore>,
     callbacks: Arc<Semaphore>,
-    numbers: mpsc::UnboundedSender<(u64, u64)>,
+    accepted: mpsc::UnboundedSender<Kept>,
+    activations: mpsc::UnboundedSender<Resumed>,
 }
+
+/// A kept record of before that another than the queue runs, and what it says.
+pub type Resumed = (Kept, Bytes);
 
 /// A body in memory, counted until it is dropped.
 pub struct Received {
@@ -138,18 +122,23 @@ pub struct Received {
 /// What is still to run; see [`Waiting::run`].
 pub struct Waiting {
     queue: Queue,
-    numbers: mpsc::UnboundedReceiver<(u64, u64)>,
+    accepted: mpsc::UnboundedReceiver<Kept>,
+    /// Those that OpenWhisk's API runs. They stay kept where nobody receives them.
+    pub activations: Option<mpsc::UnboundedReceiver<Resumed>>,
 }
 
 impl Queue {
     /// The queue and what runs it.
     pub fn new(node: Arc<dyn Node>) -> (Self, Waiting) {
-        let (numbers, received) = mpsc::unbounded_channel();
+        let (accepted, received) = mpsc::unbounded_channel();
+        let (activations, resumed) = mpsc::unbounded_channel();
         let receiving = Arc::new(Semaphore::new(RECEIVING_BYTES_MAX >> 10));
         let callbacks = Arc::new(Semaphore::new(CALLBACKS_MAX));
-        let (calls, bytes) = (Arc::default(), Arc::default());
-        let queue = Self { node, calls, bytes, receiving, callbacks, numbers };
-        (queue.clone(), Waiting { queue, numbers: received })
+        let journal = Journal::new(node.clone());
+        let queue = Self { node, journal, receiving, callbacks, accepted, activations };
+        let waiting =
+            Waiting { queue: queue.clone(), accepted: received, activations: Some(resumed) };
+        (queue, waiting)
     }
 
     /// Receives a body that is to be accepted, at most `limit_bytes` of it, within the memory that
@@ -172,43 +161,18 @@ impl Queue {
 
     /// Accepts a call: it is on disk when this returns `Ok`. 429 where too many wait.
     pub async fn accept(&self, later: &Later) -> Result<(), Problem> {
-        let record = later.encode();
-        let length = record.len() as u64;
-        self.reserve(length)?;
-        match self.node.keep_call(record).await {
-            Ok(number) => {
-                // Nobody receives only when the node stops; the call is kept for the next start.
-                let _ = self.numbers.send((number, length));
-                Ok(())
-            }
-            Err(problem) => {
-                self.release(length);
-                Err(problem)
-            }
-        }
-    }
-
-    fn reserve(&self, length: u64) -> Result<(), Problem> {
-        let calls = self.calls.fetch_add(1, Ordering::Relaxed) + 1;
-        let bytes = self.bytes.fetch_add(length, Ordering::Relaxed) + length;
-        if calls <= CALLS_MAX && bytes <= BYTES_MAX {
-            return Ok(());
-        }
-        self.release(length);
-        let text = format!("{CALLS_MAX} accepted calls or {} MiB of them wait", BYTES_MAX >> 20);
-        Err(Problem::new(429, "M0504", text))
-    }
-
-    fn release(&self, length: u64) {
-        self.calls.fetch_sub(1, Ordering::Relaxed);
-        self.bytes.fetch_sub(length, Ordering::Relaxed);
+        let kept = self.journal.keep(later.encode()).await?;
+        // Nobody receives only when the node stops; the call is kept for the next start.
+        let _ = self.accepted.send(kept);
+        Ok(())
     }
 
     /// Runs a call to its end. `slot` is its right to run, which its callback does not need.
-    async fn run(self, number: u64, length: u64, slot: OwnedSemaphorePermit) {
-        let later = match self.node.kept_call(number).await {
-            Ok(Some(record)) => Later::decode(record),
-            Ok(None) => None,
+    async fn run(self, kept: Kept, slot: OwnedSemaphorePermit) {
+        let number = kept.number();
+        let record = match kept.read().await {
+            Ok(Some(record)) => record,
+            Ok(None) => return kept.forget().await,
             Err(problem) => {
                 tracing::error!(
                     number,
@@ -218,33 +182,28 @@ impl Queue {
                 return;
             }
         };
-        if let Some(later) = later {
-            match self.outcome(&later).await {
-                Outcome::Ended(result) => {
-                    // Taken before the other is given back: so few answers are in memory at once.
-                    let _turn = match later.callback {
-                        Some(_) => self.callbacks.acquire().await.ok(),
-                        None => None,
-                    };
-                    drop(slot);
-                    self.tell(&later, number, result).await;
-                }
-                Outcome::Stopping => {
-                    tracing::warn!(number, "accepted call found the node stopping; kept");
-                    return;
-                }
+        if Kind::of(&record) == Some(Kind::Activation) {
+            if self.activations.send((kept, record)).is_err() {
+                tracing::warn!(number, "an activation waits until OpenWhisk's API is on again");
             }
-        } else {
-            tracing::error!(number, "accepted call is not readable; dropped");
+            return;
         }
-        if let Err(problem) = self.node.forget_call(number).await {
-            tracing::error!(
-                number,
-                problem = problem.detail,
-                "accepted call ended and is still kept"
-            );
-        }
-        self.release(length);
+        let Some(later) = Later::decode(&record) else {
+            tracing::error!(number, "accepted call is not readable; kept");
+            return;
+        };
+        let Outcome::Ended(result) = self.outcome(&later).await else {
+            tracing::warn!(number, "accepted call found the node stopping; kept");
+            return;
+        };
+        // Taken before the other is given back: so few answers are in memory at once.
+        let _turn = match later.callback {
+            Some(_) => self.callbacks.acquire().await.ok(),
+            None => None,
+        };
+        drop(slot);
+        self.tell(&later, number, result).await;
+        kept.forget().await;
     }
 
     async fn outcome(&self, later: &Later) -> Outcome {
@@ -381,7 +340,7 @@ impl Waiting {
     /// Takes up the calls that an earlier run of the node has left. Before anything is accepted:
     /// later ones would be taken up twice.
     pub async fn take_up(&mut self) {
-        let left = match self.queue.node.kept_calls().await {
+        let left = match self.queue.journal.left().await {
             Ok(left) => left,
             Err(problem) => {
                 tracing::error!(problem = problem.detail, "accepted calls of before are not read");
@@ -391,10 +350,8 @@ impl Waiting {
         if !left.is_empty() {
             tracing::info!(calls = left.len(), "accepted calls of before are run");
         }
-        for (number, length) in left {
-            self.queue.calls.fetch_add(1, Ordering::Relaxed);
-            self.queue.bytes.fetch_add(length, Ordering::Relaxed);
-            let _ = self.queue.numbers.send((number, length));
+        for kept in left {
+            let _ = self.queue.accepted.send(kept);
         }
     }
 
@@ -407,15 +364,15 @@ impl Waiting {
             while running.try_join_next().is_some() {}
             let next = async {
                 let slot = slots.clone().acquire_owned().await.expect("never closed");
-                (slot, self.numbers.recv().await)
+                (slot, self.accepted.recv().await)
             };
-            let (slot, number) = tokio::select! {
+            let (slot, kept) = tokio::select! {
                 next = next => next,
                 () = &mut stopped => break,
             };
-            let Some((number, length)) = number else { break };
+            let Some(kept) = kept else { break };
             let queue = self.queue.clone();
-            running.spawn(queue.run(number, length, slot));
+            running.spawn(queue.run(kept, slot));
         }
         while running.join_next().await.is_some() {}
     }
@@ -437,10 +394,11 @@ mod tests {
             fields: Bytes::from_static(b"x-a\n\xff\n"),
             body: Bytes::from_static(b"\0body"),
         };
-        assert_eq!(Later::decode(later.encode()).as_ref(), Some(&later));
+        assert_eq!(Later::decode(&later.encode().into()).as_ref(), Some(&later));
         assert_eq!(later.head().query(), b"b=c");
         for cut in [0, 3, 5, 20] {
-            assert_eq!(Later::decode(later.encode()[..cut].to_vec()), None, "{cut}");
+            let cut_short = Bytes::from(later.encode()).slice(..cut);
+            assert_eq!(Later::decode(&cut_short), None, "{cut}");
         }
     }
 }

@@ -14,7 +14,8 @@ use serde::Deserialize;
 use serde_json::{Map, Value, json};
 
 use super::entities::{self, Entity, Kind, Pair, What};
-use super::{CODE_BYTES_MAX, Refused, Whisk, object, run};
+use super::run::{Activation, Id, NotRun, Patience};
+use super::{CODE_BYTES_MAX, Refused, Whisk, accepted, object, run};
 use crate::node::{Code, Deploy, Manifest};
 
 pub(super) const TIMEOUT_MS_MAX: u64 = 300_000;
@@ -146,31 +147,36 @@ async fn invoke(
     let payload: Map<String, Value> = object(body)?;
     let found = run::find(whisk, name)?;
     whisk.limits.invocation()?;
-    let accepted = |id: &str| {
+    let accepted = |id: Id| {
         let body = Json(json!({ "activationId": id }));
-        (StatusCode::ACCEPTED, [("x-openwhisk-activation-id", id.to_owned())], body).into_response()
+        let fields = [("x-openwhisk-activation-id", id.to_string())];
+        (StatusCode::ACCEPTED, fields, body).into_response()
     };
     if !flags.blocking {
-        return Ok(accepted(&run::invoke_later(whisk, found, payload, None)));
+        return Ok(accepted(accepted::accept(whisk, name, found, payload, None).await?));
     }
+    let place = whisk.limits.place()?;
     let id = run::new_id(whisk);
-    let shown = id.1.clone();
-    let task = {
+    let mut running = {
         // Runs to its end although nobody may wait so long.
-        let whisk = whisk.clone();
-        tokio::spawn(async move { run::invoke(&whisk, &found, payload, None, id).await })
+        let (whisk, found, payload) = (whisk.clone(), found.clone(), payload.clone());
+        let tasks = whisk.tasks.clone();
+        tasks.spawn(async move {
+            let _place = place;
+            let activation = Activation { id, found, payload, cause: None };
+            run::activate(&whisk, &activation, Patience::Refused).await
+        })
     };
     let asked = flags.timeout.map_or(BLOCKING_MAX, Duration::from_millis).min(BLOCKING_MAX);
-    let ended = match tokio::time::timeout(asked, task).await {
-        Err(_) => return Ok(accepted(&shown)),
-        Ok(Err(_)) => {
-            let text = "the activation failed to run".to_owned();
-            return Err(Refused(StatusCode::INTERNAL_SERVER_ERROR, text));
+    let ended = match tokio::time::timeout(asked, &mut running).await {
+        Ok(ended) => ended.unwrap_or(Err(NotRun::Failed))?,
+        Err(_) => {
+            accepted::accept_running(whisk, id, found, name, payload, running).await?;
+            return Ok(accepted(id));
         }
-        Ok(Ok(ended)) => ended?,
     };
     let body = if flags.result { ended.result().clone() } else { ended.record.clone() };
-    let fields = [("x-openwhisk-activation-id", ended.id.clone())];
+    let fields = [("x-openwhisk-activation-id", ended.id.to_string())];
     Ok((ended.status(), fields, Json(body)).into_response())
 }
 

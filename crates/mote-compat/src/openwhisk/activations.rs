@@ -1,6 +1,6 @@
 //! Records of what ran. In memory and, half a second later, in the store; the oldest are forgotten.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
@@ -9,9 +9,10 @@ use axum::extract::{Path, Query, State};
 use axum::response::{IntoResponse, Response};
 use serde::Deserialize;
 use serde_json::{Value, json};
+use tokio::sync::watch;
 
+use super::run::Id;
 use super::{NAMESPACE, Refused, Whisk};
-use crate::Context;
 use crate::node::{Change, Node};
 
 const COLLECTION: &str = "openwhisk/activations";
@@ -28,6 +29,10 @@ const LIST_MAX: usize = 200;
 #[derive(Default)]
 pub(super) struct Activations {
     held: Mutex<Held>,
+    /// How many records that were added are written.
+    written: watch::Sender<u64>,
+    /// One writer at a time: later states are not overtaken by earlier ones.
+    turn: tokio::sync::Mutex<()>,
 }
 
 #[derive(Default)]
@@ -35,7 +40,9 @@ struct Held {
     /// By id, which begins with the time.
     records: BTreeMap<String, Value>,
     bytes: usize,
-    unwritten: Vec<Change>,
+    /// Ids whose record in the store is not what it is here.
+    unwritten: BTreeSet<String>,
+    added: u64,
 }
 
 impl Activations {
@@ -48,7 +55,7 @@ impl Activations {
                 held.records.insert(id, record);
             }
         }
-        Self { held: Mutex::new(held) }
+        Self { held: Mutex::new(held), ..Self::default() }
     }
 
     fn held(&self) -> std::sync::MutexGuard<'_, Held> {
@@ -56,41 +63,63 @@ impl Activations {
     }
 
     /// Adds a record.
-    pub(super) fn add(&self, id: &str, record: Value) {
-        let bytes = record.to_string().into_bytes();
+    pub(super) fn add(&self, id: Id, record: Value) {
+        let id = id.to_string();
         let mut held = self.held();
-        held.bytes += bytes.len();
-        let change =
-            |key: &str, value| Change { collection: COLLECTION, key: key.to_owned(), value };
-        held.unwritten.push(change(id, Some(bytes)));
-        held.records.insert(id.to_owned(), record);
+        held.bytes += record.to_string().len();
+        held.unwritten.insert(id.clone());
+        if let Some(before) = held.records.insert(id, record) {
+            held.bytes = held.bytes.saturating_sub(before.to_string().len());
+        }
         while held.records.len() > RECORDS_MAX || held.bytes > BYTES_MAX {
             let Some((oldest, record)) = held.records.pop_first() else { break };
             held.bytes = held.bytes.saturating_sub(record.to_string().len());
-            held.unwritten.push(change(&oldest, None));
+            held.unwritten.insert(oldest);
         }
+        held.added += 1;
     }
 
     pub(super) fn get(&self, id: &str) -> Option<Value> {
         self.held().records.get(id).cloned()
     }
 
-    /// Writes what is new until the node stops.
-    pub(super) async fn keep(&self, context: Context) {
-        loop {
-            let stopping = tokio::select! {
-                () = tokio::time::sleep(WRITE_EVERY) => false,
-                () = context.stopped() => true,
+    /// Waits until every record added so far is in the store.
+    pub(super) async fn written(&self) {
+        let added = self.held().added;
+        // The sender is in `self`, so it is not gone.
+        let _ = self.written.subscribe().wait_for(|written| *written >= added).await;
+    }
+
+    /// Writes what is new.
+    pub(super) async fn write(&self, node: &dyn Node) {
+        let _turn = self.turn.lock().await;
+        let (changes, added) = {
+            let mut held = self.held();
+            let unwritten = std::mem::take(&mut held.unwritten);
+            let change = |key: String| {
+                let value = held.records.get(&key).map(|record| record.to_string().into_bytes());
+                Change { collection: COLLECTION, key, value }
             };
-            let changes = std::mem::take(&mut self.held().unwritten);
-            if !changes.is_empty()
-                && let Err(problem) = context.node.put_documents(changes).await
-            {
-                tracing::warn!(problem = problem.detail, "activations are not kept");
+            (unwritten.into_iter().map(change).collect::<Vec<_>>(), held.added)
+        };
+        if changes.is_empty() {
+            return;
+        }
+        let keys: Vec<String> = changes.iter().map(|change| change.key.clone()).collect();
+        match node.put_documents(changes).await {
+            Ok(()) => drop(self.written.send_replace(added)),
+            Err(problem) => {
+                tracing::warn!(problem = problem.detail, "activations are not written yet");
+                self.held().unwritten.extend(keys);
             }
-            if stopping {
-                return;
-            }
+        }
+    }
+
+    /// Writes what is new every half second.
+    pub(super) async fn keep(&self, node: &dyn Node) {
+        loop {
+            tokio::time::sleep(WRITE_EVERY).await;
+            self.write(node).await;
         }
     }
 }

@@ -1,8 +1,8 @@
 //! How much a namespace may do at once and per minute.
 
 use std::collections::VecDeque;
-use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use axum::http::StatusCode;
@@ -24,9 +24,9 @@ pub(super) struct Limits {
 }
 
 /// An activation's place among those that run, until dropped.
-pub(super) struct Place<'l>(&'l Limits);
+pub(super) struct Place(Arc<Limits>);
 
-impl Drop for Place<'_> {
+impl Drop for Place {
     fn drop(&mut self) {
         self.0.running.fetch_sub(1, Ordering::Relaxed);
     }
@@ -44,17 +44,22 @@ impl Limits {
     }
 
     /// A place among those that run.
-    pub(super) fn place(&self) -> Result<Place<'_>, Refused> {
-        let before = self.running.fetch_add(1, Ordering::Relaxed);
-        let place = Place(self);
-        if before < CONCURRENT {
+    pub(super) fn place(self: &Arc<Self>) -> Result<Place, Refused> {
+        let place = self.kept_place();
+        let count = self.running.load(Ordering::Relaxed);
+        if count <= CONCURRENT {
             return Ok(place);
         }
         let text = format!(
-            "Too many concurrent requests in flight (count: {}, allowed: {CONCURRENT}).",
-            before + 1
+            "Too many concurrent requests in flight (count: {count}, allowed: {CONCURRENT})."
         );
         Err(Refused(StatusCode::TOO_MANY_REQUESTS, text))
+    }
+
+    /// That of an activation which was accepted before: it has one, however many run.
+    pub(super) fn kept_place(self: &Arc<Self>) -> Place {
+        self.running.fetch_add(1, Ordering::Relaxed);
+        Place(self.clone())
     }
 }
 

@@ -1,26 +1,114 @@
 //! Activations: an action or a sequence is called, and what came of it becomes a record.
 
+use std::fmt;
+
 use axum::http::StatusCode;
 use bytes::Bytes;
 use futures_util::FutureExt as _;
 use futures_util::future::BoxFuture;
 use mote_core::body::Body;
-use mote_core::invocation::Head;
-use mote_core::{Fault, InvocationId, whisk};
+use mote_core::invocation::{Head, Reply};
+use mote_core::{Fault, FaultClass, InvocationId, whisk};
+use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 
 use super::entities::{self, Entity, Kind, What};
 use super::{NAMESPACE, PARAMETERS_BYTES_MAX, Refused, Whisk};
 use crate::node::Call;
+use crate::queue::{PAUSE, TRIES_MAX};
 
 /// Longest sequence, and how deep one may call others.
 pub(super) const SEQUENCE_MAX: usize = 50;
 const DEPTH_MAX: usize = 8;
 
+/// The id of an activation, 32 hexadecimal digits. The first are the time, so ids sort by it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
+pub(super) struct Id(u128);
+
+impl fmt::Display for Id {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:032x}", self.0)
+    }
+}
+
+impl From<Id> for String {
+    fn from(id: Id) -> Self {
+        id.to_string()
+    }
+}
+
+impl TryFrom<String> for Id {
+    type Error = std::num::ParseIntError;
+
+    fn try_from(text: String) -> Result<Self, Self::Error> {
+        u128::from_str_radix(&text, 16).map(Self)
+    }
+}
+
+impl From<Id> for Value {
+    fn from(id: Id) -> Self {
+        id.to_string().into()
+    }
+}
+
+/// One call of an action.
+#[derive(Debug, Clone)]
+pub(super) struct Activation {
+    pub(super) id: Id,
+    pub(super) found: Found,
+    pub(super) payload: Map<String, Value>,
+    /// The activation that caused it.
+    pub(super) cause: Option<Id>,
+}
+
+/// What an activation does that finds no room on the node.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Patience {
+    /// It is refused: somebody waits for the answer and may try again.
+    Refused,
+    /// It tries again for about a minute: it was accepted, or has begun.
+    Waits,
+}
+
+/// Why an activation did not run; it leaves no record.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum NotRun {
+    /// There is no such action, or no function behind it.
+    Missing,
+    /// Parameters of more than the limit.
+    TooLarge,
+    /// The node has no room.
+    NoRoom,
+    /// The node stops.
+    Stopping,
+    /// The front failed.
+    Failed,
+}
+
+impl From<NotRun> for Refused {
+    fn from(reason: NotRun) -> Self {
+        let (status, text) = match reason {
+            NotRun::Missing => return Self::not_found(),
+            NotRun::TooLarge => (
+                StatusCode::PAYLOAD_TOO_LARGE,
+                "Request larger than allowed: parameters of at most 1 MB.",
+            ),
+            NotRun::NoRoom => (
+                StatusCode::TOO_MANY_REQUESTS,
+                "Too many concurrent requests in flight: the node has no room.",
+            ),
+            NotRun::Stopping => (StatusCode::SERVICE_UNAVAILABLE, "The node stops."),
+            NotRun::Failed => (StatusCode::INTERNAL_SERVER_ERROR, "The activation failed to run."),
+        };
+        Self(status, text.to_owned())
+    }
+}
+
 /// What came of an activation.
 #[derive(Debug, Clone)]
 pub(super) struct Ended {
-    pub(super) id: String,
+    pub(super) id: Id,
     pub(super) record: Value,
 }
 
@@ -75,61 +163,70 @@ pub(super) fn find(whisk: &Whisk, name: &str) -> Result<Found, Refused> {
     Ok(Found { name, entity, parameters })
 }
 
-/// A new id: its first letters are the time, so ids sort by it.
-pub(super) fn new_id(whisk: &Whisk) -> (u128, String) {
-    let id = InvocationId::new(entities::unix_ms(), whisk.context.node.random()).0;
-    (id, format!("{id:032x}"))
+/// A new id.
+pub(super) fn new_id(whisk: &Whisk) -> Id {
+    Id(InvocationId::new(entities::unix_ms(), whisk.context.node.random()).0)
 }
 
-/// Runs an action to its end. Counts against the limits; refused is what does not begin.
-pub(super) async fn invoke(
+/// The arguments of an action: its own parameters below those of the call.
+fn arguments(found: &Found, payload: &Map<String, Value>) -> String {
+    let mut arguments = found.parameters.clone();
+    arguments.extend(payload.clone());
+    Value::Object(arguments).to_string()
+}
+
+/// Refuses what [`activate`] would, before it is accepted.
+pub(super) fn check_size(found: &Found, payload: &Map<String, Value>) -> Result<(), NotRun> {
+    let fits = arguments(found, payload).len() <= PARAMETERS_BYTES_MAX;
+    if fits { Ok(()) } else { Err(NotRun::TooLarge) }
+}
+
+/// Runs an action to its end and keeps the record. The caller holds a place (`limits.rs`).
+pub(super) async fn activate(
     whisk: &Whisk,
-    found: &Found,
-    payload: Map<String, Value>,
-    cause: Option<&str>,
-    id: (u128, String),
-) -> Result<Ended, Refused> {
-    let _place = whisk.limits.place()?;
-    activation(whisk, found, payload, cause, id, 0).await
+    activation: &Activation,
+    patience: Patience,
+) -> Result<Ended, NotRun> {
+    nested(whisk, activation, patience, 0).await
 }
 
-fn activation<'a>(
+fn nested<'a>(
     whisk: &'a Whisk,
-    found: &'a Found,
-    payload: Map<String, Value>,
-    cause: Option<&'a str>,
-    id: (u128, String),
+    activation: &'a Activation,
+    patience: Patience,
     depth: usize,
-) -> BoxFuture<'a, Result<Ended, Refused>> {
+) -> BoxFuture<'a, Result<Ended, NotRun>> {
     async move {
-        let mut args = found.parameters.clone();
-        args.extend(payload);
+        let Activation { id, found, payload, cause } = activation;
         let started = entities::unix_ms();
         let (response, logs) = match &found.entity.what {
             What::Action { function, limits, .. } => {
                 let timeout_ms = limits["timeout"].as_u64();
-                let response = action(whisk, function, args, timeout_ms, &id).await?;
-                (response, logs(whisk, function, id.0))
+                let body = arguments(found, payload);
+                let response = action(whisk, function, body, timeout_ms, *id, patience).await?;
+                (response, logs(whisk, function, *id))
             }
             What::Sequence { components, .. } => {
-                sequence(whisk, components, args, &id.1, depth).await?
+                let mut args = found.parameters.clone();
+                args.extend(payload.clone());
+                sequence(whisk, components, args, *id, patience, depth).await?
             }
-            _ => return Err(Refused::not_found()),
+            _ => return Err(NotRun::Missing),
         };
-        let mut record = record(&found.name, &found.entity, &id.1, started);
+        let mut record = record(&found.name, &found.entity, *id, started);
         record["response"] = response;
         record["logs"] = logs;
         if let Some(cause) = cause {
-            record["cause"] = cause.into();
+            record["cause"] = (*cause).into();
         }
-        whisk.activations.add(&id.1, record.clone());
-        Ok(Ended { id: id.1, record })
+        whisk.activations.add(*id, record.clone());
+        Ok(Ended { id: *id, record })
     }
     .boxed()
 }
 
 /// A record of something that ended now, without response and logs.
-pub(super) fn record(name: &str, entity: &Entity, id: &str, started_ms: u64) -> Value {
+pub(super) fn record(name: &str, entity: &Entity, id: Id, started_ms: u64) -> Value {
     let ended_ms = entities::unix_ms();
     let kind = match &entity.what {
         What::Action { exec, .. } => exec["kind"].as_str().unwrap_or("").to_owned(),
@@ -164,46 +261,28 @@ pub(super) fn response(code: u64, result: Value) -> Value {
 async fn action(
     whisk: &Whisk,
     function: &str,
-    args: Map<String, Value>,
+    body: String,
     timeout_ms: Option<u64>,
-    (number, id): &(u128, String),
-) -> Result<Value, Refused> {
-    let body = Value::Object(args).to_string();
+    id: Id,
+    patience: Patience,
+) -> Result<Value, NotRun> {
     if body.len() > PARAMETERS_BYTES_MAX {
-        let text = "Request larger than allowed: parameters of at most 1 MB.";
-        return Err(Refused(StatusCode::PAYLOAD_TOO_LARGE, text.to_owned()));
+        return Err(NotRun::TooLarge);
     }
-    let mut head = Head::builder(b"POST", b"/", b"");
-    head.header(b"content-type", b"application/json");
-    head.header(whisk::ACTIVATION, id.as_bytes());
-    let call = Call {
-        function: function.to_owned(),
-        head: head.finish(),
-        body: Body::Whole(Bytes::from(body)),
-        timeout_ms,
-    };
     let failed = |text: String| response(2, json!({ "error": text }));
-    let reply = match whisk.context.node.invoke_as(*number, call).await {
+    let reply = match call(whisk, function, body.into(), timeout_ms, id, patience).await {
         Ok(reply) => reply,
-        Err(Fault::NoSuchFunction) => return Err(Refused::not_found()),
-        Err(fault) => {
-            return match fault.answer().http {
-                429 | 503 => Err(Refused(
-                    StatusCode::TOO_MANY_REQUESTS,
-                    "Too many concurrent requests in flight: the node has no room.".to_owned(),
-                )),
-                504 => {
-                    let text = match timeout_ms {
-                        Some(ms) => {
-                            format!("The action exceeded its time limits of {ms} milliseconds.")
-                        }
-                        None => "The action exceeded its time limits.".to_owned(),
-                    };
-                    Ok(failed(text))
-                }
-                _ => Ok(failed("An error has occurred: the logs say more.".to_owned())),
+        Err(Fault::NoSuchFunction) => return Err(NotRun::Missing),
+        Err(Fault::Stopping) => return Err(NotRun::Stopping),
+        Err(fault) if fault.class() == FaultClass::Capacity => return Err(NotRun::NoRoom),
+        Err(fault) if fault.answer().http == 504 => {
+            let text = match timeout_ms {
+                Some(ms) => format!("The action exceeded its time limits of {ms} milliseconds."),
+                None => "The action exceeded its time limits.".to_owned(),
             };
+            return Ok(failed(text));
         }
+        Err(_) => return Ok(failed("An error has occurred: the logs say more.".to_owned())),
     };
     let status = reply.status;
     let Ok(bytes) = reply.body.collect(PARAMETERS_BYTES_MAX as u64).await else {
@@ -220,9 +299,40 @@ async fn action(
     })
 }
 
+async fn call(
+    whisk: &Whisk,
+    function: &str,
+    body: Bytes,
+    timeout_ms: Option<u64>,
+    id: Id,
+    patience: Patience,
+) -> Result<Reply, Fault> {
+    let tries = if patience == Patience::Waits { TRIES_MAX } else { 1 };
+    let mut pause = PAUSE;
+    for left in (0..tries).rev() {
+        let mut head = Head::builder(b"POST", b"/", b"");
+        head.header(b"content-type", b"application/json");
+        head.header(whisk::ACTIVATION, id.to_string().as_bytes());
+        let call = Call {
+            function: function.to_owned(),
+            head: head.finish(),
+            body: Body::Whole(body.clone()),
+            timeout_ms,
+        };
+        match whisk.context.node.invoke_as(id.0, call).await {
+            Err(fault) if fault.class() == FaultClass::Capacity && left > 0 => {
+                tokio::time::sleep(pause).await;
+                pause *= 2;
+            }
+            ended => return ended,
+        }
+    }
+    Err(Fault::NodeFull)
+}
+
 /// What the function wrote for this activation.
-fn logs(whisk: &Whisk, function: &str, number: u128) -> Value {
-    let id = InvocationId(number).to_string();
+fn logs(whisk: &Whisk, function: &str, id: Id) -> Value {
+    let id = InvocationId(id.0).to_string();
     let held = whisk.context.node.logs(function, false).map(|log| log.held).unwrap_or_default();
     let lines = held.iter().filter(|line| line.invocation.as_deref() == Some(id.as_str()));
     let shown = lines.map(|line| {
@@ -234,13 +344,15 @@ fn logs(whisk: &Whisk, function: &str, number: u128) -> Value {
 }
 
 /// Calls components one after another, each with the result before. Ends at the first that fails.
+/// Those after the first wait for room: what has run is not to be lost.
 async fn sequence(
     whisk: &Whisk,
     components: &[String],
     args: Map<String, Value>,
-    cause: &str,
+    cause: Id,
+    patience: Patience,
     depth: usize,
-) -> Result<(Value, Value), Refused> {
+) -> Result<(Value, Value), NotRun> {
     if depth >= DEPTH_MAX {
         let text = json!({ "error": "The sequence calls others too deeply." });
         return Ok((response(1, text), json!([])));
@@ -253,35 +365,22 @@ async fn sequence(
             last = response(1, json!({ "error": "Sequence component does not exist." }));
             break;
         };
-        let id = new_id(whisk);
-        let ended = activation(whisk, &found, payload, Some(cause), id, depth + 1).await?;
-        last = ended.record["response"].clone();
-        ids.push(Value::from(ended.id));
+        let one = Activation { id: new_id(whisk), found, payload, cause: Some(cause) };
+        let patience = if ids.is_empty() { patience } else { Patience::Waits };
+        match nested(whisk, &one, patience, depth + 1).await {
+            Ok(ended) => {
+                last = ended.record["response"].clone();
+                ids.push(Value::from(ended.id));
+            }
+            Err(reason) if ids.is_empty() || reason == NotRun::Stopping => return Err(reason),
+            Err(reason) => {
+                let Refused(_, text) = reason.into();
+                last = response(3, json!({ "error": text }));
+            }
+        }
         if last["statusCode"] != 0 {
             break;
         }
     }
     Ok((last, ids.into()))
-}
-
-/// Runs an action later, as far as anyone waits for it; refusals become records too.
-pub(super) fn invoke_later(
-    whisk: &Whisk,
-    found: Found,
-    payload: Map<String, Value>,
-    cause: Option<String>,
-) -> String {
-    let id = new_id(whisk);
-    let shown = id.1.clone();
-    let whisk = whisk.clone();
-    tokio::spawn(async move {
-        let started = entities::unix_ms();
-        let ended = invoke(&whisk, &found, payload, cause.as_deref(), id.clone()).await;
-        if let Err(Refused(_, text)) = ended {
-            let mut record = record(&found.name, &found.entity, &id.1, started);
-            record["response"] = response(3, json!({ "error": text }));
-            whisk.activations.add(&id.1, record);
-        }
-    });
-    shown
 }

@@ -10,7 +10,8 @@ use serde_json::{Map, Value, json};
 
 use super::actions::{self, Flags, Page, Wish};
 use super::entities::{self, Entity, Kind, What};
-use super::{NAMESPACE, Refused, Whisk, object, run};
+use super::run::Id;
+use super::{NAMESPACE, Refused, Whisk, accepted, object, run};
 
 pub(super) async fn list(State(whisk): State<Whisk>, Query(page): Query<Page>) -> Json<Vec<Value>> {
     let all = whisk.entities.list(Kind::Trigger);
@@ -58,7 +59,7 @@ pub(super) async fn dispatch(
             whisk.entities.remove(node, Kind::Trigger, &name).await?;
             Ok(Json(entity.shown(&name)).into_response())
         }
-        Method::POST => fire(&whisk, &name, &known.ok_or_else(Refused::not_found)?, &body),
+        Method::POST => fire(&whisk, &name, &known.ok_or_else(Refused::not_found)?, &body).await,
         _ => Err(Refused::method()),
     }
 }
@@ -76,44 +77,65 @@ fn rules_of(whisk: &Whisk, trigger: &str) -> Value {
     rules.into()
 }
 
-/// Runs the actions of all active rules. Nothing to run is 204.
-fn fire(whisk: &Whisk, name: &str, trigger: &Entity, body: &[u8]) -> Result<Response, Refused> {
+/// Accepts the actions of all active rules. Nothing to run is 204; where none could be accepted, the
+/// first refusal is the answer.
+async fn fire(
+    whisk: &Whisk,
+    name: &str,
+    trigger: &Entity,
+    body: &[u8],
+) -> Result<Response, Refused> {
     let given: Map<String, Value> = object(body)?;
     whisk.limits.fire()?;
     let mut payload = entities::merged([trigger.parameters.as_slice()]);
     payload.extend(given);
-    let (_, id) = run::new_id(whisk);
+    let id = run::new_id(whisk);
     let started = entities::unix_ms();
-    let mut ran = Vec::new();
+    let (mut ran, mut refused) = (Vec::new(), Vec::new());
     for (rule, entity) in whisk.entities.list(Kind::Rule) {
         let What::Rule { trigger: of, action, active: true } = &entity.what else { continue };
         if of != name {
             continue;
         }
         let mut line = json!({ "rule": format!("{NAMESPACE}/{rule}"), "action": format!("{NAMESPACE}/{action}") });
-        match run::find(whisk, action) {
-            Ok(found) => {
-                let caused = run::invoke_later(whisk, found, payload.clone(), Some(id.clone()));
+        match start(whisk, action, payload.clone(), id).await {
+            Ok(caused) => {
                 line["success"] = true.into();
                 line["activationId"] = caused.into();
                 line["statusCode"] = 0.into();
             }
-            Err(Refused(status, text)) => {
+            Err(reason) => {
                 line["success"] = false.into();
-                line["statusCode"] = status.as_u16().into();
-                line["error"] = text.into();
+                line["statusCode"] = reason.0.as_u16().into();
+                line["error"] = reason.1.clone().into();
+                refused.push(reason);
             }
         }
         ran.push(Value::from(line.to_string()));
     }
-    if ran.is_empty() {
-        return Ok(StatusCode::NO_CONTENT.into_response());
+    if ran.len() == refused.len() {
+        return match refused.into_iter().next() {
+            Some(reason) => Err(reason),
+            None => Ok(StatusCode::NO_CONTENT.into_response()),
+        };
     }
-    let mut record = run::record(name, trigger, &id, started);
+    let mut record = run::record(name, trigger, id, started);
     record["response"] = run::response(0, Value::Object(payload));
     record["logs"] = ran.into();
-    whisk.activations.add(&id, record);
+    whisk.activations.add(id, record);
+    // It names what was accepted, so it is on disk before the client knows its id.
+    whisk.activations.write(whisk.context.node.as_ref()).await;
     Ok((StatusCode::ACCEPTED, Json(json!({ "activationId": id }))).into_response())
+}
+
+async fn start(
+    whisk: &Whisk,
+    action: &str,
+    payload: Map<String, Value>,
+    cause: Id,
+) -> Result<Id, Refused> {
+    let found = run::find(whisk, action)?;
+    accepted::accept(whisk, action, found, payload, Some(cause)).await
 }
 
 /// What a client says of a rule: names, or `{name, path}`.

@@ -12,7 +12,7 @@ use mote_core::wire::Invoke;
 use mote_core::{base64, whisk};
 use serde_json::{Map, Value};
 
-use super::run::{self, Found};
+use super::run::{self, Activation, Found, Patience};
 use super::{NAMESPACE, PARAMETERS_BYTES_MAX, Refused, Whisk, admitted};
 use crate::call;
 
@@ -58,10 +58,11 @@ pub(super) async fn run(
     let query = head.uri.query().unwrap_or("");
     let payload = arguments(&found, head.method.as_str(), &path, query, &head.headers, &body)?;
     whisk.limits.invocation()?;
-    let id = run::new_id(&whisk);
-    let ended = run::invoke(&whisk, &found, payload, None, id).await?;
+    let _place = whisk.limits.place()?;
+    let activation = Activation { id: run::new_id(&whisk), found, payload, cause: None };
+    let ended = run::activate(&whisk, &activation, Patience::Refused).await?;
     let mut response = answer(ended.result(), ended.code(), ending, &path)?;
-    call::set(&mut response, "x-openwhisk-activation-id", &ended.id);
+    call::set(&mut response, "x-openwhisk-activation-id", &ended.id.to_string());
     Ok(response)
 }
 

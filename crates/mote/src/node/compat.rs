@@ -117,6 +117,7 @@ impl Listeners {
                 runtime.block_on(async move {
                     let mut serving = JoinSet::new();
                     let stopped = context.clone();
+                    let resumed = waiting.activations.take();
                     serving.spawn(waiting.run(async move { stopped.stopped().await }));
                     if let Some(bound) = self.openfaas {
                         serving.spawn(openfaas::serve(bound, context.clone()));
@@ -130,8 +131,8 @@ impl Listeners {
                     if let Some(bound) = self.nuclio {
                         serving.spawn(nuclio::serve(bound, context.clone()));
                     }
-                    if let Some(bound) = self.openwhisk {
-                        serving.spawn(openwhisk::serve(bound, context.clone()));
+                    if let (Some(bound), Some(resumed)) = (self.openwhisk, resumed) {
+                        serving.spawn(openwhisk::serve(bound, context.clone(), resumed));
                     }
                     let all = async { while serving.join_next().await.is_some() {} };
                     context.stopped().await;

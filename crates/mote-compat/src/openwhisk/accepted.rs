@@ -1,0 +1,134 @@
+//! Activations that are answered 202: in the journal first, and until their record is in the store.
+//! One that a restart cut short runs again under its id, from its beginning.
+
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value, json};
+use tokio::sync::mpsc;
+use tokio::task::JoinHandle;
+
+use super::entities::{Entity, What, unix_ms};
+use super::limits::Place;
+use super::run::{self, Activation, Ended, Found, Id, NotRun, Patience};
+use super::{Refused, Whisk};
+use crate::journal::{self, Kept, Kind};
+use crate::queue::Resumed;
+
+/// What the journal keeps of one.
+#[derive(Debug, Serialize, Deserialize)]
+struct Accepted {
+    kind: Kind,
+    id: Id,
+    /// The action as it was named: in a binding, that name.
+    action: String,
+    payload: Map<String, Value>,
+    cause: Option<Id>,
+}
+
+/// Accepts an activation: once this has returned its id, a crash does not lose it.
+pub(super) async fn accept(
+    whisk: &Whisk,
+    action: &str,
+    found: Found,
+    payload: Map<String, Value>,
+    cause: Option<Id>,
+) -> Result<Id, Refused> {
+    let place = whisk.limits.place()?;
+    run::check_size(&found, &payload)?;
+    let id = run::new_id(whisk);
+    let kept = keep(whisk, id, action, payload.clone(), cause).await?;
+    spawn(whisk, Activation { id, found, payload, cause }, place, kept);
+    Ok(id)
+}
+
+/// Accepts one that runs already, since its client waits no longer.
+pub(super) async fn accept_running(
+    whisk: &Whisk,
+    id: Id,
+    found: Found,
+    action: &str,
+    payload: Map<String, Value>,
+    running: JoinHandle<Result<Ended, NotRun>>,
+) -> Result<(), Refused> {
+    let kept = keep(whisk, id, action, payload, None).await?;
+    let owner = whisk.clone();
+    whisk.tasks.spawn(async move {
+        let started_ms = unix_ms();
+        let ended = running.await.unwrap_or(Err(NotRun::Failed));
+        settle(&owner, id, &found, started_ms, ended, kept).await;
+    });
+    Ok(())
+}
+
+/// Runs what an earlier run of the node accepted.
+pub(super) async fn resume(whisk: &Whisk, mut resumed: mpsc::UnboundedReceiver<Resumed>) {
+    while let Some((kept, record)) = resumed.recv().await {
+        let accepted = journal::parts(&record)
+            .and_then(|[description, ..]| serde_json::from_slice::<Accepted>(&description).ok());
+        let Some(Accepted { id, action, payload, cause, .. }) = accepted else {
+            tracing::error!(number = kept.number(), "accepted activation is not readable; kept");
+            continue;
+        };
+        if whisk.activations.get(&id.to_string()).is_some() {
+            kept.forget().await;
+            continue;
+        }
+        let place = whisk.limits.kept_place();
+        // One whose action is gone fails, and its record says so.
+        let found = run::find(whisk, &action).unwrap_or_else(|_| Found {
+            name: action,
+            entity: Entity::new(What::Trigger),
+            parameters: Map::new(),
+        });
+        spawn(whisk, Activation { id, found, payload, cause }, place, kept);
+    }
+}
+
+async fn keep(
+    whisk: &Whisk,
+    id: Id,
+    action: &str,
+    payload: Map<String, Value>,
+    cause: Option<Id>,
+) -> Result<Kept, Refused> {
+    let action = action.to_owned();
+    let accepted = Accepted { kind: Kind::Activation, id, action, payload, cause };
+    let record = journal::record(&accepted, b"", b"");
+    Ok(whisk.context.queue.journal.keep(record).await?)
+}
+
+fn spawn(whisk: &Whisk, activation: Activation, place: Place, kept: Kept) {
+    let owner = whisk.clone();
+    whisk.tasks.spawn(async move {
+        let started_ms = unix_ms();
+        let ended = run::activate(&owner, &activation, Patience::Waits).await;
+        drop(place);
+        settle(&owner, activation.id, &activation.found, started_ms, ended, kept).await;
+    });
+}
+
+/// Forgets an accepted activation once its record is in the store; where it could not run, the
+/// record says why. One that found the node stopping stays for the next start.
+async fn settle(
+    whisk: &Whisk,
+    id: Id,
+    found: &Found,
+    started_ms: u64,
+    ended: Result<Ended, NotRun>,
+    kept: Kept,
+) {
+    match ended {
+        Ok(_) => {}
+        Err(NotRun::Stopping) => {
+            tracing::warn!(number = kept.number(), "activation found the node stopping; kept");
+            return;
+        }
+        Err(reason) => {
+            let Refused(_, text) = reason.into();
+            let mut record = run::record(&found.name, &found.entity, id, started_ms);
+            record["response"] = run::response(3, json!({ "error": text }));
+            whisk.activations.add(id, record);
+        }
+    }
+    whisk.activations.written().await;
+    kept.forget().await;
+}
