@@ -5,6 +5,7 @@
 //! nothing may be left when the node has stopped.
 
 use std::net::SocketAddr;
+use std::process::Command;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
@@ -73,6 +74,46 @@ fn call_victim(http: SocketAddr, length: Duration) -> (Vec<Duration>, Vec<String
         failures.extend(more_failures);
     }
     (times, failures)
+}
+
+/// Programs outside the node that take every processor, until they are dropped.
+struct Burners(Vec<std::process::Child>);
+
+impl Burners {
+    fn start() -> Self {
+        let cores = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
+        let burner = |_| Command::new("sh").args(["-c", "while :; do :; done"]).spawn();
+        Self((0..2 * cores).map(|at| burner(at).expect("sh")).collect())
+    }
+}
+
+impl Drop for Burners {
+    fn drop(&mut self) {
+        for burner in &mut self.0 {
+            let _ = burner.kill();
+            let _ = burner.wait();
+        }
+    }
+}
+
+#[test]
+fn a_greedy_function_ends_although_other_programs_take_every_processor() {
+    if !is_root() {
+        return skip("the background", "needs root");
+    }
+    let node = Node::start();
+    let burns = "import time\ndef handle(event, ctx):\n    end = time.process_time() + \
+                 float(event.args['seconds'])\n    while time.process_time() < end:\n        \
+                 pass\n    return 'done'\n";
+    node.deploy_ok("burns", &[("app.py", burns)]);
+    // Whose instance is killed at its deadline (10 s) is in the background from then on.
+    assert_eq!(node.get("/burns?seconds=60").status, 504);
+    let burners = Burners::start();
+    for _ in 0..3 {
+        let answer = node.get("/burns?seconds=0.3");
+        assert_eq!(answer.status, 200, "{}", answer.text());
+    }
+    drop(burners);
 }
 
 /// Calls the aggressor again and again while `work` runs; its answers by status, and the codes.

@@ -66,6 +66,17 @@ pub fn is_considerate(service_ns: u64) -> bool {
     service_ns > 0 && service_ns < LONG_WORK_NS
 }
 
+/// Pause between two looks at a long-running instance in the background.
+pub const BACKGROUND_LOOK_NS: u64 = 400_000_000;
+/// How long a starved instance competes as others do before it is in the background again.
+pub const LIFT_NS: u64 = 100_000_000;
+
+/// Whether an instance in the background gets almost nothing of a processor: less than a twentieth.
+/// Then other programs of the machine take all of it, for as long as they like.
+pub fn is_starved(burnt_ns: u64, since_ns: u64) -> bool {
+    burnt_ns < since_ns / 20
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -99,6 +110,13 @@ mod tests {
         mean = service_mean_ns(mean, 50_000_000);
         assert_eq!(mean, 50_000_000);
         assert_eq!(frames_max(1, mean), 1);
+    }
+
+    #[test]
+    fn what_gets_next_to_nothing_is_starved() {
+        assert!(is_starved(0, BACKGROUND_LOOK_NS));
+        assert!(is_starved(19_000_000, BACKGROUND_LOOK_NS));
+        assert!(!is_starved(20_000_000, BACKGROUND_LOOK_NS));
     }
 
     #[test]

@@ -141,9 +141,6 @@ async fn ready(
         revision.shared.backend.start(request).await?;
     let birth = Birth { waited, ..birth };
     let control: Arc<dyn InstanceControl> = control.into();
-    if revision.pool.lock().background {
-        control.set_background(true);
-    }
     revision.shared.runtime.spawn(output::read(revision.clone(), instance, output));
     egress::serve(revision, instance, egress);
     let limit = Duration::from_millis(init_timeout_ms);
@@ -298,6 +295,10 @@ fn enlist(
     let now = now_ns();
     let mut follow_ups: Vec<FollowUp> = Vec::new();
     let mut pool = revision.pool.lock();
+    // Not earlier: on a machine that is always busy it would not come up there.
+    if pool.background {
+        control.set_background(true);
+    }
     let draining = pool.closed;
     let spare = why == Why::SPARE;
     pool.started(spare);
@@ -329,6 +330,7 @@ fn enlist(
         served: 0,
         burnt_ns: 0,
         looked_ns: now,
+        lifted_until_ns: 0,
         cpu_ns: 0,
         memory_bytes: 0,
         control,

@@ -6,7 +6,9 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use mote_core::admission::{LONG_WORK_NS, is_considerate, is_greedy};
+use mote_core::admission::{
+    BACKGROUND_LOOK_NS, LIFT_NS, LONG_WORK_NS, is_considerate, is_greedy, is_starved,
+};
 use mote_core::autoscale::Reason;
 use mote_core::budget::{Rest, rest};
 use mote_core::wire::{self, FrameKind};
@@ -92,51 +94,63 @@ pub(crate) async fn run(revision: Arc<Revision>) {
     }
 }
 
-/// Puts greedy functions into the background and takes considerate ones out of it
-/// (docs/decisions/0009-neighbours.md). Reads one small file per long-running instance.
+/// Puts greedy functions into the background, takes considerate ones out of it, and lets those that
+/// starve there compete now and then (docs/decisions/0009-neighbours.md). Reads one small file per
+/// long-running instance.
 fn govern(revision: &Revision, now: u64) {
     let mut looks = Vec::new();
-    {
+    let background = {
         let mut pool = revision.pool.lock();
         let considerate = pool.background
             && pool.workers.iter().any(|(_, worker)| is_considerate(worker.run_times.mean_ns));
         if considerate {
-            pool.background = false;
-            for (_, worker) in &pool.workers {
-                worker.control.set_background(false);
-            }
+            put_into_background(&mut pool, false);
             return;
         }
-        if pool.background {
-            return;
-        }
+        let background = pool.background;
+        let pause = if background { BACKGROUND_LOOK_NS } else { LOOK_NS };
         for (key, worker) in &mut pool.workers {
+            let lift_is_over = worker.lifted_until_ns != 0 && now >= worker.lifted_until_ns;
+            if lift_is_over {
+                worker.lifted_until_ns = 0;
+                worker.control.set_background(true);
+            }
             let oldest = worker.streams.iter().map(|(_, stream)| stream.phases.sent_ns).min();
             let running = oldest.map_or(0, |sent| now.saturating_sub(sent));
-            if running < LONG_WORK_NS || now.saturating_sub(worker.looked_ns) < LOOK_NS {
+            let since = now.saturating_sub(worker.looked_ns);
+            let is_lifted = worker.lifted_until_ns != 0;
+            if running < LONG_WORK_NS || is_lifted || (since < pause && !lift_is_over) {
                 continue;
             }
-            // A look from before this invocation says nothing about it: begin anew.
-            let since = now.saturating_sub(worker.looked_ns);
-            let since = (since <= running).then_some(since);
+            // A look from before this invocation or its lift says nothing about it: begin anew.
+            let since = (since <= running && !lift_is_over).then_some(since);
             looks.push((key, worker.control.clone(), running, since, worker.burnt_ns));
             worker.looked_ns = now;
         }
-    }
+        background
+    };
     for (key, control, running, since, before) in looks {
         let Some(usage) = control.usage() else { continue };
         let mut pool = revision.pool.lock();
-        if let Some(worker) = pool.workers.get_mut(key) {
-            worker.burnt_ns = usage.cpu_ns;
-        }
+        let Some(worker) = pool.workers.get_mut(key) else { continue };
+        worker.burnt_ns = usage.cpu_ns;
+        let Some(since) = since else { continue };
         let burnt = usage.cpu_ns.saturating_sub(before);
-        if since.is_some_and(|since| is_greedy(burnt, since, running)) {
-            pool.background = true;
-            for (_, worker) in &pool.workers {
-                worker.control.set_background(true);
-            }
+        if background && is_starved(burnt, since) {
+            worker.lifted_until_ns = now + LIFT_NS;
+            worker.control.set_background(false);
+        } else if !background && is_greedy(burnt, since, running) {
+            put_into_background(&mut pool, true);
             return;
         }
+    }
+}
+
+fn put_into_background(pool: &mut Pool, background: bool) {
+    pool.background = background;
+    for (_, worker) in &mut pool.workers {
+        worker.lifted_until_ns = 0;
+        worker.control.set_background(background);
     }
 }
 

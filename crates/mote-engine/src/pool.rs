@@ -110,6 +110,8 @@ pub(crate) struct WorkerState {
     /// CPU time at the last look, and when that was; to tell who is greedy.
     pub(crate) burnt_ns: u64,
     pub(crate) looked_ns: u64,
+    /// Until when it competes although its function is in the background; 0 where it does not.
+    pub(crate) lifted_until_ns: u64,
     /// CPU time and memory when the autoscaler last asked.
     pub(crate) cpu_ns: u64,
     pub(crate) memory_bytes: u64,
