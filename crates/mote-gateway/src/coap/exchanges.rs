@@ -62,9 +62,20 @@ impl State {
 
 struct Entry {
     key: Key,
+    hash: u64,
     until_ns: u64,
     state: State,
 }
+
+/// That a message is not known; see [`Exchanges::begin`].
+#[derive(Debug, PartialEq, Eq)]
+pub struct Absent {
+    hash: u64,
+}
+
+/// Where a message was noted. It may have been forgotten since.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Noted(u32);
 
 /// Messages seen lately.
 pub struct Exchanges {
@@ -108,60 +119,69 @@ impl Exchanges {
     }
 
     /// What is known of this message.
-    pub fn get(&self, key: &Key, now_ns: u64) -> Option<Seen<'_>> {
-        let entry = &self.entries[self.find(key)?];
-        if entry.until_ns <= now_ns {
-            return None;
-        }
-        Some(match &entry.state {
+    pub fn get(&self, key: &Key, now_ns: u64) -> Result<Seen<'_>, Absent> {
+        let hash = self.keys.hash(key);
+        let found = self.find(key, hash).map(|at| &self.entries[at]);
+        let Some(entry) = found.filter(|entry| entry.until_ns > now_ns) else {
+            return Err(Absent { hash });
+        };
+        Ok(match &entry.state {
             State::Running { acked } => Seen::Running { acked: *acked },
             State::Short(length, bytes) => Seen::Answered(&bytes[..usize::from(*length)]),
             State::Long(datagram) => Seen::Answered(datagram),
         })
     }
 
-    /// Notes that it is being served.
-    pub fn begin(&mut self, key: Key, now_ns: u64) {
-        self.note(key, State::Running { acked: false }, now_ns);
+    /// Notes that a message is being served which [`Exchanges::get`] has just not found.
+    pub fn begin(&mut self, key: Key, absent: Absent, now_ns: u64) -> Noted {
+        self.add(key, absent.hash, State::Running { acked: false }, now_ns)
     }
 
     /// Notes that an empty acknowledgement was sent.
-    pub fn acked(&mut self, key: Key, now_ns: u64) {
-        self.note(key, State::Running { acked: true }, now_ns);
+    pub fn acked(&mut self, noted: Noted, key: Key, now_ns: u64) {
+        self.change(noted, key, State::Running { acked: true }, now_ns);
     }
 
     /// Notes its answer.
-    pub fn answer(&mut self, key: Key, datagram: &[u8], now_ns: u64) {
-        self.note(key, State::answered(datagram), now_ns);
+    pub fn answer(&mut self, noted: Noted, key: Key, datagram: &[u8], now_ns: u64) {
+        self.change(noted, key, State::answered(datagram), now_ns);
     }
 
     /// Sets what is known of a message; one that was forgotten meanwhile is remembered anew.
-    fn note(&mut self, key: Key, state: State, now_ns: u64) {
-        // First, so that an entry of this key whose time is over makes room for a new one.
+    fn change(&mut self, noted: Noted, key: Key, state: State, now_ns: u64) {
         self.shrink(now_ns);
+        let at = noted.0.wrapping_sub(self.first) as usize;
+        // Where it was noted: the index, which is rarely in the cache, is not asked.
+        let is_there = self.entries.get(at).is_some_and(|entry| entry.key == key);
+        let hash = if is_there { 0 } else { self.keys.hash(&key) };
+        let at = if is_there { Some(at) } else { self.find(&key, hash) };
+        let Some(at) = at else {
+            self.add(key, hash, state, now_ns);
+            return;
+        };
         self.bytes += state.bytes();
-        match self.find(&key) {
-            Some(at) => {
-                let before = std::mem::replace(&mut self.entries[at].state, state);
-                self.bytes -= before.bytes();
-            }
-            None => {
-                let number = self.first.wrapping_add(self.entries.len() as u32);
-                self.entries.push_back(Entry { key, until_ns: now_ns + LIFETIME_NS, state });
-                let Self { entries, first, index, keys, .. } = self;
-                index.insert_unique(keys.hash(&key), number, |number| {
-                    keys.hash(&entries[number.wrapping_sub(*first) as usize].key)
-                });
-            }
-        }
+        self.bytes -= std::mem::replace(&mut self.entries[at].state, state).bytes();
         self.shrink(now_ns);
     }
 
     /// Where the entry of a key is.
-    fn find(&self, key: &Key) -> Option<usize> {
+    fn find(&self, key: &Key, hash: u64) -> Option<usize> {
         let at = |number: &u32| number.wrapping_sub(self.first) as usize;
-        let hash = self.keys.hash(key);
         self.index.find(hash, |number| self.entries[at(number)].key == *key).map(at)
+    }
+
+    fn add(&mut self, key: Key, hash: u64, state: State, now_ns: u64) -> Noted {
+        // First, so that an entry of this key whose time is over makes room for a new one.
+        self.shrink(now_ns);
+        self.bytes += state.bytes();
+        let number = self.first.wrapping_add(self.entries.len() as u32);
+        self.entries.push_back(Entry { key, hash, until_ns: now_ns + LIFETIME_NS, state });
+        let Self { entries, first, index, .. } = self;
+        index.insert_unique(hash, number, |number| {
+            entries[number.wrapping_sub(*first) as usize].hash
+        });
+        self.shrink(now_ns);
+        Noted(number)
     }
 
     /// Forgets what is too old or too much.
@@ -170,8 +190,7 @@ impl Exchanges {
             if oldest.until_ns > now_ns && self.bytes <= self.bytes_max {
                 return;
             }
-            let hash = self.keys.hash(&oldest.key);
-            if let Ok(found) = self.index.find_entry(hash, |number| *number == self.first) {
+            if let Ok(found) = self.index.find_entry(oldest.hash, |number| *number == self.first) {
                 found.remove();
             }
             self.bytes -= oldest.state.bytes();
@@ -199,43 +218,53 @@ mod tests {
         (([192, 0, 2, 1], port).into(), mid)
     }
 
+    fn begin(exchanges: &mut Exchanges, key: Key, now_ns: u64) -> Noted {
+        let absent = exchanges.get(&key, now_ns).expect_err("not known");
+        exchanges.begin(key, absent, now_ns)
+    }
+
     #[test]
     fn a_message_is_known_from_its_beginning_to_its_end() {
         let mut exchanges = Exchanges::new(1 << 20);
         let six: Key = ("[2001:db8::1]:5683".parse().unwrap(), 7);
-        for key in [key(1, 7), key(1, 8), key(2, 7), six] {
-            assert_eq!(exchanges.get(&key, 0), None);
-            exchanges.begin(key, 0);
-            assert_eq!(exchanges.get(&key, 0), Some(Seen::Running { acked: false }));
-            exchanges.acked(key, 1);
-            assert_eq!(exchanges.get(&key, 1), Some(Seen::Running { acked: true }));
-        }
-        for (at, key) in [key(1, 7), key(1, 8), key(2, 7), six].into_iter().enumerate() {
+        let keys = [key(1, 7), key(1, 8), key(2, 7), six];
+        let noted = keys.map(|key| {
+            let noted = begin(&mut exchanges, key, 0);
+            assert_eq!(exchanges.get(&key, 0), Ok(Seen::Running { acked: false }));
+            exchanges.acked(noted, key, 1);
+            assert_eq!(exchanges.get(&key, 1), Ok(Seen::Running { acked: true }));
+            noted
+        });
+        for (at, (key, noted)) in keys.into_iter().zip(noted).enumerate() {
             let answer = vec![at as u8; SHORT_BYTES - 1 + at];
-            exchanges.answer(key, &answer, 2);
-            assert_eq!(exchanges.get(&key, 3), Some(Seen::Answered(&answer)));
-            assert_eq!(exchanges.get(&key, LIFETIME_NS), None, "its time is over");
+            exchanges.answer(noted, key, &answer, 2);
+            assert_eq!(exchanges.get(&key, 3), Ok(Seen::Answered(&answer)));
+            assert!(exchanges.get(&key, LIFETIME_NS).is_err(), "its time is over");
         }
-        exchanges.begin(key(1, 7), LIFETIME_NS);
+        begin(&mut exchanges, key(1, 7), LIFETIME_NS);
         let held = exchanges.get(&key(1, 7), LIFETIME_NS);
-        assert_eq!(held, Some(Seen::Running { acked: false }), "the id stands for a new message");
+        assert_eq!(held, Ok(Seen::Running { acked: false }), "the id stands for a new message");
         assert_eq!((exchanges.marks(), exchanges.bytes()), (1, ENTRY_BYTES));
     }
 
     #[test]
     fn the_oldest_is_forgotten_and_an_answer_to_it_is_kept() {
         let mut exchanges = Exchanges::new(100 * ENTRY_BYTES);
+        let mut noted = Vec::new();
         for mid in 0..10_000 {
-            exchanges.begin(key(1, mid), u64::from(mid));
+            noted.push(begin(&mut exchanges, key(1, mid), u64::from(mid)));
             assert!(exchanges.bytes() <= 100 * ENTRY_BYTES);
             assert_eq!(exchanges.index.len(), exchanges.entries.len());
         }
-        assert_eq!(exchanges.get(&key(1, 9_899), 10_000), None);
+        assert!(exchanges.get(&key(1, 9_899), 10_000).is_err());
         for mid in 9_900..10_000 {
-            assert!(exchanges.get(&key(1, mid), 10_000).is_some(), "{mid}");
+            assert!(exchanges.get(&key(1, mid), 10_000).is_ok(), "{mid}");
         }
-        exchanges.answer(key(1, 5), b"late", 10_000);
-        assert_eq!(exchanges.get(&key(1, 5), 10_000), Some(Seen::Answered(b"late")));
+        // The second time it is where the first put it, not where it began.
+        for answer in [b"late", b"last"] {
+            exchanges.answer(noted[5], key(1, 5), answer, 10_000);
+            assert_eq!(exchanges.get(&key(1, 5), 10_000), Ok(Seen::Answered(answer)));
+        }
         assert!(exchanges.bytes() <= 100 * ENTRY_BYTES);
     }
 }

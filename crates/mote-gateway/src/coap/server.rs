@@ -13,7 +13,7 @@ use slab::Slab;
 
 use super::batch::Outbox;
 use super::blocks::{Arrival, Block, Bounded, OVERHEAD_BYTES, SIZE_EXPONENT_MAX, Uploads};
-use super::exchanges::{Exchanges, Key, Seen};
+use super::exchanges::{Exchanges, Key, Noted, Seen};
 use super::message::{
     self, DATAGRAM_BYTES_MAX, Header, Kind, Refused, Request, Response, Token, Unusable,
 };
@@ -87,6 +87,7 @@ type TransferKey = (SocketAddr, u8, Vec<u8>, Vec<u8>, u64);
 
 /// A request from its arrival to its answer.
 struct Exchange {
+    noted: Noted,
     /// Unique, unlike its id.
     serial: u64,
     peer: SocketAddr,
@@ -218,7 +219,7 @@ impl<I: Invoker> Server<I> {
         if header.kind != Kind::Con || header.code.0 != 0 || header.code.1 == 0 {
             return;
         }
-        if self.exchanges.get(&(peer, header.mid), now_ns).is_none() {
+        if self.exchanges.get(&(peer, header.mid), now_ns).is_err() {
             let response = Response {
                 size1: Some(1 << (SIZE_EXPONENT_MAX + 4)),
                 ..Response::diagnostic((4, 13), "datagram too long; send the body in blocks")
@@ -236,9 +237,9 @@ impl<I: Invoker> Server<I> {
 
     fn request(&mut self, peer: SocketAddr, header: Header<'_>, bytes: usize, now_ns: u64) {
         let key = (peer, header.mid);
-        match self.exchanges.get(&key, now_ns) {
-            None => {}
-            Some(seen) => {
+        let absent = match self.exchanges.get(&key, now_ns) {
+            Err(absent) => absent,
+            Ok(seen) => {
                 self.counters.duplicates += 1;
                 match seen {
                     Seen::Running { acked: true } if header.kind == Kind::Con => {
@@ -255,7 +256,7 @@ impl<I: Invoker> Server<I> {
                 }
                 return;
             }
-        }
+        };
         self.counters.requests += 1;
         let request = match Request::parse(header.tail) {
             Ok(request) => Ok(request),
@@ -275,9 +276,9 @@ impl<I: Invoker> Server<I> {
         if let Ok(Request { echo: Some(echo), .. }) = &request {
             self.proofs.prove(peer, echo, now_ns);
         }
-        self.exchanges.begin(key, now_ns);
         self.next_serial += 1;
         let mut exchange = Exchange {
+            noted: self.exchanges.begin(key, absent, now_ns),
             serial: self.next_serial,
             peer,
             kind: header.kind,
@@ -492,13 +493,13 @@ impl<I: Invoker> Server<I> {
             },
             Err(smallest) => smallest,
         };
-        let Exchange { peer, kind, mid, acked, limit, .. } = exchange;
+        let Exchange { noted, peer, kind, mid, acked, limit, .. } = exchange;
         let token = exchange.token.as_bytes();
         match (kind, acked) {
             (Kind::Con, false) => {
                 let datagram =
                     self.out.write(peer, |out| response.encode(out, Kind::Ack, mid, token));
-                self.exchanges.answer((peer, mid), datagram, now_ns);
+                self.exchanges.answer(noted, (peer, mid), datagram, now_ns);
             }
             (Kind::Con, true) => {
                 let mid = self.fresh_mid();
@@ -621,8 +622,8 @@ impl<I: Invoker> Server<I> {
                 Some(_) if due > now_ns => break,
                 Some(exchange) => {
                     exchange.acked = true;
-                    let (peer, mid) = (exchange.peer, exchange.mid);
-                    self.exchanges.acked((peer, mid), now_ns);
+                    let (noted, peer, mid) = (exchange.noted, exchange.peer, exchange.mid);
+                    self.exchanges.acked(noted, (peer, mid), now_ns);
                     self.empty(Kind::Ack, mid, peer);
                 }
             }
