@@ -143,11 +143,7 @@ impl Refused {
 
 impl From<Problem> for Refused {
     fn from(problem: Problem) -> Self {
-        let status = match problem.status {
-            422 => StatusCode::BAD_REQUEST,
-            status => StatusCode::from_u16(status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR),
-        };
-        Self(status, words(&problem))
+        Self(crate::status_of(&problem, &[422]), crate::words(&problem))
     }
 }
 
@@ -155,12 +151,6 @@ impl IntoResponse for Refused {
     fn into_response(self) -> Response {
         (self.0, Json(json!({ "error": self.1 }))).into_response()
     }
-}
-
-/// A problem on one line.
-fn words(problem: &Problem) -> String {
-    let hint = problem.hint.as_ref().map_or_else(String::new, |hint| format!(" ({hint})"));
-    format!("{}: {}{hint}", problem.code, problem.detail)
 }
 
 fn parse(body: &[u8]) -> Result<Value, Refused> {

@@ -174,12 +174,7 @@ impl Refused {
 
 impl From<Problem> for Refused {
     fn from(problem: Problem) -> Self {
-        let status = match problem.status {
-            422 => StatusCode::BAD_REQUEST,
-            status => StatusCode::from_u16(status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR),
-        };
-        let hint = problem.hint.map_or_else(String::new, |hint| format!(" ({hint})"));
-        Self(status, format!("{}: {}{hint}", problem.code, problem.detail))
+        Self(crate::status_of(&problem, &[422]), crate::words(&problem))
     }
 }
 
