@@ -9,6 +9,8 @@
 mod access;
 mod base64;
 mod call;
+#[cfg(feature = "fuzzing")]
+pub mod fuzzing;
 mod listener;
 pub mod node;
 pub mod nuclio;

@@ -41,7 +41,11 @@ struct Dashboard {
 
 /// Serves the dashboard's routes until the node stops.
 pub async fn serve(bound: Bound, context: Context) {
-    let rule = Rule::without_credentials(bound.address().ip());
+    let app = routes(&context, Rule::without_credentials(bound.address().ip()));
+    bound.serve(app, context).await;
+}
+
+pub(crate) fn routes(context: &Context, rule: Rule) -> Router {
     let gate = Gate { context: context.clone(), rule };
     let with_token = rule == Rule::Token;
     let dashboard = Dashboard { context: context.clone(), building: Arc::default(), with_token };
@@ -50,7 +54,7 @@ pub async fn serve(bound: Bound, context: Context) {
         .patch(functions::patch)
         .delete(functions::remove);
     let all = get(functions::all).post(functions::create).delete(functions::remove_named);
-    let app = Router::new()
+    Router::new()
         .route("/api/functions", all)
         .route("/api/functions/{name}", one)
         .route("/api/functions/{name}/replicas", get(functions::replicas))
@@ -67,8 +71,7 @@ pub async fn serve(bound: Bound, context: Context) {
         .route("/api/function_invocations", any(invoke::run))
         .layer(axum::middleware::from_fn_with_state(gate, access::check))
         .route("/health", get(|| async { "OK" }))
-        .with_state(dashboard);
-    bound.serve(app, context).await;
+        .with_state(dashboard)
 }
 
 async fn nothing() -> Json<Value> {

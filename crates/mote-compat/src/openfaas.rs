@@ -44,7 +44,10 @@ pub async fn serve(bound: Bound, context: Context) {
     bound.serve(app, context).await;
 }
 
-fn routes(context: &Context, open: Rule) -> Router {
+#[cfg(feature = "fuzzing")]
+pub(crate) use image::code as code_of;
+
+pub(crate) fn routes(context: &Context, open: Rule) -> Router {
     let gate = |rule| Gate { context: context.clone(), rule };
     let metrics = get(metrics::show);
     let metrics = metrics.layer(from_fn_with_state(gate(open), access::check));

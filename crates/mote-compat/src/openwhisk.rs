@@ -67,6 +67,14 @@ pub async fn serve(bound: Bound, context: Context) {
     tokio::join!(bound.serve(routes(whisk), context), keeping);
 }
 
+#[cfg(feature = "fuzzing")]
+pub(crate) async fn routes_over(context: Context) -> Router {
+    let entities = Entities::load(context.node.as_ref()).await.expect("kept entities");
+    let activations = Arc::new(Activations::load(context.node.as_ref()).await);
+    let (entities, limits) = (Arc::new(entities), Arc::default());
+    routes(Whisk { context, entities, activations, limits })
+}
+
 fn routes(whisk: Whisk) -> Router {
     let entity = |whisk: &Whisk| {
         let (actions, action) = (actions::list, actions::dispatch);

@@ -233,6 +233,18 @@ impl Data {
     }
 }
 
+/// The function and the data of a request.
+#[cfg(feature = "fuzzing")]
+pub(crate) fn read(body: Bytes) -> Option<(String, Bytes)> {
+    let Data { function, data } = Data::parse(&unframed(body).ok()?).ok()?;
+    Some((function, data))
+}
+
+#[cfg(feature = "fuzzing")]
+pub(crate) fn written(function: &str, data: &[u8]) -> Bytes {
+    framed(&[field(1, function.as_bytes()), field(2, data)].concat())
+}
+
 fn not_data() -> Failure {
     (Code::InvalidArgument, "not a message of type Data".to_owned())
 }
