@@ -10,7 +10,7 @@ export PATH="$PATH:${CARGO_HOME:-$HOME/.cargo}/bin"
 seconds=${FUZZ_SECONDS:-600}
 logs=$PWD/fuzz/artifacts
 targets=("$@")
-[ $# -gt 0 ] || targets=(http_head worker_frames coap_front manifest archive)
+[ $# -gt 0 ] || targets=(http_head worker_frames coap_front manifest archive platform_apis platform_codecs)
 
 # The binaries first, one build for all, so that the runs below only run.
 host=$(rustc +nightly -vV | sed -n 's/^host: //p')

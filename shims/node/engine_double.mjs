@@ -101,12 +101,12 @@ export class Engine {
     this.socket.on('close', () => { this.ended = true; this.wake(); });
   }
 
-  static async open(codeDir, entry, { load = true, ready = true, concurrency = null, env = {}, packages = null } = {}) {
+  static async open(codeDir, entry, { load = true, ready = true, concurrency = null, env = {}, packages = null, ...more } = {}) {
     const engine = new Engine();
     engine.hello = await engine.read();
     if (load) {
       engine.send({ kind: 'LOAD', stream: 0, json: {
-        function: 'fn', revision: 3, code_dir: codeDir, packages_dir: packages, entry, concurrency, env } });
+        function: 'fn', revision: 3, code_dir: codeDir, packages_dir: packages, entry, concurrency, env, ...more } });
       if (ready) engine.ready = await engine.read();
     }
     return engine;

@@ -27,6 +27,8 @@ const CHUNK_MAX = 64 << 10;
 const WINDOW = 256 << 10;
 const HEADERS_MAX = 64 << 10;
 const LINE_MAX = 16 << 10;
+const BLOCKS_KEPT = 64; // some 200 KiB at most
+const BLOCK_KEPT_BYTES = 1 << 10;
 const CONCURRENCY = 256;
 const REHEARSE_MS = 20; // a worker that is not loaded by then waits
 const REHEARSALS = 4;
@@ -94,6 +96,27 @@ export function splitFrames(data, length, onFrame) {
   return at;
 }
 
+// A client sends much the same fields with every call: what was read of a block is kept.
+const KNOWN_FIELDS = new Map();
+
+function readFields(block) {
+  const fields = Object.create(null); // a field may be called __proto__
+  const parts = block.split('\n');
+  for (let i = 0; i + 1 < parts.length; i += 2) {
+    const name = parts[i];
+    fields[name] = name in fields ? `${fields[name]}, ${parts[i + 1]}` : parts[i + 1];
+  }
+  const read = { ...fields }; // quicker to copy than an object without a prototype
+  if (block.length <= BLOCK_KEPT_BYTES) {
+    if (KNOWN_FIELDS.size >= BLOCKS_KEPT) KNOWN_FIELDS.clear();
+    KNOWN_FIELDS.set(block, read);
+  }
+  return read;
+}
+
+/** Header fields of an event by name; shared between calls, so not to be changed. For adapters. */
+export const fieldsOf = (event) => Event.fields(event);
+
 /** One invocation: where its parts lie in the bytes it came with. */
 export class Invocation {
   constructor(stream, data, start, end) {
@@ -149,6 +172,11 @@ export class Invocation {
   header(name) {
     for (const [key, value] of this.pairs()) if (key === name) return value;
     return null;
+  }
+  /** Header fields by name, duplicates joined by ", "; shared, so not to be changed. */
+  get fields() {
+    const block = this.data.latin1Slice(this.queryEnd, this.headersEnd);
+    return KNOWN_FIELDS.get(block) ?? readFields(block);
   }
   get signal() {
     if (!this.controller) {
@@ -302,13 +330,11 @@ class Event {
   get trigger() { return this.#invocation.trigger; }
   get id() { return this.#invocation.id; }
   get headers() {
-    const headers = Object.create(null);
-    for (const [name, value] of this.#invocation.pairs()) {
-      headers[name] = name in headers ? `${headers[name]}, ${value}` : value;
-    }
+    const headers = Object.assign(Object.create(null), this.#invocation.fields);
     Object.defineProperty(this, 'headers', { value: headers });
     return headers;
   }
+  static fields(event) { return event.#invocation.fields; }
 }
 
 /** Behaves as a standard Request; holds only the invocation until something needs more. */

@@ -85,7 +85,7 @@ def decode(data):
 class Engine:
     """A worker process and the engine's end of its socket."""
 
-    def __init__(self, code_dir, entry, load=True, ready=True, concurrency=None, env=None, packages_dir=None, argv=None):
+    def __init__(self, code_dir, entry, load=True, ready=True, concurrency=None, env=None, packages_dir=None, argv=None, **more):
         ours, theirs = socket.socketpair()
         # fd 3 in the child without a preexec function: a shell moves it there.
         fd = theirs.fileno()
@@ -103,7 +103,7 @@ class Engine:
         if load:
             self.send({"kind": "LOAD", "stream": 0, "json": {
                 "function": "fn", "revision": 3, "code_dir": code_dir, "packages_dir": packages_dir,
-                "entry": entry, "concurrency": concurrency, "env": env or {}}})  # fmt: skip
+                "entry": entry, "concurrency": concurrency, "env": env or {}, **more}})  # fmt: skip
             self.ready = self.read() if ready else None
 
     def __enter__(self):

@@ -314,19 +314,16 @@ def content(value):
     raise BadReply("cannot turn %s into an answer" % type(value).__name__)
 
 
-class Prepared:
-    """An answer that is one already: status, header block and bytes. What adapters return."""
+class Prepared(tuple):
+    """(status, header block, bytes) that need no further look. What adapters return."""
 
-    __slots__ = ("status", "headers", "body")
-
-    def __init__(self, status, headers, body):
-        self.status, self.headers, self.body = status, headers, body
+    __slots__ = ()
 
 
 def answer(value):
     """(status, header block, bytes or iterator) of whatever a function returned."""
     if type(value) is Prepared:
-        return value.status, value.headers, value.body
+        return value
     status, headers = None, None
     if isinstance(value, tuple) and len(value) in (2, 3):
         if len(value) == 3:
@@ -542,6 +539,7 @@ class Worker:
         self.draining = False
         self.forked = False
         self.spec = None
+        self.root = ""  # the path of an ASGI application, which its requests begin with
         self.loaded_ns = 0
         self.writers = []
         self.at_end = []  # what a function wants called after a drain
@@ -841,6 +839,7 @@ class Worker:
 
             # Until 3.10 an asyncio.Event made at import belongs to the loop of that moment.
             asyncio.set_event_loop(asyncio.new_event_loop())
+        self.root = "/" + spec["function"]
         find = adapted if spec.get("compat") else lambda worker: find_entry(spec["entry"])
         module, handler, found = find(self)
         limit = spec["concurrency"]
@@ -930,7 +929,7 @@ class Worker:
                 elif kind is bytes:
                     headers, body = BYTES, value
                 elif kind is Prepared:
-                    status, headers, body = value.status, value.headers, value.body
+                    status, headers, body = value
                 else:
                     headers = None
                 if headers and len(body) <= INLINE_MAX:
@@ -1358,8 +1357,8 @@ async def as_async(chunks):
 
 
 def decoded_path(path):
-    if "%" not in path:
-        return path.encode("latin-1")
+    if b"%" not in path:
+        return path
     from urllib.parse import unquote_to_bytes
 
     return unquote_to_bytes(path)
@@ -1398,7 +1397,7 @@ def wsgi_handler(worker, app):
         environ = {
             "REQUEST_METHOD": event.method,
             "SCRIPT_NAME": script,
-            "PATH_INFO": decoded_path(event.path).decode("latin-1"),
+            "PATH_INFO": decoded_path(event.path.encode("latin-1")).decode("latin-1"),
             "QUERY_STRING": event.query,
             "SERVER_NAME": host,
             "SERVER_PORT": port or ("443" if scheme == "https" else "80"),
@@ -1453,7 +1452,7 @@ def server_of(host, scheme):
 
 
 def asgi_scope(worker, event):
-    root = "/" + worker.spec["function"]
+    root = worker.root
     method, path, query, _, length = event._lengths
     payload, path_end = event._payload, 40 + method + path
     block = payload[path_end + query : path_end + query + length]
@@ -1473,7 +1472,7 @@ def asgi_scope(worker, event):
         "method": payload[40 : 40 + method].decode("latin-1"),
         "scheme": scheme,
         # By the specification `path` includes `root_path`; routers take it off again.
-        "path": root + decoded_path(path.decode("latin-1")).decode("utf-8", "replace"),
+        "path": root + decoded_path(path).decode("utf-8", "replace"),
         "raw_path": root.encode() + path,
         "query_string": payload[path_end : path_end + query],
         "root_path": root,

@@ -9,6 +9,8 @@
 mod access;
 mod base64;
 mod call;
+#[cfg(feature = "fuzzing")]
+pub mod fuzzing;
 pub mod journal;
 mod listener;
 pub mod node;
@@ -21,6 +23,8 @@ pub mod tinyfaas;
 
 use std::sync::Arc;
 
+use axum::http::StatusCode;
+use mote_api::Problem;
 use tokio::sync::watch;
 
 pub use listener::Bound;
@@ -43,6 +47,20 @@ impl Context {
     pub async fn stopped(&self) {
         // An error says that the sender is gone, which is a stop as well.
         let _ = self.stop.clone().wait_for(|stop| *stop).await;
+    }
+}
+
+/// A problem on one line.
+fn words(problem: &Problem) -> String {
+    let hint = problem.hint.as_ref().map_or_else(String::new, |hint| format!(" ({hint})"));
+    format!("{}: {}{hint}", problem.code, problem.detail)
+}
+
+/// The status of a problem; those in `bad` are bad requests to a platform's clients.
+fn status_of(problem: &Problem, bad: &[u16]) -> StatusCode {
+    match problem.status {
+        status if bad.contains(&status) => StatusCode::BAD_REQUEST,
+        status => StatusCode::from_u16(status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR),
     }
 }
 

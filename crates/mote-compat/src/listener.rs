@@ -3,6 +3,7 @@
 
 use std::io;
 use std::net::SocketAddr;
+use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -101,11 +102,23 @@ async fn one(stream: TcpStream, peer: SocketAddr, app: Router, context: Context)
         .timer(TokioTimer::new())
         .header_read_timeout(HEAD_TIMEOUT)
         .serve_connection(TokioIo::new(stream), service);
+    drive(connection, |connection| connection.graceful_shutdown(), peer, &context).await;
+}
+
+/// Drives a connection until it ends; when the node stops, `wind_up` tells it to take no more.
+pub(crate) async fn drive<C>(
+    connection: C,
+    wind_up: impl FnOnce(Pin<&mut C>),
+    peer: SocketAddr,
+    context: &Context,
+) where
+    C: Future<Output = hyper::Result<()>>,
+{
     let mut connection = std::pin::pin!(connection);
     let ended = tokio::select! {
         ended = connection.as_mut() => ended,
         () = context.stopped() => {
-            connection.as_mut().graceful_shutdown();
+            wind_up(connection.as_mut());
             connection.await
         }
     };

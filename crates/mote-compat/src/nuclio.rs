@@ -41,7 +41,11 @@ struct Dashboard {
 
 /// Serves the dashboard's routes until the node stops.
 pub async fn serve(bound: Bound, context: Context) {
-    let rule = Rule::without_credentials(bound.address().ip());
+    let app = routes(&context, Rule::without_credentials(bound.address().ip()));
+    bound.serve(app, context).await;
+}
+
+pub(crate) fn routes(context: &Context, rule: Rule) -> Router {
     let gate = Gate { context: context.clone(), rule };
     let with_token = rule == Rule::Token;
     let dashboard = Dashboard { context: context.clone(), building: Arc::default(), with_token };
@@ -50,7 +54,7 @@ pub async fn serve(bound: Bound, context: Context) {
         .patch(functions::patch)
         .delete(functions::remove);
     let all = get(functions::all).post(functions::create).delete(functions::remove_named);
-    let app = Router::new()
+    Router::new()
         .route("/api/functions", all)
         .route("/api/functions/{name}", one)
         .route("/api/functions/{name}/replicas", get(functions::replicas))
@@ -67,8 +71,7 @@ pub async fn serve(bound: Bound, context: Context) {
         .route("/api/function_invocations", any(invoke::run))
         .layer(axum::middleware::from_fn_with_state(gate, access::check))
         .route("/health", get(|| async { "OK" }))
-        .with_state(dashboard);
-    bound.serve(app, context).await;
+        .with_state(dashboard)
 }
 
 async fn nothing() -> Json<Value> {
@@ -143,11 +146,7 @@ impl Refused {
 
 impl From<Problem> for Refused {
     fn from(problem: Problem) -> Self {
-        let status = match problem.status {
-            422 => StatusCode::BAD_REQUEST,
-            status => StatusCode::from_u16(status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR),
-        };
-        Self(status, words(&problem))
+        Self(crate::status_of(&problem, &[422]), crate::words(&problem))
     }
 }
 
@@ -155,12 +154,6 @@ impl IntoResponse for Refused {
     fn into_response(self) -> Response {
         (self.0, Json(json!({ "error": self.1 }))).into_response()
     }
-}
-
-/// A problem on one line.
-fn words(problem: &Problem) -> String {
-    let hint = problem.hint.as_ref().map_or_else(String::new, |hint| format!(" ({hint})"));
-    format!("{}: {}{hint}", problem.code, problem.detail)
 }
 
 fn parse(body: &[u8]) -> Result<Value, Refused> {

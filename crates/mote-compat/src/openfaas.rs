@@ -44,7 +44,10 @@ pub async fn serve(bound: Bound, context: Context) {
     bound.serve(app, context).await;
 }
 
-fn routes(context: &Context, open: Rule) -> Router {
+#[cfg(feature = "fuzzing")]
+pub(crate) use image::code as code_of;
+
+pub(crate) fn routes(context: &Context, open: Rule) -> Router {
     let gate = |rule| Gate { context: context.clone(), rule };
     let metrics = get(metrics::show);
     let metrics = metrics.layer(from_fn_with_state(gate(open), access::check));
@@ -126,12 +129,7 @@ impl Refused {
 impl From<Problem> for Refused {
     fn from(problem: Problem) -> Self {
         // What cannot be processed is a bad request here.
-        let status = match problem.status {
-            409 | 413 | 422 => StatusCode::BAD_REQUEST,
-            status => StatusCode::from_u16(status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR),
-        };
-        let hint = problem.hint.map_or_else(String::new, |hint| format!(" ({hint})"));
-        Self(status, format!("{}: {}{hint}", problem.code, problem.detail))
+        Self(crate::status_of(&problem, &[409, 413, 422]), crate::words(&problem))
     }
 }
 

@@ -53,24 +53,26 @@ struct Whisk {
     tasks: TaskTracker,
 }
 
+impl Whisk {
+    /// With what the node keeps for it.
+    async fn load(context: Context) -> Result<Self, Problem> {
+        let entities = Arc::new(Entities::load(context.node.as_ref()).await?);
+        let activations = Arc::new(Activations::load(context.node.as_ref()).await);
+        let (limits, tasks) = (Arc::default(), TaskTracker::new());
+        Ok(Self { context, entities, activations, limits, tasks })
+    }
+}
+
 /// Serves the API until the node stops, and runs activations that were accepted before it started.
 pub async fn serve(bound: Bound, context: Context, resumed: UnboundedReceiver<Resumed>) {
-    let entities = match Entities::load(context.node.as_ref()).await {
-        Ok(entities) => entities,
+    let whisk = match Whisk::load(context.clone()).await {
+        Ok(whisk) => whisk,
         Err(problem) => {
             tracing::error!(%problem.detail, "what OpenWhisk's API keeps cannot be read");
             return;
         }
     };
-    let activations = Arc::new(Activations::load(context.node.as_ref()).await);
-    let whisk = Whisk {
-        entities: Arc::new(entities),
-        activations: activations.clone(),
-        limits: Arc::default(),
-        tasks: TaskTracker::new(),
-        context: context.clone(),
-    };
-    let node = context.node.clone();
+    let (node, activations) = (context.node.clone(), whisk.activations.clone());
     let serving = async {
         let stopped = context.clone();
         tokio::select! {
@@ -88,6 +90,11 @@ pub async fn serve(bound: Bound, context: Context, resumed: UnboundedReceiver<Re
         () = activations.keep(node.as_ref()) => {}
     }
     activations.write(node.as_ref()).await;
+}
+
+#[cfg(feature = "fuzzing")]
+pub(crate) async fn routes_over(context: Context) -> Router {
+    routes(Whisk::load(context).await.expect("kept entities"))
 }
 
 fn routes(whisk: Whisk) -> Router {
@@ -197,12 +204,7 @@ impl Refused {
 
 impl From<Problem> for Refused {
     fn from(problem: Problem) -> Self {
-        let status = match problem.status {
-            422 => StatusCode::BAD_REQUEST,
-            status => StatusCode::from_u16(status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR),
-        };
-        let hint = problem.hint.map_or_else(String::new, |hint| format!(" ({hint})"));
-        Self(status, format!("{}: {}{hint}", problem.code, problem.detail))
+        Self(crate::status_of(&problem, &[422]), crate::words(&problem))
     }
 }
 

@@ -16,6 +16,8 @@ use crate::{Bound, Context};
 
 pub use front::{Front, Route};
 pub use grpc::serve as serve_grpc;
+#[cfg(feature = "fuzzing")]
+pub(crate) use grpc::{read as grpc_request, written as grpc_written};
 
 /// Ports of the fronts that are on, for the answer to an upload.
 #[derive(Debug, Clone, Copy, Default)]
@@ -30,10 +32,14 @@ pub struct Ports {
 
 /// Serves the management API until the node stops.
 pub async fn serve(bound: Bound, context: Context, ports: Ports) {
-    let rule = Rule::without_credentials(bound.address().ip());
+    let app = routes(&context, Rule::without_credentials(bound.address().ip()), ports);
+    bound.serve(app, context).await;
+}
+
+pub(crate) fn routes(context: &Context, rule: Rule, ports: Ports) -> Router {
     let gate = Gate { context: context.clone(), rule };
     let manager = management::Manager::new(context.clone(), ports);
-    let app = Router::new()
+    Router::new()
         .route("/upload", any(management::upload))
         .route("/uploadURL", any(management::upload_url))
         .route("/delete", any(management::delete))
@@ -42,6 +48,5 @@ pub async fn serve(bound: Bound, context: Context, ports: Ports) {
         .route("/logs", any(management::logs))
         .layer(DefaultBodyLimit::max(management::BODY_BYTES_MAX))
         .layer(axum::middleware::from_fn_with_state(gate, access::check))
-        .with_state(manager);
-    bound.serve(app, context).await;
+        .with_state(manager)
 }

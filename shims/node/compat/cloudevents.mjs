@@ -1,6 +1,7 @@
 // CloudEvents 1.0 over HTTP, both modes: attributes in `ce-` fields, or the whole event as JSON.
 
 import { mediaType } from './http.mjs';
+import { fieldsOf } from '../mote_shim.mjs';
 
 const STRUCTURED = 'application/cloudevents+json';
 const REQUIRED = ['id', 'source', 'type', 'specversion'];
@@ -26,8 +27,11 @@ export class CloudEvent {
 }
 
 /** Whether a request carries an event, as far as its head tells. */
-export const isEvent = ({ headers }) => 'ce-specversion' in headers || 'ce-id' in headers
-  || (headers['content-type'] ?? '').toLowerCase().startsWith('application/cloudevents');
+export function isEvent(event) {
+  const fields = fieldsOf(event);
+  return fields['ce-specversion'] !== undefined || fields['ce-id'] !== undefined
+    || (fields['content-type']?.toLowerCase().startsWith('application/cloudevents') ?? false);
+}
 
 /** The event of a request. Throws on one that is incomplete. */
 export function read(event) {
@@ -47,10 +51,10 @@ function structured(event) {
 
 function binary(event) {
   const members = {};
-  for (const [name, value] of Object.entries(event.headers)) {
+  for (const [name, value] of Object.entries(fieldsOf(event))) {
     if (name.startsWith('ce-')) members[name.slice(3)] = decoded(value);
   }
-  const type = event.headers['content-type'];
+  const type = fieldsOf(event)['content-type'];
   if (type?.toLowerCase().startsWith('application/cloudevents')) throw new TypeError(`events of type ${type} are not read`);
   if (type) members.datacontenttype = type;
   if (event.body.length) {

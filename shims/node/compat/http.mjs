@@ -7,7 +7,7 @@
 import { STATUS_CODES } from 'node:http';
 import { pathToFileURL } from 'node:url';
 
-import { Prepared, blockOf } from '../mote_shim.mjs';
+import { Prepared, blockOf, fieldsOf } from '../mote_shim.mjs';
 
 export const HTML = 'text/html; charset=utf-8';
 export const PLAIN = 'text/plain; charset=utf-8';
@@ -37,7 +37,8 @@ export function parameters(text) {
 }
 
 export function mediaType(event) {
-  return (event.headers['content-type'] ?? '').split(';')[0].trim().toLowerCase();
+  const type = fieldsOf(event)['content-type'];
+  return type === undefined ? '' : type.split(';')[0].trim().toLowerCase();
 }
 
 /** The body as Express's parsers would leave it: JSON, form, text, else bytes. */
@@ -84,7 +85,7 @@ export class Request {
   get path() { return this.#event.path; }
   get url() { return this.#event.path + (this.#event.query ? `?${this.#event.query}` : ''); }
   get originalUrl() { return this.url; }
-  get headers() { return this.#keep('headers', { ...this.#event.headers }); }
+  get headers() { return this.#keep('headers', { ...fieldsOf(this.#event) }); }
   get query() { return this.#keep('query', parameters(this.#event.query)); }
   get rawBody() { return this.#event.body; }
   get hostname() { return (this.headers.host ?? '').split(':')[0]; }

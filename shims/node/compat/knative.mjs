@@ -5,7 +5,7 @@
 
 import * as cloudevents from './cloudevents.mjs';
 import { Reply, Request, exportsOf, functionOf, mediaType, parameters, parsedBody, reply } from './http.mjs';
-import { Prepared, blockOf } from '../mote_shim.mjs';
+import { Prepared, blockOf, fieldsOf } from '../mote_shim.mjs';
 
 const DEFAULTS = {
   'content-type': 'application/json; charset=utf8',
@@ -50,7 +50,7 @@ class Context {
     if (cloudevent) this.cloudevent = cloudevent;
   }
   get method() { return this.#event.method; }
-  get headers() { return this.#keep('headers', { ...this.#event.headers }); }
+  get headers() { return this.#keep('headers', { ...fieldsOf(this.#event) }); }
   get query() { return this.#keep('query', parameters(this.#event.query)); }
   get path() { return this.#event.path; }
   get rawBody() { return this.#event.body; }

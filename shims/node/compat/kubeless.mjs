@@ -1,6 +1,6 @@
 // Kubeless: `module.exports = { f: (event, context) }`; text, an object or a promise.
 
-import { Prepared, blockOf } from '../mote_shim.mjs';
+import { Prepared, blockOf, fieldsOf } from '../mote_shim.mjs';
 import { JSON_TYPE, PLAIN, Reply, Request, exportsOf, functionOf, mediaType, reply } from './http.mjs';
 
 const CORS = [
@@ -42,13 +42,13 @@ export async function load(file, exported) {
   };
   return (event) => {
     if (event.method === 'OPTIONS') return reply(200, CORS, '');
-    const { headers } = event;
-    const json = 'content-type' in headers && mediaType(event) === 'application/json';
+    const fields = fieldsOf(event);
+    const json = fields['content-type'] !== undefined && mediaType(event) === 'application/json';
     const data = json ? (event.body.length ? event.json() : {}) : event.body.length ? event.text() : '';
     const extensions = new Extensions(event, data);
     const value = call({
-      data, 'event-id': headers['event-id'], 'event-type': headers['event-type'], 'event-time': headers['event-time'],
-      'event-namespace': headers['event-namespace'], extensions,
+      data, 'event-id': fields['event-id'], 'event-type': fields['event-type'], 'event-time': fields['event-time'],
+      'event-namespace': fields['event-namespace'], extensions,
     }, context);
     if (typeof value === 'string' && !Extensions.touched(extensions)) return new Prepared(200, WITH_TEXT, value);
     return settled(value, extensions.response);

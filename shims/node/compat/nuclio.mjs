@@ -4,6 +4,7 @@
 import { format } from 'node:util';
 
 import { exportsOf, functionOf, mediaType, reply, typed } from './http.mjs';
+import { fieldsOf } from '../mote_shim.mjs';
 
 class NuclioResponse {
   constructor(body, headers, contentType, statusCode) {
@@ -82,11 +83,11 @@ class Event {
     const { body } = this.#event;
     return this.#keep('body', body.length && mediaType(this.#event) === 'application/json' ? this.#event.json() : body);
   }
-  get content_type() { return this.#event.headers['content-type'] ?? ''; }
+  get content_type() { return fieldsOf(this.#event)['content-type'] ?? ''; }
   get contentType() { return this.content_type; }
   get trigger() { return this.#keep('trigger', { kind: this.#event.trigger, name: `default-${this.#event.trigger}` }); }
   get fields() { return this.#keep('fields', this.#event.args); }
-  get headers() { return this.#keep('headers', { ...this.#event.headers }); }
+  get headers() { return this.#keep('headers', { ...fieldsOf(this.#event) }); }
   get id() { return this.#event.id; }
   get method() { return this.#event.method; }
   get path() { return this.#event.path; }

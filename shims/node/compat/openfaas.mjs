@@ -1,15 +1,18 @@
 // OpenFaaS, templates node12 to node22: `async (event, context)` or `(event, context, callback)`.
 
 import { HTML, JSON_TYPE, exportsOf, functionOf, parameters, parsedBody, reply, typed } from './http.mjs';
+import { fieldsOf } from '../mote_shim.mjs';
 
 const NO_FIELDS = Object.freeze({});
 
+/** What surrounds a call; the first of `succeed` and `fail` is its answer. */
 class Context {
-  constructor(settle) {
+  #answer = null;
+  #resolve = null;
+  constructor() {
     this.statusCode = 200;
     this.headerValues = NO_FIELDS;
     this.cbCalled = 0;
-    this.settle = settle;
   }
   status(code) {
     if (code === undefined) return this.statusCode;
@@ -23,14 +26,23 @@ class Context {
   }
   succeed(value) {
     this.cbCalled++;
-    this.settle(undefined, value);
+    this.#settle(undefined, value);
     return this;
   }
   fail(error) {
     this.cbCalled++;
     if (this.statusCode === 200) this.statusCode = 500;
-    this.settle(error ?? new Error('the function failed'));
+    this.#settle(error ?? new Error('the function failed'));
     return this;
+  }
+  #settle(error, value) {
+    if (this.#answer) return;
+    try { this.#answer = answer(this, error, value); } catch (bad) { this.#answer = Promise.reject(bad); }
+    this.#resolve?.(this.#answer);
+  }
+  /** The answer, or a promise of it. */
+  static outcome(context) {
+    return context.#answer ?? new Promise((resolve) => { context.#resolve = resolve; });
   }
 }
 
@@ -46,7 +58,7 @@ class Request {
     this.#event = event;
     this.body = body;
   }
-  get headers() { return this.#keep('headers', { ...this.#event.headers }); }
+  get headers() { return this.#keep('headers', { ...fieldsOf(this.#event) }); }
   get query() { return this.#keep('query', parameters(this.#event.query)); }
   get method() { return this.#event.method; }
   get path() { return this.#event.path; }
@@ -60,22 +72,25 @@ export async function load(file, exported) {
   const call = functionOf(await exportsOf(file), exported, file);
   const raw = process.env.RAW_BODY === 'true';
   const limit = size(raw ? process.env.MAX_RAW_SIZE : process.env.MAX_JSON_SIZE);
-  return async (event) => {
+  return (event) => {
     if (event.body.length > limit) return reply(413, [['Content-Type', HTML]], 'request entity too large');
     let body;
     try { body = raw ? event.body : parsedBody(event); } catch { return reply(400, [['Content-Type', HTML]], 'Bad Request'); }
-    const request = new Request(event, body);
-    return new Promise((resolve) => {
-      const context = new Context((error, value) => resolve(answer(context, error, value)));
-      const callback = (error, value) => (error ? context.fail(error) : context.succeed(value));
-      let result;
-      try { result = Promise.resolve(call(request, context, callback)); } catch (error) { result = Promise.reject(error); }
-      result.then((value) => {
-        // Older handlers return at once and call back later.
-        if (!context.cbCalled && (value !== undefined || call.length < 3)) context.succeed(value);
-      }, (error) => context.fail(error));
-    });
+    const context = new Context();
+    const callback = (error, value) => (error ? context.fail(error) : context.succeed(value));
+    let value;
+    try { value = call(new Request(event, body), context, callback); } catch (error) { return Context.outcome(context.fail(error)); }
+    if (!context.cbCalled) {
+      if (typeof value?.then === 'function') value.then((result) => returned(context, result), (error) => context.fail(error));
+      else returned(context, value);
+    }
+    return Context.outcome(context);
   };
+
+  /** Older handlers return at once and call back later. */
+  function returned(context, value) {
+    if (!context.cbCalled && (value !== undefined || call.length < 3)) context.succeed(value);
+  }
 }
 
 function answer(context, error, value) {

@@ -4,7 +4,9 @@ import fs from 'node:fs';
 import module, { createRequire } from 'node:module';
 
 import { exportsOf, functionOf, mediaType, parameters, reply, typed } from './http.mjs';
+import { fieldsOf } from '../mote_shim.mjs';
 
+const HTML = 'text/html; charset=UTF-8';
 const isText = (type) => /^(text\/|application\/(json|javascript|xml))|\+(json|xml)$/.test(type.split(';')[0].trim().toLowerCase());
 
 /** The action of a file: its export, or a plain function of the file, which the platform finds too. */
@@ -36,11 +38,12 @@ export async function load(file, exported, spec) {
   });
   return (event, ctx) => {
     // Who calls through the platform's API gives arguments alone and reads the result as it is.
-    const activation = event.headers['x-mote-activation'];
+    const fields = fieldsOf(event);
+    const activation = fields['x-mote-activation'];
     current = { activation, event, ctx };
     let params;
     try {
-      params = activation ? { ...defaults, ...(event.body.length ? event.json() : {}) } : argumentsOf(event, defaults);
+      params = activation ? { ...defaults, ...(event.body.length ? event.json() : {}) } : argumentsOf(event, defaults, fields);
     } catch {
       return json(400, { error: 'The request content was malformed.' });
     }
@@ -66,12 +69,14 @@ function plain(result) {
   return json(!Array.isArray(result) && 'error' in result ? 502 : 200, result);
 }
 
-function argumentsOf(event, defaults) {
-  const params = { ...defaults, ...parameters(event.query) };
+function argumentsOf(event, defaults, fields) {
+  const { path, query } = event;
+  const params = { ...defaults };
+  if (query) Object.assign(params, parameters(query));
   params.__ow_method = event.method.toLowerCase();
-  params.__ow_headers = { ...event.headers };
-  params.__ow_path = event.path === '/' ? '' : event.path;
-  if (event.query) params.__ow_query = event.query;
+  params.__ow_headers = { ...fields };
+  params.__ow_path = path === '/' ? '' : path;
+  if (query) params.__ow_query = query;
   if (!event.body.length) return params;
   const type = mediaType(event);
   if (type === '' || type === 'application/json') {
@@ -85,6 +90,9 @@ function argumentsOf(event, defaults) {
 }
 
 function answer(result) {
+  if (typeof result.body === 'string' && result.body && !result.headers && !result.statusCode && !('error' in result)) {
+    return typed(result.body, HTML);
+  }
   if (typeof result !== 'object') return json(502, { error: 'The action did not return a dictionary or array.' });
   let web = result;
   if (!Array.isArray(result) && 'error' in result) {
@@ -94,13 +102,12 @@ function answer(result) {
     web = result.error;
   }
   if (Array.isArray(web) || !['statusCode', 'headers', 'body'].some((name) => name in web)) return json(200, web);
-  if (typeof web.body === 'string' && web.body && !web.headers && !web.statusCode) return typed(web.body, 'text/html; charset=UTF-8');
   const pairs = Object.entries(web.headers ?? {}).flatMap(([name, value]) => [].concat(value).map((one) => [name, String(one)]));
   const type = pairs.find(([name]) => name.toLowerCase() === 'content-type')?.[1] ?? '';
   let { body } = web;
   if (typeof body === 'string') {
     if (type && !isText(type)) body = Buffer.from(body, 'base64');
-    else if (!type) pairs.push(['Content-Type', 'text/html; charset=UTF-8']);
+    else if (!type) pairs.push(['Content-Type', HTML]);
   } else if (body !== undefined && body !== null) {
     body = JSON.stringify(body);
     if (!type) pairs.push(['Content-Type', 'application/json']);

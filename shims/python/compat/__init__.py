@@ -10,11 +10,15 @@ import os
 import types
 
 import mote_shim
+from mote_shim import Prepared
 
 METHODS = ["GET", "POST", "PUT", "PATCH", "DELETE", "OPTIONS", "HEAD"]
 HTML = "text/html; charset=utf-8"
 PLAIN = "text/plain; charset=utf-8"
 JSON = "application/json"
+# What is kept of header blocks that were read, at most: some 200 KiB.
+BLOCKS_KEPT = 64
+BLOCK_KEPT_BYTES = 1 << 10
 
 
 @functools.lru_cache(512)
@@ -69,17 +73,39 @@ class Query(dict):
 
 
 def parts(event):
-    """(method, path, query) in one go."""
-    method, path, query = event._lengths[:3]
-    text = event._payload[40 : 40 + method + path + query].decode("latin-1")
-    return text[:method], text[method : method + path], text[method + path :]
+    """(method, path, query, header block, body) in one go."""
+    method, path, query, _, fields = event._lengths
+    payload, head = event._payload, 40 + method + path + query
+    text = payload[40:head].decode("latin-1")
+    body = payload[head + fields :] if event._incoming is None else event.body
+    path += method
+    return text[:method], text[method:path], text[path:], payload[head : head + fields], body
 
 
-def plain_fields(event):
+def block_and_body(event):
+    """(header block, body) in one go."""
+    method, path, query, _, fields = event._lengths
+    payload, head = event._payload, 40 + method + path + query
+    return payload[head : head + fields], payload[head + fields :] if event._incoming is None else event.body
+
+
+def remembered(read):
+    """`read` of a header block, which makes a dict, for blocks that were there before: a client
+    sends much the same with every call. The dict is the caller's own."""
+    known = functools.lru_cache(BLOCKS_KEPT)(read)
+
+    def fields(block):
+        return known(block).copy() if len(block) <= BLOCK_KEPT_BYTES else read(block)
+
+    return fields
+
+
+@remembered
+def plain_fields(block):
     """A dict of the header fields; duplicates are joined by ", "."""
-    parts = event.header_block().decode("latin-1").split("\n")
+    parts = block.decode("latin-1").split("\n")
     fields = dict(zip(parts[0:-1:2], parts[1::2]))
-    return fields if 2 * len(fields) == len(parts) - 1 else dict(event.headers)
+    return fields if 2 * len(fields) == len(parts) - 1 else dict(mote_shim.Headers(block))
 
 
 @functools.lru_cache(512)
@@ -88,9 +114,7 @@ def typed_block(kind):
     return mote_shim.header_block([("content-type", kind)])
 
 
-def typed(body, kind, status=200):
-    """An answer with a media type and no other field."""
-    return mote_shim.Prepared(status, typed_block(kind), body.encode() if isinstance(body, str) else body)
+HTML_BLOCK = typed_block(HTML)
 
 
 class Lazy:
@@ -109,8 +133,11 @@ class Lazy:
 
 def content_type(event):
     """The media type of a request's body, in lower case, without parameters."""
-    if b"content-type\n" not in event.header_block():
-        return ""
+    return media_type(event) if b"content-type\n" in event.header_block() else ""
+
+
+def media_type(event):
+    """The same of one whose fields name a type."""
     return event.headers.get("content-type", "").partition(";")[0].strip().lower()
 
 
@@ -122,7 +149,7 @@ def nothing_to_call(**parts):
 def flask_value(value):
     """An answer of what a Flask view may return, without Flask."""
     if type(value) is str:
-        return typed(value, HTML)
+        return Prepared((200, HTML_BLOCK, value.encode()))
     status, headers = 200, {}
     if isinstance(value, tuple):
         if len(value) == 3:

@@ -22,20 +22,17 @@ def adapt(worker):
         raise TypeError("what new() returned has no handle(scope, receive, send)")
     checks = {"/health/liveness": getattr(function, "alive", None), "/health/readiness": getattr(function, "ready", None)}
     needs_event = worker.spec.get("template") == "cloudevents"
-    root = len("/" + worker.spec["function"])
+    worker.root = ""  # there a function has the whole address for itself
 
-    async def app(scope, receive, send):
+    def app(scope, receive, send):
         if scope["type"] == "lifespan":
-            return await lifespan(function, receive, send)
-        # There a function has the whole address for itself.
-        scope["path"], scope["root_path"] = scope["path"][root:] or "/", ""
-        scope["raw_path"] = scope["raw_path"][root:] or b"/"
+            return lifespan(function, receive, send)
         if scope["path"] in checks:
-            return await healthy(checks[scope["path"]], send)
+            return healthy(checks[scope["path"]], send)
         block = scope["extensions"]["mote"]["event"].header_block()
         if needs_event or b"ce-" in block or b"application/cloudevents" in block:
-            return await with_event(handle, scope, receive, send, needs_event)
-        await handle(scope, receive, send)
+            return with_event(handle, scope, receive, send, needs_event)
+        return handle(scope, receive, send)
 
     return nothing_to_call(), app, "app"
 

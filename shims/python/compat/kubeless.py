@@ -1,26 +1,37 @@
 """Kubeless: `f(event, context)` with dicts."""
 
 import io
+import json
 import os
 
 import mote_shim
-from mote_compat import PLAIN, Fields, Query, content_type, nothing_to_call, typed
+from mote_compat import JSON, PLAIN, Fields, Lazy, Query, block_and_body, content_type, media_type, nothing_to_call, typed_block
+from mote_shim import Prepared
+
+PLAIN_BLOCK = typed_block(PLAIN)
 
 
-class Request:
+class Request(Lazy):
     """The HTTP request, under the names functions use in `event["extensions"]["request"]`."""
 
+    made = {
+        "method": lambda event: event.method,
+        "path": lambda event: event.path,
+        "headers": lambda event: Fields(event.headers.pairs),
+        "query_string": lambda event: event.query,
+        "query": lambda event: Query(event.query),
+        "url": lambda event: event.path + ("?" + event.query if event.query else ""),
+        "content_type": lambda event: event.headers.get("content-type", ""),
+        "content_length": lambda event: len(event.body),
+    }
+
     def __init__(self, event):
-        self.method = event.method
-        self.path = event.path
-        self.headers = Fields(event.headers.pairs)
-        self.query_string = event.query
-        self.query = Query(event.query)
-        self.params = self.query
-        self.url = event.path + ("?" + event.query if event.query else "")
-        self.content_type = event.headers.get("content-type", "")
-        self.content_length = len(event.body)
         self._event = event
+
+    @property
+    def params(self):
+        """The same as `query`."""
+        return self.query
 
     @property
     def body(self):
@@ -42,11 +53,11 @@ class Request:
         return self.headers.get(name, default)
 
 
-class Reply:
+class Reply(Lazy):
     """Status and fields a function may set in `event["extensions"]["response"]`."""
 
-    def __init__(self):
-        self.status, self.headers = 200, {}
+    status, _event = 200, None
+    made = {"headers": lambda _: {}}
 
     def set_header(self, name, value):
         """Sets one field."""
@@ -55,26 +66,7 @@ class Reply:
     add_header = set_header
 
 
-class Extensions(dict):
-    """Request and response, each made when it is first asked for."""
-
-    def __init__(self, event):
-        self._event = event
-
-    def __missing__(self, name):
-        if name not in self:
-            raise KeyError(name)
-        made = self[name] = Request(self._event) if name == "request" else Reply()
-        return made
-
-    def __contains__(self, name):
-        return name == "request" or name == "response"
-
-    def get(self, name, default=None):
-        return self[name] if name in self else default
-
-
-NOTHING = {}
+ABOUT = ("event-id", "event-type", "event-time", "event-namespace")
 
 
 def adapt(worker):
@@ -88,23 +80,23 @@ def adapt(worker):
     }
 
     def handle(event, ctx):
-        data = event.body
-        block = event.header_block()
-        if b"application/json" in block and content_type(event) == "application/json":
-            data = event.json() if data else None
-        headers = event.headers if b"event-" in block else NOTHING
-        extensions = Extensions(event)
+        block, data = block_and_body(event)
+        if b"content-type\n" in block and media_type(event) == JSON:
+            data = json.loads(data) if data else None
+        kind = number = time = namespace = None
+        if b"event-" in block:
+            number, kind, time, namespace = map(event.headers.get, ABOUT)
+        reply = Reply()
         value = function({
             "data": data,
-            "event-id": headers.get("event-id"),
-            "event-type": headers.get("event-type"),
-            "event-time": headers.get("event-time"),
-            "event-namespace": headers.get("event-namespace"),
-            "extensions": extensions,
+            "event-id": number,
+            "event-type": kind,
+            "event-time": time,
+            "event-namespace": namespace,
+            "extensions": {"request": Request(event), "response": reply},
         }, context)  # fmt: skip
-        if type(value) is str and not extensions:
-            return typed(value, PLAIN)
-        reply = extensions["response"]
+        if type(value) is str and not reply.__dict__:
+            return Prepared((200, PLAIN_BLOCK, value.encode()))
         fields = dict(reply.headers)
         if value is None:
             value = ""

@@ -7,7 +7,10 @@ import sys
 import types
 
 import mote_shim
-from mote_compat import Fields, Lazy, Query, content_type, nothing_to_call, typed
+from mote_compat import Fields, Lazy, Query, content_type, nothing_to_call, typed_block
+from mote_shim import Prepared
+
+TEXT_BLOCK = typed_block("text/plain")
 
 
 class Response:
@@ -176,7 +179,7 @@ def provide_sdk():
 def answer(value):
     """An answer of what a handler returned."""
     if type(value) is str:
-        return typed(value, "text/plain")
+        return Prepared((200, TEXT_BLOCK, value.encode()))
     status, kind, headers = 200, "text/plain", {}
     if hasattr(value, "status_code") and hasattr(value, "body"):
         status, kind, headers, value = value.status_code, value.content_type, value.headers or {}, value.body

@@ -13,9 +13,8 @@ import sys
 import threading
 import types
 
-import mote_shim
-
-from mote_compat import HTML, JSON, PLAIN, Fields, Lazy, Query, flask_app, flask_value, nothing_to_call, title, typed
+from mote_compat import HTML, HTML_BLOCK, JSON, PLAIN, Fields, Lazy, Query, flask_app, flask_value, nothing_to_call, title
+from mote_shim import Prepared
 
 
 class Event(Lazy):
@@ -50,20 +49,19 @@ def adapt(worker):
     sys.modules.setdefault(entry[0], module)
     handler = getattr(module, entry[2] or "handle")
     template = worker.spec.get("template") or guessed(handler, module)
+    with_flask = "flask" in sys.modules
     if "flask" in template:
         call = with_text(handler)
-    elif "http" in template:
-        call = with_event(handler)
-    else:
+    elif "http" not in template:
         return nothing_to_call(), classic(handler), "handle"
-    if "flask" in sys.modules:
+    elif with_flask:
+        context = Context()
+        call = lambda event: flask_parts(handler(Event(event), context))  # noqa: E731
+    else:
+        return nothing_to_call(), with_event(handler), "handle"
+    if with_flask:
         return nothing_to_call(), flask_app(call), "app"
-
-    def handle(event, ctx):
-        value = call(event)
-        return value if type(value) is mote_shim.Prepared else flask_value(value)
-
-    return nothing_to_call(), handle, "handle"
+    return nothing_to_call(), lambda event, ctx: flask_value(call(event)), "handle"
 
 
 def guessed(handler, module):
@@ -75,29 +73,34 @@ def guessed(handler, module):
 
 def with_event(handler):
     context = Context()
-    under_flask = "flask" in sys.modules
 
-    def call(event):
+    def handle(event, ctx):
         value = handler(Event(event), context)
-        if value is None:
-            return "", 200
-        if not isinstance(value, dict):
-            return value
-        body, status = value.get("body", ""), value.get("statusCode", 200)
-        if not under_flask and type(body) is str and type(status) is int and 200 <= status <= 599 and not value.get("headers"):
-            return typed(body, HTML, status)
-        headers = value.get("headers") or {}
-        headers = list(headers.items() if hasattr(headers, "items") else headers)
-        kind = HTML
-        if isinstance(body, (dict, list)):
-            body, kind = json.dumps(body), JSON
-        elif not isinstance(body, (str, bytes)):
-            body = str(body)
-        if not any(name.lower() == "content-type" for name, _ in headers):
-            headers.append(("Content-Type", kind))
-        return body, status, headers
+        if type(value) is dict and not value.get("headers"):
+            body, status = value.get("body", ""), value.get("statusCode", 200)
+            if type(body) is str and type(status) is int and 200 <= status <= 599:
+                return Prepared((status, HTML_BLOCK, body.encode()))
+        return flask_value(flask_parts(value))
 
-    return call
+    return handle
+
+
+def flask_parts(value):
+    """What Flask takes, of what a handler returned."""
+    if value is None:
+        return "", 200
+    if not isinstance(value, dict):
+        return value
+    body, status, headers = value.get("body", ""), value.get("statusCode", 200), value.get("headers") or {}
+    headers = list(headers.items() if hasattr(headers, "items") else headers)
+    kind = HTML
+    if isinstance(body, (dict, list)):
+        body, kind = json.dumps(body), JSON
+    elif not isinstance(body, (str, bytes)):
+        body = str(body)
+    if not any(name.lower() == "content-type" for name, _ in headers):
+        headers.append(("Content-Type", kind))
+    return body, status, headers
 
 
 def with_text(handler):

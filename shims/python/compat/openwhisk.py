@@ -11,8 +11,10 @@ import sys
 import time
 
 import mote_shim
-from mote_compat import Query, content_type, nothing_to_call, parts, plain_fields, typed
+from mote_compat import Query, content_type, nothing_to_call, parts, plain_fields, typed_block
+from mote_shim import Prepared
 
+HTML_BLOCK = typed_block("text/html; charset=UTF-8")
 TEXTUAL = ("text/", "application/json", "application/javascript", "application/xml")
 
 
@@ -29,16 +31,25 @@ def adapt(worker):
     live = Live(os.environ)
 
     def handle(event, ctx):
+        method, path, query, block, body = parts(event)
         # Who calls through the platform's API gives arguments alone and reads the result as it is.
-        named = b"x-mote-activation\n" in event.header_block()
-        activation = event.headers.get("x-mote-activation") if named else None
+        activation = event.headers.get("x-mote-activation") if b"x-mote-activation\n" in block else None
         live.now = activation, event, ctx
         if activation:
-            return plain(action({**defaults, **(json.loads(event.body) if event.body else {})}))
-        try:
-            args = arguments(event, defaults)
-        except ValueError:
-            return {"error": "The request content was malformed."}, 400
+            return plain(action({**defaults, **(json.loads(body) if body else {})}))
+        args = defaults.copy()
+        if query:
+            args.update(Query(query))
+        args["__ow_method"] = method.lower()
+        args["__ow_headers"] = plain_fields(block)
+        args["__ow_path"] = "" if path == "/" else path
+        if query:
+            args["__ow_query"] = query
+        if body:
+            try:
+                add_body(args, event, body)
+            except ValueError:
+                return {"error": "The request content was malformed."}, 400
         return answer(action(args))
 
     return nothing_to_call(), handle, "handle"
@@ -83,20 +94,8 @@ def load_main():
     return module
 
 
-def arguments(event, defaults):
-    """What an action is called with."""
-    args = dict(defaults)
-    method, path, query = parts(event)
-    if query:
-        args.update(Query(query))
-    args["__ow_method"] = method.lower()
-    args["__ow_headers"] = plain_fields(event)
-    args["__ow_path"] = "" if path == "/" else path
-    if query:
-        args["__ow_query"] = query
-    body = event.body
-    if not body:
-        return args
+def add_body(args, event, body):
+    """What an action is told of a body."""
     kind = content_type(event)
     if kind in ("", "application/json"):
         try:
@@ -107,14 +106,13 @@ def arguments(event, defaults):
             value = None
         if isinstance(value, dict):
             args.update(value)
-            return args
+            return
     if kind == "application/x-www-form-urlencoded":
         args.update(Query(event.text))
     elif kind.startswith(TEXTUAL):
         args["__ow_body"] = event.text
     else:
         args["__ow_body"] = base64.b64encode(body).decode()
-    return args
 
 
 def plain(result):
@@ -128,6 +126,10 @@ def plain(result):
 
 def answer(result):
     """(body, status, headers) of an action's result."""
+    if type(result) is dict and len(result) == 1:
+        body = result.get("body")
+        if type(body) is str and body:
+            return Prepared((200, HTML_BLOCK, body.encode()))
     if result is None:
         result = {}
     if not isinstance(result, (dict, list)):
@@ -141,8 +143,6 @@ def answer(result):
     if isinstance(web, list) or not {"statusCode", "headers", "body"} & set(web):
         return web
     body = web.get("body")
-    if type(body) is str and body and not web.get("headers") and not web.get("statusCode"):
-        return typed(body, "text/html; charset=UTF-8")
     headers = dict(web.get("headers") or {})
     headers = {name: text_of(value) for name, value in headers.items()}
     kind = next((value for name, value in headers.items() if name.lower() == "content-type"), "")

@@ -8,7 +8,14 @@ import os
 import traceback
 
 import mote_shim
-from mote_compat import title
+from mote_compat import block_and_body, remembered, title
+
+
+@remembered
+def first_fields(block):
+    """The first of each name, as there."""
+    parts = block.decode("latin-1").split("\n")
+    return dict(zip(map(title, parts[-3::-2]), parts[-2::-2]))
 
 
 def adapt(worker):
@@ -18,12 +25,9 @@ def adapt(worker):
     def handle(event, ctx):
         if event._lengths[1] > 1:
             return "", 404  # a function there has one address and nothing below it
-        # The first of each name, as there.
-        parts = event.header_block().decode("latin-1").split("\n")
-        headers = dict(zip(map(title, parts[-3::-2]), parts[-2::-2]))
+        block, body = block_and_body(event)
         try:
-            body = event.body
-            value = function(body.decode("utf-8") if body else None, headers)
+            value = function(body.decode("utf-8") if body else None, first_fields(block))
         except Exception as error:
             traceback.print_exc()
             return str(error), failed

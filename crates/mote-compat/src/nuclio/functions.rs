@@ -15,7 +15,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
 use super::building::{Build, Busy};
-use super::{Dashboard, NAMESPACE, PROJECT, PROJECT_LABEL, Refused, field, parse, words};
+use super::{Dashboard, NAMESPACE, PROJECT, PROJECT_LABEL, Refused, field, parse};
 use crate::node::{Code, Deploy, Function, Manifest};
 
 /// Longest document that is kept to be shown again with its source; longer ones lose it.
@@ -199,7 +199,7 @@ async fn deploy(
     let building = dashboard.building.clone();
     let task = tokio::spawn(async move {
         let result = deploying.await;
-        building.end(name.as_str(), result.as_ref().err().map(words));
+        building.end(name.as_str(), result.as_ref().err().map(crate::words));
         result
     });
     let wait = field(fields, "x-nuclio-wait-function-action").is_some_and(|text| text == "true");

@@ -64,8 +64,7 @@ pub(super) async fn update(
 }
 
 async fn deploy(gateway: &Gateway, body: &[u8], replace: bool) -> Result<(), Refused> {
-    let document: Value = parse(body)?;
-    let wish: Deployment = parse(body)?;
+    let (document, wish) = read(body)?;
     check_namespace(wish.namespace.as_deref())?;
     let node = &gateway.context.node;
     let is_there = node.function(&wish.service).is_some();
@@ -92,6 +91,16 @@ async fn deploy(gateway: &Gateway, body: &[u8], replace: bool) -> Result<(), Ref
     let annotations = BTreeMap::from([(Shown::KEY.to_owned(), shown(&wish, &document))]);
     node.deploy(Deploy { name, code, manifest, annotations, secrets, replace }).await?;
     Ok(())
+}
+
+/// A deployment as it was sent, and as it is understood: of an array serde would take the members
+/// by their order.
+fn read(body: &[u8]) -> Result<(Value, Deployment), Refused> {
+    let document: Value = parse(body)?;
+    if !document.is_object() {
+        return Err(Refused::bad("body: a deployment is a JSON object"));
+    }
+    Ok((document, parse(body)?))
 }
 
 /// The same deployment, said to be a program that runs once per call.
@@ -148,4 +157,22 @@ pub(super) async fn scale(
     check_namespace(wish.namespace.as_deref())?;
     gateway.context.node.scale(&name, wish.replicas).await?;
     Ok(StatusCode::ACCEPTED)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_deployment_is_an_object() {
+        let Ok((document, wish)) = read(br#"{"service":"f","image":"alpine"}"#) else {
+            panic!("refused")
+        };
+        assert_eq!((wish.service.as_str(), wish.image.as_str()), ("f", "alpine"));
+        assert_eq!(as_program(document)["lang"], "dockerfile");
+        for body in [&br#"["f","alpine",null,"cat"]"#[..], b"null", b"\"f\"", b"{}", b"{"] {
+            let Err(refused) = read(body) else { panic!("not refused") };
+            assert_eq!(refused.0, StatusCode::BAD_REQUEST, "{}", refused.1);
+        }
+    }
 }

@@ -17,7 +17,7 @@ const SCHEME: &str = "mote://";
 const PROGRAMS: &str = "alpine";
 
 /// The code that `image` names, or why there is none.
-pub(super) fn code(image: &str, has_process: bool, all: &[Function]) -> Result<Code, String> {
+pub(crate) fn code(image: &str, has_process: bool, all: &[Function]) -> Result<Code, String> {
     let named = |name: &str| all.iter().find(|function| function.spec.name.as_str() == name);
     let of = |function: &Function| Ok(Code::Of(function.spec.name.clone()));
     if let Some(name) = image.strip_prefix(SCHEME) {

@@ -17,6 +17,7 @@ use mote_core::body::Body;
 use tokio::net::TcpStream;
 
 use crate::call;
+use crate::listener::drive;
 use crate::node::Call;
 use crate::queue::Later;
 use crate::{Bound, Context};
@@ -59,17 +60,7 @@ async fn one(stream: TcpStream, peer: SocketAddr, context: Context) {
         .keep_alive_interval(KEEP_ALIVE)
         .max_concurrent_streams(STREAMS_MAX)
         .serve_connection(TokioIo::new(stream), service);
-    let mut connection = std::pin::pin!(connection);
-    let ended = tokio::select! {
-        ended = connection.as_mut() => ended,
-        () = context.stopped() => {
-            connection.as_mut().graceful_shutdown();
-            connection.await
-        }
-    };
-    if let Err(error) = ended {
-        tracing::debug!(%error, %peer, "gRPC connection ended");
-    }
+    drive(connection, |connection| connection.graceful_shutdown(), peer, &context).await;
 }
 
 async fn answer(
@@ -240,6 +231,18 @@ impl Data {
         }
         Ok(data)
     }
+}
+
+/// The function and the data of a request.
+#[cfg(feature = "fuzzing")]
+pub(crate) fn read(body: Bytes) -> Option<(String, Bytes)> {
+    let Data { function, data } = Data::parse(&unframed(body).ok()?).ok()?;
+    Some((function, data))
+}
+
+#[cfg(feature = "fuzzing")]
+pub(crate) fn written(function: &str, data: &[u8]) -> Bytes {
+    framed(&[field(1, function.as_bytes()), field(2, data)].concat())
 }
 
 fn not_data() -> Failure {

@@ -76,8 +76,7 @@ fn failed(text: impl Into<String>) -> Failed {
 }
 
 fn refused(problem: Problem) -> Failed {
-    let hint = problem.hint.map_or_else(String::new, |hint| format!(" ({hint})"));
-    failed(format!("{}: {}{hint}", problem.code, problem.detail))
+    failed(crate::words(&problem))
 }
 
 fn check(method: &Method, wanted: Method) -> Result<(), Failed> {

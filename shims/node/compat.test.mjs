@@ -1,0 +1,169 @@
+// Objects that adapters make of a call: what is made late or kept between calls must not show.
+
+import assert from 'node:assert/strict';
+import fs from 'node:fs';
+import os from 'node:os';
+import path from 'node:path';
+import { test } from 'node:test';
+
+import { Engine } from './engine_double.mjs';
+
+const FIELDS = [['host', 'here'], ['x-two', '1'], ['x-two', '2'], ['__proto__', 'p'], ['content-type', 'application/json; charset=utf-8']];
+const SEEN = JSON.parse('{"host":"here","x-two":"1, 2","__proto__":"p","content-type":"application/json; charset=utf-8"}');
+const HTML = 'text/html; charset=utf-8';
+
+function withAdapter(name, compat, code, run, { entry = 'fn.js', ...more } = {}) {
+  test(name, { timeout: 60_000 }, async () => {
+    const folder = fs.mkdtempSync(path.join(os.tmpdir(), 'mote-compat-'));
+    fs.writeFileSync(path.join(folder, 'fn.js'), code);
+    const engine = await Engine.open(folder, entry, { compat, ...more });
+    try {
+      assert.equal(engine.ready.kind, 'READY', JSON.stringify(engine.ready.json));
+      await run(engine);
+    } finally {
+      await engine.close();
+      fs.rmSync(folder, { recursive: true });
+    }
+  });
+}
+
+function check(frame, wanted, status = 200, type = undefined) {
+  assert.equal(frame.kind, 'RESULT', JSON.stringify(frame.json));
+  const text = frame.body.toString();
+  assert.deepEqual(typeof wanted === 'string' ? text : JSON.parse(text), wanted);
+  assert.equal(frame.status, status);
+  if (type !== undefined) assert.equal(Object.fromEntries(frame.headers)['content-type'], type);
+}
+
+/** Two calls with equal fields: what the first does to its object is not seen by the second. */
+async function checkTwice(engine, wanted, status, type) {
+  for (let i = 0; i < 2; i++) check(await engine.invoke('/', '{"a":1}', { headers: FIELDS }), wanted, status, type);
+}
+
+withAdapter('OpenWhisk: parameters are plain objects of the call', 'openwhisk', `
+function main(params) {
+  const whole = structuredClone(params);
+  params.__ow_headers['x-new'] = '1';
+  delete params.__ow_headers.host;
+  return { ...whole, same: JSON.stringify(whole.__ow_headers) === JSON.stringify({ ...whole.__ow_headers }) };
+}
+`, async (engine) => {
+  await checkTwice(engine, { __ow_method: 'post', __ow_path: '', __ow_headers: SEEN, a: 1, same: true });
+  check(await engine.invoke('/b', '', { method: 'GET', query: 'c=d' }),
+    { c: 'd', __ow_method: 'get', __ow_path: '/b', __ow_query: 'c=d', __ow_headers: {}, same: true });
+});
+
+withAdapter('OpenWhisk: header blocks that are not kept', 'openwhisk',
+  'const main = (params) => Object.fromEntries(Object.entries(params.__ow_headers).map(([name, value]) => [name, value.length]));',
+  async (engine) => {
+    for (const size of [1, 900, 2000]) check(await engine.invoke('/', '', { headers: [['x-long', 'y'.repeat(size)]] }), { 'x-long': size });
+    for (let i = 0; i < 200; i++) check(await engine.invoke('/', '', { headers: [[`x-${i}`, 'y']] }), { [`x-${i}`]: 1 });
+  });
+
+withAdapter('OpenWhisk: results of web actions', 'openwhisk', `
+  const results = {
+    text: { body: '<p>é</p>' }, empty: { body: '' }, status: { body: 'x', statusCode: 201 },
+    fields: { body: 'x', headers: { 'content-type': 'text/plain' } }, object: { body: { a: 1 } },
+    failed: { body: 'x', error: 'no' }, other: { a: 1, body: 'x' }, none: undefined, nothing: null, list: [1], number: 7,
+  };
+function main(params) { return results[params.case]; }
+`, async (engine) => {
+  const html = 'text/html; charset=UTF-8';
+  for (const [name, ...wanted] of [
+    ['text', '<p>é</p>', 200, html], ['empty', '', 204, html], ['status', 'x', 201, html], ['fields', 'x', 200, 'text/plain'],
+    ['object', { a: 1 }, 200, 'application/json'], ['failed', { error: 'no' }, 502, 'application/json'], ['other', 'x', 200, html],
+    ['none', {}, 200], ['nothing', {}, 200], ['list', [1], 200], ['number', { error: 'The action did not return a dictionary or array.' }, 502],
+  ]) check(await engine.invoke('/', '', { query: `case=${name}` }), ...wanted);
+});
+
+withAdapter('OpenFaaS: event and context', 'openfaas', `
+  module.exports = async (event, context) => {
+    const { headers, query, method, path, body } = event;
+    event.headers.host = 'changed';
+    const kept = event.headers.host;
+    return context.status(201).headers({ 'x-kind': ['a', 'b'] }).succeed({ headers: { ...headers, host: 'here' }, query, method, path, body, kept });
+  };
+`, async (engine) => {
+  const seen = { headers: SEEN, query: {}, method: 'POST', path: '/', body: { a: 1 }, kept: 'changed' };
+  await checkTwice(engine, seen, 201, 'application/json; charset=utf-8');
+  const { headers } = await engine.invoke('/');
+  assert.deepEqual(headers.filter(([name]) => name === 'x-kind'), [['x-kind', 'a'], ['x-kind', 'b']]);
+});
+
+withAdapter('OpenFaaS: how a function may answer', 'openfaas', `
+  const cases = {
+    '/returned': async () => 'x', '/plain': () => 'x', '/late': async (e, c) => { await null; return c.succeed('x'); },
+    '/later': (e, c) => { setImmediate(() => c.succeed('x')); return new Promise(() => {}); },
+    '/nothing': async () => {}, '/first': async (e, c) => { c.succeed('x'); c.fail('y'); return 'z'; },
+    '/fail': async (e, c) => c.status(404).fail('no'), '/throw': () => { throw new Error('secret'); },
+    '/reject': async () => { throw new Error('secret'); }, '/after': async (e, c) => { c.succeed('x'); throw new Error('late'); },
+    '/status': async (e, c) => c.status(999).succeed('x'), '/name': async (e, c) => c.headers({ 'a b': 'c' }).succeed('x'),
+    '/thenable': () => ({ then(resolve) { resolve('x'); } }),
+  };
+  module.exports = (event, context) => cases[event.path](event, context);
+`, async (engine) => {
+  for (const [place, ...wanted] of [
+    ['/returned', 'x', 200, HTML], ['/plain', 'x', 200, HTML], ['/late', 'x', 200, HTML], ['/later', 'x', 200, HTML],
+    ['/nothing', '', 200], ['/first', 'x', 200, HTML], ['/fail', 'no', 404, HTML], ['/throw', 'Internal Server Error', 500, HTML],
+    ['/reject', 'Internal Server Error', 500, HTML], ['/after', 'x', 200, HTML], ['/thenable', 'x', 200, HTML],
+  ]) check(await engine.invoke(place), ...wanted);
+  for (const place of ['/status', '/name']) {
+    const frame = await engine.invoke(place);
+    assert.equal(frame.kind, 'ERROR', `${place}: ${frame.status}`);
+  }
+  check(await engine.invoke('/plain'), 'x');
+});
+
+withAdapter('OpenFaaS: callbacks', 'openfaas', `
+  module.exports = (event, context, callback) => {
+    const answer = () => (event.path === '/fail' ? callback('no') : callback(undefined, 'x'));
+    if (event.path === '/now') answer(); else setImmediate(answer);
+  };
+`, async (engine) => {
+  check(await engine.invoke('/now'), 'x', 200, HTML);
+  check(await engine.invoke('/later'), 'x', 200, HTML);
+  check(await engine.invoke('/fail'), 'no', 500, HTML);
+});
+
+withAdapter('Kubeless: the event', 'kubeless', `
+  module.exports = { f(event, context) {
+    const { request, response } = event.extensions;
+    response.status(201);
+    return { keys: Object.keys(event), data: event.data, id: event['event-id'] ?? null, headers: request.headers, context: Object.keys(context).length };
+  } };
+`, async (engine) => {
+  const keys = ['data', 'event-id', 'event-type', 'event-time', 'event-namespace', 'extensions'];
+  await checkTwice(engine, { keys, data: { a: 1 }, id: null, headers: SEEN, context: 4 }, 201);
+  const frame = await engine.invoke('/', 'x', { headers: [['event-id', '7']] });
+  check(frame, { keys, data: 'x', id: '7', headers: { 'event-id': '7' }, context: 4 }, 201);
+}, { entry: 'fn.js:f' });
+
+withAdapter('Knative: the context', 'knative', `
+  module.exports = { handle: async (context, body) => {
+    const { headers, query, method, path, contentType } = context;
+    const again = context.headers === headers;
+    context.headers.host = 'changed';
+    return { body: { headers: { ...headers, host: 'here' }, query, method, path, contentType, again, body: body ?? null } };
+  } };
+`, async (engine) => {
+  await checkTwice(engine, { headers: SEEN, query: {}, method: 'POST', path: '/', contentType: 'application/json', again: true, body: { a: 1 } });
+  check(await engine.invoke('/health/liveness', '', { method: 'GET' }), 'OK');
+});
+
+withAdapter('Knative: a CloudEvent in place of the body', 'knative',
+  'exports.handle = async (context, event) => ({ body: { id: event.id, data: event.data } });',
+  async (engine) => {
+    const headers = [['ce-id', '7'], ['ce-source', '/s'], ['ce-type', 't'], ['ce-specversion', '1.0'], ['content-type', 'application/json']];
+    for (let i = 0; i < 2; i++) check(await engine.invoke('/', '{"b":2}', { headers }), { id: '7', data: { b: 2 } });
+    assert.equal((await engine.invoke('/', '', { headers: [['ce-id', '1']] })).status, 400);
+  });
+
+withAdapter('Nuclio: the event', 'nuclio', `
+  exports.handler = (context, event) => {
+    const seen = { headers: { ...event.headers }, type: event.content_type, body: event.body, size: event.size };
+    event.headers.host = 'changed';
+    context.callback(seen);
+  };
+`, async (engine) => {
+  await checkTwice(engine, { headers: SEEN, type: 'application/json; charset=utf-8', body: { a: 1 }, size: 7 });
+}, { entry: 'fn.js:handler' });

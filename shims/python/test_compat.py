@@ -1,0 +1,200 @@
+"""Objects that adapters make of a call: what is made late or kept between calls must not show."""
+
+import json
+import os
+import tempfile
+import textwrap
+import unittest
+
+from engine_double import Engine
+
+FIELDS = [["host", "here"], ["x-two", "1"], ["x-two", "2"], ["content-type", "application/json; charset=utf-8"]]
+
+
+class Case(unittest.TestCase):
+    def engine(self, compat, code, entry="fn", **more):
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        with open(os.path.join(folder.name, "fn.py"), "w", encoding="utf-8") as file:
+            file.write(textwrap.dedent(code))
+        engine = Engine(folder.name, entry, compat=compat, **more)
+        self.addCleanup(engine.__exit__)
+        self.assertEqual(engine.ready["kind"], "READY", engine.ready)
+        return engine
+
+    def check(self, frame, wanted, status=200, kind=None):
+        self.assertEqual(frame["kind"], "RESULT", frame)
+        body = frame["body"] if isinstance(wanted, bytes) else json.loads(frame["body"])
+        self.assertEqual((frame["status"], body), (status, wanted))
+        if kind:
+            self.assertEqual(frame["headers"], [["content-type", kind]])
+
+    def check_twice(self, engine, wanted):
+        """Calls with equal fields: what the first does to its dict is not seen by the second."""
+        for _ in range(2):
+            self.check(engine.invoke("/", b'{"a":1}', headers=FIELDS), wanted)
+
+
+class FieldsOfACall(Case):
+    def test_tinyfaas_a_plain_dict_with_the_first_of_each_name(self):
+        engine = self.engine("tinyfaas", """
+            import json
+            def fn(input, headers):
+                text = json.dumps([input, type(headers).__name__, headers])
+                headers.clear()
+                return text
+            """, "fn:fn")
+        fields = {"Content-Type": "application/json; charset=utf-8", "X-Two": "1", "Host": "here"}
+        self.check_twice(engine, ['{"a":1}', "dict", fields])
+        self.check(engine.invoke("/"), [None, "dict", {}])
+
+    def test_openwhisk_a_plain_dict_with_values_joined(self):
+        engine = self.engine("openwhisk", """
+            import copy, pickle
+            def main(args):
+                whole = copy.deepcopy(args)
+                assert pickle.loads(pickle.dumps(args)) == args
+                assert type(args["__ow_headers"]) is dict
+                args["__ow_headers"]["x-new"] = "1"
+                args.clear()
+                return whole
+            """, "fn:main")
+        fields = {"host": "here", "x-two": "1, 2", "content-type": "application/json; charset=utf-8"}
+        self.check_twice(engine, {"__ow_method": "post", "__ow_path": "", "__ow_headers": fields, "a": 1})
+
+    def test_blocks_that_are_not_kept(self):
+        code = "def main(args):\n    return {name: len(value) for name, value in args['__ow_headers'].items()}\n"
+        engine = self.engine("openwhisk", code, "fn:main")
+        for size in (1, 900, 2000):
+            self.check(engine.invoke("/", headers=[["x-long", "y" * size]]), {"x-long": size})
+        for number in range(200):
+            self.check(engine.invoke("/", headers=[["x-%d" % number, "y"]]), {"x-%d" % number: 1})
+
+
+class OpenWhisk(Case):
+    RESULTS = """
+        def main(args):
+            return {
+                "text": {"body": "<p>é</p>"}, "empty": {"body": ""}, "status": {"body": "x", "statusCode": 201},
+                "fields": {"body": "x", "headers": {"content-type": "text/plain"}}, "object": {"body": {"a": 1}},
+                "failed": {"body": "x", "error": "no"}, "other": {"a": 1, "body": "x"}, "none": None,
+            }[args["case"]]
+        """
+
+    def test_results_of_web_actions(self):
+        engine = self.engine("openwhisk", self.RESULTS, "fn:main")
+        html = "text/html; charset=UTF-8"
+        for case, body, status, kind in (
+            ("text", "<p>é</p>".encode(), 200, html), ("empty", b"", 204, html), ("status", b"x", 201, html),
+            ("fields", b"x", 200, "text/plain"), ("object", {"a": 1}, 200, "application/json"),
+            ("failed", {"error": "no"}, 502, "application/json"), ("other", b"x", 200, html), ("none", {}, 200, "application/json"),
+        ):  # fmt: skip
+            with self.subTest(case):
+                self.check(engine.invoke("/", query="case=" + case), body, status, kind)
+
+    def test_a_call_through_the_platforms_api(self):
+        code = "import os\ndef main(args):\n    return {**args, 'id': os.environ['__OW_ACTIVATION_ID']}\n"
+        engine = self.engine("openwhisk", code, "fn:main")
+        for name in ("one", "two"):
+            self.check(engine.invoke("/", b'{"a":1}', headers=[["x-mote-activation", name]]), {"a": 1, "id": name})
+
+    def test_bodies(self):
+        engine = self.engine("openwhisk", "def main(args):\n    return {'got': args.get('__ow_body', args.get('a'))}\n", "fn:main")
+        for kind, body, wanted in (
+            ("application/json", b'{"a":2}', 2), ("text/plain", b"x", "x"), ("image/png", b"\xff", "/w=="),
+            ("application/x-www-form-urlencoded", b"a=3", "3"), ("", b'{"a":4}', 4),
+        ):
+            with self.subTest(kind):
+                fields = [["content-type", kind]] if kind else []
+                self.check(engine.invoke("/", body, headers=fields), {"got": wanted})
+        frame = engine.invoke("/", b"{", headers=[["content-type", "application/json"]])
+        self.check(frame, {"error": "The request content was malformed."}, 400)
+
+
+class OpenFaas(Case):
+    def test_results(self):
+        engine = self.engine("openfaas", """
+            def handle(event, context):
+                return {
+                    "/text": {"statusCode": 201, "body": "x"}, "/plain": "x", "/none": None, "/pair": ("x", 202),
+                    "/object": {"body": {"a": 1}}, "/number": {"body": 7}, "/empty": {},
+                    "/fields": {"body": "x", "headers": {"Content-Type": "text/plain"}},
+                }[event.path]
+            """, "fn:handle", template="python3-http")
+        html = "text/html; charset=utf-8"
+        for path, body, status, kind in (
+            ("/text", b"x", 201, html), ("/plain", b"x", 200, html), ("/none", b"", 200, html), ("/pair", b"x", 202, html),
+            ("/object", {"a": 1}, 200, "application/json"), ("/number", b"7", 200, html), ("/empty", b"", 200, html),
+            ("/fields", b"x", 200, "text/plain"),
+        ):
+            with self.subTest(path):
+                self.check(engine.invoke(path), body, status, kind)
+
+    def test_flask_template_answers_an_object_as_json(self):
+        engine = self.engine("openfaas", "def handle(req):\n    return {'body': req}\n", "fn:handle", template="python3-flask")
+        self.check(engine.invoke("/", b"x"), {"body": "x"}, 200, "application/json")
+
+    def test_the_event_can_be_changed_and_copied(self):
+        engine = self.engine("openfaas", """
+            import copy
+            def handle(event, context):
+                event.body, event.mine = b"own", 1
+                event.headers["X-New"] = "n"
+                other = copy.copy(event)
+                return {"body": [other.body.decode(), other.mine, other.headers["x-two"], other.headers["x-new"], dict(event.query)]}
+            """, "fn:handle", template="python3-http")
+        for _ in range(2):
+            self.check(engine.invoke("/", query="a=1", headers=FIELDS), ["own", 1, "1,2", "n", {"a": "1"}])
+
+
+class Kubeless(Case):
+    def test_the_event_is_a_plain_dict(self):
+        engine = self.engine("kubeless", """
+            def handler(event, context):
+                extensions = event.pop("extensions")
+                request, response = extensions["request"], extensions["response"]
+                seen = [sorted(extensions), type(extensions).__name__, request.method, request.path, request.query_string,
+                        request.params["a"], request.url, request.content_length, request.get_header("x-two"), request.json]
+                response.status = "201 Created"
+                response.set_header("X-Kind", "test")
+                return {"event": event, "seen": seen, "context": sorted(context)}
+            """, "fn:handler")
+        fields = FIELDS + [["event-id", "7"], ["event-type", "t"], ["event-time", "now"], ["event-namespace", "n"]]
+        frame = engine.invoke("/p", b'{"b":2}', query="a=1", headers=fields)
+        event = {"data": {"b": 2}, "event-id": "7", "event-type": "t", "event-time": "now", "event-namespace": "n"}
+        seen = [["request", "response"], "dict", "POST", "/p", "a=1", "1", "/p?a=1", 7, "1,2", {"b": 2}]
+        context = ["function-name", "memory-limit", "runtime", "timeout"]
+        self.check(frame, {"event": event, "seen": seen, "context": context}, 201)
+        self.assertIn(["x-kind", "test"], frame["headers"])
+
+    def test_a_status_alone_is_heard(self):
+        code = "def handler(event, context):\n    event['extensions']['response'].status = 418\n    return 'x'\n"
+        self.check(self.engine("kubeless", code, "fn:handler").invoke("/"), b"x", 418, "text/plain; charset=utf-8")
+
+    def test_nothing_of_an_event_in_a_call_without_one(self):
+        code = "def handler(event, context):\n    return [event['data'].decode(), event['event-id'], event['event-type']]\n"
+        self.check(self.engine("kubeless", code, "fn:handler").invoke("/", b"x"), ["x", None, None])
+
+
+class Knative(Case):
+    CODE = """
+        async def handle(scope, receive, send):
+            body = (await receive())["body"].decode()
+            event = scope["event"]["id"] if scope.get("event") else None
+            text = repr([scope["path"], scope["raw_path"], scope["root_path"], body, event])
+            await send({"type": "http.response.start", "status": 200, "headers": [(b"content-type", b"text/plain")]})
+            await send({"type": "http.response.body", "body": text.encode()})
+        """
+
+    def test_a_function_has_the_address_for_itself(self):
+        engine = self.engine("knative", self.CODE, "fn:handle")
+        for path, text in (("/", "['/', b'/', '', 'x', None]"), ("/a%20b", "['/a b', b'/a%20b', '', 'x', None]")):
+            self.check(engine.invoke(path, b"x"), text.encode())
+        self.check(engine.invoke("/health/liveness"), b"OK")
+        self.assertEqual(engine.invoke("/", headers=[["ce-id", "1"]])["status"], 400)
+        event = [["ce-id", "7"], ["ce-source", "/s"], ["ce-type", "t"], ["ce-specversion", "1.0"]]
+        self.check(engine.invoke("/", b"x", headers=event), b"['/', b'/', '', 'x', '7']")
+
+
+if __name__ == "__main__":
+    unittest.main()
