@@ -145,7 +145,7 @@ async fn ready(
         control.set_background(true);
     }
     revision.shared.runtime.spawn(output::read(revision.clone(), instance, output));
-    egress::serve(revision, instance, egress);
+    let doors = egress::serve(revision, instance, egress);
     let limit = Duration::from_millis(init_timeout_ms);
     let memory_bytes = revision.spec.limits.memory_bytes;
     let ended = |exit: Exit| {
@@ -177,6 +177,7 @@ async fn ready(
             let revision = revision.clone();
             revision.shared.runtime.clone().spawn(async move {
                 let exit = exited.await;
+                drop(doors);
                 end(&revision, key, fault_of_exit(&exit, revision.spec.limits.memory_bytes));
             });
         }
@@ -209,6 +210,7 @@ async fn ready(
             revision.shared.runtime.clone().spawn(async move {
                 let link_end = connection.run(&revision, key).await;
                 let fault = fault_of_end(&revision, instance, &control, link_end).await;
+                drop(doors);
                 end(&revision, key, fault);
             });
         }
