@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import ctypes
 import hashlib
+import os
 import secrets
 import shutil
 import socket
@@ -22,10 +24,35 @@ STORE = ROOT / ".cache" / "lab-tools" / "bin" / "s3s-fs"
 BUCKETS = ("input", "output")
 #: Where a sandbox finds the first destination that its manifest names.
 INSIDE = "127.77.0.2"
+#: Number of the system call, the same on every architecture; Python has no name for it.
+PIDFD_GETFD = 438
 
 
 class MissingService(Failed):
     """A service that is not installed: its workloads are left out, and that is said."""
+
+
+def send_at_once(pid: int) -> None:
+    """Lets a server's small pieces go out at once, though it does not ask for that itself.
+
+    s3s-fs writes objects in pieces of 8 KiB, and the kernel holds each back until the one before is
+    acknowledged: a download takes 30 or 150 ms by how its reader happens to read, which would be
+    measured as if it were the platform's. Connections take this over from their listener.
+    """
+    libc, process = ctypes.CDLL(None, use_errno=True), os.pidfd_open(pid)
+    try:
+        for entry in Path(f"/proc/{pid}/fd").iterdir():
+            if not str(entry.readlink()).startswith("socket:"):
+                continue
+            found = libc.syscall(PIDFD_GETFD, process, int(entry.name), 0)
+            if found < 0:
+                why = os.strerror(ctypes.get_errno())
+                raise Failed(f"the sockets of process {pid} cannot be had: {why}")
+            with socket.socket(fileno=found) as shared:
+                if shared.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN):
+                    shared.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    finally:
+        os.close(process)
 
 
 class S3Store:
@@ -44,6 +71,7 @@ class S3Store:
         self.program = Program([*command, str(self.folder)], log)
         try:
             wait_for("the S3 store", 20, self._is_up)
+            send_at_once(self.program.pid)
             for bucket in BUCKETS:
                 self.client().create_bucket(Bucket=bucket)
         except Failed:

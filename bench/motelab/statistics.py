@@ -14,6 +14,8 @@ from scipy import stats
 ALPHA = 0.05
 #: Up to so many values in the smaller sample, and without ties, the exact distribution is used.
 EXACT_MAX = 8
+#: Samples drawn for an interval: its ends move by a tenth of its width from seed to seed.
+DRAWS = 2000
 
 
 @dataclass(frozen=True)
@@ -123,6 +125,22 @@ def summary(values: ArrayLike) -> Summary:
         low=mean - half,
         high=mean + half,
     )
+
+
+def blocked_median(blocks: Sequence[Sequence[float]]) -> tuple[float, float, float]:
+    """The median of all values and its 95 % interval, where values of a block have more in common
+    than the work. By drawing blocks, then values of each, with the same seed every time: no shape
+    is assumed."""
+    every = [_floats(block) for block in blocks if len(block)]
+    if not every:
+        raise ValueError("a median needs values")
+    chance = np.random.default_rng(DRAWS)
+    medians = []
+    for _ in range(DRAWS):
+        drawn = [every[at] for at in chance.integers(len(every), size=len(every))]
+        medians.append(np.median(np.concatenate([chance.choice(of, len(of)) for of in drawn])))
+    low, high = np.percentile(medians, [2.5, 97.5])
+    return float(np.median(np.concatenate(every))), float(low), float(high)
 
 
 def cdf(latencies: ArrayLike, failed: int = 0) -> tuple[NDArray[np.float64], NDArray[np.float64]]:

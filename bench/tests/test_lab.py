@@ -1,6 +1,8 @@
 """The lab itself, end to end on a node and in miniature: runs, stores, draws, reports, redraws."""
 
 import json
+import subprocess
+import sys
 from pathlib import Path
 
 import nbclient
@@ -9,10 +11,10 @@ import pandas as pd
 import pytest
 from conftest import require
 
-from motelab import client, results
+from motelab import client, environment, results
 from motelab.__main__ import run_one
 from motelab.catalog import ROOT
-from motelab.experiments import EXPERIMENTS
+from motelab.experiments import EXPERIMENTS, overhead
 from motelab.report import write as write_report
 
 NOTEBOOK = ROOT / "bench" / "lab.ipynb"
@@ -106,6 +108,26 @@ def test_stored_runs_are_what_was_written(tmp_path) -> None:
     assert (tmp_path / "run" / "rows.csv.gz").read_bytes() == first
     text = (tmp_path / "run" / "summary.json").read_text()
     assert json.loads(text)["version"] == 1
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "said"),
+    [(0.99, 1.02, "within"), (1.021, 1.04, "over"), (1.01, 1.03, "unclear")],
+)
+def test_a_ratio_is_judged_by_its_interval(low, high, said) -> None:
+    assert overhead.verdict(low, high) == said
+
+
+def test_own_ticks_count_what_was_started() -> None:
+    before = environment.own_ticks()
+    burn = "import time\nwhile time.process_time() < 0.3: pass\nprint(flush=True)\ninput()"
+    with subprocess.Popen(
+        [sys.executable, "-c", burn], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    ) as child:
+        assert child.stdout is not None
+        child.stdout.readline()
+        assert environment.own_ticks() - before >= 25
+        child.communicate(b"\n")
 
 
 def test_server_timing_is_read_by_name() -> None:

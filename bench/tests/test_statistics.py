@@ -41,6 +41,20 @@ def test_a_summary_has_the_interval_of_the_mean() -> None:
     assert "std" not in statistics.summary([3]).as_dict()
 
 
+def test_the_interval_of_a_median_sees_that_blocks_differ() -> None:
+    alike = [[1.00, 1.01, 1.02, 0.99, 0.98]] * 4
+    median, low, high = statistics.blocked_median(alike)
+    assert median == 1.0
+    assert 0.98 <= low <= 1.0 <= high <= 1.02
+    # As many values as before and the same median, but luck of the block decides.
+    differ = [[value + shift for value in alike[0]] for shift in (-0.1, -0.1, 0.1, 0.1)]
+    _, wide_low, wide_high = statistics.blocked_median(differ)
+    assert wide_high - wide_low > 4 * (high - low)
+    assert statistics.blocked_median([[], [2.0]]) == (2, 2, 2)
+    with pytest.raises(ValueError, match="needs values"):
+        statistics.blocked_median([[]])
+
+
 def test_a_distribution_ends_at_the_share_of_successes() -> None:
     x, share = statistics.cdf([3, 1, 2], failed=1)
     assert list(x) == [1, 2, 3]

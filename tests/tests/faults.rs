@@ -153,30 +153,3 @@ fn a_full_queue_refuses_cleanly() {
     assert_eq!((ok, refused.len()), (3, 3), "{answers:?}");
     assert!(refused.iter().all(|answer| answer.header("retry-after") == Some("1")));
 }
-
-#[test]
-fn egress_is_closed_unless_the_manifest_opens_it() {
-    let node = Node::start();
-    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
-    let port = listener.local_addr().unwrap().port();
-    std::thread::spawn(move || {
-        for stream in listener.incoming().take(1) {
-            use std::io::Write;
-            let _ = stream.unwrap().write_all(b"from outside");
-        }
-    });
-    let code = format!(
-        "import socket\ndef handle(event, ctx):\n    try:\n        s = socket.create_connection(('localhost.test', {port}) if event.text == 'name' else ('127.0.0.1', {port}), 5)\n        return s.recv(100)\n    except OSError as e:\n        return 'refused %s' % e\n"
-    );
-    node.deploy_ok("closed", &[("app.py", &code)]);
-    assert!(node.post("/closed", b"").text().starts_with("refused"));
-    let direct = "import socket\ndef handle(event, ctx):\n    s = socket.create_connection(('127.0.0.1.nothing', 1), 1)\n";
-    node.deploy_ok("names", &[("app.py", direct)]);
-    assert_eq!(node.get("/names").status, 500, "no resolver inside");
-    let manifest = format!("version = 1\n[allow]\nnet = [\"localhost:{port}\"]\n");
-    let code = format!(
-        "import socket\ndef handle(event, ctx):\n    hosts = open('/etc/hosts').read()\n    ip = [line.split()[0] for line in hosts.splitlines() if line.startswith('127.77.')][0]\n    return socket.create_connection((ip, {port}), 5).recv(100)\n"
-    );
-    node.deploy_ok("open", &[("app.py", &code), ("mote.toml", &manifest)]);
-    assert_eq!(node.get("/open").text(), "from outside");
-}

@@ -11,7 +11,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use mote_tests::{
-    Connection, Node, cgroup_folders, cgroup_processes, is_long, is_root, p99, skip, wait_for,
+    Connection, Node, call_at, cgroup_folders, cgroup_processes, is_long, is_root, p99, skip,
+    wait_for,
 };
 
 /// Calls of the victim per second, over this many kept connections.
@@ -106,10 +107,21 @@ fn a_greedy_function_ends_although_other_programs_take_every_processor() {
                  float(event.args['seconds'])\n    while time.process_time() < end:\n        \
                  pass\n    return 'done'\n";
     node.deploy_ok("burns", &[("app.py", burns)]);
-    // Whose instance is killed at its deadline (10 s) is in the background from then on.
-    assert_eq!(node.get("/burns?seconds=60").status, 504);
+    node.deploy_ok("victim", &[("app.py", VICTIM)]);
+    // Whose instance hangs beside others is in the background until it has shown short work.
+    assert_eq!(node.get("/victim").status, 200);
+    let hangs = std::thread::spawn({
+        let http = node.http;
+        move || call_at(http, "GET", "/burns?seconds=60", &[], b"").status
+    });
+    while !hangs.is_finished() {
+        assert_eq!(node.get("/victim").status, 200);
+        std::thread::park_timeout(Duration::from_millis(100));
+    }
+    assert_eq!(hangs.join().expect("an answer"), 504);
     let burners = Burners::start();
     for _ in 0..3 {
+        assert_eq!(node.get("/victim").status, 200);
         let answer = node.get("/burns?seconds=0.3");
         assert_eq!(answer.status, 200, "{}", answer.text());
     }
@@ -228,4 +240,43 @@ fn greedy_functions_do_not_slow_their_neighbours() {
     } else if !missed.is_empty() {
         println!("above {RATIO_MAX} twice: {missed:?}; see the long run");
     }
+}
+
+/// Who hangs goes on in the background for the sake of others, not for nobody's: where programs that
+/// are not ours keep the machine busy it would never come up there.
+#[test]
+fn the_background_is_for_neighbours() {
+    let node = Node::start();
+    let flags = || -> Vec<String> {
+        let folders = cgroup_folders(node.pid());
+        let inner = folders.iter().filter_map(|base| base.read_dir().ok()).flatten().flatten();
+        let all = folders.clone().into_iter().chain(inner.map(|entry| entry.path()));
+        all.filter_map(|folder| std::fs::read_to_string(folder.join("cpu.idle")).ok()).collect()
+    };
+    let is_behind = || flags().iter().any(|flag| flag.trim() == "1");
+    // Longer than what takes a function out of the background again.
+    let code = "import time
+def handle(event, ctx):
+    time.sleep(60 if event.text == 'hang' else 0.2)
+    return 'done'
+";
+    let manifest = "version = 1\n[scale]\nmax = 1\n[limits]\ntimeout = \"1s\"\n";
+    node.deploy_ok("slow", &[("app.py", code), ("mote.toml", manifest)]);
+    let hang_and_return = || {
+        assert_eq!(node.post("/slow", b"hang").status, 504);
+        wait_for("a fresh instance", || (node.get("/slow").status == 200).then_some(()));
+    };
+    if flags().is_empty() {
+        return skip("the background", "no cpu.idle below our control groups");
+    }
+    for _ in 0..4 {
+        hang_and_return();
+        assert!(!is_behind(), "alone and in the background");
+    }
+    node.deploy_ok("other", &[("app.py", VICTIM)]);
+    wait_for("the background", || {
+        assert_eq!(node.get("/other").text(), "hello");
+        hang_and_return();
+        is_behind().then_some(())
+    });
 }

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from functools import partial
 
-from motelab.experiments import breakdown, calls, scaling, sweeps
+from motelab.experiments import breakdown, calls, overhead, scaling, sweeps
 from motelab.experiments.base import Experiment
 from motelab.figures import calls as draw_calls
 from motelab.figures import scaling as draw_scaling
@@ -179,9 +179,10 @@ EXPERIMENTS: dict[str, Experiment] = {
             "overhead",
             "The platform's share of a workload's time",
             "ours",
-            calls.overhead,
+            overhead.overhead,
             draw_calls.overhead,
-            "The same code on the platform and by hand, in alternated pairs.",
+            "The same code on the platform and by hand, in alternated pairs, both started anew each"
+            " round.",
         ),
     ]
 }

@@ -1,18 +1,15 @@
-"""Experiments of single calls whose answers are read: cold starts, serial, parallel, overhead."""
+"""Experiments of single calls whose answers are read: cold starts, serial, parallel."""
 
 from __future__ import annotations
 
-import os
 import time
 from typing import Any
 
 import pandas as pd
-from scipy import stats
 
 from motelab import statistics
 from motelab.catalog import Workload, fourteen, workloads
 from motelab.client import Call, Client, at_once, call, required
-from motelab.environment import machine_ticks
 from motelab.experiments.base import group_rows
 from motelab.platforms import Function, NotOffered, Target, Wish
 from motelab.processes import Failed, wait_for
@@ -24,11 +21,12 @@ THREADS_OF_STUDY = 4
 WARM_CALLS = 2
 
 
-def _row(platform: str, workload: Workload, seq: int, done: Call, **more: Any) -> dict[str, Any]:
+def row_of(platform: str, workload: Workload, seq: int, done: Call, **more: Any) -> dict[str, Any]:
+    """A call for the table of raw rows."""
     return {"platform": platform, "function": workload.name, "seq": seq, **more, **done.row()}
 
 
-def _tests(rows: Any, column: str = "response_s", by: str = "platform") -> dict[str, Any]:
+def tests_of(rows: Any, column: str = "response_s", by: str = "platform") -> dict[str, Any]:
     """Per function: do the platforms differ?"""
     found = {}
     for function, of in rows[rows.status == 200].groupby("function", sort=False):
@@ -83,7 +81,7 @@ def cold_start(lab: Lab) -> Outcome:
                 for warm in range(1 + WARM_CALLS):
                     done = call(function.url, lab.params(workload))
                     required(done, workload.name)
-                    rows.append(_row(target.name, workload, at, done, is_cold=warm == 0))
+                    rows.append(row_of(target.name, workload, at, done, is_cold=warm == 0))
             target.remove(function)
     return _cold_outcome(pd.DataFrame(rows), missing)
 
@@ -125,7 +123,7 @@ def serial(lab: Lab) -> Outcome:
             begun, count = time.monotonic(), 0
             while time.monotonic() - begun < seconds:
                 done = required(client.call(params), workload.name)
-                rows.append(_row(target.name, workload, count, done))
+                rows.append(row_of(target.name, workload, count, done))
                 checks[target.name] = done.body.get("check")
                 count += 1
             client.close()
@@ -136,7 +134,7 @@ def serial(lab: Lab) -> Outcome:
         return Outcome({}, {"table": []}, missing)
     table = pd.DataFrame(rows)
     groups = group_rows(table, ["function", "platform"])
-    return Outcome({"rows": table}, {"table": groups, "tests": _tests(table)}, missing)
+    return Outcome({"rows": table}, {"table": groups, "tests": tests_of(table)}, missing)
 
 
 def _same_work(workload: Workload, checks: dict[str, Any]) -> None:
@@ -168,10 +166,10 @@ def parallel(lab: Lab) -> Outcome:
             _await_instances(target, function, wish.instances_min)
             for seq in range(3):
                 done = required(call(function.url, params), workload.name)
-                rows.append(_row(name, workload, seq, done, kind="serial"))
+                rows.append(row_of(name, workload, seq, done, kind="serial"))
             time.sleep(pause)
             for seq, done in enumerate(at_once(function.url, params, count, 600)):
-                rows.append(_row(name, workload, seq, done, kind="parallel"))
+                rows.append(row_of(name, workload, seq, done, kind="parallel"))
             target.remove(function)
             lab.say(f"{workload.name}: {name}")
     if not rows:
@@ -227,92 +225,3 @@ def _parallel_table(rows: Any) -> list[dict[str, Any]]:
             }
         )
     return found
-
-
-def overhead(lab: Lab) -> Outcome:
-    """The same code on a platform and by hand, call by call in turn."""
-    seconds, most = lab.pick(1.0, 12.0, 120.0), lab.pick(5, 60, 60)
-    if len(lab.targets) != 2:
-        raise Failed("overhead compares two targets: --target mote,native")
-    rows: list[dict[str, Any]] = []
-    missing: list[str] = []
-    deployment = Deployment(lab, missing)
-    for workload in lab.workloads(fourteen()):
-        wish = Wish(runtime=lab.runtime, instances_min=1)
-        functions = [(target, deployment.on(target, workload, wish)) for target in lab.targets]
-        there = [(target, function) for target, function in functions if function]
-        if len(there) < 2:
-            continue
-        clients = [(target.name, Client(function.url, 120)) for target, function in there]
-        begun, seq = time.monotonic(), 0
-        while seq < most and time.monotonic() - begun < seconds:
-            # Who goes first changes, so that nobody always runs in the other's wake.
-            for name, client in clients if seq % 2 else clients[::-1]:
-                before = machine_ticks()
-                done = required(client.call(lab.params(workload)), workload.name)
-                others = _others(before, machine_ticks())
-                rows.append(_row(name, workload, seq, done, others=others))
-            seq += 1
-        for (target, function), (_, client) in zip(there, clients, strict=True):
-            client.close()
-            target.remove(function)
-        lab.say(f"{workload.name}: {seq} pairs")
-    if not rows:
-        return Outcome({}, {"table": []}, missing)
-    table = pd.DataFrame(rows)
-    names = [target.name for target in lab.targets]
-    table["inner_s"] = table.inner_end_s - table.inner_start_s
-    disturbed = sorted(set(table.function) - {row["function"] for row in _overheads(table, *names)})
-    missing += [f"{name}: others kept the machine busy during every pair" for name in disturbed]
-    return Outcome(
-        {"rows": table},
-        {"table": _overheads(table, *names), "tests": _tests(table, "inner_s")},
-        missing,
-    )
-
-
-def _others(before: tuple[int, int], after: tuple[int, int]) -> float:
-    """The share of the machine that was used beyond the one core a workload takes."""
-    share = (after[0] - before[0]) / max(after[1] - before[1], 1)
-    return max(share - 1 / len(os.sched_getaffinity(0)), 0.0)
-
-
-#: Pairs during which others used more of the machine say nothing about a platform.
-OTHERS_MAX = 0.25
-#: Above this a workload is long enough for its ratio to mean something.
-LONG_S = 0.1
-OVERHEAD_MAX = 0.02
-
-
-def _overheads(rows: Any, ours: str, theirs: str) -> list[dict[str, Any]]:
-    found = []
-    for function, of in rows.groupby("function", sort=False):
-        pairs = of.pivot(
-            index="seq", columns="platform", values=["inner_s", "response_s", "others"]
-        )
-        is_long = bool(pairs["inner_s"][theirs].median() >= LONG_S)
-        made = len(pairs)
-        # The kernel counts in hundredths of a second: of short calls it cannot tell.
-        if is_long:
-            pairs = pairs[(pairs["others"] <= OTHERS_MAX).all(axis=1)]
-        row: dict[str, Any] = {"function": function, "pairs": len(pairs)}
-        row |= {"left_out": made - len(pairs), "is_long": is_long}
-        if pairs.empty:
-            continue
-        for column in ("inner_s", "response_s"):
-            a, b = pairs[column][ours], pairs[column][theirs]
-            row |= {f"{column}_{ours}": a.median(), f"{column}_{theirs}": b.median()}
-            # Of pairs made one after the other: what the machine did meanwhile is in both.
-            ratios = (a / b).sort_values()
-            row[f"{column}_ratio"] = ratios.median()
-            row[f"{column}_low"], row[f"{column}_high"] = _median_interval(list(ratios))
-        row["within"] = bool(row["inner_s_ratio"] <= 1 + OVERHEAD_MAX)
-        found.append(row)
-    return found
-
-
-def _median_interval(values: list[float]) -> tuple[float, float]:
-    """About 95 %, by the order of the values (binomial), no shape assumed."""
-    n = len(values)
-    low = int(stats.binom.ppf(0.025, n, 0.5))
-    return values[max(low - 1, 0)], values[min(n - low, n - 1)]

@@ -303,7 +303,9 @@ def _one_policy(
             report, rows = lab.bench(url, load)
             loads.append(rows.assign(step=at, clients=step.clients))
             entry = {"step": at, "clients": step.clients, "offered": report["offered"]}
-            entry |= {"answered": report["answered"], "mean_s": report["latency"]["mean_ms"] / 1e3}
+            # Of nothing answered there is no mean; a zero would look like the best of all.
+            mean_ms = report["latency"]["mean_ms"] if report["answered"] else None
+            entry |= {"answered": report["answered"], "mean_s": (mean_ms or float("nan")) / 1e3}
             entry["p95_s"] = (report["latency"]["p95_ms"] or float("nan")) / 1e3
             entry["replicas"] = sampler.rows[-1]["instances"] if sampler.rows else 0
             entry["sent"] = report["offered"] - report["failures"].get("not sent in time", 0)

@@ -223,15 +223,16 @@ def overhead(stored: Stored) -> dict[str, Figure]:
     axes.axvline(1, color="#555555", linewidth=0.8)
     axes.axvspan(1 - 0.02, 1 + 0.02, color="#009E73", alpha=0.15, label="within 2 %")
     time = table[next(name for name in table if name.startswith("inner_s_nat"))]
+    # Of short ones the ratio says little; the bar is not for them.
     labels = [
-        f"{name}, {style.rounded(value, 2)}"
-        for name, value in zip(table.function, time, strict=True)
+        f"{row.function}, {style.rounded(value, 2)}: {row.verdict if row.is_long else 'short'}"
+        for row, value in zip(table.itertuples(), time, strict=True)
     ]
     axes.set_yticks(at, labels)
     low = min(table.inner_s_low.min(), table.response_s_low.min())
     high = max(table.inner_s_high.max(), table.response_s_high.max())
     axes.set_xlim(max(low - 0.02, 0.5), min(high + 0.02, 2.0))
-    axes.set_xlabel("on the platform / by hand, medians of alternated pairs")
+    axes.set_xlabel("on the platform / by hand, medians of alternated pairs, 95 %")
     style.legend_above(axes, 3)
     return {"ratios": made}
 

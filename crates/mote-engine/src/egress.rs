@@ -4,6 +4,7 @@
 //! node, which connects to the one destination the manifest names and copies bytes both ways. Names
 //! are resolved per connection, and what they resolve to is checked, not the name.
 
+use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
@@ -11,80 +12,112 @@ use std::time::Duration;
 
 use mote_core::spec::Egress;
 use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::{Semaphore, watch};
 
 use crate::logs::LogLevel;
+use crate::relay;
 use crate::revision::Revision;
 
 /// Time to connect outward.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 /// Connections per destination and instance at once.
 const CONNECTIONS_MAX: usize = 64;
+/// What an instance sent before it ended may still go out for so long.
+const LAST_WORDS: Duration = Duration::from_secs(30);
+/// Pause when the node is out of descriptors or memory; connections wait in the listener meanwhile.
+const SHORTAGE_PAUSE: Duration = Duration::from_millis(100);
 
-/// Serves the listeners until the instance (the other end of each) is gone.
-pub(crate) fn serve(revision: &Arc<Revision>, instance: u64, listeners: Vec<OwnedFd>) {
-    for (listener, destination) in listeners.into_iter().zip(revision.spec.egress.iter().cloned()) {
-        let revision = revision.clone();
-        revision.shared.runtime.clone().spawn(async move {
-            if let Err(error) = accept(&revision, instance, listener, &destination).await {
-                let text = format!("egress {}:{}: {error}", destination.host, destination.port);
-                revision.log.platform(LogLevel::Warn, revision.number, instance, &text);
-            }
-        });
+/// The listeners of an instance. Dropping it closes them.
+pub(crate) struct Doors(#[expect(dead_code, reason = "its end is what counts")] watch::Sender<()>);
+
+/// Serves the listeners of an instance until what is returned is dropped, connections a little
+/// longer.
+pub(crate) fn serve(revision: &Arc<Revision>, instance: u64, listeners: Vec<OwnedFd>) -> Doors {
+    let (open, closed) = watch::channel(());
+    for (listener, to) in listeners.into_iter().zip(revision.spec.egress.iter().cloned()) {
+        let shared = &revision.shared;
+        let door = Arc::new(Door { revision: revision.clone(), instance, to });
+        shared.carrier.runtime(&shared.runtime).spawn(door.accept(listener, closed.clone()));
     }
+    Doors(open)
 }
 
-async fn accept(
-    revision: &Arc<Revision>,
+/// One way out of one instance.
+struct Door {
+    revision: Arc<Revision>,
     instance: u64,
-    listener: OwnedFd,
-    destination: &Egress,
-) -> std::io::Result<()> {
-    let listener = std::net::TcpListener::from(listener);
-    listener.set_nonblocking(true)?;
-    let listener = TcpListener::from_std(listener)?;
-    let places = Arc::new(tokio::sync::Semaphore::new(CONNECTIONS_MAX));
-    loop {
-        let Ok(place) = places.clone().acquire_owned().await else { return Ok(()) };
-        let accepted = tokio::select! {
-            accepted = listener.accept() => accepted,
-            // The instance is gone when it is no longer in the pool.
-            () = gone(revision, instance) => return Ok(()),
-        };
-        let (mut inside, _) = accepted?;
-        let destination = destination.clone();
-        let revision = revision.clone();
-        tokio::spawn(async move {
-            let _place = place;
-            match connect(&destination).await {
-                Ok(mut outside) => {
-                    // Pieces are passed on as they come; to hold one back until the piece before
-                    // is acknowledged costs a caller 40 ms per request.
-                    let _ = inside.set_nodelay(true);
-                    let _ = outside.set_nodelay(true);
-                    let _ = tokio::io::copy_bidirectional(&mut inside, &mut outside).await;
-                }
-                Err(error) => {
-                    let text = format!("egress {}:{}: {error}", destination.host, destination.port);
-                    revision.log.platform(LogLevel::Warn, revision.number, instance, &text);
-                }
-            }
-        });
-    }
+    to: Egress,
 }
 
-/// Resolves when the instance has ended. Looked at rarely: a listener without its instance costs
-/// one descriptor and nobody can connect to it.
-async fn gone(revision: &Revision, instance: u64) {
-    let mut pace = tokio::time::interval(Duration::from_secs(5));
-    pace.tick().await;
-    loop {
-        pace.tick().await;
-        let pool = revision.pool.lock();
-        if pool.starting == 0 && !pool.workers.iter().any(|(_, worker)| worker.instance == instance)
-        {
-            return;
+impl Door {
+    async fn accept(self: Arc<Self>, listener: OwnedFd, mut closed: watch::Receiver<()>) {
+        let listener = match adopt(listener) {
+            Ok(listener) => listener,
+            Err(error) => return self.warn(&error),
+        };
+        let places = Arc::new(Semaphore::new(CONNECTIONS_MAX));
+        loop {
+            let Ok(place) = places.clone().acquire_owned().await else { return };
+            let accepted = tokio::select! {
+                // Who came before the end is let through.
+                biased;
+                accepted = listener.accept() => accepted,
+                _ = closed.changed() => return,
+            };
+            match accepted {
+                Ok((inside, _)) => {
+                    let (door, closed) = (self.clone(), closed.clone());
+                    tokio::spawn(async move {
+                        let _place = place;
+                        door.pass(inside, closed).await;
+                    });
+                }
+                Err(error) if is_shortage(&error) => tokio::time::sleep(SHORTAGE_PAUSE).await,
+                // A connection that ended before it was accepted.
+                Err(_) => {}
+            }
         }
     }
+
+    async fn pass(&self, inside: TcpStream, mut closed: watch::Receiver<()>) {
+        let outside = match connect(&self.to).await {
+            Ok(outside) => outside,
+            Err(error) => {
+                relay::reset(inside);
+                return self.warn(&error);
+            }
+        };
+        for leg in [&inside, &outside] {
+            // Pieces are passed on as they come; to hold one back until the piece before is
+            // acknowledged costs a caller 40 ms per request.
+            let _ = leg.set_nodelay(true);
+        }
+        tokio::select! {
+            () = relay::carry(inside, outside) => {}
+            () = async {
+                let _ = closed.changed().await;
+                tokio::time::sleep(LAST_WORDS).await;
+            } => {}
+        }
+    }
+
+    fn warn(&self, error: &io::Error) {
+        let text = format!("egress {}:{}: {error}", self.to.host, self.to.port);
+        self.revision.log.platform(LogLevel::Warn, self.revision.number, self.instance, &text);
+    }
+}
+
+fn adopt(listener: OwnedFd) -> io::Result<TcpListener> {
+    let listener = std::net::TcpListener::from(listener);
+    listener.set_nonblocking(true)?;
+    TcpListener::from_std(listener)
+}
+
+/// Whether the node, and not the connection, is why nothing could be accepted.
+fn is_shortage(error: &io::Error) -> bool {
+    use rustix::io::Errno;
+    let errno = error.raw_os_error().map(Errno::from_raw_os_error);
+    matches!(errno, Some(Errno::MFILE | Errno::NFILE | Errno::NOBUFS | Errno::NOMEM))
 }
 
 async fn connect(destination: &Egress) -> std::io::Result<TcpStream> {

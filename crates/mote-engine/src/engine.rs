@@ -24,6 +24,7 @@ use crate::logs::FunctionLog;
 use crate::metrics::Metrics;
 use crate::pool::Pool;
 use crate::prewarm::{Prewarm, WaitingPrograms};
+use crate::relay::Carrier;
 use crate::revision::{Offer, Revision};
 use crate::routes::{Route, Routes, Serving};
 use crate::scaling::Why;
@@ -66,6 +67,8 @@ pub(crate) struct Shared {
     pub(crate) prewarm: Prewarm,
     pub(crate) ledger: Arc<Ledger>,
     pub(crate) draining: Draining,
+    /// Carries what functions send to elsewhere and get from there.
+    pub(crate) carrier: Carrier,
     /// By name. A leaf lock: nothing else is taken while it is held.
     pub(crate) secrets: Mutex<HashMap<String, String>>,
     instances: AtomicU64,
@@ -106,6 +109,7 @@ impl Engine {
             prewarm,
             ledger,
             draining,
+            carrier: Carrier::default(),
             secrets: Mutex::default(),
             instances,
         };

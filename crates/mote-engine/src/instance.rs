@@ -142,7 +142,7 @@ async fn ready(
     let birth = Birth { waited, ..birth };
     let control: Arc<dyn InstanceControl> = control.into();
     revision.shared.runtime.spawn(output::read(revision.clone(), instance, output));
-    egress::serve(revision, instance, egress);
+    let doors = egress::serve(revision, instance, egress);
     let limit = Duration::from_millis(init_timeout_ms);
     let memory_bytes = revision.spec.limits.memory_bytes;
     let ended = |exit: Exit| {
@@ -174,6 +174,7 @@ async fn ready(
             let revision = revision.clone();
             revision.shared.runtime.clone().spawn(async move {
                 let exit = exited.await;
+                drop(doors);
                 end(&revision, key, fault_of_exit(&exit, revision.spec.limits.memory_bytes));
             });
         }
@@ -206,6 +207,7 @@ async fn ready(
             revision.shared.runtime.clone().spawn(async move {
                 let link_end = connection.run(&revision, key).await;
                 let fault = fault_of_end(&revision, instance, &control, link_end).await;
+                drop(doors);
                 end(&revision, key, fault);
             });
         }
@@ -294,10 +296,13 @@ fn enlist(
     reservation.started();
     let now = now_ns();
     let mut follow_ups: Vec<FollowUp> = Vec::new();
+    let has_neighbours = revision.has_neighbours(now);
     let mut pool = revision.pool.lock();
     // Not earlier: on a machine that is always busy it would not come up there.
-    if pool.background {
+    if pool.background && has_neighbours {
         control.set_background(true);
+    } else if pool.background {
+        pool.put_into_background(false);
     }
     let draining = pool.closed;
     let spare = why == Why::SPARE;
@@ -427,6 +432,7 @@ async fn fault_of_end(
 /// A worker is gone: what it held runs once more or fails, and the keeper replaces it if needed.
 fn end(revision: &Arc<Revision>, key: usize, fault: Fault) {
     let now = now_ns();
+    let has_neighbours = revision.has_neighbours(now);
     let mut follow_ups = Vec::new();
     let mut pool = revision.pool.lock();
     let Some(dead) = pool.remove_worker(key) else { return };
@@ -462,7 +468,8 @@ fn end(revision: &Arc<Revision>, key: usize, fault: Fault) {
     }
     // What hangs, eats its memory or dies again and again is restarted at the expense of nobody else.
     // A single death may be no fault of its own, and on a busy machine the background means waiting.
-    pool.background |= hung || pool.failures > 1 || matches!(fault, Fault::OutOfMemory { .. });
+    pool.background |=
+        has_neighbours && (hung || pool.failures > 1 || matches!(fault, Fault::OutOfMemory { .. }));
     pool.dispatch(now, &mut follow_ups);
     drop(pool);
     let reason = match (&fault, dead.stop_reason) {

@@ -94,17 +94,21 @@ pub(crate) async fn run(revision: Arc<Revision>) {
     }
 }
 
-/// Puts greedy functions into the background, takes considerate ones out of it, and lets those that
-/// starve there compete now and then (docs/decisions/0009-neighbours.md). Reads one small file per
-/// long-running instance.
+/// Puts greedy functions with neighbours into the background, takes out of it who is considerate or
+/// alone, and lets those that starve there compete now and then (docs/decisions/0009-neighbours.md).
+/// Reads one small file per long-running instance.
 fn govern(revision: &Revision, now: u64) {
     let mut looks = Vec::new();
+    let has_neighbours = revision.has_neighbours(now);
     let background = {
         let mut pool = revision.pool.lock();
-        let considerate = pool.background
-            && pool.workers.iter().any(|(_, worker)| is_considerate(worker.run_times.mean_ns));
-        if considerate {
-            put_into_background(&mut pool, false);
+        let leaves = pool.background
+            && (!has_neighbours
+                || pool.workers.iter().any(|(_, worker)| is_considerate(worker.run_times.mean_ns)));
+        if leaves {
+            return pool.put_into_background(false);
+        }
+        if !has_neighbours {
             return;
         }
         let background = pool.background;
@@ -140,17 +144,9 @@ fn govern(revision: &Revision, now: u64) {
             worker.lifted_until_ns = now + LIFT_NS;
             worker.control.set_background(false);
         } else if !background && is_greedy(burnt, since, running) {
-            put_into_background(&mut pool, true);
+            pool.put_into_background(true);
             return;
         }
-    }
-}
-
-fn put_into_background(pool: &mut Pool, background: bool) {
-    pool.background = background;
-    for (_, worker) in &mut pool.workers {
-        worker.lifted_until_ns = 0;
-        worker.control.set_background(background);
     }
 }
 

@@ -25,6 +25,7 @@ mod metrics;
 mod output;
 mod pool;
 mod prewarm;
+mod relay;
 mod revision;
 mod routes;
 mod scaling;

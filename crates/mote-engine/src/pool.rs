@@ -289,8 +289,8 @@ pub(crate) struct Pool {
     pub(crate) closed: bool,
     /// A keeper task runs.
     pub(crate) keeper: bool,
-    /// Its instances run in the background: they were greedy, hung or died again and again, and have
-    /// not shown short work since.
+    /// Its instances run in the background: they were greedy, hung or died again and again while the
+    /// node had others to serve, and have not shown short work since.
     pub(crate) background: bool,
     /// The keeper does not tick; new work must wake it.
     pub(crate) keeper_sleeps: bool,
@@ -524,6 +524,15 @@ impl Pool {
     pub(crate) fn started(&mut self, spare: bool) {
         let count = if spare { &mut self.starting_spares } else { &mut self.starting };
         *count = count.saturating_sub(1);
+    }
+
+    /// Has its instances run when nobody else wants the processor, or as everyone does.
+    pub(crate) fn put_into_background(&mut self, background: bool) {
+        self.background = background;
+        for (_, worker) in &mut self.workers {
+            worker.lifted_until_ns = 0;
+            worker.control.set_background(background);
+        }
     }
 
     /// Nothing runs, starts or waits.

@@ -220,7 +220,7 @@ impl Revision {
         offer: &mut Option<Offer>,
     ) -> Result<Reply, Fault> {
         let now = now_ns();
-        let mut in_flight = self.shared.busy_poll.enter(now);
+        let mut in_flight = self.shared.busy_poll.enter(self.who(), now);
         let Some(Offer { invocation: Invocation { trigger, id, .. }, .. }) = *offer else {
             return Err(Fault::Internal { message: "nothing to invoke".into() });
         };
@@ -254,6 +254,16 @@ impl Revision {
             }
         }
         result
+    }
+
+    /// Its function, whichever revision: all share one log.
+    fn who(&self) -> usize {
+        Arc::as_ptr(&self.log).addr()
+    }
+
+    /// Whether other functions of the node were called of late.
+    pub(crate) fn has_neighbours(&self, now_ns: u64) -> bool {
+        self.shared.busy_poll.has_neighbours(self.who(), now_ns)
     }
 
     pub(crate) fn failed(&self, trigger: Trigger, id: InvocationId, fault: &Fault) {

@@ -1,0 +1,280 @@
+//! What functions may reach, and what becomes of their connections: ends, resets, back-pressure,
+//! limits, bulk.
+
+use std::io::{ErrorKind, Read, Write};
+use std::net::{TcpListener, TcpStream};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, mpsc};
+use std::thread::JoinHandle;
+
+use mote_tests::Node;
+
+/// The first destination of a manifest, seen from inside.
+const DOOR: &str = "127.77.0.2";
+
+/// A server outside that serves so many connections, each on a thread.
+fn outside<T: Send + 'static>(
+    connections: usize,
+    serve: impl Fn(TcpStream) -> T + Send + Sync + 'static,
+) -> (u16, JoinHandle<Vec<T>>) {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = listener.local_addr().unwrap().port();
+    let serve = Arc::new(serve);
+    let all = std::thread::spawn(move || {
+        let threads: Vec<_> = listener
+            .incoming()
+            .take(connections)
+            .map(|stream| {
+                let serve = serve.clone();
+                std::thread::spawn(move || serve(stream.unwrap()))
+            })
+            .collect();
+        threads.into_iter().map(|thread| thread.join().unwrap()).collect()
+    });
+    (port, all)
+}
+
+/// Deploys a function with one way out; `connect()` in its code takes it.
+fn deploy(node: &Node, name: &str, port: u16, body: &str) {
+    let head = format!(
+        "import errno, os, socket\ndef connect():\n    return socket.create_connection(('{DOOR}', {port}), 60)\n"
+    );
+    let manifest = format!("version = 1\n[allow]\nnet = [\"127.0.0.1:{port}\"]\n");
+    node.deploy_ok(name, &[("app.py", &(head + body)), ("mote.toml", &manifest)]);
+}
+
+/// Most memory the node has had, in bytes.
+fn most_memory(node: &Node) -> usize {
+    let status = std::fs::read_to_string(format!("/proc/{}/status", node.pid())).unwrap();
+    let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).unwrap();
+    line.trim().trim_end_matches(" kB").parse::<usize>().unwrap() << 10
+}
+
+#[test]
+fn egress_is_closed_unless_the_manifest_opens_it() {
+    let node = Node::start();
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = listener.local_addr().unwrap().port();
+    std::thread::spawn(move || {
+        for stream in listener.incoming().take(1) {
+            use std::io::Write;
+            let _ = stream.unwrap().write_all(b"from outside");
+        }
+    });
+    let code = format!(
+        "import socket\ndef handle(event, ctx):\n    try:\n        s = socket.create_connection(('localhost.test', {port}) if event.text == 'name' else ('127.0.0.1', {port}), 5)\n        return s.recv(100)\n    except OSError as e:\n        return 'refused %s' % e\n"
+    );
+    node.deploy_ok("closed", &[("app.py", &code)]);
+    assert!(node.post("/closed", b"").text().starts_with("refused"));
+    let direct = "import socket\ndef handle(event, ctx):\n    s = socket.create_connection(('127.0.0.1.nothing', 1), 1)\n";
+    node.deploy_ok("names", &[("app.py", direct)]);
+    assert_eq!(node.get("/names").status, 500, "no resolver inside");
+    let manifest = format!("version = 1\n[allow]\nnet = [\"localhost:{port}\"]\n");
+    let code = format!(
+        "import socket\ndef handle(event, ctx):\n    hosts = open('/etc/hosts').read()\n    ip = [line.split()[0] for line in hosts.splitlines() if line.startswith('127.77.')][0]\n    return socket.create_connection((ip, {port}), 5).recv(100)\n"
+    );
+    node.deploy_ok("open", &[("app.py", &code), ("mote.toml", &manifest)]);
+    assert_eq!(node.get("/open").text(), "from outside");
+}
+
+#[test]
+fn one_side_may_end_before_the_other_answers() {
+    let (port, served) = outside(1, |mut stream| {
+        let mut text = Vec::new();
+        stream.read_to_end(&mut text).unwrap();
+        write!(stream, "{} bytes", text.len()).unwrap();
+    });
+    let node = Node::start();
+    let code = "def handle(event, ctx):
+    with connect() as s:
+        s.sendall(b'x' * 300_000)
+        s.shutdown(socket.SHUT_WR)
+        return s.makefile('rb').read()
+";
+    deploy(&node, "f", port, code);
+    assert_eq!(node.get("/f").text(), "300000 bytes");
+    served.join().unwrap();
+}
+
+#[test]
+fn a_reset_does_not_look_like_an_end() {
+    // Who closes with bytes unread resets the connection.
+    let (port, served) = outside(2, |mut stream| {
+        let mut first = [0];
+        stream.read_exact(&mut first).unwrap();
+        if first == *b"a" {
+            stream.write_all(b"begun").unwrap();
+            return None;
+        }
+        stream.write_all(b"unread").unwrap();
+        let error = stream.read(&mut first).unwrap_err();
+        Some(error.kind())
+    });
+    let node = Node::start();
+    let code = "def handle(event, ctx):
+    s = connect()
+    if event.text == 'inside':
+        s.sendall(b'b')
+        s.recv(6, socket.MSG_PEEK)
+        s.close()
+        return ''
+    s.sendall(b'ab')
+    text = b''
+    try:
+        while piece := s.recv(100):
+            text += piece
+        return text + b' and an end'
+    except ConnectionResetError:
+        return text + b' and a reset'
+";
+    deploy(&node, "f", port, code);
+    assert!(node.post("/f", b"outside").text().ends_with(" and a reset"));
+    assert_eq!(node.post("/f", b"inside").status, 200);
+    let served = served.join().unwrap();
+    assert!(served.contains(&Some(ErrorKind::ConnectionReset)), "{served:?}");
+}
+
+#[test]
+fn a_destination_that_is_not_there_resets() {
+    let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+    let node = Node::start();
+    let code = "def handle(event, ctx):
+    try:
+        return connect().recv(1) + b'an end'
+    except ConnectionResetError:
+        return 'a reset'
+";
+    deploy(&node, "f", port, code);
+    assert_eq!(node.get("/f").text(), "a reset");
+    let logs = node.ok(&["logs", "f"]);
+    assert!(logs.contains(&format!("egress 127.0.0.1:{port}")), "{logs}");
+}
+
+#[test]
+fn who_is_not_read_stops_sending() {
+    let (go, may_read) = mpsc::channel();
+    let may_read = std::sync::Mutex::new(may_read);
+    let (port, served) = outside(1, move |mut stream| {
+        may_read.lock().unwrap().recv().unwrap();
+        let mut piece = vec![0; 1 << 16];
+        let mut total = 0;
+        loop {
+            match stream.read(&mut piece).unwrap() {
+                0 => return total,
+                count => total += count,
+            }
+        }
+    });
+    let node = Node::start();
+    let code = "import select
+s, sent = None, 0
+def handle(event, ctx):
+    global s, sent
+    if event.text == 'end':
+        s.close()
+        return str(sent)
+    s = connect()
+    s.setblocking(False)
+    # Writable at once, or not for a second: nobody takes anything any more.
+    while select.select([], [s], [], 1)[1]:
+        sent += s.send(bytes(1 << 16))
+    return str(sent)
+";
+    deploy(&node, "f", port, code);
+    let before = most_memory(&node);
+    let held: usize = node.get("/f").text().parse().unwrap();
+    assert!(held < 64 << 20, "{held} bytes went out and nobody read");
+    let grown = most_memory(&node) - before;
+    assert!(grown < 2 << 20, "{held} bytes held took {grown} bytes of the node");
+    go.send(()).unwrap();
+    let sent: usize = node.post("/f", b"end").text().parse().unwrap();
+    assert_eq!(served.join().unwrap(), [sent]);
+}
+
+#[test]
+fn a_gigabyte_takes_no_memory() {
+    const GIGABYTE: usize = 1 << 30;
+    let (port, served) = outside(1, |mut stream| {
+        let mut piece = vec![0; 1 << 18];
+        let mut total = 0;
+        while total < GIGABYTE {
+            total += stream.read(&mut piece).unwrap();
+        }
+        for _ in 0..GIGABYTE / piece.len() {
+            stream.write_all(&piece).unwrap();
+        }
+        total
+    });
+    let node = Node::start();
+    let code = "def handle(event, ctx):
+    piece, total = bytearray(1 << 18), 0
+    with connect() as s:
+        for _ in range((1 << 30) // len(piece)):
+            s.sendall(piece)
+        while count := s.recv_into(piece):
+            total += count
+    return str(total)
+";
+    deploy(&node, "f", port, code);
+    let before = most_memory(&node);
+    assert_eq!(node.get("/f").text(), GIGABYTE.to_string());
+    assert_eq!(served.join().unwrap(), [GIGABYTE]);
+    let grown = most_memory(&node) - before;
+    assert!(grown < 2 << 20, "the node took {grown} bytes more");
+}
+
+#[test]
+fn last_words_of_an_instance_arrive() {
+    let (go, may_read) = mpsc::channel();
+    let may_read = std::sync::Mutex::new(may_read);
+    let (port, served) = outside(1, move |mut stream| {
+        may_read.lock().unwrap().recv().unwrap();
+        let mut text = Vec::new();
+        stream.read_to_end(&mut text).map(|_| text.len())
+    });
+    let node = Node::start();
+    let code = "def handle(event, ctx):
+    s = connect()
+    s.sendall(bytes(1_000_000))
+    os._exit(0)
+";
+    deploy(&node, "f", port, code);
+    assert_eq!(node.get("/f").status, 502);
+    go.send(()).unwrap();
+    let served = served.join().unwrap();
+    assert!(matches!(served[..], [Ok(1_000_000)]), "{served:?}");
+}
+
+#[test]
+fn a_destination_takes_64_connections_of_an_instance() {
+    let open = Arc::new(AtomicUsize::new(0));
+    let most = Arc::new(AtomicUsize::new(0));
+    let (now, peak) = (open.clone(), most.clone());
+    let (port, served) = outside(70, move |mut stream| {
+        peak.fetch_max(now.fetch_add(1, Ordering::SeqCst) + 1, Ordering::SeqCst);
+        let mut byte = [0];
+        while stream.read(&mut byte).unwrap() > 0 {
+            stream.write_all(&byte).unwrap();
+        }
+        now.fetch_sub(1, Ordering::SeqCst);
+    });
+    let node = Node::start();
+    let code = "def handle(event, ctx):
+    every = [connect() for _ in range(70)]
+    for s in every:
+        s.sendall(b'x')
+    # The first 64 are open together before any is closed; the others wait for places.
+    for s in every[:64]:
+        s.recv(1)
+    for s in every[:64]:
+        s.close()
+    for s in every[64:]:
+        s.recv(1)
+        s.close()
+    return 'all'
+";
+    deploy(&node, "f", port, code);
+    assert_eq!(node.get("/f").text(), "all");
+    served.join().unwrap();
+    assert_eq!(most.load(Ordering::SeqCst), 64);
+}
