@@ -188,3 +188,47 @@ fn greedy_functions_do_not_slow_their_neighbours() {
         println!("above {RATIO_MAX} twice: {missed:?}; see the long run");
     }
 }
+
+/// Who hangs goes on in the background for the sake of others, not for nobody's: where programs that
+/// are not ours keep the machine busy it would never come up there.
+#[test]
+fn the_background_is_for_neighbours() {
+    let node = Node::start();
+    let flags = || -> Vec<String> {
+        let folders = cgroup_folders(node.pid());
+        let inner = folders.iter().filter_map(|base| base.read_dir().ok()).flatten().flatten();
+        let all = folders.clone().into_iter().chain(inner.map(|entry| entry.path()));
+        all.filter_map(|folder| std::fs::read_to_string(folder.join("cpu.idle")).ok()).collect()
+    };
+    let is_behind = || flags().iter().any(|flag| flag.trim() == "1");
+    // Longer than what takes a function out of the background again.
+    let code = "import time
+def handle(event, ctx):
+    time.sleep(60 if event.text == 'hang' else 0.2)
+    return 'done'
+";
+    let manifest = "version = 1\n[scale]\nmax = 1\n[limits]\ntimeout = \"1s\"\n";
+    let deploy = || node.deploy_ok("slow", &[("app.py", code), ("mote.toml", manifest)]);
+    deploy();
+    assert_eq!(node.get("/slow").status, 200);
+    // What is removed and comes again is no neighbour of itself.
+    node.ok(&["remove", "slow", "--yes"]);
+    deploy();
+    let hang_and_return = || {
+        assert_eq!(node.post("/slow", b"hang").status, 504);
+        wait_for("a fresh instance", || (node.get("/slow").status == 200).then_some(()));
+    };
+    if flags().is_empty() {
+        return skip("the background", "no cpu.idle below our control groups");
+    }
+    for _ in 0..4 {
+        hang_and_return();
+        assert!(!is_behind(), "alone and in the background");
+    }
+    node.deploy_ok("other", &[("app.py", VICTIM)]);
+    wait_for("the background", || {
+        assert_eq!(node.get("/other").text(), "hello");
+        hang_and_return();
+        is_behind().then_some(())
+    });
+}

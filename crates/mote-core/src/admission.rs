@@ -66,6 +66,36 @@ pub fn is_considerate(service_ns: u64) -> bool {
     service_ns > 0 && service_ns < LONG_WORK_NS
 }
 
+/// After this long without a call a function is nobody's neighbour any more.
+pub const NEIGHBOUR_NS: u64 = 10_000_000_000;
+
+/// Who was called last on a node, and when somebody else was: enough to know who has neighbours.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Callees {
+    newest: u64,
+    newest_ns: u64,
+    /// The latest call of anyone else.
+    other_ns: u64,
+}
+
+impl Callees {
+    /// Somebody was called. `who` is any number that tells functions apart.
+    pub fn called(&mut self, who: u64, now_ns: u64) {
+        if who != self.newest {
+            self.other_ns = self.newest_ns;
+            self.newest = who;
+        }
+        self.newest_ns = now_ns;
+    }
+
+    /// Whether anyone but `who` was called of late. Without neighbours nobody gains by `who` going
+    /// into the background, and on a machine that other programs keep busy it would never come up.
+    pub fn has_neighbours(&self, who: u64, now_ns: u64) -> bool {
+        let last_ns = if who == self.newest { self.other_ns } else { self.newest_ns };
+        last_ns > 0 && now_ns.saturating_sub(last_ns) < NEIGHBOUR_NS
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -99,6 +129,24 @@ mod tests {
         mean = service_mean_ns(mean, 50_000_000);
         assert_eq!(mean, 50_000_000);
         assert_eq!(frames_max(1, mean), 1);
+    }
+
+    #[test]
+    fn neighbours_are_those_who_were_called_of_late() {
+        let second = 1_000_000_000;
+        let mut callees = Callees::default();
+        callees.called(1, second);
+        callees.called(1, 2 * second);
+        assert!(!callees.has_neighbours(1, 2 * second), "alone");
+        assert!(callees.has_neighbours(2, 2 * second));
+        callees.called(2, 3 * second);
+        assert!(callees.has_neighbours(1, 3 * second) && callees.has_neighbours(2, 3 * second));
+        for at in 4..20 {
+            callees.called(1, at * second);
+        }
+        assert!(callees.has_neighbours(1, 12 * second));
+        assert!(!callees.has_neighbours(1, 13 * second), "10 s after the other's last call");
+        assert!(callees.has_neighbours(2, 20 * second));
     }
 
     #[test]

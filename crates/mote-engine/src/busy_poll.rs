@@ -7,6 +7,7 @@
 
 use std::sync::Arc;
 
+use mote_core::admission::Callees;
 use mote_core::halt_poll::HaltPoll;
 use parking_lot::Mutex;
 use tokio::sync::Notify;
@@ -28,6 +29,7 @@ struct State {
     arrival: HaltPoll,
     answer: HaltPoll,
     asleep: bool,
+    callees: Callees,
 }
 
 impl State {
@@ -58,14 +60,16 @@ impl BusyPoll {
             arrival: HaltPoll::default(),
             answer: HaltPoll::default(),
             asleep: true,
+            callees: Callees::default(),
         };
         Arc::new(Self { state: Mutex::new(state), wake: Notify::new() })
     }
 
-    /// Counts an invocation until the guard is dropped.
-    pub(crate) fn enter(&self, now_ns: u64) -> InFlight<'_> {
+    /// Counts an invocation of `who` until the guard is dropped.
+    pub(crate) fn enter(&self, who: u64, now_ns: u64) -> InFlight<'_> {
         let rouse = {
             let mut state = self.state.lock();
+            state.callees.called(who, now_ns);
             if state.in_flight == 0 {
                 let wait = now_ns.saturating_sub(state.last_ns);
                 state.arrival.waited(wait);
@@ -98,6 +102,11 @@ impl BusyPoll {
     pub(crate) fn idle_ns(&self, now_ns: u64) -> Option<u64> {
         let state = self.state.lock();
         (state.in_flight == 0).then(|| now_ns.saturating_sub(state.last_ns))
+    }
+
+    /// Whether anyone but `who` was called of late.
+    pub(crate) fn has_neighbours(&self, who: u64, now_ns: u64) -> bool {
+        self.state.lock().callees.has_neighbours(who, now_ns)
     }
 
     /// Whether to look once more; otherwise the next event must wake the task.

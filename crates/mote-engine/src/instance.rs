@@ -141,8 +141,14 @@ async fn ready(
         revision.shared.backend.start(request).await?;
     let birth = Birth { waited, ..birth };
     let control: Arc<dyn InstanceControl> = control.into();
-    if revision.pool.lock().background {
-        control.set_background(true);
+    let has_neighbours = revision.has_neighbours(now_ns());
+    {
+        let mut pool = revision.pool.lock();
+        if pool.background && has_neighbours {
+            control.set_background(true);
+        } else if pool.background {
+            pool.leave_background();
+        }
     }
     revision.shared.runtime.spawn(output::read(revision.clone(), instance, output));
     let doors = egress::serve(revision, instance, egress);
@@ -427,6 +433,7 @@ async fn fault_of_end(
 /// A worker is gone: what it held runs once more or fails, and the keeper replaces it if needed.
 fn end(revision: &Arc<Revision>, key: usize, fault: Fault) {
     let now = now_ns();
+    let has_neighbours = revision.has_neighbours(now);
     let mut follow_ups = Vec::new();
     let mut pool = revision.pool.lock();
     let Some(dead) = pool.remove_worker(key) else { return };
@@ -462,7 +469,8 @@ fn end(revision: &Arc<Revision>, key: usize, fault: Fault) {
     }
     // What hangs, eats its memory or dies again and again is restarted at the expense of nobody else.
     // A single death may be no fault of its own, and on a busy machine the background means waiting.
-    pool.background |= hung || pool.failures > 1 || matches!(fault, Fault::OutOfMemory { .. });
+    pool.background |=
+        has_neighbours && (hung || pool.failures > 1 || matches!(fault, Fault::OutOfMemory { .. }));
     pool.dispatch(now, &mut follow_ups);
     drop(pool);
     let reason = match (&fault, dead.stop_reason) {

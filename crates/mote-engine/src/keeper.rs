@@ -92,22 +92,20 @@ pub(crate) async fn run(revision: Arc<Revision>) {
     }
 }
 
-/// Puts greedy functions into the background and takes considerate ones out of it
-/// (docs/decisions/0009-neighbours.md). Reads one small file per long-running instance.
+/// Puts greedy functions with neighbours into the background, and takes out of it who is considerate
+/// or alone (docs/decisions/0009-neighbours.md). Reads one small file per long-running instance.
 fn govern(revision: &Revision, now: u64) {
     let mut looks = Vec::new();
+    let has_neighbours = revision.has_neighbours(now);
     {
         let mut pool = revision.pool.lock();
-        let considerate = pool.background
-            && pool.workers.iter().any(|(_, worker)| is_considerate(worker.run_times.mean_ns));
-        if considerate {
-            pool.background = false;
-            for (_, worker) in &pool.workers {
-                worker.control.set_background(false);
-            }
-            return;
+        let leaves = pool.background
+            && (!has_neighbours
+                || pool.workers.iter().any(|(_, worker)| is_considerate(worker.run_times.mean_ns)));
+        if leaves {
+            return pool.leave_background();
         }
-        if pool.background {
+        if pool.background || !has_neighbours {
             return;
         }
         for (key, worker) in &mut pool.workers {

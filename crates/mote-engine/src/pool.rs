@@ -287,8 +287,8 @@ pub(crate) struct Pool {
     pub(crate) closed: bool,
     /// A keeper task runs.
     pub(crate) keeper: bool,
-    /// Its instances run in the background: they were greedy, hung or died again and again, and have
-    /// not shown short work since.
+    /// Its instances run in the background: they were greedy, hung or died again and again while the
+    /// node had others to serve, and have not shown short work since.
     pub(crate) background: bool,
     /// The keeper does not tick; new work must wake it.
     pub(crate) keeper_sleeps: bool,
@@ -522,6 +522,14 @@ impl Pool {
     pub(crate) fn started(&mut self, spare: bool) {
         let count = if spare { &mut self.starting_spares } else { &mut self.starting };
         *count = count.saturating_sub(1);
+    }
+
+    /// Lets its instances run as everyone does.
+    pub(crate) fn leave_background(&mut self) {
+        self.background = false;
+        for (_, worker) in &self.workers {
+            worker.control.set_background(false);
+        }
     }
 
     /// Nothing runs, starts or waits.
