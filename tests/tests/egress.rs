@@ -4,7 +4,7 @@
 use std::io::{ErrorKind, Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, mpsc};
+use std::sync::{Arc, Mutex, mpsc};
 use std::thread::JoinHandle;
 
 use mote_tests::Node;
@@ -32,6 +32,19 @@ fn outside<T: Send + 'static>(
         threads.into_iter().map(|thread| thread.join().unwrap()).collect()
     });
     (port, all)
+}
+
+/// A server outside for one connection that does nothing with it until it is told to.
+fn reluctant<T: Send + 'static>(
+    serve: impl Fn(TcpStream) -> T + Send + Sync + 'static,
+) -> (u16, mpsc::Sender<()>, JoinHandle<Vec<T>>) {
+    let (go, told) = mpsc::channel();
+    let told = Mutex::new(told);
+    let (port, served) = outside(1, move |stream| {
+        told.lock().unwrap().recv().unwrap();
+        serve(stream)
+    });
+    (port, go, served)
 }
 
 /// Deploys a function with one way out; `connect()` in its code takes it.
@@ -152,10 +165,7 @@ fn a_destination_that_is_not_there_resets() {
 
 #[test]
 fn who_is_not_read_stops_sending() {
-    let (go, may_read) = mpsc::channel();
-    let may_read = std::sync::Mutex::new(may_read);
-    let (port, served) = outside(1, move |mut stream| {
-        may_read.lock().unwrap().recv().unwrap();
+    let (port, go, served) = reluctant(|mut stream| {
         let mut piece = vec![0; 1 << 16];
         let mut total = 0;
         loop {
@@ -225,10 +235,7 @@ fn a_gigabyte_takes_no_memory() {
 
 #[test]
 fn last_words_of_an_instance_arrive() {
-    let (go, may_read) = mpsc::channel();
-    let may_read = std::sync::Mutex::new(may_read);
-    let (port, served) = outside(1, move |mut stream| {
-        may_read.lock().unwrap().recv().unwrap();
+    let (port, go, served) = reluctant(|mut stream| {
         let mut text = Vec::new();
         stream.read_to_end(&mut text).map(|_| text.len())
     });

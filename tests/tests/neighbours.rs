@@ -261,7 +261,12 @@ def handle(event, ctx):
     return 'done'
 ";
     let manifest = "version = 1\n[scale]\nmax = 1\n[limits]\ntimeout = \"1s\"\n";
-    node.deploy_ok("slow", &[("app.py", code), ("mote.toml", manifest)]);
+    let deploy = || node.deploy_ok("slow", &[("app.py", code), ("mote.toml", manifest)]);
+    deploy();
+    assert_eq!(node.get("/slow").status, 200);
+    // What is removed and comes again is no neighbour of itself.
+    node.ok(&["remove", "slow", "--yes"]);
+    deploy();
     let hang_and_return = || {
         assert_eq!(node.post("/slow", b"hang").status, 504);
         wait_for("a fresh instance", || (node.get("/slow").status == 200).then_some(()));

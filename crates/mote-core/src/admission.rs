@@ -83,7 +83,7 @@ pub const NEIGHBOUR_NS: u64 = 10_000_000_000;
 /// Who was called last on a node, and when somebody else was: enough to know who has neighbours.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Callees {
-    newest: usize,
+    newest: u64,
     newest_ns: u64,
     /// The latest call of anyone else.
     other_ns: u64,
@@ -91,7 +91,7 @@ pub struct Callees {
 
 impl Callees {
     /// Somebody was called. `who` is any number that tells functions apart.
-    pub fn called(&mut self, who: usize, now_ns: u64) {
+    pub fn called(&mut self, who: u64, now_ns: u64) {
         if who != self.newest {
             self.other_ns = self.newest_ns;
             self.newest = who;
@@ -101,7 +101,7 @@ impl Callees {
 
     /// Whether anyone but `who` was called of late. Without neighbours nobody gains by `who` going
     /// into the background, and on a machine that other programs keep busy it would never come up.
-    pub fn has_neighbours(&self, who: usize, now_ns: u64) -> bool {
+    pub fn has_neighbours(&self, who: u64, now_ns: u64) -> bool {
         let last_ns = if who == self.newest { self.other_ns } else { self.newest_ns };
         last_ns > 0 && now_ns.saturating_sub(last_ns) < NEIGHBOUR_NS
     }

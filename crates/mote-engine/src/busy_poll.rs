@@ -66,7 +66,7 @@ impl BusyPoll {
     }
 
     /// Counts an invocation of `who` until the guard is dropped.
-    pub(crate) fn enter(&self, who: usize, now_ns: u64) -> InFlight<'_> {
+    pub(crate) fn enter(&self, who: u64, now_ns: u64) -> InFlight<'_> {
         let rouse = {
             let mut state = self.state.lock();
             state.callees.called(who, now_ns);
@@ -105,7 +105,7 @@ impl BusyPoll {
     }
 
     /// Whether anyone but `who` was called of late.
-    pub(crate) fn has_neighbours(&self, who: usize, now_ns: u64) -> bool {
+    pub(crate) fn has_neighbours(&self, who: u64, now_ns: u64) -> bool {
         self.state.lock().callees.has_neighbours(who, now_ns)
     }
 

@@ -1,6 +1,7 @@
 //! The functions of a node: which revision serves each name, and what all of them share.
 
 use std::collections::{HashMap, VecDeque};
+use std::hash::{DefaultHasher, Hash, Hasher};
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -139,12 +140,15 @@ impl Engine {
         let metrics = self.metrics.function(&spec.name);
         let pool = Pool::new(spec.scale.balance);
         let live = self.get(spec.name.as_str());
+        let mut who = DefaultHasher::new();
+        spec.name.hash(&mut who);
         let revision = Arc::new(Revision {
             spec,
             number,
             code_dir,
             packages_dir,
             log,
+            who: who.finish(),
             metrics,
             shared: self.shared.clone(),
             pool: Mutex::new(pool),

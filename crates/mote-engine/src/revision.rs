@@ -31,6 +31,8 @@ pub struct Revision {
     pub packages_dir: Option<PathBuf>,
     /// The function's log, shared by its revisions.
     pub log: Arc<FunctionLog>,
+    /// Its function among all callees of the node: the same for every revision, also after a removal.
+    pub(crate) who: u64,
     pub(crate) metrics: Arc<FunctionMetrics>,
     pub(crate) shared: Arc<Shared>,
     pub(crate) pool: Mutex<Pool>,
@@ -220,7 +222,7 @@ impl Revision {
         offer: &mut Option<Offer>,
     ) -> Result<Reply, Fault> {
         let now = now_ns();
-        let mut in_flight = self.shared.busy_poll.enter(self.who(), now);
+        let mut in_flight = self.shared.busy_poll.enter(self.who, now);
         let Some(Offer { invocation: Invocation { trigger, id, .. }, .. }) = *offer else {
             return Err(Fault::Internal { message: "nothing to invoke".into() });
         };
@@ -256,14 +258,9 @@ impl Revision {
         result
     }
 
-    /// Its function, whichever revision: all share one log.
-    fn who(&self) -> usize {
-        Arc::as_ptr(&self.log).addr()
-    }
-
     /// Whether other functions of the node were called of late.
     pub(crate) fn has_neighbours(&self, now_ns: u64) -> bool {
-        self.shared.busy_poll.has_neighbours(self.who(), now_ns)
+        self.shared.busy_poll.has_neighbours(self.who, now_ns)
     }
 
     pub(crate) fn failed(&self, trigger: Trigger, id: InvocationId, fault: &Fault) {
