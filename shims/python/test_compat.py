@@ -192,6 +192,8 @@ class Knative(Case):
             self.check(engine.invoke(path, b"x"), text.encode())
         self.check(engine.invoke("/health/liveness"), b"OK")
         self.assertEqual(engine.invoke("/", headers=[["ce-id", "1"]])["status"], 400)
+        # Letters of such a field inside another name.
+        self.check(engine.invoke("/", b"x", headers=[["x-service-name", "a"]]), b"['/', b'/', '', 'x', None]")
         event = [["ce-id", "7"], ["ce-source", "/s"], ["ce-type", "t"], ["ce-specversion", "1.0"]]
         self.check(engine.invoke("/", b"x", headers=event), b"['/', b'/', '', 'x', '7']")
 

@@ -72,16 +72,6 @@ class Query(dict):
         return dict(self)
 
 
-def parts(event):
-    """(method, path, query, header block, body) in one go."""
-    method, path, query, _, fields = event._lengths
-    payload, head = event._payload, 40 + method + path + query
-    text = payload[40:head].decode("latin-1")
-    body = payload[head + fields :] if event._incoming is None else event.body
-    path += method
-    return text[:method], text[method:path], text[path:], payload[head : head + fields], body
-
-
 def block_and_body(event):
     """(header block, body) in one go."""
     method, path, query, _, fields = event._lengths
@@ -90,14 +80,10 @@ def block_and_body(event):
 
 
 def remembered(read):
-    """`read` of a header block, which makes a dict, for blocks that were there before: a client
-    sends much the same with every call. The dict is the caller's own."""
+    """`read` of a header block, without reading again what was there before: a client sends much
+    the same with every call. What it finds is shared, so functions get copies."""
     known = functools.lru_cache(BLOCKS_KEPT)(read)
-
-    def fields(block):
-        return known(block).copy() if len(block) <= BLOCK_KEPT_BYTES else read(block)
-
-    return fields
+    return lambda block: known(block) if len(block) <= BLOCK_KEPT_BYTES else read(block)
 
 
 @remembered
@@ -133,11 +119,8 @@ class Lazy:
 
 def content_type(event):
     """The media type of a request's body, in lower case, without parameters."""
-    return media_type(event) if b"content-type\n" in event.header_block() else ""
-
-
-def media_type(event):
-    """The same of one whose fields name a type."""
+    if b"content-type\n" not in event.header_block():
+        return ""
     return event.headers.get("content-type", "").partition(";")[0].strip().lower()
 
 

@@ -9,9 +9,10 @@ other request is refused.
 import os
 
 import mote_shim
-from mote_compat import cloudevents, nothing_to_call
+from mote_compat import cloudevents, nothing_to_call, plain_fields, remembered
 
 TEXT = [(b"content-type", b"text/plain")]
+has_event = remembered(lambda block: cloudevents.is_event(plain_fields(block)))
 
 
 def adapt(worker):
@@ -29,15 +30,14 @@ def adapt(worker):
             return lifespan(function, receive, send)
         if scope["path"] in checks:
             return healthy(checks[scope["path"]], send)
-        block = scope["extensions"]["mote"]["event"].header_block()
-        if needs_event or b"ce-" in block or b"application/cloudevents" in block:
-            return with_event(handle, scope, receive, send, needs_event)
+        if needs_event or has_event(scope["extensions"]["mote"]["event"].header_block()):
+            return with_event(handle, scope, receive, send)
         return handle(scope, receive, send)
 
     return nothing_to_call(), app, "app"
 
 
-async def with_event(handle, scope, receive, send, needs_event):
+async def with_event(handle, scope, receive, send):
     headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in scope["headers"]}
     body, more = b"", True
     while more:
@@ -45,7 +45,7 @@ async def with_event(handle, scope, receive, send, needs_event):
         body += message.get("body", b"")
         more = message.get("more_body", False)
     try:
-        scope["event"] = cloudevents.read(headers, body) if needs_event or cloudevents.is_event(headers) else None
+        scope["event"] = cloudevents.read(headers, body)
     except ValueError as error:
         return await plain(send, 400, "not a CloudEvent: %s" % error)
     await handle(scope, again(body, receive), Sender(send))

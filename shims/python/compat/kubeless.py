@@ -5,7 +5,7 @@ import json
 import os
 
 import mote_shim
-from mote_compat import JSON, PLAIN, Fields, Lazy, Query, block_and_body, content_type, media_type, nothing_to_call, typed_block
+from mote_compat import JSON, PLAIN, Fields, Lazy, Query, block_and_body, content_type, nothing_to_call, remembered, typed_block
 from mote_shim import Prepared
 
 PLAIN_BLOCK = typed_block(PLAIN)
@@ -24,9 +24,6 @@ class Request(Lazy):
         "content_type": lambda event: event.headers.get("content-type", ""),
         "content_length": lambda event: len(event.body),
     }
-
-    def __init__(self, event):
-        self._event = event
 
     @property
     def params(self):
@@ -66,7 +63,12 @@ class Reply(Lazy):
     add_header = set_header
 
 
-ABOUT = ("event-id", "event-type", "event-time", "event-namespace")
+@remembered
+def about(block):
+    """Media type, and what the fields say of an event."""
+    fields = mote_shim.Headers(block)
+    media = fields.get("content-type", "").partition(";")[0].strip().lower()
+    return (media, *map(fields.get, ("event-id", "event-type", "event-time", "event-namespace")))
 
 
 def adapt(worker):
@@ -81,19 +83,18 @@ def adapt(worker):
 
     def handle(event, ctx):
         block, data = block_and_body(event)
-        if b"content-type\n" in block and media_type(event) == JSON:
+        media, number, kind, time, namespace = about(block)
+        if media == JSON:
             data = json.loads(data) if data else None
-        kind = number = time = namespace = None
-        if b"event-" in block:
-            number, kind, time, namespace = map(event.headers.get, ABOUT)
-        reply = Reply()
+        request, reply = Request(), Reply()
+        request._event = event
         value = function({
             "data": data,
             "event-id": number,
             "event-type": kind,
             "event-time": time,
             "event-namespace": namespace,
-            "extensions": {"request": Request(event), "response": reply},
+            "extensions": {"request": request, "response": reply},
         }, context)  # fmt: skip
         if type(value) is str and not reply.__dict__:
             return Prepared((200, PLAIN_BLOCK, value.encode()))

@@ -11,7 +11,7 @@ import sys
 import time
 
 import mote_shim
-from mote_compat import Query, content_type, nothing_to_call, parts, plain_fields, typed_block
+from mote_compat import Query, content_type, nothing_to_call, plain_fields, typed_block
 from mote_shim import Prepared
 
 HTML_BLOCK = typed_block("text/html; charset=UTF-8")
@@ -31,26 +31,34 @@ def adapt(worker):
     live = Live(os.environ)
 
     def handle(event, ctx):
-        method, path, query, block, body = parts(event)
+        live.now = ctx
+        method, path, query, _, length = event._lengths
+        payload, head = event._payload, 40 + method + path + query
+        fields = plain_fields(payload[head : head + length])
+        body = payload[head + length :] if event._incoming is None else event.body
         # Who calls through the platform's API gives arguments alone and reads the result as it is.
-        activation = event.headers.get("x-mote-activation") if b"x-mote-activation\n" in block else None
-        live.now = activation, event, ctx
-        if activation:
+        if fields.get("x-mote-activation"):
             return plain(action({**defaults, **(json.loads(body) if body else {})}))
+        text = payload[40:head].decode("latin-1")
         args = defaults.copy()
         if query:
+            query = text[-query:]
             args.update(Query(query))
-        args["__ow_method"] = method.lower()
-        args["__ow_headers"] = plain_fields(block)
-        args["__ow_path"] = "" if path == "/" else path
-        if query:
             args["__ow_query"] = query
+        args["__ow_method"] = text[:method].lower()
+        args["__ow_headers"] = fields.copy()
+        args["__ow_path"] = "" if path == 1 else text[method : method + path]
         if body:
             try:
                 add_body(args, event, body)
             except ValueError:
                 return {"error": "The request content was malformed."}, 400
-        return answer(action(args))
+        result = action(args)
+        if type(result) is dict and len(result) == 1:
+            body = result.get("body")
+            if type(body) is str and body:
+                return Prepared((200, HTML_BLOCK, body.encode()))
+        return answer(result)
 
     return nothing_to_call(), handle, "handle"
 
@@ -78,9 +86,8 @@ class Live:
 
     def settle(self, environ):
         if self.now:
-            activation, event, ctx = self.now
-            self.now = None
-            environ["__OW_ACTIVATION_ID"] = activation or event.id
+            ctx, self.now = self.now, None
+            environ["__OW_ACTIVATION_ID"] = ctx._event.headers.get("x-mote-activation") or ctx._event.id
             environ["__OW_DEADLINE"] = str(int(time.time() * 1000) + ctx.remaining_ms())
 
 
@@ -126,10 +133,6 @@ def plain(result):
 
 def answer(result):
     """(body, status, headers) of an action's result."""
-    if type(result) is dict and len(result) == 1:
-        body = result.get("body")
-        if type(body) is str and body:
-            return Prepared((200, HTML_BLOCK, body.encode()))
     if result is None:
         result = {}
     if not isinstance(result, (dict, list)):

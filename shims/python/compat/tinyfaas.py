@@ -27,7 +27,7 @@ def adapt(worker):
             return "", 404  # a function there has one address and nothing below it
         block, body = block_and_body(event)
         try:
-            value = function(body.decode("utf-8") if body else None, first_fields(block))
+            value = function(body.decode("utf-8") if body else None, first_fields(block).copy())
         except Exception as error:
             traceback.print_exc()
             return str(error), failed
