@@ -91,6 +91,8 @@ fn management_wants_the_token_and_calls_do_not() {
 fn a_function_lives_through_the_api() {
     let node = Node::start_with(&ON);
     let client = Client::of(&node);
+    let api_key = json!({"name": "api-key", "value": "k"});
+    assert_eq!(client.system("POST", "secrets", &api_key).status, 201);
     node.ok(&["deploy", &fixture("stack.yml")]);
     let listed = client.system("GET", "functions", &Value::Null).json();
     let http = listed.as_array().expect("a list").iter().find(|one| one["name"] == "http");

@@ -20,7 +20,8 @@ use crate::error::{Problem, exit};
 use crate::paths;
 use crate::types::{
     DeployResult, DoctorReport, Function, FunctionList, InvokeAnswer, InvokeRequest, LogLine,
-    NodeStatus, RevisionList, ScaleRequest, ScaleResult, TrafficRequest, TrafficResult,
+    NodeStatus, RevisionList, ScaleRequest, ScaleResult, Secret, SecretList, TrafficRequest,
+    TrafficResult,
 };
 
 /// Largest answer held in memory.
@@ -275,7 +276,30 @@ impl Client {
 
     /// Removes a function.
     pub async fn remove(&self, name: &str) -> Result<(), ClientError> {
-        let request = self.request(Method::DELETE, &function_path(name))?;
+        self.delete(&function_path(name)).await
+    }
+
+    /// All secrets, without their values.
+    pub async fn secrets(&self) -> Result<SecretList, ClientError> {
+        self.get(paths::SECRETS).await
+    }
+
+    /// Makes or replaces a secret.
+    pub async fn put_secret(&self, name: &str, value: String) -> Result<Secret, ClientError> {
+        let request = self.request(Method::PUT, &secret_path(name))?;
+        let request = request.header("content-type", "text/plain; charset=utf-8");
+        let request = built(request.body(Full::new(Bytes::from(value))))?;
+        let (status, _, body) = self.call(request, self.timeout).await?;
+        self.decode(status, &body)
+    }
+
+    /// Removes a secret.
+    pub async fn remove_secret(&self, name: &str) -> Result<(), ClientError> {
+        self.delete(&secret_path(name)).await
+    }
+
+    async fn delete(&self, path: &str) -> Result<(), ClientError> {
+        let request = self.request(Method::DELETE, path)?;
         let request = built(request.body(Full::default()))?;
         let (status, _, body) = self.call(request, self.timeout).await?;
         if status.is_success() {
@@ -568,6 +592,10 @@ fn built<T>(request: Result<Request<T>, hyper::http::Error>) -> Result<Request<T
 
 fn function_path(name: &str) -> String {
     paths::function(&encode(name))
+}
+
+fn secret_path(name: &str) -> String {
+    format!("{}/{}", paths::SECRETS, encode(name))
 }
 
 /// Percent-encodes everything that is not unreserved (RFC 3986).

@@ -10,8 +10,8 @@ use crate::error::Problem;
 use crate::types::{
     Check, CheckState, DeployResult, DoctorReport, Function, FunctionList, FunctionState,
     InvokeAnswer, InvokeRequest, LogLine, LogStream, NodeBudget, NodeStatus, RevisionInfo,
-    RevisionList, ScaleBounds, ScaleRequest, ScaleResult, Stop, TrafficEdit, TrafficRequest,
-    TrafficResult, TrafficShare,
+    RevisionList, ScaleBounds, ScaleRequest, ScaleResult, Secret, SecretList, Stop, TrafficEdit,
+    TrafficRequest, TrafficResult, TrafficShare,
 };
 
 /// The document as pretty JSON with a final newline; the same bytes on every call.
@@ -36,14 +36,14 @@ pub fn document() -> String {
     ),
     servers((url = "http://localhost", description = "the Unix socket of the node, or its --admin address")),
     paths(
-        status, doctor, functions, function, deploy, remove, revisions, traffic, rollback, invoke, scale, logs, openapi_json, livez,
+        status, doctor, functions, function, deploy, remove, revisions, traffic, rollback, invoke, scale, logs, secrets, put_secret, remove_secret, openapi_json, livez,
         readyz, metrics
     ),
     components(schemas(
         Check, CheckState, DeployResult, DoctorReport, Function, FunctionList, FunctionState,
         InvokeAnswer, InvokeRequest, LogLine, LogStream, NodeBudget, NodeStatus, Problem,
-        RevisionInfo, RevisionList, ScaleBounds, ScaleRequest, ScaleResult, Stop, TrafficEdit,
-        TrafficRequest, TrafficResult, TrafficShare
+        RevisionInfo, RevisionList, ScaleBounds, ScaleRequest, ScaleResult, Secret, SecretList,
+        Stop, TrafficEdit, TrafficRequest, TrafficResult, TrafficShare
     )),
     security((), ("bearer" = []))
 )]
@@ -196,6 +196,33 @@ fn scale() {}
     ))]
 fn logs() {}
 
+/// Names of all secrets, each with the functions that read it. Values are never shown.
+#[utoipa::path(get, path = "/v1/secrets", tag = "secrets", responses(
+    (status = 200, body = SecretList),
+))]
+fn secrets() {}
+
+/// Makes or replaces a secret. Instances that start from then on see it; those that run keep what
+/// they have.
+#[utoipa::path(put, path = "/v1/secrets/{name}", tag = "secrets",
+    params(("name" = String, Path, description = "1 to 253 of a-z, A-Z, 0-9, -, _ and ., not . in front")),
+    request_body(content = String, content_type = "text/plain", description = "the value: text of at most 64 KiB, every byte of it"),
+    responses(
+        (status = 200, body = Secret, description = "replaced"),
+        (status = 201, body = Secret, description = "made"),
+        (status = 422, body = Problem, content_type = "application/problem+json", description = "not a name or value of a secret"),
+    ))]
+fn put_secret() {}
+
+/// Removes a secret. Instances that run keep it; functions that read it start no further ones.
+#[utoipa::path(delete, path = "/v1/secrets/{name}", tag = "secrets",
+    params(("name" = String, Path, description = "name of the secret")),
+    responses(
+        (status = 204, description = "removed"),
+        (status = 404, body = Problem, content_type = "application/problem+json"),
+    ))]
+fn remove_secret() {}
+
 /// This document.
 #[utoipa::path(get, path = "/v1/openapi.json", tag = "node", responses((status = 200)))]
 fn openapi_json() {}
@@ -245,6 +272,8 @@ mod tests {
             crate::paths::INVOKE,
             crate::paths::SCALE,
             crate::paths::LOGS,
+            crate::paths::SECRETS,
+            crate::paths::SECRET,
             crate::paths::OPENAPI,
             crate::paths::LIVEZ,
             crate::paths::READYZ,

@@ -137,7 +137,7 @@ pub(crate) fn planned(
     Ok(plan(&Folder::read(path)?, manifest, true, options)?.0)
 }
 
-/// `spec` as `name`, with its environment replaced and what else `manifest` says changed.
+/// `spec` as `name`, with its environment and secrets replaced and what else `manifest` says changed.
 pub(crate) fn changed(
     mut spec: FunctionSpec,
     name: &FunctionName,
@@ -145,6 +145,10 @@ pub(crate) fn changed(
 ) -> Result<FunctionSpec, Mistakes> {
     spec.name = name.clone();
     spec.env.clone_from(&manifest.env);
+    spec.secrets.clone_from(&manifest.secrets);
+    // Not every client can say of a variable that it is a secret, so those that are stay.
+    spec.secret_env.extend(manifest.secret_env.clone());
+    spec.secret_env.retain(|name, _| !manifest.env.contains_key(name));
     apply_limits(&mut spec, manifest);
     let scale = &manifest.scale;
     spec.scale.min = scale.min.unwrap_or(spec.scale.min);
@@ -453,6 +457,8 @@ fn apply(spec: &mut FunctionSpec, function: &FunctionManifest) -> Result<(), Mis
     spec.scale.pause_ms = scale.pause_ms.or(spec.scale.pause_ms);
     spec.scale.spare = scale.spare.unwrap_or(spec.scale.spare);
     spec.env.clone_from(&function.env);
+    spec.secrets.clone_from(&function.secrets);
+    spec.secret_env.clone_from(&function.secret_env);
     spec.methods = function.methods.clone().unwrap_or_default();
     spec.egress = function
         .egress

@@ -394,7 +394,9 @@ impl mote_compat::Node for Front {
         replace: bool,
     ) -> BoxFuture<'static, Result<(), Problem>> {
         let (node, name) = (self.node.clone(), name.to_owned());
-        self.to_the_end(async move { secrets::put(&node, name, value, replace).await })
+        self.to_the_end(
+            async move { secrets::put(&node, name, value, Some(replace)).await.map(|_| ()) },
+        )
     }
 
     fn remove_secret(&self, name: &str) -> BoxFuture<'static, Result<(), Problem>> {

@@ -18,7 +18,7 @@ use mote_engine::logs::LogLevel;
 use mote_store::{ArchiveLimits, StagedCode, StoreError};
 use parking_lot::Mutex;
 
-use super::{Node, golang, packages, rollout};
+use super::{Node, golang, packages, rollout, secrets};
 use crate::project;
 
 /// Names that are being deployed now: two deploys of one function at once would race for which
@@ -288,7 +288,7 @@ pub(super) fn check(node: &Node, spec: &FunctionSpec) -> Result<(), Problem> {
         );
         return Err(Problem::new(422, "M0303", text).with_field("limits.memory"));
     }
-    Ok(())
+    secrets::check(&node.engine, spec)
 }
 
 /// Settings that are allowed and will hurt, each with what to write instead.

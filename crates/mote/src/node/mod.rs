@@ -11,7 +11,7 @@ mod memory;
 mod packages;
 pub(crate) mod rollout;
 mod run;
-mod secrets;
+pub(crate) mod secrets;
 mod shims;
 
 use std::collections::HashMap;
