@@ -238,6 +238,15 @@ impl Node {
 
     /// A JSON answer of the command line.
     pub fn json(&self, args: &[&str]) -> serde_json::Value {
+    /// Writes a file of this name and deploys it.
+    pub fn deploy_file(&self, name: &str, text: &str) -> Output {
+        let folder = self.dir.path().join("src");
+        std::fs::create_dir_all(&folder).expect("folder");
+        let path = folder.join(name);
+        std::fs::write(&path, text).expect("file");
+        self.mote(&["deploy", path.to_str().expect("UTF-8")])
+    }
+
         let text = self.ok(args);
         serde_json::from_str(&text).unwrap_or_else(|error| panic!("{args:?}: {error}: {text}"))
     }

@@ -17,6 +17,7 @@ use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpStream, UnixStream};
 
 use crate::error::{Problem, exit};
+use crate::openwhisk::{WhiskManifest, WhiskResult};
 use crate::paths;
 use crate::types::{
     DeployResult, DoctorReport, Function, FunctionList, InvokeAnswer, InvokeRequest, LogLine,
@@ -271,6 +272,19 @@ impl Client {
         let path = format!("{}/rollback{query}", function_path(name));
         let request = built(self.request(Method::POST, &path)?.body(Full::default()))?;
         let (status, _, body) = self.call(request, self.timeout.max(DEPLOY_TIMEOUT)).await?;
+        self.decode(status, &body)
+    }
+
+    /// Makes the entities of an OpenWhisk manifest, or says why not.
+    pub async fn apply_openwhisk(
+        &self,
+        manifest: &WhiskManifest,
+    ) -> Result<WhiskResult, ClientError> {
+        let body = serde_json::to_vec(manifest).map_err(|e| ClientError::Request(e.to_string()))?;
+        let request = self.request(Method::PUT, paths::OPENWHISK)?;
+        let request = request.header("content-type", "application/json");
+        let request = built(request.body(Full::new(Bytes::from(body))))?;
+        let (status, _, body) = self.call(request, self.timeout).await?;
         self.decode(status, &body)
     }
 

@@ -77,6 +77,8 @@ pub const CATALOGUE: &[Explanation] = &[
         "The function names a secret, with `secrets` or in [env], that the node does not have. Make it with `mote secret set NAME < FILE` and deploy again. `mote secret list` shows those that are there. Keys of Kubernetes secrets are secrets of their own here: NAME.KEY."),
     row("M0415", exit::NO_FUNCTION, "no such secret",
         "The node has no secret of this name. `mote secret list` shows those that are there."),
+    row("M0416", exit::INVALID, "the node's OpenWhisk API is off",
+        "Packages, sequences, triggers and rules of a manifest.yaml are kept by the node's OpenWhisk API. Start the node with `mote up --openwhisk on`, or write openwhisk = \"on\" into its configuration, and deploy again. The functions are deployed and answer without it."),
     row("M0501", exit::NO_FUNCTION, "no such function",
         "No function of this name is deployed on the node. `mote list` shows those that are."),
     row("M0502", exit::FUNCTION, "function was stopped for its memory",

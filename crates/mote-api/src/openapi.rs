@@ -7,6 +7,9 @@ use utoipa::OpenApi;
 use utoipa::openapi::security::{Http, HttpAuthScheme, SecurityScheme};
 
 use crate::error::Problem;
+use crate::openwhisk::{
+    WhiskAction, WhiskEntity, WhiskManifest, WhiskResult, WhiskRule, WhiskSequence,
+};
 use crate::types::{
     Check, CheckState, DeployResult, DoctorReport, Function, FunctionList, FunctionState,
     InvokeAnswer, InvokeRequest, LogLine, LogStream, NodeBudget, NodeStatus, RevisionInfo,
@@ -36,14 +39,15 @@ pub fn document() -> String {
     ),
     servers((url = "http://localhost", description = "the Unix socket of the node, or its --admin address")),
     paths(
-        status, doctor, functions, function, deploy, remove, revisions, traffic, rollback, invoke, scale, logs, secrets, put_secret, remove_secret, openapi_json, livez,
+        status, doctor, functions, function, deploy, remove, revisions, traffic, rollback, invoke, scale, logs, secrets, put_secret, remove_secret, openwhisk, openapi_json, livez,
         readyz, metrics
     ),
     components(schemas(
         Check, CheckState, DeployResult, DoctorReport, Function, FunctionList, FunctionState,
         InvokeAnswer, InvokeRequest, LogLine, LogStream, NodeBudget, NodeStatus, Problem,
         RevisionInfo, RevisionList, ScaleBounds, ScaleRequest, ScaleResult, Secret, SecretList,
-        Stop, TrafficEdit, TrafficRequest, TrafficResult, TrafficShare
+        Stop, TrafficEdit, TrafficRequest, TrafficResult, TrafficShare, WhiskAction, WhiskEntity,
+        WhiskManifest, WhiskResult, WhiskRule, WhiskSequence
     )),
     security((), ("bearer" = []))
 )]
@@ -223,6 +227,19 @@ fn put_secret() {}
     ))]
 fn remove_secret() {}
 
+/// Makes or replaces the entities of an OpenWhisk manifest, or none where one cannot be made.
+///
+/// The functions of its actions are deployed already. The node keeps such entities where its
+/// OpenWhisk API is on.
+#[utoipa::path(put, path = "/v1/openwhisk", tag = "functions",
+    request_body(content = WhiskManifest),
+    responses(
+        (status = 200, body = WhiskResult),
+        (status = 409, body = Problem, content_type = "application/problem+json", description = "the node's OpenWhisk API is off"),
+        (status = 422, body = Problem, content_type = "application/problem+json", description = "names that are none, or stand for nothing"),
+    ))]
+fn openwhisk() {}
+
 /// This document.
 #[utoipa::path(get, path = "/v1/openapi.json", tag = "node", responses((status = 200)))]
 fn openapi_json() {}
@@ -274,6 +291,7 @@ mod tests {
             crate::paths::LOGS,
             crate::paths::SECRETS,
             crate::paths::SECRET,
+            crate::paths::OPENWHISK,
             crate::paths::OPENAPI,
             crate::paths::LIVEZ,
             crate::paths::READYZ,

@@ -9,6 +9,7 @@ mod actions;
 mod activations;
 mod entities;
 mod limits;
+mod manifest;
 mod packages;
 mod run;
 mod triggers;
@@ -29,6 +30,7 @@ use serde_json::json;
 use self::activations::Activations;
 use self::entities::Entities;
 use self::limits::Limits;
+pub use self::manifest::{Incoming, Manifests};
 use crate::node::Admission;
 use crate::{Bound, Context, access};
 
@@ -47,8 +49,8 @@ struct Whisk {
     limits: Arc<Limits>,
 }
 
-/// Serves the API until the node stops.
-pub async fn serve(bound: Bound, context: Context) {
+/// Serves the API until the node stops; `manifests` come from its owner.
+pub async fn serve(bound: Bound, context: Context, manifests: Incoming) {
     let entities = match Entities::load(context.node.as_ref()).await {
         Ok(entities) => entities,
         Err(problem) => {
@@ -64,7 +66,8 @@ pub async fn serve(bound: Bound, context: Context) {
         context: context.clone(),
     };
     let keeping = activations.keep(context.clone());
-    tokio::join!(bound.serve(routes(whisk), context), keeping);
+    let applying = manifests.serve(whisk.clone());
+    tokio::join!(bound.serve(routes(whisk), context), keeping, applying);
 }
 
 fn routes(whisk: Whisk) -> Router {

@@ -12,6 +12,7 @@ use mote_api::manifest::{
     self, BalanceName, CompatName, FunctionManifest, Manifest, PolicyName, RuntimeName,
     ScaleManifest, StartName,
 };
+use mote_api::openwhisk::WhiskManifest;
 use mote_api::toml_reader::{Mistake, Mistakes};
 use mote_core::autoscale::{HpaSettings, KnativeSettings, OpenFaasSettings, Policy};
 use mote_core::balance::Balance;
@@ -28,6 +29,15 @@ mod golang;
 mod guess;
 mod probe;
 pub(crate) mod render;
+
+/// What was read from a folder.
+#[derive(Debug, Default)]
+pub(crate) struct Project {
+    /// Its functions.
+    pub(crate) functions: Vec<Planned>,
+    /// What an OpenWhisk manifest says beside them.
+    pub(crate) whisk: Option<WhiskManifest>,
+}
 
 /// A function read from a folder.
 #[derive(Debug, Clone)]
@@ -94,7 +104,7 @@ pub(crate) fn load_manifest(path: &Path) -> Result<Option<Manifest>, Mistakes> {
 }
 
 /// Reads the functions of a folder or file.
-pub(crate) fn read(path: &Path, options: Options<'_>) -> Result<Vec<Planned>, Mistakes> {
+pub(crate) fn read(path: &Path, options: Options<'_>) -> Result<Project, Mistakes> {
     if options.foreign
         && let Some(found) = foreign::read(path)?
     {
@@ -124,7 +134,8 @@ pub(crate) fn read(path: &Path, options: Options<'_>) -> Result<Vec<Planned>, Mi
             Err(Mistakes(found)) => mistakes.extend(found),
         }
     }
-    if mistakes.is_empty() { Ok(planned) } else { Err(Mistakes(mistakes)) }
+    let project = Project { functions: planned, whisk: None };
+    if mistakes.is_empty() { Ok(project) } else { Err(Mistakes(mistakes)) }
 }
 
 /// The function in a folder, as `manifest` describes it; for a node, which follows no path.
@@ -165,11 +176,7 @@ pub(crate) fn changed(
 }
 
 /// The functions of another platform's manifest, each with its own code.
-fn read_foreign(
-    path: &Path,
-    found: Foreign,
-    options: Options<'_>,
-) -> Result<Vec<Planned>, Mistakes> {
+fn read_foreign(path: &Path, found: Foreign, options: Options<'_>) -> Result<Project, Mistakes> {
     if found.functions.len() > 1 && options.name.is_some() {
         let text = format!("--name: {} has several functions", found.file);
         return Err(mistake("M0101", text, Some("deploy them without --name".into())));
@@ -195,7 +202,8 @@ fn read_foreign(
             ),
         }
     }
-    if mistakes.is_empty() { Ok(planned) } else { Err(Mistakes(mistakes)) }
+    let project = Project { functions: planned, whisk: found.whisk };
+    if mistakes.is_empty() { Ok(project) } else { Err(Mistakes(mistakes)) }
 }
 
 fn code_of(source: Source, path: &Path, beside: &Path) -> Result<Code, Mistakes> {

@@ -234,7 +234,7 @@ pub(super) fn take(entity: &mut Entity, wish: &Wish) {
 }
 
 /// Annotations the platform sets itself.
-fn annotate(entity: &mut Entity) {
+pub(super) fn annotate(entity: &mut Entity) {
     let kind = match &entity.what {
         What::Action { exec, .. } => exec["kind"].clone(),
         _ => "sequence".into(),
@@ -243,7 +243,10 @@ fn annotate(entity: &mut Entity) {
     entity.annotations.push(Pair { key: "exec".to_owned(), value: kind });
 }
 
-fn limits(wish: Option<&Map<String, Value>>, known: Option<&Entity>) -> Result<Value, Refused> {
+pub(super) fn limits(
+    wish: Option<&Map<String, Value>>,
+    known: Option<&Entity>,
+) -> Result<Value, Refused> {
     let before = match known.map(|known| &known.what) {
         Some(What::Action { limits, .. } | What::Sequence { limits, .. }) => limits.clone(),
         _ => json!({

@@ -7,6 +7,7 @@ mod access;
 mod functions;
 mod logs;
 mod node_routes;
+mod openwhisk;
 mod rollout;
 mod scale;
 mod secrets;
@@ -63,6 +64,7 @@ fn routes(node: Arc<Node>) -> Router {
         .route(paths::INVOKE, post(functions::invoke))
         .route(paths::SCALE, post(scale::scale))
         .route(paths::LOGS, get(logs::read))
+        .route(paths::OPENWHISK, put(openwhisk::apply))
         .route(paths::SECRETS, get(secrets::list))
         .route(paths::SECRET, put(secrets::put).delete(secrets::remove))
         // Uploads are bounded by the archive's own limits, bodies by their function's.

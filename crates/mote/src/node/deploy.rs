@@ -238,10 +238,11 @@ fn spec(name: &FunctionName, staged: &StagedCode) -> Result<FunctionSpec, Proble
         None => {
             let options =
                 project::Options { name: Some(name.as_str()), check_machine: true, foreign: false };
-            let mut planned = project::read(&staged.path, options).map_err(|mistakes| {
+            let project = project::read(&staged.path, options).map_err(|mistakes| {
                 let code = mistakes.0.first().map_or("M0303", |mistake| mistake.code);
                 Problem::new(422, code, mistakes.to_string())
             })?;
+            let mut planned = project.functions;
             if planned.len() != 1 {
                 let text = format!("the archive holds {} functions, not one", planned.len());
                 return Err(Problem::new(422, "M0303", text));

@@ -10,6 +10,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use mote_api::manifest::{self, CompatName, FunctionManifest, RuntimeName};
+use mote_api::openwhisk::WhiskManifest;
 use mote_api::toml_reader::{Lined, Mistakes};
 use mote_core::FunctionName;
 use mote_core::spec::is_secret_name;
@@ -49,6 +50,8 @@ pub(crate) struct Foreign {
     pub(crate) functions: Vec<Described>,
     /// What of the file as a whole has no meaning here.
     pub(crate) warnings: Vec<String>,
+    /// What an OpenWhisk manifest says beside its functions.
+    pub(crate) whisk: Option<WhiskManifest>,
 }
 
 /// One function of it.
@@ -385,8 +388,8 @@ pub(crate) fn is_plain_name(name: &str) -> bool {
 /// A function as Nuclio's dashboard is told of it, with its code in it.
 pub(crate) fn nuclio_document(document: &Value) -> Result<Described, Mistakes> {
     let described = nuclio::sent(document)?;
-    let found =
-        Foreign { file: "function".to_owned(), functions: vec![described], warnings: Vec::new() };
+    let functions = vec![described];
+    let found = Foreign { file: "function".to_owned(), functions, ..Foreign::default() };
     check(&found)?;
     Ok(found.functions.into_iter().next().expect("one was put in"))
 }
