@@ -401,7 +401,7 @@ fn accepted_calls_run_and_call_back() {
     let (head, _) = called.recv_timeout(PATIENCE).expect("a callback");
     assert!(head.contains("x-function-status: 500"), "{head}");
     assert_eq!(later("nobody", b"").status, 404, "nothing is promised for what is not there");
-    for url in ["https://127.0.0.1/x", "nonsense", "file:///etc/passwd"] {
+    for url in ["https://", "nonsense", "file:///etc/passwd"] {
         let headers = [("x-callback-url", url)];
         let answer = call_at(client.address, "POST", "/async-function/hello", &headers, b"");
         assert_eq!(answer.status, 400, "{url}");

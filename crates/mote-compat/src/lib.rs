@@ -17,6 +17,7 @@ pub mod openwhisk;
 mod outgoing;
 pub mod queue;
 pub mod tinyfaas;
+mod tls;
 
 use std::sync::Arc;
 
