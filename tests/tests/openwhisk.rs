@@ -1,11 +1,12 @@
-//! OpenWhisk's API: what wsk sends, request by request. wsk itself could not be had where these
-//! tests were written; where it is installed (`WSK`, or on the `PATH`), it is run too.
+//! OpenWhisk's API: what wsk sends, request by request, and Apache's client of npm. wsk itself could
+//! not be had where these tests were written; where it is installed (`WSK`, or on the `PATH`), it is
+//! run too.
 
 use std::net::SocketAddr;
 use std::process::Command;
 
 use mote_tests::compat::deploy_manifest;
-use mote_tests::{Answer, Node, basic_auth, call_at, skip, wait_for};
+use mote_tests::{Answer, Node, base64, basic_auth, call_at, repository, skip, wait_for};
 use serde_json::{Value, json};
 
 const ON: [&str; 2] = ["--openwhisk", ":0"];
@@ -381,4 +382,30 @@ fn a_manifest_with_mistakes_makes_no_entity() {
     assert!(node.deploy_file("manifest.yaml", &good).status.success());
     assert_eq!(client.invoke("lost", &json!({})).status, 200);
     assert_eq!(client.get("packages"), json!([]), "the default package is none");
+}
+
+/// Apache's own client of npm, as far as what it knows is there.
+#[test]
+fn the_client_of_npm() {
+    let modules = repository().join(".cache/test-node/node_modules");
+    if !modules.join("openwhisk").is_dir() {
+        let why = "openwhisk is not in .cache/test-node: scripts/setup.sh test";
+        return skip("the_client_of_npm", why);
+    }
+    let node = Node::start_with(&ON);
+    let action = "function main(params) {\n  console.log('seen ' + params.name);\n  if (params.fail) return { error: 'no such sensor' };\n  return { greeting: 'Hello ' + params.name + (params.mark || '') };\n}\n";
+    let chain = "function main(params) { return { seen: params }; }\n";
+    let zip = "import sys, zipfile\nwith zipfile.ZipFile(sys.stdout.buffer, 'w') as out:\n    out.writestr('package.json', '{\"main\": \"index.js\"}')\n    out.writestr('index.js', 'exports.main = () => ({ from: \"zip\" });')\n";
+    let zip = Command::new("python3").args(["-c", zip]).output().expect("python3").stdout;
+    let output = Command::new("node")
+        .arg(repository().join("tests/clients/openwhisk.cjs"))
+        .arg(format!("http://{}", node.platform("openwhisk")))
+        .args([&format!("guest:{}", node.token()), action, chain])
+        .env("NODE_PATH", modules)
+        .env("ZIP", base64(&zip))
+        .output()
+        .expect("node runs");
+    let said = String::from_utf8_lossy(&output.stdout);
+    let errors = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(said.trim(), "passed", "{errors}\nnode: {}", node.log());
 }
