@@ -40,12 +40,13 @@ need_coap_client() {
 
 coap=''
 venv=''
+clients=''
 groups=("$@")
 [ $# -gt 0 ] || groups=(build test demo)
 for group in "${groups[@]}"; do
   case $group in
     build) need_build ;;
-    test) need_build; need_python; need_node; need_process_tools; need_coap_client; venv=wanted ;;
+    test) need_build; need_python; need_node; need_process_tools; need_coap_client; venv=wanted; clients=wanted ;;
     demo) need_build; need_python; need_node; need_coap_client ;;
     bench) have wrk || want wrk; have cc || want gcc libc6-dev; have musl-gcc || want musl-tools ;;
     check) have wrk || want wrk; have hey || want hey ;;
@@ -81,6 +82,20 @@ if [ -n "$venv" ]; then
     python3 -m venv "$folder"
     if "$folder/bin/pip" install --quiet --disable-pip-version-check -r "$root/tests/requirements.txt"; then
       cp "$root/tests/requirements.txt" "$folder/installed.txt"
+    else
+      say "could not install them; the tests that need them will be skipped"
+    fi
+  fi
+fi
+if [ -n "$clients" ]; then
+  root=$(cd "$(dirname "$0")/.." && pwd)
+  folder=$root/.cache/test-node
+  if ! cmp -s "$root/tests/package.json" "$folder/installed.json"; then
+    say "installing the test clients of tests/package.json into .cache/test-node"
+    mkdir -p "$folder"
+    cp "$root/tests/package.json" "$folder/package.json"
+    if npm install --silent --no-audit --no-fund --no-package-lock --ignore-scripts --prefix "$folder" >/dev/null; then
+      cp "$root/tests/package.json" "$folder/installed.json"
     else
       say "could not install them; the tests that need them will be skipped"
     fi

@@ -59,6 +59,7 @@ pub struct Node {
     /// Time from its start to its readiness.
     pub ready_after: Duration,
     extra: Vec<String>,
+    env: Vec<(String, String)>,
 }
 
 /// Two free ports of loopback, TCP and UDP. Another process may take one first; the node then
@@ -77,15 +78,25 @@ impl Node {
 
     /// Starts a node with more flags.
     pub fn start_with(flags: &[&str]) -> Self {
+        Self::start_with_env(flags, &[])
+    }
+
+    /// Starts a node with more flags, and with these variables changed.
+    pub fn start_with_env(flags: &[&str], env: &[(&str, &str)]) -> Self {
         let dir = tempfile::Builder::new().prefix("mote-test").tempdir().expect("temp folder");
         // Sandboxes reach the code as another user.
         use std::os::unix::fs::PermissionsExt;
         std::fs::set_permissions(dir.path(), std::fs::Permissions::from_mode(0o755)).expect("mode");
-        Self::start_in(dir, flags)
+        let owned = |(name, value): &(&str, &str)| ((*name).to_owned(), (*value).to_owned());
+        Self::start_in_env(dir, flags, env.iter().map(owned).collect())
     }
 
     /// Starts a node on a folder that may hold functions already.
     pub fn start_in(dir: tempfile::TempDir, flags: &[&str]) -> Self {
+        Self::start_in_env(dir, flags, Vec::new())
+    }
+
+    fn start_in_env(dir: tempfile::TempDir, flags: &[&str], env: Vec<(String, String)>) -> Self {
         let (tcp, udp) = free_ports();
         let http: SocketAddr = ([127, 0, 0, 1], tcp).into();
         let coap: SocketAddr = ([127, 0, 0, 1], udp).into();
@@ -98,6 +109,7 @@ impl Node {
             .args(["--socket".as_ref(), dir.path().join("s").as_os_str()])
             .args(["--http", &http.to_string(), "--coap", &coap.to_string()])
             .args(flags)
+            .envs(env.iter().map(|(name, value)| (name, value)))
             .stdin(Stdio::null())
             .stdout(out)
             .stderr(err)
@@ -111,6 +123,7 @@ impl Node {
             announcement: String::new(),
             ready_after: Duration::ZERO,
             extra: flags.iter().map(|flag| (*flag).to_owned()).collect(),
+            env,
         };
         node.announcement = wait_for("the node to be ready", || {
             let text = node.file("up.out");
@@ -173,8 +186,9 @@ impl Node {
         let flags: Vec<&str> = flags.iter().map(String::as_str).collect();
         // The folder moves on; dropping the rest of `self` must not remove it.
         let dir = std::mem::replace(&mut self.dir, tempfile::tempdir().expect("temp folder"));
+        let env = std::mem::take(&mut self.env);
         drop(self);
-        Self::start_in(dir, &flags)
+        Self::start_in_env(dir, &flags, env)
     }
 
     /// Asks it to stop and returns how it ended.
@@ -233,6 +247,15 @@ impl Node {
             }
         }
         self.mote(&["deploy", folder.to_str().expect("UTF-8"), "--name", name])
+    }
+
+    /// Writes a file of this name and deploys it.
+    pub fn deploy_file(&self, name: &str, text: &str) -> Output {
+        let folder = self.dir.path().join("src");
+        std::fs::create_dir_all(&folder).expect("folder");
+        let path = folder.join(name);
+        std::fs::write(&path, text).expect("file");
+        self.mote(&["deploy", path.to_str().expect("UTF-8")])
     }
 
     /// Deploys and demands success.

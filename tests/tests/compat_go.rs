@@ -161,3 +161,25 @@ fn modules_come_from_the_proxy() {
     let wanted = json!({ "message": "OK", "subject": "grün", "got": "{\"n\":1}" });
     assert_eq!(answer.json(), wanted);
 }
+
+/// The node looks for Go in its own PATH; here there is none in it.
+#[test]
+fn a_node_without_go_says_so() {
+    let empty = tempfile::tempdir().expect("a folder");
+    let path = empty.path().to_str().expect("UTF-8");
+    let node = Node::start_with_env(&[], &[("PATH", path)]);
+    let output = node.deploy("tf", &[("fn.go", "package main\n\nfunc fn() {}\n")]);
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert_eq!(output.status.code(), Some(8), "{said}");
+    let wanted = "error[M0403]: tf cannot be built here: go is not installed\n  \
+                  install Go on the node (https://go.dev/dl), or build the program elsewhere: \
+                  runtime = \"server\"\n";
+    assert!(said.ends_with(wanted), "{said}");
+    let doctor = node.mote(&["doctor"]);
+    let checks = String::from_utf8_lossy(&doctor.stdout).into_owned();
+    assert!(
+        checks.lines().any(|line| line.contains("go") && line.contains("not installed")),
+        "{checks}"
+    );
+    assert_eq!(node.ok(&["list", "-o", "name"]), "", "nothing was kept");
+}

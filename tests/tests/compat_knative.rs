@@ -31,13 +31,16 @@ fn structured(node: &Node, path: &str, kind: &str, data: &serde_json::Value) -> 
 #[test]
 fn node_http() {
     let node = Node::start();
+    let output = node.mote(&["deploy", &fixture("knative/node-http")]);
+    let said = String::from_utf8_lossy(&output.stderr);
+    let missing = "kn-http reads secret tokens.api, which is not on this node";
+    assert!(!output.status.success() && said.contains(missing), "{said}");
+    assert!(node.mote_with_input(&["secret", "set", "tokens.api"], b"t0ken\n").status.success());
     let said = deploy_manifest(&node, "knative/node-http");
     assert!(said.contains("func.yaml, node, compat knative"), "{said}");
-    for warning in [
-        "envs: OUTER: the variable KN_OUTER is not set here",
-        "envs: TOKEN: the secret tokens:api is not there",
-        "options.scale.utilization",
-    ] {
+    for warning in
+        ["envs: OUTER: the variable KN_OUTER is not set here", "options.scale.utilization"]
+    {
         assert!(said.contains(warning), "{warning}: {said}");
     }
     let answer = node.get("/kn-http/a?b=c");
@@ -45,7 +48,7 @@ fn node_http() {
     assert_eq!((answer.status, answer.json()), (200, wanted));
     assert_eq!(answer.header("content-type"), Some("application/json; charset=utf8"));
     assert_eq!(answer.header("access-control-allow-origin"), Some("*"));
-    let wanted = json!({ "got": { "n": 1 }, "sensor": "t1", "unit": "C" });
+    let wanted = json!({ "got": { "n": 1 }, "sensor": "t1", "unit": "C", "token": "t0ken" });
     assert_eq!(json_call(&node, "/kn-http", r#"{"n":1}"#).json(), wanted);
     assert_eq!(json_call(&node, "/kn-http", "{").status, 400);
     let live = node.get("/kn-http/health/liveness");
@@ -73,13 +76,18 @@ fn import_of_func_yaml() {
         .expect("mote runs");
     assert!(output.status.success(), "{output:?}");
     let made = std::fs::read_to_string(folder.path().join("mote.toml")).expect("written");
-    for line in
-        ["compat = \"knative\"", "runtime = \"node\"", "OUTER = \"from outside\"", "max = 2"]
-    {
+    for line in [
+        "compat = \"knative\"",
+        "runtime = \"node\"",
+        "OUTER = \"from outside\"",
+        "TOKEN = { secret = \"tokens.api\" }  # run.envs; make it: mote secret set tokens.api",
+        "max = 2",
+    ] {
         assert!(made.contains(line), "{line}: {made}");
     }
     let node = Node::start();
     let path = folder.path().to_str().expect("UTF-8");
+    assert!(node.mote_with_input(&["secret", "set", "tokens.api"], b"x").status.success());
     node.ok(&["deploy", path]);
     assert_eq!(json_call(&node, "/kn-http", "1").json()["home"], "from outside");
 }

@@ -78,6 +78,32 @@ const NUCLIO: Cells = [
     Some(413),
 ];
 
+/// Called at the node's own front; there is no management API, nobody to accept a call for later, and
+/// the node's limit of bodies.
+const KNATIVE: Cells =
+    [Some(404), Some(500), Some(504), Some(503), Some(502), None, None, None, None, Some(413)];
+/// The same; Kubeless has no queue that could be full, a node has.
+const KUBELESS: Cells =
+    [Some(404), Some(500), Some(408), Some(429), Some(502), None, None, None, None, Some(413)];
+
+/// The code of a function around a line.
+type Code = fn(&str) -> String;
+
+/// A function of [`KNATIVE`] around this line.
+fn knative(line: &str) -> String {
+    let answer = "await send({'type': 'http.response.start', 'status': 200, 'headers': []})\n        \
+                  await send({'type': 'http.response.body', 'body': b'ok'})";
+    format!(
+        "import asyncio, os, time\nclass F:\n    async def handle(self, scope, receive, send):\n        \
+         {line}\n        {answer}\ndef new():\n    return F()\n"
+    )
+}
+
+/// A function of [`KUBELESS`] around this line.
+fn kubeless(line: &str) -> String {
+    format!("import os, time\ndef handle(event, context):\n    {line}\n    return 'ok'\n")
+}
+
 /// Functions in which each condition can be met.
 struct Scene {
     node: Node,
@@ -116,16 +142,42 @@ impl Scene {
             let manifest = format!("version = 1\nname = \"{name}\"\nruntime = \"python\"\n{more}");
             node.deploy_ok(name, &[("app.py", code), ("mote.toml", &manifest)]);
         }
-        // Its one place is taken for as long as the test runs.
-        let front = node.http;
+        let contracts: [(&str, &str, Code, &str); 2] = [
+            ("knative", "new", knative, "await asyncio.sleep(30)"),
+            ("kubeless", "handle", kubeless, "time.sleep(30)"),
+        ];
+        for (compat, entry, code, wait) in contracts {
+            for (name, line, more) in [
+                ("fine", "pass", ""),
+                ("error", "raise ValueError('no')", ""),
+                ("slow", wait, soon),
+                ("full", "time.sleep(30)", full),
+                ("dies", "os._exit(9)", ""),
+            ] {
+                let name = format!("{compat}-{name}");
+                let manifest = format!(
+                    "version = 1\nruntime = \"python\"\ncompat = \"{compat}\"\nentry = \"app:{entry}\"\n{more}"
+                );
+                node.deploy_ok(&name, &[("app.py", &code(line)), ("mote.toml", &manifest)]);
+            }
+        }
+        let scene = Self { node };
+        for name in ["full", "knative-full", "kubeless-full"] {
+            scene.fill(name);
+        }
+        scene
+    }
+
+    /// Takes a function's one place for as long as the test runs.
+    fn fill(&self, name: &str) {
+        let (front, path) = (self.node.http, format!("/{name}"));
         std::thread::spawn(move || {
-            let _ = mote_tests::Connection::open(front).try_call("POST", "/full", &[], b"");
+            let _ = mote_tests::Connection::open(front).try_call("POST", &path, &[], b"");
         });
         mote_tests::wait_for("the full function", || {
-            let described = node.json(&["describe", "full", "-o", "json"]);
+            let described = self.node.json(&["describe", name, "-o", "json"]);
             (described["requests"]["running"] == 1).then_some(())
         });
-        Self { node }
     }
 }
 
@@ -268,6 +320,34 @@ impl Platform for Nuclio {
     }
 }
 
+/// Functions of a platform without an API here, called at the node's own front.
+struct AtTheFront {
+    front: SocketAddr,
+    compat: &'static str,
+}
+
+impl Platform for AtTheFront {
+    fn call(&self, function: &str, body: &[u8]) -> Answer {
+        call_at(self.front, "POST", &format!("/{}-{function}", self.compat), &[], body)
+    }
+
+    fn call_later(&self, _function: &str) -> Answer {
+        unreachable!("there is no such call")
+    }
+
+    fn bad_create(&self) -> Answer {
+        unreachable!("there is no API")
+    }
+
+    fn unauthorised(&self) -> Answer {
+        unreachable!("there is no API")
+    }
+
+    fn create_twice(&self) -> Answer {
+        unreachable!("there is no API")
+    }
+}
+
 #[test]
 fn every_cell() {
     let scene = Scene::new();
@@ -277,7 +357,11 @@ fn every_cell() {
     let auth = basic_auth("admin", &node.token());
     let openfaas = OpenFaas { address: node.platform("openfaas"), auth };
     let nuclio = Nuclio(node.platform("nuclio"));
-    let columns: [(&str, &dyn Platform, Cells); 3] = [
+    let knative = AtTheFront { front: node.http, compat: "knative" };
+    let kubeless = AtTheFront { front: node.http, compat: "kubeless" };
+    let columns: [(&str, &dyn Platform, Cells); 5] = [
+        ("knative", &knative, KNATIVE),
+        ("kubeless", &kubeless, KUBELESS),
         ("tinyfaas", &tinyfaas, TINYFAAS),
         ("openfaas", &openfaas, OPENFAAS),
         ("nuclio", &nuclio, NUCLIO),

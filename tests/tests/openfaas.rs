@@ -91,6 +91,8 @@ fn management_wants_the_token_and_calls_do_not() {
 fn a_function_lives_through_the_api() {
     let node = Node::start_with(&ON);
     let client = Client::of(&node);
+    let api_key = json!({"name": "api-key", "value": "k"});
+    assert_eq!(client.system("POST", "secrets", &api_key).status, 201);
     node.ok(&["deploy", &fixture("stack.yml")]);
     let listed = client.system("GET", "functions", &Value::Null).json();
     let http = listed.as_array().expect("a list").iter().find(|one| one["name"] == "http");
@@ -399,7 +401,7 @@ fn accepted_calls_run_and_call_back() {
     let (head, _) = called.recv_timeout(PATIENCE).expect("a callback");
     assert!(head.contains("x-function-status: 500"), "{head}");
     assert_eq!(later("nobody", b"").status, 404, "nothing is promised for what is not there");
-    for url in ["https://127.0.0.1/x", "nonsense", "file:///etc/passwd"] {
+    for url in ["https://", "nonsense", "file:///etc/passwd"] {
         let headers = [("x-callback-url", url)];
         let answer = call_at(client.address, "POST", "/async-function/hello", &headers, b"");
         assert_eq!(answer.status, 400, "{url}");

@@ -1,10 +1,12 @@
-//! OpenWhisk's API: what wsk sends, request by request. wsk itself could not be had where these
-//! tests were written; where it is installed (`WSK`, or on the `PATH`), it is run too.
+//! OpenWhisk's API: what wsk sends, request by request, and Apache's client of npm. wsk itself could
+//! not be had where these tests were written; where it is installed (`WSK`, or on the `PATH`), it is
+//! run too.
 
 use std::net::SocketAddr;
 use std::process::Command;
 
-use mote_tests::{Answer, Node, basic_auth, call_at, skip, wait_for};
+use mote_tests::compat::deploy_manifest;
+use mote_tests::{Answer, Node, base64, basic_auth, call_at, repository, skip, wait_for};
 use serde_json::{Value, json};
 
 const ON: [&str; 2] = ["--openwhisk", ":0"];
@@ -379,4 +381,105 @@ fn wsk() {
     assert!(run(&["action", "invoke", "hello", "-r", "-p", "name", "you"]).contains("Hello you"));
     assert!(run(&["action", "list"]).contains("hello"));
     run(&["activation", "list"]);
+}
+
+#[test]
+fn a_manifest_brings_everything_about() {
+    let node = Node::start_with(&ON);
+    let client = Client::of(&node);
+    let said = deploy_manifest(&node, "openwhisk/manifest.yaml");
+    let made = "packages.sensors, actions.sensors/ow-hello, actions.sensors/ow-node, \
+                sequences.sensors/both, triggers.every, rules.on-every";
+    assert!(said.contains(made) && !said.contains("not made"), "{said}");
+    let answer = client.invoke("sensors/ow-node", &json!({ "name": "you" }));
+    assert_eq!(answer.json()["payload"], "Hello, you from Kent", "{}", answer.text());
+    let shown = client.get("actions/sensors/ow-node");
+    assert_eq!(
+        (&shown["exec"]["kind"], &shown["limits"]["timeout"]),
+        (&json!("nodejs:20"), &json!(20_000))
+    );
+    let answer = client.web("GET", "guest/sensors/ow-node.json?name=web", &[], b"");
+    assert_eq!(
+        (answer.status, answer.json()["payload"].as_str()),
+        (200, Some("Hello, web from Kent"))
+    );
+    assert_eq!(client.web("GET", "guest/sensors/ow-hello", &[], b"").status, 404, "not exported");
+    let answer = client.invoke("sensors/both", &json!({ "name": "two" }));
+    assert_eq!(answer.status, 200, "{}", answer.text());
+    let sequence = client.get("actions/sensors/both");
+    assert_eq!(
+        sequence["exec"]["components"],
+        json!(["/guest/sensors/ow-hello", "/guest/sensors/ow-node"])
+    );
+    let fired = client.send("POST", "triggers/every", &json!({}));
+    assert_eq!(fired.status, 202, "{}", fired.text());
+    let ran = client.activation(&fired.json()["activationId"]);
+    let line: Value = serde_json::from_str(ran["logs"][0].as_str().expect("a line")).expect("JSON");
+    assert_eq!(
+        (&line["success"], &line["action"]),
+        (&json!(true), &json!("guest/sensors/both")),
+        "{ran}"
+    );
+
+    // Again, and after a restart.
+    deploy_manifest(&node, "openwhisk/manifest.yaml");
+    assert_eq!(client.get("rules/on-every")["version"], "0.0.2");
+    let node = node.crash_and_restart();
+    let client = Client::of(&node);
+    assert_eq!(client.invoke("sensors/both", &json!({})).status, 200);
+    assert_eq!(client.get("triggers/every")["rules"]["guest/on-every"]["status"], "active");
+}
+
+#[test]
+fn a_manifest_with_mistakes_makes_no_entity() {
+    let node = Node::start_with(&ON);
+    let client = Client::of(&node);
+    let manifest = "packages:\n  default:\n    actions:\n      plain: {code: 'function main() {}', runtime: nodejs}\n    sequences:\n      lost: {actions: 'plain, nobody'}\n      none: {actions: ''}\n    rules:\n      r: {trigger: never, action: nobody}\n";
+    let output = node.deploy_file("manifest.yaml", manifest);
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(8), "{said}");
+    for mistake in [
+        "sequences.lost: no action named nobody",
+        "sequences.none: 1 to 50 actions",
+        "rules.r: no trigger named never",
+        "rules.r: no action named nobody",
+        "none of the entities was made; the functions are deployed",
+    ] {
+        assert!(said.contains(mistake), "{mistake}: {said}");
+    }
+    assert_eq!(client.get("actions"), json!([]));
+    assert_eq!(node.get("/plain").status, 200);
+    let good = manifest
+        .replace(", nobody", "")
+        .replace("''}", "plain}")
+        .replace("    rules:\n      r: {trigger: never, action: nobody}\n", "");
+    assert!(node.deploy_file("manifest.yaml", &good).status.success());
+    assert_eq!(client.invoke("lost", &json!({})).status, 200);
+    assert_eq!(client.get("packages"), json!([]), "the default package is none");
+}
+
+/// Apache's own client of npm, as far as what it knows is there.
+#[test]
+fn the_client_of_npm() {
+    let modules = repository().join(".cache/test-node/node_modules");
+    if !modules.join("openwhisk").is_dir() {
+        let why = "openwhisk is not in .cache/test-node: scripts/setup.sh test";
+        return skip("the_client_of_npm", why);
+    }
+    let node = Node::start_with(&ON);
+    let action = "function main(params) {\n  console.log('seen ' + params.name);\n  if (params.fail) return { error: 'no such sensor' };\n  return { greeting: 'Hello ' + params.name + (params.mark || '') };\n}\n";
+    let chain = "function main(params) { return { seen: params }; }\n";
+    let zip = "import sys, zipfile\nwith zipfile.ZipFile(sys.stdout.buffer, 'w') as out:\n    out.writestr('package.json', '{\"main\": \"index.js\"}')\n    out.writestr('index.js', 'exports.main = () => ({ from: \"zip\" });')\n";
+    let zip = Command::new("python3").args(["-c", zip]).output().expect("python3").stdout;
+    let output = Command::new("node")
+        .arg(repository().join("tests/clients/openwhisk.cjs"))
+        .arg(format!("http://{}", node.platform("openwhisk")))
+        .args([&format!("guest:{}", node.token()), action, chain])
+        .env("NODE_PATH", modules)
+        .env("ZIP", base64(&zip))
+        .output()
+        .expect("node runs");
+    let said = String::from_utf8_lossy(&output.stdout);
+    let errors = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(said.trim(), "passed", "{errors}\nnode: {}", node.log());
 }

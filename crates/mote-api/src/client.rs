@@ -17,10 +17,12 @@ use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpStream, UnixStream};
 
 use crate::error::{Problem, exit};
+use crate::openwhisk::{WhiskManifest, WhiskResult};
 use crate::paths;
 use crate::types::{
     DeployResult, DoctorReport, Function, FunctionList, InvokeAnswer, InvokeRequest, LogLine,
-    NodeStatus, RevisionList, ScaleRequest, ScaleResult, TrafficRequest, TrafficResult,
+    NodeStatus, RevisionList, ScaleRequest, ScaleResult, Secret, SecretList, TrafficRequest,
+    TrafficResult,
 };
 
 /// Largest answer held in memory.
@@ -273,9 +275,45 @@ impl Client {
         self.decode(status, &body)
     }
 
+    /// Makes the entities of an OpenWhisk manifest, or says why not.
+    pub async fn apply_openwhisk(
+        &self,
+        manifest: &WhiskManifest,
+    ) -> Result<WhiskResult, ClientError> {
+        let body = serde_json::to_vec(manifest).map_err(|e| ClientError::Request(e.to_string()))?;
+        let request = self.request(Method::PUT, paths::OPENWHISK)?;
+        let request = request.header("content-type", "application/json");
+        let request = built(request.body(Full::new(Bytes::from(body))))?;
+        let (status, _, body) = self.call(request, self.timeout).await?;
+        self.decode(status, &body)
+    }
+
     /// Removes a function.
     pub async fn remove(&self, name: &str) -> Result<(), ClientError> {
-        let request = self.request(Method::DELETE, &function_path(name))?;
+        self.delete(&function_path(name)).await
+    }
+
+    /// All secrets, without their values.
+    pub async fn secrets(&self) -> Result<SecretList, ClientError> {
+        self.get(paths::SECRETS).await
+    }
+
+    /// Makes or replaces a secret.
+    pub async fn put_secret(&self, name: &str, value: String) -> Result<Secret, ClientError> {
+        let request = self.request(Method::PUT, &secret_path(name))?;
+        let request = request.header("content-type", "text/plain; charset=utf-8");
+        let request = built(request.body(Full::new(Bytes::from(value))))?;
+        let (status, _, body) = self.call(request, self.timeout).await?;
+        self.decode(status, &body)
+    }
+
+    /// Removes a secret.
+    pub async fn remove_secret(&self, name: &str) -> Result<(), ClientError> {
+        self.delete(&secret_path(name)).await
+    }
+
+    async fn delete(&self, path: &str) -> Result<(), ClientError> {
+        let request = self.request(Method::DELETE, path)?;
         let request = built(request.body(Full::default()))?;
         let (status, _, body) = self.call(request, self.timeout).await?;
         if status.is_success() {
@@ -568,6 +606,10 @@ fn built<T>(request: Result<Request<T>, hyper::http::Error>) -> Result<Request<T
 
 fn function_path(name: &str) -> String {
     paths::function(&encode(name))
+}
+
+fn secret_path(name: &str) -> String {
+    format!("{}/{}", paths::SECRETS, encode(name))
 }
 
 /// Percent-encodes everything that is not unreserved (RFC 3986).

@@ -12,6 +12,7 @@ pub mod error;
 mod explanations;
 pub mod manifest;
 pub mod openapi;
+pub mod openwhisk;
 pub mod paths;
 pub mod quantity;
 pub mod time;

@@ -20,12 +20,14 @@ const GIB: u64 = 1 << 30;
 const HOUR_MS: u64 = 3_600_000;
 const INIT_MS_MAX: u64 = 600_000;
 
-const FUNCTION_KEYS: [&str; 14] = [
-    "name", "runtime", "compat", "template", "port", "entry", "command", "methods", "limits",
-    "scale", "env", "trigger", "allow", "build",
+const FUNCTION_KEYS: [&str; 15] = [
+    "name", "runtime", "compat", "template", "port", "entry", "command", "methods", "secrets",
+    "limits", "scale", "env", "trigger", "allow", "build",
 ];
-const TOP_KEYS: [&str; 9] =
-    ["version", "name", "runtime", "compat", "template", "port", "entry", "command", "methods"];
+const TOP_KEYS: [&str; 10] = [
+    "version", "name", "runtime", "compat", "template", "port", "entry", "command", "methods",
+    "secrets",
+];
 const LIMIT_KEYS: [&str; 8] =
     ["memory", "timeout", "init_timeout", "concurrency", "cpu", "pids", "body", "disk"];
 const SCALE_KEYS: [&str; 10] =
@@ -58,12 +60,16 @@ pub struct FunctionManifest {
     pub command: Option<Lined<Vec<String>>>,
     /// Upper-case methods.
     pub methods: Option<Vec<String>>,
+    /// Names of secrets it reads as files, not yet checked against the rule for names.
+    pub secrets: Vec<String>,
     /// `[limits]`.
     pub limits: LimitsManifest,
     /// `[scale]`.
     pub scale: ScaleManifest,
     /// `[env]`.
     pub env: BTreeMap<String, String>,
+    /// Variables of `[env]` that are secrets: variable, and name of the secret.
+    pub secret_env: BTreeMap<String, String>,
     /// `http = "/path"` of a trigger.
     pub http: Option<Lined<String>>,
     /// `coap = "path"` of a trigger.
@@ -268,12 +274,12 @@ impl Manifest {
         }
 
         let functions = if table.contains_key("function") {
-            reader.check_keys(&top, &["version", "function"], &["secrets"], &[]);
+            reader.check_keys(&top, &["version", "function"], &[], &[]);
             read_functions(&mut reader, &top)
         } else {
             let mut known = vec!["version", "function"];
             known.extend(FUNCTION_KEYS);
-            reader.check_keys(&top, &known, &["secrets"], &[]);
+            reader.check_keys(&top, &known, &[], &[]);
             vec![read_function(&mut reader, &top)]
         };
         reader.finish()?;
@@ -306,7 +312,7 @@ fn read_functions(reader: &mut TomlReader<'_>, top: &Section<'_>) -> Vec<Functio
         };
         let section = reader.section(table, &label, &label);
         let known: Vec<&str> = FUNCTION_KEYS.into_iter().filter(|key| *key != "name").collect();
-        reader.check_keys(&section, &known, &["secrets"], &[]);
+        reader.check_keys(&section, &known, &[], &[]);
         let mut function = read_function(reader, &section);
         function.name = Some(Lined { value: name.to_owned(), line });
         functions.push(function);
@@ -324,6 +330,7 @@ fn read_function(reader: &mut TomlReader<'_>, at: &Section<'_>) -> FunctionManif
         entry: reader.string(at, "entry", "a string, e.g. \"app:handle\""),
         command: reader.strings(at, "command", "an array, e.g. [\"./server\", \"--fast\"]"),
         methods: read_methods(reader, at),
+        secrets: read_secrets(reader, at),
         ..FunctionManifest::default()
     };
     if let Some(command) = &function.command
@@ -340,10 +347,10 @@ fn read_function(reader: &mut TomlReader<'_>, at: &Section<'_>) -> FunctionManif
         function.scale = read_scale(reader, &section);
     }
     if let Some(section) = sub_section(reader, at, "env") {
-        function.env = read_env(reader, &section);
+        read_env(reader, &section, &mut function);
     }
     if let Some(section) = sub_section(reader, at, "allow") {
-        reader.check_keys(&section, &["net"], &["secrets"], &TOP_KEYS);
+        reader.check_keys(&section, &["net"], &[], &TOP_KEYS);
         function.egress = read_egress(reader, &section);
     }
     if let Some(section) = sub_section(reader, at, "build") {
@@ -528,8 +535,12 @@ fn read_word<T: Copy>(
     found.map(|(_, value)| *value)
 }
 
-fn read_env(reader: &mut TomlReader<'_>, at: &Section<'_>) -> BTreeMap<String, String> {
-    let mut env = BTreeMap::new();
+fn read_secrets(reader: &mut TomlReader<'_>, at: &Section<'_>) -> Vec<String> {
+    let wanted = "an array of names, e.g. [\"api-key\"]";
+    reader.strings(at, "secrets", wanted).map_or_else(Vec::new, |names| names.value)
+}
+
+fn read_env(reader: &mut TomlReader<'_>, at: &Section<'_>, function: &mut FunctionManifest) {
     for (key, value) in at.table() {
         let name: &str = key.get_ref();
         let line = reader.line(key.span().start);
@@ -553,13 +564,37 @@ fn read_env(reader: &mut TomlReader<'_>, at: &Section<'_>) -> BTreeMap<String, S
                 reader.mistake("M0303", line, &text, None);
             }
             Some(text) => {
-                env.insert(name.to_owned(), text.to_owned());
+                function.env.insert(name.to_owned(), text.to_owned());
             }
-            None => reader.wrong_type(&shown, line, "a string, in quotes", value.get_ref()),
+            None => match value.get_ref().as_table() {
+                Some(table) => read_secret_variable(reader, (&shown, line), table, function),
+                None => reader.wrong_type(&shown, line, ENV_WANTED, value.get_ref()),
+            },
         }
     }
-    env
 }
+
+/// `TOKEN = { secret = "api-key" }` of `[env]`; the name is a good one.
+fn read_secret_variable(
+    reader: &mut TomlReader<'_>,
+    (name, line): (&str, usize),
+    table: &DeTable<'_>,
+    function: &mut FunctionManifest,
+) {
+    let label = format!("{name} of [env]");
+    let section = reader.section(table, &label, &label);
+    reader.check_keys(&section, &["secret"], &[], &[]);
+    match reader.string(&section, "secret", "a name, e.g. \"api-key\"") {
+        Some(secret) => {
+            function.secret_env.insert(name.to_owned(), secret.value);
+        }
+        None if table.contains_key("secret") => {}
+        None => reader.mistake("M0303", line, &format!("{name}: {ENV_WANTED}"), None),
+    }
+}
+
+/// What a variable may be.
+const ENV_WANTED: &str = "a string, in quotes, or { secret = \"NAME\" }";
 
 fn is_env_name(name: &str) -> bool {
     !name.is_empty()
@@ -711,6 +746,7 @@ name = "thermo"
 runtime = "python"
 entry = "app:handle"
 methods = ["GET", "POST"]
+secrets = ["api-key", "db.password"]
 [limits]
 memory = "96MiB"
 timeout = "2s"
@@ -731,6 +767,7 @@ start = "warm"
 balance = "round-robin"
 [env]
 UNIT = "C"
+TOKEN = { secret = "api-key" }
 [[trigger]]
 http = "/thermo"
 [[trigger]]
@@ -753,7 +790,9 @@ command = "make"
         assert_eq!(function.scale.target, Some(20));
         assert_eq!(function.scale.start, Some(StartName::Warm));
         assert_eq!(function.scale.balance, Some(BalanceName::RoundRobin));
+        assert_eq!(function.secrets, ["api-key", "db.password"]);
         assert_eq!(function.env["UNIT"], "C");
+        assert_eq!((function.env.len(), function.secret_env["TOKEN"].as_str()), (1, "api-key"));
         assert_eq!(function.egress[0], ("influx.local".to_owned(), 8086));
         assert_eq!(function.egress[1], ("::1".to_owned(), 80));
         let coap = &function.coap.as_ref().unwrap().value;
@@ -830,8 +869,16 @@ command = "make"
             "error[M0303]: mote.toml: target: policy \"auto\" learns and takes none (line 3)\n  remove it, or name a policy, e.g. policy = \"concurrency\"",
         );
         check(
+            "version = 1\nsecrets = \"api-key\"\n[env]\nA = { secrt = \"x\" }\nB = { secret = 1 }\n",
+            "error[M0303]: mote.toml: secrets: an array of names, e.g. [\"api-key\"]; found a string (line 2)\nerror[M0302]: mote.toml: unknown key `secrt` in A of [env] (line 4)\n  did you mean `secret`?\nerror[M0303]: mote.toml: A: a string, in quotes, or { secret = \"NAME\" } (line 4)\nerror[M0303]: mote.toml: secret: a name, e.g. \"api-key\"; found an integer (line 5)",
+        );
+        check(
+            "version = 1\n[allow]\nsecrets = [\"x\"]\n",
+            "error[M0304]: mote.toml: `secrets` (line 3) stands below [allow], so TOML reads it as part of [allow]\n  move it above the first [section]",
+        );
+        check(
             "version = 1\n[env]\n\"A=B\" = \"x\"\nN = 3\nMOTE_X = \"1\"\n",
-            "error[M0303]: mote.toml: `A=B` in [env]: a name is A–Z a–z 0–9 _, no digit first (line 3)\nerror[M0303]: mote.toml: N: a string, in quotes; found an integer (line 4)\nerror[M0303]: mote.toml: `MOTE_X` in [env] is set by mote itself (line 5)\n  choose another name",
+            "error[M0303]: mote.toml: `A=B` in [env]: a name is A–Z a–z 0–9 _, no digit first (line 3)\nerror[M0303]: mote.toml: N: a string, in quotes, or { secret = \"NAME\" }; found an integer (line 4)\nerror[M0303]: mote.toml: `MOTE_X` in [env] is set by mote itself (line 5)\n  choose another name",
         );
     }
 

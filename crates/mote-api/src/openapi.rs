@@ -7,11 +7,14 @@ use utoipa::OpenApi;
 use utoipa::openapi::security::{Http, HttpAuthScheme, SecurityScheme};
 
 use crate::error::Problem;
+use crate::openwhisk::{
+    WhiskAction, WhiskEntity, WhiskManifest, WhiskResult, WhiskRule, WhiskSequence,
+};
 use crate::types::{
     Check, CheckState, DeployResult, DoctorReport, Function, FunctionList, FunctionState,
     InvokeAnswer, InvokeRequest, LogLine, LogStream, NodeBudget, NodeStatus, RevisionInfo,
-    RevisionList, ScaleBounds, ScaleRequest, ScaleResult, Stop, TrafficEdit, TrafficRequest,
-    TrafficResult, TrafficShare,
+    RevisionList, ScaleBounds, ScaleRequest, ScaleResult, Secret, SecretList, Stop, TrafficEdit,
+    TrafficRequest, TrafficResult, TrafficShare,
 };
 
 /// The document as pretty JSON with a final newline; the same bytes on every call.
@@ -36,14 +39,15 @@ pub fn document() -> String {
     ),
     servers((url = "http://localhost", description = "the Unix socket of the node, or its --admin address")),
     paths(
-        status, doctor, functions, function, deploy, remove, revisions, traffic, rollback, invoke, scale, logs, openapi_json, livez,
+        status, doctor, functions, function, deploy, remove, revisions, traffic, rollback, invoke, scale, logs, secrets, put_secret, remove_secret, openwhisk, openapi_json, livez,
         readyz, metrics
     ),
     components(schemas(
         Check, CheckState, DeployResult, DoctorReport, Function, FunctionList, FunctionState,
         InvokeAnswer, InvokeRequest, LogLine, LogStream, NodeBudget, NodeStatus, Problem,
-        RevisionInfo, RevisionList, ScaleBounds, ScaleRequest, ScaleResult, Stop, TrafficEdit,
-        TrafficRequest, TrafficResult, TrafficShare
+        RevisionInfo, RevisionList, ScaleBounds, ScaleRequest, ScaleResult, Secret, SecretList,
+        Stop, TrafficEdit, TrafficRequest, TrafficResult, TrafficShare, WhiskAction, WhiskEntity,
+        WhiskManifest, WhiskResult, WhiskRule, WhiskSequence
     )),
     security((), ("bearer" = []))
 )]
@@ -196,6 +200,46 @@ fn scale() {}
     ))]
 fn logs() {}
 
+/// Names of all secrets, each with the functions that read it. Values are never shown.
+#[utoipa::path(get, path = "/v1/secrets", tag = "secrets", responses(
+    (status = 200, body = SecretList),
+))]
+fn secrets() {}
+
+/// Makes or replaces a secret. Instances that start from then on see it; those that run keep what
+/// they have.
+#[utoipa::path(put, path = "/v1/secrets/{name}", tag = "secrets",
+    params(("name" = String, Path, description = "1 to 253 of a-z, A-Z, 0-9, -, _ and ., not . in front")),
+    request_body(content = String, content_type = "text/plain", description = "the value: text of at most 64 KiB, every byte of it"),
+    responses(
+        (status = 200, body = Secret, description = "replaced"),
+        (status = 201, body = Secret, description = "made"),
+        (status = 422, body = Problem, content_type = "application/problem+json", description = "not a name or value of a secret"),
+    ))]
+fn put_secret() {}
+
+/// Removes a secret. Instances that run keep it; functions that read it start no further ones.
+#[utoipa::path(delete, path = "/v1/secrets/{name}", tag = "secrets",
+    params(("name" = String, Path, description = "name of the secret")),
+    responses(
+        (status = 204, description = "removed"),
+        (status = 404, body = Problem, content_type = "application/problem+json"),
+    ))]
+fn remove_secret() {}
+
+/// Makes or replaces the entities of an OpenWhisk manifest, or none where one cannot be made.
+///
+/// The functions of its actions are deployed already. The node keeps such entities where its
+/// OpenWhisk API is on.
+#[utoipa::path(put, path = "/v1/openwhisk", tag = "functions",
+    request_body(content = WhiskManifest),
+    responses(
+        (status = 200, body = WhiskResult),
+        (status = 409, body = Problem, content_type = "application/problem+json", description = "the node's OpenWhisk API is off"),
+        (status = 422, body = Problem, content_type = "application/problem+json", description = "names that are none, or stand for nothing"),
+    ))]
+fn openwhisk() {}
+
 /// This document.
 #[utoipa::path(get, path = "/v1/openapi.json", tag = "node", responses((status = 200)))]
 fn openapi_json() {}
@@ -245,6 +289,9 @@ mod tests {
             crate::paths::INVOKE,
             crate::paths::SCALE,
             crate::paths::LOGS,
+            crate::paths::SECRETS,
+            crate::paths::SECRET,
+            crate::paths::OPENWHISK,
             crate::paths::OPENAPI,
             crate::paths::LIVEZ,
             crate::paths::READYZ,

@@ -20,6 +20,12 @@ pub const INVOKE: &str = "/v1/functions/{name}/invoke";
 pub const SCALE: &str = "/v1/functions/{name}/scale";
 /// `GET`: log lines of one function, one JSON object per line.
 pub const LOGS: &str = "/v1/functions/{name}/logs";
+/// `GET`: names of all secrets.
+pub const SECRETS: &str = "/v1/secrets";
+/// `PUT` (makes or replaces), `DELETE`: one secret.
+pub const SECRET: &str = "/v1/secrets/{name}";
+/// `PUT`: makes the entities of an OpenWhisk manifest.
+pub const OPENWHISK: &str = "/v1/openwhisk";
 /// `GET`: the OpenAPI document.
 pub const OPENAPI: &str = "/v1/openapi.json";
 /// `GET`: 200 while the process lives.

@@ -41,6 +41,9 @@ pub struct Function {
     /// What the autoscaler decided last; absent before the first invocation.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub scaling: Option<Scaling>,
+    /// Names of the secrets it reads, as files or variables.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub secrets: Vec<String>,
     /// Where it can be called.
     pub urls: Urls,
     /// Its limits.
@@ -130,6 +133,23 @@ pub struct Stop {
     /// More of it, where there is more to say.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub reason_text: String,
+}
+
+/// A secret, without its value.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct Secret {
+    /// Its name.
+    pub name: String,
+    /// Functions whose live revisions read it, by name.
+    #[serde(default)]
+    pub functions: Vec<String>,
+}
+
+/// The secrets of a node.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct SecretList {
+    /// By name.
+    pub secrets: Vec<Secret>,
 }
 
 /// Bounds of a function's instances in place of the manifest's.

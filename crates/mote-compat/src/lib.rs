@@ -20,6 +20,7 @@ pub mod openwhisk;
 mod outgoing;
 pub mod queue;
 pub mod tinyfaas;
+mod tls;
 
 use std::sync::Arc;
 

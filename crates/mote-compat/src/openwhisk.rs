@@ -10,6 +10,7 @@ mod actions;
 mod activations;
 mod entities;
 mod limits;
+mod manifest;
 mod packages;
 mod run;
 mod triggers;
@@ -32,6 +33,7 @@ use tokio_util::task::TaskTracker;
 use self::activations::Activations;
 use self::entities::Entities;
 use self::limits::Limits;
+pub use self::manifest::{Incoming, Manifests};
 use crate::node::Admission;
 use crate::queue::Resumed;
 use crate::{Bound, Context, access};
@@ -63,8 +65,14 @@ impl Whisk {
     }
 }
 
-/// Serves the API until the node stops, and runs activations that were accepted before it started.
-pub async fn serve(bound: Bound, context: Context, resumed: UnboundedReceiver<Resumed>) {
+/// Serves the API until the node stops, and runs activations that were accepted before it started;
+/// `manifests` come from its owner.
+pub async fn serve(
+    bound: Bound,
+    context: Context,
+    resumed: UnboundedReceiver<Resumed>,
+    manifests: Incoming,
+) {
     let whisk = match Whisk::load(context.clone()).await {
         Ok(whisk) => whisk,
         Err(problem) => {
@@ -73,15 +81,15 @@ pub async fn serve(bound: Bound, context: Context, resumed: UnboundedReceiver<Re
         }
     };
     let (node, activations) = (context.node.clone(), whisk.activations.clone());
-    let serving = async {
-        let stopped = context.clone();
+    let resuming = async {
         tokio::select! {
-            () = accepted::resume(&whisk, resumed) => stopped.stopped().await,
-            () = stopped.stopped() => {}
+            () = accepted::resume(&whisk, resumed) => {}
+            () = context.stopped() => {}
         }
     };
     let serving = async {
-        tokio::join!(bound.serve(routes(whisk.clone()), context.clone()), serving);
+        let applying = manifests.serve(whisk.clone());
+        tokio::join!(bound.serve(routes(whisk.clone()), context.clone()), resuming, applying);
         whisk.tasks.close();
         whisk.tasks.wait().await;
     };

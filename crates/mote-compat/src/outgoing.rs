@@ -1,5 +1,6 @@
 //! Requests of the node's own: callbacks with the result of an accepted call, and archives that a
-//! client names by address. Plain HTTP only; bounded in time and size; no redirects are followed.
+//! client names by address. HTTP/1.1, plain or over TLS; bounded in time and size; no redirects are
+//! followed.
 
 use std::io;
 use std::net::{IpAddr, SocketAddr};
@@ -9,7 +10,10 @@ use axum::http::{HeaderMap, Method, Uri};
 use bytes::Bytes;
 use http_body_util::{BodyExt as _, Full, Limited};
 use hyper_util::rt::TokioIo;
+use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
+
+use crate::tls;
 
 /// Longest time for one request, its answer included.
 const TIMEOUT: Duration = Duration::from_secs(30);
@@ -36,6 +40,12 @@ pub(crate) enum OutgoingError {
     /// Nobody could be reached.
     #[error("cannot connect")]
     Connect(#[source] io::Error),
+    /// Whoever answered is not shown to be the host that was asked.
+    #[error("the certificate of {0} is refused: {1}")]
+    Certificate(String, String),
+    /// Nothing could be checked.
+    #[error("this machine has no root certificates: install ca-certificates, or set SSL_CERT_FILE")]
+    NoRoots,
     /// The exchange broke.
     #[error("the exchange failed: {0}")]
     Exchange(String),
@@ -44,13 +54,22 @@ pub(crate) enum OutgoingError {
     Timeout,
 }
 
+impl OutgoingError {
+    /// Whether another try would meet the same.
+    pub(crate) fn is_final(&self) -> bool {
+        matches!(
+            self,
+            Self::Address(_) | Self::NotAllowed(_) | Self::Certificate(..) | Self::NoRoots
+        )
+    }
+}
+
 /// Checks an address before anything is promised.
 pub(crate) fn check(url: &str) -> Result<Uri, OutgoingError> {
     let uri: Uri = url.parse().map_err(|_| OutgoingError::Address("not a URL"))?;
     match uri.scheme_str() {
-        Some("http") => {}
-        Some("https") => return Err(OutgoingError::Address("https is not offered: use http")),
-        _ => return Err(OutgoingError::Address("not an http URL")),
+        Some("http" | "https") => {}
+        _ => return Err(OutgoingError::Address("not an http or https URL")),
     }
     match uri.host() {
         Some(host) if !host.is_empty() => Ok(uri),
@@ -67,20 +86,36 @@ pub(crate) async fn send(
     reach: Reach,
     limit_bytes: usize,
 ) -> Result<(u16, Bytes), OutgoingError> {
-    let exchange = exchange(method, uri, fields, body, reach, limit_bytes);
-    tokio::time::timeout(TIMEOUT, exchange).await.map_err(|_| OutgoingError::Timeout)?
+    let sent = async {
+        let stream = connect(uri, reach).await?;
+        if is_secure(uri) {
+            let stream = tls::connect(host(uri), stream).await?;
+            exchange(stream, method, uri, fields, body, limit_bytes).await
+        } else {
+            exchange(stream, method, uri, fields, body, limit_bytes).await
+        }
+    };
+    tokio::time::timeout(TIMEOUT, sent).await.map_err(|_| OutgoingError::Timeout)?
+}
+
+fn is_secure(uri: &Uri) -> bool {
+    uri.scheme_str() == Some("https")
+}
+
+/// The host without the brackets of an address.
+fn host(uri: &Uri) -> &str {
+    uri.host().unwrap_or_default().trim_start_matches('[').trim_end_matches(']')
 }
 
 async fn exchange(
+    stream: impl AsyncRead + AsyncWrite + Unpin,
     method: Method,
     uri: &Uri,
     fields: HeaderMap,
     body: Bytes,
-    reach: Reach,
     limit_bytes: usize,
 ) -> Result<(u16, Bytes), OutgoingError> {
     let failed = |error: &dyn std::fmt::Display| OutgoingError::Exchange(error.to_string());
-    let stream = connect(uri, reach).await?;
     let (mut sender, connection) = hyper::client::conn::http1::handshake(TokioIo::new(stream))
         .await
         .map_err(|error| failed(&error))?;
@@ -111,10 +146,9 @@ async fn exchange(
 }
 
 async fn connect(uri: &Uri, reach: Reach) -> Result<TcpStream, OutgoingError> {
-    let host = uri.host().unwrap_or_default().trim_start_matches('[').trim_end_matches(']');
-    let port = uri.port_u16().unwrap_or(80);
+    let port = uri.port_u16().unwrap_or(if is_secure(uri) { 443 } else { 80 });
     let found: Vec<SocketAddr> =
-        tokio::net::lookup_host((host, port)).await.map_err(OutgoingError::Connect)?.collect();
+        tokio::net::lookup_host((host(uri), port)).await.map_err(OutgoingError::Connect)?.collect();
     let mut last = None;
     for address in found {
         if reach == Reach::Beyond && is_own(address.ip()) {
@@ -144,7 +178,8 @@ mod tests {
     #[test]
     fn addresses() {
         assert!(check("http://127.0.0.1:8080/x").is_ok());
-        for url in ["https://a/", "ftp://a/", "/x", "", "a b", "http://"] {
+        assert!(check("https://a/").is_ok());
+        for url in ["ftp://a/", "/x", "", "a b", "http://"] {
             assert!(check(url).is_err(), "{url}");
         }
         for ip in ["127.0.0.1", "::1", "0.0.0.0", "169.254.1.1", "fe80::1", "::ffff:127.0.0.1"] {
@@ -156,10 +191,12 @@ mod tests {
     #[tokio::test]
     async fn who_calls_from_outside_does_not_reach_this_machines_own() {
         let socket = std::net::TcpListener::bind("127.0.0.1:0").expect("loopback");
-        let uri =
-            check(&format!("http://{}/wipe", socket.local_addr().expect("bound"))).expect("fine");
-        let sent =
-            send(Method::POST, &uri, HeaderMap::new(), Bytes::new(), Reach::Beyond, 1_024).await;
-        assert!(matches!(sent, Err(OutgoingError::NotAllowed(_))), "{sent:?}");
+        let address = socket.local_addr().expect("bound");
+        for scheme in ["http", "https"] {
+            let uri = check(&format!("{scheme}://{address}/wipe")).expect("fine");
+            let (post, none) = (Method::POST, Bytes::new());
+            let sent = send(post, &uri, HeaderMap::new(), none, Reach::Beyond, 1_024).await;
+            assert!(matches!(sent, Err(OutgoingError::NotAllowed(_))), "{sent:?}");
+        }
     }
 }

@@ -291,7 +291,7 @@ impl Queue {
             let reason = match sent.await {
                 Ok((answer, _)) if answer < 500 && answer != 429 => return,
                 Ok((answer, _)) => format!("answered {answer}"),
-                Err(error @ outgoing::OutgoingError::NotAllowed(_)) => {
+                Err(error) if error.is_final() => {
                     return tracing::warn!(number, %error, "callback not possible");
                 }
                 Err(error) => error.to_string(),

@@ -74,6 +74,8 @@ pub struct InstanceRequest {
     pub egress: Vec<Egress>,
     /// Read-only files of its own: absolute path inside, and text. Only its processes see them.
     pub files: Vec<(PathBuf, String)>,
+    /// Symbolic links of its own: absolute path inside, and where it leads.
+    pub links: Vec<(PathBuf, PathBuf)>,
 }
 
 impl InstanceRequest {
@@ -92,6 +94,7 @@ impl InstanceRequest {
             && self.limits.disk_bytes == other.limits.disk_bytes
             && self.egress == other.egress
             && self.files == other.files
+            && self.links == other.links
     }
 }
 

@@ -2,6 +2,8 @@
 
 use std::fmt;
 
+use crate::spec::Compat;
+
 /// Who can mend it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum FaultClass {
@@ -138,6 +140,21 @@ impl Fault {
             Fault::WorkerExited { .. } => row(502, (5, 2), None, true, "function", "M0512"),
             Fault::BadReply { .. } => row(502, (5, 2), None, false, "function", "M0513"),
             Fault::Internal { .. } => row(500, (5, 0), None, false, "platform", "M0599"),
+        }
+    }
+
+    /// The HTTP status of this fault for callers of a function that was written for `compat`:
+    /// that of the row, but for what the platform's own callers know as something else.
+    pub fn http_for(&self, compat: Option<Compat>) -> u16 {
+        match (compat, self) {
+            (Some(Compat::Knative), Fault::QueueFull) => 503,
+            (
+                Some(Compat::Kubeless),
+                Fault::DeadlineQueued { .. }
+                | Fault::DeadlineStarting { .. }
+                | Fault::DeadlineRunning { .. },
+            ) => 408,
+            _ => self.answer().http,
         }
     }
 

@@ -11,7 +11,7 @@ use bytes::Bytes;
 use crate::body::Body;
 use crate::fault::Fault;
 use crate::name::FunctionName;
-use crate::spec::CoapResource;
+use crate::spec::{CoapResource, Compat};
 
 /// Where an invocation came from.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -277,6 +277,10 @@ pub trait RouteInfo {
     fn methods(&self) -> &[String];
     /// Its CoAP description.
     fn coap(&self) -> &CoapResource;
+    /// The platform it was written for, whose callers know some faults by other codes.
+    fn compat(&self) -> Option<Compat> {
+        None
+    }
 }
 
 /// The seam between fronts and engine.

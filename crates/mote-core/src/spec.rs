@@ -2,7 +2,7 @@
 //!
 //! Every default is a named constant with its reason. Units stand last in each name.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use serde::{Deserialize, Serialize};
 
@@ -279,6 +279,9 @@ pub struct FunctionSpec {
     /// Names of the node's secrets that its instances read as files.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub secrets: Vec<String>,
+    /// Environment variables whose values are secrets: variable, and name of the secret.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub secret_env: BTreeMap<String, String>,
     /// What clients of other platforms attached to it, by key: kept and shown to them again, obeyed
     /// by nobody.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
@@ -326,6 +329,7 @@ impl FunctionSpec {
             template: None,
             port: None,
             secrets: Vec::new(),
+            secret_env: BTreeMap::new(),
             annotations: BTreeMap::new(),
         }
     }
@@ -362,6 +366,11 @@ pub const TARGET_MAX: u32 = 1_000_000;
 pub const BODY_BYTES_MAX: u64 = 64 << 30;
 
 impl FunctionSpec {
+    /// Names of all secrets it reads, as files or variables, each once.
+    pub fn secret_names(&self) -> BTreeSet<&str> {
+        self.secrets.iter().chain(self.secret_env.values()).map(String::as_str).collect()
+    }
+
     /// Everything that is wrong with it, whoever wrote it. A spec arrives from outside: whatever
     /// the engine and the sandbox rely on is checked here once.
     pub fn check(&self) -> Vec<SpecError> {
@@ -406,7 +415,8 @@ impl FunctionSpec {
         );
         check(
             self.secrets.len() <= SECRETS_MAX
-                && self.secrets.iter().all(|name| is_secret_name(name)),
+                && self.secret_env.len() <= SECRETS_MAX
+                && self.secret_names().into_iter().all(is_secret_name),
             "secrets",
             "at most 64 names of 1 to 253 of a-z, A-Z, 0-9, -, _ and ., not . in front",
         );
@@ -455,7 +465,7 @@ impl FunctionSpec {
             }
         }
         check(
-            self.env.keys().all(|key| {
+            self.env.keys().chain(self.secret_env.keys()).all(|key| {
                 let mut bytes = key.bytes();
                 bytes.next().is_some_and(|b| b.is_ascii_alphabetic() || b == b'_')
                     && bytes.all(|b| b.is_ascii_alphanumeric() || b == b'_')

@@ -119,6 +119,11 @@ impl Engine {
         Self { shared, routes, logs: Arc::default(), metrics: Arc::default() }
     }
 
+    /// Length of a secret's value in bytes; `None` where there is no such secret.
+    pub fn secret_bytes(&self, name: &str) -> Option<usize> {
+        self.shared.secrets.lock().get(name).map(String::len)
+    }
+
     /// Sets a secret for instances that start from now on; `None` forgets it.
     pub fn set_secret(&self, name: &str, value: Option<String>) {
         let mut secrets = self.shared.secrets.lock();

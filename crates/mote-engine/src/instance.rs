@@ -34,8 +34,10 @@ pub const CODE_DIR: &str = "/function";
 pub const PACKAGES_DIR: &str = "/packages";
 /// Where the program of a Go function is, built when it was deployed.
 pub(crate) const GO_PROGRAM: &str = "/packages/function";
-/// Where functions read their secrets, each a file: the place that OpenFaaS has for them.
-const SECRETS_DIR: &str = "/var/openfaas/secrets";
+/// Where functions read their secrets, each a file.
+const SECRETS_DIR: &str = "/secrets";
+/// The place that OpenFaaS has for them, which leads there.
+const SECRETS_LINK: &str = "/var/openfaas/secrets";
 /// The port servers are asked to listen on, unless their manifest says otherwise.
 const SERVER_PORT: u16 = 8080;
 /// How long the exit report of a worker whose socket closed may take before it is killed.
@@ -228,6 +230,7 @@ async fn handshake(
         return Err(StartFailure::Protocol(format!("expected HELLO of version {}", wire::VERSION)));
     }
     let mut env = spec.env.clone();
+    env.extend(secret_env(revision)?);
     env.insert("MOTE_FUNCTION".into(), spec.name.to_string());
     let load = Load {
         function: spec.name.to_string(),
@@ -506,7 +509,7 @@ fn end(revision: &Arc<Revision>, key: usize, fault: Fault) {
 pub(crate) fn kind(
     (revision, comes): (&Arc<Revision>, bool),
 ) -> Option<(InstanceRequest, Runtime, bool)> {
-    if !revision.spec.secrets.is_empty() {
+    if !revision.spec.secret_names().is_empty() {
         return None;
     }
     Some((request(revision, 0).ok()?, revision.spec.runtime, comes))
@@ -533,6 +536,7 @@ fn request(revision: &Revision, instance: u64) -> Result<InstanceRequest, StartF
     if matches!(launch, Launch::Server { .. } | Launch::Worker { .. }) {
         env.push(("MOTE_FUNCTION".into(), spec.name.to_string()));
         env.extend(spec.env.iter().map(|(key, value)| (key.clone(), value.clone())));
+        env.extend(secret_env(revision)?);
     }
     if matches!(launch, Launch::Worker { .. }) && !spec.env.contains_key("GOMEMLIMIT") {
         // The collector works harder before the kernel has to kill.
@@ -545,6 +549,7 @@ fn request(revision: &Revision, instance: u64) -> Result<InstanceRequest, StartF
             env.push(("NODE_PATH".into(), format!("{PACKAGES_DIR}/node_modules")));
         }
     }
+    let files = secret_files(revision)?;
     Ok(InstanceRequest {
         instance,
         label: revision.label(),
@@ -559,18 +564,30 @@ fn request(revision: &Revision, instance: u64) -> Result<InstanceRequest, StartF
             disk_bytes: spec.limits.disk_bytes,
         },
         egress: spec.egress.clone(),
-        files: secret_files(revision)?,
+        links: if files.is_empty() {
+            Vec::new()
+        } else {
+            vec![(SECRETS_LINK.into(), SECRETS_DIR.into())]
+        },
+        files,
     })
 }
 
 /// The secrets of a function as files, with the values that hold now.
 fn secret_files(revision: &Revision) -> Result<Vec<(PathBuf, String)>, StartFailure> {
-    let secrets = revision.shared.secrets.lock();
-    let file = |name: &String| match secrets.get(name) {
-        Some(value) => Ok((Path::new(SECRETS_DIR).join(name), value.clone())),
-        None => Err(StartFailure::NoSecret(name.clone())),
-    };
+    let file = |name: &String| Ok((Path::new(SECRETS_DIR).join(name), secret(revision, name)?));
     revision.spec.secrets.iter().map(file).collect()
+}
+
+/// The variables of a function that are secrets, with the values that hold now.
+fn secret_env(revision: &Revision) -> Result<Vec<(String, String)>, StartFailure> {
+    let variables = revision.spec.secret_env.iter();
+    variables.map(|(key, name)| Ok((key.clone(), secret(revision, name)?))).collect()
+}
+
+fn secret(revision: &Revision, name: &str) -> Result<String, StartFailure> {
+    let value = revision.shared.secrets.lock().get(name).cloned();
+    value.ok_or_else(|| StartFailure::NoSecret(name.to_owned()))
 }
 
 fn stream(fd: OwnedFd) -> std::io::Result<UnixStream> {

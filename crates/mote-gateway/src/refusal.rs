@@ -2,6 +2,8 @@
 
 use std::fmt::Write as _;
 
+use mote_core::spec::Compat;
+
 /// An answer of the platform itself.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Refusal {
@@ -33,6 +35,11 @@ impl Refusal {
             allow: None,
             retry_after_s: answer.retry_after_s,
         }
+    }
+
+    /// The same for callers of a function that was written for `compat`.
+    pub fn of_fault_for(fault: &mote_core::Fault, function: &str, compat: Option<Compat>) -> Self {
+        Self { status: fault.http_for(compat), ..Self::of_fault(fault, function) }
     }
 
     /// The body: problem details (RFC 9457) with our code, and the invocation where there is one.

@@ -180,6 +180,7 @@ impl ProcessBackend {
             root.binds.push(bind(packages.clone(), PACKAGES_DIR, false));
         }
         root.files.extend(request.files.iter().cloned());
+        root.links.extend(request.links.iter().cloned());
         Plan {
             without,
             rootless: inner.rootless,

@@ -132,7 +132,7 @@ impl Plan {
         if message.len() > PLAN_BYTES_MAX {
             return Err(io::Error::new(
                 io::ErrorKind::InvalidInput,
-                "environment and paths are longer than 160 KiB",
+                "environment, secrets and paths are longer than 160 KiB",
             ));
         }
         Ok(message)

@@ -18,6 +18,7 @@ mod node;
 mod output;
 mod rollout;
 mod scale;
+mod secret;
 mod simulate;
 mod top;
 
@@ -84,6 +85,7 @@ fn ask_node(verb: Verb, global: &args::Global, output: &Output) -> Result<(), Fa
                 Verb::Scale(args) => scale::run(&client, &args, output).await,
                 Verb::Top(args) => top::run(&client, args, output).await,
                 Verb::Remove(args) => functions::remove(&client, &args, output).await,
+                Verb::Secret(args) => secret::run(&client, &args.verb, output).await,
                 Verb::Doctor => node::doctor(&client, global, output).await,
                 Verb::Up(_)
                 | Verb::Config(_)

@@ -12,6 +12,7 @@ use mote_api::manifest::{
     self, BalanceName, CompatName, FunctionManifest, Manifest, PolicyName, RuntimeName,
     ScaleManifest, StartName,
 };
+use mote_api::openwhisk::WhiskManifest;
 use mote_api::toml_reader::{Mistake, Mistakes};
 use mote_core::autoscale::{HpaSettings, KnativeSettings, OpenFaasSettings, Policy};
 use mote_core::balance::Balance;
@@ -28,6 +29,15 @@ mod golang;
 mod guess;
 mod probe;
 pub(crate) mod render;
+
+/// What was read from a folder.
+#[derive(Debug, Default)]
+pub(crate) struct Project {
+    /// Its functions.
+    pub(crate) functions: Vec<Planned>,
+    /// What an OpenWhisk manifest says beside them.
+    pub(crate) whisk: Option<WhiskManifest>,
+}
 
 /// A function read from a folder.
 #[derive(Debug, Clone)]
@@ -94,7 +104,7 @@ pub(crate) fn load_manifest(path: &Path) -> Result<Option<Manifest>, Mistakes> {
 }
 
 /// Reads the functions of a folder or file.
-pub(crate) fn read(path: &Path, options: Options<'_>) -> Result<Vec<Planned>, Mistakes> {
+pub(crate) fn read(path: &Path, options: Options<'_>) -> Result<Project, Mistakes> {
     if options.foreign
         && let Some(found) = foreign::read(path)?
     {
@@ -124,7 +134,8 @@ pub(crate) fn read(path: &Path, options: Options<'_>) -> Result<Vec<Planned>, Mi
             Err(Mistakes(found)) => mistakes.extend(found),
         }
     }
-    if mistakes.is_empty() { Ok(planned) } else { Err(Mistakes(mistakes)) }
+    let project = Project { functions: planned, whisk: None };
+    if mistakes.is_empty() { Ok(project) } else { Err(Mistakes(mistakes)) }
 }
 
 /// The function in a folder, as `manifest` describes it; for a node, which follows no path.
@@ -137,7 +148,7 @@ pub(crate) fn planned(
     Ok(plan(&Folder::read(path)?, manifest, true, options)?.0)
 }
 
-/// `spec` as `name`, with its environment replaced and what else `manifest` says changed.
+/// `spec` as `name`, with its environment and secrets replaced and what else `manifest` says changed.
 pub(crate) fn changed(
     mut spec: FunctionSpec,
     name: &FunctionName,
@@ -145,6 +156,10 @@ pub(crate) fn changed(
 ) -> Result<FunctionSpec, Mistakes> {
     spec.name = name.clone();
     spec.env.clone_from(&manifest.env);
+    spec.secrets.clone_from(&manifest.secrets);
+    // Not every client can say of a variable that it is a secret, so those that are stay.
+    spec.secret_env.extend(manifest.secret_env.clone());
+    spec.secret_env.retain(|name, _| !manifest.env.contains_key(name));
     apply_limits(&mut spec, manifest);
     let scale = &manifest.scale;
     spec.scale.min = scale.min.unwrap_or(spec.scale.min);
@@ -161,11 +176,7 @@ pub(crate) fn changed(
 }
 
 /// The functions of another platform's manifest, each with its own code.
-fn read_foreign(
-    path: &Path,
-    found: Foreign,
-    options: Options<'_>,
-) -> Result<Vec<Planned>, Mistakes> {
+fn read_foreign(path: &Path, found: Foreign, options: Options<'_>) -> Result<Project, Mistakes> {
     if found.functions.len() > 1 && options.name.is_some() {
         let text = format!("--name: {} has several functions", found.file);
         return Err(mistake("M0101", text, Some("deploy them without --name".into())));
@@ -191,7 +202,8 @@ fn read_foreign(
             ),
         }
     }
-    if mistakes.is_empty() { Ok(planned) } else { Err(Mistakes(mistakes)) }
+    let project = Project { functions: planned, whisk: found.whisk };
+    if mistakes.is_empty() { Ok(project) } else { Err(Mistakes(mistakes)) }
 }
 
 fn code_of(source: Source, path: &Path, beside: &Path) -> Result<Code, Mistakes> {
@@ -453,6 +465,8 @@ fn apply(spec: &mut FunctionSpec, function: &FunctionManifest) -> Result<(), Mis
     spec.scale.pause_ms = scale.pause_ms.or(spec.scale.pause_ms);
     spec.scale.spare = scale.spare.unwrap_or(spec.scale.spare);
     spec.env.clone_from(&function.env);
+    spec.secrets.clone_from(&function.secrets);
+    spec.secret_env.clone_from(&function.secret_env);
     spec.methods = function.methods.clone().unwrap_or_default();
     spec.egress = function
         .egress

@@ -56,20 +56,24 @@ pub(super) struct Flags {
 pub(super) struct Page {
     limit: Option<usize>,
     skip: usize,
+    count: bool,
 }
 
 impl Page {
-    /// That part of a list.
-    pub(super) fn of(&self, all: Vec<Value>) -> Json<Vec<Value>> {
+    /// That part of a list, or how many there are.
+    pub(super) fn of(&self, kind: Kind, all: Vec<Value>) -> Json<Value> {
+        if self.count {
+            return Json(json!({ kind.as_str(): all.len().saturating_sub(self.skip) }));
+        }
         let limit = match self.limit.unwrap_or(30) {
             0 => 200,
             limit => limit.min(200),
         };
-        Json(all.into_iter().skip(self.skip).take(limit).collect())
+        Json(all.into_iter().skip(self.skip).take(limit).collect::<Vec<_>>().into())
     }
 }
 
-pub(super) async fn list(State(whisk): State<Whisk>, Query(page): Query<Page>) -> Json<Vec<Value>> {
+pub(super) async fn list(State(whisk): State<Whisk>, Query(page): Query<Page>) -> Json<Value> {
     let mut all = whisk.entities.list(Kind::Action);
     all.sort_by_key(|(_, entity)| std::cmp::Reverse(entity.updated_ms));
     let shown = |(name, entity): (String, Entity)| {
@@ -80,7 +84,7 @@ pub(super) async fn list(State(whisk): State<Whisk>, Query(page): Query<Page>) -
         }
         Value::Object(shown)
     };
-    page.of(all.into_iter().map(shown).collect())
+    page.of(Kind::Action, all.into_iter().map(shown).collect())
 }
 
 pub(super) async fn dispatch_in_package(
@@ -240,7 +244,7 @@ pub(super) fn take(entity: &mut Entity, wish: &Wish) {
 }
 
 /// Annotations the platform sets itself.
-fn annotate(entity: &mut Entity) {
+pub(super) fn annotate(entity: &mut Entity) {
     let kind = match &entity.what {
         What::Action { exec, .. } => exec["kind"].clone(),
         _ => "sequence".into(),
@@ -249,7 +253,10 @@ fn annotate(entity: &mut Entity) {
     entity.annotations.push(Pair { key: "exec".to_owned(), value: kind });
 }
 
-fn limits(wish: Option<&Map<String, Value>>, known: Option<&Entity>) -> Result<Value, Refused> {
+pub(super) fn limits(
+    wish: Option<&Map<String, Value>>,
+    known: Option<&Entity>,
+) -> Result<Value, Refused> {
     let before = match known.map(|known| &known.what) {
         Some(What::Action { limits, .. } | What::Sequence { limits, .. }) => limits.clone(),
         _ => json!({

@@ -28,7 +28,7 @@ pub(super) enum Kind {
 }
 
 impl Kind {
-    fn as_str(self) -> &'static str {
+    pub(super) fn as_str(self) -> &'static str {
         match self {
             Kind::Action => "actions",
             Kind::Package => "packages",

@@ -11,9 +11,9 @@ use super::actions::{self, Flags, Page, Wish};
 use super::entities::{self, Entity, Kind, What};
 use super::{NAMESPACE, Refused, Whisk, object};
 
-pub(super) async fn list(State(whisk): State<Whisk>, Query(page): Query<Page>) -> Json<Vec<Value>> {
+pub(super) async fn list(State(whisk): State<Whisk>, Query(page): Query<Page>) -> Json<Value> {
     let all = whisk.entities.list(Kind::Package);
-    page.of(all.into_iter().map(|(name, one)| one.shown(&name).into()).collect())
+    page.of(Kind::Package, all.into_iter().map(|(name, one)| one.shown(&name).into()).collect())
 }
 
 pub(super) async fn dispatch(

@@ -13,17 +13,17 @@ use super::entities::{self, Entity, Kind, What};
 use super::run::Id;
 use super::{NAMESPACE, Refused, Whisk, accepted, object, run};
 
-pub(super) async fn list(State(whisk): State<Whisk>, Query(page): Query<Page>) -> Json<Vec<Value>> {
+pub(super) async fn list(State(whisk): State<Whisk>, Query(page): Query<Page>) -> Json<Value> {
     let all = whisk.entities.list(Kind::Trigger);
-    page.of(all.into_iter().map(|(name, one)| one.shown(&name).into()).collect())
+    page.of(Kind::Trigger, all.into_iter().map(|(name, one)| one.shown(&name).into()).collect())
 }
 
 pub(super) async fn list_rules(
     State(whisk): State<Whisk>,
     Query(page): Query<Page>,
-) -> Json<Vec<Value>> {
+) -> Json<Value> {
     let all = whisk.entities.list(Kind::Rule);
-    page.of(all.into_iter().map(|(name, one)| one.shown(&name).into()).collect())
+    page.of(Kind::Rule, all.into_iter().map(|(name, one)| one.shown(&name).into()).collect())
 }
 
 pub(super) async fn dispatch(

@@ -511,7 +511,7 @@ impl<I: Invoker> Exchange<'_, I> {
                     }
                 }
             }
-            Err(fault) => Refusal::of_fault(&fault, &self.request.name),
+            Err(fault) => Refusal::of_fault_for(&fault, &self.request.name, self.route.compat()),
         };
         let written =
             answer::refuse(writer, config, &refusal, Some(id), self.is_head, keep_alive).await;

@@ -189,7 +189,7 @@ impl<I: Invoker> Service<I> {
             deadline_ns: received_ns + route.timeout_ms() * 1_000_000,
         };
         let result = self.invoker.invoke(&route, invocation).await;
-        let result = result.map_err(|fault| Refusal::of_fault(&fault, &name));
+        let result = result.map_err(|fault| Refusal::of_fault_for(&fault, &name, route.compat()));
         (name, result)
     }
 }

@@ -56,6 +56,7 @@ pub(crate) fn request(instance: u64, code_dir: &Path, launch: Launch) -> Instanc
         },
         egress: Vec::new(),
         files: Vec::new(),
+        links: Vec::new(),
     }
 }
 

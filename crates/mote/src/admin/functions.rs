@@ -89,6 +89,7 @@ fn function(node: &Node, revision: &Arc<Revision>) -> Function {
             reason: decision.reason.as_str().to_owned(),
             reason_text: decision.reason.text().to_owned(),
         }),
+        secrets: spec.secret_names().into_iter().map(str::to_owned).collect(),
         urls: node.urls(&spec.name),
         limits: Limits {
             memory_bytes: spec.limits.memory_bytes,

@@ -7,8 +7,10 @@ mod access;
 mod functions;
 mod logs;
 mod node_routes;
+mod openwhisk;
 mod rollout;
 mod scale;
+mod secrets;
 
 use std::sync::Arc;
 
@@ -62,6 +64,9 @@ fn routes(node: Arc<Node>) -> Router {
         .route(paths::INVOKE, post(functions::invoke))
         .route(paths::SCALE, post(scale::scale))
         .route(paths::LOGS, get(logs::read))
+        .route(paths::OPENWHISK, put(openwhisk::apply))
+        .route(paths::SECRETS, get(secrets::list))
+        .route(paths::SECRET, put(secrets::put).delete(secrets::remove))
         // Uploads are bounded by the archive's own limits, bodies by their function's.
         .layer(DefaultBodyLimit::disable())
         .with_state(node.clone())
@@ -71,6 +76,14 @@ fn routes(node: Arc<Node>) -> Router {
         // Health is answered without credentials: it tells nothing but that the node lives.
         .route(paths::LIVEZ, get(|| async { "ok\n" }))
         .route(paths::READYZ, get(node_routes::readyz).with_state(node))
+}
+
+/// A client that goes away must not leave a change half-way: it runs to its end by itself.
+async fn to_the_end<T: Send + 'static>(
+    work: impl Future<Output = Result<T, Problem>> + Send + 'static,
+) -> Result<T, Refused> {
+    let failed = |_| Problem::new(500, "M0599", "the node failed to make a change; see its log");
+    Ok(tokio::spawn(work).await.map_err(failed)??)
 }
 
 async fn no_such_route() -> Refused {

@@ -10,7 +10,7 @@ use mote_api::types::{RevisionList, TrafficRequest, TrafficResult};
 use mote_core::FunctionName;
 use serde::Deserialize;
 
-use super::Refused;
+use super::{Refused, to_the_end};
 use crate::node::functions::find;
 use crate::node::{Node, rollout};
 
@@ -31,7 +31,8 @@ pub(super) async fn traffic(
     let wish: TrafficRequest = serde_json::from_slice(&body).map_err(|error| {
         Problem::new(400, "M1403", format!("traffic: {error}")).with_field("shares")
     })?;
-    to_the_end(async move { rollout::set_traffic(&node, &name, wish.shares).await }).await
+    let moved = to_the_end(async move { rollout::set_traffic(&node, &name, wish.shares).await });
+    Ok(Json(moved.await?))
 }
 
 #[derive(Deserialize)]
@@ -45,17 +46,10 @@ pub(super) async fn rollback(
     Query(query): Query<RollbackQuery>,
 ) -> Result<Json<TrafficResult>, Refused> {
     let name = known(&node, &name)?;
-    to_the_end(async move { rollout::rollback(&node, &name, query.revision).await }).await
+    let moved = to_the_end(async move { rollout::rollback(&node, &name, query.revision).await });
+    Ok(Json(moved.await?))
 }
 
 fn known(node: &Node, name: &str) -> Result<FunctionName, Refused> {
     Ok(find(&node.engine, name)?.spec.name.clone())
-}
-
-/// A client that goes away must not leave a change half-way: it runs to its end by itself.
-async fn to_the_end(
-    work: impl Future<Output = Result<TrafficResult, Problem>> + Send + 'static,
-) -> Result<Json<TrafficResult>, Refused> {
-    let failed = |_| Problem::new(500, "M0599", "the node failed to move traffic; see its log");
-    Ok(Json(tokio::spawn(work).await.map_err(failed)??))
 }

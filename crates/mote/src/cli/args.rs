@@ -106,6 +106,8 @@ pub(super) enum Verb {
     /// Remove functions
     #[command(visible_alias = "rm")]
     Remove(Remove),
+    /// Keep secrets that functions read
+    Secret(Secret),
     /// Check the node and its machine
     Doctor,
     /// Measure how fast a function or a URL answers
@@ -446,6 +448,36 @@ pub(super) struct Simulate {
     /// Draw the course of every run, policies side by side
     #[arg(long, value_name = "FILE.svg")]
     pub(super) plot: Option<PathBuf>,
+}
+
+#[derive(Debug, ClapArgs)]
+pub(super) struct Secret {
+    #[command(subcommand)]
+    pub(super) verb: SecretVerb,
+}
+
+#[derive(Debug, Subcommand)]
+pub(super) enum SecretVerb {
+    /// Make or replace a secret; its value is read from standard input or a file
+    Set(SecretSet),
+    /// List secrets and the functions that read them; never their values
+    #[command(visible_alias = "ls")]
+    List,
+    /// Remove secrets
+    #[command(visible_alias = "rm")]
+    Remove(Remove),
+}
+
+#[derive(Debug, ClapArgs)]
+pub(super) struct SecretSet {
+    /// Its name: a-z, A-Z, 0-9, -, _ and .
+    pub(super) name: String,
+    /// File that holds the value [default: standard input]
+    #[arg(value_name = "FILE")]
+    pub(super) file: Option<PathBuf>,
+    /// Keep a line end at the end of the value
+    #[arg(long)]
+    pub(super) exact: bool,
 }
 
 #[derive(Debug, ClapArgs)]

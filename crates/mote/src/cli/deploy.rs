@@ -6,7 +6,8 @@ use std::process::Stdio;
 use std::time::Instant;
 
 use bytes::Bytes;
-use mote_api::client::{Client, DeployOptions, Endpoint};
+use mote_api::client::{Client, ClientError, DeployOptions, Endpoint};
+use mote_api::openwhisk::WhiskManifest;
 use mote_api::quantity::size_text;
 use mote_api::types::{DeployResult, InvokeRequest};
 
@@ -16,6 +17,8 @@ use super::invoke;
 use super::output::{Output, harmless};
 use crate::project::{self, Options, Planned};
 
+/// What a node answers that keeps no entities of OpenWhisk.
+const OPENWHISK_OFF: &str = "M0416";
 /// What Ctrl-C sends to everything in the foreground.
 const SIGINT: i32 = 2;
 
@@ -25,7 +28,7 @@ pub(super) async fn run(client: &Client, args: &Deploy, output: &Output) -> Resu
         return Err(failure.with_hint("write name = \"…\" in each mote.toml instead"));
     }
     // All of them are read before any is deployed, so that a mistake changes nothing.
-    let mut plans = Vec::new();
+    let (mut plans, mut manifests) = (Vec::new(), Vec::new());
     for path in &args.paths {
         build(path, output)?;
         let options = Options {
@@ -34,9 +37,9 @@ pub(super) async fn run(client: &Client, args: &Deploy, output: &Output) -> Resu
             check_machine: matches!(client.endpoint(), Endpoint::Unix(_)),
             foreign: true,
         };
-        for planned in project::read(path, options)? {
-            plans.push((path.as_path(), planned));
-        }
+        let project = project::read(path, options)?;
+        plans.extend(project.functions.into_iter().map(|planned| (path.as_path(), planned)));
+        manifests.extend(project.whisk);
     }
     for (path, planned) in &plans {
         let options = DeployOptions {
@@ -61,7 +64,45 @@ pub(super) async fn run(client: &Client, args: &Deploy, output: &Output) -> Resu
             invoke::show_answer(&answer, output)?;
         }
     }
+    for manifest in &manifests {
+        entities(client, args, manifest, output).await?;
+    }
     Ok(())
+}
+
+/// What a manifest of OpenWhisk says beside functions, once they are there. Without the node's
+/// OpenWhisk API nothing keeps it, which is said of each.
+async fn entities(
+    client: &Client,
+    args: &Deploy,
+    manifest: &WhiskManifest,
+    output: &Output,
+) -> Result<(), Failure> {
+    let all = manifest.entities();
+    let beside = |name: &&String| !name.starts_with("actions.") && !name.starts_with("packages.");
+    let not_made = |why: &str| {
+        for name in all.iter().filter(beside) {
+            output.warn(&harmless(&format!("{name}: not made: {why}")));
+        }
+    };
+    if args.dry_run || args.no_traffic || args.tag.is_some() {
+        not_made("not with --dry-run, --no-traffic or --tag");
+        return Ok(());
+    }
+    match client.apply_openwhisk(manifest).await {
+        Ok(made) => {
+            output.step("openwhisk", &harmless(&made.made.join(", ")), None);
+            for note in &made.notes {
+                output.warn(&harmless(note));
+            }
+            Ok(())
+        }
+        Err(ClientError::Problem(problem)) if problem.code == OPENWHISK_OFF => {
+            not_made("the node's OpenWhisk API is off; start it with mote up --openwhisk on");
+            Ok(())
+        }
+        Err(error) => Err(error.into()),
+    }
 }
 
 async fn deploy(

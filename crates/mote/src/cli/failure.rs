@@ -30,6 +30,13 @@ impl Failure {
         self
     }
 
+    /// A file that cannot be read or written, in plain words.
+    pub(super) fn of_file(code: &'static str, shown: &str, error: &std::io::Error) -> Self {
+        let text = error.to_string();
+        let words = text.split(" (os error").next().unwrap_or("");
+        Self::new(code, format!("{shown}: {}", words.to_lowercase()))
+    }
+
     /// Ends with `exit` and says nothing more.
     pub(super) fn quiet(exit: u8) -> Self {
         Self { exit, mistakes: Vec::new() }
@@ -62,15 +69,12 @@ impl From<Mistakes> for Failure {
 
 impl From<PackError> for Failure {
     fn from(error: PackError) -> Self {
-        let text = match &error {
+        match &error {
             PackError::Io { path, source } => {
-                let text = source.to_string();
-                let words = text.split(" (os error").next().unwrap_or("");
-                format!("{}: {}", path.display(), words.to_lowercase())
+                Self::of_file(error.code(), &path.display().to_string(), source)
             }
-            other => other.to_string(),
-        };
-        Self::new(error.code(), text)
+            other => Self::new(error.code(), other.to_string()),
+        }
     }
 }
 

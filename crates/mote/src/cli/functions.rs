@@ -72,6 +72,9 @@ fn describe_text(function: &Function) -> String {
             line(key, &format!("@{}  {} %{tag}", share.revision, share.percent));
         }
     }
+    if !function.secrets.is_empty() {
+        line("secrets", &function.secrets.join(", "));
+    }
     line("state", function.state.as_str());
     line("created", &function.created_at.to_string());
     if let Some(url) = &function.urls.http {
@@ -144,26 +147,32 @@ fn describe_text(function: &Function) -> String {
 }
 
 pub(super) async fn remove(client: &Client, args: &Remove, output: &Output) -> Result<(), Failure> {
-    if !args.yes {
-        if !std::io::stdin().is_terminal() {
-            return Err(Failure::new("M0101", "no terminal to ask on").with_hint("say it: --yes"));
-        }
-        eprint!("remove {}? [y/N] ", args.names.join(", "));
-        let _ = std::io::stderr().flush();
-        // Off this thread, so that Ctrl-C is heard while nobody answers.
-        let reading = tokio::task::spawn_blocking(|| {
-            let mut answer = String::new();
-            std::io::stdin().read_line(&mut answer).map(|_| answer)
-        });
-        let answer = reading.await.map_err(std::io::Error::other).and_then(|answer| answer)?;
-        if !matches!(answer.trim(), "y" | "Y" | "yes") {
-            output.say("nothing was removed");
-            return Ok(());
-        }
+    if !args.yes && !is_agreed(&format!("remove {}?", args.names.join(", ")), output).await? {
+        return Ok(());
     }
     for name in &args.names {
         client.remove(name).await?;
         output.say(&format!("{name} is removed"));
     }
     Ok(())
+}
+
+/// Asks before something is removed.
+pub(super) async fn is_agreed(question: &str, output: &Output) -> Result<bool, Failure> {
+    if !std::io::stdin().is_terminal() {
+        return Err(Failure::new("M0101", "no terminal to ask on").with_hint("say it: --yes"));
+    }
+    eprint!("{question} [y/N] ");
+    let _ = std::io::stderr().flush();
+    // Off this thread, so that Ctrl-C is heard while nobody answers.
+    let reading = tokio::task::spawn_blocking(|| {
+        let mut answer = String::new();
+        std::io::stdin().read_line(&mut answer).map(|_| answer)
+    });
+    let answer = reading.await.map_err(std::io::Error::other).and_then(|answer| answer)?;
+    let agreed = matches!(answer.trim(), "y" | "Y" | "yes");
+    if !agreed {
+        output.say("nothing was removed");
+    }
+    Ok(agreed)
 }

@@ -20,6 +20,12 @@ pub(super) fn run(path: &Path, output: &Output) -> Result<(), Failure> {
     for warning in &found.warnings {
         output.warn(&harmless(&format!("{}: {warning}", found.file)));
     }
+    for name in found.whisk.iter().flat_map(|whisk| whisk.entities()) {
+        if !name.starts_with("actions.") && !name.starts_with("packages.") {
+            let text = format!("{name}: mote.toml has no place for it; mote deploy makes it");
+            output.warn(&harmless(&format!("{}: {text}", found.file)));
+        }
+    }
     let beside = if path.is_dir() { path } else { path.parent().unwrap_or(Path::new("")) };
     // All places are checked before anything is written.
     let places: Vec<PathBuf> =

@@ -89,11 +89,9 @@ pub(super) async fn request(args: &Invoke) -> Result<InvokeRequest, Failure> {
                 .map_err(|error| Failure::new("M0102", format!("standard input: {error}")))?
         }
         Some(data) => match data.strip_prefix('@') {
-            Some(path) => std::fs::read(path).map_err(|error| {
-                let text = error.to_string();
-                let words = text.split(" (os error").next().unwrap_or("");
-                Failure::new("M0102", format!("{path}: {}", words.to_lowercase()))
-            })?,
+            Some(path) => {
+                std::fs::read(path).map_err(|error| Failure::of_file("M0102", path, &error))?
+            }
             None => data.as_bytes().to_vec(),
         },
     };

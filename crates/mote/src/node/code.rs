@@ -54,7 +54,11 @@ fn pack(deploy: Deploy, on_node: Option<(FunctionSpec, PathBuf)>) -> Result<Vec<
     }
     .map_err(|mistakes| refused(&mistakes))?;
     spec.annotations = annotations;
-    spec.secrets = secrets;
+    for name in secrets {
+        if !spec.secrets.contains(&name) {
+            spec.secrets.push(name);
+        }
+    }
     let json = serde_json::to_vec(&spec)
         .map_err(|error| Problem::new(500, "M0599", format!("{name}: {error}")))?;
     let packed = mote_store::pack::pack(folder.path(), Some((mote_api::SPEC_ENTRY, &json)));

@@ -35,7 +35,14 @@ pub(super) struct Listeners {
     openfaas: Option<Bound>,
     tinyfaas: Option<TinyFaas>,
     nuclio: Option<Bound>,
-    openwhisk: Option<Bound>,
+    openwhisk: Option<OpenWhisk>,
+}
+
+/// The socket of OpenWhisk's API, and the ways of its owner to it.
+struct OpenWhisk {
+    bound: Bound,
+    manifests: openwhisk::Manifests,
+    incoming: openwhisk::Incoming,
 }
 
 /// Sockets of tinyFaaS.
@@ -60,7 +67,9 @@ impl Listeners {
             listeners.nuclio = Some(bind("nuclio", address).await?);
         }
         if let Some(address) = config.openwhisk {
-            listeners.openwhisk = Some(bind("openwhisk", address).await?);
+            let bound = bind("openwhisk", address).await?;
+            let (manifests, incoming) = openwhisk::Manifests::new();
+            listeners.openwhisk = Some(OpenWhisk { bound, manifests, incoming });
         }
         Ok(listeners)
     }
@@ -82,10 +91,15 @@ impl Listeners {
         if let Some(bound) = &self.nuclio {
             lines.push(("nuclio", format!("http://{}", bound.address())));
         }
-        if let Some(bound) = &self.openwhisk {
+        if let Some(OpenWhisk { bound, .. }) = &self.openwhisk {
             lines.push(("openwhisk", format!("http://{}", bound.address())));
         }
         lines
+    }
+
+    /// Where manifests of OpenWhisk go, if its API is on.
+    pub(super) fn openwhisk_manifests(&self) -> Option<openwhisk::Manifests> {
+        self.openwhisk.as_ref().map(|openwhisk| openwhisk.manifests.clone())
     }
 
     /// Serves them until `stop` turns true: the APIs on a thread of their own, fronts that are the
@@ -131,8 +145,9 @@ impl Listeners {
                     if let Some(bound) = self.nuclio {
                         serving.spawn(nuclio::serve(bound, context.clone()));
                     }
-                    if let (Some(bound), Some(resumed)) = (self.openwhisk, resumed) {
-                        serving.spawn(openwhisk::serve(bound, context.clone(), resumed));
+                    if let (Some(on), Some(resumed)) = (self.openwhisk, resumed) {
+                        let OpenWhisk { bound, incoming, .. } = on;
+                        serving.spawn(openwhisk::serve(bound, context.clone(), resumed, incoming));
                     }
                     let all = async { while serving.join_next().await.is_some() {} };
                     context.stopped().await;
@@ -395,7 +410,9 @@ impl mote_compat::Node for Front {
         replace: bool,
     ) -> BoxFuture<'static, Result<(), Problem>> {
         let (node, name) = (self.node.clone(), name.to_owned());
-        self.to_the_end(async move { secrets::put(&node, name, value, replace).await })
+        self.to_the_end(
+            async move { secrets::put(&node, name, value, Some(replace)).await.map(|_| ()) },
+        )
     }
 
     fn remove_secret(&self, name: &str) -> BoxFuture<'static, Result<(), Problem>> {

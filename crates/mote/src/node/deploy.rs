@@ -18,7 +18,7 @@ use mote_engine::logs::LogLevel;
 use mote_store::{ArchiveLimits, StagedCode, StoreError};
 use parking_lot::Mutex;
 
-use super::{Node, golang, packages, rollout};
+use super::{Node, golang, packages, rollout, secrets};
 use crate::project;
 
 /// Names that are being deployed now: two deploys of one function at once would race for which
@@ -238,10 +238,11 @@ fn spec(name: &FunctionName, staged: &StagedCode) -> Result<FunctionSpec, Proble
         None => {
             let options =
                 project::Options { name: Some(name.as_str()), check_machine: true, foreign: false };
-            let mut planned = project::read(&staged.path, options).map_err(|mistakes| {
+            let project = project::read(&staged.path, options).map_err(|mistakes| {
                 let code = mistakes.0.first().map_or("M0303", |mistake| mistake.code);
                 Problem::new(422, code, mistakes.to_string())
             })?;
+            let mut planned = project.functions;
             if planned.len() != 1 {
                 let text = format!("the archive holds {} functions, not one", planned.len());
                 return Err(Problem::new(422, "M0303", text));
@@ -288,7 +289,7 @@ pub(super) fn check(node: &Node, spec: &FunctionSpec) -> Result<(), Problem> {
         );
         return Err(Problem::new(422, "M0303", text).with_field("limits.memory"));
     }
-    Ok(())
+    secrets::check(&node.engine, spec)
 }
 
 /// Settings that are allowed and will hurt, each with what to write instead.

@@ -11,7 +11,7 @@ mod memory;
 mod packages;
 pub(crate) mod rollout;
 mod run;
-mod secrets;
+pub(crate) mod secrets;
 mod shims;
 
 use std::collections::HashMap;
@@ -52,6 +52,8 @@ pub(crate) struct Node {
     pub(crate) token: Option<Token>,
     /// Where other platforms' clients are served: platform and address.
     pub(crate) compat: Vec<(&'static str, String)>,
+    /// Takes manifests of OpenWhisk, where its API is on.
+    pub(crate) openwhisk: Option<mote_compat::openwhisk::Manifests>,
     /// Our effective user id.
     pub(crate) uid: u32,
     /// What instances may take in all.

@@ -132,6 +132,7 @@ async fn serve(
         data_path: Handle::current(),
         token,
         compat: platforms.addresses(),
+        openwhisk: platforms.openwhisk_manifests(),
         uid: rustix::process::geteuid().as_raw(),
         memory_bytes: budget.memory_bytes,
         cores: cores_max,

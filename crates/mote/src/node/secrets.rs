@@ -2,49 +2,93 @@
 
 use anyhow::{Context as _, Result};
 use mote_api::Problem;
+use mote_api::types::{Secret, SecretList};
+use mote_core::FunctionSpec;
 use mote_core::spec::is_secret_name;
+use mote_engine::Engine;
 
 use super::Node;
 use super::rollout::with_store;
 
-/// Largest value: all secrets of a function travel to its sandbox in one message of 160 KiB.
-const VALUE_BYTES_MAX: usize = 64 << 10;
+/// Largest value.
+pub(crate) const VALUE_BYTES_MAX: usize = 64 << 10;
+/// All values of one function: they travel to its sandbox in one message of 160 KiB.
+const FUNCTION_BYTES_MAX: usize = 128 << 10;
 
-/// Makes or replaces a secret; see [`mote_compat::Node::put_secret`].
-pub(super) async fn put(
+/// All secrets, each with who reads it.
+pub(crate) async fn list(node: &Node) -> Result<SecretList, Problem> {
+    let all = with_store(node, |store| store.secrets()).await?;
+    let secrets = all.into_iter().map(|(name, _)| described(&node.engine, name)).collect();
+    Ok(SecretList { secrets })
+}
+
+/// A secret with the functions whose live revisions read it.
+pub(crate) fn described(engine: &Engine, name: String) -> Secret {
+    let live = engine.list();
+    let reads = live.iter().filter(|one| one.spec.secret_names().contains(name.as_str()));
+    Secret { functions: reads.map(|one| one.spec.name.to_string()).collect(), name }
+}
+
+/// Whether the node has what a function reads.
+pub(super) fn check(engine: &Engine, spec: &FunctionSpec) -> Result<(), Problem> {
+    let function = &spec.name;
+    let length = |name: &str| {
+        engine.secret_bytes(name).ok_or_else(|| {
+            let text = format!("{function} reads secret {name}, which is not on this node");
+            let hint = format!("make it: mote secret set {name} < FILE");
+            Problem::new(422, "M0414", text).with_hint(hint).with_field("secrets")
+        })
+    };
+    let mut bytes = 0;
+    for name in spec.secrets.iter().chain(spec.secret_env.values()) {
+        bytes += length(name)?;
+    }
+    if bytes > FUNCTION_BYTES_MAX {
+        let most = FUNCTION_BYTES_MAX >> 10;
+        let text = format!("{function} reads {bytes} bytes of secrets, at most {most} KiB fit");
+        return Err(Problem::new(422, "M0303", text).with_field("secrets"));
+    }
+    Ok(())
+}
+
+/// Makes or replaces a secret; `replace` says whether it must be there already. Returns whether it
+/// was.
+pub(crate) async fn put(
     node: &Node,
     name: String,
     value: String,
-    replace: bool,
-) -> Result<(), Problem> {
+    replace: Option<bool>,
+) -> Result<bool, Problem> {
     if !is_secret_name(&name) {
         let text = "name: 1 to 253 of a-z, A-Z, 0-9, -, _ and ., not . in front";
         return Err(Problem::new(422, "M0303", text).with_field("name"));
     }
     if value.len() > VALUE_BYTES_MAX || value.contains('\0') {
-        let text = format!("value: text of at most {} KiB", VALUE_BYTES_MAX >> 10);
-        return Err(Problem::new(422, "M0303", text).with_field("value"));
+        return Err(not_a_value());
     }
     let (wanted, text) = (name.clone(), value.clone());
-    with_store(node, move |store| {
+    let there = with_store(node, move |store| {
         let there = store.secrets()?.iter().any(|(known, _)| *known == wanted);
-        Ok(if there == replace {
-            store.put_secret(&wanted, &text).map(|_| None)?
-        } else {
-            Some(there)
-        })
+        if replace.is_none_or(|replace| replace == there) {
+            store.put_secret(&wanted, &text)?;
+        }
+        Ok(there)
     })
-    .await?
-    .map_or(Ok(()), |there| match there {
-        true => Err(Problem::new(409, "M1405", format!("secret {name} is there already"))),
-        false => Err(unknown(&name)),
-    })?;
-    node.engine.set_secret(&name, Some(value));
-    Ok(())
+    .await?;
+    match (replace, there) {
+        (Some(false), true) => {
+            Err(Problem::new(409, "M1405", format!("secret {name} is there already")))
+        }
+        (Some(true), false) => Err(unknown(&name)),
+        _ => {
+            node.engine.set_secret(&name, Some(value));
+            Ok(there)
+        }
+    }
 }
 
 /// Removes a secret. Instances that run keep what they have.
-pub(super) async fn remove(node: &Node, name: String) -> Result<(), Problem> {
+pub(crate) async fn remove(node: &Node, name: String) -> Result<(), Problem> {
     let wanted = name.clone();
     if !with_store(node, move |store| store.remove_secret(&wanted)).await? {
         return Err(unknown(&name));
@@ -63,7 +107,14 @@ pub(super) async fn bring_back(node: &Node) -> Result<()> {
     Ok(())
 }
 
+/// What is no value of a secret, as an answer.
+pub(crate) fn not_a_value() -> Problem {
+    let text = format!("value: text of at most {} KiB, without NUL", VALUE_BYTES_MAX >> 10);
+    Problem::new(422, "M0303", text).with_field("value")
+}
+
 fn unknown(name: &str) -> Problem {
     let shown: String = name.chars().take(64).flat_map(char::escape_debug).collect();
-    Problem::new(404, "M0501", format!("no secret named {shown}"))
+    Problem::new(404, "M0415", format!("no secret named {shown}"))
+        .with_hint("see what there is: mote secret list")
 }

@@ -10,8 +10,10 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use mote_api::manifest::{self, CompatName, FunctionManifest, RuntimeName};
+use mote_api::openwhisk::WhiskManifest;
 use mote_api::toml_reader::{Lined, Mistakes};
 use mote_core::FunctionName;
+use mote_core::spec::is_secret_name;
 use serde::Deserialize;
 use serde_json::Value;
 
@@ -48,6 +50,8 @@ pub(crate) struct Foreign {
     pub(crate) functions: Vec<Described>,
     /// What of the file as a whole has no meaning here.
     pub(crate) warnings: Vec<String>,
+    /// What an OpenWhisk manifest says beside its functions.
+    pub(crate) whisk: Option<WhiskManifest>,
 }
 
 /// One function of it.
@@ -111,28 +115,72 @@ impl Described {
         }
     }
 
-    /// An environment variable, unless `mote` sets it.
-    fn set_env(&mut self, name: &str, value: String) {
+    /// Whether a variable may have this name and value here; says so where it may not.
+    fn takes_env(&mut self, name: &str, value: &str) -> bool {
         let good = !name.is_empty()
             && !name.starts_with(|c: char| c.is_ascii_digit())
             && name.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'_');
         if !good || name == "PORT" || name.starts_with("MOTE_") || value.contains('\0') {
             self.warn(format!("environment: `{name}` cannot be set here"));
+            return false;
+        }
+        true
+    }
+
+    /// An environment variable, unless `mote` sets it.
+    fn set_env(&mut self, name: &str, value: String) {
+        if !self.takes_env(name, &value) {
             return;
         }
+        self.function.secret_env.remove(name);
         self.function.env.insert(name.to_owned(), value);
+    }
+
+    /// A variable whose value is a secret of the node.
+    fn set_secret_env(&mut self, name: &str, secret: &str) {
+        if !is_secret_name(secret) {
+            self.warn(format!("environment: {name}: `{secret}` is no name of a secret"));
+        } else if self.takes_env(name, "") {
+            self.function.env.remove(name);
+            self.function.secret_env.insert(name.to_owned(), secret.to_owned());
+        }
+    }
+
+    /// A secret that is read as a file; `there` is where the platform has it.
+    fn add_secret_file(&mut self, secret: &str, there: &str) {
+        if !is_secret_name(secret) {
+            self.warn(format!("secrets: `{secret}` is no name of a secret"));
+            return;
+        }
+        if !self.function.secrets.iter().any(|known| known == secret) {
+            self.function.secrets.push(secret.to_owned());
+        }
+        let here = format!("/secrets/{secret}");
+        if there != here {
+            self.warn(format!("secrets: {there} is the file {here} here"));
+        }
     }
 
     /// A list of `{name, value}` as Kubernetes has it.
     fn set_env_list(&mut self, list: &Value, place: &str) {
         for entry in list.as_array().into_iter().flatten() {
             let name = text(&entry["name"]).unwrap_or_default();
+            let secret = &entry["valueFrom"]["secretKeyRef"];
             match text(&entry["value"]) {
                 Some(value) => self.set_env(&name, value),
+                None if secret.is_object() => {
+                    let part = |key: &str| text(&secret[key]).unwrap_or_default();
+                    self.set_secret_env(&name, &secret_key(&part("name"), &part("key")));
+                }
                 None => self.warn(format!("{place}: `{name}` comes from outside the manifest")),
             }
         }
-        if !self.function.env.is_empty() {
+        self.note_env(place);
+    }
+
+    /// Where its variables came from, if it has any.
+    fn note_env(&mut self, place: &str) {
+        if !(self.function.env.is_empty() && self.function.secret_env.is_empty()) {
             self.note("env", place);
         }
     }
@@ -181,6 +229,11 @@ impl Described {
             self.note("max", place);
         }
     }
+}
+
+/// The secret of a node that stands for one key of a Kubernetes secret, which may have several.
+fn secret_key(name: &str, key: &str) -> String {
+    format!("{name}.{key}")
 }
 
 /// A name as a label: lower case, `_` and `.` become `-`.
@@ -335,8 +388,8 @@ pub(crate) fn is_plain_name(name: &str) -> bool {
 /// A function as Nuclio's dashboard is told of it, with its code in it.
 pub(crate) fn nuclio_document(document: &Value) -> Result<Described, Mistakes> {
     let described = nuclio::sent(document)?;
-    let found =
-        Foreign { file: "function".to_owned(), functions: vec![described], warnings: Vec::new() };
+    let functions = vec![described];
+    let found = Foreign { file: "function".to_owned(), functions, ..Foreign::default() };
     check(&found)?;
     Ok(found.functions.into_iter().next().expect("one was put in"))
 }

@@ -51,12 +51,22 @@ pub(crate) fn mote_toml(file: &str, described: &Described) -> String {
     if let Some(port) = &function.port {
         out.key("port", &port.value.to_string(), note("port"));
     }
+    if !function.secrets.is_empty() {
+        let names: Vec<String> = function.secrets.iter().map(|name| quoted(name)).collect();
+        let from =
+            format!("{}: files in /secrets; make each: mote secret set NAME", note("secrets"));
+        out.key("secrets", &format!("[{}]", names.join(", ")), &from);
+    }
     limits(&mut out, described);
     scale(&mut out, described);
-    if !function.env.is_empty() {
+    if !(function.env.is_empty() && function.secret_env.is_empty()) {
         out.section("env");
         for (name, value) in &function.env {
             out.key(name, &quoted(value), note("env"));
+        }
+        for (name, secret) in &function.secret_env {
+            let from = format!("{}; make it: mote secret set {secret}", note("env"));
+            out.key(name, &format!("{{ secret = {} }}", quoted(secret)), &from);
         }
     }
     out.text

@@ -15,7 +15,7 @@ fn read_files(files: &[(&str, &str)]) -> Result<Vec<Planned>, String> {
         }
     }
     let options = Options { check_machine: true, ..Options::default() };
-    read(&root, options).map_err(|mistakes| mistakes.to_string())
+    read(&root, options).map(|project| project.functions).map_err(|mistakes| mistakes.to_string())
 }
 
 fn check(files: &[(&str, &str)], runtime: Runtime, entry: &str) {
@@ -229,7 +229,7 @@ fn programs_of_other_machines_are_refused() {
     assert_eq!(error.0[0].code, "M0120");
     assert!(error.0[0].text.starts_with("hello is built for "), "{error}");
     options.check_machine = false;
-    assert_eq!(read(&path, options).unwrap()[0].spec.command, ["./hello"]);
+    assert_eq!(read(&path, options).unwrap().functions[0].spec.command, ["./hello"]);
 }
 
 #[test]
@@ -237,12 +237,12 @@ fn a_single_file_is_named_by_its_stem() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("My_Func.py");
     fs::write(&path, HANDLE).unwrap();
-    let planned = read(&path, Options::default()).unwrap();
+    let planned = read(&path, Options::default()).unwrap().functions;
     assert_eq!(planned[0].spec.name.as_str(), "my-func");
     assert_eq!(planned[0].spec.entry, "My_Func:handle");
     assert_eq!(planned[0].guesses, ["python (My_Func.py)", "entry My_Func:handle"]);
     let named = Options { name: Some("other"), ..Options::default() };
-    assert_eq!(read(&path, named).unwrap()[0].spec.name.as_str(), "other");
+    assert_eq!(read(&path, named).unwrap().functions[0].spec.name.as_str(), "other");
 }
 
 #[test]

@@ -117,6 +117,12 @@ fn answer(method: &str, target: &str, body: &str) -> (u16, &'static str, String)
     let verb = path.split('/').nth(4).unwrap_or_default();
     let urls = r#"{"http":"http://127.0.0.1:6683/hello","coap":"coap://127.0.0.1/hello"}"#;
     match (method, name, verb) {
+        ("GET", "", _) if path == "/v1/secrets" => {
+            (200, JSON, r#"{"secrets":[{"name":"api-key","functions":["hello"]},{"name":"spare"}]}"#.to_owned())
+        }
+        ("DELETE", "termo", _) if path.starts_with("/v1/secrets/") => {
+            problem(404, "M0415", "no secret named termo", "see what there is: mote secret list")
+        }
         _ if path == "/v1/doctor" => (
             200,
             JSON,

@@ -4,7 +4,7 @@ use mote_api::manifest::{CompatName, PolicyName, RuntimeName};
 use mote_api::toml_reader::Mistakes;
 use serde_json::Value;
 
-use super::{Described, Foreign, count, implied, not_offered, set, text};
+use super::{Described, Foreign, count, implied, not_offered, secret_key, set, text};
 
 pub(super) fn services(file: &str, all: &[Value]) -> Result<Foreign, Mistakes> {
     let mut found = Foreign::default();
@@ -44,6 +44,12 @@ fn service(file: &str, document: &Value) -> Result<Described, Mistakes> {
         to.note("port", "containers[0].ports[0].containerPort");
     }
     to.set_env_list(&container["env"], "containers[0].env");
+    for from in container["envFrom"].as_array().into_iter().flatten() {
+        let kind = if from["secretRef"].is_object() { "secretRef" } else { "configMapRef" };
+        let from = text(&from[kind]["name"]).unwrap_or_default();
+        to.warn(format!("envFrom: {kind} {from}: its keys are not known here: name each in env"));
+    }
+    service_volumes(&mut to, &spec["volumes"], &container["volumeMounts"]);
     for (key, value) in [("K_SERVICE", name.clone()), ("K_CONFIGURATION", name.clone())] {
         to.set_env(key, value);
     }
@@ -58,12 +64,46 @@ fn service(file: &str, document: &Value) -> Result<Described, Mistakes> {
     if document["spec"]["traffic"].is_array() {
         to.warn("spec.traffic: split traffic with mote traffic NAME");
     }
-    let known =
-        ["image", "command", "args", "env", "ports", "resources", "name", "imagePullPolicy"];
+    let known = [
+        "image",
+        "command",
+        "args",
+        "env",
+        "envFrom",
+        "ports",
+        "resources",
+        "volumeMounts",
+        "name",
+        "imagePullPolicy",
+    ];
     to.ignore_rest(container, &known, "containers[0].");
-    let known = ["containers", "timeoutSeconds", "containerConcurrency"];
+    let known = ["containers", "timeoutSeconds", "containerConcurrency", "volumes"];
     to.ignore_rest(spec, &known, "spec.template.spec.");
     Ok(to)
+}
+
+/// Secrets of volumes become files; what else would be mounted is named.
+fn service_volumes(to: &mut Described, volumes: &Value, mounts: &Value) {
+    for volume in volumes.as_array().into_iter().flatten() {
+        let name = text(&volume["name"]).unwrap_or_default();
+        let mount = mounts.as_array().into_iter().flatten().find(|mount| mount["name"] == name);
+        let Some(place) = mount.and_then(|mount| text(&mount["mountPath"])) else { continue };
+        let Some(secret) = text(&volume["secret"]["secretName"]) else {
+            to.warn(format!("volumes: {name}: nothing is mounted at {place}"));
+            continue;
+        };
+        let place = place.trim_end_matches('/');
+        let items = volume["secret"]["items"].as_array();
+        for item in items.into_iter().flatten() {
+            let key = text(&item["key"]).unwrap_or_default();
+            let file = text(&item["path"]).unwrap_or_default();
+            to.add_secret_file(&secret_key(&secret, &key), &format!("{place}/{file}"));
+        }
+        if items.is_none() {
+            to.add_secret_file(&secret, place);
+        }
+        to.note("secrets", "volumes");
+    }
 }
 
 fn scale(to: &mut Described, annotations: &Value) {
@@ -116,8 +156,15 @@ pub(super) fn func(
         found => found.clone(),
     };
     environment(&mut to, &under("run", "envs"), lookup);
-    if under("run", "volumes").as_array().is_some_and(|volumes| !volumes.is_empty()) {
-        to.warn("run.volumes: nothing is mounted");
+    for volume in under("run", "volumes").as_array().into_iter().flatten() {
+        let place = text(&volume["path"]).unwrap_or_default();
+        match text(&volume["secret"]) {
+            Some(secret) => {
+                to.add_secret_file(&secret, place.trim_end_matches('/'));
+                to.note("secrets", "run.volumes");
+            }
+            None => to.warn(format!("run.volumes: nothing is mounted at {place}")),
+        }
     }
     let start = under("run", "startTimeout");
     if let Some(ms) = text(&start).and_then(|text| super::quantity::milliseconds(&text)) {
@@ -144,7 +191,7 @@ pub(super) fn func(
     Ok(Foreign { functions: vec![to], ..Foreign::default() })
 }
 
-/// `envs`: plain values, and `{{ env:X }}` from where `mote deploy` runs.
+/// `envs`: plain values, `{{ env:X }}` from where `mote deploy` runs, `{{ secret:NAME:KEY }}`.
 fn environment(to: &mut Described, list: &Value, lookup: impl Fn(&str) -> Option<String>) {
     for entry in list.as_array().into_iter().flatten() {
         let name = text(&entry["name"]).unwrap_or_default();
@@ -158,14 +205,20 @@ fn environment(to: &mut Described, list: &Value, lookup: impl Fn(&str) -> Option
                 Some(value) => to.set_env(&name, value),
                 None => to.warn(format!("envs: {name}: the variable {from} is not set here")),
             },
+            Some(("secret", from)) => match from.split_once(':') {
+                Some((secret, key)) if !name.is_empty() => {
+                    to.set_secret_env(&name, &secret_key(secret, key));
+                }
+                _ => to.warn(format!(
+                    "envs: the keys of secret {from} are not known here: name each with its key"
+                )),
+            },
             Some((kind, from)) => {
                 to.warn(format!("envs: {name}: the {kind} {from} is not there: set it in [env]"));
             }
         }
     }
-    if !to.function.env.is_empty() {
-        to.note("env", "run.envs");
-    }
+    to.note_env("run.envs");
 }
 
 /// `options`: how many instances, and what each may use.
@@ -222,7 +275,9 @@ mod tests {
         let document: Value = yaml_serde::from_str(
             "specVersion: 0.36.0\nname: f\nruntime: go\ninvoke: cloudevent\nrun:\n  envs:\n  \
              - {name: A, value: '1'}\n  - {name: B, value: '{{ env:HERE }}'}\n  \
-             - {name: C, value: '{{ env:GONE }}'}\n  - {name: D, value: '{{ secret:s:k }}'}\n\
+             - {name: C, value: '{{ env:GONE }}'}\n  - {name: D, value: '{{ secret:s:k }}'}\n  \
+             - {name: E, value: '{{ configMap:c:k }}'}\n  - {value: '{{ secret:s }}'}\n  volumes:\n  \
+             - {secret: files, path: /etc/files}\n  - {emptyDir: {}, path: /scratch}\n\
              deploy:\n  options:\n    scale: {min: 1, max: 3, metric: rps, target: 2.4}\n    \
              resources: {limits: {memory: 96Mi, cpu: 500m, concurrency: 7}}\n",
         )
@@ -238,6 +293,42 @@ mod tests {
         assert_eq!(function.limits.memory_bytes, Some(96 << 20));
         assert_eq!(function.limits.cpu_millis, Some(500));
         assert_eq!(function.limits.concurrency, Some(7));
-        assert_eq!(found.functions[0].warnings.len(), 2, "{:?}", found.functions[0].warnings);
+        assert_eq!(function.secret_env["D"], "s.k");
+        assert_eq!(function.secrets, ["files"]);
+        let wanted = [
+            "envs: C: the variable GONE is not set here",
+            "envs: E: the configMap c:k is not there: set it in [env]",
+            "envs: the keys of secret s are not known here: name each with its key",
+            "secrets: /etc/files is the file /secrets/files here",
+            "run.volumes: nothing is mounted at /scratch",
+        ];
+        assert_eq!(found.functions[0].warnings, wanted);
+    }
+
+    #[test]
+    fn secrets_of_a_service() {
+        let document: Value = yaml_serde::from_str(
+            "metadata: {name: s}\nspec:\n  template:\n    spec:\n      containers:\n      \
+             - command: [./run]\n        env:\n        - name: TOKEN\n          \
+             valueFrom: {secretKeyRef: {name: api, key: token}}\n        \
+             - name: MODE\n          valueFrom: {configMapKeyRef: {name: c, key: mode}}\n        \
+             envFrom: [{secretRef: {name: all}}]\n        volumeMounts:\n        \
+             - {name: v, mountPath: /etc/tls/}\n        - {name: w, mountPath: /etc/one}\n        \
+             - {name: t, mountPath: /scratch}\n      volumes:\n      \
+             - {name: v, secret: {secretName: tls, items: [{key: tls.key, path: key}]}}\n      \
+             - {name: w, secret: {secretName: whole}}\n      - {name: t, emptyDir: {}}\n",
+        )
+        .unwrap();
+        let found = service("service.yaml", &document).unwrap();
+        assert_eq!(found.function.secret_env["TOKEN"], "api.token");
+        assert_eq!(found.function.secrets, ["tls.tls.key", "whole"]);
+        let wanted = [
+            "containers[0].env: `MODE` comes from outside the manifest",
+            "envFrom: secretRef all: its keys are not known here: name each in env",
+            "secrets: /etc/tls/key is the file /secrets/tls.tls.key here",
+            "secrets: /etc/one is the file /secrets/whole here",
+            "volumes: t: nothing is mounted at /scratch",
+        ];
+        assert_eq!(found.warnings, wanted);
     }
 }

@@ -68,7 +68,7 @@ pub(super) fn inline(path: &Path) -> Result<Option<Foreign>, Mistakes> {
     }
     described.source = Source::At(path.to_owned());
     let file = format!("{shown} ({MARK})");
-    Ok(Some(Foreign { file, functions: vec![described], warnings: Vec::new() }))
+    Ok(Some(Foreign { file, functions: vec![described], ..Foreign::default() }))
 }
 
 /// The block of the only source file of a folder that has one.

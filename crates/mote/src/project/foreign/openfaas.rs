@@ -84,9 +84,11 @@ fn function(file: &str, name: &str, entry: &Value, folder: &Path) -> Result<Desc
     to.set_resources(&entry["limits"], "limits");
     scale(&mut to, &entry["labels"]);
     for secret in entry["secrets"].as_array().into_iter().flatten().filter_map(Value::as_str) {
-        to.warn(format!(
-            "secrets: /var/openfaas/secrets/{secret} comes with faas-cli deploy, not with mote"
-        ));
+        // The platform's own place for them is there too.
+        to.add_secret_file(secret, &format!("/secrets/{secret}"));
+    }
+    if !to.function.secrets.is_empty() {
+        to.note("secrets", "secrets");
     }
     for (key, value) in entry["annotations"].as_object().into_iter().flatten() {
         let value = text(value).unwrap_or_default();

@@ -3,6 +3,7 @@
 use std::path::Path;
 
 use mote_api::manifest::{CompatName, RuntimeName};
+use mote_api::openwhisk::{WhiskAction, WhiskEntity, WhiskManifest, WhiskRule, WhiskSequence};
 use mote_api::toml_reader::Mistakes;
 use serde_json::{Map, Value};
 
@@ -10,19 +11,25 @@ use super::{Described, Foreign, Source, count, not_offered, runtime_of, set, tex
 
 pub(super) fn read(file: &str, document: &Value, folder: &Path) -> Result<Foreign, Mistakes> {
     let mut found = Foreign::default();
+    let mut whisk = WhiskManifest::default();
     let packages = match &document["project"]["packages"] {
         Value::Null => &document["packages"],
         inside => inside,
     };
     for (package, content) in packages.as_object().into_iter().flatten() {
-        let shared = content["inputs"].as_object().or(content["parameters"].as_object());
+        let shared = entity(package, content).parameters;
         for (name, action) in content["actions"].as_object().into_iter().flatten() {
-            let mut described = function(file, name, action, folder, shared)?;
+            let mut described = function(file, name, action, folder, &shared)?;
             if found.functions.iter().any(|known| known.name() == described.name()) {
                 set(&mut described.function.name, super::label(&format!("{package}-{name}")));
             }
+            whisk.actions.push(WhiskAction {
+                entity: entity(&in_package(package, name), action),
+                function: described.name().to_owned(),
+            });
             found.functions.push(described);
         }
+        beside_actions(&mut whisk, &mut found.warnings, package, content);
         for (key, what) in
             [("apis", "an API gateway"), ("dependencies", "a dependency"), ("feeds", "a feed")]
         {
@@ -30,16 +37,87 @@ pub(super) fn read(file: &str, document: &Value, folder: &Path) -> Result<Foreig
                 found.warnings.push(format!("{key}.{name}: {what} is not offered yet"));
             }
         }
-        for (key, what) in
-            [("sequences", "a sequence"), ("triggers", "a trigger"), ("rules", "a rule")]
-        {
-            for name in content[key].as_object().into_iter().flat_map(Map::keys) {
-                let text = format!("{key}.{name}: {what} is made through the API, with wsk");
-                found.warnings.push(text);
+    }
+    found.whisk = Some(whisk);
+    Ok(found)
+}
+
+/// The package whose actions stand beside packages.
+const NO_PACKAGE: &str = "default";
+
+fn in_package(package: &str, name: &str) -> String {
+    if package == NO_PACKAGE { name.to_owned() } else { format!("{package}/{name}") }
+}
+
+/// What of a package is no action.
+fn beside_actions(
+    whisk: &mut WhiskManifest,
+    warnings: &mut Vec<String>,
+    package: &str,
+    content: &Value,
+) {
+    if package != NO_PACKAGE {
+        whisk.packages.push(entity(package, content));
+    }
+    let all = |key: &str| content[key].as_object().into_iter().flatten();
+    // A plain name means the package's own action, where it has one.
+    let action = |name: &str| {
+        let own = ["actions", "sequences"].iter().any(|key| content[key].get(name).is_some());
+        if own { in_package(package, name) } else { name.to_owned() }
+    };
+    for (name, sequence) in all("sequences") {
+        let written = match &sequence["actions"] {
+            Value::Array(names) => names.iter().filter_map(text).collect::<Vec<_>>().join(","),
+            other => text(other).unwrap_or_default(),
+        };
+        let names = written.split(',').map(str::trim).filter(|name| !name.is_empty());
+        let actions = names.map(action).collect();
+        let entity = entity(&in_package(package, name), sequence);
+        whisk.sequences.push(WhiskSequence { entity, actions });
+    }
+    for (name, trigger) in all("triggers") {
+        for key in ["feed", "source"] {
+            if let Some(feed) = text(&trigger[key]) {
+                warnings.push(format!(
+                    "triggers.{name}: the feed {feed} is not offered: fire it with wsk trigger fire"
+                ));
             }
         }
+        whisk.triggers.push(entity(name, trigger));
     }
-    Ok(found)
+    for (name, rule) in all("rules") {
+        let of = |key: &str| text(&rule[key]).unwrap_or_default();
+        let (trigger, action) = (of("trigger"), action(&of("action")));
+        whisk.rules.push(WhiskRule { name: name.clone(), trigger, action });
+    }
+}
+
+/// Name, parameters and annotations of an entity.
+fn entity(name: &str, content: &Value) -> WhiskEntity {
+    let mut parameters = values(&content["parameters"]);
+    parameters.extend(values(&content["inputs"]));
+    let mut annotations = content["annotations"].as_object().cloned().unwrap_or_default();
+    let web = if content["web"].is_null() { &content["web-export"] } else { &content["web"] };
+    if let Some(word) = text(web) {
+        let raw = word == "raw";
+        let exported = raw || word == "true" || word == "yes";
+        for (key, value) in [("web-export", exported), ("raw-http", raw), ("final", exported)] {
+            annotations.insert(key.to_owned(), value.into());
+        }
+    }
+    WhiskEntity { name: name.to_owned(), parameters, annotations }
+}
+
+/// Parameters by name: each `{type, value}`, or the value itself.
+fn values(inputs: &Value) -> Map<String, Value> {
+    let value = |value: &Value| {
+        let plain = value.as_object().is_none_or(|table| !table.contains_key("type"));
+        if plain { value.clone() } else { value["value"].clone() }
+    };
+    let all = inputs.as_object().into_iter().flatten();
+    all.map(|(name, input)| (name.clone(), value(input)))
+        .filter(|(_, value)| !value.is_null())
+        .collect()
 }
 
 fn function(
@@ -47,7 +125,7 @@ fn function(
     name: &str,
     action: &Value,
     folder: &Path,
-    shared: Option<&Map<String, Value>>,
+    shared: &Map<String, Value>,
 ) -> Result<Described, Mistakes> {
     let mut to = Described::new(name, CompatName::OpenWhisk);
     to.note("compat", "packages … actions");
@@ -107,8 +185,18 @@ fn function(
     }
     to.function.limits.concurrency = count(&limits["concurrentActivations"]);
     parameters(&mut to, shared, &action["inputs"]);
-    let known =
-        ["function", "code", "runtime", "main", "limits", "inputs", "web", "web-export", "native"];
+    let known = [
+        "function",
+        "code",
+        "runtime",
+        "main",
+        "limits",
+        "inputs",
+        "annotations",
+        "web",
+        "web-export",
+        "native",
+    ];
     to.ignore_rest(action, &known, "");
     to.ignore_rest(limits, &["timeout", "memorySize", "concurrentActivations"], "limits.");
     Ok(to)
@@ -145,16 +233,9 @@ fn entry(to: &mut Described, path: &str, main: &str, is_node: bool) {
 }
 
 /// Default parameters, in the one variable the adapter reads them from.
-fn parameters(to: &mut Described, shared: Option<&Map<String, Value>>, own: &Value) {
-    let mut all = Map::new();
-    for (name, value) in shared.into_iter().chain(own.as_object()).flatten() {
-        // `{type, value}`, or the value itself.
-        let plain = value.as_object().is_none_or(|table| !table.contains_key("type"));
-        let value = if plain { value.clone() } else { value["value"].clone() };
-        if !value.is_null() {
-            all.insert(name.clone(), value);
-        }
-    }
+fn parameters(to: &mut Described, shared: &Map<String, Value>, own: &Value) {
+    let mut all = shared.clone();
+    all.extend(values(own));
     if !all.is_empty() {
         to.set_env("OPENWHISK_PARAMETERS", Value::Object(all).to_string());
         to.note("env", "inputs");

@@ -1,0 +1,96 @@
+//! What OpenWhisk's `manifest.yaml` says beside its functions: packages, sequences, triggers, rules,
+//! and which functions are actions. The node keeps them where its OpenWhisk API is on.
+
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value};
+use utoipa::ToSchema;
+
+/// The entities of a manifest. Names of actions and sequences are `NAME` or `PACKAGE/NAME`.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct WhiskManifest {
+    /// Packages.
+    #[serde(default)]
+    pub packages: Vec<WhiskEntity>,
+    /// Functions of the node as actions.
+    #[serde(default)]
+    pub actions: Vec<WhiskAction>,
+    /// Actions one after another.
+    #[serde(default)]
+    pub sequences: Vec<WhiskSequence>,
+    /// Triggers.
+    #[serde(default)]
+    pub triggers: Vec<WhiskEntity>,
+    /// Which action runs when which trigger fires.
+    #[serde(default)]
+    pub rules: Vec<WhiskRule>,
+}
+
+/// What all entities have.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct WhiskEntity {
+    /// Its name.
+    pub name: String,
+    /// Values that its calls, or those below it, begin with.
+    #[serde(default)]
+    #[schema(value_type = Object)]
+    pub parameters: Map<String, Value>,
+    /// What is said about it.
+    #[serde(default)]
+    #[schema(value_type = Object)]
+    pub annotations: Map<String, Value>,
+}
+
+/// A function of the node that is an action.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct WhiskAction {
+    /// Name, parameters, annotations.
+    #[serde(flatten)]
+    pub entity: WhiskEntity,
+    /// The function, which is deployed already.
+    pub function: String,
+}
+
+/// Actions one after another.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct WhiskSequence {
+    /// Name, parameters, annotations.
+    #[serde(flatten)]
+    pub entity: WhiskEntity,
+    /// Names of actions and sequences, in their order.
+    pub actions: Vec<String>,
+}
+
+/// Which action runs when which trigger fires.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct WhiskRule {
+    /// Its name.
+    pub name: String,
+    /// The trigger.
+    pub trigger: String,
+    /// The action or sequence.
+    pub action: String,
+}
+
+/// What was made of a manifest.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct WhiskResult {
+    /// Every entity that is there now: `sequences.sensors/both`.
+    pub made: Vec<String>,
+    /// What else is worth knowing.
+    #[serde(default)]
+    pub notes: Vec<String>,
+}
+
+impl WhiskManifest {
+    /// Every entity as `kind.name`, in the order in which they are made.
+    pub fn entities(&self) -> Vec<String> {
+        let named = |kind: &'static str, name: &str| format!("{kind}.{name}");
+        let mut all = Vec::new();
+        all.extend(self.packages.iter().map(|one| named("packages", &one.name)));
+        all.extend(self.actions.iter().map(|one| named("actions", &one.entity.name)));
+        all.extend(self.sequences.iter().map(|one| named("sequences", &one.entity.name)));
+        all.extend(self.triggers.iter().map(|one| named("triggers", &one.name)));
+        all.extend(self.rules.iter().map(|one| named("rules", &one.name)));
+        all
+    }
+}

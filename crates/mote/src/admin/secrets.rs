@@ -1,0 +1,38 @@
+//! Routes that keep secrets. No answer carries a value.
+
+use std::sync::Arc;
+
+use axum::Json;
+use axum::body::Body;
+use axum::extract::{Path, State};
+use axum::http::StatusCode;
+use mote_api::types::{Secret, SecretList};
+
+use super::{Refused, to_the_end};
+use crate::node::{Node, secrets};
+
+pub(super) async fn list(State(node): State<Arc<Node>>) -> Result<Json<SecretList>, Refused> {
+    Ok(Json(secrets::list(&node).await?))
+}
+
+pub(super) async fn put(
+    State(node): State<Arc<Node>>,
+    Path(name): Path<String>,
+    body: Body,
+) -> Result<(StatusCode, Json<Secret>), Refused> {
+    let bytes = axum::body::to_bytes(body, secrets::VALUE_BYTES_MAX).await;
+    let value = bytes.ok().and_then(|bytes| String::from_utf8(bytes.into()).ok());
+    let value = value.ok_or_else(secrets::not_a_value)?;
+    let (keeper, wanted) = (node.clone(), name.clone());
+    let put = async move { secrets::put(&keeper, wanted, value, None).await };
+    let status = if to_the_end(put).await? { StatusCode::OK } else { StatusCode::CREATED };
+    Ok((status, Json(secrets::described(&node.engine, name))))
+}
+
+pub(super) async fn remove(
+    State(node): State<Arc<Node>>,
+    Path(name): Path<String>,
+) -> Result<StatusCode, Refused> {
+    to_the_end(async move { secrets::remove(&node, name).await }).await?;
+    Ok(StatusCode::NO_CONTENT)
+}

@@ -1,0 +1,127 @@
+//! `mote secret`. A value is read from standard input or a file, never from an argument, which
+//! every user of a machine can see, and is never printed.
+
+use std::io::{IsTerminal, Read};
+
+use mote_api::client::Client;
+
+use super::args::{Remove, SecretSet, SecretVerb};
+use super::failure::Failure;
+use super::functions::is_agreed;
+use super::output::{Output, harmless, table};
+
+/// Bytes of a value that are read; the node takes fewer, and says how many.
+const READ_BYTES_MAX: u64 = 1 << 20;
+
+pub(super) async fn run(
+    client: &Client,
+    verb: &SecretVerb,
+    output: &Output,
+) -> Result<(), Failure> {
+    match verb {
+        SecretVerb::Set(args) => set(client, args, output).await,
+        SecretVerb::List => list(client, output).await,
+        SecretVerb::Remove(args) => remove(client, args, output).await,
+    }
+}
+
+async fn set(client: &Client, args: &SecretSet, output: &Output) -> Result<(), Failure> {
+    let mut value = read(args).await?;
+    if !args.exact {
+        // What an editor or `echo` puts there is hardly ever meant.
+        let end = value.strip_suffix('\n').map(|text| text.strip_suffix('\r').unwrap_or(text));
+        value.truncate(end.map_or(value.len(), str::len));
+    }
+    if value.is_empty() {
+        return Err(no_value(&args.name));
+    }
+    let secret = client.put_secret(&args.name, value).await?;
+    output.result(&secret, &[&secret.name], || {
+        let name = harmless(&secret.name);
+        match secret.functions.as_slice() {
+            [] => format!("{name} is set; functions that name it read /secrets/{name}\n"),
+            all => {
+                let all = harmless(&all.join(", "));
+                format!("{name} is set; instances of {all} that start from now on see it\n")
+            }
+        }
+    })
+}
+
+async fn read(args: &SecretSet) -> Result<String, Failure> {
+    let shown = match &args.file {
+        Some(path) => path.display().to_string(),
+        None if std::io::stdin().is_terminal() => return Err(no_value(&args.name)),
+        None => "standard input".to_owned(),
+    };
+    let path = args.file.clone();
+    // Off this thread, so that Ctrl-C is heard while nothing comes.
+    let reading = tokio::task::spawn_blocking(move || {
+        let source: Box<dyn Read> = match path {
+            Some(path) => Box::new(std::fs::File::open(path)?),
+            None => Box::new(std::io::stdin()),
+        };
+        let mut bytes = Vec::new();
+        source.take(READ_BYTES_MAX + 1).read_to_end(&mut bytes).map(|_| bytes)
+    });
+    let bytes = reading.await.map_err(std::io::Error::other).and_then(|read| read);
+    let bytes = bytes.map_err(|error| Failure::of_file("M0102", &shown, &error))?;
+    if bytes.len() as u64 > READ_BYTES_MAX {
+        return Err(Failure::new("M0303", format!("{shown}: too long for a secret")));
+    }
+    String::from_utf8(bytes).map_err(|_| {
+        let failure = Failure::new("M0303", format!("{shown}: not UTF-8; secrets are text"));
+        failure.with_hint("encode it, for instance as base64, and decode it in the function")
+    })
+}
+
+fn no_value(name: &str) -> Failure {
+    let name = harmless(name);
+    Failure::new("M0101", format!("no value for {name}"))
+        .with_hint(format!("name a file, or pipe it in: mote secret set {name} < FILE"))
+}
+
+async fn list(client: &Client, output: &Output) -> Result<(), Failure> {
+    let list = client.secrets().await?;
+    if list.secrets.is_empty() {
+        output.say("no secrets yet; make one: mote secret set NAME < FILE");
+    }
+    let names: Vec<&str> = list.secrets.iter().map(|secret| secret.name.as_str()).collect();
+    output.results(&list, &list.secrets, &names, || {
+        if list.secrets.is_empty() {
+            return String::new();
+        }
+        let functions = |all: &[String]| match all {
+            [] => "-".to_owned(),
+            all => all.join(", "),
+        };
+        let rows: Vec<Vec<String>> = list
+            .secrets
+            .iter()
+            .map(|secret| vec![secret.name.clone(), functions(&secret.functions)])
+            .collect();
+        table(&["NAME", "READ BY"], &rows)
+    })
+}
+
+async fn remove(client: &Client, args: &Remove, output: &Output) -> Result<(), Failure> {
+    let known = client.secrets().await?.secrets;
+    let read_by = |name: &String| {
+        let secret = known.iter().find(|secret| secret.name == *name);
+        secret.map(|secret| harmless(&secret.functions.join(", "))).filter(|all| !all.is_empty())
+    };
+    for name in &args.names {
+        if let Some(all) = read_by(name) {
+            let name = harmless(name);
+            output.warn(&format!("{name} is read by {all}: without it they start no instances"));
+        }
+    }
+    if !args.yes && !is_agreed(&format!("remove {}?", args.names.join(", ")), output).await? {
+        return Ok(());
+    }
+    for name in &args.names {
+        client.remove_secret(name).await?;
+        output.say(&format!("{} is removed", harmless(name)));
+    }
+    Ok(())
+}

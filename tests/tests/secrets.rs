@@ -1,0 +1,167 @@
+//! Secrets that `mote.toml` names: from `mote secret set` to a file or a variable of the function,
+//! and to nobody else.
+
+use std::process::Output;
+
+use mote_tests::Node;
+use serde_json::json;
+
+const MANIFEST: &str =
+    "version = 1\nsecrets = [\"api-key\"]\n[env]\nTOKEN = { secret = \"token\" }\n";
+const PYTHON: &str = "import os\n\ndef handle(event, ctx):\n    \
+    files = [open(f'/secrets/{name}').read() for name in os.listdir('/secrets')]\n    \
+    return ' '.join(files + [os.environ['TOKEN']])\n";
+const NODE: &str = "const fs = require('fs');\nmodule.exports = () => {\n  \
+    const files = fs.readdirSync('/secrets');\n  \
+    return [...files.map((name) => fs.readFileSync(`/secrets/${name}`, 'utf8')), \
+    process.env.TOKEN].join(' ');\n};\n";
+const SHELL: &str = "#!/bin/sh\necho \"$(cat /secrets/*) $TOKEN\"\n";
+const SERVER: &str = "#!/usr/bin/env python3\nimport http.server, os\n\n\
+    class Answers(http.server.BaseHTTPRequestHandler):\n    def do_GET(self):\n        \
+    text = open('/secrets/api-key').read() + ' ' + os.environ['TOKEN']\n        \
+    self.send_response(200)\n        self.end_headers()\n        \
+    self.wfile.write(text.encode())\n\n\
+    http.server.HTTPServer(('127.0.0.1', int(os.environ['PORT'])), Answers).serve_forever()\n";
+
+fn set(node: &Node, name: &str, value: &[u8]) -> String {
+    let output = node.mote_with_input(&["secret", "set", name], value);
+    assert!(output.status.success(), "{output:?}");
+    String::from_utf8_lossy(&output.stdout).into_owned()
+}
+
+fn said(output: &Output) -> String {
+    String::from_utf8_lossy(&output.stderr).into_owned()
+}
+
+#[test]
+fn secrets_reach_every_runtime_as_files_and_variables() {
+    let node = Node::start();
+    set(&node, "api-key", b"k3y\n");
+    set(&node, "token", b"t0ken");
+    set(&node, "other", b"not for you");
+    let server = format!("{MANIFEST}MODE = \"x\"\n").replace(
+        "version = 1\n",
+        "version = 1\nruntime = \"server\"\ncommand = [\"./serve.py\"]\n",
+    );
+    for (name, manifest, file, code) in [
+        ("in-python", MANIFEST, "app.py", PYTHON),
+        ("in-node", MANIFEST, "index.cjs", NODE),
+        ("in-shell", MANIFEST, "run.sh", SHELL),
+        ("in-server", server.as_str(), "serve.py", SERVER),
+    ] {
+        node.deploy_ok(name, &[("mote.toml", manifest), (file, code)]);
+        assert_eq!(node.get(&format!("/{name}")).text().trim(), "k3y t0ken", "{name}");
+    }
+    let seen = node.json(&["describe", "in-shell", "-o", "json"]);
+    assert_eq!(seen["secrets"], json!(["api-key", "token"]));
+
+    let blind = "#!/bin/sh\nls /secrets /var/openfaas 2>/dev/null; echo \"[$TOKEN]\"\n";
+    node.deploy_ok("blind", &[("run.sh", blind)]);
+    assert_eq!(node.get("/blind").text().trim(), "[]", "only those that name it see it");
+    let link = "#!/bin/sh\ncat /var/openfaas/secrets/api-key\n";
+    node.deploy_ok("link", &[("mote.toml", MANIFEST), ("run.sh", link)]);
+    assert_eq!(node.get("/link").text(), "k3y", "OpenFaaS' place for them leads there too");
+    let write = "#!/bin/sh\necho x > /secrets/api-key || echo refused\n";
+    node.deploy_ok("write", &[("mote.toml", MANIFEST), ("run.sh", write)]);
+    assert_eq!(node.get("/write").text().trim(), "refused");
+}
+
+#[test]
+fn a_function_whose_secret_is_missing_is_not_deployed() {
+    let node = Node::start();
+    let files = [("mote.toml", MANIFEST), ("run.sh", SHELL)];
+    let output = node.deploy("reads", &files);
+    assert_eq!(output.status.code(), Some(8), "{output:?}");
+    let wanted = "error[M0414]: reads reads secret api-key, which is not on this node\n  \
+                  make it: mote secret set api-key < FILE\n";
+    assert!(said(&output).ends_with(wanted), "{}", said(&output));
+    set(&node, "api-key", b"1");
+    assert!(said(&node.deploy("reads", &files)).contains("reads reads secret token"));
+    set(&node, "token", b"2");
+    node.deploy_ok("reads", &files);
+    assert_eq!(node.get("/reads").text().trim(), "1 2");
+
+    // The revision before cannot come back without what it reads; the one that is live stays.
+    node.deploy_ok("reads", &[("run.sh", "#!/bin/sh\necho none\n")]);
+    assert_eq!(said(&node.mote(&["secret", "remove", "token", "--yes"])), "token is removed\n");
+    let output = node.mote(&["rollback", "reads"]);
+    assert!(said(&output).contains("reads reads secret token, which is not"), "{output:?}");
+    assert_eq!(node.get("/reads").text().trim(), "none");
+}
+
+#[test]
+fn values_are_never_shown_and_survive_the_node() {
+    let node = Node::start();
+    assert_eq!(
+        set(&node, "api-key", b"first\r\n"),
+        "api-key is set; functions that name it read /secrets/api-key\n"
+    );
+    set(&node, "token", b"second");
+    node.deploy_ok("reads", &[("mote.toml", MANIFEST), ("run.sh", SHELL)]);
+    assert_eq!(node.get("/reads").text().trim(), "first second");
+    assert_eq!(node.ok(&["secret", "list"]), "NAME     READ BY\napi-key  reads\ntoken    reads\n");
+    assert_eq!(node.ok(&["secret", "ls", "-o", "name"]), "api-key\ntoken\n");
+    let shown = node.ok(&["secret", "list", "-o", "json"])
+        + &node.ok(&["describe", "reads", "-o", "json"])
+        + &node.ok(&["logs", "reads"])
+        + &node.log();
+    assert!(!shown.contains("first") && !shown.contains("second"), "{shown}");
+
+    // A new value is seen by instances that start from then on.
+    let told = set(&node, "token", b"third");
+    assert_eq!(told, "token is set; instances of reads that start from now on see it\n");
+    let node = node.crash_and_restart();
+    assert_eq!(node.get("/reads").text().trim(), "first third");
+
+    let exact = node.dir.path().join("exact");
+    std::fs::write(&exact, "a line\n").unwrap();
+    let exact = exact.to_str().expect("UTF-8");
+    node.ok(&["secret", "set", "api-key", exact, "--exact"]);
+    let length = "#!/bin/sh\nwc -c < /secrets/api-key\n";
+    node.deploy_ok("length", &[("mote.toml", MANIFEST), ("run.sh", length)]);
+    assert_eq!(node.get("/length").text().trim(), "7");
+
+    let output = node.mote(&["secret", "remove", "token", "gone", "--yes"]);
+    assert_eq!(output.status.code(), Some(3));
+    let wanted = "warning: token is read by length, reads: without it they start no instances\n\
+                  token is removed\nerror[M0415]: no secret named gone\n  \
+                  see what there is: mote secret list\n";
+    assert_eq!(said(&output), wanted);
+}
+
+#[test]
+fn wrong_values_and_names_are_refused() {
+    let node = Node::start();
+    for (name, value, wanted) in [
+        (".x", &b"v"[..], "error[M0303]: name: 1 to 253 of"),
+        ("a b", b"v", "error[M0303]: name: 1 to 253 of"),
+        ("../x", b"v", "error[M0303]: name: 1 to 253 of"),
+        ("x", b"", "error[M0101]: no value for x"),
+        ("x", b"\n", "error[M0101]: no value for x"),
+        ("x", b"\xff", "error[M0303]: standard input: not UTF-8"),
+        ("x", b"a\0b", "error[M0303]: value: text of at most 64 KiB, without NUL"),
+        ("x", &[b'v'; (64 << 10) + 1], "error[M0303]: value: text of at most 64 KiB"),
+        ("x", &[b'v'; (1 << 20) + 1], "error[M0303]: standard input: too long for a secret"),
+    ] {
+        let output = node.mote_with_input(&["secret", "set", name], value);
+        assert!(said(&output).starts_with(wanted), "{name}: {output:?}");
+        assert!(!output.status.success());
+    }
+    assert_eq!(node.ok(&["secret", "list"]), "");
+
+    // As many as fit travel to the sandbox; more are refused before anything is started.
+    let names = ["a", "b", "c"];
+    for name in names {
+        set(&node, name, &[b'v'; 60 << 10]);
+    }
+    let manifest = |names: &[&str]| format!("version = 1\nsecrets = {names:?}\n");
+    let count = "#!/bin/sh\ncat /secrets/* | wc -c\n";
+    node.deploy_ok("two", &[("mote.toml", &manifest(&names[..2])), ("run.sh", count)]);
+    assert_eq!(node.get("/two").text().trim(), (120 << 10).to_string());
+    let output = node.deploy("three", &[("mote.toml", &manifest(&names)), ("run.sh", count)]);
+    let wanted = "three reads 184320 bytes of secrets, at most 128 KiB fit";
+    assert!(said(&output).contains(wanted), "{output:?}");
+    let output =
+        node.deploy("bad", &[("mote.toml", &manifest(&["../etc/passwd"])), ("run.sh", count)]);
+    assert!(said(&output).contains("error[M0303]: secrets: at most 64 names"), "{output:?}");
+}
