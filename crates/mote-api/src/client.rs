@@ -12,6 +12,7 @@ use hyper::client::conn::http1;
 use hyper::header::{HeaderName, HeaderValue};
 use hyper::{Method, Request, Response, StatusCode};
 use hyper_util::rt::TokioIo;
+use serde::Serialize;
 use serde::de::DeserializeOwned;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpStream, UnixStream};
@@ -253,12 +254,8 @@ impl Client {
         name: &str,
         wish: &TrafficRequest,
     ) -> Result<TrafficResult, ClientError> {
-        let body = serde_json::to_vec(wish).map_err(|e| ClientError::Request(e.to_string()))?;
         let path = format!("{}/traffic", function_path(name));
-        let request = self.request(Method::PUT, &path)?.header("content-type", "application/json");
-        let request = built(request.body(Full::new(Bytes::from(body))))?;
-        let (status, _, body) = self.call(request, self.timeout.max(DEPLOY_TIMEOUT)).await?;
-        self.decode(status, &body)
+        self.send_json(Method::PUT, &path, wish, self.timeout.max(DEPLOY_TIMEOUT)).await
     }
 
     /// Sends everything back to `revision`, or to the one that was live before; waits until it is
@@ -280,12 +277,7 @@ impl Client {
         &self,
         manifest: &WhiskManifest,
     ) -> Result<WhiskResult, ClientError> {
-        let body = serde_json::to_vec(manifest).map_err(|e| ClientError::Request(e.to_string()))?;
-        let request = self.request(Method::PUT, paths::OPENWHISK)?;
-        let request = request.header("content-type", "application/json");
-        let request = built(request.body(Full::new(Bytes::from(body))))?;
-        let (status, _, body) = self.call(request, self.timeout).await?;
-        self.decode(status, &body)
+        self.send_json(Method::PUT, paths::OPENWHISK, manifest, self.timeout).await
     }
 
     /// Removes a function.
@@ -325,11 +317,7 @@ impl Client {
     /// Starts or stops instances of a function now, or sets their bounds.
     pub async fn scale(&self, name: &str, wish: &ScaleRequest) -> Result<ScaleResult, ClientError> {
         let path = format!("{}/scale", function_path(name));
-        let body = serde_json::to_vec(wish).map_err(|e| ClientError::Request(e.to_string()))?;
-        let request = self.request(Method::POST, &path)?.header("content-type", "application/json");
-        let request = built(request.body(Full::new(Bytes::from(body))))?;
-        let (status, _, body) = self.call(request, self.timeout).await?;
-        self.decode(status, &body)
+        self.send_json(Method::POST, &path, wish, self.timeout).await
     }
 
     /// Runs a function once and returns its own answer, whatever its status. A fault of the
@@ -388,6 +376,21 @@ impl Client {
             body: response.into_body(),
             buffer: BytesMut::new(),
         })
+    }
+
+    /// Sends a value and reads the answer to it.
+    async fn send_json<T: DeserializeOwned>(
+        &self,
+        method: Method,
+        path: &str,
+        value: &impl Serialize,
+        limit: Duration,
+    ) -> Result<T, ClientError> {
+        let body = serde_json::to_vec(value).map_err(|e| ClientError::Request(e.to_string()))?;
+        let request = self.request(method, path)?.header("content-type", "application/json");
+        let request = built(request.body(Full::new(Bytes::from(body))))?;
+        let (status, _, body) = self.call(request, limit).await?;
+        self.decode(status, &body)
     }
 
     async fn get<T: DeserializeOwned>(&self, path: &str) -> Result<T, ClientError> {
