@@ -27,12 +27,25 @@ from engine_double import Engine, encode  # noqa: E402
 
 #: What wrk sends, and what a browser behind a proxy adds.
 FEW = [["host", "127.0.0.1:8080"]]
-MANY = FEW + [
-    ["user-agent", "Mozilla/5.0 (X11; Linux x86_64) AppleWebKit/537.36"], ["accept", "text/html,application/json;q=0.9"],
-    ["accept-encoding", "gzip, deflate, br"], ["accept-language", "en"], ["cookie", "a=b; c=d"],
-    ["x-forwarded-for", "10.0.0.7"], ["x-forwarded-proto", "https"], ["x-request-id", "4c8a0c"],
-]  # fmt: skip
-ENTRIES = {"tinyfaas": "fn", "openfaas": "handle", "nuclio": "handler", "openwhisk": "main", "fission": "main", "knative": "new"}
+MANY = [
+    *FEW,
+    ["user-agent", "Mozilla/5.0 (X11; Linux x86_64) AppleWebKit/537.36"],
+    ["accept", "text/html,application/json;q=0.9"],
+    ["accept-encoding", "gzip, deflate, br"],
+    ["accept-language", "en"],
+    ["cookie", "a=b; c=d"],
+    ["x-forwarded-for", "10.0.0.7"],
+    ["x-forwarded-proto", "https"],
+    ["x-request-id", "4c8a0c"],
+]
+ENTRIES = {
+    "tinyfaas": "fn",
+    "openfaas": "handle",
+    "nuclio": "handler",
+    "openwhisk": "main",
+    "fission": "main",
+    "knative": "new",
+}
 WARM_UP_CALLS = 4000
 
 
@@ -49,10 +62,22 @@ class Shim(Engine):
             argv = [sys.executable, "-u", "-s", "-B", str(ROOT / "shims/python/mote_shim.py")]
             entry = entry or f"{file[:-3]}:{ENTRIES.get(contract, 'handle')}"
         else:
-            argv = ["node", *(["--cpu-prof", f"--cpu-prof-name={profile}"] if profile else []), str(ROOT / "shims/node/mote_shim.mjs")]
+            argv = [
+                "node",
+                *(["--cpu-prof", f"--cpu-prof-name={profile}"] if profile else []),
+                str(ROOT / "shims/node/mote_shim.mjs"),
+            ]
             entry = entry or file
         super().__init__(str(folder), entry, load=False, argv=argv)
-        load = {"function": "fn", "revision": 3, "code_dir": str(folder), "packages_dir": None, "entry": entry, "concurrency": None, "env": {}}
+        load = {
+            "function": "fn",
+            "revision": 3,
+            "code_dir": str(folder),
+            "packages_dir": None,
+            "entry": entry,
+            "concurrency": None,
+            "env": {},
+        }
         if contract not in OURS:
             load["compat"] = contract
         self.send({"kind": "LOAD", "stream": 0, "json": load})
@@ -66,8 +91,20 @@ class Shim(Engine):
 
     def calls(self, count: int, batch: int, fields: list[list[str]]) -> float:
         """Microseconds per call."""
-        frames = b"".join(encode({"kind": "INVOKE", "stream": one, "end": True, "method": "GET", "path": "/", "headers": fields,
-                                  "remaining_ms": 60000}) for one in range(1, batch + 1))  # fmt: skip
+        frames = b"".join(
+            encode(
+                {
+                    "kind": "INVOKE",
+                    "stream": one,
+                    "end": True,
+                    "method": "GET",
+                    "path": "/",
+                    "headers": fields,
+                    "remaining_ms": 60000,
+                }
+            )
+            for one in range(1, batch + 1)
+        )
         started = self.cpu_ns()
         for _ in range(count // batch):
             self.sock.sendall(frames)
@@ -83,18 +120,33 @@ def main() -> int:
     parser.add_argument("--rounds", type=int, default=15)
     parser.add_argument("--calls", type=int, default=3000, help="per round and contract")
     parser.add_argument("--batch", type=int, default=8, help="calls that are sent at once")
-    parser.add_argument("--languages", type=lambda text: text.split(","), default=["python", "node"])
-    parser.add_argument("--only", type=lambda text: text.split(","), help="contracts; those they stand beside are added")
+    parser.add_argument(
+        "--languages", type=lambda text: text.split(","), default=["python", "node"]
+    )
+    parser.add_argument(
+        "--only",
+        type=lambda text: text.split(","),
+        help="contracts; those they stand beside are added",
+    )
     parser.add_argument("--headers", action="store_true", help="nine header fields instead of one")
-    parser.add_argument("--profile", help="Node: a CPU profile of the contract that --only names goes there")
+    parser.add_argument(
+        "--profile", help="Node: a CPU profile of the contract that --only names goes there"
+    )
     options = parser.parse_args()
     for language in options.languages:
         with tempfile.TemporaryDirectory(prefix="mote-adapters") as folder:
             wanted = [one for one in FUNCTIONS[language] if "classic" not in one]
             if options.only:
                 wanted = [one for one in wanted if one in options.only or one in OURS]
-            shims = {one: Shim(language, one, Path(folder) / str(at), options.profile if options.only and one in options.only else None)
-                     for at, one in enumerate(wanted)}  # fmt: skip
+            shims = {
+                one: Shim(
+                    language,
+                    one,
+                    Path(folder) / str(at),
+                    options.profile if options.only and one in options.only else None,
+                )
+                for at, one in enumerate(wanted)
+            }
             fields = MANY if options.headers else FEW
             for shim in shims.values():
                 shim.calls(WARM_UP_CALLS, options.batch, fields)
@@ -104,7 +156,10 @@ def main() -> int:
                     best[one] = min(best[one], shim.calls(options.calls, options.batch, fields))
             for one, us in best.items():
                 ours = best[BESIDE.get((language, one), NATIVE)]
-                print(f"{language}: {one:12} {us:7.2f} us per call, {us - ours:+6.2f} to ours", flush=True)
+                print(
+                    f"{language}: {one:12} {us:7.2f} us per call, {us - ours:+6.2f} to ours",
+                    flush=True,
+                )
             for shim in shims.values():
                 shim.send({"kind": "DRAIN", "stream": 0})
                 shim.process.wait()
