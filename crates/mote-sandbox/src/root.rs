@@ -62,6 +62,16 @@ pub(crate) fn compose(plan: &RootPlan) -> Result<(), Failure> {
     for (name, mount) in &devices {
         attach(root, mount, Path::new(&format!("/dev/{name}")), false)?;
     }
+    attach_own(root, plan)?;
+    for folder in &plan.folders {
+        make_parents(root, &folder.join("inside"))?;
+    }
+    for (path, text) in &plan.files {
+        make_parents(root, path)?;
+        write_file(root, path, text)?;
+    }
+    // Last: until the pivot a link leads into the host's tree, and what is placed below one would be
+    // made there. Now a link that is in the way of a file or folder fails instead.
     for (path, target) in &plan.links {
         make_parents(root, path)?;
         let target_text = sys::cstring(target.as_os_str().as_encoded_bytes());
@@ -69,19 +79,11 @@ pub(crate) fn compose(plan: &RootPlan) -> Result<(), Failure> {
             .and_then(|link| sys::symlinkat(&target_text?, root, &link))
             .step(format_args!("link {}", path.display()))?;
     }
-    attach_own(root, plan)?;
-    for folder in &plan.folders {
-        make_parents(root, &folder.join("inside"))?;
-    }
     for (link, target) in DEV_LINKS {
         make_parents(root, &Path::new("/").join(link))?;
         sys::cstring(*target)
             .and_then(|target| sys::symlinkat(&target, root, &sys::cstring(*link)?))
             .step(format_args!("link /{link}"))?;
-    }
-    for (path, text) in &plan.files {
-        make_parents(root, path)?;
-        write_file(root, path, text)?;
     }
     sys::pivot_into(root, true).step("pivot into the root")?;
     // Only now: the writable mounts below it keep their own attributes.
