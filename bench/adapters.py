@@ -18,7 +18,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from contracts import BESIDE, FUNCTIONS, NATIVE, OURS
+from contracts import BESIDE, CONTROL, FUNCTIONS, NATIVE, OURS
 
 ROOT = Path(__file__).resolve().parent.parent
 sys.path[:0] = [str(ROOT / "shims" / "python")]
@@ -119,7 +119,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="bench-adapters", description=__doc__.splitlines()[0])
     parser.add_argument("--rounds", type=int, default=15)
     parser.add_argument("--calls", type=int, default=3000, help="per round and contract")
-    parser.add_argument("--batch", type=int, default=8, help="calls that are sent at once")
+    parser.add_argument("--batch", type=int, default=16, help="calls that are sent at once")
     parser.add_argument(
         "--languages", type=lambda text: text.split(","), default=["python", "node"]
     )
@@ -135,7 +135,7 @@ def main() -> int:
     options = parser.parse_args()
     for language in options.languages:
         with tempfile.TemporaryDirectory(prefix="mote-adapters") as folder:
-            wanted = [one for one in FUNCTIONS[language] if "classic" not in one]
+            wanted = [one for one in FUNCTIONS[language] if "classic" not in one and one != CONTROL]
             if options.only:
                 wanted = [one for one in wanted if one in options.only or one in OURS]
             shims = {

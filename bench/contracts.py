@@ -1,10 +1,13 @@
 """Throughput of `hello` under each platform's contract over that of our own, in alternation.
 
 For each language one function per contract, as that platform's users write it, and one of our own;
-each with one instance that is kept. Every round measures each contract between two runs of ours, by
-which it is divided. The bar stands to the median of the rounds. Knative's Python functions are ASGI
-applications and stand beside one of ours. Contracts that start a program per call are left out:
-they measure fork and exec; `openfaas, classic` stands for such a program and has no bar.
+each with one instance that is kept. A round goes through the contracts in an order of its own, with
+a run of ours before and after each, by whose mean it is divided. A second copy of our own function
+takes part like a contract: how far it is from 1 is what the method cannot tell. The bar stands to
+the median of the rounds; its 95 % interval (bootstrap) is printed beside it. Every few rounds get a
+fresh node, since a process keeps its luck with addresses and hash seeds for life. Knative's Python
+functions are ASGI applications and stand beside one of ours. Contracts that start a program per call
+are left out: they measure fork and exec; `openfaas, classic` stands for such a program, has no bar.
 
 Usage: contracts.py [--rounds N] [--seconds N] [--connections N,N] [--languages python,node,go]
 """
@@ -20,7 +23,10 @@ import statistics
 import subprocess
 import sys
 import tempfile
+from collections import defaultdict
+from collections.abc import Iterator
 from pathlib import Path
+from random import Random
 
 HERE = Path(__file__).resolve().parent
 sys.path[:0] = [str(HERE / "warm")]
@@ -33,15 +39,20 @@ OF_NATIVE_BAR = 0.9
 WARM_UP = "1s"
 KEPT = '[limits]\nmemory = "128MiB"\n[scale]\nmin = 1\nmax = 1\n'
 NATIVE = "mote"
+CONTROL = "mote, again"
+ASGI = "mote, ASGI"
 #: Contracts that are of another shape than `handle` stand beside ours of that shape.
-BESIDE = {("python", "knative"): "mote, ASGI"}
-OURS = (NATIVE, "mote, ASGI")
+BESIDE = {("python", "knative"): ASGI}
+OURS = (NATIVE, CONTROL, ASGI)
+NO_BAR = (CONTROL, "openfaas, classic")
+ROUNDS_OF_A_NODE = 3
+RESAMPLES = 2000
 
 #: Language to contract to (file, text, what mote.toml says).
 FUNCTIONS: dict[str, dict[str, tuple[str, str, str]]] = {
     "python": {
         NATIVE: ("hello.py", 'def handle(event, ctx):\n    return "hello"\n', ""),
-        "mote, ASGI": (
+        ASGI: (
             "app.py",
             "async def app(scope, receive, send):\n"
             '    await send({"type": "http.response.start", "status": 200,\n'
@@ -116,6 +127,9 @@ FUNCTIONS: dict[str, dict[str, tuple[str, str, str]]] = {
     },
 }
 
+for functions in FUNCTIONS.values():
+    functions[CONTROL] = functions[NATIVE]
+
 
 def name_of(language: str, contract: str) -> str:
     return f"{language}-{re.sub('[^a-z]+', '-', contract.lower())}"
@@ -142,41 +156,80 @@ def load(node: Node, name: str, connections: int, seconds: str) -> float:
     return float(re.search(r"Requests/sec:\s+([\d.]+)", text).group(1))
 
 
-def measure(node: Node, language: str, options: argparse.Namespace) -> list[Outcome]:
-    contracts = [contract for contract in FUNCTIONS[language] if contract not in OURS]
-    seconds = f"{options.seconds}s"
-    outcomes = []
-    for contract in FUNCTIONS[language]:
-        load(node, name_of(language, contract), 16, WARM_UP)
-    for connections in options.connections:
-        ratios: dict[str, list[float]] = {contract: [] for contract in contracts}
-        rates: dict[str, list[float]] = {contract: [] for contract in FUNCTIONS[language]}
-        for _ in range(options.rounds):
-            for contract in contracts:
-                ours = BESIDE.get((language, contract), NATIVE)
-                both = []
-                for one in (ours, contract, ours):
-                    both.append(load(node, name_of(language, one), connections, seconds))
-                    rates[one].append(both[-1])
-                ratios[contract].append(2 * both[1] / (both[0] + both[2]))
-        for ours in OURS:
-            if rates.get(ours):
-                own = statistics.median(rates[ours])
-                outcomes.append(Outcome(f"{language}: {ours}, {connections} conn.", own, "1/s", detail={"rates": rates[ours]}))
-        for contract in contracts:
-            outcomes.append(Outcome(
-                f"{language}: {contract}, {connections} conn.", statistics.median(ratios[contract]), "",
-                None if "classic" in contract else OF_NATIVE_BAR, True,
-                {"ratios": ratios[contract], "rates": rates[contract]},
-            ))  # fmt: skip
-        for outcome in outcomes[-len(FUNCTIONS[language]) :]:
-            print(outcome.line(), flush=True)
+def turns(language: str, random: Random) -> Iterator[tuple[str, str]]:
+    """The contracts in a new order, each with which function of ours it stands beside; those that
+    stand beside the same one come in a row, so that a run of ours serves two of them."""
+    contracts = [contract for contract in FUNCTIONS[language] if contract not in (NATIVE, ASGI)]
+    random.shuffle(contracts)
+    yield from sorted(((BESIDE.get((language, contract), NATIVE), contract) for contract in contracts), key=lambda turn: turn[0])
+
+
+class Measured:
+    """Rates and ratios of one language, by contract and number of connections."""
+
+    def __init__(self, language: str) -> None:
+        self.language = language
+        self.rates: dict[tuple[str, int], list[float]] = defaultdict(list)
+        self.ratios: dict[tuple[str, int], list[float]] = defaultdict(list)
+
+    def round(self, node: Node, connections: int, seconds: str, random: Random) -> None:
+        def run(function: str) -> float:
+            self.rates[function, connections].append(load(node, name_of(self.language, function), connections, seconds))
+            return self.rates[function, connections][-1]
+
+        before, whose = 0.0, None
+        for ours, contract in turns(self.language, random):
+            if whose != ours:
+                before, whose = run(ours), ours
+            rate, after = run(contract), run(ours)
+            self.ratios[contract, connections].append(2 * rate / (before + after))
+            before = after
+
+    def outcomes(self) -> Iterator[Outcome]:
+        for (function, connections), rates in sorted(self.rates.items(), key=lambda row: row[0][1]):
+            name = f"{self.language}: {function}, {connections} conn."
+            ratios = self.ratios.get((function, connections))
+            if not ratios:
+                yield Outcome(name, statistics.median(rates), "1/s", detail={"rates": rates})
+                continue
+            detail = {"interval": interval_of_median(ratios), "ratios": ratios, "rates": rates}
+            yield Outcome(name, statistics.median(ratios), "", None if function in NO_BAR else OF_NATIVE_BAR, True, detail)
+
+
+def interval_of_median(values: list[float]) -> list[float]:
+    """The 95 % percentile interval of the bootstrap."""
+    random = Random(1)
+    medians = sorted(statistics.median(random.choices(values, k=len(values))) for _ in range(RESAMPLES))
+    return [medians[int(RESAMPLES * 0.025)], medians[int(RESAMPLES * 0.975)]]
+
+
+def measure(language: str, options: argparse.Namespace) -> list[Outcome]:
+    measured, random, left = Measured(language), Random(1), options.rounds
+    while left:
+        folder = Path(tempfile.mkdtemp(prefix="mote-contracts"))
+        folder.chmod(0o755)
+        try:
+            with Node() as node:
+                for contract in FUNCTIONS[language]:
+                    deploy(node, folder, language, contract)
+                for contract in FUNCTIONS[language]:
+                    load(node, name_of(language, contract), 16, WARM_UP)
+                for _ in range(min(left, ROUNDS_OF_A_NODE)):
+                    left -= 1
+                    for connections in options.connections:
+                        measured.round(node, connections, f"{options.seconds}s", random)
+        finally:
+            shutil.rmtree(folder, ignore_errors=True)
+    outcomes = list(measured.outcomes())
+    for outcome in outcomes:
+        interval = outcome.detail.get("interval")
+        print(outcome.line() + ("  [{:.3f}, {:.3f}]".format(*interval) if interval else ""), flush=True)
     return outcomes
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="bench-contracts", description=__doc__.splitlines()[0])
-    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--rounds", type=int, default=9)
     parser.add_argument("--seconds", type=int, default=1, help="of each load")
     parser.add_argument("--connections", type=lambda text: [int(one) for one in text.split(",")], default=[16, 64])
     parser.add_argument("--languages", type=lambda text: text.split(","), default=list(FUNCTIONS))
@@ -191,18 +244,10 @@ def main() -> int:
         if language == "go" and not described["go"]:
             print("SKIPPED: Go is not installed", file=sys.stderr)
             continue
-        folder = Path(tempfile.mkdtemp(prefix="mote-contracts"))
-        folder.chmod(0o755)
-        try:
-            with Node() as node:
-                for contract in FUNCTIONS[language]:
-                    deploy(node, folder, language, contract)
-                outcomes += measure(node, language, options)
-        finally:
-            shutil.rmtree(folder, ignore_errors=True)
+        outcomes += measure(language, options)
     results = HERE / "results"
     results.mkdir(exist_ok=True)
-    path = results / started.strftime("contracts-%Y-%m-%d.json")
+    path = results / started.strftime("contracts-%Y-%m-%dT%H%M%SZ.json")
     record = {"machine": described, "rounds": options.rounds, "seconds": options.seconds,
               "outcomes": [outcome.as_json() for outcome in outcomes]}
     path.write_text(json.dumps(record, indent=1) + "\n")
