@@ -112,18 +112,21 @@ class Headers(collections.abc.Mapping):
 
 class Event:
     """One invocation. Fields are cut out of the frame when first touched (`__getattr__` is called
-    only for slots that are still empty), since most functions read one or two of them."""
+    only for slots that are still empty), since most functions read one or two of them. Its course
+    (`_cancelled`, `_done`, `_task`) stays empty until something happens to it."""
 
     __slots__ = (
-        "_payload", "_lengths", "_stream", "_incoming", "_output",
+        "_payload", "_lengths", "_head", "_stream", "_incoming", "_output",
+        "_cancelled", "_done", "_task",
         "body", "text", "method", "path", "query", "args", "headers", "trigger", "id",
         "sent_ns", "deadline_ns",
     )  # fmt: skip
 
-    def __init__(self, stream, payload, lengths):
+    def __init__(self, stream, payload, lengths, head):
         self._stream = stream
         self._payload = payload
         self._lengths = lengths
+        self._head = head  # where the body starts, or would
         self._incoming = None
         self._output = None
 
@@ -136,8 +139,7 @@ class Event:
         if name == "body":
             if self._incoming is not None and not self._incoming.whole:
                 raise RuntimeError("the body is still arriving: use event.astream()")
-            method, path, query, _, headers = self._lengths
-            value = self._payload[40 + method + path + query + headers :]
+            value = self._payload[self._head :]
         elif name == "text":
             value = self.body.decode("utf-8", "replace")
         elif name == "method":
@@ -161,15 +163,15 @@ class Event:
             if name == "id":
                 self.id = ulid(int.from_bytes(number, "big"))
             return object.__getattribute__(self, name)
+        elif name in ("_cancelled", "_done", "_task"):
+            return None
         else:
             raise AttributeError("event has no attribute %r" % name)
         setattr(self, name, value)
         return value
 
     def header_block(self):
-        method, path, query, _, headers = self._lengths
-        start = 40 + method + path + query
-        return self._payload[start : start + headers]
+        return self._payload[self._head - self._lengths[4] : self._head]
 
     def json(self):
         """The body as JSON."""
@@ -205,14 +207,11 @@ PAIRS = [a + b for a in "0123456789ABCDEFGHJKMNPQRSTVWXYZ" for b in "0123456789A
 class Context:
     """What surrounds an invocation: the function, the deadline, the log."""
 
-    __slots__ = ("_worker", "_event", "_cancelled", "_done", "_task")
+    __slots__ = ("_worker", "_event")
 
     def __init__(self, worker, event):
         self._worker = worker
-        self._event = event
-        self._cancelled = False
-        self._done = False
-        self._task = None
+        self._event = event  # None inside `init`
 
     @property
     def function(self):
@@ -232,10 +231,12 @@ class Context:
     @property
     def cancelled(self):
         """Whether the caller is gone. Long loops should look at it and return."""
-        worker = self._worker
-        if not self._cancelled and worker.inline is self and threading.get_ident() == worker.reader:
+        worker, event = self._worker, self._event
+        if event is None:
+            return False
+        if not event._cancelled and worker.inline is event and threading.get_ident() == worker.reader:
             worker.receive(block=False)  # nobody else reads while an inline handler runs
-        return self._cancelled
+        return bool(event._cancelled)
 
     def remaining_ms(self):
         """Milliseconds until the deadline, at least 0; `None` inside `init`."""
@@ -314,17 +315,13 @@ def content(value):
     raise BadReply("cannot turn %s into an answer" % type(value).__name__)
 
 
-class Prepared(tuple):
-    """(status, header block, bytes) that need no further look. What adapters return."""
-
-    __slots__ = ()
-
-
-def answer(value):
-    """(status, header block, bytes or iterator) of whatever a function returned."""
-    if type(value) is Prepared:
-        return value
+def answer(value, text=TEXT):
+    """(status, header block, bytes or iterator) of whatever a function returned. `text` is the
+    header block of an answer that is text and nothing else."""
     status, headers = None, None
+    if isinstance(value, str):
+        default, body = content(value)
+        return 200, text, body
     if isinstance(value, tuple) and len(value) in (2, 3):
         if len(value) == 3:
             headers = value[2]
@@ -532,13 +529,14 @@ class Worker:
         self.ready = collections.deque()  # events that wait for their turn
         self.incoming = {}  # stream to (Event, Incoming) whose body is not complete
         self.outputs = {}  # stream to Output
-        self.running = {}  # stream to Context (threads) or Task (async)
-        self.inline = None  # Context of the one running invocation
+        self.running = {}  # stream to Event, in threads and on a loop
+        self.inline = None  # Event of the one running invocation
         self.reader = threading.get_ident()
         self.whole_bodies = True
         self.draining = False
         self.forked = False
         self.spec = None
+        self.text = TEXT  # the header block of answers that are text and nothing else
         self.root = ""  # the path of an ASGI application, which its requests begin with
         self.loaded_ns = 0
         self.writers = []
@@ -637,15 +635,15 @@ class Worker:
 
     # Logs
 
-    def current_context(self):
-        context = current.get()
-        if context is None:
-            context = getattr(threading.current_thread(), "_mote_invocation", None) or self.inline
-        return None if context is None or context._done else context
+    def current_event(self):
+        event = current.get()
+        if event is None:
+            event = getattr(threading.current_thread(), "_mote_invocation", None) or self.inline
+        return None if event is None or event._done else event
 
     def current_stream(self):
-        context = self.current_context()
-        return context._event._stream if context and context._event else 0
+        event = self.current_event()
+        return event._stream if event else 0
 
     def log(self, source, level, line, stream):
         data = line.encode("utf-8", "backslashreplace")
@@ -671,7 +669,7 @@ class Worker:
         start = threading.Thread.start
 
         def start_tagged(thread):
-            thread._mote_invocation = self.current_context()
+            thread._mote_invocation = self.current_event()
             start(thread)
 
         threading.Thread.start = start_tagged
@@ -751,7 +749,7 @@ class Worker:
                 head = 40 + lengths[0] + lengths[1] + lengths[2] + lengths[4]
                 if head > size or not stream:
                     raise ProtocolError("INVOKE lengths pass its end")
-                event = Event(stream, data[start:position], lengths)
+                event = Event(stream, data[start:position], lengths, head)
                 if flags:
                     self.ready.append(event)
                 else:
@@ -806,24 +804,24 @@ class Worker:
             if waiting:
                 self.ready.remove(waiting)
                 event = waiting
-            context = self.running.get(stream)
-            if context is None and self.inline and self.inline._event._stream == stream:
-                context = self.inline
+            begun = self.running.get(stream)
+            if begun is None and self.inline and self.inline._stream == stream:
+                begun = self.inline
             output = self.outputs.get(stream)
-            if context:
-                context._cancelled = True
+            if begun:
+                begun._cancelled = True
                 if event:
                     event._incoming.add(b"", True)
                 if output and output.wake:
                     output.wake()
-                if context._task:
-                    context._task.cancel()
+                if begun._task:
+                    begun._task.cancel()
             elif event:
                 self.put_error(event, "Cancelled", "the caller is gone")
             elif output:
                 # The handler has returned; only bytes are left, and nobody wants them.
                 output.close()
-                self.put_error(Event(stream, b"", ()), "Cancelled", "the caller is gone")
+                self.put_error(Event(stream, b"", (), 0), "Cancelled", "the caller is gone")
 
     # Loading
 
@@ -854,9 +852,10 @@ class Worker:
                 import asyncio
 
                 asyncio.run(wait_for(made))
-            call = wsgi_handler(self, handler) if shape == "wsgi" else with_arguments(handler, 2)
+            call = wsgi_handler(self, handler) if shape == "wsgi" else handler
             limit = limit or 1
             runner = (lambda: self.serve_inline(call)) if limit == 1 else (lambda: self.serve_threads(call, limit))
+            with_arguments(call, 2)  # says what is wrong before the first call
         if "logging" in sys.modules and not sys.modules["logging"].root.handlers:
             # A function that set up logging keeps its own way (stderr); others get levels.
             logging = sys.modules["logging"]
@@ -899,9 +898,12 @@ class Worker:
     # Serving, one at a time
 
     def serve_inline(self, handler):
-        ready, out, writers = self.ready, self.out, self.writers
-        stdout, stderr = writers
+        ready, out, text = self.ready, self.out, self.text
+        stdout, stderr = self.writers
         pack, clock = RESULT_FRAME.pack, now_ns
+        takes_event_only = arguments_of(handler) == 1
+        if not takes_event_only:
+            handler = with_arguments(handler, 2)
         flushed = clock()
         while True:
             if not ready:
@@ -911,38 +913,35 @@ class Worker:
                 self.receive()
                 flushed = clock()
                 continue
-            event = ready.popleft()
-            self.inline = context = Context(self, event)
+            self.inline = event = ready.popleft()
             value = failure = None
             entered = clock()
             try:
-                value = handler(event, context)
+                value = handler(event) if takes_event_only else handler(event, Context(self, event))
             except BaseException as error:  # SystemExit too: one invocation, not the worker
                 failure = error
             returned = clock()
             if stdout.partial or stderr.partial:
                 self.end_output(event._stream)
             if failure is None:
-                kind, status = type(value), 200
+                kind = type(value)
                 if kind is str and value.isascii():
-                    headers, body = TEXT, value.encode()
+                    headers, body = text, value.encode()
                 elif kind is bytes:
                     headers, body = BYTES, value
-                elif kind is Prepared:
-                    status, headers, body = value
                 else:
                     headers = None
                 if headers and len(body) <= INLINE_MAX:
                     out += (
                         pack(24 + len(headers) + len(body), 6, 1, 0, event._stream,
-                             entered, returned, status, 0, len(headers)),
+                             entered, returned, 200, 0, len(headers)),
                         headers, body,
                     )  # fmt: skip
                 else:
-                    self.conclude(event, context, value, entered, returned)
+                    self.conclude(event, value, entered, returned)
             else:
                 self.put_exception(event, failure, entered, returned)
-            context._done = True
+            event._done = True
             self.inline = None
             if returned - flushed > FLUSH_NS or len(out) > 192:
                 self.flush()
@@ -950,7 +949,7 @@ class Worker:
                 self.receive(block=False)
                 flushed = clock()
 
-    def conclude(self, event, context, value, entered, returned):
+    def conclude(self, event, value, entered, returned):
         """Sends what a synchronous handler returned."""
         try:
             if hasattr(value, "__await__"):
@@ -958,48 +957,48 @@ class Worker:
 
                 value = asyncio.run(wait_for(value))
                 returned = now_ns()
-            status, headers, body = answer(value)
+            status, headers, body = answer(value, self.text)
             if isinstance(body, bytes):
                 self.put_result(event, entered, returned, status, headers, body)
             elif hasattr(body, "__next__"):
-                self.send_stream(event, context, body, entered, status, headers)
+                self.send_stream(event, body, entered, status, headers)
             else:
                 raise BadReply("an async stream needs an async handler")
         except BaseException as error:
             self.put_exception(event, error, entered, now_ns())
 
-    def send_stream(self, event, context, chunks, entered, status, headers):
+    def send_stream(self, event, chunks, entered, status, headers):
         """Sends what an iterator yields. The first chunk is awaited before the head leaves, so a
         generator that fails at once is an error and not a torn answer."""
         try:
             first = chunk_bytes(next(chunks, b""))
             output = self.open_result(event, entered, now_ns(), status, headers, first[:INLINE_MAX])
-            self.push_waiting(output, context, first[INLINE_MAX:])
+            self.push_waiting(output, event, first[INLINE_MAX:])
             for chunk in chunks:
-                self.push_waiting(output, context, chunk_bytes(chunk))
+                self.push_waiting(output, event, chunk_bytes(chunk))
             output.finish()
         finally:
             close = getattr(chunks, "close", None)
             if close:
                 close()
 
-    def push_waiting(self, output, context, chunk):
-        if self.inline is context:
+    def push_waiting(self, output, event, chunk):
+        if self.inline is event:
             output.push(chunk)
             self.flush()
             self.receive(block=False)
-            while output.queue and not context._cancelled:
+            while output.queue and not event._cancelled:
                 self.receive()
         else:
             waiter = threading.Event()
             output.wake = waiter.set
             output.push(chunk)
             self.flush()
-            while output.queue and not context._cancelled:
+            while output.queue and not event._cancelled:
                 waiter.wait()
                 waiter.clear()
             output.wake = None
-        if context._cancelled:
+        if event._cancelled:
             raise Cancelled
 
     # Serving in threads
@@ -1007,13 +1006,14 @@ class Worker:
     def serve_threads(self, handler, limit):
         from concurrent.futures import ThreadPoolExecutor
 
+        handler = with_arguments(handler, 2)
         pool = ThreadPoolExecutor(limit, thread_name_prefix="invocation")
         # Threads that finish wake nobody; so a drain with work in flight is ended by them.
         while True:
             while self.ready and len(self.running) < limit:
                 event = self.ready.popleft()
-                context = self.running[event._stream] = Context(self, event)
-                pool.submit(self.run_in_thread, handler, event, context, limit)
+                self.running[event._stream] = event
+                pool.submit(self.run_in_thread, handler, event, limit)
             self.flush()
             if self.draining:
                 with self.state:
@@ -1021,19 +1021,19 @@ class Worker:
                         return
             self.receive()
 
-    def run_in_thread(self, handler, event, context, limit):
+    def run_in_thread(self, handler, event, limit):
         while True:
-            token = current.set(context)
+            token = current.set(event)
             entered = now_ns()
             try:
-                value = handler(event, context)
+                value = handler(event, Context(self, event))
                 returned = now_ns()
                 self.end_output(event._stream)
-                self.conclude(event, context, value, entered, returned)
+                self.conclude(event, value, entered, returned)
             except BaseException as error:
                 self.end_output(event._stream)
                 self.put_exception(event, error, entered, now_ns())
-            context._done = True
+            event._done = True
             current.reset(token)
             with self.state:
                 del self.running[event._stream]
@@ -1041,7 +1041,7 @@ class Worker:
                 # The reader sleeps in recv: the thread that frees a place fills it.
                 if self.ready and len(self.running) < limit:
                     following = self.ready.popleft()
-                    context = self.running[following._stream] = Context(self, following)
+                    self.running[following._stream] = following
             self.flush()
             if following is None:
                 if self.draining and self.idle():
@@ -1098,23 +1098,23 @@ class Worker:
         def begin():
             while self.ready and len(self.running) < limit:
                 event = self.ready.popleft()
-                context = self.running[event._stream] = Context(self, event)
-                token = current.set(context)
-                task = loop.create_task(guarded(event, context))
+                self.running[event._stream] = event
+                token = current.set(event)
+                task = loop.create_task(guarded(event))
                 current.reset(token)
-                if not context._done:
-                    context._task = task
+                if not event._done:
+                    event._task = task
 
-        async def guarded(event, context):
+        async def guarded(event):
             entered = now_ns()
             try:
-                await run(call, event, context, entered)
+                await run(call, event, entered)
             except asyncio.CancelledError:
                 self.put_error(event, "Cancelled", "the caller is gone", "", entered, now_ns())
             except BaseException as error:
                 self.put_exception(event, error, entered, now_ns())
             self.end_output(event._stream)
-            context._done = True
+            event._done = True
             incoming = self.incoming.pop(event._stream, None)
             del self.running[event._stream]
             if incoming or self.ready or self.draining:
@@ -1152,13 +1152,13 @@ class Worker:
             finally:
                 output.wake = None
 
-    async def run_async(self, handler, event, context, entered):
-        value = handler(event, context)
+    async def run_async(self, handler, event, entered):
+        value = handler(event, Context(self, event))
         if hasattr(value, "__await__"):
             value = await value
         returned = now_ns()
         self.end_output(event._stream)
-        status, headers, body = answer(value)
+        status, headers, body = answer(value, self.text)
         if isinstance(body, bytes):
             return self.put_result(event, entered, returned, status, headers, body)
         if not hasattr(body, "__aiter__"):
@@ -1179,7 +1179,7 @@ class Worker:
             return self.put_result(event, entered, now_ns(), status, headers, b"")
         output.finish()
 
-    async def run_asgi(self, app, event, context, entered):
+    async def run_asgi(self, app, event, entered):
         state = {"start": None, "output": None, "done": False, "read": False, "wake": None}
 
         async def receive():
@@ -1189,12 +1189,12 @@ class Worker:
                     state["read"] = True
                     return {"type": "http.request", "body": event.body, "more_body": False}
                 chunk = await incoming.next()
-                if chunk is None and not context._cancelled:
+                if chunk is None and not event._cancelled:
                     state["read"] = True
                     return {"type": "http.request", "body": b"", "more_body": False}
                 if chunk is not None:
                     return {"type": "http.request", "body": chunk, "more_body": True}
-            if not (state["done"] or context._cancelled):
+            if not (state["done"] or event._cancelled):
                 import asyncio
 
                 finished = asyncio.Event()  # only applications that watch for a disconnect get here
@@ -1331,12 +1331,17 @@ def shape_of(handler, name):
     return "async handle" if code.co_flags & 0x280 else "handle"
 
 
+def arguments_of(function):
+    """How many positional arguments a callable names, or None where it takes any."""
+    code, bound = code_of(function)
+    return None if code is None or code.co_flags & 0x04 else code.co_argcount - bound
+
+
 def with_arguments(function, count):
     """`function`, called with as many of `count` arguments as it takes."""
-    code, bound = code_of(function)
-    if code is None or code.co_flags & 0x04:  # *args takes them all
+    takes = arguments_of(function)
+    if takes is None:
         return function
-    takes = code.co_argcount - bound
     if takes >= count:
         defaults = getattr(function, "__defaults__", None) or ()
         if takes - len(defaults) > count:

@@ -79,7 +79,7 @@ class Frames(unittest.TestCase):
 
     def test_what_the_shim_encodes_decodes(self):
         worker = mote_shim.Worker(None)
-        event = mote_shim.Event(7, b"", ())
+        event = mote_shim.Event(7, b"", (), 0)
         worker.put_result(event, 1, 2, 201, b"a\nb\n", b"xyz")
         expected = next(case for case in fixtures("frames") if case["name"] == "result with its whole body")
         self.assertEqual(b"".join(worker.out).hex(), expected["hex"])

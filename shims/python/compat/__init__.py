@@ -10,7 +10,6 @@ import os
 import types
 
 import mote_shim
-from mote_shim import Prepared
 
 METHODS = ["GET", "POST", "PUT", "PATCH", "DELETE", "OPTIONS", "HEAD"]
 HTML = "text/html; charset=utf-8"
@@ -72,21 +71,23 @@ class Query(dict):
         return dict(self)
 
 
-def block_and_body(event):
-    """(header block, body) in one go."""
-    method, path, query, _, fields = event._lengths
-    payload, head = event._payload, 40 + method + path + query
-    return payload[head : head + fields], payload[head + fields :] if event._incoming is None else event.body
+class Known(dict):
+    """What was read of header blocks, by block: a client sends much the same with every call.
+    Shared between calls, so functions get copies. Asked as `known[block]`, which costs no call."""
+
+    def __init__(self, read):
+        self.read = read
+
+    def __missing__(self, block):
+        found = self.read(block)
+        if len(block) <= BLOCK_KEPT_BYTES:
+            if len(self) >= BLOCKS_KEPT:
+                self.clear()
+            self[block] = found
+        return found
 
 
-def remembered(read):
-    """`read` of a header block, without reading again what was there before: a client sends much
-    the same with every call. What it finds is shared, so functions get copies."""
-    known = functools.lru_cache(BLOCKS_KEPT)(read)
-    return lambda block: known(block) if len(block) <= BLOCK_KEPT_BYTES else read(block)
-
-
-@remembered
+@Known
 def plain_fields(block):
     """A dict of the header fields; duplicates are joined by ", "."""
     parts = block.decode("latin-1").split("\n")
@@ -94,7 +95,6 @@ def plain_fields(block):
     return fields if 2 * len(fields) == len(parts) - 1 else dict(mote_shim.Headers(block))
 
 
-@functools.lru_cache(512)
 def typed_block(kind):
     """The header block of an answer with a media type and nothing else."""
     return mote_shim.header_block([("content-type", kind)])
@@ -130,9 +130,10 @@ def nothing_to_call(**parts):
 
 
 def flask_value(value):
-    """An answer of what a Flask view may return, without Flask."""
+    """An answer of what a Flask view may return, without Flask. Text alone stays as it is: the
+    worker's `text` says what it is."""
     if type(value) is str:
-        return Prepared((200, HTML_BLOCK, value.encode()))
+        return value
     status, headers = 200, {}
     if isinstance(value, tuple):
         if len(value) == 3:

@@ -3,7 +3,7 @@
 import sys
 
 import mote_shim
-from mote_compat import flask_app, flask_value, nothing_to_call
+from mote_compat import HTML_BLOCK, flask_app, flask_value, nothing_to_call
 
 
 def adapt(worker):
@@ -16,7 +16,9 @@ def adapt(worker):
     if "flask" in sys.modules:
         return nothing_to_call(), flask_app(lambda event: function()), "app"
 
-    def handle(event, ctx):
+    worker.text = HTML_BLOCK
+
+    def handle(event):
         return flask_value(function())
 
     return nothing_to_call(), handle, "handle"

@@ -9,10 +9,10 @@ other request is refused.
 import os
 
 import mote_shim
-from mote_compat import cloudevents, nothing_to_call, plain_fields, remembered
+from mote_compat import Known, cloudevents, nothing_to_call, plain_fields
 
 TEXT = [(b"content-type", b"text/plain")]
-has_event = remembered(lambda block: cloudevents.is_event(plain_fields(block)))
+has_event = Known(lambda block: cloudevents.is_event(plain_fields[block]))
 
 
 def adapt(worker):
@@ -30,7 +30,7 @@ def adapt(worker):
             return lifespan(function, receive, send)
         if scope["path"] in checks:
             return healthy(checks[scope["path"]], send)
-        if needs_event or has_event(scope["extensions"]["mote"]["event"].header_block()):
+        if needs_event or has_event[scope["extensions"]["mote"]["event"].header_block()]:
             return with_event(handle, scope, receive, send)
         return handle(scope, receive, send)
 

@@ -5,10 +5,7 @@ import json
 import os
 
 import mote_shim
-from mote_compat import JSON, PLAIN, Fields, Lazy, Query, block_and_body, content_type, nothing_to_call, remembered, typed_block
-from mote_shim import Prepared
-
-PLAIN_BLOCK = typed_block(PLAIN)
+from mote_compat import JSON, PLAIN, Fields, Known, Lazy, Query, content_type, nothing_to_call
 
 
 class Request(Lazy):
@@ -63,12 +60,13 @@ class Reply(Lazy):
     add_header = set_header
 
 
-@remembered
+@Known
 def about(block):
-    """Media type, and what the fields say of an event."""
+    """The event as far as the fields tell it, and whether its body is JSON."""
     fields = mote_shim.Headers(block)
     media = fields.get("content-type", "").partition(";")[0].strip().lower()
-    return (media, *map(fields.get, ("event-id", "event-type", "event-time", "event-namespace")))
+    names = ("event-id", "event-type", "event-time", "event-namespace")
+    return {"data": None, **{name: fields.get(name) for name in names}, "extensions": None}, media == JSON
 
 
 def adapt(worker):
@@ -81,23 +79,20 @@ def adapt(worker):
         "memory-limit": environ.get("FUNC_MEMORY_LIMIT", ""),
     }
 
-    def handle(event, ctx):
-        block, data = block_and_body(event)
-        media, number, kind, time, namespace = about(block)
-        if media == JSON:
+    def handle(event):
+        payload, head = event._payload, event._head
+        template, is_json = about[payload[head - event._lengths[4] : head]]
+        data = payload[head:] if event._incoming is None else event.body
+        if is_json:
             data = json.loads(data) if data else None
         request, reply = Request(), Reply()
         request._event = event
-        value = function({
-            "data": data,
-            "event-id": number,
-            "event-type": kind,
-            "event-time": time,
-            "event-namespace": namespace,
-            "extensions": {"request": request, "response": reply},
-        }, context)  # fmt: skip
+        there = template.copy()
+        there["data"] = data
+        there["extensions"] = {"request": request, "response": reply}
+        value = function(there, context)
         if type(value) is str and not reply.__dict__:
-            return Prepared((200, PLAIN_BLOCK, value.encode()))
+            return value  # plain text, as here
         fields = dict(reply.headers)
         if value is None:
             value = ""

@@ -8,7 +8,6 @@ import types
 
 import mote_shim
 from mote_compat import Fields, Lazy, Query, content_type, nothing_to_call, typed_block
-from mote_shim import Prepared
 
 TEXT_BLOCK = typed_block("text/plain")
 
@@ -179,7 +178,7 @@ def provide_sdk():
 def answer(value):
     """An answer of what a handler returned."""
     if type(value) is str:
-        return Prepared((200, TEXT_BLOCK, value.encode()))
+        return value
     status, kind, headers = 200, "text/plain", {}
     if hasattr(value, "status_code") and hasattr(value, "body"):
         status, kind, headers, value = value.status_code, value.content_type, value.headers or {}, value.body
@@ -198,17 +197,18 @@ def answer(value):
 
 def adapt(worker):
     provide_sdk()
+    worker.text = TEXT_BLOCK
     module, handler, _ = mote_shim.find_entry(worker.spec["entry"])
     context = Context(worker)
     init_context = getattr(module, "init_context", None)
     init = (lambda _: init_context(context)) if init_context else None
     if inspect.iscoroutinefunction(handler):
 
-        async def handle(event, ctx):
+        async def handle(event):
             return answer(await handler(context, Incoming(event)))
     else:
 
-        def handle(event, ctx):
+        def handle(event):
             return answer(handler(context, Incoming(event)))
 
     return nothing_to_call(init=init), handle, "handle"

@@ -14,7 +14,6 @@ import threading
 import types
 
 from mote_compat import HTML, HTML_BLOCK, JSON, PLAIN, Fields, Lazy, Query, flask_app, flask_value, nothing_to_call, title
-from mote_shim import Prepared
 
 
 class Event(Lazy):
@@ -48,6 +47,7 @@ def adapt(worker):
     module = importlib.import_module("function." + entry[0])
     sys.modules.setdefault(entry[0], module)
     handler = getattr(module, entry[2] or "handle")
+    worker.text = HTML_BLOCK
     template = worker.spec.get("template") or guessed(handler, module)
     with_flask = "flask" in sys.modules
     if "flask" in template:
@@ -61,7 +61,7 @@ def adapt(worker):
         return nothing_to_call(), with_event(handler), "handle"
     if with_flask:
         return nothing_to_call(), flask_app(call), "app"
-    return nothing_to_call(), lambda event, ctx: flask_value(call(event)), "handle"
+    return nothing_to_call(), lambda event: flask_value(call(event)), "handle"
 
 
 def guessed(handler, module):
@@ -74,12 +74,12 @@ def guessed(handler, module):
 def with_event(handler):
     context = Context()
 
-    def handle(event, ctx):
+    def handle(event):
         value = handler(Event(event), context)
-        if type(value) is dict and not value.get("headers"):
-            body, status = value.get("body", ""), value.get("statusCode", 200)
-            if type(body) is str and type(status) is int and 200 <= status <= 599:
-                return Prepared((status, HTML_BLOCK, body.encode()))
+        if type(value) is dict and value.get("statusCode", 200) == 200 and not value.get("headers"):
+            body = value.get("body", "")
+            if type(body) is str:
+                return body
         return flask_value(flask_parts(value))
 
     return handle
@@ -118,7 +118,7 @@ def classic(handler):
     turn = threading.Lock()
     combines = os.environ.get("combine_output", "true").lower() != "false"
 
-    def handle(event, ctx):
+    def handle(event):
         with turn:
             return once(event)
 

@@ -11,10 +11,10 @@ import sys
 import time
 
 import mote_shim
-from mote_compat import Query, content_type, nothing_to_call, plain_fields, typed_block
-from mote_shim import Prepared
+from mote_compat import Known, Query, content_type, nothing_to_call, plain_fields, typed_block
 
 HTML_BLOCK = typed_block("text/html; charset=UTF-8")
+METHODS = Known(lambda method: method.decode("latin-1").lower())
 TEXTUAL = ("text/", "application/json", "application/javascript", "application/xml")
 
 
@@ -29,25 +29,25 @@ def adapt(worker):
     os.environ.setdefault("__OW_NAMESPACE", "_")
 
     live = Live(os.environ)
+    worker.text = HTML_BLOCK
 
-    def handle(event, ctx):
-        live.now = ctx
+    def handle(event):
+        live.now = event
         method, path, query, _, length = event._lengths
-        payload, head = event._payload, 40 + method + path + query
-        fields = plain_fields(payload[head : head + length])
-        body = payload[head + length :] if event._incoming is None else event.body
+        payload, head = event._payload, event._head
+        fields = plain_fields[payload[head - length : head]]
+        body = payload[head:] if event._incoming is None else event.body
         # Who calls through the platform's API gives arguments alone and reads the result as it is.
-        if fields.get("x-mote-activation"):
+        if "x-mote-activation" in fields:
             return plain(action({**defaults, **(json.loads(body) if body else {})}))
-        text = payload[40:head].decode("latin-1")
         args = defaults.copy()
         if query:
-            query = text[-query:]
+            query = event.query
             args.update(Query(query))
             args["__ow_query"] = query
-        args["__ow_method"] = text[:method].lower()
+        args["__ow_method"] = METHODS[payload[40 : 40 + method]]
         args["__ow_headers"] = fields.copy()
-        args["__ow_path"] = "" if path == 1 else text[method : method + path]
+        args["__ow_path"] = "" if path == 1 else event.path
         if body:
             try:
                 add_body(args, event, body)
@@ -57,7 +57,7 @@ def adapt(worker):
         if type(result) is dict and len(result) == 1:
             body = result.get("body")
             if type(body) is str and body:
-                return Prepared((200, HTML_BLOCK, body.encode()))
+                return body
         return answer(result)
 
     return nothing_to_call(), handle, "handle"
@@ -86,9 +86,10 @@ class Live:
 
     def settle(self, environ):
         if self.now:
-            ctx, self.now = self.now, None
-            environ["__OW_ACTIVATION_ID"] = ctx._event.headers.get("x-mote-activation") or ctx._event.id
-            environ["__OW_DEADLINE"] = str(int(time.time() * 1000) + ctx.remaining_ms())
+            event, self.now = self.now, None
+            left_ms = max(0, (event.deadline_ns - time.monotonic_ns()) // 1_000_000)
+            environ["__OW_ACTIVATION_ID"] = event.headers.get("x-mote-activation") or event.id
+            environ["__OW_DEADLINE"] = str(int(time.time() * 1000) + left_ms)
 
 
 def load_main():

@@ -8,10 +8,10 @@ import os
 import traceback
 
 import mote_shim
-from mote_compat import block_and_body, remembered, title
+from mote_compat import Known, title
 
 
-@remembered
+@Known
 def first_fields(block):
     """The first of each name, as there."""
     parts = block.decode("latin-1").split("\n")
@@ -22,12 +22,15 @@ def adapt(worker):
     module, function, _ = mote_shim.find_entry(worker.spec["entry"])
     failed = 500 if os.environ.get("TINYFAAS_PASS_STATUS") == "1" else 200
 
-    def handle(event, ctx):
-        if event._lengths[1] > 1:
+    def handle(event):
+        _, path, _, _, fields = event._lengths
+        if path > 1:
             return "", 404  # a function there has one address and nothing below it
-        block, body = block_and_body(event)
+        payload, head = event._payload, event._head
+        block = payload[head - fields : head]
+        body = payload[head:] if event._incoming is None else event.body
         try:
-            value = function(body.decode("utf-8") if body else None, first_fields(block).copy())
+            value = function(body.decode("utf-8") if body else None, first_fields[block].copy())
         except Exception as error:
             traceback.print_exc()
             return str(error), failed
