@@ -40,6 +40,12 @@ const SECRETS_DIR: &str = "/secrets";
 const SECRETS_LINK: &str = "/var/openfaas/secrets";
 /// The port servers are asked to listen on, unless their manifest says otherwise.
 const SERVER_PORT: u16 = 8080;
+/// Without them glibc gives freed memory back or keeps it by what happens to lie above it: the same
+/// work takes thousands of page faults in every call, or none. These are the values it comes to by
+/// itself at most. Other C libraries ignore them. docs/decisions/0025-freed-memory.md.
+const KEEPS_MEMORY: [(&str, &str); 2] =
+    [("MALLOC_MMAP_THRESHOLD_", "33554432"), ("MALLOC_TRIM_THRESHOLD_", "67108864")];
+
 /// How long the exit report of a worker whose socket closed may take before it is killed.
 const EXIT_GRACE: Duration = Duration::from_millis(500);
 /// Times another program is tried when one that had waited was killed.
@@ -528,10 +534,12 @@ fn request(revision: &Revision, instance: u64) -> Result<InstanceRequest, StartF
             Launch::Server { argv: spec.command.clone(), port: spec.port.unwrap_or(SERVER_PORT) }
         }
     };
-    let mut env: Vec<(String, String)> =
-        [("PATH", interpreters.path.as_str()), ("HOME", "/tmp"), ("LANG", "C.UTF-8")]
-            .map(|(key, value)| (key.to_owned(), value.to_owned()))
-            .into();
+    let base = [("PATH", interpreters.path.as_str()), ("HOME", "/tmp"), ("LANG", "C.UTF-8")];
+    let mut env: Vec<(String, String)> = base
+        .into_iter()
+        .chain(KEEPS_MEMORY.into_iter().filter(|(key, _)| !spec.env.contains_key(*key)))
+        .map(|(key, value)| (key.to_owned(), value.to_owned()))
+        .collect();
     // Everyone else is told with LOAD; a Go package reads its variables before its worker runs.
     if matches!(launch, Launch::Server { .. } | Launch::Worker { .. }) {
         env.push(("MOTE_FUNCTION".into(), spec.name.to_string()));
