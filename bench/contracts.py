@@ -205,7 +205,7 @@ def interval_of_median(values: list[float]) -> list[float]:
 
 def measure(language: str, options: argparse.Namespace) -> list[Outcome]:
     measured, random, left = Measured(language), Random(1), options.rounds
-    while left:
+    while left > 0:
         folder = Path(tempfile.mkdtemp(prefix="mote-contracts"))
         folder.chmod(0o755)
         try:

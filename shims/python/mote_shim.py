@@ -320,8 +320,7 @@ def answer(value, text=TEXT):
     header block of an answer that is text and nothing else."""
     status, headers = None, None
     if isinstance(value, str):
-        default, body = content(value)
-        return 200, text, body
+        return 200, text, content(value)[1]
     if isinstance(value, tuple) and len(value) in (2, 3):
         if len(value) == 3:
             headers = value[2]
@@ -1395,7 +1394,7 @@ def wsgi_handler(worker, app):
     """A handler around a WSGI application (PEP 3333)."""
     script = "/" + worker.spec["function"]
 
-    def handle(event, _):
+    def handle(event):
         headers = event.headers
         host, _, port = headers.get("host", "localhost").partition(":")
         scheme = headers.get("x-forwarded-proto", "http")
