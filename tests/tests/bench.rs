@@ -135,3 +135,45 @@ fn an_interrupt_ends_a_run_and_keeps_what_it_has() {
     let report: Value = serde_json::from_slice(&output.stdout).expect("a report");
     assert!(report["warmup"].as_u64().expect("a count") > 0, "{report}");
 }
+
+#[test]
+fn two_functions_in_turns_have_a_ratio() {
+    let node = Node::start();
+    node.deploy_ok("hello", &[("app.py", HELLO)]);
+    node.deploy_ok("same", &[("app.py", HELLO)]);
+    let slow = "import time\n\ndef handle(event, ctx):\n    time.sleep(0.004)\n    return 'mote'\n";
+    node.deploy_ok("slow", &[("app.py", slow)]);
+    let few = ["--duration", "600ms", "--warmup", "100ms", "--turn", "50ms", "-c", "2"];
+    let beside = |one: &str, other: &str, more: &[&str]| {
+        let args = [&["bench", one, "--beside", other], &few[..], more, &["-o", "json"]].concat();
+        node.json(&args)
+    };
+    for via in ["http", "coap"] {
+        let file = node.dir.path().join("turns.json");
+        let file = file.to_str().expect("UTF-8");
+        let result = beside("hello", "slow", &["--via", via, "--save", file]);
+        let [low, high] = [0, 1].map(|at| result["interval"][at].as_f64().expect("a number"));
+        assert!(low > 1.0 && low <= high, "{via}: one of them sleeps: {result}");
+        assert_eq!(result["ratios"].as_array().map(Vec::len), Some(6), "{result}");
+        assert_eq!(result["sides"][0]["failed"], 0, "{result}");
+        let saved = std::fs::read_to_string(file).expect("it was written");
+        assert_eq!(serde_json::from_str::<Value>(&saved).expect("JSON"), result);
+    }
+    // By a URL too; what both were asked is what arrived.
+    let before = requests(&node, "hello") + requests(&node, "same");
+    let url = format!("http://{}/same", node.http);
+    let table = node.ok(&[&["bench", "hello", "--beside", &url], &few[..]].concat());
+    assert!(table.contains("in turns of 50 ms") && table.contains("median of 6 pairs"), "{table}");
+    assert!(requests(&node, "hello") + requests(&node, "same") > before);
+    let wrong = |args: &[&str], said: &str| {
+        let output = node.mote(&[&["bench", "hello", "--beside", "same"], args].concat());
+        let text = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert_eq!(output.status.code(), Some(2), "{text}");
+        assert!(text.contains(said), "{text}");
+    };
+    wrong(&["--duration", "1s"], "a ratio needs at least 6 pairs of turns");
+    wrong(&["--turn", "0"], "a run needs at least one operation");
+    wrong(&["--rate", "5"], "--rate");
+    let gone = node.mote(&["bench", "hello", "--beside", "nobody"]);
+    assert!(!gone.status.success() && gone.stdout.is_empty());
+}

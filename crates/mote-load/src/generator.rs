@@ -5,7 +5,10 @@ use std::net::SocketAddr;
 
 use crate::coap::CoapWire;
 use crate::http::HttpWire;
-use crate::{Live, Nanos, Plan, PlanError, Protocol, Request, Tally, Target, clock, drive, poller};
+use crate::turns::{Turns, TurnsPlan, take_turns};
+use crate::{
+    Live, Nanos, Plan, PlanError, Protocol, Request, Tally, Target, Wire, clock, drive, poller,
+};
 
 /// Time for all threads to be there before the schedule begins.
 const HEAD_START: Nanos = 5_000_000;
@@ -69,4 +72,25 @@ pub fn run(
         whole.merge(&tally?);
     }
     Ok(whole)
+}
+
+/// Lets two targets take turns, on this thread. Blocks until it is over or `live` is stopped.
+///
+/// # Errors
+/// As [`run`].
+pub fn run_in_turns(
+    sides: [(&Target, SocketAddr, &Request); 2],
+    plan: &TurnsPlan,
+    live: &Live,
+) -> Result<Turns, LoadError> {
+    plan.check()?;
+    poller::raise_file_limit();
+    let wire = |(target, address, request): (&Target, SocketAddr, &Request)| {
+        Ok::<Box<dyn Wire>, io::Error>(match target.protocol {
+            Protocol::Http => Box::new(HttpWire::new(target, address, request, plan.clients)?),
+            Protocol::Coap => Box::new(CoapWire::new(target, address, request, plan.clients)?),
+        })
+    };
+    let [one, other] = sides;
+    Ok(take_turns(&mut [wire(one)?, wire(other)?], plan, live)?)
 }

@@ -4,7 +4,7 @@
 //! [`drive`] runs one thread's clients over anything that is a [`Wire`], [`Tally`] counts; none of
 //! them knows a socket or a clock, so tests run them in virtual time. [`http`] and [`coap`] are
 //! wires over sockets, [`run`] puts threads under them, [`Report`] is what users read, save and
-//! compare ([`compare`], [`limits`]).
+//! compare ([`compare`], [`limits`]). [`turns`] drives two wires in alternation.
 //!
 //! Latency is measured from the *intended* time of an operation. In a closed loop that is when its
 //! client became free; in an open loop it is the schedule's, fixed in advance, so that a stall of
@@ -28,12 +28,13 @@ mod report;
 mod rows;
 mod tally;
 mod target;
+pub mod turns;
 mod wire;
 
 pub use clock::Nanos;
 pub use driver::drive;
 pub use failure::Failure;
-pub use generator::{LoadError, run};
+pub use generator::{LoadError, run, run_in_turns};
 pub use pacer::{Next, Pacer};
 pub use phases::{PHASES, Phases};
 pub use plan::{Limit, Load, Plan, PlanError};

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use crate::Nanos;
 use crate::clock::SECOND;
+use crate::turns::PAIRS_MIN;
 
 /// Operations per second at most; beyond, no machine keeps the schedule.
 const RATE_MAX: f64 = 10_000_000.0;
@@ -63,17 +64,25 @@ pub enum PlanError {
     /// Nothing to do.
     #[error("a run needs at least one operation, or a duration above 0")]
     Empty,
+    /// Too few to say anything.
+    #[error(
+        "a ratio needs at least {PAIRS_MIN} pairs of turns: a longer duration, or shorter turns"
+    )]
+    Pairs,
     /// Nothing could ever be answered.
     #[error("the time limit of an operation is above 0")]
     Timeout,
 }
 
+/// Whether there are clients, and not too many.
+pub(crate) fn check_clients(clients: usize) -> Result<(), PlanError> {
+    if (1..=CLIENTS_MAX).contains(&clients) { Ok(()) } else { Err(PlanError::Clients) }
+}
+
 impl Plan {
     /// Whether it can be run.
     pub fn check(&self) -> Result<(), PlanError> {
-        if !(1..=CLIENTS_MAX).contains(&self.clients) {
-            return Err(PlanError::Clients);
-        }
+        check_clients(self.clients)?;
         if let Load::Open { rate } = self.load
             && !(rate > 0.0 && rate <= RATE_MAX)
         {

@@ -6,6 +6,7 @@
 use std::io;
 use std::time::Duration;
 
+use mote_load::turns::{self, Turns, TurnsPlan};
 use mote_load::{Done, Failure, Limit, Live, Load, Nanos, Outcome, Plan, Tally, Wire, drive};
 
 const MS: Nanos = 1_000_000;
@@ -174,4 +175,52 @@ fn a_run_can_be_stopped_and_keeps_what_it_has() {
     let tally = drive(&mut wire, &plan, 0, 0, &live).unwrap();
     assert!((4_000..4_100).contains(&tally.answered()), "{}", tally.answered());
     assert_eq!(tally.failed(), 0, "what was under way is forgotten");
+}
+
+fn take_turns(scripts: [Script; 2], pairs: usize) -> Turns {
+    let mut wires = scripts.map(|script| -> Box<dyn Wire> {
+        Box::new(Scripted { script, now: 0, begun: 0, under_way: Vec::new(), stop: None })
+    });
+    let plan = TurnsPlan {
+        clients: 4,
+        turn: Duration::from_millis(100),
+        pairs,
+        warmup_pairs: 1,
+        timeout: Duration::from_millis(500),
+    };
+    turns::take_turns(&mut wires, &plan, &Live::default()).unwrap()
+}
+
+#[test]
+fn turns_see_through_a_machine_that_changes_its_speed() {
+    // Twice as slow in every other second, three times in every other 300 ms.
+    fn slowness(now: Nanos) -> u64 {
+        (1 + now / SECOND % 2) * (1 + 2 * (now / (300 * MS) % 2))
+    }
+    let quick: Script = |_, now| Some((now + MS / 5 * slowness(now), GOOD));
+    let slow: Script = |_, now| Some((now + MS / 4 * slowness(now), GOOD));
+    let turns = take_turns([quick, slow], 50);
+    let ratios = turns.ratios();
+    assert_eq!((turns.pairs.len(), ratios.len()), (50, 50));
+    let (ratio, interval) = turns::median(&ratios).unwrap();
+    let [low, high] = interval.expect("50 have one");
+    assert!((1.2..1.3).contains(&ratio) && low > 1.15 && high < 1.35, "{ratio} {low} {high}");
+    assert_eq!((turns.whole(0).failed, turns.whole(1).failed), (0, 0));
+}
+
+#[test]
+fn turns_count_what_fails_and_end_what_hangs() {
+    let good: Script = |_, now| Some((now + MS, GOOD));
+    let picky: Script = |number, now| {
+        Some((now + MS, if number % 2 == 0 { GOOD } else { Outcome::Failed(Failure::Http(503)) }))
+    };
+    let silent: Script = |_, _| None;
+    let turns = take_turns([picky, silent], 6);
+    let (picky, silent) = (turns.whole(0), turns.whole(1));
+    assert!(picky.failed > picky.answered && picky.answered > 1_000, "{picky:?}");
+    assert_eq!((silent.answered, silent.failed), (0, 6 * 4), "each client once per turn");
+    assert!(turns.ratios().is_empty());
+    let turns = take_turns([good, good], 6);
+    assert_eq!(turns::median(&turns.ratios()), Some((1.0, Some([1.0, 1.0]))));
+    assert_eq!(turns.whole(0).answered, 6 * 4 * 100);
 }

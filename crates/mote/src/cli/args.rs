@@ -326,6 +326,12 @@ pub(super) struct Bench {
     /// Exit 9 when a limit is broken, e.g. 'p99>10ms,errors>0'
     #[arg(long, value_name = "LIMITS")]
     pub(super) fail_if: Option<String>,
+    /// Another function or URL, asked the same in turns with the first: the ratio of their rates
+    #[arg(long, value_name = "TARGET", conflicts_with_all = ["operations", "rate", "threads", "raw", "compare", "export", "fail_if", "experiment"])]
+    pub(super) beside: Option<String>,
+    /// Length of each turn of --beside [default: 100ms]
+    #[arg(long, value_name = "TIME", requires = "beside")]
+    pub(super) turn: Option<String>,
     /// A named series of runs, over HTTP and CoAP
     #[arg(long, value_enum, value_name = "NAME", conflicts_with_all = ["clients", "duration", "rate", "raw", "compare", "export", "fail_if"])]
     pub(super) experiment: Option<Experiment>,

@@ -1,8 +1,10 @@
 //! `mote bench`: load on a function or a URL, and what came of it.
 //!
 //! [`wish`] reads what to do, [`text`] draws results for terminals and files, [`page`] as a page,
-//! [`sweep`] makes the named series. The engine is `mote-load`.
+//! [`sweep`] makes the named series, [`beside`] lets two targets take turns. The engine is
+//! `mote-load`.
 
+mod beside;
 mod page;
 mod sweep;
 mod text;
@@ -11,15 +13,16 @@ mod wish;
 use std::io::{IsTerminal, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::path::Path;
-use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use mote_api::error::exit;
-use mote_load::{Live, Plan, Protocol, ROWS_MAX, Report, Request, Row, Target, coap, compare};
+use mote_load::{
+    Live, LoadError, Plan, Protocol, ROWS_MAX, Report, Request, Row, Target, coap, compare,
+};
 use tokio::runtime::Runtime;
 
-use self::wish::{Asked, Wish};
-use super::args::{self, Export, Format};
+use self::wish::Wish;
+use super::args::{self, BenchVia, Export, Format};
 use super::failure::Failure;
 use super::output::Output;
 
@@ -39,9 +42,12 @@ pub(super) fn run(
         .enable_all()
         .build()
         .map_err(|error| Failure::new("M0103", format!("cannot start: {error}")))?;
-    let result = match args.experiment {
-        Some(args::Experiment::ClosedSweep) => sweep::run(&runtime, args, global, &wish, output),
-        None => single(&runtime, args, global, &wish, output),
+    let result = match (args.experiment, &wish.turns) {
+        (Some(args::Experiment::ClosedSweep), _) => {
+            sweep::run(&runtime, args, global, &wish, output)
+        }
+        (None, Some(turns)) => beside::run(&runtime, args, global, &wish, turns, output),
+        (None, None) => single(&runtime, args, global, &wish, output),
     };
     // A thread that still waits for standard input must not hold the command back.
     runtime.shutdown_background();
@@ -55,8 +61,7 @@ fn single(
     wish: &Wish,
     output: &Output,
 ) -> Result<(), Failure> {
-    let asked = or_interrupt(runtime, wish::asked(args, global, wish.via(args)))?;
-    let target = Checked::new(asked)?;
+    let target = Checked::find(runtime, args, global, wish.via(args))?;
     let (report, rows, interrupted) = measure(runtime, &target, &wish.plan, output)?;
     if let Some(path) = &args.raw {
         write_raw(path, &rows, &report, output)?;
@@ -121,7 +126,19 @@ struct Checked {
 }
 
 impl Checked {
-    fn new(Asked { target, request }: Asked) -> Result<Self, Failure> {
+    /// Reads what is asked, finds whom, and looks whether anybody is there.
+    fn find(
+        runtime: &Runtime,
+        args: &args::Bench,
+        global: &args::Global,
+        via: BenchVia,
+    ) -> Result<Self, Failure> {
+        let request = or_interrupt(runtime, wish::request(args))?;
+        let target = or_interrupt(runtime, wish::target(args, &args.target, global, via))?;
+        Self::new(target, request)
+    }
+
+    fn new(target: Target, request: Request) -> Result<Self, Failure> {
         let absent = |error: &std::io::Error| {
             let text = error.to_string();
             let words = text.split(" (os error").next().unwrap_or("").to_lowercase();
@@ -147,12 +164,28 @@ fn measure(
     plan: &Plan,
     output: &Output,
 ) -> Result<(Report, Vec<Row>, bool), Failure> {
-    let live = Arc::new(Live::default());
+    let live = Live::default();
+    let (target, request) = (&checked.target, &checked.request);
+    let (tally, interrupted) = attended(runtime, &live, output, || {
+        mote_load::run(target, checked.address, request, plan, &live)
+    })?;
+    let version = env!("CARGO_PKG_VERSION");
+    let report = Report::new(target, request, plan, &tally, version, &wish::now());
+    Ok((report, tally.into_rows(), interrupted))
+}
+
+/// Runs the engine on a thread of its own, draws what it does, and stops it when the user wants
+/// that (`true`).
+fn attended<T: Send>(
+    runtime: &Runtime,
+    live: &Live,
+    output: &Output,
+    engine: impl FnOnce() -> Result<T, LoadError> + Send,
+) -> Result<(T, bool), Failure> {
     let (sender, mut ended) = tokio::sync::oneshot::channel();
     std::thread::scope(|scope| {
         let engine = scope.spawn(|| {
-            let (target, request) = (&checked.target, &checked.request);
-            let result = mote_load::run(target, checked.address, request, plan, &live);
+            let result = engine();
             let _ = sender.send(());
             result
         });
@@ -162,7 +195,7 @@ fn measure(
             loop {
                 tokio::select! {
                     _ = &mut ended => break,
-                    _ = tokio::time::sleep(DRAW_EVERY) => line.draw(&live),
+                    _ = tokio::time::sleep(DRAW_EVERY) => line.draw(live),
                     _ = tokio::signal::ctrl_c() => {
                         interrupted = true;
                         live.stop();
@@ -173,15 +206,12 @@ fn measure(
             interrupted
         });
         let result = engine.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
-        let tally = result.map_err(|error| {
+        let result = result.map_err(|error| {
             let source = std::error::Error::source(&error);
             let cause = source.map(|source| format!(": {source}")).unwrap_or_default();
             Failure::new("M0103", format!("{error}{cause}"))
         })?;
-        let at = wish::now();
-        let version = env!("CARGO_PKG_VERSION");
-        let report = Report::new(&checked.target, &checked.request, plan, &tally, version, &at);
-        Ok((report, tally.into_rows(), interrupted))
+        Ok((result, interrupted))
     })
 }
 

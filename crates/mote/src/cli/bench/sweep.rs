@@ -10,8 +10,8 @@ use tokio::runtime::Runtime;
 use super::super::args::{self, BenchVia, Format};
 use super::super::failure::Failure;
 use super::super::output::{Output, table};
-use super::wish::{self, Wish};
-use super::{Checked, measure, or_interrupt, save};
+use super::wish::Wish;
+use super::{Checked, measure, save};
 
 const CLIENTS: [usize; 6] = [1, 4, 16, 64, 256, 1024];
 const OPERATIONS: u64 = 500;
@@ -64,8 +64,7 @@ pub(super) fn run(
         steps: Vec::new(),
     };
     for via in ways {
-        let asked = or_interrupt(runtime, wish::asked(args, global, via))?;
-        let target = Checked::new(asked)?;
+        let target = Checked::find(runtime, args, global, via)?;
         for clients in CLIENTS {
             let plan = Plan {
                 load: Load::Closed,

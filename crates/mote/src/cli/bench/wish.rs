@@ -4,6 +4,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use mote_load::limits::{self, Limit as Bound};
+use mote_load::turns::TurnsPlan;
 use mote_load::{Limit, Load, Plan, Report, Request, Target};
 
 use super::super::args::{self, BenchVia};
@@ -12,12 +13,16 @@ use super::super::{invoke, node};
 
 const DURATION: Duration = Duration::from_secs(10);
 const WARMUP: Duration = Duration::from_secs(1);
+/// Of one target, unless the user says how long.
+const TURN: Duration = Duration::from_millis(100);
 const TIMEOUT: Duration = Duration::from_secs(10);
 /// Threads unless the user says how many.
 const THREADS_MAX: usize = 8;
 
 pub(super) struct Wish {
     pub(super) plan: Plan,
+    /// Instead of `plan`, when there is another target beside it.
+    pub(super) turns: Option<TurnsPlan>,
     pub(super) limits: Vec<Bound>,
     /// The run to compare with.
     pub(super) before: Option<Report>,
@@ -52,9 +57,29 @@ impl Wish {
             keeps_rows: args.raw.is_some(),
         };
         plan.check().map_err(|error| Failure::new("M0101", error.to_string()))?;
+        let turns = match &args.beside {
+            None => None,
+            Some(_) => {
+                let turn = duration("--turn", &args.turn, TURN)?;
+                let pairs_of = |span: Duration| {
+                    let pairs = span.as_nanos() / (2 * turn.as_nanos()).max(1);
+                    usize::try_from(pairs).unwrap_or(usize::MAX)
+                };
+                let turns = TurnsPlan {
+                    clients: plan.clients,
+                    turn,
+                    pairs: pairs_of(duration("--duration", &args.duration, DURATION)?),
+                    warmup_pairs: pairs_of(plan.warmup),
+                    timeout: plan.timeout,
+                };
+                turns.check().map_err(|error| Failure::new("M0101", error.to_string()))?;
+                Some(turns)
+            }
+        };
         let limits = args.fail_if.as_deref().map(limits::parse).transpose();
         Ok(Self {
             plan,
+            turns,
             limits: limits.map_err(|error| wrong("--fail-if", &error))?.unwrap_or_default(),
             before: args.compare.as_deref().map(saved).transpose()?,
         })
@@ -76,18 +101,8 @@ fn saved(path: &Path) -> Result<Report, Failure> {
     serde_json::from_str(&text).map_err(no_run)
 }
 
-/// What is asked, and of whom.
-pub(super) struct Asked {
-    pub(super) target: Target,
-    pub(super) request: Request,
-}
-
-/// Reads the request, and finds the URL of a function by its name.
-pub(super) async fn asked(
-    args: &args::Bench,
-    global: &args::Global,
-    via: BenchVia,
-) -> Result<Asked, Failure> {
+/// Reads what is asked.
+pub(super) async fn request(args: &args::Bench) -> Result<Request, Failure> {
     let call = args::Invoke {
         name: args.target.clone(),
         data: args.data.clone(),
@@ -102,7 +117,17 @@ pub(super) async fn asked(
     if !request.headers.iter().all(|(name, value)| is_clean(name) && is_clean(value)) {
         return Err(Failure::new("M0101", "-H: a header is one line"));
     }
-    let url = if args.target.contains("://") {
+    Ok(Request { method: request.method, headers: request.headers, body: request.body })
+}
+
+/// Of whom it is asked: a URL, or the function of that name.
+pub(super) async fn target(
+    args: &args::Bench,
+    name: &str,
+    global: &args::Global,
+    via: BenchVia,
+) -> Result<Target, Failure> {
+    let url = if name.contains("://") {
         if args.path != "/" {
             return Err(Failure::new("M0101", "--path: a URL has its own path"));
         }
@@ -110,9 +135,9 @@ pub(super) async fn asked(
             let failure = Failure::new("M0101", "--via: a URL says by its scheme how it is called");
             return Err(failure.with_hint("write http://… or coap://…"));
         }
-        args.target.clone()
+        name.to_owned()
     } else {
-        let function = invoke::function(&node::client(global)?, &args.target).await?;
+        let function = invoke::function(&node::client(global)?, name).await?;
         let (front, url) = match via {
             BenchVia::Http => ("HTTP", function.urls.http),
             BenchVia::Coap => ("CoAP", function.urls.coap),
@@ -123,12 +148,10 @@ pub(super) async fn asked(
         })?;
         format!("{base}{}", if args.path == "/" { "" } else { &args.path })
     };
-    let target = Target::parse(&url).map_err(|error| {
+    Target::parse(&url).map_err(|error| {
         let shown: String = url.chars().take(128).flat_map(char::escape_debug).collect();
         Failure::new("M0101", format!("{shown}: {error}"))
-    })?;
-    let request = Request { method: request.method, headers: request.headers, body: request.body };
-    Ok(Asked { target, request })
+    })
 }
 
 /// The time, RFC 3339.

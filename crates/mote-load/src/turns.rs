@@ -1,0 +1,195 @@
+//! Two targets side by side: short turns in the order A B B A, so that whatever the machine does
+//! meanwhile befalls both. Each pair of neighbouring turns gives one ratio of rates, and their
+//! median stands against what two runs one after the other would take for a difference.
+
+use std::io;
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+
+use crate::plan::check_clients;
+use crate::{Done, Live, Mark, Nanos, Outcome, PlanError, Wire};
+
+/// Beginning of a turn that does not count: until then all clients are in step again.
+const SETTLE: Nanos = 10_000_000;
+/// How often the wish to stop is looked at when nothing happens.
+const LOOK_EVERY: Nanos = 10_000_000;
+/// Fewer pairs have no interval of their median.
+pub const PAIRS_MIN: usize = 6;
+/// 1.96 standard deviations on either side hold 95 %.
+const Z: f64 = 1.96;
+
+/// A run in turns. One thread makes all operations, in a closed loop.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct TurnsPlan {
+    /// Connections (HTTP) or ports (CoAP) of each target.
+    pub clients: usize,
+    /// Measured part of a turn.
+    pub turn: Duration,
+    /// Pairs of turns that count; at least [`PAIRS_MIN`].
+    pub pairs: usize,
+    /// Pairs before them that do not.
+    pub warmup_pairs: usize,
+    /// An operation that has no answer so long after its turn has failed.
+    pub timeout: Duration,
+}
+
+impl TurnsPlan {
+    /// Whether it can be run.
+    pub fn check(&self) -> Result<(), PlanError> {
+        check_clients(self.clients)?;
+        if self.turn.is_zero() {
+            return Err(PlanError::Empty);
+        }
+        if self.pairs < PAIRS_MIN {
+            return Err(PlanError::Pairs);
+        }
+        if self.timeout.is_zero() {
+            return Err(PlanError::Timeout);
+        }
+        Ok(())
+    }
+}
+
+/// What one target did in one turn, or in several.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
+pub struct Side {
+    /// Good answers within the measured part.
+    pub answered: u64,
+    /// Failures, in whatever part of the turn.
+    pub failed: u64,
+    /// Answers per second.
+    pub answered_per_s: f64,
+}
+
+/// A run in turns and what came of it.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct Turns {
+    /// Each pair that counts: the first target, the second.
+    pub pairs: Vec<[Side; 2]>,
+    /// Share of the run that the generator's thread was on a processor.
+    pub busy: f64,
+}
+
+impl Turns {
+    /// Rate of the first over that of the second, pair by pair. A pair in which the second answered
+    /// nothing has none.
+    pub fn ratios(&self) -> Vec<f64> {
+        self.pairs
+            .iter()
+            .filter(|[_, second]| second.answered > 0)
+            .map(|[first, second]| first.answered_per_s / second.answered_per_s)
+            .collect()
+    }
+
+    /// One target's counts of all pairs, with their mean rate.
+    pub fn whole(&self, side: usize) -> Side {
+        let sides = self.pairs.iter().map(|pair| &pair[side]);
+        let mut whole = sides.clone().fold(Side::default(), |sum, one| Side {
+            answered: sum.answered + one.answered,
+            failed: sum.failed + one.failed,
+            ..sum
+        });
+        let rates: f64 = sides.map(|side| side.answered_per_s).sum();
+        whole.answered_per_s = rates / self.pairs.len().max(1) as f64;
+        whole
+    }
+}
+
+/// The median of values, and where it lies with about 95 % confidence by the ranks of its
+/// neighbours; no interval for fewer than [`PAIRS_MIN`].
+pub fn median(values: &[f64]) -> Option<(f64, Option<[f64; 2]>)> {
+    let mut sorted = values.to_vec();
+    sorted.sort_by(f64::total_cmp);
+    let count = sorted.len();
+    let upper = sorted.get(count / 2)?;
+    let middle = if count % 2 == 1 { *upper } else { (sorted[count / 2 - 1] + upper) / 2.0 };
+    let half = Z * (count as f64).sqrt() / 2.0;
+    let low = (count as f64 / 2.0 - half).floor().max(1.0) as usize - 1;
+    let interval = (count >= PAIRS_MIN).then(|| [sorted[low], sorted[count - 1 - low]]);
+    Some((middle, interval))
+}
+
+/// Lets two targets take turns until all pairs are made or `live` is stopped. Blocks.
+///
+/// # Errors
+/// Those of [`Wire::next`].
+pub fn take_turns(
+    wires: &mut [Box<dyn Wire + '_>; 2],
+    plan: &TurnsPlan,
+    live: &Live,
+) -> io::Result<Turns> {
+    let mut turns = Turns::default();
+    let (began, mark) = (wires[0].now(), wires[0].mark());
+    for number in 0..plan.warmup_pairs + plan.pairs {
+        let mut pair = [Side::default(); 2];
+        for place in 0..2 {
+            // A B, B A, A B …
+            let side = (number + place) % 2;
+            pair[side] = turn(&mut *wires[side], plan, live)?;
+            if live.is_stopped() {
+                return Ok(turns);
+            }
+        }
+        if number >= plan.warmup_pairs {
+            turns.pairs.push(pair);
+        }
+    }
+    let (ended, Mark { cpu, .. }) = (wires[0].now(), wires[0].mark());
+    turns.busy = (cpu - mark.cpu) as f64 / (ended - began).max(1) as f64;
+    Ok(turns)
+}
+
+/// One turn: all clients begin, and once it is over their last operations are waited for.
+fn turn(wire: &mut dyn Wire, plan: &TurnsPlan, live: &Live) -> io::Result<Side> {
+    let measured_from = wire.now() + SETTLE;
+    let until = measured_from + plan.turn.as_nanos() as Nanos;
+    let gives_up_at = until + plan.timeout.as_nanos() as Nanos;
+    let mut side = Side::default();
+    let mut begun: Vec<Option<Nanos>> = vec![Some(wire.now()); plan.clients];
+    for client in 0..plan.clients {
+        wire.begin(client);
+    }
+    let mut busy = plan.clients;
+    while busy > 0 {
+        let now = wire.now();
+        let Some(Done { client, at, outcome }) = wire.next(gives_up_at.min(now + LOOK_EVERY))?
+        else {
+            if live.is_stopped() || now >= gives_up_at {
+                for client in (0..plan.clients).filter(|client| begun[*client].is_some()) {
+                    wire.give_up(client);
+                    side.failed += u64::from(!live.is_stopped());
+                }
+                break;
+            }
+            continue;
+        };
+        let is_answered = matches!(outcome, Outcome::Answered { .. });
+        side.failed += u64::from(!is_answered);
+        side.answered += u64::from(is_answered && (measured_from..until).contains(&at));
+        live.add(begun[client].filter(|_| is_answered).map(|begun| at.saturating_sub(begun)));
+        let goes_on = at < until && !live.is_stopped();
+        begun[client] = goes_on.then_some(at);
+        if goes_on {
+            wire.begin(client);
+        } else {
+            busy -= 1;
+        }
+    }
+    side.answered_per_s = side.answered as f64 / plan.turn.as_secs_f64();
+    Ok(side)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_interval_of_a_median_is_of_ranks() {
+        let values: Vec<f64> = (1..=100).rev().map(f64::from).collect();
+        assert_eq!(median(&values), Some((50.5, Some([40.0, 61.0]))));
+        assert_eq!(median(&[3.0, 1.0, 2.0]), Some((2.0, None)));
+        assert_eq!(median(&[1.0, 2.0, 3.0, 4.0, 5.0, 9.0]), Some((3.5, Some([1.0, 9.0]))));
+        assert_eq!(median(&[]), None);
+    }
+}

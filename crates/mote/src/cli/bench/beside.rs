@@ -1,0 +1,123 @@
+//! `--beside`: two functions or URLs in turns, and how they stand to each other.
+
+use mote_load::turns::{Side, Turns, TurnsPlan, median};
+use mote_load::{Live, Machine, run_in_turns};
+use serde::Serialize;
+use tokio::runtime::Runtime;
+
+use super::super::args::{self, Format};
+use super::super::failure::Failure;
+use super::super::output::{Output, harmless, table};
+use super::wish::{self, Wish};
+use super::{Checked, attended, or_interrupt, save};
+
+/// A generator that is busy for longer than this share is what was measured.
+const SATURATED: f64 = 0.9;
+
+#[derive(Serialize)]
+struct Beside {
+    version: u32,
+    mote: &'static str,
+    at: String,
+    machine: Machine,
+    /// URLs.
+    targets: [String; 2],
+    clients: usize,
+    turn_s: f64,
+    /// Both over all turns.
+    sides: [Side; 2],
+    /// The median of the pairs' ratios: rate of the first over that of the second.
+    ratio: Option<f64>,
+    /// Where it lies with 95 % confidence.
+    interval: Option<[f64; 2]>,
+    ratios: Vec<f64>,
+    /// Share of the run that the generator was on a processor.
+    generator_busy: f64,
+}
+
+pub(super) fn run(
+    runtime: &Runtime,
+    args: &args::Bench,
+    global: &args::Global,
+    wish: &Wish,
+    plan: &TurnsPlan,
+    output: &Output,
+) -> Result<(), Failure> {
+    let via = wish.via(args);
+    let one = Checked::find(runtime, args, global, via)?;
+    let other = args.beside.as_deref().unwrap_or_default();
+    let other = or_interrupt(runtime, wish::target(args, other, global, via))?;
+    let other = Checked::new(other, one.request.clone())?;
+    let checked = [one, other];
+    let sides = checked.each_ref().map(|one| (&one.target, one.address, &one.request));
+    let live = Live::default();
+    let (turns, interrupted) =
+        attended(runtime, &live, output, || run_in_turns(sides, plan, &live))?;
+    let beside = Beside::new(checked.map(|one| one.target.url()), plan, &turns);
+    if let Some(path) = &args.save {
+        save(path, &beside, output)?;
+    }
+    let [one, other] = &beside.targets;
+    output.result(&beside, &[one, other], || as_table(&beside))?;
+    if output.format == Format::Table && beside.generator_busy > SATURATED {
+        output.warn("the generator was the bottleneck: both targets may be able to do more");
+    }
+    if interrupted {
+        return Err(Failure::interrupted());
+    }
+    let silent = beside.sides.iter().position(|side| side.answered == 0);
+    match silent.map(|side| &beside.targets[side]) {
+        Some(target) => Err(Failure::new("M0141", format!("{target}: nothing was answered"))),
+        None => Ok(()),
+    }
+}
+
+impl Beside {
+    fn new(targets: [String; 2], plan: &TurnsPlan, turns: &Turns) -> Self {
+        let ratios = turns.ratios();
+        let found = median(&ratios);
+        Self {
+            version: 1,
+            mote: env!("CARGO_PKG_VERSION"),
+            at: wish::now(),
+            machine: Machine::here(),
+            targets,
+            clients: plan.clients,
+            turn_s: plan.turn.as_secs_f64(),
+            sides: [turns.whole(0), turns.whole(1)],
+            ratio: found.map(|(ratio, _)| ratio),
+            interval: found.and_then(|(_, interval)| interval),
+            ratios,
+            generator_busy: turns.busy,
+        }
+    }
+}
+
+fn as_table(beside: &Beside) -> String {
+    let rows: Vec<Vec<String>> = beside
+        .targets
+        .iter()
+        .zip(&beside.sides)
+        .map(|(target, side)| {
+            vec![target.clone(), format!("{:.1}/s", side.answered_per_s), side.failed.to_string()]
+        })
+        .collect();
+    let clients = match beside.clients {
+        1 => "1 client".to_owned(),
+        clients => format!("{clients} clients"),
+    };
+    let mut text = format!(
+        "{} beside {}: {clients} in turns of {:.0} ms\n\n{}",
+        harmless(&beside.targets[0]),
+        harmless(&beside.targets[1]),
+        beside.turn_s * 1e3,
+        table(&["TARGET", "ANSWERED", "FAILED"], &rows)
+    );
+    let Some(ratio) = beside.ratio else { return text };
+    text.push_str(&format!("\nratio       {ratio:.3}, median of {} pairs", beside.ratios.len()));
+    if let Some([low, high]) = beside.interval {
+        let verdict = if low > 1.0 || high < 1.0 { "differs" } else { "may be chance" };
+        text.push_str(&format!("; {low:.3} to {high:.3} with 95 % confidence: {verdict}"));
+    }
+    text + "\n"
+}
