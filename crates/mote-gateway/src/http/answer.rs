@@ -20,6 +20,10 @@ const COPY_BYTES_MAX: usize = 16 << 10;
 /// An output buffer that grew beyond this is not kept.
 const OUT_KEEP_BYTES: usize = 64 << 10;
 
+/// Header blocks of answers that a thread remembers, and the longest of them.
+const FIELDS_KEPT: usize = 8;
+const FIELDS_KEPT_BYTES: usize = 1 << 10;
+
 /// What becomes of the connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum After {
@@ -244,8 +248,57 @@ fn status_line(out: &mut Vec<u8>, status: u16) {
     out.extend_from_slice(b"\r\n");
 }
 
-/// Copies the function's fields, without those that frame the message.
+/// Header blocks that were found good, each with what it becomes on the wire. A function mostly
+/// answers with the same fields, and looking at every byte of them costs more than the rest of a
+/// head.
+#[derive(Default)]
+struct KnownFields {
+    kept: Vec<(Vec<u8>, Vec<u8>)>,
+    /// Which one makes room.
+    oldest: usize,
+}
+
+impl KnownFields {
+    fn find(&self, block: &[u8]) -> Option<&[u8]> {
+        self.kept.iter().find(|(known, _)| known == block).map(|(_, fields)| &fields[..])
+    }
+
+    fn keep(&mut self, block: &[u8], fields: &[u8]) {
+        if block.len() > FIELDS_KEPT_BYTES {
+            return;
+        }
+        if self.kept.len() < FIELDS_KEPT {
+            self.kept.push((block.to_vec(), fields.to_vec()));
+            return;
+        }
+        let (known, its) = &mut self.kept[self.oldest];
+        for (old, new) in [(known, block), (its, fields)] {
+            old.clear();
+            old.extend_from_slice(new);
+        }
+        self.oldest = (self.oldest + 1) % FIELDS_KEPT;
+    }
+}
+
+thread_local! {
+    static KNOWN_FIELDS: RefCell<KnownFields> = RefCell::default();
+}
+
+/// Puts the function's fields, without those that frame the message.
 fn reply_fields(out: &mut Vec<u8>, block: &[u8]) -> Result<(), String> {
+    KNOWN_FIELDS.with_borrow_mut(|known| {
+        if let Some(fields) = known.find(block) {
+            out.extend_from_slice(fields);
+            return Ok(());
+        }
+        let from = out.len();
+        put_fields(out, block)?;
+        known.keep(block, &out[from..]);
+        Ok(())
+    })
+}
+
+fn put_fields(out: &mut Vec<u8>, block: &[u8]) -> Result<(), String> {
     for (name, value) in headers(block) {
         if is_framing(name) {
             continue;
@@ -378,5 +431,25 @@ mod tests {
         assert!(reply_fields(&mut Vec::new(), b"x\na\r\nb\n").is_err());
         assert!(reply_fields(&mut Vec::new(), b"x y\na\n").is_err());
         assert!(reply_fields(&mut Vec::new(), b"x\na\0\n").is_err());
+    }
+
+    #[test]
+    fn fields_are_the_same_however_often_and_in_whatever_company() {
+        let block = |number: usize| format!("x-a\n{}\nte\nno\nX-B\n{number}\n", number % 3);
+        // More than are kept, some again.
+        let numbers = (0..20).chain([1, 19, 1, 19, 7]).chain(0..20);
+        for number in numbers {
+            let mut out = b"before".to_vec();
+            reply_fields(&mut out, block(number).as_bytes()).unwrap();
+            let expected = format!("beforex-a: {}\r\nX-B: {number}\r\n", number % 3);
+            assert_eq!(String::from_utf8(out).unwrap(), expected);
+            assert!(reply_fields(&mut Vec::new(), b"x y\na\n").is_err(), "never known");
+        }
+        let long = format!("x-long\n{}\n", "v".repeat(FIELDS_KEPT_BYTES));
+        for _ in 0..2 {
+            let mut out = Vec::new();
+            reply_fields(&mut out, long.as_bytes()).unwrap();
+            assert_eq!(out.len(), long.len() + 2);
+        }
     }
 }
