@@ -167,3 +167,56 @@ withAdapter('Nuclio: the event', 'nuclio', `
 `, async (engine) => {
   await checkTwice(engine, { headers: SEEN, type: 'application/json; charset=utf-8', body: { a: 1 }, size: 7 });
 }, { entry: 'fn.js:handler' });
+
+// Requests of which each differs from the one before in one part.
+const REQUESTS = [
+  ['/', '', 'GET', [['a', '1']]], ['/b', '', 'GET', [['a', '1']]], ['/b', 'c=d', 'GET', [['a', '1']]], ['/b', 'c=d', 'PUT', [['a', '1']]],
+  ['/b', 'c=d', 'PUT', [['a', '2']]], ['/bc', '=d', 'PUT', [['a', '2']]], ['/', '', 'GET', []],
+];
+
+for (const [compat, code, entry] of [
+  ['openfaas', 'module.exports = async (event) => ({ said: JSON.stringify(event) });'],
+  ['nuclio', 'exports.handler = (context, event) => context.callback({ said: JSON.stringify(event) });', 'fn.js:handler'],
+  ['knative', 'exports.handle = async (context) => ({ body: { said: JSON.stringify(context) } });'],
+]) {
+  withAdapter(`${compat}: what is written of a request is all of it, of this one`, compat, code, async (engine) => {
+    for (let round = 0; round < 2; round++) {
+      for (const [place, query, method, headers] of REQUESTS) {
+        const frame = await engine.invoke(place, '', { query, method, headers });
+        const said = JSON.parse(JSON.parse(frame.body).said);
+        assert.deepEqual([said.path ?? place, said.method, said.headers], [place, method, Object.fromEntries(headers)]);
+        assert.deepEqual(said.query ?? said.fields, Object.fromEntries(new URLSearchParams(query)));
+        assert(compat === 'knative' || 'body' in said, 'also what is empty');
+      }
+    }
+  }, { entry });
+}
+
+withAdapter('Knative: promises that fail, in the function and after it', 'knative', `
+  const cases = { '/throw': () => { throw new Error('no'); }, '/status': () => ({ statusCode: 99, body: 'x' }), '/good': () => 'x' };
+  exports.handle = async (context) => { await null; return cases[context.path](); };
+`, async (engine) => {
+  for (let i = 0; i < 2; i++) {
+    for (const [place, message] of [['/throw', 'no'], ['/status', 'status 99 is not 200 to 599']]) {
+      const frame = await engine.invoke(place);
+      assert.deepEqual([frame.kind, frame.json?.message], ['ERROR', message]);
+    }
+    check(await engine.invoke('/good'), 'x', 200, 'text/plain; charset=utf8');
+  }
+});
+
+withAdapter('Fission: answers through the response, after a promise', 'fission', `
+  module.exports = async ({ request, response }) => {
+    await null;
+    if (request.path === '/none') return;
+    response.status(201).set('X-A', '1').set('Content-TYPE', 'text/x');
+    if (request.path === '/removed') response.removeHeader('content-type');
+    if (request.path === '/twice') response.append('content-type', 'text/y');
+    response.send(String(response.get('CONTENT-type')));
+  };
+`, async (engine) => {
+  for (const [place, ...wanted] of [
+    ['/', 'text/x', 201, 'text/x'], ['/removed', 'undefined', 201, HTML], ['/twice', 'text/x,text/y', 201, 'text/y'],
+    ['/none', '', 200],
+  ]) check(await engine.invoke(place), ...wanted);
+});

@@ -29,6 +29,9 @@ const HEADERS_MAX = 64 << 10;
 const LINE_MAX = 16 << 10;
 const BLOCKS_KEPT = 64; // some 200 KiB at most
 const BLOCK_KEPT_BYTES = 1 << 10;
+const HEAD_LENGTHS_AT = 28; // of INVOKE: trigger and lengths, of so many bytes, then what they tell of
+const HEAD_LENGTHS = 12;
+const NOTHING = Buffer.alloc(0);
 const CONCURRENCY = 256;
 const REHEARSE_MS = 20; // a worker that is not loaded by then waits
 const REHEARSALS = 4;
@@ -38,9 +41,11 @@ const FLUSH_BYTES = 64 << 10;
 const OUT_BYTES = 256 << 10;
 const TRIGGERS = ['unknown', 'http', 'coap', 'admin'];
 
-const TEXT = 'content-type\ntext/plain; charset=utf-8\n';
+// Header blocks; those that stay the same as bytes, which are written in a third of the time.
+const TEXT = Buffer.from('content-type\ntext/plain; charset=utf-8\n');
 const WEB_TEXT = 'content-type\ntext/plain;charset=UTF-8\n'; // what the Fetch standard gives a string
-const BYTES = 'content-type\napplication/octet-stream\n';
+const WEB_TEXT_BYTES = Buffer.from(WEB_TEXT);
+const BYTES = Buffer.from('content-type\napplication/octet-stream\n');
 const JSON_TYPE = 'content-type\napplication/json\n';
 // The front frames the answer; a function's own idea of it would contradict the bytes sent.
 const FRAMING = new Set(
@@ -58,7 +63,8 @@ const nowNs = () => CLOCK_OFFSET + performance.now() * 1e6;
 
 const LETTERS = '0123456789ABCDEFGHJKMNPQRSTVWXYZ';
 
-/** An answer that is one already: status, header block, and text or bytes. What adapters return. */
+/** An answer that is one already: status, header block (text or bytes), and text or bytes. What
+ * adapters return. */
 export class Prepared {
   constructor(status, block, body) {
     this.status = status;
@@ -96,10 +102,21 @@ export function splitFrames(data, length, onFrame) {
   return at;
 }
 
-// A client sends much the same fields with every call: what was read of a block is kept.
+// A client asks for much the same with every call: what was read of heads and fields is kept.
+const KNOWN_HEADS = new Map();
 const KNOWN_FIELDS = new Map();
+let lastText = '';
+let lastHead = null;
 
-function readFields(block) {
+function keep(known, text, read) {
+  if (text.length > BLOCK_KEPT_BYTES) return;
+  if (known.size >= BLOCKS_KEPT) known.clear();
+  known.set(text, read);
+}
+
+function fieldsIn(block) {
+  const known = KNOWN_FIELDS.get(block);
+  if (known !== undefined) return known;
   const fields = Object.create(null); // a field may be called __proto__
   const parts = block.split('\n');
   for (let i = 0; i + 1 < parts.length; i += 2) {
@@ -107,15 +124,27 @@ function readFields(block) {
     fields[name] = name in fields ? `${fields[name]}, ${parts[i + 1]}` : parts[i + 1];
   }
   const read = { ...fields }; // quicker to copy than an object without a prototype
-  if (block.length <= BLOCK_KEPT_BYTES) {
-    if (KNOWN_FIELDS.size >= BLOCKS_KEPT) KNOWN_FIELDS.clear();
-    KNOWN_FIELDS.set(block, read);
-  }
+  keep(KNOWN_FIELDS, block, read);
   return read;
 }
 
-/** Header fields of an event by name; shared between calls, so not to be changed. For adapters. */
-export const fieldsOf = (event) => Event.fields(event);
+/** What a call asks for. Shared between calls that ask for the same, so not to be changed. */
+class Head {
+  constructor(text, methodEnd, pathEnd, queryEnd) {
+    this.method = text.slice(HEAD_LENGTHS, methodEnd);
+    this.path = text.slice(methodEnd, pathEnd);
+    this.query = text.slice(pathEnd, queryEnd);
+    this.fields = fieldsIn(text.slice(queryEnd)); // by name, duplicates joined by ", "
+    this.mediaType = (this.fields['content-type'] ?? '').split(';')[0].trim().toLowerCase();
+  }
+}
+
+/** Lets the shim put what `promise` resolves to through `next`, which returns the answer or a promise
+ * of it: one promise less than `promise.then(next)`. Returns `promise`. For adapters. */
+export const later = (event, promise, next) => Event.later(event, promise, next);
+
+/** Method, path, query, fields and media type of an event; shared, so not to be changed. For adapters. */
+export const headOf = (event) => Event.head(event);
 
 /** One invocation: where its parts lie in the bytes it came with. */
 export class Invocation {
@@ -137,11 +166,26 @@ export class Invocation {
     this.done = false;
     this.controller = null;
     this.enteredNs = 0;
+    this.next = null; // what makes an answer of what the handler resolves to, see `later`
+  }
+  /** One call into the runtime for all of it, and a look at what is known. */
+  get head() {
+    const from = this.start + HEAD_LENGTHS_AT;
+    const text = this.data.latin1Slice(from, this.headersEnd);
+    if (text === lastText) return lastHead; // quicker than a hash of it
+    let head = KNOWN_HEADS.get(text);
+    if (head === undefined) {
+      head = new Head(text, this.methodEnd - from, this.pathEnd - from, this.queryEnd - from);
+      keep(KNOWN_HEADS, text, head);
+    }
+    lastText = text;
+    lastHead = head;
+    return head;
   }
   get method() { return this.data.latin1Slice(this.start + 40, this.methodEnd); }
   get path() { return this.data.latin1Slice(this.methodEnd, this.pathEnd); }
   get query() { return this.data.latin1Slice(this.pathEnd, this.queryEnd); }
-  get body() { return this.data.subarray(this.headersEnd, this.end); }
+  get body() { return this.headersEnd === this.end ? NOTHING : this.data.subarray(this.headersEnd, this.end); }
   get trigger() { return TRIGGERS[this.data[this.start + 28]] ?? 'unknown'; }
   get deadlineNs() {
     const at = this.start;
@@ -172,11 +216,6 @@ export class Invocation {
   header(name) {
     for (const [key, value] of this.pairs()) if (key === name) return value;
     return null;
-  }
-  /** Header fields by name, duplicates joined by ", "; shared, so not to be changed. */
-  get fields() {
-    const block = this.data.latin1Slice(this.queryEnd, this.headersEnd);
-    return KNOWN_FIELDS.get(block) ?? readFields(block);
   }
   get signal() {
     if (!this.controller) {
@@ -321,7 +360,7 @@ class Event {
     this.#body = body;
   }
   get body() { return this.#body; }
-  text() { return this.#body.toString('utf8'); }
+  text() { return this.#body.length ? this.#body.toString('utf8') : ''; }
   json() { return JSON.parse(this.#body.toString('utf8')); }
   get method() { return this.#invocation.method; }
   get path() { return this.#invocation.path; }
@@ -330,11 +369,15 @@ class Event {
   get trigger() { return this.#invocation.trigger; }
   get id() { return this.#invocation.id; }
   get headers() {
-    const headers = Object.assign(Object.create(null), this.#invocation.fields);
+    const headers = Object.assign(Object.create(null), this.#invocation.head.fields);
     Object.defineProperty(this, 'headers', { value: headers });
     return headers;
   }
-  static fields(event) { return event.#invocation.fields; }
+  static head(event) { return event.#invocation.head; }
+  static later(event, promise, next) {
+    event.#invocation.next = next;
+    return promise;
+  }
 }
 
 /** Behaves as a standard Request; holds only the invocation until something needs more. */
@@ -449,6 +492,9 @@ function standardPairs(headers) {
 /** A checked header block of [name, value] pairs. */
 export const blockOf = (pairs) => headerBlock(headerPairs(pairs));
 
+/** The same as bytes, for one that is used again. */
+export const keptBlockOf = (pairs) => Buffer.from(blockOf(pairs), 'latin1');
+
 /** Checked [name, value] pairs of a HeadersInit, null for none. */
 function headerPairs(headers) {
   if (headers === undefined || headers === null) return null;
@@ -545,7 +591,7 @@ class LightResponse {
       if (this.#real.bodyUsed || this.#real.body?.locked) throw new BadReply('the body of the Response was already read');
       put(this.#real.status, headerBlock(standardPairs(this.#real.headers)), this.#body ?? '');
     } else if (this.#pairs === null) {
-      put(this.#status, this.#type, this.#body ?? '');
+      put(this.#status, this.#type === WEB_TEXT ? WEB_TEXT_BYTES : this.#type, this.#body ?? '');
     } else {
       let block = headerBlock(this.#pairs);
       if (this.#type && !this.#pairs.some(([name]) => name === 'content-type')) block = this.#type + block;
@@ -639,7 +685,7 @@ class Worker {
   }
   putJson(kind, flags, stream, value) { this.put(kind, flags, stream, Buffer.from(JSON.stringify(value))); }
 
-  /** RESULT, with `body` (string or Buffer) inside as far as it is inline. */
+  /** RESULT, with `headers` and `body` (each string or Buffer), the latter as far as it is inline. */
   putResult(invocation, returnedMs, status, headers, body, streams = false) {
     const { stream } = invocation;
     // Room for the worst case of UTF-8; longer text is encoded first.
@@ -651,7 +697,9 @@ class Worker {
     const start = this.used;
     const view = this.outView;
     let at = start + HEADER_BYTES + 24;
-    if (headers.length) at += this.out.latin1Write(headers, at);
+    if (typeof headers !== 'string') this.out.set(headers, at);
+    else if (headers.length) this.out.latin1Write(headers, at);
+    at += headers.length;
     if (!text) {
       this.out.set(inline, at);
       at += inline.length;
@@ -847,10 +895,20 @@ class Worker {
     }
     this.now = null;
     if (typeof value === 'object' && value !== null && typeof value.then === 'function') {
-      value.then((result) => this.answer(invocation, result), (error) => this.fail(invocation, error));
+      value.then((result) => this.resolved(invocation, result), (error) => this.fail(invocation, error));
     } else {
       this.answer(invocation, value);
     }
+  }
+
+  resolved(invocation, value) {
+    const { next } = invocation;
+    if (next === null) return this.answer(invocation, value);
+    invocation.next = null;
+    let answer;
+    try { answer = next(value); } catch (error) { return this.fail(invocation, error); }
+    if (typeof answer?.then !== 'function') return this.answer(invocation, answer);
+    answer.then((result) => this.answer(invocation, result), (error) => this.fail(invocation, error));
   }
 
   end(invocation) {

@@ -1,7 +1,7 @@
 // CloudEvents 1.0 over HTTP, both modes: attributes in `ce-` fields, or the whole event as JSON.
 
 import { mediaType } from './http.mjs';
-import { fieldsOf } from '../mote_shim.mjs';
+import { headOf } from '../mote_shim.mjs';
 
 const STRUCTURED = 'application/cloudevents+json';
 const REQUIRED = ['id', 'source', 'type', 'specversion'];
@@ -26,9 +26,8 @@ export class CloudEvent {
   toString() { return JSON.stringify(this); }
 }
 
-/** Whether a request carries an event, as far as its head tells. */
-export function isEvent(event) {
-  const fields = fieldsOf(event);
+/** Whether a request with these header fields carries an event. */
+export function isEvent(fields) {
   return fields['ce-specversion'] !== undefined || fields['ce-id'] !== undefined
     || (fields['content-type']?.toLowerCase().startsWith('application/cloudevents') ?? false);
 }
@@ -51,10 +50,10 @@ function structured(event) {
 
 function binary(event) {
   const members = {};
-  for (const [name, value] of Object.entries(fieldsOf(event))) {
+  for (const [name, value] of Object.entries(headOf(event).fields)) {
     if (name.startsWith('ce-')) members[name.slice(3)] = decoded(value);
   }
-  const type = fieldsOf(event)['content-type'];
+  const type = headOf(event).fields['content-type'];
   if (type?.toLowerCase().startsWith('application/cloudevents')) throw new TypeError(`events of type ${type} are not read`);
   if (type) members.datacontenttype = type;
   if (event.body.length) {

@@ -2,6 +2,7 @@
 // is `{ status, body, headers }`.
 
 import { HTML, Reply, Request, exportsOf, functionOf, parsedBody, typed } from './http.mjs';
+import { later } from '../mote_shim.mjs';
 
 const bodyOf = (event) => parsedBody(event);
 
@@ -21,7 +22,7 @@ export async function load(file, exported) {
       const callback = (status, body, headers) => resolve({ status, body, headers });
       Promise.resolve(call(context, callback)).then((result) => { if (result !== undefined) resolve(result); }, reject);
     });
-    return typeof value?.then === 'function' ? value.then((result) => answer(context, result)) : answer(context, value);
+    return typeof value?.then === 'function' ? later(event, value, (result) => answer(context, result)) : answer(context, value);
   };
 }
 

@@ -6,8 +6,9 @@
 
 import { STATUS_CODES } from 'node:http';
 import { pathToFileURL } from 'node:url';
+import { inspect } from 'node:util';
 
-import { Prepared, blockOf, fieldsOf } from '../mote_shim.mjs';
+import { Prepared, blockOf, headOf, keptBlockOf } from '../mote_shim.mjs';
 
 export const HTML = 'text/html; charset=utf-8';
 export const PLAIN = 'text/plain; charset=utf-8';
@@ -36,10 +37,7 @@ export function parameters(text) {
   return found;
 }
 
-export function mediaType(event) {
-  const type = fieldsOf(event)['content-type'];
-  return type === undefined ? '' : type.split(';')[0].trim().toLowerCase();
-}
+export const mediaType = (event) => headOf(event).mediaType;
 
 /** The body as Express's parsers would leave it: JSON, form, text, else bytes. */
 export function parsedBody(event, untyped = 'text/plain') {
@@ -50,6 +48,9 @@ export function parsedBody(event, untyped = 'text/plain') {
   return event.body;
 }
 
+const TYPES = {
+  json: JSON_TYPE, html: HTML, text: PLAIN, txt: PLAIN, xml: 'application/xml', bin: 'application/octet-stream',
+};
 const BODILESS = new Set([204, 205, 304]);
 
 /** The answer of the shim with this status, [name, value] pairs and body. */
@@ -64,10 +65,20 @@ const BLOCKS = new Map();
 export function typed(body, type, status = 200) {
   let block = BLOCKS.get(type);
   if (block === undefined) {
-    block = blockOf([['content-type', type]]);
+    block = keptBlockOf([['content-type', type]]);
     if (BLOCKS.size < 64) BLOCKS.set(type, block);
   }
   return new Prepared(status, block, body);
+}
+
+/** Makes objects whose parts are made when first used look like the plain ones of their platform in
+ * JSON and in logs. */
+export function showing(kind, names) {
+  const plain = (object) => Object.fromEntries(names.map((name) => [name, object[name]]));
+  Object.defineProperties(kind.prototype, {
+    toJSON: { value() { return plain(this); }, configurable: true, writable: true },
+    [inspect.custom]: { value() { return plain(this); }, configurable: true, writable: true },
+  });
 }
 
 /** A request as functions written for Express read it. Parts are made when first used. */
@@ -85,7 +96,7 @@ export class Request {
   get path() { return this.#event.path; }
   get url() { return this.#event.path + (this.#event.query ? `?${this.#event.query}` : ''); }
   get originalUrl() { return this.url; }
-  get headers() { return this.#keep('headers', { ...fieldsOf(this.#event) }); }
+  get headers() { return this.#keep('headers', { ...headOf(this.#event).fields }); }
   get query() { return this.#keep('query', parameters(this.#event.query)); }
   get rawBody() { return this.#event.body; }
   get hostname() { return (this.headers.host ?? '').split(':')[0]; }
@@ -103,7 +114,8 @@ export class Request {
 /** A response as functions written for Express fill it; `finished` resolves to the shim's answer, and
  * `sent` is it once it is there. */
 export class Reply {
-  #pairs = null; // lower-case name to [name, value or values]
+  #type = null; // value of Content-Type, the field that most answers have alone
+  #pairs = null; // lower-case name to [name, value or values], of the others
   #chunks = null;
   #settle = null;
   constructor() {
@@ -118,6 +130,7 @@ export class Reply {
   status(code) { this.statusCode = code; return this; }
   set(name, value) {
     if (typeof name === 'object') for (const [one, its] of Object.entries(name ?? {})) this.set(one, its);
+    else if (name.toLowerCase() === 'content-type') this.#type = value;
     else (this.#pairs ??= new Map()).set(name.toLowerCase(), [name, value]);
     return this;
   }
@@ -127,12 +140,19 @@ export class Reply {
     const known = this.getHeader(name);
     return this.set(name, known === undefined ? value : [].concat(known, value));
   }
-  getHeader(name) { return this.#pairs?.get(name.toLowerCase())?.[1]; }
+  getHeader(name) {
+    const key = name.toLowerCase();
+    return key === 'content-type' ? this.#type ?? undefined : this.#pairs?.get(key)?.[1];
+  }
   get(name) { return this.getHeader(name); }
-  removeHeader(name) { this.#pairs?.delete(name.toLowerCase()); }
+  removeHeader(name) {
+    const key = name.toLowerCase();
+    if (key === 'content-type') this.#type = null;
+    else this.#pairs?.delete(key);
+  }
   type(kind) {
-    const short = { json: JSON_TYPE, html: HTML, text: PLAIN, txt: PLAIN, xml: 'application/xml', bin: 'application/octet-stream' };
-    return this.set('Content-Type', kind.includes('/') ? kind : short[kind] ?? kind);
+    this.#type = kind.includes('/') ? kind : TYPES[kind] ?? kind;
+    return this;
   }
   contentType(kind) { return this.type(kind); }
   cookie(name, value, options = {}) {
@@ -150,18 +170,18 @@ export class Reply {
   writeHead(status, ...rest) { return this.status(status).set(rest.at(-1)); }
   write(chunk) { (this.#chunks ??= []).push(Buffer.from(chunk)); return true; }
   json(value) {
-    if (!this.getHeader('content-type')) this.type('json');
+    this.#type ||= JSON_TYPE;
     return this.end(JSON.stringify(value));
   }
   send(value) {
     if (value instanceof Uint8Array) {
-      if (!this.getHeader('content-type')) this.type('bin');
+      this.#type ||= TYPES.bin;
       return this.end(value);
     }
     if (value !== null && (typeof value === 'object' || typeof value === 'boolean' || typeof value === 'number')) {
       return this.json(value);
     }
-    if (typeof value === 'string' && !this.getHeader('content-type')) this.type('html');
+    if (typeof value === 'string') this.#type ||= HTML;
     return this.end(value ?? '');
   }
   sendStatus(code) { return this.status(code).type('text').send(STATUS_CODES[code] ?? String(code)); }
@@ -179,11 +199,9 @@ export class Reply {
     return this;
   }
   #answer(status, body) {
-    if (this.#pairs?.size === 1 && status === 200) {
-      const [[key, [, value]]] = this.#pairs;
-      if (key === 'content-type' && typeof value === 'string') return typed(body, value);
-    }
-    const pairs = [...this.#pairs?.values() ?? []].flatMap(([name, value]) => [].concat(value).map((one) => [name, String(one)]));
+    if (this.#pairs === null && status === 200 && typeof this.#type === 'string') return typed(body, this.#type);
+    const all = [...this.#type === null ? [] : [['Content-Type', this.#type]], ...this.#pairs?.values() ?? []];
+    const pairs = all.flatMap(([name, value]) => [].concat(value).map((one) => [name, String(one)]));
     return reply(status, pairs, body);
   }
 }

@@ -4,8 +4,8 @@
 // null or empty is 204; an event in the answer is sent in binary mode.
 
 import * as cloudevents from './cloudevents.mjs';
-import { Reply, Request, exportsOf, functionOf, mediaType, parameters, parsedBody, reply } from './http.mjs';
-import { Prepared, blockOf, fieldsOf } from '../mote_shim.mjs';
+import { Reply, Request, exportsOf, functionOf, mediaType, parameters, parsedBody, reply, showing } from './http.mjs';
+import { Prepared, headOf, keptBlockOf, later } from '../mote_shim.mjs';
 
 const DEFAULTS = {
   'content-type': 'application/json; charset=utf8',
@@ -15,8 +15,8 @@ const DEFAULTS = {
 const PAIRS = Object.entries(DEFAULTS);
 const TEXT = 'text/plain; charset=utf8';
 const TEXT_PAIRS = PAIRS.map(([name, value]) => [name, name === 'content-type' ? TEXT : value]);
-const TEXT_BLOCK = blockOf(TEXT_PAIRS);
-const JSON_BLOCK = blockOf(PAIRS);
+const TEXT_BLOCK = keptBlockOf(TEXT_PAIRS);
+const JSON_BLOCK = keptBlockOf(PAIRS);
 const SCOPE = Object.freeze({});
 
 const print = (write) => (...words) => write(...words);
@@ -50,7 +50,7 @@ class Context {
     if (cloudevent) this.cloudevent = cloudevent;
   }
   get method() { return this.#event.method; }
-  get headers() { return this.#keep('headers', { ...fieldsOf(this.#event) }); }
+  get headers() { return this.#keep('headers', { ...headOf(this.#event).fields }); }
   get query() { return this.#keep('query', parameters(this.#event.query)); }
   get path() { return this.#event.path; }
   get rawBody() { return this.#event.body; }
@@ -66,6 +66,8 @@ class Context {
   }
 }
 
+showing(Context, ['body', 'query', 'headers', 'method', 'httpVersion', 'httpVersionMajor', 'httpVersionMinor', 'contentType', 'rawBody']);
+
 export async function load(file, exported, spec, init) {
   const module = await exportsOf(file);
   const name = typeof module === 'function' && (!exported || typeof module[exported] !== 'function') ? undefined : exported ?? 'handle';
@@ -78,11 +80,12 @@ export async function load(file, exported, spec, init) {
     [module.readiness?.path ?? process.env.READINESS_URL ?? '/health/readiness', module.readiness],
   ]);
   return (event) => {
-    if (event.path.length > 1 && health.has(event.path) && event.method === 'GET') return healthy(event, health.get(event.path));
+    const { method, path, fields } = headOf(event);
+    if (path.length > 1 && method === 'GET' && health.has(path)) return healthy(event, health.get(path));
     let context;
     let argument;
     try {
-      if (cloudevents.isEvent(event)) {
+      if (cloudevents.isEvent(fields)) {
         argument = cloudevents.read(event);
         context = new Context(event, argument.data, argument);
       } else if (needsEvent) {
@@ -95,7 +98,7 @@ export async function load(file, exported, spec, init) {
       return refused(error instanceof SyntaxError ? 'the body is not JSON' : error.message);
     }
     const value = call(context, argument);
-    return typeof value?.then === 'function' ? value.then(answer) : answer(value);
+    return typeof value?.then === 'function' ? later(event, value, answer) : answer(value);
   };
 }
 

@@ -1,7 +1,7 @@
 // Kubeless: `module.exports = { f: (event, context) }`; text, an object or a promise.
 
-import { Prepared, blockOf, fieldsOf } from '../mote_shim.mjs';
-import { JSON_TYPE, PLAIN, Reply, Request, exportsOf, functionOf, mediaType, reply } from './http.mjs';
+import { Prepared, headOf, keptBlockOf } from '../mote_shim.mjs';
+import { JSON_TYPE, PLAIN, Reply, Request, exportsOf, functionOf, reply } from './http.mjs';
 
 const CORS = [
   ['Access-Control-Allow-Origin', '*'],
@@ -9,7 +9,7 @@ const CORS = [
   ['Access-Control-Allow-Headers', 'Content-Type, Authorization'],
 ];
 
-const WITH_TEXT = blockOf([...CORS, ['Content-Type', PLAIN]]);
+const WITH_TEXT = keptBlockOf([...CORS, ['Content-Type', PLAIN]]);
 
 /** Request and response, made when first used. */
 class Extensions {
@@ -41,10 +41,9 @@ export async function load(file, exported) {
     runtime: process.env.FUNC_RUNTIME ?? 'nodejs', 'memory-limit': process.env.FUNC_MEMORY_LIMIT ?? '',
   };
   return (event) => {
-    if (event.method === 'OPTIONS') return reply(200, CORS, '');
-    const fields = fieldsOf(event);
-    const json = fields['content-type'] !== undefined && mediaType(event) === 'application/json';
-    const data = json ? (event.body.length ? event.json() : {}) : event.body.length ? event.text() : '';
+    const { method, fields, mediaType } = headOf(event);
+    if (method === 'OPTIONS') return reply(200, CORS, '');
+    const data = mediaType === 'application/json' ? (event.body.length ? event.json() : {}) : event.text();
     const extensions = new Extensions(event, data);
     const value = call({
       data, 'event-id': fields['event-id'], 'event-type': fields['event-type'], 'event-time': fields['event-time'],

@@ -3,8 +3,8 @@
 
 import { format } from 'node:util';
 
-import { exportsOf, functionOf, mediaType, reply, typed } from './http.mjs';
-import { fieldsOf } from '../mote_shim.mjs';
+import { exportsOf, functionOf, mediaType, reply, showing, typed } from './http.mjs';
+import { headOf } from '../mote_shim.mjs';
 
 class NuclioResponse {
   constructor(body, headers, contentType, statusCode) {
@@ -83,11 +83,11 @@ class Event {
     const { body } = this.#event;
     return this.#keep('body', body.length && mediaType(this.#event) === 'application/json' ? this.#event.json() : body);
   }
-  get content_type() { return fieldsOf(this.#event)['content-type'] ?? ''; }
+  get content_type() { return headOf(this.#event).fields['content-type'] ?? ''; }
   get contentType() { return this.content_type; }
   get trigger() { return this.#keep('trigger', { kind: this.#event.trigger, name: `default-${this.#event.trigger}` }); }
   get fields() { return this.#keep('fields', this.#event.args); }
-  get headers() { return this.#keep('headers', { ...fieldsOf(this.#event) }); }
+  get headers() { return this.#keep('headers', { ...headOf(this.#event).fields }); }
   get id() { return this.#event.id; }
   get method() { return this.#event.method; }
   get path() { return this.#event.path; }
@@ -99,4 +99,5 @@ class Event {
     return value;
   }
 }
+showing(Event, ['body', 'content_type', 'trigger', 'fields', 'headers', 'id', 'method', 'path', 'size', 'timestamp', 'url']);
 Object.assign(Event.prototype, { shard_id: 0, num_shards: 1, type: '', type_version: '', version: '', offset: 0, topic: '' });

@@ -1,7 +1,7 @@
 // OpenFaaS, templates node12 to node22: `async (event, context)` or `(event, context, callback)`.
 
-import { HTML, JSON_TYPE, exportsOf, functionOf, parameters, parsedBody, reply, typed } from './http.mjs';
-import { fieldsOf } from '../mote_shim.mjs';
+import { HTML, JSON_TYPE, exportsOf, functionOf, parameters, parsedBody, reply, showing, typed } from './http.mjs';
+import { headOf } from '../mote_shim.mjs';
 
 const NO_FIELDS = Object.freeze({});
 
@@ -54,11 +54,14 @@ const size = (text) => {
 /** The request. Parts are made when first used. */
 class Request {
   #event;
+  #body;
   constructor(event, body) {
     this.#event = event;
-    this.body = body;
+    this.#body = body;
   }
-  get headers() { return this.#keep('headers', { ...fieldsOf(this.#event) }); }
+  get body() { return (this.#body ??= parsedBody(this.#event)); }
+  set body(value) { this.#keep('body', value); }
+  get headers() { return this.#keep('headers', { ...headOf(this.#event).fields }); }
   get query() { return this.#keep('query', parameters(this.#event.query)); }
   get method() { return this.#event.method; }
   get path() { return this.#event.path; }
@@ -68,14 +71,16 @@ class Request {
   }
 }
 
+showing(Request, ['body', 'headers', 'method', 'query', 'path']);
+
 export async function load(file, exported) {
   const call = functionOf(await exportsOf(file), exported, file);
   const raw = process.env.RAW_BODY === 'true';
   const limit = size(raw ? process.env.MAX_RAW_SIZE : process.env.MAX_JSON_SIZE);
   return (event) => {
     if (event.body.length > limit) return reply(413, [['Content-Type', HTML]], 'request entity too large');
-    let body;
-    try { body = raw ? event.body : parsedBody(event); } catch { return reply(400, [['Content-Type', HTML]], 'Bad Request'); }
+    let body; // without one there is nothing to read yet
+    try { body = raw ? event.body : event.body.length ? parsedBody(event) : undefined; } catch { return reply(400, [['Content-Type', HTML]], 'Bad Request'); }
     const context = new Context();
     const callback = (error, value) => (error ? context.fail(error) : context.succeed(value));
     let value;

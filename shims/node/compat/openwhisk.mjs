@@ -3,10 +3,11 @@
 import fs from 'node:fs';
 import module, { createRequire } from 'node:module';
 
-import { exportsOf, functionOf, mediaType, parameters, reply, typed } from './http.mjs';
-import { fieldsOf } from '../mote_shim.mjs';
+import { exportsOf, functionOf, parameters, reply, typed } from './http.mjs';
+import { headOf } from '../mote_shim.mjs';
 
 const HTML = 'text/html; charset=UTF-8';
+const LOWER = { __proto__: null, GET: 'get', POST: 'post', PUT: 'put', DELETE: 'delete', HEAD: 'head' };
 const isText = (type) => /^(text\/|application\/(json|javascript|xml))|\+(json|xml)$/.test(type.split(';')[0].trim().toLowerCase());
 
 /** The action of a file: its export, or a plain function of the file, which the platform finds too. */
@@ -38,12 +39,12 @@ export async function load(file, exported, spec) {
   });
   return (event, ctx) => {
     // Who calls through the platform's API gives arguments alone and reads the result as it is.
-    const fields = fieldsOf(event);
-    const activation = fields['x-mote-activation'];
+    const head = headOf(event);
+    const activation = head.fields['x-mote-activation'];
     current = { activation, event, ctx };
     let params;
     try {
-      params = activation ? { ...defaults, ...(event.body.length ? event.json() : {}) } : argumentsOf(event, defaults, fields);
+      params = activation ? { ...defaults, ...(event.body.length ? event.json() : {}) } : argumentsOf(event, defaults, head);
     } catch {
       return json(400, { error: 'The request content was malformed.' });
     }
@@ -69,16 +70,14 @@ function plain(result) {
   return json(!Array.isArray(result) && 'error' in result ? 502 : 200, result);
 }
 
-function argumentsOf(event, defaults, fields) {
-  const { path, query } = event;
+function argumentsOf(event, defaults, { method, path, query, fields, mediaType: type }) {
   const params = { ...defaults };
   if (query) Object.assign(params, parameters(query));
-  params.__ow_method = event.method.toLowerCase();
+  params.__ow_method = LOWER[method] ?? method.toLowerCase();
   params.__ow_headers = { ...fields };
   params.__ow_path = path === '/' ? '' : path;
   if (query) params.__ow_query = query;
   if (!event.body.length) return params;
-  const type = mediaType(event);
   if (type === '' || type === 'application/json') {
     let value = null;
     try { value = event.json(); } catch (error) { if (type) throw error; }

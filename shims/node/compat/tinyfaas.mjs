@@ -12,7 +12,8 @@ export async function load(file, exported) {
   const passes = process.env.TINYFAAS_PASS_STATUS === '1';
   const answer = (sent) => (passes ? sent : typed(sent.body, PLAIN));
   return (event) => {
-    if (event.path !== '' && event.path !== '/') return reply(404, [], ''); // one address, nothing below it
+    const { path } = event;
+    if (path !== '' && path !== '/') return reply(404, [], ''); // one address, nothing below it
     const response = new Reply();
     const failed = (error) => {
       console.error(error);
