@@ -1,15 +1,16 @@
-"""Throughput of `hello` under each platform's contract over that of our own, in alternation.
+"""Throughput of `hello` under each platform's contract over that of our own, in turns.
 
 For each language one function per contract, as that platform's users write it, and one of our own;
-each with one instance that is kept. A round goes through the contracts in an order of its own, with
-a run of ours before and after each, by whose mean it is divided. A second copy of our own function
-takes part like a contract: how far it is from 1 is what the method cannot tell. The bar stands to
-the median of the rounds; its 95 % interval (bootstrap) is printed beside it. Every few rounds get a
-fresh node, since a process keeps its luck with addresses and hash seeds for life. Knative's Python
-functions are ASGI applications and stand beside one of ours. Contracts that start a program per call
-are left out: they measure fork and exec; `openfaas, classic` stands for such a program, has no bar.
+each with one instance that is kept. `mote bench --beside` asks a contract's and ours in turns of
+50 ms, A B B A, and each pair of turns is one ratio. A second copy of our own function takes part
+like a contract: how far it is from 1 is what the method cannot tell. The bar stands to the median
+of the ratios of several nodes, since a process keeps its luck with addresses and hash seeds for
+life; the 95 % interval (bootstrap) is printed beside it, each node's own median is in the file.
+Knative's Python functions are ASGI applications and stand beside one of ours. Contracts that start
+a program per call are left out: they measure fork and exec; `openfaas, classic` stands for such a
+program, has no bar.
 
-Usage: contracts.py [--rounds N] [--seconds N] [--connections N,N] [--languages python,node,go]
+Usage: contracts.py [--nodes N] [--seconds N] [--connections N,N] [--languages python,node,go]
 """
 
 from __future__ import annotations
@@ -23,10 +24,12 @@ import statistics
 import subprocess
 import sys
 import tempfile
+import urllib.request
 from collections import defaultdict
 from collections.abc import Iterator
 from pathlib import Path
 from random import Random
+from typing import Any
 
 HERE = Path(__file__).resolve().parent
 sys.path[:0] = [str(HERE / "warm")]
@@ -36,7 +39,9 @@ from node import ROOT, Node  # noqa: E402
 from outcome import Outcome  # noqa: E402
 
 OF_NATIVE_BAR = 0.9
-WARM_UP = "1s"
+TURN = "50ms"
+WARM_UP = "2s"  # of functions that are called for the first time
+AGAIN = "200ms"
 KEPT = '[limits]\nmemory = "128MiB"\n[scale]\nmin = 1\nmax = 1\n'
 NATIVE = "mote"
 CONTROL = "mote, again"
@@ -45,7 +50,6 @@ ASGI = "mote, ASGI"
 BESIDE = {("python", "knative"): ASGI}
 OURS = (NATIVE, CONTROL, ASGI)
 NO_BAR = (CONTROL, "openfaas, classic")
-ROUNDS_OF_A_NODE = 3
 RESAMPLES = 2000
 
 #: Language to contract to (file, text, what mote.toml says).
@@ -147,52 +151,63 @@ def deploy(node: Node, folder: Path, language: str, contract: str) -> None:
     node.deploy(code)
 
 
-def load(node: Node, name: str, connections: int, seconds: str) -> float:
-    """Answers per second. Every one must be right."""
-    command = ["wrk", "-t1", f"-c{connections}", f"-d{seconds}", f"http://127.0.0.1:{node.http}/{name}"]
-    text = subprocess.run(command, capture_output=True, text=True, check=True).stdout
-    if re.search(r"Non-2xx|Socket errors", text):
-        raise SystemExit(f"{name}: wrong answers\n{text}")
-    return float(re.search(r"Requests/sec:\s+([\d.]+)", text).group(1))
+def url_of(node: Node, language: str, contract: str) -> str:
+    return f"http://127.0.0.1:{node.http}/{name_of(language, contract)}"
 
 
-def turns(language: str, random: Random) -> Iterator[tuple[str, str]]:
-    """The contracts in a new order, each with which function of ours it stands beside; those that
-    stand beside the same one come in a row, so that a run of ours serves two of them."""
-    contracts = [contract for contract in FUNCTIONS[language] if contract not in (NATIVE, ASGI)]
-    random.shuffle(contracts)
-    yield from sorted(((BESIDE.get((language, contract), NATIVE), contract) for contract in contracts), key=lambda turn: turn[0])
+def check(node: Node, language: str, contract: str) -> None:
+    with urllib.request.urlopen(url_of(node, language, contract)) as answer:
+        body = answer.read()
+    if body.strip() != b"hello":
+        raise SystemExit(f"{language}, {contract}: answered {body[:100]!r}")
+
+
+def beside(node: Node, language: str, contract: str, connections: int, warm_up: str, seconds: float) -> dict[str, Any]:
+    """A contract and ours in turns; every answer must be good."""
+    ours = BESIDE.get((language, contract), NATIVE)
+    result: dict[str, Any] = json.loads(node.mote(
+        "bench", url_of(node, language, contract), "--beside", url_of(node, language, ours), "-c", str(connections),
+        "--turn", TURN, "--warmup", warm_up, "--duration", f"{seconds * 1000:.0f}ms", "-o", "json",
+    ))
+    if any(side["failed"] for side in result["sides"]):
+        raise SystemExit(f"{language}, {contract}: wrong answers: {result['sides']}")
+    return result
 
 
 class Measured:
-    """Rates and ratios of one language, by contract and number of connections."""
+    """Ratios and rates of one language, by contract and number of connections; a list per node."""
 
     def __init__(self, language: str) -> None:
         self.language = language
+        self.ratios: dict[tuple[str, int], list[list[float]]] = defaultdict(list)
         self.rates: dict[tuple[str, int], list[float]] = defaultdict(list)
-        self.ratios: dict[tuple[str, int], list[float]] = defaultdict(list)
 
-    def round(self, node: Node, connections: int, seconds: str, random: Random) -> None:
-        def run(function: str) -> float:
-            self.rates[function, connections].append(load(node, name_of(self.language, function), connections, seconds))
-            return self.rates[function, connections][-1]
-
-        before, whose = 0.0, None
-        for ours, contract in turns(self.language, random):
-            if whose != ours:
-                before, whose = run(ours), ours
-            rate, after = run(contract), run(ours)
-            self.ratios[contract, connections].append(2 * rate / (before + after))
-            before = after
+    def node(self, node: Node, connections: list[int], seconds: float, random: Random) -> None:
+        contracts = [contract for contract in FUNCTIONS[self.language] if contract not in (NATIVE, ASGI)]
+        for contract in contracts:
+            check(node, self.language, contract)
+            beside(node, self.language, contract, connections[0], WARM_UP, 0.6)
+        for count in connections:
+            random.shuffle(contracts)
+            for contract in contracts:
+                result = beside(node, self.language, contract, count, AGAIN, seconds)
+                ours = BESIDE.get((self.language, contract), NATIVE)
+                self.ratios[contract, count].append(result["ratios"])
+                for name, side in zip((contract, ours), result["sides"], strict=True):
+                    self.rates[name, count].append(side["answered_per_s"])
 
     def outcomes(self) -> Iterator[Outcome]:
         for (function, connections), rates in sorted(self.rates.items(), key=lambda row: row[0][1]):
             name = f"{self.language}: {function}, {connections} conn."
-            ratios = self.ratios.get((function, connections))
-            if not ratios:
+            by_node = self.ratios.get((function, connections))
+            if not by_node:
                 yield Outcome(name, statistics.median(rates), "1/s", detail={"rates": rates})
                 continue
-            detail = {"interval": interval_of_median(ratios), "ratios": ratios, "rates": rates}
+            ratios = [ratio for ratios in by_node for ratio in ratios]
+            detail = {
+                "interval": interval_of_median(ratios), "pairs": len(ratios),
+                "by_node": [statistics.median(ratios) for ratios in by_node], "rates": rates,
+            }
             yield Outcome(name, statistics.median(ratios), "", None if function in NO_BAR else OF_NATIVE_BAR, True, detail)
 
 
@@ -204,20 +219,15 @@ def interval_of_median(values: list[float]) -> list[float]:
 
 
 def measure(language: str, options: argparse.Namespace) -> list[Outcome]:
-    measured, random, left = Measured(language), Random(1), options.rounds
-    while left > 0:
+    measured, random = Measured(language), Random(1)
+    for _ in range(options.nodes):
         folder = Path(tempfile.mkdtemp(prefix="mote-contracts"))
         folder.chmod(0o755)
         try:
             with Node() as node:
                 for contract in FUNCTIONS[language]:
                     deploy(node, folder, language, contract)
-                for contract in FUNCTIONS[language]:
-                    load(node, name_of(language, contract), 16, WARM_UP)
-                for _ in range(min(left, ROUNDS_OF_A_NODE)):
-                    left -= 1
-                    for connections in options.connections:
-                        measured.round(node, connections, f"{options.seconds}s", random)
+                measured.node(node, options.connections, options.seconds, random)
         finally:
             shutil.rmtree(folder, ignore_errors=True)
     outcomes = list(measured.outcomes())
@@ -229,14 +239,11 @@ def measure(language: str, options: argparse.Namespace) -> list[Outcome]:
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="bench-contracts", description=__doc__.splitlines()[0])
-    parser.add_argument("--rounds", type=int, default=9)
-    parser.add_argument("--seconds", type=int, default=1, help="of each load")
+    parser.add_argument("--nodes", type=int, default=5)
+    parser.add_argument("--seconds", type=float, default=3, help="of each contract and number of connections, per node")
     parser.add_argument("--connections", type=lambda text: [int(one) for one in text.split(",")], default=[16, 64])
     parser.add_argument("--languages", type=lambda text: text.split(","), default=list(FUNCTIONS))
     options = parser.parse_args()
-    if not shutil.which("wrk"):
-        print("SKIPPED: bench-contracts: wrk is not installed", file=sys.stderr)
-        return 0
     started = datetime.datetime.now(datetime.timezone.utc)
     described, outcomes = machine(), []
     described["go"] = subprocess.run(["go", "version"], capture_output=True, text=True).stdout.strip() if shutil.which("go") else None
@@ -248,7 +255,7 @@ def main() -> int:
     results = HERE / "results"
     results.mkdir(exist_ok=True)
     path = results / started.strftime("contracts-%Y-%m-%dT%H%M%SZ.json")
-    record = {"machine": described, "rounds": options.rounds, "seconds": options.seconds,
+    record = {"machine": described, "nodes": options.nodes, "seconds": options.seconds,
               "outcomes": [outcome.as_json() for outcome in outcomes]}
     path.write_text(json.dumps(record, indent=1) + "\n")
     print(f"written to {path.relative_to(ROOT)}")
