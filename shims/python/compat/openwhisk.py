@@ -14,7 +14,7 @@ import mote_shim
 from mote_compat import Known, Query, content_type, nothing_to_call, plain_fields, typed_block
 
 HTML_BLOCK = typed_block("text/html; charset=UTF-8")
-METHODS = Known(lambda method: method.decode("latin-1").lower())
+LENGTHS_AT = 29  # of INVOKE: what follows tells how long the parts of the head are, then come those
 TEXTUAL = ("text/", "application/json", "application/javascript", "application/xml")
 
 
@@ -31,23 +31,38 @@ def adapt(worker):
     live = Live(os.environ)
     worker.text = HTML_BLOCK
 
-    def handle(event):
-        live.now = event
-        method, path, query, _, length = event._lengths
-        payload, head = event._payload, event._head
-        fields = plain_fields[payload[head - length : head]]
-        body = payload[head:] if event._incoming is None else event.body
-        # Who calls through the platform's API gives arguments alone and reads the result as it is.
+    @Known
+    def told(part):
+        """(arguments, fields) that the head of an INVOKE makes, from its lengths on. Who calls
+        through the platform's API gives arguments alone and reads the result as it is: None."""
+        lengths = mote_shim.INVOKE_LENGTHS.unpack_from(part)
+        texts, start = [], mote_shim.INVOKE_LENGTHS.size
+        for length in lengths[:3]:
+            texts.append(part[start : start + length].decode("latin-1"))
+            start += length
+        fields = plain_fields[part[start:]]
         if "x-mote-activation" in fields:
-            return plain(action({**defaults, **(json.loads(body) if body else {})}))
+            return None
+        method, path, query = texts
         args = defaults.copy()
         if query:
-            query = event.query
             args.update(Query(query))
             args["__ow_query"] = query
-        args["__ow_method"] = METHODS[payload[40 : 40 + method]]
+        args["__ow_method"] = method.lower()
+        args["__ow_headers"] = None
+        args["__ow_path"] = "" if path == "/" else path
+        return args, fields
+
+    def handle(event):
+        live.now = event
+        payload, head = event._payload, event._head
+        known = told[payload[LENGTHS_AT:head]]
+        body = payload[head:] if event._incoming is None else event.body
+        if known is None:
+            return plain(action({**defaults, **(json.loads(body) if body else {})}))
+        args, fields = known
+        args = args.copy()
         args["__ow_headers"] = fields.copy()
-        args["__ow_path"] = "" if path == 1 else event.path
         if body:
             try:
                 add_body(args, event, body)
