@@ -1,9 +1,10 @@
 """Throughput of `hello` under each platform's contract over that of our own, in turns.
 
-For each language one function per contract, as that platform's users write it, and one of our own;
-each with one instance that is kept. `mote bench --beside` asks a contract's and ours in turns of
-50 ms, A B B A, and each pair of turns is one ratio. A second copy of our own function takes part
-like a contract: how far it is from 1 is what the method cannot tell. The bar stands to the median
+For each language one function per contract, as that platform's users write it, and for each a copy
+of one of our own, so that both have answered as many calls when their compilers are at work; each
+with one instance that is kept. `mote bench --beside` asks the two in turns of 50 ms, A B B A, and
+each pair of turns is one ratio. Our own function takes part like a contract: how far it is from 1 is
+what the method cannot tell. The bar stands to the median
 of the ratios of several nodes, since a process keeps its luck with addresses and hash seeds for
 life; the 95 % interval (bootstrap) is printed beside it, each node's own median is in the file.
 Knative's Python functions are ASGI applications and stand beside one of ours. Contracts that start
@@ -40,7 +41,7 @@ from outcome import Outcome  # noqa: E402
 
 OF_NATIVE_BAR = 0.9
 TURN = "50ms"
-WARM_UP = "2s"  # of functions that are called for the first time
+WARM_UP = "4s"  # of functions that are called for the first time
 AGAIN = "200ms"
 KEPT = '[limits]\nmemory = "128MiB"\n[scale]\nmin = 1\nmax = 1\n'
 NATIVE = "mote"
@@ -135,12 +136,16 @@ for functions in FUNCTIONS.values():
     functions[CONTROL] = functions[NATIVE]
 
 
+def contracts_of(language: str) -> list[str]:
+    return [contract for contract in FUNCTIONS[language] if contract not in (NATIVE, ASGI)]
+
+
 def name_of(language: str, contract: str) -> str:
     return f"{language}-{re.sub('[^a-z]+', '-', contract.lower())}"
 
 
-def deploy(node: Node, folder: Path, language: str, contract: str) -> None:
-    name = name_of(language, contract)
+def deploy(node: Node, folder: Path, language: str, contract: str, name: str = "") -> None:
+    name = name or name_of(language, contract)
     file, text, more = FUNCTIONS[language][contract]
     code = folder / name
     code.mkdir()
@@ -151,12 +156,23 @@ def deploy(node: Node, folder: Path, language: str, contract: str) -> None:
     node.deploy(code)
 
 
-def url_of(node: Node, language: str, contract: str) -> str:
-    return f"http://127.0.0.1:{node.http}/{name_of(language, contract)}"
+def copy_of_ours(language: str, contract: str) -> str:
+    return f"{name_of(language, contract)}-ours"
+
+
+def deploy_both(node: Node, folder: Path, language: str, contract: str) -> None:
+    """A contract's function, and the copy of ours that it stands beside."""
+    deploy(node, folder, language, contract)
+    ours = BESIDE.get((language, contract), NATIVE)
+    deploy(node, folder, language, ours, copy_of_ours(language, contract))
+
+
+def url_of(node: Node, name: str) -> str:
+    return f"http://127.0.0.1:{node.http}/{name}"
 
 
 def check(node: Node, language: str, contract: str) -> None:
-    with urllib.request.urlopen(url_of(node, language, contract)) as answer:
+    with urllib.request.urlopen(url_of(node, name_of(language, contract))) as answer:
         body = answer.read()
     if body.strip() != b"hello":
         raise SystemExit(f"{language}, {contract}: answered {body[:100]!r}")
@@ -164,9 +180,9 @@ def check(node: Node, language: str, contract: str) -> None:
 
 def beside(node: Node, language: str, contract: str, connections: int, warm_up: str, seconds: float) -> dict[str, Any]:
     """A contract and ours in turns; every answer must be good."""
-    ours = BESIDE.get((language, contract), NATIVE)
+    contracts, ours = name_of(language, contract), copy_of_ours(language, contract)
     result: dict[str, Any] = json.loads(node.mote(
-        "bench", url_of(node, language, contract), "--beside", url_of(node, language, ours), "-c", str(connections),
+        "bench", url_of(node, contracts), "--beside", url_of(node, ours), "-c", str(connections),
         "--turn", TURN, "--warmup", warm_up, "--duration", f"{seconds * 1000:.0f}ms", "-o", "json",
     ))
     if any(side["failed"] for side in result["sides"]):
@@ -183,7 +199,7 @@ class Measured:
         self.rates: dict[tuple[str, int], list[float]] = defaultdict(list)
 
     def node(self, node: Node, connections: list[int], seconds: float, random: Random) -> None:
-        contracts = [contract for contract in FUNCTIONS[self.language] if contract not in (NATIVE, ASGI)]
+        contracts = contracts_of(self.language)
         for contract in contracts:
             check(node, self.language, contract)
             beside(node, self.language, contract, connections[0], WARM_UP, 0.6)
@@ -225,8 +241,8 @@ def measure(language: str, options: argparse.Namespace) -> list[Outcome]:
         folder.chmod(0o755)
         try:
             with Node() as node:
-                for contract in FUNCTIONS[language]:
-                    deploy(node, folder, language, contract)
+                for contract in contracts_of(language):
+                    deploy_both(node, folder, language, contract)
                 measured.node(node, options.connections, options.seconds, random)
         finally:
             shutil.rmtree(folder, ignore_errors=True)
