@@ -27,7 +27,7 @@ const CHUNK_MAX = 64 << 10;
 const WINDOW = 256 << 10;
 const HEADERS_MAX = 64 << 10;
 const LINE_MAX = 16 << 10;
-const BLOCKS_KEPT = 64; // some 200 KiB at most
+const BLOCKS_KEPT = 64; // of heads and of fields; some 400 KiB at most
 const BLOCK_KEPT_BYTES = 1 << 10;
 const HEAD_LENGTHS_AT = 28; // of INVOKE: trigger and lengths, of so many bytes, then what they tell of
 const HEAD_LENGTHS = 12;
@@ -136,6 +136,7 @@ class Head {
     this.query = text.slice(pathEnd, queryEnd);
     this.fields = fieldsIn(text.slice(queryEnd)); // by name, duplicates joined by ", "
     this.mediaType = (this.fields['content-type'] ?? '').split(';')[0].trim().toLowerCase();
+    this.made = null; // what an adapter keeps with it
   }
 }
 

@@ -7,7 +7,6 @@ import { exportsOf, functionOf, parameters, reply, typed } from './http.mjs';
 import { headOf } from '../mote_shim.mjs';
 
 const HTML = 'text/html; charset=UTF-8';
-const LOWER = { __proto__: null, GET: 'get', POST: 'post', PUT: 'put', DELETE: 'delete', HEAD: 'head' };
 const isText = (type) => /^(text\/|application\/(json|javascript|xml))|\+(json|xml)$/.test(type.split(';')[0].trim().toLowerCase());
 
 /** The action of a file: its export, or a plain function of the file, which the platform finds too. */
@@ -70,13 +69,13 @@ function plain(result) {
   return json(!Array.isArray(result) && 'error' in result ? 502 : 200, result);
 }
 
-function argumentsOf(event, defaults, { method, path, query, fields, mediaType: type }) {
-  const params = { ...defaults };
-  if (query) Object.assign(params, parameters(query));
-  params.__ow_method = LOWER[method] ?? method.toLowerCase();
+const told = ({ method, path }) => ({ __ow_method: method.toLowerCase(), __ow_headers: null, __ow_path: path === '/' ? '' : path });
+
+function argumentsOf(event, defaults, head) {
+  const { query, fields, mediaType: type } = head;
+  // Several values of one name are an array, which each call must have for itself.
+  const params = query ? { ...defaults, ...parameters(query), ...told(head), __ow_query: query } : { ...(head.made ??= { ...defaults, ...told(head) }) };
   params.__ow_headers = { ...fields };
-  params.__ow_path = path === '/' ? '' : path;
-  if (query) params.__ow_query = query;
   if (!event.body.length) return params;
   if (type === '' || type === 'application/json') {
     let value = null;
