@@ -269,6 +269,21 @@ fn web_actions() {
 }
 
 #[test]
+fn results_that_are_none() {
+    let node = Node::start_with(&ON);
+    let client = Client::of(&node);
+    client.action("python", "def main(args):\n    return 'text'\n", json!({}));
+    client.action("node", "function main() { return 'text'; }", json!({}));
+    for name in ["python", "node"] {
+        let answer = client.send("POST", &format!("actions/{name}?blocking=true"), &json!({}));
+        let response = &answer.json()["response"];
+        let text = "The action did not return a dictionary or array.";
+        assert_eq!((answer.status, response["result"]["error"].as_str()), (502, Some(text)));
+        assert_eq!(response["status"], "action developer error", "{response}");
+    }
+}
+
+#[test]
 fn throttles() {
     let node = Node::start_with(&ON);
     let client = Client::of(&node);

@@ -15,6 +15,7 @@ from mote_compat import Known, Query, content_type, nothing_to_call, plain_field
 
 HTML_BLOCK = typed_block("text/html; charset=UTF-8")
 LENGTHS_AT = 29  # of INVOKE: what follows tells how long the parts of the head are, then come those
+NO_RESULT = {"error": "The action did not return a dictionary or array."}
 TEXTUAL = ("text/", "application/json", "application/javascript", "application/xml")
 
 
@@ -143,7 +144,7 @@ def plain(result):
     if result is None:
         result = {}
     if not isinstance(result, (dict, list)):
-        raise TypeError("The action did not return a dictionary or array.")
+        return NO_RESULT, 502
     return result, 502 if isinstance(result, dict) and "error" in result else 200
 
 
@@ -152,7 +153,7 @@ def answer(result):
     if result is None:
         result = {}
     if not isinstance(result, (dict, list)):
-        return {"error": "The action did not return a dictionary or array."}, 502
+        return NO_RESULT, 502
     failed = isinstance(result, dict) and "error" in result
     web = result
     if failed and isinstance(result["error"], dict) and "statusCode" in result["error"]:
