@@ -20,6 +20,7 @@ TEXTUAL = ("text/", "application/json", "application/javascript", "application/x
 
 
 def adapt(worker):
+    add_packages(os.path.abspath("virtualenv/lib"))
     # An archive's parts import each other; its start is `__main__`, which here is the shim.
     entry, _, name = worker.spec["entry"].partition(":")
     module = load_main() if entry == "__main__" else mote_shim.find_entry(entry + ":" + (name or "main"))[0]
@@ -77,6 +78,15 @@ def adapt(worker):
         return answer(result)
 
     return nothing_to_call(), handle, "handle"
+
+
+def add_packages(folder):
+    """An archive may bring its packages in an environment of this name."""
+    if os.path.isdir(folder):
+        import site
+
+        for version in os.listdir(folder):
+            site.addsitedir(os.path.join(folder, version, "site-packages"))
 
 
 class Live:
