@@ -155,12 +155,12 @@ def flask_value(value):
     return value, status, headers
 
 
-def flask_app(call):
+def flask_app(call, folder=None):
     """A Flask application that calls `call(event)` for every path and method, so that Flask's
     own globals are there. An exception leaves it, for the log."""
     import flask
 
-    app = flask.Flask("function", root_path=os.getcwd())
+    app = flask.Flask("function", root_path=folder or os.getcwd())
     app.config["PROPAGATE_EXCEPTIONS"] = True
 
     def invoke(path=""):
