@@ -20,12 +20,19 @@ from mote_compat import HTML, HTML_BLOCK, JSON, PLAIN, Fields, Lazy, Query, flas
 HOME = "/home/app"
 
 
+class Headers(Fields):
+    """Header fields; gone through in pairs, as Flask's are."""
+
+    def __iter__(self):
+        return iter(self.pairs)
+
+
 class Event(Lazy):
     """The request."""
 
     made = {
         "body": lambda event: event.body,
-        "headers": lambda event: Fields(event.headers.pairs),
+        "headers": lambda event: Headers(event.headers.pairs),
         "method": lambda event: event.method,
         "query": lambda event: Query(event.query),
         "path": lambda event: event.path,
