@@ -403,6 +403,11 @@ pub(crate) fn openfaas_deployment(document: &Value) -> Described {
     openfaas::deployment(document)
 }
 
+/// Whether this can be the name of a variable of the environment.
+fn is_variable(name: &str) -> bool {
+    !name.is_empty() && name.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'_')
+}
+
 /// The documents of a YAML file.
 fn documents(file: &str, source: &str) -> Result<Vec<Value>, Mistakes> {
     let mut found = Vec::new();
