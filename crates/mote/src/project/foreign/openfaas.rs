@@ -159,7 +159,11 @@ fn environment(to: &mut Described, entry: &Value, folder: &Path) {
             None => to.warn(format!("environment_file: {path} cannot be read")),
         }
     }
-    variables(to, &entry["environment"]);
+    let own = &entry["environment"];
+    if !own.is_null() && !own.is_object() {
+        to.warn("environment: not NAME: VALUE per line; it is left out".to_owned());
+    }
+    variables(to, own);
     if !to.function.env.is_empty() {
         to.note("env", "environment");
     }
@@ -299,6 +303,18 @@ mod tests {
         let shared = "functions:\n  a: &a\n    lang: python3\n    handler: code\n    environment: {X: one}\n  \
                       b:\n    <<: *a\n    environment: {X: two}\n  c:\n    <<: *a\n";
         assert_eq!(environments(shared), ["X=one", "X=two", "X=one"]);
+    }
+
+    #[test]
+    fn environments_that_are_none() {
+        let warnings = |environment: serde_json::Value| {
+            let entry = serde_json::json!({ "environment": environment });
+            let mut to = super::Described::new("a", super::CompatName::OpenFaas);
+            super::environment(&mut to, &entry, std::path::Path::new("."));
+            to.warnings.len()
+        };
+        assert_eq!(warnings(serde_json::json!(["A=b"])), 1);
+        assert_eq!(warnings(serde_json::json!({ "A": "b" })) + warnings(().into()), 0);
     }
 
     #[test]
