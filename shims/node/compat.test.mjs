@@ -90,6 +90,13 @@ withAdapter('OpenFaaS: event and context', 'openfaas', `
   assert.deepEqual(headers.filter(([name]) => name === 'x-kind'), [['x-kind', 'a'], ['x-kind', 'b']]);
 });
 
+withAdapter('OpenFaaS: names that every object has', 'openfaas', 'module.exports = async (event) => [event.query, event.body];',
+  async (engine) => {
+    const headers = [['content-type', 'application/x-www-form-urlencoded']];
+    const frame = await engine.invoke('/', 'constructor=1', { headers, query: 'toString=2&valueOf=3&valueOf=4' });
+    check(frame, [{ toString: '2', valueOf: ['3', '4'] }, { constructor: '1' }]);
+  });
+
 withAdapter('OpenFaaS: how a function may answer', 'openfaas', `
   const cases = {
     '/returned': async () => 'x', '/plain': () => 'x', '/late': async (e, c) => { await null; return c.succeed('x'); },

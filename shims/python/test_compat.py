@@ -112,6 +112,18 @@ class OpenWhisk(Case):
 
 
 class OpenFaas(Case):
+    def test_parameters_and_fields_as_flask_has_them(self):
+        engine = self.engine("openfaas", """
+            def handle(event, context):
+                query, fields = event.query, event.headers
+                seen = [query.get("n", type=int), query.get("x", default=5, type=int), query.get("none", 1, int)]
+                seen += [query.getlist("l"), query.to_dict(flat=False), fields.get("X-N", type=int), fields["x-n"]]
+                return {"body": seen + [[k for k, v in fields], dict(fields), "x-N" in fields]}
+            """, "fn:handle", template="python3-http")
+        frame = engine.invoke("/", query="n=4&x=y&l=1&l=2", headers=[["x-n", "7"]])
+        lists = {"n": ["4"], "x": ["y"], "l": ["1", "2"]}
+        self.check(frame, [4, 5, 1, ["1", "2"], lists, 7, "7", ["X-N"], {"X-N": "7"}, True])
+
     def test_results(self):
         engine = self.engine("openfaas", """
             def handle(event, context):

@@ -109,6 +109,21 @@ fn openfaas_by_folder() {
     assert_eq!(answer.json(), serde_json::json!({ "got": "abc", "sensor": "t1" }));
 }
 
+#[test]
+fn openfaas_files_beside_the_handler() {
+    let node = Node::start();
+    let python = "import os\nSEEN = [open(path).read() for path in ('function/a.txt', '/home/app/function/a.txt')]\n\
+                  def handle(event, context):\n    return ' '.join(SEEN + [os.getcwd(), open('./function/a.txt').read()])\n";
+    node.deploy_ok("python", &[("handler.py", python), ("a.txt", "A")]);
+    assert_eq!(node.get("/python").text(), "A A /home/app A");
+    let js = "const { readFileSync } = require('fs');\n\
+              const seen = readFileSync('./function/a.txt', 'utf8') + require('./b');\n\
+              module.exports = async (event, context) => seen + readFileSync('/home/app/function/a.txt', 'utf8');\n";
+    let files = [("handler.js", js), ("a.txt", "A"), ("b.js", "module.exports = 'B';")];
+    node.deploy_ok("node", &files);
+    assert_eq!(node.get("/node").text(), "ABA");
+}
+
 fn check_nuclio_fields(node: &Node, unit: serde_json::Value) {
     let answer = json_call(node, "/nu-fields/a?b=c", r#"{"n":1}"#);
     let seen = answer.json();

@@ -268,6 +268,63 @@ fn web_actions() {
     assert_eq!(client.web("GET", "_/default/final", &[], b"").json()["name"], "fixed");
 }
 
+/// A zip of these files, as base64.
+fn zipped(files: &[(&str, &str)]) -> String {
+    let script = "import json, sys, zipfile\n\
+        with zipfile.ZipFile(sys.stdout.buffer, 'w') as out:\n\
+        \tfor name, text in json.loads(sys.argv[1]): out.writestr(name, text)\n";
+    let files = json!(files).to_string();
+    let output = Command::new("python3").args(["-c", script, &files]).output().expect("python3");
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    base64(&output.stdout)
+}
+
+#[test]
+fn archives_bring_what_they_need() {
+    let node = Node::start_with(&ON);
+    let client = Client::of(&node);
+    let put = |name: &str, kind: &str, files: &[(&str, &str)]| {
+        let exec = json!({ "kind": kind, "code": zipped(files), "binary": true });
+        client.ok("PUT", &format!("actions/{name}"), &json!({ "exec": exec }));
+    };
+    // Nothing is installed: the registry is not asked for what package.json names.
+    let modules = [
+        (".gitignore", "node_modules\n"),
+        ("package.json", "{\"main\": \"src/app.js\", \"dependencies\": {\"mine\": \"1\"}}"),
+        ("src/app.js", "const mine = require('mine');\nexports.main = () => ({ mine });"),
+        ("node_modules/mine/package.json", "{\"name\": \"mine\", \"version\": \"1.0.0\"}"),
+        ("node_modules/mine/index.js", "module.exports = 'brought';"),
+    ];
+    put("modules", "nodejs:20", &modules);
+    assert_eq!(client.invoke("modules", &json!({})).json(), json!({ "mine": "brought" }));
+    // Other settings, the same code.
+    let limits = json!({ "limits": { "timeout": 5000 } });
+    client.ok("PUT", "actions/modules?overwrite=true", &limits);
+    assert_eq!(client.invoke("modules", &json!({})).json(), json!({ "mine": "brought" }));
+    let environment = [
+        ("__main__.py", "import mine\ndef main(args):\n    return {'mine': mine.VALUE}\n"),
+        ("virtualenv/bin/activate_this.py", ""),
+        ("virtualenv/lib/python3.11/site-packages/mine/__init__.py", "VALUE = 'brought'\n"),
+    ];
+    put("environment", "python:3", &environment);
+    assert_eq!(client.invoke("environment", &json!({})).json(), json!({ "mine": "brought" }));
+}
+
+#[test]
+fn results_that_are_none() {
+    let node = Node::start_with(&ON);
+    let client = Client::of(&node);
+    client.action("python", "def main(args):\n    return 'text'\n", json!({}));
+    client.action("node", "function main() { return 'text'; }", json!({}));
+    for name in ["python", "node"] {
+        let answer = client.send("POST", &format!("actions/{name}?blocking=true"), &json!({}));
+        let response = &answer.json()["response"];
+        let text = "The action did not return a dictionary or array.";
+        assert_eq!((answer.status, response["result"]["error"].as_str()), (502, Some(text)));
+        assert_eq!(response["status"], "action developer error", "{response}");
+    }
+}
+
 #[test]
 fn throttles() {
     let node = Node::start_with(&ON);

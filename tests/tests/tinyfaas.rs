@@ -159,7 +159,7 @@ fn bad_requests_are_refused() {
     for (wish, words) in [
         (json!({"name": "a-b", "env": "python3", "zip": hello}), "letters and digits"),
         (json!({"name": "", "env": "python3", "zip": hello}), "letters and digits"),
-        (json!({"name": "a", "env": "go", "zip": hello}), "go"),
+        (json!({"name": "a", "env": "go", "zip": hello}), ".go"),
         (json!({"name": "a", "env": "cobol", "zip": hello}), "cobol"),
         (json!({"name": "a", "env": "python3", "zip": "%%%"}), "base64"),
         (json!({"name": "a", "env": "python3", "zip": hello, "envs": ["X"]}), "K=V"),
@@ -218,6 +218,35 @@ fn hostile_archives_are_refused() {
     // The connection may break before all of it is sent.
     assert!(answer.is_err() || answer.is_ok_and(|answer| answer.status == 413));
     assert_eq!(manager.get("/list").status, 200, "it serves on");
+}
+
+#[test]
+fn scripts_lie_beside_each_other() {
+    let node = Node::start_with(&ON);
+    let manager = Manager::of(&node);
+    let folder = node.dir.path().join("scripts");
+    std::fs::create_dir_all(&folder).expect("folder");
+    // What only bash knows; and no file says that it may be run.
+    let main = "#!/usr/bin/env bash\nnames=(one two)\n. ./other.sh\nsay \"${names[1]}\"\n";
+    std::fs::write(folder.join("fn.sh"), main).expect("written");
+    std::fs::write(folder.join("other.sh"), "say() { echo \"said $1\"; }\n").expect("written");
+    let wish =
+        json!({"name": "two", "env": "binary", "threads": 1, "zip": base64(&zipped(&folder))});
+    let answer = manager.post("/upload", &wish);
+    assert_eq!(answer.status, 200, "{}", answer.text());
+    assert_eq!(call(&node, "POST", "/two", &[], b"").text(), "said two\n");
+}
+
+#[test]
+fn functions_in_go_are_built() {
+    if !Command::new("go").arg("version").output().is_ok_and(|output| output.status.success()) {
+        return skip("functions_in_go_are_built", "Go is not installed");
+    }
+    let node = Node::start_with(&ON);
+    let answer = Manager::of(&node).upload("upper", "go", "go", &["UNIT=F"]);
+    assert_eq!(answer.status, 200, "{}", answer.text());
+    let headers = [("x-sensor", "t1")];
+    assert_eq!(call(&node, "POST", "/upper", &headers, b"abc").text(), "ABC t1 F");
 }
 
 #[test]

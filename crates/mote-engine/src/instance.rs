@@ -32,6 +32,8 @@ use crate::{egress, output};
 pub const CODE_DIR: &str = "/function";
 /// See [`CODE_DIR`].
 pub const PACKAGES_DIR: &str = "/packages";
+/// The place that OpenFaaS has for the code, which leads there.
+const CODE_LINK: &str = "/home/app/function";
 /// Where the program of a Go function is, built when it was deployed.
 pub(crate) const GO_PROGRAM: &str = "/packages/function";
 /// Where functions read their secrets, each a file.
@@ -558,6 +560,10 @@ fn request(revision: &Revision, instance: u64) -> Result<InstanceRequest, StartF
         }
     }
     let files = secret_files(revision)?;
+    let mut links = vec![(CODE_LINK.into(), CODE_DIR.into())];
+    if !files.is_empty() {
+        links.push((SECRETS_LINK.into(), SECRETS_DIR.into()));
+    }
     Ok(InstanceRequest {
         instance,
         label: revision.label(),
@@ -572,11 +578,7 @@ fn request(revision: &Revision, instance: u64) -> Result<InstanceRequest, StartF
             disk_bytes: spec.limits.disk_bytes,
         },
         egress: spec.egress.clone(),
-        links: if files.is_empty() {
-            Vec::new()
-        } else {
-            vec![(SECRETS_LINK.into(), SECRETS_DIR.into())]
-        },
+        links,
         files,
     })
 }

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -180,7 +180,10 @@ impl ProcessBackend {
             root.binds.push(bind(packages.clone(), PACKAGES_DIR, false));
         }
         root.files.extend(request.files.iter().cloned());
-        root.links.extend(request.links.iter().cloned());
+        // One that would lie in a folder of the host's, which is read-only, stays out.
+        let binds = &root.binds;
+        let hidden = |link: &Path| binds.iter().any(|bind| link.starts_with(&bind.target));
+        root.links.extend(request.links.iter().filter(|(link, _)| !hidden(link)).cloned());
         Plan {
             without,
             rootless: inner.rootless,

@@ -60,25 +60,19 @@ pub struct Packed {
 /// Packs everything below the folder `root` that is not ignored, or the one file `root`. `first`
 /// is a file put in front (the spec).
 pub fn pack(root: &Path, first: Option<(&str, &[u8])>) -> Result<Packed, PackError> {
-    let mut packer = Packer::default();
-    if let Some((name, content)) = first {
-        packer.append(b'0', name, b"", content, 0o644);
-    }
-    let meta = fs::metadata(root).map_err(|error| io_error(root, error))?;
-    if meta.is_dir() {
-        let ignore = read_ignore(root)?;
-        packer.add_dir(root, "", &ignore)?;
-    } else {
-        let name =
-            root.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
-        packer.add_file(root, &name, &meta)?;
-    }
-    packer.out.extend_from_slice(&[0; 2 * tar::BLOCK]);
-    Ok(Packed { tar: packer.out, files: packer.files, bytes: packer.bytes })
+    Packer::default().pack(root, first)
+}
+
+/// The same, with what is otherwise left out: for code that somebody chose file by file, as in an
+/// archive.
+pub fn pack_whole(root: &Path, first: Option<(&str, &[u8])>) -> Result<Packed, PackError> {
+    Packer { whole: true, ..Packer::default() }.pack(root, first)
 }
 
 #[derive(Default)]
 struct Packer {
+    /// Nothing is ignored.
+    whole: bool,
     out: Vec<u8>,
     entries: u64,
     files: u64,
@@ -86,7 +80,31 @@ struct Packer {
 }
 
 impl Packer {
-    fn add_dir(&mut self, root: &Path, below: &str, ignore: &Ignore) -> Result<(), PackError> {
+    fn pack(mut self, root: &Path, first: Option<(&str, &[u8])>) -> Result<Packed, PackError> {
+        if let Some((name, content)) = first {
+            self.append(b'0', name, b"", content, 0o644);
+        }
+        let meta = fs::metadata(root).map_err(|error| io_error(root, error))?;
+        if meta.is_dir() {
+            let ignore = if self.whole { None } else { Some(read_ignore(root)?) };
+            self.add_dir(root, "", ignore.as_ref())?;
+        } else {
+            let name = root
+                .file_name()
+                .map(|name| name.to_string_lossy().into_owned())
+                .unwrap_or_default();
+            self.add_file(root, &name, &meta)?;
+        }
+        self.out.extend_from_slice(&[0; 2 * tar::BLOCK]);
+        Ok(Packed { tar: self.out, files: self.files, bytes: self.bytes })
+    }
+
+    fn add_dir(
+        &mut self,
+        root: &Path,
+        below: &str,
+        ignore: Option<&Ignore>,
+    ) -> Result<(), PackError> {
         let folder = root.join(below);
         let io = |error| io_error(&folder, error);
         let mut names = Vec::new();
@@ -104,7 +122,7 @@ impl Packer {
             let meta = fs::symlink_metadata(&full).map_err(|error| io_error(&full, error))?;
             // The node installs these for its own machine.
             let installed = name == "node_modules" && installs_modules;
-            if installed || ignore.leaves_out(&path, meta.is_dir()) {
+            if ignore.is_some_and(|ignore| installed || ignore.leaves_out(&path, meta.is_dir())) {
                 continue;
             }
             entry_path::normal(path.as_bytes()).map_err(|fault| PackError::Refused {
@@ -122,7 +140,7 @@ impl Packer {
         full: &Path,
         path: &str,
         meta: &fs::Metadata,
-        ignore: &Ignore,
+        ignore: Option<&Ignore>,
     ) -> Result<(), PackError> {
         if meta.is_symlink() {
             let target = fs::read_link(full).map_err(|error| io_error(full, error))?;
@@ -248,6 +266,15 @@ mod tests {
         fs::set_permissions(at("run.sh"), fs::Permissions::from_mode(0o700)).unwrap();
         std::os::unix::fs::symlink("../index.mjs", at("lib/link")).unwrap();
         dir
+    }
+
+    #[test]
+    fn what_was_chosen_file_by_file_is_packed_whole() {
+        let dir = tree();
+        // Modules, `.git`, compiled files, `.moteignore` and the two that it names.
+        let left_out = 6;
+        let all = pack_whole(dir.path(), None).unwrap().files;
+        assert_eq!(pack(dir.path(), None).unwrap().files + left_out, all);
     }
 
     #[test]

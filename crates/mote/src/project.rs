@@ -288,7 +288,7 @@ fn plan(
             spec.command = match &function.command {
                 Some(command) => command.value.clone(),
                 None => {
-                    let command = guess::command(folder, runtime)?;
+                    let command = guess::command(folder, runtime, spec.compat)?;
                     guesses.push(format!("command {}", command.join(" ")));
                     command
                 }

@@ -32,7 +32,7 @@ export function parameters(text) {
   const found = {};
   if (!text) return found;
   for (const [name, value] of new URLSearchParams(text)) {
-    found[name] = name in found ? [].concat(found[name], value) : value;
+    found[name] = Object.hasOwn(found, name) ? [].concat(found[name], value) : value;
   }
   return found;
 }

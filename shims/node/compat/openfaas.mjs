@@ -1,8 +1,12 @@
 // OpenFaaS, templates node12 to node22: `async (event, context)` or `(event, context, callback)`.
 
+import fs from 'node:fs';
+
 import { HTML, JSON_TYPE, exportsOf, functionOf, parameters, parsedBody, reply, showing, typed } from './http.mjs';
 import { headOf } from '../mote_shim.mjs';
 
+// Where the images of that platform have the code, as the folder `function` in the current one.
+const HOME = '/home/app';
 const NO_FIELDS = Object.freeze({});
 
 /** What surrounds a call; the first of `succeed` and `fail` is its answer. */
@@ -74,6 +78,7 @@ class Request {
 showing(Request, ['body', 'headers', 'method', 'query', 'path']);
 
 export async function load(file, exported) {
+  if (fs.existsSync(`${HOME}/function`)) process.chdir(HOME);
   const call = functionOf(await exportsOf(file), exported, file);
   const raw = process.env.RAW_BODY === 'true';
   const limit = size(raw ? process.env.MAX_RAW_SIZE : process.env.MAX_JSON_SIZE);

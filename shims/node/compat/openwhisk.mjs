@@ -7,6 +7,7 @@ import { exportsOf, functionOf, parameters, reply, typed } from './http.mjs';
 import { headOf } from '../mote_shim.mjs';
 
 const HTML = 'text/html; charset=UTF-8';
+const NO_RESULT = { error: 'The action did not return a dictionary or array.' };
 const isText = (type) => /^(text\/|application\/(json|javascript|xml))|\+(json|xml)$/.test(type.split(';')[0].trim().toLowerCase());
 
 /** The action of a file: its export, or a plain function of the file, which the platform finds too. */
@@ -65,7 +66,7 @@ function failed(error) {
 const json = (status, value) => reply(status, [['Content-Type', 'application/json']], JSON.stringify(value));
 
 function plain(result) {
-  if (typeof result !== 'object') throw new TypeError('The action did not return a dictionary or array.');
+  if (typeof result !== 'object') return json(502, NO_RESULT);
   return json(!Array.isArray(result) && 'error' in result ? 502 : 200, result);
 }
 
@@ -91,7 +92,7 @@ function answer(result) {
   if (typeof result.body === 'string' && result.body && !result.headers && !result.statusCode && !('error' in result)) {
     return typed(result.body, HTML);
   }
-  if (typeof result !== 'object') return json(502, { error: 'The action did not return a dictionary or array.' });
+  if (typeof result !== 'object') return json(502, NO_RESULT);
   let web = result;
   if (!Array.isArray(result) && 'error' in result) {
     if (typeof result.error !== 'object' || result.error === null || !('statusCode' in result.error)) {

@@ -26,7 +26,27 @@ def title(name):
     return "-".join(part.capitalize() for part in name.split("-"))
 
 
-class Fields(dict):
+class Values(dict):
+    """A dict of which `get` can convert, as those of Werkzeug can, and `getlist` has every value."""
+
+    pairs = ()
+
+    def get(self, name, default=None, type=None):
+        value = dict.get(self, name, default)
+        if type is None or name not in self:
+            return value
+        try:
+            return type(value)
+        except (ValueError, TypeError):
+            return default
+
+    def getlist(self, name, type=None):
+        """Every value of this name, in order."""
+        found = [value for key, value in self.pairs if key == name]
+        return found if type is None else list(map(type, found))
+
+
+class Fields(Values):
     """Header fields; names in title case, found in any. Duplicates are joined by a comma."""
 
     def __init__(self, pairs):
@@ -41,15 +61,15 @@ class Fields(dict):
     def __contains__(self, name):
         return isinstance(name, str) and dict.__contains__(self, title(name))
 
-    def get(self, name, default=None):
-        return dict.get(self, title(name), default)
+    def get(self, name, default=None, type=None):
+        return Values.get(self, title(name), default, type)
 
-    def getlist(self, name):
+    def getlist(self, name, type=None):
         """Every value of this name, in order."""
-        return [value for key, value in self.pairs if key == title(name)]
+        return Values.getlist(self, title(name), type)
 
 
-class Query(dict):
+class Query(Values):
     """Parameters of a query; the first value of each name, `getlist` for all."""
 
     def __init__(self, text):
@@ -62,13 +82,9 @@ class Query(dict):
         for name, value in self.pairs:
             self.setdefault(name, value)
 
-    def getlist(self, name):
-        """Every value of this name, in order."""
-        return [value for key, value in self.pairs if key == name]
-
-    def to_dict(self):
-        """A plain dict of the first values."""
-        return dict(self)
+    def to_dict(self, flat=True):
+        """A plain dict of the first values, or of lists with all of them."""
+        return dict(self) if flat else {name: self.getlist(name) for name in self}
 
 
 class Known(dict):
@@ -155,12 +171,12 @@ def flask_value(value):
     return value, status, headers
 
 
-def flask_app(call):
+def flask_app(call, folder=None):
     """A Flask application that calls `call(event)` for every path and method, so that Flask's
     own globals are there. An exception leaves it, for the log."""
     import flask
 
-    app = flask.Flask("function", root_path=os.getcwd())
+    app = flask.Flask("function", root_path=folder or os.getcwd())
     app.config["PROPAGATE_EXCEPTIONS"] = True
 
     def invoke(path=""):

@@ -16,12 +16,23 @@ import types
 from mote_compat import HTML, HTML_BLOCK, JSON, PLAIN, Fields, Lazy, Query, flask_app, flask_value, nothing_to_call, title
 
 
+# Where the images of that platform have the code, as the folder `function` in the current one.
+HOME = "/home/app"
+
+
+class Headers(Fields):
+    """Header fields; gone through in pairs, as Flask's are."""
+
+    def __iter__(self):
+        return iter(self.pairs)
+
+
 class Event(Lazy):
     """The request."""
 
     made = {
         "body": lambda event: event.body,
-        "headers": lambda event: Fields(event.headers.pairs),
+        "headers": lambda event: Headers(event.headers.pairs),
         "method": lambda event: event.method,
         "query": lambda event: Query(event.query),
         "path": lambda event: event.path,
@@ -42,8 +53,11 @@ def adapt(worker):
     entry = worker.spec["entry"].partition(":")
     # Handlers import what lies beside them from the package `function`.
     package = types.ModuleType("function")
-    package.__path__ = [os.getcwd()]
+    folder = os.getcwd()
+    package.__path__ = [folder]
     sys.modules["function"] = package
+    if os.path.isdir(HOME + "/function"):
+        os.chdir(HOME)
     module = importlib.import_module("function." + entry[0])
     sys.modules.setdefault(entry[0], module)
     handler = getattr(module, entry[2] or "handle")
@@ -60,7 +74,7 @@ def adapt(worker):
     else:
         return nothing_to_call(), with_event(handler), "handle"
     if with_flask:
-        return nothing_to_call(), flask_app(call), "app"
+        return nothing_to_call(), flask_app(call, folder), "app"
     return nothing_to_call(), lambda event: flask_value(call(event)), "handle"
 
 

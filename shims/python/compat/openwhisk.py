@@ -15,10 +15,12 @@ from mote_compat import Known, Query, content_type, nothing_to_call, plain_field
 
 HTML_BLOCK = typed_block("text/html; charset=UTF-8")
 LENGTHS_AT = 29  # of INVOKE: what follows tells how long the parts of the head are, then come those
+NO_RESULT = {"error": "The action did not return a dictionary or array."}
 TEXTUAL = ("text/", "application/json", "application/javascript", "application/xml")
 
 
 def adapt(worker):
+    add_packages(os.path.abspath("virtualenv/lib"))
     # An archive's parts import each other; its start is `__main__`, which here is the shim.
     entry, _, name = worker.spec["entry"].partition(":")
     module = load_main() if entry == "__main__" else mote_shim.find_entry(entry + ":" + (name or "main"))[0]
@@ -76,6 +78,15 @@ def adapt(worker):
         return answer(result)
 
     return nothing_to_call(), handle, "handle"
+
+
+def add_packages(folder):
+    """An archive may bring its packages in an environment of this name."""
+    if os.path.isdir(folder):
+        import site
+
+        for version in os.listdir(folder):
+            site.addsitedir(os.path.join(folder, version, "site-packages"))
 
 
 class Live:
@@ -143,7 +154,7 @@ def plain(result):
     if result is None:
         result = {}
     if not isinstance(result, (dict, list)):
-        raise TypeError("The action did not return a dictionary or array.")
+        return NO_RESULT, 502
     return result, 502 if isinstance(result, dict) and "error" in result else 200
 
 
@@ -152,7 +163,7 @@ def answer(result):
     if result is None:
         result = {}
     if not isinstance(result, (dict, list)):
-        return {"error": "The action did not return a dictionary or array."}, 502
+        return NO_RESULT, 502
     failed = isinstance(result, dict) and "error" in result
     web = result
     if failed and isinstance(result["error"], dict) and "statusCode" in result["error"]:

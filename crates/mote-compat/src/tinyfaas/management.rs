@@ -192,14 +192,12 @@ fn manifest(env: &str, threads: u32, envs: Option<&[String]>) -> Result<Function
         }
         "nodejs" => manifest.runtime = said(RuntimeName::Node),
         "binary" => manifest.runtime = said(RuntimeName::Exec),
-        "go" => {
-            return Err(failed(
-                "env go: sources are not built here; build a program and upload it \
-                               with a fn.sh that runs it, as env binary",
-            ));
-        }
+        "go" => manifest.runtime = said(RuntimeName::Go),
         other => {
-            return Err(failed(format!("env {}: python3, nodejs or binary", crate::shown(other))));
+            return Err(failed(format!(
+                "env {}: python3, nodejs, go or binary",
+                crate::shown(other)
+            )));
         }
     }
     // There is no deadline there.

@@ -61,7 +61,10 @@ fn pack(deploy: Deploy, on_node: Option<(FunctionSpec, PathBuf)>) -> Result<Vec<
     }
     let json = serde_json::to_vec(&spec)
         .map_err(|error| Problem::new(500, "M0599", format!("{name}: {error}")))?;
-    let packed = mote_store::pack::pack(folder.path(), Some((mote_api::SPEC_ENTRY, &json)));
+    // OpenWhisk installs nothing: an archive brings its modules. What is on the node is as it is.
+    let whole = matches!(folder, Folder::There(_)) || spec.compat == Some(Compat::OpenWhisk);
+    let pack = if whole { mote_store::pack::pack_whole } else { mote_store::pack::pack };
+    let packed = pack(folder.path(), Some((mote_api::SPEC_ENTRY, &json)));
     Ok(packed.map_err(|error| unpackable(&name, &error))?.tar)
 }
 

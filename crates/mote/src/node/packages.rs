@@ -121,8 +121,7 @@ fn wanted(
     } else if !asked.is_empty() {
         (vec![], vec!["pyproject.toml"], "python")
     } else if has("package.json") && spec.runtime != Runtime::Python {
-        if !has_dependencies(spec, &code.join("package.json"))
-            || has("node_modules/.package-lock.json")
+        if !has_dependencies(spec, &code.join("package.json")) || code.join("node_modules").is_dir()
         {
             return Ok(None);
         }

@@ -327,8 +327,12 @@ fn read_file(file: &Path, folder: &Path) -> Result<Option<Foreign>, Mistakes> {
     } else {
         (source, Vec::new())
     };
-    let documents = documents(&shown, &source)?;
-    let Some(first) = documents.first() else { return Ok(None) };
+    let mut documents = documents(&shown, &source)?;
+    let Some(first) = documents.first_mut() else { return Ok(None) };
+    if first["functions"].is_object() {
+        openfaas::as_written(&source, first);
+    }
+    let first = &documents[0];
     let version = first["apiVersion"].as_str().unwrap_or("");
     let provider = first["provider"]["name"].as_str().unwrap_or("");
     let mut found = match (version.split('/').next().unwrap_or(""), provider) {
@@ -399,18 +403,30 @@ pub(crate) fn openfaas_deployment(document: &Value) -> Described {
     openfaas::deployment(document)
 }
 
+/// Whether this can be the name of a variable of the environment.
+fn is_variable(name: &str) -> bool {
+    !name.is_empty() && name.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'_')
+}
+
 /// The documents of a YAML file.
 fn documents(file: &str, source: &str) -> Result<Vec<Value>, Mistakes> {
     let mut found = Vec::new();
     for document in yaml_serde::Deserializer::from_str(source) {
-        let value = Value::deserialize(document).map_err(|error| {
+        let unreadable = |error: yaml_serde::Error| {
             let line = error.location().map_or(0, |place| place.line());
             mistake(
                 "M0301",
                 format!("{file}: not YAML that mote reads (line {line}): {error}"),
                 None,
             )
-        })?;
+        };
+        let value = if source.contains("<<") {
+            let mut document = yaml_serde::Value::deserialize(document).map_err(unreadable)?;
+            document.apply_merge().map_err(unreadable)?;
+            yaml_serde::from_value(document).map_err(unreadable)?
+        } else {
+            Value::deserialize(document).map_err(unreadable)?
+        };
         if !value.is_null() {
             found.push(value);
         }

@@ -2,7 +2,7 @@
 
 use mote_api::manifest::FunctionManifest;
 use mote_api::toml_reader::Mistakes;
-use mote_core::spec::Runtime;
+use mote_core::spec::{Compat, Runtime};
 
 use super::probe::Folder;
 use super::{escaped, in_manifest, mistake};
@@ -108,17 +108,24 @@ fn programs(folder: &Folder) -> Result<Vec<&str>, Mistakes> {
 }
 
 /// The command of a function that names none.
-pub(super) fn command(folder: &Folder, runtime: Runtime) -> Result<Vec<String>, Mistakes> {
-    match programs(folder)?.as_slice() {
+pub(super) fn command(
+    folder: &Folder,
+    runtime: Runtime,
+    compat: Option<Compat>,
+) -> Result<Vec<String>, Mistakes> {
+    let mut found = programs(folder)?;
+    if compat == Some(Compat::TinyFaas) && found.contains(&"fn.sh") {
+        found = vec!["fn.sh"]; // what lies beside it, it calls
+    }
+    match found.as_slice() {
         [name] => {
             let program = folder.program(name)?;
             let plain_script = name.ends_with(".sh")
                 && program.is_some_and(|program| !program.executable && !program.shebang_cr);
-            Ok(if plain_script {
-                vec!["sh".to_owned(), format!("./{name}")]
-            } else {
-                vec![format!("./{name}")]
-            })
+            let mut command =
+                if plain_script { interpreter(&folder.source(name)) } else { Vec::new() };
+            command.push(format!("./{name}"));
+            Ok(command)
         }
         _ => Err(mistake(
             "M0306",
@@ -126,6 +133,15 @@ pub(super) fn command(folder: &Folder, runtime: Runtime) -> Result<Vec<String>, 
             Some("write command = [\"./program\"]".to_owned()),
         )),
     }
+}
+
+/// What runs a script that may not be executed itself: the program and the one argument of its
+/// first line, as the kernel reads it.
+fn interpreter(source: &str) -> Vec<String> {
+    let first = source.lines().next().and_then(|line| line.strip_prefix("#!")).unwrap_or("").trim();
+    let words = first.splitn(2, [' ', '\t']).map(|word| word.trim().to_owned());
+    let words: Vec<String> = words.filter(|word| !word.is_empty()).collect();
+    if words.is_empty() || words == ["/bin/sh"] { vec!["sh".to_owned()] } else { words }
 }
 
 /// The entry of a function that names none.

@@ -134,6 +134,10 @@ fn contracts_of_other_platforms() {
     );
     check(&[("fn.py", "def fn(input: str, headers):\n")], Some((TinyFaas, "fn:fn")));
     check(&[("fn.sh", "#!/bin/sh\n")], Some((TinyFaas, "sh ./fn.sh")));
+    check(
+        &[("fn.sh", "#!/usr/bin/env bash\n"), ("a.sh", "#!/bin/sh\n")],
+        Some((TinyFaas, "/usr/bin/env bash ./fn.sh")),
+    );
     check(&[("package.json", "{\"name\":\"fn\"}"), ("index.js", "")], Some((TinyFaas, "index.js")));
     check(&[("handler.py", "def handle(event, context):\n")], Some((OpenFaas, "handler:handle")));
     check(&[("handler.py", "def handle(req):\n")], Some((OpenFaas, "handler:handle")));

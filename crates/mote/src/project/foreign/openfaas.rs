@@ -1,10 +1,12 @@
 //! OpenFaaS: `stack.yml`. Functions are built here from `lang` and `handler`, without containers.
 
+use std::collections::BTreeMap;
 use std::path::Path;
 
 use mote_api::manifest::{CompatName, PolicyName, RuntimeName};
 use mote_api::toml_reader::Mistakes;
 use mote_core::spec::Compat;
+use serde::Deserialize;
 use serde_json::Value;
 
 use super::{Described, Foreign, Source, count, not_offered, quantity, set, text};
@@ -55,6 +57,32 @@ pub(super) fn substitute(
     }
     out.push_str(rest);
     (out, missing)
+}
+
+/// The environments of a `stack.yml`, each value as it is written: 1.10 is a text there.
+#[derive(Deserialize)]
+struct Written {
+    functions: BTreeMap<String, WrittenFunction>,
+}
+
+#[derive(Deserialize)]
+struct WrittenFunction {
+    #[serde(default)]
+    environment: Option<BTreeMap<String, Option<String>>>,
+}
+
+/// Puts what was taken for numbers and truth values in environments back as it is written.
+pub(super) fn as_written(source: &str, document: &mut Value) {
+    // Where this cannot be read, in files with merged tables, values stay what they are.
+    let Ok(written) = yaml_serde::from_str::<Written>(source) else { return };
+    for (function, its) in written.functions {
+        for (name, text) in its.environment.into_iter().flatten() {
+            let slot = document["functions"][&function]["environment"].get_mut(&name);
+            if let (Some(slot), Some(text)) = (slot.filter(|slot| !slot.is_null()), text) {
+                *slot = Value::String(text);
+            }
+        }
+    }
 }
 
 pub(super) fn read(file: &str, document: &Value, folder: &Path) -> Result<Foreign, Mistakes> {
@@ -131,7 +159,11 @@ fn environment(to: &mut Described, entry: &Value, folder: &Path) {
             None => to.warn(format!("environment_file: {path} cannot be read")),
         }
     }
-    variables(to, &entry["environment"]);
+    let own = &entry["environment"];
+    if !own.is_null() && !own.is_object() {
+        to.warn("environment: not NAME: VALUE per line; it is left out".to_owned());
+    }
+    variables(to, own);
     if !to.function.env.is_empty() {
         to.note("env", "environment");
     }
@@ -250,6 +282,40 @@ fn scale(to: &mut Described, labels: &Value) {
 #[cfg(test)]
 mod tests {
     use super::substitute;
+
+    #[test]
+    fn what_stack_files_share_and_how_values_are_written() {
+        let dir = tempfile::tempdir().unwrap();
+        std::fs::create_dir(dir.path().join("code")).unwrap();
+        let environments = |functions: &str| {
+            let file = dir.path().join("stack.yml");
+            std::fs::write(&file, format!("provider: {{name: openfaas}}\n{functions}")).unwrap();
+            let found = super::super::read_file(&file, dir.path()).unwrap().unwrap();
+            let env = |one: super::Described| {
+                let env = one.function.env.into_iter();
+                env.map(|(name, value)| format!("{name}={value}")).collect::<Vec<_>>().join(" ")
+            };
+            found.functions.into_iter().map(env).collect::<Vec<_>>()
+        };
+        let written = "functions:\n  a:\n    lang: python3\n    handler: code\n    environment:\n      \
+                       V: 1.10\n      N: 007\n      T: True\n      E: 1e3\n      Q: \"a\"\n      Z:\n";
+        assert_eq!(environments(written), ["E=1e3 N=007 Q=a T=True V=1.10 Z="]);
+        let shared = "functions:\n  a: &a\n    lang: python3\n    handler: code\n    environment: {X: one}\n  \
+                      b:\n    <<: *a\n    environment: {X: two}\n  c:\n    <<: *a\n";
+        assert_eq!(environments(shared), ["X=one", "X=two", "X=one"]);
+    }
+
+    #[test]
+    fn environments_that_are_none() {
+        let warnings = |environment: serde_json::Value| {
+            let entry = serde_json::json!({ "environment": environment });
+            let mut to = super::Described::new("a", super::CompatName::OpenFaas);
+            super::environment(&mut to, &entry, std::path::Path::new("."));
+            to.warnings.len()
+        };
+        assert_eq!(warnings(serde_json::json!(["A=b"])), 1);
+        assert_eq!(warnings(serde_json::json!({ "A": "b" })) + warnings(().into()), 0);
+    }
 
     #[test]
     fn variables() {

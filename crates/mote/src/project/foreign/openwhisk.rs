@@ -108,16 +108,54 @@ fn entity(name: &str, content: &Value) -> WhiskEntity {
     WhiskEntity { name: name.to_owned(), parameters, annotations }
 }
 
-/// Parameters by name: each `{type, value}`, or the value itself.
+/// Parameters by name: each a table that describes it, or the value itself.
 fn values(inputs: &Value) -> Map<String, Value> {
-    let value = |value: &Value| {
-        let plain = value.as_object().is_none_or(|table| !table.contains_key("type"));
-        if plain { value.clone() } else { value["value"].clone() }
-    };
     let all = inputs.as_object().into_iter().flatten();
     all.map(|(name, input)| (name.clone(), value(input)))
         .filter(|(_, value)| !value.is_null())
         .collect()
+}
+
+/// The value of a parameter. One that is only described has that of its type which is empty; so has
+/// one whose value is the name of a type.
+fn value(input: &Value) -> Value {
+    let mut written = ["value", "default"].into_iter().filter_map(|key| input.get(key));
+    let written = written.find(|value| !value.is_null());
+    match (input.get("type"), written) {
+        (Some(_), Some(written)) => replaced(written),
+        (Some(kind), None) => empty(kind).unwrap_or_default(),
+        (None, _) => empty(input).unwrap_or_else(|| replaced(input)),
+    }
+}
+
+fn empty(kind: &Value) -> Option<Value> {
+    match kind.as_str()? {
+        "string" => Some("".into()),
+        "int" | "integer" | "float" | "number" => Some(0.into()),
+        "bool" | "boolean" => Some(false.into()),
+        "json" | "object" => Some(Value::Object(Map::new())),
+        _ => None,
+    }
+}
+
+/// With variables of the environment in place of `$NAME`, which is the whole of a text, and `${NAME}`.
+fn replaced(value: &Value) -> Value {
+    match value {
+        Value::String(text) => {
+            let lookup = |name: &str| std::env::var(name).ok();
+            let whole = text.strip_prefix('$').filter(|name| super::is_variable(name));
+            let text = match whole {
+                Some(name) => lookup(name).unwrap_or_default(),
+                None => super::openfaas::substitute(text, lookup).0,
+            };
+            text.into()
+        }
+        Value::Array(values) => values.iter().map(replaced).collect(),
+        Value::Object(table) => {
+            table.iter().map(|(name, value)| (name.clone(), replaced(value))).collect()
+        }
+        other => other.clone(),
+    }
 }
 
 fn function(
@@ -239,5 +277,27 @@ fn parameters(to: &mut Described, shared: &Map<String, Value>, own: &Value) {
     if !all.is_empty() {
         to.set_env("OPENWHISK_PARAMETERS", Value::Object(all).to_string());
         to.note("env", "inputs");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    #[test]
+    fn parameters() {
+        let path = std::env::var("PATH").unwrap();
+        let inputs = json!({
+            "typed": { "type": "string", "value": "a" }, "default": { "type": "string", "default": "b" },
+            "described": { "type": "integer", "description": "c" }, "word": "string", "plain": "d",
+            "whole": "$PATH", "part": "x ${PATH}", "price": "$ 5", "none": "$NO_SUCH_VARIABLE_HERE",
+            "object": { "deep": ["$PATH", 1] }, "flag": false,
+        });
+        let wanted = json!({
+            "typed": "a", "default": "b", "described": 0, "word": "", "plain": "d", "whole": path,
+            "part": format!("x {path}"), "price": "$ 5", "none": "", "object": { "deep": [path, 1] },
+            "flag": false,
+        });
+        assert_eq!(super::values(&inputs), *wanted.as_object().unwrap());
     }
 }
