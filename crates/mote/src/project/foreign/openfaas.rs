@@ -9,6 +9,7 @@ use mote_core::spec::Compat;
 use serde::Deserialize;
 use serde_json::Value;
 
+use super::super::mistake;
 use super::{Described, Foreign, Source, count, not_offered, quantity, set, text};
 
 const KNOWN: [&str; 12] = [
@@ -89,6 +90,11 @@ pub(super) fn read(file: &str, document: &Value, folder: &Path) -> Result<Foreig
     let mut found = Foreign::default();
     for (name, entry) in document["functions"].as_object().into_iter().flatten() {
         found.functions.push(function(file, name, entry, folder)?);
+    }
+    if found.functions.is_empty() {
+        let hint = "each function is a key below functions, with lang and handler";
+        let text = format!("{file}: functions: there is none");
+        return Err(mistake("M0306", text, Some(hint.to_owned())));
     }
     if document["configuration"].is_object() {
         found.warnings.push(
@@ -303,6 +309,19 @@ mod tests {
         let shared = "functions:\n  a: &a\n    lang: python3\n    handler: code\n    environment: {X: one}\n  \
                       b:\n    <<: *a\n    environment: {X: two}\n  c:\n    <<: *a\n";
         assert_eq!(environments(shared), ["X=one", "X=two", "X=one"]);
+    }
+
+    #[test]
+    fn a_stack_without_functions_is_a_mistake() {
+        for stack in ["provider: {name: openfaas}", "{provider: {name: openfaas}, functions: {}}"] {
+            let document = yaml_serde::from_str(stack).unwrap();
+            let wrong = super::read("stack.yml", &document, std::path::Path::new(".")).err();
+            let wrong = wrong.expect("nothing would be deployed").0.remove(0);
+            assert_eq!(
+                (wrong.code, &*wrong.text),
+                ("M0306", "stack.yml: functions: there is none")
+            );
+        }
     }
 
     #[test]
