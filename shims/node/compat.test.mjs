@@ -139,6 +139,10 @@ withAdapter('Kubeless: the event', 'kubeless', `
   check(frame, { keys, data: 'x', id: '7', headers: { 'event-id': '7' }, context: 4 }, 201);
 }, { entry: 'fn.js:f' });
 
+withAdapter('Kubeless: a function alone', 'kubeless', 'module.exports = (event) => `got ${event.data}`;', async (engine) => {
+  check(await engine.invoke('/', 'x'), 'got x', 200, 'text/plain; charset=utf-8');
+}, { entry: 'fn.js:f' });
+
 withAdapter('Knative: the context', 'knative', `
   module.exports = { handle: async (context, body) => {
     const { headers, query, method, path, contentType } = context;
