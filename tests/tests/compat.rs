@@ -239,6 +239,7 @@ fn nuclio_by_manifest() {
     let answer = call(&node, "POST", "/nu-hello", b"you");
     assert_eq!((answer.status, answer.text().as_str()), (201, "hello you C"));
     assert_eq!(answer.header("x-count"), Some("1"));
+    assert_eq!(answer.header("x-self"), Some("nu-hello main:handler"));
     deploy_manifest(&node, "nuclio/fields");
     check_nuclio_fields(&node, "K".into());
     deploy_manifest(&node, "nuclio/shell/function.yaml");

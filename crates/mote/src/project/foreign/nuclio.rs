@@ -111,6 +111,15 @@ fn function(file: &str, document: &Value, folder: &Path) -> Result<Described, Mi
     }
     to.note("compat", "apiVersion: nuclio.io/v1");
     runtime(&mut to, file, &name, spec, folder)?;
+    for (key, value) in [
+        ("NUCLIO_FUNCTION_NAME", &document["metadata"]["name"]),
+        ("NUCLIO_FUNCTION_DESCRIPTION", &spec["description"]),
+        ("NUCLIO_FUNCTION_HANDLER", &spec["handler"]),
+    ] {
+        if let Some(value) = text(value).filter(|value| !value.is_empty()) {
+            to.set_env(key, value);
+        }
+    }
     to.set_env_list(&spec["env"], "spec.env");
     to.set_resources(&spec["resources"]["limits"], "spec.resources.limits");
     to.set_timeout(&spec["eventTimeout"], "spec.eventTimeout");
