@@ -268,6 +268,10 @@ fn kubeless_by_manifest() {
     assert_eq!((answer.status, answer.header("x-kind")), (418, Some("teapot")));
     assert_eq!(answer.header("access-control-allow-origin"), Some("*"));
     assert_eq!(answer.json(), serde_json::json!({ "data": "abc", "handler": "hello" }));
+    let said = deploy_manifest(&node, "kubeless/list.yaml");
+    assert!(!said.contains("no duration"), "{said}");
+    assert_eq!(node.get("/kl-first").text(), "first 180");
+    assert_eq!(call(&node, "POST", "/kl-second", b"abc").text(), "second abc");
 }
 
 #[test]

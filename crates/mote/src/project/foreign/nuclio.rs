@@ -7,7 +7,10 @@ use mote_api::manifest::{CompatName, RuntimeName};
 use mote_api::toml_reader::Mistakes;
 use serde_json::Value;
 
-use super::{Described, Foreign, Source, count, documents, not_offered, runtime_of, set, text};
+use super::{
+    Described, Foreign, Source, count, documents, group, not_offered, object_name, runtime_of, set,
+    text,
+};
 
 const MARK: &str = "@nuclio.configure";
 const ENDINGS: [&str; 6] = ["py", "js", "mjs", "cjs", "sh", "rb"];
@@ -15,11 +18,11 @@ const ENDINGS: [&str; 6] = ["py", "js", "mjs", "cjs", "sh", "rb"];
 pub(super) fn read(file: &str, all: &[Value], folder: &Path) -> Result<Foreign, Mistakes> {
     let mut found = Foreign::default();
     for document in all {
-        if document["kind"].as_str().is_none_or(|kind| kind.contains("Function")) {
+        let kind = document["kind"].as_str();
+        if group(document) == "nuclio.io" && kind.is_none_or(|kind| kind.contains("Function")) {
             found.functions.push(function(file, document, folder)?);
         } else {
-            let kind = text(&document["kind"]).unwrap_or_default();
-            found.warnings.push(format!("no meaning here: {kind}"));
+            found.warnings.push(format!("no meaning here: {}", object_name(document)));
         }
     }
     Ok(found)
