@@ -221,6 +221,17 @@ withAdapter('Knative: promises that fail, in the function and after it', 'knativ
   }
 });
 
+withAdapter('Fission: JSON that is none does not reach the function', 'fission', `
+  let calls = 0;
+  module.exports = async ({ request }) => ({ status: 200, body: { calls: ++calls, body: request.body } });
+`, async (engine) => {
+  const headers = [['content-type', 'application/json']];
+  check(await engine.invoke('/', '{bad', { headers }), 'Bad Request', 400, HTML);
+  check(await engine.invoke('/', '', { headers }), { calls: 1, body: {} });
+  check(await engine.invoke('/', '{"a":1}', { headers }), { calls: 2, body: { a: 1 } });
+  check(await engine.invoke('/', '{bad'), { calls: 3, body: '{bad' });
+});
+
 withAdapter('Fission: answers through the response, after a promise', 'fission', `
   module.exports = async ({ request, response }) => {
     await null;
