@@ -249,6 +249,9 @@ fn nuclio_by_manifest() {
     let answer = node.call("POST", "/nu-shell", &headers, b"abc");
     assert_eq!(answer.text().trim_end(), "POST 1 three\ncba");
     assert_eq!(node.post("/nu-shell/fail", b"abc").status, 500);
+    deploy_manifest(&node, "nuclio/exported.yaml");
+    assert_eq!(call(&node, "POST", "/ex-one", b"you").text(), "one you");
+    assert_eq!(call(&node, "POST", "/ex-two", b"you").text(), "two you");
 }
 
 #[test]

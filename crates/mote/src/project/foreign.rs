@@ -372,6 +372,7 @@ fn document_of(document: &Value) -> Option<Document> {
     let provider = document["provider"]["name"].as_str().unwrap_or("");
     Some(match (group(document), provider) {
         ("nuclio.io", _) => Document::Nuclio,
+        _ if nuclio::is_export(document) => Document::Nuclio,
         ("kubeless.io", _) => Document::Kubeless,
         ("serving.knative.dev", _) => Document::Service,
         ("fission.io", _) => Document::Fission,
@@ -453,6 +454,9 @@ fn documents(file: &str, source: &str) -> Result<Vec<Value>, Mistakes> {
         match value["items"].as_array() {
             Some(items) if value["kind"] == "List" || value["kind"] == "FunctionList" => {
                 found.extend(items.iter().cloned());
+            }
+            _ if nuclio::exported(&value).is_some() => {
+                found.extend(nuclio::exported(&value).into_iter().flatten().cloned());
             }
             _ if value.is_null() => {}
             _ => found.push(value),

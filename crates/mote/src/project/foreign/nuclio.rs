@@ -19,13 +19,30 @@ pub(super) fn read(file: &str, all: &[Value], folder: &Path) -> Result<Foreign, 
     let mut found = Foreign::default();
     for document in all {
         let kind = document["kind"].as_str();
-        if group(document) == "nuclio.io" && kind.is_none_or(|kind| kind.contains("Function")) {
+        let ours = group(document) == "nuclio.io" || is_export(document);
+        if ours && kind.is_none_or(|kind| kind.contains("Function")) {
             found.functions.push(function(file, document, folder)?);
         } else {
             found.warnings.push(format!("no meaning here: {}", object_name(document)));
         }
     }
     Ok(found)
+}
+
+/// Whether this is a function as nuctl prints it, which is no whole object of Kubernetes.
+pub(super) fn is_export(document: &Value) -> bool {
+    let spec = &document["spec"];
+    document["apiVersion"].is_null()
+        && document["metadata"]["name"].is_string()
+        && spec["runtime"].is_string()
+        && spec["handler"].is_string()
+}
+
+/// The functions of several that nuctl printed by name, or of a project.
+pub(super) fn exported(document: &Value) -> Option<Vec<&Value>> {
+    let by_name = document["functions"].as_object().or_else(|| document.as_object())?;
+    let all: Vec<&Value> = by_name.values().collect();
+    (!all.is_empty() && all.iter().all(|one| is_export(one))).then_some(all)
 }
 
 /// A function sent to a node: nothing in it may name a file there.
