@@ -11,6 +11,7 @@ import { Engine } from './engine_double.mjs';
 const FIELDS = [['host', 'here'], ['x-two', '1'], ['x-two', '2'], ['__proto__', 'p'], ['content-type', 'application/json; charset=utf-8']];
 const SEEN = JSON.parse('{"host":"here","x-two":"1, 2","__proto__":"p","content-type":"application/json; charset=utf-8"}');
 const HTML = 'text/html; charset=utf-8';
+const titled = (name) => name.replace(/(^|-)[a-z]/g, (letters) => letters.toUpperCase());
 
 function withAdapter(name, compat, code, run, { entry = 'fn.js', ...more } = {}) {
   test(name, { timeout: 60_000 }, async () => {
@@ -145,6 +146,10 @@ withAdapter('Kubeless: the event', 'kubeless', `
   check(frame, { keys, data: 'x', id: '7', headers: { 'event-id': '7' }, context: 4 }, 201);
 }, { entry: 'fn.js:f' });
 
+withAdapter('Kubeless: a function alone', 'kubeless', 'module.exports = (event) => `got ${event.data}`;', async (engine) => {
+  check(await engine.invoke('/', 'x'), 'got x', 200, 'text/plain; charset=utf-8');
+}, { entry: 'fn.js:f' });
+
 withAdapter('Knative: the context', 'knative', `
   module.exports = { handle: async (context, body) => {
     const { headers, query, method, path, contentType } = context;
@@ -167,12 +172,22 @@ withAdapter('Knative: a CloudEvent in place of the body', 'knative',
 
 withAdapter('Nuclio: the event', 'nuclio', `
   exports.handler = (context, event) => {
-    const seen = { headers: { ...event.headers }, type: event.content_type, body: event.body, size: event.size };
+    const names = [event.headers['X-Two'], event.headers['x-two'], event.headers['X-Other'] ?? null];
+    const seen = { headers: { ...event.headers }, names, type: event.content_type, body: JSON.parse(event.body.toString()), size: event.size };
     event.headers.host = 'changed';
     context.callback(seen);
   };
 `, async (engine) => {
-  await checkTwice(engine, { headers: SEEN, type: 'application/json; charset=utf-8', body: { a: 1 }, size: 7 });
+  const headers = Object.fromEntries(Object.entries(SEEN).map(([name, value]) => [titled(name), value]));
+  const names = ['1, 2', '1, 2', null];
+  await checkTwice(engine, { headers, names, type: 'application/json; charset=utf-8', body: { a: 1 }, size: 7 });
+}, { entry: 'fn.js:handler' });
+
+withAdapter('Nuclio: JSON that is none is bytes like any body, and initContext adds to the context', 'nuclio', `
+  exports.initContext = async (context) => { context.userData.n = 1; context.half = (n) => n / 2; };
+  exports.handler = (context, event) => context.callback(context.half(6) + context.userData.n + event.body.toString());
+`, async (engine) => {
+  check(await engine.invoke('/', '{bad', { headers: [['content-type', 'application/json']] }), '4{bad', 200, 'text/plain');
 }, { entry: 'fn.js:handler' });
 
 // Requests of which each differs from the one before in one part.
@@ -191,7 +206,8 @@ for (const [compat, code, entry] of [
       for (const [place, query, method, headers] of REQUESTS) {
         const frame = await engine.invoke(place, '', { query, method, headers });
         const said = JSON.parse(JSON.parse(frame.body).said);
-        assert.deepEqual([said.path ?? place, said.method, said.headers], [place, method, Object.fromEntries(headers)]);
+        const fields = Object.fromEntries(headers.map(([name, value]) => [compat === 'nuclio' ? titled(name) : name, value]));
+        assert.deepEqual([said.path ?? place, said.method, said.headers], [place, method, fields]);
         assert.deepEqual(said.query ?? said.fields, Object.fromEntries(new URLSearchParams(query)));
         assert(compat === 'knative' || 'body' in said, 'also what is empty');
       }
@@ -210,6 +226,17 @@ withAdapter('Knative: promises that fail, in the function and after it', 'knativ
     }
     check(await engine.invoke('/good'), 'x', 200, 'text/plain; charset=utf8');
   }
+});
+
+withAdapter('Fission: JSON that is none does not reach the function', 'fission', `
+  let calls = 0;
+  module.exports = async ({ request }) => ({ status: 200, body: { calls: ++calls, body: request.body } });
+`, async (engine) => {
+  const headers = [['content-type', 'application/json']];
+  check(await engine.invoke('/', '{bad', { headers }), 'Bad Request', 400, HTML);
+  check(await engine.invoke('/', '', { headers }), { calls: 1, body: {} });
+  check(await engine.invoke('/', '{"a":1}', { headers }), { calls: 2, body: { a: 1 } });
+  check(await engine.invoke('/', '{bad'), { calls: 3, body: '{bad' });
 });
 
 withAdapter('Fission: answers through the response, after a promise', 'fission', `

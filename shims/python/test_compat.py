@@ -159,6 +159,48 @@ class OpenFaas(Case):
             self.check(engine.invoke("/", query="a=1", headers=FIELDS), ["own", 1, "1,2", "n", {"a": "1"}])
 
 
+class Nuclio(Case):
+    def test_the_event_tells_of_itself(self):
+        engine = self.engine("nuclio", """
+            import json
+            def handler(context, event):
+                written = json.loads(event.to_json())
+                assert repr(event) == event.to_json() and written["timestamp"]
+                names = "body", "path", "method", "fields", "trigger", "headers"
+                return [[written[name] for name in names], event.get_header("X-TWO"), event.get_header("x-none")]
+            """, "fn:handler")
+        fields = {"Host": "here", "X-Two": "1,2", "Content-Type": "application/json; charset=utf-8"}
+        http = {"kind": "http", "name": "default-http"}
+        seen = [{"b": 2}, "/p", "POST", {"a": "1"}, http, fields]
+        self.check(engine.invoke("/p", b'{"b":2}', query="a=1", headers=FIELDS), [seen, "1,2", None])
+        self.check(engine.invoke("/p", b"x"), [["eA==", "/p", "POST", {}, http, {}], None, None])
+
+    def test_json_that_is_none_is_bytes(self):
+        engine = self.engine("nuclio", "def handler(context, event):\n    return event.body\n", "fn:handler")
+        self.check(engine.invoke("/", b"{bad", headers=FIELDS), b"{bad", 200, "text/plain")
+
+    def test_results(self):
+        engine = self.engine("nuclio", """
+            import datetime
+            def handler(context, event):
+                at = datetime.date(2020, 1, 2)
+                return {
+                    "/number": 7, "/flag": True, "/none": None, "/pair": (201, {"a": 1}), "/text": (201, "x"),
+                    "/scalar": (200, 7), "/date": {"at": at}, "/bytes": b"x", "/list": [1],
+                    "/whole": context.Response(body={"a": at}, content_type="text/html", status_code=202),
+                }[event.path]
+            """, "fn:handler")
+        plain, kind = "text/plain", "application/json"
+        for path, body, status, type_ in (
+            ("/number", b"7", 200, plain), ("/flag", b"True", 200, plain), ("/none", b"", 200, plain),
+            ("/pair", {"a": 1}, 201, kind), ("/text", b"x", 201, plain), ("/scalar", b"7", 200, kind),
+            ("/date", {"at": "datetime.date(2020, 1, 2)"}, 200, kind), ("/bytes", b"x", 200, plain),
+            ("/list", [1], 200, kind), ("/whole", {"a": "datetime.date(2020, 1, 2)"}, 202, kind),
+        ):
+            with self.subTest(path):
+                self.check(engine.invoke(path), body, status, type_)
+
+
 class Kubeless(Case):
     def test_the_event_is_a_plain_dict(self):
         engine = self.engine("kubeless", """

@@ -254,6 +254,7 @@ fn nuclio_by_manifest() {
     let answer = call(&node, "POST", "/nu-hello", b"you");
     assert_eq!((answer.status, answer.text().as_str()), (201, "hello you C"));
     assert_eq!(answer.header("x-count"), Some("1"));
+    assert_eq!(answer.header("x-self"), Some("nu-hello main:handler"));
     deploy_manifest(&node, "nuclio/fields");
     check_nuclio_fields(&node, "K".into());
     deploy_manifest(&node, "nuclio/shell/function.yaml");
@@ -263,6 +264,9 @@ fn nuclio_by_manifest() {
     let answer = node.call("POST", "/nu-shell", &headers, b"abc");
     assert_eq!(answer.text().trim_end(), "POST 1 three\ncba");
     assert_eq!(node.post("/nu-shell/fail", b"abc").status, 500);
+    deploy_manifest(&node, "nuclio/exported.yaml");
+    assert_eq!(call(&node, "POST", "/ex-one", b"you").text(), "one you");
+    assert_eq!(call(&node, "POST", "/ex-two", b"you").text(), "two you");
 }
 
 #[test]
@@ -282,6 +286,10 @@ fn kubeless_by_manifest() {
     assert_eq!((answer.status, answer.header("x-kind")), (418, Some("teapot")));
     assert_eq!(answer.header("access-control-allow-origin"), Some("*"));
     assert_eq!(answer.json(), serde_json::json!({ "data": "abc", "handler": "hello" }));
+    let said = deploy_manifest(&node, "kubeless/list.yaml");
+    assert!(!said.contains("no duration"), "{said}");
+    assert_eq!(node.get("/kl-first").text(), "first 180");
+    assert_eq!(call(&node, "POST", "/kl-second", b"abc").text(), "second abc");
 }
 
 #[test]

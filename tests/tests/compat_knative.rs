@@ -201,7 +201,10 @@ fn python_events() {
 #[test]
 fn a_server_of_ones_own() {
     let node = Node::start();
-    deploy_manifest(&node, "knative/server");
+    let said = deploy_manifest(&node, "knative/server");
+    for object in ["Namespace plants", "Service a-service-of-kubernetes"] {
+        assert!(said.contains(&format!("no meaning here: {object}")), "{said}");
+    }
     let answer = event(&node, "/kn-server", "test.ask", "text/plain", b"abc");
     assert_eq!((answer.status, answer.text().as_str()), (202, "kn-server test.ask abc"));
 }

@@ -140,6 +140,45 @@ fn a_function_is_built_polled_called_updated_and_removed() {
 }
 
 #[test]
+fn projects_are_made_before_their_functions() {
+    let node = Node::start_with(&ON);
+    let dashboard = Dashboard::of(&node);
+    let project = |name: &str, said: &str| {
+        json!({"metadata": {"name": name, "namespace": "nuclio", "labels": {"a": "b"}},
+            "spec": {"description": said}})
+    };
+    let answer = dashboard.ask("POST", "/api/projects", &project("plants", "green"));
+    assert_eq!(answer.status, 201, "{}", answer.text());
+    assert_eq!(answer.json()["metadata"]["name"], "plants");
+    assert_eq!(dashboard.ask("POST", "/api/projects", &project("plants", "")).status, 409);
+    assert_eq!(dashboard.ask("POST", "/api/projects", &project("Not a name", "")).status, 400);
+    let wish = document("hello", HELLO, "C");
+    assert_eq!(dashboard.ask("POST", "/api/functions", &wish).status, 202);
+    assert_eq!(dashboard.settled("hello")["status"]["state"], "ready", "{}", node.log());
+
+    let node = node.stop_and_restart();
+    let dashboard = Dashboard::of(&node);
+    let kept = dashboard.get("/api/projects/plants").json();
+    assert_eq!(
+        (&kept["spec"]["description"], &kept["metadata"]["labels"]["a"]),
+        (&"green".into(), &"b".into())
+    );
+    let change = project("plants", "greener");
+    assert_eq!(dashboard.ask("PUT", "/api/projects/plants", &change).status, 204);
+    assert_eq!(dashboard.ask("PUT", "/api/projects/others", &change).status, 400);
+    assert_eq!(dashboard.ask("PUT", "/api/projects/gone", &project("gone", "")).status, 404);
+    let listed = dashboard.get("/api/projects").json();
+    assert_eq!(listed["plants"]["spec"]["description"], "greener");
+
+    assert_eq!(dashboard.ask("DELETE", "/api/projects", &change).status, 412, "it has a function");
+    assert_eq!(dashboard.ask("DELETE", "/api/functions/hello", &Value::Null).status, 204);
+    assert_eq!(dashboard.ask("DELETE", "/api/projects", &change).status, 204);
+    assert_eq!(dashboard.get("/api/projects/plants").status, 404);
+    assert_eq!(dashboard.ask("DELETE", "/api/projects/plants", &Value::Null).status, 404);
+    assert_eq!(dashboard.ask("DELETE", "/api/projects/default", &Value::Null).status, 412);
+}
+
+#[test]
 fn node_and_shell_functions() {
     let node = Node::start_with(&ON);
     let dashboard = Dashboard::of(&node);

@@ -6,10 +6,11 @@
 mod building;
 mod functions;
 mod invoke;
+mod projects;
 
 use std::sync::Arc;
 
-use axum::extract::{DefaultBodyLimit, Path, State};
+use axum::extract::DefaultBodyLimit;
 use axum::http::{HeaderMap, StatusCode};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{any, get};
@@ -59,8 +60,14 @@ pub(crate) fn routes(context: &Context, rule: Rule) -> Router {
         .route("/api/functions/{name}", one)
         .route("/api/functions/{name}/replicas", get(functions::replicas))
         .route("/api/functions/{name}/logs/{replica}", get(functions::logs))
-        .route("/api/projects", get(projects).post(no_projects))
-        .route("/api/projects/{name}", get(project))
+        .route(
+            "/api/projects",
+            get(projects::all).post(projects::create).delete(projects::remove_named),
+        )
+        .route(
+            "/api/projects/{name}",
+            get(projects::one).put(projects::update).delete(projects::remove),
+        )
         .route("/api/versions", get(versions))
         .route("/api/external_ip_addresses", get(addresses))
         // What a node has none of.
@@ -88,46 +95,6 @@ async fn versions() -> Json<Value> {
 
 async fn addresses() -> Json<Value> {
     Json(json!({ "externalIPAddresses": { "addresses": [] } }))
-}
-
-async fn projects(State(dashboard): State<Dashboard>) -> Json<Value> {
-    let names = project_names(&dashboard);
-    Json(names.iter().map(|name| (name.clone(), project_document(name))).collect())
-}
-
-async fn project(
-    State(dashboard): State<Dashboard>,
-    Path(name): Path<String>,
-) -> Result<Json<Value>, Refused> {
-    match project_names(&dashboard).contains(&name) {
-        true => Ok(Json(project_document(&name))),
-        false => Err(Refused(StatusCode::NOT_FOUND, "project not found".to_owned())),
-    }
-}
-
-async fn no_projects(
-    State(dashboard): State<Dashboard>,
-    body: axum::body::Bytes,
-) -> Result<StatusCode, Refused> {
-    let document: Value = parse(&body)?;
-    let name = document["metadata"]["name"].as_str().unwrap_or_default();
-    if project_names(&dashboard).iter().any(|known| known == name) {
-        return Err(Refused(StatusCode::CONFLICT, "project already exists".to_owned()));
-    }
-    let text = "a project is there once a function's label names it: nuclio.io/project-name";
-    Err(Refused(StatusCode::NOT_IMPLEMENTED, text.to_owned()))
-}
-
-/// The default one, and those that functions name.
-fn project_names(dashboard: &Dashboard) -> std::collections::BTreeSet<String> {
-    let functions = dashboard.context.node.functions();
-    let named =
-        functions.iter().map(|one| functions::project_of(&functions::Kept::of(one).metadata));
-    named.chain([PROJECT.to_owned()]).collect()
-}
-
-fn project_document(name: &str) -> Value {
-    json!({ "metadata": { "name": name, "namespace": NAMESPACE }, "spec": {}, "status": {} })
 }
 
 /// A refusal in the dashboard's form.

@@ -1,7 +1,7 @@
 // Fission: `module.exports = async (context)`, or with a callback `(context, callback)`; the answer
 // is `{ status, body, headers }`.
 
-import { HTML, Reply, Request, exportsOf, functionOf, parsedBody, typed } from './http.mjs';
+import { HTML, Reply, Request, exportsOf, functionOf, mediaType, parsedBody, typed } from './http.mjs';
 import { later } from '../mote_shim.mjs';
 
 const bodyOf = (event) => parsedBody(event);
@@ -18,6 +18,10 @@ export async function load(file, exported) {
   const call = functionOf(await exportsOf(file), exported, file);
   return (event) => {
     const context = new Context(event);
+    if (mediaType(event) === 'application/json') {
+      // Refused before the function, as there, which has nothing to catch.
+      try { context.request.body = bodyOf(event); } catch { return typed('Bad Request', HTML, 400); }
+    }
     const value = call.length < 2 ? call(context) : new Promise((resolve, reject) => {
       const callback = (status, body, headers) => resolve({ status, body, headers });
       Promise.resolve(call(context, callback)).then((result) => { if (result !== undefined) resolve(result); }, reject);

@@ -27,6 +27,11 @@ export function functionOf(module, name, file) {
   return found;
 }
 
+/** The export of this name, or the module itself where it is a function that has none such. */
+export function namedOrWhole(module, name, file) {
+  return typeof module === 'function' && typeof module[name] !== 'function' ? module : functionOf(module, name, file);
+}
+
 /** Parameters of a query or form; several values of one name become an array. */
 export function parameters(text) {
   const found = {};

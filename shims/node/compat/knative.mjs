@@ -4,7 +4,7 @@
 // null or empty is 204; an event in the answer is sent in binary mode.
 
 import * as cloudevents from './cloudevents.mjs';
-import { Reply, Request, exportsOf, functionOf, mediaType, parameters, parsedBody, reply, showing } from './http.mjs';
+import { Reply, Request, exportsOf, mediaType, namedOrWhole, parameters, parsedBody, reply, showing } from './http.mjs';
 import { Prepared, headOf, keptBlockOf, later } from '../mote_shim.mjs';
 
 const DEFAULTS = {
@@ -70,8 +70,7 @@ showing(Context, ['body', 'query', 'headers', 'method', 'httpVersion', 'httpVers
 
 export async function load(file, exported, spec, init) {
   const module = await exportsOf(file);
-  const name = typeof module === 'function' && (!exported || typeof module[exported] !== 'function') ? undefined : exported ?? 'handle';
-  const call = functionOf(module, name, file).bind(SCOPE);
+  const call = namedOrWhole(module, exported ?? 'handle', file).bind(SCOPE);
   const needsEvent = spec.template === 'cloudevents';
   if (typeof module.init === 'function') init(() => module.init());
   if (typeof module.shutdown === 'function') process.once('exit', () => module.shutdown());

@@ -1,7 +1,8 @@
-// Kubeless: `module.exports = { f: (event, context) }`; text, an object or a promise.
+// Kubeless: `module.exports = { f: (event, context) }`, or that function alone; text, an object or a
+// promise.
 
 import { Prepared, headOf, keptBlockOf } from '../mote_shim.mjs';
-import { JSON_TYPE, PLAIN, Reply, Request, exportsOf, functionOf, reply } from './http.mjs';
+import { JSON_TYPE, PLAIN, Reply, Request, exportsOf, namedOrWhole, reply } from './http.mjs';
 
 const CORS = [
   ['Access-Control-Allow-Origin', '*'],
@@ -35,7 +36,7 @@ class Extensions {
 }
 
 export async function load(file, exported) {
-  const call = functionOf(await exportsOf(file), exported, file);
+  const call = namedOrWhole(await exportsOf(file), exported, file);
   const context = {
     'function-name': process.env.FUNC_HANDLER ?? exported, timeout: process.env.FUNC_TIMEOUT ?? '180',
     runtime: process.env.FUNC_RUNTIME ?? 'nodejs', 'memory-limit': process.env.FUNC_MEMORY_LIMIT ?? '',

@@ -3,7 +3,7 @@
 
 import { format } from 'node:util';
 
-import { exportsOf, functionOf, mediaType, reply, showing, typed } from './http.mjs';
+import { exportsOf, functionOf, reply, showing, typed } from './http.mjs';
 import { headOf } from '../mote_shim.mjs';
 
 class NuclioResponse {
@@ -53,12 +53,13 @@ export async function load(file, exported, spec, init) {
     userData: {}, user_data: {}, worker_id: 0, workerId: 0, logger, Response: NuclioResponse,
     trigger: { kind: 'http', name: 'default-http' }, trigger_name: 'default-http',
   };
-  if (typeof module.initContext === 'function') init(() => module.initContext(shared));
-  // The callback is a call's own; everything else of the context is the instance's.
+  // The callback is a call's own; everything else of the context is the instance's, also what
+  // initContext adds to it.
   class Context {
     constructor(callback) { this.callback = callback; }
   }
   Object.assign(Context.prototype, shared);
+  if (typeof module.initContext === 'function') init(() => module.initContext(Context.prototype));
   return (event) => {
     let given;
     let resolve = null;
@@ -75,19 +76,24 @@ export async function load(file, exported, spec, init) {
   };
 }
 
-/** The platform's event. Parts are made when first used. */
+/** Header fields under the names that the platform's server writes, X-Forwarded-For, and found under
+ * lower-case ones too. */
+function titled(fields) {
+  const found = Object.create(fields);
+  for (const [name, value] of Object.entries(fields)) found[name.replace(/(^|-)[a-z]/g, (letters) => letters.toUpperCase())] = value;
+  return found;
+}
+
+/** The platform's event. Parts are made when first used. Its body is bytes there, of JSON too. */
 class Event {
   #event;
   constructor(event) { this.#event = event; }
-  get body() {
-    const { body } = this.#event;
-    return this.#keep('body', body.length && mediaType(this.#event) === 'application/json' ? this.#event.json() : body);
-  }
+  get body() { return this.#keep('body', this.#event.body); }
   get content_type() { return headOf(this.#event).fields['content-type'] ?? ''; }
   get contentType() { return this.content_type; }
   get trigger() { return this.#keep('trigger', { kind: this.#event.trigger, name: `default-${this.#event.trigger}` }); }
   get fields() { return this.#keep('fields', this.#event.args); }
-  get headers() { return this.#keep('headers', { ...headOf(this.#event).fields }); }
+  get headers() { return this.#keep('headers', titled({ ...headOf(this.#event).fields })); }
   get id() { return this.#event.id; }
   get method() { return this.#event.method; }
   get path() { return this.#event.path; }

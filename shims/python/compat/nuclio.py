@@ -1,5 +1,6 @@
 """Nuclio: `handler(context, event)`, plain or async, and `init_context(context)`."""
 
+import base64
 import datetime
 import inspect
 import json
@@ -57,10 +58,35 @@ class Event:
         self.offset = offset
         self.topic = topic
 
+    def get_header(self, header_key):
+        """One field, its name in any case; None where it is not there."""
+        wanted = header_key.lower()
+        return next((value for name, value in self.headers.items() if name.lower() == wanted), None)
+
+    def to_json(self):
+        """All of it as JSON; a body of bytes as base64."""
+        members = {name: getattr(self, name) for name in MEMBERS}
+        members["trigger"] = {"kind": self.trigger.kind, "name": self.trigger.name}
+        if isinstance(self.body, bytes):
+            members["body"] = base64.b64encode(self.body).decode()
+        return json.dumps(members, default=str)
+
+    def __repr__(self):
+        return self.to_json()
+
+
+MEMBERS = ("body", "content_type", "trigger", "fields", "headers", "id", "method", "path", "size", "timestamp", "url",
+           "shard_id", "num_shards", "type", "type_version", "version", "last_in_batch", "offset", "topic")  # fmt: skip
+
 
 def body_of(event):
     body = event.body
-    return json.loads(body) if body and content_type(event) == "application/json" else body
+    if body and content_type(event) == "application/json":
+        try:
+            return json.loads(body)
+        except ValueError:  # as there: a body that is not what its type says stays bytes
+            pass
+    return body
 
 
 class Incoming(Lazy, Event):
@@ -91,6 +117,11 @@ class Logger:
 
     def __init__(self, worker):
         self._worker = worker
+        self._bound = {}
+
+    def bind(self, **fields):
+        """Fields of every line from now on."""
+        self._bound.update(fields)
 
     def _log(self, level, message, args, fields):
         import logging
@@ -100,8 +131,8 @@ class Logger:
                 message = message % args
             except TypeError:
                 message = " ".join(str(part) for part in (message, *args))
-        if fields:
-            message = "%s %s" % (message, json.dumps(fields, default=str))
+        if fields or self._bound:
+            message = "%s %s" % (message, json.dumps({**(fields or {}), **self._bound}, default=str))
         self._worker.logger().log(getattr(logging, level), "%s", message)
 
     def debug(self, message, *args):
@@ -179,16 +210,17 @@ def answer(value):
     """An answer of what a handler returned."""
     if type(value) is str:
         return value
-    status, kind, headers = 200, "text/plain", {}
+    status, kind, headers, is_json = 200, "text/plain", {}, False
     if hasattr(value, "status_code") and hasattr(value, "body"):
         status, kind, headers, value = value.status_code, value.content_type, value.headers or {}, value.body
     elif isinstance(value, tuple) and len(value) == 2:
-        status, value = value
-    if not isinstance(value, (str, bytes)):
-        if value is None:
-            value = ""
-        else:
-            value, kind = json.dumps(value), "application/json"
+        (status, value), is_json = value, True
+    if value is None:
+        value = ""
+    elif isinstance(value, (dict, list, tuple)) or is_json and not isinstance(value, (str, bytes)):
+        value, kind = json.dumps(value, default=repr), "application/json"
+    elif not isinstance(value, (str, bytes)):
+        value = str(value)
     headers = dict(headers)
     if not any(name.lower() == "content-type" for name in headers):
         headers["Content-Type"] = kind

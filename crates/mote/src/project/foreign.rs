@@ -328,33 +328,29 @@ fn read_file(file: &Path, folder: &Path) -> Result<Option<Foreign>, Mistakes> {
         (source, Vec::new())
     };
     let mut documents = documents(&shown, &source)?;
-    let Some(first) = documents.first_mut() else { return Ok(None) };
-    if first["functions"].is_object() {
-        openfaas::as_written(&source, first);
+    // Objects of other kinds may stand in front: a namespace, a secret, what installs a chart.
+    let found = documents.iter().enumerate().find_map(|(at, one)| Some((at, document_of(one)?)));
+    let Some((at, kind)) = found else { return Ok(None) };
+    if matches!(kind, Document::OpenFaas) {
+        openfaas::as_written(&source, &mut documents[at]);
     }
-    let first = &documents[0];
-    let version = first["apiVersion"].as_str().unwrap_or("");
-    let provider = first["provider"]["name"].as_str().unwrap_or("");
-    let mut found = match (version.split('/').next().unwrap_or(""), provider) {
-        ("nuclio.io", _) => nuclio::read(&shown, &documents, folder)?,
-        ("kubeless.io", _) => kubeless::read(&shown, &documents)?,
-        ("serving.knative.dev", _) => knative::services(&shown, &documents)?,
-        ("fission.io", _) => {
+    let first = &documents[at];
+    let mut found = match kind {
+        Document::Nuclio => nuclio::read(&shown, &documents, folder)?,
+        Document::Kubeless => kubeless::read(&shown, &documents)?,
+        Document::Service => knative::services(&shown, &documents)?,
+        Document::Fission => {
             let hint = "deploy the folder with the code; what it calls is inferred";
             return Err(not_offered(&shown, "fission.io", "this kind of manifest", hint));
         }
-        (_, "openfaas" | "faas") => openfaas::read(&shown, first, folder)?,
-        (_, "kubeless" | "openwhisk") => {
+        Document::OpenFaas => openfaas::read(&shown, first, folder)?,
+        Document::Serverless => {
+            let provider = first["provider"]["name"].as_str().unwrap_or("");
             let hint = "deploy the folder of each function with a mote.toml that says compat";
             return Err(not_offered(&shown, provider, "serverless.yml", hint));
         }
-        _ if first["specVersion"].is_string() && first["runtime"].is_string() => {
-            knative::func(&shown, first, |name| std::env::var(name).ok())?
-        }
-        _ if first["packages"].is_object() || first["project"]["packages"].is_object() => {
-            openwhisk::read(&shown, first, folder)?
-        }
-        _ => return Ok(None),
+        Document::Func => knative::func(&shown, first, |name| std::env::var(name).ok())?,
+        Document::OpenWhisk => openwhisk::read(&shown, first, folder)?,
     };
     for name in missing {
         found.warnings.push(format!("${{{name}}} is not set and has no default: taken as empty"));
@@ -362,6 +358,49 @@ fn read_file(file: &Path, folder: &Path) -> Result<Option<Foreign>, Mistakes> {
     found.file = shown;
     check(&found)?;
     Ok(Some(found))
+}
+
+/// Whose a document is.
+enum Document {
+    Nuclio,
+    Kubeless,
+    Service,
+    Fission,
+    OpenFaas,
+    Serverless,
+    Func,
+    OpenWhisk,
+}
+
+fn document_of(document: &Value) -> Option<Document> {
+    let provider = document["provider"]["name"].as_str().unwrap_or("");
+    Some(match (group(document), provider) {
+        ("nuclio.io", _) => Document::Nuclio,
+        _ if nuclio::is_export(document) => Document::Nuclio,
+        ("kubeless.io", _) => Document::Kubeless,
+        ("serving.knative.dev", _) => Document::Service,
+        ("fission.io", _) => Document::Fission,
+        (_, "openfaas" | "faas") => Document::OpenFaas,
+        (_, "kubeless" | "openwhisk") => Document::Serverless,
+        _ if document["specVersion"].is_string() && document["runtime"].is_string() => {
+            Document::Func
+        }
+        _ if document["packages"].is_object() || document["project"]["packages"].is_object() => {
+            Document::OpenWhisk
+        }
+        _ => return None,
+    })
+}
+
+/// The group of a Kubernetes object.
+fn group(document: &Value) -> &str {
+    document["apiVersion"].as_str().unwrap_or("").split('/').next().unwrap_or("")
+}
+
+/// What an object is called in a warning.
+fn object_name(document: &Value) -> String {
+    let part = |value: &Value| text(value).unwrap_or_default();
+    format!("{} {}", part(&document["kind"]), part(&document["metadata"]["name"]))
 }
 
 /// Names that become names of files and folders.
@@ -427,8 +466,16 @@ fn documents(file: &str, source: &str) -> Result<Vec<Value>, Mistakes> {
         } else {
             Value::deserialize(document).map_err(unreadable)?
         };
-        if !value.is_null() {
-            found.push(value);
+        // What kubectl prints of several objects is a list of them.
+        match value["items"].as_array() {
+            Some(items) if value["kind"] == "List" || value["kind"] == "FunctionList" => {
+                found.extend(items.iter().cloned());
+            }
+            _ if nuclio::exported(&value).is_some() => {
+                found.extend(nuclio::exported(&value).into_iter().flatten().cloned());
+            }
+            _ if value.is_null() => {}
+            _ => found.push(value),
         }
     }
     Ok(found)

@@ -302,7 +302,9 @@ pub(super) fn checked_entry(
             && !part.starts_with(|c: char| c.is_ascii_digit())
             && part.chars().all(|c| c.is_alphanumeric() || c == '_')
     };
-    if !module.split('.').all(identifier) || !object.split('.').all(identifier) {
+    // A file need not have the name of a variable: other platforms import `my-function.py` too.
+    let file = |part: &str| identifier(&part.replace('-', "_")) && !part.starts_with('-');
+    if !module.split('.').all(file) || !object.split('.').all(identifier) {
         let text = format!("entry: module:object, e.g. app:handle; found `{}`", escaped(entry));
         return Err(in_manifest("M0303", line, &text));
     }

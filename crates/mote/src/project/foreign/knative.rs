@@ -4,16 +4,17 @@ use mote_api::manifest::{CompatName, PolicyName, RuntimeName};
 use mote_api::toml_reader::Mistakes;
 use serde_json::Value;
 
-use super::{Described, Foreign, count, implied, not_offered, secret_key, set, text};
+use super::{
+    Described, Foreign, count, group, implied, not_offered, object_name, secret_key, set, text,
+};
 
 pub(super) fn services(file: &str, all: &[Value]) -> Result<Foreign, Mistakes> {
     let mut found = Foreign::default();
     for document in all {
-        let kind = text(&document["kind"]).unwrap_or_default();
-        if kind == "Service" {
+        if group(document) == "serving.knative.dev" && document["kind"] == "Service" {
             found.functions.push(service(file, document)?);
         } else {
-            found.warnings.push(format!("no meaning here: {kind}"));
+            found.warnings.push(format!("no meaning here: {}", object_name(document)));
         }
     }
     Ok(found)

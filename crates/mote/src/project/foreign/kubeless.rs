@@ -4,20 +4,24 @@ use mote_api::manifest::{CompatName, RuntimeName};
 use mote_api::toml_reader::Mistakes;
 use serde_json::Value;
 
-use super::{Described, Foreign, Source, count, not_offered, runtime_of, set, text};
+use super::{
+    Described, Foreign, Source, count, group, not_offered, object_name, runtime_of, set, text,
+};
 
 pub(super) fn read(file: &str, all: &[Value]) -> Result<Foreign, Mistakes> {
     let mut found = Foreign::default();
     for document in all {
         let kind = document["kind"].as_str().unwrap_or("");
-        if kind == "Function" {
+        let ours = group(document) == "kubeless.io";
+        if ours && kind == "Function" {
             found.functions.push(function(file, document)?);
             continue;
         }
-        let name = text(&document["metadata"]["name"]).unwrap_or_default();
+        let object = object_name(document);
         found.warnings.push(match kind {
-            "HTTPTrigger" => format!("{kind} {name}: a function answers at /NAME, no other path"),
-            _ => format!("{kind} {name}: this trigger is not offered yet"),
+            _ if !ours => format!("no meaning here: {object}"),
+            "HTTPTrigger" => format!("{object}: a function answers at /NAME, no other path"),
+            _ => format!("{object}: this trigger is not offered yet"),
         });
     }
     Ok(found)
@@ -52,12 +56,13 @@ fn function(file: &str, document: &Value) -> Result<Described, Mistakes> {
         files.push((deps_file.to_owned(), deps.as_bytes().to_vec()));
     }
     to.source = Source::Inside(files);
-    to.set_timeout(&spec["timeout"], "spec.timeout");
+    let timeout = text(&spec["timeout"]).filter(|written| !written.is_empty());
+    if let Some(seconds) = timeout {
+        to.set_timeout(&spec["timeout"], "spec.timeout");
+        to.set_env("FUNC_TIMEOUT", seconds);
+    }
     for (key, value) in [("FUNC_HANDLER", function), ("FUNC_RUNTIME", written.as_str())] {
         to.set_env(key, value.to_owned());
-    }
-    if let Some(seconds) = text(&spec["timeout"]) {
-        to.set_env("FUNC_TIMEOUT", seconds);
     }
     let container = &spec["deployment"]["spec"]["template"]["spec"]["containers"][0];
     to.set_env_list(&container["env"], "spec.deployment … env");

@@ -7,7 +7,10 @@ use mote_api::manifest::{CompatName, RuntimeName};
 use mote_api::toml_reader::Mistakes;
 use serde_json::Value;
 
-use super::{Described, Foreign, Source, count, documents, not_offered, runtime_of, set, text};
+use super::{
+    Described, Foreign, Source, count, documents, group, not_offered, object_name, runtime_of, set,
+    text,
+};
 
 const MARK: &str = "@nuclio.configure";
 const ENDINGS: [&str; 6] = ["py", "js", "mjs", "cjs", "sh", "rb"];
@@ -15,14 +18,31 @@ const ENDINGS: [&str; 6] = ["py", "js", "mjs", "cjs", "sh", "rb"];
 pub(super) fn read(file: &str, all: &[Value], folder: &Path) -> Result<Foreign, Mistakes> {
     let mut found = Foreign::default();
     for document in all {
-        if document["kind"].as_str().is_none_or(|kind| kind.contains("Function")) {
+        let kind = document["kind"].as_str();
+        let ours = group(document) == "nuclio.io" || is_export(document);
+        if ours && kind.is_none_or(|kind| kind.contains("Function")) {
             found.functions.push(function(file, document, folder)?);
         } else {
-            let kind = text(&document["kind"]).unwrap_or_default();
-            found.warnings.push(format!("no meaning here: {kind}"));
+            found.warnings.push(format!("no meaning here: {}", object_name(document)));
         }
     }
     Ok(found)
+}
+
+/// Whether this is a function as nuctl prints it, which is no whole object of Kubernetes.
+pub(super) fn is_export(document: &Value) -> bool {
+    let spec = &document["spec"];
+    document["apiVersion"].is_null()
+        && document["metadata"]["name"].is_string()
+        && spec["runtime"].is_string()
+        && spec["handler"].is_string()
+}
+
+/// The functions of several that nuctl printed by name, or of a project.
+pub(super) fn exported(document: &Value) -> Option<Vec<&Value>> {
+    let by_name = document["functions"].as_object().or_else(|| document.as_object())?;
+    let all: Vec<&Value> = by_name.values().collect();
+    (!all.is_empty() && all.iter().all(|one| is_export(one))).then_some(all)
 }
 
 /// A function sent to a node: nothing in it may name a file there.
@@ -111,6 +131,15 @@ fn function(file: &str, document: &Value, folder: &Path) -> Result<Described, Mi
     }
     to.note("compat", "apiVersion: nuclio.io/v1");
     runtime(&mut to, file, &name, spec, folder)?;
+    for (key, value) in [
+        ("NUCLIO_FUNCTION_NAME", &document["metadata"]["name"]),
+        ("NUCLIO_FUNCTION_DESCRIPTION", &spec["description"]),
+        ("NUCLIO_FUNCTION_HANDLER", &spec["handler"]),
+    ] {
+        if let Some(value) = text(value).filter(|value| !value.is_empty()) {
+            to.set_env(key, value);
+        }
+    }
     to.set_env_list(&spec["env"], "spec.env");
     to.set_resources(&spec["resources"]["limits"], "spec.resources.limits");
     to.set_timeout(&spec["eventTimeout"], "spec.eventTimeout");

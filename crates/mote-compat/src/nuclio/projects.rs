@@ -1,0 +1,156 @@
+//! Projects: the default one, those that were made, and those that labels of functions name.
+
+use std::collections::BTreeMap;
+
+use axum::Json;
+use axum::body::Bytes;
+use axum::extract::{Path, State};
+use axum::http::StatusCode;
+use mote_core::FunctionName;
+use serde_json::{Value, json};
+
+use super::functions::{Kept, project_of};
+use super::{Dashboard, NAMESPACE, PROJECT, Refused, parse};
+use crate::node::Change;
+
+const COLLECTION: &str = "nuclio/projects";
+/// More are refused: each is a row that every list reads.
+const PROJECTS_MAX: usize = 1_000;
+const PROJECT_BYTES_MAX: usize = 16 << 10;
+
+pub(super) async fn all(
+    State(dashboard): State<Dashboard>,
+) -> Result<Json<BTreeMap<String, Value>>, Refused> {
+    Ok(Json(known(&dashboard).await?))
+}
+
+pub(super) async fn one(
+    State(dashboard): State<Dashboard>,
+    Path(name): Path<String>,
+) -> Result<Json<Value>, Refused> {
+    known(&dashboard).await?.remove(&name).map(Json).ok_or_else(not_found)
+}
+
+pub(super) async fn create(
+    State(dashboard): State<Dashboard>,
+    body: Bytes,
+) -> Result<(StatusCode, Json<Value>), Refused> {
+    let project = sent(&body)?;
+    let known = known(&dashboard).await?;
+    if known.contains_key(&project.name) {
+        return Err(Refused(StatusCode::CONFLICT, "project already exists".to_owned()));
+    }
+    if known.len() >= PROJECTS_MAX {
+        return Err(Refused::bad(format!("there are {PROJECTS_MAX} projects, no more are kept")));
+    }
+    keep(&dashboard, &project.name, Some(&project.document)).await?;
+    Ok((StatusCode::CREATED, Json(project.document)))
+}
+
+pub(super) async fn update(
+    State(dashboard): State<Dashboard>,
+    Path(name): Path<String>,
+    body: Bytes,
+) -> Result<StatusCode, Refused> {
+    let project = sent(&body)?;
+    if project.name != name {
+        return Err(Refused::bad(format!(
+            "metadata.name is {}, not what the address says",
+            project.name
+        )));
+    }
+    if !known(&dashboard).await?.contains_key(&name) {
+        return Err(not_found());
+    }
+    keep(&dashboard, &name, Some(&project.document)).await?;
+    Ok(StatusCode::NO_CONTENT)
+}
+
+pub(super) async fn remove_named(
+    State(dashboard): State<Dashboard>,
+    body: Bytes,
+) -> Result<StatusCode, Refused> {
+    let name = sent(&body)?.name;
+    remove(State(dashboard), Path(name)).await
+}
+
+/// Only one without functions goes, as there unless told to take them along.
+pub(super) async fn remove(
+    State(dashboard): State<Dashboard>,
+    Path(name): Path<String>,
+) -> Result<StatusCode, Refused> {
+    if !known(&dashboard).await?.contains_key(&name) {
+        return Err(not_found());
+    }
+    if name == PROJECT {
+        let text = format!("the project {PROJECT} stays");
+        return Err(Refused(StatusCode::PRECONDITION_FAILED, text));
+    }
+    if named(&dashboard).any(|used| used == name) {
+        let text = "project has functions: remove them first".to_owned();
+        return Err(Refused(StatusCode::PRECONDITION_FAILED, text));
+    }
+    keep(&dashboard, &name, None).await?;
+    Ok(StatusCode::NO_CONTENT)
+}
+
+struct Project {
+    name: String,
+    document: Value,
+}
+
+fn sent(body: &[u8]) -> Result<Project, Refused> {
+    if body.len() > PROJECT_BYTES_MAX {
+        let text = format!("body: a project has up to {PROJECT_BYTES_MAX} bytes");
+        return Err(Refused(StatusCode::PAYLOAD_TOO_LARGE, text));
+    }
+    let document = parse(body)?;
+    let metadata = &document["metadata"];
+    let name = metadata["name"].as_str();
+    let name = name.ok_or_else(|| Refused::bad("metadata.name: the project's name"))?;
+    if let Err(error) = FunctionName::new(name) {
+        return Err(Refused::bad(format!("metadata.name: {error}")));
+    }
+    let mut kept = document_of(name);
+    for part in ["labels", "annotations"] {
+        if metadata[part].is_object() {
+            kept["metadata"][part] = metadata[part].clone();
+        }
+    }
+    if document["spec"].is_object() {
+        kept["spec"] = document["spec"].clone();
+    }
+    Ok(Project { name: name.to_owned(), document: kept })
+}
+
+async fn known(dashboard: &Dashboard) -> Result<BTreeMap<String, Value>, Refused> {
+    let names = named(dashboard).chain([PROJECT.to_owned()]);
+    let mut all: BTreeMap<String, Value> =
+        names.map(|name| (name.clone(), document_of(&name))).collect();
+    for (name, bytes) in dashboard.context.node.documents(COLLECTION).await? {
+        if let Ok(document) = serde_json::from_slice(&bytes) {
+            all.insert(name, document);
+        }
+    }
+    Ok(all)
+}
+
+/// What labels of functions name.
+fn named(dashboard: &Dashboard) -> impl Iterator<Item = String> {
+    let functions = dashboard.context.node.functions();
+    functions.into_iter().map(|one| project_of(&Kept::of(&one).metadata))
+}
+
+async fn keep(dashboard: &Dashboard, name: &str, document: Option<&Value>) -> Result<(), Refused> {
+    let value = document.map(|document| document.to_string().into_bytes());
+    let change = Change { collection: COLLECTION, key: name.to_owned(), value };
+    Ok(dashboard.context.node.put_documents(vec![change]).await?)
+}
+
+fn document_of(name: &str) -> Value {
+    json!({ "metadata": { "name": name, "namespace": NAMESPACE }, "spec": {}, "status": {} })
+}
+
+fn not_found() -> Refused {
+    Refused(StatusCode::NOT_FOUND, "project not found".to_owned())
+}
