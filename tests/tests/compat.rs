@@ -4,7 +4,7 @@
 use std::process::Command;
 
 use mote_tests::compat::{call, check_error, deploy, deploy_manifest, fixture, json_call};
-use mote_tests::{Answer, Node, skip};
+use mote_tests::{Answer, Node, base64, skip};
 use serde_json::json;
 
 fn has_flask() -> bool {
@@ -290,6 +290,71 @@ fn kubeless_by_manifest() {
     assert!(!said.contains("no duration"), "{said}");
     assert_eq!(node.get("/kl-first").text(), "first 180");
     assert_eq!(call(&node, "POST", "/kl-second", b"abc").text(), "second abc");
+}
+
+#[test]
+fn kubeless_archives() {
+    let node = Node::start();
+    // As the platform's client writes a function of several files.
+    let zip = |files: &[(&str, &str)]| {
+        let script = "import sys, zipfile\nnames = sys.argv[1:]\nwith zipfile.ZipFile(sys.stdout.buffer, 'w') as out:\n    \
+                      for name, text in zip(names[::2], names[1::2]): out.writestr(name, text)";
+        let files = files.iter().flat_map(|(name, text)| [*name, *text]);
+        let made = Command::new("python3").args(["-c", script]).args(files).output();
+        base64(&made.expect("python3 runs").stdout)
+    };
+    let manifest = |name: &str, runtime: &str, handler: &str, code: &str, deps: &str| {
+        format!(
+            "apiVersion: kubeless.io/v1beta1\nkind: Function\nmetadata: {{name: {name}}}\nspec:\n  \
+             {{runtime: {runtime}, handler: {handler}, function-content-type: base64+zip, \
+             deps: '{deps}', function: {code}}}\n"
+        )
+    };
+    let python = zip(&[
+        (
+            "main.py",
+            "from parts.words import greet\ndef hello(event, context): return greet(event['data'].decode())",
+        ),
+        ("parts/words.py", "def greet(name): return 'hello ' + name"),
+    ]);
+    let nodejs = zip(&[
+        (
+            "index.js",
+            "const { twice } = require('./lib/twice'); module.exports = { f: (event) => twice(event.data) };",
+        ),
+        ("lib/twice.js", "exports.twice = (text) => text + text;"),
+    ]);
+    let both = [
+        manifest("kl-zip", "python3.9", "main.hello", &python, ""),
+        manifest("kl-zip-node", "nodejs14", "index.f", &nodejs, "{\"name\": \"deps-win\"}"),
+    ];
+    let file = node.dir.path().join("functions.yaml");
+    std::fs::write(&file, both.join("---\n")).expect("the file is written");
+    let file = file.to_str().expect("UTF-8");
+    node.ok(&["deploy", file]);
+    assert_eq!(call(&node, "POST", "/kl-zip", b"you").text(), "hello you");
+    assert_eq!(call(&node, "POST", "/kl-zip-node", b"ab").text(), "abab");
+    node.ok(&["import", file]);
+    let there = node.dir.path();
+    assert!(
+        there.join("kl-zip/parts/words.py").is_file() && there.join("kl-zip/mote.toml").is_file()
+    );
+    let deps =
+        std::fs::read_to_string(there.join("kl-zip-node/package.json")).expect("it is there");
+    assert!(deps.contains("deps-win"), "{deps}");
+
+    let check = |code: &str, said: &str| {
+        let broken = node.dir.path().join("broken.yaml");
+        std::fs::write(&broken, manifest("kl-broken", "python3.9", "main.hello", code, ""))
+            .expect("written");
+        let output = node.mote(&["deploy", broken.to_str().expect("UTF-8")]);
+        let text = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert!(!output.status.success() && text.contains(said), "{text}");
+    };
+    check(&base64(b"no archive"), "the archive in it: ");
+    check("'!'", "function-content-type says base64+zip");
+    let outside = zip(&[("../main.py", "def hello(event, context): return 1")]);
+    check(&outside, "main.py");
 }
 
 #[test]

@@ -18,6 +18,7 @@ use mote_core::autoscale::{HpaSettings, KnativeSettings, OpenFaasSettings, Polic
 use mote_core::balance::Balance;
 use mote_core::spec::{CoapResource, Compat, Egress, Runtime, StartPolicy};
 use mote_core::{FunctionName, FunctionSpec};
+use mote_store::ArchiveLimits;
 use tempfile::TempDir;
 
 use self::foreign::{Foreign, Source};
@@ -53,6 +54,10 @@ pub(crate) struct Planned {
     /// What of the manifest has no meaning here.
     pub(crate) warnings: Vec<String>,
 }
+
+/// What another platform's archive may unpack to. It passes through memory once, so less than for
+/// our own.
+pub(crate) const UNPACKED_BYTES_MAX: u64 = 128 << 20;
 
 /// Code that is not the folder or file that was read.
 #[derive(Debug, Clone)]
@@ -212,15 +217,34 @@ fn code_of(source: Source, path: &Path, beside: &Path) -> Result<Code, Mistakes>
         Source::Beside if beside.as_os_str().is_empty() => Ok(Code::At(PathBuf::from("."))),
         Source::Beside => Ok(Code::At(beside.to_owned())),
         Source::At(path) => Ok(Code::At(path)),
-        Source::Inside(files) => {
+        source @ (Source::Inside(_) | Source::Zip(..)) => {
             let io = |error: std::io::Error| unreadable(&std::env::temp_dir(), &error);
             let folder = tempfile::Builder::new().prefix("mote-code").tempdir().map_err(io)?;
-            for (name, content) in files {
-                fs::write(folder.path().join(name), content).map_err(io)?;
-            }
+            lay_out(&source, folder.path())?;
             Ok(Code::Taken(Arc::new(folder)))
         }
     }
+}
+
+/// Writes code that a manifest holds into a folder; nothing for code that is elsewhere.
+pub(crate) fn lay_out(source: &Source, folder: &Path) -> Result<(), Mistakes> {
+    let files = match source {
+        Source::Beside | Source::At(_) => return Ok(()),
+        Source::Inside(files) => files,
+        Source::Zip(archive, files) => {
+            let limits = ArchiveLimits { bytes: UNPACKED_BYTES_MAX, ..Default::default() };
+            mote_store::unzip(archive, "", folder, &limits).map_err(|error| {
+                let text = format!("the archive in it: {}", mote_core::fault::error_chain(&error));
+                mistake(error.code(), text, None)
+            })?;
+            files
+        }
+    };
+    for (name, content) in files {
+        let path = folder.join(name);
+        fs::write(&path, content).map_err(|error| unreadable(&path, &error))?;
+    }
+    Ok(())
 }
 
 fn plan(

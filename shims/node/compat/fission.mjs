@@ -18,7 +18,7 @@ export async function load(file, exported) {
   const call = functionOf(await exportsOf(file), exported, file);
   return (event) => {
     const context = new Context(event);
-    if (mediaType(event) === 'application/json') {
+    if (event.body.length && mediaType(event) === 'application/json') {
       // Refused before the function, as there, which has nothing to catch.
       try { context.request.body = bodyOf(event); } catch { return typed('Bad Request', HTML, 400); }
     }

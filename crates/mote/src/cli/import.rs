@@ -8,7 +8,7 @@ use mote_api::manifest::FILE_NAME;
 use super::failure::Failure;
 use super::output::{Output, harmless};
 use crate::project::foreign::{self, Described, Source};
-use crate::project::render;
+use crate::project::{self, render};
 
 pub(super) fn run(path: &Path, output: &Output) -> Result<(), Failure> {
     let Some(found) = foreign::read(path)? else {
@@ -59,7 +59,7 @@ fn place(function: &Described, beside: &Path) -> PathBuf {
         Source::Beside => beside.to_owned(),
         Source::At(path) if path.is_file() => path.parent().unwrap_or(beside).to_owned(),
         Source::At(path) => path.clone(),
-        Source::Inside(_) => beside.join(function.name()),
+        Source::Inside(_) | Source::Zip(..) => beside.join(function.name()),
     }
 }
 
@@ -68,12 +68,7 @@ fn write(file: &str, function: &Described, place: &Path) -> Result<(), Failure> 
         Failure::new("M0103", format!("{}: {error}", path.display()))
     };
     fs::create_dir_all(place).map_err(|error| failed(place, error))?;
-    if let Source::Inside(files) = &function.source {
-        for (name, content) in files {
-            let path = place.join(name);
-            fs::write(&path, content).map_err(|error| failed(&path, error))?;
-        }
-    }
+    project::lay_out(&function.source, place)?;
     let path = place.join(FILE_NAME);
     fs::write(&path, render::mote_toml(file, function)).map_err(|error| failed(&path, error))
 }

@@ -18,9 +18,6 @@ use tempfile::TempDir;
 use super::{Node, deploy as node_deploy};
 use crate::project::{self, foreign};
 
-/// What such an archive may unpack to. It passes through memory once, so less than for our own.
-const UNPACKED_BYTES_MAX: u64 = 128 << 20;
-
 /// Deploys; resolves when the function is ready.
 pub(super) async fn deploy(node: &Arc<Node>, deploy: Deploy) -> Result<(), Problem> {
     let name = deploy.name.clone();
@@ -90,7 +87,8 @@ fn understood(manifest: Manifest) -> Result<(FunctionManifest, Option<Files>), P
             }
             let files = match described.source {
                 foreign::Source::Inside(files) => Some(files),
-                foreign::Source::Beside | foreign::Source::At(_) => None,
+                // Archives come beside a document, not in it.
+                foreign::Source::Beside | foreign::Source::At(_) | foreign::Source::Zip(..) => None,
             };
             Ok((described.function, files))
         }
@@ -113,7 +111,8 @@ impl Folder {
         let made = tempfile::Builder::new().prefix("mote-code").tempdir().map_err(unwritable)?;
         match code {
             Code::Zip { bytes, below } => {
-                let limits = ArchiveLimits { bytes: UNPACKED_BYTES_MAX, ..Default::default() };
+                let limits =
+                    ArchiveLimits { bytes: project::UNPACKED_BYTES_MAX, ..Default::default() };
                 mote_store::unzip(&bytes, &below, made.path(), &limits).map_err(|error| {
                     let text = mote_core::fault::error_chain(&error);
                     Problem::new(error.http_status(), error.code(), text)

@@ -79,6 +79,8 @@ pub(crate) enum Source {
     At(PathBuf),
     /// In the manifest: names and contents.
     Inside(Vec<(String, Vec<u8>)>),
+    /// In the manifest as a zip archive, and files to lay beside what is in it.
+    Zip(Vec<u8>, Vec<(String, Vec<u8>)>),
 }
 
 impl Described {
@@ -412,7 +414,7 @@ fn check(found: &Foreign) -> Result<(), Mistakes> {
             let name = super::escaped(&name.value);
             return Err(mistake("M0115", format!("{}: `{name}`: {error}", found.file), None));
         }
-        let Source::Inside(files) = &function.source else { continue };
+        let (Source::Inside(files) | Source::Zip(_, files)) = &function.source else { continue };
         if let Some((name, _)) = files.iter().find(|(name, _)| !is_plain_name(name)) {
             let text = format!("{}: {}: `{name}` is no file name", found.file, function.name());
             return Err(mistake("M0303", text, None));

@@ -51,11 +51,17 @@ fn function(file: &str, document: &Value) -> Result<Described, Mistakes> {
     set(&mut to.function.entry, entry);
     to.note("runtime", format!("spec.runtime: {written}"));
     to.note("entry", format!("spec.handler: {handler}"));
-    let mut files = vec![(code_file, code(file, &name, spec)?)];
+    let (zip, mut files) = match code(file, &name, spec)? {
+        Code::Text(code) => (None, vec![(code_file, code)]),
+        Code::Zip(archive) => (Some(archive), Vec::new()),
+    };
     if let Some(deps) = spec["deps"].as_str().filter(|deps| !deps.trim().is_empty()) {
         files.push((deps_file.to_owned(), deps.as_bytes().to_vec()));
     }
-    to.source = Source::Inside(files);
+    to.source = match zip {
+        Some(archive) => Source::Zip(archive, files),
+        None => Source::Inside(files),
+    };
     let timeout = text(&spec["timeout"]).filter(|written| !written.is_empty());
     if let Some(seconds) = timeout {
         to.set_timeout(&spec["timeout"], "spec.timeout");
@@ -85,14 +91,25 @@ fn function(file: &str, document: &Value) -> Result<Described, Mistakes> {
     Ok(to)
 }
 
-fn code(file: &str, name: &str, spec: &Value) -> Result<Vec<u8>, Mistakes> {
+enum Code {
+    Text(Vec<u8>),
+    Zip(Vec<u8>),
+}
+
+fn code(file: &str, name: &str, spec: &Value) -> Result<Code, Mistakes> {
     let source = spec["function"].as_str().unwrap_or("");
     let kind = spec["function-content-type"].as_str().unwrap_or("text");
+    let bytes = || {
+        decoded(source).ok_or_else(|| {
+            let hint = format!("function-content-type says {kind}");
+            not_offered(file, name, "this function", &hint)
+        })
+    };
     match kind {
-        "" | "text" => Ok(source.as_bytes().to_vec()),
-        "base64" => decoded(source).ok_or_else(|| {
-            not_offered(file, name, "this function", "function-content-type says base64")
-        }),
+        "" | "text" => Ok(Code::Text(source.as_bytes().to_vec())),
+        "base64" => bytes().map(Code::Text),
+        // What the client makes of a function of several files.
+        "base64+zip" => bytes().map(Code::Zip),
         other => {
             let what = format!("function-content-type {other}");
             let hint = "unpack it into a folder and write a mote.toml with compat = \"kubeless\"";
