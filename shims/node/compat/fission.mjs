@@ -2,14 +2,19 @@
 // is `{ status, body, headers }`.
 
 import { HTML, Reply, Request, exportsOf, functionOf, mediaType, parsedBody, typed } from './http.mjs';
-import { later } from '../mote_shim.mjs';
+import { Prepared, keptBlockOf, later } from '../mote_shim.mjs';
 
 const bodyOf = (event) => parsedBody(event);
 
-/** What surrounds a call. The response is there for functions that fill it. */
+const HTML_BLOCK = keptBlockOf([['content-type', HTML]]);
+
+/** What surrounds a call. Parts are made when first used. */
 class Context {
+  #event;
+  #request = null;
   #response = null;
-  constructor(event) { this.request = new Request(event, bodyOf); }
+  constructor(event) { this.#event = event; }
+  get request() { return (this.#request ??= new Request(this.#event, bodyOf)); }
   get response() { return (this.#response ??= new Reply()); }
   static touched(context) { return context.#response; }
 }
@@ -33,7 +38,7 @@ export async function load(file, exported) {
 function answer(context, value) {
   const touched = Context.touched(context);
   if (touched?.sent) return touched.sent;
-  if (!touched && typeof value?.body === 'string' && !value.headers && (value.status ?? 200) === 200) return typed(value.body, HTML);
+  if (!touched && typeof value?.body === 'string' && !value.headers && (value.status ?? 200) === 200) return new Prepared(200, HTML_BLOCK, value.body);
   const { response } = context;
   response.status(value?.status ?? 200).set(value?.headers ?? {}).send(value?.body);
   return response.sent ?? response.finished;
