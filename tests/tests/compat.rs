@@ -351,7 +351,7 @@ fn kubeless_archives() {
         let text = String::from_utf8_lossy(&output.stderr).into_owned();
         assert!(!output.status.success() && text.contains(said), "{text}");
     };
-    check(&base64(b"no archive"), "the archive in it: ");
+    check(&base64(b"no archive"), "kl-broken: the archive of its code: ");
     check("'!'", "function-content-type says base64+zip");
     let outside = zip(&[("../main.py", "def hello(event, context): return 1")]);
     check(&outside, "main.py");

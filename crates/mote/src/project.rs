@@ -21,7 +21,7 @@ use mote_core::{FunctionName, FunctionSpec};
 use mote_store::ArchiveLimits;
 use tempfile::TempDir;
 
-use self::foreign::{Foreign, Source};
+use self::foreign::{Described, Foreign, Source};
 use self::probe::{Folder, Program};
 
 mod contract;
@@ -190,7 +190,7 @@ fn read_foreign(path: &Path, found: Foreign, options: Options<'_>) -> Result<Pro
     let mut planned = Vec::new();
     let mut mistakes = Vec::new();
     for (at, described) in found.functions.into_iter().enumerate() {
-        let code = code_of(described.source, path, beside)?;
+        let code = code_of(&described, path, beside)?;
         let plan = Folder::read(code.path())
             .and_then(|folder| plan(&folder, &described.function, true, options));
         match plan {
@@ -211,30 +211,31 @@ fn read_foreign(path: &Path, found: Foreign, options: Options<'_>) -> Result<Pro
     if mistakes.is_empty() { Ok(project) } else { Err(Mistakes(mistakes)) }
 }
 
-fn code_of(source: Source, path: &Path, beside: &Path) -> Result<Code, Mistakes> {
-    match source {
+fn code_of(function: &Described, path: &Path, beside: &Path) -> Result<Code, Mistakes> {
+    match &function.source {
         Source::Beside if path.is_dir() => Ok(Code::At(path.to_owned())),
         Source::Beside if beside.as_os_str().is_empty() => Ok(Code::At(PathBuf::from("."))),
         Source::Beside => Ok(Code::At(beside.to_owned())),
-        Source::At(path) => Ok(Code::At(path)),
-        source @ (Source::Inside(_) | Source::Zip(..)) => {
+        Source::At(path) => Ok(Code::At(path.clone())),
+        Source::Inside(_) | Source::Zip(..) => {
             let io = |error: std::io::Error| unreadable(&std::env::temp_dir(), &error);
             let folder = tempfile::Builder::new().prefix("mote-code").tempdir().map_err(io)?;
-            lay_out(&source, folder.path())?;
+            lay_out(function, folder.path())?;
             Ok(Code::Taken(Arc::new(folder)))
         }
     }
 }
 
 /// Writes code that a manifest holds into a folder; nothing for code that is elsewhere.
-pub(crate) fn lay_out(source: &Source, folder: &Path) -> Result<(), Mistakes> {
-    let files = match source {
+pub(crate) fn lay_out(function: &Described, folder: &Path) -> Result<(), Mistakes> {
+    let files = match &function.source {
         Source::Beside | Source::At(_) => return Ok(()),
         Source::Inside(files) => files,
         Source::Zip(archive, files) => {
             let limits = ArchiveLimits { bytes: UNPACKED_BYTES_MAX, ..Default::default() };
             mote_store::unzip(archive, "", folder, &limits).map_err(|error| {
-                let text = format!("the archive in it: {}", mote_core::fault::error_chain(&error));
+                let cause = mote_core::fault::error_chain(&error);
+                let text = format!("{}: the archive of its code: {cause}", function.name());
                 mistake(error.code(), text, None)
             })?;
             files

@@ -68,7 +68,7 @@ fn write(file: &str, function: &Described, place: &Path) -> Result<(), Failure> 
         Failure::new("M0103", format!("{}: {error}", path.display()))
     };
     fs::create_dir_all(place).map_err(|error| failed(place, error))?;
-    project::lay_out(&function.source, place)?;
+    project::lay_out(function, place)?;
     let path = place.join(FILE_NAME);
     fs::write(&path, render::mote_toml(file, function)).map_err(|error| failed(&path, error))
 }

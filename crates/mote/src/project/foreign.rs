@@ -469,15 +469,13 @@ fn documents(file: &str, source: &str) -> Result<Vec<Value>, Mistakes> {
             Value::deserialize(document).map_err(unreadable)?
         };
         // What kubectl prints of several objects is a list of them.
-        match value["items"].as_array() {
-            Some(items) if value["kind"] == "List" || value["kind"] == "FunctionList" => {
-                found.extend(items.iter().cloned());
-            }
-            _ if nuclio::exported(&value).is_some() => {
-                found.extend(nuclio::exported(&value).into_iter().flatten().cloned());
-            }
-            _ if value.is_null() => {}
-            _ => found.push(value),
+        let is_list = value["kind"] == "List" || value["kind"] == "FunctionList";
+        if let Some(items) = value["items"].as_array().filter(|_| is_list) {
+            found.extend(items.iter().cloned());
+        } else if let Some(functions) = nuclio::exported(&value) {
+            found.extend(functions.into_iter().cloned());
+        } else if !value.is_null() {
+            found.push(value);
         }
     }
     Ok(found)
