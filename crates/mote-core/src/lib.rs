@@ -21,7 +21,9 @@ pub mod invocation;
 pub mod name;
 pub mod prewarm;
 pub mod rollout;
+pub mod shares;
 pub mod spec;
+pub mod turn;
 pub mod whisk;
 pub mod wire;
 

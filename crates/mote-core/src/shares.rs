@@ -1,0 +1,150 @@
+//! How much of a bounded resource one owner may hold, so that no owner can take all of it.
+//!
+//! A resource (connections, look-ups, waiting calls, bytes) has a total, and each owner of it (an
+//! address, an instance, a function) has a share that is smaller than the total. Whoever takes a
+//! piece holds a [`Share`] and gives the piece back by dropping it.
+
+use std::collections::HashMap;
+use std::hash::Hash;
+use std::net::{IpAddr, Ipv6Addr};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+/// Why a piece was not given.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Exceeded {
+    /// This owner holds its whole share; others may still take.
+    Share,
+    /// All of the resource is taken.
+    Total,
+}
+
+/// A resource and who holds how much of it. Cloning gives another handle to the same resource.
+#[derive(Debug)]
+pub struct Shares<K: Eq + Hash>(Arc<Resource<K>>);
+
+#[derive(Debug)]
+struct Resource<K> {
+    total_max: usize,
+    share_max: usize,
+    /// A leaf lock: nothing is called and nothing awaited while it is held.
+    held: Mutex<Held<K>>,
+}
+
+#[derive(Debug)]
+struct Held<K> {
+    total: usize,
+    /// Only owners that hold something, so the map is bounded by the total.
+    each: HashMap<K, usize>,
+}
+
+impl<K: Eq + Hash> Clone for Shares<K> {
+    fn clone(&self) -> Self {
+        Self(self.0.clone())
+    }
+}
+
+impl<K: Eq + Hash + Clone> Shares<K> {
+    /// A resource of `total_max` pieces of which one owner may hold `share_max` at once.
+    pub fn new(total_max: usize, share_max: usize) -> Self {
+        let held = Mutex::new(Held { total: 0, each: HashMap::new() });
+        Self(Arc::new(Resource { total_max, share_max, held }))
+    }
+
+    /// Takes `pieces` for `owner`, all or none. Does not block. Dropping the [`Share`] gives them
+    /// back.
+    pub fn take(&self, owner: K, pieces: usize) -> Result<Share<K>, Exceeded> {
+        let mut held = self.0.lock();
+        let own = held.each.get(&owner).copied().unwrap_or(0);
+        if pieces > self.0.share_max.saturating_sub(own) {
+            return Err(Exceeded::Share);
+        }
+        if pieces > self.0.total_max.saturating_sub(held.total) {
+            return Err(Exceeded::Total);
+        }
+        held.total += pieces;
+        held.each.insert(owner.clone(), own + pieces);
+        drop(held);
+        Ok(Share { resource: self.0.clone(), owner, pieces })
+    }
+
+    /// Pieces that are taken, of all owners.
+    pub fn taken(&self) -> usize {
+        self.0.lock().total
+    }
+
+    /// Pieces that `owner` holds.
+    pub fn taken_by(&self, owner: &K) -> usize {
+        self.0.lock().each.get(owner).copied().unwrap_or(0)
+    }
+}
+
+impl<K> Resource<K> {
+    fn lock(&self) -> MutexGuard<'_, Held<K>> {
+        // Nothing panics while it is held, so a poisoned lock still holds true counts.
+        self.held.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Pieces of a resource; dropping it gives them back.
+#[derive(Debug)]
+pub struct Share<K: Eq + Hash> {
+    resource: Arc<Resource<K>>,
+    owner: K,
+    pieces: usize,
+}
+
+impl<K: Eq + Hash> Drop for Share<K> {
+    fn drop(&mut self) {
+        let mut held = self.resource.lock();
+        held.total -= self.pieces;
+        if let Some(own) = held.each.get_mut(&self.owner) {
+            *own -= self.pieces;
+            if *own == 0 {
+                held.each.remove(&self.owner);
+            }
+        }
+    }
+}
+
+/// The owner that an address counts as: IPv4 addresses for themselves (also written as IPv6),
+/// IPv6 addresses by their first 64 bits, because one machine usually has all of those.
+pub fn address_owner(address: IpAddr) -> IpAddr {
+    match address.to_canonical() {
+        IpAddr::V6(v6) if !v6.is_loopback() => {
+            IpAddr::V6(Ipv6Addr::from_bits(v6.to_bits() & !u128::from(u64::MAX)))
+        }
+        other => other,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_owner_ends_at_its_share_and_everybody_at_the_total() {
+        let shares = Shares::new(4, 3);
+        let first = shares.take("a", 3).unwrap();
+        assert_eq!(shares.take("a", 1).unwrap_err(), Exceeded::Share);
+        let second = shares.take("b", 1).unwrap();
+        assert_eq!(shares.take("c", 1).unwrap_err(), Exceeded::Total);
+        assert_eq!((shares.taken(), shares.taken_by(&"a")), (4, 3));
+        drop(first);
+        assert_eq!((shares.taken(), shares.taken_by(&"a")), (1, 0));
+        assert_eq!(shares.take("c", 4).unwrap_err(), Exceeded::Share);
+        assert!(shares.take("c", 3).is_ok());
+        drop(second);
+        assert_eq!(shares.taken(), 0);
+        assert!(shares.0.lock().each.is_empty(), "owners without pieces are forgotten");
+    }
+
+    #[test]
+    fn addresses_of_one_machine_are_one_owner() {
+        let owner = |text: &str| address_owner(text.parse().unwrap());
+        assert_eq!(owner("::ffff:10.0.0.1"), owner("10.0.0.1"));
+        assert_ne!(owner("10.0.0.1"), owner("10.0.0.2"));
+        assert_eq!(owner("2001:db8::1"), owner("2001:db8::2"));
+        assert_ne!(owner("2001:db8::1"), owner("2001:db8:0:1::1"));
+        assert_ne!(owner("::1"), owner("::"));
+    }
+}

@@ -1,0 +1,74 @@
+//! How much one task may do before it lets the others run.
+//!
+//! Every task of the data path shares one thread. A loop that goes on for as long as its peer
+//! supplies work therefore delays everybody else for as long as the peer likes. Each such loop
+//! holds a [`Turn`], charges what it handles to it, and yields to the runtime when the turn is
+//! over. This file only counts; the caller yields, because core knows no async runtime:
+//!
+//! ```ignore
+//! turn.charge(1, bytes);
+//! if turn.is_over() {
+//!     turn = Turn::new();
+//!     tokio::task::yield_now().await;
+//! }
+//! ```
+
+/// Items (requests, frames, lines, datagrams) per turn. An item costs 1 to 5 µs, so a turn ends
+/// after some 150 µs at the most.
+pub const TURN_ITEMS_MAX: u32 = 32;
+/// Bytes per turn: copying and checking them takes about as long as [`TURN_ITEMS_MAX`] items do.
+pub const TURN_BYTES_MAX: usize = 128 << 10;
+
+/// What is left of a task's turn.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Turn {
+    items: u32,
+    bytes: usize,
+}
+
+impl Default for Turn {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl Turn {
+    /// A whole turn: [`TURN_ITEMS_MAX`] items and [`TURN_BYTES_MAX`] bytes.
+    pub const fn new() -> Self {
+        Self { items: TURN_ITEMS_MAX, bytes: TURN_BYTES_MAX }
+    }
+
+    /// Subtracts what was handled. Never fails: what exceeds the turn is not carried over.
+    pub fn charge(&mut self, items: u32, bytes: usize) {
+        self.items = self.items.saturating_sub(items);
+        self.bytes = self.bytes.saturating_sub(bytes);
+    }
+
+    /// Whether the task must yield before it handles anything else.
+    pub fn is_over(&self) -> bool {
+        self.items == 0 || self.bytes == 0
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_turn_ends_by_items_or_by_bytes() {
+        let mut turn = Turn::new();
+        for _ in 1..TURN_ITEMS_MAX {
+            turn.charge(1, 100);
+            assert!(!turn.is_over());
+        }
+        turn.charge(1, 100);
+        assert!(turn.is_over());
+
+        let mut turn = Turn::new();
+        turn.charge(1, TURN_BYTES_MAX - 1);
+        assert!(!turn.is_over());
+        turn.charge(1, usize::MAX);
+        assert!(turn.is_over());
+        assert!(!Turn::default().is_over());
+    }
+}
