@@ -6,12 +6,14 @@ import argparse
 import shutil
 import sys
 import time
+import traceback
 from pathlib import Path
 
 from motelab import catalog, environment, figures, results
 from motelab.catalog import PROFILES, ROOT
 from motelab.experiments import EXPERIMENTS
 from motelab.experiments.base import Experiment
+from motelab.papers import PAPERS, cited
 from motelab.processes import Failed
 from motelab.session import TARGETS, Lab, cache_folder
 
@@ -27,9 +29,29 @@ def folder_of(lab: Lab, experiment: str) -> str:
 
 
 def run_one(lab: Lab, experiment: Experiment, into: Path) -> results.Stored:
-    """Runs, stores and draws."""
+    """Runs, stores and draws. A run that fails leaves its reason where its results would lie."""
+    folder = into / folder_of(lab, experiment.name)
+    head = head_of(lab, experiment)
     begun = time.monotonic()
-    head: dict[str, object] = {
+    try:
+        outcome = experiment.run(lab)
+        head["seconds"] = round(time.monotonic() - begun, 1)
+        stored = results.write(folder, head, outcome)
+        figures.save(stored, experiment.figures(stored))
+    except Exception as error:
+        results.write_failure(folder, head, reason(error))
+        raise
+    return stored
+
+
+def reason(error: Exception) -> str:
+    """Why a run failed: our own errors speak for themselves, of others the type is needed too."""
+    return str(error) if isinstance(error, Failed) else f"{type(error).__name__}: {error}"
+
+
+def head_of(lab: Lab, experiment: Experiment) -> dict[str, object]:
+    """What identifies a run."""
+    return {
         "experiment": experiment.name,
         "title": experiment.title,
         "paper": experiment.paper,
@@ -40,12 +62,6 @@ def run_one(lab: Lab, experiment: Experiment, into: Path) -> results.Stored:
         "at": environment.now(),
         "environment": environment.record(lab.mote),
     }
-    outcome = experiment.run(lab)
-    head["seconds"] = round(time.monotonic() - begun, 1)
-    folder = into / folder_of(lab, experiment.name)
-    stored = results.write(folder, head, outcome)
-    figures.save(stored, experiment.figures(stored))
-    return stored
 
 
 def run(args: argparse.Namespace) -> int:
@@ -59,17 +75,20 @@ def run(args: argparse.Namespace) -> int:
     for name in names:
         experiment = EXPERIMENTS[name]
         targets = args.target.split(",") if args.target else list(experiment.targets)
-        with Lab(args.profile, targets, args.url, only, args.runtime, quiet=args.quiet) as lab:
-            print(f"{name} ({args.profile}, {', '.join(targets)})", flush=True)
-            try:
+        print(f"{name} ({args.profile}, {', '.join(targets)})", flush=True)
+        try:
+            with Lab(args.profile, targets, args.url, only, args.runtime, quiet=args.quiet) as lab:
                 stored = run_one(lab, experiment, args.results)
-            except Failed as error:
-                print(f"  FAILED: {error}", file=sys.stderr, flush=True)
-                failed.append(name)
-                continue
-            for line in stored.summary["missing"]:
-                print(f"  MISSING: {line}", flush=True)
-            print(f"  {stored.summary['seconds']} s, in {stored.folder}", flush=True)
+        except Exception as error:
+            # One experiment that cannot be run must not cost the results of the others.
+            if not isinstance(error, Failed):
+                traceback.print_exc()
+            print(f"  FAILED: {reason(error)}", file=sys.stderr, flush=True)
+            failed.append(name)
+            continue
+        for line in stored.summary["missing"]:
+            print(f"  MISSING: {line}", flush=True)
+        print(f"  {stored.summary['seconds']} s, in {stored.folder}", flush=True)
     if failed:
         print(f"failed: {', '.join(failed)}", file=sys.stderr)
     return 1 if failed else 0
@@ -78,7 +97,10 @@ def run(args: argparse.Namespace) -> int:
 def listing(_: argparse.Namespace) -> int:
     """`lab list`."""
     for one in EXPERIMENTS.values():
-        print(f"{one.name:26} {one.paper:12} {one.title}. {one.about}")
+        print(f"{one.name:26} {cited(one.paper):28} {one.title}. {one.about}")
+    print()
+    for paper in PAPERS.values():
+        print(f"{paper.short}: {paper.full}")
     print()
     for workload in catalog.workloads().values():
         needs = f" (needs {', '.join(workload.needs)})" if workload.needs else ""

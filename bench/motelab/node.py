@@ -12,7 +12,7 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from motelab.processes import Failed, Program, wait_for
+from motelab.processes import Failed, Program, cargo_profile, wait_for
 
 GONE_S_MAX = 60.0
 #: Functions whose names begin so stay deployed: an installation goes with its last function.
@@ -45,7 +45,8 @@ class Node:
 
     def __init__(self, binary: Path, data: Path, logs: Path, *flags: str) -> None:
         if not binary.exists():
-            raise Failed(f"{binary} is missing: cargo build --profile quick -p mote")
+            profile = cargo_profile(binary)
+            raise Failed(f"{binary} is missing: cargo build --profile {profile} -p mote")
         self.binary = binary
         data.mkdir(parents=True, exist_ok=True)
         data.chmod(0o755)  # functions run as users of their own

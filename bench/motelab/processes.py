@@ -18,6 +18,12 @@ class Failed(Exception):
     """Something the lab needs did not work; the text says what to do."""
 
 
+def cargo_profile(binary: Path) -> str:
+    """The cargo profile that puts a binary there; only `dev` has a folder of another name."""
+    folder = binary.parent.name
+    return "dev" if folder == "debug" else folder
+
+
 class Program:
     """A program under the lab's care. Use as a context manager."""
 

@@ -11,16 +11,17 @@ from typing import Any
 
 from motelab import environment, figures
 from motelab.experiments import EXPERIMENTS
-from motelab.experiments.base import PAPERS
 from motelab.figures.stated import papers
+from motelab.papers import PAPERS, cited
 from motelab.processes import Failed
-from motelab.results import Stored, stored
+from motelab.results import Stored, failures, stored
 from motelab.study import FOLDER, Study, claims
 
 STYLE = """
 body{font:15px/1.5 sans-serif;max-width:62rem;margin:2rem auto;padding:0 1rem;color:#222}
 table{border-collapse:collapse;font-size:13px;margin:.6rem 0;display:block;overflow-x:auto}
-td,th{border-bottom:1px solid #ddd;padding:.15rem .6rem;text-align:right;white-space:nowrap}
+td,th{border-bottom:1px solid #ddd;padding:.15rem .4rem;text-align:right;vertical-align:bottom}
+td{overflow-wrap:anywhere;min-width:2.5rem}td:first-child{min-width:8rem}
 td:first-child,th:first-child{text-align:left}img{max-width:100%;height:auto;margin:.4rem 0}
 .missing{color:#8a4b00}.about{color:#555}h2{border-top:2px solid #eee;padding-top:1rem}
 nav a{margin-right:1rem;white-space:nowrap}details{margin:.4rem 0}
@@ -40,12 +41,31 @@ def text_of(value: Any) -> str:
     return str(value)
 
 
-def table(rows: list[dict[str, Any]]) -> str:
+#: Columns of times whose names do not end in their unit.
+TIMES = {"mean", "median", "p95", "minimum", "maximum", "std", "low", "high", "total"}
+TIMES |= {"serial_mean", "start_mean", "response_mean", "warm_mean", "hist5", "handover over HTTP"}
+TIMES |= {"t1-t2", "t2-t3", "t3-t4"}
+UNITS = {"_ms": "ms", "_mib": "MiB", "_s": "s"}
+
+
+def heading(name: str, time_unit: str) -> str:
+    """A column's name with its unit, where it has one."""
+    if name in TIMES:
+        return f"{name} ({time_unit})".replace("_", " ")
+    if name in ("rate", "rate_sd"):
+        return f"{name} (1/s)".replace("_", " ")
+    for suffix, unit in UNITS.items():
+        if name.endswith(suffix):
+            return f"{name.removesuffix(suffix)} ({unit})".replace("_", " ")
+    return name.replace("_", " ")
+
+
+def table(rows: list[dict[str, Any]], time_unit: str = "s") -> str:
     """A table whose columns are those of all rows."""
     if not rows:
         return "<p>No rows.</p>"
     columns = list(dict.fromkeys(key for row in rows for key in row))
-    head = "".join(f"<th>{html.escape(name.replace('_', ' '))}</th>" for name in columns)
+    head = "".join(f"<th>{html.escape(heading(name, time_unit))}</th>" for name in columns)
     body = "".join(
         "<tr>"
         + "".join(f"<td>{html.escape(text_of(row.get(key)))}</td>" for key in columns)
@@ -94,13 +114,12 @@ def tests_table(tests: dict[str, Any]) -> list[dict[str, Any]]:
 def section(run: Stored, paths: list[Path]) -> str:
     """One run."""
     summary = run.summary
-    key = summary["paper"].split(" ")[0]
     machine = summary["environment"]
     parts = [
         f'<h2 id="{run.folder.name}">{html.escape(summary["title"])}</h2>',
         f'<p class="about">{html.escape(summary["about"])} Experiment <b>{run.experiment}</b>, '
         f"profile <b>{summary['profile']}</b>, targets {', '.join(summary['targets'])}; after "
-        f"{html.escape(summary['paper'])} ({html.escape(PAPERS.get(key, key))}). "
+        f"{html.escape(cited(summary['paper']))}. "
         f"{summary['at']}, {summary.get('seconds', 0)} s, {html.escape(machine['cpu'])}, "
         f"{machine['cores']} cores, {machine.get('busy_before', 0):.0%} busy before.</p>",
     ]
@@ -109,18 +128,31 @@ def section(run: Stored, paths: list[Path]) -> str:
         data = base64.b64encode(path.read_bytes()).decode()
         name = html.escape(path.stem)
         parts.append(f'<img alt="{run.experiment}: {name}" src="data:image/png;base64,{data}">')
-    parts.append(table(summary["table"]))
+    parts.append(table(summary["table"], summary.get("unit", "s")))
     if summary.get("ratios"):
         parts.append(table(summary["ratios"]))
     stated = papers()
     stated = stated[stated.experiment == run.experiment]
     if len(stated):
         columns = ["system", "what", "value", "unit", "paper"]
-        parts += ["<h4>Stated by the papers</h4>", table(stated[columns].to_dict("records"))]
+        shown = stated[columns].assign(paper=[cited(key) for key in stated.paper])
+        parts += ["<h4>Stated by the papers</h4>", table(shown.to_dict("records"))]
     rows = tests_table(summary.get("tests", {}))
     if rows:
         parts.append(f"<details><summary>Rank tests</summary>{table(rows)}</details>")
     return "\n".join(parts)
+
+
+def _failed(failed: list[dict[str, Any]]) -> str:
+    """The runs that failed, with the reason; what stands below of them is of an earlier run."""
+    if not failed:
+        return ""
+    lines = "".join(
+        f"<li>{html.escape(one['experiment'])} ({one['profile']}, {one['at']}): "
+        f"{html.escape(one['failed'])}</li>"
+        for one in failed
+    )
+    return f"<h2 id='failed'>Runs that failed</h2><ul class='missing'>{lines}</ul>"
 
 
 def _golden() -> str:
@@ -137,16 +169,20 @@ def _golden() -> str:
         for row in study.table("statistics.csv").itertuples()
     ]
     return (
-        "<h2 id='study'>The study's statistics, from its raw data</h2>"
-        f"<p class='about'>Data of {html.escape(PAPERS['000'])}, Apache-2.0, in "
+        "<h2 id='papers'>The papers</h2><ul>"
+        + "".join(
+            f"<li>{html.escape(one.short)}: {html.escape(one.full)}</li>" for one in PAPERS.values()
+        )
+        + "</ul><h2 id='study'>The study's statistics, from its raw data</h2>"
+        f"<p class='about'>Data of {html.escape(PAPERS['000'].full)}, Apache-2.0, in "
         f"<code>bench/reference/{FOLDER.name}</code>.</p>" + table(rows)
     )
 
 
 def write(folder: Path, target: Path) -> Path:
     """Draws every run below `folder` anew and writes the page."""
-    runs = stored(folder)
-    if not runs:
+    runs, failed = stored(folder), failures(folder)
+    if not runs and not failed:
         raise Failed(f"{folder}: no runs yet; ./lab run NAME makes one")
     order = list(EXPERIMENTS)
     runs.sort(key=lambda run: (order.index(run.experiment), run.folder.name))
@@ -164,6 +200,7 @@ def write(folder: Path, target: Path) -> Path:
         "papers were measured on their machines, ours on the machine named with each run: compare "
         "shapes and ratios. Runs of the profile <i>smoke</i> show that the code path works and "
         f"nothing else.</p><nav>{links}<a href='#study'>the study's statistics</a></nav>"
+        + _failed(failed)
         + "\n".join(sections)
         + _golden()
         + "</html>\n"

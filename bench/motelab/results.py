@@ -15,6 +15,8 @@ import pandas as pd
 VERSION = 1
 #: Rows that are stored at most; of more, an even sample and the true number.
 ROWS_MAX = 400_000
+#: What a failed run leaves in its folder.
+FAILURE = "failure.json"
 
 
 @dataclass
@@ -29,6 +31,11 @@ class Outcome:
     missing: list[str] = field(default_factory=list)
 
 
+def nothing(missing: list[str]) -> Outcome:
+    """The outcome of an experiment in which no target could take part."""
+    return Outcome({}, {"table": []}, missing)
+
+
 @dataclass(frozen=True)
 class Stored:
     """A run as it lies on the disk."""
@@ -41,6 +48,18 @@ class Stored:
     def experiment(self) -> str:
         """Its name."""
         return str(self.summary["experiment"])
+
+
+def write_failure(folder: Path, head: dict[str, Any], reason: str) -> None:
+    """Stores why a run failed, next to the results of an earlier run where there are some."""
+    folder.mkdir(parents=True, exist_ok=True)
+    text = json.dumps({"version": VERSION, **head, "failed": reason}, indent=1, default=_plain)
+    (folder / FAILURE).write_text(text + "\n")
+
+
+def failures(folder: Path) -> list[dict[str, Any]]:
+    """The failed runs below a folder that were not repeated with success since, by name."""
+    return [json.loads(path.read_text()) for path in sorted(folder.glob(f"*/{FAILURE}"))]
 
 
 def write(folder: Path, head: dict[str, Any], outcome: Outcome) -> Stored:

@@ -18,7 +18,7 @@ from botocore.exceptions import ClientError
 
 from motelab import datasets
 from motelab.catalog import ROOT, Workload
-from motelab.processes import Failed, Program, wait_for
+from motelab.processes import Failed, Program, cargo_profile, wait_for
 
 STORE = ROOT / ".cache" / "lab-tools" / "bin" / "s3s-fs"
 BUCKETS = ("input", "output")
@@ -119,7 +119,10 @@ class StaticServer:
 
     def __init__(self, binary: Path, folder: Path, log: Path) -> None:
         if not binary.exists():
-            raise MissingService(f"{binary} is missing: cargo build -p mote-bench-peers")
+            raise MissingService(
+                f"{binary} is missing: cargo build --profile {cargo_profile(binary)}"
+                " -p mote-bench-peers"
+            )
         self.program = Program([str(binary), str(folder)], log)
         self.port = int(self.program.first_line())
 

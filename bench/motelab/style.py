@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import matplotlib as mpl
@@ -41,6 +41,14 @@ def colours(names: Iterable[Any]) -> dict[Any, str]:
     known = list(dict.fromkeys(names))
     known.sort(key=lambda name: not str(name).startswith(("mote", "auto")))
     return {name: CYCLE[at % len(CYCLE)] for at, name in enumerate(known)}
+
+
+def lines(names: Iterable[Any]) -> Iterator[dict[str, Any]]:
+    """How to draw each of several curves that may coincide: the first is the widest, so that it
+    shows on both sides of a later one that lies on it, and every later one has its own dashes."""
+    dashes = ["-", (0, (4, 1.5)), (0, (1.5, 1.5)), (0, (4, 1.5, 1.5, 1.5))]
+    for at, _ in enumerate(names):
+        yield {"linewidth": max(3.2 - 0.7 * at, 1.1), "linestyle": dashes[at % len(dashes)]}
 
 
 def figure(width: float = 7.0, height: float = 4.0) -> tuple[Figure, Axes]:

@@ -3,6 +3,7 @@
 import json
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import nbclient
@@ -12,6 +13,7 @@ import pytest
 from conftest import require
 
 from motelab import client, environment, results
+from motelab.__main__ import main as command_line
 from motelab.__main__ import run_one
 from motelab.catalog import ROOT
 from motelab.experiments import EXPERIMENTS, overhead
@@ -138,3 +140,61 @@ def test_server_timing_is_read_by_name() -> None:
 def test_binaries_are_named_when_missing(tmp_path) -> None:
     with pytest.raises(pytest.skip.Exception, match="mote is not built"):
         require(tmp_path / "mote", "build it")
+
+
+class Elsewhere:
+    """A sitting in which the services of workloads cannot be had."""
+
+    def __init__(self, lab, tmp_path: Path) -> None:
+        self.lab, self.binaries = lab, lab.services.binaries
+        self.empty = tmp_path
+
+    def __enter__(self):
+        self.lab.services.binaries = self.empty
+        return self.lab
+
+    def __exit__(self, *_: object) -> None:
+        self.lab.services.binaries = self.binaries
+
+
+@pytest.mark.parametrize("name", ["http-sweep", "http-sizes"])
+def test_a_missing_service_is_named_and_ends_nothing(lab, folder, mote, tmp_path, name) -> None:
+    lab.target_names = list(EXPERIMENTS[name].targets)
+    lab._targets.clear()
+    with Elsewhere(lab, tmp_path) as elsewhere:
+        stored = run_one(elsewhere, EXPERIMENTS[name], folder / "without-services")
+    assert stored.summary["table"] == []
+    assert len(stored.summary["missing"]) == 2, "one line per target"
+    for line in stored.summary["missing"]:
+        assert "bench_static is missing: cargo build --profile " in line, line
+    page = write_report(folder / "without-services", tmp_path / "report.html").read_text()
+    assert "bench_static is missing" in page
+
+
+def test_a_failed_experiment_is_named_and_the_others_run(tmp_path, monkeypatch, capsys) -> None:
+    def broken(_: object) -> results.Outcome:
+        raise KeyError("platform")
+
+    first, second = EXPERIMENTS["hello-sweep"], EXPERIMENTS["http-sweep"]
+    ran = []
+    monkeypatch.setitem(EXPERIMENTS, first.name, replace(first, run=broken))
+
+    def fine(_: object) -> results.Outcome:
+        ran.append(second.name)
+        return results.nothing(["nothing to measure in this test"])
+
+    monkeypatch.setitem(EXPERIMENTS, second.name, replace(second, run=fine))
+    argv = ["lab", "--results", str(tmp_path), "run", first.name, second.name]
+    monkeypatch.setattr(sys, "argv", argv)
+    assert command_line() == 1
+    assert ran == ["http-sweep"]
+    errors = capsys.readouterr().err
+    assert "FAILED: KeyError: 'platform'" in errors and "failed: hello-sweep" in errors
+    page = write_report(tmp_path, tmp_path / "report.html").read_text()
+    assert "Runs that failed" in page and "hello-sweep (smoke" in page
+
+    # A later run with success takes the failure off the page.
+    monkeypatch.setitem(EXPERIMENTS, first.name, replace(first, run=fine))
+    assert command_line() == 0
+    page = write_report(tmp_path, tmp_path / "report.html").read_text()
+    assert "Runs that failed" not in page

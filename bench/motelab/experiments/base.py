@@ -13,18 +13,6 @@ from motelab.results import Outcome, Stored
 from motelab.session import Lab
 from motelab.statistics import summary
 
-#: The papers, by the numbers the lab gives them.
-PAPERS = {
-    "000": "Kjorveziroski, Filiposka: Kubernetes Distributions for the Edge: Serverless Performance"
-    " Evaluation, 2022",
-    "002": "Pfandzelter, Bermbach: tinyFaaS: A Lightweight FaaS Platform for Edge Environments,"
-    " 2020",
-    "003": "Li et al.: Understanding Open Source Serverless Platforms, 2019",
-    "004": "Li et al.: Analyzing Open-Source Serverless Platforms: Characteristics and Performance,"
-    " 2021",
-    "ours": "our own",
-}
-
 
 @dataclass(frozen=True)
 class Experiment:
@@ -32,7 +20,7 @@ class Experiment:
 
     name: str
     title: str
-    #: Key of [`PAPERS`] and the section.
+    #: A key of `papers.PAPERS` and the section, or `ours`.
     paper: str
     run: Callable[[Lab], Outcome]
     draw: Callable[[Stored], dict[str, Figure]]

@@ -13,7 +13,7 @@ from motelab.client import Call, Client, at_once, call, required
 from motelab.experiments.base import group_rows
 from motelab.platforms import Function, NotOffered, Target, Wish
 from motelab.processes import Failed, wait_for
-from motelab.results import Outcome
+from motelab.results import Outcome, nothing
 from motelab.services import MissingService
 from motelab.session import Lab
 
@@ -131,7 +131,7 @@ def serial(lab: Lab) -> Outcome:
             lab.say(f"{workload.name} on {target.name}: {count}")
         _same_work(workload, checks)
     if not rows:
-        return Outcome({}, {"table": []}, missing)
+        return nothing(missing)
     table = pd.DataFrame(rows)
     groups = group_rows(table, ["function", "platform"])
     return Outcome({"rows": table}, {"table": groups, "tests": tests_of(table)}, missing)
@@ -173,7 +173,7 @@ def parallel(lab: Lab) -> Outcome:
             target.remove(function)
             lab.say(f"{workload.name}: {name}")
     if not rows:
-        return Outcome({}, {"table": []}, missing)
+        return nothing(missing)
     table = pd.DataFrame(rows)
     return Outcome({"rows": table}, {"table": _parallel_table(table)}, missing)
 

@@ -22,7 +22,7 @@ from motelab.environment import machine_ticks, own_ticks
 from motelab.experiments.calls import WARM_CALLS, Deployment, row_of, tests_of
 from motelab.platforms import Wish
 from motelab.processes import Failed
-from motelab.results import Outcome
+from motelab.results import Outcome, nothing
 from motelab.session import Lab
 from motelab.statistics import blocked_median
 
@@ -65,7 +65,7 @@ def overhead(lab: Lab) -> Outcome:
         text = f"{ratio:.3f} ({low:.3f} to {high:.3f}), {found['verdict']}"
         lab.say(f"{workload.name}: {found['pairs']} pairs, {found['rounds']} rounds, {text}")
     if not rows:
-        return Outcome({}, {"table": []}, missing)
+        return nothing(missing)
     raw = _with_inner(pd.DataFrame(rows))
     return Outcome({"rows": raw}, {"table": table, "tests": tests_of(raw, "inner_s")}, missing)
 

@@ -22,7 +22,7 @@ from motelab.client import Load
 from motelab.environment import machine_ticks
 from motelab.platforms import Function, Mote, Wish
 from motelab.processes import Failed
-from motelab.results import Outcome
+from motelab.results import Outcome, nothing
 from motelab.session import Lab
 from motelab.statistics import summary
 
@@ -144,7 +144,7 @@ def run(lab: Lab, name: str) -> Outcome:
         return simulated(lab, name)
     target = next((one for one in lab.targets if isinstance(one, Mote)), None)
     if target is None:
-        return Outcome({}, {"table": []}, ["no target lets the lab choose scaling rules"])
+        return nothing(["no target lets the lab choose scaling rules"])
     return live(lab, name, target)
 
 

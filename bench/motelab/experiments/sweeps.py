@@ -17,7 +17,7 @@ from motelab.catalog import Workload, workloads
 from motelab.client import Load
 from motelab.experiments.calls import Deployment
 from motelab.platforms import Function, Mote, Target, Wish
-from motelab.results import Outcome
+from motelab.results import Outcome, nothing
 from motelab.session import Lab
 
 #: Everywhere the same in what the studies call fair: a queue that refuses nobody, 10 s to answer.
@@ -74,6 +74,8 @@ def closed_sweep(lab: Lab) -> Outcome:
                 best.setdefault(at, []).append((run["mean_s"], run, rows))
         lab.say(f"{clients} clients x {operations}: {repeats} times {len(contestants)} ways")
     _remove(functions)
+    if not runs:
+        return nothing(missing)
     table, tables = [], []
     for (name, clients), found in best.items():
         found.sort(key=lambda one: one[0])
@@ -183,6 +185,8 @@ def _levels(lab: Lab, workload: Workload, levels: list[int], shown: int) -> Outc
                     distributions.append(cdf_rows(rows, platform=target.name, clients=clients))
         lab.say(f"{clients} clients")
     _remove(functions)
+    if not runs:
+        return nothing(missing)
     table = pd.DataFrame(runs)
     tables = {"runs": table}
     if distributions:
@@ -223,6 +227,8 @@ def http_sweep(lab: Lab) -> Outcome:
 
 def _contest(lab: Lab, contestants: Sequence[tuple[str, float, str]], key: str) -> Outcome:
     """The same load on several ways in turn; name, value and URL of each."""
+    if not contestants:
+        return nothing([])
     clients = lab.pick(10, 100, 100)
     warmup, seconds = lab.pick(0.2, 1.0, 60.0), lab.pick(0.5, 3.0, 60.0)
     runs, distributions = [], []
@@ -281,6 +287,8 @@ def workers_sweep(lab: Lab) -> Outcome:
                 outcomes.append(_contest(lab, [(name, count, function.url)], "workers"))
                 target.remove(function)
             lab.say(f"{target.name}: {kind}")
+    if not outcomes:
+        return nothing(missing)
     tables = {
         name: pd.concat([one.tables[name] for one in outcomes], ignore_index=True)
         for name in ("runs", "cdf")
@@ -294,7 +302,7 @@ def process_modes(lab: Lab) -> Outcome:
     missing = ["streaming mode of the studied platforms has no counterpart for a text of 5 bytes"]
     target = next((one for one in lab.targets if isinstance(one, Mote)), None)
     if target is None:
-        return Outcome({}, {"table": []}, ["no target runs a program per request"])
+        return nothing(["no target runs a program per request"])
     scale = {"queue": QUEUE}
     kept = {
         "kept, Node": node_wish(),
@@ -334,7 +342,7 @@ def export_modes(lab: Lab) -> Outcome:
     by_name = {target.name: target for target in lab.targets}
     mote, native = by_name.get("mote"), by_name.get("native")
     if not isinstance(mote, Mote) or native is None:
-        return Outcome({}, {"table": []}, ["needs the targets mote and native"])
+        return nothing(["needs the targets mote and native"])
     hello = workloads()["hello"]
     direct, _ = lab.deploy(native, hello, node_wish())
     through = _server(lab, mote, hello)

@@ -10,7 +10,8 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, MaxNLocator
 
 from motelab import style
-from motelab.figures.stated import STUDY_NOTE, papers, study
+from motelab.figures.stated import STUDY, STUDY_NOTE, papers, study
+from motelab.papers import PAPERS
 from motelab.results import Stored
 from motelab.study import NAMES, PLATFORMS
 
@@ -27,7 +28,8 @@ def cold_start(stored: Stored) -> dict[str, Figure]:
     values = [*means.values(), *theirs.values()]
     bars = axes.bar(names, values, color=[*ours.values(), *(style.STUDY[n] for n in theirs)])
     axes.bar_label(bars, [style.rounded(value, 3) for value in values], fontsize=8)
-    style.log_seconds(axes)
+    # Bars begin at zero: on a logarithmic axis their lengths would say nothing.
+    axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: style.seconds_text(value)))
     axes.set_ylabel("mean response less warm mean")
     axes.set_title("Cold starts: what a caller waits beyond a warm call")
     style.note(made, STUDY_NOTE)
@@ -92,7 +94,7 @@ def _cold_heat(cold: Any) -> Figure:
             )
     axes.grid(visible=False)
     axes.set_title("Mean cold start beyond a warm call")
-    style.note(made, "the last three columns: the study's platforms (000)")
+    style.note(made, f"the last three columns: platforms of {STUDY}")
     return made
 
 
@@ -108,10 +110,14 @@ def serial(stored: Stored) -> dict[str, Figure]:
     axes.set_ylabel("executions")
     style.legend_above(axes)
     axes.set_title("Serial executions by one client", pad=22)
-    return {"counts": made, "means": _serial_panels(table, functions, colour)}
+    # Other profiles have smaller parameters: the study's times are of other work than ours.
+    is_comparable = stored.summary["profile"] == "paper"
+    return {"counts": made, "means": _serial_panels(table, functions, colour, is_comparable)}
 
 
-def _serial_panels(table: Any, functions: list[str], colour: dict[Any, str]) -> Figure:
+def _serial_panels(
+    table: Any, functions: list[str], colour: dict[Any, str], is_comparable: bool
+) -> Figure:
     columns = 4
     rows = -(-len(functions) // columns)
     made, grid = style.panels(rows, columns, 10, 2.1 * rows + 0.3)
@@ -132,17 +138,21 @@ def _serial_panels(table: Any, functions: list[str], colour: dict[Any, str]) -> 
             yerr=np.clip(np.array(error), 0, None),
             capsize=2,
         )
-        for name in PLATFORMS:
+        for name in PLATFORMS if is_comparable else ():
             value = theirs.get((function, name))
             if value is not None:
                 axes.bar(NAMES[name], value, color=style.STUDY[name])
-        style.log_seconds(axes)
+        axes.yaxis.set_major_locator(MaxNLocator(4))
+        axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: style.rounded(value, 3)))
         axes.set_title(function)
         axes.tick_params(axis="x", rotation=35, labelsize=7)
         axes.tick_params(axis="y", labelsize=7, which="both")
         axes.grid(visible=False, axis="x")
     made.suptitle("Mean response of serial calls")
-    style.note(made, "grey: the study's platforms (000), at the paper's parameters")
+    if is_comparable:
+        style.note(made, f"grey: platforms of {STUDY}, with the same parameters")
+    else:
+        style.note(made, f"values of {STUDY} are drawn in profile paper, which has its parameters")
     return made
 
 
@@ -166,7 +176,7 @@ def parallel(stored: Stored) -> dict[str, Figure]:
             axes.axhline(1, color="#555555", linewidth=0.8)
             theirs = study("parallel20.csv").set_index(["function", "platform"])[value]
             marks = [theirs.get((function, "k3s"), np.nan) for function in functions]
-            axes.plot(range(len(functions)), marks, "D", color="#777777", label="K3s (000)")
+            axes.plot(range(len(functions)), marks, "D", color="#777777", label=f"K3s ({STUDY})")
         axes.set_ylabel(label)
         style.legend_above(axes, 3)
         axes.set_title(title, pad=36)
@@ -252,6 +262,7 @@ def breakdown(stored: Stored) -> dict[str, Figure]:
     ]
     stated = papers()
     stated = stated[stated.experiment == "latency-breakdown"]
+    theirs = PAPERS["003"].short
     for system, of in stated.groupby("system", sort=False):
         rows.append(
             {"system": system, "is_ours": False, **dict(zip(of.what, of.value, strict=True))}
@@ -268,7 +279,9 @@ def breakdown(stored: Stored) -> dict[str, Figure]:
         left += values
     for y, total in zip(at, left, strict=True):
         axes.text(total, y, f" {total:.3f} ms", va="center", fontsize=8)
-    axes.set_yticks(at, [f"{row['system']}{'' if row['is_ours'] else ' (003)'}" for row in rows])
+    axes.set_yticks(
+        at, [f"{row['system']}{'' if row['is_ours'] else f' ({theirs})'}" for row in rows]
+    )
     axes.set_xlim(right=left.max() * 1.18)
     axes.set_xlabel("milliseconds, means of single calls on an idle warm instance")
     axes.grid(visible=False, axis="y")

@@ -8,7 +8,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from motelab import style
-from motelab.figures.stated import papers, study
+from motelab.figures.stated import STUDY, papers, study
 from motelab.results import Stored
 from motelab.study import NAMES
 
@@ -35,12 +35,14 @@ def _course(stored: Stored) -> Figure:
         lines.append(("cpu", "machine busy"))
     made, grid = style.panels(len(lines), 1, 7.5, 1.5 * len(lines) + 1)
     for axes, (column, label) in zip(grid[:, 0], lines, strict=True):
-        for policy, of in samples.groupby("policy", sort=False):
+        for (policy, of), line in zip(
+            samples.groupby("policy", sort=False), style.lines(colour), strict=True
+        ):
             t, values = of.t_s, of.get(column)
             if column == "answered":
                 t, values = _rate(of, rows, policy)
             step = "post" if column == "instances" else "mid"
-            axes.step(t, values, where=step, color=colour[policy], label=str(policy), linewidth=1.1)
+            axes.step(t, values, where=step, color=colour[policy], label=str(policy), **line)
         axes.set_ylabel(label, fontsize=8)
         axes.set_ylim(bottom=0)
     grid[0][0].legend(ncols=4, loc="lower left", bbox_to_anchor=(0, 1.0))
@@ -74,10 +76,12 @@ def _steps(stored: Stored) -> Figure:
     made, grid = style.panels(1, 2 if has_means else 1, 10 if has_means else 6, 3.6)
     colour = style.colours(steps.policy)
     replicas = grid[0][-1]
-    for policy, of in steps.groupby("policy", sort=False):
+    for (policy, of), line in zip(
+        steps.groupby("policy", sort=False), style.lines(colour), strict=True
+    ):
         x = of.clients if is_sorted else of.step
         # At their own level: the level holds from this step to the next.
-        replicas.step(x, of.replicas, where="post", color=colour[policy], label=str(policy))
+        replicas.step(x, of.replicas, where="post", color=colour[policy], label=str(policy), **line)
         if has_means:
             grid[0][0].plot(x, of.mean_s, "o-", color=colour[policy], label=str(policy), ms=4)
     test = stored.experiment.removeprefix("hpa-")
@@ -85,7 +89,7 @@ def _steps(stored: Stored) -> Figure:
         _study_means(grid[0][0], test)
     if test == "ramp4":
         for platform, of in study("hpa_replicas_ramp4.csv").groupby("platform", sort=False):
-            label = f"{NAMES[platform]} (000)"
+            label = f"{NAMES[platform]} ({STUDY})"
             replicas.step(
                 of.load, of.replicas, where="post", color=style.STUDY[platform], label=label
             )
@@ -109,7 +113,7 @@ def _study_means(axes: Axes, test: str) -> None:
             found["mean"],
             color=style.STUDY[platform],
             linewidth=1,
-            label=f"{NAMES[platform]} (000)",
+            label=f"{NAMES[platform]} ({STUDY})",
         )
 
 

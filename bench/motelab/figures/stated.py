@@ -7,9 +7,11 @@ from typing import Any
 
 import pandas as pd
 
+from motelab.papers import PAPERS
 from motelab.study import FOLDER
 
-STUDY_NOTE = "grey: the study's platforms on its own cluster (000); compare shapes, not values"
+STUDY = PAPERS["000"].short
+STUDY_NOTE = f"grey: platforms on the cluster of {STUDY}; compare shapes, not values"
 
 
 @cache

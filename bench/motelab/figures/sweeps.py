@@ -8,6 +8,7 @@ import pandas as pd
 from matplotlib.figure import Figure
 
 from motelab import style
+from motelab.papers import PAPERS
 from motelab.results import Stored
 
 
@@ -65,13 +66,14 @@ def _closed_ratios(stored: Stored, colour: dict[Any, str]) -> Figure:
     for platform, of in table.groupby("platform", sort=False):
         axes.plot(of.clients, of.rate_ratio, "o-", color=colour[platform], label=platform)
     axes.axhline(1, color="#555555", linewidth=0.8)
-    axes.plot([16], [1.59], "D", color="#777777", label="tinyFaaS, board, 16 clients (002)")
+    theirs = PAPERS["002"].short
+    axes.plot([16], [1.59], "D", color="#777777", label=f"tinyFaaS, board, 16 clients ({theirs})")
     axes.axhline(
         1 / 1.33,
         color="#777777",
         linestyle="--",
         linewidth=1,
-        label="tinyFaaS, server, high load (002)",
+        label=f"tinyFaaS, server, high load ({theirs})",
     )
     style.plain_log2(axes)
     axes.set_xlabel("clients")
@@ -168,7 +170,7 @@ def modes(stored: Stored) -> dict[str, Figure]:
     axes.set_ylim(top=table.rate.max() * 2.5)
     axes.set_ylabel("answers per second")
     axes.set_title(f"A kept process and a process per request, {stored.summary['clients']} clients")
-    style.note(made, "paper (004): a kept process has about ten times the throughput")
+    style.note(made, f"{PAPERS['004'].short}: a kept process has about ten times the throughput")
     return {"throughput": made}
 
 
