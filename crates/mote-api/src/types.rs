@@ -265,7 +265,7 @@ pub struct Limits {
     pub balance: String,
 }
 
-/// Counters since the node started.
+/// Counters of a function over all its revisions, since the node started.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct Requests {
     /// Invocations that ended.
@@ -276,7 +276,7 @@ pub struct Requests {
     pub running: u64,
     /// Invocations waiting now.
     pub queued: u64,
-    /// Instances started.
+    /// Invocations that waited for an instance to start.
     pub cold_starts: u64,
     /// Median time from arrival to answer in milliseconds, over the recent past.
     #[serde(default, skip_serializing_if = "Option::is_none")]

@@ -228,6 +228,9 @@ impl Engine {
     /// Ends a revision that was never published, for instance because it did not start.
     pub fn discard(&self, revision: &Arc<Revision>) {
         revision.close("discarded");
+        if self.get(revision.spec.name.as_str()).is_none() {
+            self.metrics.forget(&revision.spec.name);
+        }
     }
 
     /// Removes a function: later invocations find nothing, running ones finish.
@@ -327,8 +330,8 @@ impl Engine {
     }
 }
 
-/// Starts an instance of each, as many at once as the node starts. None goes for another: nobody
-/// has called yet.
+/// Starts an instance of each, as many at once as the node starts. No instance is evicted to make
+/// room for these, because the functions have not been called yet.
 async fn warm_up(mut waiting: VecDeque<Arc<Revision>>, at_once: u32) {
     let mut starting = JoinSet::new();
     loop {

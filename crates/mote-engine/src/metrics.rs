@@ -3,6 +3,7 @@
 //! Handles are made once per function and kept by its revision, so the request path touches
 //! atomics and one short lock, never a label map. Labels come from closed lists.
 
+use std::collections::HashMap;
 use std::sync::{Arc, OnceLock};
 
 use mote_core::{Fault, FunctionName, Phases, Trigger};
@@ -76,6 +77,9 @@ struct Families {
 pub struct Metrics {
     registry: Mutex<Registry>,
     families: Families,
+    /// One set of handles per function, whatever the number of its revisions, so that its counts
+    /// go on through deploys.
+    functions: Mutex<HashMap<FunctionName, Arc<FunctionMetrics>>>,
 }
 
 impl Default for Metrics {
@@ -116,7 +120,7 @@ impl Default for Metrics {
         );
         registry.register("instance_stops", "Instances ended", families.stops.clone());
         registry.register("instances", "Instances ready", families.instances.clone());
-        Self { registry: Mutex::new(registry), families }
+        Self { registry: Mutex::new(registry), families, functions: Mutex::default() }
     }
 }
 
@@ -128,18 +132,29 @@ impl Metrics {
         text
     }
 
-    /// The handles of one function. Nothing is kept for it until something is counted.
+    /// Prometheus' text format 0.0.4, for what does not read OpenMetrics (`promtool check metrics`,
+    /// older scrapers).
+    pub fn render_text(&self) -> String {
+        text_format(&self.render())
+    }
+
+    /// The handles of one function, the same for each of its revisions until it is forgotten. No
+    /// series exists before something is counted.
     pub fn function(&self, name: &FunctionName) -> Arc<FunctionMetrics> {
-        Arc::new(FunctionMetrics {
-            families: self.families.clone(),
-            function: name.clone(),
-            by_trigger: Default::default(),
-            timings: OnceLock::new(),
-        })
+        let made = || {
+            Arc::new(FunctionMetrics {
+                families: self.families.clone(),
+                function: name.clone(),
+                by_trigger: Default::default(),
+                timings: OnceLock::new(),
+            })
+        };
+        self.functions.lock().entry(name.clone()).or_insert_with(made).clone()
     }
 
     /// Forgets a removed function, so that its series end.
     pub fn forget(&self, name: &FunctionName) {
+        self.functions.lock().remove(name);
         let function = || name.as_str().to_owned();
         let label = FunctionLabel { function: function() };
         for trigger in TRIGGERS {
@@ -158,6 +173,33 @@ impl Metrics {
             self.families.stops.remove(&StopLabels { function: function(), reason });
         }
     }
+}
+
+/// OpenMetrics as Prometheus' text format 0.0.4: there a counter's family has the name of its
+/// samples (with `_total`), and units and the end are not marked.
+fn text_format(openmetrics: &str) -> String {
+    let mut text = String::with_capacity(openmetrics.len());
+    let mut help = None;
+    for line in openmetrics.lines() {
+        let mut words = line.splitn(4, ' ');
+        match (words.next(), words.next(), words.next(), words.next()) {
+            (Some("#"), Some("EOF" | "UNIT"), ..) => {}
+            // It stands in front of the type, and the type decides the name.
+            (Some("#"), Some("HELP"), Some(_), said) => help = said,
+            (Some("#"), Some("TYPE"), Some(name), Some(kind)) => {
+                let suffix = if kind == "counter" { "_total" } else { "" };
+                if let Some(help) = help.take() {
+                    text.push_str(&format!("# HELP {name}{suffix} {help}\n"));
+                }
+                text.push_str(&format!("# TYPE {name}{suffix} {kind}\n"));
+            }
+            _ => {
+                text.push_str(line);
+                text.push('\n');
+            }
+        }
+    }
+    text
 }
 
 /// Why instances end, as label values.
@@ -289,5 +331,44 @@ impl FunctionMetrics {
             let used = self.by_trigger.iter().filter_map(OnceLock::get);
             (OUTCOMES[at], used.map(|trigger| trigger.invocations[at].get()).sum())
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_text_format_names_counters_as_their_samples() {
+        let metrics = Metrics::default();
+        let function = metrics.function(&FunctionName::new("thermo").expect("a name"));
+        function.failed(Trigger::Http, &Fault::Stopping);
+        function.ready();
+        let text = metrics.render_text();
+        for line in [
+            "# HELP mote_invocations_total Invocations ended.",
+            "# TYPE mote_invocations_total counter",
+            "# TYPE mote_instances gauge",
+            "mote_instances{function=\"thermo\"} 1",
+        ] {
+            assert!(text.lines().any(|found| found == line), "{line} is not in\n{text}");
+        }
+        assert!(!text.contains("# EOF") && !text.contains("# UNIT"), "{text}");
+    }
+
+    #[test]
+    fn counts_go_on_through_revisions_and_end_with_the_function() {
+        let metrics = Metrics::default();
+        let name = FunctionName::new("thermo").expect("a name");
+        let first = metrics.function(&name);
+        first.failed(Trigger::Http, &Fault::Stopping);
+        let second = metrics.function(&name);
+        let total = |of: &FunctionMetrics| of.totals().iter().map(|(_, count)| count).sum::<u64>();
+        assert_eq!(total(&second), 1, "a new revision begins with the function's counts");
+        second.failed(Trigger::Coap, &Fault::Stopping);
+        assert_eq!(total(&first), 2);
+
+        metrics.forget(&name);
+        assert_eq!(total(&metrics.function(&name)), 0, "a function of the same name begins anew");
     }
 }

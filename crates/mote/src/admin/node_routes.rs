@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use axum::Json;
 use axum::extract::State;
-use axum::http::StatusCode;
+use axum::http::{HeaderMap, StatusCode};
 use axum::response::IntoResponse;
 use mote_api::types::{DoctorReport, NodeStatus};
 
@@ -22,10 +22,24 @@ pub(super) async fn openapi() -> impl IntoResponse {
     ([("content-type", "application/json")], mote_api::openapi::document())
 }
 
-pub(super) async fn metrics(State(node): State<Arc<Node>>) -> impl IntoResponse {
-    let kind = "application/openmetrics-text; version=1.0.0; charset=utf-8";
-    ([("content-type", kind)], node.engine.metrics().render())
+/// OpenMetrics for a scraper that asks for it, as Prometheus does; Prometheus' older text format
+/// for everybody else.
+pub(super) async fn metrics(
+    State(node): State<Arc<Node>>,
+    headers: HeaderMap,
+) -> impl IntoResponse {
+    let metrics = node.engine.metrics();
+    let accepted = headers.get_all("accept").iter().filter_map(|value| value.to_str().ok());
+    let wants_openmetrics = accepted.into_iter().any(|types| types.contains(OPENMETRICS));
+    if wants_openmetrics {
+        let kind = format!("{OPENMETRICS}; version=1.0.0; charset=utf-8");
+        return ([("content-type", kind)], metrics.render());
+    }
+    let kind = "text/plain; version=0.0.4; charset=utf-8".to_owned();
+    ([("content-type", kind)], metrics.render_text())
 }
+
+const OPENMETRICS: &str = "application/openmetrics-text";
 
 pub(super) async fn readyz(State(node): State<Arc<Node>>) -> impl IntoResponse {
     if node.is_ready() {
