@@ -236,12 +236,16 @@ pub struct Traffic {
     /// among them, so that rolling back twice goes further back.
     #[serde(default)]
     pub before: Vec<u64>,
+    /// While traffic is divided: the revision that had all of it when the division began. `None`
+    /// otherwise, and for a division that began before this was recorded.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub whole_before: Option<u64>,
 }
 
 impl Traffic {
     /// Everything to one revision, as for a function's first.
     pub fn whole(revision: u64) -> Self {
-        Self { split: Split::whole(revision), before: Vec::new() }
+        Self { split: Split::whole(revision), before: Vec::new(), whole_before: None }
     }
 
     /// After traffic was moved to `split`.
@@ -253,7 +257,12 @@ impl Traffic {
             before.push(from);
             before.drain(..before.len().saturating_sub(HISTORY_MAX));
         }
-        Self { split, before }
+        let whole_before = match (self.split.is_divided(), split.is_divided()) {
+            (_, false) => None,
+            (false, true) => Some(from),
+            (true, true) => self.whole_before,
+        };
+        Self { split, before, whole_before }
     }
 
     /// After everything was rolled back to `revision`.
@@ -261,12 +270,15 @@ impl Traffic {
         let split = self.split.all_to(revision)?;
         let known = self.before.iter().position(|before| *before == revision);
         let before = self.before[..known.unwrap_or(self.before.len())].to_vec();
-        Ok(Self { split, before })
+        Ok(Self { split, before, whole_before: None })
     }
 
     /// Where rolling back goes unless told otherwise: while traffic is divided, to the one that
     /// had it before that; else to the one that was live before.
     pub fn back(&self) -> Option<u64> {
+        if self.whole_before.is_some() {
+            return self.whole_before;
+        }
         if self.split.is_divided() {
             let before = self.before.iter().rev().find(|r| self.split.percent(**r) > 0).copied();
             return Some(before.unwrap_or(self.split.main()));
@@ -401,6 +413,24 @@ mod tests {
         assert_eq!(far.back(), Some(3));
         assert!(far.needs(3) && far.needs(4) && !far.needs(2));
         assert_eq!(far.moved(Split::whole(4)).back(), Some(3));
+    }
+
+    #[test]
+    fn a_division_ends_at_the_revision_that_had_everything() {
+        let part = |old, new| Split::new(vec![share(1, old, None), share(2, new, None)]).unwrap();
+        let second = Traffic::whole(1).moved(Split::whole(2));
+        // An older revision gets a part of the traffic again.
+        let divided = second.moved(part(50, 50));
+        assert_eq!(divided.back(), Some(2), "2 had everything before, not 1");
+        assert_eq!(divided.moved(part(90, 10)).back(), Some(2), "a division may change");
+        let ended = divided.rolled_back(2).unwrap();
+        assert_eq!((ended.split.main(), ended.back()), (2, Some(1)), "and once more goes to 1");
+        // The revision that had everything may have no share at all in the division.
+        let of_others = Split::new(vec![share(2, 50, None), share(3, 50, None)])
+            .map(|s| Traffic::whole(1).moved(s));
+        let of_others = of_others.unwrap();
+        assert_eq!(of_others.back(), Some(1));
+        assert!(of_others.needs(1));
     }
 
     #[test]

@@ -9,7 +9,8 @@ use std::time::Instant;
 use mote_api::types::{RevisionInfo, RevisionList, Step, TrafficEdit, TrafficResult, TrafficShare};
 use mote_api::{Problem, Timestamp};
 use mote_core::rollout::{Edit, Split, SplitError, Traffic};
-use mote_core::{FunctionName, Invoker};
+use mote_core::spec::Runtime;
+use mote_core::{FunctionName, FunctionSpec, Invoker};
 use mote_engine::logs::LogLevel;
 use mote_engine::{Revision, Serving, WarmError, clock};
 use mote_store::{RevisionState, Store, StoreError, StoredRevision};
@@ -97,7 +98,10 @@ pub(super) async fn traffic(node: &Node, name: &FunctionName) -> Result<Traffic,
     let split = serving(node, name)?.split();
     let wanted = name.clone();
     let stored = with_store(node, move |store| store.traffic(&wanted)).await?;
-    Ok(Traffic { split, before: stored.map_or_else(Vec::new, |stored| stored.before) })
+    Ok(match stored {
+        Some(stored) => Traffic { split, ..stored },
+        None => Traffic { split, before: Vec::new(), whole_before: None },
+    })
 }
 
 fn serving(node: &Node, name: &FunctionName) -> Result<Serving, Problem> {
@@ -214,8 +218,39 @@ pub(super) async fn warm(node: &Node, revision: &Arc<Revision>) -> Result<(), Pr
     if !last.is_empty() {
         text = format!("{text}; its last log lines:\n{last}");
     }
-    let hint = format!("see: mote logs {}", revision.spec.name);
+    let hint = missing_module(&text, &revision.spec)
+        .unwrap_or_else(|| format!("see: mote logs {}", revision.spec.name));
     Err(Problem::new(422, "M0411", text).with_hint(hint))
+}
+
+/// What to do about a module that was not found when the function was loaded.
+fn missing_module(text: &str, spec: &FunctionSpec) -> Option<String> {
+    let quoted = |after: &str| {
+        let rest = text.split_once(after)?.1;
+        let name = rest.split_once('\'')?.0;
+        let plain = |c: char| c.is_ascii_alphanumeric() || "_-.@/".contains(c);
+        (!name.is_empty() && name.len() <= 100 && name.chars().all(plain)).then_some(name)
+    };
+    match spec.runtime {
+        Runtime::Python => {
+            let module = quoted("No module named '")?.split('.').next()?;
+            Some(format!(
+                "if `{module}` belongs to a package, name that package in requirements.txt next to \
+                 the code and deploy again"
+            ))
+        }
+        Runtime::Node => {
+            let package =
+                quoted("Cannot find package '").or_else(|| quoted("Cannot find module '"))?;
+            (!package.starts_with(['.', '/'])).then(|| {
+                format!(
+                    "if `{package}` is a package, name it in the dependencies of package.json next \
+                     to the code and deploy again"
+                )
+            })
+        }
+        _ => None,
+    }
 }
 
 /// Moves traffic: on disk, then in force, then in the log. `revisions` are those that the new
