@@ -34,6 +34,10 @@ need_node() {
 need_process_tools() {
   have pgrep || want procps
 }
+# Checks what the node says to Prometheus; in Debian it comes with the server.
+need_promtool() {
+  have promtool || want prometheus
+}
 need_coap_client() {
   have coap-client || have coap-client-notls || have coap-client-openssl || have coap-client-gnutls || coap=missing
 }
@@ -46,7 +50,7 @@ groups=("$@")
 for group in "${groups[@]}"; do
   case $group in
     build) need_build ;;
-    test) need_build; need_python; need_node; need_process_tools; need_coap_client; venv=wanted; clients=wanted ;;
+    test) need_build; need_python; need_node; need_process_tools; need_promtool; need_coap_client; venv=wanted; clients=wanted ;;
     demo) need_build; need_python; need_node; need_coap_client ;;
     bench) have wrk || want wrk; have cc || want gcc libc6-dev; have musl-gcc || want musl-tools ;;
     check) have wrk || want wrk; have hey || want hey ;;

@@ -341,6 +341,8 @@ class Context {
   remainingMs() {
     return this.#invocation ? Math.max(0, Math.floor((this.#invocation.deadlineNs - nowNs()) / 1e6)) : null;
   }
+  /** Part of `fetch(request, env, ctx)` elsewhere: there is no origin server to pass a request to. */
+  passThroughOnException() {}
   /** Work that may go on after the answer; a drain waits for it. */
   waitUntil(promise) {
     const worker = this.#worker;
@@ -1198,10 +1200,16 @@ async function loadFunction(worker) {
   const init = loaded.init ?? loaded.default?.init;
   if (typeof init === 'function') await init(new Context(worker, null));
   worker.limit = spec.concurrency ?? CONCURRENCY;
-  worker.call = shape === 'fetch'
-    ? (invocation) => handler(new LightRequest(invocation), new Context(worker, invocation))
-    : callWithEvent(worker, handler);
+  worker.call = shape === 'fetch' ? callWithRequest(worker, handler) : callWithEvent(worker, handler);
   return shape;
+}
+
+/** `fetch(request, ctx)`, or `fetch(request, env, ctx)` for a handler with three parameters. */
+function callWithRequest(worker, handler) {
+  if (handler.length >= 3) {
+    return (invocation) => handler(new LightRequest(invocation), process.env, new Context(worker, invocation));
+  }
+  return (invocation) => handler(new LightRequest(invocation), new Context(worker, invocation));
 }
 
 function callWithEvent(worker, handler) {

@@ -66,6 +66,11 @@ fn wrong_credentials_are_told_apart_from_nothing() {
         Connection::open(address).call("GET", path, headers, b"").status
     };
     assert_eq!(call(&[("authorization", "Bearer wrong")], "/v1/status"), 401);
+    let said = |headers: &[(&str, &str)]| {
+        Connection::open(address).call("GET", "/v1/status", headers, b"").text()
+    };
+    assert!(said(&[("authorization", "Bearer wrong")]).contains("not the node's token"));
+    assert!(said(&[]).contains("carries no token"));
     assert_eq!(call(&[("authorization", &format!("Basic {token}"))], "/v1/status"), 401);
     assert_eq!(call(&[("authorization", &format!("Bearer {}", &token[1..]))], "/v1/status"), 401);
     let right = format!("Bearer {token}");

@@ -50,9 +50,11 @@ pub enum Endpoint {
 }
 
 impl Endpoint {
-    /// Reads `http://host:port`, `unix:/path`, or the path of a socket.
+    /// Reads `http://host:port`, `host:port`, `unix:/path`, or the path of a socket.
     pub fn parse(text: &str, token: Option<String>) -> Result<Self, ClientError> {
-        if let Some(rest) = text.strip_prefix("http://") {
+        let has_port = text.rsplit_once(':').is_some_and(|(_, port)| port.parse::<u16>().is_ok());
+        let is_authority = has_port && !text.contains('/');
+        if let Some(rest) = text.strip_prefix("http://").or(is_authority.then_some(text)) {
             let authority = rest.trim_end_matches('/');
             if authority.is_empty() || authority.contains(['/', '@', '?', '#', ' ']) {
                 return Err(ClientError::Address(text.to_owned()));
@@ -647,6 +649,9 @@ mod tests {
             ("unix:m.sock", Some(Endpoint::Unix("m.sock".into()))),
             ("http://pi4:6680", Some(tcp("pi4:6680"))),
             ("http://pi4/", Some(tcp("pi4:80"))),
+            ("127.0.0.1:6680", Some(tcp("127.0.0.1:6680"))),
+            ("[::1]:6680", Some(tcp("[::1]:6680"))),
+            ("./pi4:6680", Some(Endpoint::Unix("./pi4:6680".into()))),
             ("https://pi4", None),
             ("http://", None),
             ("http://a@b", None),

@@ -109,7 +109,11 @@ impl Problem {
     /// 404 for a function, with the names that look like it (cut, escaped).
     pub fn no_such_function<'a>(name: &str, existing: impl IntoIterator<Item = &'a str>) -> Self {
         let shown: String = name.chars().take(64).flat_map(char::escape_debug).collect();
-        let problem = Self::new(404, "M0501", format!("no function named {shown}"));
+        if name.is_empty() {
+            let problem = Self::new(404, "M0501", "the name of the function is empty");
+            return problem.with_hint("see what is there: mote list");
+        }
+        let problem = Self::new(404, "M0501", format!("no function is named {shown}"));
         match crate::nearest(name, existing) {
             Some(near) => problem.with_hint(format!("did you mean `{near}`?")),
             None => problem.with_hint("see what is there: mote list"),

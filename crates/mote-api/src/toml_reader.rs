@@ -117,12 +117,16 @@ impl<'a> TomlReader<'a> {
     }
 
     /// Ends the reading: all mistakes, or nothing wrong.
-    pub fn finish(mut self) -> Result<(), Mistakes> {
-        if self.mistakes.is_empty() {
-            return Ok(());
-        }
+    pub fn finish(self) -> Result<(), Mistakes> {
+        let mistakes = self.mistakes();
+        if mistakes.is_empty() { Ok(()) } else { Err(Mistakes(mistakes)) }
+    }
+
+    /// Ends the reading: all mistakes in the order of their lines, for a caller that has more to
+    /// check.
+    pub fn mistakes(mut self) -> Vec<Mistake> {
         self.mistakes.sort();
-        Err(Mistakes(self.mistakes))
+        self.mistakes
     }
 
     /// The line of a byte offset, from 1.

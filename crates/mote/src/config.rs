@@ -319,8 +319,7 @@ impl Config {
     /// Reads and checks everything; all mistakes together.
     pub(crate) fn load(given: &Given) -> Result<Self, Mistakes> {
         let (path, required) = given.file();
-        let file = read_file(&path, required)?;
-        let mut mistakes = Vec::new();
+        let (file, mut mistakes) = read_file(&path, required)?;
         let mut origins = Vec::new();
         for setting in &SETTINGS {
             let (text, origin) = given.pick(setting.key, &file, &path);
@@ -367,12 +366,7 @@ impl Config {
 }
 
 impl Given {
-    fn pick(
-        &self,
-        key: &'static str,
-        file: &[(String, String, usize)],
-        path: &Path,
-    ) -> (String, Origin) {
+    fn pick(&self, key: &'static str, file: &Values, path: &Path) -> (String, Origin) {
         if let Some((_, text)) = self.flags.iter().find(|(flag, _)| *flag == key) {
             return (text.clone(), Origin::Flag);
         }
@@ -387,7 +381,12 @@ impl Given {
     }
 }
 
-fn read_file(path: &Path, required: bool) -> Result<Vec<(String, String, usize)>, Mistakes> {
+/// Key, text and line of each value of a file.
+type Values = Vec<(String, String, usize)>;
+
+/// The values of the file, and the mistakes in how it is written. A file that cannot be read at all
+/// is an error, because its values are not known.
+fn read_file(path: &Path, required: bool) -> Result<(Values, Vec<Mistake>), Mistakes> {
     let shown = path.display().to_string();
     let fault = |text: String| {
         Mistakes(vec![Mistake {
@@ -400,7 +399,7 @@ fn read_file(path: &Path, required: bool) -> Result<Vec<(String, String, usize)>
     let bytes = match std::fs::read(path) {
         Ok(bytes) => bytes,
         Err(error) if error.kind() == std::io::ErrorKind::NotFound && !required => {
-            return Ok(Vec::new());
+            return Ok((Vec::new(), Vec::new()));
         }
         Err(error) => {
             let text = error.to_string();
@@ -429,8 +428,7 @@ fn read_file(path: &Path, required: bool) -> Result<Vec<(String, String, usize)>
             values.push((key.to_owned(), text, line));
         }
     }
-    reader.finish()?;
-    Ok(values)
+    Ok((values, reader.mistakes()))
 }
 
 struct Check<'a> {
@@ -557,7 +555,7 @@ impl Check<'_> {
                     return None;
                 };
                 if !reach && !address.ip().is_loopback() {
-                    let hint = "say so: --lan, or lan = true".to_owned();
+                    let hint = "open it to the network with --lan, or with lan = true".to_owned();
                     self.fault(key, "reaches beyond this machine", Some(hint));
                     return None;
                 }

@@ -75,11 +75,8 @@ fn explain(error: &anyhow::Error) -> (String, u8) {
         let AddressError { key, address, source } = busy;
         if source.kind() == io::ErrorKind::AddrInUse {
             let port = address.port();
-            let next = port.saturating_add(1);
-            let flags = match *key {
-                "http" | "coap" => format!("--http :{next} --coap :{next}"),
-                key => format!("--{} :{next}", key.replace('_', "-")),
-            };
+            // Only the address that is taken has to change.
+            let flags = format!("--{} :{}", key.replace('_', "-"), port.saturating_add(1));
             return (
                 format!(
                     "error[M0210]: port {port} is already in use on {}\n  try:  mote up {flags}    or stop what holds it",

@@ -164,7 +164,11 @@ fn allowed(node: &Node, caller: Caller, request: &Request) -> Result<(), Denied>
         }
         Admission::Refused => {}
     }
-    let problem = Problem::new(401, "M1401", "send Authorization: Bearer TOKEN")
+    let text = match given {
+        Some(_) => "this is not the node's token",
+        None => "the request carries no token: send Authorization: Bearer TOKEN",
+    };
+    let problem = Problem::new(401, "M1401", text)
         .with_hint("the token is in the file admin.token of the node's data folder");
     Err((problem, Some(("www-authenticate", "Bearer"))))
 }

@@ -4,9 +4,18 @@ use std::path::PathBuf;
 
 use clap::{Args as ClapArgs, Parser, Subcommand, ValueEnum};
 
+/// Shown below the help of `mote`.
+const ENVIRONMENT: &str = "\
+Environment:
+  MOTE_NODE    Node to talk to, as --node
+  MOTE_TOKEN   Token for a node that is reached over TCP: the text in the file admin.token of its
+               data folder
+  MOTE_SOCKET  Management socket of the node on this machine
+  NO_COLOR     Print no colours";
+
 /// A function platform for the edge in one binary.
 #[derive(Debug, Parser)]
-#[command(name = "mote", version, propagate_version = true, max_term_width = 100)]
+#[command(name = "mote", version, propagate_version = true, max_term_width = 100, after_help = ENVIRONMENT)]
 pub(super) struct Args {
     #[command(flatten)]
     pub(super) global: Global,
@@ -28,6 +37,9 @@ pub(super) struct Global {
     )]
     pub(super) output: Format,
     /// Node to talk to: http://HOST:PORT or the path of a socket [env: MOTE_NODE]
+    ///
+    /// A node that is reached over TCP asks for its token: set it in MOTE_TOKEN. It is the text in
+    /// the file admin.token of the node's data folder.
     #[arg(long, global = true, value_name = "NODE", help_heading = "Everywhere")]
     pub(super) node: Option<String>,
     /// Seconds to wait for the node
@@ -66,7 +78,7 @@ pub(super) enum Verb {
     Up(Up),
     /// Deploy functions from folders or files
     Deploy(Deploy),
-    /// Write the mote.toml that another platform's manifest amounts to
+    /// Convert another platform's manifest to a mote.toml
     Import {
         /// Folder or manifest: stack.yml, function.yaml, manifest.yaml, a Kubernetes object
         #[arg(value_name = "PATH")]
@@ -326,7 +338,8 @@ pub(super) struct Bench {
     /// Exit 9 when a limit is broken, e.g. 'p99>10ms,errors>0'
     #[arg(long, value_name = "LIMITS")]
     pub(super) fail_if: Option<String>,
-    /// Another function or URL, asked the same in turns with the first: the ratio of their rates
+    /// Compare with this function or URL: both are called in turns, and the ratio of their rates is
+    /// printed
     #[arg(long, value_name = "TARGET", conflicts_with_all = ["operations", "rate", "threads", "raw", "compare", "export", "fail_if", "experiment"])]
     pub(super) beside: Option<String>,
     /// Length of each turn of --beside [default: 100ms]
@@ -358,12 +371,12 @@ pub(super) enum Experiment {
 
 #[derive(Debug, ClapArgs)]
 pub(super) struct Logs {
-    /// Functions; all unless named
+    /// Names of functions [default: all functions]
     pub(super) names: Vec<String>,
     /// Keep printing new lines
     #[arg(short, long)]
     pub(super) follow: bool,
-    /// Only the last lines
+    /// Only the last lines; with --follow, of each function
     #[arg(long, value_name = "LINES")]
     pub(super) tail: Option<u64>,
     /// Only lines younger than this, e.g. 10m
@@ -381,7 +394,7 @@ pub(super) struct Logs {
 pub(super) struct Scale {
     /// Its name
     pub(super) name: String,
-    /// Instances to have now; the autoscaler goes on from there
+    /// Number of instances to have now; the autoscaler may change it again afterwards
     #[arg(value_name = "N")]
     pub(super) instances: Option<u32>,
     /// Instances at least, until the next deploy

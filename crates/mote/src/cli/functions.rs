@@ -90,7 +90,7 @@ fn describe_text(function: &Function) -> String {
     line(
         "scale",
         &format!(
-            "{} to {max}, idle {}, queue {}",
+            "{} to {max}, idle at most {}, queue {}",
             limits.instances_min,
             duration_text(limits.idle_timeout_ms),
             limits.queue
@@ -160,7 +160,8 @@ pub(super) async fn remove(client: &Client, args: &Remove, output: &Output) -> R
 /// Asks before something is removed.
 pub(super) async fn is_agreed(question: &str, output: &Output) -> Result<bool, Failure> {
     if !std::io::stdin().is_terminal() {
-        return Err(Failure::new("M0101", "no terminal to ask on").with_hint("say it: --yes"));
+        let problem = Failure::new("M0101", "cannot ask for confirmation: stdin is no terminal");
+        return Err(problem.with_hint("add --yes to confirm on the command line"));
     }
     eprint!("{question} [y/N] ");
     let _ = std::io::stderr().flush();

@@ -7,7 +7,7 @@ use tokio::sync::mpsc;
 
 use super::args::{Format, Logs};
 use super::failure::Failure;
-use super::output::{Output, harmless};
+use super::output::{Output, escaped, harmless};
 
 /// Lines waiting to be printed; a slow terminal slows the streams down.
 const WAITING_LINES_MAX: usize = 256;
@@ -23,7 +23,8 @@ pub(super) async fn run(client: &Client, args: &Logs, output: &Output) -> Result
     let query = LogQuery {
         follow: args.follow,
         since: args.since.clone(),
-        tail: args.tail,
+        // Without --follow the last lines are those of all functions together, after --grep.
+        tail: args.tail.filter(|_| args.follow),
         invocation: args.invocation.clone(),
     };
     let names = if args.names.is_empty() {
@@ -46,7 +47,9 @@ pub(super) async fn run(client: &Client, args: &Logs, output: &Output) -> Result
             }
         }
         lines.sort_by_key(|line| line.time);
-        return lines.iter().try_for_each(|line| print(line, output));
+        let tail = args.tail.and_then(|tail| usize::try_from(tail).ok()).unwrap_or(usize::MAX);
+        let first = lines.len().saturating_sub(tail);
+        return lines[first..].iter().try_for_each(|line| print(line, output));
     }
     let (sender, mut receiver) = mpsc::channel::<Result<LogLine, ClientError>>(WAITING_LINES_MAX);
     for name in &names {
@@ -73,7 +76,7 @@ pub(super) async fn run(client: &Client, args: &Logs, output: &Output) -> Result
 
 fn print(line: &LogLine, output: &Output) -> Result<(), Failure> {
     let text = match output.format {
-        Format::Json | Format::Jsonl => serde_json::to_string(line).unwrap_or_default(),
+        Format::Json | Format::Jsonl => escaped(&serde_json::to_string(line).unwrap_or_default()),
         Format::Yaml => {
             let yaml = yaml_serde::to_string(line).unwrap_or_default();
             format!("---\n{}", yaml.trim_end())

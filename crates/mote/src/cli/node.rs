@@ -8,7 +8,7 @@ use mote_api::types::CheckState;
 
 use super::args::Global;
 use super::failure::Failure;
-use super::output::{Output, harmless};
+use super::output::{Mark, Output, harmless};
 use crate::config::{self, Given};
 
 /// A client of the node that flags and environment name: `--node`, `MOTE_NODE`, `MOTE_SOCKET`, or
@@ -47,11 +47,11 @@ pub(super) async fn doctor(
         let width = names.iter().map(|name| name.chars().count()).max().unwrap_or(0);
         let mut text = String::new();
         for check in &report.checks {
-            let mark = match check.state {
-                CheckState::Ok => "\u{221a}",
-                CheckState::Warn => "\u{203c}",
-                CheckState::Fail => "\u{d7}",
-            };
+            let mark = output.mark(match check.state {
+                CheckState::Ok => Mark::Done,
+                CheckState::Warn => Mark::Warn,
+                CheckState::Fail => Mark::Fail,
+            });
             let (name, detail) = (harmless(&check.name), harmless(&check.detail));
             text.push_str(&format!("{mark} {name:<width$}  {detail}\n"));
             if let Some(hint) = &check.hint {

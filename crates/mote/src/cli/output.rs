@@ -14,6 +14,8 @@ pub(super) struct Output {
     quiet: bool,
     pub(super) verbose: bool,
     color: bool,
+    /// Whether the terminal can show more than ASCII.
+    unicode: bool,
 }
 
 impl Output {
@@ -29,7 +31,19 @@ impl Output {
                     && std::env::var_os("TERM").is_none_or(|term| term != "dumb")
             }
         };
-        Self { format: global.output, quiet: global.quiet, verbose: global.verbose, color }
+        let unicode = is_utf8_locale(|name| std::env::var(name).ok());
+        Self { format: global.output, quiet: global.quiet, verbose: global.verbose, color, unicode }
+    }
+
+    /// The mark in front of a check or a step: coloured where colours are wanted, ASCII where the
+    /// locale has nothing else.
+    pub(super) fn mark(&self, mark: Mark) -> String {
+        let (color, unicode, ascii) = match mark {
+            Mark::Done => ("32", "\u{2713}", "ok"),
+            Mark::Warn => ("33", "\u{203c}", "!!"),
+            Mark::Fail => ("31", "\u{d7}", "x "),
+        };
+        self.painted(color, if self.unicode { unicode } else { ascii })
     }
 
     /// A result in the chosen format. `table` draws it for people, `names` are its objects.
@@ -43,9 +57,11 @@ impl Output {
         let text = match self.format {
             Format::Table => table(),
             Format::Json => {
-                serde_json::to_string_pretty(value).map_err(|error| bad(&error))? + "\n"
+                escaped(&serde_json::to_string_pretty(value).map_err(|error| bad(&error))?) + "\n"
             }
-            Format::Jsonl => serde_json::to_string(value).map_err(|error| bad(&error))? + "\n",
+            Format::Jsonl => {
+                escaped(&serde_json::to_string(value).map_err(|error| bad(&error))?) + "\n"
+            }
             Format::Yaml => yaml_serde::to_string(value).map_err(|error| bad(&error))?,
             Format::Name => names.iter().map(|name| format!("{name}\n")).collect(),
         };
@@ -82,8 +98,13 @@ impl Output {
         !self.quiet
     }
 
-    /// A line of talk.
+    /// A line of talk. What it quotes cannot steer the terminal.
     pub(super) fn say(&self, text: &str) {
+        self.talk(&harmless(text));
+    }
+
+    /// A line that may hold our own colours.
+    fn talk(&self, text: &str) {
         if !self.quiet {
             let _ = writeln!(io::stderr(), "{text}");
         }
@@ -91,26 +112,27 @@ impl Output {
 
     /// A finished step: mark, name, what came out, how long it took.
     pub(super) fn step(&self, name: &str, detail: &str, ms: Option<u64>) {
-        let mark = self.painted("32", "\u{2713}");
+        let mark = self.mark(Mark::Done);
         let time = match ms {
             Some(ms) if ms >= 100 => format!("   {}", mote_api::quantity::duration_text(ms)),
             _ => String::new(),
         };
-        self.say(&format!("  {mark} {name:<10} {detail}{time}"));
+        self.talk(&format!("  {mark} {:<10} {}{time}", harmless(name), harmless(detail)));
     }
 
     pub(super) fn warn(&self, text: &str) {
         let word = self.painted("33", "warning");
-        self.say(&format!("{word}: {text}"));
+        self.talk(&format!("{word}: {}", harmless(text)));
     }
 
     /// An error; never silenced.
     pub(super) fn failure(&self, failure: &Failure) {
         for mistake in &failure.mistakes {
             let head = self.painted("31", &format!("error[{}]", mistake.code));
-            let mut text = format!("{head}: {}\n", mistake.text);
+            // An error may quote what a function, a file or a node said.
+            let mut text = format!("{head}: {}\n", harmless_lines(&mistake.text));
             if let Some(hint) = &mistake.hint {
-                text.push_str(&format!("  {hint}\n"));
+                text.push_str(&format!("  {}\n", harmless_lines(hint)));
             }
             let _ = io::stderr().write_all(text.as_bytes());
         }
@@ -130,8 +152,38 @@ impl Output {
     }
 }
 
-/// A table with two spaces between columns; what the function or node said is made harmless.
+/// How a check or a step ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Mark {
+    Done,
+    Warn,
+    Fail,
+}
+
+/// Whether the locale's character set is UTF-8: of `LC_ALL`, `LC_CTYPE` and `LANG` the first that
+/// is set decides (POSIX, 8.2). Without any, the system's default is taken for UTF-8.
+fn is_utf8_locale(variable: impl Fn(&str) -> Option<String>) -> bool {
+    let set = |name: &&str| variable(name).filter(|value| !value.is_empty());
+    let Some(locale) = ["LC_ALL", "LC_CTYPE", "LANG"].iter().find_map(set) else { return true };
+    let locale = locale.to_ascii_lowercase();
+    locale.contains("utf-8") || locale.contains("utf8")
+}
+
+/// Columns of the terminal that standard output is; `None` where it is something else.
+fn terminal_columns() -> Option<usize> {
+    let size = rustix::termios::tcgetwinsize(rustix::stdio::stdout()).ok()?;
+    Some(usize::from(size.ws_col)).filter(|columns| *columns > 0)
+}
+
+/// A table with two spaces between columns; what the function or node said is made harmless. Where
+/// it is wider than the terminal, every row becomes a block with a line per column instead, so that
+/// nothing is cut and nothing wraps in the middle of a row.
 pub(super) fn table(head: &[&str], rows: &[Vec<String>]) -> String {
+    table_within(head, rows, terminal_columns())
+}
+
+/// The same for a terminal of this many columns.
+fn table_within(head: &[&str], rows: &[Vec<String>], columns: Option<usize>) -> String {
     let clean: Vec<Vec<String>> =
         rows.iter().map(|row| row.iter().map(|cell| harmless(cell)).collect()).collect();
     let mut widths: Vec<usize> = head.iter().map(|cell| cell.chars().count()).collect();
@@ -139,6 +191,10 @@ pub(super) fn table(head: &[&str], rows: &[Vec<String>]) -> String {
         for (width, cell) in widths.iter_mut().zip(row) {
             *width = (*width).max(cell.chars().count());
         }
+    }
+    let whole = widths.iter().sum::<usize>() + 2 * widths.len().saturating_sub(1);
+    if columns.is_some_and(|columns| whole > columns) {
+        return blocks(head, &clean);
     }
     let line = |cells: &mut dyn Iterator<Item = &str>| {
         let mut text = String::new();
@@ -154,7 +210,91 @@ pub(super) fn table(head: &[&str], rows: &[Vec<String>]) -> String {
     text
 }
 
-/// Without control characters, so that foreign text cannot steer the terminal.
+/// Each row as a block: its first cell, then a line for every other column that says something.
+fn blocks(head: &[&str], rows: &[Vec<String>]) -> String {
+    let width = head.iter().skip(1).map(|name| name.chars().count()).max().unwrap_or(0);
+    let mut text = String::new();
+    for row in rows {
+        text.push_str(row.first().map_or("", String::as_str));
+        text.push('\n');
+        for (name, cell) in head.iter().zip(row).skip(1).filter(|(_, cell)| *cell != "-") {
+            text.push_str(&format!("  {name:<width$}  {cell}\n"));
+        }
+    }
+    text
+}
+
+/// Without characters that steer a terminal or change the order in which text is shown: control
+/// characters (C0 and C1) and Unicode's bidirectional controls.
 pub(super) fn harmless(text: &str) -> String {
-    text.chars().map(|c| if c.is_control() && c != '\t' { '\u{fffd}' } else { c }).collect()
+    let steers = |c: char| (c.is_control() && c != '\t') || is_bidirectional_control(c);
+    text.chars().map(|c| if steers(c) { '?' } else { c }).collect()
+}
+
+/// The same of a text of several lines.
+fn harmless_lines(text: &str) -> String {
+    text.lines().map(harmless).collect::<Vec<_>>().join("\n")
+}
+
+/// JSON in which characters that steer a terminal are escaped. JSON itself asks that only for
+/// those below U+0020; outside of strings, none of the others can stand.
+pub(super) fn escaped(json: &str) -> String {
+    let steers = |c: char| (c.is_control() && c >= '\x7f') || is_bidirectional_control(c);
+    if !json.contains(steers) {
+        return json.to_owned();
+    }
+    let escape = |c: char| if steers(c) { format!("\\u{:04x}", c as u32) } else { c.to_string() };
+    json.chars().map(escape).collect()
+}
+
+fn is_bidirectional_control(c: char) -> bool {
+    matches!(c, '\u{61c}' | '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn tables_fit_the_terminal() {
+        let rows = vec![vec!["thermo".to_owned(), "3".to_owned(), "-".to_owned()]];
+        let head = ["NAME", "REQUESTS", "P50"];
+        let table = "NAME    REQUESTS  P50\nthermo  3         -\n";
+        assert_eq!(table_within(&head, &rows, None), table);
+        assert_eq!(table_within(&head, &rows, Some(21)), table);
+        let blocks = "thermo\n  REQUESTS  3\n";
+        assert_eq!(table_within(&head, &rows, Some(20)), blocks);
+        assert_eq!(table_within(&head, &[], Some(5)), "");
+    }
+
+    #[test]
+    fn foreign_text_cannot_steer_the_terminal() {
+        for (text, expected) in [
+            ("a\tb \u{e9}", "a\tb \u{e9}"),
+            ("\x1b[2J", "?[2J"),
+            ("bell\x07 csi\u{9b}31m", "bell? csi?31m"),
+            ("\u{202e}evil\u{2069}", "?evil?"),
+        ] {
+            assert_eq!(harmless(text), expected);
+        }
+        let json = serde_json::to_string("\x1b \u{9b} \u{202e} \u{e9}").unwrap();
+        assert_eq!(escaped(&json), "\"\\u001b \\u009b \\u202e \u{e9}\"");
+        let value: String = serde_json::from_str(&escaped(&json)).unwrap();
+        assert_eq!(value, "\x1b \u{9b} \u{202e} \u{e9}");
+    }
+
+    #[test]
+    fn the_locale_says_whether_more_than_ascii_can_be_shown() {
+        let check = |set: &[(&str, &str)]| {
+            is_utf8_locale(|name| {
+                let found = set.iter().find(|(key, _)| *key == name);
+                found.map(|(_, value)| (*value).to_owned())
+            })
+        };
+        assert!(check(&[]));
+        assert!(check(&[("LANG", "de_AT.UTF-8")]));
+        assert!(check(&[("LANG", "C"), ("LC_CTYPE", "C.utf8")]));
+        assert!(!check(&[("LANG", "en_US.UTF-8"), ("LC_ALL", "C")]));
+        assert!(!check(&[("LC_ALL", ""), ("LANG", "POSIX")]));
+    }
 }

@@ -125,7 +125,7 @@ fn mistakes_are_reported_together() {
          error[M0203]: threads: a whole number from 0 to 64; found \"65\" (--threads)\n\
          error[M0203]: http: ADDRESS:PORT, :PORT or off, e.g. 127.0.0.1:6683; found \"nonsense\" (--http)\n\
          error[M0203]: coap: reaches beyond this machine; found \"0.0.0.0:1\" (--coap)\n  \
-         say so: --lan, or lan = true"
+         open it to the network with --lan, or with lan = true"
     );
 }
 
@@ -142,6 +142,12 @@ fn files_are_read_strictly() {
         let (_dir, given) = with_file(text);
         let error = Config::load(&given).unwrap_err().to_string();
         assert!(error.ends_with(expected), "{error}");
+    }
+    // A key that is not known hides no other mistake.
+    let (_dir, given) = with_file("htp = \":1\"\nmemory = \"much\"\ncoap = \"0.0.0.0:1\"\n");
+    let error = Config::load(&given).unwrap_err().to_string();
+    for part in ["unknown key `htp`", "memory: a size", "coap: reaches beyond"] {
+        assert!(error.contains(part), "{part} is not in {error}");
     }
     let (dir, given) = with_file("");
     std::fs::write(dir.path().join(FILE_NAME), b"\xff").unwrap();

@@ -92,8 +92,30 @@ impl Options {
     }
 }
 
-/// Deploys the archive `upload` as `name`. `upload` is read on a blocking thread.
+/// Deploys the archive `upload` as `name`. `upload` is read on a blocking thread. The node's log
+/// tells how it ended.
 pub(crate) async fn deploy(
+    node: &Arc<Node>,
+    name: &str,
+    upload: impl Read + Send + 'static,
+    options: &Options,
+) -> Result<DeployResult, Problem> {
+    let ended = attempt(node, name, upload, options).await;
+    match &ended {
+        Ok(_) if options.dry_run => {}
+        Ok(result) => {
+            let (revision, held_back) = (result.revision, result.held_back);
+            tracing::info!(function = %name.escape_debug(), revision, held_back, "deployed");
+        }
+        Err(problem) => {
+            let Problem { code, detail, .. } = problem;
+            tracing::warn!(function = %name.escape_debug(), %code, "deploy failed: {detail}");
+        }
+    }
+    ended
+}
+
+async fn attempt(
     node: &Arc<Node>,
     name: &str,
     upload: impl Read + Send + 'static,

@@ -29,6 +29,11 @@ use crate::config::Config;
 /// How long running invocations may take once the node is told to stop.
 const STOP_GRACE: Duration = Duration::from_secs(30);
 
+/// A step of the stop that takes longer than this is told in the log, and again each time.
+const SLOW_STOP: Duration = Duration::from_secs(2);
+/// Functions that such a line names at most.
+const SLOW_STOP_NAMES_MAX: usize = 8;
+
 /// Share of the budget that programs which wait before anyone asks may take, unless the configuration
 /// says: on a board with 2 GiB enough for a waiting Python and a waiting Node.
 const PREWARM_SHARE: u64 = 16;
@@ -181,16 +186,22 @@ async fn serve(
     }
     drop(deploying);
     node.ready.store(false, std::sync::atomic::Ordering::Release);
+    tracing::info!("the node stops: it takes no new calls and lets running ones end");
     let stopping = async {
         stopper.stop();
-        let _ =
-            tokio::time::timeout(STOP_GRACE, async { while fronts.join_next().await.is_some() {} })
-                .await;
+        let all_served = async { while fronts.join_next().await.is_some() {} };
+        let all_served = waiting_for(&engine, "calls of HTTP and CoAP clients", all_served);
+        if tokio::time::timeout(STOP_GRACE, all_served).await.is_err() {
+            let grace_s = STOP_GRACE.as_secs();
+            tracing::warn!(grace_s, "calls that did not end in time are cut off");
+        }
         let _ = stop_admin.send(true);
         if let Some(platforms) = platforms {
-            let _ = tokio::task::spawn_blocking(move || platforms.join()).await;
+            let joined = tokio::task::spawn_blocking(move || platforms.join());
+            let _ = waiting_for(&engine, "the APIs of other platforms", joined).await;
         }
-        engine.stop(Duration::from_secs(3)).await;
+        let stopped = engine.stop(Duration::from_secs(3));
+        waiting_for(&engine, "instances to end", stopped).await;
         let _ = tokio::time::timeout(Duration::from_millis(500), admin_task).await;
     };
     tokio::select! {
@@ -199,10 +210,36 @@ async fn serve(
         _ = interrupt.recv() => {}
         _ = terminate.recv() => {}
     }
+    tracing::info!("the node has stopped");
     // Here and not in a destructor: tasks that are still held keep their parts alive to the end.
     node.backend.shut_down();
     let _ = std::fs::remove_file(&node.config.socket);
     Ok(ExitCode::SUCCESS)
+}
+
+/// Waits for a step of the stop, and tells in the log what it still waits for whenever
+/// [`SLOW_STOP`] has passed again.
+async fn waiting_for<T>(engine: &Engine, what: &str, step: impl Future<Output = T>) -> T {
+    let began = Instant::now();
+    let mut step = std::pin::pin!(step);
+    loop {
+        if let Ok(done) = tokio::time::timeout(SLOW_STOP, &mut step).await {
+            return done;
+        }
+        let mut functions = Vec::new();
+        for revision in engine.revisions() {
+            let status = revision.status();
+            let running: usize = status.instances.iter().map(|instance| instance.in_flight).sum();
+            if running + status.queued > 0 {
+                let title = revision.title();
+                functions.push(format!("{title} ({running} running, {} waiting)", status.queued));
+            }
+        }
+        functions.truncate(SLOW_STOP_NAMES_MAX);
+        let waited_s = began.elapsed().as_secs();
+        let functions = functions.join(", ");
+        tracing::warn!(waited_s, %functions, "the node still waits for {what} before it stops");
+    }
 }
 
 /// Threads that serve HTTP connections, where `asked` 0 chooses by the number of cores. The first

@@ -1,0 +1,173 @@
+//! What people meet who use the command line and look at a node: counts, logs, hints, completion.
+
+use std::process::{Command, Stdio};
+
+use mote_tests::{Node, mote_binary, skip, wait_for};
+
+const HELLO: &str = "def handle(event, ctx):\n    print('called')\n    return 'hello'\n";
+
+fn requests(node: &Node, name: &str) -> (u64, u64, u64) {
+    let function = node.json(&["describe", name, "-o", "json"]);
+    let count = |key: &str| function["requests"][key].as_u64().expect("a number");
+    (count("total"), count("failed"), count("cold_starts"))
+}
+
+#[test]
+fn counts_go_on_through_a_redeploy_and_agree_with_the_metrics() {
+    let node = Node::start();
+    node.deploy_ok("f", &[("app.py", HELLO)]);
+    for _ in 0..3 {
+        assert_eq!(node.get("/f").status, 200);
+    }
+    assert_eq!(requests(&node, "f").0, 3);
+    node.deploy_ok("f", &[("app.py", &HELLO.replace("hello", "again"))]);
+    let (total, failed, cold_starts) = requests(&node, "f");
+    assert_eq!((total, failed), (3, 0), "a deploy changes no count");
+    assert!(cold_starts <= total, "{cold_starts} of {total} invocations waited for a start");
+    assert_eq!(node.get("/f").status, 200);
+    assert_eq!(requests(&node, "f").0, 4);
+    let line = "mote_invocations_total{function=\"f\",trigger=\"http\",outcome=\"ok\"} 4";
+    let metrics = metrics(&node, "");
+    assert!(metrics.lines().any(|found| found == line), "{metrics}");
+}
+
+/// `/metrics` of the management socket, with this `Accept`.
+fn metrics(node: &Node, accept: &str) -> String {
+    let socket = node.dir.path().join("s");
+    let mut curl = Command::new("curl");
+    curl.args(["--silent", "--unix-socket"]).arg(socket).arg("http://mote/metrics");
+    if !accept.is_empty() {
+        curl.args(["-H", &format!("accept: {accept}")]);
+    }
+    let answer = curl.output().expect("curl is installed with the build tools");
+    String::from_utf8(answer.stdout).expect("text")
+}
+
+#[test]
+fn metrics_are_what_prometheus_reads() {
+    let node = Node::start();
+    node.deploy_ok("f", &[("app.py", HELLO)]);
+    assert_eq!(node.get("/f").status, 200);
+    let openmetrics = metrics(&node, "application/openmetrics-text; version=1.0.0");
+    assert!(openmetrics.ends_with("# EOF\n"), "{openmetrics}");
+    let text = metrics(&node, "text/plain");
+    assert!(!text.contains("# EOF"), "{text}");
+    let promtool = Command::new("promtool")
+        .args(["check", "metrics"])
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn();
+    let Ok(mut promtool) = promtool else {
+        return skip("promtool check metrics", "promtool is not installed");
+    };
+    let mut input = promtool.stdin.take().expect("piped");
+    std::io::Write::write_all(&mut input, text.as_bytes()).expect("promtool reads");
+    drop(input);
+    let checked = promtool.wait_with_output().expect("it ends");
+    let said = String::from_utf8_lossy(&checked.stderr);
+    assert_eq!(checked.status.code(), Some(0), "{said}\n{text}");
+}
+
+#[test]
+fn the_last_lines_are_those_of_all_functions_together() {
+    let node = Node::start();
+    for name in ["a", "b", "c"] {
+        node.deploy_ok(name, &[("app.py", HELLO)]);
+        assert_eq!(node.get(&format!("/{name}")).status, 200);
+    }
+    assert_eq!(node.ok(&["logs", "--tail", "3"]).lines().count(), 3);
+    let called = node.ok(&["logs", "--grep", "called", "--tail", "2"]);
+    let functions: Vec<_> = called.lines().map(|line| line.contains(": called")).collect();
+    assert_eq!(functions, [true, true], "{called}");
+}
+
+#[test]
+fn a_missing_module_is_answered_with_where_to_name_its_package() {
+    let node = Node::start();
+    let python = node.deploy("p", &[("app.py", "import nosuchthing.part\nhandle = print\n")]);
+    let said = String::from_utf8_lossy(&python.stderr).into_owned();
+    assert!(said.contains("`nosuchthing`") && said.contains("requirements.txt"), "{said}");
+    let files = [("index.mjs", "import x from 'nosuchthing';\nexport default () => x;\n")];
+    let said = String::from_utf8_lossy(&node.deploy("n", &files).stderr).into_owned();
+    assert!(said.contains("`nosuchthing`") && said.contains("package.json"), "{said}");
+}
+
+#[test]
+fn a_worker_of_three_parameters_gets_environment_and_context() {
+    let node = Node::start();
+    let code = "export default { async fetch(request, env, ctx) {\n\
+                ctx.waitUntil(Promise.resolve()); ctx.passThroughOnException();\n\
+                return new Response(`${env.GREETING} ${new URL(request.url).pathname}`); } };\n";
+    let manifest = "version = 1\nname = \"w\"\nruntime = \"node\"\n[env]\nGREETING = \"servus\"\n";
+    node.deploy_ok("w", &[("index.mjs", code), ("mote.toml", manifest)]);
+    assert_eq!(node.get("/w/x").text(), "servus /x");
+}
+
+#[test]
+fn bash_completes_names_of_functions() {
+    let node = Node::start();
+    for name in ["thermo", "theta"] {
+        node.deploy_ok(name, &[("app.py", HELLO)]);
+    }
+    let script = String::from_utf8(node.mote(&["completion", "bash"]).stdout).expect("text");
+    let folder = node.dir.path().join("bin");
+    std::fs::create_dir(&folder).expect("a folder of the test");
+    std::os::unix::fs::symlink(mote_binary(), folder.join("mote")).expect("a link");
+    let complete = |words: &str, last: usize| {
+        let ask = format!(
+            "{script}\nPATH={}:$PATH\nCOMP_WORDS=({words})\nCOMP_CWORD={last}\n\
+             _mote_with_names mote \"${{COMP_WORDS[COMP_CWORD]}}\" \"\"\nprintf '%s\\n' \"${{COMPREPLY[@]}}\"",
+            folder.display()
+        );
+        let answer = Command::new("bash")
+            .args(["--norc", "-c", &ask])
+            .env("MOTE_NODE", node.dir.path().join("s"))
+            .output()
+            .expect("bash");
+        assert!(answer.stderr.is_empty(), "{}", String::from_utf8_lossy(&answer.stderr));
+        String::from_utf8(answer.stdout).expect("text")
+    };
+    let names = complete("mote describe the", 2);
+    assert!(names.contains("thermo\n") && names.contains("theta\n"), "{names}");
+    let verbs = complete("mote des", 1);
+    assert!(verbs.contains("describe") && !verbs.contains("thermo"), "{verbs}");
+}
+
+#[test]
+fn a_port_that_is_taken_changes_the_flag_of_its_front_only() {
+    let node = Node::start();
+    let folder = tempfile::tempdir().expect("a folder");
+    let second = Command::new(mote_binary())
+        .args(["up", "--coap", "off", "--http", &node.http.to_string(), "--data"])
+        .arg(folder.path().join("data"))
+        .arg("--socket")
+        .arg(folder.path().join("s"))
+        .output()
+        .expect("it ends");
+    assert_eq!(second.status.code(), Some(78));
+    let said = String::from_utf8_lossy(&second.stderr);
+    let next = node.http.port() + 1;
+    assert!(said.contains(&format!("mote up --http :{next} ")), "{said}");
+    assert!(!said.contains("--coap"), "{said}");
+}
+
+#[test]
+fn the_log_of_the_node_tells_deploys_failures_and_the_stop() {
+    let node = Node::start();
+    node.deploy_ok("f", &[("app.py", HELLO)]);
+    node.deploy(
+        "broken",
+        &[("app.py", "def handle(event, ctx):\n    return 1\nraise ValueError(3)\n")],
+    );
+    node.ok(&["remove", "f", "--yes"]);
+    let log = |what: &str, words: &[&str]| {
+        wait_for(what, || {
+            let log = node.log();
+            log.lines().find(|line| words.iter().all(|word| line.contains(word))).map(str::to_owned)
+        })
+    };
+    log("the deploy", &["INFO", "deployed", "\"f\"", "\"revision\":1"]);
+    log("the failed deploy", &["WARN", "deploy failed", "broken", "M0411"]);
+    log("the removal", &["INFO", "removed", "\"f\""]);
+}
