@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # Every test that needs no long run: both shims, the examples, Rust, and end to end.
 #
-# All suites run even when one fails; the exit code says whether any did. The end-to-end tests come
-# last, so that the last lines are a test runner's own.
+# All suites run even when one fails; the exit code says whether any did. The last lines add up what
+# the runners counted; a test that cannot run on this machine is named there and counts as skipped.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 scripts/setup.sh build test
@@ -11,9 +11,11 @@ target=$PWD/target
 target=${CARGO_TARGET_DIR:-$target}
 
 failed=()
+log=$(mktemp)
+trap 'rm -f "$log"' EXIT
 suite() { # name, command…
   printf '\n== %s\n' "$1"
-  "${@:2}" || failed+=("$1")
+  "${@:2}" 2>&1 | tee -a "$log" || failed+=("$1")
 }
 in_folder() { (cd "$1" && shift && "$@"); }
 
@@ -35,9 +37,11 @@ if scripts/lab-setup.sh twins; then
   suite "lab, types" in_folder bench ../.cache/lab-venv/bin/mypy
   suite "lab, lints" in_folder bench ../.cache/lab-venv/bin/ruff check .
 else
-  echo "SKIPPED: lab: scripts/lab-setup.sh could not set it up"
+  echo "SKIPPED: lab: scripts/lab-setup.sh could not set it up" | tee -a "$log"
 fi
 suite "Rust" cargo test --workspace --exclude mote-tests --no-fail-fast
-[ ${#failed[@]} -eq 0 ] || printf '\nFAILED so far: %s\n' "${failed[*]}"
 suite "end to end" cargo test -p mote-tests --tests --no-fail-fast
+[ ${#failed[@]} -eq 0 ] || printf '\nFAILED: %s\n' "${failed[*]}"
+echo
+python3 -B scripts/test-summary.py "$log"
 [ ${#failed[@]} -eq 0 ]

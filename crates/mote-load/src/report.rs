@@ -304,7 +304,7 @@ impl Report {
             .find(|(_, share)| (1.0 - share) * (self.offered as f64) < TAIL_MIN - 1e-6);
         if let Some((name, _)) = thin {
             warnings.push(format!(
-                "{} operations are few: from {name} on, less than {TAIL_MIN} lie above a percentile",
+                "with {} operations, fewer than {TAIL_MIN} were slower than {name}: read it and the percentiles above it with caution",
                 self.offered
             ));
         }

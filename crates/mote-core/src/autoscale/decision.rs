@@ -66,12 +66,12 @@ impl Reason {
     /// One sentence for people.
     pub fn text(self) -> &'static str {
         match self {
-            Reason::Idle => "nobody called for as long as an idle instance is worth its memory",
+            Reason::Idle => "no call came for so long that keeping an idle instance costs more than starting one",
             Reason::FirstInvocation => "an invocation waits and no instance runs",
             Reason::Backlog => "invocations wait longer than the queueing target",
             Reason::OfferedLoad => "this many serve the offered load within the queueing target",
             Reason::RecentPeak => "this many were needed a short while ago",
-            Reason::KeepAlive => "the next call is likely soon enough to keep one",
+            Reason::KeepAlive => "the next call is expected soon, so one idle instance is kept",
             Reason::Predicted => "the next call is expected now",
             Reason::Concurrency => "concurrency divided by its target",
             Reason::Rate => "offered invocations per second divided by the target",

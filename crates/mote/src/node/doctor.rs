@@ -29,9 +29,9 @@ fn of_platform(platform: &str, address: &str) -> Check {
     let host = address.split_once("://").map_or(address, |(_, host)| host);
     let loopback = host.parse().is_ok_and(|at: std::net::SocketAddr| at.ip().is_loopback());
     let who = match (platform, loopback) {
-        ("openfaas", _) => "; management wants the token",
-        ("tinyfaas" | "nuclio", false) => "; wants the token",
-        ("tinyfaas" | "nuclio", true) => "; asks nothing: whoever has an account here may deploy",
+        ("openfaas", _) => "; management needs the token",
+        ("tinyfaas" | "nuclio", false) => "; needs the token",
+        ("tinyfaas" | "nuclio", true) => "; needs no password: every user of this machine may deploy there",
         _ => "",
     };
     Check {
