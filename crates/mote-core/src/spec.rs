@@ -116,6 +116,19 @@ impl Compat {
         }
     }
 
+    /// Deadline of an invocation where the function names none, in milliseconds: the platform's own,
+    /// so that a function that needs it does not fail here. Nuclio has none, so it gets the longest
+    /// that there is. OpenFaaS' templates and tinyFaaS' upload are told theirs elsewhere.
+    pub fn timeout_ms_default(self) -> u64 {
+        match self {
+            Compat::TinyFaas | Compat::OpenFaas => TIMEOUT_MS_DEFAULT,
+            Compat::OpenWhisk | Compat::Fission => 60_000,
+            Compat::Kubeless => 180_000,
+            Compat::Knative => 300_000,
+            Compat::Nuclio => TIMEOUT_MS_MAX,
+        }
+    }
+
     /// Whether an adapter for this runtime is there. A server needs none: it speaks HTTP.
     pub fn is_offered(self, runtime: Runtime) -> bool {
         match (self, runtime) {

@@ -38,6 +38,17 @@ pub(crate) struct Project {
     pub(crate) functions: Vec<Planned>,
     /// What an OpenWhisk manifest says beside them.
     pub(crate) whisk: Option<WhiskManifest>,
+    /// Functions of another platform's manifest that cannot be deployed, while others of it can.
+    pub(crate) left_out: Vec<LeftOut>,
+}
+
+/// A function that is not deployed, and why.
+#[derive(Debug)]
+pub(crate) struct LeftOut {
+    /// Its name in the manifest.
+    pub(crate) name: String,
+    /// What is wrong with it.
+    pub(crate) mistakes: Mistakes,
 }
 
 /// A function read from a folder.
@@ -88,6 +99,27 @@ pub(crate) struct Options<'a> {
     /// Whether manifests of other platforms are read. A node never does: they may name files
     /// outside the folder.
     pub(crate) foreign: bool,
+    /// Which functions of another platform's manifest are wanted; `*` stands for any characters.
+    pub(crate) filter: Option<&'a str>,
+}
+
+impl Options<'_> {
+    fn selects(&self, name: &str) -> bool {
+        self.filter.is_none_or(|filter| matches_filter(filter, name))
+    }
+}
+
+/// Whether `name` matches `filter`, in which `*` stands for any characters.
+fn matches_filter(filter: &str, name: &str) -> bool {
+    let Some((first, rest)) = filter.split_once('*') else { return filter == name };
+    let Some(mut left) = name.strip_prefix(first) else { return false };
+    let mut parts: Vec<&str> = rest.split('*').collect();
+    let last = parts.pop().unwrap_or_default();
+    for part in parts {
+        let Some(at) = left.find(part) else { return false };
+        left = &left[at + part.len()..];
+    }
+    left.ends_with(last)
 }
 
 /// The manifest of a folder; `None` when there is none or `path` is a file.
@@ -139,7 +171,7 @@ pub(crate) fn read(path: &Path, options: Options<'_>) -> Result<Project, Mistake
             Err(Mistakes(found)) => mistakes.extend(found),
         }
     }
-    let project = Project { functions: planned, whisk: None };
+    let project = Project { functions: planned, ..Project::default() };
     if mistakes.is_empty() { Ok(project) } else { Err(Mistakes(mistakes)) }
 }
 
@@ -149,7 +181,7 @@ pub(crate) fn planned(
     name: &FunctionName,
     manifest: &FunctionManifest,
 ) -> Result<FunctionSpec, Mistakes> {
-    let options = Options { name: Some(name.as_str()), check_machine: true, foreign: false };
+    let options = Options { name: Some(name.as_str()), check_machine: true, ..Options::default() };
     Ok(plan(&Folder::read(path)?, manifest, true, options)?.0)
 }
 
@@ -187,31 +219,60 @@ fn read_foreign(path: &Path, found: Foreign, options: Options<'_>) -> Result<Pro
         return Err(mistake("M0101", text, Some("deploy them without --name".into())));
     }
     let beside = if path.is_dir() { path } else { path.parent().unwrap_or(Path::new("")) };
-    let mut planned = Vec::new();
-    let mut mistakes = Vec::new();
-    for (at, described) in found.functions.into_iter().enumerate() {
-        let code = code_of(&described, path, beside)?;
-        let plan = Folder::read(code.path())
-            .and_then(|folder| plan(&folder, &described.function, true, options));
+    let mut planned: Vec<Planned> = Vec::new();
+    let mut left_out = found.left_out;
+    left_out.retain(|one| options.selects(&one.name));
+    for described in found.functions {
+        if !options.selects(described.name()) {
+            continue;
+        }
+        let plan = code_of(&described, path, beside).and_then(|code| {
+            let folder = Folder::read(code.path())?;
+            let (spec, guesses) = plan(&folder, &described.function, true, options)?;
+            Ok((spec, guesses, code))
+        });
         match plan {
-            Ok((mut spec, guesses)) => {
+            Ok((mut spec, guesses, code)) => {
                 spec.annotations = described.annotations;
-                let mut warnings = if at == 0 { found.warnings.clone() } else { Vec::new() };
-                warnings.extend(described.warnings);
+                // What concerns the whole file is said once.
+                let whole = if planned.is_empty() { found.warnings.clone() } else { Vec::new() };
+                let warnings = whole.into_iter().chain(described.warnings).collect();
                 let manifest = Some(found.file.clone());
                 planned.push(Planned { spec, guesses, manifest, code: Some(code), warnings });
             }
-            Err(Mistakes(all)) => mistakes.extend(
-                all.into_iter()
-                    .map(|one| Mistake { text: format!("{}: {}", found.file, one.text), ..one }),
-            ),
+            Err(Mistakes(all)) => {
+                let of_file =
+                    |one: Mistake| Mistake { text: format!("{}: {}", found.file, one.text), ..one };
+                let mistakes = Mistakes(all.into_iter().map(of_file).collect());
+                left_out.push(LeftOut { name: described.name().to_owned(), mistakes });
+            }
         }
     }
-    let project = Project { functions: planned, whisk: found.whisk };
-    if mistakes.is_empty() { Ok(project) } else { Err(Mistakes(mistakes)) }
+    if planned.is_empty() && left_out.is_empty() {
+        let text = format!("{}: no function matches the filter", found.file);
+        return Err(mistake("M0101", text, None));
+    }
+    if planned.is_empty() {
+        let all = left_out.into_iter().flat_map(|one| one.mistakes.0);
+        return Err(Mistakes(all.collect()));
+    }
+    Ok(Project { functions: planned, whisk: found.whisk, left_out })
 }
 
 fn code_of(function: &Described, path: &Path, beside: &Path) -> Result<Code, Mistakes> {
+    let code = own_code_of(function, path, beside)?;
+    if function.packages.is_empty() {
+        return Ok(code);
+    }
+    // The user's folder stays as it is.
+    let io = |error: std::io::Error| unreadable(code.path(), &error);
+    let folder = tempfile::Builder::new().prefix("mote-code").tempdir().map_err(io)?;
+    probe::copy(code.path(), folder.path()).map_err(io)?;
+    function.packages.add_to(folder.path()).map_err(io)?;
+    Ok(Code::Taken(Arc::new(folder)))
+}
+
+fn own_code_of(function: &Described, path: &Path, beside: &Path) -> Result<Code, Mistakes> {
     match &function.source {
         Source::Beside if path.is_dir() => Ok(Code::At(path.to_owned())),
         Source::Beside if beside.as_os_str().is_empty() => Ok(Code::At(PathBuf::from("."))),
@@ -320,6 +381,9 @@ fn plan(
             };
             check_program(folder, &mut spec.command, options.check_machine)?;
         }
+    }
+    if let Some(compat) = spec.compat {
+        spec.limits.timeout_ms = compat.timeout_ms_default();
     }
     apply(&mut spec, function)?;
     if spec.compat == Some(Compat::OpenWhisk) && matches!(runtime, Runtime::Node | Runtime::Go) {

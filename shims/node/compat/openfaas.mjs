@@ -1,4 +1,5 @@
-// OpenFaaS, templates node12 to node22: `async (event, context)` or `(event, context, callback)`.
+// OpenFaaS, templates node12 to node22: `async (event, context)` or `(event, context, callback)`; and
+// the oldest, node: `(context, callback)`, where `context` is the body.
 
 import fs from 'node:fs';
 
@@ -77,9 +78,10 @@ class Request {
 
 showing(Request, ['body', 'headers', 'method', 'query', 'path']);
 
-export async function load(file, exported) {
+export async function load(file, exported, spec) {
   if (fs.existsSync(`${HOME}/function`)) process.chdir(HOME);
   const call = functionOf(await exportsOf(file), exported, file);
+  if (spec.template === 'node' && parametersOf(call)[0] !== 'event') return classic(call);
   const raw = process.env.RAW_BODY === 'true';
   const limit = size(raw ? process.env.MAX_RAW_SIZE : process.env.MAX_JSON_SIZE);
   return (event) => {
@@ -101,6 +103,25 @@ export async function load(file, exported) {
   function returned(context, value) {
     if (!context.cbCalled && (value !== undefined || call.length < 3)) context.succeed(value);
   }
+}
+
+/** The names of a function's parameters, as far as text can tell. */
+function parametersOf(call) {
+  const [, list] = /^(?:async\s+)?(?:function\s*[\w$]*\s*)?\(?([^)=]*)/.exec(String(call)) ?? [];
+  return (list ?? '').split(',').map((name) => name.trim());
+}
+
+/** `(context, callback)`: what the callback or a promise gives is the answer, an error is status 500. */
+function classic(call) {
+  return async (event) => {
+    const value = await new Promise((resolve, reject) => {
+      const callback = (error, result) => (error ? reject(error instanceof Error ? error : new Error(String(error))) : resolve(result));
+      const result = call(event.text(), callback);
+      if (typeof result?.then === 'function') result.then(resolve, reject);
+    });
+    if (value === undefined || value === null) return '';
+    return typeof value === 'string' || value instanceof Uint8Array ? value : reply(200, [['Content-Type', JSON_TYPE]], JSON.stringify(value));
+  };
 }
 
 function answer(context, error, value) {

@@ -66,7 +66,9 @@ impl Reason {
     /// One sentence for people.
     pub fn text(self) -> &'static str {
         match self {
-            Reason::Idle => "no call came for so long that keeping an idle instance costs more than starting one",
+            Reason::Idle => {
+                "no call came for so long that keeping an idle instance costs more than starting one"
+            }
             Reason::FirstInvocation => "an invocation waits and no instance runs",
             Reason::Backlog => "invocations wait longer than the queueing target",
             Reason::OfferedLoad => "this many serve the offered load within the queueing target",

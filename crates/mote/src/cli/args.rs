@@ -234,6 +234,9 @@ pub(super) struct Deploy {
     /// Send it no traffic; NAME@TAG reaches it
     #[arg(long, value_name = "TAG")]
     pub(super) tag: Option<String>,
+    /// Only these functions of another platform's manifest; * stands for any characters
+    #[arg(long, value_name = "NAME")]
+    pub(super) filter: Option<String>,
     /// Send it no traffic
     #[arg(long, conflicts_with = "invoke")]
     pub(super) no_traffic: bool,

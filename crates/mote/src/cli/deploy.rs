@@ -9,6 +9,7 @@ use bytes::Bytes;
 use mote_api::client::{Client, ClientError, DeployOptions, Endpoint};
 use mote_api::openwhisk::WhiskManifest;
 use mote_api::quantity::size_text;
+use mote_api::toml_reader::Mistakes;
 use mote_api::types::{DeployResult, InvokeRequest};
 
 use super::args::Deploy;
@@ -28,7 +29,7 @@ pub(super) async fn run(client: &Client, args: &Deploy, output: &Output) -> Resu
         return Err(failure.with_hint("write name = \"…\" in each mote.toml instead"));
     }
     // All of them are read before any is deployed, so that a mistake changes nothing.
-    let (mut plans, mut manifests) = (Vec::new(), Vec::new());
+    let (mut plans, mut manifests, mut left_out) = (Vec::new(), Vec::new(), Vec::new());
     for path in &args.paths {
         build(path, output)?;
         let options = Options {
@@ -36,8 +37,10 @@ pub(super) async fn run(client: &Client, args: &Deploy, output: &Output) -> Resu
             // Another machine checks for itself what runs there.
             check_machine: matches!(client.endpoint(), Endpoint::Unix(_)),
             foreign: true,
+            filter: args.filter.as_deref(),
         };
         let project = project::read(path, options)?;
+        left_out.extend(project.left_out);
         plans.extend(project.functions.into_iter().map(|planned| (path.as_path(), planned)));
         manifests.extend(project.whisk);
     }
@@ -67,7 +70,16 @@ pub(super) async fn run(client: &Client, args: &Deploy, output: &Output) -> Resu
     for manifest in &manifests {
         entities(client, args, manifest, output).await?;
     }
-    Ok(())
+    if left_out.is_empty() {
+        return Ok(());
+    }
+    // The others are live; the exit code still says that not all of the manifest is.
+    let names: Vec<&str> = left_out.iter().map(|one| one.name.as_str()).collect();
+    output.warn(&format!(
+        "left out: {}; --filter chooses what is deployed",
+        harmless(&names.join(", "))
+    ));
+    Err(Mistakes(left_out.into_iter().flat_map(|one| one.mistakes.0).collect()).into())
 }
 
 /// What a manifest of OpenWhisk says beside functions, once they are there. Without the node's

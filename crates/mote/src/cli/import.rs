@@ -4,6 +4,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use mote_api::manifest::FILE_NAME;
+use mote_api::toml_reader::Mistakes;
 
 use super::failure::Failure;
 use super::output::{Output, harmless};
@@ -43,6 +44,10 @@ pub(super) fn run(path: &Path, output: &Output) -> Result<(), Failure> {
             return Err(Failure::new("M0103", text).with_hint(hint));
         }
     }
+    if found.functions.is_empty() {
+        let all = found.left_out.into_iter().flat_map(|one| one.mistakes.0);
+        return Err(Mistakes(all.collect()).into());
+    }
     for (function, place) in found.functions.iter().zip(&places) {
         write(&found.file, function, place)?;
         for warning in &function.warnings {
@@ -50,7 +55,11 @@ pub(super) fn run(path: &Path, output: &Output) -> Result<(), Failure> {
         }
         output.say(&format!("wrote {}", place.join(FILE_NAME).display()));
     }
-    Ok(())
+    if found.left_out.is_empty() {
+        return Ok(());
+    }
+    let all = found.left_out.into_iter().flat_map(|one| one.mistakes.0);
+    Err(Mistakes(all.collect()).into())
 }
 
 /// The folder whose `mote.toml` a function gets.
@@ -69,6 +78,7 @@ fn write(file: &str, function: &Described, place: &Path) -> Result<(), Failure> 
     };
     fs::create_dir_all(place).map_err(|error| failed(place, error))?;
     project::lay_out(function, place)?;
+    function.packages.add_to(place).map_err(|error| failed(place, error))?;
     let path = place.join(FILE_NAME);
     fs::write(&path, render::mote_toml(file, function)).map_err(|error| failed(&path, error))
 }

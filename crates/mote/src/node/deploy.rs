@@ -258,8 +258,11 @@ fn spec(name: &FunctionName, staged: &StagedCode) -> Result<FunctionSpec, Proble
             spec
         }
         None => {
-            let options =
-                project::Options { name: Some(name.as_str()), check_machine: true, foreign: false };
+            let options = project::Options {
+                name: Some(name.as_str()),
+                check_machine: true,
+                ..project::Options::default()
+            };
             let project = project::read(&staged.path, options).map_err(|mistakes| {
                 let code = mistakes.0.first().map_or("M0303", |mistake| mistake.code);
                 Problem::new(422, code, mistakes.to_string())

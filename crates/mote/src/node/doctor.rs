@@ -31,7 +31,9 @@ fn of_platform(platform: &str, address: &str) -> Check {
     let who = match (platform, loopback) {
         ("openfaas", _) => "; management needs the token",
         ("tinyfaas" | "nuclio", false) => "; needs the token",
-        ("tinyfaas" | "nuclio", true) => "; needs no password: every user of this machine may deploy there",
+        ("tinyfaas" | "nuclio", true) => {
+            "; needs no password: every user of this machine may deploy there"
+        }
         _ => "",
     };
     Check {

@@ -103,9 +103,15 @@ fn open_faas(folder: &Folder) -> Option<Found> {
         return Some(found);
     }
     let names = node_parameters(&folder.source("handler.js"), "module.exports")?;
+    let entry = "handler.js".to_owned();
+    if names == ["context", "callback"] {
+        let why = "handler.js: module.exports = (context, callback)".to_owned();
+        let mut found = found(CompatName::OpenFaas, RuntimeName::Node, entry, why)?;
+        found.function.template = implied("node".to_owned());
+        return Some(found);
+    }
     let fits = names.first()? == "event" && names.get(1)? == "context";
     let why = "handler.js: module.exports = (event, context)".to_owned();
-    let entry = "handler.js".to_owned();
     fits.then(|| found(CompatName::OpenFaas, RuntimeName::Node, entry, why)).flatten()
 }
 
@@ -153,8 +159,8 @@ fn by_main(folder: &Folder) -> Option<Found> {
             let why = format!("{file}: main({})", parameters[0]);
             return found(CompatName::OpenWhisk, RuntimeName::Python, entry, why);
         }
-        if parameters.is_empty() && source.contains("flask") {
-            let why = format!("{file}: main() and flask");
+        if parameters.is_empty() {
+            let why = format!("{file}: main()");
             return found(CompatName::Fission, RuntimeName::Python, entry, why);
         }
     }
@@ -234,9 +240,15 @@ fn handle_parameters(source: &str) -> Option<Vec<String>> {
 
 fn fission_node(folder: &Folder) -> Option<Found> {
     for file in preferred(folder, &["index.js", "main.js"], &NODE) {
-        let names = node_parameters(&folder.source(file), "module.exports");
-        if names.is_some_and(|names| names == ["context"]) {
-            let why = format!("{file}: module.exports = async (context)");
+        let source = folder.source(file);
+        let names = node_parameters(&source, "module.exports").or_else(|| {
+            source
+                .split_once("export default")
+                .and_then(|(_, value)| arguments(&source, value.trim_start()))
+        });
+        let Some(names) = names else { continue };
+        if names == ["context"] || names == ["context", "callback"] {
+            let why = format!("{file}: exports ({})", names.join(", "));
             return found(CompatName::Fission, RuntimeName::Node, file.to_owned(), why);
         }
     }

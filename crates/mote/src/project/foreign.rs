@@ -17,6 +17,7 @@ use mote_core::spec::is_secret_name;
 use serde::Deserialize;
 use serde_json::Value;
 
+use super::LeftOut;
 use super::contract::implied;
 use super::{mistake, unreadable};
 
@@ -25,7 +26,10 @@ mod kubeless;
 mod nuclio;
 mod openfaas;
 mod openwhisk;
+mod packages;
 mod quantity;
+
+pub(crate) use packages::Packages;
 
 /// Longer files are no manifests.
 const BYTES_MAX: u64 = 1 << 20;
@@ -52,6 +56,18 @@ pub(crate) struct Foreign {
     pub(crate) warnings: Vec<String>,
     /// What an OpenWhisk manifest says beside its functions.
     pub(crate) whisk: Option<WhiskManifest>,
+    /// The functions in it that cannot be deployed.
+    pub(crate) left_out: Vec<LeftOut>,
+}
+
+impl Foreign {
+    /// Adds a function that was read, or notes why it cannot be deployed.
+    fn add(&mut self, name: &str, read: Result<Described, Mistakes>) {
+        match read {
+            Ok(described) => self.functions.push(described),
+            Err(mistakes) => self.left_out.push(LeftOut { name: label(name), mistakes }),
+        }
+    }
 }
 
 /// One function of it.
@@ -65,6 +81,8 @@ pub(crate) struct Described {
     pub(crate) warnings: Vec<String>,
     /// Key of `mote.toml`, and what it was there.
     pub(crate) notes: BTreeMap<&'static str, String>,
+    /// Packages that the manifest asks for and the files next to the code do not name.
+    pub(crate) packages: Packages,
     /// What the platform's clients are shown of it, by platform.
     pub(crate) annotations: BTreeMap<String, String>,
 }

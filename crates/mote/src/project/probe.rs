@@ -13,6 +13,39 @@ use super::unreadable;
 /// Source files longer than this are not searched for a handler.
 const SOURCE_BYTES_MAX: u64 = 1 << 20;
 
+/// Files and folders that [`copy`] takes at most.
+const COPIED_ENTRIES_MAX: usize = 50_000;
+
+/// Copies a folder, or one file, into an empty folder. Links stay links.
+pub(super) fn copy(from: &Path, to: &Path) -> std::io::Result<()> {
+    if from.is_file() {
+        let name = from.file_name().ok_or(std::io::ErrorKind::InvalidInput)?;
+        return fs::copy(from, to.join(name)).map(|_| ());
+    }
+    let (mut left, mut entries) = (vec![(from.to_owned(), to.to_owned())], 0);
+    while let Some((from, to)) = left.pop() {
+        fs::create_dir_all(&to)?;
+        for entry in fs::read_dir(from)? {
+            let entry = entry?;
+            entries += 1;
+            if entries > COPIED_ENTRIES_MAX {
+                let text = format!("more than {COPIED_ENTRIES_MAX} files and folders");
+                return Err(std::io::Error::other(text));
+            }
+            let (source, target) = (entry.path(), to.join(entry.file_name()));
+            let kind = entry.file_type()?;
+            if kind.is_dir() {
+                left.push((source, target));
+            } else if kind.is_symlink() {
+                std::os::unix::fs::symlink(fs::read_link(source)?, target)?;
+            } else if kind.is_file() {
+                fs::copy(source, target)?;
+            }
+        }
+    }
+    Ok(())
+}
+
 /// A folder, or one file taken for a folder that holds only it.
 #[derive(Debug)]
 pub(super) struct Folder {

@@ -14,7 +14,8 @@ pub(super) fn read(file: &str, all: &[Value]) -> Result<Foreign, Mistakes> {
         let kind = document["kind"].as_str().unwrap_or("");
         let ours = group(document) == "kubeless.io";
         if ours && kind == "Function" {
-            found.functions.push(function(file, document)?);
+            let name = text(&document["metadata"]["name"]).unwrap_or_default();
+            found.add(&name, function(file, document));
             continue;
         }
         let object = object_name(document);

@@ -21,7 +21,8 @@ pub(super) fn read(file: &str, all: &[Value], folder: &Path) -> Result<Foreign, 
         let kind = document["kind"].as_str();
         let ours = group(document) == "nuclio.io" || is_export(document);
         if ours && kind.is_none_or(|kind| kind.contains("Function")) {
-            found.functions.push(function(file, document, folder)?);
+            let name = text(&document["metadata"]["name"]).unwrap_or_default();
+            found.add(&name, function(file, document, folder));
         } else {
             found.warnings.push(format!("no meaning here: {}", object_name(document)));
         }
@@ -151,12 +152,17 @@ fn function(file: &str, document: &Value, folder: &Path) -> Result<Described, Mi
     let (min, max) = (count(&spec["minReplicas"]), count(&spec["maxReplicas"]));
     to.set_scale(fixed.or(min), fixed.or(max), "spec.replicas, minReplicas, maxReplicas");
     triggers(&mut to, &spec["triggers"]);
-    let commands = spec["build"]["commands"].as_array().map_or(0, Vec::len);
-    if commands > 0 {
-        to.warn(
-            "build.commands run in an image and are not run here: install on the node, or use \
-                 requirements.txt or package.json",
-        );
+    for command in spec["build"]["commands"].as_array().into_iter().flatten() {
+        let command = text(command).unwrap_or_default();
+        if to.packages.add_command(&command).is_err() {
+            let hint = "mote builds no images: it installs what pip and npm commands name; install \
+                        anything else on the node and remove the command";
+            let what = format!("build.commands: `{}`", super::super::escaped(&command));
+            return Err(not_offered(file, &name, &what, hint));
+        }
+    }
+    if !to.packages.is_empty() {
+        to.note("packages", "spec.build.commands");
     }
     to.ignore_rest(&spec["build"], &["commands", "path", "functionSourceCode"], "build.");
     let known = [

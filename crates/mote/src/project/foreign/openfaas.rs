@@ -89,9 +89,9 @@ pub(super) fn as_written(source: &str, document: &mut Value) {
 pub(super) fn read(file: &str, document: &Value, folder: &Path) -> Result<Foreign, Mistakes> {
     let mut found = Foreign::default();
     for (name, entry) in document["functions"].as_object().into_iter().flatten() {
-        found.functions.push(function(file, name, entry, folder)?);
+        found.add(name, function(file, name, entry, folder));
     }
-    if found.functions.is_empty() {
+    if found.functions.is_empty() && found.left_out.is_empty() {
         let hint = "each function is a key below functions, with lang and handler";
         let text = format!("{file}: functions: there is none");
         return Err(mistake("M0306", text, Some(hint.to_owned())));
@@ -110,6 +110,7 @@ fn function(file: &str, name: &str, entry: &Value, folder: &Path) -> Result<Desc
     let mut to = Described::new(name, CompatName::OpenFaas);
     environment(&mut to, entry, folder);
     language(&mut to, file, name, entry)?;
+    own_template(&mut to, entry, folder);
     let Some(handler) = entry["handler"].as_str() else {
         let hint = "mote runs code, not images: name the folder with handler";
         return Err(not_offered(file, name, "a function that is only an image", hint));
@@ -213,6 +214,11 @@ fn language(to: &mut Described, file: &str, name: &str, entry: &Value) -> Result
     }
     if lang.starts_with("node") {
         set(&mut to.function.runtime, RuntimeName::Node);
+        if lang == "node" {
+            // The oldest template, whose handlers take (context, callback).
+            set(&mut to.function.template, lang.clone());
+            to.note("template", format!("lang: {lang}"));
+        }
         return Ok(());
     }
     let Some(process) = process else {
@@ -233,6 +239,27 @@ fn language(to: &mut Described, file: &str, name: &str, entry: &Value) -> Result
         to.note("port", format!("upstream_url: {url}"));
     }
     Ok(())
+}
+
+/// A template that lies next to the file, in place of the one with its name. Its packages are
+/// installed; the program that it starts is not used, because the adapter takes its place.
+fn own_template(to: &mut Described, entry: &Value, folder: &Path) {
+    let Some(lang) = entry["lang"].as_str().filter(|lang| super::is_plain_name(lang)) else {
+        return;
+    };
+    let template = folder.join("template").join(lang);
+    let is_adapted =
+        to.function.runtime.as_ref().is_some_and(|runtime| {
+            matches!(runtime.value, RuntimeName::Python | RuntimeName::Node)
+        });
+    if !template.is_dir() || !is_adapted {
+        return;
+    }
+    to.packages.add_template(&template);
+    to.warn(format!(
+        "template/{lang}: its packages are installed; its index and Dockerfile are not used, \
+         because mote's adapter for {lang} takes their place"
+    ));
 }
 
 /// The limits that a watchdog is told in the environment.

@@ -1,0 +1,124 @@
+//! What people bring from other platforms besides the code: several functions in one manifest of
+//! which some cannot run here, commands that install packages, older contracts, longer deadlines.
+
+use std::path::Path;
+
+use mote_tests::Node;
+
+/// Writes files below a folder of the test.
+fn write(folder: &Path, files: &[(&str, &str)]) {
+    for (name, text) in files {
+        let path = folder.join(name);
+        std::fs::create_dir_all(path.parent().expect("below the folder")).expect("a folder");
+        std::fs::write(path, text).expect("a file");
+    }
+}
+
+fn folder(files: &[(&str, &str)]) -> tempfile::TempDir {
+    let folder = tempfile::tempdir().expect("a folder");
+    write(folder.path(), files);
+    folder
+}
+
+const STACK: &str = "provider: {name: openfaas}\nfunctions:\n  \
+    good: {lang: python3-http, handler: ./good}\n  \
+    image: {lang: dockerfile, handler: ./image}\n  \
+    old: {lang: node, handler: ./old}\n  \
+    rust: {lang: rust, handler: ./rust}\n";
+const GOOD: &str = "def handle(event, context):\n    return {'statusCode': 200, 'body': 'good'}\n";
+
+#[test]
+fn a_stack_is_deployed_but_for_the_functions_that_cannot_be() {
+    let node = Node::start();
+    let old = "module.exports = (context, callback) => {\n  \
+               callback(undefined, {status: context ? 'got ' + context : 'nothing'});\n}\n";
+    let files = [("stack.yml", STACK), ("good/handler.py", GOOD), ("old/handler.js", old)];
+    let folder = folder(&files);
+    let path = folder.path().to_str().expect("text");
+    let ended = node.mote(&["deploy", path]);
+    let said = String::from_utf8_lossy(&ended.stderr).into_owned();
+    assert_eq!(ended.status.code(), Some(8), "{said}");
+    assert!(said.contains("left out: image, rust"), "{said}");
+    assert!(said.contains("image: lang \"dockerfile\" is not offered"), "{said}");
+    assert_eq!(node.get("/good").text(), "good");
+    // The oldest template of Node: the body and a callback.
+    assert_eq!(node.post("/old", b"tea").json()["status"], "got tea");
+    node.ok(&["remove", "good", "old", "--yes"]);
+
+    node.ok(&["deploy", path, "--filter", "g*d"]);
+    assert_eq!(node.get("/good").text(), "good");
+    assert_eq!(node.get("/old").status, 404);
+    let ended = node.mote(&["deploy", path, "--filter", "nothing"]);
+    assert_eq!(ended.status.code(), Some(2));
+    let ended = node.mote(&["deploy", path, "--filter", "r*"]);
+    assert!(String::from_utf8_lossy(&ended.stderr).contains("lang \"rust\" is not offered"));
+}
+
+#[test]
+fn packages_that_commands_of_a_manifest_install_are_installed() {
+    let node = Node::start();
+    let function = |commands: &str| {
+        format!(
+            "apiVersion: nuclio.io/v1\nkind: Function\nmetadata: {{name: odd}}\nspec:\n  \
+             handler: main:handler\n  runtime: nodejs\n  build:\n    commands: [{commands}]\n"
+        )
+    };
+    let code = "const isOdd = require('is-odd');\n\
+                exports.handler = (context, event) => context.callback(String(isOdd(3)));\n";
+    let good = function("\"npm install is-odd@3.0.1\"");
+    let good = folder(&[("function.yaml", &good), ("main.js", code)]);
+    node.ok(&["deploy", good.path().to_str().expect("text")]);
+    assert_eq!(node.get("/odd").text(), "true");
+    assert!(!good.path().join("package.json").exists(), "the user's folder stays as it is");
+
+    let bad = function("\"apk add imagemagick\"");
+    let bad = folder(&[("function.yaml", &bad), ("main.js", code)]);
+    let ended = node.mote(&["deploy", bad.path().to_str().expect("text")]);
+    let said = String::from_utf8_lossy(&ended.stderr).into_owned();
+    assert_eq!(ended.status.code(), Some(8), "{said}");
+    assert!(said.contains("`apk add imagemagick` is not offered"), "{said}");
+}
+
+#[test]
+fn deadlines_are_the_platforms_own_where_a_function_names_none() {
+    let node = Node::start();
+    let action = "def main(params):\n    return {'a': 1}\n";
+    let fission = "def main():\n    return 'plain'\n";
+    for (name, file, code, timeout_ms) in [
+        ("action", "__main__.py", action, 60_000),
+        ("fission", "main.py", fission, 60_000),
+        ("kubeless", "main.py", "def handler(event, context):\n    return 'k'\n", 180_000),
+        ("knative", "index.js", "exports.handle = (context) => 'x';\n", 300_000),
+        ("nuclio", "main.py", "def handler(context, event):\n    return 'n'\n", 3_600_000),
+        ("own", "app.py", "def handle(event, ctx):\n    return 'o'\n", 10_000),
+    ] {
+        let manifest =
+            "version = 1\ncompat = \"kubeless\"\nruntime = \"python\"\nentry = \"main:handler\"\n";
+        let mut files = vec![(file, code)];
+        if name == "kubeless" {
+            files.push(("mote.toml", manifest));
+        }
+        node.deploy_ok(name, &files);
+        let function = node.json(&["describe", name, "-o", "json"]);
+        assert_eq!(function["limits"]["timeout_ms"], timeout_ms, "{name}");
+    }
+    assert_eq!(node.get("/fission").text(), "plain");
+}
+
+#[test]
+fn fission_functions_in_node_are_told_by_their_parameters() {
+    let node = Node::start();
+    for (name, file, code) in [
+        ("promise", "main.mjs", "export default async (context) => ({status: 200, body: 'hi'});\n"),
+        (
+            "call",
+            "index.js",
+            "module.exports = function (context, callback) { callback(200, 'hi'); }\n",
+        ),
+    ] {
+        let said = node.deploy(name, &[(file, code)]);
+        let said = String::from_utf8_lossy(&said.stderr).into_owned();
+        assert!(said.contains("compat fission"), "{said}");
+        assert_eq!(node.get(&format!("/{name}")).text(), "hi", "{name}");
+    }
+}
