@@ -3,7 +3,7 @@
 
 build:
 	scripts/setup.sh build
-	cargo build --release -p mote
+	MOTE_COMMIT=$$(git rev-parse HEAD 2>/dev/null || echo unknown) cargo build --release -p mote
 
 demo lab test test-long test-zero experiments soak bench-check bench-cold bench-contracts bench-footprint bench-warm profile-warm fuzz:
 	scripts/$@.sh

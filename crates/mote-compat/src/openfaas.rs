@@ -85,7 +85,10 @@ pub(crate) fn routes(context: &Context, open: Rule) -> Router {
 
 async fn info() -> Response {
     let version = serde_json::json!({
-        "release": env!("CARGO_PKG_VERSION"), "sha": "", "commit_message": "",
+        "release": env!("CARGO_PKG_VERSION"),
+        // Set by `make build`.
+        "sha": option_env!("MOTE_COMMIT").unwrap_or("unknown"),
+        "commit_message": "",
     });
     let info = serde_json::json!({
         "provider": { "provider": "mote", "version": version, "orchestration": "mote" },

@@ -54,6 +54,7 @@ pub(super) struct Status {
     namespace: &'static str,
     image: String,
     env_process: String,
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     env_vars: BTreeMap<String, String>,
     labels: BTreeMap<String, String>,
     annotations: BTreeMap<String, String>,
@@ -92,6 +93,9 @@ impl Status {
         let name = function.spec.name.to_string();
         let image = shown.image.unwrap_or_else(|| format!("mote://{name}"));
         let process = shown.env_process.unwrap_or_else(|| function.spec.command.join(" "));
+        let mut labels = texts(shown.labels);
+        // Every function has it there; clients select by it.
+        labels.insert("faas_function".to_owned(), name.clone());
         let created = mote_api::Timestamp::from_unix_ms(function.created_unix_ms);
         let usage = Usage { total_memory_bytes: function.memory_bytes };
         Self {
@@ -100,7 +104,7 @@ impl Status {
             image,
             env_process: process,
             env_vars: function.spec.env.clone(),
-            labels: texts(shown.labels),
+            labels,
             annotations: texts(shown.annotations),
             secrets: function.spec.secrets.clone(),
             constraints: shown.constraints.unwrap_or_default(),

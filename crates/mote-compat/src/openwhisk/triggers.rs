@@ -200,7 +200,8 @@ pub(super) async fn dispatch_rule(
 
 fn is_active(status: Option<&str>) -> Result<Option<bool>, Refused> {
     match status {
-        None => Ok(None),
+        // wsk sends an empty one with every rule that it makes or changes.
+        None | Some("") => Ok(None),
         Some("active") => Ok(Some(true)),
         Some("inactive") => Ok(Some(false)),
         Some(other) => Err(Refused::bad(format!("'{other}' is not a recognized rule state"))),

@@ -434,7 +434,9 @@ fn function(node: &Node, revision: &Arc<Revision>) -> Function {
         spec: revision.spec.clone(),
         revision: revision.number,
         created_unix_ms: node.created_at_ms(revision),
-        instances: status.instances.len() as u32 + status.starting,
+        // An instance that is about to stop is not one that the function has.
+        instances: status.instances.iter().filter(|one| one.state != "draining").count() as u32
+            + status.starting,
         ready,
         instance_ids: status.instances.iter().map(|one| one.instance.to_string()).collect(),
         http_url: node.urls(&revision.spec.name).http,
