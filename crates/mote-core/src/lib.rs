@@ -18,6 +18,7 @@ pub mod budget;
 pub mod fault;
 pub mod halt_poll;
 pub mod invocation;
+pub mod line_budget;
 pub mod name;
 pub mod prewarm;
 pub mod rollout;

@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
+use mote_core::Fault;
 use mote_core::backend::{
     BoxFuture, Exit, InstanceControl, InstanceLimits, InstanceRequest, Launch, StartError, Started,
 };
@@ -13,8 +14,8 @@ use mote_core::spec::{
     CONCURRENCY_DEFAULT_EXEC, CONCURRENCY_DEFAULT_GO, CONCURRENCY_DEFAULT_NODE,
     CONCURRENCY_DEFAULT_SERVER, Runtime,
 };
+use mote_core::turn::Turn;
 use mote_core::wire::{self, FrameKind, Load, Ready, WorkerError};
-use mote_core::{Fault, InvocationId};
 use slab::Slab;
 use tokio::net::UnixStream;
 
@@ -25,7 +26,7 @@ use crate::pool::{FollowUp, Link, WorkerState, fault_of_exit};
 use crate::revision::Revision;
 use crate::scaling::{RunTimes, Why};
 use crate::server::ServerLink;
-use crate::worker::{Connection, LinkEnd, log_frame};
+use crate::worker::{Connection, LinkEnd, TRACE_LINES_MAX};
 use crate::{egress, output};
 
 /// Where the sandbox shows the code and the installed packages.
@@ -215,7 +216,7 @@ async fn ready(
             let key = enlist(revision, birth, link, ready, control.clone(), held(room));
             let revision = revision.clone();
             revision.shared.runtime.clone().spawn(async move {
-                let link_end = connection.run(&revision, key).await;
+                let link_end = connection.run(&revision, key, instance).await;
                 let fault = fault_of_end(&revision, instance, &control, link_end).await;
                 drop(doors);
                 end(&revision, key, fault);
@@ -232,7 +233,8 @@ async fn handshake(
     connection: &mut Connection,
 ) -> Result<Ready, StartFailure> {
     let spec = &revision.spec;
-    let (header, payload) = connection.read_frame().await.map_err(handshake_end)?;
+    let mut turn = Turn::new();
+    let (header, payload) = connection.read_frame(&mut turn).await.map_err(handshake_end)?;
     let version = payload.first_chunk::<2>().map(|bytes| u16::from_le_bytes(*bytes));
     if header.kind != FrameKind::Hello || version != Some(wire::VERSION) {
         return Err(StartFailure::Protocol(format!("expected HELLO of version {}", wire::VERSION)));
@@ -262,17 +264,19 @@ async fn handshake(
     wire::put_frame(&mut frame, FrameKind::Load, 0, 0, &load);
     connection.write_all(&frame).await.map_err(handshake_end)?;
     loop {
-        let (header, payload) = connection.read_frame().await.map_err(handshake_end)?;
+        let (header, payload) = connection.read_frame(&mut turn).await.map_err(handshake_end)?;
         match header.kind {
-            FrameKind::Log => log_frame(revision, instance, InvocationId(0), &payload),
+            FrameKind::Log => connection.log(revision, instance, &payload),
             FrameKind::Ready => {
                 return serde_json::from_slice(&payload)
+                    .map(|ready: Ready| ready.clamped(spec.concurrency_max()))
                     .map_err(|error| StartFailure::Protocol(format!("READY: {error}")));
             }
             FrameKind::Error => {
                 let error: WorkerError = serde_json::from_slice(&payload)
                     .map_err(|error| StartFailure::Protocol(format!("ERROR: {error}")))?;
-                for line in error.trace.lines() {
+                let error = error.clamped();
+                for line in error.trace.lines().take(TRACE_LINES_MAX) {
                     revision.log.platform(LogLevel::Error, revision.number, instance, line);
                 }
                 // As where the program is looked for before anything runs.
@@ -328,7 +332,7 @@ fn enlist(
         instance,
         link,
         streams: Slab::new(),
-        concurrency: ready.concurrency.max(1),
+        concurrency: ready.concurrency,
         shape: ready.shape,
         run_times: RunTimes::default(),
         draining,
@@ -342,6 +346,7 @@ fn enlist(
         started_unix_ms: unix_ms(),
         init_ns: now - since_ns,
         frames_seen: 0,
+        owes: false,
         unwritten: 0,
         served: 0,
         burnt_ns: 0,

@@ -26,6 +26,14 @@ use crate::revision::Offer;
 use crate::scaling::{RunTimes, Scaling, Why};
 use crate::server::ServerLink;
 
+/// Bytes that wait to be written to a worker from which on it gets no further invocation and no
+/// more of a body. A worker may answer without reading, so only this bounds what is kept for it;
+/// one that reads takes this much in a few milliseconds.
+pub(crate) const OUT_BYTES_MAX: usize = 1 << 20;
+/// Bytes that a front has taken of an answer are credited to the worker in steps of this size: a
+/// quarter of the window, the most that the protocol lets a receiver owe.
+const CREDIT_STEP_BYTES: u32 = WINDOW_BYTES / 4;
+
 /// Where an invocation's answer goes.
 pub(crate) type ReplySender = oneshot::Sender<Result<Reply, Fault>>;
 
@@ -57,6 +65,12 @@ pub(crate) struct Stream {
     pub(crate) credit_waker: Option<Waker>,
     /// We have not sent END yet.
     pub(crate) request_open: bool,
+    /// Its RESULT has come.
+    pub(crate) answered: bool,
+    /// BODY bytes that the worker may still send before it gets credit.
+    pub(crate) answer_credit: u32,
+    /// BODY bytes that were taken and are not credited yet.
+    pub(crate) owed: u32,
     /// The answer has begun and streams into this.
     pub(crate) sink: Option<AnswerSink>,
     /// When nobody waited for it any more.
@@ -104,6 +118,8 @@ pub(crate) struct WorkerState {
     pub(crate) started_unix_ms: u64,
     pub(crate) init_ns: u64,
     pub(crate) frames_seen: u64,
+    /// Some stream is owed enough credit for a frame, which is made when the socket takes it.
+    pub(crate) owes: bool,
     /// Invocations whose frame waits to be written.
     pub(crate) unwritten: usize,
     pub(crate) served: u64,
@@ -123,7 +139,7 @@ pub(crate) struct WorkerState {
 impl WorkerState {
     /// How many invocations more it may take.
     fn room(&self) -> u32 {
-        if self.draining || self.paused {
+        if self.draining || self.paused || self.out_is_full() {
             return 0;
         }
         let most = match self.link {
@@ -171,6 +187,52 @@ impl WorkerState {
     /// time.
     pub(crate) fn work_ahead_ns(&self) -> u64 {
         self.streams.len().saturating_sub(self.unwritten) as u64 * self.run_times.mean_ns
+    }
+
+    /// Whether as much waits to be written as may; see [`OUT_BYTES_MAX`].
+    pub(crate) fn out_is_full(&self) -> bool {
+        matches!(&self.link, Link::Frames { out, .. } if out.len() >= OUT_BYTES_MAX)
+    }
+
+    /// Lets go on who waited for room in what is to be written.
+    pub(crate) fn wake_bodies(&mut self) {
+        for (_, stream) in &mut self.streams {
+            if let Some(waker) = stream.credit_waker.take() {
+                waker.wake();
+            }
+        }
+    }
+
+    /// Notes that `bytes` of a stream's answer were taken. The credit leaves as one frame per stream
+    /// when the socket takes it, however many pieces were taken meanwhile: a worker that never reads
+    /// costs no memory.
+    pub(crate) fn owe(&mut self, stream: usize, bytes: u32) {
+        let Some(stream) = self.streams.get_mut(stream) else { return };
+        stream.owed = stream.owed.saturating_add(bytes);
+        if stream.owed >= CREDIT_STEP_BYTES {
+            self.owes = true;
+            if let Link::Frames { waker, .. } = &mut self.link
+                && let Some(waker) = waker.take()
+            {
+                waker.wake();
+            }
+        }
+    }
+
+    /// Makes the CREDIT frames that are due. Called when all that was written before is out.
+    pub(crate) fn pay(&mut self) {
+        if !std::mem::take(&mut self.owes) {
+            return;
+        }
+        let Link::Frames { out, .. } = &mut self.link else { return };
+        for (slot, stream) in &mut self.streams {
+            if stream.owed >= CREDIT_STEP_BYTES {
+                let bytes = std::mem::take(&mut stream.owed);
+                stream.answer_credit = stream.answer_credit.saturating_add(bytes);
+                let bytes = bytes.to_le_bytes();
+                wire::put_frame(out, FrameKind::Credit, 0, stream_number(slot), &bytes);
+            }
+        }
     }
 
     /// Bytes for the worker, and its writer if it sleeps.
@@ -423,6 +485,9 @@ impl Pool {
             send_credit: WINDOW_BYTES,
             credit_waker: None,
             request_open: false,
+            answered: false,
+            answer_credit: WINDOW_BYTES,
+            owed: 0,
             sink: None,
             cancelled_ns: None,
             cancelled_at_frame: 0,

@@ -125,15 +125,6 @@ fn says(name: &'static str) -> impl FnOnce(Worker) -> BoxFuture<()> + Send {
     }
 }
 
-async fn until_running(revision: &Arc<Revision>) {
-    patient(async {
-        while revision.status().instances.first().is_none_or(|i| i.in_flight == 0) {
-            tokio::task::yield_now().await;
-        }
-    })
-    .await;
-}
-
 async fn until_queued(revision: &Arc<Revision>, count: usize) {
     patient(async {
         while revision.status().queued != count {

@@ -30,6 +30,8 @@ use tokio::sync::{Notify, mpsc};
 pub(crate) struct Worker {
     pub(crate) stream: UnixStream,
     pub(crate) input: BytesMut,
+    /// What a program writes past its shim.
+    pub(crate) output: std::io::PipeWriter,
 }
 
 impl Worker {
@@ -48,6 +50,16 @@ impl Worker {
         let mut out = Vec::new();
         wire::put_frame(&mut out, kind, flags, stream, payload);
         // The engine may have closed: that is the test's business.
+        let _ = self.stream.write_all(&out).await;
+    }
+
+    /// RESULT without END: the answer goes on in BODY frames.
+    pub(crate) async fn begin_answer(&mut self, stream: u32) {
+        let now = clock::now_ns();
+        let (headers, body) = (Bytes::new(), Bytes::new());
+        let head = ResultHead { entered_ns: now, returned_ns: now, status: 200, headers, body };
+        let mut out = Vec::new();
+        head.put(&mut out, stream, false);
         let _ = self.stream.write_all(&out).await;
     }
 
@@ -136,12 +148,12 @@ impl Backend for Scripts {
         let pausable = self.pausable.load(Ordering::SeqCst);
         Box::pin(async move {
             let (ours, theirs) = UnixStream::pair().unwrap();
-            let (output, _) = std::io::pipe().unwrap();
+            let (output, inside) = std::io::pipe().unwrap();
             let killed = Arc::new(Notify::new());
             let (exit, ended) = mpsc::channel(1);
             let kill = killed.clone();
             tokio::spawn(async move {
-                let worker = Worker { stream: theirs, input: BytesMut::new() };
+                let worker = Worker { stream: theirs, input: BytesMut::new(), output: inside };
                 let signal = tokio::select! {
                     () = script(worker) => None,
                     () = kill.notified() => Some(9),
@@ -253,4 +265,14 @@ pub(crate) async fn echo(mut worker: Worker) {
     while let Some((stream, body)) = worker.invoke().await {
         worker.answer(stream, &body).await;
     }
+}
+
+/// Until some instance has an invocation.
+pub(crate) async fn until_running(revision: &Arc<Revision>) {
+    patient(async {
+        while revision.status().instances.first().is_none_or(|i| i.in_flight == 0) {
+            tokio::task::yield_now().await;
+        }
+    })
+    .await;
 }
