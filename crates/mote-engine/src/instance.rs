@@ -56,8 +56,14 @@ const DIED_WAITING_MAX: u32 = 2;
 /// First and longest pause between failed starts.
 const RETRY_MIN_NS: u64 = 1_000_000_000;
 const RETRY_MAX_NS: u64 = 60_000_000_000;
-/// Workers in a row that die before their first answer until starts are paused.
+/// Workers in a row that die by themselves before their first answer until starts are paused.
 const CRASHES_BEFORE_PAUSE: u32 = 3;
+/// Workers in a row that die over a request, none of them with an answer, until starts are slowed:
+/// then most probably every request ends its worker.
+const DEATHS_BEFORE_SLOW: u32 = 8;
+/// Pause before a slowed start: as long as about ten starts take, so that a function whose every
+/// request ends its worker takes a tenth of a core. Whoever waits goes on waiting.
+const SLOW_NS: u64 = 500_000_000;
 
 /// Why an instance did not become ready.
 #[derive(Debug, thiserror::Error)]
@@ -349,6 +355,7 @@ fn enlist(
         owes: false,
         unwritten: 0,
         served: 0,
+        had_work: false,
         burnt_ns: 0,
         looked_ns: now,
         lifted_until_ns: 0,
@@ -465,27 +472,37 @@ fn end(revision: &Arc<Revision>, key: usize, fault: Fault) {
         if retry && pool.closed {
             moved.push(pool.move_on(pending));
         } else if retry {
-            pool.queue.push_front(pending);
+            // Behind those that have not run yet: it may be what ended the worker.
+            pool.queue.push_back(pending);
         } else {
             failed.push((pending.attempts - 1, pending.reply));
         }
     }
     let mut paused = None;
     if !expected && !dead.started {
-        // It died before it answered anything. Once or twice may be the fault of one request;
-        // more is a crash loop, which backs off like failed starts do.
-        pool.failures = pool.failures.saturating_add(1);
-        pool.last_failure = fault.to_string();
-        if pool.failures >= CRASHES_BEFORE_PAUSE {
-            let pause_ns = pause_ns(pool.failures - CRASHES_BEFORE_PAUSE);
-            pool.retry_at_ns = now + pause_ns;
-            paused = Some((pool.failures, pause_ns));
+        pool.deaths = pool.deaths.saturating_add(1);
+        if dead.had_work {
+            // The request may be at fault, and others wait for the next worker: nobody is refused.
+            // Where nothing but such requests come, starts are slowed a little.
+            if pool.deaths > DEATHS_BEFORE_SLOW {
+                pool.slow_until_ns = now + SLOW_NS;
+            }
+        } else {
+            // It died by itself before it answered anything. Once or twice may be chance; more is a
+            // crash loop, which backs off like failed starts do.
+            pool.failures = pool.failures.saturating_add(1);
+            pool.last_failure = fault.to_string();
+            if pool.failures >= CRASHES_BEFORE_PAUSE {
+                let pause_ns = pause_ns(pool.failures - CRASHES_BEFORE_PAUSE);
+                pool.retry_at_ns = now + pause_ns;
+                paused = Some((pool.failures, pause_ns));
+            }
         }
     }
     // What hangs, eats its memory or dies again and again is restarted at the expense of nobody else.
     // A single death may be no fault of its own, and on a busy machine the background means waiting.
     pool.background |=
-        has_neighbours && (hung || pool.failures > 1 || matches!(fault, Fault::OutOfMemory { .. }));
+        has_neighbours && (hung || pool.deaths > 1 || matches!(fault, Fault::OutOfMemory { .. }));
     pool.dispatch(now, &mut follow_ups);
     drop(pool);
     let reason = match (&fault, dead.stop_reason) {

@@ -123,6 +123,8 @@ pub(crate) struct WorkerState {
     /// Invocations whose frame waits to be written.
     pub(crate) unwritten: usize,
     pub(crate) served: u64,
+    /// It was given an invocation, however that ended.
+    pub(crate) had_work: bool,
     /// CPU time at the last look, and when that was; to tell who is greedy.
     pub(crate) burnt_ns: u64,
     pub(crate) looked_ns: u64,
@@ -347,6 +349,10 @@ pub(crate) struct Pool {
     pub(crate) failures: u32,
     pub(crate) retry_at_ns: u64,
     pub(crate) last_failure: String,
+    /// Workers in a row that died before they answered anything, and until when no other is started
+    /// because of them. Unlike a failed start, this refuses nobody.
+    pub(crate) deaths: u32,
+    pub(crate) slow_until_ns: u64,
     /// No new invocations: the revision was replaced or removed. The queue is empty from then on.
     pub(crate) closed: bool,
     /// A keeper task runs.
@@ -468,6 +474,7 @@ impl Pool {
             0
         };
         let worker = &mut self.workers[key];
+        worker.had_work = true;
         let remaining_ms = invocation.deadline_ns.saturating_sub(now_ns) / 1_000_000;
         let stream = worker.streams.vacant_key();
         let mut entry = Stream {
@@ -541,9 +548,9 @@ impl Pool {
 
     /// Some worker answered: whatever failed before is over.
     pub(crate) fn answered(&mut self) {
-        if self.failures > 0 {
-            self.failures = 0;
-            self.retry_at_ns = 0;
+        if self.failures > 0 || self.deaths > 0 {
+            (self.failures, self.retry_at_ns) = (0, 0);
+            (self.deaths, self.slow_until_ns) = (0, 0);
         }
     }
 
@@ -560,6 +567,7 @@ impl Pool {
             repeat: Vec::new(),
             failed: Vec::new(),
             started: worker.served > 0,
+            had_work: worker.had_work,
         };
         for mut stream in worker.streams.drain() {
             if let Some(waker) = stream.credit_waker.take() {
@@ -618,6 +626,8 @@ pub(crate) struct DeadWorker {
     pub(crate) failed: Vec<(u8, ReplySender)>,
     /// Whether it had answered anything.
     pub(crate) started: bool,
+    /// Whether it had been given anything, also if the caller has gone since.
+    pub(crate) had_work: bool,
 }
 
 /// The fault of invocations that a dead worker held.

@@ -355,26 +355,89 @@ async fn a_failed_start_answers_those_who_wait_and_backs_off() {
 }
 
 #[tokio::test]
-async fn a_crash_loop_is_paused() {
+async fn a_worker_that_dies_by_itself_again_and_again_is_paused() {
     let bench = Bench::new();
     for _ in 0..10 {
-        bench.script(|mut worker| async move {
-            worker.begin(1).await;
-            worker.invoke().await;
-        });
+        bench.script(|mut worker| async move { worker.begin(1).await });
+    }
+    let revision = bench.publish(|spec| spec.scale.min = 1);
+    // Started for the minimum, three times; from then on callers are told at once.
+    let refused = patient(async {
+        loop {
+            let lines = revision.log.tail(usize::MAX);
+            if lines.iter().any(|line| line.text.contains("died 3 times")) {
+                return bench.call(&revision, "POST", "x").await.unwrap();
+            }
+            tokio::task::yield_now().await;
+        }
+    })
+    .await;
+    assert!(matches!(refused, Err(Fault::StartFailed { .. })), "{refused:?}");
+    assert_eq!(bench.scripts.starts.load(Ordering::SeqCst), 3);
+}
+
+/// A worker that serves one call after the other and ends when it is asked to.
+async fn mortal(mut worker: Worker) {
+    worker.begin(1).await;
+    while let Some((stream, body)) = worker.invoke().await {
+        if body == "die" {
+            return;
+        }
+        worker.answer(stream, &body).await;
+    }
+}
+
+#[tokio::test]
+async fn a_request_that_ends_its_worker_keeps_no_other_caller_waiting() {
+    const ROUNDS: usize = 12;
+    let bench = Bench::new();
+    // Each such GET ends two workers, as it is run once more, and a POST one.
+    for _ in 0..=3 * ROUNDS {
+        bench.script(mortal);
     }
     let revision = bench.publish(|_| ());
-    let mut paused = 0;
+    let mut served = 0;
+    for round in 0..ROUNDS {
+        let deadly = bench.call(&revision, "GET", "die");
+        let others: Vec<_> = (0..3).map(|_| bench.call(&revision, "POST", "fine")).collect();
+        let fault = patient(deadly).await.unwrap().unwrap_err();
+        assert!(matches!(fault, Fault::WorkerExited { .. }), "round {round}: {fault:?}");
+        for other in others {
+            // One of them may have been in the worker when it ended.
+            served += usize::from(patient(other).await.unwrap().is_ok());
+        }
+        // Nor does it count when the caller has gone by the time.
+        let gone = bench.call(&revision, "POST", "die");
+        patient(async {
+            let is_running = || revision.status().instances.iter().any(|i| i.in_flight > 0);
+            while !gone.is_finished() && !is_running() {
+                tokio::task::yield_now().await;
+            }
+        })
+        .await;
+        gone.abort();
+    }
+    assert!(served >= ROUNDS * 5 / 2, "{served} of {} others were served", 3 * ROUNDS);
+}
+
+#[tokio::test]
+async fn where_every_request_ends_its_worker_starts_are_slowed_and_nobody_is_refused() {
+    let bench = Bench::new();
+    for _ in 0..100 {
+        bench.script(mortal);
+    }
+    let revision = bench.publish(|_| ());
+    let since = clock::now_ns();
     for _ in 0..20 {
-        let result = patient(bench.call(&revision, "POST", "x")).await.unwrap();
-        match result {
-            Err(Fault::WorkerExited { .. }) => {}
-            Err(Fault::StartFailed { .. }) => paused += 1,
-            other => panic!("{other:?}"),
+        let fault = patient(bench.call(&revision, "POST", "die")).await.unwrap().unwrap_err();
+        assert!(matches!(fault, Fault::WorkerExited { .. }), "{fault:?}");
+        if bench.scripts.starts.load(Ordering::SeqCst) == 10 {
+            break;
         }
     }
-    let starts = bench.scripts.starts.load(Ordering::SeqCst);
-    assert!(starts <= 5 && paused >= 15, "{starts} starts, {paused} paused");
+    // The ninth and the tenth waited half a second each.
+    assert!(clock::now_ns() - since >= 500_000_000);
+    assert_eq!(patient(bench.call(&revision, "POST", "fine")).await.unwrap().unwrap(), "fine");
 }
 
 #[tokio::test]
