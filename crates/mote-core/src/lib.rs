@@ -15,6 +15,7 @@ pub mod balance;
 pub mod base64;
 pub mod body;
 pub mod budget;
+pub mod destination;
 pub mod fault;
 pub mod halt_poll;
 pub mod invocation;
