@@ -250,6 +250,11 @@ fn requests_that_kill_their_worker_cost_others_little() {
         }
         served += usize::from(node.post("/f", b"").status == 200);
     }
+    let told = node.log();
+    let line = told.lines().find(|line| line.contains("instance ended")).expect(&told);
+    for part in ["\"f@1\"", "crash", SAID] {
+        assert!(line.contains(part), "{line} without {part}");
+    }
     println!("{served} of {rounds} calls were served between {killed} GETs that killed");
     assert_eq!((killed, served), (2 * rounds, rounds));
 }

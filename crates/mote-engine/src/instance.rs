@@ -407,7 +407,12 @@ fn failed(revision: &Arc<Revision>, birth: Birth, text: &str) {
     } else {
         Default::default()
     };
+    let tells = pool.tells(now_ns());
     drop(pool);
+    if let Some(untold) = tells {
+        let function = revision.title();
+        tracing::warn!(function, instance = birth.instance, reason = text, untold, "start failed");
+    }
     let line = format!("start failed: {text}; {}", pause_text(pause_ns));
     revision.log.platform(LogLevel::Error, revision.number, birth.instance, &line);
     for pending in waiting {
@@ -504,6 +509,7 @@ fn end(revision: &Arc<Revision>, key: usize, fault: Fault) {
     pool.background |=
         has_neighbours && (hung || pool.deaths > 1 || matches!(fault, Fault::OutOfMemory { .. }));
     pool.dispatch(now, &mut follow_ups);
+    let tells = if !expected || hung { pool.tells(now) } else { None };
     drop(pool);
     let reason = match (&fault, dead.stop_reason) {
         (Fault::OutOfMemory { .. }, _) => "memory",
@@ -518,6 +524,10 @@ fn end(revision: &Arc<Revision>, key: usize, fault: Fault) {
     } else {
         (LogLevel::Info, format!("stopped ({reason})"), dead.stop_text)
     };
+    if let Some(untold) = tells {
+        let (function, why) = (revision.title(), fault.to_string());
+        tracing::warn!(function, instance = dead.instance, reason, why, untold, "instance ended");
+    }
     revision.log.stopped(Stopped::now(dead.instance, revision.number, reason, &why));
     revision.log.platform(level, revision.number, dead.instance, &text);
     if let Some((times, pause_ns)) = paused {

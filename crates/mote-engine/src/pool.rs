@@ -33,6 +33,8 @@ pub(crate) const OUT_BYTES_MAX: usize = 1 << 20;
 /// Bytes that a front has taken of an answer are credited to the worker in steps of this size: a
 /// quarter of the window, the most that the protocol lets a receiver owe.
 const CREDIT_STEP_BYTES: u32 = WINDOW_BYTES / 4;
+/// Pause between two lines about a function in the node's own log.
+const TELL_PAUSE_NS: u64 = 1_000_000_000;
 
 /// Where an invocation's answer goes.
 pub(crate) type ReplySender = oneshot::Sender<Result<Reply, Fault>>;
@@ -353,6 +355,9 @@ pub(crate) struct Pool {
     /// because of them. Unlike a failed start, this refuses nobody.
     pub(crate) deaths: u32,
     pub(crate) slow_until_ns: u64,
+    /// When the node's own log last told of an end or a failed start, and how many it has not told of.
+    told_ns: u64,
+    untold: u32,
     /// No new invocations: the revision was replaced or removed. The queue is empty from then on.
     pub(crate) closed: bool,
     /// A keeper task runs.
@@ -544,6 +549,17 @@ impl Pool {
         let Pending { serial, invocation, reply, attempts } = pending;
         self.moved.insert(serial, Offer { invocation, attempts, moved: true });
         reply
+    }
+
+    /// Whether the node's own log should tell of a death or a failed start now, and how many there were
+    /// since it last did. A function must not fill the node's log.
+    pub(crate) fn tells(&mut self, now_ns: u64) -> Option<u32> {
+        if now_ns.saturating_sub(self.told_ns) < TELL_PAUSE_NS {
+            self.untold = self.untold.saturating_add(1);
+            return None;
+        }
+        self.told_ns = now_ns;
+        Some(std::mem::take(&mut self.untold))
     }
 
     /// Some worker answered: whatever failed before is over.

@@ -390,3 +390,24 @@ async fn what_is_longer_than_its_kind_allows_ends_the_worker() {
         assert_eq!(patient(bench.call(&revision, "POST", "ok")).await.unwrap().unwrap(), "ok");
     }
 }
+
+#[tokio::test]
+async fn a_greeting_is_short_and_its_log_is_bounded() {
+    let bench = Bench::new();
+    bench.script(|mut worker| async move {
+        worker.send(FrameKind::Hello, 0, 0, &[1, 0, b't']).await;
+        worker.frame().await.unwrap();
+        let mut frames = Vec::new();
+        for _ in 0..4 * LINES_PER_S {
+            wire::put_frame(&mut frames, FrameKind::Log, 0, 0, &[1, 2, b'x']);
+        }
+        let _ = worker.stream.write_all(&frames).await;
+        worker.send(FrameKind::Ready, 0, 0, &[b' '; wire::GREETING_BYTES_MAX + 1]).await;
+        std::future::pending().await
+    });
+    let revision = bench.publish(|_| ());
+    let error = patient(revision.warm()).await.unwrap_err().to_string();
+    assert!(error.contains("longer than its kind allows"), "{error}");
+    let kept = revision.log.tail(1).last().unwrap().sequence;
+    assert!(kept < 4 * u64::from(LINES_PER_S), "all of {kept} lines went through the log");
+}

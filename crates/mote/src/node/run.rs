@@ -11,6 +11,7 @@ use std::sync::atomic::AtomicBool;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result};
+use mote_api::error::exit;
 use mote_core::budget::Budget;
 use mote_core::fault::error_chain;
 use mote_engine::{Config as EngineConfig, Engine, Serving};
@@ -175,12 +176,21 @@ async fn serve(
     node.ready.store(true, std::sync::atomic::Ordering::Release);
     announce(&node);
     let deploying = deploy_at_start(deploy, &node.config.socket);
-    tokio::select! {
-        _ = interrupt.recv() => {}
-        _ = terminate.recv() => {}
-    }
+    let code = tokio::select! {
+        // A signal to the whole group ends the helper too, and is a wish to stop.
+        biased;
+        _ = interrupt.recv() => exit::DONE,
+        _ = terminate.recv() => exit::DONE,
+        () = node.backend.helper_ended() => exit::HELPER,
+    };
     drop(deploying);
     node.ready.store(false, std::sync::atomic::Ordering::Release);
+    if code == exit::HELPER {
+        tracing::error!(
+            exit_status = code,
+            "the helper process that starts functions has ended: the node stops, start it again"
+        );
+    }
     let stopping = async {
         stopper.stop();
         let _ =
@@ -202,7 +212,7 @@ async fn serve(
     // Here and not in a destructor: tasks that are still held keep their parts alive to the end.
     node.backend.shut_down();
     let _ = std::fs::remove_file(&node.config.socket);
-    Ok(ExitCode::SUCCESS)
+    Ok(ExitCode::from(code))
 }
 
 /// Threads that serve HTTP connections, where `asked` 0 chooses by the number of cores. The first
