@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# The long tests: the attack battery, 200 swaps of revisions, the neighbours and the death of workers at
-# full length, a minute of noise for each parser. As root, on a machine that does nothing else; about
-# half an hour.
+# The long tests: the attack battery, 200 swaps of revisions, the neighbours, the death of workers and
+# hostile workers at full length, a minute of noise for each parser. As root, on a machine that does
+# nothing else; about half an hour.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 scripts/setup.sh build test
@@ -24,5 +24,6 @@ suite "attack battery" cargo test -p mote-sandbox --test escape
 [ ${#failed[@]} -eq 0 ] || printf '\nFAILED so far: %s\n' "${failed[*]}"
 suite "rollout" cargo test -p mote-tests --test rollout -- --nocapture
 suite "neighbours" cargo test -p mote-tests --test neighbours -- --nocapture
+suite "hostile workers" cargo test -p mote-tests --test hostile_workers -- --nocapture
 suite "death of workers" cargo test -p mote-tests --test worker_death -- --nocapture
 [ ${#failed[@]} -eq 0 ]

@@ -27,6 +27,7 @@ const CHUNK_MAX = 64 << 10;
 const WINDOW = 256 << 10;
 const HEADERS_MAX = 64 << 10;
 const LINE_MAX = 16 << 10;
+const CAUSES_MAX = 5; // of an error, in its trace
 const BLOCKS_KEPT = 64; // of heads and of fields; some 400 KiB at most
 const BLOCK_KEPT_BYTES = 1 << 10;
 const HEAD_LENGTHS_AT = 28; // of INVOKE: trigger and lengths, of so many bytes, then what they tell of
@@ -1038,10 +1039,25 @@ function chunkBytes(chunk) {
   throw new BadReply(`a stream yields strings or bytes, not ${typeof chunk}`);
 }
 
+// The stack without the shim's own frames, then those of its causes: `fetch failed` says nothing, its
+// cause does.
 function trimmed(error) {
-  const stack = String(error?.stack ?? '');
-  return stack.split('\n').filter((line) => !line.includes(import.meta.url) && !line.includes('node:internal'))
-    .join('\n').slice(0, LINE_MAX);
+  const parts = [];
+  try {
+    if (!error?.stack) return '';
+    for (let at = error; at !== undefined && at !== null && parts.length < CAUSES_MAX; at = at.cause) {
+      parts.push(trimmedOne(at));
+    }
+  } catch { /* a getter of the function's that throws: what is there must do */ }
+  return parts.join('\ncaused by ').slice(0, LINE_MAX);
+}
+
+function trimmedOne(error) {
+  const lines = String(error.stack ?? error).split('\n')
+    .filter((line) => !line.includes(import.meta.url) && !line.includes('node:internal'));
+  // Several addresses were tried, for instance; the whole has no text of its own then.
+  const errors = Array.isArray(error.errors) ? error.errors.slice(0, CAUSES_MAX) : [];
+  return [...lines, ...errors.map((one) => `    of ${String(one?.stack ?? one).split('\n')[0]}`)].join('\n');
 }
 
 // Output of the function -------------------------------------------------------------------------

@@ -44,6 +44,25 @@ function failed(frame, kind) {
   return frame.json;
 }
 
+withWorker('the causes of an error are in its trace', `
+  class Loop extends Error { constructor() { super('loop'); this.cause = this; } }
+  const errors = {
+    '/fetch': () => fetch('http://127.0.0.1:1/'),
+    '/deep': () => { throw new Error('outer', { cause: new Error('middle', { cause: 'inner' }) }); },
+    '/several': () => { throw new AggregateError([new Error('first'), 'second'], 'all'); },
+    '/loop': () => { throw new Loop(); },
+    '/getter': () => { throw Object.defineProperty(new Error('odd'), 'cause', { get() { throw 1; } }); },
+  };
+  export default { fetch(request) { return errors[new URL(request.url).pathname](); } };
+`, {}, async (engine) => {
+  const trace = async (path, kind) => failed(await engine.invoke(path), kind).trace;
+  assert.match(await trace('/fetch', 'TypeError'), /fetch failed[^]*caused by Error: (connect ECONNREFUSED|bad port)/);
+  assert.match(await trace('/deep', 'Error'), /outer[^]*caused by Error: middle[^]*caused by inner$/);
+  assert.match(await trace('/several', 'AggregateError'), /all[^]*of Error: first[^]*of second$/);
+  assert.equal((await trace('/loop', 'Error')).match(/Error: loop/g).length, 5);
+  assert.match(await trace('/getter', 'Error'), /odd/);
+});
+
 withWorker('every return value', `
   const values = {
     '/string': () => 'h\\u00e9', '/empty': () => '', '/long': () => '\\u00e9'.repeat(40000), '/buffer': () => Buffer.from([0, 65]),

@@ -200,6 +200,11 @@ impl Node {
         wait_for("the node to stop", || self.child.try_wait().expect("our child"))
     }
 
+    /// Waits until it has ended by itself, and returns how.
+    pub fn ended(&mut self) -> std::process::ExitStatus {
+        wait_for("the node to end", || self.child.try_wait().expect("our child"))
+    }
+
     /// Runs the command line against this node.
     pub fn mote(&self, args: &[&str]) -> Output {
         self.mote_with_input(args, b"")

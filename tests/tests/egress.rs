@@ -285,3 +285,47 @@ fn a_destination_takes_64_connections_of_an_instance() {
     served.join().unwrap();
     assert_eq!(most.load(Ordering::SeqCst), 64);
 }
+
+#[test]
+fn connections_of_one_function_leave_descriptors_for_others() {
+    let node = Node::start();
+    let limit = std::process::Command::new("prlimit")
+        .args([format!("--pid={}", node.pid()), "--nofile=512:512".to_owned()])
+        .status();
+    if !limit.is_ok_and(|status| status.success()) {
+        return mote_tests::skip("descriptors of a node", "no prlimit that works here");
+    }
+    let listeners: Vec<_> = (0..8).map(|_| TcpListener::bind("127.0.0.1:0").unwrap()).collect();
+    let ports: Vec<_> = listeners.iter().map(|l| l.local_addr().unwrap().port()).collect();
+    let open = Arc::new(AtomicUsize::new(0));
+    for listener in listeners {
+        let open = open.clone();
+        std::thread::spawn(move || {
+            let mut held = Vec::new();
+            for stream in listener.incoming() {
+                open.fetch_add(1, Ordering::SeqCst);
+                held.push(stream);
+            }
+        });
+    }
+    let code = format!(
+        "import socket, time\nHELD = []\ndef handle(event, ctx):\n    for port in {ports:?}:\n        for _ in range(60):\n            s = socket.socket()\n            s.setblocking(False)\n            s.connect_ex(('{DOOR}', port))\n            HELD.append(s)\n    return str(len(HELD))\n"
+    );
+    let net: Vec<_> = ports.iter().map(|port| format!("\"127.0.0.1:{port}\"")).collect();
+    let manifest = format!("version = 1\n[allow]\nnet = [{}]\n", net.join(", "));
+    node.deploy_ok("hog", &[("app.py", &code), ("mote.toml", &manifest)]);
+    node.deploy_ok("other", &[("app.py", "def handle(event, ctx):\n    return 'ok'\n")]);
+    assert_eq!(node.get("/hog").text(), "480");
+    // Its share is what one destination may have: an eighth of so few descriptors is less.
+    let has_said =
+        || node.log_lines("hog").iter().any(|line| line.message.contains("too many connections"));
+    mote_tests::wait_for("all that it can get", || {
+        (has_said() || open.load(Ordering::SeqCst) > 200).then_some(())
+    });
+    for _ in 0..20 {
+        // A connection each, and a start for the first.
+        assert_eq!(node.get("/other").text(), "ok");
+    }
+    let open = open.load(Ordering::SeqCst);
+    assert!(open <= 64, "{open} connections of one function");
+}

@@ -94,6 +94,20 @@ fn a_second_node_on_the_same_data_is_refused() {
 }
 
 #[test]
+fn a_node_without_its_helper_stops_and_says_why() {
+    let (mut node, pid) = serving();
+    // The helper is the node's only child.
+    let children = std::fs::read_to_string(format!("/proc/{pid}/task/{pid}/children"));
+    let children = children.expect("a kernel that lists children");
+    let helper: u32 = children.trim().parse().expect("one child");
+    mote_tests::signal(helper, "KILL");
+    let status = node.ended();
+    assert_eq!(status.code(), Some(71), "{status}: {}", node.log());
+    let log = node.log();
+    assert!(log.contains("the helper process that starts functions has ended"), "{log}");
+}
+
+#[test]
 fn stopping_is_clean() {
     let node = Node::start();
     node.deploy_ok(

@@ -30,6 +30,9 @@ pub mod exit {
     pub const INVALID: u8 = 8;
     /// A benchmark broke a limit of `--fail-if`.
     pub const LIMIT: u8 = 9;
+    /// The helper process that starts functions has ended (`EX_OSERR`); a new start of the node brings
+    /// it back, so service units should restart on it.
+    pub const HELPER: u8 = 71;
     /// The node's configuration is not valid (`EX_CONFIG`); service units do not restart on it.
     pub const CONFIG: u8 = 78;
     /// Interrupted.
@@ -164,7 +167,7 @@ mod tests {
              says it in `Mote-Fault` as well. CoAP answers carry the text only. \"Exit\" is what the command line ends with: 0 done, 1 failed, 2 wrong usage, 3 no such function, 4 node not reachable,\n\
              5 function failed, 6 deadline passed, 7 refused because full, 8 manifest or code not valid,\n\
              9 limit of a benchmark broken,\n\
-             78 configuration not valid, 130 interrupted.\n\n\
+             71 the node's helper process has ended, 78 configuration not valid, 130 interrupted.\n\n\
              | Code | Exit | What | Cause and cure |\n|---|---|---|---|\n",
         );
         for row in CATALOGUE {

@@ -226,6 +226,17 @@ pub struct Phases {
 }
 
 impl Phases {
+    /// Takes over t2 and t3 as a worker claims them, no earlier than t1, no later than `now_ns`, in
+    /// their order. An honest worker reads the same clock and is not changed by this; 0 stays 0.
+    pub fn claim(&mut self, entered_ns: u64, returned_ns: u64, now_ns: u64) {
+        let within = |claimed: u64, least: u64| match claimed {
+            0 => 0,
+            claimed => claimed.min(now_ns).max(least),
+        };
+        self.entered_ns = within(entered_ns, self.sent_ns);
+        self.returned_ns = within(returned_ns, self.entered_ns);
+    }
+
     /// Waiting before the frame left, without the start of an instance.
     pub fn queue_ns(&self) -> u64 {
         self.sent_ns.saturating_sub(self.received_ns).saturating_sub(self.init_ns)
@@ -317,6 +328,19 @@ mod tests {
         let early = InvocationId::new(1, u128::MAX);
         let late = InvocationId::new(2, 0);
         assert!(early.to_string() < late.to_string());
+    }
+
+    #[test]
+    fn claimed_times_lie_between_the_frame_and_now() {
+        let claim = |entered, returned| {
+            let mut phases = Phases { sent_ns: 100, ..Phases::default() };
+            phases.claim(entered, returned, 200);
+            (phases.entered_ns, phases.returned_ns)
+        };
+        assert_eq!(claim(120, 150), (120, 150));
+        assert_eq!(claim(0, 0), (0, 0));
+        assert_eq!(claim(1, u64::MAX), (100, 200));
+        assert_eq!(claim(u64::MAX, 1), (200, 200));
     }
 
     #[test]

@@ -33,6 +33,8 @@ pub const QUEUE_DEFAULT: u32 = 1024;
 pub const IDLE_TIMEOUT_MS_DEFAULT: u64 = 300_000;
 /// A worker that has not said it is ready by then has failed to start.
 pub const INIT_TIMEOUT_MS_DEFAULT: u64 = 10_000;
+/// Python coroutines, when neither manifest nor handler says otherwise; the shim's own default.
+pub const CONCURRENCY_DEFAULT_PYTHON: u32 = 100;
 /// Node handlers are asynchronous: one process serves this many invocations at once.
 pub const CONCURRENCY_DEFAULT_NODE: u32 = 256;
 /// Go handlers: a goroutine each; bodies, not goroutines, are what costs memory.
@@ -302,6 +304,18 @@ pub struct FunctionSpec {
 }
 
 impl FunctionSpec {
+    /// Invocations that one instance may run at once: what the manifest says, else the most that a
+    /// shim of this runtime chooses by itself. A worker that claims more is not believed.
+    pub fn concurrency_max(&self) -> u32 {
+        self.limits.concurrency.unwrap_or(match self.runtime {
+            Runtime::Python => CONCURRENCY_DEFAULT_PYTHON,
+            Runtime::Node => CONCURRENCY_DEFAULT_NODE,
+            Runtime::Go => CONCURRENCY_DEFAULT_GO,
+            Runtime::Server => CONCURRENCY_DEFAULT_SERVER,
+            Runtime::Exec => CONCURRENCY_DEFAULT_EXEC,
+        })
+    }
+
     /// A spec with every default for `runtime`.
     pub fn with_defaults(name: FunctionName, runtime: Runtime, entry: &str) -> Self {
         let memory_bytes = match runtime {

@@ -24,6 +24,28 @@ pub const INLINE_BODY_BYTES_MAX: usize = 64 << 10;
 pub const CHUNK_BYTES_MAX: usize = 64 << 10;
 /// Bytes of BODY payload a sender may send on one stream and direction before it needs CREDIT.
 pub const WINDOW_BYTES: u32 = 256 << 10;
+/// Largest header block of an answer.
+pub const HEADERS_BYTES_MAX: usize = 64 << 10;
+/// Fields of an answer at most. HTTP clients and proxies refuse far fewer; the shortest field takes
+/// two bytes, so the length of the block alone would allow 32,768.
+pub const HEADER_FIELDS_MAX: usize = 512;
+/// Longest line of a LOG frame; senders split longer ones.
+pub const LOG_LINE_BYTES_MAX: usize = 16 << 10;
+/// Source and level in front of the line of a LOG frame.
+pub const LOG_FIXED_BYTES: usize = 2;
+/// Largest HELLO or READY: a name, two numbers and a word.
+pub const GREETING_BYTES_MAX: usize = 4 << 10;
+/// Characters kept of a handler's shape.
+pub const SHAPE_CHARS_MAX: usize = 64;
+/// Largest ERROR: 4,096 and 16,384 characters (section 4 of the contract), each up to 12 bytes when
+/// JSON escapes it, and room for the rest.
+pub const ERROR_BYTES_MAX: usize = 256 << 10;
+/// Characters kept of an ERROR's kind, which is the name of a class.
+pub const ERROR_KIND_CHARS_MAX: usize = 200;
+/// Characters kept of an ERROR's message.
+pub const ERROR_MESSAGE_CHARS_MAX: usize = 4_096;
+/// Characters kept of an ERROR's trace.
+pub const ERROR_TRACE_CHARS_MAX: usize = 16_384;
 /// Fixed part of an INVOKE payload.
 pub const INVOKE_FIXED_BYTES: usize = 40;
 /// Fixed part of a RESULT payload.
@@ -79,6 +101,20 @@ impl FrameKind {
             11 => FrameKind::Drain,
             _ => return None,
         })
+    }
+
+    /// Largest payload of this kind that a worker may send, in bytes. Whoever reads from a worker
+    /// checks it before the payload is buffered; 0 for kinds that only the engine sends.
+    pub fn worker_payload_bytes_max(self) -> usize {
+        match self {
+            FrameKind::Hello | FrameKind::Ready => GREETING_BYTES_MAX,
+            FrameKind::Body => CHUNK_BYTES_MAX,
+            FrameKind::Result => RESULT_FIXED_BYTES + HEADERS_BYTES_MAX + INLINE_BODY_BYTES_MAX,
+            FrameKind::Error => ERROR_BYTES_MAX,
+            FrameKind::Credit => 4,
+            FrameKind::Log => LOG_FIXED_BYTES + LOG_LINE_BYTES_MAX,
+            FrameKind::Load | FrameKind::Invoke | FrameKind::Cancel | FrameKind::Drain => 0,
+        }
     }
 }
 
@@ -162,10 +198,28 @@ pub fn put_frame(out: &mut Vec<u8>, kind: FrameKind, flags: u8, stream: u32, pay
 pub fn split_frame(
     buffer: &mut bytes::BytesMut,
 ) -> Result<Option<(FrameHeader, Bytes)>, WireError> {
+    split_frame_within(buffer, |_| PAYLOAD_BYTES_MAX)
+}
+
+/// [`split_frame`] for bytes from a worker: a frame that is longer than its kind allows is an error
+/// as soon as its header is there.
+pub fn split_worker_frame(
+    buffer: &mut bytes::BytesMut,
+) -> Result<Option<(FrameHeader, Bytes)>, WireError> {
+    split_frame_within(buffer, FrameKind::worker_payload_bytes_max)
+}
+
+fn split_frame_within(
+    buffer: &mut bytes::BytesMut,
+    bytes_max: impl Fn(FrameKind) -> usize,
+) -> Result<Option<(FrameHeader, Bytes)>, WireError> {
     let Some(bytes) = buffer.first_chunk::<HEADER_BYTES>() else {
         return Ok(None);
     };
     let header = FrameHeader::parse(bytes)?;
+    if header.payload_bytes as usize > bytes_max(header.kind) {
+        return Err(WireError::Malformed(header.kind, "longer than its kind allows"));
+    }
     if buffer.len() < HEADER_BYTES + header.payload_bytes as usize {
         return Ok(None);
     }
@@ -307,6 +361,12 @@ impl ResultHead {
         if payload.len() < headers_len {
             return Err(malformed("headers pass its end"));
         }
+        if headers_len > HEADERS_BYTES_MAX {
+            return Err(malformed("headers above 64 KiB"));
+        }
+        if payload.len() - headers_len > INLINE_BODY_BYTES_MAX {
+            return Err(malformed("inline body above 64 KiB"));
+        }
         if !(200..=599).contains(&status) {
             return Err(malformed("status is not 200 to 599"));
         }
@@ -368,6 +428,20 @@ pub struct Ready {
     pub shape: String,
 }
 
+impl Ready {
+    /// What is kept of a worker's claims: at least one invocation at once and at most
+    /// `concurrency_max`, which the function's limits allow, and a word of up to
+    /// [`SHAPE_CHARS_MAX`] printable characters for its shape.
+    pub fn clamped(mut self, concurrency_max: u32) -> Self {
+        self.concurrency = self.concurrency.clamp(1, concurrency_max.max(1));
+        if self.shape.len() > SHAPE_CHARS_MAX || self.shape.contains(char::is_control) {
+            let printable = self.shape.chars().filter(|letter| !letter.is_control());
+            self.shape = printable.take(SHAPE_CHARS_MAX).collect();
+        }
+        self
+    }
+}
+
 /// ERROR, as JSON: why an invocation or a load failed.
 #[derive(Debug, Clone, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub struct WorkerError {
@@ -384,6 +458,25 @@ pub struct WorkerError {
     /// See `entered_ns`.
     #[serde(default)]
     pub returned_ns: u64,
+}
+
+impl WorkerError {
+    /// Cuts its texts to what the contract lets a worker send.
+    pub fn clamped(mut self) -> Self {
+        cut(&mut self.kind, ERROR_KIND_CHARS_MAX);
+        cut(&mut self.message, ERROR_MESSAGE_CHARS_MAX);
+        cut(&mut self.trace, ERROR_TRACE_CHARS_MAX);
+        self
+    }
+}
+
+fn cut(text: &mut String, chars_max: usize) {
+    // As many bytes hold at most as many characters.
+    if text.len() > chars_max
+        && let Some((end, _)) = text.char_indices().nth(chars_max)
+    {
+        text.truncate(end);
+    }
 }
 
 fn u32_at(bytes: &[u8], at: usize) -> u32 {
@@ -446,6 +539,73 @@ mod tests {
         }
         let (_, payload) = split_frame(&mut BytesMut::from(&out[..])).unwrap().unwrap();
         assert_eq!(ResultHead::parse(payload).unwrap(), result);
+    }
+
+    #[test]
+    fn a_frame_longer_than_its_kind_allows_is_refused_by_its_header() {
+        for (kind, payload_bytes_max) in [
+            (FrameKind::Hello, GREETING_BYTES_MAX),
+            (FrameKind::Ready, GREETING_BYTES_MAX),
+            (FrameKind::Body, CHUNK_BYTES_MAX),
+            (FrameKind::Log, LOG_FIXED_BYTES + LOG_LINE_BYTES_MAX),
+            (FrameKind::Credit, 4),
+            (FrameKind::Error, ERROR_BYTES_MAX),
+            (FrameKind::Invoke, 0),
+        ] {
+            let split = |payload_bytes| {
+                let mut out = Vec::new();
+                put_header(&mut out, kind, 0, 1, payload_bytes);
+                split_worker_frame(&mut BytesMut::from(&out[..]))
+            };
+            assert!(split(payload_bytes_max).is_ok(), "{kind:?}");
+            let refused = WireError::Malformed(kind, "longer than its kind allows");
+            assert_eq!(split(payload_bytes_max + 1), Err(refused), "{kind:?}");
+        }
+    }
+
+    #[test]
+    fn the_parts_of_an_answer_are_bounded() {
+        let parse = |headers: usize, body: usize| {
+            let head = ResultHead {
+                entered_ns: 1,
+                returned_ns: 2,
+                status: 200,
+                headers: vec![b'x'; headers].into(),
+                body: vec![b'x'; body].into(),
+            };
+            let mut out = Vec::new();
+            head.put(&mut out, 1, true);
+            ResultHead::parse(Bytes::from(out).slice(HEADER_BYTES..)).map(|_| ())
+        };
+        assert_eq!(parse(HEADERS_BYTES_MAX, INLINE_BODY_BYTES_MAX), Ok(()));
+        assert!(parse(HEADERS_BYTES_MAX + 1, 0).is_err());
+        assert!(parse(0, INLINE_BODY_BYTES_MAX + 1).is_err());
+    }
+
+    #[test]
+    fn what_a_worker_claims_is_clamped() {
+        let ready = |concurrency, shape: &str| {
+            Ready { init_ns: 1, concurrency, shape: shape.into() }.clamped(8)
+        };
+        assert_eq!(ready(0, "handle").concurrency, 1);
+        assert_eq!(ready(8, "handle").concurrency, 8);
+        assert_eq!(ready(4_000_000_000, "handle").concurrency, 8);
+        assert_eq!(ready(1, "async handle").shape, "async handle");
+        assert_eq!(ready(1, "a\x1b[31m\n").shape, "a[31m");
+        assert_eq!(ready(1, &"\u{e4}".repeat(99)).shape.chars().count(), SHAPE_CHARS_MAX);
+        let long = "\u{1f600}".repeat(20_000);
+        let error = WorkerError {
+            kind: long.clone(),
+            message: long.clone(),
+            trace: long,
+            entered_ns: 0,
+            returned_ns: 0,
+        };
+        let error = error.clamped();
+        let chars = |text: &str| text.chars().count();
+        assert_eq!(chars(&error.kind), ERROR_KIND_CHARS_MAX);
+        assert_eq!(chars(&error.message), ERROR_MESSAGE_CHARS_MAX);
+        assert_eq!(chars(&error.trace), ERROR_TRACE_CHARS_MAX);
     }
 
     #[test]

@@ -7,11 +7,16 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 
-use bytes::Bytes;
+use bytes::{Bytes, BytesMut};
 use mote_core::body::{BodyError, BodySource};
+use mote_core::wire::CHUNK_BYTES_MAX;
 use parking_lot::Mutex;
 
-/// Called with the bytes taken out (0 when the reader went away).
+/// Chunks below this are copied together when the reader is behind: a chunk is a slice of what was
+/// read from the worker, so a byte would keep a whole buffer, and each costs an entry of the queue.
+const COPY_BELOW_BYTES: usize = CHUNK_BYTES_MAX / 2;
+
+/// Called with the bytes taken out of BODY frames; those that came with RESULT do not count.
 pub(crate) type OnTaken = Box<dyn Fn(Taken) + Send + Sync>;
 
 /// What the reader did.
@@ -25,6 +30,8 @@ pub(crate) enum Taken {
 #[derive(Default)]
 struct State {
     chunks: VecDeque<Bytes>,
+    /// What came after those, in small chunks.
+    tail: BytesMut,
     ended: bool,
     error: Option<BodyError>,
     waker: Option<Waker>,
@@ -38,22 +45,47 @@ pub(crate) struct AnswerSink(Arc<Mutex<State>>);
 pub(crate) struct AnswerSource {
     state: Arc<Mutex<State>>,
     on_taken: OnTaken,
+    /// Bytes at the beginning for which the worker gets no credit.
+    inline: usize,
     done: bool,
 }
 
-/// A connected pair.
-pub(crate) fn answer_channel(on_taken: OnTaken) -> (AnswerSink, AnswerSource) {
-    let state = Arc::new(Mutex::new(State::default()));
-    (AnswerSink(state.clone()), AnswerSource { state, on_taken, done: false })
+/// A connected pair; the answer begins with `inline`, which needed no credit.
+pub(crate) fn answer_channel(inline: Bytes, on_taken: OnTaken) -> (AnswerSink, AnswerSource) {
+    let length = inline.len();
+    let mut state = State::default();
+    if !inline.is_empty() {
+        state.chunks.push_back(inline);
+    }
+    let state = Arc::new(Mutex::new(state));
+    (AnswerSink(state.clone()), AnswerSource { state, on_taken, inline: length, done: false })
+}
+
+impl State {
+    fn push(&mut self, chunk: Bytes) {
+        let is_behind = self.waker.is_none() || !self.chunks.is_empty() || !self.tail.is_empty();
+        if is_behind && chunk.len() < COPY_BELOW_BYTES {
+            self.tail.extend_from_slice(&chunk);
+        } else if !chunk.is_empty() {
+            if !self.tail.is_empty() {
+                let tail = self.tail.split().freeze();
+                self.chunks.push_back(tail);
+            }
+            self.chunks.push_back(chunk);
+        }
+    }
+
+    fn pop(&mut self) -> Option<Bytes> {
+        let tail = || (!self.tail.is_empty()).then(|| std::mem::take(&mut self.tail).freeze());
+        self.chunks.pop_front().or_else(tail)
+    }
 }
 
 impl AnswerSink {
     /// Adds a chunk and, with `end`, closes.
     pub(crate) fn push(&self, chunk: Bytes, end: bool) {
         let mut state = self.0.lock();
-        if !chunk.is_empty() {
-            state.chunks.push_back(chunk);
-        }
+        state.push(chunk);
         state.ended |= end;
         if let Some(waker) = state.waker.take() {
             drop(state);
@@ -77,9 +109,13 @@ impl AnswerSink {
 impl BodySource for AnswerSource {
     fn poll_chunk(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Bytes, BodyError>>> {
         let mut state = self.state.lock();
-        if let Some(chunk) = state.chunks.pop_front() {
+        if let Some(chunk) = state.pop() {
             drop(state);
-            (self.on_taken)(Taken::Bytes(chunk.len() as u32));
+            let inline = self.inline.min(chunk.len());
+            self.inline -= inline;
+            if chunk.len() > inline {
+                (self.on_taken)(Taken::Bytes((chunk.len() - inline) as u32));
+            }
             return Poll::Ready(Some(Ok(chunk)));
         }
         if let Some(error) = state.error.take() {

@@ -5,14 +5,17 @@
 //! are resolved per connection, and what they resolve to is checked, not the name.
 
 use std::io;
-use std::net::{IpAddr, SocketAddr};
+use std::net::{IpAddr, SocketAddr, ToSocketAddrs};
 use std::os::fd::OwnedFd;
-use std::sync::Arc;
+use std::pin::pin;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
+use mote_core::destination::{is_link_local, is_local};
+use mote_core::shares::{Share, Shares};
 use mote_core::spec::Egress;
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::{Semaphore, watch};
+use tokio::sync::{Notify, Semaphore, watch};
 
 use crate::logs::LogLevel;
 use crate::relay;
@@ -22,6 +25,19 @@ use crate::revision::Revision;
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 /// Connections per destination and instance at once.
 const CONNECTIONS_MAX: usize = 64;
+/// Connections of all functions: with two descriptors each, half of what the node may open.
+const CONNECTIONS_PER_DESCRIPTOR: usize = 4;
+/// The same where the node may open next to nothing, or millions.
+const CONNECTIONS_TOTAL: std::ops::RangeInclusive<usize> = 64..=16_384;
+/// One function's share of them is a fourth, one instance's an eighth, and neither is less than what
+/// one destination may have.
+const FUNCTION_SHARE: usize = 4;
+const INSTANCE_SHARE: usize = 8;
+/// Names looked up at once. Each takes a thread for as long as the resolver waits, which for a name
+/// that nobody answers for is tens of seconds.
+pub(crate) const LOOKUPS_MAX: usize = 32;
+/// Names looked up at once for one function.
+const LOOKUPS_PER_FUNCTION: usize = 4;
 /// What an instance sent before it ended may still go out for so long.
 const LAST_WORDS: Duration = Duration::from_secs(30);
 /// Pause when the node is out of descriptors or memory; connections wait in the listener meanwhile.
@@ -42,6 +58,78 @@ pub(crate) fn serve(revision: &Arc<Revision>, instance: u64, listeners: Vec<Owne
     Doors(open)
 }
 
+/// What the connections of all functions share. Made when it is first needed: most nodes have none.
+#[derive(Default)]
+pub(crate) struct EgressRooms(OnceLock<Rooms>);
+
+struct Rooms {
+    functions: Arc<Room>,
+    instances: Arc<Room>,
+    lookups: Arc<Room>,
+}
+
+impl EgressRooms {
+    fn get(&self) -> &Rooms {
+        self.0.get_or_init(|| {
+            use rustix::process::{Resource, getrlimit};
+            let descriptors = getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX);
+            let descriptors = usize::try_from(descriptors).unwrap_or(usize::MAX);
+            let (least, most) = CONNECTIONS_TOTAL.into_inner();
+            let total = (descriptors / CONNECTIONS_PER_DESCRIPTOR).clamp(least, most);
+            let share = |of: usize| Room::new(total, (total / of).max(CONNECTIONS_MAX));
+            Rooms {
+                functions: share(FUNCTION_SHARE),
+                instances: share(INSTANCE_SHARE),
+                lookups: Room::new(LOOKUPS_MAX, LOOKUPS_PER_FUNCTION),
+            }
+        })
+    }
+}
+
+/// A bounded resource whose owners, told apart by numbers, wait for their share of it.
+struct Room {
+    shares: Shares<u64>,
+    given_back: Notify,
+}
+
+/// One piece of a [`Room`]; dropping it gives it back.
+struct Place {
+    room: Arc<Room>,
+    share: Option<Share<u64>>,
+}
+
+impl Room {
+    fn new(total_max: usize, share_max: usize) -> Arc<Self> {
+        Arc::new(Self { shares: Shares::new(total_max, share_max), given_back: Notify::new() })
+    }
+
+    fn try_take(self: &Arc<Self>, owner: u64) -> Option<Place> {
+        let share = self.shares.take(owner, 1).ok()?;
+        Some(Place { room: self.clone(), share: Some(share) })
+    }
+
+    /// Waits until there is room for this owner.
+    async fn take(self: &Arc<Self>, owner: u64) -> Place {
+        let mut given_back = pin!(self.given_back.notified());
+        loop {
+            // Before the attempt: what is given back after it must not be missed.
+            given_back.as_mut().enable();
+            if let Some(place) = self.try_take(owner) {
+                return place;
+            }
+            given_back.as_mut().await;
+            given_back.set(self.given_back.notified());
+        }
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        self.share = None;
+        self.room.given_back.notify_waiters();
+    }
+}
+
 /// One way out of one instance.
 struct Door {
     revision: Arc<Revision>,
@@ -56,6 +144,7 @@ impl Door {
             Err(error) => return self.warn(&error),
         };
         let places = Arc::new(Semaphore::new(CONNECTIONS_MAX));
+        let mut has_warned = false;
         loop {
             let Ok(place) = places.clone().acquire_owned().await else { return };
             let accepted = tokio::select! {
@@ -66,9 +155,23 @@ impl Door {
             };
             match accepted {
                 Ok((inside, _)) => {
+                    let shares = match self.try_share() {
+                        Some(shares) => shares,
+                        None => {
+                            if !std::mem::replace(&mut has_warned, true) {
+                                self.warn(
+                                    &"too many connections: further ones wait for others to end",
+                                );
+                            }
+                            tokio::select! {
+                                shares = self.share() => shares,
+                                _ = closed.changed() => return,
+                            }
+                        }
+                    };
                     let (door, closed) = (self.clone(), closed.clone());
                     tokio::spawn(async move {
-                        let _place = place;
+                        let _places = (place, shares);
                         door.pass(inside, closed).await;
                     });
                 }
@@ -79,8 +182,25 @@ impl Door {
         }
     }
 
+    fn rooms(&self) -> &Rooms {
+        self.revision.shared.egress.get()
+    }
+
+    /// Room for one connection of this instance and of its function, if there is some now.
+    fn try_share(&self) -> Option<[Place; 2]> {
+        let instance = self.rooms().instances.try_take(self.instance)?;
+        Some([instance, self.rooms().functions.try_take(self.revision.who)?])
+    }
+
+    /// The same, waited for.
+    async fn share(&self) -> [Place; 2] {
+        let instance = self.rooms().instances.take(self.instance).await;
+        [instance, self.rooms().functions.take(self.revision.who).await]
+    }
+
     async fn pass(&self, inside: TcpStream, mut closed: watch::Receiver<()>) {
-        let outside = match connect(&self.to).await {
+        let lookups = (&self.rooms().lookups, self.revision.who);
+        let outside = match connect(&self.to, lookups).await {
             Ok(outside) => outside,
             Err(error) => {
                 relay::reset(inside);
@@ -101,7 +221,7 @@ impl Door {
         }
     }
 
-    fn warn(&self, error: &io::Error) {
+    fn warn(&self, error: &dyn std::fmt::Display) {
         let text = format!("egress {}:{}: {error}", self.to.host, self.to.port);
         self.revision.log.platform(LogLevel::Warn, self.revision.number, self.instance, &text);
     }
@@ -120,13 +240,11 @@ fn is_shortage(error: &io::Error) -> bool {
     matches!(errno, Some(Errno::MFILE | Errno::NFILE | Errno::NOBUFS | Errno::NOMEM))
 }
 
-async fn connect(destination: &Egress) -> std::io::Result<TcpStream> {
+async fn connect(destination: &Egress, lookups: (&Arc<Room>, u64)) -> io::Result<TcpStream> {
     let connecting = async {
         let mut refused = None;
-        for address in
-            tokio::net::lookup_host((destination.host.as_str(), destination.port)).await?
-        {
-            if !is_allowed(&destination.host, address) {
+        for address in look_up(destination, lookups).await? {
+            if !is_allowed(&destination.host, address.ip()) {
                 refused = Some(address);
                 continue;
             }
@@ -134,7 +252,7 @@ async fn connect(destination: &Egress) -> std::io::Result<TcpStream> {
                 return Ok(stream);
             }
         }
-        Err(std::io::Error::other(match refused {
+        Err(io::Error::other(match refused {
             Some(address) => {
                 format!("{} is not allowed: name an address of that kind literally", address.ip())
             }
@@ -143,27 +261,34 @@ async fn connect(destination: &Egress) -> std::io::Result<TcpStream> {
     };
     tokio::time::timeout(CONNECT_TIMEOUT, connecting)
         .await
-        .map_err(|_| std::io::Error::from(std::io::ErrorKind::TimedOut))?
+        .map_err(|_| io::Error::from(io::ErrorKind::TimedOut))?
 }
 
-/// A name must not lead to the node itself or to link-local addresses (cloud metadata); who wants
-/// one of those names it literally.
-fn is_allowed(host: &str, address: SocketAddr) -> bool {
+/// The addresses of a destination. A look-up holds its place until its thread is done, also when
+/// nobody waits for it any more.
+async fn look_up(
+    destination: &Egress,
+    (lookups, function): (&Arc<Room>, u64),
+) -> io::Result<Vec<SocketAddr>> {
+    let (host, port) = (destination.host.clone(), destination.port);
+    if let Ok(ip) = host.parse::<IpAddr>() {
+        return Ok(vec![(ip, port).into()]);
+    }
+    let place = lookups.take(function).await;
+    let look = move || {
+        let _place = place;
+        Ok((host.as_str(), port).to_socket_addrs()?.collect())
+    };
+    tokio::task::spawn_blocking(look).await.map_err(io::Error::other)?
+}
+
+/// A name must not lead to the node itself or to its link; who wants one of those addresses names it
+/// literally, and link-local ones (cloud metadata) not even then.
+fn is_allowed(host: &str, ip: IpAddr) -> bool {
     if host.parse::<IpAddr>().is_ok() || host == "localhost" {
-        return !is_link_local(address.ip());
+        return !is_link_local(ip);
     }
-    let ip = address.ip();
-    !(ip.is_loopback() || ip.is_unspecified() || ip.is_multicast() || is_link_local(ip))
-}
-
-fn is_link_local(ip: IpAddr) -> bool {
-    match ip {
-        IpAddr::V4(v4) => v4.is_link_local(),
-        IpAddr::V6(v6) => match v6.to_ipv4_mapped() {
-            Some(v4) => v4.is_link_local(),
-            None => (v6.segments()[0] & 0xffc0) == 0xfe80,
-        },
-    }
+    !is_local(ip)
 }
 
 #[cfg(test)]
@@ -173,7 +298,7 @@ mod tests {
     #[test]
     fn names_never_lead_to_the_node_or_link_local() {
         let check = |host: &str, address: &str, allowed: bool| {
-            let address = SocketAddr::new(address.parse().unwrap(), 80);
+            let address: IpAddr = address.parse().unwrap();
             assert_eq!(is_allowed(host, address), allowed, "{host} -> {address}");
         };
         check("influx.local", "192.168.1.5", true);
@@ -183,8 +308,32 @@ mod tests {
         check("rebind.example", "::ffff:169.254.169.254", false);
         check("rebind.example", "fe80::1", false);
         check("rebind.example", "0.0.0.0", false);
+        check("rebind.example", "::ffff:127.0.0.1", false);
+        check("rebind.example", "::ffff:0.0.0.0", false);
+        check("rebind.example", "64:ff9b::7f00:1", false);
+        check("rebind.example", "2002:7f00:1::", false);
+        check("::ffff:127.0.0.1", "::ffff:127.0.0.1", true);
+        check("::ffff:169.254.169.254", "::ffff:169.254.169.254", false);
         check("127.0.0.1", "127.0.0.1", true);
         check("localhost", "127.0.0.1", true);
         check("169.254.169.254", "169.254.169.254", false);
+    }
+
+    #[tokio::test]
+    async fn look_ups_of_one_function_leave_room_for_others() {
+        let room = Room::new(LOOKUPS_MAX, LOOKUPS_PER_FUNCTION);
+        let held: Vec<_> = (0..LOOKUPS_PER_FUNCTION).map(|_| room.try_take(1).unwrap()).collect();
+        let mut waiting = pin!(room.take(1));
+        assert!(is_pending(waiting.as_mut()).await);
+        let other = room.take(2).await;
+        drop(other);
+        assert!(is_pending(waiting.as_mut()).await, "another's piece is not ours");
+        drop(held);
+        waiting.await;
+    }
+
+    async fn is_pending<T>(mut future: std::pin::Pin<&mut impl Future<Output = T>>) -> bool {
+        std::future::poll_fn(|cx| std::task::Poll::Ready(future.as_mut().poll(cx).is_pending()))
+            .await
     }
 }

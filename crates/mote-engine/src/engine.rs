@@ -19,6 +19,7 @@ use tokio::task::JoinSet;
 
 use crate::busy_poll::BusyPoll;
 use crate::clock::now_ns;
+use crate::egress::EgressRooms;
 use crate::instance;
 use crate::ledger::{Ledger, LedgerStatus};
 use crate::logs::FunctionLog;
@@ -70,6 +71,8 @@ pub(crate) struct Shared {
     pub(crate) draining: Draining,
     /// Carries what functions send to elsewhere and get from there.
     pub(crate) carrier: Carrier,
+    /// How many of those connections there may be, and how many look-ups.
+    pub(crate) egress: EgressRooms,
     /// By name. A leaf lock: nothing else is taken while it is held.
     pub(crate) secrets: Mutex<HashMap<String, String>>,
     instances: AtomicU64,
@@ -111,6 +114,7 @@ impl Engine {
             ledger,
             draining,
             carrier: Carrier::default(),
+            egress: EgressRooms::default(),
             secrets: Mutex::default(),
             instances,
         };

@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
+use mote_core::Fault;
 use mote_core::backend::{
     BoxFuture, Exit, InstanceControl, InstanceLimits, InstanceRequest, Launch, StartError, Started,
 };
@@ -13,8 +14,8 @@ use mote_core::spec::{
     CONCURRENCY_DEFAULT_EXEC, CONCURRENCY_DEFAULT_GO, CONCURRENCY_DEFAULT_NODE,
     CONCURRENCY_DEFAULT_SERVER, Runtime,
 };
+use mote_core::turn::Turn;
 use mote_core::wire::{self, FrameKind, Load, Ready, WorkerError};
-use mote_core::{Fault, InvocationId};
 use slab::Slab;
 use tokio::net::UnixStream;
 
@@ -25,7 +26,7 @@ use crate::pool::{FollowUp, Link, WorkerState, fault_of_exit};
 use crate::revision::Revision;
 use crate::scaling::{RunTimes, Why};
 use crate::server::ServerLink;
-use crate::worker::{Connection, LinkEnd, log_frame};
+use crate::worker::{Connection, LinkEnd, TRACE_LINES_MAX};
 use crate::{egress, output};
 
 /// Where the sandbox shows the code and the installed packages.
@@ -55,8 +56,14 @@ const DIED_WAITING_MAX: u32 = 2;
 /// First and longest pause between failed starts.
 const RETRY_MIN_NS: u64 = 1_000_000_000;
 const RETRY_MAX_NS: u64 = 60_000_000_000;
-/// Workers in a row that die before their first answer until starts are paused.
+/// Workers in a row that die by themselves before their first answer until starts are paused.
 const CRASHES_BEFORE_PAUSE: u32 = 3;
+/// Workers in a row that die over a request, none of them with an answer, until starts are slowed:
+/// then most probably every request ends its worker.
+const DEATHS_BEFORE_SLOW: u32 = 8;
+/// Pause before a slowed start: as long as about ten starts take, so that a function whose every
+/// request ends its worker takes a tenth of a core. Whoever waits goes on waiting.
+const SLOW_NS: u64 = 500_000_000;
 
 /// Why an instance did not become ready.
 #[derive(Debug, thiserror::Error)]
@@ -215,7 +222,7 @@ async fn ready(
             let key = enlist(revision, birth, link, ready, control.clone(), held(room));
             let revision = revision.clone();
             revision.shared.runtime.clone().spawn(async move {
-                let link_end = connection.run(&revision, key).await;
+                let link_end = connection.run(&revision, key, instance).await;
                 let fault = fault_of_end(&revision, instance, &control, link_end).await;
                 drop(doors);
                 end(&revision, key, fault);
@@ -232,7 +239,8 @@ async fn handshake(
     connection: &mut Connection,
 ) -> Result<Ready, StartFailure> {
     let spec = &revision.spec;
-    let (header, payload) = connection.read_frame().await.map_err(handshake_end)?;
+    let mut turn = Turn::new();
+    let (header, payload) = connection.read_frame(&mut turn).await.map_err(handshake_end)?;
     let version = payload.first_chunk::<2>().map(|bytes| u16::from_le_bytes(*bytes));
     if header.kind != FrameKind::Hello || version != Some(wire::VERSION) {
         return Err(StartFailure::Protocol(format!("expected HELLO of version {}", wire::VERSION)));
@@ -262,17 +270,19 @@ async fn handshake(
     wire::put_frame(&mut frame, FrameKind::Load, 0, 0, &load);
     connection.write_all(&frame).await.map_err(handshake_end)?;
     loop {
-        let (header, payload) = connection.read_frame().await.map_err(handshake_end)?;
+        let (header, payload) = connection.read_frame(&mut turn).await.map_err(handshake_end)?;
         match header.kind {
-            FrameKind::Log => log_frame(revision, instance, InvocationId(0), &payload),
+            FrameKind::Log => connection.log(revision, instance, &payload),
             FrameKind::Ready => {
                 return serde_json::from_slice(&payload)
+                    .map(|ready: Ready| ready.clamped(spec.concurrency_max()))
                     .map_err(|error| StartFailure::Protocol(format!("READY: {error}")));
             }
             FrameKind::Error => {
                 let error: WorkerError = serde_json::from_slice(&payload)
                     .map_err(|error| StartFailure::Protocol(format!("ERROR: {error}")))?;
-                for line in error.trace.lines() {
+                let error = error.clamped();
+                for line in error.trace.lines().take(TRACE_LINES_MAX) {
                     revision.log.platform(LogLevel::Error, revision.number, instance, line);
                 }
                 // As where the program is looked for before anything runs.
@@ -328,7 +338,7 @@ fn enlist(
         instance,
         link,
         streams: Slab::new(),
-        concurrency: ready.concurrency.max(1),
+        concurrency: ready.concurrency,
         shape: ready.shape,
         run_times: RunTimes::default(),
         draining,
@@ -342,8 +352,10 @@ fn enlist(
         started_unix_ms: unix_ms(),
         init_ns: now - since_ns,
         frames_seen: 0,
+        owes: false,
         unwritten: 0,
         served: 0,
+        had_work: false,
         burnt_ns: 0,
         looked_ns: now,
         lifted_until_ns: 0,
@@ -395,7 +407,12 @@ fn failed(revision: &Arc<Revision>, birth: Birth, text: &str) {
     } else {
         Default::default()
     };
+    let tells = pool.tells(now_ns());
     drop(pool);
+    if let Some(untold) = tells {
+        let function = revision.title();
+        tracing::warn!(function, instance = birth.instance, reason = text, untold, "start failed");
+    }
     let line = format!("start failed: {text}; {}", pause_text(pause_ns));
     revision.log.platform(LogLevel::Error, revision.number, birth.instance, &line);
     for pending in waiting {
@@ -460,28 +477,39 @@ fn end(revision: &Arc<Revision>, key: usize, fault: Fault) {
         if retry && pool.closed {
             moved.push(pool.move_on(pending));
         } else if retry {
-            pool.queue.push_front(pending);
+            // Behind those that have not run yet: it may be what ended the worker.
+            pool.queue.push_back(pending);
         } else {
             failed.push((pending.attempts - 1, pending.reply));
         }
     }
     let mut paused = None;
     if !expected && !dead.started {
-        // It died before it answered anything. Once or twice may be the fault of one request;
-        // more is a crash loop, which backs off like failed starts do.
-        pool.failures = pool.failures.saturating_add(1);
-        pool.last_failure = fault.to_string();
-        if pool.failures >= CRASHES_BEFORE_PAUSE {
-            let pause_ns = pause_ns(pool.failures - CRASHES_BEFORE_PAUSE);
-            pool.retry_at_ns = now + pause_ns;
-            paused = Some((pool.failures, pause_ns));
+        pool.deaths = pool.deaths.saturating_add(1);
+        if dead.had_work {
+            // The request may be at fault, and others wait for the next worker: nobody is refused.
+            // Where nothing but such requests come, starts are slowed a little.
+            if pool.deaths > DEATHS_BEFORE_SLOW {
+                pool.slow_until_ns = now + SLOW_NS;
+            }
+        } else {
+            // It died by itself before it answered anything. Once or twice may be chance; more is a
+            // crash loop, which backs off like failed starts do.
+            pool.failures = pool.failures.saturating_add(1);
+            pool.last_failure = fault.to_string();
+            if pool.failures >= CRASHES_BEFORE_PAUSE {
+                let pause_ns = pause_ns(pool.failures - CRASHES_BEFORE_PAUSE);
+                pool.retry_at_ns = now + pause_ns;
+                paused = Some((pool.failures, pause_ns));
+            }
         }
     }
     // What hangs, eats its memory or dies again and again is restarted at the expense of nobody else.
     // A single death may be no fault of its own, and on a busy machine the background means waiting.
     pool.background |=
-        has_neighbours && (hung || pool.failures > 1 || matches!(fault, Fault::OutOfMemory { .. }));
+        has_neighbours && (hung || pool.deaths > 1 || matches!(fault, Fault::OutOfMemory { .. }));
     pool.dispatch(now, &mut follow_ups);
+    let tells = if !expected || hung { pool.tells(now) } else { None };
     drop(pool);
     let reason = match (&fault, dead.stop_reason) {
         (Fault::OutOfMemory { .. }, _) => "memory",
@@ -496,6 +524,10 @@ fn end(revision: &Arc<Revision>, key: usize, fault: Fault) {
     } else {
         (LogLevel::Info, format!("stopped ({reason})"), dead.stop_text)
     };
+    if let Some(untold) = tells {
+        let (function, why) = (revision.title(), fault.to_string());
+        tracing::warn!(function, instance = dead.instance, reason, why, untold, "instance ended");
+    }
     revision.log.stopped(Stopped::now(dead.instance, revision.number, reason, &why));
     revision.log.platform(level, revision.number, dead.instance, &text);
     if let Some((times, pause_ns)) = paused {

@@ -290,7 +290,8 @@ fn scale(pool: &mut Pool, revision: &Revision, now: u64, round: &mut Round) {
     let for_minimum = missing > 0 && pool.queue.is_empty() && desired <= min;
     round.why = if for_minimum { Why::MIN } else { Why::from(decision.reason) };
     round.evict = for_minimum || !pool.queue.is_empty();
-    let not_before = pool.full.map_or(0, |full| full.until_ns).max(pool.retry_at_ns);
+    let full_until_ns = pool.full.map_or(0, |full| full.until_ns);
+    let not_before = full_until_ns.max(pool.retry_at_ns).max(pool.slow_until_ns);
     if missing == 0 {
         pool.full = None;
     }
@@ -322,7 +323,7 @@ fn keep_spares(pool: &mut Pool, revision: &Revision, now: u64, round: &mut Round
     if pool.closed || pool.no_spares || revision.spec.scale.spare <= have || room == 0 {
         return;
     }
-    let not_before = pool.retry_at_ns.max(pool.spare_again_ns);
+    let not_before = pool.retry_at_ns.max(pool.slow_until_ns).max(pool.spare_again_ns);
     if now < not_before {
         pool.look_at(not_before);
     } else if pool.starting + pool.starting_spares == 0 && pool.queue.is_empty() {
@@ -417,7 +418,7 @@ fn pace(pool: &mut Pool, revision: &Revision, now: u64) -> Option<Duration> {
             Some(scaling)
                 if !pool.queue.is_empty()
                     && live < revision.instances_max()
-                    && now >= pool.retry_at_ns
+                    && now >= pool.retry_at_ns.max(pool.slow_until_ns)
                     && !full =>
             {
                 until(scaling.next_ns(live))

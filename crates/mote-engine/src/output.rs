@@ -3,25 +3,42 @@
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
+use mote_core::line_budget::LineBudget;
+use mote_core::turn::Turn;
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, BufReader};
 use tokio::net::unix::pipe;
 
+use crate::clock::now_ns;
 use crate::logs::{LogLevel, LogSource};
 use crate::revision::Revision;
+use crate::worker::{tell_dropped, tell_rest};
 
 /// Longest run of bytes taken as one line.
 const LINE_BYTES_MAX: u64 = 8 << 10;
 
-/// Reads until the pipe closes. Bounded: one line at a time.
+/// Reads until the pipe closes. Bounded: one line at a time, a turn's worth of lines before the other
+/// tasks of the data path run, and a number of lines per second that are kept.
 pub(crate) async fn read(revision: Arc<Revision>, instance: u64, output: OwnedFd) {
     let Ok(receiver) = pipe::Receiver::from_owned_fd(output) else { return };
     let mut reader = BufReader::with_capacity(LINE_BYTES_MAX as usize, receiver);
     let mut line = Vec::new();
+    let (mut turn, mut lines) = (Turn::new(), LineBudget::default());
     loop {
         line.clear();
         match (&mut reader).take(LINE_BYTES_MAX).read_until(b'\n', &mut line).await {
-            Ok(0) | Err(_) => return,
+            Ok(0) | Err(_) => break,
             Ok(_) => {}
+        }
+        turn.charge(1, line.len());
+        if turn.is_over() {
+            turn = Turn::new();
+            tokio::task::yield_now().await;
+        }
+        if line.is_empty() || line == b"\n" {
+            continue;
+        }
+        if !tell_dropped(&mut lines, line.len(), now_ns(), &revision, instance) {
+            continue;
         }
         let text = String::from_utf8_lossy(&line);
         let text = text.trim_end();
@@ -30,4 +47,5 @@ pub(crate) async fn read(revision: Arc<Revision>, instance: u64, output: OwnedFd
             revision.log.push(level, source, revision.number, instance, None, text);
         }
     }
+    tell_rest(&lines, &revision, instance);
 }

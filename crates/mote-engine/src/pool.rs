@@ -26,6 +26,16 @@ use crate::revision::Offer;
 use crate::scaling::{RunTimes, Scaling, Why};
 use crate::server::ServerLink;
 
+/// Bytes that wait to be written to a worker from which on it gets no further invocation and no
+/// more of a body. A worker may answer without reading, so only this bounds what is kept for it;
+/// one that reads takes this much in a few milliseconds.
+pub(crate) const OUT_BYTES_MAX: usize = 1 << 20;
+/// Bytes that a front has taken of an answer are credited to the worker in steps of this size: a
+/// quarter of the window, the most that the protocol lets a receiver owe.
+const CREDIT_STEP_BYTES: u32 = WINDOW_BYTES / 4;
+/// Pause between two lines about a function in the node's own log.
+const TELL_PAUSE_NS: u64 = 1_000_000_000;
+
 /// Where an invocation's answer goes.
 pub(crate) type ReplySender = oneshot::Sender<Result<Reply, Fault>>;
 
@@ -57,6 +67,12 @@ pub(crate) struct Stream {
     pub(crate) credit_waker: Option<Waker>,
     /// We have not sent END yet.
     pub(crate) request_open: bool,
+    /// Its RESULT has come.
+    pub(crate) answered: bool,
+    /// BODY bytes that the worker may still send before it gets credit.
+    pub(crate) answer_credit: u32,
+    /// BODY bytes that were taken and are not credited yet.
+    pub(crate) owed: u32,
     /// The answer has begun and streams into this.
     pub(crate) sink: Option<AnswerSink>,
     /// When nobody waited for it any more.
@@ -104,9 +120,13 @@ pub(crate) struct WorkerState {
     pub(crate) started_unix_ms: u64,
     pub(crate) init_ns: u64,
     pub(crate) frames_seen: u64,
+    /// Some stream is owed enough credit for a frame, which is made when the socket takes it.
+    pub(crate) owes: bool,
     /// Invocations whose frame waits to be written.
     pub(crate) unwritten: usize,
     pub(crate) served: u64,
+    /// It was given an invocation, however that ended.
+    pub(crate) had_work: bool,
     /// CPU time at the last look, and when that was; to tell who is greedy.
     pub(crate) burnt_ns: u64,
     pub(crate) looked_ns: u64,
@@ -123,7 +143,7 @@ pub(crate) struct WorkerState {
 impl WorkerState {
     /// How many invocations more it may take.
     fn room(&self) -> u32 {
-        if self.draining || self.paused {
+        if self.draining || self.paused || self.out_is_full() {
             return 0;
         }
         let most = match self.link {
@@ -171,6 +191,52 @@ impl WorkerState {
     /// time.
     pub(crate) fn work_ahead_ns(&self) -> u64 {
         self.streams.len().saturating_sub(self.unwritten) as u64 * self.run_times.mean_ns
+    }
+
+    /// Whether as much waits to be written as may; see [`OUT_BYTES_MAX`].
+    pub(crate) fn out_is_full(&self) -> bool {
+        matches!(&self.link, Link::Frames { out, .. } if out.len() >= OUT_BYTES_MAX)
+    }
+
+    /// Lets go on who waited for room in what is to be written.
+    pub(crate) fn wake_bodies(&mut self) {
+        for (_, stream) in &mut self.streams {
+            if let Some(waker) = stream.credit_waker.take() {
+                waker.wake();
+            }
+        }
+    }
+
+    /// Notes that `bytes` of a stream's answer were taken. The credit leaves as one frame per stream
+    /// when the socket takes it, however many pieces were taken meanwhile: a worker that never reads
+    /// costs no memory.
+    pub(crate) fn owe(&mut self, stream: usize, bytes: u32) {
+        let Some(stream) = self.streams.get_mut(stream) else { return };
+        stream.owed = stream.owed.saturating_add(bytes);
+        if stream.owed >= CREDIT_STEP_BYTES {
+            self.owes = true;
+            if let Link::Frames { waker, .. } = &mut self.link
+                && let Some(waker) = waker.take()
+            {
+                waker.wake();
+            }
+        }
+    }
+
+    /// Makes the CREDIT frames that are due. Called when all that was written before is out.
+    pub(crate) fn pay(&mut self) {
+        if !std::mem::take(&mut self.owes) {
+            return;
+        }
+        let Link::Frames { out, .. } = &mut self.link else { return };
+        for (slot, stream) in &mut self.streams {
+            if stream.owed >= CREDIT_STEP_BYTES {
+                let bytes = std::mem::take(&mut stream.owed);
+                stream.answer_credit = stream.answer_credit.saturating_add(bytes);
+                let bytes = bytes.to_le_bytes();
+                wire::put_frame(out, FrameKind::Credit, 0, stream_number(slot), &bytes);
+            }
+        }
     }
 
     /// Bytes for the worker, and its writer if it sleeps.
@@ -285,6 +351,13 @@ pub(crate) struct Pool {
     pub(crate) failures: u32,
     pub(crate) retry_at_ns: u64,
     pub(crate) last_failure: String,
+    /// Workers in a row that died before they answered anything, and until when no other is started
+    /// because of them. Unlike a failed start, this refuses nobody.
+    pub(crate) deaths: u32,
+    pub(crate) slow_until_ns: u64,
+    /// When the node's own log last told of an end or a failed start, and how many it has not told of.
+    told_ns: u64,
+    untold: u32,
     /// No new invocations: the revision was replaced or removed. The queue is empty from then on.
     pub(crate) closed: bool,
     /// A keeper task runs.
@@ -406,6 +479,7 @@ impl Pool {
             0
         };
         let worker = &mut self.workers[key];
+        worker.had_work = true;
         let remaining_ms = invocation.deadline_ns.saturating_sub(now_ns) / 1_000_000;
         let stream = worker.streams.vacant_key();
         let mut entry = Stream {
@@ -423,6 +497,9 @@ impl Pool {
             send_credit: WINDOW_BYTES,
             credit_waker: None,
             request_open: false,
+            answered: false,
+            answer_credit: WINDOW_BYTES,
+            owed: 0,
             sink: None,
             cancelled_ns: None,
             cancelled_at_frame: 0,
@@ -474,11 +551,22 @@ impl Pool {
         reply
     }
 
+    /// Whether the node's own log should tell of a death or a failed start now, and how many there were
+    /// since it last did. A function must not fill the node's log.
+    pub(crate) fn tells(&mut self, now_ns: u64) -> Option<u32> {
+        if now_ns.saturating_sub(self.told_ns) < TELL_PAUSE_NS {
+            self.untold = self.untold.saturating_add(1);
+            return None;
+        }
+        self.told_ns = now_ns;
+        Some(std::mem::take(&mut self.untold))
+    }
+
     /// Some worker answered: whatever failed before is over.
     pub(crate) fn answered(&mut self) {
-        if self.failures > 0 {
-            self.failures = 0;
-            self.retry_at_ns = 0;
+        if self.failures > 0 || self.deaths > 0 {
+            (self.failures, self.retry_at_ns) = (0, 0);
+            (self.deaths, self.slow_until_ns) = (0, 0);
         }
     }
 
@@ -495,6 +583,7 @@ impl Pool {
             repeat: Vec::new(),
             failed: Vec::new(),
             started: worker.served > 0,
+            had_work: worker.had_work,
         };
         for mut stream in worker.streams.drain() {
             if let Some(waker) = stream.credit_waker.take() {
@@ -553,6 +642,8 @@ pub(crate) struct DeadWorker {
     pub(crate) failed: Vec<(u8, ReplySender)>,
     /// Whether it had answered anything.
     pub(crate) started: bool,
+    /// Whether it had been given anything, also if the caller has gone since.
+    pub(crate) had_work: bool,
 }
 
 /// The fault of invocations that a dead worker held.

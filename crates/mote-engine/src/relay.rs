@@ -14,6 +14,8 @@ use tokio::net::TcpStream;
 use tokio::runtime::{Builder, Handle};
 use tokio::sync::oneshot;
 
+use crate::egress::LOOKUPS_MAX;
+
 /// Most bytes carried in one go. Larger ones save little more; smaller ones cost calls and wake-ups.
 const PIECE_BYTES: usize = 128 << 10;
 
@@ -41,7 +43,8 @@ impl Carrier {
 }
 
 fn start() -> io::Result<(Handle, oneshot::Sender<()>)> {
-    let runtime = Builder::new_current_thread().enable_all().build()?;
+    let runtime =
+        Builder::new_current_thread().enable_all().max_blocking_threads(LOOKUPS_MAX).build()?;
     let handle = runtime.handle().clone();
     let (alive, end) = oneshot::channel::<()>();
     std::thread::Builder::new().name("mote-egress".into()).spawn(move || {

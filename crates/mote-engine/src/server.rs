@@ -4,9 +4,10 @@
 use std::io;
 use std::mem::MaybeUninit;
 use std::os::fd::OwnedFd;
-use std::pin::Pin;
+use std::pin::{Pin, pin};
 use std::sync::Arc;
-use std::task::{Context, Poll};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
@@ -14,11 +15,14 @@ use hyper::body::{Frame, Incoming, SizeHint};
 use hyper::client::conn::http1::{self, SendRequest};
 use hyper_util::rt::TokioIo;
 use mote_core::body::{Body, BodyError, BodySource};
+use mote_core::fault::error_chain;
 use mote_core::invocation::{headers, put_header};
+use mote_core::turn::Turn;
+use mote_core::wire::HEADERS_BYTES_MAX;
 use mote_core::{Fault, Invocation, Reply};
 use parking_lot::Mutex;
 use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendFlags};
-use tokio::io::Interest;
+use tokio::io::{AsyncRead, AsyncWrite, Interest, ReadBuf};
 use tokio::net::{TcpStream, UnixStream};
 
 use crate::clock::now_ns;
@@ -33,7 +37,128 @@ const IDLE_MAX: usize = 64;
 /// Answers up to this length are read whole before the head is passed on.
 const WHOLE_BYTES_MAX: u64 = 64 << 10;
 
-type Connection = SendRequest<RequestBody>;
+/// Bytes that a server may send before the head of its answer is whole, `1xx` answers included.
+const HEAD_BYTES_MAX: usize = HEADERS_BYTES_MAX + HEAD_READ_BYTES;
+/// One read while a head is awaited: a few hundred `1xx` answers at the most, parsed in one go.
+const HEAD_READ_BYTES: usize = 16 << 10;
+/// Bytes that a server may send without a byte of its answer among them: sizes and extensions of
+/// chunks, trailers. Larger than what is read ahead of a caller that takes nothing.
+const SILENT_BYTES_MAX: usize = 512 << 10;
+/// A byte that is parsed costs as much of a turn as this many that are only copied.
+const PARSE_WEIGHT: usize = 4;
+
+/// A connection to a server, and what it reads.
+struct Connection {
+    sender: SendRequest<RequestBody>,
+    meter: Arc<Meter>,
+}
+
+/// What was read from a server since its answer last made progress.
+#[derive(Default)]
+struct Meter {
+    silent_bytes: AtomicUsize,
+    awaits_head: AtomicBool,
+}
+
+impl Meter {
+    fn begin(&self) {
+        self.progress();
+        self.awaits_head.store(true, Ordering::Relaxed);
+    }
+
+    fn head_came(&self) {
+        self.progress();
+        self.awaits_head.store(false, Ordering::Relaxed);
+    }
+
+    fn progress(&self) {
+        self.silent_bytes.store(0, Ordering::Relaxed);
+    }
+
+    /// Counts what was read; an error when it is too much for nothing.
+    fn charge(&self, bytes: usize) -> io::Result<()> {
+        let silent = self.silent_bytes.fetch_add(bytes, Ordering::Relaxed) + bytes;
+        let (what, bytes_max) = if self.awaits_head.load(Ordering::Relaxed) {
+            ("its head", HEAD_BYTES_MAX)
+        } else {
+            ("any of its body", SILENT_BYTES_MAX)
+        };
+        if silent <= bytes_max {
+            return Ok(());
+        }
+        Err(io::Error::other(format!("more than {bytes_max} bytes came without {what}")))
+    }
+}
+
+/// The socket of a connection. Ends one that sends on and on without getting further, and lets the
+/// other tasks of the data path run after a turn's worth of bytes.
+struct Metered {
+    stream: TcpStream,
+    meter: Arc<Meter>,
+    turn: Turn,
+}
+
+impl AsyncRead for Metered {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buffer: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        if self.turn.is_over() {
+            self.turn = Turn::new();
+            // Its first poll never resolves; the runtime wakes us when the others have run.
+            let _ = pin!(tokio::task::yield_now()).poll(cx);
+            return Poll::Pending;
+        }
+        let before = buffer.filled().len();
+        if self.meter.awaits_head.load(Ordering::Relaxed) {
+            let mut space = [MaybeUninit::uninit(); HEAD_READ_BYTES];
+            let room = buffer.remaining().min(HEAD_READ_BYTES);
+            let mut piece = ReadBuf::uninit(&mut space[..room]);
+            ready!(Pin::new(&mut self.stream).poll_read(cx, &mut piece))?;
+            buffer.put_slice(piece.filled());
+        } else {
+            ready!(Pin::new(&mut self.stream).poll_read(cx, buffer))?;
+        }
+        let bytes = buffer.filled().len() - before;
+        self.turn.charge(1, bytes.saturating_mul(PARSE_WEIGHT));
+        let charged = self.meter.charge(bytes);
+        if charged.is_err() {
+            buffer.set_filled(before);
+        }
+        Poll::Ready(charged)
+    }
+}
+
+impl AsyncWrite for Metered {
+    fn poll_write(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.stream).poll_write(cx, bytes)
+    }
+
+    fn poll_write_vectored(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        pieces: &[io::IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.stream).poll_write_vectored(cx, pieces)
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        self.stream.is_write_vectored()
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_flush(cx)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_shutdown(cx)
+    }
+}
 
 /// The way into one server instance.
 pub(crate) struct ServerLink {
@@ -81,19 +206,23 @@ impl ServerLink {
         let stream = std::net::TcpStream::from(stream);
         stream.set_nonblocking(true)?;
         stream.set_nodelay(true)?;
-        let io = TokioIo::new(TcpStream::from_std(stream)?);
-        let (sender, driver) = http1::handshake(io).await.map_err(io::Error::other)?;
+        let meter = Arc::new(Meter::default());
+        let stream = TcpStream::from_std(stream)?;
+        let io = TokioIo::new(Metered { stream, meter: meter.clone(), turn: Turn::new() });
+        // The largest head, and what is read of a body at once.
+        let handshake = http1::Builder::new().max_buf_size(HEADERS_BYTES_MAX).handshake(io);
+        let (sender, driver) = handshake.await.map_err(io::Error::other)?;
         tokio::spawn(async move {
             // The error reaches whoever waits for the answer; here it only ends the task.
             let _ = driver.await;
         });
-        Ok(sender)
+        Ok(Connection { sender, meter })
     }
 
     fn take_idle(&self) -> Option<Connection> {
         let mut idle = self.idle.lock();
         while let Some(connection) = idle.pop() {
-            if connection.is_ready() {
+            if connection.sender.is_ready() {
                 return Some(connection);
             }
         }
@@ -102,7 +231,7 @@ impl ServerLink {
 
     fn keep(&self, connection: Connection) {
         let mut idle = self.idle.lock();
-        if idle.len() < IDLE_MAX && !connection.is_closed() {
+        if idle.len() < IDLE_MAX && !connection.sender.is_closed() {
             idle.push(connection);
         }
     }
@@ -176,14 +305,18 @@ async fn perform(
             Body::Stream { .. } => std::mem::take(&mut body),
         };
         let request = request(&head, this_body).map_err(|error| bad("request", &error))?;
-        match connection.send_request(request).await {
-            Ok(response) => return Ok((response, connection)),
+        connection.meter.begin();
+        match connection.sender.send_request(request).await {
+            Ok(response) => {
+                connection.meter.head_came();
+                return Ok((response, connection));
+            }
             // The server closed a kept connection in the instant we used it: nothing was read.
             Err(error)
                 if reused
                     && repeatable
                     && (error.is_canceled() || error.is_incomplete_message()) => {}
-            Err(error) => return Err(bad("reply is not valid HTTP", &error)),
+            Err(error) => return Err(bad("reply is not valid HTTP", &error_chain(&error))),
         }
     }
 }
@@ -360,6 +493,9 @@ impl BodySource for ServerAnswer {
                     if let Ok(data) = frame.into_data()
                         && !data.is_empty()
                     {
+                        if let Some(connection) = &self.connection {
+                            connection.meter.progress();
+                        }
                         return Poll::Ready(Some(Ok(data)));
                     }
                 }
@@ -396,5 +532,69 @@ impl hyper::body::Body for RequestBody {
 
     fn size_hint(&self) -> SizeHint {
         self.0.length().map_or_else(SizeHint::default, SizeHint::with_exact)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
+    use tokio::net::TcpListener;
+
+    use super::*;
+
+    /// A server that sends `bytes` over and over, as its client sees it.
+    async fn flood(bytes: &'static [u8]) -> (Metered, Arc<Meter>) {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let stream = TcpStream::connect(listener.local_addr().unwrap()).await.unwrap();
+        let (mut peer, _) = listener.accept().await.unwrap();
+        tokio::spawn(async move { while peer.write_all(bytes).await.is_ok() {} });
+        let meter = Arc::new(Meter::default());
+        (Metered { stream, meter: meter.clone(), turn: Turn::new() }, meter)
+    }
+
+    #[tokio::test]
+    async fn bytes_without_progress_end_a_connection() {
+        for (is_head, bytes_max) in [(true, HEAD_BYTES_MAX), (false, SILENT_BYTES_MAX)] {
+            let (mut metered, meter) = flood(&[b'0'; 64 << 10]).await;
+            if is_head {
+                meter.begin();
+            }
+            let mut taken = Vec::new();
+            let error = metered.read_to_end(&mut taken).await.unwrap_err();
+            assert!(error.to_string().contains(&bytes_max.to_string()), "{error}");
+            // What the last read brought is not handed on.
+            assert!(taken.len() <= bytes_max, "{} bytes", taken.len());
+        }
+        let (mut metered, meter) = flood(&[b'0'; 64 << 10]).await;
+        let mut piece = vec![0; 64 << 10];
+        for _ in 0..100 {
+            metered.read_exact(&mut piece).await.unwrap();
+            meter.progress();
+        }
+    }
+
+    #[tokio::test]
+    async fn others_run_between_two_reads() {
+        let (mut metered, meter) = flood(&[b'0'; 64 << 10]).await;
+        let mut piece = vec![0; 256 << 10];
+        let mut in_one_turn = 0;
+        for _ in 0..100 {
+            meter.progress();
+            let mut buffer = ReadBuf::new(&mut piece);
+            let polled = std::future::poll_fn(|cx| {
+                Poll::Ready(Pin::new(&mut metered).poll_read(cx, &mut buffer))
+            });
+            match polled.await {
+                Poll::Ready(read) => {
+                    read.unwrap();
+                    in_one_turn += buffer.filled().len();
+                    assert!(in_one_turn <= 512 << 10, "{in_one_turn} bytes in one turn");
+                }
+                Poll::Pending => {
+                    in_one_turn = 0;
+                    tokio::task::yield_now().await;
+                }
+            }
+        }
     }
 }

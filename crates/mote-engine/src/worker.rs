@@ -10,8 +10,11 @@ use std::task::{Context, Poll};
 
 use bytes::{Bytes, BytesMut};
 use mote_core::body::{Body, BodyError};
+use mote_core::line_budget::{LINES_PER_S, Line, LineBudget};
+use mote_core::turn::Turn;
 use mote_core::wire::{
-    self, CHUNK_BYTES_MAX, FLAG_END, FrameHeader, FrameKind, ResultHead, WireError, WorkerError,
+    self, CHUNK_BYTES_MAX, FLAG_END, FrameHeader, FrameKind, HEADER_BYTES, HEADER_FIELDS_MAX,
+    ResultHead, WINDOW_BYTES, WireError, WorkerError,
 };
 use mote_core::{Fault, InvocationId, Reply};
 use tokio::io::{AsyncReadExt, AsyncWrite};
@@ -31,6 +34,11 @@ const KEEP_BYTES: usize = 256 << 10;
 const GATHER_BYTES: usize = 8 << 10;
 /// A worker that is busy this long, in nanoseconds, does not miss what is gathered meanwhile.
 const GATHER_WORK_NS: u64 = 50_000;
+/// Frames that end an invocation and count as one item of a turn: there are only as many as callers
+/// wait for, and to deliver one is less work than its caller's own.
+const ENDS_PER_ITEM: u32 = 8;
+/// Lines kept of one ERROR's trace.
+pub(crate) const TRACE_LINES_MAX: usize = 200;
 
 /// Why a connection ended.
 #[derive(Debug, thiserror::Error)]
@@ -54,6 +62,9 @@ pub(crate) struct Connection {
     written: usize,
     /// Bytes that waited for a write at the last look.
     gathered: usize,
+    /// `input` may hold whole frames that the last turn had no room for.
+    unserved: bool,
+    lines: LineBudget,
     /// Room for the answers of a batch; empty between batches.
     answers: Answers,
 }
@@ -68,15 +79,27 @@ impl Connection {
             writing: Vec::new(),
             written: 0,
             gathered: 0,
+            unserved: false,
+            lines: LineBudget::default(),
             answers: Vec::new(),
         }
     }
 
-    /// The next frame; for the handshake only.
-    pub(crate) async fn read_frame(&mut self) -> Result<(FrameHeader, Bytes), LinkEnd> {
+    /// The next frame; for the handshake only. Lets other tasks run when `turn` is over.
+    pub(crate) async fn read_frame(
+        &mut self,
+        turn: &mut Turn,
+    ) -> Result<(FrameHeader, Bytes), LinkEnd> {
         loop {
-            if let Some(frame) = wire::split_frame(&mut self.input)? {
-                return Ok(frame);
+            if let Some((header, payload)) = wire::split_worker_frame(&mut self.input)? {
+                turn.charge(1, HEADER_BYTES + payload.len());
+                if turn.is_over() {
+                    *turn = Turn::new();
+                    tokio::task::yield_now().await;
+                }
+                // More than a greeting may already be there.
+                self.unserved = true;
+                return Ok((header, payload));
             }
             self.input.reserve(READ_BYTES);
             if self.stream.read_buf(&mut self.input).await? == 0 {
@@ -91,9 +114,23 @@ impl Connection {
         Ok(())
     }
 
+    /// Keeps the line of a LOG frame, if there is room for it; for the handshake only.
+    pub(crate) fn log(&mut self, revision: &Revision, instance: u64, payload: &[u8]) {
+        if tell_dropped(&mut self.lines, payload.len(), now_ns(), revision, instance) {
+            log_frame(revision, instance, InvocationId(0), payload);
+        }
+    }
+
     /// Serves the worker until the connection ends.
-    pub(crate) async fn run(mut self, revision: &Arc<Revision>, key: usize) -> LinkEnd {
-        std::future::poll_fn(|cx| self.poll(cx, revision, key)).await
+    pub(crate) async fn run(
+        mut self,
+        revision: &Arc<Revision>,
+        key: usize,
+        instance: u64,
+    ) -> LinkEnd {
+        let end = std::future::poll_fn(|cx| self.poll(cx, revision, key)).await;
+        tell_rest(&self.lines, revision, instance);
+        end
     }
 
     fn poll(
@@ -108,38 +145,56 @@ impl Connection {
         self.poll_output(cx, revision, key)
     }
 
-    /// Reads until the socket is empty and serves every complete frame.
+    /// Reads until the socket is empty and serves every complete frame. After a turn's worth of them
+    /// the other tasks of the data path run first.
     fn poll_input(
         &mut self,
         cx: &mut Context<'_>,
         revision: &Arc<Revision>,
         key: usize,
     ) -> Poll<LinkEnd> {
+        let mut turn = Turn::new();
         loop {
-            self.input.reserve(READ_BYTES);
-            match pin!(self.stream.read_buf(&mut self.input)).poll(cx) {
-                Poll::Pending => return Poll::Pending,
-                Poll::Ready(Err(error)) => return Poll::Ready(error.into()),
-                Poll::Ready(Ok(0)) => return Poll::Ready(LinkEnd::Closed),
-                Poll::Ready(Ok(_)) => {}
-            }
-            let mut batch = Batch::new(revision, key, &mut self.answers);
-            loop {
-                match wire::split_frame(&mut self.input) {
-                    Ok(Some((header, payload))) => {
-                        if let Err(error) = batch.frame(header, payload) {
-                            batch.finish();
-                            return Poll::Ready(error.into());
-                        }
-                    }
-                    Ok(None) => break,
-                    Err(error) => {
-                        batch.finish();
-                        return Poll::Ready(error.into());
-                    }
+            if !self.unserved {
+                self.input.reserve(READ_BYTES);
+                match pin!(self.stream.read_buf(&mut self.input)).poll(cx) {
+                    Poll::Pending => return Poll::Pending,
+                    Poll::Ready(Err(error)) => return Poll::Ready(error.into()),
+                    Poll::Ready(Ok(0)) => return Poll::Ready(LinkEnd::Closed),
+                    Poll::Ready(Ok(_)) => {}
                 }
             }
+            let mut batch = Batch::new(revision, key, &mut self.answers, &mut self.lines);
+            let served = loop {
+                match wire::split_worker_frame(&mut self.input) {
+                    Ok(Some((header, payload))) => {
+                        turn.charge(0, HEADER_BYTES + payload.len());
+                        match batch.frame(header, payload) {
+                            Ok(items) => turn.charge(items, 0),
+                            Err(error) => break Err(error),
+                        }
+                    }
+                    Ok(None) => {
+                        self.unserved = false;
+                        break Ok(());
+                    }
+                    Err(error) => break Err(error),
+                }
+                if turn.is_over() {
+                    self.unserved = true;
+                    break Ok(());
+                }
+            };
+            turn.charge(batch.ended / ENDS_PER_ITEM, 0);
             batch.finish();
+            if let Err(error) = served {
+                return Poll::Ready(error.into());
+            }
+            if turn.is_over() {
+                // Its first poll never resolves; the runtime wakes us when the others have run.
+                let _ = pin!(tokio::task::yield_now()).poll(cx);
+                return Poll::Pending;
+            }
         }
     }
 
@@ -161,7 +216,9 @@ impl Connection {
                 let Some(worker) = pool.workers.get_mut(key) else {
                     return Poll::Ready(LinkEnd::Closed);
                 };
+                worker.pay();
                 let has_work = worker.work_ahead_ns() >= GATHER_WORK_NS;
+                let was_full = worker.out_is_full();
                 let Link::Frames { out, waker } = &mut worker.link else {
                     return Poll::Ready(LinkEnd::Closed);
                 };
@@ -184,6 +241,13 @@ impl Connection {
                 self.gathered = 0;
                 worker.unwritten = 0;
                 std::mem::swap(out, &mut self.writing);
+                if was_full {
+                    worker.wake_bodies();
+                    let mut follow_ups = Vec::new();
+                    pool.dispatch(now_ns(), &mut follow_ups);
+                    drop(pool);
+                    revision.follow_up(follow_ups);
+                }
             }
             let rest = &self.writing[self.written..];
             match Pin::new(&mut self.stream).poll_write(cx, rest) {
@@ -202,100 +266,138 @@ struct Batch<'a> {
     pool: parking_lot::MutexGuard<'a, Pool>,
     now_ns: u64,
     answers: &'a mut Answers,
-    logs: Vec<(InvocationId, Bytes)>,
+    lines: &'a mut LineBudget,
+    logs: Vec<(InvocationId, Logged)>,
     errors: Vec<(InvocationId, String)>,
+    /// Invocations that ended in this batch.
+    ended: u32,
+}
+
+/// What a batch has for the log.
+enum Logged {
+    /// The payload of a LOG frame.
+    Frame(Bytes),
+    /// So many lines were dropped before; 0 says that dropping begins.
+    Dropped(u64),
 }
 
 impl<'a> Batch<'a> {
-    fn new(revision: &'a Arc<Revision>, key: usize, answers: &'a mut Answers) -> Self {
+    fn new(
+        revision: &'a Arc<Revision>,
+        key: usize,
+        answers: &'a mut Answers,
+        lines: &'a mut LineBudget,
+    ) -> Self {
         Self {
             revision,
             key,
             pool: revision.pool.lock(),
             now_ns: now_ns(),
             answers,
+            lines,
             logs: Vec::new(),
             errors: Vec::new(),
+            ended: 0,
         }
     }
 
-    fn frame(&mut self, header: FrameHeader, payload: Bytes) -> Result<(), WireError> {
-        let Some(worker) = self.pool.workers.get_mut(self.key) else { return Ok(()) };
+    fn log(&mut self, id: InvocationId, payload: Bytes) {
+        match self.lines.admit(payload.len(), self.now_ns) {
+            Line::Dropped => return,
+            Line::FirstDropped => return self.logs.push((id, Logged::Dropped(0))),
+            Line::KeptAfter(dropped) => self.logs.push((id, Logged::Dropped(dropped))),
+            Line::Kept => {}
+        }
+        self.logs.push((id, Logged::Frame(payload)));
+    }
+
+    /// Serves one frame; returns how many items of a turn that cost.
+    fn frame(&mut self, header: FrameHeader, payload: Bytes) -> Result<u32, WireError> {
+        let Some(worker) = self.pool.workers.get_mut(self.key) else { return Ok(1) };
         worker.frames_seen += 1;
-        let Some(slot) = stream_slot(header.stream) else {
-            return match header.kind {
-                FrameKind::Log => {
-                    self.logs.push((InvocationId(0), payload));
-                    Ok(())
-                }
-                kind => Err(WireError::Malformed(kind, "not allowed on stream 0")),
-            };
+        let slot = stream_slot(header.stream);
+        let known = slot.filter(|slot| worker.streams.contains(*slot));
+        if header.kind == FrameKind::Log {
+            // Lines may trail their invocation.
+            let id = known.map_or(InvocationId(0), |slot| worker.streams[slot].id);
+            self.log(id, payload);
+            return Ok(1);
+        }
+        let Some(slot) = slot else {
+            return Err(WireError::Malformed(header.kind, "not allowed on stream 0"));
         };
         let Some(stream) = worker.streams.get_mut(slot) else {
-            // Log lines may trail their invocation; anything else there is a broken worker.
             return match header.kind {
-                FrameKind::Log => {
-                    self.logs.push((InvocationId(0), payload));
-                    Ok(())
-                }
+                // They crossed the end of their stream.
+                FrameKind::Body | FrameKind::Credit => Ok(1),
                 kind => Err(WireError::Malformed(kind, "no such stream")),
             };
         };
+        let mut items = 1;
         match header.kind {
             FrameKind::Result => {
                 let result = ResultHead::parse(payload)?;
-                if stream.sink.is_some() || stream.phases.entered_ns != 0 {
+                if std::mem::replace(&mut stream.answered, true) {
                     return Err(WireError::Malformed(FrameKind::Result, "answered twice"));
                 }
-                stream.phases.entered_ns = result.entered_ns;
-                stream.phases.returned_ns = result.returned_ns;
+                stream.phases.claim(result.entered_ns, result.returned_ns, self.now_ns);
                 stream.phases.answered_ns = self.now_ns;
                 let phases = stream.phases;
                 let reply = stream.reply.take();
                 let id_slot = (slot, stream.serial);
+                let too_many = has_too_many_fields(&result.headers);
                 let body = if header.is_end() {
                     worker.served_in(phases.run_ns());
                     worker.end_stream(slot, self.now_ns);
+                    (items, self.ended) = (0, self.ended + 1);
                     Body::whole(result.body)
                 } else {
                     stream.repeat = None;
-                    if reply.is_none() {
+                    if reply.is_none() || too_many {
                         // Nobody reads: no channel, BODY frames are credited and dropped.
-                        return Ok(());
+                        Body::Empty
+                    } else {
+                        let on_taken = on_taken(self.revision.clone(), self.key, id_slot);
+                        let (sink, source) = answer_channel(result.body, on_taken);
+                        stream.sink = Some(sink);
+                        Body::Stream { source: Box::new(source), length: None }
                     }
-                    let on_taken = on_taken(self.revision.clone(), self.key, id_slot);
-                    let (sink, source) = answer_channel(on_taken);
-                    sink.push(result.body, false);
-                    stream.sink = Some(sink);
-                    Body::Stream { source: Box::new(source), length: None }
                 };
                 if let Some(sender) = reply {
-                    let reply =
-                        Reply { status: result.status, headers: result.headers, body, phases };
-                    self.answers.push((sender, Ok(reply)));
+                    let answer = if too_many {
+                        let message = format!("more than {HEADER_FIELDS_MAX} header fields");
+                        Err(Fault::BadReply { message })
+                    } else {
+                        let (status, headers) = (result.status, result.headers);
+                        Ok(Reply { status, headers, body, phases })
+                    };
+                    self.answers.push((sender, answer));
                 }
             }
             FrameKind::Body => {
-                if stream.phases.entered_ns == 0 {
+                if !stream.answered {
                     return Err(WireError::Malformed(FrameKind::Body, "before RESULT"));
                 }
                 let taken = payload.len() as u32;
+                let Some(left) = stream.answer_credit.checked_sub(taken) else {
+                    return Err(WireError::Malformed(FrameKind::Body, "beyond its window"));
+                };
+                stream.answer_credit = left;
                 match &stream.sink {
                     Some(sink) => sink.push(payload, header.is_end()),
                     // Nobody reads; give the credit back so that the worker can end.
-                    None if taken > 0 && !header.is_end() => worker.write(|out| {
-                        let credit = taken.to_le_bytes();
-                        wire::put_frame(out, FrameKind::Credit, 0, header.stream, &credit);
-                    }),
+                    None if taken > 0 && !header.is_end() => worker.owe(slot, taken),
                     None => {}
                 }
                 if header.is_end() {
                     worker.end_stream(slot, self.now_ns);
+                    self.ended += 1;
                 }
             }
             FrameKind::Error => {
                 let error: WorkerError = serde_json::from_slice(&payload)
                     .map_err(|_| WireError::Malformed(FrameKind::Error, "not the expected JSON"))?;
+                let error = error.clamped();
                 let id = stream.id;
                 let mut text = format!("{}: {}", error.kind, error.message);
                 if let Some(sink) = stream.sink.take() {
@@ -314,26 +416,26 @@ impl<'a> Batch<'a> {
                     self.errors.push((id, text));
                 }
                 worker.end_stream(slot, self.now_ns);
+                self.ended += 1;
             }
             FrameKind::Credit => {
                 let bytes = payload
                     .first_chunk::<4>()
                     .map(|bytes| u32::from_le_bytes(*bytes))
                     .ok_or(WireError::Malformed(FrameKind::Credit, "too short"))?;
-                stream.send_credit = stream.send_credit.saturating_add(bytes);
+                stream.send_credit = stream.send_credit.saturating_add(bytes).min(WINDOW_BYTES);
                 if let Some(waker) = stream.credit_waker.take() {
                     waker.wake();
                 }
             }
-            FrameKind::Log => self.logs.push((stream.id, payload)),
             kind => return Err(WireError::Malformed(kind, "not a worker's frame")),
         }
-        Ok(())
+        Ok(items)
     }
 
     /// Hands freed workers the next invocations, then delivers log lines and answers.
     fn finish(self) {
-        let Batch { revision, key, mut pool, now_ns, answers, logs, errors } = self;
+        let Batch { revision, key, mut pool, now_ns, answers, logs, errors, lines, .. } = self;
         if !answers.is_empty() {
             pool.answered();
         }
@@ -346,11 +448,17 @@ impl<'a> Batch<'a> {
         if idle && closing {
             revision.changed.notify_one();
         }
-        for (id, payload) in logs {
-            log_frame(revision, instance, id, &payload);
+        for (id, logged) in logs {
+            match logged {
+                Logged::Frame(payload) => log_frame(revision, instance, id, &payload),
+                Logged::Dropped(count) => log_dropped(revision, instance, count),
+            }
         }
         for (id, text) in errors {
-            for line in text.lines() {
+            for line in text.lines().take(TRACE_LINES_MAX) {
+                if !tell_dropped(lines, line.len(), now_ns, revision, instance) {
+                    continue;
+                }
                 revision.log.push(
                     LogLevel::Error,
                     LogSource::Platform,
@@ -383,10 +491,7 @@ fn on_taken(
             return;
         }
         match taken {
-            Taken::Bytes(bytes) => worker.write(|out| {
-                let credit = bytes.to_le_bytes();
-                wire::put_frame(out, FrameKind::Credit, 0, stream_number(slot), &credit);
-            }),
+            Taken::Bytes(bytes) => worker.owe(slot, bytes),
             Taken::Dropped => worker.cancel(slot, now_ns()),
         }
     })
@@ -431,11 +536,12 @@ pub(crate) async fn pump(
             let open = std::future::poll_fn(|cx| {
                 let mut pool = revision.pool.lock();
                 let Some(worker) = pool.workers.get_mut(key) else { return Poll::Ready(false) };
+                let is_full = worker.out_is_full();
                 let Some(stream) = worker.streams.get_mut(slot) else { return Poll::Ready(false) };
                 if stream.serial != serial || !stream.request_open {
                     return Poll::Ready(false);
                 }
-                if (stream.send_credit as usize) < piece.len() {
+                if is_full || (stream.send_credit as usize) < piece.len() {
                     stream.credit_waker = Some(cx.waker().clone());
                     return Poll::Pending;
                 }
@@ -458,8 +564,51 @@ pub(crate) async fn pump(
     }
 }
 
+/// Whether a header block has more fields than any answer needs. A field takes at least two bytes, so
+/// short blocks are not looked at.
+fn has_too_many_fields(block: &[u8]) -> bool {
+    block.len() > 2 * HEADER_FIELDS_MAX
+        && block.iter().filter(|byte| **byte == b'\n').count() > 2 * HEADER_FIELDS_MAX
+}
+
+/// Whether there is room for a line of `bytes`; says in the log when lines begin to be dropped and
+/// how many were.
+pub(crate) fn tell_dropped(
+    lines: &mut LineBudget,
+    bytes: usize,
+    now_ns: u64,
+    revision: &Revision,
+    instance: u64,
+) -> bool {
+    match lines.admit(bytes, now_ns) {
+        Line::Kept => return true,
+        Line::KeptAfter(dropped) => {
+            log_dropped(revision, instance, dropped);
+            return true;
+        }
+        Line::FirstDropped => log_dropped(revision, instance, 0),
+        Line::Dropped => {}
+    }
+    false
+}
+
+/// Says how many lines were dropped and not told of when an instance ends.
+pub(crate) fn tell_rest(lines: &LineBudget, revision: &Revision, instance: u64) {
+    if lines.dropped() > 0 {
+        log_dropped(revision, instance, lines.dropped());
+    }
+}
+
+fn log_dropped(revision: &Revision, instance: u64, count: u64) {
+    let text = match count {
+        0 => format!("dropping log lines: more than {LINES_PER_S} lines or 4 MiB in a second"),
+        count => format!("dropped {count} log lines"),
+    };
+    revision.log.platform(LogLevel::Warn, revision.number, instance, &text);
+}
+
 /// Keeps a LOG frame's line. Malformed ones are kept as they are: logs never end a worker.
-pub(crate) fn log_frame(revision: &Revision, instance: u64, id: InvocationId, payload: &[u8]) {
+fn log_frame(revision: &Revision, instance: u64, id: InvocationId, payload: &[u8]) {
     let (source, level, text) = match payload {
         [source, level, text @ ..] => (*source, *level, text),
         short => (0, 2, short),

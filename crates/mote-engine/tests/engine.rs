@@ -4,253 +4,22 @@
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
-use std::collections::VecDeque;
-use std::os::fd::OwnedFd;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use bytes::{Bytes, BytesMut};
-use mote_core::backend::{
-    Backend, BoxFuture, Exit, InstanceControl, InstanceRequest, StartError, Started, Usage, Waiting,
-};
+use bytes::Bytes;
+use mote_core::backend::BoxFuture;
 use mote_core::body::{Body, BodyError, BodySource};
-use mote_core::budget::Budget;
-use mote_core::invocation::Head;
 use mote_core::rollout::{Share, Split};
-use mote_core::spec::{FunctionSpec, Runtime};
-use mote_core::wire::{self, FLAG_END, FrameHeader, FrameKind, Invoke, Ready, ResultHead};
-use mote_core::{Fault, FunctionName, Invocation, InvocationId, Invoker, Reply, Trigger};
-use mote_engine::{Config, Engine, Interpreters, Revision, Route, Serving, clock};
-use parking_lot::Mutex;
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::net::UnixStream;
+use mote_core::wire::{self, FLAG_END, FrameKind, Invoke, ResultHead};
+use mote_core::{Fault, Invoker};
+use mote_engine::{Revision, Route, Serving, clock};
+use tokio::io::AsyncWriteExt;
 use tokio::sync::{Notify, mpsc};
 
-/// One end of a worker's socket, for the script of a test.
-struct Worker {
-    stream: UnixStream,
-    input: BytesMut,
-}
-
-impl Worker {
-    async fn frame(&mut self) -> Option<(FrameHeader, Bytes)> {
-        loop {
-            if let Some(frame) = wire::split_frame(&mut self.input).unwrap() {
-                return Some(frame);
-            }
-            if self.stream.read_buf(&mut self.input).await.unwrap_or(0) == 0 {
-                return None;
-            }
-        }
-    }
-
-    async fn send(&mut self, kind: FrameKind, flags: u8, stream: u32, payload: &[u8]) {
-        let mut out = Vec::new();
-        wire::put_frame(&mut out, kind, flags, stream, payload);
-        // The engine may have closed: that is the test's business.
-        let _ = self.stream.write_all(&out).await;
-    }
-
-    async fn answer(&mut self, stream: u32, body: &str) {
-        let now = clock::now_ns();
-        let head = ResultHead {
-            entered_ns: now,
-            returned_ns: now + 1_000,
-            status: 200,
-            headers: Bytes::new(),
-            body: Bytes::copy_from_slice(body.as_bytes()),
-        };
-        let mut out = Vec::new();
-        head.put(&mut out, stream, true);
-        let _ = self.stream.write_all(&out).await;
-    }
-
-    /// HELLO, LOAD, READY.
-    async fn begin(&mut self, concurrency: u32) {
-        self.send(FrameKind::Hello, 0, 0, &[1, 0, b't']).await;
-        let (header, _) = self.frame().await.unwrap();
-        assert_eq!(header.kind, FrameKind::Load);
-        let ready = Ready { init_ns: 1, concurrency, shape: "test".into() };
-        self.send(FrameKind::Ready, 0, 0, &serde_json::to_vec(&ready).unwrap()).await;
-    }
-
-    /// The next INVOKE: its stream and body.
-    async fn invoke(&mut self) -> Option<(u32, String)> {
-        let (header, payload) = self.frame().await?;
-        if header.kind != FrameKind::Invoke {
-            return None;
-        }
-        let invoke = Invoke::parse(&payload).unwrap();
-        Some((header.stream, String::from_utf8_lossy(invoke.body).into_owned()))
-    }
-}
-
-type Script = Box<dyn FnOnce(Worker) -> BoxFuture<()> + Send>;
-
-/// Starts the next script for each instance; without one the start fails.
-#[derive(Default)]
-struct Scripts {
-    next: Mutex<VecDeque<Script>>,
-    starts: AtomicUsize,
-    /// Whether instances can be paused.
-    pausable: AtomicBool,
-    /// What was asked to be kept waiting, last.
-    waiting: Mutex<Vec<Waiting>>,
-}
-
-struct Control {
-    pausable: bool,
-    killed: Arc<Notify>,
-    ended: Mutex<Option<mpsc::Receiver<Exit>>>,
-}
-
-impl InstanceControl for Control {
-    fn kill(&self) {
-        self.killed.notify_one();
-    }
-    fn set_background(&self, _background: bool) {}
-    fn set_paused(&self, _paused: bool) -> bool {
-        self.pausable
-    }
-    fn usage(&self) -> Option<Usage> {
-        None
-    }
-    fn exited(&self) -> BoxFuture<Exit> {
-        let mut ended = self.ended.lock().take().expect("asked once");
-        Box::pin(async move { ended.recv().await.unwrap() })
-    }
-}
-
-impl Backend for Scripts {
-    fn keep_waiting(&self, wanted: Vec<Waiting>) {
-        *self.waiting.lock() = wanted;
-    }
-
-    fn start(&self, request: InstanceRequest) -> BoxFuture<Result<Started, StartError>> {
-        self.starts.fetch_add(1, Ordering::SeqCst);
-        let Some(script) = self.next.lock().pop_front() else {
-            return Box::pin(async move {
-                Err(StartError::Unavailable(format!("no script for {}", request.label)))
-            });
-        };
-        let pausable = self.pausable.load(Ordering::SeqCst);
-        Box::pin(async move {
-            let (ours, theirs) = UnixStream::pair().unwrap();
-            let (output, _) = std::io::pipe().unwrap();
-            let killed = Arc::new(Notify::new());
-            let (exit, ended) = mpsc::channel(1);
-            let kill = killed.clone();
-            tokio::spawn(async move {
-                let worker = Worker { stream: theirs, input: BytesMut::new() };
-                let signal = tokio::select! {
-                    () = script(worker) => None,
-                    () = kill.notified() => Some(9),
-                };
-                let status = signal.is_none().then_some(0);
-                let _ = exit.send(Exit { status, signal, out_of_memory: false }).await;
-            });
-            Ok(Started {
-                channel: OwnedFd::from(ours.into_std().unwrap()),
-                output: output.into(),
-                egress: Vec::new(),
-                control: Box::new(Control { pausable, killed, ended: Mutex::new(Some(ended)) }),
-                waited: false,
-                under_way: Box::new(()),
-            })
-        })
-    }
-}
-
-struct Bench {
-    engine: Engine,
-    scripts: Arc<Scripts>,
-}
-
-impl Bench {
-    fn new() -> Self {
-        let scripts = Arc::new(Scripts::default());
-        let config = Config {
-            instances_max_default: 1,
-            busy_poll: true,
-            prewarm_bytes: 1 << 30,
-            budget: Budget { memory_bytes: u64::MAX, starts_max: 64 },
-            interpreters: Interpreters {
-                python: Some(vec!["python3".into()]),
-                node: None,
-                path: String::new(),
-            },
-        };
-        let runtime = tokio::runtime::Handle::current();
-        Self { engine: Engine::new(config, scripts.clone(), runtime), scripts }
-    }
-
-    fn script<F, T>(&self, script: F)
-    where
-        F: FnOnce(Worker) -> T + Send + 'static,
-        T: Future<Output = ()> + Send + 'static,
-    {
-        self.scripts.next.lock().push_back(Box::new(|worker| Box::pin(script(worker))));
-    }
-
-    fn publish(&self, edit: impl FnOnce(&mut FunctionSpec)) -> Arc<Revision> {
-        let revision = self.revision(1, edit);
-        self.engine.publish(revision.clone());
-        revision
-    }
-
-    fn revision(&self, number: u64, edit: impl FnOnce(&mut FunctionSpec)) -> Arc<Revision> {
-        let name = FunctionName::new("f").unwrap();
-        let mut spec = FunctionSpec::with_defaults(name, Runtime::Python, "app:handle");
-        edit(&mut spec);
-        self.engine.revision(spec, number, "/code".into(), None)
-    }
-
-    fn invocation(&self, method: &str, body: Body, timeout_ms: u64) -> Invocation {
-        let now = clock::now_ns();
-        Invocation {
-            id: InvocationId(now.into()),
-            trigger: Trigger::Http,
-            head: Head::builder(method.as_bytes(), b"/", b"").finish(),
-            body,
-            received_ns: now,
-            deadline_ns: now + timeout_ms * 1_000_000,
-        }
-    }
-
-    fn call(
-        &self,
-        revision: &Arc<Revision>,
-        method: &str,
-        body: &str,
-    ) -> tokio::task::JoinHandle<Result<String, Fault>> {
-        let body = Body::whole(body.as_bytes().to_vec());
-        let invocation = self.invocation(method, body, revision.spec.limits.timeout_ms);
-        let (engine, route) = (self.engine.clone(), Route::to(revision.clone()));
-        tokio::spawn(async move { text(engine.invoke(&route, invocation).await?).await })
-    }
-}
-
-async fn text(reply: Reply) -> Result<String, Fault> {
-    let body = reply
-        .body
-        .collect(1 << 30)
-        .await
-        .map_err(|error| Fault::BadReply { message: error.to_string() })?;
-    Ok(String::from_utf8_lossy(&body).into_owned())
-}
-
-async fn patient<T>(future: impl Future<Output = T>) -> T {
-    tokio::time::timeout(Duration::from_secs(20), future).await.expect("in time")
-}
-
-/// A worker that answers `concurrency` at once, each with its own body.
-async fn echo(mut worker: Worker) {
-    worker.begin(1).await;
-    while let Some((stream, body)) = worker.invoke().await {
-        worker.answer(stream, &body).await;
-    }
-}
+mod support;
+use support::*;
 
 #[tokio::test]
 async fn a_call_waits_for_the_first_instance_and_reuses_it() {
@@ -354,15 +123,6 @@ fn says(name: &'static str) -> impl FnOnce(Worker) -> BoxFuture<()> + Send {
             }
         })
     }
-}
-
-async fn until_running(revision: &Arc<Revision>) {
-    patient(async {
-        while revision.status().instances.first().is_none_or(|i| i.in_flight == 0) {
-            tokio::task::yield_now().await;
-        }
-    })
-    .await;
 }
 
 async fn until_queued(revision: &Arc<Revision>, count: usize) {
@@ -595,26 +355,89 @@ async fn a_failed_start_answers_those_who_wait_and_backs_off() {
 }
 
 #[tokio::test]
-async fn a_crash_loop_is_paused() {
+async fn a_worker_that_dies_by_itself_again_and_again_is_paused() {
     let bench = Bench::new();
     for _ in 0..10 {
-        bench.script(|mut worker| async move {
-            worker.begin(1).await;
-            worker.invoke().await;
-        });
+        bench.script(|mut worker| async move { worker.begin(1).await });
+    }
+    let revision = bench.publish(|spec| spec.scale.min = 1);
+    // Started for the minimum, three times; from then on callers are told at once.
+    let refused = patient(async {
+        loop {
+            let lines = revision.log.tail(usize::MAX);
+            if lines.iter().any(|line| line.text.contains("died 3 times")) {
+                return bench.call(&revision, "POST", "x").await.unwrap();
+            }
+            tokio::task::yield_now().await;
+        }
+    })
+    .await;
+    assert!(matches!(refused, Err(Fault::StartFailed { .. })), "{refused:?}");
+    assert_eq!(bench.scripts.starts.load(Ordering::SeqCst), 3);
+}
+
+/// A worker that serves one call after the other and ends when it is asked to.
+async fn mortal(mut worker: Worker) {
+    worker.begin(1).await;
+    while let Some((stream, body)) = worker.invoke().await {
+        if body == "die" {
+            return;
+        }
+        worker.answer(stream, &body).await;
+    }
+}
+
+#[tokio::test]
+async fn a_request_that_ends_its_worker_keeps_no_other_caller_waiting() {
+    const ROUNDS: usize = 12;
+    let bench = Bench::new();
+    // Each such GET ends two workers, as it is run once more, and a POST one.
+    for _ in 0..=3 * ROUNDS {
+        bench.script(mortal);
     }
     let revision = bench.publish(|_| ());
-    let mut paused = 0;
+    let mut served = 0;
+    for round in 0..ROUNDS {
+        let deadly = bench.call(&revision, "GET", "die");
+        let others: Vec<_> = (0..3).map(|_| bench.call(&revision, "POST", "fine")).collect();
+        let fault = patient(deadly).await.unwrap().unwrap_err();
+        assert!(matches!(fault, Fault::WorkerExited { .. }), "round {round}: {fault:?}");
+        for other in others {
+            // One of them may have been in the worker when it ended.
+            served += usize::from(patient(other).await.unwrap().is_ok());
+        }
+        // Nor does it count when the caller has gone by the time.
+        let gone = bench.call(&revision, "POST", "die");
+        patient(async {
+            let is_running = || revision.status().instances.iter().any(|i| i.in_flight > 0);
+            while !gone.is_finished() && !is_running() {
+                tokio::task::yield_now().await;
+            }
+        })
+        .await;
+        gone.abort();
+    }
+    assert!(served >= ROUNDS * 5 / 2, "{served} of {} others were served", 3 * ROUNDS);
+}
+
+#[tokio::test]
+async fn where_every_request_ends_its_worker_starts_are_slowed_and_nobody_is_refused() {
+    let bench = Bench::new();
+    for _ in 0..100 {
+        bench.script(mortal);
+    }
+    let revision = bench.publish(|_| ());
+    let since = clock::now_ns();
     for _ in 0..20 {
-        let result = patient(bench.call(&revision, "POST", "x")).await.unwrap();
-        match result {
-            Err(Fault::WorkerExited { .. }) => {}
-            Err(Fault::StartFailed { .. }) => paused += 1,
-            other => panic!("{other:?}"),
+        let fault = patient(bench.call(&revision, "POST", "die")).await.unwrap().unwrap_err();
+        assert!(matches!(fault, Fault::WorkerExited { .. }), "{fault:?}");
+        if bench.scripts.starts.load(Ordering::SeqCst) == 10 {
+            break;
         }
     }
-    let starts = bench.scripts.starts.load(Ordering::SeqCst);
-    assert!(starts <= 5 && paused >= 15, "{starts} starts, {paused} paused");
+    // The ninth and the tenth waited half a second each.
+    assert!(clock::now_ns() - since >= 500_000_000);
+    assert_eq!(patient(bench.call(&revision, "POST", "fine")).await.unwrap().unwrap(), "fine");
 }
 
 #[tokio::test]

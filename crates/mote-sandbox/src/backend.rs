@@ -129,6 +129,16 @@ impl ProcessBackend {
         self.inner.cgroups.remove_all();
     }
 
+    /// Resolves when the helper process that makes sandboxes has ended: its instances end with it, and
+    /// no start succeeds any more. Never resolves where its end cannot be watched. A process with
+    /// threads cannot fork another one safely, so the node should end
+    /// (docs/decisions/0027-end-of-the-helper.md).
+    pub async fn helper_ended(&self) {
+        if self.inner.zygote.ended().await.is_err() {
+            std::future::pending().await
+        }
+    }
+
     /// What this machine lets the backend enforce. Reads a few small files.
     pub fn report(&self) -> Report {
         Report { items: report::items(&self.inner.cgroups) }

@@ -30,6 +30,8 @@ pub enum Zygote {}
 pub struct ZygoteHandle {
     control: OwnedFd,
     pid: i32,
+    /// Readable once the zygote has ended.
+    pidfd: OwnedFd,
 }
 
 impl Zygote {
@@ -48,7 +50,7 @@ impl Zygote {
         let daemon = std::process::id();
         // SAFETY: single-threaded, as checked above.
         match unsafe { sys::fork_into(0) }? {
-            Some((pid, _pidfd)) => Ok(ZygoteHandle { control: ours, pid }),
+            Some((pid, pidfd)) => Ok(ZygoteHandle { control: ours, pid, pidfd }),
             None => {
                 drop(ours);
                 // A panic must end this copy of the daemon, not unwind into the daemon's main.
@@ -64,6 +66,13 @@ impl ZygoteHandle {
     /// Process id of the zygote, for messages and metrics.
     pub fn pid(&self) -> i32 {
         self.pid
+    }
+
+    /// Resolves when the zygote has ended, however that came about. Needs an async runtime; fails
+    /// when descriptors have run out.
+    pub(crate) async fn ended(&self) -> io::Result<()> {
+        let pidfd = sys::watched(self.pidfd.try_clone()?)?;
+        pidfd.readable().await.map(drop)
     }
 
     /// Asks for one parked child, with the inner end of its status socket, or for an adoption,

@@ -11,6 +11,7 @@ use std::sync::atomic::AtomicBool;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result};
+use mote_api::error::exit;
 use mote_core::budget::Budget;
 use mote_core::fault::error_chain;
 use mote_engine::{Config as EngineConfig, Engine, Serving};
@@ -180,13 +181,22 @@ async fn serve(
     node.ready.store(true, std::sync::atomic::Ordering::Release);
     announce(&node);
     let deploying = deploy_at_start(deploy, &node.config.socket);
-    tokio::select! {
-        _ = interrupt.recv() => {}
-        _ = terminate.recv() => {}
-    }
+    let code = tokio::select! {
+        // A signal to the whole group ends the helper too, and is a wish to stop.
+        biased;
+        _ = interrupt.recv() => exit::DONE,
+        _ = terminate.recv() => exit::DONE,
+        () = node.backend.helper_ended() => exit::HELPER,
+    };
     drop(deploying);
     node.ready.store(false, std::sync::atomic::Ordering::Release);
-    tracing::info!("the node stops: it takes no new calls and lets running ones end");
+    match code {
+        exit::HELPER => tracing::error!(
+            exit_status = code,
+            "the helper process that starts functions has ended: the node stops, start it again"
+        ),
+        _ => tracing::info!("the node stops: it takes no new calls and lets running ones end"),
+    }
     let stopping = async {
         stopper.stop();
         let all_served = async { while fronts.join_next().await.is_some() {} };
@@ -214,7 +224,7 @@ async fn serve(
     // Here and not in a destructor: tasks that are still held keep their parts alive to the end.
     node.backend.shut_down();
     let _ = std::fs::remove_file(&node.config.socket);
-    Ok(ExitCode::SUCCESS)
+    Ok(ExitCode::from(code))
 }
 
 /// Waits for a step of the stop, and tells in the log what it still waits for whenever
