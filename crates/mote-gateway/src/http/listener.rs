@@ -7,6 +7,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use mote_core::Invoker;
+use mote_core::turn::Turn;
 use tokio::net::{TcpListener, TcpSocket, TcpStream};
 use tokio::runtime::Handle;
 use tokio::sync::futures::OwnedNotified;
@@ -112,7 +113,14 @@ pub async fn serve<I: Invoker>(
     let stopped = front.stopper.notified();
     tokio::pin!(stopped);
     stopped.as_mut().enable();
+    let mut turn = Turn::new();
     loop {
+        // A burst of new clients must not delay the requests of those that are served already.
+        turn.charge(1, 0);
+        if turn.is_over() {
+            turn = Turn::new();
+            tokio::task::yield_now().await;
+        }
         if front.stopper.is_stopping() {
             break;
         }
