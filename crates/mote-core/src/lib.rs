@@ -16,6 +16,7 @@ pub mod base64;
 pub mod body;
 pub mod budget;
 pub mod fault;
+pub mod h2_frames;
 pub mod halt_poll;
 pub mod invocation;
 pub mod name;

@@ -40,7 +40,7 @@ const AHEAD_BYTES_MAX: usize = 64 << 10;
 const SPLIT_KEY: &[u8] = b"mote-split-key";
 const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 /// Bytes of an unread body that are read and dropped to keep the connection, and no more.
-const LINGER_BYTES_MAX: usize = 64 << 10;
+pub(crate) const LINGER_BYTES_MAX: usize = 64 << 10;
 /// Requests in a row that one connection may send without a single invocation: unknown functions,
 /// methods that a function does not take. The answer to the last of them closes the connection. A
 /// client that mixes them with invocations never gets there, and one that does connects again.

@@ -95,6 +95,7 @@ pub(crate) struct Front<I> {
     pub(crate) invoker: I,
     pub(crate) config: Config,
     pub(crate) stopper: Stopper,
+    pub(crate) unsent: super::h2::Unsent,
 }
 
 /// Accepts until the stopper stops; returns when the last connection has ended.
@@ -109,7 +110,7 @@ pub async fn serve<I: Invoker>(
     let helpers = config.helpers.clone();
     // This runtime first, then each helper, and again.
     let mut turns = std::iter::once(None).chain(helpers.iter().map(Some)).cycle();
-    let front = Arc::new(Front { invoker, config, stopper });
+    let front = Arc::new(Front { invoker, config, stopper, unsent: Default::default() });
     let stopped = front.stopper.notified();
     tokio::pin!(stopped);
     stopped.as_mut().enable();
