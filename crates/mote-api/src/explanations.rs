@@ -177,6 +177,8 @@ pub const CATALOGUE: &[Explanation] = &[
         "The function's manifest lists the methods it answers; Allow repeats them."),
     row("M1031", exit::FAILED, "the client does not take its answers",
         "Answers of up to 8 MiB wait for one HTTP/2 client, and 64 MiB for all of them, until their windows take more. A further answer is dropped and becomes a 503, although the function ran. Read the answers, or open fewer streams at once. A client that takes nothing for 30 s is cut off, earlier where many wait."),
+    row("M1032", exit::FAILED, "too many connections from this address",
+        "One address may have three quarters of the connections (12,288 of 16,384, fewer where the limit of open files is low). A further one reads a 503 and is closed. Keep connections open and use them again, or close those you do not need."),
     row("M1301", exit::INVALID, "archive is refused",
         "An entry of the uploaded archive is not allowed: a path or link that leaves the function, a device file, an ambiguous name, or broken tar data. Nothing of it was kept. `mote deploy` makes archives that pass."),
     row("M1302", exit::INVALID, "archive is too large",

@@ -9,6 +9,7 @@
 mod access;
 mod base64;
 mod call;
+pub mod connection;
 #[cfg(feature = "fuzzing")]
 pub mod fuzzing;
 pub mod journal;

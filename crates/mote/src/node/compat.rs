@@ -22,7 +22,7 @@ use tokio::runtime::{Builder, Handle};
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 
-use super::run::busy;
+use super::run::{TINYFAAS_FILES_SHARE, busy, http_config};
 use super::{Node, code, functions, rollout, secrets};
 use crate::config::Compat;
 
@@ -206,7 +206,7 @@ impl TinyFaas {
             tasks.spawn(http::serve(
                 socket,
                 front.clone(),
-                http::Config::default(),
+                http_config(TINYFAAS_FILES_SHARE),
                 stopper.clone(),
             ));
         }
