@@ -10,6 +10,9 @@ mod access;
 mod base64;
 mod call;
 pub mod connection;
+mod fair;
+#[cfg(test)]
+mod fake;
 #[cfg(feature = "fuzzing")]
 pub mod fuzzing;
 pub mod journal;
