@@ -34,6 +34,7 @@ use tokio::sync::watch;
 
 pub use listener::Bound;
 pub use node::Node;
+pub use outgoing::{Outgoing, Reach};
 pub use queue::Queue;
 
 /// What every listener needs.

@@ -19,7 +19,7 @@ use crate::call::{TooManyFields, fields as all_fields, is_hop_by_hop};
 use crate::fair::Fair;
 use crate::journal::{self, Journal, Kept, Kind};
 use crate::node::{Call, Node};
-use crate::outgoing::{self, Reach};
+use crate::outgoing::{self, Outgoing};
 
 /// Calls that run at once, and of one function: callers whose calls take long, or find no room and
 /// try again, keep those of other functions waiting only together.
@@ -56,9 +56,6 @@ pub struct Later {
     /// Where the result goes: `http://…`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub callback: Option<String>,
-    /// Whether the callback may reach what only this machine reaches.
-    #[serde(default)]
-    pub local: bool,
     /// Fields of the callback.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub callback_fields: Vec<(String, String)>,
@@ -78,7 +75,6 @@ impl Later {
             method: "POST".to_owned(),
             target: "/".to_owned(),
             callback: None,
-            local: false,
             callback_fields: Vec::new(),
             fields,
             body,
@@ -109,6 +105,8 @@ impl Later {
 #[derive(Clone)]
 pub struct Queue {
     node: Arc<dyn Node>,
+    /// What callbacks may reach.
+    pub(crate) outgoing: Outgoing,
     /// Where they are kept, and where what is run elsewhere may be kept, too.
     pub journal: Journal,
     /// In KiB.
@@ -140,13 +138,13 @@ pub struct Waiting {
 
 impl Queue {
     /// The queue and what runs it.
-    pub fn new(node: Arc<dyn Node>) -> (Self, Waiting) {
+    pub fn new(node: Arc<dyn Node>, outgoing: Outgoing) -> (Self, Waiting) {
         let (accepted, received) = mpsc::unbounded_channel();
         let (activations, resumed) = mpsc::unbounded_channel();
         let receiving = Arc::new(Semaphore::new(RECEIVING_BYTES_MAX >> 10));
         let untold = Arc::new(Semaphore::new(UNTOLD_BYTES_MAX >> 10));
         let journal = Journal::new(node.clone());
-        let queue = Self { node, journal, receiving, untold, accepted, activations };
+        let queue = Self { node, outgoing, journal, receiving, untold, accepted, activations };
         let waiting =
             Waiting { queue: queue.clone(), accepted: received, activations: Some(resumed) };
         (queue, waiting)
@@ -262,7 +260,7 @@ impl Queue {
             tracing::warn!(number, "callback given up: too many answers wait for callbacks");
             return End::Over;
         };
-        let mut untold = Untold { url, local: later.local, fields, body, _room: room };
+        let mut untold = Untold { url, fields, body, _room: room };
         for (name, value) in &later.callback_fields {
             untold.set(name.as_bytes(), value.as_bytes());
         }
@@ -318,7 +316,7 @@ impl Queue {
     /// Tries once to tell a callback how its call ended; returns what is to be tried again.
     async fn tell(self, tell: Tell) -> Option<Tell> {
         let number = tell.kept.number();
-        let told = AssertUnwindSafe(Self::told(&tell)).catch_unwind().await;
+        let told = AssertUnwindSafe(self.told(&tell)).catch_unwind().await;
         let again = match told {
             Ok(again) => again,
             Err(_) => {
@@ -338,10 +336,9 @@ impl Queue {
     }
 
     /// Why a callback is to be sent again; `None` where it arrived or never can.
-    async fn told(tell: &Tell) -> Option<String> {
+    async fn told(&self, tell: &Tell) -> Option<String> {
         let Tell { kept, untold, .. } = tell;
         let number = kept.number();
-        let reach = if untold.local { Reach::Any } else { Reach::Beyond };
         let uri = match outgoing::check(&untold.url) {
             Ok(uri) => uri,
             Err(error) => {
@@ -350,8 +347,14 @@ impl Queue {
             }
         };
         let (fields, body) = (untold.fields.clone(), untold.body.clone());
-        let sent =
-            outgoing::send(Method::POST, &uri, fields, body, reach, CALLBACK_ANSWER_BYTES_MAX);
+        let sent = outgoing::send(
+            Method::POST,
+            &uri,
+            fields,
+            body,
+            &self.outgoing,
+            CALLBACK_ANSWER_BYTES_MAX,
+        );
         match sent.await {
             Ok((answer, _)) if answer < 500 && answer != 429 => None,
             Ok((answer, _)) => Some(format!("answered {answer}")),
@@ -377,7 +380,6 @@ enum End {
 /// What a callback is told.
 struct Untold {
     url: String,
-    local: bool,
     fields: HeaderMap,
     body: Bytes,
     _room: OwnedSemaphorePermit,
@@ -546,7 +548,6 @@ mod tests {
             method: "PUT".to_owned(),
             target: "/a?b=c".to_owned(),
             callback: Some("http://127.0.0.1/x".to_owned()),
-            local: true,
             callback_fields: vec![("x-call-id".to_owned(), "1".to_owned())],
             fields: Bytes::from_static(b"x-a\n\xff\n"),
             body: Bytes::from_static(b"\0body"),
@@ -572,7 +573,8 @@ mod tests {
         + 'static,
     ) -> (Arc<Fake>, Queue, tokio::sync::oneshot::Sender<()>, tokio::task::JoinHandle<()>) {
         let node = Arc::new(Fake::new(run));
-        let (queue, waiting) = Queue::new(node.clone());
+        let outgoing = Outgoing { reach: outgoing::Reach::Machine, ..Default::default() };
+        let (queue, waiting) = Queue::new(node.clone(), outgoing);
         let (stop, stopped) = tokio::sync::oneshot::channel();
         let serving = tokio::spawn(waiting.run(async move {
             let _ = stopped.await;
@@ -601,7 +603,7 @@ mod tests {
         });
         for _ in 0..100 {
             let plain = Later::plain("hostile", Bytes::new(), Bytes::new());
-            let later = Later { callback: Some(url.clone()), local: true, ..plain };
+            let later = Later { callback: Some(url.clone()), ..plain };
             queue.accept(&later).await.expect("accepted");
         }
         let ran_all = || ran.lock().expect("not poisoned").len() == 100;
@@ -655,7 +657,7 @@ mod tests {
         let url = format!("http://{}/", receiver.local_addr().expect("bound"));
         for function in ["panics", "many"] {
             let plain = Later::plain(function, Bytes::new(), Bytes::new());
-            let later = Later { callback: Some(url.clone()), local: true, ..plain };
+            let later = Later { callback: Some(url.clone()), ..plain };
             queue.accept(&later).await.expect("accepted");
         }
         // What the callback is told of an answer that cannot be passed on.

@@ -166,7 +166,10 @@ async fn serve(
         None
     } else {
         let stopped = admin_stopped.clone();
-        Some(platforms.serve(node.clone(), handle, fronts_of_others, stopped).await?)
+        let admin_port =
+            admin_listener.as_ref().and_then(|tcp| Some(tcp.local_addr().ok()?.port()));
+        let serving = platforms.serve(node.clone(), handle, fronts_of_others, stopped, admin_port);
+        Some(serving.await?)
     };
     let admin_task =
         management.spawn(admin::serve(node.clone(), socket, admin_listener, admin_stopped));
