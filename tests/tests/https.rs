@@ -102,7 +102,9 @@ fn text(path: PathBuf) -> String {
 fn start(flags: &[&str], folder: &tempfile::TempDir, roots: &str) -> Node {
     let no_more = folder.path().join("no-more");
     std::fs::create_dir(&no_more).expect("a folder");
-    let env = [("SSL_CERT_FILE", roots), ("SSL_CERT_DIR", &text(no_more))];
+    // The servers of this test listen on loopback.
+    let no_more = text(no_more);
+    let env = [("SSL_CERT_FILE", roots), ("SSL_CERT_DIR", &no_more), ("MOTE_OUTGOING", "machine")];
     Node::start_with_env(flags, &env)
 }
 
@@ -148,8 +150,16 @@ fn callbacks_and_uploads_over_tls() {
     logged("the certificate of localhost is refused: ");
     let (status, said) = upload(&format!("https://127.0.0.1:{}/main.zip", own.port), "other");
     assert!(status == 500 && said.contains("127.0.0.1 is refused: "), "{said}");
-    let (status, said) = upload(&format!("https://{}/main.zip", node.http), "plain");
+    let plain = std::net::TcpListener::bind("127.0.0.1:0").expect("loopback");
+    let address = plain.local_addr().expect("bound");
+    std::thread::spawn(move || {
+        let (mut stream, _) = plain.accept().expect("a connection");
+        let _ = std::io::Write::write_all(&mut stream, b"HTTP/1.1 400 Bad Request\r\n\r\n");
+    });
+    let (status, said) = upload(&format!("https://{address}/main.zip"), "plain");
     assert!(status == 500 && said.contains("the exchange failed: TLS: "), "{said}");
+    let (status, said) = upload(&format!("https://{}/main.zip", node.http), "itself");
+    assert!(status == 500 && said.contains("is the node's own"), "{said}");
     assert!(own.said.try_recv().is_err(), "nothing was sent to who is not trusted");
 }
 

@@ -129,3 +129,30 @@ fn metrics_count_what_happened() {
     assert!(text.contains(line), "{text}");
     assert!(text.contains("mote_request_duration_seconds_bucket"));
 }
+
+/// Silent connections to the TCP address end at their share, and the Unix socket has its own.
+#[test]
+fn silent_connections_do_not_shut_the_owner_out() {
+    use std::io::Read;
+    let (node, address, _) = admin_node();
+    let mut told = None;
+    let mut silent = Vec::new();
+    while told.is_none() && silent.len() < 1_000 {
+        let mut stream = std::net::TcpStream::connect(address).expect("a connection");
+        stream.set_nonblocking(true).expect("a socket");
+        let mut answer = [0; 64];
+        if let Ok(length @ 1..) = stream.read(&mut answer) {
+            told = Some(String::from_utf8_lossy(&answer[..length]).into_owned());
+        }
+        silent.push(stream);
+        // What was accepted, and what was refused, shows in those before, too.
+        for stream in &mut silent {
+            if let Ok(length @ 1..) = stream.read(&mut answer) {
+                told = Some(String::from_utf8_lossy(&answer[..length]).into_owned());
+            }
+        }
+    }
+    let told = told.expect("one address may not have 1,000 connections");
+    assert!(told.starts_with("HTTP/1.1 503 "), "{told}");
+    node.ok(&["list"]);
+}

@@ -261,14 +261,31 @@ fn what_cannot_be_built_says_why() {
 }
 
 #[test]
-fn functions_that_came_another_way_are_there_too() {
+fn without_credentials_functions_that_came_another_way_are_called_and_nothing_else() {
     let node = Node::start_with(&ON);
     let dashboard = Dashboard::of(&node);
     let path = repository().join("tests/fixtures/compat/nuclio/hello");
     node.ok(&["deploy", path.to_str().expect("UTF-8")]);
-    let function = dashboard.get("/api/functions/nu-hello").json();
-    assert_eq!(function["status"]["state"], "ready", "{function}");
-    assert_eq!(function["metadata"]["labels"]["nuclio.io/project-name"], "default");
+    let shown = dashboard.get("/api/functions").json();
+    assert_eq!(shown, json!({}), "whoever runs a process here could read it");
+    let theirs = json!({"metadata": {"name": "nu-hello"}, "spec": {"runtime": "python:3.11",
+        "handler": "main:handler", "build": {"functionSourceCode": mote_tests::base64(HELLO)}}});
+    let theirs = theirs.to_string();
+    let desired = br#"{"desiredState": "scaledToZero"}"#;
+    for (method, path, body) in [
+        ("GET", "/api/functions/nu-hello", &b""[..]),
+        ("PUT", "/api/functions/nu-hello", theirs.as_bytes()),
+        ("PATCH", "/api/functions/nu-hello", desired),
+        ("DELETE", "/api/functions/nu-hello", b""),
+        ("DELETE", "/api/functions", theirs.as_bytes()),
+        ("GET", "/api/functions/nu-hello/replicas", b""),
+        ("GET", "/api/functions/nu-hello/logs/nu-hello", b""),
+    ] {
+        let answer = call_at(dashboard.0, method, path, &[], body);
+        assert_eq!(answer.status, 403, "{method} {path}: {}", answer.text());
+    }
+    let proxied = [("x-forwarded-for", "192.0.2.1")];
+    assert_eq!(call_at(dashboard.0, "GET", "/api/functions", &proxied, b"").status, 403);
     assert_eq!(dashboard.invoke("nu-hello", &[], b"you").text(), "hello you C");
     assert_eq!(dashboard.invoke("nobody", &[], b"").status, 404);
     let nameless = call_at(dashboard.0, "POST", "/api/function_invocations", &[], b"");
@@ -280,6 +297,21 @@ fn functions_that_came_another_way_are_there_too() {
     {
         assert!(dashboard.get(path).json().is_object(), "{path}");
     }
+}
+
+#[test]
+fn with_the_token_all_functions_are_shown_without_what_is_in_their_environment() {
+    let node = Node::start_with(&["--lan", "--nuclio", "0.0.0.0:0"]);
+    let address = SocketAddr::from(([127, 0, 0, 1], node.platform("nuclio").port()));
+    let manifest = "version = 1\nname = \"holds\"\n[env]\nPASSWORD = \"hunter2\"\n";
+    let code = "def handle(event, ctx):\n    return 'held'\n";
+    node.deploy_ok("holds", &[("app.py", code), ("mote.toml", manifest)]);
+    let auth = mote_tests::basic_auth("admin", &node.token());
+    let headers = [("authorization", auth.as_str())];
+    let all = call_at(address, "GET", "/api/functions", &headers, b"");
+    assert_eq!(all.json()["holds"]["status"]["state"], "ready", "{}", all.text());
+    assert_eq!(all.json()["holds"]["metadata"]["labels"]["nuclio.io/project-name"], "default");
+    assert!(!all.text().contains("hunter2"), "{}", all.text());
 }
 
 #[test]

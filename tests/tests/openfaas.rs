@@ -13,6 +13,9 @@ use serde_json::{Value, json};
 
 const ON: [&str; 2] = ["--openfaas", ":0"];
 
+/// Lets callbacks reach the servers of these tests, which listen on loopback.
+const TO_THIS_MACHINE: [(&str, &str); 1] = [("MOTE_OUTGOING", "machine")];
+
 /// A client that is logged in.
 struct Client {
     address: SocketAddr,
@@ -377,7 +380,7 @@ fn callback_server() -> (SocketAddr, mpsc::Receiver<(String, String)>) {
 
 #[test]
 fn accepted_calls_run_and_call_back() {
-    let node = Node::start_with(&ON);
+    let node = Node::start_with_env(&ON, &TO_THIS_MACHINE);
     let client = Client::of(&node);
     deploy_http(&node);
     node.ok(&["deploy", &fixture("http-error"), "--name", "broken"]);
@@ -521,4 +524,64 @@ fn faas_cli_itself() {
     ok(&["remove", "again"], "");
     assert!(!ok(&["list"], "").contains("again"));
     ok(&["secret", "remove", "api-key"], "");
+}
+
+/// A function's answer, sent as a callback, must not reach what trusts this machine: a document would
+/// become a function of the node's own Nuclio API.
+#[test]
+fn callbacks_do_not_reach_this_machine_unless_allowed_and_the_node_never() {
+    let receiver = TcpListener::bind("127.0.0.1:0").expect("loopback");
+    let on = ["--openfaas", ":0", "--nuclio", ":0"];
+    let source = mote_tests::base64("def handler(context, event):\n    return 'planted'\n");
+    let planted = json!({"metadata": {"name": "planted"}, "spec": {"runtime": "python:3.11",
+        "handler": "main:handler", "build": {"functionSourceCode": source}}});
+    let planted = planted.to_string();
+    for env in [&[][..], &TO_THIS_MACHINE] {
+        let node = Node::start_with_env(&on, env);
+        node.deploy_ok("echo", &[("run.sh", "#!/bin/sh\ncat\n")]);
+        let nuclio = node.platform("nuclio");
+        let mut urls = vec![
+            format!("http://{nuclio}/api/functions"),
+            format!("http://localhost:{}/api/functions", nuclio.port()),
+            format!("http://[::ffff:127.0.0.1]:{}/api/functions", nuclio.port()),
+            format!("http://{}/echo", node.http),
+        ];
+        if env.is_empty() {
+            urls.push(format!("http://{}/", receiver.local_addr().expect("bound")));
+        }
+        for (at, url) in urls.iter().enumerate() {
+            let headers = [("x-callback-url", url.as_str()), ("content-type", "application/json")];
+            let gateway = node.platform("openfaas");
+            let answer =
+                call_at(gateway, "POST", "/async-function/echo", &headers, planted.as_bytes());
+            assert_eq!(answer.status, 202, "{url}");
+            let refused = || node.log().matches("callback not possible").count() == at + 1;
+            wait_for(&format!("{url} is refused"), || refused().then_some(()));
+        }
+        assert_eq!(node.get("/planted").status, 404);
+        let page = [("x-callback-url", "http://192.0.2.1/"), ("origin", "http://evil.example")];
+        let answer = call_at(node.platform("openfaas"), "POST", "/async-function/echo", &page, b"");
+        assert_eq!(answer.status, 403, "what a page of somebody else makes a browser send");
+    }
+    receiver.set_nonblocking(true).expect("a socket");
+    assert!(receiver.accept().is_err(), "nothing came");
+}
+
+#[test]
+fn an_answer_with_very_many_fields_is_an_error_and_its_call_ends() {
+    let node = Node::start_with(&ON);
+    let client = Client::of(&node);
+    let code = "def handle(event, ctx):\n    \
+        return {'status': 200, 'headers': {f'x-{n}': 'v' for n in range(40000)}, 'body': 'x'}\n";
+    node.deploy_ok("many", &[("app.py", code)]);
+    let answer = call_at(client.address, "POST", "/function/many", &[], b"");
+    assert_eq!(answer.status, 502, "{}", answer.text());
+    let gone = [("x-callback-url", "http://127.0.0.1:1/")];
+    let later = call_at(client.address, "POST", "/async-function/many", &gone, b"");
+    assert_eq!(later.status, 202);
+    wait_for("the call ends", || node.log().contains("callback not possible").then_some(()));
+    assert_eq!(call_at(client.address, "POST", "/function/many", &[], b"").status, 502);
+    let calls = node.dir.path().join("data/calls");
+    let kept = || std::fs::read_dir(&calls).map_or(0, Iterator::count);
+    wait_for("nothing is kept of it", || (kept() == 0).then_some(()));
 }

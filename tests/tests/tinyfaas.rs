@@ -251,7 +251,8 @@ fn functions_in_go_are_built() {
 
 #[test]
 fn archives_are_fetched_by_address() {
-    let node = Node::start_with(&ON);
+    // The server of the archive listens on loopback.
+    let node = Node::start_with_env(&ON, &[("MOTE_OUTGOING", "machine")]);
     let manager = Manager::of(&node);
     // What a code host packs: everything below one folder.
     let folder = node.dir.path().join("repo");

@@ -46,11 +46,11 @@ pub(crate) async fn check(
     next: Next,
 ) -> Response {
     if gate.rule == Rule::Loopback {
-        return match led_by_a_page(request.headers()) {
-            false => next.run(request).await,
-            true => {
-                (StatusCode::FORBIDDEN, "requests of web pages are not taken\n").into_response()
-            }
+        let headers = request.headers();
+        return match (led_by_a_page(headers), came_by_a_proxy(headers)) {
+            (false, false) => next.run(request).await,
+            (true, _) => (StatusCode::FORBIDDEN, format!("{NO_PAGES}\n")).into_response(),
+            (_, true) => (StatusCode::FORBIDDEN, format!("{NO_PROXIES}\n")).into_response(),
         };
     }
     let token = token(request.headers());
@@ -68,9 +68,21 @@ pub(crate) async fn check(
     }
 }
 
+/// Why requests that need no credentials are refused all the same.
+pub(crate) const NO_PAGES: &str = "requests of web pages are not taken";
+const NO_PROXIES: &str = "requests that a proxy passes on are not taken without credentials: \
+    the API asks for the token on an address that is not loopback";
+
+/// Whether a proxy on this machine passes this on: who sent it may be anywhere.
+fn came_by_a_proxy(headers: &HeaderMap) -> bool {
+    ["forwarded", "via", "x-forwarded-for", "x-forwarded-host", "x-real-ip"]
+        .iter()
+        .any(|name| headers.contains_key(*name))
+}
+
 /// Whether a browser sends this for a page of somebody else: it says so itself, or the name it
 /// looked up is not one of this machine's (a page can point its own name at loopback).
-fn led_by_a_page(headers: &HeaderMap) -> bool {
+pub(crate) fn led_by_a_page(headers: &HeaderMap) -> bool {
     let cross = headers.get("sec-fetch-site").is_some_and(|site| site != "none");
     let host = headers.get(header::HOST).and_then(|host| host.to_str().ok()).unwrap_or_default();
     cross || headers.contains_key(header::ORIGIN) || !is_loopback_name(host)
@@ -120,6 +132,23 @@ mod tests {
         }
         for host in ["evil.example", "evil.example:8080", "10.0.0.1:80", "localhost.evil.example"] {
             assert!(!is_loopback_name(host), "{host}");
+        }
+    }
+
+    #[test]
+    fn what_a_page_or_a_proxy_sends_is_not_local() {
+        let said = |fields: &[(&'static str, &'static str)]| {
+            let fields = fields.iter().map(|(name, value)| {
+                (header::HeaderName::from_static(name), header::HeaderValue::from_static(value))
+            });
+            let headers: HeaderMap = fields.collect();
+            (led_by_a_page(&headers), came_by_a_proxy(&headers))
+        };
+        assert_eq!(said(&[("host", "localhost:8080")]), (false, false));
+        assert_eq!(said(&[("host", "evil.example")]), (true, false));
+        assert_eq!(said(&[("host", "localhost"), ("origin", "http://localhost")]), (true, false));
+        for name in ["forwarded", "via", "x-forwarded-for", "x-forwarded-host", "x-real-ip"] {
+            assert_eq!(said(&[("host", "localhost"), (name, "1")]), (false, true), "{name}");
         }
     }
 

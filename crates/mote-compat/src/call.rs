@@ -7,7 +7,7 @@ use std::time::Duration;
 use axum::body::{Body as HttpBody, BodyDataStream};
 use axum::http::request::Parts;
 use axum::http::{HeaderMap, HeaderName, HeaderValue, StatusCode};
-use axum::response::Response;
+use axum::response::{IntoResponse as _, Response};
 use bytes::Bytes;
 use futures_util::{Stream, StreamExt as _};
 use mote_core::body::{Body, BodyError, BodySource};
@@ -136,8 +136,38 @@ impl Stream for Chunks {
     }
 }
 
-/// A function's answer with its own fields, as far as HTTP can carry them.
+/// Fields of an answer at most: far more than clients and proxies take (100 mostly), and far less
+/// than a map of fields can hold.
+pub(crate) const ANSWER_FIELDS_MAX: usize = 1_000;
+
+/// An answer has more fields than can be passed on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("the function's answer has more than {ANSWER_FIELDS_MAX} header fields")]
+pub(crate) struct TooManyFields;
+
+/// The fields of an answer as far as HTTP can carry them.
+pub(crate) fn fields(block: &[u8]) -> Result<HeaderMap, TooManyFields> {
+    let mut all = HeaderMap::new();
+    for (name, value) in headers(block) {
+        if let (Ok(name), Ok(value)) =
+            (HeaderName::from_bytes(name), HeaderValue::from_bytes(value))
+            && !is_hop_by_hop(name.as_str())
+        {
+            if all.len() == ANSWER_FIELDS_MAX {
+                return Err(TooManyFields);
+            }
+            all.try_append(name, value).map_err(|_| TooManyFields)?;
+        }
+    }
+    Ok(all)
+}
+
+/// A function's answer with its own fields. One that cannot be passed on is a 502 that says why.
 pub(crate) fn response(reply: Reply) -> Response {
+    let fields = match fields(&reply.headers) {
+        Ok(fields) => fields,
+        Err(error) => return (StatusCode::BAD_GATEWAY, format!("{error}\n")).into_response(),
+    };
     let body = match reply.body {
         Body::Empty => HttpBody::empty(),
         Body::Whole(bytes) => HttpBody::from(bytes),
@@ -146,14 +176,7 @@ pub(crate) fn response(reply: Reply) -> Response {
     let mut response = Response::new(body);
     *response.status_mut() =
         StatusCode::from_u16(reply.status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
-    for (name, value) in headers(&reply.headers) {
-        if let (Ok(name), Ok(value)) =
-            (HeaderName::from_bytes(name), HeaderValue::from_bytes(value))
-            && !is_hop_by_hop(name.as_str())
-        {
-            response.headers_mut().append(name, value);
-        }
-    }
+    *response.headers_mut() = fields;
     response
 }
 
@@ -178,6 +201,26 @@ mod tests {
         let head = head("POST", "/a/b?c=1", &fields, &[("x-call-id", "ou\nrs")]);
         assert_eq!((head.path(), head.query()), (&b"/a/b"[..], &b"c=1"[..]));
         assert_eq!(head.headers(), b"x-a\n1\nx-call-id\nou rs\n");
+    }
+
+    #[test]
+    fn answers_with_very_many_fields_are_refused_and_nothing_panics() {
+        let block = |count: usize| {
+            let mut block = Vec::new();
+            for n in 0..count {
+                mote_core::invocation::put_header(&mut block, format!("x-{n}").as_bytes(), b"v");
+            }
+            block
+        };
+        let answer = |count| {
+            let (headers, body) = (block(count).into(), Body::whole("body"));
+            response(Reply { status: 201, headers, body, phases: Default::default() })
+        };
+        let fits = answer(ANSWER_FIELDS_MAX);
+        assert_eq!((fits.status().as_u16(), fits.headers().len()), (201, ANSWER_FIELDS_MAX));
+        for count in [ANSWER_FIELDS_MAX + 1, 40_000] {
+            assert_eq!(answer(count).status(), StatusCode::BAD_GATEWAY, "{count} fields");
+        }
     }
 
     #[test]

@@ -54,7 +54,7 @@ impl Api {
 
 /// What every API needs, over this node.
 pub fn context(node: std::sync::Arc<dyn crate::Node>) -> Context {
-    let (queue, _) = Queue::new(node.clone());
+    let (queue, _) = Queue::new(node.clone(), Default::default());
     let (_, stop) = tokio::sync::watch::channel(false);
     Context { node, queue, stop }
 }

@@ -122,6 +122,12 @@ impl Journal {
         Err(Problem::new(429, "M0504", text))
     }
 
+    /// Records that are kept, and their bytes.
+    #[cfg(test)]
+    pub(crate) fn held(&self) -> (u64, u64) {
+        (self.records.load(Ordering::Relaxed), self.bytes.load(Ordering::Relaxed))
+    }
+
     fn release(&self, length: u64) {
         self.records.fetch_sub(1, Ordering::Relaxed);
         self.bytes.fetch_sub(length, Ordering::Relaxed);

@@ -9,6 +9,10 @@
 mod access;
 mod base64;
 mod call;
+pub mod connection;
+mod fair;
+#[cfg(test)]
+mod fake;
 #[cfg(feature = "fuzzing")]
 pub mod fuzzing;
 pub mod journal;
@@ -30,6 +34,7 @@ use tokio::sync::watch;
 
 pub use listener::Bound;
 pub use node::Node;
+pub use outgoing::{Outgoing, Reach};
 pub use queue::Queue;
 
 /// What every listener needs.

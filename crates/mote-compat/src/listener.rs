@@ -1,27 +1,19 @@
-//! Sockets of the platforms' HTTP APIs: bounded in connections, and in how long one may be silent
-//! before its request is whole.
+//! Sockets of the platforms' APIs: bounded in connections, of which one address may have half.
 
 use std::io;
 use std::net::SocketAddr;
-use std::pin::Pin;
-use std::sync::Arc;
 use std::time::Duration;
 
 use axum::Router;
-use axum::extract::ConnectInfo;
-use hyper::body::Incoming;
-use hyper::service::service_fn;
-use hyper_util::rt::{TokioIo, TokioTimer};
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
 
 use crate::Context;
+use crate::connection::{self, Places};
 
-/// Connections of one listener at once.
+/// Connections of one listener at once. Whoever exceeds them, or half of them from one address,
+/// reads a 503.
 const CONNECTIONS_MAX: usize = 512;
-/// How long the head of a request may take.
-const HEAD_TIMEOUT: Duration = Duration::from_secs(30);
 /// How long requests that run may take to end once the node stops.
 const STOP_GRACE: Duration = Duration::from_secs(10);
 
@@ -59,14 +51,10 @@ impl Bound {
     ) where
         F: Future<Output = ()> + Send + 'static,
     {
-        let slots = Arc::new(Semaphore::new(CONNECTIONS_MAX));
+        let places = Places::new(CONNECTIONS_MAX);
         let mut connections = JoinSet::new();
         loop {
             while connections.try_join_next().is_some() {}
-            let slot = tokio::select! {
-                slot = slots.clone().acquire_owned() => slot.expect("never closed"),
-                () = context.stopped() => break,
-            };
             let (stream, peer) = tokio::select! {
                 accepted = self.socket.accept() => match accepted {
                     Ok(accepted) => accepted,
@@ -79,11 +67,12 @@ impl Bound {
                 },
                 () = context.stopped() => break,
             };
+            let Some(place) = places.take(&stream, peer.ip()) else { continue };
             let _ = stream.set_nodelay(true);
             let served = one(stream, peer, context.clone());
             connections.spawn(async move {
                 served.await;
-                drop(slot);
+                drop(place);
             });
         }
         drop(self.socket);
@@ -93,36 +82,7 @@ impl Bound {
 }
 
 async fn one(stream: TcpStream, peer: SocketAddr, app: Router, context: Context) {
-    let service = service_fn(move |mut request: hyper::Request<Incoming>| {
-        request.extensions_mut().insert(ConnectInfo(peer));
-        let app = app.clone();
-        async move { tower_service::Service::call(&mut { app }, request).await }
-    });
-    let connection = hyper::server::conn::http1::Builder::new()
-        .timer(TokioTimer::new())
-        .header_read_timeout(HEAD_TIMEOUT)
-        .serve_connection(TokioIo::new(stream), service);
-    drive(connection, |connection| connection.graceful_shutdown(), peer, &context).await;
-}
-
-/// Drives a connection until it ends; when the node stops, `wind_up` tells it to take no more.
-pub(crate) async fn drive<C>(
-    connection: C,
-    wind_up: impl FnOnce(Pin<&mut C>),
-    peer: SocketAddr,
-    context: &Context,
-) where
-    C: Future<Output = hyper::Result<()>>,
-{
-    let mut connection = std::pin::pin!(connection);
-    let ended = tokio::select! {
-        ended = connection.as_mut() => ended,
-        () = context.stopped() => {
-            wind_up(connection.as_mut());
-            connection.await
-        }
-    };
-    if let Err(error) = ended {
+    if let Err(error) = connection::http1(stream, peer, app, context.stopped()).await {
         tracing::debug!(%error, %peer, "connection ended");
     }
 }

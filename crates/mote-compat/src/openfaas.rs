@@ -36,6 +36,8 @@ const MANAGEMENT_BYTES_MAX: usize = 1 << 20;
 struct Gateway {
     context: Context,
     metrics: Arc<Metrics>,
+    /// What routes ask that need no token.
+    open: Rule,
 }
 
 /// Serves the gateway's routes until the node stops.
@@ -51,7 +53,7 @@ pub(crate) fn routes(context: &Context, open: Rule) -> Router {
     let gate = |rule| Gate { context: context.clone(), rule };
     let metrics = get(metrics::show);
     let metrics = metrics.layer(from_fn_with_state(gate(open), access::check));
-    let gateway = Gateway { context: context.clone(), metrics: Arc::default() };
+    let gateway = Gateway { context: context.clone(), metrics: Arc::default(), open };
     let functions = get(functions::list)
         .post(functions::create)
         .put(functions::update)

@@ -3,7 +3,8 @@
 //! followed.
 
 use std::io;
-use std::net::{IpAddr, SocketAddr};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::sync::Arc;
 use std::time::Duration;
 
 use axum::http::{HeaderMap, Method, Uri};
@@ -18,14 +19,105 @@ use crate::tls;
 /// Longest time for one request, its answer included.
 const TIMEOUT: Duration = Duration::from_secs(30);
 
-/// Which addresses may be reached for somebody.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Reach {
-    /// Any: who asks is on this machine, or manages it.
-    Any,
-    /// None that only this machine reaches: the management of other platforms may listen there
-    /// without credentials, and whoever calls a function from outside must not be led to it.
-    Beyond,
+/// Which addresses requests of the node's own may reach. Whoever calls a function may name one, so
+/// by default none that only this machine or its network reaches: services there may trust it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
+pub enum Reach {
+    /// Addresses of the internet.
+    #[default]
+    Public,
+    /// Those of private networks, too.
+    Network,
+    /// All, also those of this machine and its links, but never the node's own listeners.
+    Machine,
+}
+
+impl std::str::FromStr for Reach {
+    type Err = ();
+
+    fn from_str(text: &str) -> Result<Self, ()> {
+        match text {
+            "public" => Ok(Self::Public),
+            "network" => Ok(Self::Network),
+            "machine" => Ok(Self::Machine),
+            _ => Err(()),
+        }
+    }
+}
+
+impl Reach {
+    /// What it takes to reach an address; `None` for one that is no single host's.
+    fn needed(ip: IpAddr) -> Option<Self> {
+        let (own, private, other) = match canonical(ip) {
+            IpAddr::V4(ip) => {
+                let [a, b, ..] = ip.octets();
+                let shared = a == 100 && b & 0xc0 == 64; // RFC 6598
+                (
+                    ip.is_loopback() || a == 0 || ip.is_link_local(),
+                    ip.is_private() || shared,
+                    ip.is_multicast() || ip.is_broadcast(),
+                )
+            }
+            IpAddr::V6(ip) => (
+                ip.is_loopback() || ip.is_unspecified() || ip.is_unicast_link_local(),
+                ip.is_unique_local() || ip.segments()[0] & 0xffc0 == 0xfec0,
+                ip.is_multicast(),
+            ),
+        };
+        match (own, private, other) {
+            (.., true) => None,
+            (true, ..) => Some(Self::Machine),
+            (_, true, _) => Some(Self::Network),
+            _ => Some(Self::Public),
+        }
+    }
+}
+
+/// The address that a packet to `ip` ends at, where `ip` only carries one of IPv4: mapped, compatible,
+/// or translated (RFC 4291, 2.5.5; RFC 6052).
+fn canonical(ip: IpAddr) -> IpAddr {
+    let IpAddr::V6(v6) = ip.to_canonical() else { return ip.to_canonical() };
+    match v6.segments() {
+        [0, 0, 0, 0, 0, 0, high, low] if high != 0 => v4(high, low),
+        [0x64, 0xff9b, 0, 0, 0, 0, high, low] => v4(high, low),
+        _ => IpAddr::V6(v6),
+    }
+}
+
+fn v4(high: u16, low: u16) -> IpAddr {
+    IpAddr::V4(Ipv4Addr::from_bits(u32::from(high) << 16 | u32::from(low)))
+}
+
+/// The rule for requests of the node's own.
+#[derive(Debug, Clone, Default)]
+pub struct Outgoing {
+    /// Which addresses they may reach.
+    pub reach: Reach,
+    /// TCP ports that the node listens on: on this machine none of them is reached, whatever
+    /// `reach` says. Its management APIs trust who is on this machine.
+    pub own_ports: Arc<[u16]>,
+}
+
+impl Outgoing {
+    /// Whether an address that a name stands for may be connected to.
+    fn check(&self, address: SocketAddr) -> Result<(), OutgoingError> {
+        match Reach::needed(address.ip()) {
+            Some(Reach::Machine) => self.check_own(address),
+            Some(needed) if needed <= self.reach => Ok(()),
+            _ => Err(OutgoingError::NotAllowed(address.ip())),
+        }
+    }
+
+    /// The same for an address of this machine.
+    fn check_own(&self, address: SocketAddr) -> Result<(), OutgoingError> {
+        if self.own_ports.contains(&address.port()) {
+            return Err(OutgoingError::Own(address));
+        }
+        if self.reach < Reach::Machine {
+            return Err(OutgoingError::NotAllowed(address.ip()));
+        }
+        Ok(())
+    }
 }
 
 /// Why a request of ours was not answered.
@@ -34,9 +126,12 @@ pub(crate) enum OutgoingError {
     /// The address cannot be used.
     #[error("{0}")]
     Address(&'static str),
-    /// It is not to be reached for this caller.
-    #[error("{0} is reached by this machine only")]
+    /// It is not to be reached.
+    #[error("{0} is not a public address: the node's setting `outgoing` lets it reach others")]
     NotAllowed(IpAddr),
+    /// The node itself listens there.
+    #[error("{0} is the node's own")]
+    Own(SocketAddr),
     /// Nobody could be reached.
     #[error("cannot connect")]
     Connect(#[source] io::Error),
@@ -59,7 +154,11 @@ impl OutgoingError {
     pub(crate) fn is_final(&self) -> bool {
         matches!(
             self,
-            Self::Address(_) | Self::NotAllowed(_) | Self::Certificate(..) | Self::NoRoots
+            Self::Address(_)
+                | Self::NotAllowed(_)
+                | Self::Own(_)
+                | Self::Certificate(..)
+                | Self::NoRoots
         )
     }
 }
@@ -83,11 +182,11 @@ pub(crate) async fn send(
     uri: &Uri,
     fields: HeaderMap,
     body: Bytes,
-    reach: Reach,
+    outgoing: &Outgoing,
     limit_bytes: usize,
 ) -> Result<(u16, Bytes), OutgoingError> {
     let sent = async {
-        let stream = connect(uri, reach).await?;
+        let stream = connect(uri, outgoing).await?;
         if is_secure(uri) {
             let stream = tls::connect(host(uri), stream).await?;
             exchange(stream, method, uri, fields, body, limit_bytes).await
@@ -145,30 +244,31 @@ async fn exchange(
     }
 }
 
-async fn connect(uri: &Uri, reach: Reach) -> Result<TcpStream, OutgoingError> {
+/// Connects to the first address of a host that may be reached. What is checked is what is connected
+/// to, so a name cannot mean another address in between.
+async fn connect(uri: &Uri, outgoing: &Outgoing) -> Result<TcpStream, OutgoingError> {
     let port = uri.port_u16().unwrap_or(if is_secure(uri) { 443 } else { 80 });
     let found: Vec<SocketAddr> =
         tokio::net::lookup_host((host(uri), port)).await.map_err(OutgoingError::Connect)?.collect();
     let mut last = None;
     for address in found {
-        if reach == Reach::Beyond && is_own(address.ip()) {
-            last = Some(OutgoingError::NotAllowed(address.ip()));
+        if let Err(error) = outgoing.check(address) {
+            last = Some(error);
             continue;
         }
         match TcpStream::connect(address).await {
-            Ok(stream) => return Ok(stream),
+            Ok(stream) => {
+                // An address of this machine that is not loopback shows only now: both ends have it.
+                let local = stream.local_addr().map_err(OutgoingError::Connect)?;
+                if local.ip() == address.ip() {
+                    outgoing.check_own(address)?;
+                }
+                return Ok(stream);
+            }
             Err(error) => last = Some(OutgoingError::Connect(error)),
         }
     }
     Err(last.unwrap_or_else(|| OutgoingError::Connect(io::ErrorKind::NotFound.into())))
-}
-
-/// Whether only this machine, or its link, reaches an address.
-fn is_own(ip: IpAddr) -> bool {
-    match ip.to_canonical() {
-        IpAddr::V4(ip) => ip.is_loopback() || ip.is_unspecified() || ip.is_link_local(),
-        IpAddr::V6(ip) => ip.is_loopback() || ip.is_unspecified() || ip.is_unicast_link_local(),
-    }
 }
 
 #[cfg(test)]
@@ -182,21 +282,65 @@ mod tests {
         for url in ["ftp://a/", "/x", "", "a b", "http://"] {
             assert!(check(url).is_err(), "{url}");
         }
-        for ip in ["127.0.0.1", "::1", "0.0.0.0", "169.254.1.1", "fe80::1", "::ffff:127.0.0.1"] {
-            assert!(is_own(ip.parse().expect("an address")), "{ip}");
+        let needed = |ip: &str| Reach::needed(ip.parse().expect("an address"));
+        for ip in [
+            "127.0.0.1",
+            "127.9.9.9",
+            "::1",
+            "0.0.0.0",
+            "0.1.2.3",
+            "::",
+            "169.254.1.1",
+            "fe80::1",
+            "::ffff:127.0.0.1",
+            "::ffff:0.0.0.0",
+            "::127.0.0.1",
+            "64:ff9b::7f00:1",
+        ] {
+            assert_eq!(needed(ip), Some(Reach::Machine), "{ip}");
         }
-        assert!(!is_own("192.168.1.4".parse().expect("an address")));
+        for ip in [
+            "10.0.0.1",
+            "172.16.0.1",
+            "192.168.1.4",
+            "100.64.0.1",
+            "fd00::1",
+            "fec0::1",
+            "::ffff:10.0.0.1",
+            "64:ff9b::c0a8:104",
+        ] {
+            assert_eq!(needed(ip), Some(Reach::Network), "{ip}");
+        }
+        for ip in ["192.0.2.1", "172.32.0.1", "100.128.0.1", "2001:db8::1"] {
+            assert_eq!(needed(ip), Some(Reach::Public), "{ip}");
+        }
+        for ip in ["224.0.0.1", "255.255.255.255", "ff02::1"] {
+            assert_eq!(needed(ip), None, "{ip}");
+        }
     }
 
     #[tokio::test]
-    async fn who_calls_from_outside_does_not_reach_this_machines_own() {
-        let socket = std::net::TcpListener::bind("127.0.0.1:0").expect("loopback");
-        let address = socket.local_addr().expect("bound");
-        for scheme in ["http", "https"] {
-            let uri = check(&format!("{scheme}://{address}/wipe")).expect("fine");
-            let (post, none) = (Method::POST, Bytes::new());
-            let sent = send(post, &uri, HeaderMap::new(), none, Reach::Beyond, 1_024).await;
-            assert!(matches!(sent, Err(OutgoingError::NotAllowed(_))), "{sent:?}");
+    async fn what_may_be_reached_is_said_by_the_setting_and_never_the_node_itself() {
+        let socket = std::net::TcpListener::bind("0.0.0.0:0").expect("a port");
+        let port = socket.local_addr().expect("bound").port();
+        let try_all = |outgoing: Outgoing| async move {
+            let mut all = Vec::new();
+            for host in ["127.0.0.1", "127.0.0.2", "localhost", "0.0.0.0", "[::ffff:127.0.0.1]"] {
+                let uri = check(&format!("http://{host}:{port}/wipe")).expect("fine");
+                all.push(connect(&uri, &outgoing).await.map(|_| ()));
+            }
+            all
+        };
+        for reach in [Reach::Public, Reach::Network] {
+            for tried in try_all(Outgoing { reach, ..Default::default() }).await {
+                assert!(matches!(tried, Err(OutgoingError::NotAllowed(_))), "{tried:?}");
+            }
+        }
+        let all = try_all(Outgoing { reach: Reach::Machine, ..Default::default() }).await;
+        assert!(all.iter().all(Result::is_ok), "{all:?}");
+        let own = Outgoing { reach: Reach::Machine, own_ports: [1, port].into() };
+        for tried in try_all(own).await {
+            assert!(matches!(tried, Err(OutgoingError::Own(_))), "{tried:?}");
         }
     }
 }

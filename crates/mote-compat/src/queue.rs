@@ -1,10 +1,12 @@
 //! Accepted calls: run after the client has its 202, kept in the journal until they have ended.
 
+use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
 use std::time::Duration;
 
 use axum::http::{HeaderMap, HeaderName, HeaderValue, Method};
 use bytes::Bytes;
+use futures_util::FutureExt as _;
 use mote_api::Problem;
 use mote_core::body::{Body, BodyError};
 use mote_core::invocation::{Head, headers};
@@ -13,19 +15,26 @@ use serde::{Deserialize, Serialize};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
 use tokio::task::JoinSet;
 
-use crate::call::is_hop_by_hop;
+use crate::call::{TooManyFields, fields as all_fields, is_hop_by_hop};
+use crate::fair::Fair;
 use crate::journal::{self, Journal, Kept, Kind};
 use crate::node::{Call, Node};
-use crate::outgoing::{self, Reach};
+use crate::outgoing::{self, Outgoing};
 
-/// Calls that run at once.
+/// Calls that run at once, and of one function: callers whose calls take long, or find no room and
+/// try again, keep those of other functions waiting only together.
 const RUNNING_MAX: usize = 32;
+const RUNNING_OF_ONE_MAX: usize = 8;
 /// Bytes of bodies that are being received to be accepted; whoever comes beyond is told to try again.
 const RECEIVING_BYTES_MAX: usize = 64 << 20;
 /// How long one body may take.
 const RECEIVE_TIMEOUT: Duration = Duration::from_secs(60);
-/// Callbacks under way at once beside them.
+/// Callbacks under way at once beside them, and of one function.
 const CALLBACKS_MAX: usize = 32;
+const CALLBACKS_OF_ONE_MAX: usize = 8;
+/// Bytes of answers that wait for their callbacks. A callback beyond is given up, as one is whose
+/// server does not answer: an answer that waits must not keep calls from running.
+const UNTOLD_BYTES_MAX: usize = 64 << 20;
 /// Longest answer that a callback carries; a longer one is a failure that the callback tells.
 const ANSWER_BYTES_MAX: u64 = 8 << 20;
 /// Answer of a callback that is read at most, to keep its server content.
@@ -47,9 +56,6 @@ pub struct Later {
     /// Where the result goes: `http://…`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub callback: Option<String>,
-    /// Whether the callback may reach what only this machine reaches.
-    #[serde(default)]
-    pub local: bool,
     /// Fields of the callback.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub callback_fields: Vec<(String, String)>,
@@ -69,7 +75,6 @@ impl Later {
             method: "POST".to_owned(),
             target: "/".to_owned(),
             callback: None,
-            local: false,
             callback_fields: Vec::new(),
             fields,
             body,
@@ -100,12 +105,15 @@ impl Later {
 #[derive(Clone)]
 pub struct Queue {
     node: Arc<dyn Node>,
+    /// What callbacks may reach.
+    pub(crate) outgoing: Outgoing,
     /// Where they are kept, and where what is run elsewhere may be kept, too.
     pub journal: Journal,
     /// In KiB.
     receiving: Arc<Semaphore>,
-    callbacks: Arc<Semaphore>,
-    accepted: mpsc::UnboundedSender<Kept>,
+    /// In KiB.
+    untold: Arc<Semaphore>,
+    accepted: mpsc::UnboundedSender<(Option<String>, Kept)>,
     activations: mpsc::UnboundedSender<Resumed>,
 }
 
@@ -122,20 +130,21 @@ pub struct Received {
 /// What is still to run; see [`Waiting::run`].
 pub struct Waiting {
     queue: Queue,
-    accepted: mpsc::UnboundedReceiver<Kept>,
+    /// With the function, where that is known without reading the record.
+    accepted: mpsc::UnboundedReceiver<(Option<String>, Kept)>,
     /// Those that OpenWhisk's API runs. They stay kept where nobody receives them.
     pub activations: Option<mpsc::UnboundedReceiver<Resumed>>,
 }
 
 impl Queue {
     /// The queue and what runs it.
-    pub fn new(node: Arc<dyn Node>) -> (Self, Waiting) {
+    pub fn new(node: Arc<dyn Node>, outgoing: Outgoing) -> (Self, Waiting) {
         let (accepted, received) = mpsc::unbounded_channel();
         let (activations, resumed) = mpsc::unbounded_channel();
         let receiving = Arc::new(Semaphore::new(RECEIVING_BYTES_MAX >> 10));
-        let callbacks = Arc::new(Semaphore::new(CALLBACKS_MAX));
+        let untold = Arc::new(Semaphore::new(UNTOLD_BYTES_MAX >> 10));
         let journal = Journal::new(node.clone());
-        let queue = Self { node, journal, receiving, callbacks, accepted, activations };
+        let queue = Self { node, outgoing, journal, receiving, untold, accepted, activations };
         let waiting =
             Waiting { queue: queue.clone(), accepted: received, activations: Some(resumed) };
         (queue, waiting)
@@ -163,47 +172,101 @@ impl Queue {
     pub async fn accept(&self, later: &Later) -> Result<(), Problem> {
         let kept = self.journal.keep(later.encode()).await?;
         // Nobody receives only when the node stops; the call is kept for the next start.
-        let _ = self.accepted.send(kept);
+        let _ = self.accepted.send((Some(later.function.clone()), kept));
         Ok(())
     }
 
-    /// Runs a call to its end. `slot` is its right to run, which its callback does not need.
-    async fn run(self, kept: Kept, slot: OwnedSemaphorePermit) {
+    /// The function of a record that an earlier run of the node has left; the record itself where
+    /// it is nothing to run here.
+    async fn function_of(self, kept: Kept) -> Step {
         let number = kept.number();
         let record = match kept.read().await {
             Ok(Some(record)) => record,
-            Ok(None) => return kept.forget().await,
+            Ok(None) => {
+                kept.forget().await;
+                return Step::Done;
+            }
             Err(problem) => {
-                tracing::error!(
-                    number,
-                    problem = problem.detail,
-                    "accepted call cannot be read; kept"
-                );
-                return;
+                let problem = problem.detail;
+                tracing::error!(number, problem, "accepted call cannot be read; kept");
+                return Step::Done;
             }
         };
         if Kind::of(&record) == Some(Kind::Activation) {
             if self.activations.send((kept, record)).is_err() {
                 tracing::warn!(number, "an activation waits until OpenWhisk's API is on again");
             }
-            return;
+            return Step::Done;
         }
+        match Later::decode(&record) {
+            Some(later) => Step::Known(later.function, kept),
+            None => {
+                tracing::error!(number, "accepted call is not readable; kept");
+                Step::Done
+            }
+        }
+    }
+
+    /// Runs a call to its end; returns what is still to be told. A call that makes the node panic
+    /// has ended: kept, it would do so again at each start.
+    async fn run(self, kept: Kept) -> Option<Tell> {
+        let number = kept.number();
+        match AssertUnwindSafe(self.end_of(&kept)).catch_unwind().await {
+            Ok(End::Kept) => None,
+            Ok(End::Over) => {
+                kept.forget().await;
+                None
+            }
+            Ok(End::Untold(untold)) => Some(Tell { kept, untold, attempt: 1, pause: PAUSE }),
+            Err(_) => {
+                tracing::error!(number, "accepted call is given up: the node failed to run it");
+                kept.forget().await;
+                None
+            }
+        }
+    }
+
+    async fn end_of(&self, kept: &Kept) -> End {
+        let number = kept.number();
+        let record = match kept.read().await {
+            Ok(Some(record)) => record,
+            Ok(None) => return End::Over,
+            Err(problem) => {
+                let problem = problem.detail;
+                tracing::error!(number, problem, "accepted call cannot be read; kept");
+                return End::Kept;
+            }
+        };
         let Some(later) = Later::decode(&record) else {
             tracing::error!(number, "accepted call is not readable; kept");
-            return;
+            return End::Kept;
         };
-        let Outcome::Ended(result) = self.outcome(&later).await else {
+        let Outcome::Ended(ended) = self.outcome(&later).await else {
             tracing::warn!(number, "accepted call found the node stopping; kept");
-            return;
+            return End::Kept;
         };
-        // Taken before the other is given back: so few answers are in memory at once.
-        let _turn = match later.callback {
-            Some(_) => self.callbacks.acquire().await.ok(),
-            None => None,
+        let Ended { status, fields, body, seconds } = ended;
+        if let Err(reason) = &body {
+            let function = later.function.as_str();
+            tracing::warn!(function, number, status, reason, "accepted call failed");
+        }
+        let Some(url) = later.callback else { return End::Over };
+        let (fields, body) = match all_fields(&fields) {
+            Ok(fields) => (fields, body.unwrap_or_else(Bytes::from)),
+            Err(TooManyFields) => (HeaderMap::new(), Bytes::from(TooManyFields.to_string())),
         };
-        drop(slot);
-        self.tell(&later, number, result).await;
-        kept.forget().await;
+        let kib = u32::try_from((body.len() >> 10) + 1).unwrap_or(u32::MAX);
+        let Ok(room) = self.untold.clone().try_acquire_many_owned(kib) else {
+            tracing::warn!(number, "callback given up: too many answers wait for callbacks");
+            return End::Over;
+        };
+        let mut untold = Untold { url, fields, body, _room: room };
+        for (name, value) in &later.callback_fields {
+            untold.set(name.as_bytes(), value.as_bytes());
+        }
+        untold.set(b"x-duration-seconds", format!("{seconds:.6}").as_bytes());
+        untold.set(b"x-function-status", status.to_string().as_bytes());
+        End::Untold(untold)
     }
 
     async fn outcome(&self, later: &Later) -> Outcome {
@@ -250,60 +313,110 @@ impl Queue {
         Outcome::Stopping
     }
 
-    /// Says how a call ended: in the node's log where it failed, and to its callback.
-    async fn tell(&self, later: &Later, number: u64, ended: Ended) {
-        let Ended { status, fields, body, seconds } = ended;
-        if let Err(reason) = &body {
-            tracing::warn!(
-                function = later.function,
-                number,
-                status,
-                reason,
-                "accepted call failed"
-            );
-        }
-        let Some(url) = &later.callback else { return };
-        let reach = if later.local { Reach::Any } else { Reach::Beyond };
-        let mut all = HeaderMap::new();
-        for (name, value) in headers(&fields) {
-            set(&mut all, name, value);
-        }
-        for (name, value) in &later.callback_fields {
-            set(&mut all, name.as_bytes(), value.as_bytes());
-        }
-        set(&mut all, b"x-duration-seconds", format!("{seconds:.6}").as_bytes());
-        set(&mut all, b"x-function-status", status.to_string().as_bytes());
-        let body = body.unwrap_or_else(Bytes::from);
-        let mut pause = PAUSE;
-        for attempt in 1..=TRIES_MAX {
-            let uri = match outgoing::check(url) {
-                Ok(uri) => uri,
-                Err(error) => return tracing::warn!(number, %error, "callback not possible"),
-            };
-            let sent = outgoing::send(
-                Method::POST,
-                &uri,
-                all.clone(),
-                body.clone(),
-                reach,
-                CALLBACK_ANSWER_BYTES_MAX,
-            );
-            let reason = match sent.await {
-                Ok((answer, _)) if answer < 500 && answer != 429 => return,
-                Ok((answer, _)) => format!("answered {answer}"),
-                Err(error) if error.is_final() => {
-                    return tracing::warn!(number, %error, "callback not possible");
-                }
-                Err(error) => error.to_string(),
-            };
-            if attempt == TRIES_MAX {
-                tracing::warn!(number, reason, "callback given up");
-                return;
+    /// Tries once to tell a callback how its call ended; returns what is to be tried again.
+    async fn tell(self, tell: Tell) -> Option<Tell> {
+        let number = tell.kept.number();
+        let told = AssertUnwindSafe(self.told(&tell)).catch_unwind().await;
+        let again = match told {
+            Ok(again) => again,
+            Err(_) => {
+                tracing::error!(number, "callback given up: the node failed to send it");
+                None
             }
-            tokio::time::sleep(pause).await;
-            pause *= 2;
+        };
+        match again {
+            Some(reason) if tell.attempt == TRIES_MAX => {
+                tracing::warn!(number, reason, "callback given up");
+            }
+            Some(_) => return Some(tell),
+            None => {}
+        }
+        tell.kept.forget().await;
+        None
+    }
+
+    /// Why a callback is to be sent again; `None` where it arrived or never can.
+    async fn told(&self, tell: &Tell) -> Option<String> {
+        let Tell { kept, untold, .. } = tell;
+        let number = kept.number();
+        let uri = match outgoing::check(&untold.url) {
+            Ok(uri) => uri,
+            Err(error) => {
+                tracing::warn!(number, %error, "callback not possible");
+                return None;
+            }
+        };
+        let (fields, body) = (untold.fields.clone(), untold.body.clone());
+        let sent = outgoing::send(
+            Method::POST,
+            &uri,
+            fields,
+            body,
+            &self.outgoing,
+            CALLBACK_ANSWER_BYTES_MAX,
+        );
+        match sent.await {
+            Ok((answer, _)) if answer < 500 && answer != 429 => None,
+            Ok((answer, _)) => Some(format!("answered {answer}")),
+            Err(error) if error.is_final() => {
+                tracing::warn!(number, %error, "callback not possible");
+                None
+            }
+            Err(error) => Some(error.to_string()),
         }
     }
+}
+
+/// What came of running a record.
+enum End {
+    /// It stays for the next start.
+    Kept,
+    /// Nothing is left to do.
+    Over,
+    /// A callback is to be told.
+    Untold(Untold),
+}
+
+/// What a callback is told.
+struct Untold {
+    url: String,
+    fields: HeaderMap,
+    body: Bytes,
+    _room: OwnedSemaphorePermit,
+}
+
+impl Untold {
+    fn set(&mut self, name: &[u8], value: &[u8]) {
+        if let (Ok(name), Ok(value)) =
+            (HeaderName::from_bytes(name), HeaderValue::from_bytes(value))
+            && !is_hop_by_hop(name.as_str())
+        {
+            // A function's fields leave room for these.
+            let _ = self.fields.try_insert(name, value);
+        }
+    }
+}
+
+/// A callback on its way.
+struct Tell {
+    kept: Kept,
+    untold: Untold,
+    attempt: u32,
+    /// Before the next attempt.
+    pause: Duration,
+}
+
+/// What a task of [`Waiting::run`] has done.
+enum Step {
+    Done,
+    /// A record's function is known.
+    Known(String, Kept),
+    /// A call of this function has ended, and perhaps a callback is to be told.
+    Ran(String, Option<Tell>),
+    /// A callback of this function was sent, and perhaps must be again.
+    Told(String, Option<Tell>),
+    /// The pause before another attempt is over.
+    Rested(String, Tell),
 }
 
 #[cfg(feature = "fuzzing")]
@@ -319,14 +432,6 @@ async fn to_the_end(mut body: Body) -> Result<Bytes, BodyError> {
         chunk?;
     }
     Ok(Bytes::new())
-}
-
-fn set(all: &mut HeaderMap, name: &[u8], value: &[u8]) {
-    if let (Ok(name), Ok(value)) = (HeaderName::from_bytes(name), HeaderValue::from_bytes(value))
-        && !is_hop_by_hop(name.as_str())
-    {
-        all.insert(name, value);
-    }
 }
 
 struct Ended {
@@ -358,36 +463,83 @@ impl Waiting {
             tracing::info!(calls = left.len(), "accepted calls of before are run");
         }
         for kept in left {
-            let _ = self.queue.accepted.send(kept);
+            let _ = self.queue.accepted.send((None, kept));
         }
     }
 
     /// Runs accepted calls until `stopped` resolves. What runs then has until the future is dropped.
     pub async fn run(mut self, stopped: impl Future<Output = ()>) {
-        let slots = Arc::new(Semaphore::new(RUNNING_MAX));
-        let mut running = JoinSet::new();
+        // What an earlier run has left is read as if it were of one function without a name.
+        let mut unread: Fair<Kept> = Fair::new(RUNNING_OF_ONE_MAX, RUNNING_OF_ONE_MAX);
+        let mut calls: Fair<Kept> = Fair::new(RUNNING_MAX, RUNNING_OF_ONE_MAX);
+        let mut callbacks: Fair<Tell> = Fair::new(CALLBACKS_MAX, CALLBACKS_OF_ONE_MAX);
+        let mut running: JoinSet<Step> = JoinSet::new();
+        let mut stopping = false;
         tokio::pin!(stopped);
         loop {
-            while running.try_join_next().is_some() {}
-            let next = async {
-                let slot = slots.clone().acquire_owned().await.expect("never closed");
-                (slot, self.accepted.recv().await)
-            };
-            let (slot, kept) = tokio::select! {
-                next = next => next,
-                () = &mut stopped => break,
-            };
-            let Some(kept) = kept else { break };
-            let queue = self.queue.clone();
-            running.spawn(queue.run(kept, slot));
+            while let Some((_, kept)) = (!stopping).then(|| unread.next()).flatten() {
+                running.spawn(self.queue.clone().function_of(kept));
+            }
+            while let Some((function, kept)) = (!stopping).then(|| calls.next()).flatten() {
+                let run = self.queue.clone().run(kept);
+                running.spawn(async move { Step::Ran(function, run.await) });
+            }
+            while let Some((function, tell)) = callbacks.next() {
+                let tell = self.queue.clone().tell(tell);
+                running.spawn(async move { Step::Told(function, tell.await) });
+            }
+            if stopping && running.is_empty() {
+                return;
+            }
+            tokio::select! {
+                accepted = self.accepted.recv(), if !stopping => match accepted {
+                    Some((Some(function), kept)) => calls.push(&function, kept),
+                    Some((None, kept)) => unread.push("", kept),
+                    None => stopping = true,
+                },
+                Some(step) = running.join_next(), if !running.is_empty() => {
+                    // Its steps catch their panics.
+                    let Ok(step) = step else { continue };
+                    match step {
+                        Step::Done => unread.ended(""),
+                        Step::Known(function, kept) => {
+                            unread.ended("");
+                            calls.push(&function, kept);
+                        }
+                        Step::Ran(function, tell) => {
+                            calls.ended(&function);
+                            if let Some(tell) = tell {
+                                callbacks.push(&function, tell);
+                            }
+                        }
+                        Step::Told(function, tell) => {
+                            callbacks.ended(&function);
+                            if let Some(tell) = tell {
+                                running.spawn(rest(function, tell));
+                            }
+                        }
+                        Step::Rested(function, tell) => callbacks.push(&function, tell),
+                    }
+                }
+                () = &mut stopped, if !stopping => stopping = true,
+            }
         }
-        while running.join_next().await.is_some() {}
     }
+}
+
+/// Waits between two attempts of a callback, without a place among those under way.
+async fn rest(function: String, tell: Tell) -> Step {
+    tokio::time::sleep(tell.pause).await;
+    let again = Tell { attempt: tell.attempt + 1, pause: tell.pause * 2, ..tell };
+    Step::Rested(function, again)
 }
 
 #[cfg(test)]
 mod tests {
+    use mote_core::invocation::Reply;
+
     use super::*;
+    use crate::fake::Fake;
 
     #[test]
     fn records_hold_everything() {
@@ -396,7 +548,6 @@ mod tests {
             method: "PUT".to_owned(),
             target: "/a?b=c".to_owned(),
             callback: Some("http://127.0.0.1/x".to_owned()),
-            local: true,
             callback_fields: vec![("x-call-id".to_owned(), "1".to_owned())],
             fields: Bytes::from_static(b"x-a\n\xff\n"),
             body: Bytes::from_static(b"\0body"),
@@ -407,5 +558,119 @@ mod tests {
             let cut_short = Bytes::from(later.encode()).slice(..cut);
             assert_eq!(Later::decode(&cut_short), None, "{cut}");
         }
+    }
+
+    fn answer(headers: Vec<u8>) -> Result<Reply, Fault> {
+        let (headers, body) = (headers.into(), Body::whole("done"));
+        Ok(Reply { status: 200, headers, body, phases: Default::default() })
+    }
+
+    /// A queue over a node whose functions do `run`, and its end.
+    fn running(
+        run: impl Fn(Call) -> futures_util::future::BoxFuture<'static, Result<Reply, Fault>>
+        + Send
+        + Sync
+        + 'static,
+    ) -> (Arc<Fake>, Queue, tokio::sync::oneshot::Sender<()>, tokio::task::JoinHandle<()>) {
+        let node = Arc::new(Fake::new(run));
+        let outgoing = Outgoing { reach: outgoing::Reach::Machine, ..Default::default() };
+        let (queue, waiting) = Queue::new(node.clone(), outgoing);
+        let (stop, stopped) = tokio::sync::oneshot::channel();
+        let serving = tokio::spawn(waiting.run(async move {
+            let _ = stopped.await;
+        }));
+        (node, queue, stop, serving)
+    }
+
+    async fn until(what: &str, done: impl Fn() -> bool) {
+        let waited = tokio::time::timeout(Duration::from_secs(20), async {
+            while !done() {
+                tokio::time::sleep(Duration::from_millis(2)).await;
+            }
+        });
+        waited.await.unwrap_or_else(|_| panic!("waited in vain: {what}"));
+    }
+
+    #[tokio::test]
+    async fn callbacks_that_hang_do_not_keep_other_calls_from_running() {
+        let silent = tokio::net::TcpListener::bind("127.0.0.1:0").await.expect("loopback");
+        let url = format!("http://{}/", silent.local_addr().expect("bound"));
+        let ran = Arc::new(std::sync::Mutex::new(Vec::new()));
+        let noted = ran.clone();
+        let (_node, queue, _stop, _serving) = running(move |call| {
+            noted.lock().expect("not poisoned").push(call.function);
+            async { answer(Vec::new()) }.boxed()
+        });
+        for _ in 0..100 {
+            let plain = Later::plain("hostile", Bytes::new(), Bytes::new());
+            let later = Later { callback: Some(url.clone()), ..plain };
+            queue.accept(&later).await.expect("accepted");
+        }
+        let ran_all = || ran.lock().expect("not poisoned").len() == 100;
+        until("all run while their callbacks hang", ran_all).await;
+        let later = Later::plain("other", Bytes::new(), Bytes::new());
+        queue.accept(&later).await.expect("accepted");
+        let other = || ran.lock().expect("not poisoned").contains(&"other".to_owned());
+        until("a call of another function runs", other).await;
+    }
+
+    #[tokio::test]
+    async fn calls_that_take_long_leave_room_to_other_functions() {
+        let began = Arc::new(std::sync::Mutex::new(Vec::new()));
+        let noted = began.clone();
+        let (_node, queue, _stop, _serving) = running(move |call| {
+            noted.lock().expect("not poisoned").push(call.function.clone());
+            let slow = call.function == "slow";
+            async move {
+                if slow {
+                    std::future::pending::<()>().await;
+                }
+                answer(Vec::new())
+            }
+            .boxed()
+        });
+        for function in std::iter::repeat_n("slow", 100).chain(["quick"]) {
+            let later = Later::plain(function, Bytes::new(), Bytes::new());
+            queue.accept(&later).await.expect("accepted");
+        }
+        let count = |name: &str| {
+            began.lock().expect("not poisoned").iter().filter(|ran| *ran == name).count()
+        };
+        until("the quick one runs", || count("quick") == 1).await;
+        until("its share is used", || count("slow") == RUNNING_OF_ONE_MAX).await;
+    }
+
+    #[tokio::test]
+    async fn a_call_that_makes_the_node_fail_is_not_kept() {
+        let (node, queue, stop, serving) = running(|call| match call.function.as_str() {
+            "panics" => async { panic!("as planned") }.boxed(),
+            _ => {
+                let mut many = Vec::new();
+                for n in 0..40_000 {
+                    let name = format!("x-{n}");
+                    mote_core::invocation::put_header(&mut many, name.as_bytes(), b"v");
+                }
+                async { answer(many) }.boxed()
+            }
+        });
+        let receiver = tokio::net::TcpListener::bind("127.0.0.1:0").await.expect("loopback");
+        let url = format!("http://{}/", receiver.local_addr().expect("bound"));
+        for function in ["panics", "many"] {
+            let plain = Later::plain(function, Bytes::new(), Bytes::new());
+            let later = Later { callback: Some(url.clone()), ..plain };
+            queue.accept(&later).await.expect("accepted");
+        }
+        // What the callback is told of an answer that cannot be passed on.
+        let (mut told, _) = receiver.accept().await.expect("a callback");
+        let mut read = vec![0; 4_096];
+        let length = tokio::io::AsyncReadExt::read(&mut told, &mut read).await.expect("read");
+        let text = String::from_utf8_lossy(&read[..length]).into_owned();
+        assert!(text.contains("x-function-status: 200"), "{text}");
+        let ok = b"HTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n";
+        tokio::io::AsyncWriteExt::write_all(&mut told, ok).await.expect("sent");
+        until("nothing is kept", || node.kept.lock().expect("not poisoned").is_empty()).await;
+        assert_eq!(queue.journal.held(), (0, 0), "its place in the journal is free");
+        stop.send(()).expect("running");
+        serving.await.expect("it ends");
     }
 }

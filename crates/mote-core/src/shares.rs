@@ -6,7 +6,7 @@
 
 use std::collections::HashMap;
 use std::hash::Hash;
-use std::net::{IpAddr, Ipv6Addr};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// Why a piece was not given.
@@ -93,6 +93,26 @@ pub struct Share<K: Eq + Hash> {
     pieces: usize,
 }
 
+impl<K: Eq + Hash + Clone> Share<K> {
+    /// Takes `pieces` more for the same owner, all or none. Does not block.
+    pub fn grow(&mut self, pieces: usize) -> Result<(), Exceeded> {
+        let resource = &self.resource;
+        let mut held = resource.lock();
+        let own = held.each.get(&self.owner).copied().unwrap_or(0);
+        if pieces > resource.share_max.saturating_sub(own) {
+            return Err(Exceeded::Share);
+        }
+        if pieces > resource.total_max.saturating_sub(held.total) {
+            return Err(Exceeded::Total);
+        }
+        held.total += pieces;
+        held.each.insert(self.owner.clone(), own + pieces);
+        drop(held);
+        self.pieces += pieces;
+        Ok(())
+    }
+}
+
 impl<K: Eq + Hash> Drop for Share<K> {
     fn drop(&mut self) {
         let mut held = self.resource.lock();
@@ -107,9 +127,11 @@ impl<K: Eq + Hash> Drop for Share<K> {
 }
 
 /// The owner that an address counts as: IPv4 addresses for themselves (also written as IPv6),
-/// IPv6 addresses by their first 64 bits, because one machine usually has all of those.
+/// IPv6 addresses by their first 64 bits, because one machine usually has all of those. All of
+/// 127.0.0.0/8 is one owner, because every process of this machine has all of those.
 pub fn address_owner(address: IpAddr) -> IpAddr {
     match address.to_canonical() {
+        IpAddr::V4(v4) if v4.is_loopback() => IpAddr::V4(Ipv4Addr::LOCALHOST),
         IpAddr::V6(v6) if !v6.is_loopback() => {
             IpAddr::V6(Ipv6Addr::from_bits(v6.to_bits() & !u128::from(u64::MAX)))
         }
@@ -146,5 +168,22 @@ mod tests {
         assert_eq!(owner("2001:db8::1"), owner("2001:db8::2"));
         assert_ne!(owner("2001:db8::1"), owner("2001:db8:0:1::1"));
         assert_ne!(owner("::1"), owner("::"));
+        assert_eq!(owner("127.0.0.1"), owner("127.9.9.9"));
+    }
+
+    #[test]
+    fn a_share_grows_up_to_what_its_owner_may_hold() {
+        let shares = Shares::new(10, 6);
+        let mut first = shares.take("a", 0).unwrap();
+        assert_eq!(first.grow(7), Err(Exceeded::Share));
+        assert_eq!(first.grow(5), Ok(()));
+        let mut second = shares.take("b", 5).unwrap();
+        assert_eq!(second.grow(1), Err(Exceeded::Total));
+        assert_eq!((shares.taken_by(&"a"), shares.taken()), (5, 10));
+        drop(first);
+        assert_eq!(second.grow(1), Ok(()));
+        drop(second);
+        assert_eq!(shares.taken(), 0);
+        assert!(shares.0.lock().each.is_empty(), "owners without pieces are forgotten");
     }
 }

@@ -31,10 +31,14 @@ fn bound() -> (UdpSocket, SocketAddr) {
 
 /// Serves `socket` while `client` runs; ends in order.
 fn with_front(socket: UdpSocket, client: impl FnOnce(&Fake)) {
+    with_front_of(socket, Config::default(), client);
+}
+
+fn with_front_of(socket: UdpSocket, config: Config, client: impl FnOnce(&Fake)) {
     let (fake, stopper) = (Fake::default(), Stopper::default());
     let (invoker, end) = (fake.clone(), stopper.clone());
     socket.set_nonblocking(true).unwrap();
-    let config = Config { ack_delay_ns: 60_000_000_000, ..Config::default() };
+    let config = Config { ack_delay_ns: 60_000_000_000, ..config };
     let thread = std::thread::spawn(move || {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
         runtime.unwrap().block_on(async move {
@@ -107,5 +111,31 @@ fn answers_that_come_together_all_leave() {
                 expect_answers(client, 100 * round..100 * round + 50);
             }
         }
+    });
+}
+
+/// Requests that keep one function busy leave places to other functions, however many there are.
+#[test]
+fn requests_to_a_slow_function_leave_room_to_others() {
+    let (socket, server) = bound();
+    let (hostile, _) = bound();
+    let (client, _) = bound();
+    let config = Config { running_max: 64, ..Config::default() };
+    with_front_of(socket, config, |fake| {
+        for mid in 0..200 {
+            let mut request = get(mid, "slow");
+            request[0] = 0x52; // non-confirmable
+            hostile.send_to(&request, server).unwrap();
+        }
+        fake.wait("its share is taken", |state| state.calls.load(Ordering::SeqCst) == 32);
+        for mid in 0..100 {
+            client.send_to(&get(mid, "count"), server).unwrap();
+            expect_answers(&client, [mid].into_iter());
+        }
+        fake.permits.add_permits(200);
+        // The places are free again: all of them serve, also the slow function's.
+        fake.wait("all have ended", |state| state.saw.lock().len() == 132);
+        hostile.send_to(&get(1_000, "slow"), server).unwrap();
+        fake.wait("one more", |state| state.saw.lock().len() == 133);
     });
 }

@@ -324,3 +324,31 @@ fn no_split_of_the_bytes_changes_the_answer() {
     println!("{tried} tried / {} as the table says", tried - wrong.len());
     assert!(wrong.is_empty(), "\n{}", wrong[..wrong.len().min(20)].join("\n"));
 }
+
+#[test]
+fn one_address_leaves_connections_to_others() {
+    let config = Config { connections_max: 8, connections_per_address_max: 4, ..Config::default() };
+    let mut server = Server::start(config);
+    let get = "GET /echo HTTP/1.1\r\nHost: a\r\n\r\n";
+    let mut kept: Vec<Client> = (0..4).map(|_| server.client()).collect();
+    for client in &mut kept {
+        assert_eq!(client.call(get).status, 200);
+    }
+    // Loopback is one owner, whichever of its addresses is the source.
+    let mut refused = server.client();
+    let answer = refused.answer(false).expect("an answer");
+    assert_eq!((answer.status, answer.closes()), (503, true));
+    assert_eq!(answer.detail(), "too many connections from this address");
+    assert!(refused.is_over());
+    drop(kept.pop());
+    // The place is free once the front has seen the end of the connection.
+    loop {
+        let mut client = server.client();
+        match client.call(get).status {
+            200 => break,
+            status => assert_eq!(status, 503),
+        }
+    }
+    drop(kept);
+    server.stop();
+}

@@ -11,7 +11,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use http_body_util::{BodyExt, Empty, Full};
 use hyper_util::rt::{TokioExecutor, TokioIo};
-use mote_gateway::http::Config;
+use mote_gateway::http::{Config, REFUSALS_IN_A_ROW_MAX};
 use support::pattern_bytes;
 use support::raw_http::Server;
 
@@ -283,7 +283,17 @@ fn row_40_floods_end_the_connection() {
         }
         raw.frame(9, 0, 1, &[0, 1, b'x', 1, b'y']);
     });
-    println!("2 tried / 2 ended");
+    // Those that a library answers, or leaves alone, without counting.
+    for (name, kind, stream, payload) in [
+        ("ping", 6, 0, &[0; 8][..]),
+        ("settings", 4, 0, &[]),
+        ("priority", 2, 3, &[0, 0, 0, 0, 1]),
+        ("window update", 8, 0, &[0, 0, 0, 1]),
+        ("unknown kind", 0x2a, 0, b"x"),
+    ] {
+        flood(name, &|raw, _| raw.frame(kind, 0, stream, payload));
+    }
+    println!("7 tried / 7 ended");
 }
 
 #[test]
@@ -324,5 +334,104 @@ fn an_idle_connection_is_ended() {
                 .unwrap();
         let ended = tokio::time::timeout(Duration::from_secs(20), connection).await;
         assert!(ended.is_ok(), "still open after 20 s");
+    });
+}
+
+/// An h2 client whose streams all begin with this window; its connection answers pings.
+async fn windowed(server: &Server, window: u32) -> h2::client::SendRequest<Bytes> {
+    let stream = tokio::net::TcpStream::connect(server.address).await.unwrap();
+    let (sender, connection) = h2::client::Builder::new()
+        .initial_window_size(window)
+        .initial_connection_window_size(1 << 20)
+        .handshake::<_, Bytes>(stream)
+        .await
+        .unwrap();
+    tokio::spawn(connection);
+    sender.ready().await.unwrap()
+}
+
+fn to(path: &str) -> http::Request<()> {
+    http::Request::builder().uri(format!("http://a{path}")).body(()).unwrap()
+}
+
+#[test]
+fn a_client_that_takes_nothing_of_its_answer_is_given_up() {
+    let config = Config { write_timeout: Duration::from_millis(200), ..Config::default() };
+    let server = Server::start(config);
+    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().unwrap();
+    // The whole connection, when it takes nothing at all: pings are answered, no window is given.
+    let ended = runtime.block_on(async {
+        let mut sender = windowed(&server, 0).await;
+        let (answer, _) = sender.send_request(to("/stream?n=1000000"), true).unwrap();
+        let (_, mut body) = answer.await.unwrap().into_parts();
+        let waited = tokio::time::timeout(Duration::from_secs(20), body.data());
+        waited.await.expect("the connection ends").expect("with an error").is_err()
+    });
+    assert!(ended);
+    let over = |streams| {
+        server.fake.wait("the instance is free", |state| {
+            state.streams_over.load(std::sync::atomic::Ordering::SeqCst) == streams
+        });
+    };
+    over(1);
+    // One stream of a connection whose others go on.
+    runtime.block_on(async {
+        let mut sender = windowed(&server, 1).await;
+        let (stalled, _) = sender.send_request(to("/stream?n=1000000"), true).unwrap();
+        let (_, mut stalled) = stalled.await.unwrap().into_parts();
+        let first = stalled.data().await.unwrap().unwrap();
+        assert_eq!(first.len(), 1);
+        let mut calls = 0;
+        while server.fake.state.streams_over.load(std::sync::atomic::Ordering::SeqCst) < 2 {
+            calls += 1;
+            assert!(calls < 1_000_000, "the stalled answer holds its instance");
+            let (answer, _) = sender.send_request(to("/count"), true).unwrap();
+            let (parts, mut body) = answer.await.unwrap().into_parts();
+            assert_eq!(parts.status, 200);
+            while let Some(piece) = body.data().await {
+                let _ = body.flow_control().release_capacity(piece.unwrap().len());
+            }
+            sender = sender.ready().await.unwrap();
+        }
+    });
+    over(2);
+}
+
+#[test]
+fn answers_that_nobody_takes_are_bounded() {
+    let server = Server::start(Config::default());
+    runtime().block_on(async {
+        let mut sender = windowed(&server, 0).await;
+        let (mut statuses, mut kept_open) = (Vec::new(), Vec::new());
+        for _ in 0..60 {
+            let (answer, _) = sender.send_request(to("/big?n=262144"), true).unwrap();
+            let answer = answer.await.unwrap();
+            statuses.push(answer.status().as_u16());
+            // A body that is dropped would give its stream up.
+            kept_open.push(answer);
+            sender = sender.ready().await.unwrap();
+        }
+        // 8 MiB wait at the most; what is beyond is not kept.
+        let kept = statuses.iter().filter(|status| **status == 200).count();
+        assert_eq!(kept, 32, "{statuses:?}");
+        assert!(statuses[32..].iter().all(|status| *status == 503), "{statuses:?}");
+    });
+    assert_eq!(server.fake.calls(), 60);
+}
+
+#[test]
+fn requests_without_an_invocation_end_the_connection() {
+    let server = Server::start(Config::default());
+    runtime().block_on(async {
+        let mut sender = connect(&server).await;
+        let mut answered = 0;
+        loop {
+            let request = http::Request::builder().uri("http://a/nobody").body(Full::default());
+            let Ok(answer) = sender.send_request(request.unwrap()).await else { break };
+            assert_eq!(answer.status(), 404);
+            answered += 1;
+            assert!(answered <= 2 * REFUSALS_IN_A_ROW_MAX, "the connection goes on");
+        }
+        assert!(answered >= REFUSALS_IN_A_ROW_MAX, "{answered}");
     });
 }

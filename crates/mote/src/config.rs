@@ -10,6 +10,7 @@ use std::path::{Path, PathBuf};
 use mote_api::quantity::parse_size;
 use mote_api::toml_reader::{Mistake, Mistakes, TomlReader};
 
+use mote_compat::Reach;
 use mote_core::fault::bytes_text;
 use mote_core::spec::MEMORY_BYTES_MIN;
 
@@ -32,7 +33,7 @@ pub(crate) struct Setting {
 }
 
 /// Every setting, in the order of the reference page.
-pub(crate) const SETTINGS: [Setting; 17] = [
+pub(crate) const SETTINGS: [Setting; 18] = [
     Setting {
         key: "data",
         default: "`/var/lib/mote` for root, else `~/.local/share/mote`",
@@ -118,6 +119,11 @@ pub(crate) const SETTINGS: [Setting; 17] = [
         default: "`off`",
         text: "Address of the API of Nuclio's dashboard: `on` is `127.0.0.1:8070`, with `lan` on all addresses. On loopback it asks for no credentials, elsewhere for the token.",
     },
+    Setting {
+        key: "outgoing",
+        default: "`public`",
+        text: "What requests of the node's own may reach, which callers name: callbacks of OpenFaaS' API and archives of tinyFaaS'. `public` is the internet, `network` also private networks, `machine` also this machine. The node's own ports are never reached.",
+    },
 ];
 
 const HTTP_PORT_DEFAULT: u16 = 6683;
@@ -197,6 +203,8 @@ pub(crate) struct Config {
     pub(crate) prewarm_bytes: Option<u64>,
     /// APIs of other platforms.
     pub(crate) compat: Compat,
+    /// What requests of the node's own may reach.
+    pub(crate) outgoing: Reach,
     /// Each setting's text and origin, in the order of [`SETTINGS`].
     pub(crate) origins: Vec<(&'static str, String, Origin)>,
 }
@@ -338,6 +346,7 @@ impl Config {
         let compat = check.compat(host, lan);
         let coap = check.coap(SocketAddr::new(host, COAP_PORT_DEFAULT), lan, &compat);
         let admin = check.address("admin", None, true);
+        let outgoing = check.outgoing();
         let data = check.path("data", given.data_default());
         let socket = check.path("socket", given.socket_default(&data));
         if socket.as_os_str().len() > SOCKET_PATH_BYTES_MAX {
@@ -357,6 +366,7 @@ impl Config {
                 polling,
                 prewarm_bytes,
                 compat,
+                outgoing,
                 origins,
             })
         } else {
@@ -443,6 +453,17 @@ impl Check<'_> {
             .iter()
             .find(|(name, _, origin)| *name == key && *origin != Origin::Default)
             .map(|(_, text, _)| text.clone())
+    }
+
+    fn outgoing(&mut self) -> Reach {
+        let Some(text) = self.given("outgoing") else {
+            self.settle("outgoing", "public".to_owned());
+            return Reach::default();
+        };
+        text.parse().unwrap_or_else(|()| {
+            self.fault("outgoing", "public, network or machine", None);
+            Reach::default()
+        })
     }
 
     /// Notes the value that holds, for `config show`.

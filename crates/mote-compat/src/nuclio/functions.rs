@@ -53,6 +53,34 @@ impl Kept {
     }
 }
 
+/// Whether this API made a function. Where it asks for no credentials, it shows and manages no
+/// other: whoever runs a process on this machine could read what it shows of them, and put code of
+/// its own in their place.
+pub(super) fn is_ours(function: &Function) -> bool {
+    function.spec.annotations.contains_key(Kept::KEY)
+}
+
+impl Dashboard {
+    /// The functions that this caller may see and manage.
+    pub(super) fn functions(&self) -> Vec<Function> {
+        let mut all = self.context.node.functions();
+        all.retain(|function| self.with_token || is_ours(function));
+        all
+    }
+
+    /// One of them.
+    fn managed(&self, name: &str) -> Result<Function, Refused> {
+        let function = self.context.node.function(name).ok_or_else(|| Refused::unknown(name))?;
+        if self.with_token || is_ours(&function) {
+            return Ok(function);
+        }
+        let text = format!(
+            "function {name} was not deployed through this API, which asks for no credentials here"
+        );
+        Err(Refused(StatusCode::FORBIDDEN, text))
+    }
+}
+
 /// The project that a function's label names.
 pub(super) fn project_of(metadata: &Value) -> String {
     metadata["labels"][PROJECT_LABEL].as_str().unwrap_or(PROJECT).to_owned()
@@ -64,7 +92,7 @@ pub(super) async fn all(
 ) -> Json<BTreeMap<String, Value>> {
     let project = field(&fields, "x-nuclio-project-name");
     let mut found = BTreeMap::new();
-    for function in dashboard.context.node.functions() {
+    for function in dashboard.functions() {
         found.insert(function.spec.name.to_string(), shown(&function));
     }
     for (name, build) in dashboard.building.all() {
@@ -83,10 +111,7 @@ pub(super) async fn one(
     if let Some(build) = dashboard.building.get(&name) {
         return Ok(Json(built(&build)));
     }
-    match dashboard.context.node.function(&name) {
-        Some(function) => Ok(Json(shown(&function))),
-        None => Err(Refused::unknown(&name)),
-    }
+    Ok(Json(shown(&dashboard.managed(&name)?)))
 }
 
 /// A function that is there.
@@ -99,14 +124,9 @@ fn shown(function: &Function) -> Value {
     kept.metadata["name"] = name.into();
     kept.metadata["namespace"] = NAMESPACE.into();
     if !kept.spec.is_object() {
-        let env: Vec<Value> = function
-            .spec
-            .env
-            .iter()
-            .map(|(name, value)| json!({ "name": name, "value": value }))
-            .collect();
+        // Without the values of its environment, which another deployer chose and may hold back.
         let (runtime, handler) = (function.spec.runtime.as_str(), &function.spec.entry);
-        kept.spec = json!({ "runtime": runtime, "handler": handler, "env": env });
+        kept.spec = json!({ "runtime": runtime, "handler": handler, "env": [] });
     }
     let mut status = match &function.failure {
         Some(failure) => json!({ "state": "unhealthy", "message": failure }),
@@ -152,9 +172,7 @@ pub(super) async fn update(
     if name.as_str() != path {
         return Err(Refused::bad(format!("metadata.name is {name}, not what the address says")));
     }
-    if dashboard.context.node.function(name.as_str()).is_none() {
-        return Err(Refused::unknown(name.as_str()));
-    }
+    dashboard.managed(name.as_str())?;
     deploy(&dashboard, &fields, name, document, true).await
 }
 
@@ -185,7 +203,8 @@ async fn deploy(
     let code = if replace && !has_code { Code::Of(name.clone()) } else { Code::InDocument };
     let annotations = BTreeMap::from([(Kept::KEY.to_owned(), Kept::json(&document))]);
     let manifest = Manifest::Document(Compat::Nuclio, Box::new(document.clone()));
-    let known = dashboard.context.node.function(name.as_str());
+    // Code that comes without credentials gets no secrets.
+    let known = dashboard.context.node.function(name.as_str()).filter(|_| dashboard.with_token);
     let secrets = known.map_or_else(Vec::new, |function| function.spec.secrets);
     let deploy = Deploy { name: name.clone(), code, manifest, annotations, secrets, replace };
     dashboard.building.begin(name.as_str(), document).map_err(|busy| match busy {
@@ -222,6 +241,7 @@ pub(super) async fn patch(
         Some("scaledToZero") => 0,
         _ => return Err(Refused::bad("desiredState: ready or scaledToZero")),
     };
+    dashboard.managed(&name)?;
     dashboard.context.node.scale(&name, instances).await?;
     Ok(StatusCode::ACCEPTED)
 }
@@ -245,6 +265,9 @@ pub(super) async fn remove_named(
 
 async fn remove_one(dashboard: &Dashboard, name: &str) -> Result<StatusCode, Refused> {
     let had_failed = dashboard.building.forget(name);
+    if dashboard.context.node.function(name).is_some() {
+        dashboard.managed(name)?;
+    }
     match dashboard.context.node.remove(name).await {
         Ok(()) => Ok(StatusCode::NO_CONTENT),
         Err(problem) if problem.status == 404 && had_failed => Ok(StatusCode::NO_CONTENT),
@@ -257,7 +280,7 @@ pub(super) async fn replicas(
     State(dashboard): State<Dashboard>,
     Path(name): Path<String>,
 ) -> Result<Json<Value>, Refused> {
-    let function = dashboard.context.node.function(&name).ok_or_else(|| Refused::unknown(&name))?;
+    let function = dashboard.managed(&name)?;
     Ok(Json(json!({ "names": function.instance_ids })))
 }
 
@@ -282,6 +305,7 @@ pub(super) async fn logs(
             Err(_) => return Err(Refused::bad("since: a duration such as 10m")),
         },
     };
+    dashboard.managed(&name)?;
     let follow = query.follow.as_deref() == Some("true");
     let log = dashboard.context.node.logs(&name, follow).ok_or_else(|| Refused::unknown(&name))?;
     let everything = replica == name;

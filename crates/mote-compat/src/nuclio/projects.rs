@@ -137,7 +137,7 @@ async fn known(dashboard: &Dashboard) -> Result<BTreeMap<String, Value>, Refused
 
 /// What labels of functions name.
 fn named(dashboard: &Dashboard) -> impl Iterator<Item = String> {
-    let functions = dashboard.context.node.functions();
+    let functions = dashboard.functions();
     functions.into_iter().map(|one| project_of(&Kept::of(&one).metadata))
 }
 

@@ -12,6 +12,7 @@ use axum::response::{IntoResponse, Response};
 use mote_core::Fault;
 
 use super::{Gateway, NAMESPACE, Refused};
+use crate::access::{self, Rule};
 use crate::call;
 use crate::node::Call;
 use crate::outgoing;
@@ -106,6 +107,9 @@ async fn accept(
     let callback = match parts.headers.get("x-callback-url") {
         Some(url) => {
             let url = url.to_str().map_err(|_| Refused::bad("X-Callback-Url: not a URL"))?;
+            if gateway.open == Rule::Loopback && access::led_by_a_page(&parts.headers) {
+                return Err(Refused(StatusCode::FORBIDDEN, access::NO_PAGES.to_owned()));
+            }
             outgoing::check(url)
                 .map_err(|error| Refused::bad(format!("X-Callback-Url: {error}")))?;
             Some(url.to_owned())
@@ -127,7 +131,6 @@ async fn accept(
         method: parts.method.as_str().to_owned(),
         target: route.target,
         callback,
-        local: peer.ip().to_canonical().is_loopback(),
         callback_fields: callback_fields.map(|(key, value)| (key.to_owned(), value)).into(),
         fields: bytes::Bytes::copy_from_slice(head.headers()),
         body: received.bytes.clone(),

@@ -1,6 +1,9 @@
 //! Activations that are answered 202: in the journal first, and until their record is in the store.
 //! One that a restart cut short runs again under its id, from its beginning.
 
+use std::panic::AssertUnwindSafe;
+
+use futures_util::FutureExt as _;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 use tokio::sync::mpsc;
@@ -100,7 +103,9 @@ fn spawn(whisk: &Whisk, activation: Activation, place: Place, kept: Kept) {
     let owner = whisk.clone();
     whisk.tasks.spawn(async move {
         let started_ms = unix_ms();
-        let ended = run::activate(&owner, &activation, Patience::Waits).await;
+        let ended = run::activate(&owner, &activation, Patience::Waits);
+        // One that makes the node panic has ended: kept, it would do so again at each start.
+        let ended = AssertUnwindSafe(ended).catch_unwind().await.unwrap_or(Err(NotRun::Failed));
         drop(place);
         settle(&owner, activation.id, &activation.found, started_ms, ended, kept).await;
     });

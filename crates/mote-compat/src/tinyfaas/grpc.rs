@@ -3,21 +3,27 @@
 //! `Request(Data { functionIdentifier = 1, data = 2 }) returns (Response { response = 1 })`.
 
 use std::convert::Infallible;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
 
 use axum::http::{HeaderMap, HeaderValue, Method, Request, Response};
-use bytes::{BufMut as _, Bytes, BytesMut};
+use bytes::{Buf, BufMut as _, Bytes, BytesMut};
 use http_body_util::combinators::BoxBody;
-use http_body_util::{BodyExt as _, Full, Limited};
+use http_body_util::{BodyExt as _, Empty, Full};
 use hyper::body::Incoming;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use mote_core::Fault;
 use mote_core::body::Body;
+use mote_core::shares::{Share, Shares, address_owner};
+use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
+use tokio::time::Instant;
 
 use crate::call;
-use crate::listener::drive;
+use crate::connection::{Metered, Patient, until};
 use crate::node::Call;
 use crate::queue::Later;
 use crate::{Bound, Context};
@@ -28,8 +34,23 @@ const PATH: &str = "/openfogstack.tinyfaas.tinyfaas.TinyFaaS/Request";
 const MESSAGE_BYTES_MAX: usize = 4 << 20;
 /// Calls of one connection at once.
 const STREAMS_MAX: u32 = 128;
-/// How often an idle connection is looked at, and how long it may be silent then.
-const KEEP_ALIVE: std::time::Duration = std::time::Duration::from_secs(60);
+/// How often a silent client is asked whether it still lives.
+const KEEP_ALIVE: Duration = Duration::from_secs(60);
+/// How often a connection is looked at, and how long it may be without calls. Clients connect again
+/// for their next call.
+const LOOK: Duration = Duration::from_secs(10);
+const IDLE_TIMEOUT: Duration = Duration::from_secs(300);
+/// How long a connection may be without its first call, and with calls of which nothing moves while
+/// no function runs for them: their message does not go on, or their answer is not taken.
+const STALL_TIMEOUT: Duration = Duration::from_secs(30);
+/// How long one message may take to arrive.
+const MESSAGE_TIMEOUT: Duration = Duration::from_secs(60);
+/// Bytes of messages in memory, in both directions, of all clients; one address may have half. A
+/// call beyond is refused with RESOURCE_EXHAUSTED.
+const MESSAGES_BYTES_MAX: usize = 64 << 20;
+/// Bytes a client may send ahead on one stream and on the connection.
+const STREAM_WINDOW: u32 = 256 << 10;
+const CONNECTION_WINDOW: u32 = 1 << 20;
 
 /// Outcomes (google.golang.org/grpc/codes numbers).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -46,28 +67,147 @@ type Failure = (Code, String);
 
 /// Serves the method until the node stops.
 pub async fn serve(bound: Bound, context: Context) {
+    let memory = Shares::new(MESSAGES_BYTES_MAX, MESSAGES_BYTES_MAX / 2);
+    let one = move |stream, peer, context| one(stream, peer, context, memory.clone());
     bound.serve_with(one, context).await;
 }
 
-async fn one(stream: TcpStream, peer: SocketAddr, context: Context) {
-    let shared = context.clone();
+async fn one(stream: TcpStream, peer: SocketAddr, context: Context, memory: Memory) {
+    if let Err(error) = converse(stream, peer, context, memory).await {
+        tracing::debug!(%error, %peer, "gRPC connection ended");
+    }
+}
+
+/// Bytes of messages by the address that sent them or is to take them.
+type Memory = Shares<IpAddr>;
+
+async fn converse<S>(
+    stream: S,
+    peer: SocketAddr,
+    context: Context,
+    memory: Memory,
+) -> hyper::Result<()>
+where
+    S: AsyncRead + AsyncWrite + Unpin,
+{
+    let calls = Arc::new(Calls::default());
+    let (shared, counted) = (context.clone(), calls.clone());
     let service = service_fn(move |request: Request<Incoming>| {
-        let context = shared.clone();
-        async move { Ok::<_, Infallible>(answer(&context, request).await) }
+        let (context, calls, memory) = (shared.clone(), counted.clone(), memory.clone());
+        async move { Ok::<_, Infallible>(answer(&context, request, calls, memory, peer).await) }
     });
+    let stream = TokioIo::new(Patient::new(Metered::new(stream)));
     let connection = hyper::server::conn::http2::Builder::new(TokioExecutor::new())
         .timer(TokioTimer::new())
         .keep_alive_interval(KEEP_ALIVE)
         .max_concurrent_streams(STREAMS_MAX)
-        .serve_connection(TokioIo::new(stream), service);
-    drive(connection, |connection| connection.graceful_shutdown(), peer, &context).await;
+        .initial_stream_window_size(STREAM_WINDOW)
+        .initial_connection_window_size(CONNECTION_WINDOW)
+        .serve_connection(stream, service);
+    let idle_or_stopped = async {
+        tokio::select! {
+            () = calls.idle() => {}
+            () = context.stopped() => {}
+        }
+    };
+    let served = until(connection, |connection| connection.graceful_shutdown(), idle_or_stopped);
+    tokio::select! {
+        ended = served => ended,
+        () = calls.stalled() => Ok(()),
+    }
+}
+
+/// What the calls of one connection do.
+#[derive(Default)]
+struct Calls {
+    /// Those that have begun and whose answer has not left.
+    open: AtomicUsize,
+    /// Those whose function runs.
+    running: AtomicUsize,
+    /// Rises whenever a call begins or ends, or some of a message comes or leaves.
+    moved: AtomicUsize,
+}
+
+impl Calls {
+    fn moved(&self) {
+        self.moved.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Resolves when there was no call for so long that the connection may end.
+    async fn idle(&self) {
+        self.still(IDLE_TIMEOUT, || self.open.load(Ordering::Relaxed) == 0).await;
+    }
+
+    /// Resolves when the client holds the connection and does nothing with it.
+    async fn stalled(&self) {
+        let waits = || {
+            let (open, running) = (self.open.load(Ordering::Relaxed), &self.running);
+            let never_called = self.moved.load(Ordering::Relaxed) == 0;
+            never_called || (open > 0 && running.load(Ordering::Relaxed) == 0)
+        };
+        self.still(STALL_TIMEOUT, waits).await;
+    }
+
+    /// Resolves when nothing has moved for `timeout` while `state` held.
+    async fn still(&self, timeout: Duration, state: impl Fn() -> bool) {
+        let mut moved = self.moved.load(Ordering::Relaxed);
+        let mut since = Instant::now();
+        loop {
+            tokio::time::sleep(LOOK).await;
+            let now_moved = self.moved.load(Ordering::Relaxed);
+            if now_moved != moved || !state() {
+                (moved, since) = (now_moved, Instant::now());
+            } else if since.elapsed() >= timeout {
+                return;
+            }
+        }
+    }
+}
+
+/// One call, open until it is dropped, and the memory of its messages.
+struct OpenCall {
+    calls: Arc<Calls>,
+    memory: Share<IpAddr>,
+}
+
+impl Drop for OpenCall {
+    fn drop(&mut self) {
+        self.calls.moved();
+        self.calls.open.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+/// An answer on its way: its call is open until hyper and h2 have sent it.
+struct Answer {
+    bytes: Bytes,
+    call: OpenCall,
+}
+
+impl Buf for Answer {
+    fn remaining(&self) -> usize {
+        self.bytes.remaining()
+    }
+    fn chunk(&self) -> &[u8] {
+        self.bytes.chunk()
+    }
+    fn advance(&mut self, count: usize) {
+        self.bytes.advance(count);
+        self.call.calls.moved();
+    }
 }
 
 async fn answer(
     context: &Context,
     request: Request<Incoming>,
-) -> Response<BoxBody<Bytes, Infallible>> {
-    let (code, message, body) = match run(context, request).await {
+    calls: Arc<Calls>,
+    memory: Memory,
+    peer: SocketAddr,
+) -> Response<BoxBody<Answer, Infallible>> {
+    calls.open.fetch_add(1, Ordering::Relaxed);
+    calls.moved();
+    let memory = memory.take(address_owner(peer.ip()), 0).expect("nothing always fits");
+    let mut call = OpenCall { calls, memory };
+    let (code, message, body) = match run(context, request, &mut call).await {
         Ok(text) => (Code::Ok, String::new(), framed(&field(1, text.as_ref()))),
         Err((code, message)) => (code, message, Bytes::new()),
     };
@@ -80,12 +220,13 @@ async fn answer(
     }
     let body = if body.is_empty() {
         // Nothing but the outcome: it goes with the head.
-        let mut response = Response::new(Full::new(Bytes::new()).boxed());
+        let mut response = Response::new(Empty::new().boxed());
         *response.headers_mut() = trailers;
         response
     } else {
         let trailers = async move { Some(Ok(trailers)) };
-        Response::new(Full::new(body).with_trailers(trailers).boxed())
+        let body = Full::new(Answer { bytes: body, call });
+        Response::new(body.with_trailers(trailers).boxed())
     };
     let mut response = body;
     let kind = HeaderValue::from_static("application/grpc");
@@ -93,7 +234,37 @@ async fn answer(
     response
 }
 
-async fn run(context: &Context, request: Request<Incoming>) -> Result<Bytes, Failure> {
+/// Reads a request's message, whose bytes are counted as they come.
+async fn message(mut body: Incoming, call: &mut OpenCall) -> Result<Bytes, Failure> {
+    let too_long = || (Code::ResourceExhausted, "message is longer than 4 MiB".to_owned());
+    let mut whole = BytesMut::new();
+    while let Some(frame) = body.frame().await {
+        let broken = |_| (Code::InvalidArgument, "the message broke off".to_owned());
+        let Ok(data) = frame.map_err(broken)?.into_data() else { continue };
+        call.calls.moved();
+        if whole.len() + data.len() > MESSAGE_BYTES_MAX + 5 {
+            return Err(too_long());
+        }
+        call.memory.grow(data.len()).map_err(|_| crowded())?;
+        whole.extend_from_slice(&data);
+    }
+    Ok(whole.freeze())
+}
+
+fn crowded() -> Failure {
+    let text = format!(
+        "messages of {} MiB are in memory ({} MiB of one address): try again",
+        MESSAGES_BYTES_MAX >> 20,
+        MESSAGES_BYTES_MAX >> 21
+    );
+    (Code::ResourceExhausted, text)
+}
+
+async fn run(
+    context: &Context,
+    request: Request<Incoming>,
+    open: &mut OpenCall,
+) -> Result<Bytes, Failure> {
     let (parts, body) = request.into_parts();
     let kind = parts.headers.get("content-type").map(HeaderValue::as_bytes).unwrap_or_default();
     if parts.method != Method::POST || !kind.starts_with(b"application/grpc") {
@@ -102,9 +273,9 @@ async fn run(context: &Context, request: Request<Incoming>) -> Result<Bytes, Fai
     if parts.uri.path() != PATH {
         return Err((Code::Unimplemented, format!("there is {PATH}")));
     }
-    let limited = Limited::new(body, MESSAGE_BYTES_MAX + 5).collect().await;
-    let too_long = |_| (Code::ResourceExhausted, "message is longer than 4 MiB".to_owned());
-    let data = Data::parse(&unframed(limited.map_err(too_long)?.to_bytes())?)?;
+    let received = tokio::time::timeout(MESSAGE_TIMEOUT, message(body, open)).await;
+    let late = |_| (Code::InvalidArgument, "the message was not received in time".to_owned());
+    let data = Data::parse(&unframed(received.map_err(late)??)?)?;
     let name = data.function.to_ascii_lowercase();
     let Some(limit_bytes) = context.node.body_bytes_max(&name) else {
         return Err((
@@ -128,6 +299,7 @@ async fn run(context: &Context, request: Request<Incoming>) -> Result<Bytes, Fai
     }
     let call =
         Call { function: name.clone(), head, body: Body::whole(data.data), timeout_ms: None };
+    let running = Running::new(&open.calls);
     let reply = match context.node.invoke(call).await {
         Ok(reply) => reply,
         // A function that failed has answered, whatever its contract.
@@ -136,11 +308,30 @@ async fn run(context: &Context, request: Request<Incoming>) -> Result<Bytes, Fai
     };
     let body = reply.body.collect(MESSAGE_BYTES_MAX as u64).await;
     let body = body.map_err(|_| (Code::ResourceExhausted, "answer is too long".to_owned()))?;
+    drop(running);
+    open.memory.grow(body.len()).map_err(|_| crowded())?;
     match std::str::from_utf8(&body) {
         Ok(_) => Ok(body),
         Err(_) => {
             Err((Code::Internal, "answer is not UTF-8, as the message's field is".to_owned()))
         }
+    }
+}
+
+/// Counts a function that runs until it is dropped.
+struct Running(Arc<Calls>);
+
+impl Running {
+    fn new(calls: &Arc<Calls>) -> Self {
+        calls.running.fetch_add(1, Ordering::Relaxed);
+        Self(calls.clone())
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        self.0.moved();
+        self.0.running.fetch_sub(1, Ordering::Relaxed);
     }
 }
 

@@ -24,7 +24,7 @@ use tokio::sync::Semaphore;
 use super::Ports;
 use crate::Context;
 use crate::node::{Code, Deploy, Function, Manifest};
-use crate::outgoing::{self, Reach};
+use crate::outgoing;
 
 /// Largest upload: JSON with the archive in base64.
 const UPLOAD_BYTES_MAX: usize = 64 << 20;
@@ -139,7 +139,8 @@ pub(super) async fn upload_url(State(manager): State<Manager>, request: Request)
     let wish = received(request).await?;
     let uri = outgoing::check(&wish.url).map_err(|error| failed(format!("url: {error}")))?;
     let (get, none) = (Method::GET, Bytes::new());
-    let sent = outgoing::send(get, &uri, HeaderMap::new(), none, Reach::Any, UPLOAD_BYTES_MAX);
+    let allowed = &manager.context.queue.outgoing;
+    let sent = outgoing::send(get, &uri, HeaderMap::new(), none, allowed, UPLOAD_BYTES_MAX);
     let (status, bytes) = sent.await.map_err(|error| failed(format!("url: {error}")))?;
     if status != 200 {
         return Err(failed(format!("url: answered {status}")));

@@ -2,14 +2,19 @@
 //! Pure and bounded: at high rates the oldest exchanges are forgotten before their time, which a
 //! client meets only when it repeats a message later than its own retransmission span.
 //!
-//! Messages are remembered in the order in which they came, so what is too old or too much is
-//! always at the front; an index beside it finds one by its key.
+//! Messages lie in the order in which they came, once among all and once among those of the same
+//! [`Owner`]. An owner that has used up its share loses its own oldest message, so that nobody makes
+//! the node forget what it knows of others. An index beside them finds one by its key.
 
-use std::collections::VecDeque;
+use std::collections::HashMap;
 use std::hash::{BuildHasher, RandomState};
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 
 use hashbrown::HashTable;
+use mote_core::shares::address_owner;
+use slab::Slab;
+
+use super::message::DATAGRAM_BYTES_MAX;
 
 /// A message of one peer.
 pub type Key = (SocketAddr, u16);
@@ -26,10 +31,32 @@ pub enum Seen<'a> {
     Answered(&'a [u8]),
 }
 
+/// Whose messages share a part of the memory.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Owner {
+    /// All sources that may be forged: whoever forges one forges many.
+    Unproven,
+    /// A source that is proven, by its address.
+    Address(IpAddr),
+    /// A socket of this machine: its programs share the address.
+    Local(SocketAddr),
+}
+
+impl Owner {
+    /// The owner of what `peer` sends.
+    pub fn of(peer: SocketAddr, proven: bool) -> Self {
+        match (proven, peer.ip().to_canonical().is_loopback()) {
+            (false, _) => Self::Unproven,
+            (true, true) => Self::Local(peer),
+            (true, false) => Self::Address(address_owner(peer.ip())),
+        }
+    }
+}
+
 /// How long a confirmable message's id stands for it: EXCHANGE_LIFETIME (RFC 7252, 4.8.2).
 pub const LIFETIME_NS: u64 = 247_000_000_000;
 /// Counted per exchange beside the bytes of its answer; the entry and its share of the index.
-const ENTRY_BYTES: usize = 160;
+const ENTRY_BYTES: usize = 192;
 /// Answers up to this length, which most are, lie in the entry itself.
 const SHORT_BYTES: usize = 46;
 
@@ -65,6 +92,37 @@ struct Entry {
     hash: u64,
     until_ns: u64,
     state: State,
+    /// Place of its owner.
+    owner: u32,
+    /// Neighbours among all messages and among those of its owner.
+    all: Neighbours,
+    own: Neighbours,
+}
+
+/// Places of the entries before and after one in an order.
+#[derive(Clone, Copy)]
+struct Neighbours {
+    older: u32,
+    newer: u32,
+}
+
+/// No place.
+const NONE: u32 = u32::MAX;
+const ALONE: Neighbours = Neighbours { older: NONE, newer: NONE };
+
+/// Ends of an order.
+#[derive(Clone, Copy)]
+struct Ends {
+    oldest: u32,
+    newest: u32,
+}
+
+const EMPTY: Ends = Ends { oldest: NONE, newest: NONE };
+
+struct Owned {
+    owner: Owner,
+    order: Ends,
+    bytes: usize,
 }
 
 /// That a message is not known; see [`Exchanges::begin`].
@@ -79,15 +137,21 @@ pub struct Noted(u32);
 
 /// Messages seen lately.
 pub struct Exchanges {
-    /// Oldest first; all have the same lifetime, so also in the order in which they end.
-    entries: VecDeque<Entry>,
-    /// Number of the oldest entry. Numbers wrap; there are never so many at once.
-    first: u32,
-    /// Numbers of entries by key. Only a word per entry, so that finding stays in the cache.
+    entries: Slab<Entry>,
+    /// All have the same lifetime, so this is also the order in which they end.
+    order: Ends,
+    /// Places of entries by key. Only a word per entry, so that finding stays in the cache.
     index: HashTable<u32>,
     keys: Keys,
+    /// Owners of entries, and their places.
+    owned: Slab<Owned>,
+    owners: HashMap<Owner, u32>,
     bytes: usize,
     bytes_max: usize,
+    /// Bytes of one owner.
+    share_max: usize,
+    /// Place of the owner that was seen to hold most; it may be gone or another by now.
+    heaviest: u32,
 }
 
 /// Hashes keys: keyed by a random per start, since peers choose what is hashed.
@@ -106,22 +170,26 @@ impl Keys {
 }
 
 impl Exchanges {
-    /// Remembers at most `bytes_max` bytes of exchanges.
+    /// Remembers at most `bytes_max` bytes of exchanges, half of them of one owner.
     pub fn new(bytes_max: usize) -> Self {
         Self {
-            entries: VecDeque::new(),
-            first: 0,
+            entries: Slab::new(),
+            order: EMPTY,
             index: HashTable::new(),
             keys: Keys(RandomState::new()),
+            owned: Slab::new(),
+            owners: HashMap::new(),
             bytes: 0,
             bytes_max,
+            share_max: bytes_max / 2,
+            heaviest: NONE,
         }
     }
 
     /// What is known of this message.
     pub fn get(&self, key: &Key, now_ns: u64) -> Result<Seen<'_>, Absent> {
         let hash = self.keys.hash(key);
-        let found = self.find(key, hash).map(|at| &self.entries[at]);
+        let found = self.find(key, hash).map(|at| &self.entries[at as usize]);
         let Some(entry) = found.filter(|entry| entry.until_ns > now_ns) else {
             return Err(Absent { hash });
         };
@@ -132,70 +200,161 @@ impl Exchanges {
         })
     }
 
+    /// Whether a message of a source that is not proven would make the node forget another of those
+    /// before its time.
+    pub fn is_crowded(&self, now_ns: u64) -> bool {
+        let Some(at) = self.owners.get(&Owner::Unproven) else { return false };
+        let unproven = &self.owned[*at as usize];
+        let oldest = self.entries.get(unproven.order.oldest as usize);
+        unproven.bytes + DATAGRAM_BYTES_MAX >= self.share_max
+            && oldest.is_some_and(|oldest| oldest.until_ns > now_ns)
+    }
+
     /// Notes that a message is being served which [`Exchanges::get`] has just not found.
-    pub fn begin(&mut self, key: Key, absent: Absent, now_ns: u64) -> Noted {
-        self.add(key, absent.hash, State::Running { acked: false }, now_ns)
+    pub fn begin(&mut self, key: Key, owner: Owner, absent: Absent, now_ns: u64) -> Noted {
+        self.add(key, owner, absent.hash, State::Running { acked: false }, now_ns)
     }
 
     /// Notes that an empty acknowledgement was sent.
-    pub fn acked(&mut self, noted: Noted, key: Key, now_ns: u64) {
-        self.change(noted, key, State::Running { acked: true }, now_ns);
+    pub fn acked(&mut self, noted: Noted, key: Key, owner: Owner, now_ns: u64) {
+        self.change(noted, key, owner, State::Running { acked: true }, now_ns);
     }
 
     /// Notes its answer.
-    pub fn answer(&mut self, noted: Noted, key: Key, datagram: &[u8], now_ns: u64) {
-        self.change(noted, key, State::answered(datagram), now_ns);
+    pub fn answer(&mut self, noted: Noted, key: Key, owner: Owner, datagram: &[u8], now_ns: u64) {
+        self.change(noted, key, owner, State::answered(datagram), now_ns);
     }
 
     /// Sets what is known of a message; one that was forgotten meanwhile is remembered anew.
-    fn change(&mut self, noted: Noted, key: Key, state: State, now_ns: u64) {
-        self.shrink(now_ns);
-        let at = noted.0.wrapping_sub(self.first) as usize;
+    fn change(&mut self, noted: Noted, key: Key, owner: Owner, state: State, now_ns: u64) {
+        self.expire(now_ns);
         // Where it was noted: the index, which is rarely in the cache, is not asked.
-        let is_there = self.entries.get(at).is_some_and(|entry| entry.key == key);
+        let is_there = self.entries.get(noted.0 as usize).is_some_and(|entry| entry.key == key);
         let hash = if is_there { 0 } else { self.keys.hash(&key) };
-        let at = if is_there { Some(at) } else { self.find(&key, hash) };
+        let at = if is_there { Some(noted.0) } else { self.find(&key, hash) };
         let Some(at) = at else {
-            self.add(key, hash, state, now_ns);
+            self.add(key, owner, hash, state, now_ns);
             return;
         };
-        self.bytes += state.bytes();
-        self.bytes -= std::mem::replace(&mut self.entries[at].state, state).bytes();
-        self.shrink(now_ns);
+        let entry = &mut self.entries[at as usize];
+        let (more, owned) = (state.bytes(), entry.owner);
+        let less = std::mem::replace(&mut entry.state, state).bytes();
+        self.bytes = self.bytes + more - less;
+        let owned = &mut self.owned[owned as usize];
+        owned.bytes = owned.bytes + more - less;
+        let owned = self.entries[at as usize].owner;
+        self.shrink(owned);
     }
 
     /// Where the entry of a key is.
-    fn find(&self, key: &Key, hash: u64) -> Option<usize> {
-        let at = |number: &u32| number.wrapping_sub(self.first) as usize;
-        self.index.find(hash, |number| self.entries[at(number)].key == *key).map(at)
+    fn find(&self, key: &Key, hash: u64) -> Option<u32> {
+        self.index.find(hash, |at| self.entries[*at as usize].key == *key).copied()
     }
 
-    fn add(&mut self, key: Key, hash: u64, state: State, now_ns: u64) -> Noted {
+    fn add(&mut self, key: Key, owner: Owner, hash: u64, state: State, now_ns: u64) -> Noted {
         // First, so that an entry of this key whose time is over makes room for a new one.
-        self.shrink(now_ns);
-        self.bytes += state.bytes();
-        let number = self.first.wrapping_add(self.entries.len() as u32);
-        self.entries.push_back(Entry { key, hash, until_ns: now_ns + LIFETIME_NS, state });
-        let Self { entries, first, index, .. } = self;
-        index.insert_unique(hash, number, |number| {
-            entries[number.wrapping_sub(*first) as usize].hash
-        });
-        self.shrink(now_ns);
-        Noted(number)
+        self.expire(now_ns);
+        let owned = self.place_of(owner);
+        let bytes = state.bytes();
+        let until_ns = now_ns + LIFETIME_NS;
+        let (all, own) = (ALONE, ALONE);
+        let at = self.entries.insert(Entry { key, hash, until_ns, state, owner: owned, all, own });
+        let at = at as u32;
+        self.bytes += bytes;
+        self.owned[owned as usize].bytes += bytes;
+        self.append(at, owned);
+        let Self { entries, index, .. } = self;
+        index.insert_unique(hash, at, |at| entries[*at as usize].hash);
+        self.shrink(owned);
+        Noted(at)
     }
 
-    /// Forgets what is too old or too much.
-    fn shrink(&mut self, now_ns: u64) {
-        while let Some(oldest) = self.entries.front() {
-            if oldest.until_ns > now_ns && self.bytes <= self.bytes_max {
-                return;
+    fn place_of(&mut self, owner: Owner) -> u32 {
+        let owned = &mut self.owned;
+        let new = || owned.insert(Owned { owner, order: EMPTY, bytes: 0 }) as u32;
+        *self.owners.entry(owner).or_insert_with(new)
+    }
+
+    /// Puts an entry at the newer end of both orders.
+    fn append(&mut self, at: u32, owned: u32) {
+        let all_before = std::mem::replace(&mut self.order.newest, at);
+        let order = &mut self.owned[owned as usize].order;
+        let own_before = std::mem::replace(&mut order.newest, at);
+        if own_before == NONE {
+            order.oldest = at;
+        } else {
+            self.entries[own_before as usize].own.newer = at;
+        }
+        if all_before == NONE {
+            self.order.oldest = at;
+        } else {
+            self.entries[all_before as usize].all.newer = at;
+        }
+        let entry = &mut self.entries[at as usize];
+        (entry.all.older, entry.own.older) = (all_before, own_before);
+    }
+
+    /// Forgets what is too old.
+    fn expire(&mut self, now_ns: u64) {
+        while let Some(oldest) = self.entries.get(self.order.oldest as usize)
+            && oldest.until_ns <= now_ns
+        {
+            self.remove(self.order.oldest);
+        }
+    }
+
+    /// Forgets what is too much: of this owner first.
+    fn shrink(&mut self, owned: u32) {
+        while let Some(Owned { order, bytes, .. }) = self.owned.get(owned as usize)
+            && *bytes > self.share_max
+        {
+            self.remove(order.oldest);
+        }
+        let holds = |place: u32| self.owned.get(place as usize).map_or(0, |owned| owned.bytes);
+        if holds(owned) > holds(self.heaviest) {
+            self.heaviest = owned;
+        }
+        while self.bytes > self.bytes_max {
+            // Who adds loses, unless that is little; then who was seen to hold most.
+            let own = self.owned.get(owned as usize);
+            let own = own.filter(|own| own.bytes > self.bytes_max / 8);
+            let from = own.or_else(|| self.owned.get(self.heaviest as usize));
+            let at = from.map_or(self.order.oldest, |from| from.order.oldest);
+            self.remove(at);
+        }
+    }
+
+    fn remove(&mut self, at: u32) {
+        let Some(entry) = self.entries.try_remove(at as usize) else { return };
+        if let Ok(found) = self.index.find_entry(entry.hash, |found| *found == at) {
+            found.remove();
+        }
+        let bytes = entry.state.bytes();
+        self.bytes -= bytes;
+        for (neighbours, is_own) in [(entry.all, false), (entry.own, true)] {
+            let Neighbours { older, newer } = neighbours;
+            if let Some(older) = self.entries.get_mut(older as usize) {
+                if is_own { older.own.newer = newer } else { older.all.newer = newer }
             }
-            if let Ok(found) = self.index.find_entry(oldest.hash, |number| *number == self.first) {
-                found.remove();
+            if let Some(newer) = self.entries.get_mut(newer as usize) {
+                if is_own { newer.own.older = older } else { newer.all.older = older }
             }
-            self.bytes -= oldest.state.bytes();
-            self.entries.pop_front();
-            self.first = self.first.wrapping_add(1);
+            let ends = match is_own {
+                true => &mut self.owned[entry.owner as usize].order,
+                false => &mut self.order,
+            };
+            if ends.oldest == at {
+                ends.oldest = newer;
+            }
+            if ends.newest == at {
+                ends.newest = older;
+            }
+        }
+        let owned = &mut self.owned[entry.owner as usize];
+        owned.bytes -= bytes;
+        if owned.order.oldest == NONE {
+            let owned = self.owned.remove(entry.owner as usize);
+            self.owners.remove(&owned.owner);
         }
     }
 
@@ -220,7 +379,7 @@ mod tests {
 
     fn begin(exchanges: &mut Exchanges, key: Key, now_ns: u64) -> Noted {
         let absent = exchanges.get(&key, now_ns).expect_err("not known");
-        exchanges.begin(key, absent, now_ns)
+        exchanges.begin(key, Owner::of(key.0, true), absent, now_ns)
     }
 
     #[test]
@@ -231,13 +390,13 @@ mod tests {
         let noted = keys.map(|key| {
             let noted = begin(&mut exchanges, key, 0);
             assert_eq!(exchanges.get(&key, 0), Ok(Seen::Running { acked: false }));
-            exchanges.acked(noted, key, 1);
+            exchanges.acked(noted, key, Owner::of(key.0, true), 1);
             assert_eq!(exchanges.get(&key, 1), Ok(Seen::Running { acked: true }));
             noted
         });
         for (at, (key, noted)) in keys.into_iter().zip(noted).enumerate() {
             let answer = vec![at as u8; SHORT_BYTES - 1 + at];
-            exchanges.answer(noted, key, &answer, 2);
+            exchanges.answer(noted, key, Owner::of(key.0, true), &answer, 2);
             assert_eq!(exchanges.get(&key, 3), Ok(Seen::Answered(&answer)));
             assert!(exchanges.get(&key, LIFETIME_NS).is_err(), "its time is over");
         }
@@ -249,7 +408,8 @@ mod tests {
 
     #[test]
     fn the_oldest_is_forgotten_and_an_answer_to_it_is_kept() {
-        let mut exchanges = Exchanges::new(100 * ENTRY_BYTES);
+        // One owner has half.
+        let mut exchanges = Exchanges::new(200 * ENTRY_BYTES);
         let mut noted = Vec::new();
         for mid in 0..10_000 {
             noted.push(begin(&mut exchanges, key(1, mid), u64::from(mid)));
@@ -262,9 +422,32 @@ mod tests {
         }
         // The second time it is where the first put it, not where it began.
         for answer in [b"late", b"last"] {
-            exchanges.answer(noted[5], key(1, 5), answer, 10_000);
+            exchanges.answer(noted[5], key(1, 5), Owner::of(key(1, 5).0, true), answer, 10_000);
             assert_eq!(exchanges.get(&key(1, 5), 10_000), Ok(Seen::Answered(answer)));
         }
         assert!(exchanges.bytes() <= 100 * ENTRY_BYTES);
+    }
+
+    #[test]
+    fn what_others_send_does_not_make_a_message_forgotten() {
+        let mut exchanges = Exchanges::new(200 * ENTRY_BYTES);
+        let mine: Key = ("198.51.100.7:5683".parse().unwrap(), 7);
+        begin(&mut exchanges, mine, 0);
+        // Forged sources are one owner, however many they are; so are the ports of an address.
+        for n in 0..10_000u32 {
+            let forged: Key = ((n.to_be_bytes(), 5_683).into(), 1);
+            let absent = exchanges.get(&forged, 1).expect_err("not known");
+            assert_eq!(exchanges.is_crowded(1), n >= 94, "{n}");
+            exchanges.begin(forged, Owner::Unproven, absent, 1);
+            begin(&mut exchanges, key(n as u16, (n >> 8) as u16), 1);
+            assert!(exchanges.bytes() <= 200 * ENTRY_BYTES);
+            assert_eq!(exchanges.index.len(), exchanges.entries.len());
+            assert_eq!(exchanges.get(&mine, 1), Ok(Seen::Running { acked: false }), "{n}");
+        }
+        assert_eq!((exchanges.owners.len(), exchanges.owned.len()), (3, 3));
+        assert!(exchanges.get(&key(1, 0), LIFETIME_NS + 1).is_err());
+        exchanges.expire(LIFETIME_NS + 1);
+        assert_eq!((exchanges.marks(), exchanges.bytes(), exchanges.owners.len()), (0, 0, 0));
+        assert!(!exchanges.is_crowded(LIFETIME_NS + 1));
     }
 }

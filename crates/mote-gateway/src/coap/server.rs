@@ -13,7 +13,7 @@ use slab::Slab;
 
 use super::batch::Outbox;
 use super::blocks::{Arrival, Block, Bounded, OVERHEAD_BYTES, SIZE_EXPONENT_MAX, Uploads};
-use super::exchanges::{Exchanges, Key, Noted, Seen};
+use super::exchanges::{Exchanges, Key, Noted, Owner, Seen};
 use super::message::{
     self, DATAGRAM_BYTES_MAX, Header, Kind, Refused, Request, Response, Token, Unusable,
 };
@@ -124,6 +124,85 @@ struct Outstanding {
     due_ns: u64,
 }
 
+/// Who has how many invocations under way. Requests with forged sources take no more than half of
+/// the places, so those of proven sources find room; one function and one address no more than half
+/// each, so others do.
+#[derive(Default)]
+struct Running {
+    unproven: usize,
+    by_function: HashMap<FunctionName, usize>,
+    by_owner: HashMap<Owner, usize>,
+}
+
+/// Entries without invocations that are kept in the maps of [`Running`], so that a lone client's
+/// requests do not add and remove them.
+const IDLE_OWNERS_KEPT: usize = 64;
+
+/// Whether an invocation may begin.
+enum Room {
+    Free,
+    /// There is for proven sources.
+    Unproven,
+    Full,
+}
+
+impl Running {
+    fn room(&self, exchange: &Exchange, running: usize, running_max: usize) -> Room {
+        let share_max = running_max.div_ceil(2);
+        // Below that nobody can have more.
+        if running < share_max {
+            return Room::Free;
+        }
+        let of_function = exchange.function.as_ref().and_then(|name| self.by_function.get(name));
+        if running >= running_max || of_function.is_some_and(|count| *count >= share_max) {
+            return Room::Full;
+        }
+        if exchange.limit.is_some() {
+            return if self.unproven < share_max { Room::Free } else { Room::Unproven };
+        }
+        let of_owner = self.by_owner.get(&Owner::of(exchange.peer, true));
+        if of_owner.is_some_and(|count| *count >= share_max) { Room::Full } else { Room::Free }
+    }
+
+    fn begin(&mut self, exchange: &Exchange) {
+        if let Some(name) = &exchange.function {
+            match self.by_function.get_mut(name) {
+                Some(count) => *count += 1,
+                None => {
+                    self.by_function.insert(name.clone(), 1);
+                }
+            }
+        }
+        match exchange.limit {
+            Some(_) => self.unproven += 1,
+            None => *self.by_owner.entry(Owner::of(exchange.peer, true)).or_default() += 1,
+        }
+    }
+
+    fn end(&mut self, exchange: &Exchange) {
+        if let Some(name) = &exchange.function {
+            less(&mut self.by_function, name);
+        }
+        match exchange.limit {
+            Some(_) => self.unproven -= 1,
+            None => less(&mut self.by_owner, &Owner::of(exchange.peer, true)),
+        }
+    }
+}
+
+fn less<K: Eq + std::hash::Hash>(counts: &mut HashMap<K, usize>, key: &K) {
+    let Some(count) = counts.get_mut(key) else { return };
+    *count -= 1;
+    if *count == 0 && counts.len() > IDLE_OWNERS_KEPT {
+        counts.remove(key);
+    }
+}
+
+/// Whether a request of this code may run twice.
+fn is_safe(code: (u8, u8)) -> bool {
+    translate::method(code).is_none_or(|method| matches!(method, b"GET" | b"FETCH"))
+}
+
 /// Counters for people; none has labels.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Counters {
@@ -143,6 +222,7 @@ pub(crate) struct Server<I: Invoker> {
     proofs: Proofs,
     hasher: RandomState,
     running: Slab<Exchange>,
+    shares: Running,
     next_serial: u64,
     /// When, and which: id and serial number.
     ack_due: VecDeque<(u64, usize, u64)>,
@@ -166,6 +246,7 @@ impl<I: Invoker> Server<I> {
             answers: Bounded::new(config.answers_bytes_max, BLOCK_KEEP_NS),
             proofs: Proofs::default(),
             running: Slab::new(),
+            shares: Running::default(),
             next_serial: 0,
             ack_due: VecDeque::new(),
             outstanding: HashMap::new(),
@@ -276,9 +357,19 @@ impl<I: Invoker> Server<I> {
         if let Ok(Request { echo: Some(echo), .. }) = &request {
             self.proofs.prove(peer, echo, now_ns);
         }
+        let limit = self.proofs.answer_bytes_max(peer, bytes, now_ns);
+        // Forged requests may have used up what is remembered of sources that are not proven. What
+        // may not run twice then runs for sources only whose repetitions are known.
+        if limit.is_some() && !is_safe(header.code) && self.exchanges.is_crowded(now_ns) {
+            let challenge = self.challenge(peer, now_ns);
+            let kind = if header.kind == Kind::Con { Kind::Ack } else { Kind::Non };
+            self.out.write(peer, |out| challenge.encode(out, kind, header.mid, header.token));
+            return;
+        }
+        let owner = Owner::of(peer, limit.is_none());
         self.next_serial += 1;
         let mut exchange = Exchange {
-            noted: self.exchanges.begin(key, absent, now_ns),
+            noted: self.exchanges.begin(key, owner, absent, now_ns),
             serial: self.next_serial,
             peer,
             kind: header.kind,
@@ -293,7 +384,7 @@ impl<I: Invoker> Server<I> {
             accept: None,
             block1: None,
             block2: None,
-            limit: self.proofs.answer_bytes_max(peer, bytes, now_ns),
+            limit,
             acked: false,
         };
         let response = match request {
@@ -311,6 +402,7 @@ impl<I: Invoker> Server<I> {
                     let due = now_ns + self.config.ack_delay_ns;
                     self.ack_due.push_back((due, id, exchange.serial));
                 }
+                self.shares.begin(&exchange);
                 self.running.insert(exchange);
             }
         }
@@ -380,8 +472,10 @@ impl<I: Invoker> Server<I> {
             Err(response) => return Some(response),
         };
         exchange.discriminator = if method == b"FETCH" { discriminator } else { 0 };
-        if self.running.len() >= self.config.running_max {
-            return Some(self.fault(exchange, &Fault::NodeFull));
+        match self.shares.room(exchange, self.running.len(), self.config.running_max) {
+            Room::Free => {}
+            Room::Unproven => return Some(self.challenge(exchange.peer, now_ns)),
+            Room::Full => return Some(self.fault(exchange, &Fault::NodeFull)),
         }
         let below = match &exchange.path[below..] {
             [] => b"/",
@@ -432,6 +526,11 @@ impl<I: Invoker> Server<I> {
         }
     }
 
+    /// Asks a source to show that it is real (RFC 9175, 2.3): it repeats its request with the value.
+    fn challenge(&self, peer: SocketAddr, now_ns: u64) -> Response {
+        Response { code: (4, 1), echo: Some(self.proofs.echo(peer, now_ns)), ..Response::default() }
+    }
+
     fn discover(&self, method: &[u8], request: &Request<'_>) -> Response {
         if method != b"GET" {
             return Response::diagnostic((4, 5), "GET only");
@@ -458,6 +557,7 @@ impl<I: Invoker> Server<I> {
     /// Takes the result of an invocation.
     pub(crate) fn finish(&mut self, id: usize, finished: Finished, now_ns: u64) {
         let Some(exchange) = self.running.try_remove(id) else { return };
+        self.shares.end(&exchange);
         let response = match finished {
             Ok((status, headers, body)) => {
                 let method = if self.config.always_content { b"GET" } else { exchange.method };
@@ -486,11 +586,7 @@ impl<I: Invoker> Server<I> {
         let safe = matches!(exchange.method, b"GET" | b"FETCH");
         let response = match self.cut(&exchange, response, now_ns) {
             Ok(response) => response,
-            Err(_) if safe => Response {
-                code: (4, 1),
-                echo: Some(self.proofs.echo(exchange.peer, now_ns)),
-                ..Response::default()
-            },
+            Err(_) if safe => self.challenge(exchange.peer, now_ns),
             Err(smallest) => smallest,
         };
         let Exchange { noted, peer, kind, mid, acked, limit, .. } = exchange;
@@ -499,7 +595,8 @@ impl<I: Invoker> Server<I> {
             (Kind::Con, false) => {
                 let datagram =
                     self.out.write(peer, |out| response.encode(out, Kind::Ack, mid, token));
-                self.exchanges.answer(noted, (peer, mid), datagram, now_ns);
+                let owner = Owner::of(peer, limit.is_none());
+                self.exchanges.answer(noted, (peer, mid), owner, datagram, now_ns);
             }
             (Kind::Con, true) => {
                 let mid = self.fresh_mid();
@@ -623,7 +720,8 @@ impl<I: Invoker> Server<I> {
                 Some(exchange) => {
                     exchange.acked = true;
                     let (noted, peer, mid) = (exchange.noted, exchange.peer, exchange.mid);
-                    self.exchanges.acked(noted, (peer, mid), now_ns);
+                    // Only what comes from a proven source is acknowledged by itself.
+                    self.exchanges.acked(noted, (peer, mid), Owner::of(peer, true), now_ns);
                     self.empty(Kind::Ack, mid, peer);
                 }
             }

@@ -14,6 +14,7 @@ use bytes::{Buf, BytesMut};
 use mote_core::body::Body;
 use mote_core::invocation::{Head, headers};
 use mote_core::rollout::sticky_key;
+use mote_core::turn::Turn;
 use mote_core::wire::INLINE_BODY_BYTES_MAX;
 use mote_core::{Fault, Invocation, Invoker, Reply, RouteInfo, Trigger};
 use tokio::io::{AsyncRead, AsyncWriteExt, ReadBuf};
@@ -39,7 +40,11 @@ const AHEAD_BYTES_MAX: usize = 64 << 10;
 const SPLIT_KEY: &[u8] = b"mote-split-key";
 const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 /// Bytes of an unread body that are read and dropped to keep the connection, and no more.
-const LINGER_BYTES_MAX: usize = 64 << 10;
+pub(crate) const LINGER_BYTES_MAX: usize = 64 << 10;
+/// Requests in a row that one connection may send without a single invocation: unknown functions,
+/// methods that a function does not take. The answer to the last of them closes the connection. A
+/// client that mixes them with invocations never gets there, and one that does connects again.
+pub const REFUSALS_IN_A_ROW_MAX: u32 = 100;
 
 thread_local! {
     static SCRATCH: RefCell<Box<[u8]>> = RefCell::new(vec![0; SCRATCH_BYTES].into_boxed_slice());
@@ -62,9 +67,24 @@ pub(crate) struct Input {
     timer: Pin<Box<Sleep>>,
     deadline: Instant,
     stopped: Pin<Box<OwnedNotified>>,
+    /// What this connection may still do before it lets others run.
+    turn: Turn,
+    /// Requests since the last invocation; see [`REFUSALS_IN_A_ROW_MAX`].
+    refusals: u32,
 }
 
 impl Input {
+    /// Charges what was handled, and lets others run when the turn is over. A client that sends
+    /// faster than it is served would keep the thread otherwise: none of the awaits on its path
+    /// has to wait.
+    pub(crate) async fn charge(&mut self, items: u32, bytes: usize) {
+        self.turn.charge(items, bytes);
+        if self.turn.is_over() {
+            self.turn = Turn::new();
+            tokio::task::yield_now().await;
+        }
+    }
+
     pub(crate) fn set_deadline(&mut self, timeout: Duration) {
         self.deadline = Instant::now() + timeout;
     }
@@ -172,6 +192,8 @@ pub(crate) async fn serve<I: Invoker>(mut stream: TcpStream, front: &Front<I>) {
         timer: Box::pin(tokio::time::sleep(front.config.head_timeout)),
         deadline: Instant::now(),
         stopped: Box::pin(front.stopper.notified()),
+        turn: Turn::new(),
+        refusals: 0,
     };
     let is_h2 = {
         let (mut reader, _) = stream.split();
@@ -200,6 +222,7 @@ pub(crate) async fn serve<I: Invoker>(mut stream: TcpStream, front: &Front<I>) {
     let linger = loop {
         match serve_one(&mut input, &mut reader, &mut writer, front).await {
             After::KeepAlive => {
+                input.charge(1, 0).await;
                 if input.bytes.is_empty() {
                     // An idle connection holds no buffer.
                     input.bytes = BytesMut::new();
@@ -247,7 +270,10 @@ async fn serve_one<I: Invoker>(
     let route = match find_route(&front.invoker, &request.name, &request.head) {
         Ok(route) => route,
         Err(refusal) => {
-            let keep = request.keep_alive && request.framing == Framing::None;
+            input.refusals += 1;
+            let keep = request.keep_alive
+                && request.framing == Framing::None
+                && input.refusals < REFUSALS_IN_A_ROW_MAX;
             let written =
                 answer::refuse(writer, &front.config, &refusal, None, is_head, keep).await;
             return after(written, keep);
@@ -268,6 +294,7 @@ async fn serve_one<I: Invoker>(
     {
         return After::Close;
     }
+    input.refusals = 0;
     let mut exchange = Exchange { front, route, request, received_ns, is_head };
     match exchange.whole_body(input, reader, limit).await {
         Ok(Some(body)) => exchange.run_whole(body, input, reader, writer).await,
@@ -377,7 +404,9 @@ impl<I: Invoker> Exchange<'_, I> {
                 while input.bytes.len() < length {
                     request_body::more(input, reader, &self.front.config).await?;
                 }
-                Ok(Some(Body::whole(input.bytes.split_to(length).freeze())))
+                let body = input.bytes.split_to(length).freeze();
+                input.charge(0, length).await;
+                Ok(Some(Body::whole(body)))
             }
             Framing::Length(_) => Ok(None),
             Framing::Chunked => {
@@ -391,7 +420,10 @@ impl<I: Invoker> Exchange<'_, I> {
                 loop {
                     match decoder.step(&mut ahead)? {
                         Step::NeedMore => return Ok(None),
-                        Step::Data(data) => body.extend_from_slice(&data),
+                        Step::Data(data) => {
+                            body.extend_from_slice(&data);
+                            input.charge(1, data.len()).await;
+                        }
                         Step::End => break,
                     }
                 }

@@ -3,8 +3,8 @@
 use std::convert::Infallible;
 use std::io;
 use std::pin::Pin;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Weak};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
@@ -14,13 +14,17 @@ use hyper::header::{HeaderName, HeaderValue};
 use hyper::{Request, Response};
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use mote_core::body::{Body, BodyError, BodySource};
+use mote_core::h2_frames::{CALM, FrameMeter};
 use mote_core::invocation::{Head, headers};
+use mote_core::turn::Turn;
 use mote_core::{Fault, Invocation, InvocationId, Invoker, RouteInfo, Trigger};
-use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use parking_lot::Mutex;
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, ReadBuf};
 use tokio::net::TcpStream;
+use tokio::sync::{Notify, oneshot};
 
 use super::answer;
-use super::connection::find_route;
+use super::connection::{LINGER_BYTES_MAX, REFUSALS_IN_A_ROW_MAX, find_route};
 use super::head::{self, FIELDS_BYTES_MAX, FIELDS_MAX};
 use super::listener::Front;
 use super::target::{self, TARGET_BYTES_MAX, Target};
@@ -32,12 +36,21 @@ const STREAMS_MAX: u32 = 100;
 /// Bytes a client may send ahead on one stream and on the connection.
 const STREAM_WINDOW: u32 = 64 << 10;
 const CONNECTION_WINDOW: u32 = 1 << 20;
-/// How often an idle connection is looked at.
-const IDLE_LOOK: Duration = Duration::from_secs(5);
+/// How often a connection is looked at: whether it is idle, and whether its client takes answers.
+const LOOK: Duration = Duration::from_secs(5);
+/// Bytes of answers that wait for one client to take them: as much as all its streams hold when
+/// each waits with a short answer. A further answer becomes a 503.
+const UNSENT_BYTES_MAX: usize = 8 << 20;
+/// The same for all HTTP/2 clients together. Beyond half of it a client that takes nothing between
+/// two looks is cut off; otherwise it has the front's `write_timeout`.
+const UNSENT_BYTES_TOTAL_MAX: usize = 64 << 20;
+
+/// Bytes of answers that wait for HTTP/2 clients to take them, of a whole front.
+pub(crate) type Unsent = Arc<AtomicUsize>;
 
 /// Serves one connection to its end. `read` are the bytes read already, the preface among them.
 pub(crate) async fn serve<I: Invoker>(stream: TcpStream, read: Bytes, front: &Front<I>) {
-    let activity = Arc::new(Activity::default());
+    let activity = Arc::new(Activity::new(front.unsent.clone()));
     let context = Arc::new(Service {
         invoker: front.invoker.clone(),
         body_idle: front.config.body_idle_timeout,
@@ -47,7 +60,7 @@ pub(crate) async fn serve<I: Invoker>(stream: TcpStream, read: Bytes, front: &Fr
         let context = context.clone();
         async move { Ok::<_, Infallible>(context.serve(request).await) }
     });
-    let io = TokioIo::new(Prefixed { read, stream });
+    let (metered, flooded) = Metered::new(read, stream);
     let connection = hyper::server::conn::http2::Builder::new(TokioExecutor::new())
         .timer(TokioTimer::new())
         .max_concurrent_streams(STREAMS_MAX)
@@ -57,31 +70,62 @@ pub(crate) async fn serve<I: Invoker>(stream: TcpStream, read: Bytes, front: &Fr
         .max_send_buf_size(256 << 10)
         .keep_alive_interval(Duration::from_secs(20))
         .keep_alive_timeout(Duration::from_secs(20))
-        .serve_connection(io, service);
+        .serve_connection(TokioIo::new(metered), service);
+    let ended = drive(connection, &activity, front).await;
+    let Some(Err(error)) = ended else { return };
+    match flooded.await {
+        Ok(stream) => {
+            tracing::debug!("HTTP/2 connection ended: its client sends too many frames");
+            linger(stream).await;
+        }
+        Err(_) => tracing::debug!(%error, "HTTP/2 connection ended"),
+    }
+}
+
+/// Drives a connection to its end, which comes at once, with `None`, where its client takes nothing
+/// of its answers or stays after it was told to go.
+async fn drive<I: Invoker, C>(
+    connection: C,
+    activity: &Activity,
+    front: &Front<I>,
+) -> Option<hyper::Result<()>>
+where
+    C: Future<Output = hyper::Result<()>> + WindUp,
+{
     tokio::pin!(connection);
     let stopped = front.stopper.notified();
     tokio::pin!(stopped);
-    let mut look = tokio::time::interval(IDLE_LOOK);
+    let keep_alive = front.config.keep_alive_timeout;
+    let write_timeout = front.config.write_timeout;
+    let mut look = tokio::time::interval(LOOK.min(write_timeout));
+    let mut progress = Progress::default();
     let mut ending = false;
     loop {
         tokio::select! {
-            result = &mut connection => {
-                if let Err(error) = result {
-                    tracing::debug!(%error, "HTTP/2 connection ended");
-                }
-                return;
-            }
+            result = &mut connection => return Some(result),
             () = &mut stopped, if !ending => {
-                connection.as_mut().graceful_shutdown();
+                connection.as_mut().wind_up();
+                ending = true;
+            }
+            () = activity.useless.notified(), if !ending => {
+                connection.as_mut().wind_up();
                 ending = true;
             }
             _ = look.tick() => {
                 let idle = activity.idle_for();
-                if idle > front.config.keep_alive_timeout + Duration::from_secs(10) && ending {
-                    return;
+                let silent = progress.silent_for(activity);
+                let crowded = activity.unsent_total.load(Ordering::Relaxed)
+                    > UNSENT_BYTES_TOTAL_MAX / 2;
+                if silent >= write_timeout || (crowded && !silent.is_zero()) {
+                    tracing::debug!("HTTP/2 connection ended: its client takes no answers");
+                    return None;
                 }
-                if idle > front.config.keep_alive_timeout && !ending {
-                    connection.as_mut().graceful_shutdown();
+                activity.drop_stalled(write_timeout);
+                if idle > keep_alive + Duration::from_secs(10) && ending {
+                    return None;
+                }
+                if idle > keep_alive && !ending {
+                    connection.as_mut().wind_up();
                     ending = true;
                 }
             }
@@ -89,19 +133,95 @@ pub(crate) async fn serve<I: Invoker>(stream: TcpStream, read: Bytes, front: &Fr
     }
 }
 
-/// Streams that are open, and when the last one ended.
-struct Activity {
-    open: AtomicU64,
-    last_ns: AtomicU64,
+/// A connection that can be told to take no more requests.
+trait WindUp {
+    fn wind_up(self: Pin<&mut Self>);
 }
 
-impl Default for Activity {
-    fn default() -> Self {
-        Self { open: AtomicU64::new(0), last_ns: AtomicU64::new(now_ns()) }
+impl<T, S, B, E> WindUp for hyper::server::conn::http2::Connection<T, S, E>
+where
+    S: hyper::service::HttpService<Incoming, ResBody = B>,
+    S::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
+    T: hyper::rt::Read + hyper::rt::Write + Unpin,
+    B: hyper::body::Body + 'static,
+    B::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
+    E: hyper::rt::bounds::Http2ServerConnExec<S::Future, B>,
+{
+    fn wind_up(self: Pin<&mut Self>) {
+        self.graceful_shutdown();
+    }
+}
+
+/// Reads some of what a client still sends, so that the kernel does not reset the connection before
+/// the client has read why it ended.
+async fn linger(mut stream: TcpStream) {
+    let _ = stream.shutdown().await;
+    let mut scratch = [0; 4 << 10];
+    let mut left = LINGER_BYTES_MAX;
+    let reading = async {
+        while let Ok(read @ 1..) = stream.read(&mut scratch).await
+            && left > 0
+        {
+            left = left.saturating_sub(read);
+        }
+    };
+    let _ = tokio::time::timeout(Duration::from_secs(1), reading).await;
+}
+
+/// What a connection does: its open streams, and the answers that its client has not taken.
+struct Activity {
+    /// Streams that are open, and when the last one ended.
+    open: AtomicU64,
+    last_ns: AtomicU64,
+    /// Requests since the last invocation; `useless` is told when they are too many.
+    refusals: AtomicU32,
+    useless: Notify,
+    /// Bytes of answers that wait to be sent, here and of all connections.
+    unsent: AtomicUsize,
+    unsent_total: Unsent,
+    /// Rises whenever some of an answer is sent.
+    sent: AtomicU64,
+    /// Answers whose function is still sending them.
+    streamed: Mutex<Vec<Weak<Streamed>>>,
+}
+
+/// How long a client has taken nothing of what waits for it, look by look.
+#[derive(Default)]
+struct Progress {
+    sent: u64,
+    since_ns: Option<u64>,
+}
+
+impl Progress {
+    fn silent_for(&mut self, activity: &Activity) -> Duration {
+        let sent = activity.sent.load(Ordering::Relaxed);
+        let waits = activity.unsent.load(Ordering::Relaxed) > 0;
+        if !waits || sent != self.sent {
+            (self.sent, self.since_ns) = (sent, None);
+        }
+        if !waits {
+            return Duration::ZERO;
+        }
+        let now_ns = now_ns();
+        let since_ns = *self.since_ns.get_or_insert(now_ns);
+        Duration::from_nanos(now_ns.saturating_sub(since_ns))
     }
 }
 
 impl Activity {
+    fn new(unsent_total: Unsent) -> Self {
+        Self {
+            open: AtomicU64::new(0),
+            last_ns: AtomicU64::new(now_ns()),
+            refusals: AtomicU32::new(0),
+            useless: Notify::new(),
+            unsent: AtomicUsize::new(0),
+            unsent_total,
+            sent: AtomicU64::new(0),
+            streamed: Mutex::default(),
+        }
+    }
+
     fn idle_for(&self) -> Duration {
         if self.open.load(Ordering::Relaxed) > 0 {
             return Duration::ZERO;
@@ -113,6 +233,40 @@ impl Activity {
         self.open.fetch_add(1, Ordering::Relaxed);
         OpenStream(self.clone())
     }
+
+    /// Counts bytes of an answer until they are sent or given up. `None` where too many wait.
+    fn wait(self: &Arc<Self>, bytes: usize) -> Option<Waiting> {
+        let waiting = self.wait_anyway(bytes);
+        let fits = self.unsent.load(Ordering::Relaxed) <= UNSENT_BYTES_MAX
+            && self.unsent_total.load(Ordering::Relaxed) <= UNSENT_BYTES_TOTAL_MAX;
+        fits.then_some(waiting)
+    }
+
+    /// The same for a piece of an answer that has begun.
+    fn wait_anyway(self: &Arc<Self>, bytes: usize) -> Waiting {
+        self.unsent.fetch_add(bytes, Ordering::Relaxed);
+        self.unsent_total.fetch_add(bytes, Ordering::Relaxed);
+        Waiting { activity: self.clone(), bytes }
+    }
+
+    /// Gives up streamed answers whose client takes nothing, while it may take others: each holds an
+    /// instance.
+    fn drop_stalled(&self, write_timeout: Duration) {
+        let mut streamed = self.streamed.lock();
+        if streamed.is_empty() {
+            return;
+        }
+        let now_ns = now_ns();
+        streamed.retain(|one| {
+            let Some(one) = one.upgrade() else { return false };
+            let given_ns = one.given_ns.load(Ordering::Relaxed);
+            if given_ns == 0 || now_ns.saturating_sub(given_ns) < write_timeout.as_nanos() as u64 {
+                return true;
+            }
+            *one.body.lock() = None;
+            false
+        });
+    }
 }
 
 struct OpenStream(Arc<Activity>);
@@ -121,6 +275,40 @@ impl Drop for OpenStream {
     fn drop(&mut self) {
         self.0.last_ns.store(now_ns(), Ordering::Relaxed);
         self.0.open.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+/// Bytes of an answer that are counted until this is dropped.
+struct Waiting {
+    activity: Arc<Activity>,
+    bytes: usize,
+}
+
+impl Drop for Waiting {
+    fn drop(&mut self) {
+        self.activity.unsent.fetch_sub(self.bytes, Ordering::Relaxed);
+        self.activity.unsent_total.fetch_sub(self.bytes, Ordering::Relaxed);
+    }
+}
+
+/// A piece of an answer on its way: hyper and h2 hold it until it is sent.
+struct Piece {
+    bytes: Bytes,
+    waiting: Option<Waiting>,
+}
+
+impl Buf for Piece {
+    fn remaining(&self) -> usize {
+        self.bytes.remaining()
+    }
+    fn chunk(&self) -> &[u8] {
+        self.bytes.chunk()
+    }
+    fn advance(&mut self, count: usize) {
+        self.bytes.advance(count);
+        if let Some(waiting) = &self.waiting {
+            waiting.activity.sent.fetch_add(1, Ordering::Relaxed);
+        }
     }
 }
 
@@ -138,13 +326,29 @@ impl<I: Invoker> Service<I> {
         let id = invocation_id();
         let (name, result) = self.invoke(request, id, received_ns).await;
         let refusal = match result {
-            Ok(reply) => match response(is_head, reply, id, open) {
-                Ok(response) => return response,
-                Err(message) => Refusal::of_fault(&Fault::BadReply { message }, &name),
+            Ok(reply) => match self.room(&reply.body) {
+                Some(waiting) => match response(is_head, reply, id, open, waiting) {
+                    Ok(response) => return response,
+                    Err(message) => Refusal::of_fault(&Fault::BadReply { message }, &name),
+                },
+                None => Refusal::new(
+                    503,
+                    "M1031",
+                    "too many answers wait for this client to take them (HTTP/2 windows)",
+                ),
             },
             Err(refusal) => refusal,
         };
         refuse(is_head, &refusal, id)
+    }
+
+    /// Room for an answer, whole or streamed, until its client has taken it.
+    fn room(&self, body: &Body) -> Option<Waiting> {
+        self.activity.wait(match body {
+            Body::Whole(bytes) => bytes.len(),
+            // Its pieces count when they come.
+            Body::Empty | Body::Stream { .. } => 0,
+        })
     }
 
     async fn invoke(
@@ -159,8 +363,15 @@ impl<I: Invoker> Service<I> {
         };
         let route = match find_route(&self.invoker, &name, &head) {
             Ok(route) => route,
-            Err(refusal) => return (name, Err(refusal)),
+            Err(refusal) => {
+                let refusals = self.activity.refusals.fetch_add(1, Ordering::Relaxed) + 1;
+                if refusals == REFUSALS_IN_A_ROW_MAX {
+                    self.activity.useless.notify_one();
+                }
+                return (name, Err(refusal));
+            }
         };
+        self.activity.refusals.store(0, Ordering::Relaxed);
         let limit = route.body_bytes_max();
         let body = request.into_body();
         let length = hyper::body::Body::size_hint(&body).exact();
@@ -251,6 +462,7 @@ fn response(
     reply: mote_core::Reply,
     id: InvocationId,
     open: OpenStream,
+    waiting: Waiting,
 ) -> Result<Response<AnswerBody>, String> {
     let mut response = Response::builder().status(reply.status);
     for (name, value) in headers(&reply.headers) {
@@ -276,7 +488,7 @@ fn response(
     response
         .header("server-timing", timing)
         .header("mote-invocation", id.to_string())
-        .body(AnswerBody { body, _open: Some(open) })
+        .body(AnswerBody::new(body, open, waiting))
         .map_err(|error| error.to_string())
 }
 
@@ -296,7 +508,8 @@ fn refuse(is_head: bool, refusal: &Refusal, id: InvocationId) -> Response<Answer
     } else {
         Body::whole(refusal.problem_json(Some(id)).into_bytes())
     };
-    response.body(AnswerBody { body, _open: None }).expect("a refusal has only valid header values")
+    let body = AnswerBody { body: Answer::Short(body), waiting: None, _open: None };
+    response.body(body).expect("a refusal has only valid header values")
 }
 
 /// A request body with the function's limit and a bound on silence.
@@ -340,64 +553,179 @@ impl BodySource for StreamBody {
 
 /// An answer body for hyper; the stream counts as open until it is gone.
 struct AnswerBody {
-    body: Body,
+    body: Answer,
+    /// Counts a whole answer, and its connection for the pieces of a streamed one.
+    waiting: Option<Waiting>,
     _open: Option<OpenStream>,
 }
 
+enum Answer {
+    /// Nothing, or one piece.
+    Short(Body),
+    /// Pieces as the function sends them. Shared with the connection, which gives it up where the
+    /// client takes nothing.
+    Streamed(Arc<Streamed>, Option<u64>),
+}
+
+struct Streamed {
+    /// A leaf lock, held for one poll of the function's answer.
+    body: Mutex<Option<Body>>,
+    /// When a piece was handed over that has not left since; 0 while the function is waited for.
+    given_ns: AtomicU64,
+}
+
+impl AnswerBody {
+    fn new(body: Body, open: OpenStream, waiting: Waiting) -> Self {
+        let body = match body {
+            Body::Stream { .. } => {
+                let length = body.length();
+                let body = Mutex::new(Some(body));
+                let streamed = Arc::new(Streamed { body, given_ns: AtomicU64::new(0) });
+                let mut all = open.0.streamed.lock();
+                // Those that are over are forgotten before the list grows.
+                if all.len() == all.capacity() {
+                    all.retain(|one| one.strong_count() > 0);
+                }
+                all.push(Arc::downgrade(&streamed));
+                Answer::Streamed(streamed, length)
+            }
+            body => Answer::Short(body),
+        };
+        Self { body, waiting: Some(waiting), _open: Some(open) }
+    }
+
+    fn poll_piece(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Piece, BodyError>>> {
+        let streamed = match &mut self.body {
+            Answer::Short(body) => {
+                let waiting = &mut self.waiting;
+                let piece = |bytes| Piece { bytes, waiting: waiting.take() };
+                return body.poll_chunk(cx).map(|chunk| chunk.map(|chunk| chunk.map(piece)));
+            }
+            Answer::Streamed(streamed, _) => streamed,
+        };
+        let mut body = streamed.body.lock();
+        // Given up meanwhile: the stream is reset.
+        let Some(body) = body.as_mut() else {
+            return Poll::Ready(Some(Err(BodyError::Incomplete)));
+        };
+        let polled = body.poll_chunk(cx);
+        let given_ns = if matches!(polled, Poll::Ready(Some(Ok(_)))) { now_ns() } else { 0 };
+        streamed.given_ns.store(given_ns, Ordering::Relaxed);
+        let activity = self.waiting.as_ref().map(|waiting| &waiting.activity);
+        let piece = |bytes: Bytes| {
+            let waiting = activity.map(|activity| activity.wait_anyway(bytes.len()));
+            Piece { bytes, waiting }
+        };
+        polled.map(|chunk| chunk.map(|chunk| chunk.map(piece)))
+    }
+}
+
 impl hyper::body::Body for AnswerBody {
-    type Data = Bytes;
+    type Data = Piece;
     type Error = BodyError;
 
     fn poll_frame(
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
-        self.body.poll_chunk(cx).map(|chunk| chunk.map(|chunk| chunk.map(Frame::data)))
+    ) -> Poll<Option<Result<Frame<Piece>, BodyError>>> {
+        self.poll_piece(cx).map(|piece| piece.map(|piece| piece.map(Frame::data)))
     }
 
     fn is_end_stream(&self) -> bool {
-        matches!(self.body, Body::Empty)
+        matches!(self.body, Answer::Short(Body::Empty))
     }
 
     fn size_hint(&self) -> SizeHint {
-        self.body.length().map_or_else(SizeHint::default, SizeHint::with_exact)
+        let length = match &self.body {
+            Answer::Short(body) => body.length(),
+            Answer::Streamed(_, length) => *length,
+        };
+        length.map_or_else(SizeHint::default, SizeHint::with_exact)
     }
 }
 
-/// A socket some of whose bytes were read before.
-struct Prefixed {
+/// A socket some of whose bytes were read before. It counts the frames on it, lets others run
+/// between them, and ends the connection of a client that floods it.
+struct Metered {
     read: Bytes,
-    stream: TcpStream,
+    /// None once the client was told to be calm.
+    stream: Option<TcpStream>,
+    meter: FrameMeter,
+    turn: Turn,
+    flooded: Option<oneshot::Sender<TcpStream>>,
 }
 
-impl AsyncRead for Prefixed {
+impl Metered {
+    /// The socket, and where it comes out when its client floods it.
+    fn new(read: Bytes, stream: TcpStream) -> (Self, oneshot::Receiver<TcpStream>) {
+        let (sender, receiver) = oneshot::channel();
+        let meter = FrameMeter::new(now_ns());
+        let stream = Some(stream);
+        (Self { read, stream, meter, turn: Turn::new(), flooded: Some(sender) }, receiver)
+    }
+
+    fn stream(&mut self) -> io::Result<Pin<&mut TcpStream>> {
+        self.stream.as_mut().map(Pin::new).ok_or_else(|| io::ErrorKind::BrokenPipe.into())
+    }
+
+    /// Counts frames that were read.
+    fn count(&mut self, bytes: &[u8]) -> io::Result<()> {
+        match self.meter.received(bytes, now_ns) {
+            Ok(frames) => {
+                self.turn.charge(frames, bytes.len());
+                Ok(())
+            }
+            Err(flood) => {
+                if let (Some(stream), Some(flooded)) = (self.stream.take(), self.flooded.take()) {
+                    if self.meter.may_say_calm() {
+                        // A client that takes nothing is not waited for.
+                        let _ = stream.try_write(&CALM);
+                    }
+                    let _ = flooded.send(stream);
+                }
+                Err(io::Error::other(flood))
+            }
+        }
+    }
+}
+
+impl AsyncRead for Metered {
     fn poll_read(
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
         buffer: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
-        if self.read.is_empty() {
-            return Pin::new(&mut self.stream).poll_read(cx, buffer);
+        if self.turn.is_over() {
+            self.turn = Turn::new();
+            cx.waker().wake_by_ref();
+            return Poll::Pending;
         }
-        let take = self.read.len().min(buffer.remaining());
-        buffer.put_slice(&self.read[..take]);
-        self.read.advance(take);
-        Poll::Ready(Ok(()))
+        let from = buffer.filled().len();
+        if self.read.is_empty() {
+            std::task::ready!(self.stream()?.poll_read(cx, buffer))?;
+        } else {
+            let take = self.read.len().min(buffer.remaining());
+            buffer.put_slice(&self.read[..take]);
+            self.read.advance(take);
+        }
+        Poll::Ready(self.count(&buffer.filled()[from..]))
     }
 }
 
-impl AsyncWrite for Prefixed {
+impl AsyncWrite for Metered {
     fn poll_write(
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
         bytes: &[u8],
     ) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.stream).poll_write(cx, bytes)
+        let written = std::task::ready!(self.stream()?.poll_write(cx, bytes))?;
+        self.meter.sent(&bytes[..written]);
+        Poll::Ready(Ok(written))
     }
     fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.stream).poll_flush(cx)
+        self.stream()?.poll_flush(cx)
     }
     fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.stream).poll_shutdown(cx)
+        self.stream()?.poll_shutdown(cx)
     }
 }

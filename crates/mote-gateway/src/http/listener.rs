@@ -7,6 +7,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use mote_core::Invoker;
+use mote_core::shares::{Shares, address_owner};
+use mote_core::turn::Turn;
 use tokio::net::{TcpListener, TcpSocket, TcpStream};
 use tokio::runtime::Handle;
 use tokio::sync::futures::OwnedNotified;
@@ -19,6 +21,17 @@ use super::connection;
 /// after a whole second. So it holds a burst of reconnecting clients, which the usual 128 or 1024
 /// do not; an entry costs memory only while it is used.
 const BACKLOG: u32 = 4096;
+
+/// Connections at once, unless configured. One address may have three quarters: a proxy in front of
+/// the node needs many, and whoever keeps as many as it may still leaves room for others.
+const CONNECTIONS_MAX: usize = 16_384;
+
+/// What a client reads whose address has too many connections.
+const CROWDED: &[u8] = b"HTTP/1.1 503 Service Unavailable\r\n\
+    content-type: application/problem+json\r\nretry-after: 1\r\ncontent-length: 110\r\n\
+    connection: close\r\n\r\n\
+    {\"title\":\"Service Unavailable\",\"status\":503,\"code\":\"M1032\",\
+    \"detail\":\"too many connections from this address\"}\n";
 
 /// Time and count limits of the front. A phase that takes longer ends the connection.
 #[derive(Debug, Clone)]
@@ -33,6 +46,8 @@ pub struct Config {
     pub write_timeout: Duration,
     /// Connections at once; more wait in the kernel's backlog.
     pub connections_max: usize,
+    /// Connections of one address at once; a further one reads a 503 and is closed.
+    pub connections_per_address_max: usize,
     /// Further runtimes that serve connections, in turn with the one that accepts them. Each
     /// should have a thread of its own.
     pub helpers: Vec<Handle>,
@@ -45,7 +60,8 @@ impl Default for Config {
             body_idle_timeout: Duration::from_secs(30),
             keep_alive_timeout: Duration::from_secs(60),
             write_timeout: Duration::from_secs(30),
-            connections_max: 16_384,
+            connections_max: CONNECTIONS_MAX,
+            connections_per_address_max: CONNECTIONS_MAX / 4 * 3,
             helpers: Vec::new(),
         }
     }
@@ -94,6 +110,7 @@ pub(crate) struct Front<I> {
     pub(crate) invoker: I,
     pub(crate) config: Config,
     pub(crate) stopper: Stopper,
+    pub(crate) unsent: super::h2::Unsent,
 }
 
 /// Accepts until the stopper stops; returns when the last connection has ended.
@@ -104,15 +121,23 @@ pub async fn serve<I: Invoker>(
     stopper: Stopper,
 ) -> std::io::Result<()> {
     let places = Arc::new(Semaphore::new(config.connections_max));
+    let shares = Shares::new(config.connections_max, config.connections_per_address_max);
     let connections_max = config.connections_max as u32;
     let helpers = config.helpers.clone();
     // This runtime first, then each helper, and again.
     let mut turns = std::iter::once(None).chain(helpers.iter().map(Some)).cycle();
-    let front = Arc::new(Front { invoker, config, stopper });
+    let front = Arc::new(Front { invoker, config, stopper, unsent: Default::default() });
     let stopped = front.stopper.notified();
     tokio::pin!(stopped);
     stopped.as_mut().enable();
+    let mut turn = Turn::new();
     loop {
+        // A burst of new clients must not delay the requests of those that are served already.
+        turn.charge(1, 0);
+        if turn.is_over() {
+            turn = Turn::new();
+            tokio::task::yield_now().await;
+        }
         if front.stopper.is_stopping() {
             break;
         }
@@ -120,10 +145,16 @@ pub async fn serve<I: Invoker>(
             () = &mut stopped => break,
             place = places.clone().acquire_owned() => place.map_err(std::io::Error::other)?,
         };
-        let stream = tokio::select! {
+        let (stream, peer) = tokio::select! {
             () = &mut stopped => break,
-            stream = accept(&listener) => stream,
+            accepted = accept(&listener) => accepted,
         };
+        let Ok(share) = shares.take(address_owner(peer.ip()), 1) else {
+            // As far as it takes no time; the connection is closed either way.
+            let _ = stream.try_write(CROWDED);
+            continue;
+        };
+        let place = (place, share);
         let front = front.clone();
         match turns.next().flatten() {
             None => {
@@ -151,13 +182,13 @@ pub async fn serve<I: Invoker>(
 }
 
 /// The next connection. Running out of descriptors is a state, not the end: wait for one.
-async fn accept(listener: &TcpListener) -> TcpStream {
+async fn accept(listener: &TcpListener) -> (TcpStream, SocketAddr) {
     loop {
         match listener.accept().await {
-            Ok((stream, _)) => {
+            Ok((stream, peer)) => {
                 // An answer leaves in one write; waiting for more would only add 40 ms.
                 let _ = stream.set_nodelay(true);
-                return stream;
+                return (stream, peer);
             }
             Err(error) => {
                 tracing::warn!(%error, "cannot accept an HTTP connection");

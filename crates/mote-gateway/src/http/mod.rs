@@ -9,4 +9,5 @@ mod listener;
 mod request_body;
 pub mod target;
 
+pub use connection::REFUSALS_IN_A_ROW_MAX;
 pub use listener::{Config, Stopper, listen, serve};

@@ -85,6 +85,7 @@ async fn feed_length(
         }
         let take = usize::try_from(left).unwrap_or(usize::MAX).min(input.bytes.len());
         left -= take as u64;
+        input.charge(1, take).await;
         let chunk = input.bytes.split_to(take).freeze();
         if !send(sender, Some(chunk), input, reader).await? {
             return Ok(false);
@@ -108,6 +109,7 @@ async fn feed_chunked(
             Step::NeedMore => more(input, reader, config).await?,
             Step::Data(data) => {
                 total += data.len() as u64;
+                input.charge(1, data.len()).await;
                 if total > limit {
                     return Err(Refusal::of_fault(&Fault::BodyTooLarge { limit_bytes: limit }, ""));
                 }

@@ -7,16 +7,13 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use axum::extract::connect_info::Connected;
 use axum::extract::{ConnectInfo, Request, State};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
-use axum::serve::IncomingStream;
 use mote_api::Problem;
 use mote_compat::node::Admission;
 use parking_lot::Mutex;
 use sha2::{Digest, Sha256};
-use tokio::net::{TcpListener, UnixListener};
 
 use super::Refused;
 use crate::node::Node;
@@ -34,18 +31,6 @@ pub(crate) enum Caller {
     Local(Option<u32>),
     /// An address on the network.
     Remote(IpAddr),
-}
-
-impl Connected<IncomingStream<'_, UnixListener>> for Caller {
-    fn connect_info(stream: IncomingStream<'_, UnixListener>) -> Self {
-        Caller::Local(stream.io().peer_cred().ok().map(|credentials| credentials.uid()))
-    }
-}
-
-impl Connected<IncomingStream<'_, TcpListener>> for Caller {
-    fn connect_info(stream: IncomingStream<'_, TcpListener>) -> Self {
-        Caller::Remote(stream.remote_addr().ip())
-    }
 }
 
 /// The token of the TCP address: only its hash is kept, so comparing takes no longer for a near

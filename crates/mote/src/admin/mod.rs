@@ -13,6 +13,7 @@ mod scale;
 mod secrets;
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use axum::Router;
 use axum::extract::DefaultBodyLimit;
@@ -20,8 +21,11 @@ use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post, put};
 use mote_api::{Problem, paths};
+use mote_compat::connection::{Places, http1};
+use mote_core::shares::Shares;
 use tokio::net::{TcpListener, UnixListener};
 use tokio::sync::watch;
+use tokio::task::JoinSet;
 
 pub(crate) use access::Token;
 
@@ -98,6 +102,18 @@ async fn no_such_method() -> Refused {
         .into()
 }
 
+/// Connections of the Unix socket by users that may use it, and how many one of them may have.
+const OWNER_CONNECTIONS: (usize, usize) = (1_024, 512);
+/// The same by users that only read there that they may not.
+const STRANGER_CONNECTIONS: (usize, usize) = (64, 8);
+/// Connections of the TCP address; one client may have half. Whoever exceeds this reads a 503.
+const TCP_CONNECTIONS_MAX: usize = 512;
+/// Descriptors kept back for the Unix socket: where clients of the fronts hold all others, those who
+/// run the node can still reach it.
+const RESERVED_FILES: usize = 16;
+/// Pause after a connection that could not be accepted: others must end first.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
+
 /// Serves the API on its sockets until `stop` turns true.
 pub(crate) async fn serve(
     node: Arc<Node>,
@@ -105,21 +121,112 @@ pub(crate) async fn serve(
     tcp: Option<TcpListener>,
     stop: watch::Receiver<bool>,
 ) -> std::io::Result<()> {
+    let uid = node.uid;
     let app = routes(node);
-    let stopped = |mut stop: watch::Receiver<bool>| async move {
-        // An error says that the sender is gone, which is a stop as well.
-        let _ = stop.wait_for(|stop| *stop).await;
-    };
-    let unix =
-        axum::serve(socket, app.clone().into_make_service_with_connect_info::<access::Caller>())
-            .with_graceful_shutdown(stopped(stop.clone()));
+    let unix = serve_unix(socket, uid, app.clone(), stop.clone());
     match tcp {
         Some(tcp) => {
-            let tcp = axum::serve(tcp, app.into_make_service_with_connect_info::<access::Caller>())
-                .with_graceful_shutdown(stopped(stop));
-            tokio::try_join!(async { unix.await }, async { tcp.await })?;
+            tokio::join!(unix, serve_tcp(tcp, app, stop));
         }
-        None => unix.await?,
+        None => unix.await,
     }
     Ok(())
+}
+
+/// Resolves when the node stops. An error says that the sender is gone, which is a stop as well.
+async fn stopped(mut stop: watch::Receiver<bool>) {
+    let _ = stop.wait_for(|stop| *stop).await;
+}
+
+async fn serve_unix(socket: UnixListener, uid: u32, app: Router, stop: watch::Receiver<bool>) {
+    let owners = Shares::new(OWNER_CONNECTIONS.0, OWNER_CONNECTIONS.1);
+    let strangers = Shares::new(STRANGER_CONNECTIONS.0, STRANGER_CONNECTIONS.1);
+    let mut reserve = Reserve::default();
+    let mut connections = JoinSet::new();
+    loop {
+        while connections.try_join_next().is_some() {}
+        reserve.fill();
+        let accepted = tokio::select! {
+            accepted = socket.accept() => accepted,
+            () = stopped(stop.clone()) => break,
+        };
+        let stream = match accepted {
+            Ok((stream, _)) => stream,
+            Err(error) => {
+                tracing::warn!(%error, "cannot accept a connection to the management socket");
+                if !reserve.give_one() {
+                    tokio::time::sleep(ACCEPT_PAUSE).await;
+                }
+                continue;
+            }
+        };
+        let peer = stream.peer_cred().ok().map(|credentials| credentials.uid());
+        let shares = match peer {
+            Some(peer) if peer == 0 || peer == uid => &owners,
+            _ => &strangers,
+        };
+        let Ok(place) = shares.take(peer, 1) else { continue };
+        let served = http1(stream, access::Caller::Local(peer), app.clone(), stopped(stop.clone()));
+        connections.spawn(async move {
+            log_end(served.await);
+            drop(place);
+        });
+    }
+    drop(socket);
+    while connections.join_next().await.is_some() {}
+}
+
+async fn serve_tcp(tcp: TcpListener, app: Router, stop: watch::Receiver<bool>) {
+    let places = Places::new(TCP_CONNECTIONS_MAX);
+    let mut connections = JoinSet::new();
+    loop {
+        while connections.try_join_next().is_some() {}
+        let accepted = tokio::select! {
+            accepted = tcp.accept() => accepted,
+            () = stopped(stop.clone()) => break,
+        };
+        let (stream, peer) = match accepted {
+            Ok(accepted) => accepted,
+            Err(error) => {
+                tracing::warn!(%error, "cannot accept a connection to the management API");
+                tokio::time::sleep(ACCEPT_PAUSE).await;
+                continue;
+            }
+        };
+        let Some(place) = places.take(&stream, peer.ip()) else { continue };
+        let _ = stream.set_nodelay(true);
+        let caller = access::Caller::Remote(peer.ip());
+        let served = http1(stream, caller, app.clone(), stopped(stop.clone()));
+        connections.spawn(async move {
+            log_end(served.await);
+            drop(place);
+        });
+    }
+    drop(tcp);
+    while connections.join_next().await.is_some() {}
+}
+
+fn log_end<E: std::fmt::Display>(ended: Result<(), E>) {
+    if let Err(error) = ended {
+        tracing::debug!(%error, "management connection ended");
+    }
+}
+
+/// Open files that are only there to be closed; see [`RESERVED_FILES`].
+#[derive(Default)]
+struct Reserve(Vec<std::fs::File>);
+
+impl Reserve {
+    fn fill(&mut self) {
+        while self.0.len() < RESERVED_FILES {
+            // Out of descriptors: what was given stays given until some are free.
+            let Ok(file) = std::fs::File::open("/dev/null") else { return };
+            self.0.push(file);
+        }
+    }
+
+    /// Gives the next connection a descriptor; `false` where none is left.
+    fn give_one(&mut self) -> bool {
+        self.0.pop().is_some()
+    }
 }

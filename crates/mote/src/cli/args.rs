@@ -203,6 +203,9 @@ pub(super) struct NodeFlags {
     /// API of Nuclio's dashboard: an address, :PORT, or on [default: off]
     #[arg(long, value_name = "ADDR")]
     pub(super) nuclio: Option<String>,
+    /// What callbacks may reach: public, network, or machine [default: public]
+    #[arg(long, value_name = "REACH")]
+    pub(super) outgoing: Option<String>,
     /// Configuration file
     #[arg(long, value_name = "FILE")]
     pub(super) config: Option<PathBuf>,

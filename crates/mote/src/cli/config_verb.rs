@@ -28,6 +28,7 @@ pub(super) fn load(flags: &NodeFlags) -> Result<Config, Failure> {
         ("tinyfaas_coap", &flags.tinyfaas_coap),
         ("tinyfaas_grpc", &flags.tinyfaas_grpc),
         ("nuclio", &flags.nuclio),
+        ("outgoing", &flags.outgoing),
     ] {
         if let Some(value) = value {
             given.push((key, value.clone()));

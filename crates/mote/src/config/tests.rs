@@ -86,6 +86,7 @@ fn flags_win_over_environment_over_file() {
             "tinyfaas_coap off default",
             "tinyfaas_grpc off default",
             "nuclio off default",
+            "outgoing public default",
         ]
     );
 }
@@ -175,4 +176,17 @@ fn memory_is_a_size_or_a_share() {
     assert_eq!(Share::Percent(75).of(1 << 30), 768 << 20);
     assert_eq!(Share::Percent(75).of(u64::MAX), u64::MAX / 4 * 3 + 2);
     assert_eq!(Share::Bytes(512 << 20).to_string(), "512MiB");
+}
+
+#[test]
+fn what_callbacks_may_reach_is_one_of_three_words() {
+    use mote_compat::Reach;
+    for (text, reach) in
+        [("public", Reach::Public), ("network", Reach::Network), ("machine", Reach::Machine)]
+    {
+        let config = Config::load(&given(&[], &[("outgoing", text)])).unwrap();
+        assert_eq!(config.outgoing, reach);
+    }
+    let error = Config::load(&given(&[], &[("outgoing", "all")])).unwrap_err().to_string();
+    assert!(error.contains("outgoing: public, network or machine; found \"all\""), "{error}");
 }

@@ -9,7 +9,7 @@ use futures_util::future::{BoxFuture, FutureExt as _};
 use mote_api::Problem;
 use mote_compat::node::{Admission, Call, Change, Deploy, Documents, Function, Log};
 use mote_compat::tinyfaas::{self, Front as TinyFaasFront, Ports};
-use mote_compat::{Bound, Context, Queue, nuclio, openfaas, openwhisk};
+use mote_compat::{Bound, Context, Outgoing, Queue, nuclio, openfaas, openwhisk};
 use mote_core::invocation::Reply;
 use mote_core::spec::{INSTANCES_MAX, ScaleOverride};
 use mote_core::{Fault, Invocation, InvocationId, Invoker, Trigger};
@@ -22,7 +22,7 @@ use tokio::runtime::{Builder, Handle};
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 
-use super::run::busy;
+use super::run::{TINYFAAS_FILES_SHARE, busy, http_config};
 use super::{Node, code, functions, rollout, secrets};
 use crate::config::Compat;
 
@@ -97,6 +97,17 @@ impl Listeners {
         lines
     }
 
+    /// The TCP ports of all of them.
+    fn ports(&self) -> impl Iterator<Item = u16> {
+        let apis = [&self.openfaas, &self.nuclio].into_iter().flatten().map(Bound::address);
+        let openwhisk = self.openwhisk.as_ref().map(|openwhisk| openwhisk.bound.address());
+        let tinyfaas = self.tinyfaas.as_ref().map(|tinyfaas| {
+            let fronts = tinyfaas.addresses().into_iter().filter_map(|(.., address)| address);
+            fronts.chain([tinyfaas.management.address()])
+        });
+        apis.chain(openwhisk).chain(tinyfaas.into_iter().flatten()).map(|address| address.port())
+    }
+
     /// Where manifests of OpenWhisk go, if its API is on.
     pub(super) fn openwhisk_manifests(&self) -> Option<openwhisk::Manifests> {
         self.openwhisk.as_ref().map(|openwhisk| openwhisk.manifests.clone())
@@ -110,14 +121,23 @@ impl Listeners {
         management: Handle,
         fronts: Fronts<'_>,
         stop: watch::Receiver<bool>,
+        admin_port: Option<u16>,
     ) -> Result<std::thread::JoinHandle<()>> {
         let engine = node.engine.clone();
         let runtime = Builder::new_current_thread()
             .enable_all()
             .build()
             .context("cannot start a runtime for other platforms")?;
+        let outgoing = Outgoing {
+            reach: node.config.outgoing,
+            own_ports: self
+                .ports()
+                .chain(node.http.map(|at| at.port()))
+                .chain(admin_port)
+                .collect(),
+        };
         let node: Arc<dyn mote_compat::Node> = Arc::new(Front { node, management });
-        let (queue, mut waiting) = Queue::new(node.clone());
+        let (queue, mut waiting) = Queue::new(node.clone(), outgoing);
         waiting.take_up().await;
         let context = Context { node, queue, stop };
         let ports = self.tinyfaas.as_ref().map(TinyFaas::ports).unwrap_or_default();
@@ -206,7 +226,7 @@ impl TinyFaas {
             tasks.spawn(http::serve(
                 socket,
                 front.clone(),
-                http::Config::default(),
+                http_config(TINYFAAS_FILES_SHARE),
                 stopper.clone(),
             ));
         }

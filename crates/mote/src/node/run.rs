@@ -154,7 +154,7 @@ async fn serve(
     let stopper = http::Stopper::default();
     let mut fronts = tokio::task::JoinSet::new();
     if let Some(listener) = http_listener {
-        let mut config = http::Config::default();
+        let mut config = http_config(HTTP_FILES_SHARE);
         for _ in 1..http_threads(node.config.threads, cores) {
             config.helpers.push(helper_runtime()?);
         }
@@ -172,7 +172,10 @@ async fn serve(
         None
     } else {
         let stopped = admin_stopped.clone();
-        Some(platforms.serve(node.clone(), handle, fronts_of_others, stopped).await?)
+        let admin_port =
+            admin_listener.as_ref().and_then(|tcp| Some(tcp.local_addr().ok()?.port()));
+        let serving = platforms.serve(node.clone(), handle, fronts_of_others, stopped, admin_port);
+        Some(serving.await?)
     };
     let admin_task =
         management.spawn(admin::serve(node.clone(), socket, admin_listener, admin_stopped));
@@ -250,6 +253,23 @@ async fn waiting_for<T>(engine: &Engine, what: &str, step: impl Future<Output = 
         let functions = functions.join(", ");
         tracing::warn!(waited_s, %functions, "the node still waits for {what} before it stops");
     }
+}
+
+/// Shares of the open files that a node may have for the connections of its own HTTP front and of
+/// tinyFaaS'. The rest is for instances, for the APIs of other platforms and for the management,
+/// which clients of the fronts must not shut out.
+const HTTP_FILES_SHARE: usize = 2;
+pub(super) const TINYFAAS_FILES_SHARE: usize = 8;
+
+/// The limits of an HTTP front that may have one of `share` of the files that this process may open.
+pub(super) fn http_config(share: usize) -> http::Config {
+    let files = rustix::process::getrlimit(rustix::process::Resource::Nofile).current;
+    let files = files.map_or(usize::MAX, |files| usize::try_from(files).unwrap_or(usize::MAX));
+    let all = http::Config::default();
+    let connections_max = all.connections_max.min(files / share).max(1);
+    let connections_per_address_max =
+        all.connections_per_address_max.min((connections_max / 4 * 3).max(1));
+    http::Config { connections_max, connections_per_address_max, ..all }
 }
 
 /// Threads that serve HTTP connections, where `asked` 0 chooses by the number of cores. The first

@@ -1,0 +1,378 @@
+//! One connection of an HTTP/1.1 API, bounded in how long its client may be silent: before a head is
+//! whole, inside a body, and while an answer waits to be taken. Also who may have how many
+//! connections. The node's own management API is served with this, too.
+
+use std::future::Future;
+use std::io;
+use std::net::IpAddr;
+use std::pin::{Pin, pin};
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use axum::Router;
+use axum::extract::ConnectInfo;
+use bytes::Bytes;
+use hyper::body::{Body, Frame, Incoming, SizeHint};
+use hyper::service::service_fn;
+use hyper_util::rt::{TokioIo, TokioTimer};
+use mote_core::h2_frames::{CALM, FrameMeter};
+use mote_core::shares::{Share, Shares, address_owner};
+use mote_core::turn::Turn;
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::net::TcpStream;
+use tokio::time::{Instant, Sleep};
+
+/// How long the head of a request may take, and the pause before the next one.
+const HEAD_TIMEOUT: Duration = Duration::from_secs(30);
+/// Silence inside the body of a request.
+const BODY_IDLE_TIMEOUT: Duration = Duration::from_secs(30);
+/// A client that takes nothing of its answer.
+const WRITE_TIMEOUT: Duration = Duration::from_secs(30);
+/// What a client reads whose address has too many connections.
+const CROWDED: &[u8] = b"HTTP/1.1 503 Service Unavailable\r\ncontent-type: text/plain\r\n\
+    retry-after: 1\r\ncontent-length: 39\r\nconnection: close\r\n\r\n\
+    too many connections from this address\n";
+
+/// Serves `app` on a connection until it ends, or `stopped` resolves and the running request has
+/// ended. Each request carries `info` as its [`ConnectInfo`].
+pub async fn http1<S, T>(
+    stream: S,
+    info: T,
+    app: Router,
+    stopped: impl Future<Output = ()>,
+) -> hyper::Result<()>
+where
+    S: AsyncRead + AsyncWrite + Unpin,
+    T: Clone + Send + Sync + 'static,
+{
+    let service = service_fn(move |request: hyper::Request<Incoming>| {
+        let mut request = request.map(Idle::new);
+        request.extensions_mut().insert(ConnectInfo(info.clone()));
+        let app = app.clone();
+        async move { tower_service::Service::call(&mut { app }, request).await }
+    });
+    let connection = hyper::server::conn::http1::Builder::new()
+        .timer(TokioTimer::new())
+        .header_read_timeout(HEAD_TIMEOUT)
+        .serve_connection(TokioIo::new(Patient::new(stream)), service);
+    until(connection, |connection| connection.graceful_shutdown(), stopped).await
+}
+
+/// Drives a connection until it ends; when `stopped` resolves, `wind_up` tells it to take no more.
+pub(crate) async fn until<C>(
+    connection: C,
+    wind_up: impl FnOnce(Pin<&mut C>),
+    stopped: impl Future<Output = ()>,
+) -> hyper::Result<()>
+where
+    C: Future<Output = hyper::Result<()>>,
+{
+    let mut connection = pin!(connection);
+    tokio::select! {
+        ended = connection.as_mut() => return ended,
+        () = stopped => wind_up(connection.as_mut()),
+    }
+    connection.await
+}
+
+/// How many connections a listener has, and how many of them one address.
+#[derive(Debug, Clone)]
+pub struct Places(Shares<IpAddr>);
+
+impl Places {
+    /// `total_max` connections of which one address may have half, so that no client shuts all
+    /// others out.
+    pub fn new(total_max: usize) -> Self {
+        Self(Shares::new(total_max, total_max / 2))
+    }
+
+    /// A place for a connection, given back by being dropped. A client that gets none is told so
+    /// (HTTP 503) as far as that takes no time; the caller closes its connection.
+    pub fn take(&self, stream: &TcpStream, peer: IpAddr) -> Option<Share<IpAddr>> {
+        let place = self.0.take(address_owner(peer), 1).ok();
+        if place.is_none() {
+            let _ = stream.try_write(CROWDED);
+        }
+        place
+    }
+}
+
+/// A request's body that ends with an error when its client is silent for too long.
+struct Idle {
+    incoming: Incoming,
+    /// Since when it has been silent; made when a read first has to wait.
+    silent: Option<Pin<Box<Sleep>>>,
+    waits: bool,
+}
+
+impl Idle {
+    fn new(incoming: Incoming) -> Self {
+        Self { incoming, silent: None, waits: false }
+    }
+}
+
+impl Body for Idle {
+    type Data = Bytes;
+    type Error = Box<dyn std::error::Error + Send + Sync>;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, Self::Error>>> {
+        if let Poll::Ready(frame) = Pin::new(&mut self.incoming).poll_frame(cx) {
+            self.waits = false;
+            return Poll::Ready(frame.map(|frame| frame.map_err(Into::into)));
+        }
+        let waits = std::mem::replace(&mut self.waits, true);
+        let silent = timer(&mut self.silent, waits, BODY_IDLE_TIMEOUT);
+        silent.poll(cx).map(|()| Some(Err("the body was not received in time".into())))
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.incoming.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.incoming.size_hint()
+    }
+}
+
+/// The timer of a wait, begun anew unless the wait goes on.
+fn timer(place: &mut Option<Pin<Box<Sleep>>>, goes_on: bool, timeout: Duration) -> Pin<&mut Sleep> {
+    let sleep = place.get_or_insert_with(|| Box::pin(tokio::time::sleep(timeout)));
+    if !goes_on {
+        sleep.as_mut().reset(Instant::now() + timeout);
+    }
+    sleep.as_mut()
+}
+
+/// A connection whose client must take something of its answer within [`WRITE_TIMEOUT`].
+pub(crate) struct Patient<S> {
+    stream: S,
+    stalled: Option<Pin<Box<Sleep>>>,
+    waits: bool,
+}
+
+impl<S> Patient<S> {
+    pub(crate) fn new(stream: S) -> Self {
+        Self { stream, stalled: None, waits: false }
+    }
+
+    fn watch<T>(
+        &mut self,
+        polled: Poll<io::Result<T>>,
+        cx: &mut Context<'_>,
+    ) -> Poll<io::Result<T>> {
+        if polled.is_ready() {
+            self.waits = false;
+            return polled;
+        }
+        let waits = std::mem::replace(&mut self.waits, true);
+        let stalled = timer(&mut self.stalled, waits, WRITE_TIMEOUT);
+        stalled.poll(cx).map(|()| Err(io::ErrorKind::TimedOut.into()))
+    }
+}
+
+impl<S: AsyncRead + Unpin> AsyncRead for Patient<S> {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buffer: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_read(cx, buffer)
+    }
+}
+
+impl<S: AsyncWrite + Unpin> AsyncWrite for Patient<S> {
+    fn poll_write(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        let polled = Pin::new(&mut self.stream).poll_write(cx, bytes);
+        self.watch(polled, cx)
+    }
+
+    fn poll_write_vectored(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        slices: &[io::IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        let polled = Pin::new(&mut self.stream).poll_write_vectored(cx, slices);
+        self.watch(polled, cx)
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        self.stream.is_write_vectored()
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_flush(cx)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_shutdown(cx)
+    }
+}
+
+/// An HTTP/2 connection whose frames are counted: it lets others run between them, and ends where its
+/// client sends too many without content.
+pub(crate) struct Metered<S> {
+    stream: S,
+    meter: FrameMeter,
+    turn: Turn,
+    since: Instant,
+}
+
+impl<S> Metered<S> {
+    pub(crate) fn new(stream: S) -> Self {
+        Self { stream, meter: FrameMeter::new(0), turn: Turn::new(), since: Instant::now() }
+    }
+}
+
+impl<S: AsyncRead + AsyncWrite + Unpin> AsyncRead for Metered<S> {
+    fn poll_read(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buffer: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        let Self { stream, meter, turn, since } = self.get_mut();
+        if turn.is_over() {
+            *turn = Turn::new();
+            cx.waker().wake_by_ref();
+            return Poll::Pending;
+        }
+        let from = buffer.filled().len();
+        std::task::ready!(Pin::new(&mut *stream).poll_read(cx, buffer))?;
+        let read = &buffer.filled()[from..];
+        let now_ns = || since.elapsed().as_nanos() as u64;
+        match meter.received(read, now_ns) {
+            Ok(frames) => turn.charge(frames, read.len()),
+            Err(flood) => {
+                if meter.may_say_calm() {
+                    // A client that takes nothing is not waited for.
+                    let _ = Pin::new(stream).poll_write(cx, &CALM);
+                }
+                return Poll::Ready(Err(io::Error::other(flood)));
+            }
+        }
+        Poll::Ready(Ok(()))
+    }
+}
+
+impl<S: AsyncWrite + Unpin> AsyncWrite for Metered<S> {
+    fn poll_write(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        let Self { stream, meter, .. } = self.get_mut();
+        let written = std::task::ready!(Pin::new(stream).poll_write(cx, bytes))?;
+        meter.sent(&bytes[..written]);
+        Poll::Ready(Ok(written))
+    }
+
+    fn poll_flush(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.get_mut().stream).poll_flush(cx)
+    }
+
+    fn poll_shutdown(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.get_mut().stream).poll_shutdown(cx)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use axum::routing::{get, post};
+    use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _, DuplexStream, duplex};
+
+    use super::*;
+
+    /// A connection to an API of two routes, and the end of serving it. Time is not real here: it
+    /// passes as soon as everybody waits.
+    fn served() -> (DuplexStream, tokio::task::JoinHandle<hyper::Result<()>>) {
+        let (client, server) = duplex(1_024);
+        let echo = post(|body: Bytes| async move { body });
+        let long = get(|| async { "x".repeat(1 << 20) });
+        let app = Router::new().route("/echo", echo).route("/long", long);
+        let never = std::future::pending();
+        (client, tokio::spawn(http1(server, (), app, never)))
+    }
+
+    async fn ends(serving: tokio::task::JoinHandle<hyper::Result<()>>) -> Duration {
+        let since = Instant::now();
+        let ended = tokio::time::timeout(Duration::from_secs(3_600), serving).await;
+        let _ = ended.expect("the connection ends").expect("without a panic");
+        since.elapsed()
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_silent_client_is_not_waited_for() {
+        for (sent, within) in [
+            // Silent from the start, in a head, in a body of known length, in a chunked one.
+            ("", HEAD_TIMEOUT),
+            ("POST /echo HTTP/1.1\r\nhost: a\r\n", HEAD_TIMEOUT),
+            ("POST /echo HTTP/1.1\r\nhost: a\r\ncontent-length: 9\r\n\r\nabc", BODY_IDLE_TIMEOUT),
+            (
+                "POST /echo HTTP/1.1\r\nhost: a\r\ntransfer-encoding: chunked\r\n\r\n3\r\nabc",
+                BODY_IDLE_TIMEOUT,
+            ),
+            // It never reads: what it is sent does not fit into the connection.
+            ("GET /long HTTP/1.1\r\nhost: a\r\n\r\n", WRITE_TIMEOUT),
+            // Silent after an answer.
+            ("POST /echo HTTP/1.1\r\nhost: a\r\ncontent-length: 1\r\n\r\na", HEAD_TIMEOUT),
+        ] {
+            let (mut client, serving) = served();
+            client.write_all(sent.as_bytes()).await.expect("sent");
+            let ended = ends(serving).await;
+            assert!(ended <= within + Duration::from_secs(1), "{sent:?}: after {ended:?}");
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_slow_client_is_served() {
+        let (mut client, _serving) = served();
+        let head = "POST /echo HTTP/1.1\r\nhost: a\r\ncontent-length: 5\r\n\r\n";
+        client.write_all(head.as_bytes()).await.expect("sent");
+        for byte in b"hello" {
+            tokio::time::sleep(BODY_IDLE_TIMEOUT - Duration::from_secs(1)).await;
+            client.write_all(&[*byte]).await.expect("sent");
+        }
+        let mut answer = [0; 512];
+        let length = client.read(&mut answer).await.expect("an answer");
+        assert!(answer[..length].ends_with(b"hello"));
+        client.write_all(b"GET /long HTTP/1.1\r\nhost: a\r\n\r\n").await.expect("sent");
+        let mut left = 1 << 20;
+        while left > 0 {
+            tokio::time::sleep(WRITE_TIMEOUT - Duration::from_secs(1)).await;
+            let mut part = vec![0; 64 << 10];
+            left -= client.read(&mut part).await.expect("more").min(left);
+        }
+    }
+
+    #[tokio::test]
+    async fn one_address_gets_half_of_the_places() {
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.expect("loopback");
+        let address = listener.local_addr().expect("bound");
+        let places = Places::new(4);
+        let (mut clients, mut held) = (Vec::new(), Vec::new());
+        for n in 0..3 {
+            clients.push(TcpStream::connect(address).await.expect("connected"));
+            let (stream, peer) = listener.accept().await.expect("accepted");
+            let place = places.take(&stream, peer.ip());
+            assert_eq!(place.is_some(), n < 2, "connection {n}");
+            held.extend(place);
+        }
+        let mut told = String::new();
+        clients[2].read_to_string(&mut told).await.expect("an answer");
+        let (head, body) = told.split_once("\r\n\r\n").expect("a head and a body");
+        assert!(head.starts_with("HTTP/1.1 503 "), "{told}");
+        assert!(head.contains(&format!("content-length: {}", body.len())), "{told}");
+        // Others have the other half.
+        let (stream, other) = (&clients[0], "192.0.2.1".parse().expect("an address"));
+        held.extend(places.take(stream, other));
+        assert_eq!(held.len(), 3);
+        held.clear();
+        assert!(places.take(stream, address.ip()).is_some());
+    }
+}

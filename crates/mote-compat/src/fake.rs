@@ -1,0 +1,113 @@
+//! A node of a few lines for the tests of this crate: its functions are one closure, and what it
+//! keeps is in memory.
+
+use std::collections::BTreeMap;
+use std::net::IpAddr;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use futures_util::FutureExt as _;
+use futures_util::future::{BoxFuture, ready};
+use mote_api::Problem;
+use mote_core::Fault;
+use mote_core::invocation::Reply;
+
+use crate::node::{Admission, Call, Change, Deploy, Documents, Function, Log, Node};
+
+type Run = dyn Fn(Call) -> BoxFuture<'static, Result<Reply, Fault>> + Send + Sync;
+
+pub(crate) struct Fake {
+    run: Box<Run>,
+    pub(crate) kept: Mutex<BTreeMap<u64, Vec<u8>>>,
+    next: AtomicU64,
+}
+
+impl Fake {
+    pub(crate) fn new(
+        run: impl Fn(Call) -> BoxFuture<'static, Result<Reply, Fault>> + Send + Sync + 'static,
+    ) -> Self {
+        Self { run: Box::new(run), kept: Mutex::default(), next: AtomicU64::new(1) }
+    }
+}
+
+fn no<T: Send + 'static>() -> BoxFuture<'static, Result<T, Problem>> {
+    ready(Err(Problem::new(404, "M1404", "this test has none"))).boxed()
+}
+
+impl Node for Fake {
+    fn admits(&self, _: IpAddr, _: Option<&str>) -> Admission {
+        Admission::Refused
+    }
+    fn functions(&self) -> Vec<Function> {
+        Vec::new()
+    }
+    fn function(&self, _: &str) -> Option<Function> {
+        None
+    }
+    fn body_bytes_max(&self, _: &str) -> Option<u64> {
+        Some(6 << 20)
+    }
+    fn deploy(&self, _: Deploy) -> BoxFuture<'static, Result<(), Problem>> {
+        no()
+    }
+    fn remove(&self, _: &str) -> BoxFuture<'static, Result<(), Problem>> {
+        no()
+    }
+    fn scale(&self, _: &str, _: u32) -> BoxFuture<'static, Result<(), Problem>> {
+        no()
+    }
+    fn logs(&self, _: &str, _: bool) -> Option<Log> {
+        None
+    }
+    fn check_target(&self, _: &str) -> Result<(), Problem> {
+        Ok(())
+    }
+    fn invoke(&self, call: Call) -> BoxFuture<'static, Result<Reply, Fault>> {
+        (self.run)(call)
+    }
+    fn keep_call(&self, record: Vec<u8>) -> BoxFuture<'static, Result<u64, Problem>> {
+        let number = self.next.fetch_add(1, Ordering::SeqCst);
+        self.kept.lock().expect("not poisoned").insert(number, record);
+        ready(Ok(number)).boxed()
+    }
+    fn kept_call(&self, number: u64) -> BoxFuture<'static, Result<Option<Vec<u8>>, Problem>> {
+        ready(Ok(self.kept.lock().expect("not poisoned").get(&number).cloned())).boxed()
+    }
+    fn forget_call(&self, number: u64) -> BoxFuture<'static, Result<(), Problem>> {
+        self.kept.lock().expect("not poisoned").remove(&number);
+        ready(Ok(())).boxed()
+    }
+    fn kept_calls(&self) -> BoxFuture<'static, Result<Vec<(u64, u64)>, Problem>> {
+        let kept = self.kept.lock().expect("not poisoned");
+        let all = kept.iter().map(|(number, record)| (*number, record.len() as u64)).collect();
+        ready(Ok(all)).boxed()
+    }
+    fn secrets(&self) -> BoxFuture<'static, Result<Vec<String>, Problem>> {
+        no()
+    }
+    fn put_secret(&self, _: &str, _: String, _: bool) -> BoxFuture<'static, Result<(), Problem>> {
+        no()
+    }
+    fn remove_secret(&self, _: &str) -> BoxFuture<'static, Result<(), Problem>> {
+        no()
+    }
+    fn invoke_as(&self, _: u128, call: Call) -> BoxFuture<'static, Result<Reply, Fault>> {
+        (self.run)(call)
+    }
+    fn put_documents(&self, _: Vec<Change>) -> BoxFuture<'static, Result<(), Problem>> {
+        no()
+    }
+    fn documents(&self, _: &'static str) -> BoxFuture<'static, Result<Documents, Problem>> {
+        no()
+    }
+    fn document(
+        &self,
+        _: &'static str,
+        _: &str,
+    ) -> BoxFuture<'static, Result<Option<Vec<u8>>, Problem>> {
+        no()
+    }
+    fn random(&self) -> u128 {
+        u128::from(self.next.fetch_add(1, Ordering::SeqCst))
+    }
+}
