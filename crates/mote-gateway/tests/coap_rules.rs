@@ -998,3 +998,17 @@ fn a_repeated_request_runs_once_whatever_others_send() {
     assert_eq!(mine.call(&again).code, code(2, 4));
     assert_eq!(runs(&server), 2, "a proven source's request is remembered");
 }
+
+/// That a body may go on answers a block of the request, whatever block of the answer was asked for.
+#[test]
+fn continue_says_nothing_of_the_answers_blocks() {
+    let server = Server::start();
+    let mut client = server.client();
+    let first = Message::request(CON, POST, client.fresh(), "echo")
+        .block(BLOCK1, 0, true, 0)
+        .block(BLOCK2, 0, false, 2)
+        .payload([7; 16]);
+    let answer = client.call(&first);
+    assert_eq!((answer.code, answer.get(BLOCK2)), (code(2, 31), None));
+    assert!(answer.get(BLOCK1).is_some() && answer.payload.is_empty());
+}
