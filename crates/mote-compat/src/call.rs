@@ -25,6 +25,8 @@ pub(crate) fn is_hop_by_hop(name: &str) -> bool {
             | "content-length"
             | "expect"
             | "keep-alive"
+            // Programs that get fields as variables would take it for their own HTTP_PROXY.
+            | "proxy"
             | "proxy-connection"
             | "te"
             | "trailer"

@@ -60,7 +60,13 @@ pub fn arguments(
         }
         return Ok(args);
     }
-    put_parameters(&mut args, request.query);
+    let reserved = || {
+        let text = "Request defines parameters that are not allowed (e.g., reserved properties).";
+        Answer::error(400, text)
+    };
+    let mut given = Map::new();
+    put_parameters(&mut given, request.query);
+    put_given(&mut args, given).map_err(|Reserved| reserved())?;
     let mut fields = Map::new();
     for (name, value) in headers(request.headers) {
         let name = String::from_utf8_lossy(name).into_owned();
@@ -87,7 +93,7 @@ pub fn arguments(
     if media.is_empty() || media == "application/json" {
         match serde_json::from_slice(body) {
             Ok(Value::Object(given)) => {
-                args.extend(given);
+                put_given(&mut args, given).map_err(|Reserved| reserved())?;
                 return Ok(args);
             }
             Err(_) if !media.is_empty() => return Err(malformed()),
@@ -95,7 +101,9 @@ pub fn arguments(
         }
     }
     if media == "application/x-www-form-urlencoded" {
-        put_parameters(&mut args, body);
+        let mut given = Map::new();
+        put_parameters(&mut given, body);
+        put_given(&mut args, given).map_err(|Reserved| reserved())?;
     } else if is_textual(&media) {
         args.insert("__ow_body".into(), text(body).into());
     } else {
@@ -179,6 +187,19 @@ fn is_textual(kind: &str) -> bool {
 }
 
 /// Parameters of a query or form.
+/// A caller names a parameter that only the platform sets.
+struct Reserved;
+
+/// Adds what a caller gives. Names with `__ow_` are the platform's word about the request, which an
+/// action may trust.
+fn put_given(args: &mut Map<String, Value>, given: Map<String, Value>) -> Result<(), Reserved> {
+    if given.keys().any(|name| name.starts_with("__ow_")) {
+        return Err(Reserved);
+    }
+    args.extend(given);
+    Ok(())
+}
+
 fn put_parameters(args: &mut Map<String, Value>, text: &[u8]) {
     for pair in text.split(|byte| *byte == b'&').filter(|pair| !pair.is_empty()) {
         let mut halves = pair.splitn(2, |byte| *byte == b'=');
@@ -251,6 +272,16 @@ mod tests {
             r#"{"__ow_body":"AP8=","__ow_method":"post","__ow_path":"/a","d":1}"#,
         );
         check(b"", b"x-mote-activation\n1\n", b"{\"e\":3}", r#"{"d":1,"e":3}"#);
+        let form = b"content-type\napplication/x-www-form-urlencoded\n";
+        for (query, fields, body) in [
+            (&b""[..], &b"content-type\napplication/json\n"[..], &br#"{"__ow_user":"a"}"#[..]),
+            (b"", b"", br#"{"__ow_method":"get"}"#),
+            (b"", form, b"a=1&__ow_headers=x"),
+            (b"__ow_body=x", b"", b""),
+        ] {
+            let refused = arguments(&invoke(query, fields), body, "");
+            assert_eq!(refused.map_err(|answer| answer.status), Err(400), "only the platform's");
+        }
         let bad = arguments(&invoke(b"", b"content-type\napplication/json\n"), b"{", "");
         assert_eq!(bad.unwrap_err().status, 400);
     }

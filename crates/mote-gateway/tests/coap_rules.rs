@@ -960,3 +960,55 @@ fn an_unproven_source_is_sent_little() {
     assert_eq!((answer.code, answer.payload.len()), (code(2, 5), 1_000));
     let _ = server.fake.state.calls.load(Ordering::SeqCst);
 }
+
+/// Requests of others, which may be forged, do not make the node forget that it has served one.
+#[test]
+fn a_repeated_request_runs_once_whatever_others_send() {
+    let Some(own) = own_address() else {
+        eprintln!("SKIPPED: this machine has no address but loopback; no source is unproven");
+        return;
+    };
+    let config = Config { exchanges_bytes_max: 64 << 10, ..Config::default() };
+    let server = Server::on(&format!("{own}:0"), config);
+    let connected = || {
+        let socket = UdpSocket::bind((own, 0)).unwrap();
+        socket.connect(server.address).unwrap();
+        socket.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
+        Client { socket, mid: 0 }
+    };
+    let (mine, others) = (connected(), connected());
+    let post = Message::request(CON, POST, 1, "echo/mine");
+    assert_eq!(mine.call(&post).code, code(2, 4));
+    for mid in 0..1_000 {
+        let answer = others.call(&Message::request(CON, GET, mid, "count"));
+        assert_eq!(answer.code, code(2, 5));
+    }
+    let runs = |server: &Server| {
+        server.fake.state.saw.lock().iter().filter(|saw| saw.path == "/mine").count()
+    };
+    // It is not known any more, so it runs only for a source whose repetitions are.
+    let answer = mine.call(&post);
+    assert_eq!((answer.code, runs(&server)), (code(4, 1), 1));
+    let echo = answer.get(ECHO).expect("an Echo value").to_vec();
+    let again = Message::request(CON, POST, 2, "echo/mine").option(ECHO, echo);
+    assert_eq!((mine.call(&again).code, runs(&server)), (code(2, 4), 2));
+    for mid in 1_000..2_000 {
+        others.call(&Message::request(CON, GET, mid, "count"));
+    }
+    assert_eq!(mine.call(&again).code, code(2, 4));
+    assert_eq!(runs(&server), 2, "a proven source's request is remembered");
+}
+
+/// That a body may go on answers a block of the request, whatever block of the answer was asked for.
+#[test]
+fn continue_says_nothing_of_the_answers_blocks() {
+    let server = Server::start();
+    let mut client = server.client();
+    let first = Message::request(CON, POST, client.fresh(), "echo")
+        .block(BLOCK1, 0, true, 0)
+        .block(BLOCK2, 0, false, 2)
+        .payload([7; 16]);
+    let answer = client.call(&first);
+    assert_eq!((answer.code, answer.get(BLOCK2)), (code(2, 31), None));
+    assert!(answer.get(BLOCK1).is_some() && answer.payload.is_empty());
+}

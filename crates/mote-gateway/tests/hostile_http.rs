@@ -352,3 +352,14 @@ fn one_address_leaves_connections_to_others() {
     drop(kept);
     server.stop();
 }
+
+/// Programs that get fields as variables would take `Proxy` for their own `HTTP_PROXY`.
+#[test]
+fn a_callers_proxy_field_reaches_no_function() {
+    let server = Server::start(Config::default());
+    let request = "GET /echo HTTP/1.1\r\nHost: a\r\nPROXY: http://x\r\nX-Proxy: kept\r\n\r\n";
+    assert_eq!(server.client().call(request).status, 200);
+    let saw = server.fake.take_saw().remove(0);
+    let names: Vec<&str> = saw.headers.iter().map(|(name, _)| name.as_str()).collect();
+    assert_eq!(names, ["host", "x-proxy"]);
+}

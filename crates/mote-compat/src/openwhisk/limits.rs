@@ -13,22 +13,32 @@ use super::Refused;
 pub(super) const INVOCATIONS_PER_MINUTE: usize = 120;
 pub(super) const FIRES_PER_MINUTE: usize = 60;
 pub(super) const CONCURRENT: usize = 100;
+/// Web actions that run at once for callers without the key, at most: the rest of the places is the
+/// owner's.
+const CONCURRENT_KEYLESS: usize = CONCURRENT / 2;
 const WINDOW: Duration = Duration::from_secs(60);
 
 /// What happened lately.
 #[derive(Default)]
 pub(super) struct Limits {
     invocations: Mutex<VecDeque<Instant>>,
+    /// Those of callers without the key, which the owner's do not count.
+    keyless: Mutex<VecDeque<Instant>>,
     fires: Mutex<VecDeque<Instant>>,
     running: AtomicUsize,
+    running_keyless: AtomicUsize,
 }
 
 /// An activation's place among those that run, until dropped.
-pub(super) struct Place(Arc<Limits>);
+pub(super) struct Place {
+    limits: Arc<Limits>,
+    keyless: bool,
+}
 
 impl Drop for Place {
     fn drop(&mut self) {
-        self.0.running.fetch_sub(1, Ordering::Relaxed);
+        self.limits.running.fetch_sub(1, Ordering::Relaxed);
+        self.limits.running_keyless.fetch_sub(usize::from(self.keyless), Ordering::Relaxed);
     }
 }
 
@@ -36,6 +46,11 @@ impl Limits {
     /// Counts an invocation or refuses it.
     pub(super) fn invocation(&self) -> Result<(), Refused> {
         counted(&self.invocations, INVOCATIONS_PER_MINUTE)
+    }
+
+    /// The same for a web action that somebody calls without the key.
+    pub(super) fn keyless_invocation(&self) -> Result<(), Refused> {
+        counted(&self.keyless, INVOCATIONS_PER_MINUTE)
     }
 
     /// Counts the firing of a trigger or refuses it.
@@ -46,21 +61,33 @@ impl Limits {
     /// A place among those that run.
     pub(super) fn place(self: &Arc<Self>) -> Result<Place, Refused> {
         let place = self.kept_place();
-        let count = self.running.load(Ordering::Relaxed);
-        if count <= CONCURRENT {
-            return Ok(place);
-        }
-        let text = format!(
-            "Too many concurrent requests in flight (count: {count}, allowed: {CONCURRENT})."
-        );
-        Err(Refused(StatusCode::TOO_MANY_REQUESTS, text))
+        within(self.running.load(Ordering::Relaxed), CONCURRENT)?;
+        Ok(place)
+    }
+
+    /// A place for a caller without the key.
+    pub(super) fn keyless_place(self: &Arc<Self>) -> Result<Place, Refused> {
+        let mut place = self.kept_place();
+        self.running_keyless.fetch_add(1, Ordering::Relaxed);
+        place.keyless = true;
+        within(self.running_keyless.load(Ordering::Relaxed), CONCURRENT_KEYLESS)?;
+        within(self.running.load(Ordering::Relaxed), CONCURRENT)?;
+        Ok(place)
     }
 
     /// That of an activation which was accepted before: it has one, however many run.
     pub(super) fn kept_place(self: &Arc<Self>) -> Place {
         self.running.fetch_add(1, Ordering::Relaxed);
-        Place(self.clone())
+        Place { limits: self.clone(), keyless: false }
     }
+}
+
+fn within(count: usize, most: usize) -> Result<(), Refused> {
+    if count <= most {
+        return Ok(());
+    }
+    let text = format!("Too many concurrent requests in flight (count: {count}, allowed: {most}).");
+    Err(Refused(StatusCode::TOO_MANY_REQUESTS, text))
 }
 
 fn counted(lately: &Mutex<VecDeque<Instant>>, most: usize) -> Result<(), Refused> {
@@ -77,4 +104,25 @@ fn counted(lately: &Mutex<VecDeque<Instant>>, most: usize) -> Result<(), Refused
     }
     lately.push_back(now);
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn callers_without_the_key_leave_the_owner_its_own() {
+        let limits = Arc::new(Limits::default());
+        let keyless = (0..1_000).filter(|_| limits.keyless_invocation().is_ok()).count();
+        assert_eq!(keyless, INVOCATIONS_PER_MINUTE);
+        assert!(limits.invocation().is_ok());
+        let held: Vec<Place> = (0..1_000).filter_map(|_| limits.keyless_place().ok()).collect();
+        assert_eq!(held.len(), CONCURRENT_KEYLESS);
+        let owners: Vec<Place> = (0..1_000).filter_map(|_| limits.place().ok()).collect();
+        assert_eq!(owners.len(), CONCURRENT - CONCURRENT_KEYLESS);
+        assert!(limits.keyless_place().is_err());
+        drop((held, owners));
+        assert!(limits.keyless_place().is_ok() && limits.place().is_ok());
+        assert_eq!(limits.running.load(Ordering::Relaxed), 0);
+    }
 }

@@ -46,7 +46,7 @@ pub(super) async fn run(
         return Err(Refused::not_found());
     }
     let (head, body) = request.into_parts();
-    authenticated(&whisk, &found, from, &head.headers)?;
+    let keyed = authenticated(&whisk, &found, from, &head.headers)?;
     let Ok(body) = to_bytes(body, PARAMETERS_BYTES_MAX).await else {
         let text = "The entity size exceeds the maximum allowed size of 1 MB.".to_owned();
         return Err(Refused(StatusCode::PAYLOAD_TOO_LARGE, text));
@@ -57,8 +57,13 @@ pub(super) async fn run(
     };
     let query = head.uri.query().unwrap_or("");
     let payload = arguments(&found, head.method.as_str(), &path, query, &head.headers, &body)?;
-    whisk.limits.invocation()?;
-    let _place = whisk.limits.place()?;
+    let _place = if keyed {
+        whisk.limits.invocation()?;
+        whisk.limits.place()?
+    } else {
+        whisk.limits.keyless_invocation()?;
+        whisk.limits.keyless_place()?
+    };
     let activation = Activation { id: run::new_id(&whisk), found, payload, cause: None };
     let ended = run::activate(&whisk, &activation, Patience::Refused).await?;
     let mut response = answer(ended.result(), ended.code(), ending, &path)?;
@@ -66,22 +71,23 @@ pub(super) async fn run(
     Ok(response)
 }
 
-/// Whether the action wants a key, or words of its own, and the request has them.
+/// Whether the request has the key, where the action wants it; refuses one that lacks the key or the
+/// words of its own that an action wants.
 fn authenticated(
     whisk: &Whisk,
     found: &Found,
     from: SocketAddr,
     fields: &HeaderMap,
-) -> Result<(), Refused> {
+) -> Result<bool, Refused> {
     let wanted = match found.entity.annotation("require-whisk-auth") {
-        None | Some(Value::Null | Value::Bool(false)) => return Ok(()),
-        Some(Value::Bool(true)) => return admitted(whisk, from, fields),
+        None | Some(Value::Null | Value::Bool(false)) => return Ok(false),
+        Some(Value::Bool(true)) => return admitted(whisk, from, fields).map(|()| true),
         Some(Value::String(word)) => word.clone(),
         Some(other) => other.to_string(),
     };
     let given = fields.get("x-require-whisk-auth").and_then(|value| value.to_str().ok());
     if given == Some(wanted.as_str()) {
-        return Ok(());
+        return Ok(false);
     }
     let text = "Authentication is possible but has failed or not yet been provided.";
     Err(Refused(StatusCode::UNAUTHORIZED, text.to_owned()))

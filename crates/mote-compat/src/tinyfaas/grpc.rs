@@ -494,4 +494,101 @@ mod tests {
         }
         assert_eq!(percent_encoded("grün 5%"), "gr%C3%BCn 5%25");
     }
+
+    use futures_util::FutureExt as _;
+    use tokio::io::DuplexStream;
+
+    type Serving = tokio::task::JoinHandle<hyper::Result<()>>;
+
+    /// A connection to a node whose functions never answer, and the end of serving it.
+    fn served(memory: &Memory) -> (DuplexStream, Serving) {
+        let never = |_| async { std::future::pending().await }.boxed();
+        let node = Arc::new(crate::fake::Fake::new(never));
+        let (queue, _) = crate::Queue::new(node.clone(), Default::default());
+        let (stopper, stop) = tokio::sync::watch::channel(false);
+        // Never stops.
+        std::mem::forget(stopper);
+        let context = Context { node, queue, stop };
+        let (client, server) = tokio::io::duplex(64 << 10);
+        let peer = SocketAddr::from(([192, 0, 2, 1], 1));
+        (client, tokio::spawn(converse(server, peer, context, memory.clone())))
+    }
+
+    async fn client(stream: DuplexStream) -> h2::client::SendRequest<Bytes> {
+        let (sender, connection) = h2::client::handshake(stream).await.expect("HTTP/2");
+        tokio::spawn(connection);
+        sender.ready().await.expect("a connection")
+    }
+
+    fn call_of() -> Request<()> {
+        let request = Request::post(format!("http://a{PATH}"));
+        request.header("content-type", "application/grpc").body(()).expect("a request")
+    }
+
+    /// The beginning of a message of 4 MiB.
+    fn begun(length: usize) -> Bytes {
+        let mut begun = framed(&vec![b'x'; MESSAGE_BYTES_MAX]).to_vec();
+        begun.truncate(length);
+        begun.into()
+    }
+
+    async fn within(serving: Serving, limit: Duration) {
+        let since = Instant::now();
+        let ended = tokio::time::timeout(Duration::from_secs(3_600), serving).await;
+        let _ = ended.expect("the connection ends").expect("without a panic");
+        assert!(since.elapsed() <= limit, "after {:?}", since.elapsed());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_client_that_does_nothing_is_not_waited_for() {
+        let memory = Shares::new(MESSAGES_BYTES_MAX, MESSAGES_BYTES_MAX / 2);
+        let limit = STALL_TIMEOUT + 2 * LOOK;
+        let (_silent, serving) = served(&memory);
+        within(serving, limit).await;
+        let (stream, serving) = served(&memory);
+        let _without_calls = client(stream).await;
+        within(serving, limit).await;
+        let (stream, serving) = served(&memory);
+        let mut sender = client(stream).await;
+        let (_answer, mut body) = sender.send_request(call_of(), false).expect("sent");
+        body.send_data(begun(100), false).expect("sent");
+        within(serving, limit).await;
+        assert_eq!(memory.taken(), 0);
+        // One whose function runs is waited for.
+        let (stream, serving) = served(&memory);
+        let mut sender = client(stream).await;
+        let (_answer, mut body) = sender.send_request(call_of(), false).expect("sent");
+        body.send_data(framed(&field(1, b"slow")), true).expect("sent");
+        tokio::time::sleep(10 * limit).await;
+        assert!(!serving.is_finished());
+    }
+
+    #[tokio::test]
+    async fn messages_that_are_not_whole_take_bounded_memory() {
+        let share = MESSAGES_BYTES_MAX / 2;
+        let memory = Shares::new(MESSAGES_BYTES_MAX, share);
+        let mut answers = Vec::new();
+        let mut open = Vec::new();
+        for _ in 0..3 {
+            let (stream, serving) = served(&memory);
+            let mut sender = client(stream).await;
+            for _ in 0..4 {
+                let (answer, mut body) = sender.send_request(call_of(), false).expect("sent");
+                body.send_data(begun(MESSAGE_BYTES_MAX), false).expect("sent");
+                answers.push(Box::pin(answer));
+                open.push(body);
+            }
+            tokio::spawn(serving);
+            // Dropped, it would end the connection once its streams have ended.
+            std::mem::forget(sender);
+        }
+        let first = futures_util::future::select_all(answers);
+        let (first, ..) =
+            tokio::time::timeout(Duration::from_secs(20), first).await.expect("one is refused");
+        let first = first.expect("an answer");
+        assert_eq!(first.headers()["grpc-status"], "8");
+        let other = IpAddr::from([192, 0, 2, 2]);
+        assert!(memory.taken() <= share);
+        assert!(memory.take(other, share).is_ok(), "others have theirs");
+    }
 }

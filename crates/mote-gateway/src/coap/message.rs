@@ -314,6 +314,8 @@ pub struct Response {
     pub max_age_s: Option<u32>,
     /// Location-Path segments.
     pub location: Vec<Vec<u8>>,
+    /// Location-Query parameters.
+    pub location_query: Vec<Vec<u8>>,
     /// Block1.
     pub block1: Option<Block>,
     /// Block2.
@@ -339,11 +341,16 @@ impl Response {
         Self { code, payload: text.into().into(), ..Self::default() }
     }
 
+    /// Bytes of the options that say a location, at the most.
+    pub fn location_bytes(&self) -> usize {
+        let parts = self.location.iter().chain(&self.location_query);
+        parts.map(|part| part.len() + 3).sum()
+    }
+
     /// No message of this response is longer than this, with a token of any length.
     pub fn bytes_max(&self) -> usize {
         // Header, token and marker; every option of fixed length at its longest; the others.
-        let options = self.location.iter().map(|segment| segment.len() + 3).sum::<usize>()
-            + self.echo.as_ref().map_or(0, |echo| echo.len() + 3);
+        let options = self.location_bytes() + self.echo.as_ref().map_or(0, |echo| echo.len() + 3);
         4 + 8 + 64 + options + self.payload.len()
     }
 
@@ -371,6 +378,9 @@ impl Response {
             }
             if let Some(seconds) = self.max_age_s {
                 put(option::MAX_AGE, shortest(&number(seconds)));
+            }
+            for parameter in &self.location_query {
+                put(option::LOCATION_QUERY, parameter);
             }
             if let Some(block) = self.block2 {
                 put(option::BLOCK2, shortest(&number(block.value())));

@@ -65,7 +65,7 @@ const ACK_TIMEOUT_NS: u64 = 2_500_000_000;
 const RETRANSMIT_MAX: u32 = 4;
 /// Longest diagnostic payload: for people, in one datagram of any link.
 const DIAGNOSTIC_BYTES_MAX: usize = 512;
-/// Longest Location-Path: with a full block and all other options it fits the largest datagram.
+/// Longest Location-Path and Location-Query together: with a full block and all other options it fits the largest datagram.
 const LOCATION_BYTES_MAX: usize = 160;
 /// Our confirmable answers under way at once.
 const OUTSTANDING_MAX: usize = 8_192;
@@ -639,10 +639,9 @@ impl<I: Invoker> Server<I> {
         if response.code.0 > 2 {
             response.payload.truncate(DIAGNOSTIC_BYTES_MAX);
         }
-        if response.location.iter().map(|segment| segment.len() + 3).sum::<usize>()
-            > LOCATION_BYTES_MAX
-        {
+        if response.location_bytes() > LOCATION_BYTES_MAX {
             response.location.clear();
+            response.location_query.clear();
         }
         let fits = |response: &Response, limit: Option<usize>| {
             let limit = limit.unwrap_or(DATAGRAM_BYTES_MAX).min(DATAGRAM_BYTES_MAX);
@@ -654,8 +653,9 @@ impl<I: Invoker> Server<I> {
             }
         };
         let whole_fits = response.payload.len() <= 16 << exponent;
-        // An error is said whole: blocks are of answers (RFC 7959, 2.4).
-        let is_whole = exchange.block2.is_none() || response.code.0 > 2;
+        // An error is said whole: blocks are of answers (RFC 7959, 2.4). So is that a body may go on,
+        // which answers a block of the request and is no part of the answer (RFC 7959, 2.9.1).
+        let is_whole = exchange.block2.is_none() || response.code.0 > 2 || response.code == (2, 31);
         if whole_fits && is_whole && fits(&response, exchange.limit) {
             return Ok(response);
         }

@@ -74,7 +74,7 @@ pub(crate) fn response(method: &[u8], status: u16, block: &[u8], body: Bytes) ->
             b"content-type" => response.content_format = content_format(value),
             b"etag" => response.etag = etag(value),
             b"cache-control" => response.max_age_s = max_age(value),
-            b"location" => response.location = location(value),
+            b"location" => (response.location, response.location_query) = location(value),
             b"coap-content-format" => {
                 let number = std::str::from_utf8(value).ok().and_then(|text| text.parse().ok());
                 response.content_format = number.or(response.content_format);
@@ -134,13 +134,21 @@ fn max_age(value: &[u8]) -> Option<u32> {
     })
 }
 
-fn location(value: &[u8]) -> Vec<Vec<u8>> {
-    value
-        .split(|byte| *byte == b'/')
-        .filter(|segment| !segment.is_empty())
-        .map(|segment| segment[..segment.len().min(255)].to_vec())
-        .take(16)
-        .collect()
+/// The segments of a location's path, and the parameters of its query (RFC 7252, 5.10.7).
+fn location(value: &[u8]) -> (Vec<Vec<u8>>, Vec<Vec<u8>>) {
+    let value = value.split(|byte| *byte == b'#').next().unwrap_or_default();
+    let mut halves = value.splitn(2, |byte| *byte == b'?');
+    let mut parts = |separator: u8| -> Vec<Vec<u8>> {
+        halves
+            .next()
+            .unwrap_or_default()
+            .split(|byte| *byte == separator)
+            .filter(|part| !part.is_empty())
+            .map(|part| part[..part.len().min(255)].to_vec())
+            .take(16)
+            .collect()
+    };
+    (parts(b'/'), parts(b'&'))
 }
 
 #[cfg(test)]
@@ -170,11 +178,12 @@ mod tests {
 
     #[test]
     fn fields_become_options() {
-        let block = b"content-type\napplication/json\netag\n\"0a0b\"\ncache-control\npublic, max-age=7\nlocation\n/a/b\n";
+        let block = b"content-type\napplication/json\netag\n\"0a0b\"\ncache-control\npublic, max-age=7\nlocation\n/a/b?c=1&d#e\n";
         let response = response(b"POST", 201, block, Bytes::new());
         assert_eq!(response.content_format, Some(50));
         assert_eq!(response.etag, Some(vec![10, 11]));
         assert_eq!(response.max_age_s, Some(7));
         assert_eq!(response.location, [b"a".to_vec(), b"b".to_vec()]);
+        assert_eq!(response.location_query, [b"c=1".to_vec(), b"d".to_vec()]);
     }
 }

@@ -429,7 +429,7 @@ fn request_head(request: &Request<Incoming>) -> Result<(String, Head), Refusal> 
     }
     for (name, value) in request.headers() {
         let name = name.as_str().as_bytes();
-        let own = matches!(name, b"host" | b"cookie" | b"expect")
+        let own = matches!(name, b"host" | b"cookie" | b"expect" | b"proxy")
             || (answer::is_framing(name) && name != b"content-length");
         if !own {
             builder.header(name, value.as_bytes());

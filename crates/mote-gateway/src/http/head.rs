@@ -290,6 +290,8 @@ impl<'a> Fields<'a> {
                 self.upgrade = true;
                 return Ok(false);
             }
+            // Programs that get fields as variables would take it for their own HTTP_PROXY.
+            5 if is("proxy") => return Ok(false),
             2 if is("te") => return Ok(false),
             7 if is("trailer") => return Ok(false),
             10 if is("keep-alive") => return Ok(false),
