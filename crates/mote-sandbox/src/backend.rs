@@ -446,7 +446,8 @@ impl ProcessBackend {
         let cgroup = inner.cgroups.place();
         let without = inner.config.without;
         let cgroups = if without & Layer::Cgroup as u32 == 0 { cgroup.paths() } else { Vec::new() };
-        let parking = Parking { without, rootless: inner.rootless, host_network, cgroups };
+        let mapped = inner.rootless.then(sys::effective_ids);
+        let parking = Parking { without, mapped, host_network, cgroups };
         let message = parking.encode().map_err(|source| failed("write the plan", source))?;
         let cleanup = Unstarted::new(cgroup);
         self.send(&message, &inside, None).await?;
@@ -501,10 +502,8 @@ impl Backend for ProcessBackend {
     }
 
     fn keep_waiting(&self, wanted: Vec<Waiting>) {
-        // An ordinary user may not mount into a sandbox that is already closed; where no memory
-        // controller counts, the limit is one of the program's own.
         let inner = &*self.inner;
-        if inner.rootless || !inner.cgroups.has("memory") || inner.config.without != 0 {
+        if !report::waiting_programs(&inner.cgroups) || inner.config.without != 0 {
             return;
         }
         inner.waiting.want(wanted);

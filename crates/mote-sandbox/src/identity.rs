@@ -38,13 +38,21 @@ const CAP_VERSION_3: u32 = 0x2008_0522;
 
 /// Maps host ids (user, group) to 1000 in the user namespace this process has just entered.
 pub(crate) fn map_self(host_ids: (u32, u32)) -> io::Result<()> {
-    // The map files of an undumpable process belong to root, whom we no longer are. Nobody who
-    // could trace us exists in this namespace yet.
+    as_owner_of_proc_files(|| {
+        std::fs::write("/proc/self/setgroups", "deny")?;
+        std::fs::write("/proc/self/uid_map", format!("{INSIDE_ID} {} 1", host_ids.0))?;
+        std::fs::write("/proc/self/gid_map", format!("{INSIDE_ID} {} 1", host_ids.1))
+    })
+}
+
+/// Runs `write`, which writes to files of `/proc/self`. Those of an undumpable process belong to
+/// root, and this process may be an ordinary user. Only before a program of a function runs: until
+/// then no process that could trace this one exists in its namespaces.
+pub(crate) fn as_owner_of_proc_files(write: impl FnOnce() -> io::Result<()>) -> io::Result<()> {
     sys::prctl(libc::PR_SET_DUMPABLE, 1, 0)?;
-    std::fs::write("/proc/self/setgroups", "deny")?;
-    std::fs::write("/proc/self/uid_map", format!("{INSIDE_ID} {} 1", host_ids.0))?;
-    std::fs::write("/proc/self/gid_map", format!("{INSIDE_ID} {} 1", host_ids.1))?;
-    sys::prctl(libc::PR_SET_DUMPABLE, 0, 0)
+    let written = write();
+    sys::prctl(libc::PR_SET_DUMPABLE, 0, 0)?;
+    written
 }
 
 /// From root to the instance's own uid in its own user namespace.

@@ -72,8 +72,9 @@ pub(crate) struct RootPlan {
 pub(crate) struct Parking {
     /// Layers left out; zero outside tests.
     pub(crate) without: u32,
-    /// Whether the daemon is an ordinary user.
-    pub(crate) rootless: bool,
+    /// Where the daemon is an ordinary user: its user and group, which the child maps in a user
+    /// namespace of its own. Inside that namespace nobody can ask who they are on the host.
+    pub(crate) mapped: Option<(u32, u32)>,
     /// Whether the host's network is shared (package installation only).
     pub(crate) host_network: bool,
     /// Cgroup directories to create and enter, absolute paths on the host.
@@ -156,7 +157,7 @@ impl Parking {
         if self.has(Layer::NetNamespace) && !self.host_network {
             flags |= libc::CLONE_NEWNET;
         }
-        if self.rootless {
+        if self.mapped.is_some() {
             flags |= libc::CLONE_NEWUSER;
         }
         flags as u32 as u64
