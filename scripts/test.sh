@@ -38,6 +38,7 @@ else
   echo "SKIPPED: lab: scripts/lab-setup.sh could not set it up"
 fi
 suite "Rust" cargo test --workspace --exclude mote-tests --no-fail-fast
+suite "ordinary user" scripts/test-as-user.sh
 [ ${#failed[@]} -eq 0 ] || printf '\nFAILED so far: %s\n' "${failed[*]}"
 suite "end to end" cargo test -p mote-tests --tests --no-fail-fast
 [ ${#failed[@]} -eq 0 ]
