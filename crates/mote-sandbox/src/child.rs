@@ -105,8 +105,9 @@ fn park(parking: &[u8], status: &Status) -> Result<(), Failure> {
         identity::map_self(host_ids).step("map the user namespace")?;
     }
     raise_oom_score();
-    if !parking.host_network && parking.has(Layer::NetNamespace) {
+    if parking.has(Layer::NetNamespace) {
         loopback::bring_up().step("bring up loopback")?;
+        loopback::bound_buffers();
     }
     let mounts = sys::openat(None, c"/proc/self/ns/mnt", libc::O_RDONLY, 0)
         .step("open its mount namespace")?;

@@ -84,7 +84,12 @@ pub(crate) fn become_instance(plan: &Plan) -> Result<(), Failure> {
 /// Resource limits per process; cgroups limit the instance as a whole.
 pub(crate) fn limit_resources(plan: &Plan) -> io::Result<()> {
     sys::limit_resource(libc::RLIMIT_NOFILE as _, OPEN_FILES.0, OPEN_FILES.1)?;
-    sys::limit_resource(libc::RLIMIT_CORE as _, 0, 0)?;
+    // Not 0, at which the kernel still starts a program that takes dumps from a pipe, as root and
+    // outside; at 1 it starts none, and no file is that small. The filter keeps the limit there.
+    sys::limit_resource(libc::RLIMIT_CORE as _, 1, 1)?;
+    if let Some(bytes) = plan.file_bytes {
+        sys::limit_resource(libc::RLIMIT_FSIZE as _, bytes, bytes)?;
+    }
     if let Some(bytes) = plan.data_bytes {
         // Not the address space: runtimes reserve gigabytes of it that they never use.
         sys::limit_resource(libc::RLIMIT_DATA as _, bytes, bytes)?;

@@ -188,12 +188,7 @@ pub(crate) fn user_namespaces() -> Result<(), String> {
 /// Makes the namespaces of a sandbox in a child that ends at once. Switches alone do not tell: in
 /// many containers the kernel refuses a fresh `/proc`, and limits on namespaces have many places.
 fn try_namespaces() -> Result<(), String> {
-    let parking = Parking {
-        without: 0,
-        mapped: Some(sys::effective_ids()),
-        host_network: false,
-        cgroups: Vec::new(),
-    };
+    let parking = Parking { without: 0, mapped: Some(sys::effective_ids()), cgroups: Vec::new() };
     let (uid, gid) = sys::effective_ids();
     let maps = [
         (c"/proc/self/setgroups", "deny".to_owned()),

@@ -451,6 +451,18 @@ pub(crate) fn exit_now(status: i32) -> ! {
     unsafe { libc::_exit(status) }
 }
 
+/// Bytes that an ordinary user may still write where `path` lies.
+pub(crate) fn free_bytes(path: &std::path::Path) -> io::Result<u64> {
+    let path = cstring(path.as_os_str().as_encoded_bytes())?;
+    // SAFETY: an all-zero statvfs is a valid value to be overwritten; the path is NUL-terminated.
+    let stat = unsafe {
+        let mut stat: libc::statvfs = std::mem::zeroed();
+        check(libc::c_long::from(libc::statvfs(path.as_ptr(), &raw mut stat)))?;
+        stat
+    };
+    Ok(stat.f_bavail.saturating_mul(stat.f_frsize))
+}
+
 /// CLOCK_MONOTONIC in nanoseconds.
 pub(crate) fn monotonic_ns() -> u64 {
     let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };

@@ -148,6 +148,57 @@ async fn limits(backend: &ProcessBackend) {
     assert_eq!(exit.signal, Some(9));
 }
 
+/// Bytes that wait in sockets count: a program cannot keep more in them than its memory limit.
+async fn socket_buffers(backend: &ProcessBackend) {
+    let Some((python, _)) = python() else {
+        return println!("SKIPPED: no python3");
+    };
+    if !enforces(backend, "memory") {
+        return println!("SKIPPED: buffers of sockets: no memory controller");
+    }
+    let code = Folder::new("sockets");
+    // At most 900 sockets and 400 MiB; each is filled until the kernel takes no more.
+    let script = "import socket, sys
+held, total, block = [], 0, bytes(65000)
+def fill(sock, send):
+    global total
+    before = total
+    try:
+        while total < 400 << 20:
+            total += send(block)
+    except OSError: pass
+    return total - before
+if sys.argv[1] == 'tcp':
+    door = socket.create_server(('127.0.0.1', 0))
+    for _ in range(450):
+        one = socket.create_connection(door.getsockname()); other, _ = door.accept()
+        one.setblocking(False); held += [one, other]
+        if fill(one, one.send) == 0: break
+else:
+    for _ in range(900):
+        one = socket.socket(socket.AF_INET, socket.SOCK_DGRAM); one.bind(('127.0.0.1', 0))
+        one.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 64 << 20); one.setblocking(False)
+        held.append(one)
+        for _ in range(200): one.sendto(block, one.getsockname())
+    for one in held:
+        try:
+            while True: total += len(one.recv(65000))
+        except OSError: pass
+print('buffered', total >> 20, flush=True)
+";
+    code.write("fill.py", script);
+    for kind in ["tcp", "udp"] {
+        let mut asked = request(14, &code.0, shim(&[&python, "fill.py", kind]));
+        asked.limits.memory_bytes = 64 * MIB;
+        let (text, exit) = finish(backend.start(asked).await.unwrap()).await;
+        let mib: Option<u64> = text.trim().strip_prefix("buffered ").and_then(|n| n.parse().ok());
+        println!("{kind}: {} {exit:?}", text.trim());
+        // Ended for memory is as good.
+        assert!(mib.is_none_or(|mib| mib < 64), "{kind}: {text}");
+        assert!(mib.is_some() || exit.out_of_memory, "{kind}: {text} {exit:?}");
+    }
+}
+
 /// The kernel forgets a group's share of the processor when it leaves the background.
 fn keeps_its_share(control: &dyn mote_core::backend::InstanceControl, shares: &str) {
     let read = |folder: &std::path::Path, file: &str| {
@@ -574,33 +625,93 @@ fn group_bases() -> Vec<std::path::PathBuf> {
 
 async fn installation(backend: &ProcessBackend) {
     let packages = Folder::new("packages");
-    let port = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
-    let address = port.local_addr().unwrap().port();
-    let script = format!(
-        "id -u; mkdir a; echo x > a/b; chmod 6777 a/b; ln -s /etc/passwd a/link; cat /etc/pip.conf; echo host port {address}; seq 1 500; exit 0"
-    );
+    let script = "id -u; mkdir a; echo x > a/b; chmod 6777 a/b; ln -s /etc/passwd a/link; \
+                  cat /etc/pip.conf; seq 1 500; exit 0";
     let build = BuildRequest {
         cache_dir: None,
         label: "test-1".to_owned(),
-        argv: ["sh", "-c", &script].map(str::to_owned).to_vec(),
+        argv: ["sh", "-c", script].map(str::to_owned).to_vec(),
         env: Vec::new(),
         packages_dir: packages.0.clone(),
         code_dir: None,
         extra_read_only: Vec::new(),
-        home_dir: None,
+        files: vec![("/etc/pip.conf".into(), "[global]\n".to_owned())],
+        listen: vec!["127.77.0.2:3128".parse().unwrap()],
+        packages_bytes_max: 8 * MIB,
+        free_bytes_min: 0,
         limits: request(0, &packages.0, shim(&[])).limits,
         timeout: Duration::from_secs(20),
     };
-    let mut endless = build.clone();
-    let outcome = backend.run_build(build).await.unwrap();
+    let ignore = |_: Vec<OwnedFd>| std::future::pending::<()>();
+    let outcome = backend.run_build(build.clone(), ignore).await.unwrap();
     assert!(outcome.succeeded(), "{outcome:?}");
     assert_eq!((outcome.output.len(), outcome.output.back().unwrap().as_str()), (200, "500"));
     use std::os::unix::fs::MetadataExt;
     let meta = std::fs::metadata(packages.0.join("a/b")).unwrap();
     assert_eq!((meta.uid(), meta.mode() & 0o7777), (own_uid(), 0o755));
-    endless.argv = ["sleep", "60"].map(str::to_owned).to_vec();
+    let command = |script: &str| ["sh", "-c", script].map(str::to_owned).to_vec();
+    let mut endless = build.clone();
+    endless.argv = command("sleep 60");
     endless.timeout = Duration::from_millis(200);
-    assert!(backend.run_build(endless).await.unwrap().timed_out);
+    assert!(backend.run_build(endless, ignore).await.unwrap().timed_out);
+
+    // One large file, and many small ones that together are too much.
+    let mut large = build.clone();
+    large.argv = command("head -c 20000000 /dev/zero > big; sleep 60");
+    assert!(backend.run_build(large, ignore).await.unwrap().too_large);
+    let mut many = build.clone();
+    many.argv = command("for i in $(seq 200); do head -c 100000 /dev/zero > f$i; done; sleep 60");
+    assert!(backend.run_build(many, ignore).await.unwrap().too_large);
+    let mut deep = build.clone();
+    deep.argv = command("rm -rf ./*; for i in $(seq 300); do mkdir d; cd d; done");
+    let refused = backend.run_build(deep, ignore).await.unwrap_err();
+    let StartError::Sandbox { source, .. } = &refused else { panic!("{refused}") };
+    assert!(source.to_string().contains("nested"), "{source}");
+}
+
+/// An installation reaches what its caller serves, and nothing of the host.
+async fn installation_network(backend: &ProcessBackend) {
+    let Some((python, _)) = python() else {
+        return println!("SKIPPED: no python3");
+    };
+    let packages = Folder::new("network");
+    let host = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = host.local_addr().unwrap().port();
+    let script = format!(
+        "import socket\nfor at in [('127.0.0.1', {port}), ('169.254.169.254', 80), ('127.77.0.2', 3128)]:\n \
+         try: print(at[0], 'says', socket.create_connection(at, 5).recv(9).decode())\n \
+         except OSError as error: print(at[0], 'refused')\n"
+    );
+    let build = BuildRequest {
+        cache_dir: None,
+        label: "test-1".to_owned(),
+        argv: [&python, "-c", &script].map(str::to_owned).to_vec(),
+        env: Vec::new(),
+        packages_dir: packages.0.clone(),
+        code_dir: None,
+        extra_read_only: Vec::new(),
+        files: Vec::new(),
+        listen: vec!["127.77.0.2:3128".parse().unwrap()],
+        packages_bytes_max: 8 * MIB,
+        free_bytes_min: 0,
+        limits: request(0, &packages.0, shim(&[])).limits,
+        timeout: Duration::from_secs(20),
+    };
+    let serve = async |listeners: Vec<OwnedFd>| {
+        let listener = listeners.into_iter().next().unwrap();
+        let listener = tokio::net::TcpListener::from_std(listener.into()).unwrap();
+        let (stream, _) = listener.accept().await.unwrap();
+        stream.into_std().unwrap().write_all(b"the host").unwrap();
+    };
+    // What ends is not what serves: the installation goes on.
+    let serve = async |listeners| {
+        serve(listeners).await;
+        std::future::pending::<()>().await;
+    };
+    let outcome = backend.run_build(build, serve).await.unwrap();
+    let lines: Vec<_> = outcome.output.iter().map(String::as_str).collect();
+    let expected = ["127.0.0.1 refused", "169.254.169.254 refused", "127.77.0.2 says the host"];
+    assert_eq!(lines, expected);
 }
 
 /// Uids of this run's instances, not those of a node that runs beside it.
@@ -756,7 +867,7 @@ fn main() {
                 $name(&backend).await;
             }
         )* } }
-        run!(failed_execution failed_parking shell runtimes limits per_invocation server_and_egress installation
-            waiting paused nothing_is_left daemon_death start_times);
+        run!(failed_execution failed_parking shell runtimes limits socket_buffers per_invocation server_and_egress installation
+            installation_network            waiting paused nothing_is_left daemon_death start_times);
     });
 }

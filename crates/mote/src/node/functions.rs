@@ -35,6 +35,7 @@ pub(crate) async fn remove(node: &Node, name: &str) -> Result<(), Problem> {
         .map_err(|error| deploy::store_problem(&error))?;
     node.engine.remove(name);
     node.forget(&revision.spec.name);
+    node.trees.collect_soon();
     Ok(())
 }
 
