@@ -40,6 +40,7 @@ else
   echo "SKIPPED: lab: scripts/lab-setup.sh could not set it up" | tee -a "$log"
 fi
 suite "Rust" cargo test --workspace --exclude mote-tests --no-fail-fast
+suite "ordinary user" scripts/test-as-user.sh
 suite "end to end" cargo test -p mote-tests --tests --no-fail-fast
 [ ${#failed[@]} -eq 0 ] || printf '\nFAILED: %s\n' "${failed[*]}"
 echo

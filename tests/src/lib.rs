@@ -165,6 +165,11 @@ impl Node {
         std::fs::read_to_string(path).expect("a token").trim().to_owned()
     }
 
+    /// Whether its instances are in control groups; its announcement notes where they are not.
+    pub fn has_cgroups(&self) -> bool {
+        !self.announcement.contains("note   cgroups")
+    }
+
     /// Its process id.
     pub fn pid(&self) -> u32 {
         self.child.id()

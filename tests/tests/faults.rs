@@ -99,7 +99,7 @@ fn memory_is_limited_and_the_answer_says_so() {
     let code = "def handle(event, ctx):\n    held = bytearray(int(event.text) << 20)\n    return str(len(held))\n";
     node.deploy_ok("f", &[("app.py", code), ("mote.toml", &manifest("memory = \"48MiB\""))]);
     assert_eq!(node.post("/f", b"1").text(), (1 << 20).to_string());
-    let answer = node.post("/f", b"200");
+    let answer = node.post("/f", b"400");
     // The interpreter may see the refusal first (MemoryError), else the kernel ends it.
     let code = answer.json()["code"].as_str().map(str::to_owned);
     assert!(

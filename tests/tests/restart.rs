@@ -3,7 +3,7 @@
 
 use std::time::{Duration, Instant};
 
-use mote_tests::{Connection, Node, cgroup_folders, cgroup_processes, is_root, skip, wait_for};
+use mote_tests::{Connection, Node, cgroup_folders, cgroup_processes, skip, wait_for};
 
 const FUNCTIONS: usize = 200;
 
@@ -51,10 +51,10 @@ fn gone(processes: &[u32]) -> Option<()> {
 
 #[test]
 fn a_clean_stop_leaves_no_processes_or_cgroups() {
-    if !is_root() {
+    let (node, pid) = serving();
+    if !node.has_cgroups() {
         return skip("leftovers", "control groups need root or a delegated group");
     }
-    let (node, pid) = serving();
     let processes = cgroup_processes(pid);
     assert!(!cgroup_folders(pid).is_empty() && !processes.is_empty());
     assert!(node.stop().success());
@@ -64,10 +64,10 @@ fn a_clean_stop_leaves_no_processes_or_cgroups() {
 
 #[test]
 fn the_next_start_removes_what_kill_9_left() {
-    if !is_root() {
+    let (node, pid) = serving();
+    if !node.has_cgroups() {
         return skip("leftovers", "control groups need root or a delegated group");
     }
-    let (node, pid) = serving();
     let processes = cgroup_processes(pid);
     assert!(!processes.is_empty());
     let node = node.crash_and_restart();

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 use std::io;
+use std::net::SocketAddrV4;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -206,9 +207,9 @@ impl ProcessBackend {
             work_dir,
             data_bytes: (!inner.cgroups.has("memory"))
                 .then(|| request.limits.memory_bytes.saturating_add(DATA_BYTES_EXTRA)),
+            file_bytes: None,
             processes: u64::from(request.limits.pids) + 1,
             egress,
-            host_network: false,
         }
     }
 
@@ -261,6 +262,7 @@ impl ProcessBackend {
         &self,
         label: &str,
         limits: &InstanceLimits,
+        (egress, file_bytes): (Vec<SocketAddrV4>, u64),
         make: impl FnOnce(
             RootPlan,
             (u32, u32),
@@ -269,7 +271,8 @@ impl ProcessBackend {
         let slot = self.take_slot()?;
         let inner = &*self.inner;
         let host_ids = self.host_ids(slot.number);
-        let base = self.base_root(String::new(), limits.disk_bytes);
+        let (_, hosts) = egress_plan(&[]);
+        let base = self.base_root(hosts, limits.disk_bytes);
         let (root, argv, env) = make(base, host_ids)
             .map_err(|source| sandbox_error(label, "prepare the packages folder", source))?;
         let plan = Plan {
@@ -282,10 +285,11 @@ impl ProcessBackend {
             program: Program::Shim { argv },
             env,
             work_dir: PathBuf::from(PACKAGES_DIR),
-            data_bytes: None,
+            data_bytes: (!inner.cgroups.has("memory"))
+                .then(|| limits.memory_bytes.saturating_add(DATA_BYTES_EXTRA)),
+            file_bytes: Some(file_bytes),
             processes: u64::from(limits.pids) + 1,
-            egress: Vec::new(),
-            host_network: true,
+            egress,
         };
         let running = self.launch(label, plan, limits, slot).await?;
         // It may take minutes, and its caller expects them.
@@ -414,12 +418,12 @@ impl ProcessBackend {
             sockets().map_err(|source| failed("create sockets", source))?;
         let whole = !matches!(plan.program, Program::PerInvocation { .. });
         let start = async {
-            let mut taken = if plan.host_network { None } else { self.inner.pool.take() };
+            let mut taken = self.inner.pool.take();
             loop {
                 let waited = taken.is_some();
                 let mut parked = match taken.take() {
                     Some(parked) => parked,
-                    None => self.park(label, plan.host_network).await?,
+                    None => self.park(label).await?,
                 };
                 if plan.has(Layer::Cgroup) {
                     plan.cgroups = parked.cleanup.cgroup(|cgroup| cgroup.values(limits, whole));
@@ -449,14 +453,15 @@ impl ProcessBackend {
     }
 
     /// Makes one child that waits for a plan.
-    async fn park(&self, label: &str, host_network: bool) -> Result<Parked, StartError> {
+    async fn park(&self, label: &str) -> Result<Parked, StartError> {
         let inner = &*self.inner;
         let failed = |step: &str, source: io::Error| sandbox_error(label, step, source);
         let (status, inside) = status_pair().map_err(|source| failed("create sockets", source))?;
         let cgroup = inner.cgroups.place();
         let without = inner.config.without;
         let cgroups = if without & Layer::Cgroup as u32 == 0 { cgroup.paths() } else { Vec::new() };
-        let parking = Parking { without, rootless: inner.rootless, host_network, cgroups };
+        let mapped = inner.rootless.then(sys::effective_ids);
+        let parking = Parking { without, mapped, cgroups };
         let message = parking.encode().map_err(|source| failed("write the plan", source))?;
         let cleanup = Unstarted::new(cgroup);
         self.send(&message, &inside, None).await?;
@@ -476,7 +481,7 @@ impl ProcessBackend {
             // A weak reference between two children: filling must not keep a backend alive.
             while let Some(inner) = inner.upgrade() {
                 let backend = Self { inner };
-                let parking = backend.park("parked", false);
+                let parking = backend.park("parked");
                 let parked = tokio::time::timeout(START_TIMEOUT, parking).await;
                 if !backend.inner.pool.add(parked.ok().and_then(Result::ok)) {
                     return;
@@ -511,10 +516,8 @@ impl Backend for ProcessBackend {
     }
 
     fn keep_waiting(&self, wanted: Vec<Waiting>) {
-        // An ordinary user may not mount into a sandbox that is already closed; where no memory
-        // controller counts, the limit is one of the program's own.
         let inner = &*self.inner;
-        if inner.rootless || !inner.cgroups.has("memory") || inner.config.without != 0 {
+        if !report::waiting_programs(&inner.cgroups) || inner.config.without != 0 {
             return;
         }
         inner.waiting.want(wanted);
@@ -528,7 +531,7 @@ fn bind(source: PathBuf, target: &str, writable: bool) -> Bind {
 
 /// Listeners and /etc/hosts: each distinct host has one loopback address, so that a client that
 /// looks its name up finds all of its ports there.
-fn egress_plan(egress: &[Egress]) -> (Vec<(u8, u16)>, String) {
+fn egress_plan(egress: &[Egress]) -> (Vec<SocketAddrV4>, String) {
     let mut hosts = "127.0.0.1 localhost function\n::1 localhost\n".to_owned();
     let mut plan = Vec::with_capacity(egress.len());
     for (at, destination) in egress.iter().enumerate() {
@@ -541,7 +544,7 @@ fn egress_plan(egress: &[Egress]) -> (Vec<(u8, u16)>, String) {
         if number == at && plain && !is_address {
             hosts.push_str(&format!("{} {}\n", egress_address(number as u8), destination.host));
         }
-        plan.push((number as u8, destination.port));
+        plan.push(SocketAddrV4::new(egress_address(number as u8), destination.port));
     }
     (plan, hosts)
 }

@@ -23,6 +23,10 @@ const CPU_PERIOD_US: u64 = 100_000;
 const CPU_QUOTA_US_MIN: u64 = 1_000;
 /// Our own pid 1 beside the processes a function may have.
 const OWN_PROCESSES: u64 = 1;
+/// Part of an instance's memory limit that buffers of sockets may take on top of it, where they are
+/// counted apart; and the least of it, enough for a dozen busy connections.
+const SOCKET_SHARE: u64 = 8;
+const SOCKET_BYTES_MIN: u64 = 4 << 20;
 /// Looks at a group's processes while they are paused; an idle instance forks nothing.
 const PAUSE_ROUNDS: u32 = 4;
 /// A dying process leaves its group a moment after it is seen dead.
@@ -258,6 +262,12 @@ fn values_v1(controller: &str, limits: &InstanceLimits) -> Vec<(String, String, 
             entry("memory.limit_in_bytes", limits.memory_bytes, true),
             // Only there when swap accounting is on; must not be below the first.
             entry("memory.memsw.limit_in_bytes", limits.memory_bytes, false),
+            // Version 1 counts the buffers of sockets apart, and only where they have a limit.
+            entry(
+                "memory.kmem.tcp.limit_in_bytes",
+                (limits.memory_bytes / SOCKET_SHARE).max(SOCKET_BYTES_MIN),
+                false,
+            ),
         ],
         "pids" => vec![entry("pids.max", u64::from(limits.pids) + OWN_PROCESSES, true)],
         "cpu" => {

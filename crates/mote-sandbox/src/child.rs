@@ -55,13 +55,24 @@ struct Order {
     output: OwnedFd,
 }
 
+/// The status socket of this process, which stays open until the process ends. It moves to another
+/// number once, when all descriptors are brought to their places.
+struct Status(RawFd);
+
+impl Status {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        // SAFETY: this process owns the socket, and nothing closes it at the number kept here.
+        unsafe { BorrowedFd::borrow_raw(self.0) }
+    }
+}
+
 /// Parks, then becomes the instance. Never returns.
 pub(crate) fn run(parking: &[u8], status: OwnedFd, filter: &BpfProgram) -> ! {
     sys::set_signal(libc::SIGCHLD, libc::SIG_DFL);
-    let early_status = status.as_raw_fd();
+    let mut status = Status(status.into_raw_fd());
     let result = park(parking, &status).and_then(|()| {
         let order = wait_for_plan(&status)?;
-        compose(order, status, filter)
+        compose(order, &mut status, filter)
     });
     match result {
         Ok((plan, egress)) => init::run(&plan, egress),
@@ -69,23 +80,16 @@ pub(crate) fn run(parking: &[u8], status: OwnedFd, filter: &BpfProgram) -> ! {
             let answer = Answer::Failed {
                 step: failure.step,
                 errno: failure.source.raw_os_error().unwrap_or(libc::EINVAL),
-            }
-            .encode();
-            // The socket is at its final place from a certain step on, before at its first.
-            for fd in [STATUS_FD, early_status] {
-                // SAFETY: numbers only; one that is closed or no socket is refused by the kernel.
-                let fd = unsafe { BorrowedFd::borrow_raw(fd) };
-                if message::send(fd, &answer, &[], 0).is_ok() {
-                    break;
-                }
-            }
+            };
+            // A daemon that is gone needs no answer.
+            let _ = message::send(status.as_fd(), &answer.encode(), &[], 0);
             sys::exit_now(125)
         }
     }
 }
 
 /// The slow part, before anyone waits: joining a cgroup waits for all processors of the machine.
-fn park(parking: &[u8], status: &OwnedFd) -> Result<(), Failure> {
+fn park(parking: &[u8], status: &Status) -> Result<(), Failure> {
     die_with_parent()?;
     // SAFETY: a fresh clone is never a group leader; a failure would only mean that it is one.
     unsafe {
@@ -97,12 +101,13 @@ fn park(parking: &[u8], status: &OwnedFd) -> Result<(), Failure> {
         close_all_but(status).step("close the zygote's descriptors")?;
     }
     enter_cgroups(&parking)?;
-    raise_oom_score();
-    if parking.rootless {
-        identity::map_self(sys::effective_ids()).step("map the user namespace")?;
+    if let Some(host_ids) = parking.mapped {
+        identity::map_self(host_ids).step("map the user namespace")?;
     }
-    if !parking.host_network && parking.has(Layer::NetNamespace) {
+    raise_oom_score();
+    if parking.has(Layer::NetNamespace) {
         loopback::bring_up().step("bring up loopback")?;
+        loopback::bound_buffers();
     }
     let mounts = sys::openat(None, c"/proc/self/ns/mnt", libc::O_RDONLY, 0)
         .step("open its mount namespace")?;
@@ -112,8 +117,8 @@ fn park(parking: &[u8], status: &OwnedFd) -> Result<(), Failure> {
 }
 
 /// The zygote's control socket must not be held by a process that may wait for hours.
-fn close_all_but(status: &OwnedFd) -> io::Result<()> {
-    let status = status.as_raw_fd();
+fn close_all_but(status: &Status) -> io::Result<()> {
+    let status = status.0;
     for fd in 0..status {
         // SAFETY: plain integer; everything below is a copy of the zygote's that nobody here uses.
         unsafe {
@@ -125,7 +130,7 @@ fn close_all_but(status: &OwnedFd) -> io::Result<()> {
 
 /// Waits for the plan as long as the daemon lives. Its end closing is no failure: the process is
 /// not needed and goes.
-fn wait_for_plan(status: &OwnedFd) -> Result<Order, Failure> {
+fn wait_for_plan(status: &Status) -> Result<Order, Failure> {
     let mut buffer = vec![0; PLAN_BYTES_MAX];
     let (length, fds) = message::receive(status.as_fd(), &mut buffer).step("receive the plan")?;
     let Ok([channel, output]) = <[OwnedFd; 2]>::try_from(fds) else {
@@ -138,7 +143,7 @@ fn wait_for_plan(status: &OwnedFd) -> Result<Order, Failure> {
 
 fn compose(
     order: Order,
-    status: OwnedFd,
+    status: &mut Status,
     filter: &BpfProgram,
 ) -> Result<(Plan, Vec<OwnedFd>), Failure> {
     let Order { plan, channel, output } = order;
@@ -241,7 +246,8 @@ fn raise_oom_score() {
         .unwrap_or(0);
     if now < OOM_SCORE_ADJ {
         // Raising needs no privilege. A host where it fails loses only the ordering of victims.
-        let _ = std::fs::write(FILE, OOM_SCORE_ADJ.to_string());
+        let write = || std::fs::write(FILE, OOM_SCORE_ADJ.to_string());
+        let _ = identity::as_owner_of_proc_files(write);
     }
 }
 
@@ -259,7 +265,7 @@ fn place_descriptors(
     null: OwnedFd,
     output: OwnedFd,
     channel: OwnedFd,
-    status: OwnedFd,
+    status: &mut Status,
     egress: Vec<OwnedFd>,
 ) -> Result<Vec<OwnedFd>, Failure> {
     // First everything out of the way of its final number, then down in order.
@@ -272,7 +278,9 @@ fn place_descriptors(
     };
     let place = || -> io::Result<Vec<OwnedFd>> {
         let (null, output) = (aside(null)?, aside(output)?);
-        let (channel, status) = (aside(channel)?, aside(status)?);
+        let channel = aside(channel)?;
+        // SAFETY: the socket is ours; what was its number is closed or overwritten below.
+        status.0 = aside(unsafe { OwnedFd::from_raw_fd(status.0) })?;
         let egress = egress.into_iter().map(aside).collect::<io::Result<Vec<_>>>()?;
         let mut placed = Vec::new();
         // SAFETY: descriptor numbers we own; targets are meant to be overwritten.
@@ -282,7 +290,8 @@ fn place_descriptors(
             dup(output, 1, 0)?;
             dup(output, 2, 0)?;
             dup(channel, CHANNEL_FD, libc::O_CLOEXEC)?;
-            dup(status, STATUS_FD, libc::O_CLOEXEC)?;
+            dup(status.0, STATUS_FD, libc::O_CLOEXEC)?;
+            status.0 = STATUS_FD;
             for (index, fd) in egress.into_iter().enumerate() {
                 let to = STATUS_FD + 1 + index as RawFd;
                 dup(fd, to, libc::O_CLOEXEC)?;

@@ -38,13 +38,21 @@ const CAP_VERSION_3: u32 = 0x2008_0522;
 
 /// Maps host ids (user, group) to 1000 in the user namespace this process has just entered.
 pub(crate) fn map_self(host_ids: (u32, u32)) -> io::Result<()> {
-    // The map files of an undumpable process belong to root, whom we no longer are. Nobody who
-    // could trace us exists in this namespace yet.
+    as_owner_of_proc_files(|| {
+        std::fs::write("/proc/self/setgroups", "deny")?;
+        std::fs::write("/proc/self/uid_map", format!("{INSIDE_ID} {} 1", host_ids.0))?;
+        std::fs::write("/proc/self/gid_map", format!("{INSIDE_ID} {} 1", host_ids.1))
+    })
+}
+
+/// Runs `write`, which writes to files of `/proc/self`. Those of an undumpable process belong to
+/// root, and this process may be an ordinary user. Only before a program of a function runs: until
+/// then no process that could trace this one exists in its namespaces.
+pub(crate) fn as_owner_of_proc_files(write: impl FnOnce() -> io::Result<()>) -> io::Result<()> {
     sys::prctl(libc::PR_SET_DUMPABLE, 1, 0)?;
-    std::fs::write("/proc/self/setgroups", "deny")?;
-    std::fs::write("/proc/self/uid_map", format!("{INSIDE_ID} {} 1", host_ids.0))?;
-    std::fs::write("/proc/self/gid_map", format!("{INSIDE_ID} {} 1", host_ids.1))?;
-    sys::prctl(libc::PR_SET_DUMPABLE, 0, 0)
+    let written = write();
+    sys::prctl(libc::PR_SET_DUMPABLE, 0, 0)?;
+    written
 }
 
 /// From root to the instance's own uid in its own user namespace.
@@ -76,7 +84,12 @@ pub(crate) fn become_instance(plan: &Plan) -> Result<(), Failure> {
 /// Resource limits per process; cgroups limit the instance as a whole.
 pub(crate) fn limit_resources(plan: &Plan) -> io::Result<()> {
     sys::limit_resource(libc::RLIMIT_NOFILE as _, OPEN_FILES.0, OPEN_FILES.1)?;
-    sys::limit_resource(libc::RLIMIT_CORE as _, 0, 0)?;
+    // Not 0, at which the kernel still starts a program that takes dumps from a pipe, as root and
+    // outside; at 1 it starts none, and no file is that small. The filter keeps the limit there.
+    sys::limit_resource(libc::RLIMIT_CORE as _, 1, 1)?;
+    if let Some(bytes) = plan.file_bytes {
+        sys::limit_resource(libc::RLIMIT_FSIZE as _, bytes, bytes)?;
+    }
     if let Some(bytes) = plan.data_bytes {
         // Not the address space: runtimes reserve gigabytes of it that they never use.
         sys::limit_resource(libc::RLIMIT_DATA as _, bytes, bytes)?;

@@ -1,15 +1,18 @@
-//! Package installation: a package client (pip, npm) in the same sandbox as functions, but with
-//! the host's network and a writable packages folder.
+//! Package installation: a package client (pip, npm) in the same sandbox as functions, but with a
+//! writable packages folder and a way out that the caller serves.
 //!
-//! Install scripts are foreign code. They run as their own uid, see only what functions see plus
-//! the network, and what they leave behind is given back to the daemon's user without set-id bits.
+//! Install scripts are foreign code. They run as their own uid and see only what functions see; they
+//! have a network of their own, in which there are only the listeners that the request names. What
+//! they write is bounded while they run, and what they leave behind is given back to the daemon's
+//! user without set-id bits.
 
 use std::collections::VecDeque;
 use std::io;
+use std::net::SocketAddrV4;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::fs::{MetadataExt, PermissionsExt, lchown};
 use std::path::{Path, PathBuf};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use mote_core::backend::{Exit, InstanceLimits, StartError};
 use tokio::io::unix::AsyncFd;
@@ -22,20 +25,12 @@ use crate::sys;
 const LINES_MAX: usize = 200;
 /// Bytes of one kept line.
 const LINE_BYTES_MAX: usize = 4 << 10;
-/// Configuration files larger than this are not what they claim to be.
-const CONFIG_BYTES_MAX: u64 = 64 << 10;
-/// Folders nested deeper than this are left as they are; no package manager makes them.
+/// Folders nested deeper than this are refused; no package manager makes them.
 const DEPTH_MAX: u32 = 200;
-
-/// Files of the host that package clients need, passed as text so that a link or a mode of the
-/// original does not matter.
-const CONFIG_FILES: &[&str] = &["/etc/resolv.conf", "/etc/hosts", "/etc/pip.conf", "/etc/npmrc"];
-/// The user's own configuration: below the home folder, place inside, variable that names it.
-const USER_CONFIG_FILES: &[(&str, &str, &str)] = &[
-    (".config/pip/pip.conf", "/etc/mote/pip.conf", "PIP_CONFIG_FILE"),
-    (".pip/pip.conf", "/etc/mote/pip.conf", "PIP_CONFIG_FILE"),
-    (".npmrc", "/etc/mote/npmrc", "NPM_CONFIG_USERCONFIG"),
-];
+/// Pause between two looks at how much an installation has written.
+const LOOK_PAUSE: Duration = Duration::from_millis(500);
+/// A look at many files is followed by a pause of this many times its own length.
+const LOOK_SHARE: u32 = 10;
 
 /// One installation.
 #[derive(Debug, Clone)]
@@ -56,8 +51,14 @@ pub struct BuildRequest {
     /// in it is the next one's input, so nothing of a function may run in an installation that has
     /// one; and only one at a time may have it.
     pub cache_dir: Option<PathBuf>,
-    /// Home folder whose pip and npm configuration is used, if any.
-    pub home_dir: Option<PathBuf>,
+    /// Text files to show read-only: absolute path inside, content.
+    pub files: Vec<(PathBuf, String)>,
+    /// Loopback addresses inside at which to listen for the caller of [`ProcessBackend::run_build`].
+    pub listen: Vec<SocketAddrV4>,
+    /// Bytes that the installation may write to the packages folder; more ends it.
+    pub packages_bytes_max: u64,
+    /// Bytes that must stay free where the packages folder lies; fewer end the installation.
+    pub free_bytes_min: u64,
     /// Memory, CPU, processes, and size of `/tmp`.
     pub limits: InstanceLimits,
     /// After this long the installation is killed.
@@ -71,6 +72,8 @@ pub struct BuildOutcome {
     pub exit: Exit,
     /// Whether it was killed at its timeout.
     pub timed_out: bool,
+    /// Whether it was killed because it wrote more than it may.
+    pub too_large: bool,
     /// Its last 200 lines on stdout and stderr.
     pub output: VecDeque<String>,
 }
@@ -78,20 +81,29 @@ pub struct BuildOutcome {
 impl BuildOutcome {
     /// Whether the packages are complete.
     pub fn succeeded(&self) -> bool {
-        self.exit.status == Some(0) && !self.timed_out
+        self.exit.status == Some(0) && !self.timed_out && !self.too_large
     }
 }
 
 impl ProcessBackend {
-    /// Runs one installation to its end or its timeout. Afterwards everything in `packages_dir`
-    /// belongs to the daemon's user, is readable by all and has no set-id bits. What a failed
-    /// installation has left there is the caller's to remove.
-    pub async fn run_build(&self, request: BuildRequest) -> Result<BuildOutcome, StartError> {
+    /// Runs one installation to its end, its timeout, or its limit of bytes. `serve` is given the
+    /// listeners that the request names, in their order, and runs beside the installation; it is
+    /// dropped when that ends. Afterwards everything in `packages_dir` belongs to the daemon's user,
+    /// is readable by all and has no set-id bits. What a failed installation has left there is the
+    /// caller's to remove.
+    pub async fn run_build<F: Future<Output = ()>>(
+        &self,
+        request: BuildRequest,
+        serve: impl FnOnce(Vec<OwnedFd>) -> F,
+    ) -> Result<BuildOutcome, StartError> {
         let packages = request.packages_dir.clone();
         let (label, limits, timeout) =
             (request.label.clone(), request.limits.clone(), request.timeout);
-        let started =
-            self.launch_build(&label, &limits, |base, ids| compose(base, request, ids)).await?;
+        let (bytes_max, free_min) = (request.packages_bytes_max, request.free_bytes_min);
+        let outward = (request.listen.clone(), bytes_max);
+        let started = self
+            .launch_build(&label, &limits, outward, |base, ids| compose(base, request, ids))
+            .await?;
         let mut lines = Lines::default();
         let run = async {
             if let Ok(output) = sys::watched(started.output) {
@@ -99,24 +111,87 @@ impl ProcessBackend {
             }
             started.control.exited().await
         };
-        let (exit, timed_out) = match tokio::time::timeout(timeout, run).await {
-            Ok(exit) => (exit, false),
-            Err(_) => {
+        let serve = async {
+            serve(started.egress).await;
+            std::future::pending::<()>().await
+        };
+        let (mut timed_out, mut too_large) = (false, false);
+        let exit = tokio::select! {
+            exit = run => Some(exit),
+            () = tokio::time::sleep(timeout) => {
+                timed_out = true;
+                None
+            }
+            () = is_too_large(&packages, bytes_max, free_min) => {
+                too_large = true;
+                None
+            }
+            () = serve => None,
+        };
+        let exit = match exit {
+            Some(exit) => exit,
+            None => {
                 started.control.kill();
-                (started.control.exited().await, true)
+                started.control.exited().await
             }
         };
         let owner = sys::effective_ids();
-        let returned = tokio::task::spawn_blocking(move || give_back(&packages, owner, 0)).await;
-        if let Err(source) = returned.unwrap_or_else(|error| Err(io::Error::other(error))) {
-            return Err(StartError::Sandbox {
-                label,
-                step: "take over the installed packages".to_owned(),
-                source,
-            });
+        let returned = tokio::task::spawn_blocking(move || {
+            give_back(&packages, owner, 0)?;
+            // It may have ended between two looks.
+            Ok::<_, io::Error>(bytes_below(&packages, bytes_max) > bytes_max)
+        })
+        .await;
+        match returned.unwrap_or_else(|error| Err(io::Error::other(error))) {
+            Ok(over) => too_large |= over,
+            Err(source) => {
+                return Err(StartError::Sandbox {
+                    label,
+                    step: "take over the installed packages".to_owned(),
+                    source,
+                });
+            }
         }
-        Ok(BuildOutcome { exit, timed_out, output: lines.finish() })
+        Ok(BuildOutcome { exit, timed_out, too_large, output: lines.finish() })
     }
+}
+
+/// Resolves when the folder holds more than it may, or when the disk is nearly full.
+async fn is_too_large(folder: &Path, bytes_max: u64, free_min: u64) {
+    let mut pause = LOOK_PAUSE;
+    loop {
+        tokio::time::sleep(pause).await;
+        let begun = Instant::now();
+        let folder = folder.to_owned();
+        let over = tokio::task::spawn_blocking(move || {
+            sys::free_bytes(&folder).is_ok_and(|free| free < free_min)
+                || bytes_below(&folder, bytes_max) > bytes_max
+        });
+        if over.await.unwrap_or(false) {
+            return;
+        }
+        pause = LOOK_PAUSE.max(begun.elapsed() * LOOK_SHARE);
+    }
+}
+
+/// Bytes on disk below a folder; counting ends beyond `most`. Folders that cannot be read count as
+/// empty.
+fn bytes_below(folder: &Path, most: u64) -> u64 {
+    let mut sum = 0;
+    let mut folders: Vec<PathBuf> = vec![folder.to_owned()];
+    while let Some(folder) = folders.pop() {
+        for entry in std::fs::read_dir(folder).into_iter().flatten().flatten() {
+            let Ok(meta) = entry.metadata() else { continue };
+            sum += meta.blocks() * 512;
+            if meta.is_dir() {
+                folders.push(entry.path());
+            }
+            if sum > most {
+                return sum;
+            }
+        }
+    }
+    sum
 }
 
 type Composed = (RootPlan, Vec<String>, Vec<(String, String)>);
@@ -129,17 +204,9 @@ fn compose(mut root: RootPlan, request: BuildRequest, ids: (u32, u32)) -> io::Re
         }
     };
     add_env("HOME", "/tmp");
-    for path in CONFIG_FILES {
-        if let Some(text) = small_text(Path::new(path)) {
-            put_file(&mut root, path, text);
-        }
-    }
-    for (below, inside, variable) in USER_CONFIG_FILES {
-        let text = request.home_dir.as_ref().and_then(|home| small_text(&home.join(below)));
-        if let Some(text) = text {
-            put_file(&mut root, inside, text);
-            add_env(variable, inside);
-        }
+    for (path, text) in request.files {
+        root.files.retain(|(known, _)| *known != path);
+        root.files.push((path, text));
     }
     let read_only = |source: PathBuf, target: PathBuf| Bind { source, target, writable: false };
     if let Some(code) = request.code_dir {
@@ -169,26 +236,14 @@ fn compose(mut root: RootPlan, request: BuildRequest, ids: (u32, u32)) -> io::Re
     Ok((root, request.argv, env))
 }
 
-fn small_text(path: &Path) -> Option<String> {
-    let meta = std::fs::metadata(path).ok()?;
-    if !meta.is_file() || meta.len() > CONFIG_BYTES_MAX {
-        return None;
-    }
-    std::fs::read_to_string(path).ok()
-}
-
-fn put_file(root: &mut RootPlan, path: &str, text: String) {
-    root.files.retain(|(known, _)| known != Path::new(path));
-    root.files.push((PathBuf::from(path), text));
-}
-
 /// Gives everything below `path` to `ids`, without following links.
 fn hand_over(path: &Path, ids: (u32, u32), depth: u32) -> io::Result<()> {
     let meta = std::fs::symlink_metadata(path)?;
     if (meta.uid(), meta.gid()) != ids {
         lchown(path, Some(ids.0), Some(ids.1))?;
     }
-    if meta.is_dir() && depth < DEPTH_MAX {
+    if meta.is_dir() {
+        not_too_deep(depth)?;
         for entry in std::fs::read_dir(path)? {
             hand_over(&entry?.path(), ids, depth + 1)?;
         }
@@ -210,12 +265,20 @@ fn give_back(path: &Path, owner: (u32, u32), depth: u32) -> io::Result<()> {
     let wanted = if meta.is_dir() { 0o755 } else { (mode & 0o755) | 0o644 };
     // Also after a change of owner, which clears set-id bits for files only.
     std::fs::set_permissions(path, std::fs::Permissions::from_mode(wanted))?;
-    if meta.is_dir() && depth < DEPTH_MAX {
+    if meta.is_dir() {
+        not_too_deep(depth)?;
         for entry in std::fs::read_dir(path)? {
             give_back(&entry?.path(), owner, depth + 1)?;
         }
     }
     Ok(())
+}
+
+fn not_too_deep(depth: u32) -> io::Result<()> {
+    if depth < DEPTH_MAX {
+        return Ok(());
+    }
+    Err(io::Error::other(format!("its folders are nested more than {DEPTH_MAX} deep")))
 }
 
 /// The last lines of an output.

@@ -15,6 +15,21 @@ pub(crate) fn egress_address(number: u8) -> Ipv4Addr {
     Ipv4Addr::new(127, 77, 0, number.saturating_add(2))
 }
 
+/// Largest buffers of a TCP socket in a sandbox, least, usual and most bytes: all peers are on this
+/// machine, where larger ones carry no more.
+const TCP_BUFFERS: [(&str, &str); 2] = [
+    ("/proc/sys/net/ipv4/tcp_rmem", "4096 131072 524288"),
+    ("/proc/sys/net/ipv4/tcp_wmem", "4096 16384 524288"),
+];
+
+/// Bounds the buffers of each socket of this network namespace. A kernel that refuses leaves the
+/// control group's limit, where there is one.
+pub(crate) fn bound_buffers() {
+    for (file, sizes) in TCP_BUFFERS {
+        let _ = std::fs::write(file, sizes);
+    }
+}
+
 /// Brings `lo` up in this network namespace; the kernel then gives it 127.0.0.1/8.
 pub(crate) fn bring_up() -> io::Result<()> {
     // SAFETY: the request struct is zeroed, its name is shorter than the field, and it lives
@@ -37,9 +52,9 @@ pub(crate) fn bring_up() -> io::Result<()> {
     Ok(())
 }
 
-/// Listens for each destination (address number, port). Runs with privileges, so ports below 1024
+/// Listens at each of these loopback addresses. Runs with privileges, so ports below 1024
 /// work. A destination named twice gets a second descriptor of the same listener.
-pub(crate) fn egress_listeners(destinations: &[(u8, u16)]) -> Result<Vec<OwnedFd>, Failure> {
+pub(crate) fn egress_listeners(destinations: &[SocketAddrV4]) -> Result<Vec<OwnedFd>, Failure> {
     let mut listeners: Vec<OwnedFd> = Vec::with_capacity(destinations.len());
     for (at, destination) in destinations.iter().enumerate() {
         if let Some(first) = destinations[..at].iter().position(|other| other == destination) {
@@ -47,9 +62,8 @@ pub(crate) fn egress_listeners(destinations: &[(u8, u16)]) -> Result<Vec<OwnedFd
             listeners.push(again);
             continue;
         }
-        let address = SocketAddrV4::new(egress_address(destination.0), destination.1);
-        let listener =
-            TcpListener::bind(address).step(format_args!("listen for egress on {address}"))?;
+        let listener = TcpListener::bind(destination)
+            .step(format_args!("listen for egress on {destination}"))?;
         listener.set_nonblocking(true).step("make an egress listener non-blocking")?;
         listeners.push(OwnedFd::from(listener));
     }

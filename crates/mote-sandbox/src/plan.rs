@@ -5,6 +5,7 @@
 //! prefix that the zygote itself reads, and a [`Plan`] when an instance is wanted.
 
 use std::io;
+use std::net::SocketAddrV4;
 use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
@@ -72,10 +73,9 @@ pub(crate) struct RootPlan {
 pub(crate) struct Parking {
     /// Layers left out; zero outside tests.
     pub(crate) without: u32,
-    /// Whether the daemon is an ordinary user.
-    pub(crate) rootless: bool,
-    /// Whether the host's network is shared (package installation only).
-    pub(crate) host_network: bool,
+    /// Where the daemon is an ordinary user: its user and group, which the child maps in a user
+    /// namespace of its own. Inside that namespace nobody can ask who they are on the host.
+    pub(crate) mapped: Option<(u32, u32)>,
     /// Cgroup directories to create and enter, absolute paths on the host.
     pub(crate) cgroups: Vec<PathBuf>,
 }
@@ -112,13 +112,13 @@ pub(crate) struct Plan {
     pub(crate) work_dir: PathBuf,
     /// Private memory of each process in bytes, where no memory controller counts.
     pub(crate) data_bytes: Option<u64>,
+    /// Largest file that the program may write, in bytes (package installation only).
+    pub(crate) file_bytes: Option<u64>,
     /// Processes per uid. The pids controller counts them too, but refuses a fork only after the
     /// kernel has copied the parent; this limit refuses before, which is what a fork bomb costs.
     pub(crate) processes: u64,
-    /// Where to listen for egress: number of the loopback address, port.
-    pub(crate) egress: Vec<(u8, u16)>,
-    /// Whether the host's network is shared (package installation only).
-    pub(crate) host_network: bool,
+    /// Where to listen for egress: loopback addresses inside.
+    pub(crate) egress: Vec<SocketAddrV4>,
 }
 
 impl Plan {
@@ -153,10 +153,10 @@ impl Parking {
         if self.has(Layer::IpcNamespace) {
             flags |= libc::CLONE_NEWIPC;
         }
-        if self.has(Layer::NetNamespace) && !self.host_network {
+        if self.has(Layer::NetNamespace) {
             flags |= libc::CLONE_NEWNET;
         }
-        if self.rootless {
+        if self.mapped.is_some() {
             flags |= libc::CLONE_NEWUSER;
         }
         flags as u32 as u64

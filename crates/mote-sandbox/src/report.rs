@@ -1,9 +1,18 @@
 //! What this machine lets us enforce, in words for the user.
 
+use std::os::fd::AsFd;
+use std::sync::OnceLock;
+
 use crate::cgroup::{Cgroups, Version};
 use crate::landlock_rules;
+use crate::plan::Parking;
 use crate::seccomp;
 use crate::sys;
+
+/// Exit statuses of the child that tries namespaces.
+const NOT_MAPPED: i32 = 1;
+/// See [`NOT_MAPPED`].
+const NOT_MOUNTED: i32 = 2;
 
 /// How well something is enforced here.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -65,8 +74,10 @@ pub(crate) fn items(cgroups: &Cgroups) -> Vec<Capability> {
     };
     let problems = cgroups.problems().join("; ");
     let delegate = "start it as a service with Delegate=yes, or with systemd-run --user --scope -p Delegate=yes";
+    // An ordinary user's node works without delegation, only with weaker limits.
+    let absent = if sys::is_root() { Missing } else { Degraded };
     match cgroups.version() {
-        Version::None => add("cgroups", Missing, &format!("{version}: {problems}"), delegate),
+        Version::None => add("cgroups", absent, &format!("{version}: {problems}"), delegate),
         _ if problems.is_empty() => add("cgroups", Enforced, version, ""),
         _ => add("cgroups", Degraded, &format!("{version}; {problems}"), delegate),
     }
@@ -76,19 +87,34 @@ pub(crate) fn items(cgroups: &Cgroups) -> Vec<Capability> {
         false => add(
             "memory",
             Degraded,
-            "private memory of each process only (RLIMIT_DATA); usage is not shown",
-            "enable the memory controller (on some boards: cgroup_enable=memory on the kernel command line)",
+            "private memory of each process only (RLIMIT_DATA), not of the whole instance, and not \
+             its files in /tmp and its sockets; usage is not shown",
+            if sys::is_root() {
+                "enable the memory controller (on some boards: cgroup_enable=memory on the kernel command line)"
+            } else {
+                delegate
+            },
         ),
     }
     match by_cgroup("cpu") {
         true => add("cpu", Enforced, "cgroup cpu controller", ""),
-        false => add("cpu", Missing, "instances share the CPU without caps", delegate),
+        false => add("cpu", absent, "instances share the CPU without caps", delegate),
     }
     match by_cgroup("pids") {
         true => add("pids", Enforced, "cgroup pids controller", ""),
         false => add("pids", Degraded, "processes per user id (RLIMIT_NPROC)", delegate),
     }
     add("disk", Enforced, "/tmp is a tmpfs of limited size and file count", "");
+    if waiting_programs(cgroups) {
+        add("waiting programs", Enforced, "interpreters wait for functions", "");
+    } else {
+        add(
+            "waiting programs",
+            Degraded,
+            "no interpreter waits for a function, so cold starts take longer",
+            "run as root with a memory controller",
+        );
+    }
     match user_namespaces() {
         Ok(()) => add("user namespace", Enforced, "available", ""),
         Err(why) if sys::is_root() => add(
@@ -131,7 +157,14 @@ pub(crate) fn items(cgroups: &Cgroups) -> Vec<Capability> {
     items
 }
 
-/// Whether this user may create user namespaces, by the switches distributions have.
+/// Whether programs can wait for a function. An ordinary user may not mount into a sandbox that is
+/// already closed; where no memory controller counts, the limit is one of the program's own.
+pub(crate) fn waiting_programs(cgroups: &Cgroups) -> bool {
+    sys::is_root() && cgroups.has("memory")
+}
+
+/// Whether this user may create user namespaces: by the switches that distributions have, and for
+/// an ordinary user by a trial, which takes a millisecond once per process.
 pub(crate) fn user_namespaces() -> Result<(), String> {
     let read = |path: &str| std::fs::read_to_string(path).map(|text| text.trim().to_owned()).ok();
     if !std::path::Path::new("/proc/self/ns/user").exists() {
@@ -148,5 +181,41 @@ pub(crate) fn user_namespaces() -> Result<(), String> {
             return Err(format!("{path} is {off}"));
         }
     }
-    Ok(())
+    static TRIED: OnceLock<Result<(), String>> = OnceLock::new();
+    if sys::is_root() { Ok(()) } else { TRIED.get_or_init(try_namespaces).clone() }
+}
+
+/// Makes the namespaces of a sandbox in a child that ends at once. Switches alone do not tell: in
+/// many containers the kernel refuses a fresh `/proc`, and limits on namespaces have many places.
+fn try_namespaces() -> Result<(), String> {
+    let parking = Parking { without: 0, mapped: Some(sys::effective_ids()), cgroups: Vec::new() };
+    let (uid, gid) = sys::effective_ids();
+    let maps = [
+        (c"/proc/self/setgroups", "deny".to_owned()),
+        (c"/proc/self/uid_map", format!("{uid} {uid} 1")),
+        (c"/proc/self/gid_map", format!("{gid} {gid} 1")),
+    ];
+    // SAFETY: this process may have more threads, so the child only makes system calls and never
+    // allocates: the allocator's lock may have been held by another thread.
+    let child = unsafe { sys::fork_into(parking.clone_flags()) };
+    match child {
+        Err(error) => Err(format!("namespaces cannot be made: {error}")),
+        Ok(Some((pid, _pidfd))) => match sys::wait_for(pid) {
+            0 => Ok(()),
+            NOT_MAPPED => Err("the kernel refuses to map this user".to_owned()),
+            _ => Err("the kernel refuses to mount /proc in a namespace".to_owned()),
+        },
+        Ok(None) => {
+            let _ = sys::prctl(libc::PR_SET_DUMPABLE, 1, 0);
+            for (file, text) in &maps {
+                let written = sys::openat(None, file, libc::O_WRONLY, 0)
+                    .and_then(|file| sys::write(file.as_fd(), text.as_bytes()));
+                if written.is_err() {
+                    sys::exit_now(NOT_MAPPED);
+                }
+            }
+            let mounted = sys::new_mount(c"proc", &[(c"subset", c"pid")], 0);
+            sys::exit_now(if mounted.is_ok() { 0 } else { NOT_MOUNTED });
+        }
+    }
 }

@@ -166,7 +166,6 @@ const ALLOWED: &[libc::c_long] = &[
     libc::SYS_sched_getscheduler,
     libc::SYS_sched_get_priority_max,
     libc::SYS_sched_get_priority_min,
-    libc::SYS_prlimit64,
     libc::SYS_getrusage,
     libc::SYS_times,
     libc::SYS_uname,
@@ -371,6 +370,16 @@ fn rules() -> io::Result<BTreeMap<i64, Vec<SeccompRule>>> {
     limit(
         libc::SYS_personality,
         vec![all(&[(0, Op::Eq, 0)])?, all(&[(0, Op::Eq, PERSONALITY_QUERY)])?],
+    );
+    // Limits but for that of core dumps, which may only be read: a null pointer sets nothing. All of
+    // the pointer is compared, as it is not an integer of 32 bits.
+    let nothing_set = SeccompCondition::new(2, Len::Qword, Op::Eq, 0).map_err(io::Error::other)?;
+    limit(
+        libc::SYS_prlimit64,
+        vec![
+            all(&[(1, Op::Ne, u64::from(libc::RLIMIT_CORE))])?,
+            SeccompRule::new(vec![nothing_set]).map_err(io::Error::other)?,
+        ],
     );
     // Pipes with names and plain files, but no device nodes.
     let kinds = [libc::S_IFIFO, libc::S_IFREG, 0];

@@ -227,7 +227,8 @@ pub(crate) fn mode_of(fd: BorrowedFd<'_>) -> io::Result<libc::mode_t> {
 /// in the parent.
 ///
 /// # Safety
-/// The process must be single-threaded: the child continues with a copy of its memory.
+/// The process must be single-threaded, as the child continues with a copy of its memory; or the
+/// child only makes system calls until it ends.
 pub(crate) unsafe fn fork_into(flags: u64) -> io::Result<Option<(i32, OwnedFd)>> {
     let mut pidfd: RawFd = -1;
     // SAFETY: all-zero clone_args is valid.
@@ -391,6 +392,21 @@ pub(crate) fn reap(pid: i32) -> Option<(i32, i32)> {
     (got > 0).then_some((got, status))
 }
 
+/// Waits for the end of a child of ours: its exit status, or -1 when a signal ended it.
+pub(crate) fn wait_for(pid: i32) -> i32 {
+    let mut status = 0;
+    loop {
+        // SAFETY: the status is valid for writing.
+        let got = unsafe { libc::waitpid(pid, &raw mut status, 0) };
+        if got == pid {
+            return if libc::WIFEXITED(status) { libc::WEXITSTATUS(status) } else { -1 };
+        }
+        if io::Error::last_os_error().kind() != io::ErrorKind::Interrupted {
+            return -1;
+        }
+    }
+}
+
 /// Blocks SIGCHLD and returns a non-blocking descriptor that becomes readable for it.
 pub(crate) fn child_signal_fd() -> io::Result<OwnedFd> {
     // SAFETY: the set is initialised by sigemptyset before use.
@@ -433,6 +449,18 @@ pub(crate) fn unblock_signals() {
 pub(crate) fn exit_now(status: i32) -> ! {
     // SAFETY: _exit never returns and touches no memory.
     unsafe { libc::_exit(status) }
+}
+
+/// Bytes that an ordinary user may still write where `path` lies.
+pub(crate) fn free_bytes(path: &std::path::Path) -> io::Result<u64> {
+    let path = cstring(path.as_os_str().as_encoded_bytes())?;
+    // SAFETY: an all-zero statvfs is a valid value to be overwritten; the path is NUL-terminated.
+    let stat = unsafe {
+        let mut stat: libc::statvfs = std::mem::zeroed();
+        check(libc::c_long::from(libc::statvfs(path.as_ptr(), &raw mut stat)))?;
+        stat
+    };
+    Ok(stat.f_bavail.saturating_mul(stat.f_frsize))
 }
 
 /// CLOCK_MONOTONIC in nanoseconds.

@@ -17,8 +17,36 @@ use mote_core::spec::Egress;
 use mote_core::wire::{self, FrameHeader, FrameKind, Load, Ready, ResultHead, WorkerError};
 use mote_sandbox::{BuildRequest, ProcessBackend, SandboxConfig, Zygote, ZygoteHandle};
 use support::{
-    Folder, MIB, finish, is_root_with_memory, next_waiting, node, python, request, shim,
+    Folder, MIB, enforces, finish, is_root_with_memory, next_waiting, node, own_uid,
+    processes_with, python, request, shim,
 };
+
+/// A step that fails while a child parks is told with its name: the daemon's groups are gone here.
+fn broken_daemon(zygote: ZygoteHandle) {
+    // Outside a runtime nothing is parked ahead.
+    let backend = ProcessBackend::new(zygote, SandboxConfig::default());
+    let bases = group_bases();
+    for base in &bases {
+        std::fs::remove_dir(base).unwrap();
+    }
+    if bases.is_empty() {
+        return println!("SKIPPED: failures while parking: no cgroups");
+    }
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    let code = Folder::new("broken");
+    let result = runtime.block_on(backend.start(request(5, &code.0, shim(&["true"]))));
+    let Err(StartError::Sandbox { step, .. }) = result else { panic!("it started") };
+    assert!(step.starts_with("create cgroup "), "{step}");
+    println!("told: {step}");
+}
+
+async fn failed_parking(_: &ProcessBackend) {
+    let program = std::env::current_exe().unwrap();
+    let output = std::process::Command::new(program).arg("--broken").output().unwrap();
+    let text = String::from_utf8_lossy(&output.stdout);
+    assert!(output.status.success(), "{text}{}", String::from_utf8_lossy(&output.stderr));
+    println!("{}", text.trim());
+}
 
 async fn shell(backend: &ProcessBackend) {
     let code = Folder::new("shell");
@@ -95,7 +123,15 @@ async fn limits(backend: &ProcessBackend) {
     let mut memory = request(12, &code.0, shim(&["./memory.sh"]));
     memory.limits.memory_bytes = 32 * MIB;
     let (text, exit) = finish(backend.start(memory).await.unwrap()).await;
-    assert_eq!((exit.signal, exit.out_of_memory), (Some(9), true), "{text}");
+    if enforces(backend, "memory") {
+        assert_eq!((exit.signal, exit.out_of_memory), (Some(9), true), "{text}");
+    } else {
+        // The program is refused more memory, and says so itself.
+        assert!(exit.status != Some(0), "{exit:?} {text}");
+    }
+    if !enforces(backend, "cpu") {
+        return println!("SKIPPED: share of the processor: no cpu controller");
+    }
 
     // Half a core, measured by what is used of it.
     let mut cpu = request(13, &code.0, shim(&["sh", "-c", "while :; do :; done"]));
@@ -110,6 +146,57 @@ async fn limits(backend: &ProcessBackend) {
     started.control.kill();
     let exit = started.control.exited().await;
     assert_eq!(exit.signal, Some(9));
+}
+
+/// Bytes that wait in sockets count: a program cannot keep more in them than its memory limit.
+async fn socket_buffers(backend: &ProcessBackend) {
+    let Some((python, _)) = python() else {
+        return println!("SKIPPED: no python3");
+    };
+    if !enforces(backend, "memory") {
+        return println!("SKIPPED: buffers of sockets: no memory controller");
+    }
+    let code = Folder::new("sockets");
+    // At most 900 sockets and 400 MiB; each is filled until the kernel takes no more.
+    let script = "import socket, sys
+held, total, block = [], 0, bytes(65000)
+def fill(sock, send):
+    global total
+    before = total
+    try:
+        while total < 400 << 20:
+            total += send(block)
+    except OSError: pass
+    return total - before
+if sys.argv[1] == 'tcp':
+    door = socket.create_server(('127.0.0.1', 0))
+    for _ in range(450):
+        one = socket.create_connection(door.getsockname()); other, _ = door.accept()
+        one.setblocking(False); held += [one, other]
+        if fill(one, one.send) == 0: break
+else:
+    for _ in range(900):
+        one = socket.socket(socket.AF_INET, socket.SOCK_DGRAM); one.bind(('127.0.0.1', 0))
+        one.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 64 << 20); one.setblocking(False)
+        held.append(one)
+        for _ in range(200): one.sendto(block, one.getsockname())
+    for one in held:
+        try:
+            while True: total += len(one.recv(65000))
+        except OSError: pass
+print('buffered', total >> 20, flush=True)
+";
+    code.write("fill.py", script);
+    for kind in ["tcp", "udp"] {
+        let mut asked = request(14, &code.0, shim(&[&python, "fill.py", kind]));
+        asked.limits.memory_bytes = 64 * MIB;
+        let (text, exit) = finish(backend.start(asked).await.unwrap()).await;
+        let mib: Option<u64> = text.trim().strip_prefix("buffered ").and_then(|n| n.parse().ok());
+        println!("{kind}: {} {exit:?}", text.trim());
+        // Ended for memory is as good.
+        assert!(mib.is_none_or(|mib| mib < 64), "{kind}: {text}");
+        assert!(mib.is_some() || exit.out_of_memory, "{kind}: {text} {exit:?}");
+    }
 }
 
 /// The kernel forgets a group's share of the processor when it leaves the background.
@@ -432,15 +519,16 @@ async fn waiting(backend: &ProcessBackend) {
 
 /// Paused instances do nothing, go on where they were, and end when told.
 async fn paused(backend: &ProcessBackend) {
+    if !enforces(backend, "cgroups") {
+        return println!("SKIPPED: pausing needs cgroups");
+    }
     let code = Folder::new("paused");
     code.write("busy.sh", "#!/bin/sh\n(while :; do :; done) & while :; do :; done\n");
     let started = backend.start(request(45, &code.0, shim(&["./busy.sh"]))).await.unwrap();
     let control = &started.control;
     let burnt = || control.usage().unwrap().cpu_ns;
     wait_until(|| burnt() > 20_000_000).await;
-    if !control.set_paused(true) {
-        return println!("SKIPPED: pausing needs cgroups");
-    }
+    assert!(control.set_paused(true));
     let before = burnt();
     tokio::time::sleep(Duration::from_millis(100)).await;
     let during = burnt() - before;
@@ -462,7 +550,10 @@ async fn wait_until(mut done: impl FnMut() -> bool) {
 
 async fn nothing_is_left(backend: &ProcessBackend) {
     let code = Folder::new("left");
-    code.write("fds.sh", "#!/bin/sh\nsleep 60 & sleep 60 & ls /proc/$$/fd\n");
+    // Its length tells the processes of this run.
+    let sleep = format!("60.{}", std::process::id());
+    let script = format!("#!/bin/sh\nsleep {sleep} & sleep {sleep} & ls /proc/$$/fd\n");
+    code.write("fds.sh", &script);
     let count = |path: &str| std::fs::read_dir(path).map_or(0, Iterator::count);
     let mounts = || std::fs::read_to_string("/proc/self/mountinfo").unwrap().lines().count();
     tokio::time::sleep(Duration::from_millis(500)).await;
@@ -487,7 +578,7 @@ async fn nothing_is_left(backend: &ProcessBackend) {
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
     assert_eq!(before, after, "descriptors, mounts, cgroups");
-    assert_eq!(processes_of(own_uid_base()), 0, "processes left");
+    assert_eq!(processes_with(&sleep), 0, "processes left");
 }
 
 /// Cgroups of instances of this process: inside its own, or beside it where processor time is
@@ -534,44 +625,93 @@ fn group_bases() -> Vec<std::path::PathBuf> {
 
 async fn installation(backend: &ProcessBackend) {
     let packages = Folder::new("packages");
-    let port = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
-    let address = port.local_addr().unwrap().port();
-    let script = format!(
-        "id -u; mkdir a; echo x > a/b; chmod 6777 a/b; ln -s /etc/passwd a/link; cat /etc/pip.conf; echo host port {address}; seq 1 500; exit 0"
-    );
+    let script = "id -u; mkdir a; echo x > a/b; chmod 6777 a/b; ln -s /etc/passwd a/link; \
+                  cat /etc/pip.conf; seq 1 500; exit 0";
     let build = BuildRequest {
         cache_dir: None,
         label: "test-1".to_owned(),
-        argv: ["sh", "-c", &script].map(str::to_owned).to_vec(),
+        argv: ["sh", "-c", script].map(str::to_owned).to_vec(),
         env: Vec::new(),
         packages_dir: packages.0.clone(),
         code_dir: None,
         extra_read_only: Vec::new(),
-        home_dir: None,
+        files: vec![("/etc/pip.conf".into(), "[global]\n".to_owned())],
+        listen: vec!["127.77.0.2:3128".parse().unwrap()],
+        packages_bytes_max: 8 * MIB,
+        free_bytes_min: 0,
         limits: request(0, &packages.0, shim(&[])).limits,
         timeout: Duration::from_secs(20),
     };
-    let mut endless = build.clone();
-    let outcome = backend.run_build(build).await.unwrap();
+    let ignore = |_: Vec<OwnedFd>| std::future::pending::<()>();
+    let outcome = backend.run_build(build.clone(), ignore).await.unwrap();
     assert!(outcome.succeeded(), "{outcome:?}");
     assert_eq!((outcome.output.len(), outcome.output.back().unwrap().as_str()), (200, "500"));
     use std::os::unix::fs::MetadataExt;
     let meta = std::fs::metadata(packages.0.join("a/b")).unwrap();
-    assert_eq!((meta.uid(), meta.mode() & 0o7777), (0, 0o755));
-    endless.argv = ["sleep", "60"].map(str::to_owned).to_vec();
+    assert_eq!((meta.uid(), meta.mode() & 0o7777), (own_uid(), 0o755));
+    let command = |script: &str| ["sh", "-c", script].map(str::to_owned).to_vec();
+    let mut endless = build.clone();
+    endless.argv = command("sleep 60");
     endless.timeout = Duration::from_millis(200);
-    assert!(backend.run_build(endless).await.unwrap().timed_out);
+    assert!(backend.run_build(endless, ignore).await.unwrap().timed_out);
+
+    // One large file, and many small ones that together are too much.
+    let mut large = build.clone();
+    large.argv = command("head -c 20000000 /dev/zero > big; sleep 60");
+    assert!(backend.run_build(large, ignore).await.unwrap().too_large);
+    let mut many = build.clone();
+    many.argv = command("for i in $(seq 200); do head -c 100000 /dev/zero > f$i; done; sleep 60");
+    assert!(backend.run_build(many, ignore).await.unwrap().too_large);
+    let mut deep = build.clone();
+    deep.argv = command("rm -rf ./*; for i in $(seq 300); do mkdir d; cd d; done");
+    let refused = backend.run_build(deep, ignore).await.unwrap_err();
+    let StartError::Sandbox { source, .. } = &refused else { panic!("{refused}") };
+    assert!(source.to_string().contains("nested"), "{source}");
 }
 
-/// User ids of the processes on this machine that lie in the range of `uid_base`.
-fn processes_of(uid_base: u32) -> usize {
-    std::fs::read_dir("/proc")
-        .unwrap()
-        .flatten()
-        .filter_map(|entry| std::fs::metadata(entry.path()).ok())
-        .map(|meta| std::os::unix::fs::MetadataExt::uid(&meta))
-        .filter(|uid| (uid_base..uid_base + 1000).contains(uid))
-        .count()
+/// An installation reaches what its caller serves, and nothing of the host.
+async fn installation_network(backend: &ProcessBackend) {
+    let Some((python, _)) = python() else {
+        return println!("SKIPPED: no python3");
+    };
+    let packages = Folder::new("network");
+    let host = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = host.local_addr().unwrap().port();
+    let script = format!(
+        "import socket\nfor at in [('127.0.0.1', {port}), ('169.254.169.254', 80), ('127.77.0.2', 3128)]:\n \
+         try: print(at[0], 'says', socket.create_connection(at, 5).recv(9).decode())\n \
+         except OSError as error: print(at[0], 'refused')\n"
+    );
+    let build = BuildRequest {
+        cache_dir: None,
+        label: "test-1".to_owned(),
+        argv: [&python, "-c", &script].map(str::to_owned).to_vec(),
+        env: Vec::new(),
+        packages_dir: packages.0.clone(),
+        code_dir: None,
+        extra_read_only: Vec::new(),
+        files: Vec::new(),
+        listen: vec!["127.77.0.2:3128".parse().unwrap()],
+        packages_bytes_max: 8 * MIB,
+        free_bytes_min: 0,
+        limits: request(0, &packages.0, shim(&[])).limits,
+        timeout: Duration::from_secs(20),
+    };
+    let serve = async |listeners: Vec<OwnedFd>| {
+        let listener = listeners.into_iter().next().unwrap();
+        let listener = tokio::net::TcpListener::from_std(listener.into()).unwrap();
+        let (stream, _) = listener.accept().await.unwrap();
+        stream.into_std().unwrap().write_all(b"the host").unwrap();
+    };
+    // What ends is not what serves: the installation goes on.
+    let serve = async |listeners| {
+        serve(listeners).await;
+        std::future::pending::<()>().await;
+    };
+    let outcome = backend.run_build(build, serve).await.unwrap();
+    let lines: Vec<_> = outcome.output.iter().map(String::as_str).collect();
+    let expected = ["127.0.0.1 refused", "169.254.169.254 refused", "127.77.0.2 says the host"];
+    assert_eq!(lines, expected);
 }
 
 /// Uids of this run's instances, not those of a node that runs beside it.
@@ -588,7 +728,9 @@ async fn doomed_daemon(zygote: ZygoteHandle) {
     config.uid_base = DAEMON_UID_BASE;
     let backend = ProcessBackend::new(zygote, config);
     let code = Folder::new("doomed");
-    let sleeping = shim(&["sh", "-c", "sleep 600 & sleep 600"]);
+    // The word after it is in the command line of the daemon, and so of all its copies.
+    let marker = std::env::args().next_back().unwrap();
+    let sleeping = shim(&["sh", "-c", "sleep 600 & sleep 600 # $0", &marker]);
     let _first = backend.start(request(1, &code.0, sleeping)).await.unwrap();
     let launch = Launch::PerInvocation { argv: vec!["/bin/true".to_owned()] };
     let _second = backend.start(request(2, &code.0, launch)).await.unwrap();
@@ -597,19 +739,21 @@ async fn doomed_daemon(zygote: ZygoteHandle) {
 }
 
 async fn daemon_death(_: &ProcessBackend) {
+    let marker = format!("doomed-{}", std::process::id());
     let mut daemon = std::process::Command::new(std::env::current_exe().unwrap())
-        .arg("--daemon")
+        .args(["--daemon", &marker])
         .stdout(std::process::Stdio::piped())
         .spawn()
         .unwrap();
     let mut ready = [0; 6];
     daemon.stdout.take().unwrap().read_exact(&mut ready).unwrap();
     // The shell has been executed, but may not have begun what it runs.
-    wait_until(|| processes_of(DAEMON_UID_BASE) >= 4).await;
+    // Daemon, helper, the shell, and the first processes of two instances.
+    wait_until(|| processes_with(&marker) >= 5).await;
     daemon.kill().unwrap();
     daemon.wait().unwrap();
     let end = Instant::now() + Duration::from_secs(5);
-    while processes_of(DAEMON_UID_BASE) > 0 {
+    while processes_with(&marker) > 0 {
         assert!(Instant::now() < end, "instances outlive their daemon");
         tokio::time::sleep(Duration::from_millis(10)).await;
     }
@@ -709,6 +853,9 @@ fn main() {
     if std::env::args().any(|word| word == "--daemon") {
         return runtime.block_on(doomed_daemon(zygote));
     }
+    if std::env::args().any(|word| word == "--broken") {
+        return broken_daemon(zygote);
+    }
     runtime.block_on(async {
         let backend = ProcessBackend::new(zygote, config);
         for item in backend.report().items {
@@ -720,7 +867,7 @@ fn main() {
                 $name(&backend).await;
             }
         )* } }
-        run!(failed_execution shell runtimes limits per_invocation server_and_egress installation
-            waiting paused nothing_is_left daemon_death start_times);
+        run!(failed_execution failed_parking shell runtimes limits socket_buffers per_invocation server_and_egress installation
+            installation_network            waiting paused nothing_is_left daemon_death start_times);
     });
 }

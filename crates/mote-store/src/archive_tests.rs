@@ -100,6 +100,11 @@ fn hostile_archives_are_refused_in_words() {
             tar().pax(&[("path", "../x")]).file("x", "").end(),
         ),
         (
+            // Cut after 4,096 bytes it would be another, allowed path.
+            "entry 1 `././././././././././././././././././././././././././././././././…`: its path is longer than 4,096 bytes",
+            tar().pax(&[("path", &format!("{}name", "./".repeat(2047)))]).file("x", "").end(),
+        ),
+        (
             "entry 1 `../x`: path leaves the function",
             tar().entry(b'L', "././@LongLink", "", b"../x\0").file("x", "").end(),
         ),

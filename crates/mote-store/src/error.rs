@@ -48,6 +48,18 @@ pub enum StoreError {
     /// A file or row is not what was written.
     #[error("{0}")]
     Damaged(String),
+    /// There is code, but the database that names it is missing or empty. Nothing was removed.
+    #[error(
+        "{path} is missing or empty, but there is code such as {tree}: nothing would name it, so it \
+         would be removed. Put mote.db back from a backup; or, to begin with no functions, move the \
+         folders code and packages away"
+    )]
+    Lost {
+        /// The database file.
+        path: PathBuf,
+        /// A tree that it must have named.
+        tree: PathBuf,
+    },
     /// The uploaded archive is refused.
     #[error(transparent)]
     Archive(#[from] ArchiveError),
@@ -74,7 +86,7 @@ impl StoreError {
             StoreError::Newer { .. } => "M0701",
             StoreError::InUse { .. } => "M0702",
             StoreError::DiskFull { .. } => "M0703",
-            StoreError::Damaged(_) => "M0705",
+            StoreError::Damaged(_) | StoreError::Lost { .. } => "M0705",
             StoreError::Archive(error) => error.code(),
             StoreError::NoSuchRevision { .. } => "M0412",
             StoreError::Io { .. }

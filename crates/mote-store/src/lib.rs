@@ -16,6 +16,7 @@ pub mod error;
 mod ignore;
 pub mod pack;
 pub mod packages;
+mod remove;
 mod schema;
 mod secrets;
 pub mod store;
@@ -28,9 +29,10 @@ pub use archive::{ArchiveError, ArchiveLimits};
 pub use documents::DocumentChange;
 pub use error::StoreError;
 pub use pack::{PackError, Packed};
-pub use packages::{Lookup, PackagesStaging};
+pub use packages::{Lookup, PackagesStaging, StoredPackages};
+pub use remove::remove_tree;
 pub use store::{
-    Damaged, Inventory, Recovery, Revision, RevisionState, StagedCode, Store, StoredFunction,
-    StoredRevision,
+    Collected, Damaged, Inventory, Recovery, Revision, RevisionState, StagedCode, Store,
+    StoredFunction, StoredRevision,
 };
 pub use unzip::unzip;

@@ -3,7 +3,8 @@
 use std::path::{Path, PathBuf};
 
 use crate::error::StoreError;
-use crate::store::{Pin, Store, crash_point, remove_tree, sync_dir};
+use crate::remove::remove_tree;
+use crate::store::{Pin, Store, crash_point, sync_dir};
 
 /// Longest key.
 const KEY_BYTES_MAX: usize = 200;
@@ -12,9 +13,17 @@ const KEY_BYTES_MAX: usize = 200;
 #[derive(Debug)]
 pub enum Lookup {
     /// Installed before; read-only.
-    Ready(PathBuf),
+    Ready(StoredPackages),
     /// Not there: install into its path, then [`Store::commit_packages`].
     Build(PackagesStaging),
+}
+
+/// Installed packages, kept from the garbage collector until dropped.
+#[derive(Debug)]
+pub struct StoredPackages {
+    /// Where they are.
+    pub path: PathBuf,
+    _pin: Pin,
 }
 
 /// An empty folder to install into; removed on drop unless committed.
@@ -52,7 +61,7 @@ impl Store {
         let pin = self.pin(key);
         let path = self.packages_path(key);
         if path.is_dir() {
-            return Ok(Lookup::Ready(path));
+            return Ok(Lookup::Ready(StoredPackages { path, _pin: pin }));
         }
         Ok(Lookup::Build(PackagesStaging {
             key: key.to_owned(),
@@ -61,8 +70,8 @@ impl Store {
         }))
     }
 
-    /// Makes an installed folder durable and gives it its name; returns its path.
-    pub fn commit_packages(&self, staging: PackagesStaging) -> Result<PathBuf, StoreError> {
+    /// Makes an installed folder durable and gives it its name.
+    pub fn commit_packages(&self, staging: PackagesStaging) -> Result<StoredPackages, StoreError> {
         let io = |error| StoreError::io(&staging.path, error);
         make_readable(&staging.path).map_err(io)?;
         let dir = std::fs::File::open(&staging.path).map_err(io)?;
@@ -74,7 +83,8 @@ impl Store {
             std::fs::rename(&staging.path, &path).map_err(io)?;
             sync_dir(&self.packages_root())?;
         }
-        Ok(path)
+        let pin = self.pin(&staging.key);
+        Ok(StoredPackages { path, _pin: pin })
     }
 
     pub(crate) fn packages_path(&self, key: &str) -> PathBuf {

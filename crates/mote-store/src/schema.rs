@@ -53,23 +53,41 @@ const MIGRATIONS: &[&str] = &[
 
 /// Refuses a newer or foreign file from its header alone, before anything is written.
 pub(crate) fn check_header(path: &Path) -> Result<(), StoreError> {
-    let mut header = [0; 100];
-    let mut file = match File::open(path) {
-        Ok(file) => file,
-        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(()),
-        Err(error) => return Err(StoreError::io(path, error)),
-    };
-    if file.read_exact(&mut header).is_err() {
-        // Empty, or cut off before its first page was written: SQLite starts anew or refuses.
-        return Ok(());
-    }
-    let number = |at: usize| {
-        u32::from_be_bytes([header[at], header[at + 1], header[at + 2], header[at + 3]])
-    };
+    let Some(header) = header(path)? else { return Ok(()) };
     if &header[..16] != b"SQLite format 3\0" {
         return Err(StoreError::Damaged(format!("{}: not a database", path.display())));
     }
-    refuse(path, number(60), number(68))
+    refuse(path, number(&header, 60), number(&header, 68))
+}
+
+/// Refuses a database that is missing or empty while `tree` shows that there was one: an empty one
+/// would name no code, and all code would be removed as unused.
+fn refuse_lost(path: &Path, tree: &Path) -> Result<(), StoreError> {
+    let bytes = match std::fs::metadata(path) {
+        Ok(meta) => meta.len(),
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => 0,
+        Err(error) => return Err(StoreError::io(path, error)),
+    };
+    if bytes > 0 {
+        return Ok(());
+    }
+    Err(StoreError::Lost { path: path.to_owned(), tree: tree.to_owned() })
+}
+
+fn number(header: &[u8; 100], at: usize) -> u32 {
+    u32::from_be_bytes([header[at], header[at + 1], header[at + 2], header[at + 3]])
+}
+
+/// The first bytes of the file; none where there are not as many.
+fn header(path: &Path) -> Result<Option<[u8; 100]>, StoreError> {
+    let mut header = [0; 100];
+    let mut file = match File::open(path) {
+        Ok(file) => file,
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(None),
+        Err(error) => return Err(StoreError::io(path, error)),
+    };
+    // Empty, or cut off before its first page was written: SQLite starts anew or refuses.
+    Ok(file.read_exact(&mut header).is_ok().then_some(header))
 }
 
 fn refuse(path: &Path, version: u32, application: u32) -> Result<(), StoreError> {
@@ -84,9 +102,12 @@ fn refuse(path: &Path, version: u32, application: u32) -> Result<(), StoreError>
 }
 
 /// Opens the database so that a commit is on disk when it returns, and brings its tables up to
-/// date.
-pub(crate) fn open(path: &Path) -> Result<Connection, StoreError> {
+/// date. `tree` is code that it must name, if there is any: then it is not made anew.
+pub(crate) fn open(path: &Path, tree: Option<&Path>) -> Result<Connection, StoreError> {
     check_header(path)?;
+    if let Some(tree) = tree {
+        refuse_lost(path, tree)?;
+    }
     let mut connection = Connection::open_with_flags(
         path,
         OpenFlags::SQLITE_OPEN_READ_WRITE
@@ -95,17 +116,24 @@ pub(crate) fn open(path: &Path) -> Result<Connection, StoreError> {
             | OpenFlags::SQLITE_OPEN_NOFOLLOW,
     )
     .map_err(|error| sql(path, error))?;
-    prepare(path, &mut connection)?;
+    prepare(path, &mut connection, tree)?;
     Ok(connection)
 }
 
-fn prepare(path: &Path, connection: &mut Connection) -> Result<(), StoreError> {
+fn prepare(
+    path: &Path,
+    connection: &mut Connection,
+    tree: Option<&Path>,
+) -> Result<(), StoreError> {
     let sql = |error| sql(path, error);
     connection.busy_timeout(Duration::from_secs(5)).map_err(sql)?;
     // The log beside the file may hold a newer version than its header.
     let version = pragma(connection, "user_version").map_err(sql)?;
     let application = pragma(connection, "application_id").map_err(sql)?;
     refuse(path, version, application)?;
+    if let Some(tree) = tree.filter(|_| version == 0) {
+        return Err(StoreError::Lost { path: path.to_owned(), tree: tree.to_owned() });
+    }
 
     let mode: String =
         connection.query_row("PRAGMA journal_mode = WAL", [], |row| row.get(0)).map_err(sql)?;
@@ -138,6 +166,26 @@ fn prepare(path: &Path, connection: &mut Connection) -> Result<(), StoreError> {
             ))
             .map_err(sql)?;
         change.commit().map_err(sql)?;
+    }
+    check_whole(path, connection)
+}
+
+/// Refuses a file whose pages or indexes do not fit together: SQLite would find some rows and miss
+/// others, and a function that is there would be answered as unknown. The two tables that decide
+/// what is served are compared with their indexes too. Milliseconds for thousands of rows.
+fn check_whole(path: &Path, connection: &Connection) -> Result<(), StoreError> {
+    let sql = |error| sql(path, error);
+    for check in ["quick_check(1)", "integrity_check(functions)", "integrity_check(revisions)"] {
+        let found: String =
+            connection.query_row(&format!("PRAGMA {check}"), [], |row| row.get(0)).map_err(sql)?;
+        if found != "ok" {
+            return Err(StoreError::Damaged(format!("{}: {found}", path.display())));
+        }
+    }
+    let mut orphans = connection.prepare("PRAGMA foreign_key_check").map_err(sql)?;
+    if orphans.exists([]).map_err(sql)? {
+        let text = format!("{}: a row names a function that is not there", path.display());
+        return Err(StoreError::Damaged(text));
     }
     Ok(())
 }

@@ -20,7 +20,7 @@ fn tables_of_version_1_are_brought_up_to_date_and_keep_their_rows() {
     let path = dir.path().join("mote.db");
     version_1(&path);
     for opened in ["first", "again"] {
-        let connection = open(&path).unwrap();
+        let connection = open(&path, None).unwrap();
         assert_eq!(pragma(&connection, "user_version").unwrap(), VERSION, "{opened}");
         let row: (String, u32, u32, Option<String>, Option<String>, String) = connection
             .query_row(
@@ -45,7 +45,7 @@ fn a_migration_that_fails_changes_nothing() {
     let half = Connection::open(&path).unwrap();
     half.execute_batch("ALTER TABLE functions ADD COLUMN scale TEXT").unwrap();
     drop(half);
-    assert!(open(&path).is_err(), "the second column is there already");
+    assert!(open(&path, None).is_err(), "the second column is there already");
     let after = Connection::open(&path).unwrap();
     assert_eq!(pragma(&after, "user_version").unwrap(), 1);
     assert!(after.prepare("SELECT split FROM functions").is_err(), "not half a migration");

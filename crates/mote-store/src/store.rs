@@ -27,6 +27,7 @@ use rustix::fs::FlockOperation;
 
 use crate::archive::{self, ArchiveError, ArchiveLimits};
 use crate::error::StoreError;
+use crate::remove::remove_tree;
 use crate::schema;
 use crate::traffic::{prune, without_missing};
 
@@ -53,6 +54,18 @@ pub struct Recovery {
     pub staging_removed: u64,
     /// Trees that no revision names.
     pub trees_removed: u64,
+    /// What could not be removed, each with the reason. It takes space and does no other harm; the
+    /// next start tries again.
+    pub left: Vec<String>,
+}
+
+/// What [`Store::collect_garbage`] did.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Collected {
+    /// Trees that are out of use now.
+    pub trees: u64,
+    /// What could not be removed, each with the reason.
+    pub left: Vec<String>,
 }
 
 /// Uploaded code, complete and durable, not yet part of a revision. Kept from the garbage
@@ -164,7 +177,8 @@ impl Store {
             make_dir(&root.join(name), mode)?;
         }
         let database = root.join("mote.db");
-        let connection = schema::open(&database)?;
+        // Code arrives only after the tables are made, so tables that are gone were lost.
+        let connection = schema::open(&database, any_tree(&root)?.as_deref())?;
         for name in ["mote.db", "mote.db-wal", "mote.db-shm"] {
             let path = root.join(name);
             if path.exists() {
@@ -181,10 +195,10 @@ impl Store {
             recovery: Recovery::default(),
             _lock: lock,
         };
-        store.recovery = Recovery {
-            staging_removed: store.empty_staging()?,
-            trees_removed: store.collect_garbage(&HashSet::new())?,
-        };
+        let (staging_removed, mut left) = store.empty_staging()?;
+        let collected = store.collect_garbage(&HashSet::new())?;
+        left.extend(collected.left);
+        store.recovery = Recovery { staging_removed, trees_removed: collected.trees, left };
         Ok(store)
     }
 
@@ -376,9 +390,10 @@ impl Store {
     }
 
     /// Removes code and packages that no revision names and nobody uses; `in_use` are the hashes
-    /// and keys of running instances. Returns how many trees went.
-    pub fn collect_garbage(&self, in_use: &HashSet<String>) -> Result<u64, StoreError> {
+    /// and keys of running instances. A tree that cannot be removed stops nothing; it is named.
+    pub fn collect_garbage(&self, in_use: &HashSet<String>) -> Result<Collected, StoreError> {
         let mut trash = Vec::new();
+        let mut left = Vec::new();
         {
             // Under the lock nothing can be renamed into place or named by a new row.
             let connection = self.lock();
@@ -401,16 +416,19 @@ impl Store {
                     }
                     // Out of sight in one step; a crash during the slow part leaves only staging.
                     let away = self.staging_path();
-                    std::fs::rename(entry.path(), &away)
-                        .map_err(|error| StoreError::io(&entry.path(), error))?;
-                    trash.push(away);
+                    match std::fs::rename(entry.path(), &away) {
+                        Ok(()) => trash.push(away),
+                        Err(error) => left.push(format!("{}: {error}", entry.path().display())),
+                    }
                 }
             }
         }
         for path in &trash {
-            remove_tree(path).map_err(|error| StoreError::io(path, error))?;
+            if let Err(error) = remove_tree(path) {
+                left.push(format!("{}: {error}", path.display()));
+            }
         }
-        Ok(trash.len() as u64)
+        Ok(Collected { trees: trash.len() as u64, left })
     }
 
     /// Whether the code named `hash` is still what was stored. Reads all of it.
@@ -428,6 +446,9 @@ impl Store {
         };
         let spec: FunctionSpec = serde_json::from_str(&row.spec)
             .map_err(|error| damaged(format!("its spec cannot be read: {error}")))?;
+        if spec.name.as_str() != row.function {
+            return Err(damaged(format!("its spec is of another function, {}", spec.name)));
+        }
         let code_path = self.code_path(&row.code_hash);
         if !code_path.is_dir() {
             return Err(damaged(format!("its code {} is missing", row.code_hash)));
@@ -504,16 +525,26 @@ impl Store {
         Ok(path)
     }
 
-    fn empty_staging(&self) -> Result<u64, StoreError> {
+    /// Removes half-done work: how much, and what could not be removed, whose names are not used
+    /// again.
+    fn empty_staging(&self) -> Result<(u64, Vec<String>), StoreError> {
         let folder = self.root.join("staging");
         let io = |error| StoreError::io(&folder, error);
-        let mut removed = 0;
+        let (mut removed, mut left) = (0, Vec::new());
         for entry in std::fs::read_dir(&folder).map_err(io)? {
-            let path = entry.map_err(io)?.path();
-            remove_tree(&path).map_err(|error| StoreError::io(&path, error))?;
-            removed += 1;
+            let entry = entry.map_err(io)?;
+            let path = entry.path();
+            match remove_tree(&path) {
+                Ok(()) => removed += 1,
+                Err(error) => {
+                    left.push(format!("{}: {error}", path.display()));
+                    let number = entry.file_name().to_str().and_then(|name| name.parse().ok());
+                    let above = number.map_or(0, |number: u64| number.saturating_add(1));
+                    self.staged.fetch_max(above, Ordering::Relaxed);
+                }
+            }
         }
-        Ok(removed)
+        Ok((removed, left))
     }
 
     pub(crate) fn pin(&self, name: &str) -> Pin {
@@ -606,6 +637,18 @@ fn make_dir(path: &Path, mode: u32) -> Result<(), StoreError> {
     Ok(())
 }
 
+/// One of the trees of code or packages, if there are any.
+fn any_tree(root: &Path) -> Result<Option<PathBuf>, StoreError> {
+    for name in ["code", "packages"] {
+        let folder = root.join(name);
+        let io = |error| StoreError::io(&folder, error);
+        if let Some(entry) = std::fs::read_dir(&folder).map_err(io)?.next() {
+            return Ok(Some(entry.map_err(io)?.path()));
+        }
+    }
+    Ok(None)
+}
+
 fn lock_dir(root: &Path) -> Result<File, StoreError> {
     let path = root.join("lock");
     let io = |error| StoreError::io(&path, error);
@@ -638,19 +681,6 @@ fn lock_dir(root: &Path) -> Result<File, StoreError> {
 /// Makes renames in a folder durable.
 pub(crate) fn sync_dir(path: &Path) -> Result<(), StoreError> {
     File::open(path).and_then(|dir| dir.sync_all()).map_err(|error| StoreError::io(path, error))
-}
-
-/// Removes a tree or file; one that is not there is fine.
-pub(crate) fn remove_tree(path: &Path) -> std::io::Result<()> {
-    let removed = match std::fs::symlink_metadata(path) {
-        Ok(meta) if meta.is_dir() => std::fs::remove_dir_all(path),
-        Ok(_) => std::fs::remove_file(path),
-        Err(error) => Err(error),
-    };
-    match removed {
-        Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(()),
-        other => other,
-    }
 }
 
 /// In the test binary, ends the process here when the environment says so: as a power cut would,

@@ -9,6 +9,8 @@ use crate::entry_path::shown;
 pub(crate) const BLOCK: usize = 512;
 /// PAX records of one entry; a path, a link and a few times fit many times over.
 const PAX_BYTES_MAX: u64 = 64 << 10;
+/// Longest path of an entry, which is the longest that Linux takes in a call.
+const PATH_BYTES_MAX: usize = 4096;
 /// Zero bytes after the end; tar pads to 10 KiB.
 const PADDING_BYTES_MAX: u64 = 1 << 20;
 
@@ -126,7 +128,7 @@ impl<R: Read> TarReader<R> {
         extensions: Extensions,
     ) -> Result<Entry, ArchiveError> {
         self.index += 1;
-        let mut path = extensions.path.unwrap_or(path);
+        let path = extensions.path.unwrap_or(path);
         let kind = match kind {
             // Old writers mark a folder only by the slash at its end.
             b'0' | 0 if path.last() == Some(&b'/') => Kind::Dir,
@@ -137,9 +139,6 @@ impl<R: Read> TarReader<R> {
             b'5' => Kind::Dir,
             other => Kind::Unknown(other),
         };
-        if path.len() > 4096 {
-            path.truncate(4096);
-        }
         let entry = Entry {
             index: self.index,
             kind,
@@ -149,6 +148,9 @@ impl<R: Read> TarReader<R> {
             mode: octal(&block[100..108]).map_or(0o644, |mode| (mode & 0o7777) as u32),
             attributes: extensions.attributes,
         };
+        if entry.path.len() > PATH_BYTES_MAX {
+            return Err(entry.fault("its path is longer than 4,096 bytes"));
+        }
         if extensions.size.is_some_and(|pax| pax != size) {
             return Err(entry.fault("ambiguous archive (two sizes)"));
         }

@@ -417,6 +417,7 @@ attempts! {
     4 prctl_set_memory_map [|| lacks_capability(CAP_SYS_RESOURCE)]: |_| call!(SYS_prctl, 35, 99, 0, 0, 0);
     4 prctl_keep_caps: |_| call!(SYS_prctl, libc::PR_SET_KEEPCAPS, 0, 0, 0, 0);
     4 prctl_set_securebits: |_| call!(SYS_prctl, libc::PR_SET_SECUREBITS, 0, 0, 0, 0);
+    4 core_dump_to_a_program: |_| { let core = libc::rlimit { rlim_cur: 0, rlim_max: 0 }; unsafe { libc::setrlimit(libc::RLIMIT_CORE, &raw const core) == 0 } };
     // 5: sockets.
     5 packet_socket: |_| socket(libc::AF_PACKET, libc::SOCK_RAW, 0);
     5 raw_ip: |_| socket(libc::AF_INET, libc::SOCK_RAW, libc::IPPROTO_ICMP);

@@ -134,12 +134,31 @@ pub(crate) fn ask_connection(channel: std::os::fd::BorrowedFd<'_>) -> Result<Own
     }
 }
 
+/// Whether the backend says that it enforces something fully, for instance `memory`.
+pub(crate) fn enforces(backend: &ProcessBackend, name: &str) -> bool {
+    let found = backend.report().items.into_iter().find(|item| item.name == name);
+    found.is_some_and(|item| matches!(item.state, mote_sandbox::State::Enforced))
+}
+
 /// Whether programs can wait for a function: that needs root and a memory controller.
 pub(crate) fn is_root_with_memory(backend: &ProcessBackend) -> bool {
-    let memory = backend.report().items.into_iter().find(|item| item.name == "memory");
-    memory.is_some_and(|item| matches!(item.state, mote_sandbox::State::Enforced))
-        && std::fs::metadata("/proc/self")
-            .is_ok_and(|own| std::os::unix::fs::MetadataExt::uid(&own) == 0)
+    enforces(backend, "memory") && own_uid() == 0
+}
+
+/// The user who runs the tests.
+pub(crate) fn own_uid() -> u32 {
+    // SAFETY: takes nothing.
+    unsafe { libc::geteuid() }
+}
+
+/// Processes of this machine whose command line contains `marker`.
+pub(crate) fn processes_with(marker: &str) -> usize {
+    std::fs::read_dir("/proc")
+        .unwrap()
+        .flatten()
+        .filter_map(|entry| std::fs::read(entry.path().join("cmdline")).ok())
+        .filter(|line| String::from_utf8_lossy(line).contains(marker))
+        .count()
 }
 
 /// An instance whose program waited; those come up in the background.

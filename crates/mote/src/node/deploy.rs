@@ -48,6 +48,15 @@ impl Drop for Turn<'_> {
     }
 }
 
+/// Has unused code removed when a deploy has ended.
+struct CollectAfter<'a>(&'a Node);
+
+impl Drop for CollectAfter<'_> {
+    fn drop(&mut self) {
+        self.0.trees.collect_soon();
+    }
+}
+
 /// The steps so far, with their times.
 struct Steps {
     steps: Vec<Step>,
@@ -124,6 +133,8 @@ async fn attempt(
     let name = FunctionName::new(name)
         .map_err(|error| Problem::new(422, "M0303", error.to_string()).with_field("name"))?;
     let _turn = turn(node, &name)?;
+    // However it ends: a deploy that fails leaves code that no revision names.
+    let _collect = CollectAfter(node);
     let mut steps = Steps { steps: Vec::new(), since: Instant::now() };
     let now = placed(node, &name, options).await?;
     let staged = rollout::with_store(node, |store| {
@@ -166,7 +177,7 @@ async fn attempt(
     let packages = if spec.runtime == Runtime::Go {
         Some(golang::build(node, &spec, &staged).await?)
     } else {
-        packages::install(node, &spec, &staged.path, &mut warnings).await?
+        packages::install(node, &spec, &staged, &mut warnings).await?
     };
     if let Some(packages) = &packages {
         let step = if spec.runtime == Runtime::Go { "build" } else { "packages" };
@@ -348,6 +359,7 @@ async fn start(
     .map_err(|error| store_problem(&error))?;
     let packages_dir = packages.map(|packages| packages.path.clone());
     let revision = node.engine.revision(spec, row.revision, staged.path.clone(), packages_dir);
+    node.trees.keep(&revision);
     if let Err(problem) = rollout::warm(node, &revision).await {
         node.engine.discard(&revision);
         return Err(problem);

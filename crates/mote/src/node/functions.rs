@@ -36,6 +36,7 @@ pub(crate) async fn remove(node: &Node, name: &str) -> Result<(), Problem> {
     node.engine.remove(name);
     node.forget(&revision.spec.name);
     tracing::info!(function = %name, "removed");
+    node.trees.collect_soon();
     Ok(())
 }
 

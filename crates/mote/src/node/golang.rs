@@ -5,6 +5,7 @@
 //! The build runs in the sandbox of installations. Nothing of the code is executed by it: cgo is off,
 //! and `go` itself runs no scripts of modules. So builds share one cache of compiled packages.
 
+use std::collections::BTreeSet;
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -17,6 +18,7 @@ use mote_store::{Lookup, PackagesStaging, StagedCode};
 use sha2::{Digest, Sha256};
 
 use super::packages::{self, Installed};
+use super::registries::{Client, Registries};
 use super::{Node, deploy::store_problem};
 
 /// The worker, as files of a package beside the function's own.
@@ -73,28 +75,29 @@ pub(crate) async fn build(
         .map_err(|_| packages::failed("the node failed while it looked for a program"))?
         .map_err(|error| store_problem(&error))?;
     let staging = match lookup {
-        Lookup::Ready(path) => {
-            return Ok(Installed { key, path, detail: "from cache".into() });
-        }
+        Lookup::Ready(stored) => return Ok(Installed::new(key, stored, "from cache".into())),
         Lookup::Build(staging) => staging,
     };
     let target = generate(spec, &staged.path, &staging)?;
     let cache = cache(node).await?;
-    let request = request(node, spec, staged, &staging, (&target, cache))?;
-    let outcome = node.backend.run_build(request).await.map_err(|error| {
+    // Modules are where their names say, unless a proxy alone may be asked.
+    let registries = Arc::new(Registries::of(Client::Go, BTreeSet::new()));
+    let request = request(node, spec, staged, &staging, (&target, cache, &registries)).await?;
+    let serve = |listeners| registries.clone().serve(listeners);
+    let outcome = node.backend.run_build(request, serve).await.map_err(|error| {
         packages::failed(&format!("cannot build: {}", mote_core::fault::error_chain(&error)))
     })?;
     if !outcome.succeeded() {
-        return Err(packages::explain(spec, "go build", &outcome));
+        return Err(packages::explain(spec, "go build", &outcome, &registries));
     }
-    std::fs::remove_dir_all(staging.path().join(GENERATED))
+    mote_store::remove_tree(&staging.path().join(GENERATED))
         .map_err(|error| packages::failed(&format!("cannot remove {GENERATED}: {error}")))?;
     let store = node.store.clone();
-    let path = tokio::task::spawn_blocking(move || store.commit_packages(staging))
+    let stored = tokio::task::spawn_blocking(move || store.commit_packages(staging))
         .await
         .map_err(|_| packages::failed("the node failed while it stored a program"))?
         .map_err(|error| store_problem(&error))?;
-    Ok(Installed { key, path, detail: format!("go {}", go.version) })
+    Ok(Installed::new(key, stored, format!("go {}", go.version)))
 }
 
 /// What determines the program.
@@ -185,7 +188,7 @@ async fn cache(node: &Node) -> Result<PathBuf, Problem> {
     let path = cache.clone();
     let made = tokio::task::spawn_blocking(move || {
         if bytes_below(&path, CACHE_BYTES_MAX) > CACHE_BYTES_MAX {
-            std::fs::remove_dir_all(&path)?;
+            mote_store::remove_tree(&path)?;
         }
         std::fs::create_dir_all(&path)
     });
@@ -195,15 +198,15 @@ async fn cache(node: &Node) -> Result<PathBuf, Problem> {
     Ok(cache)
 }
 
-fn request(
+async fn request(
     node: &Node,
     spec: &FunctionSpec,
     staged: &StagedCode,
     staging: &PackagesStaging,
-    (target, cache): (&str, PathBuf),
+    (target, cache, registries): (&str, PathBuf, &Registries),
 ) -> Result<BuildRequest, Problem> {
     let go = node.interpreters.go.as_ref().map_err(|reason| packages::failed(reason))?;
-    let mut request = packages::request(node, spec, &staged.path, staging);
+    let mut request = packages::request(node, spec, &staged.path, staging, registries).await?;
     let bin = go.prefix.join("bin");
     for (name, value) in &mut request.env {
         if name == "PATH" {
@@ -232,7 +235,7 @@ fn request(
 }
 
 /// Bytes in the files below a folder; counting ends beyond `most`.
-fn bytes_below(folder: &Path, most: u64) -> u64 {
+pub(super) fn bytes_below(folder: &Path, most: u64) -> u64 {
     let mut sum = 0;
     let mut folders: Vec<PathBuf> = vec![folder.to_owned()];
     while let Some(folder) = folders.pop() {

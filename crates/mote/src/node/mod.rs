@@ -6,13 +6,16 @@ pub(crate) mod deploy;
 pub(crate) mod doctor;
 pub(crate) mod functions;
 mod golang;
+mod inputs;
 mod interpreters;
 mod memory;
 mod packages;
+mod registries;
 pub(crate) mod rollout;
 mod run;
 pub(crate) mod secrets;
 mod shims;
+mod trees;
 
 use std::collections::HashMap;
 use std::hash::{BuildHasher, RandomState};
@@ -60,6 +63,8 @@ pub(crate) struct Node {
     pub(crate) memory_bytes: u64,
     /// Cores of the machine.
     pub(crate) cores: u32,
+    /// Code and packages in use.
+    pub(crate) trees: trees::Trees,
     started: Instant,
     ready: AtomicBool,
     created_at_ms: Mutex<HashMap<FunctionName, u64>>,

@@ -1,5 +1,5 @@
 //! Packages of a function: installed once per lock file, runtime version and machine, at deploy
-//! time, in a sandbox that has the network and nothing else more than a function has.
+//! time, in a sandbox that reaches registries and sees nothing else than a function does.
 
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
@@ -12,10 +12,12 @@ use mote_core::backend::InstanceLimits;
 use mote_core::fault::error_chain;
 use mote_core::spec::{Compat, Runtime};
 use mote_sandbox::{BuildOutcome, BuildRequest};
-use mote_store::{Lookup, PackagesStaging};
+use mote_store::{Lookup, PackagesStaging, StagedCode, StoredPackages};
 use sha2::{Digest, Sha256};
 
-use super::{Node, deploy::store_problem};
+use super::inputs::{self, Inputs};
+use super::registries::{Client, Registries};
+use super::{Node, deploy::store_problem, golang};
 
 /// An installation that takes longer is stopped.
 const INSTALL_TIMEOUT: Duration = Duration::from_secs(600);
@@ -23,26 +25,16 @@ const INSTALL_TIMEOUT: Duration = Duration::from_secs(600);
 const INSTALL_MEMORY_BYTES: u64 = 1 << 30;
 const INSTALL_PIDS: u32 = 512;
 const INSTALL_TMP_BYTES: u64 = 1 << 30;
-/// Variables of the daemon that steer package clients and their proxies.
-const PASSED_ON: &[&str] = &[
-    "PIP_",
-    "GOPROXY",
-    "GONOSUMDB",
-    "GOSUMDB",
-    "GOPRIVATE",
-    "GONOPROXY",
-    "GOINSECURE",
-    "npm_config_",
-    "NPM_CONFIG_",
-    "HTTP_PROXY",
-    "HTTPS_PROXY",
-    "NO_PROXY",
-    "http_proxy",
-    "https_proxy",
-    "no_proxy",
-    "ALL_PROXY",
-    "all_proxy",
-];
+/// Bytes that one function's packages may take; frameworks for machine learning need most of it.
+const INSTALL_BYTES_MAX: u64 = 4 << 30;
+/// Packages of all functions may take this share of the file system that holds the store.
+const ALL_BYTES_SHARE: u64 = 2;
+/// What an installation leaves free there for everything else, above all for calls that the node
+/// promises to keep; less on a small file system.
+const FREE_BYTES_MIN: u64 = 256 << 20;
+const FREE_BYTES_SHARE: u64 = 20;
+/// Where the files that an installation may see lie while it runs.
+const INPUTS: &str = ".mote-inputs";
 /// Variables that name certificate files, which the sandbox must show.
 const CERTIFICATES: &[&str] = &[
     "SSL_CERT_FILE",
@@ -61,6 +53,14 @@ pub(crate) struct Installed {
     pub(crate) path: PathBuf,
     /// What was done, for people.
     pub(crate) detail: String,
+    /// Keeps them in the store until a revision names them.
+    _stored: StoredPackages,
+}
+
+impl Installed {
+    pub(super) fn new(key: String, stored: StoredPackages, detail: String) -> Self {
+        Self { key, path: stored.path.clone(), detail, _stored: stored }
+    }
 }
 
 /// What a function asks for: the client's command and the files that determine the result.
@@ -69,16 +69,19 @@ struct Wanted {
     /// Files of the code that the client must find in the packages folder.
     seeds: Vec<&'static str>,
     key: String,
+    inputs: Inputs,
+    registries: Arc<Registries>,
 }
 
 /// Installs what `requirements.txt` or `package.json` in `code` asks for, if anything.
 pub(crate) async fn install(
     node: &Arc<Node>,
     spec: &FunctionSpec,
-    code: &Path,
+    staged: &StagedCode,
     warnings: &mut Vec<String>,
 ) -> Result<Option<Installed>, Problem> {
-    let Some(wanted) = wanted(node, spec, code, warnings)? else { return Ok(None) };
+    let code = &*staged.path;
+    let Some(wanted) = wanted(node, spec, staged, warnings)? else { return Ok(None) };
     let store = node.store.clone();
     let key = wanted.key.clone();
     let lookup = tokio::task::spawn_blocking(move || store.packages_dir(&key))
@@ -86,8 +89,8 @@ pub(crate) async fn install(
         .map_err(|_| failed("the node failed while it looked for packages"))?
         .map_err(|error| store_problem(&error))?;
     let staging = match lookup {
-        Lookup::Ready(path) => {
-            return Ok(Some(Installed { key: wanted.key, path, detail: "from cache".into() }));
+        Lookup::Ready(stored) => {
+            return Ok(Some(Installed::new(wanted.key, stored, "from cache".into())));
         }
         Lookup::Build(staging) => staging,
     };
@@ -98,28 +101,32 @@ pub(crate) async fn install(
     let outcome = run(node, spec, code, &wanted, &staging).await?;
     if !outcome.succeeded() {
         let client = wanted.argv.iter().find(|word| *word == "pip" || *word == "npm");
-        return Err(explain(spec, client.map_or("installer", String::as_str), &outcome));
+        let client = client.map_or("installer", String::as_str);
+        return Err(explain(spec, client, &outcome, &wanted.registries));
     }
+    mote_store::remove_tree(&staging.path().join(INPUTS))
+        .map_err(|error| failed(&format!("cannot remove {INPUTS}: {error}")))?;
     let store = node.store.clone();
-    let path = tokio::task::spawn_blocking(move || store.commit_packages(staging))
+    let stored = tokio::task::spawn_blocking(move || store.commit_packages(staging))
         .await
         .map_err(|_| failed("the node failed while it stored packages"))?
         .map_err(|error| store_problem(&error))?;
-    Ok(Some(Installed { key: wanted.key, path, detail: "installed".into() }))
+    Ok(Some(Installed::new(wanted.key, stored, "installed".into())))
 }
 
 fn wanted(
     node: &Node,
     spec: &FunctionSpec,
-    code: &Path,
+    staged: &StagedCode,
     warnings: &mut Vec<String>,
 ) -> Result<Option<Wanted>, Problem> {
+    let code = &*staged.path;
     let has = |name: &str| code.join(name).is_file();
-    let asked = project_dependencies(spec, code);
-    let (seeds, locks, language) = if has("requirements.txt") && spec.runtime != Runtime::Node {
-        (vec![], vec!["requirements.txt"], "python")
+    let asked = inputs::project_dependencies(spec, code);
+    let (seeds, inputs, language) = if has("requirements.txt") && spec.runtime != Runtime::Node {
+        (vec![], Inputs::of_requirements(code), "python")
     } else if !asked.is_empty() {
-        (vec![], vec!["pyproject.toml"], "python")
+        (vec![], Inputs::of_pyproject(code, &asked), "python")
     } else if has("package.json") && spec.runtime != Runtime::Python {
         if !has_dependencies(spec, &code.join("package.json")) || code.join("node_modules").is_dir()
         {
@@ -127,13 +134,13 @@ fn wanted(
         }
         if has("package-lock.json") {
             let both = vec!["package.json", "package-lock.json"];
-            (both.clone(), both, "node")
+            (both, Inputs::of_package(code), "node")
         } else {
             warnings.push(
                 "package.json has no package-lock.json beside it: versions may differ next time"
                     .to_owned(),
             );
-            (vec!["package.json"], vec!["package.json"], "node")
+            (vec!["package.json"], Inputs::of_package(code), "node")
         }
     } else {
         return Ok(None);
@@ -143,12 +150,26 @@ fn wanted(
     let interpreter = interpreter
         .as_ref()
         .map_err(|reason| failed(&format!("{} has packages to install: {reason}", spec.name)))?;
+    let client = if language == "python" { Client::Pip } else { Client::Npm };
+    let registries = Arc::new(Registries::of(client, inputs.named.clone()));
     let mut hash = Sha256::new();
-    for lock in &locks {
-        let bytes = std::fs::read(code.join(lock))
-            .map_err(|error| failed(&format!("cannot read {lock}: {error}")))?;
+    let mut add = |bytes: &[u8]| {
         hash.update((bytes.len() as u64).to_le_bytes());
-        hash.update(&bytes);
+        hash.update(bytes);
+    };
+    add(interpreter.program.as_os_str().as_encoded_bytes());
+    for (name, bytes) in &inputs.files {
+        add(name.as_bytes());
+        add(bytes);
+    }
+    add(if inputs.whole_code { staged.hash.as_bytes() } else { b"" });
+    // Another index may have other packages of the same name.
+    for (name, value) in &registries.env {
+        add(name.as_bytes());
+        add(value.as_bytes());
+    }
+    for (_, text) in &registries.files {
+        add(text.as_bytes());
     }
     let mut key = String::new();
     for byte in &hash.finalize()[..16] {
@@ -190,20 +211,7 @@ fn wanted(
             "/packages",
         ])
     };
-    Ok(Some(Wanted { argv, seeds, key }))
-}
-
-/// What the `pyproject.toml` of a Knative function asks for, which has no other list. A function of
-/// our own may have one for its tools alone.
-fn project_dependencies(spec: &FunctionSpec, code: &Path) -> Vec<String> {
-    if spec.compat != Some(Compat::Knative) || spec.runtime != Runtime::Python {
-        return Vec::new();
-    }
-    let text = std::fs::read_to_string(code.join("pyproject.toml")).unwrap_or_default();
-    let table = text.parse::<toml::Table>().unwrap_or_default();
-    let list = table.get("project").and_then(|project| project.get("dependencies"));
-    let list = list.and_then(toml::Value::as_array).into_iter().flatten();
-    list.filter_map(|one| Some(one.as_str()?.to_owned())).collect()
+    Ok(Some(Wanted { argv, seeds, key, inputs, registries }))
 }
 
 /// Whether a `package.json` asks for anything; one without dependencies needs no installation.
@@ -224,20 +232,71 @@ async fn run(
     wanted: &Wanted,
     staging: &PackagesStaging,
 ) -> Result<BuildOutcome, Problem> {
-    let request = BuildRequest { argv: wanted.argv.clone(), ..request(node, spec, code, staging) };
+    // It is shown what its key is made of, and nothing else of the function.
+    let shown = if wanted.inputs.whole_code {
+        code.to_owned()
+    } else {
+        let folder = staging.path().join(INPUTS);
+        write_inputs(&folder, &wanted.inputs)
+            .map_err(|error| failed(&format!("cannot write {}: {error}", folder.display())))?;
+        folder
+    };
+    let request = request(node, spec, &shown, staging, &wanted.registries).await?;
+    let request = BuildRequest { argv: wanted.argv.clone(), ..request };
+    let registries = wanted.registries.clone();
     node.backend
-        .run_build(request)
+        .run_build(request, |listeners| registries.serve(listeners))
         .await
         .map_err(|error| failed(&format!("cannot install packages: {}", error_chain(&error))))
 }
 
+fn write_inputs(folder: &Path, inputs: &Inputs) -> std::io::Result<()> {
+    use std::os::unix::fs::PermissionsExt as _;
+    std::fs::create_dir(folder)?;
+    for (name, bytes) in &inputs.files {
+        let path = folder.join(name);
+        std::fs::create_dir_all(path.parent().unwrap_or(folder))?;
+        std::fs::write(&path, bytes)?;
+        // Read by the installation's own user, whatever the umask of this process.
+        for made in path.ancestors().take_while(|made| made.starts_with(folder)) {
+            let mode = if made == path { 0o644 } else { 0o755 };
+            std::fs::set_permissions(made, std::fs::Permissions::from_mode(mode))?;
+        }
+    }
+    Ok(())
+}
+
+/// Bytes that one more installation may write, and that it must leave free.
+async fn room(node: &Node) -> Result<(u64, u64), Problem> {
+    let data = node.config.data.clone();
+    let counted = tokio::task::spawn_blocking(move || {
+        let disk = rustix::fs::statvfs(&data)?;
+        let all_max = disk.f_blocks.saturating_mul(disk.f_frsize) / ALL_BYTES_SHARE;
+        let used = golang::bytes_below(&data.join("packages"), all_max);
+        let free_min = FREE_BYTES_MIN.min(disk.f_blocks * disk.f_frsize / FREE_BYTES_SHARE);
+        Ok::<_, std::io::Error>((all_max.saturating_sub(used), free_min))
+    });
+    let (left, free_min) = counted
+        .await
+        .unwrap_or_else(|error| Err(std::io::Error::other(error)))
+        .map_err(|error| failed(&format!("cannot look at the disk: {error}")))?;
+    if left == 0 {
+        let text = "packages of all functions take half of the disk, which is what they may";
+        let problem = Problem::new(507, "M0703", text);
+        return Err(problem.with_hint("remove functions, or deploy them with fewer packages"));
+    }
+    Ok((left.min(INSTALL_BYTES_MAX), free_min))
+}
+
 /// An installation of nothing yet: what every one may see and use.
-pub(super) fn request(
+pub(super) async fn request(
     node: &Node,
     spec: &FunctionSpec,
     code: &Path,
     staging: &PackagesStaging,
-) -> BuildRequest {
+    registries: &Registries,
+) -> Result<BuildRequest, Problem> {
+    let (packages_bytes_max, free_bytes_min) = room(node).await?;
     let mut env = vec![
         ("PATH".to_owned(), node.interpreters.path()),
         ("LANG".to_owned(), "C.UTF-8".to_owned()),
@@ -250,11 +309,16 @@ pub(super) fn request(
         if certificate && Path::new(&value).exists() {
             extra_read_only.push(PathBuf::from(&value));
         }
-        if certificate || PASSED_ON.iter().any(|prefix| name.starts_with(prefix)) {
+        if certificate {
+            env.retain(|(known, _)| *known != name);
             env.push((name, value));
         }
     }
-    BuildRequest {
+    for (name, value) in &registries.env {
+        env.retain(|(known, _)| known != name);
+        env.push((name.clone(), value.clone()));
+    }
+    Ok(BuildRequest {
         label: format!("{}-packages", spec.name),
         argv: Vec::new(),
         env,
@@ -262,7 +326,10 @@ pub(super) fn request(
         code_dir: Some(code.to_owned()),
         extra_read_only,
         cache_dir: None,
-        home_dir: std::env::var_os("HOME").map(PathBuf::from),
+        files: registries.files.clone(),
+        listen: registries.listen(),
+        packages_bytes_max,
+        free_bytes_min,
         limits: InstanceLimits {
             memory_bytes: INSTALL_MEMORY_BYTES.min(node.memory_bytes),
             cpu_millis: None,
@@ -270,12 +337,23 @@ pub(super) fn request(
             disk_bytes: INSTALL_TMP_BYTES,
         },
         timeout: INSTALL_TIMEOUT,
-    }
+    })
 }
 
 /// A failed installation, with the end of what the client said.
-pub(super) fn explain(spec: &FunctionSpec, client: &str, outcome: &BuildOutcome) -> Problem {
-    let how = if outcome.timed_out {
+pub(super) fn explain(
+    spec: &FunctionSpec,
+    client: &str,
+    outcome: &BuildOutcome,
+    registries: &Registries,
+) -> Problem {
+    let how = if outcome.too_large {
+        let most = mote_core::fault::bytes_text(INSTALL_BYTES_MAX);
+        format!(
+            "was stopped because the packages take too much room (at most {most} per function, half \
+             of the disk for all functions, and some space must stay free)"
+        )
+    } else if outcome.timed_out {
         format!("took longer than {} s", INSTALL_TIMEOUT.as_secs())
     } else if outcome.exit.out_of_memory {
         "ran out of memory".to_owned()
@@ -290,7 +368,16 @@ pub(super) fn explain(spec: &FunctionSpec, client: &str, outcome: &BuildOutcome)
     for line in outcome.output.iter().skip(skip) {
         let _ = write!(text, "\n  | {line}");
     }
-    failed(&text)
+    let refused = registries.refused();
+    let problem = failed(&text);
+    if refused.is_empty() {
+        return problem;
+    }
+    problem.with_hint(format!(
+        "it asked for {}, and an installation reaches only the registries that the node's pip, npm \
+         or go is configured for, and public addresses that the list of dependencies names",
+        refused.join(", ")
+    ))
 }
 
 pub(super) fn failed(text: &str) -> Problem {

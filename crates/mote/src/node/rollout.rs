@@ -184,12 +184,14 @@ async fn ready(
 
 fn revive(node: &Node, stored: &StoredRevision) -> Result<Arc<Revision>, Problem> {
     check(node, &stored.spec)?;
-    Ok(node.engine.revision(
+    let revision = node.engine.revision(
         stored.spec.clone(),
         stored.revision,
         stored.code_path.clone(),
         stored.packages_path.clone(),
-    ))
+    );
+    node.trees.keep(&revision);
+    Ok(revision)
 }
 
 /// Starts an instance of a revision and waits until it is ready. Otherwise says why, with the

@@ -13,7 +13,6 @@ use std::time::{Duration, Instant};
 use anyhow::{Context as _, Result};
 use mote_api::error::exit;
 use mote_core::budget::Budget;
-use mote_core::fault::error_chain;
 use mote_engine::{Config as EngineConfig, Engine, Serving};
 use mote_gateway::{coap, http};
 use mote_sandbox::{ProcessBackend, SandboxConfig, ZygoteHandle};
@@ -23,7 +22,7 @@ use tokio::net::{TcpListener, UdpSocket, UnixListener};
 use tokio::runtime::{Builder, Handle};
 use tokio::signal::unix::{SignalKind, signal};
 
-use super::{Node, compat, interpreters, memory, secrets, shims};
+use super::{Node, compat, interpreters, memory, secrets, shims, trees};
 use crate::admin::{self, Token};
 use crate::config::Config;
 
@@ -135,6 +134,7 @@ async fn serve(
         interpreters: found,
         deploying: Default::default(),
         go_builds: Default::default(),
+        trees: Default::default(),
         data_path: Handle::current(),
         token,
         compat: platforms.addresses(),
@@ -339,7 +339,9 @@ async fn bring_back(node: &Arc<Node>, management: &tokio::runtime::Runtime) -> R
             .chain(others)
             .map(|stored| {
                 let StoredRevision { spec, revision, code_path, packages_path, .. } = stored;
-                engine.revision(spec, revision, code_path, packages_path)
+                let revision = engine.revision(spec, revision, code_path, packages_path);
+                node.trees.keep(&revision);
+                revision
             })
             .collect();
         if let Some(bounds) = scales.get(name.as_str()) {
@@ -350,14 +352,9 @@ async fn bring_back(node: &Arc<Node>, management: &tokio::runtime::Runtime) -> R
     }
     drop(created);
     node.engine.publish_all(functions);
-    let (store, engine) = (node.store.clone(), node.engine.clone());
-    management.spawn_blocking(move || {
-        let in_use =
-            engine.revisions().iter().flat_map(|revision| revision.trees_in_use()).collect();
-        if let Err(error) = store.collect_garbage(&in_use) {
-            tracing::warn!(error = %error_chain(&error), "old code was not removed");
-        }
-    });
+    trees::warn_of(&node.store.recovery().left);
+    management.spawn(trees::collect(node.clone()));
+    management.spawn(trees::verify(node.clone()));
     Ok(())
 }
 

@@ -1,0 +1,80 @@
+#!/usr/bin/env bash
+# Runs a command as an ordinary user that exists for this run only; needs root.
+#
+#   scripts/as-user.sh [--delegate] FOLDER COMMAND…
+#
+# FOLDER receives a home and a folder for temporary files that belong to that user. With --delegate the
+# user also gets cgroups of its own, in the kind of hierarchy that this machine has, as a service
+# manager would hand them over; a machine where that cannot be done prints SKIPPED.
+set -euo pipefail
+delegate=false
+if [ "${1:-}" = --delegate ]; then
+  delegate=true
+  shift
+fi
+folder=$1
+shift
+# No account has it; a second run at the same time has another.
+uid=$((2000000000 + $$ % 100000000))
+install -d -m 755 "$folder"
+install -d -m 755 -o "$uid" -g "$uid" "$folder/home" "$folder/tmp"
+
+groups=()
+leave() {
+  for group in "${groups[@]}"; do
+    # Deepest first; a group that still holds a process stays, and is named.
+    find "$group" -depth -type d -exec rmdir {} \; 2>/dev/null || true
+    [ ! -d "$group" ] || echo "left behind: $group" >&2
+  done
+}
+trap leave EXIT
+
+if $delegate; then
+  name=mote-as-user-$$
+  if [ -f /sys/fs/cgroup/cgroup.controllers ] && grep -q memory /sys/fs/cgroup/cgroup.controllers; then
+    own=$(sed -n 's/^0:://p' /proc/self/cgroup)
+    group=/sys/fs/cgroup${own%/}/$name
+    if ! mkdir "$group" 2>/dev/null || ! grep -q memory "$group/cgroup.controllers"; then
+      rmdir "$group" 2>/dev/null || true
+      echo "SKIPPED: delegated cgroups: no controllers in ${group%/*}"
+      exit 0
+    fi
+    groups+=("$group")
+  else
+    for controller in memory pids cpu cpuacct; do
+      root=$(awk -v c="$controller" '$3 == "cgroup" && $4 ~ "(^|,)" c "(,|$)" { print $2 }' /proc/mounts)
+      own=$(awk -F: -v c="$controller" '$2 ~ "(^|,)" c "(,|$)" { print $3 }' /proc/self/cgroup)
+      group=$root${own%/}/$name
+      [ -n "$root" ] && { [ -d "$group" ] || mkdir "$group" 2>/dev/null; } || {
+        echo "SKIPPED: delegated cgroups: no $controller hierarchy that can be written"
+        exit 0
+      }
+      groups+=("$group")
+    done
+  fi
+  for group in "${groups[@]}"; do
+    chown -R "$uid:$uid" "$group"
+    echo $$ >"$group/cgroup.procs"
+  done
+fi
+
+clean=(env -i "PATH=${AS_USER_PATH:-/usr/local/bin:/usr/bin:/bin:/usr/sbin:/sbin}" "HOME=$folder/home"
+  "TMPDIR=$folder/tmp" "LANG=C.UTF-8")
+# What the tests and the package clients of this machine are told by its environment.
+while IFS='=' read -r name _; do
+  case $name in
+    MOTE_* | PIP_* | GOPROXY | GOSUMDB | GONOSUMDB | npm_config_* | *_PROXY | *_proxy | SSL_CERT_* | *_CA_BUNDLE | NODE_EXTRA_CA_CERTS)
+      clean+=("$name=${!name}")
+      ;;
+  esac
+done < <(env)
+status=0
+(
+  cd "$folder"
+  exec setpriv --reuid="$uid" --regid="$uid" --clear-groups "${clean[@]}" "$@"
+) || status=$?
+for group in "${groups[@]}"; do
+  # Out of the group again, so that it can be removed.
+  echo $$ >"${group%/*}/cgroup.procs" 2>/dev/null || true
+done
+exit $status

@@ -1,0 +1,43 @@
+#!/usr/bin/env bash
+# The sandbox and a part of the end-to-end tests as an ordinary user, without cgroups and with cgroups
+# of its own. Needs root, to make that user for the run; anybody else who runs the tests is one anyway.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+if [ "$(id -u)" != 0 ]; then
+  echo "SKIPPED: tests as an ordinary user: the other suites already run as one"
+  exit 0
+fi
+# What does not depend on the user is left to the run as root.
+sandbox=(escape instances)
+nodes=(first_light deploys faults egress secrets management rollout scale_to_zero worker_death installation)
+binaries() { # crate, test…
+  local crate=$1 tests=()
+  shift
+  for test in "$@"; do tests+=(--test "$test"); done
+  cargo test -p "$crate" "${tests[@]}" --no-run 2>&1 | sed -n 's/^ *Executable .*(\(.*\))$/\1/p'
+}
+
+folder=$(mktemp -d "${TMPDIR:-/tmp}/mote-as-user.XXXXXX")
+trap 'rm -rf "$folder"' EXIT
+chmod 755 "$folder"
+mkdir "$folder/sandbox" "$folder/nodes"
+cp "${MOTE_BIN:-target/quick/mote}" "$folder/mote"
+export MOTE_BIN=$folder/mote
+mapfile -t built < <(binaries mote-sandbox "${sandbox[@]}")
+cp "${built[@]}" "$folder/sandbox/"
+mapfile -t built < <(binaries mote-tests "${nodes[@]}")
+cp "${built[@]}" "$folder/nodes/"
+if ! scripts/as-user.sh "$folder/look" test -r "$PWD/tests/Cargo.toml"; then
+  echo "SKIPPED: tests as an ordinary user: $PWD cannot be read by others, and has the fixtures"
+  exit 0
+fi
+
+failed=()
+for mode in "" --delegate; do
+  for test in "$folder"/sandbox/* "$folder"/nodes/*; do
+    printf '\n-- as an ordinary user%s: %s\n' "${mode:+, delegated cgroups}" "${test##*/}"
+    # shellcheck disable=SC2086 # no word for no mode
+    scripts/as-user.sh $mode "$folder/user$mode" "$test" || failed+=("${test##*/}$mode")
+  done
+done
+[ ${#failed[@]} -eq 0 ] || { printf 'FAILED: %s\n' "${failed[*]}"; exit 1; }

@@ -1,0 +1,112 @@
+//! Package installations: whose result is whose, what they reach, and what stays on disk.
+
+use std::net::TcpListener;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use mote_tests::{Node, wait_for};
+
+/// Writes a function's folder.
+fn folder(node: &Node, name: &str, files: &[(&str, &str)]) -> PathBuf {
+    let folder = node.dir.path().join("src").join(name);
+    for (file, text) in files {
+        let path = folder.join(file);
+        std::fs::create_dir_all(path.parent().expect("has a parent")).expect("folder");
+        std::fs::write(path, text).expect("file");
+    }
+    folder
+}
+
+fn deploy(node: &Node, name: &str, folder: &Path) -> String {
+    let output = node.mote(&["deploy", folder.to_str().expect("UTF-8"), "--name", name]);
+    let text = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(output.status.success(), "{text}\nnode: {}", node.log());
+    text
+}
+
+/// A wheel of one module, `brought`, whose `NAME` is `name`.
+fn wheel(folder: &Path, name: &str) {
+    std::fs::create_dir_all(folder).expect("folder");
+    let script = "import sys, zipfile
+with zipfile.ZipFile(sys.argv[1], 'w') as out:
+    out.writestr('brought.py', 'NAME = %r' % sys.argv[2])
+    out.writestr('brought-1.dist-info/METADATA', 'Metadata-Version: 2.1\\nName: brought\\nVersion: 1\\n')
+    out.writestr('brought-1.dist-info/WHEEL', 'Wheel-Version: 1.0\\nGenerator: x\\nRoot-Is-Purelib: true\\nTag: py3-none-any\\n')
+    out.writestr('brought-1.dist-info/RECORD', '')
+";
+    let made = Command::new("python3")
+        .args(["-c", script])
+        .arg(folder.join("brought-1-py3-none-any.whl"))
+        .arg(name)
+        .status();
+    assert!(made.expect("python3").success());
+}
+
+#[test]
+fn packages_that_a_function_brings_are_its_own() {
+    let node = Node::start();
+    let code = "import brought\ndef handle(event, ctx):\n    return brought.NAME\n";
+    let list = "--no-index\n--find-links /function/wheels\nbrought==1\n";
+    for name in ["one", "two"] {
+        let folder = folder(&node, name, &[("app.py", code), ("requirements.txt", list)]);
+        wheel(&folder.join("wheels"), name);
+        deploy(&node, name, &folder);
+    }
+    assert_eq!(node.get("/one").text(), "one");
+    assert_eq!(node.get("/two").text(), "two");
+}
+
+#[test]
+fn a_change_behind_a_list_installs_again() {
+    let node = Node::start();
+    let code = "import six\ndef handle(event, ctx):\n    return six.__version__\n";
+    for version in ["1.16.0", "1.15.0"] {
+        let more = format!("six=={version}\n");
+        let files = [("app.py", code), ("requirements.txt", "-r more.txt\n"), ("more.txt", &*more)];
+        let folder = folder(&node, "f", &files);
+        deploy(&node, "f", &folder);
+        assert_eq!(node.get("/f").text(), version);
+    }
+}
+
+#[test]
+fn scripts_of_an_installation_do_not_reach_the_host() {
+    let node = Node::start();
+    let host = TcpListener::bind("127.0.0.1:0").expect("loopback");
+    host.set_nonblocking(true).expect("a socket");
+    let port = host.local_addr().expect("bound").port();
+    let attempt = format!(
+        "const {{ writeFileSync }} = require('fs');\n\
+         const socket = require('net').connect({port}, '127.0.0.1');\n\
+         const say = (text) => {{ writeFileSync('/packages/said.txt', text); process.exit(0); }};\n\
+         socket.on('connect', () => say('reached'));\n\
+         socket.on('error', () => say('refused'));\n"
+    );
+    let package = r#"{"name": "f", "main": "index.mjs", "type": "module",
+        "scripts": {"postinstall": "node /function/attempt.cjs"}, "dependencies": {"is-number": "7.0.0"}}"#;
+    let code = "import { readFileSync } from 'fs';\n\
+                export default { async fetch() { return new Response(readFileSync('/packages/said.txt', 'utf8')); } };\n";
+    let files = [("index.mjs", code), ("package.json", package), ("attempt.cjs", &*attempt)];
+    let folder = folder(&node, "f", &files);
+    deploy(&node, "f", &folder);
+    assert_eq!(node.get("/f").text(), "refused");
+    assert!(host.accept().is_err(), "the script reached the host");
+}
+
+#[test]
+fn code_that_nothing_uses_goes_without_a_restart() {
+    let node = Node::start();
+    for number in 0..14 {
+        let code = format!("def handle(event, ctx):\n    return '{number}'\n");
+        node.deploy_ok("f", &[("app.py", &code)]);
+    }
+    let trees = || {
+        let folder = node.dir.path().join("data/code");
+        std::fs::read_dir(folder).expect("code").count()
+    };
+    // As many as revisions are kept to roll back to.
+    wait_for("old code to go", || (trees() <= 10).then_some(()));
+    assert_eq!(node.get("/f").text(), "13");
+    node.ok(&["remove", "f", "--yes"]);
+    wait_for("all code to go", || (trees() == 0).then_some(()));
+}
