@@ -363,10 +363,10 @@ pub fn basic_auth(user: &str, password: &str) -> String {
 }
 
 /// Base64 with padding.
-pub fn base64(bytes: &[u8]) -> String {
+pub fn base64(bytes: impl AsRef<[u8]>) -> String {
     const LETTERS: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
     let mut text = String::new();
-    for three in bytes.chunks(3) {
+    for three in bytes.as_ref().chunks(3) {
         let all = three.iter().fold(0u32, |all, byte| all << 8 | u32::from(*byte));
         let all = all << (8 * (3 - three.len()));
         for at in 0..4 {

@@ -329,3 +329,95 @@ fn connections_of_one_function_leave_descriptors_for_others() {
     let open = open.load(Ordering::SeqCst);
     assert!(open <= 64, "{open} connections of one function");
 }
+
+/// An address of this machine that is not loopback, if it has one.
+fn own_address() -> Option<std::net::Ipv4Addr> {
+    // Connecting a datagram socket sends nothing; it only chooses the address to send from.
+    let socket = std::net::UdpSocket::bind("0.0.0.0:0").ok()?;
+    socket.connect("192.0.2.1:9").ok()?;
+    match socket.local_addr().ok()?.ip() {
+        std::net::IpAddr::V4(v4) if !v4.is_loopback() => Some(v4),
+        _ => None,
+    }
+}
+
+#[test]
+fn any_host_is_reached_where_the_manifest_says_so_and_the_node_never() {
+    let Some(own) = own_address() else {
+        return mote_tests::skip("any host", "this machine has no address but loopback");
+    };
+    let node = Node::start();
+    let listener = TcpListener::bind((own, 0)).unwrap();
+    let port = listener.local_addr().unwrap().port();
+    std::thread::spawn(move || {
+        for stream in listener.incoming() {
+            let _ = stream.unwrap().write_all(b"from outside");
+        }
+    });
+    let code = "import socket, struct\n\
+        def ask(name):\n    \
+            question = b''.join(bytes([len(p)]) + p.encode() for p in name.split('.')) + b'\\0'\n    \
+            with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as s:\n        \
+                s.settimeout(10)\n        \
+                s.sendto(struct.pack('>6H', 7, 256, 1, 0, 0, 0) + question + b'\\0\\1\\0\\1', ('127.77.0.1', 53))\n        \
+                answer = s.recv(512)\n    \
+            return answer[3] & 15, [socket.inet_ntoa(answer[-4:])] if answer[7] else None\n\
+        def handle(event, ctx):\n    \
+            what, _, rest = event.text.partition(' ')\n    \
+            try:\n        \
+                if what == 'ask':\n            \
+                    return repr(ask(rest))\n        \
+                if what == 'name':\n            \
+                    return socket.gethostbyname(rest)\n        \
+                host, _, port = rest.rpartition(':')\n        \
+                with socket.create_connection((host, int(port)), 10) as s:\n            \
+                    return s.recv(100) or 'closed'\n    \
+            except OSError as error:\n        \
+                return 'refused ' + str(error)\n";
+    let deploy = |name: &str, net: &str| {
+        let manifest = format!("version = 1\n[allow]\nnet = [{net}]\n");
+        let deployed = node.deploy(name, &[("app.py", code), ("mote.toml", &manifest)]);
+        let said = String::from_utf8_lossy(&deployed.stderr).into_owned();
+        assert!(deployed.status.success(), "{said}");
+        assert!(said.contains("may reach any machine"), "{said}");
+    };
+    deploy("port", &format!("\"*:{port}\""));
+    let call = |name: &str, text: String| node.post(&format!("/{name}"), text.as_bytes()).text();
+    assert_eq!(call("port", format!("to {own}:{port}")), "from outside");
+    assert_eq!(call("port", format!("ask {own}")), format!("(0, ['{own}'])"));
+    // The node itself, and its loopback, stay out of reach by address and by name.
+    let by_loopback = call("port", format!("to 127.0.0.1:{port}"));
+    assert!(by_loopback.starts_with("refused"), "{by_loopback}");
+    assert_eq!(call("port", "ask localhost".to_owned()), "(0, None)");
+    let unknown = call("port", "name no-such-name.invalid".to_owned());
+    assert!(unknown.starts_with("refused"), "{unknown}");
+    // Another port is not open.
+    let other = call("port", format!("to {own}:{}", if port == 81 { 82 } else { 81 }));
+    assert!(other.contains("Connection refused"), "{other}");
+
+    // All usual ports, and one destination by its name beside them.
+    let local = TcpListener::bind("127.0.0.1:0").unwrap();
+    let local_port = local.local_addr().unwrap().port();
+    std::thread::spawn(move || {
+        for stream in local.incoming() {
+            let _ = stream.unwrap().write_all(b"from this machine");
+        }
+    });
+    deploy("usual", &format!("\"*\", \"127.0.0.1:{local_port}\""));
+    let named = call("usual", format!("to {DOOR}:{local_port}"));
+    assert_eq!(named, "from this machine");
+    assert_eq!(call("usual", format!("ask {own}")), format!("(0, ['{own}'])"));
+}
+
+#[test]
+fn a_failed_look_up_is_logged_with_the_cure() {
+    let node = Node::start();
+    let code = "import socket\ndef handle(event, ctx):\n    socket.gethostbyname('api.example')\n";
+    let deployed = node.deploy("f", &[("app.py", code)]);
+    let said = String::from_utf8_lossy(&deployed.stderr).into_owned();
+    assert!(said.contains("looks as if it called other machines"), "{said}");
+    assert_eq!(node.get("/f").status, 500);
+    mote_tests::wait_for("the cure in the log", || {
+        node.ok(&["logs", "f"]).contains("add the one it needs to [allow] net").then_some(())
+    });
+}

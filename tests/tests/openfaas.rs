@@ -532,7 +532,7 @@ fn faas_cli_itself() {
 fn callbacks_do_not_reach_this_machine_unless_allowed_and_the_node_never() {
     let receiver = TcpListener::bind("127.0.0.1:0").expect("loopback");
     let on = ["--openfaas", ":0", "--nuclio", ":0"];
-    let source = mote_tests::base64("def handler(context, event):\n    return 'planted'\n");
+    let source = mote_tests::base64(b"def handler(context, event):\n    return 'planted'\n");
     let planted = json!({"metadata": {"name": "planted"}, "spec": {"runtime": "python:3.11",
         "handler": "main:handler", "build": {"functionSourceCode": source}}});
     let planted = planted.to_string();

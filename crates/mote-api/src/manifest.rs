@@ -603,6 +603,26 @@ fn is_env_name(name: &str) -> bool {
         && name.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'_')
 }
 
+/// Reads `host:port`, `[IPv6]:port`, `*:port` or `*` as host and port; of `*` the port is 0.
+pub fn destination(text: &str) -> Option<(String, u16)> {
+    if text == "*" {
+        return Some((text.to_owned(), 0));
+    }
+    let (host, port) = text.rsplit_once(':')?;
+    // Brackets keep the colons of an IPv6 address apart from the port's.
+    let (host, colons) = match host.strip_prefix('[').and_then(|h| h.strip_suffix(']')) {
+        Some(address) => (address, true),
+        None => (host, false),
+    };
+    let plain = !host.is_empty()
+        && host.len() <= 253
+        && host
+            .bytes()
+            .all(|b| b.is_ascii_alphanumeric() || b"-._".contains(&b) || (colons && b == b':'));
+    let port = port.parse::<u16>().ok().filter(|port| *port != 0)?;
+    (plain || host == "*").then(|| (host.to_owned(), port))
+}
+
 fn read_egress(reader: &mut TomlReader<'_>, at: &Section<'_>) -> Vec<(String, u16)> {
     let wanted = "an array of host:port, e.g. [\"influx.local:8086\"]";
     let Some(list) = reader.strings(at, "net", wanted) else {
@@ -610,25 +630,14 @@ fn read_egress(reader: &mut TomlReader<'_>, at: &Section<'_>) -> Vec<(String, u1
     };
     let mut egress = Vec::new();
     for text in &list.value {
-        let pair = text.rsplit_once(':').and_then(|(host, port)| {
-            // Brackets keep the colons of an IPv6 address apart from the port's.
-            let (host, colons) = match host.strip_prefix('[').and_then(|h| h.strip_suffix(']')) {
-                Some(address) => (address, true),
-                None => (host, false),
-            };
-            let plain = !host.is_empty()
-                && host.len() <= 253
-                && host.bytes().all(|b| {
-                    b.is_ascii_alphanumeric() || b"-._".contains(&b) || (colons && b == b':')
-                });
-            let port = port.parse::<u16>().ok().filter(|port| *port != 0)?;
-            plain.then(|| (host.to_owned(), port))
-        });
-        match pair {
+        match destination(text) {
             Some(pair) => egress.push(pair),
             None => {
                 let shown: String = text.chars().take(64).flat_map(char::escape_debug).collect();
-                let text = format!("net: host:port, e.g. \"influx.local:8086\"; found \"{shown}\"");
+                let text = format!(
+                    "net: host:port, e.g. \"influx.local:8086\", or *:port for any host; found \
+                     \"{shown}\""
+                );
                 reader.mistake("M0303", list.line, &text, None);
             }
         }

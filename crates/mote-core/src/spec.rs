@@ -242,11 +242,21 @@ impl StartPolicy {
 /// One destination a function may reach: `host:port`.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Egress {
-    /// Host name or address as written in the manifest.
+    /// Host name or address as written in the manifest, or [`ANY_HOST`].
     pub host: String,
-    /// TCP port.
+    /// TCP port. With [`ANY_HOST`], 0 stands for all of [`USUAL_PORTS`].
     pub port: u16,
 }
+
+/// The host that stands for every host.
+pub const ANY_HOST: &str = "*";
+
+/// The ports that `net = ["*"]` opens: those of the services that functions usually call. A
+/// sandbox has a listener for each, so not all ports can be meant.
+pub const USUAL_PORTS: [u16; 28] = [
+    22, 25, 80, 389, 443, 465, 587, 636, 993, 1433, 1521, 1883, 3000, 3306, 4222, 5000, 5432, 5672,
+    6379, 8000, 8080, 8086, 8443, 8883, 9000, 9092, 9200, 27017,
+];
 
 /// How a function appears to CoAP clients (RFC 6690 attributes).
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -304,6 +314,29 @@ pub struct FunctionSpec {
 }
 
 impl FunctionSpec {
+    /// The destinations that an instance has a listener for: those of the manifest, with a port
+    /// each. `own_port` is the port at which the function itself listens, which it keeps.
+    pub fn doors(&self, own_port: Option<u16>) -> Vec<Egress> {
+        let mut doors: Vec<Egress> = Vec::new();
+        for to in &self.egress {
+            let usual: &[u16] = if to.port == 0 { &USUAL_PORTS } else { &[to.port] };
+            for port in usual.iter().copied() {
+                let door = Egress { host: to.host.clone(), port };
+                let is_any = door.host == ANY_HOST;
+                if is_any && (own_port == Some(port) || doors.contains(&door)) {
+                    continue;
+                }
+                doors.push(door);
+            }
+        }
+        doors
+    }
+
+    /// Whether it may reach hosts that its manifest does not name.
+    pub fn reaches_any_host(&self) -> bool {
+        self.egress.iter().any(|to| to.host == ANY_HOST)
+    }
+
     /// Invocations that one instance may run at once: what the manifest says, else the most that a
     /// shim of this runtime chooses by itself. A worker that claims more is not believed.
     pub fn concurrency_max(&self) -> u32 {
@@ -504,6 +537,9 @@ impl FunctionSpec {
         check(
             self.egress.len() <= 32
                 && self.egress.iter().all(|to| {
+                    if to.host == ANY_HOST {
+                        return true;
+                    }
                     to.port > 0
                         && !to.host.is_empty()
                         && to.host.bytes().all(|b| {
@@ -511,7 +547,7 @@ impl FunctionSpec {
                         })
                 }),
             "allow.net",
-            "at most 32 of host:port",
+            "at most 32 of host:port, *:port or *",
         );
         check(
             self.compat.is_none_or(|compat| compat.is_offered(self.runtime)),

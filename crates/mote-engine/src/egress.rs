@@ -5,15 +5,16 @@
 //! are resolved per connection, and what they resolve to is checked, not the name.
 
 use std::io;
-use std::net::{IpAddr, SocketAddr, ToSocketAddrs};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr, ToSocketAddrs};
 use std::os::fd::OwnedFd;
 use std::pin::pin;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
+use mote_core::FunctionSpec;
 use mote_core::destination::{is_link_local, is_local};
 use mote_core::shares::{Share, Shares};
-use mote_core::spec::Egress;
+use mote_core::spec::{ANY_HOST, Egress};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{Notify, Semaphore, watch};
 
@@ -50,10 +51,19 @@ pub(crate) struct Doors(#[expect(dead_code, reason = "its end is what counts")] 
 /// longer.
 pub(crate) fn serve(revision: &Arc<Revision>, instance: u64, listeners: Vec<OwnedFd>) -> Doors {
     let (open, closed) = watch::channel(());
-    for (listener, to) in listeners.into_iter().zip(revision.spec.egress.iter().cloned()) {
-        let shared = &revision.shared;
+    let shared = &revision.shared;
+    let runtime = || shared.carrier.runtime(&shared.runtime);
+    let doors = revision.spec.doors(crate::instance::own_port(&revision.spec));
+    let mut listeners = listeners.into_iter();
+    for to in doors {
+        let Some(listener) = listeners.next() else { break };
         let door = Arc::new(Door { revision: revision.clone(), instance, to });
-        shared.carrier.runtime(&shared.runtime).spawn(door.accept(listener, closed.clone()));
+        runtime().spawn(door.accept(listener, closed.clone()));
+    }
+    // Behind them, where any host may be reached, the socket at which names are asked for.
+    if let Some(socket) = listeners.next() {
+        let names = crate::names::Names { revision: revision.clone(), instance };
+        runtime().spawn(names.serve(socket, closed));
     }
     Doors(open)
 }
@@ -200,7 +210,17 @@ impl Door {
 
     async fn pass(&self, inside: TcpStream, mut closed: watch::Receiver<()>) {
         let lookups = (&self.rooms().lookups, self.revision.who);
-        let outside = match connect(&self.to, lookups).await {
+        let connected = if self.to.host == ANY_HOST {
+            // The sandbox delivers every address to this listener, so where the connection arrived
+            // is where the function wanted to go.
+            match inside.local_addr() {
+                Ok(wanted) => connect_to(wanted).await,
+                Err(error) => Err(error),
+            }
+        } else {
+            connect(&self.to, lookups).await
+        };
+        let outside = match connected {
             Ok(outside) => outside,
             Err(error) => {
                 relay::reset(inside);
@@ -242,26 +262,78 @@ fn is_shortage(error: &io::Error) -> bool {
 
 async fn connect(destination: &Egress, lookups: (&Arc<Room>, u64)) -> io::Result<TcpStream> {
     let connecting = async {
-        let mut refused = None;
+        let mut refused_address = None;
         for address in look_up(destination, lookups).await? {
             if !is_allowed(&destination.host, address.ip()) {
-                refused = Some(address);
+                refused_address = Some(address);
                 continue;
             }
             if let Ok(stream) = TcpStream::connect(address).await {
                 return Ok(stream);
             }
         }
-        Err(io::Error::other(match refused {
-            Some(address) => {
-                format!("{} is not allowed: name an address of that kind literally", address.ip())
-            }
-            None => "no address answered".to_owned(),
-        }))
+        Err(match refused_address {
+            Some(address) => refused(address.ip()),
+            None => io::Error::other("no address answered"),
+        })
     };
     tokio::time::timeout(CONNECT_TIMEOUT, connecting)
         .await
         .map_err(|_| io::Error::from(io::ErrorKind::TimedOut))?
+}
+
+/// What to say about an error of a function that may come from a destination it may not reach; a
+/// name that cannot be looked up is how that shows.
+pub(crate) fn hint(spec: &FunctionSpec, error: &str) -> Option<&'static str> {
+    let signs = [
+        "Temporary failure in name resolution",
+        "Name or service not known",
+        "getaddrinfo EAI_AGAIN",
+        "getaddrinfo ENOTFOUND",
+        "ENETUNREACH",
+        "Network is unreachable",
+        "network is unreachable",
+        "on [::1]:53",
+    ];
+    let unreached = !spec.reaches_any_host() && signs.iter().any(|sign| error.contains(sign));
+    unreached.then_some(
+        "the function reaches only the destinations of its manifest: add the one it needs to \
+         [allow] net as HOST:PORT, or \"*\" for any host",
+    )
+}
+
+/// Connects to an address that a function chose itself.
+async fn connect_to(wanted: SocketAddr) -> io::Result<TcpStream> {
+    if is_local(wanted.ip()) {
+        return Err(refused(wanted.ip()));
+    }
+    tokio::time::timeout(CONNECT_TIMEOUT, TcpStream::connect(wanted))
+        .await
+        .map_err(|_| io::Error::from(io::ErrorKind::TimedOut))?
+}
+
+fn refused(address: IpAddr) -> io::Error {
+    io::Error::other(format!(
+        "{address} is the node itself or on its link: such an address is reached only where \
+         [allow] net names it as an address"
+    ))
+}
+
+/// The IPv4 addresses of a name that a function asks for, without those it may not reach.
+pub(crate) async fn addresses_of(revision: &Revision, name: &str) -> io::Result<Vec<Ipv4Addr>> {
+    let destination = Egress { host: name.to_owned(), port: 0 };
+    let lookups = (&revision.shared.egress.get().lookups, revision.who);
+    let found = look_up(&destination, lookups).await?;
+    let mut addresses = Vec::new();
+    for address in found {
+        if let IpAddr::V4(v4) = address.ip().to_canonical()
+            && !is_local(address.ip())
+            && !addresses.contains(&v4)
+        {
+            addresses.push(v4);
+        }
+    }
+    Ok(addresses)
 }
 
 /// The addresses of a destination. A look-up holds its place until its thread is done, also when
@@ -317,6 +389,17 @@ mod tests {
         check("127.0.0.1", "127.0.0.1", true);
         check("localhost", "127.0.0.1", true);
         check("169.254.169.254", "169.254.169.254", false);
+    }
+
+    #[test]
+    fn errors_of_destinations_that_are_not_allowed_come_with_the_cure() {
+        let name = mote_core::FunctionName::new("f").unwrap();
+        let mut spec = FunctionSpec::with_defaults(name, mote_core::spec::Runtime::Node, "f.mjs");
+        let error = "TypeError: fetch failed\n  cause: getaddrinfo EAI_AGAIN api.example";
+        assert!(hint(&spec, error).is_some_and(|hint| hint.contains("[allow] net")));
+        assert_eq!(hint(&spec, "ValueError: 3"), None);
+        spec.egress.push(Egress { host: ANY_HOST.to_owned(), port: 0 });
+        assert_eq!(hint(&spec, error), None);
     }
 
     #[tokio::test]

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use mote_core::Fault;
+use mote_core::FunctionSpec;
 use mote_core::backend::{
     BoxFuture, Exit, InstanceControl, InstanceLimits, InstanceRequest, Launch, StartError, Started,
 };
@@ -609,10 +610,15 @@ fn request(revision: &Revision, instance: u64) -> Result<InstanceRequest, StartF
             pids: spec.limits.pids,
             disk_bytes: spec.limits.disk_bytes,
         },
-        egress: spec.egress.clone(),
+        egress: spec.doors(own_port(spec)),
         links,
         files,
     })
+}
+
+/// The port at which the function itself listens inside its sandbox, if it does.
+pub(crate) fn own_port(spec: &FunctionSpec) -> Option<u16> {
+    (spec.runtime == Runtime::Server).then(|| spec.port.unwrap_or(SERVER_PORT))
 }
 
 /// The secrets of a function as files, with the values that hold now.

@@ -22,6 +22,7 @@ mod latency;
 pub mod ledger;
 pub mod logs;
 mod metrics;
+mod names;
 mod output;
 mod pool;
 mod prewarm;

@@ -468,6 +468,10 @@ impl<'a> Batch<'a> {
                     line,
                 );
             }
+            if let Some(hint) = crate::egress::hint(&revision.spec, &text) {
+                let (level, source) = (LogLevel::Warn, LogSource::Platform);
+                revision.log.push(level, source, revision.number, instance, Some(id), hint);
+            }
         }
         // After its lines: whoever has the answer finds them in the log.
         for (sender, answer) in answers.drain(..) {

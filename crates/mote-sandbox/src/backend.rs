@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 use std::io;
-use std::net::SocketAddrV4;
+use std::net::{Ipv4Addr, SocketAddrV4};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -11,7 +11,7 @@ use std::time::Duration;
 use mote_core::backend::{
     Backend, BoxFuture, InstanceLimits, InstanceRequest, Launch, StartError, Started, Waiting,
 };
-use mote_core::spec::Egress;
+use mote_core::spec::{ANY_HOST, Egress};
 use tokio::io::unix::AsyncFd;
 use tokio::sync::watch;
 
@@ -24,9 +24,9 @@ use crate::parked::{Parked, Pool, has_died};
 use crate::plan::{Adoption, Bind, Parking, Plan, Program, RootPlan};
 use crate::report::{self, Report};
 use crate::running::{Running, Unstarted};
-use crate::sys;
 use crate::waiting::WaitingPool;
 use crate::zygote::ZygoteHandle;
+use crate::{open_network, sys};
 
 /// A start that takes longer has failed: composing a sandbox is a matter of milliseconds.
 pub const START_TIMEOUT: Duration = Duration::from_secs(10);
@@ -186,6 +186,10 @@ impl ProcessBackend {
         };
         let (egress, hosts) = egress_plan(&request.egress);
         let mut root = self.base_root(hosts, request.limits.disk_bytes);
+        if egress.iter().any(|address| address.ip().is_unspecified()) {
+            let text = format!("nameserver {}\n", open_network::NAME_SERVER.ip());
+            root.files.push((PathBuf::from("/etc/resolv.conf"), text));
+        }
         root.binds.push(bind(request.code_dir.clone(), CODE_DIR, false));
         if let Some(packages) = &request.packages_dir {
             root.binds.push(bind(packages.clone(), PACKAGES_DIR, false));
@@ -239,9 +243,10 @@ impl ProcessBackend {
     }
 
     async fn start_now(self, request: InstanceRequest) -> Result<Started, StartError> {
-        if request.egress.len() > EGRESS_MAX {
+        // One more descriptor may be the socket for names.
+        if request.egress.len() >= EGRESS_MAX {
             let source = io::Error::from_raw_os_error(libc::E2BIG);
-            return Err(sandbox_error(&request.label, "at most 64 egress destinations", source));
+            return Err(sandbox_error(&request.label, "at most 63 egress destinations", source));
         }
         let under_way = UnderWay::begin(&self);
         if let Some((like, running)) = self.inner.waiting.take(&request) {
@@ -534,8 +539,14 @@ fn bind(source: PathBuf, target: &str, writable: bool) -> Bind {
 fn egress_plan(egress: &[Egress]) -> (Vec<SocketAddrV4>, String) {
     let mut hosts = "127.0.0.1 localhost function\n::1 localhost\n".to_owned();
     let mut plan = Vec::with_capacity(egress.len());
-    for (at, destination) in egress.iter().enumerate() {
-        let number = egress.iter().position(|other| other.host == destination.host).unwrap_or(at);
+    let named = || egress.iter().filter(|destination| destination.host != ANY_HOST);
+    let mut at = 0;
+    for destination in egress {
+        if destination.host == ANY_HOST {
+            plan.push(SocketAddrV4::new(Ipv4Addr::UNSPECIFIED, destination.port));
+            continue;
+        }
+        let number = named().position(|other| other.host == destination.host).unwrap_or(at);
         let plain = destination.host.bytes().all(|byte| {
             byte.is_ascii_alphanumeric() || byte == b'.' || byte == b'-' || byte == b'_'
         });
@@ -545,6 +556,7 @@ fn egress_plan(egress: &[Egress]) -> (Vec<SocketAddrV4>, String) {
             hosts.push_str(&format!("{} {}\n", egress_address(number as u8), destination.host));
         }
         plan.push(SocketAddrV4::new(egress_address(number as u8), destination.port));
+        at += 1;
     }
     (plan, hosts)
 }

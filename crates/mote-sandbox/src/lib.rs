@@ -34,6 +34,7 @@ mod landlock_rules;
 mod log_lines;
 mod loopback;
 mod message;
+mod open_network;
 mod parked;
 mod plan;
 mod program_run;

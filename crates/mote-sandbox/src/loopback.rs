@@ -5,7 +5,7 @@ use std::net::{Ipv4Addr, SocketAddrV4, TcpListener};
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 
 use crate::child::{Failure, Step};
-use crate::sys;
+use crate::{open_network, sys};
 
 /// Destinations of one instance at most; more would not fit one message with descriptors.
 pub(crate) const EGRESS_MAX: usize = crate::message::FDS_MAX;
@@ -52,20 +52,29 @@ pub(crate) fn bring_up() -> io::Result<()> {
     Ok(())
 }
 
-/// Listens at each of these loopback addresses. Runs with privileges, so ports below 1024
+/// Listens at each of these loopback addresses; where one is the unspecified address, at that port
+/// of every address, and the last descriptor is the socket for names (see `open_network.rs`). Runs with privileges, so ports below 1024
 /// work. A destination named twice gets a second descriptor of the same listener.
 pub(crate) fn egress_listeners(destinations: &[SocketAddrV4]) -> Result<Vec<OwnedFd>, Failure> {
-    let mut listeners: Vec<OwnedFd> = Vec::with_capacity(destinations.len());
+    let is_open = destinations.iter().any(|address| address.ip().is_unspecified());
+    let mut listeners: Vec<OwnedFd> = Vec::with_capacity(destinations.len() + usize::from(is_open));
     for (at, destination) in destinations.iter().enumerate() {
         if let Some(first) = destinations[..at].iter().position(|other| other == destination) {
             let again = listeners[first].try_clone().step("repeat an egress listener")?;
             listeners.push(again);
             continue;
         }
-        let listener = TcpListener::bind(destination)
-            .step(format_args!("listen for egress on {destination}"))?;
+        let bound = if is_open {
+            open_network::listen(*destination)
+        } else {
+            TcpListener::bind(destination)
+        };
+        let listener = bound.step(format_args!("listen for egress on {destination}"))?;
         listener.set_nonblocking(true).step("make an egress listener non-blocking")?;
         listeners.push(OwnedFd::from(listener));
+    }
+    if is_open {
+        listeners.push(open_network::open()?);
     }
     Ok(listeners)
 }

@@ -28,6 +28,7 @@ mod contract;
 pub(crate) mod foreign;
 mod golang;
 mod guess;
+pub(crate) mod network;
 mod probe;
 pub(crate) mod render;
 
@@ -64,6 +65,8 @@ pub(crate) struct Planned {
     pub(crate) code: Option<Code>,
     /// What of the manifest has no meaning here.
     pub(crate) warnings: Vec<String>,
+    /// What in the code suggests that it calls other machines, if anything does.
+    pub(crate) uses_network: Option<String>,
 }
 
 /// What another platform's archive may unpack to. It passes through memory once, so less than for
@@ -161,13 +164,12 @@ pub(crate) fn read(path: &Path, options: Options<'_>) -> Result<Project, Mistake
     let mut mistakes = Vec::new();
     for function in &functions {
         match plan(&folder, function, has_manifest, options) {
-            Ok((spec, guesses)) => planned.push(Planned {
-                spec,
-                guesses,
-                manifest: shown.clone(),
-                code: None,
-                warnings: Vec::new(),
-            }),
+            Ok((spec, guesses)) => {
+                let uses_network = network::likely_use(&folder, &spec);
+                let (manifest, warnings) = (shown.clone(), Vec::new());
+                let code = None;
+                planned.push(Planned { spec, guesses, manifest, code, warnings, uses_network });
+            }
             Err(Mistakes(found)) => mistakes.extend(found),
         }
     }
@@ -229,16 +231,18 @@ fn read_foreign(path: &Path, found: Foreign, options: Options<'_>) -> Result<Pro
         let plan = code_of(&described, path, beside).and_then(|code| {
             let folder = Folder::read(code.path())?;
             let (spec, guesses) = plan(&folder, &described.function, true, options)?;
-            Ok((spec, guesses, code))
+            let uses_network = network::likely_use(&folder, &spec);
+            Ok((spec, guesses, code, uses_network))
         });
         match plan {
-            Ok((mut spec, guesses, code)) => {
+            Ok((mut spec, guesses, code, uses_network)) => {
                 spec.annotations = described.annotations;
                 // What concerns the whole file is said once.
                 let whole = if planned.is_empty() { found.warnings.clone() } else { Vec::new() };
                 let warnings = whole.into_iter().chain(described.warnings).collect();
                 let manifest = Some(found.file.clone());
-                planned.push(Planned { spec, guesses, manifest, code: Some(code), warnings });
+                let code = Some(code);
+                planned.push(Planned { spec, guesses, manifest, code, warnings, uses_network });
             }
             Err(Mistakes(all)) => {
                 let of_file =

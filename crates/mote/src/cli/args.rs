@@ -237,6 +237,12 @@ pub(super) struct Deploy {
     /// Send it no traffic; NAME@TAG reaches it
     #[arg(long, value_name = "TAG")]
     pub(super) tag: Option<String>,
+    /// Let the functions reach these destinations too: HOST:PORT, *:PORT, or * for any host
+    ///
+    /// For functions of other platforms, whose manifests cannot say it. A mote.toml says it in
+    /// [allow] net.
+    #[arg(long, value_name = "DESTINATION", value_delimiter = ',')]
+    pub(super) allow_net: Vec<String>,
     /// Only these functions of another platform's manifest; * stands for any characters
     #[arg(long, value_name = "NAME")]
     pub(super) filter: Option<String>,

@@ -7,10 +7,12 @@ use std::time::Instant;
 
 use bytes::Bytes;
 use mote_api::client::{Client, ClientError, DeployOptions, Endpoint};
+use mote_api::manifest;
 use mote_api::openwhisk::WhiskManifest;
 use mote_api::quantity::size_text;
 use mote_api::toml_reader::Mistakes;
 use mote_api::types::{DeployResult, InvokeRequest};
+use mote_core::spec::Egress;
 
 use super::args::Deploy;
 use super::failure::Failure;
@@ -28,6 +30,14 @@ pub(super) async fn run(client: &Client, args: &Deploy, output: &Output) -> Resu
         let failure = Failure::new("M0101", "--name goes with one path");
         return Err(failure.with_hint("write name = \"…\" in each mote.toml instead"));
     }
+    let mut allowed = Vec::new();
+    for text in &args.allow_net {
+        let Some((host, port)) = manifest::destination(text) else {
+            let text = format!("--allow-net: `{}` is no destination", text.escape_debug());
+            return Err(Failure::new("M0101", text).with_hint("write HOST:PORT, *:PORT or *"));
+        };
+        allowed.push(Egress { host, port });
+    }
     // All of them are read before any is deployed, so that a mistake changes nothing.
     let (mut plans, mut manifests, mut left_out) = (Vec::new(), Vec::new(), Vec::new());
     for path in &args.paths {
@@ -39,7 +49,10 @@ pub(super) async fn run(client: &Client, args: &Deploy, output: &Output) -> Resu
             foreign: true,
             filter: args.filter.as_deref(),
         };
-        let project = project::read(path, options)?;
+        let mut project = project::read(path, options)?;
+        for planned in &mut project.functions {
+            project::network::allow(planned, &allowed);
+        }
         left_out.extend(project.left_out);
         plans.extend(project.functions.into_iter().map(|planned| (path.as_path(), planned)));
         manifests.extend(project.whisk);

@@ -31,6 +31,9 @@ mod quantity;
 
 pub(crate) use packages::Packages;
 
+/// The annotation that says what a function may reach, as `[allow] net` does in `mote.toml`.
+const ALLOW_NET: &str = "mote/allow-net";
+
 /// Longer files are no manifests.
 const BYTES_MAX: u64 = 1 << 20;
 /// Usual names; other YAML files at the top are looked at too.
@@ -237,6 +240,18 @@ impl Described {
             }
             _ => self.warn(format!("{place}: `{written}` is no duration, or none")),
         }
+    }
+
+    /// What the function may reach, by an annotation that other platforms pass over.
+    fn allow_net(&mut self, annotations: &Value) {
+        let Some(list) = annotations[ALLOW_NET].as_str() else { return };
+        for text in list.split([',', ' ']).filter(|text| !text.is_empty()) {
+            match manifest::destination(text) {
+                Some(destination) => self.function.egress.push(destination),
+                None => self.warn(format!("{ALLOW_NET}: `{text}` is not HOST:PORT, *:PORT or *")),
+            }
+        }
+        self.note("net", format!("annotation {ALLOW_NET}"));
     }
 
     fn set_scale(&mut self, min: Option<u32>, max: Option<u32>, place: &str) {

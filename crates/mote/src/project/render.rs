@@ -59,6 +59,16 @@ pub(crate) fn mote_toml(file: &str, described: &Described) -> String {
     }
     limits(&mut out, described);
     scale(&mut out, described);
+    if !function.egress.is_empty() {
+        out.section("allow");
+        let destination = |(host, port): &(String, u16)| match (host.as_str(), port) {
+            ("*", 0) => quoted("*"),
+            (host, port) if host.contains(':') => quoted(&format!("[{host}]:{port}")),
+            (host, port) => quoted(&format!("{host}:{port}")),
+        };
+        let all: Vec<String> = function.egress.iter().map(destination).collect();
+        out.key("net", &format!("[{}]", all.join(", ")), note("net"));
+    }
     if !(function.env.is_empty() && function.secret_env.is_empty()) {
         out.section("env");
         for (name, value) in &function.env {

@@ -62,6 +62,7 @@ fn service(file: &str, document: &Value) -> Result<Described, Mistakes> {
         to.note("concurrency", "containerConcurrency");
     }
     scale(&mut to, &template["metadata"]["annotations"]);
+    to.allow_net(&template["metadata"]["annotations"]);
     if document["spec"]["traffic"].is_array() {
         to.warn("spec.traffic: split traffic with mote traffic NAME");
     }
@@ -122,7 +123,8 @@ fn scale(to: &mut Described, annotations: &Value) {
     }
     let known = ["min-scale", "max-scale", "minScale", "maxScale", "target"];
     let known = known.map(|key| format!("{prefix}{key}"));
-    let known: Vec<&str> = known.iter().map(String::as_str).collect();
+    let mut known: Vec<&str> = known.iter().map(String::as_str).collect();
+    known.push(super::ALLOW_NET);
     to.ignore_rest(annotations, &known, "annotation ");
 }
 

@@ -33,6 +33,7 @@ fn function(file: &str, document: &Value) -> Result<Described, Mistakes> {
     let name = text(&document["metadata"]["name"]).unwrap_or_default();
     let mut to = Described::new(&name, CompatName::Kubeless);
     to.note("compat", "apiVersion: kubeless.io/v1beta1");
+    to.allow_net(&document["metadata"]["annotations"]);
     let written = text(&spec["runtime"]).unwrap_or_default();
     let handler = text(&spec["handler"]).unwrap_or_default();
     let (module, function) = handler.split_once('.').unwrap_or((&handler, "handler"));

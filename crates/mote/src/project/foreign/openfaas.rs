@@ -125,12 +125,14 @@ fn function(file: &str, name: &str, entry: &Value, folder: &Path) -> Result<Desc
     if !to.function.secrets.is_empty() {
         to.note("secrets", "secrets");
     }
+    to.allow_net(&entry["annotations"]);
     for (key, value) in entry["annotations"].as_object().into_iter().flatten() {
         let value = text(value).unwrap_or_default();
         match key.as_str() {
             "topic" | "schedule" => {
                 to.warn(format!("annotation {key}: {value}: this trigger is not offered yet"));
             }
+            super::ALLOW_NET => {}
             _ => to.warn(format!("no meaning here: annotation {key}")),
         }
     }

@@ -1,0 +1,173 @@
+//! Whether a function is likely to call other machines, and what it is allowed to.
+//!
+//! A sandbox reaches nothing unless the manifest names it, while functions of other platforms reach
+//! everything. So a deploy tells when code that looks as if it needed the network has none.
+
+use mote_core::FunctionSpec;
+use mote_core::spec::{Egress, Runtime};
+
+use super::Planned;
+use super::probe::Folder;
+
+/// Python modules that are imported to call other machines.
+const PYTHON: [&str; 26] = [
+    "requests",
+    "urllib.request",
+    "urllib3",
+    "http.client",
+    "httpx",
+    "aiohttp",
+    "socket",
+    "smtplib",
+    "ftplib",
+    "boto3",
+    "botocore",
+    "paho",
+    "redis",
+    "psycopg2",
+    "psycopg",
+    "pymongo",
+    "pymysql",
+    "mysql",
+    "sqlalchemy",
+    "influxdb",
+    "influxdb_client",
+    "kafka",
+    "pika",
+    "minio",
+    "openai",
+    "elasticsearch",
+];
+/// Node packages and modules that do.
+const NODE: [&str; 22] = [
+    "axios",
+    "node-fetch",
+    "got",
+    "request",
+    "request-promise",
+    "superagent",
+    "undici",
+    "http",
+    "https",
+    "net",
+    "tls",
+    "dns",
+    "ws",
+    "mqtt",
+    "redis",
+    "ioredis",
+    "pg",
+    "mysql",
+    "mysql2",
+    "mongodb",
+    "nodemailer",
+    "aws-sdk",
+];
+/// Calls in Go.
+const GO: [&str; 6] =
+    ["http.Get(", "http.Post(", "http.NewRequest", "http.Client{", "net.Dial", "sql.Open("];
+
+/// What in the code suggests it: a file and a module.
+pub(super) fn likely_use(folder: &Folder, spec: &FunctionSpec) -> Option<String> {
+    let (endings, sign): (&[&str], fn(&str) -> Option<String>) = match spec.runtime {
+        Runtime::Python => (&[".py"], python),
+        Runtime::Node => (&[".js", ".mjs", ".cjs", ".ts"], node),
+        Runtime::Go => (&[".go"], go),
+        Runtime::Exec | Runtime::Server => return None,
+    };
+    let mut files = folder.with_ending(endings).into_iter();
+    files.find_map(|file| Some(format!("{file}: {}", sign(&folder.source(file))?)))
+}
+
+fn python(source: &str) -> Option<String> {
+    source.lines().find_map(|line| {
+        let line = line.trim();
+        let named = line.strip_prefix("import ").or_else(|| line.strip_prefix("from "))?;
+        let is_module = |module: &str| {
+            let rest = module.split_whitespace().next().unwrap_or_default();
+            PYTHON.iter().any(|known| {
+                rest.strip_prefix(known)
+                    .is_some_and(|rest| rest.is_empty() || rest.starts_with('.'))
+            })
+        };
+        // `from urllib import request` names the module in two parts.
+        let in_parts = line.starts_with("from urllib import") && line.contains("request");
+        let from = named.split(" import ").next().unwrap_or_default();
+        (in_parts || from.split(',').any(is_module)).then(|| line.chars().take(60).collect())
+    })
+}
+
+fn node(source: &str) -> Option<String> {
+    let calls =
+        ["await fetch(", "= fetch(", "return fetch(", "fetch('http", "fetch(\"http", "fetch(`http"];
+    if let Some(call) = calls.iter().find(|call| source.contains(**call)) {
+        return Some((*call).trim_start_matches(['=', ' ']).to_owned() + "…)");
+    }
+    NODE.iter().find_map(|module| {
+        ['\'', '"'].into_iter().find_map(|quote| {
+            let forms = [
+                format!("require({quote}{module}{quote})"),
+                format!("require({quote}node:{module}{quote})"),
+                format!("from {quote}{module}{quote}"),
+                format!("from {quote}node:{module}{quote}"),
+            ];
+            forms.into_iter().find(|form| source.contains(form.as_str()))
+        })
+    })
+}
+
+fn go(source: &str) -> Option<String> {
+    GO.iter().find(|call| source.contains(**call)).map(|call| format!("{call}…"))
+}
+
+/// Adds destinations to what a function may reach, and warns: of a function that looks as if it
+/// needed some and has none, and of one that may reach any host.
+pub(crate) fn allow(planned: &mut Planned, destinations: &[Egress]) {
+    for to in destinations {
+        if !planned.spec.egress.contains(to) {
+            planned.spec.egress.push(to.clone());
+        }
+    }
+    if planned.spec.reaches_any_host() {
+        planned.warnings.push(
+            "allow.net: the function may reach any machine that the node reaches, those of its own \
+             network too; name destinations where you can"
+                .to_owned(),
+        );
+    } else if let (Some(found), true) = (&planned.uses_network, planned.spec.egress.is_empty()) {
+        planned.warnings.push(format!(
+            "{found}: this looks as if it called other machines, and the function reaches none; \
+             name them with [allow] net = [\"HOST:PORT\"] in mote.toml or --allow-net HOST:PORT, \
+             or allow any with \"*\""
+        ));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn likely_use_of_the_network_is_found() {
+        for (source, expected) in [
+            ("import os\nimport requests\n", Some("import requests")),
+            ("import json, requests.auth", Some("import json, requests.auth")),
+            ("from urllib import parse, request\n", Some("from urllib import parse, request")),
+            ("    from boto3.session import Session", Some("from boto3.session import Session")),
+            ("from urllib.parse import quote\nimport socketserver_like\n", None),
+            ("# import requests\nrequests = 1\n", None),
+        ] {
+            assert_eq!(python(source).as_deref(), expected, "{source}");
+        }
+        for (source, expected) in [
+            ("const axios = require('axios');", Some("require('axios')")),
+            ("import http from \"node:http\";", Some("from \"node:http\"")),
+            ("const r = await fetch(url);", Some("await fetch(…)")),
+            ("export default { async fetch(request) { return new Response('x'); } }", None),
+            ("const fs = require('fs');", None),
+        ] {
+            assert_eq!(node(source).as_deref(), expected, "{source}");
+        }
+        assert_eq!(go("resp, err := http.Get(url)").as_deref(), Some("http.Get(…"));
+    }
+}
