@@ -124,7 +124,7 @@ def play(seed, own):
     left = BYTES_MAX
     for _ in range(dice.randrange(1, 60)):
         step = dice.randrange(200)
-        if step == 0:
+        if step == 0 and not dice.randrange(8):
             return "hang"
         if step == 1:
             os._exit(dice.randrange(3))
@@ -171,11 +171,11 @@ def handle(event, ctx):
         os._exit(0)
     return "answered"
 "#;
-/// Seeds that come first: the callers of 1, 17 and 41 do not read what floods; 7 and 35 go away.
-const KEPT: [u64; 5] = [1, 17, 41, 7, 35];
+/// Seeds that come first: callers that do not read, and two that go away.
+const KEPT: [u64; 7] = [1, 13, 25, 37, 49, 7, 35];
 /// What the node may grow by while it serves them: a worker may make it keep a window per stream and
 /// 2 MiB towards itself, and pages that were used once stay with the process.
-const GROWTH_BYTES_MAX: u64 = 8 << 20;
+const GROWTH_BYTES_MAX: u64 = 6 << 20;
 
 fn status_bytes(node: &Node, field: &str) -> u64 {
     let status = std::fs::read_to_string(format!("/proc/{}/status", node.pid())).expect("alive");
@@ -189,14 +189,14 @@ fn status_bytes(node: &Node, field: &str) -> u64 {
 fn provoke(http: SocketAddr, seed: u64, unread: &mut Option<TcpStream>) {
     let padding = if seed.is_multiple_of(5) { 300_000 } else { 0 };
     let body = format!("{seed} {}", "p".repeat(padding));
-    if seed.is_multiple_of(7) || seed % 4 == 1 {
+    if seed.is_multiple_of(7) || seed % 12 == 1 {
         let mut caller = TcpStream::connect(http).expect("the front listens");
         let head =
             format!("POST /hostile HTTP/1.1\r\nhost: t\r\ncontent-length: {}\r\n\r\n", body.len());
         let _ = caller.write_all((head + &body).as_bytes());
         let _ = caller.set_read_timeout(Some(Duration::from_millis(20)));
         let _ = std::io::Read::read(&mut caller, &mut [0; 16]);
-        if seed % 4 == 1 {
+        if seed % 12 == 1 {
             *unread = Some(caller);
         }
         return;
@@ -262,5 +262,8 @@ fn random_workers_hurt_themselves_only() {
     assert!(!node.log().contains("panicked"), "{}", node.log());
     assert!(grown <= GROWTH_BYTES_MAX, "the node grew by {grown} bytes");
     assert!(calls > count, "{calls} calls");
-    assert_eq!(node.post("/hostile", b"fine").text(), "fine");
+    // The last worker may have said that it ended a call which it still runs.
+    mote_tests::wait_for("the function to be itself again", || {
+        (node.post("/hostile", b"fine").text() == "fine").then_some(())
+    });
 }
