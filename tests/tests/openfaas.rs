@@ -568,7 +568,7 @@ fn an_answer_with_very_many_fields_is_an_error_and_its_call_ends() {
     let node = Node::start_with(&ON);
     let client = Client::of(&node);
     let code = "def handle(event, ctx):\n    \
-        return {'status': 200, 'headers': {f'x-{n}': 'v' for n in range(40000)}, 'body': 'x'}\n";
+        return 'x', 200, {f'x-{n}': 'v' for n in range(40000)}\n";
     node.deploy_ok("many", &[("app.py", code)]);
     let answer = call_at(client.address, "POST", "/function/many", &[], b"");
     assert_eq!(answer.status, 502);
