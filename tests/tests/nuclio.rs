@@ -269,7 +269,7 @@ fn without_credentials_functions_that_came_another_way_are_called_and_nothing_el
     let shown = dashboard.get("/api/functions").json();
     assert_eq!(shown, json!({}), "whoever runs a process here could read it");
     let theirs = json!({"metadata": {"name": "nu-hello"}, "spec": {"runtime": "python:3.11",
-        "handler": "main:handler", "build": {"functionSourceCode": mote_tests::base64(HELLO)}}});
+        "handler": "main:handler", "build": {"functionSourceCode": base64(HELLO.as_bytes())}}});
     let theirs = theirs.to_string();
     let desired = br#"{"desiredState": "scaledToZero"}"#;
     for (method, path, body) in [

@@ -1,5 +1,6 @@
 //! Accepted calls: run after the client has its 202, kept in the journal until they have ended.
 
+use std::net::IpAddr;
 use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
 use std::time::Duration;
@@ -10,6 +11,7 @@ use futures_util::FutureExt as _;
 use mote_api::Problem;
 use mote_core::body::{Body, BodyError};
 use mote_core::invocation::{Head, headers};
+use mote_core::shares::{Share, Shares, address_owner};
 use mote_core::{Fault, FaultClass};
 use serde::{Deserialize, Serialize};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
@@ -25,7 +27,8 @@ use crate::outgoing::{self, Outgoing};
 /// try again, keep those of other functions waiting only together.
 const RUNNING_MAX: usize = 32;
 const RUNNING_OF_ONE_MAX: usize = 8;
-/// Bytes of bodies that are being received to be accepted; whoever comes beyond is told to try again.
+/// Bytes of bodies that are being received to be accepted, half of them from one address; whoever
+/// comes beyond is told to try again.
 const RECEIVING_BYTES_MAX: usize = 64 << 20;
 /// How long one body may take.
 const RECEIVE_TIMEOUT: Duration = Duration::from_secs(60);
@@ -109,8 +112,7 @@ pub struct Queue {
     pub(crate) outgoing: Outgoing,
     /// Where they are kept, and where what is run elsewhere may be kept, too.
     pub journal: Journal,
-    /// In KiB.
-    receiving: Arc<Semaphore>,
+    receiving: Shares<IpAddr>,
     /// In KiB.
     untold: Arc<Semaphore>,
     accepted: mpsc::UnboundedSender<(Option<String>, Kept)>,
@@ -124,7 +126,7 @@ pub type Resumed = (Kept, Bytes);
 pub struct Received {
     /// All of it.
     pub bytes: Bytes,
-    _room: OwnedSemaphorePermit,
+    _room: Share<IpAddr>,
 }
 
 /// What is still to run; see [`Waiting::run`].
@@ -141,7 +143,7 @@ impl Queue {
     pub fn new(node: Arc<dyn Node>, outgoing: Outgoing) -> (Self, Waiting) {
         let (accepted, received) = mpsc::unbounded_channel();
         let (activations, resumed) = mpsc::unbounded_channel();
-        let receiving = Arc::new(Semaphore::new(RECEIVING_BYTES_MAX >> 10));
+        let receiving = Shares::new(RECEIVING_BYTES_MAX, RECEIVING_BYTES_MAX / 2);
         let untold = Arc::new(Semaphore::new(UNTOLD_BYTES_MAX >> 10));
         let journal = Journal::new(node.clone());
         let queue = Self { node, outgoing, journal, receiving, untold, accepted, activations };
@@ -150,15 +152,20 @@ impl Queue {
         (queue, waiting)
     }
 
-    /// Receives a body that is to be accepted, at most `limit_bytes` of it, within the memory that
-    /// all such bodies may take.
-    pub async fn receive(&self, body: Body, limit_bytes: u64) -> Result<Received, Fault> {
+    /// Receives a body from `peer` that is to be accepted, at most `limit_bytes` of it, within the
+    /// memory that all such bodies may take.
+    pub async fn receive(
+        &self,
+        body: Body,
+        limit_bytes: u64,
+        peer: IpAddr,
+    ) -> Result<Received, Fault> {
         let wanted = body.length().unwrap_or(limit_bytes);
         if wanted > limit_bytes {
             return Err(Fault::BodyTooLarge { limit_bytes });
         }
-        let kib = u32::try_from((wanted >> 10) + 1).unwrap_or(u32::MAX);
-        let room = self.receiving.clone().try_acquire_many_owned(kib);
+        let wanted = usize::try_from(wanted).unwrap_or(usize::MAX);
+        let room = self.receiving.take(address_owner(peer), wanted);
         let room = room.map_err(|_| Fault::NodeFull)?;
         let bytes = tokio::time::timeout(RECEIVE_TIMEOUT, body.collect(limit_bytes)).await;
         match bytes {

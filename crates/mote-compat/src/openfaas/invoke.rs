@@ -118,7 +118,7 @@ async fn accept(
     };
     let limit = route.body_bytes_max;
     let body = call::body(body, call::declared_length(&parts.headers), limit);
-    let received = gateway.context.queue.receive(body, limit).await;
+    let received = gateway.context.queue.receive(body, limit, peer.ip()).await;
     let received = received.map_err(|fault| refused(&fault, &name))?;
     let head = head(trace, peer, parts, &route.target);
     let callback_fields = [

@@ -1,6 +1,8 @@
 //! Functions as tinyFaaS calls them: whatever the caller's method, path and query, the function sees
 //! a POST of its root; whatever it answers, the caller sees 200 and the body.
 
+use std::net::Ipv4Addr;
+
 use bytes::Bytes;
 use mote_core::body::Body;
 use mote_core::invocation::{Head, Phases, Reply, RouteInfo, headers, put_header};
@@ -102,7 +104,10 @@ impl<I: Invoker> Front<I> {
         fields: Vec<u8>,
         body: Body,
     ) -> Result<Reply, Fault> {
-        let received = self.queue.receive(body, route.body_bytes_max()).await.map_err(plain)?;
+        // The front does not say who calls: all its callers share one half.
+        let everybody = Ipv4Addr::UNSPECIFIED.into();
+        let received = self.queue.receive(body, route.body_bytes_max(), everybody);
+        let received = received.await.map_err(plain)?;
         let body = received.bytes.clone();
         let later = Later::plain(route.name().as_str(), fields.into(), body);
         let accepted = self.queue.accept(&later).await;
