@@ -118,7 +118,7 @@ pub const CATALOGUE: &[Explanation] = &[
     row("M0704", exit::FAILED, "store cannot be read or written",
         "The file system refused a read or write in the data directory. Check its permissions, the mount, and the kernel log for disk errors."),
     row("M0705", exit::FAILED, "store is damaged",
-        "A row or file of the store is not what was written. Other functions are not affected; deploy the named function again."),
+        "A row or file of the store is not what was written. Where a function is named, others are not affected: deploy it again. Where mote.db itself is named, the node does not start, and nothing is removed: put the file back from a backup; or move mote.db and the folders code and packages away to begin with no functions."),
     row("M0801", exit::USAGE, "no such scenario",
         "`mote simulate` knows families of demand, the experiments of published studies, and recorded traces (a path, or a name that ends in .csv). `mote simulate --list` names the first two."),
     row("M0802", exit::USAGE, "no such scaling policy",

@@ -154,7 +154,7 @@ mod tests {
             std::fs::write(folder.join("file"), "x").unwrap();
         }
         symlink(&kept, tree.join("a/link")).unwrap();
-        let closed = std::fs::Permissions::from_mode(0);
+        let closed = std::fs::Permissions::from_mode(0o000);
         std::fs::set_permissions(tree.join("a/7"), closed).unwrap();
         remove_tree(&tree).unwrap();
         assert!(!tree.exists() && kept.join("file").exists());

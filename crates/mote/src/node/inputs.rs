@@ -103,7 +103,7 @@ impl Inputs {
         let package = inputs.add(code, "package.json").unwrap_or_default();
         let package: serde_json::Value = serde_json::from_str(&package).unwrap_or_default();
         let has_script = |name: &&str| !package["scripts"][*name].is_null();
-        inputs.whole_code |= SCRIPTS.iter().any(|name| has_script(&name))
+        inputs.whole_code |= SCRIPTS.iter().any(has_script)
             || !package["workspaces"].is_null()
             || code.join(".npmrc").exists();
         for table in ["dependencies", "optionalDependencies", "devDependencies", "overrides"] {
