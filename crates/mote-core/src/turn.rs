@@ -5,7 +5,7 @@
 //! holds a [`Turn`], charges what it handles to it, and yields to the runtime when the turn is
 //! over. This file only counts; the caller yields, because core knows no async runtime:
 //!
-//! ```ignore
+//! ```text
 //! turn.charge(1, bytes);
 //! if turn.is_over() {
 //!     turn = Turn::new();
