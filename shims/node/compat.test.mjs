@@ -61,6 +61,18 @@ withAdapter('OpenWhisk: header blocks that are not kept', 'openwhisk',
     for (let i = 0; i < 200; i++) check(await engine.invoke('/', '', { headers: [[`x-${i}`, 'y']] }), { [`x-${i}`]: 1 });
   });
 
+for (const [how, code, entry] of [
+  ['behind other code on one line', 'const x = 1; function main(params) { return { x }; }'],
+  ['global', '(() => { global.main = (params) => ({ x: 1 }); })();'],
+  ['of a bundle', '"use strict"; var lib = (() => { exports.main = () => ({ x: 1 }); })(); // end'],
+  ['under another name', 'const go = async () => ({ x: 1 }); module.exports = { go };', 'fn.js:go'],
+  ['exported and declared', 'function main() { return { x: 2 }; } exports.main = () => ({ x: 1 });'],
+]) {
+  withAdapter(`OpenWhisk: an action ${how}`, 'openwhisk', code, async (engine) => {
+    check(await engine.invoke('/', ''), { x: 1 });
+  }, entry ? { entry } : {});
+}
+
 withAdapter('OpenWhisk: results of web actions', 'openwhisk', `
   const results = {
     text: { body: '<p>é</p>' }, empty: { body: '' }, status: { body: 'x', statusCode: 201 },

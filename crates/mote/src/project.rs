@@ -356,6 +356,13 @@ fn plan(
                 ));
             }
             spec.entry = match &function.entry {
+                // Only the export is known, as of a zip that a client sent: the file is looked for.
+                Some(entry) if entry.value.starts_with(':') && spec.compat.is_some() => {
+                    let compat = spec.compat.unwrap_or(Compat::OpenWhisk);
+                    let found = contract::entry(folder, compat, runtime)?;
+                    let file = found.split(':').next().unwrap_or_default();
+                    format!("{file}{}", entry.value)
+                }
                 Some(entry) => guess::checked_entry(folder, runtime, &entry.value, entry.line)?,
                 None => {
                     let entry = match spec.compat {

@@ -10,19 +10,21 @@ const HTML = 'text/html; charset=UTF-8';
 const NO_RESULT = { error: 'The action did not return a dictionary or array.' };
 const isText = (type) => /^(text\/|application\/(json|javascript|xml))|\+(json|xml)$/.test(type.split(';')[0].trim().toLowerCase());
 
-/** The action of a file: its export, or a plain function of the file, which the platform finds too. */
+/**
+ * The action of a file: its export, or else whatever the name means in the file or globally, wherever
+ * it was declared, because the platform evaluates the name behind the code.
+ */
 async function actionOf(file, name) {
   const source = fs.readFileSync(file, 'utf8');
   const isModule = file.endsWith('.mjs') || /^\s*export\s/m.test(source);
   if (isModule) return functionOf(await exportsOf(file), name, file);
-  const plain = new RegExp(`^(async\\s+)?function\\s+${name}\\b|^(const|let|var)\\s+${name}\\s*=`, 'm').test(source);
-  const exported = new RegExp(`exports\\.${name}\\b|module\\.exports`).test(source);
-  if (!plain || exported) return functionOf(createRequire(file)(file), name, file);
+  if (!/^[\w$]+$/.test(name)) return functionOf(createRequire(file)(file), name, file);
   const made = new module.Module(file, null);
   made.filename = file;
   made.paths = module.Module._nodeModulePaths(file.slice(0, file.lastIndexOf('/')));
-  made._compile(`${source}\nmodule.exports.${name} = ${name};`, file);
-  return functionOf(made.exports, name, file);
+  const found = `typeof ${name} === 'function' ? ${name} : undefined`;
+  made._compile(`${source}\n;module.moteAction = module.exports?.${name} ?? (${found});`, file);
+  return functionOf({ [name]: made.moteAction }, name, file);
 }
 
 export async function load(file, exported, spec) {

@@ -394,6 +394,8 @@ fn source(exec: &Value, keys: &mut FunctionManifest) -> Result<Code, Refused> {
         RuntimeName::Go => Some(main.filter(|m| *m != "main").unwrap_or("Main").to_owned()),
         RuntimeName::Python => Some(format!("__main__:{}", main.unwrap_or("main"))),
         RuntimeName::Node if !binary => Some(format!("{file}:{}", main.unwrap_or("main"))),
+        // Which file it is, the archive's package.json says.
+        RuntimeName::Node => main.map(|main| format!(":{main}")),
         _ => None,
     };
     keys.entry = entry.and_then(lined);

@@ -197,6 +197,10 @@ fn wanted(
             argv.extend(asked);
         }
         argv
+    } else if seeds.len() == 2 && spec.compat.is_some() {
+        // As the templates of other platforms install: a lock file that fits is obeyed, one that
+        // does not is brought up to date.
+        text(&["npm", "install", "--omit=dev", "--no-audit", "--no-fund", "--prefix", "/packages"])
     } else if seeds.len() == 2 {
         text(&["npm", "ci", "--omit=dev", "--no-audit", "--no-fund", "--prefix", "/packages"])
     } else {
@@ -370,6 +374,14 @@ pub(super) fn explain(
     }
     let refused = registries.refused();
     let problem = failed(&text);
+    if outcome.output.iter().any(|line| line.contains("package.json and package-lock.json")) {
+        return failed(&format!(
+            "{}: package-lock.json does not match package.json{}",
+            spec.name,
+            stale_entries(&outcome.output)
+        ))
+        .with_hint("bring it up to date with npm install, or leave it out, and deploy again");
+    }
     if refused.is_empty() {
         return problem;
     }
@@ -378,6 +390,12 @@ pub(super) fn explain(
          or go is configured for, and public addresses that the list of dependencies names",
         refused.join(", ")
     ))
+}
+
+/// What npm says of the entries of a lock file that do not fit: a line for each of the first few.
+fn stale_entries(output: &[String]) -> String {
+    let named = |line: &&String| line.contains("Missing: ") || line.contains("Invalid: ");
+    output.iter().filter(named).take(5).map(|line| format!("\n  | {line}")).collect()
 }
 
 pub(super) fn failed(text: &str) -> Problem {
