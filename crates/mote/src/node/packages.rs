@@ -1,6 +1,7 @@
 //! Packages of a function: installed once per lock file, runtime version and machine, at deploy
 //! time, in a sandbox that reaches registries and sees nothing else than a function does.
 
+use std::collections::VecDeque;
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -393,7 +394,7 @@ pub(super) fn explain(
 }
 
 /// What npm says of the entries of a lock file that do not fit: a line for each of the first few.
-fn stale_entries(output: &[String]) -> String {
+fn stale_entries(output: &VecDeque<String>) -> String {
     let named = |line: &&String| line.contains("Missing: ") || line.contains("Invalid: ");
     output.iter().filter(named).take(5).map(|line| format!("\n  | {line}")).collect()
 }
