@@ -199,7 +199,7 @@ def contestants(folder: Path) -> dict[str, Crun]:
             "concurrency": None, "env": {}}
     examples = ROOT / "examples"
     return {
-        "Python": Crun(folder, "python", [python[0], "-sEuB", "/mote/python/mote_shim.py"],
+        "Python": Crun(folder, "python", [python[0], "-sSEuB", "/mote/python/mote_shim.py"],
                        host_folders(python[1], examples / "hello-python"),
                        {**load, "entry": "hello:handle"}),
         "Node": Crun(folder, "node", [node, "/mote/node/mote_shim.mjs"],

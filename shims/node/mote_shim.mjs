@@ -11,6 +11,7 @@ import { AsyncLocalStorage } from 'node:async_hooks';
 import fs from 'node:fs';
 import module from 'node:module';
 import net from 'node:net';
+import os from 'node:os';
 import path from 'node:path';
 import { Writable } from 'node:stream';
 import { pathToFileURL } from 'node:url';
@@ -628,6 +629,25 @@ function installWebClasses() {
   define('Request', StandardRequest);
   define('Response', LightResponse);
   define('fetch', (input, init) => real.fetch(LightRequest.is(input) ? input.toReal() : input, init));
+}
+
+/**
+ * What `os` reads from files and sockets that a sandbox does not have: as many processors as the function
+ * may use, and loopback as the only interface.
+ */
+function installSystemFacts() {
+  const { cpus, networkInterfaces } = os;
+  const processor = () => ({ model: '', speed: 0, times: { user: 0, nice: 0, sys: 0, idle: 0, irq: 0 } });
+  os.cpus = () => {
+    const found = cpus();
+    return found.length ? found : Array.from({ length: os.availableParallelism?.() ?? 1 }, processor);
+  };
+  os.networkInterfaces = () => {
+    try { return networkInterfaces(); } catch {
+      return { lo: [{ address: '127.0.0.1', netmask: '255.0.0.0', family: 'IPv4', mac: '00:00:00:00:00:00', internal: true, cidr: '127.0.0.1/8' }] };
+    }
+  };
+  module.syncBuiltinESMExports();
 }
 
 /** A header block from checked or standard pairs. */
@@ -1301,6 +1321,7 @@ function main() {
   worker = new Worker(3);
   captureOutput();
   installWebClasses();
+  installSystemFacts();
   const buffer = Buffer.allocUnsafeSlow(OUT_BYTES);
   worker.socket = new net.Socket({
     fd: 3, readable: true, writable: true,

@@ -1571,6 +1571,14 @@ def main():
     if sys.path and sys.path[0] == os.path.dirname(os.path.abspath(__file__)):
         del sys.path[0]  # the shim's own folder is no place to import from
     sys.modules["mote_shim"] = sys.modules["__main__"]
+    if sys.flags.no_site:
+        # Packages of the machine stay out of sight, so that a function needs what it names and no more;
+        # what `site` gives every program (exit, help) is there all the same.
+        import site
+
+        site.setquit()
+        site.setcopyright()
+        site.sethelper()
     try:
         Worker(sock).run()
     except KeyboardInterrupt:

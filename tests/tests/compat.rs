@@ -4,13 +4,8 @@
 use std::process::Command;
 
 use mote_tests::compat::{call, check_error, deploy, deploy_manifest, fixture, json_call};
-use mote_tests::{Answer, Node, base64, skip};
+use mote_tests::{Answer, Node, base64};
 use serde_json::json;
-
-fn has_flask() -> bool {
-    let found = Command::new("python3").args(["-sEc", "import flask"]).output();
-    found.is_ok_and(|output| output.status.success())
-}
 
 #[test]
 fn tinyfaas() {
@@ -100,9 +95,6 @@ fn openfaas_by_folder() {
     assert_eq!(call(&node, "POST", "/classic", b"abc").text(), "method POST\nABC t1\n");
     deploy(&node, "openfaas/node-callback", "node-callback");
     assert_eq!(node.get("/node-callback").body, [0, 255, 1]);
-    if !has_flask() {
-        return skip("openfaas_by_folder: python3-flask", "Flask is not installed");
-    }
     deploy(&node, "openfaas/flask", "flask");
     let answer = call(&node, "POST", "/flask", b"abc");
     assert_eq!(answer.status, 202, "{}", answer.text());
@@ -209,9 +201,6 @@ fn fission_by_folder() {
     check_error(&node, "node-error", &node.get("/node-error"));
     deploy(&node, "fission/hello", "hello");
     assert_eq!(node.get("/hello").text(), "Hello, world!\n");
-    if !has_flask() {
-        return skip("fission_by_folder: flask.request", "Flask is not installed");
-    }
     deploy(&node, "fission/request", "request");
     assert_eq!(call(&node, "POST", "/request", b"abc").text(), "POST t1 abc");
     let answer = call(&node, "GET", "/request/status", b"");

@@ -122,3 +122,41 @@ fn fission_functions_in_node_are_told_by_their_parameters() {
         assert_eq!(node.get(&format!("/{name}")).text(), "hi", "{name}");
     }
 }
+
+#[test]
+fn packages_of_the_platforms_images_are_there_and_those_of_the_machine_are_not() {
+    let node = Node::start();
+    // Fission's environment brings Flask along.
+    let code = "from flask import request\ndef main():\n    return request.get_data()\n";
+    let said = node.deploy("form", &[("main.py", code)]);
+    let said = String::from_utf8_lossy(&said.stderr).into_owned();
+    assert!(said.contains("installed flask, which fission brings along"), "{said}");
+    assert_eq!(node.post("/form", b"tea").text(), "tea");
+    let paths = "import sys\ndef handle(event, ctx):\n    exit\n    return '\\n'.join(sys.path)\n";
+    node.deploy_ok("paths", &[("app.py", paths)]);
+    let paths = node.get("/paths").text();
+    assert!(!paths.contains("site-packages") && !paths.contains("dist-packages"), "{paths}");
+}
+
+#[test]
+fn node_functions_learn_of_their_processors_and_interfaces() {
+    let node = Node::start();
+    let code = "import os, { cpus } from 'node:os';\n\
+                export default () => [cpus().length, Object.keys(os.networkInterfaces())];\n";
+    node.deploy_ok("facts", &[("index.mjs", code)]);
+    let facts = node.get("/facts").json();
+    assert!(facts[0].as_u64().is_some_and(|processors| processors > 0), "{facts}");
+    assert_eq!(facts[1], serde_json::json!(["lo"]));
+}
+
+#[test]
+fn a_script_of_another_platform_needs_no_executable_bit() {
+    let node = Node::start();
+    let manifest = "apiVersion: nuclio.io/v1\nkind: Function\nmetadata: {name: rev}\nspec:\n  \
+                    handler: reverse.sh\n  runtime: shell\n";
+    let files = [("function.yaml", manifest), ("reverse.sh", "#!/bin/sh\nrev\n")];
+    // Written without the bit, as an editor does.
+    let folder = folder(&files);
+    node.ok(&["deploy", folder.path().to_str().expect("text")]);
+    assert_eq!(node.post("/rev", b"abc").text().trim_end(), "cba");
+}

@@ -160,7 +160,7 @@ fn a_split_is_checked_and_outlives_a_restart() {
     assert!(log.contains("1    50 %     old"), "{log}");
     // While it is divided, rolling back ends that.
     node.ok(&["rollback", "f"]);
-    assert_eq!(revisions(&node)[2].2, 100, "what was live before the split");
+    assert_eq!(revisions(&node)[1].2, 100, "revision 2 had everything before the split");
 }
 
 /// What was done while callers called, and which answers are right from its end on.

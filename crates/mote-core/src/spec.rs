@@ -248,6 +248,12 @@ pub struct Egress {
     pub port: u16,
 }
 
+/// The names by which functions of OpenFaaS call the gateway, to call other functions.
+pub const OPENFAAS_GATEWAYS: [&str; 3] =
+    ["gateway", "gateway.openfaas", "gateway.openfaas.svc.cluster.local"];
+/// The port that they call it at.
+pub const OPENFAAS_GATEWAY_PORT: u16 = 8080;
+
 /// The host that stands for every host.
 pub const ANY_HOST: &str = "*";
 

@@ -14,7 +14,7 @@ use std::time::Duration;
 use mote_core::FunctionSpec;
 use mote_core::destination::{is_link_local, is_local};
 use mote_core::shares::{Share, Shares};
-use mote_core::spec::{ANY_HOST, Egress};
+use mote_core::spec::{ANY_HOST, Egress, OPENFAAS_GATEWAY_PORT, OPENFAAS_GATEWAYS};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{Notify, Semaphore, watch};
 
@@ -217,6 +217,10 @@ impl Door {
                 Ok(wanted) => connect_to(wanted).await,
                 Err(error) => Err(error),
             }
+        } else if let Some(own) = self.own_api() {
+            TcpStream::connect(own).await
+        } else if is_gateway(&self.to) {
+            Err(io::Error::other("the node's OpenFaaS API is off: start it with --openfaas on"))
         } else {
             connect(&self.to, lookups).await
         };
@@ -239,6 +243,11 @@ impl Door {
                 tokio::time::sleep(LAST_WORDS).await;
             } => {}
         }
+    }
+
+    /// The address of the node's own API that this destination stands for, if it stands for one.
+    fn own_api(&self) -> Option<SocketAddr> {
+        self.revision.shared.own_apis.get()?.get(&self.to).copied()
     }
 
     fn warn(&self, error: &dyn std::fmt::Display) {
@@ -300,6 +309,11 @@ pub(crate) fn hint(spec: &FunctionSpec, error: &str) -> Option<&'static str> {
         "the function reaches only the destinations of its manifest: add the one it needs to \
          [allow] net as HOST:PORT, or \"*\" for any host",
     )
+}
+
+/// Whether a destination is the gateway as functions of OpenFaaS call it.
+fn is_gateway(to: &Egress) -> bool {
+    to.port == OPENFAAS_GATEWAY_PORT && OPENFAAS_GATEWAYS.contains(&to.host.as_str())
 }
 
 /// Connects to an address that a function chose itself.

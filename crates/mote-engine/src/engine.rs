@@ -2,15 +2,16 @@
 
 use std::collections::{HashMap, VecDeque};
 use std::hash::{DefaultHasher, Hash, Hasher};
+use std::net::SocketAddr;
 use std::path::PathBuf;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
 
 use arc_swap::ArcSwap;
 use mote_core::backend::Backend;
 use mote_core::budget::Budget;
 use mote_core::name::FunctionName;
-use mote_core::spec::{FunctionSpec, StartPolicy};
+use mote_core::spec::{Egress, FunctionSpec, StartPolicy};
 use mote_core::{Fault, Invocation, Invoker, Reply};
 use parking_lot::Mutex;
 use tokio::runtime::Handle;
@@ -73,6 +74,9 @@ pub(crate) struct Shared {
     pub(crate) carrier: Carrier,
     /// How many of those connections there may be, and how many look-ups.
     pub(crate) egress: EgressRooms,
+    /// The node's own APIs by the destinations that functions of other platforms call them by. Set
+    /// once, at the start.
+    pub(crate) own_apis: OnceLock<HashMap<Egress, SocketAddr>>,
     /// By name. A leaf lock: nothing else is taken while it is held.
     pub(crate) secrets: Mutex<HashMap<String, String>>,
     instances: AtomicU64,
@@ -115,6 +119,7 @@ impl Engine {
             draining,
             carrier: Carrier::default(),
             egress: EgressRooms::default(),
+            own_apis: OnceLock::new(),
             secrets: Mutex::default(),
             instances,
         };
@@ -227,6 +232,13 @@ impl Engine {
     /// The ledger, for whoever else holds memory for instances.
     pub fn ledger(&self) -> Arc<Ledger> {
         self.shared.ledger.clone()
+    }
+
+    /// Lets functions that name one of these destinations reach the node's own API at its address;
+    /// every other address of the node stays out of their reach. Called once, before any function
+    /// runs; a further call changes nothing.
+    pub fn set_own_apis(&self, apis: HashMap<Egress, SocketAddr>) {
+        let _ = self.shared.own_apis.set(apis);
     }
 
     /// Ends a revision that was never published, for instance because it did not start.

@@ -390,6 +390,9 @@ fn plan(
                     command
                 }
             };
+            if spec.compat.is_some() {
+                run_by_interpreter(folder, &mut spec.command)?;
+            }
             check_program(folder, &mut spec.command, options.check_machine)?;
         }
     }
@@ -397,6 +400,7 @@ fn plan(
         spec.limits.timeout_ms = compat.timeout_ms_default();
     }
     apply(&mut spec, function)?;
+    guesses.extend(network::allow_gateway(folder, &mut spec));
     if spec.compat == Some(Compat::OpenWhisk) && matches!(runtime, Runtime::Node | Runtime::Go) {
         // What is set for one activation would be seen by the others.
         spec.limits.concurrency = spec.limits.concurrency.or(Some(1));
@@ -504,6 +508,25 @@ fn check_program(
             check_found(&own, &found, check_machine)
         }
     }
+}
+
+/// Puts the interpreter of a script's first line in front of a script that is not executable: the
+/// images of other platforms make it executable, and users of theirs have not.
+fn run_by_interpreter(folder: &Folder, command: &mut Vec<String>) -> Result<(), Mistakes> {
+    let Some(program) = command.first() else { return Ok(()) };
+    let own = program.strip_prefix("./").unwrap_or(program).to_owned();
+    let is_script = |found: &Program| !found.executable && found.has_shebang && !found.shebang_cr;
+    if own.starts_with('/') || !folder.program(&own)?.as_ref().is_some_and(is_script) {
+        return Ok(());
+    }
+    let source = folder.source(&own);
+    let line = source.lines().next().unwrap_or_default().trim_start_matches("#!");
+    let interpreter: Vec<String> = line.split_whitespace().map(str::to_owned).collect();
+    if !interpreter.is_empty() {
+        command[0] = format!("./{own}");
+        command.splice(0..0, interpreter);
+    }
+    Ok(())
 }
 
 fn check_found(own: &str, found: &Program, check_machine: bool) -> Result<(), Mistakes> {

@@ -1,6 +1,7 @@
 //! The node as the fronts of other platforms see it.
 
-use std::net::{IpAddr, SocketAddr};
+use std::collections::HashMap;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -11,7 +12,9 @@ use mote_compat::node::{Admission, Call, Change, Deploy, Documents, Function, Lo
 use mote_compat::tinyfaas::{self, Front as TinyFaasFront, Ports};
 use mote_compat::{Bound, Context, Outgoing, Queue, nuclio, openfaas, openwhisk};
 use mote_core::invocation::Reply;
-use mote_core::spec::{INSTANCES_MAX, ScaleOverride};
+use mote_core::spec::{
+    Egress, INSTANCES_MAX, OPENFAAS_GATEWAY_PORT, OPENFAAS_GATEWAYS, ScaleOverride,
+};
 use mote_core::{Fault, Invocation, InvocationId, Invoker, Trigger};
 use mote_engine::{Engine, Revision, clock};
 use mote_gateway::http::Stopper;
@@ -75,6 +78,22 @@ impl Listeners {
     }
 
     /// Lines for the announcement: platform and address.
+    /// The names by which functions call their own platform, and where it answers here.
+    pub(super) fn own_apis(&self) -> HashMap<Egress, SocketAddr> {
+        let mut apis = HashMap::new();
+        if let Some(bound) = &self.openfaas {
+            let mut address = bound.address();
+            if address.ip().is_unspecified() {
+                address.set_ip(Ipv4Addr::LOCALHOST.into());
+            }
+            for host in OPENFAAS_GATEWAYS {
+                let (host, port) = (host.to_owned(), OPENFAAS_GATEWAY_PORT);
+                apis.insert(Egress { host, port }, address);
+            }
+        }
+        apis
+    }
+
     pub(super) fn addresses(&self) -> Vec<(&'static str, String)> {
         let mut lines = Vec::new();
         if let Some(bound) = &self.openfaas {

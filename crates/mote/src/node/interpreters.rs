@@ -159,7 +159,7 @@ impl Found {
         mote_engine::Interpreters {
             // -s and -E: nothing of a user's site folder or of PYTHON* variables; -u: nothing is
             // held back; -B: the code folder is read-only.
-            python: command(&self.python, &["-sEuB", "/mote/python/mote_shim.py"]),
+            python: command(&self.python, &["-sSEuB", "/mote/python/mote_shim.py"]),
             node: command(&self.node, &["/mote/node/mote_shim.mjs"]),
             path: self.path(),
         }

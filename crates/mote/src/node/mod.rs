@@ -10,6 +10,7 @@ mod inputs;
 mod interpreters;
 mod memory;
 mod packages;
+mod provided;
 mod registries;
 pub(crate) mod rollout;
 mod run;

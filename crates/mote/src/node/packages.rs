@@ -18,7 +18,7 @@ use sha2::{Digest, Sha256};
 
 use super::inputs::{self, Inputs};
 use super::registries::{Client, Registries};
-use super::{Node, deploy::store_problem, golang};
+use super::{Node, deploy::store_problem, golang, provided};
 
 /// An installation that takes longer is stopped.
 const INSTALL_TIMEOUT: Duration = Duration::from_secs(600);
@@ -124,13 +124,23 @@ fn wanted(
     let code = &*staged.path;
     let has = |name: &str| code.join(name).is_file();
     let asked = inputs::project_dependencies(spec, code);
+    let provided = provided::packages(spec, code);
+    if !provided.is_empty() {
+        let (platform, list) = (spec.compat.map_or("", Compat::as_str), provided.join(", "));
+        warnings.push(format!(
+            "installed {list}, which {platform} brings along: name what the function needs in its \
+             own list of packages to choose versions"
+        ));
+    }
     let (seeds, inputs, language) = if has("requirements.txt") && spec.runtime != Runtime::Node {
         (vec![], Inputs::of_requirements(code), "python")
     } else if !asked.is_empty() {
         (vec![], Inputs::of_pyproject(code, &asked), "python")
+    } else if !provided.is_empty() && spec.runtime == Runtime::Python {
+        (vec![], Inputs::default(), "python")
     } else if has("package.json") && spec.runtime != Runtime::Python {
-        if !has_dependencies(spec, &code.join("package.json")) || code.join("node_modules").is_dir()
-        {
+        let asks = has_dependencies(spec, &code.join("package.json"));
+        if code.join("node_modules").is_dir() || (!asks && provided.is_empty()) {
             return Ok(None);
         }
         if has("package-lock.json") {
@@ -143,6 +153,8 @@ fn wanted(
             );
             (vec!["package.json"], Inputs::of_package(code), "node")
         }
+    } else if !provided.is_empty() && !code.join("node_modules").is_dir() {
+        (vec![], Inputs::default(), "node")
     } else {
         return Ok(None);
     };
@@ -164,6 +176,9 @@ fn wanted(
         add(bytes);
     }
     add(if inputs.whole_code { staged.hash.as_bytes() } else { b"" });
+    for package in &provided {
+        add(package.as_bytes());
+    }
     // Another index may have other packages of the same name.
     for (name, value) in &registries.env {
         add(name.as_bytes());
@@ -178,7 +193,7 @@ fn wanted(
     }
     let _ = write!(key, "-{language}{}-{}", interpreter.version, std::env::consts::ARCH);
     let text = |words: &[&str]| words.iter().map(|word| (*word).to_owned()).collect::<Vec<_>>();
-    let argv = if language == "python" {
+    let mut argv = if language == "python" {
         let mut argv = vec![interpreter.program.to_string_lossy().into_owned()];
         argv.extend(text(&[
             "-m",
@@ -192,7 +207,7 @@ fn wanted(
             "/packages",
         ]));
         if has("requirements.txt") {
-            argv.extend(text(&["-r", "/function/requirements.txt"]));
+            argv.extend(text(&["-r", "/function/requirements.txt", "--"]));
         } else {
             argv.push("--".to_owned());
             argv.extend(asked);
@@ -216,6 +231,7 @@ fn wanted(
             "/packages",
         ])
     };
+    argv.extend(provided);
     Ok(Some(Wanted { argv, seeds, key, inputs, registries }))
 }
 

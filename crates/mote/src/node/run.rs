@@ -148,6 +148,7 @@ async fn serve(
         random: Default::default(),
         counter: Default::default(),
     });
+    node.engine.set_own_apis(platforms.own_apis());
     secrets::bring_back(&node).await?;
     bring_back(&node, management).await?;
 

@@ -4,7 +4,7 @@
 //! everything. So a deploy tells when code that looks as if it needed the network has none.
 
 use mote_core::FunctionSpec;
-use mote_core::spec::{Egress, Runtime};
+use mote_core::spec::{Compat, Egress, OPENFAAS_GATEWAY_PORT, OPENFAAS_GATEWAYS, Runtime};
 
 use super::Planned;
 use super::probe::Folder;
@@ -118,6 +118,31 @@ fn node(source: &str) -> Option<String> {
 
 fn go(source: &str) -> Option<String> {
     GO.iter().find(|call| source.contains(**call)).map(|call| format!("{call}…"))
+}
+
+/// Lets an OpenFaaS function reach the gateway where its code calls it; returns what it calls.
+pub(super) fn allow_gateway(folder: &Folder, spec: &mut FunctionSpec) -> Option<String> {
+    if spec.compat != Some(Compat::OpenFaas) {
+        return None;
+    }
+    let sources: Vec<String> = folder
+        .with_ending(&[".py", ".js", ".mjs", ".cjs", ".ts", ".go"])
+        .into_iter()
+        .map(|file| folder.source(file))
+        .collect();
+    let called = |host: &&str| {
+        let text = format!("//{host}:{OPENFAAS_GATEWAY_PORT}");
+        let in_code = sources.iter().any(|source| source.contains(&text));
+        in_code || spec.env.values().any(|value| value.contains(&text))
+    };
+    let host = OPENFAAS_GATEWAYS.iter().find(|host| called(host))?;
+    let to = Egress { host: (*host).to_owned(), port: OPENFAAS_GATEWAY_PORT };
+    let guess = format!("net {host}:{OPENFAAS_GATEWAY_PORT}, the node's OpenFaaS API");
+    if spec.egress.contains(&to) {
+        return None;
+    }
+    spec.egress.push(to);
+    Some(guess)
 }
 
 /// Adds destinations to what a function may reach, and warns: of a function that looks as if it
