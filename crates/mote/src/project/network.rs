@@ -67,9 +67,12 @@ const NODE: [&str; 22] = [
 const GO: [&str; 6] =
     ["http.Get(", "http.Post(", "http.NewRequest", "http.Client{", "net.Dial", "sql.Open("];
 
+/// Finds in a source what suggests it.
+type Sign = fn(&str) -> Option<String>;
+
 /// What in the code suggests it: a file and a module.
 pub(super) fn likely_use(folder: &Folder, spec: &FunctionSpec) -> Option<String> {
-    let (endings, sign): (&[&str], fn(&str) -> Option<String>) = match spec.runtime {
+    let (endings, sign): (&[&str], Sign) = match spec.runtime {
         Runtime::Python => (&[".py"], python),
         Runtime::Node => (&[".js", ".mjs", ".cjs", ".ts"], node),
         Runtime::Go => (&[".go"], go),
