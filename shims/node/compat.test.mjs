@@ -61,6 +61,11 @@ withAdapter('OpenWhisk: header blocks that are not kept', 'openwhisk',
     for (let i = 0; i < 200; i++) check(await engine.invoke('/', '', { headers: [[`x-${i}`, 'y']] }), { [`x-${i}`]: 1 });
   });
 
+// As bundlers write it: everything in a function, the action left in the global object.
+withAdapter('OpenWhisk: an action in the global object', 'openwhisk',
+  '(function (parts) { parts[0](); })([() => { const act = (params) => ({ got: params.a }); global.main = act; }]);',
+  async (engine) => check(await engine.invoke('/', '{"a":1}', { headers: FIELDS }), { got: 1 }));
+
 withAdapter('OpenWhisk: results of web actions', 'openwhisk', `
   const results = {
     text: { body: '<p>é</p>' }, empty: { body: '' }, status: { body: 'x', statusCode: 201 },

@@ -1265,7 +1265,9 @@ function findHandler(loaded, isCommonJs) {
     if (typeof value === 'function') return ['handle', value];
   }
   if (typeof standard === 'function') return [isCommonJs ? 'handle' : 'fetch', standard];
-  throw new Error('the module exports none of: default { fetch }, default function, fetch, handle, handler');
+  const others = Object.entries({ ...standard, ...loaded }).filter(([, value]) => typeof value === 'function').map(([name]) => name);
+  const cure = others.length ? `; it exports ${others.slice(0, 4).join(', ')}: name one in mote.toml as entry = "FILE:EXPORT", with compat if it was written for another platform` : '';
+  throw new Error(`the module exports none of: default { fetch }, default function, fetch, handle, handler${cure}`);
 }
 
 /**

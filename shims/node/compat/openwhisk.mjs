@@ -17,12 +17,18 @@ async function actionOf(file, name) {
   if (isModule) return functionOf(await exportsOf(file), name, file);
   const plain = new RegExp(`^(async\\s+)?function\\s+${name}\\b|^(const|let|var)\\s+${name}\\s*=`, 'm').test(source);
   const exported = new RegExp(`exports\\.${name}\\b|module\\.exports`).test(source);
-  if (!plain || exported) return functionOf(createRequire(file)(file), name, file);
+  if (!plain || exported) return exportedOrGlobal(createRequire(file)(file), name, file);
   const made = new module.Module(file, null);
   made.filename = file;
   made.paths = module.Module._nodeModulePaths(file.slice(0, file.lastIndexOf('/')));
   made._compile(`${source}\nmodule.exports.${name} = ${name};`, file);
   return functionOf(made.exports, name, file);
+}
+
+/** Bundles export nothing and leave their action in the global object, where the platform finds it. */
+function exportedOrGlobal(exported, name, file) {
+  const isGlobal = typeof exported?.[name] !== 'function' && typeof globalThis[name] === 'function';
+  return isGlobal ? globalThis[name] : functionOf(exported, name, file);
 }
 
 export async function load(file, exported, spec) {
