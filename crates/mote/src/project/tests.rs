@@ -146,7 +146,19 @@ fn contracts_of_other_platforms() {
         Some((OpenFaas, "handler.js")),
     );
     check(&[("hello.py", "def main(args):\n")], Some((OpenWhisk, "hello:main")));
-    check(&[("index.js", "function main(params) {}")], Some((OpenWhisk, "index.js:main")));
+    for source in [
+        "function main(params) {}",
+        "function main (params) {}\nexports.main = main",
+        "async function main({ a, b: { c } }) {}",
+        "function main ({\n  a,\n  b = [1, 2]\n}) {}",
+        "const main = async (params) => params;",
+        "var main = function ({ a }) {}",
+    ] {
+        check(&[("index.js", source)], Some((OpenWhisk, "index.js:main")));
+    }
+    check(&[("m.py", "def main(args: Dict[str, Any]) -> dict:\n")], Some((OpenWhisk, "m:main")));
+    // Called with nothing known, or with two arguments, it is nobody's.
+    check(&[("index.js", "const main = ({ a }, b) => 1;\nexport default main;")], None);
     check(&[("user.py", "from flask import request\ndef main():\n")], Some((Fission, "user:main")));
     check(
         &[("index.js", "const f = async (context) => 1;\nmodule.exports = f;")],
