@@ -260,7 +260,13 @@ fn read_foreign(path: &Path, found: Foreign, options: Options<'_>) -> Result<Pro
         let all = left_out.into_iter().flat_map(|one| one.mistakes.0);
         return Err(Mistakes(all.collect()));
     }
-    Ok(Project { functions: planned, whisk: found.whisk, left_out })
+    let mut whisk = found.whisk;
+    if let Some(whisk) = &mut whisk {
+        whisk.actions.retain(|action| {
+            planned.iter().any(|one| one.spec.name.as_str() == action.function)
+        });
+    }
+    Ok(Project { functions: planned, whisk, left_out })
 }
 
 fn code_of(function: &Described, path: &Path, beside: &Path) -> Result<Code, Mistakes> {

@@ -19,7 +19,13 @@ pub(super) fn read(file: &str, document: &Value, folder: &Path) -> Result<Foreig
     for (package, content) in packages.as_object().into_iter().flatten() {
         let shared = entity(package, content).parameters;
         for (name, action) in content["actions"].as_object().into_iter().flatten() {
-            let mut described = function(file, name, action, folder, &shared)?;
+            let mut described = match function(file, name, action, folder, &shared) {
+                Ok(described) => described,
+                Err(mistakes) => {
+                    found.add(name, Err(mistakes));
+                    continue;
+                }
+            };
             if found.functions.iter().any(|known| known.name() == described.name()) {
                 set(&mut described.function.name, super::label(&format!("{package}-{name}")));
             }
@@ -183,7 +189,12 @@ fn function(
     };
     let Some(runtime) = by_word.or(by_ending) else {
         let hint = "offered: python, nodejs, go, and programs with native: true";
-        return Err(not_offered(file, name, &format!("runtime {written:?}"), hint));
+        let what = match text(&action["docker"]) {
+            Some(image) => format!("docker {image:?}"),
+            None if written.is_empty() => format!("function {path:?}"),
+            None => format!("runtime {written:?}"),
+        };
+        return Err(not_offered(file, name, &what, hint));
     };
     let is_node = runtime == RuntimeName::Node;
     set(&mut to.function.runtime, runtime);
@@ -283,6 +294,30 @@ fn parameters(to: &mut Described, shared: &Map<String, Value>, own: &Value) {
 #[cfg(test)]
 mod tests {
     use serde_json::json;
+
+    #[test]
+    fn actions_that_cannot_run_here_are_left_out() {
+        let document = json!({ "packages": { "p": { "actions": {
+            "good": { "function": "good.js" }, "image": { "docker": "someone/image" },
+            "swift": { "function": "a/b.swift" }, "php": { "function": "b.php", "runtime": "php:8.0" },
+        } } } });
+        let found = super::read("m.yaml", &document, std::path::Path::new(".")).unwrap();
+        let names: Vec<&str> = found.functions.iter().map(super::Described::name).collect();
+        assert_eq!(names, ["good"]);
+        let whisk = found.whisk.unwrap();
+        assert_eq!(whisk.actions.iter().map(|one| &*one.function).collect::<Vec<_>>(), ["good"]);
+        let mut said: Vec<&str> =
+            found.left_out.iter().map(|one| &*one.mistakes.0[0].text).collect();
+        said.sort_unstable();
+        assert_eq!(
+            said,
+            [
+                "m.yaml: image: docker \"someone/image\" is not offered",
+                "m.yaml: php: runtime \"php:8.0\" is not offered",
+                "m.yaml: swift: function \"a/b.swift\" is not offered",
+            ]
+        );
+    }
 
     #[test]
     fn parameters() {
