@@ -229,7 +229,14 @@ fn read_foreign(path: &Path, found: Foreign, options: Options<'_>) -> Result<Pro
             continue;
         }
         let plan = code_of(&described, path, beside).and_then(|code| {
-            let folder = Folder::read(code.path())?;
+            let mut folder = Folder::read(code.path())?;
+            if !described.packages.is_empty()
+                && matches!(described.source, Source::Beside | Source::At(_))
+            {
+                // A copy with more packages lies in a folder of any name.
+                let own = own_code_of(&described, path, beside)?;
+                folder = folder.named_as(&Folder::read(own.path())?);
+            }
             let (spec, guesses) = plan(&folder, &described.function, true, options)?;
             let uses_network = network::likely_use(&folder, &spec);
             Ok((spec, guesses, code, uses_network))
