@@ -67,6 +67,46 @@ fn guesses() {
     );
 }
 
+/// Reads a folder `demo` in which a manifest of another platform lies.
+fn read_foreign_files(files: &[(&str, &str)]) -> Result<Project, Mistakes> {
+    let dir = tempfile::tempdir().unwrap();
+    let root = dir.path().join("demo");
+    fs::create_dir(&root).unwrap();
+    for (name, content) in files {
+        fs::write(root.join(name), content).unwrap();
+    }
+    read(&root, Options { foreign: true, ..Options::default() })
+}
+
+#[test]
+fn a_copy_of_a_folder_does_not_name_the_function() {
+    let manifest = "apiVersion: nuclio.io/v1\nkind: NuclioFunction\nspec:\n  runtime: python\n  \
+                    handler: main:handler\n  build:\n    commands: [pip install requests]\n";
+    let code = "def handler(context, event):\n    return 1\n";
+    let project = read_foreign_files(&[("function.yaml", manifest), ("main.py", code)]).unwrap();
+    assert_eq!(project.functions[0].spec.name.as_str(), "demo");
+}
+
+#[test]
+fn templates_that_have_no_adapter_are_refused_by_name() {
+    for (file, manifest, said) in [
+        (
+            "stack.yml",
+            "provider: {name: openfaas}\nfunctions:\n  a: {lang: node10-express-service, handler: .}\n",
+            "stack.yml: a: lang \"node10-express-service\" is not offered",
+        ),
+        (
+            "func.yaml",
+            "name: a\nruntime: python\nbuilder: some/image\n",
+            "func.yaml: a: a Python function without specVersion is not offered",
+        ),
+    ] {
+        let wrong = read_foreign_files(&[(file, manifest)]).err();
+        let wrong = wrong.expect("it is refused").0.remove(0);
+        assert_eq!((wrong.code, &*wrong.text), ("M0305", said));
+    }
+}
+
 #[test]
 fn what_cannot_be_guessed_is_said() {
     check_error(
