@@ -238,7 +238,7 @@ fn missing_module(text: &str, spec: &FunctionSpec) -> Option<String> {
             let module = quoted("No module named '")?.split('.').next()?;
             Some(format!(
                 "if `{module}` belongs to a package, name that package in requirements.txt next to \
-                 the code and deploy again"
+                 the code and deploy again; a file deployed alone needs a folder for both"
             ))
         }
         Runtime::Node => {
@@ -247,7 +247,7 @@ fn missing_module(text: &str, spec: &FunctionSpec) -> Option<String> {
             (!package.starts_with(['.', '/'])).then(|| {
                 format!(
                     "if `{package}` is a package, name it in the dependencies of package.json next \
-                     to the code and deploy again"
+                     to the code and deploy again; a file deployed alone needs a folder for both"
                 )
             })
         }

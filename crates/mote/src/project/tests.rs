@@ -118,6 +118,14 @@ fn what_cannot_be_guessed_is_said() {
         "error[M0110]: a.py says python, index.js says node\n  write runtime = \"python\" or \"node\" in mote.toml",
     );
     check_error(
+        &[("package.json", r#"{"main": "dist/f.js", "scripts": {"build": "x"}}"#)],
+        "error[M0113]: package.json: main `dist/f.js` is not part of the function\n  build it first: npm install, npm run build; or name another file in main",
+    );
+    check_error(
+        &[("f.py", "def handler(event, context):\n    return event['data']\n")],
+        "error[M0112]: f.py has no `def handle(event, ctx)` and no `app`\n  to use `handler`: entry = \"f:handler\" in mote.toml, and compat = \"kubeless\" if it was written for Kubeless",
+    );
+    check_error(
         &[("f.py", "def lambda_handler(event, context): pass\n")],
         "error[M0112]: f.py has no `def handle(event, ctx)` and no `app`\n  to use `lambda_handler`: entry = \"f:lambda_handler\" in mote.toml",
     );
