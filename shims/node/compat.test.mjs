@@ -73,6 +73,11 @@ for (const [how, code, entry] of [
   }, entry ? { entry } : {});
 }
 
+// As bundlers write it: everything in a function, the action left in the global object.
+withAdapter('OpenWhisk: an action in the global object', 'openwhisk',
+  '(function (parts) { parts[0](); })([() => { const act = (params) => ({ got: params.a }); global.main = act; }]);',
+  async (engine) => check(await engine.invoke('/', '{"a":1}', { headers: FIELDS }), { got: 1 }));
+
 withAdapter('OpenWhisk: results of web actions', 'openwhisk', `
   const results = {
     text: { body: '<p>é</p>' }, empty: { body: '' }, status: { body: 'x', statusCode: 201 },

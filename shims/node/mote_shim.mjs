@@ -1275,6 +1275,8 @@ function namedExport(loaded, name, isCommonJs) {
   return [name === 'fetch' || (name === 'default' && !isCommonJs) ? 'fetch' : 'handle', value];
 }
 
+const WEB_SOCKETS = /^(async\s*)?(function\s*[\w$]*\s*)?\(\s*ws\s*,\s*clients\s*\)/;
+
 /** [shape, function] of what a module exports. */
 function findHandler(loaded, isCommonJs) {
   const standard = loaded.default;
@@ -1284,8 +1286,14 @@ function findHandler(loaded, isCommonJs) {
     const value = loaded[name] ?? standard?.[name];
     if (typeof value === 'function') return ['handle', value];
   }
-  if (typeof standard === 'function') return [isCommonJs ? 'handle' : 'fetch', standard];
-  throw new Error('the module exports none of: default { fetch }, default function, fetch, handle, handler');
+  if (typeof standard === 'function') {
+    // A contract of Fission that cannot be served: better refused here than at each call.
+    if (WEB_SOCKETS.test(Function.prototype.toString.call(standard))) throw new Error('functions of WebSockets, (ws, clients), are not offered');
+    return [isCommonJs ? 'handle' : 'fetch', standard];
+  }
+  const others = Object.entries({ ...standard, ...loaded }).filter(([, value]) => typeof value === 'function').map(([name]) => name);
+  const cure = others.length ? `; it exports ${others.slice(0, 4).join(', ')}: name one in mote.toml as entry = "FILE:EXPORT", with compat if it was written for another platform` : '';
+  throw new Error(`the module exports none of: default { fetch }, default function, fetch, handle, handler${cure}`);
 }
 
 /**

@@ -303,7 +303,9 @@ test('packages outside the code folder', { timeout: 60_000 }, async () => {
 for (const [name, files, entry, message] of [
   ['missing file', {}, 'nowhere.mjs', /no such file/],
   ['syntax', { 'fn.mjs': 'export default {' }, 'fn.mjs', /Unexpected/],
-  ['no handler', { 'fn.mjs': 'export const x = 1' }, 'fn.mjs', /exports none of/],
+  ['no handler', { 'fn.mjs': 'export const x = 1' }, 'fn.mjs', /exports none of.*handler$/],
+  ['another export', { 'fn.cjs': 'exports.work = () => 1; exports.x = 1' }, 'fn.cjs', /it exports work: name one in mote.toml/],
+  ['a socket', { 'fn.cjs': 'module.exports = async function (ws, clients) {}' }, 'fn.cjs', /WebSockets.* are not offered/],
   ['missing import', { 'fn.mjs': 'import "nowhere-at-all"; export default () => 1' }, 'fn.mjs', /nowhere-at-all/],
   ['init fails', { 'fn.mjs': 'export function init() { throw new Error("no disk") } export default () => 1' }, 'fn.mjs', /no disk/],
   ['thrown at import', { 'fn.mjs': 'throw new Error("at import")' }, 'fn.mjs', /at import/],

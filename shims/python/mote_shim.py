@@ -1259,6 +1259,15 @@ def parse_load(payload):
         raise ProtocolError("LOAD: %r" % error) from None
 
 
+def missing(module, name):
+    """What is said of a module without the object that is called; and which it has that could be."""
+    text = "module %r has no attribute %r" % (module.__name__, name)
+    for other in ("new", "handle", "app", "handler", "main"):
+        if callable(getattr(module, other, None)):
+            return '%s; to use its `%s`: entry = "%s:%s" in mote.toml' % (text, other, module.__name__, other)
+    return text
+
+
 def find_entry(entry):
     """(module, object, its name) of `module:object`, `module`, or a file name."""
     import importlib
@@ -1270,6 +1279,8 @@ def find_entry(entry):
     if name:
         found = module
         for part in name.split("."):
+            if found is module and not hasattr(module, part):
+                raise AttributeError(missing(module, part))
             found = getattr(found, part)
         return module, found, name
     for name in ("handle", "app", "handler", "main"):

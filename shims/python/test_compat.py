@@ -251,6 +251,32 @@ class Knative(Case):
         event = [["ce-id", "7"], ["ce-source", "/s"], ["ce-type", "t"], ["ce-specversion", "1.0"]]
         self.check(engine.invoke("/", b"x", headers=event), b"['/', b'/', '', 'x', '7']")
 
+    def test_what_cloudevents_2_has_by_another_name(self):
+        code = """
+            import os, sys
+            # A package laid out as that one is from its second version on.
+            where = os.path.join(os.path.dirname(__file__), "cloudevents", "v1", "http")
+            os.makedirs(where)
+            for folder in (where, os.path.dirname(where), os.path.dirname(os.path.dirname(where))):
+                open(os.path.join(folder, "__init__.py"), "w").close()
+            with open(os.path.join(where, "event.py"), "w") as file:
+                file.write("class CloudEvent(dict):\\n    pass\\n")
+            with open(os.path.join(where, "__init__.py"), "w") as file:
+                file.write("from cloudevents.v1.http.event import CloudEvent\\n")
+            from cloudevents.http import CloudEvent
+            from cloudevents.http.event import CloudEvent as Same
+            try:
+                import cloudevents.nowhere
+            except ImportError as error:
+                said = str(error)
+            async def handle(scope, receive, send):
+                text = repr([CloudEvent.__module__, CloudEvent is Same, said])
+                await send({"type": "http.response.start", "status": 200, "headers": [(b"content-type", b"text/plain")]})
+                await send({"type": "http.response.body", "body": text.encode()})
+            """
+        wanted = b"['cloudevents.v1.http.event', True, \"No module named 'cloudevents.nowhere'\"]"
+        self.check(self.engine("knative", code, "fn:handle").invoke("/"), wanted)
+
 
 if __name__ == "__main__":
     unittest.main()

@@ -257,6 +257,8 @@ class Loading(Case):
         self.assertEqual(self.load_error("def handle(:")["kind"], "SyntaxError")
         self.assertIn("none of handle", self.load_error("x = 1")["message"])
         self.assertEqual(self.load_error("x = 1", "fn:y")["kind"], "AttributeError")
+        said = self.load_error("def app(scope, receive, send): pass", "fn:handle")["message"]
+        self.assertEqual(said, """module 'fn' has no attribute 'handle'; to use its `app`: entry = "fn:app" in mote.toml""")
         self.assertEqual(self.load_error("raise SystemExit(0)")["kind"], "SystemExit")
         error = self.load_error("def init(ctx): 1 / 0\ndef handle(event): pass")
         self.assertEqual(error["kind"], "ZeroDivisionError")

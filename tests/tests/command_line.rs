@@ -91,6 +91,12 @@ fn a_missing_module_is_answered_with_where_to_name_its_package() {
     let files = [("index.mjs", "import x from 'nosuchthing';\nexport default () => x;\n")];
     let said = String::from_utf8_lossy(&node.deploy("n", &files).stderr).into_owned();
     assert!(said.contains("`nosuchthing`") && said.contains("package.json"), "{said}");
+    let code = "from json import nosuchname\nhandle = print\n";
+    let said = String::from_utf8_lossy(&node.deploy("v", &[("app.py", code)]).stderr).into_owned();
+    assert!(said.contains("`nosuchname`") && said.contains("another version"), "{said}");
+    let code = "import os\nos.mkdir('made')\nhandle = print\n";
+    let said = String::from_utf8_lossy(&node.deploy("w", &[("app.py", code)]).stderr).into_owned();
+    assert!(said.contains("write below /tmp"), "{said}");
 }
 
 #[test]

@@ -160,3 +160,44 @@ fn a_script_of_another_platform_needs_no_executable_bit() {
     node.ok(&["deploy", folder.path().to_str().expect("text")]);
     assert_eq!(node.post("/rev", b"abc").text().trim_end(), "cba");
 }
+
+#[test]
+fn an_openwhisk_manifest_is_deployed_but_for_the_actions_that_cannot_be() {
+    let node = Node::start();
+    let manifest = "packages:\n  tea:\n    actions:\n      \
+                    brew: {function: brew.js, web: true}\n      \
+                    pot: {docker: someone/pot}\n      \
+                    cup: {function: cup.swift}\n";
+    let brew = "async function main ({ leaves = 'green', minutes }) {\n  \
+                return { cup: `${leaves} for ${minutes}` };\n}\n";
+    let folder = folder(&[("manifest.yaml", manifest), ("brew.js", brew), ("cup.swift", "")]);
+    let ended = node.mote(&["deploy", folder.path().to_str().expect("text")]);
+    let said = String::from_utf8_lossy(&ended.stderr).into_owned();
+    assert_eq!(ended.status.code(), Some(8), "{said}");
+    assert!(said.contains("left out: cup, pot"), "{said}");
+    assert!(said.contains("pot: docker \"someone/pot\" is not offered"), "{said}");
+    assert!(said.contains("cup: function \"cup.swift\" is not offered"), "{said}");
+    assert_eq!(node.get("/brew?minutes=3").json()["cup"], "green for 3");
+}
+
+#[test]
+fn actions_as_bundlers_and_plain_files_write_them() {
+    let node = Node::start();
+    let files = [
+        ("apart", "function main({ value }) { return { value: value + '!' } }\n"),
+        ("arrow", "const main = async (params) => ({ value: params.value + '!' });\n"),
+    ];
+    for (name, code) in files {
+        let said = node.deploy(name, &[("index.js", code)]);
+        let said = String::from_utf8_lossy(&said.stderr).into_owned();
+        assert!(said.contains("compat openwhisk"), "{said}");
+        assert_eq!(node.get(&format!("/{name}?value=yes")).json()["value"], "yes!", "{name}");
+    }
+    let bundle = "!function (parts) { parts[0](); }([function () {\n  \
+                  function act(params) { return { value: params.value + '!' }; }\n  \
+                  global.main = act;\n}]);\n";
+    let manifest = "packages:\n  p:\n    actions:\n      bundle: {function: bundle.js}\n";
+    let folder = folder(&[("manifest.yaml", manifest), ("bundle.js", bundle)]);
+    node.ok(&["deploy", folder.path().to_str().expect("text")]);
+    assert_eq!(node.get("/bundle?value=yes").json()["value"], "yes!");
+}

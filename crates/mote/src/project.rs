@@ -229,7 +229,14 @@ fn read_foreign(path: &Path, found: Foreign, options: Options<'_>) -> Result<Pro
             continue;
         }
         let plan = code_of(&described, path, beside).and_then(|code| {
-            let folder = Folder::read(code.path())?;
+            let mut folder = Folder::read(code.path())?;
+            if !described.packages.is_empty()
+                && matches!(described.source, Source::Beside | Source::At(_))
+            {
+                // A copy with more packages lies in a folder of any name.
+                let own = own_code_of(&described, path, beside)?;
+                folder = folder.named_as(&Folder::read(own.path())?);
+            }
             let (spec, guesses) = plan(&folder, &described.function, true, options)?;
             let uses_network = network::likely_use(&folder, &spec);
             Ok((spec, guesses, code, uses_network))
@@ -260,7 +267,13 @@ fn read_foreign(path: &Path, found: Foreign, options: Options<'_>) -> Result<Pro
         let all = left_out.into_iter().flat_map(|one| one.mistakes.0);
         return Err(Mistakes(all.collect()));
     }
-    Ok(Project { functions: planned, whisk: found.whisk, left_out })
+    let mut whisk = found.whisk;
+    if let Some(whisk) = &mut whisk {
+        whisk
+            .actions
+            .retain(|action| planned.iter().any(|one| one.spec.name.as_str() == action.function));
+    }
+    Ok(Project { functions: planned, whisk, left_out })
 }
 
 fn code_of(function: &Described, path: &Path, beside: &Path) -> Result<Code, Mistakes> {

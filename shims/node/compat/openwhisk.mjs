@@ -24,7 +24,7 @@ async function actionOf(file, name) {
   made.paths = module.Module._nodeModulePaths(file.slice(0, file.lastIndexOf('/')));
   const found = `typeof ${name} === 'function' ? ${name} : undefined`;
   made._compile(`${source}\n;module.moteAction = module.exports?.${name} ?? (${found});`, file);
-  return functionOf({ [name]: made.moteAction }, name, file);
+  return typeof made.moteAction === 'function' ? made.moteAction : functionOf(made.exports, name, file);
 }
 
 export async function load(file, exported, spec) {

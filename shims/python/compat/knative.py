@@ -6,7 +6,10 @@ carries a CloudEvent has it in scope["event"]; `send` takes messages of ASGI, an
 other request is refused.
 """
 
+import importlib
+import importlib.util
 import os
+import sys
 
 import mote_shim
 from mote_compat import Known, cloudevents, nothing_to_call, plain_fields
@@ -15,7 +18,30 @@ TEXT = [(b"content-type", b"text/plain")]
 has_event = Known(lambda block: cloudevents.is_event(plain_fields[block]))
 
 
+class FormerNames:
+    """The package cloudevents 2 has below `cloudevents.v1` what functions import from `cloudevents.http`."""
+
+    def find_spec(self, name, path=None, target=None):
+        package, _, rest = name.partition(".")
+        if package != "cloudevents" or not rest or rest.split(".")[0] in ("core", "v1"):
+            return None
+        now = "cloudevents.v1." + rest
+        try:
+            is_there = importlib.util.find_spec(now) is not None
+        except ImportError:
+            return None
+        return importlib.util.spec_from_loader(name, self, origin=now, is_package=True) if is_there else None
+
+    def create_module(self, spec):
+        return None
+
+    def exec_module(self, module):
+        now = vars(importlib.import_module(module.__spec__.origin))
+        vars(module).update({name: value for name, value in now.items() if not name.startswith("__")})
+
+
 def adapt(worker):
+    sys.meta_path.append(FormerNames())  # the last: what is there by its own name is taken
     _, found, name = mote_shim.find_entry(worker.spec["entry"])
     function = found() if name.rpartition(".")[2] == "new" else found
     handle = getattr(function, "handle", function)

@@ -225,7 +225,7 @@ pub(super) async fn warm(node: &Node, revision: &Arc<Revision>) -> Result<(), Pr
     Err(Problem::new(422, "M0411", text).with_hint(hint))
 }
 
-/// What to do about a module that was not found when the function was loaded.
+/// What to do about a module that was not found when the function was loaded, and the like.
 fn missing_module(text: &str, spec: &FunctionSpec) -> Option<String> {
     let quoted = |after: &str| {
         let rest = text.split_once(after)?.1;
@@ -233,12 +233,22 @@ fn missing_module(text: &str, spec: &FunctionSpec) -> Option<String> {
         let plain = |c: char| c.is_ascii_alphanumeric() || "_-.@/".contains(c);
         (!name.is_empty() && name.len() <= 100 && name.chars().all(plain)).then_some(name)
     };
+    if text.contains("Read-only file system") || text.contains("EROFS: read-only") {
+        let hint = "the folder of the code cannot be written to: let the function write below /tmp";
+        return Some(hint.to_owned());
+    }
     match spec.runtime {
         Runtime::Python => {
+            if let Some(name) = quoted("cannot import name '") {
+                return Some(format!(
+                    "if `{name}` is of a package, another version of that is needed: name it in \
+                     requirements.txt next to the code, as in package<2, and deploy again"
+                ));
+            }
             let module = quoted("No module named '")?.split('.').next()?;
             Some(format!(
                 "if `{module}` belongs to a package, name that package in requirements.txt next to \
-                 the code and deploy again"
+                 the code and deploy again; a file deployed alone needs a folder for both"
             ))
         }
         Runtime::Node => {
@@ -247,7 +257,7 @@ fn missing_module(text: &str, spec: &FunctionSpec) -> Option<String> {
             (!package.starts_with(['.', '/'])).then(|| {
                 format!(
                     "if `{package}` is a package, name it in the dependencies of package.json next \
-                     to the code and deploy again"
+                     to the code and deploy again; a file deployed alone needs a folder for both"
                 )
             })
         }

@@ -167,7 +167,10 @@ fn by_main(folder: &Folder) -> Option<Found> {
     for file in preferred(folder, &["index.js", "main.js"], &NODE) {
         let source = folder.source(file);
         let plain = function_parameters(&source, "function main(");
-        let parameters = plain.or_else(|| node_parameters(&source, "exports.main"));
+        let parameters = plain.or_else(|| node_parameters(&source, "exports.main")).or_else(|| {
+            // Where something is exported, that is what is called.
+            (!source.contains("export")).then(|| assigned_parameters(&source, "main")).flatten()
+        });
         if parameters.is_some_and(|names| names.len() == 1) {
             let why = format!("{file}: main(params)");
             return found(CompatName::OpenWhisk, RuntimeName::Node, format!("{file}:main"), why);
@@ -225,14 +228,7 @@ fn handle_parameters(source: &str) -> Option<Vec<String>> {
         let written = source.contains("export const handle =")
             || source.contains("export async function handle(")
             || source.contains("export function handle(");
-        let plain = ["const handle =", "export const handle =", "let handle =", "var handle ="];
-        let assigned = || {
-            plain.iter().find_map(|start| {
-                let (before, value) = source.split_once(start)?;
-                let begins = before.is_empty() || before.ends_with('\n');
-                begins.then(|| arguments("", value.trim_start())).flatten()
-            })
-        };
+        let assigned = || assigned_parameters(source, "handle");
         let found = || function_parameters(source, "function handle(").or_else(assigned);
         (listed || written).then(found).flatten()
     })
@@ -334,17 +330,31 @@ fn python_parameters(source: &str, name: &str) -> Option<Vec<String>> {
     None
 }
 
-/// Names of the arguments behind `start`, which begins a line and ends in `(`.
+/// Names of the arguments behind `start`, which begins a line and ends in `(`. Blanks may stand
+/// before that.
 fn function_parameters(source: &str, start: &str) -> Option<Vec<String>> {
+    let start = start.trim_end_matches('(');
     let mut at = 0;
     loop {
         let begin = at + source[at..].find(start)?;
+        let behind = begin + start.len();
         let before = &source[source[..begin].rfind('\n').map_or(0, |line| line + 1)..begin];
-        if matches!(before, "" | "async " | "export " | "export async ") {
-            return Some(names(&source[begin + start.len()..]));
+        if matches!(before, "" | "async " | "export " | "export async ")
+            && let Some(list) = source[behind..].trim_start_matches(' ').strip_prefix('(')
+        {
+            return Some(names(list));
         }
-        at = begin + start.len();
+        at = behind;
     }
+}
+
+/// Names of the arguments of a function that a variable at the top of a JavaScript file is.
+fn assigned_parameters(source: &str, name: &str) -> Option<Vec<String>> {
+    ["const", "export const", "let", "var"].iter().find_map(|word| {
+        let (before, value) = source.split_once(&format!("{word} {name} ="))?;
+        let begins = before.is_empty() || before.ends_with('\n');
+        begins.then(|| arguments("", value.trim_start())).flatten()
+    })
 }
 
 /// Names of the arguments of a function assigned to `target` in JavaScript.
@@ -384,11 +394,26 @@ fn arguments(source: &str, value: &str) -> Option<Vec<String>> {
     })
 }
 
-/// The names of a list of arguments up to its `)`, without annotations and defaults.
+/// The names of a list of arguments up to its `)`, without annotations and defaults. One that is
+/// taken apart at once, as in `({ a, b })`, is called `_`.
 fn names(list: &str) -> Vec<String> {
     let word = |c: char| c.is_alphanumeric() || c == '_' || c == '$';
-    let list = list.split(')').next().unwrap_or("");
-    list.split(',')
+    let (mut flat, mut depth) = (String::new(), 0_usize);
+    for c in list.chars() {
+        match c {
+            '{' | '[' => {
+                if depth == 0 {
+                    flat.push('_');
+                }
+                depth += 1;
+            }
+            '}' | ']' => depth = depth.saturating_sub(1),
+            ')' if depth == 0 => break,
+            _ if depth == 0 => flat.push(c),
+            _ => {}
+        }
+    }
+    flat.split(',')
         .map(|one| one.trim().trim_start_matches('*').chars().take_while(|c| word(*c)).collect())
         .filter(|name: &String| !name.is_empty())
         .collect()

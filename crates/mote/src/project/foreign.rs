@@ -417,7 +417,9 @@ fn document_of(document: &Value) -> Option<Document> {
         ("fission.io", _) => Document::Fission,
         (_, "openfaas" | "faas") => Document::OpenFaas,
         (_, "kubeless" | "openwhisk") => Document::Serverless,
-        _ if document["specVersion"].is_string() && document["runtime"].is_string() => {
+        _ if document["runtime"].is_string()
+            && (document["specVersion"].is_string() || document["builder"].is_string()) =>
+        {
             Document::Func
         }
         _ if document["packages"].is_object() || document["project"]["packages"].is_object() => {

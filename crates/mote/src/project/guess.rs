@@ -201,6 +201,11 @@ fn python_entry(folder: &Folder, name: &str) -> Result<String, Mistakes> {
     let other =
         ["lambda_handler", "handler", "main"].into_iter().find(|object| defines(&source, object));
     let hint = match other {
+        // With these arguments it is nobody's but Kubeless' in Python.
+        Some("handler") if source.contains("def handler(event, context)") => format!(
+            "to use `handler`: entry = \"{module}:handler\" in mote.toml, and compat = \"kubeless\" \
+             if it was written for Kubeless"
+        ),
         Some(other) => format!("to use `{other}`: entry = \"{module}:{other}\" in mote.toml"),
         None => "add: def handle(event, ctx): return {\"ok\": True}".to_owned(),
     };
@@ -242,10 +247,16 @@ fn node_entry(folder: &Folder, name: &str) -> Result<String, Mistakes> {
         if folder.has_path(main) {
             return Ok(main.to_owned());
         }
+        let built = package["scripts"]["build"].is_string();
+        let hint = if built {
+            "build it first: npm install, npm run build; or name another file in main"
+        } else {
+            "name the file that is the function in main, or entry = \"file.js\" in mote.toml"
+        };
         return Err(mistake(
             "M0113",
             format!("package.json: main `{}` is not part of the function", escaped(main)),
-            None,
+            Some(hint.to_owned()),
         ));
     }
     let Some(file) = candidate(folder, &NODE_FIRST, &NODE, name) else {

@@ -159,7 +159,8 @@ pub(crate) fn allow(planned: &mut Planned, destinations: &[Egress]) {
     if planned.spec.reaches_any_host() {
         planned.warnings.push(
             "allow.net: the function may reach any machine that the node reaches, those of its own \
-             network too; name destinations where you can"
+             network too; name destinations where you can (\"*\" opens the usual ports only, \
+             *:PORT another)"
                 .to_owned(),
         );
     } else if let (Some(found), true) = (&planned.uses_network, planned.spec.egress.is_empty()) {

@@ -94,6 +94,11 @@ impl Folder {
         Ok(Self { stem: text(full.file_name()), root: full, files, single: false })
     }
 
+    /// These files under the name of another folder or file.
+    pub(super) fn named_as(self, other: &Self) -> Self {
+        Self { stem: other.stem.clone(), ..self }
+    }
+
     /// Name of the folder, or of the file without its ending.
     pub(super) fn stem(&self) -> &str {
         &self.stem

@@ -67,6 +67,46 @@ fn guesses() {
     );
 }
 
+/// Reads a folder `demo` in which a manifest of another platform lies.
+fn read_foreign_files(files: &[(&str, &str)]) -> Result<Project, Mistakes> {
+    let dir = tempfile::tempdir().unwrap();
+    let root = dir.path().join("demo");
+    fs::create_dir(&root).unwrap();
+    for (name, content) in files {
+        fs::write(root.join(name), content).unwrap();
+    }
+    read(&root, Options { foreign: true, ..Options::default() })
+}
+
+#[test]
+fn a_copy_of_a_folder_does_not_name_the_function() {
+    let manifest = "apiVersion: nuclio.io/v1\nkind: NuclioFunction\nspec:\n  runtime: python\n  \
+                    handler: main:handler\n  build:\n    commands: [pip install requests]\n";
+    let code = "def handler(context, event):\n    return 1\n";
+    let project = read_foreign_files(&[("function.yaml", manifest), ("main.py", code)]).unwrap();
+    assert_eq!(project.functions[0].spec.name.as_str(), "demo");
+}
+
+#[test]
+fn templates_that_have_no_adapter_are_refused_by_name() {
+    for (file, manifest, said) in [
+        (
+            "stack.yml",
+            "provider: {name: openfaas}\nfunctions:\n  a: {lang: node10-express-service, handler: .}\n",
+            "stack.yml: a: lang \"node10-express-service\" is not offered",
+        ),
+        (
+            "func.yaml",
+            "name: a\nruntime: python\nbuilder: some/image\n",
+            "func.yaml: a: a Python function without specVersion is not offered",
+        ),
+    ] {
+        let wrong = read_foreign_files(&[(file, manifest)]).err();
+        let wrong = wrong.expect("it is refused").0.remove(0);
+        assert_eq!((wrong.code, &*wrong.text), ("M0305", said));
+    }
+}
+
 #[test]
 fn what_cannot_be_guessed_is_said() {
     check_error(
@@ -76,6 +116,14 @@ fn what_cannot_be_guessed_is_said() {
     check_error(
         &[("a.py", HANDLE), ("index.js", "")],
         "error[M0110]: a.py says python, index.js says node\n  write runtime = \"python\" or \"node\" in mote.toml",
+    );
+    check_error(
+        &[("package.json", r#"{"main": "dist/f.js", "scripts": {"build": "x"}}"#)],
+        "error[M0113]: package.json: main `dist/f.js` is not part of the function\n  build it first: npm install, npm run build; or name another file in main",
+    );
+    check_error(
+        &[("f.py", "def handler(event, context):\n    return event['data']\n")],
+        "error[M0112]: f.py has no `def handle(event, ctx)` and no `app`\n  to use `handler`: entry = \"f:handler\" in mote.toml, and compat = \"kubeless\" if it was written for Kubeless",
     );
     check_error(
         &[("f.py", "def lambda_handler(event, context): pass\n")],
@@ -146,7 +194,19 @@ fn contracts_of_other_platforms() {
         Some((OpenFaas, "handler.js")),
     );
     check(&[("hello.py", "def main(args):\n")], Some((OpenWhisk, "hello:main")));
-    check(&[("index.js", "function main(params) {}")], Some((OpenWhisk, "index.js:main")));
+    for source in [
+        "function main(params) {}",
+        "function main (params) {}\nexports.main = main",
+        "async function main({ a, b: { c } }) {}",
+        "function main ({\n  a,\n  b = [1, 2]\n}) {}",
+        "const main = async (params) => params;",
+        "var main = function ({ a }) {}",
+    ] {
+        check(&[("index.js", source)], Some((OpenWhisk, "index.js:main")));
+    }
+    check(&[("m.py", "def main(args: Dict[str, Any]) -> dict:\n")], Some((OpenWhisk, "m:main")));
+    // Called with nothing known, or with two arguments, it is nobody's.
+    check(&[("index.js", "const main = ({ a }, b) => 1;\nexport default main;")], None);
     check(&[("user.py", "from flask import request\ndef main():\n")], Some((Fission, "user:main")));
     check(
         &[("index.js", "const f = async (context) => 1;\nmodule.exports = f;")],

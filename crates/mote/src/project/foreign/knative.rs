@@ -146,6 +146,11 @@ pub(super) fn func(
             return Err(not_offered(file, &name, &format!("runtime {written:?}"), hint));
         }
     };
+    if runtime == RuntimeName::Python && document["specVersion"].is_null() {
+        let hint = "its functions are main(context) of the package parliament; func migrates the \
+                    file, and the function becomes new() or handle(scope, receive, send)";
+        return Err(not_offered(file, &name, "a Python function without specVersion", hint));
+    }
     let mut to = Described::new(&name, CompatName::Knative);
     set(&mut to.function.runtime, runtime);
     to.note("compat", "specVersion");

@@ -214,6 +214,12 @@ fn language(to: &mut Described, file: &str, name: &str, entry: &Value) -> Result
         to.note("runtime", format!("lang: {lang}"));
         return Ok(());
     }
+    if lang.starts_with("node") && lang.ends_with("-service") {
+        let hint = "its handler is given a whole Express app: take a template whose handlers are \
+                    called with (event, context), or listen on $PORT with runtime = \"server\" in \
+                    mote.toml";
+        return Err(not_offered(file, name, &format!("lang {lang:?}"), hint));
+    }
     if lang.starts_with("node") {
         set(&mut to.function.runtime, RuntimeName::Node);
         if lang == "node" {
