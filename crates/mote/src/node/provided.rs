@@ -37,7 +37,19 @@ const NUCLIO_PYTHON: [Provided; 2] = [("nuclio_sdk", "nuclio-sdk"), ("msgpack", 
 const KNATIVE_PYTHON: [Provided; 2] =
     [("parliament", "parliament-functions"), ("cloudevents", "cloudevents")];
 /// Node packages of OpenWhisk's images.
-const OPENWHISK_NODE: [Provided; 1] = [("openwhisk", "openwhisk@3")];
+const OPENWHISK_NODE: [Provided; 11] = [
+    ("async", "async"),
+    ("cheerio", "cheerio"),
+    ("lodash", "lodash"),
+    ("moment", "moment"),
+    ("needle", "needle"),
+    ("openwhisk", "openwhisk@3"),
+    ("request", "request"),
+    ("underscore", "underscore"),
+    ("uuid", "uuid"),
+    ("validator", "validator"),
+    ("xml2js", "xml2js"),
+];
 
 fn table(compat: Compat, runtime: Runtime) -> &'static [Provided] {
     match (compat, runtime) {

@@ -9,31 +9,6 @@ use serde_json::{Map, Value};
 
 use super::{Described, Foreign, Source, count, not_offered, runtime_of, set, text};
 
-/// Packages that the platform's images for Node bring along, as far as actions use them.
-const NODE_PACKAGES: [&str; 11] = [
-    "async",
-    "cheerio",
-    "lodash",
-    "moment",
-    "needle",
-    "openwhisk",
-    "request",
-    "underscore",
-    "uuid",
-    "validator",
-    "xml2js",
-];
-/// The same of those for Python: module and package.
-const PYTHON_PACKAGES: [(&str, &str); 7] = [
-    ("bs4", "beautifulsoup4"),
-    ("dateutil", "python-dateutil"),
-    ("httplib2", "httplib2"),
-    ("kafka", "kafka-python"),
-    ("lxml", "lxml"),
-    ("requests", "requests"),
-    ("simplejson", "simplejson"),
-];
-
 pub(super) fn read(file: &str, document: &Value, folder: &Path) -> Result<Foreign, Mistakes> {
     let mut found = Foreign::default();
     let mut whisk = WhiskManifest::default();
@@ -242,7 +217,6 @@ fn function(
     } else {
         to.source = Source::At(folder.join(path));
     }
-    brought_along(&mut to, runtime);
     match runtime {
         RuntimeName::Go if main == "main" => set(&mut to.function.entry, "Main".to_owned()),
         RuntimeName::Go => set(&mut to.function.entry, main),
@@ -275,50 +249,6 @@ fn function(
     to.ignore_rest(action, &known, "");
     to.ignore_rest(limits, &["timeout", "memorySize", "concurrentActivations"], "limits.");
     Ok(to)
-}
-
-/// Adds the packages that a file uses and the platform's images bring along. A folder names its own.
-fn brought_along(to: &mut Described, runtime: RuntimeName) {
-    let code = match &to.source {
-        Source::At(path) if path.is_file() => std::fs::read_to_string(path).unwrap_or_default(),
-        Source::Inside(files) => {
-            files.iter().map(|(_, code)| String::from_utf8_lossy(code).into_owned()).collect()
-        }
-        _ => return,
-    };
-    let (tool, used) = match runtime {
-        RuntimeName::Node => ("npm", node_packages(&code)),
-        RuntimeName::Python => ("pip", python_packages(&code)),
-        _ => return,
-    };
-    let names = used.join(" ");
-    if !used.is_empty() && to.packages.add_command(&format!("{tool} install {names}")).is_ok() {
-        to.warn(format!(
-            "{names}: installed, as the platform's images have it; a folder with its own list of \
-             packages says which version"
-        ));
-    }
-}
-
-fn node_packages(code: &str) -> Vec<&'static str> {
-    let is_loaded = |name: &&str| {
-        let quoted = [format!("'{name}'"), format!("\"{name}\"")];
-        let mut calls =
-            quoted.iter().flat_map(|name| [format!("require({name})"), format!("from {name}")]);
-        calls.any(|call| code.contains(&call))
-    };
-    NODE_PACKAGES.into_iter().filter(is_loaded).collect()
-}
-
-fn python_packages(code: &str) -> Vec<&'static str> {
-    let is_loaded = |module: &str| {
-        code.lines().any(|line| {
-            let mut words = line.trim_start().split([' ', '.', ',', ';']);
-            matches!(words.next(), Some("import" | "from")) && words.next() == Some(module)
-        })
-    };
-    let used = PYTHON_PACKAGES.into_iter().filter(|(module, _)| is_loaded(module));
-    used.map(|(_, package)| package).collect()
 }
 
 /// The program of a native action: the file, or `exec` in the folder.
@@ -364,25 +294,6 @@ fn parameters(to: &mut Described, shared: &Map<String, Value>, own: &Value) {
 #[cfg(test)]
 mod tests {
     use serde_json::json;
-
-    #[test]
-    fn packages_of_the_platforms_images() {
-        let node =
-            "const ow = require(\"openwhisk\");\nimport _ from 'lodash';\nrequire('needless');";
-        assert_eq!(super::node_packages(node), ["lodash", "openwhisk"]);
-        let python = "import requests\n  from bs4 import X\nimport json, lxml\nimport kafkaesque\n";
-        assert_eq!(super::python_packages(python), ["beautifulsoup4", "requests"]);
-        let action = |path: &str, code: &str| {
-            let folder = tempfile::tempdir().unwrap();
-            std::fs::write(folder.path().join("a.js"), code).unwrap();
-            let action = json!({ "function": path });
-            let none = super::Map::new();
-            super::function("m.yaml", "a", &action, folder.path(), &none).unwrap()
-        };
-        let described = action("a.js", "require('needle');");
-        assert!(!described.packages.is_empty() && described.warnings[0].starts_with("needle: "));
-        assert!(action("a.js", "require('fs');").packages.is_empty());
-    }
 
     #[test]
     fn actions_that_cannot_run_here_are_left_out() {
