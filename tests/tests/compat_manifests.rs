@@ -201,3 +201,19 @@ fn actions_as_bundlers_and_plain_files_write_them() {
     node.ok(&["deploy", folder.path().to_str().expect("text")]);
     assert_eq!(node.get("/bundle?value=yes").json()["value"], "yes!");
 }
+
+#[test]
+fn a_function_that_does_not_start_keeps_no_other_from_being_deployed() {
+    let node = Node::start();
+    let stack = "provider: {name: openfaas}\nfunctions:\n  \
+                 broken: {lang: python3-http, handler: ./broken}\n  \
+                 good: {lang: python3-http, handler: ./good}\n";
+    let broken = "def handle(event, context):\n    return 1\nraise ValueError('no')\n";
+    let files = [("stack.yml", stack), ("broken/handler.py", broken), ("good/handler.py", GOOD)];
+    let folder = folder(&files);
+    let ended = node.mote(&["deploy", folder.path().to_str().expect("text")]);
+    let said = String::from_utf8_lossy(&ended.stderr).into_owned();
+    assert_eq!(ended.status.code(), Some(8), "{said}");
+    assert!(said.contains("not deployed: broken"), "{said}");
+    assert_eq!(node.get("/good").text(), "good");
+}

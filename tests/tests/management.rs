@@ -138,7 +138,7 @@ fn silent_connections_do_not_shut_the_owner_out() {
     let mut told = None;
     let mut silent = Vec::new();
     while told.is_none() && silent.len() < 1_000 {
-        let mut stream = std::net::TcpStream::connect(address).expect("a connection");
+        let stream = std::net::TcpStream::connect(address).expect("a connection");
         stream.set_nonblocking(true).expect("a socket");
         silent.push(stream);
         // Which of them is refused shows a little later, in any of them.

@@ -57,13 +57,23 @@ pub(super) async fn run(client: &Client, args: &Deploy, output: &Output) -> Resu
         plans.extend(project.functions.into_iter().map(|planned| (path.as_path(), planned)));
         manifests.extend(project.whisk);
     }
+    let mut failed = Vec::new();
     for (path, planned) in &plans {
         let options = DeployOptions {
             dry_run: args.dry_run,
             no_traffic: args.no_traffic,
             tag: args.tag.clone(),
         };
-        let result = deploy(client, path, planned, &options, output).await?;
+        let deployed = deploy(client, path, planned, &options, output).await;
+        let result = match deployed {
+            // One function that does not start must not keep the others from being tried.
+            Err(failure) if plans.len() > 1 && failure.is_of_one_function() => {
+                output.failure(&failure);
+                failed.push((planned.spec.name.as_str(), failure.exit));
+                continue;
+            }
+            deployed => deployed?,
+        };
         output.result(&result, &[&result.function], || summary(&result, args.dry_run))?;
         if args.invoke {
             let request = InvokeRequest {
@@ -82,6 +92,13 @@ pub(super) async fn run(client: &Client, args: &Deploy, output: &Output) -> Resu
     }
     for manifest in &manifests {
         entities(client, args, manifest, output).await?;
+    }
+    if let Some((_, exit)) = failed.first() {
+        let names: Vec<&str> = failed.iter().map(|(name, _)| *name).collect();
+        output.warn(&format!("not deployed: {}; the reasons are above", names.join(", ")));
+        if left_out.is_empty() {
+            return Err(Failure::quiet(*exit));
+        }
     }
     if left_out.is_empty() {
         return Ok(());

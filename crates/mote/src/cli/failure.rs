@@ -42,6 +42,11 @@ impl Failure {
         Self { exit, mistakes: Vec::new() }
     }
 
+    /// Whether it says something of one function only, and others may still succeed.
+    pub(super) fn is_of_one_function(&self) -> bool {
+        !self.mistakes.is_empty() && !matches!(self.exit, exit::UNREACHABLE | exit::INTERRUPTED)
+    }
+
     pub(super) fn interrupted() -> Self {
         Self::quiet(exit::INTERRUPTED)
     }
