@@ -28,8 +28,8 @@ CONNECT_SECONDS_MAX = 5.0
 #: As far as this process may have as many files: above the share of one address on each front.
 SILENT_CONNECTIONS = 9_000
 FILES_LEFT = 100
-#: A client whose silent connections are ended opens at most so many again in a step.
-REOPENED_MAX = 50
+#: A client whose silent connections are ended opens so many again, and no flood of them.
+REOPENED_PER_S = 500
 ASYNC_CALLS_PER_S = 50
 ASYNC_CALLS_MAX = 600
 KILLS_PER_S = 3
@@ -41,6 +41,7 @@ H2_WINDOW_STREAMS = 20
 H2_PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
 H2_SETTINGS, H2_PING, H2_GOAWAY = 4, 6, 7
 ACK = 1
+IP_BIND_ADDRESS_NO_PORT = 24  # of Linux: the port is chosen for the connection, not for the address
 
 #: What every attack comes from; set by `main`.
 attacker = "127.0.0.1"
@@ -192,18 +193,26 @@ def silent(port_name: str) -> Attack:
         _, files = resource.getrlimit(resource.RLIMIT_NOFILE)
         resource.setrlimit(resource.RLIMIT_NOFILE, (files, files))
         most = wanted = min(SILENT_CONNECTIONS, files - FILES_LEFT)
+        began, opened = time.monotonic(), 0
         while True:
             for _ in range(min(wanted, most - len(held))):
                 stream = socket.socket()
-                stream.bind((attacker, 0))
+                stream.setsockopt(socket.IPPROTO_IP, IP_BIND_ADDRESS_NO_PORT, 1)
                 stream.setblocking(False)
-                stream.connect_ex(("127.0.0.1", options[port_name]))
+                try:
+                    stream.bind((attacker, 0))
+                    stream.connect_ex(("127.0.0.1", options[port_name]))
+                except OSError:
+                    counts["no port left"] += 1
+                    stream.close()
+                    break
                 held.add(stream)
                 by_number[stream.fileno()] = stream
                 poll.register(stream, select.EPOLLIN | select.EPOLLHUP | select.EPOLLERR)
                 counts["connections"] += 1
-            wanted = REOPENED_MAX
+                opened += 1
             yield
+            wanted = int((time.monotonic() - began) * REOPENED_PER_S) + most - opened
             for number, _ in poll.poll(STEP_SECONDS_MAX):
                 stream = by_number.pop(number)
                 poll.unregister(stream)

@@ -434,7 +434,10 @@ def attacked(attack: Attack, bench: Bench, seconds: float) -> Iterator[dict[str,
             raise Broken("the attacker did not begin")
         yield did
         process.terminate()
-        did.update(json.loads(process.communicate(timeout=30)[0]))
+        told = process.communicate(timeout=30)[0]
+        if not told:
+            raise Broken("the attacker ended too early; its error is above")
+        did.update(json.loads(told))
     finally:
         process.kill()
         process.wait()
