@@ -30,7 +30,8 @@ def free_port(kind: int = socket.SOCK_STREAM) -> int:
 class Node:
     """`mote up` with everything it needs in a temporary folder. Use as a context manager."""
 
-    def __init__(self, *flags: str) -> None:
+    def __init__(self, *flags: str, under: tuple[str, ...] = ()) -> None:
+        """`under` is a command that executes what follows it, such as `unshare`."""
         self.folder = Path(tempfile.mkdtemp(prefix="mote-warm"))
         self.folder.chmod(0o755)  # functions run as users of their own
         self.http, self.coap = free_port(), free_port(socket.SOCK_DGRAM)
@@ -41,7 +42,7 @@ class Node:
         self.environment.pop("MOTE_NODE", None)
         self.log = (self.folder / "log").open("w")
         self.process = subprocess.Popen(
-            [self.binary, "up", "--data", str(self.folder / "data"), "--socket", str(admin),
+            [*under, self.binary, "up", "--data", str(self.folder / "data"), "--socket", str(admin),
              "--http", f"127.0.0.1:{self.http}", "--coap", f"127.0.0.1:{self.coap}", *flags],
             stdout=subprocess.PIPE, stderr=self.log, text=True,
         )

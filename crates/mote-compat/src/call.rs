@@ -1,5 +1,6 @@
 //! Between HTTP as clients speak it and one invocation: fields, bodies, answers.
 
+use std::net::IpAddr;
 use std::pin::Pin;
 use std::task::{Context, Poll};
 use std::time::Duration;
@@ -12,6 +13,7 @@ use bytes::Bytes;
 use futures_util::{Stream, StreamExt as _};
 use mote_core::body::{Body, BodyError, BodySource};
 use mote_core::invocation::{Head, HeadBuilder, Reply, headers};
+use mote_core::shares::Share;
 
 /// What is read at most of a body that was refused, and for how long.
 const DRAIN_BYTES_MAX: usize = 16 << 20;
@@ -98,6 +100,52 @@ pub(crate) async fn drain(body: HttpBody) {
         }
     };
     let _ = tokio::time::timeout(DRAIN_TIMEOUT, reading).await;
+}
+
+/// Why some of a body was not taken into memory.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum NotTaken {
+    /// The body is longer than it may be.
+    TooLong,
+    /// Its sender, or all senders together, have as much in memory as they may.
+    NoRoom,
+}
+
+/// Makes the buffer of a body as long as its sender says that the body will be.
+pub(crate) fn expect(
+    whole: &mut Vec<u8>,
+    length: usize,
+    limit_bytes: usize,
+    room: &mut Share<IpAddr>,
+) -> Result<(), NotTaken> {
+    if length > limit_bytes {
+        return Err(NotTaken::TooLong);
+    }
+    if length > whole.capacity() {
+        room.grow(length - whole.capacity()).map_err(|_| NotTaken::NoRoom)?;
+        whole.reserve_exact(length - whole.len());
+    }
+    Ok(())
+}
+
+/// Adds a piece to a body in memory of at most `limit_bytes`. `room` counts what the body occupies,
+/// which may be twice what has arrived: without [`expect`] its buffer grows by doubling.
+pub(crate) fn append(
+    whole: &mut Vec<u8>,
+    piece: &[u8],
+    limit_bytes: usize,
+    room: &mut Share<IpAddr>,
+) -> Result<(), NotTaken> {
+    let length = whole.len() + piece.len();
+    if length > limit_bytes {
+        return Err(NotTaken::TooLong);
+    }
+    if length > whole.capacity() {
+        let wanted = length.max(2 * whole.capacity()).min(limit_bytes);
+        expect(whole, wanted, limit_bytes, room)?;
+    }
+    whole.extend_from_slice(piece);
+    Ok(())
 }
 
 struct Limited {

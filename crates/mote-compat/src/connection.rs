@@ -28,6 +28,9 @@ const HEAD_TIMEOUT: Duration = Duration::from_secs(30);
 const BODY_IDLE_TIMEOUT: Duration = Duration::from_secs(30);
 /// A client that takes nothing of its answer.
 const WRITE_TIMEOUT: Duration = Duration::from_secs(30);
+/// What is read ahead of a connection; a longer head is refused. The library's own bound is 408 KiB,
+/// which a client that sends and stops would hold on each of its connections.
+const BUFFER_BYTES_MAX: usize = 64 << 10;
 /// What a client reads whose address has too many connections.
 const CROWDED: &[u8] = b"HTTP/1.1 503 Service Unavailable\r\ncontent-type: text/plain\r\n\
     retry-after: 1\r\ncontent-length: 39\r\nconnection: close\r\n\r\n\
@@ -54,6 +57,7 @@ where
     let connection = hyper::server::conn::http1::Builder::new()
         .timer(TokioTimer::new())
         .header_read_timeout(HEAD_TIMEOUT)
+        .max_buf_size(BUFFER_BYTES_MAX)
         .serve_connection(TokioIo::new(Patient::new(stream)), service);
     until(connection, |connection| connection.graceful_shutdown(), stopped).await
 }

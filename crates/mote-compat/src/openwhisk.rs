@@ -16,7 +16,7 @@ mod run;
 mod triggers;
 mod web;
 
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
 use axum::Router;
@@ -26,6 +26,7 @@ use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 use axum::routing::{any, get};
 use mote_api::Problem;
+use mote_core::shares::Shares;
 use serde_json::json;
 use tokio::sync::mpsc::UnboundedReceiver;
 use tokio_util::task::TaskTracker;
@@ -43,6 +44,9 @@ const NAMESPACE: &str = "guest";
 /// Largest code of an action, as base64 in a request; and of parameters and results.
 const CODE_BYTES_MAX: usize = 48 << 20;
 const PARAMETERS_BYTES_MAX: usize = 1 << 20;
+/// Bytes of the bodies of web actions, which anyone may call, that are in memory until their
+/// activations have ended; one address may have half. A call beyond is answered 429.
+const WEB_BODIES_BYTES_MAX: usize = 16 << 20;
 
 /// What the handlers share.
 #[derive(Clone)]
@@ -51,6 +55,8 @@ struct Whisk {
     entities: Arc<Entities>,
     activations: Arc<Activations>,
     limits: Arc<Limits>,
+    /// Bytes of the bodies of web actions that are in memory, by who sent them.
+    bodies: Shares<IpAddr>,
     /// Activations that run, whoever waits for them.
     tasks: TaskTracker,
 }
@@ -61,7 +67,8 @@ impl Whisk {
         let entities = Arc::new(Entities::load(context.node.as_ref()).await?);
         let activations = Arc::new(Activations::load(context.node.as_ref()).await);
         let (limits, tasks) = (Arc::default(), TaskTracker::new());
-        Ok(Self { context, entities, activations, limits, tasks })
+        let bodies = Shares::new(WEB_BODIES_BYTES_MAX, WEB_BODIES_BYTES_MAX / 2);
+        Ok(Self { context, entities, activations, limits, bodies, tasks })
     }
 }
 

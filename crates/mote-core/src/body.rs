@@ -27,6 +27,11 @@ pub trait BodySource: Send {
     /// The next chunk, `None` at the end; never an empty chunk. Polled by one task at a time;
     /// not called again after `None` or an error. Must not block.
     fn poll_chunk(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Bytes, BodyError>>>;
+
+    /// About how much memory the bytes occupy that have arrived and wait to be taken. Must not block.
+    fn held_bytes(&self) -> usize {
+        0
+    }
 }
 
 /// A request or answer body.
@@ -47,6 +52,16 @@ pub enum Body {
 }
 
 impl Body {
+    /// About how much memory the body occupies: all of a whole one; of a stream what has arrived and
+    /// was not taken, where its source counts that.
+    pub fn held_bytes(&self) -> usize {
+        match self {
+            Body::Empty => 0,
+            Body::Whole(bytes) => bytes.len(),
+            Body::Stream { source, .. } => source.held_bytes(),
+        }
+    }
+
     /// A whole body, or [`Body::Empty`] for no bytes.
     pub fn whole(bytes: impl Into<Bytes>) -> Self {
         let bytes = bytes.into();

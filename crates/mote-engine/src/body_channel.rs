@@ -129,6 +129,12 @@ impl BodySource for AnswerSource {
         state.waker = Some(cx.waker().clone());
         Poll::Pending
     }
+
+    fn held_bytes(&self) -> usize {
+        let state = self.state.lock();
+        // A chunk keeps the buffer that it was read into, which is up to twice as long.
+        2 * state.chunks.iter().map(Bytes::len).sum::<usize>() + state.tail.len()
+    }
 }
 
 impl Drop for AnswerSource {

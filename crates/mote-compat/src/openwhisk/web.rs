@@ -1,20 +1,22 @@
 //! Web actions: called by anyone with any method, answered as the result says.
 
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 
-use axum::body::{Body as HttpBody, to_bytes};
+use axum::body::Body as HttpBody;
 use axum::extract::{ConnectInfo, Path, Request, State};
 use axum::http::{HeaderMap, StatusCode};
 use axum::response::{IntoResponse, Response};
+use futures_util::StreamExt as _;
 use mote_core::body::Body;
 use mote_core::invocation::Reply;
+use mote_core::shares::{Share, address_owner};
 use mote_core::wire::Invoke;
 use mote_core::{base64, whisk};
 use serde_json::{Map, Value};
 
 use super::run::{self, Activation, Found, Patience};
 use super::{NAMESPACE, PARAMETERS_BYTES_MAX, Refused, Whisk, admitted};
-use crate::call;
+use crate::call::{self, NotTaken, append, expect};
 
 /// How a result becomes an answer, by the ending of the action's name.
 const ENDINGS: [&str; 5] = ["http", "json", "html", "svg", "text"];
@@ -47,10 +49,8 @@ pub(super) async fn run(
     }
     let (head, body) = request.into_parts();
     let keyed = authenticated(&whisk, &found, from, &head.headers)?;
-    let Ok(body) = to_bytes(body, PARAMETERS_BYTES_MAX).await else {
-        let text = "The entity size exceeds the maximum allowed size of 1 MB.".to_owned();
-        return Err(Refused(StatusCode::PAYLOAD_TOO_LARGE, text));
-    };
+    let length = call::declared_length(&head.headers);
+    let (body, _room) = received(&whisk, body, length, from).await?;
     let path = match part("path") {
         "" => String::new(),
         path => format!("/{path}"),
@@ -69,6 +69,35 @@ pub(super) async fn run(
     let mut response = answer(ended.result(), ended.code(), ending, &path)?;
     call::set(&mut response, "x-openwhisk-activation-id", &ended.id.to_string());
     Ok(response)
+}
+
+/// A request's body, and the room that it takes.
+async fn received(
+    whisk: &Whisk,
+    body: HttpBody,
+    length: Option<u64>,
+    from: SocketAddr,
+) -> Result<(Vec<u8>, Share<IpAddr>), Refused> {
+    let refused = |not_taken| match not_taken {
+        NotTaken::TooLong => {
+            let text = "The entity size exceeds the maximum allowed size of 1 MB.".to_owned();
+            Refused(StatusCode::PAYLOAD_TOO_LARGE, text)
+        }
+        NotTaken::NoRoom => {
+            let text = "Too many bodies are being received; try again.".to_owned();
+            Refused(StatusCode::TOO_MANY_REQUESTS, text)
+        }
+    };
+    let (mut stream, mut whole) = (body.into_data_stream(), Vec::new());
+    let mut room = whisk.bodies.take(address_owner(from.ip()), 0).expect("nothing always fits");
+    let length = length.map_or(0, |length| usize::try_from(length).unwrap_or(usize::MAX));
+    expect(&mut whole, length, PARAMETERS_BYTES_MAX, &mut room).map_err(refused)?;
+    while let Some(piece) = stream.next().await {
+        let broken = |_| Refused::bad("The request body was not received.");
+        append(&mut whole, &piece.map_err(broken)?, PARAMETERS_BYTES_MAX, &mut room)
+            .map_err(refused)?;
+    }
+    Ok((whole, room))
 }
 
 /// Whether the request has the key, where the action wants it; refuses one that lacks the key or the

@@ -22,7 +22,7 @@ use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
 use tokio::time::Instant;
 
-use crate::call;
+use crate::call::{self, NotTaken, append, expect};
 use crate::connection::{Metered, Patient, until};
 use crate::node::Call;
 use crate::queue::Later;
@@ -47,7 +47,7 @@ const STALL_TIMEOUT: Duration = Duration::from_secs(30);
 const MESSAGE_TIMEOUT: Duration = Duration::from_secs(60);
 /// Bytes of messages in memory, in both directions, of all clients; one address may have half. A
 /// call beyond is refused with RESOURCE_EXHAUSTED.
-const MESSAGES_BYTES_MAX: usize = 64 << 20;
+const MESSAGES_BYTES_MAX: usize = 32 << 20;
 /// Bytes a client may send ahead on one stream and on the connection.
 const STREAM_WINDOW: u32 = 256 << 10;
 const CONNECTION_WINDOW: u32 = 1 << 20;
@@ -237,18 +237,23 @@ async fn answer(
 /// Reads a request's message, whose bytes are counted as they come.
 async fn message(mut body: Incoming, call: &mut OpenCall) -> Result<Bytes, Failure> {
     let too_long = || (Code::ResourceExhausted, "message is longer than 4 MiB".to_owned());
-    let mut whole = BytesMut::new();
+    let refused = |not_taken| match not_taken {
+        NotTaken::TooLong => too_long(),
+        NotTaken::NoRoom => crowded(),
+    };
+    let (mut whole, limit) = (Vec::new(), MESSAGE_BYTES_MAX + 5);
     while let Some(frame) = body.frame().await {
         let broken = |_| (Code::InvalidArgument, "the message broke off".to_owned());
         let Ok(data) = frame.map_err(broken)?.into_data() else { continue };
         call.calls.moved();
-        if whole.len() + data.len() > MESSAGE_BYTES_MAX + 5 {
-            return Err(too_long());
+        if let (true, Some(prefix)) = (whole.is_empty(), data.get(1..5)) {
+            let length = u32::from_be_bytes(prefix.try_into().expect("four bytes")) as usize;
+            expect(&mut whole, length.saturating_add(5), limit, &mut call.memory)
+                .map_err(refused)?;
         }
-        call.memory.grow(data.len()).map_err(|_| crowded())?;
-        whole.extend_from_slice(&data);
+        append(&mut whole, &data, limit, &mut call.memory).map_err(refused)?;
     }
-    Ok(whole.freeze())
+    Ok(whole.into())
 }
 
 fn crowded() -> Failure {

@@ -113,6 +113,7 @@ where
             }
             _ = look.tick() => {
                 let idle = activity.idle_for();
+                activity.count_held();
                 let silent = progress.silent_for(activity);
                 let crowded = activity.unsent_total.load(Ordering::Relaxed)
                     > UNSENT_BYTES_TOTAL_MAX / 2;
@@ -249,6 +250,14 @@ impl Activity {
         Waiting { activity: self.clone(), bytes }
     }
 
+    /// Counts what functions have sent of their answers and hyper has not taken, as it is now: it
+    /// takes nothing of an answer for which its client gives no window.
+    fn count_held(&self) {
+        for one in self.streamed.lock().iter().filter_map(Weak::upgrade) {
+            one.count_held();
+        }
+    }
+
     /// Gives up streamed answers whose client takes nothing, while it may take others: each holds an
     /// instance.
     fn drop_stalled(&self, write_timeout: Duration) {
@@ -344,11 +353,13 @@ impl<I: Invoker> Service<I> {
 
     /// Room for an answer, whole or streamed, until its client has taken it.
     fn room(&self, body: &Body) -> Option<Waiting> {
-        self.activity.wait(match body {
-            Body::Whole(bytes) => bytes.len(),
-            // Its pieces count when they come.
-            Body::Empty | Body::Stream { .. } => 0,
-        })
+        if !matches!(body, Body::Stream { .. }) {
+            return self.activity.wait(body.held_bytes());
+        }
+        self.activity.count_held();
+        drop(self.activity.wait(body.held_bytes())?);
+        // From here on what it holds is counted as it changes, and its pieces when they come.
+        Some(self.activity.wait_anyway(0))
     }
 
     async fn invoke(
@@ -572,6 +583,17 @@ struct Streamed {
     body: Mutex<Option<Body>>,
     /// When a piece was handed over that has not left since; 0 while the function is waited for.
     given_ns: AtomicU64,
+    /// Bytes that the function has sent and hyper has not taken, as last counted.
+    held: Mutex<Waiting>,
+}
+
+impl Streamed {
+    fn count_held(&self) {
+        let bytes = self.body.lock().as_ref().map_or(0, Body::held_bytes);
+        let mut held = self.held.lock();
+        // The old count is given back by the assignment.
+        *held = held.activity.clone().wait_anyway(bytes);
+    }
 }
 
 impl AnswerBody {
@@ -580,7 +602,10 @@ impl AnswerBody {
             Body::Stream { .. } => {
                 let length = body.length();
                 let body = Mutex::new(Some(body));
-                let streamed = Arc::new(Streamed { body, given_ns: AtomicU64::new(0) });
+                let held = Mutex::new(open.0.wait_anyway(0));
+                let given_ns = AtomicU64::new(0);
+                let streamed = Arc::new(Streamed { body, given_ns, held });
+                streamed.count_held();
                 let mut all = open.0.streamed.lock();
                 // Those that are over are forgotten before the list grows.
                 if all.len() == all.capacity() {
