@@ -177,3 +177,21 @@ fn the_log_of_the_node_tells_deploys_failures_and_the_stop() {
     log("the failed deploy", &["WARN", "deploy failed", "broken", "M0411"]);
     log("the removal", &["INFO", "removed", "\"f\""]);
 }
+
+#[test]
+fn a_file_where_the_socket_should_be_stays_and_the_start_says_so() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let notes = folder.path().join("notes.txt");
+    std::fs::write(&notes, "precious").expect("a file");
+    let ended = Command::new(mote_binary())
+        .args(["up", "--http", "127.0.0.1:0", "--coap", "off", "--data"])
+        .arg(folder.path().join("data"))
+        .arg("--socket")
+        .arg(&notes)
+        .output()
+        .expect("it ends");
+    let said = String::from_utf8_lossy(&ended.stderr).into_owned();
+    assert_eq!(ended.status.code(), Some(78), "{said}");
+    assert!(said.contains("error[M0203]: socket: ") && said.contains("is not a socket"), "{said}");
+    assert_eq!(std::fs::read_to_string(&notes).expect("it is there"), "precious");
+}

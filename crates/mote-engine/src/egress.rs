@@ -327,10 +327,14 @@ async fn connect_to(wanted: SocketAddr) -> io::Result<TcpStream> {
 }
 
 fn refused(address: IpAddr) -> io::Error {
-    io::Error::other(format!(
-        "{address} is the node itself or on its link: such an address is reached only where \
-         [allow] net names it as an address"
-    ))
+    io::Error::other(if is_link_local(address) {
+        format!("{address} is link-local, which no function reaches")
+    } else {
+        format!(
+            "{address} is the node itself: such an address is reached only where [allow] net names \
+             it as an address"
+        )
+    })
 }
 
 /// The IPv4 addresses of a name that a function asks for, without those it may not reach.

@@ -20,6 +20,16 @@ pub(crate) struct AddressError {
     pub(crate) source: io::Error,
 }
 
+/// Something that a setting names and the node cannot use: starting again changes nothing.
+#[derive(Debug, thiserror::Error)]
+#[error("{key}: {text}")]
+pub(crate) struct SettingError {
+    /// The setting.
+    pub(crate) key: &'static str,
+    /// What is wrong with it.
+    pub(crate) text: String,
+}
+
 /// Starts the node and serves until it is told to stop; `deploy` are projects to bring up once it
 /// is ready.
 ///
@@ -87,6 +97,9 @@ fn explain(error: &anyhow::Error) -> (String, u8) {
         }
         let code = "M0203";
         return (format!("error[{code}]: {address} cannot be listened on: {source}"), exit::CONFIG);
+    }
+    if error.downcast_ref::<SettingError>().is_some() {
+        return (format!("error[M0203]: {error}"), exit::CONFIG);
     }
     if let Some(store) = error.downcast_ref::<mote_store::StoreError>() {
         return (format!("error[{}]: {error:#}", store.code()), exit::CONFIG);

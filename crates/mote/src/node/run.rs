@@ -119,7 +119,8 @@ async fn serve(
     let token = if config.admin.is_some() || !config.compat.is_off() {
         let path = config.data.join("admin.token");
         let token = Token::load_or_create(&path);
-        Some(token.with_context(|| format!("cannot read the token {}", path.display()))?)
+        let unusable = |error| unusable("data", format!("the token {}: {error}", path.display()));
+        Some(token.map_err(unusable)?)
     } else {
         None
     };
@@ -362,22 +363,38 @@ async fn bring_back(node: &Arc<Node>, management: &tokio::runtime::Runtime) -> R
 /// The management socket. One left behind by a killed node is replaced: the store's lock has
 /// already shown that no other node runs on this data.
 fn bind_socket(path: &std::path::Path) -> Result<UnixListener> {
-    use std::os::unix::fs::PermissionsExt;
+    use std::os::unix::fs::{FileTypeExt, PermissionsExt};
+    let shown = path.display();
+    let unusable = |text: String| unusable("socket", text);
     if let Some(folder) = path.parent() {
-        std::fs::create_dir_all(folder)
-            .with_context(|| format!("cannot make the folder {}", folder.display()))?;
+        let cannot =
+            |error| unusable(format!("cannot make the folder {}: {error}", folder.display()));
+        std::fs::create_dir_all(folder).map_err(cannot)?;
     }
-    match std::os::unix::net::UnixStream::connect(path) {
-        Ok(_) => anyhow::bail!("another node answers on the socket {}", path.display()),
-        Err(_) => {
+    match std::fs::symlink_metadata(path) {
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => {}
+        Err(error) => return Err(unusable(format!("{shown}: {error}"))),
+        // Only what a node left behind is removed.
+        Ok(found) if !found.file_type().is_socket() => {
+            return Err(unusable(format!("{shown} is there and is not a socket")));
+        }
+        Ok(_) if std::os::unix::net::UnixStream::connect(path).is_ok() => {
+            return Err(unusable(format!("another node answers on the socket {shown}")));
+        }
+        Ok(_) => {
             let _ = std::fs::remove_file(path);
         }
     }
     let listener = UnixListener::bind(path)
-        .with_context(|| format!("cannot make the socket {}", path.display()))?;
+        .map_err(|error| unusable(format!("cannot make the socket {shown}: {error}")))?;
     // Who may connect is decided by peer credentials; the mode only keeps others' errors short.
     std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o660))?;
     Ok(listener)
+}
+
+/// Something else that a setting names and that cannot be used.
+fn unusable(key: &'static str, text: String) -> anyhow::Error {
+    crate::up::SettingError { key, text }.into()
 }
 
 /// An address that cannot be used, as the error people can act on.
