@@ -46,7 +46,7 @@ impl Manager {
     }
 
     fn upload(&self, name: &str, env: &str, folder: &str, envs: &[&str]) -> Answer {
-        let zip = base64(&zipped(&fixture(folder)));
+        let zip = base64(zipped(&fixture(folder)));
         let wish = json!({"name": name, "env": env, "threads": 1, "zip": zip, "envs": envs});
         self.post("/upload", &wish)
     }
@@ -155,7 +155,7 @@ fn bad_requests_are_refused() {
     for path in ["/upload", "/uploadURL", "/delete"] {
         assert_eq!(call_at(manager.0, "POST", path, &[], b"{not json").status, 400, "{path}");
     }
-    let hello = base64(&zipped(&fixture("hello")));
+    let hello = base64(zipped(&fixture("hello")));
     for (wish, words) in [
         (json!({"name": "a-b", "env": "python3", "zip": hello}), "letters and digits"),
         (json!({"name": "", "env": "python3", "zip": hello}), "letters and digits"),
@@ -231,7 +231,7 @@ fn scripts_lie_beside_each_other() {
     std::fs::write(folder.join("fn.sh"), main).expect("written");
     std::fs::write(folder.join("other.sh"), "say() { echo \"said $1\"; }\n").expect("written");
     let wish =
-        json!({"name": "two", "env": "binary", "threads": 1, "zip": base64(&zipped(&folder))});
+        json!({"name": "two", "env": "binary", "threads": 1, "zip": base64(zipped(&folder))});
     let answer = manager.post("/upload", &wish);
     assert_eq!(answer.status, 200, "{}", answer.text());
     assert_eq!(call(&node, "POST", "/two", &[], b"").text(), "said two\n");
