@@ -7,10 +7,10 @@ a bar informs. A missed bar is printed and does not change the exit status; an a
 be run does.
 
 The attacker is another client than the victim's caller: it comes from the machine's own address,
-the caller from 127.0.0.1. `mote bench` asks the victim, by a schedule, so that a call that had to wait to be sent counts from
-when it was due. It and the attacker (attacks.py) are pinned to the same core where there are
-several, and the attacker gives way to it. The row `a program that spins` is the same with a program
-that attacks nothing: the share of the machine in the ratios.
+the caller from 127.0.0.1. `mote bench` asks the victim, by a schedule, so that a call that had to
+wait to be sent counts from when it was due. It and the attacker (attacks.py) are pinned to the same
+core where there are several, and the attacker gives way to it. The row `a program that spins` is
+the same with a program that attacks nothing: the share of the machine in the ratios.
 
 Usage: fairness.py [--rounds N] [--seconds N] [--only NAME,NAME] [--no-save]
 """
@@ -55,6 +55,9 @@ ATTACKER_NICENESS = "10"
 #: How long a callback may take before its call counts as failed.
 CALLBACK_SECONDS_MAX = 20
 BACKLOG = 4_096
+#: What `mote bench` says when not even its first connection is accepted, and how long it tries.
+CANNOT_CONNECT = "error[M0141]"
+CONNECT_SECONDS = 10.0
 EGRESS_PORTS = 8
 DEAD_NAMES = 16
 
@@ -227,6 +230,9 @@ def bench_of(url: Callable[[Bench], str]) -> Ask:
         done = subprocess.run(
             command, env=bench.node.environment, capture_output=True, text=True, check=False
         )
+        if CANNOT_CONNECT in done.stderr:
+            slowest, count = CONNECT_SECONDS * 1000, int(RATE * seconds)
+            return Side(slowest, slowest, slowest, count, {"cannot connect": count})
         if not done.stdout.startswith("{"):
             raise Broken(f"{' '.join(command)}: {done.stderr}")
         result = json.loads(done.stdout)
@@ -511,6 +517,8 @@ def measure(attack: Attack, rounds: int, seconds: float) -> Row:
         attack.ask(bench, 1.0)  # what is called for the first time is slower
         for _ in range(rounds):
             row.alone.append(attack.ask(bench, seconds))
+            if row.alone[-1].failed == row.alone[-1].offered:
+                raise Broken(f"the victim was not served alone: {row.alone[-1].failures}")
             with attacked(attack, bench, seconds) as did:
                 row.under.append(attack.ask(bench, seconds))
             row.did.append(did)
