@@ -355,11 +355,11 @@ class Skipped(Exception):
 
 def own_address() -> str | None:
     """An address of this machine that is not loopback; what it sends to itself stays inside."""
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
-        # Connecting a datagram socket sends nothing; it only chooses the address to send from.
-        with contextlib.suppress(OSError):
-            probe.connect(("192.0.2.1", 9))
-            return str(probe.getsockname()[0])
+    probe = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+    # Connecting a datagram socket sends nothing; it only chooses the address to send from.
+    with probe, contextlib.suppress(OSError):
+        probe.connect(("192.0.2.1", 9))
+        return str(probe.getsockname()[0])
     return None
 
 
@@ -529,7 +529,7 @@ def measure(attack: Attack, rounds: int, seconds: float) -> Row:
         row.memory = bench.node.memory_kib()
         log = (bench.node.folder / "log").read_text()
         if "panicked" in log:
-            raise Broken(f"the node panicked: {log[log.index('panicked'):][:500]}")
+            raise Broken(f"the node panicked: {log[log.index('panicked') :][:500]}")
     if not all(any(did.values()) for did in row.did):
         raise Broken(f"the attacker did nothing: {row.did}")
     return row
