@@ -217,3 +217,17 @@ fn a_function_that_does_not_start_keeps_no_other_from_being_deployed() {
     assert!(said.contains("not deployed: broken"), "{said}");
     assert_eq!(node.get("/good").text(), "good");
 }
+
+#[test]
+fn the_exit_code_of_a_serializing_program_decides_the_status() {
+    let node = Node::start();
+    let stack = "provider: {name: openfaas}\nfunctions:\n  fails:\n    lang: sh\n    \
+                 handler: ./code\n    fprocess: ./run.sh\n    environment: {mode: serializing}\n";
+    // Its output is mostly read before it ends, so a mode that streams answers 200 sooner or later.
+    let run = "#!/bin/sh\nhead -c 50000 /dev/zero | tr '\\0' x\nexit 3\n";
+    let folder = folder(&[("stack.yml", stack), ("code/run.sh", run)]);
+    node.ok(&["deploy", folder.path().to_str().expect("text")]);
+    for _ in 0..20 {
+        assert_eq!(node.get("/fails").status, 500);
+    }
+}

@@ -20,8 +20,9 @@ pub(crate) enum Contract {
     TinyFaas { pass_status: bool },
     /// The classic watchdog of OpenFaaS: both outputs are the answer, an exit status is 500.
     Watchdog { combine_output: bool, content_type: Option<String>, cgi_headers: bool },
-    /// The newer watchdog's forking modes: error output is the log.
-    Streaming { content_type: Option<String> },
+    /// The newer watchdog's forking modes: error output is the log. `whole` is its mode serializing,
+    /// whose answer waits for the program's end.
+    Streaming { content_type: Option<String>, whole: bool },
     /// Nuclio's shell runtime.
     Nuclio,
     /// Fission's binary environment.
@@ -50,7 +51,7 @@ impl Contract {
                 Contract::TinyFaas { pass_status: is("TINYFAAS_PASS_STATUS", "1") }
             }
             Some(Compat::OpenFaas) if is("mode", "streaming") || is("mode", "serializing") => {
-                Contract::Streaming { content_type }
+                Contract::Streaming { content_type, whole: is("mode", "serializing") }
             }
             Some(Compat::OpenFaas) => Contract::Watchdog {
                 combine_output: !is("combine_output", "false"),
@@ -82,7 +83,7 @@ impl Contract {
 
     /// Whether an answer waits for the program's end as long as it fits, since that decides.
     pub(crate) fn holds_answer(&self) -> bool {
-        !matches!(self, Contract::Mote | Contract::Streaming { .. })
+        !matches!(self, Contract::Mote | Contract::Streaming { whole: false, .. })
     }
 
     /// What an exit code other than 0 becomes; `None` for an error without the program's words.
@@ -113,7 +114,7 @@ impl Contract {
             Contract::TinyFaas { .. } | Contract::Nuclio => {
                 Some(b"text/plain; charset=utf-8".to_vec())
             }
-            Contract::Watchdog { content_type, .. } | Contract::Streaming { content_type } => {
+            Contract::Watchdog { content_type, .. } | Contract::Streaming { content_type, .. } => {
                 let own = content_type.as_ref().map(|kind| kind.as_bytes().to_vec());
                 own.or_else(|| header(request, b"content-type").map(<[u8]>::to_vec))
             }
@@ -375,6 +376,9 @@ mod tests {
         assert_eq!(failure(None, &[]), None);
         assert_eq!(failure(Some(Compat::Nuclio), &[]), None);
         assert_eq!(failure(Some(Compat::OpenFaas), &[("mode", "streaming")]), None);
+        let holds = |mode| Contract::of(&load(Some(Compat::OpenFaas), &[("mode", mode)]));
+        assert!(holds("serializing").holds_answer(), "its exit code decides the status");
+        assert!(!holds("streaming").holds_answer());
         let classic = failure(Some(Compat::OpenFaas), &[]).unwrap();
         assert_eq!((classic.status, classic.line.as_str()), (500, "exit status 3\n"));
         let tiny = failure(Some(Compat::TinyFaas), &[]).unwrap();
