@@ -90,8 +90,9 @@ impl Places {
         Self(Shares::new(total_max, total_max / 2))
     }
 
-    /// A place for a connection, given back by being dropped. A client that gets none is told so
-    /// (HTTP 503) as far as that takes no time; the caller closes its connection.
+    /// A place for a connection, given back by being dropped. When there is none,
+    /// the client is sent a 503, provided that the socket takes it at once; the caller then closes
+    /// the connection.
     pub fn take(&self, stream: &TcpStream, peer: IpAddr) -> Option<Share<IpAddr>> {
         let place = self.0.take(address_owner(peer), 1).ok();
         if place.is_none() {

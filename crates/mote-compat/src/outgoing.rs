@@ -19,8 +19,9 @@ use crate::tls;
 /// Longest time for one request, its answer included.
 const TIMEOUT: Duration = Duration::from_secs(30);
 
-/// Which addresses requests of the node's own may reach. Whoever calls a function may name one, so
-/// by default none that only this machine or its network reaches: services there may trust it.
+/// Which addresses the node's own requests (callbacks, archives) may reach. A caller names the
+/// address, and services of this machine or its network may trust the node, so the default is
+/// addresses of the internet only.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
 pub enum Reach {
     /// Addresses of the internet.

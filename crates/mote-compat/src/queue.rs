@@ -27,12 +27,12 @@ use crate::outgoing::{self, Outgoing};
 /// try again, keep those of other functions waiting only together.
 const RUNNING_MAX: usize = 32;
 const RUNNING_OF_ONE_MAX: usize = 8;
-/// Bytes of bodies that are being received to be accepted, half of them from one address; whoever
-/// comes beyond is told to try again.
+/// Bytes of bodies that are being received to be accepted, half of them from one address. A further
+/// client is answered 503.
 const RECEIVING_BYTES_MAX: usize = 64 << 20;
 /// How long one body may take.
 const RECEIVE_TIMEOUT: Duration = Duration::from_secs(60);
-/// Callbacks under way at once beside them, and of one function.
+/// Callbacks under way at once, which do not count as calls that run; and those of one function.
 const CALLBACKS_MAX: usize = 32;
 const CALLBACKS_OF_ONE_MAX: usize = 8;
 /// Bytes of answers that wait for their callbacks. A callback beyond is given up, as one is whose
