@@ -122,7 +122,7 @@ pub(crate) const SETTINGS: [Setting; 18] = [
     Setting {
         key: "outgoing",
         default: "`public`",
-        text: "What requests of the node's own may reach, which callers name: callbacks of OpenFaaS' API and archives of tinyFaaS'. `public` is the internet, `network` also private networks, `machine` also this machine. The node's own ports are never reached.",
+        text: "Which addresses the node's own requests may reach, where a caller names the address: callbacks of OpenFaaS' API and archives of tinyFaaS'. `public` is the internet, `network` also private networks, `machine` also this machine. The node's own ports are never reached.",
     },
 ];
 
