@@ -304,6 +304,11 @@ impl Reservation {
         self.ledger.give_back(|books| books.starting.retain(|(id, _)| *id != self.id));
     }
 
+    /// Whether [`Reservation::leave`] was called.
+    pub fn has_left(&self) -> bool {
+        self.left
+    }
+
     /// It is idle and was told to exit: its room may be promised to somebody.
     pub fn leave(&mut self) {
         if !std::mem::replace(&mut self.left, true) {

@@ -268,7 +268,9 @@ fn survey(revision: &Revision, now_ns: u64, into: &mut Survey) {
     }
 }
 
-/// The instances that work, and when each is likely to have ended what it holds.
+/// The instances that work, and when each is likely to have ended what it holds. One that has ended
+/// its last call and is about to be asked to go counts as well: until it is, nobody else tells that
+/// its memory comes back.
 fn occupied(revision: &Revision, pool: &Pool, known: &Known, now_ns: u64) -> Vec<Occupied> {
     let memory_bytes = revision.spec.limits.memory_bytes;
     let workers = pool.workers.iter().filter_map(|(_, worker)| {
@@ -280,7 +282,9 @@ fn occupied(revision: &Revision, pool: &Pool, known: &Known, now_ns: u64) -> Vec
             .streams
             .iter()
             .map(|(_, stream)| remaining_ns(now_ns.saturating_sub(stream.phases.sent_ns), mean_ns));
-        left.max().map(|free_in_ns| Occupied { memory_bytes, free_in_ns })
+        let about_to_go = (worker.draining || pool.closed) && !worker.reservation.has_left();
+        let free_in_ns = left.max().or(about_to_go.then_some(0));
+        free_in_ns.map(|free_in_ns| Occupied { memory_bytes, free_in_ns })
     });
     workers.collect()
 }
