@@ -43,7 +43,7 @@ H2_SETTINGS, H2_PING, H2_GOAWAY = 4, 6, 7
 ACK = 1
 IP_BIND_ADDRESS_NO_PORT = 24  # of Linux: the port is chosen for the connection, not for the address
 
-#: What every attack comes from; set by `main`.
+#: Address that every attack is sent from; `main` sets it.
 attacker = "127.0.0.1"
 
 Options = dict[str, int]

@@ -67,7 +67,8 @@ LOOPBACK_ATTACKER = "127.0.0.66"
 Files = dict[str, str]
 
 KEPT = "[scale]\nmin = 1\n"
-#: What attacks ends often, so that its phases are alike; and has one instance.
+#: Manifest of the attacking function. Its deadline is short, so that each phase has several of its
+#: calls end, and it has one instance.
 SHORT = '[limits]\ntimeout = "3s"\n[scale]\nmax = 1\n'
 
 HELLO = 'def handle(event, ctx):\n    return "hello"\n'

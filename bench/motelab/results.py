@@ -15,7 +15,7 @@ import pandas as pd
 VERSION = 1
 #: Rows that are stored at most; of more, an even sample and the true number.
 ROWS_MAX = 400_000
-#: What a failed run leaves in its folder.
+#: Name of the file that a failed run leaves in its folder.
 FAILURE = "failure.json"
 
 

@@ -384,7 +384,7 @@ enum End {
     Untold(Untold),
 }
 
-/// What a callback is told.
+/// The result of a call that its callback has not been told yet.
 struct Untold {
     url: String,
     fields: HeaderMap,
@@ -667,7 +667,7 @@ mod tests {
             let later = Later { callback: Some(url.clone()), ..plain };
             queue.accept(&later).await.expect("accepted");
         }
-        // What the callback is told of an answer that cannot be passed on.
+        // The answer cannot be passed on, and the callback gets an error in its place.
         let (mut told, _) = receiver.accept().await.expect("a callback");
         let mut read = vec![0; 4_096];
         let length = tokio::io::AsyncReadExt::read(&mut told, &mut read).await.expect("read");

@@ -120,7 +120,7 @@ impl Compat {
 
     /// Deadline of an invocation where the function names none, in milliseconds: the platform's own,
     /// so that a function that needs it does not fail here. Nuclio has none, so it gets the longest
-    /// that there is. OpenFaaS' templates and tinyFaaS' upload are told theirs elsewhere.
+    /// that there is. The deadlines of OpenFaaS' templates and of tinyFaaS' uploads are set elsewhere.
     pub fn timeout_ms_default(self) -> u64 {
         match self {
             Compat::TinyFaas | Compat::OpenFaas => TIMEOUT_MS_DEFAULT,

@@ -361,7 +361,7 @@ async fn a_worker_that_dies_by_itself_again_and_again_is_paused() {
         bench.script(|mut worker| async move { worker.begin(1).await });
     }
     let revision = bench.publish(|spec| spec.scale.min = 1);
-    // Started for the minimum, three times; from then on callers are told at once.
+    // Three starts for the minimum fail; after them a caller is refused at once.
     let refused = patient(async {
         loop {
             let lines = revision.log.tail(usize::MAX);
