@@ -402,9 +402,9 @@ fn manifests_that_cannot_be_honoured_are_refused_by_name() {
     };
     let stack = "provider: {name: openfaas}\nfunctions:\n  f:\n    ";
     check("a.yml", &format!("{stack}image: x"), "f: lang \"\" is not offered");
-    check("b.yml", &format!("{stack}lang: go"), "f: lang \"go\" is not offered");
+    check("b.yml", &format!("{stack}lang: java11"), "f: lang \"java11\" is not offered");
     let nuclio = "apiVersion: nuclio.io/v1\nmetadata: {name: f}\nspec: {runtime: ";
-    check("c.yml", &format!("{nuclio}golang}}"), "f: runtime \"golang\" is not offered");
+    check("c.yml", &format!("{nuclio}java}}"), "f: runtime \"java\" is not offered");
     let knative = "apiVersion: serving.knative.dev/v1\nkind: Service\nmetadata: {name: f}\n";
     check("d.yml", knative, "f: a service that is only an image is not offered");
     let func = "specVersion: 0.36.0\nname: f\nruntime: quarkus";
@@ -419,11 +419,15 @@ fn manifests_that_cannot_be_honoured_are_refused_by_name() {
 #[test]
 fn what_is_not_offered_is_refused_by_name() {
     let node = Node::start();
-    let nuclio = "package main\nfunc Handler(context *nuclio.Context, event nuclio.Event) {}\n";
+    let nuclio = "package main\nfunc Handler(context *nuclio.Context, event nuclio.Event) {\n\
+                  \tcontext.Platform.CallFunction(\"other\", event)\n}\n";
     let output = node.deploy("nu", &[("main.go", nuclio)]);
     let said = String::from_utf8_lossy(&output.stderr).into_owned();
     assert!(!output.status.success());
-    assert!(said.contains("M0305") && said.contains("\"nuclio\" is not offered yet"), "{said}");
+    assert!(
+        said.contains("M0305") && said.contains("Platform.CallFunction is not offered"),
+        "{said}"
+    );
     let manifest = "version = 1\ncompat = \"kubeless\"\nruntime = \"exec\"\ncommand = [\"cat\"]\n";
     let output = node.deploy("kl", &[("mote.toml", manifest)]);
     let said = String::from_utf8_lossy(&output.stderr).into_owned();

@@ -64,6 +64,76 @@ fn check_open_faas(node: &Node) {
     check_error(node, "of-http", &node.get("/of-http"));
 }
 
+/// Functions of bytes, each call a process of its own; and those that name the platform's packages.
+fn check_open_faas_packages(node: &Node) {
+    let said = deploy(node, "openfaas/go-classic", "of-go");
+    assert!(said.contains("compat openfaas (package function, func Handle(req []byte))"), "{said}");
+    for _ in 0..2 {
+        let answer = call(node, "PUT", "/of-go?b=c", b"abc");
+        assert_eq!((answer.status, answer.text().as_str()), (200, "printed PUT b=c ABC C1\n"));
+    }
+    let answer = call(node, "POST", "/of-go", b"fail");
+    assert_eq!(answer.status, 500, "{}", answer.text());
+    assert!(answer.text().contains("no such sensor"), "{}", answer.text());
+    deploy(node, "openfaas/go-sdk", "of-sdk");
+    let answer = call(node, "POST", "/of-sdk", b"abc");
+    assert_eq!((answer.status, answer.text().as_str()), (202, "POST abc <nil>"));
+    assert_eq!(answer.header("x-sensor"), Some("t1"));
+    check_error(node, "of-sdk", &node.get("/of-sdk"));
+}
+
+fn check_nuclio(node: &Node) {
+    deploy_manifest(node, "nuclio/go");
+    let answer = call(node, "POST", "/nuclio-go/a?n=3&b=c", b"abc");
+    assert_eq!(answer.status, 201, "{}", answer.text());
+    assert_eq!((answer.header("x-kind"), answer.header("x-count")), (Some("test"), Some("3")));
+    let wanted = json!({
+        "method": "POST", "path": "/a", "url": "/a?n=3&b=c", "body": "abc", "type": "text/plain",
+        "sensor": "t1", "n": 3, "none": true, "fields": { "n": "3", "b": "c" }, "headers": "t1",
+        "id": true, "trigger": "http", "function": "nuclio-go", "worker": 0,
+    });
+    assert_eq!(answer.json(), wanted);
+    assert_eq!(node.get("/nuclio-go/text").text(), "text");
+    assert_eq!(node.get("/nuclio-go/bytes").body, [0, 255, 1]);
+    let answer = node.get("/nuclio-go/nothing");
+    assert_eq!((answer.status, answer.body.len()), (200, 0));
+    assert_eq!(node.get("/nuclio-go/json").json(), json!({ "calls": 5 }));
+    for (path, status, text) in
+        [("bad", 400, "no such sensor"), ("missing", 404, "Not Found"), ("wrapped", 409, "wrapped")]
+    {
+        let answer = node.get(&format!("/nuclio-go/{path}"));
+        assert_eq!((answer.status, answer.text().as_str()), (status, text));
+    }
+    let answer = node.get("/nuclio-go/stream");
+    assert_eq!(
+        (answer.header("content-type"), answer.text().as_str()),
+        (Some("text/event-stream"), "ab")
+    );
+    check_error(node, "nuclio-go", &node.get("/nuclio-go/fail"));
+    check_error(node, "nuclio-go", &node.get("/nuclio-go/panic"));
+    let log = node.ok(&["logs", "nuclio-go"]);
+    assert!(log.contains(r#"Ready {"unit":"C"}"#) && log.contains("Measured t1"), "{log}");
+    let described = node.json(&["describe", "nuclio-go", "-o", "json"]);
+    assert_eq!(described["limits"]["concurrency"], 2, "{described}");
+    deploy_manifest(node, "nuclio/go-package");
+    assert_eq!(call(node, "PUT", "/nuclio-package", b"").text(), "C PUT");
+    let failed = node.mote(&["deploy", &fixture("nuclio/go-init"), "--name", "nuclio-init"]);
+    let said = String::from_utf8_lossy(&failed.stderr).into_owned();
+    assert!(!failed.status.success() && said.contains("InitContext: no unit is set"), "{said}");
+}
+
+fn check_kubeless(node: &Node) {
+    deploy_manifest(node, "kubeless/go");
+    let headers = [("event-type", "test.ask")];
+    let answer = node.call("POST", "/kubeless-go", &headers, b"abc");
+    let wanted = "abc test.ask POST Measure 7 go1.14 <nil>";
+    assert_eq!((answer.status, answer.text().as_str()), (200, wanted));
+    assert_eq!(answer.header("access-control-allow-origin"), Some("*"));
+    assert_eq!(node.call("OPTIONS", "/kubeless-go", &[], b"").body.len(), 0);
+    check_error(node, "kubeless-go", &call(node, "POST", "/kubeless-go", b"fail"));
+    assert_eq!(call(node, "POST", "/kubeless-old", b"you").text(), "hello you");
+}
+
 fn check_knative(node: &Node) {
     deploy_manifest(node, "knative/go");
     let answer = call(node, "POST", "/kn-go/a", b"abc");
@@ -112,6 +182,9 @@ fn contracts() {
     let Some(node) = node("contracts") else { return };
     check_tiny_faas(&node);
     check_open_faas(&node);
+    check_open_faas_packages(&node);
+    check_nuclio(&node);
+    check_kubeless(&node);
     check_knative(&node);
     check_others(&node);
     check_own(&node);
@@ -136,6 +209,11 @@ fn check_own(node: &Node) {
 fn check_mistakes(node: &Node) {
     for (path, wanted) in [
         ("broken/go-syntax", "undefined: nowhere"),
+        ("broken/go-call", "main.go: context.Platform.CallFunction is not offered"),
+        (
+            "broken/go-bytes",
+            "template go calls Handle(req []byte), this is Handle(w http.ResponseWriter",
+        ),
         ("broken/go-program", "main.go has a func main: it is a program, not a function"),
     ] {
         let output = node.mote(&["deploy", &fixture(path), "--name", "broken"]);

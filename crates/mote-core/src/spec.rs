@@ -39,6 +39,8 @@ pub const CONCURRENCY_DEFAULT_PYTHON: u32 = 100;
 pub const CONCURRENCY_DEFAULT_NODE: u32 = 256;
 /// Go handlers: a goroutine each; bodies, not goroutines, are what costs memory.
 pub const CONCURRENCY_DEFAULT_GO: u32 = 64;
+/// OpenFaaS' template whose Go functions take the bytes of the body and return a text.
+pub const TEMPLATE_GO_CLASSIC: &str = "go";
 /// Servers on `$PORT`: connections opened to one instance at once.
 pub const CONCURRENCY_DEFAULT_SERVER: u32 = 64;
 /// Programs run once per invocation: processes of one instance at once.
@@ -136,7 +138,6 @@ impl Compat {
         match (self, runtime) {
             (_, Runtime::Server) => true,
             (_, Runtime::Python | Runtime::Node) => true,
-            (Compat::Nuclio | Compat::Kubeless, Runtime::Go) => false,
             (_, Runtime::Go) => true,
             (Compat::TinyFaas | Compat::OpenFaas | Compat::Nuclio, Runtime::Exec) => true,
             (Compat::OpenWhisk | Compat::Fission, Runtime::Exec) => true,
@@ -343,10 +344,21 @@ impl FunctionSpec {
         self.egress.iter().any(|to| to.host == ANY_HOST)
     }
 
+    /// The runtime whose worker answers: a Go function of OpenFaaS' template `go` is a program that
+    /// runs once per call, once it is built.
+    pub fn answered_by(&self) -> Runtime {
+        let per_call = self.compat == Some(Compat::OpenFaas)
+            && self.template.as_deref() == Some(TEMPLATE_GO_CLASSIC);
+        match self.runtime {
+            Runtime::Go if per_call => Runtime::Exec,
+            runtime => runtime,
+        }
+    }
+
     /// Invocations that one instance may run at once: what the manifest says, else the most that a
     /// shim of this runtime chooses by itself. A worker that claims more is not believed.
     pub fn concurrency_max(&self) -> u32 {
-        self.limits.concurrency.unwrap_or(match self.runtime {
+        self.limits.concurrency.unwrap_or(match self.answered_by() {
             Runtime::Python => CONCURRENCY_DEFAULT_PYTHON,
             Runtime::Node => CONCURRENCY_DEFAULT_NODE,
             Runtime::Go => CONCURRENCY_DEFAULT_GO,

@@ -240,6 +240,7 @@ async fn handshake(
     connection: &mut Connection,
 ) -> Result<Ready, StartFailure> {
     let spec = &revision.spec;
+    let answered_by = spec.answered_by();
     let mut turn = Turn::new();
     let (header, payload) = connection.read_frame(&mut turn).await.map_err(handshake_end)?;
     let version = payload.first_chunk::<2>().map(|bytes| u16::from_le_bytes(*bytes));
@@ -255,14 +256,14 @@ async fn handshake(
         code_dir: CODE_DIR.into(),
         packages_dir: revision.packages_dir.as_ref().map(|_| PACKAGES_DIR.into()),
         entry: spec.entry.clone(),
-        concurrency: spec.limits.concurrency.or(match spec.runtime {
+        concurrency: spec.limits.concurrency.or(match answered_by {
             Runtime::Node => Some(CONCURRENCY_DEFAULT_NODE),
             Runtime::Go => Some(CONCURRENCY_DEFAULT_GO),
             Runtime::Exec => Some(CONCURRENCY_DEFAULT_EXEC),
             Runtime::Python | Runtime::Server => None,
         }),
         env,
-        command: if spec.runtime == Runtime::Exec { spec.command.clone() } else { Vec::new() },
+        command: if answered_by == Runtime::Exec { program(spec) } else { Vec::new() },
         compat: spec.compat,
         template: spec.template.clone(),
     };
@@ -553,18 +554,18 @@ pub(crate) fn kind(
     if !revision.spec.secret_names().is_empty() {
         return None;
     }
-    Some((request(revision, 0).ok()?, revision.spec.runtime, comes))
+    Some((request(revision, 0).ok()?, revision.spec.answered_by(), comes))
 }
 
 fn request(revision: &Revision, instance: u64) -> Result<InstanceRequest, StartFailure> {
     let spec = &revision.spec;
     let interpreters = &revision.shared.config.interpreters;
     let missing = || StartFailure::NoRuntime { runtime: spec.runtime.as_str() };
-    let launch = match spec.runtime {
+    let launch = match spec.answered_by() {
         Runtime::Python => Launch::Shim { argv: interpreters.python.clone().ok_or_else(missing)? },
         Runtime::Node => Launch::Shim { argv: interpreters.node.clone().ok_or_else(missing)? },
         Runtime::Go => Launch::Worker { argv: vec![GO_PROGRAM.to_owned()] },
-        Runtime::Exec => Launch::PerInvocation { argv: spec.command.clone() },
+        Runtime::Exec => Launch::PerInvocation { argv: program(spec) },
         Runtime::Server => {
             Launch::Server { argv: spec.command.clone(), port: spec.port.unwrap_or(SERVER_PORT) }
         }
@@ -614,6 +615,14 @@ fn request(revision: &Revision, instance: u64) -> Result<InstanceRequest, StartF
         links,
         files,
     })
+}
+
+/// What runs once per call: the command of the manifest, or the program that was built.
+fn program(spec: &FunctionSpec) -> Vec<String> {
+    match spec.runtime {
+        Runtime::Go => vec![GO_PROGRAM.to_owned()],
+        _ => spec.command.clone(),
+    }
 }
 
 /// The port at which the function itself listens inside its sandbox, if it does.

@@ -131,7 +131,7 @@ impl Scaling {
     /// One that knows nothing yet.
     pub(crate) fn new(spec: &FunctionSpec, bounds: Bounds, cores: u32) -> Self {
         let policy = &spec.scale.policy;
-        let concurrency = spec.limits.concurrency.unwrap_or(match spec.runtime {
+        let concurrency = spec.limits.concurrency.unwrap_or(match spec.answered_by() {
             Runtime::Python => 1,
             Runtime::Node => CONCURRENCY_DEFAULT_NODE,
             Runtime::Go => CONCURRENCY_DEFAULT_GO,

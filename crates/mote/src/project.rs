@@ -412,10 +412,21 @@ fn plan(
     if let Some(compat) = spec.compat {
         spec.limits.timeout_ms = compat.timeout_ms_default();
     }
+    match (spec.compat, runtime) {
+        (Some(Compat::OpenFaas), Runtime::Go) => golang::check_open_faas(folder, &spec)?,
+        (Some(Compat::Nuclio), Runtime::Go) => golang::check_nuclio(folder, &spec)?,
+        _ => {}
+    }
     apply(&mut spec, function)?;
     guesses.extend(network::allow_gateway(folder, &mut spec));
-    if spec.compat == Some(Compat::OpenWhisk) && matches!(runtime, Runtime::Node | Runtime::Go) {
-        // What is set for one activation would be seen by the others.
+    let one_at_a_time = match spec.compat {
+        Some(Compat::OpenWhisk) => matches!(runtime, Runtime::Node | Runtime::Go),
+        Some(Compat::Nuclio) => runtime == Runtime::Go,
+        _ => false,
+    };
+    if one_at_a_time {
+        // What is set for one activation would be seen by the others; a worker there handles one
+        // event at a time, and one worker is the default.
         spec.limits.concurrency = spec.limits.concurrency.or(Some(1));
     }
     Ok((spec, guesses))

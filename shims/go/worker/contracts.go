@@ -16,6 +16,9 @@ import (
 // bind finds out how the function is called. It looks at the function's type, not only at the
 // platform named by LOAD: types tell more, and cannot be wrong.
 func (w *worker) bind(function interface{}) (shape string, err error) {
+	if adapter, ok := function.(Adapter); ok {
+		return "adapter", w.adapted(adapter)
+	}
 	switch w.spec.Compat {
 	case "tinyfaas":
 		call, ok := function.(func(string, map[string]string) (string, error))

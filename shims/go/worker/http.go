@@ -40,7 +40,7 @@ func newCall(w *worker, stream uint32, head invoke, whole bool) *call {
 	c.wake.L = &c.lock
 	inner, stop := context.WithCancel(context.Background())
 	left := int64(head.sentNs) + int64(head.remainingMs)*1_000_000 - nanotime()
-	c.ctx, c.stop = &invocationContext{inner, time.Now().Add(time.Duration(left))}, stop
+	c.ctx, c.stop = &invocationContext{inner, time.Now().Add(time.Duration(left)), stream}, stop
 	if !whole {
 		c.incoming = newIncoming(c)
 	}

@@ -68,6 +68,9 @@ type worker struct {
 	idle     *sync.Cond
 }
 
+// running is the worker of this program, for what knows no worker: Log.
+var running *worker
+
 // Serve answers invocations with function until the engine drains or closes the connection. What
 // kinds of functions there are is in contracts.go.
 func Serve(function interface{}) {
@@ -76,6 +79,7 @@ func Serve(function interface{}) {
 	syscall.CloseOnExec(3)
 	conn := os.NewFile(3, "engine")
 	w := newWorker(conn)
+	running = w
 	os.Exit(w.run(function))
 }
 
@@ -357,6 +361,7 @@ func (w *worker) putError(stream uint32, kind, message, trace string, enteredNs 
 type invocationContext struct {
 	context.Context
 	deadline time.Time
+	stream   uint32
 }
 
 func (c *invocationContext) Deadline() (time.Time, bool) { return c.deadline, true }

@@ -12,7 +12,7 @@ use std::sync::Arc;
 
 use mote_api::Problem;
 use mote_core::FunctionSpec;
-use mote_core::spec::Runtime;
+use mote_core::spec::{Compat, Runtime};
 use mote_sandbox::BuildRequest;
 use mote_store::{Lookup, PackagesStaging, StagedCode};
 use sha2::{Digest, Sha256};
@@ -22,16 +22,96 @@ use super::registries::{Client, Registries};
 use super::{Node, deploy::store_problem};
 
 /// The worker, as files of a package beside the function's own.
-const WORKER: [(&str, &str); 6] = [
+const WORKER: [(&str, &str); 7] = [
     ("frames.go", include_str!("../../../../shims/go/worker/frames.go")),
     ("worker.go", include_str!("../../../../shims/go/worker/worker.go")),
     ("http.go", include_str!("../../../../shims/go/worker/http.go")),
     ("contracts.go", include_str!("../../../../shims/go/worker/contracts.go")),
     ("whisk.go", include_str!("../../../../shims/go/worker/whisk.go")),
     ("cloudevents.go", include_str!("../../../../shims/go/worker/cloudevents.go")),
+    ("adapter.go", include_str!("../../../../shims/go/worker/adapter.go")),
 ];
 /// Its folder in the module; a function that has one of this name is refused by the compiler.
 const WORKER_FOLDER: &str = "mote_worker";
+/// The folder in the module of the packages that are provided.
+const PROVIDED_FOLDER: &str = "mote_provided";
+
+/// A module of a platform that is built in: functions that import it need no download.
+struct Provided {
+    /// Its import path.
+    module: &'static str,
+    files: &'static [(&'static str, &'static str)],
+    /// Modules that it imports, which are provided too.
+    needs: &'static [&'static str],
+}
+
+macro_rules! provided {
+    ($name:literal, $path:literal) => {
+        ($name, include_str!(concat!("../../../../shims/go/provided/", $path)))
+    };
+}
+
+const HANDLER: &[(&str, &str)] = &[provided!("handler.go", "handler/handler.go")];
+
+const OPEN_FAAS: [Provided; 2] = [
+    Provided { module: "github.com/openfaas/templates-sdk/go-http", files: HANDLER, needs: &[] },
+    Provided {
+        module: "github.com/openfaas-incubator/go-function-sdk",
+        files: HANDLER,
+        needs: &[],
+    },
+];
+
+const LOGGER: &str = "github.com/nuclio/logger";
+
+const NUCLIO_SDK: &str = "github.com/nuclio/nuclio-sdk-go";
+/// The path that it had first.
+const NUCLIO_SDK_FIRST: &str = "github.com/nuclio/nuclio-sdk";
+const NUCLIO_FILES: &[(&str, &str)] = &[
+    provided!("nuclio.go", "nuclio/nuclio.go"),
+    provided!("response.go", "nuclio/response.go"),
+    provided!("errors.go", "nuclio/errors.go"),
+];
+
+const NUCLIO: [Provided; 4] = [
+    Provided { module: NUCLIO_SDK, files: NUCLIO_FILES, needs: &[LOGGER] },
+    Provided { module: NUCLIO_SDK_FIRST, files: NUCLIO_FILES, needs: &[LOGGER] },
+    Provided { module: LOGGER, files: &[provided!("logger.go", "logger/logger.go")], needs: &[] },
+    Provided {
+        module: "github.com/nuclio/errors",
+        files: &[provided!("errors.go", "errors/errors.go")],
+        needs: &[],
+    },
+];
+
+const KUBELESS: [Provided; 1] = [Provided {
+    module: "github.com/kubeless/kubeless",
+    files: &[provided!("pkg/functions/functions.go", "functions/functions.go")],
+    needs: &[],
+}];
+
+/// The modules that functions of a platform find without a download.
+fn provided(spec: &FunctionSpec) -> &'static [Provided] {
+    match spec.compat {
+        Some(Compat::OpenFaas) => &OPEN_FAAS,
+        Some(Compat::Nuclio) => &NUCLIO,
+        Some(Compat::Kubeless) => &KUBELESS,
+        _ => &[],
+    }
+}
+
+/// What calls functions whose types are of a platform's package: name of its package and text.
+fn adapter(spec: &FunctionSpec) -> Option<(&'static str, &'static str)> {
+    match spec.compat {
+        Some(Compat::Nuclio) => {
+            Some(("mote_nuclio", include_str!("../../../../shims/go/adapters/nuclio.go")))
+        }
+        Some(Compat::Kubeless) => {
+            Some(("mote_kubeless", include_str!("../../../../shims/go/adapters/kubeless.go")))
+        }
+        _ => None,
+    }
+}
 /// Where what is generated waits for the copy, in the folder that becomes the packages.
 const GENERATED: &str = ".mote";
 /// The cache begins anew when it holds more: modules are never removed from it one by one.
@@ -103,7 +183,11 @@ pub(crate) async fn build(
 /// What determines the program.
 fn key(spec: &FunctionSpec, code_hash: &str, version: &str) -> String {
     let mut hash = Sha256::new();
-    for part in [code_hash, &spec.entry].into_iter().chain(WORKER.map(|(_, text)| text)) {
+    let contract = [spec.compat.map_or("", Compat::as_str), spec.answered_by().as_str()];
+    let provided = provided(spec).iter().flat_map(|module| module.files);
+    let adapter = adapter(spec);
+    let files = WORKER.iter().chain(provided).chain(&adapter).map(|(_, text)| *text);
+    for part in [code_hash, &spec.entry].into_iter().chain(contract).chain(files) {
         hash.update((part.len() as u64).to_le_bytes());
         hash.update(part);
     }
@@ -123,12 +207,7 @@ fn generate(
     code: &Path,
     staging: &PackagesStaging,
 ) -> Result<String, Problem> {
-    let module = std::fs::read_to_string(code.join("go.mod")).unwrap_or_default();
-    let module = module
-        .lines()
-        .find_map(|line| line.trim().strip_prefix("module "))
-        .map(|rest| rest.split("//").next().unwrap_or("").trim().trim_matches('"').to_owned());
-    let package = package(code)?;
+    let package = package(spec, code)?;
     let root = staging.path().join(GENERATED);
     let put = |name: &str, text: &str| {
         let path = root.join(name);
@@ -136,41 +215,157 @@ fn generate(
             .and_then(|()| std::fs::write(&path, text))
             .map_err(|error| packages::failed(&format!("cannot write {name}: {error}")))
     };
-    if module.is_none() {
-        put("go.mod", "module function\n\ngo 1.21\n")?;
+    let module = module(spec, code, &put)?;
+    let entry = &spec.entry;
+    if spec.answered_by() == Runtime::Exec {
+        put("mote_main/main.go", &per_call(&module, entry))?;
+        return Ok("./mote_main".to_owned());
     }
-    let module = module.unwrap_or_else(|| "function".to_owned());
     for (name, text) in WORKER {
         put(&format!("{WORKER_FOLDER}/{name}"), text)?;
     }
     let worker = format!("{module}/{WORKER_FOLDER}");
-    let entry = &spec.entry;
-    if package == "main" {
-        let text = format!(
-            "package main\n\nimport mote_worker {worker:?}\n\nfunc main() {{ \
-             mote_worker.Serve({entry}) }}\n"
-        );
-        put("mote_main.go", &text)?;
-        return Ok(".".to_owned());
+    let is_main = package == "main";
+    // In the function's own package it has no name of a package in front.
+    let front = if is_main { "" } else { "function." };
+    let mut imports = format!("\tmote_worker {worker:?}\n");
+    if !is_main {
+        let _ = writeln!(imports, "\tfunction {module:?}");
+    }
+    let mut call = format!("{front}{entry}");
+    if let Some((name, text)) = adapter(spec) {
+        let mut text = text.replace("\"mote/worker\"", &format!("{worker:?}"));
+        let first = format!("{NUCLIO_SDK_FIRST:?}");
+        if sources(code).any(|(_, source)| source.contains(&first)) {
+            text = text.replace(&format!("{NUCLIO_SDK:?}"), &first);
+        }
+        put(&format!("{name}/{name}.go"), &text)?;
+        let _ = writeln!(imports, "\t{name} \"{module}/{name}\"");
+        let init = if spec.compat == Some(Compat::Nuclio) && has_function(code, "InitContext") {
+            format!(", InitContext: {front}InitContext")
+        } else {
+            String::new()
+        };
+        call = format!("&{name}.Function{{Handler: {call}{init}}}");
     }
     let text = format!(
-        "package main\n\nimport (\n\tfunction {module:?}\n\tmote_worker {worker:?}\n)\n\nfunc main() \
-         {{ mote_worker.Serve(function.{entry}) }}\n"
+        "package main\n\nimport (\n{imports})\n\nfunc main() {{ mote_worker.Serve({call}) }}\n"
     );
+    if is_main {
+        put("mote_main.go", &text)?;
+        leave_out_main(spec, code, &put)?;
+        return Ok(".".to_owned());
+    }
     put("mote_main/main.go", &text)?;
     Ok("./mote_main".to_owned())
 }
 
-/// The name of the package at the top of the code. A program of its own is none that is called.
-fn package(code: &Path) -> Result<String, Problem> {
-    let mut found = None;
-    for entry in std::fs::read_dir(code).into_iter().flatten().flatten() {
+/// The files of the package at the top of the code, without its tests.
+fn sources(code: &Path) -> impl Iterator<Item = (String, String)> {
+    std::fs::read_dir(code).into_iter().flatten().flatten().filter_map(|entry| {
         let name = entry.file_name().to_string_lossy().into_owned();
-        if !name.ends_with(".go") || name.ends_with("_test.go") {
+        let is_source = name.ends_with(".go") && !name.ends_with("_test.go");
+        is_source.then(|| (name, std::fs::read_to_string(entry.path()).unwrap_or_default()))
+    })
+}
+
+fn has_function(code: &Path, name: &str) -> bool {
+    let start = format!("func {name}(");
+    sources(code).any(|(_, text)| text.lines().any(|line| line.starts_with(&start)))
+}
+
+/// Whether the platform loads a package main without ever calling its `func main`.
+fn ignores_main(spec: &FunctionSpec) -> bool {
+    spec.compat == Some(Compat::Nuclio)
+}
+
+const MAIN: &str = "func main()";
+
+/// Writes the files that have a `func main` once more, where nothing calls it, with another name.
+fn leave_out_main(
+    spec: &FunctionSpec,
+    code: &Path,
+    put: &impl Fn(&str, &str) -> Result<(), Problem>,
+) -> Result<(), Problem> {
+    if !ignores_main(spec) {
+        return Ok(());
+    }
+    for (name, text) in sources(code) {
+        if !text.lines().any(|line| line.starts_with(MAIN)) {
             continue;
         }
-        let text = std::fs::read_to_string(entry.path()).unwrap_or_default();
-        if text.lines().any(|line| line.starts_with("func main()")) {
+        let lines = text.lines().map(|line| match line.strip_prefix(MAIN) {
+            Some(rest) => format!("func mote_not_called(){rest}\n"),
+            None => format!("{line}\n"),
+        });
+        put(&name, &lines.collect::<String>())?;
+    }
+    Ok(())
+}
+
+/// A program that reads the request's body, calls the function once and writes what it returns.
+fn per_call(module: &str, entry: &str) -> String {
+    format!(
+        "package main\n\nimport (\n\t\"fmt\"\n\t\"io\"\n\t\"log\"\n\t\"os\"\n\n\tfunction {module:?}\n)\n\n\
+         func main() {{\n\tinput, err := io.ReadAll(os.Stdin)\n\tif err != nil {{\n\t\t\
+         log.Fatalf(\"cannot read the request: %v\", err)\n\t}}\n\t\
+         fmt.Println(function.{entry}(input))\n}}\n"
+    )
+}
+
+/// The import path of the function's module. Writes a `go.mod` where the function has none, or needs
+/// a module that is provided.
+fn module(
+    spec: &FunctionSpec,
+    code: &Path,
+    put: &impl Fn(&str, &str) -> Result<(), Problem>,
+) -> Result<String, Problem> {
+    let written = std::fs::read_to_string(code.join("go.mod")).unwrap_or_default();
+    let named = written
+        .lines()
+        .find_map(|line| line.trim().strip_prefix("module "))
+        .map(|rest| rest.split("//").next().unwrap_or("").trim().trim_matches('"').to_owned());
+    // The templates of OpenFaaS call it so; its folders are imported by that name.
+    let usual = if spec.compat == Some(Compat::OpenFaas) { "handler/function" } else { "function" };
+    let module = named.clone().unwrap_or_else(|| usual.to_owned());
+    let mut text = match named {
+        Some(_) => written,
+        None => format!("module {module}\n\ngo 1.21\n"),
+    };
+    // What the function brings itself is left alone: a vendor folder has to agree with go.mod.
+    let brings = |name: &str| {
+        let replaced = text.lines().any(|line| {
+            let line = line.trim().trim_start_matches("replace").trim_start();
+            line.split_whitespace().next() == Some(name) && line.contains("=>")
+        });
+        replaced || name == module
+    };
+    let vendored = code.join("vendor/modules.txt").is_file();
+    let wanted: Vec<&Provided> =
+        provided(spec).iter().filter(|one| !vendored && !brings(one.module)).collect();
+    for (at, one) in wanted.iter().enumerate() {
+        let folder = format!("{PROVIDED_FOLDER}/{at}");
+        let _ = write!(text, "\nreplace {} => ./{folder}\n", one.module);
+        let mut own = format!("module {}\n\ngo 1.21\n", one.module);
+        for need in one.needs {
+            let _ = write!(own, "\nrequire {need} v0.0.0\n");
+        }
+        put(&format!("{folder}/go.mod"), &own)?;
+        for (name, text) in one.files {
+            put(&format!("{folder}/{name}"), text)?;
+        }
+    }
+    if !code.join("go.mod").is_file() || !wanted.is_empty() {
+        put("go.mod", &text)?;
+    }
+    Ok(module)
+}
+
+/// The name of the package at the top of the code. A program of its own is none that is called.
+fn package(spec: &FunctionSpec, code: &Path) -> Result<String, Problem> {
+    let mut found = None;
+    for (name, text) in sources(code) {
+        if !ignores_main(spec) && text.lines().any(|line| line.starts_with(MAIN)) {
             let text = format!("{name} has a func main: it is a program, not a function");
             let hint = "build it and deploy the program with runtime = \"server\"";
             return Err(Problem::new(422, "M0112", text).with_hint(hint));

@@ -320,7 +320,7 @@ pub(super) fn entry(folder: &Folder, compat: Compat, runtime: Runtime) -> Result
 }
 
 /// Names of the arguments of a top-level Python function, as far as text can tell.
-fn python_parameters(source: &str, name: &str) -> Option<Vec<String>> {
+pub(super) fn python_parameters(source: &str, name: &str) -> Option<Vec<String>> {
     for prefix in ["def ", "async def "] {
         let start = format!("{prefix}{name}(");
         if let Some(names) = function_parameters(source, &start) {

@@ -296,6 +296,7 @@ fn runtime_of(written: &str) -> Option<RuntimeName> {
     match word.to_lowercase().as_str() {
         "python" => Some(RuntimeName::Python),
         "node" | "nodejs" => Some(RuntimeName::Node),
+        "go" | "golang" => Some(RuntimeName::Go),
         _ => None,
     }
 }
@@ -413,6 +414,7 @@ fn document_of(document: &Value) -> Option<Document> {
         ("nuclio.io", _) => Document::Nuclio,
         _ if nuclio::is_export(document) => Document::Nuclio,
         ("kubeless.io", _) => Document::Kubeless,
+        _ if kubeless::is_old(document) => Document::Kubeless,
         ("serving.knative.dev", _) => Document::Service,
         ("fission.io", _) => Document::Fission,
         (_, "openfaas" | "faas") => Document::OpenFaas,

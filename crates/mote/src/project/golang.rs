@@ -2,26 +2,40 @@
 
 use mote_api::manifest::{CompatName, FunctionManifest, RuntimeName};
 use mote_api::toml_reader::Mistakes;
-use mote_core::spec::Compat;
+use mote_core::FunctionSpec;
+use mote_core::spec::{Compat, Runtime, TEMPLATE_GO_CLASSIC};
 
 use super::contract::{Found, implied};
 use super::mistake;
 use super::probe::Folder;
 
+/// What the arguments of the platforms' functions are of.
+const NUCLIO_EVENT: &str = "nuclio.Event";
+const KUBELESS_EVENT: &str = "functions.Event";
+
 /// Go: by the package's name and its exported function.
 pub(super) fn infer(folder: &Folder) -> Option<Found> {
     let name = package(folder)?;
+    for (compat, sign) in
+        [(CompatName::Nuclio, NUCLIO_EVENT), (CompatName::Kubeless, KUBELESS_EVENT)]
+    {
+        if let [entry, ..] = takes(folder, sign).as_slice() {
+            return found(compat, entry, format!("package {name}, func {entry}"));
+        }
+    }
     let has = |function: &str| parameters(folder, function);
     let (compat, entry) = match name.as_str() {
         "main" if has("fn").is_some() => (CompatName::TinyFaas, "fn"),
         "main" if has("Main").is_some() => (CompatName::OpenWhisk, "Main"),
-        "kubeless" => return refused(folder, CompatName::Kubeless),
-        _ if has("Handler").is_some_and(|list| list.contains("nuclio.")) => {
-            return refused(folder, CompatName::Nuclio);
-        }
         "main" if has("Handler").is_some() => (CompatName::Fission, "Handler"),
         _ if has("New").is_some_and(|list| list.trim().is_empty()) => (CompatName::Knative, "New"),
         "function" => match has("Handle")? {
+            list if takes_bytes(&list) => {
+                let why = format!("package {name}, func Handle({list})");
+                let mut found = found(CompatName::OpenFaas, "Handle", why)?;
+                found.function.template = implied(TEMPLATE_GO_CLASSIC.to_owned());
+                return Some(found);
+            }
             list if list.contains("handler.Request") => (CompatName::OpenFaas, "Handle"),
             list if list.starts_with("w ") || list.starts_with("w,") => {
                 (CompatName::OpenFaas, "Handle")
@@ -34,10 +48,69 @@ pub(super) fn infer(folder: &Folder) -> Option<Found> {
     found(compat, entry, why)
 }
 
-/// A contract that is recognised and not offered: it is refused by its name later.
-fn refused(folder: &Folder, compat: CompatName) -> Option<Found> {
-    let name = package(folder)?;
-    found(compat, "Handler", format!("package {name}"))
+/// Whether a function takes the bytes of a body and nothing else.
+fn takes_bytes(list: &str) -> bool {
+    list.trim_end().ends_with("[]byte") && !list.contains(',')
+}
+
+/// Refuses a function of OpenFaaS whose arguments are not those of its template.
+pub(super) fn check_open_faas(folder: &Folder, spec: &FunctionSpec) -> Result<(), Mistakes> {
+    let Some(list) = parameters(folder, &spec.entry) else { return Ok(()) };
+    let classic = spec.answered_by() == Runtime::Exec;
+    let (name, entry) = (spec.name.as_str(), &spec.entry);
+    let list = super::escaped(list.trim());
+    let (text, hint) = match (classic, takes_bytes(&list)) {
+        (true, false) => (
+            format!("{name}: template go calls {entry}(req []byte), this is {entry}({list})"),
+            "a function that takes an http.ResponseWriter or a handler.Request is of another template: \
+             write lang: golang-middleware or golang-http in stack.yml, and no template in mote.toml",
+        ),
+        (false, true) => (
+            format!("{name}: {entry}({list}) takes bytes, which only template go hands over"),
+            "write lang: go in stack.yml, or template = \"go\" in mote.toml",
+        ),
+        _ => return Ok(()),
+    };
+    Err(mistake("M0305", text, Some(hint.to_owned())))
+}
+
+/// Exported functions at the top that take what `sign` names; one that is called Handler first.
+fn takes(folder: &Folder, sign: &str) -> Vec<String> {
+    let mut names: Vec<String> = Vec::new();
+    for file in files(folder) {
+        let source = folder.source(file);
+        for line in source.lines() {
+            let name = line.strip_prefix("func ").and_then(|rest| rest.split('(').next());
+            let Some(name) = name.filter(|name| name.starts_with(|c: char| c.is_ascii_uppercase()))
+            else {
+                continue;
+            };
+            if parameters(folder, name).is_some_and(|list| list.contains(sign)) {
+                names.push(name.to_owned());
+            }
+        }
+    }
+    names.sort_by_key(|name| name != "Handler");
+    names
+}
+
+/// Refuses what a function of Nuclio may ask of the platform and a node has not.
+pub(super) fn check_nuclio(folder: &Folder, spec: &FunctionSpec) -> Result<(), Mistakes> {
+    for (sign, hint) in [
+        (
+            "Platform.CallFunction(",
+            "send an HTTP request to the other function, and allow it with [allow] net",
+        ),
+        (".DataBinding[", "open the connection in InitContext, and allow it with [allow] net"),
+    ] {
+        let Some(file) = files(folder).find(|file| folder.source(file).contains(sign)) else {
+            continue;
+        };
+        let part = sign.trim_end_matches(['(', '[']).trim_start_matches('.');
+        let text = format!("{}: {file}: context.{part} is not offered", spec.name);
+        return Err(mistake("M0305", text, Some(hint.to_owned())));
+    }
+    Ok(())
 }
 
 /// Files of the package at the top, without its tests.
@@ -65,10 +138,19 @@ pub(super) fn parameters(folder: &Folder, name: &str) -> Option<String> {
 }
 
 pub(super) fn entry(folder: &Folder, compat: Compat) -> Result<String, Mistakes> {
+    let sign = match compat {
+        Compat::Nuclio => Some(NUCLIO_EVENT),
+        Compat::Kubeless => Some(KUBELESS_EVENT),
+        _ => None,
+    };
+    let taking = sign.map(|sign| takes(folder, sign)).unwrap_or_default();
+    if let [name, ..] = taking.as_slice() {
+        return Ok(name.clone());
+    }
     let names: &[&str] = match compat {
         Compat::TinyFaas => &["fn"],
         Compat::OpenWhisk => &["Main"],
-        Compat::Fission => &["Handler"],
+        Compat::Fission | Compat::Nuclio | Compat::Kubeless => &["Handler"],
         Compat::Knative => &["New", "Handle"],
         _ => &["Handle"],
     };

@@ -100,6 +100,18 @@ fn templates_that_have_no_adapter_are_refused_by_name() {
             "name: a\nruntime: python\nbuilder: some/image\n",
             "func.yaml: a: a Python function without specVersion is not offered",
         ),
+        (
+            "old.yaml",
+            "apiVersion: k8s.io/v1\nkind: Function\nmetadata: {name: a}\nspec:\n  handler: a.f\n  \
+             runtime: python2.7\n  function: \"def f():\\n  return 1\"\n",
+            "old.yaml: a: a function without event and context is not offered",
+        ),
+        (
+            "function.yaml",
+            "metadata: {name: a}\nspec:\n  runtime: golang\n  handler: main:Handler\n  \
+             dataBindings: {db0: {class: v3io}}\n",
+            "function.yaml: a: spec.dataBindings is not offered",
+        ),
     ] {
         let wrong = read_foreign_files(&[(file, manifest)]).err();
         let wrong = wrong.expect("it is refused").0.remove(0);
@@ -265,10 +277,15 @@ fn a_named_contract_needs_no_entry() {
         &[("mote.toml", "version = 1\ncompat = \"knative\"\ncommand = [\"cat\"]\n")],
         "error[M0305]: mote.toml: compat \"knative\" is not offered yet for runtime exec (line 2)",
     );
-    check_error(
-        &[("m.go", "package main\nfunc Handler(context *nuclio.Context, event nuclio.Event) {")],
-        "error[M0305]: compat \"nuclio\" is not offered yet for runtime go",
-    );
+    for (arguments, contract) in [
+        ("context *nuclio.Context, event nuclio.Event", Compat::Nuclio),
+        ("event functions.Event, context functions.Context", Compat::Kubeless),
+    ] {
+        let code = format!("package main\nfunc Help() {{}}\nfunc Measure({arguments}) {{");
+        check_contract(&[("m.go", &code)], Some((contract, "Measure")));
+    }
+    let bytes = ("handler.go", "package function\nfunc Handle(req []byte) string {");
+    check_contract(&[bytes], Some((Compat::OpenFaas, "Handle")));
     check_error(
         &[("mote.toml", "version = 1\ntemplate = \"python3\"\n"), ("app.py", HANDLE)],
         "error[M0306]: mote.toml: template: belongs to compat, the platform it is one of (line 2)",

@@ -4,6 +4,7 @@ use mote_api::manifest::{CompatName, RuntimeName};
 use mote_api::toml_reader::Mistakes;
 use serde_json::Value;
 
+use super::super::contract;
 use super::{
     Described, Foreign, Source, count, group, not_offered, object_name, runtime_of, set, text,
 };
@@ -12,7 +13,7 @@ pub(super) fn read(file: &str, all: &[Value]) -> Result<Foreign, Mistakes> {
     let mut found = Foreign::default();
     for document in all {
         let kind = document["kind"].as_str().unwrap_or("");
-        let ours = group(document) == "kubeless.io";
+        let ours = group(document) == "kubeless.io" || is_old(document);
         if ours && kind == "Function" {
             let name = text(&document["metadata"]["name"]).unwrap_or_default();
             found.add(&name, function(file, document));
@@ -32,32 +33,44 @@ fn function(file: &str, document: &Value) -> Result<Described, Mistakes> {
     let spec = &document["spec"];
     let name = text(&document["metadata"]["name"]).unwrap_or_default();
     let mut to = Described::new(&name, CompatName::Kubeless);
-    to.note("compat", "apiVersion: kubeless.io/v1beta1");
+    to.note("compat", format!("apiVersion: {}", text(&document["apiVersion"]).unwrap_or_default()));
     to.allow_net(&document["metadata"]["annotations"]);
     let written = text(&spec["runtime"]).unwrap_or_default();
     let handler = text(&spec["handler"]).unwrap_or_default();
     let (module, function) = handler.split_once('.').unwrap_or((&handler, "handler"));
     let Some(runtime) = runtime_of(&written) else {
-        let hint = "offered: python, nodejs; build others as a program";
+        let hint = "offered: python, nodejs, go; build others as a program";
         return Err(not_offered(file, &name, &format!("runtime {written:?}"), hint));
     };
-    let is_node = runtime == RuntimeName::Node;
-    let (code_file, deps_file) = if is_node {
-        (format!("{module}.js"), "package.json")
-    } else {
-        (format!("{module}.py"), "requirements.txt")
+    let (code_file, mut deps_file, entry) = match runtime {
+        RuntimeName::Node => {
+            let file = format!("{module}.js");
+            (file.clone(), "package.json", format!("{file}:{function}"))
+        }
+        RuntimeName::Go => (format!("{module}.go"), "go.mod", function.to_owned()),
+        _ => (format!("{module}.py"), "requirements.txt", format!("{module}:{function}")),
     };
-    let entry =
-        if is_node { format!("{code_file}:{function}") } else { format!("{module}:{function}") };
     set(&mut to.function.runtime, runtime);
     set(&mut to.function.entry, entry);
     to.note("runtime", format!("spec.runtime: {written}"));
     to.note("entry", format!("spec.handler: {handler}"));
     let (zip, mut files) = match code(file, &name, spec)? {
-        Code::Text(code) => (None, vec![(code_file, code)]),
+        Code::Text(code) => {
+            if group(document) == OLD_GROUP {
+                check_arguments(file, &name, function, &String::from_utf8_lossy(&code))?;
+            }
+            (None, vec![(code_file, code)])
+        }
         Code::Zip(archive) => (Some(archive), Vec::new()),
     };
     if let Some(deps) = spec["deps"].as_str().filter(|deps| !deps.trim().is_empty()) {
+        if runtime == RuntimeName::Go && !deps.lines().any(|line| line.starts_with("module ")) {
+            deps_file = "Gopkg.toml";
+            to.warn(
+                "deps: versions in Gopkg.toml are not obeyed: the newest are built in; write them as \
+                 a go.mod to keep them",
+            );
+        }
         files.push((deps_file.to_owned(), deps.as_bytes().to_vec()));
     }
     to.source = match zip {
@@ -88,9 +101,32 @@ fn function(file: &str, document: &Value) -> Result<Described, Mistakes> {
         "timeout",
         "deployment",
         "horizontalPodAutoscaler",
+        // Of the first versions: how it is called, which is over HTTP here.
+        "type",
     ];
     to.ignore_rest(spec, &known, "");
     Ok(to)
+}
+
+/// The first versions had their objects in a group of Kubernetes itself.
+const OLD_GROUP: &str = "k8s.io";
+
+/// Whether this is a function as the first versions had it.
+pub(super) fn is_old(document: &Value) -> bool {
+    group(document) == OLD_GROUP
+        && document["kind"] == "Function"
+        && document["spec"]["handler"].is_string()
+}
+
+/// Refuses a function with the arguments of the first versions: none, a request, or (req, res).
+fn check_arguments(file: &str, name: &str, function: &str, code: &str) -> Result<(), Mistakes> {
+    let names = contract::python_parameters(code, function);
+    let few = names.is_some_and(|names| names.len() < 2) && !code.contains("*args");
+    if few || code.contains("(req, res)") {
+        let hint = format!("write {function}(event, context): what the request brings is in event");
+        return Err(not_offered(file, name, "a function without event and context", &hint));
+    }
+    Ok(())
 }
 
 enum Code {

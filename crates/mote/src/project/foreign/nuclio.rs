@@ -13,7 +13,7 @@ use super::{
 };
 
 const MARK: &str = "@nuclio.configure";
-const ENDINGS: [&str; 6] = ["py", "js", "mjs", "cjs", "sh", "rb"];
+const ENDINGS: [&str; 7] = ["py", "js", "mjs", "cjs", "sh", "rb", "go"];
 
 pub(super) fn read(file: &str, all: &[Value], folder: &Path) -> Result<Foreign, Mistakes> {
     let mut found = Foreign::default();
@@ -71,12 +71,12 @@ pub(super) fn inline(path: &Path) -> Result<Option<Foreign>, Mistakes> {
     let Some(block) = block(&source) else { return Ok(None) };
     let shown = path.file_name().map_or_else(String::new, |name| name.to_string_lossy().into());
     let parsed = documents(&shown, &block)?;
-    let Some(document) = parsed.first().map(|value| &value["function.yaml"]) else {
+    // A block without apiVersion is taken for functions by name, and is the function already.
+    let document =
+        parsed.first().map(|value| if is_export(value) { value } else { &value["function.yaml"] });
+    let Some(document) = document.filter(|document| document.is_object()) else {
         return Ok(None);
     };
-    if !document.is_object() {
-        return Ok(None);
-    }
     let folder = path.parent().unwrap_or(Path::new("."));
     let mut described = function(&shown, document, folder)?;
     if document["metadata"]["name"].is_null() {
@@ -153,8 +153,17 @@ fn function(file: &str, document: &Value, folder: &Path) -> Result<Described, Mi
     let (min, max) = (count(&spec["minReplicas"]), count(&spec["maxReplicas"]));
     to.set_scale(fixed.or(min), fixed.or(max), "spec.replicas, minReplicas, maxReplicas");
     triggers(&mut to, &spec["triggers"]);
+    let is_go = to.function.runtime.as_ref().is_some_and(|one| one.value == RuntimeName::Go);
+    if is_go && spec["dataBindings"].as_object().is_some_and(|all| !all.is_empty()) {
+        let hint = "open the connection in InitContext, and allow it with [allow] net";
+        return Err(not_offered(file, &name, "spec.dataBindings", hint));
+    }
     for command in spec["build"]["commands"].as_array().into_iter().flatten() {
         let command = text(command).unwrap_or_default();
+        // The modules that the code imports are fetched by the build itself.
+        if is_go && ["go get ", "go mod "].iter().any(|start| command.starts_with(start)) {
+            continue;
+        }
         if to.packages.add_command(&command).is_err() {
             let hint = "mote builds no images: it installs what pip and npm commands name; install \
                         anything else on the node and remove the command";
@@ -220,6 +229,16 @@ fn runtime(
             set(&mut to.function.entry, format!("{found}:{function}"));
             found
         }
+        Some(RuntimeName::Go) => {
+            set(&mut to.function.runtime, RuntimeName::Go);
+            // PACKAGE:FUNCTION, or the function alone; without one it is found by its arguments.
+            let function = handler.rsplit(':').next().unwrap_or_default();
+            to.function.entry = None;
+            if !function.is_empty() {
+                set(&mut to.function.entry, function.to_owned());
+            }
+            "main.go".to_owned()
+        }
         _ if written == "shell" => {
             set(&mut to.function.runtime, RuntimeName::Exec);
             let arguments = text(&spec["runtimeAttributes"]["arguments"]).unwrap_or_default();
@@ -232,7 +251,7 @@ fn runtime(
             module.to_owned()
         }
         _ => {
-            let hint = "offered: python, nodejs, shell; build others as a program";
+            let hint = "offered: python, nodejs, golang, shell; build others as a program";
             return Err(not_offered(file, name, &format!("runtime {written:?}"), hint));
         }
     };
@@ -254,7 +273,12 @@ fn triggers(to: &mut Described, triggers: &Value) {
             continue;
         }
         let workers = count(&trigger["numWorkers"]).or_else(|| count(&trigger["maxWorkers"]));
-        if workers.is_some_and(|workers| workers > 1) {
+        let is_go = to.function.runtime.as_ref().is_some_and(|one| one.value == RuntimeName::Go);
+        if let (true, Some(workers)) = (is_go, workers.filter(|workers| *workers > 0)) {
+            // Each has a context of its own here too, in one process.
+            to.function.limits.concurrency = Some(workers);
+            to.note("concurrency", format!("triggers.{name}: {workers} workers"));
+        } else if workers.is_some_and(|workers| workers > 1) {
             to.warn(format!("trigger {name}: workers: instances follow demand, up to scale.max"));
         }
         if trigger["attributes"].is_object() {

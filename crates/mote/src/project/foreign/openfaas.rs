@@ -5,7 +5,7 @@ use std::path::Path;
 
 use mote_api::manifest::{CompatName, PolicyName, RuntimeName};
 use mote_api::toml_reader::Mistakes;
-use mote_core::spec::Compat;
+use mote_core::spec::{Compat, TEMPLATE_GO_CLASSIC};
 use serde::Deserialize;
 use serde_json::Value;
 
@@ -208,6 +208,13 @@ fn language(to: &mut Described, file: &str, name: &str, entry: &Value) -> Result
         to.note("template", format!("lang: {lang}"));
         return Ok(());
     }
+    if lang == TEMPLATE_GO_CLASSIC || lang.starts_with("go-") {
+        set(&mut to.function.runtime, RuntimeName::Go);
+        set(&mut to.function.template, TEMPLATE_GO_CLASSIC.to_owned());
+        set(&mut to.function.entry, "Handle".to_owned());
+        to.note("template", format!("lang: {lang}"));
+        return Ok(());
+    }
     if lang.starts_with("golang-") {
         set(&mut to.function.runtime, RuntimeName::Go);
         set(&mut to.function.entry, "Handle".to_owned());
@@ -230,7 +237,7 @@ fn language(to: &mut Described, file: &str, name: &str, entry: &Value) -> Result
         return Ok(());
     }
     let Some(process) = process else {
-        let hint = "offered: python3, python3-http, python3-flask, node*, golang-*, and any lang with \
+        let hint = "offered: python3, python3-http, python3-flask, node*, go, golang-*, and any lang with \
                     fprocess whose program is in handler's folder";
         return Err(not_offered(file, name, &format!("lang {lang:?}"), hint));
     };

@@ -1,0 +1,33 @@
+// Package functions has the types that Kubeless hands to a Go function, for functions that import the
+// platform's package: they build without a download.
+package functions
+
+import (
+	"context"
+	"net/http"
+)
+
+// Extension is the HTTP request behind an event.
+type Extension struct {
+	Request  *http.Request
+	Response http.ResponseWriter
+	Context  context.Context
+}
+
+// Event is what a function is called with.
+type Event struct {
+	Data           string
+	EventID        string
+	EventType      string
+	EventTime      string
+	EventNamespace string
+	Extensions     Extension
+}
+
+// Context describes the function.
+type Context struct {
+	FunctionName string
+	Timeout      string
+	Runtime      string
+	MemoryLimit  string
+}
