@@ -90,11 +90,38 @@ pub(super) fn packages(spec: &FunctionSpec, code: &Path) -> Vec<String> {
         |module: &str| code.join(module).exists() || code.join(format!("{module}.py")).exists();
     let is_named = |package: &str| {
         let name = package.split('@').next().unwrap_or(package);
-        named.contains(name) || named.contains(&name.replace('-', "_"))
+        if is_python { requirements_name(&named, name) } else { depends_on(&named, name) }
     };
     let wanted =
         |(module, package): &&Provided| !is_named(package) && !is_own(module) && imports(module);
     known.iter().filter(wanted).map(|(_, package)| (*package).to_owned()).collect()
+}
+
+/// Whether a list of requirements names a package: by itself, or as a wheel, an archive or a
+/// repository of that name. `list` is in lower case.
+fn requirements_name(list: &str, package: &str) -> bool {
+    let is_of_name = |letter: char| letter.is_ascii_alphanumeric() || "-_".contains(letter);
+    let is_it = |word: &str| {
+        let word = word.replace('_', "-");
+        let rest = word.strip_prefix(package);
+        // A wheel or an archive: the version follows.
+        let is_version = |rest: &str| rest.starts_with(|letter: char| letter.is_ascii_digit());
+        rest.is_some_and(|rest| rest.is_empty() || rest.strip_prefix('-').is_some_and(is_version))
+    };
+    list.lines().any(|line| {
+        let line = line.trim_start();
+        let line = if line.starts_with('#') { "" } else { line };
+        let line = line.split(" #").next().unwrap_or_default();
+        line.split(|letter| !is_of_name(letter)).any(is_it)
+    })
+}
+
+/// Whether a `package.json` (in lower case) has a package among its dependencies.
+fn depends_on(package_json: &str, package: &str) -> bool {
+    let Ok(whole) = serde_json::from_str::<serde_json::Value>(package_json) else { return false };
+    ["dependencies", "devdependencies", "optionaldependencies", "peerdependencies"]
+        .iter()
+        .any(|kind| whole[kind].get(package).is_some())
 }
 
 /// The source files at the top of a folder and one folder below.
@@ -187,6 +214,20 @@ mod tests {
             ("package.json", r#"{"dependencies":{"openwhisk":"^3"}}"#),
         ];
         check(OpenWhisk, Node, &named, &[]);
+        for (list, expected) in [
+            ("# flask is on the image\npyflask\nflask-cors\n", &["flask"][..]),
+            ("./flask-3.0.0-py3-none-any.whl\n", &[]),
+            ("git+https://example.com/x/flask.git@main\n", &[]),
+            ("Flask[async] >= 2 # the server\n", &[]),
+        ] {
+            let files = [("main.py", flask), ("requirements.txt", list)];
+            check(Fission, Python, &files, expected);
+        }
+        let others = [
+            ("index.js", "const async = require('async');"),
+            ("package.json", r#"{"description":"async","devDependencies":{"asynckit":"1"}}"#),
+        ];
+        check(OpenWhisk, Node, &others, &["async"]);
         let hashed = [("main.py", flask), ("requirements.txt", "x==1 --hash=sha256:00\n")];
         check(Fission, Python, &hashed, &[]);
     }
