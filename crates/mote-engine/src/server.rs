@@ -106,7 +106,7 @@ impl AsyncRead for Metered {
     ) -> Poll<io::Result<()>> {
         if self.turn.is_over() {
             self.turn = Turn::new();
-            // Its first poll never resolves; the runtime wakes us when the others have run.
+            // It never resolves at once; the runtime wakes us when the others have run.
             let _ = pin!(tokio::task::yield_now()).poll(cx);
             return Poll::Pending;
         }

@@ -74,7 +74,7 @@ pub async fn serve<I: Invoker>(
         let sent = poll_send(cx, &socket, &mut server.out)?.is_ready();
         if more || (full && sent) {
             // Others first: what was just handed over leaves for its worker.
-            cx.waker().wake_by_ref();
+            let _ = pin!(tokio::task::yield_now()).poll(cx);
         }
         let over = stopping && grace.as_mut().poll(cx).is_ready();
         if over || (stopping && sent && server.running() == 0) {
