@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import resource
 import select
 import signal
@@ -300,8 +301,31 @@ def spinning(_: Options, counts: Counter[str]) -> Iterator[None]:
         yield
 
 
+def spinning_everywhere(_: Options, counts: Counter[str]) -> Iterator[None]:
+    """Not an attack either: every core is busy with a program that gives way to all others.
+
+    The node is never made to wait by the kernel of this machine then. What it waits for is the
+    host of a virtual machine, which takes cores away once all of them are busy.
+    """
+    this = os.getpid()
+    for core in range(os.cpu_count() or 1):
+        if os.fork() == 0:
+            with contextlib.suppress(OSError):
+                os.sched_setaffinity(0, {core})
+            os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
+            while os.getppid() == this:
+                for _ in range(10_000):
+                    pass
+            os._exit(0)
+        counts["programs"] += 1
+    while True:
+        yield
+        time.sleep(0.05)
+
+
 ATTACKS: dict[str, Attack] = {
     "spinning": spinning,
+    "spinning-everywhere": spinning_everywhere,
     "pipelined": pipelined,
     "early": asked_again("/server/early"),
     "zeros": asked_again("/server/zeros"),

@@ -10,7 +10,9 @@ The attacker is another client than the victim's caller: it comes from the machi
 the caller from 127.0.0.1. `mote bench` asks the victim, by a schedule, so that a call that had to
 wait to be sent counts from when it was due. It and the attacker (attacks.py) are pinned to the same
 core where there are several, and the attacker gives way to it. The row `a program that spins` is
-the same with a program that attacks nothing: the share of the machine in the ratios.
+the same with a program that attacks nothing: the share of the machine in the ratios. So is `idle
+programs on every core`: an attack that keeps the node busy keeps all cores busy, and the host of a
+virtual machine may take cores away then.
 
 Usage: fairness.py [--rounds N] [--seconds N] [--only NAME,NAME] [--no-save]
 """
@@ -319,6 +321,7 @@ class Attack:
 
 ATTACKS = [
     Attack("spinning", "a program that spins", "spinning", bar=None),
+    Attack("spinning-everywhere", "idle programs on every core", "spinning-everywhere", bar=None),
     Attack("pipelined", "pipelined requests, no such function", "pipelined"),
     Attack("early", "a server function: endless 1xx", "early", server),
     Attack("zeros", "a server function: endless chunk size", "zeros", server),
