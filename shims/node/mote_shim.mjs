@@ -1036,7 +1036,7 @@ class Worker {
       const shape = await loadFunction(this);
       endLines(0);
       this.putJson(Kind.READY, 0, 0, {
-        init_ns: Math.round((performance.now() - started) * 1e6), concurrency: this.limit, shape,
+        init_ns: Math.round((performance.now() - started) * 1e6), concurrency: this.limit, shape, whole_bodies: shape !== 'fetch',
       });
     } catch (error) {
       endLines(0);

@@ -883,7 +883,12 @@ class Worker:
         import gc
 
         gc.freeze()  # what was loaded stays; collections need not look at it again
-        ready = {"init_ns": now_ns() - started, "concurrency": concurrency, "shape": shape}
+        ready = {
+            "init_ns": now_ns() - started,
+            "concurrency": concurrency,
+            "shape": shape,
+            "whole_bodies": self.whole_bodies,
+        }
         self.put(READY, 0, 0, encode_json(ready).encode())
         self.flush()
         serve()

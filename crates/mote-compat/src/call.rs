@@ -14,10 +14,14 @@ use futures_util::{Stream, StreamExt as _};
 use mote_core::body::{Body, BodyError, BodySource};
 use mote_core::invocation::{Head, HeadBuilder, Reply, headers};
 use mote_core::shares::Share;
+use tokio::time::Sleep;
 
 /// What is read at most of a body that was refused, and for how long.
 const DRAIN_BYTES_MAX: usize = 16 << 20;
 const DRAIN_TIMEOUT: Duration = Duration::from_secs(2);
+
+/// How long a body may stay away, as on the node's own front.
+const BODY_SILENCE_MAX: Duration = Duration::from_secs(30);
 
 /// Fields that speak of one connection or of the framing, in either direction.
 pub(crate) fn is_hop_by_hop(name: &str) -> bool {
@@ -73,7 +77,8 @@ pub(crate) fn body(body: HttpBody, length: Option<u64>, limit_bytes: u64) -> Bod
     if length == Some(0) {
         return Body::Empty;
     }
-    let source = Limited { stream: body.into_data_stream(), left: limit_bytes, limit_bytes };
+    let stream = body.into_data_stream();
+    let source = Limited { stream, left: limit_bytes, limit_bytes, silence: None };
     Body::Stream { source: Box::new(source), length }
 }
 
@@ -152,13 +157,19 @@ struct Limited {
     stream: BodyDataStream,
     left: u64,
     limit_bytes: u64,
+    /// Ends a body whose sender has stopped; set while it is waited for.
+    silence: Option<Pin<Box<Sleep>>>,
 }
 
 impl BodySource for Limited {
     fn poll_chunk(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Bytes, BodyError>>> {
         loop {
             let chunk = match Pin::new(&mut self.stream).poll_next(cx) {
-                Poll::Pending => return Poll::Pending,
+                Poll::Pending => {
+                    let begin = || Box::pin(tokio::time::sleep(BODY_SILENCE_MAX));
+                    let silence = self.silence.get_or_insert_with(begin).as_mut();
+                    return silence.poll(cx).map(|()| Some(Err(BodyError::TimedOut)));
+                }
                 Poll::Ready(None) => return Poll::Ready(None),
                 Poll::Ready(Some(Err(_))) => return Poll::Ready(Some(Err(BodyError::Incomplete))),
                 Poll::Ready(Some(Ok(chunk))) => chunk,
@@ -166,6 +177,7 @@ impl BodySource for Limited {
             if chunk.is_empty() {
                 continue;
             }
+            self.silence = None;
             match self.left.checked_sub(chunk.len() as u64) {
                 Some(left) => self.left = left,
                 None => return Poll::Ready(Some(Err(BodyError::TooLarge(self.limit_bytes)))),

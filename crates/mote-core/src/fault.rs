@@ -2,6 +2,7 @@
 
 use std::fmt;
 
+use crate::body::BodyError;
 use crate::spec::Compat;
 
 /// Who can mend it.
@@ -112,6 +113,16 @@ pub struct FaultAnswer {
 }
 
 impl Fault {
+    /// What a request body that did not arrive makes of its call.
+    pub fn of_body(error: &BodyError) -> Self {
+        match error {
+            BodyError::TooLarge(limit_bytes) => Fault::BodyTooLarge { limit_bytes: *limit_bytes },
+            BodyError::Incomplete | BodyError::TimedOut | BodyError::WorkerFailed => {
+                Fault::BodyIncomplete
+            }
+        }
+    }
+
     /// The row of this fault.
     pub fn answer(&self) -> FaultAnswer {
         let row = |http, coap, retry_after_s, retryable, outcome, code| FaultAnswer {

@@ -284,6 +284,10 @@ pub trait RouteInfo {
     fn timeout_ms(&self) -> u64;
     /// Largest request body in bytes.
     fn body_bytes_max(&self) -> u64;
+    /// Whether its handlers begin only with their whole body; `false` while that is not known.
+    fn takes_whole_bodies(&self) -> bool {
+        false
+    }
     /// Methods it answers; empty means all.
     fn methods(&self) -> &[String];
     /// Its CoAP description.

@@ -17,6 +17,7 @@ pub mod body;
 pub mod budget;
 pub mod destination;
 pub mod fault;
+pub mod gathering;
 pub mod h2_frames;
 pub mod halt_poll;
 pub mod invocation;

@@ -426,6 +426,10 @@ pub struct Ready {
     pub concurrency: u32,
     /// Shape of the handler that was found, for `mote describe` (for instance `handle`, `asgi`).
     pub shape: String,
+    /// Whether no handler begins before its body is complete. Bodies then wait in the engine's front
+    /// and not in a place of the worker.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub whole_bodies: bool,
 }
 
 impl Ready {
@@ -585,7 +589,7 @@ mod tests {
     #[test]
     fn what_a_worker_claims_is_clamped() {
         let ready = |concurrency, shape: &str| {
-            Ready { init_ns: 1, concurrency, shape: shape.into() }.clamped(8)
+            Ready { init_ns: 1, concurrency, shape: shape.into(), whole_bodies: false }.clamped(8)
         };
         assert_eq!(ready(0, "handle").concurrency, 1);
         assert_eq!(ready(8, "handle").concurrency, 8);

@@ -4,7 +4,7 @@ use std::collections::{HashMap, VecDeque};
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::net::SocketAddr;
 use std::path::PathBuf;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 
 use arc_swap::ArcSwap;
@@ -169,6 +169,7 @@ impl Engine {
             bounds: Mutex::default(),
             changed: Arc::new(Notify::new()),
             last_error: Mutex::default(),
+            whole_bodies: AtomicBool::new(false),
         });
         if let Some(live) = live {
             revision.inherit(&live);

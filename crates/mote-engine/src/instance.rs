@@ -3,6 +3,7 @@
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use mote_core::Fault;
@@ -186,7 +187,8 @@ async fn ready(
             }
             let concurrency =
                 revision.spec.limits.concurrency.unwrap_or(CONCURRENCY_DEFAULT_SERVER);
-            let ready = Ready { init_ns: 0, concurrency, shape: "server".into() };
+            let ready =
+                Ready { init_ns: 0, concurrency, shape: "server".into(), whole_bodies: false };
             let link = Link::Server(link);
             let key = enlist(revision, birth, link, ready, control, held(room));
             let revision = revision.clone();
@@ -327,6 +329,7 @@ fn enlist(
     } else if pool.background {
         pool.put_into_background(false);
     }
+    revision.whole_bodies.store(ready.whole_bodies, Ordering::Relaxed);
     let draining = pool.closed;
     let spare = why == Why::SPARE;
     pool.started(spare);

@@ -2,6 +2,7 @@
 
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use mote_core::admission::{Admission, admit};
 use mote_core::autoscale::{Bounds, Decision, Known};
@@ -41,6 +42,8 @@ pub struct Revision {
     /// Wakes the keeper.
     pub(crate) changed: Arc<Notify>,
     pub(crate) last_error: Mutex<Option<LastError>>,
+    /// What its workers said last of `whole_bodies`.
+    pub(crate) whole_bodies: AtomicBool,
 }
 
 /// The last invocation or start that failed, for people.
@@ -112,6 +115,11 @@ impl Offer {
 }
 
 impl Revision {
+    /// Whether its handlers begin only with their whole body; `false` until a worker has said so.
+    pub fn takes_whole_bodies(&self) -> bool {
+        self.whole_bodies.load(Ordering::Relaxed)
+    }
+
     /// `thermo-3`, for names of things on the host.
     pub(crate) fn label(&self) -> String {
         format!("{}-{}", self.spec.name, self.number)

@@ -160,6 +160,9 @@ impl RouteInfo for Route {
     fn body_bytes_max(&self) -> u64 {
         self.revision.spec.limits.body_bytes
     }
+    fn takes_whole_bodies(&self) -> bool {
+        self.revision.takes_whole_bodies()
+    }
     fn methods(&self) -> &[String] {
         &self.revision.spec.methods
     }

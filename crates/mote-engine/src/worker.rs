@@ -514,10 +514,7 @@ pub(crate) async fn pump(
             None => Bytes::new(),
             Some(Ok(chunk)) => chunk,
             Some(Err(error)) => {
-                let fault = match error {
-                    BodyError::TooLarge(limit_bytes) => Fault::BodyTooLarge { limit_bytes },
-                    _ => Fault::BodyIncomplete,
-                };
+                let fault = Fault::of_body(&error);
                 let mut pool = revision.pool.lock();
                 let Some(worker) = pool.workers.get_mut(key) else { return };
                 let Some(stream) = worker.streams.get_mut(slot) else { return };

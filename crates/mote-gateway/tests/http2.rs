@@ -350,6 +350,28 @@ async fn windowed(server: &Server, window: u32) -> h2::client::SendRequest<Bytes
     sender.ready().await.unwrap()
 }
 
+#[test]
+fn a_function_that_takes_bodies_whole_is_called_when_the_last_byte_is_there() {
+    let server = Server::start(Config::default());
+    runtime().block_on(async {
+        let mut sender = windowed(&server, 1 << 20).await;
+        let (answer, mut body) = sender.send_request(to("/whole"), false).unwrap();
+        body.send_data(Bytes::from_static(b"first "), false).unwrap();
+        let mut other = connect(&server).await;
+        for n in 1..20 {
+            let request = http::Request::builder().uri("http://a/count");
+            let (_, text) = call(&mut other, request, Vec::new()).await;
+            assert_eq!(text, n.to_string(), "the function was called");
+        }
+        body.send_data(Bytes::from_static(b"last"), true).unwrap();
+        let mut answer = answer.await.unwrap();
+        assert_eq!(answer.status(), 200);
+        let text = answer.body_mut().data().await.unwrap().unwrap();
+        assert!(text.ends_with(b"first last"), "{text:?}");
+    });
+    assert_eq!(server.fake.calls(), 20);
+}
+
 fn to(path: &str) -> http::Request<()> {
     http::Request::builder().uri(format!("http://a{path}")).body(()).unwrap()
 }

@@ -183,6 +183,36 @@ fn a_body_of_20_mib_waits_in_the_socket_until_it_is_read() {
 }
 
 #[test]
+fn a_function_that_takes_bodies_whole_is_called_when_the_last_byte_is_there() {
+    let length = 200_000;
+    let body = pattern_bytes(length);
+    let chunk =
+        |bytes: &[u8]| [format!("{:x}\r\n", bytes.len()).as_bytes(), bytes, b"\r\n"].concat();
+    let by_length = (format!("Content-Length: {length}"), body.clone());
+    let chunks = [chunk(&body[..150_000]), chunk(&body[150_000..]), b"0\r\n\r\n".to_vec()].concat();
+    let chunked = ("Transfer-Encoding: chunked".to_owned(), chunks);
+    for (framing, bytes) in [by_length, chunked] {
+        let server = Server::start(Config::default());
+        let mut slow = server.client();
+        let (first, rest) = bytes.split_at(150_000);
+        slow.send(format!("POST /whole HTTP/1.1\r\nHost: a\r\n{framing}\r\n\r\n")).send(first);
+        let mut other = server.client();
+        for n in 1..20 {
+            let answer = other.call("GET /count HTTP/1.1\r\nHost: a\r\n\r\n");
+            assert_eq!(answer.text(), n.to_string(), "{framing}: the function was called");
+        }
+        slow.send(rest);
+        let answer = slow.answer(false).unwrap();
+        assert!(answer.status == 200 && answer.body.ends_with(&body), "{framing}");
+        assert_eq!(server.fake.calls(), 20);
+        // The connection goes on, and a body that breaks off is never seen.
+        slow.send(format!("POST /whole HTTP/1.1\r\nHost: a\r\n{framing}\r\n\r\n")).send(first);
+        drop(slow);
+        assert_eq!(other.call("GET /count HTTP/1.1\r\nHost: a\r\n\r\n").text(), "21");
+    }
+}
+
+#[test]
 fn a_body_over_the_limit_is_refused_and_the_client_can_read_why() {
     let server = Server::start(Config::default());
     let text = "body limit 6 MiB; raise it: [limits] body";

@@ -31,6 +31,14 @@ pub(crate) enum Contract {
     Action { stays: bool, defaults: String, version: String },
 }
 
+impl Contract {
+    /// Whether a program of that platform begins only when its input is complete. Our own programs
+    /// and a streaming watchdog's read it as it arrives.
+    pub(crate) fn takes_whole_bodies(&self) -> bool {
+        !matches!(self, Contract::Mote | Contract::Streaming { whole: false, .. })
+    }
+}
+
 /// What the contract makes of a program that exited with a code other than 0.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Failure {

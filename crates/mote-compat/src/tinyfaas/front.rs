@@ -47,6 +47,10 @@ impl<R: RouteInfo> RouteInfo for Route<R> {
         self.0.body_bytes_max()
     }
 
+    fn takes_whole_bodies(&self) -> bool {
+        self.0.takes_whole_bodies()
+    }
+
     fn methods(&self) -> &[String] {
         &[]
     }

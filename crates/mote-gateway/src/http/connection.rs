@@ -5,6 +5,7 @@
 
 use std::cell::RefCell;
 use std::future::Future;
+use std::net::IpAddr;
 use std::pin::{Pin, pin};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Context, Poll};
@@ -185,8 +186,8 @@ fn poll_read_with<T>(
     })
 }
 
-/// Serves one connection to its end.
-pub(crate) async fn serve<I: Invoker>(mut stream: TcpStream, front: &Front<I>) {
+/// Serves one connection of `owner` to its end.
+pub(crate) async fn serve<I: Invoker>(mut stream: TcpStream, owner: IpAddr, front: &Front<I>) {
     let mut input = Input {
         bytes: BytesMut::new(),
         timer: Box::pin(tokio::time::sleep(front.config.head_timeout)),
@@ -215,12 +216,12 @@ pub(crate) async fn serve<I: Invoker>(mut stream: TcpStream, front: &Front<I>) {
         }
     };
     if is_h2 {
-        h2::serve(stream, input.bytes.freeze(), front).await;
+        h2::serve(stream, input.bytes.freeze(), owner, front).await;
         return;
     }
     let (mut reader, mut writer) = stream.split();
     let linger = loop {
-        match serve_one(&mut input, &mut reader, &mut writer, front).await {
+        match serve_one(&mut input, &mut reader, &mut writer, owner, front).await {
             After::KeepAlive => {
                 input.charge(1, 0).await;
                 if input.bytes.is_empty() {
@@ -250,6 +251,7 @@ async fn serve_one<I: Invoker>(
     input: &mut Input,
     reader: &mut ReadHalf<'_>,
     writer: &mut WriteHalf<'_>,
+    owner: IpAddr,
     front: &Front<I>,
 ) -> After {
     let request = match read_head(input, reader, front).await {
@@ -295,7 +297,7 @@ async fn serve_one<I: Invoker>(
         return After::Close;
     }
     input.refusals = 0;
-    let mut exchange = Exchange { front, route, request, received_ns, is_head };
+    let mut exchange = Exchange { front, route, request, received_ns, is_head, owner };
     match exchange.whole_body(input, reader, limit).await {
         Ok(Some(body)) => exchange.run_whole(body, input, reader, writer).await,
         Ok(None) => exchange.run_streaming(input, reader, writer, limit).await,
@@ -387,6 +389,8 @@ struct Exchange<'a, I: Invoker> {
     request: RequestHead,
     received_ns: u64,
     is_head: bool,
+    /// Who sends it.
+    owner: IpAddr,
 }
 
 impl<I: Invoker> Exchange<'_, I> {
@@ -465,8 +469,8 @@ impl<I: Invoker> Exchange<'_, I> {
         or_gone(work, input, reader).await.unwrap_or(After::Close)
     }
 
-    /// Runs an invocation while its body is still arriving. A client that goes away or breaks its
-    /// framing cancels it.
+    /// Runs an invocation whose body is still arriving: from now on, or once it is complete where
+    /// the function takes bodies whole. A client that goes away or breaks its framing cancels it.
     async fn run_streaming(
         &mut self,
         input: &mut Input,
@@ -478,7 +482,7 @@ impl<I: Invoker> Exchange<'_, I> {
             Framing::Length(length) => Some(length),
             _ => None,
         });
-        let invocation = self.invocation(body);
+        let mut invocation = self.invocation(body);
         let id = invocation.id;
         let complete = AtomicBool::new(false);
         // Ends early only when the invocation must: with `None` when the client is gone.
@@ -492,9 +496,23 @@ impl<I: Invoker> Exchange<'_, I> {
             std::future::poll_fn(|cx| poll_gone(input, reader, cx)).await;
             None
         });
+        let work = async {
+            if self.route.takes_whole_bodies() {
+                let body = std::mem::take(&mut invocation.body);
+                match self.front.gathering.whole(self.owner, body).await {
+                    Ok(body) => invocation.body = body,
+                    // What is wrong with it is the intake's to say.
+                    Err(_) => std::future::pending().await,
+                }
+                let now = now_ns();
+                invocation.deadline_ns += now - invocation.received_ns;
+                invocation.received_ns = now;
+            }
+            self.front.invoker.invoke(&self.route, invocation).await
+        };
         let ended = tokio::select! {
             biased;
-            result = self.front.invoker.invoke(&self.route, invocation) => Ok(result),
+            result = work => Ok(result),
             refusal = &mut intake => Err(refusal),
         };
         let result = match ended {

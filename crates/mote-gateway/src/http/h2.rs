@@ -2,7 +2,8 @@
 
 use std::convert::Infallible;
 use std::io;
-use std::pin::Pin;
+use std::net::IpAddr;
+use std::pin::{Pin, pin};
 use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Weak};
 use std::task::{Context, Poll};
@@ -14,6 +15,7 @@ use hyper::header::{HeaderName, HeaderValue};
 use hyper::{Request, Response};
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use mote_core::body::{Body, BodyError, BodySource};
+use mote_core::gathering::Gathering;
 use mote_core::h2_frames::{CALM, FrameMeter};
 use mote_core::invocation::{Head, headers};
 use mote_core::turn::Turn;
@@ -49,12 +51,19 @@ const UNSENT_BYTES_TOTAL_MAX: usize = 64 << 20;
 pub(crate) type Unsent = Arc<AtomicUsize>;
 
 /// Serves one connection to its end. `read` are the bytes read already, the preface among them.
-pub(crate) async fn serve<I: Invoker>(stream: TcpStream, read: Bytes, front: &Front<I>) {
+pub(crate) async fn serve<I: Invoker>(
+    stream: TcpStream,
+    read: Bytes,
+    owner: IpAddr,
+    front: &Front<I>,
+) {
     let activity = Arc::new(Activity::new(front.unsent.clone()));
     let context = Arc::new(Service {
         invoker: front.invoker.clone(),
         body_idle: front.config.body_idle_timeout,
         activity: activity.clone(),
+        gathering: front.gathering.clone(),
+        owner,
     });
     let service = hyper::service::service_fn(move |request| {
         let context = context.clone();
@@ -325,6 +334,9 @@ struct Service<I> {
     invoker: I,
     body_idle: Duration,
     activity: Arc<Activity>,
+    gathering: Gathering<IpAddr>,
+    /// Whose connection it is.
+    owner: IpAddr,
 }
 
 impl<I: Invoker> Service<I> {
@@ -366,7 +378,7 @@ impl<I: Invoker> Service<I> {
         &self,
         request: Request<Incoming>,
         id: InvocationId,
-        received_ns: u64,
+        mut received_ns: u64,
     ) -> (String, Result<mote_core::Reply, Refusal>) {
         let (name, head) = match request_head(&request) {
             Ok(found) => found,
@@ -401,6 +413,19 @@ impl<I: Invoker> Service<I> {
                 idle_timeout: self.body_idle,
             };
             Body::Stream { source: Box::new(source), length }
+        };
+        let body = if route.takes_whole_bodies() && matches!(body, Body::Stream { .. }) {
+            let gathered = self.gathering.whole(self.owner, body).await;
+            received_ns = now_ns();
+            match gathered {
+                Ok(body) => body,
+                Err(error) => {
+                    let fault = Fault::of_body(&error);
+                    return (name.clone(), Err(Refusal::of_fault(&fault, &name)));
+                }
+            }
+        } else {
+            body
         };
         let invocation = Invocation {
             id,
@@ -722,7 +747,8 @@ impl AsyncRead for Metered {
     ) -> Poll<io::Result<()>> {
         if self.turn.is_over() {
             self.turn = Turn::new();
-            cx.waker().wake_by_ref();
+            // It never resolves at once; the runtime wakes us when the others have run.
+            let _ = pin!(tokio::task::yield_now()).poll(cx);
             return Poll::Pending;
         }
         let from = buffer.filled().len();

@@ -1,12 +1,13 @@
 //! Accepts connections, bounds their number, and ends them when the node stops.
 
 use std::io;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use mote_core::Invoker;
+use mote_core::gathering::Gathering;
 use mote_core::shares::{Shares, address_owner};
 use mote_core::turn::Turn;
 use tokio::net::{TcpListener, TcpSocket, TcpStream};
@@ -111,6 +112,8 @@ pub(crate) struct Front<I> {
     pub(crate) config: Config,
     pub(crate) stopper: Stopper,
     pub(crate) unsent: super::h2::Unsent,
+    /// Bodies that calls wait for, by the address of the client.
+    pub(crate) gathering: Gathering<IpAddr>,
 }
 
 /// Accepts until the stopper stops; returns when the last connection has ended.
@@ -126,7 +129,13 @@ pub async fn serve<I: Invoker>(
     let helpers = config.helpers.clone();
     // This runtime first, then each helper, and again.
     let mut turns = std::iter::once(None).chain(helpers.iter().map(Some)).cycle();
-    let front = Arc::new(Front { invoker, config, stopper, unsent: Default::default() });
+    let front = Arc::new(Front {
+        invoker,
+        config,
+        stopper,
+        unsent: Default::default(),
+        gathering: Gathering::default(),
+    });
     let stopped = front.stopper.notified();
     tokio::pin!(stopped);
     stopped.as_mut().enable();
@@ -149,7 +158,8 @@ pub async fn serve<I: Invoker>(
             () = &mut stopped => break,
             accepted = accept(&listener) => accepted,
         };
-        let Ok(share) = shares.take(address_owner(peer.ip()), 1) else {
+        let owner = address_owner(peer.ip());
+        let Ok(share) = shares.take(owner, 1) else {
             // As far as it takes no time; the connection is closed either way.
             let _ = stream.try_write(CROWDED);
             continue;
@@ -159,7 +169,7 @@ pub async fn serve<I: Invoker>(
         match turns.next().flatten() {
             None => {
                 tokio::spawn(async move {
-                    connection::serve(stream, &front).await;
+                    connection::serve(stream, owner, &front).await;
                     drop(place);
                 });
             }
@@ -167,7 +177,7 @@ pub async fn serve<I: Invoker>(
             Some(helper) => {
                 helper.spawn(async move {
                     match stream.into_std().and_then(TcpStream::from_std) {
-                        Ok(stream) => connection::serve(stream, &front).await,
+                        Ok(stream) => connection::serve(stream, owner, &front).await,
                         Err(error) => tracing::warn!(%error, "cannot serve an HTTP connection"),
                     }
                     drop(place);

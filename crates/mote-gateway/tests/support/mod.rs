@@ -75,6 +75,9 @@ impl RouteInfo for Route {
     fn body_bytes_max(&self) -> u64 {
         self.body_bytes_max
     }
+    fn takes_whole_bodies(&self) -> bool {
+        self.name.as_str() == "whole"
+    }
     fn methods(&self) -> &[String] {
         &self.methods
     }
@@ -94,7 +97,7 @@ impl Default for Fake {
         };
         let mut routes: Vec<_> = [
             "big", "boom", "bytes", "count", "echo", "get-only", "large", "number", "small",
-            "sink", "slow", "status", "stall", "stream",
+            "sink", "slow", "status", "stall", "stream", "whole",
         ]
         .map(route)
         .to_vec();

@@ -379,12 +379,17 @@ impl mote_compat::Node for Front {
             };
             let limit_ms = route.revision().spec.limits.timeout_ms;
             let timeout_ms = call.timeout_ms.map_or(limit_ms, |asked| asked.min(limit_ms));
+            let mut body = call.body;
+            if route.revision().takes_whole_bodies() {
+                let gathered = node.gathering.whole(call.function, body).await;
+                body = gathered.map_err(|error| Fault::of_body(&error))?;
+            }
             let received_ns = clock::now_ns();
             let invocation = Invocation {
                 id: InvocationId(id),
                 trigger: Trigger::Http,
                 head: call.head,
-                body: call.body,
+                body,
                 received_ns,
                 deadline_ns: received_ns + timeout_ms * 1_000_000,
             };

@@ -27,6 +27,7 @@ use std::time::Instant;
 
 use mote_api::types::{NodeBudget, NodeStatus, Urls};
 use mote_core::FunctionName;
+use mote_core::gathering::Gathering;
 use mote_engine::{Engine, Revision};
 use mote_sandbox::ProcessBackend;
 use mote_store::Store;
@@ -64,6 +65,8 @@ pub(crate) struct Node {
     pub(crate) memory_bytes: u64,
     /// Cores of the machine.
     pub(crate) cores: u32,
+    /// Bodies of calls that came through other platforms' APIs, by function.
+    pub(crate) gathering: Gathering<String>,
     /// Code and packages in use.
     pub(crate) trees: trees::Trees,
     started: Instant,

@@ -145,6 +145,7 @@ async fn serve(
         cores: cores_max,
         started,
         ready: AtomicBool::new(false),
+        gathering: mote_core::gathering::Gathering::default(),
         created_at_ms: Mutex::default(),
         random: Default::default(),
         counter: Default::default(),

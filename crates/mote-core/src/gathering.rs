@@ -1,0 +1,210 @@
+//! Holds request bodies until they are complete, so that a call takes no place in an instance while
+//! its body is still on the way.
+//!
+//! A handler that wants its body whole cannot begin before the last byte. A client that begins a
+//! body and stops would otherwise keep a place, in a worker that runs one call at a time the whole
+//! worker, until the deadline.
+
+use std::collections::VecDeque;
+use std::hash::Hash;
+use std::task::{Context, Poll};
+
+use bytes::{Bytes, BytesMut};
+
+use crate::body::{Body, BodyError, BodySource};
+use crate::shares::{Share, Shares};
+
+/// Bytes of all bodies that are held at once, whole or not, until their calls have taken them.
+pub const GATHERED_BYTES_MAX: usize = 64 << 20;
+/// The part of it that one owner may hold.
+pub const GATHERED_BYTES_PER_OWNER_MAX: usize = 32 << 20;
+/// A longer body is not gathered.
+pub const GATHERED_BODY_BYTES_MAX: usize = 16 << 20;
+/// Bodies are copied into blocks of this size: what a client sends byte by byte would otherwise
+/// hold a whole read buffer for each.
+const BLOCK_BYTES: usize = 64 << 10;
+/// Bytes are counted in steps of this size.
+const STEP_BYTES: usize = 4 << 10;
+
+/// The bodies that a front holds; one per front. `K` says who an owner is, for instance an address.
+#[derive(Debug)]
+pub struct Gathering<K: Eq + Hash>(Shares<K>);
+
+impl<K: Eq + Hash> Clone for Gathering<K> {
+    /// Another handle to the same bodies.
+    fn clone(&self) -> Self {
+        Self(self.0.clone())
+    }
+}
+
+impl<K: Eq + Hash + Clone> Default for Gathering<K> {
+    fn default() -> Self {
+        Self::new(GATHERED_BYTES_MAX, GATHERED_BYTES_PER_OWNER_MAX)
+    }
+}
+
+impl<K: Eq + Hash + Clone + Send + 'static> Gathering<K> {
+    /// Waits until `body` is complete. Its limit on length and on silence is its source's to keep.
+    ///
+    /// Never refuses: a body that is longer than [`GATHERED_BODY_BYTES_MAX`], or for which its
+    /// owner or everybody together holds too much, is returned with what has arrived so far and
+    /// goes on arriving. Fails when the body does.
+    pub async fn whole(&self, owner: K, body: Body) -> Result<Body, BodyError> {
+        let Body::Stream { mut source, length } = body else { return Ok(body) };
+        if length.is_some_and(|length| length > GATHERED_BODY_BYTES_MAX as u64) {
+            return Ok(Body::Stream { source, length });
+        }
+        let Ok(share) = self.0.take(owner, 0) else { return Ok(Body::Stream { source, length }) };
+        let mut held = Held { blocks: VecDeque::new(), bytes: 0, counted: 0, share: Some(share) };
+        loop {
+            let chunk = std::future::poll_fn(|cx| source.poll_chunk(cx)).await;
+            let Some(chunk) = chunk.transpose()? else { break };
+            if !held.add(&chunk) {
+                held.blocks.push_back(BytesMut::from(&chunk[..]));
+                let source = Box::new(Gathered { held, rest: Some(source) });
+                return Ok(Body::Stream { source, length });
+            }
+        }
+        let length = Some(held.bytes as u64);
+        if held.bytes == 0 {
+            return Ok(Body::Empty);
+        }
+        Ok(Body::Stream { source: Box::new(Gathered { held, rest: None }), length })
+    }
+
+    /// Bytes that are held now.
+    pub fn held_bytes(&self) -> usize {
+        self.0.taken()
+    }
+}
+
+impl<K: Eq + Hash + Clone> Gathering<K> {
+    fn new(total_max: usize, owner_max: usize) -> Self {
+        Self(Shares::new(total_max, owner_max))
+    }
+}
+
+struct Held<K: Eq + Hash> {
+    blocks: VecDeque<BytesMut>,
+    bytes: usize,
+    /// Of them, those that count; a multiple of the step.
+    counted: usize,
+    share: Option<Share<K>>,
+}
+
+impl<K: Eq + Hash + Clone> Held<K> {
+    /// Copies a chunk; `false`, and nothing copied, where there is no room for it.
+    fn add(&mut self, mut chunk: &[u8]) -> bool {
+        let bytes = self.bytes + chunk.len();
+        let counted = bytes.next_multiple_of(STEP_BYTES);
+        let has_room = bytes <= GATHERED_BODY_BYTES_MAX
+            && self.share.as_mut().is_some_and(|share| share.grow(counted - self.counted).is_ok());
+        if !has_room {
+            return false;
+        }
+        (self.bytes, self.counted) = (bytes, counted);
+        while !chunk.is_empty() {
+            let free = self.blocks.back().map_or(0, |block| BLOCK_BYTES - block.len());
+            if free == 0 {
+                self.blocks.push_back(BytesMut::new());
+                continue;
+            }
+            let (now, later) = chunk.split_at(free.min(chunk.len()));
+            if let Some(block) = self.blocks.back_mut() {
+                block.extend_from_slice(now);
+            }
+            chunk = later;
+        }
+        true
+    }
+}
+
+/// A body that was gathered, and the rest of one that was not gathered to its end.
+struct Gathered<K: Eq + Hash> {
+    held: Held<K>,
+    rest: Option<Box<dyn BodySource>>,
+}
+
+impl<K: Eq + Hash + Send> BodySource for Gathered<K> {
+    fn poll_chunk(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Bytes, BodyError>>> {
+        if let Some(block) = self.held.blocks.pop_front() {
+            return Poll::Ready(Some(Ok(block.freeze())));
+        }
+        self.held.share = None;
+        self.rest.as_mut().map_or(Poll::Ready(None), |rest| rest.poll_chunk(cx))
+    }
+
+    fn held_bytes(&self) -> usize {
+        self.held.blocks.iter().map(BytesMut::len).sum()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Hands out these chunks; after the last one it ends, or waits for ever.
+    struct Chunks(VecDeque<usize>, bool);
+
+    impl BodySource for Chunks {
+        fn poll_chunk(&mut self, _: &mut Context<'_>) -> Poll<Option<Result<Bytes, BodyError>>> {
+            match self.0.pop_front() {
+                Some(size) => Poll::Ready(Some(Ok(vec![b'x'; size].into()))),
+                None if self.1 => Poll::Ready(None),
+                None => Poll::Pending,
+            }
+        }
+    }
+
+    fn body(sizes: &[usize], ends: bool) -> Body {
+        let source = Box::new(Chunks(sizes.iter().copied().collect(), ends));
+        Body::Stream { source, length: None }
+    }
+
+    #[test]
+    fn a_body_is_handed_on_when_its_last_byte_is_there() {
+        let gathering = Gathering::new(1 << 20, 1 << 20);
+        let whole = now(gathering.whole("a", body(&[100_000, 1, 70_000], true))).unwrap();
+        assert_eq!(whole.length(), Some(170_001));
+        assert_eq!(gathering.held_bytes(), 172_032);
+        assert_eq!(now(whole.collect(1 << 20)).unwrap().len(), 170_001);
+        assert_eq!(gathering.held_bytes(), 0);
+        assert!(matches!(now(gathering.whole("a", body(&[], true))), Ok(Body::Empty)));
+
+        let mut unfinished = Box::pin(gathering.whole("a", body(&[10], false)));
+        assert!(poll(&mut unfinished).is_pending());
+        drop(unfinished);
+        assert_eq!(gathering.held_bytes(), 0);
+    }
+
+    #[test]
+    fn what_has_no_room_goes_on_arriving() {
+        let gathering = Gathering::new(40_000, 20_000);
+        let held = now(gathering.whole("a", body(&[16_000], true))).unwrap();
+        // Its owner holds 16 KiB, so the second chunk finds no room: all chunks arrive all the same.
+        let late = now(gathering.whole("a", body(&[3_000, 5_000, 2_000], true))).unwrap();
+        assert_eq!(late.length(), None);
+        assert_eq!(now(late.collect(1 << 20)).unwrap().len(), 10_000);
+        let other = now(gathering.whole("b", body(&[16_000], true))).unwrap();
+        assert_eq!(other.length(), Some(16_000));
+        drop((held, other));
+        assert_eq!(gathering.held_bytes(), 0);
+
+        let announced = GATHERED_BODY_BYTES_MAX as u64 + 1;
+        let Body::Stream { source, .. } = body(&[1], false) else { unreachable!() };
+        let long = Body::Stream { source, length: Some(announced) };
+        assert_eq!(now(gathering.whole("a", long)).unwrap().length(), Some(announced));
+    }
+
+    fn poll<F: Future + Unpin>(future: &mut F) -> Poll<F::Output> {
+        std::pin::Pin::new(future).poll(&mut Context::from_waker(std::task::Waker::noop()))
+    }
+
+    /// What a future results in that has nothing to wait for.
+    fn now<T>(future: impl Future<Output = T>) -> T {
+        match poll(&mut std::pin::pin!(future)) {
+            Poll::Ready(result) => result,
+            Poll::Pending => panic!("it waits"),
+        }
+    }
+}

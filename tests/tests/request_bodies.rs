@@ -1,0 +1,63 @@
+//! A client that begins a body and stops holds up nobody.
+
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpStream};
+use std::time::Duration;
+
+use mote_tests::{Node, call_at};
+
+/// One call at a time, in one instance; a call that waited for a place would wait for a minute.
+const MANIFEST: &str = "version = 1\n[limits]\ntimeout = \"60s\"\n[scale]\nmax = 1\n";
+const PYTHON: &str = "def handle(event, ctx):\n    return str(len(event.body))\n";
+const LENGTH: usize = 200_000;
+
+/// A request whose body stops after three quarters.
+fn begun(address: SocketAddr, path: &str) -> TcpStream {
+    let mut stream = TcpStream::connect(address).expect("the node listens");
+    stream.set_read_timeout(Some(Duration::from_secs(20))).expect("a timeout");
+    let head = format!("POST {path} HTTP/1.1\r\nhost: x\r\ncontent-length: {LENGTH}\r\n\r\n");
+    stream.write_all(head.as_bytes()).expect("the node reads");
+    stream.write_all(&vec![b'x'; LENGTH / 4 * 3]).expect("the node reads");
+    stream
+}
+
+fn completed(mut stream: TcpStream) {
+    stream.write_all(&vec![b'x'; LENGTH / 4]).expect("the node reads");
+    let mut text = Vec::new();
+    let mut buffer = [0; 4_096];
+    while !text.ends_with(LENGTH.to_string().as_bytes()) {
+        let read = stream.read(&mut buffer).expect("an answer");
+        assert!(read > 0, "{}", String::from_utf8_lossy(&text));
+        text.extend_from_slice(&buffer[..read]);
+    }
+    assert!(text.starts_with(b"HTTP/1.1 200 "), "{}", String::from_utf8_lossy(&text));
+}
+
+#[test]
+fn calls_are_served_while_other_bodies_are_on_their_way() {
+    let node = Node::start_with(&["--openfaas", "127.0.0.1:0"]);
+    node.deploy_ok("length", &[("mote.toml", MANIFEST), ("length.py", PYTHON)]);
+    let openfaas = node.platform("openfaas");
+    for (address, path) in [(node.http, "/length"), (openfaas, "/function/length")] {
+        let slow: Vec<_> = (0..4).map(|_| begun(address, path)).collect();
+        // More calls than the worker takes ahead of the one that runs.
+        for _ in 0..20 {
+            let answer = call_at(address, "POST", path, &[], b"abc");
+            assert_eq!((answer.status, answer.text()), (200, "3".into()), "{path}");
+        }
+        slow.into_iter().for_each(completed);
+    }
+}
+
+#[test]
+fn a_function_that_reads_its_body_as_it_arrives_is_called_at_once() {
+    let node = Node::start();
+    let code = "stream_request = True\n\nasync def handle(event, ctx):\n    \
+                async for chunk in event.astream():\n        return 'begun'\n";
+    node.deploy_ok("reader", &[("reader.py", code)]);
+    let mut stream = begun(node.http, "/reader");
+    let mut buffer = [0; 4_096];
+    let read = stream.read(&mut buffer).expect("an answer before the body's end");
+    let text = String::from_utf8_lossy(&buffer[..read]).into_owned();
+    assert!(text.starts_with("HTTP/1.1 200 ") && text.ends_with("begun"), "{text}");
+}
