@@ -204,7 +204,9 @@ func (w *worker) load(payload []byte, function interface{}) (err error) {
 	if spec.Concurrency != nil {
 		w.limit = *spec.Concurrency
 	}
-	ready := fmt.Sprintf(`{"init_ns":%d,"concurrency":%d,"shape":%q}`, nanotime()-started, w.limit, shape)
+	// Handlers of HTTP read their body as it arrives; the others get it with the call.
+	whole := shape == "fn" || shape == "action" || shape == "adapter"
+	ready := fmt.Sprintf(`{"init_ns":%d,"concurrency":%d,"shape":%q,"whole_bodies":%t}`, nanotime()-started, w.limit, shape, whole)
 	w.send(putFrame(nil, kindReady, false, 0, []byte(ready)))
 	return nil
 }
