@@ -633,10 +633,15 @@ function installWebClasses() {
 
 /**
  * What `os` reads from files and sockets that a sandbox does not have: as many processors as the function
- * may use, and loopback as the only interface.
+ * may use, and loopback as the only interface. Once a function is loaded, its own limit is all of the memory.
  */
 function installSystemFacts() {
-  const { cpus, networkInterfaces } = os;
+  const { cpus, networkInterfaces, totalmem, freemem } = os;
+  os.totalmem = () => worker.spec?.memory_bytes ?? totalmem();
+  os.freemem = () => {
+    const limit = worker.spec?.memory_bytes;
+    return limit ? Math.max(0, limit - process.memoryUsage.rss()) : freemem();
+  };
   const processor = () => ({ model: '', speed: 0, times: { user: 0, nice: 0, sys: 0, idle: 0, irq: 0 } });
   os.cpus = () => {
     const found = cpus();

@@ -142,11 +142,16 @@ fn packages_of_the_platforms_images_are_there_and_those_of_the_machine_are_not()
 fn node_functions_learn_of_their_processors_and_interfaces() {
     let node = Node::start();
     let code = "import os, { cpus } from 'node:os';\n\
-                export default () => [cpus().length, Object.keys(os.networkInterfaces())];\n";
-    node.deploy_ok("facts", &[("index.mjs", code)]);
+                export default () => [cpus().length, Object.keys(os.networkInterfaces()), os.totalmem(), \
+                os.freemem(), os.uptime()];\n";
+    let manifest = "version = 1\n[limits]\nmemory = \"200MiB\"\n";
+    node.deploy_ok("facts", &[("index.mjs", code), ("mote.toml", manifest)]);
     let facts = node.get("/facts").json();
     assert!(facts[0].as_u64().is_some_and(|processors| processors > 0), "{facts}");
     assert_eq!(facts[1], serde_json::json!(["lo"]));
+    assert_eq!(facts[2], 200 << 20, "{facts}");
+    assert!(facts[3].as_u64().is_some_and(|free| free > 0 && free < 200 << 20), "{facts}");
+    assert!(facts[4].as_f64().is_some_and(|up| up > 0.0), "{facts}");
 }
 
 #[test]

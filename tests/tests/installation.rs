@@ -110,3 +110,36 @@ fn code_that_nothing_uses_goes_without_a_restart() {
     node.ok(&["remove", "f", "--yes"]);
     wait_for("all code to go", || (trees() == 0).then_some(()));
 }
+
+#[test]
+fn psutil_tells_an_instance_of_its_own_limits() {
+    let node = Node::start();
+    let code = "import json, os, psutil\n\
+                def handle(event, ctx):\n    \
+                memory = psutil.virtual_memory()\n    \
+                return {'total': memory.total, 'available': memory.available, 'percent': memory.percent,\n        \
+                'swap': psutil.swap_memory().total, 'cpus': psutil.cpu_count(), 'affinity': len(os.sched_getaffinity(0)),\n        \
+                'cpu': psutil.cpu_percent(interval=0.01), 'each': psutil.cpu_percent(percpu=True),\n        \
+                'boot': psutil.boot_time(), 'disk': psutil.disk_usage('/tmp').total,\n        \
+                'parts': len(psutil.disk_partitions()), 'made': psutil.Process().create_time(),\n        \
+                'rss': psutil.Process().memory_info().rss, 'pids': psutil.pids()}\n";
+    let manifest = "version = 1\n[limits]\nmemory = \"96MiB\"\ndisk = \"8MiB\"\n";
+    let files =
+        [("app.py", code), ("requirements.txt", "psutil==7.1.3\n"), ("mote.toml", manifest)];
+    node.deploy_ok("facts", &files);
+    let answer = node.get("/facts");
+    assert_eq!(answer.status, 200, "{}", node.ok(&["logs", "facts"]));
+    let facts = answer.json();
+    let number = |name: &str| facts[name].as_f64().unwrap_or_else(|| panic!("{name}: {facts}"));
+    assert_eq!((number("total"), number("swap")), (f64::from(96 << 20), 0.0), "{facts}");
+    assert!(number("available") <= number("total") && number("percent") <= 100.0, "{facts}");
+    assert_eq!(number("cpus"), number("affinity"), "{facts}");
+    assert_eq!(facts["each"].as_array().map(Vec::len), Some(number("cpus") as usize), "{facts}");
+    // What others do on the machine is not told.
+    assert_eq!(number("cpu"), 0.0, "{facts}");
+    let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).expect("a clock");
+    let age_s = now.as_secs_f64() - number("made");
+    assert!((-2.0..300.0).contains(&age_s), "a process made {age_s} s ago: {facts}");
+    assert!(number("boot") <= number("made") && number("rss") > 1e6, "{facts}");
+    assert_eq!(number("disk"), f64::from(8 << 20), "{facts}");
+}

@@ -70,6 +70,9 @@ pub struct InstanceRequest {
     pub env: Vec<(String, String)>,
     /// Its limits.
     pub limits: InstanceLimits,
+    /// Whether the program finds its limit in `/proc/meminfo`. V8 would size its heap from it, as a
+    /// part of the limit, where the limit itself is to decide.
+    pub shows_memory: bool,
     /// Destinations it may reach; each becomes a listener inside the sandbox.
     pub egress: Vec<Egress>,
     /// Read-only files of its own: absolute path inside, and text. Only its processes see them.
@@ -92,6 +95,7 @@ impl InstanceRequest {
             && self.env == other.env
             && self.limits.pids == other.limits.pids
             && self.limits.disk_bytes == other.limits.disk_bytes
+            && self.shows_memory == other.shows_memory
             && self.egress == other.egress
             && self.files == other.files
             && self.links == other.links

@@ -409,6 +409,9 @@ pub struct Load {
     /// Program and arguments to run once per invocation; empty for shims.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub command: Vec<String>,
+    /// Memory that the instance may use in all.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub memory_bytes: Option<u64>,
     /// The platform whose contract the code follows; absent for `mote`'s own.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub compat: Option<crate::spec::Compat>,

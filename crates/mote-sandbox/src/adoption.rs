@@ -3,7 +3,8 @@
 //!
 //! The instance itself has dropped every privilege and is under a filter that refuses mounts; no
 //! program of a function has run in it yet. Its mount namespace belongs to the host's user
-//! namespace, so a child of the zygote may enter it. Nothing but two folders changes.
+//! namespace, so a child of the zygote may enter it. Nothing changes but two folders and, where the
+//! function's memory is not that of the waiting instance, the file that tells it.
 
 use std::os::fd::{AsFd, OwnedFd};
 
@@ -42,6 +43,9 @@ fn adopt(adoption: &[u8], mounts: OwnedFd) -> Result<(), Failure> {
         let target = sys::cstring(bind.target.as_os_str().as_encoded_bytes())
             .step(format_args!("name {shown}"))?;
         sys::move_mount(mount.as_fd(), None, &target).step(format_args!("attach {shown}"))?;
+    }
+    if let Some((path, text)) = &adoption.file {
+        root::rewrite(path, text)?;
     }
     Ok(())
 }

@@ -22,6 +22,7 @@ use crate::identity::INSIDE_ID;
 use crate::loopback::{EGRESS_MAX, egress_address};
 use crate::parked::{Parked, Pool, has_died};
 use crate::plan::{Adoption, Bind, Parking, Plan, Program, RootPlan};
+use crate::proc_files::{self, Machine};
 use crate::report::{self, Report};
 use crate::running::{Running, Unstarted};
 use crate::waiting::WaitingPool;
@@ -195,6 +196,8 @@ impl ProcessBackend {
             root.binds.push(bind(packages.clone(), PACKAGES_DIR, false));
         }
         root.files.extend(request.files.iter().cloned());
+        let memory = request.shows_memory.then_some(request.limits.memory_bytes);
+        root.machine = Some(Machine::look(memory));
         // One that would lie in a folder of the host's, which is read-only, stays out.
         let binds = &root.binds;
         let hidden = |link: &Path| binds.iter().any(|bind| link.starts_with(&bind.target));
@@ -238,6 +241,7 @@ impl ProcessBackend {
                 file("/etc/hosts", hosts),
             ],
             folders: Vec::new(),
+            machine: None,
             tmp_bytes,
         }
     }
@@ -328,8 +332,11 @@ impl ProcessBackend {
         if let Some(packages) = &request.packages_dir {
             binds.push(bind(packages.clone(), PACKAGES_DIR, false));
         }
-        let message =
-            Adoption { binds }.encode().map_err(|source| failed("write the adoption", source))?;
+        let changed = request.shows_memory && before.memory_bytes != request.limits.memory_bytes;
+        let file = changed.then(|| proc_files::memory_file(request.limits.memory_bytes));
+        let message = Adoption { binds, file }
+            .encode()
+            .map_err(|source| failed("write the adoption", source))?;
         let (status, inside) = status_pair().map_err(|source| failed("create sockets", source))?;
         let adopted = async {
             self.send(&message, &inside, Some(running.parked.mounts.as_fd())).await?;

@@ -372,6 +372,7 @@ mod tests {
             entry: String::new(),
             concurrency: None,
             env: env.iter().map(|(k, v)| ((*k).into(), (*v).into())).collect(),
+            memory_bytes: None,
             command: Vec::new(),
             compat,
             template: None,

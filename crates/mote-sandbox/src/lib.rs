@@ -37,6 +37,7 @@ mod message;
 mod open_network;
 mod parked;
 mod plan;
+mod proc_files;
 mod program_run;
 mod report;
 mod root;

@@ -11,6 +11,7 @@ use std::path::PathBuf;
 use serde::{Deserialize, Serialize};
 
 use crate::config::Layer;
+use crate::proc_files::Machine;
 
 /// Bytes of one plan at most; environment and egress lists beyond that are refused.
 pub(crate) const PLAN_BYTES_MAX: usize = 160 << 10;
@@ -64,6 +65,8 @@ pub(crate) struct RootPlan {
     pub(crate) files: Vec<(PathBuf, String)>,
     /// Empty folders, for what is mounted later.
     pub(crate) folders: Vec<PathBuf>,
+    /// What the files of /proc tell, apart from those of processes; without it there are none.
+    pub(crate) machine: Option<Machine>,
     /// Size of `/tmp`.
     pub(crate) tmp_bytes: u64,
 }
@@ -173,11 +176,13 @@ impl Parking {
     }
 }
 
-/// What a waiting instance is given when it becomes a function's: folders, seen from its root.
+/// What a waiting instance is given when it becomes a function's, seen from its root.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(crate) struct Adoption {
     /// Binds in order; each target is an empty folder of the composed root.
     pub(crate) binds: Vec<Bind>,
+    /// A generated file and its new text.
+    pub(crate) file: Option<(PathBuf, String)>,
 }
 
 impl Adoption {

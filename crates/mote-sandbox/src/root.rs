@@ -9,6 +9,7 @@ use std::path::Path;
 
 use crate::child::{Failure, Step, is_dir};
 use crate::plan::{Bind, RootPlan};
+use crate::proc_files::{self, Machine};
 use crate::sys::{self, MOUNT_ATTR_NODEV, MOUNT_ATTR_NOEXEC, MOUNT_ATTR_NOSUID, MOUNT_ATTR_RDONLY};
 
 /// The root itself holds only mount points and a few generated files.
@@ -102,13 +103,37 @@ fn attach_own(root: BorrowedFd<'_>, plan: &RootPlan) -> Result<(), Failure> {
     )
     .step("create /tmp")?;
     attach(root, &tmp, Path::new("/tmp"), true)?;
-    let proc = sys::new_mount(
+    attach_proc(root, plan.machine)
+}
+
+/// Processes, and the files that are made for this instance, by name. Nothing else of /proc can be
+/// reached: a name that no file was mounted on is not found in a subset of processes. The subset is
+/// switched on last, as it hides the names to mount on as well.
+fn attach_proc(root: BorrowedFd<'_>, machine: Option<Machine>) -> Result<(), Failure> {
+    let (proc, context) = sys::new_changeable_mount(
         c"proc",
-        &[(c"hidepid", c"2"), (c"subset", c"pid")],
+        &[(c"hidepid", c"2")],
         MOUNT_ATTR_NOSUID | MOUNT_ATTR_NODEV | MOUNT_ATTR_NOEXEC,
     )
     .step("create /proc")?;
-    attach(root, &proc, Path::new("/proc"), true)
+    attach(root, &proc, Path::new("/proc"), true)?;
+    for (name, text) in machine.map(proc_files::texts).unwrap_or_default() {
+        let source = Path::new(proc_files::DIR).join(name);
+        make_parents(root, &source)?;
+        write_file(root, &source, &text)?;
+        cover(root, &source, name).step(format_args!("cover /proc/{name}"))?;
+    }
+    sys::reconfigure(context.as_fd(), &[(c"subset", c"pid")]).step("limit /proc to processes")
+}
+
+/// Mounts `source` on a file of /proc. A kernel that lacks the file goes without.
+fn cover(root: BorrowedFd<'_>, source: &Path, name: &str) -> std::io::Result<()> {
+    let mount = sys::open_tree_at(root, &relative(source)?)?;
+    sys::mount_setattr(mount.as_fd(), READ_ONLY | MOUNT_ATTR_NOEXEC)?;
+    match sys::move_mount(mount.as_fd(), Some(root), &sys::cstring(format!("proc/{name}"))?) {
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(()),
+        result => result,
+    }
 }
 
 /// Makes the root's own tmpfs read-only, without the mounts below it.
@@ -161,18 +186,36 @@ fn make_parents(root: BorrowedFd<'_>, path: &Path) -> Result<(), Failure> {
 }
 
 fn write_file(root: BorrowedFd<'_>, path: &Path, text: &str) -> Result<(), Failure> {
+    let flags = libc::O_CREAT | libc::O_EXCL | libc::O_WRONLY;
+    relative(path)
+        .and_then(|place| sys::openat(Some(root), &place, flags, 0o444))
+        .and_then(|file| write_all(&file, text))
+        .step(format_args!("write {}", path.display()))
+}
+
+/// Gives a generated file of the root that this process is in another text. The root stays
+/// read-only: the file is written through a mount that nobody else has.
+pub(crate) fn rewrite(path: &Path, text: &str) -> Result<(), Failure> {
     let write = || {
-        let place = relative(path)?;
-        let flags = libc::O_CREAT | libc::O_EXCL | libc::O_WRONLY;
-        let file = sys::openat(Some(root), &place, flags, 0o444)?;
-        let mut rest = text.as_bytes();
-        while !rest.is_empty() {
-            let put = sys::write(file.as_fd(), rest)?;
-            rest = &rest[put..];
-        }
-        Ok(())
+        let (Some(folder), Some(name)) = (path.parent(), path.file_name()) else {
+            return Err(std::io::Error::from_raw_os_error(libc::EINVAL));
+        };
+        let mount = sys::open_tree(&sys::cstring(folder.as_os_str().as_encoded_bytes())?)?;
+        sys::make_writable(mount.as_fd())?;
+        let name = sys::cstring(name.as_encoded_bytes())?;
+        let flags = libc::O_WRONLY | libc::O_TRUNC | libc::O_NOFOLLOW;
+        write_all(&sys::openat(Some(mount.as_fd()), &name, flags, 0)?, text)
     };
     write().step(format_args!("write {}", path.display()))
+}
+
+fn write_all(file: &OwnedFd, text: &str) -> std::io::Result<()> {
+    let mut rest = text.as_bytes();
+    while !rest.is_empty() {
+        let put = sys::write(file.as_fd(), rest)?;
+        rest = &rest[put..];
+    }
+    Ok(())
 }
 
 /// `path` without its leading slash.

@@ -5,7 +5,7 @@
 
 use std::ffi::CStr;
 use std::io;
-use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 
 /// Mount attribute bits of mount_setattr(2) and fsmount(2).
 pub(crate) const MOUNT_ATTR_RDONLY: u64 = 0x1;
@@ -23,6 +23,7 @@ const FSOPEN_CLOEXEC: libc::c_uint = 1;
 const FSMOUNT_CLOEXEC: libc::c_uint = 1;
 const FSCONFIG_SET_STRING: libc::c_uint = 1;
 const FSCONFIG_CMD_CREATE: libc::c_uint = 6;
+const FSCONFIG_CMD_RECONFIGURE: libc::c_uint = 7;
 const MOVE_MOUNT_F_EMPTY_PATH: libc::c_uint = 4;
 
 /// Turns a raw return value into a result.
@@ -44,11 +45,20 @@ pub(crate) fn cstring(text: impl Into<Vec<u8>>) -> io::Result<std::ffi::CString>
 
 /// A detached copy of the mount tree at `path`.
 pub(crate) fn open_tree(path: &CStr) -> io::Result<OwnedFd> {
+    open_tree_from(libc::AT_FDCWD, path)
+}
+
+/// The same below `dir`.
+pub(crate) fn open_tree_at(dir: BorrowedFd<'_>, path: &CStr) -> io::Result<OwnedFd> {
+    open_tree_from(dir.as_raw_fd(), path)
+}
+
+fn open_tree_from(dir: RawFd, path: &CStr) -> io::Result<OwnedFd> {
     // SAFETY: the path is NUL-terminated and outlives the call.
     owned(unsafe {
         libc::syscall(
             libc::SYS_open_tree,
-            libc::AT_FDCWD,
+            dir,
             path.as_ptr(),
             OPEN_TREE_CLONE | OPEN_TREE_CLOEXEC | AT_RECURSIVE,
         )
@@ -66,6 +76,14 @@ pub(crate) fn mount_setattr_single(mount: BorrowedFd<'_>, set: u64) -> io::Resul
 }
 
 fn set_mount_attributes(mount: BorrowedFd<'_>, set: u64, flags: libc::c_uint) -> io::Result<()> {
+    change_mount_attributes(mount, (set, 0), flags)
+}
+
+fn change_mount_attributes(
+    mount: BorrowedFd<'_>,
+    (set, clear): (u64, u64),
+    flags: libc::c_uint,
+) -> io::Result<()> {
     #[repr(C)]
     struct MountAttr {
         set: u64,
@@ -73,7 +91,7 @@ fn set_mount_attributes(mount: BorrowedFd<'_>, set: u64, flags: libc::c_uint) ->
         propagation: u64,
         userns_fd: u64,
     }
-    let attr = MountAttr { set, clear: 0, propagation: libc::MS_PRIVATE, userns_fd: 0 };
+    let attr = MountAttr { set, clear, propagation: libc::MS_PRIVATE, userns_fd: 0 };
     // SAFETY: the struct has the kernel's layout and its size is passed.
     check(unsafe {
         libc::syscall(
@@ -109,14 +127,51 @@ pub(crate) fn move_mount(
     Ok(())
 }
 
+/// Lets files be written through a mount, if their permissions do.
+pub(crate) fn make_writable(mount: BorrowedFd<'_>) -> io::Result<()> {
+    change_mount_attributes(mount, (0, MOUNT_ATTR_RDONLY), 0)
+}
+
 /// A new detached file system with string options.
 pub(crate) fn new_mount(
     kind: &CStr,
     options: &[(&CStr, &CStr)],
     attributes: u64,
 ) -> io::Result<OwnedFd> {
+    new_changeable_mount(kind, options, attributes).map(|(mount, _)| mount)
+}
+
+/// The same, and what [`reconfigure`] takes.
+pub(crate) fn new_changeable_mount(
+    kind: &CStr,
+    options: &[(&CStr, &CStr)],
+    attributes: u64,
+) -> io::Result<(OwnedFd, OwnedFd)> {
     // SAFETY: the name is NUL-terminated and outlives the call.
     let context = owned(unsafe { libc::syscall(libc::SYS_fsopen, kind.as_ptr(), FSOPEN_CLOEXEC) })?;
+    set_options(context.as_fd(), options, FSCONFIG_CMD_CREATE)?;
+    // SAFETY: plain integers.
+    let mount = owned(unsafe {
+        libc::syscall(
+            libc::SYS_fsmount,
+            context.as_raw_fd(),
+            FSMOUNT_CLOEXEC,
+            attributes as libc::c_uint,
+        )
+    })?;
+    Ok((mount, context))
+}
+
+/// Changes options of a file system that was mounted before.
+pub(crate) fn reconfigure(context: BorrowedFd<'_>, options: &[(&CStr, &CStr)]) -> io::Result<()> {
+    set_options(context, options, FSCONFIG_CMD_RECONFIGURE)
+}
+
+fn set_options(
+    context: BorrowedFd<'_>,
+    options: &[(&CStr, &CStr)],
+    command: libc::c_uint,
+) -> io::Result<()> {
     for (key, value) in options {
         // SAFETY: key and value are NUL-terminated and outlive the call.
         check(unsafe {
@@ -135,21 +190,13 @@ pub(crate) fn new_mount(
         libc::syscall(
             libc::SYS_fsconfig,
             context.as_raw_fd(),
-            FSCONFIG_CMD_CREATE,
+            command,
             std::ptr::null::<libc::c_char>(),
             std::ptr::null::<libc::c_char>(),
             0,
         )
     })?;
-    // SAFETY: plain integers.
-    owned(unsafe {
-        libc::syscall(
-            libc::SYS_fsmount,
-            context.as_raw_fd(),
-            FSMOUNT_CLOEXEC,
-            attributes as libc::c_uint,
-        )
-    })
+    Ok(())
 }
 
 /// Makes every mount of this namespace private, so that nothing we do is seen outside.
@@ -471,6 +518,28 @@ pub(crate) fn monotonic_ns() -> u64 {
         libc::clock_gettime(libc::CLOCK_MONOTONIC, &raw mut time);
     }
     time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
+}
+
+/// Processors that this process may use, at least one.
+pub(crate) fn processors() -> usize {
+    // SAFETY: an all-zero set is an empty one.
+    let mut set: libc::cpu_set_t = unsafe { std::mem::zeroed() };
+    // SAFETY: the set is valid for writing and its size is passed.
+    let found = unsafe { libc::sched_getaffinity(0, size_of::<libc::cpu_set_t>(), &raw mut set) };
+    // SAFETY: the set is valid for reading.
+    let count = if found == 0 { unsafe { libc::CPU_COUNT(&set) } } else { 1 };
+    usize::try_from(count).unwrap_or(1).max(1)
+}
+
+/// When the machine was booted, in seconds since 1970.
+pub(crate) fn booted_s() -> u64 {
+    // SAFETY: an all-zero timespec is a valid value to be overwritten.
+    let mut since: libc::timespec = unsafe { std::mem::zeroed() };
+    // SAFETY: the struct is valid for writing.
+    unsafe { libc::clock_gettime(libc::CLOCK_BOOTTIME, &raw mut since) };
+    let up_s = u64::try_from(since.tv_sec).unwrap_or(0);
+    let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
+    now.map_or(0, |now| now.as_secs()).saturating_sub(up_s)
 }
 
 /// Whether we run as root.

@@ -58,6 +58,55 @@ async fn shell(backend: &ProcessBackend) {
     assert_eq!((exit.status, exit.signal, exit.out_of_memory), (Some(3), None, false));
 }
 
+/// /proc tells an instance of its own limits, also one that waited with others.
+async fn facts_of_the_machine(backend: &ProcessBackend) {
+    let code = Folder::new("facts");
+    let script = "#!/bin/sh\nhead -1 /proc/meminfo\ngrep -c ^cpu[0-9] /proc/stat\n\
+                  grep btime /proc/stat\ngrep -c ^processor /proc/cpuinfo\nls /proc | tr '\\n' ' '\n\
+                  cat /proc/version /proc/1/status /proc/loadavg\n";
+    code.write("facts.sh", script);
+    let started = backend.start(request(1, &code.0, shim(&["./facts.sh"]))).await.unwrap();
+    let (text, _) = finish(started).await;
+    println!("{text}");
+    let processors =
+        std::fs::read_to_string("/proc/cpuinfo").unwrap().matches("processor\t").count();
+    let stat = std::fs::read_to_string("/proc/stat").unwrap();
+    let booted: i64 =
+        stat.lines().find_map(|line| line.strip_prefix("btime ")).unwrap().parse().unwrap();
+    let lines: Vec<_> = text.lines().collect();
+    assert_eq!(lines[0].split_whitespace().nth(1), Some("131072"), "{text}");
+    assert_eq!(
+        (lines[1], lines[3]),
+        (&*processors.to_string(), &*processors.to_string()),
+        "{text}"
+    );
+    let told: i64 = lines[2].strip_prefix("btime ").unwrap().parse().unwrap();
+    assert!((told - booted).abs() <= 2, "{told} and {booted}");
+    assert!(!lines[4].contains("meminfo") && !lines[4].contains("sys"), "{text}");
+    assert_eq!(text.matches("No such file").count(), 3, "{text}");
+
+    if !is_root_with_memory(backend) {
+        return println!("SKIPPED: an instance that waited: there is no memory controller");
+    }
+    // It waits with 128 MiB and is adopted with 96.
+    let script = "echo up >&3; read go <&3; cat /proc/meminfo";
+    let mut asked = request(2, &code.0, shim(&["sh", "-c", script]));
+    backend.keep_waiting(vec![Waiting { like: asked.clone(), count: 1 }]);
+    asked.limits.memory_bytes = 96 * MIB;
+    let mut started = next_waiting(backend, &asked).await;
+    let mut channel = UnixStream::from(started.channel);
+    channel.write_all(b"go\n").unwrap();
+    started.channel = channel.into();
+    let (text, _) = finish(started).await;
+    backend.keep_waiting(Vec::new());
+    assert!(text.starts_with("MemTotal:          98304 kB\n"), "{text}");
+    // What must not read its limit as memory is not told of it.
+    let mut asked = request(3, &code.0, shim(&["cat", "/proc/meminfo"]));
+    asked.shows_memory = false;
+    let (text, _) = finish(backend.start(asked).await.unwrap()).await;
+    assert!(text.contains("No such file"), "{text}");
+}
+
 async fn runtimes(backend: &ProcessBackend) {
     let code = Folder::new("runtimes");
     if let Some((python, _)) = python() {
@@ -259,6 +308,7 @@ impl Engine {
             entry: String::new(),
             concurrency: Some(concurrency),
             env: [("LOADED".to_owned(), "yes".to_owned())].into(),
+            memory_bytes: None,
             command: Vec::new(),
             compat: None,
             template: None,
@@ -867,7 +917,7 @@ fn main() {
                 $name(&backend).await;
             }
         )* } }
-        run!(failed_execution failed_parking shell runtimes limits socket_buffers per_invocation server_and_egress installation
+        run!(failed_execution failed_parking shell facts_of_the_machine runtimes limits socket_buffers per_invocation server_and_egress installation
             installation_network            waiting paused nothing_is_left daemon_death start_times);
     });
 }

@@ -94,6 +94,10 @@ fn writable(path: &str) -> bool {
     OpenOptions::new().write(true).open(path).is_ok()
 }
 
+fn tells(path: &str, what: &str) -> bool {
+    fs::read_to_string(path).is_ok_and(|text| text.contains(what))
+}
+
 fn can_create(path: &str) -> bool {
     let made = OpenOptions::new().write(true).create_new(true).open(path).is_ok();
     let _ = fs::remove_file(path);
@@ -336,7 +340,18 @@ attempts! {
     2 kallsyms: |_| readable("/proc/kallsyms");
     2 kmsg [|| missing("/proc/kmsg") && missing("/dev/kmsg")]: |_| readable("/proc/kmsg") || readable("/dev/kmsg");
     2 kernel_command_line: |_| readable("/proc/cmdline");
-    2 host_memory_info: |_| readable("/proc/meminfo");
+    2 host_memory_info: |_| tells("/proc/meminfo", "Committed_AS:");
+    2 host_processor_times: |_| fs::read_to_string("/proc/stat").is_ok_and(|text| text.lines().any(|line| line.starts_with("cpu") && line.split_whitespace().skip(1).any(|time| time != "0")));
+    2 host_processor_kind: |_| tells("/proc/cpuinfo", "\nflags") || tells("/proc/cpuinfo", "\nFeatures");
+    2 host_paging: |_| tells("/proc/vmstat", "nr_free_pages");
+    2 host_load: |_| readable("/proc/loadavg");
+    2 host_uptime: |_| readable("/proc/uptime");
+    2 host_modules [|| missing("/proc/modules")]: |_| readable("/proc/modules");
+    2 host_disks [|| missing("/proc/diskstats")]: |_| readable("/proc/diskstats");
+    2 host_version: |_| readable("/proc/version");
+    2 host_settings: |_| fs::read_dir("/proc/sys").is_ok();
+    2 uncover_memory_info [|| tells("/proc/meminfo", "Committed_AS:")]: |_| unsafe { libc::umount2(c"/proc/meminfo".as_ptr(), libc::MNT_DETACH) == 0 } && tells("/proc/meminfo", "Committed_AS:");
+    2 rewrite_memory_info: |_| writable("/proc/meminfo") || writable("/var/lib/proc/meminfo");
     2 host_interrupts: |_| readable("/proc/interrupts");
     2 sys_kernel: |_| fs::read_dir("/sys/kernel").is_ok();
     2 dev_mem [|| missing("/dev/mem")]: |_| readable("/dev/mem");

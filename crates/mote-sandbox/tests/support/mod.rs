@@ -54,6 +54,7 @@ pub(crate) fn request(instance: u64, code_dir: &Path, launch: Launch) -> Instanc
             pids: 64,
             disk_bytes: 16 * MIB,
         },
+        shows_memory: true,
         egress: Vec::new(),
         files: Vec::new(),
         links: Vec::new(),

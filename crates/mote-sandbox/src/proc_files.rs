@@ -1,0 +1,125 @@
+//! The few files of /proc, apart from those of processes, that an instance can read.
+//!
+//! Programs learn from them how much memory and how many processors they have. The texts are made
+//! here, with the instance's own limits; nothing but the number of processors and the second in
+//! which the machine was booted is a fact of the host, and both can be asked for by system calls
+//! that every program needs. Pure, but for [`Machine::look`].
+
+use std::path::PathBuf;
+
+use serde::{Deserialize, Serialize};
+
+use crate::sys;
+
+/// Where the texts lie in an instance's root. They are mounted over the files of /proc.
+pub(crate) const DIR: &str = "/var/lib/proc";
+/// The file whose text depends on the limits.
+const MEMORY: &str = "meminfo";
+
+/// What the texts tell of the machine.
+#[derive(Debug, Clone, Copy, Serialize, Deserialize)]
+pub(crate) struct Machine {
+    /// Processors that an instance may use.
+    pub(crate) processors: usize,
+    /// When the machine was booted, in seconds since 1970. The start times of an instance's
+    /// processes are counted from then.
+    pub(crate) booted_s: u64,
+    /// The limit of the instance; without it nothing is said of memory.
+    pub(crate) memory_bytes: Option<u64>,
+}
+
+impl Machine {
+    /// Asks the kernel. Does not block.
+    pub(crate) fn look(memory_bytes: Option<u64>) -> Self {
+        Self { processors: sys::processors(), booted_s: sys::booted_s(), memory_bytes }
+    }
+}
+
+/// Names and texts.
+pub(crate) fn texts(machine: Machine) -> Vec<(&'static str, String)> {
+    let mut texts = vec![
+        ("cpuinfo", cpuinfo(machine.processors)),
+        ("stat", stat(machine)),
+        ("vmstat", "pswpin 0\npswpout 0\n".to_owned()),
+        ("filesystems", "nodev\tproc\nnodev\ttmpfs\n".to_owned()),
+    ];
+    texts.extend(machine.memory_bytes.map(|bytes| (MEMORY, meminfo(bytes))));
+    texts
+}
+
+/// The generated file of an instance that shows its memory, and its text.
+pub(crate) fn memory_file(bytes: u64) -> (PathBuf, String) {
+    (PathBuf::from(DIR).join(MEMORY), meminfo(bytes))
+}
+
+/// All of the limit counts as free: the file is written once, before the program runs.
+fn meminfo(bytes: u64) -> String {
+    const NONE: [&str; 11] = [
+        "Buffers",
+        "Cached",
+        "SwapCached",
+        "Active",
+        "Inactive",
+        "SwapTotal",
+        "SwapFree",
+        "Shmem",
+        "Slab",
+        "SReclaimable",
+        "SUnreclaim",
+    ];
+    let mut text = String::new();
+    let mut line = |name: &str, kib: u64| {
+        text.push_str(&format!("{:<15} {kib:>8} kB\n", format!("{name}:")));
+    };
+    for name in ["MemTotal", "MemFree", "MemAvailable"] {
+        line(name, bytes >> 10);
+    }
+    for name in NONE {
+        line(name, 0);
+    }
+    text
+}
+
+fn cpuinfo(processors: usize) -> String {
+    let one = |number: usize| {
+        format!(
+            "processor\t: {number}\nphysical id\t: 0\nsiblings\t: {processors}\n\
+             core id\t\t: {number}\ncpu cores\t: {processors}\n\n"
+        )
+    };
+    (0..processors).map(one).collect()
+}
+
+/// Times of processors are 0: those of the host would tell what others do.
+fn stat(machine: Machine) -> String {
+    const TIMES: &str = " 0 0 0 0 0 0 0 0 0 0\n";
+    let mut text = format!("cpu {TIMES}");
+    for number in 0..machine.processors {
+        text.push_str(&format!("cpu{number}{TIMES}"));
+    }
+    text.push_str(&format!(
+        "intr 0\nctxt 0\nbtime {}\nprocesses 0\nprocs_running 1\nprocs_blocked 0\n\
+         softirq 0 0 0 0 0 0 0 0 0 0 0\n",
+        machine.booted_s
+    ));
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_texts_have_the_forms_of_the_kernel() {
+        let memory_bytes = Some(64 << 20);
+        let machine = Machine { processors: 2, booted_s: 1_700_000_000, memory_bytes };
+        let made = texts(machine);
+        let of = |wanted: &str| made.iter().find(|(name, _)| *name == wanted).unwrap().1.as_str();
+        assert!(of("meminfo").starts_with("MemTotal:          65536 kB\nMemFree:"));
+        assert!(of("stat").starts_with("cpu  0 0 0 0 0 0 0 0 0 0\ncpu0 0 "), "{}", of("stat"));
+        assert!(of("stat").contains("\nbtime 1700000000\n"));
+        assert_eq!(of("cpuinfo").matches("processor\t: ").count(), 2);
+        let untold = Machine { memory_bytes: None, ..machine };
+        assert!(texts(untold).iter().all(|(name, _)| *name != "meminfo"));
+    }
+}
