@@ -97,6 +97,10 @@ fn list_describe_logs_and_remove() {
     let described = node.json(&["describe", "noisy", "-o", "json"]);
     assert_eq!(described["revision"], 1);
     assert_eq!(described["requests"]["total"], 1);
+    let pid = described["instances"][0]["pid"].as_u64().expect("the instance's first process");
+    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).expect("it is there");
+    assert!(status.contains("\nNSpid:\t") && status.contains("\t1\n"), "pid 1 inside: {status}");
+    assert!(node.ok(&["describe", "noisy"]).contains(&format!("pid {pid}")));
     assert_eq!(described["limits"]["timeout_ms"], 10_000);
     assert!(described["requests"]["p50_ms"].as_f64().is_some_and(|ms| ms > 0.0), "{described}");
     let started = described["instances"][0]["started_at"].as_str().expect("a time").to_owned();

@@ -165,6 +165,8 @@ pub trait InstanceControl: Send + Sync {
     /// or when it has ended. Costs two small system calls per process. Paused processes take no
     /// processor time, keep their memory, and can be killed.
     fn set_paused(&self, paused: bool) -> bool;
+    /// The number of its first process on the host, for people who look at it there.
+    fn pid(&self) -> Option<u32>;
     /// What it uses now, `None` where the machine cannot tell. May read a few small files.
     fn usage(&self) -> Option<Usage>;
     /// Resolves when the instance has ended. To be called once.

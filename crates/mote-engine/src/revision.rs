@@ -80,6 +80,8 @@ pub struct InstanceStatus {
     pub why: Why,
     /// How long it took to be ready, in nanoseconds.
     pub init_ns: u64,
+    /// The number of its first process on the host.
+    pub pid: Option<u32>,
     /// Memory in bytes, where the machine can tell.
     pub memory_bytes: Option<u64>,
 }
@@ -198,6 +200,7 @@ impl Revision {
                     started_unix_ms: worker.started_unix_ms,
                     why: worker.why,
                     init_ns: worker.init_ns,
+                    pid: None,
                     memory_bytes: None,
                 })
                 .collect(),
@@ -208,6 +211,7 @@ impl Revision {
         };
         drop(pool);
         for (instance, control) in status.instances.iter_mut().zip(controls) {
+            instance.pid = control.pid();
             instance.memory_bytes = control.usage().map(|usage| usage.memory_bytes);
         }
         status

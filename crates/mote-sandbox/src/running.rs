@@ -166,6 +166,10 @@ impl InstanceControl for Control {
         self.cgroup.as_ref().is_some_and(|cgroup| cgroup.set_paused(self.init, paused))
     }
 
+    fn pid(&self) -> Option<u32> {
+        u32::try_from(self.init).ok()
+    }
+
     fn usage(&self) -> Option<Usage> {
         self.cgroup.as_ref()?.usage()
     }

@@ -124,6 +124,9 @@ impl InstanceControl for Control {
     fn set_paused(&self, _paused: bool) -> bool {
         self.pausable
     }
+    fn pid(&self) -> Option<u32> {
+        None
+    }
     fn usage(&self) -> Option<Usage> {
         None
     }

@@ -133,7 +133,7 @@ fn described(revision: u64, status: &PoolStatus) -> Vec<(Instance, u64)> {
         id: instance.instance.to_string(),
         revision: Some(revision),
         state: instance.state.to_owned(),
-        pid: None,
+        pid: instance.pid,
         memory_bytes: instance.memory_bytes,
         started_at: Timestamp::from_unix_ms(instance.started_unix_ms),
         reason: instance.why.word.to_owned(),
