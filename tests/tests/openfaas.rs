@@ -84,6 +84,20 @@ fn management_wants_the_token_and_calls_do_not() {
         "openfaas-fn"
     );
     assert_eq!(client.system("POST", "namespace/dev", &json!({"name": "dev"})).status, 501);
+    for path in ["functions", "secrets", "info", "function/a", "logs?name=a"] {
+        let with = if path.contains('?') { '&' } else { '?' };
+        let answer = client.system("GET", &format!("{path}{with}namespace=dev"), &Value::Null);
+        assert_eq!(answer.status, 400, "{path}: {}", answer.text());
+        assert!(answer.text().contains("no namespace dev: there is openfaas-fn only"), "{path}");
+        let ours =
+            client.system("GET", &format!("{path}{with}namespace=openfaas-fn"), &Value::Null);
+        assert_ne!(ours.status, 400, "{path}: {}", ours.text());
+    }
+    let scaled = client.system("POST", "scale-function/a?namespace=dev", &json!({"replicas": 1}));
+    assert_eq!(scaled.status, 400, "{}", scaled.text());
+    let called = client.call("/function/a.dev", b"");
+    assert_eq!(called.status, 404);
+    assert!(called.text().contains("no namespace dev"), "{}", called.text());
     // Guessing is slowed down.
     let slowed =
         (0..64).any(|_| get("/system/info", &[("authorization", "Bearer x")]).status == 429);
@@ -160,6 +174,12 @@ fn images_that_are_not_here_are_refused_with_what_helps() {
     let answer = client.deploy(&wish);
     assert_eq!(answer.status, 202, "{}", answer.text());
     assert_eq!(client.call("/function/count", b"12345").text().trim(), "5");
+    // The log tells of each call as the classic watchdog does.
+    wait_for("the watchdog's lines", || {
+        let log = client.system("GET", "logs?name=count", &Value::Null).text();
+        let has = |words: &str| log.contains(words);
+        (has("Forking fprocess.") && has("Wrote 2 Bytes - Duration: ")).then_some(())
+    });
     for (wish, words) in [
         (json!({"service": "Bad_Name", "image": "mote://count"}), "service"),
         (json!({"service": "x", "image": "mote://count", "namespace": "dev"}), "no namespace dev"),

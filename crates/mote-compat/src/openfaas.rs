@@ -14,9 +14,10 @@ mod types;
 use std::sync::Arc;
 
 use axum::Router;
-use axum::extract::DefaultBodyLimit;
+use axum::extract::rejection::QueryRejection;
+use axum::extract::{DefaultBodyLimit, Query, Request};
 use axum::http::StatusCode;
-use axum::middleware::from_fn_with_state;
+use axum::middleware::{Next, from_fn, from_fn_with_state};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{any, get, post};
 use mote_api::Problem;
@@ -71,6 +72,7 @@ pub(crate) fn routes(context: &Context, open: Rule) -> Router {
         .route("/system/namespace/{name}", any(namespace))
         .route("/system/alert", post(|| async { StatusCode::OK }))
         .layer(DefaultBodyLimit::max(MANAGEMENT_BYTES_MAX))
+        .layer(from_fn(in_our_namespace))
         .layer(from_fn_with_state(gate(Rule::Token), access::check))
         // Functions are called without credentials.
         .route("/function/{name}", any(invoke::run))
@@ -150,13 +152,31 @@ fn parse<T: serde::de::DeserializeOwned>(body: &[u8]) -> Result<T, Refused> {
     serde_json::from_slice(body).map_err(|error| Refused::bad(format!("body: {error}")))
 }
 
+#[derive(serde::Deserialize)]
+struct InNamespace {
+    namespace: Option<String>,
+}
+
+/// Every management request may name a namespace in its query, whether or not its route reads one.
+async fn in_our_namespace(
+    asked: Result<Query<InNamespace>, QueryRejection>,
+    request: Request,
+    next: Next,
+) -> Result<Response, Refused> {
+    let Query(asked) = asked.map_err(|error| Refused::bad(error.body_text()))?;
+    check_namespace(asked.namespace.as_deref())?;
+    Ok(next.run(request).await)
+}
+
 /// Refuses every namespace but ours; none said is ours.
 fn check_namespace(name: Option<&str>) -> Result<(), Refused> {
     match name.unwrap_or_default() {
         "" | NAMESPACE => Ok(()),
-        other => {
-            let shown = crate::shown(other);
-            Err(Refused::bad(format!("no namespace {shown}: there is {NAMESPACE} only")))
-        }
+        other => Err(Refused::bad(foreign(other))),
     }
+}
+
+/// Why a namespace is refused.
+fn foreign(namespace: &str) -> String {
+    format!("no namespace {}: there is {NAMESPACE} only", crate::shown(namespace))
 }

@@ -116,6 +116,30 @@ impl Contract {
         }
     }
 
+    /// What the log says when the program of one invocation starts.
+    pub(crate) fn start_line(&self) -> Option<&'static str> {
+        matches!(self, Contract::Watchdog { .. }).then_some("Forking fprocess.")
+    }
+
+    /// What the log says when it has ended, with its exit code unless a signal ended it.
+    pub(crate) fn end_line(
+        &self,
+        code: Option<i32>,
+        written: usize,
+        took_ns: u64,
+    ) -> Option<String> {
+        let seconds = took_ns as f64 / 1e9;
+        match (self, code) {
+            (Contract::Watchdog { .. }, Some(0)) => {
+                Some(format!("Wrote {written} Bytes - Duration: {seconds:.6}s"))
+            }
+            (Contract::Watchdog { .. }, Some(code)) => {
+                Some(format!("exit status {code} - Duration: {seconds:.6}s"))
+            }
+            _ => None,
+        }
+    }
+
     /// The media type of an answer, when the contract has one whatever the bytes are.
     pub(crate) fn content_type(&self, request: &Invoke<'_>) -> Option<Vec<u8>> {
         match self {

@@ -72,13 +72,18 @@ impl LogLines {
         let text = self.line.strip_suffix(b"\n").unwrap_or(&self.line);
         let text = text.strip_suffix(b"\r").unwrap_or(text);
         if !text.is_empty() {
-            wire::put_header(outbox, FrameKind::Log, 0, stream, text.len() + 2);
-            outbox.extend_from_slice(&self.source);
-            outbox.extend_from_slice(text);
+            put_line(outbox, stream, self.source, text);
             self.last = String::from_utf8_lossy(&text[..text.len().min(512)]).into_owned();
         }
         self.line.clear();
     }
+}
+
+/// Sends one line of the log, whose source and level are given.
+pub(crate) fn put_line(outbox: &mut Vec<u8>, stream: u32, source: [u8; 2], text: &[u8]) {
+    wire::put_header(outbox, FrameKind::Log, 0, stream, text.len() + 2);
+    outbox.extend_from_slice(&source);
+    outbox.extend_from_slice(text);
 }
 
 /// Reads a pipe until it is empty, closed, or `take` wants no more. True when nothing can follow:

@@ -14,7 +14,7 @@ use mote_core::wire::{
 
 use crate::contract::Contract;
 use crate::delivery::Delivery;
-use crate::log_lines::{LogLines, drain};
+use crate::log_lines::{LogLines, drain, put_line};
 use crate::spawn::{Child, Command, Stdio};
 use crate::sys;
 use crate::worker::{OUTBOX_BYTES_MAX, put_credit, put_error, raw};
@@ -87,6 +87,10 @@ pub(crate) struct Run {
     /// Whether RESULT has been sent.
     answered: bool,
     window: u32,
+    /// Bytes read from stdout.
+    written: usize,
+    /// Whether the start of the program stands in the log.
+    announced: bool,
     entered_ns: u64,
     first_output_ns: Option<u64>,
     contract: Contract,
@@ -177,6 +181,8 @@ impl Run {
             body: Vec::new(),
             answered: false,
             window: WINDOW_BYTES,
+            written: 0,
+            announced: false,
             entered_ns,
             first_output_ns: None,
             contract: contract.clone(),
@@ -262,6 +268,12 @@ impl Run {
         if outbox.len() >= OUTBOX_BYTES_MAX {
             return false;
         }
+        if !self.announced {
+            self.announced = true;
+            if let Some(line) = self.contract.start_line() {
+                put_line(outbox, self.stream, LOG_STDERR_INFO, line.as_bytes());
+            }
+        }
         let mut drained = self.pump_head(over);
         drained &= self.lines.pump(&mut self.stderr, outbox, self.stream, over);
         drained &= match self.action.is_some() {
@@ -340,10 +352,12 @@ impl Run {
             match sys::read(stdout.as_fd(), &mut buffer[..room]) {
                 Ok(0) => self.stdout = None,
                 Ok(got) if self.answered => {
+                    self.written += got;
                     self.window -= got as u32;
                     wire::put_frame(outbox, FrameKind::Body, 0, self.stream, &buffer[..got]);
                 }
                 Ok(got) => {
+                    self.written += got;
                     self.first_output_ns.get_or_insert(now_ns);
                     self.body.extend_from_slice(&buffer[..got]);
                 }
@@ -407,6 +421,13 @@ impl Run {
     fn finish(&mut self, outbox: &mut Vec<u8>, wait_status: i32) {
         let exited = libc::WIFEXITED(wait_status);
         let code = libc::WEXITSTATUS(wait_status);
+        let took_ns = sys::monotonic_ns().saturating_sub(self.entered_ns);
+        if !self.cancelled
+            && let Some(line) =
+                self.contract.end_line(exited.then_some(code), self.written, took_ns)
+        {
+            put_line(outbox, self.stream, LOG_STDERR_INFO, line.as_bytes());
+        }
         let said_status = parse_head(&self.head_text).0.is_some();
         if let Some(action) = &self.action
             && !self.cancelled

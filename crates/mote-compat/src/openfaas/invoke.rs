@@ -11,7 +11,7 @@ use axum::http::{HeaderMap, StatusCode};
 use axum::response::{IntoResponse, Response};
 use mote_core::Fault;
 
-use super::{Gateway, NAMESPACE, Refused};
+use super::{Gateway, NAMESPACE, Refused, foreign};
 use crate::access::{self, Rule};
 use crate::call;
 use crate::node::Call;
@@ -152,7 +152,10 @@ fn route(gateway: &Gateway, parts: &Parts) -> Result<Route, Refused> {
     let name = name_of(parts);
     let node = &gateway.context.node;
     let limit = node.body_bytes_max(name);
-    let body_bytes_max = limit.ok_or_else(|| Refused::unknown(name))?;
+    let body_bytes_max = limit.ok_or_else(|| match name.split_once('.') {
+        Some((_, namespace)) => Refused(StatusCode::NOT_FOUND, foreign(namespace)),
+        None => Refused::unknown(name),
+    })?;
     let whole = call::target(parts);
     // What follows the second segment.
     let below = whole.match_indices(['/', '?']).nth(2).map_or("", |(at, _)| &whole[at..]);
