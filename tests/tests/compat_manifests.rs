@@ -106,6 +106,64 @@ fn deadlines_are_the_platforms_own_where_a_function_names_none() {
 }
 
 #[test]
+fn fission_functions_of_fastapi_are_served_by_it() {
+    let node = Node::start();
+    let code = "from fastapi import HTTPException, Request, Response\n\
+                async def main(request: Request):\n    \
+                if request.query_params.get('tea') == 'coffee':\n        \
+                raise HTTPException(status_code=418, detail='a teapot')\n    \
+                if request.method == 'GET':\n        \
+                return Response('plain', media_type='text/plain', headers={'x-a': 'b'})\n    \
+                return {'body': (await request.body()).decode(), 'agent': request.headers['x-sensor']}\n";
+    let said = node.deploy("fast", &[("main.py", code)]);
+    let said = String::from_utf8_lossy(&said.stderr).into_owned();
+    assert!(said.contains("installed fastapi, which fission brings along"), "{said}");
+    let answer = node.call("POST", "/fast/x", &[("x-sensor", "t1")], b"21");
+    assert_eq!(answer.json(), serde_json::json!({"body": "21", "agent": "t1"}));
+    let plain = node.get("/fast");
+    assert_eq!((plain.text().as_str(), plain.header("x-a")), ("plain", Some("b")));
+    let teapot = node.get("/fast?tea=coffee");
+    assert_eq!((teapot.status, teapot.json()), (418, serde_json::json!({"detail": "a teapot"})));
+    // A plain function, which imports nothing; its text is JSON, as FastAPI answers it.
+    let manifest = "version = 1\ncompat = \"fission\"\ntemplate = \"fastapi\"\n";
+    let code = "def main(request):\n    return request.url.path\n";
+    node.deploy_ok("says", &[("main.py", code), ("mote.toml", manifest)]);
+    assert_eq!(node.get("/says/docs").text(), "\"/says/docs\"");
+}
+
+#[test]
+fn knative_functions_of_parliament_are_served_by_it() {
+    let node = Node::start();
+    let code = "from parliament import Context, event\n\
+                @event(event_type='test.reply', event_source='/tests')\n\
+                def reply(context):\n    return context.cloud_event.data\n\
+                def main(context: Context):\n    \
+                if context.cloud_event is not None:\n        return reply(context)\n    \
+                return 'hello ' + context.request.args.get('name', 'nobody'), 200\n";
+    let manifest = "name: older\nruntime: python\nnamespace: default\n";
+    for (name, files) in [
+        ("older", vec![("func.py", code), ("func.yaml", manifest)]),
+        ("alone", vec![("func.py", code)]),
+    ] {
+        let said = node.deploy(name, &files);
+        let said = String::from_utf8_lossy(&said.stderr).into_owned();
+        assert!(said.contains("installed parliament-functions"), "{said}");
+        assert_eq!(node.get(&format!("/{name}?name=you")).text(), "hello you", "{name}");
+        let event = [
+            ("ce-specversion", "1.0"),
+            ("ce-id", "1"),
+            ("ce-type", "test"),
+            ("ce-source", "/s"),
+            ("content-type", "application/json"),
+        ];
+        let answer = node.call("POST", &format!("/{name}"), &event, b"{\"a\":1}");
+        assert_eq!(answer.status, 200, "{name}: {}", answer.text());
+        assert_eq!(answer.json(), serde_json::json!({"a": 1}), "{name}");
+        assert_eq!(answer.header("ce-type"), Some("test.reply"), "{name}: {:?}", answer.headers);
+    }
+}
+
+#[test]
 fn fission_functions_in_node_are_told_by_their_parameters() {
     let node = Node::start();
     for (name, file, code) in [

@@ -3,7 +3,8 @@
 `start(cfg)`, `stop()`, `alive()` and `ready()` of the object are called as there. A request that
 carries a CloudEvent has it in scope["event"]; `send` takes messages of ASGI, and events:
 `send(event)`, `send.structured(event)`, `send.binary(event)`. With template = "cloudevents" every
-other request is refused.
+other request is refused. With template = "parliament" the function is `main(context)` of that package,
+which serves it.
 """
 
 import importlib
@@ -42,6 +43,8 @@ class FormerNames:
 
 def adapt(worker):
     sys.meta_path.append(FormerNames())  # the last: what is there by its own name is taken
+    if worker.spec.get("template") == "parliament":
+        return parliament_app(worker)
     _, found, name = mote_shim.find_entry(worker.spec["entry"])
     function = found() if name.rpartition(".")[2] == "new" else found
     handle = getattr(function, "handle", function)
@@ -61,6 +64,20 @@ def adapt(worker):
         return handle(scope, receive, send)
 
     return nothing_to_call(), app, "app"
+
+
+def parliament_app(worker):
+    """The application that the package makes of a module with `main(context)`."""
+    module, function, _ = mote_shim.find_entry(worker.spec["entry"])
+    try:
+        from parliament import server
+    except ModuleNotFoundError as error:
+        if error.name == "parliament":
+            error.msg += " (name parliament-functions in requirements.txt)"
+        raise
+    worker.root = ""
+    served = nothing_to_call(**{**vars(module), "main": function})
+    return nothing_to_call(), server.create(served), "app"
 
 
 async def with_event(handle, scope, receive, send):

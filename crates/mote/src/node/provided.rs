@@ -29,8 +29,13 @@ const OPENWHISK_PYTHON: [Provided; 10] = [
     ("twisted", "twisted"),
     ("werkzeug", "werkzeug"),
 ];
-/// Python modules of Fission's environment.
-const FISSION_PYTHON: [Provided; 2] = [("flask", "flask"), ("requests", "requests")];
+/// Python modules of Fission's environments.
+const FISSION_PYTHON: [Provided; 4] = [
+    ("fastapi", "fastapi"),
+    ("flask", "flask"),
+    ("requests", "requests"),
+    ("starlette", "fastapi"),
+];
 /// Python modules of Nuclio's images.
 const NUCLIO_PYTHON: [Provided; 2] = [("nuclio_sdk", "nuclio-sdk"), ("msgpack", "msgpack")];
 /// Python modules of Knative's templates.
@@ -92,9 +97,23 @@ pub(super) fn packages(spec: &FunctionSpec, code: &Path) -> Vec<String> {
         let name = package.split('@').next().unwrap_or(package);
         if is_python { requirements_name(&named, name) } else { depends_on(&named, name) }
     };
-    let wanted =
-        |(module, package): &&Provided| !is_named(package) && !is_own(module) && imports(module);
-    known.iter().filter(wanted).map(|(_, package)| (*package).to_owned()).collect()
+    // The contract itself is that of a framework, whether or not the code imports it.
+    let is_served_by = |package: &str| match spec.template.as_deref() {
+        Some("fastapi") => package == "fastapi",
+        Some("parliament") => package == "parliament-functions",
+        _ => false,
+    };
+    let wanted = |(module, package): &&Provided| {
+        !is_named(package) && !is_own(module) && (imports(module) || is_served_by(package))
+    };
+    let mut packages: Vec<String> = Vec::new();
+    for (_, package) in known.iter().filter(wanted) {
+        // Two modules may come with one package.
+        if !packages.iter().any(|known| known == package) {
+            packages.push((*package).to_owned());
+        }
+    }
+    packages
 }
 
 /// Whether a list of requirements names a package: by itself, or as a wheel, an archive or a
@@ -197,6 +216,8 @@ mod tests {
         use Runtime::{Node, Python};
         let flask = "import os, flask.json\ndef main():\n    return 1\n";
         check(Fission, Python, &[("main.py", flask)], &["flask"]);
+        let both = "from fastapi import Request\nfrom starlette.responses import Response\n";
+        check(Fission, Python, &[("main.py", both)], &["fastapi"]);
         check(Fission, Python, &[("main.py", flask), ("requirements.txt", "Flask==3.0\n")], &[]);
         check(Fission, Python, &[("main.py", flask), ("flask.py", "")], &[]);
         check(Kubeless, Python, &[("main.py", flask)], &[]);

@@ -157,6 +157,11 @@ fn by_main(folder: &Folder) -> Option<Found> {
         let entry = format!("{}:main", file.trim_end_matches(".py"));
         if parameters.len() == 1 {
             let why = format!("{file}: main({})", parameters[0]);
+            if let Some((compat, template)) = by_framework(&source) {
+                let mut found = found(compat, RuntimeName::Python, entry, why)?;
+                found.function.template = implied(template.to_owned());
+                return Some(found);
+            }
             return found(CompatName::OpenWhisk, RuntimeName::Python, entry, why);
         }
         if parameters.is_empty() {
@@ -177,6 +182,23 @@ fn by_main(folder: &Folder) -> Option<Found> {
         }
     }
     None
+}
+
+/// Whose function `main` with one argument is, by what its file imports: that of Fission's
+/// environment for FastAPI, or of the first versions of Knative's `func`.
+fn by_framework(source: &str) -> Option<(CompatName, &'static str)> {
+    let imports = |module: &str| {
+        let begins = |line: &str, word: &str| {
+            let rest = line.strip_prefix(word).and_then(|rest| rest.strip_prefix(module));
+            rest.is_some_and(|rest| !rest.starts_with(|c: char| c.is_alphanumeric() || c == '_'))
+        };
+        source.lines().any(|line| begins(line, "from ") || begins(line, "import "))
+    };
+    if imports("parliament") {
+        return Some((CompatName::Knative, "parliament"));
+    }
+    let is_fastapi = imports("fastapi") || imports("starlette");
+    is_fastapi.then_some((CompatName::Fission, "fastapi"))
 }
 
 fn knative(folder: &Folder) -> Option<Found> {

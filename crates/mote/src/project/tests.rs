@@ -220,6 +220,11 @@ fn contracts_of_other_platforms() {
     // Called with nothing known, or with two arguments, it is nobody's.
     check(&[("index.js", "const main = ({ a }, b) => 1;\nexport default main;")], None);
     check(&[("user.py", "from flask import request\ndef main():\n")], Some((Fission, "user:main")));
+    let fastapi = "from fastapi import Request\nasync def main(request: Request):\n";
+    check(&[("user.py", fastapi)], Some((Fission, "user:main")));
+    let parliament = "from parliament import Context\ndef main(context: Context):\n";
+    check(&[("func.py", parliament)], Some((Knative, "func:main")));
+    check(&[("m.py", "import fastapiary\ndef main(args):\n")], Some((OpenWhisk, "m:main")));
     check(
         &[("index.js", "const f = async (context) => 1;\nmodule.exports = f;")],
         Some((Fission, "index.js")),

@@ -146,12 +146,13 @@ pub(super) fn func(
             return Err(not_offered(file, &name, &format!("runtime {written:?}"), hint));
         }
     };
-    if runtime == RuntimeName::Python && document["specVersion"].is_null() {
-        let hint = "its functions are main(context) of the package parliament; func migrates the \
-                    file, and the function becomes new() or handle(scope, receive, send)";
-        return Err(not_offered(file, &name, "a Python function without specVersion", hint));
-    }
     let mut to = Described::new(&name, CompatName::Knative);
+    if runtime == RuntimeName::Python && document["specVersion"].is_null() {
+        set(&mut to.function.template, "parliament".to_owned());
+        to.note("template", "no specVersion: main(context) of the package parliament");
+        set(&mut to.function.entry, "func:main".to_owned());
+        to.note("entry", "the file func.py");
+    }
     set(&mut to.function.runtime, runtime);
     to.note("compat", "specVersion");
     to.note("runtime", format!("runtime: {written}"));
