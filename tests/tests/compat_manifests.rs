@@ -132,6 +132,34 @@ fn fission_functions_of_fastapi_are_served_by_it() {
 }
 
 #[test]
+fn a_nuclio_function_calls_others_of_the_node_by_name() {
+    let node = Node::start();
+    let called = "import json\ndef handler(context, event):\n    \
+                  text = json.dumps([event.method, event.path, event.body.decode()])\n    \
+                  return context.Response(body=text, content_type='application/json', status_code=201)\n";
+    let calling = "import nuclio_sdk\ndef handler(context, event):\n    \
+                   sent = nuclio_sdk.Event(body='tea', method='PUT', path='/a', headers={'X-A': 'b'})\n    \
+                   got = context.platform.call_function('called', sent)\n    \
+                   return [got.status_code, got.body, got.content_type]\n";
+    node.deploy_ok("called", &[("main.py", called)]);
+    let said = node.deploy("calling", &[("main.py", calling)]);
+    let said = String::from_utf8_lossy(&said.stderr).into_owned();
+    assert!(said.contains("net mote.internal:80, the functions of this node"), "{said}");
+    let answer = node.get("/calling");
+    let expected = serde_json::json!([201, ["PUT", "/a", "tea"], "application/json"]);
+    assert_eq!(answer.json(), expected, "{}", node.ok(&["logs", "calling"]));
+    // Nothing else of the node is reached that way.
+    let other = "import urllib.request\ndef handle(event, ctx):\n    \
+                 return urllib.request.urlopen('http://mote.internal/called').read()\n";
+    node.deploy_ok("other", &[("app.py", other)]);
+    assert_eq!(node.get("/other").status, 500);
+    // Any function that may reach that name calls others by it.
+    let allowed = "version = 1\n[allow]\nnet = [\"mote.internal:80\"]\n";
+    node.deploy_ok("allowed", &[("app.py", other), ("mote.toml", allowed)]);
+    assert_eq!(node.get("/allowed").json(), serde_json::json!(["GET", "/", ""]));
+}
+
+#[test]
 fn knative_functions_of_parliament_are_served_by_it() {
     let node = Node::start();
     let code = "from parliament import Context, event\n\

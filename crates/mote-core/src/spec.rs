@@ -249,6 +249,9 @@ pub struct Egress {
     pub port: u16,
 }
 
+/// The name and port by which a function calls the others of its node, `http://mote.internal/NAME`.
+pub const OWN_FRONT: (&str, u16) = ("mote.internal", 80);
+
 /// The names by which functions of OpenFaaS call the gateway, to call other functions.
 pub const OPENFAAS_GATEWAYS: [&str; 3] =
     ["gateway", "gateway.openfaas", "gateway.openfaas.svc.cluster.local"];

@@ -14,7 +14,7 @@ use std::time::Duration;
 use mote_core::FunctionSpec;
 use mote_core::destination::{is_link_local, is_local};
 use mote_core::shares::{Share, Shares};
-use mote_core::spec::{ANY_HOST, Egress, OPENFAAS_GATEWAY_PORT, OPENFAAS_GATEWAYS};
+use mote_core::spec::{ANY_HOST, Egress, OPENFAAS_GATEWAY_PORT, OPENFAAS_GATEWAYS, OWN_FRONT};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{Notify, Semaphore, watch};
 
@@ -221,6 +221,12 @@ impl Door {
             TcpStream::connect(own).await
         } else if is_gateway(&self.to) {
             Err(io::Error::other("the node's OpenFaaS API is off: start it with --openfaas on"))
+        } else if self.to.host == OWN_FRONT.0 {
+            let (host, port) = OWN_FRONT;
+            Err(io::Error::other(format!(
+                "{host} is the node's HTTP front, which answers at port {port} unless it is off \
+                 (--http off)"
+            )))
         } else {
             connect(&self.to, lookups).await
         };

@@ -419,6 +419,7 @@ fn plan(
     }
     apply(&mut spec, function)?;
     guesses.extend(network::allow_gateway(folder, &mut spec));
+    guesses.extend(network::allow_own_front(folder, &mut spec));
     let one_at_a_time = match spec.compat {
         Some(Compat::OpenWhisk) => matches!(runtime, Runtime::Node | Runtime::Go),
         Some(Compat::Nuclio) => runtime == Runtime::Go,

@@ -13,7 +13,7 @@ use mote_compat::tinyfaas::{self, Front as TinyFaasFront, Ports};
 use mote_compat::{Bound, Context, Outgoing, Queue, nuclio, openfaas, openwhisk};
 use mote_core::invocation::Reply;
 use mote_core::spec::{
-    Egress, INSTANCES_MAX, OPENFAAS_GATEWAY_PORT, OPENFAAS_GATEWAYS, ScaleOverride,
+    Egress, INSTANCES_MAX, OPENFAAS_GATEWAY_PORT, OPENFAAS_GATEWAYS, OWN_FRONT, ScaleOverride,
 };
 use mote_core::{Fault, Invocation, InvocationId, Invoker, Trigger};
 use mote_engine::{Engine, Revision, clock};
@@ -77,23 +77,29 @@ impl Listeners {
         Ok(listeners)
     }
 
-    /// Lines for the announcement: platform and address.
-    /// The names by which functions call their own platform, and where it answers here.
-    pub(super) fn own_apis(&self) -> HashMap<Egress, SocketAddr> {
-        let mut apis = HashMap::new();
-        if let Some(bound) = &self.openfaas {
-            let mut address = bound.address();
+    /// The names by which functions call the node or their own platform, and where it answers here.
+    pub(super) fn own_apis(&self, http: Option<SocketAddr>) -> HashMap<Egress, SocketAddr> {
+        let reached = |mut address: SocketAddr| {
             if address.ip().is_unspecified() {
                 address.set_ip(Ipv4Addr::LOCALHOST.into());
             }
+            address
+        };
+        let mut apis = HashMap::new();
+        if let Some(address) = http {
+            let (host, port) = OWN_FRONT;
+            apis.insert(Egress { host: host.to_owned(), port }, reached(address));
+        }
+        if let Some(bound) = &self.openfaas {
             for host in OPENFAAS_GATEWAYS {
                 let (host, port) = (host.to_owned(), OPENFAAS_GATEWAY_PORT);
-                apis.insert(Egress { host, port }, address);
+                apis.insert(Egress { host, port }, reached(bound.address()));
             }
         }
         apis
     }
 
+    /// Lines for the announcement: platform and address.
     pub(super) fn addresses(&self) -> Vec<(&'static str, String)> {
         let mut lines = Vec::new();
         if let Some(bound) = &self.openfaas {

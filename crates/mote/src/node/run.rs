@@ -150,7 +150,7 @@ async fn serve(
         random: Default::default(),
         counter: Default::default(),
     });
-    node.engine.set_own_apis(platforms.own_apis());
+    node.engine.set_own_apis(platforms.own_apis(node.http));
     secrets::bring_back(&node).await?;
     bring_back(&node, management).await?;
 

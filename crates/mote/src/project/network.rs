@@ -4,7 +4,9 @@
 //! everything. So a deploy tells when code that looks as if it needed the network has none.
 
 use mote_core::FunctionSpec;
-use mote_core::spec::{Compat, Egress, OPENFAAS_GATEWAY_PORT, OPENFAAS_GATEWAYS, Runtime};
+use mote_core::spec::{
+    Compat, Egress, OPENFAAS_GATEWAY_PORT, OPENFAAS_GATEWAYS, OWN_FRONT, Runtime,
+};
 
 use super::Planned;
 use super::probe::Folder;
@@ -170,6 +172,25 @@ pub(crate) fn allow(planned: &mut Planned, destinations: &[Egress]) {
              or allow any with \"*\""
         ));
     }
+}
+
+/// Lets a Nuclio function reach the node's HTTP front where its code calls other functions by name;
+/// returns what it may reach.
+pub(super) fn allow_own_front(folder: &Folder, spec: &mut FunctionSpec) -> Option<String> {
+    if (spec.compat, spec.runtime) != (Some(Compat::Nuclio), Runtime::Python) {
+        return None;
+    }
+    let files = folder.with_ending(&[".py"]);
+    if !files.into_iter().any(|file| folder.source(file).contains("platform.call_function(")) {
+        return None;
+    }
+    let (host, port) = OWN_FRONT;
+    let to = Egress { host: host.to_owned(), port };
+    if spec.egress.contains(&to) {
+        return None;
+    }
+    spec.egress.push(to);
+    Some(format!("net {host}:{port}, the functions of this node"))
 }
 
 #[cfg(test)]
