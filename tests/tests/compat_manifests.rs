@@ -132,6 +132,32 @@ fn fission_functions_of_fastapi_are_served_by_it() {
 }
 
 #[test]
+fn a_kubeless_response_is_a_stream() {
+    let node = Node::start();
+    let manifest =
+        "version = 1\ncompat = \"kubeless\"\nruntime = \"node\"\nentry = \"index.js:run\"\n";
+    let code = "const { Readable } = require('stream');\n\
+                const { pipeline } = require('stream/promises');\n\
+                module.exports.run = (event) => {\n  \
+                const { request, response } = event.extensions;\n  \
+                const words = Readable.from(['a', 'b', request.query.end]);\n  \
+                response.setHeader('content-type', 'text/x-words');\n  \
+                switch (request.query.how) {\n    \
+                case 'pipe': words.pipe(response.status(201)); return;\n    \
+                case 'pipeline': return pipeline(words, response);\n    \
+                case 'write': response.write('YQ==', 'base64'); response.write('b'); response.end('c', () => {}); return;\n    \
+                case 'late': return new Promise((done) => setImmediate(() => { words.pipe(response); response.on('finish', done); }));\n    \
+                default: return pipeline(Readable.from((function* () { throw new Error('no words'); })()), response);\n  }\n};\n";
+    node.deploy_ok("words", &[("index.js", code), ("mote.toml", manifest)]);
+    for (how, status) in [("pipe", 201), ("pipeline", 200), ("write", 200), ("late", 200)] {
+        let answer = node.get(&format!("/words?how={how}&end=c"));
+        let told = (answer.status, answer.text(), answer.header("content-type"));
+        assert_eq!(told, (status, "abc".to_owned(), Some("text/x-words")), "{how}");
+    }
+    assert_eq!(node.get("/words?how=fail").status, 500);
+}
+
+#[test]
 fn a_nuclio_function_calls_others_of_the_node_by_name() {
     let node = Node::start();
     let called = "import json\ndef handler(context, event):\n    \

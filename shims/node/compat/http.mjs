@@ -4,6 +4,7 @@
 // An adapter exports `load(file, exported, spec, init)`, which imports the function and resolves to
 // a handler `(event, ctx)` of the shim's own. Loaded only for functions that ask for it.
 
+import { EventEmitter } from 'node:events';
 import { STATUS_CODES } from 'node:http';
 import { pathToFileURL } from 'node:url';
 import { inspect } from 'node:util';
@@ -117,12 +118,16 @@ export class Request {
 }
 
 /** A response as functions written for Express fill it; `finished` resolves to the shim's answer, and
- * `sent` is it once it is there. */
+ * `sent` is it once it is there. A stream can be piped into it. */
 export class Reply {
   #type = null; // value of Content-Type, the field that most answers have alone
   #pairs = null; // lower-case name to [name, value or values], of the others
   #chunks = null;
   #settle = null;
+  #reject = null;
+  #emitter = null; // made by the first listener
+  #failure = null;
+  #piped = false;
   constructor() {
     this.statusCode = 200;
     this.sent = null;
@@ -130,8 +135,18 @@ export class Reply {
   }
   get headersSent() { return this.sent !== null; }
   get finished() {
-    return this.sent ? Promise.resolve(this.sent) : new Promise((resolve) => { this.#settle = resolve; });
+    if (this.sent) return Promise.resolve(this.sent);
+    if (this.#failure) return Promise.reject(this.#failure);
+    return new Promise((resolve, reject) => {
+      this.#settle = resolve;
+      this.#reject = reject;
+    });
   }
+  get writable() { return !this.sent; }
+  get writableEnded() { return this.sent !== null; }
+  get writableFinished() { return this.sent !== null; }
+  /** Whether a stream that has not ended writes here. */
+  get isAwaited() { return this.#piped && !this.sent; }
   status(code) { this.statusCode = code; return this; }
   set(name, value) {
     if (typeof name === 'object') for (const [one, its] of Object.entries(name ?? {})) this.set(one, its);
@@ -172,8 +187,40 @@ export class Reply {
     if (url === undefined) return this.redirect(302, status);
     return this.status(status).set('Location', url).type('text').send(`${STATUS_CODES[status] ?? status}. Redirecting to ${url}`);
   }
-  writeHead(status, ...rest) { return this.status(status).set(rest.at(-1)); }
-  write(chunk) { (this.#chunks ??= []).push(Buffer.from(chunk)); return true; }
+  writeHead(status, ...rest) { return this.status(status).set(Object(rest.at(-1)) === rest.at(-1) ? rest.at(-1) : {}); }
+  write(chunk, encoding, written) {
+    (this.#chunks ??= []).push(Buffer.from(chunk, typeof encoding === 'string' ? encoding : undefined));
+    const then = typeof encoding === 'function' ? encoding : written;
+    if (then) process.nextTick(then);
+    return true;
+  }
+  flushHeaders() {}
+  emit(name, ...values) {
+    if (name === 'pipe') this.#piped = true;
+    return this.#emitter?.emit(name, ...values) ?? false;
+  }
+  listenerCount(name) { return this.#emitter?.listenerCount(name) ?? 0; }
+  /** The answer cannot be finished: the call fails. */
+  destroy(error) {
+    if (this.sent || this.#failure) return this;
+    this.#failure = error ?? new Error('the response was destroyed before its end');
+    this.#reject?.(this.#failure);
+    this.#announce('close');
+    return this;
+  }
+  #announce(...names) {
+    if (this.#emitter) process.nextTick(() => names.forEach((name) => this.#emitter.emit(name)));
+  }
+  /** The methods of an emitter that take a listener. */
+  static {
+    for (const name of ['on', 'once', 'off', 'addListener', 'prependListener', 'prependOnceListener', 'removeListener', 'removeAllListeners']) {
+      Reply.prototype[name] = function listen(...given) {
+        this.#emitter ??= new EventEmitter();
+        this.#emitter[name](...given);
+        return this;
+      };
+    }
+  }
   json(value) {
     this.#type ||= JSON_TYPE;
     return this.end(JSON.stringify(value));
@@ -190,8 +237,12 @@ export class Reply {
     return this.end(value ?? '');
   }
   sendStatus(code) { return this.status(code).type('text').send(STATUS_CODES[code] ?? String(code)); }
-  end(chunk) {
+  end(chunk, encoding, ended) {
+    const then = [chunk, encoding, ended].find((given) => typeof given === 'function');
+    if (then) this.once('finish', then);
     if (this.sent) return this;
+    if (typeof chunk === 'function') chunk = undefined;
+    if (typeof chunk === 'string' && typeof encoding === 'string') chunk = Buffer.from(chunk, encoding);
     let body = chunk ?? '';
     if (this.#chunks) {
       if (chunk !== undefined && chunk !== null) this.write(chunk);
@@ -201,6 +252,7 @@ export class Reply {
     }
     this.sent = this.#answer(Number(this.statusCode), body);
     this.#settle?.(this.sent);
+    this.#announce('finish', 'close');
     return this;
   }
   #answer(status, body) {

@@ -58,6 +58,8 @@ export async function load(file, exported) {
 function settled(value, response) {
   const returned = Promise.resolve(value).then((result) => {
     if (response.sent) return response.sent;
+    // What is piped into the response ends it.
+    if (result === undefined && response.isAwaited) return response.finished;
     if (result instanceof Uint8Array) return response.send(result).sent;
     if (result !== null && typeof result === 'object') return response.type(JSON_TYPE).end(JSON.stringify(result)).sent;
     if (!response.getHeader('content-type')) response.type(PLAIN);
