@@ -191,6 +191,85 @@ fn sequences_and_packages() {
 }
 
 #[test]
+fn an_array_is_the_argument_of_the_next_action_in_a_sequence() {
+    let node = Node::start_with(&ON);
+    let client = Client::of(&node);
+    let list = "function main(p) { return [p.n, p.n + 1]; }";
+    client.action("list", list, json!({ "parameters": [{ "key": "n", "value": 1 }] }));
+    let python = "def main(args):\n    return [n * 2 for n in args]\n";
+    client.action("double", python, json!({ "parameters": [{ "key": "x", "value": 1 }] }));
+    client.action("back", "const main = (args) => args.reverse();", json!({}));
+    let program = "#!/bin/sh\nprintf '{\"seen\": %s}\\n' \"$1\"\n";
+    let program = json!({ "exec": { "kind": "blackbox", "code": program } });
+    client.ok("PUT", "actions/program", &program);
+    let components = ["/_/list", "/_/double", "/_/back", "/_/program"];
+    let sequence = json!({ "exec": { "kind": "sequence", "components": components } });
+    client.ok("PUT", "actions/all", &sequence);
+    let whole = client.ok("POST", "actions/all?blocking=true", &json!({ "n": 4 }));
+    assert_eq!(whole["response"]["result"], json!({ "seen": [10, 8] }), "{whole}");
+    assert_eq!(whole["logs"].as_array().map(Vec::len), Some(4), "{whole}");
+}
+
+#[test]
+fn actions_of_the_platform_itself_are_served() {
+    let node = Node::start_with(&ON);
+    let client = Client::of(&node);
+    let call = |method: &str, path: &str, body: &Value| {
+        let headers =
+            [("authorization", client.auth.as_str()), ("content-type", "application/json")];
+        let path = format!("/api/v1/namespaces/whisk.system/actions/{path}");
+        call_at(client.address, method, &path, &headers, body.to_string().as_bytes())
+    };
+    let answer = call("POST", "utils/echo?blocking=true&result=true", &json!({ "payload": 1 }));
+    assert_eq!((answer.status, answer.json()), (200, json!({ "payload": 1 })));
+    let whole = call("POST", "utils/date?blocking=true", &json!({})).json();
+    assert!(whole["response"]["result"]["date"].as_str().is_some_and(|date| date.ends_with('Z')));
+    assert_eq!(whole["annotations"][0]["value"], "whisk.system/utils/date", "{whole}");
+    assert_eq!(call("POST", "utils/smash?blocking=true&result=true", &json!({})).status, 502);
+    assert_eq!(call("GET", "utils/sort", &Value::Null).json()["name"], "sort");
+    assert_eq!(call("DELETE", "utils/sort", &Value::Null).status, 405);
+    let missing = call("POST", "weather/forecast", &json!({}));
+    assert_eq!(missing.status, 404);
+    assert!(missing.text().contains("create an action of your own"), "{}", missing.text());
+    client.action(
+        "shout",
+        "function main({ lines }) { return { lines: lines.map((l) => `${l}!`) }; }",
+        json!({}),
+    );
+    let components = [
+        "/whisk.system/utils/split",
+        "/whisk.system/utils/sort",
+        "/_/shout",
+        "/whisk.system/utils/cat",
+    ];
+    let sequence = json!({ "exec": { "kind": "sequence", "components": components } });
+    client.ok("PUT", "actions/lines", &sequence);
+    let lines = client.invoke("lines", &json!({ "payload": "b,a", "separator": "," })).json();
+    assert_eq!(lines, json!({ "lines": ["a!", "b!"], "payload": "a!\nb!" }));
+    let named =
+        json!({ "exec": { "kind": "sequence", "components": ["/whisk.system/utils/none"] } });
+    let named = client.send("PUT", "actions/other", &named);
+    assert_eq!(named.status, 404);
+    assert!(
+        named.text().contains("/whisk.system/utils/none is not on this node"),
+        "{}",
+        named.text()
+    );
+}
+
+#[test]
+fn an_action_that_is_there_is_a_conflict_also_for_code_that_does_not_load() {
+    let node = Node::start_with(&ON);
+    let client = Client::of(&node);
+    client.action("hello", HELLO, json!({}));
+    let broken = json!({ "exec": { "kind": "python:3", "code": "def main(:" } });
+    let known = client.send("PUT", "actions/hello", &broken);
+    assert_eq!(known.status, 409, "{}", known.text());
+    let new = client.send("PUT", "actions/other", &broken);
+    assert_eq!(new.status, 400, "{}", new.text());
+}
+
+#[test]
 fn triggers_rules_and_restarts() {
     let node = Node::start_with(&ON);
     let client = Client::of(&node);

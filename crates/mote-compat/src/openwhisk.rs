@@ -13,6 +13,7 @@ mod limits;
 mod manifest;
 mod packages;
 mod run;
+mod system;
 mod triggers;
 mod web;
 
@@ -133,6 +134,10 @@ fn routes(whisk: Whisk) -> Router {
     let managed = Router::new()
         .nest("/namespaces/_", entity(&whisk))
         .nest(&format!("/namespaces/{NAMESPACE}"), entity(&whisk))
+        .route(
+            &format!("/namespaces/{}/actions/{{package}}/{{name}}", system::NAMESPACE),
+            any(actions::dispatch_system).with_state(whisk.clone()),
+        )
         .route("/namespaces", get(|| async { axum::Json([NAMESPACE]) }))
         .layer(DefaultBodyLimit::max(CODE_BYTES_MAX + PARAMETERS_BYTES_MAX))
         .layer(axum::middleware::from_fn_with_state(whisk.clone(), authorise));

@@ -44,14 +44,26 @@ fn header(request: &Invoke<'_>, wanted: &[u8]) -> Option<String> {
     Some(String::from_utf8_lossy(value).into_owned())
 }
 
-/// What the action is called with; an answer where the body is not what it says.
+/// What the action is called with, which is an array after one in a sequence that has an array as
+/// its result; an answer where the body is not what it says.
+pub fn called_with(request: &Invoke<'_>, body: &[u8], defaults: &str) -> Result<Value, Answer> {
+    if body.first() == Some(&b'[') && activation(request).is_some() {
+        return serde_json::from_slice(body).map_err(|_| malformed());
+    }
+    arguments(request, body, defaults).map(Value::Object)
+}
+
+fn malformed() -> Answer {
+    Answer::error(400, "The request content was malformed.")
+}
+
+/// What the action is called with as an object; an answer where the body is not what it says.
 pub fn arguments(
     request: &Invoke<'_>,
     body: &[u8],
     defaults: &str,
 ) -> Result<Map<String, Value>, Answer> {
     let mut args: Map<String, Value> = serde_json::from_str(defaults).unwrap_or_default();
-    let malformed = || Answer::error(400, "The request content was malformed.");
     if activation(request).is_some() {
         if !body.is_empty() {
             let given: Map<String, Value> =
@@ -282,6 +294,10 @@ mod tests {
             let refused = arguments(&invoke(query, fields), body, "");
             assert_eq!(refused.map_err(|answer| answer.status), Err(400), "only the platform's");
         }
+        let named = &b"x-mote-activation\n1\n"[..];
+        let array = called_with(&invoke(b"", named), b"[1,2]", r#"{"d":1}"#);
+        assert_eq!(array, Ok(serde_json::json!([1, 2])));
+        assert_eq!(called_with(&invoke(b"", named), b"[1", "").map_err(|bad| bad.status), Err(400));
         let bad = arguments(&invoke(b"", b"content-type\napplication/json\n"), b"{", "");
         assert_eq!(bad.unwrap_err().status, 400);
     }

@@ -233,8 +233,8 @@ impl Worker<'_> {
         let Contract::Action { defaults, .. } = &self.contract else { return None };
         let request = Invoke::parse(&next.invoke).ok()?;
         let body = next.input.behind(request.body);
-        match whisk::arguments(&request, &body, defaults) {
-            Ok(args) => Some(args.into()),
+        match whisk::called_with(&request, &body, defaults) {
+            Ok(args) => Some(args),
             Err(answer) => {
                 let now_ns = sys::monotonic_ns();
                 let more = Delivery::begin(&mut self.outbox, next.stream, now_ns, answer);

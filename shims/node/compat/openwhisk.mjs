@@ -46,7 +46,7 @@ export async function load(file, exported, spec) {
     current = { activation, event, ctx };
     let params;
     try {
-      params = activation ? { ...defaults, ...(event.body.length ? event.json() : {}) } : argumentsOf(event, defaults, head);
+      params = activation ? given(event, defaults) : argumentsOf(event, defaults, head);
     } catch {
       return json(400, { error: 'The request content was malformed.' });
     }
@@ -63,6 +63,12 @@ export async function load(file, exported, spec) {
 function failed(error) {
   if (error instanceof Error) throw error;
   return { error: error ?? {} };
+}
+
+/** What the platform's API calls an action with: in a sequence the result before may be an array. */
+function given(event, defaults) {
+  const value = event.body.length ? event.json() : {};
+  return Array.isArray(value) ? value : { ...defaults, ...value };
 }
 
 const json = (status, value) => reply(status, [['Content-Type', 'application/json']], JSON.stringify(value));

@@ -68,7 +68,9 @@ def adapt(worker):
             last = part, known
         body = payload[head:] if event._incoming is None else event.body
         if known is None:
-            return plain(action({**defaults, **(json.loads(body) if body else {})}))
+            given = json.loads(body) if body else {}
+            # In a sequence the result before may be an array.
+            return plain(action(given if isinstance(given, list) else {**defaults, **given}))
         args, fields = known
         args = args.copy()
         args["__ow_headers"] = fields.copy()

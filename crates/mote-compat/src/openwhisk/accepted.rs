@@ -36,10 +36,11 @@ pub(super) async fn accept(
     cause: Option<Id>,
 ) -> Result<Id, Refused> {
     let place = whisk.limits.place()?;
-    run::check_size(&found, &payload)?;
+    let whole = Value::Object(payload.clone());
+    run::check_size(&found, &whole)?;
     let id = run::new_id(whisk);
-    let kept = keep(whisk, id, action, payload.clone(), cause).await?;
-    spawn(whisk, Activation { id, found, payload, cause }, place, kept);
+    let kept = keep(whisk, id, action, payload, cause).await?;
+    spawn(whisk, Activation { id, found, payload: whole, cause }, place, kept);
     Ok(id)
 }
 
@@ -82,6 +83,7 @@ pub(super) async fn resume(whisk: &Whisk, mut resumed: mpsc::UnboundedReceiver<R
             entity: Entity::new(What::Trigger),
             parameters: Map::new(),
         });
+        let payload = Value::Object(payload);
         spawn(whisk, Activation { id, found, payload, cause }, place, kept);
     }
 }

@@ -15,7 +15,7 @@ use serde_json::{Map, Value, json};
 
 use super::entities::{self, Entity, Kind, Pair, What};
 use super::run::{Activation, Id, NotRun, Patience};
-use super::{CODE_BYTES_MAX, Refused, Whisk, accepted, object, run};
+use super::{CODE_BYTES_MAX, Refused, Whisk, accepted, object, run, system};
 use crate::node::{Code, Deploy, Manifest};
 
 pub(super) const TIMEOUT_MS_MAX: u64 = 300_000;
@@ -104,12 +104,34 @@ pub(super) async fn dispatch(
     method: Method,
     body: Bytes,
 ) -> Result<Response, Refused> {
-    let name = entities::local_name(&name)?;
+    dispatch_named(&whisk, &entities::local_name(&name)?, &flags, method, &body).await
+}
+
+/// Actions of the platform's own packages are there to be called.
+pub(super) async fn dispatch_system(
+    State(whisk): State<Whisk>,
+    Path((package, name)): Path<(String, String)>,
+    Query(flags): Query<Flags>,
+    method: Method,
+    body: Bytes,
+) -> Result<Response, Refused> {
+    let name = entities::local_name(&format!("/{}/{package}/{name}", system::NAMESPACE))?;
+    dispatch_named(&whisk, &name, &flags, method, &body).await
+}
+
+async fn dispatch_named(
+    whisk: &Whisk,
+    name: &str,
+    flags: &Flags,
+    method: Method,
+    body: &[u8],
+) -> Result<Response, Refused> {
+    let is_own = system::action_of(name).is_none();
     match method {
-        Method::PUT => put(&whisk, &name, &flags, &body).await,
-        Method::GET => show(&whisk, &name, &flags).await,
-        Method::DELETE => remove(&whisk, &name).await,
-        Method::POST => invoke(&whisk, &name, &flags, &body).await,
+        Method::PUT if is_own => put(whisk, name, flags, body).await,
+        Method::GET => show(whisk, name, flags).await,
+        Method::DELETE if is_own => remove(whisk, name).await,
+        Method::POST => invoke(whisk, name, flags, body).await,
         _ => Err(Refused::method()),
     }
 }
@@ -167,6 +189,7 @@ async fn invoke(
         let tasks = whisk.tasks.clone();
         tasks.spawn(async move {
             let _place = place;
+            let payload = Value::Object(payload);
             let activation = Activation { id, found, payload, cause: None };
             run::activate(&whisk, &activation, Patience::Refused).await
         })

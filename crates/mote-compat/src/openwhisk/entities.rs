@@ -5,11 +5,12 @@ use std::collections::BTreeMap;
 use std::sync::{PoisonError, RwLock};
 use std::time::{SystemTime, UNIX_EPOCH};
 
+use axum::http::StatusCode;
 use mote_api::Problem;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 
-use super::{NAMESPACE, Refused};
+use super::{NAMESPACE, Refused, system};
 use crate::node::{Change, Node};
 
 const COLLECTION: &str = "openwhisk/entities";
@@ -252,6 +253,9 @@ pub(super) fn local_name(written: &str) -> Result<String, Refused> {
     let rest = match written.strip_prefix('/') {
         Some(rest) => {
             let (namespace, rest) = rest.split_once('/').unwrap_or(("", ""));
+            if namespace == system::NAMESPACE {
+                return system::name(rest).map_err(|text| Refused(StatusCode::NOT_FOUND, text));
+            }
             if namespace != "_" && namespace != NAMESPACE {
                 return Err(Refused::not_found());
             }

@@ -6,6 +6,7 @@ use axum::http::StatusCode;
 use bytes::Bytes;
 use futures_util::FutureExt as _;
 use futures_util::future::BoxFuture;
+use mote_api::Timestamp;
 use mote_core::body::Body;
 use mote_core::invocation::{Head, Reply};
 use mote_core::{Fault, FaultClass, InvocationId, whisk};
@@ -13,7 +14,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 
 use super::entities::{self, Entity, Kind, What};
-use super::{NAMESPACE, PARAMETERS_BYTES_MAX, Refused, Whisk};
+use super::{NAMESPACE, PARAMETERS_BYTES_MAX, Refused, Whisk, actions, system};
 use crate::node::Call;
 use crate::queue::{PAUSE, TRIES_MAX};
 
@@ -57,7 +58,8 @@ impl From<Id> for Value {
 pub(super) struct Activation {
     pub(super) id: Id,
     pub(super) found: Found,
-    pub(super) payload: Map<String, Value>,
+    /// An object, or the array that was the result before it in a sequence.
+    pub(super) payload: Value,
     /// The activation that caused it.
     pub(super) cause: Option<Id>,
 }
@@ -143,6 +145,15 @@ pub(super) struct Found {
 /// The action of a name; a name in a binding means the package it stands for.
 pub(super) fn find(whisk: &Whisk, name: &str) -> Result<Found, Refused> {
     let missing = Refused::not_found;
+    if system::action_of(name).is_some() {
+        let what = What::Action {
+            exec: json!({ "kind": "builtin" }),
+            limits: actions::limits(None, None)?,
+            function: String::new(),
+        };
+        let (entity, parameters) = (Entity::new(what), Map::new());
+        return Ok(Found { name: name.to_owned(), entity, parameters });
+    }
     let Some((package, own)) = name.split_once('/') else {
         let entity = whisk.entities.get(Kind::Action, name).ok_or_else(missing)?;
         let parameters = entities::merged([entity.parameters.as_slice()]);
@@ -169,15 +180,16 @@ pub(super) fn new_id(whisk: &Whisk) -> Id {
 }
 
 /// The arguments of an action: its own parameters below those of the call.
-fn arguments(found: &Found, payload: &Map<String, Value>) -> String {
+fn arguments(found: &Found, payload: &Value) -> Value {
+    let Value::Object(given) = payload else { return payload.clone() };
     let mut arguments = found.parameters.clone();
-    arguments.extend(payload.clone());
-    Value::Object(arguments).to_string()
+    arguments.extend(given.clone());
+    Value::Object(arguments)
 }
 
 /// Refuses what [`activate`] would, before it is accepted.
-pub(super) fn check_size(found: &Found, payload: &Map<String, Value>) -> Result<(), NotRun> {
-    let fits = arguments(found, payload).len() <= PARAMETERS_BYTES_MAX;
+pub(super) fn check_size(found: &Found, payload: &Value) -> Result<(), NotRun> {
+    let fits = arguments(found, payload).to_string().len() <= PARAMETERS_BYTES_MAX;
     if fits { Ok(()) } else { Err(NotRun::TooLarge) }
 }
 
@@ -200,15 +212,20 @@ fn nested<'a>(
         let Activation { id, found, payload, cause } = activation;
         let started = entities::unix_ms();
         let (response, logs) = match &found.entity.what {
+            What::Action { .. } if let Some(own) = system::action_of(&found.name) => {
+                let now = Timestamp::from_unix_ms(started).to_string();
+                let result = system::run(own, &arguments(found, payload), &now, NAMESPACE);
+                let code = u64::from(result.get("error").is_some());
+                (response(code, result), json!([]))
+            }
             What::Action { function, limits, .. } => {
                 let timeout_ms = limits["timeout"].as_u64();
-                let body = arguments(found, payload);
+                let body = arguments(found, payload).to_string();
                 let response = action(whisk, function, body, timeout_ms, *id, patience).await?;
                 (response, logs(whisk, function, *id))
             }
             What::Sequence { components, .. } => {
-                let mut args = found.parameters.clone();
-                args.extend(payload.clone());
+                let args = arguments(found, payload);
                 sequence(whisk, components, args, *id, patience, depth).await?
             }
             _ => return Err(NotRun::Missing),
@@ -225,6 +242,11 @@ fn nested<'a>(
     .boxed()
 }
 
+/// The whole name of an action.
+fn path(name: &str) -> String {
+    name.strip_prefix('/').map_or_else(|| format!("{NAMESPACE}/{name}"), str::to_owned)
+}
+
 /// A record of something that ended now, without response and logs.
 pub(super) fn record(name: &str, entity: &Entity, id: Id, started_ms: u64) -> Value {
     let ended_ms = entities::unix_ms();
@@ -233,7 +255,7 @@ pub(super) fn record(name: &str, entity: &Entity, id: Id, started_ms: u64) -> Va
         What::Sequence { .. } => "sequence".to_owned(),
         _ => String::new(),
     };
-    let mut annotations = vec![json!({ "key": "path", "value": format!("{NAMESPACE}/{name}") })];
+    let mut annotations = vec![json!({ "key": "path", "value": path(name) })];
     if !kind.is_empty() {
         annotations.push(json!({ "key": "kind", "value": kind }));
     }
@@ -348,7 +370,7 @@ fn logs(whisk: &Whisk, function: &str, id: Id) -> Value {
 async fn sequence(
     whisk: &Whisk,
     components: &[String],
-    args: Map<String, Value>,
+    args: Value,
     cause: Id,
     patience: Patience,
     depth: usize,
@@ -358,9 +380,9 @@ async fn sequence(
         return Ok((response(1, text), json!([])));
     }
     let mut ids = Vec::new();
-    let mut last = response(0, Value::Object(args));
+    let mut last = response(0, args);
     for name in components {
-        let Some(payload) = last["result"].as_object().cloned() else { break };
+        let payload = last["result"].clone();
         let Ok(found) = find(whisk, name) else {
             last = response(1, json!({ "error": "Sequence component does not exist." }));
             break;

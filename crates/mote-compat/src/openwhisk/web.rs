@@ -64,6 +64,7 @@ pub(super) async fn run(
         whisk.limits.keyless_invocation()?;
         whisk.limits.keyless_place()?
     };
+    let payload = Value::Object(payload);
     let activation = Activation { id: run::new_id(&whisk), found, payload, cause: None };
     let ended = run::activate(&whisk, &activation, Patience::Refused).await?;
     let mut response = answer(ended.result(), ended.code(), ending, &path)?;
