@@ -96,11 +96,6 @@ fn templates_that_have_no_adapter_are_refused_by_name() {
             "stack.yml: a: lang \"node10-express-service\" is not offered",
         ),
         (
-            "func.yaml",
-            "name: a\nruntime: python\nbuilder: some/image\n",
-            "func.yaml: a: a Python function without specVersion is not offered",
-        ),
-        (
             "old.yaml",
             "apiVersion: k8s.io/v1\nkind: Function\nmetadata: {name: a}\nspec:\n  handler: a.f\n  \
              runtime: python2.7\n  function: \"def f():\\n  return 1\"\n",
