@@ -275,6 +275,7 @@ fn scaling_by_hand() {
     wait_for("two replicas", || (client.describe("hello")["availableReplicas"] == 2).then_some(()));
     // More than the machine has cores, which is the most there are by default.
     assert_eq!(scale(5), 202);
+    assert_eq!(client.describe("hello")["replicas"], 5, "counted at once");
     wait_for("five replicas", || {
         (client.describe("hello")["availableReplicas"] == 5).then_some(())
     });
@@ -282,6 +283,10 @@ fn scaling_by_hand() {
     assert_eq!(scale(0), 202);
     assert_eq!(client.describe("hello")["replicas"], 0, "counted at once");
     assert_eq!(client.call("/function/hello", b"you").text(), "hello you", "from zero");
+    let kept = json!({"service": "kept", "image": "functions/alpine", "envProcess": "cat",
+        "labels": {"com.openfaas.scale.min": "2", "com.openfaas.scale.max": "2"}});
+    assert_eq!(client.deploy(&kept).status, 202);
+    assert_eq!(client.describe("kept")["replicas"], 2, "its minimum, at once");
     let nobody = client.system("POST", "scale-function/nobody", &json!({"replicas": 1}));
     assert_eq!(nobody.status, 404);
 }

@@ -480,13 +480,15 @@ fn function(node: &Node, revision: &Arc<Revision>) -> Function {
     let ready = status.instances.iter().filter(|one| one.state == "ready").count() as u32;
     let failed = status.instances.is_empty() && status.starting == 0;
     let failure = status.last_failure.filter(|_| failed);
+    // An instance that is about to stop is not one that the function has.
+    let there = status.instances.iter().filter(|one| one.state != "draining").count() as u32;
+    // The autoscaler brings up what is missing of the minimum.
+    let meant = revision.bounds().min.unwrap_or(revision.spec.scale.min);
     Function {
         spec: revision.spec.clone(),
         revision: revision.number,
         created_unix_ms: node.created_at_ms(revision),
-        // An instance that is about to stop is not one that the function has.
-        instances: status.instances.iter().filter(|one| one.state != "draining").count() as u32
-            + status.starting,
+        instances: (there + status.starting).max(meant),
         ready,
         instance_ids: status.instances.iter().map(|one| one.instance.to_string()).collect(),
         http_url: node.urls(&revision.spec.name).http,
