@@ -204,7 +204,7 @@ impl Worker<'_> {
 
     /// The oldest invocation that can start: an action's body must be whole.
     fn next_waiting(&mut self) -> Option<Waiting> {
-        let is_action = self.contract.takes_whole_bodies();
+        let is_action = matches!(self.contract, Contract::Action { .. });
         let at = self.waiting.iter().position(|one| !is_action || one.input.ended)?;
         self.waiting.remove(at)
     }
@@ -382,7 +382,7 @@ impl Worker<'_> {
             init_ns: sys::monotonic_ns().saturating_sub(begun_ns),
             concurrency: self.concurrency as u32,
             shape: "exec".to_owned(),
-            whole_bodies: matches!(self.contract, Contract::Action { .. }),
+            whole_bodies: self.contract.takes_whole_bodies(),
         };
         let ready = serde_json::to_vec(&ready)?;
         if matches!(self.contract, Contract::Action { stays: true, .. }) {
