@@ -1,6 +1,7 @@
 //! What people bring from other platforms besides the code: several functions in one manifest of
 //! which some cannot run here, commands that install packages, older contracts, longer deadlines.
 
+use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 
 use mote_tests::Node;
@@ -18,6 +19,31 @@ fn folder(files: &[(&str, &str)]) -> tempfile::TempDir {
     let folder = tempfile::tempdir().expect("a folder");
     write(folder.path(), files);
     folder
+}
+
+#[test]
+fn a_lock_file_of_an_older_npm_is_brought_up_to_date() {
+    let node = Node::start();
+    let stack = "provider: {name: openfaas}\nfunctions:\n  \
+                 waits: {lang: node10, handler: ./waits, environment: {exec_timeout: 10000s}}\n";
+    let handler = "const ms = require('ms');\n\
+                   module.exports = (context, callback) => callback(null, String(ms(context)));\n";
+    let package = r#"{"name": "waits", "dependencies": {"ms": "2.0.0"}}"#;
+    let lock = r#"{"name": "waits", "lockfileVersion": 1, "requires": true, "dependencies":
+        {"ms": {"version": "2.0.0"}}}"#;
+    let folder = folder(&[
+        ("stack.yml", stack),
+        ("waits/handler.js", handler),
+        ("waits/package.json", package),
+        ("waits/package-lock.json", lock),
+    ]);
+    // As a repository has it that was checked out read-only.
+    let path = folder.path().join("waits/package-lock.json");
+    std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o444)).expect("a file");
+    let said = node.mote(&["deploy", folder.path().to_str().expect("text")]);
+    let said = String::from_utf8_lossy(&said.stderr).into_owned();
+    assert!(said.contains("`10000s`: a call may take 1 h at most here"), "{said}");
+    assert_eq!(node.post("/waits", b"2 days").text(), "172800000");
 }
 
 const STACK: &str = "provider: {name: openfaas}\nfunctions:\n  \

@@ -7,7 +7,9 @@ use std::time::Duration;
 use mote_tests::{Node, call_at};
 
 /// One call at a time, in one instance; a call that waited for a place would wait for a minute.
-const MANIFEST: &str = "version = 1\n[limits]\ntimeout = \"60s\"\n[scale]\nmax = 1\n";
+const LIMITS: &str = "[limits]\ntimeout = \"60s\"\nconcurrency = 1\n[scale]\nmax = 1\n";
+/// A program under the contract of OpenFaaS' classic watchdog.
+const PROGRAM: &str = "runtime = \"exec\"\ncompat = \"openfaas\"\ncommand = [\"wc\", \"-c\"]\n";
 const PYTHON: &str = "def handle(event, ctx):\n    return str(len(event.body))\n";
 const LENGTH: usize = 200_000;
 
@@ -25,7 +27,7 @@ fn completed(mut stream: TcpStream) {
     stream.write_all(&vec![b'x'; LENGTH / 4]).expect("the node reads");
     let mut text = Vec::new();
     let mut buffer = [0; 4_096];
-    while !text.ends_with(LENGTH.to_string().as_bytes()) {
+    while !text.trim_ascii_end().ends_with(LENGTH.to_string().as_bytes()) {
         let read = stream.read(&mut buffer).expect("an answer");
         assert!(read > 0, "{}", String::from_utf8_lossy(&text));
         text.extend_from_slice(&buffer[..read]);
@@ -36,14 +38,18 @@ fn completed(mut stream: TcpStream) {
 #[test]
 fn calls_are_served_while_other_bodies_are_on_their_way() {
     let node = Node::start_with(&["--openfaas", "127.0.0.1:0"]);
-    node.deploy_ok("length", &[("mote.toml", MANIFEST), ("length.py", PYTHON)]);
+    let manifest = |function: &str| format!("version = 1\n{function}{LIMITS}");
+    node.deploy_ok("length", &[("mote.toml", &manifest("")), ("length.py", PYTHON)]);
+    node.deploy_ok("program", &[("mote.toml", &manifest(PROGRAM))]);
     let openfaas = node.platform("openfaas");
-    for (address, path) in [(node.http, "/length"), (openfaas, "/function/length")] {
+    for (address, path) in
+        [(node.http, "/length"), (openfaas, "/function/length"), (node.http, "/program")]
+    {
         let slow: Vec<_> = (0..4).map(|_| begun(address, path)).collect();
         // More calls than the worker takes ahead of the one that runs.
         for _ in 0..20 {
             let answer = call_at(address, "POST", path, &[], b"abc");
-            assert_eq!((answer.status, answer.text()), (200, "3".into()), "{path}");
+            assert_eq!((answer.status, answer.text().trim()), (200, "3"), "{path}");
         }
         slow.into_iter().for_each(completed);
     }

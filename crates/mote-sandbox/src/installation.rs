@@ -219,7 +219,8 @@ fn compose(mut root: RootPlan, request: BuildRequest, ids: (u32, u32)) -> io::Re
         }
     }
     if ids != sys::effective_ids() {
-        lchown(&request.packages_dir, Some(ids.0), Some(ids.1))?;
+        // With what was put there for the client, which may write it anew.
+        hand_over(&request.packages_dir, ids, 0)?;
     }
     if let Some(cache) = request.cache_dir {
         if ids != sys::effective_ids() {

@@ -96,7 +96,9 @@ pub(crate) async fn install(
         Lookup::Build(staging) => staging,
     };
     for seed in &wanted.seeds {
-        std::fs::copy(code.join(seed), staging.path().join(seed))
+        // Not a copy of the file with its mode: npm brings lock files of older versions up to date.
+        std::fs::read(code.join(seed))
+            .and_then(|bytes| std::fs::write(staging.path().join(seed), bytes))
             .map_err(|error| failed(&format!("cannot copy {seed}: {error}")))?;
     }
     let outcome = run(node, spec, code, &wanted, &staging).await?;

@@ -94,6 +94,11 @@ fn tiny_faas(folder: &Folder) -> Option<Found> {
     named.then(|| found(CompatName::TinyFaas, RuntimeName::Node, main.to_owned(), why)).flatten()
 }
 
+/// Whether a `handler.js` is of OpenFaaS' oldest template.
+pub(super) fn takes_context_and_callback(source: &str) -> bool {
+    node_parameters(source, "module.exports").is_some_and(|names| names == ["context", "callback"])
+}
+
 fn open_faas(folder: &Folder) -> Option<Found> {
     if let Some(template) = open_faas_template(&folder.source("handler.py")) {
         let entry = "handler:handle".to_owned();
@@ -102,9 +107,10 @@ fn open_faas(folder: &Folder) -> Option<Found> {
         found.function.template = implied(template.to_owned());
         return Some(found);
     }
-    let names = node_parameters(&folder.source("handler.js"), "module.exports")?;
+    let source = folder.source("handler.js");
+    let names = node_parameters(&source, "module.exports")?;
     let entry = "handler.js".to_owned();
-    if names == ["context", "callback"] {
+    if takes_context_and_callback(&source) {
         let why = "handler.js: module.exports = (context, callback)".to_owned();
         let mut found = found(CompatName::OpenFaas, RuntimeName::Node, entry, why)?;
         found.function.template = implied("node".to_owned());

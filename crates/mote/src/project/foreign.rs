@@ -13,7 +13,7 @@ use mote_api::manifest::{self, CompatName, FunctionManifest, RuntimeName};
 use mote_api::openwhisk::WhiskManifest;
 use mote_api::toml_reader::{Lined, Mistakes};
 use mote_core::FunctionName;
-use mote_core::spec::is_secret_name;
+use mote_core::spec::{TIMEOUT_MS_MAX, is_secret_name};
 use serde::Deserialize;
 use serde_json::Value;
 
@@ -234,6 +234,10 @@ impl Described {
     fn set_timeout(&mut self, value: &Value, place: &str) {
         let Some(written) = text(value) else { return };
         match quantity::milliseconds(&written) {
+            Some(ms) if ms > TIMEOUT_MS_MAX => {
+                self.function.limits.timeout_ms = Some(TIMEOUT_MS_MAX);
+                self.warn(format!("{place}: `{written}`: a call may take 1 h at most here"));
+            }
             Some(ms) if ms > 0 => {
                 self.function.limits.timeout_ms = Some(ms);
                 self.note("timeout", format!("{place}: {written}"));

@@ -9,7 +9,7 @@ use mote_core::spec::{Compat, TEMPLATE_GO_CLASSIC};
 use serde::Deserialize;
 use serde_json::Value;
 
-use super::super::mistake;
+use super::super::{contract, mistake};
 use super::{Described, Foreign, Source, count, not_offered, quantity, set, text};
 
 const KNOWN: [&str; 12] = [
@@ -116,6 +116,7 @@ fn function(file: &str, name: &str, entry: &Value, folder: &Path) -> Result<Desc
         return Err(not_offered(file, name, "a function that is only an image", hint));
     };
     to.source = Source::At(folder.join(handler));
+    oldest_contract(&mut to, &folder.join(handler));
     to.set_resources(&entry["limits"], "limits");
     scale(&mut to, &entry["labels"]);
     for secret in entry["secrets"].as_array().into_iter().flatten().filter_map(Value::as_str) {
@@ -139,6 +140,19 @@ fn function(file: &str, name: &str, entry: &Value, folder: &Path) -> Result<Desc
     to.ignore_rest(entry, &KNOWN, "");
     annotate(&mut to, entry);
     Ok(to)
+}
+
+/// Templates of other names than `node` may have its contract too: handlers tell by their arguments.
+fn oldest_contract(to: &mut Described, handler: &Path) {
+    let is_node = to.function.runtime.as_ref().is_some_and(|one| one.value == RuntimeName::Node);
+    if !is_node || to.function.template.is_some() {
+        return;
+    }
+    let source = std::fs::read_to_string(handler.join("handler.js")).unwrap_or_default();
+    if contract::takes_context_and_callback(&source) {
+        set(&mut to.function.template, "node".to_owned());
+        to.note("template", "handler.js: module.exports = (context, callback)");
+    }
 }
 
 /// What the gateway is told of a function: everything but its code. With a `lang` it is a program
