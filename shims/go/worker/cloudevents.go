@@ -83,7 +83,7 @@ func writeEvent(event []byte, number string) (http.Header, []byte, error) {
 	members := map[string]interface{}{"specversion": "1.0", "id": number, "time": time.Now().UTC().Format(time.RFC3339Nano)}
 	for name, value := range raw {
 		var text interface{}
-		if name != "data" && json.Unmarshal(value, &text) == nil && text != nil {
+		if name != "data" && json.Unmarshal(value, &text) == nil && text != nil && text != "" {
 			members[name] = text
 		}
 	}

@@ -379,7 +379,11 @@ pub(super) fn explain(
     } else if outcome.timed_out {
         format!("took longer than {} s", INSTALL_TIMEOUT.as_secs())
     } else if outcome.exit.out_of_memory {
-        "ran out of memory".to_owned()
+        let most = mote_core::fault::bytes_text(INSTALL_MEMORY_BYTES);
+        format!(
+            "ran out of memory (an installation has {most} at most, and no more than the node's \
+             setting memory)"
+        )
     } else {
         match outcome.exit.status {
             Some(status) => format!("exited {status}"),

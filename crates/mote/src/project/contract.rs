@@ -190,6 +190,11 @@ fn by_main(folder: &Folder) -> Option<Found> {
     None
 }
 
+/// Whether a Python file is of the first versions of Knative's `func`.
+pub(super) fn is_of_parliament(source: &str) -> bool {
+    by_framework(source).is_some_and(|(_, template)| template == "parliament")
+}
+
 /// Whose function `main` with one argument is, by what its file imports: that of Fission's
 /// environment for FastAPI, or of the first versions of Knative's `func`.
 fn by_framework(source: &str) -> Option<(CompatName, &'static str)> {

@@ -18,9 +18,10 @@ use serde::Deserialize;
 use serde_json::Value;
 
 use super::LeftOut;
-use super::contract::implied;
+use super::contract::{self, implied};
 use super::{mistake, unreadable};
 
+mod fission;
 mod knative;
 mod kubeless;
 mod nuclio;
@@ -379,17 +380,21 @@ fn read_file(file: &Path, folder: &Path) -> Result<Option<Foreign>, Mistakes> {
         Document::Nuclio => nuclio::read(&shown, &documents, folder)?,
         Document::Kubeless => kubeless::read(&shown, &documents)?,
         Document::Service => knative::services(&shown, &documents)?,
-        Document::Fission => {
-            let hint = "deploy the folder with the code; what it calls is inferred";
-            return Err(not_offered(&shown, "fission.io", "this kind of manifest", hint));
-        }
+        Document::Fission => match fission::read(&shown, &documents, folder)? {
+            Some(found) => found,
+            None => return Ok(None),
+        },
         Document::OpenFaas => openfaas::read(&shown, first, folder)?,
         Document::Serverless => {
             let provider = first["provider"]["name"].as_str().unwrap_or("");
             let hint = "deploy the folder of each function with a mote.toml that says compat";
             return Err(not_offered(&shown, provider, "serverless.yml", hint));
         }
-        Document::Func => knative::func(&shown, first, |name| std::env::var(name).ok())?,
+        Document::Func => {
+            let source = fs::read_to_string(folder.join("func.py")).unwrap_or_default();
+            let lookup = |name: &str| std::env::var(name).ok();
+            knative::func(&shown, first, contract::is_of_parliament(&source), lookup)?
+        }
         Document::OpenWhisk => openwhisk::read(&shown, first, folder)?,
     };
     for name in missing {

@@ -159,7 +159,8 @@ fn go_entry(folder: &Folder) -> Result<String, Mistakes> {
         .find(|name| super::golang::parameters(folder, name).is_some());
     found.map(str::to_owned).ok_or_else(|| {
         let text = format!("{}: no .go file has func Handle", folder.stem());
-        let hint = "add: func Handle(w http.ResponseWriter, r *http.Request)";
+        let hint = "add func Handle(w http.ResponseWriter, r *http.Request), or write entry = \"NAME\" \
+                    in mote.toml, with compat if it was written for another platform";
         mistake("M0112", text, Some(hint.to_owned()))
     })
 }

@@ -348,3 +348,39 @@ fn the_widest_manifest_is_a_valid_spec() {
     assert_eq!(planned[0].spec.check(), []);
     assert_eq!(planned[0].spec.egress[0], Egress { host: "::1".into(), port: 80 });
 }
+
+#[test]
+fn a_fission_function_is_read_from_the_spec_beside_its_code() {
+    let spec = "apiVersion: fission.io/v1\nkind: Package\nmetadata: {name: hello-pkg}\n---\n\
+                apiVersion: fission.io/v1\nkind: Function\nmetadata: {name: hello}\nspec:\n  \
+                environment: {name: python-env}\n  functionTimeout: 20\n  \
+                package: {functionName: app.greet, packageref: {name: hello-pkg}}\n";
+    let code = "def greet():\n    return 'hello'\n";
+    let project = read_foreign_files(&[("function.yaml", spec), ("app.py", code)]).unwrap();
+    let spec = &project.functions[0].spec;
+    assert_eq!((spec.name.as_str(), spec.entry.as_str()), ("hello", "app:greet"));
+    assert_eq!((spec.compat, spec.limits.timeout_ms), (Some(Compat::Fission), 20_000));
+
+    let package = "apiVersion: fission.io/v1\nkind: Package\nmetadata: {name: p}\n";
+    let code = "def main():\n    return 'hello'\n";
+    let project = read_foreign_files(&[("package.yaml", package), ("main.py", code)]).unwrap();
+    assert_eq!(project.functions[0].spec.compat, Some(Compat::Fission));
+}
+
+#[test]
+fn a_function_of_parliament_is_known_by_its_import() {
+    let manifest = "specVersion: 0.36.0\nname: old\nruntime: python\n";
+    let code = "from parliament import Context\ndef main(context: Context):\n    return 'x', 200\n";
+    let project = read_foreign_files(&[("func.yaml", manifest), ("func.py", code)]).unwrap();
+    let spec = &project.functions[0].spec;
+    assert_eq!((spec.template.as_deref(), &*spec.entry), (Some("parliament"), "func:main"));
+}
+
+#[test]
+fn a_nuclio_block_without_a_runtime_is_of_its_files_language() {
+    let code = "# @nuclio.configure\n#\n# function.yaml:\n#   spec:\n#     handler: greet:run\n\n\
+                def run(context, event):\n    return 'hello'\n";
+    let project = read_foreign_files(&[("greet.py", code)]).unwrap();
+    let spec = &project.functions[0].spec;
+    assert_eq!((spec.runtime, &*spec.entry), (Runtime::Python, "greet:run"));
+}

@@ -132,6 +132,7 @@ fn scale(to: &mut Described, annotations: &Value) {
 pub(super) fn func(
     file: &str,
     document: &Value,
+    is_of_parliament: bool,
     lookup: impl Fn(&str) -> Option<String>,
 ) -> Result<Foreign, Mistakes> {
     let name = text(&document["name"]).unwrap_or_default();
@@ -147,9 +148,10 @@ pub(super) fn func(
         }
     };
     let mut to = Described::new(&name, CompatName::Knative);
-    if runtime == RuntimeName::Python && document["specVersion"].is_null() {
+    let is_first = document["specVersion"].is_null();
+    if runtime == RuntimeName::Python && (is_of_parliament || is_first) {
         set(&mut to.function.template, "parliament".to_owned());
-        to.note("template", "no specVersion: main(context) of the package parliament");
+        to.note("template", "main(context) of the package parliament");
         set(&mut to.function.entry, "func:main".to_owned());
         to.note("entry", "the file func.py");
     }
@@ -292,7 +294,7 @@ mod tests {
         )
         .unwrap();
         let lookup = |name: &str| (name == "HERE").then(|| "2".to_owned());
-        let found = func("func.yaml", &document, lookup).unwrap();
+        let found = func("func.yaml", &document, false, lookup).unwrap();
         let function = &found.functions[0].function;
         assert_eq!(function.template.as_ref().unwrap().value, "cloudevents");
         let env: Vec<_> = function.env.iter().map(|(k, v)| format!("{k}={v}")).collect();

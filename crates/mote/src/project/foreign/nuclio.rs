@@ -78,6 +78,13 @@ pub(super) fn inline(path: &Path) -> Result<Option<Foreign>, Mistakes> {
         return Ok(None);
     };
     let folder = path.parent().unwrap_or(Path::new("."));
+    let mut document = document.clone();
+    if document["spec"]["runtime"].is_null()
+        && let Some(runtime) = runtime_of_file(path)
+    {
+        document["spec"]["runtime"] = runtime.into();
+    }
+    let document = &document;
     let mut described = function(&shown, document, folder)?;
     if document["metadata"]["name"].is_null() {
         described.function.name = None;
@@ -90,6 +97,17 @@ pub(super) fn inline(path: &Path) -> Result<Option<Foreign>, Mistakes> {
     described.source = Source::At(path.to_owned());
     let file = format!("{shown} ({MARK})");
     Ok(Some(Foreign { file, functions: vec![described], ..Foreign::default() }))
+}
+
+/// The runtime that a file's name tells, where its block names none.
+fn runtime_of_file(path: &Path) -> Option<&'static str> {
+    match path.extension()?.to_str()? {
+        "py" => Some("python"),
+        "js" | "mjs" | "cjs" => Some("nodejs"),
+        "go" => Some("golang"),
+        "sh" => Some("shell"),
+        _ => None,
+    }
 }
 
 /// The block of the only source file of a folder that has one.
