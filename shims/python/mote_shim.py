@@ -855,11 +855,8 @@ class Worker:
             limit = limit or 1
             runner = (lambda: self.serve_inline(call)) if limit == 1 else (lambda: self.serve_threads(call, limit))
             with_arguments(call, 2)  # says what is wrong before the first call
-        if "logging" in sys.modules and not sys.modules["logging"].root.handlers:
-            # A function that set up logging keeps its own way (stderr); others get levels.
-            logging = sys.modules["logging"]
-            logging.root.addHandler(log_handler_class()(self))
-            logging.root.setLevel(logging.INFO)
+        if "logging" in sys.modules:
+            take_over_logging(sys.modules["logging"], self)
         return runner, shape, limit
 
     def run(self):
@@ -1554,6 +1551,28 @@ class Lifespan:
 
 
 _log_handler_class = None
+
+
+def take_over_logging(logging, worker):
+    """Sends log lines with their levels, unless the function set up logging in a way of its own.
+
+    A call of logging.info() and its like sets it up as well, if nothing else did: with one handler
+    for stderr and the usual format. Such a set-up is taken for none."""
+    root = logging.root
+    usual = [
+        handler
+        for handler in root.handlers
+        if type(handler) is logging.StreamHandler
+        and handler.stream is sys.stderr
+        and getattr(handler.formatter, "_fmt", None) == logging.BASIC_FORMAT
+    ]
+    if root.handlers and (len(root.handlers) > 1 or not usual):
+        return
+    for handler in usual:
+        root.removeHandler(handler)
+    root.addHandler(log_handler_class()(worker))
+    if root.level == logging.WARNING:
+        root.setLevel(logging.INFO)
 
 
 def log_handler_class():

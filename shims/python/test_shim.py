@@ -302,6 +302,21 @@ class Logs(Case):
             engine.send({"kind": "DRAIN", "stream": 0})
             self.assertEqual(engine.process.communicate()[0], b"direct\n")
 
+    def test_a_line_logged_at_import_does_not_hide_later_ones(self):
+        for first, expected in (
+            ('logging.info("loading")', (3, 2, "root: ran")),
+            ('logging.basicConfig(level=logging.INFO, format="mine %(message)s")', (2, 2, "mine ran")),
+        ):
+            engine = self.engine(f"""
+                import logging
+                {first}
+                def handle(event, ctx):
+                    logging.info("ran")
+                """)
+            self.check(engine.invoke(), 204, b"")
+            seen = [(log["source"], log["level"], log["text"]) for log in engine.logs]
+            self.assertIn(expected, seen)
+
     def test_async_lines_stay_with_their_invocation(self):
         engine = self.engine("""
             import asyncio

@@ -67,3 +67,30 @@ fn a_function_that_reads_its_body_as_it_arrives_is_called_at_once() {
     let text = String::from_utf8_lossy(&buffer[..read]).into_owned();
     assert!(text.starts_with("HTTP/1.1 200 ") && text.ends_with("begun"), "{text}");
 }
+
+#[test]
+fn the_deadline_of_a_call_begins_with_the_last_byte_of_its_body() {
+    let node = Node::start();
+    let manifest = "version = 1\n[limits]\ntimeout = \"500ms\"\n";
+    node.deploy_ok("length", &[("mote.toml", manifest), ("length.py", PYTHON)]);
+    let mut slow = Vec::new();
+    for length in [40_000, LENGTH] {
+        let mut stream = TcpStream::connect(node.http).expect("the node listens");
+        stream.set_read_timeout(Some(Duration::from_secs(20))).expect("a timeout");
+        let head = format!("POST /length HTTP/1.1\r\nhost: x\r\ncontent-length: {length}\r\n\r\n");
+        stream.write_all(head.as_bytes()).expect("the node reads");
+        stream.write_all(&vec![b'x'; length / 2]).expect("the node reads");
+        slow.push((stream, length));
+    }
+    let begun = std::time::Instant::now();
+    while begun.elapsed() < Duration::from_millis(700) {
+        assert_eq!(node.get("/length").text(), "0");
+    }
+    for (mut stream, length) in slow {
+        stream.write_all(&vec![b'x'; length / 2]).expect("the node reads");
+        let mut buffer = [0; 4_096];
+        let read = stream.read(&mut buffer).expect("an answer");
+        let text = String::from_utf8_lossy(&buffer[..read]).into_owned();
+        assert!(text.starts_with("HTTP/1.1 200 ") && text.ends_with(&length.to_string()), "{text}");
+    }
+}

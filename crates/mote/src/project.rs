@@ -164,6 +164,7 @@ pub(crate) fn read(path: &Path, options: Options<'_>) -> Result<Project, Mistake
     let mut mistakes = Vec::new();
     for function in &functions {
         match plan(&folder, function, has_manifest, options) {
+            Ok((spec, _)) if !options.selects(spec.name.as_str()) => {}
             Ok((spec, guesses)) => {
                 let uses_network = network::likely_use(&folder, &spec);
                 let (manifest, warnings) = (shown.clone(), Vec::new());
@@ -172,6 +173,10 @@ pub(crate) fn read(path: &Path, options: Options<'_>) -> Result<Project, Mistake
             }
             Err(Mistakes(found)) => mistakes.extend(found),
         }
+    }
+    if planned.is_empty() && mistakes.is_empty() {
+        let text = format!("{}: no function matches the filter", path.display());
+        return Err(mistake("M0101", text, None));
     }
     let project = Project { functions: planned, ..Project::default() };
     if mistakes.is_empty() { Ok(project) } else { Err(Mistakes(mistakes)) }

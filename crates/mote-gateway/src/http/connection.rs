@@ -299,7 +299,13 @@ async fn serve_one<I: Invoker>(
     input.refusals = 0;
     let mut exchange = Exchange { front, route, request, received_ns, is_head, owner };
     match exchange.whole_body(input, reader, limit).await {
-        Ok(Some(body)) => exchange.run_whole(body, input, reader, writer).await,
+        Ok(Some(body)) => {
+            if !matches!(body, Body::Empty) {
+                // A slow client does not use up the function's time.
+                exchange.received_ns = now_ns();
+            }
+            exchange.run_whole(body, input, reader, writer).await
+        }
         Ok(None) => exchange.run_streaming(input, reader, writer, limit).await,
         Err(refusal) => {
             let _ = answer::refuse(writer, &front.config, &refusal, None, is_head, false).await;

@@ -80,7 +80,11 @@ pub(super) fn packages(spec: &FunctionSpec, code: &Path) -> Vec<String> {
     } else {
         ("package.json", &["js", "mjs", "cjs"])
     };
-    let named = read(&code.join(list)).to_lowercase();
+    let mut named = read(&code.join(list)).to_lowercase();
+    if is_python {
+        named.push('\n');
+        named.push_str(&read(&code.join("pyproject.toml")).to_lowercase());
+    }
     // Hashes are demanded of every package then, also of those that are not in the list.
     if named.contains("--hash=") || named.contains("--require-hashes") {
         return Vec::new();

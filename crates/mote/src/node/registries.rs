@@ -56,7 +56,8 @@ const FILES: [(Client, &str, &str, Option<&str>); 5] = [
     (Client::Pip, "/etc/pip.conf", "/etc/pip.conf", None),
     (Client::Pip, ".config/pip/pip.conf", "/etc/mote/pip.conf", Some("PIP_CONFIG_FILE")),
     (Client::Pip, ".pip/pip.conf", "/etc/mote/pip.conf", Some("PIP_CONFIG_FILE")),
-    (Client::Npm, "/etc/npmrc", "/etc/npmrc", None),
+    // npm looks for it below its prefix otherwise, which is the folder of packages here.
+    (Client::Npm, "/etc/npmrc", "/etc/npmrc", Some("NPM_CONFIG_GLOBALCONFIG")),
     (Client::Npm, ".npmrc", "/etc/mote/npmrc", Some("NPM_CONFIG_USERCONFIG")),
 ];
 /// Registries that a client uses unless it is told otherwise, and where they keep files.

@@ -114,7 +114,10 @@ fn as_table(beside: &Beside) -> String {
         table(&["TARGET", "ANSWERED", "FAILED"], &rows)
     );
     let Some(ratio) = beside.ratio else { return text };
-    text.push_str(&format!("\nratio       {ratio:.3}, median of {} pairs", beside.ratios.len()));
+    text.push_str(&format!(
+        "\nratio       {ratio:.3}, first to second target, median of {} pairs",
+        beside.ratios.len()
+    ));
     if let Some([low, high]) = beside.interval {
         let verdict = if low > 1.0 || high < 1.0 { "differs" } else { "may be chance" };
         text.push_str(&format!("; {low:.3} to {high:.3} with 95 % confidence: {verdict}"));
