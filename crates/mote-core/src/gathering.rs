@@ -11,6 +11,7 @@ use std::task::{Context, Poll};
 
 use bytes::{Bytes, BytesMut};
 
+use crate::Fault;
 use crate::body::{Body, BodyError, BodySource};
 use crate::shares::{Share, Shares};
 
@@ -25,15 +26,40 @@ pub const GATHERED_BODY_BYTES_MAX: usize = 16 << 20;
 const BLOCK_BYTES: usize = 64 << 10;
 /// Bytes are counted in steps of this size.
 const STEP_BYTES: usize = 4 << 10;
+/// Bodies that are on their way at once, whatever they hold.
+const BODIES_MAX: usize = 4_096;
+/// Those of one owner. More would be slow uploads of more clients than a node serves.
+const BODIES_PER_OWNER_MAX: usize = 1_024;
 
 /// The bodies that a front holds; one per front. `K` says who an owner is, for instance an address.
 #[derive(Debug)]
-pub struct Gathering<K: Eq + Hash>(Shares<K>);
+pub struct Gathering<K: Eq + Hash> {
+    bytes: Shares<K>,
+    bodies: Shares<K>,
+}
+
+/// Why a call cannot wait for its body.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum NotGathered {
+    /// Too many bodies are on their way, of this owner or of all.
+    Crowded,
+    /// The body did not arrive.
+    Broken(BodyError),
+}
+
+impl From<NotGathered> for Fault {
+    fn from(why: NotGathered) -> Self {
+        match why {
+            NotGathered::Crowded => Fault::NodeFull,
+            NotGathered::Broken(error) => Fault::of_body(&error),
+        }
+    }
+}
 
 impl<K: Eq + Hash> Clone for Gathering<K> {
     /// Another handle to the same bodies.
     fn clone(&self) -> Self {
-        Self(self.0.clone())
+        Self { bytes: self.bytes.clone(), bodies: self.bodies.clone() }
     }
 }
 
@@ -45,20 +71,29 @@ impl<K: Eq + Hash + Clone> Default for Gathering<K> {
 
 impl<K: Eq + Hash + Clone + Send + 'static> Gathering<K> {
     /// Waits until `body` is complete. Its limit on length and on silence is its source's to keep.
+    /// `head_bytes` is what the request occupies besides its body, which is held as long.
     ///
-    /// Never refuses: a body that is longer than [`GATHERED_BODY_BYTES_MAX`], or for which its
-    /// owner or everybody together holds too much, is returned with what has arrived so far and
-    /// goes on arriving. Fails when the body does.
-    pub async fn whole(&self, owner: K, body: Body) -> Result<Body, BodyError> {
+    /// A body that is longer than [`GATHERED_BODY_BYTES_MAX`], or for which its owner or everybody
+    /// together comes to hold too much, is returned with what has arrived so far and goes on
+    /// arriving. Fails when the body does, and where there are too many bodies on their way.
+    pub async fn whole(
+        &self,
+        owner: K,
+        head_bytes: usize,
+        body: Body,
+    ) -> Result<Body, NotGathered> {
         let Body::Stream { mut source, length } = body else { return Ok(body) };
         if length.is_some_and(|length| length > GATHERED_BODY_BYTES_MAX as u64) {
             return Ok(Body::Stream { source, length });
         }
-        let Ok(share) = self.0.take(owner, 0) else { return Ok(Body::Stream { source, length }) };
-        let mut held = Held { blocks: VecDeque::new(), bytes: 0, counted: 0, share: Some(share) };
+        let crowded = |_| NotGathered::Crowded;
+        let _body = self.bodies.take(owner.clone(), 1).map_err(crowded)?;
+        let base = (head_bytes + STEP_BYTES).next_multiple_of(STEP_BYTES);
+        let share = Some(self.bytes.take(owner, base).map_err(crowded)?);
+        let mut held = Held { blocks: VecDeque::new(), bytes: 0, counted: 0, share };
         loop {
             let chunk = std::future::poll_fn(|cx| source.poll_chunk(cx)).await;
-            let Some(chunk) = chunk.transpose()? else { break };
+            let Some(chunk) = chunk.transpose().map_err(NotGathered::Broken)? else { break };
             if !held.add(&chunk) {
                 held.blocks.push_back(BytesMut::from(&chunk[..]));
                 let source = Box::new(Gathered { held, rest: Some(source) });
@@ -74,13 +109,14 @@ impl<K: Eq + Hash + Clone + Send + 'static> Gathering<K> {
 
     /// Bytes that are held now.
     pub fn held_bytes(&self) -> usize {
-        self.0.taken()
+        self.bytes.taken()
     }
 }
 
 impl<K: Eq + Hash + Clone> Gathering<K> {
     fn new(total_max: usize, owner_max: usize) -> Self {
-        Self(Shares::new(total_max, owner_max))
+        let bytes = Shares::new(total_max, owner_max);
+        Self { bytes, bodies: Shares::new(BODIES_MAX, BODIES_PER_OWNER_MAX) }
     }
 }
 
@@ -164,14 +200,15 @@ mod tests {
     #[test]
     fn a_body_is_handed_on_when_its_last_byte_is_there() {
         let gathering = Gathering::new(1 << 20, 1 << 20);
-        let whole = now(gathering.whole("a", body(&[100_000, 1, 70_000], true))).unwrap();
+        let whole = now(gathering.whole("a", 0, body(&[100_000, 1, 70_000], true))).unwrap();
         assert_eq!(whole.length(), Some(170_001));
-        assert_eq!(gathering.held_bytes(), 172_032);
+        // With a step for the head.
+        assert_eq!(gathering.held_bytes(), 172_032 + STEP_BYTES);
         assert_eq!(now(whole.collect(1 << 20)).unwrap().len(), 170_001);
         assert_eq!(gathering.held_bytes(), 0);
-        assert!(matches!(now(gathering.whole("a", body(&[], true))), Ok(Body::Empty)));
+        assert!(matches!(now(gathering.whole("a", 0, body(&[], true))), Ok(Body::Empty)));
 
-        let mut unfinished = Box::pin(gathering.whole("a", body(&[10], false)));
+        let mut unfinished = Box::pin(gathering.whole("a", 0, body(&[10], false)));
         assert!(poll(&mut unfinished).is_pending());
         drop(unfinished);
         assert_eq!(gathering.held_bytes(), 0);
@@ -179,13 +216,13 @@ mod tests {
 
     #[test]
     fn what_has_no_room_goes_on_arriving() {
-        let gathering = Gathering::new(40_000, 20_000);
-        let held = now(gathering.whole("a", body(&[16_000], true))).unwrap();
+        let gathering = Gathering::new(60_000, 30_000);
+        let held = now(gathering.whole("a", 0, body(&[16_000], true))).unwrap();
         // Its owner holds 16 KiB, so the second chunk finds no room: all chunks arrive all the same.
-        let late = now(gathering.whole("a", body(&[3_000, 5_000, 2_000], true))).unwrap();
+        let late = now(gathering.whole("a", 0, body(&[3_000, 5_000, 2_000], true))).unwrap();
         assert_eq!(late.length(), None);
         assert_eq!(now(late.collect(1 << 20)).unwrap().len(), 10_000);
-        let other = now(gathering.whole("b", body(&[16_000], true))).unwrap();
+        let other = now(gathering.whole("b", 0, body(&[16_000], true))).unwrap();
         assert_eq!(other.length(), Some(16_000));
         drop((held, other));
         assert_eq!(gathering.held_bytes(), 0);
@@ -193,7 +230,26 @@ mod tests {
         let announced = GATHERED_BODY_BYTES_MAX as u64 + 1;
         let Body::Stream { source, .. } = body(&[1], false) else { unreachable!() };
         let long = Body::Stream { source, length: Some(announced) };
-        assert_eq!(now(gathering.whole("a", long)).unwrap().length(), Some(announced));
+        assert_eq!(now(gathering.whole("a", 0, long)).unwrap().length(), Some(announced));
+    }
+
+    #[test]
+    fn bodies_and_heads_count_although_nothing_of_them_has_come() {
+        let gathering = Gathering::default();
+        let begin = |owner: &'static str, head_bytes| {
+            let mut call = Box::pin(gathering.whole(owner, head_bytes, body(&[], false)));
+            let refused = matches!(poll(&mut call), Poll::Ready(Err(NotGathered::Crowded)));
+            (call, refused)
+        };
+        let held: Vec<_> = (0..BODIES_PER_OWNER_MAX).map(|_| begin("a", 100)).collect();
+        assert!(held.iter().all(|(_, refused)| !refused));
+        assert!(begin("a", 100).1, "one body too many");
+        let long: Vec<_> = (0..2_000).map(|_| begin("b", 30_000)).collect();
+        let begun = long.iter().filter(|(_, refused)| !refused).count();
+        assert!(begun < 1_000 && begun > 900, "{begun} heads of 30 kB");
+        assert!(gathering.held_bytes() < GATHERED_BYTES_MAX);
+        drop((held, long));
+        assert_eq!(gathering.held_bytes(), 0);
     }
 
     fn poll<F: Future + Unpin>(future: &mut F) -> Poll<F::Output> {

@@ -96,6 +96,11 @@ pub struct Head {
 }
 
 impl Head {
+    /// Bytes of memory that it occupies.
+    pub fn bytes(&self) -> usize {
+        self.buffer.capacity()
+    }
+
     /// Begins a head. `method` is at most 255 bytes, `path` and `query` at most 65,535: fronts
     /// refuse longer ones before (8 KiB), so longer input is a bug and is cut.
     pub fn builder(method: &[u8], path: &[u8], query: &[u8]) -> HeadBuilder {

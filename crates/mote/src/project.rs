@@ -21,6 +21,7 @@ use mote_core::{FunctionName, FunctionSpec};
 use mote_store::ArchiveLimits;
 use tempfile::TempDir;
 
+pub(crate) use self::foreign::packages::write_anew;
 use self::foreign::{Described, Foreign, Source};
 use self::probe::{Folder, Program};
 
@@ -326,9 +327,19 @@ pub(crate) fn lay_out(function: &Described, folder: &Path) -> Result<(), Mistake
     };
     for (name, content) in files {
         let path = folder.join(name);
-        fs::write(&path, content).map_err(|error| unreadable(&path, &error))?;
+        remove_link(&path)
+            .and_then(|()| fs::write(&path, content))
+            .map_err(|error| unreadable(&path, &error))?;
     }
     Ok(())
+}
+
+/// Removes a link that stands where something is written, so that nothing is written elsewhere.
+fn remove_link(path: &Path) -> std::io::Result<()> {
+    match fs::symlink_metadata(path) {
+        Ok(meta) if meta.is_symlink() => fs::remove_file(path),
+        _ => Ok(()),
+    }
 }
 
 fn plan(

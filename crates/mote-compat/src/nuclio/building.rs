@@ -10,6 +10,11 @@ use serde_json::Value;
 const UNDER_WAY_MAX: usize = 16;
 /// Failed deploys that are remembered.
 const FAILED_MAX: usize = 256;
+/// Bytes of the document of a failed deploy that are remembered; of a longer one its metadata, and of
+/// longer metadata the name alone.
+const DOCUMENT_BYTES_MAX: usize = 16 << 10;
+/// Letters of a reason.
+const FAILURE_CHARS_MAX: usize = 8_192;
 
 /// By name of the function.
 #[derive(Default)]
@@ -31,6 +36,21 @@ pub(super) struct Build {
     pub(super) document: Value,
     /// Why it failed, once it has.
     pub(super) failure: Option<String>,
+}
+
+/// Cuts what is remembered of a document down to its bound.
+fn shorten(document: &mut Value) {
+    let fits = |value: &Value| value.to_string().len() <= DOCUMENT_BYTES_MAX;
+    if fits(document) {
+        return;
+    }
+    let metadata = document["metadata"].take();
+    let name = metadata["name"].clone();
+    *document = if fits(&metadata) {
+        serde_json::json!({"metadata": metadata, "spec": {}})
+    } else {
+        serde_json::json!({"metadata": {"name": name}, "spec": {}})
+    };
 }
 
 impl Building {
@@ -61,7 +81,8 @@ impl Building {
                     all.retain(|_, build| !failed(build));
                 }
                 if let Some(build) = all.get_mut(name) {
-                    build.failure = Some(failure);
+                    shorten(&mut build.document);
+                    build.failure = Some(failure.chars().take(FAILURE_CHARS_MAX).collect());
                 }
             }
         }

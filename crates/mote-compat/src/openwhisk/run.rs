@@ -214,7 +214,18 @@ fn nested<'a>(
         let (response, logs) = match &found.entity.what {
             What::Action { .. } if let Some(own) = system::action_of(&found.name) => {
                 let now = Timestamp::from_unix_ms(started).to_string();
-                let result = system::run(own, &arguments(found, payload), &now, NAMESPACE);
+                let arguments = arguments(found, payload);
+                let too_long = |value: &Value| value.to_string().len() > PARAMETERS_BYTES_MAX;
+                let result = if too_long(&arguments) {
+                    json!({"error": "the parameters are longer than 1 MiB"})
+                } else {
+                    system::run(own, &arguments, &now, NAMESPACE)
+                };
+                let result = if too_long(&result) {
+                    json!({"error": "the result is longer than 1 MiB"})
+                } else {
+                    result
+                };
                 let code = u64::from(result.get("error").is_some());
                 (response(code, result), json!([]))
             }

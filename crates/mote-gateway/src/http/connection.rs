@@ -13,6 +13,7 @@ use std::time::Duration;
 
 use bytes::{Buf, BytesMut};
 use mote_core::body::Body;
+use mote_core::gathering::NotGathered;
 use mote_core::invocation::{Head, headers};
 use mote_core::rollout::sticky_key;
 use mote_core::turn::Turn;
@@ -505,10 +506,12 @@ impl<I: Invoker> Exchange<'_, I> {
         let work = async {
             if self.route.takes_whole_bodies() {
                 let body = std::mem::take(&mut invocation.body);
-                match self.front.gathering.whole(self.owner, body).await {
+                let head_bytes = invocation.head.bytes();
+                match self.front.gathering.whole(self.owner, head_bytes, body).await {
                     Ok(body) => invocation.body = body,
+                    Err(crowded @ NotGathered::Crowded) => return Err(crowded.into()),
                     // What is wrong with it is the intake's to say.
-                    Err(_) => std::future::pending().await,
+                    Err(NotGathered::Broken(_)) => std::future::pending().await,
                 }
                 let now = now_ns();
                 invocation.deadline_ns += now - invocation.received_ns;

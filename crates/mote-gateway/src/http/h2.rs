@@ -415,12 +415,12 @@ impl<I: Invoker> Service<I> {
             Body::Stream { source: Box::new(source), length }
         };
         let body = if route.takes_whole_bodies() && matches!(body, Body::Stream { .. }) {
-            let gathered = self.gathering.whole(self.owner, body).await;
+            let gathered = self.gathering.whole(self.owner, head.bytes(), body).await;
             received_ns = now_ns();
             match gathered {
                 Ok(body) => body,
-                Err(error) => {
-                    let fault = Fault::of_body(&error);
+                Err(why) => {
+                    let fault = Fault::from(why);
                     return (name.clone(), Err(Refusal::of_fault(&fault, &name)));
                 }
             }

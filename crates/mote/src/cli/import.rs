@@ -76,9 +76,15 @@ fn write(file: &str, function: &Described, place: &Path) -> Result<(), Failure> 
     let failed = |path: &Path, error: std::io::Error| {
         Failure::new("M0103", format!("{}: {error}", path.display()))
     };
+    let is_own = matches!(function.source, Source::Inside(_) | Source::Zip(..));
+    if is_own && fs::symlink_metadata(place).is_ok_and(|meta| meta.is_symlink()) {
+        let error = std::io::Error::other("is a link, and code would be written where it leads");
+        return Err(failed(place, error));
+    }
     fs::create_dir_all(place).map_err(|error| failed(place, error))?;
     project::lay_out(function, place)?;
     function.packages.add_to(place).map_err(|error| failed(place, error))?;
     let path = place.join(FILE_NAME);
-    fs::write(&path, render::mote_toml(file, function)).map_err(|error| failed(&path, error))
+    let text = render::mote_toml(file, function);
+    project::write_anew(&path, &text).map_err(|error| failed(&path, error))
 }

@@ -387,8 +387,8 @@ impl mote_compat::Node for Front {
             let timeout_ms = call.timeout_ms.map_or(limit_ms, |asked| asked.min(limit_ms));
             let mut body = call.body;
             if route.revision().takes_whole_bodies() {
-                let gathered = node.gathering.whole(call.function, body).await;
-                body = gathered.map_err(|error| Fault::of_body(&error))?;
+                let head_bytes = call.head.bytes();
+                body = node.gathering.whole(call.function, head_bytes, body).await?;
             }
             let received_ns = clock::now_ns();
             let invocation = Invocation {

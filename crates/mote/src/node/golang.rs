@@ -7,6 +7,7 @@
 
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
+use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -158,7 +159,12 @@ pub(crate) async fn build(
         Lookup::Ready(stored) => return Ok(Installed::new(key, stored, "from cache".into())),
         Lookup::Build(staging) => staging,
     };
-    let target = generate(spec, &staged.path, &staging)?;
+    let (own, code) = (spec.clone(), staged.path.to_path_buf());
+    let generated =
+        tokio::task::spawn_blocking(move || Ok((generate(&own, &code, &staging)?, staging)));
+    let (target, staging) = generated
+        .await
+        .unwrap_or_else(|_| Err(packages::failed("the node failed while it read the code")))?;
     let cache = cache(node).await?;
     // Modules are where their names say, unless a proxy alone may be asked.
     let registries = Arc::new(Registries::of(Client::Go, BTreeSet::new()));
@@ -264,7 +270,9 @@ fn generate(
 fn sources(code: &Path) -> impl Iterator<Item = (String, String)> {
     std::fs::read_dir(code).into_iter().flatten().flatten().filter_map(|entry| {
         let name = entry.file_name().to_string_lossy().into_owned();
-        let is_source = name.ends_with(".go") && !name.ends_with("_test.go");
+        // Links are left out, as the compiler leaves them: many may lead to one long file.
+        let is_file = entry.file_type().is_ok_and(|kind| kind.is_file());
+        let is_source = is_file && name.ends_with(".go") && !name.ends_with("_test.go");
         is_source.then(|| (name, std::fs::read_to_string(entry.path()).unwrap_or_default()))
     })
 }
@@ -385,7 +393,9 @@ async fn cache(node: &Node) -> Result<PathBuf, Problem> {
         if bytes_below(&path, CACHE_BYTES_MAX) > CACHE_BYTES_MAX {
             mote_store::remove_tree(&path)?;
         }
-        std::fs::create_dir_all(&path)
+        std::fs::create_dir_all(&path)?;
+        // Compiled code holds what its author wrote; no other user of the machine may read it.
+        std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o700))
     });
     made.await
         .unwrap_or_else(|error| Err(std::io::Error::other(error)))

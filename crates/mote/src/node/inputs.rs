@@ -159,7 +159,10 @@ pub(super) fn project_dependencies(spec: &FunctionSpec, code: &Path) -> Vec<Stri
     if spec.compat != Some(Compat::Knative) || spec.runtime != mote_core::spec::Runtime::Python {
         return Vec::new();
     }
-    let text = std::fs::read_to_string(code.join("pyproject.toml")).unwrap_or_default();
+    let file = code.join("pyproject.toml");
+    let is_short = std::fs::metadata(&file).is_ok_and(|meta| meta.len() <= FILE_BYTES_MAX);
+    let text =
+        if is_short { std::fs::read_to_string(file).unwrap_or_default() } else { String::new() };
     let table = text.parse::<toml::Table>().unwrap_or_default();
     let list = table.get("project").and_then(|project| project.get("dependencies"));
     let list = list.and_then(toml::Value::as_array).into_iter().flatten();

@@ -24,6 +24,8 @@ use super::{Node, deploy::store_problem, golang, provided};
 const INSTALL_TIMEOUT: Duration = Duration::from_secs(600);
 /// What an installation may use: compiling a wheel takes memory and processes.
 const INSTALL_MEMORY_BYTES: u64 = 1 << 30;
+/// Bytes of a `package.json` that the node itself reads.
+const PACKAGE_JSON_BYTES_MAX: u64 = 1 << 20;
 const INSTALL_PIDS: u32 = 512;
 const INSTALL_TMP_BYTES: u64 = 1 << 30;
 /// Bytes that one function's packages may take; frameworks for machine learning need most of it.
@@ -241,6 +243,10 @@ fn wanted(
 fn has_dependencies(spec: &FunctionSpec, path: &Path) -> bool {
     // The server that the adapter stands in for; every function of that platform names it.
     let provided = |name: &str| spec.compat == Some(Compat::Knative) && name == "faas-js-runtime";
+    // A longer one is npm's to read, in the installation's own memory.
+    if std::fs::metadata(path).is_ok_and(|meta| meta.len() > PACKAGE_JSON_BYTES_MAX) {
+        return true;
+    }
     let text = std::fs::read(path).unwrap_or_default();
     let json: serde_json::Value = serde_json::from_slice(&text).unwrap_or_default();
     ["dependencies", "optionalDependencies"].iter().any(|key| {

@@ -27,7 +27,7 @@ mod kubeless;
 mod nuclio;
 mod openfaas;
 mod openwhisk;
-mod packages;
+pub(super) mod packages;
 mod quantity;
 
 pub(crate) use packages::Packages;

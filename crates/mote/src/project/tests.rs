@@ -384,3 +384,27 @@ fn a_nuclio_block_without_a_runtime_is_of_its_files_language() {
     let spec = &project.functions[0].spec;
     assert_eq!((spec.runtime, &*spec.entry), (Runtime::Python, "greet:run"));
 }
+
+#[test]
+fn nothing_is_written_where_a_link_in_the_code_leads() {
+    let dir = tempfile::tempdir().unwrap();
+    let victim = dir.path().join("victim");
+    fs::write(&victim, "untouched").unwrap();
+    let root = dir.path().join("demo");
+    fs::create_dir(&root).unwrap();
+    let manifest = "metadata: {name: demo}\nspec:\n  runtime: python\n  handler: main:handler\n  \
+                    build:\n    commands: [pip install requests]\n";
+    fs::write(root.join("function.yaml"), manifest).unwrap();
+    fs::write(root.join("main.py"), "def handler(context, event):\n    return 1\n").unwrap();
+    std::os::unix::fs::symlink(&victim, root.join("requirements.txt")).unwrap();
+    let read = read(&root, Options { foreign: true, ..Options::default() });
+    assert!(read.is_err());
+    assert_eq!(fs::read_to_string(&victim).unwrap(), "untouched");
+
+    // Nor where a link is left behind by a file that is not read before.
+    fs::remove_file(root.join("requirements.txt")).unwrap();
+    std::os::unix::fs::symlink(&victim, root.join("mote.toml")).unwrap();
+    write_anew(&root.join("mote.toml"), "own").unwrap();
+    assert_eq!(fs::read_to_string(&victim).unwrap(), "untouched");
+    assert_eq!(fs::read_to_string(root.join("mote.toml")).unwrap(), "own");
+}

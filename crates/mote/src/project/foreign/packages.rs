@@ -2,7 +2,7 @@
 //! `package.json`, which is how packages are named here.
 
 use std::fs;
-use std::io;
+use std::io::{self, Write as _};
 use std::path::Path;
 
 use serde_json::{Map, Value};
@@ -134,7 +134,7 @@ impl Packages {
                     text.push('\n');
                 }
             }
-            fs::write(file, text)?;
+            write_anew(&file, &text)?;
         }
         if !self.node.is_empty() {
             let file = folder.join("package.json");
@@ -153,10 +153,21 @@ impl Packages {
                     dependencies.entry(name).or_insert_with(|| version.clone().into());
                 }
             }
-            fs::write(file, serde_json::to_string_pretty(&package)? + "\n")?;
+            write_anew(&file, &(serde_json::to_string_pretty(&package)? + "\n"))?;
         }
         Ok(())
     }
+}
+
+/// Writes a file in the place of what has its name. Code may bring a link of that name, to a file of
+/// the user's anywhere.
+pub(crate) fn write_anew(file: &Path, text: &str) -> io::Result<()> {
+    match fs::remove_file(file) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+        _ => {}
+    }
+    let mut new = fs::File::create_new(file)?;
+    new.write_all(text.as_bytes())
 }
 
 /// A word without the quotes that a shell would take off.
@@ -171,6 +182,10 @@ fn is_requirement(word: &str) -> bool {
 }
 
 fn read_if_there(file: &Path) -> io::Result<String> {
+    let is_link = fs::symlink_metadata(file).is_ok_and(|meta| meta.is_symlink());
+    if is_link {
+        return Err(io::Error::other("is a link, and has to be a file"));
+    }
     match fs::read_to_string(file) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(String::new()),
         other => other,
