@@ -163,6 +163,17 @@ withAdapter('Kubeless: the event', 'kubeless', `
   check(frame, { keys, data: 'x', id: '7', headers: { 'event-id': '7' }, context: 4 }, 201);
 }, { entry: 'fn.js:f' });
 
+withAdapter('Kubeless: a router assigns to the request', 'kubeless', `
+  module.exports = { f(event) {
+    const { request } = event.extensions;
+    request.params = { id: '7' };
+    request.url = '/x';
+    return [request.params.id, request.url, request.method, Object.keys(request.query).length].join(' ');
+  } };
+`, async (engine) => {
+  check(await engine.invoke('/', 'x'), '7 /x POST 0', 200, 'text/plain; charset=utf-8');
+}, { entry: 'fn.js:f' });
+
 withAdapter('Kubeless: a function alone', 'kubeless', 'module.exports = (event) => `got ${event.data}`;', async (engine) => {
   check(await engine.invoke('/', 'x'), 'got x', 200, 'text/plain; charset=utf-8');
 }, { entry: 'fn.js:f' });

@@ -1,9 +1,13 @@
 //! What survives a crash: every function, and nothing else (R85; reliability: T-KILL's sync half,
 //! T-BOOT).
 
+use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
+use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-use mote_tests::{Connection, Node, cgroup_folders, cgroup_processes, skip, wait_for};
+use mote_tests::{
+    Connection, Node, cgroup_folders, cgroup_processes, mote_binary, signal, skip, wait_for,
+};
 
 const FUNCTIONS: usize = 200;
 
@@ -33,6 +37,42 @@ fn two_hundred_functions_come_back_after_kill_9() {
     let list = node.json(&["list", "-o", "json"]);
     let text = list.to_string();
     assert!((0..FUNCTIONS).all(|number| text.contains(&format!("\"f{number}\""))));
+}
+
+#[test]
+fn a_node_that_is_still_starting_ends_when_it_is_told_to() {
+    let dir = tempfile::tempdir().expect("a folder");
+    let path = |name: &str| dir.path().join(name);
+    // A compiler that does not tell its version before it is ended, and says that it was asked.
+    let fake = format!(
+        "#!/bin/sh\ntouch {0}\nexec cat {1}\n",
+        path("asked").display(),
+        path("never").display()
+    );
+    std::fs::create_dir(path("bin")).expect("a folder");
+    std::fs::write(path("bin/go"), fake).expect("a file");
+    std::fs::set_permissions(path("bin/go"), std::fs::Permissions::from_mode(0o755)).expect("mode");
+    let made = Command::new("mkfifo").arg(path("never")).status().expect("mkfifo");
+    assert!(made.success());
+    let old = std::env::var("PATH").unwrap_or_default();
+    let mut node = Command::new(mote_binary())
+        .args(["up", "--http", "127.0.0.1:0", "--coap", "off", "--data"])
+        .arg(path("data"))
+        .arg("--socket")
+        .arg(path("s"))
+        .env("PATH", format!("{}:{old}", path("bin").display()))
+        .stdout(Stdio::null())
+        .stderr(std::fs::File::create(path("log")).expect("a file"))
+        .spawn()
+        .expect("the node");
+    wait_for("the compiler to be asked", || path("asked").exists().then_some(()));
+    signal(node.id(), "TERM");
+    let ended = wait_for("the end of the start", || node.try_wait().expect("a child"));
+    // What it had asked reads to the end of this.
+    let _ = std::fs::OpenOptions::new().write(true).custom_flags(0o4000).open(path("never"));
+    // Not after it was ready, which it is once the compiler was waited for in vain.
+    let log = std::fs::read_to_string(path("log")).expect("a log");
+    assert!(ended.success() && log.contains("told to stop while it started"), "{ended}: {log}");
 }
 
 /// A node with a running instance, and its process id.

@@ -168,7 +168,8 @@ pub(crate) fn read(path: &Path, options: Options<'_>) -> Result<Project, Mistake
             Ok((spec, _)) if !options.selects(spec.name.as_str()) => {}
             Ok((spec, guesses)) => {
                 let uses_network = network::likely_use(&folder, &spec);
-                let (manifest, warnings) = (shown.clone(), Vec::new());
+                let warnings = network::misses_own_api(&folder, &spec).into_iter().collect();
+                let manifest = shown.clone();
                 let code = None;
                 planned.push(Planned { spec, guesses, manifest, code, warnings, uses_network });
             }
@@ -245,14 +246,16 @@ fn read_foreign(path: &Path, found: Foreign, options: Options<'_>) -> Result<Pro
             }
             let (spec, guesses) = plan(&folder, &described.function, true, options)?;
             let uses_network = network::likely_use(&folder, &spec);
-            Ok((spec, guesses, code, uses_network))
+            let misses_api = network::misses_own_api(&folder, &spec);
+            Ok((spec, guesses, code, uses_network, misses_api))
         });
         match plan {
-            Ok((mut spec, guesses, code, uses_network)) => {
+            Ok((mut spec, guesses, code, uses_network, misses_api)) => {
                 spec.annotations = described.annotations;
                 // What concerns the whole file is said once.
                 let whole = if planned.is_empty() { found.warnings.clone() } else { Vec::new() };
-                let warnings = whole.into_iter().chain(described.warnings).collect();
+                let warnings =
+                    whole.into_iter().chain(described.warnings).chain(misses_api).collect();
                 let manifest = Some(found.file.clone());
                 let code = Some(code);
                 planned.push(Planned { spec, guesses, manifest, code, warnings, uses_network });

@@ -117,6 +117,15 @@ export class Request {
   }
 }
 
+// Express lets functions assign to all of them.
+for (const [name, { get, set }] of Object.entries(Object.getOwnPropertyDescriptors(Request.prototype))) {
+  if (!get || set) continue;
+  Object.defineProperty(Request.prototype, name, {
+    get, configurable: true,
+    set(value) { Object.defineProperty(this, name, { value, writable: true, enumerable: true, configurable: true }); },
+  });
+}
+
 /** A response as functions written for Express fill it; `finished` resolves to the shim's answer, and
  * `sent` is it once it is there. A stream can be piped into it. */
 export class Reply {

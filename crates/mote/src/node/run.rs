@@ -68,6 +68,7 @@ async fn serve(
     // Signals first: a Ctrl-C during a slow start must stop it too.
     let mut interrupt = signal(SignalKind::interrupt()).context("signal handler")?;
     let mut terminate = signal(SignalKind::terminate()).context("signal handler")?;
+    let start_can_end = management.spawn(end_of_start());
     let data_dir = config.data.clone();
     let opening = management.spawn_blocking(move || -> Result<_> {
         let store = Store::open(&data_dir)?;
@@ -184,6 +185,7 @@ async fn serve(
         management.spawn(admin::serve(node.clone(), socket, admin_listener, admin_stopped));
     management.spawn(memory::give_back(engine.clone()));
 
+    start_can_end.abort();
     node.ready.store(true, std::sync::atomic::Ordering::Release);
     announce(&node);
     let deploying = deploy_at_start(deploy, &node.config.socket);
@@ -231,6 +233,19 @@ async fn serve(
     node.backend.shut_down();
     let _ = std::fs::remove_file(&node.config.socket);
     Ok(ExitCode::from(code))
+}
+
+/// Ends the process when it is told to stop before it serves. Nothing was accepted yet, what is in
+/// the store survives it, and the helper ends with it.
+async fn end_of_start() {
+    let signals = (signal(SignalKind::interrupt()), signal(SignalKind::terminate()));
+    let (Ok(mut interrupt), Ok(mut terminate)) = signals else { return };
+    tokio::select! {
+        _ = interrupt.recv() => {}
+        _ = terminate.recv() => {}
+    }
+    tracing::info!("the node was told to stop while it started");
+    std::process::exit(exit::DONE.into());
 }
 
 /// Waits for a step of the stop, and tells in the log what it still waits for whenever

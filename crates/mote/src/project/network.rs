@@ -84,6 +84,33 @@ pub(super) fn likely_use(folder: &Folder, spec: &FunctionSpec) -> Option<String>
     files.find_map(|file| Some(format!("{file}: {}", sign(&folder.source(file))?)))
 }
 
+/// What an action is told at its deploy that calls the API of its own platform: here it is given
+/// neither host nor key, and would fail when it is called.
+pub(super) fn misses_own_api(folder: &Folder, spec: &FunctionSpec) -> Option<String> {
+    if spec.compat != Some(Compat::OpenWhisk) {
+        return None;
+    }
+    const SIGNS: [&str; 7] = [
+        "__OW_API_HOST",
+        "__OW_API_KEY",
+        "require('openwhisk')",
+        "require(\"openwhisk\")",
+        "from 'openwhisk'",
+        "from \"openwhisk\"",
+        "import openwhisk",
+    ];
+    let files = folder.with_ending(&[".js", ".mjs", ".cjs", ".py", ".go"]);
+    let file = files.into_iter().find(|file| {
+        let source = folder.source(file);
+        SIGNS.iter().any(|sign| source.contains(sign))
+    })?;
+    Some(format!(
+        "{}: {file} calls OpenWhisk's API, for which an action is given neither host nor key here: put \
+         the actions into a sequence, or give its client apihost and api_key",
+        spec.name
+    ))
+}
+
 fn python(source: &str) -> Option<String> {
     source.lines().find_map(|line| {
         let line = line.trim();

@@ -408,3 +408,12 @@ fn nothing_is_written_where_a_link_in_the_code_leads() {
     assert_eq!(fs::read_to_string(&victim).unwrap(), "untouched");
     assert_eq!(fs::read_to_string(root.join("mote.toml")).unwrap(), "own");
 }
+
+#[test]
+fn an_action_that_calls_its_platform_is_told_so_at_its_deploy() {
+    let manifest = "packages:\n  default:\n    actions:\n      a: {function: a.js}\n";
+    let code = "const ow = require('openwhisk');\nfunction main(args) { return ow(); }\n";
+    let project = read_foreign_files(&[("manifest.yaml", manifest), ("a.js", code)]).unwrap();
+    let said = project.functions[0].warnings.join("\n");
+    assert!(said.contains("a.js calls OpenWhisk's API"), "{said}");
+}
