@@ -47,7 +47,7 @@ const STALL_TIMEOUT: Duration = Duration::from_secs(30);
 const MESSAGE_TIMEOUT: Duration = Duration::from_secs(60);
 /// Bytes of messages in memory, in both directions, of all clients; one address may have half. A
 /// call beyond is refused with RESOURCE_EXHAUSTED.
-const MESSAGES_BYTES_MAX: usize = 32 << 20;
+const MESSAGES_BYTES_MAX: usize = 16 << 20;
 /// Bytes a client may send ahead on one stream and on the connection.
 const STREAM_WINDOW: u32 = 256 << 10;
 const CONNECTION_WINDOW: u32 = 1 << 20;
