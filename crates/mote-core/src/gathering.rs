@@ -16,9 +16,9 @@ use crate::body::{Body, BodyError, BodySource};
 use crate::shares::{Share, Shares};
 
 /// Bytes of all bodies that are held at once, whole or not, until their calls have taken them.
-pub const GATHERED_BYTES_MAX: usize = 64 << 20;
+const GATHERED_BYTES_MAX: usize = 64 << 20;
 /// The part of it that one owner may hold.
-pub const GATHERED_BYTES_PER_OWNER_MAX: usize = 32 << 20;
+const GATHERED_BYTES_PER_OWNER_MAX: usize = 32 << 20;
 /// A longer body is not gathered.
 pub const GATHERED_BODY_BYTES_MAX: usize = 16 << 20;
 /// Bodies are copied into blocks of this size: what a client sends byte by byte would otherwise
@@ -107,8 +107,8 @@ impl<K: Eq + Hash + Clone + Send + 'static> Gathering<K> {
         Ok(Body::Stream { source: Box::new(Gathered { held, rest: None }), length })
     }
 
-    /// Bytes that are held now.
-    pub fn held_bytes(&self) -> usize {
+    #[cfg(test)]
+    fn held_bytes(&self) -> usize {
         self.bytes.taken()
     }
 }

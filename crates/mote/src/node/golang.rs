@@ -369,7 +369,8 @@ fn module(
     Ok(module)
 }
 
-/// The name of the package at the top of the code. A program of its own is none that is called.
+/// The name of the package at the top of the code. Refuses a program, because nothing calls its
+/// functions from outside.
 fn package(spec: &FunctionSpec, code: &Path) -> Result<String, Problem> {
     let mut found = None;
     for (name, text) in sources(code) {

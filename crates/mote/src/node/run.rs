@@ -235,8 +235,8 @@ async fn serve(
     Ok(ExitCode::from(code))
 }
 
-/// Ends the process when it is told to stop before it serves. Nothing was accepted yet, what is in
-/// the store survives it, and the helper ends with it.
+/// Ends the process on a signal that comes before the node serves. The node has accepted nothing
+/// yet, the store survives such an end, and the helper ends with its parent.
 async fn end_of_start() {
     let signals = (signal(SignalKind::interrupt()), signal(SignalKind::terminate()));
     let (Ok(mut interrupt), Ok(mut terminate)) = signals else { return };

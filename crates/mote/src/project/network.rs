@@ -84,8 +84,8 @@ pub(super) fn likely_use(folder: &Folder, spec: &FunctionSpec) -> Option<String>
     files.find_map(|file| Some(format!("{file}: {}", sign(&folder.source(file))?)))
 }
 
-/// What an action is told at its deploy that calls the API of its own platform: here it is given
-/// neither host nor key, and would fail when it is called.
+/// The warning for an action that calls its own platform's API. Here the action is given neither
+/// host nor key, so it would fail when it is called.
 pub(super) fn misses_own_api(folder: &Folder, spec: &FunctionSpec) -> Option<String> {
     if spec.compat != Some(Compat::OpenWhisk) {
         return None;

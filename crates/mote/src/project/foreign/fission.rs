@@ -22,7 +22,7 @@ pub(super) fn read(file: &str, all: &[Value], folder: &Path) -> Result<Option<Fo
     });
     if !holds_code {
         let hint = "deploy the folder with the code; what it calls is inferred";
-        return Err(not_offered(file, "fission.io", "a spec without its code beside it", hint));
+        return Err(not_offered(file, "fission.io", "a spec that lies apart from its code", hint));
     }
     let mut found = Foreign::default();
     for document in all {
