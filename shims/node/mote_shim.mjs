@@ -798,7 +798,7 @@ class Worker {
       try {
         done = fs.writeSync(this.fd, this.out, 0, length);
       } catch (error) {
-        if (error.code !== 'EAGAIN') process.exit(1); // the engine is gone
+        if (error.code !== 'EAGAIN') leave(1); // the engine is gone
       }
     }
     if (done === length) return;
@@ -824,7 +824,7 @@ class Worker {
     } catch (error) {
       if (!(error instanceof ProtocolError)) throw error;
       fs.writeSync(2, `mote_shim: protocol violation: ${error.message}\n`);
-      process.exit(65);
+      leave(65);
     }
   }
 
@@ -905,8 +905,8 @@ class Worker {
     if (!this.draining || this.running.size || this.waiting.length || this.outputs.size || this.background) return;
     endLines(0);
     this.flush();
-    if (this.backlog) this.socket.end(() => process.exit(0));
-    else process.exit(0);
+    if (this.backlog) this.socket.end(() => leave(0));
+    else leave(0);
   }
 
   // Invocations
@@ -1047,7 +1047,7 @@ class Worker {
       endLines(0);
       this.putError(null, error);
       this.flush();
-      process.exit(1);
+      leave(1);
     }
   }
 }
@@ -1088,6 +1088,7 @@ function trimmedOne(error) {
 // Output of the function -------------------------------------------------------------------------
 
 let worker = null;
+let leaving = false; // the shim itself ends the process
 const partials = new Map(); // "stream source" to the start of a line
 let level = 2;
 
@@ -1148,6 +1149,12 @@ class LineStream extends Writable {
   }
 }
 
+/** Ends the process for a reason of the shim's own, of which the engine knows. */
+function leave(code) {
+  leaving = true;
+  process.exit(code);
+}
+
 function captureOutput() {
   for (const [name, source] of [['stdout', 1], ['stderr', 2]]) {
     let stream;
@@ -1166,15 +1173,15 @@ function captureOutput() {
     // which invocations will still answer, so all of them fail and a fresh worker takes over.
     console.error('uncaught exception:', error);
     for (const invocation of worker.running.values()) worker.putError(invocation, error, nowNs());
-    if (!worker.call) worker.putError(null, error);
+    worker.putError(null, error); // what was not begun may run elsewhere
     worker.running.clear();
     worker.flush();
-    process.exit(1);
+    leave(1);
   });
   process.on('exit', (code) => {
-    for (const invocation of worker.running.values()) {
-      worker.putError(invocation, Object.assign(new Error(`the function called process.exit(${code})`), { name: 'Exit' }), nowNs());
-    }
+    const error = Object.assign(new Error(`the function called process.exit(${code})`), { name: 'Exit' });
+    for (const invocation of worker.running.values()) worker.putError(invocation, error, nowNs());
+    if (worker.call && !leaving) worker.putError(null, error);
     worker.flush();
   });
 }
@@ -1340,9 +1347,9 @@ function main() {
     fd: 3, readable: true, writable: true,
     onread: { buffer, callback: (size, data) => { worker.onData(data, size); return true; } },
   });
-  worker.socket.on('end', () => process.exit(0)); // the engine closed: nobody waits for answers
-  worker.socket.on('close', () => process.exit(0));
-  worker.socket.on('error', () => process.exit(1));
+  worker.socket.on('end', () => leave(0)); // the engine closed: nobody waits for answers
+  worker.socket.on('close', () => leave(0));
+  worker.socket.on('error', () => leave(1));
   const hello = Buffer.from(`\0\0node/${process.version.slice(1)}`);
   hello.writeUInt16LE(VERSION);
   worker.put(Kind.HELLO, 0, 0, hello);

@@ -441,6 +441,29 @@ withWorker('uncaught exceptions and process.exit end every stream and the worker
   assert.equal(await second.exited, 7);
 });
 
+withWorker('a worker that ends says so and leaves what it has not begun', `
+  export default (request) => new Promise(() => {
+    if (request.url.endsWith('/throw')) setImmediate(() => { throw new RangeError('loose'); });
+    if (request.url.endsWith('/exit')) setImmediate(() => process.exit(7));
+  });
+`, { concurrency: 1 }, async (engine, folder) => {
+  for (const [worker, where, kind, code] of [[engine, '/throw', 'RangeError', 1], [await Engine.open(folder, 'fn.mjs', { concurrency: 1 }), '/exit', 'Exit', 7]]) {
+    worker.send(...[where, '/next'].map((path, i) => ({ kind: 'INVOKE', stream: i + 1, end: true, path })));
+    for (const stream of [1, 0]) {
+      const frame = await worker.read();
+      assert.deepEqual([frame.kind, frame.stream, frame.json.kind], ['ERROR', stream, kind]);
+    }
+    assert.equal(await worker.exited, code);
+    await assert.rejects(worker.read());
+  }
+});
+
+withWorker('a drained worker does not say that it failed', 'export default () => "x"', {}, async (engine) => {
+  engine.send({ kind: 'DRAIN', stream: 0 });
+  assert.equal(await engine.exited, 0);
+  await assert.rejects(engine.read());
+});
+
 withWorker('concurrency is honoured', `
   let running = 0, most = 0;
   export default async (request) => {

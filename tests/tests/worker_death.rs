@@ -154,6 +154,27 @@ fn a_call_runs_again_once_and_never_after_its_answer_began() {
     wait_for("the replacement", || (node.get("/s/quick").status == 200).then_some(()));
 }
 
+/// A worker of Node that ends by itself takes a moment to be gone. Calls that come meanwhile were
+/// lost with it.
+#[test]
+fn calls_right_after_an_uncaught_exception_are_answered_by_the_next_worker() {
+    let node = Node::start();
+    let code = "export default (request) => {\n  const end = new URL(request.url).pathname;\n  if (end === '/') return 'answered';\n  setTimeout(() => { if (end === '/exit') process.exit(3); throw new Error('loose'); });\n  return new Promise(() => {});\n};\n";
+    node.deploy_ok("f", &[("app.mjs", code), ("mote.toml", ALONE)]);
+    let rounds = if is_long() { 200 } else { 20 };
+    for round in 0..rounds {
+        let end = if round % 2 == 0 { "/f/throw" } else { "/f/exit" };
+        let mut first = Connection::open(node.http);
+        let mut second = Connection::open(node.http);
+        let failed = first.call("POST", end, &[], b"");
+        assert_eq!(failed.status, 500, "round {round}: {failed:?}");
+        for connection in [&mut first, &mut second] {
+            let next = connection.call("POST", "/f", &[], b"");
+            assert_eq!((next.status, next.text().as_str()), (200, "answered"), "round {round}");
+        }
+    }
+}
+
 #[test]
 fn no_more_calls_fail_than_the_worker_held() {
     const CALLS: usize = 12;

@@ -225,7 +225,9 @@ async fn ready(
             let key = enlist(revision, birth, link, ready, control.clone(), held(room));
             let revision = revision.clone();
             revision.shared.runtime.clone().spawn(async move {
-                let link_end = connection.run(&revision, key, instance).await;
+                let (link_end, reached) = connection.run(&revision, key, instance).await;
+                // Before its exit is known: whoever calls meanwhile must not be given to it.
+                leave(&revision, key, reached);
                 let fault = fault_of_end(&revision, instance, &control, link_end).await;
                 drop(doors);
                 end(&revision, key, fault);
@@ -348,6 +350,7 @@ fn enlist(
         shape: ready.shape,
         run_times: RunTimes::default(),
         draining,
+        ending_ns: None,
         paused: false,
         spare: spare && !draining,
         drain_sent_ns: None,
@@ -360,6 +363,7 @@ fn enlist(
         frames_seen: 0,
         owes: false,
         unwritten: 0,
+        handed: 0,
         served: 0,
         had_work: false,
         burnt_ns: 0,
@@ -461,6 +465,22 @@ async fn fault_of_end(
         LinkEnd::Protocol(error) => Fault::BadReply { message: error.to_string() },
         _ => fault_of_exit(&exit, revision.spec.limits.memory_bytes),
     }
+}
+
+/// A worker has closed its connection: it is given nothing more, and what it was handed after the
+/// first `reached` invocations, which never left the engine, waits for another worker.
+fn leave(revision: &Arc<Revision>, key: usize, reached: u64) {
+    let mut follow_ups = Vec::new();
+    let now = now_ns();
+    let mut pool = revision.pool.lock();
+    let moved = pool.take_back(key, reached, now);
+    pool.dispatch(now, &mut follow_ups);
+    drop(pool);
+    for reply in moved {
+        let _ = reply.send(Err(Fault::Stopping));
+    }
+    revision.changed.notify_one();
+    revision.follow_up(follow_ups);
 }
 
 /// A worker is gone: what it held runs once more or fails, and the keeper replaces it if needed.

@@ -342,7 +342,8 @@ fn pause(pool: &mut Pool, revision: &Revision, now: u64) {
     let after_ns = after_ms.saturating_mul(1_000_000);
     for (_, worker) in &mut pool.workers {
         let idle_ns = now.saturating_sub(worker.idle_since_ns);
-        let rests = rest(!worker.draining, idle_ns, Some(after_ns)) == Rest::Pause;
+        let stays = !worker.draining && worker.ending_ns.is_none();
+        let rests = rest(stays, idle_ns, Some(after_ns)) == Rest::Pause;
         if rests && !worker.paused && worker.streams.is_empty() {
             worker.pause();
             if !worker.paused {
@@ -379,9 +380,16 @@ pub(crate) fn surplus(pool: &mut Pool) -> Option<&mut WorkerState> {
         .min_by_key(|worker| (worker.streams.len(), worker.idle_since_ns))
 }
 
-/// Asks draining workers without work to exit, and kills those that do not.
+/// Asks draining workers without work to exit, and kills those that do not, and those that said that
+/// they end and do not.
 fn drain(pool: &mut Pool, now: u64) {
     for (_, worker) in &mut pool.workers {
+        if let Some(since) = worker.ending_ns {
+            if now.saturating_sub(since) > DRAIN_NS {
+                worker.control.kill();
+            }
+            continue;
+        }
         if !worker.draining || !worker.streams.is_empty() {
             continue;
         }
@@ -406,7 +414,9 @@ fn drain(pool: &mut Pool, now: u64) {
 /// How long the keeper may sleep; `None` until something changes.
 fn pace(pool: &mut Pool, revision: &Revision, now: u64) -> Option<Duration> {
     let busy = !pool.queue.is_empty()
-        || pool.workers.iter().any(|(_, worker)| worker.draining || !worker.streams.is_empty());
+        || pool.workers.iter().any(|(_, worker)| {
+            worker.draining || worker.ending_ns.is_some() || !worker.streams.is_empty()
+        });
     let newest = pool.workers.iter().map(|(_, worker)| worker.idle_since_ns).max().unwrap_or(0);
     let until = |at: u64| Duration::from_nanos(at.saturating_sub(now)).max(SLEEP_MIN);
     if busy || now.saturating_sub(newest) < QUIET_NS {

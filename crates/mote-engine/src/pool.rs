@@ -48,12 +48,6 @@ pub(crate) struct Pending {
     pub(crate) attempts: u8,
 }
 
-/// What is kept of an idempotent invocation so that it can run once more.
-pub(crate) struct Repeat {
-    pub(crate) invocation: Invocation,
-    pub(crate) attempts: u8,
-}
-
 /// One invocation inside a worker.
 pub(crate) struct Stream {
     pub(crate) serial: u64,
@@ -79,7 +73,13 @@ pub(crate) struct Stream {
     pub(crate) cancelled_ns: Option<u64>,
     /// Frames of the worker seen when it was cancelled, to tell slow from stuck.
     pub(crate) cancelled_at_frame: u64,
-    pub(crate) repeat: Option<Repeat>,
+    /// The invocation itself, until its answer begins, so that another worker can run it. `None`
+    /// where its body streams.
+    pub(crate) kept: Option<Invocation>,
+    /// It may run once more although the worker may have begun it.
+    pub(crate) may_repeat: bool,
+    /// Its place in the order in which the worker was handed invocations, from 1.
+    pub(crate) handed: u64,
     /// Times it was already handed to a worker that died.
     pub(crate) attempts: u8,
     /// Ends the task that serves this stream over HTTP.
@@ -104,6 +104,9 @@ pub(crate) struct WorkerState {
     pub(crate) run_times: RunTimes,
     /// Takes no new invocations.
     pub(crate) draining: bool,
+    /// Since when it is known to end by itself: it takes no new invocations, and is replaced when it is
+    /// gone and what its end means for the next start is known.
+    pub(crate) ending_ns: Option<u64>,
     /// Its processes are stopped where they were; it goes on when there is work for it.
     pub(crate) paused: bool,
     /// It is kept beside those that serve, and has not served yet.
@@ -124,6 +127,8 @@ pub(crate) struct WorkerState {
     pub(crate) owes: bool,
     /// Invocations whose frame waits to be written.
     pub(crate) unwritten: usize,
+    /// Invocations that it was handed in all.
+    pub(crate) handed: u64,
     pub(crate) served: u64,
     /// It was given an invocation, however that ended.
     pub(crate) had_work: bool,
@@ -143,7 +148,7 @@ pub(crate) struct WorkerState {
 impl WorkerState {
     /// How many invocations more it may take.
     fn room(&self) -> u32 {
-        if self.draining || self.paused || self.out_is_full() {
+        if self.draining || self.ending_ns.is_some() || self.paused || self.out_is_full() {
             return 0;
         }
         let most = match self.link {
@@ -160,12 +165,12 @@ impl WorkerState {
 
     /// Ready, and nothing to do.
     pub(crate) fn is_idle(&self) -> bool {
-        !self.draining && self.streams.is_empty()
+        !self.draining && self.ending_ns.is_none() && self.streams.is_empty()
     }
 
     /// Its state in a word, for people.
     pub(crate) fn state(&self) -> &'static str {
-        match (self.draining, self.spare, self.paused) {
+        match (self.draining || self.ending_ns.is_some(), self.spare, self.paused) {
             (true, _, _) => "draining",
             (_, true, _) => "spare",
             (_, _, true) => "paused",
@@ -255,7 +260,7 @@ impl WorkerState {
         let Some(entry) = self.streams.get_mut(stream) else { return };
         entry.reply = None;
         entry.sink = None;
-        entry.repeat = None;
+        entry.kept = None;
         if entry.cancelled_ns.is_some() {
             return;
         }
@@ -481,6 +486,7 @@ impl Pool {
         let worker = &mut self.workers[key];
         worker.had_work = true;
         let remaining_ms = invocation.deadline_ns.saturating_sub(now_ns) / 1_000_000;
+        worker.handed += 1;
         let stream = worker.streams.vacant_key();
         let mut entry = Stream {
             serial,
@@ -503,7 +509,9 @@ impl Pool {
             sink: None,
             cancelled_ns: None,
             cancelled_at_frame: 0,
-            repeat: None,
+            kept: None,
+            may_repeat: attempts == 0 && invocation.is_idempotent(),
+            handed: worker.handed,
             attempts,
             task: None,
         };
@@ -536,8 +544,8 @@ impl Pool {
         if inline.is_none() {
             let body = std::mem::take(&mut invocation.body);
             follow_ups.push(FollowUp::Pump { worker: key, stream, serial, body });
-        } else if attempts == 0 && invocation.is_idempotent() {
-            entry.repeat = Some(Repeat { invocation, attempts: attempts + 1 });
+        } else {
+            entry.kept = Some(invocation);
         }
         worker.unwritten += 1;
         worker.streams.insert(entry);
@@ -595,18 +603,50 @@ impl Pool {
             if let Some(task) = stream.task.take() {
                 task.abort();
             }
-            match (stream.reply.take(), stream.repeat.take()) {
-                (Some(reply), Some(repeat)) => dead.repeat.push(Pending {
+            match (stream.reply.take(), stream.kept.take().filter(|_| stream.may_repeat)) {
+                (Some(reply), Some(invocation)) => dead.repeat.push(Pending {
                     serial: stream.serial,
-                    invocation: repeat.invocation,
+                    invocation,
                     reply,
-                    attempts: repeat.attempts,
+                    attempts: stream.attempts + 1,
                 }),
                 (Some(reply), None) => dead.failed.push((stream.attempts, reply)),
                 (None, _) => {}
             }
         }
         Some(dead)
+    }
+
+    /// Gives a worker that ends no further invocation, and takes back from it those that it has not
+    /// begun: all that it was handed after the first `reached`. They wait again, before all others and
+    /// as if they had never been handed over. Returns callers to be told [`Fault::Stopping`], as with
+    /// [`Pool::move_on`].
+    pub(crate) fn take_back(&mut self, key: usize, reached: u64, now_ns: u64) -> Vec<ReplySender> {
+        let Some(worker) = self.workers.get_mut(key) else { return Vec::new() };
+        worker.ending_ns.get_or_insert(now_ns);
+        // A paused one could not end, and would be woken for the next invocation.
+        worker.resume();
+        let not_begun = |stream: &Stream| stream.handed > reached && stream.kept.is_some();
+        let slots: Vec<usize> = worker
+            .streams
+            .iter()
+            .filter(|(_, stream)| not_begun(stream))
+            .map(|(slot, _)| slot)
+            .collect();
+        let mut streams: Vec<Stream> =
+            slots.into_iter().filter_map(|slot| worker.streams.try_remove(slot)).collect();
+        streams.sort_by_key(|stream| std::cmp::Reverse(stream.handed));
+        let mut moved = Vec::new();
+        for Stream { serial, kept, reply, attempts, .. } in streams {
+            let (Some(invocation), Some(reply)) = (kept, reply) else { continue };
+            let pending = Pending { serial, invocation, reply, attempts };
+            if self.closed {
+                moved.push(self.move_on(pending));
+            } else {
+                self.queue.push_front(pending);
+            }
+        }
+        moved
     }
 
     /// A start has ended, well or not.

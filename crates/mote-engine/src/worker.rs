@@ -60,6 +60,10 @@ pub(crate) struct Connection {
     input: BytesMut,
     writing: Vec<u8>,
     written: usize,
+    /// How many of the invocations that the worker was handed are in what is being written, and how
+    /// many may have reached it, each counted from the first.
+    writing_to: u64,
+    reached: u64,
     /// Bytes that waited for a write at the last look.
     gathered: usize,
     /// `input` may hold whole frames that the last turn had no room for.
@@ -78,6 +82,8 @@ impl Connection {
             input: BytesMut::new(),
             writing: Vec::new(),
             written: 0,
+            writing_to: 0,
+            reached: 0,
             gathered: 0,
             unserved: false,
             lines: LineBudget::default(),
@@ -121,16 +127,17 @@ impl Connection {
         }
     }
 
-    /// Serves the worker until the connection ends.
+    /// Serves the worker until the connection ends; returns why it ended and how many of the
+    /// invocations that the worker was handed may have reached it.
     pub(crate) async fn run(
         mut self,
         revision: &Arc<Revision>,
         key: usize,
         instance: u64,
-    ) -> LinkEnd {
+    ) -> (LinkEnd, u64) {
         let end = std::future::poll_fn(|cx| self.poll(cx, revision, key)).await;
         tell_rest(&self.lines, revision, instance);
-        end
+        (end, self.reached)
     }
 
     fn poll(
@@ -240,6 +247,7 @@ impl Connection {
                 }
                 self.gathered = 0;
                 worker.unwritten = 0;
+                self.writing_to = worker.handed;
                 std::mem::swap(out, &mut self.writing);
                 if was_full {
                     worker.wake_bodies();
@@ -252,7 +260,10 @@ impl Connection {
             let rest = &self.writing[self.written..];
             match Pin::new(&mut self.stream).poll_write(cx, rest) {
                 Poll::Pending => return Poll::Pending,
-                Poll::Ready(Ok(bytes)) => self.written += bytes,
+                Poll::Ready(Ok(bytes)) => {
+                    self.written += bytes;
+                    self.reached = self.writing_to;
+                }
                 Poll::Ready(Err(error)) => return Poll::Ready(error.into()),
             }
         }
@@ -271,6 +282,8 @@ struct Batch<'a> {
     errors: Vec<(InvocationId, String)>,
     /// Invocations that ended in this batch.
     ended: u32,
+    /// Callers to be told that their revision has been replaced.
+    moved: Vec<ReplySender>,
 }
 
 /// What a batch has for the log.
@@ -298,6 +311,7 @@ impl<'a> Batch<'a> {
             logs: Vec::new(),
             errors: Vec::new(),
             ended: 0,
+            moved: Vec::new(),
         }
     }
 
@@ -321,6 +335,12 @@ impl<'a> Batch<'a> {
             // Lines may trail their invocation.
             let id = known.map_or(InvocationId(0), |slot| worker.streams[slot].id);
             self.log(id, payload);
+            return Ok(1);
+        }
+        if header.kind == FrameKind::Error && header.stream == 0 {
+            worker_error(&payload)?;
+            // The worker ends, and has begun nothing but what it has ended or answered in part.
+            self.moved.append(&mut self.pool.take_back(self.key, 0, self.now_ns));
             return Ok(1);
         }
         let Some(slot) = slot else {
@@ -352,7 +372,7 @@ impl<'a> Batch<'a> {
                     (items, self.ended) = (0, self.ended + 1);
                     Body::whole(result.body)
                 } else {
-                    stream.repeat = None;
+                    stream.kept = None;
                     if reply.is_none() || too_many {
                         // Nobody reads: no channel, BODY frames are credited and dropped.
                         Body::Empty
@@ -395,9 +415,7 @@ impl<'a> Batch<'a> {
                 }
             }
             FrameKind::Error => {
-                let error: WorkerError = serde_json::from_slice(&payload)
-                    .map_err(|_| WireError::Malformed(FrameKind::Error, "not the expected JSON"))?;
-                let error = error.clamped();
+                let error = worker_error(&payload)?;
                 let id = stream.id;
                 let mut text = format!("{}: {}", error.kind, error.message);
                 if let Some(sink) = stream.sink.take() {
@@ -435,17 +453,19 @@ impl<'a> Batch<'a> {
 
     /// Hands freed workers the next invocations, then delivers log lines and answers.
     fn finish(self) {
-        let Batch { revision, key, mut pool, now_ns, answers, logs, errors, lines, .. } = self;
+        let Batch { revision, key, mut pool, now_ns, answers, logs, errors, lines, moved, .. } =
+            self;
         if !answers.is_empty() {
             pool.answered();
         }
         let mut follow_ups: Vec<FollowUp> = Vec::new();
         pool.dispatch(now_ns, &mut follow_ups);
+        let ending = pool.workers.get(key).is_some_and(|worker| worker.ending_ns.is_some());
         let idle = pool.workers.get(key).is_some_and(|worker| worker.streams.is_empty());
         let instance = pool.workers.get(key).map_or(0, |worker| worker.instance);
         let closing = pool.closed;
         drop(pool);
-        if idle && closing {
+        if ending || (idle && closing) {
             revision.changed.notify_one();
         }
         for (id, logged) in logs {
@@ -478,8 +498,18 @@ impl<'a> Batch<'a> {
             // An error says that the caller went away in this instant; nothing is left to do.
             let _ = sender.send(answer);
         }
+        for sender in moved {
+            let _ = sender.send(Err(Fault::Stopping));
+        }
         revision.follow_up(follow_ups);
     }
+}
+
+/// The content of an ERROR frame.
+fn worker_error(payload: &[u8]) -> Result<WorkerError, WireError> {
+    serde_json::from_slice(payload)
+        .map(WorkerError::clamped)
+        .map_err(|_| WireError::Malformed(FrameKind::Error, "not the expected JSON"))
 }
 
 /// What happens when a front takes from, or abandons, a streamed answer.

@@ -342,6 +342,82 @@ async fn a_dead_worker_fails_posts_and_repeats_gets_once() {
 }
 
 #[tokio::test]
+async fn what_a_worker_that_ends_has_not_begun_runs_elsewhere() {
+    let bench = Bench::new();
+    let exits = Arc::new(Notify::new());
+    let exit = exits.clone();
+    bench.script(move |mut worker| async move {
+        worker.begin(2).await;
+        let (begun, _) = worker.invoke().await.unwrap();
+        let (_, body) = worker.invoke().await.unwrap();
+        assert_eq!(body, "not begun");
+        let error = br#"{"kind":"RangeError","message":"loose"}"#;
+        worker.send(FrameKind::Error, FLAG_END, begun, error).await;
+        worker.send(FrameKind::Error, FLAG_END, 0, error).await;
+        exit.notified().await;
+        assert!(worker.input.is_empty(), "it was given more");
+    });
+    let (ran, mut order) = mpsc::unbounded_channel();
+    bench.script(move |mut worker| async move {
+        worker.begin(1).await;
+        while let Some((stream, body)) = worker.invoke().await {
+            ran.send(body.clone()).unwrap();
+            worker.answer(stream, &body).await;
+        }
+    });
+    let revision = bench.publish(|spec| spec.scale.max = Some(1));
+    let begun = bench.call(&revision, "POST", "begun");
+    until_running(&revision).await;
+    let not_begun = bench.call(&revision, "POST", "not begun");
+    let fault = patient(begun).await.unwrap().unwrap_err();
+    assert!(matches!(fault, Fault::HandlerError { .. }), "{fault:?}");
+    until_queued(&revision, 1).await;
+    let later = bench.call(&revision, "POST", "later");
+    until_queued(&revision, 2).await;
+    exits.notify_one();
+    assert_eq!(patient(not_begun).await.unwrap(), Ok("not begun".into()));
+    assert_eq!(patient(later).await.unwrap(), Ok("later".into()));
+    assert_eq!([order.recv().await.unwrap(), order.recv().await.unwrap()], ["not begun", "later"]);
+}
+
+#[tokio::test]
+async fn a_worker_that_says_that_it_ends_and_stays_is_killed() {
+    let bench = Bench::new();
+    bench.script(|mut worker| async move {
+        worker.begin(1).await;
+        worker.invoke().await.unwrap();
+        worker.send(FrameKind::Error, FLAG_END, 0, br#"{"kind":"E","message":"m"}"#).await;
+        std::future::pending().await
+    });
+    bench.script(echo);
+    let revision = bench.publish(|spec| spec.scale.max = Some(1));
+    assert_eq!(patient(bench.call(&revision, "POST", "a")).await.unwrap(), Ok("a".into()));
+}
+
+#[tokio::test]
+async fn nobody_is_given_to_a_worker_that_has_closed_its_connection() {
+    let bench = Bench::new();
+    let (closed, exits) = (Arc::new(Notify::new()), Arc::new(Notify::new()));
+    let (close, exit) = (closed.clone(), exits.clone());
+    bench.script(move |mut worker| async move {
+        worker.begin(1).await;
+        let (stream, body) = worker.invoke().await.unwrap();
+        worker.answer(stream, &body).await;
+        drop(worker);
+        close.notify_one();
+        exit.notified().await;
+    });
+    bench.script(echo);
+    let revision = bench.publish(|_| ());
+    assert_eq!(patient(bench.call(&revision, "POST", "a")).await.unwrap(), Ok("a".into()));
+    patient(closed.notified()).await;
+    // Its process is not known to have ended, and yet it must not get this one.
+    let next = bench.call(&revision, "POST", "b");
+    assert_eq!(patient(next).await.unwrap(), Ok("b".into()));
+    exits.notify_one();
+}
+
+#[tokio::test]
 async fn a_failed_start_answers_those_who_wait_and_backs_off() {
     let bench = Bench::new();
     let revision = bench.publish(|_| ());
