@@ -105,6 +105,8 @@ pub const CATALOGUE: &[Explanation] = &[
         "The worker process ended while it held the invocation. Look for exit() in the function, and at `mote logs NAME`."),
     row("M0513", exit::FUNCTION, "reply is not valid",
         "The worker answered something that cannot be sent on: a broken frame, a status outside 100 to 599, or a header with illegal bytes."),
+    row("M0514", exit::FUNCTION, "answer is too long",
+        "Over CoAP an answer has at most 8 MiB, because the node holds all of it while it leaves in blocks. Have the function answer in parts, for instance by a parameter of the query, or call it over HTTP, which has no such limit."),
     row("M0599", exit::FAILED, "the node failed",
         "A bug in mote or an exhausted resource of the machine. The node's own log has the reason under the same invocation id."),
     row("M0601", exit::FAILED, "no CoAP answer",

@@ -88,6 +88,11 @@ pub enum Fault {
         /// What was wrong with it.
         message: String,
     },
+    /// The answer is longer than the front can carry.
+    AnswerTooLarge {
+        /// The limit in bytes.
+        limit_bytes: u64,
+    },
     /// A bug or an exhausted resource in `mote`.
     Internal {
         /// What failed; logged, not shown to callers.
@@ -150,6 +155,7 @@ impl Fault {
             Fault::OutOfMemory { .. } => row(502, (5, 2), None, false, "function", "M0502"),
             Fault::WorkerExited { .. } => row(502, (5, 2), None, true, "function", "M0512"),
             Fault::BadReply { .. } => row(502, (5, 2), None, false, "function", "M0513"),
+            Fault::AnswerTooLarge { .. } => row(502, (5, 2), None, false, "function", "M0514"),
             Fault::Internal { .. } => row(500, (5, 0), None, false, "platform", "M0599"),
         }
     }
@@ -186,7 +192,8 @@ impl Fault {
             | Fault::WorkerKilled { .. }
             | Fault::OutOfMemory { .. }
             | Fault::WorkerExited { .. }
-            | Fault::BadReply { .. } => FaultClass::Function,
+            | Fault::BadReply { .. }
+            | Fault::AnswerTooLarge { .. } => FaultClass::Function,
             Fault::Internal { .. } => FaultClass::Platform,
         }
     }
@@ -242,6 +249,10 @@ impl Fault {
                 format!("{function}: worker exited {status} without a reply{}", at(*attempt))
             }
             Fault::BadReply { .. } => format!("{function}: reply is not valid"),
+            Fault::AnswerTooLarge { limit_bytes } => format!(
+                "{function}: the answer is longer than {}, the most over CoAP; answer in parts, or call it over HTTP",
+                bytes_text(*limit_bytes)
+            ),
             Fault::Internal { .. } => "the node failed to serve this request".to_owned(),
         }
     }

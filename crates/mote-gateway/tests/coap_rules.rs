@@ -686,6 +686,22 @@ fn an_answer_of_1_mib_leaves_in_blocks_of_any_size() {
 }
 
 #[test]
+fn an_answer_above_the_limit_tells_the_limit_and_what_to_do() {
+    let config = Config { answer_bytes_max: 4 << 10, ..Config::default() };
+    let server = Server::on("127.0.0.1:0", config);
+    let mut client = server.client();
+    for whole_or_streamed in ["big", "stream"] {
+        let answer = client.ask(GET, &format!("{whole_or_streamed}?n=4096"));
+        assert_eq!(answer.code, code(2, 5), "{}", answer.text());
+        let answer = client.ask(GET, &format!("{whole_or_streamed}?n=4097"));
+        assert_eq!(answer.code, code(5, 2));
+        let text = answer.text();
+        assert!(text.contains("longer than 4 KiB"), "{text}");
+        assert!(text.contains("answer in parts, or call it over HTTP"), "{text}");
+    }
+}
+
+#[test]
 fn a_datagram_longer_than_the_buffer_runs_nothing() {
     let server = Server::start();
     let mut client = server.client();

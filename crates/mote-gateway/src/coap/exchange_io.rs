@@ -11,7 +11,7 @@ use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use bytes::Bytes;
-use mote_core::body::Body;
+use mote_core::body::{Body, BodyError};
 use mote_core::{Fault, Invoker, RouteInfo};
 use rustix::net::sockopt;
 use tokio::io::Interest;
@@ -193,6 +193,7 @@ fn finished(result: Result<Finished, Panicked>) -> Finished {
 /// answer begins only when it is whole.
 async fn run<I: Invoker>(invoker: &I, work: Work<I::Route>, answer_bytes_max: u64) -> Finished {
     let (timeout_ms, deadline_ns) = (work.route.timeout_ms(), work.invocation.deadline_ns);
+    let id = work.invocation.id;
     let reply = invoker.invoke(&work.route, work.invocation).await?;
     let body = match reply.body {
         // Whole already, as most are: neither a timer nor another poll is needed.
@@ -202,6 +203,11 @@ async fn run<I: Invoker>(invoker: &I, work: Work<I::Route>, answer_bytes_max: u6
             let left = Duration::from_nanos(deadline_ns.saturating_sub(now_ns()));
             match tokio::time::timeout(left, body.collect(answer_bytes_max)).await {
                 Ok(Ok(body)) => body,
+                Ok(Err(BodyError::TooLarge(limit_bytes))) => {
+                    let (name, fault) = (work.route.name(), Fault::AnswerTooLarge { limit_bytes });
+                    tracing::warn!(function = %name, %id, "{}", fault.public_text(name.as_str()));
+                    return Err(fault);
+                }
                 Ok(Err(error)) => return Err(Fault::BadReply { message: error.to_string() }),
                 Err(_) => return Err(Fault::DeadlineRunning { timeout_ms }),
             }
