@@ -110,6 +110,25 @@ fn a_failed_installation_shows_what_the_client_said() {
 }
 
 #[test]
+fn a_first_deploy_that_fails_shows_its_log_and_names_no_command_that_cannot_help() {
+    let node = Node::start();
+    let broken = "for n in range(9):\n    print('line', n)\nraise ValueError('not today')\ndef handle(event, ctx):\n    return 'bad'\n";
+    let said = |name: &str| {
+        let output = node.deploy(name, &[("app.py", broken)]);
+        assert_eq!(output.status.code(), Some(8));
+        String::from_utf8_lossy(&output.stderr).into_owned()
+    };
+    let first = said("new");
+    assert!(first.contains("line 0") && first.contains("not today"), "{first}");
+    assert!(!first.contains("mote logs"), "{first}");
+    assert_eq!(node.mote(&["logs", "new"]).status.code(), Some(3));
+    node.deploy_ok("old", &[("app.py", &says("x"))]);
+    let later = said("old");
+    assert!(later.contains("not today") && later.contains("see: mote logs old"), "{later}");
+    assert!(node.ok(&["logs", "old"]).contains("line 0"));
+}
+
+#[test]
 fn a_dry_run_changes_nothing() {
     let node = Node::start();
     let file = node.dir.path().join("f.py");

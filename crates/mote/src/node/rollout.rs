@@ -18,6 +18,12 @@ use mote_store::{RevisionState, Store, StoreError, StoredRevision};
 use super::Node;
 use super::deploy::{check, internal, store_problem, turn};
 
+/// Lines of the log that are searched for those of a start that failed, and how many of the last of
+/// them its message shows: fewer where `mote logs` shows the others.
+const LINES_LOOKED_AT: usize = 100;
+const LINES_OF_LIVE: usize = 5;
+const LINES_OF_FIRST: usize = 30;
+
 /// Runs `work` on the store, off the management thread.
 pub(super) async fn with_store<T: Send + 'static>(
     node: &Node,
@@ -209,20 +215,26 @@ pub(super) async fn warm(node: &Node, revision: &Arc<Revision>) -> Result<(), Pr
         }
         Err(WarmError::Failed(reason)) => reason,
     };
-    let lines = revision.log.tail(40);
+    let lines = revision.log.tail(LINES_LOOKED_AT);
     let said: Vec<String> = lines
         .iter()
         .filter(|line| line.revision == revision.number && line.sequence > since)
         .map(|line| format!("  | {}", line.text))
         .collect();
-    let last = said[said.len().saturating_sub(5)..].join("\n");
+    // Of a function that has never been live nothing is kept that `mote logs` could show.
+    let is_live = node.engine.get(revision.spec.name.as_str()).is_some();
+    let shown = if is_live { LINES_OF_LIVE } else { LINES_OF_FIRST };
+    let last = said[said.len().saturating_sub(shown)..].join("\n");
     let mut text = format!("{} did not become ready: {reason}", revision.title());
     if !last.is_empty() {
         text = format!("{text}; its last log lines:\n{last}");
     }
-    let hint = missing_module(&text, &revision.spec)
-        .unwrap_or_else(|| format!("see: mote logs {}", revision.spec.name));
-    Err(Problem::new(422, "M0411", text).with_hint(hint))
+    let elsewhere = is_live.then(|| format!("see: mote logs {}", revision.spec.name));
+    let problem = Problem::new(422, "M0411", text);
+    Err(match missing_module(&problem.detail, &revision.spec).or(elsewhere) {
+        Some(hint) => problem.with_hint(hint),
+        None => problem,
+    })
 }
 
 /// What to do about a module that was not found when the function was loaded, and the like.
