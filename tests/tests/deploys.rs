@@ -106,6 +106,9 @@ fn a_failed_installation_shows_what_the_client_said() {
     let text = String::from_utf8_lossy(&output.stderr);
     assert!(!output.status.success());
     assert!(text.contains("M0401") && text.contains("99.99.99"), "{text}");
+    let decisive = text.find("ERROR: No matching distribution found for six==99.99.99");
+    let tail = text.find("its last lines:").unwrap_or(text.len());
+    assert!(decisive.is_some_and(|at| at < tail), "{text}");
     assert_eq!(node.get("/f").status, 404);
 }
 

@@ -38,6 +38,10 @@ const FREE_BYTES_MIN: u64 = 256 << 20;
 const FREE_BYTES_SHARE: u64 = 20;
 /// Where the files that an installation may see lie while it runs.
 const INPUTS: &str = ".mote-inputs";
+/// Lines of a failed client's output that are shown: those that name errors, the first ones, which the
+/// others follow from; and the last ones.
+const ERROR_LINES_MAX: usize = 6;
+const TAIL_LINES: usize = 8;
 /// Variables that name certificate files, which the sandbox must show.
 const CERTIFICATES: &[&str] = &[
     "SSL_CERT_FILE",
@@ -369,7 +373,7 @@ pub(super) async fn request(
     })
 }
 
-/// A failed installation, with the end of what the client said.
+/// A failed installation, with what the client said of the error and the end of its output.
 pub(super) fn explain(
     spec: &FunctionSpec,
     client: &str,
@@ -396,11 +400,7 @@ pub(super) fn explain(
             None => format!("was killed by signal {}", outcome.exit.signal.unwrap_or(0)),
         }
     };
-    let mut text = format!("{}: {client} {how}; its last lines:", spec.name);
-    let skip = outcome.output.len().saturating_sub(8);
-    for line in outcome.output.iter().skip(skip) {
-        let _ = write!(text, "\n  | {line}");
-    }
+    let text = format!("{}: {client} {how}; {}", spec.name, told(&outcome.output));
     let refused = registries.refused();
     let problem = failed(&text);
     if outcome.output.iter().any(|line| line.contains("package.json and package-lock.json")) {
@@ -421,6 +421,37 @@ pub(super) fn explain(
     ))
 }
 
+/// What a client said, for people: the lines in which it names its errors, then its last lines. Both
+/// clients say more after an error than anybody wants to read.
+fn told(output: &VecDeque<String>) -> String {
+    let errors: Vec<usize> =
+        (0..output.len()).filter(|at| names_an_error(&output[*at])).take(ERROR_LINES_MAX).collect();
+    let tail = output.len().saturating_sub(TAIL_LINES)..output.len();
+    let tail: Vec<usize> = tail.filter(|at| !errors.contains(at)).collect();
+    let mut text = String::new();
+    for (head, lines) in [("its errors:", &errors), ("its last lines:", &tail)] {
+        if lines.is_empty() {
+            continue;
+        }
+        let _ = write!(text, "{}{head}", if text.is_empty() { "" } else { "\n" });
+        for at in lines {
+            let _ = write!(text, "\n  | {}", output[*at]);
+        }
+    }
+    if text.is_empty() { "it said nothing".to_owned() } else { text }
+}
+
+/// Whether a line of pip or npm tells what went wrong.
+fn names_an_error(line: &str) -> bool {
+    let line = line.trim();
+    let of_npm = ["npm error ", "npm ERR! "].iter().find_map(|prefix| line.strip_prefix(prefix));
+    match of_npm {
+        // npm repeats a bare code, and ends by naming a log file that is gone with the sandbox.
+        Some(said) => said.contains(' ') && !said.contains("debug-0.log"),
+        None => line.starts_with("ERROR: ") || line.starts_with("error: "),
+    }
+}
+
 /// What npm says of the entries of a lock file that do not fit: a line for each of the first few.
 fn stale_entries(output: &VecDeque<String>) -> String {
     let named = |line: &&String| line.contains("Missing: ") || line.contains("Invalid: ");
@@ -429,4 +460,50 @@ fn stale_entries(output: &VecDeque<String>) -> String {
 
 pub(super) fn failed(text: &str) -> Problem {
     Problem::new(422, "M0401", text)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn lines(text: &str) -> VecDeque<String> {
+        text.lines().map(str::to_owned).collect()
+    }
+
+    #[test]
+    fn the_decisive_lines_come_first() {
+        let noise = "more of it\n".repeat(20);
+        let pip = format!(
+            "Collecting six==99\nERROR: Could not find a version that satisfies six==99\n\
+             ERROR: No matching distribution found for six==99\n{noise}"
+        );
+        let npm = format!(
+            "npm warn old\nnpm error code E404\nnpm error 404\n\
+             npm error 404 Not Found - GET https://registry.example/no-such\n{noise}\
+             npm error A complete log of this run can be found in: /tmp/npm/_logs/x-debug-0.log"
+        );
+        for (output, decisive) in [
+            (
+                pip,
+                "its errors:\n  | ERROR: Could not find a version that satisfies six==99\n  | ERROR: No matching distribution found for six==99\nits last lines:\n  | more of it",
+            ),
+            (
+                npm,
+                "its errors:\n  | npm error code E404\n  | npm error 404 Not Found - GET https://registry.example/no-such\nits last lines:\n  | more of it",
+            ),
+        ] {
+            let told = told(&lines(&output));
+            assert!(told.starts_with(decisive), "{told}");
+            assert!(told.lines().count() <= 2 + ERROR_LINES_MAX + TAIL_LINES, "{told}");
+        }
+    }
+
+    #[test]
+    fn no_line_is_shown_twice_and_nothing_is_made_up() {
+        let told = |text| told(&lines(text));
+        assert_eq!(told("a\nERROR: b"), "its errors:\n  | ERROR: b\nits last lines:\n  | a");
+        assert_eq!(told("a\nb"), "its last lines:\n  | a\n  | b");
+        assert_eq!(told("ERROR: b"), "its errors:\n  | ERROR: b");
+        assert_eq!(told(""), "it said nothing");
+    }
 }
