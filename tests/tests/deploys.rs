@@ -132,6 +132,23 @@ fn a_first_deploy_that_fails_shows_its_log_and_names_no_command_that_cannot_help
 }
 
 #[test]
+fn files_of_secrets_are_not_deployed_unless_asked_for() {
+    let node = Node::start();
+    let code = "import os\ndef handle(event, ctx):\n    return ' '.join(sorted(n for n in os.listdir('.') if n.startswith('.env')))\n";
+    let files =
+        [("app.py", code), (".env", "KEY=1"), (".env.local", "KEY=2"), (".env.example", "KEY=")];
+    let output = node.deploy("f", &files);
+    let text = String::from_utf8_lossy(&output.stderr);
+    assert!(text.contains("may hold secrets: .env, .env.local;"), "{text}");
+    assert_eq!(node.get("/f").text(), ".env.example");
+    let output =
+        node.deploy("f", &[&files[..], &[(".moteignore", "!.env\n.env.local\n")]].concat());
+    let text = String::from_utf8_lossy(&output.stderr);
+    assert!(!text.contains("secrets"), "{text}");
+    assert_eq!(node.get("/f").text(), ".env .env.example");
+}
+
+#[test]
 fn a_dry_run_changes_nothing() {
     let node = Node::start();
     let file = node.dir.path().join("f.py");

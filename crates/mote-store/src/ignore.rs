@@ -1,4 +1,5 @@
-//! What a deploy leaves out: a fixed list, then `.moteignore`, or else `.gitignore`.
+//! What a deploy leaves out: a fixed list, then `.moteignore`, or else `.gitignore`, and files of
+//! secrets that neither of them mentions.
 //!
 //! The common part of git's rules: comments, `!`, `/` at the start or end, `*`, `?` and `**`. Only
 //! the file at the top of the folder is read.
@@ -17,6 +18,17 @@ const ALWAYS: [&str; 11] = [
     ".moteignore",
     ".gitignore",
 ];
+
+/// What becomes of an entry.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Verdict {
+    /// It is deployed.
+    Packed,
+    /// It is left out, as everybody expects or as a rule says.
+    LeftOut,
+    /// It is left out because files of its name hold secrets; nobody said so, and people are told.
+    Secret,
+}
 
 struct Rule {
     /// Components; matched against the end of a path unless anchored.
@@ -39,18 +51,25 @@ impl Ignore {
         Self { rules }
     }
 
-    /// Whether the entry at `path` (joined by `/`) is left out. The last rule that matches wins.
-    pub(crate) fn leaves_out(&self, path: &str, is_dir: bool) -> bool {
+    /// What becomes of the entry at `path` (joined by `/`). The last rule that matches wins.
+    pub(crate) fn verdict(&self, path: &str, is_dir: bool) -> Verdict {
         let name = path.rsplit('/').next().unwrap_or(path);
         if ALWAYS.contains(&name) || name.ends_with(".pyc") {
-            return true;
+            return Verdict::LeftOut;
         }
-        self.rules
-            .iter()
-            .rev()
-            .find(|rule| rule.matches(path, is_dir))
-            .is_some_and(|rule| !rule.keeps)
+        match self.rules.iter().rev().find(|rule| rule.matches(path, is_dir)) {
+            Some(rule) if rule.keeps => Verdict::Packed,
+            Some(_) => Verdict::LeftOut,
+            None if !is_dir && holds_secrets(name) => Verdict::Secret,
+            None => Verdict::Packed,
+        }
     }
+}
+
+/// Whether a file of this name holds environment variables of one machine, which often are secrets:
+/// `.env`, `.env.local` and so on, but not the example that is meant to be read.
+fn holds_secrets(name: &str) -> bool {
+    name == ".env" || (name.starts_with(".env.") && name != ".env.example")
 }
 
 fn rule(line: &str) -> Option<Rule> {
@@ -144,7 +163,25 @@ mod tests {
             ("d/__pycache__", true, true),
             ("m.pyc", false, true),
         ] {
-            assert_eq!(ignore.leaves_out(path, is_dir), out, "{path}");
+            let expected = if out { Verdict::LeftOut } else { Verdict::Packed };
+            assert_eq!(ignore.verdict(path, is_dir), expected, "{path}");
+        }
+    }
+
+    #[test]
+    fn files_of_secrets_are_left_out_unless_a_rule_says_otherwise() {
+        let check = |rules: &str, path: &str, is_dir: bool, expected: Verdict| {
+            assert_eq!(Ignore::parse(rules).verdict(path, is_dir), expected, "{rules:?}, {path}");
+        };
+        for path in [".env", ".env.local", "d/.env", "d/.env.production"] {
+            check("", path, false, Verdict::Secret);
+            check("*.log", path, false, Verdict::Secret);
+            check(".env*", path, false, Verdict::LeftOut);
+            check("!.env*", path, false, Verdict::Packed);
+            check("", path, true, Verdict::Packed);
+        }
+        for path in [".env.example", ".environment", "x.env", ".envrc"] {
+            check("", path, false, Verdict::Packed);
         }
     }
 

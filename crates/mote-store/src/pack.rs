@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 
 use crate::archive::ArchiveLimits;
 use crate::entry_path::{self, shown};
-use crate::ignore::Ignore;
+use crate::ignore::{Ignore, Verdict};
 use crate::tar;
 
 /// Why a folder cannot be packed.
@@ -55,6 +55,9 @@ pub struct Packed {
     pub files: u64,
     /// Bytes in them.
     pub bytes: u64,
+    /// Files that were left out because files of their name hold secrets, although no rule of the
+    /// folder says so.
+    pub secret: Vec<String>,
 }
 
 /// Packs everything below the folder `root` that is not ignored, or the one file `root`. `first`
@@ -77,6 +80,7 @@ struct Packer {
     entries: u64,
     files: u64,
     bytes: u64,
+    secret: Vec<String>,
 }
 
 impl Packer {
@@ -96,7 +100,7 @@ impl Packer {
             self.add_file(root, &name, &meta)?;
         }
         self.out.extend_from_slice(&[0; 2 * tar::BLOCK]);
-        Ok(Packed { tar: self.out, files: self.files, bytes: self.bytes })
+        Ok(Packed { tar: self.out, files: self.files, bytes: self.bytes, secret: self.secret })
     }
 
     fn add_dir(
@@ -122,8 +126,14 @@ impl Packer {
             let meta = fs::symlink_metadata(&full).map_err(|error| io_error(&full, error))?;
             // The node installs these for its own machine.
             let installed = name == "node_modules" && installs_modules;
-            if ignore.is_some_and(|ignore| installed || ignore.leaves_out(&path, meta.is_dir())) {
-                continue;
+            match ignore.map(|ignore| ignore.verdict(&path, meta.is_dir())) {
+                Some(_) if installed => continue,
+                Some(Verdict::LeftOut) => continue,
+                Some(Verdict::Secret) => {
+                    self.secret.push(path);
+                    continue;
+                }
+                Some(Verdict::Packed) | None => {}
             }
             entry_path::normal(path.as_bytes()).map_err(|fault| PackError::Refused {
                 path: shown(path.as_bytes()),
@@ -298,6 +308,25 @@ mod tests {
         assert_eq!(names, ["index.mjs", "lib", "package.json", "run.sh"]);
         assert!(out.path().join("lib/link").exists());
         assert!(!out.path().join("lib/__pycache__").exists());
+    }
+
+    #[test]
+    fn files_of_secrets_stay_here_and_are_named() {
+        let dir = tree();
+        let before = pack(dir.path(), None).unwrap();
+        assert!(before.secret.is_empty());
+        fs::write(dir.path().join(".env"), "KEY=1").unwrap();
+        fs::write(dir.path().join("lib/.env.local"), "KEY=2").unwrap();
+        let after = pack(dir.path(), None).unwrap();
+        assert_eq!(after.tar, before.tar);
+        assert_eq!(after.secret, [".env", "lib/.env.local"]);
+        assert!(pack_whole(dir.path(), None).unwrap().secret.is_empty());
+        fs::write(dir.path().join(".moteignore"), "/out\n*.log\n!.env\n").unwrap();
+        let wanted = pack(dir.path(), None).unwrap();
+        assert_eq!(
+            (wanted.files, wanted.secret),
+            (before.files + 1, vec!["lib/.env.local".into()])
+        );
     }
 
     #[test]

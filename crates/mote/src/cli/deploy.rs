@@ -179,6 +179,13 @@ async fn deploy(
     let files = if packed.files == 1 { "file" } else { "files" };
     let detail = format!("{} {files}, {}", packed.files, size_text(packed.bytes));
     output.step("pack", &detail, None);
+    if !packed.secret.is_empty() {
+        let files = packed.secret.join(", ");
+        output.warn(&harmless(&format!(
+            "{name}: not deployed, because it may hold secrets: {files}; give the values as [env] or \
+             with mote secret, or write `!.env` into .moteignore"
+        )));
+    }
 
     let result = client.deploy(name, Bytes::from(packed.tar), options).await?;
     for step in &result.steps {

@@ -62,7 +62,12 @@ fn pack(deploy: Deploy, on_node: Option<(FunctionSpec, PathBuf)>) -> Result<Vec<
     let whole = matches!(folder, Folder::There(_)) || spec.compat == Some(Compat::OpenWhisk);
     let pack = if whole { mote_store::pack::pack_whole } else { mote_store::pack::pack };
     let packed = pack(folder.path(), Some((mote_api::SPEC_ENTRY, &json)));
-    Ok(packed.map_err(|error| unpackable(&name, &error))?.tar)
+    let packed = packed.map_err(|error| unpackable(&name, &error))?;
+    if !packed.secret.is_empty() {
+        let files = packed.secret.join(", ");
+        tracing::warn!(function = %name, files, "not deployed, because it may hold secrets");
+    }
+    Ok(packed.tar)
 }
 
 /// Names and contents.
