@@ -149,6 +149,29 @@ fn files_of_secrets_are_not_deployed_unless_asked_for() {
 }
 
 #[test]
+fn the_steps_of_several_functions_name_theirs() {
+    let node = Node::start();
+    let folder = node.dir.path().join("src");
+    std::fs::create_dir_all(&folder).unwrap();
+    let [one, two] = ["one.py", "two.py"].map(|name| {
+        std::fs::write(folder.join(name), says(name)).unwrap();
+        folder.join(name).to_str().unwrap().to_owned()
+    });
+    let steps = |paths: &[&str]| -> Vec<String> {
+        let output = node.mote(&[&["deploy"], paths].concat());
+        let text = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert!(output.status.success(), "{text}");
+        text.lines().filter(|line| line.starts_with("  ")).map(str::to_owned).collect()
+    };
+    let both = steps(&[&one, &two]);
+    assert!(both.len() >= 10, "{both:#?}");
+    for line in &both {
+        assert!(line.contains(" one: ") != line.contains(" two: "), "{line}");
+    }
+    assert!(steps(&[&one]).iter().all(|line| !line.contains(" one: ")));
+}
+
+#[test]
 fn a_dry_run_changes_nothing() {
     let node = Node::start();
     let file = node.dir.path().join("f.py");

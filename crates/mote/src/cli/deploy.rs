@@ -41,7 +41,7 @@ pub(super) async fn run(client: &Client, args: &Deploy, output: &Output) -> Resu
     // All of them are read before any is deployed, so that a mistake changes nothing.
     let (mut plans, mut manifests, mut left_out) = (Vec::new(), Vec::new(), Vec::new());
     for path in &args.paths {
-        build(path, output)?;
+        build(path, args.paths.len() > 1, output)?;
         let options = Options {
             name: args.name.as_deref(),
             // Another machine checks for itself what runs there.
@@ -64,7 +64,8 @@ pub(super) async fn run(client: &Client, args: &Deploy, output: &Output) -> Resu
             no_traffic: args.no_traffic,
             tag: args.tag.clone(),
         };
-        let deployed = deploy(client, path, planned, &options, output).await;
+        let steps = Steps { of: (plans.len() > 1).then(|| planned.spec.name.as_str()), output };
+        let deployed = deploy(client, path, planned, &options, steps).await;
         let result = match deployed {
             // One function that does not start must not keep the others from being tried.
             Err(failure) if plans.len() > 1 && failure.is_of_one_function() => {
@@ -152,8 +153,9 @@ async fn deploy(
     path: &Path,
     planned: &Planned,
     options: &DeployOptions,
-    output: &Output,
+    steps: Steps<'_>,
 ) -> Result<DeployResult, Failure> {
+    let output = steps.output;
     let spec = &planned.spec;
     let name = spec.name.as_str();
     let mut detail = match &planned.manifest {
@@ -167,7 +169,7 @@ async fn deploy(
     if !planned.guesses.is_empty() {
         detail.push_str(&format!("; guessed {}", planned.guesses.join(", ")));
     }
-    output.step("manifest", &detail, None);
+    steps.done("manifest", &detail, None);
     for warning in &planned.warnings {
         output.warn(&harmless(&format!("{name}: {warning}")));
     }
@@ -178,7 +180,7 @@ async fn deploy(
     let packed = mote_store::pack::pack(path, Some((mote_api::SPEC_ENTRY, &json)))?;
     let files = if packed.files == 1 { "file" } else { "files" };
     let detail = format!("{} {files}, {}", packed.files, size_text(packed.bytes));
-    output.step("pack", &detail, None);
+    steps.done("pack", &detail, None);
     if !packed.secret.is_empty() {
         let files = packed.secret.join(", ");
         output.warn(&harmless(&format!(
@@ -189,12 +191,29 @@ async fn deploy(
 
     let result = client.deploy(name, Bytes::from(packed.tar), options).await?;
     for step in &result.steps {
-        output.step(&harmless(&step.name), &harmless(&step.detail), Some(step.ms));
+        steps.done(&step.name, &step.detail, Some(step.ms));
     }
     for warning in &result.warnings {
         output.warn(&harmless(warning));
     }
     Ok(result)
+}
+
+/// Tells the steps of one deploy.
+#[derive(Clone, Copy)]
+struct Steps<'a> {
+    /// The function, where several are deployed.
+    of: Option<&'a str>,
+    output: &'a Output,
+}
+
+impl Steps<'_> {
+    fn done(self, name: &str, detail: &str, ms: Option<u64>) {
+        match self.of {
+            Some(function) => self.output.step(name, &format!("{function}: {detail}"), ms),
+            None => self.output.step(name, detail, ms),
+        }
+    }
 }
 
 fn summary(result: &DeployResult, dry_run: bool) -> String {
@@ -222,11 +241,13 @@ fn summary(result: &DeployResult, dry_run: bool) -> String {
     text
 }
 
-/// Runs `[build] command` in the project's folder; its output is talk.
-fn build(path: &Path, output: &Output) -> Result<(), Failure> {
+/// Runs `[build] command` in the project's folder; its output is talk. The folder is named where
+/// there are `several`.
+fn build(path: &Path, several: bool, output: &Output) -> Result<(), Failure> {
     let Some(manifest) = project::load_manifest(path)? else {
         return Ok(());
     };
+    let folder = path.display().to_string();
     for function in &manifest.functions {
         let Some(command) = &function.build_command else {
             continue;
@@ -248,7 +269,10 @@ fn build(path: &Path, output: &Output) -> Result<(), Failure> {
             return Err(Failure::new("M0402", text));
         }
         let took = started.elapsed().as_millis() as u64;
-        output.step("build", "done", Some(took));
+        let name = function.name.as_ref().map(|name| name.value.as_str());
+        let several = several || manifest.functions.len() > 1;
+        let of = several.then(|| name.unwrap_or(&folder));
+        Steps { of, output }.done("build", "done", Some(took));
     }
     Ok(())
 }
