@@ -172,6 +172,39 @@ fn the_steps_of_several_functions_name_theirs() {
 }
 
 #[test]
+fn what_comes_from_elsewhere_is_not_replaced_in_silence() {
+    let node = Node::start();
+    let manifest =
+        "packages:\n  default:\n    actions:\n      greet:\n        function: greet.js\n";
+    let action = "function main() { return { body: 'hello' }; }\n";
+    let project = |folder: &str, files: &[(&str, &str)]| {
+        let folder = node.dir.path().join("work").join(folder);
+        std::fs::create_dir_all(&folder).unwrap();
+        for (name, text) in files {
+            std::fs::write(folder.join(name), text).unwrap();
+        }
+        let output = node.mote(&["deploy", folder.to_str().unwrap()]);
+        let text = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert!(output.status.success(), "{text}");
+        text
+    };
+    let own = [("app.py", says("one"))];
+    let own: Vec<_> = own.iter().map(|(name, text)| (*name, text.as_str())).collect();
+    let name = [("mote.toml", "version = 1\nname = \"greet\"\n")];
+    let own = [&own[..], &name[..]].concat();
+    for _ in 0..2 {
+        let said = project("own", &own);
+        assert!(!said.contains("replaces"), "{said}");
+    }
+    let foreign = [("manifest.yaml", manifest), ("greet.js", action)];
+    let said = project("shop", &foreign);
+    let told = "greet: this deploy, from manifest.yaml in work/shop, replaces the function greet that came from mote.toml in work/own;";
+    assert!(said.contains(told), "{said}");
+    let said = project("shop", &foreign);
+    assert!(!said.contains("replaces"), "{said}");
+}
+
+#[test]
 fn a_dry_run_changes_nothing() {
     let node = Node::start();
     let file = node.dir.path().join("f.py");

@@ -321,6 +321,10 @@ pub struct FunctionSpec {
     /// by nobody.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub annotations: BTreeMap<String, String>,
+    /// What it was deployed from, in words for people: `stack.yml in work/shop`. Two deploys of one
+    /// project have the same. `None` where nobody said.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub origin: Option<String>,
 }
 
 impl FunctionSpec {
@@ -412,6 +416,7 @@ impl FunctionSpec {
             secrets: Vec::new(),
             secret_env: BTreeMap::new(),
             annotations: BTreeMap::new(),
+            origin: None,
         }
     }
 }

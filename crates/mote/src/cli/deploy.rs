@@ -12,6 +12,7 @@ use mote_api::openwhisk::WhiskManifest;
 use mote_api::quantity::size_text;
 use mote_api::toml_reader::Mistakes;
 use mote_api::types::{DeployResult, InvokeRequest};
+use mote_core::FunctionSpec;
 use mote_core::spec::Egress;
 
 use super::args::Deploy;
@@ -156,7 +157,7 @@ async fn deploy(
     steps: Steps<'_>,
 ) -> Result<DeployResult, Failure> {
     let output = steps.output;
-    let spec = &planned.spec;
+    let spec = FunctionSpec { origin: origin(path, planned), ..planned.spec.clone() };
     let name = spec.name.as_str();
     let mut detail = match &planned.manifest {
         Some(file) => format!("{}, {}", harmless(file), spec.runtime.as_str()),
@@ -175,7 +176,7 @@ async fn deploy(
     }
     let path = planned.code.as_ref().map_or(path, |code| code.path());
 
-    let json = serde_json::to_vec(spec)
+    let json = serde_json::to_vec(&spec)
         .map_err(|error| Failure::new("M0103", format!("spec: {error}")))?;
     let packed = mote_store::pack::pack(path, Some((mote_api::SPEC_ENTRY, &json)))?;
     let files = if packed.files == 1 { "file" } else { "files" };
@@ -214,6 +215,24 @@ impl Steps<'_> {
             None => self.output.step(name, detail, ms),
         }
     }
+}
+
+/// Where a function comes from, so that the node can tell a deploy of the same project from one that
+/// takes the place of something else: its manifest or kind, and the last two folders of its path,
+/// which stay the same where a project is checked out anew.
+fn origin(path: &Path, planned: &Planned) -> Option<String> {
+    let path = std::fs::canonicalize(path).ok()?;
+    let (kind, folder) = match (&planned.manifest, path.is_dir()) {
+        (Some(file), is_dir) => {
+            let folder = if is_dir { path.as_path() } else { path.parent()? };
+            let file = Path::new(file).file_name()?.to_string_lossy().into_owned();
+            (format!("{file} in "), folder)
+        }
+        (None, true) => ("the folder ".to_owned(), path.as_path()),
+        (None, false) => ("the file ".to_owned(), path.as_path()),
+    };
+    let parts: Vec<_> = folder.iter().map(|part| part.to_string_lossy()).collect();
+    Some(kind + &parts[parts.len().saturating_sub(2)..].join("/"))
 }
 
 fn summary(result: &DeployResult, dry_run: bool) -> String {

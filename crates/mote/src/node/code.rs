@@ -51,6 +51,10 @@ fn pack(deploy: Deploy, on_node: Option<(FunctionSpec, PathBuf)>) -> Result<Vec<
     }
     .map_err(|mistakes| refused(&mistakes))?;
     spec.annotations = annotations;
+    spec.origin = Some(match spec.compat {
+        Some(compat) => format!("the API of {}", compat.as_str()),
+        None => "the API of another platform".to_owned(),
+    });
     for name in secrets {
         if !spec.secrets.contains(&name) {
             spec.secrets.push(name);

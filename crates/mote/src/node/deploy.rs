@@ -155,6 +155,13 @@ async fn attempt(
     golang::check(node, &spec)?;
     steps.done("check", format!("runtime {}", spec.runtime.as_str()));
     let live = node.engine.get(name.as_str());
+    if let Some(text) = live.as_ref().and_then(|live| replaces(live, &spec, options)) {
+        // Clients of other platforms show no warnings.
+        if !options.dry_run {
+            tracing::warn!("{text}");
+        }
+        warnings.push(text);
+    }
     let mut result = DeployResult {
         function: name.to_string(),
         revision: 0,
@@ -196,6 +203,20 @@ async fn attempt(
     let known = Known { service: learnt.service, ..revision.known() };
     warnings.extend(scale_warnings(node, &revision.spec, known));
     Ok(DeployResult { steps: steps.steps, warnings, ..result })
+}
+
+/// That a deploy takes the place of a function that came from elsewhere, which is seldom meant.
+fn replaces(live: &Revision, spec: &FunctionSpec, options: &Options) -> Option<String> {
+    let (before, now) = (live.spec.origin.as_ref()?, spec.origin.as_ref()?);
+    if before == now || options.held_back() {
+        return None;
+    }
+    let name = &spec.name;
+    Some(format!(
+        "{name}: this deploy, from {now}, replaces the function {name} that came from {before}; if \
+         both are wanted, give one of them another name and bring the other back with mote rollback \
+         {name}"
+    ))
 }
 
 /// How the function's traffic goes now, if it is served; and whether the new revision may have
