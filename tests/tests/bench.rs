@@ -87,12 +87,19 @@ fn failures_are_named_and_limits_decide_the_exit() {
     let none = run(&["--body", "x"]);
     let (said, table) =
         (String::from_utf8_lossy(&none.stderr), String::from_utf8_lossy(&none.stdout));
-    assert_eq!(none.status.code(), Some(4), "{said}");
-    assert!(said.contains("nothing was answered"), "{said}");
+    assert_eq!(none.status.code(), Some(5), "{said}");
+    assert!(said.contains("error[M0142]"), "{said}");
+    assert!(said.contains("every answer was an error (40 status 418)"), "{said}");
     assert!(table.contains("40 failed (100.000 %: 40 status 418)"), "{table}");
     let gone = node.mote(&["bench", &format!("coap://{}/nobody", node.coap), "-n", "3"]);
     let table = String::from_utf8_lossy(&gone.stdout);
     assert!(table.contains("48 code 4.04"), "{table}");
+    assert_eq!(gone.status.code(), Some(5), "{}", String::from_utf8_lossy(&gone.stderr));
+    let turns = ["--beside", "picky", "--body", "x", "--duration", "3s", "--turn", "100ms"];
+    let beside = node.mote(&[&["bench", "picky"], &turns[..]].concat());
+    let said = String::from_utf8_lossy(&beside.stderr);
+    assert_eq!(beside.status.code(), Some(5), "{said}");
+    assert!(said.contains("there was no good answer"), "{said}");
 }
 
 #[test]

@@ -37,6 +37,8 @@ pub const CATALOGUE: &[Explanation] = &[
         "`mote bench --fail-if` names conditions under which a run has failed, and one of them holds. The message says what was measured. Percentiles count failed operations as longer than any answer."),
     row("M0141", exit::UNREACHABLE, "target of a benchmark does not answer",
         "The host of the URL has no address, nothing listens on its port, or no operation at all was answered; the message says which. `mote list` shows functions, `mote describe NAME` their URLs, `mote invoke NAME --via http` one answer."),
+    row("M0142", exit::FUNCTION, "every answer of a benchmark was an error",
+        "The target is there, but no operation was answered well; the message counts the statuses (HTTP) or codes (CoAP). `mote invoke NAME` shows one answer and `mote logs NAME` what the function says of it. A 404 means that no function has this name, a 405 that it does not answer this method."),
     row("M0201", exit::UNREACHABLE, "node cannot be reached",
         "No node answered on the management socket or address. Start one with `mote up`, or name another with --node or MOTE_NODE (a URL or the path of a socket). On a shared machine check that you may open the socket."),
     row("M0202", exit::FAILED, "node answered something unexpected",

@@ -8,7 +8,7 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 
 use crate::plan::check_clients;
-use crate::{Done, Live, Mark, Nanos, Outcome, PlanError, Wire};
+use crate::{Done, Failure, Live, Mark, Nanos, Outcome, PlanError, Wire};
 
 /// Beginning of a turn that does not count: until then all clients are in step again.
 const SETTLE: Nanos = 10_000_000;
@@ -58,6 +58,9 @@ pub struct Side {
     pub answered: u64,
     /// Failures, in whatever part of the turn.
     pub failed: u64,
+    /// Of the failures, those that were answered with an error.
+    #[serde(default)]
+    pub errors: u64,
     /// Answers per second.
     pub answered_per_s: f64,
 }
@@ -88,6 +91,7 @@ impl Turns {
         let mut whole = sides.clone().fold(Side::default(), |sum, one| Side {
             answered: sum.answered + one.answered,
             failed: sum.failed + one.failed,
+            errors: sum.errors + one.errors,
             ..sum
         });
         let rates: f64 = sides.map(|side| side.answered_per_s).sum();
@@ -166,6 +170,8 @@ fn turn(wire: &mut dyn Wire, plan: &TurnsPlan, live: &Live) -> io::Result<Side> 
         };
         let is_answered = matches!(outcome, Outcome::Answered { .. });
         side.failed += u64::from(!is_answered);
+        let is_error = |failure: &Failure| matches!(failure, Failure::Http(_) | Failure::Coap(..));
+        side.errors += u64::from(matches!(&outcome, Outcome::Failed(why) if is_error(why)));
         side.answered += u64::from(is_answered && (measured_from..until).contains(&at));
         live.add(begun[client].filter(|_| is_answered).map(|begun| at.saturating_sub(begun)));
         let goes_on = at < until && !live.is_stopped();

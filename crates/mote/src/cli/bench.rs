@@ -74,7 +74,7 @@ fn single(
         return Err(Failure::interrupted());
     }
     if report.answered == 0 {
-        return Err(Failure::new("M0141", format!("{}: nothing was answered", report.target)));
+        return Err(unanswered(&report));
     }
     let broken = wish.limits.iter().filter_map(|limit| Some((limit, limit.broken_by(&report)?)));
     let mut failure = Failure::quiet(exit::LIMIT);
@@ -83,6 +83,25 @@ fn single(
         failure.mistakes.extend(Failure::new("M0140", text).mistakes);
     }
     if failure.mistakes.is_empty() { Ok(()) } else { Err(failure) }
+}
+
+/// Why a run without one good answer has failed. A target that answers each time with an error is
+/// there; what fails is the function.
+fn unanswered(report: &Report) -> Failure {
+    let (target, failures) = (&report.target, text::failures(report));
+    let is_answer = |kind: &String| kind.starts_with("status ") || kind.starts_with("code ");
+    let answers: u64 =
+        report.failures.iter().filter(|(kind, _)| is_answer(kind)).map(|(_, count)| count).sum();
+    if answers == 0 {
+        let why = if failures.is_empty() { String::new() } else { format!(" ({failures})") };
+        return Failure::new("M0141", format!("{target}: nothing was answered{why}"));
+    }
+    let text = if answers == report.offered {
+        format!("{target}: every answer was an error ({failures})")
+    } else {
+        format!("{target}: there was no good answer ({failures})")
+    };
+    Failure::new("M0142", text).with_hint("see one answer: mote invoke NAME; and: mote logs NAME")
 }
 
 fn show(

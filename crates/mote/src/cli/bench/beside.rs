@@ -65,9 +65,13 @@ pub(super) fn run(
     if interrupted {
         return Err(Failure::interrupted());
     }
-    let silent = beside.sides.iter().position(|side| side.answered == 0);
-    match silent.map(|side| &beside.targets[side]) {
-        Some(target) => Err(Failure::new("M0141", format!("{target}: nothing was answered"))),
+    let mut sides = beside.targets.iter().zip(&beside.sides);
+    match sides.find(|(_, side)| side.answered == 0) {
+        Some((target, side)) if side.errors > 0 => {
+            let text = format!("{target}: there was no good answer, but {} errors", side.errors);
+            Err(Failure::new("M0142", text).with_hint("mote bench on it alone counts the statuses"))
+        }
+        Some((target, _)) => Err(Failure::new("M0141", format!("{target}: nothing was answered"))),
         None => Ok(()),
     }
 }

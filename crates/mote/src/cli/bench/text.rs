@@ -91,7 +91,7 @@ fn millis(value: Option<f64>) -> String {
     value.map_or("failed".to_owned(), |value| format!("{value:.3}"))
 }
 
-fn failures(report: &Report) -> String {
+pub(super) fn failures(report: &Report) -> String {
     let parts: Vec<String> =
         report.failures.iter().map(|(kind, count)| format!("{count} {kind}")).collect();
     parts.join(", ")
