@@ -72,7 +72,12 @@ pub(crate) fn items(cgroups: &Cgroups) -> Vec<Capability> {
         Version::V1 => "v1",
         Version::None => "none usable",
     };
-    let problems = cgroups.problems().join("; ");
+    // One hierarchy seldom fails alone, and all for the same reason: the first says it.
+    let problems = match cgroups.problems() {
+        [] => String::new(),
+        [one] => one.clone(),
+        [first, others @ ..] => format!("{first} (and {} more like it)", others.len()),
+    };
     let delegate = "start it as a service with Delegate=yes, or with systemd-run --user --scope -p Delegate=yes";
     // An ordinary user's node works without delegation, only with weaker limits.
     let absent = if sys::is_root() { Missing } else { Degraded };

@@ -40,6 +40,8 @@ const PREWARM_SHARE: u64 = 16;
 /// Instances starting at once in all, per core. A start is mostly processor work, so more of them
 /// make each later; twice what one function may have keeps one from standing in all others' way.
 const STARTS_PER_CORE: u32 = 4;
+/// Columns of what the node says when it is ready.
+const COLUMNS: usize = 80;
 
 /// Runs a node until it is told to stop. `zygote` was forked before any thread existed.
 pub(crate) fn run(config: Config, deploy: &[PathBuf], zygote: ZygoteHandle) -> Result<ExitCode> {
@@ -422,6 +424,25 @@ pub(super) fn busy(
     crate::up::AddressError { key, address, source: error }.into()
 }
 
+/// `text` behind `first` in lines of at most [`COLUMNS`], those after the first indented as far. A
+/// longer word, such as a path, has a line of its own.
+fn wrapped(first: &str, text: &str) -> String {
+    let indent = " ".repeat(first.len());
+    let (mut all, mut line) = (String::new(), first.to_owned());
+    for word in text.split(' ') {
+        if line.len() > indent.len() && line.chars().count() + 1 + word.chars().count() > COLUMNS {
+            all += line.trim_end();
+            all.push('\n');
+            line = indent.clone();
+        }
+        if line.len() > indent.len() {
+            line.push(' ');
+        }
+        line += word;
+    }
+    all + &line + "\n"
+}
+
 /// Says that the node is ready, where, and what it cannot enforce here.
 fn announce(node: &Node) {
     let mut text = format!(
@@ -448,16 +469,46 @@ fn announce(node: &Node) {
     } else {
         "  reach  this machine only (mote up --lan opens it)\n"
     });
-    for (name, detail) in node.status().notes {
-        text.push_str(&format!("  note   {name}: {detail}\n"));
+    let notes = node.status().notes;
+    for (name, detail) in &notes {
+        text.push_str(&wrapped("  note   ", &format!("{name}: {detail}")));
+    }
+    if !notes.is_empty() {
+        text.push_str("         mote doctor tells what to do about these\n");
     }
     for (name, found) in [("python", &node.interpreters.python), ("node", &node.interpreters.node)]
     {
         if let Err(reason) = found {
-            text.push_str(&format!("  note   {name}: {reason}\n"));
+            text.push_str(&wrapped("  note   ", &format!("{name}: {reason}")));
         }
     }
     // Whoever started us may have closed the other end; a node does not care.
     let _ = std::io::stdout().write_all(text.as_bytes());
     let _ = std::io::stdout().flush();
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn notes_are_wrapped_and_lose_nothing() {
+        let path = format!("/sys/fs/cgroup/{}", "long-name/".repeat(10));
+        let text = format!(
+            "cgroups: none usable: cannot create {path}: Permission denied {}",
+            "and more ".repeat(20)
+        );
+        let wrapped = wrapped("  note   ", &text);
+        let lines: Vec<&str> = wrapped.lines().collect();
+        assert!(lines.len() > 4, "{wrapped}");
+        for (at, line) in lines.iter().enumerate() {
+            assert!(
+                line.starts_with(if at == 0 { "  note   c" } else { "         " }),
+                "{wrapped}"
+            );
+            assert!(line.chars().count() <= COLUMNS || line.contains(&path), "{wrapped}");
+        }
+        let words = |text: &str| text.split_whitespace().map(str::to_owned).collect::<Vec<_>>();
+        assert_eq!(words(&wrapped)[1..], words(&text));
+    }
 }
