@@ -7,6 +7,9 @@ use serde::Serialize;
 use super::args::{Format, Global, When};
 use super::failure::Failure;
 
+/// A column of text that would be cut to fewer characters is left out.
+const CUT_MIN: usize = 16;
+
 /// How this command speaks.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Output {
@@ -210,6 +213,62 @@ fn table_within(head: &[&str], rows: &[Vec<String>], columns: Option<usize>) -> 
     text
 }
 
+/// What a table gives up where it is wider than the terminal.
+#[derive(Debug, Clone, Copy)]
+pub(super) enum Narrow {
+    /// This column.
+    Drop(usize),
+    /// The end of the text in this column, or all of it where little would be left.
+    Cut(usize),
+}
+
+/// A table that gives up columns, in the order of `steps`, until it fits the terminal. One that does
+/// not fit even so is drawn as [`table`] does it.
+pub(super) fn table_narrowed(head: &[&str], rows: &[Vec<String>], steps: &[Narrow]) -> String {
+    narrowed_within(head, rows, steps, terminal_columns())
+}
+
+fn narrowed_within(
+    head: &[&str],
+    rows: &[Vec<String>],
+    steps: &[Narrow],
+    columns: Option<usize>,
+) -> String {
+    let Some(columns) = columns else { return table_within(head, rows, None) };
+    let mut rows: Vec<Vec<String>> =
+        rows.iter().map(|row| row.iter().map(|cell| harmless(cell)).collect()).collect();
+    let mut kept: Vec<usize> = (0..head.len()).collect();
+    for step in steps {
+        let width_of = |at: usize| {
+            let cells = rows.iter().filter_map(|row| row.get(at)).map(String::as_str);
+            cells.chain([head[at]]).map(|cell| cell.chars().count()).max().unwrap_or(0) + 2
+        };
+        let whole: usize = kept.iter().map(|at| width_of(*at)).sum();
+        // Nothing follows the last column.
+        let excess = whole.saturating_sub(2).saturating_sub(columns);
+        if excess == 0 {
+            break;
+        }
+        match *step {
+            Narrow::Cut(at) if width_of(at) >= excess + 2 + CUT_MIN => {
+                let room = width_of(at) - 2 - excess;
+                for cell in rows.iter_mut().filter_map(|row| row.get_mut(at)) {
+                    if cell.chars().count() > room {
+                        *cell = cell.chars().take(room - 2).chain("..".chars()).collect();
+                    }
+                }
+            }
+            Narrow::Cut(at) | Narrow::Drop(at) => kept.retain(|one| *one != at),
+        }
+    }
+    let head: Vec<&str> = kept.iter().map(|at| head[*at]).collect();
+    let rows: Vec<Vec<String>> = rows
+        .iter()
+        .map(|row| kept.iter().filter_map(|at| row.get(*at).cloned()).collect())
+        .collect();
+    table_within(&head, &rows, Some(columns))
+}
+
 /// Each row as a block: its first cell, then a line for every other column that says something.
 fn blocks(head: &[&str], rows: &[Vec<String>]) -> String {
     let width = head.iter().skip(1).map(|name| name.chars().count()).max().unwrap_or(0);
@@ -265,6 +324,30 @@ mod tests {
         let blocks = "thermo\n  REQUESTS  3\n";
         assert_eq!(table_within(&head, &rows, Some(20)), blocks);
         assert_eq!(table_within(&head, &[], Some(5)), "");
+    }
+
+    #[test]
+    fn columns_are_given_up_until_a_table_fits() {
+        let cells = |cells: &[&str]| cells.iter().map(|cell| (*cell).to_owned()).collect();
+        let rows: Vec<Vec<String>> = vec![cells(&["thermo", "3", "0", "stopped (idle) 3 s ago"])];
+        let head = ["NAME", "READY", "DRAINING", "LAST CHANGE"];
+        let steps = [Narrow::Drop(2), Narrow::Cut(3)];
+        for (columns, expected) in [
+            (
+                None,
+                "NAME    READY  DRAINING  LAST CHANGE\nthermo  3      0         stopped (idle) 3 s ago\n",
+            ),
+            (
+                Some(47),
+                "NAME    READY  DRAINING  LAST CHANGE\nthermo  3      0         stopped (idle) 3 s ago\n",
+            ),
+            (Some(46), "NAME    READY  LAST CHANGE\nthermo  3      stopped (idle) 3 s ago\n"),
+            (Some(31), "NAME    READY  LAST CHANGE\nthermo  3      stopped (idle)..\n"),
+            (Some(30), "NAME    READY\nthermo  3\n"),
+            (Some(8), "thermo\n  READY  3\n"),
+        ] {
+            assert_eq!(narrowed_within(&head, &rows, &steps, columns), expected, "{columns:?}");
+        }
     }
 
     #[test]

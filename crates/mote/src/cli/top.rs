@@ -17,10 +17,39 @@ use serde::Serialize;
 use self::screen::{Key, Screen};
 use super::args::{Format, Top};
 use super::failure::Failure;
-use super::output::{Output, table};
+use super::output::{Narrow, Output, table_narrowed};
 
 /// Time between two looks.
 const PACE: Duration = Duration::from_secs(1);
+
+/// Columns of the functions, and what a narrow terminal does without, first to last. The reasons of
+/// changes are among the instances too.
+const FUNCTIONS_HEAD: [&str; 11] = [
+    "NAME",
+    "READY",
+    "STARTING",
+    "DRAINING",
+    "RUNNING",
+    "QUEUED",
+    "RATE/s",
+    "P50 ms",
+    "P99 ms",
+    "MEMORY",
+    "LAST CHANGE",
+];
+const FUNCTIONS_NARROW: [Narrow; 6] = [
+    Narrow::Drop(3),
+    Narrow::Cut(10),
+    Narrow::Drop(2),
+    Narrow::Drop(7),
+    Narrow::Drop(9),
+    Narrow::Cut(0),
+];
+/// The same of the instances.
+const INSTANCES_HEAD: [&str; 8] =
+    ["NAME", "INSTANCE", "STATE", "AGE", "RUNNING", "SERVED", "MEMORY", "WHY"];
+const INSTANCES_NARROW: [Narrow; 5] =
+    [Narrow::Cut(7), Narrow::Drop(5), Narrow::Drop(6), Narrow::Drop(4), Narrow::Drop(3)];
 
 /// One look, with rates since the one before.
 #[derive(Debug, Serialize)]
@@ -123,21 +152,8 @@ fn node_text(node: &NodeStatus) -> String {
 }
 
 fn functions_text(view: &View) -> String {
-    let head = [
-        "NAME",
-        "READY",
-        "STARTING",
-        "DRAINING",
-        "RUNNING",
-        "QUEUED",
-        "RATE/s",
-        "P50 ms",
-        "P99 ms",
-        "MEMORY",
-        "LAST CHANGE",
-    ];
     let rows: Vec<_> = view.functions.iter().map(function_row).collect();
-    table(&head, &rows)
+    table_narrowed(&FUNCTIONS_HEAD, &rows, &FUNCTIONS_NARROW)
 }
 
 fn function_row(row: &Row) -> Vec<String> {
@@ -208,5 +224,5 @@ fn instances_text(view: &View) -> String {
             ]);
         }
     }
-    table(&["NAME", "INSTANCE", "STATE", "AGE", "RUNNING", "SERVED", "MEMORY", "WHY"], &rows)
+    table_narrowed(&INSTANCES_HEAD, &rows, &INSTANCES_NARROW)
 }
