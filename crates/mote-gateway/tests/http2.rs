@@ -6,6 +6,7 @@
 mod support;
 
 use std::io::{Read, Write};
+use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -339,7 +340,11 @@ fn an_idle_connection_is_ended() {
 
 /// An h2 client whose streams all begin with this window; its connection answers pings.
 async fn windowed(server: &Server, window: u32) -> h2::client::SendRequest<Bytes> {
-    let stream = tokio::net::TcpStream::connect(server.address).await.unwrap();
+    windowed_at(server.address, window).await
+}
+
+async fn windowed_at(address: SocketAddr, window: u32) -> h2::client::SendRequest<Bytes> {
+    let stream = tokio::net::TcpStream::connect(address).await.unwrap();
     let (sender, connection) = h2::client::Builder::new()
         .initial_window_size(window)
         .initial_connection_window_size(1 << 20)
@@ -456,4 +461,146 @@ fn requests_without_an_invocation_end_the_connection() {
         }
         assert!(answered >= REFUSALS_IN_A_ROW_MAX, "{answered}");
     });
+}
+
+#[test]
+fn open_streams_of_all_connections_are_bounded() {
+    // An address may have half.
+    let config = Config { streams_max: 40, ..Config::default() };
+    let server = Server::start_at((Ipv6Addr::UNSPECIFIED, 0).into(), config);
+    let port = server.address.port();
+    let own = SocketAddr::from((Ipv4Addr::LOCALHOST, port));
+    let other = SocketAddr::from((Ipv6Addr::LOCALHOST, port));
+    runtime().block_on(async {
+        // Answers without a function hold their streams, too: the client gives them no window.
+        let mut held = Vec::new();
+        for _ in 0..2 {
+            let mut sender = windowed_at(own, 0).await;
+            for _ in 0..10 {
+                let (answer, _) = sender.send_request(to("/nobody"), true).unwrap();
+                held.push((sender.clone(), answer.await.unwrap()));
+                sender = sender.ready().await.unwrap();
+            }
+        }
+        assert!(held.iter().all(|(_, answer)| answer.status() == 404));
+        let mut sender = windowed_at(own, 0).await;
+        let (answer, _) = sender.send_request(to("/count"), true).unwrap();
+        let answer = answer.await.unwrap();
+        assert_eq!(
+            (answer.status().as_u16(), &answer.headers()["retry-after"]),
+            (503, &http::HeaderValue::from(1))
+        );
+        // It ends although its client gives no window.
+        assert!(answer.into_body().data().await.is_none());
+        assert_eq!(server.fake.calls(), 0);
+        // Other addresses have their share.
+        let mut others = windowed_at(other, 1 << 16).await;
+        let (answer, _) = others.send_request(to("/count"), true).unwrap();
+        assert_eq!(answer.await.unwrap().status(), 200);
+        // Streams that are given up are free again.
+        drop(held);
+        let mut tries = 0;
+        loop {
+            sender = sender.ready().await.unwrap();
+            let (answer, _) = sender.send_request(to("/count"), true).unwrap();
+            match answer.await.unwrap().status().as_u16() {
+                200 => break,
+                status => assert_eq!(status, 503),
+            }
+            tries += 1;
+            assert!(tries < 100_000, "the streams are held for ever");
+        }
+    });
+}
+
+#[test]
+fn a_stream_with_a_long_head_counts_as_several() {
+    let server = Server::start(Config { streams_max: 16, ..Config::default() });
+    let long = || {
+        let mut request = to("/slow");
+        for n in 0..3 {
+            let name = http::HeaderName::from_bytes(format!("x-{n}").as_bytes()).unwrap();
+            request.headers_mut().insert(name, "v".repeat(9_000).parse().unwrap());
+        }
+        request
+    };
+    runtime().block_on(async {
+        let mut sender = windowed(&server, 1 << 16).await;
+        // Seven of the eight that the address has.
+        let (_first, _) = sender.send_request(long(), true).unwrap();
+        sender = sender.ready().await.unwrap();
+        let (second, _) = sender.send_request(long(), true).unwrap();
+        assert_eq!(second.await.unwrap().status(), 503);
+        sender = sender.ready().await.unwrap();
+        let (short, _) = sender.send_request(to("/count"), true).unwrap();
+        assert_eq!(short.await.unwrap().status(), 200);
+    });
+}
+
+#[test]
+fn a_thousand_streams_of_one_address_wait_and_are_answered() {
+    let server = Server::start(Config::default());
+    runtime().block_on(async {
+        let mut waiting = Vec::new();
+        for _ in 0..10 {
+            let mut sender = windowed(&server, 1 << 16).await;
+            for _ in 0..100 {
+                let (answer, _) = sender.send_request(to("/slow"), true).unwrap();
+                waiting.push((sender.clone(), answer));
+                sender = sender.ready().await.unwrap();
+            }
+        }
+        while server.fake.calls() < 1_000 {
+            tokio::task::yield_now().await;
+        }
+        server.fake.permits.add_permits(1_000);
+        for (_sender, answer) in waiting {
+            assert_eq!(answer.await.unwrap().status(), 200);
+        }
+    });
+}
+
+#[test]
+fn a_stop_gives_up_streams_that_do_not_arrive() {
+    let config = Config { arrival_grace: Duration::from_millis(300), ..Config::default() };
+    let mut server = Server::start(config);
+    // One that answers no ping and sends half of a head, and one whose body does not go on.
+    let mut silent = Raw::connect(&server);
+    let is_read = |raw: &mut Raw| {
+        raw.frame(6, 0, 0, &[7; 8]);
+        assert!(raw.next(&[6]).is_some());
+    };
+    is_read(&mut silent);
+    silent.frame(1, 0, 1, &[]);
+    let mut post = GET;
+    (post[0], post[2]) = ((":method", "POST"), (":path", "/whole"));
+    let mut trickling = Raw::connect(&server);
+    trickling.headers(1, false, &post);
+    trickling.frame(0, 0, 1, b"x");
+    is_read(&mut trickling);
+    let accepted = std::thread::scope(|scope| {
+        let call = scope.spawn(|| {
+            runtime().block_on(async {
+                let mut sender = windowed(&server, 1 << 16).await;
+                let (answer, _) = sender.send_request(to("/slow"), true).unwrap();
+                answer.await.map(|answer| answer.status().as_u16())
+            })
+        });
+        server.fake.wait("the invocation", |_| server.fake.calls() == 1);
+        let since = std::time::Instant::now();
+        server.begin_stop();
+        let answered = trickling.next(&[1]).expect("it is told");
+        // `:status: 503`, with the value in Huffman's code (RFC 7541).
+        let told = [0x48, 0x83, 0x6c, 0x0c, 0xff];
+        assert!(answered.2.windows(5).any(|part| part == told), "{:x?}", answered.2);
+        while trickling.next(&[]).is_some() {}
+        while silent.next(&[]).is_some() {}
+        assert!(since.elapsed() < Duration::from_secs(5), "they end after {:?}", since.elapsed());
+        // What was accepted is not given up with them.
+        server.fake.permits.add_permits(1);
+        call.join().unwrap()
+    });
+    assert_eq!(accepted.unwrap(), 200);
+    assert_eq!(server.fake.calls(), 1);
+    server.stop();
 }

@@ -353,6 +353,58 @@ fn stopping_ends_idle_connections_at_once_and_busy_ones_after_their_answer() {
 }
 
 #[test]
+fn stopping_gives_up_requests_that_trickle_in_and_no_invocation() {
+    let grace = Duration::from_millis(300);
+    let mut server = Server::start(Config { arrival_grace: grace, ..Config::default() });
+    let mut accepted = server.client();
+    accepted.send("GET /slow HTTP/1.1\r\nHost: a\r\n\r\n");
+    // One whose invocation began with the first bytes of its body.
+    let mut begun = server.client();
+    begun.send("POST /sink HTTP/1.1\r\nHost: a\r\nContent-Length: 100000\r\n\r\nabc");
+    server.fake.wait("both", |state| state.calls.load(Ordering::SeqCst) == 2);
+    // An answer shows that the beginning was read: of the request before, or 100.
+    let body = |path: &str, length: usize| {
+        format!(
+            "POST {path} HTTP/1.1\r\nHost: a\r\nExpect: 100-continue\r\n\
+             Content-Length: {length}\r\n\r\n"
+        )
+    };
+    let trickling = [
+        "GET /echo HTTP/1.1\r\nHost: a\r\n\r\nPOST /echo HTTP/1.1\r\nHost: a\r\nx: ".to_owned(),
+        body("/echo", 1_000),
+        body("/whole", 100_000),
+    ]
+    .map(|start| {
+        let mut client = server.client();
+        client.send(start).answer(false).unwrap();
+        client.stream.set_read_timeout(Some(Duration::from_millis(20))).unwrap();
+        client
+    });
+    let since = Instant::now();
+    server.begin_stop();
+    std::thread::scope(|scope| {
+        for mut client in trickling {
+            scope.spawn(move || {
+                // A byte every 20 ms, until there is an answer.
+                let mut byte = [0];
+                while client.send("x").stream.peek(&mut byte).is_err() {
+                    assert!(since.elapsed() < Duration::from_secs(5), "it is still waited for");
+                }
+                client.stream.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
+                let answer = client.answer(false).unwrap();
+                assert_eq!((answer.status, answer.header("retry-after")), (503, Some("1")));
+                assert!(since.elapsed() >= grace, "it had no time");
+            });
+        }
+    });
+    server.fake.permits.add_permits(2);
+    assert_eq!(accepted.answer(false).unwrap().status, 200);
+    begun.send(vec![b'x'; 100_000 - 3]);
+    assert_eq!(begun.answer(false).unwrap().text(), "100000");
+    server.stop();
+}
+
+#[test]
 fn a_function_that_panics_costs_one_connection() {
     let server = Server::start(Config::default());
     let mut client = server.client();

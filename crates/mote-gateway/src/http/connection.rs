@@ -59,7 +59,7 @@ pub(crate) enum ReadEnd {
     Gone,
     /// The phase took too long.
     TimedOut,
-    /// The node is stopping.
+    /// The node is stopping, and the connection is idle or has had its grace.
     Stopping,
 }
 
@@ -69,6 +69,11 @@ pub(crate) struct Input {
     timer: Pin<Box<Sleep>>,
     deadline: Instant,
     stopped: Pin<Box<OwnedNotified>>,
+    /// A request is on its way and no invocation has begun for it, so a node that stops gives it up
+    /// `arrival_grace` later, at `arrive_by`.
+    arriving: bool,
+    arrival_grace: Duration,
+    arrive_by: Option<Instant>,
     /// What this connection may still do before it lets others run.
     turn: Turn,
     /// Requests since the last invocation; see [`REFUSALS_IN_A_ROW_MAX`].
@@ -88,7 +93,9 @@ impl Input {
     }
 
     pub(crate) fn set_deadline(&mut self, timeout: Duration) {
-        self.deadline = Instant::now() + timeout;
+        let deadline = Instant::now() + timeout;
+        let by = self.arrive_by.filter(|_| self.arriving);
+        self.deadline = by.map_or(deadline, |by| by.min(deadline));
     }
 
     /// Reads more. Ends early when the phase is over or, with `idle`, when the node stops.
@@ -142,13 +149,19 @@ impl Input {
     fn poll_waiting(&mut self, idle: bool, cx: &mut Context<'_>) -> Poll<ReadEnd> {
         while self.timer.as_mut().poll(cx).is_ready() {
             if Instant::now() >= self.deadline {
-                return Poll::Ready(ReadEnd::TimedOut);
+                let late = self.arriving && self.arrive_by.is_some_and(|by| by <= self.deadline);
+                return Poll::Ready(if late { ReadEnd::Stopping } else { ReadEnd::TimedOut });
             }
             let deadline = self.deadline;
             self.timer.as_mut().reset(deadline);
         }
         if idle && self.stopped.as_mut().poll(cx).is_ready() {
             return Poll::Ready(ReadEnd::Stopping);
+        }
+        if self.arriving && self.arrive_by.is_none() && self.stopped.as_mut().poll(cx).is_ready() {
+            let by = Instant::now() + self.arrival_grace;
+            self.arrive_by = Some(by);
+            self.deadline = self.deadline.min(by);
         }
         // The timer fires at its old, earlier time at the worst, and is moved then; a deadline
         // before it must move it now.
@@ -194,6 +207,9 @@ pub(crate) async fn serve<I: Invoker>(mut stream: TcpStream, owner: IpAddr, fron
         timer: Box::pin(tokio::time::sleep(front.config.head_timeout)),
         deadline: Instant::now(),
         stopped: Box::pin(front.stopper.notified()),
+        arriving: true,
+        arrival_grace: front.config.arrival_grace,
+        arrive_by: None,
         turn: Turn::new(),
         refusals: 0,
     };
@@ -237,10 +253,11 @@ pub(crate) async fn serve<I: Invoker>(mut stream: TcpStream, owner: IpAddr, fron
     let _ = writer.shutdown().await;
     if linger {
         // Bytes the client has sent and we have not read would make the kernel reset the
-        // connection and the client lose our answer; read some of them first.
+        // connection and the client lose our answer; read some of them first, also in a stop.
+        input.arriving = false;
         input.set_deadline(Duration::from_secs(1));
         let mut seen = 0;
-        while seen < LINGER_BYTES_MAX && input.fill(&mut reader, true).await.is_ok() {
+        while seen < LINGER_BYTES_MAX && input.fill(&mut reader, false).await.is_ok() {
             seen += input.bytes.len();
             input.bytes.clear();
         }
@@ -255,6 +272,7 @@ async fn serve_one<I: Invoker>(
     owner: IpAddr,
     front: &Front<I>,
 ) -> After {
+    input.arriving = true;
     let request = match read_head(input, reader, front).await {
         Ok(Some(request)) => request,
         Ok(None) => return After::Close,
@@ -307,7 +325,10 @@ async fn serve_one<I: Invoker>(
             }
             exchange.run_whole(body, input, reader, writer).await
         }
-        Ok(None) => exchange.run_streaming(input, reader, writer, limit).await,
+        Ok(None) => {
+            input.arriving = false;
+            exchange.run_streaming(input, reader, writer, limit).await
+        }
         Err(refusal) => {
             let _ = answer::refuse(writer, &front.config, &refusal, None, is_head, false).await;
             After::CloseUnread
@@ -353,6 +374,7 @@ async fn read_head<I: Invoker>(
             Err(ReadEnd::TimedOut) => {
                 return Err(Refusal::new(408, "M1025", "request not received in time"));
             }
+            Err(ReadEnd::Stopping) => return Err(Refusal::of_fault(&Fault::Stopping, "")),
             Err(_) => return Ok(None),
         }
     }
@@ -507,7 +529,14 @@ impl<I: Invoker> Exchange<'_, I> {
             if self.route.takes_whole_bodies() {
                 let body = std::mem::take(&mut invocation.body);
                 let head_bytes = invocation.head.bytes();
-                match self.front.gathering.whole(self.owner, head_bytes, body).await {
+                let gathered = tokio::select! {
+                    biased;
+                    gathered = self.front.gathering.whole(self.owner, head_bytes, body) => gathered,
+                    () = self.front.stopper.given_up(self.front.config.arrival_grace) => {
+                        return Err(Fault::Stopping);
+                    }
+                };
+                match gathered {
                     Ok(body) => invocation.body = body,
                     Err(crowded @ NotGathered::Crowded) => return Err(crowded.into()),
                     // What is wrong with it is the intake's to say.

@@ -18,28 +18,36 @@ use mote_core::body::{Body, BodyError, BodySource};
 use mote_core::gathering::Gathering;
 use mote_core::h2_frames::{CALM, FrameMeter};
 use mote_core::invocation::{Head, headers};
+use mote_core::shares::{Share, Shares};
 use mote_core::turn::Turn;
 use mote_core::{Fault, Invocation, InvocationId, Invoker, RouteInfo, Trigger};
 use parking_lot::Mutex;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, ReadBuf};
 use tokio::net::TcpStream;
 use tokio::sync::{Notify, oneshot};
+use tokio::time::Instant;
 
 use super::answer;
 use super::connection::{LINGER_BYTES_MAX, REFUSALS_IN_A_ROW_MAX, find_route};
 use super::head::{self, FIELDS_BYTES_MAX, FIELDS_MAX};
-use super::listener::Front;
+use super::listener::{Front, Stopper};
 use super::target::{self, TARGET_BYTES_MAX, Target};
 use crate::ids::{invocation_id, now_ns};
 use crate::refusal::Refusal;
 
-/// Streams of one connection at once; more are refused and may be retried.
+/// Streams of one connection at once; more are refused and may be retried. All connections together
+/// are bounded by the front's `streams_max`.
 const STREAMS_MAX: u32 = 100;
+/// A stream whose head is longer than this counts as a further stream for each time that it is: its
+/// head stays in memory as long as it waits.
+const HEAD_BYTES_PER_PLACE: usize = 4 << 10;
 /// Bytes a client may send ahead on one stream and on the connection.
 const STREAM_WINDOW: u32 = 64 << 10;
 const CONNECTION_WINDOW: u32 = 1 << 20;
 /// How often a connection is looked at: whether it is idle, and whether its client takes answers.
 const LOOK: Duration = Duration::from_secs(5);
+/// The same once a node that stops waits for nothing but running invocations.
+const LATE_LOOK: Duration = Duration::from_millis(500);
 /// Bytes of answers that wait for one client to take them: as much as all its streams hold when
 /// each waits with a short answer. A further answer becomes a 503.
 const UNSENT_BYTES_MAX: usize = 8 << 20;
@@ -61,7 +69,10 @@ pub(crate) async fn serve<I: Invoker>(
     let context = Arc::new(Service {
         invoker: front.invoker.clone(),
         body_idle: front.config.body_idle_timeout,
+        arrival_grace: front.config.arrival_grace,
+        stopper: front.stopper.clone(),
         activity: activity.clone(),
+        streams: front.streams.clone(),
         gathering: front.gathering.clone(),
         owner,
     });
@@ -92,7 +103,8 @@ pub(crate) async fn serve<I: Invoker>(
 }
 
 /// Drives a connection to its end, which comes at once, with `None`, where its client takes nothing
-/// of its answers or stays after it was told to go.
+/// of its answers or stays after it was told to go. When the node stops, a connection has
+/// `arrival_grace`, and then as long as an invocation runs for it or an answer of one is not taken.
 async fn drive<I: Invoker, C>(
     connection: C,
     activity: &Activity,
@@ -106,21 +118,33 @@ where
     tokio::pin!(stopped);
     let keep_alive = front.config.keep_alive_timeout;
     let write_timeout = front.config.write_timeout;
+    let mut stopping = false;
+    let given_up = front.stopper.given_up(front.config.arrival_grace);
+    tokio::pin!(given_up);
     let mut look = tokio::time::interval(LOOK.min(write_timeout));
     let mut progress = Progress::default();
-    let mut ending = false;
+    let (mut ending, mut late) = (false, false);
     loop {
         tokio::select! {
             result = &mut connection => return Some(result),
-            () = &mut stopped, if !ending => {
+            () = &mut stopped, if !stopping => {
                 connection.as_mut().wind_up();
-                ending = true;
+                (ending, stopping) = (true, true);
+            }
+            () = &mut given_up, if !late => {
+                late = true;
+                // Not at once: what was just refused may still be sent.
+                look = tokio::time::interval_at(Instant::now() + LATE_LOOK, LATE_LOOK);
             }
             () = activity.useless.notified(), if !ending => {
                 connection.as_mut().wind_up();
                 ending = true;
             }
             _ = look.tick() => {
+                if late && activity.accepted.load(Ordering::Relaxed) == 0 {
+                    tracing::debug!("HTTP/2 connection ended: the node stops");
+                    return None;
+                }
                 let idle = activity.idle_for();
                 activity.count_held();
                 let silent = progress.silent_for(activity);
@@ -183,6 +207,8 @@ struct Activity {
     /// Streams that are open, and when the last one ended.
     open: AtomicU64,
     last_ns: AtomicU64,
+    /// Of the open streams, those whose invocation has begun.
+    accepted: AtomicU64,
     /// Requests since the last invocation; `useless` is told when they are too many.
     refusals: AtomicU32,
     useless: Notify,
@@ -223,6 +249,7 @@ impl Activity {
         Self {
             open: AtomicU64::new(0),
             last_ns: AtomicU64::new(now_ns()),
+            accepted: AtomicU64::new(0),
             refusals: AtomicU32::new(0),
             useless: Notify::new(),
             unsent: AtomicUsize::new(0),
@@ -239,9 +266,9 @@ impl Activity {
         Duration::from_nanos(now_ns().saturating_sub(self.last_ns.load(Ordering::Relaxed)))
     }
 
-    fn begin(self: &Arc<Self>) -> OpenStream {
+    fn begin(self: &Arc<Self>, place: Share<IpAddr>) -> OpenStream {
         self.open.fetch_add(1, Ordering::Relaxed);
-        OpenStream(self.clone())
+        OpenStream { activity: self.clone(), accepted: false, _place: place }
     }
 
     /// Counts bytes of an answer until they are sent or given up. `None` where too many wait.
@@ -287,12 +314,29 @@ impl Activity {
     }
 }
 
-struct OpenStream(Arc<Activity>);
+/// A stream that is served, until its answer was taken or given up.
+struct OpenStream {
+    activity: Arc<Activity>,
+    /// Its invocation has begun.
+    accepted: bool,
+    _place: Share<IpAddr>,
+}
+
+impl OpenStream {
+    fn accept(&mut self) {
+        if !std::mem::replace(&mut self.accepted, true) {
+            self.activity.accepted.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+}
 
 impl Drop for OpenStream {
     fn drop(&mut self) {
-        self.0.last_ns.store(now_ns(), Ordering::Relaxed);
-        self.0.open.fetch_sub(1, Ordering::Relaxed);
+        self.activity.last_ns.store(now_ns(), Ordering::Relaxed);
+        self.activity.open.fetch_sub(1, Ordering::Relaxed);
+        if self.accepted {
+            self.activity.accepted.fetch_sub(1, Ordering::Relaxed);
+        }
     }
 }
 
@@ -333,7 +377,10 @@ impl Buf for Piece {
 struct Service<I> {
     invoker: I,
     body_idle: Duration,
+    arrival_grace: Duration,
+    stopper: Stopper,
     activity: Arc<Activity>,
+    streams: Shares<IpAddr>,
     gathering: Gathering<IpAddr>,
     /// Whose connection it is.
     owner: IpAddr,
@@ -341,15 +388,20 @@ struct Service<I> {
 
 impl<I: Invoker> Service<I> {
     async fn serve(&self, request: Request<Incoming>) -> Response<AnswerBody> {
-        let open = self.activity.begin();
+        let id = invocation_id();
+        let Ok(place) = self.streams.take(self.owner, places(&request)) else {
+            return crowded(id);
+        };
+        let mut open = self.activity.begin(place);
         let is_head = request.method() == hyper::Method::HEAD;
         let received_ns = now_ns();
-        let id = invocation_id();
-        let (name, result) = self.invoke(request, id, received_ns).await;
+        let (name, result) = self.invoke(request, id, received_ns, &mut open).await;
         let refusal = match result {
             Ok(reply) => match self.room(&reply.body) {
-                Some(waiting) => match response(is_head, reply, id, open, waiting) {
-                    Ok(response) => return response,
+                Some(waiting) => match response(is_head, reply, id) {
+                    Ok(response) => {
+                        return response.map(|body| AnswerBody::new(body, open, waiting));
+                    }
                     Err(message) => Refusal::of_fault(&Fault::BadReply { message }, &name),
                 },
                 None => Refusal::new(
@@ -360,7 +412,7 @@ impl<I: Invoker> Service<I> {
             },
             Err(refusal) => refusal,
         };
-        refuse(is_head, &refusal, id)
+        refuse(is_head, &refusal, id, open)
     }
 
     /// Room for an answer, whole or streamed, until its client has taken it.
@@ -379,6 +431,7 @@ impl<I: Invoker> Service<I> {
         request: Request<Incoming>,
         id: InvocationId,
         mut received_ns: u64,
+        open: &mut OpenStream,
     ) -> (String, Result<mote_core::Reply, Refusal>) {
         let (name, head) = match request_head(&request) {
             Ok(found) => found,
@@ -415,7 +468,13 @@ impl<I: Invoker> Service<I> {
             Body::Stream { source: Box::new(source), length }
         };
         let body = if route.takes_whole_bodies() && matches!(body, Body::Stream { .. }) {
-            let gathered = self.gathering.whole(self.owner, head.bytes(), body).await;
+            let gathered = tokio::select! {
+                biased;
+                gathered = self.gathering.whole(self.owner, head.bytes(), body) => gathered,
+                () = self.stopper.given_up(self.arrival_grace) => {
+                    return (name.clone(), Err(Refusal::of_fault(&Fault::Stopping, &name)));
+                }
+            };
             received_ns = now_ns();
             match gathered {
                 Ok(body) => body,
@@ -435,6 +494,7 @@ impl<I: Invoker> Service<I> {
             received_ns,
             deadline_ns: received_ns + route.timeout_ms() * 1_000_000,
         };
+        open.accept();
         let result = self.invoker.invoke(&route, invocation).await;
         let result = result.map_err(|fault| Refusal::of_fault_for(&fault, &name, route.compat()));
         (name, result)
@@ -497,9 +557,7 @@ fn response(
     is_head: bool,
     reply: mote_core::Reply,
     id: InvocationId,
-    open: OpenStream,
-    waiting: Waiting,
-) -> Result<Response<AnswerBody>, String> {
+) -> Result<Response<Body>, String> {
     let mut response = Response::builder().status(reply.status);
     for (name, value) in headers(&reply.headers) {
         if answer::is_framing(name) {
@@ -524,11 +582,35 @@ fn response(
     response
         .header("server-timing", timing)
         .header("mote-invocation", id.to_string())
-        .body(AnswerBody::new(body, open, waiting))
+        .body(body)
         .map_err(|error| error.to_string())
 }
 
-fn refuse(is_head: bool, refusal: &Refusal, id: InvocationId) -> Response<AnswerBody> {
+/// How many streams a request counts as.
+fn places(request: &Request<Incoming>) -> usize {
+    let target = request.uri().path_and_query().map_or(0, |target| target.as_str().len());
+    let fields = request.headers().iter().map(|(name, value)| name.as_str().len() + value.len());
+    1 + (target + fields.sum::<usize>()) / HEAD_BYTES_PER_PLACE
+}
+
+/// The answer to a stream beyond the bound. It has no body: a body would wait for the client's
+/// window, and the stream would stay open as long. A reset with REFUSED_STREAM would do the same and
+/// tell many clients to try again at once (RFC 9113, 8.7), where this says when.
+fn crowded(id: InvocationId) -> Response<AnswerBody> {
+    let response = Response::builder()
+        .status(503)
+        .header("retry-after", 1)
+        .header("mote-invocation", id.to_string());
+    let body = AnswerBody { body: Answer::Short(Body::Empty), waiting: None, _open: None };
+    response.body(body).expect("the fields are valid")
+}
+
+fn refuse(
+    is_head: bool,
+    refusal: &Refusal,
+    id: InvocationId,
+    open: OpenStream,
+) -> Response<AnswerBody> {
     let mut response = Response::builder()
         .status(refusal.status)
         .header("content-type", "application/problem+json")
@@ -544,7 +626,9 @@ fn refuse(is_head: bool, refusal: &Refusal, id: InvocationId) -> Response<Answer
     } else {
         Body::whole(refusal.problem_json(Some(id)).into_bytes())
     };
-    let body = AnswerBody { body: Answer::Short(body), waiting: None, _open: None };
+    // It may wait for the client's window like any other answer.
+    let waiting = open.activity.wait_anyway(body.held_bytes());
+    let body = AnswerBody { body: Answer::Short(body), waiting: Some(waiting), _open: Some(open) };
     response.body(body).expect("a refusal has only valid header values")
 }
 
@@ -574,7 +658,7 @@ impl BodySource for StreamBody {
                     if data.is_empty() {
                         continue;
                     }
-                    let deadline = tokio::time::Instant::now() + self.idle_timeout;
+                    let deadline = Instant::now() + self.idle_timeout;
                     self.idle.as_mut().reset(deadline);
                     self.seen += data.len() as u64;
                     if self.seen > self.limit {
@@ -627,11 +711,11 @@ impl AnswerBody {
             Body::Stream { .. } => {
                 let length = body.length();
                 let body = Mutex::new(Some(body));
-                let held = Mutex::new(open.0.wait_anyway(0));
+                let held = Mutex::new(open.activity.wait_anyway(0));
                 let given_ns = AtomicU64::new(0);
                 let streamed = Arc::new(Streamed { body, given_ns, held });
                 streamed.count_held();
-                let mut all = open.0.streamed.lock();
+                let mut all = open.activity.streamed.lock();
                 // Those that are over are forgotten before the list grows.
                 if all.len() == all.capacity() {
                     all.retain(|one| one.strong_count() > 0);

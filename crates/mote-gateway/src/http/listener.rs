@@ -27,6 +27,11 @@ const BACKLOG: u32 = 4096;
 /// the node needs many, and whoever keeps as many as it may still leaves room for others.
 const CONNECTIONS_MAX: usize = 16_384;
 
+/// Streams of HTTP/2 that are open at once on all connections, unless configured. One address may
+/// have half. A stream that waits costs the node about 3.5 KB in itself, so all of them cost about
+/// 35 MB.
+const STREAMS_MAX: usize = 10_000;
+
 /// What a client reads whose address has too many connections.
 const CROWDED: &[u8] = b"HTTP/1.1 503 Service Unavailable\r\n\
     content-type: application/problem+json\r\nretry-after: 1\r\ncontent-length: 110\r\n\
@@ -45,10 +50,16 @@ pub struct Config {
     pub keep_alive_timeout: Duration,
     /// A client that takes nothing of its answer.
     pub write_timeout: Duration,
+    /// How long a request may go on arriving once the node stops. An invocation that has begun has
+    /// the time of the stop.
+    pub arrival_grace: Duration,
     /// Connections at once; more wait in the kernel's backlog.
     pub connections_max: usize,
     /// Connections of one address at once; a further one reads a 503 and is closed.
     pub connections_per_address_max: usize,
+    /// Streams of HTTP/2 that are open at once on all connections; one address may have half. A
+    /// further one is refused.
+    pub streams_max: usize,
     /// Further runtimes that serve connections, in turn with the one that accepts them. Each
     /// should have a thread of its own.
     pub helpers: Vec<Handle>,
@@ -61,8 +72,10 @@ impl Default for Config {
             body_idle_timeout: Duration::from_secs(30),
             keep_alive_timeout: Duration::from_secs(60),
             write_timeout: Duration::from_secs(30),
+            arrival_grace: Duration::from_secs(5),
             connections_max: CONNECTIONS_MAX,
             connections_per_address_max: CONNECTIONS_MAX / 4 * 3,
+            streams_max: STREAMS_MAX,
             helpers: Vec::new(),
         }
     }
@@ -96,6 +109,16 @@ impl Stopper {
         self.0.notify.notify_waiters();
     }
 
+    /// Resolves when the node was told to stop and requests that had not arrived in whole then have
+    /// had `grace`.
+    pub(crate) async fn given_up(&self, grace: Duration) {
+        let stopped = self.notified();
+        if !self.is_stopping() {
+            stopped.await;
+        }
+        tokio::time::sleep(grace).await;
+    }
+
     pub(crate) fn is_stopping(&self) -> bool {
         self.0.stopping.load(Ordering::Acquire)
     }
@@ -112,6 +135,8 @@ pub(crate) struct Front<I> {
     pub(crate) config: Config,
     pub(crate) stopper: Stopper,
     pub(crate) unsent: super::h2::Unsent,
+    /// Streams of HTTP/2 that are open, by the address of the client.
+    pub(crate) streams: Shares<IpAddr>,
     /// Bodies that calls wait for, by the address of the client.
     pub(crate) gathering: Gathering<IpAddr>,
 }
@@ -126,6 +151,7 @@ pub async fn serve<I: Invoker>(
     let places = Arc::new(Semaphore::new(config.connections_max));
     let shares = Shares::new(config.connections_max, config.connections_per_address_max);
     let connections_max = config.connections_max as u32;
+    let streams = Shares::new(config.streams_max, (config.streams_max / 2).max(1));
     let helpers = config.helpers.clone();
     // This runtime first, then each helper, and again.
     let mut turns = std::iter::once(None).chain(helpers.iter().map(Some)).cycle();
@@ -134,6 +160,7 @@ pub async fn serve<I: Invoker>(
         config,
         stopper,
         unsent: Default::default(),
+        streams,
         gathering: Gathering::default(),
     });
     let stopped = front.stopper.notified();

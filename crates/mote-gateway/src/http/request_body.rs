@@ -141,7 +141,8 @@ pub(crate) async fn more(
     input.set_deadline(config.body_idle_timeout);
     input.fill(reader, false).await.map_err(|end| match end {
         ReadEnd::TimedOut => Refusal::new(408, "M1025", "request not received in time"),
-        _ => Refusal::of_fault(&Fault::BodyIncomplete, ""),
+        ReadEnd::Stopping => Refusal::of_fault(&Fault::Stopping, ""),
+        ReadEnd::Gone => Refusal::of_fault(&Fault::BodyIncomplete, ""),
     })
 }
 

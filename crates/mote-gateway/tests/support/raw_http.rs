@@ -17,6 +17,11 @@ pub struct Server {
 
 impl Server {
     pub fn start(config: Config) -> Self {
+        Self::start_at("127.0.0.1:0".parse().unwrap(), config)
+    }
+
+    /// On this address, where it may be one of IPv6.
+    pub fn start_at(address: SocketAddr, config: Config) -> Self {
         let fake = Fake::default();
         let stopper = Stopper::default();
         let (sender, receiver) = std::sync::mpsc::channel();
@@ -24,11 +29,14 @@ impl Server {
         let thread = std::thread::spawn(move || {
             let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
             runtime.unwrap().block_on(async move {
-                let socket = tokio::net::TcpSocket::new_v4().unwrap();
+                let socket = match address {
+                    SocketAddr::V4(_) => tokio::net::TcpSocket::new_v4().unwrap(),
+                    SocketAddr::V6(_) => tokio::net::TcpSocket::new_v6().unwrap(),
+                };
                 // Small, so that the kernel holds little of a body nobody reads.
                 socket.set_recv_buffer_size(64 << 10).unwrap();
                 socket.set_send_buffer_size(64 << 10).unwrap();
-                socket.bind("127.0.0.1:0".parse().unwrap()).unwrap();
+                socket.bind(address).unwrap();
                 let listener = socket.listen(4_096).unwrap();
                 sender.send(listener.local_addr().unwrap()).unwrap();
                 serve(listener, invoker, config, end).await.unwrap();
@@ -42,6 +50,11 @@ impl Server {
         stream.set_nodelay(true).unwrap();
         stream.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
         Client { stream, read: Vec::new() }
+    }
+
+    /// Tells the front to stop.
+    pub fn begin_stop(&self) {
+        self.stopper.stop();
     }
 
     /// Stops the front; all its connections must end.

@@ -289,7 +289,9 @@ pub(super) fn http_config(share: usize) -> http::Config {
     let connections_max = all.connections_max.min(files / share).max(1);
     let connections_per_address_max =
         all.connections_per_address_max.min((connections_max / 4 * 3).max(1));
-    http::Config { connections_max, connections_per_address_max, ..all }
+    // As with the connections: the node's own front may have all of them, others their share.
+    let streams_max = all.streams_max * HTTP_FILES_SHARE / share;
+    http::Config { connections_max, connections_per_address_max, streams_max, ..all }
 }
 
 /// Threads that serve HTTP connections, where `asked` 0 chooses by the number of cores. The first
