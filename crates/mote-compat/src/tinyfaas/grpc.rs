@@ -45,9 +45,12 @@ const IDLE_TIMEOUT: Duration = Duration::from_secs(300);
 const STALL_TIMEOUT: Duration = Duration::from_secs(30);
 /// How long one message may take to arrive.
 const MESSAGE_TIMEOUT: Duration = Duration::from_secs(60);
-/// Bytes of messages in memory, in both directions, of all clients; one address may have half. A
+/// Bytes of calls and their messages in memory, in both directions, of all clients; one address may have half. A
 /// call beyond is refused with RESOURCE_EXHAUSTED.
 const MESSAGES_BYTES_MAX: usize = 16 << 20;
+/// What a call counts as besides its metadata and its message: a stream of HTTP/2 takes memory as
+/// long as it is open, whatever comes on it.
+const CALL_BYTES: usize = 4 << 10;
 /// Bytes a client may send ahead on one stream and on the connection.
 const STREAM_WINDOW: u32 = 256 << 10;
 const CONNECTION_WINDOW: u32 = 1 << 20;
@@ -258,7 +261,7 @@ async fn message(mut body: Incoming, call: &mut OpenCall) -> Result<Bytes, Failu
 
 fn crowded() -> Failure {
     let text = format!(
-        "messages of {} MiB are in memory ({} MiB of one address): try again",
+        "calls and messages of {} MiB are in memory ({} MiB of one address): try again",
         MESSAGES_BYTES_MAX >> 20,
         MESSAGES_BYTES_MAX >> 21
     );
@@ -271,6 +274,8 @@ async fn run(
     open: &mut OpenCall,
 ) -> Result<Bytes, Failure> {
     let (parts, body) = request.into_parts();
+    let fields = parts.headers.iter().map(|(name, value)| name.as_str().len() + value.len());
+    open.memory.grow(CALL_BYTES + fields.sum::<usize>()).map_err(|_| crowded())?;
     let kind = parts.headers.get("content-type").map(HeaderValue::as_bytes).unwrap_or_default();
     if parts.method != Method::POST || !kind.starts_with(b"application/grpc") {
         return Err((Code::Unimplemented, "send gRPC".to_owned()));
@@ -566,6 +571,26 @@ mod tests {
         body.send_data(framed(&field(1, b"slow")), true).expect("sent");
         tokio::time::sleep(10 * limit).await;
         assert!(!serving.is_finished());
+    }
+
+    #[tokio::test]
+    async fn calls_without_a_message_take_bounded_memory() {
+        let share = 40 * CALL_BYTES;
+        let memory = Shares::new(2 * share, share);
+        let (stream, serving) = served(&memory);
+        tokio::spawn(serving);
+        let mut sender = client(stream).await;
+        let mut calls = Vec::new();
+        for _ in 0..100 {
+            calls.push(sender.send_request(call_of(), false).expect("sent"));
+            sender = sender.ready().await.expect("room for a stream");
+        }
+        let (last, _body) = calls.pop().expect("a hundred");
+        let answer = tokio::time::timeout(Duration::from_secs(20), last).await;
+        let answer = answer.expect("it is refused").expect("an answer");
+        assert_eq!(answer.headers()["grpc-status"], "8");
+        let other = IpAddr::from([192, 0, 2, 2]);
+        assert!(memory.take(other, share).is_ok(), "others have theirs");
     }
 
     #[tokio::test]
