@@ -19,6 +19,12 @@ const COLLECTION: &str = "openwhisk/activations";
 /// Records kept, and bytes of them.
 const RECORDS_MAX: usize = 10_000;
 const BYTES_MAX: usize = 32 << 20;
+/// A longer record is shortened, so that one activation does not push all others out. A result and
+/// the usual logs fit.
+const RECORD_BYTES_MAX: usize = 4 << 20;
+/// The last line of logs that were cut, in the words of OpenWhisk.
+const LOGS_CUT: &str =
+    "Logs were truncated because the total bytes size exceeds the limit of the node.";
 /// How long a record may be in memory alone.
 const WRITE_EVERY: Duration = Duration::from_millis(500);
 /// Lists without a limit, and their longest.
@@ -45,15 +51,64 @@ struct Held {
     added: u64,
 }
 
+impl Held {
+    fn add(&mut self, id: String, record: Value) {
+        self.added += 1;
+        self.unwritten.insert(id.clone());
+        if let Some(before) = self.records.remove(&id) {
+            self.bytes = self.bytes.saturating_sub(before.to_string().len());
+        }
+        let Some((record, bytes)) = shortened(record) else {
+            tracing::warn!(%id, "the record of an activation is too long to be kept");
+            return;
+        };
+        self.bytes += bytes;
+        self.records.insert(id, record);
+        while self.records.len() > RECORDS_MAX || self.bytes > BYTES_MAX {
+            let Some((oldest, record)) = self.records.pop_first() else { break };
+            self.bytes = self.bytes.saturating_sub(record.to_string().len());
+            self.unwritten.insert(oldest);
+        }
+    }
+}
+
+/// A record of at most [`RECORD_BYTES_MAX`] and its length: without a long result and, if that is not
+/// enough, without the last lines of its logs. `None` where the rest is too long.
+fn shortened(mut record: Value) -> Option<(Value, usize)> {
+    let mut bytes = record.to_string().len();
+    if bytes > RECORD_BYTES_MAX
+        && record["response"]["result"].to_string().len() > RECORD_BYTES_MAX / 2
+    {
+        record["response"]["result"] = json!({ "error": "The result is too long to be kept." });
+        bytes = record.to_string().len();
+    }
+    if bytes > RECORD_BYTES_MAX
+        && let Some(lines) = record["logs"].as_array_mut()
+    {
+        while bytes + LOGS_CUT.len() + 3 > RECORD_BYTES_MAX
+            && let Some(line) = lines.pop()
+        {
+            // With its comma, which the first line does not have.
+            bytes = bytes.saturating_sub(line.to_string().len() + 1);
+        }
+        lines.push(LOGS_CUT.into());
+        bytes = record.to_string().len();
+    }
+    (bytes <= RECORD_BYTES_MAX).then_some((record, bytes))
+}
+
 impl Activations {
     /// Reads what was kept.
     pub(super) async fn load(node: &dyn Node) -> Self {
         let mut held = Held::default();
         for (id, bytes) in node.documents(COLLECTION).await.unwrap_or_default() {
-            if let Ok(record) = serde_json::from_slice(&bytes) {
-                held.bytes += bytes.len();
-                held.records.insert(id, record);
+            let Ok(record) = serde_json::from_slice(&bytes) else { continue };
+            if bytes.len() > RECORD_BYTES_MAX {
+                held.add(id, record);
+                continue;
             }
+            held.bytes += bytes.len();
+            held.records.insert(id, record);
         }
         Self { held: Mutex::new(held), ..Self::default() }
     }
@@ -64,19 +119,7 @@ impl Activations {
 
     /// Adds a record.
     pub(super) fn add(&self, id: Id, record: Value) {
-        let id = id.to_string();
-        let mut held = self.held();
-        held.bytes += record.to_string().len();
-        held.unwritten.insert(id.clone());
-        if let Some(before) = held.records.insert(id, record) {
-            held.bytes = held.bytes.saturating_sub(before.to_string().len());
-        }
-        while held.records.len() > RECORDS_MAX || held.bytes > BYTES_MAX {
-            let Some((oldest, record)) = held.records.pop_first() else { break };
-            held.bytes = held.bytes.saturating_sub(record.to_string().len());
-            held.unwritten.insert(oldest);
-        }
-        held.added += 1;
+        self.held().add(id.to_string(), record);
     }
 
     pub(super) fn get(&self, id: &str) -> Option<Value> {
@@ -206,5 +249,71 @@ pub(super) async fn show_part(
         "logs" => Ok(Json(json!({ "logs": record["logs"] }))),
         "result" => Ok(Json(record["response"].clone())),
         _ => Err(Refused::not_found()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn id(n: usize) -> Id {
+        Id::try_from(format!("{n:032x}")).expect("an id")
+    }
+
+    fn kept(activations: &Activations, n: usize) -> Option<Value> {
+        activations.get(&id(n).to_string())
+    }
+
+    fn filled() -> Activations {
+        let activations = Activations::default();
+        for n in 0..100 {
+            activations.add(id(n), json!({ "n": n, "logs": [] }));
+        }
+        activations
+    }
+
+    #[test]
+    fn a_long_record_pushes_no_other_out() {
+        let line = "x".repeat(1 << 10);
+        let logs = vec![line.as_str(); 40 << 10];
+        let long = "y".repeat(BYTES_MAX);
+        let too_long = json!({ "error": "The result is too long to be kept." });
+        for (logs, result, lines, shown) in [
+            (json!(logs), json!("fine"), 4_000..4_096, json!("fine")),
+            (json!(logs), json!(long), 4_000..4_096, too_long.clone()),
+            (json!([]), json!(long), 0..1, too_long),
+        ] {
+            let activations = filled();
+            activations.add(id(1_000), json!({ "logs": logs, "response": { "result": result } }));
+            assert!((0..100).all(|n| kept(&activations, n).is_some()), "others are gone");
+            let record = kept(&activations, 1_000).expect("a shorter one");
+            let found = record["logs"].as_array().expect("lines");
+            assert!(lines.contains(&found.len()), "{} lines", found.len());
+            assert!(found.last().is_none_or(|last| last == LOGS_CUT));
+            assert_eq!(record["response"]["result"], shown);
+            let held = activations.held();
+            let counted: usize = held.records.values().map(|one| one.to_string().len()).sum();
+            assert_eq!(held.bytes, counted);
+        }
+    }
+
+    #[test]
+    fn a_record_that_cannot_be_shortened_is_left_out() {
+        let activations = filled();
+        activations.add(id(1_000), json!({ "name": "z".repeat(BYTES_MAX), "logs": [] }));
+        assert_eq!(kept(&activations, 1_000), None);
+        assert!((0..100).all(|n| kept(&activations, n).is_some()), "others are gone");
+    }
+
+    #[test]
+    fn the_oldest_are_forgotten_first() {
+        let activations = Activations::default();
+        let result = "y".repeat(1 << 20);
+        for n in 0..40 {
+            activations.add(id(n), json!({ "response": { "result": result }, "logs": [] }));
+        }
+        let held = activations.held();
+        assert!(held.bytes <= BYTES_MAX && held.records.len() == 31, "{}", held.records.len());
+        assert_eq!(*held.records.first_key_value().expect("some").0, id(9).to_string());
     }
 }
