@@ -680,4 +680,71 @@ mod tests {
         stop.send(()).expect("running");
         serving.await.expect("it ends");
     }
+
+    /// A body of which nothing comes.
+    struct Silent;
+
+    impl mote_core::body::BodySource for Silent {
+        fn poll_chunk(
+            &mut self,
+            _: &mut std::task::Context<'_>,
+        ) -> std::task::Poll<Option<Result<Bytes, BodyError>>> {
+            std::task::Poll::Pending
+        }
+    }
+
+    #[tokio::test]
+    async fn bodies_of_calls_for_later_take_bounded_memory() {
+        const BODY: u64 = 8 << 20;
+        let (_node, queue, _stop, _serving) = running(|_| async { answer(Vec::new()) }.boxed());
+        let begin = |peer: &str| {
+            let body = Body::Stream { source: Box::new(Silent), length: Some(BODY) };
+            let (queue, peer) = (queue.clone(), peer.parse().expect("an address"));
+            let mut call = async move { queue.receive(body, BODY, peer).await.map(|_| ()) }.boxed();
+            let ended = (&mut call).now_or_never();
+            (call, ended)
+        };
+        let share = RECEIVING_BYTES_MAX / 2 / BODY as usize;
+        let mut held = Vec::new();
+        for peer in ["192.0.2.1", "192.0.2.2"] {
+            for n in 0..share {
+                let (call, ended) = begin(peer);
+                assert!(ended.is_none(), "{peer}: body {n} of {share}: {ended:?}");
+                held.push(call);
+            }
+            assert!(matches!(begin(peer).1, Some(Err(Fault::NodeFull))), "{peer} has its share");
+        }
+        // All of it is taken; what is given up is free again.
+        assert!(matches!(begin("192.0.2.3").1, Some(Err(Fault::NodeFull))));
+        held.truncate(share);
+        assert!(begin("192.0.2.3").1.is_none());
+        assert_eq!(queue.receiving.taken(), RECEIVING_BYTES_MAX / 2);
+    }
+
+    #[tokio::test]
+    async fn answers_that_wait_for_callbacks_take_bounded_memory() {
+        let silent = tokio::net::TcpListener::bind("127.0.0.1:0").await.expect("loopback");
+        let url = format!("http://{}/", silent.local_addr().expect("bound"));
+        let ran = Arc::new(std::sync::atomic::AtomicUsize::new(0));
+        let noted = ran.clone();
+        let long = Bytes::from(vec![b'x'; ANSWER_BYTES_MAX as usize]);
+        let (node, queue, _stop, _serving) = running(move |_| {
+            noted.fetch_add(1, std::sync::atomic::Ordering::SeqCst);
+            let (headers, body) = (Bytes::new(), Body::Whole(long.clone()));
+            async { Ok(Reply { status: 200, headers, body, phases: Default::default() }) }.boxed()
+        });
+        const CALLS: usize = 12;
+        for n in 0..CALLS {
+            let plain = Later::plain(&format!("f{n}"), Bytes::new(), Bytes::new());
+            let later = Later { callback: Some(url.clone()), ..plain };
+            queue.accept(&later).await.expect("accepted");
+        }
+        // Each counts one KiB besides its answer.
+        let waiting = UNTOLD_BYTES_MAX / (ANSWER_BYTES_MAX as usize + 1_024);
+        let given_up = || node.kept.lock().expect("not poisoned").len() == waiting;
+        until("the callbacks beyond are given up", given_up).await;
+        assert_eq!(ran.load(std::sync::atomic::Ordering::SeqCst), CALLS, "all calls have run");
+        let free = queue.untold.available_permits();
+        assert!(free < ANSWER_BYTES_MAX as usize >> 10, "{free} KiB are free");
+    }
 }
