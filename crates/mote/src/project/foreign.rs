@@ -37,6 +37,9 @@ const ALLOW_NET: &str = "mote/allow-net";
 
 /// Longer files are no manifests.
 const BYTES_MAX: u64 = 1 << 20;
+/// Opening brackets of a file times its bytes. The parser looks at every list and table that is open,
+/// at every word: this many take a second at the most, and a manifest of 100 KB may have 20,000.
+const BRACKETS_TIMES_BYTES_MAX: usize = 2_000_000_000;
 /// Usual names; other YAML files at the top are looked at too.
 const NAMES: [&str; 8] = [
     "stack.yml",
@@ -497,6 +500,16 @@ fn is_variable(name: &str) -> bool {
 
 /// The documents of a YAML file.
 fn documents(file: &str, source: &str) -> Result<Vec<Value>, Mistakes> {
+    // How deep they nest is not known before they are parsed, so all of them count.
+    let brackets = source.bytes().filter(|byte| matches!(byte, b'[' | b'{')).count();
+    if source.len() as u64 > BYTES_MAX
+        || brackets.saturating_mul(source.len()) > BRACKETS_TIMES_BYTES_MAX
+    {
+        let bytes = source.len();
+        let text = format!("{file}: too large to be read ({brackets} brackets in {bytes} bytes)");
+        let hint = "split the file, or write its lists and tables in lines, without brackets";
+        return Err(mistake("M0301", text, Some(hint.to_owned())));
+    }
     let mut found = Vec::new();
     for document in yaml_serde::Deserializer::from_str(source) {
         let unreadable = |error: yaml_serde::Error| {

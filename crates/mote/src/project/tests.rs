@@ -417,3 +417,28 @@ fn an_action_that_calls_its_platform_is_told_so_at_its_deploy() {
     let said = project.functions[0].warnings.join("\n");
     assert!(said.contains("a.js calls OpenWhisk's API"), "{said}");
 }
+
+#[test]
+fn manifests_that_would_take_long_to_parse_are_refused_first() {
+    let read = |manifest: &str| {
+        let since = std::time::Instant::now();
+        let read = read_foreign_files(&[("stack.yml", manifest)]);
+        assert!(since.elapsed() < std::time::Duration::from_secs(10), "{:?}", since.elapsed());
+        read.err().map(|wrong| wrong.0[0].text.clone()).unwrap_or_default()
+    };
+    // The parser looks at every open table, at every word: these would take minutes.
+    for deep in ["{a: ".repeat(250_000), "[".repeat(1_000_000), "- [{\"a]\": ".repeat(90_000)] {
+        assert!(read(&deep).starts_with("stack.yml: too large to be read ("), "{:.8}", deep);
+    }
+    // Those that are small enough are parsed, and too deep.
+    let text = read(&"{a: ".repeat(1_000));
+    assert!(text.contains("recursion limit"), "{text}");
+    // Many functions are no reason.
+    let mut many = String::from("provider: {name: openfaas}\nfunctions:\n");
+    for n in 0..1_000 {
+        many.push_str(&format!(
+            "  f{n}: {{lang: nothing, handler: ., limits: {{memory: 64Mi}}, labels: {{a: b}}}}\n"
+        ));
+    }
+    assert!(!read(&many).contains("too large"), "a thousand functions are refused");
+}
