@@ -390,18 +390,20 @@ fn package(spec: &FunctionSpec, code: &Path) -> Result<String, Problem> {
 async fn cache(node: &Node) -> Result<PathBuf, Problem> {
     let cache = node.config.data.join("go-cache");
     let path = cache.clone();
-    let made = tokio::task::spawn_blocking(move || {
-        if bytes_below(&path, CACHE_BYTES_MAX) > CACHE_BYTES_MAX {
-            mote_store::remove_tree(&path)?;
-        }
-        std::fs::create_dir_all(&path)?;
-        // Compiled code holds what its author wrote; no other user of the machine may read it.
-        std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o700))
-    });
+    let made = tokio::task::spawn_blocking(move || prepare_cache(&path, CACHE_BYTES_MAX));
     made.await
         .unwrap_or_else(|error| Err(std::io::Error::other(error)))
         .map_err(|error| packages::failed(&format!("cannot make {}: {error}", cache.display())))?;
     Ok(cache)
+}
+
+fn prepare_cache(path: &Path, bytes_max: u64) -> std::io::Result<()> {
+    if bytes_below(path, bytes_max) > bytes_max {
+        mote_store::remove_tree(path)?;
+    }
+    std::fs::create_dir_all(path)?;
+    // Compiled code holds what its author wrote; no other user of the machine may read it.
+    std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o700))
 }
 
 async fn request(
@@ -457,4 +459,54 @@ pub(super) fn bytes_below(folder: &Path, most: u64) -> u64 {
         }
     }
     sum
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use super::*;
+
+    #[test]
+    fn the_cache_is_nobody_elses_and_begins_anew_when_it_is_full() {
+        let data = tempfile::tempdir().unwrap();
+        let cache = data.path().join("go-cache");
+        let mode = || fs::metadata(&cache).unwrap().permissions().mode() & 0o7777;
+        prepare_cache(&cache, 1_000).unwrap();
+        assert_eq!(mode(), 0o700);
+        // One that is open to others, as of a node before, is closed.
+        fs::set_permissions(&cache, fs::Permissions::from_mode(0o755)).unwrap();
+        fs::create_dir_all(cache.join("build/00")).unwrap();
+        fs::write(cache.join("build/00/a"), vec![0; 1_000]).unwrap();
+        prepare_cache(&cache, 1_000).unwrap();
+        assert_eq!(mode(), 0o700);
+        assert!(cache.join("build/00/a").is_file(), "it is not too large");
+        fs::write(cache.join("build/00/b"), "x").unwrap();
+        prepare_cache(&cache, 1_000).unwrap();
+        assert_eq!((mode(), fs::read_dir(&cache).unwrap().count()), (0o700, 0));
+    }
+
+    #[test]
+    fn links_among_the_files_of_a_project_are_not_followed() {
+        let outside = tempfile::tempdir().unwrap();
+        let secret = outside.path().join("secret.go");
+        fs::write(&secret, "package secret\n\nfunc main() {}\n").unwrap();
+        let code = tempfile::tempdir().unwrap();
+        let (at, link) =
+            (|name: &str| code.path().join(name), std::os::unix::fs::symlink::<&Path, PathBuf>);
+        link(&secret, at("a_link.go")).unwrap();
+        link(Path::new("/dev/zero"), at("b_endless.go")).unwrap();
+        link(outside.path(), at("c_folder.go")).unwrap();
+        link(Path::new("nowhere"), at("d_broken.go")).unwrap();
+        link(Path::new("f_own.go"), at("e_same.go")).unwrap();
+        fs::write(at("f_own.go"), "package own\n\nfunc Handle() {}\n").unwrap();
+        let found: Vec<_> = sources(code.path()).map(|(name, _)| name).collect();
+        assert_eq!(found, ["f_own.go"]);
+        let name = mote_core::FunctionName::new("f").unwrap();
+        let spec = FunctionSpec::with_defaults(name, Runtime::Go, "Handle");
+        assert_eq!(package(&spec, code.path()).unwrap(), "own");
+        // Without a file of its own there is no package, whatever a link leads to.
+        fs::remove_file(at("f_own.go")).unwrap();
+        assert!(package(&spec, code.path()).is_err());
+    }
 }

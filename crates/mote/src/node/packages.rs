@@ -506,4 +506,23 @@ mod tests {
         assert_eq!(told("ERROR: b"), "its errors:\n  | ERROR: b");
         assert_eq!(told(""), "it said nothing");
     }
+
+    #[test]
+    fn a_long_package_json_is_left_to_npm() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("package.json");
+        let name = mote_core::FunctionName::new("f").unwrap();
+        let spec = FunctionSpec::with_defaults(name, Runtime::Node, "app.mjs");
+        // Nothing is asked for; the rest is white space.
+        let padded = |bytes: u64| format!("{{{}}}", " ".repeat(bytes as usize - 2));
+        for (bytes, asks) in [(PACKAGE_JSON_BYTES_MAX, false), (PACKAGE_JSON_BYTES_MAX + 1, true)] {
+            std::fs::write(&path, padded(bytes)).unwrap();
+            assert_eq!(has_dependencies(&spec, &path), asks, "{bytes} bytes");
+        }
+        // A length on disk, not bytes: it is not read.
+        std::fs::File::create(&path).unwrap().set_len(1 << 40).unwrap();
+        assert!(has_dependencies(&spec, &path));
+        std::fs::write(&path, r#"{"dependencies":{"a":"1"}}"#).unwrap();
+        assert!(has_dependencies(&spec, &path));
+    }
 }
