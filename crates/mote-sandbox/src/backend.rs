@@ -42,7 +42,7 @@ const BURST_MAX: Duration = Duration::from_secs(1);
 /// Pause between a start and the refilling after it.
 const FILL_PAUSE: Duration = Duration::from_millis(20);
 /// Instances alive at once at most; each has its own uid.
-const SLOTS: u32 = 65_536;
+pub(crate) const SLOTS: u32 = 65_536;
 /// Room for a runtime's own code and stacks where RLIMIT_DATA stands in for a memory controller.
 const DATA_BYTES_EXTRA: u64 = 256 << 20;
 const CODE_DIR: &str = "/function";
@@ -143,7 +143,7 @@ impl ProcessBackend {
 
     /// What this machine lets the backend enforce. Reads a few small files.
     pub fn report(&self) -> Report {
-        Report { items: report::items(&self.inner.cgroups) }
+        Report { items: report::items(&self.inner.cgroups, self.inner.config.uid_base) }
     }
 
     /// The host's user and group id an instance in `slot` runs as.

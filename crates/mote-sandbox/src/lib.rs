@@ -44,6 +44,7 @@ mod root;
 mod running;
 mod seccomp;
 mod spawn;
+mod subordinate;
 mod sys;
 mod waiting;
 mod worker;

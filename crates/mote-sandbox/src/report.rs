@@ -7,6 +7,7 @@ use crate::cgroup::{Cgroups, Version};
 use crate::landlock_rules;
 use crate::plan::Parking;
 use crate::seccomp;
+use crate::subordinate::{self, Overlap};
 use crate::sys;
 
 /// Exit statuses of the child that tries namespaces.
@@ -45,20 +46,33 @@ pub struct Report {
     pub items: Vec<Capability>,
 }
 
-/// Looks at this machine with the eyes of a daemon run by this user. Reads a few small files and
+/// Looks at this machine with the eyes of a daemon run by this user, whose instances have the user ids
+/// from `uid_base` on. Reads a few small files and
 /// creates and removes one empty cgroup per hierarchy; milliseconds.
-pub fn capabilities() -> Report {
-    Report { items: items(&Cgroups::shared()) }
+pub fn capabilities(uid_base: u32) -> Report {
+    Report { items: items(&Cgroups::shared(), uid_base) }
 }
 
-pub(crate) fn items(cgroups: &Cgroups) -> Vec<Capability> {
+pub(crate) fn items(cgroups: &Cgroups, uid_base: u32) -> Vec<Capability> {
     use State::{Degraded, Enforced, Missing};
     let mut items = Vec::new();
     let mut add = |name, state, detail: &str, hint: &str| {
         items.push(Capability { name, state, detail: detail.to_owned(), hint: hint.to_owned() });
     };
     if sys::is_root() {
-        add("user", Enforced, "root: each instance has its own uid", "");
+        let own = "root: each instance has its own uid";
+        match subordinate::overlap(uid_base) {
+            None => add("user", Enforced, own, ""),
+            Some(Overlap { text, free }) => {
+                let hint = free.map(|free| format!("set `uid_base = {free}`, which nobody has"));
+                add(
+                    "user",
+                    Degraded,
+                    &format!("{own} from {uid_base} on, but {text} as well"),
+                    &hint.unwrap_or_else(|| "take ids from a range there".to_owned()),
+                );
+            }
+        }
     } else {
         add(
             "user",

@@ -279,7 +279,7 @@ fn main() {
 
     let mut succeeded: Vec<_> =
         full.iter().filter(|(_, worked)| **worked).map(|(name, _)| name.as_str()).collect();
-    for item in mote_sandbox::capabilities().items {
+    for item in mote_sandbox::capabilities(mote_sandbox::UID_BASE_DEFAULT).items {
         let known = WEAKER.iter().filter(|_| !matches!(item.state, mote_sandbox::State::Enforced));
         for (_, attempt) in known.filter(|(name, _)| *name == item.name) {
             println!("SKIPPED: {attempt}: {}", item.detail);

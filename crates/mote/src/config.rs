@@ -5,6 +5,7 @@
 
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::ops::RangeInclusive;
 use std::path::{Path, PathBuf};
 
 use mote_api::quantity::parse_size;
@@ -13,6 +14,7 @@ use mote_api::toml_reader::{Mistake, Mistakes, TomlReader};
 use mote_compat::Reach;
 use mote_core::fault::bytes_text;
 use mote_core::spec::MEMORY_BYTES_MIN;
+use mote_sandbox::UID_BASE_DEFAULT;
 
 mod platforms;
 
@@ -33,7 +35,7 @@ pub(crate) struct Setting {
 }
 
 /// Every setting, in the order of the reference page.
-pub(crate) const SETTINGS: [Setting; 18] = [
+pub(crate) const SETTINGS: [Setting; 19] = [
     Setting {
         key: "data",
         default: "`/var/lib/mote` for root, else `~/.local/share/mote`",
@@ -85,6 +87,11 @@ pub(crate) const SETTINGS: [Setting; 18] = [
         text: "Memory for interpreters that wait, already up, to become an instance of whichever function is called next: a size such as `64MiB`, or `off`. A waiting Python counts 16 MiB, a waiting Node 64 MiB; one of each kind that deployed functions need is kept, more after bursts. It is part of `memory`, and gives way first.",
     },
     Setting {
+        key: "uid_base",
+        default: "`1000000`",
+        text: "The first of the 65,536 user ids that instances have, each its own, on a node that root runs; group ids are the same. From 65536 to 4294000000. Nobody else should have them: `mote doctor` names a range of `/etc/subuid` or `/etc/subgid` that meets them.",
+    },
+    Setting {
         key: "openfaas",
         default: "`off`",
         text: "Address of the API of OpenFaaS, which faas-cli speaks: `on` is `127.0.0.1:8080`, with `lan` on all addresses. The user is `admin`, the password the token in the file `admin.token` of the data folder.",
@@ -129,6 +136,9 @@ pub(crate) const SETTINGS: [Setting; 18] = [
 const HTTP_PORT_DEFAULT: u16 = 6683;
 const COAP_PORT_DEFAULT: u16 = 5683;
 const THREADS_MAX: usize = 64;
+/// Above the ids that every system gives out itself, with `nobody`; the last instances stay below the
+/// greatest id.
+const UID_BASES: RangeInclusive<u64> = 65_536..=4_294_000_000;
 /// A quarter is left to the system, the node itself, the page cache that code is read from, and
 /// package installations, none of which is counted. Limits are seldom used up, so this errs on the
 /// safe side: the kernel's out-of-memory killer stays asleep even when all of them are.
@@ -201,6 +211,8 @@ pub(crate) struct Config {
     pub(crate) polling: bool,
     /// Memory for waiting interpreters in bytes; `None` is a share of the machine's.
     pub(crate) prewarm_bytes: Option<u64>,
+    /// First user id of instances.
+    pub(crate) uid_base: u32,
     /// APIs of other platforms.
     pub(crate) compat: Compat,
     /// What requests of the node's own may reach.
@@ -340,6 +352,7 @@ impl Config {
         let threads = check.threads();
         let polling = check.boolean("polling", true);
         let prewarm_bytes = check.prewarm();
+        let uid_base = check.uid_base();
         let host =
             if lan { IpAddr::V4(Ipv4Addr::UNSPECIFIED) } else { IpAddr::V4(Ipv4Addr::LOCALHOST) };
         let http = check.address("http", Some(SocketAddr::new(host, HTTP_PORT_DEFAULT)), lan);
@@ -365,6 +378,7 @@ impl Config {
                 threads,
                 polling,
                 prewarm_bytes,
+                uid_base,
                 compat,
                 outgoing,
                 origins,
@@ -431,6 +445,9 @@ fn read_file(path: &Path, required: bool) -> Result<(Values, Vec<Mistake>), Mist
             }
             "threads" => reader
                 .integer(&top, key, 0..=THREADS_MAX as u64)
+                .map(|value| (value.value.to_string(), value.line)),
+            "uid_base" => reader
+                .integer(&top, key, UID_BASES)
                 .map(|value| (value.value.to_string(), value.line)),
             _ => reader.string(&top, key, "a string").map(|value| (value.value, value.line)),
         };
@@ -516,6 +533,18 @@ impl Check<'_> {
         };
         self.settle("threads", threads.to_string());
         threads
+    }
+
+    fn uid_base(&mut self) -> u32 {
+        let given = self.given("uid_base");
+        let parsed = given.as_deref().map_or(Ok(UID_BASE_DEFAULT), str::parse);
+        let Some(base) = parsed.ok().filter(|base| UID_BASES.contains(&u64::from(*base))) else {
+            let (first, last) = (UID_BASES.start(), UID_BASES.end());
+            self.fault("uid_base", &format!("a whole number from {first} to {last}"), None);
+            return UID_BASE_DEFAULT;
+        };
+        self.settle("uid_base", base.to_string());
+        base
     }
 
     fn prewarm(&mut self) -> Option<u64> {

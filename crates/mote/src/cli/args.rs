@@ -182,6 +182,9 @@ pub(super) struct NodeFlags {
     /// Memory for interpreters that wait for the next function: a size, auto, or off
     #[arg(long, value_name = "SIZE")]
     pub(super) prewarm: Option<String>,
+    /// First of the user ids that instances have, for root [default: 1000000]
+    #[arg(long, value_name = "ID")]
+    pub(super) uid_base: Option<String>,
     /// API of OpenFaaS, for faas-cli: an address, :PORT, or on [default: off]
     #[arg(long, value_name = "ADDR")]
     pub(super) openfaas: Option<String>,

@@ -21,6 +21,7 @@ pub(super) fn load(flags: &NodeFlags) -> Result<Config, Failure> {
         ("threads", &flags.threads),
         ("polling", &flags.polling),
         ("prewarm", &flags.prewarm),
+        ("uid_base", &flags.uid_base),
         ("openfaas", &flags.openfaas),
         ("openwhisk", &flags.openwhisk),
         ("tinyfaas", &flags.tinyfaas),

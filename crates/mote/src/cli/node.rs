@@ -9,7 +9,7 @@ use mote_api::types::CheckState;
 use super::args::Global;
 use super::failure::Failure;
 use super::output::{Mark, Output, harmless};
-use crate::config::{self, Given};
+use crate::config::{self, Config, Given};
 
 /// A client of the node that flags and environment name: `--node`, `MOTE_NODE`, `MOTE_SOCKET`, or
 /// this user's own.
@@ -38,7 +38,10 @@ pub(super) async fn doctor(
     let report = match client.doctor().await {
         Err(ClientError::Unreachable { .. }) if !named => {
             output.say("no node runs here yet; this is what the machine offers you");
-            crate::node::doctor::of_machine().await
+            // A configuration that cannot be read is told by `mote up` and `mote config show`.
+            let config = Config::load(&Given::from_process(Vec::new(), None));
+            let uid_base = config.map_or(mote_sandbox::UID_BASE_DEFAULT, |config| config.uid_base);
+            crate::node::doctor::of_machine(uid_base).await
         }
         answer => answer?,
     };

@@ -79,6 +79,7 @@ fn flags_win_over_environment_over_file() {
             "threads 0 default",
             "polling true default",
             "prewarm auto default",
+            "uid_base 1000000 default",
             "openfaas off default",
             "openwhisk off default",
             "tinyfaas off default",
@@ -189,4 +190,20 @@ fn what_callbacks_may_reach_is_one_of_three_words() {
     }
     let error = Config::load(&given(&[], &[("outgoing", "all")])).unwrap_err().to_string();
     assert!(error.contains("outgoing: public, network or machine; found \"all\""), "{error}");
+}
+
+#[test]
+fn the_user_ids_of_instances_can_be_moved() {
+    assert_eq!(Config::load(&given(&[], &[])).unwrap().uid_base, 1_000_000);
+    let (_dir, in_file) = with_file("uid_base = 2000000\n");
+    assert_eq!(Config::load(&in_file).unwrap().uid_base, 2_000_000);
+    let flag = given(&[("MOTE_UID_BASE", "70000")], &[("uid_base", "3000000")]);
+    assert_eq!(Config::load(&flag).unwrap().uid_base, 3_000_000);
+    for wrong in ["1000", "4294967295", "-1", "x", ""] {
+        let found = Config::load(&given(&[], &[("uid_base", wrong)]));
+        let text = found.unwrap_err().to_string();
+        assert!(text.contains("uid_base: a whole number from 65536 to 4294000000"), "{text}");
+    }
+    let (_dir, in_file) = with_file("uid_base = 1000\n");
+    assert!(Config::load(&in_file).is_err());
 }

@@ -7,7 +7,7 @@ use super::{Node, interpreters, memory};
 
 /// Checks of a running node.
 pub(crate) async fn report(node: &Node) -> DoctorReport {
-    let mut checks = of_sandbox();
+    let mut checks = of_sandbox(node.config.uid_base);
     checks.extend(of_interpreters(&node.interpreters));
     checks.push(budget(node));
     checks.push(Check {
@@ -65,15 +65,16 @@ fn budget(node: &Node) -> Check {
     }
 }
 
-/// Checks without a node: of this machine, as the calling user.
-pub(crate) async fn of_machine() -> DoctorReport {
-    let mut checks = of_sandbox();
+/// Checks without a node: of this machine, as the calling user, whose node would give instances the
+/// user ids from `uid_base` on.
+pub(crate) async fn of_machine(uid_base: u32) -> DoctorReport {
+    let mut checks = of_sandbox(uid_base);
     checks.extend(of_interpreters(&interpreters::find().await));
     DoctorReport { checks }
 }
 
-fn of_sandbox() -> Vec<Check> {
-    mote_sandbox::capabilities()
+fn of_sandbox(uid_base: u32) -> Vec<Check> {
+    mote_sandbox::capabilities(uid_base)
         .items
         .into_iter()
         .map(|capability| Check {

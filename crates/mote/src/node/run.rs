@@ -84,6 +84,7 @@ async fn serve(
     let mut sandbox = SandboxConfig::default();
     sandbox.runtime_prefixes = found.prefixes();
     sandbox.shims_dir = Some(shims_dir);
+    sandbox.uid_base = config.uid_base;
     let backend = Arc::new(ProcessBackend::new(zygote, sandbox));
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
     let cores_max = u32::try_from(cores).unwrap_or(1);

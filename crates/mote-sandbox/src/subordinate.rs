@@ -1,0 +1,97 @@
+//! Ranges of user and group ids that are given to others: `/etc/subuid` and `/etc/subgid` say which
+//! ids a user may map into namespaces of their own, for instance those of a container engine. Who has
+//! an id there may read and end what an instance with that id has.
+
+use std::fs;
+use std::ops::Range;
+
+use crate::backend::SLOTS;
+
+/// Steps in which another range is looked for.
+const STEP: u64 = 1_000_000;
+
+/// A range of somebody else in which instances would lie.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Overlap {
+    /// Who has it, in which file, and which ids it has.
+    pub(crate) text: String,
+    /// The first id from which on nobody has any.
+    pub(crate) free: Option<u32>,
+}
+
+/// What of the ids from `base` on is given to others on this machine. Reads two small files.
+pub(crate) fn overlap(base: u32) -> Option<Overlap> {
+    let read = |path: &'static str| (path, fs::read_to_string(path).unwrap_or_default());
+    overlap_in(&[read("/etc/subuid"), read("/etc/subgid")], base)
+}
+
+fn overlap_in(files: &[(&str, String)], base: u32) -> Option<Overlap> {
+    let all: Vec<_> = files
+        .iter()
+        .flat_map(|(path, text)| text.lines().filter_map(|line| Some((*path, range(line)?))))
+        .collect();
+    let taken = |base: u64| {
+        let own = ids(base);
+        let meets = move |range: &Range<u64>| range.start < own.end && own.start < range.end;
+        all.iter().find(|(_, (_, range))| meets(range))
+    };
+    let (path, (owner, range)) = taken(base.into())?;
+    let owner: String = owner.chars().take(64).flat_map(char::escape_debug).collect();
+    let text = format!("{path} gives {} to {} to {owner}", range.start, range.end - 1);
+    let mut bases = (1..).map(|n| n * STEP).take_while(|base| ids(*base).end < u32::MAX.into());
+    let free = bases.find(|base| taken(*base).is_none()).and_then(|base| u32::try_from(base).ok());
+    Some(Overlap { text, free })
+}
+
+/// The ids of instances from `base` on.
+fn ids(base: u64) -> Range<u64> {
+    base..base + u64::from(SLOTS)
+}
+
+/// `NAME:FIRST:COUNT`, see subuid(5).
+fn range(line: &str) -> Option<(&str, Range<u64>)> {
+    let mut parts = line.trim().split(':');
+    let (owner, first, count) = (parts.next()?, parts.next()?, parts.next()?);
+    let first = u64::from(first.parse::<u32>().ok()?);
+    let count = u64::from(count.parse::<u32>().ok()?);
+    (count > 0 && !owner.starts_with('#')).then(|| (owner, first..first + count))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn found(subuid: &str, subgid: &str, base: u32) -> Option<(String, Option<u32>)> {
+        let files = [("/etc/subuid", subuid.to_owned()), ("/etc/subgid", subgid.to_owned())];
+        overlap_in(&files, base).map(|overlap| (overlap.text, overlap.free))
+    }
+
+    #[test]
+    fn ranges_of_others_are_found() {
+        let usual = "alice:100000:65536\nbob:165536:65536\n";
+        assert_eq!(found(usual, usual, 1_000_000), None);
+        assert_eq!(found("", "", 1_000_000), None);
+        // Next to each other is not the same.
+        assert_eq!(found("a:934464:65536\nb:1065536:65536", "", 1_000_000), None);
+        for (subuid, subgid, told) in [
+            ("a:1000000:65536", "", "/etc/subuid gives 1000000 to 1065535 to a"),
+            (usual, "incus:1000000:500000000", "/etc/subgid gives 1000000 to 500999999 to incus"),
+            ("a:934465:65536", "", "/etc/subuid gives 934465 to 1000000 to a"),
+            ("a:1065535:1", "", "/etc/subuid gives 1065535 to 1065535 to a"),
+        ] {
+            let (text, free) = found(subuid, subgid, 1_000_000).expect(told);
+            assert_eq!(text, told);
+            let free = free.expect("there is room");
+            assert_eq!(found(subuid, subgid, free), None, "{free} is not free");
+        }
+        assert_eq!(found("a:1000000:65536", "", 2_000_000), None);
+    }
+
+    #[test]
+    fn lines_that_are_none_are_skipped() {
+        let odd = "\n# a:1000000:65536\na:b:c\na:1000000\na:1000000:0\na:99999999999:5\na::\n";
+        assert_eq!(found(odd, odd, 1_000_000), None);
+        let all = "a:0:4294967295\n";
+        assert_eq!(found(all, "", 1_000_000).expect("all").1, None);
+    }
+}
