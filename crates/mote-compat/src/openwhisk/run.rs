@@ -214,18 +214,7 @@ fn nested<'a>(
         let (response, logs) = match &found.entity.what {
             What::Action { .. } if let Some(own) = system::action_of(&found.name) => {
                 let now = Timestamp::from_unix_ms(started).to_string();
-                let arguments = arguments(found, payload);
-                let too_long = |value: &Value| value.to_string().len() > PARAMETERS_BYTES_MAX;
-                let result = if too_long(&arguments) {
-                    json!({"error": "the parameters are longer than 1 MiB"})
-                } else {
-                    system::run(own, &arguments, &now, NAMESPACE)
-                };
-                let result = if too_long(&result) {
-                    json!({"error": "the result is longer than 1 MiB"})
-                } else {
-                    result
-                };
+                let result = built_in(own, &arguments(found, payload), &now);
                 let code = u64::from(result.get("error").is_some());
                 (response(code, result), json!([]))
             }
@@ -251,6 +240,16 @@ fn nested<'a>(
         Ok(Ended { id: *id, record })
     }
     .boxed()
+}
+
+/// What an action of the platform's own answers, within the limits of every action.
+fn built_in(own: &str, arguments: &Value, now: &str) -> Value {
+    let too_long = |value: &Value| value.to_string().len() > PARAMETERS_BYTES_MAX;
+    if too_long(arguments) {
+        return json!({"error": "the parameters are longer than 1 MiB"});
+    }
+    let result = system::run(own, arguments, now, NAMESPACE);
+    if too_long(&result) { json!({"error": "the result is longer than 1 MiB"}) } else { result }
 }
 
 /// The whole name of an action.
@@ -416,4 +415,24 @@ async fn sequence(
         }
     }
     Ok((last, ids.into()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn actions_of_the_platform_have_the_limits_of_others() {
+        let run = |own: &str, arguments: Value| built_in(own, &arguments, "2016-03-22T00:59:55Z");
+        let name = system::name("utils/split").expect("is here");
+        let own = system::action_of(&name).expect("one of ours");
+        let commas = |many: usize| json!({ "payload": ",".repeat(many), "separator": "," });
+        assert_eq!(run(own, commas(10))["lines"].as_array().map(Vec::len), Some(11));
+        let error = |answer: Value| answer["error"].as_str().map(str::to_owned);
+        let long = error(run(own, commas(PARAMETERS_BYTES_MAX)));
+        assert_eq!(long.as_deref(), Some("the parameters are longer than 1 MiB"));
+        // Four bytes of the result for each of the parameters.
+        let grown = error(run(own, commas(PARAMETERS_BYTES_MAX / 3)));
+        assert_eq!(grown.as_deref(), Some("the result is longer than 1 MiB"));
+    }
 }
