@@ -28,8 +28,8 @@ const BACKLOG: u32 = 4096;
 const CONNECTIONS_MAX: usize = 16_384;
 
 /// Streams of HTTP/2 that are open at once on all connections, unless configured. One address may
-/// have half. A stream that waits costs the node about 3.5 KB in itself, so all of them cost about
-/// 35 MB.
+/// have half. A stream that waits costs the node about 4.5 KB in itself, so all of them cost about
+/// 45 MB.
 const STREAMS_MAX: usize = 10_000;
 
 /// What a client reads whose address has too many connections.
