@@ -9,7 +9,8 @@ be run does.
 The attacker is another client than the victim's caller: it comes from the machine's own address,
 the caller from 127.0.0.1. `mote bench` asks the victim, by a schedule, so that a call that had to
 wait to be sent counts from when it was due. It and the attacker (attacks.py) are pinned to the same
-core where there are several, and the attacker gives way to it. The row `a program that spins` is
+core where there are several. The caller gets that core whenever it wants it, and the attacker only
+when nothing else does: in the field both are other machines. The row `a program that spins` is
 the same with a program that attacks nothing: the share of the machine in the ratios. So is `idle
 programs on every core`: an attack that keeps the node busy keeps all cores busy, and the host of a
 virtual machine may take cores away then.
@@ -53,7 +54,6 @@ WARM_UP = "1s"
 ATTACK_SECONDS_MORE = 20
 #: After an attack, until what it left under way has ended; a pause of the measurement.
 SETTLE_SECONDS = 2.0
-ATTACKER_NICENESS = "10"
 #: How long a callback may take before its call counts as failed.
 CALLBACK_SECONDS_MAX = 20
 BACKLOG = 4_096
@@ -227,7 +227,7 @@ def bench_of(url: Callable[[Bench], str]) -> Ask:
 
     def ask(bench: Bench, seconds: float) -> Side:
         command = [
-            *pinned(), bench.node.binary, "bench", url(bench), "--rate", str(RATE), "--threads",
+            *pinned(), *going_first(), bench.node.binary, "bench", url(bench), "--rate", str(RATE), "--threads",
             "1", "--warmup", WARM_UP, "--duration", f"{seconds * 1000:.0f}ms", "-o", "json",
         ]  # fmt: skip
         done = subprocess.run(
@@ -428,12 +428,29 @@ def bench_for(attack: Attack) -> Iterator[Bench]:
         yield Bench(folder, node, openfaas, silent, egress, greeter)
 
 
+def going_first() -> list[str]:
+    """A command that lets its program have its core as soon as it wants it, as a caller on another
+    machine has. Otherwise the caller waits for a tick when the scheduler puts a busy function onto
+    its core, and the result is the wait of the caller. A few thousandths of a core in all."""
+    command = ["chrt", "--fifo", "1"]
+    allowed = shutil.which("chrt") and subprocess.run([*command, "true"], check=False,
+                                                      stderr=subprocess.DEVNULL).returncode == 0
+    return command if allowed else []
+
+
+def giving_way() -> list[str]:
+    """A command that lets its program run only while nothing else wants the core. Niceness would not
+    do: since Linux 6.6 a program that runs keeps its core for a whole turn whatever its niceness,
+    and the caller would wait for as long as a tick where a real attacker is another machine."""
+    return ["chrt", "--idle", "0"] if shutil.which("chrt") else ["nice", "-n", "19"]
+
+
 @contextlib.contextmanager
 def attacked(attack: Attack, bench: Bench, seconds: float) -> Iterator[dict[str, int]]:
     """The attack at its full strength; what it did is in the dictionary after it has ended."""
     did: dict[str, int] = {}
     command = [
-        *pinned(), "nice", "-n", ATTACKER_NICENESS, sys.executable, "-B", str(HERE / "attacks.py"),
+        *pinned(), *giving_way(), sys.executable, "-B", str(HERE / "attacks.py"),
         attack.client, str(seconds + ATTACK_SECONDS_MORE), own_address() or LOOPBACK_ATTACKER,
         json.dumps(bench.ports()),
     ]  # fmt: skip
