@@ -54,6 +54,7 @@ pub(crate) fn run(config: Config, deploy: &[PathBuf], zygote: ZygoteHandle) -> R
         .enable_all()
         .build()
         .context("cannot start the management runtime")?;
+    mote_sandbox::take_short_turns();
     let code = data_path.block_on(serve(config, deploy, zygote, started, &management))?;
     // Blocking tasks of the management side may still hold a slow disk; they are not waited for.
     management.shutdown_background();
