@@ -39,8 +39,9 @@ const WHOLE_BYTES_MAX: u64 = 64 << 10;
 
 /// Bytes that a server may send before the head of its answer is whole, `1xx` answers included.
 const HEAD_BYTES_MAX: usize = HEADERS_BYTES_MAX + HEAD_READ_BYTES;
-/// One read while a head is awaited: a few hundred `1xx` answers at the most, parsed in one go.
-const HEAD_READ_BYTES: usize = 16 << 10;
+/// One read while a head is awaited. All of it is parsed in one go: a hundred `1xx` answers, or 0.2 ms
+/// of a chunk's size behind the head.
+const HEAD_READ_BYTES: usize = 4 << 10;
 /// Bytes that a server may send without a byte of its answer among them: sizes and extensions of
 /// chunks, trailers. Larger than what is read ahead of a caller that takes nothing.
 const SILENT_BYTES_MAX: usize = 512 << 10;
