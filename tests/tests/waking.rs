@@ -91,7 +91,7 @@ def handle(event, ctx):
     wait_for_states(&node, "p", &["paused"]);
     let later = ticks();
     println!("ticks {first}, {paused}, {later}");
-    // Awake only until the keeper looks again; 200 ms would be 200 ticks.
+    // Awake only until the reconciler looks again; 200 ms would be 200 ticks.
     assert!(later > paused && later - paused < 150, "{paused} {later}");
     // It ends like any other.
     let instance = node.json(&["describe", "p", "-o", "json"])["instances"][0]["id"].clone();

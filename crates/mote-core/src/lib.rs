@@ -23,6 +23,7 @@ pub mod halt_poll;
 pub mod invocation;
 pub mod line_budget;
 pub mod name;
+pub mod pool;
 pub mod prewarm;
 pub mod rollout;
 pub mod shares;

@@ -11,7 +11,8 @@ use arc_swap::ArcSwap;
 use mote_core::backend::Backend;
 use mote_core::budget::Budget;
 use mote_core::name::FunctionName;
-use mote_core::spec::{Egress, FunctionSpec, StartPolicy};
+use mote_core::pool::{Rules, StopReason, Why};
+use mote_core::spec::{Egress, FunctionSpec, ScaleOverride, StartPolicy};
 use mote_core::{Fault, Invocation, Invoker, Reply};
 use parking_lot::Mutex;
 use tokio::runtime::Handle;
@@ -25,12 +26,11 @@ use crate::instance;
 use crate::ledger::{Ledger, LedgerStatus};
 use crate::logs::FunctionLog;
 use crate::metrics::Metrics;
-use crate::pool::Pool;
+use crate::pool::{Pool, Unanswered};
 use crate::prewarm::{Prewarm, WaitingPrograms};
 use crate::relay::Carrier;
-use crate::revision::{Offer, Revision};
+use crate::revision::{Offer, Revision, bounds_of};
 use crate::routes::{Route, Routes, Serving};
-use crate::scaling::Why;
 use crate::starts::{Draining, Revisions};
 
 /// Interpreters found on the host, as they are started inside a sandbox.
@@ -152,11 +152,15 @@ impl Engine {
     ) -> Arc<Revision> {
         let log = self.log(&spec.name);
         let metrics = self.metrics.function(&spec.name);
-        let pool = Pool::new(spec.scale.balance);
-        let live = self.get(spec.name.as_str());
+        let cores = self.shared.config.instances_max_default;
+        let bounds = bounds_of(&spec, ScaleOverride::default(), cores);
+        let mut pool = Pool::new(Rules::of(&spec, cores), bounds);
+        if let Some(live) = self.get(spec.name.as_str()) {
+            pool.inherit(&live.pool.lock());
+        }
         let mut who = DefaultHasher::new();
         spec.name.hash(&mut who);
-        let revision = Arc::new(Revision {
+        Arc::new(Revision {
             spec,
             number,
             code_dir,
@@ -170,11 +174,7 @@ impl Engine {
             changed: Arc::new(Notify::new()),
             last_error: Mutex::default(),
             whole_bodies: AtomicBool::new(false),
-        });
-        if let Some(live) = live {
-            revision.inherit(&live);
-        }
-        revision
+        })
     }
 
     /// Lets these revisions take the traffic of their function, from this call on; those before
@@ -204,12 +204,12 @@ impl Engine {
             all.iter().any(|serving| serving.revisions().iter().any(|new| Arc::ptr_eq(old, new)))
         };
         for old in replaced.iter().flat_map(Serving::revisions).filter(|old| !stays(old)) {
-            old.close("redeploy");
+            old.close(StopReason::Redeploy);
         }
         let mut warm = VecDeque::new();
         for revision in all.iter().flat_map(Serving::revisions) {
             if revision.keeps_some() {
-                revision.ensure_keeper();
+                revision.ensure_reconciler();
             }
             if revision.instances_min() > 0 {
                 continue;
@@ -244,7 +244,7 @@ impl Engine {
 
     /// Ends a revision that was never published, for instance because it did not start.
     pub fn discard(&self, revision: &Arc<Revision>) {
-        revision.close("discarded");
+        revision.close(StopReason::Discarded);
         if self.get(revision.spec.name.as_str()).is_none() {
             self.metrics.forget(&revision.spec.name);
         }
@@ -263,7 +263,7 @@ impl Engine {
         let gone = serving.revisions().iter().map(|revision| (revision, false));
         self.shared.prewarm_functions(gone.filter_map(instance::kind));
         for revision in serving.revisions() {
-            revision.close("removed");
+            revision.close(StopReason::Removed);
         }
         self.metrics.forget(&serving.live().spec.name);
         true
@@ -311,7 +311,7 @@ impl Engine {
     pub async fn stop(&self, grace: std::time::Duration) {
         let revisions = self.revisions();
         for revision in &revisions {
-            revision.close("shutdown");
+            revision.close(StopReason::Shutdown);
         }
         let quiet = async {
             for revision in &revisions {
@@ -326,9 +326,8 @@ impl Engine {
     /// Runs an invocation whose revision was replaced before it had an instance. Each turn follows
     /// one more replacement; it ends when what the routes name is closed, too: the function was
     /// removed or the node stops.
-    async fn invoke_again(&self, route: &Route, offer: Offer) -> Result<Reply, Fault> {
+    async fn invoke_again(&self, route: &Route, mut offer: Offer) -> Result<Reply, Fault> {
         let (trigger, id) = (offer.invocation.trigger, offer.invocation.id);
-        let mut offer = Some(offer);
         let mut last = route.revision.clone();
         let fault = loop {
             let next = route.again(&self.routes.load());
@@ -337,9 +336,10 @@ impl Engine {
                 break Fault::Stopping;
             }
             last = next;
-            let result = last.invoke(&mut offer).await;
-            if offer.is_none() {
-                return result;
+            match last.invoke(offer).await {
+                Ok(reply) => return Ok(reply),
+                Err(Unanswered::Failed(fault)) => return Err(fault),
+                Err(Unanswered::Replaced(replaced)) => offer = *replaced,
             }
         };
         last.failed(trigger, id, &fault);
@@ -376,11 +376,10 @@ impl Invoker for Engine {
     }
 
     async fn invoke(&self, route: &Route, invocation: Invocation) -> Result<Reply, Fault> {
-        let mut offer = Some(Offer::new(invocation));
-        let result = route.revision.invoke(&mut offer).await;
-        match offer {
-            None => result,
-            Some(offer) => Box::pin(self.invoke_again(route, offer)).await,
+        match route.revision.invoke(Offer::new(invocation)).await {
+            Ok(reply) => Ok(reply),
+            Err(Unanswered::Failed(fault)) => Err(fault),
+            Err(Unanswered::Replaced(offer)) => Box::pin(self.invoke_again(route, *offer)).await,
         }
     }
 }

@@ -12,21 +12,20 @@ use mote_core::backend::{
     BoxFuture, Exit, InstanceControl, InstanceLimits, InstanceRequest, Launch, StartError, Started,
 };
 use mote_core::fault::error_chain;
+use mote_core::pool::{NewInstance, Why};
 use mote_core::spec::{
     CONCURRENCY_DEFAULT_EXEC, CONCURRENCY_DEFAULT_GO, CONCURRENCY_DEFAULT_NODE,
     CONCURRENCY_DEFAULT_SERVER, Runtime,
 };
 use mote_core::turn::Turn;
 use mote_core::wire::{self, FrameKind, Load, Ready, WorkerError};
-use slab::Slab;
 use tokio::net::UnixStream;
 
 use crate::clock::{now_ns, unix_ms};
 use crate::ledger::Reservation;
 use crate::logs::{LogLevel, Stopped};
-use crate::pool::{FollowUp, Link, WorkerState, fault_of_exit};
+use crate::pool::{FollowUp, Instance, Left, Link, fault_of_exit, leave_behind};
 use crate::revision::Revision;
-use crate::scaling::{RunTimes, Why};
 use crate::server::ServerLink;
 use crate::worker::{Connection, LinkEnd, TRACE_LINES_MAX};
 use crate::{egress, output};
@@ -55,18 +54,6 @@ const KEEPS_MEMORY: [(&str, &str); 2] =
 const EXIT_GRACE: Duration = Duration::from_millis(500);
 /// Times another program is tried when one that had waited was killed.
 const DIED_WAITING_MAX: u32 = 2;
-/// First and longest pause between failed starts.
-const RETRY_MIN_NS: u64 = 1_000_000_000;
-const RETRY_MAX_NS: u64 = 60_000_000_000;
-/// Workers in a row that die by themselves before their first answer until starts are paused.
-const CRASHES_BEFORE_PAUSE: u32 = 3;
-/// Workers in a row that die over a request, none of them with an answer, until starts are slowed:
-/// then most probably every request ends its worker.
-const DEATHS_BEFORE_SLOW: u32 = 8;
-/// Pause before a slowed start: as long as about ten starts take, so that a function whose every
-/// request ends its worker takes a tenth of a core. Whoever waits goes on waiting.
-const SLOW_NS: u64 = 500_000_000;
-
 /// Why an instance did not become ready.
 #[derive(Debug, thiserror::Error)]
 enum StartFailure {
@@ -327,62 +314,25 @@ fn enlist(
     let has_neighbours = revision.has_neighbours(now);
     let mut pool = revision.pool.lock();
     // Not earlier: on a machine that is always busy it would not come up there.
-    if pool.background && has_neighbours {
+    if pool.is_in_background() && has_neighbours {
         control.set_background(true);
-    } else if pool.background {
+    } else if pool.is_in_background() {
         pool.put_into_background(false);
     }
     revision.whole_bodies.store(ready.whole_bodies, Ordering::Relaxed);
-    let draining = pool.closed;
     let spare = why == Why::SPARE;
-    pool.started(spare);
-    pool.retry_at_ns = 0;
-    pool.last_ready_ns = now;
-    pool.last_ready_since_ns = since_ns;
-    if let Some(scaling) = &mut pool.scaling {
-        scaling.ready(now - since_ns, ready.concurrency);
-    }
-    let key = pool.workers.insert(WorkerState {
-        instance,
-        link,
-        streams: Slab::new(),
-        concurrency: ready.concurrency,
-        shape: ready.shape,
-        run_times: RunTimes::default(),
-        draining,
-        ending_ns: None,
-        paused: false,
-        spare: spare && !draining,
-        drain_sent_ns: None,
-        stop_reason: draining.then_some("redeploy"),
-        stop_text: String::new(),
-        why,
-        idle_since_ns: now,
-        started_unix_ms: unix_ms(),
-        init_ns: now - since_ns,
-        frames_seen: 0,
-        owes: false,
-        unwritten: 0,
-        handed: 0,
-        served: 0,
-        had_work: false,
-        burnt_ns: 0,
-        looked_ns: now,
-        lifted_until_ns: 0,
-        cpu_ns: 0,
-        memory_bytes: 0,
-        control,
-        reservation,
-    });
-    if spare && !draining && pool.queue.is_empty() {
-        pool.workers[key].pause();
-        pool.no_spares = !pool.workers[key].paused;
-    }
-    let no_spares = pool.no_spares;
-    // A spare one that is wanted at once, or that cannot be paused, serves.
-    if !pool.workers[key].paused {
-        pool.workers[key].spare = false;
-    }
+    let times = (unix_ms(), now, now - since_ns);
+    let key = pool.add_ready(
+        NewInstance {
+            number: instance,
+            instance: Instance::new(link, control, reservation, ready.shape, why, times),
+            concurrency: ready.concurrency,
+            spare,
+            since_ns,
+        },
+        now,
+    );
+    let no_spares = pool.cannot_pause_spares();
     pool.dispatch(now, &mut follow_ups);
     drop(pool);
     revision.metrics.ready();
@@ -404,19 +354,7 @@ fn failed(revision: &Arc<Revision>, birth: Birth, text: &str) {
     revision.metrics.stopped("start");
     revision.log.stopped(Stopped::now(birth.instance, revision.number, "start", text));
     let mut pool = revision.pool.lock();
-    pool.started(birth.why == Why::SPARE);
-    pool.failures = pool.failures.saturating_add(1);
-    pool.last_failure = text.to_owned();
-    let pause_ns = pause_ns(pool.failures - 1);
-    pool.retry_at_ns = now_ns() + pause_ns;
-    if let Some(scaling) = &mut pool.scaling {
-        scaling.gone(0, 0);
-    }
-    let waiting = if pool.workers.is_empty() && pool.starting == 0 {
-        std::mem::take(&mut pool.queue)
-    } else {
-        Default::default()
-    };
+    let (waiting, pause_ns) = pool.start_failed(birth.why == Why::SPARE, text, now_ns());
     let tells = pool.tells(now_ns());
     drop(pool);
     if let Some(untold) = tells {
@@ -426,14 +364,9 @@ fn failed(revision: &Arc<Revision>, birth: Birth, text: &str) {
     let line = format!("start failed: {text}; {}", pause_text(pause_ns));
     revision.log.platform(LogLevel::Error, revision.number, birth.instance, &line);
     for pending in waiting {
-        let _ = pending.reply.send(Err(Fault::StartFailed { message: text.to_owned() }));
+        pending.fail(Fault::StartFailed { message: text.to_owned() });
     }
     revision.changed.notify_one();
-}
-
-/// The pause after so many failures before: doubling from first to longest.
-fn pause_ns(before: u32) -> u64 {
-    (RETRY_MIN_NS << before.min(6)).min(RETRY_MAX_NS)
 }
 
 fn pause_text(pause_ns: u64) -> String {
@@ -467,7 +400,7 @@ async fn fault_of_end(
     }
 }
 
-/// A worker has closed its connection: it is given nothing more, and what it was handed after the
+/// A worker has closed its connection: it is given nothing more, and what it was given after the
 /// first `reached` invocations, which never left the engine, waits for another worker.
 fn leave(revision: &Arc<Revision>, key: usize, reached: u64) {
     let mut follow_ups = Vec::new();
@@ -476,95 +409,71 @@ fn leave(revision: &Arc<Revision>, key: usize, reached: u64) {
     let moved = pool.take_back(key, reached, now);
     pool.dispatch(now, &mut follow_ups);
     drop(pool);
-    for reply in moved {
-        let _ = reply.send(Err(Fault::Stopping));
+    for pending in moved {
+        pending.move_on();
     }
     revision.changed.notify_one();
     revision.follow_up(follow_ups);
 }
 
-/// A worker is gone: what it held runs once more or fails, and the keeper replaces it if needed.
+/// A worker is gone: what it held runs once more or fails, and the reconciler replaces it if needed.
 fn end(revision: &Arc<Revision>, key: usize, fault: Fault) {
     let now = now_ns();
     let has_neighbours = revision.has_neighbours(now);
     let mut follow_ups = Vec::new();
     let mut pool = revision.pool.lock();
-    let Some(dead) = pool.remove_worker(key) else { return };
-    let expected = dead.stop_reason.is_some();
-    let hung = dead.stop_reason == Some("deadline-kill");
-    if !expected || hung {
-        // It may have been that which could not be paused.
-        pool.no_spares = false;
-    }
+    let Some(ended) = pool.ended(key, &fault.to_string(), now) else { return };
+    // Its memory comes back before anybody looks for room.
+    drop(ended.instance);
+    let expected = ended.stop.is_some();
+    let hung = ended.stop.as_ref().is_some_and(|stop| stop.hung);
     let retry = fault.answer().retryable;
-    let mut failed = dead.failed;
-    let mut moved = Vec::new();
-    for pending in dead.repeat {
-        if retry && pool.closed {
-            moved.push(pool.move_on(pending));
-        } else if retry {
-            // Behind those that have not run yet: it may be what ended the worker.
-            pool.queue.push_back(pending);
-        } else {
-            failed.push((pending.attempts - 1, pending.reply));
-        }
-    }
-    let mut paused = None;
-    if !expected && !dead.started {
-        pool.deaths = pool.deaths.saturating_add(1);
-        if dead.had_work {
-            // The request may be at fault, and others wait for the next worker: nobody is refused.
-            // Where nothing but such requests come, starts are slowed a little.
-            if pool.deaths > DEATHS_BEFORE_SLOW {
-                pool.slow_until_ns = now + SLOW_NS;
-            }
-        } else {
-            // It died by itself before it answered anything. Once or twice may be chance; more is a
-            // crash loop, which backs off like failed starts do.
-            pool.failures = pool.failures.saturating_add(1);
-            pool.last_failure = fault.to_string();
-            if pool.failures >= CRASHES_BEFORE_PAUSE {
-                let pause_ns = pause_ns(pool.failures - CRASHES_BEFORE_PAUSE);
-                pool.retry_at_ns = now + pause_ns;
-                paused = Some((pool.failures, pause_ns));
-            }
+    let (mut failed, mut moved) = (Vec::new(), Vec::new());
+    for call in ended.calls {
+        match leave_behind(call) {
+            Left::Repeat { pending, .. } if retry && pool.is_closed() => moved.push(pending),
+            Left::Repeat { serial, pending } if retry => pool.requeue(serial, pending),
+            Left::Repeat { pending, .. } => failed.push((pending.attempts - 1, pending.reply)),
+            Left::Failed(attempts, reply) => failed.push((attempts, reply)),
+            Left::Abandoned => {}
         }
     }
     // What hangs, eats its memory or dies again and again is restarted at the expense of nobody else.
     // A single death may be no fault of its own, and on a busy machine the background means waiting.
-    pool.background |=
-        has_neighbours && (hung || pool.deaths > 1 || matches!(fault, Fault::OutOfMemory { .. }));
+    if has_neighbours && (hung || ended.deaths > 1 || matches!(fault, Fault::OutOfMemory { .. })) {
+        pool.start_in_background();
+    }
     pool.dispatch(now, &mut follow_ups);
     let tells = if !expected || hung { pool.tells(now) } else { None };
     drop(pool);
-    let reason = match (&fault, dead.stop_reason) {
+    let reason = match (&fault, &ended.stop) {
         (Fault::OutOfMemory { .. }, _) => "memory",
-        (_, Some("deadline-kill")) => "deadline",
-        (_, Some(reason)) => reason,
-        _ => "crash",
+        (_, Some(stop)) => stop.reason.as_str(),
+        (_, None) => "crash",
     };
     revision.metrics.ended(reason);
     let (level, text, why) = if reason == "memory" || reason == "crash" {
         let why = fault.public_text(revision.spec.name.as_str());
         (LogLevel::Error, format!("stopped ({reason}): {why}"), why)
     } else {
-        (LogLevel::Info, format!("stopped ({reason})"), dead.stop_text)
+        let text = ended.stop.map(|stop| stop.text).unwrap_or_default();
+        (LogLevel::Info, format!("stopped ({reason})"), text)
     };
     if let Some(untold) = tells {
         let (function, why) = (revision.title(), fault.to_string());
-        tracing::warn!(function, instance = dead.instance, reason, why, untold, "instance ended");
+        tracing::warn!(function, instance = ended.number, reason, why, untold, "instance ended");
     }
-    revision.log.stopped(Stopped::now(dead.instance, revision.number, reason, &why));
-    revision.log.platform(level, revision.number, dead.instance, &text);
-    if let Some((times, pause_ns)) = paused {
+    revision.log.stopped(Stopped::now(ended.number, revision.number, reason, &why));
+    revision.log.platform(level, revision.number, ended.number, &text);
+    if let Some((times, pause_ns)) = ended.starts_paused {
         let text = format!("died {times} times before its first answer: {}", pause_text(pause_ns));
-        revision.log.platform(LogLevel::Warn, revision.number, dead.instance, &text);
+        revision.log.platform(LogLevel::Warn, revision.number, ended.number, &text);
     }
     for (attempts, reply) in failed {
-        let _ = reply.send(Err(fault.clone().at_attempt(attempts + 1)));
+        let _ = reply.send(Err(fault.clone().at_attempt(attempts + 1).into()));
     }
-    for reply in moved {
-        let _ = reply.send(Err(Fault::Stopping));
+    for pending in moved {
+        pending.move_on();
     }
     revision.changed.notify_one();
     revision.follow_up(follow_ups);

@@ -4,8 +4,8 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use mote_core::admission::{Admission, admit};
 use mote_core::autoscale::{Bounds, Decision, Known};
+use mote_core::pool::{Refusal, StopReason, Why, Withdrawn};
 use mote_core::spec::{FunctionSpec, ScaleOverride};
 use mote_core::{Fault, FaultClass, Invocation, InvocationId, Reply, Trigger};
 use parking_lot::Mutex;
@@ -15,10 +15,9 @@ use crate::clock::{now_ns, unix_ms};
 use crate::engine::Shared;
 use crate::logs::FunctionLog;
 use crate::metrics::FunctionMetrics;
-use crate::pool::{FollowUp, Pending, Pool};
-use crate::scaling::{Scaling, Why};
+use crate::pool::{self, FollowUp, Pending, Pool, ReplySender, Unanswered};
 use crate::starts::WarmError;
-use crate::{keeper, server, worker};
+use crate::{reconciler, server, worker};
 
 /// A revision: its spec, where its files are, and its pool.
 pub struct Revision {
@@ -39,7 +38,7 @@ pub struct Revision {
     pub(crate) pool: Mutex<Pool>,
     /// Bounds that stand in for the manifest's.
     pub(crate) bounds: Mutex<ScaleOverride>,
-    /// Wakes the keeper.
+    /// Wakes the reconciler.
     pub(crate) changed: Arc<Notify>,
     pub(crate) last_error: Mutex<Option<LastError>>,
     /// What its workers said last of `whole_bodies`.
@@ -116,6 +115,17 @@ impl Offer {
     }
 }
 
+/// How many instances a function may have, where `own` stands in for its manifest and a manifest
+/// without a maximum means `max_default`.
+pub(crate) fn bounds_of(spec: &FunctionSpec, own: ScaleOverride, max_default: u32) -> Bounds {
+    let max = own.max.or(spec.scale.max).unwrap_or(max_default).max(1);
+    Bounds {
+        min: own.min.unwrap_or_else(|| spec.scale.floor()).min(max),
+        max,
+        idle_timeout_ns: spec.scale.idle_timeout_ms.saturating_mul(1_000_000),
+    }
+}
+
 impl Revision {
     /// Whether its handlers begin only with their whole body; `false` until a worker has said so.
     pub fn takes_whole_bodies(&self) -> bool {
@@ -134,14 +144,12 @@ impl Revision {
 
     /// Instances at most.
     pub(crate) fn instances_max(&self) -> u32 {
-        let own = self.bounds.lock().max.or(self.spec.scale.max);
-        own.unwrap_or(self.shared.config.instances_max_default).max(1)
+        self.autoscaler_bounds().max
     }
 
     /// Instances at least.
     pub(crate) fn instances_min(&self) -> u32 {
-        let own = self.bounds.lock().min;
-        own.unwrap_or_else(|| self.spec.scale.floor()).min(self.instances_max())
+        self.autoscaler_bounds().min
     }
 
     /// Bounds that stand in for the manifest's.
@@ -151,64 +159,42 @@ impl Revision {
 
     /// As the autoscaler keeps them.
     pub(crate) fn autoscaler_bounds(&self) -> Bounds {
-        Bounds {
-            min: self.instances_min(),
-            max: self.instances_max(),
-            idle_timeout_ns: self.spec.scale.idle_timeout_ms.saturating_mul(1_000_000),
-        }
+        bounds_of(&self.spec, self.bounds(), self.shared.config.instances_max_default)
     }
 
     /// Whether some instance is kept whatever the demand.
     pub(crate) fn keeps_some(&self) -> bool {
-        self.instances_min() > 0 || self.spec.scale.spare > 0
-    }
-
-    /// Makes the autoscaler when there is work for the first time.
-    pub(crate) fn ensure_scaling(&self, pool: &mut Pool) {
-        pool.scaling.get_or_insert_with(|| {
-            let cores = self.shared.config.instances_max_default;
-            Box::new(Scaling::new(&self.spec, self.autoscaler_bounds(), cores))
-        });
-    }
-
-    /// Lets the autoscaler begin with what that of `before` has learnt.
-    pub(crate) fn inherit(&self, before: &Revision) {
-        let (mut pool, before) = (self.pool.lock(), before.pool.lock());
-        let Some(learnt) = &before.scaling else { return };
-        self.ensure_scaling(&mut pool);
-        if let Some(scaling) = &mut pool.scaling {
-            scaling.inherit(learnt);
-        }
+        self.pool.lock().keeps_some()
     }
 
     /// State for people; reads one small file per instance.
     pub fn status(&self) -> PoolStatus {
         let pool = self.pool.lock();
-        let controls: Vec<_> =
-            pool.workers.iter().map(|(_, worker)| worker.control.clone()).collect();
+        let mut controls = Vec::new();
         let mut status = PoolStatus {
-            instances: pool
-                .workers
-                .iter()
-                .map(|(_, worker)| InstanceStatus {
-                    instance: worker.instance,
-                    state: worker.state(),
-                    shape: worker.shape.clone(),
-                    in_flight: worker.streams.len(),
-                    served: worker.served,
-                    concurrency: worker.concurrency,
-                    started_unix_ms: worker.started_unix_ms,
-                    why: worker.why,
-                    init_ns: worker.init_ns,
-                    pid: None,
-                    memory_bytes: None,
-                })
-                .collect(),
-            starting: pool.starting,
-            queued: pool.queue.len(),
-            last_failure: (pool.failures > 0).then(|| pool.last_failure.clone()),
-            decision: pool.scaling.as_ref().and_then(|scaling| scaling.decision),
+            instances: Vec::new(),
+            starting: pool.starting_count(),
+            queued: pool.queued(),
+            last_failure: pool.last_failure().map(str::to_owned),
+            decision: pool.decision(),
         };
+        for (_, worker) in pool.workers() {
+            let instance = worker.instance();
+            controls.push(instance.control.clone());
+            status.instances.push(InstanceStatus {
+                instance: worker.number(),
+                state: worker.state().as_str(),
+                shape: instance.shape.clone(),
+                in_flight: worker.calls().len(),
+                served: worker.served(),
+                concurrency: worker.concurrency(),
+                started_unix_ms: instance.started_unix_ms,
+                why: instance.why,
+                init_ns: instance.init_ns,
+                pid: None,
+                memory_bytes: None,
+            });
+        }
         drop(pool);
         for (instance, control) in status.instances.iter_mut().zip(controls) {
             instance.pid = control.pid();
@@ -219,7 +205,7 @@ impl Revision {
 
     /// What the autoscaler has learnt of it.
     pub fn known(&self) -> Known {
-        self.pool.lock().scaling.as_ref().map_or_else(Known::default, |scaling| scaling.known())
+        self.pool.lock().known()
     }
 
     /// Invocations ended, by outcome.
@@ -227,45 +213,31 @@ impl Revision {
         self.metrics.totals()
     }
 
-    /// Runs one invocation to the head of its answer. It is still, or again, in `offer` when the
-    /// revision was replaced before it had an instance; another one must run it then.
-    pub(crate) async fn invoke(
-        self: &Arc<Self>,
-        offer: &mut Option<Offer>,
-    ) -> Result<Reply, Fault> {
+    /// Runs one invocation to the head of its answer.
+    pub(crate) async fn invoke(self: &Arc<Self>, offer: Offer) -> Result<Reply, Unanswered> {
         let now = now_ns();
         let mut in_flight = self.shared.busy_poll.enter(self.who, now);
-        let Some(Offer { invocation: Invocation { trigger, id, .. }, .. }) = *offer else {
-            return Err(Fault::Internal { message: "nothing to invoke".into() });
-        };
+        let Invocation { trigger, id, .. } = offer.invocation;
         let (reply, answer) = oneshot::channel();
-        let serial = match self.submit(offer, reply, now) {
-            Ok(serial) => serial,
-            Err(fault) => {
-                if offer.is_none() {
-                    self.failed(trigger, id, &fault);
-                }
-                return Err(fault);
+        let result = match self.submit(offer, reply, now) {
+            Ok(serial) => {
+                let mut guard = CancelOnDrop { revision: self, serial, armed: true };
+                let result = answer.await.unwrap_or_else(|_| {
+                    let message = "invocation was dropped by its worker".into();
+                    Err(Fault::Internal { message }.into())
+                });
+                guard.armed = false;
+                result
             }
+            Err(unanswered) => Err(unanswered),
         };
-        let mut guard = CancelOnDrop { revision: self, serial, armed: true };
-        let result = answer.await.unwrap_or_else(|_| {
-            Err(Fault::Internal { message: "invocation was dropped by its worker".into() })
-        });
-        guard.armed = false;
         match &result {
             Ok(reply) => {
                 in_flight.ended_ns(reply.phases.answered_ns);
                 self.metrics.answered(trigger, &reply.phases);
             }
-            Err(fault) => {
-                if *fault == Fault::Stopping {
-                    *offer = self.pool.lock().moved.remove(&serial);
-                }
-                if offer.is_none() {
-                    self.failed(trigger, id, fault);
-                }
-            }
+            Err(Unanswered::Failed(fault)) => self.failed(trigger, id, fault),
+            Err(Unanswered::Replaced(_)) => {}
         }
         result
     }
@@ -317,65 +289,50 @@ impl Revision {
             .into_iter()
     }
 
-    /// Admits an invocation: hands it over, queues it, or refuses it. Leaves it in `offer` when
-    /// the revision is closed.
+    /// Admits an invocation: dispatches it, queues it, or refuses it.
     fn submit(
         self: &Arc<Self>,
-        offer: &mut Option<Offer>,
-        reply: oneshot::Sender<Result<Reply, Fault>>,
+        offer: Offer,
+        reply: ReplySender,
         now: u64,
-    ) -> Result<u64, Fault> {
+    ) -> Result<u64, Unanswered> {
+        let Offer { invocation, attempts, moved } = offer;
         let mut follow_ups = Vec::new();
         let mut pool = self.pool.lock();
-        if pool.closed {
-            return Err(Fault::Stopping);
-        }
-        let Some(Offer { invocation, attempts, moved }) = offer.take() else {
-            return Err(Fault::Internal { message: "nothing to submit".into() });
+        let submitted = match pool.submit(Pending { invocation, reply, attempts }, moved, now) {
+            Ok(submitted) => submitted,
+            Err((pending, refusal)) => {
+                drop(pool);
+                return Err(self.refused(pending, moved, refusal));
+            }
         };
-        if pool.workers.is_empty() && pool.starting == 0 && now < pool.retry_at_ns {
-            return Err(Fault::StartFailed { message: pool.last_failure.clone() });
-        }
-        self.ensure_scaling(&mut pool);
-        pool.next_serial += 1;
-        let serial = pool.next_serial;
-        let pending = Pending { serial, invocation, reply, attempts };
-        let queue_max = if moved { u32::MAX } else { self.spec.scale.queue };
-        match admit(pool.has_room(), pool.queue.len(), queue_max) {
-            Admission::Dispatch => {
-                pool.queue.push_back(pending);
-                pool.dispatch(now, &mut follow_ups);
-            }
-            Admission::Enqueue => {
-                pool.queue.push_back(pending);
-                pool.settle(now);
-                self.ask(&mut pool);
-            }
-            Admission::Refuse => {
-                if let Some(scaling) = &mut pool.scaling {
-                    scaling.refused();
-                }
-                self.ask(&mut pool);
-                return Err(Fault::QueueFull);
-            }
-        }
-        let start_keeper = !std::mem::replace(&mut pool.keeper, true);
-        let wake_keeper = std::mem::take(&mut pool.keeper_sleeps);
+        pool.dispatch(now, &mut follow_ups);
+        let starts = pool.starts_reconciler();
+        let wakes = std::mem::take(&mut pool.reconciler_sleeps) || submitted.asks;
         drop(pool);
-        if wake_keeper {
+        if wakes {
             self.changed.notify_one();
         }
-        if start_keeper {
-            self.shared.runtime.spawn(keeper::run(self.clone()));
+        if starts {
+            self.shared.runtime.spawn(reconciler::run(self.clone()));
         }
         self.follow_up(follow_ups);
-        Ok(serial)
+        Ok(submitted.serial)
     }
 
-    /// Wakes the keeper for an arrival that could not be handed over.
-    fn ask(&self, pool: &mut Pool) {
-        if pool.scaling.as_mut().is_some_and(|scaling| scaling.asks()) {
-            self.changed.notify_one();
+    fn refused(&self, pending: Pending, moved: bool, refusal: Refusal) -> Unanswered {
+        match refusal {
+            Refusal::Closed => {
+                let Pending { invocation, attempts, .. } = pending;
+                Unanswered::Replaced(Box::new(Offer { invocation, attempts, moved }))
+            }
+            Refusal::NotStarted(message) => Fault::StartFailed { message }.into(),
+            Refusal::QueueFull { asks } => {
+                if asks {
+                    self.changed.notify_one();
+                }
+                Fault::QueueFull.into()
+            }
         }
     }
 
@@ -402,11 +359,8 @@ impl Revision {
                         invocation,
                     ));
                     let mut pool = self.pool.lock();
-                    if let Some(entry) = pool
-                        .workers
-                        .get_mut(worker)
-                        .and_then(|worker| worker.streams.get_mut(stream))
-                        .filter(|entry| entry.serial == serial)
+                    if let Some(worker) = pool.worker_mut(worker)
+                        && let Some(entry) = worker.parts().0.get_mut_if(stream, serial)
                     {
                         entry.task = Some(task.abort_handle());
                     }
@@ -420,21 +374,14 @@ impl Revision {
         let now = now_ns();
         let mut follow_ups = Vec::new();
         let mut pool = self.pool.lock();
-        if let Some(at) = pool.queue.iter().position(|pending| pending.serial == serial) {
-            pool.queue.remove(at);
-            pool.settle(now);
-            return;
-        }
-        if pool.moved.remove(&serial).is_some() {
-            return;
-        }
-        for (_, worker) in &mut pool.workers {
-            let found =
-                worker.streams.iter().find(|(_, stream)| stream.serial == serial).map(|(k, _)| k);
-            if let Some(stream) = found {
-                worker.cancel(stream, now);
-                break;
+        match pool.withdraw(serial, now) {
+            Withdrawn::Waiting(_) => return,
+            Withdrawn::Running { worker, slot } => {
+                if let Some(worker) = pool.worker_mut(worker) {
+                    pool::cancel(worker, slot, now);
+                }
             }
+            Withdrawn::Unknown => {}
         }
         pool.dispatch(now, &mut follow_ups);
         drop(pool);
@@ -447,38 +394,31 @@ impl Revision {
         self.start_one(Why::DEPLOY, true).await
     }
 
-    pub(crate) fn ensure_keeper(self: &Arc<Self>) {
-        let start = {
+    pub(crate) fn ensure_reconciler(self: &Arc<Self>) {
+        let starts = {
             let mut pool = self.pool.lock();
-            self.ensure_scaling(&mut pool);
-            !std::mem::replace(&mut pool.keeper, true)
+            pool.ensure_scaling();
+            pool.starts_reconciler()
         };
-        if start {
-            self.shared.runtime.spawn(keeper::run(self.clone()));
+        if starts {
+            self.shared.runtime.spawn(reconciler::run(self.clone()));
         }
     }
 
     /// Takes no new invocations; instances stop when what they hold has ended. What waits for one
     /// goes back to its callers' tasks, which look for the next revision.
-    pub(crate) fn close(self: &Arc<Self>, reason: &'static str) {
+    pub(crate) fn close(self: &Arc<Self>, reason: StopReason) {
         let mut pool = self.pool.lock();
-        pool.closed = true;
-        let waiting = std::mem::take(&mut pool.queue);
-        let callers: Vec<_> = waiting.into_iter().map(|pending| pool.move_on(pending)).collect();
-        pool.settle(now_ns());
-        for (_, worker) in &mut pool.workers {
-            worker.draining = true;
-            worker.stop_reason.get_or_insert(reason);
-        }
-        let drains = !pool.workers.is_empty();
+        let waiting = pool.close(reason, now_ns());
+        let drains = pool.workers().len() > 0;
         drop(pool);
         if drains {
             self.shared.draining.lock().push(Arc::downgrade(self));
         }
-        for reply in callers {
-            let _ = reply.send(Err(Fault::Stopping));
+        for pending in waiting {
+            pending.move_on();
         }
-        self.ensure_keeper();
+        self.ensure_reconciler();
         self.changed.notify_one();
     }
 }

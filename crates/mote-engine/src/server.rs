@@ -26,7 +26,7 @@ use tokio::io::{AsyncRead, AsyncWrite, Interest, ReadBuf};
 use tokio::net::{TcpStream, UnixStream};
 
 use crate::clock::now_ns;
-use crate::pool::FollowUp;
+use crate::pool::{FollowUp, Unanswered, end_stream};
 use crate::revision::Revision;
 
 /// Pause between attempts to connect while the server starts, doubling from first to last.
@@ -430,7 +430,7 @@ struct Place {
 impl Place {
     fn reply(&self, result: Result<Reply, Fault>) {
         if let Some((sender, _)) = self.take() {
-            let _ = sender.send(result);
+            let _ = sender.send(result.map_err(Unanswered::from));
         }
         self.end();
     }
@@ -445,8 +445,8 @@ impl Place {
             {
                 let mut pool = self.revision.pool.lock();
                 pool.answered();
-                if let Some(worker) = pool.workers.get_mut(self.key) {
-                    worker.run_times.add(phases.run_ns());
+                if let Some(worker) = pool.worker_mut(self.key) {
+                    worker.record_exchange(phases.run_ns());
                 }
             }
             let _ = sender.send(Ok(Reply { status, headers, body, phases }));
@@ -458,10 +458,8 @@ impl Place {
 
     fn take(&self) -> Option<(crate::pool::ReplySender, mote_core::Phases)> {
         let mut pool = self.revision.pool.lock();
-        let stream = pool.workers.get_mut(self.key)?.streams.get_mut(self.stream)?;
-        if stream.serial != self.serial {
-            return None;
-        }
+        let (streams, _) = pool.worker_mut(self.key)?.parts();
+        let stream = streams.get_mut_if(self.stream, self.serial)?;
         // From here on the body's own drop ends the stream, not an abort.
         stream.task = None;
         stream.phases.entered_ns = stream.phases.sent_ns;
@@ -472,10 +470,10 @@ impl Place {
         let now = now_ns();
         let mut follow_ups: Vec<FollowUp> = Vec::new();
         let mut pool = self.revision.pool.lock();
-        if let Some(worker) = pool.workers.get_mut(self.key)
-            && worker.streams.get(self.stream).is_some_and(|entry| entry.serial == self.serial)
+        if let Some(worker) = pool.worker_mut(self.key)
+            && worker.parts().0.get_mut_if(self.stream, self.serial).is_some()
         {
-            worker.end_stream(self.stream, now);
+            end_stream(worker, self.stream, now);
         }
         pool.dispatch(now, &mut follow_ups);
         drop(pool);

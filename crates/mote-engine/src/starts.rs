@@ -8,6 +8,7 @@ use mote_core::Fault;
 use mote_core::autoscale::Known;
 use mote_core::budget::{IdleInstance, Lack, Occupied, remaining_ns};
 use mote_core::fault::bytes_text;
+use mote_core::pool::{Start, Why};
 use parking_lot::Mutex;
 use tokio::sync::Notify;
 
@@ -15,16 +16,13 @@ use crate::clock::now_ns;
 use crate::instance;
 use crate::ledger::{Evictable, Refusal, Reservation, Survey, Wish};
 use crate::logs::LogLevel;
-use crate::pool::{Full, Pending, Pool};
+use crate::pool::Pool;
 use crate::revision::Revision;
 use crate::routes::{Routes, Serving};
-use crate::scaling::Why;
 
 /// Pause until a start that was refused is asked for again while somebody waits for it, unless
 /// something came back before: an instance that becomes idle tells nobody.
 const ASK_AGAIN_NS: u64 = 20_000_000;
-/// The same where nobody waits.
-const ASK_AGAIN_QUIET_NS: u64 = 1_000_000_000;
 /// A start believed to take this long until one was measured; only compared with others.
 const START_NS_GUESS: u64 = 50_000_000;
 
@@ -39,16 +37,16 @@ pub enum WarmError {
     Failed(String),
 }
 
-/// Starts `count` instances that the pool counts as starting already, or as many as the node has
-/// room for; the rest is taken back, and what is lacking is said.
-pub(crate) fn begin(revision: &Arc<Revision>, count: u32, why: Why, evict: bool) -> Option<String> {
-    for started in 0..count {
-        match revision.shared.ledger.reserve(&wish(revision, evict)) {
-            Ok(reservation) => spawn(revision, why, reservation),
-            Err(refusal) => return Some(refused(revision, count - started, refusal)),
+/// Starts instances that the pool counts as on their way already, or as many as the node has room
+/// for; the rest is taken back, and what is lacking is said.
+pub(crate) fn begin(revision: &Arc<Revision>, start: Start) -> Option<String> {
+    for started in 0..start.count {
+        match revision.shared.ledger.reserve(&wish(revision, start.evict)) {
+            Ok(reservation) => spawn(revision, start.why, reservation),
+            Err(refusal) => return Some(refused(revision, start.count - started, refusal)),
         }
     }
-    revision.pool.lock().full = None;
+    revision.pool.lock().starts_granted();
     None
 }
 
@@ -57,13 +55,7 @@ pub(crate) fn begin(revision: &Arc<Revision>, count: u32, why: Why, evict: bool)
 pub(crate) fn begin_spare(revision: &Arc<Revision>) {
     match revision.shared.ledger.reserve(&wish(revision, false)) {
         Ok(reservation) => spawn(revision, Why::SPARE, reservation),
-        Err(_) => {
-            let mut pool = revision.pool.lock();
-            pool.starting_spares = 0;
-            pool.spare_again_ns = now_ns() + ASK_AGAIN_QUIET_NS;
-            let again_ns = pool.spare_again_ns;
-            pool.look_at(again_ns);
-        }
+        Err(_) => revision.pool.lock().spare_refused(now_ns()),
     }
 }
 
@@ -81,52 +73,23 @@ fn spawn(revision: &Arc<Revision>, why: Why, reservation: Reservation) {
     revision.shared.runtime.spawn(instance::start(revision.clone(), why, reservation));
 }
 
-/// Takes starts back, and answers those who could only wait in vain: who has no instance to wait
-/// for, and a deadline before anything is expected to be free.
+/// Takes starts back, and answers the callers that cannot be served before their deadline.
 fn refused(revision: &Revision, count: u32, refusal: Refusal) -> String {
-    let now = now_ns();
-    let mut pool = revision.pool.lock();
-    pool.starting = pool.starting.saturating_sub(count);
-    let news = pool.full.is_none_or(|full| !full.memory) && refusal.lack != Lack::Starts;
-    let pause_ns = if pool.queue.is_empty() { ASK_AGAIN_QUIET_NS } else { ASK_AGAIN_NS };
-    pool.full = Some(Full {
-        memory: refusal.lack != Lack::Starts,
-        version: revision.shared.ledger.version(),
-        until_ns: now + pause_ns,
-    });
-    if let Some(scaling) = &mut pool.scaling {
-        scaling.look_by(now + pause_ns);
-    }
+    let (lack, version) = (refusal.lack, revision.shared.ledger.version());
+    let (in_vain, news) =
+        revision.pool.lock().start_refused(count, lack, version, refusal.room_in_ns, now_ns());
     let text = lack_text(revision, &refusal);
-    let fault = match refusal.lack {
+    let fault = match lack {
         Lack::TooLarge => Fault::StartFailed { message: text.clone() },
         Lack::Memory | Lack::Starts => Fault::NodeFull,
     };
-    let alone = pool.ready() == 0 && pool.starting == 0;
-    let answered = match refusal.lack {
-        Lack::TooLarge => std::mem::take(&mut pool.queue).into(),
-        Lack::Memory if alone => hopeless(&mut pool, now, refusal.room_in_ns),
-        Lack::Memory | Lack::Starts => Vec::new(),
-    };
-    drop(pool);
     if news {
         revision.log.platform(LogLevel::Warn, revision.number, 0, &format!("not started: {text}"));
     }
-    for pending in answered {
-        let _ = pending.reply.send(Err(fault.clone()));
+    for pending in in_vain {
+        pending.fail(fault.clone());
     }
     text
-}
-
-/// Waiting invocations that nothing can be free for in time.
-fn hopeless(pool: &mut Pool, now: u64, room_in_ns: Option<u64>) -> Vec<Pending> {
-    let soonest = room_in_ns.map_or(u64::MAX, |room_in_ns| now.saturating_add(room_in_ns));
-    let (waiting, answered): (Vec<_>, Vec<_>) = std::mem::take(&mut pool.queue)
-        .into_iter()
-        .partition(|pending| pending.invocation.deadline_ns > soonest);
-    pool.queue = waiting.into();
-    pool.settle(now);
-    answered
 }
 
 /// What the node lacks for an instance of `revision`, for its owner.
@@ -152,14 +115,11 @@ impl Revision {
         why: Why,
         evict: bool,
     ) -> Result<(), WarmError> {
-        // Not the keeper's own: what wakes this one must not be taken from that.
+        // Not the reconciler's own: what wakes this one must not be taken from that.
         let told = Arc::new(Notify::new());
         let until = now_ns() + self.spec.limits.init_timeout_ms * 1_000_000;
         {
-            let mut pool = self.pool.lock();
-            self.ensure_scaling(&mut pool);
-            pool.starting += 1;
-            pool.starting_since_ns = now_ns();
+            self.pool.lock().count_start(now_ns());
         }
         let reservation = loop {
             let wish = Wish { waiter: Some(&told), ..wish(self, evict) };
@@ -169,9 +129,7 @@ impl Revision {
             };
             let soonest = refusal.room_in_ns.map(|room_in_ns| now_ns() + room_in_ns);
             if soonest.is_none_or(|soonest| soonest >= until) || now_ns() >= until {
-                let mut pool = self.pool.lock();
-                pool.starting = pool.starting.saturating_sub(1);
-                drop(pool);
+                self.pool.lock().uncount_start();
                 self.changed.notify_one();
                 let text = lack_text(self, &refusal);
                 self.log.platform(LogLevel::Warn, self.number, 0, &format!("not started: {text}"));
@@ -181,7 +139,7 @@ impl Revision {
             let _ = tokio::time::timeout(again, told.notified()).await;
         };
         let started = instance::start(self.clone(), why, reservation).await;
-        self.ensure_keeper();
+        self.ensure_reconciler();
         started.map_err(WarmError::Failed)
     }
 }
@@ -204,7 +162,7 @@ impl Evictable for Revisions {
         };
         for revision in draining {
             let pool = revision.pool.lock();
-            let known = pool.scaling.as_ref().map(|scaling| scaling.known()).unwrap_or_default();
+            let known = pool.known();
             into.occupied.extend(occupied(&revision, &pool, &known, now_ns));
         }
         let Some(routes) = self.routes.upgrade() else { return };
@@ -225,44 +183,34 @@ impl Evictable for Revisions {
     }
 }
 
-/// How many instances of a pool may go: what `scale.min` keeps stays, and where somebody waits,
-/// nobody goes.
-fn dispensable(pool: &Pool, revision: &Revision) -> usize {
-    if pool.closed || !pool.queue.is_empty() {
-        return 0;
-    }
-    (pool.ready().saturating_sub(revision.instances_min()) + pool.spares()) as usize
-}
-
 fn survey(revision: &Revision, now_ns: u64, into: &mut Survey) {
     let pool = revision.pool.lock();
-    if pool.workers.is_empty() && pool.starting == 0 {
+    if pool.workers().len() == 0 && pool.starting_count() == 0 {
         return;
     }
-    let known = pool.scaling.as_ref().map(|scaling| (scaling.known(), scaling.demand_per_s()));
-    let (known, demand_per_s) = known.unwrap_or_default();
+    let (known, demand_per_s) = (pool.known(), pool.demand_per_s());
     let memory_bytes = revision.spec.limits.memory_bytes;
     let start_ns = known.start.mean_ns();
-    let spare = dispensable(&pool, revision);
+    let spare = pool.dispensable();
     let mut idle: Vec<_> =
-        pool.workers.iter().map(|(_, worker)| worker).filter(|worker| worker.is_idle()).collect();
-    idle.sort_unstable_by_key(|worker| worker.idle_since_ns);
+        pool.workers().map(|(_, worker)| worker).filter(|worker| worker.is_idle()).collect();
+    idle.sort_unstable_by_key(|worker| worker.idle_since_ns());
     into.idle.extend(idle.iter().take(spare).map(|worker| IdleInstance {
-        id: worker.instance,
+        id: worker.number(),
         memory_bytes,
-        paused: worker.paused,
-        idle_ns: now_ns.saturating_sub(worker.idle_since_ns),
+        paused: worker.is_paused(),
+        idle_ns: now_ns.saturating_sub(worker.idle_since_ns()),
         demand_per_s,
         start_ns: start_ns.unwrap_or(START_NS_GUESS),
     }));
     let mut occupied = occupied(revision, &pool, &known, now_ns);
     // One on its way serves first whoever asked for it, and is as good as busy until then.
-    let elapsed_ns = now_ns.saturating_sub(pool.starting_since_ns);
+    let elapsed_ns = now_ns.saturating_sub(pool.starting_since_ns());
     let free_in_ns =
         remaining_ns(elapsed_ns, start_ns).saturating_add(known.service.mean_ns().unwrap_or(0));
-    occupied.extend((0..pool.starting).map(|_| Occupied { memory_bytes, free_in_ns }));
-    let later = (spare + pool.starting as usize).saturating_sub(idle.len());
-    if pool.queue.is_empty() || pool.ready() == 0 {
+    occupied.extend((0..pool.starting_count()).map(|_| Occupied { memory_bytes, free_in_ns }));
+    let later = (spare + pool.starting_count() as usize).saturating_sub(idle.len());
+    if pool.queued() == 0 || pool.ready_count() == 0 {
         occupied.sort_unstable_by_key(|held| held.free_in_ns);
         into.occupied.extend(occupied.into_iter().take(later));
     }
@@ -273,16 +221,17 @@ fn survey(revision: &Revision, now_ns: u64, into: &mut Survey) {
 /// its memory comes back.
 fn occupied(revision: &Revision, pool: &Pool, known: &Known, now_ns: u64) -> Vec<Occupied> {
     let memory_bytes = revision.spec.limits.memory_bytes;
-    let workers = pool.workers.iter().filter_map(|(_, worker)| {
-        let mean_ns = match worker.run_times.mean_ns {
+    let workers = pool.workers().filter_map(|(_, worker)| {
+        let mean_ns = match worker.mean_ns() {
             0 => known.service.mean_ns(),
             mean_ns => Some(mean_ns),
         };
         let left = worker
-            .streams
+            .calls()
             .iter()
-            .map(|(_, stream)| remaining_ns(now_ns.saturating_sub(stream.phases.sent_ns), mean_ns));
-        let about_to_go = (worker.draining || pool.closed) && !worker.reservation.has_left();
+            .map(|(_, call)| remaining_ns(now_ns.saturating_sub(call.began_ns()), mean_ns));
+        let about_to_go =
+            (worker.is_draining() || pool.is_closed()) && !worker.instance().reservation.has_left();
         let free_in_ns = left.max().or(about_to_go.then_some(0));
         free_in_ns.map(|free_in_ns| Occupied { memory_bytes, free_in_ns })
     });
@@ -290,23 +239,15 @@ fn occupied(revision: &Revision, pool: &Pool, known: &Known, now_ns: u64) -> Vec
 }
 
 fn evict(revision: &Revision, id: u64, wish: &Wish<'_>, now_ns: u64) -> bool {
-    let mut pool = revision.pool.lock();
-    if dispensable(&pool, revision) == 0 {
+    let mut line = String::new();
+    let text = |idle_ns: u64| {
+        let text = format!("idle for {} ms, made room for {}", idle_ns / 1_000_000, wish.function);
+        line = format!("stopping (evicted): {text}");
+        text
+    };
+    if !revision.pool.lock().evict(id, text, now_ns) {
         return false;
     }
-    let found = pool.workers.iter_mut().map(|(_, worker)| worker);
-    let Some(worker) = found.into_iter().find(|worker| worker.instance == id && worker.is_idle())
-    else {
-        return false;
-    };
-    let idle_ms = now_ns.saturating_sub(worker.idle_since_ns) / 1_000_000;
-    let text = format!("idle for {idle_ms} ms, made room for {}", wish.function);
-    worker.draining = true;
-    worker.stop_reason = Some("evicted");
-    worker.stop_text = text.clone();
-    worker.reservation.leave();
-    drop(pool);
-    let line = format!("stopping (evicted): {text}");
     revision.log.platform(LogLevel::Info, revision.number, id, &line);
     revision.changed.notify_one();
     true

@@ -11,6 +11,7 @@ use std::task::{Context, Poll};
 use bytes::{Bytes, BytesMut};
 use mote_core::body::{Body, BodyError};
 use mote_core::line_budget::{LINES_PER_S, Line, LineBudget};
+use mote_core::pool::Instance as _;
 use mote_core::turn::Turn;
 use mote_core::wire::{
     self, CHUNK_BYTES_MAX, FLAG_END, FrameHeader, FrameKind, HEADER_BYTES, HEADER_FIELDS_MAX,
@@ -23,7 +24,10 @@ use tokio::net::UnixStream;
 use crate::body_channel::{Taken, answer_channel};
 use crate::clock::now_ns;
 use crate::logs::{LogLevel, LogSource};
-use crate::pool::{FollowUp, Link, Pool, ReplySender, stream_number, stream_slot};
+use crate::pool::{
+    FollowUp, Link, Pending, Pool, ReplySender, Unanswered, cancel, end_stream, owe, pay,
+    stream_number, stream_slot, wake_bodies, work_ahead_ns,
+};
 use crate::revision::Revision;
 
 /// Bytes asked for in one read.
@@ -60,7 +64,7 @@ pub(crate) struct Connection {
     input: BytesMut,
     writing: Vec<u8>,
     written: usize,
-    /// How many of the invocations that the worker was handed are in what is being written, and how
+    /// How many of the invocations that the worker was given are in what is being written, and how
     /// many may have reached it, each counted from the first.
     writing_to: u64,
     reached: u64,
@@ -73,7 +77,7 @@ pub(crate) struct Connection {
     answers: Answers,
 }
 
-type Answers = Vec<(ReplySender, Result<Reply, Fault>)>;
+type Answers = Vec<(ReplySender, Result<Reply, Unanswered>)>;
 
 impl Connection {
     pub(crate) fn new(stream: UnixStream) -> Self {
@@ -127,8 +131,8 @@ impl Connection {
         }
     }
 
-    /// Serves the worker until the connection ends; returns why it ended and how many of the
-    /// invocations that the worker was handed may have reached it.
+    /// Serves the worker until the connection ends; returns why it ended, and how many of the
+    /// invocations that the worker was given may have reached it.
     pub(crate) async fn run(
         mut self,
         revision: &Arc<Revision>,
@@ -220,13 +224,15 @@ impl Connection {
                     self.writing = Vec::new();
                 }
                 let mut pool = revision.pool.lock();
-                let Some(worker) = pool.workers.get_mut(key) else {
+                let Some(worker) = pool.worker_mut(key) else {
                     return Poll::Ready(LinkEnd::Closed);
                 };
-                worker.pay();
-                let has_work = worker.work_ahead_ns() >= GATHER_WORK_NS;
-                let was_full = worker.out_is_full();
-                let Link::Frames { out, waker } = &mut worker.link else {
+                pay(worker);
+                let has_work = work_ahead_ns(worker) >= GATHER_WORK_NS;
+                let given = worker.given();
+                let instance = worker.instance_mut();
+                let was_full = instance.is_full();
+                let Link::Frames { out, waker } = &mut instance.link else {
                     return Poll::Ready(LinkEnd::Closed);
                 };
                 if out.is_empty() {
@@ -246,11 +252,11 @@ impl Connection {
                     return Poll::Pending;
                 }
                 self.gathered = 0;
-                worker.unwritten = 0;
-                self.writing_to = worker.handed;
                 std::mem::swap(out, &mut self.writing);
+                instance.has_written();
+                self.writing_to = given;
                 if was_full {
-                    worker.wake_bodies();
+                    wake_bodies(worker);
                     let mut follow_ups = Vec::new();
                     pool.dispatch(now_ns(), &mut follow_ups);
                     drop(pool);
@@ -282,8 +288,8 @@ struct Batch<'a> {
     errors: Vec<(InvocationId, String)>,
     /// Invocations that ended in this batch.
     ended: u32,
-    /// Callers to be told that their revision has been replaced.
-    moved: Vec<ReplySender>,
+    /// Invocations that move on to the next revision.
+    moved: Vec<Pending>,
 }
 
 /// What a batch has for the log.
@@ -327,13 +333,13 @@ impl<'a> Batch<'a> {
 
     /// Serves one frame; returns how many items of a turn that cost.
     fn frame(&mut self, header: FrameHeader, payload: Bytes) -> Result<u32, WireError> {
-        let Some(worker) = self.pool.workers.get_mut(self.key) else { return Ok(1) };
-        worker.frames_seen += 1;
+        let Some(worker) = self.pool.worker_mut(self.key) else { return Ok(1) };
+        worker.note_message();
         let slot = stream_slot(header.stream);
-        let known = slot.filter(|slot| worker.streams.contains(*slot));
         if header.kind == FrameKind::Log {
             // Lines may trail their invocation.
-            let id = known.map_or(InvocationId(0), |slot| worker.streams[slot].id);
+            let stream = slot.and_then(|slot| worker.calls().get(slot));
+            let id = stream.map_or(InvocationId(0), |stream| stream.id);
             self.log(id, payload);
             return Ok(1);
         }
@@ -346,7 +352,7 @@ impl<'a> Batch<'a> {
         let Some(slot) = slot else {
             return Err(WireError::Malformed(header.kind, "not allowed on stream 0"));
         };
-        let Some(stream) = worker.streams.get_mut(slot) else {
+        let Some(stream) = worker.parts().0.get_mut(slot) else {
             return match header.kind {
                 // They crossed the end of their stream.
                 FrameKind::Body | FrameKind::Credit => Ok(1),
@@ -364,11 +370,11 @@ impl<'a> Batch<'a> {
                 stream.phases.answered_ns = self.now_ns;
                 let phases = stream.phases;
                 let reply = stream.reply.take();
-                let id_slot = (slot, stream.serial);
+                let id_slot = (slot, stream.serial());
                 let too_many = has_too_many_fields(&result.headers);
                 let body = if header.is_end() {
-                    worker.served_in(phases.run_ns());
-                    worker.end_stream(slot, self.now_ns);
+                    worker.record_run(phases.run_ns());
+                    end_stream(worker, slot, self.now_ns);
                     (items, self.ended) = (0, self.ended + 1);
                     Body::whole(result.body)
                 } else {
@@ -386,7 +392,7 @@ impl<'a> Batch<'a> {
                 if let Some(sender) = reply {
                     let answer = if too_many {
                         let message = format!("more than {HEADER_FIELDS_MAX} header fields");
-                        Err(Fault::BadReply { message })
+                        Err(Fault::BadReply { message }.into())
                     } else {
                         let (status, headers) = (result.status, result.headers);
                         Ok(Reply { status, headers, body, phases })
@@ -406,11 +412,11 @@ impl<'a> Batch<'a> {
                 match &stream.sink {
                     Some(sink) => sink.push(payload, header.is_end()),
                     // Nobody reads; give the credit back so that the worker can end.
-                    None if taken > 0 && !header.is_end() => worker.owe(slot, taken),
+                    None if taken > 0 && !header.is_end() => owe(worker, slot, taken),
                     None => {}
                 }
                 if header.is_end() {
-                    worker.end_stream(slot, self.now_ns);
+                    end_stream(worker, slot, self.now_ns);
                     self.ended += 1;
                 }
             }
@@ -427,13 +433,13 @@ impl<'a> Batch<'a> {
                     } else {
                         Fault::HandlerError { message: text.clone() }
                     };
-                    self.answers.push((sender, Err(fault)));
+                    self.answers.push((sender, Err(fault.into())));
                     if !error.trace.is_empty() {
                         text = error.trace;
                     }
                     self.errors.push((id, text));
                 }
-                worker.end_stream(slot, self.now_ns);
+                end_stream(worker, slot, self.now_ns);
                 self.ended += 1;
             }
             FrameKind::Credit => {
@@ -460,10 +466,11 @@ impl<'a> Batch<'a> {
         }
         let mut follow_ups: Vec<FollowUp> = Vec::new();
         pool.dispatch(now_ns, &mut follow_ups);
-        let ending = pool.workers.get(key).is_some_and(|worker| worker.ending_ns.is_some());
-        let idle = pool.workers.get(key).is_some_and(|worker| worker.streams.is_empty());
-        let instance = pool.workers.get(key).map_or(0, |worker| worker.instance);
-        let closing = pool.closed;
+        let worker = pool.worker(key);
+        let idle = worker.is_some_and(|worker| worker.calls().is_empty());
+        let ending = worker.is_some_and(|worker| worker.is_ending());
+        let instance = worker.map_or(0, |worker| worker.number());
+        let closing = pool.is_closed();
         drop(pool);
         if ending || (idle && closing) {
             revision.changed.notify_one();
@@ -498,8 +505,8 @@ impl<'a> Batch<'a> {
             // An error says that the caller went away in this instant; nothing is left to do.
             let _ = sender.send(answer);
         }
-        for sender in moved {
-            let _ = sender.send(Err(Fault::Stopping));
+        for pending in moved {
+            pending.move_on();
         }
         revision.follow_up(follow_ups);
     }
@@ -520,13 +527,13 @@ fn on_taken(
 ) -> Box<dyn Fn(Taken) + Send + Sync> {
     Box::new(move |taken| {
         let mut pool = revision.pool.lock();
-        let Some(worker) = pool.workers.get_mut(key) else { return };
-        if worker.streams.get(slot).is_none_or(|stream| stream.serial != serial) {
+        let Some(worker) = pool.worker_mut(key) else { return };
+        if worker.parts().0.get_mut_if(slot, serial).is_none() {
             return;
         }
         match taken {
-            Taken::Bytes(bytes) => worker.owe(slot, bytes),
-            Taken::Dropped => worker.cancel(slot, now_ns()),
+            Taken::Bytes(bytes) => owe(worker, slot, bytes),
+            Taken::Dropped => cancel(worker, slot, now_ns()),
         }
     })
 }
@@ -546,16 +553,13 @@ pub(crate) async fn pump(
             Some(Err(error)) => {
                 let fault = Fault::of_body(&error);
                 let mut pool = revision.pool.lock();
-                let Some(worker) = pool.workers.get_mut(key) else { return };
-                let Some(stream) = worker.streams.get_mut(slot) else { return };
-                if stream.serial != serial {
-                    return;
-                }
+                let Some(worker) = pool.worker_mut(key) else { return };
+                let Some(stream) = worker.parts().0.get_mut_if(slot, serial) else { return };
                 let reply = stream.reply.take();
-                worker.cancel(slot, now_ns());
+                cancel(worker, slot, now_ns());
                 drop(pool);
                 if let Some(reply) = reply {
-                    let _ = reply.send(Err(fault));
+                    let _ = reply.send(Err(fault.into()));
                 }
                 return;
             }
@@ -566,19 +570,21 @@ pub(crate) async fn pump(
             let piece = rest.split_to(rest.len().min(CHUNK_BYTES_MAX));
             let open = std::future::poll_fn(|cx| {
                 let mut pool = revision.pool.lock();
-                let Some(worker) = pool.workers.get_mut(key) else { return Poll::Ready(false) };
-                let is_full = worker.out_is_full();
-                let Some(stream) = worker.streams.get_mut(slot) else { return Poll::Ready(false) };
-                if stream.serial != serial || !stream.request_open {
+                let Some(worker) = pool.worker_mut(key) else { return Poll::Ready(false) };
+                let (streams, instance) = worker.parts();
+                let Some(stream) = streams.get_mut_if(slot, serial) else {
+                    return Poll::Ready(false);
+                };
+                if !stream.request_open {
                     return Poll::Ready(false);
                 }
-                if is_full || (stream.send_credit as usize) < piece.len() {
+                if instance.is_full() || (stream.send_credit as usize) < piece.len() {
                     stream.credit_waker = Some(cx.waker().clone());
                     return Poll::Pending;
                 }
                 stream.send_credit -= piece.len() as u32;
                 stream.request_open = !end;
-                worker.write(|out| {
+                instance.write(|out| {
                     let flags = if end { FLAG_END } else { 0 };
                     wire::put_frame(out, FrameKind::Body, flags, stream_number(slot), &piece);
                 });

@@ -13,11 +13,11 @@ pub(crate) enum Event {
     /// The number of callers changes.
     Step { function: u32 },
     /// An invocation ends.
-    Done { function: u32, instance: u32, serial: u64 },
-    /// An instance is ready (started or resumed).
-    Ready { function: u32, instance: u32 },
+    Done { function: u32, worker: u32, serial: u64 },
+    /// An instance is ready whose start began at `since_ns`.
+    Ready { function: u32, since_ns: u64 },
     /// A stopped instance has given its memory back.
-    Gone { function: u32, instance: u32 },
+    Gone { function: u32, worker: u32 },
     /// The oldest waiting invocation may have reached its deadline.
     Expire { function: u32 },
     /// The autoscaler looks.

@@ -1,52 +1,103 @@
-//! One function while it is simulated: its queue, its instances, and what is counted of it.
+//! One function while it is simulated: its pool, its demand, and what is counted of it.
 
-use std::collections::VecDeque;
-
-use mote_core::autoscale::{Autoscaler, Bounds, Estimate, Observation, Policy};
-use mote_core::balance::Candidate;
+use mote_core::autoscale::{Bounds, Policy};
+use mote_core::balance::Balance;
+use mote_core::pool::{self, Pool, Rules};
 
 use crate::arrivals::Source;
 use crate::distribution::{Random, stream};
-use crate::scenario::FunctionModel;
+use crate::scenario::{FunctionModel, NodeModel};
 
 /// No caller of a closed load waits for this invocation.
 pub(crate) const NO_CLIENT: u32 = u32::MAX;
 
+/// An invocation that waits.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Waiting {
     pub(crate) arrived_ns: u64,
-    pub(crate) deadline_ns: u64,
+    deadline_ns: u64,
     /// Drawn at arrival, so that every policy gets the same work.
     pub(crate) service_ns: u64,
     pub(crate) client: u32,
 }
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum State {
-    Starting,
-    Ready,
-    Paused,
-    Draining,
-    Gone,
+impl Waiting {
+    pub(crate) fn new(now_ns: u64, timeout_ms: u64, service_ns: u64, client: u32) -> Self {
+        let deadline_ns = now_ns + timeout_ms * 1_000_000;
+        Self { arrived_ns: now_ns, deadline_ns, service_ns, client }
+    }
 }
 
+impl pool::Waiting for Waiting {
+    fn received_ns(&self) -> u64 {
+        self.arrived_ns
+    }
+
+    fn deadline_ns(&self) -> u64 {
+        self.deadline_ns
+    }
+}
+
+/// An invocation inside an instance.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Running {
-    pub(crate) serial: u64,
     pub(crate) arrived_ns: u64,
     pub(crate) began_ns: u64,
     pub(crate) client: u32,
     pub(crate) cores: f64,
 }
 
+impl pool::Running for Running {
+    fn due_ns(&self) -> Option<u64> {
+        // Simulated invocations end by themselves.
+        None
+    }
+}
+
+/// What the simulator keeps of a ready instance.
 #[derive(Debug)]
 pub(crate) struct Instance {
-    pub(crate) state: State,
-    pub(crate) since_ns: u64,
+    /// When it was or will be ready to run what it is given.
     pub(crate) ready_ns: u64,
-    pub(crate) idle_since_ns: u64,
-    pub(crate) running: Vec<Running>,
-    pub(crate) served: u64,
+    /// It was paused, and goes on for the next invocation.
+    pub(crate) resumes: bool,
+    /// Invocations that it holds.
+    pub(crate) running: u32,
+    cores: f64,
+    cpu_ns: f64,
+    touched_ns: u64,
+}
+
+impl Instance {
+    pub(crate) fn new(now_ns: u64) -> Self {
+        Self {
+            ready_ns: now_ns,
+            resumes: false,
+            running: 0,
+            cores: 0.0,
+            cpu_ns: 0.0,
+            touched_ns: now_ns,
+        }
+    }
+
+    /// Brings the integral of processor time to `now_ns`, then changes what it integrates.
+    pub(crate) fn burns(&mut self, now_ns: u64, more_cores: f64) {
+        self.cpu_ns += self.cores * now_ns.saturating_sub(self.touched_ns) as f64;
+        self.touched_ns = now_ns;
+        self.cores = if self.running == 0 { 0.0 } else { self.cores + more_cores };
+    }
+}
+
+impl pool::Instance for Instance {
+    fn set_paused(&mut self, paused: bool) -> bool {
+        self.resumes = !paused;
+        true
+    }
+
+    // The simulation sees who was asked to exit in the orders of a look.
+    fn ask_to_exit(&mut self) {}
+
+    fn kill(&mut self) {}
 }
 
 #[derive(Debug, Clone, Copy, Default)]
@@ -58,198 +109,99 @@ pub(crate) struct Client {
 
 pub(crate) struct Function {
     pub(crate) model: FunctionModel,
-    pub(crate) scaler: Autoscaler,
+    pub(crate) pool: Pool<Waiting, Running, Instance>,
     pub(crate) source: Source,
     pub(crate) arrival_random: Random,
     pub(crate) work_random: Random,
     pub(crate) start_random: Random,
     /// Run time of the arrival that is on the agenda, 0 when not recorded.
     pub(crate) next_service_ns: u64,
-    pub(crate) queue: VecDeque<Waiting>,
-    pub(crate) instances: Vec<Instance>,
-    pub(crate) ready: u32,
-    pub(crate) starting: u32,
-    pub(crate) paused: u32,
-    pub(crate) draining: u32,
-    /// Invocations that ready instances could take now.
-    pub(crate) room: u32,
-    pub(crate) in_flight: u32,
-    pub(crate) offered: u64,
-    pub(crate) refused: u64,
-    pub(crate) answered: u64,
-    cpu_ns: f64,
-    pub(crate) cores: f64,
-    touched_ns: u64,
-    pub(crate) service: Estimate,
-    pub(crate) start: Estimate,
+    /// When a look is on the agenda.
     pub(crate) look_ns: Option<u64>,
-    pub(crate) last_look_ns: Option<u64>,
+    /// The deadline of the invocation that has waited longest is on the agenda.
     pub(crate) expires: bool,
     pub(crate) clients: Vec<Client>,
-    pub(crate) turn: u64,
-    pub(crate) serial: u64,
+    /// Number of the newest instance.
+    pub(crate) instances: u32,
+    /// Invocations ended by each instance that is gone.
+    pub(crate) served_before: Vec<u64>,
 }
 
 impl Function {
-    pub(crate) fn new(model: &FunctionModel, policy: &Policy, seed: u64, index: u64) -> Self {
+    pub(crate) fn new(
+        model: &FunctionModel,
+        (policy, balance, node): (&Policy, Balance, &NodeModel),
+        seed: u64,
+        index: u64,
+    ) -> Self {
         let bounds = Bounds {
             min: model.min,
             max: model.max,
             idle_timeout_ns: model.idle_timeout_ms.saturating_mul(1_000_000),
         };
+        let starts_max = (node.cores * f64::from(Rules::STARTS_PER_CORE)) as u32;
+        let rules = Rules {
+            balance,
+            policy: policy.clone(),
+            queue_max: model.queue,
+            spares: 0,
+            pause_after_ns: model.start.pause_after_s.map(|after_s| (after_s * 1e9) as u64),
+            concurrency: model.concurrency,
+            cpu_millis_per_instance: model.cpu_millis,
+            memory_limit_bytes: model.memory_bytes,
+            starts_max: starts_max.clamp(1, node.starts_max.max(1)),
+        };
+        let mut pool = Pool::new(rules, bounds);
+        // A model without demand is looked at, too.
+        pool.ensure_scaling();
+        pool.seed(seed ^ index.rotate_left(32));
         Self {
-            scaler: Autoscaler::new(policy, bounds),
+            pool,
             source: Source::new(model.arrivals.clone()),
             arrival_random: stream(seed, index * 3),
             work_random: stream(seed, index * 3 + 1),
             start_random: stream(seed, index * 3 + 2),
             next_service_ns: 0,
-            queue: VecDeque::new(),
-            instances: Vec::new(),
-            ready: 0,
-            starting: 0,
-            paused: 0,
-            draining: 0,
-            room: 0,
-            in_flight: 0,
-            offered: 0,
-            refused: 0,
-            answered: 0,
-            cpu_ns: 0.0,
-            cores: 0.0,
-            touched_ns: 0,
-            service: Estimate::default(),
-            start: Estimate::default(),
             look_ns: None,
-            last_look_ns: None,
             expires: false,
             clients: Vec::new(),
-            turn: 0,
-            serial: 0,
+            instances: 0,
+            served_before: Vec::new(),
             model: model.clone(),
         }
     }
 
-    /// Brings the CPU integral to `now_ns`; before every change of what it integrates.
-    pub(crate) fn touch(&mut self, now_ns: u64) {
-        let elapsed_ns = now_ns - self.touched_ns;
-        self.cpu_ns += self.cores * elapsed_ns as f64;
-        self.touched_ns = now_ns;
-    }
-
-    /// Tells the autoscaler what runs and waits; after every change. Whether work came or ended.
-    pub(crate) fn settle(&mut self, now_ns: u64) -> bool {
-        self.scaler.settle(self.in_flight + self.queue.len() as u32, now_ns)
-    }
-
-    fn run_age_ns(&self, now_ns: u64) -> u64 {
-        let running = self.instances.iter().flat_map(|instance| &instance.running);
-        running.map(|running| now_ns - running.began_ns).sum()
+    /// Tells the pool what its instances use, where its rule looks at that.
+    pub(crate) fn measure(&mut self, now_ns: u64) {
+        if !self.pool.wants_measures(now_ns) {
+            return;
+        }
+        // Half of the limit when idle, all of it when full: enough to drive the memory rule.
+        let half = self.model.memory_bytes / 2;
+        let full = u64::from(self.model.concurrency.max(1));
+        for (_, worker) in self.pool.workers_mut() {
+            let instance = worker.instance_mut();
+            instance.burns(now_ns, 0.0);
+            let cpu_ns = instance.cpu_ns as u64;
+            let memory_bytes = half + u64::from(instance.running) * half / full;
+            worker.record_usage(cpu_ns, memory_bytes);
+        }
     }
 
     pub(crate) fn is_idle(&self) -> bool {
-        self.in_flight == 0 && self.queue.is_empty()
+        self.pool.in_flight() == 0 && self.pool.queued() == 0
     }
 
-    pub(crate) fn live(&self) -> u32 {
-        self.ready + self.starting + self.paused
+    /// Instances that serve and are not paused.
+    pub(crate) fn awake(&self) -> u32 {
+        let awake =
+            |worker: &pool::Worker<Running, Instance>| !worker.is_draining() && !worker.is_paused();
+        self.pool.workers().filter(|(_, worker)| awake(worker)).count() as u32
     }
 
-    /// What the autoscaler sees.
-    pub(crate) fn observe(&mut self, now_ns: u64, memory_pressure: f64) -> Observation {
-        self.touch(now_ns);
-        // Half of the limit when idle, all of it when full: enough to drive the memory rule.
-        let full = u64::from(self.model.concurrency.max(1));
-        let per_invocation = self.model.memory_bytes / 2 / full;
-        let resident = u64::from(self.ready + self.paused + self.draining);
-        Observation {
-            now_ns,
-            offered_total: self.offered,
-            refused_total: self.refused,
-            answered_total: self.answered,
-            cpu_ns_total: self.cpu_ns as u64,
-            in_flight: self.in_flight,
-            run_age_ns_total: self.run_age_ns(now_ns),
-            queued: self.queue.len() as u32,
-            oldest_wait_ns: self.queue.front().map_or(0, |waiting| now_ns - waiting.arrived_ns),
-            ready: self.ready,
-            starting: self.starting,
-            draining: self.draining,
-            paused: self.paused,
-            concurrency: self.model.concurrency,
-            service: self.service,
-            start: self.start,
-            cpu_millis_per_instance: self.model.cpu_millis,
-            memory_bytes: resident * self.model.memory_bytes / 2
-                + u64::from(self.in_flight) * per_invocation,
-            memory_limit_bytes: self.model.memory_bytes,
-            memory_pressure,
-            ..Observation::default()
-        }
-    }
-
-    /// Instances as the balancing rule sees them.
-    pub(crate) fn candidates(&self, into: &mut Vec<Candidate>) {
-        into.clear();
-        into.extend(self.instances.iter().map(|instance| {
-            let in_flight = instance.running.len() as u32;
-            let room = match instance.state {
-                State::Ready => self.model.concurrency.saturating_sub(in_flight),
-                _ => 0,
-            };
-            Candidate { in_flight, room }
-        }));
-    }
-
-    /// A place for a new instance; numbers of gone ones are used again.
-    pub(crate) fn add_instance(&mut self, now_ns: u64) -> usize {
-        let instance = Instance {
-            state: State::Starting,
-            since_ns: now_ns,
-            ready_ns: u64::MAX,
-            idle_since_ns: now_ns,
-            running: Vec::new(),
-            served: 0,
-        };
-        self.starting += 1;
-        match self.instances.iter().position(|instance| instance.state == State::Gone) {
-            Some(at) => {
-                self.instances[at] = instance;
-                at
-            }
-            None => {
-                self.instances.push(instance);
-                self.instances.len() - 1
-            }
-        }
-    }
-
-    /// Changes the state of an instance and what is counted by state.
-    pub(crate) fn set_state(&mut self, at: usize, state: State) {
-        let instance = &mut self.instances[at];
-        let room = self.model.concurrency.saturating_sub(instance.running.len() as u32);
-        let before = std::mem::replace(&mut instance.state, state);
-        if before == State::Ready {
-            self.room -= room;
-        }
-        if state == State::Ready {
-            self.room += room;
-        }
-        if let Some(count) = self.count_of(before) {
-            *count -= 1;
-        }
-        if let Some(count) = self.count_of(state) {
-            *count += 1;
-        }
-    }
-
-    fn count_of(&mut self, state: State) -> Option<&mut u32> {
-        match state {
-            State::Starting => Some(&mut self.starting),
-            State::Ready => Some(&mut self.ready),
-            State::Paused => Some(&mut self.paused),
-            State::Draining => Some(&mut self.draining),
-            State::Gone => None,
-        }
+    /// Invocations ended by each instance, those that are gone first.
+    pub(crate) fn served(&self) -> Vec<u64> {
+        let live = self.pool.workers().map(|(_, worker)| worker.served());
+        self.served_before.iter().copied().chain(live).collect()
     }
 }

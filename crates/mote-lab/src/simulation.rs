@@ -1,13 +1,11 @@
-//! The event loop: arrivals, admission, dispatch, ends. Scaling is in `scaling.rs`.
+//! The event loop: arrivals, dispatch, ends. The queue, the instances and their number are decided
+//! by [`mote_core::pool`], the type that the daemon drives. Starts and stops are in `scaling.rs`.
 
-use mote_core::admission::{Admission, admit};
-use mote_core::autoscale::LOOK_MIN_NS;
-use mote_core::balance::{Candidate, pick};
+use mote_core::pool::{Dispatched, Pool, Refusal};
 
 use crate::arrivals::{Arrivals, clients_at};
-use crate::distribution::{Random, stream};
 use crate::event::{Agenda, Event};
-use crate::function::{Client, Function, NO_CLIENT, Running, State, Waiting};
+use crate::function::{Client, Function, Instance, NO_CLIENT, Running, Waiting};
 use crate::report::Report;
 use crate::scenario::{NodeModel, Scenario};
 use crate::tally::Tally;
@@ -30,14 +28,14 @@ pub(crate) struct Simulation<'a> {
     pub(crate) prewarmed: u32,
     /// CPU that running invocations want, in cores.
     cores_wanted: f64,
-    balance_random: Random,
-    candidates: Vec<Candidate>,
+    /// Counts what instances give back to the node.
+    pub(crate) version: u64,
 }
 
 impl<'a> Simulation<'a> {
     fn new(scenario: &'a Scenario) -> Self {
-        let make =
-            |(index, model)| Function::new(model, &scenario.policy, scenario.seed, index as u64);
+        let rules = (&scenario.policy, scenario.balance, &scenario.node);
+        let make = |(index, model)| Function::new(model, rules, scenario.seed, index as u64);
         Self {
             scenario,
             node: scenario.node,
@@ -48,8 +46,7 @@ impl<'a> Simulation<'a> {
             tally: Tally::default(),
             prewarmed: scenario.node.prewarmed,
             cores_wanted: 0.0,
-            balance_random: stream(scenario.seed, u64::MAX),
-            candidates: Vec::new(),
+            version: 0,
         }
     }
 
@@ -90,11 +87,14 @@ impl<'a> Simulation<'a> {
             }
             Event::Send { function, client } => self.send(function as usize, client),
             Event::Step { function } => self.step(function as usize),
-            Event::Done { function, instance, serial } => {
-                self.done(function as usize, instance as usize, serial);
+            Event::Done { function, worker, serial } => {
+                self.done(function as usize, worker as usize, serial);
             }
-            Event::Ready { function, instance } => self.ready(function as usize, instance as usize),
-            Event::Gone { function, instance } => self.gone(function as usize, instance as usize),
+            Event::Ready { function, since_ns } => self.ready(function as usize, since_ns),
+            Event::Gone { function, worker } => {
+                self.gone(function as usize, worker as usize);
+                self.look_at(function as usize, self.now_ns);
+            }
             Event::Expire { function } => {
                 self.functions[function as usize].expires = false;
                 self.expire(function as usize);
@@ -185,172 +185,136 @@ impl<'a> Simulation<'a> {
     fn arrive(&mut self, function: usize, recorded_ns: u64, client: u32) {
         let now_ns = self.now_ns;
         let state = &mut self.functions[function];
-        state.offered += 1;
         self.tally.offered += 1;
         let service_ns = match recorded_ns {
             0 => state.model.work.time.sample_ns(&mut state.work_random),
             recorded_ns => recorded_ns,
         };
-        let waiting = Waiting {
-            arrived_ns: now_ns,
-            deadline_ns: now_ns + state.model.timeout_ms * 1_000_000,
-            service_ns,
-            client,
-        };
-        match admit(state.room > 0, state.queue.len(), state.model.queue) {
-            Admission::Dispatch => {
+        let waiting = Waiting::new(now_ns, state.model.timeout_ms, service_ns, client);
+        let was_idle = state.is_idle();
+        let asks = match state.pool.submit(waiting, false, now_ns) {
+            Ok(submitted) => {
                 self.tally.inside += 1;
-                self.begin(function, waiting);
-                if self.functions[function].settle(now_ns) {
-                    self.nudge(function);
-                }
-            }
-            Admission::Enqueue => {
-                self.tally.inside += 1;
-                state.queue.push_back(waiting);
-                state.settle(now_ns);
+                self.dispatch(function);
                 self.watch_deadline(function);
-                self.nudge(function);
+                submitted.asks
             }
-            Admission::Refuse => {
-                state.refused += 1;
+            Err((_, refusal)) => {
                 self.tally.refused += 1;
                 self.answered_client(function, client);
-                self.nudge(function);
+                refusal == Refusal::QueueFull { asks: true }
             }
-        }
-    }
-
-    /// Work that could not begin is reason to look, but not at every arrival of a burst.
-    pub(crate) fn nudge(&mut self, function: usize) {
-        let state = &self.functions[function];
-        match state.last_look_ns {
-            Some(last_ns) if state.live() > 0 && last_ns + LOOK_MIN_NS > self.now_ns => {
-                self.look_at(function, last_ns + LOOK_MIN_NS);
-            }
-            _ => self.look(function),
+        };
+        if asks || was_idle {
+            self.look(function);
         }
     }
 
     fn watch_deadline(&mut self, function: usize) {
         let state = &mut self.functions[function];
-        if let Some(first) = state.queue.front()
+        if let Some(deadline_ns) = state.pool.oldest_deadline_ns()
             && !state.expires
         {
             state.expires = true;
-            self.agenda.at(first.deadline_ns, Event::Expire { function: function as u32 });
+            self.agenda.at(deadline_ns, Event::Expire { function: function as u32 });
         }
     }
 
     /// Answers those whose deadline has passed while they waited.
     fn expire(&mut self, function: usize) {
-        let now_ns = self.now_ns;
-        while let Some(first) = self.functions[function].queue.front().copied()
-            && first.deadline_ns <= now_ns
-        {
-            self.functions[function].queue.pop_front();
-            self.tally.inside -= 1;
-            self.tally.expired += 1;
-            self.answered_client(function, first.client);
+        let expired = self.functions[function].pool.expire(self.now_ns);
+        for (waiting, _) in expired.waiting {
+            self.expired(function, waiting);
         }
-        self.rest_if_idle(function);
+        self.dispatch(function);
     }
 
-    fn rest_if_idle(&mut self, function: usize) {
-        let now_ns = self.now_ns;
-        let state = &mut self.functions[function];
-        if state.settle(now_ns) && state.is_idle() {
-            let soon_ns =
-                state.last_look_ns.map_or(now_ns, |last| (last + LOOK_MIN_NS).max(now_ns));
-            self.look_at(function, soon_ns);
-        }
+    pub(crate) fn expired(&mut self, function: usize, waiting: Waiting) {
+        self.tally.inside -= 1;
+        self.tally.expired += 1;
+        self.answered_client(function, waiting.client);
     }
 
-    /// Hands waiting invocations to instances with room.
+    /// Gives waiting invocations to instances with room. A function that comes to rest is looked at.
     pub(crate) fn dispatch(&mut self, function: usize) {
-        self.expire(function);
-        while self.functions[function].room > 0 {
-            let Some(waiting) = self.functions[function].queue.pop_front() else { return };
-            self.begin(function, waiting);
+        let now_ns = self.now_ns;
+        let state = &mut self.functions[function];
+        let news = state.pool.settle(now_ns);
+        if news && state.is_idle() {
+            self.look_at(function, now_ns);
+        }
+        if self.functions[function].pool.queued() > 0 {
+            self.with_pool(function, |pool, begin| pool.dispatch(now_ns, begin));
         }
     }
 
-    /// An invocation begins in the instance that the balancing rule picks; there is room.
-    fn begin(&mut self, function: usize, waiting: Waiting) {
-        use rand::RngExt;
-        let now_ns = self.now_ns;
-        let state = &mut self.functions[function];
-        state.touch(now_ns);
-        state.candidates(&mut self.candidates);
-        let random = self.balance_random.random::<u64>();
-        let picked = pick(self.scenario.balance, &self.candidates, state.turn, random);
-        let at = picked.expect("begin is called when there is room");
-        state.turn += 1;
-        let work = &state.model.work;
-        let instance = &mut state.instances[at];
-        let beside = (instance.running.len() as f64 + 1.0) * work.cpu_share;
-        let slowdown = (beside / work.cores_per_instance)
-            .max((self.cores_wanted + work.cpu_share) / self.node.cores)
-            .max(1.0);
-        let burning_ns = waiting.service_ns as f64 * work.cpu_share;
-        let lasts_ns = (waiting.service_ns as f64 + burning_ns * (slowdown - 1.0)) as u64;
-        let cores = burning_ns / lasts_ns.max(1) as f64;
-        state.serial += 1;
-        let serial = state.serial;
-        if instance.running.is_empty() {
-            self.tally.advance(now_ns, self.end_ns);
-            self.tally.busy += 1;
-        }
-        instance.running.push(Running {
-            serial,
-            arrived_ns: waiting.arrived_ns,
-            began_ns: now_ns,
-            client: waiting.client,
-            cores,
-        });
-        state.room -= 1;
-        state.in_flight += 1;
-        state.cores += cores;
-        self.cores_wanted += work.cpu_share;
-        self.tally.waits.record(now_ns - waiting.arrived_ns);
-        self.tally.cold += u64::from(waiting.arrived_ns < instance.ready_ns);
-        let event = Event::Done { function: function as u32, instance: at as u32, serial };
-        self.agenda.at(now_ns + lasts_ns, event);
+    /// Calls a method of a pool that begins invocations.
+    pub(crate) fn with_pool<T>(
+        &mut self,
+        function: usize,
+        call: impl FnOnce(
+            &mut Pool<Waiting, Running, Instance>,
+            &mut dyn FnMut(Dispatched<'_, Waiting, Instance>) -> Running,
+        ) -> T,
+    ) -> T {
+        let Self { functions, agenda, tally, node, cores_wanted, now_ns, end_ns, .. } = self;
+        let Function { pool, model, start_random, .. } = &mut functions[function];
+        let (now_ns, end_ns) = (*now_ns, *end_ns);
+        let work = &model.work;
+        let mut begin = |dispatched: Dispatched<'_, Waiting, Instance>| {
+            let Dispatched { instance, worker, serial, waiting, .. } = dispatched;
+            if std::mem::take(&mut instance.resumes) {
+                instance.ready_ns = now_ns + model.start.resume.sample_ns(start_random);
+            }
+            let began_ns = now_ns.max(instance.ready_ns);
+            if instance.running == 0 {
+                tally.advance(now_ns, end_ns);
+                tally.busy += 1;
+            }
+            instance.running += 1;
+            let beside = f64::from(instance.running) * work.cpu_share;
+            let slowdown = (beside / work.cores_per_instance)
+                .max((*cores_wanted + work.cpu_share) / node.cores)
+                .max(1.0);
+            let burning_ns = waiting.service_ns as f64 * work.cpu_share;
+            let lasts_ns = (waiting.service_ns as f64 + burning_ns * (slowdown - 1.0)) as u64;
+            let cores = burning_ns / lasts_ns.max(1) as f64;
+            instance.burns(now_ns, cores);
+            *cores_wanted += work.cpu_share;
+            tally.waits.record(began_ns - waiting.arrived_ns);
+            tally.cold += u64::from(waiting.arrived_ns < instance.ready_ns);
+            let (function, worker) = (function as u32, worker as u32);
+            agenda.at(began_ns + lasts_ns, Event::Done { function, worker, serial });
+            Running { arrived_ns: waiting.arrived_ns, began_ns, client: waiting.client, cores }
+        };
+        call(pool, &mut begin)
     }
 
-    fn done(&mut self, function: usize, at: usize, serial: u64) {
+    fn done(&mut self, function: usize, key: usize, serial: u64) {
         let now_ns = self.now_ns;
         let state = &mut self.functions[function];
-        state.touch(now_ns);
-        let instance = &mut state.instances[at];
-        let place = instance.running.iter().position(|running| running.serial == serial);
-        let running = instance.running.swap_remove(place.expect("an invocation ends once"));
-        instance.served += 1;
-        let (empty, draining) = (instance.running.is_empty(), instance.state == State::Draining);
+        let worker = state.pool.worker_mut(key).expect("an instance stays while it runs something");
+        let slot = worker.calls().iter().find(|(_, call)| call.serial() == serial);
+        let (slot, _) = slot.expect("an invocation ends once");
+        let running = worker.end(slot, now_ns).expect("it was found").into_inner();
+        worker.record_run(now_ns - running.began_ns);
+        let draining = worker.is_draining();
+        let instance = worker.instance_mut();
+        instance.running -= 1;
+        instance.burns(now_ns, -running.cores);
+        let empty = instance.running == 0;
         if empty {
-            instance.idle_since_ns = now_ns;
             self.tally.advance(now_ns, self.end_ns);
             self.tally.busy -= 1;
         }
-        state.in_flight -= 1;
-        state.cores = if state.in_flight == 0 { 0.0 } else { state.cores - running.cores };
         self.cores_wanted = (self.cores_wanted - state.model.work.cpu_share).max(0.0);
-        state.answered += 1;
-        state.service.record(now_ns - running.began_ns);
         self.tally.responses.record(now_ns - running.arrived_ns);
-        if !draining {
-            state.room += 1;
-        }
         self.tally.inside -= 1;
         self.tally.answered += 1;
         self.answered_client(function, running.client);
         if draining && empty {
-            self.leave(function, at);
+            self.look_at(function, now_ns);
         }
-        if self.functions[function].queue.is_empty() {
-            self.rest_if_idle(function);
-        } else {
-            self.dispatch(function);
-        }
+        self.dispatch(function);
     }
 }

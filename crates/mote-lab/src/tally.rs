@@ -2,8 +2,6 @@
 
 use std::collections::BTreeMap;
 
-use mote_core::autoscale::Reason;
-
 use crate::function::Function;
 use crate::report::{Point, Report};
 use crate::scenario::Scenario;
@@ -50,7 +48,7 @@ impl Tally {
         self.at_ns = self.at_ns.max(now_ns);
     }
 
-    pub(crate) fn started(&mut self, now_ns: u64, end_ns: u64, bytes: u64, reason: Reason) {
+    pub(crate) fn started(&mut self, now_ns: u64, end_ns: u64, bytes: u64, reason: &'static str) {
         self.advance(now_ns, end_ns);
         self.instances += 1;
         self.starting += 1;
@@ -58,7 +56,7 @@ impl Tally {
         self.memory_bytes += bytes;
         self.instances_peak = self.instances_peak.max(self.instances);
         self.memory_peak_bytes = self.memory_peak_bytes.max(self.memory_bytes);
-        *self.reasons.entry(reason.as_str()).or_default() += 1;
+        *self.reasons.entry(reason).or_default() += 1;
     }
 
     pub(crate) fn ended(&mut self, now_ns: u64, end_ns: u64, bytes: u64) {
@@ -73,10 +71,10 @@ impl Tally {
             time_s: now_ns as f64 / 1e9,
             offered: self.offered - self.sampled.0,
             answered: self.answered - self.sampled.1,
-            ready: sum(|function| function.ready),
-            starting: sum(|function| function.starting),
-            in_flight: sum(|function| function.in_flight),
-            queued: sum(|function| function.queue.len() as u32),
+            ready: sum(Function::awake),
+            starting: sum(|function| function.pool.starting_count()),
+            in_flight: sum(|function| function.pool.in_flight()),
+            queued: sum(|function| function.pool.queued() as u32),
             memory_bytes: self.memory_bytes,
         });
         self.sampled = (self.offered, self.answered);
@@ -87,7 +85,7 @@ impl Simulation<'_> {
     pub(crate) fn report(self, scenario: &Scenario) -> Report {
         let tally = self.tally;
         let served_by = match &self.functions[..] {
-            [only] => only.instances.iter().map(|instance| instance.served).collect(),
+            [only] => only.served(),
             _ => Vec::new(),
         };
         let known = tally.answered + tally.refused + tally.expired;

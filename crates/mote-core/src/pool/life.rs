@@ -1,0 +1,234 @@
+//! The way of an instance: on its way, ready, ended.
+
+use super::{Call, Full, Instance, Pool, Queued, Running, Stop, Waiting, Worker};
+use crate::budget::Lack;
+
+/// First and longest pause between failed starts.
+const RETRY_MIN_NS: u64 = 1_000_000_000;
+const RETRY_MAX_NS: u64 = 60_000_000_000;
+/// Instances in a row that die by themselves before their first answer until starts are paused.
+const CRASHES_BEFORE_PAUSE: u32 = 3;
+/// Instances in a row that die over a request, none of them with an answer, until starts are slowed:
+/// then most probably every request ends its instance.
+const DEATHS_BEFORE_SLOW: u32 = 8;
+/// Pause before a slowed start: as long as about ten starts take, so that a function whose every
+/// request ends its instance takes a tenth of a core. Whoever waits goes on waiting.
+const SLOW_NS: u64 = 500_000_000;
+/// Pause until a start that was refused is asked for again while somebody waits for it, unless
+/// something came back before: an instance that becomes idle tells nobody.
+const ASK_AGAIN_NS: u64 = 20_000_000;
+/// The same where nobody waits.
+const ASK_AGAIN_QUIET_NS: u64 = 1_000_000_000;
+
+/// An instance that is ready, as its owner describes it.
+#[derive(Debug)]
+pub struct NewInstance<I> {
+    /// Its number, unique while the node runs.
+    pub number: u64,
+    /// The owner's part.
+    pub instance: I,
+    /// Invocations that it runs at once.
+    pub concurrency: u32,
+    /// It was started as a spare.
+    pub spare: bool,
+    /// When its start began, in nanoseconds; not later than now.
+    pub since_ns: u64,
+}
+
+/// What an instance that has ended leaves behind.
+pub struct Ended<R, I> {
+    /// Its number.
+    pub number: u64,
+    /// The owner's part.
+    pub instance: I,
+    /// How it was being stopped; `None` where it ended by itself.
+    pub stop: Option<Stop>,
+    /// What it held.
+    pub calls: Vec<Call<R>>,
+    /// Starts are paused because instances die before they answer: how many died in a row, and the
+    /// length of the pause in nanoseconds.
+    pub starts_paused: Option<(u32, u64)>,
+    /// Instances that died in a row before they answered anything, this one among them.
+    pub deaths: u32,
+}
+
+impl<Q: Waiting, R: Running, I: Instance> Pool<Q, R, I> {
+    /// Counts an instance as on its way that somebody asked for by name.
+    pub fn count_start(&mut self, now_ns: u64) {
+        self.ensure_scaling();
+        self.starting.serving += 1;
+        self.starting.since_ns = now_ns;
+    }
+
+    /// Takes a start back that [`Pool::count_start`] counted.
+    pub fn uncount_start(&mut self) {
+        self.starting.serving = self.starting.serving.saturating_sub(1);
+    }
+
+    /// The node had room for all starts that were ordered.
+    pub fn starts_granted(&mut self) {
+        self.full = None;
+    }
+
+    /// The node has no room for `count` of the ordered starts. `version` is the state of the node's
+    /// books, `room_in_ns` when there may be room, in nanoseconds from now. Returns the invocations
+    /// that cannot be served before their deadline because there is no instance, and whether the lack
+    /// of memory is new.
+    pub fn start_refused(
+        &mut self,
+        count: u32,
+        lack: Lack,
+        version: u64,
+        room_in_ns: Option<u64>,
+        now_ns: u64,
+    ) -> (Vec<Q>, bool) {
+        self.starting.serving = self.starting.serving.saturating_sub(count);
+        let is_news = self.full.is_none_or(|full| !full.memory) && lack != Lack::Starts;
+        let pause_ns = if self.queue.is_empty() { ASK_AGAIN_QUIET_NS } else { ASK_AGAIN_NS };
+        let until_ns = now_ns + pause_ns;
+        self.full = Some(Full { memory: lack != Lack::Starts, version, until_ns });
+        self.look_by(until_ns);
+        let is_alone = self.ready_count() == 0 && self.starting.serving == 0;
+        let in_vain = match lack {
+            Lack::TooLarge => self.take_queue(),
+            Lack::Memory if is_alone => self.take_hopeless(room_in_ns, now_ns),
+            Lack::Memory | Lack::Starts => Vec::new(),
+        };
+        self.settle(now_ns);
+        (in_vain, is_news)
+    }
+
+    /// The node has no room for the ordered spare. A spare never takes room from other functions.
+    pub fn spare_refused(&mut self, now_ns: u64) {
+        self.starting.spare = 0;
+        self.trouble.spare_again_ns = now_ns + ASK_AGAIN_QUIET_NS;
+        self.look_by(self.trouble.spare_again_ns);
+    }
+
+    /// A start has failed. Returns the invocations that wait, if there is no other instance to wait
+    /// for, and how long no other start is tried, in nanoseconds.
+    pub fn start_failed(&mut self, spare: bool, text: &str, now_ns: u64) -> (Vec<Q>, u64) {
+        self.start_has_ended(spare);
+        self.trouble.failures = self.trouble.failures.saturating_add(1);
+        text.clone_into(&mut self.trouble.last_failure);
+        let pause_ns = pause_ns(self.trouble.failures - 1);
+        self.trouble.retry_at_ns = now_ns + pause_ns;
+        if let Some(scaling) = &mut self.scaling {
+            scaling.gone(0, 0);
+        }
+        let is_alone = self.workers.is_empty() && self.starting.serving == 0;
+        (if is_alone { self.take_queue() } else { Vec::new() }, pause_ns)
+    }
+
+    /// An instance is ready. Returns its worker's key. Call [`Pool::dispatch`] next.
+    pub fn add_ready(&mut self, new: NewInstance<I>, now_ns: u64) -> usize {
+        let NewInstance { number, instance, concurrency, spare, since_ns } = new;
+        self.start_has_ended(spare);
+        self.trouble.retry_at_ns = 0;
+        self.last_ready_ns = now_ns;
+        self.last_ready_since_ns = since_ns;
+        if let Some(scaling) = &mut self.scaling {
+            scaling.ready(now_ns - since_ns, concurrency);
+        }
+        let mut worker = Worker::new(number, instance, concurrency, now_ns);
+        if let Some(reason) = self.closed {
+            worker.drain(reason, "");
+        } else if spare && self.queue.is_empty() {
+            // A spare one that cannot be paused serves.
+            self.trouble.no_spares = !worker.pause(true);
+        }
+        self.workers.insert(worker)
+    }
+
+    /// Whether no spare instances are kept because the last one could not be paused.
+    pub fn cannot_pause_spares(&self) -> bool {
+        self.trouble.no_spares
+    }
+
+    /// An instance is known to end by itself, and has begun at most the first `reached` invocations
+    /// that it was given: it gets no more, and the others wait again, before all others and as if
+    /// they had never been dispatched. `back` makes of one what waits, or `None` where nobody waits for
+    /// it. Where the pool is closed, they are returned instead, the newest first.
+    pub fn take_back(
+        &mut self,
+        key: usize,
+        reached: u64,
+        now_ns: u64,
+        mut back: impl FnMut(R) -> Option<Q>,
+    ) -> Vec<Q> {
+        let Some(worker) = self.workers.get_mut(key) else { return Vec::new() };
+        let mut returned = Vec::new();
+        for call in worker.end_early(reached, now_ns) {
+            let serial = call.serial();
+            let Some(waiting) = back(call.into_inner()) else { continue };
+            if self.closed.is_some() {
+                returned.push(waiting);
+            } else {
+                self.queue.push_front(Queued { serial, waiting });
+            }
+        }
+        self.settle(now_ns);
+        returned
+    }
+
+    /// The process of an instance has ended, for the reason in `text`. Takes its worker out; `None`
+    /// where there is none with this key. Call [`Pool::dispatch`] once what it held is dealt with.
+    pub fn ended(&mut self, key: usize, text: &str, now_ns: u64) -> Option<Ended<R, I>> {
+        let worker = self.workers.try_remove(key)?;
+        let (served, had_work) = (worker.served(), worker.given() > 0);
+        if let Some(scaling) = &mut self.scaling {
+            scaling.gone(served, worker.cpu_ns);
+        }
+        let (number, state, instance, calls) = worker.into_parts();
+        let calls = calls.collect();
+        let stop = state.into_stop();
+        if stop.as_ref().is_none_or(|stop| stop.hung) {
+            // The instance that could not be paused may be the one that ended.
+            self.trouble.no_spares = false;
+        }
+        let mut starts_paused = None;
+        if stop.is_none() && served == 0 {
+            let trouble = &mut self.trouble;
+            trouble.deaths = trouble.deaths.saturating_add(1);
+            if had_work {
+                // The request may be at fault, and others wait for the next instance: nobody is
+                // refused. Where nothing but such requests come, starts are slowed a little.
+                if trouble.deaths > DEATHS_BEFORE_SLOW {
+                    trouble.slow_until_ns = now_ns + SLOW_NS;
+                }
+            } else {
+                // It died by itself before it answered anything. Once or twice may be chance; more
+                // is a crash loop, which backs off like failed starts do.
+                trouble.failures = trouble.failures.saturating_add(1);
+                text.clone_into(&mut trouble.last_failure);
+                if trouble.failures >= CRASHES_BEFORE_PAUSE {
+                    let pause_ns = pause_ns(trouble.failures - CRASHES_BEFORE_PAUSE);
+                    trouble.retry_at_ns = now_ns + pause_ns;
+                    starts_paused = Some((trouble.failures, pause_ns));
+                }
+            }
+        }
+        Some(Ended { number, instance, stop, calls, starts_paused, deaths: self.trouble.deaths })
+    }
+
+    fn start_has_ended(&mut self, spare: bool) {
+        let count = if spare { &mut self.starting.spare } else { &mut self.starting.serving };
+        *count = count.saturating_sub(1);
+    }
+
+    /// Those who wait and whose answer is due before anything can be free.
+    fn take_hopeless(&mut self, room_in_ns: Option<u64>, now_ns: u64) -> Vec<Q> {
+        let soonest = room_in_ns.map_or(u64::MAX, |room_in_ns| now_ns.saturating_add(room_in_ns));
+        let (waiting, hopeless): (Vec<_>, Vec<_>) = std::mem::take(&mut self.queue)
+            .into_iter()
+            .partition(|queued| queued.waiting.deadline_ns() > soonest);
+        self.queue = waiting.into();
+        self.settle(now_ns);
+        hopeless.into_iter().map(|queued| queued.waiting).collect()
+    }
+}
+
+/// The pause after this many failures before: doubling from the first to the longest.
+fn pause_ns(before: u32) -> u64 {
+    (RETRY_MIN_NS << before.min(6)).min(RETRY_MAX_NS)
+}

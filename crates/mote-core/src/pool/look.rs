@@ -1,0 +1,319 @@
+//! What a pool does when it is looked at: deadlines, the autoscaler, spares, pauses and stops.
+
+use super::{Dispatched, Instance, Pool, Running, State, StopReason, Waiting, Why, Worker};
+use crate::autoscale::{Decision, Reason};
+use crate::budget::{Rest, rest};
+
+/// An instance that has not ended an invocation this long after its deadline is stuck, or works on an
+/// answer that no caller waits for.
+const STUCK_NS: u64 = 1_000_000_000;
+/// A draining instance that has not exited this long after it was asked to is killed.
+const EXIT_NS: u64 = 1_000_000_000;
+/// Pause between two attempts to pause what could not be paused, for instance because the machine
+/// has no control groups.
+const PAUSE_AGAIN_NS: u64 = 60_000_000_000;
+/// How late a deadline may be noticed, while there is work.
+const TICK_NS: u64 = 20_000_000;
+/// After this long without work only the autoscaler asks for looks.
+const QUIET_NS: u64 = 1_000_000_000;
+
+/// Why a waiting invocation has expired.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Expiry {
+    /// The node had no memory for an instance.
+    NodeFull,
+    /// No instance was ready yet.
+    Starting,
+    /// All instances were busy.
+    Queued,
+}
+
+/// Invocations whose deadline has passed.
+pub struct Expired<Q> {
+    /// Those that waited, and do not any more.
+    pub waiting: Vec<(Q, Expiry)>,
+    /// Those that run, as worker and slot. Their caller has to be answered, and the instance told
+    /// that nobody waits ([`Worker::note_cancelled`]).
+    pub running: Vec<(usize, usize)>,
+}
+
+/// Starts that were ordered; see [`Pool`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Start {
+    /// How many.
+    pub count: u32,
+    /// Why.
+    pub why: Why,
+    /// Somebody waits for them, or their owner wants them: idle instances of other functions may be
+    /// stopped to make room.
+    pub evict: bool,
+}
+
+/// An instance that was told to stop.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Stopping {
+    /// Its number.
+    pub number: u64,
+    /// Why, as a word for metrics.
+    pub reason: StopReason,
+    /// What the autoscaler said.
+    pub why: Why,
+}
+
+/// What the owner of a pool has to do after a look.
+#[derive(Debug, Default)]
+pub struct Orders {
+    /// Starts, which count as on their way from now on.
+    pub start: Option<Start>,
+    /// Start an instance as a spare, which counts as on its way from now on.
+    pub start_spare: bool,
+    /// Instances that were told to stop.
+    pub stopping: Vec<Stopping>,
+    /// Instances that were killed because they did not end what nobody waited for any more.
+    pub killed: Vec<u64>,
+    /// Workers that were asked to exit now.
+    pub exiting: Vec<usize>,
+    /// When to look again at the latest, in nanoseconds from now; `None` until something changes.
+    /// While there is work this is soon, so that deadlines and ends of invocations are noticed.
+    pub sleep_ns: Option<u64>,
+    /// Nothing runs or waits. The next look is due at `next_ns`, or when the caller reports a change.
+    pub rests: bool,
+    /// When the pool must decide although nothing has changed, in nanoseconds of the clock, for
+    /// callers that report every other change themselves.
+    pub next_ns: Option<u64>,
+}
+
+/// What the pool cannot know about the node.
+#[derive(Debug, Clone, Copy)]
+pub struct Surroundings {
+    /// State of the node's books: it changes whenever something is given back.
+    pub version: u64,
+    /// Share of the node's memory that is taken, 0 to 1.
+    pub memory_pressure: f64,
+}
+
+impl<Q: Waiting, R: Running, I: Instance> Pool<Q, R, I> {
+    /// Finds invocations whose deadline has passed. Call [`Pool::look`] once they are dealt with.
+    pub fn expire(&mut self, now_ns: u64) -> Expired<Q> {
+        let starting = self.workers.is_empty();
+        let is_full =
+            starting && self.starting.serving == 0 && self.full.is_some_and(|full| full.memory);
+        let expiry = if is_full {
+            Expiry::NodeFull
+        } else if starting {
+            Expiry::Starting
+        } else {
+            Expiry::Queued
+        };
+        let mut expired = Expired { waiting: Vec::new(), running: Vec::new() };
+        // Deadlines differ only where callers shortened theirs, so a scan is rarely long.
+        let mut at = 0;
+        while let Some(queued) = self.queue.get(at) {
+            if queued.waiting.deadline_ns() > now_ns && !queued.waiting.is_abandoned() {
+                at += 1;
+            } else if let Some(queued) = self.queue.remove(at) {
+                expired.waiting.push((queued.waiting, expiry));
+            }
+        }
+        for (key, worker) in &self.workers {
+            let late = |call: &R| call.due_ns().is_some_and(|due_ns| due_ns <= now_ns);
+            let calls = worker.calls().iter().filter(|(_, call)| late(call));
+            expired.running.extend(calls.map(|(slot, _)| (key, slot)));
+        }
+        expired
+    }
+
+    /// Kills instances that are stuck, dispatches, obeys the autoscaler where it has something to
+    /// decide, keeps spares, pauses idle instances, and stops those that are not wanted.
+    pub fn look(
+        &mut self,
+        around: Surroundings,
+        now_ns: u64,
+        begin: impl FnMut(Dispatched<'_, Q, I>) -> R,
+    ) -> Orders {
+        let mut orders = Orders::default();
+        for (_, worker) in &mut self.workers {
+            if worker.stop_if_stuck(now_ns, STUCK_NS) {
+                orders.killed.push(worker.number());
+            }
+        }
+        self.dispatch(now_ns, begin);
+        self.scale(around, now_ns, &mut orders);
+        self.keep_spares(now_ns, &mut orders);
+        self.pause_idle(now_ns);
+        for (key, worker) in &mut self.workers {
+            if worker.leave(now_ns, EXIT_NS) {
+                orders.exiting.push(key);
+            }
+        }
+        let until = |at_ns: u64| at_ns.saturating_sub(now_ns);
+        orders.next_ns = self.next_ns(now_ns);
+        orders.rests = self.rests(now_ns);
+        orders.sleep_ns = if orders.rests {
+            orders.next_ns.map(until)
+        } else {
+            // An end that is due is noticed when it is due, not up to a tick later.
+            Some(orders.next_ns.map_or(TICK_NS, until).min(TICK_NS))
+        };
+        orders
+    }
+
+    /// Whether processor time and memory of instances should be read now, because the autoscaler's
+    /// rule looks at them ([`Worker::record_usage`]).
+    pub fn wants_measures(&mut self, now_ns: u64) -> bool {
+        self.scaling.as_mut().is_some_and(|scaling| scaling.wants_measures(now_ns))
+    }
+
+    fn decide(&mut self, memory_pressure: f64, now_ns: u64) -> Option<Decision> {
+        let live = self.ready_count() + self.starting.serving;
+        let scaling = self.scaling.as_ref()?;
+        if !scaling.is_due(self.queue.len(), live, now_ns) {
+            return None;
+        }
+        let count = self.count(now_ns);
+        let scaling = self.scaling.as_mut()?;
+        Some(scaling.decide(&count, memory_pressure, now_ns))
+    }
+
+    fn scale(&mut self, around: Surroundings, now_ns: u64, orders: &mut Orders) {
+        if self.is_closed() {
+            return;
+        }
+        self.notice_room(around.version);
+        let Some(decision) = self.decide(around.memory_pressure, now_ns) else { return };
+        let ready = self.ready_count();
+        let min = self.bounds.min;
+        // An instance that is kept only for the next invocation is not replaced when it dies.
+        let kept_only = decision.reason == Reason::KeepAlive && ready + self.starting.serving == 0;
+        let mut desired = if kept_only { min } else { decision.desired };
+        self.asked_for = self.asked_for.filter(|(_, until_ns)| now_ns < *until_ns);
+        if let Some((count, until_ns)) = self.asked_for {
+            desired = desired.max(count.min(ready + self.starting.serving));
+            self.look_by(until_ns);
+        }
+        // A spare one on its way serves if it is needed by then. What is more than may start at once
+        // is asked for again when one of these is ready or has failed.
+        let on_their_way = self.starting.serving + self.starting.spare;
+        let starts_max = self.rules.starts_max;
+        let mut missing = desired
+            .saturating_sub(ready + on_their_way)
+            .min(starts_max.saturating_sub(on_their_way));
+        // Paused instances that have served count as ready.
+        while missing > 0 && self.resume_spare() {
+            missing -= 1;
+        }
+        let for_minimum = missing > 0 && self.queue.is_empty() && desired <= min;
+        let why = if for_minimum { Why::MIN } else { Why::from(decision.reason) };
+        let evict = for_minimum || !self.queue.is_empty();
+        let full_until_ns = self.full.map_or(0, |full| full.until_ns);
+        let not_before = full_until_ns.max(self.trouble.until_ns());
+        if missing == 0 {
+            self.full = None;
+        }
+        if missing > 0 && now_ns < not_before {
+            self.look_by(not_before);
+        } else if missing > 0 {
+            self.count_starts(missing, now_ns);
+            orders.start = Some(Start { count: missing, why, evict });
+        }
+        // Only ready instances are stopped. A starting one is judged when it is ready.
+        let is_idle = decision.reason == Reason::Idle;
+        let reason = if is_idle { StopReason::Idle } else { StopReason::Surplus };
+        for _ in desired..ready {
+            let Some(number) = self.drain_surplus(reason, why) else { return };
+            orders.stopping.push(Stopping { number, reason, why });
+        }
+    }
+
+    /// Who goes when fewer are wanted: the one that has idled longest, else the least busy.
+    fn drain_surplus(&mut self, reason: StopReason, why: Why) -> Option<u64> {
+        let workers = self.workers.iter_mut().map(|(_, worker)| worker);
+        let worker = workers
+            .filter(|worker| !worker.is_draining() && !worker.is_spare())
+            .min_by_key(|worker| (worker.calls().len(), worker.idle_since_ns()))?;
+        worker.drain(reason, why.text);
+        Some(worker.number())
+    }
+
+    /// Where memory was given back to the node since a start was refused, the next decision is due.
+    fn notice_room(&mut self, version: u64) {
+        if let Some(full) = &mut self.full
+            && full.version != version
+        {
+            full.version = version;
+            full.until_ns = 0;
+            self.look_by(0);
+        }
+    }
+
+    /// Orders what is missing of the instances that are kept loaded and paused.
+    fn keep_spares(&mut self, now_ns: u64, orders: &mut Orders) {
+        // Those that somebody waits for come first.
+        let have = self.spare_count() + self.starting.spare;
+        let live = self.ready_count() + self.starting.serving + have;
+        let room = self.bounds.max.saturating_sub(live);
+        let trouble = &self.trouble;
+        if self.is_closed() || trouble.no_spares || self.rules.spares <= have || room == 0 {
+            return;
+        }
+        let not_before = trouble.until_ns().max(trouble.spare_again_ns);
+        let on_their_way = self.starting.serving + self.starting.spare;
+        if now_ns < not_before {
+            self.look_by(not_before);
+        } else if on_their_way == 0 && self.queue.is_empty() {
+            // One at a time: nobody waits for them.
+            self.starting.spare = 1;
+            orders.start_spare = true;
+        }
+    }
+
+    /// Pauses instances that have been idle for long enough.
+    fn pause_idle(&mut self, now_ns: u64) {
+        let Some(after_ns) = self.rules.pause_after_ns else { return };
+        if now_ns < self.trouble.pause_again_ns {
+            return;
+        }
+        for (_, worker) in &mut self.workers {
+            let idle_ns = now_ns.saturating_sub(worker.idle_since_ns());
+            let rests = rest(true, idle_ns, Some(after_ns)) == Rest::Pause;
+            let may = *worker.state() == State::Ready && worker.calls().is_empty();
+            if may && rests && !worker.pause(false) {
+                self.trouble.pause_again_ns = now_ns + PAUSE_AGAIN_NS;
+                return;
+            }
+        }
+    }
+
+    /// Whether nothing runs or waits, and has not for a while.
+    fn rests(&self, now_ns: u64) -> bool {
+        let goes = |worker: &Worker<R, I>| worker.is_draining() || worker.is_ending();
+        let busy = |worker: &Worker<R, I>| goes(worker) || !worker.calls().is_empty();
+        let recent = |worker: &Worker<R, I>| now_ns < worker.idle_since_ns() + QUIET_NS;
+        let mut workers = self.workers.iter().map(|(_, worker)| worker);
+        self.queue.is_empty() && !workers.any(|worker| busy(worker) || recent(worker))
+    }
+
+    /// When something is to be decided although nothing changes.
+    fn next_ns(&self, now_ns: u64) -> Option<u64> {
+        let scaling = self.scaling.as_ref()?;
+        let live = self.ready_count() + self.starting.serving;
+        let is_full = self.full.is_some_and(|full| now_ns < full.until_ns);
+        let may_start = !self.queue.is_empty()
+            && live < self.bounds.max
+            && now_ns >= self.trouble.until_ns()
+            && !is_full;
+        // One decision serves all waiting invocations, and it is made soon.
+        let for_waiting = may_start.then(|| scaling.next_ns(live));
+        for_waiting.into_iter().chain(scaling.look_ns()).chain(self.next_pause_ns()).min()
+    }
+
+    /// When the next idle instance is to be paused.
+    fn next_pause_ns(&self) -> Option<u64> {
+        let after_ns = self.rules.pause_after_ns?;
+        let pausable =
+            |worker: &Worker<R, I>| *worker.state() == State::Ready && worker.calls().is_empty();
+        let ready = self.workers.iter().filter(|(_, worker)| pausable(worker));
+        let next = ready.map(|(_, worker)| worker.idle_since_ns().saturating_add(after_ns)).min();
+        next.map(|next_ns| next_ns.max(self.trouble.pause_again_ns))
+    }
+}

@@ -1,0 +1,42 @@
+//! Run times of one worker's invocations.
+
+use crate::admission::service_mean_ns;
+use crate::autoscale::Estimate;
+
+/// The moving mean that dispatch uses, and sums that wait for the next look of the autoscaler.
+/// Integers only: one is recorded per invocation.
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct RunTimes {
+    mean_ns: u64,
+    count: u32,
+    sum_ns: u64,
+    squares_ns2: u128,
+}
+
+impl RunTimes {
+    /// Moving mean; 0 while unknown.
+    pub(super) fn mean_ns(&self) -> u64 {
+        self.mean_ns
+    }
+
+    /// Takes an invocation into account.
+    pub(super) fn record(&mut self, run_ns: u64) {
+        self.mean_ns = service_mean_ns(self.mean_ns, run_ns);
+        self.add(run_ns);
+    }
+
+    /// The same, and the mean stays as it is.
+    pub(super) fn add(&mut self, run_ns: u64) {
+        self.count = self.count.saturating_add(1);
+        self.sum_ns = self.sum_ns.saturating_add(run_ns);
+        self.squares_ns2 += u128::from(run_ns) * u128::from(run_ns);
+    }
+
+    /// Moves the sums into `estimate`.
+    pub(super) fn drain_into(&mut self, estimate: &mut Estimate) {
+        if self.count > 0 {
+            estimate.record_many(self.count, self.sum_ns, self.squares_ns2);
+        }
+        *self = Self { mean_ns: self.mean_ns, ..Self::default() };
+    }
+}

@@ -1,0 +1,246 @@
+//! What the autoscaler is told of a revision, kept beside its queue.
+//!
+//! The request path only adds to integers; an [`Observation`] is put together when a decision is
+//! due.
+
+use crate::autoscale::{
+    Autoscaler, Bounds, Decision, Estimate, Known, LOOK_MIN_NS, Observation, Policy,
+};
+
+use super::Rules;
+
+const MS_NS: u64 = 1_000_000;
+/// How long an invocation counts as demand: what an eviction loses is judged by the last minute.
+const DEMAND_MEMORY_S: f64 = 60.0;
+/// Processor time and memory of instances are read this often at most: a file or two per instance.
+const MEASURE_NS: u64 = 250 * MS_NS;
+/// What a revision takes over from the one before counts as this many measurements at most.
+const INHERITED_MAX: u32 = 8;
+
+/// The instances and the queue of one revision, as the pool counts them for a decision.
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct Count {
+    pub(super) offered: u64,
+    pub(super) in_flight: u32,
+    pub(super) run_age_ns: u64,
+    pub(super) queued: u32,
+    pub(super) oldest_wait_ns: u64,
+    pub(super) answered: u64,
+    pub(super) cpu_ns: u64,
+    pub(super) memory_bytes: u64,
+    pub(super) ready: u32,
+    pub(super) starting: u32,
+    pub(super) draining: u32,
+}
+
+/// The autoscaler of one revision and the counters that it reads. It is made with the first work, so
+/// that a function that was never called has none.
+#[derive(Debug)]
+pub(super) struct Scaling {
+    scaler: Autoscaler,
+    /// Invocations that an instance runs at once; the runtime's default until an instance has told.
+    concurrency: u32,
+    cpu_millis_per_instance: u32,
+    memory_limit_bytes: u64,
+    /// Whether the rule looks at the processor or at memory in any case.
+    always_measures: bool,
+    measures: bool,
+    measured_ns: u64,
+    refused: u64,
+    /// Of instances that are gone.
+    answered_before: u64,
+    cpu_ns_before: u64,
+    pub(super) service: Estimate,
+    start: Estimate,
+    /// Recent invocations per second, offered, and what it was made of.
+    demand_per_s: f64,
+    demand_seen: (u64, u64),
+    /// Something happened that the autoscaler should know soon.
+    due: bool,
+    /// An invocation could not be dispatched since the last decision.
+    asked: bool,
+    decided_ns: u64,
+    /// When it wants to look again.
+    look_ns: Option<u64>,
+    /// What it decided last, for people.
+    decision: Option<Decision>,
+}
+
+impl Scaling {
+    /// One that knows nothing yet.
+    pub(super) fn new(rules: &Rules, bounds: Bounds) -> Self {
+        let policy = &rules.policy;
+        Self {
+            scaler: Autoscaler::new(policy, bounds),
+            concurrency: rules.concurrency,
+            cpu_millis_per_instance: rules.cpu_millis_per_instance,
+            memory_limit_bytes: rules.memory_limit_bytes,
+            always_measures: *policy != Policy::Auto,
+            measures: matches!(
+                policy,
+                Policy::Auto | Policy::Cpu { .. } | Policy::Memory { .. } | Policy::Hpa(_)
+            ),
+            measured_ns: 0,
+            refused: 0,
+            answered_before: 0,
+            cpu_ns_before: 0,
+            service: Estimate::default(),
+            start: Estimate::default(),
+            demand_per_s: 0.0,
+            demand_seen: (0, 0),
+            due: true,
+            asked: false,
+            decided_ns: 0,
+            look_ns: None,
+            decision: None,
+        }
+    }
+
+    /// Other bounds from now on; what was learnt stays.
+    pub(super) fn set_bounds(&mut self, policy: &Policy, bounds: Bounds) {
+        self.scaler.set_bounds(policy, bounds);
+        self.due = true;
+    }
+
+    /// Takes note that `inside` invocations run or wait from now on; after every change.
+    pub(super) fn settle(&mut self, inside: u32, now_ns: u64) -> bool {
+        let news = self.scaler.settle(inside, now_ns);
+        self.due |= news;
+        news
+    }
+
+    /// Begins with what the revision before has learnt: the same callers, probably like work. What
+    /// is measured soon outweighs it.
+    pub(super) fn inherit(&mut self, before: &Scaling) {
+        self.scaler.inherit(&before.scaler);
+        self.service = before.service.believed(INHERITED_MAX);
+        self.start = before.start.believed(INHERITED_MAX);
+    }
+
+    /// What it has learnt.
+    pub(super) fn known(&self) -> Known {
+        Known {
+            concurrency: Some(self.concurrency),
+            service: self.service,
+            start: self.start,
+            ..Known::default()
+        }
+    }
+
+    /// Recent invocations per second, offered.
+    pub(super) fn demand_per_s(&self) -> f64 {
+        self.demand_per_s
+    }
+
+    /// What it decided last.
+    pub(super) fn decision(&self) -> Option<Decision> {
+        self.decision
+    }
+
+    /// When it wants to look again, whatever happens.
+    pub(super) fn look_ns(&self) -> Option<u64> {
+        self.look_ns
+    }
+
+    /// Brings the demand up to now: what came since the last look, over a memory that fades.
+    fn see_demand(&mut self, offered: u64, now_ns: u64) {
+        let (offered_before, before_ns) =
+            std::mem::replace(&mut self.demand_seen, (offered, now_ns));
+        let elapsed_s = now_ns.saturating_sub(before_ns) as f64 / 1e9;
+        let kept = (-elapsed_s / DEMAND_MEMORY_S).exp();
+        let came = offered.saturating_sub(offered_before) as f64;
+        // Of a constant rate r, `came` is r * elapsed, and this stays r for any pace of looks.
+        let weight = if elapsed_s > 0.0 { (1.0 - kept) / elapsed_s } else { 1.0 / DEMAND_MEMORY_S };
+        self.demand_per_s = self.demand_per_s * kept + came * weight;
+    }
+
+    /// Asks for another look at `at_ns`, or earlier if one is due before.
+    pub(super) fn look_by(&mut self, at_ns: u64) {
+        self.look_ns = Some(self.look_ns.map_or(at_ns, |at| at.min(at_ns)));
+    }
+
+    /// Takes note of an invocation that found the queue full.
+    pub(super) fn refused(&mut self) {
+        self.refused += 1;
+    }
+
+    /// An instance became ready `start_ns` after it was asked for.
+    pub(super) fn ready(&mut self, start_ns: u64, concurrency: u32) {
+        self.start.record(start_ns);
+        self.concurrency = concurrency.max(1);
+        self.due = true;
+    }
+
+    /// An instance is gone, after it had answered this many invocations and used this much
+    /// processor time.
+    pub(super) fn gone(&mut self, answered: u64, cpu_ns: u64) {
+        self.answered_before += answered;
+        self.cpu_ns_before += cpu_ns;
+        self.due = true;
+    }
+
+    /// An invocation could not be dispatched. Whether a look must be asked for: the first one since
+    /// the last decision asks for all.
+    pub(super) fn asks(&mut self) -> bool {
+        !std::mem::replace(&mut self.asked, true)
+    }
+
+    /// From when on another decision may be made for those who wait: deciding more often than every
+    /// few milliseconds gains nothing, unless there is no instance.
+    pub(super) fn next_ns(&self, live: u32) -> u64 {
+        if live == 0 { 0 } else { self.decided_ns + LOOK_MIN_NS }
+    }
+
+    /// Whether processor time and memory of instances should be read now. Where an instance runs one
+    /// invocation at a time, the default rule does not look at them.
+    pub(super) fn wants_measures(&mut self, now_ns: u64) -> bool {
+        let wanted = self.measures
+            && (self.concurrency > 1 || self.always_measures)
+            && now_ns.saturating_sub(self.measured_ns) >= MEASURE_NS;
+        if wanted {
+            self.measured_ns = now_ns;
+        }
+        wanted
+    }
+
+    /// Whether a decision is due.
+    pub(super) fn is_due(&self, queued: usize, live: u32, now_ns: u64) -> bool {
+        let waits = (self.asked || queued > 0) && now_ns >= self.next_ns(live);
+        self.due || waits || self.look_ns.is_some_and(|at_ns| at_ns <= now_ns)
+    }
+
+    /// The autoscaler's decision. Takes microseconds.
+    pub(super) fn decide(&mut self, count: &Count, memory_pressure: f64, now_ns: u64) -> Decision {
+        self.see_demand(count.offered, now_ns);
+        let decision = self.scaler.decide(&Observation {
+            now_ns,
+            offered_total: count.offered,
+            refused_total: self.refused,
+            answered_total: self.answered_before + count.answered,
+            cpu_ns_total: self.cpu_ns_before + count.cpu_ns,
+            in_flight: count.in_flight,
+            run_age_ns_total: count.run_age_ns,
+            queued: count.queued,
+            oldest_wait_ns: count.oldest_wait_ns,
+            ready: count.ready,
+            starting: count.starting,
+            draining: count.draining,
+            // A paused instance goes on by itself when there is work, so it counts as ready.
+            paused: 0,
+            concurrency: self.concurrency,
+            service: self.service,
+            start: self.start,
+            cpu_millis_per_instance: self.cpu_millis_per_instance,
+            memory_bytes: count.memory_bytes,
+            memory_limit_bytes: self.memory_limit_bytes,
+            memory_pressure,
+            ..Observation::default()
+        });
+        self.due = false;
+        self.asked = false;
+        self.decided_ns = now_ns;
+        self.look_ns = decision.look_ns;
+        self.decision = Some(decision);
+        decision
+    }
+}

@@ -1,0 +1,34 @@
+//! Why an instance starts.
+
+use crate::autoscale::Reason;
+
+/// Why an instance starts or stops: a stable word for programs, a sentence for people.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Why {
+    /// The word, for instance `first-invocation`.
+    pub word: &'static str,
+    /// The sentence.
+    pub text: &'static str,
+}
+
+impl Why {
+    /// A deploy waits for its first instance.
+    pub const DEPLOY: Why =
+        Why { word: "deploy", text: "a revision takes traffic once an instance of it is ready" };
+    /// The node started.
+    pub const WARM: Why =
+        Why { word: "warm", text: "scale.start asks for one as soon as the node runs" };
+    /// It is loaded and paused beside those that serve.
+    pub const SPARE: Why =
+        Why { word: "spare", text: "scale.spare keeps this many loaded and paused" };
+    /// Nobody asks, but the owner wants some anyway.
+    pub const MIN: Why = Why { word: "min", text: "scale.min keeps this many" };
+    /// The owner asked for it.
+    pub const MANUAL: Why = Why { word: "scale", text: "mote scale asked for it" };
+}
+
+impl From<Reason> for Why {
+    fn from(reason: Reason) -> Self {
+        Why { word: reason.as_str(), text: reason.text() }
+    }
+}

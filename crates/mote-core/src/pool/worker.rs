@@ -1,0 +1,540 @@
+//! One instance as the pool sees it: its state, and the invocations that it holds.
+
+use std::ops::{Deref, DerefMut};
+
+use slab::Slab;
+
+use super::run_times::RunTimes;
+use super::{Instance, Running};
+use crate::admission::frames_max;
+
+/// What an instance does, and what it may do next.
+///
+/// | From | To | When |
+/// |---|---|---|
+/// | (started) | `Ready` | the instance says that it is ready ([`Pool::ready`]) |
+/// | (started) | `Spare` | the same, where it was started as a spare, nobody waits, and it can be paused |
+/// | (started) | `Draining` | the same, where the pool was closed meanwhile |
+/// | `Ready` | `Paused` | it has been idle for as long as the manifest says ([`Pool::look`]) |
+/// | `Paused`, `Spare` | `Ready` | an invocation needs it ([`Pool::dispatch`]), or the autoscaler wants one more ([`Pool::look`], [`Pool::scale_to`]) |
+/// | `Ready`, `Paused`, `Spare` | `Draining` | fewer are wanted, another function needs the memory, a deadline passed and the invocation goes on, or the pool is closed |
+/// | all | `Ending` | the instance said that it ends, or closed its connection ([`Pool::take_back`]) |
+/// | all | (gone) | its process has ended ([`Pool::ended`]) |
+///
+/// An instance on its way is a number in the pool and has no state yet.
+///
+/// [`Pool::ready`]: super::Pool::ready
+/// [`Pool::look`]: super::Pool::look
+/// [`Pool::dispatch`]: super::Pool::dispatch
+/// [`Pool::scale_to`]: super::Pool::scale_to
+/// [`Pool::take_back`]: super::Pool::take_back
+/// [`Pool::ended`]: super::Pool::ended
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum State {
+    /// It takes invocations.
+    Ready,
+    /// Its processes are paused, and it has not served yet.
+    Spare,
+    /// Its processes are paused until there is work for it.
+    Paused,
+    /// It takes no more invocations, and exits when those it holds have ended.
+    Draining(Stop),
+    /// It takes no more invocations, because it is known to end by itself. It is replaced only after
+    /// its process has ended, because the cause decides whether the next start is delayed.
+    Ending {
+        /// Since when, in nanoseconds.
+        since_ns: u64,
+        /// How it is being stopped; `None` where nobody wants it to stop.
+        stop: Option<Stop>,
+    },
+}
+
+impl State {
+    /// The state in a word, for people.
+    pub fn as_str(&self) -> &'static str {
+        match self {
+            State::Ready => "ready",
+            State::Spare => "spare",
+            State::Paused => "paused",
+            State::Draining(_) | State::Ending { .. } => "draining",
+        }
+    }
+
+    /// How the instance is being stopped, where it is.
+    pub fn stop(&self) -> Option<&Stop> {
+        match self {
+            State::Draining(stop) => Some(stop),
+            State::Ending { stop, .. } => stop.as_ref(),
+            State::Ready | State::Spare | State::Paused => None,
+        }
+    }
+
+    /// The same, by value.
+    pub(super) fn into_stop(self) -> Option<Stop> {
+        match self {
+            State::Draining(stop) => Some(stop),
+            State::Ending { stop, .. } => stop,
+            State::Ready | State::Spare | State::Paused => None,
+        }
+    }
+}
+
+/// How an instance is being stopped.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Stop {
+    /// Why, as a word for metrics and the log.
+    pub reason: StopReason,
+    /// The same in a sentence; empty where the word says enough.
+    pub text: String,
+    /// When it was asked to exit, which is after its last invocation has ended.
+    pub asked_ns: Option<u64>,
+    /// It was killed because it did not end an invocation whose deadline had passed.
+    pub hung: bool,
+}
+
+impl Stop {
+    /// A stop that has only been decided.
+    pub fn new(reason: StopReason, text: impl Into<String>) -> Self {
+        Self { reason, text: text.into(), asked_ns: None, hung: false }
+    }
+}
+
+/// Why an instance is stopped.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum StopReason {
+    /// Its function has not been called for long enough.
+    Idle,
+    /// Fewer instances are enough for the demand.
+    Surplus,
+    /// The owner asked for fewer instances.
+    Manual,
+    /// Another function needs the memory.
+    Evicted,
+    /// It did not end an invocation whose deadline had passed.
+    Deadline,
+    /// A new revision takes the traffic.
+    Redeploy,
+    /// Its revision was never published.
+    Discarded,
+    /// Its function was removed.
+    Removed,
+    /// The node stops.
+    Shutdown,
+}
+
+impl StopReason {
+    /// The word used in outputs and metric labels.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            StopReason::Idle => "idle",
+            StopReason::Surplus => "surplus",
+            StopReason::Manual => "scale",
+            StopReason::Evicted => "evicted",
+            StopReason::Deadline => "deadline",
+            StopReason::Redeploy => "redeploy",
+            StopReason::Discarded => "discarded",
+            StopReason::Removed => "removed",
+            StopReason::Shutdown => "shutdown",
+        }
+    }
+}
+
+/// One invocation inside an instance. It dereferences to what its owner keeps of it.
+#[derive(Debug)]
+pub struct Call<R> {
+    serial: u64,
+    /// Its place in the order in which the instance was given invocations, from 1.
+    order: u64,
+    began_ns: u64,
+    cancelled: Option<Cancelled>,
+    running: R,
+}
+
+/// When nobody waited for an invocation any more.
+#[derive(Debug, Clone, Copy)]
+struct Cancelled {
+    at_ns: u64,
+    /// Messages received from the instance until then. Another one later shows that it is slow and
+    /// not stuck.
+    messages: u64,
+}
+
+impl<R> Call<R> {
+    /// The number that [`Pool::submit`](super::Pool::submit) gave it.
+    pub fn serial(&self) -> u64 {
+        self.serial
+    }
+
+    /// When the instance was given it, in nanoseconds.
+    pub fn began_ns(&self) -> u64 {
+        self.began_ns
+    }
+
+    /// What its owner keeps of it.
+    pub fn into_inner(self) -> R {
+        self.running
+    }
+}
+
+impl<R> Deref for Call<R> {
+    type Target = R;
+
+    fn deref(&self) -> &R {
+        &self.running
+    }
+}
+
+impl<R> DerefMut for Call<R> {
+    fn deref_mut(&mut self) -> &mut R {
+        &mut self.running
+    }
+}
+
+/// The invocations of one instance, each in a slot of its own.
+#[derive(Debug)]
+pub struct Calls<R>(Slab<Call<R>>);
+
+impl<R> Calls<R> {
+    /// How many there are.
+    pub fn len(&self) -> usize {
+        self.0.len()
+    }
+
+    /// Whether there is none.
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// The one in `slot`.
+    pub fn get(&self, slot: usize) -> Option<&Call<R>> {
+        self.0.get(slot)
+    }
+
+    /// The one in `slot`.
+    pub fn get_mut(&mut self, slot: usize) -> Option<&mut Call<R>> {
+        self.0.get_mut(slot)
+    }
+
+    /// The one in `slot`, if it still is the one with this number.
+    pub fn get_mut_if(&mut self, slot: usize, serial: u64) -> Option<&mut Call<R>> {
+        self.0.get_mut(slot).filter(|call| call.serial == serial)
+    }
+
+    /// All of them, with their slots.
+    pub fn iter(&self) -> impl Iterator<Item = (usize, &Call<R>)> {
+        self.0.iter()
+    }
+
+    /// All of them, with their slots.
+    pub fn iter_mut(&mut self) -> impl Iterator<Item = (usize, &mut Call<R>)> {
+        self.0.iter_mut()
+    }
+}
+
+/// A worker: an instance that has become ready, and what the pool knows of it.
+#[derive(Debug)]
+pub struct Worker<R, I> {
+    number: u64,
+    state: State,
+    instance: I,
+    calls: Calls<R>,
+    concurrency: u32,
+    pub(super) run_times: RunTimes,
+    idle_since_ns: u64,
+    /// Messages received from the instance so far.
+    messages: u64,
+    /// Invocations that it was given.
+    given: u64,
+    served: u64,
+    pub(super) cpu_ns: u64,
+    pub(super) memory_bytes: u64,
+}
+
+impl<R: Running, I: Instance> Worker<R, I> {
+    pub(super) fn new(number: u64, instance: I, concurrency: u32, now_ns: u64) -> Self {
+        Self {
+            number,
+            state: State::Ready,
+            instance,
+            calls: Calls(Slab::new()),
+            concurrency,
+            run_times: RunTimes::default(),
+            idle_since_ns: now_ns,
+            messages: 0,
+            given: 0,
+            served: 0,
+            cpu_ns: 0,
+            memory_bytes: 0,
+        }
+    }
+
+    /// Number of the instance, unique while the node runs.
+    pub fn number(&self) -> u64 {
+        self.number
+    }
+
+    /// Its state.
+    pub fn state(&self) -> &State {
+        &self.state
+    }
+
+    /// The owner's part.
+    pub fn instance(&self) -> &I {
+        &self.instance
+    }
+
+    /// The owner's part.
+    pub fn instance_mut(&mut self) -> &mut I {
+        &mut self.instance
+    }
+
+    /// What it holds.
+    pub fn calls(&self) -> &Calls<R> {
+        &self.calls
+    }
+
+    /// What it holds, and the owner's part.
+    pub fn parts(&mut self) -> (&mut Calls<R>, &mut I) {
+        (&mut self.calls, &mut self.instance)
+    }
+
+    /// Invocations that it runs at once.
+    pub fn concurrency(&self) -> u32 {
+        self.concurrency
+    }
+
+    /// Since when it has had nothing to do, in nanoseconds; when its last invocation ended, where it
+    /// holds others.
+    pub fn idle_since_ns(&self) -> u64 {
+        self.idle_since_ns
+    }
+
+    /// Invocations that it was given.
+    pub fn given(&self) -> u64 {
+        self.given
+    }
+
+    /// Invocations that it has ended.
+    pub fn served(&self) -> u64 {
+        self.served
+    }
+
+    /// Moving mean of its run times in nanoseconds; 0 while none is known.
+    pub fn mean_ns(&self) -> u64 {
+        self.run_times.mean_ns()
+    }
+
+    /// Whether it is ready, paused or spare, and has nothing to do.
+    pub fn is_idle(&self) -> bool {
+        matches!(self.state, State::Ready | State::Paused | State::Spare) && self.calls.is_empty()
+    }
+
+    /// Whether it is being stopped, also where it ends by itself meanwhile.
+    pub fn is_draining(&self) -> bool {
+        self.state.stop().is_some()
+    }
+
+    /// Whether it is known to end by itself, or because it was asked to.
+    pub fn is_ending(&self) -> bool {
+        matches!(self.state, State::Ending { .. })
+    }
+
+    /// Whether its processes are paused.
+    pub fn is_paused(&self) -> bool {
+        matches!(self.state, State::Paused | State::Spare)
+    }
+
+    /// Whether it is paused and has not served yet.
+    pub fn is_spare(&self) -> bool {
+        self.state == State::Spare
+    }
+
+    /// Takes note of a message from the instance. One that comes after a deadline shows that the
+    /// instance is slow and not stuck.
+    pub fn note_message(&mut self) {
+        self.messages += 1;
+    }
+
+    /// Takes the run time of an invocation, in nanoseconds, into account.
+    pub fn record_run(&mut self, run_ns: u64) {
+        self.run_times.record(run_ns);
+    }
+
+    /// The same for the autoscaler alone. A server gets no invocations ahead, and the time of an
+    /// exchange does not say that its work is short.
+    pub fn record_exchange(&mut self, run_ns: u64) {
+        self.run_times.add(run_ns);
+    }
+
+    /// Takes note of the processor time that its processes have used so far, and of the memory that
+    /// they use now.
+    pub fn record_usage(&mut self, cpu_ns: u64, memory_bytes: u64) {
+        self.cpu_ns = cpu_ns;
+        self.memory_bytes = memory_bytes;
+    }
+
+    /// Takes note that nobody waits for the invocation in `slot` any more; `false` where that was
+    /// known, or where there is none.
+    pub fn note_cancelled(&mut self, slot: usize, now_ns: u64) -> bool {
+        let messages = self.messages;
+        let Some(call) = self.calls.0.get_mut(slot) else { return false };
+        if call.cancelled.is_some() {
+            return false;
+        }
+        call.cancelled = Some(Cancelled { at_ns: now_ns, messages });
+        true
+    }
+
+    /// Takes an invocation out that has ended, which makes room for another one.
+    pub fn end(&mut self, slot: usize, now_ns: u64) -> Option<Call<R>> {
+        let call = self.calls.0.try_remove(slot)?;
+        self.served += 1;
+        self.idle_since_ns = now_ns;
+        Some(call)
+    }
+
+    /// Takes an invocation out that nobody waits for and that the instance has stopped. It does not
+    /// count as served.
+    pub fn drop_call(&mut self, slot: usize, now_ns: u64) -> Option<Call<R>> {
+        let call = self.calls.0.try_remove(slot)?;
+        self.idle_since_ns = now_ns;
+        Some(call)
+    }
+
+    /// The slot that the next invocation gets.
+    pub(super) fn next_slot(&self) -> usize {
+        self.calls.0.vacant_key()
+    }
+
+    /// Gives it an invocation.
+    pub(super) fn begin(&mut self, serial: u64, began_ns: u64, running: R) {
+        self.given += 1;
+        let order = self.given;
+        self.calls.0.insert(Call { serial, order, began_ns, cancelled: None, running });
+    }
+
+    /// How many more invocations it may take.
+    pub(super) fn room(&self) -> u32 {
+        if self.state != State::Ready || self.instance.is_full() {
+            return 0;
+        }
+        let most = if self.instance.takes_ahead() {
+            frames_max(self.concurrency, self.run_times.mean_ns())
+        } else {
+            self.concurrency
+        };
+        most.saturating_sub(self.calls.len() as u32)
+    }
+
+    /// `Ready` → `Paused` or `Spare`; whether that worked.
+    pub(super) fn pause(&mut self, spare: bool) -> bool {
+        debug_assert_eq!(self.state, State::Ready, "only a ready instance is paused");
+        let paused = self.instance.set_paused(true);
+        if paused {
+            self.state = if spare { State::Spare } else { State::Paused };
+        }
+        paused
+    }
+
+    /// `Paused` or `Spare` → `Ready`.
+    pub(super) fn resume(&mut self) {
+        if self.is_paused() {
+            self.instance.set_paused(false);
+            self.state = State::Ready;
+        }
+    }
+
+    /// To `Draining`, where it is not being stopped already. One that ends by itself goes on to end,
+    /// and its end is wanted from now on.
+    pub(super) fn drain(&mut self, reason: StopReason, text: impl Into<String>) {
+        if self.is_draining() {
+            return;
+        }
+        self.resume();
+        let new = Stop::new(reason, text);
+        match &mut self.state {
+            State::Ending { stop, .. } => *stop = Some(new),
+            state => *state = State::Draining(new),
+        }
+    }
+
+    /// To `Ending`, from any other state. Takes those invocations out that it was given after the
+    /// first `reached` and that can be given back; the newest comes first.
+    pub(super) fn end_early(&mut self, reached: u64, now_ns: u64) -> Vec<Call<R>> {
+        if !self.is_ending() {
+            // A paused one could not end, and would be resumed for the next invocation.
+            self.resume();
+            let stop = std::mem::replace(&mut self.state, State::Ready).into_stop();
+            self.state = State::Ending { since_ns: now_ns, stop };
+        }
+        let not_begun = |call: &Call<R>| call.order > reached && call.can_be_given_back();
+        let calls = self.calls.0.iter().filter(|(_, call)| not_begun(call));
+        let slots: Vec<_> = calls.map(|(slot, _)| slot).collect();
+        let mut taken: Vec<_> =
+            slots.into_iter().filter_map(|slot| self.calls.0.try_remove(slot)).collect();
+        taken.sort_by_key(|call| std::cmp::Reverse(call.order));
+        taken
+    }
+
+    /// Asks a draining instance without invocations to exit, and kills it if it is still there
+    /// `grace_ns` later. An ending instance is killed `grace_ns` after its end became known. Returns
+    /// whether the instance was asked now.
+    pub(super) fn leave(&mut self, now_ns: u64, grace_ns: u64) -> bool {
+        let stop = match &mut self.state {
+            State::Draining(stop) => stop,
+            State::Ending { since_ns, .. } => {
+                if now_ns.saturating_sub(*since_ns) > grace_ns {
+                    self.instance.kill();
+                }
+                return false;
+            }
+            State::Ready | State::Spare | State::Paused => return false,
+        };
+        if !self.calls.is_empty() {
+            return false;
+        }
+        match stop.asked_ns {
+            None => {
+                stop.asked_ns = Some(now_ns);
+                self.instance.ask_to_exit();
+                true
+            }
+            Some(asked_ns) => {
+                if now_ns.saturating_sub(asked_ns) > grace_ns {
+                    self.instance.kill();
+                }
+                false
+            }
+        }
+    }
+
+    /// Stops an instance in which a cancelled invocation has gone on for longer than `grace_ns`. It is
+    /// killed at once if it has sent nothing since the cancellation, or holds no other work. Returns
+    /// whether it was killed now.
+    pub(super) fn stop_if_stuck(&mut self, now_ns: u64, grace_ns: u64) -> bool {
+        let all = || self.calls.0.iter().map(|(_, call)| call.cancelled);
+        let stuck =
+            all().flatten().any(|cancelled| now_ns.saturating_sub(cancelled.at_ns) > grace_ns);
+        if !stuck || self.state.stop().is_some_and(|stop| stop.hung) {
+            return false;
+        }
+        let silent = all().flatten().any(|cancelled| cancelled.messages == self.messages);
+        let kills = silent || all().all(|cancelled| cancelled.is_some());
+        self.drain(StopReason::Deadline, "");
+        if kills {
+            if let State::Draining(stop) | State::Ending { stop: Some(stop), .. } = &mut self.state
+            {
+                stop.reason = StopReason::Deadline;
+                stop.hung = true;
+            }
+            self.instance.kill();
+        }
+        kills
+    }
+
+    /// What is left of it when its process has ended.
+    pub(super) fn into_parts(self) -> (u64, State, I, impl Iterator<Item = Call<R>>) {
+        let Self { number, state, instance, calls, .. } = self;
+        (number, state, instance, calls.0.into_iter().map(|(_, call)| call))
+    }
+}

@@ -1,0 +1,61 @@
+//! Manual scaling: a number of instances now, or other bounds until the next deploy.
+
+use std::sync::Arc;
+
+use mote_core::pool::{Start, Why};
+use mote_core::spec::ScaleOverride;
+
+use crate::clock::now_ns;
+use crate::logs::LogLevel;
+use crate::revision::Revision;
+use crate::starts;
+
+/// What became of a wish for a number of instances.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Scaled {
+    /// Instances ready.
+    pub ready: u32,
+    /// Instances on their way.
+    pub starting: u32,
+    /// Idle instances told to exit.
+    pub stopped: u32,
+    /// Why not all were started, where not all were.
+    pub lack: Option<String>,
+}
+
+impl Revision {
+    /// Lets `bounds` stand in for the manifest's from now on. Does not block; lost with the process.
+    pub fn set_bounds(self: &Arc<Self>, bounds: ScaleOverride) {
+        let mut pool = self.pool.lock();
+        *self.bounds.lock() = bounds;
+        let kept = self.autoscaler_bounds();
+        let quiet = pool.is_quiet();
+        pool.set_bounds(kept);
+        drop(pool);
+        if kept.min > 0 || !quiet {
+            self.ensure_reconciler();
+            self.changed.notify_one();
+        }
+    }
+
+    /// Starts instances up to `count`, or stops idle ones down to it, now. The autoscaler goes on
+    /// from there: it keeps what was started for `scale.idle` at most, and starts more when they are
+    /// needed. What `min` keeps is not stopped, and `max` is not passed. Does not wait for starts.
+    pub fn scale_to(self: &Arc<Self>, count: u32) -> Scaled {
+        let now = now_ns();
+        let count = count.min(self.instances_max());
+        let hold_ns = self.spec.scale.idle_timeout_ms.saturating_mul(1_000_000);
+        let (stopped, missing) = self.pool.lock().scale_to(count, hold_ns, now);
+        for instance in &stopped {
+            let text = format!("stopping (scale): mote scale asked for {count}");
+            self.log.platform(LogLevel::Info, self.number, *instance, &text);
+        }
+        let start = Start { count: missing, why: Why::MANUAL, evict: true };
+        let lack = starts::begin(self, start);
+        self.ensure_reconciler();
+        self.changed.notify_one();
+        let pool = self.pool.lock();
+        let (ready, starting) = (pool.ready_count(), pool.starting_count());
+        Scaled { ready, starting, stopped: stopped.len() as u32, lack }
+    }
+}
