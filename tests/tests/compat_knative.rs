@@ -107,6 +107,16 @@ fn node_answers() {
     let status = node.get("/answers/status");
     assert_eq!((status.status, status.header("x-kind")), (418, Some("teapot")));
     assert_eq!(node.get("/answers/object").json(), json!({ "answer": 42 }));
+    // Without a body the object is the answer, as faas-js-runtime sends it since 0.10.
+    let missing = node.get("/answers/missing");
+    assert_eq!(missing.status, 404);
+    assert_eq!(missing.json(), json!({ "statusCode": 404, "result": "no such city" }));
+    let marked = node.get("/answers/marked");
+    assert_eq!((marked.status, marked.header("x-kind")), (200, Some("marked")));
+    assert_eq!(marked.header("content-type"), Some("application/json; charset=utf8"));
+    assert_eq!(marked.json()["result"], 1);
+    let null = node.get("/answers/null");
+    assert_eq!((null.status, null.body.len()), (201, 0));
     assert_eq!(node.get("/answers/large").body.len(), 300_000);
     let large = vec![7; 1 << 20];
     let sent = node.call(

@@ -126,15 +126,21 @@ function answer(value) {
   if (!('statusCode' in value || 'headers' in value || 'body' in value) || Array.isArray(value)) {
     return new Prepared(200, JSON_BLOCK, JSON.stringify(value));
   }
-  return whole(Number(value.statusCode || 200), value.headers ?? {}, value.body);
+  const status = Number(value.statusCode || 200);
+  const headers = typeof value.headers === 'object' ? value.headers ?? {} : {};
+  if (value.body !== undefined) return whole(status, headers, value.body);
+  // An object without a body is itself the answer, with all that is in it, and is always JSON.
+  return whole(status, { ...lowered(headers), 'content-type': DEFAULTS['content-type'] }, value);
 }
+
+const lowered = (headers) => Object.fromEntries(Object.entries(headers).map(([name, value]) => [name.toLowerCase(), value]));
 
 function whole(status, headers, body) {
   const fields = { ...DEFAULTS };
   if (body instanceof Uint8Array) fields['content-type'] = 'application/octet-stream';
-  else if (typeof body === 'string' || body === undefined || body === null) fields['content-type'] = TEXT;
+  else if (typeof body === 'string' || body === null) fields['content-type'] = TEXT;
   else body = JSON.stringify(body);
-  for (const [name, value] of Object.entries(headers)) fields[name.toLowerCase()] = value;
+  Object.assign(fields, lowered(headers));
   const pairs = Object.entries(fields).flatMap(([name, value]) => [].concat(value).map((one) => [name, String(one)]));
   return reply(status, pairs, body ?? '');
 }
