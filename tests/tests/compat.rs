@@ -68,6 +68,8 @@ fn check_open_faas_node(node: &Node) {
     assert_eq!((&seen["path"], &seen["query"]["b"]), (&"/a".into(), &"c".into()), "{seen}");
     let answer = node.get("/node-fail");
     assert_eq!((answer.status, answer.text().as_str()), (500, "not today"));
+    let answer = node.get("/node-fail?error=1");
+    assert_eq!((answer.status, answer.text().as_str()), (400, "TypeError: no such sensor"));
     let answer = node.get("/node-fail?throw=1");
     assert!(!answer.text().contains("secret"), "{}", answer.text());
     assert_eq!(answer.status, 500);

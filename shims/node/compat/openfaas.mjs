@@ -9,6 +9,7 @@ import { headOf } from '../mote_shim.mjs';
 // Where the images of that platform have the code, as the folder `function` in the current one.
 const HOME = '/home/app';
 const NO_FIELDS = Object.freeze({});
+const HIDDEN = 'Internal Server Error';
 
 /** What surrounds a call; the first of `succeed` and `fail` is its answer. */
 class Context {
@@ -31,18 +32,27 @@ class Context {
   }
   succeed(value) {
     this.cbCalled++;
-    this.#settle(undefined, value);
+    this.#settle(() => answer(this, value));
     return this;
   }
   fail(error) {
+    const text = error === undefined || error === null ? HIDDEN : String(error);
+    return this.#fail(error ?? new Error('the function failed'), text);
+  }
+  /** For what the function threw: the text of an exception is not meant for the caller. */
+  static threw(context, error) {
+    if (error !== undefined && error !== null && !(error instanceof Error)) return context.fail(error);
+    return context.#fail(error ?? new Error('the function failed'), HIDDEN);
+  }
+  #fail(error, text) {
     this.cbCalled++;
     if (this.statusCode === 200) this.statusCode = 500;
-    this.#settle(error ?? new Error('the function failed'));
+    this.#settle(() => failure(this, error, text));
     return this;
   }
-  #settle(error, value) {
+  #settle(answered) {
     if (this.#answer) return;
-    try { this.#answer = answer(this, error, value); } catch (bad) { this.#answer = Promise.reject(bad); }
+    try { this.#answer = answered(); } catch (bad) { this.#answer = Promise.reject(bad); }
     this.#resolve?.(this.#answer);
   }
   /** The answer, or a promise of it. */
@@ -91,9 +101,9 @@ export async function load(file, exported, spec) {
     const context = new Context();
     const callback = (error, value) => (error ? context.fail(error) : context.succeed(value));
     let value;
-    try { value = call(new Request(event, body), context, callback); } catch (error) { return Context.outcome(context.fail(error)); }
+    try { value = call(new Request(event, body), context, callback); } catch (error) { return Context.outcome(Context.threw(context, error)); }
     if (!context.cbCalled) {
-      if (typeof value?.then === 'function') value.then((result) => returned(context, result), (error) => context.fail(error));
+      if (typeof value?.then === 'function') value.then((result) => returned(context, result), (error) => Context.threw(context, error));
       else returned(context, value);
     }
     return Context.outcome(context);
@@ -124,18 +134,25 @@ function classic(call) {
   };
 }
 
-function answer(context, error, value) {
-  if (typeof value === 'string' && !error && context.statusCode === 200 && context.headerValues === NO_FIELDS) return typed(value, HTML);
+/** Status and fields that the function set, and what adds a type where it set none. */
+function started(context) {
   const pairs = Object.entries(context.headerValues ?? {}).flatMap(([name, one]) => [].concat(one).map((text) => [name, String(text)]));
-  const status = Number(context.statusCode);
   const hasType = pairs.some(([name]) => name.toLowerCase() === 'content-type');
   const type = (kind) => { if (!hasType) pairs.push(['Content-Type', kind]); };
-  if (error) {
-    console.error(error);
-    type(HTML);
-    // What was passed to fail() is meant for the caller; the text of an exception is not.
-    return reply(status, pairs, error instanceof Error ? 'Internal Server Error' : String(error));
-  }
+  return { status: Number(context.statusCode), pairs, type };
+}
+
+/** The answer after a failure: what the function passed to `fail` or the callback, an error too, is meant for the caller. */
+function failure(context, error, text) {
+  console.error(error);
+  const { status, pairs, type } = started(context);
+  type(HTML);
+  return reply(status, pairs, text);
+}
+
+function answer(context, value) {
+  if (typeof value === 'string' && context.statusCode === 200 && context.headerValues === NO_FIELDS) return typed(value, HTML);
+  const { status, pairs, type } = started(context);
   if (value instanceof Uint8Array) {
     type('application/octet-stream');
     return reply(status, pairs, value);
