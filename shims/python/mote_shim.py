@@ -536,7 +536,8 @@ class Worker:
         self.forked = False
         self.spec = None
         self.text = TEXT  # the header block of answers that are text and nothing else
-        self.root = ""  # the path of an ASGI application, which its requests begin with
+        self.root = ""  # where an ASGI application is mounted
+        self.path_root = ""  # what of it stands in the path of its requests
         self.loaded_ns = 0
         self.writers = []
         self.at_end = []  # what a function wants called after a drain
@@ -841,6 +842,7 @@ class Worker:
         module, handler, found = find(self)
         limit = spec["concurrency"]
         shape = shape_of(handler, found)
+        self.path_root = "" if routes_without_root() else self.root
         if shape in ("asgi", "async handle"):
             self.whole_bodies = shape != "asgi" and not getattr(module, "stream_request", False)
             limit = limit or 100
@@ -1468,8 +1470,21 @@ def server_of(host, scheme):
     return host.decode("latin-1"), 443 if scheme == "https" else 80
 
 
+def routes_without_root():
+    """Whether the application's framework is Starlette before 0.33 (of FastAPI before 0.109).
+
+    It follows servers from before the specification said that `path` includes `root_path`: it looks
+    for routes in the whole of `path`, and puts `root_path` in front of it in addresses.
+    """
+    starlette = sys.modules.get("starlette")
+    numbers = str(getattr(starlette, "__version__", "")).split(".")[:2]
+    if len(numbers) < 2 or not all(number.isdigit() for number in numbers):
+        return False
+    return [int(number) for number in numbers] < [0, 33]
+
+
 def asgi_scope(worker, event):
-    root = worker.root
+    root, path_root = worker.root, worker.path_root
     method, path, query, _, length = event._lengths
     payload, path_end = event._payload, 40 + method + path
     block = payload[path_end + query : path_end + query + length]
@@ -1488,9 +1503,10 @@ def asgi_scope(worker, event):
         "http_version": "1.1",
         "method": payload[40 : 40 + method].decode("latin-1"),
         "scheme": scheme,
-        # By the specification `path` includes `root_path`; routers take it off again.
-        "path": root + decoded_path(path).decode("utf-8", "replace"),
-        "raw_path": root.encode() + path,
+        # By the specification `path` includes `root_path`; routers take it off again. Those of
+        # before get it without: see `routes_without_root`.
+        "path": path_root + decoded_path(path).decode("utf-8", "replace"),
+        "raw_path": path_root.encode() + path,
         "query_string": payload[path_end : path_end + query],
         "root_path": root,
         "headers": headers,

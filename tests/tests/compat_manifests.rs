@@ -158,6 +158,39 @@ fn fission_functions_of_fastapi_are_served_by_it() {
 }
 
 #[test]
+fn applications_of_old_and_new_starlette_find_their_routes() {
+    let node = Node::start();
+    let code = "from starlette.applications import Starlette\n\
+                from starlette.responses import JSONResponse\n\
+                from starlette.routing import Mount, Route\n\
+                def seen(request):\n    \
+                return JSONResponse([request.path_params, request.url.path, request.url_for('one', n=2).path])\n\
+                app = Starlette(routes=[Route('/', seen), Route('/one/{n}', seen, name='one'),\n    \
+                Mount('/sub', routes=[Route('/deep', seen)]), Route('/slash/', seen)])\n";
+    for (name, version) in [("old", "0.27.0"), ("new", "0.46.2")] {
+        let packages = format!("starlette=={version}\n");
+        node.deploy_ok(name, &[("app.py", code), ("requirements.txt", &packages)]);
+        for (path, parameters) in [
+            ("/", serde_json::json!({})),
+            ("/one/1", serde_json::json!({"n": "1"})),
+            ("/sub/deep", serde_json::json!({})),
+            ("/slash/", serde_json::json!({})),
+        ] {
+            let answer = node.get(&format!("/{name}{path}"));
+            assert_eq!(answer.status, 200, "{version} {path}: {}", answer.text());
+            // Addresses that the application makes lead back to it through the node.
+            let own = format!("/{name}{path}");
+            let expected = serde_json::json!([parameters, own, format!("/{name}/one/2")]);
+            assert_eq!(answer.json(), expected, "{version} {path}");
+        }
+        let moved = node.get(&format!("/{name}/slash"));
+        let to = moved.header("location").unwrap_or_default();
+        assert!(moved.status == 307 && to.ends_with(&format!("/{name}/slash/")), "{version}: {to}");
+        assert_eq!(node.get(&format!("/{name}/{name}/one/1")).status, 404, "{version}");
+    }
+}
+
+#[test]
 fn a_kubeless_response_is_a_stream() {
     let node = Node::start();
     let manifest =
