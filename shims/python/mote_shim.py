@@ -1266,7 +1266,7 @@ def parse_load(payload):
 def missing(module, name):
     """What is said of a module without the object that is called; and which it has that could be."""
     text = "module %r has no attribute %r" % (module.__name__, name)
-    for other in ("new", "handle", "app", "handler", "main"):
+    for other in ("new", "handle", "app", "application", "handler", "main"):
         if callable(getattr(module, other, None)):
             return '%s; to use its `%s`: entry = "%s:%s" in mote.toml' % (text, other, module.__name__, other)
     return text

@@ -259,6 +259,8 @@ class Loading(Case):
         self.assertEqual(self.load_error("x = 1", "fn:y")["kind"], "AttributeError")
         said = self.load_error("def app(scope, receive, send): pass", "fn:handle")["message"]
         self.assertEqual(said, """module 'fn' has no attribute 'handle'; to use its `app`: entry = "fn:app" in mote.toml""")
+        said = self.load_error("def application(environ, start): pass", "fn:handle")["message"]
+        self.assertIn('to use its `application`: entry = "fn:application" in mote.toml', said)
         self.assertEqual(self.load_error("raise SystemExit(0)")["kind"], "SystemExit")
         error = self.load_error("def init(ctx): 1 / 0\ndef handle(event): pass")
         self.assertEqual(error["kind"], "ZeroDivisionError")
