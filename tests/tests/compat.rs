@@ -357,11 +357,11 @@ fn openwhisk_by_manifest() {
     ] {
         assert!(said.contains(warning), "{warning}: {said}");
     }
-    let answer = node.get("/ow-node?name=you");
+    let answer = node.get("/sensors-ow-node?name=you");
     assert_eq!(answer.json()["payload"], "Hello, you from Kent");
-    let answer = node.get("/ow-node?fail=1");
+    let answer = node.get("/sensors-ow-node?fail=1");
     assert_eq!((answer.status, answer.text().as_str()), (404, "no such sensor"));
-    assert_eq!(node.get("/ow-hello").json()["greeting"], "Hello stranger!");
+    assert_eq!(node.get("/sensors-ow-hello").json()["greeting"], "Hello stranger!");
 }
 
 #[test]

@@ -350,10 +350,17 @@ fn an_openwhisk_manifest_is_deployed_but_for_the_actions_that_cannot_be() {
     let ended = node.mote(&["deploy", folder.path().to_str().expect("text")]);
     let said = String::from_utf8_lossy(&ended.stderr).into_owned();
     assert_eq!(ended.status.code(), Some(8), "{said}");
-    assert!(said.contains("left out: cup, pot"), "{said}");
+    assert!(said.contains("left out: tea-cup, tea-pot"), "{said}");
     assert!(said.contains("pot: docker \"someone/pot\" is not offered"), "{said}");
     assert!(said.contains("cup: function \"cup.swift\" is not offered"), "{said}");
-    assert_eq!(node.get("/brew?minutes=3").json()["cup"], "green for 3");
+    assert_eq!(node.get("/tea-brew?minutes=3").json()["cup"], "green for 3");
+    // An action of the same name in another package is another function.
+    let manifest = "packages:\n  coffee:\n    actions:\n      brew: {function: brew.js}\n";
+    let brew = "function main() { return { cup: 'black' }; }\n";
+    let other = self::folder(&[("manifest.yaml", manifest), ("brew.js", brew)]);
+    node.ok(&["deploy", other.path().to_str().expect("text")]);
+    assert_eq!(node.get("/coffee-brew").json()["cup"], "black");
+    assert_eq!(node.get("/tea-brew?minutes=5").json()["cup"], "green for 5");
 }
 
 #[test]
@@ -375,7 +382,7 @@ fn actions_as_bundlers_and_plain_files_write_them() {
     let manifest = "packages:\n  p:\n    actions:\n      bundle: {function: bundle.js}\n";
     let folder = folder(&[("manifest.yaml", manifest), ("bundle.js", bundle)]);
     node.ok(&["deploy", folder.path().to_str().expect("text")]);
-    assert_eq!(node.get("/bundle?value=yes").json()["value"], "yes!");
+    assert_eq!(node.get("/p-bundle?value=yes").json()["value"], "yes!");
 }
 
 #[test]

@@ -7,7 +7,7 @@ use mote_api::openwhisk::{WhiskAction, WhiskEntity, WhiskManifest, WhiskRule, Wh
 use mote_api::toml_reader::Mistakes;
 use serde_json::{Map, Value};
 
-use super::{Described, Foreign, Source, count, not_offered, runtime_of, set, text};
+use super::{Described, Foreign, Source, count, mistake, not_offered, runtime_of, set, text};
 
 pub(super) fn read(file: &str, document: &Value, folder: &Path) -> Result<Foreign, Mistakes> {
     let mut found = Foreign::default();
@@ -19,21 +19,20 @@ pub(super) fn read(file: &str, document: &Value, folder: &Path) -> Result<Foreig
     for (package, content) in packages.as_object().into_iter().flatten() {
         let shared = entity(package, content).parameters;
         for (name, action) in content["actions"].as_object().into_iter().flatten() {
-            let mut described = match function(file, name, action, folder, &shared) {
-                Ok(described) => described,
-                Err(mistakes) => {
-                    found.add(name, Err(mistakes));
-                    continue;
+            let own = function_name(package, name);
+            let read = function(file, &own, action, folder, &shared).and_then(|described| {
+                match found.functions.iter().any(|known| known.name() == described.name()) {
+                    true => Err(same_function(file, &in_package(package, name), &own)),
+                    false => Ok(described),
                 }
-            };
-            if found.functions.iter().any(|known| known.name() == described.name()) {
-                set(&mut described.function.name, super::label(&format!("{package}-{name}")));
-            }
-            whisk.actions.push(WhiskAction {
-                entity: entity(&in_package(package, name), action),
-                function: described.name().to_owned(),
             });
-            found.functions.push(described);
+            if let Ok(described) = &read {
+                whisk.actions.push(WhiskAction {
+                    entity: entity(&in_package(package, name), action),
+                    function: described.name().to_owned(),
+                });
+            }
+            found.add(&own, read);
         }
         beside_actions(&mut whisk, &mut found.warnings, package, content);
         for (key, what) in
@@ -53,6 +52,17 @@ const NO_PACKAGE: &str = "default";
 
 fn in_package(package: &str, name: &str) -> String {
     if package == NO_PACKAGE { name.to_owned() } else { format!("{package}/{name}") }
+}
+
+/// The name of the function that an action is: that of its package in front, so that actions of the
+/// same name in two packages do not replace each other, and the same on every deploy.
+fn function_name(package: &str, name: &str) -> String {
+    super::label(&in_package(package, name).replace('/', "-"))
+}
+
+fn same_function(file: &str, action: &str, function: &str) -> Mistakes {
+    let text = format!("{file}: {action}: another action of this file is the function {function}");
+    mistake("M0303", text, Some("rename one of the two actions".to_owned()))
 }
 
 /// What of a package is no action.
@@ -303,20 +313,41 @@ mod tests {
         } } } });
         let found = super::read("m.yaml", &document, std::path::Path::new(".")).unwrap();
         let names: Vec<&str> = found.functions.iter().map(super::Described::name).collect();
-        assert_eq!(names, ["good"]);
+        assert_eq!(names, ["p-good"]);
         let whisk = found.whisk.unwrap();
-        assert_eq!(whisk.actions.iter().map(|one| &*one.function).collect::<Vec<_>>(), ["good"]);
+        assert_eq!(whisk.actions.iter().map(|one| &*one.function).collect::<Vec<_>>(), ["p-good"]);
         let mut said: Vec<&str> =
             found.left_out.iter().map(|one| &*one.mistakes.0[0].text).collect();
         said.sort_unstable();
         assert_eq!(
             said,
             [
-                "m.yaml: image: docker \"someone/image\" is not offered",
-                "m.yaml: php: runtime \"php:8.0\" is not offered",
-                "m.yaml: swift: function \"a/b.swift\" is not offered",
+                "m.yaml: p-image: docker \"someone/image\" is not offered",
+                "m.yaml: p-php: runtime \"php:8.0\" is not offered",
+                "m.yaml: p-swift: function \"a/b.swift\" is not offered",
             ]
         );
+    }
+
+    #[test]
+    fn functions_are_named_by_package_and_action() {
+        let names = |document: serde_json::Value| -> Vec<String> {
+            let found = super::read("m.yaml", &document, std::path::Path::new(".")).unwrap();
+            let said = found.left_out.iter().map(|one| one.mistakes.0[0].text.clone());
+            found.functions.iter().map(|one| one.name().to_owned()).chain(said).collect()
+        };
+        let action = json!({ "actions": { "main": { "function": "a.js" } } });
+        let two = json!({ "packages": { "Tea_Shop": action, "default": action } });
+        assert_eq!(names(two), ["tea-shop-main", "main"]);
+        // A file of its own gives the same name as one that holds both.
+        let one = json!({ "project": { "packages": { "Tea_Shop": action } } });
+        assert_eq!(names(one), ["tea-shop-main"]);
+        let same = json!({ "packages": {
+            "tea": { "actions": { "pot-lid": { "function": "a.js" } } },
+            "tea-pot": { "actions": { "lid": { "function": "a.js" } } },
+        } });
+        let said = "m.yaml: tea-pot/lid: another action of this file is the function tea-pot-lid";
+        assert_eq!(names(same), ["tea-pot-lid", said]);
     }
 
     #[test]
