@@ -623,6 +623,22 @@ fn a_function_calls_another_through_the_gateway() {
     let said = String::from_utf8_lossy(&said.stderr).into_owned();
     assert!(said.contains("net gateway:8080"), "{said}");
     assert_eq!(node.get("/chain").text(), "hello chain", "{}", node.ok(&["logs", "chain"]));
+    // The name alone, in the environment; and any host.
+    let apart = chain.replace(
+        "'http://gateway:8080/function/hello'",
+        "f\"http://{os.environ['via']}:8080/function/hello\"",
+    );
+    let apart = format!("import os\n{apart}");
+    let manifest = "version = 1\ncompat = \"openfaas\"\ntemplate = \"python3-http\"\n[env]\nvia = \"gateway.openfaas\"\n";
+    let said = node.deploy("apart", &[("handler.py", &apart), ("mote.toml", manifest)]);
+    let said = String::from_utf8_lossy(&said.stderr).into_owned();
+    assert!(said.contains("net gateway.openfaas:8080"), "{said}");
+    assert_eq!(node.get("/apart").text(), "hello chain", "{}", node.ok(&["logs", "apart"]));
+    let joined = chain.replace("gateway:8080/function", "' + 'gate' + 'way' + ':8080/function");
+    let manifest =
+        "version = 1\ncompat = \"openfaas\"\ntemplate = \"python3-http\"\n[allow]\nnet = [\"*\"]\n";
+    node.deploy_ok("joined", &[("handler.py", &joined), ("mote.toml", manifest)]);
+    assert_eq!(node.get("/joined").text(), "hello chain", "{}", node.ok(&["logs", "joined"]));
     // Nothing else of the node is reached that way.
     let other = chain.replace("gateway:8080/function/hello", "127.0.0.1:8080/");
     node.deploy_ok("other", &[("handler.py", &other)]);

@@ -152,7 +152,8 @@ fn go(source: &str) -> Option<String> {
     GO.iter().find(|call| source.contains(**call)).map(|call| format!("{call}…"))
 }
 
-/// Lets an OpenFaaS function reach the gateway where its code calls it; returns what it calls.
+/// Lets an OpenFaaS function reach the gateway where its code or its environment names it; returns
+/// under which names.
 pub(super) fn allow_gateway(folder: &Folder, spec: &mut FunctionSpec) -> Option<String> {
     if spec.compat != Some(Compat::OpenFaas) {
         return None;
@@ -162,19 +163,38 @@ pub(super) fn allow_gateway(folder: &Folder, spec: &mut FunctionSpec) -> Option<
         .into_iter()
         .map(|file| folder.source(file))
         .collect();
-    let called = |host: &&str| {
-        let text = format!("//{host}:{OPENFAAS_GATEWAY_PORT}");
-        let in_code = sources.iter().any(|source| source.contains(&text));
-        in_code || spec.env.values().any(|value| value.contains(&text))
+    let named = |host: &&str| {
+        let in_env = spec.env.values().any(|value| names_gateway(value, host, true));
+        in_env || sources.iter().any(|source| names_gateway(source, host, false))
     };
-    let host = OPENFAAS_GATEWAYS.iter().find(|host| called(host))?;
-    let to = Egress { host: (*host).to_owned(), port: OPENFAAS_GATEWAY_PORT };
-    let guess = format!("net {host}:{OPENFAAS_GATEWAY_PORT}, the node's OpenFaaS API");
-    if spec.egress.contains(&to) {
-        return None;
+    let hosts: Vec<&str> = OPENFAAS_GATEWAYS.into_iter().filter(named).collect();
+    let added = add_gateways(spec, &hosts);
+    (!added.is_empty()).then(|| format!("net {}, the node's OpenFaaS API", added.join(" and ")))
+}
+
+/// Adds the gateway under these names to what a function may reach; returns what it did not yet.
+fn add_gateways(spec: &mut FunctionSpec, hosts: &[&str]) -> Vec<String> {
+    let mut added = Vec::new();
+    for host in hosts {
+        let to = Egress { host: (*host).to_owned(), port: OPENFAAS_GATEWAY_PORT };
+        if !spec.egress.contains(&to) {
+            added.push(format!("{host}:{OPENFAAS_GATEWAY_PORT}"));
+            spec.egress.push(to);
+        }
     }
-    spec.egress.push(to);
-    Some(guess)
+    added
+}
+
+/// Whether `host`, a name of the gateway, stands in `text` as the name of a host: as all of a text
+/// in quotation marks, or as the host of an address. The port may come from elsewhere.
+fn names_gateway(text: &str, host: &str, is_value: bool) -> bool {
+    let before = |c: char| matches!(c, '"' | '\'' | '`' | '/' | '@');
+    let after = |c: char| matches!(c, '"' | '\'' | '`' | '/' | ':');
+    text.match_indices(host).any(|(at, _)| {
+        let (left, right) = (&text[..at], &text[at + host.len()..]);
+        left.chars().next_back().map_or(is_value, before)
+            && right.chars().next().map_or(is_value, after)
+    })
 }
 
 /// Adds destinations to what a function may reach, and warns: of a function that looks as if it
@@ -186,6 +206,10 @@ pub(crate) fn allow(planned: &mut Planned, destinations: &[Egress]) {
         }
     }
     if planned.spec.reaches_any_host() {
+        if planned.spec.compat == Some(Compat::OpenFaas) {
+            // Any host of that platform is also its gateway, which no look-up finds here.
+            add_gateways(&mut planned.spec, &OPENFAAS_GATEWAYS);
+        }
         planned.warnings.push(
             "allow.net: the function may reach any machine that the node reaches, those of its own \
              network too; name destinations where you can (\"*\" opens the usual ports only, \
@@ -223,6 +247,23 @@ pub(super) fn allow_own_front(folder: &Folder, spec: &mut FunctionSpec) -> Optio
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn names_of_the_gateway_are_found() {
+        for (text, host, is_value, expected) in [
+            ("url = 'http://gateway:8080/function/a'", "gateway", false, true),
+            ("os.getenv(\"gateway_hostname\", \"gateway\")", "gateway", false, true),
+            ("`http://gateway.openfaas:${port}/function/a`", "gateway.openfaas", false, true),
+            ("gateway.openfaas", "gateway.openfaas", true, true),
+            ("http://gateway.openfaas:8080/", "gateway", true, false),
+            ("user:key@gateway:8080", "gateway", true, true),
+            ("# the gateway of the house, or a gateway", "gateway", false, false),
+            ("payment_gateway: gateway-2", "gateway", true, false),
+            ("'payment-gateway'", "gateway", false, false),
+        ] {
+            assert_eq!(names_gateway(text, host, is_value), expected, "{text}");
+        }
+    }
 
     #[test]
     fn likely_use_of_the_network_is_found() {
