@@ -81,6 +81,22 @@ fn a_stack_is_deployed_but_for_the_functions_that_cannot_be() {
 }
 
 #[test]
+fn a_function_that_fills_its_tmp_is_told_of_the_setting() {
+    let node = Node::start();
+    let code = "with open('/tmp/large', 'wb') as file:\n    file.write(bytes(20 << 20))\n\
+                def handle(event, context):\n    return {'statusCode': 200, 'body': 'written'}\n";
+    let ended = node.deploy("fills", &[("handler.py", code)]);
+    let said = String::from_utf8_lossy(&ended.stderr).into_owned();
+    assert_eq!(ended.status.code(), Some(8), "{said}");
+    for words in ["[limits] disk", "mote import writes that file"] {
+        assert!(said.contains(words), "{said}");
+    }
+    let manifest = "version = 1\ncompat = \"openfaas\"\n[limits]\ndisk = \"32MiB\"\n";
+    node.deploy_ok("fills", &[("handler.py", code), ("mote.toml", manifest)]);
+    assert_eq!(node.get("/fills").text(), "written");
+}
+
+#[test]
 fn packages_that_commands_of_a_manifest_install_are_installed() {
     let node = Node::start();
     let function = |commands: &str| {

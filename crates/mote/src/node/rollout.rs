@@ -249,6 +249,16 @@ fn missing_module(text: &str, spec: &FunctionSpec) -> Option<String> {
         let hint = "the folder of the code cannot be written to: let the function write below /tmp";
         return Some(hint.to_owned());
     }
+    if text.contains("No space left on device") || text.contains("no space left on device") {
+        let import = match spec.compat {
+            Some(_) => "; mote import writes that file from another platform's manifest",
+            None => "",
+        };
+        return Some(format!(
+            "the function's /tmp is full: raise [limits] disk in mote.toml, and memory, which it is \
+             taken from{import}"
+        ));
+    }
     match spec.runtime {
         Runtime::Python => {
             if let Some(name) = quoted("cannot import name '") {
