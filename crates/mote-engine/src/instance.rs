@@ -15,7 +15,7 @@ use mote_core::fault::error_chain;
 use mote_core::pool::{NewInstance, Why};
 use mote_core::spec::{
     CONCURRENCY_DEFAULT_EXEC, CONCURRENCY_DEFAULT_GO, CONCURRENCY_DEFAULT_NODE,
-    CONCURRENCY_DEFAULT_SERVER, Runtime,
+    CONCURRENCY_DEFAULT_SERVER, Compat, Runtime,
 };
 use mote_core::turn::Turn;
 use mote_core::wire::{self, FrameKind, Load, Ready, WorkerError};
@@ -36,6 +36,8 @@ pub const CODE_DIR: &str = "/function";
 pub const PACKAGES_DIR: &str = "/packages";
 /// The place that OpenFaaS has for the code, which leads there.
 const CODE_LINK: &str = "/home/app/function";
+/// The place that Fission has for the code of several files, which leads there.
+const FISSION_CODE_LINK: &str = "/userfunc/deployarchive";
 /// Where the program of a Go function is, built when it was deployed.
 pub(crate) const GO_PROGRAM: &str = "/packages/function";
 /// Where functions read their secrets, each a file.
@@ -528,6 +530,9 @@ fn request(revision: &Revision, instance: u64) -> Result<InstanceRequest, StartF
     }
     let files = secret_files(revision)?;
     let mut links = vec![(CODE_LINK.into(), CODE_DIR.into())];
+    if spec.compat == Some(Compat::Fission) {
+        links.push((FISSION_CODE_LINK.into(), CODE_DIR.into()));
+    }
     if !files.is_empty() {
         links.push((SECRETS_LINK.into(), SECRETS_DIR.into()));
     }
