@@ -350,13 +350,20 @@ fn web_actions() {
 
 /// A zip of these files, as base64.
 fn zipped(files: &[(&str, &str)]) -> String {
+    base64(zip_of(files))
+}
+
+fn zip_of(files: &[(&str, &str)]) -> Vec<u8> {
     let script = "import json, sys, zipfile\n\
         with zipfile.ZipFile(sys.stdout.buffer, 'w') as out:\n\
-        \tfor name, text in json.loads(sys.argv[1]): out.writestr(name, text)\n";
+        \tfor name, text in json.loads(sys.argv[1]):\n\
+        \t\tinfo = zipfile.ZipInfo(name)\n\
+        \t\tinfo.external_attr = (0o755 if name == 'exec' else 0o644) << 16\n\
+        \t\tout.writestr(info, text)\n";
     let files = json!(files).to_string();
     let output = Command::new("python3").args(["-c", script, &files]).output().expect("python3");
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-    base64(&output.stdout)
+    output.stdout
 }
 
 #[test]
@@ -593,6 +600,57 @@ fn a_manifest_with_mistakes_makes_no_entity() {
     assert!(node.deploy_file("manifest.yaml", &good).status.success());
     assert_eq!(client.invoke("lost", &json!({})).status, 200);
     assert_eq!(client.get("packages"), json!([]), "the default package is none");
+}
+
+#[test]
+fn a_manifest_names_archives_and_says_first_what_was_left_out() {
+    let node = Node::start_with(&ON);
+    let client = Client::of(&node);
+    let folder = tempfile::tempdir().expect("a folder");
+    let archives = [
+        (
+            "node.zip",
+            vec![
+                ("lib/a.js", "exports.main = () => ({ from: 'node' });"),
+                ("package.json", r#"{"main": "lib/a.js"}"#),
+            ],
+        ),
+        (
+            "py.zip",
+            vec![
+                ("__main__.py", "from other import word\ndef main(args): return {'from': word}"),
+                ("other.py", "word = 'python'"),
+            ],
+        ),
+        ("native.zip", vec![("exec", "#!/bin/sh\necho '{\"from\": \"native\"}'\n")]),
+    ];
+    for (name, files) in &archives {
+        let bytes = zip_of(files);
+        std::fs::write(folder.path().join(name), bytes).expect("a file");
+    }
+    let manifest = "packages:\n  tea:\n    actions:\n      \
+                    n: {function: node.zip, runtime: 'nodejs:20'}\n      \
+                    p: {function: py.zip, runtime: 'python:3'}\n      \
+                    x: {function: native.zip, native: true}\n      \
+                    swift: {function: a.swift}\n    \
+                    sequences:\n      all: {actions: 'n, swift'}\n";
+    let file = folder.path().join("manifest.yaml");
+    std::fs::write(&file, manifest).expect("a file");
+    let file = file.to_str().expect("UTF-8");
+    let output = node.mote(&["deploy", file]);
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert_eq!(output.status.code(), Some(8), "{said}");
+    let reason = said.find("tea-swift: function \"a.swift\" is not offered").expect(&said);
+    let entity = said.find("sequences.tea/all: no action named tea/swift").expect(&said);
+    assert!(reason < entity, "{said}");
+    for (name, from) in [("n", "node"), ("p", "python"), ("x", "native")] {
+        let answer = node.get(&format!("/tea-{name}"));
+        assert_eq!(answer.json()["from"], from, "{name}: {}", answer.text());
+    }
+    std::fs::write(file, manifest.replace(", swift", ", p")).expect("a file");
+    assert_eq!(node.mote(&["deploy", file]).status.code(), Some(8));
+    let answer = client.invoke("tea/all", &json!({}));
+    assert_eq!(answer.json()["from"], "python", "{}", answer.text());
 }
 
 /// Apache's own client of npm, as far as what it knows is there.

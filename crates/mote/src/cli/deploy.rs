@@ -92,18 +92,21 @@ pub(super) async fn run(client: &Client, args: &Deploy, output: &Output) -> Resu
             invoke::show_answer(&answer, output)?;
         }
     }
+    let mut made = Ok(());
     for manifest in &manifests {
-        entities(client, args, manifest, output).await?;
+        if made.is_ok() {
+            made = entities(client, args, manifest, output).await;
+        }
     }
     if let Some((_, exit)) = failed.first() {
         let names: Vec<&str> = failed.iter().map(|(name, _)| *name).collect();
         output.warn(&format!("not deployed: {}; the reasons are above", names.join(", ")));
         if left_out.is_empty() {
-            return Err(Failure::quiet(*exit));
+            return made.and_then(|()| Err(Failure::quiet(*exit)));
         }
     }
     if left_out.is_empty() {
-        return Ok(());
+        return made;
     }
     // The others are live; the exit code still says that not all of the manifest is.
     let names: Vec<&str> = left_out.iter().map(|one| one.name.as_str()).collect();
@@ -111,7 +114,13 @@ pub(super) async fn run(client: &Client, args: &Deploy, output: &Output) -> Resu
         "left out: {}; --filter chooses what is deployed",
         harmless(&names.join(", "))
     ));
-    Err(Mistakes(left_out.into_iter().flat_map(|one| one.mistakes.0).collect()).into())
+    let reasons = Mistakes(left_out.into_iter().flat_map(|one| one.mistakes.0).collect()).into();
+    if made.is_err() {
+        // What was left out comes first: it is mostly why an entity could not be made.
+        output.failure(&reasons);
+        return made;
+    }
+    Err(reasons)
 }
 
 /// What a manifest of OpenWhisk says beside functions, once they are there. Without the node's

@@ -1,5 +1,6 @@
 //! OpenWhisk: `manifest.yaml` of wskdeploy.
 
+use std::fs;
 use std::path::Path;
 
 use mote_api::manifest::{CompatName, RuntimeName};
@@ -7,7 +8,9 @@ use mote_api::openwhisk::{WhiskAction, WhiskEntity, WhiskManifest, WhiskRule, Wh
 use mote_api::toml_reader::Mistakes;
 use serde_json::{Map, Value};
 
-use super::{Described, Foreign, Source, count, mistake, not_offered, runtime_of, set, text};
+use super::{
+    Described, Foreign, Source, count, mistake, not_offered, runtime_of, set, text, unreadable,
+};
 
 pub(super) fn read(file: &str, document: &Value, folder: &Path) -> Result<Foreign, Mistakes> {
     let mut found = Foreign::default();
@@ -221,9 +224,11 @@ fn function(
             }
         };
         to.source = Source::Inside(vec![(code_file.to_owned(), code.as_bytes().to_vec())]);
-    } else if path.is_empty() || path.ends_with(".zip") || path.contains("://") {
-        let hint = "name a source file or a folder with function";
+    } else if path.is_empty() || path.contains("://") {
+        let hint = "name a source file, a folder or a zip archive with function";
         return Err(not_offered(file, name, &format!("function {path:?}"), hint));
+    } else if is_archive(path) {
+        to.source = Source::Zip(archive(&folder.join(path))?, Vec::new());
     } else {
         to.source = Source::At(folder.join(path));
     }
@@ -231,6 +236,12 @@ fn function(
         RuntimeName::Go if main == "main" => set(&mut to.function.entry, "Main".to_owned()),
         RuntimeName::Go => set(&mut to.function.entry, main),
         RuntimeName::Exec => program(&mut to, path),
+        // Which file it is, the package.json of the archive says.
+        RuntimeName::Node if is_archive(path) && main == "main" => {}
+        RuntimeName::Node if is_archive(path) => set(&mut to.function.entry, format!(":{main}")),
+        RuntimeName::Python if is_archive(path) => {
+            set(&mut to.function.entry, format!("__main__:{main}"));
+        }
         _ => entry(&mut to, path, &main, is_node),
     }
     let limits = &action["limits"];
@@ -259,6 +270,22 @@ fn function(
     to.ignore_rest(action, &known, "");
     to.ignore_rest(limits, &["timeout", "memorySize", "concurrentActivations"], "limits.");
     Ok(to)
+}
+
+fn is_archive(path: &str) -> bool {
+    path.to_ascii_lowercase().ends_with(".zip")
+}
+
+/// The platform takes no larger archive.
+const ARCHIVE_BYTES_MAX: u64 = 48 << 20;
+
+fn archive(path: &Path) -> Result<Vec<u8>, Mistakes> {
+    let io = |error: std::io::Error| unreadable(path, &error);
+    if fs::metadata(path).map_err(io)?.len() > ARCHIVE_BYTES_MAX {
+        let text = format!("{}: the code of an action is at most 48 MiB", path.display());
+        return Err(mistake("M0303", text, None));
+    }
+    fs::read(path).map_err(io)
 }
 
 /// The program of a native action: the file, or `exec` in the folder.
