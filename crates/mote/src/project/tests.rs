@@ -71,9 +71,10 @@ fn guesses() {
 fn read_foreign_files(files: &[(&str, &str)]) -> Result<Project, Mistakes> {
     let dir = tempfile::tempdir().unwrap();
     let root = dir.path().join("demo");
-    fs::create_dir(&root).unwrap();
     for (name, content) in files {
-        fs::write(root.join(name), content).unwrap();
+        let path = root.join(name);
+        fs::create_dir_all(path.parent().unwrap()).unwrap();
+        fs::write(path, content).unwrap();
     }
     read(&root, Options { foreign: true, ..Options::default() })
 }
@@ -85,6 +86,10 @@ fn a_copy_of_a_folder_does_not_name_the_function() {
     let code = "def handler(context, event):\n    return 1\n";
     let project = read_foreign_files(&[("function.yaml", manifest), ("main.py", code)]).unwrap();
     assert_eq!(project.functions[0].spec.name.as_str(), "demo");
+    let other = manifest.replace("pip install requests", "apk add git");
+    let wrong = read_foreign_files(&[("function.yaml", &other), ("main.py", code)]).err();
+    let wrong = wrong.expect("it is refused").0.remove(0);
+    assert_eq!(wrong.text, "function.yaml: demo: build.commands: `apk add git` is not offered");
 }
 
 #[test]

@@ -21,8 +21,7 @@ pub(super) fn read(file: &str, all: &[Value], folder: &Path) -> Result<Foreign, 
         let kind = document["kind"].as_str();
         let ours = group(document) == "nuclio.io" || is_export(document);
         if ours && kind.is_none_or(|kind| kind.contains("Function")) {
-            let name = text(&document["metadata"]["name"]).unwrap_or_default();
-            found.add(&name, function(file, document, folder));
+            found.add(&shown_name(document, folder), function(file, document, folder));
         } else {
             found.warnings.push(format!("no meaning here: {}", object_name(document)));
         }
@@ -141,11 +140,21 @@ fn block(source: &str) -> Option<String> {
     Some(text)
 }
 
+/// What a function is called in messages: one without a name has that of its folder.
+fn shown_name(document: &Value, folder: &Path) -> String {
+    let own = text(&document["metadata"]["name"]).filter(|name| !name.is_empty());
+    let of_folder = || {
+        let folder = fs::canonicalize(folder).ok()?;
+        Some(folder.file_name()?.to_string_lossy().into_owned())
+    };
+    own.or_else(of_folder).unwrap_or_default()
+}
+
 fn function(file: &str, document: &Value, folder: &Path) -> Result<Described, Mistakes> {
     let spec = &document["spec"];
-    let name = text(&document["metadata"]["name"]).unwrap_or_default();
+    let name = shown_name(document, folder);
     let mut to = Described::new(&name, CompatName::Nuclio);
-    if name.is_empty() {
+    if text(&document["metadata"]["name"]).is_none_or(|name| name.is_empty()) {
         to.function.name = None;
     }
     to.note("compat", "apiVersion: nuclio.io/v1");
