@@ -373,7 +373,8 @@ fn read_file(file: &Path, folder: &Path) -> Result<Option<Foreign>, Mistakes> {
     };
     let mut documents = documents(&shown, &source)?;
     // Objects of other kinds may stand in front: a namespace, a secret, what installs a chart.
-    let found = documents.iter().enumerate().find_map(|(at, one)| Some((at, document_of(one)?)));
+    let found =
+        documents.iter().enumerate().find_map(|(at, one)| Some((at, document_of(&shown, one)?)));
     let Some((at, kind)) = found else { return Ok(None) };
     if matches!(kind, Document::OpenFaas) {
         openfaas::as_written(&source, &mut documents[at]);
@@ -420,7 +421,7 @@ enum Document {
     OpenWhisk,
 }
 
-fn document_of(document: &Value) -> Option<Document> {
+fn document_of(file: &str, document: &Value) -> Option<Document> {
     let provider = document["provider"]["name"].as_str().unwrap_or("");
     Some(match (group(document), provider) {
         ("nuclio.io", _) => Document::Nuclio,
@@ -432,7 +433,10 @@ fn document_of(document: &Value) -> Option<Document> {
         (_, "openfaas" | "faas") => Document::OpenFaas,
         (_, "kubeless" | "openwhisk") => Document::Serverless,
         _ if document["runtime"].is_string()
-            && (document["specVersion"].is_string() || document["builder"].is_string()) =>
+            && (document["specVersion"].is_string()
+                || document["builder"].is_string()
+                // The first versions wrote neither.
+                || document["name"].is_string() && file.starts_with("func.")) =>
         {
             Document::Func
         }

@@ -93,6 +93,21 @@ fn a_copy_of_a_folder_does_not_name_the_function() {
 }
 
 #[test]
+fn a_func_yaml_of_the_first_versions_is_read() {
+    let manifest =
+        "name: battery\nruntime: node\nnamespace: \"\"\nenvs:\n- name: UNIT\n  value: C\n";
+    let code = "exports.handle = (context) => context.method;\n";
+    let project = read_foreign_files(&[("func.yaml", manifest), ("index.js", code)]).unwrap();
+    let planned = &project.functions[0];
+    assert_eq!((planned.spec.name.as_str(), &*planned.spec.env["UNIT"]), ("battery", "C"));
+    assert_eq!(planned.manifest.as_deref(), Some("func.yaml"));
+    // Any other file with these keys may be the function's own.
+    let files = [("settings.yaml", manifest), ("index.js", code)];
+    let project = read_foreign_files(&files).unwrap();
+    assert_eq!(project.functions[0].manifest, None);
+}
+
+#[test]
 fn templates_that_have_no_adapter_are_refused_by_name() {
     for (file, manifest, said) in [
         (
