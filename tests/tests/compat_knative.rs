@@ -107,7 +107,7 @@ fn node_answers() {
     let status = node.get("/answers/status");
     assert_eq!((status.status, status.header("x-kind")), (418, Some("teapot")));
     assert_eq!(node.get("/answers/object").json(), json!({ "answer": 42 }));
-    // Without a body the object is the answer, as faas-js-runtime sends it since 0.10.
+    // Without a body the object is the answer, as faas-js-runtime sends it since 0.9.5.
     let missing = node.get("/answers/missing");
     assert_eq!(missing.status, 404);
     assert_eq!(missing.json(), json!({ "statusCode": 404, "result": "no such city" }));
@@ -128,6 +128,13 @@ fn node_answers() {
     assert_eq!(sent.json(), json!({ "length": 1 << 20 }));
     check_error(&node, "answers", &node.get("/answers/throw"));
     assert_eq!(node.get("/answers/never").status, 504);
+    let code = "exports.handle = () => ({ statusCode: 404, result: 'no such city' });\n";
+    let package = r#"{"dependencies": {"faas-js-runtime": "^0.7.1"}}"#;
+    let manifest = "version = 1\ncompat = \"knative\"\n";
+    let files = [("index.js", code), ("package.json", package), ("mote.toml", manifest)];
+    node.deploy_ok("older", &files);
+    let missing = node.get("/older");
+    assert_eq!((missing.status, missing.json()), (404, json!({ "result": "no such city" })));
     deploy(&node, "knative/node-health", "health");
     assert_eq!(node.get("/health").json(), json!({ "started": true }));
     let live = node.get("/health/health/liveness");

@@ -3,6 +3,8 @@
 // `init`, `shutdown`, `liveness` and `readiness` beside it are called as there. What is undefined,
 // null or empty is 204; an event in the answer is sent in binary mode.
 
+import fs from 'node:fs';
+
 import * as cloudevents from './cloudevents.mjs';
 import { Reply, Request, exportsOf, mediaType, namedOrWhole, parameters, parsedBody, reply, showing } from './http.mjs';
 import { Prepared, headOf, keptBlockOf, later } from '../mote_shim.mjs';
@@ -18,6 +20,8 @@ const TEXT_PAIRS = PAIRS.map(([name, value]) => [name, name === 'content-type' ?
 const TEXT_BLOCK = keptBlockOf(TEXT_PAIRS);
 const JSON_BLOCK = keptBlockOf(PAIRS);
 const SCOPE = Object.freeze({});
+/** Whether an object without a body is answered without its `statusCode` and `headers`. */
+let takesOut = false;
 
 const print = (write) => (...words) => write(...words);
 const log = {
@@ -72,6 +76,7 @@ export async function load(file, exported, spec, init) {
   const module = await exportsOf(file);
   const call = namedOrWhole(module, exported ?? 'handle', file).bind(SCOPE);
   const needsEvent = spec.template === 'cloudevents';
+  takesOut = asksForOld(spec.code_dir);
   if (typeof module.init === 'function') init(() => module.init());
   if (typeof module.shutdown === 'function') process.once('exit', () => module.shutdown());
   const health = new Map([
@@ -99,6 +104,16 @@ export async function load(file, exported, spec, init) {
     const value = call(context, argument);
     return typeof value?.then === 'function' ? later(event, value, answer) : answer(value);
   };
+}
+
+/** Whether a function was written for faas-js-runtime before 0.9.5, which took them out. */
+function asksForOld(folder) {
+  try {
+    const { dependencies } = JSON.parse(fs.readFileSync(`${folder}/package.json`, 'utf8'));
+    return /^[\^~=v\s]*0\.[0-8](\.|$)/.test(dependencies['faas-js-runtime']);
+  } catch {
+    return false; // it names no version
+  }
 }
 
 const refused = (text) => reply(400, TEXT_PAIRS, text);
@@ -130,6 +145,11 @@ function answer(value) {
   const headers = typeof value.headers === 'object' ? value.headers ?? {} : {};
   if (value.body !== undefined) return whole(status, headers, value.body);
   // An object without a body is itself the answer, with all that is in it, and is always JSON.
+  if (takesOut) {
+    value = { ...value };
+    delete value.statusCode;
+    delete value.headers;
+  }
   return whole(status, { ...lowered(headers), 'content-type': DEFAULTS['content-type'] }, value);
 }
 
