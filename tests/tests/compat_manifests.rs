@@ -81,6 +81,43 @@ fn a_stack_is_deployed_but_for_the_functions_that_cannot_be() {
 }
 
 #[test]
+fn specs_of_fission_are_deployed_with_the_code_beside_them() {
+    let node = Node::start();
+    let spec = |name: &str, include: &str, environment: &str, entry: &str| {
+        format!(
+            "include: {include}\nkind: ArchiveUploadSpec\nname: a-{name}\n---\n\
+             apiVersion: fission.io/v1\nkind: Package\nmetadata: {{name: p-{name}}}\nspec:\n  \
+             deployment: {{type: url, url: 'archive://a-{name}'}}\n---\n\
+             apiVersion: fission.io/v1\nkind: Function\nmetadata: {{name: {name}}}\nspec:\n  \
+             environment: {{name: {environment}}}\n  functionTimeout: 5\n  \
+             package: {{functionName: {entry}, packageref: {{name: p-{name}}}}}\n"
+        )
+    };
+    let adds = spec("adds", "['sums/*', words]", "python", "sum.add");
+    let shouts = spec("shouts", "['shout.sh', 'loud.sh']", "binary", "shout.sh");
+    let sum = "from words import unit\ndef add():\n    return str(1 + 2) + unit.NAME\n";
+    let folder = folder(&[
+        ("specs/function-adds.yaml", &adds),
+        ("specs/function-shouts.yaml", &shouts),
+        ("sums/sum.py", sum),
+        ("words/__init__.py", ""),
+        ("words/unit.py", "NAME = ' C'\n"),
+        ("shout.sh", "#!/bin/sh\nsh /userfunc/deployarchive/loud.sh\n"),
+        ("loud.sh", "#!/bin/sh\ntr a-z A-Z\n"),
+    ]);
+    let path = folder.path().to_str().expect("text");
+    node.ok(&["deploy", path]);
+    assert_eq!(node.get("/adds").text(), "3 C");
+    assert_eq!(node.post("/shouts", b"tea").text(), "TEA");
+    assert_eq!(node.json(&["describe", "adds", "-o", "json"])["limits"]["timeout_ms"], 5_000);
+    // The folder of the specs alone stands for the one that it lies in.
+    write(folder.path(), &[("specs/fission-deployment-config.yaml", "kind: DeploymentConfig\n")]);
+    write(folder.path(), &[("words/unit.py", "NAME = ' F'\n")]);
+    node.ok(&["deploy", &format!("{path}/specs")]);
+    assert_eq!(node.get("/adds").text(), "3 F");
+}
+
+#[test]
 fn a_function_that_fills_its_tmp_is_told_of_the_setting() {
     let node = Node::start();
     let code = "with open('/tmp/large', 'wb') as file:\n    file.write(bytes(20 << 20))\n\

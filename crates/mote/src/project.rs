@@ -304,7 +304,7 @@ fn own_code_of(function: &Described, path: &Path, beside: &Path) -> Result<Code,
         Source::Beside if beside.as_os_str().is_empty() => Ok(Code::At(PathBuf::from("."))),
         Source::Beside => Ok(Code::At(beside.to_owned())),
         Source::At(path) => Ok(Code::At(path.clone())),
-        Source::Inside(_) | Source::Zip(..) => {
+        Source::Inside(_) | Source::Zip(..) | Source::Files(_) => {
             let io = |error: std::io::Error| unreadable(&std::env::temp_dir(), &error);
             let folder = tempfile::Builder::new().prefix("mote-code").tempdir().map_err(io)?;
             lay_out(function, folder.path())?;
@@ -318,6 +318,16 @@ pub(crate) fn lay_out(function: &Described, folder: &Path) -> Result<(), Mistake
     let files = match &function.source {
         Source::Beside | Source::At(_) => return Ok(()),
         Source::Inside(files) => files,
+        Source::Files(paths) => {
+            for path in paths {
+                let to = match path.file_name() {
+                    Some(name) if path.is_dir() => folder.join(name),
+                    _ => folder.to_owned(),
+                };
+                probe::copy(path, &to).map_err(|error| unreadable(path, &error))?;
+            }
+            return Ok(());
+        }
         Source::Zip(archive, files) => {
             let limits = ArchiveLimits { bytes: UNPACKED_BYTES_MAX, ..Default::default() };
             mote_store::unzip(archive, "", folder, &limits).map_err(|error| {

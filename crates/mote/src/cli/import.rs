@@ -68,7 +68,7 @@ fn place(function: &Described, beside: &Path) -> PathBuf {
         Source::Beside => beside.to_owned(),
         Source::At(path) if path.is_file() => path.parent().unwrap_or(beside).to_owned(),
         Source::At(path) => path.clone(),
-        Source::Inside(_) | Source::Zip(..) => beside.join(function.name()),
+        Source::Inside(_) | Source::Zip(..) | Source::Files(_) => beside.join(function.name()),
     }
 }
 
@@ -76,7 +76,7 @@ fn write(file: &str, function: &Described, place: &Path) -> Result<(), Failure> 
     let failed = |path: &Path, error: std::io::Error| {
         Failure::new("M0103", format!("{}: {error}", path.display()))
     };
-    let is_own = matches!(function.source, Source::Inside(_) | Source::Zip(..));
+    let is_own = !matches!(function.source, Source::Beside | Source::At(_));
     if is_own && fs::symlink_metadata(place).is_ok_and(|meta| meta.is_symlink()) {
         let error = std::io::Error::other("is a link, and code would be written where it leads");
         return Err(failed(place, error));

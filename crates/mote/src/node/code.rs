@@ -97,7 +97,10 @@ fn understood(manifest: Manifest) -> Result<(FunctionManifest, Option<Files>), P
             let files = match described.source {
                 foreign::Source::Inside(files) => Some(files),
                 // Archives come beside a document, not in it.
-                foreign::Source::Beside | foreign::Source::At(_) | foreign::Source::Zip(..) => None,
+                foreign::Source::Beside
+                | foreign::Source::At(_)
+                | foreign::Source::Files(_)
+                | foreign::Source::Zip(..) => None,
             };
             Ok((described.function, files))
         }

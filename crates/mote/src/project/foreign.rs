@@ -106,6 +106,8 @@ pub(crate) enum Source {
     Inside(Vec<(String, Vec<u8>)>),
     /// In the manifest as a zip archive, and files to lay beside what is in it.
     Zip(Vec<u8>, Vec<(String, Vec<u8>)>),
+    /// Files and folders that lie together under their own names.
+    Files(Vec<PathBuf>),
 }
 
 impl Described {
@@ -355,6 +357,9 @@ pub(crate) fn read(path: &Path) -> Result<Option<Foreign>, Mistakes> {
         if let Ok(Some(found)) = read_file(&file, path) {
             return Ok(Some(found));
         }
+    }
+    if let Some(found) = fission::read_specs(path)? {
+        return Ok(Some(found));
     }
     nuclio::inline_in(path)
 }

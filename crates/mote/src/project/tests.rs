@@ -108,6 +108,93 @@ fn a_func_yaml_of_the_first_versions_is_read() {
 }
 
 #[test]
+fn specs_of_fission_name_the_code_beside_them() {
+    let spec = |name: &str, include: &str, environment: &str, function: &str| {
+        format!(
+            "kind: ArchiveUploadSpec\nname: a-{name}\ninclude: {include}\n---\n\
+             apiVersion: fission.io/v1\nkind: Package\nmetadata: {{name: p-{name}}}\nspec:\n  \
+             source: {{type: url, url: 'archive://a-{name}'}}\n---\n\
+             apiVersion: fission.io/v1\nkind: Function\nmetadata: {{name: {name}}}\nspec:\n  \
+             environment: {{name: {environment}}}\n  \
+             package: {{functionName: '{function}', packageref: {{name: p-{name}}}}}\n"
+        )
+    };
+    let environments = "apiVersion: fission.io/v1\nkind: Environment\nmetadata: {name: own}\n\
+                        spec: {runtime: {image: 'fission/node-env:1'}}\n---\n\
+                        apiVersion: fission.io/v1\nkind: HTTPTrigger\nmetadata: {name: route}\n\
+                        spec: {functionref: {name: form}, relativeurl: /show}\n";
+    let form = spec("form", "['form/*']", "python", "form.main");
+    let single = spec("single", "['calc.py']", "python", "user.main");
+    let several = spec("several", "['src/*', 'lib', 'node_modules/']", "own", "index");
+    let program = spec("program", "['*.sh', tool]", "binary", "run.sh");
+    let lost = spec("lost", "['dist/*.zip']", "go", "Handler");
+    let java = spec("java", "['calc.py']", "jvm", "io.Hello");
+    let main = "def main():\n    return 'x'\n";
+    let project = read_foreign_files(&[
+        (
+            "specs/fission-deployment-config.yaml",
+            "apiVersion: fission.io/v1\nkind: DeploymentConfig\n",
+        ),
+        ("specs/environments.yaml", environments),
+        ("specs/form.yaml", &form),
+        ("specs/single.yaml", &single),
+        ("specs/several.yaml", &several),
+        ("specs/program.yaml", &program),
+        ("specs/lost.yaml", &lost),
+        ("specs/java.yaml", &java),
+        ("specs/notes.yaml", "not: [whole"),
+        ("form/form.py", main),
+        ("form/requirements.txt", ""),
+        ("calc.py", main),
+        ("src/index.js", "module.exports = async (context) => ({ status: 200 });\n"),
+        ("lib/words.js", "module.exports = 'x';\n"),
+        ("package.json", "{}"),
+        ("run.sh", "#!/bin/sh\n./tool\n"),
+        ("tool", "#!/bin/sh\necho x\n"),
+    ])
+    .unwrap();
+    let told: Vec<String> = project
+        .functions
+        .iter()
+        .map(|one| {
+            let spec = &one.spec;
+            let code = one.code.as_ref().unwrap().path();
+            let mut files: Vec<String> = match fs::read_dir(code) {
+                Ok(entries) => {
+                    entries.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect()
+                }
+                _ => vec![code.file_name().unwrap().to_str().unwrap().to_owned()],
+            };
+            files.sort();
+            let called = format!("{}{}", spec.entry, spec.command.join(" "));
+            format!("{} {} {called}: {}", spec.name, spec.runtime.as_str(), files.join(" "))
+        })
+        .collect();
+    assert_eq!(
+        told,
+        [
+            "form python form:main: form",
+            "program exec /bin/sh ./run.sh: run.sh tool",
+            "several node index.js: index.js lib package.json",
+            "single python calc:main: calc.py",
+        ]
+    );
+    let said: Vec<&str> = project.left_out.iter().map(|one| &*one.mistakes.0[0].text).collect();
+    assert_eq!(
+        said,
+        [
+            "specs: java: environment \"jvm\" is not offered",
+            "specs: lost: no file matches dist/*.zip of its ArchiveUploadSpec",
+        ]
+    );
+    assert_eq!(
+        project.functions[0].warnings,
+        ["HTTPTrigger route: the function answers at /form here, not at /show"]
+    );
+    assert_eq!(project.functions[2].warnings, ["ArchiveUploadSpec: no file matches node_modules/"]);
+}
+
+#[test]
 fn templates_that_have_no_adapter_are_refused_by_name() {
     for (file, manifest, said) in [
         (

@@ -1,57 +1,334 @@
-//! Fission: `Function` objects of a spec that lies with the code.
+//! Fission: `Function` objects of a spec, in the folder `specs` beside the code or with the code.
 
-use std::path::Path;
+use std::fs;
+use std::path::{Path, PathBuf};
 
 use mote_api::manifest::{CompatName, RuntimeName};
 use mote_api::toml_reader::Mistakes;
 use serde_json::Value;
 
-use super::{Described, Foreign, Source, group, not_offered, object_name, runtime_of, set, text};
+use super::{
+    Described, Foreign, Source, group, kubeless, mistake, not_offered, object_name, runtime_of,
+    set, text, unreadable,
+};
+
+/// The folder of the specs that the platform's client writes and applies.
+const FOLDER: &str = "specs";
+/// The file that such a folder holds in any case.
+const MARK: &str = "fission-deployment-config.yaml";
+/// Archives and literals longer than that are no functions.
+const ARCHIVE_BYTES_MAX: u64 = 64 << 20;
+
+fn is_function(document: &Value) -> bool {
+    group(document) == "fission.io" && document["kind"].as_str() == Some("Function")
+}
 
 /// The functions of a file; `None` where it has none, as the files of packages and environments.
 pub(super) fn read(file: &str, all: &[Value], folder: &Path) -> Result<Option<Foreign>, Mistakes> {
-    let is_function =
-        |one: &&Value| group(one) == "fission.io" && one["kind"].as_str() == Some("Function");
-    if !all.iter().any(|one| is_function(&one)) {
+    if !all.iter().any(is_function) {
         return Ok(None);
     }
-    let holds_code = std::fs::read_dir(folder).into_iter().flatten().flatten().any(|entry| {
+    let holds_code = fs::read_dir(folder).into_iter().flatten().flatten().any(|entry| {
         let name = entry.file_name();
         let ending = Path::new(&name).extension().and_then(|ending| ending.to_str());
         ending.is_some_and(|ending| ["py", "js", "mjs", "cjs", "go"].contains(&ending))
     });
     if !holds_code {
-        let hint = "deploy the folder with the code; what it calls is inferred";
+        let hint = "deploy the folder that holds the code and the folder specs";
         return Err(not_offered(file, "fission.io", "a spec that lies apart from its code", hint));
     }
     let mut found = Foreign::default();
     for document in all {
-        if is_function(&document) {
+        if is_function(document) {
             let name = text(&document["metadata"]["name"]).unwrap_or_default();
-            found.add(&name, Ok(function(document, &name, folder)));
-        } else if document["kind"].as_str().is_some_and(|kind| kind.ends_with("Trigger")) {
-            let object = object_name(document);
-            found.warnings.push(format!("{object}: a function answers at /NAME over HTTP"));
+            let image = image(all, document);
+            let read = function(file, document, Source::At(folder.to_path_buf()), &image);
+            found.add(&name, read);
+        } else {
+            found.warnings.extend(trigger(document));
         }
     }
     Ok(Some(found))
 }
 
-fn function(document: &Value, name: &str, folder: &Path) -> Described {
+/// The functions of `folder/specs`, or of `folder` itself where it is such a folder; `None` where
+/// there are none.
+pub(super) fn read_specs(folder: &Path) -> Result<Option<Foreign>, Mistakes> {
+    let (root, specs) = match folder.join(MARK).is_file() {
+        true => (folder.join(".."), folder.to_owned()),
+        false => (folder.to_owned(), folder.join(FOLDER)),
+    };
+    let mut files: Vec<PathBuf> = fs::read_dir(&specs)
+        .into_iter()
+        .flatten()
+        .filter_map(|entry| Some(entry.ok()?.path()))
+        .filter(|file| file.extension().is_some_and(|end| end == "yml" || end == "yaml"))
+        .collect();
+    files.sort();
+    let mut all = Vec::new();
+    for file in files {
+        let name = file.file_name().map_or_else(String::new, |name| name.to_string_lossy().into());
+        let shown = format!("{FOLDER}/{name}");
+        let source = match fs::metadata(&file) {
+            Ok(facts) if facts.len() > super::BYTES_MAX => continue,
+            _ => fs::read_to_string(&file).map_err(|error| unreadable(&file, &error))?,
+        };
+        // Other kinds of files may lie there, which nobody applies.
+        if let Ok(documents) = super::documents(&shown, &source) {
+            all.extend(documents);
+        } else if source.contains("fission.io/") {
+            super::documents(&shown, &source)?;
+        }
+    }
+    if !all.iter().any(is_function) {
+        return Ok(None);
+    }
+    let mut found = Foreign { file: FOLDER.to_owned(), ..Foreign::default() };
+    for document in &all {
+        if !is_function(document) {
+            found.warnings.extend(trigger(document));
+            continue;
+        }
+        let name = text(&document["metadata"]["name"]).unwrap_or_default();
+        let mut missing = Vec::new();
+        let read = source(&all, document, &root, &specs, &mut missing)
+            .and_then(|source| function(FOLDER, document, source, &image(&all, document)));
+        let read = read.map(|mut described| {
+            for glob in missing {
+                described.warn(format!("ArchiveUploadSpec: no file matches {glob}"));
+            }
+            let command = &package(&all, document)["spec"]["buildcmd"];
+            if let Some(command) =
+                text(command).filter(|command| !["", "build"].contains(&&**command))
+            {
+                described.warn(format!("spec.buildcmd: {command} is not run"));
+            }
+            described
+        });
+        found.add(&name, read);
+    }
+    super::check(&found)?;
+    Ok(Some(found))
+}
+
+/// What is said of a trigger.
+fn trigger(document: &Value) -> Option<String> {
+    let kind = document["kind"].as_str().filter(|kind| kind.ends_with("Trigger"))?;
+    let object = object_name(document);
+    if kind != "HTTPTrigger" {
+        return Some(format!("{object}: this trigger is not offered yet"));
+    }
+    let function = text(&document["spec"]["functionref"]["name"]).unwrap_or_default();
+    let path = ["relativeurl", "prefix"]
+        .into_iter()
+        .find_map(|key| text(&document["spec"][key]).filter(|path| !path.is_empty()));
+    match path {
+        Some(path) if path.trim_matches('/') == function => None,
+        Some(path) if !function.is_empty() => {
+            Some(format!("{object}: the function answers at /{function} here, not at {path}"))
+        }
+        _ => Some(format!("{object}: a function answers at /NAME over HTTP")),
+    }
+}
+
+/// The object of that kind and name, or nothing.
+fn named<'a>(all: &'a [Value], kind: &str, name: &Value) -> &'a Value {
+    let is_meant = |one: &&Value| one["kind"] == kind && one["metadata"]["name"] == *name;
+    all.iter().find(is_meant).filter(|_| name.is_string()).unwrap_or(&Value::Null)
+}
+
+fn package<'a>(all: &'a [Value], document: &Value) -> &'a Value {
+    named(all, "Package", &document["spec"]["package"]["packageref"]["name"])
+}
+
+/// The image of a function's environment.
+fn image(all: &[Value], document: &Value) -> String {
+    let environment = named(all, "Environment", &document["spec"]["environment"]["name"]);
+    text(&environment["spec"]["runtime"]["image"]).unwrap_or_default()
+}
+
+/// Where the code of a function is, by its package and that package's archive.
+fn source(
+    all: &[Value],
+    document: &Value,
+    root: &Path,
+    specs: &Path,
+    missing: &mut Vec<String>,
+) -> Result<Source, Mistakes> {
+    let name = text(&document["metadata"]["name"]).unwrap_or_default();
+    let package = &package(all, document)["spec"];
+    let archive = ["source", "deployment"].into_iter().map(|key| &package[key]).find(|archive| {
+        ["url", "literal"].iter().any(|key| archive[key].as_str().is_some_and(|s| !s.is_empty()))
+    });
+    let Some(archive) = archive else {
+        let hint = "add the objects Package and ArchiveUploadSpec to specs, as fission spec does";
+        return Err(not_offered(FOLDER, &name, "a function without a package in the specs", hint));
+    };
+    if let Some(literal) = archive["literal"].as_str().filter(|literal| !literal.is_empty()) {
+        let Some(code) = kubeless::decoded(literal) else {
+            return Err(not_offered(FOLDER, &name, "this literal", "it is base64 of the source"));
+        };
+        if code.starts_with(b"PK\x03\x04") {
+            return Ok(Source::Zip(code, Vec::new()));
+        }
+        let file = match runtime(document, &image(all, document)) {
+            Some(RuntimeName::Node) => "index.js",
+            Some(RuntimeName::Go) => "main.go",
+            Some(RuntimeName::Exec) => "main",
+            _ => "main.py",
+        };
+        return Ok(Source::Inside(vec![(file.to_owned(), code)]));
+    }
+    let url = archive["url"].as_str().unwrap_or_default();
+    let spec = url.strip_prefix("archive://").and_then(|wanted| {
+        all.iter().find(|one| one["kind"] == "ArchiveUploadSpec" && one["name"] == wanted)
+    });
+    let Some(spec) = spec else {
+        let hint = "mote uploads what an ArchiveUploadSpec names, and fetches no other archive";
+        let url = super::super::escaped(url);
+        return Err(not_offered(FOLDER, &name, &format!("the archive {url}"), hint));
+    };
+    let root = match spec["rootdir"].as_str().filter(|path| !path.is_empty()) {
+        Some(path) => PathBuf::from(path),
+        None => root.to_owned(),
+    };
+    files(spec, &name, &root, specs, missing)
+}
+
+/// The files of an archive as the platform's client lays them out: each match of a pattern at the
+/// top, a single file as it is.
+fn files(
+    spec: &Value,
+    name: &str,
+    root: &Path,
+    specs: &Path,
+    missing: &mut Vec<String>,
+) -> Result<Source, Mistakes> {
+    let globs: Vec<String> =
+        spec["include"].as_array().into_iter().flatten().filter_map(text).collect();
+    let specs = fs::canonicalize(specs).ok();
+    let mut found: Vec<PathBuf> = Vec::new();
+    for glob in &globs {
+        let mut matches = matches(root, glob);
+        matches.retain(|path| fs::canonicalize(path).ok() != specs && !path.ends_with(".git"));
+        if matches.is_empty() {
+            missing.push(super::super::escaped(glob));
+            // Packages that were installed there are installed here from the list beside them.
+            let list = root.join("package.json");
+            if glob.trim_end_matches('/').ends_with("node_modules") && list.is_file() {
+                let lock = root.join("package-lock.json");
+                matches.extend([Some(list), lock.is_file().then_some(lock)].into_iter().flatten());
+            }
+        }
+        for path in matches {
+            if !found.contains(&path) {
+                found.push(path);
+            }
+        }
+    }
+    match &found[..] {
+        [] => {
+            let text = format!(
+                "{FOLDER}: {name}: no file matches {} of its ArchiveUploadSpec",
+                super::super::escaped(&globs.join(", "))
+            );
+            Err(mistake("M0113", text, Some("build what the archive holds first".to_owned())))
+        }
+        [one] if one.extension().is_some_and(|ending| ending == "zip") => {
+            let io = |error: std::io::Error| unreadable(one, &error);
+            if fs::metadata(one).map_err(io)?.len() > ARCHIVE_BYTES_MAX {
+                let text = format!("{FOLDER}: {name}: the archive is larger than 64 MiB");
+                return Err(mistake("M0303", text, None));
+            }
+            Ok(Source::Zip(fs::read(one).map_err(io)?, Vec::new()))
+        }
+        [one] if one.is_file() => Ok(Source::At(one.clone())),
+        _ => match &globs[..] {
+            // A whole folder needs no copy.
+            [glob] if is_all_of_folder(glob) => {
+                Ok(Source::At(root.join(glob.trim_end_matches('*').trim_end_matches('/'))))
+            }
+            _ => Ok(Source::Files(found)),
+        },
+    }
+}
+
+fn is_all_of_folder(glob: &str) -> bool {
+    glob == "*" || glob.strip_suffix("/*").is_some_and(|folder| !folder.contains('*'))
+}
+
+/// The paths that match a pattern, whose parts may have `*`.
+fn matches(root: &Path, glob: &str) -> Vec<PathBuf> {
+    let mut found = vec![root.to_owned()];
+    for part in glob.split('/').filter(|part| !part.is_empty() && *part != ".") {
+        let mut next = Vec::new();
+        for folder in found {
+            if !part.contains('*') {
+                next.push(folder.join(part));
+                continue;
+            }
+            let entries = fs::read_dir(&folder).into_iter().flatten().flatten();
+            let names = entries.filter_map(|entry| entry.file_name().into_string().ok());
+            next.extend(
+                names
+                    .filter(|name| super::super::matches_filter(part, name))
+                    .map(|name| folder.join(name)),
+            );
+        }
+        found = next;
+    }
+    found.retain(|path| path.exists());
+    found.sort();
+    found
+}
+
+/// The runtime of a function's environment, by its name or its image.
+fn runtime(document: &Value, image: &str) -> Option<RuntimeName> {
+    let environment = text(&document["spec"]["environment"]["name"]).unwrap_or_default();
+    let image = image.rsplit('/').next().unwrap_or_default();
+    let of = |word: &str| match word {
+        "binary" => Some(RuntimeName::Exec),
+        _ => runtime_of(word),
+    };
+    environment.split('-').chain(image.split([':', '-'])).find_map(of)
+}
+
+fn function(
+    file: &str,
+    document: &Value,
+    source: Source,
+    image: &str,
+) -> Result<Described, Mistakes> {
     let spec = &document["spec"];
-    let mut to = Described::new(name, CompatName::Fission);
+    let name = text(&document["metadata"]["name"]).unwrap_or_default();
+    let mut to = Described::new(&name, CompatName::Fission);
     to.note("compat", "apiVersion: fission.io");
     to.allow_net(&document["metadata"]["annotations"]);
-    to.source = Source::At(folder.to_path_buf());
+    to.source = source;
     let environment = text(&spec["environment"]["name"]).unwrap_or_default();
-    let runtime = environment.split('-').find_map(runtime_of);
-    if let Some(runtime) = runtime {
-        set(&mut to.function.runtime, runtime);
-        to.note("runtime", format!("spec.environment: {environment}"));
+    let runtime = runtime(document, image);
+    match runtime {
+        Some(runtime) => {
+            set(&mut to.function.runtime, runtime);
+            to.note("runtime", format!("spec.environment: {environment}"));
+        }
+        None if other_language(&environment) || other_language(image) => {
+            let hint = "offered: python, node, go, binary";
+            return Err(not_offered(file, &name, &format!("environment {environment:?}"), hint));
+        }
+        None => {}
     }
-    if let (Some(runtime), Some(written)) = (runtime, text(&spec["package"]["functionName"]))
-        && let Some(entry) = entry(runtime, &written, folder)
-    {
+    if runtime == Some(RuntimeName::Python) && image.contains("fastapi") {
+        set(&mut to.function.template, "fastapi".to_owned());
+        to.note("template", format!("the image {image} of the environment"));
+    }
+    let written = text(&spec["package"]["functionName"]).unwrap_or_default();
+    if runtime == Some(RuntimeName::Exec) {
+        if !written.is_empty() && holds(&to.source, &written) {
+            set(&mut to.function.command, vec![format!("./{written}")]);
+            to.note("command", format!("spec.package.functionName: {written}"));
+        }
+    } else if let Some(entry) = runtime.and_then(|runtime| entry(runtime, &written, &to.source)) {
         set(&mut to.function.entry, entry);
         to.note("entry", format!("spec.package.functionName: {written}"));
     }
@@ -61,23 +338,47 @@ fn function(document: &Value, name: &str, folder: &Path) -> Described {
     to.set_resources(&spec["resources"]["limits"], "spec.resources");
     let known = ["environment", "package", "functionTimeout", "resources", "InvokeStrategy"];
     to.ignore_rest(spec, &known, "spec.");
-    to
+    Ok(to)
+}
+
+/// Whether an environment is of a language whose functions cannot run here.
+fn other_language(environment: &str) -> bool {
+    let name = environment.rsplit('/').next().unwrap_or_default().to_lowercase();
+    name.split(|c: char| !c.is_ascii_alphabetic()).any(|word| {
+        ["jvm", "java", "php", "ruby", "perl", "dotnet", "tensorflow", "rust"].contains(&word)
+    })
+}
+
+/// Whether a file of that name lies at the top of the code; of an archive that is not known.
+fn holds(source: &Source, name: &str) -> bool {
+    match source {
+        Source::At(path) if path.is_file() => path.ends_with(name),
+        Source::At(path) => path.join(name).is_file(),
+        Source::Files(paths) => paths.iter().any(|path| path.is_file() && path.ends_with(name)),
+        Source::Inside(files) => files.iter().any(|(file, _)| file == name),
+        Source::Beside | Source::Zip(..) => false,
+    }
 }
 
 /// What `functionName` names: a function, or a module and its function.
-fn entry(runtime: RuntimeName, written: &str, folder: &Path) -> Option<String> {
+fn entry(runtime: RuntimeName, written: &str, source: &Source) -> Option<String> {
     let (module, function) = written
-        .split_once('.')
+        .rsplit_once('.')
         .map_or((None, written), |(module, function)| (Some(module), function));
     if function.is_empty() {
         return None;
     }
+    // A single file is loaded whatever its name is there.
+    let alone = match source {
+        Source::At(path) if path.is_file() => path.file_stem().and_then(|stem| stem.to_str()),
+        _ => None,
+    };
     match runtime {
-        RuntimeName::Python => Some(format!("{}:{function}", module.unwrap_or("main"))),
+        RuntimeName::Python => Some(format!("{}:{function}", alone.or(module).unwrap_or("main"))),
         RuntimeName::Node => {
-            let file = format!("{}.js", module.unwrap_or(written));
+            let file = format!("{}.js", alone.or(module).unwrap_or(written));
             let exported = module.map_or(String::new(), |_| format!(":{function}"));
-            folder.join(&file).is_file().then(|| format!("{file}{exported}"))
+            holds(source, &file).then(|| format!("{file}{exported}"))
         }
         RuntimeName::Go => Some(function.to_owned()),
         _ => None,
