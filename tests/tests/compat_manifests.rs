@@ -76,6 +76,8 @@ fn a_stack_is_deployed_but_for_the_functions_that_cannot_be() {
     assert_eq!(node.get("/old").status, 404);
     let ended = node.mote(&["deploy", path, "--filter", "nothing"]);
     assert_eq!(ended.status.code(), Some(2));
+    let said = String::from_utf8_lossy(&ended.stderr);
+    assert!(said.contains("its functions: good, old, image, rust"), "{said}");
     let ended = node.mote(&["deploy", path, "--filter", "r*"]);
     assert!(String::from_utf8_lossy(&ended.stderr).contains("lang \"rust\" is not offered"));
 }

@@ -221,6 +221,9 @@ pub(crate) fn changed(
     Ok(spec)
 }
 
+/// Names of functions that a message lists.
+const NAMES_SHOWN_MAX: usize = 20;
+
 /// The functions of another platform's manifest, each with its own code.
 fn read_foreign(path: &Path, found: Foreign, options: Options<'_>) -> Result<Project, Mistakes> {
     if found.functions.len() > 1 && options.name.is_some() {
@@ -230,6 +233,9 @@ fn read_foreign(path: &Path, found: Foreign, options: Options<'_>) -> Result<Pro
     let beside = if path.is_dir() { path } else { path.parent().unwrap_or(Path::new("")) };
     let mut planned: Vec<Planned> = Vec::new();
     let mut left_out = found.left_out;
+    let described = found.functions.iter().map(Described::name);
+    let names: Vec<String> =
+        described.chain(left_out.iter().map(|one| &*one.name)).map(escaped).collect();
     left_out.retain(|one| options.selects(&one.name));
     for described in found.functions {
         if !options.selects(described.name()) {
@@ -270,7 +276,9 @@ fn read_foreign(path: &Path, found: Foreign, options: Options<'_>) -> Result<Pro
     }
     if planned.is_empty() && left_out.is_empty() {
         let text = format!("{}: no function matches the filter", found.file);
-        return Err(mistake("M0101", text, None));
+        let known = &names[..names.len().min(NAMES_SHOWN_MAX)];
+        let hint = (!known.is_empty()).then(|| format!("its functions: {}", known.join(", ")));
+        return Err(mistake("M0101", text, hint));
     }
     if planned.is_empty() {
         let all = left_out.into_iter().flat_map(|one| one.mistakes.0);
