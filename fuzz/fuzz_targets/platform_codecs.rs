@@ -5,8 +5,9 @@
 
 use bytes::Bytes;
 use libfuzzer_sys::fuzz_target;
-use mote_compat::fuzzing::{accepted_call, base64, grpc, grpc_written, image};
+use mote_compat::fuzzing::{accepted_call, grpc, grpc_written, image};
 use mote_compat::node::Code;
+use mote_core::base64;
 
 fuzz_target!(|data: &[u8]| {
     let Some((which, data)) = data.split_first() else { return };
@@ -19,16 +20,17 @@ fuzz_target!(|data: &[u8]| {
 });
 
 fn texts(data: &[u8]) {
-    let text = mote_core::base64::encode(data);
-    assert_eq!(base64(text.as_bytes()).as_deref(), Some(data));
-    let Some(bytes) = base64(data) else { return };
+    let text = base64::encode(data);
+    assert_eq!(base64::decode(text.as_bytes()).as_deref(), Some(data));
+    let Some(bytes) = base64::decode(data) else { return };
+    // Texts of the same bytes differ only in padding, whitespace and the bits of the last letter.
     let letters = |text: &[u8]| -> Vec<u8> {
-        text.iter().copied().filter(|byte| !matches!(byte, b'=' | b'\r' | b'\n')).collect()
+        text.iter().copied().filter(|b| *b != b'=' && !b.is_ascii_whitespace()).collect()
     };
-    // One text only means these bytes, but for padding and line ends.
-    assert_eq!(letters(mote_core::base64::encode(&bytes).as_bytes()), letters(data));
-    let text = std::str::from_utf8(data).expect("base64 is ASCII");
-    assert_eq!(mote_core::base64::decode(text).as_deref(), Some(&bytes[..]));
+    let (written, again) = (letters(data), letters(base64::encode(&bytes).as_bytes()));
+    assert_eq!(written.len(), again.len());
+    let whole = bytes.len() / 3 * 4;
+    assert_eq!(written[..whole], again[..whole]);
 }
 
 fn record(data: &[u8]) {

@@ -116,7 +116,7 @@ pub(crate) fn token(headers: &HeaderMap) -> Option<String> {
     if !scheme.eq_ignore_ascii_case("basic") {
         return None;
     }
-    let decoded = String::from_utf8(crate::base64::decode(rest.as_bytes())?).ok()?;
+    let decoded = String::from_utf8(mote_core::base64::decode(rest.as_bytes())?).ok()?;
     // Any user name will do: there is one user, who has the token.
     decoded.split_once(':').map(|(_, password)| password.to_owned())
 }

@@ -59,11 +59,6 @@ pub fn context(node: std::sync::Arc<dyn crate::Node>) -> Context {
     Context { node, queue, stop }
 }
 
-/// The bytes of a base64 text.
-pub fn base64(text: &[u8]) -> Option<Vec<u8>> {
-    crate::base64::decode(text)
-}
-
 /// An accepted call as it is kept, read and written again.
 pub fn accepted_call(record: Vec<u8>) -> Option<Vec<u8>> {
     crate::queue::read_again(record)

@@ -7,7 +7,6 @@
 //! [`node`], then at the platform you need.
 
 mod access;
-mod base64;
 mod call;
 pub mod connection;
 mod fair;
@@ -68,6 +67,13 @@ fn status_of(problem: &Problem, bad: &[u16]) -> StatusCode {
         status if bad.contains(&status) => StatusCode::BAD_REQUEST,
         status => StatusCode::from_u16(status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR),
     }
+}
+
+/// The bytes of an upload in base64, decoded on another thread: it takes tens of milliseconds for
+/// many MiB, and one thread serves every client of these APIs.
+async fn decoded(text: String) -> Option<Vec<u8>> {
+    let decoding = tokio::task::spawn_blocking(move || mote_core::base64::decode(text.as_bytes()));
+    decoding.await.ok().flatten()
 }
 
 /// A name that a client sent, escaped and cut, for texts.

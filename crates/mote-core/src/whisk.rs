@@ -166,7 +166,7 @@ fn web_answer(web: &Value) -> Answer {
             text.clone().into_bytes()
         }
         (Value::String(text), Some(kind)) if !is_textual(kind) => {
-            base64::decode(text).unwrap_or_else(|| text.clone().into_bytes())
+            base64::decode(text.as_bytes()).unwrap_or_else(|| text.clone().into_bytes())
         }
         (Value::String(text), Some(_)) => text.clone().into_bytes(),
         (other, kind) => {

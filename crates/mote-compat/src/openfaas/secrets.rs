@@ -24,7 +24,7 @@ impl Secret {
     fn text(self) -> Result<String, Refused> {
         let raw = self.raw_value.filter(|raw| !raw.is_empty());
         let Some(raw) = raw else { return Ok(self.value.unwrap_or_default()) };
-        let bytes = crate::base64::decode(raw.as_bytes())
+        let bytes = mote_core::base64::decode(raw.as_bytes())
             .ok_or_else(|| Refused::bad("rawValue: not base64"))?;
         String::from_utf8(bytes).map_err(|_| Refused::bad("rawValue: not UTF-8, which is needed"))
     }

@@ -345,7 +345,7 @@ async fn action(
         .map_err(|_| Refused::bad("The name of the entity cannot be that of a function."))?;
     let mut keys = FunctionManifest::default();
     let (code, kept) = match exec {
-        Some(exec) => (source(exec, &mut keys)?, exec["code"].clone()),
+        Some(exec) => (source(exec, &mut keys).await?, exec["code"].clone()),
         None => (Code::Of(function_name.clone()), Value::Null),
     };
     keys.compat = lined(CompatName::OpenWhisk);
@@ -385,7 +385,7 @@ fn lined<T>(value: T) -> Option<Lined<T>> {
 }
 
 /// Where an action's code comes from, and what is said of it.
-fn source(exec: &Value, keys: &mut FunctionManifest) -> Result<Code, Refused> {
+async fn source(exec: &Value, keys: &mut FunctionManifest) -> Result<Code, Refused> {
     let kind = exec["kind"].as_str().unwrap_or("");
     let main = exec["main"].as_str();
     let code = exec["code"].as_str().unwrap_or("");
@@ -428,7 +428,8 @@ fn source(exec: &Value, keys: &mut FunctionManifest) -> Result<Code, Refused> {
     if !binary {
         return Ok(Code::Files(vec![(file.to_owned(), code.as_bytes().to_vec())]));
     }
-    let bytes = mote_core::base64::decode(code)
+    let bytes = crate::decoded(code.to_owned())
+        .await
         .ok_or_else(|| Refused::bad("The request content was malformed:\ncode is not base64"))?;
     Ok(Code::Zip { bytes: bytes.into(), below: String::new() })
 }

@@ -129,8 +129,7 @@ pub(super) async fn upload(State(manager): State<Manager>, request: Request) -> 
     let _turn = manager.uploads.acquire().await.map_err(|_| failed("the node is stopping"))?;
     let mut wish = received(request).await?;
     let zip = std::mem::take(&mut wish.zip);
-    let bytes = crate::base64::decode(zip.as_bytes()).ok_or_else(|| failed("zip: not base64"))?;
-    drop(zip);
+    let bytes = crate::decoded(zip).await.ok_or_else(|| failed("zip: not base64"))?;
     deploy(&manager, &wish, bytes.into(), "").await
 }
 

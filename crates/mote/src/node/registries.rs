@@ -18,6 +18,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
+use mote_core::base64;
 use parking_lot::Mutex;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::{TcpListener, TcpStream};
@@ -432,7 +433,7 @@ fn upstream(vars: &[(String, String)]) -> Option<Upstream> {
     }
     let authorization = authority
         .rsplit_once('@')
-        .map(|(user, _)| format!("Basic {}", base64(unescaped(user).as_bytes())));
+        .map(|(user, _)| format!("Basic {}", base64::encode(unescaped(user).as_bytes())));
     let except = get(&["NO_PROXY", "no_proxy"]).unwrap_or_default();
     let except = except.split(',').map(|name| name.trim().trim_start_matches('.').to_owned());
     let except = except.filter(|name| !name.is_empty()).collect();
@@ -451,20 +452,6 @@ fn unescaped(text: &str) -> String {
         rest = if code.is_some() { &after[2..] } else { after };
     }
     String::from_utf8_lossy(&out).into_owned()
-}
-
-fn base64(bytes: &[u8]) -> String {
-    const DIGITS: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
-    let mut out = String::new();
-    for chunk in bytes.chunks(3) {
-        let word = chunk.iter().fold(0, |word, byte| word << 8 | u32::from(*byte));
-        let word = word << (8 * (3 - chunk.len()));
-        for at in 0..4 {
-            let digit = DIGITS[(word >> (18 - 6 * at) & 63) as usize];
-            out.push(if at <= chunk.len() { char::from(digit) } else { '=' });
-        }
-    }
-    out
 }
 
 fn of_client<T: Copy>(table: &[(Client, T)], client: Client) -> T {

@@ -2,6 +2,7 @@
 
 use mote_api::manifest::{CompatName, RuntimeName};
 use mote_api::toml_reader::Mistakes;
+use mote_core::base64;
 use serde_json::Value;
 
 use super::super::contract;
@@ -156,25 +157,25 @@ fn code(file: &str, name: &str, spec: &Value) -> Result<Code, Mistakes> {
     }
 }
 
-/// Base64 with or without padding, spaces and line ends skipped.
+/// The bytes of base64 that a person may have written, so the letters for URLs are read as well.
 pub(super) fn decoded(text: &str) -> Option<Vec<u8>> {
-    let (mut bytes, mut bits, mut held) = (Vec::new(), 0u32, 0u32);
-    for byte in text.bytes().filter(|byte| !byte.is_ascii_whitespace() && *byte != b'=') {
-        let six = match byte {
-            b'A'..=b'Z' => byte - b'A',
-            b'a'..=b'z' => byte - b'a' + 26,
-            b'0'..=b'9' => byte - b'0' + 52,
-            b'+' | b'-' => 62,
-            b'/' | b'_' => 63,
-            _ => return None,
-        };
-        bits = (bits << 6) | u32::from(six);
-        held += 6;
-        if held >= 8 {
-            held -= 8;
-            bytes.push((bits >> held) as u8);
-            bits &= (1 << held) - 1;
+    let letter = |byte| match byte {
+        b'-' => b'+',
+        b'_' => b'/',
+        other => other,
+    };
+    base64::decode(&text.bytes().map(letter).collect::<Vec<u8>>())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::decoded;
+
+    #[test]
+    fn both_alphabets_are_read() {
+        for text in ["+//+", "-__-", "+_\n/-"] {
+            assert_eq!(decoded(text).as_deref(), Some(&[0xfb, 0xff, 0xfe][..]), "{text:?}");
         }
+        assert_eq!(decoded("%%"), None);
     }
-    Some(bytes)
 }
