@@ -1,9 +1,8 @@
 //! HTTP/2 with prior knowledge (RFC 9113), by hyper and h2; the same checks and the same answers.
 
 use std::convert::Infallible;
-use std::io;
 use std::net::IpAddr;
-use std::pin::{Pin, pin};
+use std::pin::Pin;
 use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Weak};
 use std::task::{Context, Poll};
@@ -16,19 +15,18 @@ use hyper::{Request, Response};
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use mote_core::body::{Body, BodyError, BodySource};
 use mote_core::gathering::Gathering;
-use mote_core::h2_frames::{CALM, FrameMeter};
 use mote_core::invocation::{Head, headers};
 use mote_core::shares::{Share, Shares};
-use mote_core::turn::Turn;
 use mote_core::{Fault, Invocation, InvocationId, Invoker, RouteInfo, Trigger};
 use parking_lot::Mutex;
-use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, ReadBuf};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
-use tokio::sync::{Notify, oneshot};
+use tokio::sync::Notify;
 use tokio::time::Instant;
 
 use super::answer;
 use super::connection::{LINGER_BYTES_MAX, REFUSALS_IN_A_ROW_MAX, find_route};
+use super::h2_meter::Metered;
 use super::head::{self, FIELDS_BYTES_MAX, FIELDS_MAX};
 use super::listener::{Front, Stopper};
 use super::target::{self, TARGET_BYTES_MAX, Target};
@@ -775,92 +773,5 @@ impl hyper::body::Body for AnswerBody {
             Answer::Streamed(_, length) => *length,
         };
         length.map_or_else(SizeHint::default, SizeHint::with_exact)
-    }
-}
-
-/// A socket some of whose bytes were read before. It counts the frames on it, lets others run
-/// between them, and ends the connection of a client that floods it.
-struct Metered {
-    read: Bytes,
-    /// None once the client was told to be calm.
-    stream: Option<TcpStream>,
-    meter: FrameMeter,
-    turn: Turn,
-    flooded: Option<oneshot::Sender<TcpStream>>,
-}
-
-impl Metered {
-    /// The socket, and where it comes out when its client floods it.
-    fn new(read: Bytes, stream: TcpStream) -> (Self, oneshot::Receiver<TcpStream>) {
-        let (sender, receiver) = oneshot::channel();
-        let meter = FrameMeter::new(now_ns());
-        let stream = Some(stream);
-        (Self { read, stream, meter, turn: Turn::new(), flooded: Some(sender) }, receiver)
-    }
-
-    fn stream(&mut self) -> io::Result<Pin<&mut TcpStream>> {
-        self.stream.as_mut().map(Pin::new).ok_or_else(|| io::ErrorKind::BrokenPipe.into())
-    }
-
-    /// Counts frames that were read.
-    fn count(&mut self, bytes: &[u8]) -> io::Result<()> {
-        match self.meter.received(bytes, now_ns) {
-            Ok(frames) => {
-                self.turn.charge(frames, bytes.len());
-                Ok(())
-            }
-            Err(flood) => {
-                if let (Some(stream), Some(flooded)) = (self.stream.take(), self.flooded.take()) {
-                    if self.meter.may_say_calm() {
-                        // A client that takes nothing is not waited for.
-                        let _ = stream.try_write(&CALM);
-                    }
-                    let _ = flooded.send(stream);
-                }
-                Err(io::Error::other(flood))
-            }
-        }
-    }
-}
-
-impl AsyncRead for Metered {
-    fn poll_read(
-        mut self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-        buffer: &mut ReadBuf<'_>,
-    ) -> Poll<io::Result<()>> {
-        if self.turn.is_over() {
-            self.turn = Turn::new();
-            // It never resolves at once; the runtime wakes us when the others have run.
-            let _ = pin!(tokio::task::yield_now()).poll(cx);
-            return Poll::Pending;
-        }
-        let from = buffer.filled().len();
-        if self.read.is_empty() {
-            std::task::ready!(self.stream()?.poll_read(cx, buffer))?;
-        } else {
-            let take = self.read.len().min(buffer.remaining());
-            buffer.put_slice(&self.read[..take]);
-            self.read.advance(take);
-        }
-        Poll::Ready(self.count(&buffer.filled()[from..]))
-    }
-}
-
-impl AsyncWrite for Metered {
-    fn poll_write(
-        mut self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-        bytes: &[u8],
-    ) -> Poll<io::Result<usize>> {
-        let written = std::task::ready!(self.stream()?.poll_write(cx, bytes))?;
-        self.meter.sent(&bytes[..written]);
-        Poll::Ready(Ok(written))
-    }
-    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        self.stream()?.poll_flush(cx)
-    }
-    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        self.stream()?.poll_shutdown(cx)
     }
 }

@@ -4,6 +4,7 @@ mod answer;
 pub mod chunked;
 mod connection;
 mod h2;
+mod h2_meter;
 pub mod head;
 mod listener;
 mod request_body;

@@ -1,0 +1,102 @@
+//! The socket under an HTTP/2 connection: what its client may send in a turn and in a second.
+
+use std::future::Future;
+use std::io;
+use std::pin::{Pin, pin};
+use std::task::{Context, Poll};
+
+use bytes::{Buf, Bytes};
+use mote_core::h2_frames::{CALM, FrameMeter};
+use mote_core::turn::Turn;
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::net::TcpStream;
+use tokio::sync::oneshot;
+
+use crate::ids::now_ns;
+
+/// A socket some of whose bytes were read before. It counts the frames on it, lets others run
+/// between them, and ends the connection of a client that floods it.
+pub(super) struct Metered {
+    read: Bytes,
+    /// None once the client was told to be calm.
+    stream: Option<TcpStream>,
+    meter: FrameMeter,
+    turn: Turn,
+    flooded: Option<oneshot::Sender<TcpStream>>,
+}
+
+impl Metered {
+    /// The socket, and where it comes out when its client floods it.
+    pub(super) fn new(read: Bytes, stream: TcpStream) -> (Self, oneshot::Receiver<TcpStream>) {
+        let (sender, receiver) = oneshot::channel();
+        let meter = FrameMeter::new(now_ns());
+        let stream = Some(stream);
+        (Self { read, stream, meter, turn: Turn::new(), flooded: Some(sender) }, receiver)
+    }
+
+    fn stream(&mut self) -> io::Result<Pin<&mut TcpStream>> {
+        self.stream.as_mut().map(Pin::new).ok_or_else(|| io::ErrorKind::BrokenPipe.into())
+    }
+
+    /// Counts frames that were read.
+    fn count(&mut self, bytes: &[u8]) -> io::Result<()> {
+        match self.meter.received(bytes, now_ns) {
+            Ok(frames) => {
+                self.turn.charge(frames, bytes.len());
+                Ok(())
+            }
+            Err(flood) => {
+                if let (Some(stream), Some(flooded)) = (self.stream.take(), self.flooded.take()) {
+                    if self.meter.may_say_calm() {
+                        // A client that takes nothing is not waited for.
+                        let _ = stream.try_write(&CALM);
+                    }
+                    let _ = flooded.send(stream);
+                }
+                Err(io::Error::other(flood))
+            }
+        }
+    }
+}
+
+impl AsyncRead for Metered {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buffer: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        if self.turn.is_over() {
+            self.turn = Turn::new();
+            // It never resolves at once; the runtime wakes us when the others have run.
+            let _ = pin!(tokio::task::yield_now()).poll(cx);
+            return Poll::Pending;
+        }
+        let from = buffer.filled().len();
+        if self.read.is_empty() {
+            std::task::ready!(self.stream()?.poll_read(cx, buffer))?;
+        } else {
+            let take = self.read.len().min(buffer.remaining());
+            buffer.put_slice(&self.read[..take]);
+            self.read.advance(take);
+        }
+        Poll::Ready(self.count(&buffer.filled()[from..]))
+    }
+}
+
+impl AsyncWrite for Metered {
+    fn poll_write(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        let written = std::task::ready!(self.stream()?.poll_write(cx, bytes))?;
+        self.meter.sent(&bytes[..written]);
+        Poll::Ready(Ok(written))
+    }
+    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        self.stream()?.poll_flush(cx)
+    }
+    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        self.stream()?.poll_shutdown(cx)
+    }
+}
