@@ -2,6 +2,9 @@
 //!
 //! Nothing has a default here: absent is absent. Defaults, guesses from files and rules that need
 //! the code are applied where a manifest becomes a spec.
+//!
+//! One file because every key stands in the list of its section, in the type that holds it, and in the
+//! code that reads it: whoever adds a key changes all three.
 
 use std::collections::BTreeMap;
 

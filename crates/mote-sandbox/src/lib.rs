@@ -18,6 +18,8 @@
 //! # drop(backend); Ok(()) }
 //! ```
 
+#![allow(unsafe_code, reason = "namespaces, seccomp and descriptors are system calls")]
+
 mod action_loop;
 mod adoption;
 mod answers;

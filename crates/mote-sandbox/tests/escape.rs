@@ -5,6 +5,7 @@
 //! This test binary is also the probe: it is copied into the sandbox as the function's code.
 
 #![expect(clippy::unwrap_used, reason = "a test without the harness")]
+#![allow(unsafe_code, reason = "it makes the system calls that are tested")]
 
 #[path = "support/attempts.rs"]
 mod attempts;

@@ -2,6 +2,7 @@
 //!
 //! One process, one zygote; each test is a function in the table at the end.
 #![expect(clippy::unwrap_used, reason = "a test without the harness")]
+#![allow(unsafe_code, reason = "it makes the system calls that are tested")]
 
 mod support;
 
@@ -186,6 +187,7 @@ async fn limits(backend: &ProcessBackend) {
     let mut cpu = request(13, &code.0, shim(&["sh", "-c", "while :; do :; done"]));
     cpu.limits.cpu_millis = Some(200);
     let started = backend.start(cpu).await.unwrap();
+    // Measured: what it may use in this time.
     tokio::time::sleep(Duration::from_secs(1)).await;
     let usage = started.control.usage().unwrap();
     assert!(usage.cpu_ns < 500_000_000, "{usage:?}");
@@ -367,7 +369,7 @@ case $MOTE_PATH in
 /fail) echo warning >&2; echo "no such thing" >&2; exit 3 ;;
 /big) head -c 3000000 /dev/zero ;;
 /ignore) echo done ;;
-/slow) exec sleep 30 ;;
+/slow) echo begun >&2; exec sleep 30 ;;
 /linger) sleep 30 & echo left ;;
 /wait) sleep 0.3; echo waited ;;
 esac
@@ -448,7 +450,7 @@ esac
 
     let begun = Instant::now();
     engine.invoke(7, "/slow", b"", true);
-    tokio::time::sleep(Duration::from_millis(50)).await;
+    while engine.next().0.kind != FrameKind::Log {}
     engine.send(FrameKind::Cancel, 0, 7, &[]);
     assert_eq!(engine.answer(7).unwrap_err().kind, "Cancelled");
     engine.invoke(8, "/linger", b"", true);
@@ -580,6 +582,7 @@ async fn paused(backend: &ProcessBackend) {
     wait_until(|| burnt() > 20_000_000).await;
     assert!(control.set_paused(true));
     let before = burnt();
+    // Measured: what it uses in this time.
     tokio::time::sleep(Duration::from_millis(100)).await;
     let during = burnt() - before;
     assert!(during < 5_000_000, "{during} ns while paused");
@@ -606,8 +609,15 @@ async fn nothing_is_left(backend: &ProcessBackend) {
     code.write("fds.sh", &script);
     let count = |path: &str| std::fs::read_dir(path).map_or(0, Iterator::count);
     let mounts = || std::fs::read_to_string("/proc/self/mountinfo").unwrap().lines().count();
-    tokio::time::sleep(Duration::from_millis(500)).await;
-    let before = (count("/proc/self/fd"), mounts(), instance_groups());
+    let counts = || (count("/proc/self/fd"), mounts(), instance_groups());
+    // What the tests before this one have left behind goes within moments.
+    let (mut before, mut equal) = (counts(), 0);
+    while equal < 25 {
+        tokio::time::sleep(Duration::from_millis(20)).await;
+        let now = counts();
+        equal = if now == before { equal + 1 } else { 0 };
+        before = now;
+    }
     let mut odd = Vec::new();
     for instance in 0..100 {
         let started =

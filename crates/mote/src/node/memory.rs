@@ -1,6 +1,8 @@
 //! Memory: how much the node may give away (what the machine has, or what it is allowed), and what
 //! the node gives back itself.
 
+#![allow(unsafe_code, reason = "the allocator has no other interface")]
+
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 

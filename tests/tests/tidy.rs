@@ -1,0 +1,114 @@
+//! What ARCHITECTURE.md and style say of the tree, checked against the tree.
+
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
+
+/// A file of this many lines says at its head why it is not two files.
+const LINES_MAX: usize = 800;
+/// How a file says so.
+const REASON: &str = "One file because";
+
+fn root() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("..")
+}
+
+fn read(path: impl AsRef<Path>) -> String {
+    let path = path.as_ref();
+    std::fs::read_to_string(path).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
+}
+
+/// Files under `folder` whose name ends in `.rs`.
+fn sources(folder: &Path, into: &mut Vec<PathBuf>) {
+    for entry in std::fs::read_dir(folder).unwrap() {
+        let path = entry.unwrap().path();
+        if path.is_dir() {
+            sources(&path, into);
+        } else if path.extension().is_some_and(|extension| extension == "rs") {
+            into.push(path);
+        }
+    }
+}
+
+fn crates() -> Vec<PathBuf> {
+    let entries = std::fs::read_dir(root().join("crates")).unwrap();
+    let mut crates: Vec<_> = entries.map(|entry| entry.unwrap().path()).collect();
+    crates.sort();
+    crates
+}
+
+/// The crates of ours that the manifest of `folder` names before its `[dev-dependencies]`.
+fn dependencies(folder: &Path) -> BTreeSet<String> {
+    let manifest = read(folder.join("Cargo.toml"));
+    let own = manifest.split("[dev-dependencies]").next().unwrap();
+    let names = own.lines().filter_map(|line| line.split(['.', ' ', '=']).next());
+    names.filter_map(|name| name.strip_prefix("mote-")).map(str::to_owned).collect()
+}
+
+/// The map of ARCHITECTURE.md names, for each crate, the crates that it uses.
+#[test]
+fn crates_use_what_the_map_says() {
+    let architecture = read(root().join("ARCHITECTURE.md"));
+    for folder in crates() {
+        let name = folder.file_name().unwrap().to_str().unwrap().to_owned();
+        let row = architecture.lines().find(|line| line.starts_with(&format!("| `{name}` |")));
+        let row = row.unwrap_or_else(|| panic!("ARCHITECTURE.md has no row for {name}"));
+        let uses = row.split('|').nth(3).unwrap().trim();
+        let found = dependencies(&folder);
+        let mapped: BTreeSet<String> = match uses {
+            "all" => found.clone(),
+            "nothing of ours" => BTreeSet::new(),
+            list => list.split(", ").map(str::to_owned).collect(),
+        };
+        assert_eq!(found, mapped, "{name}: its Cargo.toml and the map of ARCHITECTURE.md differ");
+    }
+}
+
+#[test]
+fn long_files_say_why() {
+    let mut files = Vec::new();
+    crates().iter().for_each(|folder| sources(&folder.join("src"), &mut files));
+    for file in files {
+        let text = read(&file);
+        let lines = text.lines().count();
+        let has_reason = text.lines().take(20).any(|line| line.contains(REASON));
+        let shown = file.display();
+        assert!(lines <= LINES_MAX || has_reason, "{shown}: {lines} lines, and no `{REASON} …`");
+        assert!(lines > LINES_MAX || !has_reason, "{shown}: {lines} lines need no reason");
+    }
+}
+
+/// A pause in a test stands in a loop that ends when what it waits for is there, or the test
+/// measures what happens meanwhile and says so in the line above.
+#[test]
+fn tests_do_not_sleep_instead_of_waiting() {
+    let mut files = Vec::new();
+    crates()
+        .iter()
+        .map(|folder| folder.join("tests"))
+        .filter(|folder| folder.is_dir())
+        .for_each(|folder| sources(&folder, &mut files));
+    sources(&root().join("tests"), &mut files);
+    for file in files.iter().filter(|file| !file.ends_with("tidy.rs")) {
+        let text = read(file);
+        let lines: Vec<&str> = text.lines().collect();
+        for (at, line) in lines.iter().enumerate() {
+            let pauses = ["tokio::time::sleep(", "thread::sleep("];
+            if !pauses.iter().any(|pause| line.contains(pause)) {
+                continue;
+            }
+            let above = &lines[at.saturating_sub(14)..at];
+            let in_loop = above.iter().any(|line| {
+                let line = line.trim();
+                line.ends_with("loop {") || line.starts_with("while ") || line.starts_with("for ")
+            });
+            let measures = above.last().is_some_and(|line| line.trim().starts_with("// Measured"));
+            let (shown, number) = (file.display(), at + 1);
+            assert!(
+                in_loop || measures,
+                "{shown}:{number}: a pause that waits for nothing: {line}"
+            );
+        }
+    }
+}
