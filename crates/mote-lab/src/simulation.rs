@@ -14,7 +14,7 @@ use crate::tally::Tally;
 pub fn simulate(scenario: &Scenario) -> Report {
     let mut simulation = Simulation::new(scenario);
     simulation.run();
-    simulation.report(scenario)
+    simulation.tally.report(scenario, &simulation.functions)
 }
 
 pub(crate) struct Simulation<'a> {

@@ -5,7 +5,6 @@ use std::collections::BTreeMap;
 use crate::function::Function;
 use crate::report::{Point, Report};
 use crate::scenario::Scenario;
-use crate::simulation::Simulation;
 use crate::waits::Waits;
 
 #[derive(Debug, Default)]
@@ -79,40 +78,38 @@ impl Tally {
         });
         self.sampled = (self.offered, self.answered);
     }
-}
 
-impl Simulation<'_> {
-    pub(crate) fn report(self, scenario: &Scenario) -> Report {
-        let tally = self.tally;
-        let served_by = match &self.functions[..] {
+    /// The report of a run of `scenario`, when its functions were `functions` at the end.
+    pub(crate) fn report(self, scenario: &Scenario, functions: &[Function]) -> Report {
+        let served_by = match functions {
             [only] => only.served(),
             _ => Vec::new(),
         };
-        let known = tally.answered + tally.refused + tally.expired;
+        let known = self.answered + self.refused + self.expired;
         Report {
             scenario: scenario.name.clone(),
             policy: scenario.policy.as_str().to_owned(),
             functions: scenario.functions.len() as u32,
             duration_s: scenario.duration_s,
-            offered: tally.offered,
-            answered: tally.answered,
-            refused: tally.refused,
-            expired: tally.expired,
-            lost: tally.offered - known,
-            cold: tally.cold,
-            cold_share: tally.cold as f64 / tally.answered.max(1) as f64,
-            wait: tally.waits.summary(),
-            response: tally.responses.summary(),
-            instance_seconds: tally.instances_ns / 1e9,
-            wasted_seconds: (tally.instances_ns - tally.busy_ns) / 1e9,
-            starts: tally.starts,
-            start_reasons: tally.reasons.iter().map(|(k, v)| ((*k).to_owned(), *v)).collect(),
-            evictions: tally.evictions,
-            starts_refused: tally.starts_refused,
-            peak_instances: tally.instances_peak,
-            peak_memory_bytes: tally.memory_peak_bytes,
+            offered: self.offered,
+            answered: self.answered,
+            refused: self.refused,
+            expired: self.expired,
+            lost: self.offered - known,
+            cold: self.cold,
+            cold_share: self.cold as f64 / self.answered.max(1) as f64,
+            wait: self.waits.summary(),
+            response: self.responses.summary(),
+            instance_seconds: self.instances_ns / 1e9,
+            wasted_seconds: (self.instances_ns - self.busy_ns) / 1e9,
+            starts: self.starts,
+            start_reasons: self.reasons.iter().map(|(k, v)| ((*k).to_owned(), *v)).collect(),
+            evictions: self.evictions,
+            starts_refused: self.starts_refused,
+            peak_instances: self.instances_peak,
+            peak_memory_bytes: self.memory_peak_bytes,
             served_by,
-            series: tally.series,
+            series: self.series,
         }
     }
 }
