@@ -4,12 +4,13 @@ use std::time::Duration;
 
 use crate::Nanos;
 use crate::clock::SECOND;
-use crate::turns::PAIRS_MIN;
 
 /// Operations per second at most; beyond, no machine keeps the schedule.
 const RATE_MAX: f64 = 10_000_000.0;
 /// Clients at most: each holds a port.
 const CLIENTS_MAX: usize = 60_000;
+/// Pairs of turns at least: fewer have no interval of their median.
+pub const PAIRS_MIN: usize = 6;
 
 /// Who decides when an operation begins.
 #[derive(Debug, Clone, Copy, PartialEq)]

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use hdrhistogram::Histogram;
 use serde::{Deserialize, Serialize};
 
-use crate::tally::SecondTally;
+use crate::tally::{SecondTally, percentile};
 use crate::{Limit, Load, Nanos, PHASES, Plan, Request, Tally, Target};
 
 /// Version of the saved form.
@@ -326,13 +326,6 @@ fn generator(plan: &Plan, tally: &Tally, offered: u64) -> Generator {
 
 fn ms(nanos: Nanos) -> f64 {
     nanos as f64 / 1e6
-}
-
-/// The latency that a share of all operations did not exceed, failed ones longer than any.
-pub(crate) fn percentile(histogram: &Histogram<u64>, failed: u64, share: f64) -> Option<Nanos> {
-    let answered = histogram.len();
-    let rank = (share * (answered + failed) as f64).ceil().max(1.0);
-    (rank <= answered as f64).then(|| histogram.value_at_quantile(rank / answered as f64))
 }
 
 /// 95 % confidence of the mean rate, from whole seconds.

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use hdrhistogram::Histogram;
 
 use crate::clock::SECOND;
-use crate::{Failure, Mark, Nanos, Outcome, PHASES, Row, report};
+use crate::{Failure, Mark, Nanos, Outcome, PHASES, Row};
 
 /// Latencies from 10 ns to two hours with three digits.
 const LATENCY_MIN: Nanos = 10;
@@ -51,6 +51,13 @@ pub struct Tally {
 
 fn histogram() -> Histogram<u64> {
     Histogram::new_with_bounds(LATENCY_MIN, LATENCY_MAX, DIGITS).expect("bounds are in order")
+}
+
+/// The latency that a share of all operations did not exceed, failed ones longer than any.
+pub(crate) fn percentile(histogram: &Histogram<u64>, failed: u64, share: f64) -> Option<Nanos> {
+    let answered = histogram.len();
+    let rank = (share * (answered + failed) as f64).ceil().max(1.0);
+    (rank <= answered as f64).then(|| histogram.value_at_quantile(rank / answered as f64))
 }
 
 impl Tally {
@@ -105,7 +112,7 @@ impl Tally {
     /// The latency that a share of all operations did not exceed, failed ones counting as longer
     /// than any; `None` when it is one of those.
     pub fn percentile(&self, share: f64) -> Option<Nanos> {
-        report::percentile(&self.latency, self.failed(), share)
+        percentile(&self.latency, self.failed(), share)
     }
 
     /// Operations that were not measured since they belonged to the warm-up.

@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
+pub use crate::plan::PAIRS_MIN;
 use crate::plan::check_clients;
 use crate::{Done, Failure, Live, Mark, Nanos, Outcome, PlanError, Wire};
 
@@ -14,8 +15,6 @@ use crate::{Done, Failure, Live, Mark, Nanos, Outcome, PlanError, Wire};
 const SETTLE: Nanos = 10_000_000;
 /// How often the wish to stop is looked at when nothing happens.
 const LOOK_EVERY: Nanos = 10_000_000;
-/// Fewer pairs have no interval of their median.
-pub const PAIRS_MIN: usize = 6;
 /// 1.96 standard deviations on either side hold 95 %.
 const Z: f64 = 1.96;
 
