@@ -10,6 +10,7 @@ use std::path::Path;
 use flate2::bufread::MultiGzDecoder;
 use sha2::{Digest, Sha256};
 
+use crate::archive_error::{ArchiveError, Past};
 use crate::entry_path::{self, shown};
 use crate::tar::{Entry, Kind, TarReader};
 use crate::tree::{Node, TreeError, TreeWriter};
@@ -35,95 +36,6 @@ pub struct ArchiveLimits {
 impl Default for ArchiveLimits {
     fn default() -> Self {
         Self { entries: 10_000, bytes: 256 << 20, ratio: 100, set_aside: None }
-    }
-}
-
-/// Why an archive is refused. Nothing of it is kept.
-#[derive(Debug, thiserror::Error)]
-pub enum ArchiveError {
-    /// One entry is not allowed.
-    #[error("entry {index}{}: {reason}", name_text(.path))]
-    Entry {
-        /// Its number, from 1.
-        index: u64,
-        /// Its path, escaped and cut; may be empty.
-        path: String,
-        /// What is wrong with it.
-        reason: String,
-    },
-    /// Past a limit.
-    #[error("{0}")]
-    TooLarge(String),
-    /// The data ended in the middle.
-    #[error("archive ends early, in or after entry {index}")]
-    Cut {
-        /// The last entry seen.
-        index: u64,
-    },
-    /// Neither a tar nor a gzip of one.
-    #[error("not a tar archive (plain tar and gzip are read)")]
-    NotTar,
-    /// Bytes follow the end mark.
-    #[error("data after the end of the archive")]
-    Trailing,
-    /// The compressed data is broken.
-    #[error("gzip data is broken")]
-    Gzip,
-    /// The archive holds no file.
-    #[error("the archive is empty")]
-    Empty,
-    /// The upload could not be read, or the tree not be written.
-    #[error("unpacking failed")]
-    Io(#[source] io::Error),
-}
-
-fn name_text(path: &str) -> String {
-    if path.is_empty() { String::new() } else { format!(" `{path}`") }
-}
-
-impl ArchiveError {
-    /// The stable error code.
-    pub fn code(&self) -> &'static str {
-        match self {
-            ArchiveError::TooLarge(_) => "M1302",
-            ArchiveError::Cut { .. } => "M1303",
-            ArchiveError::Io(error) if error.kind() == io::ErrorKind::StorageFull => "M0703",
-            ArchiveError::Io(_) => "M0704",
-            _ => "M1301",
-        }
-    }
-
-    /// The HTTP status of the refusal.
-    pub fn http_status(&self) -> u16 {
-        match self {
-            ArchiveError::TooLarge(_) => 413,
-            ArchiveError::Cut { .. } => 400,
-            ArchiveError::Io(error) if error.kind() == io::ErrorKind::StorageFull => 507,
-            ArchiveError::Io(_) => 500,
-            _ => 422,
-        }
-    }
-
-    /// Sorts out what a failed read means; limits travel through readers as [`Past`].
-    pub(crate) fn from_read(error: io::Error) -> Self {
-        match error.get_ref().and_then(|inner| inner.downcast_ref::<Past>()) {
-            Some(Past::Ratio(ratio)) => {
-                ArchiveError::TooLarge(format!("unpacks to more than {ratio} times its size"))
-            }
-            Some(Past::Gzip) => ArchiveError::Gzip,
-            None if error.kind() == io::ErrorKind::UnexpectedEof => ArchiveError::Cut { index: 0 },
-            None => ArchiveError::Io(error),
-        }
-    }
-}
-
-impl From<TreeError> for ArchiveError {
-    fn from(error: TreeError) -> Self {
-        match error {
-            TreeError::Io(error) => ArchiveError::Io(error),
-            // Named with its entry where it is made; here only to satisfy the type.
-            TreeError::Taken(_) | TreeError::ThroughLink => ArchiveError::NotTar,
-        }
     }
 }
 
@@ -355,15 +267,6 @@ pub(crate) fn copy(
         file.write_all(&buffer[..count]).map_err(ArchiveError::Io)?;
         size += count as u64;
     }
-}
-
-/// A limit passed while decompressing, on its way through `io::Error`.
-#[derive(Debug, thiserror::Error)]
-enum Past {
-    #[error("ratio {0}")]
-    Ratio(u64),
-    #[error("gzip")]
-    Gzip,
 }
 
 struct Counted<R> {

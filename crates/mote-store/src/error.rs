@@ -3,7 +3,7 @@
 use std::io;
 use std::path::{Path, PathBuf};
 
-use crate::archive::ArchiveError;
+use crate::archive_error::ArchiveError;
 
 /// Why the store could not do what was asked. Nothing half-done stays behind.
 #[derive(Debug, thiserror::Error)]

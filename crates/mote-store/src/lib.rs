@@ -9,6 +9,7 @@
 //! the archives that pass.
 
 pub mod archive;
+mod archive_error;
 mod calls;
 mod documents;
 mod entry_path;
@@ -22,10 +23,12 @@ mod secrets;
 pub mod store;
 mod tar;
 mod traffic;
+mod traffic_rows;
 pub mod tree;
 mod unzip;
 
-pub use archive::{ArchiveError, ArchiveLimits};
+pub use archive::ArchiveLimits;
+pub use archive_error::ArchiveError;
 pub use documents::DocumentChange;
 pub use error::StoreError;
 pub use pack::{PackError, Packed};

@@ -19,21 +19,19 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use mote_core::rollout::Traffic;
+use mote_core::rollout::{Split, Traffic};
 use mote_core::spec::ScaleOverride;
 use mote_core::{FunctionName, FunctionSpec};
 use rusqlite::{Connection, Row, params};
 use rustix::fs::FlockOperation;
 
-use crate::archive::{self, ArchiveError, ArchiveLimits};
+use crate::archive::{self, ArchiveLimits};
+use crate::archive_error::ArchiveError;
 use crate::error::StoreError;
 use crate::remove::remove_tree;
 use crate::schema;
-use crate::traffic::{prune, without_missing};
-
-/// Revisions kept per function, the live one among them; further ones only while traffic or a
-/// tag reaches them, or rolling back goes there.
-pub const REVISIONS_KEPT: u64 = 10;
+pub use crate::traffic_rows::REVISIONS_KEPT;
+use crate::traffic_rows::prune;
 
 /// The store. All calls block; share it behind an `Arc`.
 #[derive(Debug)]
@@ -676,6 +674,24 @@ fn lock_dir(root: &Path) -> Result<File, StoreError> {
     file.set_len(0).map_err(io)?;
     writeln!(file, "{}", std::process::id()).map_err(io)?;
     Ok(file)
+}
+
+/// The traffic without revisions that cannot be served; what they had goes to the live one.
+fn without_missing(traffic: Traffic, live: &StoredRevision, others: &[StoredRevision]) -> Traffic {
+    let there = |revision| {
+        revision == live.revision || others.iter().any(|other| other.revision == revision)
+    };
+    let mut shares = traffic.split.shares().to_vec();
+    let mut lost = 0;
+    shares.retain(|share| {
+        lost += if there(share.revision) { 0 } else { share.percent };
+        there(share.revision)
+    });
+    if let Some(share) = shares.iter_mut().find(|share| share.revision == live.revision) {
+        share.percent += lost;
+    }
+    let split = Split::new(shares).unwrap_or_else(|_| Split::whole(live.revision));
+    Traffic { split, ..traffic }
 }
 
 /// Makes renames in a folder durable.

@@ -3,7 +3,7 @@
 
 use std::io::{self, Read};
 
-use crate::archive::ArchiveError;
+use crate::archive_error::ArchiveError;
 use crate::entry_path::shown;
 
 pub(crate) const BLOCK: usize = 512;

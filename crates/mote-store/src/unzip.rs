@@ -8,7 +8,8 @@ use std::path::Path;
 use zip::ZipArchive;
 use zip::read::ZipFile;
 
-use crate::archive::{ArchiveError, ArchiveLimits, Filling, RATIO_FREE_BYTES, copy};
+use crate::archive::{ArchiveLimits, Filling, RATIO_FREE_BYTES, copy};
+use crate::archive_error::ArchiveError;
 use crate::entry_path::{self, shown};
 use crate::tree::{TreeError, TreeWriter};
 
