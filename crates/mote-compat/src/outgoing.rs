@@ -14,7 +14,7 @@ use hyper_util::rt::TokioIo;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
 
-use crate::tls;
+use crate::tls::{self, TlsError};
 
 /// Longest time for one request, its answer included.
 const TIMEOUT: Duration = Duration::from_secs(30);
@@ -136,12 +136,9 @@ pub(crate) enum OutgoingError {
     /// Nobody could be reached.
     #[error("cannot connect")]
     Connect(#[source] io::Error),
-    /// Whoever answered is not shown to be the host that was asked.
-    #[error("the certificate of {0} is refused: {1}")]
-    Certificate(String, String),
-    /// Nothing could be checked.
-    #[error("this machine has no root certificates: install ca-certificates, or set SSL_CERT_FILE")]
-    NoRoots,
+    /// There is no TLS with whoever answered.
+    #[error(transparent)]
+    Tls(#[from] TlsError),
     /// The exchange broke.
     #[error("the exchange failed: {0}")]
     Exchange(String),
@@ -153,14 +150,11 @@ pub(crate) enum OutgoingError {
 impl OutgoingError {
     /// Whether another try would meet the same.
     pub(crate) fn is_final(&self) -> bool {
-        matches!(
-            self,
-            Self::Address(_)
-                | Self::NotAllowed(_)
-                | Self::Own(_)
-                | Self::Certificate(..)
-                | Self::NoRoots
-        )
+        match self {
+            Self::Address(_) | Self::NotAllowed(_) | Self::Own(_) => true,
+            Self::Tls(error) => error.is_final(),
+            Self::Connect(_) | Self::Exchange(_) | Self::Timeout => false,
+        }
     }
 }
 
