@@ -12,6 +12,7 @@ mod entities;
 mod limits;
 mod manifest;
 mod packages;
+mod refused;
 mod run;
 mod system;
 mod triggers;
@@ -36,6 +37,7 @@ use self::activations::Activations;
 use self::entities::Entities;
 use self::limits::Limits;
 pub use self::manifest::{Incoming, Manifests};
+use self::refused::Refused;
 use crate::node::Admission;
 use crate::queue::Resumed;
 use crate::{Bound, Context, access};
@@ -197,42 +199,6 @@ fn admitted(whisk: &Whisk, from: SocketAddr, headers: &HeaderMap) -> Result<(), 
         }
     };
     Err(Refused(StatusCode::UNAUTHORIZED, text.to_owned()))
-}
-
-/// A refusal in the platform's form.
-#[derive(Debug)]
-struct Refused(StatusCode, String);
-
-impl Refused {
-    fn bad(text: impl Into<String>) -> Self {
-        Self(StatusCode::BAD_REQUEST, text.into())
-    }
-
-    fn conflict(text: impl Into<String>) -> Self {
-        Self(StatusCode::CONFLICT, text.into())
-    }
-
-    fn not_found() -> Self {
-        Self(StatusCode::NOT_FOUND, "The requested resource does not exist.".to_owned())
-    }
-
-    fn method() -> Self {
-        let text = "HTTP method not allowed.";
-        Self(StatusCode::METHOD_NOT_ALLOWED, text.to_owned())
-    }
-}
-
-impl From<Problem> for Refused {
-    fn from(problem: Problem) -> Self {
-        Self(crate::status_of(&problem, &[422]), crate::words(&problem))
-    }
-}
-
-impl IntoResponse for Refused {
-    fn into_response(self) -> Response {
-        let body = json!({ "error": self.1, "code": "0" });
-        (self.0, axum::Json(body)).into_response()
-    }
 }
 
 /// The body of a request, an object; nothing is an empty one.

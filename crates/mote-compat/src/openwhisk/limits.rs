@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use axum::http::StatusCode;
 
-use super::Refused;
+use super::refused::Refused;
 
 /// The platform's own defaults.
 pub(super) const INVOCATIONS_PER_MINUTE: usize = 120;
