@@ -17,7 +17,8 @@ use serde::de::DeserializeOwned;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpStream, UnixStream};
 
-use crate::error::{Problem, exit};
+use crate::error::Problem;
+use crate::exit;
 use crate::openwhisk::{WhiskManifest, WhiskResult};
 use crate::paths;
 use crate::types::{

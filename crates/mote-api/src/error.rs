@@ -6,51 +6,8 @@
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-pub use crate::explanations::CATALOGUE;
-
-/// Exit codes of the command line.
-pub mod exit {
-    /// Done.
-    pub const DONE: u8 = 0;
-    /// Failed, for a reason without its own code.
-    pub const FAILED: u8 = 1;
-    /// Wrong usage.
-    pub const USAGE: u8 = 2;
-    /// No such function.
-    pub const NO_FUNCTION: u8 = 3;
-    /// The node cannot be reached.
-    pub const UNREACHABLE: u8 = 4;
-    /// The function returned an error.
-    pub const FUNCTION: u8 = 5;
-    /// The deadline passed.
-    pub const DEADLINE: u8 = 6;
-    /// Refused: function or node is full.
-    pub const FULL: u8 = 7;
-    /// Manifest or code is not valid.
-    pub const INVALID: u8 = 8;
-    /// A benchmark broke a limit of `--fail-if`.
-    pub const LIMIT: u8 = 9;
-    /// The helper process that starts functions has ended (`EX_OSERR`); a new start of the node brings
-    /// it back, so service units should restart on it.
-    pub const HELPER: u8 = 71;
-    /// The node's configuration is not valid (`EX_CONFIG`); service units do not restart on it.
-    pub const CONFIG: u8 = 78;
-    /// Interrupted.
-    pub const INTERRUPTED: u8 = 130;
-}
-
-/// One row of the catalogue.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Explanation {
-    /// `M0302`.
-    pub code: &'static str,
-    /// What it is in a few words; the `title` of the error body.
-    pub title: &'static str,
-    /// Exit code of the command line.
-    pub exit: u8,
-    /// Cause and cure, for `mote explain`.
-    pub text: &'static str,
-}
+use crate::exit;
+pub use crate::explanations::{CATALOGUE, Explanation};
 
 /// The row of `code`; upper or lower case, with or without the `M`.
 pub fn explain(code: &str) -> Option<&'static Explanation> {

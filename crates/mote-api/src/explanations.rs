@@ -1,6 +1,19 @@
 //! The catalogue of error codes: sorted by code, one row each.
 
-use crate::error::{Explanation, exit};
+use crate::exit;
+
+/// One row of the catalogue.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Explanation {
+    /// `M0302`.
+    pub code: &'static str,
+    /// What it is in a few words; the `title` of the error body.
+    pub title: &'static str,
+    /// Exit code of the command line.
+    pub exit: u8,
+    /// Cause and cure, for `mote explain`.
+    pub text: &'static str,
+}
 
 const fn row(code: &'static str, exit: u8, title: &'static str, text: &'static str) -> Explanation {
     Explanation { code, title, exit, text }

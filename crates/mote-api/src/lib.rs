@@ -1,14 +1,15 @@
 //! The contract of the management API: what the node, the command line and any other client of
 //! `mote` agree on.
 //!
-//! Wire types ([`types`]), the error body and the catalogue of codes ([`error`]), the manifest
-//! `mote.toml` ([`manifest`]), the OpenAPI document ([`openapi`]) and a client ([`client`]). This
+//! Wire types ([`types`]), the error body and the catalogue of codes ([`error`]), exit codes ([`exit`]),
+//! the manifest `mote.toml` ([`manifest`]), the OpenAPI document ([`openapi`]) and a client ([`client`]). This
 //! crate must not know how a function is run or stored, and uses none of our other crates.
 //!
 //! Start with [`types`], then [`paths`] for the addresses.
 
 pub mod client;
 pub mod error;
+pub mod exit;
 mod explanations;
 pub mod manifest;
 pub mod openapi;

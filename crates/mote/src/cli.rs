@@ -26,7 +26,7 @@ use std::process::ExitCode;
 
 use clap::Parser;
 use clap::error::ErrorKind;
-use mote_api::error::exit;
+use mote_api::exit;
 
 use self::args::{Args, Verb};
 use self::failure::Failure;

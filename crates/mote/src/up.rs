@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use mote_api::error::exit;
+use mote_api::exit;
 
 use crate::config::Config;
 

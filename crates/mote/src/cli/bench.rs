@@ -15,7 +15,7 @@ use std::net::{SocketAddr, TcpStream};
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use mote_api::error::exit;
+use mote_api::exit;
 use mote_load::{
     Live, LoadError, Plan, Protocol, ROWS_MAX, Report, Request, Row, Target, coap, compare,
 };

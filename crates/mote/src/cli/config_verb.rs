@@ -1,6 +1,6 @@
 //! `mote config check` and `mote config show`.
 
-use mote_api::error::exit;
+use mote_api::exit;
 
 use super::args::{Config as ConfigArgs, ConfigVerb, NodeFlags};
 use super::failure::Failure;

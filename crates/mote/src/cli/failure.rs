@@ -1,7 +1,8 @@
 //! Why a command ends without success.
 
 use mote_api::ClientError;
-use mote_api::error::{exit, explain};
+use mote_api::error::explain;
+use mote_api::exit;
 use mote_api::toml_reader::{Mistake, Mistakes};
 use mote_store::PackError;
 

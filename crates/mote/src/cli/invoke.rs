@@ -4,7 +4,7 @@ use std::io::{IsTerminal, Read};
 use std::time::Duration;
 
 use mote_api::client::{self, Client};
-use mote_api::error::exit;
+use mote_api::exit;
 use mote_api::types::{Function, InvokeAnswer, InvokeRequest};
 
 use super::args::{Format, Invoke, Via};

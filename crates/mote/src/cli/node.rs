@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use mote_api::client::{Client, ClientError, Endpoint};
-use mote_api::error::exit;
+use mote_api::exit;
 use mote_api::types::CheckState;
 
 use super::args::Global;

@@ -11,7 +11,7 @@ use std::sync::atomic::AtomicBool;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result};
-use mote_api::error::exit;
+use mote_api::exit;
 use mote_core::budget::Budget;
 use mote_engine::{Config as EngineConfig, Engine, Serving};
 use mote_gateway::{coap, http};
