@@ -15,17 +15,10 @@ use mote_core::autoscale::Policy;
 use mote_lab::{Report, Scenario, experiments, families};
 
 use self::choice::{Choice, NamedPolicy, Settings};
-use self::comparison::Comparison;
+use self::comparison::{Comparison, Run};
 use super::args::{Format, Simulate};
 use super::failure::Failure;
 use super::output::{Output, harmless, table};
-
-/// One policy in one scenario.
-struct Run {
-    /// The policy as the user wrote it.
-    policy: String,
-    report: Report,
-}
 
 pub(super) fn run(args: &Simulate, mut output: Output) -> Result<(), Failure> {
     if args.json {

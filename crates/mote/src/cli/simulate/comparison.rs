@@ -7,12 +7,18 @@ use mote_lab::{Report, Scenario};
 use serde_json::{Value, json};
 
 use super::super::output::harmless;
-use super::Run;
 
 /// A policy that answers less than this share of what the best one answers does not compete in
 /// waits and costs: who leaves callers standing saves what it does not serve.
 const ANSWERED_SHARE: f64 = 0.99;
 const MIB: f64 = 1_048_576.0;
+
+/// One policy in one scenario.
+pub(super) struct Run {
+    /// The policy as the user wrote it.
+    pub(super) policy: String,
+    pub(super) report: Report,
+}
 
 /// One scenario and what every policy made of it.
 pub(super) struct Comparison {

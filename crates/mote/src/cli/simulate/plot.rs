@@ -11,8 +11,7 @@ use plotters::drawing::{DrawingArea, DrawingAreaErrorKind};
 use plotters::prelude::*;
 
 use super::super::output::harmless;
-use super::Run;
-use super::comparison::Comparison;
+use super::comparison::{Comparison, Run};
 
 type Area<'a> = DrawingArea<SVGBackend<'a>, Shift>;
 type PlotError<'a> = DrawingAreaErrorKind<<SVGBackend<'a> as DrawingBackend>::ErrorType>;
