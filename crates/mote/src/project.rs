@@ -21,14 +21,19 @@ use mote_core::{FunctionName, FunctionSpec};
 use mote_store::ArchiveLimits;
 use tempfile::TempDir;
 
+pub(crate) use self::foreign::LeftOut;
 pub(crate) use self::foreign::packages::write_anew;
-use self::foreign::{Described, Foreign, Source};
+use self::foreign::{Described, Foreign, Source, matches_filter};
+pub(crate) use self::mistakes::mistake;
+use self::mistakes::{escaped, in_manifest, unreadable};
 use self::probe::{Folder, Program};
 
 mod contract;
 pub(crate) mod foreign;
+mod found;
 mod golang;
 mod guess;
+mod mistakes;
 pub(crate) mod network;
 mod probe;
 pub(crate) mod render;
@@ -42,15 +47,6 @@ pub(crate) struct Project {
     pub(crate) whisk: Option<WhiskManifest>,
     /// Functions of another platform's manifest that cannot be deployed, while others of it can.
     pub(crate) left_out: Vec<LeftOut>,
-}
-
-/// A function that is not deployed, and why.
-#[derive(Debug)]
-pub(crate) struct LeftOut {
-    /// Its name in the manifest.
-    pub(crate) name: String,
-    /// What is wrong with it.
-    pub(crate) mistakes: Mistakes,
 }
 
 /// A function read from a folder.
@@ -111,19 +107,6 @@ impl Options<'_> {
     fn selects(&self, name: &str) -> bool {
         self.filter.is_none_or(|filter| matches_filter(filter, name))
     }
-}
-
-/// Whether `name` matches `filter`, in which `*` stands for any characters.
-fn matches_filter(filter: &str, name: &str) -> bool {
-    let Some((first, rest)) = filter.split_once('*') else { return filter == name };
-    let Some(mut left) = name.strip_prefix(first) else { return false };
-    let mut parts: Vec<&str> = rest.split('*').collect();
-    let last = parts.pop().unwrap_or_default();
-    for part in parts {
-        let Some(at) = left.find(part) else { return false };
-        left = &left[at + part.len()..];
-    }
-    left.ends_with(last)
 }
 
 /// The manifest of a folder; `None` when there is none or `path` is a file.
@@ -722,30 +705,6 @@ fn policy(scale: &ScaleManifest) -> Policy {
             Policy::OpenFaas(OpenFaasSettings { threshold_rps, ..known })
         }
     }
-}
-
-/// One mistake that is not in a line of the manifest.
-pub(crate) fn mistake(code: &'static str, text: String, hint: Option<String>) -> Mistakes {
-    Mistakes(vec![Mistake { line: 0, code, text, hint }])
-}
-
-/// A mistake in a line of the manifest; line 0 for what the files implied.
-fn in_manifest(code: &'static str, line: usize, text: &str) -> Mistakes {
-    let text = match line {
-        0 => text.to_owned(),
-        line => format!("{}: {text} (line {line})", manifest::FILE_NAME),
-    };
-    Mistakes(vec![Mistake { line, code, text, hint: None }])
-}
-
-fn unreadable(path: &Path, error: &std::io::Error) -> Mistakes {
-    let text = error.to_string();
-    let words = text.split(" (os error").next().unwrap_or("").to_lowercase();
-    mistake("M0102", format!("{}: {words}", path.display()), None)
-}
-
-fn escaped(text: &str) -> String {
-    text.chars().take(64).flat_map(char::escape_debug).collect()
 }
 
 #[cfg(test)]

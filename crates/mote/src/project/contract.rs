@@ -4,21 +4,15 @@
 //! it for `mote` and says `compat` where it applies.
 
 use mote_api::manifest::{CompatName, FunctionManifest, RuntimeName};
-use mote_api::toml_reader::{Lined, Mistakes};
+use mote_api::toml_reader::Mistakes;
 use mote_core::spec::{Compat, Runtime};
 
+use super::found::{Found, implied};
+use super::golang;
+use super::mistakes::mistake;
 use super::probe::Folder;
-use super::{golang, mistake};
 
 const NODE: [&str; 3] = [".js", ".cjs", ".mjs"];
-
-/// What the files say.
-pub(super) struct Found {
-    /// Keys that the files imply.
-    pub(super) function: FunctionManifest,
-    /// What gave it away.
-    pub(super) why: String,
-}
 
 /// The contract that the files of a folder follow; `None` for `mote`'s own.
 pub(super) fn infer(folder: &Folder) -> Option<Found> {
@@ -32,11 +26,6 @@ pub(super) fn infer(folder: &Folder) -> Option<Found> {
         .or_else(|| by_main(folder))
         .or_else(|| knative(folder))
         .or_else(|| fission_node(folder))
-}
-
-/// A value that stands in no file.
-pub(super) fn implied<T>(value: T) -> Option<Lined<T>> {
-    Some(Lined { value, line: 0 })
 }
 
 fn found(compat: CompatName, runtime: RuntimeName, entry: String, why: String) -> Option<Found> {

@@ -17,9 +17,9 @@ use mote_core::spec::{TIMEOUT_MS_MAX, is_secret_name};
 use serde::Deserialize;
 use serde_json::Value;
 
-use super::LeftOut;
-use super::contract::{self, implied};
-use super::{mistake, unreadable};
+use super::contract;
+use super::found::implied;
+use super::mistakes::{escaped, mistake, unreadable};
 
 mod fission;
 mod knative;
@@ -51,6 +51,15 @@ const NAMES: [&str; 8] = [
     "manifest.yaml",
     "manifest.yml",
 ];
+
+/// A function that is not deployed, and why.
+#[derive(Debug)]
+pub(crate) struct LeftOut {
+    /// Its name in the manifest.
+    pub(crate) name: String,
+    /// What is wrong with it.
+    pub(crate) mistakes: Mistakes,
+}
 
 /// A manifest of another platform.
 #[derive(Debug, Default)]
@@ -469,7 +478,7 @@ fn check(found: &Foreign) -> Result<(), Mistakes> {
         if let Some(name) = &function.function.name
             && let Err(error) = FunctionName::new(&name.value)
         {
-            let name = super::escaped(&name.value);
+            let name = escaped(&name.value);
             return Err(mistake("M0115", format!("{}: `{name}`: {error}", found.file), None));
         }
         let (Source::Inside(files) | Source::Zip(_, files)) = &function.source else { continue };
@@ -552,4 +561,17 @@ fn documents(file: &str, source: &str) -> Result<Vec<Value>, Mistakes> {
 /// A line-less value that replaces another.
 fn set<T>(slot: &mut Option<Lined<T>>, value: T) {
     *slot = implied(value);
+}
+
+/// Whether `name` matches `filter`, in which `*` stands for any characters.
+pub(super) fn matches_filter(filter: &str, name: &str) -> bool {
+    let Some((first, rest)) = filter.split_once('*') else { return filter == name };
+    let Some(mut left) = name.strip_prefix(first) else { return false };
+    let mut parts: Vec<&str> = rest.split('*').collect();
+    let last = parts.pop().unwrap_or_default();
+    for part in parts {
+        let Some(at) = left.find(part) else { return false };
+        left = &left[at + part.len()..];
+    }
+    left.ends_with(last)
 }

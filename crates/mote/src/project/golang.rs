@@ -5,8 +5,8 @@ use mote_api::toml_reader::Mistakes;
 use mote_core::FunctionSpec;
 use mote_core::spec::{Compat, Runtime, TEMPLATE_GO_CLASSIC};
 
-use super::contract::{Found, implied};
-use super::mistake;
+use super::found::{Found, implied};
+use super::mistakes::{escaped, mistake};
 use super::probe::Folder;
 
 /// What the arguments of the platforms' functions are of.
@@ -58,7 +58,7 @@ pub(super) fn check_open_faas(folder: &Folder, spec: &FunctionSpec) -> Result<()
     let Some(list) = parameters(folder, &spec.entry) else { return Ok(()) };
     let classic = spec.answered_by() == Runtime::Exec;
     let (name, entry) = (spec.name.as_str(), &spec.entry);
-    let list = super::escaped(list.trim());
+    let list = escaped(list.trim());
     let (text, hint) = match (classic, takes_bytes(&list)) {
         (true, false) => (
             format!("{name}: template go calls {entry}(req []byte), this is {entry}({list})"),

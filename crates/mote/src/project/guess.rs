@@ -4,8 +4,8 @@ use mote_api::manifest::FunctionManifest;
 use mote_api::toml_reader::Mistakes;
 use mote_core::spec::{Compat, Runtime};
 
+use super::mistakes::{escaped, in_manifest, mistake};
 use super::probe::Folder;
-use super::{escaped, in_manifest, mistake};
 
 const PYTHON: [&str; 1] = [".py"];
 const NODE: [&str; 5] = [".mjs", ".js", ".cjs", ".ts", ".mts"];

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 
 use mote_api::toml_reader::Mistakes;
 
-use super::unreadable;
+use super::mistakes::unreadable;
 
 /// Source files longer than this are not searched for a handler.
 const SOURCE_BYTES_MAX: u64 = 1 << 20;

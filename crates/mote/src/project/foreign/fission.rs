@@ -185,7 +185,7 @@ fn source(
     });
     let Some(spec) = spec else {
         let hint = "mote uploads what an ArchiveUploadSpec names, and fetches no other archive";
-        let url = super::super::escaped(url);
+        let url = super::escaped(url);
         return Err(not_offered(FOLDER, &name, &format!("the archive {url}"), hint));
     };
     let root = match spec["rootdir"].as_str().filter(|path| !path.is_empty()) {
@@ -212,7 +212,7 @@ fn files(
         let mut matches = matches(root, glob);
         matches.retain(|path| fs::canonicalize(path).ok() != specs && !path.ends_with(".git"));
         if matches.is_empty() {
-            missing.push(super::super::escaped(glob));
+            missing.push(super::escaped(glob));
             // Packages that were installed there are installed here from the list beside them.
             let list = root.join("package.json");
             if glob.trim_end_matches('/').ends_with("node_modules") && list.is_file() {
@@ -230,7 +230,7 @@ fn files(
         [] => {
             let text = format!(
                 "{FOLDER}: {name}: no file matches {} of its ArchiveUploadSpec",
-                super::super::escaped(&globs.join(", "))
+                super::escaped(&globs.join(", "))
             );
             Err(mistake("M0113", text, Some("build what the archive holds first".to_owned())))
         }
@@ -271,7 +271,7 @@ fn matches(root: &Path, glob: &str) -> Vec<PathBuf> {
             let names = entries.filter_map(|entry| entry.file_name().into_string().ok());
             next.extend(
                 names
-                    .filter(|name| super::super::matches_filter(part, name))
+                    .filter(|name| super::matches_filter(part, name))
                     .map(|name| folder.join(name)),
             );
         }

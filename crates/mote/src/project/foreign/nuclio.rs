@@ -194,7 +194,7 @@ fn function(file: &str, document: &Value, folder: &Path) -> Result<Described, Mi
         if to.packages.add_command(&command).is_err() {
             let hint = "mote builds no images: it installs what pip and npm commands name; install \
                         anything else on the node and remove the command";
-            let what = format!("build.commands: `{}`", super::super::escaped(&command));
+            let what = format!("build.commands: `{}`", super::escaped(&command));
             return Err(not_offered(file, &name, &what, hint));
         }
     }

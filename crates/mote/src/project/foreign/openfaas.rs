@@ -9,7 +9,8 @@ use mote_core::spec::{Compat, TEMPLATE_GO_CLASSIC};
 use serde::Deserialize;
 use serde_json::Value;
 
-use super::super::{contract, mistake};
+use super::super::contract;
+use super::super::mistakes::mistake;
 use super::{Described, Foreign, Source, count, not_offered, quantity, set, text};
 
 const KNOWN: [&str; 12] = [

@@ -1,0 +1,30 @@
+//! Mistakes in a project that are found without the reader of its manifest.
+
+use std::path::Path;
+
+use mote_api::manifest;
+use mote_api::toml_reader::{Mistake, Mistakes};
+
+/// One mistake that is not in a line of the manifest.
+pub(crate) fn mistake(code: &'static str, text: String, hint: Option<String>) -> Mistakes {
+    Mistakes(vec![Mistake { line: 0, code, text, hint }])
+}
+
+/// A mistake in a line of the manifest; line 0 for what the files implied.
+pub(super) fn in_manifest(code: &'static str, line: usize, text: &str) -> Mistakes {
+    let text = match line {
+        0 => text.to_owned(),
+        line => format!("{}: {text} (line {line})", manifest::FILE_NAME),
+    };
+    Mistakes(vec![Mistake { line, code, text, hint: None }])
+}
+
+pub(super) fn unreadable(path: &Path, error: &std::io::Error) -> Mistakes {
+    let text = error.to_string();
+    let words = text.split(" (os error").next().unwrap_or("").to_lowercase();
+    mistake("M0102", format!("{}: {words}", path.display()), None)
+}
+
+pub(super) fn escaped(text: &str) -> String {
+    text.chars().take(64).flat_map(char::escape_debug).collect()
+}
