@@ -1,34 +1,13 @@
 //! Runs the node: `mote up`.
 
 use std::io;
-use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
 use mote_api::exit;
 
 use crate::config::Config;
-
-/// An address that cannot be listened on.
-#[derive(Debug, thiserror::Error)]
-#[error("{address} cannot be listened on")]
-pub(crate) struct AddressError {
-    /// The setting it comes from.
-    pub(crate) key: &'static str,
-    pub(crate) address: SocketAddr,
-    #[source]
-    pub(crate) source: io::Error,
-}
-
-/// Something that a setting names and the node cannot use: starting again changes nothing.
-#[derive(Debug, thiserror::Error)]
-#[error("{key}: {text}")]
-pub(crate) struct SettingError {
-    /// The setting.
-    pub(crate) key: &'static str,
-    /// What is wrong with it.
-    pub(crate) text: String,
-}
+use crate::node::{AddressError, SettingError};
 
 /// Starts the node and serves until it is told to stop; `deploy` are projects to bring up once it
 /// is ready.

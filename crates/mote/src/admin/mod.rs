@@ -27,8 +27,6 @@ use tokio::net::{TcpListener, UnixListener};
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 
-pub(crate) use access::Token;
-
 use crate::node::Node;
 
 /// An error as an HTTP answer.

@@ -15,6 +15,7 @@ use mote_core::{FunctionName, FunctionSpec};
 use mote_store::{ArchiveLimits, PackError};
 use tempfile::TempDir;
 
+use super::store_work::internal;
 use super::{Node, deploy as node_deploy};
 use crate::project::{self, foreign};
 
@@ -34,7 +35,7 @@ pub(super) async fn deploy(node: &Arc<Node>, deploy: Deploy) -> Result<(), Probl
     };
     let packed = tokio::task::spawn_blocking(move || pack(deploy, on_node))
         .await
-        .map_err(|error| node_deploy::internal(&error))??;
+        .map_err(|error| internal(&error))??;
     let options = node_deploy::Options { dry_run: false, no_traffic: false, tag: None };
     node_deploy::deploy(node, name.as_str(), Cursor::new(packed), &options).await?;
     Ok(())

@@ -25,8 +25,10 @@ use tokio::runtime::{Builder, Handle};
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 
-use super::run::{TINYFAAS_FILES_SHARE, busy, http_config};
-use super::{Node, code, functions, rollout, secrets};
+use super::front_limits::{TINYFAAS_FILES_SHARE, http_config};
+use super::store_work::with_store;
+use super::unusable::busy;
+use super::{Node, code, functions, secrets};
 use crate::config::Compat;
 
 /// How long calls that run may take to end once the node stops.
@@ -268,7 +270,7 @@ async fn bind(key: &'static str, address: SocketAddr) -> Result<Bound> {
 
 /// Says that calls which were accepted for later wait for an API that is off now.
 pub(super) async fn warn_of_kept_calls(node: &Node) {
-    match rollout::with_store(node, |store| store.calls()).await {
+    match with_store(node, |store| store.calls()).await {
         Ok(calls) if calls.is_empty() => {}
         Ok(calls) => tracing::warn!(
             calls = calls.len(),
@@ -304,7 +306,7 @@ impl Front {
         work: impl FnOnce(&Store) -> Result<T, StoreError> + Send + 'static,
     ) -> BoxFuture<'static, Result<T, Problem>> {
         let node = self.node.clone();
-        self.to_the_end(async move { rollout::with_store(&node, work).await })
+        self.to_the_end(async move { with_store(&node, work).await })
     }
 }
 

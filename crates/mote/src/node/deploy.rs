@@ -2,7 +2,6 @@
 //!
 //! Whatever fails on the way leaves the old revision serving and says which step failed.
 
-use std::collections::HashSet;
 use std::io::Read;
 use std::sync::Arc;
 use std::time::Instant;
@@ -15,38 +14,13 @@ use mote_core::spec::Runtime;
 use mote_core::{FunctionName, FunctionSpec};
 use mote_engine::Revision;
 use mote_engine::logs::LogLevel;
-use mote_store::{ArchiveLimits, StagedCode, StoreError};
-use parking_lot::Mutex;
+use mote_store::{ArchiveLimits, StagedCode};
 
-use super::{Node, golang, packages, rollout, secrets};
+use super::spec_check::check;
+use super::store_work::{internal, store_problem, with_store};
+use super::turns::turn;
+use super::{Node, golang, packages, rollout};
 use crate::project;
-
-/// Names that are being deployed now: two deploys of one function at once would race for which
-/// is newer.
-#[derive(Default)]
-pub(crate) struct Deploying(Mutex<HashSet<FunctionName>>);
-
-/// The right to change one function's revisions, until dropped.
-pub(crate) struct Turn<'a> {
-    deploying: &'a Deploying,
-    name: FunctionName,
-}
-
-/// Begins a change of `name`, or says that another one is under way.
-pub(crate) fn turn<'a>(node: &'a Node, name: &FunctionName) -> Result<Turn<'a>, Problem> {
-    let deploying = &node.deploying;
-    if deploying.0.lock().insert(name.clone()) {
-        return Ok(Turn { deploying, name: name.clone() });
-    }
-    let text = format!("another deploy of {name} is running");
-    Err(Problem::new(409, "M1405", text).with_hint("try again when it has ended"))
-}
-
-impl Drop for Turn<'_> {
-    fn drop(&mut self) {
-        self.deploying.0.lock().remove(&self.name);
-    }
-}
 
 /// Has unused code removed when a deploy has ended.
 struct CollectAfter<'a>(&'a Node);
@@ -137,7 +111,7 @@ async fn attempt(
     let _collect = CollectAfter(node);
     let mut steps = Steps { steps: Vec::new(), since: Instant::now() };
     let now = placed(node, &name, options).await?;
-    let staged = rollout::with_store(node, |store| {
+    let staged = with_store(node, |store| {
         let limits = ArchiveLimits {
             set_aside: Some(mote_api::SPEC_ENTRY.to_owned()),
             ..ArchiveLimits::default()
@@ -177,7 +151,7 @@ async fn attempt(
     if options.dry_run {
         warnings.extend(scale_warnings(node, &spec, learnt));
         let wanted = name.clone();
-        let stored = rollout::with_store(node, move |store| store.revisions(&wanted)).await?;
+        let stored = with_store(node, move |store| store.revisions(&wanted)).await?;
         result.revision = stored.first().map_or(0, |newest| newest.revision) + 1;
         return Ok(DeployResult { steps: steps.steps, warnings, ..result });
     }
@@ -324,31 +298,6 @@ pub(super) fn refused(mistakes: &mote_api::toml_reader::Mistakes) -> Problem {
     }
 }
 
-/// What this node can say of a spec before anything is started.
-pub(super) fn check(node: &Node, spec: &FunctionSpec) -> Result<(), Problem> {
-    if let Some(error) = spec.check().into_iter().next() {
-        return Err(Problem::new(422, "M0303", error.to_string()).with_field(error.field));
-    }
-    let missing = match spec.runtime {
-        mote_core::spec::Runtime::Python => node.interpreters.python.as_ref().err(),
-        mote_core::spec::Runtime::Node => node.interpreters.node.as_ref().err(),
-        _ => None,
-    };
-    if let Some(reason) = missing {
-        let text = format!("{} cannot run here: {reason}", spec.name);
-        return Err(Problem::new(422, "M0403", text).with_hint("see: mote doctor"));
-    }
-    if spec.limits.memory_bytes > node.memory_bytes {
-        let text = format!(
-            "memory: {} asked, the node gives {} to instances in all",
-            mote_core::fault::bytes_text(spec.limits.memory_bytes),
-            mote_core::fault::bytes_text(node.memory_bytes)
-        );
-        return Err(Problem::new(422, "M0303", text).with_field("limits.memory"));
-    }
-    secrets::check(&node.engine, spec)
-}
-
 /// Settings that are allowed and will hurt, each with what to write instead.
 fn scale_warnings(node: &Node, spec: &FunctionSpec, learnt: Known) -> Vec<String> {
     let cores = std::thread::available_parallelism().map_or(1, |cores| cores.get() as u32);
@@ -389,22 +338,4 @@ async fn start(
     let init_ms = status.instances.first().map_or(0, |instance| instance.init_ns / 1_000_000);
     steps.done("start", format!("1 instance, init {init_ms} ms"));
     Ok((revision, row.created_at_ms))
-}
-
-/// A store's refusal as an answer.
-pub(crate) fn store_problem(error: &StoreError) -> Problem {
-    let status = match error {
-        StoreError::Archive(archive) => archive.http_status(),
-        StoreError::DiskFull { .. } => 507,
-        StoreError::BadKey(_) => 422,
-        StoreError::NoSuchRevision { .. } => 404,
-        _ => 500,
-    };
-    Problem::new(status, error.code(), mote_core::fault::error_chain(error))
-}
-
-/// A task of ours that panicked or was cancelled.
-pub(super) fn internal(error: &tokio::task::JoinError) -> Problem {
-    tracing::error!(%error, "deploy task failed");
-    Problem::new(500, "M0599", "the node failed to deploy; see its log")
 }

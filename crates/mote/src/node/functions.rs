@@ -12,7 +12,8 @@ use mote_engine::logs::{LogLevel, LogLine as EngineLine, LogSource};
 use mote_engine::{Engine, Revision, clock};
 use tokio::sync::broadcast::error::RecvError;
 
-use super::{Node, deploy};
+use super::store_work::store_problem;
+use super::{Node, turns};
 
 /// The live revision of `name`, or 404 with the names that look like it.
 pub(crate) fn find(engine: &Engine, name: &str) -> Result<Arc<Revision>, Problem> {
@@ -28,11 +29,11 @@ pub(crate) async fn remove(node: &Node, name: &str) -> Result<(), Problem> {
     let revision = find(&node.engine, name)?;
     let (store, function) = (node.store.clone(), revision.spec.name.clone());
     // A deploy or switch that ended after this would bring back what the store has forgotten.
-    let _turn = deploy::turn(node, &function)?;
+    let _turn = turns::turn(node, &function)?;
     tokio::task::spawn_blocking(move || store.remove(&function))
         .await
         .map_err(|_| Problem::new(500, "M0599", "the node failed to remove; see its log"))?
-        .map_err(|error| deploy::store_problem(&error))?;
+        .map_err(|error| store_problem(&error))?;
     node.engine.remove(name);
     node.forget(&revision.spec.name);
     tracing::info!(function = %name, "removed");
@@ -51,7 +52,7 @@ pub(crate) async fn set_bounds(
     tokio::task::spawn_blocking(move || store.set_scale(&function, kept.as_ref()))
         .await
         .map_err(|_| Problem::new(500, "M0599", "the node failed to store; see its log"))?
-        .map_err(|error| deploy::store_problem(&error))?;
+        .map_err(|error| store_problem(&error))?;
     revision.set_bounds(bounds);
     Ok(())
 }

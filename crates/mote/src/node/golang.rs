@@ -18,9 +18,10 @@ use mote_sandbox::BuildRequest;
 use mote_store::{Lookup, PackagesStaging, StagedCode};
 use sha2::{Digest, Sha256};
 
+use super::Node;
 use super::packages::{self, Installed};
 use super::registries::{Client, Registries};
-use super::{Node, deploy::store_problem};
+use super::store_work::store_problem;
 
 /// The worker, as files of a package beside the function's own.
 const WORKER: [(&str, &str); 7] = [
@@ -398,7 +399,7 @@ async fn cache(node: &Node) -> Result<PathBuf, Problem> {
 }
 
 fn prepare_cache(path: &Path, bytes_max: u64) -> std::io::Result<()> {
-    if bytes_below(path, bytes_max) > bytes_max {
+    if packages::bytes_below(path, bytes_max) > bytes_max {
         mote_store::remove_tree(path)?;
     }
     std::fs::create_dir_all(path)?;
@@ -440,25 +441,6 @@ async fn request(
     request.cache_dir = Some(cache);
     request.argv = ["sh", "-c", SCRIPT, "build", target].map(str::to_owned).to_vec();
     Ok(request)
-}
-
-/// Bytes in the files below a folder; counting ends beyond `most`.
-pub(super) fn bytes_below(folder: &Path, most: u64) -> u64 {
-    let mut sum = 0;
-    let mut folders: Vec<PathBuf> = vec![folder.to_owned()];
-    while let Some(folder) = folders.pop() {
-        for entry in std::fs::read_dir(folder).into_iter().flatten().flatten() {
-            match entry.metadata() {
-                Ok(meta) if meta.is_dir() => folders.push(entry.path()),
-                Ok(meta) => sum += meta.len(),
-                Err(_) => {}
-            }
-            if sum > most {
-                return sum;
-            }
-        }
-    }
-    sum
 }
 
 #[cfg(test)]

@@ -4,6 +4,7 @@ mod code;
 mod compat;
 pub(crate) mod deploy;
 pub(crate) mod doctor;
+mod front_limits;
 pub(crate) mod functions;
 mod golang;
 mod inputs;
@@ -16,7 +17,12 @@ pub(crate) mod rollout;
 mod run;
 pub(crate) mod secrets;
 mod shims;
+mod spec_check;
+mod store_work;
+mod token;
 mod trees;
+mod turns;
+mod unusable;
 
 use std::collections::HashMap;
 use std::hash::{BuildHasher, RandomState};
@@ -35,8 +41,8 @@ use parking_lot::Mutex;
 use tokio::runtime::Handle;
 
 pub(crate) use run::run;
+pub(crate) use unusable::{AddressError, SettingError};
 
-use crate::admin::Token;
 use crate::config::Config;
 
 /// A running node, as the management API sees it.
@@ -46,7 +52,7 @@ pub(crate) struct Node {
     pub(crate) store: Arc<Store>,
     pub(crate) backend: Arc<ProcessBackend>,
     pub(crate) interpreters: interpreters::Found,
-    pub(crate) deploying: deploy::Deploying,
+    pub(crate) deploying: turns::Deploying,
     /// Held while a Go function is built: the compilers' cache is one.
     pub(crate) go_builds: tokio::sync::Mutex<()>,
     /// Where the engine's and the fronts' tasks run.
@@ -54,7 +60,7 @@ pub(crate) struct Node {
     /// Addresses as bound.
     pub(crate) http: Option<SocketAddr>,
     pub(crate) coap: Option<SocketAddr>,
-    pub(crate) token: Option<Token>,
+    pub(crate) token: Option<token::Token>,
     /// Where other platforms' clients are served: platform and address.
     pub(crate) compat: Vec<(&'static str, String)>,
     /// Takes manifests of OpenWhisk, where its API is on.

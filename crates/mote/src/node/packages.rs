@@ -18,7 +18,8 @@ use sha2::{Digest, Sha256};
 
 use super::inputs::{self, Inputs};
 use super::registries::{Client, Registries};
-use super::{Node, deploy::store_problem, golang, provided};
+use super::store_work::store_problem;
+use super::{Node, provided};
 
 /// An installation that takes longer is stopped.
 const INSTALL_TIMEOUT: Duration = Duration::from_secs(600);
@@ -305,7 +306,7 @@ async fn room(node: &Node) -> Result<(u64, u64), Problem> {
     let counted = tokio::task::spawn_blocking(move || {
         let disk = rustix::fs::statvfs(&data)?;
         let all_max = disk.f_blocks.saturating_mul(disk.f_frsize) / ALL_BYTES_SHARE;
-        let used = golang::bytes_below(&data.join("packages"), all_max);
+        let used = bytes_below(&data.join("packages"), all_max);
         let free_min = FREE_BYTES_MIN.min(disk.f_blocks * disk.f_frsize / FREE_BYTES_SHARE);
         Ok::<_, std::io::Error>((all_max.saturating_sub(used), free_min))
     });
@@ -460,6 +461,25 @@ fn stale_entries(output: &VecDeque<String>) -> String {
 
 pub(super) fn failed(text: &str) -> Problem {
     Problem::new(422, "M0401", text)
+}
+
+/// Bytes in the files below a folder; counting ends beyond `most`.
+pub(super) fn bytes_below(folder: &Path, most: u64) -> u64 {
+    let mut sum = 0;
+    let mut folders: Vec<PathBuf> = vec![folder.to_owned()];
+    while let Some(folder) = folders.pop() {
+        for entry in std::fs::read_dir(folder).into_iter().flatten().flatten() {
+            match entry.metadata() {
+                Ok(meta) if meta.is_dir() => folders.push(entry.path()),
+                Ok(meta) => sum += meta.len(),
+                Err(_) => {}
+            }
+            if sum > most {
+                return sum;
+            }
+        }
+    }
+    sum
 }
 
 #[cfg(test)]

@@ -13,28 +13,18 @@ use mote_core::spec::Runtime;
 use mote_core::{FunctionName, FunctionSpec, Invoker};
 use mote_engine::logs::LogLevel;
 use mote_engine::{Revision, Serving, WarmError, clock};
-use mote_store::{RevisionState, Store, StoreError, StoredRevision};
+use mote_store::{RevisionState, StoredRevision};
 
 use super::Node;
-use super::deploy::{check, internal, store_problem, turn};
+use super::spec_check::check;
+use super::store_work::{internal, with_store};
+use super::turns::turn;
 
 /// Lines of the log that are searched for those of a start that failed, and how many of the last of
 /// them its message shows: fewer where `mote logs` shows the others.
 const LINES_LOOKED_AT: usize = 100;
 const LINES_OF_LIVE: usize = 5;
 const LINES_OF_FIRST: usize = 30;
-
-/// Runs `work` on the store, off the management thread.
-pub(super) async fn with_store<T: Send + 'static>(
-    node: &Node,
-    work: impl FnOnce(&Store) -> Result<T, StoreError> + Send + 'static,
-) -> Result<T, Problem> {
-    let store = node.store.clone();
-    tokio::task::spawn_blocking(move || work(&store))
-        .await
-        .map_err(|error| internal(&error))?
-        .map_err(|error| store_problem(&error))
-}
 
 /// The stored revisions of `name`, newest first.
 pub(crate) async fn revisions(node: &Node, name: &FunctionName) -> Result<RevisionList, Problem> {

@@ -22,8 +22,11 @@ use tokio::net::{TcpListener, UdpSocket, UnixListener};
 use tokio::runtime::{Builder, Handle};
 use tokio::signal::unix::{SignalKind, signal};
 
+use super::front_limits::{HTTP_FILES_SHARE, http_config};
+use super::token::Token;
+use super::unusable::{busy, unusable};
 use super::{Node, compat, interpreters, memory, secrets, shims, trees};
-use crate::admin::{self, Token};
+use crate::admin;
 use crate::config::Config;
 
 /// How long running invocations may take once the node is told to stop.
@@ -277,25 +280,6 @@ async fn waiting_for<T>(engine: &Engine, what: &str, step: impl Future<Output = 
     }
 }
 
-/// Shares of the open files that a node may have for the connections of its own HTTP front and of
-/// tinyFaaS'. The rest is for instances, for the APIs of other platforms and for the management,
-/// which clients of the fronts must not shut out.
-const HTTP_FILES_SHARE: usize = 2;
-pub(super) const TINYFAAS_FILES_SHARE: usize = 8;
-
-/// The limits of an HTTP front that may have one of `share` of the files that this process may open.
-pub(super) fn http_config(share: usize) -> http::Config {
-    let files = rustix::process::getrlimit(rustix::process::Resource::Nofile).current;
-    let files = files.map_or(usize::MAX, |files| usize::try_from(files).unwrap_or(usize::MAX));
-    let all = http::Config::default();
-    let connections_max = all.connections_max.min(files / share).max(1);
-    let connections_per_address_max =
-        all.connections_per_address_max.min((connections_max / 4 * 3).max(1));
-    // As with the connections: the node's own front may have all of them, others their share.
-    let streams_max = all.streams_max * HTTP_FILES_SHARE / share;
-    http::Config { connections_max, connections_per_address_max, streams_max, ..all }
-}
-
 /// Threads that serve HTTP connections, where `asked` 0 chooses by the number of cores. The first
 /// is the data path itself. A second one costs a wake-up of another core per request, which on few
 /// cores is more than it brings (docs/decisions/0014-warm-path.md).
@@ -412,20 +396,6 @@ fn bind_socket(path: &std::path::Path) -> Result<UnixListener> {
     // Who may connect is decided by peer credentials; the mode only keeps others' errors short.
     std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o660))?;
     Ok(listener)
-}
-
-/// Something else that a setting names and that cannot be used.
-fn unusable(key: &'static str, text: String) -> anyhow::Error {
-    crate::up::SettingError { key, text }.into()
-}
-
-/// An address that cannot be used, as the error people can act on.
-pub(super) fn busy(
-    key: &'static str,
-    address: std::net::SocketAddr,
-    error: std::io::Error,
-) -> anyhow::Error {
-    crate::up::AddressError { key, address, source: error }.into()
 }
 
 /// `text` behind `first` in lines of at most [`COLUMNS`], those after the first indented as far. A

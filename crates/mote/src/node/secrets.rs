@@ -8,7 +8,7 @@ use mote_core::spec::is_secret_name;
 use mote_engine::Engine;
 
 use super::Node;
-use super::rollout::with_store;
+use super::store_work::with_store;
 
 /// Largest value.
 pub(crate) const VALUE_BYTES_MAX: usize = 64 << 10;

@@ -1,0 +1,36 @@
+//! Work on the store, and what its errors are as answers.
+
+use mote_api::Problem;
+use mote_store::{Store, StoreError};
+
+use super::Node;
+
+/// Runs `work` on the store, off the management thread.
+pub(super) async fn with_store<T: Send + 'static>(
+    node: &Node,
+    work: impl FnOnce(&Store) -> Result<T, StoreError> + Send + 'static,
+) -> Result<T, Problem> {
+    let store = node.store.clone();
+    tokio::task::spawn_blocking(move || work(&store))
+        .await
+        .map_err(|error| internal(&error))?
+        .map_err(|error| store_problem(&error))
+}
+
+/// A store's refusal as an answer.
+pub(crate) fn store_problem(error: &StoreError) -> Problem {
+    let status = match error {
+        StoreError::Archive(archive) => archive.http_status(),
+        StoreError::DiskFull { .. } => 507,
+        StoreError::BadKey(_) => 422,
+        StoreError::NoSuchRevision { .. } => 404,
+        _ => 500,
+    };
+    Problem::new(status, error.code(), mote_core::fault::error_chain(error))
+}
+
+/// A task of ours that panicked or was cancelled.
+pub(super) fn internal(error: &tokio::task::JoinError) -> Problem {
+    tracing::error!(%error, "deploy task failed");
+    Problem::new(500, "M0599", "the node failed to deploy; see its log")
+}

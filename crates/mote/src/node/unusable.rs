@@ -1,0 +1,35 @@
+//! Settings that the node cannot use, as the errors that `mote up` explains.
+
+use std::io;
+use std::net::SocketAddr;
+
+/// An address that cannot be listened on.
+#[derive(Debug, thiserror::Error)]
+#[error("{address} cannot be listened on")]
+pub(crate) struct AddressError {
+    /// The setting it comes from.
+    pub(crate) key: &'static str,
+    pub(crate) address: SocketAddr,
+    #[source]
+    pub(crate) source: io::Error,
+}
+
+/// Something that a setting names and the node cannot use: starting again changes nothing.
+#[derive(Debug, thiserror::Error)]
+#[error("{key}: {text}")]
+pub(crate) struct SettingError {
+    /// The setting.
+    pub(crate) key: &'static str,
+    /// What is wrong with it.
+    pub(crate) text: String,
+}
+
+/// Something else that a setting names and that cannot be used.
+pub(super) fn unusable(key: &'static str, text: String) -> anyhow::Error {
+    SettingError { key, text }.into()
+}
+
+/// An address that cannot be used, as the error people can act on.
+pub(super) fn busy(key: &'static str, address: SocketAddr, error: io::Error) -> anyhow::Error {
+    AddressError { key, address, source: error }.into()
+}
