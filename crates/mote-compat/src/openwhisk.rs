@@ -6,6 +6,7 @@
 //! too. Start reading at [`routes`], then `entities.rs`, then `run.rs`.
 
 mod accepted;
+mod action_limits;
 mod actions;
 mod activations;
 mod entities;
@@ -164,7 +165,7 @@ async fn info() -> Response {
     let limits = json!({
         "actions_per_minute": limits::INVOCATIONS_PER_MINUTE, "triggers_per_minute": limits::FIRES_PER_MINUTE,
         "concurrent_actions": limits::CONCURRENT, "sequence_length": run::SEQUENCE_MAX,
-        "max_action_duration": actions::TIMEOUT_MS_MAX, "max_action_memory": actions::MEMORY_MIB_MAX << 20,
+        "max_action_duration": action_limits::TIMEOUT_MS_MAX, "max_action_memory": action_limits::MEMORY_MIB_MAX << 20,
     });
     axum::Json(json!({
         "description": "OpenWhisk API", "api_paths": ["/api/v1"], "runtimes": runtimes, "limits": limits,

@@ -9,6 +9,7 @@ use mote_core::spec::Runtime;
 use serde_json::{Map, Value, json};
 use tokio::sync::{mpsc, oneshot};
 
+use super::action_limits::limits;
 use super::entities::{self, Entity, Kind, Pair, What};
 use super::{Refused, Whisk, actions, run};
 use crate::node::Function;
@@ -76,10 +77,7 @@ async fn apply(whisk: &Whisk, manifest: &WhiskManifest) -> Result<WhiskResult, P
     }
     for sequence in &manifest.sequences {
         let components = sequence.actions.iter().filter_map(|name| entities::local_name(name).ok());
-        let what = What::Sequence {
-            components: components.collect(),
-            limits: actions::limits(None, None)?,
-        };
+        let what = What::Sequence { components: components.collect(), limits: limits(None, None)? };
         put(whisk, Kind::Action, &sequence.entity, what).await?;
     }
     for trigger in &manifest.triggers {

@@ -13,8 +13,9 @@ use mote_core::{Fault, FaultClass, InvocationId, whisk};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 
+use super::action_limits::limits;
 use super::entities::{self, Entity, Kind, What};
-use super::{NAMESPACE, PARAMETERS_BYTES_MAX, Refused, Whisk, actions, system};
+use super::{NAMESPACE, PARAMETERS_BYTES_MAX, Refused, Whisk, system};
 use crate::node::Call;
 use crate::queue::{PAUSE, TRIES_MAX};
 
@@ -148,7 +149,7 @@ pub(super) fn find(whisk: &Whisk, name: &str) -> Result<Found, Refused> {
     if system::action_of(name).is_some() {
         let what = What::Action {
             exec: json!({ "kind": "builtin" }),
-            limits: actions::limits(None, None)?,
+            limits: limits(None, None)?,
             function: String::new(),
         };
         let (entity, parameters) = (Entity::new(what), Map::new());
