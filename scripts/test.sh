@@ -23,6 +23,7 @@ printf '\n== build of the binary under test\n'
 cargo build --profile quick -p mote -p mote-bench-peers --bin mote --bin bench_static
 export MOTE_BIN=$target/quick/mote
 
+suite "cycles of modules" python3 -B scripts/check-cycles.py
 suite "Python shim" python3 -B -m unittest discover -s shims/python
 suite "Go worker" python3 -B -m unittest discover -s shims/go
 suite "Node shim" node --test shims/node/*.test.mjs
