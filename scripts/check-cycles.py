@@ -22,9 +22,6 @@ KNOWN: dict[str, list[set[str]]] = {
         {"egress", "engine", "instance", "names", "output", "pool", "prewarm", "reconciler"}
         | {"relay", "revision", "routes", "server", "starts", "worker"},
     ],
-    "mote-gateway": [
-        {"http::answer", "http::connection", "http::h2", "http::listener", "http::request_body"},
-    ],
     "mote-sandbox": [
         {"action_loop", "child", "delivery", "identity", "init", "landlock_rules", "log_lines"}
         | {"loopback", "open_network", "program_run", "root", "worker"},

@@ -11,8 +11,8 @@ use mote_core::{InvocationId, Phases, Reply};
 use tokio::io::AsyncWriteExt;
 use tokio::net::tcp::WriteHalf;
 
+use super::front::Config;
 use super::head::is_token;
-use super::listener::Config;
 use crate::refusal::{Refusal, reason};
 
 /// Bodies up to this size are copied behind the head and leave with it.

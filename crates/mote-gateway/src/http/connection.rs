@@ -1,221 +1,38 @@
 //! One HTTP/1.1 connection: reads a head, runs the invocation, writes the answer, again.
-//!
-//! An idle connection holds no buffer: bytes are read into one scratch buffer per thread and only
-//! copied. There is one timer per connection; moving its deadline costs nothing until it fires.
 
-use std::cell::RefCell;
-use std::future::Future;
 use std::net::IpAddr;
-use std::pin::{Pin, pin};
+use std::pin::pin;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::task::{Context, Poll};
 use std::time::Duration;
 
 use bytes::{Buf, BytesMut};
 use mote_core::body::Body;
 use mote_core::gathering::NotGathered;
-use mote_core::invocation::{Head, headers};
-use mote_core::rollout::sticky_key;
-use mote_core::turn::Turn;
 use mote_core::wire::INLINE_BODY_BYTES_MAX;
 use mote_core::{Fault, Invocation, Invoker, Reply, RouteInfo, Trigger};
-use tokio::io::{AsyncRead, AsyncWriteExt, ReadBuf};
+use tokio::io::AsyncWriteExt;
 use tokio::net::TcpStream;
 use tokio::net::tcp::{ReadHalf, WriteHalf};
-use tokio::sync::futures::OwnedNotified;
-use tokio::time::{Instant, Sleep};
 
 use super::answer::{self, After};
 use super::chunked::{Chunked, Step};
-use super::head::{self, Framing, RequestHead, no_such_function};
-use super::listener::Front;
+use super::front::Front;
+use super::head::{self, Framing, RequestHead};
+use super::input::{Input, ReadEnd, or_gone, poll_gone};
 use super::request_body::Fed;
+use super::route::{LINGER_BYTES_MAX, REFUSALS_IN_A_ROW_MAX, find_route};
 use super::{h2, request_body};
 use crate::ids::{invocation_id, now_ns};
 use crate::refusal::Refusal;
 
-/// Bytes read at once.
-const SCRATCH_BYTES: usize = 64 << 10;
-/// Bytes of following requests kept while one is served.
-const AHEAD_BYTES_MAX: usize = 64 << 10;
-/// Requests with equal values go to the same revision while traffic is split.
 /// Items of a turn that a request costs: parsing it and answering it take about twice as long as a
 /// frame does.
 const REQUEST_ITEMS: u32 = 2;
-const SPLIT_KEY: &[u8] = b"mote-split-key";
 const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
-/// Bytes of an unread body that are read and dropped to keep the connection, and no more.
-pub(crate) const LINGER_BYTES_MAX: usize = 64 << 10;
-/// Requests in a row that one connection may send without a single invocation: unknown functions,
-/// methods that a function does not take. The answer to the last of them closes the connection. A
-/// client that mixes them with invocations never gets there, and one that does connects again.
-pub const REFUSALS_IN_A_ROW_MAX: u32 = 100;
-
-thread_local! {
-    static SCRATCH: RefCell<Box<[u8]>> = RefCell::new(vec![0; SCRATCH_BYTES].into_boxed_slice());
-}
-
-/// Why reading ended.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum ReadEnd {
-    /// The client closed, or the socket failed.
-    Gone,
-    /// The phase took too long.
-    TimedOut,
-    /// The node is stopping, and the connection is idle or has had its grace.
-    Stopping,
-}
-
-/// The reading side: bytes not yet served, and the timer of the current phase.
-pub(crate) struct Input {
-    pub(crate) bytes: BytesMut,
-    timer: Pin<Box<Sleep>>,
-    deadline: Instant,
-    stopped: Pin<Box<OwnedNotified>>,
-    /// A request is on its way and no invocation has begun for it, so a node that stops gives it up
-    /// `arrival_grace` later, at `arrive_by`.
-    arriving: bool,
-    arrival_grace: Duration,
-    arrive_by: Option<Instant>,
-    /// What this connection may still do before it lets others run.
-    turn: Turn,
-    /// Requests since the last invocation; see [`REFUSALS_IN_A_ROW_MAX`].
-    refusals: u32,
-}
-
-impl Input {
-    /// Charges what was handled, and lets others run when the turn is over. A client that sends
-    /// faster than it is served would keep the thread otherwise: none of the awaits on its path
-    /// has to wait.
-    pub(crate) async fn charge(&mut self, items: u32, bytes: usize) {
-        self.turn.charge(items, bytes);
-        if self.turn.is_over() {
-            self.turn = Turn::new();
-            tokio::task::yield_now().await;
-        }
-    }
-
-    pub(crate) fn set_deadline(&mut self, timeout: Duration) {
-        let deadline = Instant::now() + timeout;
-        let by = self.arrive_by.filter(|_| self.arriving);
-        self.deadline = by.map_or(deadline, |by| by.min(deadline));
-    }
-
-    /// Reads more. Ends early when the phase is over or, with `idle`, when the node stops.
-    pub(crate) async fn fill(
-        &mut self,
-        socket: &mut ReadHalf<'_>,
-        idle: bool,
-    ) -> Result<(), ReadEnd> {
-        std::future::poll_fn(|cx| self.poll_fill(socket, idle, cx)).await
-    }
-
-    fn poll_fill(
-        &mut self,
-        socket: &mut ReadHalf<'_>,
-        idle: bool,
-        cx: &mut Context<'_>,
-    ) -> Poll<Result<(), ReadEnd>> {
-        if let Poll::Ready(result) = poll_read(&mut self.bytes, socket, cx) {
-            return Poll::Ready(result);
-        }
-        self.poll_waiting(idle, cx).map(Err)
-    }
-
-    /// The first bytes of a request. A head that arrives whole, as nearly all do, is parsed where
-    /// it was read and never copied; otherwise what came is kept and `None` returned.
-    async fn first(
-        &mut self,
-        socket: &mut ReadHalf<'_>,
-    ) -> Result<Option<Result<RequestHead, Refusal>>, ReadEnd> {
-        std::future::poll_fn(|cx| {
-            let bytes = &mut self.bytes;
-            let read = poll_read_with(socket, cx, |read| {
-                if let Ok(Some(end)) = head::find_end(read, 0)
-                    && !read.starts_with(b"\r\n")
-                {
-                    bytes.extend_from_slice(&read[end..]);
-                    return Some(head::parse(&read[..end]));
-                }
-                bytes.extend_from_slice(read);
-                None
-            });
-            if let Poll::Ready(result) = read {
-                return Poll::Ready(result);
-            }
-            self.poll_waiting(true, cx).map(Err)
-        })
-        .await
-    }
-
-    /// Ready when waiting for bytes must end.
-    fn poll_waiting(&mut self, idle: bool, cx: &mut Context<'_>) -> Poll<ReadEnd> {
-        while self.timer.as_mut().poll(cx).is_ready() {
-            if Instant::now() >= self.deadline {
-                let late = self.arriving && self.arrive_by.is_some_and(|by| by <= self.deadline);
-                return Poll::Ready(if late { ReadEnd::Stopping } else { ReadEnd::TimedOut });
-            }
-            let deadline = self.deadline;
-            self.timer.as_mut().reset(deadline);
-        }
-        if idle && self.stopped.as_mut().poll(cx).is_ready() {
-            return Poll::Ready(ReadEnd::Stopping);
-        }
-        if self.arriving && self.arrive_by.is_none() && self.stopped.as_mut().poll(cx).is_ready() {
-            let by = Instant::now() + self.arrival_grace;
-            self.arrive_by = Some(by);
-            self.deadline = self.deadline.min(by);
-        }
-        // The timer fires at its old, earlier time at the worst, and is moved then; a deadline
-        // before it must move it now.
-        if self.deadline < self.timer.deadline() {
-            let deadline = self.deadline;
-            self.timer.as_mut().reset(deadline);
-            let _ = self.timer.as_mut().poll(cx);
-        }
-        Poll::Pending
-    }
-}
-
-fn poll_read(
-    bytes: &mut BytesMut,
-    socket: &mut ReadHalf<'_>,
-    cx: &mut Context<'_>,
-) -> Poll<Result<(), ReadEnd>> {
-    poll_read_with(socket, cx, |read| bytes.extend_from_slice(read))
-}
-
-/// Reads into the thread's scratch buffer and lets `take` have what came.
-fn poll_read_with<T>(
-    socket: &mut ReadHalf<'_>,
-    cx: &mut Context<'_>,
-    take: impl FnOnce(&[u8]) -> T,
-) -> Poll<Result<T, ReadEnd>> {
-    SCRATCH.with_borrow_mut(|scratch| {
-        let mut buffer = ReadBuf::new(scratch);
-        match Pin::new(socket).poll_read(cx, &mut buffer) {
-            Poll::Pending => Poll::Pending,
-            Poll::Ready(Ok(())) if !buffer.filled().is_empty() => {
-                Poll::Ready(Ok(take(buffer.filled())))
-            }
-            Poll::Ready(_) => Poll::Ready(Err(ReadEnd::Gone)),
-        }
-    })
-}
-
 /// Serves one connection of `owner` to its end.
 pub(crate) async fn serve<I: Invoker>(mut stream: TcpStream, owner: IpAddr, front: &Front<I>) {
-    let mut input = Input {
-        bytes: BytesMut::new(),
-        timer: Box::pin(tokio::time::sleep(front.config.head_timeout)),
-        deadline: Instant::now(),
-        stopped: Box::pin(front.stopper.notified()),
-        arriving: true,
-        arrival_grace: front.config.arrival_grace,
-        arrive_by: None,
-        turn: Turn::new(),
-        refusals: 0,
-    };
+    let mut input =
+        Input::new(front.config.head_timeout, front.config.arrival_grace, front.stopper.notified());
     let is_h2 = {
         let (mut reader, _) = stream.split();
         input.set_deadline(front.config.head_timeout);
@@ -381,29 +198,6 @@ async fn read_head<I: Invoker>(
             Err(_) => return Ok(None),
         }
     }
-}
-
-/// The function of a request, or why there is none.
-pub(crate) fn find_route<I: Invoker>(
-    invoker: &I,
-    name: &str,
-    head: &Head,
-) -> Result<I::Route, Refusal> {
-    let route = invoker.route(name, || split_key(head)).ok_or_else(|| no_such_function(name))?;
-    let methods = route.methods();
-    if methods.is_empty() || methods.iter().any(|allowed| allowed.as_bytes() == head.method()) {
-        return Ok(route);
-    }
-    let allow = methods.join(", ");
-    let mut refusal = Refusal::new(405, "M1030", format!("{allow} only"));
-    refusal.allow = Some(allow);
-    Err(refusal)
-}
-
-/// What keeps a caller with one of several revisions, where it gave something.
-fn split_key(head: &Head) -> Option<u64> {
-    let (_, value) = headers(head.headers()).find(|(name, _)| *name == SPLIT_KEY)?;
-    Some(sticky_key(value))
 }
 
 fn after(written: std::io::Result<()>, keep: bool) -> After {
@@ -608,31 +402,4 @@ impl<I: Invoker> Exchange<'_, I> {
             answer::refuse(writer, config, &refusal, Some(id), self.is_head, keep_alive).await;
         after(written, keep_alive)
     }
-}
-
-/// Waits for `work`; `None` when the client goes away first.
-pub(crate) async fn or_gone<T>(
-    mut work: Pin<&mut impl Future<Output = T>>,
-    input: &mut Input,
-    reader: &mut ReadHalf<'_>,
-) -> Option<T> {
-    std::future::poll_fn(|cx| {
-        if let Poll::Ready(result) = work.as_mut().poll(cx) {
-            return Poll::Ready(Some(result));
-        }
-        poll_gone(input, reader, cx).map(|()| None)
-    })
-    .await
-}
-
-/// Ready when the client has gone away. Bytes of following requests are kept, up to a bound.
-fn poll_gone(input: &mut Input, reader: &mut ReadHalf<'_>, cx: &mut Context<'_>) -> Poll<()> {
-    while input.bytes.len() < AHEAD_BYTES_MAX {
-        match poll_read(&mut input.bytes, reader, cx) {
-            Poll::Pending => break,
-            Poll::Ready(Ok(())) => {}
-            Poll::Ready(Err(_)) => return Poll::Ready(()),
-        }
-    }
-    Poll::Pending
 }

@@ -25,10 +25,10 @@ use tokio::sync::Notify;
 use tokio::time::Instant;
 
 use super::answer;
-use super::connection::{LINGER_BYTES_MAX, REFUSALS_IN_A_ROW_MAX, find_route};
+use super::front::{Front, Stopper, Unsent};
 use super::h2_meter::Metered;
 use super::head::{self, FIELDS_BYTES_MAX, FIELDS_MAX};
-use super::listener::{Front, Stopper};
+use super::route::{LINGER_BYTES_MAX, REFUSALS_IN_A_ROW_MAX, find_route};
 use super::target::{self, TARGET_BYTES_MAX, Target};
 use crate::ids::{invocation_id, now_ns};
 use crate::refusal::Refusal;
@@ -52,9 +52,6 @@ const UNSENT_BYTES_MAX: usize = 8 << 20;
 /// The same for all HTTP/2 clients together. Beyond half of it a client that takes nothing between
 /// two looks is cut off; otherwise it has the front's `write_timeout`.
 const UNSENT_BYTES_TOTAL_MAX: usize = 64 << 20;
-
-/// Bytes of answers that wait for HTTP/2 clients to take them, of a whole front.
-pub(crate) type Unsent = Arc<AtomicUsize>;
 
 /// Serves one connection to its end. `read` are the bytes read already, the preface among them.
 pub(crate) async fn serve<I: Invoker>(

@@ -3,12 +3,16 @@
 mod answer;
 pub mod chunked;
 mod connection;
+mod front;
 mod h2;
 mod h2_meter;
 pub mod head;
+mod input;
 mod listener;
 mod request_body;
+mod route;
 pub mod target;
 
-pub use connection::REFUSALS_IN_A_ROW_MAX;
-pub use listener::{Config, Stopper, listen, serve};
+pub use front::{Config, Stopper};
+pub use listener::{listen, serve};
+pub use route::REFUSALS_IN_A_ROW_MAX;

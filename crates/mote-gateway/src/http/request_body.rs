@@ -10,9 +10,9 @@ use tokio::net::tcp::ReadHalf;
 use tokio::sync::mpsc;
 
 use super::chunked::{Chunked, Step};
-use super::connection::{Input, ReadEnd, or_gone};
+use super::front::Config;
 use super::head::Framing;
-use super::listener::Config;
+use super::input::{Input, ReadEnd, or_gone};
 use crate::refusal::Refusal;
 
 /// Chunks under way between socket and engine; with at most 64 KiB each.

@@ -1,0 +1,115 @@
+//! What the connections of one front share: its limits, the wish to stop, and what counts for all.
+
+use std::net::IpAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::time::Duration;
+
+use mote_core::gathering::Gathering;
+use mote_core::shares::Shares;
+use tokio::runtime::Handle;
+use tokio::sync::Notify;
+use tokio::sync::futures::OwnedNotified;
+
+/// Connections at once, unless configured. One address may have three quarters: a proxy in front of
+/// the node needs many, and whoever keeps as many as it may still leaves room for others.
+const CONNECTIONS_MAX: usize = 16_384;
+
+/// Streams of HTTP/2 that are open at once on all connections, unless configured. One address may
+/// have half. A stream that waits costs the node about 4.5 KB in itself, so all of them cost about
+/// 45 MB.
+const STREAMS_MAX: usize = 10_000;
+
+/// Time and count limits of the front. A phase that takes longer ends the connection.
+#[derive(Debug, Clone)]
+pub struct Config {
+    /// From the first byte of a head to its last.
+    pub head_timeout: Duration,
+    /// Silence inside a request body.
+    pub body_idle_timeout: Duration,
+    /// Silence between requests.
+    pub keep_alive_timeout: Duration,
+    /// A client that takes nothing of its answer.
+    pub write_timeout: Duration,
+    /// How long a request may go on arriving once the node stops. An invocation that has begun has
+    /// the time of the stop.
+    pub arrival_grace: Duration,
+    /// Connections at once; more wait in the kernel's backlog.
+    pub connections_max: usize,
+    /// Connections of one address at once; a further one reads a 503 and is closed.
+    pub connections_per_address_max: usize,
+    /// Streams of HTTP/2 that are open at once on all connections; one address may have half. A
+    /// further one is refused.
+    pub streams_max: usize,
+    /// Further runtimes that serve connections, in turn with the one that accepts them. Each
+    /// should have a thread of its own.
+    pub helpers: Vec<Handle>,
+}
+
+impl Default for Config {
+    fn default() -> Self {
+        Self {
+            head_timeout: Duration::from_secs(10),
+            body_idle_timeout: Duration::from_secs(30),
+            keep_alive_timeout: Duration::from_secs(60),
+            write_timeout: Duration::from_secs(30),
+            arrival_grace: Duration::from_secs(5),
+            connections_max: CONNECTIONS_MAX,
+            connections_per_address_max: CONNECTIONS_MAX / 4 * 3,
+            streams_max: STREAMS_MAX,
+            helpers: Vec::new(),
+        }
+    }
+}
+
+/// Tells all connections to end: idle ones at once, busy ones after their answer.
+#[derive(Clone, Default)]
+pub struct Stopper(Arc<StopState>);
+
+#[derive(Default)]
+struct StopState {
+    stopping: AtomicBool,
+    notify: Arc<Notify>,
+}
+
+impl Stopper {
+    /// Begins the end.
+    pub fn stop(&self) {
+        self.0.stopping.store(true, Ordering::Release);
+        self.0.notify.notify_waiters();
+    }
+
+    /// Resolves when the node was told to stop and requests that had not arrived in whole then have
+    /// had `grace`.
+    pub(crate) async fn given_up(&self, grace: Duration) {
+        let stopped = self.notified();
+        if !self.is_stopping() {
+            stopped.await;
+        }
+        tokio::time::sleep(grace).await;
+    }
+
+    pub(crate) fn is_stopping(&self) -> bool {
+        self.0.stopping.load(Ordering::Acquire)
+    }
+
+    /// Resolves when [`Stopper::stop`] is called after this.
+    pub(crate) fn notified(&self) -> OwnedNotified {
+        self.0.notify.clone().notified_owned()
+    }
+}
+
+/// Bytes of answers that wait for HTTP/2 clients to take them, of a whole front.
+pub(crate) type Unsent = Arc<AtomicUsize>;
+
+/// What every connection shares.
+pub(crate) struct Front<I> {
+    pub(crate) invoker: I,
+    pub(crate) config: Config,
+    pub(crate) stopper: Stopper,
+    pub(crate) unsent: Unsent,
+    /// Streams of HTTP/2 that are open, by the address of the client.
+    pub(crate) streams: Shares<IpAddr>,
+    /// Bodies that calls wait for, by the address of the client.
+    pub(crate) gathering: Gathering<IpAddr>,
+}

@@ -1,0 +1,227 @@
+//! The reading side of a connection: bytes not yet served, and how long they may take.
+//!
+//! An idle connection holds no buffer: bytes are read into one scratch buffer per thread and only
+//! copied. There is one timer per connection; moving its deadline costs nothing until it fires.
+
+use std::cell::RefCell;
+use std::future::Future;
+use std::pin::Pin;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use bytes::BytesMut;
+use mote_core::turn::Turn;
+use tokio::io::{AsyncRead, ReadBuf};
+use tokio::net::tcp::ReadHalf;
+use tokio::sync::futures::OwnedNotified;
+use tokio::time::{Instant, Sleep};
+
+use super::head::{self, RequestHead};
+use crate::refusal::Refusal;
+
+/// Bytes read at once.
+const SCRATCH_BYTES: usize = 64 << 10;
+/// Bytes of following requests kept while one is served.
+const AHEAD_BYTES_MAX: usize = 64 << 10;
+
+thread_local! {
+    static SCRATCH: RefCell<Box<[u8]>> = RefCell::new(vec![0; SCRATCH_BYTES].into_boxed_slice());
+}
+
+/// Why reading ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum ReadEnd {
+    /// The client closed, or the socket failed.
+    Gone,
+    /// The phase took too long.
+    TimedOut,
+    /// The node is stopping, and the connection is idle or has had its grace.
+    Stopping,
+}
+
+/// The reading side: bytes not yet served, and the timer of the current phase.
+pub(crate) struct Input {
+    pub(crate) bytes: BytesMut,
+    timer: Pin<Box<Sleep>>,
+    deadline: Instant,
+    stopped: Pin<Box<OwnedNotified>>,
+    /// A request is on its way and no invocation has begun for it, so a node that stops gives it up
+    /// `arrival_grace` later, at `arrive_by`.
+    pub(crate) arriving: bool,
+    arrival_grace: Duration,
+    pub(crate) arrive_by: Option<Instant>,
+    /// What this connection may still do before it lets others run.
+    turn: Turn,
+    /// Requests since the last invocation; see [`super::REFUSALS_IN_A_ROW_MAX`].
+    pub(crate) refusals: u32,
+}
+
+impl Input {
+    /// Nothing read yet; the first head may take `head_timeout`.
+    pub(crate) fn new(
+        head_timeout: Duration,
+        arrival_grace: Duration,
+        stopped: OwnedNotified,
+    ) -> Self {
+        Self {
+            bytes: BytesMut::new(),
+            timer: Box::pin(tokio::time::sleep(head_timeout)),
+            deadline: Instant::now(),
+            stopped: Box::pin(stopped),
+            arriving: true,
+            arrival_grace,
+            arrive_by: None,
+            turn: Turn::new(),
+            refusals: 0,
+        }
+    }
+
+    /// Charges what was handled, and lets others run when the turn is over. A client that sends
+    /// faster than it is served would keep the thread otherwise: none of the awaits on its path
+    /// has to wait.
+    pub(crate) async fn charge(&mut self, items: u32, bytes: usize) {
+        self.turn.charge(items, bytes);
+        if self.turn.is_over() {
+            self.turn = Turn::new();
+            tokio::task::yield_now().await;
+        }
+    }
+
+    pub(crate) fn set_deadline(&mut self, timeout: Duration) {
+        let deadline = Instant::now() + timeout;
+        let by = self.arrive_by.filter(|_| self.arriving);
+        self.deadline = by.map_or(deadline, |by| by.min(deadline));
+    }
+
+    /// Reads more. Ends early when the phase is over or, with `idle`, when the node stops.
+    pub(crate) async fn fill(
+        &mut self,
+        socket: &mut ReadHalf<'_>,
+        idle: bool,
+    ) -> Result<(), ReadEnd> {
+        std::future::poll_fn(|cx| self.poll_fill(socket, idle, cx)).await
+    }
+
+    fn poll_fill(
+        &mut self,
+        socket: &mut ReadHalf<'_>,
+        idle: bool,
+        cx: &mut Context<'_>,
+    ) -> Poll<Result<(), ReadEnd>> {
+        if let Poll::Ready(result) = poll_read(&mut self.bytes, socket, cx) {
+            return Poll::Ready(result);
+        }
+        self.poll_waiting(idle, cx).map(Err)
+    }
+
+    /// The first bytes of a request. A head that arrives whole, as nearly all do, is parsed where
+    /// it was read and never copied; otherwise what came is kept and `None` returned.
+    pub(crate) async fn first(
+        &mut self,
+        socket: &mut ReadHalf<'_>,
+    ) -> Result<Option<Result<RequestHead, Refusal>>, ReadEnd> {
+        std::future::poll_fn(|cx| {
+            let bytes = &mut self.bytes;
+            let read = poll_read_with(socket, cx, |read| {
+                if let Ok(Some(end)) = head::find_end(read, 0)
+                    && !read.starts_with(b"\r\n")
+                {
+                    bytes.extend_from_slice(&read[end..]);
+                    return Some(head::parse(&read[..end]));
+                }
+                bytes.extend_from_slice(read);
+                None
+            });
+            if let Poll::Ready(result) = read {
+                return Poll::Ready(result);
+            }
+            self.poll_waiting(true, cx).map(Err)
+        })
+        .await
+    }
+
+    /// Ready when waiting for bytes must end.
+    fn poll_waiting(&mut self, idle: bool, cx: &mut Context<'_>) -> Poll<ReadEnd> {
+        while self.timer.as_mut().poll(cx).is_ready() {
+            if Instant::now() >= self.deadline {
+                let late = self.arriving && self.arrive_by.is_some_and(|by| by <= self.deadline);
+                return Poll::Ready(if late { ReadEnd::Stopping } else { ReadEnd::TimedOut });
+            }
+            let deadline = self.deadline;
+            self.timer.as_mut().reset(deadline);
+        }
+        if idle && self.stopped.as_mut().poll(cx).is_ready() {
+            return Poll::Ready(ReadEnd::Stopping);
+        }
+        if self.arriving && self.arrive_by.is_none() && self.stopped.as_mut().poll(cx).is_ready() {
+            let by = Instant::now() + self.arrival_grace;
+            self.arrive_by = Some(by);
+            self.deadline = self.deadline.min(by);
+        }
+        // The timer fires at its old, earlier time at the worst, and is moved then; a deadline
+        // before it must move it now.
+        if self.deadline < self.timer.deadline() {
+            let deadline = self.deadline;
+            self.timer.as_mut().reset(deadline);
+            let _ = self.timer.as_mut().poll(cx);
+        }
+        Poll::Pending
+    }
+}
+
+fn poll_read(
+    bytes: &mut BytesMut,
+    socket: &mut ReadHalf<'_>,
+    cx: &mut Context<'_>,
+) -> Poll<Result<(), ReadEnd>> {
+    poll_read_with(socket, cx, |read| bytes.extend_from_slice(read))
+}
+
+/// Reads into the thread's scratch buffer and lets `take` have what came.
+fn poll_read_with<T>(
+    socket: &mut ReadHalf<'_>,
+    cx: &mut Context<'_>,
+    take: impl FnOnce(&[u8]) -> T,
+) -> Poll<Result<T, ReadEnd>> {
+    SCRATCH.with_borrow_mut(|scratch| {
+        let mut buffer = ReadBuf::new(scratch);
+        match Pin::new(socket).poll_read(cx, &mut buffer) {
+            Poll::Pending => Poll::Pending,
+            Poll::Ready(Ok(())) if !buffer.filled().is_empty() => {
+                Poll::Ready(Ok(take(buffer.filled())))
+            }
+            Poll::Ready(_) => Poll::Ready(Err(ReadEnd::Gone)),
+        }
+    })
+}
+
+/// Waits for `work`; `None` when the client goes away first.
+pub(crate) async fn or_gone<T>(
+    mut work: Pin<&mut impl Future<Output = T>>,
+    input: &mut Input,
+    reader: &mut ReadHalf<'_>,
+) -> Option<T> {
+    std::future::poll_fn(|cx| {
+        if let Poll::Ready(result) = work.as_mut().poll(cx) {
+            return Poll::Ready(Some(result));
+        }
+        poll_gone(input, reader, cx).map(|()| None)
+    })
+    .await
+}
+
+/// Ready when the client has gone away. Bytes of following requests are kept, up to a bound.
+pub(crate) fn poll_gone(
+    input: &mut Input,
+    reader: &mut ReadHalf<'_>,
+    cx: &mut Context<'_>,
+) -> Poll<()> {
+    while input.bytes.len() < AHEAD_BYTES_MAX {
+        match poll_read(&mut input.bytes, reader, cx) {
+            Poll::Pending => break,
+            Poll::Ready(Ok(())) => {}
+            Poll::Ready(Err(_)) => return Poll::Ready(()),
+        }
+    }
+    Poll::Pending
+}

@@ -1,0 +1,40 @@
+//! The function that a request is for, and what a connection may send that is for none.
+
+use mote_core::invocation::{Head, headers};
+use mote_core::rollout::sticky_key;
+use mote_core::{Invoker, RouteInfo};
+
+use super::head::no_such_function;
+use crate::refusal::Refusal;
+
+/// Requests with equal values go to the same revision while traffic is split.
+const SPLIT_KEY: &[u8] = b"mote-split-key";
+/// Bytes of an unread body that are read and dropped to keep the connection, and no more.
+pub(crate) const LINGER_BYTES_MAX: usize = 64 << 10;
+/// Requests in a row that one connection may send without a single invocation: unknown functions,
+/// methods that a function does not take. The answer to the last of them closes the connection. A
+/// client that mixes them with invocations never gets there, and one that does connects again.
+pub const REFUSALS_IN_A_ROW_MAX: u32 = 100;
+
+/// The function of a request, or why there is none.
+pub(crate) fn find_route<I: Invoker>(
+    invoker: &I,
+    name: &str,
+    head: &Head,
+) -> Result<I::Route, Refusal> {
+    let route = invoker.route(name, || split_key(head)).ok_or_else(|| no_such_function(name))?;
+    let methods = route.methods();
+    if methods.is_empty() || methods.iter().any(|allowed| allowed.as_bytes() == head.method()) {
+        return Ok(route);
+    }
+    let allow = methods.join(", ");
+    let mut refusal = Refusal::new(405, "M1030", format!("{allow} only"));
+    refusal.allow = Some(allow);
+    Err(refusal)
+}
+
+/// What keeps a caller with one of several revisions, where it gave something.
+fn split_key(head: &Head) -> Option<u64> {
+    let (_, value) = headers(head.headers()).find(|(name, _)| *name == SPLIT_KEY)?;
+    Some(sticky_key(value))
+}
