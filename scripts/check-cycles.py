@@ -22,11 +22,6 @@ KNOWN: dict[str, list[set[str]]] = {
         {"egress", "engine", "instance", "names", "output", "pool", "prewarm", "reconciler"}
         | {"relay", "revision", "routes", "server", "starts", "worker"},
     ],
-    "mote-sandbox": [
-        {"action_loop", "child", "delivery", "identity", "init", "landlock_rules", "log_lines"}
-        | {"loopback", "open_network", "program_run", "root", "worker"},
-        {"answers", "backend", "parked", "report", "running", "subordinate", "waiting"},
-    ],
 }
 
 COMMENT = re.compile(r"//[^\n]*")

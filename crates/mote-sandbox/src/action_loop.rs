@@ -11,10 +11,10 @@ use serde_json::{Value, json};
 
 use crate::delivery::Delivery;
 use crate::log_lines::LogLines;
+use crate::outbox::{put_error, raw};
 use crate::program_run::{LOG_STDERR_INFO, LOG_STDOUT_INFO};
 use crate::spawn::{Child, Command, Stdio};
 use crate::sys;
-use crate::worker::{put_error, raw};
 use mote_core::whisk;
 
 /// A result or an acknowledgement that is longer ends the program.

@@ -8,10 +8,10 @@
 
 use std::os::fd::{AsFd, OwnedFd};
 
-use crate::child::{Failure, Step, die_with_parent};
 use crate::message;
 use crate::plan::{Adoption, Answer};
 use crate::root;
+use crate::step::{Failure, Step, die_with_parent};
 use crate::sys;
 
 /// Carries out the order, tells what became of it, and ends. Never returns.

@@ -6,7 +6,6 @@ use std::os::fd::{AsFd, OwnedFd};
 use mote_core::backend::StartError;
 use tokio::io::unix::AsyncFd;
 
-use crate::backend::sandbox_error;
 use crate::message;
 use crate::plan::{ANSWER_BYTES_MAX, Answer};
 
@@ -106,4 +105,8 @@ async fn next_step(
         Some((Answer::Ended { .. }, _)) | None => Err(unexpected(label)),
         Some(step) => Ok(step),
     }
+}
+
+pub(crate) fn sandbox_error(label: &str, step: &str, source: io::Error) -> StartError {
+    StartError::Sandbox { label: label.to_owned(), step: step.to_owned(), source }
 }

@@ -1,11 +1,10 @@
 //! The daemon's side: [`ProcessBackend`] turns requests into plans and watches what becomes of them.
 
-use std::collections::BTreeSet;
 use std::io;
 use std::net::{Ipv4Addr, SocketAddrV4};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use mote_core::backend::{
@@ -15,8 +14,9 @@ use mote_core::spec::{ANY_HOST, Egress};
 use tokio::io::unix::AsyncFd;
 use tokio::sync::watch;
 
-use crate::answers::{Child, await_adopted, await_parked, await_start};
+use crate::answers::{Child, await_adopted, await_parked, await_start, sandbox_error};
 use crate::cgroup::Cgroups;
+use crate::cleanup::Unstarted;
 use crate::config::{HostFacts, Layer, SandboxConfig};
 use crate::identity::INSIDE_ID;
 use crate::loopback::{EGRESS_MAX, egress_address};
@@ -24,7 +24,8 @@ use crate::parked::{Parked, Pool, has_died};
 use crate::plan::{Adoption, Bind, Parking, Plan, Program, RootPlan};
 use crate::proc_files::{self, Machine};
 use crate::report::{self, Report};
-use crate::running::{Running, Unstarted};
+use crate::running::Running;
+use crate::slots::{Slot, Slots};
 use crate::waiting::WaitingPool;
 use crate::zygote::ZygoteHandle;
 use crate::{open_network, sys};
@@ -41,8 +42,6 @@ const STARTS_BESIDE_FILLING: usize = 1;
 const BURST_MAX: Duration = Duration::from_secs(1);
 /// Pause between a start and the refilling after it.
 const FILL_PAUSE: Duration = Duration::from_millis(20);
-/// Instances alive at once at most; each has its own uid.
-pub(crate) const SLOTS: u32 = 65_536;
 /// Room for a runtime's own code and stacks where RLIMIT_DATA stands in for a memory controller.
 const DATA_BYTES_EXTRA: u64 = 256 << 20;
 const CODE_DIR: &str = "/function";
@@ -62,7 +61,7 @@ struct Inner {
     cgroups: Arc<Cgroups>,
     userns: bool,
     rootless: bool,
-    slots: Mutex<BTreeSet<u32>>,
+    slots: Slots,
     pool: Pool,
     waiting: WaitingPool,
     /// Starts that somebody waits for, until the instance serves. Bringing others up in the middle
@@ -87,19 +86,6 @@ impl Drop for UnderWay {
     }
 }
 
-/// The number of one living instance, which decides its uid; free again on drop.
-pub(crate) struct Slot {
-    number: u32,
-    inner: Arc<Inner>,
-}
-
-impl Drop for Slot {
-    fn drop(&mut self) {
-        let mut slots = self.inner.slots.lock().unwrap_or_else(PoisonError::into_inner);
-        slots.remove(&self.number);
-    }
-}
-
 impl ProcessBackend {
     /// A backend on this zygote. Looks at the host once and prepares cgroups: reads and writes a
     /// few small files, and ends what a dead daemon has left.
@@ -113,7 +99,7 @@ impl ProcessBackend {
                 cgroups: Cgroups::shared(),
                 userns: report::user_namespaces().is_ok(),
                 rootless: !sys::is_root(),
-                slots: Mutex::new(BTreeSet::new()),
+                slots: Slots::default(),
                 pool: Pool::default(),
                 waiting: WaitingPool::default(),
                 under_way: watch::Sender::new(0),
@@ -154,15 +140,6 @@ impl ProcessBackend {
             let id = self.inner.config.uid_base.saturating_add(slot);
             (id, id)
         }
-    }
-
-    fn take_slot(&self) -> Result<Slot, StartError> {
-        let mut slots = self.inner.slots.lock().unwrap_or_else(PoisonError::into_inner);
-        let number = (0..SLOTS)
-            .find(|number| !slots.contains(number))
-            .ok_or_else(|| StartError::Unavailable("65,536 instances are running".to_owned()))?;
-        slots.insert(number);
-        Ok(Slot { number, inner: self.inner.clone() })
     }
 
     /// The plan of an instance, but for its cgroups.
@@ -206,7 +183,7 @@ impl ProcessBackend {
             without,
             rootless: inner.rootless,
             userns: inner.userns,
-            host_ids: self.host_ids(slot.number),
+            host_ids: self.host_ids(slot.number()),
             cgroups: Vec::new(),
             root,
             program,
@@ -260,7 +237,7 @@ impl ProcessBackend {
                 return started(&request.label, running, true, Box::new(under_way));
             }
         }
-        let slot = self.take_slot()?;
+        let slot = self.inner.slots.take()?;
         let plan = self.plan(&request, &slot);
         let running = self.launch(&request.label, plan, &request.limits, slot).await?;
         started(&request.label, running, false, Box::new(under_way))
@@ -277,9 +254,9 @@ impl ProcessBackend {
             (u32, u32),
         ) -> io::Result<(RootPlan, Vec<String>, Vec<(String, String)>)>,
     ) -> Result<Started, StartError> {
-        let slot = self.take_slot()?;
+        let slot = self.inner.slots.take()?;
         let inner = &*self.inner;
-        let host_ids = self.host_ids(slot.number);
+        let host_ids = self.host_ids(slot.number());
         let (_, hosts) = egress_plan(&[]);
         let base = self.base_root(hosts, limits.disk_bytes);
         let (root, argv, env) = make(base, host_ids)
@@ -385,7 +362,7 @@ impl ProcessBackend {
 
     /// A program in a complete sandbox without a function's folders; resolves when it is up.
     async fn bring_up(&self, like: &InstanceRequest) -> Result<Running, StartError> {
-        let slot = self.take_slot()?;
+        let slot = self.inner.slots.take()?;
         let mut plan = self.plan(like, &slot);
         let folders = [CODE_DIR, PACKAGES_DIR].map(PathBuf::from);
         plan.root.binds.retain(|bind| !folders.contains(&bind.target));
@@ -584,10 +561,6 @@ fn started(
     running
         .into_started(waited, under_way)
         .map_err(|source| sandbox_error(label, "watch the instance", source))
-}
-
-pub(crate) fn sandbox_error(label: &str, step: &str, source: io::Error) -> StartError {
-    StartError::Sandbox { label: label.to_owned(), step: step.to_owned(), source }
 }
 
 impl std::fmt::Debug for ProcessBackend {

@@ -5,10 +5,8 @@
 //! privileges comes first, everything that removes them last, and the program starts only after all
 //! of it. A failed step is told to the daemon and ends the process.
 
-use std::fmt::Display;
 use std::io;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, IntoRawFd, OwnedFd, RawFd};
-use std::path::Path;
+use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, IntoRawFd, OwnedFd, RawFd};
 
 use seccompiler::BpfProgram;
 
@@ -21,32 +19,11 @@ use crate::message;
 use crate::plan::{Answer, PLAN_BYTES_MAX, Parking, Plan};
 use crate::root;
 use crate::seccomp;
+use crate::step::{CHANNEL_FD, Failure, STATUS_FD, Step, die_with_parent};
 use crate::sys;
-
-/// Descriptors of pid 1 after set-up: standard ones, then these two, then nothing.
-pub(crate) const CHANNEL_FD: RawFd = 3;
-/// See [`CHANNEL_FD`].
-pub(crate) const STATUS_FD: RawFd = 4;
 
 /// Makes an instance a likelier victim of a machine-wide shortage than the daemon.
 const OOM_SCORE_ADJ: i32 = 500;
-
-/// A step that failed.
-pub(crate) struct Failure {
-    pub(crate) step: String,
-    pub(crate) source: io::Error,
-}
-
-/// Names the step of a result.
-pub(crate) trait Step<T> {
-    fn step(self, step: impl Display) -> Result<T, Failure>;
-}
-
-impl<T> Step<T> for io::Result<T> {
-    fn step(self, step: impl Display) -> Result<T, Failure> {
-        self.map_err(|source| Failure { step: step.to_string(), source })
-    }
-}
 
 /// What a parked child has received.
 struct Order {
@@ -198,11 +175,6 @@ fn compose(
     Ok((plan, egress))
 }
 
-pub(crate) fn die_with_parent() -> Result<(), Failure> {
-    sys::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL as libc::c_ulong, 0)
-        .step("ask to die with the zygote")
-}
-
 fn enter_cgroups(parking: &Parking) -> Result<(), Failure> {
     for dir in &parking.cgroups {
         let shown = dir.display();
@@ -314,10 +286,4 @@ fn place_descriptors(
         Ok(placed)
     };
     place().step("place descriptors")
-}
-
-/// Whether `path` is a folder, for composing binds.
-pub(crate) fn is_dir(fd: &OwnedFd, path: &Path) -> Result<bool, Failure> {
-    let mode = sys::mode_of(fd.as_fd()).step(format_args!("look at {}", path.display()))?;
-    Ok(mode & libc::S_IFMT == libc::S_IFDIR)
 }

@@ -5,8 +5,8 @@ use mote_core::wire::{
     self, CHUNK_BYTES_MAX, FLAG_END, FrameKind, INLINE_BODY_BYTES_MAX, ResultHead, WINDOW_BYTES,
 };
 
+use crate::outbox::OUTBOX_BYTES_MAX;
 use crate::sys;
-use crate::worker::OUTBOX_BYTES_MAX;
 use mote_core::whisk::Answer;
 
 /// See the module.

@@ -2,9 +2,9 @@
 
 use std::io;
 
-use crate::child::{Failure, Step};
 use crate::config::Layer;
 use crate::plan::Plan;
+use crate::step::{Failure, Step};
 use crate::sys;
 
 /// User and group id inside every sandbox.

@@ -10,11 +10,11 @@ use std::net::{Ipv4Addr, SocketAddrV4};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 use std::path::Path;
 
-use crate::child::{CHANNEL_FD, STATUS_FD};
 use crate::config::Layer;
 use crate::message;
 use crate::plan::{Answer, Plan, Program};
 use crate::spawn::{Command, Stdio};
+use crate::step::{CHANNEL_FD, STATUS_FD};
 use crate::sys;
 use crate::worker;
 
@@ -117,7 +117,7 @@ fn wait(main: i32, children: &OwnedFd, server: Option<(&OwnedFd, u16)>) -> i32 {
             sys::exit_now(125);
         }
         if entries[0].revents != 0 {
-            drain_signals(children.as_fd());
+            sys::drain_signals(children.as_fd());
             while let Some((pid, wait_status)) = sys::reap(-1) {
                 if pid == main {
                     return wait_status;
@@ -135,12 +135,6 @@ fn wait(main: i32, children: &OwnedFd, server: Option<(&OwnedFd, u16)>) -> i32 {
             entries[2].fd = -1;
         }
     }
-}
-
-/// Empties a signalfd; what happened is asked of waitpid.
-pub(crate) fn drain_signals(children: BorrowedFd<'_>) {
-    let mut info = [0u8; size_of::<libc::signalfd_siginfo>() * 4];
-    while sys::read(children, &mut info).is_ok_and(|got| got > 0) {}
 }
 
 /// Answers one request for a connection; false when the engine's end is closed.

@@ -13,9 +13,9 @@ use landlock::{
     RulesetCreatedAttr, Scope, make_bitflags,
 };
 
-use crate::child::{Failure, Step};
 use crate::config::Layer;
 use crate::plan::Plan;
+use crate::step::{Failure, Step};
 use crate::sys;
 
 /// The newest version whose rights we name; older kernels get what they know.

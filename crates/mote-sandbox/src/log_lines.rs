@@ -5,8 +5,8 @@ use std::os::fd::{AsFd, OwnedFd};
 
 use mote_core::wire::{self, FrameKind};
 
+use crate::outbox::OUTBOX_BYTES_MAX;
 use crate::sys;
-use crate::worker::OUTBOX_BYTES_MAX;
 
 /// Bytes of one log line at most; a longer one becomes several.
 const LINE_BYTES_MAX: usize = 8 << 10;

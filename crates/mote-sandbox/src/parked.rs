@@ -10,7 +10,7 @@ use std::sync::{Mutex, PoisonError};
 
 use tokio::io::unix::AsyncFd;
 
-use crate::running::Unstarted;
+use crate::cleanup::Unstarted;
 
 /// Children parked at once: enough for functions that call each other. Each is charged a quarter of a
 /// megabyte, kernel memory included, while nothing runs.

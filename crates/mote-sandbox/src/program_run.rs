@@ -15,9 +15,9 @@ use mote_core::wire::{
 use crate::contract::Contract;
 use crate::delivery::Delivery;
 use crate::log_lines::{LogLines, drain, put_line};
+use crate::outbox::{OUTBOX_BYTES_MAX, put_credit, put_error, raw};
 use crate::spawn::{Child, Command, Stdio};
 use crate::sys;
-use crate::worker::{OUTBOX_BYTES_MAX, put_credit, put_error, raw};
 use mote_core::whisk;
 
 /// The kernel takes no longer argument; a longer line is on stdin alone.

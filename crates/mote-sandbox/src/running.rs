@@ -1,4 +1,4 @@
-//! Instances from the start of their program to their end, and what must be undone then.
+//! Instances from the start of their program to their end.
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
@@ -9,8 +9,8 @@ use tokio::io::unix::AsyncFd;
 use tokio::sync::watch;
 
 use crate::answers::next_answer;
-use crate::backend::Slot;
 use crate::cgroup::InstanceCgroup;
+use crate::cleanup::{Cleanup, remove_later};
 use crate::parked::Parked;
 use crate::plan::Answer;
 use crate::sys;
@@ -44,62 +44,6 @@ impl Running {
         tokio::spawn(watch_instance(pidfd.clone(), status, cleanup, sender));
         let control = Box::new(Control { init, pidfd, cgroup, exit });
         Ok(Started { channel, output, egress, control, waited, under_way })
-    }
-}
-
-/// What must be undone when an instance has ended: its cgroups, then its slot.
-struct Cleanup {
-    cgroup: InstanceCgroup,
-    slot: Option<Slot>,
-}
-
-/// Cleans up after a start that failed, in any way, dropped futures included. Whatever was created
-/// of it dies with the status socket.
-pub(crate) struct Unstarted(Option<Cleanup>);
-
-impl Unstarted {
-    pub(crate) fn new(cgroup: InstanceCgroup) -> Self {
-        Self(Some(Cleanup { cgroup, slot: None }))
-    }
-
-    pub(crate) fn cgroup_mut(&mut self) -> Option<&mut InstanceCgroup> {
-        self.0.as_mut().map(|cleanup| &mut cleanup.cgroup)
-    }
-
-    fn started(mut self) -> Option<Cleanup> {
-        self.0.take()
-    }
-
-    /// From now on the slot is free only when the cgroups are gone.
-    pub(crate) fn own(&mut self, slot: Slot) {
-        if let Some(cleanup) = &mut self.0 {
-            cleanup.slot = Some(slot);
-        }
-    }
-
-    pub(crate) fn cgroup<T: Default>(&self, ask: impl FnOnce(&InstanceCgroup) -> T) -> T {
-        self.0.as_ref().map(|cleanup| ask(&cleanup.cgroup)).unwrap_or_default()
-    }
-}
-
-impl Drop for Unstarted {
-    fn drop(&mut self) {
-        if let Some(cleanup) = self.0.take() {
-            remove_later(cleanup);
-        }
-    }
-}
-
-/// Removing waits for the last processes to leave, so it is kept off the runtime's threads.
-fn remove_later(cleanup: Cleanup) {
-    let remove = move || {
-        cleanup.cgroup.remove();
-        // The slot, and with it the uid and our own directories, only after the last process.
-        drop(cleanup.slot);
-    };
-    match tokio::runtime::Handle::try_current() {
-        Ok(runtime) => drop(runtime.spawn_blocking(remove)),
-        Err(_) => remove(),
     }
 }
 

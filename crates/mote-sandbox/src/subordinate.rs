@@ -5,7 +5,7 @@
 use std::fs;
 use std::ops::Range;
 
-use crate::backend::SLOTS;
+use crate::slots::SLOTS;
 
 /// Steps in which another range is looked for.
 const STEP: u64 = 1_000_000;

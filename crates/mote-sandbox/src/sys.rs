@@ -580,3 +580,9 @@ pub(crate) fn take_short_turns() -> io::Result<()> {
     check(unsafe { libc::syscall(libc::SYS_sched_setattr, 0, &raw const attributes, 0) })?;
     Ok(())
 }
+
+/// Empties a signalfd; what happened is asked of waitpid.
+pub(crate) fn drain_signals(children: BorrowedFd<'_>) {
+    let mut info = [0u8; size_of::<libc::signalfd_siginfo>() * 4];
+    while read(children, &mut info).is_ok_and(|got| got > 0) {}
+}

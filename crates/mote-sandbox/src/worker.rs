@@ -7,16 +7,16 @@
 use std::collections::{HashSet, VecDeque};
 use std::ffi::CString;
 use std::io;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::path::Path;
 
 use bytes::{Buf, Bytes, BytesMut};
-use mote_core::wire::{self, FLAG_END, FrameHeader, FrameKind, Invoke, Load, Ready, WorkerError};
+use mote_core::wire::{self, FrameHeader, FrameKind, Invoke, Load, Ready, WorkerError};
 
 use crate::action_loop::ActionLoop;
 use crate::contract::{Contract, action_facts};
 use crate::delivery::Delivery;
-use crate::init::drain_signals;
+use crate::outbox::{OUTBOX_BYTES_MAX, put_credit, put_error};
 use crate::program_run::{Input, Run};
 use crate::spawn::Command;
 use crate::sys;
@@ -28,8 +28,6 @@ const CONCURRENCY_DEFAULT: u32 = mote_core::spec::CONCURRENCY_DEFAULT_EXEC;
 const CONCURRENCY_MAX: u32 = 128;
 /// Invocations waiting inside at most; the engine keeps its own queue and sends only a few ahead.
 const WAITING_MAX: usize = 1024;
-/// Unsent bytes at which programs are no longer read.
-pub(crate) const OUTBOX_BYTES_MAX: usize = 1 << 20;
 const READ_BYTES: usize = 64 << 10;
 
 /// An invocation that waits for its turn.
@@ -152,7 +150,7 @@ impl Worker<'_> {
                 self.receive()?;
             }
             if entries[2].revents != 0 {
-                drain_signals(self.children.as_fd());
+                sys::drain_signals(self.children.as_fd());
                 while let Some((pid, wait_status)) = sys::reap(-1) {
                     if let Some(run) = self.running.iter_mut().find(|run| run.pid() == pid) {
                         run.ended(wait_status);
@@ -455,23 +453,4 @@ fn fail(outbox: &mut Vec<u8>, stream: u32, kind: &str, message: impl ToString) {
         returned_ns: 0,
     };
     put_error(outbox, stream, &error);
-}
-
-/// Appends an ERROR that ends its stream.
-pub(crate) fn put_error(outbox: &mut Vec<u8>, stream: u32, error: &WorkerError) {
-    let payload = serde_json::to_vec(error).unwrap_or_default();
-    wire::put_frame(outbox, FrameKind::Error, FLAG_END, stream, &payload);
-}
-
-/// Says that body bytes of a stream have been taken.
-pub(crate) fn put_credit(outbox: &mut Vec<u8>, stream: u32, bytes: usize) {
-    if bytes > 0 {
-        let bytes = (bytes as u32).to_le_bytes();
-        wire::put_frame(outbox, FrameKind::Credit, 0, stream, &bytes);
-    }
-}
-
-/// Raw number for a poll entry of an optional descriptor.
-pub(crate) fn raw(fd: &Option<OwnedFd>) -> RawFd {
-    fd.as_ref().map_or(-1, |fd| fd.as_raw_fd())
 }

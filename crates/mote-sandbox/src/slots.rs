@@ -1,0 +1,45 @@
+//! Numbers of living instances, which decide their user ids.
+
+use std::collections::BTreeSet;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use mote_core::backend::StartError;
+
+/// Instances alive at once at most; each has its own uid.
+pub(crate) const SLOTS: u32 = 65_536;
+
+/// The numbers that are taken. Cheap to clone.
+#[derive(Clone, Default)]
+pub(crate) struct Slots(Arc<Mutex<BTreeSet<u32>>>);
+
+impl Slots {
+    /// Takes the lowest free number; fails when all are taken.
+    pub(crate) fn take(&self) -> Result<Slot, StartError> {
+        let mut slots = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let number = (0..SLOTS)
+            .find(|number| !slots.contains(number))
+            .ok_or_else(|| StartError::Unavailable("65,536 instances are running".to_owned()))?;
+        slots.insert(number);
+        Ok(Slot { number, slots: self.clone() })
+    }
+}
+
+/// The number of one living instance; free again when this is dropped.
+pub(crate) struct Slot {
+    number: u32,
+    slots: Slots,
+}
+
+impl Slot {
+    /// The number, below [`SLOTS`].
+    pub(crate) fn number(&self) -> u32 {
+        self.number
+    }
+}
+
+impl Drop for Slot {
+    fn drop(&mut self) {
+        let mut slots = self.slots.0.lock().unwrap_or_else(PoisonError::into_inner);
+        slots.remove(&self.number);
+    }
+}

@@ -1,0 +1,42 @@
+//! What the steps of composing a sandbox share: how they fail, and where descriptors end up.
+
+use std::fmt::Display;
+use std::io;
+use std::os::fd::{AsFd, OwnedFd, RawFd};
+use std::path::Path;
+
+use crate::sys;
+
+/// Descriptors of pid 1 after set-up: standard ones, then these two, then nothing.
+pub(crate) const CHANNEL_FD: RawFd = 3;
+/// See [`CHANNEL_FD`].
+pub(crate) const STATUS_FD: RawFd = 4;
+
+/// A step that failed.
+pub(crate) struct Failure {
+    pub(crate) step: String,
+    pub(crate) source: io::Error,
+}
+
+/// Names the step of a result.
+pub(crate) trait Step<T> {
+    fn step(self, step: impl Display) -> Result<T, Failure>;
+}
+
+impl<T> Step<T> for io::Result<T> {
+    fn step(self, step: impl Display) -> Result<T, Failure> {
+        self.map_err(|source| Failure { step: step.to_string(), source })
+    }
+}
+
+/// Has this process end with the zygote.
+pub(crate) fn die_with_parent() -> Result<(), Failure> {
+    sys::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL as libc::c_ulong, 0)
+        .step("ask to die with the zygote")
+}
+
+/// Whether `path` is a folder, for composing binds.
+pub(crate) fn is_dir(fd: &OwnedFd, path: &Path) -> Result<bool, Failure> {
+    let mode = sys::mode_of(fd.as_fd()).step(format_args!("look at {}", path.display()))?;
+    Ok(mode & libc::S_IFMT == libc::S_IFDIR)
+}
