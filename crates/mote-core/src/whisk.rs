@@ -222,21 +222,9 @@ fn put_parameters(args: &mut Map<String, Value>, text: &[u8]) {
 }
 
 fn decoded(text: &[u8]) -> String {
-    let mut out = Vec::with_capacity(text.len());
-    let mut at = 0;
-    while at < text.len() {
-        let hex = text.get(at + 1..at + 3).and_then(|hex| std::str::from_utf8(hex).ok());
-        match (text[at], hex.and_then(|hex| u8::from_str_radix(hex, 16).ok())) {
-            (b'+', _) => out.push(b' '),
-            (b'%', Some(byte)) => {
-                out.push(byte);
-                at += 2;
-            }
-            (byte, _) => out.push(byte),
-        }
-        at += 1;
-    }
-    String::from_utf8_lossy(&out).into_owned()
+    let spaced: Vec<u8> =
+        text.iter().map(|byte| if *byte == b'+' { b' ' } else { *byte }).collect();
+    percent_encoding::percent_decode(&spaced).decode_utf8_lossy().into_owned()
 }
 
 #[cfg(test)]

@@ -278,10 +278,5 @@ fn digest(input: &mut impl Read) -> io::Result<(u64, [u8; 32])> {
 
 /// Lower-case hex.
 pub(crate) fn hex(bytes: &[u8]) -> String {
-    use std::fmt::Write;
-
-    bytes.iter().fold(String::new(), |mut out, byte| {
-        let _ = write!(out, "{byte:02x}");
-        out
-    })
+    data_encoding::HEXLOWER.encode(bytes)
 }

@@ -61,21 +61,7 @@ fn quoted(value: &str) -> String {
 
 /// A query as it was before its bytes were percent-encoded; `None` when it is no text.
 fn decoded(query: &[u8]) -> Option<String> {
-    let mut bytes = Vec::with_capacity(query.len());
-    let mut rest = query;
-    while let [first, after @ ..] = rest {
-        let escape = after.get(..2).and_then(|digits| std::str::from_utf8(digits).ok());
-        match escape.and_then(|digits| u8::from_str_radix(digits, 16).ok()) {
-            Some(byte) if *first == b'%' => {
-                bytes.push(byte);
-                rest = &after[2..];
-            }
-            _ => {
-                bytes.push(*first);
-                rest = after;
-            }
-        }
-    }
+    let bytes: Vec<u8> = percent_encoding::percent_decode(query).collect();
     String::from_utf8(bytes).ok()
 }
 

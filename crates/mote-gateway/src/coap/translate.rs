@@ -2,6 +2,7 @@
 //! read backwards).
 
 use bytes::Bytes;
+use data_encoding::HEXLOWER;
 use mote_core::invocation::{Head, headers};
 
 use super::content_format::{content_format, media_type};
@@ -57,12 +58,7 @@ pub(crate) fn head(method: &[u8], path: &[u8], query: &[u8], request: &Request<'
 }
 
 fn entity_tag(etag: &[u8]) -> String {
-    let mut text = String::from("\"");
-    for byte in etag {
-        text.push_str(&format!("{byte:02x}"));
-    }
-    text.push('"');
-    text
+    format!("\"{}\"", HEXLOWER.encode(etag))
 }
 
 /// The answer of a function as a response, before it is cut into blocks.
@@ -115,13 +111,8 @@ pub(crate) fn code(method: &[u8], status: u16) -> Code {
 fn etag(value: &[u8]) -> Option<Vec<u8>> {
     let text = value.strip_prefix(b"W/").unwrap_or(value);
     let text = text.strip_prefix(b"\"")?.strip_suffix(b"\"")?;
-    let hex = (text.len() % 2 == 0 && text.len() <= 16)
-        .then(|| {
-            text.chunks(2)
-                .map(|pair| u8::from_str_radix(std::str::from_utf8(pair).ok()?, 16).ok())
-                .collect::<Option<Vec<u8>>>()
-        })
-        .flatten();
+    // Lower-case digits only, as it is written again for a conditional request.
+    let hex = (text.len() <= 16).then(|| HEXLOWER.decode(text).ok()).flatten();
     let bytes = hex.unwrap_or_else(|| text[..text.len().min(8)].to_vec());
     (!bytes.is_empty()).then_some(bytes)
 }
@@ -182,6 +173,14 @@ mod tests {
         let response = response(b"POST", 201, block, Bytes::new());
         assert_eq!(response.content_format, Some(50));
         assert_eq!(response.etag, Some(vec![10, 11]));
+        for (tag, expected) in [
+            ("\"+f\"", b"+f".to_vec()),
+            ("\"0A\"", b"0A".to_vec()),
+            ("W/\"0a\"", vec![10]),
+            ("\"a\"", b"a".to_vec()),
+        ] {
+            assert_eq!(etag(tag.as_bytes()), Some(expected), "{tag}");
+        }
         assert_eq!(response.max_age_s, Some(7));
         assert_eq!(response.location, [b"a".to_vec(), b"b".to_vec()]);
         assert_eq!(response.location_query, [b"c=1".to_vec(), b"d".to_vec()]);

@@ -198,10 +198,7 @@ fn key(spec: &FunctionSpec, code_hash: &str, version: &str) -> String {
         hash.update((part.len() as u64).to_le_bytes());
         hash.update(part);
     }
-    let mut key = String::new();
-    for byte in &hash.finalize()[..16] {
-        let _ = write!(key, "{byte:02x}");
-    }
+    let key = data_encoding::HEXLOWER.encode(&hash.finalize()[..16]);
     let plain: String =
         version.chars().map(|c| if c.is_ascii_alphanumeric() { c } else { '.' }).collect();
     format!("{key}-go{plain}-{}", std::env::consts::ARCH)

@@ -442,16 +442,7 @@ fn upstream(vars: &[(String, String)]) -> Option<Upstream> {
 
 /// Percent-encoded text as it is meant.
 fn unescaped(text: &str) -> String {
-    let mut out = Vec::with_capacity(text.len());
-    let mut rest = text.as_bytes();
-    while let Some((byte, after)) = rest.split_first() {
-        let code = (*byte == b'%').then(|| after.get(..2)).flatten();
-        let code =
-            code.and_then(|code| u8::from_str_radix(std::str::from_utf8(code).ok()?, 16).ok());
-        out.push(code.unwrap_or(*byte));
-        rest = if code.is_some() { &after[2..] } else { after };
-    }
-    String::from_utf8_lossy(&out).into_owned()
+    percent_encoding::percent_decode_str(text).decode_utf8_lossy().into_owned()
 }
 
 fn of_client<T: Copy>(table: &[(Client, T)], client: Client) -> T {

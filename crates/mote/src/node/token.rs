@@ -31,7 +31,7 @@ impl Token {
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
                 let mut bytes = [0; 32];
                 std::io::Read::read_exact(&mut std::fs::File::open("/dev/urandom")?, &mut bytes)?;
-                let text: String = bytes.iter().map(|byte| format!("{byte:02x}")).collect();
+                let text = data_encoding::HEXLOWER.encode(&bytes);
                 let mut file = std::fs::OpenOptions::new()
                     .write(true)
                     .create_new(true)
