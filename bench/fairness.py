@@ -227,8 +227,9 @@ def bench_of(url: Callable[[Bench], str]) -> Ask:
 
     def ask(bench: Bench, seconds: float) -> Side:
         command = [
-            *pinned(), *going_first(), bench.node.binary, "bench", url(bench), "--rate", str(RATE), "--threads",
-            "1", "--warmup", WARM_UP, "--duration", f"{seconds * 1000:.0f}ms", "-o", "json",
+            *pinned(), *going_first(), bench.node.binary, "bench", url(bench), "--rate", str(RATE),
+            "--threads", "1", "--warmup", WARM_UP, "--duration", f"{seconds * 1000:.0f}ms",
+            "-o", "json",
         ]  # fmt: skip
         done = subprocess.run(
             command, env=bench.node.environment, capture_output=True, text=True, check=False
@@ -439,9 +440,10 @@ def going_first() -> list[str]:
 
 
 def giving_way() -> list[str]:
-    """A command that lets its program run only while nothing else wants the core. Niceness would not
-    do: since Linux 6.6 a program that runs keeps its core for a whole turn whatever its niceness,
-    and the caller would wait for as long as a tick where a real attacker is another machine."""
+    """A command that lets its program run only while nothing else wants the core. Niceness would
+    not do: since Linux 6.6 a program that runs keeps its core for a whole turn whatever its
+    niceness, and the caller would wait for as long as a tick where a real attacker is another
+    machine."""
     return ["chrt", "--idle", "0"] if shutil.which("chrt") else ["nice", "-n", "19"]
 
 
