@@ -47,11 +47,13 @@ const HEAD_READ_BYTES: usize = 4 << 10;
 const SILENT_BYTES_MAX: usize = 512 << 10;
 /// A byte that is parsed costs as much of a turn as this many that are only copied.
 const PARSE_WEIGHT: usize = 4;
-/// One read of an answer in chunks. A byte of a chunk's size takes 50 ns to parse, and all of one
-/// read is parsed in one go: 0.1 ms where none of it is content.
-const CHUNKED_READ_BYTES: usize = 2 << 10;
-/// The same as [`PARSE_WEIGHT`] for such an answer: one read is a turn.
-const CHUNKED_WEIGHT: usize = TURN_BYTES_MAX / CHUNKED_READ_BYTES;
+/// One read of an answer of unknown length, mostly one in chunks, while content comes. All of it is
+/// parsed in one go, at 50 ns for a byte of a chunk's size.
+const CONTENT_READ_BYTES: usize = 8 << 10;
+/// The same while none comes: at most 0.1 ms of parsing.
+const SILENT_READ_BYTES: usize = 2 << 10;
+/// The same as [`PARSE_WEIGHT`] for such a read: it is a turn.
+const SILENT_WEIGHT: usize = TURN_BYTES_MAX / SILENT_READ_BYTES;
 
 /// A connection to a server, and what it reads.
 struct Connection {
@@ -64,8 +66,8 @@ struct Connection {
 struct Meter {
     silent_bytes: AtomicUsize,
     awaits_head: AtomicBool,
-    /// The answer comes in chunks.
-    is_chunked: AtomicBool,
+    /// Nobody knows how long the answer is.
+    is_open_ended: AtomicBool,
 }
 
 impl Meter {
@@ -74,9 +76,10 @@ impl Meter {
         self.awaits_head.store(true, Ordering::Relaxed);
     }
 
-    fn head_came(&self, is_chunked: bool) {
-        self.progress();
-        self.is_chunked.store(is_chunked, Ordering::Relaxed);
+    fn head_came(&self, is_open_ended: bool) {
+        // What follows an open-ended head is no content until some has been taken.
+        self.silent_bytes.store(is_open_ended.into(), Ordering::Relaxed);
+        self.is_open_ended.store(is_open_ended, Ordering::Relaxed);
         self.awaits_head.store(false, Ordering::Relaxed);
     }
 
@@ -122,14 +125,16 @@ impl AsyncRead for Metered {
         let before = buffer.filled().len();
         let (bytes_max, weight) = if self.meter.awaits_head.load(Ordering::Relaxed) {
             (HEAD_READ_BYTES, PARSE_WEIGHT)
-        } else if self.meter.is_chunked.load(Ordering::Relaxed) {
-            (CHUNKED_READ_BYTES, CHUNKED_WEIGHT)
-        } else {
+        } else if !self.meter.is_open_ended.load(Ordering::Relaxed) {
             (usize::MAX, PARSE_WEIGHT)
+        } else if self.meter.silent_bytes.load(Ordering::Relaxed) == 0 {
+            (CONTENT_READ_BYTES, PARSE_WEIGHT)
+        } else {
+            (SILENT_READ_BYTES, SILENT_WEIGHT)
         };
         if bytes_max < buffer.remaining() {
-            let mut space = [MaybeUninit::uninit(); HEAD_READ_BYTES];
-            let room = bytes_max.min(HEAD_READ_BYTES);
+            let mut space = [MaybeUninit::uninit(); CONTENT_READ_BYTES];
+            let room = bytes_max.min(space.len());
             let mut piece = ReadBuf::uninit(&mut space[..room]);
             ready!(Pin::new(&mut self.stream).poll_read(cx, &mut piece))?;
             buffer.put_slice(piece.filled());
