@@ -10,7 +10,7 @@ use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
+use std::sync::{Arc, Condvar, Mutex, OnceLock, PoisonError, Weak};
 use std::time::Duration;
 
 use mote_core::backend::{InstanceLimits, Usage};
@@ -52,8 +52,6 @@ pub(crate) struct Cgroups {
     bases: BTreeMap<&'static str, PathBuf>,
     /// Why something is missing.
     problems: Vec<String>,
-    /// Number of the next instance's directories.
-    next: AtomicU64,
 }
 
 /// The cgroups of one instance.
@@ -68,17 +66,38 @@ pub(crate) struct InstanceCgroup {
 const CONTROLLERS: [&str; 4] = ["memory", "pids", "cpu", "cpuacct"];
 
 /// The cgroups of this process; there is one set, however many parts of the daemon ask.
-static SHARED: Mutex<Weak<Cgroups>> = Mutex::new(Weak::new());
+static SHARED: Mutex<Shared> = Mutex::new(Shared { current: Weak::new(), present: false });
+
+/// Signalled when the directories of a set have been removed.
+static REMOVED: Condvar = Condvar::new();
+
+/// Number of the next instance's directories. No number is used twice, because the directories of an
+/// instance may be removed after its set is gone.
+static NEXT: AtomicU64 = AtomicU64::new(1);
+
+struct Shared {
+    current: Weak<Cgroups>,
+    /// The directories of a set exist. This outlasts the last reference to the set, because its
+    /// directories are removed after that; a set made meanwhile would have the same names.
+    present: bool,
+}
 
 impl Cgroups {
-    /// The cgroups of this process, prepared by whoever asks first. Writes a few files then.
+    /// The cgroups of this process, prepared by whoever asks first. Writes a few files then, and
+    /// blocks for up to two seconds while another thread removes the set before.
     pub(crate) fn shared() -> Arc<Self> {
         let mut shared = SHARED.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(cgroups) = shared.upgrade() {
-            return cgroups;
+        loop {
+            if let Some(cgroups) = shared.current.upgrade() {
+                return cgroups;
+            }
+            if !shared.present {
+                break;
+            }
+            shared = REMOVED.wait(shared).unwrap_or_else(PoisonError::into_inner);
         }
         let cgroups = Arc::new(Self::prepare());
-        *shared = Arc::downgrade(&cgroups);
+        *shared = Shared { current: Arc::downgrade(&cgroups), present: true };
         cgroups
     }
 
@@ -88,12 +107,8 @@ impl Cgroups {
         let pid = std::process::id();
         let mounts = fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
         let own = fs::read_to_string("/proc/self/cgroup").unwrap_or_default();
-        let mut found = Self {
-            version: Version::None,
-            bases: BTreeMap::new(),
-            problems: Vec::new(),
-            next: AtomicU64::new(1),
-        };
+        let mut found =
+            Self { version: Version::None, bases: BTreeMap::new(), problems: Vec::new() };
         found.prepare_v1(pid, &mounts, &own);
         if found.bases.contains_key("memory") || found.bases.contains_key("pids") {
             found.version = Version::V1;
@@ -191,7 +206,7 @@ impl Cgroups {
 
     /// Names the directories of one instance; nobody has created them yet.
     pub(crate) fn place(&self) -> InstanceCgroup {
-        let name = format!("instance-{}", self.next.fetch_add(1, Ordering::Relaxed));
+        let name = format!("instance-{}", NEXT.fetch_add(1, Ordering::Relaxed));
         // Where processor time is shared out, instances stand beside the daemon and not below a
         // group of their own: only then does the kernel compare a background instance with the
         // daemon and with callers directly, and lets them have the processor at once.
@@ -226,6 +241,8 @@ impl Cgroups {
 impl Drop for Cgroups {
     fn drop(&mut self) {
         self.remove_all();
+        SHARED.lock().unwrap_or_else(PoisonError::into_inner).present = false;
+        REMOVED.notify_all();
     }
 }
 
@@ -561,6 +578,28 @@ fn empty_and_remove(dir: &Path) {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_set_that_is_being_removed_takes_no_directory_of_the_next() {
+        for _ in 0..200 {
+            let last = Cgroups::shared();
+            if last.bases.is_empty() {
+                println!("SKIPPED: there are no control groups that this user may write");
+                return;
+            }
+            for base in last.bases.values() {
+                for number in 0..4 {
+                    create(&base.join(format!("instance-{number}"))).unwrap();
+                }
+            }
+            let removal = std::thread::spawn(move || drop(last));
+            let next = Cgroups::shared();
+            removal.join().unwrap();
+            for base in next.bases.values() {
+                assert!(base.is_dir(), "{} is gone", base.display());
+            }
+        }
+    }
 
     #[test]
     fn a_group_that_cannot_be_removed_holds_nobody_up() {
