@@ -425,8 +425,6 @@ fn end(revision: &Arc<Revision>, key: usize, fault: Fault) {
     let mut follow_ups = Vec::new();
     let mut pool = revision.pool.lock();
     let Some(ended) = pool.ended(key, &fault.to_string(), now) else { return };
-    // Its memory comes back before anybody looks for room.
-    drop(ended.instance);
     let expected = ended.stop.is_some();
     let hung = ended.stop.as_ref().is_some_and(|stop| stop.hung);
     let retry = fault.answer().retryable;

@@ -36,11 +36,9 @@ pub struct NewInstance<I> {
 }
 
 /// What an instance that has ended leaves behind.
-pub struct Ended<R, I> {
+pub struct Ended<R> {
     /// Its number.
     pub number: u64,
-    /// The owner's part.
-    pub instance: I,
     /// How it was being stopped; `None` where it ended by itself.
     pub stop: Option<Stop>,
     /// What it held.
@@ -171,15 +169,16 @@ impl<Q: Waiting, R: Running, I: Instance> Pool<Q, R, I> {
         returned
     }
 
-    /// The process of an instance has ended, for the reason in `text`. Takes its worker out; `None`
+    /// The process of an instance has ended, for the reason in `text`. Takes its worker out and drops
+    /// the owner's part; `None`
     /// where there is none with this key. Call [`Pool::dispatch`] once what it held is dealt with.
-    pub fn ended(&mut self, key: usize, text: &str, now_ns: u64) -> Option<Ended<R, I>> {
+    pub fn ended(&mut self, key: usize, text: &str, now_ns: u64) -> Option<Ended<R>> {
         let worker = self.workers.try_remove(key)?;
         let (served, had_work) = (worker.served(), worker.given() > 0);
         if let Some(scaling) = &mut self.scaling {
             scaling.gone(served, worker.cpu_ns);
         }
-        let (number, state, instance, calls) = worker.into_parts();
+        let (number, state, calls) = worker.into_parts();
         let calls = calls.collect();
         let stop = state.into_stop();
         if stop.as_ref().is_none_or(|stop| stop.hung) {
@@ -208,7 +207,7 @@ impl<Q: Waiting, R: Running, I: Instance> Pool<Q, R, I> {
                 }
             }
         }
-        Some(Ended { number, instance, stop, calls, starts_paused, deaths: self.trouble.deaths })
+        Some(Ended { number, stop, calls, starts_paused, deaths: self.trouble.deaths })
     }
 
     fn start_has_ended(&mut self, spare: bool) {
@@ -223,7 +222,6 @@ impl<Q: Waiting, R: Running, I: Instance> Pool<Q, R, I> {
             .into_iter()
             .partition(|queued| queued.waiting.deadline_ns() > soonest);
         self.queue = waiting.into();
-        self.settle(now_ns);
         hopeless.into_iter().map(|queued| queued.waiting).collect()
     }
 }

@@ -49,13 +49,11 @@ pub struct Start {
     pub evict: bool,
 }
 
-/// An instance that was told to stop.
+/// An instance that the autoscaler does not need any more and that is being stopped.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Stopping {
     /// Its number.
     pub number: u64,
-    /// Why, as a word for metrics.
-    pub reason: StopReason,
     /// What the autoscaler said.
     pub why: Why,
 }
@@ -221,7 +219,7 @@ impl<Q: Waiting, R: Running, I: Instance> Pool<Q, R, I> {
         let reason = if is_idle { StopReason::Idle } else { StopReason::Surplus };
         for _ in desired..ready {
             let Some(number) = self.drain_surplus(reason, why) else { return };
-            orders.stopping.push(Stopping { number, reason, why });
+            orders.stopping.push(Stopping { number, why });
         }
     }
 

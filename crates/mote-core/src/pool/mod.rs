@@ -228,7 +228,7 @@ struct Trouble {
     spare_again_ns: u64,
     /// An instance that was to be spare could not be paused: another one would only serve as well.
     no_spares: bool,
-    /// Until when none is paused: the last attempt failed.
+    /// No instance is paused before this time, because the last attempt to pause one failed.
     pause_again_ns: u64,
 }
 
@@ -363,11 +363,6 @@ impl<Q: Waiting, R: Running, I: Instance> Pool<Q, R, I> {
         self.queue.front().map(|queued| queued.waiting.deadline_ns())
     }
 
-    /// Invocations taken or refused so far, those that found the pool closed left out.
-    pub fn offered_total(&self) -> u64 {
-        self.next_serial
-    }
-
     /// Whether it takes no new invocations.
     pub fn is_closed(&self) -> bool {
         self.closed.is_some()
@@ -438,7 +433,7 @@ impl<Q: Waiting, R: Running, I: Instance> Pool<Q, R, I> {
 
     /// Stops idle instances until `count` are left, or counts missing instances as on their way.
     /// Returns the numbers of the stopped instances, and how many instances to start. For `hold_ns` at
-    /// most, the autoscaler does not stop what was started. What the bounds keep is not stopped.
+    /// most, the autoscaler does not stop what was started. At least `min` of the bounds stay.
     pub fn scale_to(&mut self, count: u32, hold_ns: u64, now_ns: u64) -> (Vec<u64>, u32) {
         self.ensure_scaling();
         let count = count.min(self.bounds.max);

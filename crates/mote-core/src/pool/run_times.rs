@@ -14,7 +14,7 @@ pub(super) struct RunTimes {
 }
 
 impl RunTimes {
-    /// Moving mean; 0 while unknown.
+    /// Moving mean in nanoseconds; 0 before the first run.
     pub(super) fn mean_ns(&self) -> u64 {
         self.mean_ns
     }

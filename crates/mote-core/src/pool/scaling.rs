@@ -1,4 +1,4 @@
-//! What the autoscaler is told of a revision, kept beside its queue.
+//! The autoscaler of a revision, and the counters from which it decides.
 //!
 //! The request path only adds to integers; an [`Observation`] is put together when a decision is
 //! due.

@@ -319,7 +319,7 @@ impl<R: Running, I: Instance> Worker<R, I> {
         self.served
     }
 
-    /// Moving mean of its run times in nanoseconds; 0 while none is known.
+    /// Moving mean of its run times in nanoseconds; 0 before its first run has ended.
     pub fn mean_ns(&self) -> u64 {
         self.run_times.mean_ns()
     }
@@ -533,8 +533,8 @@ impl<R: Running, I: Instance> Worker<R, I> {
     }
 
     /// What is left of it when its process has ended.
-    pub(super) fn into_parts(self) -> (u64, State, I, impl Iterator<Item = Call<R>>) {
-        let Self { number, state, instance, calls, .. } = self;
-        (number, state, instance, calls.0.into_iter().map(|(_, call)| call))
+    pub(super) fn into_parts(self) -> (u64, State, impl Iterator<Item = Call<R>>) {
+        let Self { number, state, calls, .. } = self;
+        (number, state, calls.0.into_iter().map(|(_, call)| call))
     }
 }
