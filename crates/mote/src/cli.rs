@@ -41,7 +41,7 @@ pub(crate) fn run() -> ExitCode {
     let output = Output::new(&args.global);
     let result = match args.verb {
         Verb::Up(up) => match config_verb::load(&up.node) {
-            Ok(config) => return crate::up::run(config, &up.deploy),
+            Ok(loaded) => return mote_node::run(loaded.config, &up.deploy),
             Err(failure) => Err(failure),
         },
         Verb::Config(verb) => config_verb::run(&verb, &output),

@@ -10,15 +10,9 @@ use std::path::{Path, PathBuf};
 
 use mote_api::quantity::parse_size;
 use mote_api::toml_reader::{Mistake, Mistakes, TomlReader};
-
-use mote_compat::Reach;
-use mote_core::fault::bytes_text;
-use mote_core::spec::MEMORY_BYTES_MIN;
-use mote_sandbox::UID_BASE_DEFAULT;
+use mote_node::{Config, Reach, Share, UID_BASE_DEFAULT};
 
 mod platforms;
-
-pub(crate) use platforms::{Compat, TinyFaas};
 
 /// Name of the configuration file.
 pub(crate) const FILE_NAME: &str = "mote-node.toml";
@@ -146,77 +140,11 @@ const MEMORY_DEFAULT: Share = Share::Percent(75);
 /// Longest path of a Unix socket the kernel takes.
 const SOCKET_PATH_BYTES_MAX: usize = 107;
 
-/// A part of the machine's memory.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Share {
-    /// So many bytes.
-    Bytes(u64),
-    /// So much of it, in percent.
-    Percent(u64),
-}
-
-impl Share {
-    /// In bytes, where the machine has `machine_bytes`.
-    pub(crate) fn of(self, machine_bytes: u64) -> u64 {
-        match self {
-            Share::Bytes(bytes) => bytes,
-            Share::Percent(percent) => {
-                (u128::from(machine_bytes) * u128::from(percent) / 100) as u64
-            }
-        }
-    }
-
-    fn parse(text: &str) -> Option<Self> {
-        let share = match text.strip_suffix('%') {
-            Some(percent) => Share::Percent(percent.parse().ok()?),
-            None => Share::Bytes(parse_size(text).ok()?),
-        };
-        match share {
-            Share::Percent(percent) => (1..=100).contains(&percent),
-            Share::Bytes(bytes) => bytes >= MEMORY_BYTES_MIN,
-        }
-        .then_some(share)
-    }
-}
-
-impl fmt::Display for Share {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Share::Bytes(bytes) => f.write_str(&bytes_text(*bytes).replace(' ', "")),
-            Share::Percent(percent) => write!(f, "{percent}%"),
-        }
-    }
-}
-
-/// A checked configuration.
+/// A configuration that was read and checked.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Config {
-    /// Data folder.
-    pub(crate) data: PathBuf,
-    /// HTTP front; `None` is off.
-    pub(crate) http: Option<SocketAddr>,
-    /// CoAP front; `None` is off.
-    pub(crate) coap: Option<SocketAddr>,
-    /// Management API over TCP; `None` is off.
-    pub(crate) admin: Option<SocketAddr>,
-    /// Management socket.
-    pub(crate) socket: PathBuf,
-    /// Whether the fronts listen beyond this machine.
-    pub(crate) lan: bool,
-    /// What all instances together may take.
-    pub(crate) memory: Share,
-    /// Threads that serve HTTP connections; 0 chooses by the number of cores.
-    pub(crate) threads: usize,
-    /// Whether to look for the next event before sleeping.
-    pub(crate) polling: bool,
-    /// Memory for waiting interpreters in bytes; `None` is a share of the machine's.
-    pub(crate) prewarm_bytes: Option<u64>,
-    /// First user id of instances.
-    pub(crate) uid_base: u32,
-    /// APIs of other platforms.
-    pub(crate) compat: Compat,
-    /// What requests of the node's own may reach.
-    pub(crate) outgoing: Reach,
+pub(crate) struct Loaded {
+    /// What the node is told.
+    pub(crate) config: Config,
     /// Each setting's text and origin, in the order of [`SETTINGS`].
     pub(crate) origins: Vec<(&'static str, String, Origin)>,
 }
@@ -335,7 +263,7 @@ pub(crate) fn default_socket(given: &Given) -> PathBuf {
     }
 }
 
-impl Config {
+impl Loaded {
     /// Reads and checks everything; all mistakes together.
     pub(crate) fn load(given: &Given) -> Result<Self, Mistakes> {
         let (path, required) = given.file();
@@ -367,7 +295,7 @@ impl Config {
         }
         check.distinct(&[("http", http), ("admin", admin)], &compat);
         if mistakes.is_empty() {
-            Ok(Self {
+            let config = Config {
                 data,
                 http,
                 coap,
@@ -381,8 +309,8 @@ impl Config {
                 uid_base,
                 compat,
                 outgoing,
-                origins,
-            })
+            };
+            Ok(Self { config, origins })
         } else {
             Err(Mistakes(mistakes))
         }

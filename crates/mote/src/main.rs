@@ -1,15 +1,11 @@
 //! `mote`: a function platform for the edge in one binary.
 //!
-//! This crate is the only place that knows all the parts. [`cli`] reads the command line and talks
-//! to a node, [`up`] is the node, [`project`] turns a folder into a function for both, [`config`]
-//! is what a node can be told.
+//! This crate is the command line: [`cli`] reads it and talks to a node, and [`config`] is what a node
+//! can be told by flags, environment and file. The node itself is `mote-node`, which `mote up` runs;
+//! `mote-project` turns a folder into a function for both.
 
-mod admin;
 mod cli;
 mod config;
-mod node;
-mod project;
-mod up;
 
 use std::process::ExitCode;
 

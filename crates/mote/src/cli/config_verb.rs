@@ -5,11 +5,11 @@ use mote_api::exit;
 use super::args::{Config as ConfigArgs, ConfigVerb, NodeFlags};
 use super::failure::Failure;
 use super::output::{Output, table};
-use crate::config::{Config, Given, SETTINGS};
+use crate::config::{Given, Loaded, SETTINGS};
 
 /// The node's configuration from flags, environment and file. Whatever is wrong with it, the exit
 /// code is 78, on which service units do not restart.
-pub(super) fn load(flags: &NodeFlags) -> Result<Config, Failure> {
+pub(super) fn load(flags: &NodeFlags) -> Result<Loaded, Failure> {
     let mut given = Vec::new();
     for (key, value) in [
         ("data", &flags.data),
@@ -38,7 +38,7 @@ pub(super) fn load(flags: &NodeFlags) -> Result<Config, Failure> {
     if flags.lan {
         given.push(("lan", "true".to_owned()));
     }
-    Config::load(&Given::from_process(given, flags.config.clone())).map_err(|mistakes| {
+    Loaded::load(&Given::from_process(given, flags.config.clone())).map_err(|mistakes| {
         let mut failure = Failure::from(mistakes);
         failure.exit = exit::CONFIG;
         failure
@@ -53,11 +53,11 @@ pub(super) fn run(args: &ConfigArgs, output: &Output) -> Result<(), Failure> {
             Ok(())
         }
         ConfigVerb::Show(flags) => {
-            let config = load(flags)?;
+            let loaded = load(flags)?;
             let mut names = Vec::new();
             let mut rows = Vec::new();
             let mut values = Vec::new();
-            for (key, text, origin) in &config.origins {
+            for (key, text, origin) in &loaded.origins {
                 names.push(*key);
                 rows.push(vec![(*key).to_owned(), text.clone(), origin.to_string()]);
                 let setting = SETTINGS.iter().find(|setting| setting.key == *key);

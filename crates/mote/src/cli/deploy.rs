@@ -14,12 +14,12 @@ use mote_api::toml_reader::Mistakes;
 use mote_api::types::{DeployResult, InvokeRequest};
 use mote_core::FunctionSpec;
 use mote_core::spec::Egress;
+use mote_project::{Options, Planned};
 
 use super::args::Deploy;
 use super::failure::Failure;
 use super::invoke;
 use super::output::{Output, harmless};
-use crate::project::{self, Options, Planned};
 
 /// What a node answers that keeps no entities of OpenWhisk.
 const OPENWHISK_OFF: &str = "M0416";
@@ -50,9 +50,9 @@ pub(super) async fn run(client: &Client, args: &Deploy, output: &Output) -> Resu
             foreign: true,
             filter: args.filter.as_deref(),
         };
-        let mut project = project::read(path, options)?;
+        let mut project = mote_project::read(path, options)?;
         for planned in &mut project.functions {
-            project::network::allow(planned, &allowed);
+            mote_project::allow(planned, &allowed);
         }
         left_out.extend(project.left_out);
         plans.extend(project.functions.into_iter().map(|planned| (path.as_path(), planned)));
@@ -272,7 +272,7 @@ fn summary(result: &DeployResult, dry_run: bool) -> String {
 /// Runs `[build] command` in the project's folder; its output is talk. The folder is named where
 /// there are `several`.
 fn build(path: &Path, several: bool, output: &Output) -> Result<(), Failure> {
-    let Some(manifest) = project::load_manifest(path)? else {
+    let Some(manifest) = mote_project::load_manifest(path)? else {
         return Ok(());
     };
     let folder = path.display().to_string();

@@ -5,11 +5,10 @@ use std::path::{Path, PathBuf};
 
 use mote_api::manifest::FILE_NAME;
 use mote_api::toml_reader::Mistakes;
+use mote_project::foreign::{self, Described, Source};
 
 use super::failure::Failure;
 use super::output::{Output, harmless};
-use crate::project::foreign::{self, Described, Source};
-use crate::project::{self, render};
 
 pub(super) fn run(path: &Path, output: &Output) -> Result<(), Failure> {
     let Some(found) = foreign::read(path)? else {
@@ -82,9 +81,9 @@ fn write(file: &str, function: &Described, place: &Path) -> Result<(), Failure> 
         return Err(failed(place, error));
     }
     fs::create_dir_all(place).map_err(|error| failed(place, error))?;
-    project::lay_out(function, place)?;
+    mote_project::lay_out(function, place)?;
     function.packages.add_to(place).map_err(|error| failed(place, error))?;
     let path = place.join(FILE_NAME);
-    let text = render::mote_toml(file, function);
-    project::write_anew(&path, &text).map_err(|error| failed(&path, error))
+    let text = mote_project::mote_toml(file, function);
+    mote_project::write_anew(&path, &text).map_err(|error| failed(&path, error))
 }

@@ -9,7 +9,7 @@ use mote_api::types::CheckState;
 use super::args::Global;
 use super::failure::Failure;
 use super::output::{Mark, Output, harmless};
-use crate::config::{self, Config, Given};
+use crate::config::{self, Given, Loaded};
 
 /// A client of the node that flags and environment name: `--node`, `MOTE_NODE`, `MOTE_SOCKET`, or
 /// this user's own.
@@ -39,9 +39,10 @@ pub(super) async fn doctor(
         Err(ClientError::Unreachable { .. }) if !named => {
             output.say("no node runs here yet; this is what the machine offers you");
             // A configuration that cannot be read is told by `mote up` and `mote config show`.
-            let config = Config::load(&Given::from_process(Vec::new(), None));
-            let uid_base = config.map_or(mote_sandbox::UID_BASE_DEFAULT, |config| config.uid_base);
-            crate::node::doctor::of_machine(uid_base).await
+            let loaded = Loaded::load(&Given::from_process(Vec::new(), None));
+            let uid_base =
+                loaded.map_or(mote_node::UID_BASE_DEFAULT, |loaded| loaded.config.uid_base);
+            mote_node::doctor::of_machine(uid_base).await
         }
         answer => answer?,
     };

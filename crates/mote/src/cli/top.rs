@@ -187,7 +187,9 @@ fn last_change(function: &Function) -> String {
 }
 
 fn age(since: mote_api::Timestamp) -> String {
-    duration_text(mote_engine::clock::unix_ms().saturating_sub(since.unix_ms()))
+    let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
+    let now_ms = now.map_or(0, |now| now.as_millis() as u64);
+    duration_text(now_ms.saturating_sub(since.unix_ms()))
 }
 
 fn instances_text(view: &View) -> String {

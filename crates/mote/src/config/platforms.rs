@@ -2,6 +2,8 @@
 
 use std::net::{IpAddr, SocketAddr};
 
+use mote_node::{Compat, TinyFaas};
+
 use super::Check;
 
 const OPENFAAS_PORT: u16 = 8080;
@@ -11,30 +13,6 @@ const TINYFAAS_COAP_PORT: u16 = 5683;
 const TINYFAAS_GRPC_PORT: u16 = 9000;
 const NUCLIO_PORT: u16 = 8070;
 const OPENWHISK_PORT: u16 = 3233;
-
-/// Addresses of the APIs of other platforms; `None` is off.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub(crate) struct Compat {
-    pub(crate) openfaas: Option<SocketAddr>,
-    pub(crate) tinyfaas: Option<TinyFaas>,
-    pub(crate) nuclio: Option<SocketAddr>,
-    pub(crate) openwhisk: Option<SocketAddr>,
-}
-
-impl Compat {
-    pub(crate) fn is_off(&self) -> bool {
-        *self == Self::default()
-    }
-}
-
-/// Addresses of tinyFaaS: its management API, and the fronts that are not off.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct TinyFaas {
-    pub(crate) management: SocketAddr,
-    pub(crate) http: Option<SocketAddr>,
-    pub(crate) coap: Option<SocketAddr>,
-    pub(crate) grpc: Option<SocketAddr>,
-}
 
 impl Check<'_> {
     /// The addresses of other platforms' APIs.

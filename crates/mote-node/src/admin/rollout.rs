@@ -11,8 +11,8 @@ use mote_core::FunctionName;
 use serde::Deserialize;
 
 use super::{Refused, to_the_end};
-use crate::node::functions::find;
-use crate::node::{Node, rollout};
+use crate::functions::find;
+use crate::{Node, rollout};
 
 pub(super) async fn revisions(
     State(node): State<Arc<Node>>,

@@ -1,6 +1,7 @@
 use std::os::unix::fs::PermissionsExt;
 
 use super::*;
+use crate::write_anew;
 
 /// Makes a folder `demo` of these files (`!` in front: executable) and reads it.
 fn read_files(files: &[(&str, &str)]) -> Result<Vec<Planned>, String> {

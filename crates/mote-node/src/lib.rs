@@ -1,11 +1,18 @@
 //! One running node: its parts, wired together, from start to stop.
+//!
+//! [`run`] is the door: it takes a checked [`Config`] and returns the exit code of the process.
+//! Deploys, the management API (`admin/`) and the node as other platforms' APIs see it
+//! (`compat.rs`) are behind it. This crate must not know of flags, of the environment's settings or
+//! of what a command prints. Start reading at `run.rs`.
 
+mod admin;
 mod code;
 mod compat;
-pub(crate) mod deploy;
-pub(crate) mod doctor;
+mod config;
+mod deploy;
+pub mod doctor;
 mod front_limits;
-pub(crate) mod functions;
+mod functions;
 mod golang;
 mod inputs;
 mod interpreters;
@@ -13,9 +20,9 @@ mod memory;
 mod packages;
 mod provided;
 mod registries;
-pub(crate) mod rollout;
+mod rollout;
 mod run;
-pub(crate) mod secrets;
+mod secrets;
 mod shims;
 mod spec_check;
 mod store_work;
@@ -23,6 +30,7 @@ mod token;
 mod trees;
 mod turns;
 mod unusable;
+mod up;
 
 use std::collections::HashMap;
 use std::hash::{BuildHasher, RandomState};
@@ -40,10 +48,10 @@ use mote_store::Store;
 use parking_lot::Mutex;
 use tokio::runtime::Handle;
 
-pub(crate) use run::run;
-pub(crate) use unusable::{AddressError, SettingError};
-
-use crate::config::Config;
+pub use config::{Compat, Config, Share, TinyFaas};
+pub use mote_compat::Reach;
+pub use mote_sandbox::UID_BASE_DEFAULT;
+pub use up::run;
 
 /// A running node, as the management API sees it.
 pub(crate) struct Node {

@@ -9,7 +9,7 @@ use axum::http::StatusCode;
 use mote_api::types::{Secret, SecretList};
 
 use super::{Refused, to_the_end};
-use crate::node::{Node, secrets};
+use crate::{Node, secrets};
 
 pub(super) async fn list(State(node): State<Arc<Node>>) -> Result<Json<SecretList>, Refused> {
     Ok(Json(secrets::list(&node).await?))

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 /// A file of `shims/`, with its path there.
 macro_rules! shim {
     ($path:literal) => {
-        ($path, include_str!(concat!("../../../../shims/", $path)))
+        ($path, include_str!(concat!("../../../shims/", $path)))
     };
 }
 

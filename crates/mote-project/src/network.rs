@@ -199,7 +199,7 @@ fn names_gateway(text: &str, host: &str, is_value: bool) -> bool {
 
 /// Adds destinations to what a function may reach, and warns: of a function that looks as if it
 /// needed some and has none, and of one that may reach any host.
-pub(crate) fn allow(planned: &mut Planned, destinations: &[Egress]) {
+pub fn allow(planned: &mut Planned, destinations: &[Egress]) {
     for to in destinations {
         if !planned.spec.egress.contains(to) {
             planned.spec.egress.push(to.clone());

@@ -8,7 +8,7 @@ use axum::http::{HeaderMap, StatusCode};
 use axum::response::IntoResponse;
 use mote_api::types::{DoctorReport, NodeStatus};
 
-use crate::node::{Node, doctor};
+use crate::{Node, doctor};
 
 pub(super) async fn status(State(node): State<Arc<Node>>) -> Json<NodeStatus> {
     Json(node.status())

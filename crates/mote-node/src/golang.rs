@@ -25,13 +25,13 @@ use super::store_work::store_problem;
 
 /// The worker, as files of a package beside the function's own.
 const WORKER: [(&str, &str); 7] = [
-    ("frames.go", include_str!("../../../../shims/go/worker/frames.go")),
-    ("worker.go", include_str!("../../../../shims/go/worker/worker.go")),
-    ("http.go", include_str!("../../../../shims/go/worker/http.go")),
-    ("contracts.go", include_str!("../../../../shims/go/worker/contracts.go")),
-    ("whisk.go", include_str!("../../../../shims/go/worker/whisk.go")),
-    ("cloudevents.go", include_str!("../../../../shims/go/worker/cloudevents.go")),
-    ("adapter.go", include_str!("../../../../shims/go/worker/adapter.go")),
+    ("frames.go", include_str!("../../../shims/go/worker/frames.go")),
+    ("worker.go", include_str!("../../../shims/go/worker/worker.go")),
+    ("http.go", include_str!("../../../shims/go/worker/http.go")),
+    ("contracts.go", include_str!("../../../shims/go/worker/contracts.go")),
+    ("whisk.go", include_str!("../../../shims/go/worker/whisk.go")),
+    ("cloudevents.go", include_str!("../../../shims/go/worker/cloudevents.go")),
+    ("adapter.go", include_str!("../../../shims/go/worker/adapter.go")),
 ];
 /// Its folder in the module; a function that has one of this name is refused by the compiler.
 const WORKER_FOLDER: &str = "mote_worker";
@@ -49,7 +49,7 @@ struct Provided {
 
 macro_rules! provided {
     ($name:literal, $path:literal) => {
-        ($name, include_str!(concat!("../../../../shims/go/provided/", $path)))
+        ($name, include_str!(concat!("../../../shims/go/provided/", $path)))
     };
 }
 
@@ -106,10 +106,10 @@ fn provided(spec: &FunctionSpec) -> &'static [Provided] {
 fn adapter(spec: &FunctionSpec) -> Option<(&'static str, &'static str)> {
     match spec.compat {
         Some(Compat::Nuclio) => {
-            Some(("mote_nuclio", include_str!("../../../../shims/go/adapters/nuclio.go")))
+            Some(("mote_nuclio", include_str!("../../../shims/go/adapters/nuclio.go")))
         }
         Some(Compat::Kubeless) => {
-            Some(("mote_kubeless", include_str!("../../../../shims/go/adapters/kubeless.go")))
+            Some(("mote_kubeless", include_str!("../../../shims/go/adapters/kubeless.go")))
         }
         _ => None,
     }

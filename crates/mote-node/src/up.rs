@@ -1,4 +1,4 @@
-//! Runs the node: `mote up`.
+//! The life of the process of a node: the helper, the log, the node, the exit code.
 
 use std::io;
 use std::path::PathBuf;
@@ -7,13 +7,13 @@ use std::process::ExitCode;
 use mote_api::exit;
 
 use crate::config::Config;
-use crate::node::{AddressError, SettingError};
+use crate::unusable::{AddressError, SettingError};
 
 /// Starts the node and serves until it is told to stop; `deploy` are projects to bring up once it
 /// is ready.
 ///
 /// Called while the process has one thread: the helper that makes sandboxes is forked first.
-pub(crate) fn run(config: Config, deploy: &[PathBuf]) -> ExitCode {
+pub fn run(config: Config, deploy: &[PathBuf]) -> ExitCode {
     raise_open_files();
     let zygote = match mote_sandbox::Zygote::fork() {
         Ok(zygote) => zygote,
@@ -23,7 +23,7 @@ pub(crate) fn run(config: Config, deploy: &[PathBuf]) -> ExitCode {
         }
     };
     start_log();
-    match crate::node::run(config, deploy, zygote) {
+    match crate::run::run(config, deploy, zygote) {
         Ok(code) => code,
         Err(error) => {
             let (text, code) = explain(&error);

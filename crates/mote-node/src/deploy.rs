@@ -20,7 +20,6 @@ use super::spec_check::check;
 use super::store_work::{internal, store_problem, with_store};
 use super::turns::turn;
 use super::{Node, golang, packages, rollout};
-use crate::project;
 
 /// Has unused code removed when a deploy has ended.
 struct CollectAfter<'a>(&'a Node);
@@ -260,16 +259,16 @@ fn spec(name: &FunctionName, staged: &StagedCode) -> Result<FunctionSpec, Proble
                 Problem::new(422, "M0303", format!("spec: {error}"))
                     .with_field(mote_api::SPEC_ENTRY)
             })?;
-            project::check_code(&staged.path, &spec).map_err(|mistakes| refused(&mistakes))?;
+            mote_project::check_code(&staged.path, &spec).map_err(|mistakes| refused(&mistakes))?;
             spec
         }
         None => {
-            let options = project::Options {
+            let options = mote_project::Options {
                 name: Some(name.as_str()),
                 check_machine: true,
-                ..project::Options::default()
+                ..mote_project::Options::default()
             };
-            let project = project::read(&staged.path, options).map_err(|mistakes| {
+            let project = mote_project::read(&staged.path, options).map_err(|mistakes| {
                 let code = mistakes.0.first().map_or("M0303", |mistake| mistake.code);
                 Problem::new(422, code, mistakes.to_string())
             })?;

@@ -1,8 +1,5 @@
 //! From a folder (or one file) to a function: the manifest where there is one, guesses from the
 //! files for the rest, and the checks that need the files.
-//!
-//! Used by the command line before it packs and by the node after it unpacked; reads files, runs
-//! nothing. Every guess is reported so that it can be shown and overruled.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -12,105 +9,22 @@ use mote_api::manifest::{
     self, BalanceName, CompatName, FunctionManifest, Manifest, PolicyName, RuntimeName,
     ScaleManifest, StartName,
 };
-use mote_api::openwhisk::WhiskManifest;
 use mote_api::toml_reader::{Mistake, Mistakes};
 use mote_core::autoscale::{HpaSettings, KnativeSettings, OpenFaasSettings, Policy};
 use mote_core::balance::Balance;
 use mote_core::spec::{CoapResource, Compat, Egress, Runtime, StartPolicy};
 use mote_core::{FunctionName, FunctionSpec};
 use mote_store::ArchiveLimits;
-use tempfile::TempDir;
 
-pub(crate) use self::foreign::LeftOut;
-pub(crate) use self::foreign::packages::write_anew;
-use self::foreign::{Described, Foreign, Source, matches_filter};
-pub(crate) use self::mistakes::mistake;
-use self::mistakes::{escaped, in_manifest, unreadable};
-use self::probe::{Folder, Program};
-
-mod contract;
-pub(crate) mod foreign;
-mod found;
-mod golang;
-mod guess;
-mod mistakes;
-pub(crate) mod network;
-mod probe;
-pub(crate) mod render;
-
-/// What was read from a folder.
-#[derive(Debug, Default)]
-pub(crate) struct Project {
-    /// Its functions.
-    pub(crate) functions: Vec<Planned>,
-    /// What an OpenWhisk manifest says beside them.
-    pub(crate) whisk: Option<WhiskManifest>,
-    /// Functions of another platform's manifest that cannot be deployed, while others of it can.
-    pub(crate) left_out: Vec<LeftOut>,
-}
-
-/// A function read from a folder.
-#[derive(Debug, Clone)]
-pub(crate) struct Planned {
-    /// What it is.
-    pub(crate) spec: FunctionSpec,
-    /// What was guessed and from what, for people.
-    pub(crate) guesses: Vec<String>,
-    /// The manifest that was read.
-    pub(crate) manifest: Option<String>,
-    /// Where its code is, when it is not where the manifest was looked for.
-    pub(crate) code: Option<Code>,
-    /// What of the manifest has no meaning here.
-    pub(crate) warnings: Vec<String>,
-    /// What in the code suggests that it calls other machines, if anything does.
-    pub(crate) uses_network: Option<String>,
-}
-
-/// What another platform's archive may unpack to. It passes through memory once, so less than for
-/// our own.
-pub(crate) const UNPACKED_BYTES_MAX: u64 = 128 << 20;
-
-/// Code that is not the folder or file that was read.
-#[derive(Debug, Clone)]
-pub(crate) enum Code {
-    /// Somewhere else.
-    At(PathBuf),
-    /// Taken out of a manifest, for as long as this lives.
-    Taken(Arc<TempDir>),
-}
-
-impl Code {
-    /// The folder or file.
-    pub(crate) fn path(&self) -> &Path {
-        match self {
-            Code::At(path) => path,
-            Code::Taken(folder) => folder.path(),
-        }
-    }
-}
-
-/// How to read.
-#[derive(Debug, Clone, Copy, Default)]
-pub(crate) struct Options<'a> {
-    /// A name that wins over manifest and folder name.
-    pub(crate) name: Option<&'a str>,
-    /// Whether programs must be built for this machine; off when the node is another one.
-    pub(crate) check_machine: bool,
-    /// Whether manifests of other platforms are read. A node never does: they may name files
-    /// outside the folder.
-    pub(crate) foreign: bool,
-    /// Which functions of another platform's manifest are wanted; `*` stands for any characters.
-    pub(crate) filter: Option<&'a str>,
-}
-
-impl Options<'_> {
-    fn selects(&self, name: &str) -> bool {
-        self.filter.is_none_or(|filter| matches_filter(filter, name))
-    }
-}
+use super::foreign::{self, Described, Foreign, LeftOut, Source};
+use super::mistakes::{escaped, in_manifest, mistake, unreadable};
+use super::probe::{self, Folder, Program};
+use super::{
+    Code, Options, Planned, Project, UNPACKED_BYTES_MAX, contract, golang, guess, network,
+};
 
 /// The manifest of a folder; `None` when there is none or `path` is a file.
-pub(crate) fn load_manifest(path: &Path) -> Result<Option<Manifest>, Mistakes> {
+pub fn load_manifest(path: &Path) -> Result<Option<Manifest>, Mistakes> {
     let file = path.join(manifest::FILE_NAME);
     if !path.is_dir() {
         return Ok(None);
@@ -128,7 +42,7 @@ pub(crate) fn load_manifest(path: &Path) -> Result<Option<Manifest>, Mistakes> {
 }
 
 /// Reads the functions of a folder or file.
-pub(crate) fn read(path: &Path, options: Options<'_>) -> Result<Project, Mistakes> {
+pub fn read(path: &Path, options: Options<'_>) -> Result<Project, Mistakes> {
     if options.foreign
         && let Some(found) = foreign::read(path)?
     {
@@ -168,7 +82,7 @@ pub(crate) fn read(path: &Path, options: Options<'_>) -> Result<Project, Mistake
 }
 
 /// The function in a folder, as `manifest` describes it; for a node, which follows no path.
-pub(crate) fn planned(
+pub fn planned(
     path: &Path,
     name: &FunctionName,
     manifest: &FunctionManifest,
@@ -178,7 +92,7 @@ pub(crate) fn planned(
 }
 
 /// `spec` as `name`, with its environment and secrets replaced and what else `manifest` says changed.
-pub(crate) fn changed(
+pub fn changed(
     mut spec: FunctionSpec,
     name: &FunctionName,
     manifest: &FunctionManifest,
@@ -305,7 +219,7 @@ fn own_code_of(function: &Described, path: &Path, beside: &Path) -> Result<Code,
 }
 
 /// Writes code that a manifest holds into a folder; nothing for code that is elsewhere.
-pub(crate) fn lay_out(function: &Described, folder: &Path) -> Result<(), Mistakes> {
+pub fn lay_out(function: &Described, folder: &Path) -> Result<(), Mistakes> {
     let files = match &function.source {
         Source::Beside | Source::At(_) => return Ok(()),
         Source::Inside(files) => files,
@@ -453,7 +367,7 @@ fn plan(
     Ok((spec, guesses))
 }
 
-fn compat(name: CompatName) -> Compat {
+pub(crate) fn compat(name: CompatName) -> Compat {
     match name {
         CompatName::TinyFaas => Compat::TinyFaas,
         CompatName::OpenFaas => Compat::OpenFaas,
@@ -520,7 +434,7 @@ fn name(
 
 /// Checks the program of a command when it is one of the function's own files.
 /// Checks the program of a spec that came ready-made against the code it came with.
-pub(crate) fn check_code(path: &Path, spec: &FunctionSpec) -> Result<(), Mistakes> {
+pub fn check_code(path: &Path, spec: &FunctionSpec) -> Result<(), Mistakes> {
     match spec.runtime {
         Runtime::Exec | Runtime::Server => {
             check_program(&Folder::read(path)?, &mut spec.command.clone(), true)

@@ -25,8 +25,8 @@ use serde::Deserialize;
 use tokio_util::io::{StreamReader, SyncIoBridge};
 
 use super::Refused;
-use crate::node::functions::{self as node_functions, find};
-use crate::node::{Node, deploy as node_deploy, rollout};
+use crate::functions::{self as node_functions, find};
+use crate::{Node, deploy as node_deploy, rollout};
 
 pub(super) async fn list(State(node): State<Arc<Node>>) -> Json<FunctionList> {
     let all = node.engine.list();

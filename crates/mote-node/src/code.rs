@@ -12,12 +12,12 @@ use mote_api::toml_reader::Mistakes;
 use mote_compat::node::{Code, Deploy, Manifest};
 use mote_core::spec::Compat;
 use mote_core::{FunctionName, FunctionSpec};
+use mote_project::foreign;
 use mote_store::{ArchiveLimits, PackError};
 use tempfile::TempDir;
 
 use super::store_work::internal;
 use super::{Node, deploy as node_deploy};
-use crate::project::{self, foreign};
 
 /// Deploys; resolves when the function is ready.
 pub(super) async fn deploy(node: &Arc<Node>, deploy: Deploy) -> Result<(), Problem> {
@@ -47,8 +47,8 @@ fn pack(deploy: Deploy, on_node: Option<(FunctionSpec, PathBuf)>) -> Result<Vec<
     let (manifest, files) = understood(manifest)?;
     let folder = Folder::of(code, files, on_node.as_ref().map(|(_, path)| path.as_path()))?;
     let mut spec = match on_node {
-        Some((spec, _)) => project::changed(spec, &name, &manifest),
-        None => project::planned(folder.path(), &name, &manifest),
+        Some((spec, _)) => mote_project::changed(spec, &name, &manifest),
+        None => mote_project::planned(folder.path(), &name, &manifest),
     }
     .map_err(|mistakes| refused(&mistakes))?;
     spec.annotations = annotations;
@@ -125,7 +125,7 @@ impl Folder {
         match code {
             Code::Zip { bytes, below } => {
                 let limits =
-                    ArchiveLimits { bytes: project::UNPACKED_BYTES_MAX, ..Default::default() };
+                    ArchiveLimits { bytes: mote_project::UNPACKED_BYTES_MAX, ..Default::default() };
                 mote_store::unzip(&bytes, &below, made.path(), &limits).map_err(|error| {
                     let text = mote_core::fault::error_chain(&error);
                     Problem::new(error.http_status(), error.code(), text)

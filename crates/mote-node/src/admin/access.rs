@@ -11,7 +11,7 @@ use mote_api::Problem;
 use mote_compat::node::Admission;
 
 use super::Refused;
-use crate::node::Node;
+use crate::Node;
 
 /// Where a connection comes from.
 #[derive(Debug, Clone, Copy)]

@@ -34,7 +34,7 @@ const SERVERS: [&str; 3] = ["express", "body-parser", "get-stdin"];
 
 /// Packages by the tool that installs them.
 #[derive(Debug, Default, PartialEq, Eq)]
-pub(crate) struct Packages {
+pub struct Packages {
     /// Lines of `requirements.txt`.
     python: Vec<String>,
     /// Name and version of dependencies in `package.json`.
@@ -42,7 +42,8 @@ pub(crate) struct Packages {
 }
 
 impl Packages {
-    pub(crate) fn is_empty(&self) -> bool {
+    /// Whether nothing is asked for.
+    pub fn is_empty(&self) -> bool {
         self.python.is_empty() && self.node.is_empty()
     }
 
@@ -121,7 +122,7 @@ impl Packages {
     }
 
     /// Names the packages in the files of a folder; what these already say stays.
-    pub(crate) fn add_to(&self, folder: &Path) -> io::Result<()> {
+    pub fn add_to(&self, folder: &Path) -> io::Result<()> {
         if !self.python.is_empty() {
             let file = folder.join("requirements.txt");
             let mut text = read_if_there(&file)?;
@@ -161,7 +162,7 @@ impl Packages {
 
 /// Writes a file in the place of what has its name. Code may bring a link of that name, to a file of
 /// the user's anywhere.
-pub(crate) fn write_anew(file: &Path, text: &str) -> io::Result<()> {
+pub fn write_anew(file: &Path, text: &str) -> io::Result<()> {
     match fs::remove_file(file) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
         _ => {}

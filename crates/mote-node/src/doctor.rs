@@ -67,7 +67,7 @@ fn budget(node: &Node) -> Check {
 
 /// Checks without a node: of this machine, as the calling user, whose node would give instances the
 /// user ids from `uid_base` on.
-pub(crate) async fn of_machine(uid_base: u32) -> DoctorReport {
+pub async fn of_machine(uid_base: u32) -> DoctorReport {
     let mut checks = of_sandbox(uid_base);
     checks.extend(of_interpreters(&interpreters::find().await));
     DoctorReport { checks }

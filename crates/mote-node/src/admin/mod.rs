@@ -27,7 +27,7 @@ use tokio::net::{TcpListener, UnixListener};
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 
-use crate::node::Node;
+use crate::Node;
 
 /// An error as an HTTP answer.
 pub(crate) struct Refused(pub(crate) Problem);

@@ -30,7 +30,7 @@ mod openwhisk;
 pub(super) mod packages;
 mod quantity;
 
-pub(crate) use packages::Packages;
+pub use packages::Packages;
 
 /// The annotation that says what a function may reach, as `[allow] net` does in `mote.toml`.
 const ALLOW_NET: &str = "mote/allow-net";
@@ -54,26 +54,26 @@ const NAMES: [&str; 8] = [
 
 /// A function that is not deployed, and why.
 #[derive(Debug)]
-pub(crate) struct LeftOut {
+pub struct LeftOut {
     /// Its name in the manifest.
-    pub(crate) name: String,
+    pub name: String,
     /// What is wrong with it.
-    pub(crate) mistakes: Mistakes,
+    pub mistakes: Mistakes,
 }
 
 /// A manifest of another platform.
 #[derive(Debug, Default)]
-pub(crate) struct Foreign {
+pub struct Foreign {
     /// Its file, as shown.
-    pub(crate) file: String,
+    pub file: String,
     /// The functions in it.
-    pub(crate) functions: Vec<Described>,
+    pub functions: Vec<Described>,
     /// What of the file as a whole has no meaning here.
-    pub(crate) warnings: Vec<String>,
+    pub warnings: Vec<String>,
     /// What an OpenWhisk manifest says beside its functions.
-    pub(crate) whisk: Option<WhiskManifest>,
+    pub whisk: Option<WhiskManifest>,
     /// The functions in it that cannot be deployed.
-    pub(crate) left_out: Vec<LeftOut>,
+    pub left_out: Vec<LeftOut>,
 }
 
 impl Foreign {
@@ -88,24 +88,24 @@ impl Foreign {
 
 /// One function of it.
 #[derive(Debug, Default)]
-pub(crate) struct Described {
+pub struct Described {
     /// What applies.
-    pub(crate) function: FunctionManifest,
+    pub function: FunctionManifest,
     /// Where its code is.
-    pub(crate) source: Source,
+    pub source: Source,
     /// What has no meaning here.
-    pub(crate) warnings: Vec<String>,
+    pub warnings: Vec<String>,
     /// Key of `mote.toml`, and what it was there.
-    pub(crate) notes: BTreeMap<&'static str, String>,
+    pub notes: BTreeMap<&'static str, String>,
     /// Packages that the manifest asks for and the files next to the code do not name.
-    pub(crate) packages: Packages,
+    pub packages: Packages,
     /// What the platform's clients are shown of it, by platform.
-    pub(crate) annotations: BTreeMap<String, String>,
+    pub annotations: BTreeMap<String, String>,
 }
 
 /// Where code is.
 #[derive(Debug, Default, PartialEq, Eq)]
-pub(crate) enum Source {
+pub enum Source {
     /// Beside the manifest.
     #[default]
     Beside,
@@ -128,7 +128,7 @@ impl Described {
     }
 
     /// The function's name, as shown.
-    pub(crate) fn name(&self) -> &str {
+    pub fn name(&self) -> &str {
         self.function.name.as_ref().map_or("", |name| &name.value)
     }
 
@@ -326,7 +326,7 @@ fn not_offered(file: &str, name: &str, what: &str, hint: &str) -> Mistakes {
 
 /// The manifest of another platform that `path` is or holds; `None` where there is none, or a
 /// `mote.toml` takes its place.
-pub(crate) fn read(path: &Path) -> Result<Option<Foreign>, Mistakes> {
+pub fn read(path: &Path) -> Result<Option<Foreign>, Mistakes> {
     if path.is_file() {
         let yaml = path.extension().is_some_and(|ending| ending == "yml" || ending == "yaml");
         if !yaml {
@@ -491,14 +491,14 @@ fn check(found: &Foreign) -> Result<(), Mistakes> {
 }
 
 /// Whether `name` can be that of a file beside others: no path, not hidden.
-pub(crate) fn is_plain_name(name: &str) -> bool {
+pub fn is_plain_name(name: &str) -> bool {
     !name.is_empty()
         && !name.starts_with('.')
         && name.bytes().all(|b| b.is_ascii_alphanumeric() || b"_-.".contains(&b))
 }
 
 /// A function as Nuclio's dashboard is told of it, with its code in it.
-pub(crate) fn nuclio_document(document: &Value) -> Result<Described, Mistakes> {
+pub fn nuclio_document(document: &Value) -> Result<Described, Mistakes> {
     let described = nuclio::sent(document)?;
     let functions = vec![described];
     let found = Foreign { file: "function".to_owned(), functions, ..Foreign::default() };
@@ -507,7 +507,7 @@ pub(crate) fn nuclio_document(document: &Value) -> Result<Described, Mistakes> {
 }
 
 /// A function as OpenFaaS' gateway is told of it, without its code.
-pub(crate) fn openfaas_deployment(document: &Value) -> Described {
+pub fn openfaas_deployment(document: &Value) -> Described {
     openfaas::deployment(document)
 }
 

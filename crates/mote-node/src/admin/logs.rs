@@ -14,8 +14,8 @@ use mote_engine::clock;
 use serde::Deserialize;
 
 use super::Refused;
-use crate::node::Node;
-use crate::node::functions::{find, log_lines};
+use crate::Node;
+use crate::functions::{find, log_lines};
 
 #[derive(Deserialize)]
 pub(super) struct LogQuery {

@@ -8,7 +8,7 @@ use mote_api::manifest::{PolicyName, RuntimeName};
 use super::foreign::Described;
 
 /// The text of the file.
-pub(crate) fn mote_toml(file: &str, described: &Described) -> String {
+pub fn mote_toml(file: &str, described: &Described) -> String {
     let mut out = Lines::default();
     let function = &described.function;
     out.plain(&format!("# Made by `mote import` from {file}."));
@@ -21,7 +21,7 @@ pub(crate) fn mote_toml(file: &str, described: &Described) -> String {
         out.key("name", &quoted(&name.value), "its path: /NAME");
     }
     if let Some(compat) = &function.compat {
-        let word = super::compat(compat.value).as_str();
+        let word = crate::plan::compat(compat.value).as_str();
         out.key(
             "compat",
             &quoted(word),

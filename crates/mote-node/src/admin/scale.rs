@@ -11,7 +11,7 @@ use mote_core::spec::{INSTANCES_MAX, ScaleOverride};
 use mote_engine::Revision;
 
 use super::Refused;
-use crate::node::{Node, functions};
+use crate::{Node, functions};
 
 pub(super) async fn scale(
     State(node): State<Arc<Node>>,

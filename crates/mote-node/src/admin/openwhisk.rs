@@ -9,7 +9,7 @@ use mote_api::Problem;
 use mote_api::openwhisk::{WhiskManifest, WhiskResult};
 
 use super::{Refused, to_the_end};
-use crate::node::Node;
+use crate::Node;
 
 pub(super) async fn apply(
     State(node): State<Arc<Node>>,

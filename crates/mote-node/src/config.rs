@@ -1,0 +1,129 @@
+//! What a node is told, checked and complete; whoever starts it reads files, flags and environment.
+
+use std::fmt;
+use std::net::SocketAddr;
+use std::path::PathBuf;
+
+use mote_api::quantity::parse_size;
+use mote_compat::Reach;
+use mote_core::fault::bytes_text;
+use mote_core::spec::MEMORY_BYTES_MIN;
+
+/// A checked configuration.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Config {
+    /// Data folder.
+    pub data: PathBuf,
+    /// HTTP front; `None` is off.
+    pub http: Option<SocketAddr>,
+    /// CoAP front; `None` is off.
+    pub coap: Option<SocketAddr>,
+    /// Management API over TCP; `None` is off.
+    pub admin: Option<SocketAddr>,
+    /// Management socket.
+    pub socket: PathBuf,
+    /// Whether the fronts listen beyond this machine.
+    pub lan: bool,
+    /// What all instances together may take.
+    pub memory: Share,
+    /// Threads that serve HTTP connections; 0 chooses by the number of cores.
+    pub threads: usize,
+    /// Whether to look for the next event before sleeping.
+    pub polling: bool,
+    /// Memory for waiting interpreters in bytes; `None` is a share of the machine's.
+    pub prewarm_bytes: Option<u64>,
+    /// First user id of instances.
+    pub uid_base: u32,
+    /// APIs of other platforms.
+    pub compat: Compat,
+    /// What requests of the node's own may reach.
+    pub outgoing: Reach,
+}
+
+/// Addresses of the APIs of other platforms; `None` is off.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Compat {
+    /// OpenFaaS' gateway.
+    pub openfaas: Option<SocketAddr>,
+    /// tinyFaaS, with its fronts.
+    pub tinyfaas: Option<TinyFaas>,
+    /// Nuclio's dashboard.
+    pub nuclio: Option<SocketAddr>,
+    /// OpenWhisk's API.
+    pub openwhisk: Option<SocketAddr>,
+}
+
+impl Compat {
+    pub(crate) fn is_off(&self) -> bool {
+        *self == Self::default()
+    }
+}
+
+/// Addresses of tinyFaaS: its management API, and the fronts that are not off.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct TinyFaas {
+    /// Its management API.
+    pub management: SocketAddr,
+    /// Its HTTP front; `None` is off.
+    pub http: Option<SocketAddr>,
+    /// Its CoAP front; `None` is off.
+    pub coap: Option<SocketAddr>,
+    /// Its gRPC front; `None` is off.
+    pub grpc: Option<SocketAddr>,
+}
+
+/// A part of the machine's memory.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Share {
+    /// So many bytes.
+    Bytes(u64),
+    /// So much of it, in percent.
+    Percent(u64),
+}
+
+impl Share {
+    /// In bytes, where the machine has `machine_bytes`.
+    pub(crate) fn of(self, machine_bytes: u64) -> u64 {
+        match self {
+            Share::Bytes(bytes) => bytes,
+            Share::Percent(percent) => {
+                (u128::from(machine_bytes) * u128::from(percent) / 100) as u64
+            }
+        }
+    }
+
+    /// What `text` says: a size, or a percentage such as `75%`; `None` where it says neither, or too
+    /// little for one instance.
+    pub fn parse(text: &str) -> Option<Self> {
+        let share = match text.strip_suffix('%') {
+            Some(percent) => Share::Percent(percent.parse().ok()?),
+            None => Share::Bytes(parse_size(text).ok()?),
+        };
+        match share {
+            Share::Percent(percent) => (1..=100).contains(&percent),
+            Share::Bytes(bytes) => bytes >= MEMORY_BYTES_MIN,
+        }
+        .then_some(share)
+    }
+}
+
+impl fmt::Display for Share {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Share::Bytes(bytes) => f.write_str(&bytes_text(*bytes).replace(' ', "")),
+            Share::Percent(percent) => write!(f, "{percent}%"),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_share_in_bytes() {
+        assert_eq!(Share::Percent(75).of(1 << 30), 768 << 20);
+        assert_eq!(Share::Percent(75).of(u64::MAX), u64::MAX / 4 * 3 + 2);
+        assert_eq!(Share::Bytes(512 << 20).to_string(), "512MiB");
+    }
+}
