@@ -65,6 +65,23 @@ fn crates_use_what_the_map_says() {
     }
 }
 
+/// Clippy reads the nearest `clippy.toml` only, so one of a crate repeats what the root's one bans.
+#[test]
+fn bans_of_the_root_hold_in_each_crate() {
+    let is_ban = |line: &&str| line.trim_start().starts_with("{ path = ");
+    let root_text = read(root().join("clippy.toml"));
+    let bans: Vec<&str> = root_text.lines().filter(is_ban).collect();
+    assert!(!bans.is_empty(), "the root's clippy.toml bans nothing that this test finds");
+    for file in
+        crates().iter().map(|folder| folder.join("clippy.toml")).filter(|file| file.exists())
+    {
+        let text = read(&file);
+        for ban in &bans {
+            assert!(text.contains(ban), "{} does not repeat: {ban}", file.display());
+        }
+    }
+}
+
 #[test]
 fn long_files_say_why() {
     let mut files = Vec::new();

@@ -1,20 +1,16 @@
-//! What `mote` decides and the words it uses, with nothing that touches the outside world.
+//! The words of `mote`, with nothing that touches the outside world.
 //!
-//! Names, specs, faults, the worker wire format, and the decisions of the engine as pure functions
-//! with time as an argument. This crate must not know about sockets, files, clocks, the environment
-//! or an async runtime (`clippy.toml` bans them), so all of it runs in a test in microseconds.
+//! Names, specs, faults, the worker wire format, and small rules as pure functions with time as an
+//! argument. This crate must not know about sockets, files, clocks, the environment or an async
+//! runtime (`clippy.toml` bans them), so all of it runs in a test in microseconds.
 //!
 //! Start with [`spec`] (what a function is), then [`invocation`] (what is asked of it), then
-//! [`wire`] (how a worker is asked), then [`fault`] (who is to blame when it fails). How many
-//! instances there are is decided in [`autoscale`], what the node affords in [`budget`].
+//! [`wire`] (how a worker is asked), then [`fault`] (who is to blame when it fails). What is decided
+//! about queues and instances is in `mote-pool`.
 
-pub mod admission;
-pub mod autoscale;
 pub mod backend;
-pub mod balance;
 pub mod base64;
 pub mod body;
-pub mod budget;
 pub mod destination;
 pub mod fault;
 pub mod gathering;
@@ -23,13 +19,11 @@ pub mod halt_poll;
 pub mod invocation;
 pub mod line_budget;
 pub mod name;
-pub mod pool;
-pub mod prewarm;
+pub mod policy;
 pub mod rollout;
 pub mod shares;
 pub mod spec;
 pub mod turn;
-pub mod whisk;
 pub mod wire;
 
 pub use fault::{Fault, FaultClass};

@@ -7,8 +7,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use serde::{Deserialize, Serialize};
 
 use crate::FunctionName;
-use crate::autoscale::Policy;
-use crate::balance::Balance;
+use crate::policy::{Balance, Policy};
 
 /// Default memory limit: a number a board with 1 GiB can afford many times over.
 pub const MEMORY_BYTES_DEFAULT: u64 = 64 << 20;

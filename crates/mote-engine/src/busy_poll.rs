@@ -7,8 +7,8 @@
 
 use std::sync::Arc;
 
-use mote_core::admission::Callees;
 use mote_core::halt_poll::HaltPoll;
+use mote_pool::admission::Callees;
 use parking_lot::Mutex;
 use tokio::sync::Notify;
 

@@ -9,11 +9,11 @@ use std::sync::{Arc, OnceLock};
 
 use arc_swap::ArcSwap;
 use mote_core::backend::Backend;
-use mote_core::budget::Budget;
 use mote_core::name::FunctionName;
-use mote_core::pool::{Rules, StopReason, Why};
 use mote_core::spec::{Egress, FunctionSpec, ScaleOverride, StartPolicy};
 use mote_core::{Fault, Invocation, Invoker, Reply};
+use mote_pool::budget::Budget;
+use mote_pool::{Rules, StopReason, Why};
 use parking_lot::Mutex;
 use tokio::runtime::Handle;
 use tokio::sync::Notify;

@@ -12,13 +12,13 @@ use mote_core::backend::{
     BoxFuture, Exit, InstanceControl, InstanceLimits, InstanceRequest, Launch, StartError, Started,
 };
 use mote_core::fault::error_chain;
-use mote_core::pool::{NewInstance, Why};
 use mote_core::spec::{
     CONCURRENCY_DEFAULT_EXEC, CONCURRENCY_DEFAULT_GO, CONCURRENCY_DEFAULT_NODE,
     CONCURRENCY_DEFAULT_SERVER, Compat, Runtime,
 };
 use mote_core::turn::Turn;
 use mote_core::wire::{self, FrameKind, Load, Ready, WorkerError};
+use mote_pool::{NewInstance, Why};
 use tokio::net::UnixStream;
 
 use crate::clock::{now_ns, unix_ms};

@@ -2,7 +2,7 @@
 //!
 //! Every start reserves its memory limit first and holds the [`Reservation`] until its process is
 //! gone; dropping it releases, so no path can forget to. When memory is short, idle instances make
-//! room ([`mote_core::budget`] says which); the start they make room for is promised theirs and
+//! room ([`mote_pool::budget`] says which); the start they make room for is promised theirs and
 //! waits until they have left, so the sum never passes the budget. Who is refused is told when
 //! something was given back.
 //!
@@ -12,7 +12,7 @@ use std::collections::VecDeque;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 
-use mote_core::budget::{
+use mote_pool::budget::{
     Budget, IdleInstance, Lack, Occupied, Taken, Verdict, admit_start, room_in,
 };
 use parking_lot::Mutex;

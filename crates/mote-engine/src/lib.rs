@@ -3,7 +3,7 @@
 //! Fronts call it through [`mote_core::Invoker`], it starts instances through
 //! [`mote_core::backend::Backend`]. It must not know HTTP or CoAP clients, manifests, the store or
 //! the management API. Start reading at `revision.rs` (what happens to an invocation), then
-//! `pool.rs` (the queue; who runs what is decided in [`mote_core::pool`]), `worker.rs` (the socket to a
+//! `pool.rs` (the queue; who runs what is decided in [`mote_pool`]), `worker.rs` (the socket to a
 //! worker), `reconciler.rs` (deadlines, starts and stops), `starts.rs` and `ledger.rs` (what the node
 //! affords) and `instance.rs` (the life of an instance).
 
@@ -37,7 +37,7 @@ pub use engine::{Config, Engine, Interpreters};
 pub use instance::{CODE_DIR, PACKAGES_DIR};
 pub use manual::Scaled;
 pub use metrics::Metrics;
-pub use mote_core::pool::Why;
+pub use mote_pool::Why;
 pub use revision::{InstanceStatus, LastError, PoolStatus, Revision};
 pub use routes::{Route, Serving};
 pub use starts::WarmError;

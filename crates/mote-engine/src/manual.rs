@@ -2,8 +2,8 @@
 
 use std::sync::Arc;
 
-use mote_core::pool::{Start, Why};
 use mote_core::spec::ScaleOverride;
+use mote_pool::{Start, Why};
 
 use crate::clock::now_ns;
 use crate::logs::LogLevel;

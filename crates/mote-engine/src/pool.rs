@@ -1,7 +1,7 @@
 //! The pool of a revision as the engine drives it: what an invocation and an instance are here, and
 //! how the first is written to the second.
 //!
-//! Who runs what, and how many instances there are, is decided by [`mote_core::pool`]. Everything a
+//! Who runs what, and how many instances there are, is decided by [`mote_pool`]. Everything a
 //! request touches sits behind one short lock per revision: the queue, the streams that each worker
 //! has open, and the bytes that wait to be written to it. Nothing awaits under the lock. The frame of
 //! an invocation is written by whoever freed the worker, so a waiting caller is woken once, for its
@@ -12,12 +12,14 @@ use std::sync::Arc;
 use std::task::Waker;
 
 use bytes::Bytes;
-use mote_core::autoscale::Bounds;
 use mote_core::backend::{Exit, InstanceControl};
 use mote_core::body::{Body, BodyError};
-use mote_core::pool::{self, Call, Dispatched, Orders, Rules, Running, Surroundings, Waiting, Why};
 use mote_core::wire::{self, FLAG_END, FrameKind, INLINE_BODY_BYTES_MAX, WINDOW_BYTES};
 use mote_core::{Fault, Invocation, InvocationId, Phases, Reply, Trigger};
+use mote_pool::autoscale::Bounds;
+use mote_pool::{
+    self as pool, Call, Dispatched, Orders, Rules, Running, Surroundings, Waiting, Why,
+};
 use tokio::sync::oneshot;
 
 use crate::body_channel::AnswerSink;

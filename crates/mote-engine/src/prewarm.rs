@@ -1,13 +1,13 @@
 //! Programs that wait before anyone asks: which kinds deployed functions need, and how many of each
-//! the backend is told to keep up. The rule is [`mote_core::prewarm`].
+//! the backend is told to keep up. The rule is [`mote_pool::prewarm`].
 
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use mote_core::backend::{InstanceRequest, Launch, Waiting};
-use mote_core::budget::IdleInstance;
-use mote_core::prewarm::{Kind, Peak, counts};
 use mote_core::spec::Runtime;
+use mote_pool::budget::IdleInstance;
+use mote_pool::prewarm::{Kind, Peak, counts};
 use parking_lot::Mutex;
 
 use crate::clock::now_ns;

@@ -7,11 +7,11 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use mote_core::admission::{
+use mote_core::{Fault, Trigger};
+use mote_pool::admission::{
     BACKGROUND_LOOK_NS, LIFT_NS, LONG_WORK_NS, is_considerate, is_greedy, is_starved,
 };
-use mote_core::pool::{Expiry, Orders, Surroundings};
-use mote_core::{Fault, Trigger};
+use mote_pool::{Expiry, Orders, Surroundings};
 
 use crate::clock::now_ns;
 use crate::logs::LogLevel;

@@ -4,10 +4,10 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use mote_core::autoscale::{Bounds, Decision, Known};
-use mote_core::pool::{Refusal, StopReason, Why, Withdrawn};
 use mote_core::spec::{FunctionSpec, ScaleOverride};
 use mote_core::{Fault, FaultClass, Invocation, InvocationId, Reply, Trigger};
+use mote_pool::autoscale::{Bounds, Decision, Known};
+use mote_pool::{Refusal, StopReason, Why, Withdrawn};
 use parking_lot::Mutex;
 use tokio::sync::{Notify, oneshot};
 

@@ -5,10 +5,10 @@ use std::time::Duration;
 
 use arc_swap::ArcSwap;
 use mote_core::Fault;
-use mote_core::autoscale::Known;
-use mote_core::budget::{IdleInstance, Lack, Occupied, remaining_ns};
 use mote_core::fault::bytes_text;
-use mote_core::pool::{Start, Why};
+use mote_pool::autoscale::Known;
+use mote_pool::budget::{IdleInstance, Lack, Occupied, remaining_ns};
+use mote_pool::{Start, Why};
 use parking_lot::Mutex;
 use tokio::sync::Notify;
 

@@ -11,13 +11,13 @@ use std::task::{Context, Poll};
 use bytes::{Bytes, BytesMut};
 use mote_core::body::{Body, BodyError};
 use mote_core::line_budget::{LINES_PER_S, Line, LineBudget};
-use mote_core::pool::Instance as _;
 use mote_core::turn::Turn;
 use mote_core::wire::{
     self, CHUNK_BYTES_MAX, FLAG_END, FrameHeader, FrameKind, HEADER_BYTES, HEADER_FIELDS_MAX,
     ResultHead, WINDOW_BYTES, WireError, WorkerError,
 };
 use mote_core::{Fault, InvocationId, Reply};
+use mote_pool::Instance as _;
 use tokio::io::{AsyncReadExt, AsyncWrite};
 use tokio::net::UnixStream;
 

@@ -6,7 +6,7 @@
 //! korvoj/k8s-distributions-iot-edge. Where a paper leaves a value open it is chosen so that the
 //! stated numbers of the paper's own platform come out, and said here.
 
-use mote_core::autoscale::{HpaSettings, KnativeMetric, KnativeSettings, OpenFaasSettings, Policy};
+use mote_core::policy::{HpaSettings, KnativeMetric, KnativeSettings, OpenFaasSettings, Policy};
 
 use crate::arrivals::Arrivals;
 use crate::distribution::Distribution;

@@ -2,7 +2,7 @@
 //!
 //! Each is the same for every policy: equal arrivals, run times and start times, by seed.
 
-use mote_core::autoscale::{HpaSettings, KnativeSettings, OpenFaasSettings, Policy};
+use mote_core::policy::{HpaSettings, KnativeSettings, OpenFaasSettings, Policy};
 
 use crate::arrivals::Arrivals;
 use crate::distribution::{Distribution, log_normal, stream, uniform};

@@ -1,8 +1,9 @@
 //! One function while it is simulated: its pool, its demand, and what is counted of it.
 
-use mote_core::autoscale::{Bounds, Policy};
-use mote_core::balance::Balance;
-use mote_core::pool::{self, Pool, Rules};
+use mote_core::policy::Balance;
+use mote_core::policy::Policy;
+use mote_pool::autoscale::Bounds;
+use mote_pool::{self as pool, Pool, Rules};
 
 use crate::arrivals::Source;
 use crate::distribution::{Random, stream};

@@ -1,8 +1,8 @@
 //! What the simulator does with a pool's orders: it starts and stops instances within the node's
 //! budget.
 
-use mote_core::budget::{Budget, IdleInstance, Lack, Taken, Verdict, admit_start};
-use mote_core::pool::{NewInstance, Start, Surroundings};
+use mote_pool::budget::{Budget, IdleInstance, Lack, Taken, Verdict, admit_start};
+use mote_pool::{NewInstance, Start, Surroundings};
 
 use crate::event::Event;
 use crate::function::Instance;

@@ -1,7 +1,7 @@
 //! What is simulated.
 
-use mote_core::autoscale::Policy;
-use mote_core::balance::Balance;
+use mote_core::policy::Balance;
+use mote_core::policy::Policy;
 use serde::{Deserialize, Serialize};
 
 use crate::arrivals::Arrivals;

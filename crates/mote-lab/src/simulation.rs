@@ -1,7 +1,7 @@
 //! The event loop: arrivals, dispatch, ends. The queue, the instances and their number are decided
-//! by [`mote_core::pool`], the type that the daemon drives. Starts and stops are in `scaling.rs`.
+//! by [`mote_pool`], the type that the daemon drives. Starts and stops are in `scaling.rs`.
 
-use mote_core::pool::{Dispatched, Pool, Refusal};
+use mote_pool::{Dispatched, Pool, Refusal};
 
 use crate::arrivals::{Arrivals, clients_at};
 use crate::event::{Agenda, Event};

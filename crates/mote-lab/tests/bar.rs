@@ -3,7 +3,7 @@
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
-use mote_core::autoscale::Policy;
+use mote_core::policy::Policy;
 use mote_lab::families::{FAMILIES, family, policies};
 use mote_lab::{Report, simulate};
 

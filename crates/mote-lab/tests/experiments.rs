@@ -3,7 +3,7 @@
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
-use mote_core::autoscale::{HpaSettings, KnativeMetric, OpenFaasSettings, Policy};
+use mote_core::policy::{HpaSettings, KnativeMetric, OpenFaasSettings, Policy};
 use mote_lab::experiments::{
     EXPERIMENTS, about, experiment, hpa_of_study, knative_of_study, openfaas_of_study,
 };

@@ -4,7 +4,7 @@
 
 use std::sync::Arc;
 
-use mote_core::autoscale::Policy;
+use mote_core::policy::Policy;
 use mote_lab::families::{family, policies};
 use mote_lab::{Arrivals, Distribution, FunctionModel, NodeModel, Report, Scenario, simulate};
 

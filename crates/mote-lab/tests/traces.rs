@@ -3,7 +3,7 @@
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
-use mote_core::autoscale::Policy;
+use mote_core::policy::Policy;
 use mote_lab::trace::{FUNCTIONS_MAX, TraceError, read};
 use mote_lab::{Distribution, FunctionModel, NodeModel, Scenario, simulate};
 

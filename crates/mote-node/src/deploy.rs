@@ -8,12 +8,12 @@ use std::time::Instant;
 
 use mote_api::Problem;
 use mote_api::types::{DeployResult, Step};
-use mote_core::autoscale::{self, Known};
 use mote_core::rollout::{Edit, Split, SplitError, Traffic};
 use mote_core::spec::Runtime;
 use mote_core::{FunctionName, FunctionSpec};
 use mote_engine::Revision;
 use mote_engine::logs::LogLevel;
+use mote_pool::autoscale::{self, Known};
 use mote_store::{ArchiveLimits, StagedCode};
 
 use super::spec_check::check;

@@ -12,9 +12,9 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result};
 use mote_api::exit;
-use mote_core::budget::Budget;
 use mote_engine::{Config as EngineConfig, Engine, Serving};
 use mote_gateway::{coap, http};
+use mote_pool::budget::Budget;
 use mote_sandbox::{ProcessBackend, SandboxConfig, ZygoteHandle};
 use mote_store::{Store, StoredFunction, StoredRevision};
 use parking_lot::Mutex;

@@ -10,8 +10,8 @@ use mote_api::manifest::{
     ScaleManifest, StartName,
 };
 use mote_api::toml_reader::{Mistake, Mistakes};
-use mote_core::autoscale::{HpaSettings, KnativeSettings, OpenFaasSettings, Policy};
-use mote_core::balance::Balance;
+use mote_core::policy::Balance;
+use mote_core::policy::{HpaSettings, KnativeSettings, OpenFaasSettings, Policy};
 use mote_core::spec::{CoapResource, Compat, Egress, Runtime, StartPolicy};
 use mote_core::{FunctionName, FunctionSpec};
 use mote_store::ArchiveLimits;

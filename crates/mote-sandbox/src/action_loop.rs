@@ -15,7 +15,7 @@ use crate::outbox::{put_error, raw};
 use crate::program_run::{LOG_STDERR_INFO, LOG_STDOUT_INFO};
 use crate::spawn::{Child, Command, Stdio};
 use crate::sys;
-use mote_core::whisk;
+use mote_openwhisk_action as whisk;
 
 /// A result or an acknowledgement that is longer ends the program.
 const LINE_BYTES_MAX: usize = 8 << 20;

@@ -7,7 +7,7 @@ use mote_core::wire::{
 
 use crate::outbox::OUTBOX_BYTES_MAX;
 use crate::sys;
-use mote_core::whisk::Answer;
+use mote_openwhisk_action::Answer;
 
 /// See the module.
 pub(crate) struct Delivery {

@@ -18,7 +18,7 @@ use crate::log_lines::{LogLines, drain, put_line};
 use crate::outbox::{OUTBOX_BYTES_MAX, put_credit, put_error, raw};
 use crate::spawn::{Child, Command, Stdio};
 use crate::sys;
-use mote_core::whisk;
+use mote_openwhisk_action as whisk;
 
 /// The kernel takes no longer argument; a longer line is on stdin alone.
 const ARGUMENT_BYTES_MAX: usize = 128 << 10;

@@ -9,7 +9,8 @@ use futures_util::future::BoxFuture;
 use mote_api::Timestamp;
 use mote_core::body::Body;
 use mote_core::invocation::{Head, Reply};
-use mote_core::{Fault, FaultClass, InvocationId, whisk};
+use mote_core::{Fault, FaultClass, InvocationId};
+use mote_openwhisk_action as whisk;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 

@@ -7,11 +7,12 @@ use axum::extract::{ConnectInfo, Path, Request, State};
 use axum::http::{HeaderMap, StatusCode};
 use axum::response::{IntoResponse, Response};
 use futures_util::StreamExt as _;
+use mote_core::base64;
 use mote_core::body::Body;
 use mote_core::invocation::Reply;
 use mote_core::shares::{Share, address_owner};
 use mote_core::wire::Invoke;
-use mote_core::{base64, whisk};
+use mote_openwhisk_action as whisk;
 use serde_json::{Map, Value};
 
 use super::run::{self, Activation, Found, Patience};

@@ -15,12 +15,12 @@ use mote_core::backend::{
     Backend, BoxFuture, Exit, InstanceControl, InstanceRequest, StartError, Started, Usage, Waiting,
 };
 use mote_core::body::Body;
-use mote_core::budget::Budget;
 use mote_core::invocation::Head;
 use mote_core::spec::{FunctionSpec, Runtime};
 use mote_core::wire::{self, FrameHeader, FrameKind, Invoke, Ready, ResultHead};
 use mote_core::{Fault, FunctionName, Invocation, InvocationId, Invoker, Reply, Trigger};
 use mote_engine::{Config, Engine, Interpreters, Revision, Route, clock};
+use mote_pool::budget::Budget;
 use parking_lot::Mutex;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::UnixStream;

@@ -11,7 +11,7 @@ use std::fs::File;
 use std::io::Write;
 use std::path::{Path, PathBuf};
 
-use mote_core::autoscale::Policy;
+use mote_core::policy::Policy;
 use mote_lab::{Report, Scenario, experiments, families};
 
 use self::choice::{Choice, NamedPolicy, Settings};

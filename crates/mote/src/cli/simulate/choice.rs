@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::io::Read;
 
 use mote_api::quantity::{duration_text, parse_duration_ms, parse_size, size_text};
-use mote_core::autoscale::Policy;
+use mote_core::policy::Policy;
 use mote_lab::experiments::{EXPERIMENTS, experiment};
 use mote_lab::families::{FAMILIES, family};
 use mote_lab::{Arrivals, Distribution, FunctionModel, NodeModel, Scenario, StartModel, trace};

@@ -301,7 +301,7 @@ fn quoted(field: &str) -> String {
 
 #[cfg(test)]
 mod tests {
-    use mote_core::autoscale::Policy;
+    use mote_core::policy::Policy;
     use mote_lab::families::family;
 
     use super::*;

@@ -3,9 +3,9 @@
 //! The request path only adds to integers; an [`Observation`] is put together when a decision is
 //! due.
 
-use crate::autoscale::{
-    Autoscaler, Bounds, Decision, Estimate, Known, LOOK_MIN_NS, Observation, Policy,
-};
+use mote_core::policy::Policy;
+
+use crate::autoscale::{Autoscaler, Bounds, Decision, Estimate, Known, LOOK_MIN_NS, Observation};
 
 use super::Rules;
 

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 
 use super::*;
 use crate::budget::Lack;
-use crate::name::FunctionName;
+use mote_core::name::FunctionName;
 
 const MS: u64 = 1_000_000;
 const SECOND: u64 = 1_000 * MS;

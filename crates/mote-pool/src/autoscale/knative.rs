@@ -3,8 +3,8 @@
 use super::decision::Reason;
 use super::history::History;
 use super::observation::Observation;
-use super::policy::{KnativeMetric, KnativeSettings};
 use super::{MS_NS, Wish};
+use mote_core::policy::{KnativeMetric, KnativeSettings};
 
 #[derive(Debug)]
 pub(super) struct Knative {

@@ -3,8 +3,8 @@
 use super::decision::Reason;
 use super::history::History;
 use super::observation::Observation;
-use super::policy::OpenFaasSettings;
 use super::{Bounds, MS_NS, Wish};
+use mote_core::policy::OpenFaasSettings;
 
 #[derive(Debug)]
 pub(super) struct OpenFaas {

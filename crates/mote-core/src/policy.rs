@@ -187,3 +187,32 @@ impl Default for OpenFaasSettings {
         }
     }
 }
+
+/// How instances are chosen.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Balance {
+    /// Of those with room the one that holds least, the oldest first; who finds none waits in the
+    /// one queue, and whichever instance is free first takes the oldest. The default: no slow
+    /// instance holds anybody up, and what a few can do is left to a few.
+    #[default]
+    LateBinding,
+    /// Each in turn.
+    RoundRobin,
+    /// Any.
+    Random,
+    /// The one with the fewest invocations, those with equally many in turn.
+    LeastConnections,
+}
+
+impl Balance {
+    /// The word used in manifests and outputs.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Balance::LateBinding => "late-binding",
+            Balance::RoundRobin => "round-robin",
+            Balance::Random => "random",
+            Balance::LeastConnections => "least-connections",
+        }
+    }
+}

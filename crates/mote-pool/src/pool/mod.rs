@@ -29,12 +29,13 @@ mod worker;
 
 use std::collections::VecDeque;
 
+use mote_core::policy::{Balance, Policy};
 use slab::Slab;
 
 use crate::admission::{Admission, admit};
-use crate::autoscale::{Bounds, Decision, Known, Policy};
-use crate::balance::{self, Balance, Candidate};
-use crate::spec::{
+use crate::autoscale::{Bounds, Decision, Known};
+use crate::balance::{self, Candidate};
+use mote_core::spec::{
     CONCURRENCY_DEFAULT_EXEC, CONCURRENCY_DEFAULT_GO, CONCURRENCY_DEFAULT_NODE,
     CONCURRENCY_DEFAULT_SERVER, FunctionSpec, Runtime,
 };

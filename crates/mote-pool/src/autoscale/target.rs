@@ -3,8 +3,8 @@
 use super::decision::Reason;
 use super::history::{History, WindowMax};
 use super::observation::Observation;
-use super::policy::Policy;
 use super::{Bounds, MS_NS, Wish};
+use mote_core::policy::Policy;
 
 /// Pace of the rule: a look every half second while there is anything to look at.
 const LOOK_NS: u64 = 500 * MS_NS;

@@ -1,5 +1,7 @@
 //! The rules against scripted demand; whole runs with queues and instances are in `mote-lab`.
 
+use mote_core::policy::{HpaSettings, KnativeMetric, KnativeSettings, OpenFaasSettings};
+
 use super::*;
 
 const S: u64 = 1_000_000_000;

@@ -1,49 +1,25 @@
 //! Which instance takes an invocation. Pure; called under the queue's lock.
 
-use serde::{Deserialize, Serialize};
-
-/// How instances are chosen.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum Balance {
-    /// Of those with room the one that holds least, the oldest first; who finds none waits in the
-    /// one queue, and whichever instance is free first takes the oldest. The default: no slow
-    /// instance holds anybody up, and what a few can do is left to a few.
-    #[default]
-    LateBinding,
-    /// Each in turn.
-    RoundRobin,
-    /// Any.
-    Random,
-    /// The one with the fewest invocations, those with equally many in turn.
-    LeastConnections,
-}
-
-impl Balance {
-    /// The word used in manifests and outputs.
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Balance::LateBinding => "late-binding",
-            Balance::RoundRobin => "round-robin",
-            Balance::Random => "random",
-            Balance::LeastConnections => "least-connections",
-        }
-    }
-}
+use mote_core::policy::Balance;
 
 /// An instance as far as this choice goes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Candidate {
+pub(crate) struct Candidate {
     /// Invocations it holds.
-    pub in_flight: u32,
+    pub(crate) in_flight: u32,
     /// How many more it may take.
-    pub room: u32,
+    pub(crate) room: u32,
 }
 
 /// Chooses among instances; `None` when nobody has room, whatever the rule: an instance has no queue
 /// of its own. `turn` is the number of choices made so far for this revision, `random` any random
 /// number; each rule reads what it needs.
-pub fn pick(rule: Balance, candidates: &[Candidate], turn: u64, random: u64) -> Option<usize> {
+pub(crate) fn pick(
+    rule: Balance,
+    candidates: &[Candidate],
+    turn: u64,
+    random: u64,
+) -> Option<usize> {
     let open = || candidates.iter().enumerate().filter(|(_, candidate)| candidate.room > 0);
     let count = candidates.len();
     let begin = usize::try_from(turn % count.max(1) as u64).ok()?;

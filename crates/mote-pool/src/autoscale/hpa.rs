@@ -3,8 +3,8 @@
 use super::decision::Reason;
 use super::history::{History, WindowMax};
 use super::observation::Observation;
-use super::policy::HpaSettings;
 use super::{MS_NS, Wish};
+use mote_core::policy::HpaSettings;
 
 #[derive(Debug)]
 pub(super) struct Hpa {

@@ -5,8 +5,8 @@
 //! setting that cannot work at all is an error of the spec instead ([`FunctionSpec::check`]).
 
 use super::estimate::Estimate;
-use super::policy::{KnativeMetric, Policy};
-use crate::spec::FunctionSpec;
+use mote_core::policy::{KnativeMetric, Policy};
+use mote_core::spec::FunctionSpec;
 
 /// Work that runs this long makes others wait noticeably.
 const LONG_WORK_MS: u64 = 500;
@@ -48,7 +48,7 @@ pub fn lint(spec: &FunctionSpec, policy: &Policy, known: &Known) -> Vec<Warning>
 
     if max == Some(1) && concurrency == Some(1) {
         let long = service_ms.is_some_and(|service_ms| service_ms >= LONG_WORK_MS);
-        if long || spec.limits.timeout_ms > crate::spec::TIMEOUT_MS_DEFAULT {
+        if long || spec.limits.timeout_ms > mote_core::spec::TIMEOUT_MS_DEFAULT {
             let text = "one instance that runs one call at a time: every caller waits for all \
                         calls before; raise scale.max or limits.concurrency";
             warn("scale.max", text.into());
@@ -187,8 +187,8 @@ fn lint_policy(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::FunctionName;
-    use crate::spec::Runtime;
+    use mote_core::FunctionName;
+    use mote_core::spec::Runtime;
 
     fn spec(change: impl FnOnce(&mut FunctionSpec)) -> FunctionSpec {
         let name = FunctionName::new("f").unwrap();

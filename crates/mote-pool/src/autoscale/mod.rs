@@ -18,22 +18,19 @@ mod knative;
 mod lint;
 mod observation;
 mod openfaas;
-mod policy;
 mod staffing;
 mod target;
 #[cfg(test)]
 mod tests;
 
 use demand::Demand;
+use mote_core::policy::Policy;
 
 pub use decision::{Cut, Decision, Reason};
 pub use estimate::Estimate;
 pub use keep_alive::{IdleTimes, WarmPlan};
 pub use lint::{Known, Warning, lint};
 pub use observation::Observation;
-pub use policy::{
-    HpaSettings, KnativeMetric, KnativeSettings, OPENFAAS_MAX_DEFAULT, OpenFaasSettings, Policy,
-};
 pub use staffing::{Load, Patience, servers_for};
 
 /// Nanoseconds in a millisecond.

@@ -1,11 +1,14 @@
-//! What an OpenWhisk action is called with, where we call it ourselves, and what its result becomes. Called as
-//! a web action is; or, where the platform's own API calls it, with the arguments alone. Pure.
+//! What an OpenWhisk action is called with, where we call it ourselves, and what its result becomes.
+//!
+//! An action is called as a web action is; or, where the platform's own API calls it, with the
+//! arguments alone. The sandbox that runs actions as programs and OpenWhisk's API share these rules,
+//! which are pure: this crate must not know of sockets, files, clocks or processes. Start reading at
+//! [`arguments`].
 
+use mote_core::base64;
+use mote_core::invocation::headers;
+use mote_core::wire::Invoke;
 use serde_json::{Map, Value};
-
-use crate::base64;
-use crate::invocation::headers;
-use crate::wire::Invoke;
 
 /// Field by which the platform's API says that it calls, with the id of the activation. Arguments are
 /// then what the body holds, and a result is not read as an HTTP answer.
@@ -198,7 +201,6 @@ fn is_textual(kind: &str) -> bool {
         || kind.ends_with("+xml")
 }
 
-/// Parameters of a query or form.
 /// A caller names a parameter that only the platform sets.
 struct Reserved;
 
@@ -212,6 +214,7 @@ fn put_given(args: &mut Map<String, Value>, given: Map<String, Value>) -> Result
     Ok(())
 }
 
+/// Adds the parameters of a query or form.
 fn put_parameters(args: &mut Map<String, Value>, text: &[u8]) {
     for pair in text.split(|byte| *byte == b'&').filter(|pair| !pair.is_empty()) {
         let mut halves = pair.splitn(2, |byte| *byte == b'=');
