@@ -4,9 +4,8 @@
 A module is a file. It imports another one where a path in its code, tests left out, begins with
 `crate`, `super` or `self` and leads there. Paths between a module and those below it do not
 count: a file that declares modules puts them together and lends them its types. The modules of a
-cycle can only be read and changed together, so none may be added; those of `KNOWN` wait to be
-broken. The script exits with 1 when it finds a cycle that is not in that list or is larger than
-there, and when a cycle of the list has become smaller, so that the list must follow.
+cycle can only be read and changed together, so there must be none: the script exits with 1 when it
+finds one.
 """
 
 import os
@@ -15,14 +14,6 @@ import sys
 from pathlib import Path
 
 Graph = dict[str, set[str]]
-
-# Cycles by crate: take a module out once it is out of its cycle, and add none.
-KNOWN: dict[str, list[set[str]]] = {
-    "mote-engine": [
-        {"egress", "engine", "instance", "names", "output", "pool", "prewarm", "reconciler"}
-        | {"relay", "revision", "routes", "server", "starts", "worker"},
-    ],
-}
 
 COMMENT = re.compile(r"//[^\n]*")
 TESTS = "#[cfg(test)]\nmod tests {"
@@ -123,29 +114,17 @@ def cycles(graph: Graph) -> list[set[str]]:
     return groups
 
 
-def shown(group: set[str]) -> str:
-    return ", ".join(sorted(group))
-
-
-def complaints(crate: str, found: list[set[str]], known: list[set[str]]) -> list[str]:
-    """What is wrong with the cycles of a crate, given those that are known."""
-    new = [group for group in found if not any(group <= entry for entry in known)]
-    texts = [f"cycle of modules in {crate}: {shown(group)}" for group in new]
-    for entry in known:
-        if not any(group >= entry for group in found):
-            left = " and ".join(shown(group) for group in found if group <= entry) or "nothing"
-            texts.append(f"KNOWN must follow: of {crate}: {shown(entry)} is left {left}")
-    return texts
-
-
 def main() -> int:
     os.chdir(Path(__file__).parent.parent)
-    crates = {crate.name: crate / "src" for crate in sorted(Path("crates").iterdir())}
-    texts = [f"no such crate in KNOWN: {name}" for name in KNOWN if name not in crates]
-    for name, source in crates.items():
-        texts += complaints(name, cycles(graph_of(source)), KNOWN.get(name, []))
-    print("\n".join(texts) or f"{len(crates)} crates have no new cycle of modules")
-    return 1 if texts else 0
+    crates = sorted(Path("crates").iterdir())
+    found = 0
+    for crate in crates:
+        for group in cycles(graph_of(crate / "src")):
+            found += 1
+            print(f"cycle of modules in {crate.name}: {', '.join(sorted(group))}")
+    if not found:
+        print(f"{len(crates)} crates have no cycle of modules")
+    return 1 if found else 0
 
 
 if __name__ == "__main__":

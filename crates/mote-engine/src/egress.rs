@@ -5,40 +5,25 @@
 //! are resolved per connection, and what they resolve to is checked, not the name.
 
 use std::io;
-use std::net::{IpAddr, Ipv4Addr, SocketAddr, ToSocketAddrs};
+use std::net::{IpAddr, SocketAddr};
 use std::os::fd::OwnedFd;
-use std::pin::pin;
-use std::sync::{Arc, OnceLock};
+use std::sync::Arc;
 use std::time::Duration;
 
 use mote_core::FunctionSpec;
 use mote_core::destination::{is_link_local, is_local};
-use mote_core::shares::{Share, Shares};
 use mote_core::spec::{ANY_HOST, Egress, OPENFAAS_GATEWAY_PORT, OPENFAAS_GATEWAYS, OWN_FRONT};
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::{Notify, Semaphore, watch};
+use tokio::sync::{Semaphore, watch};
 
+use crate::egress_shares::{CONNECTIONS_MAX, Place, Room, Rooms};
 use crate::logs::LogLevel;
+use crate::lookups::look_up;
 use crate::relay;
 use crate::revision::Revision;
 
 /// Time to connect outward.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
-/// Connections per destination and instance at once.
-const CONNECTIONS_MAX: usize = 64;
-/// Connections of all functions: with two descriptors each, half of what the node may open.
-const CONNECTIONS_PER_DESCRIPTOR: usize = 4;
-/// The same where the node may open next to nothing, or millions.
-const CONNECTIONS_TOTAL: std::ops::RangeInclusive<usize> = 64..=16_384;
-/// One function's share of them is a fourth, one instance's an eighth, and neither is less than what
-/// one destination may have.
-const FUNCTION_SHARE: usize = 4;
-const INSTANCE_SHARE: usize = 8;
-/// Names looked up at once. Each takes a thread for as long as the resolver waits, which for a name
-/// that nobody answers for is tens of seconds.
-pub(crate) const LOOKUPS_MAX: usize = 32;
-/// Names looked up at once for one function.
-const LOOKUPS_PER_FUNCTION: usize = 4;
 /// What an instance sent before it ended may still go out for so long.
 const LAST_WORDS: Duration = Duration::from_secs(30);
 /// Pause when the node is out of descriptors or memory; connections wait in the listener meanwhile.
@@ -53,7 +38,7 @@ pub(crate) fn serve(revision: &Arc<Revision>, instance: u64, listeners: Vec<Owne
     let (open, closed) = watch::channel(());
     let shared = &revision.shared;
     let runtime = || shared.carrier.runtime(&shared.runtime);
-    let doors = revision.spec.doors(crate::instance::own_port(&revision.spec));
+    let doors = revision.spec.doors(crate::launch::own_port(&revision.spec));
     let mut listeners = listeners.into_iter();
     for to in doors {
         let Some(listener) = listeners.next() else { break };
@@ -66,78 +51,6 @@ pub(crate) fn serve(revision: &Arc<Revision>, instance: u64, listeners: Vec<Owne
         runtime().spawn(names.serve(socket, closed));
     }
     Doors(open)
-}
-
-/// What the connections of all functions share. Made when it is first needed: most nodes have none.
-#[derive(Default)]
-pub(crate) struct EgressRooms(OnceLock<Rooms>);
-
-struct Rooms {
-    functions: Arc<Room>,
-    instances: Arc<Room>,
-    lookups: Arc<Room>,
-}
-
-impl EgressRooms {
-    fn get(&self) -> &Rooms {
-        self.0.get_or_init(|| {
-            use rustix::process::{Resource, getrlimit};
-            let descriptors = getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX);
-            let descriptors = usize::try_from(descriptors).unwrap_or(usize::MAX);
-            let (least, most) = CONNECTIONS_TOTAL.into_inner();
-            let total = (descriptors / CONNECTIONS_PER_DESCRIPTOR).clamp(least, most);
-            let share = |of: usize| Room::new(total, (total / of).max(CONNECTIONS_MAX));
-            Rooms {
-                functions: share(FUNCTION_SHARE),
-                instances: share(INSTANCE_SHARE),
-                lookups: Room::new(LOOKUPS_MAX, LOOKUPS_PER_FUNCTION),
-            }
-        })
-    }
-}
-
-/// A bounded resource whose owners, told apart by numbers, wait for their share of it.
-struct Room {
-    shares: Shares<u64>,
-    given_back: Notify,
-}
-
-/// One piece of a [`Room`]; dropping it gives it back.
-struct Place {
-    room: Arc<Room>,
-    share: Option<Share<u64>>,
-}
-
-impl Room {
-    fn new(total_max: usize, share_max: usize) -> Arc<Self> {
-        Arc::new(Self { shares: Shares::new(total_max, share_max), given_back: Notify::new() })
-    }
-
-    fn try_take(self: &Arc<Self>, owner: u64) -> Option<Place> {
-        let share = self.shares.take(owner, 1).ok()?;
-        Some(Place { room: self.clone(), share: Some(share) })
-    }
-
-    /// Waits until there is room for this owner.
-    async fn take(self: &Arc<Self>, owner: u64) -> Place {
-        let mut given_back = pin!(self.given_back.notified());
-        loop {
-            // Before the attempt: what is given back after it must not be missed.
-            given_back.as_mut().enable();
-            if let Some(place) = self.try_take(owner) {
-                return place;
-            }
-            given_back.as_mut().await;
-            given_back.set(self.given_back.notified());
-        }
-    }
-}
-
-impl Drop for Place {
-    fn drop(&mut self) {
-        self.share = None;
-        self.room.given_back.notify_waiters();
-    }
 }
 
 /// One way out of one instance.
@@ -343,41 +256,6 @@ fn refused(address: IpAddr) -> io::Error {
     })
 }
 
-/// The IPv4 addresses of a name that a function asks for, without those it may not reach.
-pub(crate) async fn addresses_of(revision: &Revision, name: &str) -> io::Result<Vec<Ipv4Addr>> {
-    let destination = Egress { host: name.to_owned(), port: 0 };
-    let lookups = (&revision.shared.egress.get().lookups, revision.who);
-    let found = look_up(&destination, lookups).await?;
-    let mut addresses = Vec::new();
-    for address in found {
-        if let IpAddr::V4(v4) = address.ip().to_canonical()
-            && !is_local(address.ip())
-            && !addresses.contains(&v4)
-        {
-            addresses.push(v4);
-        }
-    }
-    Ok(addresses)
-}
-
-/// The addresses of a destination. A look-up holds its place until its thread is done, also when
-/// nobody waits for it any more.
-async fn look_up(
-    destination: &Egress,
-    (lookups, function): (&Arc<Room>, u64),
-) -> io::Result<Vec<SocketAddr>> {
-    let (host, port) = (destination.host.clone(), destination.port);
-    if let Ok(ip) = host.parse::<IpAddr>() {
-        return Ok(vec![(ip, port).into()]);
-    }
-    let place = lookups.take(function).await;
-    let look = move || {
-        let _place = place;
-        Ok((host.as_str(), port).to_socket_addrs()?.collect())
-    };
-    tokio::task::spawn_blocking(look).await.map_err(io::Error::other)?
-}
-
 /// A name must not lead to the node itself or to its link; who wants one of those addresses names it
 /// literally, and link-local ones (cloud metadata) not even then.
 fn is_allowed(host: &str, ip: IpAddr) -> bool {
@@ -424,23 +302,5 @@ mod tests {
         assert_eq!(hint(&spec, "ValueError: 3"), None);
         spec.egress.push(Egress { host: ANY_HOST.to_owned(), port: 0 });
         assert_eq!(hint(&spec, error), None);
-    }
-
-    #[tokio::test]
-    async fn look_ups_of_one_function_leave_room_for_others() {
-        let room = Room::new(LOOKUPS_MAX, LOOKUPS_PER_FUNCTION);
-        let held: Vec<_> = (0..LOOKUPS_PER_FUNCTION).map(|_| room.try_take(1).unwrap()).collect();
-        let mut waiting = pin!(room.take(1));
-        assert!(is_pending(waiting.as_mut()).await);
-        let other = room.take(2).await;
-        drop(other);
-        assert!(is_pending(waiting.as_mut()).await, "another's piece is not ours");
-        drop(held);
-        waiting.await;
-    }
-
-    async fn is_pending<T>(mut future: std::pin::Pin<&mut impl Future<Output = T>>) -> bool {
-        std::future::poll_fn(|cx| std::task::Poll::Ready(future.as_mut().poll(cx).is_pending()))
-            .await
     }
 }

@@ -4,7 +4,7 @@ use std::collections::{HashMap, VecDeque};
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::net::SocketAddr;
 use std::path::PathBuf;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64};
 use std::sync::{Arc, OnceLock};
 
 use arc_swap::ArcSwap;
@@ -12,7 +12,6 @@ use mote_core::backend::Backend;
 use mote_core::name::FunctionName;
 use mote_core::spec::{Egress, FunctionSpec, ScaleOverride, StartPolicy};
 use mote_core::{Fault, Invocation, Invoker, Reply};
-use mote_pool::budget::Budget;
 use mote_pool::{Rules, StopReason, Why};
 use parking_lot::Mutex;
 use tokio::runtime::Handle;
@@ -21,77 +20,26 @@ use tokio::task::JoinSet;
 
 use crate::busy_poll::BusyPoll;
 use crate::clock::now_ns;
-use crate::egress::EgressRooms;
-use crate::instance;
+use crate::egress_shares::EgressShares;
+use crate::launch;
 use crate::ledger::{Ledger, LedgerStatus};
 use crate::logs::FunctionLog;
 use crate::metrics::Metrics;
-use crate::pool::{Pool, Unanswered};
+use crate::pool::{Offer, Pool, Unanswered};
 use crate::prewarm::{Prewarm, WaitingPrograms};
 use crate::relay::Carrier;
-use crate::revision::{Offer, Revision, bounds_of};
+use crate::revision::{Revision, bounds_of};
 use crate::routes::{Route, Routes, Serving};
+use crate::settings::Config;
+use crate::shared::Shared;
 use crate::starts::{Draining, Revisions};
-
-/// Interpreters found on the host, as they are started inside a sandbox.
-#[derive(Debug, Clone, Default)]
-pub struct Interpreters {
-    /// Python with the shim as its last argument.
-    pub python: Option<Vec<String>>,
-    /// Node with the shim as its last argument.
-    pub node: Option<Vec<String>>,
-    /// `PATH` inside sandboxes.
-    pub path: String,
-}
-
-/// Settings of the engine.
-#[derive(Debug, Clone)]
-pub struct Config {
-    /// Instances of a function whose manifest says nothing: the number of cores.
-    pub instances_max_default: u32,
-    /// What runs Python and Node.
-    pub interpreters: Interpreters,
-    /// Whether the data path may look for the next event for up to 0.1 ms before it sleeps; for
-    /// machines with more than one core.
-    pub busy_poll: bool,
-    /// Memory for programs that wait before anyone asks, in bytes; 0 keeps none.
-    pub prewarm_bytes: u64,
-    /// What the node gives to instances in all.
-    pub budget: Budget,
-}
-
-/// What all revisions share.
-pub(crate) struct Shared {
-    pub(crate) backend: Arc<dyn Backend>,
-    pub(crate) config: Config,
-    /// The runtime of the data path; every task of the engine runs there.
-    pub(crate) runtime: Handle,
-    pub(crate) busy_poll: Arc<BusyPoll>,
-    pub(crate) prewarm: Prewarm,
-    pub(crate) ledger: Arc<Ledger>,
-    pub(crate) draining: Draining,
-    /// Carries what functions send to elsewhere and get from there.
-    pub(crate) carrier: Carrier,
-    /// How many of those connections there may be, and how many look-ups.
-    pub(crate) egress: EgressRooms,
-    /// The node's own APIs by the destinations that functions of other platforms call them by. Set
-    /// once, at the start.
-    pub(crate) own_apis: OnceLock<HashMap<Egress, SocketAddr>>,
-    /// By name. A leaf lock: nothing else is taken while it is held.
-    pub(crate) secrets: Mutex<HashMap<String, String>>,
-    instances: AtomicU64,
-}
-
-impl Shared {
-    pub(crate) fn next_instance(&self) -> u64 {
-        self.instances.fetch_add(1, Ordering::Relaxed) + 1
-    }
-}
+use crate::tasks::Spawner;
 
 /// The engine. Cheap to clone.
 #[derive(Clone)]
 pub struct Engine {
     shared: Arc<Shared>,
+    tasks: Arc<Spawner>,
     routes: Arc<ArcSwap<Routes>>,
     logs: Arc<Mutex<HashMap<FunctionName, Arc<FunctionLog>>>>,
     metrics: Arc<Metrics>,
@@ -108,7 +56,16 @@ impl Engine {
         let draining = Draining::default();
         let revisions = Revisions { routes: Arc::downgrade(&routes), draining: draining.clone() };
         ledger.add_source(Arc::new(revisions));
-        let prewarm = Prewarm::default();
+        let Config { prewarm_bytes, budget, .. } = config;
+        let prewarm = Prewarm::new(
+            backend.clone(),
+            runtime.clone(),
+            ledger.clone(),
+            budget.starts_max,
+            prewarm_bytes,
+        );
+        ledger.add_source(Arc::new(WaitingPrograms(Arc::downgrade(&prewarm))));
+        let tasks = Arc::new(Spawner { runtime: runtime.clone(), draining });
         let shared = Shared {
             backend,
             config,
@@ -116,16 +73,14 @@ impl Engine {
             busy_poll,
             prewarm,
             ledger,
-            draining,
             carrier: Carrier::default(),
-            egress: EgressRooms::default(),
+            egress: EgressShares::default(),
             own_apis: OnceLock::new(),
             secrets: Mutex::default(),
             instances,
         };
         let shared = Arc::new(shared);
-        shared.ledger.add_source(Arc::new(WaitingPrograms(Arc::downgrade(&shared))));
-        Self { shared, routes, logs: Arc::default(), metrics: Arc::default() }
+        Self { shared, tasks, routes, logs: Arc::default(), metrics: Arc::default() }
     }
 
     /// Length of a secret's value in bytes; `None` where there is no such secret.
@@ -169,6 +124,7 @@ impl Engine {
             who: who.finish(),
             metrics,
             shared: self.shared.clone(),
+            tasks: self.tasks.clone(),
             pool: Mutex::new(pool),
             bounds: Mutex::default(),
             changed: Arc::new(Notify::new()),
@@ -199,7 +155,7 @@ impl Engine {
         });
         let gone = replaced.iter().flat_map(Serving::revisions).map(|old| (old, false));
         let come = all.iter().flat_map(Serving::revisions).map(|new| (new, true));
-        self.shared.prewarm_functions(come.chain(gone).filter_map(instance::kind));
+        self.shared.prewarm.functions(come.chain(gone).filter_map(launch::kind));
         let stays = |old: &Arc<Revision>| {
             all.iter().any(|serving| serving.revisions().iter().any(|new| Arc::ptr_eq(old, new)))
         };
@@ -261,7 +217,7 @@ impl Engine {
         self.logs.lock().remove(name);
         let Some(serving) = removed else { return false };
         let gone = serving.revisions().iter().map(|revision| (revision, false));
-        self.shared.prewarm_functions(gone.filter_map(instance::kind));
+        self.shared.prewarm.functions(gone.filter_map(launch::kind));
         for revision in serving.revisions() {
             revision.close(StopReason::Removed);
         }

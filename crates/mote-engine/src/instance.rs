@@ -1,20 +1,16 @@
 //! The life of one instance: start, handshake, service, end.
 
 use std::os::fd::OwnedFd;
-use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use mote_core::Fault;
-use mote_core::FunctionSpec;
-use mote_core::backend::{
-    BoxFuture, Exit, InstanceControl, InstanceLimits, InstanceRequest, Launch, StartError, Started,
-};
+use mote_core::backend::{BoxFuture, Exit, InstanceControl, Launch, StartError, Started};
 use mote_core::fault::error_chain;
 use mote_core::spec::{
     CONCURRENCY_DEFAULT_EXEC, CONCURRENCY_DEFAULT_GO, CONCURRENCY_DEFAULT_NODE,
-    CONCURRENCY_DEFAULT_SERVER, Compat, Runtime,
+    CONCURRENCY_DEFAULT_SERVER, Runtime,
 };
 use mote_core::turn::Turn;
 use mote_core::wire::{self, FrameKind, Load, Ready, WorkerError};
@@ -22,35 +18,14 @@ use mote_pool::{NewInstance, Why};
 use tokio::net::UnixStream;
 
 use crate::clock::{now_ns, unix_ms};
+use crate::launch::{CODE_DIR, LaunchError, PACKAGES_DIR, program, request, secret_env};
 use crate::ledger::Reservation;
 use crate::logs::{LogLevel, Stopped};
 use crate::pool::{FollowUp, Instance, Left, Link, fault_of_exit, leave_behind};
 use crate::revision::Revision;
-use crate::server::ServerLink;
+use crate::server_link::ServerLink;
 use crate::worker::{Connection, LinkEnd, TRACE_LINES_MAX};
 use crate::{egress, output};
-
-/// Where the sandbox shows the code and the installed packages.
-pub const CODE_DIR: &str = "/function";
-/// See [`CODE_DIR`].
-pub const PACKAGES_DIR: &str = "/packages";
-/// The place that OpenFaaS has for the code, which leads there.
-const CODE_LINK: &str = "/home/app/function";
-/// The place that Fission has for the code of several files, which leads there.
-const FISSION_CODE_LINK: &str = "/userfunc/deployarchive";
-/// Where the program of a Go function is, built when it was deployed.
-pub(crate) const GO_PROGRAM: &str = "/packages/function";
-/// Where functions read their secrets, each a file.
-const SECRETS_DIR: &str = "/secrets";
-/// The place that OpenFaaS has for them, which leads there.
-const SECRETS_LINK: &str = "/var/openfaas/secrets";
-/// The port servers are asked to listen on, unless their manifest says otherwise.
-const SERVER_PORT: u16 = 8080;
-/// Without them glibc gives freed memory back or keeps it by what happens to lie above it: the same
-/// work takes thousands of page faults in every call, or none. These are the values it comes to by
-/// itself at most. Other C libraries ignore them. docs/decisions/0025-freed-memory.md.
-const KEEPS_MEMORY: [(&str, &str); 2] =
-    [("MALLOC_MMAP_THRESHOLD_", "33554432"), ("MALLOC_TRIM_THRESHOLD_", "67108864")];
 
 /// How long the exit report of a worker whose socket closed may take before it is killed.
 const EXIT_GRACE: Duration = Duration::from_millis(500);
@@ -61,10 +36,8 @@ const DIED_WAITING_MAX: u32 = 2;
 enum StartFailure {
     #[error(transparent)]
     Sandbox(#[from] StartError),
-    #[error("{runtime} was not found on this node; see: mote doctor")]
-    NoRuntime { runtime: &'static str },
-    #[error("secret {0} is not on this node")]
-    NoSecret(String),
+    #[error(transparent)]
+    Launch(#[from] LaunchError),
     #[error("did not become ready in {0} ms")]
     TimedOut(u64),
     #[error("worker ended before it was ready ({0})")]
@@ -142,7 +115,7 @@ async fn ready(
     let request = request(revision, instance)?;
     let launch = request.launch.clone();
     if !matches!(birth.why, Why::DEPLOY | Why::WARM | Why::SPARE) {
-        revision.shared.prewarm_start(&request);
+        revision.shared.prewarm.start(&request);
     }
     let init_timeout_ms = revision.spec.limits.init_timeout_ms;
     let Started { channel, output, egress, control, waited, under_way: _under_way } =
@@ -477,111 +450,6 @@ fn end(revision: &Arc<Revision>, key: usize, fault: Fault) {
     }
     revision.changed.notify_one();
     revision.follow_up(follow_ups);
-}
-
-/// What an instance of a function asks for, of functions that come (true) or go, as far as a program
-/// could wait for it: none does where it needs secrets, which are no other function's business.
-pub(crate) fn kind(
-    (revision, comes): (&Arc<Revision>, bool),
-) -> Option<(InstanceRequest, Runtime, bool)> {
-    if !revision.spec.secret_names().is_empty() {
-        return None;
-    }
-    Some((request(revision, 0).ok()?, revision.spec.answered_by(), comes))
-}
-
-fn request(revision: &Revision, instance: u64) -> Result<InstanceRequest, StartFailure> {
-    let spec = &revision.spec;
-    let interpreters = &revision.shared.config.interpreters;
-    let missing = || StartFailure::NoRuntime { runtime: spec.runtime.as_str() };
-    let launch = match spec.answered_by() {
-        Runtime::Python => Launch::Shim { argv: interpreters.python.clone().ok_or_else(missing)? },
-        Runtime::Node => Launch::Shim { argv: interpreters.node.clone().ok_or_else(missing)? },
-        Runtime::Go => Launch::Worker { argv: vec![GO_PROGRAM.to_owned()] },
-        Runtime::Exec => Launch::PerInvocation { argv: program(spec) },
-        Runtime::Server => {
-            Launch::Server { argv: spec.command.clone(), port: spec.port.unwrap_or(SERVER_PORT) }
-        }
-    };
-    let base = [("PATH", interpreters.path.as_str()), ("HOME", "/tmp"), ("LANG", "C.UTF-8")];
-    let mut env: Vec<(String, String)> = base
-        .into_iter()
-        .chain(KEEPS_MEMORY.into_iter().filter(|(key, _)| !spec.env.contains_key(*key)))
-        .map(|(key, value)| (key.to_owned(), value.to_owned()))
-        .collect();
-    // Everyone else is told with LOAD; a Go package reads its variables before its worker runs.
-    if matches!(launch, Launch::Server { .. } | Launch::Worker { .. }) {
-        env.push(("MOTE_FUNCTION".into(), spec.name.to_string()));
-        env.extend(spec.env.iter().map(|(key, value)| (key.clone(), value.clone())));
-        env.extend(secret_env(revision)?);
-    }
-    if matches!(launch, Launch::Worker { .. }) && !spec.env.contains_key("GOMEMLIMIT") {
-        // The collector works harder before the kernel has to kill.
-        env.push(("GOMEMLIMIT".into(), (spec.limits.memory_bytes / 8 * 7).to_string()));
-    }
-    if let Launch::Server { port, .. } = launch {
-        env.push(("PORT".into(), port.to_string()));
-        if revision.packages_dir.is_some() {
-            env.push(("PYTHONPATH".into(), PACKAGES_DIR.into()));
-            env.push(("NODE_PATH".into(), format!("{PACKAGES_DIR}/node_modules")));
-        }
-    }
-    let files = secret_files(revision)?;
-    let mut links = vec![(CODE_LINK.into(), CODE_DIR.into())];
-    if spec.compat == Some(Compat::Fission) {
-        links.push((FISSION_CODE_LINK.into(), CODE_DIR.into()));
-    }
-    if !files.is_empty() {
-        links.push((SECRETS_LINK.into(), SECRETS_DIR.into()));
-    }
-    Ok(InstanceRequest {
-        instance,
-        label: revision.label(),
-        code_dir: revision.code_dir.clone(),
-        packages_dir: revision.packages_dir.clone(),
-        launch,
-        env,
-        limits: InstanceLimits {
-            memory_bytes: spec.limits.memory_bytes,
-            cpu_millis: spec.limits.cpu_millis,
-            pids: spec.limits.pids,
-            disk_bytes: spec.limits.disk_bytes,
-        },
-        shows_memory: spec.runtime != Runtime::Node,
-        egress: spec.doors(own_port(spec)),
-        links,
-        files,
-    })
-}
-
-/// What runs once per call: the command of the manifest, or the program that was built.
-fn program(spec: &FunctionSpec) -> Vec<String> {
-    match spec.runtime {
-        Runtime::Go => vec![GO_PROGRAM.to_owned()],
-        _ => spec.command.clone(),
-    }
-}
-
-/// The port at which the function itself listens inside its sandbox, if it does.
-pub(crate) fn own_port(spec: &FunctionSpec) -> Option<u16> {
-    (spec.runtime == Runtime::Server).then(|| spec.port.unwrap_or(SERVER_PORT))
-}
-
-/// The secrets of a function as files, with the values that hold now.
-fn secret_files(revision: &Revision) -> Result<Vec<(PathBuf, String)>, StartFailure> {
-    let file = |name: &String| Ok((Path::new(SECRETS_DIR).join(name), secret(revision, name)?));
-    revision.spec.secrets.iter().map(file).collect()
-}
-
-/// The variables of a function that are secrets, with the values that hold now.
-fn secret_env(revision: &Revision) -> Result<Vec<(String, String)>, StartFailure> {
-    let variables = revision.spec.secret_env.iter();
-    variables.map(|(key, name)| Ok((key.clone(), secret(revision, name)?))).collect()
-}
-
-fn secret(revision: &Revision, name: &str) -> Result<String, StartFailure> {
-    let value = revision.shared.secrets.lock().get(name).cloned();
-    value.ok_or_else(|| StartFailure::NoSecret(name.to_owned()))
 }
 
 fn stream(fd: OwnedFd) -> std::io::Result<UnixStream> {

@@ -12,7 +12,7 @@ use mote_core::turn::Turn;
 use tokio::net::UdpSocket;
 use tokio::sync::{Semaphore, watch};
 
-use crate::egress;
+use crate::lookups;
 use crate::revision::Revision;
 
 /// Look-ups of one instance under way at once; a further one is dropped, and programs ask again.
@@ -77,7 +77,9 @@ impl Names {
         if question.kind != TYPE_A {
             return question.answer(Code::Found, &[]);
         }
-        match egress::addresses_of(&self.revision, &question.name).await {
+        let rooms = self.revision.shared.egress.get();
+        let share = (&rooms.lookups, self.revision.who);
+        match lookups::addresses_of(&question.name, share).await {
             Ok(addresses) => question.answer(Code::Found, &addresses),
             Err(error) => {
                 let text = error.to_string();

@@ -11,7 +11,7 @@ use tokio::net::unix::pipe;
 use crate::clock::now_ns;
 use crate::logs::{LogLevel, LogSource};
 use crate::revision::Revision;
-use crate::worker::{tell_dropped, tell_rest};
+use crate::worker_log::{tell_dropped, tell_rest};
 
 /// Longest run of bytes taken as one line.
 const LINE_BYTES_MAX: u64 = 8 << 10;

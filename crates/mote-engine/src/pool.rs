@@ -24,8 +24,7 @@ use tokio::sync::oneshot;
 
 use crate::body_channel::AnswerSink;
 use crate::ledger::Reservation;
-use crate::revision::Offer;
-use crate::server::ServerLink;
+use crate::server_link::ServerLink;
 
 /// Bytes that wait to be written to a worker from which on it gets no further invocation and no
 /// more of a body. A worker may answer without reading, so only this bounds what is kept for it;
@@ -41,6 +40,21 @@ const TELL_PAUSE_NS: u64 = 1_000_000_000;
 pub(crate) type ReplySender = oneshot::Sender<Result<Reply, Unanswered>>;
 /// A worker of the engine.
 pub(crate) type Worker = pool::Worker<Stream, Instance>;
+
+/// An invocation on its way into a queue.
+pub(crate) struct Offer {
+    pub(crate) invocation: Invocation,
+    /// Times it was already handed to a worker that died.
+    pub(crate) attempts: u8,
+    /// It waited in the queue of a revision that was replaced: its place is not taken from it.
+    pub(crate) moved: bool,
+}
+
+impl Offer {
+    pub(crate) fn new(invocation: Invocation) -> Self {
+        Self { invocation, attempts: 0, moved: false }
+    }
+}
 
 /// Why a revision has not answered an invocation.
 pub(crate) enum Unanswered {

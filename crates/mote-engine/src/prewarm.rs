@@ -4,14 +4,14 @@
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
-use mote_core::backend::{InstanceRequest, Launch, Waiting};
+use mote_core::backend::{Backend, InstanceRequest, Launch, Waiting};
 use mote_core::spec::Runtime;
 use mote_pool::budget::IdleInstance;
 use mote_pool::prewarm::{Kind, Peak, counts};
 use parking_lot::Mutex;
+use tokio::runtime::Handle;
 
 use crate::clock::now_ns;
-use crate::engine::Shared;
 use crate::ledger::{Evictable, Ledger, Reservation, Survey, Wish};
 
 /// What a waiting interpreter holds with its shim loaded, measured generously.
@@ -25,8 +25,14 @@ const EXEC_BYTES: u64 = 4 << 20;
 const LOOK: Duration = Duration::from_secs(30);
 
 /// The kinds of programs on this node.
-#[derive(Default)]
 pub(crate) struct Prewarm {
+    backend: Arc<dyn Backend>,
+    runtime: Handle,
+    ledger: Arc<Ledger>,
+    /// As many as start at once are enough of one kind.
+    count_max: u32,
+    /// Memory for all of them.
+    bytes_max: u64,
     state: Mutex<State>,
 }
 
@@ -71,7 +77,7 @@ impl Entry {
 }
 
 /// Waiting programs, as something that makes room: the first to go.
-pub(crate) struct WaitingPrograms(pub(crate) Weak<Shared>);
+pub(crate) struct WaitingPrograms(pub(crate) Weak<Prewarm>);
 
 impl WaitingPrograms {
     /// Far from the numbers of instances.
@@ -80,8 +86,8 @@ impl WaitingPrograms {
 
 impl Evictable for WaitingPrograms {
     fn survey(&self, _wish: &Wish<'_>, _now_ns: u64, into: &mut Survey) {
-        let Some(shared) = self.0.upgrade() else { return };
-        let state = shared.prewarm.state.lock();
+        let Some(prewarm) = self.0.upgrade() else { return };
+        let state = prewarm.state.lock();
         for entry in &state.kinds {
             into.idle.extend(entry.held.iter().map(|_| IdleInstance {
                 id: Self::FIRST_ID + entry.number,
@@ -95,14 +101,14 @@ impl Evictable for WaitingPrograms {
     }
 
     fn evict(&self, id: u64, _wish: &Wish<'_>, _now_ns: u64) -> bool {
-        let (Some(shared), Some(number)) = (self.0.upgrade(), id.checked_sub(Self::FIRST_ID))
+        let (Some(prewarm), Some(number)) = (self.0.upgrade(), id.checked_sub(Self::FIRST_ID))
         else {
             return false;
         };
-        let mut state = shared.prewarm.state.lock();
+        let mut state = prewarm.state.lock();
         let entry = state.kinds.iter_mut().find(|entry| entry.number == number);
         let gone = entry.is_some_and(|entry| entry.held.pop().is_some());
-        shared.prewarm_pass_on(&mut state);
+        prewarm.pass_on(&mut state);
         gone
     }
 }
@@ -130,13 +136,24 @@ impl State {
     }
 }
 
-impl Shared {
+impl Prewarm {
+    /// No kinds yet. At most `count_max` programs of each kind wait, in `bytes_max` in all.
+    pub(crate) fn new(
+        backend: Arc<dyn Backend>,
+        runtime: Handle,
+        ledger: Arc<Ledger>,
+        count_max: u32,
+        bytes_max: u64,
+    ) -> Arc<Self> {
+        Arc::new(Self { backend, runtime, ledger, count_max, bytes_max, state: Mutex::default() })
+    }
+
     /// Takes note of functions that come or go, each with what an instance of it asks for.
-    pub(crate) fn prewarm_functions(
+    pub(crate) fn functions(
         self: &Arc<Self>,
         changes: impl IntoIterator<Item = (InstanceRequest, Runtime, bool)>,
     ) {
-        let mut state = self.prewarm.state.lock();
+        let mut state = self.state.lock();
         for (request, runtime, comes) in changes {
             if matches!(request.launch, Launch::Server { .. } | Launch::Worker { .. }) {
                 continue;
@@ -146,22 +163,22 @@ impl Shared {
                 if comes { entry.functions + 1 } else { entry.functions.saturating_sub(1) };
         }
         drop(state);
-        self.prewarm_tell();
+        self.tell();
     }
 
     /// Takes note of a start that somebody waits for.
-    pub(crate) fn prewarm_start(self: &Arc<Self>, request: &InstanceRequest) {
+    pub(crate) fn start(self: &Arc<Self>, request: &InstanceRequest) {
         let now_ns = now_ns();
-        let mut state = self.prewarm.state.lock();
+        let mut state = self.state.lock();
         if let Some(entry) = state.kinds.iter_mut().find(|entry| entry.like.suits(request)) {
             entry.peak.record(now_ns);
             drop(state);
-            self.prewarm_tell();
+            self.tell();
         }
     }
 
     /// Tells the backend how many there is room for, when that has changed.
-    fn prewarm_pass_on(&self, state: &mut State) {
+    fn pass_on(&self, state: &mut State) {
         let up = || state.kinds.iter().filter(|entry| !entry.held.is_empty());
         let counts: Vec<_> = up().map(|entry| (entry.number, entry.held.len() as u32)).collect();
         if counts == state.told {
@@ -177,9 +194,9 @@ impl Shared {
     }
 
     /// Decides anew what should wait.
-    fn prewarm_tell(self: &Arc<Self>) {
+    fn tell(self: &Arc<Self>) {
         let now_ns = now_ns();
-        let mut state = self.prewarm.state.lock();
+        let mut state = self.state.lock();
         state.kinds.retain(|entry| entry.functions > 0 || entry.peak.value(now_ns) >= 0.5);
         let kinds: Vec<_> = state
             .kinds
@@ -190,8 +207,7 @@ impl Shared {
                 memory_bytes: entry.memory_bytes,
             })
             .collect();
-        let most = self.config.budget.starts_max;
-        let wanted = counts(&kinds, most, self.config.prewarm_bytes);
+        let wanted = counts(&kinds, self.count_max, self.bytes_max);
         let mut unsettled = false;
         for (entry, wanted) in state.kinds.iter_mut().zip(wanted) {
             entry.hold(wanted as usize, &self.ledger);
@@ -199,15 +215,15 @@ impl Shared {
         }
         let look = unsettled && !state.looking;
         state.looking |= look;
-        self.prewarm_pass_on(&mut state);
+        self.pass_on(&mut state);
         drop(state);
         if look {
-            let shared = Arc::downgrade(self);
+            let prewarm = Arc::downgrade(self);
             self.runtime.spawn(async move {
                 tokio::time::sleep(LOOK).await;
-                let Some(shared) = shared.upgrade() else { return };
-                shared.prewarm.state.lock().looking = false;
-                shared.prewarm_tell();
+                let Some(prewarm) = prewarm.upgrade() else { return };
+                prewarm.state.lock().looking = false;
+                prewarm.tell();
             });
         }
     }

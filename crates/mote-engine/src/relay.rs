@@ -14,7 +14,7 @@ use tokio::net::TcpStream;
 use tokio::runtime::{Builder, Handle};
 use tokio::sync::oneshot;
 
-use crate::egress::LOOKUPS_MAX;
+use crate::egress_shares::LOOKUPS_MAX;
 
 /// Most bytes carried in one go. Larger ones save little more; smaller ones cost calls and wake-ups.
 const PIECE_BYTES: usize = 128 << 10;

@@ -12,12 +12,10 @@ use parking_lot::Mutex;
 use tokio::sync::{Notify, oneshot};
 
 use crate::clock::{now_ns, unix_ms};
-use crate::engine::Shared;
 use crate::logs::FunctionLog;
 use crate::metrics::FunctionMetrics;
-use crate::pool::{self, FollowUp, Pending, Pool, ReplySender, Unanswered};
-use crate::starts::WarmError;
-use crate::{reconciler, server, worker};
+use crate::pool::{self, FollowUp, Offer, Pending, Pool, ReplySender, Unanswered};
+use crate::shared::Shared;
 
 /// A revision: its spec, where its files are, and its pool.
 pub struct Revision {
@@ -35,6 +33,7 @@ pub struct Revision {
     pub(crate) who: u64,
     pub(crate) metrics: Arc<FunctionMetrics>,
     pub(crate) shared: Arc<Shared>,
+    pub(crate) tasks: Arc<dyn Tasks>,
     pub(crate) pool: Mutex<Pool>,
     /// Bounds that stand in for the manifest's.
     pub(crate) bounds: Mutex<ScaleOverride>,
@@ -43,6 +42,17 @@ pub struct Revision {
     pub(crate) last_error: Mutex<Option<LastError>>,
     /// What its workers said last of `whole_bodies`.
     pub(crate) whole_bodies: AtomicBool,
+}
+
+/// The tasks that work for a revision. They use [`Revision`], so it knows them only by this trait.
+pub(crate) trait Tasks: Send + Sync {
+    /// Spawns the reconciler of `revision`. Does not block.
+    fn reconcile(&self, revision: Arc<Revision>);
+    /// Spawns the task that a dispatch left to do. Called without the lock of the pool, which it
+    /// takes for a moment. Does not block.
+    fn follow_up(&self, revision: &Arc<Revision>, follow_up: FollowUp);
+    /// Takes note that `revision` takes nothing new while its instances drain.
+    fn drains(&self, revision: &Arc<Revision>);
 }
 
 /// The last invocation or start that failed, for people.
@@ -98,21 +108,6 @@ pub struct PoolStatus {
     pub last_failure: Option<String>,
     /// What the autoscaler decided last.
     pub decision: Option<Decision>,
-}
-
-/// An invocation on its way into a queue.
-pub(crate) struct Offer {
-    pub(crate) invocation: Invocation,
-    /// Times it was already handed to a worker that died.
-    pub(crate) attempts: u8,
-    /// It waited in the queue of a revision that was replaced: its place is not taken from it.
-    pub(crate) moved: bool,
-}
-
-impl Offer {
-    pub(crate) fn new(invocation: Invocation) -> Self {
-        Self { invocation, attempts: 0, moved: false }
-    }
 }
 
 /// How many instances a function may have, where `own` stands in for its manifest and a manifest
@@ -314,7 +309,7 @@ impl Revision {
             self.changed.notify_one();
         }
         if starts {
-            self.shared.runtime.spawn(reconciler::run(self.clone()));
+            self.tasks.reconcile(self.clone());
         }
         self.follow_up(follow_ups);
         Ok(submitted.serial)
@@ -339,33 +334,7 @@ impl Revision {
     /// Does what a dispatch left to do outside the lock.
     pub(crate) fn follow_up(self: &Arc<Self>, follow_ups: Vec<FollowUp>) {
         for follow_up in follow_ups {
-            match follow_up {
-                FollowUp::Pump { worker, stream, serial, body } => {
-                    self.shared.runtime.spawn(worker::pump(
-                        self.clone(),
-                        worker,
-                        stream,
-                        serial,
-                        body,
-                    ));
-                }
-                FollowUp::Exchange { worker, stream, serial, link, invocation } => {
-                    let task = self.shared.runtime.spawn(server::exchange(
-                        self.clone(),
-                        worker,
-                        stream,
-                        serial,
-                        link,
-                        invocation,
-                    ));
-                    let mut pool = self.pool.lock();
-                    if let Some(worker) = pool.worker_mut(worker)
-                        && let Some(entry) = worker.parts().0.get_mut_if(stream, serial)
-                    {
-                        entry.task = Some(task.abort_handle());
-                    }
-                }
-            }
+            self.tasks.follow_up(self, follow_up);
         }
     }
 
@@ -388,12 +357,6 @@ impl Revision {
         self.follow_up(follow_ups);
     }
 
-    /// Starts one instance and waits until it is ready. For deploys: a revision that cannot
-    /// start never takes traffic. May stop idle instances of others to make room.
-    pub async fn warm(self: &Arc<Self>) -> Result<(), WarmError> {
-        self.start_one(Why::DEPLOY, true).await
-    }
-
     pub(crate) fn ensure_reconciler(self: &Arc<Self>) {
         let starts = {
             let mut pool = self.pool.lock();
@@ -401,7 +364,7 @@ impl Revision {
             pool.starts_reconciler()
         };
         if starts {
-            self.shared.runtime.spawn(reconciler::run(self.clone()));
+            self.tasks.reconcile(self.clone());
         }
     }
 
@@ -413,7 +376,7 @@ impl Revision {
         let drains = pool.workers().len() > 0;
         drop(pool);
         if drains {
-            self.shared.draining.lock().push(Arc::downgrade(self));
+            self.tasks.drains(self);
         }
         for pending in waiting {
             pending.move_on();

@@ -109,6 +109,12 @@ fn lack_text(revision: &Revision, refusal: &Refusal) -> String {
 }
 
 impl Revision {
+    /// Starts one instance and waits until it is ready. For deploys: a revision that cannot
+    /// start never takes traffic. May stop idle instances of others to make room.
+    pub async fn warm(self: &Arc<Self>) -> Result<(), WarmError> {
+        self.start_one(Why::DEPLOY, true).await
+    }
+
     /// Starts one instance and waits until it is ready; waits for room as long as a start may take.
     pub(crate) async fn start_one(
         self: &Arc<Self>,

@@ -10,7 +10,7 @@ use std::task::{Context, Poll};
 
 use bytes::{Bytes, BytesMut};
 use mote_core::body::{Body, BodyError};
-use mote_core::line_budget::{LINES_PER_S, Line, LineBudget};
+use mote_core::line_budget::{Line, LineBudget};
 use mote_core::turn::Turn;
 use mote_core::wire::{
     self, CHUNK_BYTES_MAX, FLAG_END, FrameHeader, FrameKind, HEADER_BYTES, HEADER_FIELDS_MAX,
@@ -29,6 +29,7 @@ use crate::pool::{
     stream_number, stream_slot, wake_bodies, work_ahead_ns,
 };
 use crate::revision::Revision;
+use crate::worker_log::{log_dropped, log_frame, tell_dropped, tell_rest};
 
 /// Bytes asked for in one read.
 const READ_BYTES: usize = 64 << 10;
@@ -606,62 +607,4 @@ pub(crate) async fn pump(
 fn has_too_many_fields(block: &[u8]) -> bool {
     block.len() > 2 * HEADER_FIELDS_MAX
         && block.iter().filter(|byte| **byte == b'\n').count() > 2 * HEADER_FIELDS_MAX
-}
-
-/// Whether there is room for a line of `bytes`; says in the log when lines begin to be dropped and
-/// how many were.
-pub(crate) fn tell_dropped(
-    lines: &mut LineBudget,
-    bytes: usize,
-    now_ns: u64,
-    revision: &Revision,
-    instance: u64,
-) -> bool {
-    match lines.admit(bytes, now_ns) {
-        Line::Kept => return true,
-        Line::KeptAfter(dropped) => {
-            log_dropped(revision, instance, dropped);
-            return true;
-        }
-        Line::FirstDropped => log_dropped(revision, instance, 0),
-        Line::Dropped => {}
-    }
-    false
-}
-
-/// Says how many lines were dropped and not told of when an instance ends.
-pub(crate) fn tell_rest(lines: &LineBudget, revision: &Revision, instance: u64) {
-    if lines.dropped() > 0 {
-        log_dropped(revision, instance, lines.dropped());
-    }
-}
-
-fn log_dropped(revision: &Revision, instance: u64, count: u64) {
-    let text = match count {
-        0 => format!("dropping log lines: more than {LINES_PER_S} lines or 4 MiB in a second"),
-        count => format!("dropped {count} log lines"),
-    };
-    revision.log.platform(LogLevel::Warn, revision.number, instance, &text);
-}
-
-/// Keeps a LOG frame's line. Malformed ones are kept as they are: logs never end a worker.
-fn log_frame(revision: &Revision, instance: u64, id: InvocationId, payload: &[u8]) {
-    let (source, level, text) = match payload {
-        [source, level, text @ ..] => (*source, *level, text),
-        short => (0, 2, short),
-    };
-    let source = match source {
-        1 => LogSource::Stdout,
-        2 => LogSource::Stderr,
-        _ => LogSource::Log,
-    };
-    let level = match level {
-        1 => LogLevel::Debug,
-        3 => LogLevel::Warn,
-        4 => LogLevel::Error,
-        _ => LogLevel::Info,
-    };
-    let invocation = (id.0 != 0).then_some(id);
-    let text = String::from_utf8_lossy(text);
-    revision.log.push(level, source, revision.number, instance, invocation, text.trim_end());
 }

@@ -1,0 +1,364 @@
+//! Connections to functions that are HTTP servers of their own, into their sandbox.
+//!
+//! A connection carries one invocation at a time and is kept for the next.
+
+use std::io;
+use std::mem::MaybeUninit;
+use std::os::fd::OwnedFd;
+use std::pin::{Pin, pin};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::task::{Context, Poll, ready};
+use std::time::Duration;
+
+use bytes::Bytes;
+use hyper::body::{Frame, SizeHint};
+use hyper::client::conn::http1::{self, SendRequest};
+use hyper_util::rt::TokioIo;
+use mote_core::body::{Body, BodyError};
+use mote_core::turn::{TURN_BYTES_MAX, Turn};
+use mote_core::wire::HEADERS_BYTES_MAX;
+use parking_lot::Mutex;
+use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendFlags};
+use tokio::io::{AsyncRead, AsyncWrite, Interest, ReadBuf};
+use tokio::net::{TcpStream, UnixStream};
+
+/// Pause between attempts to connect while the server starts, doubling from first to last.
+const RETRY_FIRST: Duration = Duration::from_millis(1);
+const RETRY_LAST: Duration = Duration::from_millis(50);
+/// Idle connections kept per instance.
+const IDLE_MAX: usize = 64;
+/// Bytes that a server may send before the head of its answer is whole, `1xx` answers included.
+const HEAD_BYTES_MAX: usize = HEADERS_BYTES_MAX + HEAD_READ_BYTES;
+/// One read while a head is awaited. All of it is parsed in one go: a hundred `1xx` answers, or 0.2 ms
+/// of a chunk's size behind the head.
+const HEAD_READ_BYTES: usize = 4 << 10;
+/// Bytes that a server may send without a byte of its answer among them: sizes and extensions of
+/// chunks, trailers. Larger than what is read ahead of a caller that takes nothing.
+const SILENT_BYTES_MAX: usize = 512 << 10;
+/// A byte that is parsed costs as much of a turn as this many that are only copied.
+const PARSE_WEIGHT: usize = 4;
+/// One read of an answer of unknown length, mostly one in chunks, while content comes. All of it is
+/// parsed in one go, at 50 ns for a byte of a chunk's size.
+const CONTENT_READ_BYTES: usize = 8 << 10;
+/// The same while none comes: at most 0.1 ms of parsing.
+const SILENT_READ_BYTES: usize = 2 << 10;
+/// The same as [`PARSE_WEIGHT`] for such a read: it is a turn.
+const SILENT_WEIGHT: usize = TURN_BYTES_MAX / SILENT_READ_BYTES;
+
+/// A connection to a server, and what it reads.
+pub(crate) struct Connection {
+    pub(crate) sender: SendRequest<RequestBody>,
+    pub(crate) meter: Arc<Meter>,
+}
+
+/// What was read from a server since its answer last made progress.
+#[derive(Default)]
+pub(crate) struct Meter {
+    silent_bytes: AtomicUsize,
+    awaits_head: AtomicBool,
+    /// Nobody knows how long the answer is.
+    is_open_ended: AtomicBool,
+}
+
+impl Meter {
+    pub(crate) fn begin(&self) {
+        self.progress();
+        self.awaits_head.store(true, Ordering::Relaxed);
+    }
+
+    pub(crate) fn head_came(&self, is_open_ended: bool) {
+        // What follows an open-ended head is no content until some has been taken.
+        self.silent_bytes.store(is_open_ended.into(), Ordering::Relaxed);
+        self.is_open_ended.store(is_open_ended, Ordering::Relaxed);
+        self.awaits_head.store(false, Ordering::Relaxed);
+    }
+
+    pub(crate) fn progress(&self) {
+        self.silent_bytes.store(0, Ordering::Relaxed);
+    }
+
+    /// Counts what was read; an error when it is too much for nothing.
+    fn charge(&self, bytes: usize) -> io::Result<()> {
+        let silent = self.silent_bytes.fetch_add(bytes, Ordering::Relaxed) + bytes;
+        let (what, bytes_max) = if self.awaits_head.load(Ordering::Relaxed) {
+            ("its head", HEAD_BYTES_MAX)
+        } else {
+            ("any of its body", SILENT_BYTES_MAX)
+        };
+        if silent <= bytes_max {
+            return Ok(());
+        }
+        Err(io::Error::other(format!("more than {bytes_max} bytes came without {what}")))
+    }
+}
+
+/// The socket of a connection. Ends one that sends on and on without getting further, and lets the
+/// other tasks of the data path run after a turn's worth of bytes.
+struct Metered {
+    stream: TcpStream,
+    meter: Arc<Meter>,
+    turn: Turn,
+}
+
+impl AsyncRead for Metered {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buffer: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        if self.turn.is_over() {
+            self.turn = Turn::new();
+            // It never resolves at once; the runtime wakes us when the others have run.
+            let _ = pin!(tokio::task::yield_now()).poll(cx);
+            return Poll::Pending;
+        }
+        let before = buffer.filled().len();
+        let (bytes_max, weight) = if self.meter.awaits_head.load(Ordering::Relaxed) {
+            (HEAD_READ_BYTES, PARSE_WEIGHT)
+        } else if !self.meter.is_open_ended.load(Ordering::Relaxed) {
+            (usize::MAX, PARSE_WEIGHT)
+        } else if self.meter.silent_bytes.load(Ordering::Relaxed) == 0 {
+            (CONTENT_READ_BYTES, PARSE_WEIGHT)
+        } else {
+            (SILENT_READ_BYTES, SILENT_WEIGHT)
+        };
+        if bytes_max < buffer.remaining() {
+            let mut space = [MaybeUninit::uninit(); CONTENT_READ_BYTES];
+            let room = bytes_max.min(space.len());
+            let mut piece = ReadBuf::uninit(&mut space[..room]);
+            ready!(Pin::new(&mut self.stream).poll_read(cx, &mut piece))?;
+            buffer.put_slice(piece.filled());
+        } else {
+            ready!(Pin::new(&mut self.stream).poll_read(cx, buffer))?;
+        }
+        let bytes = buffer.filled().len() - before;
+        self.turn.charge(1, bytes.saturating_mul(weight));
+        let charged = self.meter.charge(bytes);
+        if charged.is_err() {
+            buffer.set_filled(before);
+        }
+        Poll::Ready(charged)
+    }
+}
+
+impl AsyncWrite for Metered {
+    fn poll_write(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.stream).poll_write(cx, bytes)
+    }
+
+    fn poll_write_vectored(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        pieces: &[io::IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.stream).poll_write_vectored(cx, pieces)
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        self.stream.is_write_vectored()
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_flush(cx)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_shutdown(cx)
+    }
+}
+
+/// The way into one server instance.
+pub(crate) struct ServerLink {
+    channel: tokio::sync::Mutex<UnixStream>,
+    idle: Mutex<Vec<Connection>>,
+}
+
+impl ServerLink {
+    /// Takes the channel on which connections are asked for.
+    pub(crate) fn new(channel: OwnedFd) -> io::Result<Self> {
+        // Sequenced packets, not a stream; only readiness and the calls below are used.
+        let channel = std::os::unix::net::UnixStream::from(channel);
+        channel.set_nonblocking(true)?;
+        let channel = tokio::sync::Mutex::new(UnixStream::from_std(channel)?);
+        Ok(Self { channel, idle: Mutex::new(Vec::new()) })
+    }
+
+    /// Resolves when the server accepts connections; the caller bounds the time.
+    pub(crate) async fn wait_ready(&self) -> io::Result<()> {
+        let mut pause = RETRY_FIRST;
+        loop {
+            match self.connect().await {
+                Ok(connection) => {
+                    self.keep(connection);
+                    return Ok(());
+                }
+                Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => return Err(error),
+                Err(_) => tokio::time::sleep(pause).await,
+            }
+            pause = (pause * 2).min(RETRY_LAST);
+        }
+    }
+
+    /// A fresh connection.
+    pub(crate) async fn connect(&self) -> io::Result<Connection> {
+        let stream = {
+            let channel = self.channel.lock().await;
+            channel
+                .async_io(Interest::WRITABLE, || {
+                    Ok(rustix::net::send(&*channel, &[1], SendFlags::NOSIGNAL)?)
+                })
+                .await?;
+            channel.async_io(Interest::READABLE, || receive(&channel)).await?
+        };
+        let stream = std::net::TcpStream::from(stream);
+        stream.set_nonblocking(true)?;
+        stream.set_nodelay(true)?;
+        let meter = Arc::new(Meter::default());
+        let stream = TcpStream::from_std(stream)?;
+        let io = TokioIo::new(Metered { stream, meter: meter.clone(), turn: Turn::new() });
+        // The largest head, and what is read of a body at once.
+        let handshake = http1::Builder::new().max_buf_size(HEADERS_BYTES_MAX).handshake(io);
+        let (sender, driver) = handshake.await.map_err(io::Error::other)?;
+        tokio::spawn(async move {
+            // The error reaches whoever waits for the answer; here it only ends the task.
+            let _ = driver.await;
+        });
+        Ok(Connection { sender, meter })
+    }
+
+    pub(crate) fn take_idle(&self) -> Option<Connection> {
+        let mut idle = self.idle.lock();
+        while let Some(connection) = idle.pop() {
+            if connection.sender.is_ready() {
+                return Some(connection);
+            }
+        }
+        None
+    }
+
+    pub(crate) fn keep(&self, connection: Connection) {
+        let mut idle = self.idle.lock();
+        if idle.len() < IDLE_MAX && !connection.sender.is_closed() {
+            idle.push(connection);
+        }
+    }
+}
+
+/// One message of the channel: a descriptor, or an errno.
+fn receive(channel: &UnixStream) -> io::Result<OwnedFd> {
+    let mut bytes = [0; 8];
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+    let mut control = RecvAncillaryBuffer::new(&mut space);
+    let message = rustix::net::recvmsg(
+        channel,
+        &mut [io::IoSliceMut::new(&mut bytes)],
+        &mut control,
+        RecvFlags::CMSG_CLOEXEC,
+    )?;
+    for ancillary in control.drain() {
+        if let RecvAncillaryMessage::ScmRights(mut descriptors) = ancillary
+            && let Some(descriptor) = descriptors.next()
+        {
+            return Ok(descriptor);
+        }
+    }
+    match bytes.first_chunk::<4>() {
+        _ if message.bytes == 0 => Err(io::ErrorKind::UnexpectedEof.into()),
+        Some(errno) if message.bytes >= 4 => {
+            Err(io::Error::from_raw_os_error(i32::from_le_bytes(*errno)))
+        }
+        _ => Err(io::Error::other("malformed message from the sandbox")),
+    }
+}
+
+/// A request body for hyper.
+pub(crate) struct RequestBody(pub(crate) Body);
+
+impl hyper::body::Body for RequestBody {
+    type Data = Bytes;
+    type Error = BodyError;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
+        self.0.poll_chunk(cx).map(|chunk| chunk.map(|chunk| chunk.map(Frame::data)))
+    }
+
+    fn is_end_stream(&self) -> bool {
+        matches!(self.0, Body::Empty)
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.0.length().map_or_else(SizeHint::default, SizeHint::with_exact)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
+    use tokio::net::TcpListener;
+
+    use super::*;
+
+    /// A server that sends `bytes` over and over, as its client sees it.
+    async fn flood(bytes: &'static [u8]) -> (Metered, Arc<Meter>) {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let stream = TcpStream::connect(listener.local_addr().unwrap()).await.unwrap();
+        let (mut peer, _) = listener.accept().await.unwrap();
+        tokio::spawn(async move { while peer.write_all(bytes).await.is_ok() {} });
+        let meter = Arc::new(Meter::default());
+        (Metered { stream, meter: meter.clone(), turn: Turn::new() }, meter)
+    }
+
+    #[tokio::test]
+    async fn bytes_without_progress_end_a_connection() {
+        for (is_head, bytes_max) in [(true, HEAD_BYTES_MAX), (false, SILENT_BYTES_MAX)] {
+            let (mut metered, meter) = flood(&[b'0'; 64 << 10]).await;
+            if is_head {
+                meter.begin();
+            }
+            let mut taken = Vec::new();
+            let error = metered.read_to_end(&mut taken).await.unwrap_err();
+            assert!(error.to_string().contains(&bytes_max.to_string()), "{error}");
+            // What the last read brought is not handed on.
+            assert!(taken.len() <= bytes_max, "{} bytes", taken.len());
+        }
+        let (mut metered, meter) = flood(&[b'0'; 64 << 10]).await;
+        let mut piece = vec![0; 64 << 10];
+        for _ in 0..100 {
+            metered.read_exact(&mut piece).await.unwrap();
+            meter.progress();
+        }
+    }
+
+    #[tokio::test]
+    async fn others_run_between_two_reads() {
+        let (mut metered, meter) = flood(&[b'0'; 64 << 10]).await;
+        let mut piece = vec![0; 256 << 10];
+        let mut in_one_turn = 0;
+        for _ in 0..100 {
+            meter.progress();
+            let mut buffer = ReadBuf::new(&mut piece);
+            let polled = std::future::poll_fn(|cx| {
+                Poll::Ready(Pin::new(&mut metered).poll_read(cx, &mut buffer))
+            });
+            match polled.await {
+                Poll::Ready(read) => {
+                    read.unwrap();
+                    in_one_turn += buffer.filled().len();
+                    assert!(in_one_turn <= 512 << 10, "{in_one_turn} bytes in one turn");
+                }
+                Poll::Pending => {
+                    in_one_turn = 0;
+                    tokio::task::yield_now().await;
+                }
+            }
+        }
+    }
+}

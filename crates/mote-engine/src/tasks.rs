@@ -1,0 +1,45 @@
+//! Spawns the tasks that work for revisions.
+
+use std::sync::Arc;
+
+use tokio::runtime::Handle;
+
+use crate::pool::FollowUp;
+use crate::revision::{Revision, Tasks};
+use crate::starts::Draining;
+use crate::{reconciler, server, worker};
+
+/// Spawns tasks on the runtime of the data path.
+pub(crate) struct Spawner {
+    pub(crate) runtime: Handle,
+    pub(crate) draining: Draining,
+}
+
+impl Tasks for Spawner {
+    fn reconcile(&self, revision: Arc<Revision>) {
+        self.runtime.spawn(reconciler::run(revision));
+    }
+
+    fn follow_up(&self, revision: &Arc<Revision>, follow_up: FollowUp) {
+        match follow_up {
+            FollowUp::Pump { worker, stream, serial, body } => {
+                self.runtime.spawn(worker::pump(revision.clone(), worker, stream, serial, body));
+            }
+            FollowUp::Exchange { worker, stream, serial, link, invocation } => {
+                let exchange =
+                    server::exchange(revision.clone(), worker, stream, serial, link, invocation);
+                let task = self.runtime.spawn(exchange);
+                let mut pool = revision.pool.lock();
+                if let Some(worker) = pool.worker_mut(worker)
+                    && let Some(entry) = worker.parts().0.get_mut_if(stream, serial)
+                {
+                    entry.task = Some(task.abort_handle());
+                }
+            }
+        }
+    }
+
+    fn drains(&self, revision: &Arc<Revision>) {
+        self.draining.lock().push(Arc::downgrade(revision));
+    }
+}
