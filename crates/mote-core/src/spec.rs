@@ -9,6 +9,10 @@ use serde::{Deserialize, Serialize};
 use crate::FunctionName;
 use crate::policy::{Balance, Policy};
 
+mod v1;
+
+pub use v1::{SPEC_VERSION, SpecReadError, from_json, to_json};
+
 /// Default memory limit: a number a board with 1 GiB can afford many times over.
 pub const MEMORY_BYTES_DEFAULT: u64 = 64 << 20;
 /// Node's own heap and code need about 45 MiB before the function's first line.
@@ -146,7 +150,7 @@ impl Compat {
 }
 
 /// Limits of one function. What cannot be enforced on a machine is said by `mote doctor`.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Limits {
     /// Memory of one instance in bytes, its `/tmp` included.
     pub memory_bytes: u64,
@@ -168,7 +172,7 @@ pub struct Limits {
 }
 
 /// How many instances a function has.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Scale {
     /// Instances kept at least; 0 lets the function go to zero.
     pub min: u32,
@@ -179,19 +183,14 @@ pub struct Scale {
     /// Invocations that may wait before callers are refused.
     pub queue: u32,
     /// How the number of instances follows demand.
-    #[serde(default)]
     pub policy: Policy,
     /// When there is an instance although nobody called yet.
-    #[serde(default)]
     pub start: StartPolicy,
     /// Which instance takes an invocation.
-    #[serde(default)]
     pub balance: Balance,
     /// Milliseconds after which an idle instance is paused; `None` never.
-    #[serde(default)]
     pub pause_ms: Option<u64>,
     /// Instances kept loaded and paused beside those that serve.
-    #[serde(default)]
     pub spare: u32,
 }
 
@@ -240,7 +239,7 @@ impl StartPolicy {
 }
 
 /// One destination a function may reach: `host:port`.
-#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Egress {
     /// Host name or address as written in the manifest, or [`ANY_HOST`].
     pub host: String,
@@ -268,7 +267,7 @@ pub const USUAL_PORTS: [u16; 28] = [
 ];
 
 /// How a function appears to CoAP clients (RFC 6690 attributes).
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct CoapResource {
     /// Human-readable `title`.
     pub title: Option<String>,
@@ -279,7 +278,7 @@ pub struct CoapResource {
 }
 
 /// A function, checked and complete.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct FunctionSpec {
     /// Name and default route.
     pub name: FunctionName,
@@ -302,27 +301,20 @@ pub struct FunctionSpec {
     /// Its CoAP description.
     pub coap: CoapResource,
     /// The platform it was written for; `None` for `mote` itself.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub compat: Option<Compat>,
     /// Which of the platform's contracts, where it has several: `python3-flask`.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub template: Option<String>,
     /// The port a server listens on; `None` is the engine's choice.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub port: Option<u16>,
     /// Names of the node's secrets that its instances read as files.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub secrets: Vec<String>,
     /// Environment variables whose values are secrets: variable, and name of the secret.
-    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub secret_env: BTreeMap<String, String>,
     /// What clients of other platforms attached to it, by key: kept and shown to them again, obeyed
     /// by nobody.
-    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub annotations: BTreeMap<String, String>,
     /// What it was deployed from, in words for people: `stack.yml in work/shop`. Two deploys of one
     /// project have the same. `None` where nobody said.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub origin: Option<String>,
 }
 
@@ -616,16 +608,6 @@ mod tests {
     #[test]
     fn defaults_are_valid() {
         assert_eq!(spec().check(), []);
-    }
-
-    #[test]
-    fn specs_stored_before_policies_existed_are_read() {
-        let mut json = serde_json::to_value(spec()).unwrap();
-        let scale = json["scale"].as_object_mut().unwrap();
-        scale.remove("policy").unwrap();
-        scale.remove("start").unwrap();
-        scale.remove("balance").unwrap();
-        assert_eq!(serde_json::from_value::<FunctionSpec>(json).unwrap(), spec());
     }
 
     #[test]

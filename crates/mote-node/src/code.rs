@@ -61,8 +61,7 @@ fn pack(deploy: Deploy, on_node: Option<(FunctionSpec, PathBuf)>) -> Result<Vec<
             spec.secrets.push(name);
         }
     }
-    let json = serde_json::to_vec(&spec)
-        .map_err(|error| Problem::new(500, "M0599", format!("{name}: {error}")))?;
+    let json = mote_core::spec::to_json(&spec).into_bytes();
     // OpenWhisk installs nothing: an archive brings its modules. What is on the node is as it is.
     let whole = matches!(folder, Folder::There(_)) || spec.compat == Some(Compat::OpenWhisk);
     let pack = if whole { mote_store::pack::pack_whole } else { mote_store::pack::pack };

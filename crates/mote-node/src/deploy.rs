@@ -255,7 +255,7 @@ async fn publish(
 fn spec(name: &FunctionName, staged: &StagedCode) -> Result<FunctionSpec, Problem> {
     let spec = match &staged.set_aside {
         Some(json) => {
-            let spec = serde_json::from_slice::<FunctionSpec>(json).map_err(|error| {
+            let spec = mote_core::spec::from_json(json).map_err(|error| {
                 Problem::new(422, "M0303", format!("spec: {error}"))
                     .with_field(mote_api::SPEC_ENTRY)
             })?;

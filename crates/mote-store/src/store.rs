@@ -271,8 +271,7 @@ impl Store {
         {
             return Err(StoreError::NotStored(format!("packages {key}")));
         }
-        let json = serde_json::to_string(spec)
-            .map_err(|error| StoreError::Damaged(format!("spec of {}: {error}", spec.name)))?;
+        let json = mote_core::spec::to_json(spec);
         let created_at_ms = now_ms();
         let name = spec.name.as_str();
         let revision = self.change(|change| {
@@ -442,7 +441,7 @@ impl Store {
             revision: row.revision,
             reason,
         };
-        let spec: FunctionSpec = serde_json::from_str(&row.spec)
+        let spec = mote_core::spec::from_json(row.spec.as_bytes())
             .map_err(|error| damaged(format!("its spec cannot be read: {error}")))?;
         if spec.name.as_str() != row.function {
             return Err(damaged(format!("its spec is of another function, {}", spec.name)));

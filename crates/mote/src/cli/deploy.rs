@@ -185,8 +185,7 @@ async fn deploy(
     }
     let path = planned.code.as_ref().map_or(path, |code| code.path());
 
-    let json = serde_json::to_vec(&spec)
-        .map_err(|error| Failure::new("M0103", format!("spec: {error}")))?;
+    let json = mote_core::spec::to_json(&spec).into_bytes();
     let packed = mote_store::pack::pack(path, Some((mote_api::SPEC_ENTRY, &json)))?;
     let files = if packed.files == 1 { "file" } else { "files" };
     let detail = format!("{} {files}, {}", packed.files, size_text(packed.bytes));

@@ -1,0 +1,261 @@
+//! The form in which specs are stored and travel with code: a JSON object of version 1.
+//!
+//! [`FunctionSpec`] may change with the code. This form may not, because databases and archives of
+//! earlier builds hold it: a field that is added has a default, and any other change is a version of
+//! its own, converted to [`FunctionSpec`] when it is read. Fields that this version does not have are
+//! refused, so that a node never runs a function without something that its spec asks for.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+
+use super::{CoapResource, Compat, Egress, FunctionSpec, Limits, Runtime, Scale, StartPolicy};
+use crate::autoscale::Policy;
+use crate::balance::Balance;
+use crate::name::FunctionName;
+
+/// The version that this module writes, and the newest that it reads.
+pub const SPEC_VERSION: u32 = 1;
+
+/// Why a stored or shipped spec was not read.
+#[derive(Debug, thiserror::Error)]
+pub enum SpecReadError {
+    /// It was written by a build that is newer than this one.
+    #[error("its version is {0}, and this build reads versions up to {max}", max = SPEC_VERSION)]
+    TooNew(u32),
+    /// It is not a spec of its version.
+    #[error(transparent)]
+    Malformed(#[from] serde_json::Error),
+}
+
+/// Reads a spec from JSON. What it says is not checked: see [`FunctionSpec::check`].
+pub fn from_json(json: &[u8]) -> Result<FunctionSpec, SpecReadError> {
+    #[derive(Deserialize)]
+    struct Versioned {
+        #[serde(default = "version_1")]
+        version: u32,
+    }
+    let Versioned { version } = serde_json::from_slice(json)?;
+    if version != SPEC_VERSION {
+        return Err(SpecReadError::TooNew(version));
+    }
+    Ok(serde_json::from_slice::<SpecV1>(json)?.into())
+}
+
+/// Writes a spec as JSON of the newest version.
+pub fn to_json(spec: &FunctionSpec) -> String {
+    let text = serde_json::to_string(&SpecV1::from(spec.clone()));
+    text.expect("a spec has only string keys")
+}
+
+/// Specs were stored without a version at first; they have the form of version 1.
+fn version_1() -> u32 {
+    1
+}
+
+#[derive(Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct SpecV1 {
+    #[serde(default = "version_1")]
+    version: u32,
+    name: FunctionName,
+    runtime: Runtime,
+    entry: String,
+    command: Vec<String>,
+    limits: LimitsV1,
+    scale: ScaleV1,
+    env: BTreeMap<String, String>,
+    egress: Vec<EgressV1>,
+    methods: Vec<String>,
+    coap: CoapV1,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    compat: Option<Compat>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    template: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    port: Option<u16>,
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    secrets: Vec<String>,
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    secret_env: BTreeMap<String, String>,
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    annotations: BTreeMap<String, String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    origin: Option<String>,
+}
+
+#[derive(Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct LimitsV1 {
+    memory_bytes: u64,
+    cpu_millis: Option<u32>,
+    pids: u32,
+    timeout_ms: u64,
+    init_timeout_ms: u64,
+    concurrency: Option<u32>,
+    body_bytes: u64,
+    disk_bytes: u64,
+}
+
+#[derive(Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct ScaleV1 {
+    min: u32,
+    max: Option<u32>,
+    idle_timeout_ms: u64,
+    queue: u32,
+    #[serde(default)]
+    policy: Policy,
+    #[serde(default)]
+    start: StartPolicy,
+    #[serde(default)]
+    balance: Balance,
+    #[serde(default)]
+    pause_ms: Option<u64>,
+    #[serde(default)]
+    spare: u32,
+}
+
+#[derive(Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct EgressV1 {
+    host: String,
+    port: u16,
+}
+
+#[derive(Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct CoapV1 {
+    title: Option<String>,
+    resource_type: Option<String>,
+    content_format: Option<u16>,
+}
+
+/// Converts between two structs with the same field names, both ways. A field that only one of them
+/// has does not compile.
+macro_rules! convert {
+    ($($here:ident <=> $there:ident { $($field:ident),* })*) => {$(
+        impl From<$here> for $there {
+            fn from($here { $($field),* }: $here) -> Self {
+                $there { $($field: $field.into()),* }
+            }
+        }
+        impl From<$there> for $here {
+            fn from($there { $($field),* }: $there) -> Self {
+                $here { $($field: $field.into()),* }
+            }
+        }
+    )*};
+}
+
+convert! {
+    LimitsV1 <=> Limits {
+        memory_bytes, cpu_millis, pids, timeout_ms, init_timeout_ms, concurrency, body_bytes,
+        disk_bytes
+    }
+    ScaleV1 <=> Scale {
+        min, max, idle_timeout_ms, queue, policy, start, balance, pause_ms, spare
+    }
+    EgressV1 <=> Egress { host, port }
+    CoapV1 <=> CoapResource { title, resource_type, content_format }
+}
+
+impl From<FunctionSpec> for SpecV1 {
+    fn from(spec: FunctionSpec) -> Self {
+        Self {
+            version: SPEC_VERSION,
+            name: spec.name,
+            runtime: spec.runtime,
+            entry: spec.entry,
+            command: spec.command,
+            limits: spec.limits.into(),
+            scale: spec.scale.into(),
+            env: spec.env,
+            egress: spec.egress.into_iter().map(Into::into).collect(),
+            methods: spec.methods,
+            coap: spec.coap.into(),
+            compat: spec.compat,
+            template: spec.template,
+            port: spec.port,
+            secrets: spec.secrets,
+            secret_env: spec.secret_env,
+            annotations: spec.annotations,
+            origin: spec.origin,
+        }
+    }
+}
+
+impl From<SpecV1> for FunctionSpec {
+    fn from(spec: SpecV1) -> Self {
+        Self {
+            name: spec.name,
+            runtime: spec.runtime,
+            entry: spec.entry,
+            command: spec.command,
+            limits: spec.limits.into(),
+            scale: spec.scale.into(),
+            env: spec.env,
+            egress: spec.egress.into_iter().map(Into::into).collect(),
+            methods: spec.methods,
+            coap: spec.coap.into(),
+            compat: spec.compat,
+            template: spec.template,
+            port: spec.port,
+            secrets: spec.secrets,
+            secret_env: spec.secret_env,
+            annotations: spec.annotations,
+            origin: spec.origin,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use super::*;
+
+    /// A spec with every field, as version 1 has it. It never changes: databases hold it.
+    const FULL: &str = include_str!("v1_full.json");
+    /// The least that version 1 has, as it was stored before specs had a version.
+    const LEAST: &str = include_str!("v1_least.json");
+
+    fn read(json: &Value) -> Result<FunctionSpec, SpecReadError> {
+        from_json(json.to_string().as_bytes())
+    }
+
+    #[test]
+    fn what_is_stored_is_read_and_written_as_it_was() {
+        let spec = from_json(FULL.as_bytes()).unwrap();
+        let full: Value = serde_json::from_str(FULL).unwrap();
+        assert_eq!(serde_json::from_str::<Value>(&to_json(&spec)).unwrap(), full);
+        assert_eq!(spec.check(), []);
+    }
+
+    #[test]
+    fn specs_from_before_versions_are_read() {
+        let spec = from_json(LEAST.as_bytes()).unwrap();
+        assert_eq!(spec.check(), []);
+        assert_eq!((spec.limits.memory_bytes, spec.scale.queue), (128 << 20, 100));
+        let Scale { policy, start, balance, pause_ms, spare, .. } = spec.scale;
+        let added = (policy, start, balance, pause_ms, spare);
+        assert_eq!(added, (Policy::Auto, StartPolicy::Cold, Balance::LateBinding, None, 0));
+        assert_eq!((spec.compat, spec.port, spec.origin), (None, None, None));
+    }
+
+    #[test]
+    fn what_another_build_wrote_is_refused_in_words() {
+        let with = |key: &str, value: Value| {
+            let mut json: Value = serde_json::from_str(LEAST).unwrap();
+            json[key] = value;
+            read(&json).unwrap_err().to_string()
+        };
+        let newer = with("version", json!(2));
+        assert_eq!(newer, "its version is 2, and this build reads versions up to 1");
+        let unknown = with("gpu", json!(1));
+        assert!(unknown.starts_with("unknown field `gpu`"), "{unknown}");
+        let unknown = with("scale", json!({ "min": 0, "max": null, "burst": 3 }));
+        assert!(unknown.starts_with("unknown field `burst`"), "{unknown}");
+        assert!(matches!(from_json(b"[]"), Err(SpecReadError::Malformed(_))));
+    }
+}
