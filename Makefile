@@ -5,15 +5,9 @@ build:
 	scripts/setup.sh build
 	MOTE_COMMIT=$$(git rev-parse HEAD 2>/dev/null || echo unknown) cargo build --release -p mote
 
-demo lab test test-long test-zero experiments soak bench-check bench-cold bench-contracts bench-fairness bench-footprint bench-warm profile-warm fuzz:
+demo lab lint test test-long test-zero experiments soak bench-check bench-cold bench-contracts bench-fairness bench-footprint bench-warm profile-warm fuzz:
 	scripts/$@.sh
 
 # Scaling policies side by side on every family of demand; starts no node.
 simulate: build
 	$${CARGO_TARGET_DIR:-target}/release/mote simulate
-
-lint:
-	cargo fmt --all --check
-	cargo clippy --workspace --all-targets -- -D warnings
-	for file in scripts/*.sh lab; do bash -n "$$file" || exit 1; done
-	for file in shims/node/*.mjs shims/node/compat/*.mjs; do node --check "$$file" || exit 1; done

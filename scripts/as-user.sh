@@ -20,6 +20,7 @@ install -d -m 755 "$folder"
 install -d -m 755 -o "$uid" -g "$uid" "$folder/home" "$folder/tmp"
 
 groups=()
+# shellcheck disable=SC2317 # called by the trap
 leave() {
   for group in "${groups[@]}"; do
     # Deepest first; a group that still holds a process stays, and is named.
@@ -45,10 +46,10 @@ if $delegate; then
       root=$(awk -v c="$controller" '$3 == "cgroup" && $4 ~ "(^|,)" c "(,|$)" { print $2 }' /proc/mounts)
       own=$(awk -F: -v c="$controller" '$2 ~ "(^|,)" c "(,|$)" { print $3 }' /proc/self/cgroup)
       group=$root${own%/}/$name
-      [ -n "$root" ] && { [ -d "$group" ] || mkdir "$group" 2>/dev/null; } || {
+      if [ -z "$root" ] || { [ ! -d "$group" ] && ! mkdir "$group" 2>/dev/null; }; then
         echo "SKIPPED: delegated cgroups: no $controller hierarchy that can be written"
         exit 0
-      }
+      fi
       groups+=("$group")
     done
   fi

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Installs what is missing to build, test and show mote on Debian 12 or Ubuntu; quick and silent
-# when nothing is. Usage: scripts/setup.sh [build] [test] [demo] [bench] [check] [profile] [fuzz]   (default: build test demo)
+# when nothing is. Usage: scripts/setup.sh [build] [test] [demo] [bench] [check] [profile] [fuzz] [lint]   (default: build test demo)
 set -euo pipefail
 
 RUST_MIN=1.88
@@ -17,7 +17,7 @@ as_root() {
 }
 
 need_build() {
-  have cc && have make || want build-essential
+  { have cc && have make; } || want build-essential
   have pkg-config || want pkg-config
   have curl || want curl
   [ -e /etc/ssl/certs/ca-certificates.crt ] || want ca-certificates
@@ -57,7 +57,8 @@ for group in "${groups[@]}"; do
     cold) have crun || want crun; have cc || want gcc libc6-dev ;;
     profile) have perf || want linux-perf ;;
     fuzz) need_build; have clang || want clang ;;
-    *) say "unknown group $group; there are build, test, demo, bench, check, cold, profile, fuzz"; exit 2 ;;
+    lint) need_build; need_python; need_node; have shellcheck || want shellcheck ;;
+    *) say "unknown group $group; there are build, test, demo, bench, check, cold, profile, fuzz, lint"; exit 2 ;;
   esac
 done
 
@@ -120,6 +121,10 @@ if [ "$(printf '%s\n%s\n' "$RUST_MIN" "${rust:-0}" | sort -V | head -n1)" != "$R
   fi
 fi
 for group in "${groups[@]}"; do
+  if [ "$group" = lint ] && have rustup && ! { cargo fmt --version && cargo clippy --version; } >/dev/null 2>&1; then
+    say "installing rustfmt and clippy"
+    rustup component add rustfmt clippy >/dev/null
+  fi
   if [ "$group" = fuzz ] && ! have cargo-fuzz; then
     say "installing cargo-fuzz and the nightly compiler it needs"
     rustup toolchain install nightly --profile minimal --no-self-update >/dev/null

@@ -23,7 +23,6 @@ printf '\n== build of the binary under test\n'
 cargo build --profile quick -p mote -p mote-bench-peers --bin mote --bin bench_static
 export MOTE_BIN=$target/quick/mote
 
-suite "cycles of modules" python3 -B scripts/check-cycles.py
 suite "Python shim" python3 -B -m unittest discover -s shims/python
 suite "Go worker" python3 -B -m unittest discover -s shims/go
 suite "Node shim" node --test shims/node/*.test.mjs
@@ -35,8 +34,6 @@ done
 if scripts/lab-setup.sh twins; then
   export MOTE_BENCH_PROFILE=quick CARGO_TARGET_DIR=$target
   suite "lab" in_folder bench ../.cache/lab-venv/bin/python -m pytest -q -rs
-  suite "lab, types" in_folder bench ../.cache/lab-venv/bin/mypy
-  suite "lab, lints" in_folder bench ../.cache/lab-venv/bin/ruff check .
 else
   echo "SKIPPED: lab: scripts/lab-setup.sh could not set it up" | tee -a "$log"
 fi

@@ -1,0 +1,45 @@
+#!/usr/bin/env bash
+# Every check that runs no code of the project: formats, lints and types of Rust, shell, Python and
+# JavaScript, cycles of modules, prose. All of them run even when one fails.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+scripts/setup.sh build lint
+export PATH="$PATH:${CARGO_HOME:-$HOME/.cargo}/bin"
+scripts/lab-setup.sh
+tools=$PWD/.cache/lab-venv/bin
+
+failed=()
+lint() { # name, command…
+  printf '== lint: %s\n' "$1"
+  "${@:2}" || failed+=("$1")
+}
+in_folder() { (cd "$1" && shift && "$@"); }
+each() { # command…, --, files…
+  local command=() result=0
+  while [ "$1" != -- ]; do
+    command+=("$1")
+    shift
+  done
+  shift
+  for file in "$@"; do "${command[@]}" "$file" || result=1; done
+  return "$result"
+}
+
+mapfile -t shell < <(git ls-files 'scripts/*.sh' 'demo/*.sh' 'bench/*.sh' lab .ci/run)
+mapfile -t node < <(git ls-files 'shims/*.mjs')
+mapfile -t python < <(git ls-files 'scripts/*.py' 'shims/python/*.py' 'shims/go/*.py')
+
+lint "Rust, format" cargo fmt --all --check
+lint "Rust, clippy" cargo clippy --quiet --workspace --all-targets -- -D warnings
+lint "Rust, cycles of modules" python3 -B scripts/check-cycles.py
+lint "shell" shellcheck "${shell[@]}"
+lint "JavaScript, syntax" each node --check -- "${node[@]}"
+lint "Python, bench" in_folder bench "$tools/ruff" check --quiet .
+lint "Python, bench, types" in_folder bench "$tools/mypy" --no-error-summary
+lint "Python, scripts and shims" "$tools/ruff" check --quiet "${python[@]}"
+
+if [ ${#failed[@]} -gt 0 ]; then
+  (IFS=,; printf 'LINTS FAILED: %s\n' "${failed[*]}")
+  exit 1
+fi
+echo "all lints passed"
