@@ -10,9 +10,8 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 
 use super::{CoapResource, Compat, Egress, FunctionSpec, Limits, Runtime, Scale, StartPolicy};
-use crate::autoscale::Policy;
-use crate::balance::Balance;
 use crate::name::FunctionName;
+use crate::policy::{Balance, Policy};
 
 /// The version that this module writes, and the newest that it reads.
 pub const SPEC_VERSION: u32 = 1;
