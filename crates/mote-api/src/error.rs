@@ -119,12 +119,12 @@ mod tests {
         let mut page = String::from(
             "# Errors\n\n\
              <!-- Generated from crates/mote-api/src/explanations.rs: MOTE_BLESS=1 cargo test -p mote-api -->\n\n\
-             Every error has a code that never changes its meaning. `mote explain CODE` says the same offline.\n\
-             Over HTTP the body of a failed request (application/problem+json) has it as `code`; the management API\n\
-             says it in `Mote-Fault` as well. CoAP answers carry the text only. \"Exit\" is what the command line ends with: 0 done, 1 failed, 2 wrong usage, 3 no such function, 4 node not reachable,\n\
+             Every error has a code that never changes its meaning. `mote explain CODE` prints the same text offline.\n\
+             Over HTTP, the body of a failed request (application/problem+json) contains it as `code`; the management\n\
+             API also sends it in `Mote-Fault`. CoAP answers contain only the text. \"Exit\" is the exit status of the command line: 0 done, 1 failed, 2 wrong usage, 3 no such function, 4 node not reachable,\n\
              5 function failed, 6 deadline passed, 7 refused because full, 8 manifest or code not valid,\n\
-             9 limit of a benchmark broken,\n\
-             71 the node's helper process has ended, 78 configuration not valid, 130 interrupted.\n\n\
+             9 limit of a benchmark exceeded,\n\
+             71 the node's zygote has ended, 78 configuration not valid, 130 interrupted.\n\n\
              | Code | Exit | What | Cause and cure |\n|---|---|---|---|\n",
         );
         for row in CATALOGUE {

@@ -17,7 +17,7 @@ mod platforms;
 /// Name of the configuration file.
 pub(crate) const FILE_NAME: &str = "mote-node.toml";
 
-/// One thing a node can be told. The reference page and the checks come from this table.
+/// One setting of a node. The reference page and the checks use this table.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Setting {
     /// Key in the file; `MOTE_` and upper case in the environment, `--` as a flag.
@@ -32,8 +32,8 @@ pub(crate) struct Setting {
 pub(crate) const SETTINGS: [Setting; 19] = [
     Setting {
         key: "data",
-        default: "`/var/lib/mote` for root, else `~/.local/share/mote`",
-        text: "Folder for functions, packages and the store. One node at a time may use it.",
+        default: "`/var/lib/mote` for root, otherwise `~/.local/share/mote`",
+        text: "Folder for functions, packages and the store. Only one node at a time can use it.",
     },
     Setting {
         key: "http",
@@ -48,82 +48,82 @@ pub(crate) const SETTINGS: [Setting; 19] = [
     Setting {
         key: "admin",
         default: "`off`",
-        text: "Address of the management API over TCP, with a token. The Unix socket is always there.",
+        text: "Address of the management API over TCP, which requires a token. The Unix socket is always available.",
     },
     Setting {
         key: "socket",
-        default: "`/run/mote/mote.sock` for root, else `$XDG_RUNTIME_DIR/mote.sock` or `mote.sock` in the data folder",
+        default: "`/run/mote/mote.sock` for root, otherwise `$XDG_RUNTIME_DIR/mote.sock` or `mote.sock` in the data folder",
         text: "Path of the management socket.",
     },
     Setting {
         key: "lan",
         default: "`false`",
-        text: "Whether HTTP and CoAP may be reached from other machines. Without it, only from this one.",
+        text: "Whether other machines can reach HTTP and CoAP. If `false`, only this machine can.",
     },
     Setting {
         key: "memory",
         default: "`75%`",
-        text: "What all instances together may take, counted by their memory limits: a size such as `512MiB`, or a share of the machine's memory (or of what its control group allows). When it is taken, idle instances make room, and calls that nobody can serve in time get 503.",
+        text: "Memory budget of all instances together, counted by their memory limits: a size such as `512MiB`, or a share of the machine's memory (or of what the node's control group allows). When it is used up, the node stops idle instances, and calls that cannot be served in time receive 503.",
     },
     Setting {
         key: "threads",
         default: "`0`",
-        text: "Threads that serve HTTP connections, at most 64. 0 chooses: one below 8 cores, then one for every 8.",
+        text: "Threads that serve HTTP connections, at most 64. 0 chooses by the machine: one below 8 cores, then one for every 8 cores.",
     },
     Setting {
         key: "polling",
         default: "`true`",
-        text: "Whether the node looks for the next event for up to 0.1 ms before it sleeps, while it serves one request at a time. Faster by the time of a wake-up; `false` saves power. Off on one core.",
+        text: "Whether the node polls for the next event for up to 0.1 ms before it sleeps, while it serves one request at a time. Polling saves the time of a wake-up; `false` saves power. Always off on a machine with one core.",
     },
     Setting {
         key: "prewarm",
         default: "`auto`: a 16th of `memory`",
-        text: "Memory for interpreters that wait, already up, to become an instance of whichever function is called next: a size such as `64MiB`, or `off`. A waiting Python counts 16 MiB, a waiting Node 64 MiB; one of each kind that deployed functions need is kept, more after bursts. It is part of `memory`, and gives way first.",
+        text: "Memory for prewarmed interpreters, which shorten cold starts: a size such as `64MiB`, or `off`. A prewarmed Python counts as 16 MiB, a prewarmed Node as 64 MiB. The node keeps one of each kind that deployed functions need, and more after bursts. This memory is part of `memory`, and is freed first when instances need it.",
     },
     Setting {
         key: "uid_base",
         default: "`1000000`",
-        text: "The first of the 65,536 user ids that instances have, each its own, on a node that root runs; group ids are the same. From 65536 to 4294000000. Nobody else should have them: `mote doctor` names a range of `/etc/subuid` or `/etc/subgid` that meets them.",
+        text: "The first of the 65,536 user ids for instances on a node that root runs; each instance has its own, with an equal group id. From 65536 to 4294000000. No other user or container engine should use these ids: `mote doctor` names a range of `/etc/subuid` or `/etc/subgid` that overlaps them.",
     },
     Setting {
         key: "openfaas",
         default: "`off`",
-        text: "Address of the API of OpenFaaS, which faas-cli speaks: `on` is `127.0.0.1:8080`, with `lan` on all addresses. The user is `admin`, the password the token in the file `admin.token` of the data folder.",
+        text: "Address of OpenFaaS's API, which faas-cli uses: `on` is `127.0.0.1:8080`, or port 8080 of all addresses with `lan`. The user is `admin`; the password is the token in the file `admin.token` of the data folder.",
     },
     Setting {
         key: "openwhisk",
         default: "`off`",
-        text: "Address of the API of OpenWhisk, which wsk speaks: `on` is `127.0.0.1:3233`. The key is any name, `:`, and the token in the file `admin.token` of the data folder.",
+        text: "Address of OpenWhisk's API, which wsk uses: `on` is `127.0.0.1:3233`. The key is any name, `:`, and the token in the file `admin.token` of the data folder.",
     },
     Setting {
         key: "tinyfaas",
         default: "`off`",
-        text: "Address of the management API of tinyFaaS: `on` is `127.0.0.1:8080`, with `lan` on all addresses. Its fronts are on with it. On loopback it asks for no credentials, elsewhere for the token.",
+        text: "Address of tinyFaaS's management API: `on` is `127.0.0.1:8080`, or port 8080 of all addresses with `lan`. It also turns on tinyFaaS's fronts. On loopback it requires no credentials, elsewhere the token.",
     },
     Setting {
         key: "tinyfaas_http",
-        default: "`127.0.0.1:8000` where `tinyfaas` is on",
-        text: "Address of tinyFaaS' HTTP front, or `off`.",
+        default: "`127.0.0.1:8000` if `tinyfaas` is on",
+        text: "Address of tinyFaaS's HTTP front, or `off`.",
     },
     Setting {
         key: "tinyfaas_coap",
-        default: "`127.0.0.1:5683` where `tinyfaas` is on",
-        text: "Address of tinyFaaS' CoAP front (UDP), or `off`. Where `coap` says nothing, it is off when this takes its port.",
+        default: "`127.0.0.1:5683` if `tinyfaas` is on",
+        text: "Address of tinyFaaS's CoAP front (UDP), or `off`. If this front uses the port of the node's own CoAP front and `coap` is not set, the node's own front is off.",
     },
     Setting {
         key: "tinyfaas_grpc",
-        default: "`127.0.0.1:9000` where `tinyfaas` is on",
-        text: "Address of tinyFaaS' gRPC front, or `off`.",
+        default: "`127.0.0.1:9000` if `tinyfaas` is on",
+        text: "Address of tinyFaaS's gRPC front, or `off`.",
     },
     Setting {
         key: "nuclio",
         default: "`off`",
-        text: "Address of the API of Nuclio's dashboard: `on` is `127.0.0.1:8070`, with `lan` on all addresses. On loopback it asks for no credentials, elsewhere for the token.",
+        text: "Address of the API of Nuclio's dashboard: `on` is `127.0.0.1:8070`, or port 8070 of all addresses with `lan`. On loopback it requires no credentials, elsewhere the token.",
     },
     Setting {
         key: "outgoing",
         default: "`public`",
-        text: "Which addresses the node's own requests may reach, where a caller names the address: callbacks of OpenFaaS' API and archives of tinyFaaS'. `public` is the internet, `network` also private networks, `machine` also this machine. The node's own ports are never reached.",
+        text: "Addresses that the node may reach on behalf of a caller: callbacks of OpenFaaS's API and archives of tinyFaaS's `/uploadURL`. `public` is the internet, `network` adds private networks, `machine` adds this machine. The node's own ports are never reached.",
     },
 ];
 
@@ -552,10 +552,10 @@ fn reference() -> String {
     let mut page = String::from(
         "# Configuration of a node\n\n\
          <!-- Generated from crates/mote/src/config.rs: MOTE_BLESS=1 cargo test -p mote -->\n\n\
-         A flag of `mote up` wins over a `MOTE_*` variable, that over the file, that over the default.\n\
-         The file is TOML: `--config FILE`, else `MOTE_CONFIG`, else `/etc/mote/mote-node.toml` for root\n\
-         and `~/.config/mote/mote-node.toml` for others. Unknown keys are errors; a node that cannot use\n\
-         its configuration exits with 78. `mote config show` prints each value with its origin.\n\n\
+         A flag of `mote up` overrides a `MOTE_*` variable, which overrides the file, which overrides the default.\n\
+         The file is TOML. Its path comes from `--config FILE` or `MOTE_CONFIG`; the default is `/etc/mote/mote-node.toml`\n\
+         for root and `~/.config/mote/mote-node.toml` for others. Unknown keys are errors. If the configuration is\n\
+         not valid, the node exits with 78. `mote config show` prints each value with its origin.\n\n\
          | File | Environment | Flag | Default | Meaning |\n|---|---|---|---|---|\n",
     );
     for Setting { key, default, text } in SETTINGS {
@@ -566,7 +566,7 @@ fn reference() -> String {
         ));
     }
     page.push_str(
-        "\n```toml\n# mote-node.toml\ndata = \"/srv/mote\"\nhttp = \":6683\"\ncoap = \"off\"\nlan = true\nopenfaas = \"on\" # faas-cli may be pointed at 0.0.0.0:8080\n```\n",
+        "\n```toml\n# mote-node.toml\ndata = \"/srv/mote\"\nhttp = \":6683\"\ncoap = \"off\"\nlan = true\nopenfaas = \"on\" # with lan = true: port 8080 of all addresses\n```\n",
     );
     page
 }
