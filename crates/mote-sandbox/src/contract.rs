@@ -326,20 +326,10 @@ fn trigger(invoke: &Invoke<'_>) -> &'static str {
     Trigger::from_wire(invoke.trigger).map_or("unknown", Trigger::as_str)
 }
 
-/// Seconds since 1970 as RFC 3339 in UTC. Days become a date by the civil calendar's 400-year
-/// cycle, counted from March so that the leap day comes last.
+/// Seconds since 1970 as RFC 3339 in UTC.
 fn utc_text(unix_s: u64) -> String {
-    let (days, second) = (unix_s / 86_400 + 719_468, unix_s % 86_400);
-    let (era, day_of_era) = (days / 146_097, days % 146_097);
-    let year_of_era =
-        (day_of_era - day_of_era / 1_460 + day_of_era / 36_524 - day_of_era / 146_096) / 365;
-    let day_of_year = day_of_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
-    let shifted = (5 * day_of_year + 2) / 153;
-    let day = day_of_year - (153 * shifted + 2) / 5 + 1;
-    let month = if shifted < 10 { shifted + 3 } else { shifted - 9 };
-    let year = era * 400 + year_of_era + u64::from(month <= 2);
-    let (hour, minute, second) = (second / 3600, second / 60 % 60, second % 60);
-    format!("{year:04}-{month:02}-{day:02}T{hour:02}:{minute:02}:{second:02}Z")
+    let time = i64::try_from(unix_s).ok().and_then(|s| jiff::Timestamp::from_second(s).ok());
+    time.unwrap_or(jiff::Timestamp::MAX).to_string()
 }
 
 #[cfg(test)]

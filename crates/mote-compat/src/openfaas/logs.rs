@@ -36,7 +36,9 @@ pub(super) async fn read(
     }
     check_namespace(asked.namespace.as_deref())?;
     let since_us = match asked.since.as_deref().filter(|text| !text.is_empty()) {
-        Some(text) => since_us(text).ok_or_else(|| unusable("since: not RFC 3339".to_owned()))?,
+        Some(text) => Timestamp::parse(text)
+            .map_err(|_| unusable("since: not RFC 3339".to_owned()))?
+            .unix_us(),
         None => 0,
     };
     let follow = match asked.follow.as_deref() {
@@ -74,38 +76,4 @@ fn message(line: &LogLine) -> Bytes {
         "text": line.message,
     });
     format!("{message}\n").into()
-}
-
-/// An RFC 3339 time with any offset, in microseconds since 1970.
-fn since_us(text: &str) -> Option<u64> {
-    if let Ok(time) = Timestamp::parse(text) {
-        return Some(time.unix_us());
-    }
-    let (local, offset) = text.split_at_checked(text.len().checked_sub(6)?)?;
-    let (hours, minutes) = offset.get(1..)?.split_once(':')?;
-    let number = |text: &str, max: u64| text.parse::<u64>().ok().filter(|n| *n <= max);
-    let minutes = number(hours, 23)? * 60 + number(minutes, 59)?;
-    let local = Timestamp::parse(&format!("{local}Z")).ok()?.unix_us();
-    let offset_us = minutes * 60_000_000;
-    match text.as_bytes()[text.len() - 6] {
-        b'+' => Some(local.saturating_sub(offset_us)),
-        b'-' => Some(local + offset_us),
-        _ => None,
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::since_us;
-
-    #[test]
-    fn times() {
-        assert_eq!(since_us("1970-01-01T00:00:01Z"), Some(1_000_000));
-        assert_eq!(since_us("1970-01-01T01:00:01+01:00"), Some(1_000_000));
-        assert_eq!(since_us("1970-01-01T00:00:01-00:30"), Some(1_801_000_000));
-        for text in ["", "now", "+01:00", "1970-01-01T01:00:01*01:00", "1970-01-01T01:00:01+99:00"]
-        {
-            assert_eq!(since_us(text), None, "{text}");
-        }
-    }
 }
