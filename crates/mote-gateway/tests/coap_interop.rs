@@ -105,7 +105,7 @@ async fn relay(
     let front = tokio::net::UdpSocket::from_std(front).unwrap();
     // One client at a time: the socket towards the server stands for the last one that spoke.
     let back = tokio::net::UdpSocket::bind("127.0.0.1:0").await.unwrap();
-    let mut random = Random(seed);
+    let mut random = Random::new(seed);
     let mut client = server;
     let mut held: Option<(Vec<u8>, bool)> = None;
     let (mut one, mut two) = (vec![0; 4_096], vec![0; 4_096]);

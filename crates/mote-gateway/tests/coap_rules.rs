@@ -822,7 +822,7 @@ fn five_thousand_malformed_datagrams() {
     let seed = seed();
     println!("seed {seed}");
     let server = Server::start();
-    let mut random = Random(seed);
+    let mut random = Random::new(seed);
     let mut of: HashMap<String, u32> = HashMap::new();
     let mut wrong = Vec::new();
     for n in 0..5_000u32 {
@@ -884,7 +884,7 @@ fn an_unproven_source_is_sent_little() {
     let client = Client { socket: UdpSocket::bind((own, 0)).unwrap(), mid: 0 };
     client.socket.connect(server.address).unwrap();
     client.socket.set_read_timeout(Some(Duration::from_millis(500))).unwrap();
-    let mut random = Random(seed);
+    let mut random = Random::new(seed);
     // Of each message id: datagrams sent with it and the length of the last; of each token its
     // id and length.
     let (mut by_mid, mut by_token) = (HashMap::new(), HashMap::new());

@@ -15,6 +15,8 @@ use mote_core::invocation::{headers, put_header};
 use mote_core::spec::CoapResource;
 use mote_core::{Fault, FunctionName, Invocation, Invoker, Phases, Reply, RouteInfo};
 use parking_lot::Mutex;
+use rand::rngs::Xoshiro256PlusPlus;
+use rand::{Rng, SeedableRng};
 use tokio::sync::{Notify, Semaphore};
 
 /// One invocation as a function saw it.
@@ -375,15 +377,16 @@ impl BodySource for Streaming {
     }
 }
 
-/// A small seeded generator (splitmix64): the same seed gives the same run.
-pub struct Random(pub u64);
+/// A seeded generator: the same seed gives the same run.
+pub struct Random(Xoshiro256PlusPlus);
 
 impl Random {
+    pub fn new(seed: u64) -> Self {
+        Self(Xoshiro256PlusPlus::seed_from_u64(seed))
+    }
+
     pub fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mixed = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        let mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        mixed ^ (mixed >> 31)
+        self.0.next_u64()
     }
 
     pub fn below(&mut self, bound: usize) -> usize {

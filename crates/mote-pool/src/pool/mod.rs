@@ -30,6 +30,8 @@ mod worker;
 use std::collections::VecDeque;
 
 use mote_core::policy::{Balance, Policy};
+use rand::rngs::Xoshiro256PlusPlus;
+use rand::{Rng, SeedableRng};
 use slab::Slab;
 
 use crate::admission::{Admission, admit};
@@ -276,9 +278,9 @@ pub struct Pool<Q, R, I> {
     closed: Option<StopReason>,
     scaling: Option<Box<Scaling>>,
     next_serial: u64,
-    /// What the balancing rule needs: choices so far, random bits, and room to line instances up in.
+    /// What the balancing rule needs: choices so far, random numbers, and room to line instances up in.
     turn: u64,
-    random: u64,
+    random: Xoshiro256PlusPlus,
     line_up: Vec<Candidate>,
 }
 
@@ -300,14 +302,14 @@ impl<Q: Waiting, R: Running, I: Instance> Pool<Q, R, I> {
             scaling: None,
             next_serial: 0,
             turn: 0,
-            random: 0,
+            random: Xoshiro256PlusPlus::seed_from_u64(0),
             line_up: Vec::new(),
         }
     }
 
     /// Lets the balancing rule draw other random numbers. Without it every pool draws the same.
-    pub fn seed(&mut self, random: u64) {
-        self.random = random;
+    pub fn seed(&mut self, seed: u64) {
+        self.random = Xoshiro256PlusPlus::seed_from_u64(seed);
     }
 
     // What is in it.
@@ -646,12 +648,7 @@ impl<Q: Waiting, R: Running, I: Instance> Pool<Q, R, I> {
             in_flight: worker.calls().len() as u32,
             room: worker.room(),
         }));
-        // SplitMix64: chance enough for shares, and no lock.
-        self.random = self.random.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut random = self.random;
-        random = (random ^ (random >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        random = (random ^ (random >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        let random = random ^ (random >> 31);
+        let random = self.random.next_u64();
         let at = balance::pick(self.rules.balance, &self.line_up, self.turn, random)?;
         self.turn += 1;
         self.workers.iter().nth(at).map(|(key, _)| key)

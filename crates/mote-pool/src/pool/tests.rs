@@ -5,6 +5,7 @@ use std::collections::HashMap;
 use super::*;
 use crate::budget::Lack;
 use mote_core::name::FunctionName;
+use rand::RngExt;
 
 const MS: u64 = 1_000_000;
 const SECOND: u64 = 1_000 * MS;
@@ -459,13 +460,8 @@ fn a_new_revision_inherits_what_was_learnt() {
 #[test]
 fn nothing_is_lost_in_any_order() {
     for seed in 0..300_u64 {
-        let mut random = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
-        let mut next = move |below: u64| {
-            random ^= random << 13;
-            random ^= random >> 7;
-            random ^= random << 17;
-            random % below
-        };
+        let mut random = Xoshiro256PlusPlus::seed_from_u64(seed);
+        let mut next = move |below: u64| random.random_range(..below);
         let mut bench = Bench::new((seed % 2) as u32, 3, |rules| {
             rules.queue_max = 5;
             rules.spares = (seed % 3 == 0).into();
