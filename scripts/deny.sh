@@ -1,0 +1,23 @@
+#!/usr/bin/env bash
+# Licences, sources, duplicate versions and advisories of what is built into mote, by deny.toml. The
+# first run builds cargo-deny into .cache/tools, which takes some minutes.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+CARGO_DENY=0.19.0
+
+scripts/setup.sh build
+export PATH="$PATH:${CARGO_HOME:-$HOME/.cargo}/bin"
+tools=$PWD/.cache/tools
+if [ "$("$tools/bin/cargo-deny" --version 2>/dev/null)" != "cargo-deny $CARGO_DENY" ]; then
+  echo "deny: building cargo-deny $CARGO_DENY into .cache/tools" >&2
+  CARGO_TARGET_DIR=$tools/build cargo install --quiet --locked --root "$tools" "cargo-deny@$CARGO_DENY"
+  rm -rf "$tools/build"
+fi
+"$tools/bin/cargo-deny" --all-features check licenses sources bans
+# The advisories come from a repository that not every network reaches.
+if "$tools/bin/cargo-deny" fetch db 2>/dev/null; then
+  "$tools/bin/cargo-deny" check advisories
+else
+  echo "SKIPPED: advisories: the database of RustSec cannot be fetched from here"
+fi
