@@ -15,6 +15,7 @@ use futures_util::FutureExt as _;
 use futures_util::future::{BoxFuture, ready};
 use libfuzzer_sys::fuzz_target;
 use mote_api::Problem;
+use mote_compat::Context;
 use mote_compat::fuzzing::{self, Api};
 use mote_compat::node::{
     Admission, Call, Change, Code, Deploy, Documents, Function, Log, Manifest, Node,
@@ -216,6 +217,17 @@ fuzz_target!(|text: &str| {
     runtime.block_on(all(platform, rest));
 });
 
+/// The API of this platform; `None` for a name that is none of them.
+async fn api_of(platform: &str, context: Context) -> Option<Api> {
+    Some(match platform {
+        "openfaas" => mote_openfaas::fuzzing::api(&context),
+        "nuclio" => mote_nuclio::fuzzing::api(&context),
+        "tinyfaas" => mote_tinyfaas::fuzzing::api(&context),
+        "openwhisk" => mote_openwhisk::fuzzing::api(context).await,
+        _ => return None,
+    })
+}
+
 async fn all(platform: &str, text: &str) {
     let node = Arc::new(Obeys::default());
     for name in ["f", "echo"] {
@@ -231,7 +243,7 @@ async fn all(platform: &str, text: &str) {
             })
             .await;
     }
-    let Some(mut api) = Api::of(platform, fuzzing::context(node.clone())).await else { return };
+    let Some(mut api) = api_of(platform, fuzzing::context(node.clone())).await else { return };
     for request in text.split("\n---\n").take(REQUESTS_MAX) {
         let (head, body) = request.split_once("\n\n").unwrap_or((request, ""));
         let mut lines = head.split('\n');
@@ -259,6 +271,6 @@ async fn all(platform: &str, text: &str) {
     if platform == "openwhisk" {
         // What it was told is read again after a restart.
         drop(api);
-        assert!(Api::of(platform, fuzzing::context(node)).await.is_some());
+        assert!(api_of(platform, fuzzing::context(node)).await.is_some());
     }
 }

@@ -5,9 +5,11 @@
 
 use bytes::Bytes;
 use libfuzzer_sys::fuzz_target;
-use mote_compat::fuzzing::{accepted_call, grpc, grpc_written, image};
+use mote_compat::fuzzing::accepted_call;
 use mote_compat::node::Code;
 use mote_core::base64;
+use mote_openfaas::fuzzing::code as image;
+use mote_tinyfaas::fuzzing::{grpc, grpc_written};
 
 fuzz_target!(|data: &[u8]| {
     let Some((which, data)) = data.split_first() else { return };

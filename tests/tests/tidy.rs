@@ -9,6 +9,8 @@ use std::path::{Path, PathBuf};
 const LINES_MAX: usize = 800;
 /// How a file says so.
 const REASON: &str = "One file because";
+/// The sources of a crate have fewer lines than this, so that one person can know all of it.
+const CRATE_LINES_MAX: usize = 8_000;
 
 fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("..")
@@ -62,6 +64,17 @@ fn crates_use_what_the_map_says() {
             list => list.split(", ").map(str::to_owned).collect(),
         };
         assert_eq!(found, mapped, "{name}: its Cargo.toml and the map of ARCHITECTURE.md differ");
+    }
+}
+
+#[test]
+fn crates_are_small_enough_to_be_known() {
+    for folder in crates() {
+        let mut files = Vec::new();
+        sources(&folder.join("src"), &mut files);
+        let lines: usize = files.iter().map(|file| read(file).lines().count()).sum();
+        let shown = folder.display();
+        assert!(lines > 0 && lines < CRATE_LINES_MAX, "{shown}: {lines} lines are two crates");
     }
 }
 

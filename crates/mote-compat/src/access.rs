@@ -17,7 +17,7 @@ const CREDENTIALS_BYTES_MAX: usize = 2_048;
 
 /// What a platform's management API asks of its callers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Rule {
+pub enum Rule {
     /// The token, always.
     Token,
     /// Nothing: the address is loopback, and the platform's clients send no credentials.
@@ -26,20 +26,22 @@ pub(crate) enum Rule {
 
 impl Rule {
     /// The rule of a platform whose clients send no credentials, at this address.
-    pub(crate) fn without_credentials(local: IpAddr) -> Self {
+    pub fn without_credentials(local: IpAddr) -> Self {
         if local.is_loopback() { Rule::Loopback } else { Rule::Token }
     }
 }
 
 /// What [`check`] needs.
 #[derive(Clone)]
-pub(crate) struct Gate {
-    pub(crate) context: Context,
-    pub(crate) rule: Rule,
+pub struct Gate {
+    /// The node that knows the token.
+    pub context: Context,
+    /// What it asks.
+    pub rule: Rule,
 }
 
 /// Lets a management request through or answers it.
-pub(crate) async fn check(
+pub async fn check(
     State(gate): State<Gate>,
     ConnectInfo(from): ConnectInfo<SocketAddr>,
     request: Request,
@@ -69,7 +71,7 @@ pub(crate) async fn check(
 }
 
 /// Why requests that need no credentials are refused all the same.
-pub(crate) const NO_PAGES: &str = "requests of web pages are not taken";
+pub const NO_PAGES: &str = "requests of web pages are not taken";
 const NO_PROXIES: &str = "requests that a proxy passes on are not taken without credentials: \
     the API asks for the token on an address that is not loopback";
 
@@ -82,7 +84,7 @@ fn came_by_a_proxy(headers: &HeaderMap) -> bool {
 
 /// Whether a browser sends this for a page of somebody else: it says so itself, or the name it
 /// looked up is not one of this machine's (a page can point its own name at loopback).
-pub(crate) fn led_by_a_page(headers: &HeaderMap) -> bool {
+pub fn led_by_a_page(headers: &HeaderMap) -> bool {
     let cross = headers.get("sec-fetch-site").is_some_and(|site| site != "none");
     let host = headers.get(header::HOST).and_then(|host| host.to_str().ok()).unwrap_or_default();
     cross || headers.contains_key(header::ORIGIN) || !is_loopback_name(host)
@@ -102,7 +104,7 @@ fn is_loopback_name(host: &str) -> bool {
 }
 
 /// The token of a request: of the one `Authorization` field, where there is exactly one.
-pub(crate) fn token(headers: &HeaderMap) -> Option<String> {
+pub fn token(headers: &HeaderMap) -> Option<String> {
     let mut fields = headers.get_all(header::AUTHORIZATION).iter();
     let (Some(field), None) = (fields.next(), fields.next()) else { return None };
     let (scheme, rest) = field.to_str().ok()?.split_once(' ')?;

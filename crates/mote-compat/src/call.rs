@@ -42,12 +42,7 @@ pub(crate) fn is_hop_by_hop(name: &str) -> bool {
 }
 
 /// Begins the head of a call from the fields of a request, without those in `instead`.
-pub(crate) fn head(
-    method: &str,
-    target: &str,
-    fields: &HeaderMap,
-    instead: &[(&str, &str)],
-) -> Head {
+pub fn head(method: &str, target: &str, fields: &HeaderMap, instead: &[(&str, &str)]) -> Head {
     let (path, query) = target.split_once('?').unwrap_or((target, ""));
     let mut head = Head::builder(method.as_bytes(), path.as_bytes(), query.as_bytes());
     for (name, value) in fields {
@@ -68,12 +63,12 @@ fn put(head: &mut HeadBuilder, fields: &[(&str, &str)]) {
 }
 
 /// The whole target of a request as text.
-pub(crate) fn target(parts: &Parts) -> &str {
+pub fn target(parts: &Parts) -> &str {
     parts.uri.path_and_query().map_or("/", |target| target.as_str())
 }
 
 /// A request's body, read as the function takes it, refused past `limit_bytes`.
-pub(crate) fn body(body: HttpBody, length: Option<u64>, limit_bytes: u64) -> Body {
+pub fn body(body: HttpBody, length: Option<u64>, limit_bytes: u64) -> Body {
     if length == Some(0) {
         return Body::Empty;
     }
@@ -83,7 +78,7 @@ pub(crate) fn body(body: HttpBody, length: Option<u64>, limit_bytes: u64) -> Bod
 }
 
 /// The declared length of a request's body; `None` where it is not declared.
-pub(crate) fn declared_length(fields: &HeaderMap) -> Option<u64> {
+pub fn declared_length(fields: &HeaderMap) -> Option<u64> {
     if fields.contains_key("transfer-encoding") {
         return None;
     }
@@ -93,7 +88,7 @@ pub(crate) fn declared_length(fields: &HeaderMap) -> Option<u64> {
 
 /// Reads what still comes of a body that was refused, within bounds: a client that is cut off while it
 /// sends may never read why.
-pub(crate) async fn drain(body: HttpBody) {
+pub async fn drain(body: HttpBody) {
     let mut stream = body.into_data_stream();
     let reading = async {
         let mut left = DRAIN_BYTES_MAX;
@@ -109,7 +104,7 @@ pub(crate) async fn drain(body: HttpBody) {
 
 /// Why some of a body was not taken into memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum NotTaken {
+pub enum NotTaken {
     /// The body is longer than it may be.
     TooLong,
     /// Its sender, or all senders together, have as much in memory as they may.
@@ -117,7 +112,7 @@ pub(crate) enum NotTaken {
 }
 
 /// Makes the buffer of a body as long as its sender says that the body will be.
-pub(crate) fn expect(
+pub fn expect(
     whole: &mut Vec<u8>,
     length: usize,
     limit_bytes: usize,
@@ -135,7 +130,7 @@ pub(crate) fn expect(
 
 /// Adds a piece to a body in memory of at most `limit_bytes`. `room` counts what the body occupies,
 /// which may be twice what has arrived: without [`expect`] its buffer grows by doubling.
-pub(crate) fn append(
+pub fn append(
     whole: &mut Vec<u8>,
     piece: &[u8],
     limit_bytes: usize,
@@ -225,7 +220,7 @@ pub(crate) fn fields(block: &[u8]) -> Result<HeaderMap, TooManyFields> {
 }
 
 /// A function's answer with its own fields. One that cannot be passed on is a 502 that says why.
-pub(crate) fn response(reply: Reply) -> Response {
+pub fn response(reply: Reply) -> Response {
     let fields = match fields(&reply.headers) {
         Ok(fields) => fields,
         Err(error) => return (StatusCode::BAD_GATEWAY, format!("{error}\n")).into_response(),
@@ -243,7 +238,7 @@ pub(crate) fn response(reply: Reply) -> Response {
 }
 
 /// Sets a field of ours, replacing the function's.
-pub(crate) fn set(response: &mut Response, name: &'static str, value: &str) {
+pub fn set(response: &mut Response, name: &'static str, value: &str) {
     if let Ok(value) = HeaderValue::from_str(value) {
         response.headers_mut().insert(HeaderName::from_static(name), value);
     }

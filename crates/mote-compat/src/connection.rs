@@ -63,7 +63,7 @@ where
 }
 
 /// Drives a connection until it ends; when `stopped` resolves, `wind_up` tells it to take no more.
-pub(crate) async fn until<C>(
+pub async fn until<C>(
     connection: C,
     wind_up: impl FnOnce(Pin<&mut C>),
     stopped: impl Future<Output = ()>,
@@ -152,14 +152,15 @@ fn timer(place: &mut Option<Pin<Box<Sleep>>>, goes_on: bool, timeout: Duration) 
 }
 
 /// A connection whose client must take something of its answer within [`WRITE_TIMEOUT`].
-pub(crate) struct Patient<S> {
+pub struct Patient<S> {
     stream: S,
     stalled: Option<Pin<Box<Sleep>>>,
     waits: bool,
 }
 
 impl<S> Patient<S> {
-    pub(crate) fn new(stream: S) -> Self {
+    /// Over this stream.
+    pub fn new(stream: S) -> Self {
         Self { stream, stalled: None, waits: false }
     }
 
@@ -222,7 +223,7 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for Patient<S> {
 
 /// An HTTP/2 connection whose frames are counted: it lets others run between them, and ends where its
 /// client sends too many without content.
-pub(crate) struct Metered<S> {
+pub struct Metered<S> {
     stream: S,
     meter: FrameMeter,
     turn: Turn,
@@ -230,7 +231,8 @@ pub(crate) struct Metered<S> {
 }
 
 impl<S> Metered<S> {
-    pub(crate) fn new(stream: S) -> Self {
+    /// Over this stream.
+    pub fn new(stream: S) -> Self {
         Self { stream, meter: FrameMeter::new(0), turn: Turn::new(), since: Instant::now() }
     }
 }

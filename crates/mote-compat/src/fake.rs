@@ -1,4 +1,4 @@
-//! A node of a few lines for the tests of this crate: its functions are one closure, and what it
+//! A node of a few lines for tests: its functions are one closure, and what it
 //! keeps is in memory.
 
 use std::collections::BTreeMap;
@@ -16,14 +16,17 @@ use crate::node::{Admission, Call, Change, Deploy, Documents, Function, Log, Nod
 
 type Run = dyn Fn(Call) -> BoxFuture<'static, Result<Reply, Fault>> + Send + Sync;
 
-pub(crate) struct Fake {
+/// See the module.
+pub struct Fake {
     run: Box<Run>,
-    pub(crate) kept: Mutex<BTreeMap<u64, Vec<u8>>>,
+    /// Accepted calls that are kept, by number.
+    pub kept: Mutex<BTreeMap<u64, Vec<u8>>>,
     next: AtomicU64,
 }
 
 impl Fake {
-    pub(crate) fn new(
+    /// A node whose every function is `run`.
+    pub fn new(
         run: impl Fn(Call) -> BoxFuture<'static, Result<Reply, Fault>> + Send + Sync + 'static,
     ) -> Self {
         Self { run: Box::new(run), kept: Mutex::default(), next: AtomicU64::new(1) }

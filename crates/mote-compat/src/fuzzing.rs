@@ -1,5 +1,4 @@
-//! What reads what clients send, for the fuzzer: the platforms' APIs without their sockets, and the
-//! readers of bytes below them.
+//! For the fuzzer: a platform's API without its socket, over any node.
 
 use std::net::{Ipv4Addr, SocketAddr};
 
@@ -9,25 +8,15 @@ use axum::extract::ConnectInfo;
 use axum::http::Request;
 use bytes::Bytes;
 
-use crate::access::Rule;
-use crate::node::{Code, Function};
-use crate::tinyfaas::Ports;
-use crate::{Context, Queue, nuclio, openfaas, openwhisk, tinyfaas};
+use crate::{Context, Queue};
 
 /// One platform's API over a node.
 pub struct Api(Router);
 
 impl Api {
-    /// The API of this platform; `None` for a name that is none of them.
-    pub async fn of(platform: &str, context: Context) -> Option<Self> {
-        let router = match platform {
-            "openfaas" => openfaas::routes(&context, Rule::Loopback),
-            "nuclio" => nuclio::routes(&context, Rule::Loopback),
-            "tinyfaas" => tinyfaas::routes(&context, Rule::Loopback, Ports::default()),
-            "openwhisk" => openwhisk::routes_over(context).await,
-            _ => return None,
-        };
-        Some(Self(router))
+    /// The API with these routes.
+    pub fn of(routes: Router) -> Self {
+        Self(routes)
     }
 
     /// Status and body of the answer; `None` for a request that no server would hand over.
@@ -62,19 +51,4 @@ pub fn context(node: std::sync::Arc<dyn crate::Node>) -> Context {
 /// An accepted call as it is kept, read and written again.
 pub fn accepted_call(record: Vec<u8>) -> Option<Vec<u8>> {
     crate::queue::read_again(record)
-}
-
-/// The function and the data that a gRPC request of tinyFaaS names, and its answer with `text`.
-pub fn grpc(body: Bytes) -> Option<(String, Bytes)> {
-    tinyfaas::grpc_request(body)
-}
-
-/// A gRPC request of tinyFaaS.
-pub fn grpc_written(function: &str, data: &[u8]) -> Bytes {
-    tinyfaas::grpc_written(function, data)
-}
-
-/// The code that an image of OpenFaaS names.
-pub fn image(image: &str, has_process: bool, all: &[Function]) -> Result<Code, String> {
-    openfaas::code_of(image, has_process, all)
 }

@@ -1,28 +1,26 @@
-//! The management and invocation APIs of other platforms, so that their clients work against a
-//! node unchanged.
+//! What the APIs of other platforms share, so that the platforms' clients work against a node
+//! unchanged.
 //!
-//! One module per platform turns that platform's requests into calls of [`Node`], the narrow view
-//! of a node that `mote` implements. No engine, store, sandbox or configuration here. Each platform
-//! listens on ports of its own and only where the node's configuration says so. Start reading at
-//! [`node`], then at the platform you need.
+//! One crate per platform (`mote-openfaas`, `mote-openwhisk`, `mote-nuclio`, `mote-tinyfaas`) turns
+//! that platform's requests into calls of [`Node`], the narrow view of a node that `mote-node`
+//! implements. Here is what all of them stand on: who may manage ([`access`]), connections and
+//! listeners, HTTP as one invocation ([`call`]), calls that are accepted now and run later
+//! ([`queue`], [`journal`]), and requests of the node's own ([`outgoing`]). This crate must not know
+//! a platform, the engine, the store, sandboxes or the configuration. Start reading at [`node`].
 
-mod access;
-mod call;
+pub mod access;
+pub mod call;
 pub mod connection;
 mod fair;
-#[cfg(test)]
-mod fake;
+#[cfg(any(test, feature = "fake"))]
+pub mod fake;
 #[cfg(feature = "fuzzing")]
 pub mod fuzzing;
 pub mod journal;
 mod listener;
 pub mod node;
-pub mod nuclio;
-pub mod openfaas;
-pub mod openwhisk;
-mod outgoing;
+pub mod outgoing;
 pub mod queue;
-pub mod tinyfaas;
 mod tls;
 
 use std::sync::Arc;
@@ -56,13 +54,13 @@ impl Context {
 }
 
 /// A problem on one line.
-fn words(problem: &Problem) -> String {
+pub fn words(problem: &Problem) -> String {
     let hint = problem.hint.as_ref().map_or_else(String::new, |hint| format!(" ({hint})"));
     format!("{}: {}{hint}", problem.code, problem.detail)
 }
 
 /// The status of a problem; those in `bad` are bad requests to a platform's clients.
-fn status_of(problem: &Problem, bad: &[u16]) -> StatusCode {
+pub fn status_of(problem: &Problem, bad: &[u16]) -> StatusCode {
     match problem.status {
         status if bad.contains(&status) => StatusCode::BAD_REQUEST,
         status => StatusCode::from_u16(status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR),
@@ -71,12 +69,12 @@ fn status_of(problem: &Problem, bad: &[u16]) -> StatusCode {
 
 /// The bytes of an upload in base64, decoded on another thread: it takes tens of milliseconds for
 /// many MiB, and one thread serves every client of these APIs.
-async fn decoded(text: String) -> Option<Vec<u8>> {
+pub async fn decoded(text: String) -> Option<Vec<u8>> {
     let decoding = tokio::task::spawn_blocking(move || mote_core::base64::decode(text.as_bytes()));
     decoding.await.ok().flatten()
 }
 
 /// A name that a client sent, escaped and cut, for texts.
-fn shown(name: &str) -> String {
+pub fn shown(name: &str) -> String {
     name.chars().take(64).flat_map(char::escape_debug).collect()
 }

@@ -38,13 +38,13 @@ impl Bound {
     }
 
     /// Serves `app` over HTTP/1.1 until the node stops; each request carries its peer's address.
-    pub(crate) async fn serve(self, app: Router, context: Context) {
+    pub async fn serve(self, app: Router, context: Context) {
         let one = move |stream, peer, context| one(stream, peer, app.clone(), context);
         self.serve_with(one, context).await;
     }
 
     /// Serves each connection with `one` until the node stops.
-    pub(crate) async fn serve_with<F>(
+    pub async fn serve_with<F>(
         self,
         one: impl Fn(TcpStream, SocketAddr, Context) -> F,
         context: Context,

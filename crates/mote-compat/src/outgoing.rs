@@ -123,7 +123,7 @@ impl Outgoing {
 
 /// Why a request of ours was not answered.
 #[derive(Debug, thiserror::Error)]
-pub(crate) enum OutgoingError {
+pub enum OutgoingError {
     /// The address cannot be used.
     #[error("{0}")]
     Address(&'static str),
@@ -159,7 +159,7 @@ impl OutgoingError {
 }
 
 /// Checks an address before anything is promised.
-pub(crate) fn check(url: &str) -> Result<Uri, OutgoingError> {
+pub fn check(url: &str) -> Result<Uri, OutgoingError> {
     let uri: Uri = url.parse().map_err(|_| OutgoingError::Address("not a URL"))?;
     match uri.scheme_str() {
         Some("http" | "https") => {}
@@ -172,7 +172,7 @@ pub(crate) fn check(url: &str) -> Result<Uri, OutgoingError> {
 }
 
 /// Sends one request; returns status and body, the body refused past `limit_bytes`.
-pub(crate) async fn send(
+pub async fn send(
     method: Method,
     uri: &Uri,
     fields: HeaderMap,

@@ -42,10 +42,10 @@ const UNTOLD_BYTES_MAX: usize = 64 << 20;
 const ANSWER_BYTES_MAX: u64 = 8 << 20;
 /// Answer of a callback that is read at most, to keep its server content.
 const CALLBACK_ANSWER_BYTES_MAX: usize = 64 << 10;
-/// Tries of a call that finds no room, and of a callback; the pause between doubles from
-/// [`PAUSE`].
-pub(crate) const TRIES_MAX: u32 = 8;
-pub(crate) const PAUSE: Duration = Duration::from_millis(500);
+/// Tries of a call that finds no room, and of a callback.
+pub const TRIES_MAX: u32 = 8;
+/// The pause before the second try; it doubles from then on.
+pub const PAUSE: Duration = Duration::from_millis(500);
 
 /// A call to run later.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -109,7 +109,7 @@ impl Later {
 pub struct Queue {
     node: Arc<dyn Node>,
     /// What callbacks may reach.
-    pub(crate) outgoing: Outgoing,
+    pub outgoing: Outgoing,
     /// Where they are kept, and where what is run elsewhere may be kept, too.
     pub journal: Journal,
     receiving: Shares<IpAddr>,

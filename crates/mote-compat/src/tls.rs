@@ -17,7 +17,7 @@ static CONFIG: OnceCell<Arc<ClientConfig>> = OnceCell::const_new();
 
 /// Why there is no TLS with a host.
 #[derive(Debug, thiserror::Error)]
-pub(crate) enum TlsError {
+pub enum TlsError {
     /// A host that is no name and no address.
     #[error("no certificate can be of the URL's host")]
     Host,

@@ -9,8 +9,7 @@ use anyhow::{Context as _, Result};
 use futures_util::future::{BoxFuture, FutureExt as _};
 use mote_api::Problem;
 use mote_compat::node::{Admission, Call, Change, Deploy, Documents, Function, Log};
-use mote_compat::tinyfaas::{self, Front as TinyFaasFront, Ports};
-use mote_compat::{Bound, Context, Outgoing, Queue, nuclio, openfaas, openwhisk};
+use mote_compat::{Bound, Context, Outgoing, Queue};
 use mote_core::invocation::Reply;
 use mote_core::spec::{
     Egress, INSTANCES_MAX, OPENFAAS_GATEWAY_PORT, OPENFAAS_GATEWAYS, OWN_FRONT, ScaleOverride,
@@ -20,6 +19,7 @@ use mote_engine::{Engine, Revision, clock};
 use mote_gateway::http::Stopper;
 use mote_gateway::{coap, http};
 use mote_store::{DocumentChange, Store, StoreError};
+use mote_tinyfaas::{Front as TinyFaasFront, Ports};
 use tokio::net::{TcpListener, UdpSocket};
 use tokio::runtime::{Builder, Handle};
 use tokio::sync::watch;
@@ -46,8 +46,8 @@ pub(super) struct Listeners {
 /// The socket of OpenWhisk's API, and the ways of its owner to it.
 struct OpenWhisk {
     bound: Bound,
-    manifests: openwhisk::Manifests,
-    incoming: openwhisk::Incoming,
+    manifests: mote_openwhisk::Manifests,
+    incoming: mote_openwhisk::Incoming,
 }
 
 /// Sockets of tinyFaaS.
@@ -73,7 +73,7 @@ impl Listeners {
         }
         if let Some(address) = config.openwhisk {
             let bound = bind("openwhisk", address).await?;
-            let (manifests, incoming) = openwhisk::Manifests::new();
+            let (manifests, incoming) = mote_openwhisk::Manifests::new();
             listeners.openwhisk = Some(OpenWhisk { bound, manifests, incoming });
         }
         Ok(listeners)
@@ -136,7 +136,7 @@ impl Listeners {
     }
 
     /// Where manifests of OpenWhisk go, if its API is on.
-    pub(super) fn openwhisk_manifests(&self) -> Option<openwhisk::Manifests> {
+    pub(super) fn openwhisk_manifests(&self) -> Option<mote_openwhisk::Manifests> {
         self.openwhisk.as_ref().map(|openwhisk| openwhisk.manifests.clone())
     }
 
@@ -181,20 +181,25 @@ impl Listeners {
                     let resumed = waiting.activations.take();
                     serving.spawn(waiting.run(async move { stopped.stopped().await }));
                     if let Some(bound) = self.openfaas {
-                        serving.spawn(openfaas::serve(bound, context.clone()));
+                        serving.spawn(mote_openfaas::serve(bound, context.clone()));
                     }
                     if let Some(TinyFaas { management, grpc, .. }) = self.tinyfaas {
-                        serving.spawn(tinyfaas::serve(management, context.clone(), ports));
+                        serving.spawn(mote_tinyfaas::serve(management, context.clone(), ports));
                         if let Some(bound) = grpc {
-                            serving.spawn(tinyfaas::serve_grpc(bound, context.clone()));
+                            serving.spawn(mote_tinyfaas::serve_grpc(bound, context.clone()));
                         }
                     }
                     if let Some(bound) = self.nuclio {
-                        serving.spawn(nuclio::serve(bound, context.clone()));
+                        serving.spawn(mote_nuclio::serve(bound, context.clone()));
                     }
                     if let (Some(on), Some(resumed)) = (self.openwhisk, resumed) {
                         let OpenWhisk { bound, incoming, .. } = on;
-                        serving.spawn(openwhisk::serve(bound, context.clone(), resumed, incoming));
+                        serving.spawn(mote_openwhisk::serve(
+                            bound,
+                            context.clone(),
+                            resumed,
+                            incoming,
+                        ));
                     }
                     let all = async { while serving.join_next().await.is_some() {} };
                     context.stopped().await;

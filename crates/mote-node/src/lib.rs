@@ -72,7 +72,7 @@ pub(crate) struct Node {
     /// Where other platforms' clients are served: platform and address.
     pub(crate) compat: Vec<(&'static str, String)>,
     /// Takes manifests of OpenWhisk, where its API is on.
-    pub(crate) openwhisk: Option<mote_compat::openwhisk::Manifests>,
+    pub(crate) openwhisk: Option<mote_openwhisk::Manifests>,
     /// Our effective user id.
     pub(crate) uid: u32,
     /// What instances may take in all.

@@ -6,6 +6,7 @@ use axum::Json;
 use axum::body::Bytes;
 use axum::extract::{Path, Query, State};
 use axum::http::StatusCode;
+use mote_compat::node::{Code, Deploy, Manifest};
 use mote_core::FunctionName;
 use mote_core::spec::Compat;
 use serde::Deserialize;
@@ -13,7 +14,6 @@ use serde_json::Value;
 
 use super::types::{Deployment, Shown, Status};
 use super::{Gateway, Refused, check_namespace, image, parse};
-use crate::node::{Code, Deploy, Manifest};
 
 #[derive(Deserialize)]
 pub(super) struct Asked {
@@ -79,7 +79,7 @@ async fn deploy(gateway: &Gateway, body: &[u8], replace: bool) -> Result<(), Ref
     let secrets = wish.secrets.clone().unwrap_or_default();
     let known = node.secrets().await?;
     if let Some(missing) = secrets.iter().find(|name| !known.contains(name)) {
-        let shown = crate::shown(missing);
+        let shown = mote_compat::shown(missing);
         return Err(Refused::bad(format!("no secret named {shown}: create it first")));
     }
     let has_process = wish.env_process.as_ref().is_some_and(|text| !text.trim().is_empty());

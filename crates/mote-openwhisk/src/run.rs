@@ -7,6 +7,8 @@ use bytes::Bytes;
 use futures_util::FutureExt as _;
 use futures_util::future::BoxFuture;
 use mote_api::Timestamp;
+use mote_compat::node::Call;
+use mote_compat::queue::{PAUSE, TRIES_MAX};
 use mote_core::body::Body;
 use mote_core::invocation::{Head, Reply};
 use mote_core::{Fault, FaultClass, InvocationId};
@@ -17,8 +19,6 @@ use serde_json::{Map, Value, json};
 use super::action_limits::limits;
 use super::entities::{self, Entity, Kind, What};
 use super::{NAMESPACE, PARAMETERS_BYTES_MAX, Refused, Whisk, system};
-use crate::node::Call;
-use crate::queue::{PAUSE, TRIES_MAX};
 
 /// Longest sequence, and how deep one may call others.
 pub(super) const SEQUENCE_MAX: usize = 50;

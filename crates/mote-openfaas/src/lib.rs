@@ -1,7 +1,9 @@
 //! OpenFaaS: the API that `faas-cli` speaks, and its routes to functions.
 //!
 //! Written from the MIT-licensed types of faas-provider and the behaviour of faas-cli; nothing is
-//! taken from the gateway or faasd. There is no registry of images here: see [`image`].
+//! taken from the gateway or faasd. There is no registry of images here: see [`image`]. This crate
+//! must not know the engine, the store, other platforms or the configuration. Start reading at
+//! [`routes`].
 
 mod functions;
 mod image;
@@ -21,9 +23,8 @@ use axum::middleware::{Next, from_fn, from_fn_with_state};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{any, get, post};
 use mote_api::Problem;
-
-use crate::access::{self, Gate, Rule};
-use crate::{Bound, Context};
+use mote_compat::access::{self, Gate, Rule};
+use mote_compat::{Bound, Context};
 
 use self::metrics::Metrics;
 
@@ -47,10 +48,7 @@ pub async fn serve(bound: Bound, context: Context) {
     bound.serve(app, context).await;
 }
 
-#[cfg(feature = "fuzzing")]
-pub(crate) use image::code as code_of;
-
-pub(crate) fn routes(context: &Context, open: Rule) -> Router {
+fn routes(context: &Context, open: Rule) -> Router {
     let gate = |rule| Gate { context: context.clone(), rule };
     let metrics = get(metrics::show);
     let metrics = metrics.layer(from_fn_with_state(gate(open), access::check));
@@ -128,7 +126,7 @@ impl Refused {
     }
 
     fn unknown(name: &str) -> Self {
-        let shown = crate::shown(name);
+        let shown = mote_compat::shown(name);
         Self(StatusCode::NOT_FOUND, format!("no function named {shown}"))
     }
 }
@@ -136,7 +134,7 @@ impl Refused {
 impl From<Problem> for Refused {
     fn from(problem: Problem) -> Self {
         // What cannot be processed is a bad request here.
-        Self(crate::status_of(&problem, &[409, 413, 422]), crate::words(&problem))
+        Self(mote_compat::status_of(&problem, &[409, 413, 422]), mote_compat::words(&problem))
     }
 }
 
@@ -178,5 +176,23 @@ fn check_namespace(name: Option<&str>) -> Result<(), Refused> {
 
 /// Why a namespace is refused.
 fn foreign(namespace: &str) -> String {
-    format!("no namespace {}: there is {NAMESPACE} only", crate::shown(namespace))
+    format!("no namespace {}: there is {NAMESPACE} only", mote_compat::shown(namespace))
+}
+
+/// For the fuzzer: what reads what clients send.
+#[cfg(feature = "fuzzing")]
+pub mod fuzzing {
+    use mote_compat::access::Rule;
+    use mote_compat::fuzzing::Api;
+    use mote_compat::node::{Code, Function};
+
+    /// The code that an image names.
+    pub fn code(image: &str, has_process: bool, all: &[Function]) -> Result<Code, String> {
+        crate::image::code(image, has_process, all)
+    }
+
+    /// The API over a node.
+    pub fn api(context: &mote_compat::Context) -> Api {
+        Api::of(crate::routes(context, Rule::Loopback))
+    }
 }

@@ -3,11 +3,11 @@
 use axum::extract::{Request, State};
 use axum::http::StatusCode;
 use axum::response::Response;
+use mote_compat::call;
+use mote_compat::node::Call;
 use mote_core::{Fault, FaultClass};
 
 use super::{Dashboard, Refused, field};
-use crate::call;
-use crate::node::Call;
 
 /// Fields for the dashboard, not for the function.
 const OURS: [&str; 6] = [

@@ -1,7 +1,8 @@
 //! Nuclio: the API of its dashboard, for functions and their invocations.
 //!
 //! A function comes as one document with its source in it, is built while the client polls, and is
-//! called through the dashboard or at the node's own front.
+//! called through the dashboard or at the node's own front. This crate must not know the engine, the
+//! store, other platforms or the configuration. Start reading at `functions.rs`.
 
 mod building;
 mod functions;
@@ -16,10 +17,9 @@ use axum::response::{IntoResponse, Response};
 use axum::routing::{any, get};
 use axum::{Json, Router};
 use mote_api::Problem;
+use mote_compat::access::{self, Gate, Rule};
+use mote_compat::{Bound, Context};
 use serde_json::{Value, json};
-
-use crate::access::{self, Gate, Rule};
-use crate::{Bound, Context};
 
 use self::building::Building;
 
@@ -46,7 +46,7 @@ pub async fn serve(bound: Bound, context: Context) {
     bound.serve(app, context).await;
 }
 
-pub(crate) fn routes(context: &Context, rule: Rule) -> Router {
+fn routes(context: &Context, rule: Rule) -> Router {
     let gate = Gate { context: context.clone(), rule };
     let with_token = rule == Rule::Token;
     let dashboard = Dashboard { context: context.clone(), building: Arc::default(), with_token };
@@ -106,14 +106,14 @@ impl Refused {
     }
 
     fn unknown(name: &str) -> Self {
-        let shown = crate::shown(name);
+        let shown = mote_compat::shown(name);
         Self(StatusCode::NOT_FOUND, format!("function {shown} not found"))
     }
 }
 
 impl From<Problem> for Refused {
     fn from(problem: Problem) -> Self {
-        Self(crate::status_of(&problem, &[422]), crate::words(&problem))
+        Self(mote_compat::status_of(&problem, &[422]), mote_compat::words(&problem))
     }
 }
 
@@ -130,4 +130,16 @@ fn parse(body: &[u8]) -> Result<Value, Refused> {
 /// A field of the request as text; empty is none.
 fn field<'a>(fields: &'a HeaderMap, name: &str) -> Option<&'a str> {
     fields.get(name)?.to_str().ok().filter(|text| !text.is_empty())
+}
+
+/// For the fuzzer: what reads what clients send.
+#[cfg(feature = "fuzzing")]
+pub mod fuzzing {
+    use mote_compat::access::Rule;
+    use mote_compat::fuzzing::Api;
+
+    /// The API over a node.
+    pub fn api(context: &mote_compat::Context) -> Api {
+        Api::of(crate::routes(context, Rule::Loopback))
+    }
 }

@@ -30,7 +30,7 @@ impl Refused {
 
 impl From<Problem> for Refused {
     fn from(problem: Problem) -> Self {
-        Self(crate::status_of(&problem, &[422]), crate::words(&problem))
+        Self(mote_compat::status_of(&problem, &[422]), mote_compat::words(&problem))
     }
 }
 

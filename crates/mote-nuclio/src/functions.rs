@@ -9,6 +9,7 @@ use axum::http::{HeaderMap, StatusCode};
 use axum::response::{IntoResponse, Response};
 use futures_util::StreamExt as _;
 use mote_api::types::LogLine;
+use mote_compat::node::{Code, Deploy, Function, Manifest};
 use mote_core::FunctionName;
 use mote_core::spec::Compat;
 use serde::{Deserialize, Serialize};
@@ -16,7 +17,6 @@ use serde_json::{Value, json};
 
 use super::building::{Build, Busy};
 use super::{Dashboard, NAMESPACE, PROJECT, PROJECT_LABEL, Refused, field, parse};
-use crate::node::{Code, Deploy, Function, Manifest};
 
 /// Longest document that is kept to be shown again with its source; longer ones lose it.
 const KEPT_BYTES_MAX: usize = 512 << 10;
@@ -218,7 +218,7 @@ async fn deploy(
     let building = dashboard.building.clone();
     let task = tokio::spawn(async move {
         let result = deploying.await;
-        building.end(name.as_str(), result.as_ref().err().map(crate::words));
+        building.end(name.as_str(), result.as_ref().err().map(mote_compat::words));
         result
     });
     let wait = field(fields, "x-nuclio-wait-function-action").is_some_and(|text| text == "true");

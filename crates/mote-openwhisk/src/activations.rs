@@ -7,13 +7,13 @@ use std::time::Duration;
 use axum::Json;
 use axum::extract::{Path, Query, State};
 use axum::response::{IntoResponse, Response};
+use mote_compat::node::{Change, Node};
 use serde::Deserialize;
 use serde_json::{Value, json};
 use tokio::sync::watch;
 
 use super::run::Id;
 use super::{NAMESPACE, Refused, Whisk};
-use crate::node::{Change, Node};
 
 const COLLECTION: &str = "openwhisk/activations";
 /// Records kept, and bytes of them.

@@ -15,18 +15,17 @@ use http_body_util::{BodyExt as _, Empty, Full};
 use hyper::body::Incoming;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
+use mote_compat::call::{self, NotTaken, append, expect};
+use mote_compat::connection::{Metered, Patient, until};
+use mote_compat::node::Call;
+use mote_compat::queue::Later;
+use mote_compat::{Bound, Context};
 use mote_core::Fault;
 use mote_core::body::Body;
 use mote_core::shares::{Share, Shares, address_owner};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
 use tokio::time::Instant;
-
-use crate::call::{self, NotTaken, append, expect};
-use crate::connection::{Metered, Patient, until};
-use crate::node::Call;
-use crate::queue::Later;
-use crate::{Bound, Context};
 
 /// The method.
 const PATH: &str = "/openfogstack.tinyfaas.tinyfaas.TinyFaaS/Request";
@@ -290,7 +289,7 @@ async fn run(
     let Some(limit_bytes) = context.node.body_bytes_max(&name) else {
         return Err((
             Code::Unknown,
-            format!("function {} not found", crate::shown(&data.function)),
+            format!("function {} not found", mote_compat::shown(&data.function)),
         ));
     };
     if data.data.len() as u64 > limit_bytes {
@@ -436,13 +435,14 @@ impl Data {
 
 /// The function and the data of a request.
 #[cfg(feature = "fuzzing")]
-pub(crate) fn read(body: Bytes) -> Option<(String, Bytes)> {
+pub fn read(body: Bytes) -> Option<(String, Bytes)> {
     let Data { function, data } = Data::parse(&unframed(body).ok()?).ok()?;
     Some((function, data))
 }
 
+/// A request with this function and these data.
 #[cfg(feature = "fuzzing")]
-pub(crate) fn written(function: &str, data: &[u8]) -> Bytes {
+pub fn written(function: &str, data: &[u8]) -> Bytes {
     framed(&[field(1, function.as_bytes()), field(2, data)].concat())
 }
 
@@ -513,8 +513,8 @@ mod tests {
     /// A connection to a node whose functions never answer, and the end of serving it.
     fn served(memory: &Memory) -> (DuplexStream, Serving) {
         let never = |_| async { std::future::pending().await }.boxed();
-        let node = Arc::new(crate::fake::Fake::new(never));
-        let (queue, _) = crate::Queue::new(node.clone(), Default::default());
+        let node = Arc::new(mote_compat::fake::Fake::new(never));
+        let (queue, _) = mote_compat::Queue::new(node.clone(), Default::default());
         let (stopper, stop) = tokio::sync::watch::channel(false);
         // Never stops.
         std::mem::forget(stopper);

@@ -5,6 +5,7 @@ use std::collections::HashSet;
 
 use mote_api::Problem;
 use mote_api::openwhisk::{WhiskEntity, WhiskManifest, WhiskResult};
+use mote_compat::node::Function;
 use mote_core::spec::Runtime;
 use serde_json::{Map, Value, json};
 use tokio::sync::{mpsc, oneshot};
@@ -12,7 +13,6 @@ use tokio::sync::{mpsc, oneshot};
 use super::action_limits::limits;
 use super::entities::{self, Entity, Kind, Pair, What};
 use super::{Refused, Whisk, actions, run};
-use crate::node::Function;
 
 type Asked = (WhiskManifest, oneshot::Sender<Result<WhiskResult, Problem>>);
 
@@ -136,7 +136,7 @@ fn check(whisk: &Whisk, manifest: &WhiskManifest) -> Result<Vec<Function>, Probl
     let mut wrong = |of: String, text: &str| mistakes.push(format!("{of}: {text}"));
     let packages: HashSet<&str> = manifest.packages.iter().map(|one| one.name.as_str()).collect();
     for package in &manifest.packages {
-        let of = format!("packages.{}", crate::shown(&package.name));
+        let of = format!("packages.{}", mote_compat::shown(&package.name));
         if entities::check_name(&package.name).is_err() {
             wrong(of, "not a name of a package");
         } else if is_binding(whisk, &package.name) {
@@ -147,7 +147,7 @@ fn check(whisk: &Whisk, manifest: &WhiskManifest) -> Result<Vec<Function>, Probl
     let (actions, sequences) = (manifest.actions.iter(), manifest.sequences.iter());
     let named = actions.map(|one| ("actions", &one.entity.name));
     for (kind, name) in named.chain(sequences.map(|one| ("sequences", &one.entity.name))) {
-        let of = format!("{kind}.{}", crate::shown(name));
+        let of = format!("{kind}.{}", mote_compat::shown(name));
         match entities::local_name(name) {
             Ok(local) if local == *name => {}
             _ => wrong(of.clone(), "not a name of an action"),
@@ -171,23 +171,26 @@ fn check(whisk: &Whisk, manifest: &WhiskManifest) -> Result<Vec<Function>, Probl
         match whisk.context.node.function(&action.function) {
             Some(function) => functions.push(function),
             None => wrong(
-                format!("actions.{}", crate::shown(&action.entity.name)),
-                &format!("no function named {}", crate::shown(&action.function)),
+                format!("actions.{}", mote_compat::shown(&action.entity.name)),
+                &format!("no function named {}", mote_compat::shown(&action.function)),
             ),
         }
     }
     for sequence in &manifest.sequences {
-        let of = || format!("sequences.{}", crate::shown(&sequence.entity.name));
+        let of = || format!("sequences.{}", mote_compat::shown(&sequence.entity.name));
         if sequence.actions.is_empty() || sequence.actions.len() > run::SEQUENCE_MAX {
             wrong(of(), &format!("1 to {} actions", run::SEQUENCE_MAX));
         }
         for name in sequence.actions.iter().filter(|name| !is_callable(name)) {
-            wrong(of(), &format!("no action named {}", crate::shown(name)));
+            wrong(of(), &format!("no action named {}", mote_compat::shown(name)));
         }
     }
     for trigger in &manifest.triggers {
         if entities::check_name(&trigger.name).is_err() {
-            wrong(format!("triggers.{}", crate::shown(&trigger.name)), "not a name of a trigger");
+            wrong(
+                format!("triggers.{}", mote_compat::shown(&trigger.name)),
+                "not a name of a trigger",
+            );
         }
     }
     let is_trigger = |name: &str| {
@@ -198,15 +201,15 @@ fn check(whisk: &Whisk, manifest: &WhiskManifest) -> Result<Vec<Function>, Probl
         })
     };
     for rule in &manifest.rules {
-        let of = || format!("rules.{}", crate::shown(&rule.name));
+        let of = || format!("rules.{}", mote_compat::shown(&rule.name));
         if entities::check_name(&rule.name).is_err() {
             wrong(of(), "not a name of a rule");
         }
         if !is_trigger(&rule.trigger) {
-            wrong(of(), &format!("no trigger named {}", crate::shown(&rule.trigger)));
+            wrong(of(), &format!("no trigger named {}", mote_compat::shown(&rule.trigger)));
         }
         if !is_callable(&rule.action) {
-            wrong(of(), &format!("no action named {}", crate::shown(&rule.action)));
+            wrong(of(), &format!("no action named {}", mote_compat::shown(&rule.action)));
         }
     }
     if mistakes.is_empty() {

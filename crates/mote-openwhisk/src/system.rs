@@ -28,7 +28,7 @@ pub(super) fn name(rest: &str) -> Result<String, String> {
     }
     Err(format!(
         "/{NAMESPACE}/{} is not on this node, which has {}; create an action of your own instead.",
-        crate::shown(rest),
+        mote_compat::shown(rest),
         ACTIONS.join(", ")
     ))
 }

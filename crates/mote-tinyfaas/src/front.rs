@@ -4,12 +4,11 @@
 use std::net::Ipv4Addr;
 
 use bytes::Bytes;
+use mote_compat::queue::{Later, Queue};
 use mote_core::body::Body;
 use mote_core::invocation::{Head, Phases, Reply, RouteInfo, headers, put_header};
 use mote_core::spec::CoapResource;
 use mote_core::{Fault, FaultClass, FunctionName, Invocation, Invoker};
-
-use crate::queue::{Later, Queue};
 
 /// The field that asks for an answer before the function has run.
 const ASYNC_FIELD: &[u8] = b"x-tinyfaas-async";

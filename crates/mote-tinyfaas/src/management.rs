@@ -15,6 +15,9 @@ use axum::http::{HeaderMap, Method, StatusCode};
 use mote_api::Problem;
 use mote_api::manifest::{CompatName, FunctionManifest, RuntimeName};
 use mote_api::toml_reader::Lined;
+use mote_compat::Context;
+use mote_compat::node::{Code, Deploy, Function, Manifest};
+use mote_compat::outgoing;
 use mote_core::FunctionName;
 use mote_core::spec::TIMEOUT_MS_MAX;
 use serde::Deserialize;
@@ -22,9 +25,6 @@ use serde::de::DeserializeOwned;
 use tokio::sync::Semaphore;
 
 use super::Ports;
-use crate::Context;
-use crate::node::{Code, Deploy, Function, Manifest};
-use crate::outgoing;
 
 /// Largest upload: JSON with the archive in base64.
 const UPLOAD_BYTES_MAX: usize = 64 << 20;
@@ -64,7 +64,7 @@ impl Manager {
         let found = self.functions().into_iter().find(|(known, _)| known == name);
         found
             .map(|(_, function)| function)
-            .ok_or_else(|| failed(format!("no function {}", crate::shown(name))))
+            .ok_or_else(|| failed(format!("no function {}", mote_compat::shown(name))))
     }
 }
 
@@ -76,7 +76,7 @@ fn failed(text: impl Into<String>) -> Failed {
 }
 
 fn refused(problem: Problem) -> Failed {
-    failed(crate::words(&problem))
+    failed(mote_compat::words(&problem))
 }
 
 fn check(method: &Method, wanted: Method) -> Result<(), Failed> {
@@ -129,7 +129,7 @@ pub(super) async fn upload(State(manager): State<Manager>, request: Request) -> 
     let _turn = manager.uploads.acquire().await.map_err(|_| failed("the node is stopping"))?;
     let mut wish = received(request).await?;
     let zip = std::mem::take(&mut wish.zip);
-    let bytes = crate::decoded(zip).await.ok_or_else(|| failed("zip: not base64"))?;
+    let bytes = mote_compat::decoded(zip).await.ok_or_else(|| failed("zip: not base64"))?;
     deploy(&manager, &wish, bytes.into(), "").await
 }
 
@@ -150,11 +150,11 @@ pub(super) async fn upload_url(State(manager): State<Manager>, request: Request)
 async fn deploy(manager: &Manager, wish: &Upload, bytes: Bytes, below: &str) -> Answer {
     let Upload { name, env, threads, envs, .. } = wish;
     if name.is_empty() || !name.bytes().all(|byte| byte.is_ascii_alphanumeric()) {
-        return Err(failed(format!("name {}: letters and digits only", crate::shown(name))));
+        return Err(failed(format!("name {}: letters and digits only", mote_compat::shown(name))));
     }
     // Names are DNS labels here, and called in any case.
     let function = FunctionName::new(&name.to_ascii_lowercase())
-        .map_err(|error| failed(format!("name {}: {error}", crate::shown(name))))?;
+        .map_err(|error| failed(format!("name {}: {error}", mote_compat::shown(name))))?;
     if let Some(other) = manager.context.node.function(function.as_str()) {
         let known = other.spec.annotations.get(KEY);
         if known != Some(name) {
@@ -196,7 +196,7 @@ fn manifest(env: &str, threads: u32, envs: Option<&[String]>) -> Result<Function
         other => {
             return Err(failed(format!(
                 "env {}: python3, nodejs, go or binary",
-                crate::shown(other)
+                mote_compat::shown(other)
             )));
         }
     }
@@ -209,7 +209,7 @@ fn manifest(env: &str, threads: u32, envs: Option<&[String]>) -> Result<Function
     }
     for pair in envs.unwrap_or_default() {
         let Some((key, value)) = pair.split_once('=') else {
-            return Err(failed(format!("envs: {} is not K=V", crate::shown(pair))));
+            return Err(failed(format!("envs: {} is not K=V", mote_compat::shown(pair))));
         };
         manifest.env.insert(key.to_owned(), value.to_owned());
     }

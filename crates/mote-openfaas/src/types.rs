@@ -2,10 +2,9 @@
 
 use std::collections::BTreeMap;
 
+use mote_compat::node::Function;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
-
-use crate::node::Function;
 
 /// What a client wants deployed.
 #[derive(Debug, Default, Deserialize)]

@@ -6,12 +6,12 @@ use axum::Json;
 use axum::body::Bytes;
 use axum::extract::{Path, State};
 use axum::http::StatusCode;
+use mote_compat::node::Change;
 use mote_core::FunctionName;
 use serde_json::{Value, json};
 
 use super::functions::{Kept, project_of};
 use super::{Dashboard, NAMESPACE, PROJECT, Refused, parse};
-use crate::node::Change;
 
 const COLLECTION: &str = "nuclio/projects";
 /// More are refused: each is a row that every list reads.

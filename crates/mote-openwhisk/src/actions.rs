@@ -9,6 +9,7 @@ use axum::http::{Method, StatusCode};
 use axum::response::{IntoResponse, Response};
 use mote_api::manifest::{CompatName, FunctionManifest, RuntimeName};
 use mote_api::toml_reader::Lined;
+use mote_compat::node::{Code, Deploy, Manifest};
 use mote_core::FunctionName;
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
@@ -17,7 +18,6 @@ use super::action_limits::limits;
 use super::entities::{self, Entity, Kind, Pair, What};
 use super::run::{Activation, Id, NotRun, Patience};
 use super::{CODE_BYTES_MAX, Refused, Whisk, accepted, object, run, system};
-use crate::node::{Code, Deploy, Manifest};
 
 /// Who waits longer for an answer gets the id.
 const BLOCKING_MAX: Duration = Duration::from_secs(60);
@@ -395,7 +395,7 @@ async fn source(exec: &Value, keys: &mut FunctionManifest) -> Result<Code, Refus
     if !binary {
         return Ok(Code::Files(vec![(file.to_owned(), code.as_bytes().to_vec())]));
     }
-    let bytes = crate::decoded(code.to_owned())
+    let bytes = mote_compat::decoded(code.to_owned())
         .await
         .ok_or_else(|| Refused::bad("The request content was malformed:\ncode is not base64"))?;
     Ok(Code::Zip { bytes: bytes.into(), below: String::new() })

@@ -1,7 +1,8 @@
 //! tinyFaaS: its management API, and its fronts over HTTP, CoAP and gRPC.
 //!
 //! HTTP and CoAP are the node's own fronts over a [`Front`], which gives each call and answer the
-//! form that tinyFaaS has; gRPC is served here.
+//! form that tinyFaaS has; gRPC is served here. This crate must not know the engine, the store, other
+//! platforms or the configuration. Start reading at `front.rs`.
 
 mod front;
 mod grpc;
@@ -10,14 +11,11 @@ mod management;
 use axum::Router;
 use axum::extract::DefaultBodyLimit;
 use axum::routing::any;
-
-use crate::access::{self, Gate, Rule};
-use crate::{Bound, Context};
+use mote_compat::access::{self, Gate, Rule};
+use mote_compat::{Bound, Context};
 
 pub use front::{Front, Route};
 pub use grpc::serve as serve_grpc;
-#[cfg(feature = "fuzzing")]
-pub(crate) use grpc::{read as grpc_request, written as grpc_written};
 
 /// Ports of the fronts that are on, for the answer to an upload.
 #[derive(Debug, Clone, Copy, Default)]
@@ -36,7 +34,7 @@ pub async fn serve(bound: Bound, context: Context, ports: Ports) {
     bound.serve(app, context).await;
 }
 
-pub(crate) fn routes(context: &Context, rule: Rule, ports: Ports) -> Router {
+fn routes(context: &Context, rule: Rule, ports: Ports) -> Router {
     let gate = Gate { context: context.clone(), rule };
     let manager = management::Manager::new(context.clone(), ports);
     Router::new()
@@ -49,4 +47,18 @@ pub(crate) fn routes(context: &Context, rule: Rule, ports: Ports) -> Router {
         .layer(DefaultBodyLimit::max(management::BODY_BYTES_MAX))
         .layer(axum::middleware::from_fn_with_state(gate, access::check))
         .with_state(manager)
+}
+
+/// For the fuzzer: what reads what clients send.
+#[cfg(feature = "fuzzing")]
+pub mod fuzzing {
+    use mote_compat::access::Rule;
+    use mote_compat::fuzzing::Api;
+
+    pub use crate::grpc::{read as grpc, written as grpc_written};
+
+    /// The management API over a node.
+    pub fn api(context: &mote_compat::Context) -> Api {
+        Api::of(crate::routes(context, Rule::Loopback, crate::Ports::default()))
+    }
 }

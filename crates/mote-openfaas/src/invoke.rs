@@ -9,14 +9,14 @@ use axum::extract::{ConnectInfo, Request, State};
 use axum::http::request::Parts;
 use axum::http::{HeaderMap, StatusCode};
 use axum::response::{IntoResponse, Response};
+use mote_compat::access::{self, Rule};
+use mote_compat::call;
+use mote_compat::node::Call;
+use mote_compat::outgoing;
+use mote_compat::queue::Later;
 use mote_core::Fault;
 
 use super::{Gateway, NAMESPACE, Refused, foreign};
-use crate::access::{self, Rule};
-use crate::call;
-use crate::node::Call;
-use crate::outgoing;
-use crate::queue::Later;
 
 /// A call as the gateway understands it.
 struct Route {

@@ -7,11 +7,11 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use axum::http::StatusCode;
 use mote_api::Problem;
+use mote_compat::node::{Change, Node};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 
 use super::{NAMESPACE, Refused, system};
-use crate::node::{Change, Node};
 
 const COLLECTION: &str = "openwhisk/entities";
 /// Code as it was sent, to be shown again.

@@ -6,10 +6,10 @@
 //! compared. `alpine`, `functions/alpine` and the like with an `fprocess` are programs of this
 //! machine.
 
+use mote_compat::node::{Code, Function};
 use mote_core::FunctionName;
 
 use super::types::Shown;
-use crate::node::{Code, Function};
 
 /// Prefix of an image that names a function of the node.
 const SCHEME: &str = "mote://";

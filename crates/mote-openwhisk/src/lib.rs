@@ -2,8 +2,9 @@
 //!
 //! Written from descriptions of the documented API. Actions are functions of the node; what else the
 //! platform knows of them, and everything that is no function (sequences, triggers, rules, packages,
-//! activations), are documents that this module keeps. One namespace, [`NAMESPACE`], which `_` means
-//! too. Start reading at [`routes`], then `entities.rs`, then `run.rs`.
+//! activations), are documents that this crate keeps. One namespace, [`NAMESPACE`], which `_` means
+//! too. This crate must not know the engine, the store, other platforms or the configuration. Start
+//! reading at [`routes`], then `entities.rs`, then `run.rs`.
 
 mod accepted;
 mod action_limits;
@@ -29,6 +30,9 @@ use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 use axum::routing::{any, get};
 use mote_api::Problem;
+use mote_compat::node::Admission;
+use mote_compat::queue::Resumed;
+use mote_compat::{Bound, Context, access};
 use mote_core::shares::Shares;
 use serde_json::json;
 use tokio::sync::mpsc::UnboundedReceiver;
@@ -39,9 +43,6 @@ use self::entities::Entities;
 use self::limits::Limits;
 pub use self::manifest::{Incoming, Manifests};
 use self::refused::Refused;
-use crate::node::Admission;
-use crate::queue::Resumed;
-use crate::{Bound, Context, access};
 
 /// The one namespace there is.
 const NAMESPACE: &str = "guest";
@@ -109,11 +110,6 @@ pub async fn serve(
         () = activations.keep(node.as_ref()) => {}
     }
     activations.write(node.as_ref()).await;
-}
-
-#[cfg(feature = "fuzzing")]
-pub(crate) async fn routes_over(context: Context) -> Router {
-    routes(Whisk::load(context).await.expect("kept entities"))
 }
 
 fn routes(whisk: Whisk) -> Router {
@@ -207,4 +203,15 @@ fn object<T: serde::de::DeserializeOwned>(body: &[u8]) -> Result<T, Refused> {
     let body = if body.is_empty() { &b"{}"[..] } else { body };
     serde_json::from_slice(body)
         .map_err(|error| Refused::bad(format!("The request content was malformed:\n{error}")))
+}
+
+/// For the fuzzer: what reads what clients send.
+#[cfg(feature = "fuzzing")]
+pub mod fuzzing {
+    use mote_compat::fuzzing::Api;
+
+    /// The API over a node.
+    pub async fn api(context: mote_compat::Context) -> Api {
+        Api::of(crate::routes(crate::Whisk::load(context).await.expect("kept entities")))
+    }
 }

@@ -4,6 +4,8 @@
 use std::panic::AssertUnwindSafe;
 
 use futures_util::FutureExt as _;
+use mote_compat::journal::{self, Kept, Kind};
+use mote_compat::queue::Resumed;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 use tokio::sync::mpsc;
@@ -13,8 +15,6 @@ use super::entities::{Entity, What, unix_ms};
 use super::limits::Place;
 use super::run::{self, Activation, Ended, Found, Id, NotRun, Patience};
 use super::{Refused, Whisk};
-use crate::journal::{self, Kept, Kind};
-use crate::queue::Resumed;
 
 /// What the journal keeps of one.
 #[derive(Debug, Serialize, Deserialize)]

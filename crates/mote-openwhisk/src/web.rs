@@ -7,6 +7,7 @@ use axum::extract::{ConnectInfo, Path, Request, State};
 use axum::http::{HeaderMap, StatusCode};
 use axum::response::{IntoResponse, Response};
 use futures_util::StreamExt as _;
+use mote_compat::call::{self, NotTaken, append, expect};
 use mote_core::base64;
 use mote_core::body::Body;
 use mote_core::invocation::Reply;
@@ -17,7 +18,6 @@ use serde_json::{Map, Value};
 
 use super::run::{self, Activation, Found, Patience};
 use super::{NAMESPACE, PARAMETERS_BYTES_MAX, Refused, Whisk, admitted};
-use crate::call::{self, NotTaken, append, expect};
 
 /// How a result becomes an answer, by the ending of the action's name.
 const ENDINGS: [&str; 5] = ["http", "json", "html", "svg", "text"];
