@@ -263,7 +263,7 @@ def compare(folder: Path, rounds: int) -> list[Outcome]:
         warm = median(times[runtime, "warm, pool"])
         detail = {kind: spread(values) for (of_, kind), values in times.items() if of_ == runtime}
         if name in logs:
-            detail["waited"] = logs[name].count("in a waiting sandbox")
+            detail["waited"] = logs[name].count("in a prewarmed sandbox")
         above = Outcome(f"{runtime}: cold above warm", of["pool"] - warm, "ms",
                         ABOVE_WARM_MS_BAR, detail=detail)
         outcomes += [above,

@@ -240,7 +240,7 @@ def bench_of(url: Callable[[Bench], str]) -> Ask:
         if not done.stdout.startswith("{"):
             raise Broken(f"{' '.join(command)}: {done.stderr}")
         result = json.loads(done.stdout)
-        # Where nothing was answered, a call took as long as it was waited for.
+        # Where no operation was answered, a call took as long as it was waited for.
         p50, p99, slowest = (
             result["latency"][key] or result["timeout_s"] * 1000
             for key in ("p50_ms", "p99_ms", "max_ms")

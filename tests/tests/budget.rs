@@ -98,7 +98,7 @@ fn idle_instances_make_room_and_working_ones_never_do() {
     let deployed = node.deploy("late", &[("app.py", WAITS), ("mote.toml", &manifest(""))]);
     let said = String::from_utf8_lossy(&deployed.stderr);
     assert!(!deployed.status.success() && said.contains("M0505"), "{said}");
-    assert!(said.contains("the node is full: an instance may take 64 MiB"), "{said}");
+    assert!(said.contains("the node is full: an instance may use 64 MiB"), "{said}");
     let refused = node.call("POST", "/f4", &[("x", "y")], b"0");
     assert_eq!(refused.status, 503, "{}", refused.text());
     assert_eq!(refused.header("retry-after"), Some("1"), "{:?}", refused.headers);
@@ -147,7 +147,7 @@ fn a_call_waits_for_work_that_ends_before_its_deadline() {
     let large = manifest("").replace("64MiB", "65MiB");
     let deployed = node.deploy("large", &[("app.py", WAITS), ("mote.toml", &large)]);
     let said = String::from_utf8_lossy(&deployed.stderr);
-    assert!(said.contains("65 MiB asked, the node gives 64 MiB"), "{said}");
+    assert!(said.contains("65 MiB requested, but the node has 64 MiB"), "{said}");
 }
 
 #[test]
@@ -265,7 +265,7 @@ fn scaling_by_hand() {
 
     node.ok(&["scale", "f", "--min", "2", "--max", "5"]);
     wait_for("the minimum", || (instances(&node, "f") == 2).then_some(()));
-    assert!(node.ok(&["scale", "f", "0"]).contains("2 more stay"));
+    assert!(node.ok(&["scale", "f", "0"]).contains("2 more instances keep running"));
     let refused = node.mote(&["scale", "f", "6"]);
     let said = String::from_utf8_lossy(&refused.stderr).into_owned();
     assert!(!refused.status.success() && said.contains("6 is above max 5"), "{said}");

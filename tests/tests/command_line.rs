@@ -96,7 +96,7 @@ fn a_missing_module_is_answered_with_where_to_name_its_package() {
     assert!(said.contains("`nosuchname`") && said.contains("another version"), "{said}");
     let code = "import os\nos.mkdir('made')\nhandle = print\n";
     let said = String::from_utf8_lossy(&node.deploy("w", &[("app.py", code)]).stderr).into_owned();
-    assert!(said.contains("write below /tmp"), "{said}");
+    assert!(said.contains("write to /tmp"), "{said}");
 }
 
 #[test]

@@ -217,12 +217,13 @@ fn openfaas_by_stack_file() {
     let output = node.mote(&["deploy", &fixture("openfaas")]);
     let said = String::from_utf8_lossy(&output.stderr);
     assert_eq!(output.status.code(), Some(8), "{said}");
-    let missing = "error[M0414]: http-environment reads secret api-key, which is not on this node";
+    let missing =
+        "error[M0414]: http-environment reads the secret api-key, which this node does not have";
     assert!(said.contains(missing) && said.contains("mote secret set api-key < FILE"), "{said}");
     assert!(node.mote_with_input(&["secret", "set", "api-key"], b"k\n").status.success());
     let said = deploy_manifest(&node, "openfaas");
     assert!(said.contains("stack.yml, python, compat openfaas python3-http"), "{said}");
-    assert!(said.contains("http-environment: no meaning here: constraints"), "{said}");
+    assert!(said.contains("http-environment: ignored: constraints"), "{said}");
     check_open_faas_python(&node);
     check_open_faas_node(&node);
     check_open_faas_programs(&node);
@@ -238,7 +239,7 @@ fn openfaas_by_stack_file() {
 fn nuclio_by_manifest() {
     let node = Node::start();
     let said = deploy_manifest(&node, "nuclio/hello");
-    assert!(said.contains("trigger every: kind cron is not offered yet"), "{said}");
+    assert!(said.contains("trigger every: kind cron is not supported yet"), "{said}");
     let answer = call(&node, "POST", "/nu-hello", b"you");
     assert_eq!((answer.status, answer.text().as_str()), (201, "hello you C"));
     assert_eq!(answer.header("x-count"), Some("1"));
@@ -261,7 +262,7 @@ fn nuclio_by_manifest() {
 fn kubeless_by_manifest() {
     let node = Node::start();
     let said = deploy_manifest(&node, "kubeless");
-    assert!(said.contains("CronJobTrigger every: this trigger is not offered yet"), "{said}");
+    assert!(said.contains("CronJobTrigger every: this trigger is not supported yet"), "{said}");
     let answer = node.call("POST", "/kl-hello", &[("event-type", "test")], b"you");
     assert_eq!((answer.status, answer.text().as_str()), (200, "hello you 20 test"));
     let wanted = serde_json::json!({
@@ -275,7 +276,7 @@ fn kubeless_by_manifest() {
     assert_eq!(answer.header("access-control-allow-origin"), Some("*"));
     assert_eq!(answer.json(), serde_json::json!({ "data": "abc", "handler": "hello" }));
     let said = deploy_manifest(&node, "kubeless/list.yaml");
-    assert!(!said.contains("no duration"), "{said}");
+    assert!(!said.contains("not a positive duration"), "{said}");
     assert_eq!(node.get("/kl-first").text(), "first 180");
     assert_eq!(call(&node, "POST", "/kl-second", b"abc").text(), "second abc");
 }
@@ -339,8 +340,8 @@ fn kubeless_archives() {
         let text = String::from_utf8_lossy(&output.stderr).into_owned();
         assert!(!output.status.success() && text.contains(said), "{text}");
     };
-    check(&base64(b"no archive"), "kl-broken: the archive of its code: ");
-    check("'!'", "function-content-type says base64+zip");
+    check(&base64(b"no archive"), "kl-broken: cannot read the archive with its code: ");
+    check("'!'", "function-content-type base64+zip");
     let outside = zip(&[("../main.py", "def hello(event, context): return 1")]);
     check(&outside, "main.py");
 }
@@ -352,7 +353,7 @@ fn openwhisk_by_manifest() {
     for warning in [
         "sequences.sensors/both: not made: the node's OpenWhisk API is off; start it with mote up",
         "triggers.every: not made: ",
-        "triggers.every: the feed /whisk.system/alarms/alarm is not offered",
+        "triggers.every: the feed /whisk.system/alarms/alarm is not supported",
         "rules.on-every: not made: ",
     ] {
         assert!(said.contains(warning), "{warning}: {said}");
@@ -378,7 +379,7 @@ fn import_writes_a_manifest_that_deploys_alike() {
         "memory = \"96MiB\"  # limits.memory: 96Mi",
         "template = \"python3-http\"  # lang: python3-http",
         "UNIT = \"C\"  # environment",
-        "secrets = [\"api-key\"]  # secrets: files in /secrets; make each: mote secret set NAME",
+        "secrets = [\"api-key\"]  # secrets: files in /secrets; create each with mote secret set NAME",
     ] {
         assert!(text.contains(line), "{line}: {text}");
     }
@@ -389,7 +390,7 @@ fn import_writes_a_manifest_that_deploys_alike() {
     }
     check_open_faas_python(&node);
     let output = node.mote(&["import", folder]);
-    assert!(String::from_utf8_lossy(&output.stderr).contains("is there already"));
+    assert!(String::from_utf8_lossy(&output.stderr).contains("already exists"));
 }
 
 #[test]
@@ -403,19 +404,19 @@ fn manifests_that_cannot_be_honoured_are_refused_by_name() {
         assert!(!output.status.success() && said.contains(expected), "{expected}: {said}");
     };
     let stack = "provider: {name: openfaas}\nfunctions:\n  f:\n    ";
-    check("a.yml", &format!("{stack}image: x"), "f: lang \"\" is not offered");
-    check("b.yml", &format!("{stack}lang: java11"), "f: lang \"java11\" is not offered");
+    check("a.yml", &format!("{stack}image: x"), "f: lang \"\" is not supported");
+    check("b.yml", &format!("{stack}lang: java11"), "f: lang \"java11\" is not supported");
     let nuclio = "apiVersion: nuclio.io/v1\nmetadata: {name: f}\nspec: {runtime: ";
-    check("c.yml", &format!("{nuclio}java}}"), "f: runtime \"java\" is not offered");
+    check("c.yml", &format!("{nuclio}java}}"), "f: runtime \"java\" is not supported");
     let knative = "apiVersion: serving.knative.dev/v1\nkind: Service\nmetadata: {name: f}\n";
-    check("d.yml", knative, "f: a service that is only an image is not offered");
+    check("d.yml", knative, "f: a service that is only an image is not supported");
     let func = "specVersion: 0.36.0\nname: f\nruntime: quarkus";
-    check("e.yml", func, "f: runtime \"quarkus\" is not offered");
-    check("f.yml", "a: [1", "not YAML that mote reads");
-    check("g.yml", "a: 1", "not a manifest of a platform mote knows");
+    check("e.yml", func, "f: runtime \"quarkus\" is not supported");
+    check("f.yml", "a: [1", "not valid YAML");
+    check("g.yml", "a: 1", "not a manifest of a supported platform");
     let kubeless = "apiVersion: kubeless.io/v1beta1\nkind: Function\nmetadata: {name: f}\nspec: ";
     let outside = format!("{kubeless}{{handler: a/b.c, runtime: python3.9, function: x}}");
-    check("h.yml", &outside, "`a/b.py` is no file name");
+    check("h.yml", &outside, "`a/b.py` is not a file name");
 }
 
 #[test]
@@ -427,13 +428,13 @@ fn what_is_not_offered_is_refused_by_name() {
     let said = String::from_utf8_lossy(&output.stderr).into_owned();
     assert!(!output.status.success());
     assert!(
-        said.contains("M0305") && said.contains("Platform.CallFunction is not offered"),
+        said.contains("M0305") && said.contains("Platform.CallFunction is not supported"),
         "{said}"
     );
     let manifest = "version = 1\ncompat = \"kubeless\"\nruntime = \"exec\"\ncommand = [\"cat\"]\n";
     let output = node.deploy("kl", &[("mote.toml", manifest)]);
     let said = String::from_utf8_lossy(&output.stderr).into_owned();
-    assert!(said.contains("compat \"kubeless\" is not offered yet for runtime exec"), "{said}");
+    assert!(said.contains("compat \"kubeless\" is not supported yet for runtime exec"), "{said}");
     // A handler of our own in a file of that name stays ours.
     let own = "def handle(event, ctx):\n    return event.path\n";
     node.deploy_ok("own", &[("handler.py", own)]);

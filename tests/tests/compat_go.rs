@@ -209,7 +209,7 @@ fn check_own(node: &Node) {
 fn check_mistakes(node: &Node) {
     for (path, wanted) in [
         ("broken/go-syntax", "undefined: nowhere"),
-        ("broken/go-call", "main.go: context.Platform.CallFunction is not offered"),
+        ("broken/go-call", "main.go: context.Platform.CallFunction is not supported"),
         (
             "broken/go-bytes",
             "template go calls Handle(req []byte), this is Handle(w http.ResponseWriter",

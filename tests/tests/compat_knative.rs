@@ -33,14 +33,15 @@ fn node_http() {
     let node = Node::start();
     let output = node.mote(&["deploy", &fixture("knative/node-http")]);
     let said = String::from_utf8_lossy(&output.stderr);
-    let missing = "kn-http reads secret tokens.api, which is not on this node";
+    let missing = "kn-http reads the secret tokens.api, which this node does not have";
     assert!(!output.status.success() && said.contains(missing), "{said}");
     assert!(node.mote_with_input(&["secret", "set", "tokens.api"], b"t0ken\n").status.success());
     let said = deploy_manifest(&node, "knative/node-http");
     assert!(said.contains("func.yaml, node, compat knative"), "{said}");
-    for warning in
-        ["envs: OUTER: the variable KN_OUTER is not set here", "options.scale.utilization"]
-    {
+    for warning in [
+        "envs: OUTER: the variable KN_OUTER is not set in this environment",
+        "options.scale.utilization",
+    ] {
         assert!(said.contains(warning), "{warning}: {said}");
     }
     let answer = node.get("/kn-http/a?b=c");
@@ -80,7 +81,7 @@ fn import_of_func_yaml() {
         "compat = \"knative\"",
         "runtime = \"node\"",
         "OUTER = \"from outside\"",
-        "TOKEN = { secret = \"tokens.api\" }  # run.envs; make it: mote secret set tokens.api",
+        "TOKEN = { secret = \"tokens.api\" }  # run.envs; create it: mote secret set tokens.api",
         "max = 2",
     ] {
         assert!(made.contains(line), "{line}: {made}");
@@ -220,7 +221,7 @@ fn a_server_of_ones_own() {
     let node = Node::start();
     let said = deploy_manifest(&node, "knative/server");
     for object in ["Namespace plants", "Service a-service-of-kubernetes"] {
-        assert!(said.contains(&format!("no meaning here: {object}")), "{said}");
+        assert!(said.contains(&format!("ignored: {object}")), "{said}");
     }
     let answer = event(&node, "/kn-server", "test.ask", "text/plain", b"abc");
     assert_eq!((answer.status, answer.text().as_str()), (202, "kn-server test.ask abc"));

@@ -42,7 +42,7 @@ fn a_lock_file_of_an_older_npm_is_brought_up_to_date() {
     std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o444)).expect("a file");
     let said = node.mote(&["deploy", folder.path().to_str().expect("text")]);
     let said = String::from_utf8_lossy(&said.stderr).into_owned();
-    assert!(said.contains("`10000s`: a call may take 1 h at most here"), "{said}");
+    assert!(said.contains("`10000s`: the longest deadline is 1 h"), "{said}");
     assert_eq!(node.post("/waits", b"2 days").text(), "172800000");
 }
 
@@ -65,7 +65,7 @@ fn a_stack_is_deployed_but_for_the_functions_that_cannot_be() {
     let said = String::from_utf8_lossy(&ended.stderr).into_owned();
     assert_eq!(ended.status.code(), Some(8), "{said}");
     assert!(said.contains("left out: image, rust"), "{said}");
-    assert!(said.contains("image: lang \"dockerfile\" is not offered"), "{said}");
+    assert!(said.contains("image: lang \"dockerfile\" is not supported"), "{said}");
     assert_eq!(node.get("/good").text(), "good");
     // The oldest template of Node: the body and a callback.
     assert_eq!(node.post("/old", b"tea").json()["status"], "got tea");
@@ -79,7 +79,7 @@ fn a_stack_is_deployed_but_for_the_functions_that_cannot_be() {
     let said = String::from_utf8_lossy(&ended.stderr);
     assert!(said.contains("its functions: good, old, image, rust"), "{said}");
     let ended = node.mote(&["deploy", path, "--filter", "r*"]);
-    assert!(String::from_utf8_lossy(&ended.stderr).contains("lang \"rust\" is not offered"));
+    assert!(String::from_utf8_lossy(&ended.stderr).contains("lang \"rust\" is not supported"));
 }
 
 #[test]
@@ -157,7 +157,7 @@ fn packages_that_commands_of_a_manifest_install_are_installed() {
     let ended = node.mote(&["deploy", bad.path().to_str().expect("text")]);
     let said = String::from_utf8_lossy(&ended.stderr).into_owned();
     assert_eq!(ended.status.code(), Some(8), "{said}");
-    assert!(said.contains("`apk add imagemagick` is not offered"), "{said}");
+    assert!(said.contains("`apk add imagemagick` is not supported"), "{said}");
 }
 
 #[test]
@@ -406,8 +406,8 @@ fn an_openwhisk_manifest_is_deployed_but_for_the_actions_that_cannot_be() {
     let said = String::from_utf8_lossy(&ended.stderr).into_owned();
     assert_eq!(ended.status.code(), Some(8), "{said}");
     assert!(said.contains("left out: tea-cup, tea-pot"), "{said}");
-    assert!(said.contains("pot: docker \"someone/pot\" is not offered"), "{said}");
-    assert!(said.contains("cup: function \"cup.swift\" is not offered"), "{said}");
+    assert!(said.contains("pot: docker \"someone/pot\" is not supported"), "{said}");
+    assert!(said.contains("cup: function \"cup.swift\" is not supported"), "{said}");
     assert_eq!(node.get("/tea-brew?minutes=3").json()["cup"], "green for 3");
     // An action of the same name in another package is another function.
     let manifest = "packages:\n  coffee:\n    actions:\n      brew: {function: brew.js}\n";

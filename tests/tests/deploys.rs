@@ -198,7 +198,7 @@ fn what_comes_from_elsewhere_is_not_replaced_in_silence() {
     }
     let foreign = [("manifest.yaml", manifest), ("greet.js", action)];
     let said = project("shop", &foreign);
-    let told = "greet: this deploy, from manifest.yaml in work/shop, replaces the function greet that came from mote.toml in work/own;";
+    let told = "greet: this deploy, from manifest.yaml in work/shop, replaces the function greet from mote.toml in work/own;";
     assert!(said.contains(told), "{said}");
     let said = project("shop", &foreign);
     assert!(!said.contains("replaces"), "{said}");

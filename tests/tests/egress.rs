@@ -415,9 +415,9 @@ fn a_failed_look_up_is_logged_with_the_cure() {
     let code = "import socket\ndef handle(event, ctx):\n    socket.gethostbyname('api.example')\n";
     let deployed = node.deploy("f", &[("app.py", code)]);
     let said = String::from_utf8_lossy(&deployed.stderr).into_owned();
-    assert!(said.contains("looks as if it called other machines"), "{said}");
+    assert!(said.contains("appears to call other machines"), "{said}");
     assert_eq!(node.get("/f").status, 500);
     mote_tests::wait_for("the cure in the log", || {
-        node.ok(&["logs", "f"]).contains("add the one it needs to [allow] net").then_some(())
+        node.ok(&["logs", "f"]).contains("add this one to [allow] net").then_some(())
     });
 }

@@ -53,7 +53,7 @@ fn a_killed_worker_is_named_and_safe_methods_run_again() {
     // A GET that kills every worker is tried once more, not for ever.
     let answer = node.call("GET", "/f", &[("x-die", "always")], b"");
     assert_eq!(answer.status, 502);
-    assert!(answer.text().contains("at the second attempt too"), "{}", answer.text());
+    assert!(answer.text().contains("also at the second attempt"), "{}", answer.text());
     wait_for("a fresh worker", || (node.get("/f").status == 200).then_some(()));
 }
 

@@ -358,7 +358,7 @@ fn listeners_are_guarded() {
     let fronts = ["--tinyfaas-http", "off", "--tinyfaas-coap", "off", "--tinyfaas-grpc", "off"];
     let node = Node::start_with(&[&any[..], &fronts].concat());
     let doctor = node.ok(&["doctor"]);
-    assert!(doctor.contains("openfaas") && doctor.contains("needs the token"), "{doctor}");
+    assert!(doctor.contains("openfaas") && doctor.contains("requires the token"), "{doctor}");
     let auth = basic_auth("admin", &node.token());
     for (platform, path) in
         [("openfaas", "/metrics"), ("tinyfaas", "/list"), ("nuclio", "/api/functions")]
@@ -478,7 +478,7 @@ fn what_was_accepted_survives_a_crash() {
         stopped.then_some(())
     });
     let node = node.crash_and_restart();
-    assert!(!node.log().contains("accepted calls of before"), "{}", node.log());
+    assert!(!node.log().contains("accepted calls from before"), "{}", node.log());
 }
 
 /// faas-cli, where somebody has installed it.
@@ -580,7 +580,7 @@ fn callbacks_do_not_reach_this_machine_unless_allowed_and_the_node_never() {
             let answer =
                 call_at(gateway, "POST", "/async-function/echo", &headers, planted.as_bytes());
             assert_eq!(answer.status, 202, "{url}");
-            let refused = || node.log().matches("callback not possible").count() == at + 1;
+            let refused = || node.log().matches("cannot send a callback").count() == at + 1;
             wait_for(&format!("{url} is refused"), || refused().then_some(()));
         }
         assert_eq!(node.get("/planted").status, 404);
@@ -604,11 +604,11 @@ fn an_answer_with_very_many_fields_is_an_error_and_its_call_ends() {
     let gone = [("x-callback-url", "http://127.0.0.1:1/")];
     let later = call_at(client.address, "POST", "/async-function/many", &gone, b"");
     assert_eq!(later.status, 202);
-    wait_for("the call ends", || node.log().contains("callback not possible").then_some(()));
+    wait_for("the call ends", || node.log().contains("cannot send a callback").then_some(()));
     assert_eq!(call_at(client.address, "POST", "/function/many", &[], b"").status, 502);
     let node = node.stop_and_restart();
     let log = node.log();
-    assert!(!log.contains("accepted calls of before"), "it would run again: {log}");
+    assert!(!log.contains("accepted calls from before"), "it would run again: {log}");
 }
 
 #[test]

@@ -447,7 +447,7 @@ fn what_was_accepted_outlives_a_crash() {
     let plain = client.accepted("actions/tools/late", "plain");
     let waited_for = client.accepted("actions/mine/late?blocking=true&timeout=100", "waited for");
     let node = node.crash_and_restart();
-    assert!(node.log().contains("accepted calls of before"), "{}", node.log());
+    assert!(node.log().contains("accepted calls from before"), "{}", node.log());
     let client = Client::of(&node);
     for (id, name) in [(&plain, "plain"), (&waited_for, "waited for")] {
         assert_eq!(client.activation(id)["response"]["result"]["for"], name);
@@ -461,7 +461,7 @@ fn what_was_accepted_outlives_a_crash() {
     );
     // One that has ended does not run again, and one whose action is gone says so.
     let node = node.stop_and_restart();
-    assert!(!node.log().contains("accepted calls of before"), "{}", node.log());
+    assert!(!node.log().contains("accepted calls from before"), "{}", node.log());
     let client = Client::of(&node);
     let last = client.accepted("actions/tools/late", "last");
     client.ok("DELETE", "actions/tools/late", &Value::Null);
@@ -476,7 +476,7 @@ fn what_was_accepted_outlives_a_crash() {
     let client = Client::of(&node);
     assert_eq!(client.activation(&last)["response"]["result"]["for"], "last");
     assert_eq!(client.get("activations?name=tools/late").as_array().map(Vec::len), Some(5));
-    assert!(!node.log().contains("accepted calls of before"), "{}", node.log());
+    assert!(!node.log().contains("accepted calls from before"), "{}", node.log());
 }
 
 #[test]
@@ -587,7 +587,7 @@ fn a_manifest_with_mistakes_makes_no_entity() {
         "sequences.none: 1 to 50 actions",
         "rules.r: no trigger named never",
         "rules.r: no action named nobody",
-        "none of the entities was made; the functions are deployed",
+        "no entity was created; the functions are deployed",
     ] {
         assert!(said.contains(mistake), "{mistake}: {said}");
     }
@@ -640,7 +640,7 @@ fn a_manifest_names_archives_and_says_first_what_was_left_out() {
     let output = node.mote(&["deploy", file]);
     let said = String::from_utf8_lossy(&output.stderr).into_owned();
     assert_eq!(output.status.code(), Some(8), "{said}");
-    let reason = said.find("tea-swift: function \"a.swift\" is not offered").expect(&said);
+    let reason = said.find("tea-swift: function \"a.swift\" is not supported").expect(&said);
     let entity = said.find("sequences.tea/all: no action named tea/swift").expect(&said);
     assert!(reason < entity, "{said}");
     for (name, from) in [("n", "node"), ("p", "python"), ("x", "native")] {

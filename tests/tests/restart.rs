@@ -72,7 +72,10 @@ fn a_node_that_is_still_starting_ends_when_it_is_told_to() {
     let _ = std::fs::OpenOptions::new().write(true).custom_flags(0o4000).open(path("never"));
     // Not after it was ready, which it is once the compiler was waited for in vain.
     let log = std::fs::read_to_string(path("log")).expect("a log");
-    assert!(ended.success() && log.contains("told to stop while it started"), "{ended}: {log}");
+    assert!(
+        ended.success() && log.contains("received a signal to stop while it was starting"),
+        "{ended}: {log}"
+    );
 }
 
 /// A node with a running instance, and its process id.
@@ -144,7 +147,7 @@ fn a_node_without_its_helper_stops_and_says_why() {
     let status = node.ended();
     assert_eq!(status.code(), Some(71), "{status}: {}", node.log());
     let log = node.log();
-    assert!(log.contains("the helper process that starts functions has ended"), "{log}");
+    assert!(log.contains("the zygote, which starts functions, has ended"), "{log}");
 }
 
 #[test]

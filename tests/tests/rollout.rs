@@ -77,7 +77,7 @@ fn rolling_back_goes_to_what_was_live_before_and_lasts() {
     assert_eq!(node.get("/f").text(), "2");
     node.ok(&["rollback", "f"]);
     assert_eq!(node.get("/f").text(), "1", "rolling back twice goes further back");
-    refused(&node.mote(&["rollback", "f"]), 3, &["M0412", "no revision of f was live before"]);
+    refused(&node.mote(&["rollback", "f"]), 3, &["M0412", "f has no earlier live revision"]);
     refused(&node.mote(&["rollback", "f", "9"]), 3, &["M0412", "f has no revision 9"]);
     // The broken one is stored, and takes no traffic this way either.
     refused(&node.mote(&["rollback", "f", "4"]), 8, &["M0411", "| ModuleNotFoundError"]);

@@ -151,7 +151,7 @@ struct Overlaps {
 
 impl Overlaps {
     fn stop(&mut self, line: &LogLine) {
-        self.missed_lines |= line.message.contains("too fast to follow");
+        self.missed_lines |= line.message.contains("because they arrived too fast");
         if line.message.starts_with("stopping (idle)") {
             self.stops += 1;
             self.undecided.push_back(line.unix_us);

@@ -99,7 +99,7 @@ fn scale_to_zero_and_back() {
         &[("app.py", &works(0)), ("mote.toml", "version = 1\n[scale]\nqueue = 0\n")],
     );
     let said = String::from_utf8_lossy(&deployed.stderr);
-    assert!(said.contains("warning: scale.queue: without a queue nobody"), "{said}");
+    assert!(said.contains("warning: scale.queue: without a queue no call"), "{said}");
     node.ok(&["remove", "trap", "--yes"]);
     wait_for("the instance of the deploy to go", || (programs(&node) == 0).then_some(()));
     let mut cold = Vec::new();

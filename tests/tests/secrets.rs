@@ -72,11 +72,11 @@ fn a_function_whose_secret_is_missing_is_not_deployed() {
     let files = [("mote.toml", MANIFEST), ("run.sh", SHELL)];
     let output = node.deploy("reads", &files);
     assert_eq!(output.status.code(), Some(8), "{output:?}");
-    let wanted = "error[M0414]: reads reads secret api-key, which is not on this node\n  \
-                  make it: mote secret set api-key < FILE\n";
+    let wanted = "error[M0414]: reads reads the secret api-key, which this node does not have\n  \
+                  create it: mote secret set api-key < FILE\n";
     assert!(said(&output).ends_with(wanted), "{}", said(&output));
     set(&node, "api-key", b"1");
-    assert!(said(&node.deploy("reads", &files)).contains("reads reads secret token"));
+    assert!(said(&node.deploy("reads", &files)).contains("reads reads the secret token"));
     set(&node, "token", b"2");
     node.deploy_ok("reads", &files);
     assert_eq!(node.get("/reads").text().trim(), "1 2");
@@ -85,7 +85,10 @@ fn a_function_whose_secret_is_missing_is_not_deployed() {
     node.deploy_ok("reads", &[("run.sh", "#!/bin/sh\necho none\n")]);
     assert_eq!(said(&node.mote(&["secret", "remove", "token", "--yes"])), "token is removed\n");
     let output = node.mote(&["rollback", "reads"]);
-    assert!(said(&output).contains("reads reads secret token, which is not"), "{output:?}");
+    assert!(
+        said(&output).contains("reads reads the secret token, which this node does not have"),
+        "{output:?}"
+    );
     assert_eq!(node.get("/reads").text().trim(), "none");
 }
 
@@ -94,7 +97,7 @@ fn values_are_never_shown_and_survive_the_node() {
     let node = Node::start();
     assert_eq!(
         set(&node, "api-key", b"first\r\n"),
-        "api-key is set; functions that name it read /secrets/api-key\n"
+        "api-key is set; functions that list it can read /secrets/api-key\n"
     );
     set(&node, "token", b"second");
     node.deploy_ok("reads", &[("mote.toml", MANIFEST), ("run.sh", SHELL)]);
@@ -123,9 +126,9 @@ fn values_are_never_shown_and_survive_the_node() {
 
     let output = node.mote(&["secret", "remove", "token", "gone", "--yes"]);
     assert_eq!(output.status.code(), Some(3));
-    let wanted = "warning: token is read by length, reads: without it they start no instances\n\
+    let wanted = "warning: token is read by length, reads: no instance of these functions starts without it\n\
                   token is removed\nerror[M0415]: no secret named gone\n  \
-                  see what there is: mote secret list\n";
+                  list the secrets: mote secret list\n";
     assert_eq!(said(&output), wanted);
 }
 
@@ -159,7 +162,7 @@ fn wrong_values_and_names_are_refused() {
     node.deploy_ok("two", &[("mote.toml", &manifest(&names[..2])), ("run.sh", count)]);
     assert_eq!(node.get("/two").text().trim(), (120 << 10).to_string());
     let output = node.deploy("three", &[("mote.toml", &manifest(&names)), ("run.sh", count)]);
-    let wanted = "three reads 184320 bytes of secrets, at most 128 KiB fit";
+    let wanted = "three reads 184320 bytes of secrets; the limit is 128 KiB";
     assert!(said(&output).contains(wanted), "{output:?}");
     let output =
         node.deploy("bad", &[("mote.toml", &manifest(&["../etc/passwd"])), ("run.sh", count)]);

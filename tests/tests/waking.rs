@@ -46,9 +46,9 @@ fn every_instance_has_random_numbers_of_its_own() {
         }
     }
     assert_eq!(values, rounds * 6);
-    let waited = node.ok(&["logs", "r"]).matches("in a waiting sandbox").count();
+    let waited = node.ok(&["logs", "r"]).matches("in a prewarmed sandbox").count();
     println!("{rounds} instances, {waited} of those in the log had waited");
-    assert!(waited > 0, "no instance came from a waiting sandbox");
+    assert!(waited > 0, "no instance started in a prewarmed sandbox");
 }
 
 #[test]
@@ -121,7 +121,7 @@ fn programs_run_in_waiting_sandboxes_with_their_own_files_and_environment() {
             assert_eq!((answer.status, answer.text()), (200, expected));
         }
     }
-    assert!(node.ok(&["logs", "one"]).contains("in a waiting sandbox"));
+    assert!(node.ok(&["logs", "one"]).contains("in a prewarmed sandbox"));
     // What is not there is said as where nothing waits.
     let manifest = "version = 1\nruntime = \"exec\"\ncommand = [\"./gone\"]\n";
     let waited = node.deploy("gone", &[("mote.toml", manifest)]);

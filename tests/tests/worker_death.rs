@@ -264,7 +264,7 @@ fn a_crash_loop_backs_off_and_says_so() {
     });
     for (count, pause) in pauses.iter().enumerate() {
         let said = format!(
-            "died {} times before its first answer: not started again for {pause} s",
+            "died {} times before its first answer: the next start is tried in {pause} s",
             3 + count
         );
         let paused = lines.iter().position(|line| line.message.contains(&said)).expect(&said);

@@ -113,7 +113,7 @@ pub enum ClientError {
         timeout: Duration,
     },
     /// The connection broke before the answer was complete.
-    #[error("the node at {endpoint} went away before it answered: {reason}")]
+    #[error("the connection to the node at {endpoint} broke before it answered: {reason}")]
     Lost {
         /// Who was asked.
         endpoint: String,
@@ -124,7 +124,7 @@ pub enum ClientError {
     #[error("{}", .0.detail)]
     Problem(Box<Problem>),
     /// The answer is not one this client understands.
-    #[error("{endpoint} answered something unexpected: {reason}")]
+    #[error("{endpoint} sent an unexpected answer: {reason}")]
     Unexpected {
         /// Who answered.
         endpoint: String,
@@ -447,8 +447,9 @@ impl Client {
             .header("host", host)
             .header("user-agent", concat!("mote/", env!("CARGO_PKG_VERSION")));
         if let Some(token) = token {
-            let mut value = HeaderValue::from_str(&format!("Bearer {token}"))
-                .map_err(|_| ClientError::Request("the token has illegal characters".to_owned()))?;
+            let mut value = HeaderValue::from_str(&format!("Bearer {token}")).map_err(|_| {
+                ClientError::Request("the token contains illegal characters".to_owned())
+            })?;
             value.set_sensitive(true);
             request = request.header("authorization", value);
         }
@@ -587,7 +588,7 @@ impl LogLines {
                     .map_err(|error| self.unexpected(&error));
             }
             if self.buffer.len() > LOG_LINE_BYTES_MAX {
-                return Err(self.unexpected(&"a log line without end"));
+                return Err(self.unexpected(&"a log line has no end"));
             }
             match self.body.frame().await {
                 None => return Ok(None),

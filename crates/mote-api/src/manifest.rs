@@ -264,8 +264,8 @@ impl Manifest {
             Some(version) if version.value != 1 => reader.mistake(
                 "M0303",
                 version.line,
-                &format!("version: this mote reads version 1; found {}", version.value),
-                Some("a newer mote may be needed".to_owned()),
+                &format!("version: this version of mote reads 1; found {}", version.value),
+                Some("a newer version of mote may be required".to_owned()),
             ),
             None if !table.contains_key("version") => reader.mistake(
                 "M0306",
@@ -398,7 +398,7 @@ fn read_runtime(reader: &mut TomlReader<'_>, at: &Section<'_>) -> Option<Lined<R
         "exec" => RuntimeName::Exec,
         "server" => RuntimeName::Server,
         other @ ("wasm" | "oci" | "rust") => {
-            let text_shown = format!("runtime \"{other}\" is not offered yet");
+            let text_shown = format!("runtime \"{other}\" is not supported yet");
             let hint = format!("build a program and use {wanted}");
             reader.mistake("M0305", text.line, &text_shown, Some(hint));
             return None;
@@ -503,13 +503,15 @@ fn read_target(reader: &mut TomlReader<'_>, at: &Section<'_>) -> Option<u32> {
     match (policy, written) {
         ("auto", Some(line)) => {
             let hint = "remove it, or name a policy, e.g. policy = \"concurrency\"".to_owned();
-            let text = "target: policy \"auto\" learns and takes none";
+            let text = "target: policy \"auto\" takes no target";
             reader.mistake("M0303", line, text, Some(hint));
             None
         }
         ("concurrency" | "rps", None) => {
             let text = format!("policy \"{policy}\" needs a target");
-            let hint = "calls per instance, e.g. target = 10; \"auto\" needs none".to_owned();
+            let hint =
+                "write the calls per instance, e.g. target = 10; policy \"auto\" needs no target"
+                    .to_owned();
             reader.mistake("M0303", policy_line.unwrap_or(0), &text, Some(hint));
             None
         }
@@ -550,7 +552,7 @@ fn read_env(reader: &mut TomlReader<'_>, at: &Section<'_>, function: &mut Functi
         let shown: String = name.chars().take(64).flat_map(char::escape_debug).collect();
         if !is_env_name(name) {
             let text = format!(
-                "`{shown}` in [env]: a name is A\u{2013}Z a\u{2013}z 0\u{2013}9 _, no digit first"
+                "`{shown}` in [env]: a name is A\u{2013}Z a\u{2013}z 0\u{2013}9 _, not beginning with a digit"
             );
             reader.mistake("M0303", line, &text, None);
             continue;
@@ -834,11 +836,11 @@ command = "make"
         );
         check(
             "version = 1\n[[trigger]]\nhttp = \"/x\"\nname = \"x\"\n",
-            "error[M0304]: mote.toml: `name` (line 4) stands below [[trigger]], so TOML reads it as part of that trigger\n  move it above the first [section]",
+            "error[M0304]: mote.toml: `name` (line 4) is below [[trigger]], so TOML reads it as part of that trigger\n  move it above the first [section]",
         );
         check(
             "version = 1\n[limits]\nentry = \"x\"\n",
-            "error[M0304]: mote.toml: `entry` (line 3) stands below [limits], so TOML reads it as part of [limits]\n  move it above the first [section]",
+            "error[M0304]: mote.toml: `entry` (line 3) is below [limits], so TOML reads it as part of [limits]\n  move it above the first [section]",
         );
         check(
             "version = 1\n[limits]\nmemory = \"64mb\"\ntimeout = \"0s\"\n",
@@ -846,7 +848,7 @@ command = "make"
         );
         check(
             "version = 1\n[[trigger]]\ncron = \"* * * * *\"\n",
-            "error[M0305]: mote.toml: `cron` in [[trigger]] is not offered yet (line 3)\n  remove it for now",
+            "error[M0305]: mote.toml: `cron` in [[trigger]] is not supported yet (line 3)\n  remove it for now",
         );
         check(
             "name = \"x\"\n",
@@ -874,11 +876,11 @@ command = "make"
         );
         check(
             "version = 1\n[scale]\npolicy = \"rps\"\n",
-            "error[M0303]: mote.toml: policy \"rps\" needs a target (line 3)\n  calls per instance, e.g. target = 10; \"auto\" needs none",
+            "error[M0303]: mote.toml: policy \"rps\" needs a target (line 3)\n  write the calls per instance, e.g. target = 10; policy \"auto\" needs no target",
         );
         check(
             "version = 1\n[scale]\ntarget = 10\n",
-            "error[M0303]: mote.toml: target: policy \"auto\" learns and takes none (line 3)\n  remove it, or name a policy, e.g. policy = \"concurrency\"",
+            "error[M0303]: mote.toml: target: policy \"auto\" takes no target (line 3)\n  remove it, or name a policy, e.g. policy = \"concurrency\"",
         );
         check(
             "version = 1\nsecrets = \"api-key\"\n[env]\nA = { secrt = \"x\" }\nB = { secret = 1 }\n",
@@ -886,11 +888,11 @@ command = "make"
         );
         check(
             "version = 1\n[allow]\nsecrets = [\"x\"]\n",
-            "error[M0304]: mote.toml: `secrets` (line 3) stands below [allow], so TOML reads it as part of [allow]\n  move it above the first [section]",
+            "error[M0304]: mote.toml: `secrets` (line 3) is below [allow], so TOML reads it as part of [allow]\n  move it above the first [section]",
         );
         check(
             "version = 1\n[env]\n\"A=B\" = \"x\"\nN = 3\nMOTE_X = \"1\"\n",
-            "error[M0303]: mote.toml: `A=B` in [env]: a name is A–Z a–z 0–9 _, no digit first (line 3)\nerror[M0303]: mote.toml: N: a string, in quotes, or { secret = \"NAME\" }; found an integer (line 4)\nerror[M0303]: mote.toml: `MOTE_X` in [env] is set by mote itself (line 5)\n  choose another name",
+            "error[M0303]: mote.toml: `A=B` in [env]: a name is A–Z a–z 0–9 _, not beginning with a digit (line 3)\nerror[M0303]: mote.toml: N: a string, in quotes, or { secret = \"NAME\" }; found an integer (line 4)\nerror[M0303]: mote.toml: `MOTE_X` in [env] is set by mote itself (line 5)\n  choose another name",
         );
     }
 

@@ -35,7 +35,7 @@ pub fn document() -> String {
     info(
         title = "mote management API",
         version = "1",
-        description = "Deploys, runs and watches functions on one node. On the node's Unix socket the caller is known by its user id (root and the user that runs mote may use it); over TCP every request needs `Authorization: Bearer TOKEN`. Errors are `application/problem+json` with a stable `code`."
+        description = "Deploys, runs and watches functions on one node. On the node's Unix socket, the user id identifies the caller (root and the user that runs mote may use it); over TCP, every request needs `Authorization: Bearer TOKEN`. Errors are `application/problem+json` with a stable `code`."
     ),
     servers((url = "http://localhost", description = "the Unix socket of the node, or its --admin address")),
     paths(
@@ -91,15 +91,15 @@ fn function() {}
     params(
         ("name" = String, Path, description = "name of the function"),
         ("dry_run" = Option<bool>, Query, description = "check everything, change nothing"),
-        ("no_traffic" = Option<bool>, Query, description = "the revision takes no traffic by share"),
-        ("tag" = Option<String>, Query, description = "the same, and NAME@TAG reaches it"),
+        ("no_traffic" = Option<bool>, Query, description = "the revision receives no share of the traffic"),
+        ("tag" = Option<String>, Query, description = "the revision receives no share of the traffic, and NAME@TAG reaches it"),
     ),
     request_body(content = Vec<u8>, content_type = "application/x-tar", description = "tar of the folder"),
     responses(
         (status = 200, body = DeployResult, description = "nothing was changed (dry run)"),
-        (status = 201, body = DeployResult, description = "the revision is ready, durable, and live unless it was held back"),
+        (status = 201, body = DeployResult, description = "the revision is ready, stored, and live unless it was deployed without traffic"),
         (status = 400, body = Problem, content_type = "application/problem+json", description = "upload cut off"),
-        (status = 409, body = Problem, content_type = "application/problem+json", description = "another deploy of this function is running, or there is no revision to take the traffic that this one does not"),
+        (status = 409, body = Problem, content_type = "application/problem+json", description = "another deploy of this function is running, or there is no revision that could receive the traffic"),
         (status = 413, body = Problem, content_type = "application/problem+json", description = "archive too large"),
         (status = 422, body = Problem, content_type = "application/problem+json", description = "archive, manifest or code refused, or the function did not become ready"),
         (status = 507, body = Problem, content_type = "application/problem+json", description = "disk full"),
@@ -135,7 +135,7 @@ fn revisions() {}
         (status = 200, body = TrafficResult),
         (status = 404, body = Problem, content_type = "application/problem+json", description = "no such function or revision"),
         (status = 409, body = Problem, content_type = "application/problem+json", description = "another deploy of this function is running"),
-        (status = 422, body = Problem, content_type = "application/problem+json", description = "not a split, or a revision did not become ready"),
+        (status = 422, body = Problem, content_type = "application/problem+json", description = "the split is not valid, or a revision did not become ready"),
     ))]
 fn traffic() {}
 
@@ -145,11 +145,11 @@ fn traffic() {}
 #[utoipa::path(post, path = "/v1/functions/{name}/rollback", tag = "functions",
     params(
         ("name" = String, Path, description = "name of the function"),
-        ("revision" = Option<u64>, Query, description = "which one; the one that was live before unless given"),
+        ("revision" = Option<u64>, Query, description = "the revision; by default the one that was live before"),
     ),
     responses(
         (status = 200, body = TrafficResult),
-        (status = 404, body = Problem, content_type = "application/problem+json", description = "no such function or revision, or none before"),
+        (status = 404, body = Problem, content_type = "application/problem+json", description = "no such function or revision, or no earlier revision"),
         (status = 409, body = Problem, content_type = "application/problem+json", description = "another deploy of this function is running"),
         (status = 422, body = Problem, content_type = "application/problem+json", description = "the revision did not become ready"),
     ))]
@@ -163,11 +163,11 @@ fn rollback() {}
 #[utoipa::path(post, path = "/v1/functions/{name}/invoke", tag = "functions",
     params(
         ("name" = String, Path, description = "name of the function, or NAME@TAG"),
-        ("Mote-Method" = Option<String>, Header, description = "method the function sees; POST unless given"),
-        ("Mote-Path" = Option<String>, Header, description = "path and query the function sees; / unless given"),
+        ("Mote-Method" = Option<String>, Header, description = "method that the function receives; POST by default"),
+        ("Mote-Path" = Option<String>, Header, description = "path and query that the function receives; / by default"),
     ),
     request_body(content = Vec<u8>, content_type = "application/octet-stream"),
-    responses((status = "default", description = "the function's own answer; Mote-Invocation carries the id")))]
+    responses((status = "default", description = "the function's own answer; Mote-Invocation contains the invocation id")))]
 fn invoke() {}
 
 /// Starts or stops instances now, or sets their bounds.
@@ -181,7 +181,7 @@ fn invoke() {}
     responses(
         (status = 200, body = ScaleResult),
         (status = 404, body = Problem, content_type = "application/problem+json"),
-        (status = 422, body = Problem, content_type = "application/problem+json", description = "numbers that do not fit together"),
+        (status = 422, body = Problem, content_type = "application/problem+json", description = "the numbers contradict each other"),
     ))]
 fn scale() {}
 
@@ -209,12 +209,12 @@ fn secrets() {}
 /// Makes or replaces a secret. Instances that start from then on see it; those that run keep what
 /// they have.
 #[utoipa::path(put, path = "/v1/secrets/{name}", tag = "secrets",
-    params(("name" = String, Path, description = "1 to 253 of a-z, A-Z, 0-9, -, _ and ., not . in front")),
-    request_body(content = String, content_type = "text/plain", description = "the value: text of at most 64 KiB, every byte of it"),
+    params(("name" = String, Path, description = "1 to 253 of a-z, A-Z, 0-9, -, _ and ., not beginning with .")),
+    request_body(content = String, content_type = "text/plain", description = "the value: text of at most 64 KiB, taken as it is"),
     responses(
         (status = 200, body = Secret, description = "replaced"),
         (status = 201, body = Secret, description = "made"),
-        (status = 422, body = Problem, content_type = "application/problem+json", description = "not a name or value of a secret"),
+        (status = 422, body = Problem, content_type = "application/problem+json", description = "not a valid name or value of a secret"),
     ))]
 fn put_secret() {}
 
@@ -236,7 +236,7 @@ fn remove_secret() {}
     responses(
         (status = 200, body = WhiskResult),
         (status = 409, body = Problem, content_type = "application/problem+json", description = "the node's OpenWhisk API is off"),
-        (status = 422, body = Problem, content_type = "application/problem+json", description = "names that are none, or stand for nothing"),
+        (status = 422, body = Problem, content_type = "application/problem+json", description = "names that are not valid, or that do not exist"),
     ))]
 fn openwhisk() {}
 

@@ -179,12 +179,12 @@ impl<'a> TomlReader<'a> {
                 self.mistake(
                     "M0305",
                     line,
-                    &format!("`{name}`{place} is not offered yet"),
+                    &format!("`{name}`{place} is not supported yet"),
                     Some("remove it for now".to_owned()),
                 );
             } else if top.contains(&name) && !section.label.is_empty() {
                 let text = format!(
-                    "{}: `{name}` (line {line}) stands below {}, so TOML reads it as part of {}",
+                    "{}: `{name}` (line {line}) is below {}, so TOML reads it as part of {}",
                     self.file, section.label, section.part
                 );
                 self.mistakes.push(Mistake {

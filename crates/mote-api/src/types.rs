@@ -170,10 +170,10 @@ pub struct ScaleRequest {
     /// on from there.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub instances: Option<u32>,
-    /// Instances at least, until the next deploy.
+    /// Minimum number of instances, until the next deploy.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub min: Option<u32>,
-    /// Instances at most, until the next deploy.
+    /// Maximum number of instances, until the next deploy.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub max: Option<u32>,
     /// Forgets bounds set before; those of the manifest hold again.
@@ -429,7 +429,7 @@ pub struct RevisionList {
 pub struct InvokeRequest {
     /// The method the function sees.
     pub method: String,
-    /// Path and query the function sees, beginning with `/`.
+    /// Path and query that the function receives, beginning with `/`.
     pub path: String,
     /// Headers the function sees, in order.
     pub headers: Vec<(String, String)>,

@@ -71,9 +71,9 @@ pub async fn check(
 }
 
 /// Why requests that need no credentials are refused all the same.
-pub const NO_PAGES: &str = "requests of web pages are not taken";
-const NO_PROXIES: &str = "requests that a proxy passes on are not taken without credentials: \
-    the API asks for the token on an address that is not loopback";
+pub const NO_PAGES: &str = "requests of web pages are refused";
+const NO_PROXIES: &str = "requests that a proxy passes on are refused without credentials: on \
+    an address that is not loopback, the API requires the token";
 
 /// Whether a proxy on this machine passes this on: who sent it may be anywhere.
 fn came_by_a_proxy(headers: &HeaderMap) -> bool {

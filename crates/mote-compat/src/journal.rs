@@ -151,7 +151,7 @@ impl Kept {
             tracing::error!(
                 number = self.number,
                 problem = problem.detail,
-                "accepted call ended and is still kept"
+                "an accepted call has ended but cannot be removed"
             );
         }
         self.journal.release(self.length);

@@ -128,10 +128,10 @@ pub enum OutgoingError {
     #[error("{0}")]
     Address(&'static str),
     /// It is not to be reached.
-    #[error("{0} is not a public address: the node's setting `outgoing` lets it reach others")]
+    #[error("{0} is not a public address: the node's setting `outgoing` permits others")]
     NotAllowed(IpAddr),
     /// The node itself listens there.
-    #[error("{0} is the node's own")]
+    #[error("{0} is an address of the node itself")]
     Own(SocketAddr),
     /// Nobody could be reached.
     #[error("cannot connect")]

@@ -195,7 +195,7 @@ impl Queue {
             }
             Err(problem) => {
                 let problem = problem.detail;
-                tracing::error!(number, problem, "accepted call cannot be read; kept");
+                tracing::error!(number, problem, "cannot read an accepted call; it is kept");
                 return Step::Done;
             }
         };
@@ -208,7 +208,7 @@ impl Queue {
         match Later::decode(&record) {
             Some(later) => Step::Known(later.function, kept),
             None => {
-                tracing::error!(number, "accepted call is not readable; kept");
+                tracing::error!(number, "cannot parse an accepted call; it is kept");
                 Step::Done
             }
         }
@@ -226,7 +226,7 @@ impl Queue {
             }
             Ok(End::Untold(untold)) => Some(Tell { kept, untold, attempt: 1, pause: PAUSE }),
             Err(_) => {
-                tracing::error!(number, "accepted call is given up: the node failed to run it");
+                tracing::error!(number, "an accepted call is dropped: the node could not run it");
                 kept.forget().await;
                 None
             }
@@ -240,16 +240,19 @@ impl Queue {
             Ok(None) => return End::Over,
             Err(problem) => {
                 let problem = problem.detail;
-                tracing::error!(number, problem, "accepted call cannot be read; kept");
+                tracing::error!(number, problem, "cannot read an accepted call; it is kept");
                 return End::Kept;
             }
         };
         let Some(later) = Later::decode(&record) else {
-            tracing::error!(number, "accepted call is not readable; kept");
+            tracing::error!(number, "cannot parse an accepted call; it is kept");
             return End::Kept;
         };
         let Outcome::Ended(ended) = self.outcome(&later).await else {
-            tracing::warn!(number, "accepted call found the node stopping; kept");
+            tracing::warn!(
+                number,
+                "an accepted call could not run because the node is stopping; it is kept"
+            );
             return End::Kept;
         };
         let Ended { status, fields, body, seconds } = ended;
@@ -264,7 +267,7 @@ impl Queue {
         };
         let kib = u32::try_from((body.len() >> 10) + 1).unwrap_or(u32::MAX);
         let Ok(room) = self.untold.clone().try_acquire_many_owned(kib) else {
-            tracing::warn!(number, "callback given up: too many answers wait for callbacks");
+            tracing::warn!(number, "a callback is dropped: too many answers wait for callbacks");
             return End::Over;
         };
         let mut untold = Untold { url, fields, body, _room: room };
@@ -327,13 +330,13 @@ impl Queue {
         let again = match told {
             Ok(again) => again,
             Err(_) => {
-                tracing::error!(number, "callback given up: the node failed to send it");
+                tracing::error!(number, "a callback is dropped: the node could not send it");
                 None
             }
         };
         match again {
             Some(reason) if tell.attempt == TRIES_MAX => {
-                tracing::warn!(number, reason, "callback given up");
+                tracing::warn!(number, reason, "a callback is dropped");
             }
             Some(_) => return Some(tell),
             None => {}
@@ -349,7 +352,7 @@ impl Queue {
         let uri = match outgoing::check(&untold.url) {
             Ok(uri) => uri,
             Err(error) => {
-                tracing::warn!(number, %error, "callback not possible");
+                tracing::warn!(number, %error, "cannot send a callback");
                 return None;
             }
         };
@@ -366,7 +369,7 @@ impl Queue {
             Ok((answer, _)) if answer < 500 && answer != 429 => None,
             Ok((answer, _)) => Some(format!("answered {answer}")),
             Err(error) if error.is_final() => {
-                tracing::warn!(number, %error, "callback not possible");
+                tracing::warn!(number, %error, "cannot send a callback");
                 None
             }
             Err(error) => Some(error.to_string()),
@@ -462,12 +465,15 @@ impl Waiting {
         let left = match self.queue.journal.left().await {
             Ok(left) => left,
             Err(problem) => {
-                tracing::error!(problem = problem.detail, "accepted calls of before are not read");
+                tracing::error!(
+                    problem = problem.detail,
+                    "cannot read accepted calls from before the restart"
+                );
                 return;
             }
         };
         if !left.is_empty() {
-            tracing::info!(calls = left.len(), "accepted calls of before are run");
+            tracing::info!(calls = left.len(), "running accepted calls from before the restart");
         }
         for kept in left {
             let _ = self.queue.accepted.send((None, kept));

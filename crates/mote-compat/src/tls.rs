@@ -19,10 +19,10 @@ static CONFIG: OnceCell<Arc<ClientConfig>> = OnceCell::const_new();
 #[derive(Debug, thiserror::Error)]
 pub enum TlsError {
     /// A host that is no name and no address.
-    #[error("no certificate can be of the URL's host")]
+    #[error("the URL's host cannot have a certificate")]
     Host,
     /// Whoever answered is not shown to be the host that was asked.
-    #[error("the certificate of {0} is refused: {1}")]
+    #[error("the certificate of {0} is not valid: {1}")]
     Certificate(String, String),
     /// Nothing could be checked.
     #[error("this machine has no root certificates: install ca-certificates, or set SSL_CERT_FILE")]

@@ -210,14 +210,14 @@ impl Fault {
 
     /// What the caller on the network may read: no internals, no text of the function.
     pub fn public_text(&self, function: &str) -> String {
-        let at = |attempt: u8| if attempt > 1 { ", at the second attempt too" } else { "" };
+        let at = |attempt: u8| if attempt > 1 { ", also at the second attempt" } else { "" };
         match self {
             Fault::NoSuchFunction => format!("no function named {function}"),
             Fault::BodyTooLarge { limit_bytes } => {
                 format!("body limit {}; raise it: [limits] body", bytes_text(*limit_bytes))
             }
             Fault::BodyIncomplete => "request body ended early".to_owned(),
-            Fault::CallerGone => "the caller went away".to_owned(),
+            Fault::CallerGone => "the caller disconnected".to_owned(),
             Fault::QueueFull => format!("{function}: queue is full, try again later"),
             Fault::NodeFull => "the node is full, try again later".to_owned(),
             Fault::Stopping => "the node is stopping, try again later".to_owned(),
@@ -246,14 +246,14 @@ impl Fault {
                 bytes_text(*limit_bytes)
             ),
             Fault::WorkerExited { status, attempt } => {
-                format!("{function}: worker exited {status} without a reply{}", at(*attempt))
+                format!("{function}: worker exited {status} without an answer{}", at(*attempt))
             }
-            Fault::BadReply { .. } => format!("{function}: reply is not valid"),
+            Fault::BadReply { .. } => format!("{function}: the answer is not valid"),
             Fault::AnswerTooLarge { limit_bytes } => format!(
-                "{function}: the answer is longer than {}, the most over CoAP; answer in parts, or call it over HTTP",
+                "{function}: the answer is longer than {}, the limit over CoAP; answer in parts, or call the function over HTTP",
                 bytes_text(*limit_bytes)
             ),
-            Fault::Internal { .. } => "the node failed to serve this request".to_owned(),
+            Fault::Internal { .. } => "the node could not serve this request".to_owned(),
         }
     }
 }

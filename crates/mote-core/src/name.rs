@@ -15,7 +15,9 @@ pub struct FunctionName(Arc<str>);
 
 /// Why a text is not a function name.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
-#[error("name: 1\u{2013}63 of a\u{2013}z 0\u{2013}9 -, no - at the ends")]
+#[error(
+    "name: 1\u{2013}63 characters of a\u{2013}z, 0\u{2013}9 and -, not beginning or ending with -"
+)]
 pub struct NameError;
 
 impl FunctionName {

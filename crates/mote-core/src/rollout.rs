@@ -35,7 +35,9 @@ pub enum SplitError {
     #[error("{0} is named twice")]
     Twice(String),
     /// A tag could be taken for something else.
-    #[error("tag `{0}`: 1\u{2013}63 of a\u{2013}z 0\u{2013}9 -, first a letter, last no -")]
+    #[error(
+        "tag `{0}`: 1\u{2013}63 characters of a\u{2013}z, 0\u{2013}9 and -, beginning with a letter and not ending with -"
+    )]
     Tag(String),
 }
 

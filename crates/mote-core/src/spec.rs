@@ -461,7 +461,7 @@ impl FunctionSpec {
         check(
             (MEMORY_BYTES_MIN..=512 << 30).contains(&limits.memory_bytes),
             "limits.memory",
-            "4MiB to 512GiB, for instance 64MiB",
+            "4MiB to 512GiB, for example 64MiB",
         );
         check(
             limits.cpu_millis.is_none_or(|millis| (10..=1_024_000).contains(&millis)),
@@ -472,12 +472,12 @@ impl FunctionSpec {
         check(
             (1..=TIMEOUT_MS_MAX).contains(&limits.timeout_ms),
             "limits.timeout",
-            "1ms to 1h, for instance 10s",
+            "1ms to 1h, for example 10s",
         );
         check(
             (1..=600_000).contains(&limits.init_timeout_ms),
             "limits.init_timeout",
-            "1ms to 10m, for instance 10s",
+            "1ms to 10m, for example 10s",
         );
         check(
             limits.concurrency.is_none_or(|n| (1..=10_000).contains(&n)),
@@ -495,7 +495,7 @@ impl FunctionSpec {
                 && self.secret_env.len() <= SECRETS_MAX
                 && self.secret_names().into_iter().all(is_secret_name),
             "secrets",
-            "at most 64 names of 1 to 253 of a-z, A-Z, 0-9, -, _ and ., not . in front",
+            "at most 64 names of 1 to 253 of a-z, A-Z, 0-9, -, _ and ., not beginning with .",
         );
         let scale = &self.scale;
         check(scale.min <= INSTANCES_MAX, "scale.min", "0 to 1000");
@@ -533,7 +533,7 @@ impl FunctionSpec {
             Runtime::Go => {
                 let name = |b: u8| b.is_ascii_alphanumeric() || b == b'_';
                 let good = !self.entry.is_empty() && self.entry.bytes().all(name);
-                check(good, "entry", "a function of the package, for instance Handle");
+                check(good, "entry", "a function of the package, for example Handle");
             }
             Runtime::Exec | Runtime::Server => {
                 let good = self.command.first().is_some_and(|program| !program.is_empty())
@@ -569,7 +569,7 @@ impl FunctionSpec {
         check(
             self.compat.is_none_or(|compat| compat.is_offered(self.runtime)),
             "compat",
-            "not offered for this runtime",
+            "not supported for this runtime",
         );
         check(
             self.template.as_deref().is_none_or(|name| {

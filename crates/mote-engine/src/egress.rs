@@ -83,7 +83,7 @@ impl Door {
                         None => {
                             if !std::mem::replace(&mut has_warned, true) {
                                 self.warn(
-                                    &"too many connections: further ones wait for others to end",
+                                    &"too many connections: further ones wait until others end",
                                 );
                             }
                             tokio::select! {
@@ -225,7 +225,7 @@ pub(crate) fn hint(spec: &FunctionSpec, error: &str) -> Option<&'static str> {
     ];
     let unreached = !spec.reaches_any_host() && signs.iter().any(|sign| error.contains(sign));
     unreached.then_some(
-        "the function reaches only the destinations of its manifest: add the one it needs to \
+        "the function can reach only the destinations in its manifest: add this one to \
          [allow] net as HOST:PORT, or \"*\" for any host",
     )
 }
@@ -247,11 +247,11 @@ async fn connect_to(wanted: SocketAddr) -> io::Result<TcpStream> {
 
 fn refused(address: IpAddr) -> io::Error {
     io::Error::other(if is_link_local(address) {
-        format!("{address} is link-local, which no function reaches")
+        format!("{address} is a link-local address, which functions cannot reach")
     } else {
         format!(
-            "{address} is the node itself: such an address is reached only where [allow] net names \
-             it as an address"
+            "{address} is the node itself: functions can reach it only if [allow] net names \
+             this address"
         )
     })
 }

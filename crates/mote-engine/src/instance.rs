@@ -312,11 +312,11 @@ fn enlist(
     drop(pool);
     revision.metrics.ready();
     let ms = (now - since_ns) / 1_000_000;
-    let how = if waited { " in a waiting sandbox" } else { "" };
+    let how = if waited { " in a prewarmed sandbox" } else { "" };
     let text = format!("ready after {ms} ms{how}; started ({}): {}", why.word, why.text);
     revision.log.platform(LogLevel::Info, revision.number, instance, &text);
     if spare && no_spares {
-        let text = "keeping no spare instances: they cannot be paused here";
+        let text = "keeping no spare instances: this node cannot pause them";
         revision.log.platform(LogLevel::Warn, revision.number, instance, text);
     }
     revision.changed.notify_one();
@@ -345,7 +345,7 @@ fn failed(revision: &Arc<Revision>, birth: Birth, text: &str) {
 }
 
 fn pause_text(pause_ns: u64) -> String {
-    format!("not started again for {} s", pause_ns / 1_000_000_000)
+    format!("the next start is tried in {} s", pause_ns / 1_000_000_000)
 }
 
 /// Why a worker's connection ended, as the fault of what it held.

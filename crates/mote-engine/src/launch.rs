@@ -34,9 +34,9 @@ const KEEPS_MEMORY: [(&str, &str); 2] =
 /// Why nothing can be launched.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum LaunchError {
-    #[error("{runtime} was not found on this node; see: mote doctor")]
+    #[error("{runtime} is not installed on this node; see: mote doctor")]
     NoRuntime { runtime: &'static str },
-    #[error("secret {0} is not on this node")]
+    #[error("this node has no secret {0}")]
     NoSecret(String),
 }
 

@@ -98,10 +98,12 @@ fn lack_text(revision: &Revision, refusal: &Refusal) -> String {
     let wanted = bytes_text(revision.spec.limits.memory_bytes);
     let budget = bytes_text(status.budget.memory_bytes);
     match refusal.lack {
-        Lack::TooLarge => format!("an instance may take {wanted}, the node gives {budget} in all"),
+        Lack::TooLarge => {
+            format!("an instance may use {wanted}, but the node's memory budget is {budget}")
+        }
         Lack::Memory => format!(
-            "the node is full: an instance may take {wanted}, and of {budget} only {} are not taken \
-             by instances that work or are kept",
+            "the node is full: an instance may use {wanted}, but busy and required instances \
+             leave only {} of {budget}",
             bytes_text(status.budget.memory_bytes.saturating_sub(status.taken_bytes))
         ),
         Lack::Starts => format!("{} instances are starting already", status.starting),
@@ -247,7 +249,11 @@ fn occupied(revision: &Revision, pool: &Pool, known: &Known, now_ns: u64) -> Vec
 fn evict(revision: &Revision, id: u64, wish: &Wish<'_>, now_ns: u64) -> bool {
     let mut line = String::new();
     let text = |idle_ns: u64| {
-        let text = format!("idle for {} ms, made room for {}", idle_ns / 1_000_000, wish.function);
+        let text = format!(
+            "idle for {} ms, stopped to free memory for {}",
+            idle_ns / 1_000_000,
+            wish.function
+        );
         line = format!("stopping (evicted): {text}");
         text
     };

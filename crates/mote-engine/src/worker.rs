@@ -453,7 +453,7 @@ impl<'a> Batch<'a> {
                     waker.wake();
                 }
             }
-            kind => return Err(WireError::Malformed(kind, "not a worker's frame")),
+            kind => return Err(WireError::Malformed(kind, "a worker may not send this frame")),
         }
         Ok(items)
     }

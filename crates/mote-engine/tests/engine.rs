@@ -856,7 +856,7 @@ async fn where_nothing_can_be_paused_no_spare_one_is_kept() {
     }
     assert_eq!(bench.scripts.starts.load(Ordering::SeqCst), 1);
     let log: Vec<_> = revision.log.tail(100).iter().map(|line| line.text.clone()).collect();
-    assert!(log.iter().any(|line| line.contains("cannot be paused here")), "{log:?}");
+    assert!(log.iter().any(|line| line.contains("cannot pause them")), "{log:?}");
 }
 
 #[tokio::test]

@@ -372,7 +372,7 @@ fn rows_43_to_51() {
     refused(get("nobody").block(BLOCK2, 3, false, 2), (4, 4), "no function named nobody");
     refused(get(""), (4, 4), "no function named ");
     refused(put("get-only"), (4, 5), "GET only");
-    refused(Message { code: code(0, 8), ..get("echo") }, (4, 5), "method not offered");
+    refused(Message { code: code(0, 8), ..get("echo") }, (4, 5), "method not supported");
     refused(put(".well-known/core"), (4, 5), "GET only");
     refused(get("echo").option(URI_PATH, b".."), (4, 0), "path is not in normal form");
     refused(get("echo").option(URI_PATH, b"\xc0\xae"), (4, 0), "path is not in normal form");
@@ -697,7 +697,7 @@ fn an_answer_above_the_limit_tells_the_limit_and_what_to_do() {
         assert_eq!(answer.code, code(5, 2));
         let text = answer.text();
         assert!(text.contains("longer than 4 KiB"), "{text}");
-        assert!(text.contains("answer in parts, or call it over HTTP"), "{text}");
+        assert!(text.contains("answer in parts, or call the function over HTTP"), "{text}");
     }
 }
 

@@ -29,8 +29,8 @@ struct Case {
     expect: Expect,
 }
 
-const TWICE: &str = "message length given twice (Content-Length and Transfer-Encoding)";
-const LENGTHS: &str = "Content-Length given more than once";
+const TWICE: &str = "message length is given twice (Content-Length and Transfer-Encoding)";
+const LENGTHS: &str = "Content-Length is given more than once";
 const DIGITS: &str = "Content-Length must be decimal digits, at most 2^63";
 const CODING: &str = "only chunked is supported as transfer coding";
 const ONLY: &str = "chunked must be the only transfer coding";
@@ -155,11 +155,11 @@ fn cases() -> Vec<Case> {
     add("18", bare("Host: a\r\nx-auth: 1\r\nX_AUTH: 2\r\n"), Refused(400, "field names differ only by _ and -"));
     add("18", bare("Host: a\r\nX-A_B: 1\r\nX_A-B: 2\r\n"), Refused(400, "field names differ only by _ and -"));
     add("18", post("Content_Length: 5\r\nContent-Length: 2\r\n", "ab"), Refused(400, "field names differ only by _ and -"));
-    add("19", post("Expect: 200-ok\r\nContent-Length: 2\r\n", "ab"), Refused(417, "only 100-continue is understood"));
+    add("19", post("Expect: 200-ok\r\nContent-Length: 2\r\n", "ab"), Refused(417, "only 100-continue is supported"));
     add("20", b"GET /echo HTTP/1.1\r\nHost: a\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\r\nGET /echo/inner HTTP/1.1\r\nHost: a\r\n\r\n".to_vec(), Refused(400, "data before the upgrade was accepted"));
     add("21", bare("Host: a\r\nConnection: Upgrade, HTTP2-Settings\r\nUpgrade: h2c\r\nHTTP2-Settings: AAMAAABkAARAAAAA\r\n"), Seen("GET", "/", "", b""));
-    add("22", b"CONNECT a:80 HTTP/1.1\r\nHost: a\r\n\r\n".to_vec(), Refused(405, "method not offered"));
-    add("22", b"TRACE /echo HTTP/1.1\r\nHost: a\r\n\r\n".to_vec(), Refused(405, "method not offered"));
+    add("22", b"CONNECT a:80 HTTP/1.1\r\nHost: a\r\n\r\n".to_vec(), Refused(405, "method not supported"));
+    add("22", b"TRACE /echo HTTP/1.1\r\nHost: a\r\n\r\n".to_vec(), Refused(405, "method not supported"));
     add("23", b"GET /echo\r\n\r\n".to_vec(), Refused(505, VERSION));
     add("23", b"GET /echo HTTP/1.2\r\nHost: a\r\n\r\n".to_vec(), Refused(505, VERSION));
     add("23", b"GET /echo HTTP/0.9\r\nHost: a\r\n\r\n".to_vec(), Refused(505, VERSION));

@@ -63,7 +63,7 @@ fn requests_and_answers_as_over_http_1() {
             ("GET", "/echo/../x", 400, "path is not in normal form"),
             ("GET", "/echo/%00", 400, "NUL is not allowed"),
             ("PUT", "/get-only", 405, "GET only"),
-            ("TRACE", "/echo", 405, "method not offered"),
+            ("TRACE", "/echo", 405, "method not supported"),
             ("POST", "/small", 413, "body limit 10 bytes; raise it: [limits] body"),
         ] {
             let (parts, body) = call(&mut sender, at(method, path), b"hello world".to_vec()).await;

@@ -32,9 +32,11 @@ pub fn about(name: &str) -> Option<&'static str> {
     Some(match name {
         "scale-workload-steady" => "100 callers at one call per second each, short work",
         "scale-workload-bursty" => "10 s at 10 calls per second, 10 s at 100, six times",
-        "scale-resource" => "100 callers that never pause, work that burns CPU",
+        "scale-resource" => "100 callers that never pause, with CPU-bound work",
         "keepalive-balance" => "100 callers on kept connections: do new instances get work?",
-        "low-concurrency-high-rate" => "9 callers, 400 calls per second, targets of 10 not reached",
+        "low-concurrency-high-rate" => {
+            "9 callers, 400 calls per second, a target of 10 that is never reached"
+        }
         "dropped-demand" => "a ramp to 100 calls per second into a queue of 4",
         "native-scaling" => "6 callers at one call per second each, very short work",
         "hpa-ramp2" => "2 more callers every five minutes, up to 48",

@@ -14,8 +14,8 @@ pub const FAMILIES: [&str; 5] = ["steady", "bursty", "diurnal", "ramp", "heavy-t
 /// A family in one line for people; `None` for an unknown name.
 pub fn about(name: &str) -> Option<&'static str> {
     Some(match name {
-        "steady" => "20 calls per second that know nothing of each other, from a standing start",
-        "bursty" => "2 calls per second for a minute, then 40 for half a minute, at random",
+        "steady" => "20 independent calls per second, starting without an instance",
+        "bursty" => "2 calls per second for a minute, then 40 for half a minute, at random times",
         "diurnal" => {
             "two days of an hour each, 15 calls per second on average, almost none at night"
         }

@@ -20,7 +20,7 @@ pub enum LoadError {
     #[error(transparent)]
     Plan(#[from] PlanError),
     /// The machine refused what the generator needs.
-    #[error("the generator could not go on")]
+    #[error("the generator could not continue")]
     Io(#[from] io::Error),
 }
 

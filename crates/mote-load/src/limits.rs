@@ -30,10 +30,10 @@ enum Measure {
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum LimitError {
     /// No `<` or `>` in it.
-    #[error("`{0}` is no limit such as p99>10ms")]
+    #[error("`{0}` is not a limit such as p99>10ms")]
     Form(String),
     /// No such measure.
-    #[error("`{0}` is not measured; there are p50, p90, p95, p99, p99.9, max, mean, rate, errors")]
+    #[error("`{0}` is not a measure; use p50, p90, p95, p99, p99.9, max, mean, rate, errors")]
     Measure(String),
     /// The bound does not fit the measure.
     #[error("`{0}`: the bound is {1}")]

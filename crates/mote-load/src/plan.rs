@@ -39,7 +39,7 @@ pub enum Limit {
 pub struct Plan {
     /// Who decides when an operation begins.
     pub load: Load,
-    /// Connections (HTTP) or ports (CoAP), each with one operation under way at most.
+    /// Connections (HTTP) or ports (CoAP), each with one operation at a time at most.
     pub clients: usize,
     /// Threads that share the clients; never more than those.
     pub threads: usize,

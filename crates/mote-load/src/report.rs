@@ -267,12 +267,12 @@ impl Report {
         let generator = &self.generator;
         if generator.busiest_thread >= SATURATED {
             warnings.push(format!(
-                "the generator was the bottleneck: its busiest thread used {:.0} % of a processor; give it more --threads, or a machine of its own",
+                "the generator was the bottleneck: its busiest thread used {:.0} % of a processor; use more --threads, or another machine",
                 generator.busiest_thread * 100.0
             ));
         } else if generator.machine_busy >= MACHINE_FULL && generator.cpu_s > 0.1 * self.elapsed_s {
             warnings.push(format!(
-                "the processors of this machine were {:.0} % busy: where the target runs here too, generator and target took time from each other",
+                "the CPUs of this machine were {:.0} % busy: if the target runs here too, it competed with the generator for CPU time",
                 generator.machine_busy * 100.0
             ));
         }
@@ -280,7 +280,7 @@ impl Report {
             && self.answered_per_s < 0.95 * rate
         {
             warnings.push(format!(
-                "{:.1} operations a second were offered and {:.1} answered: the schedule was not kept up with",
+                "{:.1} operations a second were offered and {:.1} answered: the target did not keep up with the schedule",
                 rate, self.answered_per_s
             ));
         }
@@ -289,13 +289,13 @@ impl Report {
             && delay > latency.max(1.0)
         {
             warnings.push(format!(
-                "operations waited {delay:.1} ms (p99) for a free client: with more --clients the target would have seen them earlier"
+                "operations waited {delay:.1} ms (p99) for a free client: with more --clients the target would have received them earlier"
             ));
         }
         if generator.repeats > 0 {
             let what = match self.protocol.as_str() {
-                "coap" => "datagrams were sent again",
-                _ => "connections were made anew since the server had closed them",
+                "coap" => "datagrams were retransmitted",
+                _ => "connections were opened again because the server had closed them",
             };
             warnings.push(format!("{} {what}", generator.repeats));
         }

@@ -37,7 +37,7 @@ pub struct Target {
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum TargetError {
     /// Not `http` or `coap`.
-    #[error("{0}:// is not offered: http:// and coap:// are")]
+    #[error("{0}:// is not supported, only http:// and coap:// are")]
     Scheme(String),
     /// Not `SCHEME://HOST[:PORT][/PATH]`.
     #[error("not a URL such as http://HOST:PORT/PATH")]
@@ -97,7 +97,7 @@ impl Target {
         (host, port)
             .to_socket_addrs()?
             .next()
-            .ok_or_else(|| io::Error::new(io::ErrorKind::NotFound, "host has no address"))
+            .ok_or_else(|| io::Error::new(io::ErrorKind::NotFound, "the host has no address"))
     }
 
     /// The URL.

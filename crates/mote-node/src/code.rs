@@ -23,7 +23,7 @@ use super::{Node, deploy as node_deploy};
 pub(super) async fn deploy(node: &Arc<Node>, deploy: Deploy) -> Result<(), Problem> {
     let name = deploy.name.clone();
     if !deploy.replace && node.engine.get(name.as_str()).is_some() {
-        let text = format!("a function named {name} is there already");
+        let text = format!("a function named {name} already exists");
         return Err(Problem::new(409, "M1405", text));
     }
     let on_node = match &deploy.code {
@@ -86,7 +86,7 @@ fn understood(manifest: Manifest) -> Result<(FunctionManifest, Option<Files>), P
                 Compat::Nuclio => foreign::nuclio_document(&document),
                 Compat::OpenFaas => Ok(foreign::openfaas_deployment(&document)),
                 other => {
-                    let text = format!("a document of {} cannot be read", other.as_str());
+                    let text = format!("cannot read a document of {}", other.as_str());
                     return Err(Problem::new(422, "M0305", text));
                 }
             };
@@ -133,8 +133,8 @@ impl Folder {
             Code::Files(files) => write(made.path(), files)?,
             Code::InDocument | Code::Of(_) => {
                 let files = in_document.ok_or_else(|| {
-                    Problem::new(422, "M0303", "the code is not in the request")
-                        .with_hint("build.functionSourceCode holds it, as base64")
+                    Problem::new(422, "M0303", "the request contains no code")
+                        .with_hint("put it into build.functionSourceCode, as base64")
                 })?;
                 write(made.path(), files)?;
             }
@@ -155,7 +155,7 @@ fn write(folder: &Path, files: Files) -> Result<(), Problem> {
     for (name, content) in files {
         if !foreign::is_plain_name(&name) {
             let shown: String = name.chars().take(64).flat_map(char::escape_debug).collect();
-            return Err(Problem::new(422, "M0303", format!("`{shown}` is no file name")));
+            return Err(Problem::new(422, "M0303", format!("`{shown}` is not a file name")));
         }
         let path = folder.join(name);
         let is_script = content.starts_with(b"#!");
@@ -169,7 +169,7 @@ fn write(folder: &Path, files: Files) -> Result<(), Problem> {
 
 fn unwritable(error: std::io::Error) -> Problem {
     let status = if error.kind() == std::io::ErrorKind::StorageFull { 507 } else { 500 };
-    Problem::new(status, "M0704", format!("a folder for the code cannot be written: {error}"))
+    Problem::new(status, "M0704", format!("cannot write a folder for the code: {error}"))
 }
 
 fn unpackable(name: &FunctionName, error: &PackError) -> Problem {

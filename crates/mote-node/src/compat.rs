@@ -279,9 +279,9 @@ pub(super) async fn warn_of_kept_calls(node: &Node) {
         Ok(calls) if calls.is_empty() => {}
         Ok(calls) => tracing::warn!(
             calls = calls.len(),
-            "accepted calls wait until the API of another platform is on again"
+            "accepted calls wait until the platform's API is turned on again"
         ),
-        Err(problem) => tracing::error!(problem = problem.detail, "accepted calls are not read"),
+        Err(problem) => tracing::error!(problem = problem.detail, "cannot read accepted calls"),
     }
 }
 
@@ -299,7 +299,7 @@ impl Front {
         work: impl Future<Output = Result<T, Problem>> + Send + 'static,
     ) -> BoxFuture<'static, Result<T, Problem>> {
         let task = self.management.spawn(work);
-        let failed = |_| Problem::new(500, "M0599", "the node failed to do this; see its log");
+        let failed = |_| Problem::new(500, "M0599", "the node could not do this; see its log");
         async move { task.await.map_err(failed)? }.boxed()
     }
 }
@@ -350,7 +350,9 @@ impl mote_compat::Node for Front {
         self.to_the_end(async move {
             let revision = functions::find(&node.engine, &name)?;
             if instances > INSTANCES_MAX {
-                let text = format!("{name}: {instances} instances: 0 to {INSTANCES_MAX}");
+                let text = format!(
+                    "{name}: {instances} instances; the number must be 0 to {INSTANCES_MAX}"
+                );
                 return Err(Problem::new(422, "M0303", text));
             }
             let before = revision.bounds().max.or(revision.spec.scale.max);

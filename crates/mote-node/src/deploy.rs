@@ -186,8 +186,8 @@ fn replaces(live: &Revision, spec: &FunctionSpec, options: &Options) -> Option<S
     }
     let name = &spec.name;
     Some(format!(
-        "{name}: this deploy, from {now}, replaces the function {name} that came from {before}; if \
-         both are wanted, give one of them another name and bring the other back with mote rollback \
+        "{name}: this deploy, from {now}, replaces the function {name} from {before}; to \
+         keep both, give one of them another name and restore the other with mote rollback \
          {name}"
     ))
 }
@@ -204,7 +204,7 @@ async fn placed(
         None => None,
     };
     if now.is_none() && options.held_back() {
-        let text = format!("{name} has no live revision to take the traffic");
+        let text = format!("{name} has no live revision that could receive the traffic");
         let problem = Problem::new(409, "M0413", text);
         return Err(problem.with_hint("deploy it first without --tag and --no-traffic"));
     }
@@ -227,7 +227,7 @@ async fn publish(
     let then = then.map_err(|error| rollout::not_a_split(&error))?;
     if !then.split.reaches(revision.number) {
         // It has shown that it starts; nobody can call it, so nothing of it stays.
-        let text = format!("ready, takes no traffic ({})", then.split);
+        let text = format!("ready, receives no traffic ({})", then.split);
         revision.log.platform(LogLevel::Info, revision.number, 0, &text);
         node.engine.discard(revision);
         return Ok(then.split);

@@ -16,7 +16,7 @@ pub(crate) async fn report(node: &Node) -> DoctorReport {
         detail: if node.config.lan {
             "HTTP and CoAP are open to the network".to_owned()
         } else {
-            "HTTP and CoAP answer this machine only".to_owned()
+            "HTTP and CoAP are open to this machine only".to_owned()
         },
         hint: (!node.config.lan).then(|| "mote up --lan opens them".to_owned()),
     });
@@ -29,10 +29,10 @@ fn of_platform(platform: &str, address: &str) -> Check {
     let host = address.split_once("://").map_or(address, |(_, host)| host);
     let loopback = host.parse().is_ok_and(|at: std::net::SocketAddr| at.ip().is_loopback());
     let who = match (platform, loopback) {
-        ("openfaas", _) => "; management needs the token",
-        ("tinyfaas" | "nuclio", false) => "; needs the token",
+        ("openfaas", _) => "; management requires the token",
+        ("tinyfaas" | "nuclio", false) => "; requires the token",
         ("tinyfaas" | "nuclio", true) => {
-            "; needs no password: every user of this machine may deploy there"
+            "; requires no password: every user of this machine may deploy"
         }
         _ => "",
     };
@@ -60,7 +60,8 @@ fn budget(node: &Node) -> Check {
             text(budget.taken_bytes)
         ),
         hint: over.then(|| {
-            "instances may take more than there is; lower the setting `memory`".to_owned()
+            "instances may use more memory than the machine has; lower the setting `memory`"
+                .to_owned()
         }),
     }
 }
@@ -105,7 +106,7 @@ fn of_interpreters(found: &interpreters::Found) -> Vec<Check> {
                 state: CheckState::Warn,
                 detail: format!("{reason}: functions in it cannot be deployed"),
                 hint: Some(format!(
-                    "install it, for instance: apt install {}",
+                    "install it, for example: apt install {}",
                     match name {
                         "python" => "python3",
                         "node" => "nodejs",

@@ -32,7 +32,9 @@ pub(crate) async fn remove(node: &Node, name: &str) -> Result<(), Problem> {
     let _turn = turns::turn(node, &function)?;
     tokio::task::spawn_blocking(move || store.remove(&function))
         .await
-        .map_err(|_| Problem::new(500, "M0599", "the node failed to remove; see its log"))?
+        .map_err(|_| {
+            Problem::new(500, "M0599", "the node could not remove the function; see its log")
+        })?
         .map_err(|error| store_problem(&error))?;
     node.engine.remove(name);
     node.forget(&revision.spec.name);
@@ -51,7 +53,9 @@ pub(crate) async fn set_bounds(
     let kept = (bounds != ScaleOverride::default()).then_some(bounds);
     tokio::task::spawn_blocking(move || store.set_scale(&function, kept.as_ref()))
         .await
-        .map_err(|_| Problem::new(500, "M0599", "the node failed to store; see its log"))?
+        .map_err(|_| {
+            Problem::new(500, "M0599", "the node could not store the change; see its log")
+        })?
         .map_err(|error| store_problem(&error))?;
     revision.set_bounds(bounds);
     Ok(())
@@ -91,7 +95,7 @@ fn lost(lines: u64) -> EngineLine {
         revision: 0,
         instance: 0,
         invocation: None,
-        text: format!("{lines} lines were too fast to follow"),
+        text: format!("{lines} lines were skipped, because they arrived too fast"),
     }
 }
 

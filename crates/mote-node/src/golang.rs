@@ -149,12 +149,12 @@ pub(crate) async fn build(
     let key = key(spec, &staged.hash, &go.version);
     let _turn = tokio::time::timeout(TURN_TIMEOUT, node.go_builds.lock())
         .await
-        .map_err(|_| packages::failed("other Go functions have been building for 10 minutes"))?;
+        .map_err(|_| packages::failed("waited 10 minutes for the builds of other Go functions"))?;
     let store = node.store.clone();
     let wanted = key.clone();
     let lookup = tokio::task::spawn_blocking(move || store.packages_dir(&wanted))
         .await
-        .map_err(|_| packages::failed("the node failed while it looked for a program"))?
+        .map_err(|_| packages::failed("the node could not check for an existing build"))?
         .map_err(|error| store_problem(&error))?;
     let staging = match lookup {
         Lookup::Ready(stored) => return Ok(Installed::new(key, stored, "from cache".into())),
@@ -165,7 +165,7 @@ pub(crate) async fn build(
         tokio::task::spawn_blocking(move || Ok((generate(&own, &code, &staging)?, staging)));
     let (target, staging) = generated
         .await
-        .unwrap_or_else(|_| Err(packages::failed("the node failed while it read the code")))?;
+        .unwrap_or_else(|_| Err(packages::failed("the node could not read the code")))?;
     let cache = cache(node).await?;
     // Modules are where their names say, unless a proxy alone may be asked.
     let registries = Arc::new(Registries::of(Client::Go, BTreeSet::new()));
@@ -182,7 +182,7 @@ pub(crate) async fn build(
     let store = node.store.clone();
     let stored = tokio::task::spawn_blocking(move || store.commit_packages(staging))
         .await
-        .map_err(|_| packages::failed("the node failed while it stored a program"))?
+        .map_err(|_| packages::failed("the node could not store the program"))?
         .map_err(|error| store_problem(&error))?;
     Ok(Installed::new(key, stored, format!("go {}", go.version)))
 }

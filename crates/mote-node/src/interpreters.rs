@@ -95,7 +95,10 @@ async fn ask(name: &str, args: &[&str], min: (u32, u32)) -> Result<Interpreter, 
 
 fn recent(name: &str, found: &str, min: (u32, u32)) -> Result<(), String> {
     if version(found) < Some(min) {
-        return Err(format!("{name} is {found}, {}.{} or newer is needed", min.0, min.1));
+        return Err(format!(
+            "{name} is version {found}, but {}.{} or newer is required",
+            min.0, min.1
+        ));
     }
     Ok(())
 }

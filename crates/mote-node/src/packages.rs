@@ -94,7 +94,7 @@ pub(crate) async fn install(
     let key = wanted.key.clone();
     let lookup = tokio::task::spawn_blocking(move || store.packages_dir(&key))
         .await
-        .map_err(|_| failed("the node failed while it looked for packages"))?
+        .map_err(|_| failed("the node could not check for installed packages"))?
         .map_err(|error| store_problem(&error))?;
     let staging = match lookup {
         Lookup::Ready(stored) => {
@@ -119,7 +119,7 @@ pub(crate) async fn install(
     let store = node.store.clone();
     let stored = tokio::task::spawn_blocking(move || store.commit_packages(staging))
         .await
-        .map_err(|_| failed("the node failed while it stored packages"))?
+        .map_err(|_| failed("the node could not store the packages"))?
         .map_err(|error| store_problem(&error))?;
     Ok(Some(Installed::new(wanted.key, stored, "installed".into())))
 }
@@ -137,8 +137,8 @@ fn wanted(
     if !provided.is_empty() {
         let (platform, list) = (spec.compat.map_or("", Compat::as_str), provided.join(", "));
         warnings.push(format!(
-            "installed {list}, which {platform} brings along: name what the function needs in its \
-             own list of packages to choose versions"
+            "installed {list}, because {platform} provides it: list it in the function's \
+             own packages to choose versions"
         ));
     }
     let (seeds, inputs, language) = if has("requirements.txt") && spec.runtime != Runtime::Node {
@@ -157,7 +157,7 @@ fn wanted(
             (both, Inputs::of_package(code), "node")
         } else {
             warnings.push(
-                "package.json has no package-lock.json beside it: versions may differ next time"
+                "there is no package-lock.json next to package.json: the next deploy may install other versions"
                     .to_owned(),
             );
             (vec!["package.json"], Inputs::of_package(code), "node")
@@ -310,9 +310,9 @@ async fn room(node: &Node) -> Result<(u64, u64), Problem> {
     let (left, free_min) = counted
         .await
         .unwrap_or_else(|error| Err(std::io::Error::other(error)))
-        .map_err(|error| failed(&format!("cannot look at the disk: {error}")))?;
+        .map_err(|error| failed(&format!("cannot check the free disk space: {error}")))?;
     if left == 0 {
-        let text = "packages of all functions take half of the disk, which is what they may";
+        let text = "the packages of all functions already use half of the disk, which is the limit";
         let problem = Problem::new(507, "M0703", text);
         return Err(problem.with_hint("remove functions, or deploy them with fewer packages"));
     }
@@ -381,7 +381,7 @@ pub(super) fn explain(
     let how = if outcome.too_large {
         let most = mote_core::fault::bytes_text(INSTALL_BYTES_MAX);
         format!(
-            "was stopped because the packages take too much room (at most {most} per function, half \
+            "was stopped because the packages need too much space (at most {most} per function, half \
              of the disk for all functions, and some space must stay free)"
         )
     } else if outcome.timed_out {
@@ -389,7 +389,7 @@ pub(super) fn explain(
     } else if outcome.exit.out_of_memory {
         let most = mote_core::fault::bytes_text(INSTALL_MEMORY_BYTES);
         format!(
-            "ran out of memory (an installation has {most} at most, and no more than the node's \
+            "ran out of memory (an installation may use {most}, and no more than the node's \
              setting memory)"
         )
     } else {
@@ -407,14 +407,14 @@ pub(super) fn explain(
             spec.name,
             stale_entries(&outcome.output)
         ))
-        .with_hint("bring it up to date with npm install, or leave it out, and deploy again");
+        .with_hint("update it with npm install, or remove it, and deploy again");
     }
     if refused.is_empty() {
         return problem;
     }
     problem.with_hint(format!(
-        "it asked for {}, and an installation reaches only the registries that the node's pip, npm \
-         or go is configured for, and public addresses that the list of dependencies names",
+        "it tried to reach {}, but an installation can reach only the registries in the node's \
+         configuration of pip, npm or go, and public addresses in the list of dependencies",
         refused.join(", ")
     ))
 }

@@ -253,7 +253,7 @@ impl Registries {
             Ok(outside) => outside,
             Err(Unreached::Refused) => {
                 self.remember_refused(format!("{host}:{port}"));
-                let text = format!("{host}:{port} is no package registry of this node");
+                let text = format!("{host}:{port} is not a package registry of this node");
                 return answer(&mut inside, "403 Forbidden", &text).await;
             }
             Err(Unreached::Failed(error)) => {
@@ -428,7 +428,7 @@ fn upstream(vars: &[(String, String)]) -> Option<Upstream> {
         get(&["HTTPS_PROXY", "https_proxy", "ALL_PROXY", "all_proxy", "HTTP_PROXY", "http_proxy"])?;
     let authority = url.strip_prefix("http://").unwrap_or(&url).split('/').next()?.to_owned();
     if authority.contains("://") {
-        tracing::warn!("package installations use only proxies that are spoken to by http://");
+        tracing::warn!("package installations support only proxies with http:// addresses");
         return None;
     }
     let authorization = authority

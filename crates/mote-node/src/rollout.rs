@@ -82,8 +82,8 @@ pub(crate) async fn rollback(
     let _turn = turn(node, name)?;
     let now = traffic(node, name).await?;
     let revision = revision.or_else(|| now.back()).ok_or_else(|| {
-        Problem::new(404, "M0412", format!("no revision of {name} was live before"))
-            .with_hint(format!("see what there is: mote revisions {name}"))
+        Problem::new(404, "M0412", format!("{name} has no earlier live revision"))
+            .with_hint(format!("list the revisions: mote revisions {name}"))
     })?;
     let then = now.rolled_back(revision).map_err(|error| not_a_split(&error))?;
     change(node, name, &now, then, "rollback").await
@@ -199,7 +199,8 @@ pub(super) async fn warm(node: &Node, revision: &Arc<Revision>) -> Result<(), Pr
     let reason = match warmed.map_err(|error| internal(&error))? {
         Ok(()) => return Ok(()),
         Err(WarmError::NodeFull(reason)) => {
-            let hint = "stop others: mote scale NAME 0, or raise the node's setting `memory`";
+            let hint =
+                "stop other functions with mote scale NAME 0, or raise the node's setting `memory`";
             let text = format!("{}: {reason}", revision.title());
             return Err(Problem::new(503, "M0505", text).with_hint(hint));
         }
@@ -236,7 +237,7 @@ fn missing_module(text: &str, spec: &FunctionSpec) -> Option<String> {
         (!name.is_empty() && name.len() <= 100 && name.chars().all(plain)).then_some(name)
     };
     if text.contains("Read-only file system") || text.contains("EROFS: read-only") {
-        let hint = "the folder of the code cannot be written to: let the function write below /tmp";
+        let hint = "the code folder is read-only: let the function write to /tmp";
         return Some(hint.to_owned());
     }
     if text.contains("No space left on device") || text.contains("no space left on device") {
@@ -245,22 +246,22 @@ fn missing_module(text: &str, spec: &FunctionSpec) -> Option<String> {
             None => "",
         };
         return Some(format!(
-            "the function's /tmp is full: raise [limits] disk in mote.toml, and memory, which it is \
-             taken from{import}"
+            "the function's /tmp is full: raise [limits] disk in mote.toml, and also memory, because /tmp counts \
+             as memory{import}"
         ));
     }
     match spec.runtime {
         Runtime::Python => {
             if let Some(name) = quoted("cannot import name '") {
                 return Some(format!(
-                    "if `{name}` is of a package, another version of that is needed: name it in \
-                     requirements.txt next to the code, as in package<2, and deploy again"
+                    "if `{name}` belongs to a package, the function needs another version of it: write that \
+                     version into requirements.txt next to the code, as in package<2, and deploy again"
                 ));
             }
             let module = quoted("No module named '")?.split('.').next()?;
             Some(format!(
-                "if `{module}` belongs to a package, name that package in requirements.txt next to \
-                 the code and deploy again; a file deployed alone needs a folder for both"
+                "if `{module}` belongs to a package, list that package in requirements.txt next to the \
+                 code and deploy again; if you deployed a single file, put both into a folder"
             ))
         }
         Runtime::Node => {
@@ -268,8 +269,8 @@ fn missing_module(text: &str, spec: &FunctionSpec) -> Option<String> {
                 quoted("Cannot find package '").or_else(|| quoted("Cannot find module '"))?;
             (!package.starts_with(['.', '/'])).then(|| {
                 format!(
-                    "if `{package}` is a package, name it in the dependencies of package.json next \
-                     to the code and deploy again; a file deployed alone needs a folder for both"
+                    "if `{package}` is a package, list it in the dependencies of package.json next to \
+                     the code and deploy again; if you deployed a single file, put both into a folder"
                 )
             })
         }
@@ -289,7 +290,7 @@ pub(super) async fn switch(
 ) -> Result<(), Problem> {
     let missing = || {
         tracing::error!(function = %name, split = %to.split, "a revision of the split is missing");
-        Problem::new(500, "M0599", "the node failed to move traffic; see its log")
+        Problem::new(500, "M0599", "the node could not change the traffic; see its log")
     };
     let serving = Serving::new(to.split.clone(), revisions).ok_or_else(missing)?;
     let (wanted, stored) = (name.clone(), to.clone());
@@ -318,7 +319,7 @@ pub(super) fn not_a_split(error: &SplitError) -> Problem {
 
 fn no_revision(name: &FunctionName, revision: u64) -> Problem {
     Problem::new(404, "M0412", format!("{name} has no revision {revision}"))
-        .with_hint(format!("see what there is: mote revisions {name}"))
+        .with_hint(format!("list the revisions: mote revisions {name}"))
 }
 
 /// The revision that `NAME` or `NAME@TAG` reaches, or 404 with what helps.
@@ -337,7 +338,7 @@ pub(crate) fn route(node: &Node, name: &str) -> Result<mote_engine::Route, Probl
     let tags: Vec<_> = split.shares().iter().filter_map(|share| share.tag.as_deref()).collect();
     let problem = Problem::new(404, "M0501", format!("{function} has no tag `{shown}`"));
     let hint = match tags[..] {
-        [] => format!("it has none; give one: mote traffic {function} REVISION:TAG"),
+        [] => format!("it has no tags; set one: mote traffic {function} REVISION:TAG"),
         _ => format!("its tags: {}", tags.join(", ")),
     };
     Err(problem.with_hint(hint))

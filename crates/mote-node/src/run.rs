@@ -208,9 +208,11 @@ async fn serve(
     match code {
         exit::HELPER => tracing::error!(
             exit_status = code,
-            "the helper process that starts functions has ended: the node stops, start it again"
+            "the zygote, which starts functions, has ended: the node stops; start it again"
         ),
-        _ => tracing::info!("the node stops: it takes no new calls and lets running ones end"),
+        _ => tracing::info!(
+            "the node is stopping: it accepts no new calls and waits for running ones"
+        ),
     }
     let stopping = async {
         stopper.stop();
@@ -218,7 +220,7 @@ async fn serve(
         let all_served = waiting_for(&engine, "calls of HTTP and CoAP clients", all_served);
         if tokio::time::timeout(STOP_GRACE, all_served).await.is_err() {
             let grace_s = STOP_GRACE.as_secs();
-            tracing::warn!(grace_s, "calls that did not end in time are cut off");
+            tracing::warn!(grace_s, "ending calls that did not finish in time");
         }
         let _ = stop_admin.send(true);
         if let Some(platforms) = platforms {
@@ -251,7 +253,7 @@ async fn end_of_start() {
         _ = interrupt.recv() => {}
         _ = terminate.recv() => {}
     }
-    tracing::info!("the node was told to stop while it started");
+    tracing::info!("the node received a signal to stop while it was starting");
     std::process::exit(exit::DONE.into());
 }
 
@@ -276,7 +278,7 @@ async fn waiting_for<T>(engine: &Engine, what: &str, step: impl Future<Output = 
         functions.truncate(SLOW_STOP_NAMES_MAX);
         let waited_s = began.elapsed().as_secs();
         let functions = functions.join(", ");
-        tracing::warn!(waited_s, %functions, "the node still waits for {what} before it stops");
+        tracing::warn!(waited_s, %functions, "the node waits for {what} before it stops");
     }
 }
 
@@ -374,7 +376,7 @@ fn bind_socket(path: &std::path::Path) -> Result<UnixListener> {
     let unusable = |text: String| unusable("socket", text);
     if let Some(folder) = path.parent() {
         let cannot =
-            |error| unusable(format!("cannot make the folder {}: {error}", folder.display()));
+            |error| unusable(format!("cannot create the folder {}: {error}", folder.display()));
         std::fs::create_dir_all(folder).map_err(cannot)?;
     }
     match std::fs::symlink_metadata(path) {
@@ -382,7 +384,7 @@ fn bind_socket(path: &std::path::Path) -> Result<UnixListener> {
         Err(error) => return Err(unusable(format!("{shown}: {error}"))),
         // Only what a node left behind is removed.
         Ok(found) if !found.file_type().is_socket() => {
-            return Err(unusable(format!("{shown} is there and is not a socket")));
+            return Err(unusable(format!("{shown} exists and is not a socket")));
         }
         Ok(_) if std::os::unix::net::UnixStream::connect(path).is_ok() => {
             return Err(unusable(format!("another node answers on the socket {shown}")));
@@ -392,7 +394,7 @@ fn bind_socket(path: &std::path::Path) -> Result<UnixListener> {
         }
     }
     let listener = UnixListener::bind(path)
-        .map_err(|error| unusable(format!("cannot make the socket {shown}: {error}")))?;
+        .map_err(|error| unusable(format!("cannot create the socket {shown}: {error}")))?;
     // Who may connect is decided by peer credentials; the mode only keeps others' errors short.
     std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o660))?;
     Ok(listener)
@@ -448,7 +450,7 @@ fn announce(node: &Node) {
         text.push_str(&wrapped("  note   ", &format!("{name}: {detail}")));
     }
     if !notes.is_empty() {
-        text.push_str("         mote doctor tells what to do about these\n");
+        text.push_str("         mote doctor explains how to fix these\n");
     }
     for (name, found) in [("python", &node.interpreters.python), ("node", &node.interpreters.node)]
     {

@@ -34,8 +34,8 @@ pub(super) fn check(engine: &Engine, spec: &FunctionSpec) -> Result<(), Problem>
     let function = &spec.name;
     let length = |name: &str| {
         engine.secret_bytes(name).ok_or_else(|| {
-            let text = format!("{function} reads secret {name}, which is not on this node");
-            let hint = format!("make it: mote secret set {name} < FILE");
+            let text = format!("{function} reads the secret {name}, which this node does not have");
+            let hint = format!("create it: mote secret set {name} < FILE");
             Problem::new(422, "M0414", text).with_hint(hint).with_field("secrets")
         })
     };
@@ -45,7 +45,7 @@ pub(super) fn check(engine: &Engine, spec: &FunctionSpec) -> Result<(), Problem>
     }
     if bytes > FUNCTION_BYTES_MAX {
         let most = FUNCTION_BYTES_MAX >> 10;
-        let text = format!("{function} reads {bytes} bytes of secrets, at most {most} KiB fit");
+        let text = format!("{function} reads {bytes} bytes of secrets; the limit is {most} KiB");
         return Err(Problem::new(422, "M0303", text).with_field("secrets"));
     }
     Ok(())
@@ -60,7 +60,7 @@ pub(crate) async fn put(
     replace: Option<bool>,
 ) -> Result<bool, Problem> {
     if !is_secret_name(&name) {
-        let text = "name: 1 to 253 of a-z, A-Z, 0-9, -, _ and ., not . in front";
+        let text = "name: 1 to 253 of a-z, A-Z, 0-9, -, _ and ., not beginning with .";
         return Err(Problem::new(422, "M0303", text).with_field("name"));
     }
     if value.len() > VALUE_BYTES_MAX || value.contains('\0') {
@@ -77,7 +77,7 @@ pub(crate) async fn put(
     .await?;
     match (replace, there) {
         (Some(false), true) => {
-            Err(Problem::new(409, "M1405", format!("secret {name} is there already")))
+            Err(Problem::new(409, "M1405", format!("secret {name} already exists")))
         }
         (Some(true), false) => Err(unknown(&name)),
         _ => {
@@ -116,5 +116,5 @@ pub(crate) fn not_a_value() -> Problem {
 fn unknown(name: &str) -> Problem {
     let shown: String = name.chars().take(64).flat_map(char::escape_debug).collect();
     Problem::new(404, "M0415", format!("no secret named {shown}"))
-        .with_hint("see what there is: mote secret list")
+        .with_hint("list the secrets: mote secret list")
 }

@@ -21,7 +21,7 @@ pub(super) fn check(node: &Node, spec: &FunctionSpec) -> Result<(), Problem> {
     }
     if spec.limits.memory_bytes > node.memory_bytes {
         let text = format!(
-            "memory: {} asked, the node gives {} to instances in all",
+            "memory: {} requested, but the node has {} for all instances",
             mote_core::fault::bytes_text(spec.limits.memory_bytes),
             mote_core::fault::bytes_text(node.memory_bytes)
         );

@@ -32,5 +32,5 @@ pub(crate) fn store_problem(error: &StoreError) -> Problem {
 /// A task of ours that panicked or was cancelled.
 pub(super) fn internal(error: &tokio::task::JoinError) -> Problem {
     tracing::error!(%error, "deploy task failed");
-    Problem::new(500, "M0599", "the node failed to deploy; see its log")
+    Problem::new(500, "M0599", "the node could not deploy the function; see its log")
 }

@@ -67,7 +67,7 @@ async fn collect_once(node: &Arc<Node>) -> bool {
         Ok(Err(error)) => {
             tracing::warn!(error = %error_chain(&error), "old code was not removed");
         }
-        Err(error) => tracing::error!(%error, "removing old code failed"),
+        Err(error) => tracing::error!(%error, "cannot remove old code"),
     }
     leaving
 }
@@ -75,7 +75,7 @@ async fn collect_once(node: &Arc<Node>) -> bool {
 /// Names what could not be removed.
 pub(crate) fn warn_of(left: &[String]) {
     for what in left {
-        tracing::warn!(%what, "old files cannot be removed; they take space and do no other harm");
+        tracing::warn!(%what, "cannot remove old files; they use disk space but cause no other problem");
     }
 }
 
@@ -89,7 +89,7 @@ pub(crate) async fn verify(node: Arc<Node>) {
         let verified = tokio::task::spawn_blocking(move || store.verify_code(&hash)).await;
         let reason = match verified {
             Ok(Ok(true)) | Err(_) => continue,
-            Ok(Ok(false)) => "its content has changed on disk".to_owned(),
+            Ok(Ok(false)) => "its content on disk has changed".to_owned(),
             Ok(Err(error)) => error_chain(&error),
         };
         tracing::error!(

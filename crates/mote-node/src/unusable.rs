@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 
 /// An address that cannot be listened on.
 #[derive(Debug, thiserror::Error)]
-#[error("{address} cannot be listened on")]
+#[error("cannot listen on {address}")]
 pub(crate) struct AddressError {
     /// The setting it comes from.
     pub(crate) key: &'static str,

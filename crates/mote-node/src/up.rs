@@ -18,7 +18,7 @@ pub fn run(config: Config, deploy: &[PathBuf]) -> ExitCode {
     let zygote = match mote_sandbox::Zygote::fork() {
         Ok(zygote) => zygote,
         Err(error) => {
-            eprintln!("error: the sandbox helper cannot be started: {error}");
+            eprintln!("error: cannot start the zygote: {error}");
             return ExitCode::from(exit::FAILED);
         }
     };
@@ -68,14 +68,14 @@ fn explain(error: &anyhow::Error) -> (String, u8) {
             let flags = format!("--{} :{}", key.replace('_', "-"), port.saturating_add(1));
             return (
                 format!(
-                    "error[M0210]: port {port} is already in use on {}\n  try:  mote up {flags}    or stop what holds it",
+                    "error[M0210]: port {port} is already in use on {}\n  try:  mote up {flags}    or stop the program that uses it",
                     address.ip()
                 ),
                 exit::CONFIG,
             );
         }
         let code = "M0203";
-        return (format!("error[{code}]: {address} cannot be listened on: {source}"), exit::CONFIG);
+        return (format!("error[{code}]: cannot listen on {address}: {source}"), exit::CONFIG);
     }
     if error.downcast_ref::<SettingError>().is_some() {
         return (format!("error[M0203]: {error}"), exit::CONFIG);

@@ -75,7 +75,7 @@ impl Dashboard {
             return Ok(function);
         }
         let text = format!(
-            "function {name} was not deployed through this API, which asks for no credentials here"
+            "function {name} was not deployed through this API, which requires no credentials here"
         );
         Err(Refused(StatusCode::FORBIDDEN, text))
     }
@@ -170,7 +170,9 @@ pub(super) async fn update(
     let document = parse(&body)?;
     let name = name_of(&document)?;
     if name.as_str() != path {
-        return Err(Refused::bad(format!("metadata.name is {name}, not what the address says")));
+        return Err(Refused::bad(format!(
+            "metadata.name is {name}, but the URL names another function"
+        )));
     }
     dashboard.managed(name.as_str())?;
     deploy(&dashboard, &fields, name, document, true).await

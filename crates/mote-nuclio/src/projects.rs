@@ -41,7 +41,7 @@ pub(super) async fn create(
         return Err(Refused(StatusCode::CONFLICT, "project already exists".to_owned()));
     }
     if known.len() >= PROJECTS_MAX {
-        return Err(Refused::bad(format!("there are {PROJECTS_MAX} projects, no more are kept")));
+        return Err(Refused::bad(format!("there are {PROJECTS_MAX} projects, which is the limit")));
     }
     keep(&dashboard, &project.name, Some(&project.document)).await?;
     Ok((StatusCode::CREATED, Json(project.document)))
@@ -55,7 +55,7 @@ pub(super) async fn update(
     let project = sent(&body)?;
     if project.name != name {
         return Err(Refused::bad(format!(
-            "metadata.name is {}, not what the address says",
+            "metadata.name is {}, but the URL names another project",
             project.name
         )));
     }
@@ -83,7 +83,7 @@ pub(super) async fn remove(
         return Err(not_found());
     }
     if name == PROJECT {
-        let text = format!("the project {PROJECT} stays");
+        let text = format!("the project {PROJECT} cannot be removed");
         return Err(Refused(StatusCode::PRECONDITION_FAILED, text));
     }
     if named(&dashboard).any(|used| used == name) {

@@ -72,7 +72,7 @@ async fn deploy(gateway: &Gateway, body: &[u8], replace: bool) -> Result<(), Ref
         return Err(Refused::unknown(&wish.service));
     }
     if !replace && is_there {
-        return Err(Refused::bad(format!("{} is there already: update it", wish.service)));
+        return Err(Refused::bad(format!("{} already exists: update it", wish.service)));
     }
     let name = FunctionName::new(&wish.service)
         .map_err(|error| Refused::bad(format!("service: {error}")))?;

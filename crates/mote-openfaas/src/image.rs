@@ -35,13 +35,13 @@ pub(crate) fn code(image: &str, has_process: bool, all: &[Function]) -> Result<C
         return of(function);
     }
     if last == PROGRAMS && has_process {
-        let text = b"The program of this function is one of the machine.\n".to_vec();
+        let text = b"This function runs a program of the machine.\n".to_vec();
         return Ok(Code::Files(vec![("about.txt".to_owned(), text)]));
     }
     let name = if FunctionName::new(last).is_ok() { last } else { "NAME" };
     Err(format!(
-        "image {}: its code is not on this node, which has no registry. Bring it with: mote deploy \
-         stack.yml, or mote deploy FOLDER --name {name}; then deploy again",
+        "image {}: its code is not on this node, which has no registry. Deploy the code with mote deploy \
+         stack.yml, or with mote deploy FOLDER --name {name}, and repeat this deploy",
         cut(image)
     ))
 }

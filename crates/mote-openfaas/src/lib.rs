@@ -105,7 +105,7 @@ async fn namespace(
     method: axum::http::Method,
 ) -> Response {
     if method != axum::http::Method::GET {
-        let text = format!("a node has one namespace, {NAMESPACE}, which stays as it is\n");
+        let text = format!("a node has one namespace, {NAMESPACE}, which cannot be changed\n");
         return (StatusCode::NOT_IMPLEMENTED, text).into_response();
     }
     if name != NAMESPACE {

@@ -69,7 +69,10 @@ pub(super) async fn resume(whisk: &Whisk, mut resumed: mpsc::UnboundedReceiver<R
         let accepted = journal::parts(&record)
             .and_then(|[description, ..]| serde_json::from_slice::<Accepted>(&description).ok());
         let Some(Accepted { id, action, payload, cause, .. }) = accepted else {
-            tracing::error!(number = kept.number(), "accepted activation is not readable; kept");
+            tracing::error!(
+                number = kept.number(),
+                "cannot parse an accepted activation; it is kept"
+            );
             continue;
         };
         if whisk.activations.get(&id.to_string()).is_some() {
@@ -126,7 +129,10 @@ async fn settle(
     match ended {
         Ok(_) => {}
         Err(NotRun::Stopping) => {
-            tracing::warn!(number = kept.number(), "activation found the node stopping; kept");
+            tracing::warn!(
+                number = kept.number(),
+                "an activation could not run because the node is stopping; it is kept"
+            );
             return;
         }
         Err(reason) => {

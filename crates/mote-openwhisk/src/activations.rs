@@ -59,7 +59,7 @@ impl Held {
             self.bytes = self.bytes.saturating_sub(before.to_string().len());
         }
         let Some((record, bytes)) = shortened(record) else {
-            tracing::warn!(%id, "the record of an activation is too long to be kept");
+            tracing::warn!(%id, "the record of an activation is too long to store");
             return;
         };
         self.bytes += bytes;
@@ -152,7 +152,7 @@ impl Activations {
         match node.put_documents(changes).await {
             Ok(()) => drop(self.written.send_replace(added)),
             Err(problem) => {
-                tracing::warn!(problem = problem.detail, "activations are not written yet");
+                tracing::warn!(problem = problem.detail, "activations are not written to disk yet");
                 self.held().unwritten.extend(keys);
             }
         }

@@ -161,7 +161,7 @@ impl Entities {
                     let name = parts.map_or("", |(_, name)| name).to_owned();
                     all.insert((kind, name), entity);
                 }
-                _ => tracing::warn!(key, "a kept entity of OpenWhisk cannot be read"),
+                _ => tracing::warn!(key, "cannot read a stored entity of OpenWhisk"),
             }
         }
         Ok(Self { all: RwLock::new(all), turn: tokio::sync::Mutex::default() })

@@ -88,7 +88,7 @@ pub async fn serve(
     let whisk = match Whisk::load(context.clone()).await {
         Ok(whisk) => whisk,
         Err(problem) => {
-            tracing::error!(%problem.detail, "what OpenWhisk's API keeps cannot be read");
+            tracing::error!(%problem.detail, "cannot read the entities of OpenWhisk's API");
             return;
         }
     };

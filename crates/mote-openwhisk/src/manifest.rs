@@ -69,8 +69,9 @@ async fn apply(whisk: &Whisk, manifest: &WhiskManifest) -> Result<WhiskResult, P
             whisk.entities.get(Kind::Action, name)
             && before != action.function
         {
-            let note =
-                format!("{name} was the function {before}, which stays: mote remove {before}");
+            let note = format!(
+                "{name} was deployed as the function {before} before, which still exists; to remove it: mote remove {before}"
+            );
             result.notes.push(note);
         }
         put(whisk, Kind::Action, &action.entity, as_action(function)).await?;
@@ -216,7 +217,7 @@ fn check(whisk: &Whisk, manifest: &WhiskManifest) -> Result<Vec<Function>, Probl
         return Ok(functions);
     }
     let problem = Problem::new(422, "M0303", mistakes.join("\n"));
-    Err(problem.with_hint("none of the entities was made; the functions are deployed"))
+    Err(problem.with_hint("no entity was created; the functions are deployed"))
 }
 
 fn is_binding(whisk: &Whisk, package: &str) -> bool {

@@ -323,8 +323,11 @@ pub(super) fn entry(folder: &Folder, compat: Compat, runtime: Runtime) -> Result
     let file =
         main.or_else(|| preferred(folder, candidates, endings).first().map(|f| (*f).to_owned()));
     let Some(file) = file else {
-        let text = format!("{}: none of {} is there", folder.stem(), candidates.join(", "));
-        let hint = format!("write entry = \"…\" in mote.toml: what {} calls", compat.as_str());
+        let text = format!("{}: found none of {}", folder.stem(), candidates.join(", "));
+        let hint = format!(
+            "write entry = \"…\" in mote.toml: the function that {} calls",
+            compat.as_str()
+        );
         return Err(mistake("M0112", text, Some(hint)));
     };
     // Platforms whose Node contract is the module itself.

@@ -149,7 +149,7 @@ impl Described {
             .map(|(key, _)| format!("{place}{key}"))
             .collect();
         if !rest.is_empty() {
-            self.warn(format!("no meaning here: {}", rest.join(", ")));
+            self.warn(format!("ignored: {}", rest.join(", ")));
         }
     }
 
@@ -159,7 +159,7 @@ impl Described {
             && !name.starts_with(|c: char| c.is_ascii_digit())
             && name.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'_');
         if !good || name == "PORT" || name.starts_with("MOTE_") || value.contains('\0') {
-            self.warn(format!("environment: `{name}` cannot be set here"));
+            self.warn(format!("environment: `{name}` is set by mote and cannot be changed"));
             return false;
         }
         true
@@ -177,7 +177,7 @@ impl Described {
     /// A variable whose value is a secret of the node.
     fn set_secret_env(&mut self, name: &str, secret: &str) {
         if !is_secret_name(secret) {
-            self.warn(format!("environment: {name}: `{secret}` is no name of a secret"));
+            self.warn(format!("environment: {name}: `{secret}` is not a valid name of a secret"));
         } else if self.takes_env(name, "") {
             self.function.env.remove(name);
             self.function.secret_env.insert(name.to_owned(), secret.to_owned());
@@ -187,7 +187,7 @@ impl Described {
     /// A secret that is read as a file; `there` is where the platform has it.
     fn add_secret_file(&mut self, secret: &str, there: &str) {
         if !is_secret_name(secret) {
-            self.warn(format!("secrets: `{secret}` is no name of a secret"));
+            self.warn(format!("secrets: `{secret}` is not a valid name of a secret"));
             return;
         }
         if !self.function.secrets.iter().any(|known| known == secret) {
@@ -195,7 +195,7 @@ impl Described {
         }
         let here = format!("/secrets/{secret}");
         if there != here {
-            self.warn(format!("secrets: {there} is the file {here} here"));
+            self.warn(format!("secrets: {there} becomes the file {here}"));
         }
     }
 
@@ -210,7 +210,7 @@ impl Described {
                     let part = |key: &str| text(&secret[key]).unwrap_or_default();
                     self.set_secret_env(&name, &secret_key(&part("name"), &part("key")));
                 }
-                None => self.warn(format!("{place}: `{name}` comes from outside the manifest")),
+                None => self.warn(format!("{place}: `{name}` is not defined in the manifest")),
             }
         }
         self.note_env(place);
@@ -231,7 +231,7 @@ impl Described {
                     self.function.limits.memory_bytes = Some(bytes);
                     self.note("memory", format!("{place}.memory: {written}"));
                 }
-                None => self.warn(format!("{place}.memory: `{written}` is no size")),
+                None => self.warn(format!("{place}.memory: `{written}` is not a size")),
             }
         }
         if let Some(written) = text(&limits["cpu"]) {
@@ -240,7 +240,7 @@ impl Described {
                     self.function.limits.cpu_millis = Some(millis);
                     self.note("cpu", format!("{place}.cpu: {written}"));
                 }
-                None => self.warn(format!("{place}.cpu: `{written}` is no number of cores")),
+                None => self.warn(format!("{place}.cpu: `{written}` is not a number of cores")),
             }
         }
         self.ignore_rest(limits, &["memory", "cpu"], &format!("{place}."));
@@ -251,13 +251,13 @@ impl Described {
         match quantity::milliseconds(&written) {
             Some(ms) if ms > TIMEOUT_MS_MAX => {
                 self.function.limits.timeout_ms = Some(TIMEOUT_MS_MAX);
-                self.warn(format!("{place}: `{written}`: a call may take 1 h at most here"));
+                self.warn(format!("{place}: `{written}`: the longest deadline is 1 h"));
             }
             Some(ms) if ms > 0 => {
                 self.function.limits.timeout_ms = Some(ms);
                 self.note("timeout", format!("{place}: {written}"));
             }
-            _ => self.warn(format!("{place}: `{written}` is no duration, or none")),
+            _ => self.warn(format!("{place}: `{written}` is not a positive duration")),
         }
     }
 
@@ -321,7 +321,7 @@ fn runtime_of(written: &str) -> Option<RuntimeName> {
 }
 
 fn not_offered(file: &str, name: &str, what: &str, hint: &str) -> Mistakes {
-    mistake("M0305", format!("{file}: {name}: {what} is not offered"), Some(hint.to_owned()))
+    mistake("M0305", format!("{file}: {name}: {what} is not supported"), Some(hint.to_owned()))
 }
 
 /// The manifest of another platform that `path` is or holds; `None` where there is none, or a
@@ -337,8 +337,8 @@ pub fn read(path: &Path) -> Result<Option<Foreign>, Mistakes> {
         return match found {
             Some(found) => Ok(Some(found)),
             None => {
-                let text = format!("{}: not a manifest of a platform mote knows", path.display());
-                let known = "known: OpenFaaS stack.yml, Nuclio function.yaml, Kubeless Function, \
+                let text = format!("{}: not a manifest of a supported platform", path.display());
+                let known = "supported: OpenFaaS stack.yml, Nuclio function.yaml, Kubeless Function, \
                              Knative Service and func.yaml, OpenWhisk manifest.yaml";
                 Err(mistake("M0301", text, Some(known.to_owned())))
             }
@@ -405,7 +405,7 @@ fn read_file(file: &Path, folder: &Path) -> Result<Option<Foreign>, Mistakes> {
         Document::OpenFaas => openfaas::read(&shown, first, folder)?,
         Document::Serverless => {
             let provider = first["provider"]["name"].as_str().unwrap_or("");
-            let hint = "deploy the folder of each function with a mote.toml that says compat";
+            let hint = "deploy the folder of each function with a mote.toml that sets compat";
             return Err(not_offered(&shown, provider, "serverless.yml", hint));
         }
         Document::Func => {
@@ -416,7 +416,9 @@ fn read_file(file: &Path, folder: &Path) -> Result<Option<Foreign>, Mistakes> {
         Document::OpenWhisk => openwhisk::read(&shown, first, folder)?,
     };
     for name in missing {
-        found.warnings.push(format!("${{{name}}} is not set and has no default: taken as empty"));
+        found
+            .warnings
+            .push(format!("${{{name}}} is not set and has no default; using an empty value"));
     }
     found.file = shown;
     check(&found)?;
@@ -483,7 +485,7 @@ fn check(found: &Foreign) -> Result<(), Mistakes> {
         }
         let (Source::Inside(files) | Source::Zip(_, files)) = &function.source else { continue };
         if let Some((name, _)) = files.iter().find(|(name, _)| !is_plain_name(name)) {
-            let text = format!("{}: {}: `{name}` is no file name", found.file, function.name());
+            let text = format!("{}: {}: `{name}` is not a file name", found.file, function.name());
             return Err(mistake("M0303", text, None));
         }
     }
@@ -524,19 +526,15 @@ fn documents(file: &str, source: &str) -> Result<Vec<Value>, Mistakes> {
         || brackets.saturating_mul(source.len()) > BRACKETS_TIMES_BYTES_MAX
     {
         let bytes = source.len();
-        let text = format!("{file}: too large to be read ({brackets} brackets in {bytes} bytes)");
-        let hint = "split the file, or write its lists and tables in lines, without brackets";
+        let text = format!("{file}: too large to read ({brackets} brackets in {bytes} bytes)");
+        let hint = "split the file, or write its lists and tables in block style, without brackets";
         return Err(mistake("M0301", text, Some(hint.to_owned())));
     }
     let mut found = Vec::new();
     for document in yaml_serde::Deserializer::from_str(source) {
         let unreadable = |error: yaml_serde::Error| {
             let line = error.location().map_or(0, |place| place.line());
-            mistake(
-                "M0301",
-                format!("{file}: not YAML that mote reads (line {line}): {error}"),
-                None,
-            )
+            mistake("M0301", format!("{file}: not valid YAML (line {line}): {error}"), None)
         };
         let value = if source.contains("<<") {
             let mut document = yaml_serde::Value::deserialize(document).map_err(unreadable)?;

@@ -62,11 +62,11 @@ pub(super) fn check_open_faas(folder: &Folder, spec: &FunctionSpec) -> Result<()
     let (text, hint) = match (classic, takes_bytes(&list)) {
         (true, false) => (
             format!("{name}: template go calls {entry}(req []byte), this is {entry}({list})"),
-            "a function that takes an http.ResponseWriter or a handler.Request is of another template: \
+            "a function with an http.ResponseWriter or a handler.Request belongs to another template: \
              write lang: golang-middleware or golang-http in stack.yml, and no template in mote.toml",
         ),
         (false, true) => (
-            format!("{name}: {entry}({list}) takes bytes, which only template go hands over"),
+            format!("{name}: {entry}({list}) takes bytes, which only template go passes"),
             "write lang: go in stack.yml, or template = \"go\" in mote.toml",
         ),
         _ => return Ok(()),
@@ -99,15 +99,18 @@ pub(super) fn check_nuclio(folder: &Folder, spec: &FunctionSpec) -> Result<(), M
     for (sign, hint) in [
         (
             "Platform.CallFunction(",
-            "send an HTTP request to the other function, and allow it with [allow] net",
+            "send an HTTP request to the other function instead, and allow it with [allow] net",
         ),
-        (".DataBinding[", "open the connection in InitContext, and allow it with [allow] net"),
+        (
+            ".DataBinding[",
+            "open the connection in InitContext instead, and allow it with [allow] net",
+        ),
     ] {
         let Some(file) = files(folder).find(|file| folder.source(file).contains(sign)) else {
             continue;
         };
         let part = sign.trim_end_matches(['(', '[']).trim_start_matches('.');
-        let text = format!("{}: {file}: context.{part} is not offered", spec.name);
+        let text = format!("{}: {file}: context.{part} is not supported", spec.name);
         return Err(mistake("M0305", text, Some(hint.to_owned())));
     }
     Ok(())
@@ -157,7 +160,10 @@ pub(super) fn entry(folder: &Folder, compat: Compat) -> Result<String, Mistakes>
     let found = names.iter().find(|name| parameters(folder, name).is_some());
     found.map(|name| (*name).to_owned()).ok_or_else(|| {
         let text = format!("{}: no .go file has func {}", folder.stem(), names.join(" or func "));
-        let hint = format!("write entry = \"…\" in mote.toml: what {} calls", compat.as_str());
+        let hint = format!(
+            "write entry = \"…\" in mote.toml: the function that {} calls",
+            compat.as_str()
+        );
         mistake("M0112", text, Some(hint))
     })
 }

@@ -48,7 +48,7 @@ pub(super) fn runtime(
     match (python, node) {
         (Some(python), Some(node)) => Err(mistake(
             "M0110",
-            format!("{python} says python, {node} says node"),
+            format!("{python} suggests python, {node} suggests node"),
             Some("write runtime = \"python\" or \"node\" in mote.toml".to_owned()),
         )),
         (Some(why), None) => Ok((Runtime::Python, why)),
@@ -57,7 +57,7 @@ pub(super) fn runtime(
             [program] => Ok((Runtime::Exec, (*program).to_owned())),
             [] if folder.has("Dockerfile") => Err(mistake(
                 "M0111",
-                format!("{}: container images (Dockerfile) are not offered yet", folder.stem()),
+                format!("{}: container images (Dockerfile) are not supported yet", folder.stem()),
                 Some(
                     "deploy the program itself: runtime = \"server\" and command in mote.toml"
                         .to_owned(),
@@ -188,7 +188,7 @@ fn python_entry(folder: &Folder, name: &str) -> Result<String, Mistakes> {
     let Some(file) = candidate(folder, &PYTHON_FIRST, &PYTHON, name) else {
         return Err(mistake(
             "M0112",
-            format!("{}: none of app.py, main.py, handler.py is there", folder.stem()),
+            format!("{}: found none of app.py, main.py, handler.py", folder.stem()),
             Some("write entry = \"module:handle\" in mote.toml".to_owned()),
         ));
     };
@@ -252,7 +252,7 @@ fn node_entry(folder: &Folder, name: &str) -> Result<String, Mistakes> {
         let hint = if built {
             "build it first: npm install, npm run build; or name another file in main"
         } else {
-            "name the file that is the function in main, or entry = \"file.js\" in mote.toml"
+            "name the function's file in main, or in entry = \"file.js\" in mote.toml"
         };
         return Err(mistake(
             "M0113",
@@ -263,7 +263,7 @@ fn node_entry(folder: &Folder, name: &str) -> Result<String, Mistakes> {
     let Some(file) = candidate(folder, &NODE_FIRST, &NODE, name) else {
         return Err(mistake(
             "M0112",
-            format!("{}: none of index.mjs, index.js, main.mjs is there", folder.stem()),
+            format!("{}: found none of index.mjs, index.js, main.mjs", folder.stem()),
             Some("write entry = \"file.mjs\" in mote.toml".to_owned()),
         ));
     };

@@ -105,8 +105,8 @@ pub(super) fn misses_own_api(folder: &Folder, spec: &FunctionSpec) -> Option<Str
         SIGNS.iter().any(|sign| source.contains(sign))
     })?;
     Some(format!(
-        "{}: {file} calls OpenWhisk's API, for which an action is given neither host nor key here: put \
-         the actions into a sequence, or give its client apihost and api_key",
+        "{}: {file} calls OpenWhisk's API, but actions receive neither its host nor a key here: put the \
+         actions into a sequence, or pass apihost and api_key to the client",
         spec.name
     ))
 }
@@ -211,14 +211,14 @@ pub fn allow(planned: &mut Planned, destinations: &[Egress]) {
             add_gateways(&mut planned.spec, &OPENFAAS_GATEWAYS);
         }
         planned.warnings.push(
-            "allow.net: the function may reach any machine that the node reaches, those of its own \
-             network too; name destinations where you can (\"*\" opens the usual ports only, \
-             *:PORT another)"
+            "allow.net: the function may reach any machine that the node reaches, including its own \
+             network; name destinations if you can (\"*\" opens only the usual ports, *:PORT \
+             adds another)"
                 .to_owned(),
         );
     } else if let (Some(found), true) = (&planned.uses_network, planned.spec.egress.is_empty()) {
         planned.warnings.push(format!(
-            "{found}: this looks as if it called other machines, and the function reaches none; \
+            "{found}: the code appears to call other machines, but the function cannot reach any; \
              name them with [allow] net = [\"HOST:PORT\"] in mote.toml or --allow-net HOST:PORT, \
              or allow any with \"*\""
         ));

@@ -56,7 +56,7 @@ pub fn read(path: &Path, options: Options<'_>) -> Result<Project, Mistakes> {
         manifest.map_or_else(|| vec![FunctionManifest::default()], |manifest| manifest.functions);
     if functions.len() > 1 && options.name.is_some() {
         let text = format!("--name: {} has several functions", manifest::FILE_NAME);
-        return Err(mistake("M0101", text, Some("deploy them without --name".into())));
+        return Err(mistake("M0101", text, Some("deploy it without --name".into())));
     }
     let mut planned = Vec::new();
     let mut mistakes = Vec::new();
@@ -125,7 +125,7 @@ const NAMES_SHOWN_MAX: usize = 20;
 fn read_foreign(path: &Path, found: Foreign, options: Options<'_>) -> Result<Project, Mistakes> {
     if found.functions.len() > 1 && options.name.is_some() {
         let text = format!("--name: {} has several functions", found.file);
-        return Err(mistake("M0101", text, Some("deploy them without --name".into())));
+        return Err(mistake("M0101", text, Some("deploy it without --name".into())));
     }
     let beside = if path.is_dir() { path } else { path.parent().unwrap_or(Path::new("")) };
     let mut planned: Vec<Planned> = Vec::new();
@@ -237,7 +237,8 @@ pub fn lay_out(function: &Described, folder: &Path) -> Result<(), Mistakes> {
             let limits = ArchiveLimits { bytes: UNPACKED_BYTES_MAX, ..Default::default() };
             mote_store::unzip(archive, "", folder, &limits).map_err(|error| {
                 let cause = mote_core::fault::error_chain(&error);
-                let text = format!("{}: the archive of its code: {cause}", function.name());
+                let text =
+                    format!("{}: cannot read the archive with its code: {cause}", function.name());
                 mistake(error.code(), text, None)
             })?;
             files
@@ -299,7 +300,7 @@ fn plan(
                 return Err(in_manifest(
                     "M0303",
                     command.line,
-                    "command: for runtime exec or server; this runtime has entry",
+                    "command: only for runtime exec or server; use entry for this runtime",
                 ));
             }
             spec.entry = match &function.entry {
@@ -326,7 +327,7 @@ fn plan(
                 return Err(in_manifest(
                     "M0303",
                     entry.line,
-                    "entry: for runtime python, node or go; this runtime has command",
+                    "entry: only for runtime python, node or go; use command for this runtime",
                 ));
             }
             spec.command = match &function.command {
@@ -385,21 +386,21 @@ fn apply_contract(spec: &mut FunctionSpec, function: &FunctionManifest) -> Resul
         let compat = compat(name.value);
         if !compat.is_offered(spec.runtime) {
             let (word, runtime) = (compat.as_str(), spec.runtime.as_str());
-            let text = format!("compat \"{word}\" is not offered yet for runtime {runtime}");
+            let text = format!("compat \"{word}\" is not supported yet for runtime {runtime}");
             return Err(in_manifest("M0305", name.line, &text));
         }
         spec.compat = Some(compat);
     }
     if let Some(template) = &function.template {
         if spec.compat.is_none() {
-            let text = "template: belongs to compat, the platform it is one of";
+            let text = "template: needs compat, the platform whose template it is";
             return Err(in_manifest("M0306", template.line, text));
         }
         spec.template = Some(template.value.clone());
     }
     if let Some(port) = &function.port {
         if spec.runtime != Runtime::Server {
-            return Err(in_manifest("M0303", port.line, "port: for runtime server"));
+            return Err(in_manifest("M0303", port.line, "port: only for runtime server"));
         }
         spec.port = Some(port.value);
     }
@@ -411,7 +412,7 @@ fn name(
     function: &FunctionManifest,
     wanted: Option<&str>,
 ) -> Result<FunctionName, Mistakes> {
-    let hint = Some("name it: --name NAME, or name = \"…\" in mote.toml".to_owned());
+    let hint = Some("choose a name: --name NAME, or name = \"…\" in mote.toml".to_owned());
     if let Some(name) = wanted {
         return FunctionName::new(name)
             .map_err(|error| mistake("M0115", format!("`{}`: {error}", escaped(name)), None));
@@ -519,7 +520,7 @@ fn check_found(own: &str, found: &Program, check_machine: bool) -> Result<(), Mi
         return Err(mistake(
             "M0114",
             format!("{own} is neither an ELF program nor a script with #! in line 1"),
-            Some("begin it with, for instance, #!/bin/sh".to_owned()),
+            Some("begin it with a line such as #!/bin/sh".to_owned()),
         ));
     }
     Ok(())
@@ -559,13 +560,13 @@ fn apply(spec: &mut FunctionSpec, function: &FunctionManifest) -> Result<(), Mis
     if let Some(http) = &function.http
         && http.value.strip_prefix('/') != Some(name)
     {
-        let text = format!("http = \"{}\": only /{name} is offered yet", escaped(&http.value));
+        let text = format!("http = \"{}\": only /{name} is supported so far", escaped(&http.value));
         return Err(in_manifest("M0305", http.line, &text));
     }
     if let Some(coap) = &function.coap {
         if coap.value.path != name {
             let path = escaped(&coap.value.path);
-            let text = format!("coap = \"{path}\": only \"{name}\" is offered yet");
+            let text = format!("coap = \"{path}\": only \"{name}\" is supported so far");
             return Err(in_manifest("M0305", coap.line, &text));
         }
         spec.coap = CoapResource {

@@ -11,9 +11,9 @@ use super::foreign::Described;
 pub fn mote_toml(file: &str, described: &Described) -> String {
     let mut out = Lines::default();
     let function = &described.function;
-    out.plain(&format!("# Made by `mote import` from {file}."));
+    out.plain(&format!("# Written by `mote import` from {file}."));
     for warning in &described.warnings {
-        out.plain(&format!("# Not taken over: {}", warning.replace(['\n', '\r'], " ")));
+        out.plain(&format!("# Not converted: {}", warning.replace(['\n', '\r'], " ")));
     }
     out.key("version", "1", "of this file's form");
     let note = |key: &str| described.notes.get(key).map_or("", String::as_str);
@@ -53,8 +53,10 @@ pub fn mote_toml(file: &str, described: &Described) -> String {
     }
     if !function.secrets.is_empty() {
         let names: Vec<String> = function.secrets.iter().map(|name| quoted(name)).collect();
-        let from =
-            format!("{}: files in /secrets; make each: mote secret set NAME", note("secrets"));
+        let from = format!(
+            "{}: files in /secrets; create each with mote secret set NAME",
+            note("secrets")
+        );
         out.key("secrets", &format!("[{}]", names.join(", ")), &from);
     }
     limits(&mut out, described);
@@ -75,7 +77,7 @@ pub fn mote_toml(file: &str, described: &Described) -> String {
             out.key(name, &quoted(value), note("env"));
         }
         for (name, secret) in &function.secret_env {
-            let from = format!("{}; make it: mote secret set {secret}", note("env"));
+            let from = format!("{}; create it: mote secret set {secret}", note("env"));
             out.key(name, &format!("{{ secret = {} }}", quoted(secret)), &from);
         }
     }

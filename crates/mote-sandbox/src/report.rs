@@ -64,12 +64,13 @@ pub(crate) fn items(cgroups: &Cgroups, uid_base: u32) -> Vec<Capability> {
         match subordinate::overlap(uid_base) {
             None => add("user", Enforced, own, ""),
             Some(Overlap { text, free }) => {
-                let hint = free.map(|free| format!("set `uid_base = {free}`, which nobody has"));
+                let hint =
+                    free.map(|free| format!("set `uid_base = {free}`, a range that nobody uses"));
                 add(
                     "user",
                     Degraded,
-                    &format!("{own} from {uid_base} on, but {text} as well"),
-                    &hint.unwrap_or_else(|| "take ids from a range there".to_owned()),
+                    &format!("{own}, starting at {uid_base}, but {text} too"),
+                    &hint.unwrap_or_else(|| "choose ids from a free range".to_owned()),
                 );
             }
         }
@@ -77,7 +78,7 @@ pub(crate) fn items(cgroups: &Cgroups, uid_base: u32) -> Vec<Capability> {
         add(
             "user",
             Degraded,
-            "ordinary user: all instances share your uid outside their sandboxes",
+            "ordinary user: all instances have your uid outside their sandboxes",
             "run as root, or as a system service, for one uid per instance",
         );
     }
@@ -117,7 +118,7 @@ pub(crate) fn items(cgroups: &Cgroups, uid_base: u32) -> Vec<Capability> {
     }
     match by_cgroup("cpu") {
         true => add("cpu", Enforced, "cgroup cpu controller", ""),
-        false => add("cpu", absent, "instances share the CPU without caps", delegate),
+        false => add("cpu", absent, "the CPU use of instances is not limited", delegate),
     }
     match by_cgroup("pids") {
         true => add("pids", Enforced, "cgroup pids controller", ""),
@@ -125,12 +126,12 @@ pub(crate) fn items(cgroups: &Cgroups, uid_base: u32) -> Vec<Capability> {
     }
     add("disk", Enforced, "/tmp is a tmpfs of limited size and file count", "");
     if waiting_programs(cgroups) {
-        add("waiting programs", Enforced, "interpreters wait for functions", "");
+        add("prewarming", Enforced, "interpreters are started in advance", "");
     } else {
         add(
-            "waiting programs",
+            "prewarming",
             Degraded,
-            "no interpreter waits for a function, so cold starts take longer",
+            "interpreters are not started in advance, so cold starts take longer",
             "run as root with a memory controller",
         );
     }
@@ -146,7 +147,7 @@ pub(crate) fn items(cgroups: &Cgroups, uid_base: u32) -> Vec<Capability> {
             "user namespace",
             Missing,
             &why,
-            "an ordinary user cannot run sandboxes without: run as root or allow user namespaces",
+            "without user namespaces an ordinary user cannot run sandboxes: run as root, or allow user namespaces",
         ),
     }
     add("network namespace", Enforced, "loopback only", "");
@@ -169,7 +170,12 @@ pub(crate) fn items(cgroups: &Cgroups, uid_base: u32) -> Vec<Capability> {
             "use a kernel from 5.13 with landlock in its list of security modules",
         ),
         version @ 1..6 => {
-            add("landlock", Degraded, &format!("version {version}, newer ones confine more"), "");
+            add(
+                "landlock",
+                Degraded,
+                &format!("version {version}; newer versions restrict more"),
+                "",
+            );
         }
         version => add("landlock", Enforced, &format!("version {version}"), ""),
     }
@@ -218,7 +224,7 @@ fn try_namespaces() -> Result<(), String> {
     // allocates: the allocator's lock may have been held by another thread.
     let child = unsafe { sys::fork_into(parking.clone_flags()) };
     match child {
-        Err(error) => Err(format!("namespaces cannot be made: {error}")),
+        Err(error) => Err(format!("cannot create namespaces: {error}")),
         Ok(Some((pid, _pidfd))) => match sys::wait_for(pid) {
             0 => Ok(()),
             NOT_MAPPED => Err("the kernel refuses to map this user".to_owned()),

@@ -37,7 +37,7 @@ fn overlap_in(files: &[(&str, String)], base: u32) -> Option<Overlap> {
     };
     let (path, (owner, range)) = taken(base.into())?;
     let owner: String = owner.chars().take(64).flat_map(char::escape_debug).collect();
-    let text = format!("{path} gives {} to {} to {owner}", range.start, range.end - 1);
+    let text = format!("{path} assigns {} to {} to {owner}", range.start, range.end - 1);
     let mut bases = (1..).map(|n| n * STEP).take_while(|base| ids(*base).end < u32::MAX.into());
     let free = bases.find(|base| taken(*base).is_none()).and_then(|base| u32::try_from(base).ok());
     Some(Overlap { text, free })

@@ -200,7 +200,7 @@ impl<'l, R: Read> Unpacking<'l, R> {
             entry_path::normal(&entry.link).map_err(|_| entry.fault("link leaves the function"))?;
         let (size, executable) = match self.tree.nodes().get(&target) {
             Some(Node::File { size, executable, .. }) => (*size, *executable),
-            _ => return Err(entry.fault("link to a file that is not in the archive before it")),
+            _ => return Err(entry.fault("link to a file that does not precede it in the archive")),
         };
         self.charge(size)?;
         let mut from = self.tree.open_file(&target).map_err(|error| refused(entry, error))?;

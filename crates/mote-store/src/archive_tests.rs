@@ -152,11 +152,11 @@ fn hostile_archives_are_refused_in_words() {
             good().entry(b'1', "h", "/etc/passwd", b"").end(),
         ),
         (
-            "entry 1 `h`: link to a file that is not in the archive before it",
+            "entry 1 `h`: link to a file that does not precede it in the archive",
             tar().entry(b'1', "h", "later", b"").file("later", "").end(),
         ),
         (
-            "entry 2 `h`: link to a file that is not in the archive before it",
+            "entry 2 `h`: link to a file that does not precede it in the archive",
             tar().link("l", "x").entry(b'1', "h", "l", b"").end(),
         ),
         ("entry 1 `d`: device files are not allowed", tar().entry(b'3', "d", "", b"").end()),

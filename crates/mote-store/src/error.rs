@@ -9,7 +9,9 @@ use crate::archive_error::ArchiveError;
 #[derive(Debug, thiserror::Error)]
 pub enum StoreError {
     /// The tables are of a newer version; nothing was written.
-    #[error("{path}: written by a newer mote (tables {found}, this one knows {known})")]
+    #[error(
+        "{path}: written by a newer version of mote (table format {found}, this version knows {known})"
+    )]
     Newer {
         /// The database file.
         path: PathBuf,
@@ -50,9 +52,9 @@ pub enum StoreError {
     Damaged(String),
     /// There is code, but the database that names it is missing or empty. Nothing was removed.
     #[error(
-        "{path} is missing or empty, but there is code such as {tree}: nothing would name it, so it \
-         would be removed. Put mote.db back from a backup; or, to begin with no functions, move the \
-         folders code and packages away"
+        "{path} is missing or empty, but there is stored code such as {tree}, which would be \
+         removed. Restore mote.db from a backup, or move the folders code and packages away \
+         to start without functions"
     )]
     Lost {
         /// The database file.

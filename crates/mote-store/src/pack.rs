@@ -179,7 +179,7 @@ impl Packer {
         // Before reading, so that a huge file costs no memory.
         if self.bytes.saturating_add(meta.len()) > limits.bytes {
             return Err(PackError::TooLarge(format!(
-                "more than {} MiB with {path}; exclude what is not needed in .moteignore",
+                "more than {} MiB with {path}; exclude files in .moteignore",
                 limits.bytes >> 20
             )));
         }
@@ -195,8 +195,7 @@ impl Packer {
         self.entries += 1;
         let limit = ArchiveLimits::default().entries;
         if self.entries >= limit {
-            let text =
-                format!("more than {limit} files; exclude what is not needed in .moteignore");
+            let text = format!("more than {limit} files; exclude files in .moteignore");
             return Err(PackError::TooLarge(text));
         }
         Ok(())

@@ -184,7 +184,7 @@ fn check_whole(path: &Path, connection: &Connection) -> Result<(), StoreError> {
     }
     let mut orphans = connection.prepare("PRAGMA foreign_key_check").map_err(sql)?;
     if orphans.exists([]).map_err(sql)? {
-        let text = format!("{}: a row names a function that is not there", path.display());
+        let text = format!("{}: a row refers to a function that does not exist", path.display());
         return Err(StoreError::Damaged(text));
     }
     Ok(())

@@ -120,7 +120,7 @@ fn a_newer_store_is_refused_before_any_write() {
     let before = snapshot(dir.path());
     let error = Store::open(dir.path()).unwrap_err();
     assert_eq!(error.code(), "M0701");
-    assert!(error.to_string().contains("tables 9, this one knows 4"), "{error}");
+    assert!(error.to_string().contains("table format 9, this version knows 4"), "{error}");
     assert_eq!(before, snapshot(dir.path()));
 }
 

@@ -158,7 +158,9 @@ async fn deploy(manager: &Manager, wish: &Upload, bytes: Bytes, below: &str) -> 
     if let Some(other) = manager.context.node.function(function.as_str()) {
         let known = other.spec.annotations.get(KEY);
         if known != Some(name) {
-            let text = format!("{function} is there already and was not uploaded here as {name}");
+            let text = format!(
+                "{function} already exists and was not uploaded as {name} through this API"
+            );
             return Err(failed(text));
         }
     }

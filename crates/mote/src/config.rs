@@ -534,7 +534,7 @@ impl Check<'_> {
                 };
                 if !reach && !address.ip().is_loopback() {
                     let hint = "open it to the network with --lan, or with lan = true".to_owned();
-                    self.fault(key, "reaches beyond this machine", Some(hint));
+                    self.fault(key, "a loopback address", Some(hint));
                     return None;
                 }
                 Some(address)

@@ -420,7 +420,7 @@ impl<I: Invoker> Server<I> {
             return Some(Response::diagnostic((5, 5), "not a proxy"));
         }
         let Some(method) = translate::method(header.code) else {
-            return Some(Response::diagnostic((4, 5), "method not offered"));
+            return Some(Response::diagnostic((4, 5), "method not supported"));
         };
         exchange.method = method;
         exchange.accept = request.accept;
@@ -462,7 +462,7 @@ impl<I: Invoker> Server<I> {
                 return Some(held.clone());
             }
             if !matches!(method, b"GET" | b"FETCH") {
-                let text = format!("answer is no longer held, block {}", block.number);
+                let text = format!("the answer is no longer stored, block {}", block.number);
                 return Some(Response::diagnostic((4, 8), text));
             }
         }

@@ -163,7 +163,7 @@ async fn stream(
         let chunk: Bytes = chunk.map_err(io::Error::other)?;
         sent += chunk.len() as u64;
         if length.is_some_and(|length| sent > length) {
-            return Err(io::Error::other("answer is longer than it said"));
+            return Err(io::Error::other("answer is longer than its Content-Length"));
         }
         if chunked {
             let mut piece = Vec::with_capacity(chunk.len() + 20);
@@ -179,7 +179,7 @@ async fn stream(
         write_all(writer, config, b"0\r\n\r\n").await?;
     }
     if length.is_some_and(|length| sent < length) {
-        return Err(io::Error::other("answer is shorter than it said"));
+        return Err(io::Error::other("answer is shorter than its Content-Length"));
     }
     Ok(())
 }

@@ -391,7 +391,7 @@ impl<I: Invoker> Exchange<'_, I> {
                     Ok(after) => return after,
                     Err(answer::SendError::Socket) => return After::Close,
                     Err(answer::SendError::BadReply(message)) => {
-                        tracing::warn!(function = %self.request.name, %id, "reply refused: {message}");
+                        tracing::warn!(function = %self.request.name, %id, "answer refused: {message}");
                         Refusal::of_fault(&Fault::BadReply { message }, &self.request.name)
                     }
                 }

@@ -146,7 +146,7 @@ where
                 let crowded = activity.unsent_total.load(Ordering::Relaxed)
                     > UNSENT_BYTES_TOTAL_MAX / 2;
                 if silent >= write_timeout || (crowded && !silent.is_zero()) {
-                    tracing::debug!("HTTP/2 connection ended: its client takes no answers");
+                    tracing::debug!("HTTP/2 connection ended: its client does not read answers");
                     return None;
                 }
                 activity.drop_stalled(write_timeout);
@@ -402,7 +402,7 @@ impl<I: Invoker> Service<I> {
                 None => Refusal::new(
                     503,
                     "M1031",
-                    "too many answers wait for this client to take them (HTTP/2 windows)",
+                    "too many answers wait for this client to read them (HTTP/2 windows)",
                 ),
             },
             Err(refusal) => refusal,
@@ -499,7 +499,7 @@ impl<I: Invoker> Service<I> {
 /// Method, route and fields of a request, under the rules of the HTTP/1.1 side.
 fn request_head(request: &Request<Incoming>) -> Result<(String, Head), Refusal> {
     if matches!(request.method().as_str(), "CONNECT" | "TRACE") {
-        let mut refusal = Refusal::new(405, "M1022", "method not offered");
+        let mut refusal = Refusal::new(405, "M1022", "method not supported");
         refusal.allow = Some("GET, HEAD, POST, PUT, PATCH, DELETE, OPTIONS".into());
         return Err(refusal);
     }

@@ -176,7 +176,7 @@ fn request_line_parts(line: &[u8]) -> Result<(&[u8], &[u8], bool), Refusal> {
         _ => return Err(malformed()),
     };
     if matches!(method, b"CONNECT" | b"TRACE") {
-        let mut refusal = Refusal::new(405, "M1022", "method not offered");
+        let mut refusal = Refusal::new(405, "M1022", "method not supported");
         refusal.allow = Some("GET, HEAD, POST, PUT, PATCH, DELETE, OPTIONS".into());
         return Err(refusal);
     }
@@ -261,7 +261,11 @@ impl<'a> Fields<'a> {
             14 if is("content-length") => {
                 let length = content_length(value)?;
                 if self.length.replace(length).is_some() {
-                    return Err(Refusal::new(400, "M1002", "Content-Length given more than once"));
+                    return Err(Refusal::new(
+                        400,
+                        "M1002",
+                        "Content-Length is given more than once",
+                    ));
                 }
             }
             17 if is("transfer-encoding") => {
@@ -281,7 +285,7 @@ impl<'a> Fields<'a> {
             }
             6 if is("expect") => {
                 if !value.eq_ignore_ascii_case(b"100-continue") {
-                    return Err(Refusal::new(417, "M1019", "only 100-continue is understood"));
+                    return Err(Refusal::new(417, "M1019", "only 100-continue is supported"));
                 }
                 self.expects_continue = true;
                 return Ok(false);
@@ -312,7 +316,7 @@ impl<'a> Fields<'a> {
             return Err(Refusal::new(
                 400,
                 "M1001",
-                "message length given twice (Content-Length and Transfer-Encoding)",
+                "message length is given twice (Content-Length and Transfer-Encoding)",
             ));
         }
         if self.chunked && http10 {
@@ -371,7 +375,7 @@ pub(crate) fn twins() -> Refusal {
 
 fn content_length(value: &[u8]) -> Result<u64, Refusal> {
     if memchr::memchr(b',', value).is_some() {
-        return Err(Refusal::new(400, "M1002", "Content-Length given more than once"));
+        return Err(Refusal::new(400, "M1002", "Content-Length is given more than once"));
     }
     let refused =
         || Refusal::new(400, "M1003", "Content-Length must be decimal digits, at most 2^63");

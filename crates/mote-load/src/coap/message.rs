@@ -19,16 +19,18 @@ const PAYLOAD_BYTES_MAX: usize = 1_024;
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum UnfitRequest {
     /// No such method.
-    #[error("CoAP has GET, POST, PUT, DELETE, FETCH, PATCH and iPATCH, not {0}")]
+    #[error("CoAP supports GET, POST, PUT, DELETE, FETCH, PATCH and iPATCH, not {0}")]
     Method(String),
     /// A field without a counterpart.
-    #[error("over CoAP there are content-type and accept, as numbers such as 50; found {0}")]
+    #[error(
+        "over CoAP, only content-type and accept are supported, as numbers such as 50; found {0}"
+    )]
     Header(String),
     /// A segment of the path, or a parameter, that is longer than 255 bytes or badly escaped.
     #[error("a part of the path is longer than 255 bytes or badly escaped")]
     Path,
     /// Blocks are not sent.
-    #[error("over CoAP a body has {PAYLOAD_BYTES_MAX} bytes at most here")]
+    #[error("over CoAP, a body can have at most {PAYLOAD_BYTES_MAX} bytes here")]
     Body,
 }
 

@@ -55,11 +55,11 @@ fn allowed(node: &Node, caller: Caller, request: &Request) -> Result<(), Denied>
     let query = request.uri().query().unwrap_or_default();
     if query.split('&').any(|pair| pair.starts_with("token=") || pair.starts_with("access_token="))
     {
-        let text = "a token in the address ends up in logs: send it in Authorization";
+        let text = "a token in a URL is written to logs: send it in Authorization";
         return Err((Problem::new(400, "M1403", text), None));
     }
     let Some(token) = &node.token else {
-        return Err((Problem::new(403, "M1402", "this address takes no requests"), None));
+        return Err((Problem::new(403, "M1402", "this address accepts no requests"), None));
     };
     let mut headers = request.headers().get_all("authorization").iter();
     let given = match (headers.next(), headers.next()) {
@@ -75,8 +75,8 @@ fn allowed(node: &Node, caller: Caller, request: &Request) -> Result<(), Denied>
         Admission::Refused => {}
     }
     let text = match given {
-        Some(_) => "this is not the node's token",
-        None => "the request carries no token: send Authorization: Bearer TOKEN",
+        Some(_) => "the token is not valid for this node",
+        None => "the request contains no token: send Authorization: Bearer TOKEN",
     };
     let problem = Problem::new(401, "M1401", text)
         .with_hint("the token is in the file admin.token of the node's data folder");

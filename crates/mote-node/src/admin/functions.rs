@@ -190,9 +190,9 @@ pub(super) async fn deploy(
     let options = node_deploy::Options { dry_run, no_traffic, tag };
     let deploying =
         tokio::spawn(async move { node_deploy::deploy(&node, &name, reader, &options).await });
-    let result = deploying
-        .await
-        .map_err(|_| Problem::new(500, "M0599", "the node failed to deploy; see its log"))??;
+    let result = deploying.await.map_err(|_| {
+        Problem::new(500, "M0599", "the node could not deploy the function; see its log")
+    })??;
     let status = if dry_run { StatusCode::OK } else { StatusCode::CREATED };
     Ok((status, Json(result)))
 }

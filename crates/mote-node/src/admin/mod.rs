@@ -84,7 +84,7 @@ fn routes(node: Arc<Node>) -> Router {
 async fn to_the_end<T: Send + 'static>(
     work: impl Future<Output = Result<T, Problem>> + Send + 'static,
 ) -> Result<T, Refused> {
-    let failed = |_| Problem::new(500, "M0599", "the node failed to make a change; see its log");
+    let failed = |_| Problem::new(500, "M0599", "the node could not make the change; see its log");
     Ok(tokio::spawn(work).await.map_err(failed)??)
 }
 
@@ -95,7 +95,7 @@ async fn no_such_route() -> Refused {
 }
 
 async fn no_such_method() -> Refused {
-    Problem::new(405, "M1404", "this address does not offer that method")
+    Problem::new(405, "M1404", "this address does not accept that method")
         .with_hint("see GET /v1/openapi.json")
         .into()
 }

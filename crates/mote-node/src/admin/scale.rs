@@ -46,7 +46,7 @@ pub(super) async fn scale(
         result.stopped = scaled.stopped;
         let busy = scaled.ready.saturating_sub(count);
         result.note = scaled.lack.or_else(|| {
-            (busy > 0).then(|| format!("{busy} more stay: they are busy, or kept by the minimum"))
+            (busy > 0).then(|| format!("{busy} more instances keep running: they are busy, or the minimum requires them"))
         });
     }
     Ok(Json(result))
@@ -58,7 +58,7 @@ fn bounds(revision: &Revision, wish: &ScaleRequest, cores: u32) -> Result<ScaleO
         Err(Problem::new(422, "M0303", format!("{field}: {text}")).with_field(field))
     };
     if *wish == ScaleRequest::default() {
-        return refuse("instances", "say a number of instances, min, max or reset".to_owned());
+        return refuse("instances", "give a number of instances, min, max or reset".to_owned());
     }
     let before = if wish.reset { ScaleOverride::default() } else { revision.bounds() };
     let bounds = ScaleOverride { min: wish.min.or(before.min), max: wish.max.or(before.max) };

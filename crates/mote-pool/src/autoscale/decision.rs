@@ -28,7 +28,7 @@ pub enum Reason {
     Cpu,
     /// Memory use against its target.
     Memory,
-    /// Knative's panic mode: the short window asks for at least twice what is ready.
+    /// Knative's panic mode: the short window needs at least twice the ready instances.
     Panic,
     /// OpenFaaS's alert fires.
     Alert,
@@ -67,7 +67,7 @@ impl Reason {
     pub fn text(self) -> &'static str {
         match self {
             Reason::Idle => {
-                "no call came for so long that keeping an idle instance costs more than starting one"
+                "no call arrived for so long that keeping an idle instance costs more than starting one"
             }
             Reason::FirstInvocation => "an invocation waits and no instance runs",
             Reason::Backlog => "invocations wait longer than the queueing target",
@@ -79,10 +79,10 @@ impl Reason {
             Reason::Rate => "offered invocations per second divided by the target",
             Reason::Cpu => "CPU use divided by its target",
             Reason::Memory => "memory use divided by its target",
-            Reason::Panic => "the short window asks for at least twice what is ready",
+            Reason::Panic => "the short window needs at least twice the ready instances",
             Reason::Alert => "the rate alert fires",
             Reason::AlertEnded => "the rate alert has ended",
-            Reason::Stabilising => "fewer would do, but not for long enough yet",
+            Reason::Stabilising => "fewer would be enough, but not for long enough yet",
             Reason::Steady => "within tolerance of the target",
         }
     }

@@ -49,17 +49,18 @@ pub fn lint(spec: &FunctionSpec, policy: &Policy, known: &Known) -> Vec<Warning>
     if max == Some(1) && concurrency == Some(1) {
         let long = service_ms.is_some_and(|service_ms| service_ms >= LONG_WORK_MS);
         if long || spec.limits.timeout_ms > mote_core::spec::TIMEOUT_MS_DEFAULT {
-            let text = "one instance that runs one call at a time: every caller waits for all \
-                        calls before; raise scale.max or limits.concurrency";
+            let text = "a single instance runs one call at a time, so every call waits for all \
+                        earlier calls; raise scale.max or limits.concurrency";
             warn("scale.max", text.into());
         }
     }
     if scale.queue == 0 && scale.min == 0 {
-        let text = "without a queue nobody can wait for the first instance: every call to a \
-                    sleeping function is refused; set scale.queue or scale.min to 1 or more";
+        let text = "without a queue no call can wait for the first instance, so every call to \
+                    a function at zero is refused; set scale.queue or scale.min to 1 or more";
         warn("scale.queue", text.into());
     } else if scale.queue == 0 {
-        let text = "without a queue every burst beyond what runs is refused; raise scale.queue";
+        let text =
+            "without a queue every call beyond the running ones is refused; raise scale.queue";
         warn("scale.queue", text.into());
     }
     if let Some(start_ms) = start_ms
@@ -67,7 +68,7 @@ pub fn lint(spec: &FunctionSpec, policy: &Policy, known: &Known) -> Vec<Warning>
         && scale.idle_timeout_ms < start_ms
     {
         let text = format!(
-            "{} ms, but a start takes {start_ms} ms: it stops sooner than it starts; at least {} ms",
+            "{} ms is shorter than a start, which takes {start_ms} ms; use at least {} ms",
             scale.idle_timeout_ms,
             start_ms * 10
         );
@@ -90,7 +91,7 @@ pub fn lint(spec: &FunctionSpec, policy: &Policy, known: &Known) -> Vec<Warning>
         if wait_ms > spec.limits.timeout_ms && scale.queue > 0 {
             let fitting = spec.limits.timeout_ms * slots / service_ms.max(1);
             let text = format!(
-                "the last in a full queue would wait {wait_ms} ms and time out at {} ms; {} fit",
+                "the last call in a full queue would wait {wait_ms} ms and time out at {} ms; a queue of {} is served in time",
                 spec.limits.timeout_ms,
                 fitting.max(1)
             );
@@ -100,12 +101,20 @@ pub fn lint(spec: &FunctionSpec, policy: &Policy, known: &Known) -> Vec<Warning>
     if let Some(node) = known.node_memory_bytes {
         let fitting = node / spec.limits.memory_bytes.max(1);
         if u64::from(scale.min) > fitting {
-            let text = format!("{} instances are kept, {fitting} fit into this node", scale.min);
+            let text = format!(
+                "{} instances are kept, but only {fitting} fit into this node's memory",
+                scale.min
+            );
             warn("scale.min", text);
         } else if let Some(max) = scale.max
             && u64::from(max) > fitting
         {
-            warn("scale.max", format!("{max} instances allowed, {fitting} fit into this node"));
+            warn(
+                "scale.max",
+                format!(
+                    "{max} instances are allowed, but only {fitting} fit into this node's memory"
+                ),
+            );
         }
     }
     lint_policy(policy, concurrency, service_ms, scale.min, max, &mut warn);
@@ -123,7 +132,7 @@ fn lint_policy(
     let headroom = |target: u32, concurrency: u32| {
         format!(
             "target {target}, but an instance runs {concurrency} at once: it is saturated before \
-             the rule asks for another; at most {}",
+             the rule adds another; use at most {}",
             (concurrency * 7 / 10).max(1)
         )
     };
@@ -150,7 +159,7 @@ fn lint_policy(
                 if u64::from(*target) > able {
                     let text = format!(
                         "target {target} per second, but an instance serves {able}: it is \
-                         saturated before the rule asks for another"
+                         saturated before the rule adds another"
                     );
                     warn("scale.target", text);
                 }
@@ -160,19 +169,20 @@ fn lint_policy(
             if *target_percent > 90 =>
         {
             let text = format!(
-                "target {target_percent} %: at 100 % there is nothing left while another starts; \
+                "target {target_percent} %: no CPU is left while another instance starts; use \
                  at most 80"
             );
             warn("scale.target", text);
         }
         Policy::Memory { .. } if max.is_some_and(|max| max > 1) => {
-            let text = "most runtimes keep memory they once used: the rule rarely scales down";
+            let text =
+                "most runtimes keep the memory that they have used, so the rule rarely scales down";
             warn("scale.policy", text.into());
         }
         Policy::OpenFaas(settings) => {
             let step = max.map_or(1, |max| (max * settings.factor_percent).div_ceil(100));
             if step <= 1 && max.is_some_and(|max| max > 4) {
-                let text = "one instance per alert: the maximum is reached minutes late";
+                let text = "each alert adds one instance, so it takes minutes to reach the maximum";
                 warn("scale.factor", text.into());
             }
         }

@@ -13,11 +13,13 @@ pub struct Why {
 
 impl Why {
     /// A deploy waits for its first instance.
-    pub const DEPLOY: Why =
-        Why { word: "deploy", text: "a revision takes traffic once an instance of it is ready" };
+    pub const DEPLOY: Why = Why {
+        word: "deploy",
+        text: "a revision receives traffic only after one of its instances is ready",
+    };
     /// The node started.
     pub const WARM: Why =
-        Why { word: "warm", text: "scale.start asks for one as soon as the node runs" };
+        Why { word: "warm", text: "scale.start requires one as soon as the node runs" };
     /// It is loaded and paused beside those that serve.
     pub const SPARE: Why =
         Why { word: "spare", text: "scale.spare keeps this many loaded and paused" };

@@ -34,8 +34,8 @@ pub(super) fn read(file: &str, all: &[Value], folder: &Path) -> Result<Option<Fo
         ending.is_some_and(|ending| ["py", "js", "mjs", "cjs", "go"].contains(&ending))
     });
     if !holds_code {
-        let hint = "deploy the folder that holds the code and the folder specs";
-        return Err(not_offered(file, "fission.io", "a spec that lies apart from its code", hint));
+        let hint = "deploy the folder that contains the code and the folder specs";
+        return Err(not_offered(file, "fission.io", "a spec that is not next to its code", hint));
     }
     let mut found = Foreign::default();
     for document in all {
@@ -116,7 +116,7 @@ fn trigger(document: &Value) -> Option<String> {
     let kind = document["kind"].as_str().filter(|kind| kind.ends_with("Trigger"))?;
     let object = object_name(document);
     if kind != "HTTPTrigger" {
-        return Some(format!("{object}: this trigger is not offered yet"));
+        return Some(format!("{object}: this trigger is not supported yet"));
     }
     let function = text(&document["spec"]["functionref"]["name"]).unwrap_or_default();
     let path = ["relativeurl", "prefix"]
@@ -184,7 +184,8 @@ fn source(
         all.iter().find(|one| one["kind"] == "ArchiveUploadSpec" && one["name"] == wanted)
     });
     let Some(spec) = spec else {
-        let hint = "mote uploads what an ArchiveUploadSpec names, and fetches no other archive";
+        let hint =
+            "mote uploads the files that an ArchiveUploadSpec names, and fetches no other archive";
         let url = super::escaped(url);
         return Err(not_offered(FOLDER, &name, &format!("the archive {url}"), hint));
     };
@@ -232,7 +233,7 @@ fn files(
                 "{FOLDER}: {name}: no file matches {} of its ArchiveUploadSpec",
                 super::escaped(&globs.join(", "))
             );
-            Err(mistake("M0113", text, Some("build what the archive holds first".to_owned())))
+            Err(mistake("M0113", text, Some("build the content of the archive first".to_owned())))
         }
         [one] if one.extension().is_some_and(|ending| ending == "zip") => {
             let io = |error: std::io::Error| unreadable(one, &error);
@@ -313,7 +314,7 @@ fn function(
             to.note("runtime", format!("spec.environment: {environment}"));
         }
         None if other_language(&environment) || other_language(image) => {
-            let hint = "offered: python, node, go, binary";
+            let hint = "supported: python, node, go, binary";
             return Err(not_offered(file, &name, &format!("environment {environment:?}"), hint));
         }
         None => {}

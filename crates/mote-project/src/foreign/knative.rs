@@ -14,7 +14,7 @@ pub(super) fn services(file: &str, all: &[Value]) -> Result<Foreign, Mistakes> {
         if group(document) == "serving.knative.dev" && document["kind"] == "Service" {
             found.functions.push(service(file, document)?);
         } else {
-            found.warnings.push(format!("no meaning here: {}", object_name(document)));
+            found.warnings.push(format!("ignored: {}", object_name(document)));
         }
     }
     Ok(found)
@@ -32,7 +32,7 @@ fn service(file: &str, document: &Value) -> Result<Described, Mistakes> {
     };
     let command: Vec<String> = words("command").into_iter().chain(words("args")).collect();
     if words("command").is_empty() {
-        let hint = "mote runs programs, not images: put the program beside the manifest and name \
+        let hint = "mote runs programs, not images: put the program next to the manifest and name \
                     it in spec.template.spec.containers[0].command";
         return Err(not_offered(file, &name, "a service that is only an image", hint));
     }
@@ -48,7 +48,9 @@ fn service(file: &str, document: &Value) -> Result<Described, Mistakes> {
     for from in container["envFrom"].as_array().into_iter().flatten() {
         let kind = if from["secretRef"].is_object() { "secretRef" } else { "configMapRef" };
         let from = text(&from[kind]["name"]).unwrap_or_default();
-        to.warn(format!("envFrom: {kind} {from}: its keys are not known here: name each in env"));
+        to.warn(format!(
+            "envFrom: {kind} {from}: mote does not know its keys: name each of them in env"
+        ));
     }
     service_volumes(&mut to, &spec["volumes"], &container["volumeMounts"]);
     for (key, value) in [("K_SERVICE", name.clone()), ("K_CONFIGURATION", name.clone())] {
@@ -142,7 +144,7 @@ pub(super) fn func(
         "node" | "typescript" => RuntimeName::Node,
         "go" => RuntimeName::Go,
         _ => {
-            let hint = "offered: go, node, typescript (built), python; build others as a program \
+            let hint = "supported: go, node, typescript (built), python; build others as a program \
                         and deploy it with runtime = \"server\"";
             return Err(not_offered(file, &name, &format!("runtime {written:?}"), hint));
         }
@@ -186,18 +188,18 @@ pub(super) fn func(
     health(&mut to, &under("deploy", "healthEndpoints"), runtime);
     for (section, key) in [("deploy", "subscriptions"), ("run", "kafka")] {
         if !document[section][key].is_null() {
-            to.warn(format!("{section}.{key}: this trigger is not offered yet"));
+            to.warn(format!("{section}.{key}: this trigger is not supported yet"));
         }
     }
     let annotations = under("deploy", "annotations");
     scale(&mut to, &annotations);
     for key in ["labels", "serviceAccountName", "imagePullSecret"] {
         if !document["deploy"][key].is_null() {
-            to.warn(format!("no meaning here: deploy.{key}"));
+            to.warn(format!("ignored: deploy.{key}"));
         }
     }
     if document["build"]["buildEnvs"].as_array().is_some_and(|envs| !envs.is_empty()) {
-        to.warn("no meaning here: build.buildEnvs");
+        to.warn("ignored: build.buildEnvs");
     }
     Ok(Foreign { functions: vec![to], ..Foreign::default() })
 }
@@ -210,22 +212,28 @@ fn environment(to: &mut Described, list: &Value, lookup: impl Fn(&str) -> Option
         let inside =
             value.trim().strip_prefix("{{").and_then(|rest| rest.strip_suffix("}}")).map(str::trim);
         match inside.map(|inside| inside.split_once(':').unwrap_or((inside, ""))) {
-            None if name.is_empty() => to.warn(format!("envs: all of {value} is not taken over")),
+            None if name.is_empty() => {
+                to.warn(format!("envs: {value} is not converted as a whole"))
+            }
             None => to.set_env(&name, value),
             Some(("env", from)) => match lookup(from) {
                 Some(value) => to.set_env(&name, value),
-                None => to.warn(format!("envs: {name}: the variable {from} is not set here")),
+                None => to.warn(format!(
+                    "envs: {name}: the variable {from} is not set in this environment"
+                )),
             },
             Some(("secret", from)) => match from.split_once(':') {
                 Some((secret, key)) if !name.is_empty() => {
                     to.set_secret_env(&name, &secret_key(secret, key));
                 }
                 _ => to.warn(format!(
-                    "envs: the keys of secret {from} are not known here: name each with its key"
+                    "envs: mote does not know the keys of secret {from}: name each with its key"
                 )),
             },
             Some((kind, from)) => {
-                to.warn(format!("envs: {name}: the {kind} {from} is not there: set it in [env]"));
+                to.warn(format!(
+                    "envs: {name}: the {kind} {from} is not available: set it in [env]"
+                ));
             }
         }
     }
@@ -245,7 +253,7 @@ fn options(to: &mut Described, options: &Value) {
         to.note("policy", format!("options.scale.metric, target: {metric} {target}"));
     }
     if !wanted["utilization"].is_null() {
-        to.warn("options.scale.utilization: a target here is met in full");
+        to.warn("options.scale.utilization: mote always scales to the full target");
     }
     let limits = &options["resources"]["limits"];
     if let Some(limit) = count(&limits["concurrency"]).filter(|limit| *limit > 0) {
@@ -270,7 +278,7 @@ fn health(to: &mut Described, endpoints: &Value, runtime: RuntimeName) {
                 to.set_env(variable, path);
             }
             Some(path) if path != usual => {
-                to.warn(format!("healthEndpoints.{key}: it stays at {usual}"));
+                to.warn(format!("healthEndpoints.{key}: mote keeps {usual}"));
             }
             _ => {}
         }
@@ -307,10 +315,10 @@ mod tests {
         assert_eq!(function.secret_env["D"], "s.k");
         assert_eq!(function.secrets, ["files"]);
         let wanted = [
-            "envs: C: the variable GONE is not set here",
-            "envs: E: the configMap c:k is not there: set it in [env]",
-            "envs: the keys of secret s are not known here: name each with its key",
-            "secrets: /etc/files is the file /secrets/files here",
+            "envs: C: the variable GONE is not set in this environment",
+            "envs: E: the configMap c:k is not available: set it in [env]",
+            "envs: mote does not know the keys of secret s: name each with its key",
+            "secrets: /etc/files becomes the file /secrets/files",
             "run.volumes: nothing is mounted at /scratch",
         ];
         assert_eq!(found.functions[0].warnings, wanted);
@@ -334,10 +342,10 @@ mod tests {
         assert_eq!(found.function.secret_env["TOKEN"], "api.token");
         assert_eq!(found.function.secrets, ["tls.tls.key", "whole"]);
         let wanted = [
-            "containers[0].env: `MODE` comes from outside the manifest",
-            "envFrom: secretRef all: its keys are not known here: name each in env",
-            "secrets: /etc/tls/key is the file /secrets/tls.tls.key here",
-            "secrets: /etc/one is the file /secrets/whole here",
+            "containers[0].env: `MODE` is not defined in the manifest",
+            "envFrom: secretRef all: mote does not know its keys: name each of them in env",
+            "secrets: /etc/tls/key becomes the file /secrets/tls.tls.key",
+            "secrets: /etc/one becomes the file /secrets/whole",
             "volumes: t: nothing is mounted at /scratch",
         ];
         assert_eq!(found.warnings, wanted);

@@ -22,9 +22,9 @@ pub(super) fn read(file: &str, all: &[Value]) -> Result<Foreign, Mistakes> {
         }
         let object = object_name(document);
         found.warnings.push(match kind {
-            _ if !ours => format!("no meaning here: {object}"),
+            _ if !ours => format!("ignored: {object}"),
             "HTTPTrigger" => format!("{object}: a function answers at /NAME, no other path"),
-            _ => format!("{object}: this trigger is not offered yet"),
+            _ => format!("{object}: this trigger is not supported yet"),
         });
     }
     Ok(found)
@@ -40,7 +40,7 @@ fn function(file: &str, document: &Value) -> Result<Described, Mistakes> {
     let handler = text(&spec["handler"]).unwrap_or_default();
     let (module, function) = handler.split_once('.').unwrap_or((&handler, "handler"));
     let Some(runtime) = runtime_of(&written) else {
-        let hint = "offered: python, nodejs, go; build others as a program";
+        let hint = "supported: python, nodejs, go; build others as a program";
         return Err(not_offered(file, &name, &format!("runtime {written:?}"), hint));
     };
     let (code_file, mut deps_file, entry) = match runtime {
@@ -68,8 +68,8 @@ fn function(file: &str, document: &Value) -> Result<Described, Mistakes> {
         if runtime == RuntimeName::Go && !deps.lines().any(|line| line.starts_with("module ")) {
             deps_file = "Gopkg.toml";
             to.warn(
-                "deps: versions in Gopkg.toml are not obeyed: the newest are built in; write them as \
-                 a go.mod to keep them",
+                "deps: versions in Gopkg.toml are ignored and the newest are used; write a \
+                 go.mod to keep them",
             );
         }
         files.push((deps_file.to_owned(), deps.as_bytes().to_vec()));
@@ -124,7 +124,7 @@ fn check_arguments(file: &str, name: &str, function: &str, code: &str) -> Result
     let names = contract::python_parameters(code, function);
     let few = names.is_some_and(|names| names.len() < 2) && !code.contains("*args");
     if few || code.contains("(req, res)") {
-        let hint = format!("write {function}(event, context): what the request brings is in event");
+        let hint = format!("write {function}(event, context): event contains the request");
         return Err(not_offered(file, name, "a function without event and context", &hint));
     }
     Ok(())
@@ -140,7 +140,7 @@ fn code(file: &str, name: &str, spec: &Value) -> Result<Code, Mistakes> {
     let kind = spec["function-content-type"].as_str().unwrap_or("text");
     let bytes = || {
         decoded(source).ok_or_else(|| {
-            let hint = format!("function-content-type says {kind}");
+            let hint = format!("function-content-type {kind}");
             not_offered(file, name, "this function", &hint)
         })
     };

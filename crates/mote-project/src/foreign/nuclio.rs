@@ -23,7 +23,7 @@ pub(super) fn read(file: &str, all: &[Value], folder: &Path) -> Result<Foreign, 
         if ours && kind.is_none_or(|kind| kind.contains("Function")) {
             found.add(&shown_name(document, folder), function(file, document, folder));
         } else {
-            found.warnings.push(format!("no meaning here: {}", object_name(document)));
+            found.warnings.push(format!("ignored: {}", object_name(document)));
         }
     }
     Ok(found)
@@ -56,7 +56,7 @@ pub(super) fn sent(document: &Value) -> Result<Described, Mistakes> {
         !matches!(spec["build"]["codeEntryType"].as_str(), None | Some("" | "sourceCode"));
     if elsewhere || spec["build"]["path"].is_string() || !plain(module) {
         let hint = "send the code in build.functionSourceCode, as base64";
-        return Err(not_offered("function", &name, "code that lies elsewhere", hint));
+        return Err(not_offered("function", &name, "code at another address", hint));
     }
     function("function", document, Path::new("/nonexistent"))
 }
@@ -182,7 +182,7 @@ fn function(file: &str, document: &Value, folder: &Path) -> Result<Described, Mi
     triggers(&mut to, &spec["triggers"]);
     let is_go = to.function.runtime.as_ref().is_some_and(|one| one.value == RuntimeName::Go);
     if is_go && spec["dataBindings"].as_object().is_some_and(|all| !all.is_empty()) {
-        let hint = "open the connection in InitContext, and allow it with [allow] net";
+        let hint = "open the connection in InitContext instead, and allow it with [allow] net";
         return Err(not_offered(file, &name, "spec.dataBindings", hint));
     }
     for command in spec["build"]["commands"].as_array().into_iter().flatten() {
@@ -192,8 +192,8 @@ fn function(file: &str, document: &Value, folder: &Path) -> Result<Described, Mi
             continue;
         }
         if to.packages.add_command(&command).is_err() {
-            let hint = "mote builds no images: it installs what pip and npm commands name; install \
-                        anything else on the node and remove the command";
+            let hint = "mote does not build images: it only follows pip and npm install commands; install \
+                        other programs on the node and remove the command";
             let what = format!("build.commands: `{}`", super::escaped(&command));
             return Err(not_offered(file, &name, &what, hint));
         }
@@ -278,7 +278,7 @@ fn runtime(
             module.to_owned()
         }
         _ => {
-            let hint = "offered: python, nodejs, golang, shell; build others as a program";
+            let hint = "supported: python, nodejs, golang, shell; build others as a program";
             return Err(not_offered(file, name, &format!("runtime {written:?}"), hint));
         }
     };
@@ -296,7 +296,7 @@ fn triggers(to: &mut Described, triggers: &Value) {
     for (name, trigger) in triggers.as_object().into_iter().flatten() {
         let kind = text(&trigger["kind"]).unwrap_or_default();
         if kind != "http" {
-            to.warn(format!("trigger {name}: kind {kind} is not offered yet"));
+            to.warn(format!("trigger {name}: kind {kind} is not supported yet"));
             continue;
         }
         let workers = count(&trigger["numWorkers"]).or_else(|| count(&trigger["maxWorkers"]));
@@ -309,7 +309,7 @@ fn triggers(to: &mut Described, triggers: &Value) {
             to.warn(format!("trigger {name}: workers: instances follow demand, up to scale.max"));
         }
         if trigger["attributes"].is_object() {
-            to.warn(format!("no meaning here: triggers.{name}.attributes"));
+            to.warn(format!("ignored: triggers.{name}.attributes"));
         }
     }
 }

@@ -93,14 +93,14 @@ pub(super) fn read(file: &str, document: &Value, folder: &Path) -> Result<Foreig
         found.add(name, function(file, name, entry, folder));
     }
     if found.functions.is_empty() && found.left_out.is_empty() {
-        let hint = "each function is a key below functions, with lang and handler";
-        let text = format!("{file}: functions: there is none");
+        let hint = "write each function as a key below functions, with lang and handler";
+        let text = format!("{file}: functions: the file contains none");
         return Err(mistake("M0306", text, Some(hint.to_owned())));
     }
     if document["configuration"].is_object() {
         found.warnings.push(
             "configuration: templates are not fetched; lang names one that \
-                             mote has built in"
+                             is built into mote"
                 .to_owned(),
         );
     }
@@ -113,7 +113,7 @@ fn function(file: &str, name: &str, entry: &Value, folder: &Path) -> Result<Desc
     language(&mut to, file, name, entry)?;
     own_template(&mut to, entry, folder);
     let Some(handler) = entry["handler"].as_str() else {
-        let hint = "mote runs code, not images: name the folder with handler";
+        let hint = "mote runs code, not images: name the code's folder in handler";
         return Err(not_offered(file, name, "a function that is only an image", hint));
     };
     to.source = Source::At(folder.join(handler));
@@ -132,10 +132,10 @@ fn function(file: &str, name: &str, entry: &Value, folder: &Path) -> Result<Desc
         let value = text(value).unwrap_or_default();
         match key.as_str() {
             "topic" | "schedule" => {
-                to.warn(format!("annotation {key}: {value}: this trigger is not offered yet"));
+                to.warn(format!("annotation {key}: {value}: this trigger is not supported yet"));
             }
             super::ALLOW_NET => {}
-            _ => to.warn(format!("no meaning here: annotation {key}")),
+            _ => to.warn(format!("ignored: annotation {key}")),
         }
     }
     to.ignore_rest(entry, &KNOWN, "");
@@ -185,7 +185,7 @@ fn environment(to: &mut Described, entry: &Value, folder: &Path) {
     }
     let own = &entry["environment"];
     if !own.is_null() && !own.is_object() {
-        to.warn("environment: not NAME: VALUE per line; it is left out".to_owned());
+        to.warn("environment: not one NAME: VALUE per line; it is ignored".to_owned());
     }
     variables(to, own);
     if !to.function.env.is_empty() {
@@ -237,7 +237,7 @@ fn language(to: &mut Described, file: &str, name: &str, entry: &Value) -> Result
         return Ok(());
     }
     if lang.starts_with("node") && lang.ends_with("-service") {
-        let hint = "its handler is given a whole Express app: take a template whose handlers are \
+        let hint = "its handler receives a whole Express app: use a template whose handlers are \
                     called with (event, context), or listen on $PORT with runtime = \"server\" in \
                     mote.toml";
         return Err(not_offered(file, name, &format!("lang {lang:?}"), hint));
@@ -252,8 +252,8 @@ fn language(to: &mut Described, file: &str, name: &str, entry: &Value) -> Result
         return Ok(());
     }
     let Some(process) = process else {
-        let hint = "offered: python3, python3-http, python3-flask, node*, go, golang-*, and any lang with \
-                    fprocess whose program is in handler's folder";
+        let hint = "supported: python3, python3-http, python3-flask, node*, go, golang-*, and any lang with \
+                    fprocess whose program is in the handler's folder";
         return Err(not_offered(file, name, &format!("lang {lang:?}"), hint));
     };
     // What the shell would make of it; quotes are not needed by any program of one's own.
@@ -288,7 +288,7 @@ fn own_template(to: &mut Described, entry: &Value, folder: &Path) {
     to.packages.add_template(&template);
     to.warn(format!(
         "template/{lang}: its packages are installed; its index and Dockerfile are not used, \
-         because mote's adapter for {lang} takes their place"
+         because mote's adapter for {lang} replaces them"
     ));
 }
 
@@ -376,7 +376,7 @@ mod tests {
             let wrong = wrong.expect("nothing would be deployed").0.remove(0);
             assert_eq!(
                 (wrong.code, &*wrong.text),
-                ("M0306", "stack.yml: functions: there is none")
+                ("M0306", "stack.yml: functions: the file contains none")
             );
         }
     }

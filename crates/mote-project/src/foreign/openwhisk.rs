@@ -42,7 +42,7 @@ pub(super) fn read(file: &str, document: &Value, folder: &Path) -> Result<Foreig
             [("apis", "an API gateway"), ("dependencies", "a dependency"), ("feeds", "a feed")]
         {
             for name in content[key].as_object().into_iter().flat_map(Map::keys) {
-                found.warnings.push(format!("{key}.{name}: {what} is not offered yet"));
+                found.warnings.push(format!("{key}.{name}: {what} is not supported yet"));
             }
         }
     }
@@ -98,7 +98,7 @@ fn beside_actions(
         for key in ["feed", "source"] {
             if let Some(feed) = text(&trigger[key]) {
                 warnings.push(format!(
-                    "triggers.{name}: the feed {feed} is not offered: fire it with wsk trigger fire"
+                    "triggers.{name}: the feed {feed} is not supported: fire it with wsk trigger fire"
                 ));
             }
         }
@@ -201,7 +201,7 @@ fn function(
         _ => runtime_of(&written),
     };
     let Some(runtime) = by_word.or(by_ending) else {
-        let hint = "offered: python, nodejs, go, and programs with native: true";
+        let hint = "supported: python, nodejs, go, and programs with native: true";
         let what = match text(&action["docker"]) {
             Some(image) => format!("docker {image:?}"),
             None if written.is_empty() => format!("function {path:?}"),
@@ -219,13 +219,13 @@ fn function(
             RuntimeName::Go => "main.go",
             RuntimeName::Python => "__main__.py",
             RuntimeName::Exec | RuntimeName::Server => {
-                let hint = "name the program with function";
+                let hint = "name the program in function";
                 return Err(not_offered(file, name, "code of a native action", hint));
             }
         };
         to.source = Source::Inside(vec![(code_file.to_owned(), code.as_bytes().to_vec())]);
     } else if path.is_empty() || path.contains("://") {
-        let hint = "name a source file, a folder or a zip archive with function";
+        let hint = "name a source file, a folder or a zip archive in function";
         return Err(not_offered(file, name, &format!("function {path:?}"), hint));
     } else if is_archive(path) {
         to.source = Source::Zip(archive(&folder.join(path))?, Vec::new());
@@ -349,9 +349,9 @@ mod tests {
         assert_eq!(
             said,
             [
-                "m.yaml: p-image: docker \"someone/image\" is not offered",
-                "m.yaml: p-php: runtime \"php:8.0\" is not offered",
-                "m.yaml: p-swift: function \"a/b.swift\" is not offered",
+                "m.yaml: p-image: docker \"someone/image\" is not supported",
+                "m.yaml: p-php: runtime \"php:8.0\" is not supported",
+                "m.yaml: p-swift: function \"a/b.swift\" is not supported",
             ]
         );
     }

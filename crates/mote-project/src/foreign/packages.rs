@@ -146,7 +146,7 @@ impl Packages {
                 serde_json::from_str(&text).map_err(io::Error::other)?
             };
             let Some(table) = package.as_object_mut() else {
-                return Err(io::Error::other("package.json is no object"));
+                return Err(io::Error::other("package.json is not an object"));
             };
             let dependencies = table.entry("dependencies").or_insert_with(|| Map::new().into());
             if let Some(dependencies) = dependencies.as_object_mut() {
@@ -185,7 +185,7 @@ fn is_requirement(word: &str) -> bool {
 fn read_if_there(file: &Path) -> io::Result<String> {
     let is_link = fs::symlink_metadata(file).is_ok_and(|meta| meta.is_symlink());
     if is_link {
-        return Err(io::Error::other("is a link, and has to be a file"));
+        return Err(io::Error::other("is a link, but must be a file"));
     }
     match fs::read_to_string(file) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(String::new()),

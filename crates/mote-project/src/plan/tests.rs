@@ -90,7 +90,7 @@ fn a_copy_of_a_folder_does_not_name_the_function() {
     let other = manifest.replace("pip install requests", "apk add git");
     let wrong = read_foreign_files(&[("function.yaml", &other), ("main.py", code)]).err();
     let wrong = wrong.expect("it is refused").0.remove(0);
-    assert_eq!(wrong.text, "function.yaml: demo: build.commands: `apk add git` is not offered");
+    assert_eq!(wrong.text, "function.yaml: demo: build.commands: `apk add git` is not supported");
 }
 
 #[test]
@@ -184,7 +184,7 @@ fn specs_of_fission_name_the_code_beside_them() {
     assert_eq!(
         said,
         [
-            "specs: java: environment \"jvm\" is not offered",
+            "specs: java: environment \"jvm\" is not supported",
             "specs: lost: no file matches dist/*.zip of its ArchiveUploadSpec",
         ]
     );
@@ -201,19 +201,19 @@ fn templates_that_have_no_adapter_are_refused_by_name() {
         (
             "stack.yml",
             "provider: {name: openfaas}\nfunctions:\n  a: {lang: node10-express-service, handler: .}\n",
-            "stack.yml: a: lang \"node10-express-service\" is not offered",
+            "stack.yml: a: lang \"node10-express-service\" is not supported",
         ),
         (
             "old.yaml",
             "apiVersion: k8s.io/v1\nkind: Function\nmetadata: {name: a}\nspec:\n  handler: a.f\n  \
              runtime: python2.7\n  function: \"def f():\\n  return 1\"\n",
-            "old.yaml: a: a function without event and context is not offered",
+            "old.yaml: a: a function without event and context is not supported",
         ),
         (
             "function.yaml",
             "metadata: {name: a}\nspec:\n  runtime: golang\n  handler: main:Handler\n  \
              dataBindings: {db0: {class: v3io}}\n",
-            "function.yaml: a: spec.dataBindings is not offered",
+            "function.yaml: a: spec.dataBindings is not supported",
         ),
     ] {
         let wrong = read_foreign_files(&[(file, manifest)]).err();
@@ -226,11 +226,11 @@ fn templates_that_have_no_adapter_are_refused_by_name() {
 fn what_cannot_be_guessed_is_said() {
     check_error(
         &[("Dockerfile", "FROM scratch")],
-        "error[M0111]: demo: container images (Dockerfile) are not offered yet\n  deploy the program itself: runtime = \"server\" and command in mote.toml",
+        "error[M0111]: demo: container images (Dockerfile) are not supported yet\n  deploy the program itself: runtime = \"server\" and command in mote.toml",
     );
     check_error(
         &[("a.py", HANDLE), ("index.js", "")],
-        "error[M0110]: a.py says python, index.js says node\n  write runtime = \"python\" or \"node\" in mote.toml",
+        "error[M0110]: a.py suggests python, index.js suggests node\n  write runtime = \"python\" or \"node\" in mote.toml",
     );
     check_error(
         &[("package.json", r#"{"main": "dist/f.js", "scripts": {"build": "x"}}"#)],
@@ -262,7 +262,7 @@ fn what_cannot_be_guessed_is_said() {
     );
     check_error(
         &[("mote.toml", "version = 1\nname = \"Foo\"\n"), ("a.py", HANDLE)],
-        "error[M0115]: mote.toml: name: 1–63 of a–z 0–9 -, no - at the ends (line 2)",
+        "error[M0115]: mote.toml: name: 1–63 characters of a–z, 0–9 and -, not beginning or ending with - (line 2)",
     );
     check_error(
         &[("mote.toml", "version = 1\nentry = \"../x:y\"\n")],
@@ -270,7 +270,7 @@ fn what_cannot_be_guessed_is_said() {
     );
     check_error(
         &[("mote.toml", "version = 1\n[[trigger]]\nhttp = \"/other\"\n"), ("a.py", HANDLE)],
-        "error[M0305]: mote.toml: http = \"/other\": only /demo is offered yet (line 3)",
+        "error[M0305]: mote.toml: http = \"/other\": only /demo is supported so far (line 3)",
     );
 }
 
@@ -383,7 +383,7 @@ fn a_named_contract_needs_no_entry() {
     check_contract(&[manifest, ("main.py", "")], Some((Compat::Nuclio, "main:handler")));
     check_error(
         &[("mote.toml", "version = 1\ncompat = \"knative\"\ncommand = [\"cat\"]\n")],
-        "error[M0305]: mote.toml: compat \"knative\" is not offered yet for runtime exec (line 2)",
+        "error[M0305]: mote.toml: compat \"knative\" is not supported yet for runtime exec (line 2)",
     );
     for (arguments, contract) in [
         ("context *nuclio.Context, event nuclio.Event", Compat::Nuclio),
@@ -396,11 +396,11 @@ fn a_named_contract_needs_no_entry() {
     check_contract(&[bytes], Some((Compat::OpenFaas, "Handle")));
     check_error(
         &[("mote.toml", "version = 1\ntemplate = \"python3\"\n"), ("app.py", HANDLE)],
-        "error[M0306]: mote.toml: template: belongs to compat, the platform it is one of (line 2)",
+        "error[M0306]: mote.toml: template: needs compat, the platform whose template it is (line 2)",
     );
     check_error(
         &[("mote.toml", "version = 1\nport = 5000\n"), ("app.py", HANDLE)],
-        "error[M0303]: mote.toml: port: for runtime server (line 2)",
+        "error[M0303]: mote.toml: port: only for runtime server (line 2)",
     );
 }
 
@@ -536,7 +536,7 @@ fn manifests_that_would_take_long_to_parse_are_refused_first() {
     };
     // The parser looks at every open table, at every word: these would take minutes.
     for deep in ["{a: ".repeat(250_000), "[".repeat(1_000_000), "- [{\"a]\": ".repeat(90_000)] {
-        assert!(read(&deep).starts_with("stack.yml: too large to be read ("), "{:.8}", deep);
+        assert!(read(&deep).starts_with("stack.yml: too large to read ("), "{:.8}", deep);
     }
     // Those that are small enough are parsed, and too deep.
     let text = read(&"{a: ".repeat(1_000));

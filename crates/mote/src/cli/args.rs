@@ -45,10 +45,10 @@ pub(super) struct Global {
     /// Seconds to wait for the node
     #[arg(long, global = true, value_name = "SECONDS", value_parser = clap::value_parser!(u64).range(1..=86400), help_heading = "Everywhere")]
     pub(super) timeout: Option<u64>,
-    /// Say nothing but results and errors
+    /// Print only results and errors
     #[arg(short, long, global = true, help_heading = "Everywhere")]
     pub(super) quiet: bool,
-    /// Say more
+    /// Print more details
     #[arg(short, long, global = true, help_heading = "Everywhere")]
     pub(super) verbose: bool,
     /// When to use colour
@@ -74,7 +74,7 @@ pub(super) enum When {
 
 #[derive(Debug, Subcommand)]
 pub(super) enum Verb {
-    /// Start the node, and bring up functions
+    /// Start the node, and deploy functions if any are given
     Up(Up),
     /// Deploy functions from folders or files
     Deploy(Deploy),
@@ -103,13 +103,13 @@ pub(super) enum Verb {
     Rollback {
         /// Name of the function
         name: String,
-        /// Which one [default: the one that was live before]
+        /// Revision to return to [default: the one that was live before]
         #[arg(value_name = "REVISION")]
         revision: Option<String>,
     },
     /// Show or split a function's traffic
     Traffic(Traffic),
-    /// Show what functions said
+    /// Show the logs of functions
     Logs(Logs),
     /// Start or stop instances now, or set their bounds
     Scale(Scale),
@@ -118,7 +118,7 @@ pub(super) enum Verb {
     /// Remove functions
     #[command(visible_alias = "rm")]
     Remove(Remove),
-    /// Keep secrets that functions read
+    /// Manage the secrets that functions read
     Secret(Secret),
     /// Check the node and its machine
     Doctor,
@@ -135,7 +135,7 @@ pub(super) enum Verb {
     },
     /// Print a completion script
     Completion {
-        /// For which shell
+        /// Name of the shell
         shell: Shell,
     },
     /// Print the version
@@ -149,7 +149,7 @@ pub(super) enum Shell {
     Fish,
 }
 
-/// What a node can be told on the command line.
+/// The settings of a node on the command line.
 #[derive(Debug, Clone, Default, ClapArgs)]
 pub(super) struct NodeFlags {
     /// Folder for functions, packages and the store
@@ -176,10 +176,10 @@ pub(super) struct NodeFlags {
     /// Threads that serve HTTP connections, 0 to choose by the number of cores
     #[arg(long, value_name = "N")]
     pub(super) threads: Option<String>,
-    /// Whether to look for the next event for up to 0.1 ms before sleeping [default: true]
+    /// Whether to poll for the next event for up to 0.1 ms before sleeping [default: true]
     #[arg(long, value_name = "BOOL")]
     pub(super) polling: Option<String>,
-    /// Memory for interpreters that wait for the next function: a size, auto, or off
+    /// Memory for prewarmed interpreters: a size, auto, or off
     #[arg(long, value_name = "SIZE")]
     pub(super) prewarm: Option<String>,
     /// First of the user ids that instances have, for root [default: 1000000]
@@ -237,19 +237,19 @@ pub(super) struct Deploy {
     /// Check everything, change nothing
     #[arg(long)]
     pub(super) dry_run: bool,
-    /// Send it no traffic; NAME@TAG reaches it
+    /// Send no traffic to the new revision; NAME@TAG reaches it
     #[arg(long, value_name = "TAG")]
     pub(super) tag: Option<String>,
     /// Let the functions reach these destinations too: HOST:PORT, *:PORT, or * for any host
     ///
-    /// For functions of other platforms, whose manifests cannot say it. A mote.toml says it in
+    /// For functions of other platforms, whose manifests have no such setting. A mote.toml has it in
     /// [allow] net.
     #[arg(long, value_name = "DESTINATION", value_delimiter = ',')]
     pub(super) allow_net: Vec<String>,
-    /// Only these functions of another platform's manifest; * stands for any characters
+    /// Only these functions of another platform's manifest; * matches any characters
     #[arg(long, value_name = "NAME")]
     pub(super) filter: Option<String>,
-    /// Send it no traffic
+    /// Send no traffic to the new revision
     #[arg(long, conflicts_with = "invoke")]
     pub(super) no_traffic: bool,
 }
@@ -258,9 +258,9 @@ pub(super) struct Deploy {
 pub(super) struct Traffic {
     /// Name of the function
     pub(super) name: String,
-    /// REVISION=PERCENT, REVISION:TAG=PERCENT, REVISION:TAG, or REVISION: to take its tag away
+    /// REVISION=PERCENT, REVISION:TAG=PERCENT, REVISION:TAG, or REVISION: to remove its tag
     ///
-    /// Revisions that are not named lose their share once one is given, and keep their tag.
+    /// If shares are given, revisions that are not named lose their share; they keep their tag.
     #[arg(value_name = "SHARE")]
     pub(super) shares: Vec<String>,
 }
@@ -278,13 +278,13 @@ pub(super) struct Invoke {
     /// Method [default: POST with a body, else GET]
     #[arg(short, long)]
     pub(super) method: Option<String>,
-    /// Path and query the function sees
+    /// Path and query that the function receives
     #[arg(long, default_value = "/")]
     pub(super) path: String,
-    /// Which way to call it
+    /// Protocol for the call
     #[arg(long, value_enum, default_value = "admin")]
     pub(super) via: Via,
-    /// Print the equal curl or coap-client line instead
+    /// Print the equivalent curl or coap-client command instead
     #[arg(long)]
     pub(super) show: bool,
 }
@@ -298,17 +298,17 @@ pub(super) enum Via {
 
 /// Measure how fast a function or a URL answers
 ///
-/// Without --rate each client asks again as soon as it is answered (a closed loop). With --rate
-/// operations begin by a schedule, whatever the target does (an open loop). Latency counts from
-/// when an operation was meant to begin, and so does --timeout (10 s unless given).
+/// Without --rate each client sends the next operation after the answer (a closed loop). With --rate
+/// operations start by a fixed schedule (an open loop). Latency and --timeout (10 s by default) count
+/// from the scheduled start of an operation.
 #[derive(Debug, ClapArgs)]
 pub(super) struct Bench {
     /// NAME or NAME@TAG of a function, or a URL: http://HOST:PORT/PATH, coap://HOST:PORT/PATH
     pub(super) target: String,
-    /// Connections (HTTP) or ports (CoAP), each with one operation under way
+    /// Connections (HTTP) or ports (CoAP), each with one operation at a time
     #[arg(short, long, value_name = "N", default_value_t = 16)]
     pub(super) clients: usize,
-    /// Operations of each client; with --rate, of all
+    /// Operations of each client; with --rate, of all clients together
     #[arg(short = 'n', long, value_name = "N", conflicts_with = "duration")]
     pub(super) operations: Option<u64>,
     /// How long to measure [default: 10s]
@@ -332,10 +332,10 @@ pub(super) struct Bench {
     /// Header, NAME: VALUE
     #[arg(short = 'H', long = "header", value_name = "HEADER")]
     pub(super) headers: Vec<String>,
-    /// Path and query the function sees, for NAME
+    /// Path and query that the function receives, for NAME
     #[arg(long, default_value = "/")]
     pub(super) path: String,
-    /// Which way to call a function [default: http]
+    /// Protocol for the calls [default: http]
     #[arg(long, value_enum)]
     pub(super) via: Option<BenchVia>,
     /// Write the result to a file, as JSON
@@ -350,7 +350,7 @@ pub(super) struct Bench {
     /// Print the result as a file of this kind
     #[arg(long, value_enum, value_name = "KIND")]
     pub(super) export: Option<Export>,
-    /// Exit 9 when a limit is broken, e.g. 'p99>10ms,errors>0'
+    /// Exit with 9 if a limit is exceeded, e.g. 'p99>10ms,errors>0'
     #[arg(long, value_name = "LIMITS")]
     pub(super) fail_if: Option<String>,
     /// Compare with this function or URL: both are called in turns, and the ratio of their rates is
@@ -380,7 +380,7 @@ pub(super) enum Export {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(super) enum Experiment {
-    /// 1, 4, 16, 64, 256, 1024 clients x 500 operations, three times; answered within 1 s counts
+    /// 1, 4, 16, 64, 256, 1024 clients x 500 operations, three times; an answer within 1 s is a success
     ClosedSweep,
 }
 
@@ -412,20 +412,20 @@ pub(super) struct Scale {
     /// Number of instances to have now; the autoscaler may change it again afterwards
     #[arg(value_name = "N")]
     pub(super) instances: Option<u32>,
-    /// Instances at least, until the next deploy
+    /// Minimum number of instances, until the next deploy
     #[arg(long, value_name = "N")]
     pub(super) min: Option<u32>,
-    /// Instances at most, until the next deploy
+    /// Maximum number of instances, until the next deploy
     #[arg(long, value_name = "N")]
     pub(super) max: Option<u32>,
-    /// Let the manifest's bounds hold again
+    /// Return to the bounds of the manifest
     #[arg(long)]
     pub(super) reset: bool,
 }
 
 #[derive(Debug, ClapArgs)]
 pub(super) struct Top {
-    /// A function whose instances are shown
+    /// Function whose instances are shown
     pub(super) name: Option<String>,
     /// Print one table, measured over a second
     #[arg(long)]
@@ -437,7 +437,7 @@ pub(super) struct Remove {
     /// Their names
     #[arg(required = true)]
     pub(super) names: Vec<String>,
-    /// Do not ask
+    /// Do not ask for confirmation
     #[arg(short, long)]
     pub(super) yes: bool,
 }
@@ -458,10 +458,10 @@ pub(super) struct Simulate {
     /// Milliseconds an instance takes to start [default: 50; experiments have their own]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=600_000))]
     pub(super) start_ms: Option<u64>,
-    /// Instances of one function at most [default: 20; experiments have their own]
+    /// Maximum number of instances of one function [default: 20; experiments have their own]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=10_000))]
     pub(super) max: Option<u32>,
-    /// Memory the node has for instances, e.g. 1GiB [default: as much as they need]
+    /// Memory of the node for instances, e.g. 1GiB [default: as much as they need]
     #[arg(long, value_name = "SIZE")]
     pub(super) memory: Option<String>,
     /// Seed of all random numbers [default: 11; experiments have their own]
@@ -492,9 +492,9 @@ pub(super) struct Secret {
 
 #[derive(Debug, Subcommand)]
 pub(super) enum SecretVerb {
-    /// Make or replace a secret; its value is read from standard input or a file
+    /// Create or replace a secret; its value is read from standard input or a file
     Set(SecretSet),
-    /// List secrets and the functions that read them; never their values
+    /// List secrets and the functions that read them, without their values
     #[command(visible_alias = "ls")]
     List,
     /// Remove secrets

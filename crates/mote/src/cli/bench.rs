@@ -79,7 +79,7 @@ fn single(
     let broken = wish.limits.iter().filter_map(|limit| Some((limit, limit.broken_by(&report)?)));
     let mut failure = Failure::quiet(exit::LIMIT);
     for (limit, value) in broken {
-        let text = format!("{limit}: it was {value}");
+        let text = format!("{limit}: the value was {value}");
         failure.mistakes.extend(Failure::new("M0140", text).mistakes);
     }
     if failure.mistakes.is_empty() { Ok(()) } else { Err(failure) }
@@ -94,14 +94,15 @@ fn unanswered(report: &Report) -> Failure {
         report.failures.iter().filter(|(kind, _)| is_answer(kind)).map(|(_, count)| count).sum();
     if answers == 0 {
         let why = if failures.is_empty() { String::new() } else { format!(" ({failures})") };
-        return Failure::new("M0141", format!("{target}: nothing was answered{why}"));
+        return Failure::new("M0141", format!("{target}: no operation was answered{why}"));
     }
     let text = if answers == report.offered {
         format!("{target}: every answer was an error ({failures})")
     } else {
-        format!("{target}: there was no good answer ({failures})")
+        format!("{target}: no answer was a success ({failures})")
     };
-    Failure::new("M0142", text).with_hint("see one answer: mote invoke NAME; and: mote logs NAME")
+    Failure::new("M0142", text)
+        .with_hint("see one answer with mote invoke NAME, and the log with mote logs NAME")
 }
 
 fn show(
@@ -128,7 +129,7 @@ fn show(
     if let Some(before) = &wish.before {
         output.print(text::comparison(before, report).as_bytes())?;
         for difference in compare::differences(before, report) {
-            output.warn(&format!("not the same run: {difference}"));
+            output.warn(&format!("the two runs differ: {difference}"));
         }
     }
     for warning in &report.warnings {
@@ -267,7 +268,7 @@ fn write_raw(path: &Path, rows: &[Row], report: &Report, output: &Output) -> Res
     output.say(&format!("wrote {}", super::output::harmless(&path.display().to_string())));
     if (rows.len() as u64) < report.offered {
         output.warn(&format!(
-            "{} has {} of {} operations: no more than {ROWS_MAX} are kept",
+            "{} has {} of {} operations: at most {ROWS_MAX} are kept",
             super::output::harmless(&path.display().to_string()),
             rows.len(),
             report.offered

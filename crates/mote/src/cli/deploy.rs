@@ -28,13 +28,13 @@ const SIGINT: i32 = 2;
 
 pub(super) async fn run(client: &Client, args: &Deploy, output: &Output) -> Result<(), Failure> {
     if args.name.is_some() && args.paths.len() > 1 {
-        let failure = Failure::new("M0101", "--name goes with one path");
+        let failure = Failure::new("M0101", "--name can be used with one path only");
         return Err(failure.with_hint("write name = \"…\" in each mote.toml instead"));
     }
     let mut allowed = Vec::new();
     for text in &args.allow_net {
         let Some((host, port)) = manifest::destination(text) else {
-            let text = format!("--allow-net: `{}` is no destination", text.escape_debug());
+            let text = format!("--allow-net: `{}` is not a destination", text.escape_debug());
             return Err(Failure::new("M0101", text).with_hint("write HOST:PORT, *:PORT or *"));
         };
         allowed.push(Egress { host, port });
@@ -100,7 +100,7 @@ pub(super) async fn run(client: &Client, args: &Deploy, output: &Output) -> Resu
     }
     if let Some((_, exit)) = failed.first() {
         let names: Vec<&str> = failed.iter().map(|(name, _)| *name).collect();
-        output.warn(&format!("not deployed: {}; the reasons are above", names.join(", ")));
+        output.warn(&format!("not deployed: {}; see the reasons above", names.join(", ")));
         if left_out.is_empty() {
             return made.and_then(|()| Err(Failure::quiet(*exit)));
         }
@@ -111,7 +111,7 @@ pub(super) async fn run(client: &Client, args: &Deploy, output: &Output) -> Resu
     // The others are live; the exit code still says that not all of the manifest is.
     let names: Vec<&str> = left_out.iter().map(|one| one.name.as_str()).collect();
     output.warn(&format!(
-        "left out: {}; --filter chooses what is deployed",
+        "left out: {}; --filter selects what is deployed",
         harmless(&names.join(", "))
     ));
     let reasons = Mistakes(left_out.into_iter().flat_map(|one| one.mistakes.0).collect()).into();
@@ -135,11 +135,11 @@ async fn entities(
     let beside = |name: &&String| !name.starts_with("actions.") && !name.starts_with("packages.");
     let not_made = |why: &str| {
         for name in all.iter().filter(beside) {
-            output.warn(&harmless(&format!("{name}: not made: {why}")));
+            output.warn(&harmless(&format!("{name}: not created: {why}")));
         }
     };
     if args.dry_run || args.no_traffic || args.tag.is_some() {
-        not_made("not with --dry-run, --no-traffic or --tag");
+        not_made("not possible with --dry-run, --no-traffic or --tag");
         return Ok(());
     }
     match client.apply_openwhisk(manifest).await {
@@ -193,7 +193,7 @@ async fn deploy(
     if !packed.secret.is_empty() {
         let files = packed.secret.join(", ");
         output.warn(&harmless(&format!(
-            "{name}: not deployed, because it may hold secrets: {files}; give the values as [env] or \
+            "{name}: not deployed, because it may hold secrets: {files}; pass the values as [env] or \
              with mote secret, or write `!.env` into .moteignore"
         )));
     }
@@ -246,13 +246,16 @@ fn origin(path: &Path, planned: &Planned) -> Option<String> {
 fn summary(result: &DeployResult, dry_run: bool) -> String {
     let function = harmless(&result.function);
     let mut text = if dry_run {
-        let what = if result.held_back { "would take no traffic" } else { "would be live" };
+        let what = if result.held_back { "would receive no traffic" } else { "would be live" };
         format!("{function}@{} {what} (dry run: nothing was changed)\n", result.revision)
     } else if result.held_back {
-        let text = format!("{function}@{} is ready and takes no traffic\n", result.revision);
+        let text = format!("{function}@{} is ready and receives no traffic\n", result.revision);
         if !result.traffic.iter().any(|share| share.revision == result.revision) {
             return text
-                + &format!("  send it some: mote traffic {function} {}=10 …\n", result.revision);
+                + &format!(
+                    "  to send it traffic: mote traffic {function} {}=10 …\n",
+                    result.revision
+                );
         }
         text
     } else {

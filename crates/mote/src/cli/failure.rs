@@ -96,7 +96,7 @@ impl From<ClientError> for Failure {
         let failure = Self::new(code, text);
         match &error {
             ClientError::Unreachable { .. } => {
-                failure.with_hint("start one: mote up        or name another: --node, MOTE_NODE")
+                failure.with_hint("start one: mote up        or use another: --node, MOTE_NODE")
             }
             ClientError::Problem(problem) => match &problem.hint {
                 Some(hint) => failure.with_hint(hint.clone()),

@@ -160,7 +160,7 @@ pub(super) async fn remove(client: &Client, args: &Remove, output: &Output) -> R
 /// Asks before something is removed.
 pub(super) async fn is_agreed(question: &str, output: &Output) -> Result<bool, Failure> {
     if !std::io::stdin().is_terminal() {
-        let problem = Failure::new("M0101", "cannot ask for confirmation: stdin is no terminal");
+        let problem = Failure::new("M0101", "cannot ask for confirmation: stdin is not a terminal");
         return Err(problem.with_hint("add --yes to confirm on the command line"));
     }
     eprint!("{question} [y/N] ");

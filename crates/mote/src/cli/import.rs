@@ -12,8 +12,8 @@ use super::output::{Output, harmless};
 
 pub(super) fn run(path: &Path, output: &Output) -> Result<(), Failure> {
     let Some(found) = foreign::read(path)? else {
-        let text = format!("{}: no manifest of another platform", path.display());
-        let hint = "known: OpenFaaS stack.yml, Nuclio function.yaml, Kubeless Function, Knative \
+        let text = format!("{}: not a manifest of a supported platform", path.display());
+        let hint = "supported: OpenFaaS stack.yml, Nuclio function.yaml, Kubeless Function, Knative \
                     Service, OpenWhisk manifest.yaml";
         return Err(Failure::new("M0102", text).with_hint(hint));
     };
@@ -22,7 +22,7 @@ pub(super) fn run(path: &Path, output: &Output) -> Result<(), Failure> {
     }
     for name in found.whisk.iter().flat_map(|whisk| whisk.entities()) {
         if !name.starts_with("actions.") && !name.starts_with("packages.") {
-            let text = format!("{name}: mote.toml has no place for it; mote deploy makes it");
+            let text = format!("{name}: mote.toml cannot express it; mote deploy creates it");
             output.warn(&harmless(&format!("{}: {text}", found.file)));
         }
     }
@@ -37,7 +37,7 @@ pub(super) fn run(path: &Path, output: &Output) -> Result<(), Failure> {
             let text = if shared {
                 format!("{}: several functions share this folder", place.display())
             } else {
-                format!("{}: is there already", file.display())
+                format!("{}: already exists", file.display())
             };
             let hint = "mote deploy reads the other platform's manifest as it is";
             return Err(Failure::new("M0103", text).with_hint(hint));
@@ -77,7 +77,7 @@ fn write(file: &str, function: &Described, place: &Path) -> Result<(), Failure> 
     };
     let is_own = !matches!(function.source, Source::Beside | Source::At(_));
     if is_own && fs::symlink_metadata(place).is_ok_and(|meta| meta.is_symlink()) {
-        let error = std::io::Error::other("is a link, and code would be written where it leads");
+        let error = std::io::Error::other("is a link, and the code would be written to its target");
         return Err(failed(place, error));
     }
     fs::create_dir_all(place).map_err(|error| failed(place, error))?;

@@ -29,10 +29,10 @@ pub(super) async fn run(client: &Client, args: &Invoke, output: &Output) -> Resu
             client::call_url(url, request, CALL_TIMEOUT).await?
         }
         Via::Coap => {
-            let mut failure = Failure::new("M0305", "--via coap is not offered yet");
+            let mut failure = Failure::new("M0305", "--via coap is not supported yet");
             failure.exit = exit::USAGE;
             return Err(failure.with_hint(format!(
-                "print the equal line: mote invoke {} --via coap --show",
+                "print the equivalent command: mote invoke {} --via coap --show",
                 args.name
             )));
         }
@@ -110,7 +110,7 @@ pub(super) async fn request(args: &Invoke) -> Result<InvokeRequest, Failure> {
         }
     }
     if !args.path.starts_with('/') {
-        let failure = Failure::new("M0101", "--path begins with /");
+        let failure = Failure::new("M0101", "--path must begin with /");
         return Err(failure.with_hint(format!("did you mean /{}?", args.path)));
     }
     let method = args.method.clone().unwrap_or_else(|| {

@@ -37,7 +37,7 @@ pub(super) async fn doctor(
     let named = global.node.is_some() || std::env::var_os("MOTE_NODE").is_some();
     let report = match client.doctor().await {
         Err(ClientError::Unreachable { .. }) if !named => {
-            output.say("no node runs here yet; this is what the machine offers you");
+            output.say("no node is running; this is what the machine supports");
             // A configuration that cannot be read is told by `mote up` and `mote config show`.
             let loaded = Loaded::load(&Given::from_process(Vec::new(), None));
             let uid_base =

@@ -11,9 +11,11 @@ pub(super) async fn run(client: &Client, args: &Scale, output: &Output) -> Resul
     let wish =
         ScaleRequest { instances: args.instances, min: args.min, max: args.max, reset: args.reset };
     if wish == ScaleRequest::default() {
-        let text = "say what to do: a number of instances, --min, --max or --reset";
-        return Err(Failure::new("M0101", text)
-            .with_hint(format!("e.g. mote scale {} 0 stops its idle instances", args.name)));
+        let text = "give a number of instances, --min, --max or --reset";
+        return Err(Failure::new("M0101", text).with_hint(format!(
+            "for example, mote scale {} 0 stops its idle instances",
+            args.name
+        )));
     }
     let result = client.scale(&args.name, &wish).await?;
     output.result(&result, &[&result.function], || text(&result))

@@ -39,10 +39,10 @@ async fn set(client: &Client, args: &SecretSet, output: &Output) -> Result<(), F
     output.result(&secret, &[&secret.name], || {
         let name = harmless(&secret.name);
         match secret.functions.as_slice() {
-            [] => format!("{name} is set; functions that name it read /secrets/{name}\n"),
+            [] => format!("{name} is set; functions that list it can read /secrets/{name}\n"),
             all => {
                 let all = harmless(&all.join(", "));
-                format!("{name} is set; instances of {all} that start from now on see it\n")
+                format!("{name} is set; instances of {all} that start from now on use it\n")
             }
         }
     })
@@ -71,20 +71,20 @@ async fn read(args: &SecretSet) -> Result<String, Failure> {
     }
     String::from_utf8(bytes).map_err(|_| {
         let failure = Failure::new("M0303", format!("{shown}: not UTF-8; secrets are text"));
-        failure.with_hint("encode it, for instance as base64, and decode it in the function")
+        failure.with_hint("encode it, for example as base64, and decode it in the function")
     })
 }
 
 fn no_value(name: &str) -> Failure {
     let name = harmless(name);
     Failure::new("M0101", format!("no value for {name}"))
-        .with_hint(format!("name a file, or pipe it in: mote secret set {name} < FILE"))
+        .with_hint(format!("name a file, or use a pipe: mote secret set {name} < FILE"))
 }
 
 async fn list(client: &Client, output: &Output) -> Result<(), Failure> {
     let list = client.secrets().await?;
     if list.secrets.is_empty() {
-        output.say("no secrets yet; make one: mote secret set NAME < FILE");
+        output.say("no secrets yet; create one: mote secret set NAME < FILE");
     }
     let names: Vec<&str> = list.secrets.iter().map(|secret| secret.name.as_str()).collect();
     output.results(&list, &list.secrets, &names, || {
@@ -113,7 +113,9 @@ async fn remove(client: &Client, args: &Remove, output: &Output) -> Result<(), F
     for name in &args.names {
         if let Some(all) = read_by(name) {
             let name = harmless(name);
-            output.warn(&format!("{name} is read by {all}: without it they start no instances"));
+            output.warn(&format!(
+                "{name} is read by {all}: no instance of these functions starts without it"
+            ));
         }
     }
     if !args.yes && !is_agreed(&format!("remove {}?", args.names.join(", ")), output).await? {

@@ -133,7 +133,7 @@ impl Target {
         let place = path.canonicalize().ok();
         let is_trace = |name: &String| Path::new(name).canonicalize().ok() == place;
         if place.is_some() && scenarios.iter().any(is_trace) {
-            let text = format!("{}: would write over the trace itself", path.display());
+            let text = format!("{}: would overwrite the trace itself", path.display());
             return Err(Failure::new("M0101", text).with_hint("name another file"));
         }
         let file = File::options()

@@ -118,7 +118,7 @@ fn other_platforms_have_their_usual_ports() {
     );
     let beyond = [("nuclio", "0.0.0.0:8070")];
     let error = load(&given(&[], &beyond)).unwrap_err().to_string();
-    assert!(error.contains("nuclio: reaches beyond this machine"), "{error}");
+    assert!(error.contains("nuclio: a loopback address"), "{error}");
 }
 
 #[test]
@@ -130,7 +130,7 @@ fn mistakes_are_reported_together() {
         "error[M0203]: lan: true or false; found \"maybe\" (--lan)\n\
          error[M0203]: threads: a whole number from 0 to 64; found \"65\" (--threads)\n\
          error[M0203]: http: ADDRESS:PORT, :PORT or off, e.g. 127.0.0.1:6683; found \"nonsense\" (--http)\n\
-         error[M0203]: coap: reaches beyond this machine; found \"0.0.0.0:1\" (--coap)\n  \
+         error[M0203]: coap: a loopback address; found \"0.0.0.0:1\" (--coap)\n  \
          open it to the network with --lan, or with lan = true"
     );
 }
@@ -152,7 +152,7 @@ fn files_are_read_strictly() {
     // A key that is not known hides no other mistake.
     let (_dir, given) = with_file("htp = \":1\"\nmemory = \"much\"\ncoap = \"0.0.0.0:1\"\n");
     let error = load(&given).unwrap_err().to_string();
-    for part in ["unknown key `htp`", "memory: a size", "coap: reaches beyond"] {
+    for part in ["unknown key `htp`", "memory: a size", "coap: a loopback address"] {
         assert!(error.contains(part), "{part} is not in {error}");
     }
     let (dir, given) = with_file("");

@@ -121,7 +121,7 @@ fn answer(method: &str, target: &str, body: &str) -> (u16, &'static str, String)
             (200, JSON, r#"{"secrets":[{"name":"api-key","functions":["hello"]},{"name":"spare"}]}"#.to_owned())
         }
         ("DELETE", "termo", _) if path.starts_with("/v1/secrets/") => {
-            problem(404, "M0415", "no secret named termo", "see what there is: mote secret list")
+            problem(404, "M0415", "no secret named termo", "list the secrets: mote secret list")
         }
         _ if path == "/v1/doctor" => (
             200,
@@ -138,14 +138,14 @@ fn answer(method: &str, target: &str, body: &str) -> (u16, &'static str, String)
             (200, JSON, function("split", urls).replacen('{', &traffic, 1))
         }
         ("GET", "hello", "revisions") => (200, JSON, format!(r#"{{"function":"hello","revisions":[{}]}}"#, REVISIONS.join(","))),
-        ("POST", "hello", "rollback") if target.contains("=9") => problem(404, "M0412", "hello has no revision 9", "see what there is: mote revisions hello"),
-        ("POST", "first", "rollback") => problem(404, "M0412", "no revision of first was live before", "see what there is: mote revisions first"),
+        ("POST", "hello", "rollback") if target.contains("=9") => problem(404, "M0412", "hello has no revision 9", "list the revisions: mote revisions hello"),
+        ("POST", "first", "rollback") => problem(404, "M0412", "first has no earlier live revision", "list the revisions: mote revisions first"),
         ("POST", "hello", "rollback") => moved(2, 3, r#"[{"revision":2,"percent":100}]"#),
         ("PUT", "busy", "traffic") => problem(409, "M1405", "another deploy of busy is running", "try again when it has ended"),
         ("PUT", "hello", "traffic") if body.contains("next") => moved(3, 3, SPLIT),
         ("PUT", "hello", "traffic") => problem(422, "M0413", "shares add up to 90 %, not 100 %", ""),
         ("POST", "hello%40old", _) => problem(404, "M0501", "hello has no tag `old`", "its tags: next"),
-        ("PUT", "fresh", "") => problem(409, "M0413", "fresh has no live revision to take the traffic", "deploy it first without --tag and --no-traffic"),
+        ("PUT", "fresh", "") => problem(409, "M0413", "fresh has no live revision that could receive the traffic", "deploy it first without --tag and --no-traffic"),
         ("PUT", "hello", "") if target.contains("tag=next") || target.contains("no_traffic") => {
             let traffic = if target.contains("tag") { SPLIT } else { r#"[{"revision":3,"percent":100}]"# };
             let urls = urls.replace("hello\"", "hello@next\"");

@@ -68,10 +68,13 @@ pub(super) fn run(
     let mut sides = beside.targets.iter().zip(&beside.sides);
     match sides.find(|(_, side)| side.answered == 0) {
         Some((target, side)) if side.errors > 0 => {
-            let text = format!("{target}: there was no good answer, but {} errors", side.errors);
-            Err(Failure::new("M0142", text).with_hint("mote bench on it alone counts the statuses"))
+            let text = format!("{target}: no answer was a success; {} errors", side.errors);
+            Err(Failure::new("M0142", text)
+                .with_hint("run mote bench on it alone to count the statuses"))
         }
-        Some((target, _)) => Err(Failure::new("M0141", format!("{target}: nothing was answered"))),
+        Some((target, _)) => {
+            Err(Failure::new("M0141", format!("{target}: no operation was answered")))
+        }
         None => Ok(()),
     }
 }
@@ -111,7 +114,7 @@ fn as_table(beside: &Beside) -> String {
         clients => format!("{clients} clients"),
     };
     let mut text = format!(
-        "{} beside {}: {clients} in turns of {:.0} ms\n\n{}",
+        "{} compared with {}: {clients} in turns of {:.0} ms\n\n{}",
         harmless(&beside.targets[0]),
         harmless(&beside.targets[1]),
         beside.turn_s * 1e3,

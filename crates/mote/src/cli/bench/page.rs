@@ -19,7 +19,7 @@ type Points = Vec<(f64, f64)>;
 pub(super) fn html(report: &Report) -> Result<String, String> {
     let title = escape(&text::heading(report));
     let by_share = chart(
-        "share of all operations answered within so many ms (failed ones never)",
+        "share of all operations that were answered within a number of ms (failed operations never are)",
         &shares(report),
         BLUE,
     )?;

@@ -97,7 +97,7 @@ fn saved(path: &Path) -> Result<Report, Failure> {
         let text = error.to_string();
         bad(&text.split(" (os error").next().unwrap_or("").to_lowercase())
     })?;
-    let no_run = |_| bad("not a result that mote bench --save wrote");
+    let no_run = |_| bad("not a result of mote bench --save");
     serde_json::from_str(&text).map_err(no_run)
 }
 
@@ -115,7 +115,7 @@ pub(super) async fn request(args: &args::Bench) -> Result<Request, Failure> {
     let request = invoke::request(&call).await?;
     let is_clean = |text: &String| !text.bytes().any(|byte| byte.is_ascii_control());
     if !request.headers.iter().all(|(name, value)| is_clean(name) && is_clean(value)) {
-        return Err(Failure::new("M0101", "-H: a header is one line"));
+        return Err(Failure::new("M0101", "-H: a header must be one line"));
     }
     Ok(Request { method: request.method, headers: request.headers, body: request.body })
 }
@@ -129,10 +129,11 @@ pub(super) async fn target(
 ) -> Result<Target, Failure> {
     let url = if name.contains("://") {
         if args.path != "/" {
-            return Err(Failure::new("M0101", "--path: a URL has its own path"));
+            return Err(Failure::new("M0101", "--path: not with a URL, which contains its path"));
         }
         if args.via.is_some() {
-            let failure = Failure::new("M0101", "--via: a URL says by its scheme how it is called");
+            let failure =
+                Failure::new("M0101", "--via: not with a URL, whose scheme names the protocol");
             return Err(failure.with_hint("write http://… or coap://…"));
         }
         name.to_owned()
@@ -144,7 +145,7 @@ pub(super) async fn target(
         };
         let base = url.ok_or_else(|| {
             Failure::new("M0201", format!("the {front} front of the node is off"))
-                .with_hint("name the other: --via http or --via coap")
+                .with_hint("use the other front: --via http or --via coap")
         })?;
         format!("{base}{}", if args.path == "/" { "" } else { &args.path })
     };

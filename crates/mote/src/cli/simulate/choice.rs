@@ -32,7 +32,10 @@ const POINTS_MAX: f64 = 480.0;
 
 /// The policies with a line each.
 pub(super) const POLICIES: [(&str, &str); 8] = [
-    ("auto", "no threshold: learns run, start and idle times, starts on the arrival itself"),
+    (
+        "auto",
+        "no threshold: learns run, start and idle times, can start an instance at every arrival",
+    ),
     ("knative", "the rule of Knative's pod autoscaler, with its defaults"),
     ("hpa", "the rule of Kubernetes' horizontal pod autoscaler: 80 % CPU, every 15 s"),
     ("openfaas", "the classic alert rule of OpenFaaS: 5 answers per second, steps of 20 %"),
@@ -63,7 +66,7 @@ pub(super) fn policies(texts: &[String]) -> Result<Vec<NamedPolicy>, Failure> {
         0..=POLICIES_MAX => Ok(policies),
         count => Err(Failure::new(
             "M0101",
-            format!("--policy: {count} policies; at most {POLICIES_MAX} stand side by side"),
+            format!("--policy: {count} policies; at most {POLICIES_MAX} can be compared"),
         )),
     }
 }
@@ -77,7 +80,7 @@ fn policy(text: &str) -> Result<Policy, Failure> {
         Some(target) if (1..=max).contains(&target) => Ok(target),
         _ => Err(Failure::new("M0802", format!("policy {name} needs a {unit} of 1 to {max}"))
             .with_hint(format!(
-                "write it behind a colon: --policy {name}:{}",
+                "write it after a colon: --policy {name}:{}",
                 if unit == "target" { 10 } else { 70 }
             ))),
     };
@@ -243,7 +246,7 @@ fn demand(path: &str) -> Result<BTreeMap<String, Arrivals>, Failure> {
     file.take(TRACE_BYTES_MAX + 1).read_to_end(&mut bytes).map_err(unread)?;
     let wrong = |problem: String| {
         Failure::new("M0803", format!("{}: {problem}", shown(path))).with_hint(
-            "a line per call: time_s,function[,service_ms]; time_s counts from the beginning",
+            "write one line per call: time_s,function[,service_ms]; time_s is in seconds from the start",
         )
     };
     if bytes.len() as u64 > TRACE_BYTES_MAX {
@@ -296,8 +299,9 @@ fn recorded(
             shown(path),
             duration_text(last_ns / 1_000_000)
         );
-        return Err(Failure::new("M0803", text)
-            .with_hint("time_s counts from the beginning; at most 31 days, or cut it: --for 24h"));
+        return Err(Failure::new("M0803", text).with_hint(
+            "time_s is in seconds from the start, at most 31 days; to use a part: --for 24h",
+        ));
     }
     let function = |(name, arrivals): (&String, &Arrivals)| {
         FunctionModel::new(name, arrivals.clone(), TRACE_TIME, settings.start())

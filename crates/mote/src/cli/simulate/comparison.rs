@@ -202,7 +202,7 @@ impl Comparison {
             .collect();
         if !unwilling.is_empty() {
             remarks.push(format!(
-                "{} answered less than {:.0} % of what the best did and {} no marks for waits and costs.",
+                "{} answered less than {:.0} % of the calls that the best answered and {} no marks for waits and costs.",
                 listed(&unwilling),
                 ANSWERED_SHARE * 100.0,
                 if unwilling.len() == 1 { "gets" } else { "get" },
@@ -238,7 +238,7 @@ impl Comparison {
             })
             .collect();
         Some(if lost.is_empty() {
-            "auto is nowhere worse than the others.".to_owned()
+            "auto is not worse than the others in any column.".to_owned()
         } else {
             format!("auto does not win in {}.", lost.join(", "))
         })
@@ -353,9 +353,9 @@ mod tests {
         assert_eq!(
             comparison.remarks(),
             [
-                "openfaas answered less than 99 % of what the best did and gets no marks for \
+                "openfaas answered less than 99 % of the calls that the best answered and gets no marks for \
                  waits and costs.",
-                "auto is nowhere worse than the others."
+                "auto is not worse than the others in any column."
             ]
         );
     }
