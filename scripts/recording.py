@@ -20,9 +20,11 @@ import sys
 import time
 from xml.sax.saxutils import escape
 
-COLUMNS, ROWS = 96, 25
+COLUMNS, ROWS = 116, 20
 # Longer pauses are cut to this, so that nobody waits for a compiler that happens to run.
 PAUSE_SECONDS_MAX = 1.0
+# Lines that come faster than this are slowed down, so that they can be read.
+LINE_SECONDS_MIN = 0.12
 # How long the last screen stays.
 HOLD_SECONDS = 6.0
 # Lines that arrive together are shown together.
@@ -134,6 +136,9 @@ def frames(path):
             before = seconds
             screen.write(text)
             count = len(screen.lines) - (0 if screen.lines[-1] else 1)
+            if shown:
+                readable = shown[-1][0] + LINE_SECONDS_MIN * (count - shown[-1][1])
+                now = max(now, readable)
             if shown and now - shown[-1][0] < TOGETHER_SECONDS:
                 shown[-1] = (shown[-1][0], count)
             elif not shown or shown[-1][1] != count:

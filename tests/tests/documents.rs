@@ -10,7 +10,9 @@
 //! - The documented addresses are replaced by those of the node under test, `sudo` does nothing, and
 //!   `mote up` starts a node; a document without it finds one running.
 //! - `<!-- file: PATH -->` above any block: the block is written to that file.
-//! - `<!-- first: COMMAND -->`: run here, not shown; it must succeed.
+//! - `<!-- first: COMMAND -->`: run here, not shown; it must succeed. `$MOTE_FIXTURES` has functions
+//!   written for other platforms.
+//! - `<!-- node: stop -->`: the node stops here; the next `mote up` starts it on the same data.
 //! - `<!-- not run: REASON -->` above a block: the block is not run, which the test prints.
 //!
 //! A block of commands in another form (`sh`, `bash`, no language) has to say which of these it is.
@@ -26,6 +28,8 @@ use mote_tests::{Node, mote_binary, skip};
 
 /// Longest that one command of a document may take; Go functions are built by some.
 const COMMAND_SECONDS_MAX: &str = "300";
+/// Programs that not every machine has.
+const TOOLS: [&str; 2] = ["coap-client", "sqlite3"];
 /// Languages of blocks that must be run or say why not.
 const COMMANDS: [&str; 4] = ["", "sh", "bash", "shell"];
 /// Where documents say that platforms are served, and the names of these fronts in an announcement.
@@ -50,6 +54,8 @@ enum Step {
     Run { line: usize, command: String, shown: Vec<String> },
     /// A command that the document does not show.
     First { line: usize, command: String },
+    /// The node stops and leaves its data.
+    Stop,
     /// A block that is the content of a file.
     File { path: String, text: String },
     /// A block that cannot be run here.
@@ -79,6 +85,8 @@ fn steps(document: &str, text: &str) -> Vec<Step> {
             mark = Some(Mark::File(path.to_owned()));
         } else if let Some(reason) = comment(line, "not run") {
             mark = Some(Mark::NotRun(reason.to_owned()));
+        } else if comment(line, "node") == Some("stop") {
+            steps.push(Step::Stop);
         } else if let Some(command) = comment(line, "first") {
             steps.push(Step::First { line: number, command: command.to_owned() });
         } else if let Some(language) = text.strip_prefix("```") {
@@ -181,6 +189,8 @@ struct Reader {
     document: String,
     folder: tempfile::TempDir,
     node: Option<Node>,
+    /// The data of a node that has stopped.
+    kept: Option<tempfile::TempDir>,
     /// Documented text and what it is here.
     here: Vec<(String, String)>,
     commands: usize,
@@ -213,7 +223,14 @@ impl Reader {
             .arg(folder.path().join("work"))
             .status();
         assert!(copied.unwrap().success());
-        Self { document: document.to_owned(), folder, node: None, here: Vec::new(), commands: 0 }
+        Self {
+            document: document.to_owned(),
+            folder,
+            node: None,
+            kept: None,
+            here: Vec::new(),
+            commands: 0,
+        }
     }
 
     fn work(&self) -> PathBuf {
@@ -244,7 +261,10 @@ impl Reader {
             }
         }
         let flags: Vec<&str> = flags.iter().map(String::as_str).collect();
-        let node = Node::start_with(&flags);
+        let node = match self.kept.take() {
+            Some(folder) => Node::start_in(folder, &flags),
+            None => Node::start_with(&flags),
+        };
         let socket = node.dir.path().join("s");
         self.here = vec![
             ("127.0.0.1:6683".to_owned(), node.http.to_string()),
@@ -259,6 +279,13 @@ impl Reader {
         let said = node.announcement.clone();
         self.node = Some(node);
         self.documented(&said)
+    }
+
+    fn stop(&mut self) {
+        let mut node = self.node.take().expect("a node that runs");
+        // The folder stays; stopping removes that of the node.
+        self.kept = Some(std::mem::replace(&mut node.dir, tempfile::tempdir().unwrap()));
+        assert!(node.stop().success(), "{}: the node did not stop cleanly", self.document);
     }
 
     /// A text of this node as the document would show it.
@@ -276,10 +303,9 @@ impl Reader {
         if let Some(words) = up_words(command) {
             return (true, self.up(&words));
         }
-        if self.node.is_none() {
+        if self.node.is_none() && self.kept.is_none() {
             self.up(&[]);
         }
-        let node = self.node.as_ref().unwrap();
         let mut command = command.to_owned();
         for (documented, here) in &self.here {
             command = command.replace(documented, here);
@@ -289,7 +315,7 @@ impl Reader {
         // The folder and the variables that a session leaves are those the next command begins with.
         let script = format!(
             "[ ! -e '{0}' ] || . '{0}'\n{command}\nstatus=$?\n\
-             {{ export -p; printf 'cd %q\\n' \"$PWD\"; }} >'{0}'\nexit $status\n",
+             {{ export -p | grep -v ' MOTE_'; umask -p; printf 'cd %q\\n' \"$PWD\"; }} >'{0}'\nexit $status\n",
             kept.display()
         );
         let paths = std::env::var("PATH").unwrap();
@@ -298,7 +324,8 @@ impl Reader {
             .current_dir(self.work())
             .env("PATH", format!("{}:{paths}", path.join("bin").display()))
             .env("HOME", path.join("home"))
-            .env("MOTE_SOCKET", node.dir.path().join("s"))
+            .env("MOTE_SOCKET", self.node.as_ref().map_or(path, |node| node.dir.path()).join("s"))
+            .env("MOTE_FIXTURES", root().join("tests/fixtures/compat").canonicalize().unwrap())
             .env_remove("MOTE_NODE")
             .env("COLUMNS", "200")
             .stdin(Stdio::null())
@@ -345,12 +372,17 @@ fn which(name: &str) -> Option<PathBuf> {
     std::env::split_paths(&paths).map(|folder| folder.join(name)).find(|path| path.is_file())
 }
 
+/// A program that a command needs and this machine does not have.
+fn missing(command: &str) -> Option<&'static str> {
+    let tool = TOOLS.into_iter().find(|tool| command.contains(tool))?;
+    let names = [tool.to_owned(), format!("{tool}-notls"), format!("{tool}-openssl")];
+    names.iter().all(|name| which(name).is_none()).then_some(tool)
+}
+
 /// Runs a document and prints what was run and what was not.
 fn check(document: &str) {
     let text = std::fs::read_to_string(root().join(document)).unwrap();
     let mut reader = Reader::new(document);
-    let has_coap = which("coap-client").is_some() || which("coap-client-notls").is_some();
-    let mut blocks = Vec::new();
     let mut not_run = Vec::new();
     for step in steps(document, &text) {
         match step {
@@ -368,13 +400,11 @@ fn check(document: &str) {
                 let (succeeded, text) = reader.shell(&command);
                 assert!(succeeded, "{document}:{line}: {command}\n{text}");
             }
-            Step::Run { line, command, .. } if command.contains("coap-client") && !has_coap => {
-                skip(&format!("{document}:{line}"), "no CoAP client is installed");
-            }
-            Step::Run { line, command, shown } => {
-                blocks.push(line);
-                reader.run(line, &command, &shown);
-            }
+            Step::Stop => reader.stop(),
+            Step::Run { line, command, shown } => match missing(&command) {
+                Some(tool) => skip(&format!("{document}:{line}"), &format!("needs {tool}")),
+                None => reader.run(line, &command, &shown),
+            },
             Step::NotRun { line, reason } => not_run.push(format!("line {line}: {reason}")),
         }
     }
