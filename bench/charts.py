@@ -38,10 +38,11 @@ STYLE = """
   .ours { fill: #0969da } .other { fill: #aab4bf } .range { stroke-width: 4; stroke-linecap: round }
   .ours-line { stroke: #0969da } .other-line { stroke: #aab4bf } .grid { stroke: #d1d9e0 }
   .strong { font-weight: 600 } .end { text-anchor: end } .middle { text-anchor: middle }
+  .inside { fill: #ffffff }
   @media (prefers-color-scheme: dark) {
     .card { fill: #0d1117; stroke: #3d444d } text { fill: #f0f6fc } .note { fill: #9198a1 }
     .ours { fill: #58a6ff } .ours-line { stroke: #58a6ff } .other { fill: #656c76 }
-    .other-line { stroke: #656c76 } .grid { stroke: #3d444d }
+    .other-line { stroke: #656c76 } .grid { stroke: #3d444d } .inside { fill: #0d1117 }
   }
 """
 
@@ -119,7 +120,7 @@ def throughput() -> str:
             if width > full * 0.72 and kind == "ours":
                 drawing.parts.append(
                     f'<text x="{left + width - 5:.1f}" y="{top + 10}" '
-                    f'style="fill:#fff" class="end">{words}</text>'
+                    f'class="inside end">{words}</text>'
                 )
             else:
                 drawing.text(left + width + 5, top + 10, words)

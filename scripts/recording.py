@@ -20,7 +20,7 @@ import sys
 import time
 from xml.sax.saxutils import escape
 
-COLUMNS, ROWS = 116, 20
+COLUMNS, ROWS = 116, 16
 # Longer pauses are cut to this, so that nobody waits for a compiler that happens to run.
 PAUSE_SECONDS_MAX = 1.0
 # Lines that come faster than this are slowed down, so that they can be read.
@@ -202,7 +202,7 @@ def draw(path, into, title):
     drawing = f"""<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" width="{width}" height="{height}" role="img">
 <title>{escape(title)}</title>
 <style>{style}</style>
-<defs><clipPath id="inside"><rect x="1" y="{top}" width="{width - 2}" height="{height - top - 8}"/></clipPath></defs>
+<defs><clipPath id="inside"><rect x="1" y="{top}" width="{width - 2}" height="{LINE * ROWS + 2}"/></clipPath></defs>
 <rect x=".5" y=".5" width="{width - 1}" height="{height - 1}" rx="8" class="frame"/>
 <path d="M1 {BAR} V9 a8 8 0 0 1 8 -8 H{width - 9} a8 8 0 0 1 8 8 V{BAR} Z" class="bar"/>
 <circle cx="18" cy="15" r="5" fill="#ff5f57"/><circle cx="36" cy="15" r="5" fill="#febc2e"/><circle cx="54" cy="15" r="5" fill="#28c840"/>
