@@ -24,8 +24,10 @@ stage=$target/book-source
 rm -rf "$stage"
 mkdir -p "$stage/src"
 cp docs/book.toml "$stage/"
-cp -- *.md "$stage/src/"
+cp -- *.md LICENSE "$stage/src/"
 cp -r docs "$stage/src/"
+mkdir "$stage/src/bench"
+cp bench/README.md "$stage/src/bench/"
 rm "$stage/src/docs/SUMMARY.md" "$stage/src/docs/book.toml"
 # Paths of the contents begin at the top of the repository.
 sed -E -e 's|\]\(([^.)][^)]*)\)|](docs/\1)|' -e 's|\]\(\.\./|](|' docs/SUMMARY.md >"$stage/src/SUMMARY.md"
@@ -34,4 +36,5 @@ if [ "${1:-}" = --serve ]; then
   exec "$tools/bin/mdbook" serve --hostname 127.0.0.1 --dest-dir "$target/book" "$stage"
 fi
 "$tools/bin/mdbook" build --dest-dir "$target/book" "$stage"
+python3 -B scripts/check-site.py "$target/book"
 echo "written to $target/book/index.html"

@@ -6,6 +6,7 @@
 //!
 //! - `…` stands for a part that differs from run to run; alone on a line, for any number of lines.
 //!   Runs of spaces count as one, because columns are as wide as their content.
+//! - Of the steps of a deploy, which begin with ✓, the time is not compared: only slow ones show it.
 //! - A command fails exactly if what it prints is shown to begin a line with `error[`.
 //! - The documented addresses are replaced by those of the node under test, `sudo` does nothing, and
 //!   `mote up` starts a node; a document without it finds one running.
@@ -138,9 +139,17 @@ fn session(number: usize, block: &[String], steps: &mut Vec<Step>) {
     }
 }
 
-/// Spaces as one, none at the ends.
+/// Spaces as one, none at the ends, and no times at the end of a step.
 fn plain(line: &str) -> String {
-    line.split_whitespace().collect::<Vec<_>>().join(" ")
+    let mut words: Vec<&str> = line.split_whitespace().collect();
+    while let [first, .., time, unit] = words[..] {
+        let is_time = time == "…" || time.parse::<f64>().is_ok();
+        if first != "✓" || !is_time || !["ms", "s"].contains(&unit) {
+            break;
+        }
+        words.truncate(words.len() - 2);
+    }
+    words.join(" ")
 }
 
 fn without_empty_ends(mut lines: Vec<String>) -> Vec<String> {
@@ -472,6 +481,9 @@ fn what_a_document_shows_is_compared() {
     assert!(check("one\n…\nfour", "one\ntwo\nthree\nfour"));
     assert!(check("one\n…", "one"));
     assert!(!check("…\nfour", "one\ntwo"));
+    assert!(check("✓ start  1 instance, init … ms", "✓ start  1 instance, init 12 ms  160 ms"));
+    assert!(check("✓ check  runtime python", "✓ check  runtime python  1.2 s"));
+    assert!(!check("waited  1 s", "waited  2 s"));
 }
 
 #[test]
