@@ -1,5 +1,5 @@
 # Every verb is a script or a plain command of the language's own tools; this file only names them.
-.PHONY: build demo deny simulate test test-long test-zero experiments soak bench-check bench-cold bench-contracts bench-fairness bench-footprint bench-warm profile-warm fuzz lab lint
+.PHONY: build demo deny simulate test test-long test-zero experiments soak bench-check bench-cold bench-contracts bench-fairness bench-footprint bench-warm profile-warm fuzz lab charts docs recording lint
 
 build:
 	scripts/setup.sh build
@@ -7,6 +7,16 @@ build:
 
 demo deny lab lint test test-long test-zero experiments soak bench-check bench-cold bench-contracts bench-fairness bench-footprint bench-warm profile-warm fuzz:
 	scripts/$@.sh
+
+# The pictures of README.md, and the documentation as a site in target/book.
+charts:
+	scripts/draw-charts.sh
+
+recording:
+	scripts/record-demo.sh
+
+docs:
+	scripts/docs.sh
 
 # Scaling policies side by side on every family of demand; starts no node.
 simulate: build

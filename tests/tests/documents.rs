@@ -1,0 +1,512 @@
+//! The commands that the documents show, run in order against a real node.
+//!
+//! Every block marked `console` in README.md, the tutorial and the guides is a session: lines that
+//! begin with `$ ` are run by a shell, lines that begin with `> ` continue the command above, and the
+//! other lines are what the command prints. A command without such lines may print anything.
+//!
+//! - `…` stands for a part that differs from run to run; alone on a line, for any number of lines.
+//!   Runs of spaces count as one, because columns are as wide as their content.
+//! - Of the steps of a deploy, which begin with ✓, the time is not compared: only slow ones show it.
+//! - A command fails exactly if what it prints is shown to begin a line with `error[`.
+//! - The documented addresses are replaced by those of the node under test, `sudo` does nothing, and
+//!   `mote up` starts a node; a document without it finds one running.
+//! - `<!-- file: PATH -->` above any block: the block is written to that file.
+//! - `<!-- first: COMMAND -->`: run here, not shown; it must succeed. `$MOTE_FIXTURES` has functions
+//!   written for other platforms.
+//! - `<!-- node: stop -->`: the node stops here; the next `mote up` starts it on the same data.
+//! - `<!-- not run: REASON -->` above a block: the block is not run, which the test prints.
+//!
+//! A block of commands in another form (`sh`, `bash`, no language) has to say which of these it is.
+
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+use std::collections::BTreeSet;
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use mote_tests::{Node, mote_binary, skip};
+
+/// Longest that one command of a document may take; Go functions are built by some.
+const COMMAND_SECONDS_MAX: &str = "300";
+/// Programs that not every machine has.
+const TOOLS: [&str; 2] = ["coap-client", "sqlite3"];
+/// Languages of blocks that must be run or say why not.
+const COMMANDS: [&str; 4] = ["", "sh", "bash", "shell"];
+/// Where documents say that platforms are served, and the names of these fronts in an announcement.
+const PLATFORMS: [(&str, &str, &str); 6] = [
+    ("--openfaas", "openfaas", "127.0.0.1:8080"),
+    ("--nuclio", "nuclio", "127.0.0.1:8070"),
+    ("--openwhisk", "openwhisk", "127.0.0.1:3233"),
+    ("--tinyfaas", "tinyfaas", "127.0.0.1:8080"),
+    ("--tinyfaas-http", "tinyfaas http", "127.0.0.1:8000"),
+    ("--tinyfaas-grpc", "tinyfaas grpc", "127.0.0.1:9000"),
+];
+
+fn root() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("..")
+}
+
+/// What a document asks for, in its order.
+#[derive(Debug, PartialEq)]
+enum Step {
+    /// A command of a block that starts in this line, and what it prints; nothing is shown of a
+    /// command that may print anything.
+    Run { line: usize, command: String, shown: Vec<String> },
+    /// A command that the document does not show.
+    First { line: usize, command: String },
+    /// The node stops and leaves its data.
+    Stop,
+    /// A block that is the content of a file.
+    File { path: String, text: String },
+    /// A block that cannot be run here.
+    NotRun { line: usize, reason: String },
+}
+
+/// What a comment above a block says of it.
+enum Mark {
+    File(String),
+    NotRun(String),
+}
+
+fn comment<'a>(line: &'a str, key: &str) -> Option<&'a str> {
+    let inner = line.trim().strip_prefix("<!--")?.strip_suffix("-->")?.trim();
+    Some(inner.strip_prefix(key)?.strip_prefix(':')?.trim())
+}
+
+/// Reads a document; panics where a block of commands does not say what it is.
+fn steps(document: &str, text: &str) -> Vec<Step> {
+    let mut steps = Vec::new();
+    let mut mark = None;
+    let mut lines = text.lines().zip(1..).peekable();
+    while let Some((line, number)) = lines.next() {
+        let text = line.trim_start();
+        let indent = line.len() - text.len();
+        if let Some(path) = comment(line, "file") {
+            mark = Some(Mark::File(path.to_owned()));
+        } else if let Some(reason) = comment(line, "not run") {
+            mark = Some(Mark::NotRun(reason.to_owned()));
+        } else if comment(line, "node") == Some("stop") {
+            steps.push(Step::Stop);
+        } else if let Some(command) = comment(line, "first") {
+            steps.push(Step::First { line: number, command: command.to_owned() });
+        } else if let Some(language) = text.strip_prefix("```") {
+            let mut block = Vec::new();
+            for (line, _) in lines.by_ref() {
+                if line.trim_start().starts_with("```") {
+                    break;
+                }
+                block.push(line.get(indent..).unwrap_or_default().to_owned());
+            }
+            match mark.take() {
+                Some(Mark::File(path)) => {
+                    steps.push(Step::File { path, text: block.join("\n") + "\n" });
+                }
+                Some(Mark::NotRun(reason)) => steps.push(Step::NotRun { line: number, reason }),
+                None if language.trim() == "console" => session(number, &block, &mut steps),
+                None => assert!(
+                    !COMMANDS.contains(&language.trim()),
+                    "{document}:{number}: a block without a language, or of commands that are not \
+                     run: mark it `console`, `text`, or with a comment (see the head of \
+                     tests/tests/documents.rs)"
+                ),
+            }
+        } else if !text.is_empty() {
+            assert!(mark.is_none(), "{document}:{number}: the comment above belongs to no block");
+        }
+    }
+    steps
+}
+
+/// The commands of one block.
+fn session(number: usize, block: &[String], steps: &mut Vec<Step>) {
+    for (text, line) in block.iter().zip(number + 1..) {
+        if let Some(command) = text.strip_prefix("$ ") {
+            steps.push(Step::Run { line, command: command.to_owned(), shown: Vec::new() });
+            continue;
+        }
+        let last = steps.last_mut();
+        let Some(Step::Run { command, shown, .. }) = last else {
+            panic!("line {line}: a session begins with a command: {text}");
+        };
+        match text.strip_prefix("> ") {
+            Some(more) if shown.is_empty() => {
+                command.push('\n');
+                command.push_str(more);
+            }
+            _ => shown.push(text.clone()),
+        }
+    }
+}
+
+/// Spaces as one, none at the ends, and no times at the end of a step.
+fn plain(line: &str) -> String {
+    let mut words: Vec<&str> = line.split_whitespace().collect();
+    while let [first, .., time, unit] = words[..] {
+        let is_time = time == "…" || time.parse::<f64>().is_ok();
+        if first != "✓" || !is_time || !["ms", "s"].contains(&unit) {
+            break;
+        }
+        words.truncate(words.len() - 2);
+    }
+    words.join(" ")
+}
+
+fn without_empty_ends(mut lines: Vec<String>) -> Vec<String> {
+    while lines.last().is_some_and(String::is_empty) {
+        lines.pop();
+    }
+    let begin = lines.iter().position(|line| !line.is_empty()).unwrap_or(lines.len());
+    lines.split_off(begin)
+}
+
+/// Whether a line is as shown, where `…` stands for anything.
+fn line_fits(shown: &str, line: &str) -> bool {
+    let mut parts = shown.split('…');
+    let Some(mut rest) = line.strip_prefix(parts.next().unwrap_or_default()) else { return false };
+    let mut parts = parts.peekable();
+    if parts.peek().is_none() {
+        return rest.is_empty();
+    }
+    while let Some(part) = parts.next() {
+        if parts.peek().is_none() {
+            return rest.ends_with(part);
+        }
+        let Some(at) = rest.find(part) else { return false };
+        rest = &rest[at + part.len()..];
+    }
+    true
+}
+
+/// Whether an output is as shown, where a line `…` stands for any lines.
+fn fits(shown: &[String], lines: &[String]) -> bool {
+    match (shown.split_first(), lines.split_first()) {
+        (None, None) => true,
+        (None, Some(_)) => false,
+        (Some((first, shown_rest)), _) if first == "…" => {
+            (0..=lines.len()).any(|at| fits(shown_rest, &lines[at..]))
+        }
+        (Some(_), None) => false,
+        (Some((first, shown_rest)), Some((line, rest))) => {
+            line_fits(first, line) && fits(shown_rest, rest)
+        }
+    }
+}
+
+/// A document under test: its folder, its node, and how the addresses in it are to be read.
+struct Reader {
+    document: String,
+    folder: tempfile::TempDir,
+    node: Option<Node>,
+    /// The data of a node that has stopped.
+    kept: Option<tempfile::TempDir>,
+    /// Documented text and what it is here.
+    here: Vec<(String, String)>,
+    commands: usize,
+}
+
+impl Reader {
+    fn new(document: &str) -> Self {
+        let folder = tempfile::Builder::new().prefix("mote-doc").tempdir().unwrap();
+        let bin = folder.path().join("bin");
+        std::fs::create_dir_all(folder.path().join("work")).unwrap();
+        std::fs::create_dir_all(folder.path().join("home")).unwrap();
+        std::fs::create_dir_all(&bin).unwrap();
+        std::os::unix::fs::symlink(mote_binary(), bin.join("mote")).unwrap();
+        program(&bin.join("sudo"), "exec \"$@\"");
+        // On a terminal it shows no progress either.
+        if let Some(curl) = which("curl") {
+            program(&bin.join("curl"), &format!("exec {} -sS \"$@\"", curl.display()));
+        }
+        let names =
+            ["coap-client", "coap-client-notls", "coap-client-openssl", "coap-client-gnutls"];
+        let client = names.iter().find_map(|name| which(name));
+        if let Some(client) = &client {
+            for name in names {
+                program(&bin.join(name), &format!("exec {} \"$@\"", client.display()));
+            }
+        }
+        let copied = Command::new("cp")
+            .arg("-r")
+            .arg(root().join("examples"))
+            .arg(folder.path().join("work"))
+            .status();
+        assert!(copied.unwrap().success());
+        Self {
+            document: document.to_owned(),
+            folder,
+            node: None,
+            kept: None,
+            here: Vec::new(),
+            commands: 0,
+        }
+    }
+
+    fn work(&self) -> PathBuf {
+        self.folder.path().join("work")
+    }
+
+    /// `mote up`: a node as the document starts it, with ports of its own.
+    fn up(&mut self, words: &[&str]) -> String {
+        self.node = None;
+        let work = self.work();
+        let mut flags: Vec<String> = Vec::new();
+        let mut served = Vec::new();
+        for (at, word) in words.iter().enumerate() {
+            let before = at.checked_sub(1).map_or("", |before| words[before]);
+            if *word == "on" {
+                flags.push("127.0.0.1:0".to_owned());
+                served.extend(PLATFORMS.iter().filter(|(flag, ..)| *flag == before));
+                if before == "--tinyfaas" {
+                    for more in ["--tinyfaas-http", "--tinyfaas-grpc", "--tinyfaas-coap"] {
+                        flags.extend([more.to_owned(), "127.0.0.1:0".to_owned()]);
+                        served.extend(PLATFORMS.iter().filter(|(flag, ..)| *flag == more));
+                    }
+                }
+            } else if word.starts_with("--") || before.starts_with("--") {
+                flags.push((*word).to_owned());
+            } else {
+                flags.push(work.join(word).to_str().unwrap().to_owned());
+            }
+        }
+        let flags: Vec<&str> = flags.iter().map(String::as_str).collect();
+        let node = match self.kept.take() {
+            Some(folder) => Node::start_in(folder, &flags),
+            None => Node::start_with(&flags),
+        };
+        let socket = node.dir.path().join("s");
+        self.here = vec![
+            ("127.0.0.1:6683".to_owned(), node.http.to_string()),
+            ("127.0.0.1:5683".to_owned(), node.coap.to_string()),
+            ("coap://127.0.0.1/".to_owned(), format!("coap://{}/", node.coap)),
+            ("/run/mote/mote.sock".to_owned(), socket.to_str().unwrap().to_owned()),
+            ("/var/lib/mote".to_owned(), node.dir.path().join("data").to_str().unwrap().to_owned()),
+        ];
+        for (_, name, documented) in served {
+            self.here.push(((*documented).to_owned(), node.platform(name).to_string()));
+        }
+        let said = node.announcement.clone();
+        self.node = Some(node);
+        self.documented(&said)
+    }
+
+    fn stop(&mut self) {
+        let mut node = self.node.take().expect("a node that runs");
+        // The folder stays; stopping removes that of the node.
+        self.kept = Some(std::mem::replace(&mut node.dir, tempfile::tempdir().unwrap()));
+        assert!(node.stop().success(), "{}: the node did not stop cleanly", self.document);
+    }
+
+    /// A text of this node as the document would show it.
+    fn documented(&self, text: &str) -> String {
+        let work = self.work();
+        let mut text = text.replace(work.to_str().unwrap(), "…");
+        for (documented, here) in &self.here {
+            text = text.replace(here, documented);
+        }
+        text
+    }
+
+    /// Runs a command in the folder of the document, after what the ones before changed.
+    fn shell(&mut self, command: &str) -> (bool, String) {
+        if let Some(words) = up_words(command) {
+            return (true, self.up(&words));
+        }
+        if self.node.is_none() && self.kept.is_none() {
+            self.up(&[]);
+        }
+        let mut command = command.to_owned();
+        for (documented, here) in &self.here {
+            command = command.replace(documented, here);
+        }
+        let path = self.folder.path();
+        let kept = path.join("kept");
+        // The folder and the variables that a session leaves are those the next command begins with.
+        let script = format!(
+            "[ ! -e '{0}' ] || . '{0}'\n{command}\nstatus=$?\n\
+             {{ export -p | grep -v ' MOTE_'; umask -p; printf 'cd %q\\n' \"$PWD\"; }} >'{0}'\nexit $status\n",
+            kept.display()
+        );
+        let paths = std::env::var("PATH").unwrap();
+        let output = Command::new("timeout")
+            .args([COMMAND_SECONDS_MAX, "bash", "-c", &format!("exec 2>&1\n{script}")])
+            .current_dir(self.work())
+            .env("PATH", format!("{}:{paths}", path.join("bin").display()))
+            .env("HOME", path.join("home"))
+            .env("MOTE_SOCKET", self.node.as_ref().map_or(path, |node| node.dir.path()).join("s"))
+            .env("MOTE_FIXTURES", root().join("tests/fixtures/compat").canonicalize().unwrap())
+            .env_remove("MOTE_NODE")
+            .env("COLUMNS", "200")
+            .stdin(Stdio::null())
+            .output()
+            .unwrap();
+        let text = String::from_utf8_lossy(&output.stdout).into_owned();
+        (output.status.success(), self.documented(&text))
+    }
+
+    fn run(&mut self, line: usize, command: &str, shown: &[String]) {
+        let at = format!("{}:{line}", self.document);
+        let (succeeded, text) = self.shell(command);
+        let log = self.node.as_ref().map(Node::log).unwrap_or_default();
+        let shown = without_empty_ends(shown.iter().map(|line| plain(line)).collect());
+        let fails = shown.iter().any(|line| line.starts_with("error["));
+        assert_eq!(succeeded, !fails, "{at}: $ {command}\n{text}\nnode: {log}");
+        if !shown.is_empty() {
+            let lines = without_empty_ends(text.lines().map(plain).collect());
+            assert!(
+                fits(&shown, &lines),
+                "{at}: $ {command}\nthe document shows:\n{}\nthe command printed:\n{text}",
+                shown.join("\n")
+            );
+        }
+        self.commands += 1;
+    }
+}
+
+/// The arguments of `mote up`, where a command is that.
+fn up_words(command: &str) -> Option<Vec<&str>> {
+    let command = command.split(" #").next()?.trim();
+    let rest = command.strip_prefix("sudo ").unwrap_or(command).strip_prefix("mote up")?;
+    Some(rest.split_whitespace().collect())
+}
+
+fn program(path: &Path, text: &str) {
+    use std::os::unix::fs::PermissionsExt;
+    std::fs::write(path, format!("#!/bin/sh\n{text}\n")).unwrap();
+    std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o755)).unwrap();
+}
+
+fn which(name: &str) -> Option<PathBuf> {
+    let paths = std::env::var_os("PATH")?;
+    std::env::split_paths(&paths).map(|folder| folder.join(name)).find(|path| path.is_file())
+}
+
+/// A program that a command needs and this machine does not have.
+fn missing(command: &str) -> Option<&'static str> {
+    let tool = TOOLS.into_iter().find(|tool| command.contains(tool))?;
+    let names = [tool.to_owned(), format!("{tool}-notls"), format!("{tool}-openssl")];
+    names.iter().all(|name| which(name).is_none()).then_some(tool)
+}
+
+/// Runs a document and prints what was run and what was not.
+fn check(document: &str) {
+    let text = std::fs::read_to_string(root().join(document)).unwrap();
+    let mut reader = Reader::new(document);
+    let mut not_run = Vec::new();
+    for step in steps(document, &text) {
+        match step {
+            Step::File { path, text } => {
+                let path = reader.work().join(path);
+                std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+                std::fs::write(&path, &text).unwrap();
+                if text.starts_with("#!") {
+                    use std::os::unix::fs::PermissionsExt;
+                    let mode = std::fs::Permissions::from_mode(0o755);
+                    std::fs::set_permissions(&path, mode).unwrap();
+                }
+            }
+            Step::First { line, command } => {
+                let (succeeded, text) = reader.shell(&command);
+                assert!(succeeded, "{document}:{line}: {command}\n{text}");
+            }
+            Step::Stop => reader.stop(),
+            Step::Run { line, command, shown } => match missing(&command) {
+                Some(tool) => skip(&format!("{document}:{line}"), &format!("needs {tool}")),
+                None => reader.run(line, &command, &shown),
+            },
+            Step::NotRun { line, reason } => not_run.push(format!("line {line}: {reason}")),
+        }
+    }
+    // Past the test runner, which keeps what a passing test prints.
+    let mut said = format!(
+        "documents: {document}: {} commands run, {} blocks not run\n",
+        reader.commands,
+        not_run.len()
+    );
+    for reason in not_run {
+        said.push_str(&format!("  not run: {document}: {reason}\n"));
+    }
+    let _ = std::io::stderr().write_all(said.as_bytes());
+}
+
+macro_rules! documents {
+    ($($test:ident: $document:literal,)*) => {
+        /// The documents that have a test here.
+        const DOCUMENTS: &[&str] = &[$($document),*];
+        $(#[test]
+        fn $test() {
+            check($document);
+        })*
+    };
+}
+
+documents! {
+    front_page: "README.md",
+    tutorial: "docs/tutorial.md",
+    benchmarking: "docs/guides/benchmarking.md",
+    coap: "docs/guides/coap.md",
+    moving_from_fission: "docs/guides/moving-from-fission.md",
+    moving_from_knative: "docs/guides/moving-from-knative.md",
+    moving_from_kubeless: "docs/guides/moving-from-kubeless.md",
+    moving_from_nuclio: "docs/guides/moving-from-nuclio.md",
+    moving_from_openfaas: "docs/guides/moving-from-openfaas.md",
+    moving_from_openwhisk: "docs/guides/moving-from-openwhisk.md",
+    moving_from_tinyfaas: "docs/guides/moving-from-tinyfaas.md",
+    operating: "docs/guides/operating.md",
+    rollout: "docs/guides/rollout.md",
+    scaling: "docs/guides/scaling.md",
+    the_lab: "docs/guides/the-lab.md",
+    writing_functions: "docs/guides/writing-functions.md",
+}
+
+#[test]
+fn every_guide_is_run() {
+    let run: BTreeSet<&str> = DOCUMENTS.iter().copied().collect();
+    for entry in std::fs::read_dir(root().join("docs/guides")).unwrap() {
+        let name = entry.unwrap().file_name().into_string().unwrap();
+        let document = format!("docs/guides/{name}");
+        assert!(run.contains(document.as_str()), "{document} has no line in tests/documents.rs");
+    }
+}
+
+#[test]
+fn what_a_document_shows_is_compared() {
+    let lines = |text: &str| text.lines().map(plain).collect::<Vec<_>>();
+    let check = |shown: &str, printed: &str| fits(&lines(shown), &lines(printed));
+    assert!(check("hello  edge", "hello edge"));
+    assert!(!check("hello edge", "hello edges"));
+    assert!(!check("hello", "hello\nedge"));
+    assert!(check("REV AGE\n1   … live", "REV  AGE\n1    12 ms live"));
+    assert!(!check("1 … live", "1 12 ms retired"));
+    assert!(check("one\n…\nfour", "one\ntwo\nthree\nfour"));
+    assert!(check("one\n…", "one"));
+    assert!(!check("…\nfour", "one\ntwo"));
+    assert!(check("✓ start  1 instance, init … ms", "✓ start  1 instance, init 12 ms  160 ms"));
+    assert!(check("✓ check  runtime python", "✓ check  runtime python  1.2 s"));
+    assert!(!check("waited  1 s", "waited  2 s"));
+}
+
+#[test]
+fn blocks_are_read_as_the_head_says() {
+    let text = "<!-- file: a.py -->\n```python\nx = 1\n```\n\n<!-- first: true -->\n```console\n\
+                $ mote list\nNAME\n$ cat <<END\n> a\n> END\n```\n<!-- not run: systemd -->\n\n\
+                ```sh\nreboot\n```\n";
+    let run = |line, command: &str, shown: &[&str]| Step::Run {
+        line,
+        command: command.to_owned(),
+        shown: shown.iter().map(|&line| line.to_owned()).collect(),
+    };
+    assert_eq!(
+        steps("test", text),
+        [
+            Step::File { path: "a.py".to_owned(), text: "x = 1\n".to_owned() },
+            Step::First { line: 6, command: "true".to_owned() },
+            run(8, "mote list", &["NAME"]),
+            run(10, "cat <<END\na\nEND", &[]),
+            Step::NotRun { line: 16, reason: "systemd".to_owned() },
+        ]
+    );
+    for text in ["```sh\nls\n```\n", "```\nls\n```\n", "<!-- not run: x -->\nwords\n"] {
+        assert!(std::panic::catch_unwind(|| steps("test", text)).is_err(), "{text}");
+    }
+}
