@@ -15,10 +15,10 @@ use futures_util::FutureExt as _;
 use futures_util::future::{BoxFuture, ready};
 use libfuzzer_sys::fuzz_target;
 use mote_api::Problem;
-use mote_compat::Context;
 use mote_compat::fuzzing::{self, Api};
 use mote_compat::node::{
-    Admission, Call, Change, Code, Deploy, Documents, Function, Log, Manifest, Node,
+    Access, Admission, Call, Change, Code, Collection, Deploy, Deploys, Documents, Function,
+    Functions, Invocations, KeptCalls, Log, Logs, Manifest, Secrets,
 };
 use mote_core::body::Body;
 use mote_core::invocation::{Phases, Reply, headers};
@@ -45,11 +45,13 @@ fn none<T: Send + 'static>() -> BoxFuture<'static, Result<T, Problem>> {
     ready(Err(Problem::new(404, "M0000", "there is none"))).boxed()
 }
 
-impl Node for Obeys {
+impl Access for Obeys {
     fn admits(&self, _: IpAddr, _: Option<&str>) -> Admission {
         Admission::Admitted
     }
+}
 
+impl Functions for Obeys {
     fn functions(&self) -> Vec<Function> {
         self.functions.lock().unwrap().values().cloned().collect()
     }
@@ -57,11 +59,9 @@ impl Node for Obeys {
     fn function(&self, name: &str) -> Option<Function> {
         self.functions.lock().unwrap().get(name).cloned()
     }
+}
 
-    fn body_bytes_max(&self, name: &str) -> Option<u64> {
-        self.function(name).map(|_| BODY_BYTES_MAX)
-    }
-
+impl Deploys for Obeys {
     fn deploy(&self, deploy: Deploy) -> BoxFuture<'static, Result<(), Problem>> {
         match &deploy.code {
             Code::Files(files) => {
@@ -105,10 +105,11 @@ impl Node for Obeys {
     fn scale(&self, name: &str, _: u32) -> BoxFuture<'static, Result<(), Problem>> {
         self.function(name).map_or_else(none, |_| done(()))
     }
+}
 
-    fn logs(&self, name: &str, _: bool) -> Option<Log> {
-        self.function(name)?;
-        Some(Log { held: Vec::new(), following: Box::pin(futures_util::stream::empty()) })
+impl Invocations for Obeys {
+    fn body_bytes_max(&self, name: &str) -> Option<u64> {
+        self.function(name).map(|_| BODY_BYTES_MAX)
     }
 
     fn check_target(&self, target: &str) -> Result<(), Problem> {
@@ -137,6 +138,21 @@ impl Node for Obeys {
         .boxed()
     }
 
+    fn random(&self) -> u128 {
+        let mut number = self.numbers.lock().unwrap();
+        *number += 1;
+        *number
+    }
+}
+
+impl Logs for Obeys {
+    fn logs(&self, name: &str, _: bool) -> Option<Log> {
+        self.function(name)?;
+        Some(Log { held: Vec::new(), following: Box::pin(futures_util::stream::empty()) })
+    }
+}
+
+impl KeptCalls for Obeys {
     fn keep_call(&self, record: Vec<u8>) -> BoxFuture<'static, Result<u64, Problem>> {
         assert_eq!(fuzzing::accepted_call(record.clone()), Some(record));
         done(1)
@@ -153,7 +169,9 @@ impl Node for Obeys {
     fn kept_calls(&self) -> BoxFuture<'static, Result<Vec<(u64, u64)>, Problem>> {
         done(Vec::new())
     }
+}
 
+impl Secrets for Obeys {
     fn secrets(&self) -> BoxFuture<'static, Result<Vec<String>, Problem>> {
         done(self.secrets.lock().unwrap().clone())
     }
@@ -172,7 +190,9 @@ impl Node for Obeys {
         self.secrets.lock().unwrap().retain(|known| known != name);
         done(())
     }
+}
 
+impl Documents for Obeys {
     fn put_documents(&self, changes: Vec<Change>) -> BoxFuture<'static, Result<(), Problem>> {
         let mut documents = self.documents.lock().unwrap();
         for Change { collection, key, value } in changes {
@@ -187,7 +207,7 @@ impl Node for Obeys {
     fn documents(
         &self,
         collection: &'static str,
-    ) -> BoxFuture<'static, Result<Documents, Problem>> {
+    ) -> BoxFuture<'static, Result<Collection, Problem>> {
         let documents = self.documents.lock().unwrap();
         let of = documents.iter().filter(|((known, _), _)| *known == collection);
         done(of.map(|((_, key), value)| (key.clone(), value.clone())).collect())
@@ -200,12 +220,6 @@ impl Node for Obeys {
     ) -> BoxFuture<'static, Result<Option<Vec<u8>>, Problem>> {
         done(self.documents.lock().unwrap().get(&(collection, key.to_owned())).cloned())
     }
-
-    fn random(&self) -> u128 {
-        let mut number = self.numbers.lock().unwrap();
-        *number += 1;
-        *number
-    }
 }
 
 fuzz_target!(|text: &str| {
@@ -217,13 +231,16 @@ fuzz_target!(|text: &str| {
     runtime.block_on(all(platform, rest));
 });
 
-/// The API of this platform; `None` for a name that is none of them.
-async fn api_of(platform: &str, context: Context) -> Option<Api> {
+/// The API of this platform over `node`; `None` for a name that is none of them.
+async fn api_of(platform: &str, node: Arc<Obeys>) -> Option<Api> {
+    let (queue, stop) = fuzzing::parts(node.clone());
     Some(match platform {
-        "openfaas" => mote_openfaas::fuzzing::api(&context),
-        "nuclio" => mote_nuclio::fuzzing::api(&context),
-        "tinyfaas" => mote_tinyfaas::fuzzing::api(&context),
-        "openwhisk" => mote_openwhisk::fuzzing::api(context).await,
+        "openfaas" => mote_openfaas::fuzzing::api(&mote_openfaas::Context { node, queue, stop }),
+        "nuclio" => mote_nuclio::fuzzing::api(&mote_nuclio::Context { node, queue, stop }),
+        "tinyfaas" => mote_tinyfaas::fuzzing::api(&mote_tinyfaas::Context { node, queue, stop }),
+        "openwhisk" => {
+            mote_openwhisk::fuzzing::api(mote_openwhisk::Context { node, queue, stop }).await
+        }
         _ => return None,
     })
 }
@@ -243,7 +260,7 @@ async fn all(platform: &str, text: &str) {
             })
             .await;
     }
-    let Some(mut api) = api_of(platform, fuzzing::context(node.clone())).await else { return };
+    let Some(mut api) = api_of(platform, node.clone()).await else { return };
     for request in text.split("\n---\n").take(REQUESTS_MAX) {
         let (head, body) = request.split_once("\n\n").unwrap_or((request, ""));
         let mut lines = head.split('\n');
@@ -271,6 +288,6 @@ async fn all(platform: &str, text: &str) {
     if platform == "openwhisk" {
         // What it was told is read again after a restart.
         drop(api);
-        assert!(api_of(platform, fuzzing::context(node)).await.is_some());
+        assert!(api_of(platform, node).await.is_some());
     }
 }

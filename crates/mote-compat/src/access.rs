@@ -3,14 +3,14 @@
 //! except that a browser is not led there by another page.
 
 use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
 
 use axum::extract::{ConnectInfo, Request, State};
 use axum::http::{HeaderMap, StatusCode, header};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 
-use crate::Context;
-use crate::node::Admission;
+use crate::node::{Access, Admission};
 
 /// Longest credentials looked at.
 const CREDENTIALS_BYTES_MAX: usize = 2_048;
@@ -35,7 +35,7 @@ impl Rule {
 #[derive(Clone)]
 pub struct Gate {
     /// The node that knows the token.
-    pub context: Context,
+    pub access: Arc<dyn Access>,
     /// What it asks.
     pub rule: Rule,
 }
@@ -56,7 +56,7 @@ pub async fn check(
         };
     }
     let token = token(request.headers());
-    match gate.context.node.admits(from.ip(), token.as_deref()) {
+    match gate.access.admits(from.ip(), token.as_deref()) {
         Admission::Admitted => next.run(request).await,
         Admission::Refused => {
             let challenge = [(header::WWW_AUTHENTICATE, "Basic realm=\"Restricted\"")];

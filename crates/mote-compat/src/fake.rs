@@ -12,7 +12,10 @@ use mote_api::Problem;
 use mote_core::Fault;
 use mote_core::invocation::Reply;
 
-use crate::node::{Admission, Call, Change, Deploy, Documents, Function, Log, Node};
+use crate::node::{
+    Access, Admission, Call, Change, Collection, Deploy, Deploys, Documents, Function, Functions,
+    Invocations, KeptCalls, Log, Logs, Secrets,
+};
 
 type Run = dyn Fn(Call) -> BoxFuture<'static, Result<Reply, Fault>> + Send + Sync;
 
@@ -37,80 +40,115 @@ fn no<T: Send + 'static>() -> BoxFuture<'static, Result<T, Problem>> {
     ready(Err(Problem::new(404, "M1404", "this test has none"))).boxed()
 }
 
-impl Node for Fake {
+impl Access for Fake {
     fn admits(&self, _: IpAddr, _: Option<&str>) -> Admission {
         Admission::Refused
     }
+}
+
+impl Functions for Fake {
     fn functions(&self) -> Vec<Function> {
         Vec::new()
     }
+
     fn function(&self, _: &str) -> Option<Function> {
         None
     }
-    fn body_bytes_max(&self, _: &str) -> Option<u64> {
-        Some(6 << 20)
-    }
+}
+
+impl Deploys for Fake {
     fn deploy(&self, _: Deploy) -> BoxFuture<'static, Result<(), Problem>> {
         no()
     }
+
     fn remove(&self, _: &str) -> BoxFuture<'static, Result<(), Problem>> {
         no()
     }
+
     fn scale(&self, _: &str, _: u32) -> BoxFuture<'static, Result<(), Problem>> {
         no()
     }
-    fn logs(&self, _: &str, _: bool) -> Option<Log> {
-        None
+}
+
+impl Invocations for Fake {
+    fn body_bytes_max(&self, _: &str) -> Option<u64> {
+        Some(6 << 20)
     }
+
     fn check_target(&self, _: &str) -> Result<(), Problem> {
         Ok(())
     }
+
     fn invoke(&self, call: Call) -> BoxFuture<'static, Result<Reply, Fault>> {
         (self.run)(call)
     }
+
+    fn invoke_as(&self, _: u128, call: Call) -> BoxFuture<'static, Result<Reply, Fault>> {
+        (self.run)(call)
+    }
+
+    fn random(&self) -> u128 {
+        u128::from(self.next.fetch_add(1, Ordering::SeqCst))
+    }
+}
+
+impl Logs for Fake {
+    fn logs(&self, _: &str, _: bool) -> Option<Log> {
+        None
+    }
+}
+
+impl KeptCalls for Fake {
     fn keep_call(&self, record: Vec<u8>) -> BoxFuture<'static, Result<u64, Problem>> {
         let number = self.next.fetch_add(1, Ordering::SeqCst);
         self.kept.lock().expect("not poisoned").insert(number, record);
         ready(Ok(number)).boxed()
     }
+
     fn kept_call(&self, number: u64) -> BoxFuture<'static, Result<Option<Vec<u8>>, Problem>> {
         ready(Ok(self.kept.lock().expect("not poisoned").get(&number).cloned())).boxed()
     }
+
     fn forget_call(&self, number: u64) -> BoxFuture<'static, Result<(), Problem>> {
         self.kept.lock().expect("not poisoned").remove(&number);
         ready(Ok(())).boxed()
     }
+
     fn kept_calls(&self) -> BoxFuture<'static, Result<Vec<(u64, u64)>, Problem>> {
         let kept = self.kept.lock().expect("not poisoned");
         let all = kept.iter().map(|(number, record)| (*number, record.len() as u64)).collect();
         ready(Ok(all)).boxed()
     }
+}
+
+impl Secrets for Fake {
     fn secrets(&self) -> BoxFuture<'static, Result<Vec<String>, Problem>> {
         no()
     }
+
     fn put_secret(&self, _: &str, _: String, _: bool) -> BoxFuture<'static, Result<(), Problem>> {
         no()
     }
+
     fn remove_secret(&self, _: &str) -> BoxFuture<'static, Result<(), Problem>> {
         no()
     }
-    fn invoke_as(&self, _: u128, call: Call) -> BoxFuture<'static, Result<Reply, Fault>> {
-        (self.run)(call)
-    }
+}
+
+impl Documents for Fake {
     fn put_documents(&self, _: Vec<Change>) -> BoxFuture<'static, Result<(), Problem>> {
         no()
     }
-    fn documents(&self, _: &'static str) -> BoxFuture<'static, Result<Documents, Problem>> {
+
+    fn documents(&self, _: &'static str) -> BoxFuture<'static, Result<Collection, Problem>> {
         no()
     }
+
     fn document(
         &self,
         _: &'static str,
         _: &str,
     ) -> BoxFuture<'static, Result<Option<Vec<u8>>, Problem>> {
         no()
-    }
-    fn random(&self) -> u128 {
-        u128::from(self.next.fetch_add(1, Ordering::SeqCst))
     }
 }

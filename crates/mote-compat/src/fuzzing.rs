@@ -1,6 +1,7 @@
 //! For the fuzzer: a platform's API without its socket, over any node.
 
 use std::net::{Ipv4Addr, SocketAddr};
+use std::sync::Arc;
 
 use axum::Router;
 use axum::body::{Body, to_bytes};
@@ -8,7 +9,8 @@ use axum::extract::ConnectInfo;
 use axum::http::Request;
 use bytes::Bytes;
 
-use crate::{Context, Queue};
+use crate::node::{Invocations, KeptCalls};
+use crate::{Queue, Stop};
 
 /// One platform's API over a node.
 pub struct Api(Router);
@@ -41,11 +43,11 @@ impl Api {
     }
 }
 
-/// What every API needs, over this node.
-pub fn context(node: std::sync::Arc<dyn crate::Node>) -> Context {
-    let (queue, _) = Queue::new(node.clone(), Default::default());
+/// What every API needs beside this node.
+pub fn parts<N: Invocations + KeptCalls>(node: Arc<N>) -> (Queue, Stop) {
+    let (queue, _) = Queue::new(node, Default::default());
     let (_, stop) = tokio::sync::watch::channel(false);
-    Context { node, queue, stop }
+    (queue, Stop::new(stop))
 }
 
 /// An accepted call as it is kept, read and written again.

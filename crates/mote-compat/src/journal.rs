@@ -8,7 +8,7 @@ use bytes::Bytes;
 use mote_api::Problem;
 use serde::{Deserialize, Serialize};
 
-use crate::node::Node;
+use crate::node::KeptCalls;
 
 /// Records that may be kept at once, and their bytes on disk.
 const RECORDS_MAX: u64 = 10_000;
@@ -67,7 +67,7 @@ pub fn parts(record: &Bytes) -> Option<[Bytes; 3]> {
 /// The records of a node. Cheap to clone.
 #[derive(Clone)]
 pub struct Journal {
-    node: Arc<dyn Node>,
+    node: Arc<dyn KeptCalls>,
     records: Arc<AtomicU64>,
     bytes: Arc<AtomicU64>,
 }
@@ -82,7 +82,7 @@ pub struct Kept {
 
 impl Journal {
     /// The journal of a node, which is one per node.
-    pub fn new(node: Arc<dyn Node>) -> Self {
+    pub fn new(node: Arc<dyn KeptCalls>) -> Self {
         Self { node, records: Arc::default(), bytes: Arc::default() }
     }
 

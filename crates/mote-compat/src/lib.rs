@@ -2,8 +2,8 @@
 //! unchanged.
 //!
 //! One crate per platform (`mote-openfaas`, `mote-openwhisk`, `mote-nuclio`, `mote-tinyfaas`) turns
-//! that platform's requests into calls of [`Node`], the narrow view of a node that `mote-node`
-//! implements. Here is what all of them stand on: who may manage ([`access`]), connections and
+//! that platform's requests into calls of the traits of [`node`], the narrow view of a node that
+//! `mote-node` implements. Here is what all of them stand on: who may manage ([`access`]), connections and
 //! listeners, HTTP as one invocation ([`call`]), calls that are accepted now and run later
 //! ([`queue`], [`journal`]), and requests of the node's own ([`outgoing`]). This crate must not know
 //! a platform, the engine, the store, sandboxes or the configuration. Start reading at [`node`].
@@ -30,26 +30,39 @@ use mote_api::Problem;
 use tokio::sync::watch;
 
 pub use listener::Bound;
-pub use node::Node;
 pub use outgoing::{Outgoing, Reach};
 pub use queue::Queue;
 
-/// What every listener needs.
-#[derive(Clone)]
-pub struct Context {
+/// What a platform's API needs. `N` is what it asks of a node.
+pub struct Context<N: ?Sized> {
     /// The node behind it.
-    pub node: Arc<dyn Node>,
+    pub node: Arc<N>,
     /// Calls that are accepted now and run later.
     pub queue: Queue,
-    /// Turns true when the node stops.
-    pub stop: watch::Receiver<bool>,
+    /// When it ends.
+    pub stop: Stop,
 }
 
-impl Context {
+impl<N: ?Sized> Clone for Context<N> {
+    fn clone(&self) -> Self {
+        Self { node: self.node.clone(), queue: self.queue.clone(), stop: self.stop.clone() }
+    }
+}
+
+/// Tells that the node stops. Cheap to clone.
+#[derive(Debug, Clone)]
+pub struct Stop(watch::Receiver<bool>);
+
+impl Stop {
+    /// Of a node that stops when this turns true, or when its sender is gone.
+    pub fn new(stop: watch::Receiver<bool>) -> Self {
+        Self(stop)
+    }
+
     /// Waits until the node stops.
     pub async fn stopped(&self) {
         // An error says that the sender is gone, which is a stop as well.
-        let _ = self.stop.clone().wait_for(|stop| *stop).await;
+        let _ = self.0.clone().wait_for(|stop| *stop).await;
     }
 }
 

@@ -8,7 +8,7 @@ use axum::Router;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::task::JoinSet;
 
-use crate::Context;
+use crate::Stop;
 use crate::connection::{self, Places};
 
 /// Connections of one listener at once. Whoever exceeds them, or half of them from one address,
@@ -38,17 +38,15 @@ impl Bound {
     }
 
     /// Serves `app` over HTTP/1.1 until the node stops; each request carries its peer's address.
-    pub async fn serve(self, app: Router, context: Context) {
-        let one = move |stream, peer, context| one(stream, peer, app.clone(), context);
-        self.serve_with(one, context).await;
+    pub async fn serve(self, app: Router, stop: Stop) {
+        let ending = stop.clone();
+        let one = move |stream, peer| one(stream, peer, app.clone(), ending.clone());
+        self.serve_with(one, stop).await;
     }
 
     /// Serves each connection with `one` until the node stops.
-    pub async fn serve_with<F>(
-        self,
-        one: impl Fn(TcpStream, SocketAddr, Context) -> F,
-        context: Context,
-    ) where
+    pub async fn serve_with<F>(self, one: impl Fn(TcpStream, SocketAddr) -> F, stop: Stop)
+    where
         F: Future<Output = ()> + Send + 'static,
     {
         let places = Places::new(CONNECTIONS_MAX);
@@ -65,11 +63,11 @@ impl Bound {
                         continue;
                     }
                 },
-                () = context.stopped() => break,
+                () = stop.stopped() => break,
             };
             let Some(place) = places.take(&stream, peer.ip()) else { continue };
             let _ = stream.set_nodelay(true);
-            let served = one(stream, peer, context.clone());
+            let served = one(stream, peer);
             connections.spawn(async move {
                 served.await;
                 drop(place);
@@ -81,8 +79,8 @@ impl Bound {
     }
 }
 
-async fn one(stream: TcpStream, peer: SocketAddr, app: Router, context: Context) {
-    if let Err(error) = connection::http1(stream, peer, app, context.stopped()).await {
+async fn one(stream: TcpStream, peer: SocketAddr, app: Router, stop: Stop) {
+    if let Err(error) = connection::http1(stream, peer, app, stop.stopped()).await {
         tracing::debug!(%error, %peer, "connection ended");
     }
 }

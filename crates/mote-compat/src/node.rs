@@ -1,4 +1,7 @@
-//! What a node can do for the client of another platform: the seam that `mote` implements.
+//! What a node can do for the clients of other platforms: the seam that `mote-node` implements.
+//!
+//! One trait per topic, so that each platform's API asks for what it uses and for no more. Nothing
+//! here blocks; futures may take as long as an instance takes to start.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -14,23 +17,24 @@ use mote_core::invocation::{Head, Reply};
 use mote_core::spec::Compat;
 use mote_core::{Fault, FunctionName, FunctionSpec};
 
-/// A node as the front of another platform sees it. Nothing here blocks; futures may take as long
-/// as an instance takes to start.
-pub trait Node: Send + Sync + 'static {
+/// Who may manage the node.
+pub trait Access: Send + Sync + 'static {
     /// Whether these credentials of a management request are right. `token` is a bearer token or the
     /// password of basic authentication.
     fn admits(&self, from: IpAddr, token: Option<&str>) -> Admission;
+}
 
+/// The functions of a node, as they are.
+pub trait Functions: Send + Sync + 'static {
     /// All functions, sorted by name.
     fn functions(&self) -> Vec<Function>;
 
     /// One function.
     fn function(&self, name: &str) -> Option<Function>;
+}
 
-    /// Largest request body of a function in bytes; `None` where there is no such function. Called
-    /// once per call, so cheaper than [`Node::function`].
-    fn body_bytes_max(&self, name: &str) -> Option<u64>;
-
+/// Changes of functions.
+pub trait Deploys: Send + Sync + 'static {
     /// Deploys a function; resolves when it is ready and takes its traffic, or says why not and
     /// leaves what was there serving. Runs to its end even when the future is dropped.
     fn deploy(&self, deploy: Deploy) -> BoxFuture<'static, Result<(), Problem>>;
@@ -40,9 +44,13 @@ pub trait Node: Send + Sync + 'static {
 
     /// Sets how many instances there are at least, until the next deploy, and starts them.
     fn scale(&self, name: &str, instances: u32) -> BoxFuture<'static, Result<(), Problem>>;
+}
 
-    /// A function's log; `None` where there is no such function.
-    fn logs(&self, name: &str, follow: bool) -> Option<Log>;
+/// Calls of functions.
+pub trait Invocations: Send + Sync + 'static {
+    /// Largest request body of a function in bytes; `None` where there is no such function. Called
+    /// once per call, so cheaper than [`Functions::function`].
+    fn body_bytes_max(&self, name: &str) -> Option<u64>;
 
     /// Refuses a path and query that could mean two things to two readers, as the node's own front
     /// does. `target` begins with `/` and is what is below the function.
@@ -51,6 +59,21 @@ pub trait Node: Send + Sync + 'static {
     /// Runs a function once, to the head of its answer. Dropping the future cancels.
     fn invoke(&self, call: Call) -> BoxFuture<'static, Result<Reply, Fault>>;
 
+    /// Runs a function once, as the invocation of this number.
+    fn invoke_as(&self, id: u128, call: Call) -> BoxFuture<'static, Result<Reply, Fault>>;
+
+    /// A number that no other call returned; unique, not secret.
+    fn random(&self) -> u128;
+}
+
+/// What functions say.
+pub trait Logs: Send + Sync + 'static {
+    /// A function's log; `None` where there is no such function.
+    fn logs(&self, name: &str, follow: bool) -> Option<Log>;
+}
+
+/// Calls that were accepted and have not ended, kept over restarts.
+pub trait KeptCalls: Send + Sync + 'static {
     /// Keeps an accepted call over restarts; resolves to its number when it is on disk.
     fn keep_call(&self, record: Vec<u8>) -> BoxFuture<'static, Result<u64, Problem>>;
 
@@ -62,7 +85,10 @@ pub trait Node: Send + Sync + 'static {
 
     /// Number and length in bytes of every kept call, oldest first.
     fn kept_calls(&self) -> BoxFuture<'static, Result<Vec<(u64, u64)>, Problem>>;
+}
 
+/// Secrets that functions read.
+pub trait Secrets: Send + Sync + 'static {
     /// Names of all secrets, sorted.
     fn secrets(&self) -> BoxFuture<'static, Result<Vec<String>, Problem>>;
 
@@ -77,16 +103,18 @@ pub trait Node: Send + Sync + 'static {
 
     /// Removes a secret; 404 where there is none.
     fn remove_secret(&self, name: &str) -> BoxFuture<'static, Result<(), Problem>>;
+}
 
-    /// Runs a function once, as the invocation of this number.
-    fn invoke_as(&self, id: u128, call: Call) -> BoxFuture<'static, Result<Reply, Fault>>;
-
+/// What a platform keeps that is no function: documents in collections.
+pub trait Documents: Send + Sync + 'static {
     /// Makes all of these changes or none; resolves when they are on disk.
     fn put_documents(&self, changes: Vec<Change>) -> BoxFuture<'static, Result<(), Problem>>;
 
     /// Keys and documents of a collection, by key.
-    fn documents(&self, collection: &'static str)
-    -> BoxFuture<'static, Result<Documents, Problem>>;
+    fn documents(
+        &self,
+        collection: &'static str,
+    ) -> BoxFuture<'static, Result<Collection, Problem>>;
 
     /// One document.
     fn document(
@@ -94,13 +122,10 @@ pub trait Node: Send + Sync + 'static {
         collection: &'static str,
         key: &str,
     ) -> BoxFuture<'static, Result<Option<Vec<u8>>, Problem>>;
-
-    /// A number that no other call returned; unique, not secret.
-    fn random(&self) -> u128;
 }
 
-/// Keys and documents.
-pub type Documents = Vec<(String, Vec<u8>)>;
+/// Keys and documents of a collection.
+pub type Collection = Vec<(String, Vec<u8>)>;
 
 /// One change of what a front keeps.
 #[derive(Debug, Clone)]

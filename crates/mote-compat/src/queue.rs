@@ -20,7 +20,7 @@ use tokio::task::JoinSet;
 use crate::call::{TooManyFields, fields as all_fields, is_hop_by_hop};
 use crate::fair::Fair;
 use crate::journal::{self, Journal, Kept, Kind};
-use crate::node::{Call, Node};
+use crate::node::{Call, Invocations, KeptCalls};
 use crate::outgoing::{self, Outgoing};
 
 /// Calls that run at once, and of one function: callers whose calls take long, or find no room and
@@ -107,7 +107,7 @@ impl Later {
 /// The accepted calls of a node. Cheap to clone.
 #[derive(Clone)]
 pub struct Queue {
-    node: Arc<dyn Node>,
+    node: Arc<dyn Invocations>,
     /// What callbacks may reach.
     pub outgoing: Outgoing,
     /// Where they are kept, and where what is run elsewhere may be kept, too.
@@ -140,7 +140,7 @@ pub struct Waiting {
 
 impl Queue {
     /// The queue and what runs it.
-    pub fn new(node: Arc<dyn Node>, outgoing: Outgoing) -> (Self, Waiting) {
+    pub fn new<N: Invocations + KeptCalls>(node: Arc<N>, outgoing: Outgoing) -> (Self, Waiting) {
         let (accepted, received) = mpsc::unbounded_channel();
         let (activations, resumed) = mpsc::unbounded_channel();
         let receiving = Shares::new(RECEIVING_BYTES_MAX, RECEIVING_BYTES_MAX / 2);

@@ -8,8 +8,11 @@ use std::time::Duration;
 use anyhow::{Context as _, Result};
 use futures_util::future::{BoxFuture, FutureExt as _};
 use mote_api::Problem;
-use mote_compat::node::{Admission, Call, Change, Deploy, Documents, Function, Log};
-use mote_compat::{Bound, Context, Outgoing, Queue};
+use mote_compat::node::{
+    Access, Admission, Call, Change, Collection, Deploy, Deploys, Documents, Function, Functions,
+    Invocations, KeptCalls, Log, Logs, Secrets,
+};
+use mote_compat::{Bound, Context, Outgoing, Queue, Stop};
 use mote_core::invocation::Reply;
 use mote_core::spec::{
     Egress, INSTANCES_MAX, OPENFAAS_GATEWAY_PORT, OPENFAAS_GATEWAYS, OWN_FRONT, ScaleOverride,
@@ -163,13 +166,13 @@ impl Listeners {
                 .chain(admin_port)
                 .collect(),
         };
-        let node: Arc<dyn mote_compat::Node> = Arc::new(Front { node, management });
-        let (queue, mut waiting) = Queue::new(node.clone(), outgoing);
+        let front = Arc::new(Front { node, management });
+        let (queue, mut waiting) = Queue::new(front.clone(), outgoing);
         waiting.take_up().await;
-        let context = Context { node, queue, stop };
+        let stop = Stop::new(stop);
         let ports = self.tinyfaas.as_ref().map(TinyFaas::ports).unwrap_or_default();
         if let Some(tinyfaas) = &mut self.tinyfaas {
-            let front = TinyFaasFront::new(engine, context.queue.clone());
+            let front = TinyFaasFront::new(engine, queue.clone());
             tinyfaas.serve_fronts(front, fronts);
         }
         std::thread::Builder::new()
@@ -177,32 +180,34 @@ impl Listeners {
             .spawn(move || {
                 runtime.block_on(async move {
                     let mut serving = JoinSet::new();
-                    let stopped = context.clone();
+                    let stopped = stop.clone();
                     let resumed = waiting.activations.take();
                     serving.spawn(waiting.run(async move { stopped.stopped().await }));
+                    // Each API is shown the traits of the front that it asks for, and no more.
+                    let parts = || (queue.clone(), stop.clone());
                     if let Some(bound) = self.openfaas {
-                        serving.spawn(mote_openfaas::serve(bound, context.clone()));
+                        let context = context_of::<dyn mote_openfaas::Node>(front.clone(), parts());
+                        serving.spawn(mote_openfaas::serve(bound, context));
                     }
                     if let Some(TinyFaas { management, grpc, .. }) = self.tinyfaas {
-                        serving.spawn(mote_tinyfaas::serve(management, context.clone(), ports));
+                        let context = context_of::<dyn mote_tinyfaas::Node>(front.clone(), parts());
+                        serving.spawn(mote_tinyfaas::serve(management, context, ports));
                         if let Some(bound) = grpc {
-                            serving.spawn(mote_tinyfaas::serve_grpc(bound, context.clone()));
+                            let context = context_of::<dyn Invocations>(front.clone(), parts());
+                            serving.spawn(mote_tinyfaas::serve_grpc(bound, context));
                         }
                     }
                     if let Some(bound) = self.nuclio {
-                        serving.spawn(mote_nuclio::serve(bound, context.clone()));
+                        let context = context_of::<dyn mote_nuclio::Node>(front.clone(), parts());
+                        serving.spawn(mote_nuclio::serve(bound, context));
                     }
                     if let (Some(on), Some(resumed)) = (self.openwhisk, resumed) {
                         let OpenWhisk { bound, incoming, .. } = on;
-                        serving.spawn(mote_openwhisk::serve(
-                            bound,
-                            context.clone(),
-                            resumed,
-                            incoming,
-                        ));
+                        let context = context_of::<dyn mote_openwhisk::Node>(front, parts());
+                        serving.spawn(mote_openwhisk::serve(bound, context, resumed, incoming));
                     }
                     let all = async { while serving.join_next().await.is_some() {} };
-                    context.stopped().await;
+                    stop.stopped().await;
                     // What has not ended by then is kept, if it was accepted.
                     let _ = tokio::time::timeout(STOP_GRACE, all).await;
                 });
@@ -285,6 +290,11 @@ pub(super) async fn warn_of_kept_calls(node: &Node) {
     }
 }
 
+/// What the API of a platform needs, with as much of the node as it asks for.
+fn context_of<N: ?Sized>(node: Arc<N>, (queue, stop): (Queue, Stop)) -> Context<N> {
+    Context { node, queue, stop }
+}
+
 /// What the fronts are given.
 struct Front {
     node: Arc<Node>,
@@ -315,14 +325,16 @@ impl Front {
     }
 }
 
-impl mote_compat::Node for Front {
+impl Access for Front {
     fn admits(&self, from: IpAddr, token: Option<&str>) -> Admission {
         match &self.node.token {
             Some(expected) => expected.admits(from, token),
             None => Admission::Refused,
         }
     }
+}
 
+impl Functions for Front {
     fn functions(&self) -> Vec<Function> {
         self.node.engine.list().iter().map(|revision| function(&self.node, revision)).collect()
     }
@@ -330,11 +342,9 @@ impl mote_compat::Node for Front {
     fn function(&self, name: &str) -> Option<Function> {
         Some(function(&self.node, &self.node.engine.get(name)?))
     }
+}
 
-    fn body_bytes_max(&self, name: &str) -> Option<u64> {
-        Some(self.node.engine.get(name)?.spec.limits.body_bytes)
-    }
-
+impl Deploys for Front {
     fn deploy(&self, deploy: Deploy) -> BoxFuture<'static, Result<(), Problem>> {
         let node = self.node.clone();
         self.to_the_end(async move { code::deploy(&node, deploy).await })
@@ -365,11 +375,11 @@ impl mote_compat::Node for Front {
             Ok(())
         })
     }
+}
 
-    fn logs(&self, name: &str, follow: bool) -> Option<Log> {
-        let revision = self.node.engine.get(name)?;
-        let (held, following) = functions::log_lines(&revision, follow);
-        Some(Log { held, following })
+impl Invocations for Front {
+    fn body_bytes_max(&self, name: &str) -> Option<u64> {
+        Some(self.node.engine.get(name)?.spec.limits.body_bytes)
     }
 
     fn check_target(&self, target: &str) -> Result<(), Problem> {
@@ -413,34 +423,20 @@ impl mote_compat::Node for Front {
         .boxed()
     }
 
-    fn put_documents(&self, changes: Vec<Change>) -> BoxFuture<'static, Result<(), Problem>> {
-        let changes: Vec<_> = changes
-            .into_iter()
-            .map(|Change { collection, key, value }| DocumentChange {
-                collection: collection.to_owned(),
-                key,
-                value,
-            })
-            .collect();
-        self.stored(move |store| store.put_documents(&changes))
+    fn random(&self) -> u128 {
+        self.node.random()
     }
+}
 
-    fn documents(
-        &self,
-        collection: &'static str,
-    ) -> BoxFuture<'static, Result<Documents, Problem>> {
-        self.stored(move |store| store.documents(collection))
+impl Logs for Front {
+    fn logs(&self, name: &str, follow: bool) -> Option<Log> {
+        let revision = self.node.engine.get(name)?;
+        let (held, following) = functions::log_lines(&revision, follow);
+        Some(Log { held, following })
     }
+}
 
-    fn document(
-        &self,
-        collection: &'static str,
-        key: &str,
-    ) -> BoxFuture<'static, Result<Option<Vec<u8>>, Problem>> {
-        let key = key.to_owned();
-        self.stored(move |store| store.document(collection, &key))
-    }
-
+impl KeptCalls for Front {
     fn keep_call(&self, record: Vec<u8>) -> BoxFuture<'static, Result<u64, Problem>> {
         self.stored(move |store| store.add_call(&record))
     }
@@ -456,7 +452,9 @@ impl mote_compat::Node for Front {
     fn kept_calls(&self) -> BoxFuture<'static, Result<Vec<(u64, u64)>, Problem>> {
         self.stored(|store| store.calls())
     }
+}
 
+impl Secrets for Front {
     fn secrets(&self) -> BoxFuture<'static, Result<Vec<String>, Problem>> {
         let named = |(name, _)| name;
         self.stored(move |store| Ok(store.secrets()?.into_iter().map(named).collect()))
@@ -478,9 +476,35 @@ impl mote_compat::Node for Front {
         let (node, name) = (self.node.clone(), name.to_owned());
         self.to_the_end(async move { secrets::remove(&node, name).await })
     }
+}
 
-    fn random(&self) -> u128 {
-        self.node.random()
+impl Documents for Front {
+    fn put_documents(&self, changes: Vec<Change>) -> BoxFuture<'static, Result<(), Problem>> {
+        let changes: Vec<_> = changes
+            .into_iter()
+            .map(|Change { collection, key, value }| DocumentChange {
+                collection: collection.to_owned(),
+                key,
+                value,
+            })
+            .collect();
+        self.stored(move |store| store.put_documents(&changes))
+    }
+
+    fn documents(
+        &self,
+        collection: &'static str,
+    ) -> BoxFuture<'static, Result<Collection, Problem>> {
+        self.stored(move |store| store.documents(collection))
+    }
+
+    fn document(
+        &self,
+        collection: &'static str,
+        key: &str,
+    ) -> BoxFuture<'static, Result<Option<Vec<u8>>, Problem>> {
+        let key = key.to_owned();
+        self.stored(move |store| store.document(collection, &key))
     }
 }
 

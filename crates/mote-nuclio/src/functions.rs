@@ -319,8 +319,8 @@ pub(super) async fn logs(
         held.drain(..held.len().saturating_sub(tail));
     }
     let following = log.following.filter(move |line| std::future::ready(wanted(line)));
-    let context = dashboard.context.clone();
-    let stopped = async move { context.stopped().await };
+    let stop = dashboard.context.stop.clone();
+    let stopped = async move { stop.stopped().await };
     let lines = futures_util::stream::iter(held).chain(following).take_until(Box::pin(stopped));
     let text = |line: LogLine| {
         let LogLine { time, level, message, .. } = line;

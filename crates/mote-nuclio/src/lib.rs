@@ -17,8 +17,9 @@ use axum::response::{IntoResponse, Response};
 use axum::routing::{any, get};
 use axum::{Json, Router};
 use mote_api::Problem;
+use mote_compat::Bound;
 use mote_compat::access::{self, Gate, Rule};
-use mote_compat::{Bound, Context};
+use mote_compat::node::{Access, Deploys, Documents, Functions, Invocations, Logs};
 use serde_json::{Value, json};
 
 use self::building::Building;
@@ -30,6 +31,14 @@ const PROJECT: &str = "default";
 const PROJECT_LABEL: &str = "nuclio.io/project-name";
 /// Largest document of a function, its source included.
 const DOCUMENT_BYTES_MAX: usize = 4 << 20;
+
+/// What this API asks of a node.
+pub trait Node: Access + Deploys + Documents + Functions + Invocations + Logs {}
+
+impl<N: Access + Deploys + Documents + Functions + Invocations + Logs> Node for N {}
+
+/// What serves it.
+pub type Context = mote_compat::Context<dyn Node>;
 
 /// What the handlers share.
 #[derive(Clone)]
@@ -43,11 +52,11 @@ struct Dashboard {
 /// Serves the dashboard's routes until the node stops.
 pub async fn serve(bound: Bound, context: Context) {
     let app = routes(&context, Rule::without_credentials(bound.address().ip()));
-    bound.serve(app, context).await;
+    bound.serve(app, context.stop).await;
 }
 
 fn routes(context: &Context, rule: Rule) -> Router {
-    let gate = Gate { context: context.clone(), rule };
+    let gate = Gate { access: context.node.clone(), rule };
     let with_token = rule == Rule::Token;
     let dashboard = Dashboard { context: context.clone(), building: Arc::default(), with_token };
     let one = get(functions::one)
@@ -139,7 +148,7 @@ pub mod fuzzing {
     use mote_compat::fuzzing::Api;
 
     /// The API over a node.
-    pub fn api(context: &mote_compat::Context) -> Api {
+    pub fn api(context: &crate::Context) -> Api {
         Api::of(crate::routes(context, Rule::Loopback))
     }
 }

@@ -23,8 +23,9 @@ use axum::middleware::{Next, from_fn, from_fn_with_state};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{any, get, post};
 use mote_api::Problem;
+use mote_compat::Bound;
 use mote_compat::access::{self, Gate, Rule};
-use mote_compat::{Bound, Context};
+use mote_compat::node::{Access, Deploys, Functions, Invocations, Logs, Secrets};
 
 use self::metrics::Metrics;
 
@@ -32,6 +33,14 @@ use self::metrics::Metrics;
 const NAMESPACE: &str = "openfaas-fn";
 /// Largest body of a management request: environment, labels, a secret.
 const MANAGEMENT_BYTES_MAX: usize = 1 << 20;
+
+/// What this API asks of a node.
+pub trait Node: Access + Deploys + Functions + Invocations + Logs + Secrets {}
+
+impl<N: Access + Deploys + Functions + Invocations + Logs + Secrets> Node for N {}
+
+/// What serves it.
+pub type Context = mote_compat::Context<dyn Node>;
 
 /// What the handlers share.
 #[derive(Clone)]
@@ -45,11 +54,11 @@ struct Gateway {
 /// Serves the gateway's routes until the node stops.
 pub async fn serve(bound: Bound, context: Context) {
     let app = routes(&context, Rule::without_credentials(bound.address().ip()));
-    bound.serve(app, context).await;
+    bound.serve(app, context.stop).await;
 }
 
 fn routes(context: &Context, open: Rule) -> Router {
-    let gate = |rule| Gate { context: context.clone(), rule };
+    let gate = |rule| Gate { access: context.node.clone(), rule };
     let metrics = get(metrics::show);
     let metrics = metrics.layer(from_fn_with_state(gate(open), access::check));
     let gateway = Gateway { context: context.clone(), metrics: Arc::default(), open };
@@ -192,7 +201,7 @@ pub mod fuzzing {
     }
 
     /// The API over a node.
-    pub fn api(context: &mote_compat::Context) -> Api {
+    pub fn api(context: &crate::Context) -> Api {
         Api::of(crate::routes(context, Rule::Loopback))
     }
 }

@@ -60,8 +60,8 @@ pub(super) async fn read(
     let following = log.following.filter(move |line| std::future::ready(wanted(line)));
     let lines = futures_util::stream::iter(held).chain(following);
     // A node that stops ends the answer; otherwise a follower would hold it back.
-    let context = gateway.context.clone();
-    let stopped = async move { context.stopped().await };
+    let stop = gateway.context.stop.clone();
+    let stopped = async move { stop.stopped().await };
     let lines = lines.take_until(Box::pin(stopped));
     let body = Body::from_stream(lines.map(|line| Ok::<_, Infallible>(message(&line))));
     Ok(([("content-type", "application/x-ndjson")], body).into_response())

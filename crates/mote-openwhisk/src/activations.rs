@@ -7,7 +7,7 @@ use std::time::Duration;
 use axum::Json;
 use axum::extract::{Path, Query, State};
 use axum::response::{IntoResponse, Response};
-use mote_compat::node::{Change, Node};
+use mote_compat::node::{Change, Documents};
 use serde::Deserialize;
 use serde_json::{Value, json};
 use tokio::sync::watch;
@@ -99,7 +99,7 @@ fn shortened(mut record: Value) -> Option<(Value, usize)> {
 
 impl Activations {
     /// Reads what was kept.
-    pub(super) async fn load(node: &dyn Node) -> Self {
+    pub(super) async fn load(node: &dyn Documents) -> Self {
         let mut held = Held::default();
         for (id, bytes) in node.documents(COLLECTION).await.unwrap_or_default() {
             let Ok(record) = serde_json::from_slice(&bytes) else { continue };
@@ -134,7 +134,7 @@ impl Activations {
     }
 
     /// Writes what is new.
-    pub(super) async fn write(&self, node: &dyn Node) {
+    pub(super) async fn write(&self, node: &dyn Documents) {
         let _turn = self.turn.lock().await;
         let (changes, added) = {
             let mut held = self.held();
@@ -159,7 +159,7 @@ impl Activations {
     }
 
     /// Writes what is new every half second.
-    pub(super) async fn keep(&self, node: &dyn Node) {
+    pub(super) async fn keep(&self, node: &dyn Documents) {
         loop {
             tokio::time::sleep(WRITE_EVERY).await;
             self.write(node).await;

@@ -7,7 +7,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use axum::http::StatusCode;
 use mote_api::Problem;
-use mote_compat::node::{Change, Node};
+use mote_compat::node::{Change, Documents};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 
@@ -150,7 +150,7 @@ pub(super) struct Entities {
 
 impl Entities {
     /// Reads what was kept.
-    pub(super) async fn load(node: &dyn Node) -> Result<Self, Problem> {
+    pub(super) async fn load(node: &dyn Documents) -> Result<Self, Problem> {
         let mut all = BTreeMap::new();
         for (key, bytes) in node.documents(COLLECTION).await? {
             let kinds = [Kind::Action, Kind::Package, Kind::Trigger, Kind::Rule];
@@ -189,7 +189,7 @@ impl Entities {
     /// Keeps an entity, with its code where that is new.
     pub(super) async fn put(
         &self,
-        node: &dyn Node,
+        node: &dyn Documents,
         kind: Kind,
         name: &str,
         mut entity: Entity,
@@ -211,7 +211,7 @@ impl Entities {
     /// Forgets an entity.
     pub(super) async fn remove(
         &self,
-        node: &dyn Node,
+        node: &dyn Documents,
         kind: Kind,
         name: &str,
     ) -> Result<(), Refused> {
@@ -223,7 +223,7 @@ impl Entities {
     }
 
     /// The code of an action as it was sent.
-    pub(super) async fn code(&self, node: &dyn Node, name: &str) -> Option<Value> {
+    pub(super) async fn code(&self, node: &dyn Documents, name: &str) -> Option<Value> {
         let bytes = node.document(CODE, name).await.ok()??;
         serde_json::from_slice(&bytes).ok()
     }

@@ -30,9 +30,9 @@ use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 use axum::routing::{any, get};
 use mote_api::Problem;
-use mote_compat::node::Admission;
+use mote_compat::node::{Access, Admission, Deploys, Documents, Functions, Invocations, Logs};
 use mote_compat::queue::Resumed;
-use mote_compat::{Bound, Context, access};
+use mote_compat::{Bound, access};
 use mote_core::shares::Shares;
 use serde_json::json;
 use tokio::sync::mpsc::UnboundedReceiver;
@@ -52,6 +52,14 @@ const PARAMETERS_BYTES_MAX: usize = 1 << 20;
 /// Bytes of the bodies of web actions, which anyone may call, that are in memory until their
 /// activations have ended; one address may have half. A call beyond is answered 429.
 const WEB_BODIES_BYTES_MAX: usize = 16 << 20;
+
+/// What this API asks of a node.
+pub trait Node: Access + Deploys + Documents + Functions + Invocations + Logs {}
+
+impl<N: Access + Deploys + Documents + Functions + Invocations + Logs> Node for N {}
+
+/// What serves it.
+pub type Context = mote_compat::Context<dyn Node>;
 
 /// What the handlers share.
 #[derive(Clone)]
@@ -96,12 +104,12 @@ pub async fn serve(
     let resuming = async {
         tokio::select! {
             () = accepted::resume(&whisk, resumed) => {}
-            () = context.stopped() => {}
+            () = context.stop.stopped() => {}
         }
     };
     let serving = async {
         let applying = manifests.serve(whisk.clone());
-        tokio::join!(bound.serve(routes(whisk.clone()), context.clone()), resuming, applying);
+        tokio::join!(bound.serve(routes(whisk.clone()), context.stop.clone()), resuming, applying);
         whisk.tasks.close();
         whisk.tasks.wait().await;
     };
@@ -211,7 +219,7 @@ pub mod fuzzing {
     use mote_compat::fuzzing::Api;
 
     /// The API over a node.
-    pub async fn api(context: mote_compat::Context) -> Api {
+    pub async fn api(context: crate::Context) -> Api {
         Api::of(crate::routes(crate::Whisk::load(context).await.expect("kept entities")))
     }
 }

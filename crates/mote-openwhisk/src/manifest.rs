@@ -46,7 +46,7 @@ impl Incoming {
         loop {
             let asked = tokio::select! {
                 asked = self.0.recv() => asked,
-                () = whisk.context.stopped() => None,
+                () = whisk.context.stop.stopped() => None,
             };
             let Some((manifest, answer)) = asked else { return };
             // Nobody may wait for it any more.

@@ -15,11 +15,11 @@ use http_body_util::{BodyExt as _, Empty, Full};
 use hyper::body::Incoming;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
+use mote_compat::Bound;
 use mote_compat::call::{self, NotTaken, append, expect};
 use mote_compat::connection::{Metered, Patient, until};
-use mote_compat::node::Call;
+use mote_compat::node::{Call, Invocations};
 use mote_compat::queue::Later;
-use mote_compat::{Bound, Context};
 use mote_core::Fault;
 use mote_core::body::Body;
 use mote_core::shares::{Share, Shares, address_owner};
@@ -67,14 +67,18 @@ enum Code {
 
 type Failure = (Code, String);
 
+/// What the gRPC front needs.
+pub type GrpcContext = mote_compat::Context<dyn Invocations>;
+
 /// Serves the method until the node stops.
-pub async fn serve(bound: Bound, context: Context) {
+pub async fn serve(bound: Bound, context: GrpcContext) {
     let memory = Shares::new(MESSAGES_BYTES_MAX, MESSAGES_BYTES_MAX / 2);
-    let one = move |stream, peer, context| one(stream, peer, context, memory.clone());
-    bound.serve_with(one, context).await;
+    let stop = context.stop.clone();
+    let one = move |stream, peer| one(stream, peer, context.clone(), memory.clone());
+    bound.serve_with(one, stop).await;
 }
 
-async fn one(stream: TcpStream, peer: SocketAddr, context: Context, memory: Memory) {
+async fn one(stream: TcpStream, peer: SocketAddr, context: GrpcContext, memory: Memory) {
     if let Err(error) = converse(stream, peer, context, memory).await {
         tracing::debug!(%error, %peer, "gRPC connection ended");
     }
@@ -86,7 +90,7 @@ type Memory = Shares<IpAddr>;
 async fn converse<S>(
     stream: S,
     peer: SocketAddr,
-    context: Context,
+    context: GrpcContext,
     memory: Memory,
 ) -> hyper::Result<()>
 where
@@ -109,7 +113,7 @@ where
     let idle_or_stopped = async {
         tokio::select! {
             () = calls.idle() => {}
-            () = context.stopped() => {}
+            () = context.stop.stopped() => {}
         }
     };
     let served = until(connection, |connection| connection.graceful_shutdown(), idle_or_stopped);
@@ -199,7 +203,7 @@ impl Buf for Answer {
 }
 
 async fn answer(
-    context: &Context,
+    context: &GrpcContext,
     request: Request<Incoming>,
     calls: Arc<Calls>,
     memory: Memory,
@@ -268,7 +272,7 @@ fn crowded() -> Failure {
 }
 
 async fn run(
-    context: &Context,
+    context: &GrpcContext,
     request: Request<Incoming>,
     open: &mut OpenCall,
 ) -> Result<Bytes, Failure> {
@@ -518,7 +522,8 @@ mod tests {
         let (stopper, stop) = tokio::sync::watch::channel(false);
         // Never stops.
         std::mem::forget(stopper);
-        let context = Context { node, queue, stop };
+        let stop = mote_compat::Stop::new(stop);
+        let context = GrpcContext { node, queue, stop };
         let (client, server) = tokio::io::duplex(64 << 10);
         let peer = SocketAddr::from(([192, 0, 2, 1], 1));
         (client, tokio::spawn(converse(server, peer, context, memory.clone())))

@@ -11,11 +11,20 @@ mod management;
 use axum::Router;
 use axum::extract::DefaultBodyLimit;
 use axum::routing::any;
+use mote_compat::Bound;
 use mote_compat::access::{self, Gate, Rule};
-use mote_compat::{Bound, Context};
+use mote_compat::node::{Access, Deploys, Functions, Logs};
 
 pub use front::{Front, Route};
-pub use grpc::serve as serve_grpc;
+pub use grpc::{GrpcContext, serve as serve_grpc};
+
+/// What the management API asks of a node.
+pub trait Node: Access + Deploys + Functions + Logs {}
+
+impl<N: Access + Deploys + Functions + Logs> Node for N {}
+
+/// What serves it.
+pub type Context = mote_compat::Context<dyn Node>;
 
 /// Ports of the fronts that are on, for the answer to an upload.
 #[derive(Debug, Clone, Copy, Default)]
@@ -31,11 +40,11 @@ pub struct Ports {
 /// Serves the management API until the node stops.
 pub async fn serve(bound: Bound, context: Context, ports: Ports) {
     let app = routes(&context, Rule::without_credentials(bound.address().ip()), ports);
-    bound.serve(app, context).await;
+    bound.serve(app, context.stop).await;
 }
 
 fn routes(context: &Context, rule: Rule, ports: Ports) -> Router {
-    let gate = Gate { context: context.clone(), rule };
+    let gate = Gate { access: context.node.clone(), rule };
     let manager = management::Manager::new(context.clone(), ports);
     Router::new()
         .route("/upload", any(management::upload))
@@ -58,7 +67,7 @@ pub mod fuzzing {
     pub use crate::grpc::{read as grpc, written as grpc_written};
 
     /// The management API over a node.
-    pub fn api(context: &mote_compat::Context) -> Api {
+    pub fn api(context: &crate::Context) -> Api {
         Api::of(crate::routes(context, Rule::Loopback, crate::Ports::default()))
     }
 }

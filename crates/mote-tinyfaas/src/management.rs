@@ -15,7 +15,6 @@ use axum::http::{HeaderMap, Method, StatusCode};
 use mote_api::Problem;
 use mote_api::manifest::{CompatName, FunctionManifest, RuntimeName};
 use mote_api::toml_reader::Lined;
-use mote_compat::Context;
 use mote_compat::node::{Code, Deploy, Function, Manifest};
 use mote_compat::outgoing;
 use mote_core::FunctionName;
@@ -24,7 +23,7 @@ use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use tokio::sync::Semaphore;
 
-use super::Ports;
+use super::{Context, Ports};
 
 /// Largest upload: JSON with the archive in base64.
 const UPLOAD_BYTES_MAX: usize = 64 << 20;
