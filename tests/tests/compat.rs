@@ -351,10 +351,10 @@ fn openwhisk_by_manifest() {
     let node = Node::start();
     let said = deploy_manifest(&node, "openwhisk/manifest.yaml");
     for warning in [
-        "sequences.sensors/both: not made: the node's OpenWhisk API is off; start it with mote up",
-        "triggers.every: not made: ",
+        "sequences.sensors/both: not created: the node's OpenWhisk API is off; start it with mote up",
+        "triggers.every: not created: ",
         "triggers.every: the feed /whisk.system/alarms/alarm is not supported",
-        "rules.on-every: not made: ",
+        "rules.on-every: not created: ",
     ] {
         assert!(said.contains(warning), "{warning}: {said}");
     }

@@ -198,7 +198,7 @@ fn fission_functions_of_fastapi_are_served_by_it() {
                 return {'body': (await request.body()).decode(), 'agent': request.headers['x-sensor']}\n";
     let said = node.deploy("fast", &[("main.py", code)]);
     let said = String::from_utf8_lossy(&said.stderr).into_owned();
-    assert!(said.contains("installed fastapi, which fission brings along"), "{said}");
+    assert!(said.contains("installed fastapi, because fission provides it"), "{said}");
     let answer = node.call("POST", "/fast/x", &[("x-sensor", "t1")], b"21");
     assert_eq!(answer.json(), serde_json::json!({"body": "21", "agent": "t1"}));
     let plain = node.get("/fast");
@@ -356,7 +356,7 @@ fn packages_of_the_platforms_images_are_there_and_those_of_the_machine_are_not()
     let code = "from flask import request\ndef main():\n    return request.get_data()\n";
     let said = node.deploy("form", &[("main.py", code)]);
     let said = String::from_utf8_lossy(&said.stderr).into_owned();
-    assert!(said.contains("installed flask, which fission brings along"), "{said}");
+    assert!(said.contains("installed flask, because fission provides it"), "{said}");
     assert_eq!(node.post("/form", b"tea").text(), "tea");
     let paths = "import sys\ndef handle(event, ctx):\n    exit\n    return '\\n'.join(sys.path)\n";
     node.deploy_ok("paths", &[("app.py", paths)]);

@@ -534,7 +534,7 @@ fn a_manifest_brings_everything_about() {
     let said = deploy_manifest(&node, "openwhisk/manifest.yaml");
     let made = "packages.sensors, actions.sensors/ow-hello, actions.sensors/ow-node, \
                 sequences.sensors/both, triggers.every, rules.on-every";
-    assert!(said.contains(made) && !said.contains("not made"), "{said}");
+    assert!(said.contains(made) && !said.contains("not created"), "{said}");
     let answer = client.invoke("sensors/ow-node", &json!({ "name": "you" }));
     assert_eq!(answer.json()["payload"], "Hello, you from Kent", "{}", answer.text());
     let shown = client.get("actions/sensors/ow-node");
