@@ -4,7 +4,7 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
-CARGO_DENY=0.19.0
+CARGO_DENY=0.20.2
 
 scripts/setup.sh build
 export PATH="$PATH:${CARGO_HOME:-$HOME/.cargo}/bin"
