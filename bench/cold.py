@@ -1,7 +1,7 @@
 """Cold starts as a caller sees them, in alternation with `crun run` of the same root and command.
 
 Every round asks each contestant once: a function that has scaled to zero on a node that keeps
-waiting interpreters, the same on a node that keeps none, and crun until its worker has answered the
+prewarmed interpreters, the same on a node that keeps none, and crun until its worker has answered the
 same first invocation over the same protocol. Then the ways round a cold start: paused instances,
 and spare ones for a function that takes long to load. See bench/README.md.
 

@@ -2,7 +2,7 @@
 
 For each language one function per contract, as that platform's users write it, and for each a copy
 of one of our own, so that both have answered as many calls when their compilers are at work; each
-with one instance that is kept. `mote bench --beside` asks the two in turns of 50 ms, A B B A, and
+with one instance that is kept. `mote bench --baseline` asks the two in turns of 50 ms, A B B A, and
 each pair of turns is one ratio. Our own function takes part like a contract: how far it is from 1 is
 what the method cannot tell. The bar stands to the median
 of the ratios of several nodes, since a process keeps its luck with addresses and hash seeds for
@@ -182,7 +182,7 @@ def beside(node: Node, language: str, contract: str, connections: int, warm_up: 
     """A contract and ours in turns; every answer must be good."""
     contracts, ours = name_of(language, contract), copy_of_ours(language, contract)
     result: dict[str, Any] = json.loads(node.mote(
-        "bench", url_of(node, contracts), "--beside", url_of(node, ours), "-c", str(connections),
+        "bench", url_of(node, contracts), "--baseline", url_of(node, ours), "-c", str(connections),
         "--turn", TURN, "--warmup", warm_up, "--duration", f"{seconds * 1000:.0f}ms", "-o", "json",
     ))
     if any(side["failed"] for side in result["sides"]):

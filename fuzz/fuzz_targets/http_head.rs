@@ -6,7 +6,7 @@
 use bytes::BytesMut;
 use libfuzzer_sys::fuzz_target;
 use mote_core::invocation::headers;
-use mote_gateway::http::chunked::{Chunked, Step};
+use mote_gateway::http::chunked::{Chunked, ChunkEvent};
 use mote_gateway::http::head::{FIELDS_MAX, Framing, find_end, parse};
 
 fuzz_target!(|data: &[u8]| {
@@ -86,12 +86,12 @@ fn decode(pieces: &[&[u8]]) -> (Vec<u8>, Result<bool, String>) {
         loop {
             match decoder.step(&mut input) {
                 Err(refusal) => return (body, Err(refusal.detail)),
-                Ok(Step::Data(data)) => {
+                Ok(ChunkEvent::Data(data)) => {
                     assert!(!data.is_empty());
                     body.extend_from_slice(&data);
                 }
-                Ok(Step::End) => return (body, Ok(true)),
-                Ok(Step::NeedMore) => break,
+                Ok(ChunkEvent::End) => return (body, Ok(true)),
+                Ok(ChunkEvent::NeedMore) => break,
             }
         }
         assert!(input.len() <= 16 << 10, "{} bytes wait for more", input.len());

@@ -95,10 +95,10 @@ fn failures_are_named_and_limits_decide_the_exit() {
     let table = String::from_utf8_lossy(&gone.stdout);
     assert!(table.contains("48 code 4.04"), "{table}");
     assert_eq!(gone.status.code(), Some(5), "{}", String::from_utf8_lossy(&gone.stderr));
-    let turns = ["--beside", "picky", "--body", "x", "--duration", "3s", "--turn", "100ms"];
-    let beside = node.mote(&[&["bench", "picky"], &turns[..]].concat());
-    let said = String::from_utf8_lossy(&beside.stderr);
-    assert_eq!(beside.status.code(), Some(5), "{said}");
+    let turns = ["--baseline", "picky", "--body", "x", "--duration", "3s", "--turn", "100ms"];
+    let compared = node.mote(&[&["bench", "picky"], &turns[..]].concat());
+    let said = String::from_utf8_lossy(&compared.stderr);
+    assert_eq!(compared.status.code(), Some(5), "{said}");
     assert!(said.contains("no answer was a success"), "{said}");
 }
 
@@ -151,14 +151,14 @@ fn two_functions_in_turns_have_a_ratio() {
     let slow = "import time\n\ndef handle(event, ctx):\n    time.sleep(0.004)\n    return 'mote'\n";
     node.deploy_ok("slow", &[("app.py", slow)]);
     let few = ["--duration", "600ms", "--warmup", "100ms", "--turn", "50ms", "-c", "2"];
-    let beside = |one: &str, other: &str, more: &[&str]| {
-        let args = [&["bench", one, "--beside", other], &few[..], more, &["-o", "json"]].concat();
+    let compared = |one: &str, other: &str, more: &[&str]| {
+        let args = [&["bench", one, "--baseline", other], &few[..], more, &["-o", "json"]].concat();
         node.json(&args)
     };
     for via in ["http", "coap"] {
         let file = node.dir.path().join("turns.json");
         let file = file.to_str().expect("UTF-8");
-        let result = beside("hello", "slow", &["--via", via, "--save", file]);
+        let result = compared("hello", "slow", &["--via", via, "--save", file]);
         let [low, high] = [0, 1].map(|at| result["interval"][at].as_f64().expect("a number"));
         // One pair of turns may meet a stall of the machine; half of them do not.
         let ratio = result["ratio"].as_f64().expect("a number");
@@ -171,11 +171,11 @@ fn two_functions_in_turns_have_a_ratio() {
     // By a URL too; what both were asked is what arrived.
     let before = requests(&node, "hello") + requests(&node, "same");
     let url = format!("http://{}/same", node.http);
-    let table = node.ok(&[&["bench", "hello", "--beside", &url], &few[..]].concat());
+    let table = node.ok(&[&["bench", "hello", "--baseline", &url], &few[..]].concat());
     assert!(table.contains("in turns of 50 ms") && table.contains("median of 6 pairs"), "{table}");
     assert!(requests(&node, "hello") + requests(&node, "same") > before);
     let wrong = |args: &[&str], said: &str| {
-        let output = node.mote(&[&["bench", "hello", "--beside", "same"], args].concat());
+        let output = node.mote(&[&["bench", "hello", "--baseline", "same"], args].concat());
         let text = String::from_utf8_lossy(&output.stderr).into_owned();
         assert_eq!(output.status.code(), Some(2), "{text}");
         assert!(text.contains(said), "{text}");
@@ -183,6 +183,6 @@ fn two_functions_in_turns_have_a_ratio() {
     wrong(&["--duration", "1s"], "a ratio needs at least 6 pairs of turns");
     wrong(&["--turn", "0"], "a run needs at least one operation");
     wrong(&["--rate", "5"], "--rate");
-    let gone = node.mote(&["bench", "hello", "--beside", "nobody"]);
+    let gone = node.mote(&["bench", "hello", "--baseline", "nobody"]);
     assert!(!gone.status.success() && gone.stdout.is_empty());
 }

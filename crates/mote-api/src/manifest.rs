@@ -52,7 +52,7 @@ pub struct FunctionManifest {
     /// `python`, `node`, `exec` or `server`.
     pub runtime: Option<Lined<RuntimeName>>,
     /// The platform the code was written for.
-    pub compat: Option<Lined<CompatName>>,
+    pub compat: Option<Lined<PlatformName>>,
     /// Which of that platform's contracts.
     pub template: Option<Lined<String>>,
     /// The port of a server.
@@ -100,7 +100,7 @@ pub enum RuntimeName {
 
 /// The platforms whose contracts a manifest may name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum CompatName {
+pub enum PlatformName {
     /// `tinyfaas`.
     TinyFaas,
     /// `openfaas`.
@@ -117,14 +117,14 @@ pub enum CompatName {
     Fission,
 }
 
-const COMPATS: [(&str, CompatName); 7] = [
-    ("tinyfaas", CompatName::TinyFaas),
-    ("openfaas", CompatName::OpenFaas),
-    ("nuclio", CompatName::Nuclio),
-    ("kubeless", CompatName::Kubeless),
-    ("openwhisk", CompatName::OpenWhisk),
-    ("knative", CompatName::Knative),
-    ("fission", CompatName::Fission),
+const PLATFORMS: [(&str, PlatformName); 7] = [
+    ("tinyfaas", PlatformName::TinyFaas),
+    ("openfaas", PlatformName::OpenFaas),
+    ("nuclio", PlatformName::Nuclio),
+    ("kubeless", PlatformName::Kubeless),
+    ("openwhisk", PlatformName::OpenWhisk),
+    ("knative", PlatformName::Knative),
+    ("fission", PlatformName::Fission),
 ];
 
 /// `[limits]`; units in the names.
@@ -413,9 +413,9 @@ fn read_runtime(reader: &mut TomlReader<'_>, at: &Section<'_>) -> Option<Lined<R
     Some(Lined { value, line: text.line })
 }
 
-fn read_compat(reader: &mut TomlReader<'_>, at: &Section<'_>) -> Option<Lined<CompatName>> {
+fn read_compat(reader: &mut TomlReader<'_>, at: &Section<'_>) -> Option<Lined<PlatformName>> {
     let (_, line) = reader.get(at, "compat")?;
-    read_word(reader, at, "compat", &COMPATS).map(|value| Lined { value, line })
+    read_word(reader, at, "compat", &PLATFORMS).map(|value| Lined { value, line })
 }
 
 fn read_port(reader: &mut TomlReader<'_>, at: &Section<'_>) -> Option<Lined<u16>> {

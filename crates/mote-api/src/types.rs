@@ -325,7 +325,7 @@ pub struct DeployResult {
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub held_back: bool,
     /// What was done, in order.
-    pub steps: Vec<Step>,
+    pub steps: Vec<DeployStep>,
     /// What was changed or ignored and should be known.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub warnings: Vec<String>,
@@ -335,7 +335,7 @@ pub struct DeployResult {
 
 /// One finished step of a deploy.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
-pub struct Step {
+pub struct DeployStep {
     /// `unpack`, `packages`, `start`, `check`, `store`.
     pub name: String,
     /// What came out, in a few words.
@@ -390,7 +390,7 @@ pub struct TrafficResult {
     /// Every revision that a share or tag reaches, in ascending order.
     pub traffic: Vec<TrafficShare>,
     /// What was done, in order.
-    pub steps: Vec<Step>,
+    pub steps: Vec<DeployStep>,
 }
 
 /// A stored revision.

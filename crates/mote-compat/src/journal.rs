@@ -17,7 +17,7 @@ const BYTES_MAX: u64 = 256 << 20;
 /// Who runs a record.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Kind {
+pub enum Runner {
     /// The queue of calls.
     #[default]
     Call,
@@ -25,13 +25,13 @@ pub enum Kind {
     Activation,
 }
 
-impl Kind {
+impl Runner {
     /// That of a record; its description says it, or says nothing where it is a call.
     pub fn of(record: &Bytes) -> Option<Self> {
         #[derive(Deserialize)]
         struct Described {
             #[serde(default)]
-            kind: Kind,
+            kind: Runner,
         }
         let [description, ..] = parts(record)?;
         serde_json::from_slice::<Described>(&description).ok().map(|described| described.kind)
@@ -165,11 +165,11 @@ mod tests {
     #[test]
     fn kinds() {
         let old = record(&serde_json::json!({ "function": "f" }), b"", b"x");
-        assert_eq!(Kind::of(&old.into()), Some(Kind::Call));
+        assert_eq!(Runner::of(&old.into()), Some(Runner::Call));
         let new = record(&serde_json::json!({ "kind": "activation" }), b"", b"");
-        assert_eq!(Kind::of(&new.into()), Some(Kind::Activation));
+        assert_eq!(Runner::of(&new.into()), Some(Runner::Activation));
         let unknown = record(&serde_json::json!({ "kind": "other" }), b"", b"");
-        assert_eq!(Kind::of(&unknown.into()), None);
-        assert_eq!(Kind::of(&Bytes::from_static(b"\xff\xff\xff\xff")), None);
+        assert_eq!(Runner::of(&unknown.into()), None);
+        assert_eq!(Runner::of(&Bytes::from_static(b"\xff\xff\xff\xff")), None);
     }
 }

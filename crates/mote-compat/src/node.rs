@@ -14,7 +14,7 @@ use mote_api::manifest::FunctionManifest;
 use mote_api::types::LogLine;
 use mote_core::body::Body;
 use mote_core::invocation::{Head, Reply};
-use mote_core::spec::Compat;
+use mote_core::spec::Platform;
 use mote_core::{Fault, FunctionName, FunctionSpec};
 
 /// Who may manage the node.
@@ -224,7 +224,7 @@ pub enum Manifest {
     /// The keys of `mote.toml`; what is not said is inferred from the files, or kept.
     Keys(Box<FunctionManifest>),
     /// The platform's own document of one function.
-    Document(Compat, Box<serde_json::Value>),
+    Document(Platform, Box<serde_json::Value>),
 }
 
 /// One call of a function.

@@ -19,7 +19,7 @@ use tokio::task::JoinSet;
 
 use crate::call::{TooManyFields, fields as all_fields, is_hop_by_hop};
 use crate::fair::Fair;
-use crate::journal::{self, Journal, Kept, Kind};
+use crate::journal::{self, Journal, Kept, Runner};
 use crate::node::{Call, Invocations, KeptCalls};
 use crate::outgoing::{self, Outgoing};
 
@@ -185,31 +185,31 @@ impl Queue {
 
     /// The function of a record that an earlier run of the node has left; the record itself where
     /// it is nothing to run here.
-    async fn function_of(self, kept: Kept) -> Step {
+    async fn function_of(self, kept: Kept) -> TaskEnd {
         let number = kept.number();
         let record = match kept.read().await {
             Ok(Some(record)) => record,
             Ok(None) => {
                 kept.forget().await;
-                return Step::Done;
+                return TaskEnd::Done;
             }
             Err(problem) => {
                 let problem = problem.detail;
                 tracing::error!(number, problem, "cannot read an accepted call; it is kept");
-                return Step::Done;
+                return TaskEnd::Done;
             }
         };
-        if Kind::of(&record) == Some(Kind::Activation) {
+        if Runner::of(&record) == Some(Runner::Activation) {
             if self.activations.send((kept, record)).is_err() {
                 tracing::warn!(number, "an activation waits until OpenWhisk's API is on again");
             }
-            return Step::Done;
+            return TaskEnd::Done;
         }
         match Later::decode(&record) {
-            Some(later) => Step::Known(later.function, kept),
+            Some(later) => TaskEnd::Known(later.function, kept),
             None => {
                 tracing::error!(number, "cannot parse an accepted call; it is kept");
-                Step::Done
+                TaskEnd::Done
             }
         }
     }
@@ -417,7 +417,7 @@ struct Tell {
 }
 
 /// What a task of [`Waiting::run`] has done.
-enum Step {
+enum TaskEnd {
     Done,
     /// A record's function is known.
     Known(String, Kept),
@@ -486,7 +486,7 @@ impl Waiting {
         let mut unread: Fair<Kept> = Fair::new(RUNNING_OF_ONE_MAX, RUNNING_OF_ONE_MAX);
         let mut calls: Fair<Kept> = Fair::new(RUNNING_MAX, RUNNING_OF_ONE_MAX);
         let mut callbacks: Fair<Tell> = Fair::new(CALLBACKS_MAX, CALLBACKS_OF_ONE_MAX);
-        let mut running: JoinSet<Step> = JoinSet::new();
+        let mut running: JoinSet<TaskEnd> = JoinSet::new();
         let mut stopping = false;
         tokio::pin!(stopped);
         loop {
@@ -495,11 +495,11 @@ impl Waiting {
             }
             while let Some((function, kept)) = (!stopping).then(|| calls.next()).flatten() {
                 let run = self.queue.clone().run(kept);
-                running.spawn(async move { Step::Ran(function, run.await) });
+                running.spawn(async move { TaskEnd::Ran(function, run.await) });
             }
             while let Some((function, tell)) = callbacks.next() {
                 let tell = self.queue.clone().tell(tell);
-                running.spawn(async move { Step::Told(function, tell.await) });
+                running.spawn(async move { TaskEnd::Told(function, tell.await) });
             }
             if stopping && running.is_empty() {
                 return;
@@ -514,24 +514,24 @@ impl Waiting {
                     // Its steps catch their panics.
                     let Ok(step) = step else { continue };
                     match step {
-                        Step::Done => unread.ended(""),
-                        Step::Known(function, kept) => {
+                        TaskEnd::Done => unread.ended(""),
+                        TaskEnd::Known(function, kept) => {
                             unread.ended("");
                             calls.push(&function, kept);
                         }
-                        Step::Ran(function, tell) => {
+                        TaskEnd::Ran(function, tell) => {
                             calls.ended(&function);
                             if let Some(tell) = tell {
                                 callbacks.push(&function, tell);
                             }
                         }
-                        Step::Told(function, tell) => {
+                        TaskEnd::Told(function, tell) => {
                             callbacks.ended(&function);
                             if let Some(tell) = tell {
                                 running.spawn(rest(function, tell));
                             }
                         }
-                        Step::Rested(function, tell) => callbacks.push(&function, tell),
+                        TaskEnd::Rested(function, tell) => callbacks.push(&function, tell),
                     }
                 }
                 () = &mut stopped, if !stopping => stopping = true,
@@ -541,10 +541,10 @@ impl Waiting {
 }
 
 /// Waits between two attempts of a callback, without a place among those under way.
-async fn rest(function: String, tell: Tell) -> Step {
+async fn rest(function: String, tell: Tell) -> TaskEnd {
     tokio::time::sleep(tell.pause).await;
     let again = Tell { attempt: tell.attempt + 1, pause: tell.pause * 2, ..tell };
-    Step::Rested(function, again)
+    TaskEnd::Rested(function, again)
 }
 
 #[cfg(test)]

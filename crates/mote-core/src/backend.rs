@@ -104,9 +104,9 @@ impl InstanceRequest {
 
 /// Programs that are kept up before anyone asks for an instance.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Waiting {
+pub struct Prewarmed {
     /// A request whose function does not matter: code, packages, label and number are ignored. A
-    /// later request finds a waiting program when it asks for the same launch, environment,
+    /// later request finds a prewarmed program when it asks for the same launch, environment,
     /// processes, disk and destinations; memory and processor may differ.
     pub like: InstanceRequest,
     /// How many.
@@ -149,7 +149,7 @@ pub struct Started {
     /// The instance itself.
     pub control: Box<dyn InstanceControl>,
     /// Whether its program was up before it was asked for.
-    pub waited: bool,
+    pub prewarmed: bool,
     /// To be held until the instance serves: meanwhile the backend puts off work nobody waits for.
     pub under_way: Box<dyn Send + Sync>,
 }
@@ -212,5 +212,5 @@ pub trait Backend: Send + Sync + 'static {
     /// Keeps programs up that wait to become an instance of whichever function is asked for next;
     /// the list replaces the one before. They come up with a small share of the processor. Backends
     /// that cannot do that do nothing. Does not block.
-    fn keep_waiting(&self, _wanted: Vec<Waiting>) {}
+    fn keep_prewarmed(&self, _wanted: Vec<Prewarmed>) {}
 }

@@ -3,7 +3,7 @@
 use std::fmt;
 
 use crate::body::BodyError;
-use crate::spec::Compat;
+use crate::spec::Platform;
 
 /// Who can mend it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -162,11 +162,11 @@ impl Fault {
 
     /// The HTTP status of this fault for callers of a function that was written for `compat`:
     /// that of the row, but for what the platform's own callers know as something else.
-    pub fn http_for(&self, compat: Option<Compat>) -> u16 {
+    pub fn http_for(&self, compat: Option<Platform>) -> u16 {
         match (compat, self) {
-            (Some(Compat::Knative), Fault::QueueFull) => 503,
+            (Some(Platform::Knative), Fault::QueueFull) => 503,
             (
-                Some(Compat::Kubeless),
+                Some(Platform::Kubeless),
                 Fault::DeadlineQueued { .. }
                 | Fault::DeadlineStarting { .. }
                 | Fault::DeadlineRunning { .. },

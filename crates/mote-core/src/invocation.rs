@@ -11,7 +11,7 @@ use bytes::Bytes;
 use crate::body::Body;
 use crate::fault::Fault;
 use crate::name::FunctionName;
-use crate::spec::{CoapResource, Compat};
+use crate::spec::{CoapResource, Platform};
 
 /// Where an invocation came from.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -298,7 +298,7 @@ pub trait RouteInfo {
     /// Its CoAP description.
     fn coap(&self) -> &CoapResource;
     /// The platform it was written for, whose callers know some faults by other codes.
-    fn compat(&self) -> Option<Compat> {
+    fn compat(&self) -> Option<Platform> {
         None
     }
 }

@@ -81,7 +81,7 @@ impl Runtime {
 /// The platform whose contract a function was written for; adapters beside the shims speak it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
-pub enum Compat {
+pub enum Platform {
     /// `fn(input, headers)`, `(req, res)`, `fn.sh`.
     TinyFaas,
     /// The templates of faas-cli, and programs under a watchdog.
@@ -98,28 +98,28 @@ pub enum Compat {
     Fission,
 }
 
-impl Compat {
+impl Platform {
     /// All of them.
-    pub const ALL: [Compat; 7] = [
-        Compat::TinyFaas,
-        Compat::OpenFaas,
-        Compat::Nuclio,
-        Compat::Kubeless,
-        Compat::OpenWhisk,
-        Compat::Knative,
-        Compat::Fission,
+    pub const ALL: [Platform; 7] = [
+        Platform::TinyFaas,
+        Platform::OpenFaas,
+        Platform::Nuclio,
+        Platform::Kubeless,
+        Platform::OpenWhisk,
+        Platform::Knative,
+        Platform::Fission,
     ];
 
     /// The word used in manifests, LOAD and outputs.
     pub fn as_str(self) -> &'static str {
         match self {
-            Compat::TinyFaas => "tinyfaas",
-            Compat::OpenFaas => "openfaas",
-            Compat::Nuclio => "nuclio",
-            Compat::Kubeless => "kubeless",
-            Compat::OpenWhisk => "openwhisk",
-            Compat::Knative => "knative",
-            Compat::Fission => "fission",
+            Platform::TinyFaas => "tinyfaas",
+            Platform::OpenFaas => "openfaas",
+            Platform::Nuclio => "nuclio",
+            Platform::Kubeless => "kubeless",
+            Platform::OpenWhisk => "openwhisk",
+            Platform::Knative => "knative",
+            Platform::Fission => "fission",
         }
     }
 
@@ -128,11 +128,11 @@ impl Compat {
     /// that there is. The deadlines of OpenFaaS' templates and of tinyFaaS' uploads are set elsewhere.
     pub fn timeout_ms_default(self) -> u64 {
         match self {
-            Compat::TinyFaas | Compat::OpenFaas => TIMEOUT_MS_DEFAULT,
-            Compat::OpenWhisk | Compat::Fission => 60_000,
-            Compat::Kubeless => 180_000,
-            Compat::Knative => 300_000,
-            Compat::Nuclio => TIMEOUT_MS_MAX,
+            Platform::TinyFaas | Platform::OpenFaas => TIMEOUT_MS_DEFAULT,
+            Platform::OpenWhisk | Platform::Fission => 60_000,
+            Platform::Kubeless => 180_000,
+            Platform::Knative => 300_000,
+            Platform::Nuclio => TIMEOUT_MS_MAX,
         }
     }
 
@@ -142,8 +142,8 @@ impl Compat {
             (_, Runtime::Server) => true,
             (_, Runtime::Python | Runtime::Node) => true,
             (_, Runtime::Go) => true,
-            (Compat::TinyFaas | Compat::OpenFaas | Compat::Nuclio, Runtime::Exec) => true,
-            (Compat::OpenWhisk | Compat::Fission, Runtime::Exec) => true,
+            (Platform::TinyFaas | Platform::OpenFaas | Platform::Nuclio, Runtime::Exec) => true,
+            (Platform::OpenWhisk | Platform::Fission, Runtime::Exec) => true,
             (_, Runtime::Exec) => false,
         }
     }
@@ -301,7 +301,7 @@ pub struct FunctionSpec {
     /// Its CoAP description.
     pub coap: CoapResource,
     /// The platform it was written for; `None` for `mote` itself.
-    pub compat: Option<Compat>,
+    pub compat: Option<Platform>,
     /// Which of the platform's contracts, where it has several: `python3-flask`.
     pub template: Option<String>,
     /// The port a server listens on; `None` is the engine's choice.
@@ -345,7 +345,7 @@ impl FunctionSpec {
     /// The runtime whose worker answers: a Go function of OpenFaaS' template `go` is a program that
     /// runs once per call, once it is built.
     pub fn answered_by(&self) -> Runtime {
-        let per_call = self.compat == Some(Compat::OpenFaas)
+        let per_call = self.compat == Some(Platform::OpenFaas)
             && self.template.as_deref() == Some(TEMPLATE_GO_CLASSIC);
         match self.runtime {
             Runtime::Go if per_call => Runtime::Exec,
@@ -653,7 +653,7 @@ mod tests {
         check("command", &|spec| spec.runtime = Runtime::Exec);
         check("compat", &|spec| {
             (spec.runtime, spec.command) = (Runtime::Exec, vec!["./run".into()]);
-            spec.compat = Some(Compat::Knative);
+            spec.compat = Some(Platform::Knative);
         });
         check("entry", &|spec| (spec.runtime, spec.entry) = (Runtime::Go, "a.b".into()));
         check("template", &|spec| spec.template = Some("python3-http".into()));

@@ -414,7 +414,7 @@ pub struct Load {
     pub memory_bytes: Option<u64>,
     /// The platform whose contract the code follows; absent for `mote`'s own.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub compat: Option<crate::spec::Compat>,
+    pub compat: Option<crate::spec::Platform>,
     /// Which of that platform's contracts, where it has several.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub template: Option<String>,

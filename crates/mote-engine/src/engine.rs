@@ -26,7 +26,7 @@ use crate::ledger::{Ledger, LedgerStatus};
 use crate::logs::FunctionLog;
 use crate::metrics::Metrics;
 use crate::pool::{Offer, Pool, Unanswered};
-use crate::prewarm::{Prewarm, WaitingPrograms};
+use crate::prewarm::{Prewarm, PrewarmedPrograms};
 use crate::relay::Carrier;
 use crate::revision::{Revision, bounds_of};
 use crate::routes::{Route, Routes, Serving};
@@ -64,7 +64,7 @@ impl Engine {
             budget.starts_max,
             prewarm_bytes,
         );
-        ledger.add_source(Arc::new(WaitingPrograms(Arc::downgrade(&prewarm))));
+        ledger.add_source(Arc::new(PrewarmedPrograms(Arc::downgrade(&prewarm))));
         let tasks = Arc::new(Spawner { runtime: runtime.clone(), draining });
         let shared = Shared {
             backend,

@@ -29,8 +29,8 @@ use crate::{egress, output};
 
 /// How long the exit report of a worker whose socket closed may take before it is killed.
 const EXIT_GRACE: Duration = Duration::from_millis(500);
-/// Times another program is tried when one that had waited was killed.
-const DIED_WAITING_MAX: u32 = 2;
+/// Times another program is tried when one that had prewarmed was killed.
+const DIED_PREWARMED_MAX: u32 = 2;
 /// Why an instance did not become ready.
 #[derive(Debug, thiserror::Error)]
 enum StartFailure {
@@ -42,9 +42,9 @@ enum StartFailure {
     TimedOut(u64),
     #[error("worker ended before it was ready ({0})")]
     Ended(String),
-    /// The same of a program that had waited: it may not be the function's fault.
+    /// The same of a program that had prewarmed: it may not be the function's fault.
     #[error("worker ended before it was ready ({0})")]
-    DiedWaiting(String),
+    DiedPrewarmed(String),
     #[error("worker broke the protocol: {0}")]
     Protocol(String),
     #[error("{0}")]
@@ -60,7 +60,7 @@ struct Birth {
     since_ns: u64,
     why: Why,
     /// Its program was up before it was asked for.
-    waited: bool,
+    prewarmed: bool,
 }
 
 /// Starts one instance in the room reserved for it and serves it until it ends; resolves once it is
@@ -72,12 +72,12 @@ pub(crate) async fn start(
 ) -> Result<(), String> {
     reservation.room().await;
     let instance = revision.shared.next_instance();
-    let birth = Birth { instance, since_ns: now_ns(), why, waited: false };
+    let birth = Birth { instance, since_ns: now_ns(), why, prewarmed: false };
     let mut reservation = Some(reservation);
     let mut result = ready(&revision, birth, &mut reservation).await;
-    for _ in 0..DIED_WAITING_MAX {
+    for _ in 0..DIED_PREWARMED_MAX {
         // Not the function's fault, as far as can be told.
-        if let Err(StartFailure::DiedWaiting(_)) = result {
+        if let Err(StartFailure::DiedPrewarmed(_)) = result {
             result = ready(&revision, birth, &mut reservation).await;
         }
     }
@@ -118,9 +118,9 @@ async fn ready(
         revision.shared.prewarm.start(&request);
     }
     let init_timeout_ms = revision.spec.limits.init_timeout_ms;
-    let Started { channel, output, egress, control, waited, under_way: _under_way } =
+    let Started { channel, output, egress, control, prewarmed, under_way: _under_way } =
         revision.shared.backend.start(request).await?;
-    let birth = Birth { waited, ..birth };
+    let birth = Birth { prewarmed, ..birth };
     let control: Arc<dyn InstanceControl> = control.into();
     revision.shared.runtime.spawn(output::read(revision.clone(), instance, output));
     let doors = egress::serve(revision, instance, egress);
@@ -128,8 +128,8 @@ async fn ready(
     let memory_bytes = revision.spec.limits.memory_bytes;
     let ended = |exit: Exit| {
         let text = fault_of_exit(&exit, memory_bytes).public_text("worker");
-        if waited && exit.signal.is_some() && !exit.out_of_memory {
-            return StartFailure::DiedWaiting(text);
+        if prewarmed && exit.signal.is_some() && !exit.out_of_memory {
+            return StartFailure::DiedPrewarmed(text);
         }
         StartFailure::Ended(text)
     };
@@ -282,7 +282,7 @@ fn enlist(
     control: Arc<dyn InstanceControl>,
     reservation: Reservation,
 ) -> usize {
-    let Birth { instance, since_ns, why, waited } = birth;
+    let Birth { instance, since_ns, why, prewarmed } = birth;
     reservation.started();
     let now = now_ns();
     let mut follow_ups: Vec<FollowUp> = Vec::new();
@@ -312,7 +312,7 @@ fn enlist(
     drop(pool);
     revision.metrics.ready();
     let ms = (now - since_ns) / 1_000_000;
-    let how = if waited { " in a prewarmed sandbox" } else { "" };
+    let how = if prewarmed { " in a prewarmed sandbox" } else { "" };
     let text = format!("ready after {ms} ms{how}; started ({}): {}", why.word, why.text);
     revision.log.platform(LogLevel::Info, revision.number, instance, &text);
     if spare && no_spares {

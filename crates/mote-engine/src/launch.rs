@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use mote_core::FunctionSpec;
 use mote_core::backend::{InstanceLimits, InstanceRequest, Launch};
-use mote_core::spec::{Compat, Runtime};
+use mote_core::spec::{Platform, Runtime};
 
 use crate::revision::Revision;
 
@@ -89,7 +89,7 @@ pub(crate) fn request(revision: &Revision, instance: u64) -> Result<InstanceRequ
     }
     let files = secret_files(revision)?;
     let mut links = vec![(CODE_LINK.into(), CODE_DIR.into())];
-    if spec.compat == Some(Compat::Fission) {
+    if spec.compat == Some(Platform::Fission) {
         links.push((FISSION_CODE_LINK.into(), CODE_DIR.into()));
     }
     if !files.is_empty() {

@@ -31,7 +31,7 @@ const WAKES: usize = 8;
 
 /// Who asks for room, and how badly.
 #[derive(Debug, Clone, Copy)]
-pub struct Wish<'a> {
+pub struct RoomRequest<'a> {
     /// Memory limit of the instance, in bytes.
     pub memory_bytes: u64,
     /// Whether idle instances of others may go for it: somebody waits, or its owner wants it.
@@ -66,10 +66,10 @@ pub struct Survey {
 pub trait Evictable: Send + Sync {
     /// Adds what could make room for `wish`. Called for starts that find the node full only; may
     /// take a few locks, must not ask the ledger.
-    fn survey(&self, wish: &Wish<'_>, now_ns: u64, into: &mut Survey);
+    fn survey(&self, wish: &RoomRequest<'_>, now_ns: u64, into: &mut Survey);
     /// Stops the idle instance numbered `id`, and calls [`Reservation::leave`] before it returns.
     /// False when it is not its own or no longer idle.
-    fn evict(&self, id: u64, wish: &Wish<'_>, now_ns: u64) -> bool;
+    fn evict(&self, id: u64, wish: &RoomRequest<'_>, now_ns: u64) -> bool;
 }
 
 /// The ledger as people see it.
@@ -145,7 +145,7 @@ impl Ledger {
     /// Reserves room for one instance, if need be at the expense of idle ones: the reservation then
     /// waits for them in [`Reservation::room`]. Never blocks on anything but short locks; the
     /// caller must hold none of a pool.
-    pub fn reserve(self: &Arc<Self>, wish: &Wish<'_>) -> Result<Reservation, Refusal> {
+    pub fn reserve(self: &Arc<Self>, wish: &RoomRequest<'_>) -> Result<Reservation, Refusal> {
         let refuse = |lack, room_in_ns| Err(Refusal { lack, room_in_ns });
         for _ in 0..ROUNDS {
             let now_ns = now_ns();

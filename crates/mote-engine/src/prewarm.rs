@@ -4,17 +4,17 @@
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
-use mote_core::backend::{Backend, InstanceRequest, Launch, Waiting};
+use mote_core::backend::{Backend, InstanceRequest, Launch, Prewarmed};
 use mote_core::spec::Runtime;
 use mote_pool::budget::IdleInstance;
-use mote_pool::prewarm::{Kind, Peak, counts};
+use mote_pool::prewarm::{Peak, ProgramKind, counts};
 use parking_lot::Mutex;
 use tokio::runtime::Handle;
 
 use crate::clock::now_ns;
-use crate::ledger::{Evictable, Ledger, Reservation, Survey, Wish};
+use crate::ledger::{Evictable, Ledger, Reservation, RoomRequest, Survey};
 
-/// What a waiting interpreter holds with its shim loaded, measured generously.
+/// What a prewarmed interpreter holds with its shim loaded, measured generously.
 const PYTHON_BYTES: u64 = 16 << 20;
 /// See [`PYTHON_BYTES`].
 const NODE_BYTES: u64 = 64 << 20;
@@ -62,7 +62,7 @@ impl Entry {
     fn hold(&mut self, wanted: usize, ledger: &Arc<Ledger>) {
         self.held.truncate(wanted);
         while self.held.len() < wanted {
-            let wish = Wish {
+            let wish = RoomRequest {
                 memory_bytes: self.memory_bytes,
                 evict: false,
                 function: "",
@@ -76,16 +76,16 @@ impl Entry {
     }
 }
 
-/// Waiting programs, as something that makes room: the first to go.
-pub(crate) struct WaitingPrograms(pub(crate) Weak<Prewarm>);
+/// Prewarmed programs, as something that makes room: the first to go.
+pub(crate) struct PrewarmedPrograms(pub(crate) Weak<Prewarm>);
 
-impl WaitingPrograms {
+impl PrewarmedPrograms {
     /// Far from the numbers of instances.
     const FIRST_ID: u64 = 1 << 63;
 }
 
-impl Evictable for WaitingPrograms {
-    fn survey(&self, _wish: &Wish<'_>, _now_ns: u64, into: &mut Survey) {
+impl Evictable for PrewarmedPrograms {
+    fn survey(&self, _wish: &RoomRequest<'_>, _now_ns: u64, into: &mut Survey) {
         let Some(prewarm) = self.0.upgrade() else { return };
         let state = prewarm.state.lock();
         for entry in &state.kinds {
@@ -100,7 +100,7 @@ impl Evictable for WaitingPrograms {
         }
     }
 
-    fn evict(&self, id: u64, _wish: &Wish<'_>, _now_ns: u64) -> bool {
+    fn evict(&self, id: u64, _wish: &RoomRequest<'_>, _now_ns: u64) -> bool {
         let (Some(prewarm), Some(number)) = (self.0.upgrade(), id.checked_sub(Self::FIRST_ID))
         else {
             return false;
@@ -185,12 +185,12 @@ impl Prewarm {
             return;
         }
         let list: Vec<_> = up()
-            .map(|entry| Waiting { like: entry.like.clone(), count: entry.held.len() as u32 })
+            .map(|entry| Prewarmed { like: entry.like.clone(), count: entry.held.len() as u32 })
             .collect();
         state.told = counts;
         let backend = self.backend.clone();
         // On the data path's runtime, which serves their sockets.
-        self.runtime.spawn(async move { backend.keep_waiting(list) });
+        self.runtime.spawn(async move { backend.keep_prewarmed(list) });
     }
 
     /// Decides anew what should wait.
@@ -201,7 +201,7 @@ impl Prewarm {
         let kinds: Vec<_> = state
             .kinds
             .iter()
-            .map(|entry| Kind {
+            .map(|entry| ProgramKind {
                 functions: entry.functions,
                 peak: entry.peak.value(now_ns),
                 memory_bytes: entry.memory_bytes,

@@ -83,22 +83,22 @@ async fn pump(from: &TcpStream, to: &TcpStream) -> io::Result<End> {
     loop {
         from.readable().await?;
         match step(from, to) {
-            Ok(Step::Carried { is_full: true }) => tokio::task::yield_now().await,
-            Ok(Step::Carried { is_full: false } | Step::NothingThere) => {}
-            Ok(Step::Held) => to.writable().await?,
-            Ok(Step::Ended) => {
+            Ok(Relayed::Carried { is_full: true }) => tokio::task::yield_now().await,
+            Ok(Relayed::Carried { is_full: false } | Relayed::NothingThere) => {}
+            Ok(Relayed::Held) => to.writable().await?,
+            Ok(Relayed::Ended) => {
                 // Refused where the connection is gone, and then nobody waits for an end.
                 let _ = rustix::net::shutdown(to, Shutdown::Write);
                 return Ok(End::Whole);
             }
             // Who takes no bytes any more may have sent some before: the other way goes on.
-            Ok(Step::Refused) => return Ok(End::Refused),
+            Ok(Relayed::Refused) => return Ok(End::Refused),
             Err(error) => return Err(error),
         }
     }
 }
 
-enum Step {
+enum Relayed {
     /// Some bytes went over; whether as many as go at once.
     Carried {
         is_full: bool,
@@ -112,16 +112,16 @@ enum Step {
     Refused,
 }
 
-fn step(from: &TcpStream, to: &TcpStream) -> io::Result<Step> {
+fn step(from: &TcpStream, to: &TcpStream) -> io::Result<Relayed> {
     PIECE.with_borrow_mut(|piece| {
         let looked = from.try_io(Interest::READABLE, || {
             Ok(rustix::net::recv(from, &mut piece[..], RecvFlags::PEEK)?.0)
         });
         let there = match looked {
-            Ok(0) => return Ok(Step::Ended),
+            Ok(0) => return Ok(Relayed::Ended),
             Ok(there) => there,
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
-                return Ok(Step::NothingThere);
+                return Ok(Relayed::NothingThere);
             }
             Err(error) => return Err(error),
         };
@@ -143,10 +143,10 @@ fn step(from: &TcpStream, to: &TcpStream) -> io::Result<Step> {
                     let empty = || -> io::Result<()> { Err(io::ErrorKind::WouldBlock.into()) };
                     let _ = from.try_io(Interest::READABLE, empty);
                 }
-                Ok(Step::Carried { is_full })
+                Ok(Relayed::Carried { is_full })
             }
-            Err(error) if error.kind() == io::ErrorKind::WouldBlock => Ok(Step::Held),
-            Err(_) => Ok(Step::Refused),
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => Ok(Relayed::Held),
+            Err(_) => Ok(Relayed::Refused),
         }
     })
 }

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use mote_core::RouteInfo;
 use mote_core::name::FunctionName;
 use mote_core::rollout::Split;
-use mote_core::spec::{CoapResource, Compat};
+use mote_core::spec::{CoapResource, Platform};
 
 use crate::revision::Revision;
 
@@ -169,7 +169,7 @@ impl RouteInfo for Route {
     fn coap(&self) -> &CoapResource {
         &self.revision.spec.coap
     }
-    fn compat(&self) -> Option<Compat> {
+    fn compat(&self) -> Option<Platform> {
         self.revision.spec.compat
     }
 }

@@ -14,7 +14,7 @@ use tokio::sync::Notify;
 
 use crate::clock::now_ns;
 use crate::instance;
-use crate::ledger::{Evictable, Refusal, Reservation, Survey, Wish};
+use crate::ledger::{Evictable, Refusal, Reservation, RoomRequest, Survey};
 use crate::logs::LogLevel;
 use crate::pool::Pool;
 use crate::revision::Revision;
@@ -59,8 +59,8 @@ pub(crate) fn begin_spare(revision: &Arc<Revision>) {
     }
 }
 
-fn wish(revision: &Revision, evict: bool) -> Wish<'_> {
-    Wish {
+fn wish(revision: &Revision, evict: bool) -> RoomRequest<'_> {
+    RoomRequest {
         memory_bytes: revision.spec.limits.memory_bytes,
         evict,
         function: revision.spec.name.as_str(),
@@ -130,7 +130,7 @@ impl Revision {
             self.pool.lock().count_start(now_ns());
         }
         let reservation = loop {
-            let wish = Wish { waiter: Some(&told), ..wish(self, evict) };
+            let wish = RoomRequest { waiter: Some(&told), ..wish(self, evict) };
             let refusal = match self.shared.ledger.reserve(&wish) {
                 Ok(reservation) => break reservation,
                 Err(refusal) => refusal,
@@ -162,7 +162,7 @@ pub(crate) struct Revisions {
 }
 
 impl Evictable for Revisions {
-    fn survey(&self, wish: &Wish<'_>, now_ns: u64, into: &mut Survey) {
+    fn survey(&self, wish: &RoomRequest<'_>, now_ns: u64, into: &mut Survey) {
         let draining: Vec<_> = {
             let mut draining = self.draining.lock();
             draining.retain(|revision| revision.strong_count() > 0);
@@ -183,7 +183,7 @@ impl Evictable for Revisions {
         }
     }
 
-    fn evict(&self, id: u64, wish: &Wish<'_>, now_ns: u64) -> bool {
+    fn evict(&self, id: u64, wish: &RoomRequest<'_>, now_ns: u64) -> bool {
         let Some(routes) = self.routes.upgrade() else { return false };
         let routes = routes.load();
         let mut revisions = routes.values().flat_map(Serving::revisions);
@@ -246,7 +246,7 @@ fn occupied(revision: &Revision, pool: &Pool, known: &Known, now_ns: u64) -> Vec
     workers.collect()
 }
 
-fn evict(revision: &Revision, id: u64, wish: &Wish<'_>, now_ns: u64) -> bool {
+fn evict(revision: &Revision, id: u64, wish: &RoomRequest<'_>, now_ns: u64) -> bool {
     let mut line = String::new();
     let text = |idle_ns: u64| {
         let text = format!(

@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 
-use mote_core::spec::Compat;
+use mote_core::spec::Platform;
 
 /// An answer of the platform itself.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -38,7 +38,11 @@ impl Refusal {
     }
 
     /// The same for callers of a function that was written for `compat`.
-    pub fn of_fault_for(fault: &mote_core::Fault, function: &str, compat: Option<Compat>) -> Self {
+    pub fn of_fault_for(
+        fault: &mote_core::Fault,
+        function: &str,
+        compat: Option<Platform>,
+    ) -> Self {
         Self { status: fault.http_for(compat), ..Self::of_fault(fault, function) }
     }
 

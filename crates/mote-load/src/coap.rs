@@ -10,7 +10,7 @@ use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
 use rustix::event::epoll::EventFlags;
 
 pub use self::message::UnfitRequest;
-use self::message::{Answer, Kind, Template, stamp};
+use self::message::{Answer, MessageType, Template, stamp};
 use crate::clock::SECOND;
 use crate::poller::{Poller, Ready};
 use crate::{Done, Failure, Mark, Nanos, Outcome, Request, Target, Wire, clock};
@@ -159,20 +159,20 @@ impl CoapWire {
     fn on_datagram(&mut self, index: usize, datagram: &[u8]) -> Option<Done> {
         let client = &mut self.clients[index];
         let answer = Answer::parse(datagram)?;
-        if answer.kind == Kind::Con {
+        if answer.kind == MessageType::Con {
             // Also when it is an answer to what was given up: the server repeats it otherwise.
-            let _ = client.socket.as_ref()?.send(&message::empty(Kind::Ack, answer.mid));
+            let _ = client.socket.as_ref()?.send(&message::empty(MessageType::Ack, answer.mid));
         }
         let exchange = client.exchange.as_mut()?;
-        let is_reply = matches!(answer.kind, Kind::Ack | Kind::Rst);
+        let is_reply = matches!(answer.kind, MessageType::Ack | MessageType::Rst);
         if is_reply && answer.mid != client.mid {
             return None;
         }
-        if answer.kind == Kind::Rst {
+        if answer.kind == MessageType::Rst {
             return self.over(index, Outcome::Failed(Failure::Reset));
         }
         if answer.code == (0, 0) {
-            exchange.is_acknowledged |= answer.kind == Kind::Ack;
+            exchange.is_acknowledged |= answer.kind == MessageType::Ack;
             return None;
         }
         if answer.token != exchange.token.to_be_bytes() {

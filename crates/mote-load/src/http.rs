@@ -8,7 +8,7 @@ use std::collections::VecDeque;
 use std::io;
 use std::net::SocketAddr;
 
-use self::connection::{Connection, Step};
+use self::connection::{Connection, OperationState};
 use crate::poller::{Poller, Ready};
 use crate::{Done, Failure, Mark, Nanos, Outcome, Request, Target, Wire, clock};
 
@@ -55,7 +55,7 @@ impl HttpWire {
         })
     }
 
-    fn connect(&mut self, client: usize) -> Step {
+    fn connect(&mut self, client: usize) -> OperationState {
         let connection = &mut self.connections[client];
         let generation = connection.open(self.address);
         let added = generation.and_then(|(socket, generation)| {
@@ -64,10 +64,10 @@ impl HttpWire {
         });
         match added {
             // The connection's first event says that it stands.
-            Ok(()) => Step::Waits,
+            Ok(()) => OperationState::Waits,
             Err(_) => {
                 connection.close();
-                Step::Over(Outcome::Failed(Failure::Connect))
+                OperationState::Over(Outcome::Failed(Failure::Connect))
             }
         }
     }
@@ -81,21 +81,21 @@ impl HttpWire {
         let step = connection.on_ready(ready.flags, &self.request, &mut self.buffer, self.is_head);
         let step = self.again_if_stale(client, step);
         match step {
-            Step::Waits => None,
-            Step::Over(outcome) => Some(Done { client, at: clock::now(), outcome }),
-            Step::Stale => unreachable!("a stale connection was opened anew"),
+            OperationState::Waits => None,
+            OperationState::Over(outcome) => Some(Done { client, at: clock::now(), outcome }),
+            OperationState::Stale => unreachable!("a stale connection was opened anew"),
         }
     }
 
     /// A server may close a kept connection at any time: that is no failure of the operation that
     /// finds out, which begins again on a fresh one.
-    fn again_if_stale(&mut self, client: usize, step: Step) -> Step {
-        if !matches!(step, Step::Stale) {
+    fn again_if_stale(&mut self, client: usize, step: OperationState) -> OperationState {
+        if !matches!(step, OperationState::Stale) {
             return step;
         }
         self.connections[client].close();
         if !self.is_idempotent {
-            return Step::Over(Outcome::Failed(Failure::Broken));
+            return OperationState::Over(Outcome::Failed(Failure::Broken));
         }
         self.reconnects += 1;
         self.connect(client)
@@ -114,7 +114,7 @@ impl Wire for HttpWire {
         } else {
             self.connect(client)
         };
-        if let Step::Over(outcome) = step {
+        if let OperationState::Over(outcome) = step {
             self.early.push_back(Done { client, at: clock::now(), outcome });
         }
     }

@@ -10,7 +10,7 @@ use mote_api::Problem;
 use mote_api::manifest::FunctionManifest;
 use mote_api::toml_reader::Mistakes;
 use mote_compat::node::{Code, Deploy, Manifest};
-use mote_core::spec::Compat;
+use mote_core::spec::Platform;
 use mote_core::{FunctionName, FunctionSpec};
 use mote_project::foreign;
 use mote_store::{ArchiveLimits, PackError};
@@ -63,7 +63,7 @@ fn pack(deploy: Deploy, on_node: Option<(FunctionSpec, PathBuf)>) -> Result<Vec<
     }
     let json = mote_core::spec::to_json(&spec).into_bytes();
     // OpenWhisk installs nothing: an archive brings its modules. What is on the node is as it is.
-    let whole = matches!(folder, Folder::There(_)) || spec.compat == Some(Compat::OpenWhisk);
+    let whole = matches!(folder, Folder::There(_)) || spec.compat == Some(Platform::OpenWhisk);
     let pack = if whole { mote_store::pack::pack_whole } else { mote_store::pack::pack };
     let packed = pack(folder.path(), Some((mote_api::SPEC_ENTRY, &json)));
     let packed = packed.map_err(|error| unpackable(&name, &error))?;
@@ -83,8 +83,8 @@ fn understood(manifest: Manifest) -> Result<(FunctionManifest, Option<Files>), P
         Manifest::Keys(manifest) => Ok((*manifest, None)),
         Manifest::Document(platform, document) => {
             let described = match platform {
-                Compat::Nuclio => foreign::nuclio_document(&document),
-                Compat::OpenFaas => Ok(foreign::openfaas_deployment(&document)),
+                Platform::Nuclio => foreign::nuclio_document(&document),
+                Platform::OpenFaas => Ok(foreign::openfaas_deployment(&document)),
                 other => {
                     let text = format!("cannot read a document of {}", other.as_str());
                     return Err(Problem::new(422, "M0305", text));

@@ -22,7 +22,7 @@ use mote_engine::{Engine, Revision, clock};
 use mote_gateway::http::Stopper;
 use mote_gateway::{coap, http};
 use mote_store::{DocumentChange, Store, StoreError};
-use mote_tinyfaas::{Front as TinyFaasFront, Ports};
+use mote_tinyfaas::{Ports, TinyFaasFront};
 use tokio::net::{TcpListener, UdpSocket};
 use tokio::runtime::{Builder, Handle};
 use tokio::sync::watch;
@@ -32,7 +32,7 @@ use super::front_limits::{TINYFAAS_FILES_SHARE, http_config};
 use super::store_work::with_store;
 use super::unusable::busy;
 use super::{Node, code, functions, secrets};
-use crate::config::Compat;
+use crate::config::PlatformApis;
 
 /// How long calls that run may take to end once the node stops.
 const STOP_GRACE: Duration = Duration::from_secs(12);
@@ -63,7 +63,7 @@ struct TinyFaas {
 
 impl Listeners {
     /// Takes the ports.
-    pub(super) async fn bind(config: &Compat) -> Result<Self> {
+    pub(super) async fn bind(config: &PlatformApis) -> Result<Self> {
         let mut listeners = Self::default();
         if let Some(address) = config.openfaas {
             listeners.openfaas = Some(bind("openfaas", address).await?);
@@ -166,7 +166,7 @@ impl Listeners {
                 .chain(admin_port)
                 .collect(),
         };
-        let front = Arc::new(Front { node, management });
+        let front = Arc::new(PlatformNode { node, management });
         let (queue, mut waiting) = Queue::new(front.clone(), outgoing);
         waiting.take_up().await;
         let stop = Stop::new(stop);
@@ -296,13 +296,13 @@ fn context_of<N: ?Sized>(node: Arc<N>, (queue, stop): (Queue, Stop)) -> Context<
 }
 
 /// What the fronts are given.
-struct Front {
+struct PlatformNode {
     node: Arc<Node>,
     /// Where deploys run, so that none sits between two calls.
     management: Handle,
 }
 
-impl Front {
+impl PlatformNode {
     /// Runs a change to its end, whoever waits for it.
     fn to_the_end<T: Send + 'static>(
         &self,
@@ -314,7 +314,7 @@ impl Front {
     }
 }
 
-impl Front {
+impl PlatformNode {
     /// Does `work` on the store, off every runtime's threads.
     fn stored<T: Send + 'static>(
         &self,
@@ -325,7 +325,7 @@ impl Front {
     }
 }
 
-impl Access for Front {
+impl Access for PlatformNode {
     fn admits(&self, from: IpAddr, token: Option<&str>) -> Admission {
         match &self.node.token {
             Some(expected) => expected.admits(from, token),
@@ -334,7 +334,7 @@ impl Access for Front {
     }
 }
 
-impl Functions for Front {
+impl Functions for PlatformNode {
     fn functions(&self) -> Vec<Function> {
         self.node.engine.list().iter().map(|revision| function(&self.node, revision)).collect()
     }
@@ -344,7 +344,7 @@ impl Functions for Front {
     }
 }
 
-impl Deploys for Front {
+impl Deploys for PlatformNode {
     fn deploy(&self, deploy: Deploy) -> BoxFuture<'static, Result<(), Problem>> {
         let node = self.node.clone();
         self.to_the_end(async move { code::deploy(&node, deploy).await })
@@ -377,7 +377,7 @@ impl Deploys for Front {
     }
 }
 
-impl Invocations for Front {
+impl Invocations for PlatformNode {
     fn body_bytes_max(&self, name: &str) -> Option<u64> {
         Some(self.node.engine.get(name)?.spec.limits.body_bytes)
     }
@@ -428,7 +428,7 @@ impl Invocations for Front {
     }
 }
 
-impl Logs for Front {
+impl Logs for PlatformNode {
     fn logs(&self, name: &str, follow: bool) -> Option<Log> {
         let revision = self.node.engine.get(name)?;
         let (held, following) = functions::log_lines(&revision, follow);
@@ -436,7 +436,7 @@ impl Logs for Front {
     }
 }
 
-impl KeptCalls for Front {
+impl KeptCalls for PlatformNode {
     fn keep_call(&self, record: Vec<u8>) -> BoxFuture<'static, Result<u64, Problem>> {
         self.stored(move |store| store.add_call(&record))
     }
@@ -454,7 +454,7 @@ impl KeptCalls for Front {
     }
 }
 
-impl Secrets for Front {
+impl Secrets for PlatformNode {
     fn secrets(&self) -> BoxFuture<'static, Result<Vec<String>, Problem>> {
         let named = |(name, _)| name;
         self.stored(move |store| Ok(store.secrets()?.into_iter().map(named).collect()))
@@ -478,7 +478,7 @@ impl Secrets for Front {
     }
 }
 
-impl Documents for Front {
+impl Documents for PlatformNode {
     fn put_documents(&self, changes: Vec<Change>) -> BoxFuture<'static, Result<(), Problem>> {
         let changes: Vec<_> = changes
             .into_iter()

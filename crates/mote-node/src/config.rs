@@ -30,19 +30,19 @@ pub struct Config {
     pub threads: usize,
     /// Whether to look for the next event before sleeping.
     pub polling: bool,
-    /// Memory for waiting interpreters in bytes; `None` is a share of the machine's.
+    /// Memory for prewarmed interpreters in bytes; `None` is a share of the machine's.
     pub prewarm_bytes: Option<u64>,
     /// First user id of instances.
     pub uid_base: u32,
     /// APIs of other platforms.
-    pub compat: Compat,
+    pub compat: PlatformApis,
     /// What requests of the node's own may reach.
     pub outgoing: Reach,
 }
 
 /// Addresses of the APIs of other platforms; `None` is off.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Compat {
+pub struct PlatformApis {
     /// OpenFaaS' gateway.
     pub openfaas: Option<SocketAddr>,
     /// tinyFaaS, with its fronts.
@@ -53,7 +53,7 @@ pub struct Compat {
     pub openwhisk: Option<SocketAddr>,
 }
 
-impl Compat {
+impl PlatformApis {
     pub(crate) fn is_off(&self) -> bool {
         *self == Self::default()
     }

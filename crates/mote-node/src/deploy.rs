@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use mote_api::Problem;
-use mote_api::types::{DeployResult, Step};
+use mote_api::types::{DeployResult, DeployStep};
 use mote_core::rollout::{Edit, Split, SplitError, Traffic};
 use mote_core::spec::Runtime;
 use mote_core::{FunctionName, FunctionSpec};
@@ -32,14 +32,14 @@ impl Drop for CollectAfter<'_> {
 
 /// The steps so far, with their times.
 struct Steps {
-    steps: Vec<Step>,
+    steps: Vec<DeployStep>,
     since: Instant,
 }
 
 impl Steps {
     fn done(&mut self, name: &str, detail: String) {
         let ms = u64::try_from(self.since.elapsed().as_millis()).unwrap_or(u64::MAX);
-        self.steps.push(Step { name: name.to_owned(), detail, ms });
+        self.steps.push(DeployStep { name: name.to_owned(), detail, ms });
         self.since = Instant::now();
     }
 }

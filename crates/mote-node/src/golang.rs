@@ -13,7 +13,7 @@ use std::sync::Arc;
 
 use mote_api::Problem;
 use mote_core::FunctionSpec;
-use mote_core::spec::{Compat, Runtime};
+use mote_core::spec::{Platform, Runtime};
 use mote_sandbox::BuildRequest;
 use mote_store::{Lookup, PackagesStaging, StagedCode};
 use sha2::{Digest, Sha256};
@@ -95,9 +95,9 @@ const KUBELESS: [Provided; 1] = [Provided {
 /// The modules that functions of a platform find without a download.
 fn provided(spec: &FunctionSpec) -> &'static [Provided] {
     match spec.compat {
-        Some(Compat::OpenFaas) => &OPEN_FAAS,
-        Some(Compat::Nuclio) => &NUCLIO,
-        Some(Compat::Kubeless) => &KUBELESS,
+        Some(Platform::OpenFaas) => &OPEN_FAAS,
+        Some(Platform::Nuclio) => &NUCLIO,
+        Some(Platform::Kubeless) => &KUBELESS,
         _ => &[],
     }
 }
@@ -105,10 +105,10 @@ fn provided(spec: &FunctionSpec) -> &'static [Provided] {
 /// What calls functions whose types are of a platform's package: name of its package and text.
 fn adapter(spec: &FunctionSpec) -> Option<(&'static str, &'static str)> {
     match spec.compat {
-        Some(Compat::Nuclio) => {
+        Some(Platform::Nuclio) => {
             Some(("mote_nuclio", include_str!("../../../shims/go/adapters/nuclio.go")))
         }
-        Some(Compat::Kubeless) => {
+        Some(Platform::Kubeless) => {
             Some(("mote_kubeless", include_str!("../../../shims/go/adapters/kubeless.go")))
         }
         _ => None,
@@ -190,7 +190,7 @@ pub(crate) async fn build(
 /// What determines the program.
 fn key(spec: &FunctionSpec, code_hash: &str, version: &str) -> String {
     let mut hash = Sha256::new();
-    let contract = [spec.compat.map_or("", Compat::as_str), spec.answered_by().as_str()];
+    let contract = [spec.compat.map_or("", Platform::as_str), spec.answered_by().as_str()];
     let provided = provided(spec).iter().flat_map(|module| module.files);
     let adapter = adapter(spec);
     let files = WORKER.iter().chain(provided).chain(&adapter).map(|(_, text)| *text);
@@ -245,7 +245,7 @@ fn generate(
         }
         put(&format!("{name}/{name}.go"), &text)?;
         let _ = writeln!(imports, "\t{name} \"{module}/{name}\"");
-        let init = if spec.compat == Some(Compat::Nuclio) && has_function(code, "InitContext") {
+        let init = if spec.compat == Some(Platform::Nuclio) && has_function(code, "InitContext") {
             format!(", InitContext: {front}InitContext")
         } else {
             String::new()
@@ -282,7 +282,7 @@ fn has_function(code: &Path, name: &str) -> bool {
 
 /// Whether the platform loads a package main without ever calling its `func main`.
 fn ignores_main(spec: &FunctionSpec) -> bool {
-    spec.compat == Some(Compat::Nuclio)
+    spec.compat == Some(Platform::Nuclio)
 }
 
 const MAIN: &str = "func main()";
@@ -332,7 +332,8 @@ fn module(
         .find_map(|line| line.trim().strip_prefix("module "))
         .map(|rest| rest.split("//").next().unwrap_or("").trim().trim_matches('"').to_owned());
     // The templates of OpenFaaS call it so; its folders are imported by that name.
-    let usual = if spec.compat == Some(Compat::OpenFaas) { "handler/function" } else { "function" };
+    let usual =
+        if spec.compat == Some(Platform::OpenFaas) { "handler/function" } else { "function" };
     let module = named.clone().unwrap_or_else(|| usual.to_owned());
     let mut text = match named {
         Some(_) => written,

@@ -9,7 +9,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Component, Path, PathBuf};
 
 use mote_core::FunctionSpec;
-use mote_core::spec::Compat;
+use mote_core::spec::Platform;
 
 use super::registries::{Place, places_in};
 
@@ -156,7 +156,7 @@ impl Inputs {
 /// What the `pyproject.toml` of a Knative function asks for, which has no other list. A function of
 /// our own may have one for its tools alone.
 pub(super) fn project_dependencies(spec: &FunctionSpec, code: &Path) -> Vec<String> {
-    if spec.compat != Some(Compat::Knative) || spec.runtime != mote_core::spec::Runtime::Python {
+    if spec.compat != Some(Platform::Knative) || spec.runtime != mote_core::spec::Runtime::Python {
         return Vec::new();
     }
     let file = code.join("pyproject.toml");

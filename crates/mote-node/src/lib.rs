@@ -48,7 +48,7 @@ use mote_store::Store;
 use parking_lot::Mutex;
 use tokio::runtime::Handle;
 
-pub use config::{Compat, Config, Share, TinyFaas};
+pub use config::{Config, PlatformApis, Share, TinyFaas};
 pub use mote_compat::Reach;
 pub use mote_sandbox::UID_BASE_DEFAULT;
 pub use up::run;

@@ -11,7 +11,7 @@ use mote_api::Problem;
 use mote_core::FunctionSpec;
 use mote_core::backend::InstanceLimits;
 use mote_core::fault::error_chain;
-use mote_core::spec::{Compat, Runtime};
+use mote_core::spec::{Platform, Runtime};
 use mote_sandbox::{BuildOutcome, BuildRequest};
 use mote_store::{Lookup, PackagesStaging, StagedCode, StoredPackages};
 use sha2::{Digest, Sha256};
@@ -135,7 +135,7 @@ fn wanted(
     let asked = inputs::project_dependencies(spec, code);
     let provided = provided::packages(spec, code);
     if !provided.is_empty() {
-        let (platform, list) = (spec.compat.map_or("", Compat::as_str), provided.join(", "));
+        let (platform, list) = (spec.compat.map_or("", Platform::as_str), provided.join(", "));
         warnings.push(format!(
             "installed {list}, because {platform} provides it: list it in the function's \
              own packages to choose versions"
@@ -244,7 +244,7 @@ fn wanted(
 /// Whether a `package.json` asks for anything; one without dependencies needs no installation.
 fn has_dependencies(spec: &FunctionSpec, path: &Path) -> bool {
     // The server that the adapter stands in for; every function of that platform names it.
-    let provided = |name: &str| spec.compat == Some(Compat::Knative) && name == "faas-js-runtime";
+    let provided = |name: &str| spec.compat == Some(Platform::Knative) && name == "faas-js-runtime";
     // A longer one is npm's to read, in the installation's own memory.
     if std::fs::metadata(path).is_ok_and(|meta| meta.len() > PACKAGE_JSON_BYTES_MAX) {
         return true;

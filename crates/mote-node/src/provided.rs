@@ -6,7 +6,7 @@ use std::io::Read;
 use std::path::Path;
 
 use mote_core::FunctionSpec;
-use mote_core::spec::{Compat, Runtime};
+use mote_core::spec::{Platform, Runtime};
 
 /// Source files of one function that are searched.
 const FILES_MAX: usize = 64;
@@ -56,13 +56,13 @@ const OPENWHISK_NODE: [Provided; 11] = [
     ("xml2js", "xml2js"),
 ];
 
-fn table(compat: Compat, runtime: Runtime) -> &'static [Provided] {
+fn table(compat: Platform, runtime: Runtime) -> &'static [Provided] {
     match (compat, runtime) {
-        (Compat::OpenWhisk, Runtime::Python) => &OPENWHISK_PYTHON,
-        (Compat::OpenWhisk, Runtime::Node) => &OPENWHISK_NODE,
-        (Compat::Fission, Runtime::Python) => &FISSION_PYTHON,
-        (Compat::Nuclio, Runtime::Python) => &NUCLIO_PYTHON,
-        (Compat::Knative, Runtime::Python) => &KNATIVE_PYTHON,
+        (Platform::OpenWhisk, Runtime::Python) => &OPENWHISK_PYTHON,
+        (Platform::OpenWhisk, Runtime::Node) => &OPENWHISK_NODE,
+        (Platform::Fission, Runtime::Python) => &FISSION_PYTHON,
+        (Platform::Nuclio, Runtime::Python) => &NUCLIO_PYTHON,
+        (Platform::Knative, Runtime::Python) => &KNATIVE_PYTHON,
         _ => &[],
     }
 }
@@ -201,7 +201,7 @@ fn requires(source: &str, module: &str) -> bool {
 mod tests {
     use super::*;
 
-    fn check(compat: Compat, runtime: Runtime, files: &[(&str, &str)], expected: &[&str]) {
+    fn check(compat: Platform, runtime: Runtime, files: &[(&str, &str)], expected: &[&str]) {
         let folder = tempfile::tempdir().unwrap();
         for (name, text) in files {
             let path = folder.path().join(name);
@@ -216,7 +216,7 @@ mod tests {
 
     #[test]
     fn what_a_function_imports_and_does_not_name_is_provided() {
-        use Compat::{Fission, Kubeless, OpenWhisk};
+        use Platform::{Fission, Kubeless, OpenWhisk};
         use Runtime::{Node, Python};
         let flask = "import os, flask.json\ndef main():\n    return 1\n";
         check(Fission, Python, &[("main.py", flask)], &["flask"]);

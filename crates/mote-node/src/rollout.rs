@@ -6,7 +6,9 @@
 use std::sync::Arc;
 use std::time::Instant;
 
-use mote_api::types::{RevisionInfo, RevisionList, Step, TrafficEdit, TrafficResult, TrafficShare};
+use mote_api::types::{
+    DeployStep, RevisionInfo, RevisionList, TrafficEdit, TrafficResult, TrafficShare,
+};
 use mote_api::{Problem, Timestamp};
 use mote_core::rollout::{Edit, Split, SplitError, Traffic};
 use mote_core::spec::Runtime;
@@ -121,7 +123,7 @@ async fn change(
     if !fresh.is_empty() {
         let titles: Vec<_> = fresh.iter().map(|revision| revision.title()).collect();
         let ms = u64::try_from(started.elapsed().as_millis()).unwrap_or(u64::MAX);
-        steps.push(Step { name: "start".to_owned(), detail: titles.join(", "), ms });
+        steps.push(DeployStep { name: "start".to_owned(), detail: titles.join(", "), ms });
     }
     switch(node, name, Some(now), &then, &revisions, why).await.inspect_err(|_| {
         fresh.iter().for_each(|revision| node.engine.discard(revision));

@@ -11,7 +11,7 @@ use futures_util::StreamExt as _;
 use mote_api::types::LogLine;
 use mote_compat::node::{Code, Deploy, Function, Manifest};
 use mote_core::FunctionName;
-use mote_core::spec::Compat;
+use mote_core::spec::Platform;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
@@ -204,7 +204,7 @@ async fn deploy(
     let has_code = document["spec"]["build"]["functionSourceCode"].is_string();
     let code = if replace && !has_code { Code::Of(name.clone()) } else { Code::InDocument };
     let annotations = BTreeMap::from([(Kept::KEY.to_owned(), Kept::json(&document))]);
-    let manifest = Manifest::Document(Compat::Nuclio, Box::new(document.clone()));
+    let manifest = Manifest::Document(Platform::Nuclio, Box::new(document.clone()));
     // Code that comes without credentials gets no secrets.
     let known = dashboard.context.node.function(name.as_str()).filter(|_| dashboard.with_token);
     let secrets = known.map_or_else(Vec::new, |function| function.spec.secrets);

@@ -8,7 +8,7 @@ use axum::extract::{Path, Query, State};
 use axum::http::StatusCode;
 use mote_compat::node::{Code, Deploy, Manifest};
 use mote_core::FunctionName;
-use mote_core::spec::Compat;
+use mote_core::spec::Platform;
 use serde::Deserialize;
 use serde_json::Value;
 
@@ -85,8 +85,8 @@ async fn deploy(gateway: &Gateway, body: &[u8], replace: bool) -> Result<(), Ref
     let has_process = wish.env_process.as_ref().is_some_and(|text| !text.trim().is_empty());
     let code = image::code(&wish.image, has_process, &node.functions()).map_err(Refused::bad)?;
     let manifest = match code {
-        Code::Of(_) => Manifest::Document(Compat::OpenFaas, Box::new(document.clone())),
-        _ => Manifest::Document(Compat::OpenFaas, Box::new(as_program(document.clone()))),
+        Code::Of(_) => Manifest::Document(Platform::OpenFaas, Box::new(document.clone())),
+        _ => Manifest::Document(Platform::OpenFaas, Box::new(as_program(document.clone()))),
     };
     let annotations = BTreeMap::from([(Shown::KEY.to_owned(), shown(&wish, &document))]);
     node.deploy(Deploy { name, code, manifest, annotations, secrets, replace }).await?;

@@ -4,7 +4,7 @@
 use std::panic::AssertUnwindSafe;
 
 use futures_util::FutureExt as _;
-use mote_compat::journal::{self, Kept, Kind};
+use mote_compat::journal::{self, Kept, Runner};
 use mote_compat::queue::Resumed;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
@@ -19,7 +19,7 @@ use super::{Refused, Whisk};
 /// What the journal keeps of one.
 #[derive(Debug, Serialize, Deserialize)]
 struct Accepted {
-    kind: Kind,
+    kind: Runner,
     id: Id,
     /// The action as it was named: in a binding, that name.
     action: String,
@@ -99,7 +99,7 @@ async fn keep(
     cause: Option<Id>,
 ) -> Result<Kept, Refused> {
     let action = action.to_owned();
-    let accepted = Accepted { kind: Kind::Activation, id, action, payload, cause };
+    let accepted = Accepted { kind: Runner::Activation, id, action, payload, cause };
     let record = journal::record(&accepted, b"", b"");
     Ok(whisk.context.queue.journal.keep(record).await?)
 }

@@ -7,7 +7,7 @@ use axum::body::Bytes;
 use axum::extract::{Path, Query, State};
 use axum::http::{Method, StatusCode};
 use axum::response::{IntoResponse, Response};
-use mote_api::manifest::{CompatName, FunctionManifest, RuntimeName};
+use mote_api::manifest::{FunctionManifest, PlatformName, RuntimeName};
 use mote_api::toml_reader::Lined;
 use mote_compat::node::{Code, Deploy, Manifest};
 use mote_core::FunctionName;
@@ -15,7 +15,7 @@ use serde::Deserialize;
 use serde_json::{Map, Value, json};
 
 use super::action_limits::limits;
-use super::entities::{self, Entity, Kind, Pair, What};
+use super::entities::{self, Entity, EntityKind, Pair, What};
 use super::run::{Activation, Id, NotRun, Patience};
 use super::{CODE_BYTES_MAX, Refused, Whisk, accepted, object, run, system};
 
@@ -25,7 +25,7 @@ const BLOCKING_MAX: Duration = Duration::from_secs(60);
 /// What a client says of an action. What it leaves out stays, where there is one.
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
-pub(super) struct Wish {
+pub(super) struct ActionChange {
     exec: Option<Value>,
     pub(super) parameters: Option<Vec<Pair>>,
     pub(super) annotations: Option<Vec<Pair>>,
@@ -56,7 +56,7 @@ pub(super) struct Page {
 
 impl Page {
     /// That part of a list, or how many there are.
-    pub(super) fn of(&self, kind: Kind, all: Vec<Value>) -> Json<Value> {
+    pub(super) fn of(&self, kind: EntityKind, all: Vec<Value>) -> Json<Value> {
         if self.count {
             return Json(json!({ kind.as_str(): all.len().saturating_sub(self.skip) }));
         }
@@ -69,7 +69,7 @@ impl Page {
 }
 
 pub(super) async fn list(State(whisk): State<Whisk>, Query(page): Query<Page>) -> Json<Value> {
-    let mut all = whisk.entities.list(Kind::Action);
+    let mut all = whisk.entities.list(EntityKind::Action);
     all.sort_by_key(|(_, entity)| std::cmp::Reverse(entity.updated_ms));
     let shown = |(name, entity): (String, Entity)| {
         let mut shown = entity.shown(&name);
@@ -79,7 +79,7 @@ pub(super) async fn list(State(whisk): State<Whisk>, Query(page): Query<Page>) -
         }
         Value::Object(shown)
     };
-    page.of(Kind::Action, all.into_iter().map(shown).collect())
+    page.of(EntityKind::Action, all.into_iter().map(shown).collect())
 }
 
 pub(super) async fn dispatch_in_package(
@@ -146,7 +146,7 @@ async fn show(whisk: &Whisk, name: &str, flags: &Flags) -> Result<Response, Refu
 
 pub(super) async fn remove(whisk: &Whisk, name: &str) -> Result<Response, Refused> {
     let _turn = whisk.entities.turn().await;
-    let entity = whisk.entities.get(Kind::Action, name).ok_or_else(Refused::not_found)?;
+    let entity = whisk.entities.get(EntityKind::Action, name).ok_or_else(Refused::not_found)?;
     let node = whisk.context.node.as_ref();
     if let What::Action { function, .. } = &entity.what {
         match node.remove(function).await {
@@ -155,7 +155,7 @@ pub(super) async fn remove(whisk: &Whisk, name: &str) -> Result<Response, Refuse
             other => other?,
         }
     }
-    whisk.entities.remove(node, Kind::Action, name).await?;
+    whisk.entities.remove(node, EntityKind::Action, name).await?;
     Ok(Json(entity.shown(name)).into_response())
 }
 
@@ -203,15 +203,16 @@ async fn invoke(
 }
 
 async fn put(whisk: &Whisk, name: &str, flags: &Flags, body: &[u8]) -> Result<Response, Refused> {
-    let wish: Wish = object(body)?;
+    let wish: ActionChange = object(body)?;
     let _turn = whisk.entities.turn().await;
     if let Some((package, _)) = name.split_once('/') {
-        let holder = whisk.entities.get(Kind::Package, package).ok_or_else(Refused::not_found)?;
+        let holder =
+            whisk.entities.get(EntityKind::Package, package).ok_or_else(Refused::not_found)?;
         if matches!(holder.what, What::Package { binding: Some(_) }) {
             return Err(Refused::bad("Operation not permitted on package binding."));
         }
     }
-    let known = whisk.entities.get(Kind::Action, name);
+    let known = whisk.entities.get(EntityKind::Action, name);
     if known.is_some() && !flags.overwrite {
         return Err(Refused::conflict("resource already exists"));
     }
@@ -242,7 +243,7 @@ async fn put(whisk: &Whisk, name: &str, flags: &Flags, body: &[u8]) -> Result<Re
     }
     annotate(&mut entity);
     let node = whisk.context.node.as_ref();
-    let entity = whisk.entities.put(node, Kind::Action, name, entity, code.as_ref()).await?;
+    let entity = whisk.entities.put(node, EntityKind::Action, name, entity, code.as_ref()).await?;
     let mut shown = entity.shown(name);
     if let Some(code) = code {
         shown["exec"]["code"] = code;
@@ -251,7 +252,7 @@ async fn put(whisk: &Whisk, name: &str, flags: &Flags, body: &[u8]) -> Result<Re
 }
 
 /// What a wish says of any entity.
-pub(super) fn take(entity: &mut Entity, wish: &Wish) {
+pub(super) fn take(entity: &mut Entity, wish: &ActionChange) {
     if let Some(parameters) = &wish.parameters {
         entity.parameters.clone_from(parameters);
     }
@@ -315,7 +316,7 @@ async fn action(
         Some(exec) => (source(exec, &mut keys).await?, exec["code"].clone()),
         None => (Code::Of(function_name.clone()), Value::Null),
     };
-    keys.compat = lined(CompatName::OpenWhisk);
+    keys.compat = lined(PlatformName::OpenWhisk);
     keys.limits.timeout_ms = limits["timeout"].as_u64();
     keys.limits.memory_bytes = limits["memory"].as_u64().map(|mib| mib << 20);
     let concurrency = limits["concurrency"].as_u64().and_then(|n| u32::try_from(n).ok());

@@ -21,20 +21,20 @@ const NAME_BYTES_MAX: usize = 256;
 
 /// Kinds of entities, by the words of the paths.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) enum Kind {
+pub(super) enum EntityKind {
     Action,
     Package,
     Trigger,
     Rule,
 }
 
-impl Kind {
+impl EntityKind {
     pub(super) fn as_str(self) -> &'static str {
         match self {
-            Kind::Action => "actions",
-            Kind::Package => "packages",
-            Kind::Trigger => "triggers",
-            Kind::Rule => "rules",
+            EntityKind::Action => "actions",
+            EntityKind::Package => "packages",
+            EntityKind::Trigger => "triggers",
+            EntityKind::Rule => "rules",
         }
     }
 }
@@ -139,7 +139,7 @@ impl Entity {
     }
 }
 
-type Key = (Kind, String);
+type Key = (EntityKind, String);
 
 /// All of them.
 pub(super) struct Entities {
@@ -153,7 +153,8 @@ impl Entities {
     pub(super) async fn load(node: &dyn Documents) -> Result<Self, Problem> {
         let mut all = BTreeMap::new();
         for (key, bytes) in node.documents(COLLECTION).await? {
-            let kinds = [Kind::Action, Kind::Package, Kind::Trigger, Kind::Rule];
+            let kinds =
+                [EntityKind::Action, EntityKind::Package, EntityKind::Trigger, EntityKind::Rule];
             let parts = key.split_once('/');
             let kind = parts.and_then(|(word, _)| kinds.into_iter().find(|k| k.as_str() == word));
             match (kind, serde_json::from_slice(&bytes)) {
@@ -176,12 +177,12 @@ impl Entities {
         self.turn.lock().await
     }
 
-    pub(super) fn get(&self, kind: Kind, name: &str) -> Option<Entity> {
+    pub(super) fn get(&self, kind: EntityKind, name: &str) -> Option<Entity> {
         self.read().get(&(kind, name.to_owned())).cloned()
     }
 
     /// All of a kind, by name.
-    pub(super) fn list(&self, kind: Kind) -> Vec<(String, Entity)> {
+    pub(super) fn list(&self, kind: EntityKind) -> Vec<(String, Entity)> {
         let of = |((_, name), entity): (&Key, &Entity)| (name.clone(), entity.clone());
         self.read().iter().filter(|((one, _), _)| *one == kind).map(of).collect()
     }
@@ -190,7 +191,7 @@ impl Entities {
     pub(super) async fn put(
         &self,
         node: &dyn Documents,
-        kind: Kind,
+        kind: EntityKind,
         name: &str,
         mut entity: Entity,
         code: Option<&Value>,
@@ -212,7 +213,7 @@ impl Entities {
     pub(super) async fn remove(
         &self,
         node: &dyn Documents,
-        kind: Kind,
+        kind: EntityKind,
         name: &str,
     ) -> Result<(), Refused> {
         let code = Change { collection: CODE, key: name.to_owned(), value: None };
@@ -229,7 +230,7 @@ impl Entities {
     }
 }
 
-fn change(kind: Kind, name: &str, entity: Option<&Entity>) -> Change {
+fn change(kind: EntityKind, name: &str, entity: Option<&Entity>) -> Change {
     let value = entity.and_then(|entity| serde_json::to_vec(entity).ok());
     Change { collection: COLLECTION, key: format!("{}/{name}", kind.as_str()), value }
 }

@@ -11,7 +11,7 @@ use serde_json::{Map, Value, json};
 use tokio::sync::{mpsc, oneshot};
 
 use super::action_limits::limits;
-use super::entities::{self, Entity, Kind, Pair, What};
+use super::entities::{self, Entity, EntityKind, Pair, What};
 use super::{Refused, Whisk, actions, run};
 
 type Asked = (WhiskManifest, oneshot::Sender<Result<WhiskResult, Problem>>);
@@ -61,12 +61,12 @@ async fn apply(whisk: &Whisk, manifest: &WhiskManifest) -> Result<WhiskResult, P
     let mut result = WhiskResult { made: manifest.entities(), notes: Vec::new() };
     for package in &manifest.packages {
         let what = What::Package { binding: None };
-        put(whisk, Kind::Package, package, what).await?;
+        put(whisk, EntityKind::Package, package, what).await?;
     }
     for (action, function) in manifest.actions.iter().zip(&functions) {
         let name = &action.entity.name;
         if let Some(Entity { what: What::Action { function: before, .. }, .. }) =
-            whisk.entities.get(Kind::Action, name)
+            whisk.entities.get(EntityKind::Action, name)
             && before != action.function
         {
             let note = format!(
@@ -74,15 +74,15 @@ async fn apply(whisk: &Whisk, manifest: &WhiskManifest) -> Result<WhiskResult, P
             );
             result.notes.push(note);
         }
-        put(whisk, Kind::Action, &action.entity, as_action(function)).await?;
+        put(whisk, EntityKind::Action, &action.entity, as_action(function)).await?;
     }
     for sequence in &manifest.sequences {
         let components = sequence.actions.iter().filter_map(|name| entities::local_name(name).ok());
         let what = What::Sequence { components: components.collect(), limits: limits(None, None)? };
-        put(whisk, Kind::Action, &sequence.entity, what).await?;
+        put(whisk, EntityKind::Action, &sequence.entity, what).await?;
     }
     for trigger in &manifest.triggers {
-        put(whisk, Kind::Trigger, trigger, What::Trigger).await?;
+        put(whisk, EntityKind::Trigger, trigger, What::Trigger).await?;
     }
     for rule in &manifest.rules {
         let what = What::Rule {
@@ -91,13 +91,18 @@ async fn apply(whisk: &Whisk, manifest: &WhiskManifest) -> Result<WhiskResult, P
             active: true,
         };
         let entity = WhiskEntity { name: rule.name.clone(), ..WhiskEntity::default() };
-        put(whisk, Kind::Rule, &entity, what).await?;
+        put(whisk, EntityKind::Rule, &entity, what).await?;
     }
     Ok(result)
 }
 
 /// Keeps one entity.
-async fn put(whisk: &Whisk, kind: Kind, wanted: &WhiskEntity, what: What) -> Result<(), Problem> {
+async fn put(
+    whisk: &Whisk,
+    kind: EntityKind,
+    wanted: &WhiskEntity,
+    what: What,
+) -> Result<(), Problem> {
     let pairs = |all: &Map<String, Value>| {
         let pair =
             |(key, value): (&String, &Value)| Pair { key: key.clone(), value: value.clone() };
@@ -106,7 +111,7 @@ async fn put(whisk: &Whisk, kind: Kind, wanted: &WhiskEntity, what: What) -> Res
     let mut entity = Entity::new(what);
     entity.parameters = pairs(&wanted.parameters);
     entity.annotations = pairs(&wanted.annotations);
-    if kind == Kind::Action {
+    if kind == EntityKind::Action {
         actions::annotate(&mut entity);
     }
     let node = whisk.context.node.as_ref();
@@ -154,7 +159,7 @@ fn check(whisk: &Whisk, manifest: &WhiskManifest) -> Result<Vec<Function>, Probl
             _ => wrong(of.clone(), "not a name of an action"),
         }
         if let Some((package, _)) = name.split_once('/') {
-            let known = whisk.entities.get(Kind::Package, package).is_some();
+            let known = whisk.entities.get(EntityKind::Package, package).is_some();
             if !packages.contains(package) && (!known || is_binding(whisk, package)) {
                 wrong(of.clone(), "its package is not there");
             }
@@ -198,7 +203,7 @@ fn check(whisk: &Whisk, manifest: &WhiskManifest) -> Result<Vec<Function>, Probl
         let local = entities::local_name(name);
         local.is_ok_and(|name| {
             manifest.triggers.iter().any(|one| one.name == name)
-                || whisk.entities.get(Kind::Trigger, &name).is_some()
+                || whisk.entities.get(EntityKind::Trigger, &name).is_some()
         })
     };
     for rule in &manifest.rules {
@@ -221,7 +226,7 @@ fn check(whisk: &Whisk, manifest: &WhiskManifest) -> Result<Vec<Function>, Probl
 }
 
 fn is_binding(whisk: &Whisk, package: &str) -> bool {
-    let known = whisk.entities.get(Kind::Package, package).map(|package| package.what);
+    let known = whisk.entities.get(EntityKind::Package, package).map(|package| package.what);
     matches!(known, Some(What::Package { binding: Some(_) }))
 }
 

@@ -7,13 +7,16 @@ use axum::http::Method;
 use axum::response::{IntoResponse, Response};
 use serde_json::{Value, json};
 
-use super::actions::{self, Flags, Page, Wish};
-use super::entities::{self, Entity, Kind, What};
+use super::actions::{self, ActionChange, Flags, Page};
+use super::entities::{self, Entity, EntityKind, What};
 use super::{NAMESPACE, Refused, Whisk, object};
 
 pub(super) async fn list(State(whisk): State<Whisk>, Query(page): Query<Page>) -> Json<Value> {
-    let all = whisk.entities.list(Kind::Package);
-    page.of(Kind::Package, all.into_iter().map(|(name, one)| one.shown(&name).into()).collect())
+    let all = whisk.entities.list(EntityKind::Package);
+    page.of(
+        EntityKind::Package,
+        all.into_iter().map(|(name, one)| one.shown(&name).into()).collect(),
+    )
 }
 
 pub(super) async fn dispatch(
@@ -33,7 +36,7 @@ pub(super) async fn dispatch(
 }
 
 fn show(whisk: &Whisk, name: &str) -> Result<Response, Refused> {
-    let entity = whisk.entities.get(Kind::Package, name).ok_or_else(Refused::not_found)?;
+    let entity = whisk.entities.get(EntityKind::Package, name).ok_or_else(Refused::not_found)?;
     let mut shown = entity.shown(name);
     let of = match &entity.what {
         What::Package { binding: Some(real) } => real.as_str(),
@@ -55,14 +58,14 @@ fn show(whisk: &Whisk, name: &str) -> Result<Response, Refused> {
 
 fn actions_of(whisk: &Whisk, package: &str) -> Vec<(String, Entity)> {
     let inside = |name: &str| name.split_once('/').is_some_and(|(of, _)| of == package);
-    whisk.entities.list(Kind::Action).into_iter().filter(|(name, _)| inside(name)).collect()
+    whisk.entities.list(EntityKind::Action).into_iter().filter(|(name, _)| inside(name)).collect()
 }
 
 async fn put(whisk: &Whisk, name: &str, flags: &Flags, body: &[u8]) -> Result<Response, Refused> {
     let written: Value = object(body)?;
-    let wish: Wish = object(body)?;
+    let wish: ActionChange = object(body)?;
     let _turn = whisk.entities.turn().await;
-    let known = whisk.entities.get(Kind::Package, name);
+    let known = whisk.entities.get(EntityKind::Package, name);
     if known.is_some() && !flags.overwrite {
         return Err(Refused::conflict("resource already exists"));
     }
@@ -72,7 +75,7 @@ async fn put(whisk: &Whisk, name: &str, flags: &Flags, body: &[u8]) -> Result<Re
             let bound = entities::local_name(&format!("/{namespace}/{bound}"));
             let missing = |_| Refused::bad("Binding references a package that does not exist.");
             let bound = bound.map_err(missing)?;
-            let real = whisk.entities.get(Kind::Package, &bound);
+            let real = whisk.entities.get(EntityKind::Package, &bound);
             match real.map(|real| real.what) {
                 Some(What::Package { binding: None }) => Some(bound),
                 Some(_) => return Err(Refused::bad("Cannot bind to another package binding.")),
@@ -88,12 +91,12 @@ async fn put(whisk: &Whisk, name: &str, flags: &Flags, body: &[u8]) -> Result<Re
     actions::take(&mut entity, &wish);
     entity.what = What::Package { binding };
     let node = whisk.context.node.as_ref();
-    let entity = whisk.entities.put(node, Kind::Package, name, entity, None).await?;
+    let entity = whisk.entities.put(node, EntityKind::Package, name, entity, None).await?;
     Ok(Json(entity.shown(name)).into_response())
 }
 
 async fn remove(whisk: &Whisk, name: &str, force: bool) -> Result<Response, Refused> {
-    let entity = whisk.entities.get(Kind::Package, name).ok_or_else(Refused::not_found)?;
+    let entity = whisk.entities.get(EntityKind::Package, name).ok_or_else(Refused::not_found)?;
     let inside = actions_of(whisk, name);
     if !inside.is_empty() && !force {
         let text = format!(
@@ -106,6 +109,6 @@ async fn remove(whisk: &Whisk, name: &str, force: bool) -> Result<Response, Refu
         actions::remove(whisk, &action).await?;
     }
     let _turn = whisk.entities.turn().await;
-    whisk.entities.remove(whisk.context.node.as_ref(), Kind::Package, name).await?;
+    whisk.entities.remove(whisk.context.node.as_ref(), EntityKind::Package, name).await?;
     Ok(Json(entity.shown(name)).into_response())
 }

@@ -17,7 +17,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 
 use super::action_limits::limits;
-use super::entities::{self, Entity, Kind, What};
+use super::entities::{self, Entity, EntityKind, What};
 use super::{NAMESPACE, PARAMETERS_BYTES_MAX, Refused, Whisk, system};
 
 /// Longest sequence, and how deep one may call others.
@@ -157,20 +157,20 @@ pub(super) fn find(whisk: &Whisk, name: &str) -> Result<Found, Refused> {
         return Ok(Found { name: name.to_owned(), entity, parameters });
     }
     let Some((package, own)) = name.split_once('/') else {
-        let entity = whisk.entities.get(Kind::Action, name).ok_or_else(missing)?;
+        let entity = whisk.entities.get(EntityKind::Action, name).ok_or_else(missing)?;
         let parameters = entities::merged([entity.parameters.as_slice()]);
         return Ok(Found { name: name.to_owned(), entity, parameters });
     };
-    let holder = whisk.entities.get(Kind::Package, package).ok_or_else(missing)?;
+    let holder = whisk.entities.get(EntityKind::Package, package).ok_or_else(missing)?;
     let (real, bound) = match &holder.what {
         What::Package { binding: Some(real) } => {
-            let bound = whisk.entities.get(Kind::Package, real).ok_or_else(missing)?;
+            let bound = whisk.entities.get(EntityKind::Package, real).ok_or_else(missing)?;
             (real.as_str(), bound.parameters)
         }
         _ => (package, Vec::new()),
     };
     let name = format!("{real}/{own}");
-    let entity = whisk.entities.get(Kind::Action, &name).ok_or_else(missing)?;
+    let entity = whisk.entities.get(EntityKind::Action, &name).ok_or_else(missing)?;
     let lists = [bound.as_slice(), holder.parameters.as_slice(), entity.parameters.as_slice()];
     let parameters = entities::merged(lists);
     Ok(Found { name, entity, parameters })

@@ -8,22 +8,25 @@ use axum::response::{IntoResponse, Response};
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
 
-use super::actions::{self, Flags, Page, Wish};
-use super::entities::{self, Entity, Kind, What};
+use super::actions::{self, ActionChange, Flags, Page};
+use super::entities::{self, Entity, EntityKind, What};
 use super::run::Id;
 use super::{NAMESPACE, Refused, Whisk, accepted, object, run};
 
 pub(super) async fn list(State(whisk): State<Whisk>, Query(page): Query<Page>) -> Json<Value> {
-    let all = whisk.entities.list(Kind::Trigger);
-    page.of(Kind::Trigger, all.into_iter().map(|(name, one)| one.shown(&name).into()).collect())
+    let all = whisk.entities.list(EntityKind::Trigger);
+    page.of(
+        EntityKind::Trigger,
+        all.into_iter().map(|(name, one)| one.shown(&name).into()).collect(),
+    )
 }
 
 pub(super) async fn list_rules(
     State(whisk): State<Whisk>,
     Query(page): Query<Page>,
 ) -> Json<Value> {
-    let all = whisk.entities.list(Kind::Rule);
-    page.of(Kind::Rule, all.into_iter().map(|(name, one)| one.shown(&name).into()).collect())
+    let all = whisk.entities.list(EntityKind::Rule);
+    page.of(EntityKind::Rule, all.into_iter().map(|(name, one)| one.shown(&name).into()).collect())
 }
 
 pub(super) async fn dispatch(
@@ -35,17 +38,17 @@ pub(super) async fn dispatch(
 ) -> Result<Response, Refused> {
     entities::check_name(&name)?;
     let node = whisk.context.node.as_ref();
-    let known = whisk.entities.get(Kind::Trigger, &name);
+    let known = whisk.entities.get(EntityKind::Trigger, &name);
     match method {
         Method::PUT => {
-            let wish: Wish = object(&body)?;
+            let wish: ActionChange = object(&body)?;
             let _turn = whisk.entities.turn().await;
             if known.is_some() && !flags.overwrite {
                 return Err(Refused::conflict("resource already exists"));
             }
             let mut entity = known.unwrap_or_else(|| Entity::new(What::Trigger));
             actions::take(&mut entity, &wish);
-            let entity = whisk.entities.put(node, Kind::Trigger, &name, entity, None).await?;
+            let entity = whisk.entities.put(node, EntityKind::Trigger, &name, entity, None).await?;
             Ok(Json(entity.shown(&name)).into_response())
         }
         Method::GET => {
@@ -56,7 +59,7 @@ pub(super) async fn dispatch(
         Method::DELETE => {
             let _turn = whisk.entities.turn().await;
             let entity = known.ok_or_else(Refused::not_found)?;
-            whisk.entities.remove(node, Kind::Trigger, &name).await?;
+            whisk.entities.remove(node, EntityKind::Trigger, &name).await?;
             Ok(Json(entity.shown(&name)).into_response())
         }
         Method::POST => fire(&whisk, &name, &known.ok_or_else(Refused::not_found)?, &body).await,
@@ -67,7 +70,7 @@ pub(super) async fn dispatch(
 /// The rules of a trigger as it is shown with them.
 fn rules_of(whisk: &Whisk, trigger: &str) -> Value {
     let mut rules = Map::new();
-    for (name, rule) in whisk.entities.list(Kind::Rule) {
+    for (name, rule) in whisk.entities.list(EntityKind::Rule) {
         let shown = rule.shown(&name);
         if matches!(&rule.what, What::Rule { trigger: of, .. } if of == trigger) {
             let rule = json!({ "action": shown["action"], "status": shown["status"] });
@@ -92,7 +95,7 @@ async fn fire(
     let id = run::new_id(whisk);
     let started = entities::unix_ms();
     let (mut ran, mut refused) = (Vec::new(), Vec::new());
-    for (rule, entity) in whisk.entities.list(Kind::Rule) {
+    for (rule, entity) in whisk.entities.list(EntityKind::Rule) {
         let What::Rule { trigger: of, action, active: true } = &entity.what else { continue };
         if of != name {
             continue;
@@ -168,20 +171,20 @@ pub(super) async fn dispatch_rule(
     entities::check_name(&name)?;
     let node = whisk.context.node.as_ref();
     let _turn = whisk.entities.turn().await;
-    let known = whisk.entities.get(Kind::Rule, &name);
+    let known = whisk.entities.get(EntityKind::Rule, &name);
     match method {
         Method::PUT => {
             if known.is_some() && !flags.overwrite {
                 return Err(Refused::conflict("resource already exists"));
             }
             let entity = rule(&whisk, known, object(&body)?)?;
-            let entity = whisk.entities.put(node, Kind::Rule, &name, entity, None).await?;
+            let entity = whisk.entities.put(node, EntityKind::Rule, &name, entity, None).await?;
             Ok(Json(entity.shown(&name)).into_response())
         }
         Method::GET => Ok(Json(known.ok_or_else(Refused::not_found)?.shown(&name)).into_response()),
         Method::DELETE => {
             let entity = known.ok_or_else(Refused::not_found)?;
-            whisk.entities.remove(node, Kind::Rule, &name).await?;
+            whisk.entities.remove(node, EntityKind::Rule, &name).await?;
             Ok(Json(entity.shown(&name)).into_response())
         }
         Method::POST => {
@@ -191,7 +194,7 @@ pub(super) async fn dispatch_rule(
             if let What::Rule { active, .. } = &mut entity.what {
                 *active = wanted.ok_or_else(|| Refused::bad("status undefined"))?;
             }
-            whisk.entities.put(node, Kind::Rule, &name, entity, None).await?;
+            whisk.entities.put(node, EntityKind::Rule, &name, entity, None).await?;
             Ok(StatusCode::OK.into_response())
         }
         _ => Err(Refused::method()),
@@ -223,7 +226,7 @@ fn rule(whisk: &Whisk, known: Option<Entity>, wish: RuleWish) -> Result<Entity, 
     let trigger = reference(&wish.trigger)?.or(old_trigger).ok_or_else(|| missing("trigger"))?;
     let action = reference(&wish.action)?.or(old_action).ok_or_else(|| missing("action"))?;
     let active = is_active(wish.status.as_deref())?.unwrap_or(old_active);
-    if whisk.entities.get(Kind::Trigger, &trigger).is_none() {
+    if whisk.entities.get(EntityKind::Trigger, &trigger).is_none() {
         return Err(Refused(StatusCode::NOT_FOUND, "trigger does not exist".to_owned()));
     }
     if run::find(whisk, &action).is_err() {

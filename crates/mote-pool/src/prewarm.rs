@@ -1,6 +1,6 @@
 //! How many programs wait to become an instance, per kind of program. Pure.
 //!
-//! A waiting interpreter makes a cold start as short as loading the function. One of each kind that
+//! A prewarmed interpreter makes a cold start as short as loading the function. One of each kind that
 //! deployed functions need is kept, more where several starts came at once lately, all within a
 //! budget of memory.
 
@@ -40,7 +40,7 @@ impl Peak {
 
 /// One kind of program.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Kind {
+pub struct ProgramKind {
     /// Deployed functions that need it.
     pub functions: u32,
     /// Starts at once, see [`Peak::value`].
@@ -49,7 +49,7 @@ pub struct Kind {
     pub memory_bytes: u64,
 }
 
-impl Kind {
+impl ProgramKind {
     fn wanted(&self, most: u32) -> u32 {
         // Half a start is none: a single start lately wants no second program.
         if self.functions == 0 { 0 } else { (self.peak.round() as u32).clamp(1, most.max(1)) }
@@ -58,7 +58,7 @@ impl Kind {
 
 /// How many of each kind should wait, at most `most`: what can start at once. Everyone's first comes before anyone's second; among equals
 /// the kind with more starts at once, then with more functions, comes first.
-pub fn counts(kinds: &[Kind], most: u32, budget_bytes: u64) -> Vec<u32> {
+pub fn counts(kinds: &[ProgramKind], most: u32, budget_bytes: u64) -> Vec<u32> {
     let mut counts = vec![0; kinds.len()];
     let mut order: Vec<usize> = (0..kinds.len()).collect();
     order.sort_by(|a, b| {
@@ -108,8 +108,8 @@ mod tests {
 
     #[test]
     fn within_the_budget_first_ones_first() {
-        let python = |functions, peak| Kind { functions, peak, memory_bytes: 16 * MIB };
-        let node = |functions, peak| Kind { functions, peak, memory_bytes: 64 * MIB };
+        let python = |functions, peak| ProgramKind { functions, peak, memory_bytes: 16 * MIB };
+        let node = |functions, peak| ProgramKind { functions, peak, memory_bytes: 64 * MIB };
         for (kinds, budget_mib, expected) in [
             (vec![python(3, 0.0), node(1, 0.0)], 80, vec![1, 1]),
             (vec![python(3, 0.0), node(0, 9.0)], 80, vec![1, 0]),

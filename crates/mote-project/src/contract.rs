@@ -3,9 +3,9 @@
 //! The first row that fits decides. Only folders without a manifest are asked: who wrote one wrote
 //! it for `mote` and says `compat` where it applies.
 
-use mote_api::manifest::{CompatName, FunctionManifest, RuntimeName};
+use mote_api::manifest::{FunctionManifest, PlatformName, RuntimeName};
 use mote_api::toml_reader::Mistakes;
-use mote_core::spec::{Compat, Runtime};
+use mote_core::spec::{Platform, Runtime};
 
 use super::found::{Found, implied};
 use super::golang;
@@ -28,7 +28,7 @@ pub(super) fn infer(folder: &Folder) -> Option<Found> {
         .or_else(|| fission_node(folder))
 }
 
-fn found(compat: CompatName, runtime: RuntimeName, entry: String, why: String) -> Option<Found> {
+fn found(compat: PlatformName, runtime: RuntimeName, entry: String, why: String) -> Option<Found> {
     let function = FunctionManifest {
         compat: implied(compat),
         runtime: implied(runtime),
@@ -47,7 +47,7 @@ fn nuclio(folder: &Folder) -> Option<Found> {
         if named || says.iter().any(|sign| source.contains(sign)) {
             let entry = format!("{}:handler", file.trim_end_matches(".py"));
             let why = format!("{file}: handler(context, event)");
-            return found(CompatName::Nuclio, RuntimeName::Python, entry, why);
+            return found(PlatformName::Nuclio, RuntimeName::Python, entry, why);
         }
     }
     for file in folder.with_ending(&NODE) {
@@ -57,7 +57,7 @@ fn nuclio(folder: &Folder) -> Option<Found> {
             first.as_ref().is_some_and(|names| names.first().is_some_and(|n| n == "context"));
         if named || (first.is_some() && source.contains("@nuclio.configure")) {
             let why = format!("{file}: exports.handler(context, event)");
-            return found(CompatName::Nuclio, RuntimeName::Node, format!("{file}:handler"), why);
+            return found(PlatformName::Nuclio, RuntimeName::Node, format!("{file}:handler"), why);
         }
     }
     None
@@ -66,11 +66,11 @@ fn nuclio(folder: &Folder) -> Option<Found> {
 fn tiny_faas(folder: &Folder) -> Option<Found> {
     if folder.has("fn.py") && python_parameters(&folder.source("fn.py"), "fn").is_some() {
         let why = "fn.py: fn(input, headers)".to_owned();
-        return found(CompatName::TinyFaas, RuntimeName::Python, "fn:fn".to_owned(), why);
+        return found(PlatformName::TinyFaas, RuntimeName::Python, "fn:fn".to_owned(), why);
     }
     if folder.has("fn.sh") {
         let function = FunctionManifest {
-            compat: implied(CompatName::TinyFaas),
+            compat: implied(PlatformName::TinyFaas),
             runtime: implied(RuntimeName::Exec),
             ..FunctionManifest::default()
         };
@@ -80,7 +80,7 @@ fn tiny_faas(folder: &Folder) -> Option<Found> {
     let main = package["main"].as_str().unwrap_or("index.js").trim_start_matches("./");
     let named = package["name"] == "fn" && folder.has_path(main);
     let why = "package.json: name \"fn\"".to_owned();
-    named.then(|| found(CompatName::TinyFaas, RuntimeName::Node, main.to_owned(), why)).flatten()
+    named.then(|| found(PlatformName::TinyFaas, RuntimeName::Node, main.to_owned(), why)).flatten()
 }
 
 /// Whether a `handler.js` is of OpenFaaS' oldest template.
@@ -92,7 +92,7 @@ fn open_faas(folder: &Folder) -> Option<Found> {
     if let Some(template) = open_faas_template(&folder.source("handler.py")) {
         let entry = "handler:handle".to_owned();
         let why = format!("handler.py: handle, template {template}");
-        let mut found = found(CompatName::OpenFaas, RuntimeName::Python, entry, why)?;
+        let mut found = found(PlatformName::OpenFaas, RuntimeName::Python, entry, why)?;
         found.function.template = implied(template.to_owned());
         return Some(found);
     }
@@ -101,13 +101,13 @@ fn open_faas(folder: &Folder) -> Option<Found> {
     let entry = "handler.js".to_owned();
     if takes_context_and_callback(&source) {
         let why = "handler.js: module.exports = (context, callback)".to_owned();
-        let mut found = found(CompatName::OpenFaas, RuntimeName::Node, entry, why)?;
+        let mut found = found(PlatformName::OpenFaas, RuntimeName::Node, entry, why)?;
         found.function.template = implied("node".to_owned());
         return Some(found);
     }
     let fits = names.first()? == "event" && names.get(1)? == "context";
     let why = "handler.js: module.exports = (event, context)".to_owned();
-    fits.then(|| found(CompatName::OpenFaas, RuntimeName::Node, entry, why)).flatten()
+    fits.then(|| found(PlatformName::OpenFaas, RuntimeName::Node, entry, why)).flatten()
 }
 
 /// The template a Python handler was written for. The names of its arguments tell it from a
@@ -134,7 +134,7 @@ fn open_whisk_program(folder: &Folder) -> Option<Found> {
         .iter()
         .any(|sign| source.contains(sign));
     let function = FunctionManifest {
-        compat: implied(CompatName::OpenWhisk),
+        compat: implied(PlatformName::OpenWhisk),
         runtime: implied(RuntimeName::Exec),
         command: implied(vec!["./exec".to_owned()]),
         template: stays.then(|| "actionloop".to_owned()).and_then(implied),
@@ -157,11 +157,11 @@ fn by_main(folder: &Folder) -> Option<Found> {
                 found.function.template = implied(template.to_owned());
                 return Some(found);
             }
-            return found(CompatName::OpenWhisk, RuntimeName::Python, entry, why);
+            return found(PlatformName::OpenWhisk, RuntimeName::Python, entry, why);
         }
         if parameters.is_empty() {
             let why = format!("{file}: main()");
-            return found(CompatName::Fission, RuntimeName::Python, entry, why);
+            return found(PlatformName::Fission, RuntimeName::Python, entry, why);
         }
     }
     for file in preferred(folder, &["index.js", "main.js"], &NODE) {
@@ -173,7 +173,7 @@ fn by_main(folder: &Folder) -> Option<Found> {
         });
         if parameters.is_some_and(|names| names.len() == 1) {
             let why = format!("{file}: main(params)");
-            return found(CompatName::OpenWhisk, RuntimeName::Node, format!("{file}:main"), why);
+            return found(PlatformName::OpenWhisk, RuntimeName::Node, format!("{file}:main"), why);
         }
     }
     None
@@ -186,7 +186,7 @@ pub(super) fn is_of_parliament(source: &str) -> bool {
 
 /// Whose function `main` with one argument is, by what its file imports: that of Fission's
 /// environment for FastAPI, or of the first versions of Knative's `func`.
-fn by_framework(source: &str) -> Option<(CompatName, &'static str)> {
+fn by_framework(source: &str) -> Option<(PlatformName, &'static str)> {
     let imports = |module: &str| {
         let begins = |line: &str, word: &str| {
             let rest = line.strip_prefix(word).and_then(|rest| rest.strip_prefix(module));
@@ -195,10 +195,10 @@ fn by_framework(source: &str) -> Option<(CompatName, &'static str)> {
         source.lines().any(|line| begins(line, "from ") || begins(line, "import "))
     };
     if imports("parliament") {
-        return Some((CompatName::Knative, "parliament"));
+        return Some((PlatformName::Knative, "parliament"));
     }
     let is_fastapi = imports("fastapi") || imports("starlette");
-    is_fastapi.then_some((CompatName::Fission, "fastapi"))
+    is_fastapi.then_some((PlatformName::Fission, "fastapi"))
 }
 
 fn knative(folder: &Folder) -> Option<Found> {
@@ -213,7 +213,7 @@ fn knative(folder: &Folder) -> Option<Found> {
             let module = file.trim_end_matches(".py").trim_end_matches("/__init__");
             let entry = format!("{module}:new");
             return found(
-                CompatName::Knative,
+                PlatformName::Knative,
                 RuntimeName::Python,
                 entry,
                 format!("{file}: new()"),
@@ -225,7 +225,7 @@ fn knative(folder: &Folder) -> Option<Found> {
             .is_some_and(|names| names.first().is_some_and(|first| first == "context"))
         {
             let why = format!("{file}: exports.handle(context)");
-            return found(CompatName::Knative, RuntimeName::Node, format!("{file}:handle"), why);
+            return found(PlatformName::Knative, RuntimeName::Node, format!("{file}:handle"), why);
         }
     }
     None
@@ -267,7 +267,7 @@ fn fission_node(folder: &Folder) -> Option<Found> {
         let Some(names) = names else { continue };
         if names == ["context"] || names == ["context", "callback"] {
             let why = format!("{file}: exports ({})", names.join(", "));
-            return found(CompatName::Fission, RuntimeName::Node, file.to_owned(), why);
+            return found(PlatformName::Fission, RuntimeName::Node, file.to_owned(), why);
         }
     }
     None
@@ -288,30 +288,34 @@ fn package(folder: &Folder) -> Option<serde_json::Value> {
 }
 
 /// The entry of a function whose manifest names a platform and no entry.
-pub(super) fn entry(folder: &Folder, compat: Compat, runtime: Runtime) -> Result<String, Mistakes> {
+pub(super) fn entry(
+    folder: &Folder,
+    compat: Platform,
+    runtime: Runtime,
+) -> Result<String, Mistakes> {
     if runtime == Runtime::Go {
         return golang::entry(folder, compat);
     }
     let is_node = runtime == Runtime::Node;
     let candidates: &[&str] = match (compat, is_node) {
-        (Compat::TinyFaas, false) => &["fn.py"],
-        (Compat::OpenFaas, false) => &["handler.py"],
-        (Compat::OpenFaas, true) => &["handler.js", "handler.mjs", "handler.cjs"],
-        (Compat::OpenWhisk, false) => &["__main__.py", "main.py"],
-        (Compat::OpenWhisk, true) => &["index.js", "main.js"],
-        (Compat::Knative, false) => &["func.py", "main.py", "app.py"],
+        (Platform::TinyFaas, false) => &["fn.py"],
+        (Platform::OpenFaas, false) => &["handler.py"],
+        (Platform::OpenFaas, true) => &["handler.js", "handler.mjs", "handler.cjs"],
+        (Platform::OpenWhisk, false) => &["__main__.py", "main.py"],
+        (Platform::OpenWhisk, true) => &["index.js", "main.js"],
+        (Platform::Knative, false) => &["func.py", "main.py", "app.py"],
         (_, false) => &["main.py", "handler.py"],
         (_, true) => &["index.js", "main.js", "handler.js"],
     };
     let object = match compat {
-        Compat::TinyFaas => "fn",
-        Compat::OpenFaas => "handle",
-        Compat::Nuclio | Compat::Kubeless => "handler",
-        Compat::OpenWhisk | Compat::Fission => "main",
-        Compat::Knative if is_node => "handle",
-        Compat::Knative => "new",
+        Platform::TinyFaas => "fn",
+        Platform::OpenFaas => "handle",
+        Platform::Nuclio | Platform::Kubeless => "handler",
+        Platform::OpenWhisk | Platform::Fission => "main",
+        Platform::Knative if is_node => "handle",
+        Platform::Knative => "new",
     };
-    if compat == Compat::Knative && !is_node && folder.has_path("function/__init__.py") {
+    if compat == Platform::Knative && !is_node && folder.has_path("function/__init__.py") {
         return Ok("function:new".to_owned());
     }
     let main = package(folder)
@@ -331,9 +335,9 @@ pub(super) fn entry(folder: &Folder, compat: Compat, runtime: Runtime) -> Result
         return Err(mistake("M0112", text, Some(hint)));
     };
     // Platforms whose Node contract is the module itself.
-    let whole = matches!(compat, Compat::TinyFaas | Compat::OpenFaas | Compat::Fission);
+    let whole = matches!(compat, Platform::TinyFaas | Platform::OpenFaas | Platform::Fission);
     // A function of events may stand alone there.
-    let alone = compat == Compat::Knative
+    let alone = compat == Platform::Knative
         && !is_node
         && python_parameters(&folder.source(&file), "new").is_none();
     let object = if alone { "handle" } else { object };

@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use mote_api::manifest::{self, CompatName, FunctionManifest, RuntimeName};
+use mote_api::manifest::{self, FunctionManifest, PlatformName, RuntimeName};
 use mote_api::openwhisk::WhiskManifest;
 use mote_api::toml_reader::{Lined, Mistakes};
 use mote_core::FunctionName;
@@ -120,7 +120,7 @@ pub enum Source {
 }
 
 impl Described {
-    fn new(name: &str, compat: CompatName) -> Self {
+    fn new(name: &str, compat: PlatformName) -> Self {
         let mut described = Self::default();
         described.function.name = implied(label(name));
         described.function.compat = implied(compat);

@@ -1,9 +1,9 @@
 //! Go packages: which contract their functions follow, as far as text can tell.
 
-use mote_api::manifest::{CompatName, FunctionManifest, RuntimeName};
+use mote_api::manifest::{FunctionManifest, PlatformName, RuntimeName};
 use mote_api::toml_reader::Mistakes;
 use mote_core::FunctionSpec;
-use mote_core::spec::{Compat, Runtime, TEMPLATE_GO_CLASSIC};
+use mote_core::spec::{Platform, Runtime, TEMPLATE_GO_CLASSIC};
 
 use super::found::{Found, implied};
 use super::mistakes::{escaped, mistake};
@@ -17,7 +17,7 @@ const KUBELESS_EVENT: &str = "functions.Event";
 pub(super) fn infer(folder: &Folder) -> Option<Found> {
     let name = package(folder)?;
     for (compat, sign) in
-        [(CompatName::Nuclio, NUCLIO_EVENT), (CompatName::Kubeless, KUBELESS_EVENT)]
+        [(PlatformName::Nuclio, NUCLIO_EVENT), (PlatformName::Kubeless, KUBELESS_EVENT)]
     {
         if let [entry, ..] = takes(folder, sign).as_slice() {
             return found(compat, entry, format!("package {name}, func {entry}"));
@@ -25,22 +25,24 @@ pub(super) fn infer(folder: &Folder) -> Option<Found> {
     }
     let has = |function: &str| parameters(folder, function);
     let (compat, entry) = match name.as_str() {
-        "main" if has("fn").is_some() => (CompatName::TinyFaas, "fn"),
-        "main" if has("Main").is_some() => (CompatName::OpenWhisk, "Main"),
-        "main" if has("Handler").is_some() => (CompatName::Fission, "Handler"),
-        _ if has("New").is_some_and(|list| list.trim().is_empty()) => (CompatName::Knative, "New"),
+        "main" if has("fn").is_some() => (PlatformName::TinyFaas, "fn"),
+        "main" if has("Main").is_some() => (PlatformName::OpenWhisk, "Main"),
+        "main" if has("Handler").is_some() => (PlatformName::Fission, "Handler"),
+        _ if has("New").is_some_and(|list| list.trim().is_empty()) => {
+            (PlatformName::Knative, "New")
+        }
         "function" => match has("Handle")? {
             list if takes_bytes(&list) => {
                 let why = format!("package {name}, func Handle({list})");
-                let mut found = found(CompatName::OpenFaas, "Handle", why)?;
+                let mut found = found(PlatformName::OpenFaas, "Handle", why)?;
                 found.function.template = implied(TEMPLATE_GO_CLASSIC.to_owned());
                 return Some(found);
             }
-            list if list.contains("handler.Request") => (CompatName::OpenFaas, "Handle"),
+            list if list.contains("handler.Request") => (PlatformName::OpenFaas, "Handle"),
             list if list.starts_with("w ") || list.starts_with("w,") => {
-                (CompatName::OpenFaas, "Handle")
+                (PlatformName::OpenFaas, "Handle")
             }
-            _ => (CompatName::Knative, "Handle"),
+            _ => (PlatformName::Knative, "Handle"),
         },
         _ => return None,
     };
@@ -140,10 +142,10 @@ pub(super) fn parameters(folder: &Folder, name: &str) -> Option<String> {
     })
 }
 
-pub(super) fn entry(folder: &Folder, compat: Compat) -> Result<String, Mistakes> {
+pub(super) fn entry(folder: &Folder, compat: Platform) -> Result<String, Mistakes> {
     let sign = match compat {
-        Compat::Nuclio => Some(NUCLIO_EVENT),
-        Compat::Kubeless => Some(KUBELESS_EVENT),
+        Platform::Nuclio => Some(NUCLIO_EVENT),
+        Platform::Kubeless => Some(KUBELESS_EVENT),
         _ => None,
     };
     let taking = sign.map(|sign| takes(folder, sign)).unwrap_or_default();
@@ -151,10 +153,10 @@ pub(super) fn entry(folder: &Folder, compat: Compat) -> Result<String, Mistakes>
         return Ok(name.clone());
     }
     let names: &[&str] = match compat {
-        Compat::TinyFaas => &["fn"],
-        Compat::OpenWhisk => &["Main"],
-        Compat::Fission | Compat::Nuclio | Compat::Kubeless => &["Handler"],
-        Compat::Knative => &["New", "Handle"],
+        Platform::TinyFaas => &["fn"],
+        Platform::OpenWhisk => &["Main"],
+        Platform::Fission | Platform::Nuclio | Platform::Kubeless => &["Handler"],
+        Platform::Knative => &["New", "Handle"],
         _ => &["Handle"],
     };
     let found = names.iter().find(|name| parameters(folder, name).is_some());
@@ -168,7 +170,7 @@ pub(super) fn entry(folder: &Folder, compat: Compat) -> Result<String, Mistakes>
     })
 }
 
-fn found(compat: CompatName, entry: &str, why: String) -> Option<Found> {
+fn found(compat: PlatformName, entry: &str, why: String) -> Option<Found> {
     let function = FunctionManifest {
         compat: implied(compat),
         runtime: implied(RuntimeName::Go),

@@ -2,7 +2,7 @@
 
 use mote_api::manifest::FunctionManifest;
 use mote_api::toml_reader::Mistakes;
-use mote_core::spec::{Compat, Runtime};
+use mote_core::spec::{Platform, Runtime};
 
 use super::mistakes::{escaped, in_manifest, mistake};
 use super::probe::Folder;
@@ -111,10 +111,10 @@ fn programs(folder: &Folder) -> Result<Vec<&str>, Mistakes> {
 pub(super) fn command(
     folder: &Folder,
     runtime: Runtime,
-    compat: Option<Compat>,
+    compat: Option<Platform>,
 ) -> Result<Vec<String>, Mistakes> {
     let mut found = programs(folder)?;
-    if compat == Some(Compat::TinyFaas) && found.contains(&"fn.sh") {
+    if compat == Some(Platform::TinyFaas) && found.contains(&"fn.sh") {
         found = vec!["fn.sh"]; // what lies beside it, it calls
     }
     match found.as_slice() {

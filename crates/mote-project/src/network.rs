@@ -5,7 +5,7 @@
 
 use mote_core::FunctionSpec;
 use mote_core::spec::{
-    Compat, Egress, OPENFAAS_GATEWAY_PORT, OPENFAAS_GATEWAYS, OWN_FRONT, Runtime,
+    Egress, OPENFAAS_GATEWAY_PORT, OPENFAAS_GATEWAYS, OWN_FRONT, Platform, Runtime,
 };
 
 use super::Planned;
@@ -87,7 +87,7 @@ pub(super) fn likely_use(folder: &Folder, spec: &FunctionSpec) -> Option<String>
 /// The warning for an action that calls its own platform's API. Here the action is given neither
 /// host nor key, so it would fail when it is called.
 pub(super) fn misses_own_api(folder: &Folder, spec: &FunctionSpec) -> Option<String> {
-    if spec.compat != Some(Compat::OpenWhisk) {
+    if spec.compat != Some(Platform::OpenWhisk) {
         return None;
     }
     const SIGNS: [&str; 7] = [
@@ -155,7 +155,7 @@ fn go(source: &str) -> Option<String> {
 /// Lets an OpenFaaS function reach the gateway where its code or its environment names it; returns
 /// under which names.
 pub(super) fn allow_gateway(folder: &Folder, spec: &mut FunctionSpec) -> Option<String> {
-    if spec.compat != Some(Compat::OpenFaas) {
+    if spec.compat != Some(Platform::OpenFaas) {
         return None;
     }
     let sources: Vec<String> = folder
@@ -206,7 +206,7 @@ pub fn allow(planned: &mut Planned, destinations: &[Egress]) {
         }
     }
     if planned.spec.reaches_any_host() {
-        if planned.spec.compat == Some(Compat::OpenFaas) {
+        if planned.spec.compat == Some(Platform::OpenFaas) {
             // Any host of that platform is also its gateway, which no look-up finds here.
             add_gateways(&mut planned.spec, &OPENFAAS_GATEWAYS);
         }
@@ -228,7 +228,7 @@ pub fn allow(planned: &mut Planned, destinations: &[Egress]) {
 /// Lets a Nuclio function reach the node's HTTP front where its code calls other functions by name;
 /// returns what it may reach.
 pub(super) fn allow_own_front(folder: &Folder, spec: &mut FunctionSpec) -> Option<String> {
-    if (spec.compat, spec.runtime) != (Some(Compat::Nuclio), Runtime::Python) {
+    if (spec.compat, spec.runtime) != (Some(Platform::Nuclio), Runtime::Python) {
         return None;
     }
     let files = folder.with_ending(&[".py"]);

@@ -6,13 +6,13 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use mote_api::manifest::{
-    self, BalanceName, CompatName, FunctionManifest, Manifest, PolicyName, RuntimeName,
+    self, BalanceName, FunctionManifest, Manifest, PlatformName, PolicyName, RuntimeName,
     ScaleManifest, StartName,
 };
 use mote_api::toml_reader::{Mistake, Mistakes};
 use mote_core::policy::Balance;
 use mote_core::policy::{HpaSettings, KnativeSettings, OpenFaasSettings, Policy};
-use mote_core::spec::{CoapResource, Compat, Egress, Runtime, StartPolicy};
+use mote_core::spec::{CoapResource, Egress, Platform, Runtime, StartPolicy};
 use mote_core::{FunctionName, FunctionSpec};
 use mote_store::ArchiveLimits;
 
@@ -306,7 +306,7 @@ fn plan(
             spec.entry = match &function.entry {
                 // Only the export is known, as of a zip that a client sent: the file is looked for.
                 Some(entry) if entry.value.starts_with(':') && spec.compat.is_some() => {
-                    let compat = spec.compat.unwrap_or(Compat::OpenWhisk);
+                    let compat = spec.compat.unwrap_or(Platform::OpenWhisk);
                     let found = contract::entry(folder, compat, runtime)?;
                     let file = found.split(':').next().unwrap_or_default();
                     format!("{file}{}", entry.value)
@@ -348,16 +348,16 @@ fn plan(
         spec.limits.timeout_ms = compat.timeout_ms_default();
     }
     match (spec.compat, runtime) {
-        (Some(Compat::OpenFaas), Runtime::Go) => golang::check_open_faas(folder, &spec)?,
-        (Some(Compat::Nuclio), Runtime::Go) => golang::check_nuclio(folder, &spec)?,
+        (Some(Platform::OpenFaas), Runtime::Go) => golang::check_open_faas(folder, &spec)?,
+        (Some(Platform::Nuclio), Runtime::Go) => golang::check_nuclio(folder, &spec)?,
         _ => {}
     }
     apply(&mut spec, function)?;
     guesses.extend(network::allow_gateway(folder, &mut spec));
     guesses.extend(network::allow_own_front(folder, &mut spec));
     let one_at_a_time = match spec.compat {
-        Some(Compat::OpenWhisk) => matches!(runtime, Runtime::Node | Runtime::Go),
-        Some(Compat::Nuclio) => runtime == Runtime::Go,
+        Some(Platform::OpenWhisk) => matches!(runtime, Runtime::Node | Runtime::Go),
+        Some(Platform::Nuclio) => runtime == Runtime::Go,
         _ => false,
     };
     if one_at_a_time {
@@ -368,15 +368,15 @@ fn plan(
     Ok((spec, guesses))
 }
 
-pub(crate) fn compat(name: CompatName) -> Compat {
+pub(crate) fn compat(name: PlatformName) -> Platform {
     match name {
-        CompatName::TinyFaas => Compat::TinyFaas,
-        CompatName::OpenFaas => Compat::OpenFaas,
-        CompatName::Nuclio => Compat::Nuclio,
-        CompatName::Kubeless => Compat::Kubeless,
-        CompatName::OpenWhisk => Compat::OpenWhisk,
-        CompatName::Knative => Compat::Knative,
-        CompatName::Fission => Compat::Fission,
+        PlatformName::TinyFaas => Platform::TinyFaas,
+        PlatformName::OpenFaas => Platform::OpenFaas,
+        PlatformName::Nuclio => Platform::Nuclio,
+        PlatformName::Kubeless => Platform::Kubeless,
+        PlatformName::OpenWhisk => Platform::OpenWhisk,
+        PlatformName::Knative => Platform::Knative,
+        PlatformName::Fission => Platform::Fission,
     }
 }
 

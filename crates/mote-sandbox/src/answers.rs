@@ -29,7 +29,7 @@ pub(crate) async fn next_answer(
     }
 }
 
-/// A parked child.
+/// A prepared child.
 pub(crate) struct Child {
     /// Its number on the host.
     pub(crate) init: i32,
@@ -37,8 +37,8 @@ pub(crate) struct Child {
     pub(crate) mounts: OwnedFd,
 }
 
-/// Waits for both halves of a parking: the zygote's pidfd and the child's mount namespace.
-pub(crate) async fn await_parked(
+/// Waits for both halves of a preparation: the zygote's pidfd and the child's mount namespace.
+pub(crate) async fn await_prepared(
     status: &AsyncFd<OwnedFd>,
     label: &str,
 ) -> Result<Child, StartError> {
@@ -46,7 +46,7 @@ pub(crate) async fn await_parked(
     loop {
         match next_step(status, label).await? {
             (Answer::Cloned { pid }, fds) => pidfd = fds.into_iter().next().map(|fd| (pid, fd)),
-            (Answer::Parked, fds) => mounts = fds.into_iter().next(),
+            (Answer::PreparedChild, fds) => mounts = fds.into_iter().next(),
             _ => return Err(unexpected(label)),
         }
         match (pidfd, mounts) {
@@ -56,15 +56,15 @@ pub(crate) async fn await_parked(
     }
 }
 
-/// Waits until a waiting instance has its folders.
-pub(crate) async fn await_adopted(
+/// Waits until a prewarmed instance has its folders.
+pub(crate) async fn await_assigned(
     status: &AsyncFd<OwnedFd>,
     label: &str,
 ) -> Result<(), StartError> {
     loop {
         match next_step(status, label).await? {
             (Answer::Cloned { .. }, _) => {}
-            (Answer::Adopted, _) => return Ok(()),
+            (Answer::Assigned, _) => return Ok(()),
             _ => return Err(unexpected(label)),
         }
     }

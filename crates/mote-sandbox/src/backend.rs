@@ -8,25 +8,25 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use mote_core::backend::{
-    Backend, BoxFuture, InstanceLimits, InstanceRequest, Launch, StartError, Started, Waiting,
+    Backend, BoxFuture, InstanceLimits, InstanceRequest, Launch, Prewarmed, StartError, Started,
 };
 use mote_core::spec::{ANY_HOST, Egress};
 use tokio::io::unix::AsyncFd;
 use tokio::sync::watch;
 
-use crate::answers::{Child, await_adopted, await_parked, await_start, sandbox_error};
+use crate::answers::{Child, await_assigned, await_prepared, await_start, sandbox_error};
 use crate::cgroup::Cgroups;
 use crate::cleanup::Unstarted;
 use crate::config::{HostFacts, Layer, SandboxConfig};
 use crate::identity::INSIDE_ID;
 use crate::loopback::{EGRESS_MAX, egress_address};
-use crate::parked::{Parked, Pool, has_died};
-use crate::plan::{Adoption, Bind, Parking, Plan, Program, RootPlan};
+use crate::plan::{Assignment, Bind, Plan, Preparation, Program, RootPlan};
+use crate::prepared::{Pool, PreparedChild, has_died};
+use crate::prewarmed::PrewarmedPool;
 use crate::proc_files::{self, Machine};
 use crate::report::{self, Report};
 use crate::running::Running;
 use crate::slots::{Slot, Slots};
-use crate::waiting::WaitingPool;
 use crate::zygote::ZygoteHandle;
 use crate::{open_network, sys};
 
@@ -34,10 +34,10 @@ use crate::{open_network, sys};
 pub const START_TIMEOUT: Duration = Duration::from_secs(10);
 /// Pause before a plan is offered again to a zygote that is behind.
 const SEND_PAUSE: Duration = Duration::from_millis(1);
-/// Starts under way beside which waiting programs are brought up. Starts that follow each other one
+/// Starts under way beside which prewarmed programs are brought up. Starts that follow each other one
 /// by one must not keep the pool empty; a burst goes first.
 const STARTS_BESIDE_FILLING: usize = 1;
-/// A burst holds up the next waiting program for this long at most: functions may take minutes to
+/// A burst holds up the next prewarmed program for this long at most: functions may take minutes to
 /// load.
 const BURST_MAX: Duration = Duration::from_secs(1);
 /// Pause between a start and the refilling after it.
@@ -63,7 +63,7 @@ struct Inner {
     rootless: bool,
     slots: Slots,
     pool: Pool,
-    waiting: WaitingPool,
+    waiting: PrewarmedPool,
     /// Starts that somebody waits for, until the instance serves. Bringing others up in the middle
     /// of many would slow them: composing a sandbox takes locks of the whole machine.
     under_way: watch::Sender<usize>,
@@ -82,7 +82,7 @@ impl UnderWay {
 impl Drop for UnderWay {
     fn drop(&mut self) {
         self.0.inner.under_way.send_modify(|starts| *starts -= 1);
-        self.0.fill_waiting();
+        self.0.fill_prewarmed();
     }
 }
 
@@ -101,7 +101,7 @@ impl ProcessBackend {
                 rootless: !sys::is_root(),
                 slots: Slots::default(),
                 pool: Pool::default(),
-                waiting: WaitingPool::default(),
+                waiting: PrewarmedPool::default(),
                 under_way: watch::Sender::new(0),
             }),
         };
@@ -231,9 +231,9 @@ impl ProcessBackend {
         }
         let under_way = UnderWay::begin(&self);
         if let Some((like, running)) = self.inner.waiting.take(&request) {
-            // One that could not be adopted, for instance as it is larger than the function's
+            // One that could not be assigned, for instance as it is larger than the function's
             // limit, is gone; the function starts as it would without.
-            if let Ok(running) = self.adopt(running, &like.limits, &request).await {
+            if let Ok(running) = self.assign(running, &like.limits, &request).await {
                 return started(&request.label, running, true, Box::new(under_way));
             }
         }
@@ -295,8 +295,8 @@ impl ProcessBackend {
         running
     }
 
-    /// Gives a waiting program to a function: its folders, then its limits.
-    async fn adopt(
+    /// Gives a prewarmed program to a function: its folders, then its limits.
+    async fn assign(
         &self,
         mut running: Running,
         before: &InstanceLimits,
@@ -304,26 +304,26 @@ impl ProcessBackend {
     ) -> Result<Running, StartError> {
         let label = &request.label;
         let failed = |step: &str, source: io::Error| sandbox_error(label, step, source);
-        running.parked.cleanup.cgroup(|cgroup| cgroup.set_modest(false));
+        running.prepared.cleanup.cgroup(|cgroup| cgroup.set_modest(false));
         let mut binds = vec![bind(request.code_dir.clone(), CODE_DIR, false)];
         if let Some(packages) = &request.packages_dir {
             binds.push(bind(packages.clone(), PACKAGES_DIR, false));
         }
         let changed = request.shows_memory && before.memory_bytes != request.limits.memory_bytes;
         let file = changed.then(|| proc_files::memory_file(request.limits.memory_bytes));
-        let message = Adoption { binds, file }
+        let message = Assignment { binds, file }
             .encode()
-            .map_err(|source| failed("write the adoption", source))?;
+            .map_err(|source| failed("write the assignment", source))?;
         let (status, inside) = status_pair().map_err(|source| failed("create sockets", source))?;
-        let adopted = async {
-            self.send(&message, &inside, Some(running.parked.mounts.as_fd())).await?;
+        let assigned = async {
+            self.send(&message, &inside, Some(running.prepared.mounts.as_fd())).await?;
             drop(inside);
-            await_adopted(&status, label).await
+            await_assigned(&status, label).await
         };
-        tokio::time::timeout(START_TIMEOUT, adopted).await.map_err(|_| {
+        tokio::time::timeout(START_TIMEOUT, assigned).await.map_err(|_| {
             failed("mount within 10 s", io::Error::from_raw_os_error(libc::ETIMEDOUT))
         })??;
-        if let Some(cgroup) = running.parked.cleanup.cgroup_mut() {
+        if let Some(cgroup) = running.prepared.cleanup.cgroup_mut() {
             let whole = !matches!(request.launch, Launch::PerInvocation { .. });
             cgroup
                 .change(before, &request.limits, whole)
@@ -332,10 +332,10 @@ impl ProcessBackend {
         Ok(running)
     }
 
-    /// Brings waiting programs up until there are enough, one after the other: many at once would
+    /// Brings prewarmed programs up until there are enough, one after the other: many at once would
     /// hold up whoever starts meanwhile. They come up with a small share, and a failure is not
     /// repeated before the next start. Does nothing outside a runtime.
-    fn fill_waiting(&self) {
+    fn fill_prewarmed(&self) {
         let Ok(runtime) = tokio::runtime::Handle::try_current() else { return };
         if !self.inner.waiting.begin_filling() {
             return;
@@ -373,7 +373,7 @@ impl ProcessBackend {
         }
         let running = self.run("waiting", plan, &like.limits, slot).await?;
         self.fill();
-        running.parked.cleanup.cgroup(|cgroup| cgroup.set_modest(true));
+        running.prepared.cleanup.cgroup(|cgroup| cgroup.set_modest(true));
         tokio::time::timeout(START_TIMEOUT, running.speaks())
             .await
             .map_err(io::Error::from)
@@ -410,19 +410,19 @@ impl ProcessBackend {
             let mut taken = self.inner.pool.take();
             loop {
                 let waited = taken.is_some();
-                let mut parked = match taken.take() {
-                    Some(parked) => parked,
-                    None => self.park(label).await?,
+                let mut prepared = match taken.take() {
+                    Some(prepared) => prepared,
+                    None => self.prepare(label).await?,
                 };
                 if plan.has(Layer::Cgroup) {
-                    plan.cgroups = parked.cleanup.cgroup(|cgroup| cgroup.values(limits, whole));
+                    plan.cgroups = prepared.cleanup.cgroup(|cgroup| cgroup.values(limits, whole));
                 }
                 let message = plan.encode().map_err(|source| failed("write the plan", source))?;
-                match parked.send(&message, &inside) {
+                match prepared.send(&message, &inside) {
                     Ok(()) => {
-                        parked.cleanup.own(slot);
-                        let egress = await_start(&parked.status, label).await?;
-                        return Ok((parked, egress));
+                        prepared.cleanup.own(slot);
+                        let egress = await_start(&prepared.status, label).await?;
+                        return Ok((prepared, egress));
                     }
                     // It died while it waited, for instance of a machine-wide shortage of memory.
                     Err(error) if waited && has_died(&error) => {}
@@ -430,7 +430,7 @@ impl ProcessBackend {
                 }
             }
         };
-        let (parked, egress) = match tokio::time::timeout(START_TIMEOUT, start).await {
+        let (prepared, egress) = match tokio::time::timeout(START_TIMEOUT, start).await {
             Ok(result) => result?,
             Err(_) => {
                 let source = io::Error::from_raw_os_error(libc::ETIMEDOUT);
@@ -438,11 +438,11 @@ impl ProcessBackend {
             }
         };
         drop(inside);
-        Ok(Running { channel, output, egress, parked })
+        Ok(Running { channel, output, egress, prepared })
     }
 
     /// Makes one child that waits for a plan.
-    async fn park(&self, label: &str) -> Result<Parked, StartError> {
+    async fn prepare(&self, label: &str) -> Result<PreparedChild, StartError> {
         let inner = &*self.inner;
         let failed = |step: &str, source: io::Error| sandbox_error(label, step, source);
         let (status, inside) = status_pair().map_err(|source| failed("create sockets", source))?;
@@ -450,13 +450,13 @@ impl ProcessBackend {
         let without = inner.config.without;
         let cgroups = if without & Layer::Cgroup as u32 == 0 { cgroup.paths() } else { Vec::new() };
         let mapped = inner.rootless.then(sys::effective_ids);
-        let parking = Parking { without, mapped, cgroups };
-        let message = parking.encode().map_err(|source| failed("write the plan", source))?;
+        let preparation = Preparation { without, mapped, cgroups };
+        let message = preparation.encode().map_err(|source| failed("write the plan", source))?;
         let cleanup = Unstarted::new(cgroup);
         self.send(&message, &inside, None).await?;
         drop(inside);
-        let Child { init, pidfd, mounts } = await_parked(&status, label).await?;
-        Ok(Parked { status, init, pidfd, mounts, cleanup })
+        let Child { init, pidfd, mounts } = await_prepared(&status, label).await?;
+        Ok(PreparedChild { status, init, pidfd, mounts, cleanup })
     }
 
     /// Parks children until there are enough, off every hot path. Does nothing outside a runtime.
@@ -470,9 +470,9 @@ impl ProcessBackend {
             // A weak reference between two children: filling must not keep a backend alive.
             while let Some(inner) = inner.upgrade() {
                 let backend = Self { inner };
-                let parking = backend.park("parked");
-                let parked = tokio::time::timeout(START_TIMEOUT, parking).await;
-                if !backend.inner.pool.add(parked.ok().and_then(Result::ok)) {
+                let preparation = backend.prepare("prepared");
+                let prepared = tokio::time::timeout(START_TIMEOUT, preparation).await;
+                if !backend.inner.pool.add(prepared.ok().and_then(Result::ok)) {
                     return;
                 }
             }
@@ -504,13 +504,13 @@ impl Backend for ProcessBackend {
         Box::pin(self.clone().start_now(request))
     }
 
-    fn keep_waiting(&self, wanted: Vec<Waiting>) {
+    fn keep_prewarmed(&self, wanted: Vec<Prewarmed>) {
         let inner = &*self.inner;
-        if !report::waiting_programs(&inner.cgroups) || inner.config.without != 0 {
+        if !report::prewarmed_programs(&inner.cgroups) || inner.config.without != 0 {
             return;
         }
         inner.waiting.want(wanted);
-        self.fill_waiting();
+        self.fill_prewarmed();
     }
 }
 

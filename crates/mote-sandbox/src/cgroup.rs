@@ -1,7 +1,7 @@
 //! Control groups: which are there, where ours go, what they say, how they are removed.
 //!
 //! The daemon decides paths and values; the child of the zygote creates and enters its directories
-//! when it parks, and fills them before it does anything else for an instance, so limits hold before
+//! when it prepares, and fills them before it does anything else for an instance, so limits hold before
 //! the first instruction of the program and even for the composition of its root. Version 1 hierarchies beside an (almost) empty
 //! version 2 tree, as hybrid systems have, count as version 1.
 

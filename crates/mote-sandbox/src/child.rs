@@ -1,6 +1,6 @@
 //! From a fresh clone of the zygote to an instance: the steps in their order.
 //!
-//! First it parks: namespaces and cgroups take most of the time and are the same for everyone, so
+//! First it prepares: namespaces and cgroups take most of the time and are the same for everyone, so
 //! they are done before an instance is asked for. Then it receives its plan. Everything that needs
 //! privileges comes first, everything that removes them last, and the program starts only after all
 //! of it. A failed step is told to the daemon and ends the process.
@@ -16,16 +16,16 @@ use crate::init;
 use crate::landlock_rules;
 use crate::loopback;
 use crate::message;
-use crate::plan::{Answer, PLAN_BYTES_MAX, Parking, Plan};
+use crate::plan::{Answer, PLAN_BYTES_MAX, Plan, Preparation};
 use crate::root;
 use crate::seccomp;
-use crate::step::{CHANNEL_FD, Failure, STATUS_FD, Step, die_with_parent};
+use crate::step::{CHANNEL_FD, Failure, STATUS_FD, StepName, die_with_parent};
 use crate::sys;
 
 /// Makes an instance a likelier victim of a machine-wide shortage than the daemon.
 const OOM_SCORE_ADJ: i32 = 500;
 
-/// What a parked child has received.
+/// What a prepared child has received.
 struct Order {
     plan: Plan,
     channel: OwnedFd,
@@ -44,10 +44,10 @@ impl Status {
 }
 
 /// Parks, then becomes the instance. Never returns.
-pub(crate) fn run(parking: &[u8], status: OwnedFd, filter: &BpfProgram) -> ! {
+pub(crate) fn run(preparation: &[u8], status: OwnedFd, filter: &BpfProgram) -> ! {
     sys::set_signal(libc::SIGCHLD, libc::SIG_DFL);
     let mut status = Status(status.into_raw_fd());
-    let result = park(parking, &status).and_then(|()| {
+    let result = prepare(preparation, &status).and_then(|()| {
         let order = wait_for_plan(&status)?;
         compose(order, &mut status, filter)
     });
@@ -66,33 +66,34 @@ pub(crate) fn run(parking: &[u8], status: OwnedFd, filter: &BpfProgram) -> ! {
 }
 
 /// The slow part, before anyone waits: joining a cgroup waits for all processors of the machine.
-fn park(parking: &[u8], status: &Status) -> Result<(), Failure> {
+fn prepare(preparation: &[u8], status: &Status) -> Result<(), Failure> {
     die_with_parent()?;
     // SAFETY: a fresh clone is never a group leader; a failure would only mean that it is one.
     unsafe {
         libc::setsid();
     }
-    let parking: Parking =
-        serde_json::from_slice(parking).map_err(io::Error::from).step("read the parking")?;
-    if parking.has(Layer::FdClosing) {
+    let preparation: Preparation = serde_json::from_slice(preparation)
+        .map_err(io::Error::from)
+        .step("read the preparation")?;
+    if preparation.has(Layer::FdClosing) {
         close_all_but(status).step("close the zygote's descriptors")?;
     }
-    enter_cgroups(&parking)?;
-    if let Some(host_ids) = parking.mapped {
+    enter_cgroups(&preparation)?;
+    if let Some(host_ids) = preparation.mapped {
         identity::map_self(host_ids).step("map the user namespace")?;
     }
     raise_oom_score();
     // A host that refuses loses only that others wait less for this one.
     let _ = sys::take_short_turns();
-    if parking.has(Layer::NetNamespace) {
+    if preparation.has(Layer::NetNamespace) {
         loopback::bring_up().step("bring up loopback")?;
         loopback::bound_buffers();
     }
     let mounts = sys::openat(None, c"/proc/self/ns/mnt", libc::O_RDONLY, 0)
         .step("open its mount namespace")?;
     let riders = [mounts.as_raw_fd()];
-    message::send(status.as_fd(), &Answer::Parked.encode(), &riders, 0)
-        .step("say that it is parked")
+    message::send(status.as_fd(), &Answer::PreparedChild.encode(), &riders, 0)
+        .step("say that it is prepared")
 }
 
 /// The zygote's control socket must not be held by a process that may wait for hours.
@@ -175,8 +176,8 @@ fn compose(
     Ok((plan, egress))
 }
 
-fn enter_cgroups(parking: &Parking) -> Result<(), Failure> {
-    for dir in &parking.cgroups {
+fn enter_cgroups(preparation: &Preparation) -> Result<(), Failure> {
+    for dir in &preparation.cgroups {
         let shown = dir.display();
         match std::fs::create_dir(dir) {
             Err(error) if error.kind() != io::ErrorKind::AlreadyExists => {
@@ -190,7 +191,7 @@ fn enter_cgroups(parking: &Parking) -> Result<(), Failure> {
         let file = if own_thread.exists() { own_thread } else { dir.join("cgroup.procs") };
         std::fs::write(file, "0").step(format_args!("enter cgroup {shown}"))?;
     }
-    if !parking.cgroups.is_empty() {
+    if !preparation.cgroups.is_empty() {
         // Hides the path of the cgroups; refused to ordinary users on some kernels, and nothing
         // inside can see cgroups anyway.
         let _ = sys::unshare(libc::CLONE_NEWCGROUP);

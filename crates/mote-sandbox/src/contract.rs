@@ -7,7 +7,7 @@ use std::ffi::CString;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use mote_core::invocation::headers;
-use mote_core::spec::Compat;
+use mote_core::spec::Platform;
 use mote_core::wire::{Invoke, Load};
 use mote_core::{InvocationId, Trigger};
 
@@ -55,20 +55,20 @@ impl Contract {
         let is = |name: &str, word: &str| says(name).is_some_and(|v| v.eq_ignore_ascii_case(word));
         let content_type = says("content_type").map(str::to_owned);
         match load.compat {
-            Some(Compat::TinyFaas) => {
+            Some(Platform::TinyFaas) => {
                 Contract::TinyFaas { pass_status: is("TINYFAAS_PASS_STATUS", "1") }
             }
-            Some(Compat::OpenFaas) if is("mode", "streaming") || is("mode", "serializing") => {
+            Some(Platform::OpenFaas) if is("mode", "streaming") || is("mode", "serializing") => {
                 Contract::Streaming { content_type, whole: is("mode", "serializing") }
             }
-            Some(Compat::OpenFaas) => Contract::Watchdog {
+            Some(Platform::OpenFaas) => Contract::Watchdog {
                 combine_output: !is("combine_output", "false"),
                 content_type,
                 cgi_headers: !is("cgi_headers", "false"),
             },
-            Some(Compat::Nuclio) => Contract::Nuclio,
-            Some(Compat::Fission) => Contract::Fission,
-            Some(Compat::OpenWhisk) => Contract::Action {
+            Some(Platform::Nuclio) => Contract::Nuclio,
+            Some(Platform::Fission) => Contract::Fission,
+            Some(Platform::OpenWhisk) => Contract::Action {
                 stays: load.template.as_deref() == Some("actionloop"),
                 defaults: says("OPENWHISK_PARAMETERS").unwrap_or("{}").to_owned(),
                 version: format!("0.0.{}", load.revision),
@@ -355,7 +355,7 @@ mod tests {
 
     #[test]
     fn the_watchdog_exports_the_request() {
-        let load = load(Some(Compat::OpenFaas), &[]);
+        let load = load(Some(Platform::OpenFaas), &[]);
         let found = variables(
             &Contract::of(&load),
             b"x-forwarded-for\n10.0.0.1\ncontent-type\ntext/plain\nx-a\n1\nx-a\n2\n",
@@ -373,11 +373,11 @@ mod tests {
         ] {
             assert!(found.iter().any(|one| one == wanted), "{wanted}: {found:?}");
         }
-        let off = Contract::of(&self::load(Some(Compat::OpenFaas), &[("cgi_headers", "false")]));
+        let off = Contract::of(&self::load(Some(Platform::OpenFaas), &[("cgi_headers", "false")]));
         assert!(variables(&off, b"", b"/", b"").is_empty());
     }
 
-    fn load(compat: Option<Compat>, env: &[(&str, &str)]) -> Load {
+    fn load(compat: Option<Platform>, env: &[(&str, &str)]) -> Load {
         Load {
             function: "f".into(),
             revision: 1,
@@ -397,16 +397,16 @@ mod tests {
     fn exit_codes_by_contract() {
         let failure = |compat, env: &[(&str, &str)]| Contract::of(&load(compat, env)).failure(3);
         assert_eq!(failure(None, &[]), None);
-        assert_eq!(failure(Some(Compat::Nuclio), &[]), None);
-        assert_eq!(failure(Some(Compat::OpenFaas), &[("mode", "streaming")]), None);
-        let holds = |mode| Contract::of(&load(Some(Compat::OpenFaas), &[("mode", mode)]));
+        assert_eq!(failure(Some(Platform::Nuclio), &[]), None);
+        assert_eq!(failure(Some(Platform::OpenFaas), &[("mode", "streaming")]), None);
+        let holds = |mode| Contract::of(&load(Some(Platform::OpenFaas), &[("mode", mode)]));
         assert!(holds("serializing").holds_answer(), "its exit code decides the status");
         assert!(!holds("streaming").holds_answer());
-        let classic = failure(Some(Compat::OpenFaas), &[]).unwrap();
+        let classic = failure(Some(Platform::OpenFaas), &[]).unwrap();
         assert_eq!((classic.status, classic.line.as_str()), (500, "exit status 3\n"));
-        let tiny = failure(Some(Compat::TinyFaas), &[]).unwrap();
+        let tiny = failure(Some(Platform::TinyFaas), &[]).unwrap();
         assert_eq!((tiny.status, tiny.with_output), (200, false));
-        let passed = failure(Some(Compat::TinyFaas), &[("TINYFAAS_PASS_STATUS", "1")]).unwrap();
+        let passed = failure(Some(Platform::TinyFaas), &[("TINYFAAS_PASS_STATUS", "1")]).unwrap();
         assert_eq!(passed.status, 500);
     }
 

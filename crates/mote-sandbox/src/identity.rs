@@ -4,7 +4,7 @@ use std::io;
 
 use crate::config::Layer;
 use crate::plan::Plan;
-use crate::step::{Failure, Step};
+use crate::step::{Failure, StepName};
 use crate::sys;
 
 /// User and group id inside every sandbox.

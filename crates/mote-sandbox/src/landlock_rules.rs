@@ -15,7 +15,7 @@ use landlock::{
 
 use crate::config::Layer;
 use crate::plan::Plan;
-use crate::step::{Failure, Step};
+use crate::step::{Failure, StepName};
 use crate::sys;
 
 /// The newest version whose rights we name; older kernels get what they know.

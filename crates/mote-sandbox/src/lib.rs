@@ -21,8 +21,8 @@
 #![allow(unsafe_code, reason = "namespaces, seccomp and descriptors are system calls")]
 
 mod action_loop;
-mod adoption;
 mod answers;
+mod assignment;
 mod backend;
 mod cgroup;
 mod child;
@@ -39,8 +39,9 @@ mod loopback;
 mod message;
 mod open_network;
 mod outbox;
-mod parked;
 mod plan;
+mod prepared;
+mod prewarmed;
 mod proc_files;
 mod program_run;
 mod report;
@@ -52,7 +53,6 @@ mod spawn;
 mod step;
 mod subordinate;
 mod sys;
-mod waiting;
 mod worker;
 mod zygote;
 

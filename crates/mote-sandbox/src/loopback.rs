@@ -4,7 +4,7 @@ use std::io;
 use std::net::{Ipv4Addr, SocketAddrV4, TcpListener};
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 
-use crate::step::{Failure, Step};
+use crate::step::{Failure, StepName};
 use crate::{open_network, sys};
 
 /// Destinations of one instance at most; more would not fit one message with descriptors.

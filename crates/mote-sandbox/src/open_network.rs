@@ -5,7 +5,7 @@ use std::io;
 use std::net::{Ipv4Addr, SocketAddrV4, TcpListener, UdpSocket};
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 
-use crate::step::{Failure, Step};
+use crate::step::{Failure, StepName};
 use crate::sys;
 
 /// Where programs ask for addresses of names. The first address that no destination has.

@@ -1,7 +1,7 @@
 //! What the daemon tells the child that becomes an instance, and what the child answers.
 //!
 //! The daemon decides everything (paths, uid, cgroups, limits); the child only carries it out. It is
-//! told in two messages of JSON: a [`Parking`] before anyone knows what it will run, behind a fixed
+//! told in two messages of JSON: a [`Preparation`] before anyone knows what it will run, behind a fixed
 //! prefix that the zygote itself reads, and a [`Plan`] when an instance is wanted.
 
 use std::io;
@@ -15,9 +15,9 @@ use crate::proc_files::Machine;
 
 /// Bytes of one plan at most; environment and egress lists beyond that are refused.
 pub(crate) const PLAN_BYTES_MAX: usize = 160 << 10;
-/// Bytes of one parking at most: a handful of paths.
-pub(crate) const PARKING_BYTES_MAX: usize = 32 << 10;
-/// Fixed prefix of a parking: clone flags u64, little-endian.
+/// Bytes of one preparation at most: a handful of paths.
+pub(crate) const PREPARATION_BYTES_MAX: usize = 32 << 10;
+/// Fixed prefix of a preparation: clone flags u64, little-endian.
 pub(crate) const PREFIX_BYTES: usize = 8;
 /// Bytes of one answer at most.
 pub(crate) const ANSWER_BYTES_MAX: usize = 8 << 10;
@@ -73,7 +73,7 @@ pub(crate) struct RootPlan {
 
 /// What a child does before it is given an instance: namespaces and cgroups, the slow part.
 #[derive(Debug, Clone, Serialize, Deserialize)]
-pub(crate) struct Parking {
+pub(crate) struct Preparation {
     /// Layers left out; zero outside tests.
     pub(crate) without: u32,
     /// Where the daemon is an ordinary user: its user and group, which the child maps in a user
@@ -129,7 +129,7 @@ impl Plan {
         self.without & layer as u32 == 0
     }
 
-    /// The message for a parked child.
+    /// The message for a prepared child.
     pub(crate) fn encode(&self) -> io::Result<Vec<u8>> {
         let message = serde_json::to_vec(self)?;
         if message.len() > PLAN_BYTES_MAX {
@@ -142,7 +142,7 @@ impl Plan {
     }
 }
 
-impl Parking {
+impl Preparation {
     pub(crate) fn has(&self, layer: Layer) -> bool {
         self.without & layer as u32 == 0
     }
@@ -169,29 +169,29 @@ impl Parking {
     pub(crate) fn encode(&self) -> io::Result<Vec<u8>> {
         let mut message = self.clone_flags().to_le_bytes().to_vec();
         serde_json::to_writer(&mut message, self)?;
-        if message.len() > PARKING_BYTES_MAX {
+        if message.len() > PREPARATION_BYTES_MAX {
             return Err(io::Error::new(io::ErrorKind::InvalidInput, "cgroup paths are too long"));
         }
         Ok(message)
     }
 }
 
-/// What a waiting instance is given when it becomes a function's, seen from its root.
+/// What a prewarmed instance is given when it becomes a function's, seen from its root.
 #[derive(Debug, Clone, Serialize, Deserialize)]
-pub(crate) struct Adoption {
+pub(crate) struct Assignment {
     /// Binds in order; each target is an empty folder of the composed root.
     pub(crate) binds: Vec<Bind>,
     /// A generated file and its new text.
     pub(crate) file: Option<(PathBuf, String)>,
 }
 
-impl Adoption {
+impl Assignment {
     /// The message for the zygote.
     pub(crate) fn encode(&self) -> io::Result<Vec<u8>> {
         // No new namespaces.
         let mut message = 0u64.to_le_bytes().to_vec();
         serde_json::to_writer(&mut message, self)?;
-        if message.len() > PARKING_BYTES_MAX {
+        if message.len() > PREPARATION_BYTES_MAX {
             return Err(io::Error::new(io::ErrorKind::InvalidInput, "folder paths are too long"));
         }
         Ok(message)
@@ -205,9 +205,9 @@ pub(crate) enum Answer {
     Cloned { pid: i32 },
     /// The child is in its namespaces and cgroups and waits for a plan; its mount namespace rides
     /// along.
-    Parked,
-    /// A waiting instance has its folders.
-    Adopted,
+    PreparedChild,
+    /// A prewarmed instance has its folders.
+    Assigned,
     /// A step failed and the instance is gone.
     Failed { step: String, errno: i32 },
     /// The program could not be executed and the instance is gone.

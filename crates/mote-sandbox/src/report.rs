@@ -5,7 +5,7 @@ use std::sync::OnceLock;
 
 use crate::cgroup::{Cgroups, Version};
 use crate::landlock_rules;
-use crate::plan::Parking;
+use crate::plan::Preparation;
 use crate::seccomp;
 use crate::subordinate::{self, Overlap};
 use crate::sys;
@@ -125,7 +125,7 @@ pub(crate) fn items(cgroups: &Cgroups, uid_base: u32) -> Vec<Capability> {
         false => add("pids", Degraded, "processes per user id (RLIMIT_NPROC)", delegate),
     }
     add("disk", Enforced, "/tmp is a tmpfs of limited size and file count", "");
-    if waiting_programs(cgroups) {
+    if prewarmed_programs(cgroups) {
         add("prewarming", Enforced, "interpreters are started in advance", "");
     } else {
         add(
@@ -184,7 +184,7 @@ pub(crate) fn items(cgroups: &Cgroups, uid_base: u32) -> Vec<Capability> {
 
 /// Whether programs can wait for a function. An ordinary user may not mount into a sandbox that is
 /// already closed; where no memory controller counts, the limit is one of the program's own.
-pub(crate) fn waiting_programs(cgroups: &Cgroups) -> bool {
+pub(crate) fn prewarmed_programs(cgroups: &Cgroups) -> bool {
     sys::is_root() && cgroups.has("memory")
 }
 
@@ -213,7 +213,8 @@ pub(crate) fn user_namespaces() -> Result<(), String> {
 /// Makes the namespaces of a sandbox in a child that ends at once. Switches alone do not tell: in
 /// many containers the kernel refuses a fresh `/proc`, and limits on namespaces have many places.
 fn try_namespaces() -> Result<(), String> {
-    let parking = Parking { without: 0, mapped: Some(sys::effective_ids()), cgroups: Vec::new() };
+    let preparation =
+        Preparation { without: 0, mapped: Some(sys::effective_ids()), cgroups: Vec::new() };
     let (uid, gid) = sys::effective_ids();
     let maps = [
         (c"/proc/self/setgroups", "deny".to_owned()),
@@ -222,7 +223,7 @@ fn try_namespaces() -> Result<(), String> {
     ];
     // SAFETY: this process may have more threads, so the child only makes system calls and never
     // allocates: the allocator's lock may have been held by another thread.
-    let child = unsafe { sys::fork_into(parking.clone_flags()) };
+    let child = unsafe { sys::fork_into(preparation.clone_flags()) };
     match child {
         Err(error) => Err(format!("cannot create namespaces: {error}")),
         Ok(Some((pid, _pidfd))) => match sys::wait_for(pid) {

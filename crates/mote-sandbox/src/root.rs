@@ -9,7 +9,7 @@ use std::path::Path;
 
 use crate::plan::{Bind, RootPlan};
 use crate::proc_files::{self, Machine};
-use crate::step::{Failure, Step, is_dir};
+use crate::step::{Failure, StepName, is_dir};
 use crate::sys::{self, MOUNT_ATTR_NODEV, MOUNT_ATTR_NOEXEC, MOUNT_ATTR_NOSUID, MOUNT_ATTR_RDONLY};
 
 /// The root itself holds only mount points and a few generated files.

@@ -11,8 +11,8 @@ use tokio::sync::watch;
 use crate::answers::next_answer;
 use crate::cgroup::InstanceCgroup;
 use crate::cleanup::{Cleanup, remove_later};
-use crate::parked::Parked;
 use crate::plan::Answer;
+use crate::prepared::PreparedChild;
 use crate::sys;
 
 /// An instance whose program runs. Dropping it ends it and removes its cgroups.
@@ -20,7 +20,7 @@ pub(crate) struct Running {
     pub(crate) channel: OwnedFd,
     pub(crate) output: OwnedFd,
     pub(crate) egress: Vec<OwnedFd>,
-    pub(crate) parked: Parked,
+    pub(crate) prepared: PreparedChild,
 }
 
 impl Running {
@@ -32,18 +32,18 @@ impl Running {
     /// Watches it from now on. Within a runtime only.
     pub(crate) fn into_started(
         self,
-        waited: bool,
+        prewarmed: bool,
         under_way: Box<dyn Send + Sync>,
     ) -> io::Result<Started> {
-        let Self { channel, output, egress, parked } = self;
-        let Parked { status, init, pidfd, mounts: _, cleanup } = parked;
+        let Self { channel, output, egress, prepared } = self;
+        let PreparedChild { status, init, pidfd, mounts: _, cleanup } = prepared;
         let pidfd = Arc::new(sys::watched(pidfd)?);
         let cleanup = cleanup.started();
         let cgroup = cleanup.as_ref().map(|cleanup| cleanup.cgroup.clone());
         let (sender, exit) = watch::channel(None);
         tokio::spawn(watch_instance(pidfd.clone(), status, cleanup, sender));
         let control = Box::new(Control { init, pidfd, cgroup, exit });
-        Ok(Started { channel, output, egress, control, waited, under_way })
+        Ok(Started { channel, output, egress, control, prewarmed, under_way })
     }
 }
 

@@ -19,11 +19,11 @@ pub(crate) struct Failure {
 }
 
 /// Names the step of a result.
-pub(crate) trait Step<T> {
+pub(crate) trait StepName<T> {
     fn step(self, step: impl Display) -> Result<T, Failure>;
 }
 
-impl<T> Step<T> for io::Result<T> {
+impl<T> StepName<T> for io::Result<T> {
     fn step(self, step: impl Display) -> Result<T, Failure> {
         self.map_err(|source| Failure { step: step.to_string(), source })
     }

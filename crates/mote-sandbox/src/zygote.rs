@@ -4,17 +4,17 @@
 //! A threaded process cannot fork safely: the child may meet a lock that another thread held. The
 //! zygote has no threads, no logger and no locks, so its children may use the whole standard
 //! library. It does nothing but receive an order, clone, hand its sockets to the child and go on; all
-//! slow work happens in the child. An order with one descriptor makes a child that parks and is
-//! told its plan by the daemon directly, one with two adopts a waiting instance. It trusts only the
+//! slow work happens in the child. An order with one descriptor makes a child that prepares and is
+//! told its plan by the daemon directly, one with two assigns a prewarmed instance. It trusts only the
 //! daemon, its one peer.
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 
-use crate::adoption;
+use crate::assignment;
 use crate::child;
 use crate::message;
-use crate::plan::{Answer, PARKING_BYTES_MAX, PREFIX_BYTES};
+use crate::plan::{Answer, PREFIX_BYTES, PREPARATION_BYTES_MAX};
 use crate::seccomp;
 use crate::sys;
 
@@ -75,7 +75,7 @@ impl ZygoteHandle {
         pidfd.readable().await.map(drop)
     }
 
-    /// Asks for one parked child, with the inner end of its status socket, or for an adoption,
+    /// Asks for one prepared child, with the inner end of its status socket, or for an assignment,
     /// with the instance's mount namespace besides. `WouldBlock` when the zygote is behind;
     /// `BrokenPipe` when it is gone.
     pub(crate) fn send(
@@ -123,7 +123,7 @@ fn run(control: OwnedFd, daemon: u32) -> io::Result<()> {
     std::env::set_current_dir("/")?;
     let filter = seccomp::compile()?;
 
-    let mut buffer = vec![0; PARKING_BYTES_MAX];
+    let mut buffer = vec![0; PREPARATION_BYTES_MAX];
     loop {
         let (length, fds) = match message::receive(control.as_fd(), &mut buffer) {
             Ok((0, fds)) if fds.is_empty() => return Ok(()),
@@ -144,7 +144,7 @@ fn run(control: OwnedFd, daemon: u32) -> io::Result<()> {
         let answer = match unsafe { sys::fork_into(u64::from_le_bytes(*prefix)) } {
             Ok(None) => match mounts {
                 None => child::run(order, status, &filter),
-                Some(mounts) => adoption::run(order, status, mounts),
+                Some(mounts) => assignment::run(order, status, mounts),
             },
             Ok(Some((pid, pidfd))) => {
                 let answer = Answer::Cloned { pid }.encode();

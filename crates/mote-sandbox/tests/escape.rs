@@ -20,9 +20,9 @@ use std::path::Path;
 use std::process::Command;
 
 use attempts::ATTEMPTS;
-use mote_core::backend::{Backend, Waiting};
+use mote_core::backend::{Backend, Prewarmed};
 use mote_sandbox::{Layer, ProcessBackend, SandboxConfig, Zygote, ZygoteHandle};
-use support::{Folder, finish, is_root_with_memory, next_waiting, own_uid, request, shim};
+use support::{Folder, finish, is_root_with_memory, next_prewarmed, own_uid, request, shim};
 
 /// Layers whose single removal lets only a property through, because another layer stops the
 /// attack too: removed together, the attack itself must succeed.
@@ -140,8 +140,8 @@ async fn inside(
         // Up before its code is there; goes on when it is told to.
         let script = "echo up >&3; read go <&3; cd /function && exec ./probe --probe";
         asked.launch = shim(&["sh", "-c", script]);
-        backend.keep_waiting(vec![Waiting { like: asked.clone(), count: 1 }]);
-        let mut started = next_waiting(&backend, &asked).await;
+        backend.keep_prewarmed(vec![Prewarmed { like: asked.clone(), count: 1 }]);
+        let mut started = next_prewarmed(&backend, &asked).await;
         let mut channel = std::os::unix::net::UnixStream::from(started.channel);
         channel.write_all(b"go\n").unwrap();
         started.channel = channel.into();
@@ -258,9 +258,9 @@ fn main() {
 
     let control = if root { outside(&code.0, &env) } else { Results::new() };
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-    let (full, adopted, removed, together) = runtime.block_on(async {
+    let (full, assigned, removed, together) = runtime.block_on(async {
         let full = inside(zygotes.pop().unwrap(), &[], &code.0, &env, false).await;
-        let adopted = inside(zygotes.pop().unwrap(), &[], &code.0, &env, true).await;
+        let assigned = inside(zygotes.pop().unwrap(), &[], &code.0, &env, true).await;
         let mut removed = Vec::new();
         for (layer, name) in layers {
             let results = inside(zygotes.pop().unwrap(), &[*layer], &code.0, &env, false).await;
@@ -271,7 +271,7 @@ fn main() {
             let results = inside(zygotes.pop().unwrap(), layers, &code.0, &env, false).await;
             several.push((name, attack, results[*attack]));
         }
-        (full, adopted, removed, several)
+        (full, assigned, removed, several)
     });
     victim.kill().unwrap();
     victim.wait().unwrap();
@@ -295,8 +295,8 @@ fn main() {
         println!("family {family}: {} tried / {blocked} blocked", names.len());
     }
     println!("all: {} tried / {} blocked", full.len(), full.len() - succeeded.len());
-    let blocked = adopted.values().filter(|worked| !**worked).count();
-    println!("in a program that waited: {} tried / {blocked} blocked", adopted.len());
+    let blocked = assigned.values().filter(|worked| !**worked).count();
+    println!("in a program that waited: {} tried / {blocked} blocked", assigned.len());
     assert!(succeeded.is_empty(), "attempts that got out: {succeeded:?}");
     assert_eq!(full.len(), ATTEMPTS.len());
     if !root {
@@ -332,7 +332,7 @@ fn main() {
         println!("{name} together: {attack} {}", if *worked { "succeeds" } else { "is blocked" });
     }
     assert!(
-        adopted.is_empty() || adopted == full,
+        assigned.is_empty() || assigned == full,
         "what waited for its code is held as what did not"
     );
     assert!(failing.len() * 10 <= able.len(), "too few attempts succeed outside");

@@ -12,26 +12,26 @@ use std::os::unix::net::UnixStream;
 use std::time::{Duration, Instant};
 
 use bytes::{Bytes, BytesMut};
-use mote_core::backend::{Backend, Launch, StartError, Waiting};
+use mote_core::backend::{Backend, Launch, Prewarmed, StartError};
 use mote_core::invocation::Head;
 use mote_core::spec::Egress;
 use mote_core::wire::{self, FrameHeader, FrameKind, Load, Ready, ResultHead, WorkerError};
 use mote_sandbox::{BuildRequest, ProcessBackend, SandboxConfig, Zygote, ZygoteHandle};
 use support::{
-    Folder, MIB, enforces, finish, is_root_with_memory, next_waiting, node, own_uid,
+    Folder, MIB, enforces, finish, is_root_with_memory, next_prewarmed, node, own_uid,
     processes_with, python, request, shim,
 };
 
-/// A step that fails while a child parks is told with its name: the daemon's groups are gone here.
+/// A step that fails while a child prepares is told with its name: the daemon's groups are gone here.
 fn broken_daemon(zygote: ZygoteHandle) {
-    // Outside a runtime nothing is parked ahead.
+    // Outside a runtime nothing is prepared ahead.
     let backend = ProcessBackend::new(zygote, SandboxConfig::default());
     let bases = group_bases();
     for base in &bases {
         std::fs::remove_dir(base).unwrap();
     }
     if bases.is_empty() {
-        return println!("SKIPPED: failures while parking: no cgroups");
+        return println!("SKIPPED: failures while preparation: no cgroups");
     }
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     let code = Folder::new("broken");
@@ -41,7 +41,7 @@ fn broken_daemon(zygote: ZygoteHandle) {
     println!("told: {step}");
 }
 
-async fn failed_parking(_: &ProcessBackend) {
+async fn failed_preparation(_: &ProcessBackend) {
     let program = std::env::current_exe().unwrap();
     let output = std::process::Command::new(program).arg("--broken").output().unwrap();
     let text = String::from_utf8_lossy(&output.stdout);
@@ -89,17 +89,17 @@ async fn facts_of_the_machine(backend: &ProcessBackend) {
     if !is_root_with_memory(backend) {
         return println!("SKIPPED: an instance that waited: there is no memory controller");
     }
-    // It waits with 128 MiB and is adopted with 96.
+    // It waits with 128 MiB and is assigned with 96.
     let script = "echo up >&3; read go <&3; cat /proc/meminfo";
     let mut asked = request(2, &code.0, shim(&["sh", "-c", script]));
-    backend.keep_waiting(vec![Waiting { like: asked.clone(), count: 1 }]);
+    backend.keep_prewarmed(vec![Prewarmed { like: asked.clone(), count: 1 }]);
     asked.limits.memory_bytes = 96 * MIB;
-    let mut started = next_waiting(backend, &asked).await;
+    let mut started = next_prewarmed(backend, &asked).await;
     let mut channel = UnixStream::from(started.channel);
     channel.write_all(b"go\n").unwrap();
     started.channel = channel.into();
     let (text, _) = finish(started).await;
-    backend.keep_waiting(Vec::new());
+    backend.keep_prewarmed(Vec::new());
     assert!(text.starts_with("MemTotal:          98304 kB\n"), "{text}");
     // What must not read its limit as memory is not told of it.
     let mut asked = request(3, &code.0, shim(&["cat", "/proc/meminfo"]));
@@ -536,7 +536,7 @@ while True:
 /// function's files, nothing else changes, and it gets that function's limits.
 async fn waiting(backend: &ProcessBackend) {
     if !is_root_with_memory(backend) {
-        return println!("SKIPPED: waiting programs need root and a memory controller");
+        return println!("SKIPPED: prewarmed programs need root and a memory controller");
     }
     let script = "echo up >&3; read go <&3; cat /function/name; ls /packages; \
                   touch /function/x 2>/dev/null && echo writable; id -u; $go";
@@ -545,12 +545,12 @@ async fn waiting(backend: &ProcessBackend) {
     two.write("name", "second\n");
     packages.write("a-package", "");
     let ask = |code: &Folder| request(40, &code.0, shim(&["sh", "-c", script]));
-    backend.keep_waiting(vec![Waiting { like: ask(&one), count: 2 }]);
+    backend.keep_prewarmed(vec![Prewarmed { like: ask(&one), count: 2 }]);
     for (code, name, go) in [(&one, "first", "true"), (&two, "second", "tail /dev/zero")] {
         let mut wanted = ask(code);
         wanted.packages_dir = Some(packages.0.clone());
         wanted.limits.memory_bytes = 24 * MIB;
-        let started = next_waiting(backend, &wanted).await;
+        let started = next_prewarmed(backend, &wanted).await;
         let mut channel = UnixStream::from(started.channel.try_clone().unwrap());
         channel.set_nonblocking(false).unwrap();
         channel.write_all(format!("{go}\n").as_bytes()).unwrap();
@@ -564,9 +564,9 @@ async fn waiting(backend: &ProcessBackend) {
     let mut other = ask(&one);
     other.limits.pids = 32;
     let started = backend.start(other).await.unwrap();
-    assert!(!started.waited);
+    assert!(!started.prewarmed);
     drop(started);
-    backend.keep_waiting(Vec::new());
+    backend.keep_prewarmed(Vec::new());
 }
 
 /// Paused instances do nothing, go on where they were, and end when told.
@@ -822,8 +822,8 @@ async fn daemon_death(_: &ProcessBackend) {
     );
 }
 
-/// Children a backend keeps parked.
-const PARKED: usize = 2;
+/// Children a backend keeps prepared.
+const PREPARED: usize = 2;
 
 /// A program without a dynamic loader, compiled here; its path inside.
 fn static_program(code: &Folder) -> Option<String> {
@@ -857,8 +857,8 @@ async fn start_times(backend: &ProcessBackend) {
         Some(program) => cases.push(("static", vec![program])),
         None => println!("SKIPPED: static program: no C compiler"),
     }
-    // With as many parked children as there ever are, as a start after a quiet time finds them.
-    let full = group_bases().len() * PARKED;
+    // With as many prepared children as there ever are, as a start after a quiet time finds them.
+    let full = group_bases().len() * PREPARED;
     let settled = || async {
         let end = Instant::now() + Duration::from_secs(10);
         while instance_groups() != full && Instant::now() < end {
@@ -927,7 +927,7 @@ fn main() {
                 $name(&backend).await;
             }
         )* } }
-        run!(failed_execution failed_parking shell facts_of_the_machine runtimes limits socket_buffers per_invocation server_and_egress installation
+        run!(failed_execution failed_preparation shell facts_of_the_machine runtimes limits socket_buffers per_invocation server_and_egress installation
             installation_network            waiting paused nothing_is_left daemon_death start_times);
     });
 }

@@ -12,7 +12,7 @@ use sha2::{Digest, Sha256};
 
 use crate::archive_error::{ArchiveError, Past};
 use crate::entry_path::{self, shown};
-use crate::tar::{Entry, Kind, TarReader};
+use crate::tar::{Entry, EntryKind, TarReader};
 use crate::tree::{Node, TreeError, TreeWriter};
 
 /// Compressed input this small is not judged by its ratio: a small text packs well.
@@ -113,7 +113,7 @@ impl<'l, R: Read> Unpacking<'l, R> {
             if entry.index == 1
                 && let Some(name) = &self.limits.set_aside
                 && entry.path == name.as_bytes()
-                && entry.kind == Kind::File
+                && entry.kind == EntryKind::File
             {
                 self.set_aside = Some(self.read_aside(&entry)?);
                 continue;
@@ -147,21 +147,21 @@ impl<'l, R: Read> Unpacking<'l, R> {
     }
 
     fn add(&mut self, entry: &Entry) -> Result<(), ArchiveError> {
-        if let Kind::Device | Kind::Unknown(_) = entry.kind {
+        if let EntryKind::Device | EntryKind::Unknown(_) = entry.kind {
             return Err(entry.fault(match entry.kind {
-                Kind::Device => "device files are not allowed".to_owned(),
-                Kind::Unknown(b'S') => "ambiguous archive (a sparse file)".to_owned(),
+                EntryKind::Device => "device files are not allowed".to_owned(),
+                EntryKind::Unknown(b'S') => "ambiguous archive (a sparse file)".to_owned(),
                 _ => "entries of this kind are not allowed".to_owned(),
             }));
         }
         let path = entry_path::normal(&entry.path).map_err(|fault| entry.fault(fault.text()))?;
         if path.is_empty() {
             return match entry.kind {
-                Kind::Dir => Ok(()), // "./", the folder itself
+                EntryKind::Dir => Ok(()), // "./", the folder itself
                 _ => Err(entry.fault("path leaves the function")),
             };
         }
-        if entry.mode & 0o7000 != 0 && entry.kind == Kind::File {
+        if entry.mode & 0o7000 != 0 && entry.kind == EntryKind::File {
             let text = format!("{}: set-id and sticky bits were removed", shown(&entry.path));
             self.notes.push(text);
         }
@@ -170,15 +170,15 @@ impl<'l, R: Read> Unpacking<'l, R> {
             self.notes.push(text);
         }
         match entry.kind {
-            Kind::Dir => self.tree.add_dir(&path).map_err(|e| refused(entry, e)),
-            Kind::Symlink => {
+            EntryKind::Dir => self.tree.add_dir(&path).map_err(|e| refused(entry, e)),
+            EntryKind::Symlink => {
                 let target = std::str::from_utf8(&entry.link).unwrap_or("");
                 if !entry_path::link_stays_inside(&path, target) {
                     return Err(entry.fault("link leaves the function"));
                 }
                 self.tree.add_link(&path, target).map_err(|e| refused(entry, e))
             }
-            Kind::Hardlink => self.add_hardlink(entry, &path),
+            EntryKind::Hardlink => self.add_hardlink(entry, &path),
             _ => self.add_file(entry, &path),
         }
     }

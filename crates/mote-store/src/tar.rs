@@ -16,7 +16,7 @@ const PADDING_BYTES_MAX: u64 = 1 << 20;
 
 /// What an entry is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Kind {
+pub(crate) enum EntryKind {
     File,
     Dir,
     Symlink,
@@ -30,7 +30,7 @@ pub(crate) enum Kind {
 pub(crate) struct Entry {
     /// From 1.
     pub(crate) index: u64,
-    pub(crate) kind: Kind,
+    pub(crate) kind: EntryKind,
     pub(crate) path: Vec<u8>,
     pub(crate) link: Vec<u8>,
     pub(crate) size: u64,
@@ -131,13 +131,13 @@ impl<R: Read> TarReader<R> {
         let path = extensions.path.unwrap_or(path);
         let kind = match kind {
             // Old writers mark a folder only by the slash at its end.
-            b'0' | 0 if path.last() == Some(&b'/') => Kind::Dir,
-            b'0' | 0 => Kind::File,
-            b'1' => Kind::Hardlink,
-            b'2' => Kind::Symlink,
-            b'3' | b'4' | b'6' => Kind::Device,
-            b'5' => Kind::Dir,
-            other => Kind::Unknown(other),
+            b'0' | 0 if path.last() == Some(&b'/') => EntryKind::Dir,
+            b'0' | 0 => EntryKind::File,
+            b'1' => EntryKind::Hardlink,
+            b'2' => EntryKind::Symlink,
+            b'3' | b'4' | b'6' => EntryKind::Device,
+            b'5' => EntryKind::Dir,
+            other => EntryKind::Unknown(other),
         };
         let entry = Entry {
             index: self.index,
@@ -154,7 +154,7 @@ impl<R: Read> TarReader<R> {
         if extensions.size.is_some_and(|pax| pax != size) {
             return Err(entry.fault("ambiguous archive (two sizes)"));
         }
-        if kind != Kind::File && size != 0 && kind != Kind::Device {
+        if kind != EntryKind::File && size != 0 && kind != EntryKind::Device {
             return Err(entry.fault("ambiguous archive (only files have content)"));
         }
         self.left = size;

@@ -17,12 +17,12 @@ const ANSWER_FIELDS: &[u8] = b"content-type\ntext/plain; charset=utf-8\n";
 
 /// Functions behind `I` with tinyFaaS' manners.
 #[derive(Clone)]
-pub struct Front<I> {
+pub struct TinyFaasFront<I> {
     inner: I,
     queue: Queue,
 }
 
-impl<I> Front<I> {
+impl<I> TinyFaasFront<I> {
     /// In front of `inner`; calls that nobody waits for go through `queue`.
     pub fn new(inner: I, queue: Queue) -> Self {
         Self { inner, queue }
@@ -59,7 +59,7 @@ impl<R: RouteInfo> RouteInfo for Route<R> {
     }
 }
 
-impl<I: Invoker> Invoker for Front<I> {
+impl<I: Invoker> Invoker for TinyFaasFront<I> {
     type Route = Route<I::Route>;
 
     fn route(&self, name: &str, key: impl FnOnce() -> Option<u64>) -> Option<Self::Route> {
@@ -100,7 +100,7 @@ impl<I: Invoker> Invoker for Front<I> {
     }
 }
 
-impl<I: Invoker> Front<I> {
+impl<I: Invoker> TinyFaasFront<I> {
     async fn accept(
         &self,
         route: &Route<I::Route>,

@@ -1,6 +1,6 @@
 //! tinyFaaS: its management API, and its fronts over HTTP, CoAP and gRPC.
 //!
-//! HTTP and CoAP are the node's own fronts over a [`Front`], which gives each call and answer the
+//! HTTP and CoAP are the node's own fronts over a [`TinyFaasFront`], which gives each call and answer the
 //! form that tinyFaaS has; gRPC is served here. This crate must not know the engine, the store, other
 //! platforms or the configuration. Start reading at `front.rs`.
 
@@ -15,7 +15,7 @@ use mote_compat::Bound;
 use mote_compat::access::{self, Gate, Rule};
 use mote_compat::node::{Access, Deploys, Functions, Logs};
 
-pub use front::{Front, Route};
+pub use front::{Route, TinyFaasFront};
 pub use grpc::{GrpcContext, serve as serve_grpc};
 
 /// What the management API asks of a node.

@@ -13,7 +13,7 @@ use axum::body::Bytes;
 use axum::extract::{Query, Request, State};
 use axum::http::{HeaderMap, Method, StatusCode};
 use mote_api::Problem;
-use mote_api::manifest::{CompatName, FunctionManifest, RuntimeName};
+use mote_api::manifest::{FunctionManifest, PlatformName, RuntimeName};
 use mote_api::toml_reader::Lined;
 use mote_compat::node::{Code, Deploy, Function, Manifest};
 use mote_compat::outgoing;
@@ -185,7 +185,7 @@ fn manifest(env: &str, threads: u32, envs: Option<&[String]>) -> Result<Function
         Some(Lined { value, line: 0 })
     }
     let mut manifest =
-        FunctionManifest { compat: said(CompatName::TinyFaas), ..Default::default() };
+        FunctionManifest { compat: said(PlatformName::TinyFaas), ..Default::default() };
     match env {
         "python3" => {
             manifest.runtime = said(RuntimeName::Python);

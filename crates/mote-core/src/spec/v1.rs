@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-use super::{CoapResource, Compat, Egress, FunctionSpec, Limits, Runtime, Scale, StartPolicy};
+use super::{CoapResource, Egress, FunctionSpec, Limits, Platform, Runtime, Scale, StartPolicy};
 use crate::name::FunctionName;
 use crate::policy::{Balance, Policy};
 
@@ -68,7 +68,7 @@ struct SpecV1 {
     methods: Vec<String>,
     coap: CoapV1,
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    compat: Option<Compat>,
+    compat: Option<Platform>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     template: Option<String>,
     #[serde(default, skip_serializing_if = "Option::is_none")]

@@ -10,8 +10,8 @@ fn ledger(mib: u64, starts_max: u32) -> Arc<Ledger> {
     Ledger::new(Budget { memory_bytes: mib * MIB, starts_max })
 }
 
-fn wish(mib: u64) -> Wish<'static> {
-    Wish { memory_bytes: mib * MIB, evict: true, function: "f", revision: 1, waiter: None }
+fn wish(mib: u64) -> RoomRequest<'static> {
+    RoomRequest { memory_bytes: mib * MIB, evict: true, function: "f", revision: 1, waiter: None }
 }
 
 fn has_room(reservation: &mut Reservation) -> bool {
@@ -27,7 +27,7 @@ struct Sleepers {
 }
 
 impl Evictable for Sleepers {
-    fn survey(&self, _: &Wish<'_>, _: u64, into: &mut Survey) {
+    fn survey(&self, _: &RoomRequest<'_>, _: u64, into: &mut Survey) {
         into.occupied.extend(&self.occupied);
         let idle = |(id, held): &(u64, Reservation)| IdleInstance {
             id: *id,
@@ -39,7 +39,7 @@ impl Evictable for Sleepers {
         };
         into.idle.extend(self.held.lock().iter().filter(|(_, held)| !held.left).map(idle));
     }
-    fn evict(&self, id: u64, _: &Wish<'_>, _: u64) -> bool {
+    fn evict(&self, id: u64, _: &RoomRequest<'_>, _: u64) -> bool {
         let mut held = self.held.lock();
         let Some((_, held)) = held.iter_mut().find(|(known, held)| *known == id && !held.left)
         else {
@@ -69,7 +69,7 @@ fn starts_at_once_are_bounded_and_the_refused_are_told() {
     let ledger = ledger(128, 1);
     let first = ledger.reserve(&wish(8)).unwrap();
     let told = Arc::new(Notify::new());
-    let asking = Wish { waiter: Some(&told), ..wish(8) };
+    let asking = RoomRequest { waiter: Some(&told), ..wish(8) };
     assert_eq!(ledger.reserve(&asking).err().unwrap().lack, Lack::Starts);
     let version = ledger.version();
     first.started();
@@ -90,7 +90,7 @@ fn a_start_waits_until_its_victim_is_gone_and_nobody_takes_its_place() {
     let mut new = ledger.reserve(&wish(64)).unwrap();
     assert!(!has_room(&mut new), "the least wanted was asked to go, and is still there");
     assert_eq!(ledger.status().taken_bytes, 128 * MIB);
-    let unasked = Wish { evict: false, ..wish(1) };
+    let unasked = RoomRequest { evict: false, ..wish(1) };
     assert!(ledger.reserve(&unasked).is_err(), "what leaves is promised");
     let gone = sleepers.held.lock().remove(0);
     assert_eq!(gone.0, 1);

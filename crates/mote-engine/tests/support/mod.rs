@@ -12,7 +12,8 @@ use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
 use mote_core::backend::{
-    Backend, BoxFuture, Exit, InstanceControl, InstanceRequest, StartError, Started, Usage, Waiting,
+    Backend, BoxFuture, Exit, InstanceControl, InstanceRequest, Prewarmed, StartError, Started,
+    Usage,
 };
 use mote_core::body::Body;
 use mote_core::invocation::Head;
@@ -107,7 +108,7 @@ pub(crate) struct Scripts {
     /// Whether instances can be paused.
     pub(crate) pausable: AtomicBool,
     /// What was asked to be kept waiting, last.
-    pub(crate) waiting: Mutex<Vec<Waiting>>,
+    pub(crate) waiting: Mutex<Vec<Prewarmed>>,
 }
 
 pub(crate) struct Control {
@@ -137,7 +138,7 @@ impl InstanceControl for Control {
 }
 
 impl Backend for Scripts {
-    fn keep_waiting(&self, wanted: Vec<Waiting>) {
+    fn keep_prewarmed(&self, wanted: Vec<Prewarmed>) {
         *self.waiting.lock() = wanted;
     }
 
@@ -169,7 +170,7 @@ impl Backend for Scripts {
                 output: output.into(),
                 egress: Vec::new(),
                 control: Box::new(Control { pausable, killed, ended: Mutex::new(Some(ended)) }),
-                waited: false,
+                prewarmed: false,
                 under_way: Box::new(()),
             })
         })

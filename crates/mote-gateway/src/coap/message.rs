@@ -17,7 +17,7 @@ const REQUEST_TAG: u16 = 292;
 
 /// Message type.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Kind {
+pub enum MessageType {
     /// Confirmable.
     Con,
     /// Non-confirmable.
@@ -39,7 +39,7 @@ fn code_byte((class, detail): Code) -> u8 {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Header<'a> {
     /// Type.
-    pub kind: Kind,
+    pub kind: MessageType,
     /// Class and detail.
     pub code: Code,
     /// Message id.
@@ -80,8 +80,8 @@ impl Token {
     }
 }
 
-fn format_error(kind: Kind, mid: u16) -> Unusable {
-    if kind == Kind::Con { Unusable::Reset(mid) } else { Unusable::Silence }
+fn format_error(kind: MessageType, mid: u16) -> Unusable {
+    if kind == MessageType::Con { Unusable::Reset(mid) } else { Unusable::Silence }
 }
 
 /// Reads the header. Rules: RFC 7252, 3 and 4.
@@ -93,10 +93,10 @@ pub fn header(datagram: &[u8]) -> Result<Header<'_>, Unusable> {
         return Err(Unusable::Silence);
     }
     let kind = match first >> 4 & 3 {
-        0 => Kind::Con,
-        1 => Kind::Non,
-        2 => Kind::Ack,
-        _ => Kind::Rst,
+        0 => MessageType::Con,
+        1 => MessageType::Non,
+        2 => MessageType::Ack,
+        _ => MessageType::Rst,
     };
     let mid = u16::from_be_bytes([*mid_high, *mid_low]);
     let token_length = usize::from(first & 15);
@@ -355,7 +355,7 @@ impl Response {
     }
 
     /// Appends the whole message to a buffer.
-    pub fn encode(&self, out: &mut Vec<u8>, kind: Kind, mid: u16, token: &[u8]) {
+    pub fn encode(&self, out: &mut Vec<u8>, kind: MessageType, mid: u16, token: &[u8]) {
         put_header(out, kind, self.code, mid, token);
         let start = out.len();
         out.resize(start + self.bytes_max(), 0);
@@ -411,16 +411,16 @@ impl Response {
 }
 
 /// Appends an empty message, an acknowledgement or reset, to a buffer.
-pub fn empty(out: &mut Vec<u8>, kind: Kind, mid: u16) {
+pub fn empty(out: &mut Vec<u8>, kind: MessageType, mid: u16) {
     put_header(out, kind, (0, 0), mid, &[]);
 }
 
-fn put_header(out: &mut Vec<u8>, kind: Kind, code: Code, mid: u16, token: &[u8]) {
+fn put_header(out: &mut Vec<u8>, kind: MessageType, code: Code, mid: u16, token: &[u8]) {
     let kind = match kind {
-        Kind::Con => 0,
-        Kind::Non => 1,
-        Kind::Ack => 2,
-        Kind::Rst => 3,
+        MessageType::Con => 0,
+        MessageType::Non => 1,
+        MessageType::Ack => 2,
+        MessageType::Rst => 3,
     };
     let [high, low] = mid.to_be_bytes();
     out.extend_from_slice(&[1 << 6 | kind << 4 | token.len() as u8, code_byte(code), high, low]);
@@ -439,13 +439,13 @@ mod tests {
 
     #[test]
     fn headers() {
-        let check = |bytes: &[u8], expected: Result<(Kind, Code), Unusable>| {
+        let check = |bytes: &[u8], expected: Result<(MessageType, Code), Unusable>| {
             let got = header(bytes).map(|header| (header.kind, header.code));
             assert_eq!(got, expected, "{bytes:02x?}");
         };
-        check(&[0x40, 1, 0, 7], Ok((Kind::Con, (0, 1))));
-        check(&[0x50, 2, 0, 7], Ok((Kind::Non, (0, 2))));
-        check(&[0x40, 0, 0, 7], Ok((Kind::Con, (0, 0))));
+        check(&[0x40, 1, 0, 7], Ok((MessageType::Con, (0, 1))));
+        check(&[0x50, 2, 0, 7], Ok((MessageType::Non, (0, 2))));
+        check(&[0x40, 0, 0, 7], Ok((MessageType::Con, (0, 0))));
         check(&[], Err(Unusable::Silence));
         check(&[0x40, 1, 0], Err(Unusable::Silence));
         check(&[0x00, 1, 0, 7], Err(Unusable::Silence));
@@ -499,18 +499,18 @@ mod tests {
             ..Response::default()
         };
         let mut bytes = Vec::new();
-        response.encode(&mut bytes, Kind::Ack, 0x1234, b"tok");
+        response.encode(&mut bytes, MessageType::Ack, 0x1234, b"tok");
         assert!(bytes.len() <= response.bytes_max());
         let header = header(&bytes).unwrap();
-        assert_eq!((header.kind, header.code, header.mid), (Kind::Ack, (2, 5), 0x1234));
+        assert_eq!((header.kind, header.code, header.mid), (MessageType::Ack, (2, 5), 0x1234));
         assert_eq!(header.token, b"tok");
         let request = Request::parse(header.tail).unwrap();
         assert_eq!(request.content_format, Some(50));
         assert_eq!(request.block2, response.block2);
         assert_eq!(request.payload, b"{}");
         let mut two = Vec::new();
-        Response::code((2, 4)).encode(&mut two, Kind::Non, 1, b"");
-        empty(&mut two, Kind::Rst, 2);
+        Response::code((2, 4)).encode(&mut two, MessageType::Non, 1, b"");
+        empty(&mut two, MessageType::Rst, 2);
         assert_eq!(two, [0x50, 0x44, 0, 1, 0x70, 0, 0, 2]);
     }
 }

@@ -15,7 +15,7 @@ use super::batch::Outbox;
 use super::blocks::{Arrival, Block, Bounded, OVERHEAD_BYTES, SIZE_EXPONENT_MAX, Uploads};
 use super::exchanges::{Exchanges, Key, Noted, Owner, Seen};
 use super::message::{
-    self, DATAGRAM_BYTES_MAX, Header, Kind, Refused, Request, Response, Token, Unusable,
+    self, DATAGRAM_BYTES_MAX, Header, MessageType, Refused, Request, Response, Token, Unusable,
 };
 use super::proof::Proofs;
 use super::{links, translate};
@@ -91,7 +91,7 @@ struct Exchange {
     /// Unique, unlike its id.
     serial: u64,
     peer: SocketAddr,
-    kind: Kind,
+    kind: MessageType,
     mid: u16,
     code: u8,
     token: Token,
@@ -262,7 +262,7 @@ impl<I: Invoker> Server<I> {
     }
 
     /// Sends an empty acknowledgement or a reset.
-    fn empty(&mut self, kind: Kind, mid: u16, peer: SocketAddr) {
+    fn empty(&mut self, kind: MessageType, mid: u16, peer: SocketAddr) {
         self.out.write(peer, |out| message::empty(out, kind, mid));
     }
 
@@ -277,19 +277,21 @@ impl<I: Invoker> Server<I> {
             Err(unusable) => {
                 self.counters.unusable += 1;
                 if let Unusable::Reset(mid) = unusable {
-                    self.empty(Kind::Rst, mid, peer);
+                    self.empty(MessageType::Rst, mid, peer);
                 }
                 return;
             }
         };
         match (header.kind, header.code) {
-            (Kind::Ack | Kind::Rst, _) => self.settled(peer, header.mid),
+            (MessageType::Ack | MessageType::Rst, _) => self.settled(peer, header.mid),
             // A ping (RFC 7252, 4.3), or an answer nobody here asked for.
-            (Kind::Con, (0, 0)) | (Kind::Con, (2..=5, _)) => {
-                self.empty(Kind::Rst, header.mid, peer);
+            (MessageType::Con, (0, 0)) | (MessageType::Con, (2..=5, _)) => {
+                self.empty(MessageType::Rst, header.mid, peer);
             }
-            (Kind::Non, (0, 0) | (2..=5, _)) => {}
-            (Kind::Con | Kind::Non, _) => self.request(peer, header, bytes.len(), now_ns),
+            (MessageType::Non, (0, 0) | (2..=5, _)) => {}
+            (MessageType::Con | MessageType::Non, _) => {
+                self.request(peer, header, bytes.len(), now_ns)
+            }
         }
     }
 
@@ -297,7 +299,7 @@ impl<I: Invoker> Server<I> {
     pub(crate) fn datagram_too_long(&mut self, peer: SocketAddr, bytes: &[u8], now_ns: u64) {
         self.counters.unusable += 1;
         let Ok(header) = message::header(bytes) else { return };
-        if header.kind != Kind::Con || header.code.0 != 0 || header.code.1 == 0 {
+        if header.kind != MessageType::Con || header.code.0 != 0 || header.code.1 == 0 {
             return;
         }
         if self.exchanges.get(&(peer, header.mid), now_ns).is_err() {
@@ -305,7 +307,9 @@ impl<I: Invoker> Server<I> {
                 size1: Some(1 << (SIZE_EXPONENT_MAX + 4)),
                 ..Response::diagnostic((4, 13), "datagram too long; send the body in blocks")
             };
-            self.out.write(peer, |out| response.encode(out, Kind::Ack, header.mid, header.token));
+            self.out.write(peer, |out| {
+                response.encode(out, MessageType::Ack, header.mid, header.token)
+            });
         }
     }
 
@@ -323,10 +327,10 @@ impl<I: Invoker> Server<I> {
             Ok(seen) => {
                 self.counters.duplicates += 1;
                 match seen {
-                    Seen::Running { acked: true } if header.kind == Kind::Con => {
-                        self.empty(Kind::Ack, header.mid, peer);
+                    Seen::Running { acked: true } if header.kind == MessageType::Con => {
+                        self.empty(MessageType::Ack, header.mid, peer);
                     }
-                    Seen::Answered(datagram) if header.kind == Kind::Con => {
+                    Seen::Answered(datagram) if header.kind == MessageType::Con => {
                         // The same id on a shorter message does not earn the longer one's answer.
                         let limit = self.proofs.answer_bytes_max(peer, bytes, now_ns);
                         if limit.is_none_or(|limit| datagram.len() <= limit) {
@@ -343,12 +347,12 @@ impl<I: Invoker> Server<I> {
             Ok(request) => Ok(request),
             Err(Refused::Format) => {
                 self.counters.unusable += 1;
-                if header.kind == Kind::Con {
-                    self.empty(Kind::Rst, header.mid, peer);
+                if header.kind == MessageType::Con {
+                    self.empty(MessageType::Rst, header.mid, peer);
                 }
                 return;
             }
-            Err(Refused::BadOption(_)) if header.kind == Kind::Non => return,
+            Err(Refused::BadOption(_)) if header.kind == MessageType::Non => return,
             Err(Refused::BadOption(number)) => {
                 Err(Response::diagnostic((4, 2), format!("option {number}")))
             }
@@ -362,7 +366,8 @@ impl<I: Invoker> Server<I> {
         // may not run twice then runs for sources only whose repetitions are known.
         if limit.is_some() && !is_safe(header.code) && self.exchanges.is_crowded(now_ns) {
             let challenge = self.challenge(peer, now_ns);
-            let kind = if header.kind == Kind::Con { Kind::Ack } else { Kind::Non };
+            let kind =
+                if header.kind == MessageType::Con { MessageType::Ack } else { MessageType::Non };
             self.out.write(peer, |out| challenge.encode(out, kind, header.mid, header.token));
             return;
         }
@@ -398,7 +403,7 @@ impl<I: Invoker> Server<I> {
                 let id = self.running.vacant_key();
                 // An unproven source gets one datagram for one: its answer rides on the
                 // acknowledgement however late, and repetitions of the request wait with it.
-                if exchange.kind == Kind::Con && exchange.limit.is_none() {
+                if exchange.kind == MessageType::Con && exchange.limit.is_none() {
                     let due = now_ns + self.config.ack_delay_ns;
                     self.ack_due.push_back((due, id, exchange.serial));
                 }
@@ -592,16 +597,16 @@ impl<I: Invoker> Server<I> {
         let Exchange { noted, peer, kind, mid, acked, limit, .. } = exchange;
         let token = exchange.token.as_bytes();
         match (kind, acked) {
-            (Kind::Con, false) => {
+            (MessageType::Con, false) => {
                 let datagram =
-                    self.out.write(peer, |out| response.encode(out, Kind::Ack, mid, token));
+                    self.out.write(peer, |out| response.encode(out, MessageType::Ack, mid, token));
                 let owner = Owner::of(peer, limit.is_none());
                 self.exchanges.answer(noted, (peer, mid), owner, datagram, now_ns);
             }
-            (Kind::Con, true) => {
+            (MessageType::Con, true) => {
                 let mid = self.fresh_mid();
                 let datagram =
-                    self.out.write(peer, |out| response.encode(out, Kind::Con, mid, token));
+                    self.out.write(peer, |out| response.encode(out, MessageType::Con, mid, token));
                 // Repeating towards a source that nobody proved would multiply what it sent.
                 if limit.is_none() && self.outstanding.len() < OUTSTANDING_MAX {
                     let due_ns = now_ns + ACK_TIMEOUT_NS;
@@ -617,7 +622,7 @@ impl<I: Invoker> Server<I> {
             }
             _ => {
                 let mid = self.fresh_mid();
-                self.out.write(peer, |out| response.encode(out, Kind::Non, mid, token));
+                self.out.write(peer, |out| response.encode(out, MessageType::Non, mid, token));
             }
         }
     }
@@ -648,7 +653,7 @@ impl<I: Invoker> Server<I> {
             // Written out only where the estimate does not decide.
             response.bytes_max() <= limit || {
                 let mut datagram = Vec::new();
-                response.encode(&mut datagram, Kind::Con, 0, exchange.token.as_bytes());
+                response.encode(&mut datagram, MessageType::Con, 0, exchange.token.as_bytes());
                 datagram.len() <= limit
             }
         };
@@ -722,7 +727,7 @@ impl<I: Invoker> Server<I> {
                     let (noted, peer, mid) = (exchange.noted, exchange.peer, exchange.mid);
                     // Only what comes from a proven source is acknowledged by itself.
                     self.exchanges.acked(noted, (peer, mid), Owner::of(peer, true), now_ns);
-                    self.empty(Kind::Ack, mid, peer);
+                    self.empty(MessageType::Ack, mid, peer);
                 }
             }
             self.ack_due.pop_front();

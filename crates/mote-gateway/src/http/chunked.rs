@@ -30,7 +30,7 @@ pub struct Chunked {
 
 /// What the decoder found.
 #[derive(Debug, PartialEq, Eq)]
-pub enum Step {
+pub enum ChunkEvent {
     /// More bytes are needed.
     NeedMore,
     /// A piece of the body.
@@ -47,34 +47,34 @@ impl Default for Chunked {
 
 impl Chunked {
     /// Takes the next piece off `input`.
-    pub fn step(&mut self, input: &mut BytesMut) -> Result<Step, Refusal> {
+    pub fn step(&mut self, input: &mut BytesMut) -> Result<ChunkEvent, Refusal> {
         loop {
             match self.state {
                 State::Size => {
                     let Some(line) = line(input, SIZE_DIGITS_MAX + EXTENSION_BYTES_MAX + 2)
                         .map_err(|()| self.malformed())?
                     else {
-                        return Ok(Step::NeedMore);
+                        return Ok(ChunkEvent::NeedMore);
                     };
                     let size = self.size(&line)?;
                     self.state = if size == 0 { State::Trailer(0) } else { State::Data(size) };
                 }
                 State::Data(left) => {
                     if input.is_empty() {
-                        return Ok(Step::NeedMore);
+                        return Ok(ChunkEvent::NeedMore);
                     }
                     let take = usize::try_from(left).unwrap_or(usize::MAX).min(input.len());
                     let data = input.split_to(take).freeze();
                     let left = left - take as u64;
                     self.state = if left == 0 { State::DataEnd } else { State::Data(left) };
-                    return Ok(Step::Data(data));
+                    return Ok(ChunkEvent::Data(data));
                 }
                 State::DataEnd => {
                     if input.len() < 2 {
                         if input.first().is_some_and(|byte| *byte != b'\r') {
                             return Err(self.malformed());
                         }
-                        return Ok(Step::NeedMore);
+                        return Ok(ChunkEvent::NeedMore);
                     }
                     if &input[..2] != b"\r\n" {
                         return Err(self.malformed());
@@ -86,11 +86,11 @@ impl Chunked {
                 State::Trailer(seen) => {
                     let left = TRAILER_BYTES_MAX.saturating_sub(seen);
                     let Some(line) = line(input, left).map_err(|()| self.malformed())? else {
-                        return Ok(Step::NeedMore);
+                        return Ok(ChunkEvent::NeedMore);
                     };
                     if line.is_empty() {
                         self.state = State::Done;
-                        return Ok(Step::End);
+                        return Ok(ChunkEvent::End);
                     }
                     // Trailer fields are read for their form only and dropped: no function needs
                     // them, and as headers they could say what was checked before.
@@ -100,7 +100,7 @@ impl Chunked {
                     }
                     self.state = State::Trailer(seen + line.len() + 2);
                 }
-                State::Done => return Ok(Step::End),
+                State::Done => return Ok(ChunkEvent::End),
             }
         }
     }
@@ -156,9 +156,9 @@ mod tests {
         let mut body = Vec::new();
         loop {
             match decoder.step(&mut input).map_err(|refusal| refusal.detail)? {
-                Step::Data(data) => body.extend_from_slice(&data),
-                Step::End => return Ok((body, input.to_vec())),
-                Step::NeedMore => return Err("needs more".into()),
+                ChunkEvent::Data(data) => body.extend_from_slice(&data),
+                ChunkEvent::End => return Ok((body, input.to_vec())),
+                ChunkEvent::NeedMore => return Err("needs more".into()),
             }
         }
     }
@@ -210,9 +210,9 @@ mod tests {
             let mut fed = false;
             loop {
                 match decoder.step(&mut input).unwrap() {
-                    Step::Data(data) => body.extend_from_slice(&data),
-                    Step::End => break,
-                    Step::NeedMore => {
+                    ChunkEvent::Data(data) => body.extend_from_slice(&data),
+                    ChunkEvent::End => break,
+                    ChunkEvent::NeedMore => {
                         assert!(!fed, "cut at {cut}");
                         fed = true;
                         input.extend_from_slice(&whole[cut..]);

@@ -15,8 +15,8 @@ use tokio::net::TcpStream;
 use tokio::net::tcp::{ReadHalf, WriteHalf};
 
 use super::answer::{self, After};
-use super::chunked::{Chunked, Step};
-use super::front::Front;
+use super::chunked::{ChunkEvent, Chunked};
+use super::front::HttpFront;
 use super::head::{self, Framing, RequestHead};
 use super::input::{Input, ReadEnd, or_gone, poll_gone};
 use super::request_body::Fed;
@@ -30,7 +30,7 @@ use crate::refusal::Refusal;
 const REQUEST_ITEMS: u32 = 2;
 const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 /// Serves one connection of `owner` to its end.
-pub(crate) async fn serve<I: Invoker>(mut stream: TcpStream, owner: IpAddr, front: &Front<I>) {
+pub(crate) async fn serve<I: Invoker>(mut stream: TcpStream, owner: IpAddr, front: &HttpFront<I>) {
     let mut input =
         Input::new(front.config.head_timeout, front.config.arrival_grace, front.stopper.notified());
     let is_h2 = {
@@ -90,7 +90,7 @@ async fn serve_one<I: Invoker>(
     reader: &mut ReadHalf<'_>,
     writer: &mut WriteHalf<'_>,
     owner: IpAddr,
-    front: &Front<I>,
+    front: &HttpFront<I>,
 ) -> After {
     input.arriving = true;
     let request = match read_head(input, reader, front).await {
@@ -160,7 +160,7 @@ async fn serve_one<I: Invoker>(
 async fn read_head<I: Invoker>(
     input: &mut Input,
     reader: &mut ReadHalf<'_>,
-    front: &Front<I>,
+    front: &HttpFront<I>,
 ) -> Result<Option<RequestHead>, Refusal> {
     let mut scanned = 0;
     let mut empty_lines = 0;
@@ -210,7 +210,7 @@ fn after(written: std::io::Result<()>, keep: bool) -> After {
 
 /// A request with its function.
 struct Exchange<'a, I: Invoker> {
-    front: &'a Front<I>,
+    front: &'a HttpFront<I>,
     route: I::Route,
     request: RequestHead,
     received_ns: u64,
@@ -249,12 +249,12 @@ impl<I: Invoker> Exchange<'_, I> {
                 let mut body = BytesMut::new();
                 loop {
                     match decoder.step(&mut ahead)? {
-                        Step::NeedMore => return Ok(None),
-                        Step::Data(data) => {
+                        ChunkEvent::NeedMore => return Ok(None),
+                        ChunkEvent::Data(data) => {
                             body.extend_from_slice(&data);
                             input.charge(1, data.len()).await;
                         }
-                        Step::End => break,
+                        ChunkEvent::End => break,
                     }
                 }
                 if body.len() as u64 > limit {

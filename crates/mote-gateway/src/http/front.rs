@@ -103,7 +103,7 @@ impl Stopper {
 pub(crate) type Unsent = Arc<AtomicUsize>;
 
 /// What every connection shares.
-pub(crate) struct Front<I> {
+pub(crate) struct HttpFront<I> {
     pub(crate) invoker: I,
     pub(crate) config: Config,
     pub(crate) stopper: Stopper,

@@ -25,7 +25,7 @@ use tokio::sync::Notify;
 use tokio::time::Instant;
 
 use super::answer;
-use super::front::{Front, Stopper, Unsent};
+use super::front::{HttpFront, Stopper, Unsent};
 use super::h2_meter::Metered;
 use super::head::{self, FIELDS_BYTES_MAX, FIELDS_MAX};
 use super::route::{LINGER_BYTES_MAX, REFUSALS_IN_A_ROW_MAX, find_route};
@@ -58,7 +58,7 @@ pub(crate) async fn serve<I: Invoker>(
     stream: TcpStream,
     read: Bytes,
     owner: IpAddr,
-    front: &Front<I>,
+    front: &HttpFront<I>,
 ) {
     let activity = Arc::new(Activity::new(front.unsent.clone()));
     let context = Arc::new(Service {
@@ -103,7 +103,7 @@ pub(crate) async fn serve<I: Invoker>(
 async fn drive<I: Invoker, C>(
     connection: C,
     activity: &Activity,
-    front: &Front<I>,
+    front: &HttpFront<I>,
 ) -> Option<hyper::Result<()>>
 where
     C: Future<Output = hyper::Result<()>> + WindUp,

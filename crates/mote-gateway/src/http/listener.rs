@@ -13,7 +13,7 @@ use tokio::net::{TcpListener, TcpSocket, TcpStream};
 use tokio::sync::Semaphore;
 
 use super::connection;
-use super::front::{Config, Front, Stopper};
+use super::front::{Config, HttpFront, Stopper};
 
 /// Connections the kernel completes before we accept them; it may cut this to its own limit
 /// (`net.core.somaxconn`, mostly 4096). A client that finds it full is not refused: it tries again
@@ -53,7 +53,7 @@ pub async fn serve<I: Invoker>(
     let helpers = config.helpers.clone();
     // This runtime first, then each helper, and again.
     let mut turns = std::iter::once(None).chain(helpers.iter().map(Some)).cycle();
-    let front = Arc::new(Front {
+    let front = Arc::new(HttpFront {
         invoker,
         config,
         stopper,

@@ -9,7 +9,7 @@ use mote_core::body::{Body, BodyError, BodySource};
 use tokio::net::tcp::ReadHalf;
 use tokio::sync::mpsc;
 
-use super::chunked::{Chunked, Step};
+use super::chunked::{ChunkEvent, Chunked};
 use super::front::Config;
 use super::head::Framing;
 use super::input::{Input, ReadEnd, or_gone};
@@ -105,9 +105,9 @@ async fn feed_chunked(
     let mut total = 0;
     loop {
         match decoder.step(&mut input.bytes)? {
-            Step::End => return Ok(true),
-            Step::NeedMore => more(input, reader, config).await?,
-            Step::Data(data) => {
+            ChunkEvent::End => return Ok(true),
+            ChunkEvent::NeedMore => more(input, reader, config).await?,
+            ChunkEvent::Data(data) => {
                 total += data.len() as u64;
                 input.charge(1, data.len()).await;
                 if total > limit {

@@ -118,14 +118,14 @@ pub(super) fn stamp(message: &mut [u8], mid: u16, token: u32) {
 }
 
 /// An empty acknowledgement or reset.
-pub(super) fn empty(kind: Kind, mid: u16) -> [u8; 4] {
+pub(super) fn empty(kind: MessageType, mid: u16) -> [u8; 4] {
     let [high, low] = mid.to_be_bytes();
     [1 << 6 | (kind as u8) << 4, 0, high, low]
 }
 
 /// Type of a message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Kind {
+pub(super) enum MessageType {
     Con = 0,
     Non = 1,
     Ack = 2,
@@ -135,7 +135,7 @@ pub(super) enum Kind {
 /// A message from the server.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Answer<'a> {
-    pub(super) kind: Kind,
+    pub(super) kind: MessageType,
     /// Class and detail; (0, 0) is an empty message.
     pub(super) code: (u8, u8),
     pub(super) mid: u16,
@@ -149,10 +149,10 @@ impl<'a> Answer<'a> {
     pub(super) fn parse(datagram: &'a [u8]) -> Option<Self> {
         let [first, code, high, low, rest @ ..] = datagram else { return None };
         let kind = match first >> 4 & 3 {
-            0 => Kind::Con,
-            1 => Kind::Non,
-            2 => Kind::Ack,
-            _ => Kind::Rst,
+            0 => MessageType::Con,
+            1 => MessageType::Non,
+            2 => MessageType::Ack,
+            _ => MessageType::Rst,
         };
         let token_length = usize::from(first & 15);
         if first >> 6 != 1 || token_length > 8 || rest.len() < token_length {
@@ -243,11 +243,14 @@ mod tests {
     #[test]
     fn answers() {
         let answer = Answer::parse(b"\x62\x45\x00\x07ab\xc1\x32\xffhey").unwrap();
-        assert_eq!((answer.kind, answer.code, answer.mid), (Kind::Ack, (2, 5), 7));
+        assert_eq!((answer.kind, answer.code, answer.mid), (MessageType::Ack, (2, 5), 7));
         assert_eq!((answer.token, answer.content()), (&b"ab"[..], Some((3, None))));
         let echo = Answer::parse(b"\x60\x81\x00\x07\xd2\xefab").unwrap();
         assert_eq!(echo.content(), Some((0, Some(&b"ab"[..]))));
-        assert_eq!(Answer::parse(&empty(Kind::Rst, 9)).map(|answer| answer.kind), Some(Kind::Rst));
+        assert_eq!(
+            Answer::parse(&empty(MessageType::Rst, 9)).map(|answer| answer.kind),
+            Some(MessageType::Rst)
+        );
         for wrong in
             [&b"\x60\x45\x00"[..], b"\x20\x45\x00\x07", b"\x69\x45\x00\x07", b"\x40\x01\x00\x07"]
         {

@@ -16,7 +16,7 @@ pub(super) const INTEREST: EventFlags =
     EventFlags::IN.union(EventFlags::OUT).union(EventFlags::RDHUP).union(EventFlags::ET);
 
 /// How far an operation is.
-pub(super) enum Step {
+pub(super) enum OperationState {
     /// It waits for the socket.
     Waits,
     /// It ended.
@@ -88,7 +88,7 @@ impl Connection {
     }
 
     /// Begins an operation on an open connection.
-    pub(super) fn send(&mut self, request: &[u8], is_head: bool) -> Step {
+    pub(super) fn send(&mut self, request: &[u8], is_head: bool) -> OperationState {
         self.reader.begin(is_head);
         self.state = State::Writing(0);
         self.write(request)
@@ -101,7 +101,7 @@ impl Connection {
         request: &[u8],
         buffer: &mut [u8],
         is_head: bool,
-    ) -> Step {
+    ) -> OperationState {
         let is_ended = flags.intersects(EventFlags::RDHUP | EventFlags::HUP | EventFlags::ERR);
         match self.state {
             State::Idle => {
@@ -109,24 +109,25 @@ impl Connection {
                 if is_ended || flags.contains(EventFlags::IN) {
                     self.close();
                 }
-                return Step::Waits;
+                return OperationState::Waits;
             }
             State::Connecting => {
-                let Some(socket) = &self.socket else { return Step::Waits };
+                let Some(socket) = &self.socket else { return OperationState::Waits };
                 let is_refused = !matches!(net::sockopt::socket_error(socket), Ok(Ok(())));
                 if is_refused || flags.intersects(EventFlags::HUP | EventFlags::ERR) {
                     return self.fail(Failure::Connect);
                 }
                 if !flags.contains(EventFlags::OUT) {
-                    return Step::Waits;
+                    return OperationState::Waits;
                 }
-                if let Step::Over(outcome) = self.send(request, is_head) {
-                    return Step::Over(outcome);
+                if let OperationState::Over(outcome) = self.send(request, is_head) {
+                    return OperationState::Over(outcome);
                 }
             }
             State::Writing(_) => {
                 if flags.contains(EventFlags::OUT)
-                    && let step @ (Step::Over(_) | Step::Stale) = self.write(request)
+                    && let step @ (OperationState::Over(_) | OperationState::Stale) =
+                        self.write(request)
                 {
                     return step;
                 }
@@ -136,34 +137,34 @@ impl Connection {
         if is_ended || flags.contains(EventFlags::IN) {
             return self.read(buffer, is_ended);
         }
-        Step::Waits
+        OperationState::Waits
     }
 
-    fn write(&mut self, request: &[u8]) -> Step {
+    fn write(&mut self, request: &[u8]) -> OperationState {
         let (State::Writing(mut sent), Some(socket)) = (self.state, &self.socket) else {
-            return Step::Waits;
+            return OperationState::Waits;
         };
         while sent < request.len() {
             match net::send(socket, &request[sent..], SendFlags::NOSIGNAL) {
                 Ok(count) => sent += count,
                 Err(Errno::AGAIN) => {
                     self.state = State::Writing(sent);
-                    return Step::Waits;
+                    return OperationState::Waits;
                 }
                 Err(Errno::INTR) => {}
                 Err(_) => return self.lost(),
             }
         }
         self.state = State::Reading;
-        Step::Waits
+        OperationState::Waits
     }
 
-    fn read(&mut self, buffer: &mut [u8], is_ended: bool) -> Step {
+    fn read(&mut self, buffer: &mut [u8], is_ended: bool) -> OperationState {
         loop {
-            let Some(socket) = &self.socket else { return Step::Waits };
+            let Some(socket) = &self.socket else { return OperationState::Waits };
             let count = match net::recv(socket, &mut *buffer, RecvFlags::empty()) {
                 Ok((count, _)) => count,
-                Err(Errno::AGAIN) => return Step::Waits,
+                Err(Errno::AGAIN) => return OperationState::Waits,
                 Err(Errno::INTR) => continue,
                 Err(_) => return self.lost(),
             };
@@ -171,13 +172,15 @@ impl Connection {
                 return match self.reader.end() {
                     Some(outcome) => {
                         self.close();
-                        Step::Over(outcome)
+                        OperationState::Over(outcome)
                     }
                     None => self.lost(),
                 };
             }
             match self.reader.push(&buffer[..count]) {
-                Progress::More if count < buffer.len() && !is_ended => return Step::Waits,
+                Progress::More if count < buffer.len() && !is_ended => {
+                    return OperationState::Waits;
+                }
                 Progress::More => {}
                 Progress::Malformed => return self.fail(Failure::Malformed),
                 Progress::Whole { outcome, closes } => {
@@ -188,21 +191,21 @@ impl Connection {
                         self.state = State::Idle;
                         self.is_kept = true;
                     }
-                    return Step::Over(outcome);
+                    return OperationState::Over(outcome);
                 }
             }
         }
     }
 
-    fn lost(&mut self) -> Step {
+    fn lost(&mut self) -> OperationState {
         if self.is_kept && self.reader.is_untouched() {
-            return Step::Stale;
+            return OperationState::Stale;
         }
         self.fail(Failure::Broken)
     }
 
-    fn fail(&mut self, failure: Failure) -> Step {
+    fn fail(&mut self, failure: Failure) -> OperationState {
         self.close();
-        Step::Over(Outcome::Failed(failure))
+        OperationState::Over(Outcome::Failed(failure))
     }
 }

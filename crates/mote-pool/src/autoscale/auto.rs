@@ -20,7 +20,7 @@ use super::history::{History, WindowMax};
 use super::keep_alive::{IdleTimes, WarmPlan};
 use super::observation::{Observation, SECOND_NS};
 use super::staffing::{Load, Patience, servers_for};
-use super::{Bounds, MS_NS, Wish};
+use super::{Bounds, MS_NS, Proposal};
 
 /// Mean wait allowed, as a share of the mean run time, and its bounds: below a few milliseconds it
 /// is the hand-over itself, above a tenth of a second people notice.
@@ -113,7 +113,7 @@ impl Auto {
         self.idle_times = before.idle_times.clone();
     }
 
-    pub(super) fn decide(&mut self, o: &Observation, bounds: &Bounds) -> Wish {
+    pub(super) fn decide(&mut self, o: &Observation, bounds: &Bounds) -> Proposal {
         self.history.push(o);
         self.recent.push(o);
         let start_s = o.start.mean_ns().map_or(START_UNKNOWN_S, |mean| mean as f64 / SECOND_NS);
@@ -152,7 +152,7 @@ impl Auto {
             () => Reason::RecentPeak,
         };
         let pace_ns = if o.waiting() > 0 { LOOK_WAITING_NS } else { LOOK_BUSY_NS };
-        Wish::new(desired, reason).look_at(o.now_ns + pace_ns)
+        Proposal::new(desired, reason).look_at(o.now_ns + pace_ns)
     }
 
     fn for_load(&self, o: &Observation, service_s: f64, start_s: f64) -> u32 {
@@ -182,7 +182,13 @@ impl Auto {
         (growth.cores / (promised * CPU_SHARE)).ceil() as u32
     }
 
-    fn at_rest(&mut self, o: &Observation, bounds: &Bounds, start_s: f64, hold_ns: u64) -> Wish {
+    fn at_rest(
+        &mut self,
+        o: &Observation,
+        bounds: &Bounds,
+        start_s: f64,
+        hold_ns: u64,
+    ) -> Proposal {
         let since = *self.idle_since_ns.get_or_insert(o.now_ns);
         // A peak is not held for nobody longer than the owner allows.
         let hold_ns = hold_ns.min(bounds.idle_timeout_ns);
@@ -206,7 +212,10 @@ impl Auto {
             () if warm => (1, Reason::KeepAlive),
             () => (0, Reason::Idle),
         };
-        Wish { look_ns: look_ns.map(|at| at.max(o.now_ns + MS_NS)), ..Wish::new(desired, reason) }
+        Proposal {
+            look_ns: look_ns.map(|at| at.max(o.now_ns + MS_NS)),
+            ..Proposal::new(desired, reason)
+        }
     }
 }
 

@@ -88,7 +88,7 @@ impl Reason {
     }
 }
 
-/// Which bound cut the wish.
+/// Which bound cut the proposal.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Cut {
@@ -107,7 +107,7 @@ pub struct Decision {
     pub wished: u32,
     /// Why.
     pub reason: Reason,
-    /// Set when a bound changed the wish: `mote describe` says "would be 7, scale.max is 4".
+    /// Set when a bound changed the proposal: `mote describe` says "would be 7, scale.max is 4".
     pub cut: Option<Cut>,
     /// Look again at this time at the latest, even if nothing happens; `None` until something does.
     /// A function at rest costs no timer.

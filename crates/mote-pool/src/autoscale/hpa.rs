@@ -3,7 +3,7 @@
 use super::decision::Reason;
 use super::history::{History, WindowMax};
 use super::observation::Observation;
-use super::{MS_NS, Wish};
+use super::{MS_NS, Proposal};
 use mote_core::policy::HpaSettings;
 
 #[derive(Debug)]
@@ -11,7 +11,7 @@ pub(super) struct Hpa {
     settings: HpaSettings,
     history: History,
     tick_ns: u64,
-    last: Wish,
+    last: Proposal,
     /// What it recommended during the stabilisation window.
     recommended: WindowMax,
 }
@@ -23,12 +23,12 @@ impl Hpa {
             history: History::new(sync_ns / 4, sync_ns),
             settings,
             tick_ns: 0,
-            last: Wish::new(1, Reason::Steady),
+            last: Proposal::new(1, Reason::Steady),
             recommended: WindowMax::default(),
         }
     }
 
-    pub(super) fn decide(&mut self, o: &Observation) -> Wish {
+    pub(super) fn decide(&mut self, o: &Observation) -> Proposal {
         if self.tick_ns == 0 {
             // The first metrics exist one period after the first instance.
             self.tick_ns = o.now_ns + self.settings.sync_ms * MS_NS;
@@ -41,7 +41,7 @@ impl Hpa {
         self.last.look_at(self.tick_ns)
     }
 
-    fn evaluate(&mut self, o: &Observation) -> Wish {
+    fn evaluate(&mut self, o: &Observation) -> Proposal {
         let settings = &self.settings;
         let current = self.last.desired.max(1);
         let cores = self.history.over(settings.sync_ms * MS_NS).map_or(0.0, |growth| growth.cores);
@@ -58,7 +58,7 @@ impl Hpa {
             () if recommended < current => Reason::Stabilising,
             () => Reason::Steady,
         };
-        Wish::new(desired, reason)
+        Proposal::new(desired, reason)
     }
 }
 

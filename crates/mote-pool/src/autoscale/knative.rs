@@ -3,7 +3,7 @@
 use super::decision::Reason;
 use super::history::History;
 use super::observation::Observation;
-use super::{MS_NS, Wish};
+use super::{MS_NS, Proposal};
 use mote_core::policy::{KnativeMetric, KnativeSettings};
 
 #[derive(Debug)]
@@ -11,7 +11,7 @@ pub(super) struct Knative {
     settings: KnativeSettings,
     history: History,
     tick_ns: u64,
-    last: Wish,
+    last: Proposal,
     /// When the short window last asked for panic, and the most wanted since it began.
     panic_at_ns: Option<u64>,
     panic_max: u32,
@@ -27,7 +27,7 @@ impl Knative {
             history: History::new((stable_ns / 60).max(MS_NS), stable_ns),
             settings,
             tick_ns: 0,
-            last: Wish::new(0, Reason::Idle),
+            last: Proposal::new(0, Reason::Idle),
             panic_at_ns: None,
             panic_max: 0,
             empty_since_ns: None,
@@ -44,7 +44,7 @@ impl Knative {
         f64::from(target.max(1)) * f64::from(self.settings.utilization_percent.max(1)) / 100.0
     }
 
-    pub(super) fn decide(&mut self, o: &Observation) -> Wish {
+    pub(super) fn decide(&mut self, o: &Observation) -> Proposal {
         self.history.push(o);
         if o.now_ns < self.tick_ns {
             return self.last.look_at(self.tick_ns);
@@ -59,7 +59,7 @@ impl Knative {
         self.last.look_at(self.tick_ns)
     }
 
-    fn evaluate(&mut self, o: &Observation) -> Wish {
+    fn evaluate(&mut self, o: &Observation) -> Proposal {
         let settings = &self.settings;
         let stable_ns = settings.stable_window_ms * MS_NS;
         let panic_ns = stable_ns / 100 * u64::from(settings.panic_window_percent);
@@ -102,22 +102,28 @@ impl Knative {
     }
 
     /// The last instance goes only after the whole stable window was empty, and the grace period.
-    fn keep_last(&mut self, o: &Observation, stable: u32, desired: u32, reason: Reason) -> Wish {
+    fn keep_last(
+        &mut self,
+        o: &Observation,
+        stable: u32,
+        desired: u32,
+        reason: Reason,
+    ) -> Proposal {
         let empty = stable == 0 && o.is_idle();
         if !empty {
             self.empty_since_ns = None;
-            return Wish::new(desired.max(u32::from(o.ready > 0)), reason);
+            return Proposal::new(desired.max(u32::from(o.ready > 0)), reason);
         }
         let since = *self.empty_since_ns.get_or_insert(o.now_ns);
         if desired > 1 {
-            return Wish::new(desired, reason);
+            return Proposal::new(desired, reason);
         }
         if o.now_ns - since >= self.settings.grace_ms * MS_NS || o.live() == 0 {
             self.panic_at_ns = None;
             self.panic_max = 0;
-            Wish::new(0, Reason::Idle)
+            Proposal::new(0, Reason::Idle)
         } else {
-            Wish::new(1, Reason::Stabilising)
+            Proposal::new(1, Reason::Stabilising)
         }
     }
 }

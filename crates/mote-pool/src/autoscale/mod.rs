@@ -61,15 +61,15 @@ impl Bounds {
     }
 }
 
-/// A policy's wish before the bounds.
+/// A policy's proposal before the bounds.
 #[derive(Debug, Clone, Copy)]
-struct Wish {
+struct Proposal {
     desired: u32,
     reason: Reason,
     look_ns: Option<u64>,
 }
 
-impl Wish {
+impl Proposal {
     fn new(desired: u32, reason: Reason) -> Self {
         Self { desired, reason, look_ns: None }
     }
@@ -141,7 +141,7 @@ impl Autoscaler {
         self.settle(o.in_flight + o.queued, o.now_ns);
         let (now_ns, demand_ns_total) = (self.demand.settled_ns(), self.demand.total_ns());
         let o = &Observation { now_ns, demand_ns_total, ..*o };
-        let wish = match &mut self.rule {
+        let proposal = match &mut self.rule {
             Rule::Auto(rule) => rule.decide(o, &self.bounds),
             Rule::Target(rule) => rule.decide(o, &self.bounds),
             Rule::Knative(rule) => rule.decide(o),
@@ -149,10 +149,10 @@ impl Autoscaler {
             Rule::OpenFaas(rule) => rule.decide(o, &self.bounds),
         };
         // Whatever the rule: somebody who waits is not left without any instance.
-        let (wished, reason) = if wish.desired == 0 && o.live() == 0 && o.queued > 0 {
+        let (wished, reason) = if proposal.desired == 0 && o.live() == 0 && o.queued > 0 {
             (1, Reason::FirstInvocation)
         } else {
-            (wish.desired, wish.reason)
+            (proposal.desired, proposal.reason)
         };
         let desired = wished.max(self.bounds.min).min(self.bounds.max);
         let cut = match desired.cmp(&wished) {
@@ -160,6 +160,6 @@ impl Autoscaler {
             std::cmp::Ordering::Less => Some(Cut::Max),
             std::cmp::Ordering::Equal => None,
         };
-        Decision { desired, wished, reason, cut, look_ns: wish.look_ns }
+        Decision { desired, wished, reason, cut, look_ns: proposal.look_ns }
     }
 }

@@ -49,7 +49,7 @@ pub struct Observation {
     pub concurrency: u32,
     /// Run time of an invocation, waiting excluded.
     pub service: Estimate,
-    /// Time from the wish for an instance until it is ready.
+    /// Time from the proposal for an instance until it is ready.
     pub start: Estimate,
     /// CPU promised to one instance, in thousandths of a core; the base of CPU percentages.
     pub cpu_millis_per_instance: u32,

@@ -3,7 +3,7 @@
 use super::decision::Reason;
 use super::history::History;
 use super::observation::Observation;
-use super::{Bounds, MS_NS, Wish};
+use super::{Bounds, MS_NS, Proposal};
 use mote_core::policy::OpenFaasSettings;
 
 #[derive(Debug)]
@@ -15,7 +15,7 @@ pub(super) struct OpenFaas {
     above_since_ns: Option<u64>,
     /// When the firing alert is told again.
     notify_ns: Option<u64>,
-    last: Wish,
+    last: Proposal,
 }
 
 impl OpenFaas {
@@ -27,11 +27,11 @@ impl OpenFaas {
             evaluate_ns: 0,
             above_since_ns: None,
             notify_ns: None,
-            last: Wish::new(1, Reason::Steady),
+            last: Proposal::new(1, Reason::Steady),
         }
     }
 
-    pub(super) fn decide(&mut self, o: &Observation, bounds: &Bounds) -> Wish {
+    pub(super) fn decide(&mut self, o: &Observation, bounds: &Bounds) -> Proposal {
         let settings = &self.settings;
         if self.evaluate_ns == 0 {
             self.evaluate_ns = o.now_ns + settings.evaluate_ms * MS_NS;
@@ -46,7 +46,7 @@ impl OpenFaas {
                 .map_or(0.0, |growth| growth.answered / growth.seconds);
             if rate <= f64::from(settings.threshold_rps) {
                 if self.notify_ns.take().is_some() {
-                    self.last = Wish::new(bounds.min.max(1), Reason::AlertEnded);
+                    self.last = Proposal::new(bounds.min.max(1), Reason::AlertEnded);
                 }
                 self.above_since_ns = None;
             } else {
@@ -61,7 +61,7 @@ impl OpenFaas {
             self.notify_ns = Some(o.now_ns + settings.repeat_ms * MS_NS);
             let step = (bounds.max * settings.factor_percent).div_ceil(100).max(1);
             let desired = (self.last.desired.max(bounds.min) + step).min(bounds.max);
-            self.last = Wish::new(desired, Reason::Alert);
+            self.last = Proposal::new(desired, Reason::Alert);
         }
         self.last.look_at(self.notify_ns.map_or(self.evaluate_ns, |at| at.min(self.evaluate_ns)))
     }

@@ -3,7 +3,7 @@
 use super::decision::Reason;
 use super::history::{History, WindowMax};
 use super::observation::Observation;
-use super::{Bounds, MS_NS, Wish};
+use super::{Bounds, MS_NS, Proposal};
 use mote_core::policy::Policy;
 
 /// Pace of the rule: a look every half second while there is anything to look at.
@@ -25,7 +25,7 @@ pub(super) struct Target {
     history: History,
     needed: WindowMax,
     tick_ns: u64,
-    last: Wish,
+    last: Proposal,
     idle_since_ns: Option<u64>,
 }
 
@@ -36,12 +36,12 @@ impl Target {
             history: History::new(LOOK_NS, LEVEL_NS),
             needed: WindowMax::default(),
             tick_ns: 0,
-            last: Wish::new(0, Reason::Idle),
+            last: Proposal::new(0, Reason::Idle),
             idle_since_ns: None,
         }
     }
 
-    pub(super) fn decide(&mut self, o: &Observation, bounds: &Bounds) -> Wish {
+    pub(super) fn decide(&mut self, o: &Observation, bounds: &Bounds) -> Proposal {
         self.history.push(o);
         if o.is_idle() {
             self.idle_since_ns.get_or_insert(o.now_ns);
@@ -59,19 +59,19 @@ impl Target {
         self.last.look_at(self.tick_ns)
     }
 
-    fn evaluate(&mut self, o: &Observation, bounds: &Bounds) -> Wish {
+    fn evaluate(&mut self, o: &Observation, bounds: &Bounds) -> Proposal {
         let idle_ns = self.idle_since_ns.map_or(0, |since| o.now_ns - since);
         if self.idle_since_ns.is_some() && idle_ns >= bounds.idle_timeout_ns {
-            return Wish::new(0, Reason::Idle);
+            return Proposal::new(0, Reason::Idle);
         }
         let (wanted, reason) = self.wanted(o);
         let wanted = wanted.max(u32::from(o.live() > 0));
         self.needed.push(o.now_ns, wanted, FALL_NS);
         let desired = self.needed.max();
         match () {
-            () if o.is_idle() && wanted <= 1 => Wish::new(desired, Reason::KeepAlive),
-            () if desired > wanted => Wish::new(desired, Reason::Stabilising),
-            () => Wish::new(desired, reason),
+            () if o.is_idle() && wanted <= 1 => Proposal::new(desired, Reason::KeepAlive),
+            () if desired > wanted => Proposal::new(desired, Reason::Stabilising),
+            () => Proposal::new(desired, reason),
         }
     }
 

@@ -3,7 +3,7 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use mote_api::manifest::{CompatName, RuntimeName};
+use mote_api::manifest::{PlatformName, RuntimeName};
 use mote_api::toml_reader::Mistakes;
 use serde_json::Value;
 
@@ -302,7 +302,7 @@ fn function(
 ) -> Result<Described, Mistakes> {
     let spec = &document["spec"];
     let name = text(&document["metadata"]["name"]).unwrap_or_default();
-    let mut to = Described::new(&name, CompatName::Fission);
+    let mut to = Described::new(&name, PlatformName::Fission);
     to.note("compat", "apiVersion: fission.io");
     to.allow_net(&document["metadata"]["annotations"]);
     to.source = source;

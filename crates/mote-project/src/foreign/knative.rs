@@ -1,6 +1,6 @@
 //! Knative: a `Service` object beside the program its image would hold, and `func.yaml`.
 
-use mote_api::manifest::{CompatName, PolicyName, RuntimeName};
+use mote_api::manifest::{PlatformName, PolicyName, RuntimeName};
 use mote_api::toml_reader::Mistakes;
 use serde_json::Value;
 
@@ -22,7 +22,7 @@ pub(super) fn services(file: &str, all: &[Value]) -> Result<Foreign, Mistakes> {
 
 fn service(file: &str, document: &Value) -> Result<Described, Mistakes> {
     let name = text(&document["metadata"]["name"]).unwrap_or_default();
-    let mut to = Described::new(&name, CompatName::Knative);
+    let mut to = Described::new(&name, PlatformName::Knative);
     let template = &document["spec"]["template"];
     let spec = &template["spec"];
     let container = &spec["containers"][0];
@@ -149,7 +149,7 @@ pub(super) fn func(
             return Err(not_offered(file, &name, &format!("runtime {written:?}"), hint));
         }
     };
-    let mut to = Described::new(&name, CompatName::Knative);
+    let mut to = Described::new(&name, PlatformName::Knative);
     let is_first = document["specVersion"].is_null();
     if runtime == RuntimeName::Python && (is_of_parliament || is_first) {
         set(&mut to.function.template, "parliament".to_owned());

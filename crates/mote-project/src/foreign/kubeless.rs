@@ -1,6 +1,6 @@
 //! Kubeless: `Function` objects, whose code is inside.
 
-use mote_api::manifest::{CompatName, RuntimeName};
+use mote_api::manifest::{PlatformName, RuntimeName};
 use mote_api::toml_reader::Mistakes;
 use mote_core::base64;
 use serde_json::Value;
@@ -33,7 +33,7 @@ pub(super) fn read(file: &str, all: &[Value]) -> Result<Foreign, Mistakes> {
 fn function(file: &str, document: &Value) -> Result<Described, Mistakes> {
     let spec = &document["spec"];
     let name = text(&document["metadata"]["name"]).unwrap_or_default();
-    let mut to = Described::new(&name, CompatName::Kubeless);
+    let mut to = Described::new(&name, PlatformName::Kubeless);
     to.note("compat", format!("apiVersion: {}", text(&document["apiVersion"]).unwrap_or_default()));
     to.allow_net(&document["metadata"]["annotations"]);
     let written = text(&spec["runtime"]).unwrap_or_default();

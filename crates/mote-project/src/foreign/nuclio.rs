@@ -3,7 +3,7 @@
 use std::fs;
 use std::path::Path;
 
-use mote_api::manifest::{CompatName, RuntimeName};
+use mote_api::manifest::{PlatformName, RuntimeName};
 use mote_api::toml_reader::Mistakes;
 use serde_json::Value;
 
@@ -153,7 +153,7 @@ fn shown_name(document: &Value, folder: &Path) -> String {
 fn function(file: &str, document: &Value, folder: &Path) -> Result<Described, Mistakes> {
     let spec = &document["spec"];
     let name = shown_name(document, folder);
-    let mut to = Described::new(&name, CompatName::Nuclio);
+    let mut to = Described::new(&name, PlatformName::Nuclio);
     if text(&document["metadata"]["name"]).is_none_or(|name| name.is_empty()) {
         to.function.name = None;
     }

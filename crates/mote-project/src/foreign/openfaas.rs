@@ -3,9 +3,9 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 
-use mote_api::manifest::{CompatName, PolicyName, RuntimeName};
+use mote_api::manifest::{PlatformName, PolicyName, RuntimeName};
 use mote_api::toml_reader::Mistakes;
-use mote_core::spec::{Compat, TEMPLATE_GO_CLASSIC};
+use mote_core::spec::{Platform, TEMPLATE_GO_CLASSIC};
 use serde::Deserialize;
 use serde_json::Value;
 
@@ -108,7 +108,7 @@ pub(super) fn read(file: &str, document: &Value, folder: &Path) -> Result<Foreig
 }
 
 fn function(file: &str, name: &str, entry: &Value, folder: &Path) -> Result<Described, Mistakes> {
-    let mut to = Described::new(name, CompatName::OpenFaas);
+    let mut to = Described::new(name, PlatformName::OpenFaas);
     environment(&mut to, entry, folder);
     language(&mut to, file, name, entry)?;
     own_template(&mut to, entry, folder);
@@ -159,7 +159,7 @@ fn oldest_contract(to: &mut Described, handler: &Path) {
 /// What the gateway is told of a function: everything but its code. With a `lang` it is a program
 /// that runs once per call.
 pub(super) fn deployment(document: &Value) -> Described {
-    let mut to = Described::new(document["service"].as_str().unwrap_or(""), CompatName::OpenFaas);
+    let mut to = Described::new(document["service"].as_str().unwrap_or(""), PlatformName::OpenFaas);
     variables(&mut to, &document["envVars"]);
     watchdog_limits(&mut to);
     to.set_resources(&document["limits"], "limits");
@@ -314,7 +314,7 @@ fn annotate(to: &mut Described, entry: &Value) {
         "labels": entry["labels"],
         "annotations": entry["annotations"],
     });
-    to.annotations.insert(Compat::OpenFaas.as_str().to_owned(), shown.to_string());
+    to.annotations.insert(Platform::OpenFaas.as_str().to_owned(), shown.to_string());
 }
 
 fn scale(to: &mut Described, labels: &Value) {
@@ -385,7 +385,7 @@ mod tests {
     fn environments_that_are_none() {
         let warnings = |environment: serde_json::Value| {
             let entry = serde_json::json!({ "environment": environment });
-            let mut to = super::Described::new("a", super::CompatName::OpenFaas);
+            let mut to = super::Described::new("a", super::PlatformName::OpenFaas);
             super::environment(&mut to, &entry, std::path::Path::new("."));
             to.warnings.len()
         };

@@ -3,7 +3,7 @@
 use std::fs;
 use std::path::Path;
 
-use mote_api::manifest::{CompatName, RuntimeName};
+use mote_api::manifest::{PlatformName, RuntimeName};
 use mote_api::openwhisk::{WhiskAction, WhiskEntity, WhiskManifest, WhiskRule, WhiskSequence};
 use mote_api::toml_reader::Mistakes;
 use serde_json::{Map, Value};
@@ -184,7 +184,7 @@ fn function(
     folder: &Path,
     shared: &Map<String, Value>,
 ) -> Result<Described, Mistakes> {
-    let mut to = Described::new(name, CompatName::OpenWhisk);
+    let mut to = Described::new(name, PlatformName::OpenWhisk);
     to.note("compat", "packages … actions");
     let written = text(&action["runtime"]).unwrap_or_default();
     let path = action["function"].as_str().unwrap_or("");

@@ -275,7 +275,7 @@ fn what_cannot_be_guessed_is_said() {
 }
 
 /// Which platform the files speak for, with runtime and entry; `None` for our own contract.
-fn check_contract(files: &[(&str, &str)], expected: Option<(Compat, &str)>) {
+fn check_contract(files: &[(&str, &str)], expected: Option<(Platform, &str)>) {
     let spec = read_files(files).unwrap().remove(0).spec;
     let found = if spec.runtime == Runtime::Exec { spec.command.join(" ") } else { spec.entry };
     let found = spec.compat.map(|compat| (compat, found.as_str().to_owned()));
@@ -284,7 +284,7 @@ fn check_contract(files: &[(&str, &str)], expected: Option<(Compat, &str)>) {
 
 #[test]
 fn contracts_of_other_platforms() {
-    use Compat::{Fission, Knative, Nuclio, OpenFaas, OpenWhisk, TinyFaas};
+    use Platform::{Fission, Knative, Nuclio, OpenFaas, OpenWhisk, TinyFaas};
     let check = check_contract;
     check(&[("main.py", "def handler(context, event):\n")], Some((Nuclio, "main:handler")));
     check(
@@ -380,20 +380,20 @@ fn contracts_of_other_platforms() {
 #[test]
 fn a_named_contract_needs_no_entry() {
     let manifest = ("mote.toml", "version = 1\ncompat = \"nuclio\"\n");
-    check_contract(&[manifest, ("main.py", "")], Some((Compat::Nuclio, "main:handler")));
+    check_contract(&[manifest, ("main.py", "")], Some((Platform::Nuclio, "main:handler")));
     check_error(
         &[("mote.toml", "version = 1\ncompat = \"knative\"\ncommand = [\"cat\"]\n")],
         "error[M0305]: mote.toml: compat \"knative\" is not supported yet for runtime exec (line 2)",
     );
     for (arguments, contract) in [
-        ("context *nuclio.Context, event nuclio.Event", Compat::Nuclio),
-        ("event functions.Event, context functions.Context", Compat::Kubeless),
+        ("context *nuclio.Context, event nuclio.Event", Platform::Nuclio),
+        ("event functions.Event, context functions.Context", Platform::Kubeless),
     ] {
         let code = format!("package main\nfunc Help() {{}}\nfunc Measure({arguments}) {{");
         check_contract(&[("m.go", &code)], Some((contract, "Measure")));
     }
     let bytes = ("handler.go", "package function\nfunc Handle(req []byte) string {");
-    check_contract(&[bytes], Some((Compat::OpenFaas, "Handle")));
+    check_contract(&[bytes], Some((Platform::OpenFaas, "Handle")));
     check_error(
         &[("mote.toml", "version = 1\ntemplate = \"python3\"\n"), ("app.py", HANDLE)],
         "error[M0306]: mote.toml: template: needs compat, the platform whose template it is (line 2)",
@@ -467,12 +467,12 @@ fn a_fission_function_is_read_from_the_spec_beside_its_code() {
     let project = read_foreign_files(&[("function.yaml", spec), ("app.py", code)]).unwrap();
     let spec = &project.functions[0].spec;
     assert_eq!((spec.name.as_str(), spec.entry.as_str()), ("hello", "app:greet"));
-    assert_eq!((spec.compat, spec.limits.timeout_ms), (Some(Compat::Fission), 20_000));
+    assert_eq!((spec.compat, spec.limits.timeout_ms), (Some(Platform::Fission), 20_000));
 
     let package = "apiVersion: fission.io/v1\nkind: Package\nmetadata: {name: p}\n";
     let code = "def main():\n    return 'hello'\n";
     let project = read_foreign_files(&[("package.yaml", package), ("main.py", code)]).unwrap();
-    assert_eq!(project.functions[0].spec.compat, Some(Compat::Fission));
+    assert_eq!(project.functions[0].spec.compat, Some(Platform::Fission));
 }
 
 #[test]

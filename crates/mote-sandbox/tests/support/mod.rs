@@ -163,11 +163,11 @@ pub(crate) fn processes_with(marker: &str) -> usize {
 }
 
 /// An instance whose program waited; those come up in the background.
-pub(crate) async fn next_waiting(backend: &ProcessBackend, request: &InstanceRequest) -> Started {
+pub(crate) async fn next_prewarmed(backend: &ProcessBackend, request: &InstanceRequest) -> Started {
     let end = Instant::now() + Duration::from_secs(20);
     while Instant::now() < end {
         let started = backend.start(request.clone()).await.unwrap();
-        if started.waited {
+        if started.prewarmed {
             return started;
         }
         // They come up only while nobody starts anything.

@@ -356,9 +356,9 @@ pub(super) struct Bench {
     /// Compare with this function or URL: both are called in turns, and the ratio of their rates is
     /// printed
     #[arg(long, value_name = "TARGET", conflicts_with_all = ["operations", "rate", "threads", "raw", "compare", "export", "fail_if", "experiment"])]
-    pub(super) beside: Option<String>,
-    /// Length of each turn of --beside [default: 100ms]
-    #[arg(long, value_name = "TIME", requires = "beside")]
+    pub(super) baseline: Option<String>,
+    /// Length of each turn of --baseline [default: 100ms]
+    #[arg(long, value_name = "TIME", requires = "baseline")]
     pub(super) turn: Option<String>,
     /// A named series of runs, over HTTP and CoAP
     #[arg(long, value_enum, value_name = "NAME", conflicts_with_all = ["clients", "duration", "rate", "raw", "compare", "export", "fail_if"])]

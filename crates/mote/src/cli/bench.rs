@@ -1,14 +1,14 @@
 //! `mote bench`: load on a function or a URL, and what came of it.
 //!
-//! [`wish`] reads what to do, [`text`] draws results for terminals and files, [`page`] as a page,
-//! [`sweep`] makes the named series, [`beside`] lets two targets take turns. The engine is
+//! [`setup`] reads what to do, [`text`] draws results for terminals and files, [`page`] as a page,
+//! [`sweep`] makes the named series, [`baseline`] lets two targets take turns. The engine is
 //! `mote-load`.
 
-mod beside;
+mod baseline;
 mod page;
+mod setup;
 mod sweep;
 mod text;
-mod wish;
 
 use std::io::{IsTerminal, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -21,7 +21,7 @@ use mote_load::{
 };
 use tokio::runtime::Runtime;
 
-use self::wish::Wish;
+use self::setup::Setup;
 use super::args::{self, BenchVia, Export, Format};
 use super::failure::Failure;
 use super::output::Output;
@@ -37,17 +37,17 @@ pub(super) fn run(
     output: &Output,
 ) -> Result<(), Failure> {
     // All that can be wrong without a node is said before one is asked.
-    let wish = Wish::of(args, global)?;
+    let setup = Setup::of(args, global)?;
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()
         .map_err(|error| Failure::new("M0103", format!("cannot start: {error}")))?;
-    let result = match (args.experiment, &wish.turns) {
+    let result = match (args.experiment, &setup.turns) {
         (Some(args::Experiment::ClosedSweep), _) => {
-            sweep::run(&runtime, args, global, &wish, output)
+            sweep::run(&runtime, args, global, &setup, output)
         }
-        (None, Some(turns)) => beside::run(&runtime, args, global, &wish, turns, output),
-        (None, None) => single(&runtime, args, global, &wish, output),
+        (None, Some(turns)) => baseline::run(&runtime, args, global, &setup, turns, output),
+        (None, None) => single(&runtime, args, global, &setup, output),
     };
     // A thread that still waits for standard input must not hold the command back.
     runtime.shutdown_background();
@@ -58,25 +58,25 @@ fn single(
     runtime: &Runtime,
     args: &args::Bench,
     global: &args::Global,
-    wish: &Wish,
+    setup: &Setup,
     output: &Output,
 ) -> Result<(), Failure> {
-    let target = Checked::find(runtime, args, global, wish.via(args))?;
-    let (report, rows, interrupted) = measure(runtime, &target, &wish.plan, output)?;
+    let target = Checked::find(runtime, args, global, setup.via(args))?;
+    let (report, rows, interrupted) = measure(runtime, &target, &setup.plan, output)?;
     if let Some(path) = &args.raw {
         write_raw(path, &rows, &report, output)?;
     }
     if let Some(path) = &args.save {
         save(path, &report, output)?;
     }
-    show(args.export, wish, &report, output)?;
+    show(args.export, setup, &report, output)?;
     if interrupted {
         return Err(Failure::interrupted());
     }
     if report.answered == 0 {
         return Err(unanswered(&report));
     }
-    let broken = wish.limits.iter().filter_map(|limit| Some((limit, limit.broken_by(&report)?)));
+    let broken = setup.limits.iter().filter_map(|limit| Some((limit, limit.broken_by(&report)?)));
     let mut failure = Failure::quiet(exit::LIMIT);
     for (limit, value) in broken {
         let text = format!("{limit}: the value was {value}");
@@ -107,7 +107,7 @@ fn unanswered(report: &Report) -> Failure {
 
 fn show(
     export: Option<Export>,
-    wish: &Wish,
+    setup: &Setup,
     report: &Report,
     output: &Output,
 ) -> Result<(), Failure> {
@@ -126,7 +126,7 @@ fn show(
     if output.format != Format::Table {
         return Ok(());
     }
-    if let Some(before) = &wish.before {
+    if let Some(before) = &setup.before {
         output.print(text::comparison(before, report).as_bytes())?;
         for difference in compare::differences(before, report) {
             output.warn(&format!("the two runs differ: {difference}"));
@@ -153,8 +153,8 @@ impl Checked {
         global: &args::Global,
         via: BenchVia,
     ) -> Result<Self, Failure> {
-        let request = or_interrupt(runtime, wish::request(args))?;
-        let target = or_interrupt(runtime, wish::target(args, &args.target, global, via))?;
+        let request = or_interrupt(runtime, setup::request(args))?;
+        let target = or_interrupt(runtime, setup::target(args, &args.target, global, via))?;
         Self::new(target, request)
     }
 
@@ -190,7 +190,7 @@ fn measure(
         mote_load::run(target, checked.address, request, plan, &live)
     })?;
     let version = env!("CARGO_PKG_VERSION");
-    let report = Report::new(target, request, plan, &tally, version, &wish::now());
+    let report = Report::new(target, request, plan, &tally, version, &setup::now());
     Ok((report, tally.into_rows(), interrupted))
 }
 

@@ -2,7 +2,7 @@
 
 use std::net::{IpAddr, SocketAddr};
 
-use mote_node::{Compat, TinyFaas};
+use mote_node::{PlatformApis, TinyFaas};
 
 use super::Check;
 
@@ -16,7 +16,7 @@ const OPENWHISK_PORT: u16 = 3233;
 
 impl Check<'_> {
     /// The addresses of other platforms' APIs.
-    pub(super) fn compat(&mut self, host: IpAddr, lan: bool) -> Compat {
+    pub(super) fn compat(&mut self, host: IpAddr, lan: bool) -> PlatformApis {
         let at = |port| SocketAddr::new(host, port);
         let openfaas = self.offered("openfaas", at(OPENFAAS_PORT), lan);
         let nuclio = self.offered("nuclio", at(NUCLIO_PORT), lan);
@@ -33,7 +33,7 @@ impl Check<'_> {
                 self.settle(key, "off".to_owned());
             }
         }
-        Compat { openfaas, tinyfaas, nuclio, openwhisk }
+        PlatformApis { openfaas, tinyfaas, nuclio, openwhisk }
     }
 
     /// The CoAP front; off when nothing is said of it and tinyFaaS takes its port.
@@ -41,7 +41,7 @@ impl Check<'_> {
         &mut self,
         usual: SocketAddr,
         lan: bool,
-        compat: &Compat,
+        compat: &PlatformApis,
     ) -> Option<SocketAddr> {
         let theirs = compat.tinyfaas.as_ref().and_then(|tinyfaas| tinyfaas.coap);
         if self.given("coap").is_none() && theirs.is_some_and(|at| at.port() == usual.port()) {
@@ -56,7 +56,11 @@ impl Check<'_> {
     }
 
     /// No two listeners have one address. Port 0 is the system's choice each time.
-    pub(super) fn distinct(&mut self, own: &[(&'static str, Option<SocketAddr>)], compat: &Compat) {
+    pub(super) fn distinct(
+        &mut self,
+        own: &[(&'static str, Option<SocketAddr>)],
+        compat: &PlatformApis,
+    ) {
         let mut all = own.to_vec();
         all.push(("openfaas", compat.openfaas));
         if let Some(tinyfaas) = &compat.tinyfaas {

@@ -10,7 +10,7 @@ use tokio::runtime::Runtime;
 use super::super::args::{self, BenchVia, Format};
 use super::super::failure::Failure;
 use super::super::output::{Output, table};
-use super::wish::Wish;
+use super::setup::Setup;
 use super::{Checked, measure, save};
 
 const CLIENTS: [usize; 6] = [1, 4, 16, 64, 256, 1024];
@@ -24,11 +24,11 @@ struct Sweep {
     experiment: &'static str,
     operations_per_client: u64,
     success_within_s: f64,
-    steps: Vec<Step>,
+    steps: Vec<SweepStep>,
 }
 
 #[derive(Serialize)]
-struct Step {
+struct SweepStep {
     protocol: String,
     clients: usize,
     /// Mean latency and share of successes of every repeat.
@@ -47,7 +47,7 @@ pub(super) fn run(
     runtime: &Runtime,
     args: &args::Bench,
     global: &args::Global,
-    wish: &Wish,
+    setup: &Setup,
     output: &Output,
 ) -> Result<(), Failure> {
     let ways = match args.via {
@@ -69,7 +69,7 @@ pub(super) fn run(
             let plan = Plan {
                 load: Load::Closed,
                 clients,
-                threads: wish.plan.threads,
+                threads: setup.plan.threads,
                 warmup: Duration::ZERO,
                 limit: Limit::Operations(operations),
                 timeout: SUCCESS_WITHIN,
@@ -103,7 +103,7 @@ fn step(
     target: &Checked,
     plan: &Plan,
     output: &Output,
-) -> Result<Step, Failure> {
+) -> Result<SweepStep, Failure> {
     let mut runs = Vec::with_capacity(REPEATS);
     for _ in 0..REPEATS {
         let (report, _, interrupted) = measure(runtime, target, plan, output)?;
@@ -118,7 +118,7 @@ fn step(
         .collect();
     runs.sort_by(|a, b| a.latency.mean_ms.total_cmp(&b.latency.mean_ms));
     let run = runs.swap_remove(REPEATS / 2);
-    Ok(Step { protocol: run.protocol.clone(), clients: plan.clients, repeats, run })
+    Ok(SweepStep { protocol: run.protocol.clone(), clients: plan.clients, repeats, run })
 }
 
 fn as_table(sweep: &Sweep) -> String {

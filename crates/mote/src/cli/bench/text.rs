@@ -101,7 +101,7 @@ fn number(value: f64) -> String {
     format!("{value:.3}").trim_end_matches('0').trim_end_matches('.').to_owned()
 }
 
-/// This run beside an earlier one.
+/// This run compared with an earlier one.
 pub(super) fn comparison(before: &Report, after: &Report) -> String {
     let shown =
         |value: Option<f64>| value.map_or("failed".to_owned(), |value| format!("{value:.3}"));

@@ -1,23 +1,23 @@
-//! A waiting instance becomes a function's: a short-lived child of the zygote mounts the function's
+//! A prewarmed instance becomes a function's: a short-lived child of the zygote mounts the function's
 //! folders into its root.
 //!
 //! The instance itself has dropped every privilege and is under a filter that refuses mounts; no
 //! program of a function has run in it yet. Its mount namespace belongs to the host's user
 //! namespace, so a child of the zygote may enter it. Nothing changes but two folders and, where the
-//! function's memory is not that of the waiting instance, the file that tells it.
+//! function's memory is not that of the prewarmed instance, the file that tells it.
 
 use std::os::fd::{AsFd, OwnedFd};
 
 use crate::message;
-use crate::plan::{Adoption, Answer};
+use crate::plan::{Answer, Assignment};
 use crate::root;
-use crate::step::{Failure, Step, die_with_parent};
+use crate::step::{Failure, StepName, die_with_parent};
 use crate::sys;
 
 /// Carries out the order, tells what became of it, and ends. Never returns.
-pub(crate) fn run(adoption: &[u8], status: OwnedFd, mounts: OwnedFd) -> ! {
-    let answer = match adopt(adoption, mounts) {
-        Ok(()) => Answer::Adopted,
+pub(crate) fn run(assignment: &[u8], status: OwnedFd, mounts: OwnedFd) -> ! {
+    let answer = match assign(assignment, mounts) {
+        Ok(()) => Answer::Assigned,
         Err(failure) => Answer::Failed {
             step: failure.step,
             errno: failure.source.raw_os_error().unwrap_or(libc::EINVAL),
@@ -28,13 +28,14 @@ pub(crate) fn run(adoption: &[u8], status: OwnedFd, mounts: OwnedFd) -> ! {
     sys::exit_now(0)
 }
 
-fn adopt(adoption: &[u8], mounts: OwnedFd) -> Result<(), Failure> {
+fn assign(assignment: &[u8], mounts: OwnedFd) -> Result<(), Failure> {
     die_with_parent()?;
-    let adoption: Adoption =
-        serde_json::from_slice(adoption).map_err(std::io::Error::from).step("read the adoption")?;
+    let assignment: Assignment = serde_json::from_slice(assignment)
+        .map_err(std::io::Error::from)
+        .step("read the assignment")?;
     // Sources are opened in the host's tree, before the change of namespace.
-    let mut opened = Vec::with_capacity(adoption.binds.len());
-    for bind in &adoption.binds {
+    let mut opened = Vec::with_capacity(assignment.binds.len());
+    for bind in &assignment.binds {
         opened.push((bind, root::open_bind(bind)?));
     }
     sys::enter_mounts(mounts.as_fd()).step("enter the mount namespace")?;
@@ -44,7 +45,7 @@ fn adopt(adoption: &[u8], mounts: OwnedFd) -> Result<(), Failure> {
             .step(format_args!("name {shown}"))?;
         sys::move_mount(mount.as_fd(), None, &target).step(format_args!("attach {shown}"))?;
     }
-    if let Some((path, text)) = &adoption.file {
+    if let Some((path, text)) = &assignment.file {
         root::rewrite(path, text)?;
     }
     Ok(())

@@ -2,33 +2,33 @@
 //!
 //! An interpreter takes most of a cold start, and until it has loaded a function every instance of it
 //! is like any other. A few are therefore brought up before they are wanted, in complete sandboxes
-//! that lack only the function's folders (`adoption`). Each becomes an instance of one function, once.
+//! that lack only the function's folders (`assignment`). Each becomes an instance of one function, once.
 
 use std::os::fd::{AsRawFd, BorrowedFd};
 use std::sync::{Mutex, PoisonError};
 
-use mote_core::backend::{InstanceRequest, Waiting};
+use mote_core::backend::{InstanceRequest, Prewarmed};
 
 use crate::running::Running;
 use crate::sys;
 
-/// The waiting programs of one backend.
+/// The prewarmed programs of one backend.
 #[derive(Default)]
-pub(crate) struct WaitingPool {
+pub(crate) struct PrewarmedPool {
     state: Mutex<State>,
 }
 
 #[derive(Default)]
 struct State {
-    wanted: Vec<Waiting>,
+    wanted: Vec<Prewarmed>,
     up: Vec<(InstanceRequest, Running)>,
     filling: bool,
     closed: bool,
 }
 
-impl WaitingPool {
+impl PrewarmedPool {
     /// Replaces what is wanted; what is not any more ends.
-    pub(crate) fn want(&self, wanted: Vec<Waiting>) {
+    pub(crate) fn want(&self, wanted: Vec<Prewarmed>) {
         let mut state = self.lock();
         if state.closed {
             return;
@@ -59,7 +59,7 @@ impl WaitingPool {
             };
             let found = state.up.swap_remove(at);
             // Its pid 1 says nothing more but that it has ended.
-            if !is_readable(found.1.parked.status_fd()) {
+            if !is_readable(found.1.prepared.status_fd()) {
                 break Some(found);
             }
             dead.push(found);
@@ -69,7 +69,7 @@ impl WaitingPool {
         taken
     }
 
-    /// Whether the caller is to bring programs up until [`WaitingPool::next`] names no more.
+    /// Whether the caller is to bring programs up until [`PrewarmedPool::next`] names no more.
     pub(crate) fn begin_filling(&self) -> bool {
         let mut state = self.lock();
         let begin = !state.filling && state.missing().is_some();
@@ -120,7 +120,7 @@ impl State {
     }
 
     fn missing(&self) -> Option<InstanceRequest> {
-        let lacks = |wanted: &&Waiting| {
+        let lacks = |wanted: &&Prewarmed| {
             let have = self.up.iter().filter(|(like, _)| like.suits(&wanted.like)).count();
             have < wanted.count as usize
         };

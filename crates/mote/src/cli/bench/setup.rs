@@ -19,16 +19,16 @@ const TIMEOUT: Duration = Duration::from_secs(10);
 /// Threads unless the user says how many.
 const THREADS_MAX: usize = 8;
 
-pub(super) struct Wish {
+pub(super) struct Setup {
     pub(super) plan: Plan,
-    /// Instead of `plan`, when there is another target beside it.
+    /// Instead of `plan`, when there is a baseline to compare with.
     pub(super) turns: Option<TurnsPlan>,
     pub(super) limits: Vec<Bound>,
     /// The run to compare with.
     pub(super) before: Option<Report>,
 }
 
-impl Wish {
+impl Setup {
     pub(super) fn of(args: &args::Bench, global: &args::Global) -> Result<Self, Failure> {
         let wrong = |flag: &str, error: &dyn std::fmt::Display| {
             Failure::new("M0101", format!("{flag}: {error}"))
@@ -57,7 +57,7 @@ impl Wish {
             keeps_rows: args.raw.is_some(),
         };
         plan.check().map_err(|error| Failure::new("M0101", error.to_string()))?;
-        let turns = match &args.beside {
+        let turns = match &args.baseline {
             None => None,
             Some(_) => {
                 let turn = duration("--turn", &args.turn, TURN)?;

@@ -1,4 +1,4 @@
-//! `--beside`: two functions or URLs in turns, and how they stand to each other.
+//! `--baseline`: two functions or URLs in turns, and how they stand to each other.
 
 use mote_load::turns::{Side, Turns, TurnsPlan, median};
 use mote_load::{Live, Machine, run_in_turns};
@@ -8,14 +8,14 @@ use tokio::runtime::Runtime;
 use super::super::args::{self, Format};
 use super::super::failure::Failure;
 use super::super::output::{Output, harmless, table};
-use super::wish::{self, Wish};
+use super::setup::{self, Setup};
 use super::{Checked, attended, or_interrupt, save};
 
 /// A generator that is busy for longer than this share is what was measured.
 const SATURATED: f64 = 0.9;
 
 #[derive(Serialize)]
-struct Beside {
+struct Comparison {
     version: u32,
     mote: &'static str,
     at: String,
@@ -39,33 +39,33 @@ pub(super) fn run(
     runtime: &Runtime,
     args: &args::Bench,
     global: &args::Global,
-    wish: &Wish,
+    setup: &Setup,
     plan: &TurnsPlan,
     output: &Output,
 ) -> Result<(), Failure> {
-    let via = wish.via(args);
+    let via = setup.via(args);
     let one = Checked::find(runtime, args, global, via)?;
-    let other = args.beside.as_deref().unwrap_or_default();
-    let other = or_interrupt(runtime, wish::target(args, other, global, via))?;
+    let other = args.baseline.as_deref().unwrap_or_default();
+    let other = or_interrupt(runtime, setup::target(args, other, global, via))?;
     let other = Checked::new(other, one.request.clone())?;
     let checked = [one, other];
     let sides = checked.each_ref().map(|one| (&one.target, one.address, &one.request));
     let live = Live::default();
     let (turns, interrupted) =
         attended(runtime, &live, output, || run_in_turns(sides, plan, &live))?;
-    let beside = Beside::new(checked.map(|one| one.target.url()), plan, &turns);
+    let comparison = Comparison::new(checked.map(|one| one.target.url()), plan, &turns);
     if let Some(path) = &args.save {
-        save(path, &beside, output)?;
+        save(path, &comparison, output)?;
     }
-    let [one, other] = &beside.targets;
-    output.result(&beside, &[one, other], || as_table(&beside))?;
-    if output.format == Format::Table && beside.generator_busy > SATURATED {
+    let [one, other] = &comparison.targets;
+    output.result(&comparison, &[one, other], || as_table(&comparison))?;
+    if output.format == Format::Table && comparison.generator_busy > SATURATED {
         output.warn("the generator was the bottleneck: both targets may be able to do more");
     }
     if interrupted {
         return Err(Failure::interrupted());
     }
-    let mut sides = beside.targets.iter().zip(&beside.sides);
+    let mut sides = comparison.targets.iter().zip(&comparison.sides);
     match sides.find(|(_, side)| side.answered == 0) {
         Some((target, side)) if side.errors > 0 => {
             let text = format!("{target}: no answer was a success; {} errors", side.errors);
@@ -79,14 +79,14 @@ pub(super) fn run(
     }
 }
 
-impl Beside {
+impl Comparison {
     fn new(targets: [String; 2], plan: &TurnsPlan, turns: &Turns) -> Self {
         let ratios = turns.ratios();
         let found = median(&ratios);
         Self {
             version: 1,
             mote: env!("CARGO_PKG_VERSION"),
-            at: wish::now(),
+            at: setup::now(),
             machine: Machine::here(),
             targets,
             clients: plan.clients,
@@ -100,32 +100,32 @@ impl Beside {
     }
 }
 
-fn as_table(beside: &Beside) -> String {
-    let rows: Vec<Vec<String>> = beside
+fn as_table(comparison: &Comparison) -> String {
+    let rows: Vec<Vec<String>> = comparison
         .targets
         .iter()
-        .zip(&beside.sides)
+        .zip(&comparison.sides)
         .map(|(target, side)| {
             vec![target.clone(), format!("{:.1}/s", side.answered_per_s), side.failed.to_string()]
         })
         .collect();
-    let clients = match beside.clients {
+    let clients = match comparison.clients {
         1 => "1 client".to_owned(),
         clients => format!("{clients} clients"),
     };
     let mut text = format!(
         "{} compared with {}: {clients} in turns of {:.0} ms\n\n{}",
-        harmless(&beside.targets[0]),
-        harmless(&beside.targets[1]),
-        beside.turn_s * 1e3,
+        harmless(&comparison.targets[0]),
+        harmless(&comparison.targets[1]),
+        comparison.turn_s * 1e3,
         table(&["TARGET", "ANSWERED", "FAILED"], &rows)
     );
-    let Some(ratio) = beside.ratio else { return text };
+    let Some(ratio) = comparison.ratio else { return text };
     text.push_str(&format!(
         "\nratio       {ratio:.3}, first to second target, median of {} pairs",
-        beside.ratios.len()
+        comparison.ratios.len()
     ));
-    if let Some([low, high]) = beside.interval {
+    if let Some([low, high]) = comparison.interval {
         let verdict = if low > 1.0 || high < 1.0 { "differs" } else { "may be chance" };
         text.push_str(&format!("; {low:.3} to {high:.3} with 95 % confidence: {verdict}"));
     }

@@ -1,8 +1,8 @@
 //! Children that wait for an instance: already in their namespaces and cgroups.
 //!
 //! Joining cgroups takes the kernel most of the time of a start, and it is waiting, not work. A few
-//! children therefore park before they are wanted; each is used once, and replaced after the start
-//! that took it. When none is parked a start makes its own and is only slower.
+//! children therefore prepare before they are wanted; each is used once, and replaced after the start
+//! that took it. When none is prepared a start makes its own and is only slower.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -12,12 +12,12 @@ use tokio::io::unix::AsyncFd;
 
 use crate::cleanup::Unstarted;
 
-/// Children parked at once: enough for functions that call each other. Each is charged a quarter of a
+/// Children prepared at once: enough for functions that call each other. Each is charged a quarter of a
 /// megabyte, kernel memory included, while nothing runs.
-pub(crate) const PARKED: usize = 2;
+pub(crate) const PREPARED: usize = 2;
 
 /// A child in its namespaces and cgroups. Dropping it ends it and removes its cgroups.
-pub(crate) struct Parked {
+pub(crate) struct PreparedChild {
     /// Told the plan, tells what becomes of it. Closed first: then the child goes.
     pub(crate) status: AsyncFd<OwnedFd>,
     /// Its number on the host, and a descriptor of it.
@@ -28,7 +28,7 @@ pub(crate) struct Parked {
     pub(crate) cleanup: Unstarted,
 }
 
-/// The parked children of one backend, all alike.
+/// The prepared children of one backend, all alike.
 #[derive(Default)]
 pub(crate) struct Pool {
     state: Mutex<State>,
@@ -36,42 +36,42 @@ pub(crate) struct Pool {
 
 #[derive(Default)]
 struct State {
-    parked: Vec<Parked>,
+    prepared: Vec<PreparedChild>,
     filling: bool,
     closed: bool,
 }
 
 impl Pool {
-    pub(crate) fn take(&self) -> Option<Parked> {
-        self.lock().parked.pop()
+    pub(crate) fn take(&self) -> Option<PreparedChild> {
+        self.lock().prepared.pop()
     }
 
     /// Whether the caller is to add children until [`Pool::add`] wants no more.
     pub(crate) fn begin_filling(&self) -> bool {
         let mut state = self.lock();
-        let begin = !state.filling && !state.closed && state.parked.len() < PARKED;
+        let begin = !state.filling && !state.closed && state.prepared.len() < PREPARED;
         state.filling |= begin;
         begin
     }
 
     /// Adds one child, or ends the filling when it could not be made. True while more are wanted.
-    pub(crate) fn add(&self, parked: Option<Parked>) -> bool {
+    pub(crate) fn add(&self, prepared: Option<PreparedChild>) -> bool {
         let mut state = self.lock();
-        let made = parked.is_some();
+        let made = prepared.is_some();
         if !state.closed {
-            state.parked.extend(parked);
+            state.prepared.extend(prepared);
         }
-        state.filling = made && !state.closed && state.parked.len() < PARKED;
+        state.filling = made && !state.closed && state.prepared.len() < PREPARED;
         state.filling
     }
 
-    /// Ends all parked children, for good.
+    /// Ends all prepared children, for good.
     pub(crate) fn close(&self) {
         let mut state = self.lock();
         state.closed = true;
-        let parked = std::mem::take(&mut state.parked);
+        let prepared = std::mem::take(&mut state.prepared);
         drop(state);
-        drop(parked);
+        drop(prepared);
     }
 
     fn lock(&self) -> std::sync::MutexGuard<'_, State> {
@@ -84,7 +84,7 @@ pub(crate) fn has_died(error: &io::Error) -> bool {
     matches!(error.kind(), io::ErrorKind::BrokenPipe | io::ErrorKind::ConnectionReset)
 }
 
-impl Parked {
+impl PreparedChild {
     pub(crate) fn status_fd(&self) -> BorrowedFd<'_> {
         self.status.get_ref().as_fd()
     }
