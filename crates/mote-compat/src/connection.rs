@@ -151,7 +151,7 @@ fn timer(place: &mut Option<Pin<Box<Sleep>>>, goes_on: bool, timeout: Duration) 
     sleep.as_mut()
 }
 
-/// A connection whose client must take something of its answer within [`WRITE_TIMEOUT`].
+/// A connection whose client must take something of its answer within `WRITE_TIMEOUT`.
 pub struct Patient<S> {
     stream: S,
     stalled: Option<Pin<Box<Sleep>>>,

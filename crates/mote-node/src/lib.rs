@@ -1,6 +1,6 @@
 //! One running node: its parts, wired together, from start to stop.
 //!
-//! [`run`] is the door: it takes a checked [`Config`] and returns the exit code of the process.
+//! [`run()`] is the door: it takes a checked [`Config`] and returns the exit code of the process.
 //! Deploys, the management API (`admin/`) and the node as other platforms' APIs see it
 //! (`compat.rs`) are behind it. This crate must not know of flags, of the environment's settings or
 //! of what a command prints. Start reading at `run.rs`.

@@ -1,9 +1,9 @@
 //! OpenFaaS: the API that `faas-cli` speaks, and its routes to functions.
 //!
 //! Written from the MIT-licensed types of faas-provider and the behaviour of faas-cli; nothing is
-//! taken from the gateway or faasd. There is no registry of images here: see [`image`]. This crate
+//! taken from the gateway or faasd. There is no registry of images here: see `image.rs`. This crate
 //! must not know the engine, the store, other platforms or the configuration. Start reading at
-//! [`routes`].
+//! `routes`.
 
 mod functions;
 mod image;

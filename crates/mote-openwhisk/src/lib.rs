@@ -2,9 +2,9 @@
 //!
 //! Written from descriptions of the documented API. Actions are functions of the node; what else the
 //! platform knows of them, and everything that is no function (sequences, triggers, rules, packages,
-//! activations), are documents that this crate keeps. One namespace, [`NAMESPACE`], which `_` means
+//! activations), are documents that this crate keeps. One namespace, `NAMESPACE`, which `_` means
 //! too. This crate must not know the engine, the store, other platforms or the configuration. Start
-//! reading at [`routes`], then `entities.rs`, then `run.rs`.
+//! reading at `routes`, then `entities.rs`, then `run.rs`.
 
 mod accepted;
 mod action_limits;

@@ -12,7 +12,7 @@ use crate::admission::frames_max;
 ///
 /// | From | To | When |
 /// |---|---|---|
-/// | (started) | `Ready` | the instance says that it is ready ([`Pool::ready`]) |
+/// | (started) | `Ready` | the instance says that it is ready ([`Pool::add_ready`]) |
 /// | (started) | `Spare` | the same, where it was started as a spare, nobody waits, and it can be paused |
 /// | (started) | `Draining` | the same, where the pool was closed meanwhile |
 /// | `Ready` | `Paused` | it has been idle for as long as the manifest says ([`Pool::look`]) |
@@ -23,7 +23,7 @@ use crate::admission::frames_max;
 ///
 /// An instance on its way is a number in the pool and has no state yet.
 ///
-/// [`Pool::ready`]: super::Pool::ready
+/// [`Pool::add_ready`]: super::Pool::ready
 /// [`Pool::look`]: super::Pool::look
 /// [`Pool::dispatch`]: super::Pool::dispatch
 /// [`Pool::scale_to`]: super::Pool::scale_to
