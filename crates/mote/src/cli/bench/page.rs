@@ -7,7 +7,7 @@ use plotters::prelude::*;
 use super::text;
 
 const BLUE: RGBColor = RGBColor(0, 114, 178);
-const VERMILLION: RGBColor = RGBColor(213, 94, 0);
+const VERMILION: RGBColor = RGBColor(213, 94, 0);
 const SIZE: (u32, u32) = (720, 280);
 const STYLE: &str = "body{font:15px/1.5 sans-serif;max-width:46rem;margin:2rem auto;padding:0 1rem;color:#222}\
 pre{background:#f4f4f4;padding:1rem;overflow-x:auto}svg{max-width:100%;height:auto}";
@@ -29,7 +29,7 @@ pub(super) fn html(report: &Report) -> Result<String, String> {
         values.enumerate().map(|(at, value)| (at as f64, value)).collect()
     };
     let rate = chart("answers per second, by second", &seconds(|s| s.answered as f64), BLUE)?;
-    let max = chart("longest latency in ms, by second", &seconds(|s| s.max_ms), VERMILLION)?;
+    let max = chart("longest latency in ms, by second", &seconds(|s| s.max_ms), VERMILION)?;
     let warnings: String = report
         .warnings
         .iter()

@@ -20,7 +20,7 @@ type PlotError<'a> = DrawingAreaErrorKind<<SVGBackend<'a> as DrawingBackend>::Er
 const BLUE: RGBColor = RGBColor(0, 114, 178);
 const ORANGE: RGBColor = RGBColor(230, 159, 0);
 const GREEN: RGBColor = RGBColor(0, 158, 115);
-const VERMILLION: RGBColor = RGBColor(213, 94, 0);
+const VERMILION: RGBColor = RGBColor(213, 94, 0);
 const PURPLE: RGBColor = RGBColor(204, 121, 167);
 const INK: RGBColor = RGBColor(51, 51, 51);
 const GRID: RGBColor = RGBColor(221, 221, 221);
@@ -54,7 +54,7 @@ const ROWS: [Row; 3] = [
     Row {
         axis: "instances",
         area: (|point, _| f64::from(point.ready), GREEN),
-        line: Some((|point, _| f64::from(point.ready + point.starting), VERMILLION)),
+        line: Some((|point, _| f64::from(point.ready + point.starting), VERMILION)),
     },
     Row { axis: "calls waiting", area: (|point, _| f64::from(point.queued), PURPLE), line: None },
 ];
@@ -63,7 +63,7 @@ const LEGEND: [(&str, RGBColor, bool); 5] = [
     ("demand", BLUE, true),
     ("answered", ORANGE, false),
     ("instances ready", GREEN, true),
-    ("and starting", VERMILLION, false),
+    ("and starting", VERMILION, false),
     ("waiting", PURPLE, true),
 ];
 
