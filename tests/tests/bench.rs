@@ -81,7 +81,7 @@ fn failures_are_named_and_limits_decide_the_exit() {
     let slow = run(&["--fail-if", "p50>1us,errors>0"]);
     let said = String::from_utf8_lossy(&slow.stderr).into_owned();
     assert_eq!(slow.status.code(), Some(9), "{said}");
-    assert!(said.contains("error[M0140]: p50>1us: it was "), "{said}");
+    assert!(said.contains("error[M0140]: p50>1us: the value was "), "{said}");
     assert!(!said.contains("errors>0"), "{said}");
     // Nothing but failures is no measurement.
     let none = run(&["--body", "x"]);

@@ -112,7 +112,7 @@ fn values_are_never_shown_and_survive_the_node() {
 
     // A new value is seen by instances that start from then on.
     let told = set(&node, "token", b"third");
-    assert_eq!(told, "token is set; instances of reads that start from now on see it\n");
+    assert_eq!(told, "token is set; instances of reads that start from now on use it\n");
     let node = node.crash_and_restart();
     assert_eq!(node.get("/reads").text().trim(), "first third");
 
