@@ -1,4 +1,4 @@
-"""Checks the rules of prose: each finds its examples in docs/.vale/examples.md, none finds the others.
+"""Checks the rules of prose: each finds its examples in docs/.vale/examples.txt, none finds the others.
 
 Usage: check-prose-rules.py VALE
 """
@@ -8,7 +8,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-EXAMPLES = Path("docs/.vale/examples.md")
+EXAMPLES = Path("docs/.vale/examples.txt")
 RULES = Path("docs/.vale/Mote")
 CLEAN = "None of them"
 

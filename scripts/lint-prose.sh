@@ -29,7 +29,7 @@ fi
 
 # The golden file has the messages of the command line, and docs/reference/errors.md the catalogue of
 # errors as the code generates it.
-mapfile -t prose < <(git ls-files '*.md' ':!docs/.vale/examples.md')
+mapfile -t prose < <(git ls-files '*.md')
 prose+=(crates/mote/tests/golden/cli_errors.txt)
 
 failed=0
