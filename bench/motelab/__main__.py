@@ -69,7 +69,7 @@ def run(args: argparse.Namespace) -> int:
     names = list(EXPERIMENTS) if args.all else args.names
     unknown = [name for name in names if name not in EXPERIMENTS]
     if unknown or not names:
-        raise Failed(f"no experiment {', '.join(unknown)}: ./lab list names them all")
+        raise Failed(f"no experiment {', '.join(unknown)}: ./lab list shows all of them")
     only = catalog.named(args.only.split(",")) if args.only else None
     failed = []
     for name in names:
@@ -141,7 +141,9 @@ def publish(args: argparse.Namespace) -> int:
 
 def parser() -> argparse.ArgumentParser:
     """What can be asked."""
-    every = argparse.ArgumentParser(prog="lab", description="Published comparisons, repeated.")
+    every = argparse.ArgumentParser(
+        prog="lab", description="Repeats published comparisons of serverless platforms."
+    )
     every.add_argument(
         "--results",
         type=Path,
@@ -155,14 +157,14 @@ def parser() -> argparse.ArgumentParser:
     verb.add_argument("names", nargs="*", metavar="NAME")
     verb.add_argument("--all", action="store_true", help="every experiment")
     verb.add_argument("--profile", choices=PROFILES, default="smoke")
-    verb.add_argument("--target", help=f"of {', '.join(TARGETS)}; several with commas")
-    verb.add_argument("--url", help="where the functions of openfaas or http answer")
-    verb.add_argument("--only", help="workloads, with commas")
+    verb.add_argument("--target", help=f"one of {', '.join(TARGETS)}; separate several with commas")
+    verb.add_argument("--url", help="URL of the functions of openfaas or http")
+    verb.add_argument("--only", help="workloads, separated with commas")
     verb.add_argument(
         "--runtime",
         choices=("python", "rust"),
         default="python",
-        help="of the workloads of serial, parallel-20, cold-start and overhead",
+        help="language of the workloads of serial, parallel-20, cold-start and overhead",
     )
     verb.add_argument("-q", "--quiet", action="store_true")
     verb.set_defaults(call=run)

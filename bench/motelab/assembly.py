@@ -90,7 +90,7 @@ def assemble(
     if runtime == "rust":
         # All twins are one program, which is an HTTP server already and needs no adapter.
         if not TWINS.exists():
-            raise NotBuilt("no twins in Rust: scripts/lab-setup.sh twins builds them")
+            raise NotBuilt("Rust workloads are not built: scripts/lab-setup.sh twins builds them")
         shutil.copy(TWINS, into)
         return into
     source, target = ADAPTERS[platform, runtime]

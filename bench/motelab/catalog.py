@@ -51,7 +51,7 @@ def read(folder: Path) -> Workload:
         for name, of in raw["profiles"].items()
     }
     if set(profiles) != set(PROFILES):
-        raise ValueError(f"{folder}: profiles {', '.join(PROFILES)} are needed")
+        raise ValueError(f"{folder}: the profiles {', '.join(PROFILES)} are required")
     return Workload(
         name=folder.name,
         title=raw["title"],
@@ -83,5 +83,5 @@ def named(names: list[str]) -> list[Workload]:
     known = workloads()
     unknown = [name for name in names if name not in known]
     if unknown:
-        raise LookupError(f"no workload {', '.join(unknown)}; there are {', '.join(known)}")
+        raise LookupError(f"no workload {', '.join(unknown)}; choose from {', '.join(known)}")
     return [known[name] for name in names]

@@ -72,13 +72,13 @@ class Target(ABC):
 
     def instances(self, function: Function) -> list[dict[str, Any]]:
         """Its instances."""
-        raise NotOffered(f"{self.name} does not tell a function's instances")
+        raise NotOffered(f"{self.name} does not show a function's instances")
 
     def require(self, *wanted: str) -> None:
         """Names what is missing."""
         for offer in wanted:
             if offer not in self.offers:
-                raise NotOffered(f"{self.name} does not offer `{offer}`")
+                raise NotOffered(f"{self.name} does not support `{offer}`")
 
     def close(self) -> None:
         """Ends what it started; nothing where that is nothing."""
@@ -129,7 +129,7 @@ class Mote(Target):
         suffix = "" if wish.runtime == "python" else f"-{wish.runtime}"
         name = f"{workload.name}{suffix}"
         if wish.runtime == "rust" and self.contract != "mote":
-            raise NotOffered(f"the twins in Rust are servers, not handlers of {self.contract}")
+            raise NotOffered(f"the Rust workloads are servers, not handlers of {self.contract}")
         if wish.runtime == "python" and workload.packages:
             self._keep_packages(workload)
         manifest = self.manifest(workload, profile, wish, name)
@@ -185,7 +185,7 @@ class Native(Target):
     def deploy(self, workload: Workload, profile: str, wish: Wish) -> Function:
         """Starts its server anew."""
         if wish.instances_max > 1:
-            raise NotOffered("native is one process: it has no further instances")
+            raise NotOffered("native is one process and has no further instances")
         name = f"{workload.name}-{wish.runtime}"
         if name in self.running:
             self.running.pop(name).stop()

@@ -100,5 +100,5 @@ def wait_for(what: str, within: float, is_there: Callable[[], bool], every: floa
     end = time.monotonic() + within
     while not is_there():
         if time.monotonic() > end:
-            raise Failed(f"{what}: not within {within:.0f} s")
+            raise Failed(f"{what}: did not happen within {within:.0f} s")
         time.sleep(every)

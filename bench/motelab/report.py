@@ -183,7 +183,7 @@ def write(folder: Path, target: Path) -> Path:
     """Draws every run below `folder` anew and writes the page."""
     runs, failed = stored(folder), failures(folder)
     if not runs and not failed:
-        raise Failed(f"{folder}: no runs yet; ./lab run NAME makes one")
+        raise Failed(f"{folder}: no runs yet; ./lab run NAME creates one")
     order = list(EXPERIMENTS)
     runs.sort(key=lambda run: (order.index(run.experiment), run.folder.name))
     sections = []
@@ -197,9 +197,9 @@ def write(folder: Path, target: Path) -> Path:
     page = (
         '<!doctype html><html lang="en"><meta charset="utf-8"><title>The lab of mote</title>'
         f"<style>{STYLE}</style><h1>The lab of mote</h1><p>{environment.now()}. Numbers of the "
-        "papers were measured on their machines, ours on the machine named with each run: compare "
-        "shapes and ratios. Runs of the profile <i>smoke</i> show that the code path works and "
-        f"nothing else.</p><nav>{links}<a href='#study'>the study's statistics</a></nav>"
+        "papers were measured on their machines, ours on the machine of each run: compare "
+        "only shapes and ratios. Runs of the profile <i>smoke</i> show only that the code "
+        f"works.</p><nav>{links}<a href='#study'>the study's statistics</a></nav>"
         + _failed(failed)
         + "\n".join(sections)
         + _golden()

@@ -47,7 +47,7 @@ def send_at_once(pid: int) -> None:
             found = libc.syscall(PIDFD_GETFD, process, int(entry.name), 0)
             if found < 0:
                 why = os.strerror(ctypes.get_errno())
-                raise Failed(f"the sockets of process {pid} cannot be had: {why}")
+                raise Failed(f"cannot read the sockets of process {pid}: {why}")
             with socket.socket(fileno=found) as shared:
                 if shared.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN):
                     shared.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -60,7 +60,7 @@ class S3Store:
 
     def __init__(self, log: Path) -> None:
         if not STORE.exists():
-            raise MissingService("no S3 store: scripts/lab-setup.sh store builds it")
+            raise MissingService("the S3 store is not built: scripts/lab-setup.sh store builds it")
         self.folder = Path(tempfile.mkdtemp(prefix="lab-store-"))
         self.access_key, self.secret_key = "lab", secrets.token_hex(16)
         with socket.socket() as probe:

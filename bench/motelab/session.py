@@ -82,8 +82,8 @@ class Lab:
         if name in TARGETS and self.url:
             return Remote(name, f"{self.url}/function" if name == "openfaas" else self.url)
         if name in TARGETS:
-            raise Failed(f"--target {name} needs --url, where the functions answer")
-        raise Failed(f"no target {name}; there are {', '.join(TARGETS)}")
+            raise Failed(f"--target {name} needs --url, the URL of the functions")
+        raise Failed(f"no target {name}; choose from {', '.join(TARGETS)}")
 
     def pick(self, smoke: Any, edge: Any, paper: Any) -> Any:
         """The value for this profile."""

@@ -40,7 +40,7 @@ def deployed(lab, workload, runtime="python", **wish):
     if "static" in workload.needs and not (lab.binaries / "bench_static").exists():
         pytest.skip("bench_static is not built")
     if runtime == "rust" and not TWINS.exists():
-        pytest.skip("no twins in Rust: scripts/lab-setup.sh twins builds them")
+        pytest.skip("Rust workloads are not built: scripts/lab-setup.sh twins builds them")
     return lab.target("native").deploy(workload, "smoke", Wish(runtime=runtime, **wish))
 
 

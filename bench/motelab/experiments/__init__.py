@@ -27,7 +27,7 @@ EXPERIMENTS: dict[str, Experiment] = {
             "000 4.1",
             calls.cold_start,
             draw_calls.cold_start,
-            "Scale to zero, wait until gone, one request.",
+            "Scales to zero, waits until the instance is gone, sends one request.",
             MOTE,
         ),
         Experiment(
@@ -36,7 +36,7 @@ EXPERIMENTS: dict[str, Experiment] = {
             "000 4.2",
             calls.serial,
             draw_calls.serial,
-            "One client, the next request after each answer.",
+            "One client sends the next request after each answer.",
         ),
         Experiment(
             "parallel-20",
@@ -44,37 +44,37 @@ EXPERIMENTS: dict[str, Experiment] = {
             "000 4.3",
             calls.parallel,
             draw_calls.parallel,
-            "By threads of one process and by processes.",
+            "Threads of one process compared with processes.",
         ),
         _scaling(
             "native-scaling",
             "OpenFaaS's own scaling rule",
             "000 4.4.1",
-            "6 clients, a call per second each.",
+            "6 clients with one call per second each.",
         ),
         _scaling(
             "hpa-ramp2",
             "CPU scaling, 2 to 48 clients by 2",
             "000 4.4.2",
-            "Clients with a call per second each, a step after the other.",
+            "Clients with one call per second each, added or removed in steps.",
         ),
         _scaling(
             "hpa-down2",
             "CPU scaling, 40 to 2 clients by 2",
             "000 4.4.2",
-            "Clients with a call per second each, a step after the other.",
+            "Clients with one call per second each, added or removed in steps.",
         ),
         _scaling(
             "hpa-varied",
             "CPU scaling, varied load",
             "000 4.4.2",
-            "Clients with a call per second each, a step after the other.",
+            "Clients with one call per second each, added or removed in steps.",
         ),
         _scaling(
             "hpa-ramp4",
             "CPU scaling, 4 to 48 clients by 4",
             "000 4.4.2",
-            "Clients with a call per second each, a step after the other.",
+            "Clients with one call per second each, added or removed in steps.",
         ),
         Experiment(
             "closed-sweep",
@@ -82,11 +82,11 @@ EXPERIMENTS: dict[str, Experiment] = {
             "002 IV",
             sweeps.closed_sweep,
             draw_sweeps.closed_sweep,
-            "Clients as fast as they are answered; sieve to 1000.",
+            "Each client sends the next request after the answer; sieve to 1000.",
         ),
         Experiment(
             "hello-sweep",
-            "Hello by concurrency",
+            "Hello at several concurrencies",
             "003",
             sweeps.hello_sweep,
             draw_sweeps.sweep,
@@ -94,7 +94,7 @@ EXPERIMENTS: dict[str, Experiment] = {
         ),
         Experiment(
             "http-sweep",
-            "A fetched page by concurrency",
+            "A fetched page at several concurrencies",
             "004 IV-B1",
             sweeps.http_sweep,
             draw_sweeps.sweep,
@@ -114,7 +114,7 @@ EXPERIMENTS: dict[str, Experiment] = {
             "003",
             sweeps.workers_sweep,
             draw_sweeps.workers,
-            "Threads of one instance, and instances.",
+            "Threads of one instance compared with instances.",
         ),
         Experiment(
             "process-modes",
@@ -122,7 +122,7 @@ EXPERIMENTS: dict[str, Experiment] = {
             "004 III-B2",
             sweeps.process_modes,
             draw_sweeps.modes,
-            "The same text from both.",
+            "Both answer with the same text.",
             MOTE,
         ),
         Experiment(
@@ -131,7 +131,7 @@ EXPERIMENTS: dict[str, Experiment] = {
             "004 III-C",
             sweeps.export_modes,
             draw_sweeps.exports,
-            "The same server both ways.",
+            "The same server on both paths.",
         ),
         Experiment(
             "latency-breakdown",
@@ -139,7 +139,7 @@ EXPERIMENTS: dict[str, Experiment] = {
             "004 IV-B2",
             breakdown.breakdown,
             draw_calls.breakdown,
-            "Single calls, idle warm instance.",
+            "Single calls to an idle warm instance.",
             MOTE,
         ),
         _scaling(
@@ -171,9 +171,9 @@ EXPERIMENTS: dict[str, Experiment] = {
         ),
         _scaling(
             "dropped-demand",
-            "Refused calls are demand",
+            "Refused calls as demand",
             "003",
-            "A ramp over capacity into a queue of 4.",
+            "A ramp beyond the capacity, with a queue of 4.",
         ),
         Experiment(
             "overhead",
@@ -181,8 +181,8 @@ EXPERIMENTS: dict[str, Experiment] = {
             "ours",
             overhead.overhead,
             draw_calls.overhead,
-            "The same code on the platform and by hand, in alternated pairs, both started anew each"
-            " round.",
+            "The same code on the platform and in its baseline, in alternated pairs; each round"
+            " restarts both.",
         ),
     ]
 }
