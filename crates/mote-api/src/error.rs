@@ -120,11 +120,15 @@ mod tests {
             "# Errors\n\n\
              <!-- Generated from crates/mote-api/src/explanations.rs: MOTE_BLESS=1 cargo test -p mote-api -->\n\n\
              Every error has a code that never changes its meaning. `mote explain CODE` prints the same text offline.\n\
-             Over HTTP, the body of a failed request (application/problem+json) contains it as `code`; the management\n\
-             API also sends it in `Mote-Fault`. CoAP answers contain only the text. \"Exit\" is the exit status of the command line: 0 done, 1 failed, 2 wrong usage, 3 no such function, 4 node not reachable,\n\
-             5 function failed, 6 deadline passed, 7 refused because full, 8 manifest or code not valid,\n\
-             9 limit of a benchmark exceeded,\n\
-             71 the node's zygote has ended, 78 configuration not valid, 130 interrupted.\n\n\
+             Over HTTP, the body of a failed request (application/problem+json) contains the code as `code`; the\n\
+             management API also sends it in `Mote-Fault`. CoAP answers contain only the text.\n\n\
+             The column \"Exit\" is the exit status of the command line:\n\n\
+             | Exit | Meaning |\n|---|---|\n\
+             | 0 | done |\n| 1 | failed |\n| 2 | wrong usage |\n| 3 | no such function, revision or secret |\n\
+             | 4 | node not reachable |\n| 5 | function failed |\n| 6 | deadline passed |\n\
+             | 7 | refused because the function or the node is full |\n| 8 | manifest or code not valid |\n\
+             | 9 | limit of a benchmark exceeded |\n| 71 | the node's zygote has ended |\n\
+             | 78 | configuration not valid |\n| 130 | interrupted |\n\n\
              | Code | Exit | What | Cause and cure |\n|---|---|---|---|\n",
         );
         for row in CATALOGUE {
