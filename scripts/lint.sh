@@ -36,6 +36,7 @@ lint "shell" shellcheck "${shell[@]}"
 lint "JavaScript, syntax" each node --check -- "${node[@]}"
 lint "Python, bench" in_folder bench "$tools/ruff" check --quiet .
 lint "Python, bench, types" in_folder bench "$tools/mypy" --no-error-summary
+lint "prose" scripts/lint-prose.sh
 lint "Python, scripts and shims" "$tools/ruff" check --quiet "${python[@]}"
 
 if [ ${#failed[@]} -gt 0 ]; then
