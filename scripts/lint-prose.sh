@@ -19,12 +19,17 @@ if [ ! -x "$typos" ]; then
   python3 -m venv "$tools/typos-$TYPOS"
   "$tools/typos-$TYPOS/bin/pip" install --quiet --disable-pip-version-check "typos==$TYPOS"
 fi
-if [ ! -x "$vale" ]; then
-  command -v go >/dev/null || { say "Go is missing: it builds Vale"; exit 1; }
+if [ ! -x "$vale" ] && command -v go >/dev/null; then
   say "building Vale $VALE, which takes a few minutes"
   GOBIN=$tools/vale-$VALE go install "github.com/vale-cli/vale/v3/cmd/vale@v$VALE" 2>&1 |
     grep -v '^go: downloading' >&2 || true
-  [ -x "$vale" ] || { say "Vale could not be built"; exit 1; }
+fi
+
+failed=0
+"$typos" --format brief || failed=1
+if [ ! -x "$vale" ]; then
+  echo "SKIPPED: phrases to avoid: Vale could not be built, which needs Go"
+  exit "$failed"
 fi
 
 # The golden file has the messages of the command line, and docs/reference/errors.md the catalogue of
@@ -32,8 +37,6 @@ fi
 mapfile -t prose < <(git ls-files '*.md')
 prose+=(crates/mote/tests/golden/cli_errors.txt)
 
-failed=0
-"$typos" --format brief || failed=1
 python3 -B scripts/check-prose-rules.py "$vale" || failed=1
 "$vale" --output=line "${prose[@]}" || failed=1
 exit "$failed"
