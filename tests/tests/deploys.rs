@@ -55,7 +55,7 @@ fn a_crash_in_the_middle_of_a_deploy_leaves_the_old_revision() {
     assert_eq!(node.get("/f").text(), "old");
 }
 
-/// Sandboxes of this node: the helper's children.
+/// Sandboxes of this node: the zygote's children.
 fn instances(node: &Node) -> usize {
     let children = |pid: &str| -> Vec<String> {
         let output = Command::new("pgrep").args(["-P", pid]).output().expect("pgrep");

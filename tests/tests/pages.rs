@@ -109,11 +109,11 @@ fn is_missing(word: &str) -> Option<String> {
 /// Whether a cell names what shows a promise; panics where it names what does not exist.
 fn is_tested(promise: &Promise) -> bool {
     let Some(shown_by) = &promise.shown_by else { return false };
-    let says_not = ["no test yet", "not offered", "not measured"];
+    let says_not = ["no test yet", "not supported", "not offered", "not measured"];
     if says_not.iter().any(|words| shown_by.to_lowercase().contains(words)) {
         return false;
     }
-    let of_above = ["the same", "the battery", "the shims' tests"];
+    let of_above = ["the same", "the escape test", "the shims' tests"];
     let words = quoted(shown_by);
     for word in &words {
         // Further words in backticks are names of tests within what was named first.

@@ -139,7 +139,7 @@ fn a_second_node_on_the_same_data_is_refused() {
 #[test]
 fn a_node_without_its_helper_stops_and_says_why() {
     let (mut node, pid) = serving();
-    // The helper is the node's only child.
+    // The zygote is the node's only child.
     let children = std::fs::read_to_string(format!("/proc/{pid}/task/{pid}/children"));
     let children = children.expect("a kernel that lists children");
     let helper: u32 = children.trim().parse().expect("one child");

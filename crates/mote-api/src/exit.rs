@@ -20,7 +20,7 @@ pub const FULL: u8 = 7;
 pub const INVALID: u8 = 8;
 /// A benchmark broke a limit of `--fail-if`.
 pub const LIMIT: u8 = 9;
-/// The helper process that starts functions has ended (`EX_OSERR`); a new start of the node brings
+/// The zygote, which starts functions, has ended (`EX_OSERR`); a new start of the node brings
 /// it back, so service units should restart on it.
 pub const HELPER: u8 = 71;
 /// The node's configuration is not valid (`EX_CONFIG`); service units do not restart on it.

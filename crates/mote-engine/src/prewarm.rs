@@ -1,4 +1,4 @@
-//! Programs that wait before anyone asks: which kinds deployed functions need, and how many of each
+//! Prewarmed programs: which kinds deployed functions need, and how many of each
 //! the backend is told to keep up. The rule is [`mote_pool::prewarm`].
 
 use std::sync::{Arc, Weak};

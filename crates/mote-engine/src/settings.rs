@@ -23,7 +23,7 @@ pub struct Config {
     /// Whether the data path may look for the next event for up to 0.1 ms before it sleeps; for
     /// machines with more than one core.
     pub busy_poll: bool,
-    /// Memory for programs that wait before anyone asks, in bytes; 0 keeps none.
+    /// Memory for prewarmed programs in bytes; 0 keeps none.
     pub prewarm_bytes: u64,
     /// What the node gives to instances in all.
     pub budget: Budget,

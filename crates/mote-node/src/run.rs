@@ -197,7 +197,7 @@ async fn serve(
     announce(&node);
     let deploying = deploy_at_start(deploy, &node.config.socket);
     let code = tokio::select! {
-        // A signal to the whole group ends the helper too, and is a wish to stop.
+        // A signal to the whole group ends the zygote too, and is a wish to stop.
         biased;
         _ = interrupt.recv() => exit::DONE,
         _ = terminate.recv() => exit::DONE,
@@ -245,7 +245,7 @@ async fn serve(
 }
 
 /// Ends the process on a signal that comes before the node serves. The node has accepted nothing
-/// yet, the store survives such an end, and the helper ends with its parent.
+/// yet, the store survives such an end, and the zygote ends with its parent.
 async fn end_of_start() {
     let signals = (signal(SignalKind::interrupt()), signal(SignalKind::terminate()));
     let (Ok(mut interrupt), Ok(mut terminate)) = signals else { return };

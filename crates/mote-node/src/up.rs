@@ -1,4 +1,4 @@
-//! The life of the process of a node: the helper, the log, the node, the exit code.
+//! The life of the process of a node: the zygote, the log, the node, the exit code.
 
 use std::io;
 use std::path::PathBuf;
@@ -12,7 +12,7 @@ use crate::unusable::{AddressError, SettingError};
 /// Starts the node and serves until it is told to stop; `deploy` are projects to bring up once it
 /// is ready.
 ///
-/// Called while the process has one thread: the helper that makes sandboxes is forked first.
+/// Called while the process has one thread: the zygote, which makes sandboxes, is forked first.
 pub fn run(config: Config, deploy: &[PathBuf]) -> ExitCode {
     raise_open_files();
     let zygote = match mote_sandbox::Zygote::fork() {

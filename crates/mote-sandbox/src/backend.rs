@@ -117,7 +117,7 @@ impl ProcessBackend {
         self.inner.cgroups.remove_all();
     }
 
-    /// Resolves when the helper process that makes sandboxes has ended: its instances end with it, and
+    /// Resolves when the zygote, which makes sandboxes, has ended: its instances end with it, and
     /// no start succeeds any more. Never resolves where its end cannot be watched. A process with
     /// threads cannot fork another one safely, so the node should end
     /// (docs/decisions/0027-end-of-the-helper.md).

@@ -1,6 +1,6 @@
 //! Runs instances as processes in sandboxes of our own making.
 //!
-//! A single-threaded helper process ([`Zygote`]), forked before the daemon has threads, clones one
+//! A single-threaded process, the zygote ([`Zygote`]), forked before the daemon has threads, clones one
 //! child per instance; the child composes its namespaces, root, cgroups, user, capabilities,
 //! landlock rules and system call filter, and becomes pid 1 of the sandbox. The daemon's side is
 //! [`ProcessBackend`]. This crate knows nothing of functions, routes or HTTP: it is asked for

@@ -1,4 +1,4 @@
-//! Programs that wait to become an instance of whichever function is asked for next.
+//! Prewarmed programs: each becomes an instance of the next function that needs one of its kind.
 //!
 //! An interpreter takes most of a cold start, and until it has loaded a function every instance of it
 //! is like any other. A few are therefore brought up before they are wanted, in complete sandboxes
