@@ -21,6 +21,7 @@ mod listener;
 pub mod node;
 pub mod outgoing;
 pub mod queue;
+pub mod refused;
 mod tls;
 
 use std::sync::Arc;

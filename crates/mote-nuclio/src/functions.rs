@@ -16,7 +16,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
 use super::building::{Build, Busy};
-use super::{Dashboard, NAMESPACE, PROJECT, PROJECT_LABEL, Refused, field, parse};
+use super::{Dashboard, NAMESPACE, PROJECT, PROJECT_LABEL, Refused, field, parse, unknown};
 
 /// Longest document that is kept to be shown again with its source; longer ones lose it.
 const KEPT_BYTES_MAX: usize = 512 << 10;
@@ -70,14 +70,14 @@ impl Dashboard {
 
     /// One of them.
     fn managed(&self, name: &str) -> Result<Function, Refused> {
-        let function = self.context.node.function(name).ok_or_else(|| Refused::unknown(name))?;
+        let function = self.context.node.function(name).ok_or_else(|| unknown(name))?;
         if self.with_token || is_ours(&function) {
             return Ok(function);
         }
         let text = format!(
             "function {name} was not deployed through this API, which requires no credentials here"
         );
-        Err(Refused(StatusCode::FORBIDDEN, text))
+        Err(Refused::new(StatusCode::FORBIDDEN, text))
     }
 }
 
@@ -153,10 +153,10 @@ pub(super) async fn create(
     fields: HeaderMap,
     body: Bytes,
 ) -> Result<StatusCode, Refused> {
-    let document = parse(&body)?;
+    let document: Value = parse(&body)?;
     let name = name_of(&document)?;
     if dashboard.context.node.function(name.as_str()).is_some() {
-        return Err(Refused(StatusCode::CONFLICT, format!("function {name} already exists")));
+        return Err(Refused::new(StatusCode::CONFLICT, format!("function {name} already exists")));
     }
     deploy(&dashboard, &fields, name, document, false).await
 }
@@ -167,7 +167,7 @@ pub(super) async fn update(
     fields: HeaderMap,
     body: Bytes,
 ) -> Result<StatusCode, Refused> {
-    let document = parse(&body)?;
+    let document: Value = parse(&body)?;
     let name = name_of(&document)?;
     if name.as_str() != path {
         return Err(Refused::bad(format!(
@@ -210,8 +210,10 @@ async fn deploy(
     let secrets = known.map_or_else(Vec::new, |function| function.spec.secrets);
     let deploy = Deploy { name: name.clone(), code, manifest, annotations, secrets, replace };
     dashboard.building.begin(name.as_str(), document).map_err(|busy| match busy {
-        Busy::Function => Refused(StatusCode::CONFLICT, format!("function {name} is being built")),
-        Busy::Node => Refused(
+        Busy::Function => {
+            Refused::new(StatusCode::CONFLICT, format!("function {name} is being built"))
+        }
+        Busy::Node => Refused::new(
             StatusCode::SERVICE_UNAVAILABLE,
             "too many functions are being built".to_owned(),
         ),
@@ -225,8 +227,9 @@ async fn deploy(
     });
     let wait = field(fields, "x-nuclio-wait-function-action").is_some_and(|text| text == "true");
     if wait {
-        let gone =
-            |_| Refused(StatusCode::INTERNAL_SERVER_ERROR, "the deploy was cut off".to_owned());
+        let gone = |_| {
+            Refused::new(StatusCode::INTERNAL_SERVER_ERROR, "the deploy was cut off".to_owned())
+        };
         task.await.map_err(gone)??;
     }
     Ok(StatusCode::ACCEPTED)
@@ -237,7 +240,7 @@ pub(super) async fn patch(
     Path(name): Path<String>,
     body: Bytes,
 ) -> Result<StatusCode, Refused> {
-    let wish = parse(&body)?;
+    let wish: Value = parse(&body)?;
     let instances = match wish["desiredState"].as_str() {
         Some("ready") => 1,
         Some("scaledToZero") => 0,
@@ -259,7 +262,7 @@ pub(super) async fn remove_named(
     State(dashboard): State<Dashboard>,
     body: Bytes,
 ) -> Result<StatusCode, Refused> {
-    let document = parse(&body)?;
+    let document: Value = parse(&body)?;
     let name = document["metadata"]["name"].as_str();
     let name = name.ok_or_else(|| Refused::bad("metadata.name: the function to remove"))?;
     remove_one(&dashboard, name).await
@@ -273,7 +276,7 @@ async fn remove_one(dashboard: &Dashboard, name: &str) -> Result<StatusCode, Ref
     match dashboard.context.node.remove(name).await {
         Ok(()) => Ok(StatusCode::NO_CONTENT),
         Err(problem) if problem.status == 404 && had_failed => Ok(StatusCode::NO_CONTENT),
-        Err(problem) if problem.status == 404 => Err(Refused::unknown(name)),
+        Err(problem) if problem.status == 404 => Err(unknown(name)),
         Err(problem) => Err(problem.into()),
     }
 }
@@ -309,7 +312,7 @@ pub(super) async fn logs(
     };
     dashboard.managed(&name)?;
     let follow = query.follow.as_deref() == Some("true");
-    let log = dashboard.context.node.logs(&name, follow).ok_or_else(|| Refused::unknown(&name))?;
+    let log = dashboard.context.node.logs(&name, follow).ok_or_else(|| unknown(&name))?;
     let everything = replica == name;
     let wanted = move |line: &LogLine| {
         line.time.unix_ms() >= since_ms && (everything || line.instance.as_ref() == Some(&replica))

@@ -7,7 +7,7 @@ use mote_compat::call;
 use mote_compat::node::Call;
 use mote_core::{Fault, FaultClass};
 
-use super::{Dashboard, Refused, field};
+use super::{Dashboard, Refused, field, unknown};
 
 /// Fields for the dashboard, not for the function.
 const OURS: [&str; 6] = [
@@ -27,7 +27,7 @@ pub(super) async fn run(
     let node = &dashboard.context.node;
     let name = field(&parts.headers, "x-nuclio-function-name");
     let name = name.ok_or_else(|| Refused::bad("x-nuclio-function-name: the function"))?.to_owned();
-    let limit = node.body_bytes_max(&name).ok_or_else(|| Refused::unknown(&name))?;
+    let limit = node.body_bytes_max(&name).ok_or_else(|| unknown(&name))?;
     let path = field(&parts.headers, "x-nuclio-path").unwrap_or("/");
     let target = if path.starts_with('/') { path.to_owned() } else { format!("/{path}") };
     node.check_target(&target)?;
@@ -76,7 +76,7 @@ fn refused(fault: &Fault, name: &str) -> Refused {
             FaultClass::Function | FaultClass::Platform => StatusCode::INTERNAL_SERVER_ERROR,
         },
     };
-    Refused(status, fault.public_text(name))
+    Refused::new(status, fault.public_text(name))
 }
 
 #[cfg(test)]
@@ -94,7 +94,7 @@ mod tests {
 
     #[test]
     fn codes() {
-        let code = |fault: Fault| refused(&fault, "f").0.as_u16();
+        let code = |fault: Fault| refused(&fault, "f").status.as_u16();
         assert_eq!(code(Fault::DeadlineRunning { timeout_ms: 1 }), 408);
         assert_eq!(code(Fault::DeadlineQueued { timeout_ms: 1 }), 503);
         assert_eq!(code(Fault::QueueFull), 503);

@@ -16,10 +16,10 @@ use axum::http::{HeaderMap, StatusCode};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{any, get};
 use axum::{Json, Router};
-use mote_api::Problem;
 use mote_compat::Bound;
 use mote_compat::access::{self, Gate, Rule};
 use mote_compat::node::{Access, Deploys, Documents, Functions, Invocations, Logs};
+use mote_compat::refused::{RefusalForm, parse};
 use serde_json::{Value, json};
 
 use self::building::Building;
@@ -106,34 +106,23 @@ async fn addresses() -> Json<Value> {
     Json(json!({ "externalIPAddresses": { "addresses": [] } }))
 }
 
-/// A refusal in the dashboard's form.
-struct Refused(StatusCode, String);
+/// A request that was refused.
+type Refused = mote_compat::refused::Refused<Form>;
 
-impl Refused {
-    fn bad(text: impl Into<String>) -> Self {
-        Self(StatusCode::BAD_REQUEST, text.into())
-    }
+/// `{"error": …}`, as the dashboard answers.
+struct Form;
 
-    fn unknown(name: &str) -> Self {
-        let shown = mote_compat::shown(name);
-        Self(StatusCode::NOT_FOUND, format!("function {shown} not found"))
-    }
-}
+impl RefusalForm for Form {
+    const AS_BAD_REQUEST: &'static [u16] = &[422];
 
-impl From<Problem> for Refused {
-    fn from(problem: Problem) -> Self {
-        Self(mote_compat::status_of(&problem, &[422]), mote_compat::words(&problem))
+    fn response(status: StatusCode, text: &str) -> Response {
+        (status, Json(json!({ "error": text }))).into_response()
     }
 }
 
-impl IntoResponse for Refused {
-    fn into_response(self) -> Response {
-        (self.0, Json(json!({ "error": self.1 }))).into_response()
-    }
-}
-
-fn parse(body: &[u8]) -> Result<Value, Refused> {
-    serde_json::from_slice(body).map_err(|error| Refused::bad(format!("body: {error}")))
+fn unknown(name: &str) -> Refused {
+    let shown = mote_compat::shown(name);
+    Refused::new(StatusCode::NOT_FOUND, format!("function {shown} not found"))
 }
 
 /// A field of the request as text; empty is none.

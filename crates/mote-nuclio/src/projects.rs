@@ -38,7 +38,7 @@ pub(super) async fn create(
     let project = sent(&body)?;
     let known = known(&dashboard).await?;
     if known.contains_key(&project.name) {
-        return Err(Refused(StatusCode::CONFLICT, "project already exists".to_owned()));
+        return Err(Refused::new(StatusCode::CONFLICT, "project already exists".to_owned()));
     }
     if known.len() >= PROJECTS_MAX {
         return Err(Refused::bad(format!("there are {PROJECTS_MAX} projects, which is the limit")));
@@ -84,11 +84,11 @@ pub(super) async fn remove(
     }
     if name == PROJECT {
         let text = format!("the project {PROJECT} cannot be removed");
-        return Err(Refused(StatusCode::PRECONDITION_FAILED, text));
+        return Err(Refused::new(StatusCode::PRECONDITION_FAILED, text));
     }
     if named(&dashboard).any(|used| used == name) {
         let text = "project has functions: remove them first".to_owned();
-        return Err(Refused(StatusCode::PRECONDITION_FAILED, text));
+        return Err(Refused::new(StatusCode::PRECONDITION_FAILED, text));
     }
     keep(&dashboard, &name, None).await?;
     Ok(StatusCode::NO_CONTENT)
@@ -102,9 +102,9 @@ struct Project {
 fn sent(body: &[u8]) -> Result<Project, Refused> {
     if body.len() > PROJECT_BYTES_MAX {
         let text = format!("body: a project has up to {PROJECT_BYTES_MAX} bytes");
-        return Err(Refused(StatusCode::PAYLOAD_TOO_LARGE, text));
+        return Err(Refused::new(StatusCode::PAYLOAD_TOO_LARGE, text));
     }
-    let document = parse(body)?;
+    let document: Value = parse(body)?;
     let metadata = &document["metadata"];
     let name = metadata["name"].as_str();
     let name = name.ok_or_else(|| Refused::bad("metadata.name: the project's name"))?;
@@ -152,5 +152,5 @@ fn document_of(name: &str) -> Value {
 }
 
 fn not_found() -> Refused {
-    Refused(StatusCode::NOT_FOUND, "project not found".to_owned())
+    Refused::new(StatusCode::NOT_FOUND, "project not found".to_owned())
 }

@@ -13,7 +13,7 @@ use serde::Deserialize;
 use serde_json::Value;
 
 use super::types::{Deployment, Shown, Status};
-use super::{Gateway, Refused, check_namespace, image, parse};
+use super::{Gateway, Refused, check_namespace, image, parse, unknown};
 
 #[derive(Deserialize)]
 pub(super) struct Asked {
@@ -43,7 +43,7 @@ pub(super) async fn describe(
 ) -> Result<Json<Status>, Refused> {
     check_namespace(asked.namespace.as_deref())?;
     let found = gateway.context.node.function(&name);
-    let function = found.ok_or_else(|| Refused::unknown(&name))?;
+    let function = found.ok_or_else(|| unknown(&name))?;
     Ok(Json(Status::of(&function, asked.with_usage())))
 }
 
@@ -69,7 +69,7 @@ async fn deploy(gateway: &Gateway, body: &[u8], replace: bool) -> Result<(), Ref
     let node = &gateway.context.node;
     let is_there = node.function(&wish.service).is_some();
     if replace && !is_there {
-        return Err(Refused::unknown(&wish.service));
+        return Err(unknown(&wish.service));
     }
     if !replace && is_there {
         return Err(Refused::bad(format!("{} already exists: update it", wish.service)));
@@ -172,7 +172,7 @@ mod tests {
         assert_eq!(as_program(document)["lang"], "dockerfile");
         for body in [&br#"["f","alpine",null,"cat"]"#[..], b"null", b"\"f\"", b"{}", b"{"] {
             let Err(refused) = read(body) else { panic!("not refused") };
-            assert_eq!(refused.0, StatusCode::BAD_REQUEST, "{}", refused.1);
+            assert_eq!(refused.status, StatusCode::BAD_REQUEST, "{}", refused.text);
         }
     }
 }

@@ -16,7 +16,7 @@ use mote_compat::outgoing;
 use mote_compat::queue::Later;
 use mote_core::Fault;
 
-use super::{Gateway, NAMESPACE, Refused, foreign};
+use super::{Gateway, NAMESPACE, Refused, foreign, unknown};
 
 /// A call as the gateway understands it.
 struct Route {
@@ -108,7 +108,7 @@ async fn accept(
         Some(url) => {
             let url = url.to_str().map_err(|_| Refused::bad("X-Callback-Url: not a URL"))?;
             if gateway.open == Rule::Loopback && access::led_by_a_page(&parts.headers) {
-                return Err(Refused(StatusCode::FORBIDDEN, access::NO_PAGES.to_owned()));
+                return Err(Refused::new(StatusCode::FORBIDDEN, access::NO_PAGES.to_owned()));
             }
             outgoing::check(url)
                 .map_err(|error| Refused::bad(format!("X-Callback-Url: {error}")))?;
@@ -136,7 +136,7 @@ async fn accept(
         body: received.bytes.clone(),
     };
     gateway.context.queue.accept(&later).await.map_err(|problem| match problem.status {
-        429 => Refused(StatusCode::TOO_MANY_REQUESTS, problem.detail),
+        429 => Refused::new(StatusCode::TOO_MANY_REQUESTS, problem.detail),
         _ => problem.into(),
     })
 }
@@ -153,8 +153,8 @@ fn route(gateway: &Gateway, parts: &Parts) -> Result<Route, Refused> {
     let node = &gateway.context.node;
     let limit = node.body_bytes_max(name);
     let body_bytes_max = limit.ok_or_else(|| match name.split_once('.') {
-        Some((_, namespace)) => Refused(StatusCode::NOT_FOUND, foreign(namespace)),
-        None => Refused::unknown(name),
+        Some((_, namespace)) => Refused::new(StatusCode::NOT_FOUND, foreign(namespace)),
+        None => unknown(name),
     })?;
     let whole = call::target(parts);
     // What follows the second segment.
@@ -195,7 +195,7 @@ fn timeout_ms(fields: &HeaderMap) -> Option<u64> {
 fn refused(fault: &Fault, name: &str) -> Refused {
     let status = StatusCode::from_u16(fault.answer().http);
     let status = status.unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
-    Refused(status, fault.public_text(name))
+    Refused::new(status, fault.public_text(name))
 }
 
 /// What a call is known by.

@@ -22,10 +22,10 @@ use axum::http::StatusCode;
 use axum::middleware::{Next, from_fn, from_fn_with_state};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{any, get, post};
-use mote_api::Problem;
 use mote_compat::Bound;
 use mote_compat::access::{self, Gate, Rule};
 use mote_compat::node::{Access, Deploys, Functions, Invocations, Logs, Secrets};
+use mote_compat::refused::{RefusalForm, parse};
 
 use self::metrics::Metrics;
 
@@ -126,37 +126,25 @@ async fn namespace(
         .into_response()
 }
 
-/// A refusal in the gateway's form: status and text.
-struct Refused(StatusCode, String);
+/// A request that was refused.
+type Refused = mote_compat::refused::Refused<Form>;
 
-impl Refused {
-    fn bad(text: impl Into<String>) -> Self {
-        Self(StatusCode::BAD_REQUEST, text.into())
-    }
+/// A line of text, as the gateway answers.
+struct Form;
 
-    fn unknown(name: &str) -> Self {
-        let shown = mote_compat::shown(name);
-        Self(StatusCode::NOT_FOUND, format!("no function named {shown}"))
-    }
-}
+impl RefusalForm for Form {
+    // What cannot be processed is a bad request here.
+    const AS_BAD_REQUEST: &'static [u16] = &[409, 413, 422];
 
-impl From<Problem> for Refused {
-    fn from(problem: Problem) -> Self {
-        // What cannot be processed is a bad request here.
-        Self(mote_compat::status_of(&problem, &[409, 413, 422]), mote_compat::words(&problem))
-    }
-}
-
-impl IntoResponse for Refused {
-    fn into_response(self) -> Response {
+    fn response(status: StatusCode, text: &str) -> Response {
         let from = [("x-openfaas-internal", "mote")];
-        (self.0, from, format!("{}\n", self.1)).into_response()
+        (status, from, format!("{text}\n")).into_response()
     }
 }
 
-/// The body of a management request.
-fn parse<T: serde::de::DeserializeOwned>(body: &[u8]) -> Result<T, Refused> {
-    serde_json::from_slice(body).map_err(|error| Refused::bad(format!("body: {error}")))
+fn unknown(name: &str) -> Refused {
+    let shown = mote_compat::shown(name);
+    Refused::new(StatusCode::NOT_FOUND, format!("no function named {shown}"))
 }
 
 #[derive(serde::Deserialize)]

@@ -12,7 +12,7 @@ use mote_api::types::LogLine;
 use serde::Deserialize;
 use serde_json::json;
 
-use super::{Gateway, NAMESPACE, Refused, check_namespace};
+use super::{Gateway, NAMESPACE, Refused, check_namespace, unknown};
 
 #[derive(Deserialize)]
 pub(super) struct Asked {
@@ -29,7 +29,7 @@ pub(super) async fn read(
     State(gateway): State<Gateway>,
     asked: Result<Query<Asked>, axum::extract::rejection::QueryRejection>,
 ) -> Result<Response, Refused> {
-    let unusable = |text: String| Refused(StatusCode::UNPROCESSABLE_ENTITY, text);
+    let unusable = |text: String| Refused::new(StatusCode::UNPROCESSABLE_ENTITY, text);
     let Query(asked) = asked.map_err(|error| unusable(error.body_text()))?;
     if asked.name.is_empty() {
         return Err(unusable("name: the function whose log is wanted".to_owned()));
@@ -47,7 +47,7 @@ pub(super) async fn read(
         Some(_) => return Err(unusable("follow: true or false".to_owned())),
     };
     let log = gateway.context.node.logs(&asked.name, follow);
-    let log = log.ok_or_else(|| Refused::unknown(&asked.name))?;
+    let log = log.ok_or_else(|| unknown(&asked.name))?;
     let instance = asked.instance.filter(|instance| !instance.is_empty());
     let wanted = move |line: &LogLine| {
         line.time.unix_us() >= since_us

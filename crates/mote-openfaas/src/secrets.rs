@@ -60,7 +60,7 @@ async fn put(gateway: &Gateway, body: &[u8], replace: bool) -> Result<(), Refuse
     let value = secret.text()?;
     let put = gateway.context.node.put_secret(&name, value, replace).await;
     put.map_err(|problem| match problem.status {
-        409 => Refused(StatusCode::CONFLICT, problem.detail),
+        409 => Refused::new(StatusCode::CONFLICT, problem.detail),
         _ => problem.into(),
     })
 }

@@ -68,6 +68,12 @@ impl Page {
     }
 }
 
+/// Lists the entities of a kind, in the order of their names.
+pub(super) fn list_of(whisk: &Whisk, kind: EntityKind, page: &Page) -> Json<Value> {
+    let all = whisk.entities.list(kind);
+    page.of(kind, all.into_iter().map(|(name, one)| one.shown(&name).into()).collect())
+}
+
 pub(super) async fn list(State(whisk): State<Whisk>, Query(page): Query<Page>) -> Json<Value> {
     let mut all = whisk.entities.list(EntityKind::Action);
     all.sort_by_key(|(_, entity)| std::cmp::Reverse(entity.updated_ms));

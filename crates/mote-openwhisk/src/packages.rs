@@ -12,11 +12,7 @@ use super::entities::{self, Entity, EntityKind, What};
 use super::{NAMESPACE, Refused, Whisk, object};
 
 pub(super) async fn list(State(whisk): State<Whisk>, Query(page): Query<Page>) -> Json<Value> {
-    let all = whisk.entities.list(EntityKind::Package);
-    page.of(
-        EntityKind::Package,
-        all.into_iter().map(|(name, one)| one.shown(&name).into()).collect(),
-    )
+    actions::list_of(&whisk, EntityKind::Package, &page)
 }
 
 pub(super) async fn dispatch(

@@ -14,19 +14,14 @@ use super::run::Id;
 use super::{NAMESPACE, Refused, Whisk, accepted, object, run};
 
 pub(super) async fn list(State(whisk): State<Whisk>, Query(page): Query<Page>) -> Json<Value> {
-    let all = whisk.entities.list(EntityKind::Trigger);
-    page.of(
-        EntityKind::Trigger,
-        all.into_iter().map(|(name, one)| one.shown(&name).into()).collect(),
-    )
+    actions::list_of(&whisk, EntityKind::Trigger, &page)
 }
 
 pub(super) async fn list_rules(
     State(whisk): State<Whisk>,
     Query(page): Query<Page>,
 ) -> Json<Value> {
-    let all = whisk.entities.list(EntityKind::Rule);
-    page.of(EntityKind::Rule, all.into_iter().map(|(name, one)| one.shown(&name).into()).collect())
+    actions::list_of(&whisk, EntityKind::Rule, &page)
 }
 
 pub(super) async fn dispatch(
