@@ -280,3 +280,12 @@ pub(crate) async fn until_running(revision: &Arc<Revision>) {
     })
     .await;
 }
+
+pub(crate) async fn until_queued(revision: &Arc<Revision>, count: usize) {
+    patient(async {
+        while revision.status().queued != count {
+            tokio::task::yield_now().await;
+        }
+    })
+    .await;
+}

@@ -3,6 +3,7 @@
 
 #![allow(dead_code, missing_docs, unreachable_pub, clippy::unwrap_used)]
 
+pub mod coap;
 pub mod raw_http;
 
 use std::sync::Arc;
