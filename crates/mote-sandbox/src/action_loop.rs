@@ -1,5 +1,6 @@
-//! A program that stays and answers one call after another: OpenWhisk's ActionLoop. A line of JSON on
-//! its stdin is a call, a line on its descriptor 3 the result; what it prints is the log.
+//! A program that stays running and answers one call after another: OpenWhisk's ActionLoop. A line
+//! of JSON on its stdin is a call, and a line on its descriptor 3 is the result. Everything that it
+//! prints is the log.
 
 use std::collections::VecDeque;
 use std::ffi::CString;
@@ -17,10 +18,10 @@ use crate::spawn::{Child, Command, Stdio};
 use crate::sys;
 use mote_openwhisk_action as whisk;
 
-/// A result or an acknowledgement that is longer ends the program.
+/// The program is ended if a result or an acknowledgement is longer than this.
 const LINE_BYTES_MAX: usize = 8 << 20;
 
-/// A call that the program works on.
+/// The call that the program is working on.
 struct Current {
     stream: u32,
     raw: bool,
@@ -28,7 +29,7 @@ struct Current {
     entered_ns: u64,
 }
 
-/// See the module.
+/// See the module's documentation.
 pub(crate) struct ActionLoop {
     child: Child,
     stdin: Option<OwnedFd>,
@@ -37,17 +38,17 @@ pub(crate) struct ActionLoop {
     stderr: Option<OwnedFd>,
     out_lines: LogLines,
     err_lines: LogLines,
-    /// Bytes on their way to stdin.
+    /// Bytes that have not been written to stdin yet.
     input: VecDeque<u8>,
     line: Vec<u8>,
     current: Option<Current>,
-    /// The first line is none of a call.
+    /// The program still has to write its acknowledgement, a first line that answers no call.
     owes_acknowledgement: bool,
     ended: bool,
 }
 
 impl ActionLoop {
-    /// Starts the program; `acknowledges` says that it writes a line once it is ready.
+    /// Starts the program. `acknowledges` says that the program writes a line once it is ready.
     pub(crate) fn start(
         command: &mut Command,
         env: &[CString],
@@ -87,22 +88,22 @@ impl ActionLoop {
         self.child.pid
     }
 
-    /// Whether it can take a call.
+    /// Whether the program can take a call.
     pub(crate) fn is_free(&self) -> bool {
         self.current.is_none() && !self.owes_acknowledgement && !self.ended
     }
 
-    /// Whether it is up: nothing more is owed before the first call.
+    /// Whether the program is up: it owes no acknowledgement any more.
     pub(crate) fn is_up(&self) -> bool {
         !self.owes_acknowledgement
     }
 
-    /// Whether it will answer nothing more.
+    /// Whether the program has ended and will answer nothing more.
     pub(crate) fn has_ended(&self) -> bool {
         self.ended
     }
 
-    /// Gives it a call.
+    /// Gives the program a call.
     pub(crate) fn call(
         &mut self,
         stream: u32,
@@ -124,8 +125,8 @@ impl ActionLoop {
         });
     }
 
-    /// Nobody waits for `stream` any more. The program knows no way to be told; the place is taken
-    /// until it answers, or until the engine ends the instance.
+    /// The caller of `stream` no longer waits. The ActionLoop protocol cannot tell the program so;
+    /// its place stays taken until it answers, or until the engine ends the instance.
     pub(crate) fn cancel(&mut self, stream: u32) {
         if let Some(current) = &mut self.current
             && current.stream == stream
@@ -134,7 +135,7 @@ impl ActionLoop {
         }
     }
 
-    /// Adds what this program waits for.
+    /// Adds the descriptors that this program waits for.
     pub(crate) fn interests(&self, room: bool, entries: &mut Vec<libc::pollfd>) {
         let mut want = |fd: &Option<OwnedFd>, events| {
             if fd.is_some() {
@@ -151,8 +152,7 @@ impl ActionLoop {
         }
     }
 
-    /// The program is gone; what it held fails.
-    /// `loading` says that READY was not sent.
+    /// The program has ended, so the call that it held fails.
     pub(crate) fn ended(&mut self, outbox: &mut Vec<u8>, wait_status: i32, loading: bool) {
         self.child.kill_group();
         self.ended = true;
@@ -168,7 +168,7 @@ impl ActionLoop {
         }
         let kind =
             if current.as_ref().is_some_and(|one| one.cancelled) { "Cancelled" } else { "Exit" };
-        // On stream 0 it failed to load.
+        // Stream 0 means that the program failed while it was loading.
         put_error(
             outbox,
             current.as_ref().map_or(0, |one| one.stream),
@@ -182,7 +182,8 @@ impl ActionLoop {
         );
     }
 
-    /// Moves what can be moved without waiting. Returns an answer that is longer than one frame.
+    /// Moves all bytes that can be moved without waiting. Returns an answer that is longer than one
+    /// frame.
     pub(crate) fn pump(&mut self, outbox: &mut Vec<u8>) -> Option<Delivery> {
         self.pump_stdin();
         self.pump_logs(outbox);
@@ -238,7 +239,7 @@ impl ActionLoop {
                 Ok(put) => drop(self.input.drain(..put)),
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => return,
                 Err(_) => {
-                    // It reads no more and will end, or be ended at the deadline.
+                    // The program no longer reads. It will end, or be ended at the deadline.
                     self.stdin = None;
                     self.input.clear();
                 }

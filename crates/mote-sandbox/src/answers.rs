@@ -1,4 +1,4 @@
-//! What children say over their status sockets, as the daemon reads it.
+//! How the daemon reads the answers that children send over their status sockets.
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
@@ -9,7 +9,7 @@ use tokio::io::unix::AsyncFd;
 use crate::message;
 use crate::plan::{ANSWER_BYTES_MAX, Answer};
 
-/// One answer from a status socket; `None` when nobody holds its other end any more.
+/// One answer from a status socket; `None` when no process holds its other end any more.
 pub(crate) async fn next_answer(
     status: &AsyncFd<OwnedFd>,
 ) -> io::Result<Option<(Answer, Vec<OwnedFd>)>> {
@@ -31,7 +31,7 @@ pub(crate) async fn next_answer(
 
 /// A prepared child.
 pub(crate) struct Child {
-    /// Its number on the host.
+    /// The child's process id on the host.
     pub(crate) init: i32,
     pub(crate) pidfd: OwnedFd,
     pub(crate) mounts: OwnedFd,
@@ -70,7 +70,7 @@ pub(crate) async fn await_assigned(
     }
 }
 
-/// Waits for the program to run; its egress listeners.
+/// Waits until the program runs; returns its egress listeners.
 pub(crate) async fn await_start(
     status: &AsyncFd<OwnedFd>,
     label: &str,
@@ -85,7 +85,7 @@ fn unexpected(label: &str) -> StartError {
     sandbox_error(label, "ended while starting", io::ErrorKind::UnexpectedEof.into())
 }
 
-/// The next answer of a start that goes on.
+/// The next answer of a start that has not finished yet.
 async fn next_step(
     status: &AsyncFd<OwnedFd>,
     label: &str,

@@ -1,10 +1,11 @@
-//! A prewarmed instance becomes a function's: a short-lived child of the zygote mounts the function's
-//! folders into its root.
+//! A prewarmed instance becomes an instance of one function: a short-lived child of the zygote
+//! mounts the function's folders into its root.
 //!
 //! The instance itself has dropped every privilege and is under a filter that refuses mounts; no
 //! program of a function has run in it yet. Its mount namespace belongs to the host's user
-//! namespace, so a child of the zygote may enter it. Nothing changes but two folders and, where the
-//! function's memory is not that of the prewarmed instance, the file that tells it.
+//! namespace, so a child of the zygote may enter it. Only two folders change and, where the
+//! function's memory limit differs from that of the prewarmed instance, the file that shows the
+//! limit.
 
 use std::os::fd::{AsFd, OwnedFd};
 
@@ -14,7 +15,7 @@ use crate::root;
 use crate::step::{Failure, StepName, die_with_parent};
 use crate::sys;
 
-/// Carries out the order, tells what became of it, and ends. Never returns.
+/// Carries out the order, reports the result, and ends. Never returns.
 pub(crate) fn run(assignment: &[u8], status: OwnedFd, mounts: OwnedFd) -> ! {
     let answer = match assign(assignment, mounts) {
         Ok(()) => Answer::Assigned,
@@ -23,7 +24,7 @@ pub(crate) fn run(assignment: &[u8], status: OwnedFd, mounts: OwnedFd) -> ! {
             errno: failure.source.raw_os_error().unwrap_or(libc::EINVAL),
         },
     };
-    // A daemon that is gone needs no answer.
+    // If the daemon has ended, nobody needs the answer.
     let _ = message::send(status.as_fd(), &answer.encode(), &[], 0);
     sys::exit_now(0)
 }

@@ -1,4 +1,5 @@
-//! The daemon's side: [`ProcessBackend`] turns requests into plans and watches what becomes of them.
+//! The daemon's side: [`ProcessBackend`] turns requests into plans and watches the instances that
+//! result.
 
 use std::io;
 use std::net::{Ipv4Addr, SocketAddrV4};
@@ -30,17 +31,17 @@ use crate::slots::{Slot, Slots};
 use crate::zygote::ZygoteHandle;
 use crate::{open_network, sys};
 
-/// A start that takes longer has failed: composing a sandbox is a matter of milliseconds.
+/// A start that takes longer has failed: composing a sandbox takes milliseconds.
 pub const START_TIMEOUT: Duration = Duration::from_secs(10);
-/// Pause before a plan is offered again to a zygote that is behind.
+/// Pause before a plan is offered again to a zygote that has not caught up.
 const SEND_PAUSE: Duration = Duration::from_millis(1);
-/// Starts under way beside which prewarmed programs are brought up. Starts that follow each other one
-/// by one must not keep the pool empty; a burst goes first.
+/// The number of starts under way up to which prewarmed programs are still brought up. Starts that
+/// follow each other one by one must not keep the pool empty, but a burst of starts has priority.
 const STARTS_BESIDE_FILLING: usize = 1;
-/// A burst holds up the next prewarmed program for this long at most: functions may take minutes to
-/// load.
+/// The longest time for which a burst delays the next prewarmed program. The limit is needed
+/// because functions may take minutes to load.
 const BURST_MAX: Duration = Duration::from_secs(1);
-/// Pause between a start and the refilling after it.
+/// Pause between a start and the refilling of the pools after it.
 const FILL_PAUSE: Duration = Duration::from_millis(20);
 /// Room for a runtime's own code and stacks where RLIMIT_DATA stands in for a memory controller.
 const DATA_BYTES_EXTRA: u64 = 256 << 20;
@@ -48,7 +49,7 @@ const CODE_DIR: &str = "/function";
 const PACKAGES_DIR: &str = "/packages";
 const SHIMS_DIR: &str = "/mote";
 
-/// Runs instances as processes in sandboxes. Cheap to clone.
+/// Runs instances as processes in sandboxes. Cloning it is cheap.
 #[derive(Clone)]
 pub struct ProcessBackend {
     inner: Arc<Inner>,
@@ -64,12 +65,13 @@ struct Inner {
     slots: Slots,
     pool: Pool,
     waiting: PrewarmedPool,
-    /// Starts that somebody waits for, until the instance serves. Bringing others up in the middle
-    /// of many would slow them: composing a sandbox takes locks of the whole machine.
+    /// Starts that a caller waits for, until the instance serves. Bringing other instances up
+    /// during many such starts would slow them: composing a sandbox takes locks of the whole
+    /// machine.
     under_way: watch::Sender<usize>,
 }
 
-/// One start that somebody waits for, however it ends.
+/// One start that a caller waits for. Dropping it ends the count, however the start ended.
 struct UnderWay(ProcessBackend);
 
 impl UnderWay {
@@ -87,8 +89,8 @@ impl Drop for UnderWay {
 }
 
 impl ProcessBackend {
-    /// A backend on this zygote. Looks at the host once and prepares cgroups: reads and writes a
-    /// few small files, and ends what a dead daemon has left.
+    /// Makes a backend that uses this zygote. Examines the host once and prepares cgroups: reads
+    /// and writes a few small files, and ends the processes that a dead daemon has left.
     pub fn new(zygote: ZygoteHandle, config: SandboxConfig) -> Self {
         let facts = HostFacts::detect(&config.runtime_prefixes);
         let backend = Self {
@@ -109,8 +111,8 @@ impl ProcessBackend {
         backend
     }
 
-    /// Ends what still runs and removes every cgroup of this process. For the end of the daemon:
-    /// no start succeeds afterwards. Blocks for up to two seconds.
+    /// Ends the processes that still run and removes every cgroup of this process. Call it when the
+    /// daemon ends: no start succeeds afterwards. Blocks for up to two seconds.
     pub fn shut_down(&self) {
         self.inner.waiting.close();
         self.inner.pool.close();
@@ -118,8 +120,8 @@ impl ProcessBackend {
     }
 
     /// Resolves when the zygote, which makes sandboxes, has ended: its instances end with it, and
-    /// no start succeeds any more. Never resolves where its end cannot be watched. A process with
-    /// threads cannot fork another one safely, so the node should end
+    /// no start succeeds any more. Never resolves where the zygote's end cannot be watched. A
+    /// process with threads cannot fork another zygote safely, so the node should end
     /// (docs/decisions/0027-end-of-the-helper.md).
     pub async fn helper_ended(&self) {
         if self.inner.zygote.ended().await.is_err() {
@@ -132,7 +134,7 @@ impl ProcessBackend {
         Report { items: report::items(&self.inner.cgroups, self.inner.config.uid_base) }
     }
 
-    /// The host's user and group id an instance in `slot` runs as.
+    /// The user and group id on the host that an instance in `slot` runs as.
     fn host_ids(&self, slot: u32) -> (u32, u32) {
         if self.inner.rootless {
             sys::effective_ids()
@@ -142,7 +144,7 @@ impl ProcessBackend {
         }
     }
 
-    /// The plan of an instance, but for its cgroups.
+    /// The plan of an instance, without its cgroups.
     fn plan(&self, request: &InstanceRequest, slot: &Slot) -> Plan {
         let inner = &*self.inner;
         let without = inner.config.without;
@@ -175,7 +177,8 @@ impl ProcessBackend {
         root.files.extend(request.files.iter().cloned());
         let memory = request.shows_memory.then_some(request.limits.memory_bytes);
         root.machine = Some(Machine::look(memory));
-        // One that would lie in a folder of the host's, which is read-only, stays out.
+        // A file that would lie in a bound folder of the host is left out, because that folder is
+        // read-only.
         let binds = &root.binds;
         let hidden = |link: &Path| binds.iter().any(|bind| link.starts_with(&bind.target));
         root.links.extend(request.links.iter().filter(|(link, _)| !hidden(link)).cloned());
@@ -224,15 +227,16 @@ impl ProcessBackend {
     }
 
     async fn start_now(self, request: InstanceRequest) -> Result<Started, StartError> {
-        // One more descriptor may be the socket for names.
+        // The socket for names may need one more descriptor.
         if request.egress.len() >= EGRESS_MAX {
             let source = io::Error::from_raw_os_error(libc::E2BIG);
             return Err(sandbox_error(&request.label, "at most 63 egress destinations", source));
         }
         let under_way = UnderWay::begin(&self);
         if let Some((like, running)) = self.inner.waiting.take(&request) {
-            // One that could not be assigned, for instance as it is larger than the function's
-            // limit, is gone; the function starts as it would without.
+            // A prewarmed instance that could not be assigned, for instance because it uses more
+            // memory than the function's limit, is gone; the function then starts as it would
+            // without one.
             if let Ok(running) = self.assign(running, &like.limits, &request).await {
                 return started(&request.label, running, true, Box::new(under_way));
             }
@@ -243,7 +247,7 @@ impl ProcessBackend {
         started(&request.label, running, false, Box::new(under_way))
     }
 
-    /// Sends a plan and waits for its program to run.
+    /// Sends a plan and waits until its program runs.
     pub(crate) async fn launch_build(
         &self,
         label: &str,
@@ -278,7 +282,7 @@ impl ProcessBackend {
             egress,
         };
         let running = self.launch(label, plan, limits, slot).await?;
-        // It may take minutes, and its caller expects them.
+        // The start may take minutes, and the caller expects that.
         started(label, running, false, Box::new(()))
     }
 
@@ -290,12 +294,12 @@ impl ProcessBackend {
         slot: Slot,
     ) -> Result<Running, StartError> {
         let running = self.run(label, plan, limits, slot).await;
-        // Only now: making the next one must not slow this one.
+        // The next child is made only now, because making it must not slow this start.
         self.fill();
         running
     }
 
-    /// Gives a prewarmed program to a function: its folders, then its limits.
+    /// Gives a prewarmed program to a function: first the function's folders, then its limits.
     async fn assign(
         &self,
         mut running: Running,
@@ -333,8 +337,8 @@ impl ProcessBackend {
     }
 
     /// Brings prewarmed programs up until there are enough, one after the other: many at once would
-    /// hold up whoever starts meanwhile. They come up with a small share, and a failure is not
-    /// repeated before the next start. Does nothing outside a runtime.
+    /// delay the starts that callers wait for. They come up with a small share of the processor,
+    /// and after a failure nothing is tried before the next start. Does nothing outside a runtime.
     fn fill_prewarmed(&self) {
         let Ok(runtime) = tokio::runtime::Handle::try_current() else { return };
         if !self.inner.waiting.begin_filling() {
@@ -343,11 +347,12 @@ impl ProcessBackend {
         let inner = Arc::downgrade(&self.inner);
         let mut starts = self.inner.under_way.subscribe();
         runtime.spawn(async move {
-            // Whoever was started last loads its function now, and somebody waits for it.
+            // The instance that was started last loads its function now, and a caller waits for it.
             tokio::time::sleep(FILL_PAUSE).await;
             loop {
                 let calm = starts.wait_for(|starts| *starts <= STARTS_BESIDE_FILLING);
-                // Late is as good as calm, and without a backend there is nothing to fill.
+                // A timeout has the same result as a calm node. Without a backend there is nothing
+                // to fill.
                 let _ = tokio::time::timeout(BURST_MAX, calm).await;
                 let Some(inner) = inner.upgrade() else { return };
                 let backend = Self { inner };
@@ -360,7 +365,8 @@ impl ProcessBackend {
         });
     }
 
-    /// A program in a complete sandbox without a function's folders; resolves when it is up.
+    /// Starts a program in a complete sandbox without a function's folders; resolves when the
+    /// program is up.
     async fn bring_up(&self, like: &InstanceRequest) -> Result<Running, StartError> {
         let slot = self.inner.slots.take()?;
         let mut plan = self.plan(like, &slot);
@@ -424,7 +430,8 @@ impl ProcessBackend {
                         let egress = await_start(&prepared.status, label).await?;
                         return Ok((prepared, egress));
                     }
-                    // It died while it waited, for instance of a machine-wide shortage of memory.
+                    // The child died while it waited, for instance because the whole machine ran
+                    // out of memory.
                     Err(error) if waited && has_died(&error) => {}
                     Err(source) => return Err(failed("hand over the plan", source)),
                 }
@@ -459,7 +466,8 @@ impl ProcessBackend {
         Ok(PreparedChild { status, init, pidfd, mounts, cleanup })
     }
 
-    /// Parks children until there are enough, off every hot path. Does nothing outside a runtime.
+    /// Prepares children until there are enough, outside every hot path. Does nothing outside a
+    /// runtime.
     fn fill(&self) {
         let Ok(runtime) = tokio::runtime::Handle::try_current() else { return };
         if !self.inner.pool.begin_filling() {
@@ -467,7 +475,8 @@ impl ProcessBackend {
         }
         let inner = Arc::downgrade(&self.inner);
         runtime.spawn(async move {
-            // A weak reference between two children: filling must not keep a backend alive.
+            // The reference is weak between two children, because filling must not keep a backend
+            // alive.
             while let Some(inner) = inner.upgrade() {
                 let backend = Self { inner };
                 let preparation = backend.prepare("prepared");
@@ -519,7 +528,7 @@ fn bind(source: PathBuf, target: &str, writable: bool) -> Bind {
 }
 
 /// Listeners and /etc/hosts: each distinct host has one loopback address, so that a client that
-/// looks its name up finds all of its ports there.
+/// looks up its name finds all of its ports there.
 fn egress_plan(egress: &[Egress]) -> (Vec<SocketAddrV4>, String) {
     let mut hosts = "127.0.0.1 localhost function\n::1 localhost\n".to_owned();
     let mut plan = Vec::with_capacity(egress.len());
@@ -534,7 +543,8 @@ fn egress_plan(egress: &[Egress]) -> (Vec<SocketAddrV4>, String) {
         let plain = destination.host.bytes().all(|byte| {
             byte.is_ascii_alphanumeric() || byte == b'.' || byte == b'-' || byte == b'_'
         });
-        // An address cannot be redirected by name; whoever wants it can use the loopback address.
+        // An address cannot be redirected by name; a function that needs it can use the loopback
+        // address.
         let is_address = destination.host.parse::<std::net::IpAddr>().is_ok();
         if number == at && plain && !is_address {
             hosts.push_str(&format!("{} {}\n", egress_address(number as u8), destination.host));
@@ -545,7 +555,7 @@ fn egress_plan(egress: &[Egress]) -> (Vec<SocketAddrV4>, String) {
     (plan, hosts)
 }
 
-/// A status socket, watched, and its inner end.
+/// A watched status socket, and the end of it for the child.
 fn status_pair() -> io::Result<(AsyncFd<OwnedFd>, OwnedFd)> {
     let (status, inside) = sys::socket_pair(libc::SOCK_SEQPACKET)?;
     sys::set_nonblocking(status.as_fd())?;

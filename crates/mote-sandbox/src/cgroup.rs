@@ -1,9 +1,11 @@
-//! Control groups: which are there, where ours go, what they say, how they are removed.
+//! Control groups: which ones exist, where ours are created, how they are read, and how they are
+//! removed.
 //!
 //! The daemon decides paths and values; the child of the zygote creates and enters its directories
-//! when it prepares, and fills them before it does anything else for an instance, so limits hold before
-//! the first instruction of the program and even for the composition of its root. Version 1 hierarchies beside an (almost) empty
-//! version 2 tree, as hybrid systems have, count as version 1.
+//! when it prepares, and fills them before it does anything else for an instance, so limits hold
+//! before the first instruction of the program and even for the composition of its root. Version 1
+//! hierarchies next to an (almost) empty version 2 tree, as hybrid systems have them, count as
+//! version 1.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -21,15 +23,16 @@ use crate::plan::CgroupDir;
 const CPU_PERIOD_US: u64 = 100_000;
 /// Smallest quota the kernel accepts.
 const CPU_QUOTA_US_MIN: u64 = 1_000;
-/// Our own pid 1 beside the processes a function may have.
+/// Our own pid 1, which is counted in addition to the processes that a function may have.
 const OWN_PROCESSES: u64 = 1;
-/// Part of an instance's memory limit that buffers of sockets may take on top of it, where they are
-/// counted apart; and the least of it, enough for a dozen busy connections.
+/// The fraction of an instance's memory limit that socket buffers may take on top of it, where they
+/// are counted separately; and the minimum, which is enough for a dozen busy connections.
 const SOCKET_SHARE: u64 = 8;
 const SOCKET_BYTES_MIN: u64 = 4 << 20;
-/// Looks at a group's processes while they are paused; an idle instance forks nothing.
+/// How often a group's processes are listed while they are being paused; an idle instance forks
+/// nothing.
 const PAUSE_ROUNDS: u32 = 4;
-/// A dying process leaves its group a moment after it is seen dead.
+/// How often a removal is tried: a dying process leaves its group a moment after its end is seen.
 const REMOVE_TRIES: u32 = 400;
 const REMOVE_PAUSE: Duration = Duration::from_millis(5);
 
@@ -40,7 +43,7 @@ pub(crate) enum Version {
     V2,
     /// One tree per controller.
     V1,
-    /// None that we may write to.
+    /// No cgroups that we may write to.
     None,
 }
 
@@ -48,9 +51,9 @@ pub(crate) enum Version {
 #[derive(Debug)]
 pub(crate) struct Cgroups {
     version: Version,
-    /// Controller name to our directory; several may share one.
+    /// Maps a controller's name to our directory; several controllers may share one.
     bases: BTreeMap<&'static str, PathBuf>,
-    /// Why something is missing.
+    /// Why a controller is missing.
     problems: Vec<String>,
 }
 
@@ -59,13 +62,14 @@ pub(crate) struct Cgroups {
 pub(crate) struct InstanceCgroup {
     version: Version,
     dirs: BTreeMap<&'static str, PathBuf>,
-    /// Its share of the processor, as it was before it first went into the background.
+    /// The instance's share of the processor, as it was before the instance first went into the
+    /// background.
     shares: Arc<OnceLock<String>>,
 }
 
 const CONTROLLERS: [&str; 4] = ["memory", "pids", "cpu", "cpuacct"];
 
-/// The cgroups of this process; there is one set, however many parts of the daemon ask.
+/// The cgroups of this process. One set exists, however many parts of the daemon ask for it.
 static SHARED: Mutex<Shared> = Mutex::new(Shared { current: Weak::new(), present: false });
 
 /// Signalled when the directories of a set have been removed.
@@ -77,14 +81,15 @@ static NEXT: AtomicU64 = AtomicU64::new(1);
 
 struct Shared {
     current: Weak<Cgroups>,
-    /// The directories of a set exist. This outlasts the last reference to the set, because its
-    /// directories are removed after that; a set made meanwhile would have the same names.
+    /// The directories of a set exist. This stays true after the last reference to the set is
+    /// dropped, because its directories are removed after that; a set made meanwhile would have the
+    /// same names.
     present: bool,
 }
 
 impl Cgroups {
-    /// The cgroups of this process, prepared by whoever asks first. Writes a few files then, and
-    /// blocks for up to two seconds while another thread removes the set before.
+    /// The cgroups of this process, which the first caller prepares. The first call writes a few
+    /// files, and blocks for up to two seconds while another thread removes the previous set.
     pub(crate) fn shared() -> Arc<Self> {
         let mut shared = SHARED.lock().unwrap_or_else(PoisonError::into_inner);
         loop {
@@ -144,7 +149,8 @@ impl Cgroups {
     fn prepare_v2(&mut self, pid: u32, mounts: &str, own: &str) -> Result<(), String> {
         let home = own_directory(mounts, own, None).ok_or("no cgroup file system is mounted")?;
         let say = |what: &str, error: io::Error| format!("{what} in {}: {error}", home.display());
-        // A daemon restarted in the same unit finds its own leaf from before and stays above it.
+        // A daemon that was restarted in the same unit finds its own leaf from the previous run and
+        // stays above it.
         let home = match home.file_name().and_then(|name| name.to_str()) {
             Some("daemon") => home.parent().unwrap_or(&home).to_owned(),
             _ => home.clone(),
@@ -165,8 +171,8 @@ impl Cgroups {
             Ok(())
         };
         if enable(&home).is_err() {
-            // A group with processes cannot hand controllers down, so ours move to a leaf: the
-            // zygote is already forked and moves too.
+            // A group with processes cannot delegate controllers, so our processes move to a leaf:
+            // the zygote is already forked and moves too.
             let leaf = home.join("daemon");
             create(&leaf).map_err(|error| say("cannot create a leaf", error))?;
             let procs = fs::read_to_string(home.join("cgroup.procs")).unwrap_or_default();
@@ -204,12 +210,13 @@ impl Cgroups {
         &self.problems
     }
 
-    /// Names the directories of one instance; nobody has created them yet.
+    /// Names the directories of one instance; they are not created yet.
     pub(crate) fn place(&self) -> InstanceCgroup {
         let name = format!("instance-{}", NEXT.fetch_add(1, Ordering::Relaxed));
-        // Where processor time is shared out, instances stand beside the daemon and not below a
-        // group of their own: only then does the kernel compare a background instance with the
-        // daemon and with callers directly, and lets them have the processor at once.
+        // In the hierarchy of the `cpu` controller, instances are siblings of the daemon's group
+        // and not below a group of their own: only then does the kernel compare a background
+        // instance with the daemon and with callers directly, so that they get the processor at
+        // once.
         let beside = (self.version == Version::V1).then(|| self.bases.get("cpu")).flatten();
         let dirs = self.bases.iter().map(|(controller, base)| {
             let dir = if Some(base) == beside {
@@ -222,7 +229,8 @@ impl Cgroups {
         InstanceCgroup { version: self.version, dirs: dirs.collect(), shares: Arc::default() }
     }
 
-    /// Removes everything of ours, ending what still runs in it. Blocks for up to two seconds.
+    /// Removes all our groups and ends the processes that still run in them. Blocks for up to two
+    /// seconds.
     pub(crate) fn remove_all(&self) {
         for base in self.bases.values() {
             remove_base(base);
@@ -247,15 +255,15 @@ impl Drop for Cgroups {
 }
 
 impl InstanceCgroup {
-    /// The directories, each once.
+    /// The directories, without duplicates.
     pub(crate) fn paths(&self) -> Vec<PathBuf> {
         let mut paths: Vec<_> = self.dirs.values().cloned().collect();
         paths.dedup();
         paths
     }
 
-    /// What to write where. `whole` says that one process killed for memory must take the instance
-    /// with it.
+    /// Which values to write to which files. `whole` says that the kernel kills the whole instance
+    /// when it kills one process for memory.
     pub(crate) fn values(&self, limits: &InstanceLimits, whole: bool) -> Vec<CgroupDir> {
         let mut plans: Vec<CgroupDir> = Vec::new();
         for (controller, path) in &self.dirs {
@@ -277,9 +285,10 @@ fn values_v1(controller: &str, limits: &InstanceLimits) -> Vec<(String, String, 
     match controller {
         "memory" => vec![
             entry("memory.limit_in_bytes", limits.memory_bytes, true),
-            // Only there when swap accounting is on; must not be below the first.
+            // The file exists only when swap accounting is on. Its value must not be below the
+            // first one.
             entry("memory.memsw.limit_in_bytes", limits.memory_bytes, false),
-            // Version 1 counts the buffers of sockets apart, and only where they have a limit.
+            // Version 1 counts socket buffers separately, and only where they have a limit.
             entry(
                 "memory.kmem.tcp.limit_in_bytes",
                 (limits.memory_bytes / SOCKET_SHARE).max(SOCKET_BYTES_MIN),
@@ -331,7 +340,7 @@ fn quota_us(cpu_millis: u32) -> u64 {
 }
 
 impl InstanceCgroup {
-    /// What the instance uses now; `None` when nothing is counted.
+    /// What the instance uses now; `None` when no controller counts it.
     pub(crate) fn usage(&self) -> Option<Usage> {
         let number = |controller: &str, file: &str| -> Option<u64> {
             let text = fs::read_to_string(self.dirs.get(controller)?.join(file)).ok()?;
@@ -353,8 +362,8 @@ impl InstanceCgroup {
         Some(usage)
     }
 
-    /// Lets it run only when nothing else wants the processor, or as everyone does. Kernels before
-    /// 5.15 have no such switch; there it stays as it is.
+    /// Lets the instance run only when nothing else needs the processor, or with the usual
+    /// priority. Kernels before 5.15 have no such switch; there nothing changes.
     pub(crate) fn set_background(&self, background: bool) {
         let Some(path) = self.dirs.get("cpu") else { return };
         let file = path.join(if self.version == Version::V1 { "cpu.shares" } else { "cpu.weight" });
@@ -362,14 +371,15 @@ impl InstanceCgroup {
             let _ = fs::read_to_string(&file).map(|shares| self.shares.set(shares));
         }
         let _ = fs::write(path.join("cpu.idle"), if background { "1" } else { "0" });
-        // The kernel forgets the share of a group that was idle.
+        // The kernel forgets the share of a group that was idle, so it is written again.
         if !background && let Some(shares) = self.shares.get() {
             let _ = fs::write(&file, shares.trim());
         }
     }
 
-    /// Leaves it a tenth of what others get when they compete, or as much. Not the background: on a
-    /// machine that is always busy nothing would ever come up there.
+    /// Leaves the instance a tenth of the share that others get when they compete for the
+    /// processor, or the full share. The background is not used for this: on a machine that is
+    /// always busy, nothing would ever come up there.
     pub(crate) fn set_modest(&self, modest: bool) {
         let Some(path) = self.dirs.get("cpu") else { return };
         let (file, share) = match (self.version, modest) {
@@ -381,21 +391,23 @@ impl InstanceCgroup {
         let _ = fs::write(path.join(file), share);
     }
 
-    /// Gives a running instance other limits than those it was started under. Writes what differs.
+    /// Gives a running instance other limits than those it was started under. Writes only the
+    /// values that differ.
     pub(crate) fn change(
         &mut self,
         before: &InstanceLimits,
         limits: &InstanceLimits,
         whole: bool,
     ) -> io::Result<()> {
-        // What was remembered is the share under the limits before.
+        // The remembered share belongs to the previous limits.
         self.shares = Arc::default();
         let held = self.values(before, whole);
         for dir in self.values(limits, whole) {
             let held = held.iter().find(|held| held.path == dir.path);
             let is_held = |entry| held.is_some_and(|held| held.values.contains(entry));
             let mut values: Vec<_> = dir.values.iter().filter(|entry| !is_held(entry)).collect();
-            // The limit with swap is never below the one without: raised first, lowered last.
+            // The limit with swap is never below the one without it, so it is raised first and
+            // lowered last.
             if limits.memory_bytes > before.memory_bytes {
                 values.reverse();
             }
@@ -409,16 +421,17 @@ impl InstanceCgroup {
         Ok(())
     }
 
-    /// Stops its processes where they are, or lets them go on; but not `init`, its pid 1, which
-    /// runs no code of a function and answers the daemon. By signals and not by the freezer: what
-    /// the freezer of version 1 holds cannot be killed, and would outlive a daemon that died.
+    /// Stops the instance's processes where they are, or lets them continue, except `init`, its pid
+    /// 1, which runs no code of a function and answers the daemon. Signals are used instead of the
+    /// freezer, because processes that the freezer of version 1 holds cannot be killed and would
+    /// outlive a daemon that died.
     pub(crate) fn set_paused(&self, init: i32, paused: bool) -> bool {
         let Some(dir) = self.dirs.get("pids").or_else(|| self.dirs.values().next()) else {
             return false;
         };
         let signal = if paused { libc::SIGSTOP } else { libc::SIGCONT };
         let mut told = BTreeSet::new();
-        // Again for what was forked meanwhile by those not yet stopped.
+        // Repeated, because processes that are not stopped yet may have forked meanwhile.
         for _ in 0..PAUSE_ROUNDS {
             let listed = fs::read_to_string(dir.join("cgroup.procs")).unwrap_or_default();
             let listed: Vec<i32> = listed.lines().filter_map(|line| line.parse().ok()).collect();
@@ -438,14 +451,14 @@ impl InstanceCgroup {
                 }
             }
         }
-        // It forks faster than it can be stopped; it is not idle.
+        // The instance forks faster than it can be stopped, so it is not idle.
         if paused {
             self.set_paused(init, false);
         }
         !paused
     }
 
-    /// Whether the kernel killed something in it for memory.
+    /// Whether the kernel killed a process in the group for memory.
     pub(crate) fn out_of_memory(&self) -> bool {
         let (file, field) = match self.version {
             Version::None => return false,
@@ -521,7 +534,7 @@ fn parent_of(process: &str) -> Option<u32> {
     text.rsplit_once(')')?.1.split_whitespace().nth(1)?.parse().ok()
 }
 
-/// Removes groups of daemons that are gone, ending what still runs in them.
+/// Removes groups of daemons that have ended, and ends the processes that still run in them.
 fn remove_leftovers(home: &Path) {
     for (path, pid) in groups_below(home) {
         let alive = pid != std::process::id() && Path::new(&format!("/proc/{pid}")).exists();
@@ -531,7 +544,7 @@ fn remove_leftovers(home: &Path) {
     }
 }
 
-/// Groups that daemons made below `home`, with the daemon's pid: `mote-PID` and `mote-PID-…`.
+/// Groups that daemons made below `home`, each with its daemon's pid: `mote-PID` and `mote-PID-…`.
 fn groups_below(home: &Path) -> Vec<(PathBuf, u32)> {
     let entries = fs::read_dir(home).into_iter().flatten().flatten();
     entries
@@ -569,7 +582,7 @@ fn empty_and_remove(dir: &Path) {
             Err(error) if error.raw_os_error() == Some(libc::EBUSY) => {
                 std::thread::sleep(REMOVE_PAUSE);
             }
-            // What belongs to somebody else stays, and nobody waits for it.
+            // A group of another owner stays, and its removal is not awaited.
             _ => return,
         }
     }
@@ -606,7 +619,8 @@ mod tests {
         let dir = std::env::temp_dir().join(format!("mote-kept-{}", std::process::id()));
         fs::create_dir_all(dir.join("kept")).unwrap();
         let begun = std::time::Instant::now();
-        // Fails for another reason than processes on their way out, as with a group of another user.
+        // Fails for another reason than processes that are still ending, for example for a group of
+        // another user.
         empty_and_remove(&dir);
         let took = begun.elapsed();
         assert!(dir.exists());

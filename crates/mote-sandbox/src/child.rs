@@ -1,9 +1,10 @@
 //! From a fresh clone of the zygote to an instance: the steps in their order.
 //!
-//! First it prepares: namespaces and cgroups take most of the time and are the same for everyone, so
-//! they are done before an instance is asked for. Then it receives its plan. Everything that needs
-//! privileges comes first, everything that removes them last, and the program starts only after all
-//! of it. A failed step is told to the daemon and ends the process.
+//! First the child prepares: namespaces and cgroups take most of the time and are the same for
+//! every instance, so this happens before an instance is asked for. Then the child receives its
+//! plan. Everything that needs privileges comes first, everything that removes them last, and the
+//! program starts only after all of it. If a step fails, the child reports it to the daemon and
+//! ends.
 
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, IntoRawFd, OwnedFd, RawFd};
@@ -43,7 +44,7 @@ impl Status {
     }
 }
 
-/// Parks, then becomes the instance. Never returns.
+/// Prepares, waits, and becomes the instance. Never returns.
 pub(crate) fn run(preparation: &[u8], status: OwnedFd, filter: &BpfProgram) -> ! {
     sys::set_signal(libc::SIGCHLD, libc::SIG_DFL);
     let mut status = Status(status.into_raw_fd());
@@ -58,14 +59,15 @@ pub(crate) fn run(preparation: &[u8], status: OwnedFd, filter: &BpfProgram) -> !
                 step: failure.step,
                 errno: failure.source.raw_os_error().unwrap_or(libc::EINVAL),
             };
-            // A daemon that is gone needs no answer.
+            // If the daemon has ended, nobody needs the answer.
             let _ = message::send(status.as_fd(), &answer.encode(), &[], 0);
             sys::exit_now(125)
         }
     }
 }
 
-/// The slow part, before anyone waits: joining a cgroup waits for all processors of the machine.
+/// The slow part, done before a caller waits: joining a cgroup waits for all processors of the
+/// machine.
 fn prepare(preparation: &[u8], status: &Status) -> Result<(), Failure> {
     die_with_parent()?;
     // SAFETY: a fresh clone is never a group leader; a failure would only mean that it is one.
@@ -83,7 +85,7 @@ fn prepare(preparation: &[u8], status: &Status) -> Result<(), Failure> {
         identity::map_self(host_ids).step("map the user namespace")?;
     }
     raise_oom_score();
-    // A host that refuses loses only that others wait less for this one.
+    // On a host that refuses this, programs only wait longer for the processor.
     let _ = sys::take_short_turns();
     if preparation.has(Layer::NetNamespace) {
         loopback::bring_up().step("bring up loopback")?;
@@ -108,8 +110,8 @@ fn close_all_but(status: &Status) -> io::Result<()> {
     sys::close_from(status + 1)
 }
 
-/// Waits for the plan as long as the daemon lives. Its end closing is no failure: the process is
-/// not needed and goes.
+/// Waits for the plan as long as the daemon lives. If the daemon closes its end, that is not a
+/// failure: the process is not needed any more and ends.
 fn wait_for_plan(status: &Status) -> Result<Order, Failure> {
     let mut buffer = vec![0; PLAN_BYTES_MAX];
     let (length, fds) = message::receive(status.as_fd(), &mut buffer).step("receive the plan")?;
@@ -185,21 +187,22 @@ fn enter_cgroups(preparation: &Preparation) -> Result<(), Failure> {
             }
             _ => {}
         }
-        // Version 1 lets a thread that moves itself in without the lock that every fork and exit of
-        // the machine takes; waiting for that takes seconds beside processes of low priority.
+        // Version 1 lets a thread that moves only itself enter without the lock that every fork and
+        // exit of the machine takes; waiting for that lock takes seconds when processes of low
+        // priority hold it.
         let own_thread = dir.join("tasks");
         let file = if own_thread.exists() { own_thread } else { dir.join("cgroup.procs") };
         std::fs::write(file, "0").step(format_args!("enter cgroup {shown}"))?;
     }
     if !preparation.cgroups.is_empty() {
-        // Hides the path of the cgroups; refused to ordinary users on some kernels, and nothing
+        // Hides the path of the cgroups. Some kernels refuse this to ordinary users, and nothing
         // inside can see cgroups anyway.
         let _ = sys::unshare(libc::CLONE_NEWCGROUP);
     }
     Ok(())
 }
 
-/// Writes the limits of the groups this process is alone in.
+/// Writes the limits of the groups that contain only this process.
 fn limit(plan: &Plan) -> Result<(), Failure> {
     for dir in &plan.cgroups {
         for (name, value, needed) in &dir.values {
@@ -220,7 +223,8 @@ fn raise_oom_score() {
         .and_then(|text| text.trim().parse::<i32>().ok())
         .unwrap_or(0);
     if now < OOM_SCORE_ADJ {
-        // Raising needs no privilege. A host where it fails loses only the ordering of victims.
+        // Raising the score needs no privilege. On a host where it fails, only the order of victims
+        // is lost.
         let write = || std::fs::write(FILE, OOM_SCORE_ADJ.to_string());
         let _ = identity::as_owner_of_proc_files(write);
     }
@@ -233,7 +237,7 @@ fn set_host_name() -> io::Result<()> {
     Ok(())
 }
 
-/// Brings all descriptors to their places and closes the rest. Returns the egress listeners,
+/// Moves all descriptors to their final numbers and closes the rest. Returns the egress listeners,
 /// which stay open above [`STATUS_FD`] until they are handed over.
 fn place_descriptors(
     plan: &Plan,
@@ -243,7 +247,7 @@ fn place_descriptors(
     status: &mut Status,
     egress: Vec<OwnedFd>,
 ) -> Result<Vec<OwnedFd>, Failure> {
-    // First everything out of the way of its final number, then down in order.
+    // First every descriptor is moved away from the final numbers, then down to its own, in order.
     const ASIDE: RawFd = 128;
     let aside = |fd: OwnedFd| -> io::Result<RawFd> {
         let raw = fd.into_raw_fd();

@@ -1,16 +1,16 @@
-//! What must be undone when an instance has ended, or could not be started.
+//! The clean-up after an instance has ended, or could not be started.
 
 use crate::cgroup::InstanceCgroup;
 use crate::slots::Slot;
 
-/// What must be undone when an instance has ended: its cgroups, then its slot.
+/// What the clean-up releases: the cgroups of the instance, then its slot.
 pub(crate) struct Cleanup {
     pub(crate) cgroup: InstanceCgroup,
     slot: Option<Slot>,
 }
 
-/// Cleans up after a start that failed, in any way, dropped futures included. Whatever was created
-/// of it dies with the status socket.
+/// Cleans up after a start that failed in any way, including a dropped future. The processes that
+/// it created end with the status socket.
 pub(crate) struct Unstarted(Option<Cleanup>);
 
 impl Unstarted {
@@ -22,12 +22,12 @@ impl Unstarted {
         self.0.as_mut().map(|cleanup| &mut cleanup.cgroup)
     }
 
-    /// Its program runs: whoever watches it cleans up.
+    /// The program runs, so the task that watches it cleans up.
     pub(crate) fn started(mut self) -> Option<Cleanup> {
         self.0.take()
     }
 
-    /// From now on the slot is free only when the cgroups are gone.
+    /// From now on the slot becomes free only when the cgroups have been removed.
     pub(crate) fn own(&mut self, slot: Slot) {
         if let Some(cleanup) = &mut self.0 {
             cleanup.slot = Some(slot);
@@ -47,11 +47,12 @@ impl Drop for Unstarted {
     }
 }
 
-/// Removing waits for the last processes to leave, so it is kept off the runtime's threads.
+/// Removal waits for the last processes to leave, so it does not run on the runtime's threads.
 pub(crate) fn remove_later(cleanup: Cleanup) {
     let remove = move || {
         cleanup.cgroup.remove();
-        // The slot, and with it the uid and our own directories, only after the last process.
+        // The slot, and with it the uid and our own directories, is released only after the last
+        // process has ended.
         drop(cleanup.slot);
     };
     match tokio::runtime::Handle::try_current() {

@@ -1,13 +1,14 @@
-//! What the daemon decides about all sandboxes, and the facts of the host they are made from.
+//! The daemon's settings for all sandboxes, and the facts of the host that sandboxes are built
+//! from.
 
 use std::path::{Path, PathBuf};
 
-/// First host user id given to instances; above every id that login databases hand out, below the
-/// ranges of container engines' subordinate ids where those begin at 2^31.
+/// First host user id given to instances; above every id that login databases hand out, and below
+/// the ranges of container engines' subordinate ids where those begin at 2^31.
 pub const UID_BASE_DEFAULT: u32 = 1_000_000;
 
-/// One layer of isolation. Each can be left out by tests, which prove that way that an attack
-/// battery notices.
+/// One layer of isolation. Tests can leave each layer out, to prove that the attack battery notices
+/// its absence.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u32)]
 pub enum Layer {
@@ -41,9 +42,9 @@ pub enum Layer {
 #[derive(Debug, Clone)]
 pub struct SandboxConfig {
     /// Folders outside the system's own (`/usr` and the like) that runtimes need, for instance the
-    /// prefix of an interpreter in a home folder. Bound read-only at the same path.
+    /// prefix of an interpreter in a home folder. They are bound read-only at the same path.
     pub runtime_prefixes: Vec<PathBuf>,
-    /// Host folder of the shims, read-only at `/mote` inside.
+    /// Host folder of the shims, mounted read-only at `/mote` inside.
     pub shims_dir: Option<PathBuf>,
     /// First host user id of instances when the daemon is root; each instance gets its own.
     pub uid_base: u32,
@@ -62,7 +63,8 @@ impl Default for SandboxConfig {
 }
 
 impl SandboxConfig {
-    /// Leaves one layer out. For the attack battery only: no setting of the product leads here.
+    /// Leaves one layer out. Only the attack battery uses this: no setting of the product leads
+    /// here.
     #[doc(hidden)]
     #[must_use]
     pub fn without(mut self, layer: Layer) -> Self {
@@ -71,7 +73,7 @@ impl SandboxConfig {
     }
 }
 
-/// Where the host keeps what every program needs, found once.
+/// The locations of the host's files that every program needs, found once.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct HostFacts {
     /// Folders and files to bind read-only at the same path.
@@ -127,7 +129,8 @@ impl HostFacts {
         if meta.is_symlink() {
             if let Ok(target) = std::fs::read_link(path) {
                 self.links.push((path.to_owned(), target.clone()));
-                // A link out of what is bound (localtime on some systems) needs its target too.
+                // If a link leads out of the bound folders (localtime on some systems), its target
+                // is needed too.
                 let absolute = path.parent().unwrap_or(Path::new("/")).join(target);
                 if let Ok(real) = absolute.canonicalize()
                     && !self.binds.iter().any(|bound| real.starts_with(bound))

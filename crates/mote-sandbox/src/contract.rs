@@ -1,6 +1,7 @@
-//! What a program that runs once per invocation finds around it: environment, arguments, what
-//! becomes of its error output and of its exit code. `mote`'s own contract and those of platforms
-//! it stands in for. Pure; [`crate::program_run`] obeys.
+//! The conditions for a program that runs once per invocation: its environment, its arguments, and
+//! the treatment of its error output and its exit code. There is `mote`'s own contract, and there
+//! are those of the platforms that it replaces. The module is pure; [`crate::program_run`] carries
+//! the contract out.
 
 use std::collections::BTreeMap;
 use std::ffi::CString;
@@ -11,41 +12,42 @@ use mote_core::spec::Platform;
 use mote_core::wire::{Invoke, Load};
 use mote_core::{InvocationId, Trigger};
 
-/// See the module.
+/// See the module's documentation.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Contract {
-    /// Our own.
+    /// `mote`'s own contract.
     Mote,
-    /// Both outputs are the answer, and so is the exit status.
+    /// Both outputs form the answer, and so does the exit status.
     TinyFaas { pass_status: bool },
-    /// The classic watchdog of OpenFaaS: both outputs are the answer, an exit status is 500.
+    /// The classic watchdog of OpenFaaS: both outputs form the answer, and a failing exit status
+    /// becomes 500.
     Watchdog { combine_output: bool, content_type: Option<String>, cgi_headers: bool },
-    /// The newer watchdog's forking modes: error output is the log. `whole` is its mode serializing,
-    /// whose answer waits for the program's end.
+    /// The newer watchdog's forking modes: error output is the log. `whole` is its mode
+    /// `serializing`, in which the answer waits for the program's end.
     Streaming { content_type: Option<String>, whole: bool },
     /// Nuclio's shell runtime.
     Nuclio,
     /// Fission's binary environment.
     Fission,
-    /// An OpenWhisk action: JSON in, JSON out, once per call or, `stays`, line by line.
+    /// An OpenWhisk action: JSON in, JSON out, once per call or, with `stays`, line by line.
     Action { stays: bool, defaults: String, version: String },
 }
 
 impl Contract {
-    /// Whether a program of that platform begins only when its input is complete. Our own programs
-    /// and a streaming watchdog's read it as it arrives.
+    /// Whether a program of that platform starts only when its input is complete. Our own programs
+    /// and those of a streaming watchdog read the input as it arrives.
     pub(crate) fn takes_whole_bodies(&self) -> bool {
         !matches!(self, Contract::Mote | Contract::Streaming { whole: false, .. })
     }
 }
 
-/// What the contract makes of a program that exited with a code other than 0.
+/// The answer that the contract gives when a program exits with a code other than 0.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Failure {
     pub(crate) status: u16,
     /// The answer's first line.
     pub(crate) line: String,
-    /// Whether what the program wrote follows.
+    /// Whether the program's output follows the line.
     pub(crate) with_output: bool,
 }
 
@@ -77,7 +79,7 @@ impl Contract {
         }
     }
 
-    /// Whether error output goes where the answer goes.
+    /// Whether error output becomes part of the answer.
     pub(crate) fn combines_output(&self) -> bool {
         match self {
             Contract::TinyFaas { .. } | Contract::Nuclio => true,
@@ -89,12 +91,13 @@ impl Contract {
         }
     }
 
-    /// Whether an answer waits for the program's end as long as it fits, since that decides.
+    /// Whether an answer is held until the program's end, as long as it fits, because the exit
+    /// status decides.
     pub(crate) fn holds_answer(&self) -> bool {
         !matches!(self, Contract::Mote | Contract::Streaming { whole: false, .. })
     }
 
-    /// What an exit code other than 0 becomes; `None` for an error without the program's words.
+    /// The answer for an exit code other than 0; `None` for an error without the program's output.
     pub(crate) fn failure(&self, code: i32) -> Option<Failure> {
         let line = format!("exit status {code}");
         match self {
@@ -116,12 +119,12 @@ impl Contract {
         }
     }
 
-    /// What the log says when the program of one invocation starts.
+    /// The log line for the start of one invocation's program.
     pub(crate) fn start_line(&self) -> Option<&'static str> {
         matches!(self, Contract::Watchdog { .. }).then_some("Forking fprocess.")
     }
 
-    /// What the log says when it has ended, with its exit code unless a signal ended it.
+    /// The log line for its end, with the exit code unless a signal ended the program.
     pub(crate) fn end_line(
         &self,
         code: Option<i32>,
@@ -140,7 +143,7 @@ impl Contract {
         }
     }
 
-    /// The media type of an answer, when the contract has one whatever the bytes are.
+    /// The media type of an answer, when the contract prescribes one for all bytes.
     pub(crate) fn content_type(&self, request: &Invoke<'_>) -> Option<Vec<u8>> {
         match self {
             Contract::TinyFaas { .. } | Contract::Nuclio => {
@@ -154,7 +157,7 @@ impl Contract {
         }
     }
 
-    /// Arguments that take the place of the command's, when the caller may say so.
+    /// Arguments that replace those of the command, where the caller may set them.
     pub(crate) fn arguments(&self, request: &Invoke<'_>) -> Option<Vec<String>> {
         if *self != Contract::Nuclio {
             return None;
@@ -163,8 +166,8 @@ impl Contract {
         Some(text.split_whitespace().map(str::to_owned).collect())
     }
 
-    /// The invocation's facts as environment variables.
-    /// `body_bytes` is known where all of the body is there.
+    /// The invocation's facts as environment variables. `body_bytes` is known if the whole body has
+    /// arrived.
     pub(crate) fn push_facts(
         &self,
         env: &mut Vec<CString>,
@@ -195,7 +198,7 @@ fn header<'a>(request: &Invoke<'a>, wanted: &[u8]) -> Option<&'a [u8]> {
     headers(request.headers).find(|(name, _)| *name == wanted).map(|(_, value)| value)
 }
 
-/// An activation's facts by the names of ActionLoop's lines.
+/// An activation's facts, under the names that ActionLoop's lines use.
 pub(crate) fn action_facts(
     invoke: &Invoke<'_>,
     function: &str,
@@ -223,12 +226,12 @@ impl Facts<'_> {
         text.extend_from_slice(name.as_bytes());
         text.push(b'=');
         text.extend_from_slice(value);
-        // The protocol forbids NUL in heads; a fact that holds one is left out.
+        // The protocol forbids NUL in heads; a fact that contains one is left out.
         self.0.extend(CString::new(text));
     }
 
-    /// Every header field under `prefix`; `letter` makes a name's characters. Duplicates are
-    /// joined.
+    /// Adds every header field under `prefix`; `letter` converts a name's characters. The values of
+    /// duplicates are joined.
     fn push_headers(&mut self, prefix: &str, invoke: &Invoke<'_>, letters: fn(&[u8]) -> String) {
         let mut fields: BTreeMap<String, Vec<u8>> = BTreeMap::new();
         for (name, value) in headers(invoke.headers) {
@@ -294,7 +297,7 @@ impl Facts<'_> {
         self.push("REQUEST_METHOD", invoke.method);
         self.push("REQUEST_URI", &uri);
         self.push("CONTENT_LENGTH", length.as_bytes());
-        // With the dash, as there, and as a shell can read it.
+        // Once with the dash, as that platform does, and once in a form that a shell can read.
         self.push_headers("HTTP_", invoke, |name| String::from_utf8_lossy(name).to_uppercase());
         self.push_headers("HTTP_", invoke, |name| {
             String::from_utf8_lossy(name).to_uppercase().replace('-', "_")

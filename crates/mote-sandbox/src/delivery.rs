@@ -1,4 +1,4 @@
-//! An answer that is known as a whole, on its way out as far as the engine's credit reaches.
+//! A complete answer that is sent as far as the engine's credit reaches.
 
 use bytes::Bytes;
 use mote_core::wire::{
@@ -9,7 +9,7 @@ use crate::outbox::OUTBOX_BYTES_MAX;
 use crate::sys;
 use mote_openwhisk_action::Answer;
 
-/// See the module.
+/// See the module's documentation.
 pub(crate) struct Delivery {
     pub(crate) stream: u32,
     rest: Bytes,
@@ -17,7 +17,7 @@ pub(crate) struct Delivery {
 }
 
 impl Delivery {
-    /// Sends RESULT. `None` when that was all.
+    /// Sends RESULT. Returns `None` when nothing else remains to be sent.
     pub(crate) fn begin(
         outbox: &mut Vec<u8>,
         stream: u32,
@@ -41,7 +41,7 @@ impl Delivery {
         self.window = self.window.saturating_add(bytes);
     }
 
-    /// Sends what may go. True when all is gone.
+    /// Sends as much as the credit allows. True when everything has been sent.
     pub(crate) fn pump(&mut self, outbox: &mut Vec<u8>) -> bool {
         while self.window > 0 && !self.rest.is_empty() && outbox.len() < OUTBOX_BYTES_MAX {
             let size = self.rest.len().min(CHUNK_BYTES_MAX).min(self.window as usize);

@@ -1,4 +1,4 @@
-//! Who an instance is: user namespace, ids, capabilities, resource limits.
+//! The identity of an instance: user namespace, ids, capabilities, resource limits.
 
 use std::io;
 
@@ -9,7 +9,7 @@ use crate::sys;
 
 /// User and group id inside every sandbox.
 pub(crate) const INSIDE_ID: u32 = 1000;
-/// Open files: enough for servers, too few to exhaust the machine.
+/// Limits for open files: enough for servers, too few to exhaust the machine.
 const OPEN_FILES: (u64, u64) = (1024, 4096);
 
 const SECBIT_NOROOT: libc::c_ulong = 1;
@@ -46,8 +46,8 @@ pub(crate) fn map_self(host_ids: (u32, u32)) -> io::Result<()> {
 }
 
 /// Runs `write`, which writes to files of `/proc/self`. Those of an undumpable process belong to
-/// root, and this process may be an ordinary user. Only before a program of a function runs: until
-/// then no process that could trace this one exists in its namespaces.
+/// root, and this process may be an ordinary user. Call it only before a program of a function
+/// runs: until then no process that could trace this one exists in its namespaces.
 pub(crate) fn as_owner_of_proc_files(write: impl FnOnce() -> io::Result<()>) -> io::Result<()> {
     sys::prctl(libc::PR_SET_DUMPABLE, 1, 0)?;
     let written = write();
@@ -55,7 +55,7 @@ pub(crate) fn as_owner_of_proc_files(write: impl FnOnce() -> io::Result<()>) -> 
     written
 }
 
-/// From root to the instance's own uid in its own user namespace.
+/// Changes from root to the instance's own uid in its own user namespace.
 ///
 /// The other namespaces were made before and belong to the host's user namespace, so even a full
 /// set of capabilities inside would give no power over them.
@@ -84,24 +84,26 @@ pub(crate) fn become_instance(plan: &Plan) -> Result<(), Failure> {
 /// Resource limits per process; cgroups limit the instance as a whole.
 pub(crate) fn limit_resources(plan: &Plan) -> io::Result<()> {
     sys::limit_resource(libc::RLIMIT_NOFILE as _, OPEN_FILES.0, OPEN_FILES.1)?;
-    // Not 0, at which the kernel still starts a program that takes dumps from a pipe, as root and
-    // outside; at 1 it starts none, and no file is that small. The filter keeps the limit there.
+    // The limit is not 0, because at 0 the kernel still starts a program that takes dumps from a
+    // pipe, as root and outside. At 1 it starts none, and no dump is that small. The filter keeps
+    // the limit there.
     sys::limit_resource(libc::RLIMIT_CORE as _, 1, 1)?;
     if let Some(bytes) = plan.file_bytes {
         sys::limit_resource(libc::RLIMIT_FSIZE as _, bytes, bytes)?;
     }
     if let Some(bytes) = plan.data_bytes {
-        // Not the address space: runtimes reserve gigabytes of it that they never use.
+        // The address space is not limited: runtimes reserve gigabytes of it that they never use.
         sys::limit_resource(libc::RLIMIT_DATA as _, bytes, bytes)?;
     }
     sys::limit_resource(libc::RLIMIT_NPROC as _, plan.processes, plan.processes)
 }
 
-/// Empties bounding and ambient set and locks the rules by which a program could gain any back.
+/// Empties the bounding and the ambient set and locks the rules by which a program could regain
+/// capabilities.
 pub(crate) fn clear_capability_sets() -> io::Result<()> {
     for capability in 0..64 {
         match sys::prctl(libc::PR_CAPBSET_DROP, capability, 0) {
-            // Past the last capability this kernel knows.
+            // This number is past the last capability that the kernel knows.
             Err(error) if error.raw_os_error() == Some(libc::EINVAL) => break,
             other => other?,
         }
@@ -125,8 +127,8 @@ pub(crate) fn drop_capabilities() -> io::Result<()> {
     set_capabilities([CapData::default(); 2])
 }
 
-/// The opposite of dropping, for tests that show what dropping is good for: makes all
-/// capabilities survive the execution of a program.
+/// The opposite of dropping, for tests that show its effect: makes all capabilities survive the
+/// execution of a program.
 pub(crate) fn keep_capabilities() -> io::Result<()> {
     let mut sets = capabilities()?;
     for set in &mut sets {

@@ -1,9 +1,9 @@
-//! Pid 1 of a sandbox, when all set-up is done: this process, without executing anything.
+//! Pid 1 of a sandbox after all set-up: this process, which executes no other program in its place.
 //!
 //! It executes the program as pid 2, collects orphans, and ends with the program; the kernel then
 //! ends everything else in the namespace. A program that ran as pid 1 itself would have to collect
-//! orphans and could not be killed by its own signals. What runs here is already without
-//! privileges, under the same filter as the program, and invisible to it (undumpable).
+//! orphans and could not be killed by its own signals. This process already has no privileges, runs
+//! under the same filter as the program, and is invisible to it (undumpable).
 
 use std::io;
 use std::net::{Ipv4Addr, SocketAddrV4};
@@ -18,7 +18,7 @@ use crate::step::{CHANNEL_FD, STATUS_FD};
 use crate::sys;
 use crate::worker;
 
-/// How long a connection to the program's port may take before the engine hears "not yet".
+/// How long a connection to the program's port may take before the engine receives "not yet".
 const CONNECT_TIMEOUT_MS: i32 = 1_000;
 
 /// Runs the plan's program to its end. Never returns.
@@ -48,7 +48,7 @@ fn status() -> BorrowedFd<'static> {
 }
 
 fn tell(answer: &Answer, fds: &[RawFd]) {
-    // A daemon that is gone needs no answer.
+    // If the daemon has ended, nobody needs the answer.
     let _ = message::send(status(), &answer.encode(), fds, 0);
 }
 
@@ -67,7 +67,7 @@ fn start(plan: &Plan, egress: Vec<OwnedFd>) -> io::Result<i32> {
         |argv: &[String], folder: &Path| Command::new(argv, &plan.env, folder, close_others);
     match &plan.program {
         Program::PerInvocation { argv } => {
-            // One that waits learns its command, and gets its code, with LOAD.
+            // A prewarmed program that waits receives its command and its code with LOAD.
             let known = if argv.is_empty() {
                 None
             } else {
@@ -103,12 +103,12 @@ fn start(plan: &Plan, egress: Vec<OwnedFd>) -> io::Result<i32> {
     }
 }
 
-/// Waits for the program, collecting every other child that ends, and answers requests for
-/// connections. Ends the process when the daemon is gone.
+/// Waits for the program, collects every other child that ends, and answers requests for
+/// connections. Ends the process when the daemon has ended.
 fn wait(main: i32, children: &OwnedFd, server: Option<(&OwnedFd, u16)>) -> i32 {
     let mut entries = [
         sys::poll_entry(children.as_raw_fd(), libc::POLLIN),
-        // No events asked: only the hang-up, which the kernel always reports.
+        // No events are requested: the kernel always reports the hang-up.
         sys::poll_entry(STATUS_FD, 0),
         sys::poll_entry(server.map_or(-1, |(channel, _)| channel.as_raw_fd()), libc::POLLIN),
     ];
@@ -131,7 +131,7 @@ fn wait(main: i32, children: &OwnedFd, server: Option<(&OwnedFd, u16)>) -> i32 {
             && let Some((channel, port)) = server
             && !connect_once(channel.as_fd(), port)
         {
-            // The engine has closed its end and will ask no more.
+            // The engine has closed its end and will send no more requests.
             entries[2].fd = -1;
         }
     }

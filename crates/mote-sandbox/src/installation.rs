@@ -1,10 +1,10 @@
 //! Package installation: a package client (pip, npm) in the same sandbox as functions, but with a
-//! writable packages folder and a way out that the caller serves.
+//! writable packages folder and network access that the caller provides.
 //!
-//! Install scripts are foreign code. They run as their own uid and see only what functions see; they
-//! have a network of their own, in which there are only the listeners that the request names. What
-//! they write is bounded while they run, and what they leave behind is given back to the daemon's
-//! user without set-id bits.
+//! Install scripts are foreign code. They run as their own uid and see only what functions see.
+//! They have a network of their own, which contains only the listeners that the request names. The
+//! bytes that they write are bounded while they run, and the files that they leave are given to the
+//! daemon's user without set-id bits.
 
 use std::collections::VecDeque;
 use std::io;
@@ -21,15 +21,15 @@ use crate::backend::ProcessBackend;
 use crate::plan::{Bind, RootPlan};
 use crate::sys;
 
-/// Lines of output kept: the end of a failed installation says why.
+/// Lines of output kept: the last lines of a failed installation show the reason.
 const LINES_MAX: usize = 200;
 /// Bytes of one kept line.
 const LINE_BYTES_MAX: usize = 4 << 10;
-/// Folders nested deeper than this are refused; no package manager makes them.
+/// Folders nested deeper than this are refused; no package manager creates such folders.
 const DEPTH_MAX: u32 = 200;
-/// Pause between two looks at how much an installation has written.
+/// Pause between two measurements of how much an installation has written.
 const LOOK_PAUSE: Duration = Duration::from_millis(500);
-/// A look at many files is followed by a pause of this many times its own length.
+/// After a measurement, the pause is at least this many times as long as the measurement took.
 const LOOK_SHARE: u32 = 10;
 
 /// One installation.
@@ -47,17 +47,19 @@ pub struct BuildRequest {
     pub code_dir: Option<PathBuf>,
     /// More host paths to show read-only at the same place (certificates, local indexes).
     pub extra_read_only: Vec<PathBuf>,
-    /// Host folder that outlives the installation, writable at `/cache` inside; must exist. What is
-    /// in it is the next one's input, so nothing of a function may run in an installation that has
-    /// one; and only one at a time may have it.
+    /// Host folder that outlives the installation, writable at `/cache` inside; must exist. Its
+    /// content is input for the next installation, so no code of a function may run in an
+    /// installation that has a cache folder, and only one installation at a time may have it.
     pub cache_dir: Option<PathBuf>,
     /// Text files to show read-only: absolute path inside, content.
     pub files: Vec<(PathBuf, String)>,
     /// Loopback addresses inside at which to listen for the caller of [`ProcessBackend::run_build`].
     pub listen: Vec<SocketAddrV4>,
-    /// Bytes that the installation may write to the packages folder; more ends it.
+    /// Bytes that the installation may write to the packages folder; if it writes more, it is
+    /// ended.
     pub packages_bytes_max: u64,
-    /// Bytes that must stay free where the packages folder lies; fewer end the installation.
+    /// Bytes that must stay free on the file system of the packages folder; the installation is
+    /// ended if fewer are free.
     pub free_bytes_min: u64,
     /// Memory, CPU, processes, and size of `/tmp`.
     pub limits: InstanceLimits,
@@ -72,7 +74,7 @@ pub struct BuildOutcome {
     pub exit: Exit,
     /// Whether it was killed at its timeout.
     pub timed_out: bool,
-    /// Whether it was killed because it wrote more than it may.
+    /// Whether it was killed because it wrote more than it was allowed to.
     pub too_large: bool,
     /// Its last 200 lines on stdout and stderr.
     pub output: VecDeque<String>,
@@ -87,10 +89,10 @@ impl BuildOutcome {
 
 impl ProcessBackend {
     /// Runs one installation to its end, its timeout, or its limit of bytes. `serve` is given the
-    /// listeners that the request names, in their order, and runs beside the installation; it is
-    /// dropped when that ends. Afterwards everything in `packages_dir` belongs to the daemon's user,
-    /// is readable by all and has no set-id bits. What a failed installation has left there is the
-    /// caller's to remove.
+    /// listeners that the request names, in their order, and runs at the same time as the
+    /// installation; it is dropped when the installation ends. Afterwards everything in
+    /// `packages_dir` belongs to the daemon's user, is readable by all and has no set-id bits. The
+    /// caller removes the files that a failed installation has left there.
     pub async fn run_build<F: Future<Output = ()>>(
         &self,
         request: BuildRequest,
@@ -138,7 +140,7 @@ impl ProcessBackend {
         let owner = sys::effective_ids();
         let returned = tokio::task::spawn_blocking(move || {
             give_back(&packages, owner, 0)?;
-            // It may have ended between two looks.
+            // The installation may have ended between two measurements.
             Ok::<_, io::Error>(bytes_below(&packages, bytes_max) > bytes_max)
         })
         .await;
@@ -156,7 +158,7 @@ impl ProcessBackend {
     }
 }
 
-/// Resolves when the folder holds more than it may, or when the disk is nearly full.
+/// Resolves when the folder holds more bytes than allowed, or when the disk is nearly full.
 async fn is_too_large(folder: &Path, bytes_max: u64, free_min: u64) {
     let mut pause = LOOK_PAUSE;
     loop {
@@ -174,8 +176,8 @@ async fn is_too_large(folder: &Path, bytes_max: u64, free_min: u64) {
     }
 }
 
-/// Bytes on disk below a folder; counting ends beyond `most`. Folders that cannot be read count as
-/// empty.
+/// Bytes on disk below a folder; counting stops once they exceed `most`. Folders that cannot be
+/// read count as empty.
 fn bytes_below(folder: &Path, most: u64) -> u64 {
     let mut sum = 0;
     let mut folders: Vec<PathBuf> = vec![folder.to_owned()];
@@ -219,7 +221,7 @@ fn compose(mut root: RootPlan, request: BuildRequest, ids: (u32, u32)) -> io::Re
         }
     }
     if ids != sys::effective_ids() {
-        // With what was put there for the client, which may write it anew.
+        // This includes the files that were put there for the client, which may overwrite them.
         hand_over(&request.packages_dir, ids, 0)?;
     }
     if let Some(cache) = request.cache_dir {
@@ -252,8 +254,9 @@ fn hand_over(path: &Path, ids: (u32, u32), depth: u32) -> io::Result<()> {
     Ok(())
 }
 
-/// Gives everything below `path` to `owner`, readable by all, without set-id bits. Nothing of the
-/// installation runs any more, so nobody can exchange what is looked at; links are not followed.
+/// Gives everything below `path` to `owner`, readable by all, without set-id bits. No process of
+/// the installation runs any more, so no file can be exchanged during the check; links are not
+/// followed.
 fn give_back(path: &Path, owner: (u32, u32), depth: u32) -> io::Result<()> {
     let meta = std::fs::symlink_metadata(path)?;
     if (meta.uid(), meta.gid()) != owner {
@@ -264,7 +267,7 @@ fn give_back(path: &Path, owner: (u32, u32), depth: u32) -> io::Result<()> {
     }
     let mode = meta.permissions().mode();
     let wanted = if meta.is_dir() { 0o755 } else { (mode & 0o755) | 0o644 };
-    // Also after a change of owner, which clears set-id bits for files only.
+    // The mode is set even after a change of owner, because that clears set-id bits for files only.
     std::fs::set_permissions(path, std::fs::Permissions::from_mode(wanted))?;
     if meta.is_dir() {
         not_too_deep(depth)?;

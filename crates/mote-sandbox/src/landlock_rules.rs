@@ -1,4 +1,4 @@
-//! Landlock: a second opinion on files, below the mounts.
+//! Landlock: a second check of file access, below the mounts.
 //!
 //! Everything visible may be read and executed, only `/tmp` (and `/packages` during installation)
 //! and the data sinks in /dev may be written. Abstract sockets and signals stay inside. Rights the
@@ -18,10 +18,11 @@ use crate::plan::Plan;
 use crate::step::{Failure, StepName};
 use crate::sys;
 
-/// The newest version whose rights we name; older kernels get what they know.
+/// The newest version whose rights we name; older kernels receive only the rights that they know.
 const VERSION: ABI = ABI::V6;
 
-/// Devices that may be written to: what goes in has no effect. Not urandom, whose pool is shared.
+/// Devices that may be written to, because writing has no effect. Urandom is not one of them: its
+/// pool is shared.
 const SINKS: &[&str] = &["/dev/null", "/dev/zero", "/dev/full"];
 
 /// The version of landlock this kernel offers, 0 for none. Does not block.
@@ -38,7 +39,7 @@ pub(crate) fn version() -> u32 {
     u32::try_from(version).unwrap_or(0)
 }
 
-/// Restricts this process and all it will start.
+/// Restricts this process and all processes that it will start.
 pub(crate) fn apply(plan: &Plan) -> Result<(), Failure> {
     let restrict = || -> io::Result<()> {
         let all = AccessFs::from_all(VERSION);

@@ -6,8 +6,8 @@
 //! [`ProcessBackend`]. This crate knows nothing of functions, routes or HTTP: it is asked for
 //! instances through [`mote_core::backend::Backend`].
 //!
-//! Needs Linux 5.12 or newer (mount_setattr). Start reading at `child`, the list of steps; why all
-//! this is not an OCI runtime is told in `docs/decisions/0002-own-sandbox.md`.
+//! Needs Linux 5.12 or newer (mount_setattr). Start reading at `child`, the list of steps;
+//! `docs/decisions/0002-own-sandbox.md` explains why this is not an OCI runtime.
 //!
 //! ```no_run
 //! # fn main() -> std::io::Result<()> {
@@ -62,9 +62,10 @@ pub use installation::{BuildOutcome, BuildRequest};
 pub use report::{Capability, Report, State, capabilities};
 pub use zygote::{Zygote, ZygoteHandle};
 
-/// Asks the kernel to let the calling thread run soon after it is woken, for a short turn, also while
-/// all cores are busy. Programs in sandboxes have the same. Does nothing where the kernel cannot.
+/// Asks the kernel to let the calling thread run soon after it is woken, for a short turn, even
+/// while all cores are busy. Programs in sandboxes have the same setting. Does nothing where the
+/// kernel lacks it.
 pub fn take_short_turns() {
-    // Without it the node serves as well, and waits longer on a busy machine.
+    // Without it the node works as well, but waits longer on a busy machine.
     let _ = sys::take_short_turns();
 }

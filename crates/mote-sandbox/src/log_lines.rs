@@ -1,4 +1,4 @@
-//! What a program prints, cut into lines of the function's log.
+//! Splits the output of a program into lines of the function's log.
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
@@ -8,10 +8,10 @@ use mote_core::wire::{self, FrameKind};
 use crate::outbox::OUTBOX_BYTES_MAX;
 use crate::sys;
 
-/// Bytes of one log line at most; a longer one becomes several.
+/// Bytes of one log line at most; a longer line is split.
 const LINE_BYTES_MAX: usize = 8 << 10;
 
-/// One output of a program.
+/// One output stream of a program.
 pub(crate) struct LogLines {
     /// LOG source and level.
     source: [u8; 2],
@@ -24,13 +24,13 @@ impl LogLines {
         Self { source, line: Vec::new(), last: String::new() }
     }
 
-    /// The last line that was not empty, for messages; cut.
+    /// The last line that was not empty, shortened, for messages.
     pub(crate) fn last(&self) -> &str {
         &self.last
     }
 
-    /// Reads what is there. True when nothing can follow: the pipe is closed, or empty while its
-    /// program is `over`.
+    /// Reads the available bytes. True when nothing can follow: the pipe is closed, or it is empty
+    /// and its program is `over`.
     pub(crate) fn pump(
         &mut self,
         pipe: &mut Option<OwnedFd>,
@@ -49,7 +49,7 @@ impl LogLines {
         drained
     }
 
-    /// Takes bytes from elsewhere.
+    /// Takes bytes from another source.
     pub(crate) fn add(&mut self, outbox: &mut Vec<u8>, stream: u32, bytes: &[u8]) {
         for part in bytes.split_inclusive(|byte| *byte == b'\n') {
             for piece in part.chunks(LINE_BYTES_MAX) {
@@ -61,7 +61,7 @@ impl LogLines {
         }
     }
 
-    /// Sends a line that has no end.
+    /// Sends an unfinished line.
     pub(crate) fn flush(&mut self, outbox: &mut Vec<u8>, stream: u32) {
         if !self.line.is_empty() {
             self.put(outbox, stream);
@@ -79,15 +79,15 @@ impl LogLines {
     }
 }
 
-/// Sends one line of the log, whose source and level are given.
+/// Sends one line of the log with this source and level.
 pub(crate) fn put_line(outbox: &mut Vec<u8>, stream: u32, source: [u8; 2], text: &[u8]) {
     wire::put_header(outbox, FrameKind::Log, 0, stream, text.len() + 2);
     outbox.extend_from_slice(&source);
     outbox.extend_from_slice(text);
 }
 
-/// Reads a pipe until it is empty, closed, or `take` wants no more. True when nothing can follow:
-/// it is closed, or empty while its program is `over`.
+/// Reads a pipe until it is empty or closed, or until `take` accepts no more. True when nothing can
+/// follow: the pipe is closed, or it is empty and its program is `over`.
 pub(crate) fn drain(
     pipe: &mut Option<OwnedFd>,
     buffer: &mut [u8],

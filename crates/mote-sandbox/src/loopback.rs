@@ -7,7 +7,7 @@ use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use crate::step::{Failure, StepName};
 use crate::{open_network, sys};
 
-/// Destinations of one instance at most; more would not fit one message with descriptors.
+/// Destinations of one instance at most; more would not fit into one message with descriptors.
 pub(crate) const EGRESS_MAX: usize = crate::message::FDS_MAX;
 
 /// The loopback address on which host number `number` is offered.
@@ -15,15 +15,15 @@ pub(crate) fn egress_address(number: u8) -> Ipv4Addr {
     Ipv4Addr::new(127, 77, 0, number.saturating_add(2))
 }
 
-/// Largest buffers of a TCP socket in a sandbox, least, usual and most bytes: all peers are on this
-/// machine, where larger ones carry no more.
+/// Minimum, usual and maximum bytes of the buffers of a TCP socket in a sandbox. All peers are on
+/// this machine, where larger buffers carry no more.
 const TCP_BUFFERS: [(&str, &str); 2] = [
     ("/proc/sys/net/ipv4/tcp_rmem", "4096 131072 524288"),
     ("/proc/sys/net/ipv4/tcp_wmem", "4096 16384 524288"),
 ];
 
-/// Bounds the buffers of each socket of this network namespace. A kernel that refuses leaves the
-/// control group's limit, where there is one.
+/// Bounds the buffers of each socket of this network namespace. If the kernel refuses, only the
+/// control group's limit remains, where there is one.
 pub(crate) fn bound_buffers() {
     for (file, sizes) in TCP_BUFFERS {
         let _ = std::fs::write(file, sizes);
@@ -52,9 +52,10 @@ pub(crate) fn bring_up() -> io::Result<()> {
     Ok(())
 }
 
-/// Listens at each of these loopback addresses; where one is the unspecified address, at that port
-/// of every address, and the last descriptor is the socket for names (see `open_network.rs`). Runs with privileges, so ports below 1024
-/// work. A destination named twice gets a second descriptor of the same listener.
+/// Listens at each of these loopback addresses. Where one is the unspecified address, it listens at
+/// that port of every address, and the last descriptor is the socket for names (see
+/// `open_network.rs`). Runs with privileges, so ports below 1024 work. A destination that is named
+/// twice gets a second descriptor of the same listener.
 pub(crate) fn egress_listeners(destinations: &[SocketAddrV4]) -> Result<Vec<OwnedFd>, Failure> {
     let is_open = destinations.iter().any(|address| address.ip().is_unspecified());
     let mut listeners: Vec<OwnedFd> = Vec::with_capacity(destinations.len() + usize::from(is_open));

@@ -1,7 +1,7 @@
 //! Messages with descriptors over sequenced-packet Unix sockets.
 //!
-//! One message is one `sendmsg`; descriptors ride along as SCM_RIGHTS. Sizes are bounded by the
-//! caller's buffer; a longer message is an error, never a cut one.
+//! One message is one `sendmsg`, which carries descriptors as SCM_RIGHTS. Sizes are bounded by the
+//! caller's buffer; a longer message is an error and is never truncated.
 
 use std::io;
 use std::mem::MaybeUninit;
@@ -14,7 +14,7 @@ pub(crate) const FDS_MAX: usize = 64;
 struct Control([u8; 24 + FDS_MAX * 4 + 8]);
 
 /// Sends `bytes` and `fds` as one message. Blocks unless `flags` or the socket say otherwise; a
-/// closed peer is an error, never a signal.
+/// closed peer causes an error, never a signal.
 pub(crate) fn send(
     socket: BorrowedFd<'_>,
     bytes: &[u8],

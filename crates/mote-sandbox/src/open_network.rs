@@ -1,5 +1,5 @@
 //! The network of a function that may reach any host: every address leads to this sandbox's own
-//! listeners, and the node connects where the function wanted to go.
+//! listeners, and the node connects to the address that the function asked for.
 
 use std::io;
 use std::net::{Ipv4Addr, SocketAddrV4, TcpListener, UdpSocket};
@@ -8,16 +8,17 @@ use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use crate::step::{Failure, StepName};
 use crate::sys;
 
-/// Where programs ask for addresses of names. The first address that no destination has.
+/// Where programs look up the addresses of names. It is the first address that is not used for a
+/// destination.
 pub(crate) const NAME_SERVER: SocketAddrV4 = SocketAddrV4::new(Ipv4Addr::new(127, 77, 0, 1), 53);
 
-/// Connections that wait to be accepted, as the standard library has it.
+/// Connections that wait to be accepted; the same number as in the standard library.
 const BACKLOG: libc::c_int = 128;
-/// Interface number of loopback, which the kernel makes first in every network namespace.
+/// Interface number of loopback, which the kernel creates first in every network namespace.
 const LOOPBACK: u32 = 1;
 
-/// Delivers every IPv4 address to this network namespace, and opens the socket at which names are
-/// asked for. Needs the rights of a namespace's owner, as listening below port 1024 does.
+/// Delivers every IPv4 address to this network namespace, and opens the socket for looking up
+/// names. Needs the rights of a namespace's owner, as listening below port 1024 does.
 pub(crate) fn open() -> Result<OwnedFd, Failure> {
     deliver_every_address().step("deliver every address to the sandbox")?;
     let names = UdpSocket::bind(NAME_SERVER).step("open the socket for names")?;
@@ -25,7 +26,8 @@ pub(crate) fn open() -> Result<OwnedFd, Failure> {
     Ok(OwnedFd::from(names))
 }
 
-/// Listens on a port of every address. Listeners of single addresses on the same port go first.
+/// Listens on a port of every address. Listeners of single addresses on the same port have
+/// precedence.
 pub(crate) fn listen(address: SocketAddrV4) -> io::Result<TcpListener> {
     let name = libc::sockaddr_in {
         sin_family: libc::AF_INET as libc::sa_family_t,

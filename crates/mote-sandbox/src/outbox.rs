@@ -1,10 +1,10 @@
-//! What a worker for programs has not sent yet: frames that are appended, and their bound.
+//! The frames that a worker for programs has not sent yet, and their bound.
 
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 
 use mote_core::wire::{self, FLAG_END, FrameKind, WorkerError};
 
-/// Unsent bytes at which programs are no longer read.
+/// When this many bytes are unsent, programs are no longer read.
 pub(crate) const OUTBOX_BYTES_MAX: usize = 1 << 20;
 
 /// Appends an ERROR that ends its stream.
@@ -13,7 +13,7 @@ pub(crate) fn put_error(outbox: &mut Vec<u8>, stream: u32, error: &WorkerError) 
     wire::put_frame(outbox, FrameKind::Error, FLAG_END, stream, &payload);
 }
 
-/// Says that body bytes of a stream have been taken.
+/// Reports that body bytes of a stream have been taken.
 pub(crate) fn put_credit(outbox: &mut Vec<u8>, stream: u32, bytes: usize) {
     if bytes > 0 {
         let bytes = (bytes as u32).to_le_bytes();
@@ -21,7 +21,7 @@ pub(crate) fn put_credit(outbox: &mut Vec<u8>, stream: u32, bytes: usize) {
     }
 }
 
-/// Raw number for a poll entry of an optional descriptor.
+/// The raw number of an optional descriptor, for a poll entry.
 pub(crate) fn raw(fd: &Option<OwnedFd>) -> RawFd {
     fd.as_ref().map_or(-1, |fd| fd.as_raw_fd())
 }

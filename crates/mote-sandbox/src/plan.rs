@@ -1,8 +1,8 @@
-//! What the daemon tells the child that becomes an instance, and what the child answers.
+//! The messages from the daemon to the child that becomes an instance, and the child's answers.
 //!
-//! The daemon decides everything (paths, uid, cgroups, limits); the child only carries it out. It is
-//! told in two messages of JSON: a [`Preparation`] before anyone knows what it will run, behind a fixed
-//! prefix that the zygote itself reads, and a [`Plan`] when an instance is wanted.
+//! The daemon decides everything (paths, uid, cgroups, limits); the child only carries it out. It
+//! receives two messages of JSON: a [`Preparation`] before it is known which program it will run,
+//! behind a fixed prefix that the zygote itself reads, and a [`Plan`] when an instance is needed.
 
 use std::io;
 use std::net::SocketAddrV4;
@@ -13,7 +13,7 @@ use serde::{Deserialize, Serialize};
 use crate::config::Layer;
 use crate::proc_files::Machine;
 
-/// Bytes of one plan at most; environment and egress lists beyond that are refused.
+/// Bytes of one plan at most; longer environments and egress lists are refused.
 pub(crate) const PLAN_BYTES_MAX: usize = 160 << 10;
 /// Bytes of one preparation at most: a handful of paths.
 pub(crate) const PREPARATION_BYTES_MAX: usize = 32 << 10;
@@ -25,7 +25,7 @@ pub(crate) const ANSWER_BYTES_MAX: usize = 8 << 10;
 /// How the instance is run.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(crate) enum Program {
-    /// Keep one process running, nothing else.
+    /// Keep one process running and do nothing else.
     Shim { argv: Vec<String> },
     /// Speak the worker protocol, one process per invocation.
     PerInvocation { argv: Vec<String> },
@@ -63,27 +63,28 @@ pub(crate) struct RootPlan {
     pub(crate) links: Vec<(PathBuf, PathBuf)>,
     /// Generated read-only files: absolute path inside, text.
     pub(crate) files: Vec<(PathBuf, String)>,
-    /// Empty folders, for what is mounted later.
+    /// Empty folders on which other folders are mounted later.
     pub(crate) folders: Vec<PathBuf>,
-    /// What the files of /proc tell, apart from those of processes; without it there are none.
+    /// The content of the files of /proc that are not about processes; without it these files do
+    /// not exist.
     pub(crate) machine: Option<Machine>,
     /// Size of `/tmp`.
     pub(crate) tmp_bytes: u64,
 }
 
-/// What a child does before it is given an instance: namespaces and cgroups, the slow part.
+/// The work of a child before it is given an instance: namespaces and cgroups, the slow part.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(crate) struct Preparation {
     /// Layers left out; zero outside tests.
     pub(crate) without: u32,
-    /// Where the daemon is an ordinary user: its user and group, which the child maps in a user
-    /// namespace of its own. Inside that namespace nobody can ask who they are on the host.
+    /// The user and group of a daemon that is an ordinary user. The child maps them in a user
+    /// namespace of its own. Inside that namespace no process can find out its ids on the host.
     pub(crate) mapped: Option<(u32, u32)>,
     /// Cgroup directories to create and enter, absolute paths on the host.
     pub(crate) cgroups: Vec<PathBuf>,
 }
 
-/// One cgroup directory, already entered, to fill.
+/// One cgroup directory, already entered, whose values are to be written.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(crate) struct CgroupDir {
     /// Absolute path on the host.
@@ -99,7 +100,7 @@ pub(crate) struct Plan {
     pub(crate) without: u32,
     /// Whether the daemon is an ordinary user.
     pub(crate) rootless: bool,
-    /// Whether user namespaces can be had.
+    /// Whether user namespaces are available.
     pub(crate) userns: bool,
     /// The host's user and group id of this instance.
     pub(crate) host_ids: (u32, u32),
@@ -107,7 +108,7 @@ pub(crate) struct Plan {
     pub(crate) cgroups: Vec<CgroupDir>,
     /// The private root.
     pub(crate) root: RootPlan,
-    /// What to run.
+    /// The program to run.
     pub(crate) program: Program,
     /// Environment.
     pub(crate) env: Vec<(String, String)>,
@@ -118,7 +119,8 @@ pub(crate) struct Plan {
     /// Largest file that the program may write, in bytes (package installation only).
     pub(crate) file_bytes: Option<u64>,
     /// Processes per uid. The pids controller counts them too, but refuses a fork only after the
-    /// kernel has copied the parent; this limit refuses before, which is what a fork bomb costs.
+    /// kernel has copied the parent. This limit refuses before the copy, which is the expensive
+    /// part of a fork bomb.
     pub(crate) processes: u64,
     /// Where to listen for egress: loopback addresses inside.
     pub(crate) egress: Vec<SocketAddrV4>,
@@ -176,7 +178,8 @@ impl Preparation {
     }
 }
 
-/// What a prewarmed instance is given when it becomes a function's, seen from its root.
+/// What a prewarmed instance receives when it becomes an instance of a function, with paths as seen
+/// from its root.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(crate) struct Assignment {
     /// Binds in order; each target is an empty folder of the composed root.
@@ -188,7 +191,7 @@ pub(crate) struct Assignment {
 impl Assignment {
     /// The message for the zygote.
     pub(crate) fn encode(&self) -> io::Result<Vec<u8>> {
-        // No new namespaces.
+        // An assignment needs no new namespaces.
         let mut message = 0u64.to_le_bytes().to_vec();
         serde_json::to_writer(&mut message, self)?;
         if message.len() > PREPARATION_BYTES_MAX {
@@ -198,13 +201,13 @@ impl Assignment {
     }
 }
 
-/// What happened to an instance, told over its status socket.
+/// What happened to an instance, as reported over its status socket.
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) enum Answer {
     /// From the zygote, with a pidfd: the process exists.
     Cloned { pid: i32 },
-    /// The child is in its namespaces and cgroups and waits for a plan; its mount namespace rides
-    /// along.
+    /// The child is in its namespaces and cgroups and waits for a plan; the message carries its
+    /// mount namespace.
     PreparedChild,
     /// A prewarmed instance has its folders.
     Assigned,
@@ -212,7 +215,7 @@ pub(crate) enum Answer {
     Failed { step: String, errno: i32 },
     /// The program could not be executed and the instance is gone.
     NotExecuted { program: String, errno: i32 },
-    /// The program was executed; egress listeners ride along.
+    /// The program was executed; the message carries the egress listeners.
     Started,
     /// The program ended with this wait status.
     Ended { wait_status: i32 },

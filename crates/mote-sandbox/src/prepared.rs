@@ -1,8 +1,9 @@
 //! Children that wait for an instance: already in their namespaces and cgroups.
 //!
-//! Joining cgroups takes the kernel most of the time of a start, and it is waiting, not work. A few
-//! children therefore prepare before they are wanted; each is used once, and replaced after the start
-//! that took it. When none is prepared a start makes its own and is only slower.
+//! Joining cgroups takes the kernel most of the time of a start, and that time is spent waiting,
+//! not working. A few children therefore prepare before they are needed; each is used once, and
+//! replaced after the start that took it. When no child is prepared, a start makes its own and is
+//! only slower.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -12,15 +13,15 @@ use tokio::io::unix::AsyncFd;
 
 use crate::cleanup::Unstarted;
 
-/// Children prepared at once: enough for functions that call each other. Each is charged a quarter of a
-/// megabyte, kernel memory included, while nothing runs.
+/// Children prepared at once: enough for functions that call each other. Each one uses a quarter of
+/// a megabyte, kernel memory included, while it waits.
 pub(crate) const PREPARED: usize = 2;
 
 /// A child in its namespaces and cgroups. Dropping it ends it and removes its cgroups.
 pub(crate) struct PreparedChild {
-    /// Told the plan, tells what becomes of it. Closed first: then the child goes.
+    /// Receives the plan and reports the result. It is closed first, which ends the child.
     pub(crate) status: AsyncFd<OwnedFd>,
-    /// Its number on the host, and a descriptor of it.
+    /// The child's process id on the host, and a descriptor of the process.
     pub(crate) init: i32,
     pub(crate) pidfd: OwnedFd,
     /// Its mount namespace.
@@ -46,7 +47,7 @@ impl Pool {
         self.lock().prepared.pop()
     }
 
-    /// Whether the caller is to add children until [`Pool::add`] wants no more.
+    /// Whether the caller must add children until [`Pool::add`] returns false.
     pub(crate) fn begin_filling(&self) -> bool {
         let mut state = self.lock();
         let begin = !state.filling && !state.closed && state.prepared.len() < PREPARED;
@@ -54,7 +55,7 @@ impl Pool {
         begin
     }
 
-    /// Adds one child, or ends the filling when it could not be made. True while more are wanted.
+    /// Adds one child, or ends the filling when it could not be made. True while more are needed.
     pub(crate) fn add(&self, prepared: Option<PreparedChild>) -> bool {
         let mut state = self.lock();
         let made = prepared.is_some();
@@ -65,7 +66,7 @@ impl Pool {
         state.filling
     }
 
-    /// Ends all prepared children, for good.
+    /// Ends all prepared children permanently.
     pub(crate) fn close(&self) {
         let mut state = self.lock();
         state.closed = true;
@@ -79,7 +80,7 @@ impl Pool {
     }
 }
 
-/// Whether this error of handing over a plan means that the child has died while it waited.
+/// Whether this error of handing over a plan means that the child died while it waited.
 pub(crate) fn has_died(error: &io::Error) -> bool {
     matches!(error.kind(), io::ErrorKind::BrokenPipe | io::ErrorKind::ConnectionReset)
 }

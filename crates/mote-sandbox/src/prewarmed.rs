@@ -1,8 +1,10 @@
-//! Prewarmed programs: each becomes an instance of the next function that needs one of its kind.
+//! Prewarmed programs: each becomes an instance of the next function that needs a program of its
+//! kind.
 //!
-//! An interpreter takes most of a cold start, and until it has loaded a function every instance of it
-//! is like any other. A few are therefore brought up before they are wanted, in complete sandboxes
-//! that lack only the function's folders (`assignment`). Each becomes an instance of one function, once.
+//! The start of an interpreter takes most of a cold start, and until it has loaded a function,
+//! every instance of it is the same. A few are therefore brought up before they are needed, in
+//! complete sandboxes that lack only the function's folders (`assignment`). Each becomes an
+//! instance of one function, once.
 
 use std::os::fd::{AsRawFd, BorrowedFd};
 use std::sync::{Mutex, PoisonError};
@@ -27,7 +29,7 @@ struct State {
 }
 
 impl PrewarmedPool {
-    /// Replaces what is wanted; what is not any more ends.
+    /// Replaces the list of wanted programs; programs that are no longer on it are ended.
     pub(crate) fn want(&self, wanted: Vec<Prewarmed>) {
         let mut state = self.lock();
         if state.closed {
@@ -43,13 +45,14 @@ impl PrewarmedPool {
         }
         state.up = kept;
         drop(state);
-        // Ends them: outside the lock, as it closes sockets and starts clean-ups.
+        // Dropping them ends them. This happens outside the lock, because it closes sockets and
+        // starts clean-ups.
         drop(ended);
     }
 
-    /// A living program that can become an instance of `request`, with what it was brought up for.
-    /// Those still coming up are not here: a fresh one with a full share of the processor overtakes
-    /// them (about 90 ms against 300 in a burst).
+    /// A living program that can become an instance of `request`, together with the request it was
+    /// brought up for. Programs that are still coming up are not considered: a new one with a full
+    /// share of the processor is ready before them (about 90 ms compared with 300 ms in a burst).
     pub(crate) fn take(&self, request: &InstanceRequest) -> Option<(InstanceRequest, Running)> {
         let mut state = self.lock();
         let mut dead = Vec::new();
@@ -58,7 +61,7 @@ impl PrewarmedPool {
                 break None;
             };
             let found = state.up.swap_remove(at);
-            // Its pid 1 says nothing more but that it has ended.
+            // The only thing that its pid 1 can still report is its end.
             if !is_readable(found.1.prepared.status_fd()) {
                 break Some(found);
             }
@@ -69,7 +72,7 @@ impl PrewarmedPool {
         taken
     }
 
-    /// Whether the caller is to bring programs up until [`PrewarmedPool::next`] names no more.
+    /// Whether the caller must bring programs up until [`PrewarmedPool::next`] returns `None`.
     pub(crate) fn begin_filling(&self) -> bool {
         let mut state = self.lock();
         let begin = !state.filling && state.missing().is_some();
@@ -77,7 +80,7 @@ impl PrewarmedPool {
         begin
     }
 
-    /// What to bring up next. `None` ends the filling.
+    /// The program to bring up next. `None` ends the filling.
     pub(crate) fn next(&self) -> Option<InstanceRequest> {
         let mut state = self.lock();
         let missing = state.missing();
@@ -98,7 +101,7 @@ impl PrewarmedPool {
         }
     }
 
-    /// Ends all of them, for good.
+    /// Ends all programs permanently.
     pub(crate) fn close(&self) {
         let mut state = self.lock();
         state.closed = true;

@@ -1,9 +1,9 @@
-//! The few files of /proc, apart from those of processes, that an instance can read.
+//! The few files of /proc that an instance can read, apart from those of processes.
 //!
 //! Programs learn from them how much memory and how many processors they have. The texts are made
-//! here, with the instance's own limits; nothing but the number of processors and the second in
-//! which the machine was booted is a fact of the host, and both can be asked for by system calls
-//! that every program needs. Pure, but for [`Machine::look`].
+//! here, with the instance's own limits. The only facts of the host are the number of processors
+//! and the second in which the machine was booted, and both can be read with system calls that
+//! every program needs. Pure, except for [`Machine::look`].
 
 use std::path::PathBuf;
 
@@ -16,7 +16,7 @@ pub(crate) const DIR: &str = "/var/lib/proc";
 /// The file whose text depends on the limits.
 const MEMORY: &str = "meminfo";
 
-/// What the texts tell of the machine.
+/// The facts about the machine that the texts show.
 #[derive(Debug, Clone, Copy, Serialize, Deserialize)]
 pub(crate) struct Machine {
     /// Processors that an instance may use.
@@ -24,7 +24,7 @@ pub(crate) struct Machine {
     /// When the machine was booted, in seconds since 1970. The start times of an instance's
     /// processes are counted from then.
     pub(crate) booted_s: u64,
-    /// The limit of the instance; without it nothing is said of memory.
+    /// The memory limit of the instance; without it the texts do not show memory.
     pub(crate) memory_bytes: Option<u64>,
 }
 
@@ -47,7 +47,7 @@ pub(crate) fn texts(machine: Machine) -> Vec<(&'static str, String)> {
     texts
 }
 
-/// The generated file of an instance that shows its memory, and its text.
+/// The generated file that shows an instance its memory, and the text of that file.
 pub(crate) fn memory_file(bytes: u64) -> (PathBuf, String) {
     (PathBuf::from(DIR).join(MEMORY), meminfo(bytes))
 }
@@ -90,7 +90,7 @@ fn cpuinfo(processors: usize) -> String {
     (0..processors).map(one).collect()
 }
 
-/// Times of processors are 0: those of the host would tell what others do.
+/// The times of processors are 0: those of the host would reveal the activity of others.
 fn stat(machine: Machine) -> String {
     const TIMES: &str = " 0 0 0 0 0 0 0 0 0 0\n";
     let mut text = format!("cpu {TIMES}");

@@ -20,41 +20,41 @@ use crate::spawn::{Child, Command, Stdio};
 use crate::sys;
 use mote_openwhisk_action as whisk;
 
-/// The kernel takes no longer argument; a longer line is on stdin alone.
+/// The kernel accepts no longer argument; a longer line is passed on stdin only.
 const ARGUMENT_BYTES_MAX: usize = 128 << 10;
-/// An answer whose first byte is this old is no longer held back in the hope of its end.
+/// An answer whose first byte is older than this is no longer held back until the program ends.
 const SOON_NS: u64 = 100_000_000;
 /// Bytes of status and header lines at most; the rest is ignored.
 const HEAD_BYTES_MAX: usize = 32 << 10;
 const STATUS_DEFAULT: u16 = 200;
-/// LOG sources and level of what is printed.
+/// LOG sources and level of the program's output.
 pub(crate) const LOG_STDOUT_INFO: [u8; 2] = [1, 2];
 pub(crate) const LOG_STDERR_INFO: [u8; 2] = [2, 2];
-/// Longest result of an action; what it prints before is the log.
+/// The longest result of an action. The lines that the action prints before its result are the log.
 const RESULT_BYTES_MAX: usize = 2 << 20;
 
-/// A request body on its way to stdin.
+/// A request body that is being written to stdin.
 pub(crate) struct Input {
     chunks: VecDeque<Bytes>,
     pub(crate) ended: bool,
-    /// What an action is called with, in place of the body.
+    /// The line that an action is called with, in place of the body.
     pub(crate) line: Option<String>,
 }
 
 impl Input {
-    /// Nothing yet; `ended` says that nothing follows.
+    /// An empty input; `ended` says that nothing follows.
     pub(crate) fn empty(ended: bool) -> Self {
         Self { chunks: VecDeque::new(), ended, line: None }
     }
 
-    /// All of it, made here.
+    /// A complete input that was made here.
     fn whole(text: String) -> Self {
         let mut input = Self::empty(false);
         input.push(Bytes::from(text), true);
         input
     }
 
-    /// All bytes behind `first`, as one.
+    /// Joins all bytes that follow `first`.
     pub(crate) fn behind(&self, first: &[u8]) -> Vec<u8> {
         let rest = self.chunks.iter().flat_map(|chunk| chunk.iter());
         first.iter().chain(rest).copied().collect()
@@ -68,14 +68,14 @@ impl Input {
     }
 }
 
-/// See the module.
+/// See the module's documentation.
 pub(crate) struct Run {
     stream: u32,
     child: Child,
     wait_status: Option<i32>,
     cancelled: bool,
     input: Input,
-    /// Bytes at the head of `input` that came inside INVOKE and earn no credit.
+    /// Bytes at the head of `input` that arrived inside INVOKE and earn no credit.
     inline_left: usize,
     stdin: Option<OwnedFd>,
     stdout: Option<OwnedFd>,
@@ -89,22 +89,22 @@ pub(crate) struct Run {
     window: u32,
     /// Bytes read from stdout.
     written: usize,
-    /// Whether the start of the program stands in the log.
+    /// Whether the start of the program has been logged.
     announced: bool,
     entered_ns: u64,
     first_output_ns: Option<u64>,
     contract: Contract,
-    /// Media type by the contract.
+    /// Media type that the contract prescribes.
     content_type: Option<Vec<u8>>,
-    /// What is read on stdout where it is an action's.
+    /// The state of reading stdout, if the program is an action.
     action: Option<ActionOutput>,
-    /// What is left of an answer that was known as a whole.
+    /// The rest of an answer that was known as a whole.
     delivery: Option<Delivery>,
 }
 
 /// The output of an OpenWhisk action: lines of the log, of which the last is the result.
 struct ActionOutput {
-    /// Called by the platform's API, which reads results as they are.
+    /// The call came through the platform's API, which reads results as they are.
     raw: bool,
     lines: LogLines,
 }
@@ -151,7 +151,7 @@ impl Run {
             error: Some(error.as_raw_fd()),
             extra: Some(head_write.as_raw_fd()),
         };
-        // Without a body stdin is /dev/null, which pid 1 has there anyway.
+        // If there is no body, stdin is /dev/null, which pid 1 has as its stdin anyway.
         let has_body = !(input.ended && input.chunks.is_empty());
         let stdin = if has_body { Some(sys::pipe()?) } else { None };
         if let Some((read, _)) = &stdin {
@@ -209,7 +209,7 @@ impl Run {
         self.input.ended
     }
 
-    /// What is left of the answer after the program's end.
+    /// The rest of the answer after the program's end.
     pub(crate) fn take_delivery(&mut self) -> Option<Delivery> {
         self.delivery.take()
     }
@@ -220,11 +220,12 @@ impl Run {
 
     pub(crate) fn ended(&mut self, wait_status: i32) {
         self.wait_status = Some(wait_status);
-        // What it left running would count against the instance without anyone to answer for it.
+        // Processes that the program left running would count against the instance, although no
+        // invocation needs them.
         self.child.kill_group();
     }
 
-    /// Nobody waits any more: ends the program.
+    /// The caller no longer waits, so the program is ended.
     pub(crate) fn cancel(&mut self) {
         self.cancelled = true;
         self.input.ended = true;
@@ -233,7 +234,7 @@ impl Run {
         }
     }
 
-    /// Adds what this run waits for.
+    /// Adds the descriptors that this run waits for.
     pub(crate) fn interests(&self, room: bool, entries: &mut Vec<libc::pollfd>) {
         let mut want = |fd: &Option<OwnedFd>, events| {
             if fd.is_some() {
@@ -252,7 +253,7 @@ impl Run {
         }
     }
 
-    /// Milliseconds until a held-back answer must go.
+    /// Milliseconds until a held-back answer must be sent.
     pub(crate) fn flush_due_ms(&self, now_ns: u64) -> Option<i32> {
         let waits = !self.answered && !self.contract.holds_answer();
         let first = self.first_output_ns.filter(|_| waits)?;
@@ -260,9 +261,9 @@ impl Run {
         Some((left / 1_000_000) as i32 + 1)
     }
 
-    /// Moves what can be moved without waiting. True when the stream has ended.
+    /// Moves all bytes that can be moved without waiting. True when the stream has ended.
     pub(crate) fn pump(&mut self, outbox: &mut Vec<u8>, now_ns: u64) -> bool {
-        // Read after the end was noticed, so that an empty pipe now is an empty pipe for good.
+        // The pipe is read after the end was noticed, so a pipe that is empty now stays empty.
         let over = self.wait_status.is_some();
         self.pump_stdin(outbox);
         if outbox.len() >= OUTBOX_BYTES_MAX {
@@ -298,7 +299,7 @@ impl Run {
                     Ok(put) => put,
                     Err(error) if error.kind() == io::ErrorKind::WouldBlock => break,
                     Err(_) => {
-                        // The program reads no more; the rest is taken and dropped.
+                        // The program reads no more, so the rest is taken and dropped.
                         self.stdin = None;
                         continue;
                     }
@@ -368,7 +369,7 @@ impl Run {
         true
     }
 
-    /// Reads an action's lines: each is of the log once another has followed.
+    /// Reads an action's lines. A line belongs to the log once another line has followed it.
     fn pump_action(&mut self, outbox: &mut Vec<u8>, over: bool) -> bool {
         let Some(action) = &mut self.action else { return true };
         let (body, stream) = (&mut self.body, self.stream);
@@ -387,7 +388,7 @@ impl Run {
         })
     }
 
-    /// Sends RESULT with what there is of the body.
+    /// Sends RESULT with the available part of the body.
     fn answer(&mut self, outbox: &mut Vec<u8>, end: bool) {
         self.pump_head(false);
         let (status, mut fields) = parse_head(&self.head_text);
@@ -399,7 +400,7 @@ impl Run {
         if !has_type && !body.is_empty() {
             let kind: &[u8] = match std::str::from_utf8(&body) {
                 Ok(_) => b"text/plain; charset=utf-8",
-                // Cut within a letter, when more follows.
+                // The text ends within a character, and more bytes follow.
                 Err(error) if !end && error.error_len().is_none() => b"text/plain; charset=utf-8",
                 Err(_) => b"application/octet-stream",
             };
@@ -481,7 +482,7 @@ impl Run {
     }
 }
 
-/// What the program wrote to descriptor 3: a status, and fields as a header block.
+/// Parses the program's output on descriptor 3: a status, and fields as a header block.
 fn parse_head(text: &[u8]) -> (Option<u16>, Vec<u8>) {
     let mut status = None;
     let mut fields = Vec::new();

@@ -1,4 +1,4 @@
-//! What this machine lets us enforce, in words for the user.
+//! The report of what this machine can enforce, in words for the user.
 
 use std::os::fd::AsFd;
 use std::sync::OnceLock;
@@ -18,22 +18,22 @@ const NOT_MOUNTED: i32 = 2;
 /// How well something is enforced here.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum State {
-    /// As promised.
+    /// Enforced as promised.
     Enforced,
-    /// By something weaker.
+    /// Replaced by something weaker.
     Degraded,
-    /// Not at all.
+    /// Not enforced at all.
     Missing,
 }
 
 /// One line of the report.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Capability {
-    /// What, in a word or two.
+    /// The name of the property, one or two words.
     pub name: &'static str,
-    /// How well.
+    /// How well it is enforced.
     pub state: State,
-    /// By what means, or why not.
+    /// The means of enforcement, or the reason for its absence.
     pub detail: String,
     /// What to do about it; empty when nothing needs doing.
     pub hint: String,
@@ -42,13 +42,13 @@ pub struct Capability {
 /// The report, for `mote doctor` and `mote up`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Report {
-    /// In the order of importance.
+    /// The items, in the order of importance.
     pub items: Vec<Capability>,
 }
 
-/// Looks at this machine with the eyes of a daemon run by this user, whose instances have the user ids
-/// from `uid_base` on. Reads a few small files and
-/// creates and removes one empty cgroup per hierarchy; milliseconds.
+/// Examines this machine as it appears to a daemon that this user runs and whose instances have the
+/// user ids from `uid_base` on. Reads a few small files, and creates and removes one empty cgroup
+/// per hierarchy. Takes milliseconds.
 pub fn capabilities(uid_base: u32) -> Report {
     Report { items: items(&Cgroups::shared(), uid_base) }
 }
@@ -87,7 +87,8 @@ pub(crate) fn items(cgroups: &Cgroups, uid_base: u32) -> Vec<Capability> {
         Version::V1 => "v1",
         Version::None => "none usable",
     };
-    // One hierarchy seldom fails alone, and all for the same reason: the first says it.
+    // If one hierarchy fails, the others usually fail for the same reason, so only the first
+    // problem is shown.
     let problems = match cgroups.problems() {
         [] => String::new(),
         [one] => one.clone(),
@@ -182,14 +183,15 @@ pub(crate) fn items(cgroups: &Cgroups, uid_base: u32) -> Vec<Capability> {
     items
 }
 
-/// Whether programs can wait for a function. An ordinary user may not mount into a sandbox that is
-/// already closed; where no memory controller counts, the limit is one of the program's own.
+/// Whether prewarmed programs can wait for a function. An ordinary user may not mount into a
+/// sandbox that is already closed. Where no memory controller counts, the limit is an rlimit of the
+/// program's own processes.
 pub(crate) fn prewarmed_programs(cgroups: &Cgroups) -> bool {
     sys::is_root() && cgroups.has("memory")
 }
 
-/// Whether this user may create user namespaces: by the switches that distributions have, and for
-/// an ordinary user by a trial, which takes a millisecond once per process.
+/// Whether this user may create user namespaces. This is decided by the switches that distributions
+/// have and, for an ordinary user, by a trial, which takes a millisecond once per process.
 pub(crate) fn user_namespaces() -> Result<(), String> {
     let read = |path: &str| std::fs::read_to_string(path).map(|text| text.trim().to_owned()).ok();
     if !std::path::Path::new("/proc/self/ns/user").exists() {
@@ -210,8 +212,9 @@ pub(crate) fn user_namespaces() -> Result<(), String> {
     if sys::is_root() { Ok(()) } else { TRIED.get_or_init(try_namespaces).clone() }
 }
 
-/// Makes the namespaces of a sandbox in a child that ends at once. Switches alone do not tell: in
-/// many containers the kernel refuses a fresh `/proc`, and limits on namespaces have many places.
+/// Makes the namespaces of a sandbox in a child that ends at once. The switches alone do not decide
+/// this: in many containers the kernel refuses a fresh `/proc`, and namespaces are limited in many
+/// places.
 fn try_namespaces() -> Result<(), String> {
     let preparation =
         Preparation { without: 0, mapped: Some(sys::effective_ids()), cgroups: Vec::new() };

@@ -1,4 +1,4 @@
-//! The file system an instance sees: a small read-only tmpfs with binds, and nothing else.
+//! The file system that an instance sees: a small read-only tmpfs with binds, and nothing else.
 //!
 //! Sources are turned into detached mounts before anything is attached, so their paths are resolved
 //! in the host's tree; from then on every step works below the descriptor of our own fresh tmpfs,
@@ -15,7 +15,8 @@ use crate::sys::{self, MOUNT_ATTR_NODEV, MOUNT_ATTR_NOEXEC, MOUNT_ATTR_NOSUID, M
 /// The root itself holds only mount points and a few generated files.
 const ROOT_OPTIONS: &[(&std::ffi::CStr, &std::ffi::CStr)] =
     &[(c"size", c"1m"), (c"nr_inodes", c"2048"), (c"mode", c"0755")];
-/// Bytes of quota per file of /tmp: bounds kernel memory that a flood of empty files would take.
+/// Bytes of quota per file of /tmp. This bounds the kernel memory that a flood of empty files would
+/// use.
 const TMP_BYTES_PER_INODE: u64 = 4096;
 /// Devices that hold no state of the host.
 const DEVICES: &[&str] = &["null", "zero", "full", "random", "urandom"];
@@ -42,7 +43,7 @@ pub(crate) fn compose(plan: &RootPlan) -> Result<(), Failure> {
         let mount = sys::cstring(format!("/dev/{name}"))
             .and_then(|source| sys::open_tree(&source))
             .step(format_args!("open /dev/{name}"))?;
-        // Not nodev, they are devices; read-only concerns their metadata alone.
+        // Nodev is not set, because these are devices. Read-only applies only to their metadata.
         sys::mount_setattr(
             mount.as_fd(),
             MOUNT_ATTR_RDONLY | MOUNT_ATTR_NOSUID | MOUNT_ATTR_NOEXEC,
@@ -71,8 +72,9 @@ pub(crate) fn compose(plan: &RootPlan) -> Result<(), Failure> {
         make_parents(root, path)?;
         write_file(root, path, text)?;
     }
-    // Last: until the pivot a link leads into the host's tree, and what is placed below one would be
-    // made there. Now a link that is in the way of a file or folder fails instead.
+    // Links are made last: until the pivot a link leads into the host's tree, and anything placed
+    // below it would be created there. Now a link in the place of a file or folder causes an error
+    // instead.
     for (path, target) in &plan.links {
         make_parents(root, path)?;
         let target_text = sys::cstring(target.as_os_str().as_encoded_bytes());
@@ -87,7 +89,7 @@ pub(crate) fn compose(plan: &RootPlan) -> Result<(), Failure> {
             .step(format_args!("link /{link}"))?;
     }
     sys::pivot_into(root, true).step("pivot into the root")?;
-    // Only now: the writable mounts below it keep their own attributes.
+    // The root is sealed only now; the writable mounts below it keep their own attributes.
     seal(root)
 }
 
@@ -106,9 +108,9 @@ fn attach_own(root: BorrowedFd<'_>, plan: &RootPlan) -> Result<(), Failure> {
     attach_proc(root, plan.machine)
 }
 
-/// Processes, and the files that are made for this instance, by name. Nothing else of /proc can be
-/// reached: a name that no file was mounted on is not found in a subset of processes. The subset is
-/// switched on last, as it hides the names to mount on as well.
+/// Mounts processes, and the files that are made for this instance, by name. Nothing else of /proc
+/// can be reached: in a subset of processes, a name that no file was mounted on is not found. The
+/// subset is switched on last, because it also hides the names to mount on.
 fn attach_proc(root: BorrowedFd<'_>, machine: Option<Machine>) -> Result<(), Failure> {
     let (proc, context) = sys::new_changeable_mount(
         c"proc",
@@ -126,7 +128,7 @@ fn attach_proc(root: BorrowedFd<'_>, machine: Option<Machine>) -> Result<(), Fai
     sys::reconfigure(context.as_fd(), &[(c"subset", c"pid")]).step("limit /proc to processes")
 }
 
-/// Mounts `source` on a file of /proc. A kernel that lacks the file goes without.
+/// Mounts `source` on a file of /proc. Nothing is mounted if the kernel does not have the file.
 fn cover(root: BorrowedFd<'_>, source: &Path, name: &str) -> std::io::Result<()> {
     let mount = sys::open_tree_at(root, &relative(source)?)?;
     sys::mount_setattr(mount.as_fd(), READ_ONLY | MOUNT_ATTR_NOEXEC)?;
@@ -136,12 +138,12 @@ fn cover(root: BorrowedFd<'_>, source: &Path, name: &str) -> std::io::Result<()>
     }
 }
 
-/// Makes the root's own tmpfs read-only, without the mounts below it.
+/// Makes the root's own tmpfs read-only, but not the mounts below it.
 fn seal(root: BorrowedFd<'_>) -> Result<(), Failure> {
     sys::mount_setattr_single(root, READ_ONLY).step("make the root read-only")
 }
 
-/// Opens a folder of the host as a mount of its own that nothing can be written through.
+/// Opens a folder of the host as a separate mount through which nothing can be written.
 pub(crate) fn open_bind(bind: &Bind) -> Result<OwnedFd, Failure> {
     let shown = bind.source.display();
     let mount = sys::cstring(bind.source.as_os_str().as_encoded_bytes())
@@ -193,8 +195,8 @@ fn write_file(root: BorrowedFd<'_>, path: &Path, text: &str) -> Result<(), Failu
         .step(format_args!("write {}", path.display()))
 }
 
-/// Gives a generated file of the root that this process is in another text. The root stays
-/// read-only: the file is written through a mount that nobody else has.
+/// Replaces the text of a generated file in the root that this process is in. The root stays
+/// read-only: the file is written through a mount that no other process has.
 pub(crate) fn rewrite(path: &Path, text: &str) -> Result<(), Failure> {
     let write = || {
         let (Some(folder), Some(name)) = (path.parent(), path.file_name()) else {

@@ -15,7 +15,7 @@ use crate::plan::Answer;
 use crate::prepared::PreparedChild;
 use crate::sys;
 
-/// An instance whose program runs. Dropping it ends it and removes its cgroups.
+/// An instance whose program runs. Dropping it ends the instance and removes its cgroups.
 pub(crate) struct Running {
     pub(crate) channel: OwnedFd,
     pub(crate) output: OwnedFd,
@@ -24,12 +24,12 @@ pub(crate) struct Running {
 }
 
 impl Running {
-    /// Waits for the program's first word, or its end. Within a runtime only.
+    /// Waits for the program's first output, or its end. Call it within a runtime only.
     pub(crate) async fn speaks(&self) -> io::Result<()> {
         sys::watched(self.channel.try_clone()?)?.readable().await.map(drop)
     }
 
-    /// Watches it from now on. Within a runtime only.
+    /// Watches the instance from now on. Call it within a runtime only.
     pub(crate) fn into_started(
         self,
         prewarmed: bool,
@@ -47,7 +47,7 @@ impl Running {
     }
 }
 
-/// Waits for the end of one instance, tells it, and cleans up.
+/// Waits for the end of one instance, reports it, and cleans up.
 async fn watch_instance(
     pidfd: Arc<AsyncFd<OwnedFd>>,
     status: AsyncFd<OwnedFd>,
@@ -56,7 +56,7 @@ async fn watch_instance(
 ) {
     let mut exit = Exit {
         status: None,
-        // Without a last word pid 1 was killed: by us, or by the kernel for memory.
+        // If there was no last answer, pid 1 was killed: by us, or by the kernel for memory.
         signal: Some(libc::SIGKILL),
         out_of_memory: false,
     };
@@ -77,7 +77,7 @@ async fn watch_instance(
             };
         }
     }
-    // The status socket closes when pid 1 is exiting, the pidfd tells that its namespace is empty.
+    // The status socket closes when pid 1 is exiting; the pidfd shows that its namespace is empty.
     let _ = pidfd.readable().await;
     if let Some(cleanup) = cleanup {
         exit.out_of_memory = exit.status != Some(0) && cleanup.cgroup.out_of_memory();
@@ -87,7 +87,7 @@ async fn watch_instance(
 }
 
 struct Control {
-    /// Its pid 1, as the host numbers it.
+    /// The process id of its pid 1 on the host.
     init: i32,
     pidfd: Arc<AsyncFd<OwnedFd>>,
     cgroup: Option<InstanceCgroup>,
@@ -96,7 +96,7 @@ struct Control {
 
 impl InstanceControl for Control {
     fn kill(&self) {
-        // The only failure is that it has already ended.
+        // The only possible failure is that it has already ended.
         let _ = sys::pidfd_send_signal(self.pidfd.get_ref().as_fd(), libc::SIGKILL);
     }
 
@@ -122,7 +122,7 @@ impl InstanceControl for Control {
         let mut exit = self.exit.clone();
         Box::pin(async move {
             let ended = exit.wait_for(Option::is_some).await.ok().and_then(|exit| *exit);
-            // The watcher is gone only when the runtime is shutting down, which kills instances.
+            // The watcher is missing only when the runtime is shutting down, which kills instances.
             ended.unwrap_or(Exit {
                 status: None,
                 signal: Some(libc::SIGKILL),

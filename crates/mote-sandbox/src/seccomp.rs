@@ -1,10 +1,10 @@
 //! The system call filter: an allow-list for general runtimes, the same for every instance.
 //!
-//! What is not on the list answers ENOSYS, as an older kernel would, so that C libraries and
-//! runtimes use their fallback (clone3, io_uring, openat2). Left out is what published escapes
+//! A call that is not on the list fails with ENOSYS, as on an older kernel, so that C libraries and
+//! runtimes use their fallback (clone3, io_uring, openat2). The list omits what published escapes
 //! used: namespaces, mounts, io_uring, bpf, perf, keys, userfaultfd, ptrace, reading of other
 //! processes, odd socket families, kernel TLS. Where a call is needed but some of its forms are
-//! not, its arguments are compared; only integers can be, so pointers are never trusted.
+//! not, its arguments are compared; only integers can be compared, so pointers are never trusted.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -171,7 +171,7 @@ const ALLOWED: &[libc::c_long] = &[
     libc::SYS_uname,
     libc::SYS_sysinfo,
     libc::SYS_getrandom,
-    // Sockets; which ones is decided where they are made.
+    // Sockets; the permitted families are checked where sockets are created.
     libc::SYS_bind,
     libc::SYS_listen,
     libc::SYS_accept,
@@ -221,7 +221,8 @@ const ALLOWED_HERE: &[libc::c_long] = &[
 #[cfg(not(target_arch = "x86_64"))]
 const ALLOWED_HERE: &[libc::c_long] = &[];
 
-/// prctl(2) options programs use on themselves; none changes capabilities, filters or tracing.
+/// prctl(2) options that programs use on themselves; none of them changes capabilities, filters or
+/// tracing.
 const PRCTL_OPTIONS: &[libc::c_int] = &[
     libc::PR_SET_PDEATHSIG,
     libc::PR_GET_PDEATHSIG,
@@ -244,20 +245,20 @@ const PRCTL_OPTIONS: &[libc::c_int] = &[
     libc::PR_GET_KEEPCAPS,
 ];
 
-/// ioctl(2) requests refused: typing into a terminal, line disciplines.
+/// Refused ioctl(2) requests: typing into a terminal, line disciplines.
 const IOCTL_REFUSED: &[u64] = &[0x5412, 0x541c, 0x5423];
-/// SOL_SOCKET options refused: loading packet filters into the kernel.
+/// Refused SOL_SOCKET options: loading packet filters into the kernel.
 const SOCKET_OPTIONS_REFUSED: &[libc::c_int] = &[
     libc::SO_ATTACH_FILTER,
     libc::SO_ATTACH_BPF,
     libc::SO_ATTACH_REUSEPORT_CBPF,
     libc::SO_ATTACH_REUSEPORT_EBPF,
 ];
-/// Largest IPPROTO_IP and IPPROTO_IPV6 option; netfilter's begin above.
+/// Largest IPPROTO_IP and IPPROTO_IPV6 option; netfilter's options begin above.
 const IP_OPTION_MAX: u64 = 63;
 const TCP_ULP: u64 = 31;
 const TCP_REPAIR: u64 = 19;
-/// personality(2) value that asks without changing.
+/// personality(2) value that queries without a change.
 const PERSONALITY_QUERY: u64 = 0xffff_ffff;
 
 /// Number of calls on the list, for the report.
@@ -371,8 +372,8 @@ fn rules() -> io::Result<BTreeMap<i64, Vec<SeccompRule>>> {
         libc::SYS_personality,
         vec![all(&[(0, Op::Eq, 0)])?, all(&[(0, Op::Eq, PERSONALITY_QUERY)])?],
     );
-    // Limits but for that of core dumps, which may only be read: a null pointer sets nothing. All of
-    // the pointer is compared, as it is not an integer of 32 bits.
+    // Limits may be set, except that of core dumps, which may only be read: a null pointer sets
+    // nothing. All of the pointer is compared, because it is not an integer of 32 bits.
     let nothing_set = SeccompCondition::new(2, Len::Qword, Op::Eq, 0).map_err(io::Error::other)?;
     limit(
         libc::SYS_prlimit64,
@@ -381,7 +382,7 @@ fn rules() -> io::Result<BTreeMap<i64, Vec<SeccompRule>>> {
             SeccompRule::new(vec![nothing_set]).map_err(io::Error::other)?,
         ],
     );
-    // Pipes with names and plain files, but no device nodes.
+    // Named pipes and plain files are allowed, but not device nodes.
     let kinds = [libc::S_IFIFO, libc::S_IFREG, 0];
     let mode_is = |argument, kind: libc::mode_t| {
         all(&[(argument, Op::MaskedEq(u64::from(libc::S_IFMT)), u64::from(kind))])

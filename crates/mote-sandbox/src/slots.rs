@@ -1,4 +1,4 @@
-//! Numbers of living instances, which decide their user ids.
+//! Numbers of living instances, which determine their user ids.
 
 use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -8,7 +8,7 @@ use mote_core::backend::StartError;
 /// Instances alive at once at most; each has its own uid.
 pub(crate) const SLOTS: u32 = 65_536;
 
-/// The numbers that are taken. Cheap to clone.
+/// The numbers that are taken. Cloning it is cheap.
 #[derive(Clone, Default)]
 pub(crate) struct Slots(Arc<Mutex<BTreeSet<u32>>>);
 
@@ -24,7 +24,7 @@ impl Slots {
     }
 }
 
-/// The number of one living instance; free again when this is dropped.
+/// The number of one living instance; it becomes free when this is dropped.
 pub(crate) struct Slot {
     number: u32,
     slots: Slots,

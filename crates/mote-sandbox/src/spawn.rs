@@ -10,9 +10,9 @@ use std::path::Path;
 
 use crate::sys;
 
-/// Where programs without a slash are looked up when the environment has no PATH.
+/// Where programs without a slash in their name are looked up when the environment has no PATH.
 const PATH_DEFAULT: &str = "/usr/local/bin:/usr/bin:/bin";
-/// Stack of the child until it executes; it calls a handful of system calls.
+/// Stack of the child until it executes; it makes only a handful of system calls.
 const STACK_BYTES: usize = 64 << 10;
 /// First descriptor a program must not inherit.
 const FIRST_CLOSED_FD: libc::c_uint = 4;
@@ -22,15 +22,15 @@ pub(crate) struct Command {
     shown: String,
     candidates: Vec<CString>,
     argv: Vec<CString>,
-    /// Instead of the arguments in `argv`, for the next start.
+    /// Replaces the arguments in `argv` for the next start.
     arguments: Option<Vec<CString>>,
     env: Vec<CString>,
     stack: Vec<u8>,
     close_others: bool,
 }
 
-/// Descriptors for a program's 0 to 3; `None` leaves what pid 1 has there. Those given must lie
-/// above 3.
+/// Descriptors that become the program's 0 to 3; `None` leaves the descriptor of pid 1. The given
+/// descriptors must be above 3.
 #[derive(Default)]
 pub(crate) struct Stdio {
     pub(crate) input: Option<RawFd>,
@@ -39,12 +39,12 @@ pub(crate) struct Stdio {
     pub(crate) extra: Option<RawFd>,
 }
 
-/// A running program, collected by its pid 1 alone, so its number stays valid until then.
+/// A running program. Only its pid 1 collects it, so its number stays valid until then.
 pub(crate) struct Child {
     pub(crate) pid: i32,
 }
 
-/// What the child reads; lives on the parent's stack while it waits.
+/// The child's input, which lives on the parent's stack while the parent waits.
 struct Order {
     candidates: Vec<*const libc::c_char>,
     argv: Vec<*const libc::c_char>,
@@ -55,8 +55,8 @@ struct Order {
 }
 
 impl Command {
-    /// Prepares `argv`. A program with a slash is taken relative to `work_dir`, one without is
-    /// looked up there and then in the PATH of `env`.
+    /// Prepares `argv`. A program with a slash is relative to `work_dir`; one without is looked up
+    /// there and then in the PATH of `env`.
     pub(crate) fn new(
         argv: &[String],
         env: &[(String, String)],
@@ -96,8 +96,8 @@ impl Command {
         &self.shown
     }
 
-    /// Starts the program next time with other arguments, or with its own again. What a shell is
-    /// to run is no argument.
+    /// Sets other arguments for the next start, or the program's own again. The text that a shell
+    /// runs does not count as an argument.
     pub(crate) fn replace_arguments(&mut self, with: Option<Vec<String>>) -> io::Result<()> {
         self.arguments = match with {
             Some(words) => {
@@ -190,7 +190,8 @@ extern "C" fn execute(order: *mut libc::c_void) -> libc::c_int {
             let to = to as RawFd;
             let done = match from {
                 Some(from) => libc::dup2(*from, to),
-                // Ours are close-on-exec or already right for 0 to 2; 3 is kept only if given.
+                // Ours are close-on-exec or already right for 0 to 2; 3 is kept only if it was
+                // given.
                 None => 0,
             };
             if done < 0 {
@@ -208,7 +209,7 @@ extern "C" fn execute(order: *mut libc::c_void) -> libc::c_int {
         for candidate in &order.candidates {
             libc::execve(*candidate, order.argv.as_ptr(), order.env.as_ptr());
             let failed = *libc::__errno_location();
-            // Like a shell: a candidate that is there but not executable is worth more than none.
+            // As in a shell, a candidate that exists but is not executable determines the error.
             if failed != libc::ENOENT && failed != libc::ENOTDIR {
                 errno = failed;
                 if failed != libc::EACCES {

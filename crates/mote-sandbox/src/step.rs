@@ -1,4 +1,4 @@
-//! What the steps of composing a sandbox share: how they fail, and where descriptors end up.
+//! What the steps of composing a sandbox share: their errors, and the final numbers of descriptors.
 
 use std::fmt::Display;
 use std::io;
@@ -7,7 +7,7 @@ use std::path::Path;
 
 use crate::sys;
 
-/// Descriptors of pid 1 after set-up: standard ones, then these two, then nothing.
+/// Descriptors of pid 1 after set-up: the standard ones, then these two, and no others.
 pub(crate) const CHANNEL_FD: RawFd = 3;
 /// See [`CHANNEL_FD`].
 pub(crate) const STATUS_FD: RawFd = 4;
@@ -29,13 +29,13 @@ impl<T> StepName<T> for io::Result<T> {
     }
 }
 
-/// Has this process end with the zygote.
+/// Makes this process end with the zygote.
 pub(crate) fn die_with_parent() -> Result<(), Failure> {
     sys::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL as libc::c_ulong, 0)
         .step("ask to die with the zygote")
 }
 
-/// Whether `path` is a folder, for composing binds.
+/// Whether `path` is a folder. Used to compose binds.
 pub(crate) fn is_dir(fd: &OwnedFd, path: &Path) -> Result<bool, Failure> {
     let mode = sys::mode_of(fd.as_fd()).step(format_args!("look at {}", path.display()))?;
     Ok(mode & libc::S_IFMT == libc::S_IFDIR)

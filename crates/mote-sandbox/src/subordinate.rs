@@ -1,6 +1,6 @@
 //! Ranges of user and group ids that are given to others: `/etc/subuid` and `/etc/subgid` say which
-//! ids a user may map into namespaces of their own, for instance those of a container engine. Who has
-//! an id there may read and end what an instance with that id has.
+//! ids a user may map into namespaces of their own, for instance those of a container engine. A
+//! user who owns an id there may read the files and end the processes of an instance with that id.
 
 use std::fs;
 use std::ops::Range;
@@ -10,16 +10,17 @@ use crate::slots::SLOTS;
 /// Steps in which another range is looked for.
 const STEP: u64 = 1_000_000;
 
-/// A range of somebody else in which instances would lie.
+/// A range that belongs to another user and overlaps the ids of instances.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Overlap {
-    /// Who has it, in which file, and which ids it has.
+    /// The owner of the range, its file, and its ids.
     pub(crate) text: String,
-    /// The first id from which on nobody has any.
+    /// The first id from which on no range of another user lies.
     pub(crate) free: Option<u32>,
 }
 
-/// What of the ids from `base` on is given to others on this machine. Reads two small files.
+/// The part of the ids from `base` on that is given to others on this machine. Reads two small
+/// files.
 pub(crate) fn overlap(base: u32) -> Option<Overlap> {
     let read = |path: &'static str| (path, fs::read_to_string(path).unwrap_or_default());
     overlap_in(&[read("/etc/subuid"), read("/etc/subgid")], base)
@@ -71,7 +72,7 @@ mod tests {
         let usual = "alice:100000:65536\nbob:165536:65536\n";
         assert_eq!(found(usual, usual, 1_000_000), None);
         assert_eq!(found("", "", 1_000_000), None);
-        // Next to each other is not the same.
+        // Adjacent ranges do not overlap.
         assert_eq!(found("a:934464:65536\nb:1065536:65536", "", 1_000_000), None);
         for (subuid, subgid, told) in [
             ("a:1000000:65536", "", "/etc/subuid gives 1000000 to 1065535 to a"),

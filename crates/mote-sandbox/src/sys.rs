@@ -37,7 +37,7 @@ fn owned(value: libc::c_long) -> io::Result<OwnedFd> {
     Ok(unsafe { OwnedFd::from_raw_fd(fd as RawFd) })
 }
 
-/// Path handling failed or a string held a NUL byte.
+/// The error for a path that cannot be handled or a string that contains a NUL byte.
 pub(crate) fn cstring(text: impl Into<Vec<u8>>) -> io::Result<std::ffi::CString> {
     std::ffi::CString::new(text)
         .map_err(|_| io::Error::new(io::ErrorKind::InvalidInput, "holds a NUL byte"))
@@ -70,7 +70,7 @@ pub(crate) fn mount_setattr(mount: BorrowedFd<'_>, set: u64) -> io::Result<()> {
     set_mount_attributes(mount, set, AT_RECURSIVE)
 }
 
-/// The same for one mount, not those below it.
+/// The same for one mount, without the mounts below it.
 pub(crate) fn mount_setattr_single(mount: BorrowedFd<'_>, set: u64) -> io::Result<()> {
     set_mount_attributes(mount, set, 0)
 }
@@ -127,7 +127,7 @@ pub(crate) fn move_mount(
     Ok(())
 }
 
-/// Lets files be written through a mount, if their permissions do.
+/// Lets files be written through a mount, if their permissions allow it.
 pub(crate) fn make_writable(mount: BorrowedFd<'_>) -> io::Result<()> {
     change_mount_attributes(mount, (0, MOUNT_ATTR_RDONLY), 0)
 }
@@ -141,7 +141,7 @@ pub(crate) fn new_mount(
     new_changeable_mount(kind, options, attributes).map(|(mount, _)| mount)
 }
 
-/// The same, and what [`reconfigure`] takes.
+/// The same, together with the context that [`reconfigure`] takes.
 pub(crate) fn new_changeable_mount(
     kind: &CStr,
     options: &[(&CStr, &CStr)],
@@ -162,7 +162,7 @@ pub(crate) fn new_changeable_mount(
     Ok((mount, context))
 }
 
-/// Changes options of a file system that was mounted before.
+/// Changes options of a file system that is already mounted.
 pub(crate) fn reconfigure(context: BorrowedFd<'_>, options: &[(&CStr, &CStr)]) -> io::Result<()> {
     set_options(context, options, FSCONFIG_CMD_RECONFIGURE)
 }
@@ -199,7 +199,7 @@ fn set_options(
     Ok(())
 }
 
-/// Makes every mount of this namespace private, so that nothing we do is seen outside.
+/// Makes every mount of this namespace private, so that our changes are not visible outside.
 pub(crate) fn make_mounts_private() -> io::Result<()> {
     // SAFETY: constant paths; the ignored arguments may be null.
     check(libc::c_long::from(unsafe {
@@ -228,7 +228,7 @@ pub(crate) fn pivot_into(root: BorrowedFd<'_>, detach: bool) -> io::Result<()> {
     Ok(())
 }
 
-/// Creates a folder below `dir`; one that exists is fine.
+/// Creates a folder below `dir`; an existing folder is not an error.
 pub(crate) fn mkdirat(dir: BorrowedFd<'_>, path: &CStr, mode: libc::mode_t) -> io::Result<()> {
     // SAFETY: NUL-terminated path.
     match check(libc::c_long::from(unsafe { libc::mkdirat(dir.as_raw_fd(), path.as_ptr(), mode) }))
@@ -339,7 +339,7 @@ pub(crate) fn unshare(flags: libc::c_int) -> io::Result<()> {
     Ok(())
 }
 
-/// Sets one resource limit; a hard limit already below is kept.
+/// Sets one resource limit; a hard limit that is already lower is kept.
 pub(crate) fn limit_resource(resource: libc::c_int, soft: u64, hard: u64) -> io::Result<()> {
     // SAFETY: both structs are valid for the calls; the cast covers libcs that type the first
     // argument differently.
@@ -373,7 +373,7 @@ pub(crate) fn pipe() -> io::Result<(OwnedFd, OwnedFd)> {
     Ok(unsafe { (OwnedFd::from_raw_fd(fds[0]), OwnedFd::from_raw_fd(fds[1])) })
 }
 
-/// The same for our end of a new pipe, whose other status flags are known to be none: one call.
+/// The same for our end of a new pipe, which is known to have no other status flags: one call.
 pub(crate) fn set_new_pipe_nonblocking(fd: BorrowedFd<'_>) -> io::Result<()> {
     // SAFETY: plain integers on a descriptor that is open while borrowed.
     check(libc::c_long::from(unsafe {
@@ -498,7 +498,7 @@ pub(crate) fn exit_now(status: i32) -> ! {
     unsafe { libc::_exit(status) }
 }
 
-/// Bytes that an ordinary user may still write where `path` lies.
+/// Bytes that an ordinary user may still write on the file system of `path`.
 pub(crate) fn free_bytes(path: &std::path::Path) -> io::Result<u64> {
     let path = cstring(path.as_os_str().as_encoded_bytes())?;
     // SAFETY: an all-zero statvfs is a valid value to be overwritten; the path is NUL-terminated.
@@ -560,14 +560,14 @@ pub(crate) fn watched(fd: OwnedFd) -> io::Result<tokio::io::unix::AsyncFd<OwnedF
     unsafe { tokio::io::unix::AsyncFd::register(fd) }.map_err(io::Error::from)
 }
 
-/// How long the data path and programs in sandboxes run before another may have their core, in
-/// nanoseconds: the least that the kernel takes.
+/// How long the data path and programs in sandboxes run before another program may have their core,
+/// in nanoseconds: the smallest value that the kernel accepts.
 const TURN_NS: u64 = 100_000;
 
-/// Asks the scheduler for short turns of the calling thread, and of what it starts from now on: a
-/// program that wakes up need not wait until the turn of the one that runs is over, which otherwise
-/// is only looked at once per tick, up to 4 ms later. Everybody's share of the processor stays the
-/// same. Kernels before 6.12 ignore it; others may refuse it.
+/// Asks the scheduler for short turns of the calling thread, and of the programs that it starts
+/// from now on. A program that wakes up then need not wait until the turn of the running program is
+/// over, which otherwise is checked only once per tick, up to 4 ms later. The shares of the
+/// processor stay the same. Kernels before 6.12 ignore it; others may refuse it.
 pub(crate) fn take_short_turns() -> io::Result<()> {
     // SAFETY: an all-zero struct is a valid value to be overwritten.
     let mut attributes: libc::sched_attr = unsafe { std::mem::zeroed() };
@@ -581,7 +581,7 @@ pub(crate) fn take_short_turns() -> io::Result<()> {
     Ok(())
 }
 
-/// Empties a signalfd; what happened is asked of waitpid.
+/// Empties a signalfd; waitpid then reports what happened.
 pub(crate) fn drain_signals(children: BorrowedFd<'_>) {
     let mut info = [0u8; size_of::<libc::signalfd_siginfo>() * 4];
     while read(children, &mut info).is_ok_and(|got| got > 0) {}

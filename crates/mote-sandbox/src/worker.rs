@@ -1,8 +1,9 @@
 //! The worker inside a sandbox that runs a program once per invocation.
 //!
-//! Speaks the worker protocol on the channel and starts the program with the body on stdin and the
-//! answer on stdout. One thread, one poll loop; every buffer is bounded by the protocol's windows.
-//! [`crate::program_run`] is one running program, this file is the connection and the queue.
+//! It speaks the worker protocol on the channel and starts the program with the body on stdin and
+//! the answer on stdout. There is one thread with one poll loop; every buffer is bounded by the
+//! protocol's windows. [`crate::program_run`] is one running program; this file is the connection
+//! and the queue.
 
 use std::collections::{HashSet, VecDeque};
 use std::ffi::CString;
@@ -22,11 +23,13 @@ use crate::spawn::Command;
 use crate::sys;
 use mote_openwhisk_action as whisk;
 
-/// Programs at once when LOAD leaves it open.
+/// Programs at once when LOAD does not say.
 const CONCURRENCY_DEFAULT: u32 = mote_core::spec::CONCURRENCY_DEFAULT_EXEC;
-/// Programs at once at most, whatever LOAD says: each has four pipes under 1,024 descriptors.
+/// Programs at once at most, whatever LOAD says: each one has four pipes, and the limit is 1,024
+/// descriptors.
 const CONCURRENCY_MAX: u32 = 128;
-/// Invocations waiting inside at most; the engine keeps its own queue and sends only a few ahead.
+/// Invocations waiting inside at most; the engine keeps its own queue and sends only a few in
+/// advance.
 const WAITING_MAX: usize = 1024;
 const READ_BYTES: usize = 64 << 10;
 
@@ -48,28 +51,28 @@ struct Worker<'a> {
     outbox: Vec<u8>,
     running: Vec<Run>,
     waiting: VecDeque<Waiting>,
-    /// Streams that are answered while their request body still arrives.
+    /// Streams that have been answered while their request body still arrives.
     discarding: HashSet<u32>,
     concurrency: usize,
     function: String,
     contract: Contract,
     env: Vec<CString>,
-    /// The program of an action that stays.
+    /// The program of an action that stays running.
     looped: Option<ActionLoop>,
-    /// That program writes a line once it is up.
+    /// The program writes a line once it is up.
     says_when_up: bool,
-    /// READY, while it is not.
+    /// The READY frame, until the program is up.
     ready: Option<Vec<u8>>,
     /// Answers that are longer than a frame.
     deliveries: Vec<Delivery>,
     draining: bool,
 }
 
-/// Makes a command of program and arguments, found from a folder.
+/// Makes a command from a program and its arguments, relative to a folder.
 pub(crate) type Prepare<'a> = dyn Fn(&[String], &Path) -> io::Result<Command> + 'a;
 
-/// Serves the channel until the engine drains or closes it. On return everything else in the
-/// sandbox ends with the caller.
+/// Serves the channel until the engine drains or closes it. After the return, everything else in
+/// the sandbox ends with the caller.
 pub(crate) fn run(
     channel: OwnedFd,
     status: BorrowedFd<'_>,
@@ -104,7 +107,8 @@ pub(crate) fn run(
     let mut hello = wire::VERSION.to_le_bytes().to_vec();
     hello.extend_from_slice(b"mote-exec");
     wire::put_frame(&mut worker.outbox, FrameKind::Hello, 0, 0, &hello);
-    // An error here means that the engine's end is gone or speaks nonsense; both end the instance.
+    // An error here means that the engine's end is closed or violates the protocol; both end the
+    // instance.
     let _ = worker.serve();
 }
 
@@ -157,10 +161,10 @@ impl Worker<'_> {
                     }
                     if let Some(looped) = self.looped.as_mut().filter(|looped| looped.pid() == pid)
                     {
-                        // One that was up once is started again by the next call.
+                        // The next call restarts a program that has been up once.
                         looped.ended(&mut self.outbox, wait_status, self.ready.is_some());
                         if self.ready.is_some() || !looped.is_up() {
-                            // What waits, the engine gives to another instance.
+                            // The engine gives the waiting invocations to another instance.
                             self.waiting.clear();
                             self.draining = true;
                         }
@@ -172,7 +176,7 @@ impl Worker<'_> {
         }
     }
 
-    /// Moves bytes of every running program and removes those that are done.
+    /// Moves bytes of every running program and removes those that have finished.
     fn pump(&mut self) {
         let now_ns = sys::monotonic_ns();
         if let Some(looped) = &mut self.looped {
@@ -207,7 +211,7 @@ impl Worker<'_> {
         self.waiting.remove(at)
     }
 
-    /// Gives the program that stays its next call.
+    /// Gives the staying program its next call.
     fn start_looped(&mut self) {
         if self.looped.as_ref().is_some_and(ActionLoop::has_ended) && !self.waiting.is_empty() {
             self.start_loop();
@@ -226,7 +230,8 @@ impl Worker<'_> {
         }
     }
 
-    /// What an action is called with; it is answered here where the body is not what it says.
+    /// The arguments of an action's call. If the body does not match its media type, the call is
+    /// answered here.
     fn action_arguments(&mut self, next: &mut Waiting) -> Option<serde_json::Value> {
         let Contract::Action { defaults, .. } = &self.contract else { return None };
         let request = Invoke::parse(&next.invoke).ok()?;
@@ -276,7 +281,7 @@ impl Worker<'_> {
                 }
             }
         }
-        // What just started may already have something to say, and short programs often do.
+        // A program that has just started may already have output, and short programs often do.
     }
 
     fn flush(&mut self) -> io::Result<()> {
@@ -393,7 +398,7 @@ impl Worker<'_> {
         Ok(())
     }
 
-    /// Starts a program that stays. READY follows once it is up.
+    /// Starts a program that stays running. READY follows once it is up.
     fn start_loop(&mut self) {
         let Some(command) = &mut self.command else { return };
         match ActionLoop::start(command, &self.env, self.says_when_up) {
@@ -412,7 +417,7 @@ impl Worker<'_> {
             run.input().push(chunk, end);
         } else if let Some(waiting) = waiting {
             if matches!(self.contract, Contract::Action { .. }) && !end {
-                // It does not start before all of it is here.
+                // The program does not start before the whole body has arrived.
                 put_credit(&mut self.outbox, stream, chunk.len());
             }
             waiting.input.push(chunk, end);
@@ -443,7 +448,7 @@ impl Worker<'_> {
     }
 }
 
-/// Ends a stream with an error before its program ran.
+/// Ends a stream with an error before its program has run.
 fn fail(outbox: &mut Vec<u8>, stream: u32, kind: &str, message: impl ToString) {
     let error = WorkerError {
         kind: kind.to_owned(),

@@ -3,10 +3,10 @@
 //!
 //! A threaded process cannot fork safely: the child may meet a lock that another thread held. The
 //! zygote has no threads, no logger and no locks, so its children may use the whole standard
-//! library. It does nothing but receive an order, clone, hand its sockets to the child and go on; all
-//! slow work happens in the child. An order with one descriptor makes a child that prepares and is
-//! told its plan by the daemon directly, one with two assigns a prewarmed instance. It trusts only the
-//! daemon, its one peer.
+//! library. It only receives an order, clones itself, hands its sockets to the child and continues;
+//! all slow work happens in the child. An order with one descriptor makes a child that prepares and
+//! then receives its plan from the daemon directly; an order with two assigns a prewarmed instance.
+//! The zygote trusts only the daemon, its one peer.
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
@@ -18,14 +18,14 @@ use crate::plan::{Answer, PREFIX_BYTES, PREPARATION_BYTES_MAX};
 use crate::seccomp;
 use crate::sys;
 
-/// The zygote has its control socket here; everything above is closed.
+/// The descriptor of the zygote's control socket; all descriptors above it are closed.
 const CONTROL_FD: RawFd = 3;
 
 /// Namespace for [`Zygote::fork`].
 #[derive(Debug)]
 pub enum Zygote {}
 
-/// The daemon's end: dropping it ends the zygote and every instance it has made.
+/// The daemon's end: dropping it ends the zygote and every instance that the zygote has made.
 #[derive(Debug)]
 pub struct ZygoteHandle {
     control: OwnedFd,
@@ -35,7 +35,7 @@ pub struct ZygoteHandle {
 }
 
 impl Zygote {
-    /// Forks the zygote. Call it first thing in a `main` that is not async.
+    /// Forks the zygote. Call it first in a `main` that is not async.
     ///
     /// Fails when the process already has more than one thread, or when the kernel refuses. Does
     /// not block. In the child this function never returns.
@@ -68,16 +68,16 @@ impl ZygoteHandle {
         self.pid
     }
 
-    /// Resolves when the zygote has ended, however that came about. Needs an async runtime; fails
-    /// when descriptors have run out.
+    /// Resolves when the zygote has ended for any reason. Needs an async runtime; fails when no
+    /// descriptors are left.
     pub(crate) async fn ended(&self) -> io::Result<()> {
         let pidfd = sys::watched(self.pidfd.try_clone()?)?;
         pidfd.readable().await.map(drop)
     }
 
     /// Asks for one prepared child, with the inner end of its status socket, or for an assignment,
-    /// with the instance's mount namespace besides. `WouldBlock` when the zygote is behind;
-    /// `BrokenPipe` when it is gone.
+    /// with the instance's mount namespace as well. Returns `WouldBlock` when the zygote has not
+    /// caught up, and `BrokenPipe` when it has ended.
     pub(crate) fn send(
         &self,
         order: &[u8],
@@ -90,8 +90,8 @@ impl ZygoteHandle {
 }
 
 fn run(control: OwnedFd, daemon: u32) -> io::Result<()> {
-    // Own session: Ctrl-C in the terminal reaches the daemon alone, which then drains.
-    // SAFETY: a fresh fork is never a group leader.
+    // The zygote has its own session: Ctrl-C in the terminal reaches only the daemon, which then
+    // drains.
     unsafe {
         libc::setsid();
     }
@@ -99,7 +99,7 @@ fn run(control: OwnedFd, daemon: u32) -> io::Result<()> {
         sys::set_signal(signal, libc::SIG_IGN);
     }
     sys::set_signal(libc::SIGTERM, libc::SIG_DFL);
-    // Ignored SIGCHLD lets the kernel collect dead instances; their ends are seen through pidfds.
+    // With SIGCHLD ignored, the kernel collects dead instances; their ends are seen through pidfds.
     sys::set_signal(libc::SIGCHLD, libc::SIG_IGN);
     sys::unblock_signals();
     sys::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL as libc::c_ulong, 0)?;
@@ -128,8 +128,8 @@ fn run(control: OwnedFd, daemon: u32) -> io::Result<()> {
         let (length, fds) = match message::receive(control.as_fd(), &mut buffer) {
             Ok((0, fds)) if fds.is_empty() => return Ok(()),
             Ok(received) => received,
-            // A message too long for the buffer is the daemon's mistake; its sockets close and
-            // that start fails.
+            // A message too long for the buffer is the daemon's mistake; its sockets close and that
+            // start fails.
             Err(error) if error.raw_os_error() == Some(libc::EMSGSIZE) => continue,
             Err(error) => return Err(error),
         };
@@ -159,8 +159,8 @@ fn run(control: OwnedFd, daemon: u32) -> io::Result<()> {
                 message::send(status.as_fd(), &answer.encode(), &[], libc::MSG_DONTWAIT)
             }
         };
-        // The daemon has given up on this start when its end is closed; nothing to do here, the
-        // child finds out the same way.
+        // When its end is closed, the daemon has given up on this start. Nothing needs to be done
+        // here: the child notices it in the same way.
         let _ = answer;
     }
 }

@@ -1,6 +1,6 @@
 //! The attack battery: every attempt inside a sandbox (none may succeed), outside it (nearly all
-//! must), and with one layer after the other removed (each must let something through). The last two
-//! need root; an ordinary user's sandbox is attacked all the same.
+//! must succeed), and with one layer after the other removed (each must let something through). The
+//! last two need root; an ordinary user's sandbox is attacked nevertheless.
 //!
 //! This test binary is also the probe: it is copied into the sandbox as the function's code.
 
@@ -24,8 +24,8 @@ use mote_core::backend::{Backend, Prewarmed};
 use mote_sandbox::{Layer, ProcessBackend, SandboxConfig, Zygote, ZygoteHandle};
 use support::{Folder, finish, is_root_with_memory, next_prewarmed, own_uid, request, shim};
 
-/// Layers whose single removal lets only a property through, because another layer stops the
-/// attack too: removed together, the attack itself must succeed.
+/// Layers whose single removal exposes only a property, because another layer also stops the
+/// attack. If both are removed together, the attack itself must succeed.
 const TOGETHER: [(&[Layer], &str, &str); 2] = [
     (
         &[Layer::UserNamespace, Layer::Capabilities],
@@ -54,9 +54,9 @@ const LAYERS: [(Layer, &str); 12] = [
     (Layer::FdClosing, "fd closing"),
 ];
 
-/// Attempts that succeed where a capability of the machine is missing, as `mote doctor` says there:
-/// without a memory controller only the private memory of each process is limited, with room for
-/// its interpreter.
+/// Attempts that succeed where a capability of the machine is missing, as `mote doctor` reports
+/// there: without a memory controller only the private memory of each process is limited, with room
+/// for its interpreter.
 const WEAKER: [(&str, &str); 1] = [("memory", "more_memory_than_allowed")];
 
 type Results = BTreeMap<String, bool>;
@@ -69,7 +69,7 @@ fn parse(text: &str) -> Results {
         .collect()
 }
 
-/// Number of the neighbour's process on the host, found by its name for the whole machine.
+/// Process id of the neighbour on the host, found by its name among all processes of the machine.
 fn process_with(argument: &str) -> i32 {
     std::fs::read_dir("/proc")
         .unwrap()
@@ -137,7 +137,7 @@ async fn inside(
         asked.env.push(("T_CODE".to_owned(), "/function".to_owned()));
     }
     let started = if waited {
-        // Up before its code is there; goes on when it is told to.
+        // The program is up before its code is there, and continues after it reads a line.
         let script = "echo up >&3; read go <&3; cd /function && exec ./probe --probe";
         asked.launch = shim(&["sh", "-c", script]);
         backend.keep_prewarmed(vec![Prewarmed { like: asked.clone(), count: 1 }]);

@@ -1,4 +1,5 @@
-//! Instances of every kind through the real zygote: start, limits, ends, nothing left behind.
+//! Instances of every kind through the real zygote: their starts, limits and ends, and that nothing
+//! is left behind.
 //!
 //! One process, one zygote; each test is a function in the table at the end.
 #![expect(clippy::unwrap_used, reason = "a test without the harness")]
@@ -22,9 +23,10 @@ use support::{
     processes_with, python, request, shim,
 };
 
-/// A step that fails while a child prepares is told with its name: the daemon's groups are gone here.
+/// A step that fails while a child prepares is reported with its name: the daemon's groups are gone
+/// here.
 fn broken_daemon(zygote: ZygoteHandle) {
-    // Outside a runtime nothing is prepared ahead.
+    // Outside a runtime no child is prepared in advance.
     let backend = ProcessBackend::new(zygote, SandboxConfig::default());
     let bases = group_bases();
     for base in &bases {
@@ -59,7 +61,7 @@ async fn shell(backend: &ProcessBackend) {
     assert_eq!((exit.status, exit.signal, exit.out_of_memory), (Some(3), None, false));
 }
 
-/// /proc tells an instance of its own limits, also one that waited with others.
+/// /proc shows an instance its own limits, also to one that waited with other limits.
 async fn facts_of_the_machine(backend: &ProcessBackend) {
     let code = Folder::new("facts");
     let script = "#!/bin/sh\nhead -1 /proc/meminfo\ngrep -c ^cpu[0-9] /proc/stat\n\
@@ -89,7 +91,7 @@ async fn facts_of_the_machine(backend: &ProcessBackend) {
     if !is_root_with_memory(backend) {
         return println!("SKIPPED: an instance that waited: there is no memory controller");
     }
-    // It waits with 128 MiB and is assigned with 96.
+    // The instance waits with 128 MiB and is assigned with 96.
     let script = "echo up >&3; read go <&3; cat /proc/meminfo";
     let mut asked = request(2, &code.0, shim(&["sh", "-c", script]));
     backend.keep_prewarmed(vec![Prewarmed { like: asked.clone(), count: 1 }]);
@@ -101,7 +103,7 @@ async fn facts_of_the_machine(backend: &ProcessBackend) {
     let (text, _) = finish(started).await;
     backend.keep_prewarmed(Vec::new());
     assert!(text.starts_with("MemTotal:          98304 kB\n"), "{text}");
-    // What must not read its limit as memory is not told of it.
+    // An instance that must not read its limit as its memory does not see it.
     let mut asked = request(3, &code.0, shim(&["cat", "/proc/meminfo"]));
     asked.shows_memory = false;
     let (text, _) = finish(backend.start(asked).await.unwrap()).await;
@@ -176,18 +178,18 @@ async fn limits(backend: &ProcessBackend) {
     if enforces(backend, "memory") {
         assert_eq!((exit.signal, exit.out_of_memory), (Some(9), true), "{text}");
     } else {
-        // The program is refused more memory, and says so itself.
+        // The kernel refuses the program more memory, and the program itself reports this.
         assert!(exit.status != Some(0), "{exit:?} {text}");
     }
     if !enforces(backend, "cpu") {
         return println!("SKIPPED: share of the processor: no cpu controller");
     }
 
-    // Half a core, measured by what is used of it.
+    // Half a core, measured by the processor time that is used.
     let mut cpu = request(13, &code.0, shim(&["sh", "-c", "while :; do :; done"]));
     cpu.limits.cpu_millis = Some(200);
     let started = backend.start(cpu).await.unwrap();
-    // Measured: what it may use in this time.
+    // The measurement lasts this long.
     tokio::time::sleep(Duration::from_secs(1)).await;
     let usage = started.control.usage().unwrap();
     assert!(usage.cpu_ns < 500_000_000, "{usage:?}");
@@ -199,7 +201,7 @@ async fn limits(backend: &ProcessBackend) {
     assert_eq!(exit.signal, Some(9));
 }
 
-/// Bytes that wait in sockets count: a program cannot keep more in them than its memory limit.
+/// Bytes that wait in sockets count: a program cannot hold more in them than its memory limit.
 async fn socket_buffers(backend: &ProcessBackend) {
     let Some((python, _)) = python() else {
         return println!("SKIPPED: no python3");
@@ -208,7 +210,7 @@ async fn socket_buffers(backend: &ProcessBackend) {
         return println!("SKIPPED: buffers of sockets: no memory controller");
     }
     let code = Folder::new("sockets");
-    // At most 900 sockets and 400 MiB; each is filled until the kernel takes no more.
+    // At most 900 sockets and 400 MiB; each is filled until the kernel accepts no more.
     let script = "import socket, sys
 held, total, block = [], 0, bytes(65000)
 def fill(sock, send):
@@ -244,7 +246,7 @@ print('buffered', total >> 20, flush=True)
         let (text, exit) = finish(backend.start(asked).await.unwrap()).await;
         let mib: Option<u64> = text.trim().strip_prefix("buffered ").and_then(|n| n.parse().ok());
         println!("{kind}: {} {exit:?}", text.trim());
-        // Ended for memory is as good.
+        // The test also passes if the program was ended for memory.
         assert!(mib.is_none_or(|mib| mib < 64), "{kind}: {text}");
         assert!(mib.is_some() || exit.out_of_memory, "{kind}: {text} {exit:?}");
     }
@@ -329,7 +331,7 @@ impl Engine {
         self.socket.write_all(&out).unwrap();
     }
 
-    /// Collects one answer: status, headers, body; or the error. Gives credit as it goes.
+    /// Collects one answer: status, headers and body, or the error. Gives credit as it reads.
     fn answer(&mut self, stream: u32) -> Result<(u16, String, Vec<u8>), WorkerError> {
         let (mut status, mut fields, mut body) = (0, String::new(), Vec::new());
         loop {
@@ -441,7 +443,7 @@ esac
     }
     assert_eq!(got as u32, sent + 5);
 
-    // A program that ends without reading its body: the rest is taken and dropped.
+    // A program that ends without reading its body: the rest of the body is taken and dropped.
     engine.invoke(6, "/ignore", b"", false);
     assert_eq!(engine.answer(6).unwrap().2, b"done\n");
     engine.send(FrameKind::Body, 0, 6, &chunk);
@@ -457,7 +459,7 @@ esac
     assert_eq!(engine.answer(8).unwrap().2, b"left\n");
     assert!(begun.elapsed() < Duration::from_secs(5));
 
-    // Two at once, the third waits its turn.
+    // Two run at once; the third waits for its turn.
     let begun = Instant::now();
     for stream in [9, 10, 11] {
         engine.invoke(stream, "/wait", b"", true);
@@ -533,7 +535,7 @@ while True:
 }
 
 /// A program that is up before it is asked for becomes an instance of one function: it sees that
-/// function's files, nothing else changes, and it gets that function's limits.
+/// function's files and gets that function's limits, and nothing else changes.
 async fn waiting(backend: &ProcessBackend) {
     if !is_root_with_memory(backend) {
         return println!("SKIPPED: prewarmed programs need root and a memory controller");
@@ -557,10 +559,10 @@ async fn waiting(backend: &ProcessBackend) {
         let (text, exit) = finish(started).await;
         let expected = format!("{name}\na-package\n1000\n");
         assert!(text.starts_with(&expected), "{text}");
-        // The larger limit it waited under would have let the second one go on.
+        // The larger limit that it waited under would have let the second program continue.
         assert_eq!(exit.out_of_memory, go != "true", "{exit:?}");
     }
-    // One whose rules differ starts anew.
+    // An instance whose rules differ is started from scratch.
     let mut other = ask(&one);
     other.limits.pids = 32;
     let started = backend.start(other).await.unwrap();
@@ -569,7 +571,7 @@ async fn waiting(backend: &ProcessBackend) {
     backend.keep_prewarmed(Vec::new());
 }
 
-/// Paused instances do nothing, go on where they were, and end when told.
+/// Paused instances do nothing, continue where they stopped, and end on request.
 async fn paused(backend: &ProcessBackend) {
     if !enforces(backend, "cgroups") {
         return println!("SKIPPED: pausing needs cgroups");
@@ -582,7 +584,7 @@ async fn paused(backend: &ProcessBackend) {
     wait_until(|| burnt() > 20_000_000).await;
     assert!(control.set_paused(true));
     let before = burnt();
-    // Measured: what it uses in this time.
+    // The processor time that it uses during this pause is measured.
     tokio::time::sleep(Duration::from_millis(100)).await;
     let during = burnt() - before;
     assert!(during < 5_000_000, "{during} ns while paused");
@@ -603,14 +605,14 @@ async fn wait_until(mut done: impl FnMut() -> bool) {
 
 async fn nothing_is_left(backend: &ProcessBackend) {
     let code = Folder::new("left");
-    // Its length tells the processes of this run.
+    // The duration identifies the processes of this run.
     let sleep = format!("60.{}", std::process::id());
     let script = format!("#!/bin/sh\nsleep {sleep} & sleep {sleep} & ls /proc/$$/fd\n");
     code.write("fds.sh", &script);
     let count = |path: &str| std::fs::read_dir(path).map_or(0, Iterator::count);
     let mounts = || std::fs::read_to_string("/proc/self/mountinfo").unwrap().lines().count();
     let counts = || (count("/proc/self/fd"), mounts(), instance_groups());
-    // What the tests before this one have left behind goes within moments.
+    // The remains of the tests before this one disappear within moments.
     let (mut before, mut equal) = (counts(), 0);
     while equal < 25 {
         tokio::time::sleep(Duration::from_millis(20)).await;
@@ -623,7 +625,7 @@ async fn nothing_is_left(backend: &ProcessBackend) {
         let started =
             backend.start(request(1000 + instance, &code.0, shim(&["./fds.sh"]))).await.unwrap();
         let (text, _) = finish(started).await;
-        // 10 is the script itself, opened by the shell after it began.
+        // 10 is the script itself, which the shell opened after it began.
         if !text.split_whitespace().all(|fd| ["0", "1", "2", "3", "10"].contains(&fd)) {
             odd.push(text);
         }
@@ -641,14 +643,14 @@ async fn nothing_is_left(backend: &ProcessBackend) {
     assert_eq!(processes_with(&sleep), 0, "processes left");
 }
 
-/// Cgroups of instances of this process: inside its own, or beside it where processor time is
+/// Cgroups of instances of this process: inside its own, or next to it where processor time is
 /// shared out.
 fn instance_groups() -> usize {
     let bases = group_bases();
     bases.iter().map(|base| folders(base).count() + siblings_of(base).len()).sum()
 }
 
-/// Cgroups of instances that stand beside one of ours.
+/// Cgroups of instances that are siblings of one of ours.
 fn siblings_of(base: &std::path::Path) -> Vec<std::path::PathBuf> {
     let named = format!("mote-{}-instance-", std::process::id());
     let beside = base.parent().into_iter().flat_map(folders);
@@ -715,7 +717,7 @@ async fn installation(backend: &ProcessBackend) {
     endless.timeout = Duration::from_millis(200);
     assert!(backend.run_build(endless, ignore).await.unwrap().timed_out);
 
-    // One large file, and many small ones that together are too much.
+    // One large file, and many small ones that are too much together.
     let mut large = build.clone();
     large.argv = command("head -c 20000000 /dev/zero > big; sleep 60");
     assert!(backend.run_build(large, ignore).await.unwrap().too_large);
@@ -729,7 +731,7 @@ async fn installation(backend: &ProcessBackend) {
     assert!(source.to_string().contains("nested"), "{source}");
 }
 
-/// An installation reaches what its caller serves, and nothing of the host.
+/// An installation reaches the listeners that its caller serves, and nothing of the host.
 async fn installation_network(backend: &ProcessBackend) {
     let Some((python, _)) = python() else {
         return println!("SKIPPED: no python3");
@@ -763,7 +765,7 @@ async fn installation_network(backend: &ProcessBackend) {
         let (stream, _) = listener.accept().await.unwrap();
         stream.into_std().unwrap().write_all(b"the host").unwrap();
     };
-    // What ends is not what serves: the installation goes on.
+    // The end of the serving future does not end the installation.
     let serve = async |listeners| {
         serve(listeners).await;
         std::future::pending::<()>().await;
@@ -774,21 +776,22 @@ async fn installation_network(backend: &ProcessBackend) {
     assert_eq!(lines, expected);
 }
 
-/// Uids of this run's instances, not those of a node that runs beside it.
+/// Uids of this run's instances, different from those of a node that runs at the same time.
 fn own_uid_base() -> u32 {
     10_000_000 + std::process::id() % 100_000 * 1000
 }
 
-/// Far from the uids of the other tests.
+/// A range far from the uids of the other tests.
 const DAEMON_UID_BASE: u32 = 3_000_000;
 
-/// The part of a daemon that is about to be killed.
+/// The daemon that is about to be killed.
 async fn doomed_daemon(zygote: ZygoteHandle) {
     let mut config = SandboxConfig::default();
     config.uid_base = DAEMON_UID_BASE;
     let backend = ProcessBackend::new(zygote, config);
     let code = Folder::new("doomed");
-    // The word after it is in the command line of the daemon, and so of all its copies.
+    // The argument that follows is in the command line of the daemon, and therefore of all its
+    // copies.
     let marker = std::env::args().next_back().unwrap();
     let sleeping = shim(&["sh", "-c", "sleep 600 & sleep 600 # $0", &marker]);
     let _first = backend.start(request(1, &code.0, sleeping)).await.unwrap();
@@ -807,8 +810,8 @@ async fn daemon_death(_: &ProcessBackend) {
         .unwrap();
     let mut ready = [0; 6];
     daemon.stdout.take().unwrap().read_exact(&mut ready).unwrap();
-    // The shell has been executed, but may not have begun what it runs.
-    // Daemon, helper, the shell, and the first processes of two instances.
+    // The shell has been executed, but may not have started its command yet. The processes are the
+    // daemon, the helper, the shell, and the first processes of two instances.
     wait_until(|| processes_with(&marker) >= 5).await;
     daemon.kill().unwrap();
     daemon.wait().unwrap();
@@ -822,10 +825,10 @@ async fn daemon_death(_: &ProcessBackend) {
     );
 }
 
-/// Children a backend keeps prepared.
+/// The number of children that a backend keeps prepared.
 const PREPARED: usize = 2;
 
-/// A program without a dynamic loader, compiled here; its path inside.
+/// Compiles a program without a dynamic loader and returns its path inside.
 fn static_program(code: &Folder) -> Option<String> {
     code.write(
         "hello.c",
@@ -839,7 +842,7 @@ fn static_program(code: &Folder) -> Option<String> {
     compiled.is_ok_and(|status| status.success()).then(|| "./hello".to_owned())
 }
 
-/// Prints, asserts nothing: ratios belong to quiet machines.
+/// Prints the times and asserts nothing, because ratios are reliable only on quiet machines.
 async fn start_times(backend: &ProcessBackend) {
     let code = Folder::new("times");
     code.write("t.py", "print(1)").write("t.js", "console.log(1)");
@@ -857,7 +860,7 @@ async fn start_times(backend: &ProcessBackend) {
         Some(program) => cases.push(("static", vec![program])),
         None => println!("SKIPPED: static program: no C compiler"),
     }
-    // With as many prepared children as there ever are, as a start after a quiet time finds them.
+    // With the largest number of prepared children, as a start after a quiet time finds them.
     let full = group_bases().len() * PREPARED;
     let settled = || async {
         let end = Instant::now() + Duration::from_secs(10);

@@ -1,4 +1,4 @@
-//! Attempts to get out, each a function that says whether it succeeded.
+//! Attempts to escape, each a function that says whether it succeeded.
 //!
 //! They run inside a sandbox, where all must fail, and outside as root, where nearly all must
 //! succeed: a battery that cannot succeed anywhere proves nothing. Outside, each runs in a mount
@@ -14,7 +14,7 @@ use std::os::unix::net::{SocketAddr, UnixStream};
 
 use libc::{c_int, c_long, c_ulong};
 
-/// What the battery tells the probe, through the environment.
+/// The facts that the battery gives to the probe, through the environment.
 pub(crate) struct Facts {
     /// A world-readable file of the host.
     pub(crate) canary: String,
@@ -28,7 +28,7 @@ pub(crate) struct Facts {
     pub(crate) shared_memory_key: i32,
     /// The host's namespaces: ipc, net, user, pid, uts, mnt as `readlink` shows them.
     pub(crate) namespaces: String,
-    /// The first process: pid 1 inside, the process of the host outside, whose pid 1 is not ours.
+    /// The first process: pid 1 inside; outside, the process of the host, whose pid 1 is not ours.
     pub(crate) init: i32,
     /// Another instance of the same backend: its process on the host, abstract socket, port.
     pub(crate) neighbour: i32,
@@ -60,8 +60,8 @@ impl Facts {
     }
 }
 
-/// One attempt: family, name, what to do (true: it worked), and a check, made outside, that shows
-/// why it cannot work anywhere on this machine (true: it cannot).
+/// One attempt: its family, its name, its action (true: it worked), and a check, made outside, that
+/// shows why it cannot work anywhere on this machine (true: it cannot).
 pub(crate) struct Attempt {
     pub(crate) family: u8,
     pub(crate) name: &'static str,
@@ -77,7 +77,7 @@ fn c(text: &str) -> CString {
     CString::new(text).unwrap()
 }
 
-/// The call got past filter and privilege checks: it worked, or complained of its arguments.
+/// The call passed the filter and the privilege checks: it worked, or its arguments were rejected.
 fn reached(value: c_long) -> bool {
     value >= 0 || ![libc::ENOSYS, libc::EPERM, libc::EACCES].contains(&errno())
 }
@@ -117,7 +117,7 @@ fn socket(family: c_int, kind: c_int, protocol: c_int) -> bool {
     unsafe { libc::socket(family, kind, protocol) >= 0 }
 }
 
-/// A socket family the kernel was asked for, whether or not it is built in.
+/// The request for a socket family reached the kernel, whether or not the family is built in.
 fn family_reached(family: c_int, kind: c_int, protocol: c_int) -> bool {
     reached(c_long::from(unsafe { libc::socket(family, kind, protocol) }))
 }
@@ -248,17 +248,17 @@ fn nosuid_missing(target: &str) -> bool {
     }
 }
 
-/// The file the attempt is about is not there.
+/// The file that the attempt needs does not exist.
 fn missing(path: &str) -> bool {
     !std::path::Path::new(path).exists()
 }
 
-/// The kernel does not have the call: the answer is "no such call", not "you may not".
+/// The kernel does not have the call: the error is "no such call", not "you may not".
 fn no_such_call(number: c_long) -> bool {
     unsafe { libc::syscall(number, -1, 0, 0, 0, 0, 0) == -1 && errno() == libc::ENOSYS }
 }
 
-/// This process, root as it is, lacks a capability.
+/// This process lacks a capability although it is root.
 fn lacks_capability(number: u32) -> bool {
     let held = u64::from_str_radix(&status_field("CapEff:"), 16).unwrap_or(0);
     held & (1 << number) == 0
@@ -276,12 +276,12 @@ fn text_file_busy() -> bool {
         .is_err_and(|error| error.raw_os_error() == Some(libc::ETXTBSY))
 }
 
-/// Runs a program of the code folder; true when it ends with 0.
+/// Runs a program of the code folder; true when it exits with 0.
 fn program_succeeds(path: &str, argument: &str) -> bool {
     std::process::Command::new(path).arg(argument).status().is_ok_and(|status| status.success())
 }
 
-/// A socket by which the platform, not a program, is spoken to.
+/// A socket that connects to the platform and not to a program.
 fn platform_socket(fd: c_int) -> bool {
     let (mut kind, mut length) = (0 as c_int, 4u32);
     let asked = unsafe {
@@ -522,7 +522,8 @@ pub(crate) fn probe(outside: bool) {
                 libc::setpgid(0, 0);
                 libc::alarm(5);
             }
-            // Outside each attempt has namespaces of its own, except those that ask for them.
+            // Outside, each attempt has namespaces of its own, except the attempts that ask for
+            // them.
             if outside && !attempt.name.ends_with("_namespace") {
                 unshare(libc::CLONE_NEWNS | libc::CLONE_NEWUTS);
                 unsafe {
@@ -541,7 +542,7 @@ pub(crate) fn probe(outside: bool) {
         let mut status = 0;
         unsafe {
             libc::waitpid(pid, &raw mut status, 0);
-            // Whatever an attempt that ran out of time has left running.
+            // This ends all processes that a timed-out attempt has left running.
             libc::kill(-pid, libc::SIGKILL);
         }
         let result = if pid > 0 && status == 0 { "succeeded" } else { "blocked" };
@@ -550,7 +551,7 @@ pub(crate) fn probe(outside: bool) {
     println!("end of attempts");
 }
 
-/// Another instance: listens, says so, and waits to be killed.
+/// Another instance: it listens, prints its port, and waits to be killed.
 pub(crate) fn neighbour() {
     let facts = Facts::from_env();
     let address = SocketAddr::from_abstract_name(&facts.neighbour_socket).unwrap();

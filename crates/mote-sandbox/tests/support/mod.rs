@@ -107,7 +107,7 @@ pub(crate) fn node() -> Option<String> {
     Some(String::from_utf8(output.stdout).ok()?.trim().to_owned())
 }
 
-/// Asks a server instance for one connection: the socket, or the errno of the refusal.
+/// Asks a server instance for one connection; returns the socket, or the errno of the refusal.
 pub(crate) fn ask_connection(channel: std::os::fd::BorrowedFd<'_>) -> Result<OwnedFd, i32> {
     use std::os::fd::{AsRawFd, FromRawFd};
     let channel = channel.as_raw_fd();
@@ -135,13 +135,13 @@ pub(crate) fn ask_connection(channel: std::os::fd::BorrowedFd<'_>) -> Result<Own
     }
 }
 
-/// Whether the backend says that it enforces something fully, for instance `memory`.
+/// Whether the backend reports that it fully enforces something, for instance `memory`.
 pub(crate) fn enforces(backend: &ProcessBackend, name: &str) -> bool {
     let found = backend.report().items.into_iter().find(|item| item.name == name);
     found.is_some_and(|item| matches!(item.state, mote_sandbox::State::Enforced))
 }
 
-/// Whether programs can wait for a function: that needs root and a memory controller.
+/// Whether prewarmed programs can wait for a function, which needs root and a memory controller.
 pub(crate) fn is_root_with_memory(backend: &ProcessBackend) -> bool {
     enforces(backend, "memory") && own_uid() == 0
 }
@@ -162,7 +162,7 @@ pub(crate) fn processes_with(marker: &str) -> usize {
         .count()
 }
 
-/// An instance whose program waited; those come up in the background.
+/// An instance that was prewarmed; prewarmed programs come up in the background.
 pub(crate) async fn next_prewarmed(backend: &ProcessBackend, request: &InstanceRequest) -> Started {
     let end = Instant::now() + Duration::from_secs(20);
     while Instant::now() < end {
@@ -170,7 +170,7 @@ pub(crate) async fn next_prewarmed(backend: &ProcessBackend, request: &InstanceR
         if started.prewarmed {
             return started;
         }
-        // They come up only while nobody starts anything.
+        // Programs are prewarmed only while no other start is under way.
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
     panic!("no program waits");
