@@ -1,7 +1,7 @@
 //! A streamed answer on its way from a worker's socket to the front that sends it.
 //!
-//! The worker may have a window of bytes under way; what the front takes out is credited back, so
-//! a slow client slows its own stream and nobody else's, and memory stays bounded.
+//! The worker may have a window of bytes under way. Bytes that the front takes out are credited
+//! back, so a slow client slows only its own stream, and memory stays bounded.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -12,25 +12,27 @@ use mote_core::body::{BodyError, BodySource};
 use mote_core::wire::CHUNK_BYTES_MAX;
 use parking_lot::Mutex;
 
-/// Chunks below this are copied together when the reader is behind: a chunk is a slice of what was
-/// read from the worker, so a byte would keep a whole buffer, and each costs an entry of the queue.
+/// Chunks shorter than this are copied together when the reader is behind: a chunk is a slice of
+/// the bytes that were read from the worker, so a single byte would keep a whole buffer, and each
+/// chunk needs an entry of the queue.
 const COPY_BELOW_BYTES: usize = CHUNK_BYTES_MAX / 2;
 
-/// Called with the bytes taken out of BODY frames; those that came with RESULT do not count.
+/// Called with the number of bytes taken out of BODY frames; bytes that arrived with RESULT do not
+/// count.
 pub(crate) type OnTaken = Box<dyn Fn(Taken) + Send + Sync>;
 
 /// What the reader did.
 pub(crate) enum Taken {
-    /// It consumed that many bytes.
+    /// It consumed this many bytes.
     Bytes(u32),
-    /// It went away before the end.
+    /// It was dropped before the end.
     Dropped,
 }
 
 #[derive(Default)]
 struct State {
     chunks: VecDeque<Bytes>,
-    /// What came after those, in small chunks.
+    /// The bytes after `chunks`, which arrived in small pieces.
     tail: BytesMut,
     ended: bool,
     error: Option<BodyError>,
@@ -93,7 +95,7 @@ impl AnswerSink {
         }
     }
 
-    /// Ends the answer before its end.
+    /// Ends the answer early with an error.
     pub(crate) fn fail(&self, error: BodyError) {
         let mut state = self.0.lock();
         if !state.ended {

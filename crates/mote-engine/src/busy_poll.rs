@@ -1,9 +1,10 @@
-//! Keeps the data path awake while the next event is likely to come at once.
+//! Keeps the data path awake while the next event is likely to arrive at once.
 //!
-//! With one request at a time, the commonest load at the edge, every event finds the data path
-//! asleep, and waking it costs more than serving it. While at most one invocation runs, this task
-//! looks for the next event for as long as [`HaltPoll`] expects one, and sleeps otherwise. With
-//! more in flight it does nothing: then the processor is wanted by the workers, and batches form.
+//! With one request at a time, the most common load at the edge, every event finds the data path
+//! asleep, and waking it costs more than serving the event. While at most one invocation runs, this
+//! task polls for the next event for as long as [`HaltPoll`] expects one, and sleeps otherwise.
+//! With more invocations in flight it does nothing: then the workers need the processor, and
+//! batches form anyway.
 
 use std::sync::Arc;
 
@@ -25,7 +26,7 @@ struct State {
     in_flight: u32,
     /// When an invocation last began or ended.
     last_ns: u64,
-    /// Waiting for a request, and for a worker's answer.
+    /// The wait for a request, and the wait for a worker's answer.
     arrival: HaltPoll,
     answer: HaltPoll,
     asleep: bool,
@@ -65,7 +66,7 @@ impl BusyPoll {
         Arc::new(Self { state: Mutex::new(state), wake: Notify::new() })
     }
 
-    /// Counts an invocation of `who` until the guard is dropped.
+    /// Counts an invocation of the function `who` until the guard is dropped.
     pub(crate) fn enter(&self, who: u64, now_ns: u64) -> InFlight<'_> {
         let rouse = {
             let mut state = self.state.lock();
@@ -98,18 +99,18 @@ impl BusyPoll {
         }
     }
 
-    /// How long nothing has been in flight, in nanoseconds; `None` while something is.
+    /// How long no invocation has been in flight, in nanoseconds; `None` while one is.
     pub(crate) fn idle_ns(&self, now_ns: u64) -> Option<u64> {
         let state = self.state.lock();
         (state.in_flight == 0).then(|| now_ns.saturating_sub(state.last_ns))
     }
 
-    /// Whether anyone but `who` was called of late.
+    /// Whether any function other than `who` was called recently.
     pub(crate) fn has_neighbours(&self, who: u64, now_ns: u64) -> bool {
         self.state.lock().callees.has_neighbours(who, now_ns)
     }
 
-    /// Whether to look once more; otherwise the next event must wake the task.
+    /// Whether to poll once more; otherwise the next event must wake the task.
     fn expects_more(&self) -> bool {
         let now_ns = now_ns();
         let mut state = self.state.lock();
@@ -118,8 +119,8 @@ impl BusyPoll {
         more
     }
 
-    /// Runs for the life of the node. Each yield lets the runtime look for events without
-    /// sleeping, and run what they made ready.
+    /// Runs for the life of the node. Each yield lets the runtime poll for events without sleeping,
+    /// and run the tasks that they made ready.
     pub(crate) async fn run(self: Arc<Self>) {
         loop {
             self.wake.notified().await;
@@ -137,7 +138,7 @@ pub(crate) struct InFlight<'a> {
 }
 
 impl InFlight<'_> {
-    /// Says when the invocation ended, where that is known: it saves reading the clock.
+    /// Sets when the invocation ended, where that is known, which saves reading the clock.
     pub(crate) fn ended_ns(&mut self, ns: u64) {
         self.ended_ns = ns;
     }

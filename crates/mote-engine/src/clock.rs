@@ -1,5 +1,5 @@
-//! The one clock of the data path: `CLOCK_MONOTONIC` in nanoseconds, the clock workers stamp
-//! their phases with, so times of both sides compare directly.
+//! The one clock of the data path: `CLOCK_MONOTONIC` in nanoseconds. Workers stamp their phases
+//! with the same clock, so times of both sides compare directly.
 
 /// Monotonic nanoseconds now. A vDSO call, about 30 ns.
 pub fn now_ns() -> u64 {

@@ -1,8 +1,8 @@
-//! Destinations a function may reach: each is a listener inside its sandbox, served from here.
+//! Destinations that a function may reach: each is a listener inside its sandbox, served from here.
 //!
-//! The sandbox has no route to anywhere; a connection to one of its listeners is accepted on the
-//! node, which connects to the one destination the manifest names and copies bytes both ways. Names
-//! are resolved per connection, and what they resolve to is checked, not the name.
+//! The sandbox has no route to any other host. The node accepts a connection to one of its
+//! listeners, connects to the one destination that the manifest names, and copies bytes both ways.
+//! Names are resolved per connection, and the resolved address is checked, not the name.
 
 use std::io;
 use std::net::{IpAddr, SocketAddr};
@@ -24,16 +24,17 @@ use crate::revision::Revision;
 
 /// Time to connect outward.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
-/// What an instance sent before it ended may still go out for so long.
+/// How long the bytes that an instance sent before it ended may still be carried.
 const LAST_WORDS: Duration = Duration::from_secs(30);
-/// Pause when the node is out of descriptors or memory; connections wait in the listener meanwhile.
+/// Pause when the node has no descriptors or memory left; connections wait in the listener
+/// meanwhile.
 const SHORTAGE_PAUSE: Duration = Duration::from_millis(100);
 
 /// The listeners of an instance. Dropping it closes them.
 pub(crate) struct Doors(#[expect(dead_code, reason = "its end is what counts")] watch::Sender<()>);
 
-/// Serves the listeners of an instance until what is returned is dropped, connections a little
-/// longer.
+/// Serves the listeners of an instance until the returned value is dropped. Its connections may
+/// last a little longer.
 pub(crate) fn serve(revision: &Arc<Revision>, instance: u64, listeners: Vec<OwnedFd>) -> Doors {
     let (open, closed) = watch::channel(());
     let shared = &revision.shared;
@@ -45,7 +46,7 @@ pub(crate) fn serve(revision: &Arc<Revision>, instance: u64, listeners: Vec<Owne
         let door = Arc::new(Door { revision: revision.clone(), instance, to });
         runtime().spawn(door.accept(listener, closed.clone()));
     }
-    // Behind them, where any host may be reached, the socket at which names are asked for.
+    // If any host may be reached, the socket for looking up names follows them.
     if let Some(socket) = listeners.next() {
         let names = crate::names::Names { revision: revision.clone(), instance };
         runtime().spawn(names.serve(socket, closed));
@@ -53,7 +54,7 @@ pub(crate) fn serve(revision: &Arc<Revision>, instance: u64, listeners: Vec<Owne
     Doors(open)
 }
 
-/// One way out of one instance.
+/// One listener of one instance.
 struct Door {
     revision: Arc<Revision>,
     instance: u64,
@@ -71,7 +72,7 @@ impl Door {
         loop {
             let Ok(place) = places.clone().acquire_owned().await else { return };
             let accepted = tokio::select! {
-                // Who came before the end is let through.
+                // Connections that arrived before the end are accepted.
                 biased;
                 accepted = listener.accept() => accepted,
                 _ = closed.changed() => return,
@@ -115,7 +116,7 @@ impl Door {
         Some([instance, self.rooms().functions.try_take(self.revision.who)?])
     }
 
-    /// The same, waited for.
+    /// The same, but waits until there is room.
     async fn share(&self) -> [Place; 2] {
         let instance = self.rooms().instances.take(self.instance).await;
         [instance, self.rooms().functions.take(self.revision.who).await]
@@ -124,8 +125,8 @@ impl Door {
     async fn pass(&self, inside: TcpStream, mut closed: watch::Receiver<()>) {
         let lookups = (&self.rooms().lookups, self.revision.who);
         let connected = if self.to.host == ANY_HOST {
-            // The sandbox delivers every address to this listener, so where the connection arrived
-            // is where the function wanted to go.
+            // The sandbox delivers every address to this listener, so the local address of the
+            // connection is the destination that the function asked for.
             match inside.local_addr() {
                 Ok(wanted) => connect_to(wanted).await,
                 Err(error) => Err(error),
@@ -151,8 +152,8 @@ impl Door {
             }
         };
         for leg in [&inside, &outside] {
-            // Pieces are passed on as they come; to hold one back until the piece before is
-            // acknowledged costs a caller 40 ms per request.
+            // Pieces are passed on as they arrive. Holding one back until the previous piece is
+            // acknowledged would cost a caller 40 ms per request.
             let _ = leg.set_nodelay(true);
         }
         tokio::select! {
@@ -181,7 +182,7 @@ fn adopt(listener: OwnedFd) -> io::Result<TcpListener> {
     TcpListener::from_std(listener)
 }
 
-/// Whether the node, and not the connection, is why nothing could be accepted.
+/// Whether the node, and not the connection, is the reason why nothing could be accepted.
 fn is_shortage(error: &io::Error) -> bool {
     use rustix::io::Errno;
     let errno = error.raw_os_error().map(Errno::from_raw_os_error);
@@ -210,8 +211,8 @@ async fn connect(destination: &Egress, lookups: (&Arc<Room>, u64)) -> io::Result
         .map_err(|_| io::Error::from(io::ErrorKind::TimedOut))?
 }
 
-/// What to say about an error of a function that may come from a destination it may not reach; a
-/// name that cannot be looked up is how that shows.
+/// The hint for an error of a function that may be caused by a destination it may not reach. Such
+/// an error shows as a name that cannot be looked up.
 pub(crate) fn hint(spec: &FunctionSpec, error: &str) -> Option<&'static str> {
     let signs = [
         "Temporary failure in name resolution",
@@ -230,12 +231,12 @@ pub(crate) fn hint(spec: &FunctionSpec, error: &str) -> Option<&'static str> {
     )
 }
 
-/// Whether a destination is the gateway as functions of OpenFaaS call it.
+/// Whether a destination is the gateway under the name by which functions of OpenFaaS call it.
 fn is_gateway(to: &Egress) -> bool {
     to.port == OPENFAAS_GATEWAY_PORT && OPENFAAS_GATEWAYS.contains(&to.host.as_str())
 }
 
-/// Connects to an address that a function chose itself.
+/// Connects to an address that the function itself chose.
 async fn connect_to(wanted: SocketAddr) -> io::Result<TcpStream> {
     if is_local(wanted.ip()) {
         return Err(refused(wanted.ip()));
@@ -256,8 +257,8 @@ fn refused(address: IpAddr) -> io::Error {
     })
 }
 
-/// A name must not lead to the node itself or to its link; who wants one of those addresses names it
-/// literally, and link-local ones (cloud metadata) not even then.
+/// A name must not lead to the node itself or to its link. A manifest that needs one of those
+/// addresses names it literally; link-local addresses (cloud metadata) are refused even then.
 fn is_allowed(host: &str, ip: IpAddr) -> bool {
     if host.parse::<IpAddr>().is_ok() || host == "localhost" {
         return !is_link_local(ip);

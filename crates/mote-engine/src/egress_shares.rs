@@ -1,4 +1,4 @@
-//! Shares of what leads out of the node: connections and look-ups, by function and instance.
+//! Shares of the node's outgoing connections and look-ups, by function and instance.
 
 use std::pin::pin;
 use std::sync::{Arc, OnceLock};
@@ -8,21 +8,23 @@ use tokio::sync::Notify;
 
 /// Connections per destination and instance at once.
 pub(crate) const CONNECTIONS_MAX: usize = 64;
-/// Connections of all functions: with two descriptors each, half of what the node may open.
+/// Connections of all functions: with two descriptors each, they use half of those that the node
+/// may open.
 const CONNECTIONS_PER_DESCRIPTOR: usize = 4;
-/// The same where the node may open next to nothing, or millions.
+/// The bounds of that number where the node may open very few descriptors, or millions.
 const CONNECTIONS_TOTAL: std::ops::RangeInclusive<usize> = 64..=16_384;
-/// One function's share of them is a fourth, one instance's an eighth, and neither is less than what
-/// one destination may have.
+/// One function's share of them is a fourth and one instance's an eighth. Neither is less than the
+/// limit of one destination.
 const FUNCTION_SHARE: usize = 4;
 const INSTANCE_SHARE: usize = 8;
-/// Names looked up at once. Each takes a thread for as long as the resolver waits, which for a name
-/// that nobody answers for is tens of seconds.
+/// Names looked up at once. Each takes a thread for as long as the resolver waits, which is tens of
+/// seconds for a name that no server answers.
 pub(crate) const LOOKUPS_MAX: usize = 32;
 /// Names looked up at once for one function.
 const LOOKUPS_PER_FUNCTION: usize = 4;
 
-/// What the connections of all functions share. Made when it is first needed: most nodes have none.
+/// The resources that the connections of all functions share. Made on first use: most nodes need
+/// none.
 #[derive(Default)]
 pub(crate) struct EgressShares(OnceLock<Rooms>);
 
@@ -50,7 +52,7 @@ impl EgressShares {
     }
 }
 
-/// A bounded resource whose owners, told apart by numbers, wait for their share of it.
+/// A bounded resource whose owners, identified by numbers, wait for their share of it.
 pub(crate) struct Room {
     shares: Shares<u64>,
     given_back: Notify,
@@ -76,7 +78,8 @@ impl Room {
     pub(crate) async fn take(self: &Arc<Self>, owner: u64) -> Place {
         let mut given_back = pin!(self.given_back.notified());
         loop {
-            // Before the attempt: what is given back after it must not be missed.
+            // Enabled before the attempt, so that a place that is given back after it is not
+            // missed.
             given_back.as_mut().enable();
             if let Some(place) = self.try_take(owner) {
                 return place;

@@ -1,4 +1,4 @@
-//! The functions of a node: which revision serves each name, and what all of them share.
+//! The functions of a node: which revision serves each name, and what all revisions share.
 
 use std::collections::{HashMap, VecDeque};
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -35,7 +35,7 @@ use crate::shared::Shared;
 use crate::starts::{Draining, Revisions};
 use crate::tasks::Spawner;
 
-/// The engine. Cheap to clone.
+/// The engine. Cloning it is cheap.
 #[derive(Clone)]
 pub struct Engine {
     shared: Arc<Shared>,
@@ -83,7 +83,7 @@ impl Engine {
         Self { shared, tasks, routes, logs: Arc::default(), metrics: Arc::default() }
     }
 
-    /// Length of a secret's value in bytes; `None` where there is no such secret.
+    /// Length of a secret's value in bytes; `None` if there is no such secret.
     pub fn secret_bytes(&self, name: &str) -> Option<usize> {
         self.shared.secrets.lock().get(name).map(String::len)
     }
@@ -133,9 +133,9 @@ impl Engine {
         })
     }
 
-    /// Lets these revisions take the traffic of their function, from this call on; those before
-    /// that are not among them drain, and hand on what waits for them. Every revision among them
-    /// has been ready, or will be started by its first invocation.
+    /// Lets these revisions take the traffic of their function, from this call on. Previous
+    /// revisions that are not among them drain, and pass on the invocations that wait for them.
+    /// Every revision among them has been ready, or will be started by its first invocation.
     pub fn publish(&self, serving: impl Into<Serving>) {
         self.publish_all([serving.into()]);
     }
@@ -171,8 +171,8 @@ impl Engine {
                 continue;
             }
             if revision.spec.scale.start == StartPolicy::Warm && revision.pool.lock().is_quiet() {
-                // After a restart of the node; a deploy has one already. A failure is logged, and
-                // the first invocation tries again.
+                // This is for the restart of the node; a deploy has started an instance already. A
+                // failure is logged, and the first invocation tries again.
                 warm.push_back(revision.clone());
             }
         }
@@ -181,19 +181,19 @@ impl Engine {
         }
     }
 
-    /// What the node gives to instances and what is taken of it.
+    /// What the node gives to instances and how much of it is taken.
     pub fn ledger_status(&self) -> LedgerStatus {
         self.shared.ledger.status()
     }
 
-    /// The ledger, for whoever else holds memory for instances.
+    /// The ledger, for other parts of the node that hold memory for instances.
     pub fn ledger(&self) -> Arc<Ledger> {
         self.shared.ledger.clone()
     }
 
     /// Lets functions that name one of these destinations reach the node's own API at its address;
-    /// every other address of the node stays out of their reach. Called once, before any function
-    /// runs; a further call changes nothing.
+    /// they cannot reach any other address of the node. Called once, before any function runs; a
+    /// further call changes nothing.
     pub fn set_own_apis(&self, apis: HashMap<Egress, SocketAddr>) {
         let _ = self.shared.own_apis.set(apis);
     }
@@ -206,7 +206,7 @@ impl Engine {
         }
     }
 
-    /// Removes a function: later invocations find nothing, running ones finish.
+    /// Removes a function: later invocations do not find it, running ones finish.
     pub fn remove(&self, name: &str) -> bool {
         let mut removed = None;
         self.routes.rcu(|routes| {
@@ -230,7 +230,7 @@ impl Engine {
         self.routes.load().get(name).map(|serving| serving.live().clone())
     }
 
-    /// What serves `name`.
+    /// The revisions that serve `name`.
     pub fn serving(&self, name: &str) -> Option<Serving> {
         self.routes.load().get(name).cloned()
     }
@@ -279,9 +279,9 @@ impl Engine {
         let _ = tokio::time::timeout(grace, quiet).await;
     }
 
-    /// Runs an invocation whose revision was replaced before it had an instance. Each turn follows
-    /// one more replacement; it ends when what the routes name is closed, too: the function was
-    /// removed or the node stops.
+    /// Runs an invocation whose revision was replaced before it had an instance. Each iteration
+    /// follows one more replacement. The loop ends when the revision that the routes name is
+    /// closed, too, because the function was removed or the node stops.
     async fn invoke_again(&self, route: &Route, mut offer: Offer) -> Result<Reply, Fault> {
         let (trigger, id) = (offer.invocation.trigger, offer.invocation.id);
         let mut last = route.revision.clone();
@@ -303,8 +303,8 @@ impl Engine {
     }
 }
 
-/// Starts an instance of each, as many at once as the node starts. No instance is evicted to make
-/// room for these, because the functions have not been called yet.
+/// Starts an instance of each revision, as many at once as the node may start. No instance is
+/// evicted to make room for these, because the functions have not been called yet.
 async fn warm_up(mut waiting: VecDeque<Arc<Revision>>, at_once: u32) {
     let mut starting = JoinSet::new();
     loop {

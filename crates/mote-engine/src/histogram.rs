@@ -1,5 +1,6 @@
-//! A Prometheus histogram of durations that is counted without a lock: the library's own takes one
-//! and compares floating-point bounds, which is felt at a hundred thousand invocations a second.
+//! A Prometheus histogram of durations that is counted without a lock. The histogram of the library
+//! takes a lock and compares floating-point bounds, which is noticeable at a hundred thousand
+//! invocations a second.
 
 use std::fmt;
 use std::sync::Arc;
@@ -9,19 +10,19 @@ use prometheus_client::encoding::{EncodeMetric, MetricEncoder, NoLabelSet};
 use prometheus_client::metrics::{MetricType, TypedMetric};
 
 /// Upper bounds in microseconds, from 50 us: an edge invocation is often far below the 5 ms at
-/// which the usual advice begins.
+/// which the usually recommended bounds begin.
 const BOUNDS_US: [u64; 14] = [
     50, 100, 250, 500, 1_000, 2_500, 5_000, 10_000, 25_000, 100_000, 250_000, 1_000_000, 2_500_000,
     10_000_000,
 ];
 
-/// Durations by bucket. Cheap to clone; clones count together.
+/// Durations by bucket. Cloning it is cheap; clones count together.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct DurationHistogram(Arc<Counts>);
 
 #[derive(Debug, Default)]
 struct Counts {
-    /// One more than there are bounds: the last is everything beyond.
+    /// There is one bucket more than bounds: the last one counts everything beyond.
     buckets: [AtomicU64; BOUNDS_US.len() + 1],
     sum_ns: AtomicU64,
 }
@@ -45,7 +46,8 @@ impl EncodeMetric for DurationHistogram {
         let bounds = BOUNDS_US.iter().map(|us| *us as f64 / 1e6).chain([f64::INFINITY]);
         let counts = self.0.buckets.iter().map(|count| count.load(Ordering::Relaxed));
         let buckets: Vec<(f64, u64)> = bounds.zip(counts).collect();
-        // The sum of what was read, not another counter: `+Inf` and `count` must agree.
+        // This is the sum of the values that were read, not another counter, because `+Inf` and
+        // `count` must agree.
         let count = buckets.iter().map(|(_, count)| count).sum();
         let sum_s = self.0.sum_ns.load(Ordering::Relaxed) as f64 / 1e9;
         encoder.encode_histogram::<NoLabelSet>(sum_s, count, &buckets, None)

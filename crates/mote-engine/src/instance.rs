@@ -27,9 +27,9 @@ use crate::server_link::ServerLink;
 use crate::worker::{Connection, LinkEnd, TRACE_LINES_MAX};
 use crate::{egress, output};
 
-/// How long the exit report of a worker whose socket closed may take before it is killed.
+/// How long a worker whose socket closed may take to report its exit before it is killed.
 const EXIT_GRACE: Duration = Duration::from_millis(500);
-/// Times another program is tried when one that had prewarmed was killed.
+/// How often another program is tried when a prewarmed program was killed.
 const DIED_PREWARMED_MAX: u32 = 2;
 /// Why an instance did not become ready.
 #[derive(Debug, thiserror::Error)]
@@ -42,7 +42,7 @@ enum StartFailure {
     TimedOut(u64),
     #[error("worker ended before it was ready ({0})")]
     Ended(String),
-    /// The same of a program that had prewarmed: it may not be the function's fault.
+    /// The same for a prewarmed program: it may not be the function's fault.
     #[error("worker ended before it was ready ({0})")]
     DiedPrewarmed(String),
     #[error("worker broke the protocol: {0}")]
@@ -59,7 +59,7 @@ struct Birth {
     instance: u64,
     since_ns: u64,
     why: Why,
-    /// Its program was up before it was asked for.
+    /// Its program was prewarmed.
     prewarmed: bool,
 }
 
@@ -76,7 +76,7 @@ pub(crate) async fn start(
     let mut reservation = Some(reservation);
     let mut result = ready(&revision, birth, &mut reservation).await;
     for _ in 0..DIED_PREWARMED_MAX {
-        // Not the function's fault, as far as can be told.
+        // As far as the node can tell, this is not the function's fault.
         if let Err(StartFailure::DiedPrewarmed(_)) = result {
             result = ready(&revision, birth, &mut reservation).await;
         }
@@ -91,7 +91,7 @@ pub(crate) async fn start(
     }
 }
 
-/// Keeps the room of an instance that failed to start until its processes are gone.
+/// Keeps the room of an instance that failed to start until its processes have ended.
 fn bury(revision: &Revision, exited: BoxFuture<Exit>, reservation: Option<Reservation>) {
     let Some(reservation) = reservation else { return };
     reservation.started();
@@ -105,7 +105,7 @@ fn held(room: &mut Option<Reservation>) -> Reservation {
     room.take().expect("room is held until an instance takes it")
 }
 
-/// One attempt. Leaves `room` where it was when another may follow.
+/// One attempt. Leaves `room` as it was when another attempt may follow.
 async fn ready(
     revision: &Arc<Revision>,
     birth: Birth,
@@ -167,7 +167,7 @@ async fn ready(
             let ready = match handshake.await {
                 Ok(Ok(ready)) => ready,
                 Ok(Err(StartFailure::Ended(_))) => {
-                    // Its own last word says more than that it was killed.
+                    // The worker's own last message explains more than the fact that it was killed.
                     let mut exited = control.exited();
                     let last_word = tokio::time::timeout(EXIT_GRACE, &mut exited).await;
                     control.kill();
@@ -188,7 +188,8 @@ async fn ready(
             let revision = revision.clone();
             revision.shared.runtime.clone().spawn(async move {
                 let (link_end, reached) = connection.run(&revision, key, instance).await;
-                // Before its exit is known: whoever calls meanwhile must not be given to it.
+                // This happens before the exit is known, so that an invocation that arrives
+                // meanwhile is not given to this worker.
                 leave(&revision, key, reached);
                 let fault = fault_of_end(&revision, instance, &control, link_end).await;
                 drop(doors);
@@ -199,7 +200,7 @@ async fn ready(
     Ok(())
 }
 
-/// HELLO, LOAD, READY.
+/// The handshake: HELLO, LOAD, READY.
 async fn handshake(
     revision: &Arc<Revision>,
     instance: u64,
@@ -254,7 +255,7 @@ async fn handshake(
                 for line in error.trace.lines().take(TRACE_LINES_MAX) {
                     revision.log.platform(LogLevel::Error, revision.number, instance, line);
                 }
-                // As where the program is looked for before anything runs.
+                // The same applies where the program is looked up before anything runs.
                 let text = match error.kind.as_str() {
                     "Exec" => format!("{}: cannot execute {}", revision.label(), error.message),
                     kind => format!("{kind}: {}", error.message),
@@ -273,7 +274,7 @@ fn handshake_end(end: LinkEnd) -> StartFailure {
     }
 }
 
-/// Adds a ready worker to the pool and gives it what waits.
+/// Adds a ready worker to the pool and gives it the waiting invocations.
 fn enlist(
     revision: &Arc<Revision>,
     birth: Birth,
@@ -288,7 +289,8 @@ fn enlist(
     let mut follow_ups: Vec<FollowUp> = Vec::new();
     let has_neighbours = revision.has_neighbours(now);
     let mut pool = revision.pool.lock();
-    // Not earlier: on a machine that is always busy it would not come up there.
+    // Not done earlier, because on a machine that is always busy the instance would not come up in
+    // the background.
     if pool.is_in_background() && has_neighbours {
         control.set_background(true);
     } else if pool.is_in_background() {
@@ -324,7 +326,7 @@ fn enlist(
     key
 }
 
-/// A start that failed: remember it, and answer those who wait if nothing else can.
+/// Handles a failed start: remembers it, and answers the waiting callers if no other instance can.
 fn failed(revision: &Arc<Revision>, birth: Birth, text: &str) {
     revision.metrics.stopped("start");
     revision.log.stopped(Stopped::now(birth.instance, revision.number, "start", text));
@@ -348,7 +350,7 @@ fn pause_text(pause_ns: u64) -> String {
     format!("the next start is tried in {} s", pause_ns / 1_000_000_000)
 }
 
-/// Why a worker's connection ended, as the fault of what it held.
+/// Why a worker's connection ended, as the fault of the invocations that it held.
 async fn fault_of_end(
     revision: &Revision,
     instance: u64,
@@ -375,8 +377,8 @@ async fn fault_of_end(
     }
 }
 
-/// A worker has closed its connection: it is given nothing more, and what it was given after the
-/// first `reached` invocations, which never left the engine, waits for another worker.
+/// A worker has closed its connection: it receives nothing more. The invocations that it was given
+/// after the first `reached` ones never left the engine, so they wait for another worker.
 fn leave(revision: &Arc<Revision>, key: usize, reached: u64) {
     let mut follow_ups = Vec::new();
     let now = now_ns();
@@ -391,7 +393,8 @@ fn leave(revision: &Arc<Revision>, key: usize, reached: u64) {
     revision.follow_up(follow_ups);
 }
 
-/// A worker is gone: what it held runs once more or fails, and the reconciler replaces it if needed.
+/// A worker has ended: the invocations that it held run once more or fail, and the reconciler
+/// replaces the worker if needed.
 fn end(revision: &Arc<Revision>, key: usize, fault: Fault) {
     let now = now_ns();
     let has_neighbours = revision.has_neighbours(now);
@@ -411,8 +414,9 @@ fn end(revision: &Arc<Revision>, key: usize, fault: Fault) {
             Left::Abandoned => {}
         }
     }
-    // What hangs, eats its memory or dies again and again is restarted at the expense of nobody else.
-    // A single death may be no fault of its own, and on a busy machine the background means waiting.
+    // A function that hangs, exhausts its memory or dies repeatedly is restarted in the background,
+    // so that it does not slow others. A single death may not be its own fault, and on a busy
+    // machine a start in the background takes long.
     if has_neighbours && (hung || ended.deaths > 1 || matches!(fault, Fault::OutOfMemory { .. })) {
         pool.start_in_background();
     }

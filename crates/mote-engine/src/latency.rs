@@ -1,11 +1,11 @@
-//! Percentiles of recent enough precision without a lock: counts in buckets that grow by an
-//! eighth of an octave, so a value read back is at most 9 % off.
+//! Percentiles of sufficient precision without a lock. The counts are in buckets that grow by an
+//! eighth of an octave, so a value that is read is at most 9 % off.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 
 /// Buckets per octave.
 const STEPS: usize = 8;
-/// Octaves, from 1 us on: the last bucket holds everything beyond 18 minutes.
+/// Octaves, from 1 us on: the last bucket counts everything beyond 18 minutes.
 const OCTAVES: usize = 30;
 
 /// Counts by duration. 960 bytes.
@@ -25,8 +25,8 @@ impl Latencies {
         self.counts[bucket(ns)].fetch_add(1, Ordering::Relaxed);
     }
 
-    /// The duration in nanoseconds that `share` (0 to 1) of all did not exceed; `None` when nothing
-    /// was counted.
+    /// The duration in nanoseconds that `share` (0 to 1) of all durations did not exceed; `None`
+    /// when nothing was counted.
     pub(crate) fn quantile(&self, share: f64) -> Option<u64> {
         let counts: Vec<u64> =
             self.counts.iter().map(|count| u64::from(count.load(Ordering::Relaxed))).collect();
@@ -46,7 +46,7 @@ impl Latencies {
 fn bucket(ns: u64) -> usize {
     let us = (ns / 1_000).max(1);
     let octave = us.ilog2() as usize;
-    // The three bits below the highest one say which eighth of the octave.
+    // The three bits below the highest one select the eighth of the octave.
     let step = if octave >= 3 { us >> (octave - 3) } else { us << (3 - octave) } as usize & 7;
     (octave * STEPS + step).min(OCTAVES * STEPS - 1)
 }

@@ -1,4 +1,4 @@
-//! What an instance of a revision asks the backend for: program, variables, files and limits.
+//! What an instance of a revision requests from the backend: program, variables, files and limits.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -13,21 +13,23 @@ use crate::revision::Revision;
 pub const CODE_DIR: &str = "/function";
 /// See [`CODE_DIR`].
 pub const PACKAGES_DIR: &str = "/packages";
-/// The place that OpenFaaS has for the code, which leads there.
+/// The path at which OpenFaaS has the code; a link leads from there to [`CODE_DIR`].
 const CODE_LINK: &str = "/home/app/function";
-/// The place that Fission has for the code of several files, which leads there.
+/// The path at which Fission has the code of several files; a link leads from there to
+/// [`CODE_DIR`].
 const FISSION_CODE_LINK: &str = "/userfunc/deployarchive";
-/// Where the program of a Go function is, built when it was deployed.
+/// The path of a Go function's program, which was built during the deploy.
 pub(crate) const GO_PROGRAM: &str = "/packages/function";
 /// Where functions read their secrets, each a file.
 const SECRETS_DIR: &str = "/secrets";
-/// The place that OpenFaaS has for them, which leads there.
+/// The path at which OpenFaaS has the secrets; a link leads from there to the folder above.
 const SECRETS_LINK: &str = "/var/openfaas/secrets";
-/// The port servers are asked to listen on, unless their manifest says otherwise.
+/// The port on which servers should listen, unless their manifest sets another one.
 const SERVER_PORT: u16 = 8080;
-/// Without them glibc gives freed memory back or keeps it by what happens to lie above it: the same
-/// work takes thousands of page faults in every call, or none. These are the values it comes to by
-/// itself at most. Other C libraries ignore them. docs/decisions/0025-freed-memory.md.
+/// Without these variables, glibc returns or keeps freed memory depending on what happens to lie
+/// above it: the same work then causes thousands of page faults in every call, or none. The values
+/// are the highest that glibc chooses by itself. Other C libraries ignore them.
+/// docs/decisions/0025-freed-memory.md.
 const KEEPS_MEMORY: [(&str, &str); 2] =
     [("MALLOC_MMAP_THRESHOLD_", "33554432"), ("MALLOC_TRIM_THRESHOLD_", "67108864")];
 
@@ -40,8 +42,8 @@ pub(crate) enum LaunchError {
     NoSecret(String),
 }
 
-/// What an instance of a function asks for, of functions that come (true) or go, as far as a program
-/// could wait for it: none does where it needs secrets, which are no other function's business.
+/// What an instance of a function that is added (true) or removed requests, if a prewarmed program
+/// can serve it. Functions with secrets have none, because no other function may see their secrets.
 pub(crate) fn kind(
     (revision, comes): (&Arc<Revision>, bool),
 ) -> Option<(InstanceRequest, Runtime, bool)> {
@@ -70,14 +72,16 @@ pub(crate) fn request(revision: &Revision, instance: u64) -> Result<InstanceRequ
         .chain(KEEPS_MEMORY.into_iter().filter(|(key, _)| !spec.env.contains_key(*key)))
         .map(|(key, value)| (key.to_owned(), value.to_owned()))
         .collect();
-    // Everyone else is told with LOAD; a Go package reads its variables before its worker runs.
+    // Other programs receive the variables with LOAD; a Go package reads its variables before its
+    // worker runs.
     if matches!(launch, Launch::Server { .. } | Launch::Worker { .. }) {
         env.push(("MOTE_FUNCTION".into(), spec.name.to_string()));
         env.extend(spec.env.iter().map(|(key, value)| (key.clone(), value.clone())));
         env.extend(secret_env(revision)?);
     }
     if matches!(launch, Launch::Worker { .. }) && !spec.env.contains_key("GOMEMLIMIT") {
-        // The collector works harder before the kernel has to kill.
+        // With this limit the garbage collector works harder before the kernel has to kill the
+        // instance.
         env.push(("GOMEMLIMIT".into(), (spec.limits.memory_bytes / 8 * 7).to_string()));
     }
     if let Launch::Server { port, .. } = launch {
@@ -115,7 +119,7 @@ pub(crate) fn request(revision: &Revision, instance: u64) -> Result<InstanceRequ
     })
 }
 
-/// What runs once per call: the command of the manifest, or the program that was built.
+/// The program that runs once per call: the command of the manifest, or the program that was built.
 pub(crate) fn program(spec: &FunctionSpec) -> Vec<String> {
     match spec.runtime {
         Runtime::Go => vec![GO_PROGRAM.to_owned()],
@@ -128,13 +132,13 @@ pub(crate) fn own_port(spec: &FunctionSpec) -> Option<u16> {
     (spec.runtime == Runtime::Server).then(|| spec.port.unwrap_or(SERVER_PORT))
 }
 
-/// The secrets of a function as files, with the values that hold now.
+/// The secrets of a function as files, with their current values.
 fn secret_files(revision: &Revision) -> Result<Vec<(PathBuf, String)>, LaunchError> {
     let file = |name: &String| Ok((Path::new(SECRETS_DIR).join(name), secret(revision, name)?));
     revision.spec.secrets.iter().map(file).collect()
 }
 
-/// The variables of a function that are secrets, with the values that hold now.
+/// The variables of a function that are secrets, with their current values.
 pub(crate) fn secret_env(revision: &Revision) -> Result<Vec<(String, String)>, LaunchError> {
     let variables = revision.spec.secret_env.iter();
     variables.map(|(key, name)| Ok((key.clone(), secret(revision, name)?))).collect()

@@ -1,12 +1,13 @@
-//! What the node gives to instances, and who has it: one ledger per engine.
+//! The memory that the node gives to instances, and which instances hold it: one ledger per engine.
 //!
-//! Every start reserves its memory limit first and holds the [`Reservation`] until its process is
-//! gone; dropping it releases, so no path can forget to. When memory is short, idle instances make
-//! room ([`mote_pool::budget`] says which); the start they make room for is promised theirs and
-//! waits until they have left, so the sum never passes the budget. Who is refused is told when
-//! something was given back.
+//! Every start reserves its memory limit first and holds the [`Reservation`] until its process has
+//! ended. Dropping it releases the memory, so no code path can forget to. When memory is short,
+//! idle instances make room ([`mote_pool::budget`] selects them). The start that they make room for
+//! is promised their memory and waits until they have left, so the sum never exceeds the budget. A
+//! caller whose request was refused is notified when something was given back.
 //!
-//! Locks: the books are a leaf. A pool may be locked while they are, never the other way round.
+//! Lock order: the books are a leaf. The books may be locked while a pool is locked, never the
+//! other way round.
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -21,71 +22,72 @@ use tokio::sync::{Notify, oneshot};
 use crate::clock::now_ns;
 
 /// A start that takes longer waits for something other than the processor (a server that connects
-/// somewhere, for instance) and no longer keeps others from starting.
+/// to another host, for instance) and no longer keeps others from starting.
 const STARTING_NS: u64 = 1_000_000_000;
 /// How often admission is tried again because a victim was given work in the meantime.
 const ROUNDS: usize = 4;
-/// Waiters told at once of something that came back: more than can use it, far fewer than a node
-/// may have functions.
+/// How many waiters are notified at once when memory was given back: more than can use it, but far
+/// fewer than the functions that a node may have.
 const WAKES: usize = 8;
 
-/// Who asks for room, and how badly.
+/// A request for room: its purpose, and whether other instances may be evicted for it.
 #[derive(Debug, Clone, Copy)]
 pub struct RoomRequest<'a> {
     /// Memory limit of the instance, in bytes.
     pub memory_bytes: u64,
-    /// Whether idle instances of others may go for it: somebody waits, or its owner wants it.
+    /// Whether idle instances of others may be evicted for it: a caller waits, or the owner asked
+    /// for it.
     pub evict: bool,
-    /// The function it is for; in logs.
+    /// The function that the room is for, as shown in logs.
     pub function: &'a str,
-    /// Its revision; its own idle instances are not asked to make room.
+    /// The function's revision; its own idle instances are not asked to make room.
     pub revision: u64,
-    /// Woken when it is worth asking again after a refusal.
+    /// Notified when it is worth asking again after a refusal.
     pub waiter: Option<&'a Arc<Notify>>,
 }
 
-/// A start that has to wait or cannot be.
+/// The refusal of a start, which has to wait or is impossible.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Refusal {
     /// What is missing.
     pub lack: Lack,
-    /// When there may be room, in nanoseconds from now; `None` when nothing is about to be free.
+    /// When there may be room, in nanoseconds from now; `None` when nothing will be free soon.
     pub room_in_ns: Option<u64>,
 }
 
-/// What holds memory and might give it back, as seen in one look.
+/// The instances that hold memory and might give it back, as seen in one survey.
 #[derive(Debug, Default)]
 pub struct Survey {
-    /// Those that could go now.
+    /// Instances that could stop now.
     pub idle: Vec<IdleInstance>,
-    /// Those that could go later.
+    /// Instances that could stop later.
     pub occupied: Vec<Occupied>,
 }
 
 /// Something whose instances hold reservations and can be asked to make room.
 pub trait Evictable: Send + Sync {
-    /// Adds what could make room for `wish`. Called for starts that find the node full only; may
-    /// take a few locks, must not ask the ledger.
+    /// Adds the instances that could make room for `wish`. Called only for starts that find the
+    /// node full. It may take a few locks, but must not ask the ledger.
     fn survey(&self, wish: &RoomRequest<'_>, now_ns: u64, into: &mut Survey);
     /// Stops the idle instance numbered `id`, and calls [`Reservation::leave`] before it returns.
-    /// False when it is not its own or no longer idle.
+    /// Returns false when the instance is not its own or no longer idle.
     fn evict(&self, id: u64, wish: &RoomRequest<'_>, now_ns: u64) -> bool;
 }
 
-/// The ledger as people see it.
+/// The state of the ledger, for people.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct LedgerStatus {
-    /// What there is.
+    /// The budget of the node.
     pub budget: Budget,
-    /// Sum of memory limits of all instances that are not gone, in bytes.
+    /// Sum of memory limits of all instances that have not ended, in bytes.
     pub taken_bytes: u64,
     /// The most that was ever taken.
     pub peak_bytes: u64,
-    /// The part of it that is about to come back: idle instances told to exit.
+    /// The part of it that will be given back soon: idle instances that were asked to exit.
     pub leaving_bytes: u64,
-    /// Held for starts that wait for that part.
+    /// Memory held for starts that wait for that part.
     pub promised_bytes: u64,
-    /// Instances starting, those that wait for room among them.
+    /// Instances that are starting, including those that wait for room.
     pub starting: u32,
 }
 
@@ -101,23 +103,23 @@ struct Books {
     leaving: u64,
     promised: u64,
     promises: VecDeque<Promise>,
-    /// Starts under way and since when.
+    /// Starts under way, each with its start time.
     starting: Vec<(u64, u64)>,
     waiters: VecDeque<Weak<Notify>>,
     next_id: u64,
 }
 
-/// See the module.
+/// See the module's documentation.
 pub struct Ledger {
     budget: Budget,
     books: Mutex<Books>,
     sources: Mutex<Vec<Arc<dyn Evictable>>>,
-    /// Raised whenever something came back.
+    /// Incremented whenever memory was given back.
     version: AtomicU64,
 }
 
 impl Ledger {
-    /// An empty one.
+    /// An empty ledger.
     pub fn new(budget: Budget) -> Arc<Self> {
         let books = Books {
             taken: 0,
@@ -137,14 +139,14 @@ impl Ledger {
         })
     }
 
-    /// Adds something that can be asked to make room.
+    /// Adds a source that can be asked to make room.
     pub fn add_source(&self, source: Arc<dyn Evictable>) {
         self.sources.lock().push(source);
     }
 
-    /// Reserves room for one instance, if need be at the expense of idle ones: the reservation then
-    /// waits for them in [`Reservation::room`]. Never blocks on anything but short locks; the
-    /// caller must hold none of a pool.
+    /// Reserves room for one instance, if necessary by evicting idle ones: the reservation then
+    /// waits for them in [`Reservation::room`]. Blocks only on short locks; the caller must not
+    /// hold the lock of a pool.
     pub fn reserve(self: &Arc<Self>, wish: &RoomRequest<'_>) -> Result<Reservation, Refusal> {
         let refuse = |lack, room_in_ns| Err(Refusal { lack, room_in_ns });
         for _ in 0..ROUNDS {
@@ -179,7 +181,8 @@ impl Ledger {
             match admit_start(&self.budget, &taken, wish.memory_bytes, &survey.idle) {
                 Verdict::Evict(victims) => {
                     for id in victims {
-                        // One that was given work in the meantime is missed in the next round.
+                        // An instance that was given work in the meantime is not found in the next
+                        // round.
                         let _ = sources.iter().any(|source| source.evict(id, wish, now_ns));
                     }
                 }
@@ -195,18 +198,18 @@ impl Ledger {
         refuse(Lack::Memory, Some(0))
     }
 
-    /// Share of the memory budget that is taken and stays so, 0 to 1.
+    /// Share of the memory budget that is taken and not about to be given back, 0 to 1.
     pub fn pressure(&self) -> f64 {
         let taken = self.books.lock().held();
         taken as f64 / self.budget.memory_bytes.max(1) as f64
     }
 
-    /// A number that grows whenever something came back.
+    /// A number that grows whenever memory was given back.
     pub fn version(&self) -> u64 {
         self.version.load(Ordering::Relaxed)
     }
 
-    /// What there is and what is taken.
+    /// The budget and how much of it is taken.
     pub fn status(&self) -> LedgerStatus {
         let books = self.books.lock();
         LedgerStatus {
@@ -219,7 +222,7 @@ impl Ledger {
         }
     }
 
-    /// Changes the books, hands over what came back, and tells those who wait.
+    /// Changes the books, hands over the memory that was given back, and notifies the waiters.
     fn give_back(&self, change: impl FnOnce(&mut Books)) {
         let mut books = self.books.lock();
         change(&mut books);
@@ -235,7 +238,7 @@ impl Ledger {
 }
 
 impl Books {
-    /// Bytes that stay taken: without those that leave, with those promised.
+    /// Bytes that stay taken: without those of leaving instances, with those promised.
     fn held(&self) -> u64 {
         self.taken - self.leaving + self.promised
     }
@@ -266,7 +269,8 @@ impl Books {
         Reservation { ledger: ledger.clone(), id, memory_bytes, room, left: false }
     }
 
-    /// In the order they were made: each is covered by what leaves, so the first is never stuck.
+    /// Keeps promises in the order in which they were made: memory that is about to be given back
+    /// covers each of them, so the first is never stuck.
     fn keep_promises(&mut self, budget_bytes: u64) {
         while let Some(first) = self.promises.front()
             && self.taken + first.memory_bytes <= budget_bytes
@@ -280,7 +284,8 @@ impl Books {
     }
 }
 
-/// Room for one instance; given back when dropped, which must not be before its process is gone.
+/// Room for one instance. It is given back when dropped, which must not happen before the process
+/// has ended.
 pub struct Reservation {
     ledger: Arc<Ledger>,
     id: u64,
@@ -290,16 +295,16 @@ pub struct Reservation {
 }
 
 impl Reservation {
-    /// Waits until those who make room for it have left. Start nothing before.
+    /// Waits until the instances that make room for it have left. Start nothing before that.
     pub async fn room(&mut self) {
         if let Some(room) = &mut self.room {
-            // The ledger keeps its end until it grants or this is dropped.
+            // The ledger keeps its end until it grants the room or this reservation is dropped.
             let _ = room.await;
             self.room = None;
         }
     }
 
-    /// Its start has ended, well or badly: another may begin.
+    /// The start has ended, successfully or not: another may begin.
     pub fn started(&self) {
         self.ledger.give_back(|books| books.starting.retain(|(id, _)| *id != self.id));
     }
@@ -309,7 +314,7 @@ impl Reservation {
         self.left
     }
 
-    /// It is idle and was told to exit: its room may be promised to somebody.
+    /// The instance is idle and was asked to exit: its room may be promised to another start.
     pub fn leave(&mut self) {
         if !std::mem::replace(&mut self.left, true) {
             self.ledger.give_back(|books| books.leaving += self.memory_bytes);

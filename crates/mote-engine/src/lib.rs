@@ -1,11 +1,11 @@
 //! Runs functions: routes, the one queue per revision, workers, instances, logs and metrics.
 //!
-//! Fronts call it through [`mote_core::Invoker`], it starts instances through
+//! Fronts call it through [`mote_core::Invoker`], and it starts instances through
 //! [`mote_core::backend::Backend`]. It must not know HTTP or CoAP clients, manifests, the store or
-//! the management API. Start reading at `revision.rs` (what happens to an invocation), then
-//! `pool.rs` (the queue; who runs what is decided in [`mote_pool`]), `worker.rs` (the socket to a
-//! worker), `reconciler.rs` (deadlines, starts and stops), `starts.rs` and `ledger.rs` (what the node
-//! affords) and `instance.rs` (the life of an instance).
+//! the management API. Start reading at `revision.rs` (the path of an invocation), then `pool.rs`
+//! (the queue; [`mote_pool`] decides which worker runs which invocation), `worker.rs` (the socket
+//! to a worker), `reconciler.rs` (deadlines, starts and stops), `starts.rs` and `ledger.rs` (what
+//! the node can afford) and `instance.rs` (the life of an instance).
 
 #![forbid(unsafe_code)]
 

@@ -1,7 +1,8 @@
-//! What functions and the platform say about them: a bounded ring per function, in memory.
+//! The output of functions, and the platform's messages about them: a bounded ring per function, in
+//! memory.
 //!
 //! Nothing is written to disk (SD cards wear). A ring that is full drops its oldest lines; a
-//! follower that is too slow misses lines and is told how many.
+//! follower that is too slow misses lines and receives their number.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -32,7 +33,7 @@ pub enum LogSource {
     Stderr,
     /// The function's logger.
     Log,
-    /// `mote` speaking of the function: started, stopped, failed.
+    /// A message of `mote` about the function: started, stopped, failed.
     Platform,
 }
 
@@ -58,41 +59,43 @@ pub struct LogLine {
     pub unix_us: u64,
     /// Severity.
     pub level: LogLevel,
-    /// Which stream.
+    /// The stream that it came from.
     pub source: LogSource,
-    /// Revision that spoke, 0 for the platform before any revision.
+    /// The revision that wrote the line, 0 for the platform before any revision.
     pub revision: u64,
-    /// Instance that spoke, 0 for none.
+    /// The instance that wrote the line, 0 for none.
     pub instance: u64,
-    /// Invocation it belongs to.
+    /// The invocation that it belongs to.
     pub invocation: Option<InvocationId>,
     /// The text, one line, without its end.
     pub text: String,
 }
 
-/// An instance that is gone, for people.
+/// An instance that has ended, for people.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Stopped {
     /// Its number.
     pub instance: u64,
-    /// The revision it ran.
+    /// The revision that it ran.
     pub revision: u64,
     /// Wall clock, milliseconds since 1970.
     pub unix_ms: u64,
-    /// A stable word such as `idle`, `evicted` or `crash`; `start` for one that never was ready.
+    /// A stable word such as `idle`, `evicted` or `crash`; `start` for an instance that was never
+    /// ready.
     pub reason: &'static str,
-    /// More of it, where there is more to say.
+    /// More details, if there are any.
     pub text: String,
 }
 
 impl Stopped {
-    /// One that is gone now.
+    /// An instance that ended just now.
     pub(crate) fn now(instance: u64, revision: u64, reason: &'static str, text: &str) -> Self {
         Self { instance, revision, unix_ms: unix_us() / 1_000, reason, text: cut(text).to_owned() }
     }
 }
 
-/// The log of one function, across revisions. A function that says nothing costs a few bytes.
+/// The log of one function, across revisions. The log of a function without output takes a few
+/// bytes.
 #[derive(Default)]
 pub struct FunctionLog {
     ring: Mutex<Ring>,
@@ -104,7 +107,7 @@ struct Ring {
     bytes: usize,
     sequence: u64,
     stops: VecDeque<Stopped>,
-    /// There only while somebody follows: the channel takes its whole length at once.
+    /// Exists only while there is a follower: the channel allocates its whole length at once.
     followers: Option<broadcast::Sender<Arc<LogLine>>>,
 }
 
@@ -118,7 +121,7 @@ fn cut(text: &str) -> &str {
 }
 
 impl FunctionLog {
-    /// Appends one line. Never blocks on followers.
+    /// Appends one line. Never waits for followers.
     pub fn push(
         &self,
         level: LogLevel,
@@ -149,12 +152,12 @@ impl FunctionLog {
         if let Some(followers) = &ring.followers
             && followers.send(line).is_err()
         {
-            // Nobody follows any more.
+            // No follower is left.
             ring.followers = None;
         }
     }
 
-    /// Keeps why an instance is gone.
+    /// Records why an instance has ended.
     pub(crate) fn stopped(&self, stopped: Stopped) {
         let mut ring = self.ring.lock();
         ring.stops.push_back(stopped);
@@ -163,7 +166,7 @@ impl FunctionLog {
         }
     }
 
-    /// The last instances that are gone, oldest first.
+    /// The last instances that have ended, oldest first.
     pub fn stops(&self) -> Vec<Stopped> {
         self.ring.lock().stops.iter().cloned().collect()
     }

@@ -10,21 +10,22 @@ use crate::logs::LogLevel;
 use crate::revision::Revision;
 use crate::starts;
 
-/// What became of a wish for a number of instances.
+/// The result of a request for a number of instances.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Scaled {
-    /// Instances ready.
+    /// The number of ready instances.
     pub ready: u32,
-    /// Instances on their way.
+    /// The number of starting instances.
     pub starting: u32,
-    /// Idle instances told to exit.
+    /// The number of idle instances that were asked to exit.
     pub stopped: u32,
-    /// Why not all were started, where not all were.
+    /// Why not all instances were started, if some were not.
     pub lack: Option<String>,
 }
 
 impl Revision {
-    /// Lets `bounds` stand in for the manifest's from now on. Does not block; lost with the process.
+    /// Replaces the manifest's bounds with `bounds` from now on. Does not block. The change is lost
+    /// when the process ends.
     pub fn set_bounds(self: &Arc<Self>, bounds: ScaleOverride) {
         let mut pool = self.pool.lock();
         *self.bounds.lock() = bounds;
@@ -38,9 +39,10 @@ impl Revision {
         }
     }
 
-    /// Starts instances up to `count`, or stops idle ones down to it, now. The autoscaler goes on
-    /// from there: it keeps what was started for `scale.idle` at most, and starts more when they are
-    /// needed. What `min` keeps is not stopped, and `max` is not passed. Does not wait for starts.
+    /// Starts instances up to `count`, or stops idle ones down to it, now. The autoscaler continues
+    /// from there: it keeps the started instances for `scale.idle` at most, and starts more when
+    /// they are needed. Instances that `min` keeps are not stopped, and `max` is not exceeded. Does
+    /// not wait for starts.
     pub fn scale_to(self: &Arc<Self>, count: u32) -> Scaled {
         let now = now_ns();
         let count = count.min(self.instances_max());

@@ -61,7 +61,7 @@ fn trigger_index(trigger: Trigger) -> usize {
     }
 }
 
-/// One metric per label set; cheap to clone.
+/// One metric per label set. Cloning it is cheap.
 #[derive(Clone)]
 struct Families {
     invocations: Family<OutcomeLabels, Counter>,
@@ -78,7 +78,7 @@ pub struct Metrics {
     registry: Mutex<Registry>,
     families: Families,
     /// One set of handles per function, whatever the number of its revisions, so that its counts
-    /// go on through deploys.
+    /// continue through deploys.
     functions: Mutex<HashMap<FunctionName, Arc<FunctionMetrics>>>,
 }
 
@@ -132,14 +132,14 @@ impl Metrics {
         text
     }
 
-    /// Prometheus' text format 0.0.4, for what does not read OpenMetrics (`promtool check metrics`,
-    /// older scrapers).
+    /// Prometheus' text format 0.0.4, for programs that do not read OpenMetrics (`promtool check
+    /// metrics`, older scrapers).
     pub fn render_text(&self) -> String {
         text_format(&self.render())
     }
 
-    /// The handles of one function, the same for each of its revisions until it is forgotten. No
-    /// series exists before something is counted.
+    /// The handles of one function, the same for each of its revisions until it is forgotten. A
+    /// series exists only after something was counted.
     pub fn function(&self, name: &FunctionName) -> Arc<FunctionMetrics> {
         let made = || {
             Arc::new(FunctionMetrics {
@@ -184,7 +184,7 @@ fn text_format(openmetrics: &str) -> String {
         let mut words = line.splitn(4, ' ');
         match (words.next(), words.next(), words.next(), words.next()) {
             (Some("#"), Some("EOF" | "UNIT"), ..) => {}
-            // It stands in front of the type, and the type decides the name.
+            // The help line precedes the type, and the type decides the name.
             (Some("#"), Some("HELP"), Some(_), said) => help = said,
             (Some("#"), Some("TYPE"), Some(name), Some(kind)) => {
                 let suffix = if kind == "counter" { "_total" } else { "" };
@@ -218,7 +218,7 @@ const STOP_REASONS: [&str; 12] = [
     "start",
 ];
 
-/// Handles of one function. Series appear with their first value: an idle function has none.
+/// Handles of one function. A series appears with its first value: an idle function has no series.
 pub struct FunctionMetrics {
     families: Families,
     function: FunctionName,
@@ -319,8 +319,8 @@ impl FunctionMetrics {
         self.timings.get().map_or(0, |timings| timings.cold_starts.get())
     }
 
-    /// Arrival to the head of the answer, in nanoseconds: the duration that `share` (0 to 1) of all
-    /// answers did not exceed; `None` before the first.
+    /// The time from arrival to the head of the answer, in nanoseconds, that `share` (0 to 1) of
+    /// all answers did not exceed; `None` before the first answer.
     pub fn latency_ns(&self, share: f64) -> Option<u64> {
         self.timings.get()?.latencies.quantile(share)
     }

@@ -1,8 +1,8 @@
 //! Answers look-ups of names for functions that may reach any host.
 //!
-//! The sandbox has no route to a name server. It has one socket at which programs ask (RFC 1035,
-//! over UDP), and the node looks the name up as it would for itself. Only IPv4 addresses are
-//! answered, because the sandbox delivers no others.
+//! The sandbox has no route to a name server. It has one socket to which programs send their
+//! questions (RFC 1035, over UDP), and the node looks the name up as it would for itself. Only IPv4
+//! addresses are answered, because the sandbox delivers no others.
 
 use std::net::Ipv4Addr;
 use std::os::fd::OwnedFd;
@@ -15,11 +15,13 @@ use tokio::sync::{Semaphore, watch};
 use crate::lookups;
 use crate::revision::Revision;
 
-/// Look-ups of one instance under way at once; a further one is dropped, and programs ask again.
+/// Look-ups of one instance under way at once. A further one is dropped, and the program asks
+/// again.
 const LOOKUPS_MAX: usize = 16;
-/// A question without extensions is at most this long; longer ones are cut and not understood.
+/// A question without extensions is at most this long; longer ones are truncated and not
+/// understood.
 const QUESTION_BYTES_MAX: usize = 1_024;
-/// How long an answer may be kept, in seconds.
+/// How long an answer may be cached, in seconds.
 const KEEP_S: u32 = 30;
 /// Addresses in one answer, so that it fits 512 bytes (RFC 1035, 4.2.1).
 const ADDRESSES_MAX: usize = 12;
@@ -42,7 +44,7 @@ pub(crate) struct Names {
 }
 
 impl Names {
-    /// Answers until the instance is gone.
+    /// Answers questions until the instance has ended.
     pub(crate) async fn serve(self, socket: OwnedFd, mut closed: watch::Receiver<()>) {
         let socket = std::net::UdpSocket::from(socket);
         let adopted = socket.set_nonblocking(true).and_then(|()| UdpSocket::from_std(socket));
@@ -89,7 +91,7 @@ impl Names {
                     name = %question.name,
                     "name not found: {text}"
                 );
-                // The resolver of the system tells in words only whether it was answered.
+                // Only the text of the resolver's error shows whether the name server answered.
                 let is_answered = text.contains("not known") || text.contains("No address");
                 question.answer(if is_answered { Code::NoSuchName } else { Code::Failed }, &[])
             }
@@ -103,7 +105,7 @@ struct Question {
     id: [u8; 2],
     name: String,
     kind: u16,
-    /// As it was sent: name, type and class.
+    /// The question as it was sent: name, type and class.
     bytes: Vec<u8>,
 }
 
@@ -123,7 +125,7 @@ impl Question {
             if length == 0 {
                 break;
             }
-            // Longer ones would be pointers, which no question needs.
+            // A greater length would be a pointer, which no question needs.
             let label = message.get(at..at + length).filter(|_| length <= 63)?;
             let plain = |byte: &u8| byte.is_ascii_alphanumeric() || b"-_".contains(byte);
             if !label.iter().all(plain) {
@@ -155,7 +157,7 @@ impl Question {
         message.extend_from_slice(&[0, 1, 0, addresses.len() as u8, 0, 0, 0, 0]);
         message.extend_from_slice(&self.bytes);
         for address in addresses {
-            // The name is that of the question, at byte 12.
+            // The name is a pointer to that of the question, at byte 12.
             message.extend_from_slice(&[0xc0, 12]);
             message.extend_from_slice(&TYPE_A.to_be_bytes());
             message.extend_from_slice(&CLASS_IN.to_be_bytes());

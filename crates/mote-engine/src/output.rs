@@ -1,4 +1,5 @@
-//! What an instance writes to stdout and stderr past its shim: lines into the function's log.
+//! The bytes that an instance writes to stdout and stderr outside its shim, as lines of the
+//! function's log.
 
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
@@ -16,8 +17,8 @@ use crate::worker_log::{tell_dropped, tell_rest};
 /// Longest run of bytes taken as one line.
 const LINE_BYTES_MAX: u64 = 8 << 10;
 
-/// Reads until the pipe closes. Bounded: one line at a time, a turn's worth of lines before the other
-/// tasks of the data path run, and a number of lines per second that are kept.
+/// Reads until the pipe closes. Reading is bounded: one line at a time, a turn's worth of lines
+/// before the other tasks of the data path run, and a number of lines per second that are kept.
 pub(crate) async fn read(revision: Arc<Revision>, instance: u64, output: OwnedFd) {
     let Ok(receiver) = pipe::Receiver::from_owned_fd(output) else { return };
     let mut reader = BufReader::with_capacity(LINE_BYTES_MAX as usize, receiver);

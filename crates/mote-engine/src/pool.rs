@@ -1,11 +1,11 @@
-//! The pool of a revision as the engine drives it: what an invocation and an instance are here, and
-//! how the first is written to the second.
+//! The pool of a revision as the engine drives it: the engine's data for invocations and instances,
+//! and how an invocation is written to an instance.
 //!
-//! Who runs what, and how many instances there are, is decided by [`mote_pool`]. Everything a
-//! request touches sits behind one short lock per revision: the queue, the streams that each worker
-//! has open, and the bytes that wait to be written to it. Nothing awaits under the lock. The frame of
-//! an invocation is written by whoever freed the worker, so a waiting caller is woken once, for its
-//! answer.
+//! [`mote_pool`] decides which worker runs which invocation, and how many instances there are.
+//! Everything that a request touches is behind one short lock per revision: the queue, the streams
+//! that each worker has open, and the bytes that wait to be written to it. Nothing awaits under the
+//! lock. The task that frees a worker also writes the frame of the next invocation, so a waiting
+//! caller is woken only once, for its answer.
 
 use std::ops::{Deref, DerefMut};
 use std::sync::Arc;
@@ -26,14 +26,14 @@ use crate::body_channel::AnswerSink;
 use crate::ledger::Reservation;
 use crate::server_link::ServerLink;
 
-/// Bytes that wait to be written to a worker from which on it gets no further invocation and no
-/// more of a body. A worker may answer without reading, so only this bounds what is kept for it;
-/// one that reads takes this much in a few milliseconds.
+/// When this many bytes wait to be written to a worker, it gets no further invocation and no more
+/// of a body. A worker may answer without reading, so only this limit bounds the bytes that are
+/// kept for it; a worker that reads takes this much in a few milliseconds.
 pub(crate) const OUT_BYTES_MAX: usize = 1 << 20;
-/// Bytes that a front has taken of an answer are credited to the worker in steps of this size: a
+/// Bytes of an answer that a front has taken are credited to the worker in steps of this size: a
 /// quarter of the window, the most that the protocol lets a receiver owe.
 const CREDIT_STEP_BYTES: u32 = WINDOW_BYTES / 4;
-/// Pause between two lines about a function in the node's own log.
+/// Pause between two lines about one function in the node's own log.
 const TELL_PAUSE_NS: u64 = 1_000_000_000;
 
 /// Where an invocation's answer goes.
@@ -44,9 +44,9 @@ pub(crate) type Worker = pool::Worker<Stream, Instance>;
 /// An invocation on its way into a queue.
 pub(crate) struct Offer {
     pub(crate) invocation: Invocation,
-    /// Times it was already handed to a worker that died.
+    /// How often it was already handed to a worker that died.
     pub(crate) attempts: u8,
-    /// It waited in the queue of a revision that was replaced: its place is not taken from it.
+    /// It waited in the queue of a revision that was replaced, so it keeps its place.
     pub(crate) moved: bool,
 }
 
@@ -74,7 +74,7 @@ impl From<Fault> for Unanswered {
 pub(crate) struct Pending {
     pub(crate) invocation: Invocation,
     pub(crate) reply: ReplySender,
-    /// Times it was already given to a worker that died.
+    /// How often it was already given to a worker that died.
     pub(crate) attempts: u8,
 }
 
@@ -93,18 +93,18 @@ impl Waiting for Pending {
 }
 
 impl Pending {
-    /// Gives the invocation back to its caller's task, which asks for the next revision. Call it
+    /// Gives the invocation back to its caller's task, which looks up the next revision. Call it
     /// without the pool's lock.
     pub(crate) fn move_on(self) {
         let Pending { invocation, reply, attempts } = self;
         let offer = Offer { invocation, attempts, moved: true };
-        // An error says that the caller has gone: nobody wants the invocation to run any more.
+        // An error means that the caller has gone, so the invocation need not run any more.
         let _ = reply.send(Err(Unanswered::Replaced(Box::new(offer))));
     }
 
     /// Tells the caller that the invocation failed.
     pub(crate) fn fail(self, fault: Fault) {
-        // An error says that the caller has gone.
+        // An error means that the caller has gone.
         let _ = self.reply.send(Err(fault.into()));
     }
 }
@@ -121,20 +121,20 @@ pub(crate) struct Stream {
     pub(crate) credit_waker: Option<Waker>,
     /// We have not sent END yet.
     pub(crate) request_open: bool,
-    /// Its RESULT has come.
+    /// Its RESULT has arrived.
     pub(crate) answered: bool,
     /// BODY bytes that the worker may still send before it gets credit.
     pub(crate) answer_credit: u32,
-    /// BODY bytes that were taken and are not credited yet.
+    /// BODY bytes that were taken but are not credited yet.
     owed: u32,
-    /// The answer has begun and streams into this.
+    /// The answer has begun and is streamed into this sink.
     pub(crate) sink: Option<AnswerSink>,
-    /// The invocation itself, until its answer begins, so that another worker can run it. `None`
-    /// where its body streams.
+    /// The invocation itself, until its answer begins, so that another worker can run it. `None` if
+    /// its body streams.
     pub(crate) kept: Option<Invocation>,
-    /// It may run once more although the worker may have begun it.
+    /// It may run once more even if the worker has begun it.
     may_repeat: bool,
-    /// Times it was already given to a worker that died.
+    /// How often it was already given to a worker that died.
     attempts: u8,
     /// Ends the task that serves this stream over HTTP.
     pub(crate) task: Option<tokio::task::AbortHandle>,
@@ -142,7 +142,7 @@ pub(crate) struct Stream {
 
 impl Running for Stream {
     fn due_ns(&self) -> Option<u64> {
-        // An answer whose head was passed on has met its deadline.
+        // Once the head of an answer was passed on, the deadline has been met.
         self.reply.is_some().then_some(self.deadline_ns)
     }
 
@@ -153,13 +153,13 @@ impl Running for Stream {
 
 /// How a worker is reached.
 pub(crate) enum Link {
-    /// Worker protocol: bytes to write, and who writes them.
+    /// Worker protocol: the bytes to write, and the waker of the task that writes them.
     Frames { out: Vec<u8>, waker: Option<Waker> },
     /// HTTP/1.1 connections.
     Server(Arc<ServerLink>),
 }
 
-/// What the engine keeps of a ready instance.
+/// The engine's data about a ready instance.
 pub(crate) struct Instance {
     pub(crate) link: Link,
     pub(crate) control: Arc<dyn InstanceControl>,
@@ -170,19 +170,21 @@ pub(crate) struct Instance {
     pub(crate) why: Why,
     pub(crate) started_unix_ms: u64,
     pub(crate) init_ns: u64,
-    /// Some stream is owed enough credit for a frame, which is made when the socket takes it.
+    /// Some stream is owed enough credit for a frame. The frame is made when the socket takes it.
     owes: bool,
     /// Invocations whose frame waits to be written.
     unwritten: usize,
-    /// Processor time at the last look, and when that was; to tell who is greedy.
+    /// Processor time at the last measurement, and the time of that measurement; used to find
+    /// greedy functions.
     pub(crate) burnt_ns: u64,
     pub(crate) looked_ns: u64,
-    /// Until when it competes although its function is in the background; 0 where it does not.
+    /// Until when it competes for the processor although its function is in the background; 0 if it
+    /// does not.
     pub(crate) lifted_until_ns: u64,
 }
 
 impl pool::Instance for Instance {
-    /// Whether as much waits to be written as may; see [`OUT_BYTES_MAX`].
+    /// Whether the limit of bytes that wait to be written is reached; see [`OUT_BYTES_MAX`].
     fn is_full(&self) -> bool {
         matches!(&self.link, Link::Frames { out, .. } if out.len() >= OUT_BYTES_MAX)
     }
@@ -191,8 +193,8 @@ impl pool::Instance for Instance {
         matches!(self.link, Link::Frames { .. })
     }
 
-    /// A few system calls per process, under the lock: whoever dispatches an invocation must see the
-    /// truth.
+    /// Makes a few system calls per process, under the lock, because code that dispatches an
+    /// invocation must see the true state.
     fn set_paused(&mut self, paused: bool) -> bool {
         self.control.set_paused(paused)
     }
@@ -241,7 +243,7 @@ impl Instance {
         }
     }
 
-    /// Bytes for the worker, and its writer if it sleeps.
+    /// Adds bytes for the worker, and wakes its writer if that sleeps.
     pub(crate) fn write(&mut self, put: impl FnOnce(&mut Vec<u8>)) {
         if let Link::Frames { out, waker } = &mut self.link {
             put(out);
@@ -251,13 +253,14 @@ impl Instance {
         }
     }
 
-    /// All frames of invocations have been handed to the socket.
+    /// Notes that all frames of invocations have been handed to the socket.
     pub(crate) fn has_written(&mut self) {
         self.unwritten = 0;
     }
 }
 
-/// How long the worker is busy with what was written to it, in nanoseconds of its mean service time.
+/// How long the worker will be busy with the invocations that were written to it, in nanoseconds,
+/// by its mean service time.
 pub(crate) fn work_ahead_ns(worker: &Worker) -> u64 {
     let written = worker.calls().len().saturating_sub(worker.instance().unwritten);
     written as u64 * worker.mean_ns()
@@ -273,8 +276,8 @@ pub(crate) fn wake_bodies(worker: &mut Worker) {
 }
 
 /// Notes that `bytes` of a stream's answer were taken. The credit leaves as one frame per stream
-/// when the socket takes it, however many pieces were taken meanwhile: a worker that never reads
-/// costs no memory.
+/// when the socket takes it, however many pieces were taken meanwhile, so a worker that never reads
+/// uses no memory.
 pub(crate) fn owe(worker: &mut Worker, slot: usize, bytes: u32) {
     let (streams, instance) = worker.parts();
     let Some(stream) = streams.get_mut(slot) else { return };
@@ -289,7 +292,7 @@ pub(crate) fn owe(worker: &mut Worker, slot: usize, bytes: u32) {
     }
 }
 
-/// Makes the CREDIT frames that are due. Called when all that was written before is out.
+/// Makes the CREDIT frames that are due. Called when everything written before has been sent.
 pub(crate) fn pay(worker: &mut Worker) {
     let (streams, instance) = worker.parts();
     if !std::mem::take(&mut instance.owes) {
@@ -306,7 +309,7 @@ pub(crate) fn pay(worker: &mut Worker) {
     }
 }
 
-/// Tells the worker that nobody waits for the stream in `slot` any more.
+/// Tells the worker that the caller of the stream in `slot` no longer waits.
 pub(crate) fn cancel(worker: &mut Worker, slot: usize, now_ns: u64) {
     let Some(stream) = worker.parts().0.get_mut(slot) else { return };
     stream.reply = None;
@@ -335,7 +338,7 @@ pub(crate) fn cancel(worker: &mut Worker, slot: usize, now_ns: u64) {
 pub(crate) fn end_stream(worker: &mut Worker, slot: usize, now_ns: u64) {
     let Some(mut stream) = worker.end(slot, now_ns) else { return };
     if stream.request_open {
-        // The worker answered before it had read everything; close our direction so that the
+        // The worker answered before it had read everything. Our direction is closed so that the
         // number can be used again.
         worker.instance_mut().write(|out| {
             wire::put_frame(out, FrameKind::Body, FLAG_END, stream_number(slot), &[]);
@@ -346,13 +349,13 @@ pub(crate) fn end_stream(worker: &mut Worker, slot: usize, now_ns: u64) {
     }
 }
 
-/// What becomes of an invocation whose worker has died.
+/// What happens to an invocation whose worker has died.
 pub(crate) enum Left {
     /// It may run once more.
     Repeat { serial: u64, pending: Pending },
-    /// It may not; with the times it had been tried before.
+    /// It may not run again. The number is how often it had been tried before.
     Failed(u8, ReplySender),
-    /// Nobody waits for it.
+    /// No caller waits for it.
     Abandoned,
 }
 
@@ -389,7 +392,7 @@ pub(crate) fn stream_slot(number: u32) -> Option<usize> {
     (number as usize).checked_sub(1)
 }
 
-/// What must be done outside the lock after a dispatch.
+/// The work that must be done outside the lock after a dispatch.
 pub(crate) enum FollowUp {
     /// Send the rest of a request body in BODY frames.
     Pump { worker: usize, stream: usize, serial: u64, body: Body },
@@ -403,19 +406,19 @@ pub(crate) enum FollowUp {
     },
 }
 
-/// Queue and instances of one revision, and what the engine keeps beside them under the same lock.
+/// Queue and instances of one revision, and the engine's data about them under the same lock.
 pub(crate) struct Pool {
     inner: pool::Pool<Pending, Stream, Instance>,
-    /// When the node's own log last told of an end or a failed start, and how many it has not told
-    /// of.
+    /// When the node's own log last reported a death or a failed start, and how many it has left
+    /// out since then.
     told_ns: u64,
     untold: u32,
     /// Its reconciler runs.
     reconciler_runs: bool,
-    /// The reconciler does not look until it is woken; new work must wake it.
+    /// The reconciler sleeps until it is woken; new work must wake it.
     pub(crate) reconciler_sleeps: bool,
-    /// Its instances run in the background: they were greedy, hung or died again and again while the
-    /// node had others to serve, and have not shown short work since.
+    /// Its instances run in the background: they were greedy, hung or died repeatedly while the
+    /// node had other functions to serve, and have not run only short work since.
     background: bool,
 }
 
@@ -434,7 +437,7 @@ impl DerefMut for Pool {
 }
 
 impl Pool {
-    /// An empty one.
+    /// An empty pool.
     pub(crate) fn new(rules: Rules, bounds: Bounds) -> Self {
         Self {
             inner: pool::Pool::new(rules, bounds),
@@ -451,8 +454,8 @@ impl Pool {
         self.inner.dispatch(now_ns, |dispatched| begin(dispatched, now_ns, follow_ups));
     }
 
-    /// Marks the worker as ending, and takes back what it was given after the first `reached`
-    /// invocations. Returns what the caller must move on after it has released the lock.
+    /// Marks the worker as ending, and takes back the invocations that it was given after the first
+    /// `reached` ones. Returns those that the caller must move on after it has released the lock.
     pub(crate) fn take_back(&mut self, key: usize, reached: u64, now_ns: u64) -> Vec<Pending> {
         self.inner.take_back(key, reached, now_ns, |stream| {
             let Stream { kept, reply, attempts, .. } = stream;
@@ -470,24 +473,24 @@ impl Pool {
         self.inner.look(around, now_ns, |dispatched| begin(dispatched, now_ns, follow_ups))
     }
 
-    /// Whether the reconciler has to be started now; it counts as running from then on.
+    /// Whether the reconciler has to be started now; from then on it counts as running.
     pub(crate) fn starts_reconciler(&mut self) -> bool {
         !std::mem::replace(&mut self.reconciler_runs, true)
     }
 
-    /// Lets the reconciler end where nothing is left to do; whether it may.
+    /// Lets the reconciler end if nothing is left to do. Returns whether it may end.
     pub(crate) fn ends_reconciler(&mut self) -> bool {
         let ends = self.inner.is_quiet() && !self.inner.keeps_some();
         if ends {
             self.reconciler_runs = false;
-            // What busy times took is not kept for a function at rest.
+            // An idle function does not keep the memory that it allocated in busy times.
             self.inner.shrink();
         }
         ends
     }
 
-    /// Whether the node's own log should tell of a death or a failed start now, and how many there
-    /// were since it last did. A function must not fill the node's log.
+    /// Whether the node's own log should report a death or a failed start now, and how many there
+    /// were since the last report. A function must not fill the node's log.
     pub(crate) fn tells(&mut self, now_ns: u64) -> Option<u32> {
         if now_ns.saturating_sub(self.told_ns) < TELL_PAUSE_NS {
             self.untold = self.untold.saturating_add(1);
@@ -497,17 +500,18 @@ impl Pool {
         Some(std::mem::take(&mut self.untold))
     }
 
-    /// Whether its instances run when nobody else wants the processor.
+    /// Whether its instances run only when nothing else needs the processor.
     pub(crate) fn is_in_background(&self) -> bool {
         self.background
     }
 
-    /// Has instances that start from now on run in the background.
+    /// Makes instances that start from now on run in the background.
     pub(crate) fn start_in_background(&mut self) {
         self.background = true;
     }
 
-    /// Has its instances run when nobody else wants the processor, or as everyone does.
+    /// Makes its instances run only when nothing else needs the processor, or with the usual
+    /// priority.
     pub(crate) fn put_into_background(&mut self, background: bool) {
         self.background = background;
         for (_, worker) in self.inner.workers_mut() {

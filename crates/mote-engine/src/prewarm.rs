@@ -1,5 +1,5 @@
-//! Prewarmed programs: which kinds deployed functions need, and how many of each
-//! the backend is told to keep up. The rule is [`mote_pool::prewarm`].
+//! Prewarmed programs: which kinds the deployed functions need, and how many of each the backend
+//! should keep. The rule is [`mote_pool::prewarm`].
 
 use std::sync::{Arc, Weak};
 use std::time::Duration;
@@ -14,14 +14,14 @@ use tokio::runtime::Handle;
 use crate::clock::now_ns;
 use crate::ledger::{Evictable, Ledger, Reservation, RoomRequest, Survey};
 
-/// What a prewarmed interpreter holds with its shim loaded, measured generously.
+/// Memory of a prewarmed interpreter with its shim loaded, a generous estimate from measurements.
 const PYTHON_BYTES: u64 = 16 << 20;
 /// See [`PYTHON_BYTES`].
 const NODE_BYTES: u64 = 64 << 20;
-/// A sandbox whose pid 1 runs a program per invocation: next to nothing.
+/// Memory of a sandbox whose pid 1 runs a program per invocation, which is very little.
 const EXEC_BYTES: u64 = 4 << 20;
-/// Pause between two looks while more than the first of a kind are kept, or the node has no room for
-/// one.
+/// Pause between two checks while more than the first of a kind are kept, or the node has no room
+/// for one.
 const LOOK: Duration = Duration::from_secs(30);
 
 /// The kinds of programs on this node.
@@ -29,9 +29,9 @@ pub(crate) struct Prewarm {
     backend: Arc<dyn Backend>,
     runtime: Handle,
     ledger: Arc<Ledger>,
-    /// As many as start at once are enough of one kind.
+    /// The maximum for one kind: as many as may start at once.
     count_max: u32,
-    /// Memory for all of them.
+    /// Memory for all of them together.
     bytes_max: u64,
     state: Mutex<State>,
 }
@@ -39,11 +39,11 @@ pub(crate) struct Prewarm {
 #[derive(Default)]
 struct State {
     kinds: Vec<Entry>,
-    /// Number of the next kind; none is used twice.
+    /// Number of the next kind; no number is used twice.
     next: u64,
-    /// Kinds and counts the backend knows.
+    /// Kinds and counts that the backend was given.
     told: Vec<(u64, u32)>,
-    /// A task looks again: starts may have become rare, or room free.
+    /// A task checks again later: starts may have become rare, or room may be free.
     looking: bool,
 }
 
@@ -53,12 +53,12 @@ struct Entry {
     functions: u32,
     peak: Peak,
     memory_bytes: u64,
-    /// Room for those that wait, one each.
+    /// Room for the programs that wait, one reservation each.
     held: Vec<Reservation>,
 }
 
 impl Entry {
-    /// Holds room for as many as are wanted and there is room for. They take it from nobody.
+    /// Reserves room for as many programs as are wanted and fit. No instance is evicted for them.
     fn hold(&mut self, wanted: usize, ledger: &Arc<Ledger>) {
         self.held.truncate(wanted);
         while self.held.len() < wanted {
@@ -76,11 +76,11 @@ impl Entry {
     }
 }
 
-/// Prewarmed programs, as something that makes room: the first to go.
+/// Prewarmed programs as a source of room: they are evicted before any instance.
 pub(crate) struct PrewarmedPrograms(pub(crate) Weak<Prewarm>);
 
 impl PrewarmedPrograms {
-    /// Far from the numbers of instances.
+    /// The first id of prewarmed programs, far from the numbers of instances.
     const FIRST_ID: u64 = 1 << 63;
 }
 
@@ -123,7 +123,8 @@ impl State {
                 Runtime::Exec | Runtime::Go => EXEC_BYTES,
             };
             let mut like = request.clone();
-            // Coming up takes more than waiting, and more with some versions than with others.
+            // An interpreter needs more memory to come up than to wait, and some versions need more
+            // than others.
             like.limits.memory_bytes = 2 * memory_bytes;
             like.limits.cpu_millis = None;
             let (functions, peak, held) = (0, Peak::default(), Vec::new());
@@ -137,7 +138,7 @@ impl State {
 }
 
 impl Prewarm {
-    /// No kinds yet. At most `count_max` programs of each kind wait, in `bytes_max` in all.
+    /// Starts without kinds. At most `count_max` programs of each kind wait, in `bytes_max` in all.
     pub(crate) fn new(
         backend: Arc<dyn Backend>,
         runtime: Handle,
@@ -148,7 +149,7 @@ impl Prewarm {
         Arc::new(Self { backend, runtime, ledger, count_max, bytes_max, state: Mutex::default() })
     }
 
-    /// Takes note of functions that come or go, each with what an instance of it asks for.
+    /// Notes that functions were added or removed, each with the request of an instance of it.
     pub(crate) fn functions(
         self: &Arc<Self>,
         changes: impl IntoIterator<Item = (InstanceRequest, Runtime, bool)>,
@@ -166,7 +167,7 @@ impl Prewarm {
         self.tell();
     }
 
-    /// Takes note of a start that somebody waits for.
+    /// Notes a start that a caller waits for.
     pub(crate) fn start(self: &Arc<Self>, request: &InstanceRequest) {
         let now_ns = now_ns();
         let mut state = self.state.lock();
@@ -177,7 +178,7 @@ impl Prewarm {
         }
     }
 
-    /// Tells the backend how many there is room for, when that has changed.
+    /// Gives the backend the counts that fit, if they have changed.
     fn pass_on(&self, state: &mut State) {
         let up = || state.kinds.iter().filter(|entry| !entry.held.is_empty());
         let counts: Vec<_> = up().map(|entry| (entry.number, entry.held.len() as u32)).collect();
@@ -189,11 +190,11 @@ impl Prewarm {
             .collect();
         state.told = counts;
         let backend = self.backend.clone();
-        // On the data path's runtime, which serves their sockets.
+        // Runs on the data path's runtime, which serves the programs' sockets.
         self.runtime.spawn(async move { backend.keep_prewarmed(list) });
     }
 
-    /// Decides anew what should wait.
+    /// Decides again which programs should wait.
     fn tell(self: &Arc<Self>) {
         let now_ns = now_ns();
         let mut state = self.state.lock();

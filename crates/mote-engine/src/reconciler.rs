@@ -1,8 +1,8 @@
 //! The reconciler of a revision: a task that exists only while the revision has work or instances.
 //!
-//! It brings what is there to what the pool decides: it answers invocations whose deadline has
-//! passed, starts instances, and tells the log of those that stop. An idle function without instances
-//! has no task and no timer.
+//! It carries out the decisions of the pool: it answers invocations whose deadline has passed,
+//! starts instances, and logs those that stop. An idle function without instances has no task and
+//! no timer.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -19,9 +19,9 @@ use crate::pool::{FollowUp, Pool, ReplySender, cancel};
 use crate::revision::Revision;
 use crate::starts;
 
-/// Pause between two looks at what a long-running instance burns.
+/// Pause between two measurements of the processor time of a long-running instance.
 const LOOK_NS: u64 = 35_000_000;
-/// No sleep of the reconciler is shorter.
+/// The shortest sleep of the reconciler.
 const SLEEP_MIN: Duration = Duration::from_millis(1);
 
 /// What one look at the pool decided.
@@ -104,10 +104,9 @@ fn look(pool: &mut Pool, revision: &Revision, now: u64) -> Round {
     Round { orders, expired, follow_ups }
 }
 
-/// Puts greedy functions with neighbours into the background, takes functions out of it whose work is
-/// short again or that have no neighbours, and lets those that starve there compete now and then
-/// (docs/decisions/0009-neighbours.md).
-/// Reads one small file per long-running instance.
+/// Puts greedy functions with neighbours into the background. Takes functions whose work is short
+/// again, or that have no neighbours, out of it. Lets those that starve there compete now and then
+/// (docs/decisions/0009-neighbours.md). Reads one small file per long-running instance.
 fn govern(revision: &Revision, now: u64) {
     let mut looks = Vec::new();
     let has_neighbours = revision.has_neighbours(now);
@@ -138,7 +137,8 @@ fn govern(revision: &Revision, now: u64) {
             if running < LONG_WORK_NS || is_lifted || (since < pause && !lift_is_over) {
                 continue;
             }
-            // A look from before this invocation or its lift says nothing about it: begin anew.
+            // A measurement from before this invocation or its lift does not apply to it, so
+            // measuring starts again.
             let since = (since <= running && !lift_is_over).then_some(since);
             looks.push((key, instance.control.clone(), running, since, instance.burnt_ns));
             instance.looked_ns = now;
@@ -163,7 +163,7 @@ fn govern(revision: &Revision, now: u64) {
     }
 }
 
-/// Reads what instances use, where the autoscaler's rule looks at it.
+/// Reads the resource use of instances, where the autoscaler's rule depends on it.
 fn measure(revision: &Revision, now: u64) {
     let controls: Vec<_> = {
         let mut pool = revision.pool.lock();

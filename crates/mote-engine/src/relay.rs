@@ -1,8 +1,8 @@
 //! Carries bytes between two connections, on a thread of its own.
 //!
-//! Nothing is kept here: bytes are looked at, handed on as far as the other side takes them, and only
-//! then taken out of the socket they came from. A side that does not read costs no memory of the node
-//! beyond what the kernel holds for its socket, and the sender feels it at once.
+//! Nothing is kept here: bytes are peeked at, handed on as far as the other side takes them, and
+//! only then removed from the socket they came from. If a side does not read, it uses no memory of
+//! the node beyond the kernel's buffers for its socket, and the sender is slowed at once.
 
 use std::cell::RefCell;
 use std::io;
@@ -20,17 +20,17 @@ use crate::egress_shares::LOOKUPS_MAX;
 const PIECE_BYTES: usize = 128 << 10;
 
 thread_local! {
-    /// What is being carried, between two system calls.
+    /// The bytes that are being carried, between two system calls.
     static PIECE: RefCell<Box<[u8]>> = RefCell::new(vec![0; PIECE_BYTES].into_boxed_slice());
 }
 
-/// The thread that carries. Started when it is first needed, ends when this is dropped: bulk
-/// transfers must not sit between two requests, and most nodes have none.
+/// The thread that carries bytes. It is started when it is first needed and ends when this is
+/// dropped: bulk transfers must not run between two requests, and most nodes have none.
 #[derive(Default)]
 pub(crate) struct Carrier(OnceLock<(Handle, oneshot::Sender<()>)>);
 
 impl Carrier {
-    /// Where its tasks run; `otherwise` if the thread cannot be had.
+    /// The runtime for its tasks; `otherwise` if the thread cannot be started.
     pub(crate) fn runtime<'a>(&'a self, otherwise: &'a Handle) -> &'a Handle {
         if let Some((runtime, _)) = self.0.get() {
             return runtime;
@@ -48,15 +48,15 @@ fn start() -> io::Result<(Handle, oneshot::Sender<()>)> {
     let handle = runtime.handle().clone();
     let (alive, end) = oneshot::channel::<()>();
     std::thread::Builder::new().name("mote-egress".into()).spawn(move || {
-        // An error says that the other end is gone, which is what is waited for.
+        // An error means that the other end was dropped, which is the event waited for.
         let _ = runtime.block_on(end);
         runtime.shutdown_background();
     })?;
     Ok((handle, alive))
 }
 
-/// Carries both ways until both have ended. An end is passed on as such, and so is a reset: what
-/// was cut off must not look complete.
+/// Carries both ways until both have ended. An end is passed on as an end, and a reset as a reset:
+/// a stream that was cut off must not look complete.
 pub(crate) async fn carry(one: TcpStream, other: TcpStream) {
     let ends = tokio::try_join!(pump(&one, &other), pump(&other, &one));
     if !matches!(ends, Ok((End::Whole, End::Whole))) {
@@ -72,13 +72,13 @@ pub(crate) fn reset(stream: TcpStream) {
 
 /// How one way ended.
 enum End {
-    /// All that was sent has been handed on.
+    /// All bytes that were sent have been handed on.
     Whole,
     /// The receiver takes no more.
     Refused,
 }
 
-/// Carries one way to its end; an error is one of reading.
+/// Carries one way to its end. An error is always an error of reading.
 async fn pump(from: &TcpStream, to: &TcpStream) -> io::Result<End> {
     loop {
         from.readable().await?;
@@ -87,11 +87,13 @@ async fn pump(from: &TcpStream, to: &TcpStream) -> io::Result<End> {
             Ok(Relayed::Carried { is_full: false } | Relayed::NothingThere) => {}
             Ok(Relayed::Held) => to.writable().await?,
             Ok(Relayed::Ended) => {
-                // Refused where the connection is gone, and then nobody waits for an end.
+                // The call fails if the connection is gone, and then the peer does not wait for an
+                // end.
                 let _ = rustix::net::shutdown(to, Shutdown::Write);
                 return Ok(End::Whole);
             }
-            // Who takes no bytes any more may have sent some before: the other way goes on.
+            // A peer that takes no more bytes may have sent some before, so the other way
+            // continues.
             Ok(Relayed::Refused) => return Ok(End::Refused),
             Err(error) => return Err(error),
         }
@@ -99,7 +101,7 @@ async fn pump(from: &TcpStream, to: &TcpStream) -> io::Result<End> {
 }
 
 enum Relayed {
-    /// Some bytes went over; whether as many as go at once.
+    /// Some bytes were carried; `is_full` says whether as many as fit in one piece.
     Carried {
         is_full: bool,
     },
@@ -128,7 +130,8 @@ fn step(from: &TcpStream, to: &TcpStream) -> io::Result<Relayed> {
         let mut taken = 0;
         let sent = to.try_io(Interest::WRITABLE, || {
             taken = rustix::net::send(to, &piece[..there], SendFlags::NOSIGNAL)?;
-            // Less than all was taken: there is no room, and asking again would say so.
+            // If fewer were taken than offered, there is no room, and asking again would only
+            // confirm that.
             if taken < there { Err(io::ErrorKind::WouldBlock.into()) } else { Ok(()) }
         });
         if taken > 0 {
@@ -139,7 +142,8 @@ fn step(from: &TcpStream, to: &TcpStream) -> io::Result<Relayed> {
             Ok(()) => {
                 let is_full = there == PIECE_BYTES;
                 if !is_full {
-                    // All that had come is carried; what comes from now on, or an end, is told.
+                    // All bytes that had arrived are carried; the socket reports further bytes, or
+                    // an end.
                     let empty = || -> io::Result<()> { Err(io::ErrorKind::WouldBlock.into()) };
                     let _ = from.try_io(Interest::READABLE, empty);
                 }

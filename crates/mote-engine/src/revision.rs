@@ -1,4 +1,4 @@
-//! One immutable revision of a function, and what is done with its queue from outside.
+//! One immutable revision of a function, and the operations on its queue from outside.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -29,29 +29,31 @@ pub struct Revision {
     pub packages_dir: Option<PathBuf>,
     /// The function's log, shared by its revisions.
     pub log: Arc<FunctionLog>,
-    /// Its function among all callees of the node: the same for every revision, also after a removal.
+    /// The number of its function among all callees of the node: the same for every revision, even
+    /// after a removal.
     pub(crate) who: u64,
     pub(crate) metrics: Arc<FunctionMetrics>,
     pub(crate) shared: Arc<Shared>,
     pub(crate) tasks: Arc<dyn Tasks>,
     pub(crate) pool: Mutex<Pool>,
-    /// Bounds that stand in for the manifest's.
+    /// Bounds that replace the manifest's.
     pub(crate) bounds: Mutex<ScaleOverride>,
     /// Wakes the reconciler.
     pub(crate) changed: Arc<Notify>,
     pub(crate) last_error: Mutex<Option<LastError>>,
-    /// What its workers said last of `whole_bodies`.
+    /// The last value of `whole_bodies` that its workers reported.
     pub(crate) whole_bodies: AtomicBool,
 }
 
-/// The tasks that work for a revision. They use [`Revision`], so it knows them only by this trait.
+/// The tasks that work for a revision. They use [`Revision`], so the revision knows them only by
+/// this trait.
 pub(crate) trait Tasks: Send + Sync {
     /// Spawns the reconciler of `revision`. Does not block.
     fn reconcile(&self, revision: Arc<Revision>);
-    /// Spawns the task that a dispatch left to do. Called without the lock of the pool, which it
-    /// takes for a moment. Does not block.
+    /// Spawns the task for the work that a dispatch left. Called without the lock of the pool,
+    /// which it takes for a moment. Does not block.
     fn follow_up(&self, revision: &Arc<Revision>, follow_up: FollowUp);
-    /// Takes note that `revision` takes nothing new while its instances drain.
+    /// Notes that `revision` accepts nothing new while its instances drain.
     fn drains(&self, revision: &Arc<Revision>);
 }
 
@@ -62,9 +64,9 @@ pub struct LastError {
     pub unix_ms: u64,
     /// Stable code.
     pub code: &'static str,
-    /// The whole text; for the owner, not for the network.
+    /// The whole text, which is for the owner and not for the network.
     pub message: String,
-    /// The invocation, where there was one.
+    /// The invocation, if there was one.
     pub invocation: Option<InvocationId>,
 }
 
@@ -77,21 +79,21 @@ pub struct InstanceStatus {
     pub state: &'static str,
     /// Shape of its handler.
     pub shape: String,
-    /// Invocations it holds.
+    /// The number of invocations that it holds.
     pub in_flight: usize,
-    /// Invocations it ended.
+    /// The number of invocations that it has ended.
     pub served: u64,
-    /// Invocations it runs at once.
+    /// The number of invocations that it runs at once.
     pub concurrency: u32,
     /// When it was started, milliseconds since 1970.
     pub started_unix_ms: u64,
     /// Why it was started.
     pub why: Why,
-    /// How long it took to be ready, in nanoseconds.
+    /// How long it took to become ready, in nanoseconds.
     pub init_ns: u64,
-    /// The number of its first process on the host.
+    /// The process id of its first process on the host.
     pub pid: Option<u32>,
-    /// Memory in bytes, where the machine can tell.
+    /// Memory in bytes, if the machine can measure it.
     pub memory_bytes: Option<u64>,
 }
 
@@ -100,18 +102,18 @@ pub struct InstanceStatus {
 pub struct PoolStatus {
     /// Ready and draining instances.
     pub instances: Vec<InstanceStatus>,
-    /// Instances on their way.
+    /// The number of starting instances.
     pub starting: u32,
-    /// Invocations that wait.
+    /// The number of waiting invocations.
     pub queued: usize,
-    /// Why the last start failed, if the last one did.
+    /// Why the last start failed, if it did.
     pub last_failure: Option<String>,
-    /// What the autoscaler decided last.
+    /// The last decision of the autoscaler.
     pub decision: Option<Decision>,
 }
 
-/// How many instances a function may have, where `own` stands in for its manifest and a manifest
-/// without a maximum means `max_default`.
+/// How many instances a function may have. `own` replaces the bounds of its manifest, and a
+/// manifest without a maximum means `max_default`.
 pub(crate) fn bounds_of(spec: &FunctionSpec, own: ScaleOverride, max_default: u32) -> Bounds {
     let max = own.max.or(spec.scale.max).unwrap_or(max_default).max(1);
     Bounds {
@@ -122,17 +124,18 @@ pub(crate) fn bounds_of(spec: &FunctionSpec, own: ScaleOverride, max_default: u3
 }
 
 impl Revision {
-    /// Whether its handlers begin only with their whole body; `false` until a worker has said so.
+    /// Whether its handlers begin only with their whole body; `false` until a worker has reported
+    /// it.
     pub fn takes_whole_bodies(&self) -> bool {
         self.whole_bodies.load(Ordering::Relaxed)
     }
 
-    /// `thermo-3`, for names of things on the host.
+    /// The label `thermo-3`, for names of things on the host.
     pub(crate) fn label(&self) -> String {
         format!("{}-{}", self.spec.name, self.number)
     }
 
-    /// `thermo@3`.
+    /// The title `thermo@3`.
     pub fn title(&self) -> String {
         format!("{}@{}", self.spec.name, self.number)
     }
@@ -147,17 +150,17 @@ impl Revision {
         self.autoscaler_bounds().min
     }
 
-    /// Bounds that stand in for the manifest's.
+    /// Bounds that replace the manifest's.
     pub fn bounds(&self) -> ScaleOverride {
         *self.bounds.lock()
     }
 
-    /// As the autoscaler keeps them.
+    /// The bounds in the autoscaler's form.
     pub(crate) fn autoscaler_bounds(&self) -> Bounds {
         bounds_of(&self.spec, self.bounds(), self.shared.config.instances_max_default)
     }
 
-    /// Whether some instance is kept whatever the demand.
+    /// Whether at least one instance is kept whatever the demand.
     pub(crate) fn keeps_some(&self) -> bool {
         self.pool.lock().keeps_some()
     }
@@ -198,7 +201,7 @@ impl Revision {
         status
     }
 
-    /// What the autoscaler has learnt of it.
+    /// What the autoscaler has learned about it.
     pub fn known(&self) -> Known {
         self.pool.lock().known()
     }
@@ -237,7 +240,7 @@ impl Revision {
         result
     }
 
-    /// Whether other functions of the node were called of late.
+    /// Whether other functions of the node were called recently.
     pub(crate) fn has_neighbours(&self, now_ns: u64) -> bool {
         self.shared.busy_poll.has_neighbours(self.who, now_ns)
     }
@@ -274,7 +277,7 @@ impl Revision {
         self.metrics.latency_ns(share)
     }
 
-    /// Names of the code and package folders it runs from.
+    /// Names of the code and package folders that it runs from.
     pub fn trees_in_use(&self) -> impl Iterator<Item = String> {
         [Some(&self.code_dir), self.packages_dir.as_ref()]
             .into_iter()
@@ -331,14 +334,14 @@ impl Revision {
         }
     }
 
-    /// Does what a dispatch left to do outside the lock.
+    /// Does the work that a dispatch left for outside the lock.
     pub(crate) fn follow_up(self: &Arc<Self>, follow_ups: Vec<FollowUp>) {
         for follow_up in follow_ups {
             self.tasks.follow_up(self, follow_up);
         }
     }
 
-    /// Ends an invocation nobody waits for any more, wherever it is.
+    /// Ends an invocation that no caller waits for any more, wherever it is.
     fn cancel(self: &Arc<Self>, serial: u64) {
         let now = now_ns();
         let mut follow_ups = Vec::new();
@@ -368,8 +371,9 @@ impl Revision {
         }
     }
 
-    /// Takes no new invocations; instances stop when what they hold has ended. What waits for one
-    /// goes back to its callers' tasks, which look for the next revision.
+    /// Takes no new invocations; instances stop when the invocations that they hold have ended.
+    /// Invocations that wait for an instance go back to their callers' tasks, which look up the
+    /// next revision.
     pub(crate) fn close(self: &Arc<Self>, reason: StopReason) {
         let mut pool = self.pool.lock();
         let waiting = pool.close(reason, now_ns());

@@ -1,4 +1,5 @@
-//! Which revision answers: the snapshot that requests look into, and what a front holds of it.
+//! Which revision answers: the snapshot that requests are looked up in, and the route that a front
+//! holds.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -11,14 +12,14 @@ use mote_core::spec::{CoapResource, Platform};
 
 use crate::revision::Revision;
 
-/// What serves each name. Functions with one revision cost a look-up and nothing more.
+/// The revisions that serve each name. Functions with one revision cost only a look-up.
 pub(crate) type Routes = HashMap<FunctionName, Serving>;
 
-/// The revisions that serve a function. Cheap to clone.
+/// The revisions that serve a function. Cloning it is cheap.
 #[derive(Clone)]
 pub struct Serving {
     live: Arc<Revision>,
-    /// Absent where everything goes to `live` and nothing has a tag.
+    /// Absent if all traffic goes to `live` and no revision has a tag.
     parts: Option<Arc<Parts>>,
 }
 
@@ -27,12 +28,12 @@ struct Parts {
     /// In the order of the split's shares.
     revisions: Vec<Arc<Revision>>,
     divided: bool,
-    /// Number of the next invocation that comes without a key.
+    /// Number of the next invocation that has no key.
     next: AtomicU64,
 }
 
 impl From<Arc<Revision>> for Serving {
-    /// Everything to one revision.
+    /// Sends all traffic to one revision.
     fn from(live: Arc<Revision>) -> Self {
         Self { live, parts: None }
     }
@@ -59,24 +60,24 @@ impl Serving {
         &self.live
     }
 
-    /// How traffic is split over them.
+    /// How traffic is split over the revisions.
     pub fn split(&self) -> Split {
         self.parts
             .as_ref()
             .map_or_else(|| Split::whole(self.live.number), |parts| parts.split.clone())
     }
 
-    /// All of them, in ascending order.
+    /// All revisions, in ascending order.
     pub fn revisions(&self) -> &[Arc<Revision>] {
         self.parts.as_ref().map_or(std::slice::from_ref(&self.live), |parts| &parts.revisions)
     }
 
-    /// The one with this number.
+    /// The revision with this number.
     pub fn revision(&self, number: u64) -> Option<&Arc<Revision>> {
         self.revisions().iter().find(|revision| revision.number == number)
     }
 
-    /// The one for an invocation.
+    /// The revision for an invocation.
     #[inline]
     pub(crate) fn pick(&self, key: impl FnOnce() -> Option<u64>) -> &Arc<Revision> {
         match &self.parts {
@@ -88,7 +89,7 @@ impl Serving {
         }
     }
 
-    /// The one with this tag.
+    /// The revision with this tag.
     pub(crate) fn by_tag(&self, tag: &str) -> Option<&Arc<Revision>> {
         self.revision(self.parts.as_ref()?.split.by_tag(tag)?)
     }

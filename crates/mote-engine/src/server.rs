@@ -67,7 +67,7 @@ async fn perform(
                 connection.meter.head_came(length.is_none());
                 return Ok((response, connection));
             }
-            // The server closed a kept connection in the instant we used it: nothing was read.
+            // The server closed a kept connection at the moment when we used it: nothing was read.
             Err(error)
                 if reused
                     && repeatable
@@ -101,7 +101,7 @@ fn request(
     builder.body(RequestBody(body))
 }
 
-/// Fields that speak of one connection, not of the message (RFC 9110, 7.6.1).
+/// Fields that describe one connection, not the message (RFC 9110, 7.6.1).
 fn is_framing(name: &[u8]) -> bool {
     matches!(
         name,
@@ -141,7 +141,8 @@ async fn answer(
         incoming,
         connection: Some(connection),
         link,
-        // A streamed answer ends its stream when it is dropped; a whole one below.
+        // A streamed answer ends its stream when it is dropped; for a whole one, the code below
+        // does it.
         place: (!whole).then(|| place.clone()),
     };
     let mut body = Body::Stream { source: Box::new(source), length };
@@ -178,7 +179,8 @@ impl Place {
         let whole = !matches!(body, Body::Stream { .. });
         if let Some((sender, mut phases)) = self.take() {
             phases.answered_ns = now_ns();
-            // A server does not tell when its handler was entered: all of the time is its own.
+            // A server does not report when its handler was entered, so all of the time is counted
+            // as its own.
             phases.entered_ns = phases.sent_ns;
             phases.returned_ns = phases.answered_ns;
             {
@@ -199,7 +201,7 @@ impl Place {
         let mut pool = self.revision.pool.lock();
         let (streams, _) = pool.worker_mut(self.key)?.parts();
         let stream = streams.get_mut_if(self.stream, self.serial)?;
-        // From here on the body's own drop ends the stream, not an abort.
+        // From here on, dropping the body ends the stream; an abort does not.
         stream.task = None;
         stream.phases.entered_ns = stream.phases.sent_ns;
         Some((stream.reply.take()?, stream.phases))

@@ -1,4 +1,4 @@
-//! Connections to functions that are HTTP servers of their own, into their sandbox.
+//! Connections to functions that are HTTP servers of their own, inside their sandboxes.
 //!
 //! A connection carries one invocation at a time and is kept for the next.
 
@@ -28,36 +28,37 @@ const RETRY_FIRST: Duration = Duration::from_millis(1);
 const RETRY_LAST: Duration = Duration::from_millis(50);
 /// Idle connections kept per instance.
 const IDLE_MAX: usize = 64;
-/// Bytes that a server may send before the head of its answer is whole, `1xx` answers included.
+/// Bytes that a server may send before the head of its answer is complete, `1xx` answers included.
 const HEAD_BYTES_MAX: usize = HEADERS_BYTES_MAX + HEAD_READ_BYTES;
-/// One read while a head is awaited. All of it is parsed in one go: a hundred `1xx` answers, or 0.2 ms
-/// of a chunk's size behind the head.
+/// Bytes of one read while a head is awaited. All of it is parsed at once: a hundred `1xx` answers,
+/// or 0.2 ms of a chunk's size after the head.
 const HEAD_READ_BYTES: usize = 4 << 10;
-/// Bytes that a server may send without a byte of its answer among them: sizes and extensions of
-/// chunks, trailers. Larger than what is read ahead of a caller that takes nothing.
+/// Bytes that a server may send without any content of its answer among them: sizes and extensions
+/// of chunks, trailers. It is larger than the bytes that are read ahead of a caller that takes
+/// nothing.
 const SILENT_BYTES_MAX: usize = 512 << 10;
-/// A byte that is parsed costs as much of a turn as this many that are only copied.
+/// A byte that is parsed uses as much of a turn as this many bytes that are only copied.
 const PARSE_WEIGHT: usize = 4;
-/// One read of an answer of unknown length, mostly one in chunks, while content comes. All of it is
-/// parsed in one go, at 50 ns for a byte of a chunk's size.
+/// Bytes of one read of an answer of unknown length, usually in chunks, while content arrives. All
+/// of it is parsed at once, at 50 ns for a byte of a chunk's size.
 const CONTENT_READ_BYTES: usize = 8 << 10;
-/// The same while none comes: at most 0.1 ms of parsing.
+/// The same while no content arrives: at most 0.1 ms of parsing.
 const SILENT_READ_BYTES: usize = 2 << 10;
-/// The same as [`PARSE_WEIGHT`] for such a read: it is a turn.
+/// The same as [`PARSE_WEIGHT`] for such a read, which uses a whole turn.
 const SILENT_WEIGHT: usize = TURN_BYTES_MAX / SILENT_READ_BYTES;
 
-/// A connection to a server, and what it reads.
+/// A connection to a server, and the meter of the bytes read from it.
 pub(crate) struct Connection {
     pub(crate) sender: SendRequest<RequestBody>,
     pub(crate) meter: Arc<Meter>,
 }
 
-/// What was read from a server since its answer last made progress.
+/// The bytes that were read from a server since its answer last made progress.
 #[derive(Default)]
 pub(crate) struct Meter {
     silent_bytes: AtomicUsize,
     awaits_head: AtomicBool,
-    /// Nobody knows how long the answer is.
+    /// The length of the answer is unknown.
     is_open_ended: AtomicBool,
 }
 
@@ -68,7 +69,7 @@ impl Meter {
     }
 
     pub(crate) fn head_came(&self, is_open_ended: bool) {
-        // What follows an open-ended head is no content until some has been taken.
+        // Bytes after an open-ended head do not count as content until some have been taken.
         self.silent_bytes.store(is_open_ended.into(), Ordering::Relaxed);
         self.is_open_ended.store(is_open_ended, Ordering::Relaxed);
         self.awaits_head.store(false, Ordering::Relaxed);
@@ -78,7 +79,7 @@ impl Meter {
         self.silent_bytes.store(0, Ordering::Relaxed);
     }
 
-    /// Counts what was read; an error when it is too much for nothing.
+    /// Counts the bytes that were read; fails when there are too many without progress.
     fn charge(&self, bytes: usize) -> io::Result<()> {
         let silent = self.silent_bytes.fetch_add(bytes, Ordering::Relaxed) + bytes;
         let (what, bytes_max) = if self.awaits_head.load(Ordering::Relaxed) {
@@ -93,8 +94,8 @@ impl Meter {
     }
 }
 
-/// The socket of a connection. Ends one that sends on and on without getting further, and lets the
-/// other tasks of the data path run after a turn's worth of bytes.
+/// The socket of a connection. Ends a connection that sends on and on without progress, and lets
+/// the other tasks of the data path run after a turn's worth of bytes.
 struct Metered {
     stream: TcpStream,
     meter: Arc<Meter>,
@@ -109,7 +110,7 @@ impl AsyncRead for Metered {
     ) -> Poll<io::Result<()>> {
         if self.turn.is_over() {
             self.turn = Turn::new();
-            // It never resolves at once; the runtime wakes us when the others have run.
+            // It never resolves at once; the runtime wakes this task when the others have run.
             let _ = pin!(tokio::task::yield_now()).poll(cx);
             return Poll::Pending;
         }
@@ -179,16 +180,17 @@ pub(crate) struct ServerLink {
 }
 
 impl ServerLink {
-    /// Takes the channel on which connections are asked for.
+    /// Takes the channel on which connections are requested.
     pub(crate) fn new(channel: OwnedFd) -> io::Result<Self> {
-        // Sequenced packets, not a stream; only readiness and the calls below are used.
+        // The channel carries sequenced packets and is not a stream; only readiness and the calls
+        // below are used.
         let channel = std::os::unix::net::UnixStream::from(channel);
         channel.set_nonblocking(true)?;
         let channel = tokio::sync::Mutex::new(UnixStream::from_std(channel)?);
         Ok(Self { channel, idle: Mutex::new(Vec::new()) })
     }
 
-    /// Resolves when the server accepts connections; the caller bounds the time.
+    /// Resolves when the server accepts connections. The caller limits the time.
     pub(crate) async fn wait_ready(&self) -> io::Result<()> {
         let mut pause = RETRY_FIRST;
         loop {
@@ -204,7 +206,7 @@ impl ServerLink {
         }
     }
 
-    /// A fresh connection.
+    /// A new connection.
     pub(crate) async fn connect(&self) -> io::Result<Connection> {
         let stream = {
             let channel = self.channel.lock().await;
@@ -221,11 +223,11 @@ impl ServerLink {
         let meter = Arc::new(Meter::default());
         let stream = TcpStream::from_std(stream)?;
         let io = TokioIo::new(Metered { stream, meter: meter.clone(), turn: Turn::new() });
-        // The largest head, and what is read of a body at once.
+        // Room for the largest head, and for one read of a body.
         let handshake = http1::Builder::new().max_buf_size(HEADERS_BYTES_MAX).handshake(io);
         let (sender, driver) = handshake.await.map_err(io::Error::other)?;
         tokio::spawn(async move {
-            // The error reaches whoever waits for the answer; here it only ends the task.
+            // The caller that waits for the answer receives the error; here it only ends the task.
             let _ = driver.await;
         });
         Ok(Connection { sender, meter })
@@ -326,7 +328,7 @@ mod tests {
             let mut taken = Vec::new();
             let error = metered.read_to_end(&mut taken).await.unwrap_err();
             assert!(error.to_string().contains(&bytes_max.to_string()), "{error}");
-            // What the last read brought is not handed on.
+            // The bytes of the last read are not handed on.
             assert!(taken.len() <= bytes_max, "{} bytes", taken.len());
         }
         let (mut metered, meter) = flood(&[b'0'; 64 << 10]).await;

@@ -1,8 +1,8 @@
-//! What a node tells its engine when it makes it.
+//! The settings that a node gives to its engine.
 
 use mote_pool::budget::Budget;
 
-/// Interpreters found on the host, as they are started inside a sandbox.
+/// Interpreters found on the host, with the arguments that start them inside a sandbox.
 #[derive(Debug, Clone, Default)]
 pub struct Interpreters {
     /// Python with the shim as its last argument.
@@ -16,15 +16,15 @@ pub struct Interpreters {
 /// Settings of the engine.
 #[derive(Debug, Clone)]
 pub struct Config {
-    /// Instances of a function whose manifest says nothing: the number of cores.
+    /// The maximum number of instances of a function whose manifest sets none: the number of cores.
     pub instances_max_default: u32,
-    /// What runs Python and Node.
+    /// The programs that run Python and Node.
     pub interpreters: Interpreters,
-    /// Whether the data path may look for the next event for up to 0.1 ms before it sleeps; for
+    /// Whether the data path may poll for the next event for up to 0.1 ms before it sleeps; for
     /// machines with more than one core.
     pub busy_poll: bool,
     /// Memory for prewarmed programs in bytes; 0 keeps none.
     pub prewarm_bytes: u64,
-    /// What the node gives to instances in all.
+    /// The budget that the node gives to all instances together.
     pub budget: Budget,
 }

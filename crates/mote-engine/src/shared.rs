@@ -26,14 +26,14 @@ pub(crate) struct Shared {
     pub(crate) busy_poll: Arc<BusyPoll>,
     pub(crate) prewarm: Arc<Prewarm>,
     pub(crate) ledger: Arc<Ledger>,
-    /// Carries what functions send to elsewhere and get from there.
+    /// Carries bytes between functions and other hosts.
     pub(crate) carrier: Carrier,
-    /// How many of those connections there may be, and how many look-ups.
+    /// The limits of those connections and of look-ups.
     pub(crate) egress: EgressShares,
-    /// The node's own APIs by the destinations that functions of other platforms call them by. Set
-    /// once, at the start.
+    /// The node's own APIs by the destinations under which functions of other platforms call them.
+    /// Set once, at the start.
     pub(crate) own_apis: OnceLock<HashMap<Egress, SocketAddr>>,
-    /// By name. A leaf lock: nothing else is taken while it is held.
+    /// Values by name. A leaf lock: nothing else is locked while it is held.
     pub(crate) secrets: Mutex<HashMap<String, String>>,
     pub(crate) instances: AtomicU64,
 }

@@ -20,13 +20,13 @@ use crate::pool::Pool;
 use crate::revision::Revision;
 use crate::routes::{Routes, Serving};
 
-/// Pause until a start that was refused is asked for again while somebody waits for it, unless
-/// something came back before: an instance that becomes idle tells nobody.
+/// Pause before a refused start is requested again while a caller waits for it. It is requested
+/// earlier if memory is given back, but an instance that becomes idle sends no notification.
 const ASK_AGAIN_NS: u64 = 20_000_000;
-/// A start believed to take this long until one was measured; only compared with others.
+/// The assumed duration of a start until one was measured; it is only compared with others.
 const START_NS_GUESS: u64 = 50_000_000;
 
-/// Why a start that somebody asked for by name was not made.
+/// Why a start that was requested explicitly was not made.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum WarmError {
     /// The node has no room.
@@ -37,8 +37,8 @@ pub enum WarmError {
     Failed(String),
 }
 
-/// Starts instances that the pool counts as on their way already, or as many as the node has room
-/// for; the rest is taken back, and what is lacking is said.
+/// Starts instances that the pool already counts as starting, or as many as the node has room for.
+/// The rest is taken back, and the returned text names what the node lacks.
 pub(crate) fn begin(revision: &Arc<Revision>, start: Start) -> Option<String> {
     for started in 0..start.count {
         match revision.shared.ledger.reserve(&wish(revision, start.evict)) {
@@ -50,8 +50,8 @@ pub(crate) fn begin(revision: &Arc<Revision>, start: Start) -> Option<String> {
     None
 }
 
-/// Starts one spare instance that the pool counts as starting already, or tries again later: spare
-/// ones take no room from others.
+/// Starts one spare instance that the pool already counts as starting, or tries again later. Spare
+/// instances take no room from others.
 pub(crate) fn begin_spare(revision: &Arc<Revision>) {
     match revision.shared.ledger.reserve(&wish(revision, false)) {
         Ok(reservation) => spawn(revision, Why::SPARE, reservation),
@@ -92,7 +92,7 @@ fn refused(revision: &Revision, count: u32, refusal: Refusal) -> String {
     text
 }
 
-/// What the node lacks for an instance of `revision`, for its owner.
+/// What the node lacks for an instance of `revision`, in words for its owner.
 fn lack_text(revision: &Revision, refusal: &Refusal) -> String {
     let status = revision.shared.ledger.status();
     let wanted = bytes_text(revision.spec.limits.memory_bytes);
@@ -111,19 +111,20 @@ fn lack_text(revision: &Revision, refusal: &Refusal) -> String {
 }
 
 impl Revision {
-    /// Starts one instance and waits until it is ready. For deploys: a revision that cannot
+    /// Starts one instance and waits until it is ready. Used by deploys: a revision that cannot
     /// start never takes traffic. May stop idle instances of others to make room.
     pub async fn warm(self: &Arc<Self>) -> Result<(), WarmError> {
         self.start_one(Why::DEPLOY, true).await
     }
 
-    /// Starts one instance and waits until it is ready; waits for room as long as a start may take.
+    /// Starts one instance and waits until it is ready. Waits for room as long as a start may take.
     pub(crate) async fn start_one(
         self: &Arc<Self>,
         why: Why,
         evict: bool,
     ) -> Result<(), WarmError> {
-        // Not the reconciler's own: what wakes this one must not be taken from that.
+        // This is not the reconciler's `Notify`, so that this wait takes no notification from the
+        // reconciler.
         let told = Arc::new(Notify::new());
         let until = now_ns() + self.spec.limits.init_timeout_ms * 1_000_000;
         {
@@ -152,7 +153,7 @@ impl Revision {
     }
 }
 
-/// Revisions that take nothing new while what they hold ends.
+/// Revisions that accept nothing new while the invocations that they hold end.
 pub(crate) type Draining = Arc<Mutex<Vec<Weak<Revision>>>>;
 
 /// The instances of all revisions.
@@ -212,7 +213,8 @@ fn survey(revision: &Revision, now_ns: u64, into: &mut Survey) {
         start_ns: start_ns.unwrap_or(START_NS_GUESS),
     }));
     let mut occupied = occupied(revision, &pool, &known, now_ns);
-    // One on its way serves first whoever asked for it, and is as good as busy until then.
+    // A starting instance first serves the caller that it was started for, so it counts as busy
+    // until then.
     let elapsed_ns = now_ns.saturating_sub(pool.starting_since_ns());
     let free_in_ns =
         remaining_ns(elapsed_ns, start_ns).saturating_add(known.service.mean_ns().unwrap_or(0));
@@ -224,9 +226,9 @@ fn survey(revision: &Revision, now_ns: u64, into: &mut Survey) {
     }
 }
 
-/// The instances that work, and when each is likely to have ended what it holds. One that has ended
-/// its last call and is about to be asked to go counts as well: until it is, nobody else tells that
-/// its memory comes back.
+/// The instances that work, and when each is likely to have ended its invocations. An instance that
+/// has ended its last call and is about to be asked to exit counts as well: until then nothing else
+/// shows that its memory will be given back.
 fn occupied(revision: &Revision, pool: &Pool, known: &Known, now_ns: u64) -> Vec<Occupied> {
     let memory_bytes = revision.spec.limits.memory_bytes;
     let workers = pool.workers().filter_map(|(_, worker)| {

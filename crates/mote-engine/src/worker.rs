@@ -1,7 +1,8 @@
 //! One connection to a worker that speaks the worker protocol: reads and writes in batches.
 //!
-//! A single task owns the socket. Each time it runs it reads all there is, ends and begins streams
-//! under one lock, and writes all that has gathered with one call. Whoever adds bytes wakes it.
+//! A single task owns the socket. Each time it runs, it reads everything available, ends and begins
+//! streams under one lock, and writes all gathered bytes with one call. Code that adds bytes wakes
+//! it.
 
 use std::future::Future;
 use std::pin::{Pin, pin};
@@ -33,14 +34,15 @@ use crate::worker_log::{log_dropped, log_frame, tell_dropped, tell_rest};
 
 /// Bytes asked for in one read.
 const READ_BYTES: usize = 64 << 10;
-/// A write buffer that grew beyond this is given back once it is empty.
+/// A write buffer that grew beyond this is released once it is empty.
 const KEEP_BYTES: usize = 256 << 10;
-/// From this many bytes on a write leaves without looking for more.
+/// When this many bytes are gathered, they are written without another look for more.
 const GATHER_BYTES: usize = 8 << 10;
-/// A worker that is busy this long, in nanoseconds, does not miss what is gathered meanwhile.
+/// If a worker is busy for at least this long, in nanoseconds, gathering more bytes does not delay
+/// it.
 const GATHER_WORK_NS: u64 = 50_000;
-/// Frames that end an invocation and count as one item of a turn: there are only as many as callers
-/// wait for, and to deliver one is less work than its caller's own.
+/// This many frames that end an invocation count as one item of a turn: there are only as many as
+/// callers wait for, and delivering one is less work than its caller's own.
 const ENDS_PER_ITEM: u32 = 8;
 /// Lines kept of one ERROR's trace.
 pub(crate) const TRACE_LINES_MAX: usize = 200;
@@ -65,13 +67,13 @@ pub(crate) struct Connection {
     input: BytesMut,
     writing: Vec<u8>,
     written: usize,
-    /// How many of the invocations that the worker was given are in what is being written, and how
-    /// many may have reached it, each counted from the first.
+    /// How many of the invocations that the worker was given are in the bytes being written, and
+    /// how many may have reached it, each counted from the first.
     writing_to: u64,
     reached: u64,
-    /// Bytes that waited for a write at the last look.
+    /// The number of bytes that waited for a write at the last look.
     gathered: usize,
-    /// `input` may hold whole frames that the last turn had no room for.
+    /// `input` may hold whole frames for which the last turn had no room.
     unserved: bool,
     lines: LineBudget,
     /// Room for the answers of a batch; empty between batches.
@@ -108,7 +110,7 @@ impl Connection {
                     *turn = Turn::new();
                     tokio::task::yield_now().await;
                 }
-                // More than a greeting may already be there.
+                // Frames after the handshake may already be in the buffer.
                 self.unserved = true;
                 return Ok((header, payload));
             }
@@ -119,7 +121,7 @@ impl Connection {
         }
     }
 
-    /// Writes bytes to the end; for the handshake only.
+    /// Writes all bytes; for the handshake only.
     pub(crate) async fn write_all(&mut self, bytes: &[u8]) -> Result<(), LinkEnd> {
         tokio::io::AsyncWriteExt::write_all(&mut self.stream, bytes).await?;
         Ok(())
@@ -157,8 +159,8 @@ impl Connection {
         self.poll_output(cx, revision, key)
     }
 
-    /// Reads until the socket is empty and serves every complete frame. After a turn's worth of them
-    /// the other tasks of the data path run first.
+    /// Reads until the socket is empty and serves every complete frame. After a turn's worth of
+    /// them the other tasks of the data path run first.
     fn poll_input(
         &mut self,
         cx: &mut Context<'_>,
@@ -203,14 +205,15 @@ impl Connection {
                 return Poll::Ready(error.into());
             }
             if turn.is_over() {
-                // Its first poll never resolves; the runtime wakes us when the others have run.
+                // Its first poll never resolves; the runtime wakes this task when the others have
+                // run.
                 let _ = pin!(tokio::task::yield_now()).poll(cx);
                 return Poll::Pending;
             }
         }
     }
 
-    /// Writes what has gathered. Once all is out, whoever adds more wakes this task.
+    /// Writes the gathered bytes. Once all are written, code that adds more wakes this task.
     fn poll_output(
         &mut self,
         cx: &mut Context<'_>,
@@ -241,14 +244,15 @@ impl Connection {
                     self.gathered = 0;
                     return Poll::Pending;
                 }
-                // Look once more for requests that are already there: a write that wakes the worker
-                // costs as much as serving one. While the worker has work, look until a look brings
-                // nothing; an idle one must not wait for more than one.
+                // Look once more for requests that have already arrived: a write that wakes the
+                // worker costs as much as serving a request. While the worker has work, this is
+                // repeated until a look finds nothing; an idle worker must not wait for more than
+                // one look.
                 let grows = out.len() > self.gathered && out.len() < GATHER_BYTES;
                 if grows && (self.gathered == 0 || has_work) {
                     self.gathered = out.len();
                     drop(pool);
-                    // Its first poll never resolves; the runtime wakes us after the look.
+                    // Its first poll never resolves; the runtime wakes this task after the look.
                     let _ = pin!(tokio::task::yield_now()).poll(cx);
                     return Poll::Pending;
                 }
@@ -293,11 +297,11 @@ struct Batch<'a> {
     moved: Vec<Pending>,
 }
 
-/// What a batch has for the log.
+/// What a batch adds to the log.
 enum Logged {
     /// The payload of a LOG frame.
     Frame(Bytes),
-    /// So many lines were dropped before; 0 says that dropping begins.
+    /// This many lines were dropped before; 0 means that dropping begins.
     Dropped(u64),
 }
 
@@ -332,13 +336,13 @@ impl<'a> Batch<'a> {
         self.logs.push((id, Logged::Frame(payload)));
     }
 
-    /// Serves one frame; returns how many items of a turn that cost.
+    /// Serves one frame; returns how many items of a turn it cost.
     fn frame(&mut self, header: FrameHeader, payload: Bytes) -> Result<u32, WireError> {
         let Some(worker) = self.pool.worker_mut(self.key) else { return Ok(1) };
         worker.note_message();
         let slot = stream_slot(header.stream);
         if header.kind == FrameKind::Log {
-            // Lines may trail their invocation.
+            // Log lines may arrive after the end of their invocation.
             let stream = slot.and_then(|slot| worker.calls().get(slot));
             let id = stream.map_or(InvocationId(0), |stream| stream.id);
             self.log(id, payload);
@@ -346,7 +350,8 @@ impl<'a> Batch<'a> {
         }
         if header.kind == FrameKind::Error && header.stream == 0 {
             worker_error(&payload)?;
-            // The worker ends, and has begun nothing but what it has ended or answered in part.
+            // The worker ends, and has begun only invocations that it has ended or answered in
+            // part.
             self.moved.append(&mut self.pool.take_back(self.key, 0, self.now_ns));
             return Ok(1);
         }
@@ -355,7 +360,7 @@ impl<'a> Batch<'a> {
         };
         let Some(stream) = worker.parts().0.get_mut(slot) else {
             return match header.kind {
-                // They crossed the end of their stream.
+                // These frames crossed the end of their stream.
                 FrameKind::Body | FrameKind::Credit => Ok(1),
                 kind => Err(WireError::Malformed(kind, "no such stream")),
             };
@@ -381,7 +386,8 @@ impl<'a> Batch<'a> {
                 } else {
                     stream.kept = None;
                     if reply.is_none() || too_many {
-                        // Nobody reads: no channel, BODY frames are credited and dropped.
+                        // The caller does not read, so there is no channel: BODY frames are
+                        // credited and dropped.
                         Body::Empty
                     } else {
                         let on_taken = on_taken(self.revision.clone(), self.key, id_slot);
@@ -412,7 +418,8 @@ impl<'a> Batch<'a> {
                 stream.answer_credit = left;
                 match &stream.sink {
                     Some(sink) => sink.push(payload, header.is_end()),
-                    // Nobody reads; give the credit back so that the worker can end.
+                    // The caller does not read. The credit is given back so that the worker can
+                    // end.
                     None if taken > 0 && !header.is_end() => owe(worker, slot, taken),
                     None => {}
                 }
@@ -458,7 +465,7 @@ impl<'a> Batch<'a> {
         Ok(items)
     }
 
-    /// Hands freed workers the next invocations, then delivers log lines and answers.
+    /// Gives the next invocations to freed workers, then delivers log lines and answers.
     fn finish(self) {
         let Batch { revision, key, mut pool, now_ns, answers, logs, errors, lines, moved, .. } =
             self;
@@ -501,9 +508,10 @@ impl<'a> Batch<'a> {
                 revision.log.push(level, source, revision.number, instance, Some(id), hint);
             }
         }
-        // After its lines: whoever has the answer finds them in the log.
+        // Answers follow the log lines, so that a caller that has the answer finds the lines in the
+        // log.
         for (sender, answer) in answers.drain(..) {
-            // An error says that the caller went away in this instant; nothing is left to do.
+            // An error means that the caller left at this moment; nothing is left to do.
             let _ = sender.send(answer);
         }
         for pending in moved {
@@ -602,8 +610,8 @@ pub(crate) async fn pump(
     }
 }
 
-/// Whether a header block has more fields than any answer needs. A field takes at least two bytes, so
-/// short blocks are not looked at.
+/// Whether a header block has more fields than any answer needs. A field takes at least two bytes,
+/// so short blocks are not examined.
 fn has_too_many_fields(block: &[u8]) -> bool {
     block.len() > 2 * HEADER_FIELDS_MAX
         && block.iter().filter(|byte| **byte == b'\n').count() > 2 * HEADER_FIELDS_MAX

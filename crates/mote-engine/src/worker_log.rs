@@ -1,4 +1,5 @@
-//! What a worker writes, into the log of its function: LOG frames, and how much was dropped.
+//! Writes a worker's output to the log of its function: LOG frames, and how many lines were
+//! dropped.
 
 use mote_core::InvocationId;
 use mote_core::line_budget::{LINES_PER_S, Line, LineBudget};
@@ -6,8 +7,8 @@ use mote_core::line_budget::{LINES_PER_S, Line, LineBudget};
 use crate::logs::{LogLevel, LogSource};
 use crate::revision::Revision;
 
-/// Whether there is room for a line of `bytes`; says in the log when lines begin to be dropped and
-/// how many were.
+/// Whether there is room for a line of `bytes`. Logs when lines begin to be dropped and how many
+/// were dropped.
 pub(crate) fn tell_dropped(
     lines: &mut LineBudget,
     bytes: usize,
@@ -27,7 +28,7 @@ pub(crate) fn tell_dropped(
     false
 }
 
-/// Says how many lines were dropped and not told of when an instance ends.
+/// When an instance ends, logs how many dropped lines were not reported yet.
 pub(crate) fn tell_rest(lines: &LineBudget, revision: &Revision, instance: u64) {
     if lines.dropped() > 0 {
         log_dropped(revision, instance, lines.dropped());
@@ -42,7 +43,7 @@ pub(crate) fn log_dropped(revision: &Revision, instance: u64, count: u64) {
     revision.log.platform(LogLevel::Warn, revision.number, instance, &text);
 }
 
-/// Keeps a LOG frame's line. Malformed ones are kept as they are: logs never end a worker.
+/// Keeps a LOG frame's line. Malformed lines are kept as they are: a log line never ends a worker.
 pub(crate) fn log_frame(revision: &Revision, instance: u64, id: InvocationId, payload: &[u8]) {
     let (source, level, text) = match payload {
         [source, level, text @ ..] => (*source, *level, text),

@@ -1,6 +1,6 @@
-//! The engine against workers it cannot tell from real ones: tasks that speak the worker protocol
-//! over a socket pair. What a worker does is a script of the test, so every order of events that
-//! matters can be made to happen (R29, R56, R80, R85, R88).
+//! The engine with workers that it cannot distinguish from real ones: tasks that speak the worker
+//! protocol over a socket pair. A script of the test controls each worker, so every order of events
+//! that matters can be produced (R29, R56, R80, R85, R88).
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -59,10 +59,11 @@ async fn a_worker_of_unknown_speed_gets_one_call_at_a_time_in_order() {
         while let Some((stream, body)) = worker.invoke().await {
             seen.send(body.clone()).unwrap();
             gate.notified().await;
-            // Nothing further may have been sent while this one runs.
+            // The engine must not have sent anything further while this one runs.
             assert!(worker.input.is_empty());
             worker.answer(stream, &body).await;
-            // The first answer tells a service time; keep it slow so that nothing is sent ahead.
+            // The first answer determines the service time; it is slow so that nothing is sent in
+            // advance.
         }
     });
     let revision = bench.publish(|_| ());
@@ -75,7 +76,7 @@ async fn a_worker_of_unknown_speed_gets_one_call_at_a_time_in_order() {
         go.notify_one();
         assert_eq!(patient(call).await.unwrap().unwrap(), n.to_string());
         if n == 0 {
-            // From here on frames may be sent ahead: the service time is known and short.
+            // From here on frames may be sent in advance: the service time is known and short.
             break;
         }
     }
@@ -90,7 +91,7 @@ async fn the_queue_is_bounded() {
     });
     let revision = bench.publish(|spec| spec.scale.queue = 2);
     let first = bench.call(&revision, "POST", "runs");
-    // Wait until it has left the queue.
+    // Wait until the invocation has left the queue.
     patient(async {
         while revision.status().instances.first().is_none_or(|i| i.in_flight == 0) {
             tokio::task::yield_now().await;
@@ -221,7 +222,7 @@ async fn answers_stream_with_credit_and_stop_when_the_reader_goes() {
     let invocation = bench.invocation("GET", Body::Empty, 10_000);
     let route = Route::to(revision.clone());
     let mut reply = patient(bench.engine.invoke(&route, invocation)).await.unwrap();
-    // Nobody reads yet: the worker may send its window and no more.
+    // The caller does not read yet: the worker may send its window and no more.
     patient(async {
         while sent.load(Ordering::SeqCst) < 4 {
             tokio::task::yield_now().await;

@@ -1,4 +1,4 @@
-//! The engine against workers that do what no honest one does: claim, send and withhold as it suits
+//! The engine with workers that violate the rules: they claim, send and withhold whatever suits
 //! them. None may make the node keep more than its bounds, or keep the data path from others.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
@@ -21,7 +21,7 @@ use tokio::sync::{Notify, mpsc};
 mod support;
 use support::*;
 
-/// What an honest worker may not exceed by far, so that a test of a hostile one ends.
+/// Far more than an honest worker may send, so that a test of a hostile worker ends.
 const FAR_TOO_MUCH: usize = 128 << 20;
 
 /// The first reply of a call that streams.
@@ -31,8 +31,8 @@ async fn streamed(bench: &Bench, revision: &Arc<Revision>) -> mote_core::Reply {
     patient(bench.engine.invoke(&route, invocation)).await.unwrap()
 }
 
-/// A worker that answers one call with BODY frames as fast as it can and reads nothing, once it is
-/// let; counts the bytes that the node took.
+/// A worker that, once it is notified, answers one call with BODY frames as fast as it can and
+/// reads nothing. Counts the bytes that the node took.
 fn floods(bench: &Bench, go: Arc<Notify>) -> Arc<AtomicUsize> {
     let sent = Arc::new(AtomicUsize::new(0));
     let count = sent.clone();
@@ -75,12 +75,12 @@ async fn a_worker_that_ignores_its_window_is_ended() {
     let sent = floods(&bench, go.clone());
     bench.script(echo);
     let revision = bench.publish(|_| ());
-    // Held and not read.
+    // The reply is held and not read.
     let mut reply = streamed(&bench, &revision).await;
     go.notify_one();
     until_ended(&revision, &sent).await;
     let sent = sent.load(Ordering::SeqCst);
-    // The window, and what the socket took before it was closed.
+    // The window, and the bytes that the socket took before it was closed.
     assert!(sent < 4 << 20, "the node took {sent} bytes of {WINDOW_BYTES}");
     let mut kept = 0;
     let error = loop {
@@ -100,7 +100,7 @@ async fn a_worker_that_never_reads_its_credit_is_ended() {
     let go = Arc::new(Notify::new());
     let sent = floods(&bench, go.clone());
     let revision = bench.publish(|_| ());
-    // Its caller goes, so what it sends is thrown away and credited.
+    // The caller leaves, so the worker's bytes are discarded and credited.
     drop(streamed(&bench, &revision).await);
     go.notify_one();
     until_ended(&revision, &sent).await;
@@ -143,7 +143,7 @@ async fn credit_is_never_more_than_the_window() {
     for _ in 0..10_000 {
         tokio::task::yield_now().await;
     }
-    // The window may be given anew by each of the eight, and the socket takes some.
+    // Each of the eight may give the window again, and the socket takes some bytes.
     let taken = taken.load(Ordering::SeqCst) * (64 << 10);
     assert!(taken <= 10 * WINDOW_BYTES as usize, "{taken} bytes were taken for a worker");
     call.abort();
@@ -191,7 +191,7 @@ async fn a_worker_that_answers_without_reading_gets_no_more_than_its_bound() {
         worker.begin(1).await;
         loop {
             gate.notified().await;
-            // It has only one stream at a time, and numbers are easy to guess.
+            // The worker has only one stream at a time, and numbers are easy to guess.
             worker.answer(1, "").await;
         }
     });
@@ -221,13 +221,13 @@ async fn a_worker_that_answers_without_reading_gets_no_more_than_its_bound() {
         patient(call).await.unwrap().unwrap();
         served += 1;
     }
-    // 1 MiB wait to be written, as much is being written, and the socket takes some.
+    // 1 MiB waits to be written, the same amount is being written, and the socket takes some.
     assert!(served * BODY_BYTES < 4 << 20, "{served} of {CALLS} bodies were kept for a worker");
 }
 
 /// Starts an instance of the scripted worker, which writes `count` lines, and runs a turn of
-/// everything else over and over until all are in the log. No turn may bring more than two turns'
-/// worth of lines.
+/// everything else repeatedly until all are in the log. No turn may add more than two turns' worth
+/// of lines.
 async fn assert_lines_come_in_turns(bench: &Bench, count: u64) {
     let revision = bench.publish(|_| ());
     patient(revision.warm()).await.unwrap();
@@ -266,7 +266,7 @@ async fn lines_of_output_do_not_hold_the_data_path() {
     let bench = Bench::new();
     bench.script(|mut worker| async move {
         worker.begin(1).await;
-        // Less than a pipe holds, so this does not block.
+        // This is less than a pipe holds, so the write does not block.
         worker.output.write_all(&b"x\n".repeat(4_000)).unwrap();
         std::future::pending().await
     });
@@ -296,7 +296,7 @@ async fn lines_beyond_the_budget_are_dropped_and_counted() {
     let kept = revision.log.tail(1).last().unwrap().sequence as usize;
     assert!(kept < LINES, "all of {kept} lines went through the log");
     bench.engine.remove("f");
-    // What was dropped is told at the end at the latest.
+    // The number of dropped lines is logged at the end at the latest.
     patient(async {
         loop {
             let lines = revision.log.tail(usize::MAX);

@@ -44,7 +44,7 @@ async fn an_idle_instance_stops_and_leaves_nothing() {
     assert_eq!(bench.scripts.starts.load(Ordering::SeqCst), 2);
 }
 
-/// Waits until so many instances are ready.
+/// Waits until this many instances are ready.
 async fn until_ready(revision: &Arc<Revision>, count: usize) {
     patient(async {
         while revision.status().instances.len() != count {
@@ -78,7 +78,7 @@ async fn waiting_work_starts_several_instances_and_their_reasons_are_kept() {
         revision.status().instances.iter().map(|instance| instance.why.word).collect();
     words.sort_unstable();
     assert_eq!(words, ["backlog", "backlog", "backlog", "first-invocation"]);
-    // One permit is kept at a time, so each call is let go when it runs.
+    // One permit is kept at a time, so each call is released when it runs.
     let answers = patient(async {
         let mut answers = 0;
         for call in calls {
@@ -108,7 +108,7 @@ async fn waiting_work_starts_several_instances_and_their_reasons_are_kept() {
 #[tokio::test]
 async fn a_minimum_is_kept_without_any_request() {
     let bench = Bench::new();
-    // The first dies when it is told to, the next start fails, and the one after serves.
+    // The first worker dies on request, the next start fails, and the one after it serves.
     let die = Arc::new(Notify::new());
     let told = die.clone();
     bench.script(move |mut worker| async move {
@@ -149,7 +149,7 @@ async fn what_waits_changes_with_what_functions_need() {
     };
     bench.publish(|spec| spec.limits.pids = 16);
     until_waiting(16).await;
-    // As many as before, of another kind.
+    // The same number, but of another kind.
     bench.publish(|spec| spec.limits.pids = 32);
     until_waiting(32).await;
 }
@@ -227,7 +227,7 @@ async fn scaling_by_hand_leaves_spare_ones_alone_and_uses_them() {
         spec.scale.max = Some(2);
     });
     until_states(&revision, &["spare"]).await;
-    // It serves, and another takes its place, which has then been idle for longer.
+    // The spare instance serves, and another replaces it, which has then been idle for longer.
     for _ in 0..2 {
         assert_eq!(patient(bench.call(&revision, "POST", "a")).await.unwrap().unwrap(), "a");
         until_states(&revision, &["ready", "spare"]).await;

@@ -45,14 +45,14 @@ async fn what_waits_for_a_replaced_revision_is_answered_by_the_next() {
     until_running(&old).await;
     let waiting: Vec<_> = (0..3).map(|_| bench.call(&old, "POST", "")).collect();
     until_queued(&old, 3).await;
-    // Fewer places than wait: those who were admitted keep theirs.
+    // There are fewer places than waiting invocations: those that were admitted keep theirs.
     let new = bench.revision(2, |spec| spec.scale.queue = 1);
     patient(new.warm()).await.unwrap();
     bench.engine.publish(new.clone());
     for call in waiting {
         assert_eq!(patient(call).await.unwrap(), Ok("new".into()));
     }
-    // Routed before the switch, submitted after it.
+    // This call is routed before the switch and submitted after it.
     assert_eq!(patient(bench.call(&old, "POST", "")).await.unwrap(), Ok("new".into()));
     go.notify_one();
     assert_eq!(patient(running).await.unwrap(), Ok("old".into()), "what ran runs to its end");
@@ -129,7 +129,8 @@ async fn traffic_is_split_by_weight_key_and_tag() {
         assert_eq!(number(nothing, None), None, "{nothing}");
     }
 
-    // A tag that moved is followed, and never answered by what serves the name.
+    // An invocation follows a tag that moved, and the revision that serves the name never answers
+    // it.
     let tagged = bench.engine.route("f@next", || None).unwrap();
     bench.script(says("moved"));
     let fourth = bench.revision(4, |_| ());

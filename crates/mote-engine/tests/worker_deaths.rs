@@ -102,7 +102,8 @@ async fn nobody_is_given_to_a_worker_that_has_closed_its_connection() {
     let revision = bench.publish(|_| ());
     assert_eq!(patient(bench.call(&revision, "POST", "a")).await.unwrap(), Ok("a".into()));
     patient(closed.notified()).await;
-    // Its process is not known to have ended, and yet it must not get this one.
+    // The node does not know yet that the process has ended, and still must not give it this
+    // invocation.
     let next = bench.call(&revision, "POST", "b");
     assert_eq!(patient(next).await.unwrap(), Ok("b".into()));
     exits.notify_one();
@@ -128,7 +129,7 @@ async fn a_worker_that_dies_by_itself_again_and_again_is_paused() {
         bench.script(|mut worker| async move { worker.begin(1).await });
     }
     let revision = bench.publish(|spec| spec.scale.min = 1);
-    // Three starts for the minimum fail; after them a caller is refused at once.
+    // Three starts for the minimum fail. After them the engine refuses a caller at once.
     let refused = patient(async {
         loop {
             let lines = revision.log.tail(usize::MAX);
@@ -158,7 +159,8 @@ async fn mortal(mut worker: Worker) {
 async fn a_request_that_ends_its_worker_keeps_no_other_caller_waiting() {
     const ROUNDS: usize = 12;
     let bench = Bench::new();
-    // Each such GET ends two workers, as it is run once more, and a POST one.
+    // Each of these GET calls ends two workers, because it is run once more, and a POST call ends
+    // one.
     for _ in 0..=3 * ROUNDS {
         bench.script(mortal);
     }
@@ -173,7 +175,7 @@ async fn a_request_that_ends_its_worker_keeps_no_other_caller_waiting() {
             // One of them may have been in the worker when it ended.
             served += usize::from(patient(other).await.unwrap().is_ok());
         }
-        // Nor does it count when the caller has gone by the time.
+        // The death also does not count if the caller has gone by then.
         let gone = bench.call(&revision, "POST", "die");
         patient(async {
             let is_running = || revision.status().instances.iter().any(|i| i.in_flight > 0);
@@ -202,7 +204,7 @@ async fn where_every_request_ends_its_worker_starts_are_slowed_and_nobody_is_ref
             break;
         }
     }
-    // The ninth and the tenth waited half a second each.
+    // The ninth and the tenth start waited half a second each.
     assert!(clock::now_ns() - since >= 500_000_000);
     assert_eq!(patient(bench.call(&revision, "POST", "fine")).await.unwrap().unwrap(), "fine");
 }

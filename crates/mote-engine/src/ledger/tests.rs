@@ -19,7 +19,7 @@ fn has_room(reservation: &mut Reservation) -> bool {
     matches!(pin!(reservation.room()).poll(&mut context), Poll::Ready(()))
 }
 
-/// Idle instances that go when they are asked.
+/// Idle instances that leave when they are asked to.
 #[derive(Default)]
 struct Sleepers {
     held: Mutex<Vec<(u64, Reservation)>>,
@@ -97,7 +97,7 @@ fn a_start_waits_until_its_victim_is_gone_and_nobody_takes_its_place() {
     drop(gone);
     assert!(has_room(&mut new));
     assert_eq!(ledger.status().taken_bytes, 128 * MIB);
-    // A start that is given up while it waits leaves its promise to nobody.
+    // When a start is given up while it waits, its promise is released.
     let waiting = ledger.reserve(&wish(64)).unwrap();
     drop(waiting);
     sleepers.held.lock().clear();

@@ -1,5 +1,5 @@
-//! Workers that the engine cannot tell from real ones: tasks that speak the worker protocol over a
-//! socket pair, each with a script of the test, and an engine that starts them.
+//! Workers that the engine cannot distinguish from real ones: tasks that speak the worker protocol
+//! over a socket pair, each with a script of the test, and an engine that starts them.
 
 #![allow(dead_code, reason = "each test file uses its part")]
 
@@ -31,7 +31,7 @@ use tokio::sync::{Notify, mpsc};
 pub(crate) struct Worker {
     pub(crate) stream: UnixStream,
     pub(crate) input: BytesMut,
-    /// What a program writes past its shim.
+    /// The bytes that a program writes outside its shim.
     pub(crate) output: std::io::PipeWriter,
 }
 
@@ -50,11 +50,11 @@ impl Worker {
     pub(crate) async fn send(&mut self, kind: FrameKind, flags: u8, stream: u32, payload: &[u8]) {
         let mut out = Vec::new();
         wire::put_frame(&mut out, kind, flags, stream, payload);
-        // The engine may have closed: that is the test's business.
+        // The engine may have closed the socket, which the test itself checks.
         let _ = self.stream.write_all(&out).await;
     }
 
-    /// RESULT without END: the answer goes on in BODY frames.
+    /// Sends RESULT without END: the answer continues in BODY frames.
     pub(crate) async fn begin_answer(&mut self, stream: u32) {
         let now = clock::now_ns();
         let (headers, body) = (Bytes::new(), Bytes::new());
@@ -78,7 +78,7 @@ impl Worker {
         let _ = self.stream.write_all(&out).await;
     }
 
-    /// HELLO, LOAD, READY.
+    /// The handshake: HELLO, LOAD, READY.
     pub(crate) async fn begin(&mut self, concurrency: u32) {
         self.send(FrameKind::Hello, 0, 0, &[1, 0, b't']).await;
         let (header, _) = self.frame().await.unwrap();
@@ -107,7 +107,7 @@ pub(crate) struct Scripts {
     pub(crate) starts: AtomicUsize,
     /// Whether instances can be paused.
     pub(crate) pausable: AtomicBool,
-    /// What was asked to be kept waiting, last.
+    /// The last list of programs that should be kept waiting.
     pub(crate) waiting: Mutex<Vec<Prewarmed>>,
 }
 
@@ -263,7 +263,7 @@ pub(crate) async fn patient<T>(future: impl Future<Output = T>) -> T {
     tokio::time::timeout(Duration::from_secs(20), future).await.expect("in time")
 }
 
-/// A worker that answers `concurrency` at once, each with its own body.
+/// A worker that answers `concurrency` invocations at once, each with its own body.
 pub(crate) async fn echo(mut worker: Worker) {
     worker.begin(1).await;
     while let Some((stream, body)) = worker.invoke().await {
@@ -271,7 +271,7 @@ pub(crate) async fn echo(mut worker: Worker) {
     }
 }
 
-/// Until some instance has an invocation.
+/// Waits until some instance has an invocation.
 pub(crate) async fn until_running(revision: &Arc<Revision>) {
     patient(async {
         while revision.status().instances.first().is_none_or(|i| i.in_flight == 0) {
