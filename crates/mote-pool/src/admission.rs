@@ -1,19 +1,19 @@
 //! Admission: whether an arriving invocation runs, waits or is refused, and how many frames a
 //! worker may hold. Pure; the engine calls it under the queue's lock.
 
-/// What becomes of an arriving invocation.
+/// The result for an arriving invocation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Admission {
-    /// A worker is free: hand it over at once.
+    /// A worker is free: hand the invocation over at once.
     Dispatch,
-    /// Wait in the one queue of the revision.
+    /// The invocation waits in the one queue of the revision.
     Enqueue,
     /// The queue is at its bound.
     Refuse,
 }
 
-/// Decides for one arrival. `worker_free` is whether some worker may take another frame;
-/// nobody overtakes those who wait.
+/// Decides for one arrival. `worker_free` is whether some worker may take another frame. An
+/// arriving invocation does not overtake those that wait.
 pub fn admit(worker_free: bool, waiting: usize, queue_max: u32) -> Admission {
     if worker_free && waiting == 0 {
         Admission::Dispatch
@@ -28,7 +28,7 @@ pub fn admit(worker_free: bool, waiting: usize, queue_max: u32) -> Admission {
 /// Within this much time a worker that just ended one invocation finds the next already in its
 /// socket, which saves a wake-up per invocation; beyond it, late binding is worth more.
 pub const AHEAD_NS: u64 = 1_000_000;
-/// Frames ahead at most, whatever the service time.
+/// Frames sent ahead at most, whatever the service time.
 pub const AHEAD_MAX: u32 = 256;
 
 /// Frames a worker may hold at once: its concurrency, plus a few ahead when its invocations are
@@ -42,8 +42,8 @@ pub fn frames_max(concurrency: u32, service_ns: u64) -> u32 {
     concurrency.max(ahead)
 }
 
-/// Exponential moving mean with weight 1/8 for the newest value; the first value stands as it is.
-/// Rises at once to a value 8 times the mean, so one slow call stops sending ahead.
+/// Exponential moving mean with weight 1/8 for the newest value; the first value is taken as it is.
+/// The mean rises at once to a value 8 times as large, so one slow call stops sending ahead.
 pub fn service_mean_ns(mean_ns: u64, newest_ns: u64) -> u64 {
     let newest_ns = newest_ns.max(1);
     if mean_ns == 0 || newest_ns > mean_ns.saturating_mul(8) {
@@ -55,8 +55,8 @@ pub fn service_mean_ns(mean_ns: u64, newest_ns: u64) -> u64 {
 /// An invocation that runs this long is long work: it need not be preferred to short work.
 pub const LONG_WORK_NS: u64 = 50_000_000;
 
-/// Whether an instance takes the processor for itself: it has burnt most of a core since the last
-/// look while one of its invocations runs long.
+/// Whether an instance takes the processor for itself: it has used most of a core since the last
+/// measurement while one of its invocations runs long.
 pub fn is_greedy(burnt_ns: u64, since_ns: u64, oldest_running_ns: u64) -> bool {
     oldest_running_ns >= LONG_WORK_NS && burnt_ns >= since_ns / 10 * 7
 }
@@ -66,31 +66,32 @@ pub fn is_considerate(service_ns: u64) -> bool {
     service_ns > 0 && service_ns < LONG_WORK_NS
 }
 
-/// Pause between two looks at a long-running instance in the background.
+/// Pause between two measurements of a long-running instance in the background.
 pub const BACKGROUND_LOOK_NS: u64 = 400_000_000;
-/// How long a starved instance competes as others do before it is in the background again.
+/// How long a starved instance competes like any other before it is in the background again.
 pub const LIFT_NS: u64 = 100_000_000;
 
-/// Whether an instance in the background gets almost nothing of a processor: less than a twentieth.
-/// Then other programs of the machine take all of it, for as long as they like.
+/// Whether an instance in the background gets almost no processor time: less than a twentieth. Then
+/// other programs of the machine use all of it, and may do so for any time.
 pub fn is_starved(burnt_ns: u64, since_ns: u64) -> bool {
     burnt_ns < since_ns / 20
 }
 
-/// After this long without a call a function is nobody's neighbour any more.
+/// After this long without a call, a function no longer counts as a neighbour.
 pub const NEIGHBOUR_NS: u64 = 10_000_000_000;
 
-/// Who was called last on a node, and when somebody else was: enough to know who has neighbours.
+/// The function that was called last on a node, and the time of the latest call of another
+/// function. This is enough to know which functions have neighbours.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Callees {
     newest: u64,
     newest_ns: u64,
-    /// The latest call of anyone else.
+    /// The latest call of any other function.
     other_ns: u64,
 }
 
 impl Callees {
-    /// Somebody was called. `who` is any number that tells functions apart.
+    /// Notes a call. `who` is any number that identifies the function.
     pub fn called(&mut self, who: u64, now_ns: u64) {
         if who != self.newest {
             self.other_ns = self.newest_ns;
@@ -99,8 +100,9 @@ impl Callees {
         self.newest_ns = now_ns;
     }
 
-    /// Whether anyone but `who` was called of late. Without neighbours nobody gains by `who` going
-    /// into the background, and on a machine that other programs keep busy it would never come up.
+    /// Whether any function other than `who` was called recently. Without neighbours, no function
+    /// gains if `who` goes into the background, and on a machine that other programs keep busy it
+    /// would never come up.
     pub fn has_neighbours(&self, who: u64, now_ns: u64) -> bool {
         let last_ns = if who == self.newest { self.other_ns } else { self.newest_ns };
         last_ns > 0 && now_ns.saturating_sub(last_ns) < NEIGHBOUR_NS

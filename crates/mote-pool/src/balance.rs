@@ -1,8 +1,8 @@
-//! Which instance takes an invocation. Pure; called under the queue's lock.
+//! Chooses the instance that takes an invocation. Pure; called under the queue's lock.
 
 use mote_core::policy::Balance;
 
-/// An instance as far as this choice goes.
+/// The properties of an instance that matter for this choice.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Candidate {
     /// Invocations it holds.
@@ -11,9 +11,9 @@ pub(crate) struct Candidate {
     pub(crate) room: u32,
 }
 
-/// Chooses among instances; `None` when nobody has room, whatever the rule: an instance has no queue
-/// of its own. `turn` is the number of choices made so far for this revision, `random` any random
-/// number; each rule reads what it needs.
+/// Chooses among instances. Returns `None` when no instance has room, whatever the rule: an
+/// instance has no queue of its own. `turn` is the number of choices made so far for this revision,
+/// and `random` is any random number; each rule reads the one that it needs.
 pub(crate) fn pick(
     rule: Balance,
     candidates: &[Candidate],
@@ -26,7 +26,7 @@ pub(crate) fn pick(
     let mut in_turn = (begin..begin + count).map(|at| at % count);
     match rule {
         Balance::LateBinding => {
-            // Ties go to the first, as with a plain minimum.
+            // Among equals the first one is chosen, as with a plain minimum.
             open().min_by_key(|(_, candidate)| candidate.in_flight).map(|(at, _)| at)
         }
         Balance::LeastConnections => {

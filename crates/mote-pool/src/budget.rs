@@ -1,52 +1,52 @@
-//! What a node can afford: whether an instance may start, and who makes room.
+//! What a node can afford: whether an instance may start, and which instances make room for it.
 //!
-//! Memory limits of all instances together stay within a budget, so the node never meets the
-//! kernel's out-of-memory killer. When the budget is taken, the idle instances that are worth least
-//! make room; busy ones never do. Pure; called once per start.
+//! The memory limits of all instances together stay within a budget, so the node never meets the
+//! kernel's out-of-memory killer. When the budget is used up, the idle instances that are worth
+//! least make room; busy ones never do. Pure; called once per start.
 
-/// What a node gives to instances.
+/// The resources that a node gives to instances.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Budget {
     /// Sum of memory limits at most, in bytes.
     pub memory_bytes: u64,
-    /// Instances starting at once at most: a start is CPU work, so more of them than cores only
-    /// makes each later.
+    /// Instances starting at once at most. A start is CPU work, so more starts than cores only make
+    /// each of them later.
     pub starts_max: u32,
 }
 
-/// What is taken of it.
+/// How much of the budget is taken.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Taken {
-    /// Sum of memory limits of all instances that are not gone, in bytes.
+    /// Sum of memory limits of all instances that have not ended, in bytes.
     pub memory_bytes: u64,
-    /// Instances on their way.
+    /// Instances that are starting.
     pub starting: u32,
-    /// When memory is likely to become free, in nanoseconds from now: draining instances, or the
-    /// mean run time of what runs. 0 when unknown.
+    /// When memory is likely to become free, in nanoseconds from now, because of draining instances
+    /// or the mean run time of running work. 0 when unknown.
     pub free_in_ns: u64,
 }
 
-/// An idle instance that could make room. Leave out what `scale.min` keeps.
+/// An idle instance that could make room. Leave out the instances that `scale.min` keeps.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct IdleInstance {
-    /// The caller's number of it.
+    /// The caller's number for it.
     pub id: u64,
     /// Its memory limit in bytes.
     pub memory_bytes: u64,
-    /// Whether it is frozen.
+    /// Whether it is paused.
     pub paused: bool,
     /// How long it has had nothing to do, in nanoseconds.
     pub idle_ns: u64,
-    /// Its function's recent invocations per second, offered.
+    /// Its function's recently offered invocations per second.
     pub demand_per_s: f64,
-    /// What a start of its function takes, in nanoseconds.
+    /// How long a start of its function takes, in nanoseconds.
     pub start_ns: u64,
 }
 
 impl IdleInstance {
-    /// What the node loses per byte when it goes: start time that callers will wait, per second.
-    /// Demand is damped by how long it has been idle, so a function that fell silent loses worth
-    /// before its rate estimate does.
+    /// The loss of the node per byte when the instance is stopped: start time that callers will
+    /// wait, per second. Demand is damped by the time for which the instance has been idle, so a
+    /// function that is no longer called loses worth before its rate estimate falls.
     fn worth(&self) -> f64 {
         let idle_s = self.idle_ns as f64 / 1e9;
         let demand_per_s = self.demand_per_s.min(1.0 / idle_s.max(1e-3));
@@ -57,7 +57,7 @@ impl IdleInstance {
 /// Why a start is refused for now.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Lack {
-    /// Every byte is taken by instances that work.
+    /// Instances that work take all memory.
     Memory,
     /// Enough instances are starting.
     Starts,
@@ -65,14 +65,14 @@ pub enum Lack {
     TooLarge,
 }
 
-/// The answer to a wish to start one instance.
+/// The answer to a request to start one instance.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Verdict {
-    /// Start it.
+    /// Start the instance.
     Start,
-    /// Stop these first, then start it.
+    /// Stop these instances first, then start it.
     Evict(Vec<u64>),
-    /// Not now.
+    /// Do not start it now.
     Refuse {
         /// What is missing.
         lack: Lack,
@@ -81,11 +81,11 @@ pub enum Verdict {
     },
 }
 
-/// Asked again after this long when nothing better is known.
+/// The pause before the next request when no better estimate is known.
 const RETRY_NS: u64 = 100_000_000;
 
-/// Whether an instance of `wanted_bytes` may start. Paused instances go before running ones of any
-/// worth: they have been idle longer, and resuming them costs a little as well.
+/// Whether an instance of `wanted_bytes` may start. Paused instances are evicted before running
+/// ones of any worth: they have been idle longer, and resuming them also has a small cost.
 pub fn admit_start(
     budget: &Budget,
     taken: &Taken,
@@ -120,7 +120,8 @@ pub fn admit_start(
     if freed < missing {
         return Verdict::Refuse { lack: Lack::Memory, retry_after_ns };
     }
-    // A large late victim may have made small early ones needless; the dearest is spared first.
+    // A large victim at the end may have made small ones before it unnecessary; the most valuable
+    // is spared first.
     let mut at = victims.len();
     while at > 0 {
         at -= 1;
@@ -132,17 +133,17 @@ pub fn admit_start(
     Verdict::Evict(victims.iter().map(|instance| instance.id).collect())
 }
 
-/// Memory that is in use and may come back.
+/// Memory that is in use and may be given back.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Occupied {
     /// How much, in bytes.
     pub memory_bytes: u64,
-    /// When its holder is expected to have nothing to do, in nanoseconds from now.
+    /// When its holder is expected to become idle, in nanoseconds from now.
     pub free_in_ns: u64,
 }
 
 /// When `missing_bytes` are expected to be free, in nanoseconds from now; `None` when they are not
-/// going to be. Sorts `occupied`.
+/// expected to become free. Sorts `occupied`.
 pub fn room_in(missing_bytes: u64, occupied: &mut [Occupied]) -> Option<u64> {
     occupied.sort_by_key(|held| held.free_in_ns);
     let mut freed = 0;
@@ -158,26 +159,26 @@ pub fn room_in(missing_bytes: u64, occupied: &mut [Occupied]) -> Option<u64> {
     None
 }
 
-/// How much longer something runs that has run for `elapsed_ns`, where such things take `mean_ns`
-/// on average. Once past the mean nothing better is known than that it goes on for as long again;
-/// the same without a mean.
+/// How much longer work runs that has run for `elapsed_ns`, if such work takes `mean_ns` on
+/// average. Once it is past the mean, the best estimate is that it continues for as long again; the
+/// same applies without a mean.
 pub fn remaining_ns(elapsed_ns: u64, mean_ns: Option<u64>) -> u64 {
     mean_ns.and_then(|mean_ns| mean_ns.checked_sub(elapsed_ns)).unwrap_or(elapsed_ns)
 }
 
-/// What becomes of one idle instance.
+/// What happens to one idle instance.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Rest {
     /// It stays as it is.
     Keep,
-    /// It is frozen: it costs no CPU, and a thaw is far cheaper than a start.
+    /// It is paused: it uses no CPU, and resuming is far cheaper than a start.
     Pause,
-    /// It goes.
+    /// It is stopped.
     Stop,
 }
 
-/// Pause comes before stop: an instance that is wanted but has had nothing to do for
-/// `pause_after_ns` is frozen; one that is not wanted any more goes.
+/// An instance is paused before it is stopped: one that is wanted but has been idle for
+/// `pause_after_ns` is paused, and one that is no longer wanted is stopped.
 pub fn rest(wanted: bool, idle_ns: u64, pause_after_ns: Option<u64>) -> Rest {
     match pause_after_ns {
         _ if !wanted => Rest::Stop,
@@ -277,7 +278,8 @@ mod tests {
         assert_eq!(rest(false, 0, Some(10)), Rest::Stop);
     }
 
-    /// Whatever is idle: the budget holds, no victim is needless, each is named once.
+    /// For any set of idle instances: the budget holds, no victim is unnecessary, and each is named
+    /// once.
     #[test]
     fn every_verdict_keeps_the_budget() {
         let mut state = 1u64;

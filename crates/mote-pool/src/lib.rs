@@ -1,11 +1,12 @@
-//! The pool of a revision: what waits, who runs it, and how many instances there are.
+//! The pool of a revision: the waiting invocations, the instances that run them, and how many
+//! instances there are.
 //!
-//! [`Pool`] holds the queue of a revision and its instances; [`autoscale`] says how many of them
-//! there should be, [`budget`] what the node affords, [`prewarm`] how many programs wait to become an
-//! instance, and [`admission`] whether an invocation runs, waits or is refused. The daemon and the
-//! simulator (`mote-lab`) drive the same types. This crate must not know about sockets, files,
-//! clocks, the environment or an async runtime (`clippy.toml` bans them): time is an argument of every
-//! method, so that a test runs in microseconds. Start reading at [`Pool`].
+//! [`Pool`] holds the queue of a revision and its instances; [`autoscale`] decides how many
+//! instances there should be, [`budget`] what the node can afford, [`prewarm`] how many programs
+//! wait to become an instance, and [`admission`] whether an invocation runs, waits or is refused.
+//! The daemon and the simulator (`mote-lab`) drive the same types. This crate must not know about
+//! sockets, files, clocks, the environment or an async runtime (`clippy.toml` bans them): time is
+//! an argument of every method, so that a test runs in microseconds. Start reading at [`Pool`].
 
 pub mod admission;
 pub mod autoscale;

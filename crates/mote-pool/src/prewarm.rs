@@ -1,16 +1,16 @@
 //! How many programs wait to become an instance, per kind of program. Pure.
 //!
-//! A prewarmed interpreter makes a cold start as short as loading the function. One of each kind that
-//! deployed functions need is kept, more where several starts came at once lately, all within a
-//! budget of memory.
+//! A prewarmed interpreter makes a cold start as short as loading the function. One of each kind
+//! that deployed functions need is kept, and more if several starts recently came at once, all
+//! within a budget of memory.
 
-/// Starts that come within this time count as coming at once: later ones find programs that were
-/// brought up meanwhile.
+/// Starts within this time count as simultaneous: later ones find programs that were brought up
+/// meanwhile.
 const BURST_NS: u64 = 1_000_000_000;
-/// What came at once is half forgotten after this time.
+/// The half-life of the remembered number of simultaneous starts.
 const HALF_LIFE_S: f64 = 60.0;
 
-/// The largest number of starts at once, slowly forgotten.
+/// The largest number of simultaneous starts, slowly forgotten.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub struct Peak {
     value: f64,
@@ -20,7 +20,7 @@ pub struct Peak {
 }
 
 impl Peak {
-    /// Takes note of a start.
+    /// Notes a start.
     pub fn record(&mut self, now_ns: u64) {
         if self.burst == 0 || now_ns.saturating_sub(self.burst_since_ns) > BURST_NS {
             self.burst_since_ns = now_ns;
@@ -31,7 +31,7 @@ impl Peak {
         self.at_ns = now_ns;
     }
 
-    /// Starts at once as remembered now.
+    /// The number of simultaneous starts that is still remembered.
     pub fn value(&self, now_ns: u64) -> f64 {
         let age_s = now_ns.saturating_sub(self.at_ns) as f64 / 1e9;
         self.value * (-age_s / HALF_LIFE_S).exp2()
@@ -43,21 +43,22 @@ impl Peak {
 pub struct ProgramKind {
     /// Deployed functions that need it.
     pub functions: u32,
-    /// Starts at once, see [`Peak::value`].
+    /// Simultaneous starts, see [`Peak::value`].
     pub peak: f64,
-    /// Memory one of it holds while it waits, in bytes.
+    /// Memory that one program of this kind holds while it waits, in bytes.
     pub memory_bytes: u64,
 }
 
 impl ProgramKind {
     fn wanted(&self, most: u32) -> u32 {
-        // Half a start is none: a single start lately wants no second program.
+        // Rounding makes sure that a single recent start does not cause a second program.
         if self.functions == 0 { 0 } else { (self.peak.round() as u32).clamp(1, most.max(1)) }
     }
 }
 
-/// How many of each kind should wait, at most `most`: what can start at once. Everyone's first comes before anyone's second; among equals
-/// the kind with more starts at once, then with more functions, comes first.
+/// How many programs of each kind should wait, at most `most`, the number that can start at once.
+/// The first program of every kind comes before the second of any; among equals, the kind with more
+/// simultaneous starts comes first, then the one with more functions.
 pub fn counts(kinds: &[ProgramKind], most: u32, budget_bytes: u64) -> Vec<u32> {
     let mut counts = vec![0; kinds.len()];
     let mut order: Vec<usize> = (0..kinds.len()).collect();
@@ -99,7 +100,7 @@ mod tests {
         let last = 10 * S + 7 * S / 10;
         assert_eq!(peak.value(last), 8.0);
         assert_eq!(peak.value(last + 60 * S), 4.0);
-        // A lone start later does not lift what is remembered, and does not drop it either.
+        // A single later start neither raises nor lowers the remembered number.
         peak.record(last + 60 * S);
         assert_eq!(peak.value(last + 60 * S), 4.0);
         peak.record(last + 3_600 * S);

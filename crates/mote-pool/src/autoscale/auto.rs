@@ -1,18 +1,20 @@
 //! The rule that needs no threshold from the tenant.
 //!
-//! Three questions, and the largest answer counts:
-//! - *Load*: how many instances serve the offered load (arrivals times run time, what was refused
-//!   included) so that the mean wait stays under a target (`staffing.rs`)?
-//! - *Backlog*: how many more clear what waits now in about the time a start takes? Asked at the
-//!   arrival itself, so a burst is answered by several starts at once and not by a poll.
-//! - *CPU*: does an instance that runs many at once burn what it was promised? Its run times grow
-//!   with what runs beside them, so neither queue nor load can tell.
+//! The rule answers three questions and takes the largest answer:
+//! - *Load*: how many instances serve the offered load (arrivals times run time, refused
+//!   invocations included) so that the mean wait stays under a target (`staffing.rs`)?
+//! - *Backlog*: how many more clear the waiting invocations in about the time that a start takes?
+//!   This is computed at the arrival itself, so several starts follow a burst at once, without
+//!   waiting for a poll.
+//! - *CPU*: does an instance that runs many invocations at once use the CPU that it was promised?
+//!   Its run times grow with the other work that runs at the same time, so neither queue nor load
+//!   shows this.
 //!
-//! What an answer once started is held for a multiple of the start time: an instance costs a start
-//! to get back.
+//! Instances that an answer has started are held for a multiple of the start time, because
+//! replacing an instance costs a start.
 //!
-//! When nothing is asked, the last instance is kept as long as the next call is worth waiting for
-//! (`keep_alive.rs`).
+//! When no invocation arrives, the last instance is kept as long as the next call is worth waiting
+//! for (`keep_alive.rs`).
 
 use super::decision::Reason;
 use super::demand::Edge;
@@ -22,61 +24,66 @@ use super::observation::{Observation, SECOND_NS};
 use super::staffing::{Load, Patience, servers_for};
 use super::{Bounds, MS_NS, Proposal};
 
-/// Mean wait allowed, as a share of the mean run time, and its bounds: below a few milliseconds it
-/// is the hand-over itself, above a tenth of a second people notice.
+/// Allowed mean wait, as a share of the mean run time, and its bounds: a wait below a few
+/// milliseconds is the hand-over itself, and people notice one above a tenth of a second.
 const WAIT_SHARE: f64 = 0.35;
 const WAIT_MIN_S: f64 = 0.002;
 const WAIT_MAX_S: f64 = 0.1;
-/// Below that, an instance is added while it spares callers a second for so many of its own.
+/// Below that wait, an instance is added as long as this many instance-seconds spare callers one
+/// second of waiting.
 const INSTANCE_SECONDS_PER_SECOND: f64 = 3.5;
-/// Shortest and longest stretch for the rate.
+/// Shortest and longest stretch of time over which the rate is measured.
 const RATE_MIN_NS: u64 = 1_000 * MS_NS;
 const RATE_MAX_NS: u64 = 60_000 * MS_NS;
-/// While somebody waits, the rate of so many arrivals over at least this long counts when it is more
-/// than chance explains: a burst does not wait for the shortest stretch above. The longer it lasts,
-/// the more the stretch above has seen of it, and the more arrivals it takes to tell.
+/// While an invocation waits, the rate of this many arrivals over at least this long counts if it
+/// is higher than chance explains, so that a burst does not wait for the shortest stretch above.
+/// The longer a burst lasts, the more of it the stretch above has covered, and the more arrivals
+/// are needed to detect it.
 const SURGE_ARRIVALS: [u64; 4] = [48, 36, 24, 12];
 const SURGE_MIN_NS: u64 = 50 * MS_NS;
 const RECENT_STEP_NS: u64 = 20 * MS_NS;
-/// Work that runs is believed to be longer than what ended when the mean of its ages is above the
-/// expected one by so many standard deviations of an exponential.
+/// Running work is assumed to be longer than ended work when the mean of its ages is above the
+/// expected one by this many standard deviations of an exponential distribution.
 const AGE_DOUBT: f64 = 3.0;
 /// Step of the kept history.
 const STEP_NS: u64 = 500 * MS_NS;
-/// An instance that was in use is held for this many start times: a start burns at most its own
-/// length of CPU, so starting takes at most a sixth of what instances cost.
+/// An instance that was in use is held for this many start times: a start uses at most its own
+/// length of CPU time, so starting costs at most a sixth of what instances cost.
 const HOLD_STARTS: f64 = 6.0;
 /// Bounds of that hold.
 const HOLD_MIN_S: f64 = 0.3;
 const HOLD_MAX_S: f64 = 30.0;
-/// Idle instance-seconds that sparing one start is worth, per second of start time, and the least
-/// and most of it. Ninety seconds is what Knative pays at most (stable window and grace period).
+/// Idle instance-seconds that avoiding one start is worth, per second of start time, and the
+/// minimum and maximum of this worth. Ninety seconds is the most that Knative spends (stable window
+/// and grace period).
 const WORTH_PER_START_S: f64 = 80.0;
 const WORTH_MIN_S: f64 = 90.0;
 const WORTH_MAX_S: f64 = 900.0;
-/// Above this share of the memory budget idle instances lose worth, down to none at the full
+/// Above this share of the memory budget, idle instances lose worth, down to zero at the full
 /// budget.
 const PRESSURE_FREE: f64 = 0.5;
-/// Start time believed before the first start was measured.
+/// Start time assumed before the first start was measured.
 const START_UNKNOWN_S: f64 = 0.1;
-/// CPU use aimed at where one instance runs many at once; the share Knative leaves free, too.
+/// The target for CPU use where one instance runs many invocations at once; Knative leaves the same
+/// share free.
 const CPU_SHARE: f64 = 0.7;
-/// CPU use is taken over this stretch.
+/// CPU use is measured over this stretch.
 const CPU_NS: u64 = 2_000 * MS_NS;
-/// Pace of looks: while somebody waits, and while something runs.
+/// Pause between two looks: while an invocation waits, and while one runs.
 const LOOK_WAITING_NS: u64 = 20 * MS_NS;
 const LOOK_BUSY_NS: u64 = 250 * MS_NS;
 
 #[derive(Debug)]
 pub(super) struct Auto {
     history: History,
-    /// The last second, finer.
+    /// The last second, in finer steps.
     recent: History,
     needed: WindowMax,
     idle_times: IdleTimes,
     idle_since_ns: Option<u64>,
     plan: Option<WarmPlan>,
-    /// The load's answer and until when it stands: a burst of arrivals asks the backlog only.
+    /// The answer for the load and until when it is valid: during a burst of arrivals only the
+    /// backlog is computed again.
     load: u32,
     load_until_ns: u64,
 }
@@ -95,7 +102,7 @@ impl Auto {
         }
     }
 
-    /// Work came after none, or the last of it ended.
+    /// Work arrived after an idle time, or the last of it ended.
     pub(super) fn turned(&mut self, edge: Edge, now_ns: u64) {
         self.plan = None;
         match edge {
@@ -108,7 +115,7 @@ impl Auto {
         }
     }
 
-    /// Callers stay the same when the code changes.
+    /// The callers stay the same when the code changes.
     pub(super) fn inherit(&mut self, before: &Auto) {
         self.idle_times = before.idle_times.clone();
     }
@@ -132,8 +139,8 @@ impl Auto {
         }
         let mut backlog = service_s.map_or(0, |service_s| for_backlog(o, service_s, start_s));
         if o.service.count() == 0 && o.waiting() > 0 {
-            // Nothing has ended yet: one, then twice what is there, or what the age of those that
-            // run says already.
+            // No invocation has ended yet: one instance, then twice the present number, or the
+            // number that the age of the running invocations already justifies.
             let all = (o.in_flight + o.queued).div_ceil(concurrency);
             backlog = backlog.max(all.min((2 * o.ready).max(1)));
         }
@@ -142,7 +149,7 @@ impl Auto {
         self.needed.push(o.now_ns, now, hold_ns);
         let in_use = o.in_flight.div_ceil(concurrency).min(o.ready);
         let now = now.max(in_use);
-        // A peak holds what is there; it starts nothing.
+        // A peak keeps present instances and starts none.
         let desired = self.needed.max().min(o.live()).max(now);
         let reason = match () {
             () if o.live() == 0 => Reason::FirstInvocation,
@@ -158,7 +165,7 @@ impl Auto {
     fn for_load(&self, o: &Observation, service_s: f64, start_s: f64) -> u32 {
         let Some(mut rate) = self.history.offered_rate(RATE_MIN_NS) else { return 0 };
         if o.waiting() > 0 {
-            // The queue is a second witness: few arrivals are enough then.
+            // The queue confirms the burst, so few arrivals are enough.
             let surge = |arrivals| self.recent.surge(arrivals, SURGE_MIN_NS, rate);
             rate = SURGE_ARRIVALS.into_iter().find_map(surge).unwrap_or(rate);
         }
@@ -167,7 +174,7 @@ impl Auto {
             Load { rate, service_s, variation_squared: o.service.variation_squared(), start_s };
         let patience = Patience {
             wait_max_s: wait_max_s(service_s),
-            // One more server is a part of an instance only.
+            // One more server is only a part of an instance.
             server_seconds_per_second: INSTANCE_SECONDS_PER_SECOND * slots,
         };
         servers_for(&load, &patience).div_ceil(o.concurrency.max(1))
@@ -190,7 +197,7 @@ impl Auto {
         hold_ns: u64,
     ) -> Proposal {
         let since = *self.idle_since_ns.get_or_insert(o.now_ns);
-        // A peak is not held for nobody longer than the owner allows.
+        // After a peak, unused instances are held no longer than the owner allows.
         let hold_ns = hold_ns.min(bounds.idle_timeout_ns);
         self.needed.forget(o.now_ns, hold_ns);
         let held = self.needed.max().min(o.live());
@@ -219,8 +226,8 @@ impl Auto {
     }
 }
 
-/// The mean run time to reckon with: that of what has ended, or the age of what runs where nothing
-/// has ended or chance does not explain that it still runs.
+/// The mean run time for the calculation: that of ended work, or the age of running work if no
+/// invocation has ended or chance does not explain why the work still runs.
 fn service_s(o: &Observation) -> Option<f64> {
     let ended_s = o.service.mean_ns().map(|mean| (mean as f64 / SECOND_NS).max(1e-9));
     if o.in_flight == 0 {
@@ -239,9 +246,9 @@ fn wait_max_s(service_s: f64) -> f64 {
     (service_s * WAIT_SHARE).clamp(WAIT_MIN_S, WAIT_MAX_S)
 }
 
-/// Slots in use, and as many more as clear the waiting work in about the time a start takes plus
-/// the allowed wait. What the busy slots clear by themselves until then starts nothing: an instance
-/// that is ready after the wait is over comes too late.
+/// The slots in use, and as many more as clear the waiting work in about the time that a start
+/// takes plus the allowed wait. Work that the busy slots clear by themselves within that time
+/// starts no instance: an instance that is ready after the wait is over comes too late.
 fn for_backlog(o: &Observation, service_s: f64, start_s: f64) -> u32 {
     let waiting = f64::from(o.waiting());
     if waiting == 0.0 {

@@ -1,24 +1,24 @@
-//! What an autoscaler says, and why.
+//! The decision of an autoscaler, and the reason for it.
 
 use serde::{Deserialize, Serialize};
 
-/// Why the number of instances is wanted; stable words for outputs and metrics.
+/// Why this number of instances is wanted, as stable words for outputs and metrics.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Reason {
-    /// Nothing is asked and nothing runs.
+    /// No invocation arrives and none runs.
     Idle,
-    /// Somebody waits and there is no instance at all.
+    /// An invocation waits and there is no instance at all.
     FirstInvocation,
-    /// Work waits longer than it should.
+    /// Invocations wait longer than they should.
     Backlog,
     /// Arrivals times run time, with headroom.
     OfferedLoad,
-    /// They were needed a short while ago.
+    /// The instances were needed a short while ago.
     RecentPeak,
     /// The next invocation is likely soon: the instance is kept.
     KeepAlive,
-    /// The next invocation is expected now: an instance is started ahead of it.
+    /// The next invocation is expected now: an instance is started before it arrives.
     Predicted,
     /// Concurrency against its target.
     Concurrency,
@@ -34,7 +34,7 @@ pub enum Reason {
     Alert,
     /// OpenFaaS's alert has ended.
     AlertEnded,
-    /// Fewer would do, but the rule waits until that has been so for a while.
+    /// Fewer instances would be enough, but the rule waits until that has been so for a while.
     Stabilising,
     /// Within the rule's tolerance: nothing changes.
     Steady,
@@ -88,11 +88,11 @@ impl Reason {
     }
 }
 
-/// Which bound cut the proposal.
+/// The bound that changed the proposal.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Cut {
-    /// `scale.min` asks for more.
+    /// `scale.min` requires more.
     Min,
     /// `scale.max` allows no more.
     Max,
@@ -103,13 +103,13 @@ pub enum Cut {
 pub struct Decision {
     /// Ready, starting and paused instances together, within the bounds.
     pub desired: u32,
-    /// What the policy wished for.
+    /// The number that the policy proposed.
     pub wished: u32,
-    /// Why.
+    /// The reason for the number.
     pub reason: Reason,
     /// Set when a bound changed the proposal: `mote describe` says "would be 7, scale.max is 4".
     pub cut: Option<Cut>,
-    /// Look again at this time at the latest, even if nothing happens; `None` until something does.
-    /// A function at rest costs no timer.
+    /// Look again at this time at the latest, even if nothing happens; `None` means only when
+    /// something changes. An idle function needs no timer.
     pub look_ns: Option<u64>,
 }

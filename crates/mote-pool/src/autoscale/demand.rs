@@ -1,4 +1,4 @@
-//! Work inside a revision over time: its integral, and the moments it comes and goes.
+//! Work inside a revision over time: its integral, and the moments at which it begins and ends.
 
 /// Running and waiting invocations, integrated.
 #[derive(Debug, Default)]
@@ -8,7 +8,7 @@ pub(super) struct Demand {
     total_ns: u64,
 }
 
-/// Work came after none, or the last of it ended.
+/// Work arrived after an idle time, or the last of it ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Edge {
     Woke,
@@ -16,7 +16,8 @@ pub(super) enum Edge {
 }
 
 impl Demand {
-    /// `inside` invocations run or wait from `now_ns` on. A clock that goes back stands still.
+    /// From `now_ns` on, `inside` invocations run or wait. A clock that goes back counts as
+    /// stopped.
     pub(super) fn settle(&mut self, inside: u32, now_ns: u64) -> Option<Edge> {
         let now_ns = now_ns.max(self.settled_ns);
         let grown = u64::from(self.inside).wrapping_mul(now_ns - self.settled_ns);
@@ -30,12 +31,12 @@ impl Demand {
         }
     }
 
-    /// The integral until [`Demand::settled_ns`], in invocation-nanoseconds; wraps.
+    /// The integral until [`Demand::settled_ns`], in invocation-nanoseconds. It wraps around.
     pub(super) fn total_ns(&self) -> u64 {
         self.total_ns
     }
 
-    /// When it was settled last.
+    /// When the integral was last updated.
     pub(super) fn settled_ns(&self) -> u64 {
         self.settled_ns
     }

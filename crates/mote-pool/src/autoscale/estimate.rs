@@ -1,7 +1,7 @@
-//! Mean and spread of a duration, learnt from what was measured.
+//! Mean and spread of a duration, learned from measurements.
 
-/// The newest value never weighs less than this: the estimate follows a function whose work
-/// changes, and needs about this many invocations to forget.
+/// The weight of the newest value is never below the reciprocal of this: the estimate follows a
+/// function whose work changes, and needs about this many invocations to forget.
 const MEMORY: f64 = 256.0;
 
 /// Moving mean and variance of a duration. The first values count fully (plain mean), later ones
@@ -14,13 +14,13 @@ pub struct Estimate {
 }
 
 impl Estimate {
-    /// An estimate that starts from one believed value.
+    /// An estimate that starts from one assumed value.
     pub fn of(mean_ns: u64) -> Self {
         Self { count: 1, mean_ns: mean_ns as f64, variance_ns2: 0.0 }
     }
 
-    /// The same, believed no more than `count_max` values would be: what was learnt of something
-    /// else that is probably alike.
+    /// The same estimate with the weight of at most `count_max` values. Use it for an estimate that
+    /// was learned from something similar.
     pub fn believed(self, count_max: u32) -> Self {
         Self { count: self.count.min(count_max), ..self }
     }
@@ -34,8 +34,8 @@ impl Estimate {
         self.variance_ns2 = (1.0 - weight) * (self.variance_ns2 + weight * difference * difference);
     }
 
-    /// Takes `count` durations into account at once, from their sum and the sum of their squares:
-    /// where recording each would cost too much.
+    /// Takes `count` durations into account at once, from their sum and the sum of their squares.
+    /// Use it where recording each one would cost too much.
     pub fn record_many(&mut self, count: u32, sum_ns: u64, squares_ns2: u128) {
         if count == 0 {
             return;
@@ -51,7 +51,7 @@ impl Estimate {
             + weight * variance_ns2;
     }
 
-    /// Values seen.
+    /// The number of recorded values.
     pub fn count(&self) -> u32 {
         self.count
     }

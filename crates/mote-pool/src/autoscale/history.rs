@@ -14,30 +14,31 @@ struct Sample {
     cpu_ns: u64,
 }
 
-/// What happened between two looks.
+/// The changes of the counters between two looks.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) struct Growth {
     /// Length of the stretch in seconds.
     pub(super) seconds: f64,
     /// Invocations offered in it.
     pub(super) offered: f64,
-    /// Those of them that were not refused.
+    /// Offered invocations that were not refused.
     pub(super) admitted: f64,
     /// Invocations answered in it.
     pub(super) answered: f64,
-    /// Mean of running + waiting.
+    /// Mean number of running and waiting invocations.
     pub(super) concurrency: f64,
     /// Mean CPU use in cores.
     pub(super) cores: f64,
 }
 
-/// Arrivals in the stretches that a rate is taken over: errors of about 1/6, 1/10 and 1/18.
+/// Arrivals in the stretches over which a rate is measured: errors of about 1/6, 1/10 and 1/18.
 const RATE_ARRIVALS: [u64; 3] = [36, 108, 324];
 
-/// Standard deviations by which two rates differ before chance is no explanation; looks are many, so
-/// less would find a change every few seconds.
+/// Standard deviations by which two rates must differ before chance does not explain it. There are
+/// many looks, so a smaller number would find a change every few seconds.
 const DOUBT: f64 = 3.0;
-/// The same where the stretch was chosen for being the shortest: chance finds many of those.
+/// The same where the stretch was chosen because it is the shortest: chance produces many such
+/// stretches.
 const SURGE_DOUBT: f64 = 5.0;
 
 /// Samples of counters, at most one per step (the newest is always exact), over a bounded span.
@@ -72,15 +73,15 @@ impl History {
         } else {
             self.samples.push_back(sample);
         }
-        // One sample older than the span stays: it is where the span begins.
+        // One sample older than the span is kept, because the span begins there.
         let begin = o.now_ns.saturating_sub(self.span_ns);
         while self.samples.get(1).is_some_and(|sample| sample.at_ns <= begin) {
             self.samples.pop_front();
         }
     }
 
-    /// Growth over the newest `window_ns`, or over all that is known when that is less. `None`
-    /// until two looks at different times.
+    /// Growth over the newest `window_ns`, or over the whole known time if that is shorter. `None`
+    /// until there were two looks at different times.
     pub(super) fn over(&self, window_ns: u64) -> Option<Growth> {
         let newest = self.samples.back()?;
         let begin = newest.at_ns.saturating_sub(window_ns);
@@ -89,7 +90,7 @@ impl History {
     }
 
     /// Growth over the shortest stretch, at least `window_min_ns` long, in which `offered`
-    /// invocations arrived; over all that is known when there were fewer.
+    /// invocations arrived; over the whole known time if fewer arrived.
     pub(super) fn over_arrivals(&self, offered: u64, window_min_ns: u64) -> Option<Growth> {
         let newest = self.samples.back()?;
         let enough = |sample: &Sample| {
@@ -102,8 +103,8 @@ impl History {
 
     /// Offered invocations per second, from the longest of three stretches that does not contradict
     /// a shorter one: long for a steady load, which it measures well, short after a change. Two
-    /// stretches contradict each other when chance (Poisson's) does not
-    /// explain the difference.
+    /// stretches contradict each other when chance (a Poisson distribution) does not explain the
+    /// difference.
     pub(super) fn offered_rate(&self, window_min_ns: u64) -> Option<f64> {
         let window_min_s = window_min_ns as f64 / SECOND_NS;
         let of = |growth: Growth| growth.offered / growth.seconds.max(window_min_s);
@@ -120,7 +121,7 @@ impl History {
     }
 
     /// Offered invocations per second over the shortest stretch of at least `window_min_ns` with
-    /// `arrivals`, where that is more than `rate` and chance explain.
+    /// `arrivals`, if that is more than `rate` and chance explain.
     pub(super) fn surge(&self, arrivals: u64, window_min_ns: u64, rate: f64) -> Option<f64> {
         let growth = self.over_arrivals(arrivals, window_min_ns)?;
         let expected = rate * growth.seconds;
@@ -150,7 +151,7 @@ pub(super) struct WindowMax {
 }
 
 impl WindowMax {
-    /// Adds a value; forgets what is older than `window_ns`.
+    /// Adds a value and forgets values older than `window_ns`.
     pub(super) fn push(&mut self, now_ns: u64, value: u32, window_ns: u64) {
         self.forget(now_ns, window_ns);
         while self.entries.back().is_some_and(|(_, last)| *last <= value) {
@@ -159,14 +160,14 @@ impl WindowMax {
         self.entries.push_back((now_ns, value));
     }
 
-    /// Forgets what is older than `window_ns`.
+    /// Forgets values older than `window_ns`.
     pub(super) fn forget(&mut self, now_ns: u64, window_ns: u64) {
         while self.entries.front().is_some_and(|(at, _)| at.saturating_add(window_ns) <= now_ns) {
             self.entries.pop_front();
         }
     }
 
-    /// The largest value, 0 without any.
+    /// The largest value, 0 if there is none.
     pub(super) fn max(&self) -> u32 {
         self.entries.front().map_or(0, |(_, value)| *value)
     }

@@ -12,7 +12,7 @@ pub(super) struct Hpa {
     history: History,
     tick_ns: u64,
     last: Proposal,
-    /// What it recommended during the stabilisation window.
+    /// The recommendations during the stabilisation window.
     recommended: WindowMax,
 }
 
@@ -62,8 +62,8 @@ impl Hpa {
     }
 }
 
-/// Current instances times use over target. Instances that are not ready count as unused when the
-/// rule would scale up.
+/// Current instances times use divided by target. Instances that are not ready count as unused when
+/// the rule would scale up.
 fn recommend(settings: &HpaSettings, o: &Observation, cores: f64, current: u32) -> u32 {
     let per_instance = f64::from(o.cpu_millis_per_instance.max(1)) / 1_000.0
         * f64::from(settings.target_percent.max(1))

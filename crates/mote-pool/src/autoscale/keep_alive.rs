@@ -1,24 +1,24 @@
-//! How long an idle instance is worth its memory, learnt from when the next call came.
+//! How long an idle instance is worth its memory, learned from the arrival times of past calls.
 //!
-//! A histogram of idle times per function, as in the hybrid histogram policy of Shahrad et al.,
-//! "Serverless in the Wild", USENIX ATC 2020, which keeps an instance between two percentiles of
-//! the idle time. Here the window follows from what it is worth: staying warm through a stretch of
-//! time costs its length (while nobody calls) and gains one spared start if the call falls into it.
-//! The stretches with the best balance are chosen; a rare function is stopped at once, a periodic
-//! one is stopped and started ahead of its next call.
+//! The module keeps a histogram of idle times per function, as in the hybrid histogram policy of
+//! Shahrad et al., "Serverless in the Wild", USENIX ATC 2020, which keeps an instance between two
+//! percentiles of the idle time. Here the window follows from its worth: staying warm through a
+//! stretch of time costs its length (while no call arrives) and avoids one start if the call falls
+//! into it. The stretches with the best balance are chosen. A rarely called function is stopped at
+//! once; a periodic one is stopped and started before its next call.
 
-/// Length of the first bin; idle times below it are kept through without any thought.
+/// Length of the first bin; an instance is always kept through shorter idle times.
 const BIN_FIRST_S: f64 = 1.0;
 /// Bins per doubling: a bin is 19 % wide, so starting ahead of a periodic call costs at most a
 /// fifth of its period.
 const BINS_PER_OCTAVE: f64 = 4.0;
 /// Bins: 1 s to 4 h, the range of the published policy, and one for everything shorter.
 const BINS: usize = 56;
-/// Counts are halved at this sum: the function's recent behaviour counts.
+/// Counts are halved at this sum, so that the function's recent behaviour counts most.
 const COUNT_MAX: u32 = 128;
-/// Weight, in idle times, of what is believed before anything was seen: any idle time between one
-/// second and a day is as likely per factor, the shape of rarely called functions in the published
-/// traces.
+/// Weight, in idle times, of the assumption before anything was observed: any idle time between one
+/// second and a day is equally likely per factor, the shape of rarely called functions in the
+/// published traces.
 const PRIOR_WEIGHT: f64 = 2.0;
 /// Bins of the prior beyond the last one: 4 h to a day.
 const PRIOR_BINS_BEYOND: f64 = 10.0;
@@ -26,7 +26,7 @@ const PRIOR_BINS_BEYOND: f64 = 10.0;
 /// When an idle function should have an instance, in seconds since it became idle.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct WarmPlan {
-    /// Keep the instance until then.
+    /// Keep the instance until this time.
     pub keep_s: f64,
     /// Have an instance again in this stretch.
     pub again: Option<(f64, f64)>,
@@ -72,7 +72,7 @@ fn bin_begin_s(bin: usize) -> f64 {
 }
 
 impl IdleTimes {
-    /// Takes an idle time that ended with a call into account, in seconds.
+    /// Takes into account an idle time in seconds that ended with a call.
     pub fn record(&mut self, idle_s: f64) {
         if let Some(bin) = self.bins.get_mut(bin_of(idle_s)) {
             *bin += 1;
@@ -86,19 +86,20 @@ impl IdleTimes {
         }
     }
 
-    /// Idle times remembered.
+    /// The number of idle times remembered.
     pub fn count(&self) -> u32 {
         self.count
     }
 
-    /// The plan for the idle time that begins now. `worth_s` is how many idle instance-seconds one
-    /// spared start is worth, `start_s` how long a start takes (it is paid once more when the
-    /// instance is stopped and started again), `keep_max_s` the longest time to hold an instance
-    /// for nobody.
+    /// The plan for the idle time that begins now. `worth_s` is how many idle instance-seconds
+    /// avoiding one start is worth, `start_s` how long a start takes (it is added once more when
+    /// the instance is stopped and started again), and `keep_max_s` the longest time to hold an
+    /// unused instance.
     pub fn plan(&self, worth_s: f64, start_s: f64, keep_max_s: f64) -> WarmPlan {
         let prior = PRIOR_WEIGHT / (BINS as f64 - 1.0 + PRIOR_BINS_BEYOND);
         let total = f64::from(self.count) + PRIOR_WEIGHT;
-        // Balance of being warm through each bin, and who has not called by its beginning.
+        // The balance of being warm through each bin, and the weight of the idle times that last at
+        // least until its beginning.
         let mut remaining = total;
         let mut balance = [0.0; BINS];
         let mut remaining_at = [0.0; BINS];
@@ -112,7 +113,7 @@ impl IdleTimes {
         let keep_bins = best_prefix(&balance);
         let keep_s = bin_begin_s(keep_bins).max(BIN_FIRST_S).min(keep_max_s);
         let again = best_stretch(&balance, &remaining_at, keep_bins, start_s).map(|(from, to)| {
-            // Ready when the stretch begins, not started then.
+            // The instance must be ready when the stretch begins, not only started then.
             let from_s = (bin_begin_s(from) - start_s).max(keep_s);
             (from_s, bin_begin_s(to).min(from_s + keep_max_s))
         });
@@ -120,7 +121,7 @@ impl IdleTimes {
     }
 }
 
-/// The number of leading bins whose summed balance is the best.
+/// The number of leading bins whose summed balance is the largest.
 fn best_prefix(balance: &[f64; BINS]) -> usize {
     let (mut sum, mut best, mut bins) = (0.0, 0.0, 0);
     for (bin, value) in balance.iter().enumerate() {
@@ -132,7 +133,7 @@ fn best_prefix(balance: &[f64; BINS]) -> usize {
     bins
 }
 
-/// The later stretch of bins with the best balance, the additional start included.
+/// The later stretch of bins with the best balance, which includes the additional start.
 fn best_stretch(
     balance: &[f64; BINS],
     remaining_at: &[f64; BINS],

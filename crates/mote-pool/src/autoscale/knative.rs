@@ -12,7 +12,8 @@ pub(super) struct Knative {
     history: History,
     tick_ns: u64,
     last: Proposal,
-    /// When the short window last asked for panic, and the most wanted since it began.
+    /// When the short window last asked for panic, and the largest number wanted since the panic
+    /// began.
     panic_at_ns: Option<u64>,
     panic_max: u32,
     /// Since when the stable window has been empty.
@@ -34,10 +35,10 @@ impl Knative {
         }
     }
 
-    /// Invocations, at once or per second, that one instance should have.
+    /// The number of invocations, at once or per second, that one instance should have.
     fn target(&self, concurrency: u32) -> f64 {
         let target = match self.settings.metric {
-            // A hard limit (containerConcurrency) below the soft target takes its place.
+            // A hard limit (containerConcurrency) below the soft target replaces it.
             KnativeMetric::Concurrency => self.settings.target.min(concurrency.max(1)),
             KnativeMetric::Rps => self.settings.target,
         };
@@ -68,8 +69,8 @@ impl Knative {
             let growth = self.history.over(window_ns);
             let value = growth.map_or(0.0, |growth| match settings.metric {
                 KnativeMetric::Concurrency => growth.concurrency,
-                // Its proxies count what they let in; what was refused is invisible to it.
-                // Its buckets are a second long.
+                // Knative's proxies count the invocations that they let in; refused ones are
+                // invisible to it. Its buckets are a second long.
                 KnativeMetric::Rps => growth.admitted / growth.seconds.max(1.0),
             });
             (value / per_instance).ceil() as u32
@@ -101,7 +102,8 @@ impl Knative {
         self.keep_last(o, stable, desired, reason)
     }
 
-    /// The last instance goes only after the whole stable window was empty, and the grace period.
+    /// The last instance is stopped only after the whole stable window was empty and the grace
+    /// period has passed.
     fn keep_last(
         &mut self,
         o: &Observation,

@@ -1,4 +1,4 @@
-//! Settings that are allowed and still cripple a function: said aloud before anyone waits.
+//! Settings that are allowed but cripple a function, reported before a caller has to wait.
 //!
 //! Published measurements found default or badly chosen scaling settings to be the largest source of
 //! poor results (Li et al., "Analyzing Open-Source Serverless Platforms", 2021, section V). A
@@ -8,11 +8,11 @@ use super::estimate::Estimate;
 use mote_core::policy::{KnativeMetric, Policy};
 use mote_core::spec::FunctionSpec;
 
-/// Work that runs this long makes others wait noticeably.
+/// Work that runs this long makes other callers wait noticeably.
 const LONG_WORK_MS: u64 = 500;
 const NS_PER_MS: u64 = 1_000_000;
 
-/// What is known beside the spec; absent parts are not judged.
+/// Facts that are known in addition to the spec; absent ones are not judged.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Known {
     /// Invocations that one instance runs at once.
@@ -27,12 +27,12 @@ pub struct Known {
     pub node_cores: Option<u32>,
 }
 
-/// One setting that will hurt.
+/// One setting that will cause problems.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Warning {
-    /// Which setting, as in the manifest.
+    /// The name of the setting, as in the manifest.
     pub field: &'static str,
-    /// What will happen, and what to write instead.
+    /// The consequence, and a better value.
     pub text: String,
 }
 

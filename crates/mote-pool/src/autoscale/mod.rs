@@ -1,11 +1,12 @@
 //! How many instances a revision should have: pure state machines with time as an argument.
 //!
 //! The engine, a controller and the simulator (`mote-lab`) drive the same code: they describe a
-//! revision in an [`Observation`] and obey the [`Decision`]. Nothing here knows how instances start.
-//! What a node can afford is decided elsewhere, in [`crate::budget`].
+//! revision in an [`Observation`] and carry out the [`Decision`]. This module does not know how
+//! instances start. Another module, [`crate::budget`], decides what a node can afford.
 //!
-//! Start with [`Autoscaler::decide`]; then `auto.rs`, the default rule. `knative.rs`, `hpa.rs` and
-//! `openfaas.rs` reproduce other platforms' rules for those who come from there, and as baselines.
+//! Start with [`Autoscaler::decide`]; then read `auto.rs`, the default rule. `knative.rs`, `hpa.rs`
+//! and `openfaas.rs` reproduce other platforms' rules for users of those platforms, and as
+//! baselines.
 
 mod auto;
 mod decision;
@@ -36,7 +37,8 @@ pub use staffing::{Load, Patience, servers_for};
 /// Nanoseconds in a millisecond.
 const MS_NS: u64 = 1_000_000;
 
-/// While invocations wait, deciding more often than this gains nothing: shorter than any start.
+/// While invocations wait, deciding more often than this gains nothing, because it is shorter than
+/// any start.
 pub const LOOK_MIN_NS: u64 = 5 * MS_NS;
 
 /// What the function's owner allows.
@@ -46,12 +48,12 @@ pub struct Bounds {
     pub min: u32,
     /// Instances at most.
     pub max: u32,
-    /// An instance is kept at most this long for nobody, in nanoseconds.
+    /// An unused instance is kept at most this long, in nanoseconds.
     pub idle_timeout_ns: u64,
 }
 
 impl Bounds {
-    /// As `policy` can keep them.
+    /// The bounds that `policy` can keep.
     fn checked(mut self, policy: &Policy) -> Self {
         self.max = self.max.max(1);
         if !policy.scales_to_zero() {
@@ -88,8 +90,8 @@ enum Rule {
     OpenFaas(openfaas::OpenFaas),
 }
 
-/// The autoscaler of one revision: what it has learnt, and its rule. A few kilobytes while the
-/// function is busy.
+/// The autoscaler of one revision: what it has learned, and its rule. It takes a few kilobytes
+/// while the function is busy.
 #[derive(Debug)]
 pub struct Autoscaler {
     bounds: Bounds,
@@ -98,7 +100,7 @@ pub struct Autoscaler {
 }
 
 impl Autoscaler {
-    /// A new one that knows nothing yet.
+    /// A new autoscaler that knows nothing yet.
     pub fn new(policy: &Policy, bounds: Bounds) -> Self {
         let bounds = bounds.checked(policy);
         let rule = match policy {
@@ -111,20 +113,22 @@ impl Autoscaler {
         Self { bounds, rule, demand: Demand::default() }
     }
 
-    /// Holds from the next decision on; what was learnt stays.
+    /// Sets bounds that apply from the next decision on; what was learned stays.
     pub fn set_bounds(&mut self, policy: &Policy, bounds: Bounds) {
         self.bounds = bounds.checked(policy);
     }
 
-    /// Takes over what the autoscaler of the revision before has learnt of the function's callers.
+    /// Takes over what the autoscaler of the previous revision has learned about the function's
+    /// callers.
     pub fn inherit(&mut self, before: &Autoscaler) {
         if let (Rule::Auto(auto), Rule::Auto(before)) = (&mut self.rule, &before.rule) {
             auto.inherit(before);
         }
     }
 
-    /// Says that `inside` invocations run or wait from now on; after every change. O(1). Whether
-    /// work came after none or the last of it ended: a decision is due then.
+    /// Notes that `inside` invocations run or wait from now on; call it after every change. O(1).
+    /// Returns whether work arrived after an idle time or the last of it ended: a decision is due
+    /// then.
     pub fn settle(&mut self, inside: u32, now_ns: u64) -> bool {
         let edge = self.demand.settle(inside, now_ns);
         if let (Rule::Auto(auto), Some(edge)) = (&mut self.rule, edge) {
@@ -133,10 +137,10 @@ impl Autoscaler {
         edge.is_some()
     }
 
-    /// How many instances there should be. Microseconds. Call it when an invocation could not be
-    /// handed over at once (but not more often than every [`LOOK_MIN_NS`] unless no instance
-    /// lives), when the last work ended, when an instance became ready or died, and when
-    /// [`Decision::look_ns`] has come.
+    /// Decides how many instances there should be. Takes microseconds. Call it when an invocation
+    /// could not be handed over at once (but not more often than every [`LOOK_MIN_NS`], unless
+    /// there is no instance), when the last work ended, when an instance became ready or died, and
+    /// at [`Decision::look_ns`].
     pub fn decide(&mut self, o: &Observation) -> Decision {
         self.settle(o.in_flight + o.queued, o.now_ns);
         let (now_ns, demand_ns_total) = (self.demand.settled_ns(), self.demand.total_ns());
@@ -148,7 +152,7 @@ impl Autoscaler {
             Rule::Hpa(rule) => rule.decide(o),
             Rule::OpenFaas(rule) => rule.decide(o, &self.bounds),
         };
-        // Whatever the rule: somebody who waits is not left without any instance.
+        // Under any rule, a caller that waits gets at least one instance.
         let (wished, reason) = if proposal.desired == 0 && o.live() == 0 && o.queued > 0 {
             (1, Reason::FirstInvocation)
         } else {

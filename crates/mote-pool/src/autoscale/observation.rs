@@ -1,37 +1,39 @@
-//! What an autoscaler sees of one revision.
+//! An autoscaler's view of one revision.
 
 use super::estimate::Estimate;
 
-/// Nanoseconds in a second; times are `u64` nanoseconds at the rim and seconds (`f64`) in formulas.
+/// Nanoseconds in a second; times are `u64` nanoseconds in the interface and seconds (`f64`) in
+/// formulas.
 pub(super) const SECOND_NS: f64 = 1e9;
 
 /// One look at a revision.
 ///
-/// Fields that end in `_total` only ever grow and wrap; policies read differences between two
-/// looks, so a look that comes late or not at all loses nothing, and nobody has to sample.
+/// Fields that end in `_total` only grow and wrap around. Policies use the difference between two
+/// looks, so a late or missing look loses nothing, and no sampling is needed.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub struct Observation {
     /// The clock of the caller, in nanoseconds; never goes back.
     pub now_ns: u64,
-    /// Invocations that asked for the revision: running, waiting, answered *and refused*. Demand is
-    /// what was offered; a rule that counts answers scales a saturated function down.
+    /// Invocations that asked for the revision: running, waiting, answered *and refused*. Demand
+    /// means offered invocations; a rule that counts answers scales a saturated function down.
     pub offered_total: u64,
-    /// Those of them that found the queue full.
+    /// Offered invocations that found the queue full.
     pub refused_total: u64,
     /// Invocations answered by the function.
     pub answered_total: u64,
-    /// Time integral of (running + waiting), in invocation-nanoseconds; its growth per second is the
-    /// mean concurrency over any window, exactly. Filled in by [`Autoscaler::decide`] from what
-    /// [`Autoscaler::settle`] was told.
+    /// Time integral of (running + waiting), in invocation-nanoseconds; its growth per second is
+    /// exactly the mean concurrency over any window. [`Autoscaler::decide`] fills it in from the
+    /// calls of [`Autoscaler::settle`].
     ///
     /// [`Autoscaler::decide`]: super::Autoscaler::decide
     /// [`Autoscaler::settle`]: super::Autoscaler::settle
     pub demand_ns_total: u64,
-    /// CPU time burnt by all instances that ever were, in nanoseconds.
+    /// CPU time used by all instances that ever existed, in nanoseconds.
     pub cpu_ns_total: u64,
     /// Invocations inside instances now.
     pub in_flight: u32,
-    /// How long those have been inside, summed, in nanoseconds: run times that have not ended yet.
+    /// The sum of the times for which those have been inside, in nanoseconds: run times that have
+    /// not ended yet.
     pub run_age_ns_total: u64,
     /// Invocations waiting in the one queue now.
     pub queued: u32,
@@ -39,11 +41,11 @@ pub struct Observation {
     pub oldest_wait_ns: u64,
     /// Instances that take invocations.
     pub ready: u32,
-    /// Instances on their way.
+    /// Instances that are starting.
     pub starting: u32,
-    /// Instances that take no more invocations and will go.
+    /// Instances that take no more invocations and will exit.
     pub draining: u32,
-    /// Instances that are frozen and can be resumed.
+    /// Instances that are paused and can be resumed.
     pub paused: u32,
     /// Invocations that one instance runs at once.
     pub concurrency: u32,
@@ -72,8 +74,8 @@ impl Observation {
         self.in_flight == 0 && self.queued == 0
     }
 
-    /// Invocations that no instance works on: those in the queue, and those an instance holds
-    /// beyond what it runs at once (frames ahead).
+    /// Invocations that no instance works on: those in the queue, and those that an instance holds
+    /// beyond the number that it runs at once (frames ahead).
     pub fn waiting(&self) -> u32 {
         self.queued + self.in_flight.saturating_sub(self.ready * self.concurrency.max(1))
     }

@@ -13,7 +13,7 @@ pub(super) struct OpenFaas {
     evaluate_ns: u64,
     /// Since when the rate has been above the threshold.
     above_since_ns: Option<u64>,
-    /// When the firing alert is told again.
+    /// When the firing alert is sent again.
     notify_ns: Option<u64>,
     last: Proposal,
 }
@@ -39,7 +39,7 @@ impl OpenFaas {
         self.history.push(o);
         if o.now_ns >= self.evaluate_ns {
             self.evaluate_ns = o.now_ns + settings.evaluate_ms * MS_NS;
-            // Successful answers only: a saturated or failing function does not scale.
+            // Only successful answers count: a saturated or failing function does not scale.
             let rate = self
                 .history
                 .over(settings.window_ms * MS_NS)

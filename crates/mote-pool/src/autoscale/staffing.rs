@@ -1,14 +1,14 @@
-//! How many servers keep the wait short: Erlang's formulas.
+//! The number of servers that keep the wait short, by Erlang's formulas.
 
 /// Above this offered load the recursion is replaced by square-root staffing: the two agree within
 /// a server there, and a decision stays in the microseconds.
 const ERLANGS_EXACT: f64 = 1_000.0;
-/// Servers beyond the load, in units of its square root, where the recursion is not used; keeps the
-/// probability of waiting near 5 % (Halfin and Whitt, "Heavy-traffic limits for queues with many
-/// exponential servers", Operations Research 29(3), 1981).
+/// Servers beyond the load, in units of its square root, where the recursion is not used. This
+/// keeps the probability of waiting near 5 % (Halfin and Whitt, "Heavy-traffic limits for queues
+/// with many exponential servers", Operations Research 29(3), 1981).
 const SQUARE_ROOT_FACTOR: f64 = 1.5;
 
-/// A stream of work as far as staffing goes. Times in seconds.
+/// A stream of work, as far as it matters for staffing. Times are in seconds.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Load {
     /// Invocations per second, refused ones included.
@@ -17,25 +17,25 @@ pub struct Load {
     pub service_s: f64,
     /// Squared coefficient of variation of the run time.
     pub variation_squared: f64,
-    /// Time until one more server could be there: nobody waits much longer, since a backlog starts
-    /// servers of its own.
+    /// Time until one more server could be ready: no invocation waits much longer, since a backlog
+    /// starts servers of its own.
     pub start_s: f64,
 }
 
-/// How much waiting is worth avoiding.
+/// How much it is worth to avoid waiting.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Patience {
     /// Mean wait at most, in seconds.
     pub wait_max_s: f64,
-    /// Below that, one more server is added as long as it spares callers one second of waiting per
-    /// so many server-seconds.
+    /// Below that wait, one more server is added as long as it spares callers one second of waiting
+    /// per this many server-seconds.
     pub server_seconds_per_second: f64,
 }
 
 /// The number of servers for a load.
 ///
 /// The offered load in erlangs is rate times run time (Little's law). The wait of M/M/m is Erlang's
-/// C formula; run times of another spread scale it by (1 + cv²) / 2 (Allen and Cunneen's
+/// C formula; run times with another variation scale it by (1 + cv²) / 2 (Allen and Cunneen's
 /// approximation for M/G/m).
 pub fn servers_for(load: &Load, patience: &Patience) -> u32 {
     let erlangs = load.rate * load.service_s;

@@ -6,17 +6,17 @@ use super::observation::Observation;
 use super::{Bounds, MS_NS, Proposal};
 use mote_core::policy::Policy;
 
-/// Pace of the rule: a look every half second while there is anything to look at.
+/// Pause between two looks of the rule while there is work or an instance.
 const LOOK_NS: u64 = 500 * MS_NS;
-/// Rises are seen over this window, so that ten instances are wanted two seconds after the load
-/// came (Knative needs 12 s for the same step: Li et al., "Analyzing Open-Source Serverless
+/// Rises are measured over this window, so that ten instances are wanted two seconds after the load
+/// began (Knative needs 12 s for the same step: Li et al., "Analyzing Open-Source Serverless
 /// Platforms", 2021, section IV-C1).
 const RISE_NS: u64 = 2_000 * MS_NS;
 /// The level is measured over this window.
 const LEVEL_NS: u64 = 10_000 * MS_NS;
-/// Fewer instances only when that has been enough for this long.
+/// The number of instances falls only if fewer have been enough for this long.
 const FALL_NS: u64 = 30_000 * MS_NS;
-/// CPU and memory within this share of the target change nothing; the same band as Kubernetes'.
+/// CPU and memory within this share of the target change nothing; Kubernetes uses the same band.
 const TOLERANCE: f64 = 0.1;
 
 #[derive(Debug)]
@@ -84,7 +84,8 @@ impl Target {
         };
         match self.policy {
             Policy::Concurrency { target } => {
-                // A target above what the worker runs at once could never be reached by serving.
+                // A target above the number that the worker runs at once could never be reached by
+                // serving.
                 let target = target.min(o.concurrency).max(1);
                 let value = larger(|growth| growth.concurrency);
                 ((value / f64::from(target)).ceil() as u32, Reason::Concurrency)
@@ -107,7 +108,7 @@ impl Target {
     }
 }
 
-/// `used` is in whole instances' worth of the resource.
+/// `used` is measured in units of one whole instance's resource.
 fn by_ratio(used: f64, target_percent: u32, ready: u32) -> u32 {
     let wanted = used * 100.0 / f64::from(target_percent.max(1));
     let ready_f = f64::from(ready);

@@ -1,4 +1,4 @@
-//! The rules against scripted demand; whole runs with queues and instances are in `mote-lab`.
+//! The rules with scripted demand; whole runs with queues and instances are in `mote-lab`.
 
 use mote_core::policy::{HpaSettings, KnativeMetric, KnativeSettings, OpenFaasSettings};
 
@@ -6,7 +6,7 @@ use super::*;
 
 const S: u64 = 1_000_000_000;
 
-/// Constant demand on instances that appear as soon as they are wanted.
+/// Constant demand, with instances that appear as soon as they are wanted.
 struct Script {
     scaler: Autoscaler,
     o: Observation,
@@ -39,7 +39,7 @@ impl Script {
         Self { scaler: Autoscaler::new(policy, bounds), o, answered: 0.0 }
     }
 
-    /// Goes on for `seconds`, looking every tenth of one; the last decision.
+    /// Continues for `seconds` with a look every tenth of a second; returns the last decision.
     fn go(&mut self, seconds: u64, demand: Demand) -> Decision {
         let mut decision = None;
         self.scaler.settle(demand.inside, self.o.now_ns);
@@ -76,7 +76,7 @@ fn rules_under_constant_demand() {
         (Policy::Concurrency { target: 10 }, busy(40.0, 4), 4, Concurrency),
         (Policy::Rps { target: 10 }, busy(40.0, 4), 4, Rate),
         (Policy::Cpu { target_percent: 50 }, busy(40.0, 4), 8, Cpu),
-        // One at a time takes the place of the target of 100: 4 / 0.7.
+        // The limit of one at a time replaces the target of 100: 4 / 0.7.
         (knative(), busy(40.0, 4), 6, Concurrency),
         (Policy::Hpa(HpaSettings::default()), busy(40.0, 4), 5, Steady),
         (Policy::OpenFaas(OpenFaasSettings::default()), busy(4.0, 1), 1, Steady),
@@ -161,7 +161,8 @@ fn a_burst_starts_several_at_once() {
     let decision = script.scaler.decide(&script.o);
     assert!(decision.desired >= 15, "{decision:?}");
     assert_eq!(decision.reason, Reason::Backlog);
-    // The same queue of work that is over before an instance could start: nothing.
+    // The same queue, but its work is over before an instance could start, so no instance is
+    // started.
     script.o.service = Estimate::of(S / 1_000);
     script.o.now_ns += S;
     let mut calm = Script::new(&Policy::Auto, 0, 50);
@@ -229,7 +230,7 @@ fn words_are_stable() {
     assert_eq!(knative, Policy::Knative(expected));
 }
 
-/// Many wait and nothing has ended yet.
+/// Many invocations wait and none has ended yet.
 fn first_calls(running_ms: u64, waiting: u32, ready: u32) -> Observation {
     Observation {
         now_ns: S + running_ms * MS_NS,
@@ -258,7 +259,7 @@ fn the_age_of_what_runs_is_evidence() {
         after.is_sorted() && after[2] >= 8,
         "the longer it runs the more are wanted: {after:?}"
     );
-    // What has ended was quick, what runs is not: a new revision, or other work.
+    // Ended work was quick, but running work is not: a new revision, or other work.
     let mut slow = first_calls(200, 9, 2);
     slow.service = Estimate::of(S / 1_000);
     assert!(auto(20).decide(&slow).desired >= 10);
@@ -272,7 +273,7 @@ fn a_burst_on_quick_work_counts_before_a_second_is_over() {
     let mut o = first_calls(0, 0, 1);
     o.service = Estimate::of(S / 50);
     let mut decision = None;
-    // A minute of one call per second, then 200 per second that three instances keep up with.
+    // A minute of one call per second, then 200 calls per second that three instances can serve.
     for second in 0..60 {
         o.now_ns = (second + 1) * S;
         o.offered_total = second;

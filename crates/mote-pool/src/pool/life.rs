@@ -1,4 +1,4 @@
-//! The way of an instance: on its way, ready, ended.
+//! The life of an instance: starting, ready, ended.
 
 use super::{Call, Full, Instance, Pool, Queued, Running, Stop, Waiting, Worker};
 use crate::budget::Lack;
@@ -6,52 +6,53 @@ use crate::budget::Lack;
 /// First and longest pause between failed starts.
 const RETRY_MIN_NS: u64 = 1_000_000_000;
 const RETRY_MAX_NS: u64 = 60_000_000_000;
-/// Instances in a row that die by themselves before their first answer until starts are paused.
+/// How many instances in a row may die by themselves before their first answer until starts are
+/// paused.
 const CRASHES_BEFORE_PAUSE: u32 = 3;
-/// Instances in a row that die over a request, none of them with an answer, until starts are slowed:
-/// then most probably every request ends its instance.
+/// How many instances in a row may die during a request, none of them with an answer, until starts
+/// are slowed: then most probably every request ends its instance.
 const DEATHS_BEFORE_SLOW: u32 = 8;
-/// Pause before a slowed start: as long as about ten starts take, so that a function whose every
-/// request ends its instance takes a tenth of a core. Whoever waits goes on waiting.
+/// Pause before a slowed start. It is as long as about ten starts take, so that a function whose
+/// every request ends its instance uses a tenth of a core. Callers that wait continue to wait.
 const SLOW_NS: u64 = 500_000_000;
-/// Pause until a start that was refused is asked for again while somebody waits for it, unless
-/// something came back before: an instance that becomes idle tells nobody.
+/// Pause before a refused start is requested again while a caller waits for it. It is requested
+/// earlier if memory is given back, but an instance that becomes idle sends no notification.
 const ASK_AGAIN_NS: u64 = 20_000_000;
-/// The same where nobody waits.
+/// The same when no caller waits.
 const ASK_AGAIN_QUIET_NS: u64 = 1_000_000_000;
 
 /// An instance that is ready, as its owner describes it.
 #[derive(Debug)]
 pub struct NewInstance<I> {
-    /// Its number, unique while the node runs.
+    /// The instance's number, unique while the node runs.
     pub number: u64,
     /// The owner's part.
     pub instance: I,
     /// Invocations that it runs at once.
     pub concurrency: u32,
-    /// It was started as a spare.
+    /// Whether it was started as a spare.
     pub spare: bool,
     /// When its start began, in nanoseconds; not later than now.
     pub since_ns: u64,
 }
 
-/// What an instance that has ended leaves behind.
+/// What remains of an instance that has ended.
 pub struct Ended<R> {
     /// Its number.
     pub number: u64,
-    /// How it was being stopped; `None` where it ended by itself.
+    /// How it was being stopped; `None` if it ended by itself.
     pub stop: Option<Stop>,
-    /// What it held.
+    /// The invocations that it held.
     pub calls: Vec<Call<R>>,
-    /// Starts are paused because instances die before they answer: how many died in a row, and the
-    /// length of the pause in nanoseconds.
+    /// If starts are paused because instances die before they answer: how many died in a row, and
+    /// the length of the pause in nanoseconds.
     pub starts_paused: Option<(u32, u64)>,
-    /// Instances that died in a row before they answered anything, this one among them.
+    /// Instances that died in a row before they answered anything, including this one.
     pub deaths: u32,
 }
 
 impl<Q: Waiting, R: Running, I: Instance> Pool<Q, R, I> {
-    /// Counts an instance as on its way that somebody asked for by name.
+    /// Counts an instance as starting that was requested explicitly.
     pub fn count_start(&mut self, now_ns: u64) {
         self.ensure_scaling();
         self.starting.serving += 1;
@@ -63,15 +64,15 @@ impl<Q: Waiting, R: Running, I: Instance> Pool<Q, R, I> {
         self.starting.serving = self.starting.serving.saturating_sub(1);
     }
 
-    /// The node had room for all starts that were ordered.
+    /// Notes that the node had room for all starts that were ordered.
     pub fn starts_granted(&mut self) {
         self.full = None;
     }
 
     /// The node has no room for `count` of the ordered starts. `version` is the state of the node's
-    /// books, `room_in_ns` when there may be room, in nanoseconds from now. Returns the invocations
-    /// that cannot be served before their deadline because there is no instance, and whether the lack
-    /// of memory is new.
+    /// books, and `room_in_ns` says when there may be room, in nanoseconds from now. Returns the
+    /// invocations that cannot be served before their deadline because there is no instance, and
+    /// whether the lack of memory is new.
     pub fn start_refused(
         &mut self,
         count: u32,
@@ -103,8 +104,8 @@ impl<Q: Waiting, R: Running, I: Instance> Pool<Q, R, I> {
         self.look_by(self.trouble.spare_again_ns);
     }
 
-    /// A start has failed. Returns the invocations that wait, if there is no other instance to wait
-    /// for, and how long no other start is tried, in nanoseconds.
+    /// A start has failed. Returns the waiting invocations, if there is no other instance to wait
+    /// for, and for how long no other start is tried, in nanoseconds.
     pub fn start_failed(&mut self, spare: bool, text: &str, now_ns: u64) -> (Vec<Q>, u64) {
         self.start_has_ended(spare);
         self.trouble.failures = self.trouble.failures.saturating_add(1);
@@ -132,7 +133,7 @@ impl<Q: Waiting, R: Running, I: Instance> Pool<Q, R, I> {
         if let Some(reason) = self.closed {
             worker.drain(reason, "");
         } else if spare && self.queue.is_empty() {
-            // A spare one that cannot be paused serves.
+            // A spare that cannot be paused serves as an ordinary instance.
             self.trouble.no_spares = !worker.pause(true);
         }
         self.workers.insert(worker)
@@ -144,9 +145,10 @@ impl<Q: Waiting, R: Running, I: Instance> Pool<Q, R, I> {
     }
 
     /// An instance is known to end by itself, and has begun at most the first `reached` invocations
-    /// that it was given: it gets no more, and the others wait again, before all others and as if
-    /// they had never been dispatched. `back` makes of one what waits, or `None` where nobody waits for
-    /// it. Where the pool is closed, they are returned instead, the newest first.
+    /// that it was given: it gets no more. The others wait again, before all other invocations and
+    /// as if they had never been dispatched. `back` converts each one to a waiting invocation, or
+    /// returns `None` if no caller waits for it. If the pool is closed, they are returned instead,
+    /// the newest first.
     pub fn take_back(
         &mut self,
         key: usize,
@@ -169,9 +171,9 @@ impl<Q: Waiting, R: Running, I: Instance> Pool<Q, R, I> {
         returned
     }
 
-    /// The process of an instance has ended, for the reason in `text`. Takes its worker out and drops
-    /// the owner's part; `None`
-    /// where there is none with this key. Call [`Pool::dispatch`] once what it held is dealt with.
+    /// The process of an instance has ended, for the reason in `text`. Takes its worker out and
+    /// drops the owner's part. Returns `None` if there is no worker with this key. Call
+    /// [`Pool::dispatch`] once the invocations that it held have been handled.
     pub fn ended(&mut self, key: usize, text: &str, now_ns: u64) -> Option<Ended<R>> {
         let worker = self.workers.try_remove(key)?;
         let (served, had_work) = (worker.served(), worker.given() > 0);
@@ -182,7 +184,7 @@ impl<Q: Waiting, R: Running, I: Instance> Pool<Q, R, I> {
         let calls = calls.collect();
         let stop = state.into_stop();
         if stop.as_ref().is_none_or(|stop| stop.hung) {
-            // The instance that could not be paused may be the one that ended.
+            // The instance that could not be paused may be this one.
             self.trouble.no_spares = false;
         }
         let mut starts_paused = None;
@@ -190,14 +192,14 @@ impl<Q: Waiting, R: Running, I: Instance> Pool<Q, R, I> {
             let trouble = &mut self.trouble;
             trouble.deaths = trouble.deaths.saturating_add(1);
             if had_work {
-                // The request may be at fault, and others wait for the next instance: nobody is
-                // refused. Where nothing but such requests come, starts are slowed a little.
+                // The request may be the cause, and other callers wait for the next instance, so no
+                // caller is refused. If only such requests arrive, starts are slowed a little.
                 if trouble.deaths > DEATHS_BEFORE_SLOW {
                     trouble.slow_until_ns = now_ns + SLOW_NS;
                 }
             } else {
                 // It died by itself before it answered anything. Once or twice may be chance; more
-                // is a crash loop, which backs off like failed starts do.
+                // often is a crash loop, which is delayed like failed starts.
                 trouble.failures = trouble.failures.saturating_add(1);
                 text.clone_into(&mut trouble.last_failure);
                 if trouble.failures >= CRASHES_BEFORE_PAUSE {
@@ -215,7 +217,7 @@ impl<Q: Waiting, R: Running, I: Instance> Pool<Q, R, I> {
         *count = count.saturating_sub(1);
     }
 
-    /// Those who wait and whose answer is due before anything can be free.
+    /// Takes out the waiting invocations whose answer is due before any instance can be free.
     fn take_hopeless(&mut self, room_in_ns: Option<u64>, now_ns: u64) -> Vec<Q> {
         let soonest = room_in_ns.map_or(u64::MAX, |room_in_ns| now_ns.saturating_add(room_in_ns));
         let (waiting, hopeless): (Vec<_>, Vec<_>) = std::mem::take(&mut self.queue)
@@ -226,7 +228,7 @@ impl<Q: Waiting, R: Running, I: Instance> Pool<Q, R, I> {
     }
 }
 
-/// The pause after this many failures before: doubling from the first to the longest.
+/// The pause after `before` earlier failures: it doubles from the first to the longest.
 fn pause_ns(before: u32) -> u64 {
     (RETRY_MIN_NS << before.min(6)).min(RETRY_MAX_NS)
 }

@@ -1,4 +1,4 @@
-//! What a pool does when it is looked at: deadlines, the autoscaler, spares, pauses and stops.
+//! One look at a pool: deadlines, the autoscaler, spares, pauses and stops.
 
 use super::{Dispatched, Instance, Pool, Running, State, StopReason, Waiting, Why, Worker};
 use crate::autoscale::{Decision, Reason};
@@ -9,8 +9,8 @@ use crate::budget::{Rest, rest};
 const STUCK_NS: u64 = 1_000_000_000;
 /// A draining instance that has not exited this long after it was asked to is killed.
 const EXIT_NS: u64 = 1_000_000_000;
-/// Pause between two attempts to pause what could not be paused, for instance because the machine
-/// has no control groups.
+/// Pause between two attempts to pause an instance that could not be paused, for instance because
+/// the machine has no control groups.
 const PAUSE_AGAIN_NS: u64 = 60_000_000_000;
 /// How late a deadline may be noticed, while there is work.
 const TICK_NS: u64 = 20_000_000;
@@ -30,49 +30,50 @@ pub enum Expiry {
 
 /// Invocations whose deadline has passed.
 pub struct Expired<Q> {
-    /// Those that waited, and do not any more.
+    /// Invocations that waited and have been taken out of the queue.
     pub waiting: Vec<(Q, Expiry)>,
-    /// Those that run, as worker and slot. Their caller has to be answered, and the instance told
-    /// that nobody waits ([`Worker::note_cancelled`]).
+    /// Running invocations, as worker and slot. Their callers have to be answered, and the instance
+    /// has to be informed that no caller waits ([`Worker::note_cancelled`]).
     pub running: Vec<(usize, usize)>,
 }
 
 /// Starts that were ordered; see [`Pool`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Start {
-    /// How many.
+    /// The number of starts.
     pub count: u32,
-    /// Why.
+    /// The reason for the starts.
     pub why: Why,
-    /// Somebody waits for them, or their owner wants them: idle instances of other functions may be
-    /// stopped to make room.
+    /// A caller waits for them, or the owner asked for them: idle instances of other functions may
+    /// be stopped to make room.
     pub evict: bool,
 }
 
-/// An instance that the autoscaler does not need any more and that is being stopped.
+/// An instance that the autoscaler no longer needs and that is being stopped.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Stopping {
     /// Its number.
     pub number: u64,
-    /// What the autoscaler said.
+    /// The reason that the autoscaler gave.
     pub why: Why,
 }
 
-/// What the owner of a pool has to do after a look.
+/// The work that the owner of a pool has to do after a look.
 #[derive(Debug, Default)]
 pub struct Orders {
-    /// Starts, which count as on their way from now on.
+    /// Starts, which count as starting from now on.
     pub start: Option<Start>,
-    /// Start an instance as a spare, which counts as on its way from now on.
+    /// Start an instance as a spare, which counts as starting from now on.
     pub start_spare: bool,
-    /// Instances that were told to stop.
+    /// Instances that are being stopped from now on.
     pub stopping: Vec<Stopping>,
-    /// Instances that were killed because they did not end what nobody waited for any more.
+    /// Instances that were killed because they did not end invocations that no caller waited for.
     pub killed: Vec<u64>,
     /// Workers that were asked to exit now.
     pub exiting: Vec<usize>,
-    /// When to look again at the latest, in nanoseconds from now; `None` until something changes.
-    /// While there is work this is soon, so that deadlines and ends of invocations are noticed.
+    /// When to look again at the latest, in nanoseconds from now; `None` means only when something
+    /// changes. While there is work this is soon, so that deadlines and ends of invocations are
+    /// noticed.
     pub sleep_ns: Option<u64>,
     /// Nothing runs or waits. The next look is due at `next_ns`, or when the caller reports a change.
     pub rests: bool,
@@ -81,17 +82,18 @@ pub struct Orders {
     pub next_ns: Option<u64>,
 }
 
-/// What the pool cannot know about the node.
+/// Facts about the node that the pool cannot know.
 #[derive(Debug, Clone, Copy)]
 pub struct Surroundings {
-    /// State of the node's books: it changes whenever something is given back.
+    /// The state of the node's books: it changes whenever memory is given back.
     pub version: u64,
     /// Share of the node's memory that is taken, 0 to 1.
     pub memory_pressure: f64,
 }
 
 impl<Q: Waiting, R: Running, I: Instance> Pool<Q, R, I> {
-    /// Finds invocations whose deadline has passed. Call [`Pool::look`] once they are dealt with.
+    /// Finds invocations whose deadline has passed. Call [`Pool::look`] once they have been
+    /// handled.
     pub fn expire(&mut self, now_ns: u64) -> Expired<Q> {
         let starting = self.workers.is_empty();
         let is_full =
@@ -121,8 +123,8 @@ impl<Q: Waiting, R: Running, I: Instance> Pool<Q, R, I> {
         expired
     }
 
-    /// Kills instances that are stuck, dispatches, obeys the autoscaler where it has something to
-    /// decide, keeps spares, pauses idle instances, and stops those that are not wanted.
+    /// Kills instances that are stuck, dispatches, carries out a decision of the autoscaler if one
+    /// is due, keeps spares, pauses idle instances, and stops those that are not wanted.
     pub fn look(
         &mut self,
         around: Surroundings,
@@ -150,14 +152,14 @@ impl<Q: Waiting, R: Running, I: Instance> Pool<Q, R, I> {
         orders.sleep_ns = if orders.rests {
             orders.next_ns.map(until)
         } else {
-            // An end that is due is noticed when it is due, not up to a tick later.
+            // A decision that is due before the next tick is not delayed until that tick.
             Some(orders.next_ns.map_or(TICK_NS, until).min(TICK_NS))
         };
         orders
     }
 
     /// Whether processor time and memory of instances should be read now, because the autoscaler's
-    /// rule looks at them ([`Worker::record_usage`]).
+    /// rule depends on them ([`Worker::record_usage`]).
     pub fn wants_measures(&mut self, now_ns: u64) -> bool {
         self.scaling.as_mut().is_some_and(|scaling| scaling.wants_measures(now_ns))
     }
@@ -189,8 +191,8 @@ impl<Q: Waiting, R: Running, I: Instance> Pool<Q, R, I> {
             desired = desired.max(count.min(ready + self.starting.serving));
             self.look_by(until_ns);
         }
-        // A spare one on its way serves if it is needed by then. What is more than may start at once
-        // is asked for again when one of these is ready or has failed.
+        // A spare that is starting serves if it is needed by then. Instances beyond the limit of
+        // simultaneous starts are requested again when one of these is ready or has failed.
         let on_their_way = self.starting.serving + self.starting.spare;
         let starts_max = self.rules.starts_max;
         let mut missing = desired
@@ -223,7 +225,8 @@ impl<Q: Waiting, R: Running, I: Instance> Pool<Q, R, I> {
         }
     }
 
-    /// Who goes when fewer are wanted: the one that has idled longest, else the least busy.
+    /// Chooses the instance to stop when fewer are wanted: the one that has been idle longest,
+    /// otherwise the least busy one.
     fn drain_surplus(&mut self, reason: StopReason, why: Why) -> Option<u64> {
         let workers = self.workers.iter_mut().map(|(_, worker)| worker);
         let worker = workers
@@ -233,7 +236,7 @@ impl<Q: Waiting, R: Running, I: Instance> Pool<Q, R, I> {
         Some(worker.number())
     }
 
-    /// Where memory was given back to the node since a start was refused, the next decision is due.
+    /// If memory was given back to the node since a start was refused, the next decision is due.
     fn notice_room(&mut self, version: u64) {
         if let Some(full) = &mut self.full
             && full.version != version
@@ -244,9 +247,9 @@ impl<Q: Waiting, R: Running, I: Instance> Pool<Q, R, I> {
         }
     }
 
-    /// Orders what is missing of the instances that are kept loaded and paused.
+    /// Orders the missing instances among those that are kept loaded and paused.
     fn keep_spares(&mut self, now_ns: u64, orders: &mut Orders) {
-        // Those that somebody waits for come first.
+        // Instances that a caller waits for have precedence.
         let have = self.spare_count() + self.starting.spare;
         let live = self.ready_count() + self.starting.serving + have;
         let room = self.bounds.max.saturating_sub(live);
@@ -259,7 +262,7 @@ impl<Q: Waiting, R: Running, I: Instance> Pool<Q, R, I> {
         if now_ns < not_before {
             self.look_by(not_before);
         } else if on_their_way == 0 && self.queue.is_empty() {
-            // One at a time: nobody waits for them.
+            // One at a time, because no caller waits for them.
             self.starting.spare = 1;
             orders.start_spare = true;
         }
@@ -282,7 +285,7 @@ impl<Q: Waiting, R: Running, I: Instance> Pool<Q, R, I> {
         }
     }
 
-    /// Whether nothing runs or waits, and has not for a while.
+    /// Whether no invocation runs or waits, and none has for a while.
     fn rests(&self, now_ns: u64) -> bool {
         let goes = |worker: &Worker<R, I>| worker.is_draining() || worker.is_ending();
         let busy = |worker: &Worker<R, I>| goes(worker) || !worker.calls().is_empty();
@@ -291,7 +294,7 @@ impl<Q: Waiting, R: Running, I: Instance> Pool<Q, R, I> {
         self.queue.is_empty() && !workers.any(|worker| busy(worker) || recent(worker))
     }
 
-    /// When something is to be decided although nothing changes.
+    /// When the next decision is due if nothing changes.
     fn next_ns(&self, now_ns: u64) -> Option<u64> {
         let scaling = self.scaling.as_ref()?;
         let live = self.ready_count() + self.starting.serving;

@@ -1,11 +1,11 @@
 //! The pool of a revision: its one queue, and the instances that take from it.
 //!
-//! The queue stands in front of all instances (late binding): whichever instance has room first
-//! takes the oldest invocation. The pool decides who runs what, how many instances there are, and
-//! what becomes of each of them ([`State`] lists the transitions). It has no clock, no lock and no
-//! task: every method takes the time as an argument, in nanoseconds of a clock that never goes back,
-//! and acts on an instance only through [`Instance`]. The daemon drives it behind one short lock per
-//! revision; the simulator drives the same type on a virtual clock.
+//! The queue stands in front of all instances (late binding): the instance that first has room
+//! takes the oldest invocation. The pool decides which instance runs which invocation, how many
+//! instances there are, and what happens to each of them ([`State`] lists the transitions). It has
+//! no clock, no lock and no task: every method takes the time as an argument, in nanoseconds of a
+//! clock that never goes back, and acts on an instance only through [`Instance`]. The daemon drives
+//! it behind one short lock per revision; the simulator drives the same type on a virtual clock.
 //!
 //! # How it is driven
 //!
@@ -50,11 +50,11 @@ pub use worker::{Call, Calls, State, Stop, StopReason, Worker};
 
 /// An invocation that waits in the queue.
 pub trait Waiting {
-    /// When it came in, in nanoseconds.
+    /// When it arrived, in nanoseconds.
     fn received_ns(&self) -> u64;
     /// When its answer is due, in nanoseconds.
     fn deadline_ns(&self) -> u64;
-    /// Whether nobody waits for its answer any more.
+    /// Whether no caller waits for its answer any more.
     fn is_abandoned(&self) -> bool {
         false
     }
@@ -62,8 +62,8 @@ pub trait Waiting {
 
 /// An invocation inside an instance.
 pub trait Running {
-    /// When its answer is due, in nanoseconds; `None` where it has begun to be answered, or nobody
-    /// waits for it.
+    /// When its answer is due, in nanoseconds; `None` if its answer has begun, or no caller waits
+    /// for it.
     fn due_ns(&self) -> Option<u64>;
     /// Whether another instance can run it, as long as this one has not begun it.
     fn can_be_given_back(&self) -> bool {
@@ -71,40 +71,42 @@ pub trait Running {
     }
 }
 
-/// What a pool does with an instance. Every method is called under the lock of the pool's owner and
-/// must not block.
+/// The operations of a pool on an instance. Every method is called under the lock of the pool's
+/// owner and must not block.
 pub trait Instance {
-    /// Whether it cannot be given anything more at the moment, whatever it holds.
+    /// Whether it cannot be given anything more at the moment, whatever number of invocations it
+    /// holds.
     fn is_full(&self) -> bool {
         false
     }
-    /// Whether it may be given invocations ahead of those that it runs, when they are short.
+    /// Whether it may be given further invocations in advance while it runs others, if they are
+    /// short.
     fn takes_ahead(&self) -> bool {
         false
     }
-    /// Pauses its processes, or lets them go on; `false` if they could not be paused.
+    /// Pauses its processes, or lets them continue; returns `false` if they could not be paused.
     fn set_paused(&mut self, paused: bool) -> bool;
-    /// The instance has been chosen to exit, so its memory will come back. Called once at most, before
-    /// `ask_to_exit`.
+    /// The instance has been chosen to exit, so its memory will be given back. Called once at most,
+    /// before `ask_to_exit`.
     fn leaving(&mut self) {}
-    /// Asks it to exit. It holds nothing and gets nothing any more.
+    /// Asks it to exit. It holds no invocation and gets no more.
     fn ask_to_exit(&mut self);
     /// Ends its processes at once.
     fn kill(&mut self);
 }
 
-/// What holds for all instances of a revision.
+/// The rules for all instances of a revision.
 #[derive(Debug, Clone)]
 pub struct Rules {
-    /// Which instance takes an invocation.
+    /// The rule that chooses the instance for an invocation.
     pub balance: Balance,
-    /// How many instances there are.
+    /// The policy that determines the number of instances.
     pub policy: Policy,
-    /// Invocations that may wait.
+    /// The number of invocations that may wait.
     pub queue_max: u32,
-    /// Instances that are kept loaded and paused beside those that serve.
+    /// Instances that are kept loaded and paused in addition to those that serve.
     pub spares: u32,
-    /// How long an instance idles until it is paused, in nanoseconds; `None` for never.
+    /// How long an instance is idle until it is paused, in nanoseconds; `None` for never.
     pub pause_after_ns: Option<u64>,
     /// Invocations that an instance runs at once; used until an instance has reported its own value.
     pub concurrency: u32,
@@ -121,7 +123,7 @@ impl Rules {
     /// Starts of one function under way at once, per core.
     pub const STARTS_PER_CORE: u32 = 2;
 
-    /// Those of a function on a node with `cores` cores.
+    /// The rules of a function on a node with `cores` cores.
     pub fn of(spec: &FunctionSpec, cores: u32) -> Self {
         let concurrency = spec.limits.concurrency.unwrap_or(match spec.answered_by() {
             Runtime::Python => 1,
@@ -130,7 +132,8 @@ impl Rules {
             Runtime::Exec => CONCURRENCY_DEFAULT_EXEC,
             Runtime::Server => CONCURRENCY_DEFAULT_SERVER,
         });
-        // Without a limit an interpreter of one thread uses a core at most, others all there are.
+        // Without a limit, an interpreter with one thread uses one core at most; other programs use
+        // all cores.
         let cores_used = match spec.runtime {
             Runtime::Python | Runtime::Node => 1,
             Runtime::Go | Runtime::Exec | Runtime::Server => cores.max(1),
@@ -167,15 +170,15 @@ pub enum Refusal {
     /// The last start failed for this reason, there is no instance, and the pause before the next
     /// start has not ended.
     NotStarted(String),
-    /// As many wait as may.
+    /// The queue is full.
     QueueFull {
         /// See [`Submitted::asks`].
         asks: bool,
     },
 }
 
-/// An invocation that an instance is given. The closure that [`Pool::dispatch`] calls makes of it what
-/// is kept while the invocation runs.
+/// An invocation that is given to an instance. The closure passed to [`Pool::dispatch`] converts it
+/// to the data that is kept while the invocation runs.
 pub struct Dispatched<'a, Q, I> {
     /// The instance.
     pub instance: &'a mut I,
@@ -187,14 +190,14 @@ pub struct Dispatched<'a, Q, I> {
     pub serial: u64,
     /// The invocation.
     pub waiting: Q,
-    /// How long of its wait an instance was being started, in nanoseconds.
+    /// The part of its wait during which an instance was being started, in nanoseconds.
     pub init_ns: u64,
 }
 
 /// Where a withdrawn invocation was.
 #[derive(Debug)]
 pub enum Withdrawn<Q> {
-    /// It waited, and does not any more.
+    /// It waited and has been taken out of the queue.
     Waiting(Q),
     /// An instance holds it.
     Running {
@@ -207,36 +210,37 @@ pub enum Withdrawn<Q> {
     Unknown,
 }
 
-/// Instances on their way.
+/// Instances that are starting.
 #[derive(Debug, Default)]
 struct Starting {
     serving: u32,
     spare: u32,
-    /// Since when the oldest of those that will serve is on its way.
+    /// Since when the oldest of those that will serve has been starting.
     since_ns: u64,
 }
 
-/// What failed of late, and until when nothing is tried because of it.
+/// Recent failures, and until when nothing is tried because of them.
 #[derive(Debug, Default)]
 struct Trouble {
-    /// Failed starts in a row, and until when no other is tried.
+    /// Failed starts in a row, and until when no other start is tried.
     failures: u32,
     retry_at_ns: u64,
     last_failure: String,
     /// Instances in a row that died before they answered anything, and until when no other is
-    /// started because of them. Unlike a failed start, this refuses nobody.
+    /// started because of them. Unlike a failed start, this causes no refusals.
     deaths: u32,
     slow_until_ns: u64,
     /// Until when no spare instance is tried: the node had no room for it.
     spare_again_ns: u64,
-    /// An instance that was to be spare could not be paused: another one would only serve as well.
+    /// An instance that should be a spare could not be paused: another one would only serve as
+    /// well.
     no_spares: bool,
     /// No instance is paused before this time, because the last attempt to pause one failed.
     pause_again_ns: u64,
 }
 
 impl Trouble {
-    /// Until when no instance is started that is to serve.
+    /// Until when no instance that would serve is started.
     fn until_ns(&self) -> u64 {
         self.retry_at_ns.max(self.slow_until_ns)
     }
@@ -259,7 +263,7 @@ struct Queued<Q> {
     waiting: Q,
 }
 
-/// Queue and instances of one revision. See the head of this module.
+/// Queue and instances of one revision. See the module's documentation.
 #[derive(Debug)]
 pub struct Pool<Q, R, I> {
     rules: Rules,
@@ -272,20 +276,21 @@ pub struct Pool<Q, R, I> {
     last_ready_since_ns: u64,
     trouble: Trouble,
     full: Option<Full>,
-    /// Instances that the owner asked for, and until when they are kept even if nothing calls them.
+    /// Instances that the owner asked for, and until when they are kept even if no calls arrive.
     asked_for: Option<(u32, u64)>,
-    /// Takes no new invocations, and why. The queue is empty from then on.
+    /// If the pool takes no new invocations, the reason. The queue is empty from then on.
     closed: Option<StopReason>,
     scaling: Option<Box<Scaling>>,
     next_serial: u64,
-    /// What the balancing rule needs: choices so far, random numbers, and room to line instances up in.
+    /// The data of the balancing rule: choices so far, random numbers, and space for a list of the
+    /// instances.
     turn: u64,
     random: Xoshiro256PlusPlus,
     line_up: Vec<Candidate>,
 }
 
 impl<Q: Waiting, R: Running, I: Instance> Pool<Q, R, I> {
-    /// An empty one.
+    /// An empty pool.
     pub fn new(rules: Rules, bounds: Bounds) -> Self {
         Self {
             rules,
@@ -307,12 +312,13 @@ impl<Q: Waiting, R: Running, I: Instance> Pool<Q, R, I> {
         }
     }
 
-    /// Lets the balancing rule draw other random numbers. Without it every pool draws the same.
+    /// Sets the seed of the balancing rule's random numbers. Without it every pool draws the same
+    /// ones.
     pub fn seed(&mut self, seed: u64) {
         self.random = Xoshiro256PlusPlus::seed_from_u64(seed);
     }
 
-    // What is in it.
+    // Queries.
 
     /// The worker with this key.
     pub fn worker(&self, key: usize) -> Option<&Worker<R, I>> {
@@ -334,29 +340,29 @@ impl<Q: Waiting, R: Running, I: Instance> Pool<Q, R, I> {
         self.workers.iter_mut()
     }
 
-    /// Instances that are ready or paused, and those that end although nobody stopped them. Spares do
-    /// not count. Looks at each instance, as all these counts do.
+    /// Instances that are ready or paused, and those that end although they were not stopped.
+    /// Spares do not count. Visits each instance, like all these counts.
     pub fn ready_count(&self) -> u32 {
         let ready = |worker: &Worker<R, I>| !worker.is_draining() && !worker.is_spare();
         self.workers.iter().filter(|(_, worker)| ready(worker)).count() as u32
     }
 
-    /// Instances that are kept loaded and paused beside those that serve.
+    /// Instances that are kept loaded and paused in addition to those that serve.
     pub fn spare_count(&self) -> u32 {
         self.workers.iter().filter(|(_, worker)| worker.is_spare()).count() as u32
     }
 
-    /// Instances on their way that will serve.
+    /// Instances that are starting and will serve.
     pub fn starting_count(&self) -> u32 {
         self.starting.serving
     }
 
-    /// Since when the oldest of those is on its way, in nanoseconds.
+    /// Since when the oldest of those has been starting, in nanoseconds.
     pub fn starting_since_ns(&self) -> u64 {
         self.starting.since_ns
     }
 
-    /// Invocations that wait.
+    /// The number of waiting invocations.
     pub fn queued(&self) -> usize {
         self.queue.len()
     }
@@ -366,52 +372,53 @@ impl<Q: Waiting, R: Running, I: Instance> Pool<Q, R, I> {
         self.queue.front().map(|queued| queued.waiting.deadline_ns())
     }
 
-    /// Whether it takes no new invocations.
+    /// Whether the pool takes no new invocations.
     pub fn is_closed(&self) -> bool {
         self.closed.is_some()
     }
 
-    /// Whether nothing runs, starts or waits.
+    /// Whether no instance starts, and no invocation runs or waits.
     pub fn is_quiet(&self) -> bool {
         self.queue.is_empty()
             && self.workers.is_empty()
             && self.starting.serving + self.starting.spare == 0
     }
 
-    /// Whether instances are kept whatever the demand, so that it has to be looked at even at rest.
+    /// Whether instances are kept whatever the demand, so that the pool needs looks even when it is
+    /// idle.
     pub fn keeps_some(&self) -> bool {
         self.closed.is_none() && (self.bounds.min > 0 || self.rules.spares > 0)
     }
 
-    /// Why the last start failed, if the last one did.
+    /// Why the last start failed, if it did.
     pub fn last_failure(&self) -> Option<&str> {
         (self.trouble.failures > 0).then_some(self.trouble.last_failure.as_str())
     }
 
-    /// What the autoscaler decided last.
+    /// The last decision of the autoscaler.
     pub fn decision(&self) -> Option<Decision> {
         self.scaling.as_ref().and_then(|scaling| scaling.decision())
     }
 
-    /// What the autoscaler has learnt.
+    /// What the autoscaler has learned.
     pub fn known(&self) -> Known {
         self.scaling.as_ref().map_or_else(Known::default, |scaling| scaling.known())
     }
 
-    /// Recent invocations per second, offered; 0 before the first one.
+    /// Recently offered invocations per second; 0 before the first one.
     pub fn demand_per_s(&self) -> f64 {
         self.scaling.as_ref().map_or(0.0, |scaling| scaling.demand_per_s())
     }
 
-    /// Gives memory back that busy times took.
+    /// Releases memory that was allocated in busy times.
     pub fn shrink(&mut self) {
         self.workers.shrink_to_fit();
         self.queue.shrink_to_fit();
     }
 
-    // What the owner asks for.
+    // Requests of the owner.
 
-    /// Other bounds from now on.
+    /// Sets other bounds from now on.
     pub fn set_bounds(&mut self, bounds: Bounds) {
         self.bounds = bounds;
         if let Some(scaling) = &mut self.scaling {
@@ -424,7 +431,7 @@ impl<Q: Waiting, R: Running, I: Instance> Pool<Q, R, I> {
         self.scaling.get_or_insert_with(|| Box::new(Scaling::new(&self.rules, self.bounds)));
     }
 
-    /// Begins with what the revision before has learnt.
+    /// Begins with what the previous revision has learned.
     pub fn inherit(&mut self, before: &Self) {
         if let Some(learnt) = &before.scaling {
             self.ensure_scaling();
@@ -434,9 +441,10 @@ impl<Q: Waiting, R: Running, I: Instance> Pool<Q, R, I> {
         }
     }
 
-    /// Stops idle instances until `count` are left, or counts missing instances as on their way.
-    /// Returns the numbers of the stopped instances, and how many instances to start. For `hold_ns` at
-    /// most, the autoscaler does not stop what was started. At least `min` of the bounds stay.
+    /// Stops idle instances until `count` are left, or counts missing instances as starting.
+    /// Returns the numbers of the stopped instances, and how many instances to start. For `hold_ns`
+    /// at most, the autoscaler does not stop the started instances. At least `min` of the bounds
+    /// stay.
     pub fn scale_to(&mut self, count: u32, hold_ns: u64, now_ns: u64) -> (Vec<u64>, u32) {
         self.ensure_scaling();
         let count = count.min(self.bounds.max);
@@ -458,8 +466,8 @@ impl<Q: Waiting, R: Running, I: Instance> Pool<Q, R, I> {
         (stopped, missing)
     }
 
-    /// Takes no new invocations from now on; instances stop when what they hold has ended. What
-    /// waits is given back, oldest first.
+    /// Takes no new invocations from now on; instances stop when the invocations that they hold
+    /// have ended. Returns the waiting invocations, oldest first.
     pub fn close(&mut self, reason: StopReason, now_ns: u64) -> Vec<Q> {
         self.closed.get_or_insert(reason);
         let waiting = self.take_queue();
@@ -470,9 +478,9 @@ impl<Q: Waiting, R: Running, I: Instance> Pool<Q, R, I> {
         waiting
     }
 
-    /// Stops an idle instance so that another function has its memory. `text` says so, given for how
-    /// long the instance has been idle, in nanoseconds. Returns whether there is an instance with this
-    /// number that may go.
+    /// Stops an idle instance so that another function can use its memory. `text` makes the
+    /// sentence for it from the time for which the instance has been idle, in nanoseconds. Returns
+    /// whether there is an instance with this number that may be stopped.
     pub fn evict(&mut self, number: u64, text: impl FnOnce(u64) -> String, now_ns: u64) -> bool {
         if self.dispensable() == 0 {
             return false;
@@ -497,10 +505,10 @@ impl<Q: Waiting, R: Running, I: Instance> Pool<Q, R, I> {
         (self.ready_count().saturating_sub(self.bounds.min) + self.spare_count()) as usize
     }
 
-    // The way of an invocation.
+    // The path of an invocation.
 
-    /// Takes an invocation into the queue. One that `was_accepted` before is taken however many wait.
-    /// Call [`Pool::dispatch`] next.
+    /// Takes an invocation into the queue. One that `was_accepted` before is taken however many
+    /// invocations wait. Call [`Pool::dispatch`] next.
     ///
     /// # Errors
     ///
@@ -539,13 +547,13 @@ impl<Q: Waiting, R: Running, I: Instance> Pool<Q, R, I> {
     }
 
     /// Puts an invocation that an instance held when it ended into the queue again, behind those
-    /// that have not run yet: it may be what ended the instance.
+    /// that have not run yet, because it may have caused the instance's end.
     pub fn requeue(&mut self, serial: u64, waiting: Q) {
         self.queue.push_back(Queued { serial, waiting });
     }
 
-    /// Gives what waits, oldest first, to instances with room, and resumes paused instances for the
-    /// rest. `begin` makes of each what is kept of it while it runs.
+    /// Gives waiting invocations, oldest first, to instances with room, and resumes paused
+    /// instances for the rest. `begin` converts each one to the data that is kept while it runs.
     pub fn dispatch(&mut self, now_ns: u64, mut begin: impl FnMut(Dispatched<'_, Q, I>) -> R) {
         while !self.queue.is_empty() {
             let Some(key) = self.pick().or_else(|| self.resume_one()) else { break };
@@ -569,7 +577,7 @@ impl<Q: Waiting, R: Running, I: Instance> Pool<Q, R, I> {
         self.settle(now_ns);
     }
 
-    /// Finds an invocation that nobody waits for any more, and takes it out of the queue where it
+    /// Finds an invocation that no caller waits for any more, and takes it out of the queue if it
     /// waits.
     pub fn withdraw(&mut self, serial: u64, now_ns: u64) -> Withdrawn<Q> {
         if let Some(at) = self.queue.iter().position(|queued| queued.serial == serial)
@@ -587,7 +595,7 @@ impl<Q: Waiting, R: Running, I: Instance> Pool<Q, R, I> {
         Withdrawn::Unknown
     }
 
-    /// An instance answered: whatever failed before is over.
+    /// An instance has answered, so earlier failures no longer count.
     pub fn answered(&mut self) {
         if self.trouble.failures > 0 || self.trouble.deaths > 0 {
             (self.trouble.failures, self.trouble.retry_at_ns) = (0, 0);
@@ -595,7 +603,7 @@ impl<Q: Waiting, R: Running, I: Instance> Pool<Q, R, I> {
         }
     }
 
-    // Inner workings.
+    // Internals.
 
     fn count_starts(&mut self, count: u32, now_ns: u64) {
         if count > 0 && self.starting.serving == 0 {
@@ -608,12 +616,12 @@ impl<Q: Waiting, R: Running, I: Instance> Pool<Q, R, I> {
         std::mem::take(&mut self.queue).into_iter().map(|queued| queued.waiting).collect()
     }
 
-    /// Whether a worker could take an invocation now, if need be after it is resumed.
+    /// Whether a worker could take an invocation now, possibly after it is resumed.
     fn has_room(&self) -> bool {
         self.workers.iter().any(|(_, worker)| worker.room() > 0 || worker.is_paused())
     }
 
-    /// Lets a paused instance go on: one that served before comes first.
+    /// Resumes a paused instance: one that has served before is preferred.
     fn resume_one(&mut self) -> Option<usize> {
         let paused = self.workers.iter_mut().filter(|(_, worker)| worker.is_paused());
         let (key, worker) = paused.min_by_key(|(_, worker)| worker.is_spare())?;
@@ -621,7 +629,7 @@ impl<Q: Waiting, R: Running, I: Instance> Pool<Q, R, I> {
         Some(key)
     }
 
-    /// Lets a spare instance serve from now on; whether there was one.
+    /// Lets a spare instance serve from now on; returns whether there was one.
     fn resume_spare(&mut self) -> bool {
         let mut spares = self.workers.iter_mut().filter(|(_, worker)| worker.is_spare());
         let Some((_, worker)) = spares.next() else { return false };
@@ -634,7 +642,7 @@ impl<Q: Waiting, R: Running, I: Instance> Pool<Q, R, I> {
         if self.rules.balance != Balance::LateBinding {
             return self.pick_by_rule();
         }
-        // The same rule as in `balance::pick`, without lining anybody up.
+        // The same rule as in `balance::pick`, without a list of the instances.
         self.workers
             .iter()
             .filter(|(_, worker)| worker.room() > 0)
@@ -659,8 +667,8 @@ impl<Q: Waiting, R: Running, I: Instance> Pool<Q, R, I> {
         self.scaling.as_mut().is_some_and(|scaling| scaling.asks())
     }
 
-    /// Brings the autoscaler's integrals up to now; after every change of what runs or waits.
-    /// Whether that is news to it.
+    /// Updates the autoscaler's integrals; call it after every change of the running or waiting
+    /// invocations. Returns whether the autoscaler needs to know of this change.
     pub fn settle(&mut self, now_ns: u64) -> bool {
         let running = self.in_flight();
         let queued = self.queue.len() as u32;
@@ -672,7 +680,7 @@ impl<Q: Waiting, R: Running, I: Instance> Pool<Q, R, I> {
         self.workers.iter().map(|(_, worker)| worker.calls().len() as u32).sum()
     }
 
-    /// Asks for a look at `at_ns` at the latest.
+    /// Requests a look at `at_ns` at the latest.
     fn look_by(&mut self, at_ns: u64) {
         if let Some(scaling) = &mut self.scaling {
             scaling.look_by(at_ns);

@@ -25,7 +25,7 @@ impl RunTimes {
         self.add(run_ns);
     }
 
-    /// The same, and the mean stays as it is.
+    /// The same, but without a change of the mean.
     pub(super) fn add(&mut self, run_ns: u64) {
         self.count = self.count.saturating_add(1);
         self.sum_ns = self.sum_ns.saturating_add(run_ns);

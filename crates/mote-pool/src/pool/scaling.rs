@@ -1,7 +1,6 @@
 //! The autoscaler of a revision, and the counters from which it decides.
 //!
-//! The request path only adds to integers; an [`Observation`] is put together when a decision is
-//! due.
+//! The request path only adds to integers; an [`Observation`] is made when a decision is due.
 
 use mote_core::policy::Policy;
 
@@ -10,11 +9,12 @@ use crate::autoscale::{Autoscaler, Bounds, Decision, Estimate, Known, LOOK_MIN_N
 use super::Rules;
 
 const MS_NS: u64 = 1_000_000;
-/// How long an invocation counts as demand: what an eviction loses is judged by the last minute.
+/// How long an invocation counts as demand: the loss of an eviction is judged by the last minute.
 const DEMAND_MEMORY_S: f64 = 60.0;
-/// Processor time and memory of instances are read this often at most: a file or two per instance.
+/// Pause between two readings of the processor time and memory of instances: each reading costs a
+/// file or two per instance.
 const MEASURE_NS: u64 = 250 * MS_NS;
-/// What a revision takes over from the one before counts as this many measurements at most.
+/// What a revision takes over from the previous one counts as this many measurements at most.
 const INHERITED_MAX: u32 = 8;
 
 /// The instances and the queue of one revision, as the pool counts them for a decision.
@@ -33,26 +33,27 @@ pub(super) struct Count {
     pub(super) draining: u32,
 }
 
-/// The autoscaler of one revision and the counters that it reads. It is made with the first work, so
-/// that a function that was never called has none.
+/// The autoscaler of one revision and the counters that it reads. It is made with the first work,
+/// so a function that was never called has none.
 #[derive(Debug)]
 pub(super) struct Scaling {
     scaler: Autoscaler,
-    /// Invocations that an instance runs at once; the runtime's default until an instance has told.
+    /// Invocations that an instance runs at once; the runtime's default until an instance has
+    /// reported its own value.
     concurrency: u32,
     cpu_millis_per_instance: u32,
     memory_limit_bytes: u64,
-    /// Whether the rule looks at the processor or at memory in any case.
+    /// Whether the rule always depends on the processor or on memory.
     always_measures: bool,
     measures: bool,
     measured_ns: u64,
     refused: u64,
-    /// Of instances that are gone.
+    /// The sums of instances that have ended.
     answered_before: u64,
     cpu_ns_before: u64,
     pub(super) service: Estimate,
     start: Estimate,
-    /// Recent invocations per second, offered, and what it was made of.
+    /// Recently offered invocations per second, and the values for computing it.
     demand_per_s: f64,
     demand_seen: (u64, u64),
     /// Something happened that the autoscaler should know soon.
@@ -60,14 +61,14 @@ pub(super) struct Scaling {
     /// An invocation could not be dispatched since the last decision.
     asked: bool,
     decided_ns: u64,
-    /// When it wants to look again.
+    /// When the autoscaler wants the next look.
     look_ns: Option<u64>,
-    /// What it decided last, for people.
+    /// Its last decision, for people.
     decision: Option<Decision>,
 }
 
 impl Scaling {
-    /// One that knows nothing yet.
+    /// A new one that knows nothing yet.
     pub(super) fn new(rules: &Rules, bounds: Bounds) -> Self {
         let policy = &rules.policy;
         Self {
@@ -96,28 +97,28 @@ impl Scaling {
         }
     }
 
-    /// Other bounds from now on; what was learnt stays.
+    /// Sets other bounds from now on; what was learned stays.
     pub(super) fn set_bounds(&mut self, policy: &Policy, bounds: Bounds) {
         self.scaler.set_bounds(policy, bounds);
         self.due = true;
     }
 
-    /// Takes note that `inside` invocations run or wait from now on; after every change.
+    /// Notes that `inside` invocations run or wait from now on; call it after every change.
     pub(super) fn settle(&mut self, inside: u32, now_ns: u64) -> bool {
         let news = self.scaler.settle(inside, now_ns);
         self.due |= news;
         news
     }
 
-    /// Begins with what the revision before has learnt: the same callers, probably like work. What
-    /// is measured soon outweighs it.
+    /// Begins with what the previous revision has learned: the callers are the same, and the work
+    /// is probably similar. New measurements soon outweigh it.
     pub(super) fn inherit(&mut self, before: &Scaling) {
         self.scaler.inherit(&before.scaler);
         self.service = before.service.believed(INHERITED_MAX);
         self.start = before.start.believed(INHERITED_MAX);
     }
 
-    /// What it has learnt.
+    /// What the autoscaler has learned.
     pub(super) fn known(&self) -> Known {
         Known {
             concurrency: Some(self.concurrency),
@@ -127,51 +128,52 @@ impl Scaling {
         }
     }
 
-    /// Recent invocations per second, offered.
+    /// Recently offered invocations per second.
     pub(super) fn demand_per_s(&self) -> f64 {
         self.demand_per_s
     }
 
-    /// What it decided last.
+    /// The last decision.
     pub(super) fn decision(&self) -> Option<Decision> {
         self.decision
     }
 
-    /// When it wants to look again, whatever happens.
+    /// When the next look is due, whatever happens.
     pub(super) fn look_ns(&self) -> Option<u64> {
         self.look_ns
     }
 
-    /// Brings the demand up to now: what came since the last look, over a memory that fades.
+    /// Updates the demand with the arrivals since the last look; older demand fades.
     fn see_demand(&mut self, offered: u64, now_ns: u64) {
         let (offered_before, before_ns) =
             std::mem::replace(&mut self.demand_seen, (offered, now_ns));
         let elapsed_s = now_ns.saturating_sub(before_ns) as f64 / 1e9;
         let kept = (-elapsed_s / DEMAND_MEMORY_S).exp();
         let came = offered.saturating_sub(offered_before) as f64;
-        // Of a constant rate r, `came` is r * elapsed, and this stays r for any pace of looks.
+        // At a constant rate r, `came` is r * elapsed, and the result stays r for any interval
+        // between looks.
         let weight = if elapsed_s > 0.0 { (1.0 - kept) / elapsed_s } else { 1.0 / DEMAND_MEMORY_S };
         self.demand_per_s = self.demand_per_s * kept + came * weight;
     }
 
-    /// Asks for another look at `at_ns`, or earlier if one is due before.
+    /// Requests another look at `at_ns`, or earlier if one is due before.
     pub(super) fn look_by(&mut self, at_ns: u64) {
         self.look_ns = Some(self.look_ns.map_or(at_ns, |at| at.min(at_ns)));
     }
 
-    /// Takes note of an invocation that found the queue full.
+    /// Notes an invocation that found the queue full.
     pub(super) fn refused(&mut self) {
         self.refused += 1;
     }
 
-    /// An instance became ready `start_ns` after it was asked for.
+    /// An instance became ready `start_ns` after it was requested.
     pub(super) fn ready(&mut self, start_ns: u64, concurrency: u32) {
         self.start.record(start_ns);
         self.concurrency = concurrency.max(1);
         self.due = true;
     }
 
-    /// An instance is gone, after it had answered this many invocations and used this much
+    /// An instance has ended, after it had answered this many invocations and used this much
     /// processor time.
     pub(super) fn gone(&mut self, answered: u64, cpu_ns: u64) {
         self.answered_before += answered;
@@ -179,20 +181,20 @@ impl Scaling {
         self.due = true;
     }
 
-    /// An invocation could not be dispatched. Whether a look must be asked for: the first one since
-    /// the last decision asks for all.
+    /// An invocation could not be dispatched. Returns whether a look must be requested: the first
+    /// one since the last decision requests it for all.
     pub(super) fn asks(&mut self) -> bool {
         !std::mem::replace(&mut self.asked, true)
     }
 
-    /// From when on another decision may be made for those who wait: deciding more often than every
-    /// few milliseconds gains nothing, unless there is no instance.
+    /// The earliest time of another decision for the waiting invocations: deciding more often than
+    /// every few milliseconds gains nothing, unless there is no instance.
     pub(super) fn next_ns(&self, live: u32) -> u64 {
         if live == 0 { 0 } else { self.decided_ns + LOOK_MIN_NS }
     }
 
-    /// Whether processor time and memory of instances should be read now. Where an instance runs one
-    /// invocation at a time, the default rule does not look at them.
+    /// Whether processor time and memory of instances should be read now. Where an instance runs
+    /// one invocation at a time, the default rule does not depend on them.
     pub(super) fn wants_measures(&mut self, now_ns: u64) -> bool {
         let wanted = self.measures
             && (self.concurrency > 1 || self.always_measures)
@@ -225,7 +227,7 @@ impl Scaling {
             ready: count.ready,
             starting: count.starting,
             draining: count.draining,
-            // A paused instance goes on by itself when there is work, so it counts as ready.
+            // A paused instance is resumed when there is work, so it counts as ready.
             paused: 0,
             concurrency: self.concurrency,
             service: self.service,

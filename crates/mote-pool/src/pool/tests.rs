@@ -1,4 +1,4 @@
-//! The pool on a clock that the test sets.
+//! Tests of the pool with a clock that the test sets.
 
 use std::collections::HashMap;
 
@@ -37,7 +37,7 @@ impl Running for Job {
     }
 }
 
-/// What was done to an instance.
+/// The operations that were performed on an instance.
 #[derive(Debug, Default)]
 struct Fake {
     paused: bool,
@@ -80,7 +80,7 @@ impl Bench {
         edit(&mut rules);
         let bounds = Bounds { min, max, idle_timeout_ns: 60 * SECOND };
         let pool = Pool::new(rules, bounds);
-        // Not at the beginning of the clock, as no real clock is.
+        // The clock does not start at 0, because no real clock does.
         let now_ns = 1_000 * SECOND;
         Self { pool, now_ns, version: 0, instances: 0, jobs: 0, began: Vec::new() }
     }
@@ -180,8 +180,8 @@ fn an_accepted_invocation_is_taken_whatever_waits() {
     assert!(bench.pool.submit(job, true, bench.now_ns).is_ok());
 }
 
-/// A stopping instance whose connection has closed is still one that stops: nobody else is stopped
-/// in its place.
+/// A stopping instance whose connection has closed still counts as stopping: no other instance is
+/// stopped in its place.
 #[test]
 fn an_instance_that_was_stopped_and_ends_does_not_count_as_ready() {
     let mut bench = Bench::new(1, 4, |_| ());
@@ -336,7 +336,7 @@ fn closing_gives_back_what_waits_and_drains_what_runs() {
     assert_eq!(bench.instance(key).asked, 0, "it has work");
     bench.end(key, 0);
     assert_eq!(bench.look().exiting, [key]);
-    // One that becomes ready afterwards goes at once.
+    // An instance that becomes ready afterwards is stopped at once.
     let late = bench.started();
     assert!(stopped(StopReason::Redeploy)(bench.state(late)));
     bench.now_ns += 2 * SECOND;
@@ -455,8 +455,8 @@ fn a_new_revision_inherits_what_was_learnt() {
     assert_eq!(after.pool.known().service.mean_ns(), Some(MS));
 }
 
-/// Whatever happens in whatever order, each invocation is answered, given back, expired or still
-/// there, and once only; and what is counted as on its way is.
+/// For any events in any order: each invocation is answered, given back, expired or still there,
+/// exactly once, and every instance counted as starting is really starting.
 #[test]
 fn nothing_is_lost_in_any_order() {
     for seed in 0..300_u64 {

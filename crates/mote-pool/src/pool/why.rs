@@ -20,10 +20,10 @@ impl Why {
     /// The node started.
     pub const WARM: Why =
         Why { word: "warm", text: "scale.start requires one as soon as the node runs" };
-    /// It is loaded and paused beside those that serve.
+    /// It is loaded and paused in addition to those that serve.
     pub const SPARE: Why =
         Why { word: "spare", text: "scale.spare keeps this many loaded and paused" };
-    /// Nobody asks, but the owner wants some anyway.
+    /// No caller needs it, but the owner keeps a minimum.
     pub const MIN: Why = Why { word: "min", text: "scale.min keeps this many" };
     /// The owner asked for it.
     pub const MANUAL: Why = Why { word: "scale", text: "mote scale asked for it" };

@@ -1,4 +1,4 @@
-//! One instance as the pool sees it: its state, and the invocations that it holds.
+//! One instance as seen by the pool: its state, and the invocations that it holds.
 
 use std::ops::{Deref, DerefMut};
 
@@ -8,7 +8,7 @@ use super::run_times::RunTimes;
 use super::{Instance, Running};
 use crate::admission::frames_max;
 
-/// What an instance does, and what it may do next.
+/// The activity of an instance, and the transitions to other states.
 ///
 /// | From | To | When |
 /// |---|---|---|
@@ -21,7 +21,7 @@ use crate::admission::frames_max;
 /// | all | `Ending` | the instance said that it ends, or closed its connection ([`Pool::take_back`]) |
 /// | all | (gone) | its process has ended ([`Pool::ended`]) |
 ///
-/// An instance on its way is a number in the pool and has no state yet.
+/// A starting instance is a number in the pool and has no state yet.
 ///
 /// [`Pool::add_ready`]: super::Pool::ready
 /// [`Pool::look`]: super::Pool::look
@@ -44,13 +44,13 @@ pub enum State {
     Ending {
         /// Since when, in nanoseconds.
         since_ns: u64,
-        /// How it is being stopped; `None` where nobody wants it to stop.
+        /// How it is being stopped; `None` if no decision to stop it was made.
         stop: Option<Stop>,
     },
 }
 
 impl State {
-    /// The state in a word, for people.
+    /// The state as one word, for people.
     pub fn as_str(&self) -> &'static str {
         match self {
             State::Ready => "ready",
@@ -60,7 +60,7 @@ impl State {
         }
     }
 
-    /// How the instance is being stopped, where it is.
+    /// How the instance is being stopped, if it is.
     pub fn stop(&self) -> Option<&Stop> {
         match self {
             State::Draining(stop) => Some(stop),
@@ -82,9 +82,9 @@ impl State {
 /// How an instance is being stopped.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Stop {
-    /// Why, as a word for metrics and the log.
+    /// The reason, as a word for metrics and the log.
     pub reason: StopReason,
-    /// The same in a sentence; empty where the word says enough.
+    /// The same as a sentence; empty if the word is enough.
     pub text: String,
     /// When it was asked to exit, which is after its last invocation has ended.
     pub asked_ns: Option<u64>,
@@ -139,7 +139,7 @@ impl StopReason {
     }
 }
 
-/// One invocation inside an instance. It dereferences to what its owner keeps of it.
+/// One invocation inside an instance. It dereferences to its owner's data about it.
 #[derive(Debug)]
 pub struct Call<R> {
     serial: u64,
@@ -150,12 +150,12 @@ pub struct Call<R> {
     running: R,
 }
 
-/// When nobody waited for an invocation any more.
+/// When the caller of an invocation stopped waiting.
 #[derive(Debug, Clone, Copy)]
 struct Cancelled {
     at_ns: u64,
-    /// Messages received from the instance until then. Another one later shows that it is slow and
-    /// not stuck.
+    /// The number of messages received from the instance until then. A later message shows that the
+    /// instance is slow and not stuck.
     messages: u64,
 }
 
@@ -165,12 +165,12 @@ impl<R> Call<R> {
         self.serial
     }
 
-    /// When the instance was given it, in nanoseconds.
+    /// When the instance received it, in nanoseconds.
     pub fn began_ns(&self) -> u64 {
         self.began_ns
     }
 
-    /// What its owner keeps of it.
+    /// The owner's data about it.
     pub fn into_inner(self) -> R {
         self.running
     }
@@ -195,43 +195,43 @@ impl<R> DerefMut for Call<R> {
 pub struct Calls<R>(Slab<Call<R>>);
 
 impl<R> Calls<R> {
-    /// How many there are.
+    /// The number of invocations.
     pub fn len(&self) -> usize {
         self.0.len()
     }
 
-    /// Whether there is none.
+    /// Whether there are no invocations.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 
-    /// The one in `slot`.
+    /// The invocation in `slot`.
     pub fn get(&self, slot: usize) -> Option<&Call<R>> {
         self.0.get(slot)
     }
 
-    /// The one in `slot`.
+    /// The invocation in `slot`.
     pub fn get_mut(&mut self, slot: usize) -> Option<&mut Call<R>> {
         self.0.get_mut(slot)
     }
 
-    /// The one in `slot`, if it still is the one with this number.
+    /// The invocation in `slot`, if it still has this serial number.
     pub fn get_mut_if(&mut self, slot: usize, serial: u64) -> Option<&mut Call<R>> {
         self.0.get_mut(slot).filter(|call| call.serial == serial)
     }
 
-    /// All of them, with their slots.
+    /// All invocations, with their slots.
     pub fn iter(&self) -> impl Iterator<Item = (usize, &Call<R>)> {
         self.0.iter()
     }
 
-    /// All of them, with their slots.
+    /// All invocations, with their slots.
     pub fn iter_mut(&mut self) -> impl Iterator<Item = (usize, &mut Call<R>)> {
         self.0.iter_mut()
     }
 }
 
-/// A worker: an instance that has become ready, and what the pool knows of it.
+/// A worker: an instance that has become ready, and the pool's data about it.
 #[derive(Debug)]
 pub struct Worker<R, I> {
     number: u64,
@@ -288,12 +288,12 @@ impl<R: Running, I: Instance> Worker<R, I> {
         &mut self.instance
     }
 
-    /// What it holds.
+    /// The invocations that it holds.
     pub fn calls(&self) -> &Calls<R> {
         &self.calls
     }
 
-    /// What it holds, and the owner's part.
+    /// The invocations that it holds, and the owner's part.
     pub fn parts(&mut self) -> (&mut Calls<R>, &mut I) {
         (&mut self.calls, &mut self.instance)
     }
@@ -303,8 +303,8 @@ impl<R: Running, I: Instance> Worker<R, I> {
         self.concurrency
     }
 
-    /// Since when it has had nothing to do, in nanoseconds; when its last invocation ended, where it
-    /// holds others.
+    /// Since when it has been idle, in nanoseconds. If it holds invocations, when its last one
+    /// ended.
     pub fn idle_since_ns(&self) -> u64 {
         self.idle_since_ns
     }
@@ -324,12 +324,12 @@ impl<R: Running, I: Instance> Worker<R, I> {
         self.run_times.mean_ns()
     }
 
-    /// Whether it is ready, paused or spare, and has nothing to do.
+    /// Whether it is ready, paused or spare, and holds no invocation.
     pub fn is_idle(&self) -> bool {
         matches!(self.state, State::Ready | State::Paused | State::Spare) && self.calls.is_empty()
     }
 
-    /// Whether it is being stopped, also where it ends by itself meanwhile.
+    /// Whether it is being stopped, even if it ends by itself meanwhile.
     pub fn is_draining(&self) -> bool {
         self.state.stop().is_some()
     }
@@ -349,8 +349,8 @@ impl<R: Running, I: Instance> Worker<R, I> {
         self.state == State::Spare
     }
 
-    /// Takes note of a message from the instance. One that comes after a deadline shows that the
-    /// instance is slow and not stuck.
+    /// Notes a message from the instance. A message after a deadline shows that the instance is
+    /// slow and not stuck.
     pub fn note_message(&mut self) {
         self.messages += 1;
     }
@@ -360,21 +360,21 @@ impl<R: Running, I: Instance> Worker<R, I> {
         self.run_times.record(run_ns);
     }
 
-    /// The same for the autoscaler alone. A server gets no invocations ahead, and the time of an
-    /// exchange does not say that its work is short.
+    /// The same for the autoscaler alone. A server gets no invocations in advance, and a short
+    /// exchange does not mean that its work is short.
     pub fn record_exchange(&mut self, run_ns: u64) {
         self.run_times.add(run_ns);
     }
 
-    /// Takes note of the processor time that its processes have used so far, and of the memory that
-    /// they use now.
+    /// Notes the processor time that its processes have used so far, and the memory that they use
+    /// now.
     pub fn record_usage(&mut self, cpu_ns: u64, memory_bytes: u64) {
         self.cpu_ns = cpu_ns;
         self.memory_bytes = memory_bytes;
     }
 
-    /// Takes note that nobody waits for the invocation in `slot` any more; `false` where that was
-    /// known, or where there is none.
+    /// Notes that no caller waits for the invocation in `slot` any more. Returns `false` if that
+    /// was known, or if the slot is empty.
     pub fn note_cancelled(&mut self, slot: usize, now_ns: u64) -> bool {
         let messages = self.messages;
         let Some(call) = self.calls.0.get_mut(slot) else { return false };
@@ -385,7 +385,7 @@ impl<R: Running, I: Instance> Worker<R, I> {
         true
     }
 
-    /// Takes an invocation out that has ended, which makes room for another one.
+    /// Takes out an invocation that has ended, which makes room for another one.
     pub fn end(&mut self, slot: usize, now_ns: u64) -> Option<Call<R>> {
         let call = self.calls.0.try_remove(slot)?;
         self.served += 1;
@@ -393,8 +393,8 @@ impl<R: Running, I: Instance> Worker<R, I> {
         Some(call)
     }
 
-    /// Takes an invocation out that nobody waits for and that the instance has stopped. It does not
-    /// count as served.
+    /// Takes out an invocation that no caller waits for and that the instance has stopped. It does
+    /// not count as served.
     pub fn drop_call(&mut self, slot: usize, now_ns: u64) -> Option<Call<R>> {
         let call = self.calls.0.try_remove(slot)?;
         self.idle_since_ns = now_ns;
@@ -426,7 +426,7 @@ impl<R: Running, I: Instance> Worker<R, I> {
         most.saturating_sub(self.calls.len() as u32)
     }
 
-    /// `Ready` → `Paused` or `Spare`; whether that worked.
+    /// `Ready` → `Paused` or `Spare`; returns whether that worked.
     pub(super) fn pause(&mut self, spare: bool) -> bool {
         debug_assert_eq!(self.state, State::Ready, "only a ready instance is paused");
         let paused = self.instance.set_paused(true);
@@ -444,8 +444,8 @@ impl<R: Running, I: Instance> Worker<R, I> {
         }
     }
 
-    /// To `Draining`, where it is not being stopped already. One that ends by itself goes on to end,
-    /// and its end is wanted from now on.
+    /// To `Draining`, if it is not being stopped already. An instance that ends by itself continues
+    /// to end, and from now on its end counts as requested.
     pub(super) fn drain(&mut self, reason: StopReason, text: impl Into<String>) {
         if self.is_draining() {
             return;
@@ -458,11 +458,11 @@ impl<R: Running, I: Instance> Worker<R, I> {
         }
     }
 
-    /// To `Ending`, from any other state. Takes those invocations out that it was given after the
+    /// To `Ending`, from any other state. Takes out the invocations that it was given after the
     /// first `reached` and that can be given back; the newest comes first.
     pub(super) fn end_early(&mut self, reached: u64, now_ns: u64) -> Vec<Call<R>> {
         if !self.is_ending() {
-            // A paused one could not end, and would be resumed for the next invocation.
+            // A paused instance could not end, and would be resumed for the next invocation.
             self.resume();
             let stop = std::mem::replace(&mut self.state, State::Ready).into_stop();
             self.state = State::Ending { since_ns: now_ns, stop };
@@ -476,9 +476,9 @@ impl<R: Running, I: Instance> Worker<R, I> {
         taken
     }
 
-    /// Asks a draining instance without invocations to exit, and kills it if it is still there
-    /// `grace_ns` later. An ending instance is killed `grace_ns` after its end became known. Returns
-    /// whether the instance was asked now.
+    /// Asks a draining instance without invocations to exit, and kills it if it still runs
+    /// `grace_ns` later. An ending instance is killed `grace_ns` after its end became known.
+    /// Returns whether the instance was asked now.
     pub(super) fn leave(&mut self, now_ns: u64, grace_ns: u64) -> bool {
         let stop = match &mut self.state {
             State::Draining(stop) => stop,
@@ -508,9 +508,9 @@ impl<R: Running, I: Instance> Worker<R, I> {
         }
     }
 
-    /// Stops an instance in which a cancelled invocation has gone on for longer than `grace_ns`. It is
-    /// killed at once if it has sent nothing since the cancellation, or holds no other work. Returns
-    /// whether it was killed now.
+    /// Stops an instance in which a cancelled invocation has continued for longer than `grace_ns`.
+    /// It is killed at once if it has sent nothing since the cancellation, or holds no other work.
+    /// Returns whether it was killed now.
     pub(super) fn stop_if_stuck(&mut self, now_ns: u64, grace_ns: u64) -> bool {
         let all = || self.calls.0.iter().map(|(_, call)| call.cancelled);
         let stuck =
@@ -532,7 +532,7 @@ impl<R: Running, I: Instance> Worker<R, I> {
         kills
     }
 
-    /// What is left of it when its process has ended.
+    /// The parts that remain when its process has ended.
     pub(super) fn into_parts(self) -> (u64, State, impl Iterator<Item = Call<R>>) {
         let Self { number, state, calls, .. } = self;
         (number, state, calls.0.into_iter().map(|(_, call)| call))
