@@ -1,4 +1,5 @@
-//! The seam to whatever runs instances: sandboxed processes today, other backends later.
+//! The interface to the backends that run instances: sandboxed processes today, other backends
+//! later.
 
 use std::future::Future;
 use std::os::fd::OwnedFd;
@@ -7,20 +8,20 @@ use std::pin::Pin;
 
 use crate::spec::Egress;
 
-/// A boxed future, for the seam only; never on the request path.
+/// A boxed future, for this interface only; never on the request path.
 pub type BoxFuture<T> = Pin<Box<dyn Future<Output = T> + Send>>;
 
-/// How a backend launches what answers invocations.
+/// How a backend launches the program that answers invocations.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Launch {
-    /// An interpreter with a shim that speaks the worker protocol on file descriptor 3.
-    /// `argv` is as seen inside the sandbox.
+    /// An interpreter with a shim that speaks the worker protocol on file descriptor 3. `argv`
+    /// holds paths as they are inside the sandbox.
     Shim {
         /// Program and arguments.
         argv: Vec<String>,
     },
-    /// A program of the function's own that speaks the worker protocol on file descriptor 3. None
-    /// waits for it: it is another one for each function.
+    /// A program of the function's own that speaks the worker protocol on file descriptor 3. It is
+    /// never prewarmed, because each function has a different program.
     Worker {
         /// Program and arguments.
         argv: Vec<String>,
@@ -45,7 +46,7 @@ pub enum Launch {
 pub struct InstanceLimits {
     /// Memory in bytes, tmpfs included.
     pub memory_bytes: u64,
-    /// Thousandths of a core; `None` is no cap.
+    /// Thousandths of a core; `None` means no limit.
     pub cpu_millis: Option<u32>,
     /// Processes and threads.
     pub pids: u32,
@@ -64,14 +65,14 @@ pub struct InstanceRequest {
     pub code_dir: PathBuf,
     /// Host folder of installed packages, read-only at `/packages` inside.
     pub packages_dir: Option<PathBuf>,
-    /// What to launch.
+    /// The program to launch.
     pub launch: Launch,
-    /// Environment at launch, complete; nothing of the daemon's leaks in.
+    /// Environment at launch, complete: no variable of the daemon is added.
     pub env: Vec<(String, String)>,
     /// Its limits.
     pub limits: InstanceLimits,
-    /// Whether the program finds its limit in `/proc/meminfo`. V8 would size its heap from it, as a
-    /// part of the limit, where the limit itself is to decide.
+    /// Whether the program finds its limit in `/proc/meminfo`. V8 would derive the size of its heap
+    /// from it, as a part of the limit, although the limit itself should decide.
     pub shows_memory: bool,
     /// Destinations it may reach; each becomes a listener inside the sandbox.
     pub egress: Vec<Egress>,
@@ -82,12 +83,12 @@ pub struct InstanceRequest {
 }
 
 impl InstanceRequest {
-    /// Whether a program brought up for this request can become what `other` asks for: the same
-    /// program, started under the same rules, as far as they cannot be changed afterwards.
+    /// Whether a program that was brought up for this request can serve `other`: it must be the
+    /// same program, started under the same rules, as far as they cannot be changed afterwards.
     pub fn suits(&self, other: &InstanceRequest) -> bool {
         let same_program = match (&self.launch, &other.launch) {
             (Launch::Shim { argv }, Launch::Shim { argv: asked }) => argv == asked,
-            // It learns the command later.
+            // The program receives the command later.
             (Launch::PerInvocation { .. }, Launch::PerInvocation { .. }) => true,
             _ => false,
         };
@@ -102,14 +103,14 @@ impl InstanceRequest {
     }
 }
 
-/// Programs that are kept up before anyone asks for an instance.
+/// Programs that are kept running before an instance is requested.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Prewarmed {
     /// A request whose function does not matter: code, packages, label and number are ignored. A
-    /// later request finds a prewarmed program when it asks for the same launch, environment,
-    /// processes, disk and destinations; memory and processor may differ.
+    /// later request can use a prewarmed program if it has the same launch, environment, processes,
+    /// disk and destinations; memory and processor may differ.
     pub like: InstanceRequest,
-    /// How many.
+    /// The number of programs.
     pub count: u32,
 }
 
@@ -137,39 +138,41 @@ pub struct Usage {
 
 /// A running instance. Dropping it kills the instance and everything in it.
 pub struct Started {
-    /// For shims and per-invocation programs: the engine's end of the worker protocol, a
-    /// connected, non-blocking stream socket. For servers: a sequenced-packet socket on which one
-    /// byte asks for, and one message with a descriptor delivers, a fresh connection to the
-    /// server; a message without a descriptor holds an errno (u32) and means "not yet".
+    /// For shims and per-invocation programs: the engine's end of the worker protocol, a connected,
+    /// non-blocking stream socket. For servers: a sequenced-packet socket. One byte sent on it
+    /// requests a new connection to the server, and one message with a descriptor delivers it; a
+    /// message without a descriptor holds an errno (u32) and means "not yet".
     pub channel: OwnedFd,
-    /// Read end of what the instance writes to stdout and stderr, line by line, non-blocking.
+    /// Read end of the instance's stdout and stderr, line by line, non-blocking.
     pub output: OwnedFd,
     /// For each requested egress, in order, a listening TCP socket inside the sandbox.
     pub egress: Vec<OwnedFd>,
     /// The instance itself.
     pub control: Box<dyn InstanceControl>,
-    /// Whether its program was up before it was asked for.
+    /// Whether its program was prewarmed.
     pub prewarmed: bool,
-    /// To be held until the instance serves: meanwhile the backend puts off work nobody waits for.
+    /// The caller holds this until the instance serves: meanwhile the backend postpones work that
+    /// no caller waits for.
     pub under_way: Box<dyn Send + Sync>,
 }
 
-/// What the engine can do with a running instance.
+/// The engine's operations on a running instance.
 pub trait InstanceControl: Send + Sync {
     /// Kills everything in the instance at once. Idempotent; does not block.
     fn kill(&self);
-    /// Whether it runs only when nothing else wants the processor. Does nothing where the machine
-    /// cannot tell such work apart. Writes one small file.
+    /// Sets whether it runs only when nothing else needs the processor. Does nothing if the machine
+    /// has no such priority. Writes one small file.
     fn set_background(&self, background: bool);
-    /// Stops all its processes where they are, or lets them go on; false where that cannot be had,
-    /// or when it has ended. Costs two small system calls per process. Paused processes take no
-    /// processor time, keep their memory, and can be killed.
+    /// Stops all its processes where they are, or lets them continue. Returns false if that is not
+    /// possible, or if the instance has ended. Costs two small system calls per process. Paused
+    /// processes use no processor time, keep their memory, and can be killed.
     fn set_paused(&self, paused: bool) -> bool;
-    /// The number of its first process on the host, for people who look at it there.
+    /// The process id of its first process on the host, for people who inspect it there.
     fn pid(&self) -> Option<u32>;
-    /// What it uses now, `None` where the machine cannot tell. May read a few small files.
+    /// The resources that it uses now, `None` if the machine cannot measure them. May read a few
+    /// small files.
     fn usage(&self) -> Option<Usage>;
-    /// Resolves when the instance has ended. To be called once.
+    /// Resolves when the instance has ended. It must be called only once.
     fn exited(&self) -> BoxFuture<Exit>;
 }
 
@@ -198,19 +201,19 @@ pub enum StartError {
         #[source]
         source: std::io::Error,
     },
-    /// The backend is gone or stopping.
+    /// The backend has ended or is stopping.
     #[error("{0}")]
     Unavailable(String),
 }
 
-/// Something that runs instances.
+/// A backend: it runs instances.
 pub trait Backend: Send + Sync + 'static {
-    /// Starts one instance; resolves when its program has been executed or could not be. Bounded
-    /// in time by the backend (seconds).
+    /// Starts one instance; resolves when its program has been executed or could not be executed.
+    /// The backend limits the time (seconds).
     fn start(&self, request: InstanceRequest) -> BoxFuture<Result<Started, StartError>>;
 
-    /// Keeps programs up that wait to become an instance of whichever function is asked for next;
-    /// the list replaces the one before. They come up with a small share of the processor. Backends
-    /// that cannot do that do nothing. Does not block.
+    /// Keeps programs running that wait to become an instance of the next function that needs one.
+    /// The list replaces the previous one. The programs come up with a small share of the
+    /// processor. Backends that cannot do this do nothing. Does not block.
     fn keep_prewarmed(&self, _wanted: Vec<Prewarmed>) {}
 }

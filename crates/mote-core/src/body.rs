@@ -11,7 +11,7 @@ pub enum BodyError {
     /// It is longer than the limit (bytes).
     #[error("body is longer than {0} bytes")]
     TooLarge(u64),
-    /// The sender went away or broke its framing.
+    /// The sender closed the connection or broke its framing.
     #[error("body ended early")]
     Incomplete,
     /// The sender was silent for too long.
@@ -22,13 +22,14 @@ pub enum BodyError {
     WorkerFailed,
 }
 
-/// A body that arrives in chunks. Dropping it tells the sender that nobody reads any more.
+/// A body that arrives in chunks. Dropping it tells the sender that nothing reads the body any
+/// more.
 pub trait BodySource: Send {
     /// The next chunk, `None` at the end; never an empty chunk. Polled by one task at a time;
     /// not called again after `None` or an error. Must not block.
     fn poll_chunk(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Bytes, BodyError>>>;
 
-    /// About how much memory the bytes occupy that have arrived and wait to be taken. Must not block.
+    /// Approximate memory of the bytes that have arrived and have not been taken. Must not block.
     fn held_bytes(&self) -> usize {
         0
     }
@@ -40,11 +41,11 @@ pub enum Body {
     /// No bytes.
     #[default]
     Empty,
-    /// All of it.
+    /// The complete body.
     Whole(Bytes),
-    /// In chunks, with the length when it is known before.
+    /// In chunks, with the length if it is known in advance.
     Stream {
-        /// Where the chunks come from.
+        /// The source of the chunks.
         source: Box<dyn BodySource>,
         /// Declared length in bytes.
         length: Option<u64>,
@@ -52,8 +53,8 @@ pub enum Body {
 }
 
 impl Body {
-    /// About how much memory the body occupies: all of a whole one; of a stream what has arrived and
-    /// was not taken, where its source counts that.
+    /// Approximate memory that the body occupies: all of a whole one; of a stream the bytes that
+    /// have arrived and were not taken, if its source counts them.
     pub fn held_bytes(&self) -> usize {
         match self {
             Body::Empty => 0,
@@ -68,7 +69,7 @@ impl Body {
         if bytes.is_empty() { Body::Empty } else { Body::Whole(bytes) }
     }
 
-    /// Length in bytes where it is known.
+    /// Length in bytes, if it is known.
     pub fn length(&self) -> Option<u64> {
         match self {
             Body::Empty => Some(0),
@@ -95,7 +96,7 @@ impl Body {
         std::future::poll_fn(|cx| self.poll_chunk(cx)).await
     }
 
-    /// Reads all of it, refusing more than `limit_bytes`.
+    /// Reads the whole body and refuses more than `limit_bytes`.
     pub async fn collect(mut self, limit_bytes: u64) -> Result<Bytes, BodyError> {
         let first = match self.chunk().await {
             None => return Ok(Bytes::new()),

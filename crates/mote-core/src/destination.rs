@@ -1,13 +1,13 @@
-//! Which addresses a name may lead to.
+//! Decides which addresses a name may lead to.
 //!
-//! A name is somebody else's data: whoever answers for it can make it lead to the node itself or to
-//! the link it is on (cloud metadata). So the address is judged, also where an IPv6 address carries
-//! an IPv4 one inside, because such an address may be delivered to that one.
+//! A name is foreign data: its owner can make it lead to the node itself or to the link that the
+//! node is on (cloud metadata). So the address is checked, even if an IPv6 address carries an IPv4
+//! one inside, because such an address may be delivered to that one.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-/// Whether `address` leads to this machine or no further than its link: loopback, unspecified, "this
-/// network", link-local, multicast, broadcast, in every form of [`embedded`] too.
+/// Whether `address` leads to this machine or no further than its link: loopback, unspecified,
+/// "this network", link-local, multicast, broadcast, also in every form of [`embedded`].
 pub fn is_local(address: IpAddr) -> bool {
     let is_near = |v4: Ipv4Addr| {
         v4.is_loopback() || v4.octets()[0] == 0 || v4.is_multicast() || v4.is_broadcast()
@@ -24,7 +24,7 @@ pub fn is_local(address: IpAddr) -> bool {
         }
 }
 
-/// Whether `address` is link-local, in every form of [`embedded`] too.
+/// Whether `address` is link-local, also in every form of [`embedded`].
 pub fn is_link_local(address: IpAddr) -> bool {
     match address {
         IpAddr::V4(v4) => v4.is_link_local(),
@@ -43,12 +43,12 @@ pub fn embedded(v6: Ipv6Addr) -> [Option<Ipv4Addr>; 2] {
     let at = |bytes: [usize; 4]| Some(Ipv4Addr::from(bytes.map(|byte| octets[byte])));
     let last = at([12, 13, 14, 15]);
     match v6.segments() {
-        // The unspecified address and loopback are no IPv4 addresses.
+        // The unspecified address and loopback do not carry IPv4 addresses.
         [0, 0, 0, 0, 0, 0, 0, 0 | 1] => [None, None],
         [0, 0, 0, 0, 0, 0 | 0xffff, _, _] | [0, 0, 0, 0, 0xffff, 0, _, _] => [last, None],
         [0x64, 0xff9b, 0, 0, 0, 0, _, _] => [last, None],
-        // The local prefix may be used with any length; these two are usual, and where one of them
-        // is used the other's place is zero.
+        // The local prefix may be used with any length. These two are usual, and if one of them is
+        // used, the other's place is zero.
         [0x64, 0xff9b, 1, ..] => match (last, at([6, 7, 9, 10])) {
             (last, Some(Ipv4Addr::UNSPECIFIED)) => [last, None],
             (Some(Ipv4Addr::UNSPECIFIED), first) => [first, None],

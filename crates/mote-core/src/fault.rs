@@ -1,11 +1,11 @@
-//! Whose fault a failed invocation is, and the one table of what each front answers.
+//! The classes of failed invocations, and the one table of each front's answers.
 
 use std::fmt;
 
 use crate::body::BodyError;
 use crate::spec::Platform;
 
-/// Who can mend it.
+/// The party that can correct the failure.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum FaultClass {
     /// The request is wrong.
@@ -30,7 +30,7 @@ pub enum Fault {
     },
     /// The request body ended early or broke its framing.
     BodyIncomplete,
-    /// The caller went away before the answer.
+    /// The caller left before the answer.
     CallerGone,
     /// The function's queue is at its bound.
     QueueFull,
@@ -107,7 +107,7 @@ pub struct FaultAnswer {
     pub http: u16,
     /// CoAP code as class and detail (RFC 7252, 8516): `(4, 4)` is 4.04.
     pub coap: (u8, u8),
-    /// Seconds for `Retry-After` and CoAP Max-Age, where a retry makes sense.
+    /// Seconds for `Retry-After` and CoAP Max-Age, if a retry makes sense.
     pub retry_after_s: Option<u32>,
     /// Whether `mote` itself may run the invocation again when its method is safe to repeat.
     pub retryable: bool,
@@ -118,7 +118,7 @@ pub struct FaultAnswer {
 }
 
 impl Fault {
-    /// What a request body that did not arrive makes of its call.
+    /// The fault of a call whose request body did not arrive.
     pub fn of_body(error: &BodyError) -> Self {
         match error {
             BodyError::TooLarge(limit_bytes) => Fault::BodyTooLarge { limit_bytes: *limit_bytes },
@@ -160,8 +160,8 @@ impl Fault {
         }
     }
 
-    /// The HTTP status of this fault for callers of a function that was written for `compat`:
-    /// that of the row, but for what the platform's own callers know as something else.
+    /// The HTTP status of this fault for callers of a function that was written for `compat`: that
+    /// of the row, except where the platform's callers expect another status.
     pub fn http_for(&self, compat: Option<Platform>) -> u16 {
         match (compat, self) {
             (Some(Platform::Knative), Fault::QueueFull) => 503,
@@ -175,7 +175,7 @@ impl Fault {
         }
     }
 
-    /// Who can mend it.
+    /// The party that can correct the failure.
     pub fn class(&self) -> FaultClass {
         match self {
             Fault::NoSuchFunction
@@ -198,7 +198,7 @@ impl Fault {
         }
     }
 
-    /// The same fault, met at attempt number `attempt` (from 1) at the invocation.
+    /// The same fault at attempt number `attempt` (from 1) of the invocation.
     #[must_use]
     pub fn at_attempt(mut self, number: u8) -> Self {
         if let Fault::WorkerKilled { attempt, .. } | Fault::WorkerExited { attempt, .. } = &mut self
@@ -208,7 +208,7 @@ impl Fault {
         self
     }
 
-    /// What the caller on the network may read: no internals, no text of the function.
+    /// The text that the caller on the network may read: no internals, no text of the function.
     pub fn public_text(&self, function: &str) -> String {
         let at = |attempt: u8| if attempt > 1 { ", also at the second attempt" } else { "" };
         match self {
@@ -271,7 +271,7 @@ impl fmt::Display for Fault {
     }
 }
 
-/// An error with its causes, on one line: for the edge, where the chain is said once.
+/// An error with its causes on one line, for the edge, where the chain is reported once.
 pub fn error_chain(error: &dyn std::error::Error) -> String {
     let mut text = error.to_string();
     let mut source = error.source();
@@ -283,7 +283,7 @@ pub fn error_chain(error: &dyn std::error::Error) -> String {
     text
 }
 
-/// A size for people: exact binary units where they fit, else bytes.
+/// A size for people: exact binary units if they fit, otherwise bytes.
 pub fn bytes_text(bytes: u64) -> String {
     for (unit, size) in [("GiB", 1u64 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10)] {
         if bytes >= size && bytes.is_multiple_of(size) {

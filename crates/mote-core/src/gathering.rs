@@ -1,9 +1,9 @@
-//! Holds request bodies until they are complete, so that a call takes no place in an instance while
-//! its body is still on the way.
+//! Holds request bodies until they are complete, so that a call does not occupy an instance while
+//! its body is still arriving.
 //!
-//! A handler that wants its body whole cannot begin before the last byte. A client that begins a
-//! body and stops would otherwise keep a place, in a worker that runs one call at a time the whole
-//! worker, until the deadline.
+//! A handler that needs its whole body cannot begin before the last byte. Otherwise, a client that
+//! begins a body and stops would keep a place until the deadline, and in a worker that runs one
+//! call at a time the whole worker.
 
 use std::collections::VecDeque;
 use std::hash::Hash;
@@ -15,23 +15,23 @@ use crate::Fault;
 use crate::body::{Body, BodyError, BodySource};
 use crate::shares::{Share, Shares};
 
-/// Bytes of all bodies that are held at once, whole or not, until their calls have taken them.
+/// Bytes of all bodies that are held at once, complete or not, until their calls have taken them.
 const GATHERED_BYTES_MAX: usize = 64 << 20;
-/// The part of it that one owner may hold.
+/// The part of them that one owner may hold.
 const GATHERED_BYTES_PER_OWNER_MAX: usize = 32 << 20;
 /// A longer body is not gathered.
 pub const GATHERED_BODY_BYTES_MAX: usize = 16 << 20;
-/// Bodies are copied into blocks of this size: what a client sends byte by byte would otherwise
-/// hold a whole read buffer for each.
+/// Bodies are copied into blocks of this size: the chunks of a client that sends byte by byte would
+/// otherwise hold a whole read buffer each.
 const BLOCK_BYTES: usize = 64 << 10;
 /// Bytes are counted in steps of this size.
 const STEP_BYTES: usize = 4 << 10;
-/// Bodies that are on their way at once, whatever they hold.
+/// Bodies that are arriving at once, whatever number of bytes they hold.
 const BODIES_MAX: usize = 4_096;
-/// Those of one owner. More would be slow uploads of more clients than a node serves.
+/// The number for one owner. More would be slow uploads from more clients than a node serves.
 const BODIES_PER_OWNER_MAX: usize = 1_024;
 
-/// The bodies that a front holds; one per front. `K` says who an owner is, for instance an address.
+/// The bodies that a front holds; one per front. `K` identifies an owner, for instance an address.
 #[derive(Debug)]
 pub struct Gathering<K: Eq + Hash> {
     bytes: Shares<K>,
@@ -41,7 +41,7 @@ pub struct Gathering<K: Eq + Hash> {
 /// Why a call cannot wait for its body.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum NotGathered {
-    /// Too many bodies are on their way, of this owner or of all.
+    /// Too many bodies are arriving, of this owner or of all.
     Crowded,
     /// The body did not arrive.
     Broken(BodyError),
@@ -70,12 +70,13 @@ impl<K: Eq + Hash + Clone> Default for Gathering<K> {
 }
 
 impl<K: Eq + Hash + Clone + Send + 'static> Gathering<K> {
-    /// Waits until `body` is complete. Its limit on length and on silence is its source's to keep.
-    /// `head_bytes` is what the request occupies besides its body, which is held as long.
+    /// Waits until `body` is complete. The body's source must limit its length and the time without
+    /// data. `head_bytes` is the memory that the rest of the request occupies, which is held just
+    /// as long.
     ///
-    /// A body that is longer than [`GATHERED_BODY_BYTES_MAX`], or for which its owner or everybody
-    /// together comes to hold too much, is returned with what has arrived so far and goes on
-    /// arriving. Fails when the body does, and where there are too many bodies on their way.
+    /// A body that is longer than [`GATHERED_BODY_BYTES_MAX`], or for which its owner or all owners
+    /// together would hold too much, is returned with the part that has arrived so far, and the
+    /// rest continues to arrive. Fails when the body fails, and when too many bodies are arriving.
     pub async fn whole(
         &self,
         owner: K,
@@ -123,13 +124,13 @@ impl<K: Eq + Hash + Clone> Gathering<K> {
 struct Held<K: Eq + Hash> {
     blocks: VecDeque<BytesMut>,
     bytes: usize,
-    /// Of them, those that count; a multiple of the step.
+    /// The number of those bytes that count; a multiple of the step.
     counted: usize,
     share: Option<Share<K>>,
 }
 
 impl<K: Eq + Hash + Clone> Held<K> {
-    /// Copies a chunk; `false`, and nothing copied, where there is no room for it.
+    /// Copies a chunk. Returns `false`, and copies nothing, if there is no room for it.
     fn add(&mut self, mut chunk: &[u8]) -> bool {
         let bytes = self.bytes + chunk.len();
         let counted = bytes.next_multiple_of(STEP_BYTES);
@@ -155,7 +156,7 @@ impl<K: Eq + Hash + Clone> Held<K> {
     }
 }
 
-/// A body that was gathered, and the rest of one that was not gathered to its end.
+/// A body that was gathered, and the rest of one that was not completely gathered.
 struct Gathered<K: Eq + Hash> {
     held: Held<K>,
     rest: Option<Box<dyn BodySource>>,
@@ -179,7 +180,7 @@ impl<K: Eq + Hash + Send> BodySource for Gathered<K> {
 mod tests {
     use super::*;
 
-    /// Hands out these chunks; after the last one it ends, or waits for ever.
+    /// Returns these chunks; after the last one it ends, or waits for ever.
     struct Chunks(VecDeque<usize>, bool);
 
     impl BodySource for Chunks {
@@ -202,7 +203,7 @@ mod tests {
         let gathering = Gathering::new(1 << 20, 1 << 20);
         let whole = now(gathering.whole("a", 0, body(&[100_000, 1, 70_000], true))).unwrap();
         assert_eq!(whole.length(), Some(170_001));
-        // With a step for the head.
+        // The sum includes a step for the head.
         assert_eq!(gathering.held_bytes(), 172_032 + STEP_BYTES);
         assert_eq!(now(whole.collect(1 << 20)).unwrap().len(), 170_001);
         assert_eq!(gathering.held_bytes(), 0);
@@ -218,7 +219,8 @@ mod tests {
     fn what_has_no_room_goes_on_arriving() {
         let gathering = Gathering::new(60_000, 30_000);
         let held = now(gathering.whole("a", 0, body(&[16_000], true))).unwrap();
-        // Its owner holds 16 KiB, so the second chunk finds no room: all chunks arrive all the same.
+        // Its owner holds 16 KiB, so there is no room for the second chunk; nevertheless, all
+        // chunks arrive.
         let late = now(gathering.whole("a", 0, body(&[3_000, 5_000, 2_000], true))).unwrap();
         assert_eq!(late.length(), None);
         assert_eq!(now(late.collect(1 << 20)).unwrap().len(), 10_000);
@@ -256,7 +258,7 @@ mod tests {
         std::pin::Pin::new(future).poll(&mut Context::from_waker(std::task::Waker::noop()))
     }
 
-    /// What a future results in that has nothing to wait for.
+    /// The result of a future that does not have to wait.
     fn now<T>(future: impl Future<Output = T>) -> T {
         match poll(&mut std::pin::pin!(future)) {
             Poll::Ready(result) => result,

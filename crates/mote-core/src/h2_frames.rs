@@ -1,33 +1,36 @@
-//! Which HTTP/2 frames go over a connection, and when a peer sends too many that carry nothing.
+//! Follows the HTTP/2 frames of a connection, and detects a peer that sends too many frames without
+//! content.
 //!
-//! PING, SETTINGS, PRIORITY, WINDOW_UPDATE and RST_STREAM cost a node work and a peer nothing, and
-//! HTTP/2 itself sets no limit to them (CVE-2019-9512, 9513, 9515, CVE-2023-44487). A [`FrameMeter`]
-//! reads only the nine bytes in front of each frame, on both ways. Requests, bodies and answers earn
-//! a peer credit, other frames use it up, and time gives some back.
+//! PING, SETTINGS, PRIORITY, WINDOW_UPDATE and RST_STREAM cause work for a node and cost a peer
+//! nothing, and HTTP/2 itself does not limit them (CVE-2019-9512, 9513, 9515, CVE-2023-44487). A
+//! [`FrameMeter`] reads only the nine bytes in front of each frame, in both directions. Requests,
+//! bodies and answers give a peer credit, other frames use it up, and time restores some of it.
 
 use std::fmt;
 
-/// What a client sends first (RFC 9113, 3.4).
+/// The length of the client's connection preface (RFC 9113, 3.4).
 const PREFACE_BYTES: usize = 24;
 const HEADER_BYTES: usize = 9;
 const DATA: u8 = 0;
 const HEADERS: u8 = 1;
 
-/// Frames without content that a peer may send ahead of any progress: more than clients send when
+/// Frames without content that a peer may send before any progress: more than clients send when
 /// they begin, and few enough that serving them takes less than a millisecond.
 pub const CONTROL_FRAMES_MAX: u32 = 1_000;
-/// Frames without content that each second allows beside progress.
+/// Frames without content that each second allows in addition to progress.
 pub const CONTROL_FRAMES_PER_S: u32 = 100;
-/// What a request earns: acknowledgements, a reset, and updates of its windows.
+/// The credit for a request: acknowledgements, a reset, and updates of its windows.
 const HEADERS_CREDIT: u32 = 4;
-/// What a frame of a body or of an answer earns, on either way: an update of the window of its
-/// stream and of the connection.
+/// The credit for a frame of a body or of an answer, in either direction: an update of the window
+/// of its stream and of the connection.
 const DATA_CREDIT: u32 = 2;
-/// A longer one earns one more for each of these: some clients update windows that often.
+/// A longer frame gives one more credit for each of these steps: some clients update windows that
+/// often.
 const DATA_CREDIT_BYTES: u32 = 1 << 10;
 
 /// GOAWAY with ENHANCE_YOUR_CALM, for a peer that sends too many frames without content. The last
-/// stream is the highest possible: nothing is said about requests that are being served.
+/// stream is the highest possible, because the frame must not affect requests that are being
+/// served.
 pub const CALM: [u8; 17] = [0, 0, 8, 7, 0, 0, 0, 0, 0, 0x7f, 0xff, 0xff, 0xff, 0, 0, 0, 11];
 
 /// A peer sends too many frames without content.
@@ -42,7 +45,7 @@ impl fmt::Display for Flood {
 
 impl std::error::Error for Flood {}
 
-/// Where the bytes of one way are: in a frame's payload or in its header.
+/// Where the bytes of one direction are: in a frame's payload or in its header.
 #[derive(Debug, Clone, Copy)]
 struct Way {
     /// Bytes to skip before the next header.
@@ -56,7 +59,7 @@ impl Way {
         Self { skip, header: [0; HEADER_BYTES], have: 0 }
     }
 
-    /// Calls `frame` with kind and payload length of each frame that begins in `bytes`.
+    /// Calls `frame` with the kind and payload length of each frame that begins in `bytes`.
     fn pass(&mut self, mut bytes: &[u8], mut frame: impl FnMut(u8, u32)) {
         loop {
             let skipped = self.skip.min(bytes.len());
@@ -84,18 +87,19 @@ impl Way {
     }
 }
 
-/// The frames of one connection as its server sees them.
+/// The frames of one connection from the server's side.
 #[derive(Debug, Clone)]
 pub struct FrameMeter {
     received: Way,
     sent: Way,
     credit: u32,
-    /// When time last gave credit.
+    /// When time last added credit.
     refilled_ns: u64,
 }
 
 impl FrameMeter {
-    /// The meter of a connection whose preface is still to be received. `now_ns` is a monotonic time.
+    /// The meter of a connection whose preface has not been received yet. `now_ns` is a monotonic
+    /// time.
     pub const fn new(now_ns: u64) -> Self {
         Self {
             received: Way::new(PREFACE_BYTES),
@@ -105,8 +109,8 @@ impl FrameMeter {
         }
     }
 
-    /// Counts what the client sent; returns the number of frames that begin in it. `now_ns` is asked
-    /// only where the credit is used up.
+    /// Counts the frames that the client sent; returns the number of frames that begin in `bytes`.
+    /// `now_ns` is called only if the credit is used up.
     pub fn received(&mut self, bytes: &[u8], now_ns: impl Fn() -> u64) -> Result<u32, Flood> {
         let Self { received, credit, refilled_ns, .. } = self;
         let (mut frames, mut flood) = (0, false);
@@ -127,7 +131,7 @@ impl FrameMeter {
         if flood { Err(Flood) } else { Ok(frames) }
     }
 
-    /// Counts what was sent to the client.
+    /// Counts the frames that were sent to the client.
     pub fn sent(&mut self, bytes: &[u8]) {
         let Self { sent, credit, .. } = self;
         sent.pass(bytes, |kind, length| {
@@ -137,7 +141,7 @@ impl FrameMeter {
         });
     }
 
-    /// Whether what was sent ends with a whole frame, so that [`CALM`] may follow.
+    /// Whether the sent bytes end with a whole frame, so that [`CALM`] may follow.
     pub fn may_say_calm(&self) -> bool {
         self.sent.is_between_frames()
     }
@@ -169,7 +173,7 @@ mod tests {
         [&[a, b, c, kind, 0, 0, 0, 0, 1], &vec![0xff; length][..]].concat()
     }
 
-    /// A meter past the preface.
+    /// A meter after the preface.
     fn meter() -> FrameMeter {
         let mut meter = FrameMeter::new(0);
         assert_eq!(meter.received(&[0xff; PREFACE_BYTES], || 0), Ok(0));
@@ -195,7 +199,7 @@ mod tests {
                 assert_eq!(meter.received(&frame(kind, 8), || 0), Ok(1), "frame {n}");
             }
             assert_eq!(meter.received(&frame(kind, 8), || 0), Err(Flood));
-            // A second allows as many as it says and no more.
+            // A second allows exactly the stated number of frames.
             for _ in 0..CONTROL_FRAMES_PER_S {
                 assert_eq!(meter.received(&frame(kind, 8), || S), Ok(1));
             }
@@ -214,7 +218,7 @@ mod tests {
             meter.sent(&frame(DATA, 16 << 10));
             let updates = frame(WINDOW_UPDATE, 4).repeat(16);
             assert!(meter.received(&updates, || 0).is_ok());
-            // A request that is given up.
+            // A request that the client cancels.
             let request = [frame(HEADERS, 50), frame(3, 4)].concat();
             assert!(meter.received(&request, || 0).is_ok());
         }

@@ -1,12 +1,12 @@
-//! How long to poll before sleeping: pure, adaptive, the rule KVM and the kernel's `haltpoll`
-//! governor use for idle processors.
+//! Decides how long to poll before sleeping. The rule is pure and adaptive; KVM and the kernel's
+//! `haltpoll` governor use it for idle processors.
 //!
 //! Waking a sleeping thread on an idle core costs tens of microseconds, more than a whole
-//! invocation of a short function. When the next event mostly comes sooner than that, looking for
-//! it is cheaper than sleeping; when it does not, the window closes at once and costs nothing.
+//! invocation of a short function. If the next event usually arrives sooner than that, polling for
+//! it is cheaper than sleeping; if it does not, the window closes at once and costs nothing.
 
 /// Longest window, and the longest wait that opens one, in nanoseconds. A wait measured across a
-/// sleep holds the wake-up itself, so it is twice what a wake-up costs.
+/// sleep includes the wake-up itself, so this is twice the cost of a wake-up.
 pub const POLL_MAX_NS: u64 = 100_000;
 /// Window after the first short wait.
 const POLL_FIRST_NS: u64 = 12_500;

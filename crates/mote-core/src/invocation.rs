@@ -1,7 +1,7 @@
-//! One invocation: what a trigger asks of a function, and what comes back.
+//! One invocation: a trigger's request to a function, and the answer.
 //!
-//! Heads (method, path, query, headers) are kept in the very layout the worker protocol uses, so a
-//! front writes them once and the engine copies them once.
+//! Heads (method, path, query, headers) are kept in the layout of the worker protocol, so a front
+//! writes them once and the engine copies them once.
 
 use std::fmt;
 use std::future::Future;
@@ -13,7 +13,7 @@ use crate::fault::Fault;
 use crate::name::FunctionName;
 use crate::spec::{CoapResource, Platform};
 
-/// Where an invocation came from.
+/// The source of an invocation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[repr(u8)]
 pub enum Trigger {
@@ -26,7 +26,7 @@ pub enum Trigger {
 }
 
 impl Trigger {
-    /// The metric label and the word functions see.
+    /// The metric label, which is also the word that functions see.
     pub fn as_str(self) -> &'static str {
         match self {
             Trigger::Http => "http",
@@ -101,8 +101,8 @@ impl Head {
         self.buffer.capacity()
     }
 
-    /// Begins a head. `method` is at most 255 bytes, `path` and `query` at most 65,535: fronts
-    /// refuse longer ones before (8 KiB), so longer input is a bug and is cut.
+    /// Begins a head. `method` is at most 255 bytes, `path` and `query` at most 65,535. Fronts
+    /// refuse longer ones in advance (8 KiB), so longer input is a bug and is cut.
     pub fn builder(method: &[u8], path: &[u8], query: &[u8]) -> HeadBuilder {
         let method = &method[..method.len().min(u8::MAX as usize)];
         let path = &path[..path.len().min(u16::MAX as usize)];
@@ -129,7 +129,7 @@ impl Head {
         &self.buffer[self.method_len as usize..][..self.path_len as usize]
     }
 
-    /// The query without `?`; empty for none.
+    /// The query without `?`; empty if there is none.
     pub fn query(&self) -> &[u8] {
         let start = self.method_len as usize + self.path_len as usize;
         &self.buffer[start..][..self.query_len as usize]
@@ -185,12 +185,12 @@ pub fn headers(block: &[u8]) -> impl Iterator<Item = (&[u8], &[u8])> {
     })
 }
 
-/// What a trigger asks of a function.
+/// A trigger's request to a function.
 #[derive(Debug)]
 pub struct Invocation {
     /// Its id, shown to caller, function and log.
     pub id: InvocationId,
-    /// Where it came from.
+    /// The source of the invocation.
     pub trigger: Trigger,
     /// Method, path, query, headers.
     pub head: Head,
@@ -203,8 +203,8 @@ pub struct Invocation {
 }
 
 impl Invocation {
-    /// Whether running it twice is allowed by HTTP's definition of idempotent methods
-    /// (RFC 9110, 9.2.2) or by the caller's `Idempotency-Key`.
+    /// Whether running it twice is allowed, because HTTP defines its method as idempotent (RFC
+    /// 9110, 9.2.2) or because the caller sent an `Idempotency-Key`.
     pub fn is_idempotent(&self) -> bool {
         matches!(
             self.head.method(),
@@ -213,7 +213,8 @@ impl Invocation {
     }
 }
 
-/// Where the time of one invocation went; monotonic nanoseconds of this machine, 0 where unknown.
+/// How the time of one invocation was spent, in monotonic nanoseconds of this machine; 0 if
+/// unknown.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Phases {
     /// The invocation arrived at the front.
@@ -231,8 +232,9 @@ pub struct Phases {
 }
 
 impl Phases {
-    /// Takes over t2 and t3 as a worker claims them, no earlier than t1, no later than `now_ns`, in
-    /// their order. An honest worker reads the same clock and is not changed by this; 0 stays 0.
+    /// Takes over t2 and t3 as reported by a worker, limited so that they are not before t1, not
+    /// after `now_ns`, and in their order. An honest worker reads the same clock, so its values do
+    /// not change; 0 stays 0.
     pub fn claim(&mut self, entered_ns: u64, returned_ns: u64, now_ns: u64) {
         let within = |claimed: u64, least: u64| match claimed {
             0 => 0,
@@ -242,7 +244,7 @@ impl Phases {
         self.returned_ns = within(returned_ns, self.entered_ns);
     }
 
-    /// Waiting before the frame left, without the start of an instance.
+    /// Waiting time before the frame left, without the start of an instance.
     pub fn queue_ns(&self) -> u64 {
         self.sent_ns.saturating_sub(self.received_ns).saturating_sub(self.init_ns)
     }
@@ -252,17 +254,17 @@ impl Phases {
         self.returned_ns.saturating_sub(self.entered_ns)
     }
 
-    /// Handing over and back: t1 to t2 and t3 to t4.
+    /// Time of handing over and back: t1 to t2 and t3 to t4.
     pub fn handover_ns(&self) -> u64 {
         self.to_worker_ns() + self.from_worker_ns()
     }
 
-    /// t1 to t2.
+    /// Time from t1 to t2.
     pub fn to_worker_ns(&self) -> u64 {
         self.entered_ns.saturating_sub(self.sent_ns)
     }
 
-    /// t3 to t4.
+    /// Time from t3 to t4.
     pub fn from_worker_ns(&self) -> u64 {
         self.answered_ns.saturating_sub(self.returned_ns)
     }
@@ -277,11 +279,11 @@ pub struct Reply {
     pub headers: Bytes,
     /// The body.
     pub body: Body,
-    /// Where the time went.
+    /// How the time was spent.
     pub phases: Phases,
 }
 
-/// What a front needs to know of a function before it reads a body.
+/// The facts about a function that a front needs before it reads a body.
 pub trait RouteInfo {
     /// The function's name.
     fn name(&self) -> &FunctionName;
@@ -289,7 +291,7 @@ pub trait RouteInfo {
     fn timeout_ms(&self) -> u64;
     /// Largest request body in bytes.
     fn body_bytes_max(&self) -> u64;
-    /// Whether its handlers begin only with their whole body; `false` while that is not known.
+    /// Whether its handlers begin only with their whole body; `false` until that is known.
     fn takes_whole_bodies(&self) -> bool {
         false
     }
@@ -297,27 +299,29 @@ pub trait RouteInfo {
     fn methods(&self) -> &[String];
     /// Its CoAP description.
     fn coap(&self) -> &CoapResource;
-    /// The platform it was written for, whose callers know some faults by other codes.
+    /// The platform that it was written for. The callers of that platform expect other codes for
+    /// some faults.
     fn compat(&self) -> Option<Platform> {
         None
     }
 }
 
-/// The seam between fronts and engine.
+/// The interface between fronts and engine.
 pub trait Invoker: Clone + Send + Sync + 'static {
-    /// A function at one moment; holding it keeps that revision's data alive, not its instances.
+    /// A function at one moment. Holding it keeps that revision's data, but not its instances.
     type Route: RouteInfo + Clone + Send + Sync + 'static;
 
-    /// The function of this name, or `NAME@TAG` for the revision with that tag. Called once per
-    /// request; must not block or allocate much. Where several revisions share the traffic, equal
-    /// keys get equal ones; `key` is asked only then, and `None` means that any will do.
+    /// The function with this name, or `NAME@TAG` for the revision with that tag. Called once per
+    /// request; must not block or allocate much. If several revisions share the traffic, equal keys
+    /// lead to equal revisions; `key` is called only then, and `None` means that any revision is
+    /// suitable.
     fn route(&self, name: &str, key: impl FnOnce() -> Option<u64>) -> Option<Self::Route>;
 
     /// All functions, sorted by name. For discovery, not for the request path.
     fn routes(&self) -> Vec<Self::Route>;
 
-    /// Runs one invocation to the head of its answer. Ends by the invocation's deadline; dropping
-    /// the future cancels the invocation.
+    /// Runs one invocation until the head of its answer. It ends by the invocation's deadline at
+    /// the latest; dropping the future cancels the invocation.
     fn invoke(
         &self,
         route: &Self::Route,
@@ -331,7 +335,7 @@ mod tests {
 
     #[test]
     fn ids_are_ulids() {
-        // Largest ULID, and the smallest.
+        // The largest ULID, and the smallest.
         assert_eq!(InvocationId(u128::MAX).to_string(), "7ZZZZZZZZZZZZZZZZZZZZZZZZZ");
         assert_eq!(InvocationId(0).to_string(), "00000000000000000000000000");
         let early = InvocationId::new(1, u128::MAX);

@@ -1,12 +1,12 @@
-//! The words of `mote`, with nothing that touches the outside world.
+//! The basic types of `mote`, without any access to the outside world.
 //!
 //! Names, specs, faults, the worker wire format, and small rules as pure functions with time as an
 //! argument. This crate must not know about sockets, files, clocks, the environment or an async
 //! runtime (`clippy.toml` bans them), so all of it runs in a test in microseconds.
 //!
-//! Start with [`spec`] (what a function is), then [`invocation`] (what is asked of it), then
-//! [`wire`] (how a worker is asked), then [`fault`] (who is to blame when it fails). What is decided
-//! about queues and instances is in `mote-pool`.
+//! Start with [`spec`] (what a function is), then [`invocation`] (a request to it and its answer),
+//! then [`wire`] (the protocol to a worker), then [`fault`] (the classes of failures). Decisions
+//! about queues and instances are in `mote-pool`.
 
 pub mod backend;
 pub mod base64;

@@ -1,17 +1,18 @@
-//! How many lines one instance may write into its function's log.
+//! Limits the lines that one instance may write into its function's log.
 //!
 //! A line costs the data path about a microsecond, and the log keeps only the last thousand. A
-//! function that writes faster than anybody reads therefore loses lines instead of taking the
-//! processor from other functions. The log says how many were lost. Pure: the caller knows the time.
+//! function that writes faster than any reader can read therefore loses lines instead of taking the
+//! processor from other functions. The log reports how many were lost. Pure: the caller passes the
+//! time.
 
-/// Lines per second and source (an instance's output, or its worker's LOG frames): five times what
-/// the log keeps, and at most half a percent of a core.
+/// Lines per second and source (an instance's output, or its worker's LOG frames): five times the
+/// number that the log keeps, and at most half a percent of a core.
 pub const LINES_PER_S: u32 = 5_000;
 /// Bytes of lines per second and source.
 pub const LINE_BYTES_PER_S: usize = 4 << 20;
 const SECOND_NS: u64 = 1_000_000_000;
 
-/// What is left of the current second.
+/// The rest of the budget of the current second.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct LineBudget {
     since_ns: u64,
@@ -20,14 +21,14 @@ pub struct LineBudget {
     dropped: u64,
 }
 
-/// What becomes of a line.
+/// What happens to a line.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Line {
     /// It is kept.
     Kept,
-    /// It is kept; so many lines before it were dropped, which the log should say first.
+    /// It is kept. This many lines before it were dropped, which the log should report first.
     KeptAfter(u64),
-    /// It is dropped, the first one in this second: the log should say so.
+    /// It is dropped, the first one in this second: the log should report that.
     FirstDropped,
     /// It is dropped.
     Dropped,
@@ -50,7 +51,7 @@ impl LineBudget {
         if self.dropped == 1 { Line::FirstDropped } else { Line::Dropped }
     }
 
-    /// Lines dropped that no [`Line::KeptAfter`] has told of, for the end of an instance.
+    /// Dropped lines that no [`Line::KeptAfter`] has reported, for the end of an instance.
     pub fn dropped(&self) -> u64 {
         self.dropped
     }

@@ -1,4 +1,4 @@
-//! The name of a function: one DNS label, as Kubernetes and OpenFaaS require of theirs.
+//! The name of a function: one DNS label, as Kubernetes and OpenFaaS require for theirs.
 
 use std::fmt;
 use std::sync::Arc;
@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 /// Longest name in bytes (RFC 1123 label).
 pub const NAME_BYTES_MAX: usize = 63;
 
-/// A function's name: 1 to 63 of `a-z 0-9 -`, no `-` at the ends. Cheap to clone.
+/// A function's name: 1 to 63 of `a-z 0-9 -`, no `-` at the ends. Cloning it is cheap.
 #[derive(Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub struct FunctionName(Arc<str>);

@@ -1,4 +1,4 @@
-//! The rules one can choose, and every constant with its source.
+//! The rules that a manifest can choose, and every constant with its source.
 
 use serde::{Deserialize, Serialize};
 
@@ -19,7 +19,7 @@ pub enum Policy {
         /// The target, at least 1.
         target: u32,
     },
-    /// CPU use in percent of what one instance is promised.
+    /// CPU use in percent of the CPU that one instance is promised.
     Cpu {
         /// The target.
         target_percent: u32,
@@ -52,7 +52,7 @@ impl Policy {
         }
     }
 
-    /// Whether the rule can go to zero instances; Kubernetes' and OpenFaaS's cannot (the
+    /// Whether the rule can scale to zero instances. Kubernetes' and OpenFaaS's rules cannot (the
     /// Kubernetes field `minReplicas` is 1 unless a feature gate is on; OpenFaaS's free rule has a
     /// minimum of 1).
     pub fn scales_to_zero(&self) -> bool {
@@ -60,7 +60,7 @@ impl Policy {
     }
 }
 
-/// What Knative counts.
+/// The quantity that Knative counts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum KnativeMetric {
@@ -76,9 +76,9 @@ pub enum KnativeMetric {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct KnativeSettings {
-    /// What is counted; concurrency by default.
+    /// The counted quantity; concurrency by default.
     pub metric: KnativeMetric,
-    /// `container-concurrency-target-default`: 100. A hard limit below it takes its place.
+    /// `container-concurrency-target-default`: 100. A hard limit below it replaces it.
     pub target: u32,
     /// `container-concurrency-target-percentage`: 70.
     pub utilization_percent: u32,
@@ -88,12 +88,12 @@ pub struct KnativeSettings {
     pub panic_window_percent: u32,
     /// `panic-threshold-percentage`: 200.
     pub panic_threshold_percent: u32,
-    /// `max-scale-up-rate`: 1000 times what is ready.
+    /// `max-scale-up-rate`: 1000 times the ready instances.
     pub up_rate_max: u32,
-    /// `max-scale-down-rate`: 2, to half of what is ready.
+    /// `max-scale-down-rate`: 2, to half of the ready instances.
     pub down_rate_max: u32,
-    /// `scale-to-zero-grace-period`: 30 s. An upper bound in the original: the last pod goes earlier
-    /// when its network is already switched.
+    /// `scale-to-zero-grace-period`: 30 s. This is an upper bound in the original: the last pod is
+    /// stopped earlier if its network is already switched.
     pub grace_ms: u64,
     /// `tick-interval`: 2 s.
     pub tick_ms: u64,
@@ -121,7 +121,7 @@ impl Default for KnativeSettings {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct HpaSettings {
-    /// Target use in percent of the CPU request; 80 when no metric is named.
+    /// Target use in percent of the CPU request; 80 if no metric is named.
     pub target_percent: u32,
     /// `--horizontal-pod-autoscaler-tolerance`: 0.1.
     pub tolerance_percent: u32,
@@ -150,7 +150,7 @@ impl Default for HpaSettings {
 }
 
 /// OpenFaaS's classic rule: a Prometheus alert on the rate of answers calls the gateway, which adds
-/// a fixed step, and returns to the minimum when the alert ends. As its documentation describes it
+/// a fixed step, and returns to the minimum when the alert ends. The rule follows its documentation
 /// (page "Autoscaling"); the two periods reproduce the steps that Kjorveziroski and Filiposka
 /// measured (J Supercomput 2022, DOI 10.1007/s11227-022-04430-6, data of
 /// korvoj/k8s-distributions-iot-edge: +4 at 32, 72, 112 and 152 s).
@@ -192,16 +192,17 @@ impl Default for OpenFaasSettings {
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Balance {
-    /// Of those with room the one that holds least, the oldest first; who finds none waits in the
-    /// one queue, and whichever instance is free first takes the oldest. The default: no slow
-    /// instance holds anybody up, and what a few can do is left to a few.
+    /// Chooses the instance with room that holds the fewest invocations, the oldest first. If there
+    /// is none, the invocation waits in the one queue, and the instance that is free first takes
+    /// the oldest. The default: a slow instance delays no other invocations, and a few instances do
+    /// the work if they can.
     #[default]
     LateBinding,
-    /// Each in turn.
+    /// Each instance in turn.
     RoundRobin,
-    /// Any.
+    /// Any instance.
     Random,
-    /// The one with the fewest invocations, those with equally many in turn.
+    /// The instance with the fewest invocations; those with equally many in turn.
     LeastConnections,
 }
 

@@ -1,14 +1,15 @@
-//! Which revision of a function answers an invocation, and how traffic moves between them.
+//! Decides which revision of a function answers an invocation, and how traffic moves between
+//! revisions.
 
 use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-/// Revisions with a share or a tag at most: more cannot be told apart in a dashboard.
+/// Revisions with a share or a tag at most: more cannot be distinguished in a dashboard.
 pub const SHARES_MAX: usize = 8;
-/// Longest tag in bytes, as a function's name.
+/// Longest tag in bytes, the same as for a function's name.
 pub const TAG_BYTES_MAX: usize = 63;
-/// Revisions remembered for rolling back at most, as many as the store keeps.
+/// Revisions remembered for rolling back at most, the same number as the store keeps.
 pub const HISTORY_MAX: usize = 10;
 
 /// Part of the traffic.
@@ -18,42 +19,42 @@ pub struct Share {
     pub revision: u64,
     /// Percent of the invocations; 0 with a tag means reachable by its tag only.
     pub percent: u32,
-    /// Name under which exactly this revision is reached, whatever its share.
+    /// Name that always leads to this revision, whatever its share.
     pub tag: Option<String>,
 }
 
-/// Why a split is not one.
+/// Why a split is not valid.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum SplitError {
-    /// Shares must be exactly everything.
+    /// The shares must add up to 100 %.
     #[error("shares add up to {0} %, not 100 %")]
     Sum(u32),
     /// See [`SHARES_MAX`].
     #[error("{0} revisions have a share or a tag; at most 8 can")]
     TooMany(usize),
-    /// A revision or tag stands twice.
+    /// A revision or a tag occurs twice.
     #[error("{0} is named twice")]
     Twice(String),
-    /// A tag could be taken for something else.
+    /// A tag could be mistaken for something else.
     #[error(
         "tag `{0}`: 1\u{2013}63 characters of a\u{2013}z, 0\u{2013}9 and -, beginning with a letter and not ending with -"
     )]
     Tag(String),
 }
 
-/// A wish to change one revision's part.
+/// A change of one revision's share or tag.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Edit {
     /// Revision number.
     pub revision: u64,
-    /// Its new share; `None` leaves it.
+    /// Its new share; `None` leaves the share unchanged.
     pub percent: Option<u32>,
-    /// Its new tag, which leaves the revision that had it; empty takes its tag away, `None`
-    /// leaves it.
+    /// Its new tag, which is taken from the revision that had it. Empty removes its tag, and `None`
+    /// leaves the tag unchanged.
     pub tag: Option<String>,
 }
 
-/// Checks the form of a tag. It begins with a letter, so that it is never taken for a number.
+/// Checks the form of a tag. It begins with a letter, so that it cannot be mistaken for a number.
 pub fn check_tag(tag: &str) -> Result<(), SplitError> {
     let good = tag.len() <= TAG_BYTES_MAX
         && tag.starts_with(|first: char| first.is_ascii_lowercase())
@@ -66,7 +67,7 @@ pub fn check_tag(tag: &str) -> Result<(), SplitError> {
     Err(SplitError::Tag(shown))
 }
 
-/// How the traffic of a function is split over its revisions, which stand in ascending order.
+/// How the traffic of a function is split over its revisions, which are in ascending order.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(try_from = "Vec<Share>", into = "Vec<Share>")]
 pub struct Split {
@@ -87,15 +88,15 @@ impl From<Split> for Vec<Share> {
 }
 
 impl Split {
-    /// Everything to one revision.
+    /// Sends all traffic to one revision.
     pub fn whole(revision: u64) -> Self {
         Self { shares: vec![Share { revision, percent: 100, tag: None }] }
     }
 
-    /// A checked split. What has neither share nor tag is left out.
+    /// A checked split. Revisions with neither share nor tag are left out.
     pub fn new(mut shares: Vec<Share>) -> Result<Self, SplitError> {
         shares.retain(|share| share.percent > 0 || share.tag.is_some());
-        // One order, so that a share grows at its neighbour's expense (see `pick`).
+        // The order is fixed, so that a share grows at its neighbour's expense (see `pick`).
         shares.sort_by_key(|share| share.revision);
         if shares.len() > SHARES_MAX {
             return Err(SplitError::TooMany(shares.len()));
@@ -124,9 +125,10 @@ impl Split {
         &self.shares
     }
 
-    /// The revision for an invocation. `key` is the invocation's number, or a hash of whatever
-    /// shall stay with one revision (a user, a cookie): equal keys go to equal revisions as long as
-    /// the split stays, and when one share grows at the next one's expense nobody else moves.
+    /// The revision for an invocation. `key` is the invocation's number, or a hash of the property
+    /// that should stay with one revision (a user, a cookie). Equal keys lead to equal revisions as
+    /// long as the split stays, and when one share grows at the next one's expense, all other keys
+    /// keep their revision.
     pub fn pick(&self, key: u64) -> u64 {
         self.shares[self.pick_index(key)].revision
     }
@@ -143,8 +145,8 @@ impl Split {
         unreachable!("shares of a split add up to 100")
     }
 
-    /// The revision with the largest share, of equal ones the newest: the one that stands for the
-    /// function where only one can.
+    /// The revision with the largest share, among equals the newest. It represents the function
+    /// where only one revision can.
     pub fn main(&self) -> u64 {
         let largest = self.shares.iter().max_by_key(|share| (share.percent, share.revision));
         largest.expect("a split has shares").revision
@@ -155,13 +157,13 @@ impl Split {
         self.shares.iter().filter(|share| share.percent > 0).count() > 1
     }
 
-    /// Everything to `revision`; tags stay where they are.
+    /// Sends all traffic to `revision`; tags stay where they are.
     pub fn all_to(&self, revision: u64) -> Result<Self, SplitError> {
         self.edited(&[Edit { revision, percent: Some(100), tag: None }])
     }
 
-    /// The split after some edits. Once an edit gives a share, revisions that no edit names lose
-    /// theirs, so that what was written is what holds; tags stay until they are taken away.
+    /// The split after some edits. Once an edit sets a share, revisions that no edit names lose
+    /// theirs, so that exactly the written shares apply; tags stay until they are removed.
     pub fn edited(&self, edits: &[Edit]) -> Result<Self, SplitError> {
         let mut shares = self.shares.clone();
         if edits.iter().any(|edit| edit.percent.is_some_and(|percent| percent > 0)) {
@@ -193,7 +195,7 @@ impl Split {
         Self::new(shares)
     }
 
-    /// A revision's share in percent; 0 for one that has none.
+    /// A revision's share in percent; 0 if it has none.
     pub fn percent(&self, revision: u64) -> u32 {
         let share = self.shares.iter().find(|share| share.revision == revision);
         share.map_or(0, |share| share.percent)
@@ -229,13 +231,13 @@ impl fmt::Display for Split {
     }
 }
 
-/// How the traffic of a function goes now, and where it went before.
+/// The current split of a function's traffic, and its history.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Traffic {
-    /// How it goes.
+    /// The current split.
     pub split: Split,
-    /// Revisions that were the main one before, the latest last. What was rolled back is not
-    /// among them, so that rolling back twice goes further back.
+    /// Revisions that were the main one before, the latest last. Revisions that were rolled back
+    /// are not among them, so that rolling back twice goes further back.
     #[serde(default)]
     pub before: Vec<u64>,
     /// While traffic is divided: the revision that had all of it when the division began. `None`
@@ -245,12 +247,12 @@ pub struct Traffic {
 }
 
 impl Traffic {
-    /// Everything to one revision, as for a function's first.
+    /// All traffic to one revision, as for a function's first revision.
     pub fn whole(revision: u64) -> Self {
         Self { split: Split::whole(revision), before: Vec::new(), whole_before: None }
     }
 
-    /// After traffic was moved to `split`.
+    /// The traffic after a change to `split`.
     pub fn moved(&self, split: Split) -> Self {
         let (from, to) = (self.split.main(), split.main());
         let mut before = self.before.clone();
@@ -267,7 +269,7 @@ impl Traffic {
         Self { split, before, whole_before }
     }
 
-    /// After everything was rolled back to `revision`.
+    /// The traffic after a rollback of everything to `revision`.
     pub fn rolled_back(&self, revision: u64) -> Result<Self, SplitError> {
         let split = self.split.all_to(revision)?;
         let known = self.before.iter().position(|before| *before == revision);
@@ -275,8 +277,8 @@ impl Traffic {
         Ok(Self { split, before, whole_before: None })
     }
 
-    /// Where rolling back goes unless told otherwise: while traffic is divided, to the one that
-    /// had it before that; else to the one that was live before.
+    /// The target of a rollback that names none: while traffic is divided, the revision that had
+    /// all of it before; otherwise the revision that was live before.
     pub fn back(&self) -> Option<u64> {
         if self.whole_before.is_some() {
             return self.whole_before;
@@ -288,14 +290,14 @@ impl Traffic {
         self.before.last().copied()
     }
 
-    /// Whether the revision must be kept: it can be reached, or rolled back to next.
+    /// Whether the revision must be kept, because it can be reached or is the next rollback target.
     pub fn needs(&self, revision: u64) -> bool {
         self.split.reaches(revision) || self.back() == Some(revision)
     }
 }
 
-/// A key for [`Split::pick`] from whatever shall stay with one revision; the same on every node
-/// and after every restart (FNV-1a, Fowler, Noll and Vo).
+/// A key for [`Split::pick`] from the property that should stay with one revision; the same on
+/// every node and after every restart (FNV-1a, Fowler, Noll and Vo).
 pub fn sticky_key(bytes: &[u8]) -> u64 {
     bytes.iter().fold(0xcbf2_9ce4_8422_2325, |hash, byte| {
         (hash ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3)
@@ -401,10 +403,10 @@ mod tests {
         let second = traffic.rolled_back(2).unwrap();
         assert_eq!((second.split.main(), second.back()), (2, Some(1)));
         assert_eq!(second.rolled_back(1).unwrap().back(), None);
-        // Deployed after rolling back: what was rolled away from is not where it goes.
+        // Deployed after a rollback: the revision that was rolled back is not the next target.
         let fourth = second.moved(second.split.all_to(4).unwrap());
         assert_eq!(fourth.before, [1, 2]);
-        // To one by number, even one that never was live.
+        // To a revision by number, even one that never was live.
         assert_eq!(traffic.rolled_back(1).unwrap().before, [] as [u64; 0]);
         assert_eq!(traffic.rolled_back(7).unwrap().before, [1, 2]);
 
@@ -421,13 +423,13 @@ mod tests {
     fn a_division_ends_at_the_revision_that_had_everything() {
         let part = |old, new| Split::new(vec![share(1, old, None), share(2, new, None)]).unwrap();
         let second = Traffic::whole(1).moved(Split::whole(2));
-        // An older revision gets a part of the traffic again.
+        // An older revision receives a part of the traffic again.
         let divided = second.moved(part(50, 50));
         assert_eq!(divided.back(), Some(2), "2 had everything before, not 1");
         assert_eq!(divided.moved(part(90, 10)).back(), Some(2), "a division may change");
         let ended = divided.rolled_back(2).unwrap();
         assert_eq!((ended.split.main(), ended.back()), (2, Some(1)), "and once more goes to 1");
-        // The revision that had everything may have no share at all in the division.
+        // The revision that had all traffic may have no share at all in the division.
         let of_others = Split::new(vec![share(2, 50, None), share(3, 50, None)])
             .map(|s| Traffic::whole(1).moved(s));
         let of_others = of_others.unwrap();

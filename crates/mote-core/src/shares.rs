@@ -1,7 +1,7 @@
-//! How much of a bounded resource one owner may hold, so that no owner can take all of it.
+//! Limits how much of a bounded resource one owner may hold, so that no owner can take all of it.
 //!
 //! A resource (connections, look-ups, waiting calls, bytes) has a total, and each owner of it (an
-//! address, an instance, a function) has a share that is smaller than the total. Whoever takes a
+//! address, an instance, a function) has a share that is smaller than the total. Code that takes a
 //! piece holds a [`Share`] and gives the piece back by dropping it.
 
 use std::collections::HashMap;
@@ -9,7 +9,7 @@ use std::hash::Hash;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// Why a piece was not given.
+/// Why a piece was refused.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Exceeded {
     /// This owner holds its whole share; others may still take.
@@ -18,7 +18,8 @@ pub enum Exceeded {
     Total,
 }
 
-/// A resource and who holds how much of it. Cloning gives another handle to the same resource.
+/// A resource, and how much of it each owner holds. Cloning gives another handle to the same
+/// resource.
 #[derive(Debug)]
 pub struct Shares<K: Eq + Hash>(Arc<Resource<K>>);
 
@@ -26,14 +27,14 @@ pub struct Shares<K: Eq + Hash>(Arc<Resource<K>>);
 struct Resource<K> {
     total_max: usize,
     share_max: usize,
-    /// A leaf lock: nothing is called and nothing awaited while it is held.
+    /// A leaf lock: no other function is called and nothing is awaited while it is held.
     held: Mutex<Held<K>>,
 }
 
 #[derive(Debug)]
 struct Held<K> {
     total: usize,
-    /// Only owners that hold something, so the map is bounded by the total.
+    /// Only owners that hold something, so the total bounds the map.
     each: HashMap<K, usize>,
 }
 
@@ -67,7 +68,7 @@ impl<K: Eq + Hash + Clone> Shares<K> {
         Ok(Share { resource: self.0.clone(), owner, pieces })
     }
 
-    /// Pieces that are taken, of all owners.
+    /// Taken pieces, of all owners.
     pub fn taken(&self) -> usize {
         self.0.lock().total
     }
@@ -80,7 +81,7 @@ impl<K: Eq + Hash + Clone> Shares<K> {
 
 impl<K> Resource<K> {
     fn lock(&self) -> MutexGuard<'_, Held<K>> {
-        // Nothing panics while it is held, so a poisoned lock still holds true counts.
+        // No code panics while it is held, so a poisoned lock still holds correct counts.
         self.held.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -126,9 +127,9 @@ impl<K: Eq + Hash> Drop for Share<K> {
     }
 }
 
-/// The owner that an address counts as: IPv4 addresses for themselves (also written as IPv6),
-/// IPv6 addresses by their first 64 bits, because one machine usually has all of those. All of
-/// 127.0.0.0/8 is one owner, because every process of this machine has all of those.
+/// The owner that an address counts as: an IPv4 address counts by itself (also if it is written as
+/// IPv6), and an IPv6 address by its first 64 bits, because one machine usually has all of those.
+/// All of 127.0.0.0/8 is one owner, because every process of this machine has all of those.
 pub fn address_owner(address: IpAddr) -> IpAddr {
     match address.to_canonical() {
         IpAddr::V4(v4) if v4.is_loopback() => IpAddr::V4(Ipv4Addr::LOCALHOST),

@@ -1,6 +1,6 @@
 //! What a function is: the checked form of a manifest, stored with each revision.
 //!
-//! Every default is a named constant with its reason. Units stand last in each name.
+//! Every default is a named constant with its reason. Units are at the end of each name.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -13,7 +13,7 @@ mod v1;
 
 pub use v1::{SPEC_VERSION, SpecReadError, from_json, to_json};
 
-/// Default memory limit: a number a board with 1 GiB can afford many times over.
+/// Default memory limit: a board with 1 GiB has room for many times this amount.
 pub const MEMORY_BYTES_DEFAULT: u64 = 64 << 20;
 /// Node's own heap and code need about 45 MiB before the function's first line.
 pub const MEMORY_BYTES_DEFAULT_NODE: u64 = 128 << 20;
@@ -31,16 +31,16 @@ pub const DISK_BYTES_DEFAULT: u64 = 16 << 20;
 pub const BODY_BYTES_DEFAULT: u64 = 6 << 20;
 /// Invocations that may wait for a free worker before callers are refused with 429.
 pub const QUEUE_DEFAULT: u32 = 1024;
-/// An instance stops this long after its last invocation ended, if not before: the default rule
-/// keeps it only as long as another call is likely enough.
+/// An instance stops this long after its last invocation ended, or earlier: the default rule keeps
+/// it only as long as another call is likely enough.
 pub const IDLE_TIMEOUT_MS_DEFAULT: u64 = 300_000;
-/// A worker that has not said it is ready by then has failed to start.
+/// A worker that has not reported that it is ready by then has failed to start.
 pub const INIT_TIMEOUT_MS_DEFAULT: u64 = 10_000;
-/// Python coroutines, when neither manifest nor handler says otherwise; the shim's own default.
+/// Python coroutines, if neither manifest nor handler sets a number; the shim's own default.
 pub const CONCURRENCY_DEFAULT_PYTHON: u32 = 100;
 /// Node handlers are asynchronous: one process serves this many invocations at once.
 pub const CONCURRENCY_DEFAULT_NODE: u32 = 256;
-/// Go handlers: a goroutine each; bodies, not goroutines, are what costs memory.
+/// Go handlers run in a goroutine each. Memory is used by bodies, not by goroutines.
 pub const CONCURRENCY_DEFAULT_GO: u32 = 64;
 /// OpenFaaS' template whose Go functions take the bytes of the body and return a text.
 pub const TEMPLATE_GO_CLASSIC: &str = "go";
@@ -57,7 +57,8 @@ pub enum Runtime {
     Python,
     /// Node.js 18 or newer from the host, through the Node shim.
     Node,
-    /// Go: built on the node when it is deployed, together with a worker that speaks for it.
+    /// Go, built on the node during the deploy, together with a worker that speaks the worker
+    /// protocol for it.
     Go,
     /// Any program: the request body on stdin, the answer on stdout, one process per invocation.
     Exec,
@@ -78,7 +79,7 @@ impl Runtime {
     }
 }
 
-/// The platform whose contract a function was written for; adapters beside the shims speak it.
+/// The platform whose contract a function was written for; adapters next to the shims implement it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Platform {
@@ -99,7 +100,7 @@ pub enum Platform {
 }
 
 impl Platform {
-    /// All of them.
+    /// All platforms.
     pub const ALL: [Platform; 7] = [
         Platform::TinyFaas,
         Platform::OpenFaas,
@@ -123,9 +124,10 @@ impl Platform {
         }
     }
 
-    /// Deadline of an invocation where the function names none, in milliseconds: the platform's own,
-    /// so that a function that needs it does not fail here. Nuclio has none, so it gets the longest
-    /// that there is. The deadlines of OpenFaaS' templates and of tinyFaaS' uploads are set elsewhere.
+    /// Deadline of an invocation in milliseconds if the function sets none: the platform's own, so
+    /// that a function that needs it does not fail here. Nuclio has no deadline, so it gets the
+    /// longest that exists. The deadlines of OpenFaaS' templates and of tinyFaaS' uploads are set
+    /// elsewhere.
     pub fn timeout_ms_default(self) -> u64 {
         match self {
             Platform::TinyFaas | Platform::OpenFaas => TIMEOUT_MS_DEFAULT,
@@ -136,7 +138,8 @@ impl Platform {
         }
     }
 
-    /// Whether an adapter for this runtime is there. A server needs none: it speaks HTTP.
+    /// Whether an adapter for this runtime exists. A server does not need one, because it speaks
+    /// HTTP.
     pub fn is_offered(self, runtime: Runtime) -> bool {
         match (self, runtime) {
             (_, Runtime::Server) => true,
@@ -149,12 +152,12 @@ impl Platform {
     }
 }
 
-/// Limits of one function. What cannot be enforced on a machine is said by `mote doctor`.
+/// Limits of one function. `mote doctor` reports those that a machine cannot enforce.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Limits {
     /// Memory of one instance in bytes, its `/tmp` included.
     pub memory_bytes: u64,
-    /// CPU time per second of one instance, in thousandths of a core; `None` is no cap.
+    /// CPU time per second of one instance, in thousandths of a core; `None` means no limit.
     pub cpu_millis: Option<u32>,
     /// Processes and threads of one instance.
     pub pids: u32,
@@ -162,8 +165,8 @@ pub struct Limits {
     pub timeout_ms: u64,
     /// How long an instance may take until it is ready, in milliseconds.
     pub init_timeout_ms: u64,
-    /// Invocations running at once in one instance; `None` lets the runtime choose
-    /// (Python: 1 for `def`, 100 for `async def`; Node, exec and server: the constants above).
+    /// Invocations running at once in one instance; with `None` the runtime decides (Python: 1 for
+    /// `def`, 100 for `async def`; Node, exec and server: the constants above).
     pub concurrency: Option<u32>,
     /// Largest request body in bytes.
     pub body_bytes: u64,
@@ -174,56 +177,57 @@ pub struct Limits {
 /// How many instances a function has.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Scale {
-    /// Instances kept at least; 0 lets the function go to zero.
+    /// Instances kept at least; with 0 the function can scale to zero.
     pub min: u32,
     /// Instances at most; `None` is the number of cores.
     pub max: Option<u32>,
-    /// Milliseconds an instance stays after its last invocation at most.
+    /// Milliseconds for which an instance stays after its last invocation at most.
     pub idle_timeout_ms: u64,
     /// Invocations that may wait before callers are refused.
     pub queue: u32,
     /// How the number of instances follows demand.
     pub policy: Policy,
-    /// When there is an instance although nobody called yet.
+    /// When an instance exists before the first call.
     pub start: StartPolicy,
-    /// Which instance takes an invocation.
+    /// The rule that chooses the instance for an invocation.
     pub balance: Balance,
-    /// Milliseconds after which an idle instance is paused; `None` never.
+    /// Milliseconds after which an idle instance is paused; `None` for never.
     pub pause_ms: Option<u64>,
-    /// Instances kept loaded and paused beside those that serve.
+    /// Instances kept loaded and paused in addition to those that serve.
     pub spare: u32,
 }
 
 impl Scale {
-    /// Instances that are kept whatever the demand: `min`, and one where the start policy or the
-    /// rule keeps one.
+    /// Instances that are kept whatever the demand: `min`, or one if the start policy or the rule
+    /// keeps one.
     pub fn floor(&self) -> u32 {
         let one = self.start == StartPolicy::Always || !self.policy.scales_to_zero();
         self.min.max(u32::from(one))
     }
 }
 
-/// Bounds that stand in for the manifest's until the next deploy.
+/// Bounds that replace the manifest's until the next deploy.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ScaleOverride {
-    /// Instead of `min` and of what `start` keeps.
+    /// Replaces `min` and the instances that `start` keeps.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub min: Option<u32>,
-    /// Instead of `max`.
+    /// Replaces `max`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub max: Option<u32>,
 }
 
-/// When there is an instance although nobody called yet.
+/// When an instance exists before the first call.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum StartPolicy {
-    /// After a restart of the node the first invocation starts one.
+    /// After a restart of the node, the first invocation starts an instance.
     #[default]
     Cold,
-    /// One starts with the node, as it does with a deploy; it may go when it idles.
+    /// An instance starts with the node, as it does with a deploy; it may be stopped when it is
+    /// idle.
     Warm,
-    /// One is kept always.
+    /// One instance is always kept.
     Always,
 }
 
@@ -238,7 +242,7 @@ impl StartPolicy {
     }
 }
 
-/// One destination a function may reach: `host:port`.
+/// One destination that a function may reach: `host:port`.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Egress {
     /// Host name or address as written in the manifest, or [`ANY_HOST`].
@@ -253,14 +257,14 @@ pub const OWN_FRONT: (&str, u16) = ("mote.internal", 80);
 /// The names by which functions of OpenFaaS call the gateway, to call other functions.
 pub const OPENFAAS_GATEWAYS: [&str; 3] =
     ["gateway", "gateway.openfaas", "gateway.openfaas.svc.cluster.local"];
-/// The port that they call it at.
+/// The port on which they call it.
 pub const OPENFAAS_GATEWAY_PORT: u16 = 8080;
 
 /// The host that stands for every host.
 pub const ANY_HOST: &str = "*";
 
-/// The ports that `net = ["*"]` opens: those of the services that functions usually call. A
-/// sandbox has a listener for each, so not all ports can be meant.
+/// The ports that `net = ["*"]` opens: those of the services that functions usually call. A sandbox
+/// has a listener for each, so opening all ports is not possible.
 pub const USUAL_PORTS: [u16; 28] = [
     22, 25, 80, 389, 443, 465, 587, 636, 993, 1433, 1521, 1883, 3000, 3306, 4222, 5000, 5432, 5672,
     6379, 8000, 8080, 8086, 8443, 8883, 9000, 9092, 9200, 27017,
@@ -282,7 +286,7 @@ pub struct CoapResource {
 pub struct FunctionSpec {
     /// Name and default route.
     pub name: FunctionName,
-    /// How it is run.
+    /// The runtime that runs it.
     pub runtime: Runtime,
     /// Python `module:object`, Node file path, relative to the code; empty for exec and server.
     pub entry: String,
@@ -296,31 +300,31 @@ pub struct FunctionSpec {
     pub env: BTreeMap<String, String>,
     /// Destinations it may connect to.
     pub egress: Vec<Egress>,
-    /// Methods it answers (upper case); empty means all. Others get 405.
+    /// Methods it answers (upper case); empty means all. Requests with other methods get 405.
     pub methods: Vec<String>,
     /// Its CoAP description.
     pub coap: CoapResource,
     /// The platform it was written for; `None` for `mote` itself.
     pub compat: Option<Platform>,
-    /// Which of the platform's contracts, where it has several: `python3-flask`.
+    /// The contract of the platform, if it has several: `python3-flask`.
     pub template: Option<String>,
-    /// The port a server listens on; `None` is the engine's choice.
+    /// The port that a server listens on; with `None` the engine chooses it.
     pub port: Option<u16>,
     /// Names of the node's secrets that its instances read as files.
     pub secrets: Vec<String>,
     /// Environment variables whose values are secrets: variable, and name of the secret.
     pub secret_env: BTreeMap<String, String>,
-    /// What clients of other platforms attached to it, by key: kept and shown to them again, obeyed
-    /// by nobody.
+    /// Annotations that clients of other platforms attached to it, by key. They are kept and shown
+    /// to these clients again, but have no effect.
     pub annotations: BTreeMap<String, String>,
-    /// What it was deployed from, in words for people: `stack.yml in work/shop`. Two deploys of one
-    /// project have the same. `None` where nobody said.
+    /// The source of the deploy, in words for people: `stack.yml in work/shop`. Two deploys of one
+    /// project have the same origin. `None` if the deploy named none.
     pub origin: Option<String>,
 }
 
 impl FunctionSpec {
     /// The destinations that an instance has a listener for: those of the manifest, with a port
-    /// each. `own_port` is the port at which the function itself listens, which it keeps.
+    /// each. `own_port` is the port on which the function itself listens, so no listener uses it.
     pub fn doors(&self, own_port: Option<u16>) -> Vec<Egress> {
         let mut doors: Vec<Egress> = Vec::new();
         for to in &self.egress {
@@ -342,8 +346,8 @@ impl FunctionSpec {
         self.egress.iter().any(|to| to.host == ANY_HOST)
     }
 
-    /// The runtime whose worker answers: a Go function of OpenFaaS' template `go` is a program that
-    /// runs once per call, once it is built.
+    /// The runtime whose worker answers. A Go function of OpenFaaS' template `go` is, once it is
+    /// built, a program that runs once per call.
     pub fn answered_by(&self) -> Runtime {
         let per_call = self.compat == Some(Platform::OpenFaas)
             && self.template.as_deref() == Some(TEMPLATE_GO_CLASSIC);
@@ -353,8 +357,8 @@ impl FunctionSpec {
         }
     }
 
-    /// Invocations that one instance may run at once: what the manifest says, else the most that a
-    /// shim of this runtime chooses by itself. A worker that claims more is not believed.
+    /// Invocations that one instance may run at once: the manifest's number, or the highest that a
+    /// shim of this runtime chooses by itself. A higher number from a worker is not accepted.
     pub fn concurrency_max(&self) -> u32 {
         self.limits.concurrency.unwrap_or(match self.answered_by() {
             Runtime::Python => CONCURRENCY_DEFAULT_PYTHON,
@@ -412,17 +416,17 @@ impl FunctionSpec {
     }
 }
 
-/// One thing that is wrong with a spec.
+/// One mistake in a spec.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{field}: {problem}")]
 pub struct SpecError {
-    /// Which part, as in the manifest: `limits.memory`.
+    /// The setting, as in the manifest: `limits.memory`.
     pub field: &'static str,
-    /// What is wrong and what is allowed.
+    /// What is wrong, and which values are allowed.
     pub problem: String,
 }
 
-/// Whether `name` can be that of a secret, which is also the name of its file.
+/// Whether `name` is valid for a secret; it is also the name of the secret's file.
 pub fn is_secret_name(name: &str) -> bool {
     (1..=253).contains(&name.len())
         && !name.starts_with('.')
@@ -433,7 +437,7 @@ pub fn is_secret_name(name: &str) -> bool {
 const SECRETS_MAX: usize = 64;
 /// Most instances of one function.
 pub const INSTANCES_MAX: u32 = 1_000;
-/// Most instances kept paused beside those that serve.
+/// Most instances kept paused in addition to those that serve.
 pub const SPARE_MAX: u32 = 100;
 /// Most invocations that may wait for one function.
 pub const QUEUE_MAX: u32 = 100_000;
@@ -443,13 +447,13 @@ pub const TARGET_MAX: u32 = 1_000_000;
 pub const BODY_BYTES_MAX: u64 = 64 << 30;
 
 impl FunctionSpec {
-    /// Names of all secrets it reads, as files or variables, each once.
+    /// Names of all secrets that it reads, as files or variables, each once.
     pub fn secret_names(&self) -> BTreeSet<&str> {
         self.secrets.iter().chain(self.secret_env.values()).map(String::as_str).collect()
     }
 
-    /// Everything that is wrong with it, whoever wrote it. A spec arrives from outside: whatever
-    /// the engine and the sandbox rely on is checked here once.
+    /// All mistakes in it, whatever its source. A spec arrives from outside: everything that the
+    /// engine and the sandbox rely on is checked here once.
     pub fn check(&self) -> Vec<SpecError> {
         let mut errors = Vec::new();
         let mut check = |ok: bool, field: &'static str, problem: &str| {

@@ -1,9 +1,9 @@
-//! How much one task may do before it lets the others run.
+//! Limits how much one task may do before it lets the others run.
 //!
-//! Every task of the data path shares one thread. A loop that goes on for as long as its peer
-//! supplies work therefore delays everybody else for as long as the peer likes. Each such loop
-//! holds a [`Turn`], charges what it handles to it, and yields to the runtime when the turn is
-//! over. This file only counts; the caller yields, because core knows no async runtime:
+//! Every task of the data path shares one thread. A loop that continues for as long as its peer
+//! supplies work therefore delays all other tasks for as long as the peer likes. Each such loop
+//! holds a [`Turn`], charges the work that it handles to it, and yields to the runtime when the
+//! turn is over. This file only counts; the caller yields, because core knows no async runtime:
 //!
 //! ```text
 //! turn.charge(1, bytes);
@@ -13,9 +13,9 @@
 //! }
 //! ```
 //!
-//! In a function that is polled, `yield_now` is polled once and `Pending` returned. A task must not
-//! wake itself instead: it would be back in the queue before the runtime looks for new events, which
-//! it does only after dozens of turns while tasks are ready.
+//! In a function that is polled, `yield_now` is polled once and `Pending` is returned. A task must
+//! not wake itself instead: it would be back in the queue before the runtime checks for new events,
+//! which it does only after dozens of turns while tasks are ready.
 
 /// Items (requests, frames, lines, datagrams) per turn. An item costs 1 to 5 µs, so a turn ends
 /// after some 150 µs at the most.
@@ -23,7 +23,7 @@ pub const TURN_ITEMS_MAX: u32 = 32;
 /// Bytes per turn: copying and checking them takes about as long as [`TURN_ITEMS_MAX`] items do.
 pub const TURN_BYTES_MAX: usize = 128 << 10;
 
-/// What is left of a task's turn.
+/// The rest of a task's turn.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Turn {
     items: u32,
@@ -42,7 +42,7 @@ impl Turn {
         Self { items: TURN_ITEMS_MAX, bytes: TURN_BYTES_MAX }
     }
 
-    /// Subtracts what was handled. Never fails: what exceeds the turn is not carried over.
+    /// Subtracts the handled work. Never fails: an excess is not carried over.
     pub fn charge(&mut self, items: u32, bytes: usize) {
         self.items = self.items.saturating_sub(items);
         self.bytes = self.bytes.saturating_sub(bytes);

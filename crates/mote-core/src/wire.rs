@@ -1,8 +1,8 @@
 //! The worker protocol: length-prefixed binary frames over one connected Unix stream socket.
 //!
-//! The contract is `docs/reference/worker-protocol.md`; the byte fixtures in `shims/conformance`
-//! are replayed by this module and by every shim. Integers are little-endian: every machine `mote`
-//! runs on is, and interpreters read them without swapping.
+//! The contract is `docs/reference/worker-protocol.md`; this module and every shim replay the byte
+//! fixtures in `shims/conformance`. Integers are little-endian: every machine that `mote` runs on
+//! is, and interpreters read them without swapping.
 //!
 //! ```text
 //! header (12 bytes): payload length u32 | kind u8 | flags u8 | zero u16 | stream u32
@@ -12,11 +12,11 @@ use bytes::{Buf, Bytes};
 
 use crate::invocation::Head;
 
-/// Version spoken by this build; a worker that speaks another is refused at start.
+/// Version that this build speaks; a worker that speaks another version is refused at start.
 pub const VERSION: u16 = 1;
 /// Bytes of a frame header.
 pub const HEADER_BYTES: usize = 12;
-/// Largest payload of one frame; a longer one is a broken worker.
+/// Largest payload of one frame; a worker that sends a longer one violates the protocol.
 pub const PAYLOAD_BYTES_MAX: usize = 1 << 20;
 /// Bodies up to this size travel inside INVOKE and RESULT, larger ones in BODY frames.
 pub const INLINE_BODY_BYTES_MAX: usize = 64 << 10;
@@ -31,7 +31,7 @@ pub const HEADERS_BYTES_MAX: usize = 64 << 10;
 pub const HEADER_FIELDS_MAX: usize = 512;
 /// Longest line of a LOG frame; senders split longer ones.
 pub const LOG_LINE_BYTES_MAX: usize = 16 << 10;
-/// Source and level in front of the line of a LOG frame.
+/// Source and level before the line of a LOG frame.
 pub const LOG_FIXED_BYTES: usize = 2;
 /// Largest HELLO or READY: a name, two numbers and a word.
 pub const GREETING_BYTES_MAX: usize = 4 << 10;
@@ -54,13 +54,13 @@ pub const RESULT_FIXED_BYTES: usize = 24;
 /// Flag: this frame is the last of its direction on its stream.
 pub const FLAG_END: u8 = 1;
 
-/// What a frame is.
+/// The kind of a frame.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[repr(u8)]
 pub enum FrameKind {
     /// Worker to engine, first frame: version u16, then the shim's name.
     Hello = 1,
-    /// Engine to worker: JSON, which function to load ([`Load`]).
+    /// Engine to worker: JSON, the function to load ([`Load`]).
     Load = 2,
     /// Worker to engine: JSON, the function is loaded ([`Ready`]).
     Ready = 3,
@@ -72,15 +72,15 @@ pub enum FrameKind {
     Result = 6,
     /// Worker to engine: JSON, the invocation (or on stream 0 the load) failed ([`WorkerError`]).
     Error = 7,
-    /// Engine to worker: nobody waits for this stream any more; no further frame is expected on
-    /// it but the worker must end it with RESULT, BODY or ERROR carrying END.
+    /// Engine to worker: the caller of this stream no longer waits. No further frame is expected on
+    /// it, but the worker must end it with RESULT, BODY or ERROR carrying END.
     Cancel = 8,
-    /// Either way: u32, the receiver has consumed that many bytes of BODY payload.
+    /// Either way: u32, the receiver has consumed this many bytes of BODY payload.
     Credit = 9,
     /// Worker to engine: source u8 (1 stdout, 2 stderr, 3 log), level u8 (1 debug, 2 info,
     /// 3 warn, 4 error), then one line of text; stream 0 is outside any invocation.
     Log = 10,
-    /// Engine to worker: finish what runs, then exit 0. No INVOKE follows.
+    /// Engine to worker: finish the running invocations, then exit 0. No INVOKE follows.
     Drain = 11,
 }
 
@@ -103,8 +103,8 @@ impl FrameKind {
         })
     }
 
-    /// Largest payload of this kind that a worker may send, in bytes. Whoever reads from a worker
-    /// checks it before the payload is buffered; 0 for kinds that only the engine sends.
+    /// Largest payload of this kind that a worker may send, in bytes; 0 for kinds that only the
+    /// engine sends. Code that reads from a worker checks it before the payload is buffered.
     pub fn worker_payload_bytes_max(self) -> usize {
         match self {
             FrameKind::Hello | FrameKind::Ready => GREETING_BYTES_MAX,
@@ -118,7 +118,7 @@ impl FrameKind {
     }
 }
 
-/// Why bytes are not a frame. The connection cannot be used afterwards.
+/// Why bytes are not a valid frame. The connection cannot be used afterwards.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum WireError {
     /// Frame kind out of range.
@@ -138,9 +138,9 @@ pub enum WireError {
 /// A frame's header.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct FrameHeader {
-    /// Bytes of payload behind the header.
+    /// Bytes of payload after the header.
     pub payload_bytes: u32,
-    /// What it is.
+    /// Its kind.
     pub kind: FrameKind,
     /// [`FLAG_END`] or 0.
     pub flags: u8,
@@ -193,8 +193,8 @@ pub fn put_frame(out: &mut Vec<u8>, kind: FrameKind, flags: u8, stream: u32, pay
     out.extend_from_slice(payload);
 }
 
-/// Splits the next frame off `buffer`, or `None` when it is not complete yet. Reserves nothing:
-/// the caller reads more when this returns `None`.
+/// Splits the next frame off `buffer`, or returns `None` if it is not complete yet. Reserves
+/// nothing: the caller reads more when this returns `None`.
 pub fn split_frame(
     buffer: &mut bytes::BytesMut,
 ) -> Result<Option<(FrameHeader, Bytes)>, WireError> {
@@ -202,7 +202,7 @@ pub fn split_frame(
 }
 
 /// [`split_frame`] for bytes from a worker: a frame that is longer than its kind allows is an error
-/// as soon as its header is there.
+/// as soon as its header has arrived.
 pub fn split_worker_frame(
     buffer: &mut bytes::BytesMut,
 ) -> Result<Option<(FrameHeader, Bytes)>, WireError> {
@@ -388,8 +388,8 @@ impl ResultHead {
     }
 }
 
-/// LOAD, as JSON: what a shim must load. A waiting generic worker becomes a function's worker
-/// with this frame; it is sent once.
+/// LOAD, as JSON: the code that a shim must load. With this frame, a waiting generic worker becomes
+/// a function's worker; it is sent once.
 #[derive(Debug, Clone, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub struct Load {
     /// Function name.
@@ -402,20 +402,20 @@ pub struct Load {
     pub packages_dir: Option<String>,
     /// Entry ([`crate::FunctionSpec::entry`]).
     pub entry: String,
-    /// Invocations at once; `None` lets the shim choose by the shape of the handler.
+    /// Invocations at once; with `None` the shim decides by the shape of the handler.
     pub concurrency: Option<u32>,
     /// Environment variables to set before the code is loaded.
     pub env: std::collections::BTreeMap<String, String>,
     /// Program and arguments to run once per invocation; empty for shims.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub command: Vec<String>,
-    /// Memory that the instance may use in all.
+    /// Memory that the instance may use in total.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub memory_bytes: Option<u64>,
     /// The platform whose contract the code follows; absent for `mote`'s own.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub compat: Option<crate::spec::Platform>,
-    /// Which of that platform's contracts, where it has several.
+    /// The contract of that platform, if it has several.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub template: Option<String>,
 }
@@ -425,20 +425,20 @@ pub struct Load {
 pub struct Ready {
     /// Nanoseconds from LOAD to READY: import and `init`.
     pub init_ns: u64,
-    /// Invocations the worker runs at once; the engine may send a few ahead.
+    /// Invocations that the worker runs at once; the engine may send a few in advance.
     pub concurrency: u32,
     /// Shape of the handler that was found, for `mote describe` (for instance `handle`, `asgi`).
     pub shape: String,
-    /// Whether no handler begins before its body is complete. Bodies then wait in the engine's front
-    /// and not in a place of the worker.
+    /// Whether no handler begins before its body is complete. Bodies then wait in the engine's
+    /// front and do not occupy a place of the worker.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub whole_bodies: bool,
 }
 
 impl Ready {
-    /// What is kept of a worker's claims: at least one invocation at once and at most
-    /// `concurrency_max`, which the function's limits allow, and a word of up to
-    /// [`SHAPE_CHARS_MAX`] printable characters for its shape.
+    /// Limits a worker's claims: at least one invocation at once and at most `concurrency_max`,
+    /// which the function's limits allow, and a word of up to [`SHAPE_CHARS_MAX`] printable
+    /// characters for its shape.
     pub fn clamped(mut self, concurrency_max: u32) -> Self {
         self.concurrency = self.concurrency.clamp(1, concurrency_max.max(1));
         if self.shape.len() > SHAPE_CHARS_MAX || self.shape.contains(char::is_control) {
@@ -456,10 +456,10 @@ pub struct WorkerError {
     pub kind: String,
     /// Its text.
     pub message: String,
-    /// Stack trace, empty for none.
+    /// Stack trace, empty if there is none.
     #[serde(default)]
     pub trace: String,
-    /// t2 and t3 where the handler was entered, else 0.
+    /// t2 and t3 if the handler was entered, otherwise 0.
     #[serde(default)]
     pub entered_ns: u64,
     /// See `entered_ns`.
@@ -468,7 +468,7 @@ pub struct WorkerError {
 }
 
 impl WorkerError {
-    /// Cuts its texts to what the contract lets a worker send.
+    /// Cuts its texts to the lengths that the contract lets a worker send.
     pub fn clamped(mut self) -> Self {
         cut(&mut self.kind, ERROR_KIND_CHARS_MAX);
         cut(&mut self.message, ERROR_MESSAGE_CHARS_MAX);
@@ -478,7 +478,7 @@ impl WorkerError {
 }
 
 fn cut(text: &mut String, chars_max: usize) {
-    // As many bytes hold at most as many characters.
+    // A text with at most this many bytes has at most this many characters.
     if text.len() > chars_max
         && let Some((end, _)) = text.char_indices().nth(chars_max)
     {

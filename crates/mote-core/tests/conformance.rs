@@ -1,5 +1,5 @@
-//! Replays `shims/conformance/frames.json`, the byte fixtures every implementation of the worker
-//! protocol shares.
+//! Replays `shims/conformance/frames.json`, the byte fixtures that all implementations of the
+//! worker protocol share.
 
 #![allow(clippy::unwrap_used, reason = "a test; clippy only knows unit tests as such")]
 
@@ -48,7 +48,7 @@ fn check(case: &Value) {
     }
 }
 
-/// The frame in the words of the fixtures.
+/// The frame in the terms of the fixtures.
 fn decode(bytes: &[u8]) -> Result<Option<Value>, WireError> {
     let mut buffer = BytesMut::from(bytes);
     let Some((header, payload)) = split_frame(&mut buffer)? else {
@@ -115,7 +115,7 @@ fn pairs(block: &[u8]) -> Vec<[String; 2]> {
     headers(block).map(|(name, value)| [text(name), text(value)]).collect()
 }
 
-/// Header bytes are Latin-1 to shims; texts of frames are UTF-8.
+/// Shims treat header bytes as Latin-1; texts of frames are UTF-8.
 fn text(bytes: &[u8]) -> String {
     match std::str::from_utf8(bytes) {
         Ok(text) => text.to_owned(),

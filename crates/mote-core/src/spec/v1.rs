@@ -1,9 +1,10 @@
 //! The form in which specs are stored and travel with code: a JSON object of version 1.
 //!
-//! [`FunctionSpec`] may change with the code. This form may not, because databases and archives of
-//! earlier builds hold it: a field that is added has a default, and any other change is a version of
-//! its own, converted to [`FunctionSpec`] when it is read. Fields that this version does not have are
-//! refused, so that a node never runs a function without something that its spec asks for.
+//! [`FunctionSpec`] may change with the code. This form must not change, because databases and
+//! archives of earlier builds hold it: a field that is added has a default, and any other change is
+//! a new version, which is converted to [`FunctionSpec`] when it is read. Fields that this version
+//! does not have are refused, so that a node never runs a function without a setting that its spec
+//! requires.
 
 use std::collections::BTreeMap;
 
@@ -19,7 +20,7 @@ pub const SPEC_VERSION: u32 = 1;
 /// Why a stored or shipped spec was not read.
 #[derive(Debug, thiserror::Error)]
 pub enum SpecReadError {
-    /// It was written by a build that is newer than this one.
+    /// A newer build than this one wrote it.
     #[error("its version is {0}, and this build reads versions up to {max}", max = SPEC_VERSION)]
     TooNew(u32),
     /// It is not a spec of its version.
@@ -27,7 +28,7 @@ pub enum SpecReadError {
     Malformed(#[from] serde_json::Error),
 }
 
-/// Reads a spec from JSON. What it says is not checked: see [`FunctionSpec::check`].
+/// Reads a spec from JSON. The values are not checked: see [`FunctionSpec::check`].
 pub fn from_json(json: &[u8]) -> Result<FunctionSpec, SpecReadError> {
     #[derive(Deserialize)]
     struct Versioned {
@@ -47,7 +48,7 @@ pub fn to_json(spec: &FunctionSpec) -> String {
     text.expect("a spec has only string keys")
 }
 
-/// Specs were stored without a version at first; they have the form of version 1.
+/// At first, specs were stored without a version; they have the form of version 1.
 fn version_1() -> u32 {
     1
 }
@@ -130,8 +131,8 @@ struct CoapV1 {
     content_format: Option<u16>,
 }
 
-/// Converts between two structs with the same field names, both ways. A field that only one of them
-/// has does not compile.
+/// Converts between two structs with the same field names, in both directions. A field that only
+/// one of them has causes a compile error.
 macro_rules! convert {
     ($($here:ident <=> $there:ident { $($field:ident),* })*) => {$(
         impl From<$here> for $there {
@@ -214,9 +215,9 @@ mod tests {
 
     use super::*;
 
-    /// A spec with every field, as version 1 has it. It never changes: databases hold it.
+    /// A spec with every field of version 1. It never changes, because databases hold it.
     const FULL: &str = include_str!("v1_full.json");
-    /// The least that version 1 has, as it was stored before specs had a version.
+    /// The smallest spec of version 1, as it was stored before specs had a version.
     const LEAST: &str = include_str!("v1_least.json");
 
     fn read(json: &Value) -> Result<FunctionSpec, SpecReadError> {
