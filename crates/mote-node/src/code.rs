@@ -1,5 +1,5 @@
-//! A deploy as another platform's client asks for it: its code becomes a folder, what it says of
-//! the function a spec, and both go the way of every deploy.
+//! A deploy that a client of another platform asks for. Its code becomes a folder and its
+//! description a spec, and both then take the same path as every other deploy.
 
 use std::fs;
 use std::io::Cursor;
@@ -41,7 +41,7 @@ pub(super) async fn deploy(node: &Arc<Node>, deploy: Deploy) -> Result<(), Probl
     Ok(())
 }
 
-/// The code of a function with its spec in front, as `mote deploy` would send it. Blocks.
+/// Packs the code of a function with its spec in front, as `mote deploy` would send it. Blocks.
 fn pack(deploy: Deploy, on_node: Option<(FunctionSpec, PathBuf)>) -> Result<Vec<u8>, Problem> {
     let Deploy { name, code, manifest, annotations, secrets, .. } = deploy;
     let (manifest, files) = understood(manifest)?;
@@ -62,7 +62,8 @@ fn pack(deploy: Deploy, on_node: Option<(FunctionSpec, PathBuf)>) -> Result<Vec<
         }
     }
     let json = mote_core::spec::to_json(&spec).into_bytes();
-    // OpenWhisk installs nothing: an archive brings its modules. What is on the node is as it is.
+    // OpenWhisk installs no packages, because an archive contains its modules. Code that is already
+    // on the node is packed unchanged.
     let whole = matches!(folder, Folder::There(_)) || spec.compat == Some(Platform::OpenWhisk);
     let pack = if whole { mote_store::pack::pack_whole } else { mote_store::pack::pack };
     let packed = pack(folder.path(), Some((mote_api::SPEC_ENTRY, &json)));
@@ -77,7 +78,8 @@ fn pack(deploy: Deploy, on_node: Option<(FunctionSpec, PathBuf)>) -> Result<Vec<
 /// Names and contents.
 type Files = Vec<(String, Vec<u8>)>;
 
-/// What is said of a function in our words, and files that came with it.
+/// Translates the description of a function into our manifest, together with files that came with
+/// it.
 fn understood(manifest: Manifest) -> Result<(FunctionManifest, Option<Files>), Problem> {
     match manifest {
         Manifest::Keys(manifest) => Ok((*manifest, None)),
@@ -96,7 +98,7 @@ fn understood(manifest: Manifest) -> Result<(FunctionManifest, Option<Files>), P
             }
             let files = match described.source {
                 foreign::Source::Inside(files) => Some(files),
-                // Archives come beside a document, not in it.
+                // Archives are sent next to a document, not inside it.
                 foreign::Source::Beside
                 | foreign::Source::At(_)
                 | foreign::Source::Files(_)
@@ -107,11 +109,11 @@ fn understood(manifest: Manifest) -> Result<(FunctionManifest, Option<Files>), P
     }
 }
 
-/// Where code lies while it is packed.
+/// The folder in which the code lies while it is packed.
 enum Folder {
-    /// A function's code on the node.
+    /// The code of a function that is already on the node.
     There(PathBuf),
-    /// Made for this deploy, removed when dropped.
+    /// A folder made for this deploy; it is removed when dropped.
     Made(TempDir),
 }
 

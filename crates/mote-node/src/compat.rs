@@ -1,4 +1,4 @@
-//! The node as the fronts of other platforms see it.
+//! The node as the APIs of other platforms see it.
 
 use std::collections::HashMap;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
@@ -34,10 +34,10 @@ use super::unusable::busy;
 use super::{Node, code, functions, secrets};
 use crate::config::PlatformApis;
 
-/// How long calls that run may take to end once the node stops.
+/// How long running calls may take to end once the node stops.
 const STOP_GRACE: Duration = Duration::from_secs(12);
 
-/// Sockets of every platform that is on.
+/// The sockets of every platform API that is switched on.
 #[derive(Default)]
 pub(super) struct Listeners {
     openfaas: Option<Bound>,
@@ -46,14 +46,14 @@ pub(super) struct Listeners {
     openwhisk: Option<OpenWhisk>,
 }
 
-/// The socket of OpenWhisk's API, and the ways of its owner to it.
+/// The socket of OpenWhisk's API, and the channels through which its owner reaches it.
 struct OpenWhisk {
     bound: Bound,
     manifests: mote_openwhisk::Manifests,
     incoming: mote_openwhisk::Incoming,
 }
 
-/// Sockets of tinyFaaS.
+/// The sockets of tinyFaaS.
 struct TinyFaas {
     management: Bound,
     http: Option<TcpListener>,
@@ -62,7 +62,7 @@ struct TinyFaas {
 }
 
 impl Listeners {
-    /// Takes the ports.
+    /// Binds the ports.
     pub(super) async fn bind(config: &PlatformApis) -> Result<Self> {
         let mut listeners = Self::default();
         if let Some(address) = config.openfaas {
@@ -82,7 +82,8 @@ impl Listeners {
         Ok(listeners)
     }
 
-    /// The names by which functions call the node or their own platform, and where it answers here.
+    /// The names under which functions call the node or their own platform, and the addresses that
+    /// answer here.
     pub(super) fn own_apis(&self, http: Option<SocketAddr>) -> HashMap<Egress, SocketAddr> {
         let reached = |mut address: SocketAddr| {
             if address.ip().is_unspecified() {
@@ -127,7 +128,7 @@ impl Listeners {
         lines
     }
 
-    /// The TCP ports of all of them.
+    /// The TCP ports of all platform APIs.
     fn ports(&self) -> impl Iterator<Item = u16> {
         let apis = [&self.openfaas, &self.nuclio].into_iter().flatten().map(Bound::address);
         let openwhisk = self.openwhisk.as_ref().map(|openwhisk| openwhisk.bound.address());
@@ -138,13 +139,14 @@ impl Listeners {
         apis.chain(openwhisk).chain(tinyfaas.into_iter().flatten()).map(|address| address.port())
     }
 
-    /// Where manifests of OpenWhisk go, if its API is on.
+    /// The channel for manifests of OpenWhisk, if its API is on.
     pub(super) fn openwhisk_manifests(&self) -> Option<mote_openwhisk::Manifests> {
         self.openwhisk.as_ref().map(|openwhisk| openwhisk.manifests.clone())
     }
 
-    /// Serves them until `stop` turns true: the APIs on a thread of their own, fronts that are the
-    /// node's own with other manners on the data path, in `fronts`.
+    /// Serves them until `stop` turns true. The APIs run on a thread of their own. The fronts that
+    /// are the node's own code with another platform's conventions run on the data path, in
+    /// `fronts`.
     pub(super) async fn serve(
         mut self,
         node: Arc<Node>,
@@ -183,7 +185,7 @@ impl Listeners {
                     let stopped = stop.clone();
                     let resumed = waiting.activations.take();
                     serving.spawn(waiting.run(async move { stopped.stopped().await }));
-                    // Each API is shown the traits of the front that it asks for, and no more.
+                    // Each API receives only the traits of the node that it uses.
                     let parts = || (queue.clone(), stop.clone());
                     if let Some(bound) = self.openfaas {
                         let context = context_of::<dyn mote_openfaas::Node>(front.clone(), parts());
@@ -208,7 +210,7 @@ impl Listeners {
                     }
                     let all = async { while serving.join_next().await.is_some() {} };
                     stop.stopped().await;
-                    // What has not ended by then is kept, if it was accepted.
+                    // Accepted calls that have not ended by then stay on disk.
                     let _ = tokio::time::timeout(STOP_GRACE, all).await;
                 });
                 runtime.shutdown_background();
@@ -217,7 +219,7 @@ impl Listeners {
     }
 }
 
-/// The node's tasks on the data path, and what stops them.
+/// The node's tasks on the data path, and the channel that stops them.
 pub(super) struct Fronts<'a> {
     pub(super) tasks: &'a mut JoinSet<std::io::Result<()>>,
     pub(super) stopper: Stopper,
@@ -278,7 +280,7 @@ async fn bind(key: &'static str, address: SocketAddr) -> Result<Bound> {
     Bound::new(address).await.map_err(|error| busy(key, address, error))
 }
 
-/// Says that calls which were accepted for later wait for an API that is off now.
+/// Logs a warning when accepted calls wait for an API that is now off.
 pub(super) async fn warn_of_kept_calls(node: &Node) {
     match with_store(node, |store| store.calls()).await {
         Ok(calls) if calls.is_empty() => {}
@@ -290,20 +292,20 @@ pub(super) async fn warn_of_kept_calls(node: &Node) {
     }
 }
 
-/// What the API of a platform needs, with as much of the node as it asks for.
+/// Builds the context of a platform's API, with the part of the node that it uses.
 fn context_of<N: ?Sized>(node: Arc<N>, (queue, stop): (Queue, Stop)) -> Context<N> {
     Context { node, queue, stop }
 }
 
-/// What the fronts are given.
+/// The node as the platform APIs receive it.
 struct PlatformNode {
     node: Arc<Node>,
-    /// Where deploys run, so that none sits between two calls.
+    /// The runtime for deploys, so that none of them delays calls.
     management: Handle,
 }
 
 impl PlatformNode {
-    /// Runs a change to its end, whoever waits for it.
+    /// Runs a change to its end, even when its caller no longer waits.
     fn to_the_end<T: Send + 'static>(
         &self,
         work: impl Future<Output = Result<T, Problem>> + Send + 'static,
@@ -315,7 +317,7 @@ impl PlatformNode {
 }
 
 impl PlatformNode {
-    /// Does `work` on the store, off every runtime's threads.
+    /// Runs `work` on the store, on a thread outside all runtimes.
     fn stored<T: Send + 'static>(
         &self,
         work: impl FnOnce(&Store) -> Result<T, StoreError> + Send + 'static,
@@ -366,7 +368,7 @@ impl Deploys for PlatformNode {
                 return Err(Problem::new(422, "M0303", text));
             }
             let before = revision.bounds().max.or(revision.spec.scale.max);
-            // Who asks for more than the maximum wants more at most, too.
+            // A request for more instances than the maximum also raises the maximum.
             let raised = instances > before.unwrap_or(node.cores);
             let max = if raised { Some(instances) } else { revision.bounds().max };
             let bounds = ScaleOverride { min: Some(instances), max };
@@ -513,9 +515,9 @@ fn function(node: &Node, revision: &Arc<Revision>) -> Function {
     let ready = status.instances.iter().filter(|one| one.state == "ready").count() as u32;
     let failed = status.instances.is_empty() && status.starting == 0;
     let failure = status.last_failure.filter(|_| failed);
-    // An instance that is about to stop is not one that the function has.
+    // An instance that is about to stop does not count as one of the function's instances.
     let there = status.instances.iter().filter(|one| one.state != "draining").count() as u32;
-    // The autoscaler brings up what is missing of the minimum.
+    // The autoscaler starts the instances that are missing from the minimum.
     let meant = revision.bounds().min.unwrap_or(revision.spec.scale.min);
     Function {
         spec: revision.spec.clone(),

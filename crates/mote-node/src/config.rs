@@ -1,4 +1,5 @@
-//! What a node is told, checked and complete; whoever starts it reads files, flags and environment.
+//! The checked and complete configuration of a node. The caller reads files, flags and the
+//! environment.
 
 use std::fmt;
 use std::net::SocketAddr;
@@ -14,33 +15,33 @@ use mote_core::spec::MEMORY_BYTES_MIN;
 pub struct Config {
     /// Data folder.
     pub data: PathBuf,
-    /// HTTP front; `None` is off.
+    /// Address of the HTTP front; `None` switches it off.
     pub http: Option<SocketAddr>,
-    /// CoAP front; `None` is off.
+    /// Address of the CoAP front; `None` switches it off.
     pub coap: Option<SocketAddr>,
-    /// Management API over TCP; `None` is off.
+    /// Address of the management API over TCP; `None` switches it off.
     pub admin: Option<SocketAddr>,
-    /// Management socket.
+    /// Path of the management socket.
     pub socket: PathBuf,
     /// Whether the fronts listen beyond this machine.
     pub lan: bool,
-    /// What all instances together may take.
+    /// The memory that all instances together may use.
     pub memory: Share,
     /// Threads that serve HTTP connections; 0 chooses by the number of cores.
     pub threads: usize,
-    /// Whether to look for the next event before sleeping.
+    /// Whether to poll for the next event before sleeping.
     pub polling: bool,
-    /// Memory for prewarmed interpreters in bytes; `None` is a share of the machine's.
+    /// Memory for prewarmed interpreters in bytes; `None` means a share of the machine's memory.
     pub prewarm_bytes: Option<u64>,
     /// First user id of instances.
     pub uid_base: u32,
     /// APIs of other platforms.
     pub compat: PlatformApis,
-    /// What requests of the node's own may reach.
+    /// The destinations that the node's own requests may reach.
     pub outgoing: Reach,
 }
 
-/// Addresses of the APIs of other platforms; `None` is off.
+/// Addresses of the APIs of other platforms; `None` switches one off.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct PlatformApis {
     /// OpenFaaS' gateway.
@@ -59,30 +60,30 @@ impl PlatformApis {
     }
 }
 
-/// Addresses of tinyFaaS: its management API, and the fronts that are not off.
+/// Addresses of tinyFaaS: its management API, and those of its fronts that are on.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TinyFaas {
     /// Its management API.
     pub management: SocketAddr,
-    /// Its HTTP front; `None` is off.
+    /// Its HTTP front; `None` switches it off.
     pub http: Option<SocketAddr>,
-    /// Its CoAP front; `None` is off.
+    /// Its CoAP front; `None` switches it off.
     pub coap: Option<SocketAddr>,
-    /// Its gRPC front; `None` is off.
+    /// Its gRPC front; `None` switches it off.
     pub grpc: Option<SocketAddr>,
 }
 
 /// A part of the machine's memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Share {
-    /// So many bytes.
+    /// A number of bytes.
     Bytes(u64),
-    /// So much of it, in percent.
+    /// A percentage of it.
     Percent(u64),
 }
 
 impl Share {
-    /// In bytes, where the machine has `machine_bytes`.
+    /// The share in bytes, on a machine with `machine_bytes`.
     pub(crate) fn of(self, machine_bytes: u64) -> u64 {
         match self {
             Share::Bytes(bytes) => bytes,
@@ -92,8 +93,8 @@ impl Share {
         }
     }
 
-    /// What `text` says: a size, or a percentage such as `75%`; `None` where it says neither, or too
-    /// little for one instance.
+    /// Reads a size, or a percentage such as `75%`; `None` for any other text, or for less than one
+    /// instance needs.
     pub fn parse(text: &str) -> Option<Self> {
         let share = match text.strip_suffix('%') {
             Some(percent) => Share::Percent(percent.parse().ok()?),

@@ -1,6 +1,6 @@
 //! A deploy, step by step: unpack, check, install packages, start, switch (`rollout.rs`).
 //!
-//! Whatever fails on the way leaves the old revision serving and says which step failed.
+//! A step that fails leaves the old revision serving, and the answer names the step.
 
 use std::io::Read;
 use std::sync::Arc;
@@ -21,7 +21,7 @@ use super::store_work::{internal, store_problem, with_store};
 use super::turns::turn;
 use super::{Node, golang, packages, rollout};
 
-/// Has unused code removed when a deploy has ended.
+/// Triggers the removal of unused code when a deploy has ended.
 struct CollectAfter<'a>(&'a Node);
 
 impl Drop for CollectAfter<'_> {
@@ -44,13 +44,13 @@ impl Steps {
     }
 }
 
-/// What was asked of a deploy.
+/// The options of a deploy.
 pub(crate) struct Options {
-    /// Check everything, change nothing.
+    /// Check everything and change nothing.
     pub(crate) dry_run: bool,
-    /// The revision takes no traffic by share.
+    /// The revision receives no share of the traffic.
     pub(crate) no_traffic: bool,
-    /// The same, and it is reached by this tag.
+    /// As `no_traffic`, and callers reach the revision by this tag.
     pub(crate) tag: Option<String>,
 }
 
@@ -59,7 +59,7 @@ impl Options {
         self.no_traffic || self.tag.is_some()
     }
 
-    /// How traffic goes once `revision` is ready; `now` is absent for a function's first.
+    /// The traffic split once `revision` is ready; `now` is absent for a function's first revision.
     fn traffic(&self, now: Option<&Traffic>, revision: u64) -> Result<Traffic, SplitError> {
         let Some(now) = now else { return Ok(Traffic::whole(revision)) };
         let split = match &self.tag {
@@ -75,7 +75,7 @@ impl Options {
 }
 
 /// Deploys the archive `upload` as `name`. `upload` is read on a blocking thread. The node's log
-/// tells how it ended.
+/// records how the deploy ended.
 pub(crate) async fn deploy(
     node: &Arc<Node>,
     name: &str,
@@ -106,7 +106,7 @@ async fn attempt(
     let name = FunctionName::new(name)
         .map_err(|error| Problem::new(422, "M0303", error.to_string()).with_field("name"))?;
     let _turn = turn(node, &name)?;
-    // However it ends: a deploy that fails leaves code that no revision names.
+    // This applies to every outcome: a failed deploy leaves code that no revision names.
     let _collect = CollectAfter(node);
     let mut steps = Steps { steps: Vec::new(), since: Instant::now() };
     let now = placed(node, &name, options).await?;
@@ -145,7 +145,7 @@ async fn attempt(
         warnings: Vec::new(),
         urls: node.urls(&name),
     };
-    // What the live revision has learnt is the best guess for the new one.
+    // The measurements of the live revision are the best estimate for the new one.
     let learnt = live.map_or_else(Known::default, |revision| revision.known());
     if options.dry_run {
         warnings.extend(scale_warnings(node, &spec, learnt));
@@ -178,7 +178,8 @@ async fn attempt(
     Ok(DeployResult { steps: steps.steps, warnings, ..result })
 }
 
-/// That a deploy takes the place of a function that came from elsewhere, which is seldom meant.
+/// Warns that a deploy replaces a function that came from another platform, which is seldom
+/// intended.
 fn replaces(live: &Revision, spec: &FunctionSpec, options: &Options) -> Option<String> {
     let (before, now) = (live.spec.origin.as_ref()?, spec.origin.as_ref()?);
     if before == now || options.held_back() {
@@ -192,8 +193,8 @@ fn replaces(live: &Revision, spec: &FunctionSpec, options: &Options) -> Option<S
     ))
 }
 
-/// How the function's traffic goes now, if it is served; and whether the new revision may have
-/// the place that was asked for it, before anything is uploaded and started.
+/// The current traffic split of the function, if it is served. Also checks, before anything is
+/// uploaded and started, that the new revision may have the place that was asked for.
 async fn placed(
     node: &Node,
     name: &FunctionName,
@@ -208,13 +209,13 @@ async fn placed(
         let problem = Problem::new(409, "M0413", text);
         return Err(problem.with_hint("deploy it first without --tag and --no-traffic"));
     }
-    // Any number that no revision has tells whether there is room and the tag is one.
+    // Any number that no revision has serves to check that there is room and that the tag is valid.
     let fits = options.traffic(now.as_ref(), u64::MAX);
     fits.map_err(|error| rollout::not_a_split(&error))?;
     Ok(now)
 }
 
-/// Gives a ready revision its place. Returns how traffic goes then.
+/// Gives a ready revision its place. Returns the traffic split that results.
 async fn publish(
     node: &Node,
     revision: &Arc<Revision>,
@@ -226,7 +227,8 @@ async fn publish(
     let then = options.traffic(now, revision.number);
     let then = then.map_err(|error| rollout::not_a_split(&error))?;
     if !then.split.reaches(revision.number) {
-        // It has shown that it starts; nobody can call it, so nothing of it stays.
+        // The instance has shown that it starts. Nobody can call the revision, so the instance is
+        // stopped.
         let text = format!("ready, receives no traffic ({})", then.split);
         revision.log.platform(LogLevel::Info, revision.number, 0, &text);
         node.engine.discard(revision);
@@ -287,7 +289,7 @@ fn spec(name: &FunctionName, staged: &StagedCode) -> Result<FunctionSpec, Proble
     Ok(spec)
 }
 
-/// Mistakes in a project as an answer.
+/// Answers with the mistakes in a project.
 pub(super) fn refused(mistakes: &mote_api::toml_reader::Mistakes) -> Problem {
     let Some(first) = mistakes.0.first() else { return Problem::new(422, "M0303", "refused") };
     let problem = Problem::new(422, first.code, first.text.clone());
@@ -297,7 +299,7 @@ pub(super) fn refused(mistakes: &mote_api::toml_reader::Mistakes) -> Problem {
     }
 }
 
-/// Settings that are allowed and will hurt, each with what to write instead.
+/// Settings that are allowed but will cause problems, each with a better value.
 fn scale_warnings(node: &Node, spec: &FunctionSpec, learnt: Known) -> Vec<String> {
     let cores = std::thread::available_parallelism().map_or(1, |cores| cores.get() as u32);
     let known =
@@ -308,8 +310,8 @@ fn scale_warnings(node: &Node, spec: &FunctionSpec, learnt: Known) -> Vec<String
         .collect()
 }
 
-/// Stores the revision and starts its first instance; only a ready one may take traffic. Returns
-/// it with the time of its row.
+/// Stores the revision and starts its first instance. Only a ready revision may receive traffic.
+/// Returns it with the time of its row.
 async fn start(
     node: &Arc<Node>,
     spec: FunctionSpec,

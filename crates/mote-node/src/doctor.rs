@@ -1,4 +1,4 @@
-//! What works on this machine, what does not, and what to do about it.
+//! Checks what works on this machine, and says how to fix what does not.
 
 use mote_api::types::{Check, CheckState, DoctorReport};
 use mote_sandbox::State;
@@ -24,7 +24,7 @@ pub(crate) async fn report(node: &Node) -> DoctorReport {
     DoctorReport { checks }
 }
 
-/// Where another platform's clients are served, and who may manage there.
+/// Reports the address of another platform's API, and who may manage functions through it.
 fn of_platform(platform: &str, address: &str) -> Check {
     let host = address.split_once("://").map_or(address, |(_, host)| host);
     let loopback = host.parse().is_ok_and(|at: std::net::SocketAddr| at.ip().is_loopback());
@@ -44,7 +44,7 @@ fn of_platform(platform: &str, address: &str) -> Check {
     }
 }
 
-/// What instances may take, against what there is.
+/// Compares the memory that instances may use with the memory of the machine.
 fn budget(node: &Node) -> Check {
     let (budget, machine) = (node.budget(), memory::machine_bytes());
     let over = budget.memory_bytes > machine;
@@ -66,8 +66,8 @@ fn budget(node: &Node) -> Check {
     }
 }
 
-/// Checks without a node: of this machine, as the calling user, whose node would give instances the
-/// user ids from `uid_base` on.
+/// Checks that need no node: of this machine, as the calling user, for a node that would give
+/// instances the user ids from `uid_base` on.
 pub async fn of_machine(uid_base: u32) -> DoctorReport {
     let mut checks = of_sandbox(uid_base);
     checks.extend(of_interpreters(&interpreters::find().await));

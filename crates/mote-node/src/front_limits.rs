@@ -1,14 +1,15 @@
-//! The limits of the HTTP fronts, by how many files this process may open.
+//! The limits of the HTTP fronts, derived from the number of files that this process may open.
 
 use mote_gateway::http;
 
-/// Shares of the open files that a node may have for the connections of its own HTTP front and of
-/// tinyFaaS'. The rest is for instances, for the APIs of other platforms and for the management,
-/// which clients of the fronts must not shut out.
+/// The parts of the open files that a node may use for the connections of its own HTTP front and of
+/// tinyFaaS' front. The rest is for instances, for the APIs of other platforms and for the
+/// management API, which clients of the fronts must not block.
 pub(super) const HTTP_FILES_SHARE: usize = 2;
 pub(super) const TINYFAAS_FILES_SHARE: usize = 8;
 
-/// The limits of an HTTP front that may have one of `share` of the files that this process may open.
+/// The limits of an HTTP front that may use one part in `share` of the files that this process may
+/// open.
 pub(super) fn http_config(share: usize) -> http::Config {
     let files = rustix::process::getrlimit(rustix::process::Resource::Nofile).current;
     let files = files.map_or(usize::MAX, |files| usize::try_from(files).unwrap_or(usize::MAX));
@@ -16,7 +17,8 @@ pub(super) fn http_config(share: usize) -> http::Config {
     let connections_max = all.connections_max.min(files / share).max(1);
     let connections_per_address_max =
         all.connections_per_address_max.min((connections_max / 4 * 3).max(1));
-    // As with the connections: the node's own front may have all of them, others their share.
+    // As with the connections, the node's own front may have all of them and other fronts their
+    // share.
     let streams_max = all.streams_max * HTTP_FILES_SHARE / share;
     http::Config { connections_max, connections_per_address_max, streams_max, ..all }
 }

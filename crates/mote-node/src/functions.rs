@@ -1,4 +1,4 @@
-//! What is done with one function, whichever API asks for it.
+//! Operations on one function, for every API that asks for them.
 
 use std::sync::Arc;
 
@@ -15,7 +15,7 @@ use tokio::sync::broadcast::error::RecvError;
 use super::store_work::store_problem;
 use super::{Node, turns};
 
-/// The live revision of `name`, or 404 with the names that look like it.
+/// The live revision of `name`, or 404 with similar names.
 pub(crate) fn find(engine: &Engine, name: &str) -> Result<Arc<Revision>, Problem> {
     engine.get(name).ok_or_else(|| {
         let all = engine.list();
@@ -28,7 +28,8 @@ pub(crate) fn find(engine: &Engine, name: &str) -> Result<Arc<Revision>, Problem
 pub(crate) async fn remove(node: &Node, name: &str) -> Result<(), Problem> {
     let revision = find(&node.engine, name)?;
     let (store, function) = (node.store.clone(), revision.spec.name.clone());
-    // A deploy or switch that ended after this would bring back what the store has forgotten.
+    // A deploy or switch that ended after the removal would bring back a function that the store no
+    // longer has.
     let _turn = turns::turn(node, &function)?;
     tokio::task::spawn_blocking(move || store.remove(&function))
         .await
@@ -43,7 +44,7 @@ pub(crate) async fn remove(node: &Node, name: &str) -> Result<(), Problem> {
     Ok(())
 }
 
-/// Lets `bounds` hold in place of the manifest's, and keeps them over restarts.
+/// Applies `bounds` in place of the manifest's, and keeps them across restarts.
 pub(crate) async fn set_bounds(
     node: &Node,
     revision: &Arc<Revision>,
@@ -61,9 +62,9 @@ pub(crate) async fn set_bounds(
     Ok(())
 }
 
-/// The kept lines of a function's log, and those that follow if `follow` (none otherwise). A
-/// follower that is too slow is told how many it missed; it holds no revision, so it ends with the
-/// function.
+/// The stored lines of a function's log, and the lines that follow if `follow` is set. A follower
+/// that is too slow receives the number of lines that it missed. It holds no revision, so it ends
+/// with the function.
 pub(crate) fn log_lines(
     revision: &Revision,
     follow: bool,

@@ -1,9 +1,10 @@
-//! Go functions: built on the node when they are deployed, together with a worker of `shims/go` that
-//! speaks for them. The program is stored like installed packages are, once per code, entry, worker
-//! and version of Go.
+//! Go functions. The node builds them when they are deployed, together with a worker from
+//! `shims/go` that speaks the worker protocol. The program is stored like installed packages: once
+//! per code, entry, worker and version of Go.
 //!
-//! The build runs in the sandbox of installations. Nothing of the code is executed by it: cgo is off,
-//! and `go` itself runs no scripts of modules. So builds share one cache of compiled packages.
+//! The build runs in the sandbox of installations. It executes none of the function's code: cgo is
+//! off, and `go` itself runs no scripts of modules. For this reason builds can share one cache of
+//! compiled packages.
 
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
@@ -23,7 +24,7 @@ use super::packages::{self, Installed};
 use super::registries::{Client, Registries};
 use super::store_work::store_problem;
 
-/// The worker, as files of a package beside the function's own.
+/// The files of the worker, a package next to the function's own.
 const WORKER: [(&str, &str); 7] = [
     ("frames.go", include_str!("../../../shims/go/worker/frames.go")),
     ("worker.go", include_str!("../../../shims/go/worker/worker.go")),
@@ -33,17 +34,19 @@ const WORKER: [(&str, &str); 7] = [
     ("cloudevents.go", include_str!("../../../shims/go/worker/cloudevents.go")),
     ("adapter.go", include_str!("../../../shims/go/worker/adapter.go")),
 ];
-/// Its folder in the module; a function that has one of this name is refused by the compiler.
+/// The worker's folder in the module. The compiler refuses a function that has a folder of this
+/// name.
 const WORKER_FOLDER: &str = "mote_worker";
-/// The folder in the module of the packages that are provided.
+/// The folder in the module for the packages that the node provides.
 const PROVIDED_FOLDER: &str = "mote_provided";
 
-/// A module of a platform that is built in: functions that import it need no download.
+/// A module of a platform that is built into `mote`, so that functions that import it need no
+/// download.
 struct Provided {
     /// Its import path.
     module: &'static str,
     files: &'static [(&'static str, &'static str)],
-    /// Modules that it imports, which are provided too.
+    /// Modules that it imports, which the node provides too.
     needs: &'static [&'static str],
 }
 
@@ -67,7 +70,7 @@ const OPEN_FAAS: [Provided; 2] = [
 const LOGGER: &str = "github.com/nuclio/logger";
 
 const NUCLIO_SDK: &str = "github.com/nuclio/nuclio-sdk-go";
-/// The path that it had first.
+/// The import path that the module had first.
 const NUCLIO_SDK_FIRST: &str = "github.com/nuclio/nuclio-sdk";
 const NUCLIO_FILES: &[(&str, &str)] = &[
     provided!("nuclio.go", "nuclio/nuclio.go"),
@@ -92,7 +95,7 @@ const KUBELESS: [Provided; 1] = [Provided {
     needs: &[],
 }];
 
-/// The modules that functions of a platform find without a download.
+/// The modules that functions of a platform can import without a download.
 fn provided(spec: &FunctionSpec) -> &'static [Provided] {
     match spec.compat {
         Some(Platform::OpenFaas) => &OPEN_FAAS,
@@ -102,7 +105,8 @@ fn provided(spec: &FunctionSpec) -> &'static [Provided] {
     }
 }
 
-/// What calls functions whose types are of a platform's package: name of its package and text.
+/// The name and the text of the adapter package for functions whose types come from a platform's
+/// package.
 fn adapter(spec: &FunctionSpec) -> Option<(&'static str, &'static str)> {
     match spec.compat {
         Some(Platform::Nuclio) => {
@@ -114,18 +118,20 @@ fn adapter(spec: &FunctionSpec) -> Option<(&'static str, &'static str)> {
         _ => None,
     }
 }
-/// Where what is generated waits for the copy, in the folder that becomes the packages.
+/// The folder for generated files, in the folder that becomes the packages, until they are copied.
 const GENERATED: &str = ".mote";
-/// The cache begins anew when it holds more: modules are never removed from it one by one.
+/// The cache is emptied when it holds more than this, because modules are never removed from it one
+/// by one.
 const CACHE_BYTES_MAX: u64 = 2 << 30;
-/// Longest time a build waits for another one, whose compilers use the same cache.
+/// Longest time that a build waits for another one, whose compilers use the same cache.
 const TURN_TIMEOUT: std::time::Duration = std::time::Duration::from_secs(600);
-/// What `go build` is told; the module's own lists are completed rather than refused.
+/// The script that runs `go build`. Missing entries in the module's own lists are added, not
+/// refused.
 const SCRIPT: &str = "set -e; cp -R /function /tmp/build; chmod -R u+w /tmp/build; \
     cp -R /packages/.mote/. /tmp/build/; cd /tmp/build; \
     exec go build -trimpath -ldflags='-s -w' -o /packages/function \"$@\"";
 
-/// Whether `spec` needs Go and the node has none; said before anything is built.
+/// Refuses `spec` before anything is built if it needs Go and the node has none.
 pub(crate) fn check(node: &Node, spec: &FunctionSpec) -> Result<(), Problem> {
     match (&node.interpreters.go, spec.runtime) {
         (Err(reason), Runtime::Go) => {
@@ -138,7 +144,7 @@ pub(crate) fn check(node: &Node, spec: &FunctionSpec) -> Result<(), Problem> {
     }
 }
 
-/// Builds the function of `staged`, unless the same was built before.
+/// Builds the function of `staged`, unless the same program was built before.
 pub(crate) async fn build(
     node: &Arc<Node>,
     spec: &FunctionSpec,
@@ -167,7 +173,8 @@ pub(crate) async fn build(
         .await
         .unwrap_or_else(|_| Err(packages::failed("the node could not read the code")))?;
     let cache = cache(node).await?;
-    // Modules are where their names say, unless a proxy alone may be asked.
+    // Modules are at the hosts that their names contain, unless the configuration permits only a
+    // proxy.
     let registries = Arc::new(Registries::of(Client::Go, BTreeSet::new()));
     let request = request(node, spec, staged, &staging, (&target, cache, &registries)).await?;
     let serve = |listeners| registries.clone().serve(listeners);
@@ -187,7 +194,7 @@ pub(crate) async fn build(
     Ok(Installed::new(key, stored, format!("go {}", go.version)))
 }
 
-/// What determines the program.
+/// The inputs that determine the program.
 fn key(spec: &FunctionSpec, code_hash: &str, version: &str) -> String {
     let mut hash = Sha256::new();
     let contract = [spec.compat.map_or("", Platform::as_str), spec.answered_by().as_str()];
@@ -204,8 +211,8 @@ fn key(spec: &FunctionSpec, code_hash: &str, version: &str) -> String {
     format!("{key}-go{plain}-{}", std::env::consts::ARCH)
 }
 
-/// Writes what the function needs to become a program into the staging folder. Returns the package
-/// to build.
+/// Writes the files that turn the function into a program to the staging folder. Returns the
+/// package to build.
 fn generate(
     spec: &FunctionSpec,
     code: &Path,
@@ -230,7 +237,7 @@ fn generate(
     }
     let worker = format!("{module}/{WORKER_FOLDER}");
     let is_main = package == "main";
-    // In the function's own package it has no name of a package in front.
+    // In the function's own package, its name needs no package in front.
     let front = if is_main { "" } else { "function." };
     let mut imports = format!("\tmote_worker {worker:?}\n");
     if !is_main {
@@ -268,7 +275,7 @@ fn generate(
 fn sources(code: &Path) -> impl Iterator<Item = (String, String)> {
     std::fs::read_dir(code).into_iter().flatten().flatten().filter_map(|entry| {
         let name = entry.file_name().to_string_lossy().into_owned();
-        // Links are left out, as the compiler leaves them: many may lead to one long file.
+        // Links are left out, as the compiler does: many links may lead to one long file.
         let is_file = entry.file_type().is_ok_and(|kind| kind.is_file());
         let is_source = is_file && name.ends_with(".go") && !name.ends_with("_test.go");
         is_source.then(|| (name, std::fs::read_to_string(entry.path()).unwrap_or_default()))
@@ -280,14 +287,15 @@ fn has_function(code: &Path, name: &str) -> bool {
     sources(code).any(|(_, text)| text.lines().any(|line| line.starts_with(&start)))
 }
 
-/// Whether the platform loads a package main without ever calling its `func main`.
+/// Whether the platform loads a package main without calling its `func main`.
 fn ignores_main(spec: &FunctionSpec) -> bool {
     spec.compat == Some(Platform::Nuclio)
 }
 
 const MAIN: &str = "func main()";
 
-/// Writes the files that have a `func main` once more, where nothing calls it, with another name.
+/// Writes each file that has a `func main` again, with that function renamed so that nothing calls
+/// it.
 fn leave_out_main(
     spec: &FunctionSpec,
     code: &Path,
@@ -319,8 +327,8 @@ fn per_call(module: &str, entry: &str) -> String {
     )
 }
 
-/// The import path of the function's module. Writes a `go.mod` where the function has none, or needs
-/// a module that is provided.
+/// The import path of the function's module. Writes a `go.mod` where the function has none, or
+/// where it needs a module that the node provides.
 fn module(
     spec: &FunctionSpec,
     code: &Path,
@@ -331,7 +339,7 @@ fn module(
         .lines()
         .find_map(|line| line.trim().strip_prefix("module "))
         .map(|rest| rest.split("//").next().unwrap_or("").trim().trim_matches('"').to_owned());
-    // The templates of OpenFaaS call it so; its folders are imported by that name.
+    // The templates of OpenFaaS use this name, and functions import their folders by it.
     let usual =
         if spec.compat == Some(Platform::OpenFaas) { "handler/function" } else { "function" };
     let module = named.clone().unwrap_or_else(|| usual.to_owned());
@@ -339,7 +347,8 @@ fn module(
         Some(_) => written,
         None => format!("module {module}\n\ngo 1.21\n"),
     };
-    // What the function brings itself is left alone: a vendor folder has to agree with go.mod.
+    // Modules that the function brings itself stay unchanged, because a vendor folder has to agree
+    // with go.mod.
     let brings = |name: &str| {
         let replaced = text.lines().any(|line| {
             let line = line.trim().trim_start_matches("replace").trim_start();
@@ -368,8 +377,8 @@ fn module(
     Ok(module)
 }
 
-/// The name of the package at the top of the code. Refuses a program, because nothing calls its
-/// functions from outside.
+/// The name of the package at the top of the code. Refuses a program, because functions of a
+/// program cannot be called from outside.
 fn package(spec: &FunctionSpec, code: &Path) -> Result<String, Problem> {
     let mut found = None;
     for (name, text) in sources(code) {
@@ -384,8 +393,8 @@ fn package(spec: &FunctionSpec, code: &Path) -> Result<String, Problem> {
     found.ok_or_else(|| Problem::new(422, "M0112", "there is no .go file with a package"))
 }
 
-/// The folder of compiled packages and modules, emptied when it has grown too large. Counting visits
-/// every file, so it is kept off the runtime. For who has the turn to build.
+/// The folder of compiled packages and modules, emptied when it has grown too large. The caller
+/// must hold the turn to build. Counting visits every file, so it runs off the runtime.
 async fn cache(node: &Node) -> Result<PathBuf, Problem> {
     let cache = node.config.data.join("go-cache");
     let path = cache.clone();
@@ -401,7 +410,7 @@ fn prepare_cache(path: &Path, bytes_max: u64) -> std::io::Result<()> {
         mote_store::remove_tree(path)?;
     }
     std::fs::create_dir_all(path)?;
-    // Compiled code holds what its author wrote; no other user of the machine may read it.
+    // Compiled code contains what its author wrote, so no other user of the machine may read it.
     std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o700))
 }
 
@@ -420,7 +429,7 @@ async fn request(
             *value = format!("{}:{value}", bin.display());
         }
     }
-    // Without a vendor folder sums and requirements that are missing are looked up.
+    // Without a vendor folder, `go` looks up missing sums and requirements.
     let vendored = staged.path.join("vendor/modules.txt").is_file();
     let flags = if vendored { "-buildvcs=false" } else { "-buildvcs=false -mod=mod" };
     let fixed = [
@@ -454,7 +463,7 @@ mod tests {
         let mode = || fs::metadata(&cache).unwrap().permissions().mode() & 0o7777;
         prepare_cache(&cache, 1_000).unwrap();
         assert_eq!(mode(), 0o700);
-        // One that is open to others, as of a node before, is closed.
+        // A cache that an earlier version left open to other users is closed.
         fs::set_permissions(&cache, fs::Permissions::from_mode(0o755)).unwrap();
         fs::create_dir_all(cache.join("build/00")).unwrap();
         fs::write(cache.join("build/00/a"), vec![0; 1_000]).unwrap();
@@ -485,7 +494,7 @@ mod tests {
         let name = mote_core::FunctionName::new("f").unwrap();
         let spec = FunctionSpec::with_defaults(name, Runtime::Go, "Handle");
         assert_eq!(package(&spec, code.path()).unwrap(), "own");
-        // Without a file of its own there is no package, whatever a link leads to.
+        // Without a Go file of its own there is no package, even if a link leads to one.
         fs::remove_file(at("f_own.go")).unwrap();
         assert!(package(&spec, code.path()).is_err());
     }

@@ -1,9 +1,9 @@
-//! What the result of a package installation depends on, as far as the function's own files say.
+//! The inputs of a package installation, as far as the function's own files show them.
 //!
-//! Installed packages are shared by functions that ask for the same. A list of requirements may
-//! lead to further files of the function, and its scripts may read any of them. So either all files
-//! that an installation can see are known, and it is shown only those; or it sees all of the code,
-//! and then its result belongs to that code alone.
+//! Functions that ask for the same packages share one installation. A list of requirements may lead
+//! to further files of the function, and its scripts may read any of them. If all files that an
+//! installation can use are known, it sees only those. Otherwise it sees all of the code, and its
+//! result belongs to that code alone.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Component, Path, PathBuf};
@@ -13,15 +13,17 @@ use mote_core::spec::Platform;
 
 use super::registries::{Place, places_in};
 
-/// Files that lists of requirements may lead to, and bytes of each; more counts as all of the code.
+/// Files that lists of requirements may lead to, and bytes of each. Above these limits all of the
+/// code counts as an input.
 const FILES_MAX: usize = 64;
 const FILE_BYTES_MAX: u64 = 4 << 20;
-/// Options of requirements that name no file. Those that take a value as a word of its own follow.
+/// Options of requirements that name no file. The options that take a value as a separate word
+/// follow.
 const HARMLESS: [&str; 6] =
     ["--pre", "--prefer-binary", "--require-hashes", "--no-index", "--hash=", "--config-settings="];
 const HARMLESS_WITH_VALUE: [&str; 4] =
     ["--no-binary", "--only-binary", "--trusted-host", "--use-feature"];
-/// Endings by which pip takes a word for a file.
+/// Endings that make pip treat a word as a file.
 const ARCHIVES: [&str; 8] = [".whl", ".zip", ".tar", ".gz", ".bz2", ".xz", ".tgz", ".tbz"];
 /// Scripts of a package.json that npm runs during an installation.
 const SCRIPTS: [&str; 8] = [
@@ -35,19 +37,20 @@ const SCRIPTS: [&str; 8] = [
     "dependencies",
 ];
 
-/// What determines an installation.
+/// The inputs that determine an installation.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct Inputs {
     /// Files of the code, by their path in it.
     pub(super) files: BTreeMap<String, Vec<u8>>,
-    /// Whether anything else in the code may matter.
+    /// Whether any other file of the code may affect the result.
     pub(super) whole_code: bool,
-    /// Places that are named by address.
+    /// Hosts that are named by an address.
     pub(super) named: BTreeSet<Place>,
 }
 
 impl Inputs {
-    /// Adds a file of the code and returns its text; without it, all of the code matters.
+    /// Adds a file of the code and returns its text. If it cannot be read, all of the code counts
+    /// as an input.
     fn add(&mut self, code: &Path, name: &str) -> Option<String> {
         let path = code.join(name);
         let small = std::fs::symlink_metadata(&path)
@@ -62,7 +65,7 @@ impl Inputs {
         Some(text)
     }
 
-    /// `requirements.txt` and what it leads to.
+    /// `requirements.txt` and the files that it leads to.
     pub(super) fn of_requirements(code: &Path) -> Self {
         let mut inputs = Self::default();
         let mut ahead = vec!["requirements.txt".to_owned()];
@@ -119,7 +122,7 @@ impl Inputs {
         inputs
     }
 
-    /// What versions ask for; overrides are nested.
+    /// Adds the places that version strings name; overrides are nested.
     fn add_versions(&mut self, value: &serde_json::Value) {
         match value {
             serde_json::Value::Object(table) => {
@@ -139,7 +142,7 @@ impl Inputs {
         }
     }
 
-    /// Where a lock says that packages are.
+    /// Adds the places from which a lock file takes packages.
     fn add_locked(&mut self, table: &serde_json::Value) {
         for entry in table.as_object().into_iter().flat_map(serde_json::Map::values) {
             self.whole_code |= entry["link"] == true;
@@ -153,8 +156,8 @@ impl Inputs {
     }
 }
 
-/// What the `pyproject.toml` of a Knative function asks for, which has no other list. A function of
-/// our own may have one for its tools alone.
+/// The dependencies in the `pyproject.toml` of a Knative function, which has no other list. In a
+/// function of our own, that file may exist only for development tools.
 pub(super) fn project_dependencies(spec: &FunctionSpec, code: &Path) -> Vec<String> {
     if spec.compat != Some(Platform::Knative) || spec.runtime != mote_core::spec::Runtime::Python {
         return Vec::new();
@@ -180,7 +183,7 @@ enum Requirement {
     Other,
 }
 
-/// Lines without comments, continued ones as one.
+/// Lines without comments; continued lines are joined.
 fn lines(text: &str) -> Vec<String> {
     let joined = text.replace("\\\r\n", " ").replace("\\\n", " ");
     let lines = joined.lines().map(|line| {
@@ -200,8 +203,8 @@ fn requirement(line: &str) -> Requirement {
             let name = rest.trim_start_matches(['=', ' ', '\t']).trim();
             let name = name.trim_matches(['"', '\'']);
             return if is_address(name) || name.contains("${") {
-                // The list behind an address may change as its packages may; what it names itself
-                // is not known.
+                // The list behind an address may change, as its packages may; the places that it
+                // names are not known.
                 Requirement::Other
             } else {
                 Requirement::List(name.to_owned())
@@ -241,7 +244,7 @@ fn requirement(line: &str) -> Requirement {
     Requirement::Plain
 }
 
-/// The path in the code of a list that the file `from` names; none when it lies elsewhere.
+/// The path in the code of a list that the file `from` names; `None` when it lies outside the code.
 fn inside(from: &str, list: &str) -> Option<String> {
     let list = Path::new(list);
     let folder = Path::new(from).parent().unwrap_or(Path::new(""));

@@ -1,4 +1,4 @@
-//! Which Python and Node this machine has, and what a sandbox must show of them.
+//! Finds Python and Node on this machine, and the folders that a sandbox must show for them.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -10,28 +10,28 @@ use tokio::process::Command;
 const PYTHON_MIN: (u32, u32) = (3, 9);
 const NODE_MIN: (u32, u32) = (18, 0);
 const GO_MIN: (u32, u32) = (1, 21);
-/// An interpreter that does not tell its version by then is not used.
+/// An interpreter that has not printed its version by then is not used.
 const ASK_TIMEOUT: Duration = Duration::from_secs(10);
-/// Search path inside sandboxes, behind the folders of the interpreters that were found.
+/// Search path inside sandboxes, after the folders of the interpreters that were found.
 const PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
 
 /// One interpreter.
 #[derive(Debug, Clone)]
 pub(crate) struct Interpreter {
-    /// The real program, links resolved.
+    /// The real program, with links resolved.
     pub(crate) program: PathBuf,
     /// `3.11.2`.
     pub(crate) version: String,
-    /// Folder it was installed under.
+    /// The folder under which it was installed.
     pub(crate) prefix: PathBuf,
 }
 
-/// What was found, or why not, per language.
+/// The interpreter that was found for each language, or the reason why there is none.
 #[derive(Debug, Clone)]
 pub(crate) struct Found {
     pub(crate) python: Result<Interpreter, String>,
     pub(crate) node: Result<Interpreter, String>,
-    /// Builds functions and runs none: sandboxes of functions do not show it.
+    /// Go builds functions and does not run them, so sandboxes of functions do not show it.
     pub(crate) go: Result<Interpreter, String>,
 }
 
@@ -42,7 +42,8 @@ struct Facts {
     prefix: PathBuf,
 }
 
-/// Asks `python3` and `node` on `PATH`; takes as long as the slower of them needs to start.
+/// Asks `python3` and `node` on `PATH` for their versions; takes as long as the slower of them
+/// needs to start.
 pub(crate) async fn find() -> Found {
     let python = ask(
         "python3",
@@ -103,7 +104,7 @@ fn recent(name: &str, found: &str, min: (u32, u32)) -> Result<(), String> {
     Ok(())
 }
 
-/// What a program answers to a question.
+/// The output of a program that is run with these arguments.
 async fn output(name: &str, args: &[&str]) -> Result<Vec<u8>, String> {
     let output = Command::new(name).args(args).kill_on_drop(true).output();
     let output = match tokio::time::timeout(ASK_TIMEOUT, output).await {
@@ -150,7 +151,7 @@ impl Found {
         path + PATH
     }
 
-    /// How the engine starts them; the shims lie under `/mote` inside.
+    /// The commands with which the engine starts them; the shims lie under `/mote` in the sandbox.
     pub(crate) fn for_engine(&self) -> mote_engine::Interpreters {
         let command = |interpreter: &Result<Interpreter, String>, args: &[&str]| {
             interpreter.as_ref().ok().map(|interpreter| {
@@ -160,8 +161,8 @@ impl Found {
             })
         };
         mote_engine::Interpreters {
-            // -s and -E: nothing of a user's site folder or of PYTHON* variables; -u: nothing is
-            // held back; -B: the code folder is read-only.
+            // -s and -E ignore a user's site folder and PYTHON* variables; -u turns output
+            // buffering off; -B writes no bytecode, because the code folder is read-only.
             python: command(&self.python, &["-sSEuB", "/mote/python/mote_shim.py"]),
             node: command(&self.node, &["/mote/node/mote_shim.mjs"]),
             path: self.path(),
@@ -169,7 +170,7 @@ impl Found {
     }
 }
 
-/// Whether sandboxes show it anyway.
+/// Whether every sandbox shows this path.
 fn is_system(path: &Path) -> bool {
     ["/usr", "/bin", "/lib"].iter().any(|system| path.starts_with(system))
 }

@@ -1,9 +1,9 @@
 //! One running node: its parts, wired together, from start to stop.
 //!
-//! [`run()`] is the door: it takes a checked [`Config`] and returns the exit code of the process.
-//! Deploys, the management API (`admin/`) and the node as other platforms' APIs see it
-//! (`compat.rs`) are behind it. This crate must not know of flags, of the environment's settings or
-//! of what a command prints. Start reading at `run.rs`.
+//! [`run()`] is the entry point: it takes a checked [`Config`] and returns the exit code of the
+//! process. It leads to deploys, the management API (`admin/`) and the node as other platforms'
+//! APIs see it (`compat.rs`). This crate must not know flags, environment settings or the output of
+//! commands. Start reading at `run.rs`.
 
 mod admin;
 mod code;
@@ -61,25 +61,25 @@ pub(crate) struct Node {
     pub(crate) backend: Arc<ProcessBackend>,
     pub(crate) interpreters: interpreters::Found,
     pub(crate) deploying: turns::Deploying,
-    /// Held while a Go function is built: the compilers' cache is one.
+    /// Held while a Go function is built, because all builds share one compiler cache.
     pub(crate) go_builds: tokio::sync::Mutex<()>,
-    /// Where the engine's and the fronts' tasks run.
+    /// The runtime of the tasks of the engine and the fronts.
     pub(crate) data_path: Handle,
     /// Addresses as bound.
     pub(crate) http: Option<SocketAddr>,
     pub(crate) coap: Option<SocketAddr>,
     pub(crate) token: Option<token::Token>,
-    /// Where other platforms' clients are served: platform and address.
+    /// The APIs for other platforms' clients: platform and address.
     pub(crate) compat: Vec<(&'static str, String)>,
-    /// Takes manifests of OpenWhisk, where its API is on.
+    /// Accepts manifests of OpenWhisk, if its API is on.
     pub(crate) openwhisk: Option<mote_openwhisk::Manifests>,
     /// Our effective user id.
     pub(crate) uid: u32,
-    /// What instances may take in all.
+    /// The memory that all instances together may use.
     pub(crate) memory_bytes: u64,
     /// Cores of the machine.
     pub(crate) cores: u32,
-    /// Bodies of calls that came through other platforms' APIs, by function.
+    /// Bodies of calls that arrived through other platforms' APIs, by function.
     pub(crate) gathering: Gathering<String>,
     /// Code and packages in use.
     pub(crate) trees: trees::Trees,
@@ -95,12 +95,12 @@ impl Node {
         self.ready.load(Ordering::Acquire)
     }
 
-    /// Where clients on this machine reach a function.
+    /// The addresses at which clients on this machine reach a function.
     pub(crate) fn urls(&self, name: &FunctionName) -> Urls {
         Urls {
             http: self.http.map(|address| format!("http://{}/{name}", reachable(address))),
             coap: self.coap.map(|address| {
-                // The scheme's own port goes without saying.
+                // The default port of the scheme is left out.
                 let text = reachable(address).to_string();
                 format!("coap://{}/{name}", text.strip_suffix(":5683").unwrap_or(&text))
             }),
@@ -134,7 +134,7 @@ impl Node {
         }
     }
 
-    /// What instances may take and what they have taken.
+    /// The memory that instances may use and the memory that they have reserved.
     fn budget(&self) -> NodeBudget {
         let status = self.engine.ledger_status();
         NodeBudget {
@@ -148,12 +148,12 @@ impl Node {
         }
     }
 
-    /// When the function's first revision was deployed; 0 for one that is going away.
+    /// When the function's first revision was deployed; 0 for a function that is being removed.
     pub(crate) fn created_at_ms(&self, revision: &Revision) -> u64 {
         self.created_at_ms.lock().get(&revision.spec.name).copied().unwrap_or(0)
     }
 
-    /// Remembers when a function was first deployed; later deploys change nothing.
+    /// Records when a function was first deployed; later deploys change nothing.
     pub(crate) fn created(&self, name: &FunctionName, unix_ms: u64) {
         self.created_at_ms.lock().entry(name.clone()).or_insert(unix_ms);
     }
@@ -172,7 +172,7 @@ impl Node {
     }
 }
 
-/// An address a client on this machine can use: a wildcard stands for loopback.
+/// An address that a client on this machine can use: loopback replaces a wildcard.
 fn reachable(address: SocketAddr) -> SocketAddr {
     if address.ip().is_unspecified() {
         let ip = match address {
@@ -184,7 +184,7 @@ fn reachable(address: SocketAddr) -> SocketAddr {
     address
 }
 
-/// Resident memory of this process, 0 where the machine does not tell.
+/// Resident memory of this process; 0 where the system does not report it.
 fn resident_bytes() -> u64 {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     let kib = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));

@@ -1,5 +1,5 @@
-//! Memory: how much the node may give away (what the machine has, or what it is allowed), and what
-//! the node gives back itself.
+//! Memory: how much of it the node may use (all of the machine's, or the limit of a control group),
+//! and how the node returns what it no longer needs.
 
 #![allow(unsafe_code, reason = "the allocator has no other interface")]
 
@@ -8,20 +8,21 @@ use std::time::Duration;
 
 use mote_engine::Engine;
 
-/// Pause between two looks at what the allocator holds.
+/// Pause between two checks of the allocator's free memory.
 const LOOK: Duration = Duration::from_secs(2);
-/// Giving back takes milliseconds: not while somebody may call.
+/// Returning memory takes milliseconds, so the node does it only when no call has arrived for this
+/// long.
 const IDLE: Duration = Duration::from_secs(1);
-/// Less is not worth the work.
+/// A smaller amount is not worth the work.
 const WORTH_BYTES: usize = 1 << 20;
 
-/// Returns to the machine what deploys, bursts and closed connections have left free in the
-/// allocator, whenever nobody calls. Runs for the life of the node.
+/// Returns memory to the machine that deploys, bursts and closed connections have left free in the
+/// allocator, whenever no calls arrive. Runs for the life of the node.
 pub(crate) async fn give_back(engine: Engine) {
     let mut kept = 0;
     loop {
         tokio::time::sleep(LOOK).await;
-        // First: counting locks what the data path allocates from.
+        // This check comes first, because counting locks the allocator that the data path uses.
         if engine.idle().is_none_or(|idle| idle < IDLE) {
             continue;
         }
@@ -36,19 +37,20 @@ pub(crate) async fn give_back(engine: Engine) {
 
 #[cfg(target_env = "gnu")]
 mod allocator {
-    /// Bytes that were freed but are still the process's.
+    /// Bytes that were freed but still belong to the process.
     pub(super) fn free_bytes() -> usize {
-        // SAFETY: it takes no arguments and locks each arena while it counts.
+        // SAFETY: the function takes no arguments and locks each arena while it counts.
         unsafe { libc::mallinfo2() }.fordblks
     }
 
     pub(super) fn trim() {
-        // SAFETY: it gives back pages that hold nothing, under the allocator's own locks.
+        // SAFETY: the function returns only pages that hold nothing, under the allocator's own
+        // locks.
         unsafe { libc::malloc_trim(0) };
     }
 }
 
-/// Other C libraries give memory back by themselves.
+/// Other C libraries return memory by themselves.
 #[cfg(not(target_env = "gnu"))]
 mod allocator {
     pub(super) fn free_bytes() -> usize {
@@ -58,8 +60,8 @@ mod allocator {
     pub(super) fn trim() {}
 }
 
-/// Memory this process could use, in bytes: the machine's, or less where a control group above us
-/// says so. `u64::MAX` where nobody tells. Reads a few small files.
+/// Memory that this process could use, in bytes: the machine's, or less where a control group above
+/// it sets a limit. `u64::MAX` if neither is known. Reads a few small files.
 pub(crate) fn machine_bytes() -> u64 {
     let read = |path: &Path| std::fs::read_to_string(path).ok();
     let info = read(Path::new("/proc/meminfo")).unwrap_or_default();
@@ -71,7 +73,7 @@ pub(crate) fn machine_bytes() -> u64 {
 }
 
 /// The smallest memory limit of the groups that `groups` (a `/proc/PID/cgroup`) names and of all
-/// above them, as far as they can be seen.
+/// their ancestors, as far as they are visible.
 fn group_limit_bytes(groups: &str, read: &dyn Fn(&Path) -> Option<String>) -> Option<u64> {
     let mut limit: Option<u64> = None;
     for line in groups.lines() {
@@ -86,7 +88,8 @@ fn group_limit_bytes(groups: &str, read: &dyn Fn(&Path) -> Option<String>) -> Op
         };
         for group in Path::new(path.trim_start_matches('/')).ancestors() {
             let file: PathBuf = [Path::new(root), group, Path::new(file)].iter().collect();
-            // "max" and numbers near 2^63 mean none; both lose against the machine's memory.
+            // "max" and numbers near 2^63 mean that there is no limit; the machine's memory is
+            // smaller than both.
             let bytes = read(&file).and_then(|text| text.trim().parse().ok());
             limit = limit.into_iter().chain(bytes).min();
         }

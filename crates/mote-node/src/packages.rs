@@ -1,5 +1,6 @@
-//! Packages of a function: installed once per lock file, runtime version and machine, at deploy
-//! time, in a sandbox that reaches registries and sees nothing else than a function does.
+//! Packages of a function. The node installs them at deploy time, once per lock file, runtime
+//! version and machine, in a sandbox that reaches registries and otherwise sees only what a
+//! function sees.
 
 use std::collections::VecDeque;
 use std::fmt::Write as _;
@@ -23,9 +24,9 @@ use super::{Node, provided};
 
 /// An installation that takes longer is stopped.
 const INSTALL_TIMEOUT: Duration = Duration::from_secs(600);
-/// What an installation may use: compiling a wheel takes memory and processes.
+/// Memory that an installation may use: compiling a wheel takes memory and processes.
 const INSTALL_MEMORY_BYTES: u64 = 1 << 30;
-/// Bytes of a `package.json` that the node itself reads.
+/// Largest `package.json` that the node itself reads, in bytes.
 const PACKAGE_JSON_BYTES_MAX: u64 = 1 << 20;
 const INSTALL_PIDS: u32 = 512;
 const INSTALL_TMP_BYTES: u64 = 1 << 30;
@@ -33,14 +34,14 @@ const INSTALL_TMP_BYTES: u64 = 1 << 30;
 const INSTALL_BYTES_MAX: u64 = 4 << 30;
 /// Packages of all functions may take this share of the file system that holds the store.
 const ALL_BYTES_SHARE: u64 = 2;
-/// What an installation leaves free there for everything else, above all for calls that the node
-/// promises to keep; less on a small file system.
+/// Bytes that an installation must leave free there for everything else, above all for calls that
+/// the node promises to keep; fewer on a small file system.
 const FREE_BYTES_MIN: u64 = 256 << 20;
 const FREE_BYTES_SHARE: u64 = 20;
-/// Where the files that an installation may see lie while it runs.
+/// The folder for the files that an installation may see while it runs.
 const INPUTS: &str = ".mote-inputs";
-/// Lines of a failed client's output that are shown: those that name errors, the first ones, which the
-/// others follow from; and the last ones.
+/// Lines of a failed client's output that are shown: the first ones that name errors, because the
+/// other errors follow from them, and the last lines.
 const ERROR_LINES_MAX: usize = 6;
 const TAIL_LINES: usize = 8;
 /// Variables that name certificate files, which the sandbox must show.
@@ -55,11 +56,11 @@ const CERTIFICATES: &[&str] = &[
 
 /// Installed packages.
 pub(crate) struct Installed {
-    /// Their name in the store.
+    /// Their key in the store.
     pub(crate) key: String,
-    /// Where they are.
+    /// Their folder.
     pub(crate) path: PathBuf,
-    /// What was done, for people.
+    /// What was done, as text for people.
     pub(crate) detail: String,
     /// Keeps them in the store until a revision names them.
     _stored: StoredPackages,
@@ -71,7 +72,8 @@ impl Installed {
     }
 }
 
-/// What a function asks for: the client's command and the files that determine the result.
+/// The packages that a function asks for: the client's command and the files that determine the
+/// result.
 struct Wanted {
     argv: Vec<String>,
     /// Files of the code that the client must find in the packages folder.
@@ -81,7 +83,7 @@ struct Wanted {
     registries: Arc<Registries>,
 }
 
-/// Installs what `requirements.txt` or `package.json` in `code` asks for, if anything.
+/// Installs the packages that `requirements.txt` or `package.json` in `code` asks for, if any.
 pub(crate) async fn install(
     node: &Arc<Node>,
     spec: &FunctionSpec,
@@ -103,7 +105,8 @@ pub(crate) async fn install(
         Lookup::Build(staging) => staging,
     };
     for seed in &wanted.seeds {
-        // Not a copy of the file with its mode: npm brings lock files of older versions up to date.
+        // The file is not copied with its mode, because npm has to write to lock files of older
+        // versions.
         std::fs::read(code.join(seed))
             .and_then(|bytes| std::fs::write(staging.path().join(seed), bytes))
             .map_err(|error| failed(&format!("cannot copy {seed}: {error}")))?;
@@ -220,8 +223,8 @@ fn wanted(
         }
         argv
     } else if seeds.len() == 2 && spec.compat.is_some() {
-        // As the templates of other platforms install: a lock file that fits is obeyed, one that
-        // does not is brought up to date.
+        // Installs as the templates of other platforms do: npm follows a lock file that matches and
+        // updates one that does not.
         text(&["npm", "install", "--omit=dev", "--no-audit", "--no-fund", "--prefix", "/packages"])
     } else if seeds.len() == 2 {
         text(&["npm", "ci", "--omit=dev", "--no-audit", "--no-fund", "--prefix", "/packages"])
@@ -241,11 +244,11 @@ fn wanted(
     Ok(Some(Wanted { argv, seeds, key, inputs, registries }))
 }
 
-/// Whether a `package.json` asks for anything; one without dependencies needs no installation.
+/// Whether a `package.json` has dependencies; without any, no installation is necessary.
 fn has_dependencies(spec: &FunctionSpec, path: &Path) -> bool {
-    // The server that the adapter stands in for; every function of that platform names it.
+    // The server that the adapter replaces; every function of that platform names it.
     let provided = |name: &str| spec.compat == Some(Platform::Knative) && name == "faas-js-runtime";
-    // A longer one is npm's to read, in the installation's own memory.
+    // A longer file is left to npm, which reads it in the installation's own memory.
     if std::fs::metadata(path).is_ok_and(|meta| meta.len() > PACKAGE_JSON_BYTES_MAX) {
         return true;
     }
@@ -263,7 +266,7 @@ async fn run(
     wanted: &Wanted,
     staging: &PackagesStaging,
 ) -> Result<BuildOutcome, Problem> {
-    // It is shown what its key is made of, and nothing else of the function.
+    // The installation sees the inputs of its key, and nothing else of the function.
     let shown = if wanted.inputs.whole_code {
         code.to_owned()
     } else {
@@ -288,7 +291,7 @@ fn write_inputs(folder: &Path, inputs: &Inputs) -> std::io::Result<()> {
         let path = folder.join(name);
         std::fs::create_dir_all(path.parent().unwrap_or(folder))?;
         std::fs::write(&path, bytes)?;
-        // Read by the installation's own user, whatever the umask of this process.
+        // The installation's own user reads them, whatever the umask of this process is.
         for made in path.ancestors().take_while(|made| made.starts_with(folder)) {
             let mode = if made == path { 0o644 } else { 0o755 };
             std::fs::set_permissions(made, std::fs::Permissions::from_mode(mode))?;
@@ -297,7 +300,7 @@ fn write_inputs(folder: &Path, inputs: &Inputs) -> std::io::Result<()> {
     Ok(())
 }
 
-/// Bytes that one more installation may write, and that it must leave free.
+/// Bytes that one more installation may write, and bytes that it must leave free.
 async fn room(node: &Node) -> Result<(u64, u64), Problem> {
     let data = node.config.data.clone();
     let counted = tokio::task::spawn_blocking(move || {
@@ -319,7 +322,7 @@ async fn room(node: &Node) -> Result<(u64, u64), Problem> {
     Ok((left.min(INSTALL_BYTES_MAX), free_min))
 }
 
-/// An installation of nothing yet: what every one may see and use.
+/// The request for an empty installation: what every installation may see and use.
 pub(super) async fn request(
     node: &Node,
     spec: &FunctionSpec,
@@ -371,7 +374,8 @@ pub(super) async fn request(
     })
 }
 
-/// A failed installation, with what the client said of the error and the end of its output.
+/// Explains a failed installation with the errors that the client printed and the end of its
+/// output.
 pub(super) fn explain(
     spec: &FunctionSpec,
     client: &str,
@@ -419,8 +423,8 @@ pub(super) fn explain(
     ))
 }
 
-/// What a client said, for people: the lines in which it names its errors, then its last lines. Both
-/// clients say more after an error than anybody wants to read.
+/// The part of a client's output that people need: the lines that name its errors, then its last
+/// lines. Both clients print much more after an error than is useful.
 fn told(output: &VecDeque<String>) -> String {
     let errors: Vec<usize> =
         (0..output.len()).filter(|at| names_an_error(&output[*at])).take(ERROR_LINES_MAX).collect();
@@ -439,18 +443,18 @@ fn told(output: &VecDeque<String>) -> String {
     if text.is_empty() { "it said nothing".to_owned() } else { text }
 }
 
-/// Whether a line of pip or npm tells what went wrong.
+/// Whether a line of pip or npm describes an error.
 fn names_an_error(line: &str) -> bool {
     let line = line.trim();
     let of_npm = ["npm error ", "npm ERR! "].iter().find_map(|prefix| line.strip_prefix(prefix));
     match of_npm {
-        // npm repeats a bare code, and ends by naming a log file that is gone with the sandbox.
+        // npm repeats a bare code, and ends by naming a log file that was removed with the sandbox.
         Some(said) => said.contains(' ') && !said.contains("debug-0.log"),
         None => line.starts_with("ERROR: ") || line.starts_with("error: "),
     }
 }
 
-/// What npm says of the entries of a lock file that do not fit: a line for each of the first few.
+/// npm's messages about entries of a lock file that do not fit: a line for each of the first few.
 fn stale_entries(output: &VecDeque<String>) -> String {
     let named = |line: &&String| line.contains("Missing: ") || line.contains("Invalid: ");
     output.iter().filter(named).take(5).map(|line| format!("\n  | {line}")).collect()
@@ -460,7 +464,7 @@ pub(super) fn failed(text: &str) -> Problem {
     Problem::new(422, "M0401", text)
 }
 
-/// Bytes in the files below a folder; counting ends beyond `most`.
+/// Bytes in the files below a folder; counting stops above `most`.
 pub(super) fn bytes_below(folder: &Path, most: u64) -> u64 {
     let mut sum = 0;
     let mut folders: Vec<PathBuf> = vec![folder.to_owned()];
@@ -530,13 +534,13 @@ mod tests {
         let path = folder.path().join("package.json");
         let name = mote_core::FunctionName::new("f").unwrap();
         let spec = FunctionSpec::with_defaults(name, Runtime::Node, "app.mjs");
-        // Nothing is asked for; the rest is white space.
+        // The file names no dependency; the rest of it is white space.
         let padded = |bytes: u64| format!("{{{}}}", " ".repeat(bytes as usize - 2));
         for (bytes, asks) in [(PACKAGE_JSON_BYTES_MAX, false), (PACKAGE_JSON_BYTES_MAX + 1, true)] {
             std::fs::write(&path, padded(bytes)).unwrap();
             assert_eq!(has_dependencies(&spec, &path), asks, "{bytes} bytes");
         }
-        // A length on disk, not bytes: it is not read.
+        // The length is set without content, because the file is never read.
         std::fs::File::create(&path).unwrap().set_len(1 << 40).unwrap();
         assert!(has_dependencies(&spec, &path));
         std::fs::write(&path, r#"{"dependencies":{"a":"1"}}"#).unwrap();

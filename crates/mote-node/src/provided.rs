@@ -1,5 +1,6 @@
-//! Packages that the official images of other platforms bring along, for functions that import them
-//! without naming them. They are installed for a function that does, and shared with all that do.
+//! Packages that the official images of other platforms contain, for functions that import them
+//! without naming them. The node installs them for a function that imports them, and all such
+//! functions share the installation.
 
 use std::fs::File;
 use std::io::Read;
@@ -13,7 +14,7 @@ const FILES_MAX: usize = 64;
 /// Bytes of one file that are searched.
 const SOURCE_BYTES_MAX: u64 = 1 << 20;
 
-/// A module as it is imported, and the package that brings it.
+/// A module as a function imports it, and the package that contains it.
 type Provided = (&'static str, &'static str);
 
 /// Python modules of OpenWhisk's images.
@@ -85,7 +86,8 @@ pub(super) fn packages(spec: &FunctionSpec, code: &Path) -> Vec<String> {
         named.push('\n');
         named.push_str(&read(&code.join("pyproject.toml")).to_lowercase());
     }
-    // Hashes are demanded of every package then, also of those that are not in the list.
+    // With hashes in the list, pip demands a hash of every package, including those that are not in
+    // the list.
     if named.contains("--hash=") || named.contains("--require-hashes") {
         return Vec::new();
     }
@@ -101,7 +103,8 @@ pub(super) fn packages(spec: &FunctionSpec, code: &Path) -> Vec<String> {
         let name = package.split('@').next().unwrap_or(package);
         if is_python { requirements_name(&named, name) } else { depends_on(&named, name) }
     };
-    // The contract itself is that of a framework, whether or not the code imports it.
+    // A framework defines this contract, so the package is needed whether or not the code imports
+    // it.
     let is_served_by = |package: &str| match spec.template.as_deref() {
         Some("fastapi") => package == "fastapi",
         Some("parliament") => package == "parliament-functions",
@@ -112,7 +115,7 @@ pub(super) fn packages(spec: &FunctionSpec, code: &Path) -> Vec<String> {
     };
     let mut packages: Vec<String> = Vec::new();
     for (_, package) in known.iter().filter(wanted) {
-        // Two modules may come with one package.
+        // Two modules may belong to one package.
         if !packages.iter().any(|known| known == package) {
             packages.push((*package).to_owned());
         }
@@ -120,14 +123,14 @@ pub(super) fn packages(spec: &FunctionSpec, code: &Path) -> Vec<String> {
     packages
 }
 
-/// Whether a list of requirements names a package: by itself, or as a wheel, an archive or a
+/// Whether a list of requirements names a package, by its name or as a wheel, an archive or a
 /// repository of that name. `list` is in lower case.
 fn requirements_name(list: &str, package: &str) -> bool {
     let is_of_name = |letter: char| letter.is_ascii_alphanumeric() || "-_".contains(letter);
     let is_it = |word: &str| {
         let word = word.replace('_', "-");
         let rest = word.strip_prefix(package);
-        // A wheel or an archive: the version follows.
+        // In the name of a wheel or an archive, the version follows.
         let is_version = |rest: &str| rest.starts_with(|letter: char| letter.is_ascii_digit());
         rest.is_some_and(|rest| rest.is_empty() || rest.strip_prefix('-').is_some_and(is_version))
     };
@@ -171,7 +174,7 @@ fn sources(code: &Path, endings: &[&str]) -> Vec<String> {
 fn read(path: &Path) -> String {
     let mut bytes = Vec::new();
     if let Ok(file) = File::open(path) {
-        // What cannot be read is left to the language to complain about.
+        // If a file cannot be read, the language reports it.
         let _ = file.take(SOURCE_BYTES_MAX).read_to_end(&mut bytes);
     }
     String::from_utf8_lossy(&bytes).into_owned()

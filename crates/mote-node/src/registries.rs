@@ -1,13 +1,14 @@
-//! The way out of a package installation: a proxy that reaches the registries of this node, and
+//! Network access of a package installation: a proxy that reaches the registries of this node, and
 //! nothing else.
 //!
-//! The code of dependencies runs while they are installed. It has a network of its own, in which
-//! there is only this proxy; it never sees the node's, its loopback, or the local network. Which
-//! registries there are is read from the configuration that pip, npm and go themselves read. An
-//! address that only the function names (`name @ https://…`) must be a public one.
+//! The code of dependencies runs while they are installed. It has a network of its own that
+//! contains only this proxy; it never sees the node's network, its loopback interface or the local
+//! network. The proxy reads the registries from the configuration that pip, npm and go read
+//! themselves. An address that only the function names (`name @ https://…`) must be a public one.
 //!
-//! Passwords of proxies stay here. Those of an index stay in what the client reads: it sends them
-//! inside of TLS, which this proxy does not open; so each client sees its own configuration alone.
+//! The passwords of proxies stay in this process. The passwords of an index stay in the client's
+//! configuration, because the client sends them inside TLS, which this proxy does not open. Each
+//! client therefore sees its own configuration alone.
 
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
@@ -25,17 +26,17 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
 
-/// Where the proxy listens inside of an installation.
+/// The proxy's address inside an installation.
 const PROXY: SocketAddrV4 = SocketAddrV4::new(Ipv4Addr::new(127, 77, 0, 2), 3128);
-/// Bytes of a request's head. Clients send a few hundred, and tokens of a few thousand.
+/// Largest head of a request in bytes. Clients send a few hundred, and a few thousand with tokens.
 const HEAD_BYTES_MAX: usize = 32 << 10;
-/// Time for a head, and for a connection outward.
+/// Time limit for a head, and for an outgoing connection.
 const STEP_TIMEOUT: Duration = Duration::from_secs(20);
-/// Connections of one installation at once; npm opens 15, pip one.
+/// Simultaneous connections of one installation; npm opens 15, pip one.
 const CONNECTIONS_MAX: usize = 64;
-/// Refused destinations that are told.
+/// Refused destinations that a message names.
 const REFUSED_MAX: usize = 5;
-/// Configuration files larger than this are not what they claim to be.
+/// A larger file is not a configuration file of a package client.
 const CONFIG_BYTES_MAX: u64 = 64 << 10;
 
 /// A package client.
@@ -46,28 +47,30 @@ pub(super) enum Client {
     Go,
 }
 
-/// Variables of the daemon that steer a client, by their beginnings.
+/// Variables of the daemon that configure a client, by their prefixes.
 const VARIABLES: [(Client, &[&str]); 3] = [
     (Client::Pip, &["PIP_"]),
     (Client::Npm, &["npm_config_", "NPM_CONFIG_"]),
     (Client::Go, &["GOPROXY", "GONOSUMDB", "GOSUMDB", "GOPRIVATE", "GONOPROXY", "GOINSECURE"]),
 ];
-/// A client's configuration: below `/` or the home folder, place inside, variable that names it.
+/// The configuration files of a client: path below `/` or the home folder, path inside, and the
+/// variable that names it.
 const FILES: [(Client, &str, &str, Option<&str>); 5] = [
     (Client::Pip, "/etc/pip.conf", "/etc/pip.conf", None),
     (Client::Pip, ".config/pip/pip.conf", "/etc/mote/pip.conf", Some("PIP_CONFIG_FILE")),
     (Client::Pip, ".pip/pip.conf", "/etc/mote/pip.conf", Some("PIP_CONFIG_FILE")),
-    // npm looks for it below its prefix otherwise, which is the folder of packages here.
+    // Without this variable npm looks for the file below its prefix, which is the folder of
+    // packages here.
     (Client::Npm, "/etc/npmrc", "/etc/npmrc", Some("NPM_CONFIG_GLOBALCONFIG")),
     (Client::Npm, ".npmrc", "/etc/mote/npmrc", Some("NPM_CONFIG_USERCONFIG")),
 ];
-/// Registries that a client uses unless it is told otherwise, and where they keep files.
+/// Registries that a client uses by default, and the hosts that store their files.
 const DEFAULTS: [(Client, &[&str]); 3] = [
     (Client::Pip, &["pypi.org", "files.pythonhosted.org"]),
     (Client::Npm, &["registry.npmjs.org"]),
     (Client::Go, &["proxy.golang.org", "sum.golang.org", "storage.googleapis.com"]),
 ];
-/// Where GitHub sends those who ask it for an archive.
+/// The hosts to which GitHub redirects requests for an archive.
 const GITHUB: [&str; 4] = [
     "codeload.github.com",
     "objects.githubusercontent.com",
@@ -78,21 +81,21 @@ const GITHUB: [&str; 4] = [
 /// A host and a port.
 pub(super) type Place = (String, u16);
 
-/// What an installation sees and reaches.
+/// The configuration that an installation sees and the hosts that it reaches.
 pub(super) struct Registries {
     /// Variables for the client.
     pub(super) env: Vec<(String, String)>,
     /// Configuration files for the client: place inside, text.
     pub(super) files: Vec<(PathBuf, String)>,
-    /// Where the node's own configuration says packages are, at whatever address.
+    /// Hosts of packages in the node's own configuration, whatever their address.
     configured: BTreeSet<Place>,
     /// Public places that the function names.
     named: BTreeSet<Place>,
-    /// Whether any public host may be reached by TLS: modules of Go are where their names say.
+    /// Whether any public host may be reached by TLS: the names of Go modules contain their hosts.
     any_public: bool,
-    /// The node's own way out, if it has a proxy.
+    /// The proxy that the node itself uses, if there is one.
     upstream: Option<Upstream>,
-    /// What was asked for and refused.
+    /// Destinations that were refused.
     refused: Mutex<BTreeSet<String>>,
 }
 
@@ -100,7 +103,7 @@ struct Upstream {
     place: Place,
     /// Value of `Proxy-Authorization`.
     authorization: Option<String>,
-    /// Names that are reached without it.
+    /// Names that are reached without the proxy.
     except: Vec<String>,
 }
 
@@ -184,7 +187,8 @@ impl Registries {
     }
 
     /// Addresses inside at which the installation finds what [`Registries::serve`] serves: the
-    /// proxy, and registries on this node's loopback, for clients that use no proxy for those.
+    /// proxy, and registries on this node's loopback interface, because clients use no proxy for
+    /// those.
     pub(super) fn listen(&self) -> Vec<SocketAddrV4> {
         let own = self.configured.iter().filter_map(|(host, port)| {
             let ip = if host == "localhost" { Ipv4Addr::LOCALHOST } else { host.parse().ok()? };
@@ -212,14 +216,15 @@ impl Registries {
                 loop {
                     let Ok(place) = places.clone().acquire_owned().await else { return };
                     let Ok((inside, _)) = listener.accept().await else {
-                        // Out of descriptors: what is open ends first.
+                        // No descriptor is left; wait until open connections end.
                         tokio::time::sleep(Duration::from_millis(100)).await;
                         continue;
                     };
                     let own = own.clone();
                     open.spawn(async move {
                         let _place = place;
-                        // A client sees its connection end; the reason was answered where it could.
+                        // A client sees its connection end. Where an answer was possible, it has
+                        // received the reason.
                         let _ = if address == PROXY {
                             own.pass(inside).await
                         } else {
@@ -271,7 +276,7 @@ impl Registries {
         relay(inside, Ok(outside)).await
     }
 
-    /// A connection to a place that may be reached.
+    /// Connects to a place, if it may be reached.
     async fn reach(&self, place: &Place) -> Result<TcpStream, Unreached> {
         let connecting = async {
             let configured = self.configured.contains(place);
@@ -326,7 +331,7 @@ impl Upstream {
             .any(|name| name == "*" || host == name || host.ends_with(&format!(".{name}")))
     }
 
-    /// A tunnel through it.
+    /// Opens a tunnel through it.
     async fn connect(&self, (host, port): &Place) -> io::Result<TcpStream> {
         let mut stream = TcpStream::connect((self.place.0.as_str(), self.place.1)).await?;
         let mut head = format!("CONNECT {host}:{port} HTTP/1.1\r\nHost: {host}:{port}\r\n");
@@ -349,7 +354,8 @@ impl Upstream {
 struct Request {
     place: Place,
     connect: bool,
-    /// What goes to a server that is asked without TLS: one request, after which it closes.
+    /// The request for a server that is reached without TLS; the server closes the connection after
+    /// it.
     forward: String,
 }
 
@@ -416,7 +422,7 @@ pub(super) fn places_in(text: &str) -> Vec<Place> {
     places
 }
 
-/// The proxy that this process is told to use.
+/// The proxy in the configuration of this process.
 fn upstream(vars: &[(String, String)]) -> Option<Upstream> {
     let get = |names: &[&str]| {
         names.iter().find_map(|wanted| {
@@ -440,7 +446,7 @@ fn upstream(vars: &[(String, String)]) -> Option<Upstream> {
     Some(Upstream { place: place(&authority, Some(80))?, authorization, except })
 }
 
-/// Percent-encoded text as it is meant.
+/// Text with its percent-encoding removed.
 fn unescaped(text: &str) -> String {
     percent_encoding::percent_decode_str(text).decode_utf8_lossy().into_owned()
 }
@@ -450,7 +456,7 @@ fn of_client<T: Copy>(table: &[(Client, T)], client: Client) -> T {
     found.expect("every client has a row").1
 }
 
-/// A setting that says how to get out, which only this proxy needs to know.
+/// A setting for outgoing proxies, which only this proxy needs to know.
 fn is_about_proxies(name: &str) -> bool {
     name.to_ascii_lowercase().contains("proxy")
 }
@@ -463,7 +469,7 @@ fn small_text(path: &Path) -> Option<String> {
     std::fs::read_to_string(path).ok()
 }
 
-/// Whether an address is one of the open internet.
+/// Whether an address belongs to the public internet.
 fn is_public(ip: IpAddr) -> bool {
     match ip.to_canonical() {
         IpAddr::V4(v4) => {
@@ -479,7 +485,8 @@ fn is_public(ip: IpAddr) -> bool {
                 || (a == 192 && b == 0 && c == 0)
                 || (a == 198 && b & 0xfe == 18))
         }
-        // Only what is given out as global unicast, without the ranges that lead to IPv4 addresses.
+        // Only addresses that are assigned as global unicast, without the ranges that lead to IPv4
+        // addresses.
         IpAddr::V6(v6) => {
             let first = v6.segments()[0];
             first & 0xe000 == 0x2000 && first != 0x2002 && v6.segments()[..2] != [0x2001, 0]
@@ -493,7 +500,7 @@ fn adopt(listener: OwnedFd) -> io::Result<TcpListener> {
     TcpListener::from_std(listener)
 }
 
-/// A head up to its empty line, and what came behind it.
+/// A head up to its empty line, and the bytes that followed it.
 async fn read_head(stream: &mut TcpStream) -> io::Result<(String, Vec<u8>)> {
     let mut bytes = Vec::new();
     let mut buffer = [0; 4096];
@@ -524,7 +531,7 @@ async fn answer(stream: &mut TcpStream, status: &str, text: &str) -> io::Result<
     stream.write_all(answer.as_bytes()).await
 }
 
-/// Carries both ways until both have ended. The installation's own timeout bounds it.
+/// Copies both directions until both have ended. The installation's own timeout bounds it.
 async fn relay(mut inside: TcpStream, outside: io::Result<TcpStream>) -> io::Result<()> {
     let mut outside = outside?;
     tokio::io::copy_bidirectional(&mut inside, &mut outside).await.map(drop)

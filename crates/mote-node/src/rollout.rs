@@ -1,7 +1,7 @@
 //! Which revisions serve a function: rolling back, splitting traffic, and the switch itself.
 //!
-//! A revision takes traffic only after an instance of it was ready; the change is durable before
-//! it is in force, and in force before the caller is told.
+//! A revision receives traffic only after one of its instances was ready. A change is durable
+//! before it takes effect, and it takes effect before the caller receives the answer.
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -22,8 +22,8 @@ use super::spec_check::check;
 use super::store_work::{internal, with_store};
 use super::turns::turn;
 
-/// Lines of the log that are searched for those of a start that failed, and how many of the last of
-/// them its message shows: fewer where `mote logs` shows the others.
+/// Lines of the log that are searched for those of a failed start, and how many of the last ones
+/// the message shows; it shows fewer where `mote logs` has the others.
 const LINES_LOOKED_AT: usize = 100;
 const LINES_OF_LIVE: usize = 5;
 const LINES_OF_FIRST: usize = 30;
@@ -75,7 +75,7 @@ pub(crate) async fn set_traffic(
     change(node, name, &now, now.moved(split), "traffic").await
 }
 
-/// Sends everything to `revision`, or to the one that was live before.
+/// Sends all traffic to `revision`, or to the revision that was live before.
 pub(crate) async fn rollback(
     node: &Arc<Node>,
     name: &FunctionName,
@@ -91,7 +91,7 @@ pub(crate) async fn rollback(
     change(node, name, &now, then, "rollback").await
 }
 
-/// How traffic goes now: what is in force, with the history that is stored.
+/// The current traffic split: the one in force, with the history from the store.
 pub(super) async fn traffic(node: &Node, name: &FunctionName) -> Result<Traffic, Problem> {
     let split = serving(node, name)?.split();
     let wanted = name.clone();
@@ -137,8 +137,8 @@ async fn change(
     })
 }
 
-/// Every revision that `then` reaches, each with an instance that was ready; and those of them
-/// that did not serve before. When one does not become ready, none is left running.
+/// Every revision that `then` reaches, each with an instance that was ready, and those of them that
+/// did not serve before. When one of them does not become ready, all of the new ones are stopped.
 async fn ready(
     node: &Arc<Node>,
     name: &FunctionName,
@@ -153,7 +153,7 @@ async fn ready(
     for share in then.shares() {
         if let Some(revision) = serving.revision(share.revision) {
             all.push(revision.clone());
-            // One that only a tag reached may have gone to sleep.
+            // A revision that only a tag reached may have no running instance.
             let takes_more = share.percent > 0 && now.percent(share.revision) == 0;
             if takes_more && revision.status().instances.is_empty() {
                 result = warm(node, revision).await.map(|_| ());
@@ -192,7 +192,7 @@ fn revive(node: &Node, stored: &StoredRevision) -> Result<Arc<Revision>, Problem
     Ok(revision)
 }
 
-/// Starts an instance of a revision and waits until it is ready. Otherwise says why, with the
+/// Starts an instance of a revision and waits until it is ready. On failure the error contains the
 /// last lines of its log.
 pub(super) async fn warm(node: &Node, revision: &Arc<Revision>) -> Result<(), Problem> {
     let since = revision.log.tail(1).last().map_or(0, |line| line.sequence);
@@ -214,7 +214,8 @@ pub(super) async fn warm(node: &Node, revision: &Arc<Revision>) -> Result<(), Pr
         .filter(|line| line.revision == revision.number && line.sequence > since)
         .map(|line| format!("  | {}", line.text))
         .collect();
-    // Of a function that has never been live nothing is kept that `mote logs` could show.
+    // The node keeps no log of a function that has never been live, so `mote logs` could not show
+    // it.
     let is_live = node.engine.get(revision.spec.name.as_str()).is_some();
     let shown = if is_live { LINES_OF_LIVE } else { LINES_OF_FIRST };
     let last = said[said.len().saturating_sub(shown)..].join("\n");
@@ -230,7 +231,7 @@ pub(super) async fn warm(node: &Node, revision: &Arc<Revision>) -> Result<(), Pr
     })
 }
 
-/// What to do about a module that was not found when the function was loaded, and the like.
+/// A hint for a module that was not found when the function was loaded, and similar errors.
 fn missing_module(text: &str, spec: &FunctionSpec) -> Option<String> {
     let quoted = |after: &str| {
         let rest = text.split_once(after)?.1;
@@ -280,8 +281,8 @@ fn missing_module(text: &str, spec: &FunctionSpec) -> Option<String> {
     }
 }
 
-/// Moves traffic: on disk, then in force, then in the log. `revisions` are those that the new
-/// split names; all have been ready.
+/// Moves traffic: first on disk, then in the engine, then in the log. `revisions` are those that
+/// the new split names; all of them have been ready.
 pub(super) async fn switch(
     node: &Node,
     name: &FunctionName,
@@ -324,7 +325,7 @@ fn no_revision(name: &FunctionName, revision: u64) -> Problem {
         .with_hint(format!("list the revisions: mote revisions {name}"))
 }
 
-/// The revision that `NAME` or `NAME@TAG` reaches, or 404 with what helps.
+/// The revision that `NAME` or `NAME@TAG` reaches, or 404 with a hint.
 pub(crate) fn route(node: &Node, name: &str) -> Result<mote_engine::Route, Problem> {
     if let Some(route) = node.engine.route(name, || None) {
         return Ok(route);

@@ -1,7 +1,7 @@
 //! Starts the parts in order, announces readiness, and stops them in the opposite order.
 //!
-//! Two runtimes: the data path (fronts and engine) on this thread, the management API on its own,
-//! so that a deploy or a scrape never sits between two requests.
+//! There are two runtimes: the data path (fronts and engine) on this thread, and the management API
+//! on its own thread, so that a deploy or a scrape never delays requests.
 
 use std::io::Write as _;
 use std::path::{Path, PathBuf};
@@ -29,24 +29,26 @@ use super::{Node, compat, interpreters, memory, secrets, shims, trees};
 use crate::admin;
 use crate::config::Config;
 
-/// How long running invocations may take once the node is told to stop.
+/// How long running invocations may take after the node begins to stop.
 const STOP_GRACE: Duration = Duration::from_secs(30);
 
-/// A step of the stop that takes longer than this is told in the log, and again each time.
+/// A step of the stop that takes longer than this is logged, and logged again after each such
+/// period.
 const SLOW_STOP: Duration = Duration::from_secs(2);
-/// Functions that such a line names at most.
+/// Most functions that such a line names.
 const SLOW_STOP_NAMES_MAX: usize = 8;
 
-/// Share of the budget that programs which wait before anyone asks may take, unless the configuration
-/// says: on a board with 2 GiB enough for a waiting Python and a waiting Node.
+/// The share of the budget for prewarmed interpreters, unless the configuration sets it. On a board
+/// with 2 GiB it is enough for one Python and one Node.
 const PREWARM_SHARE: u64 = 16;
-/// Instances starting at once in all, per core. A start is mostly processor work, so more of them
-/// make each later; twice what one function may have keeps one from standing in all others' way.
+/// Instances that may start at once on the whole node, per core. A start is mostly processor work,
+/// so more of them delay each other. The limit is twice that of one function, so that one function
+/// cannot block all others.
 const STARTS_PER_CORE: u32 = 4;
-/// Columns of what the node says when it is ready.
+/// Width of the announcement in columns.
 const COLUMNS: usize = 80;
 
-/// Runs a node until it is told to stop. `zygote` was forked before any thread existed.
+/// Runs a node until it is stopped. `zygote` was forked before any thread existed.
 pub(crate) fn run(config: Config, deploy: &[PathBuf], zygote: ZygoteHandle) -> Result<ExitCode> {
     let started = Instant::now();
     let data_path =
@@ -59,7 +61,8 @@ pub(crate) fn run(config: Config, deploy: &[PathBuf], zygote: ZygoteHandle) -> R
         .context("cannot start the management runtime")?;
     mote_sandbox::take_short_turns();
     let code = data_path.block_on(serve(config, deploy, zygote, started, &management))?;
-    // Blocking tasks of the management side may still hold a slow disk; they are not waited for.
+    // Blocking tasks of the management side may still wait for a slow disk; the node does not wait
+    // for them.
     management.shutdown_background();
     Ok(code)
 }
@@ -71,7 +74,7 @@ async fn serve(
     started: Instant,
     management: &tokio::runtime::Runtime,
 ) -> Result<ExitCode> {
-    // Signals first: a Ctrl-C during a slow start must stop it too.
+    // Signal handlers are installed first, because a Ctrl-C during a slow start must stop it too.
     let mut interrupt = signal(SignalKind::interrupt()).context("signal handler")?;
     let mut terminate = signal(SignalKind::terminate()).context("signal handler")?;
     let start_can_end = management.spawn(end_of_start());
@@ -197,7 +200,8 @@ async fn serve(
     announce(&node);
     let deploying = deploy_at_start(deploy, &node.config.socket);
     let code = tokio::select! {
-        // A signal to the whole group ends the zygote too, and is a wish to stop.
+        // A signal to the whole process group also ends the zygote; the node treats this as a
+        // request to stop.
         biased;
         _ = interrupt.recv() => exit::DONE,
         _ = terminate.recv() => exit::DONE,
@@ -233,18 +237,19 @@ async fn serve(
     };
     tokio::select! {
         () = stopping => {}
-        // The second signal does not wait for anybody.
+        // A second signal ends the wait.
         _ = interrupt.recv() => {}
         _ = terminate.recv() => {}
     }
     tracing::info!("the node has stopped");
-    // Here and not in a destructor: tasks that are still held keep their parts alive to the end.
+    // The backend is shut down here and not in a destructor, because tasks that are still running
+    // keep their parts alive.
     node.backend.shut_down();
     let _ = std::fs::remove_file(&node.config.socket);
     Ok(ExitCode::from(code))
 }
 
-/// Ends the process on a signal that comes before the node serves. The node has accepted nothing
+/// Ends the process on a signal that arrives before the node serves. The node has accepted nothing
 /// yet, the store survives such an end, and the zygote ends with its parent.
 async fn end_of_start() {
     let signals = (signal(SignalKind::interrupt()), signal(SignalKind::terminate()));
@@ -257,8 +262,8 @@ async fn end_of_start() {
     std::process::exit(exit::DONE.into());
 }
 
-/// Waits for a step of the stop, and tells in the log what it still waits for whenever
-/// [`SLOW_STOP`] has passed again.
+/// Waits for a step of the stop, and logs what it still waits for each time [`SLOW_STOP`] has
+/// passed.
 async fn waiting_for<T>(engine: &Engine, what: &str, step: impl Future<Output = T>) -> T {
     let began = Instant::now();
     let mut step = std::pin::pin!(step);
@@ -282,9 +287,9 @@ async fn waiting_for<T>(engine: &Engine, what: &str, step: impl Future<Output = 
     }
 }
 
-/// Threads that serve HTTP connections, where `asked` 0 chooses by the number of cores. The first
-/// is the data path itself. A second one costs a wake-up of another core per request, which on few
-/// cores is more than it brings (docs/decisions/0014-warm-path.md).
+/// Threads that serve HTTP connections; if `asked` is 0, the number of cores decides. The first
+/// thread is the data path itself. A second one costs a wake-up of another core per request, which
+/// on few cores is more than it gains (docs/decisions/0014-warm-path.md).
 fn http_threads(asked: usize, cores: usize) -> usize {
     if asked == 0 { (cores / 8).max(1) } else { asked }
 }
@@ -301,8 +306,8 @@ fn helper_runtime() -> Result<Handle> {
     Ok(handle)
 }
 
-/// `mote up PATH…` deploys like anyone else: through the management socket, with the same output.
-/// The child is killed when the node stops first.
+/// `mote up PATH…` deploys like any other client: through the management socket, with the same
+/// output. The child is killed if the node stops first.
 fn deploy_at_start(paths: &[PathBuf], socket: &Path) -> Option<tokio::process::Child> {
     if paths.is_empty() {
         return None;
@@ -323,7 +328,7 @@ fn deploy_at_start(paths: &[PathBuf], socket: &Path) -> Option<tokio::process::C
     }
 }
 
-/// Every deployed function serves again; none is started before it is asked.
+/// Makes every deployed function available again; an instance starts only when it is called.
 async fn bring_back(node: &Arc<Node>, management: &tokio::runtime::Runtime) -> Result<()> {
     let store = node.store.clone();
     let (inventory, scales) = management
@@ -368,8 +373,8 @@ async fn bring_back(node: &Arc<Node>, management: &tokio::runtime::Runtime) -> R
     Ok(())
 }
 
-/// The management socket. One left behind by a killed node is replaced: the store's lock has
-/// already shown that no other node runs on this data.
+/// Binds the management socket. A socket that a killed node left behind is replaced: the store's
+/// lock has already shown that no other node runs on this data.
 fn bind_socket(path: &std::path::Path) -> Result<UnixListener> {
     use std::os::unix::fs::{FileTypeExt, PermissionsExt};
     let shown = path.display();
@@ -382,7 +387,7 @@ fn bind_socket(path: &std::path::Path) -> Result<UnixListener> {
     match std::fs::symlink_metadata(path) {
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => {}
         Err(error) => return Err(unusable(format!("{shown}: {error}"))),
-        // Only what a node left behind is removed.
+        // Only a socket that a node left behind is removed.
         Ok(found) if !found.file_type().is_socket() => {
             return Err(unusable(format!("{shown} exists and is not a socket")));
         }
@@ -395,13 +400,13 @@ fn bind_socket(path: &std::path::Path) -> Result<UnixListener> {
     }
     let listener = UnixListener::bind(path)
         .map_err(|error| unusable(format!("cannot create the socket {shown}: {error}")))?;
-    // Who may connect is decided by peer credentials; the mode only keeps others' errors short.
+    // Peer credentials decide who may connect; the mode only makes other users fail earlier.
     std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o660))?;
     Ok(listener)
 }
 
-/// `text` behind `first` in lines of at most [`COLUMNS`], those after the first indented as far. A
-/// longer word, such as a path, has a line of its own.
+/// `text` after `first` in lines of at most [`COLUMNS`]; later lines are indented by the width of
+/// `first`. A longer word, such as a path, has a line of its own.
 fn wrapped(first: &str, text: &str) -> String {
     let indent = " ".repeat(first.len());
     let (mut all, mut line) = (String::new(), first.to_owned());
@@ -419,7 +424,7 @@ fn wrapped(first: &str, text: &str) -> String {
     all + &line + "\n"
 }
 
-/// Says that the node is ready, where, and what it cannot enforce here.
+/// Announces that the node is ready, its addresses, and the limits that it cannot enforce here.
 fn announce(node: &Node) {
     let mut text = format!(
         "mote {} is ready in {:.0} ms: {} functions\n",
@@ -458,7 +463,8 @@ fn announce(node: &Node) {
             text.push_str(&wrapped("  note   ", &format!("{name}: {reason}")));
         }
     }
-    // Whoever started us may have closed the other end; a node does not care.
+    // The process that started the node may have closed the other end, which does not affect the
+    // node.
     let _ = std::io::stdout().write_all(text.as_bytes());
     let _ = std::io::stdout().flush();
 }

@@ -1,4 +1,4 @@
-//! Secrets: kept in the store, given to instances as files when they start.
+//! Secrets: the store keeps them, and instances receive them as files when they start.
 
 use anyhow::{Context as _, Result};
 use mote_api::Problem;
@@ -10,12 +10,13 @@ use mote_engine::Engine;
 use super::Node;
 use super::store_work::with_store;
 
-/// Largest value.
+/// Largest value in bytes.
 pub(crate) const VALUE_BYTES_MAX: usize = 64 << 10;
-/// All values of one function: they travel to its sandbox in one message of 160 KiB.
+/// Largest sum of all values of one function in bytes: one message of 160 KiB carries them to its
+/// sandbox.
 const FUNCTION_BYTES_MAX: usize = 128 << 10;
 
-/// All secrets, each with who reads it.
+/// All secrets, each with the functions that read it.
 pub(crate) async fn list(node: &Node) -> Result<SecretList, Problem> {
     let all = with_store(node, |store| store.secrets()).await?;
     let secrets = all.into_iter().map(|(name, _)| described(&node.engine, name)).collect();
@@ -29,7 +30,7 @@ pub(crate) fn described(engine: &Engine, name: String) -> Secret {
     Secret { functions: reads.map(|one| one.spec.name.to_string()).collect(), name }
 }
 
-/// Whether the node has what a function reads.
+/// Checks that the node has every secret that a function reads.
 pub(super) fn check(engine: &Engine, spec: &FunctionSpec) -> Result<(), Problem> {
     let function = &spec.name;
     let length = |name: &str| {
@@ -51,8 +52,8 @@ pub(super) fn check(engine: &Engine, spec: &FunctionSpec) -> Result<(), Problem>
     Ok(())
 }
 
-/// Makes or replaces a secret; `replace` says whether it must be there already. Returns whether it
-/// was.
+/// Creates or replaces a secret; `replace` says whether it must exist already. Returns whether it
+/// did.
 pub(crate) async fn put(
     node: &Node,
     name: String,
@@ -87,7 +88,7 @@ pub(crate) async fn put(
     }
 }
 
-/// Removes a secret. Instances that run keep what they have.
+/// Removes a secret. Running instances keep their copies.
 pub(crate) async fn remove(node: &Node, name: String) -> Result<(), Problem> {
     let wanted = name.clone();
     if !with_store(node, move |store| store.remove_secret(&wanted)).await? {
@@ -97,7 +98,7 @@ pub(crate) async fn remove(node: &Node, name: String) -> Result<(), Problem> {
     Ok(())
 }
 
-/// Tells the engine what the store has.
+/// Loads the secrets from the store into the engine.
 pub(super) async fn bring_back(node: &Node) -> Result<()> {
     let store = node.store.clone();
     let all = tokio::task::spawn_blocking(move || store.secrets()).await;
@@ -107,7 +108,7 @@ pub(super) async fn bring_back(node: &Node) -> Result<()> {
     Ok(())
 }
 
-/// What is no value of a secret, as an answer.
+/// The answer to a value that is not valid.
 pub(crate) fn not_a_value() -> Problem {
     let text = format!("value: text of at most {} KiB, without NUL", VALUE_BYTES_MAX >> 10);
     Problem::new(422, "M0303", text).with_field("value")

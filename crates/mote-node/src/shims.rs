@@ -1,4 +1,5 @@
-//! The shims, inside the binary; written below the data folder so that sandboxes can show them.
+//! The shims, which are part of the binary. The node writes them below the data folder so that
+//! sandboxes can show them.
 
 use std::fs;
 use std::io;
@@ -36,8 +37,8 @@ const FILES: [(&str, &str); 21] = [
     shim!("node/compat/cloudevents.mjs"),
 ];
 
-/// Writes the shims of this build below `data_dir` and returns their folder. Files that are
-/// already right are left alone, so that a start writes nothing to the disk.
+/// Writes the shims of this build below `data_dir` and returns their folder. Files that are already
+/// right stay unchanged, so that a start writes nothing to the disk.
 pub(crate) fn unpack(data_dir: &Path) -> io::Result<PathBuf> {
     let root = data_dir.join("shims");
     for (name, text) in FILES {
@@ -47,7 +48,8 @@ pub(crate) fn unpack(data_dir: &Path) -> io::Result<PathBuf> {
         }
         let folder = path.parent().unwrap_or(&root);
         fs::create_dir_all(folder)?;
-        // Beside and renamed: a node that runs already never reads half a shim.
+        // The file is written under another name and renamed, so that a node that already runs
+        // never reads a partial shim.
         let fresh = path.with_extension("new");
         fs::write(&fresh, text)?;
         fs::set_permissions(&fresh, fs::Permissions::from_mode(0o644))?;

@@ -1,11 +1,11 @@
-//! Whether this node can run what a spec asks for.
+//! Checks whether this node can run what a spec asks for.
 
 use mote_api::Problem;
 use mote_core::FunctionSpec;
 
 use super::{Node, secrets};
 
-/// What this node can say of a spec before anything is started.
+/// The checks of a spec that need no instance.
 pub(super) fn check(node: &Node, spec: &FunctionSpec) -> Result<(), Problem> {
     if let Some(error) = spec.check().into_iter().next() {
         return Err(Problem::new(422, "M0303", error.to_string()).with_field(error.field));

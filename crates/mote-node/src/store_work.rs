@@ -1,11 +1,11 @@
-//! Work on the store, and what its errors are as answers.
+//! Runs work on the store, and turns its errors into answers.
 
 use mote_api::Problem;
 use mote_store::{Store, StoreError};
 
 use super::Node;
 
-/// Runs `work` on the store, off the management thread.
+/// Runs `work` on the store, on a thread other than the management thread.
 pub(super) async fn with_store<T: Send + 'static>(
     node: &Node,
     work: impl FnOnce(&Store) -> Result<T, StoreError> + Send + 'static,
@@ -17,7 +17,7 @@ pub(super) async fn with_store<T: Send + 'static>(
         .map_err(|error| store_problem(&error))
 }
 
-/// A store's refusal as an answer.
+/// An error of the store as an answer.
 pub(crate) fn store_problem(error: &StoreError) -> Problem {
     let status = match error {
         StoreError::Archive(archive) => archive.http_status(),

@@ -1,4 +1,5 @@
-//! The token of the management API, and of the APIs of other platforms: who sends it, and who guesses.
+//! The token of the management API and of the APIs of other platforms: it recognizes clients that
+//! send it and slows down those that guess.
 
 use std::collections::HashMap;
 use std::net::IpAddr;
@@ -9,14 +10,14 @@ use mote_compat::node::Admission;
 use parking_lot::Mutex;
 use sha2::{Digest, Sha256};
 
-/// Wrong tokens from one address within [`GUESS_WINDOW`] before it is told to wait.
+/// Wrong tokens from one address within [`GUESS_WINDOW`] before it must wait.
 const GUESSES_MAX: u32 = 30;
 const GUESS_WINDOW: Duration = Duration::from_secs(60);
-/// Addresses remembered at most.
+/// Most addresses that are remembered.
 const ADDRESSES_MAX: usize = 4_096;
 
-/// The token of the TCP address: only its hash is kept, so comparing takes no longer for a near
-/// miss.
+/// The token of the TCP address. Only its hash is kept, so that a comparison takes the same time
+/// for a similar token.
 pub(crate) struct Token {
     hash: [u8; 32],
     guesses: Mutex<HashMap<IpAddr, (u32, Instant)>>,

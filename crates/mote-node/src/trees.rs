@@ -1,5 +1,5 @@
-//! Code and packages on disk that nothing uses any more: removed after each deploy and removal, not
-//! only at the next start.
+//! Code and packages on disk that nothing uses any more. The node removes them after each deploy
+//! and removal, not only at the next start.
 
 use std::collections::HashSet;
 use std::sync::{Arc, Weak};
@@ -12,16 +12,16 @@ use tokio::sync::Notify;
 
 use super::Node;
 
-/// Pause before a collection: several deploys in a row are followed by one.
+/// Pause before a collection, so that one collection covers several deploys in a row.
 const CALM: Duration = Duration::from_secs(1);
-/// Pause before the next look at revisions that still finish what they run.
+/// Pause before the next check of revisions that still finish their invocations.
 const LOOK_PAUSE: Duration = Duration::from_secs(10);
 
-/// Which trees may be in use by instances.
+/// The trees that instances may be using.
 #[derive(Default)]
 pub(crate) struct Trees {
-    /// Revisions that were made since the start, as long as anything of them lives: their instances
-    /// may run on after their routes and rows are gone.
+    /// Revisions that were made since the start, as long as anything refers to them: their
+    /// instances may run on after their routes and rows have been removed.
     made: Mutex<Vec<Weak<Revision>>>,
     wanted: Notify,
 }
@@ -34,13 +34,13 @@ impl Trees {
         made.push(Arc::downgrade(revision));
     }
 
-    /// Has unused trees removed, soon.
+    /// Requests a collection of unused trees.
     pub(crate) fn collect_soon(&self) {
         self.wanted.notify_one();
     }
 }
 
-/// Collects whenever it is asked to. Runs for the life of the node.
+/// Collects whenever a collection is requested. Runs for the life of the node.
 pub(crate) async fn collect(node: Arc<Node>) {
     loop {
         node.trees.wanted.notified().await;
@@ -51,7 +51,8 @@ pub(crate) async fn collect(node: Arc<Node>) {
     }
 }
 
-/// One collection; true when a revision that takes no traffic any more still uses its trees.
+/// Runs one collection; returns true when a revision that receives no traffic any more still uses
+/// its trees.
 async fn collect_once(node: &Arc<Node>) -> bool {
     let routed = node.engine.revisions();
     let made: Vec<Arc<Revision>> =
@@ -72,18 +73,18 @@ async fn collect_once(node: &Arc<Node>) -> bool {
     leaving
 }
 
-/// Names what could not be removed.
+/// Warns of trees that could not be removed.
 pub(crate) fn warn_of(left: &[String]) {
     for what in left {
         tracing::warn!(%what, "cannot remove old files; they use disk space but cause no other problem");
     }
 }
 
-/// Compares the code of all functions with what was deployed, and names each that differs. Reads all
-/// of it, so it is kept off the start.
+/// Compares the code of all functions with the code that was deployed, and names each that differs.
+/// Reads all of it, so it is not part of the start.
 pub(crate) async fn verify(node: Arc<Node>) {
     for revision in node.engine.revisions() {
-        // The code's name is the hash of its content; packages are not named by theirs.
+        // The name of a code tree is the hash of its content; the name of a package tree is not.
         let Some(hash) = revision.trees_in_use().next() else { continue };
         let store = node.store.clone();
         let verified = tokio::task::spawn_blocking(move || store.verify_code(&hash)).await;

@@ -1,4 +1,4 @@
-//! Who may change the revisions of a function: one change of each at a time.
+//! The lock on the revisions of a function: one change of each function at a time.
 
 use std::collections::HashSet;
 
@@ -8,8 +8,8 @@ use parking_lot::Mutex;
 
 use super::Node;
 
-/// Names that are being deployed now: two deploys of one function at once would race for which
-/// is newer.
+/// Names that are being deployed now: two simultaneous deploys of one function would compete for
+/// the newer number.
 #[derive(Default)]
 pub(crate) struct Deploying(Mutex<HashSet<FunctionName>>);
 
@@ -19,7 +19,7 @@ pub(crate) struct Turn<'a> {
     name: FunctionName,
 }
 
-/// Begins a change of `name`, or says that another one is under way.
+/// Begins a change of `name`, or fails because another one is under way.
 pub(crate) fn turn<'a>(node: &'a Node, name: &FunctionName) -> Result<Turn<'a>, Problem> {
     let deploying = &node.deploying;
     if deploying.0.lock().insert(name.clone()) {

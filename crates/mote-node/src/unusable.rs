@@ -1,4 +1,4 @@
-//! Settings that the node cannot use, as the errors that `mote up` explains.
+//! Settings that the node cannot use, as errors that `mote up` explains.
 
 use std::io;
 use std::net::SocketAddr;
@@ -14,7 +14,7 @@ pub(crate) struct AddressError {
     pub(crate) source: io::Error,
 }
 
-/// Something that a setting names and the node cannot use: starting again changes nothing.
+/// A setting names something that the node cannot use; another start would fail in the same way.
 #[derive(Debug, thiserror::Error)]
 #[error("{key}: {text}")]
 pub(crate) struct SettingError {
@@ -24,12 +24,12 @@ pub(crate) struct SettingError {
     pub(crate) text: String,
 }
 
-/// Something else that a setting names and that cannot be used.
+/// Makes an error for such a setting.
 pub(super) fn unusable(key: &'static str, text: String) -> anyhow::Error {
     SettingError { key, text }.into()
 }
 
-/// An address that cannot be used, as the error people can act on.
+/// An address that cannot be used, as an error with a remedy.
 pub(super) fn busy(key: &'static str, address: SocketAddr, error: io::Error) -> anyhow::Error {
     AddressError { key, address, source: error }.into()
 }

@@ -9,10 +9,11 @@ use mote_api::exit;
 use crate::config::Config;
 use crate::unusable::{AddressError, SettingError};
 
-/// Starts the node and serves until it is told to stop; `deploy` are projects to bring up once it
-/// is ready.
+/// Starts the node and serves until it is stopped; `deploy` are projects to deploy once it is
+/// ready.
 ///
-/// Called while the process has one thread: the zygote, which makes sandboxes, is forked first.
+/// The process must have one thread when this is called: the zygote, which makes sandboxes, is
+/// forked first.
 pub fn run(config: Config, deploy: &[PathBuf]) -> ExitCode {
     raise_open_files();
     let zygote = match mote_sandbox::Zygote::fork() {
@@ -33,19 +34,21 @@ pub fn run(config: Config, deploy: &[PathBuf]) -> ExitCode {
     }
 }
 
-/// Raises the soft limit of open files to the hard one, which anyone may.
+/// Raises the soft limit of open files to the hard one, which needs no privilege.
 ///
 /// Every connection is a descriptor, and the usual soft limit of 1024 exists for programs that use
-/// select(2); this one does not. Instances get limits of their own, whatever ours are.
+/// select(2), which this one does not. Instances get limits of their own, whatever the node's
+/// limits are.
 fn raise_open_files() {
     use rustix::process::{Resource, getrlimit, setrlimit};
     let mut limit = getrlimit(Resource::Nofile);
     limit.current = limit.maximum;
-    // A kernel that refuses leaves us with what we had: fewer connections, nothing else.
+    // If the kernel refuses, the limit stays as it was, and the node can only hold fewer
+    // connections.
     let _ = setrlimit(Resource::Nofile, limit);
 }
 
-/// The node's own log goes to stderr: for people on a terminal, as JSON lines otherwise.
+/// The node's own log goes to stderr: as text on a terminal, as JSON lines otherwise.
 fn start_log() {
     use std::io::IsTerminal as _;
     use tracing_subscriber::filter::LevelFilter;
@@ -58,13 +61,13 @@ fn start_log() {
     }
 }
 
-/// What failed, and what helps.
+/// The failure and its remedy.
 fn explain(error: &anyhow::Error) -> (String, u8) {
     if let Some(busy) = error.downcast_ref::<AddressError>() {
         let AddressError { key, address, source } = busy;
         if source.kind() == io::ErrorKind::AddrInUse {
             let port = address.port();
-            // Only the address that is taken has to change.
+            // Only the address that is in use has to change.
             let flags = format!("--{} :{}", key.replace('_', "-"), port.saturating_add(1));
             return (
                 format!(

@@ -1,5 +1,5 @@
-//! Who may use the management API: on the Unix socket root and the user that runs the node, known
-//! by the kernel; over TCP whoever holds the token.
+//! Decides who may use the management API. On the Unix socket these are root and the user that runs
+//! the node, whom the kernel identifies; over TCP it is any client that sends the token.
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -16,13 +16,13 @@ use crate::Node;
 /// Where a connection comes from.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Caller {
-    /// A local process of this user; `None` when the kernel did not say.
+    /// A local process of this user; `None` when the kernel did not name the user.
     Local(Option<u32>),
     /// An address on the network.
     Remote(IpAddr),
 }
 
-/// Lets a request through or answers it.
+/// Lets a request through, or answers it with a refusal.
 pub(crate) async fn check(
     State(node): State<Arc<Node>>,
     ConnectInfo(caller): ConnectInfo<Caller>,

@@ -1,4 +1,4 @@
-//! Routes that speak of functions: list, describe, deploy, remove, invoke.
+//! Routes about functions: list, describe, deploy, remove, invoke.
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -42,7 +42,8 @@ pub(super) async fn describe(
     Ok(Json(function(&node, &revision)))
 }
 
-/// A function by its live revision, with the instances of all that a share or tag reaches.
+/// Describes a function by its live revision, with the instances of every revision that a share or
+/// a tag reaches.
 fn function(node: &Node, revision: &Arc<Revision>) -> Function {
     let spec = &revision.spec;
     let status = revision.status();
@@ -127,7 +128,7 @@ fn function(node: &Node, revision: &Arc<Revision>) -> Function {
     }
 }
 
-/// The instances of one revision, each with how many invocations it holds.
+/// The instances of one revision, each with the number of invocations that it holds.
 fn described(revision: u64, status: &PoolStatus) -> Vec<(Instance, u64)> {
     let describe = |instance: &InstanceStatus| Instance {
         id: instance.instance.to_string(),
@@ -145,7 +146,7 @@ fn described(revision: u64, status: &PoolStatus) -> Vec<(Instance, u64)> {
     all.map(|instance| (describe(instance), instance.in_flight as u64)).collect()
 }
 
-/// The last instances that are gone.
+/// The instances that stopped last.
 fn stops(revision: &Revision) -> Vec<Stop> {
     let stop = |stopped: mote_engine::logs::Stopped| Stop {
         id: stopped.instance.to_string(),
@@ -157,13 +158,13 @@ fn stops(revision: &Revision) -> Vec<Stop> {
     revision.log.stops().into_iter().map(stop).collect()
 }
 
-/// Bounds that hold in place of the manifest's, if any.
+/// The bounds that were set in place of the manifest's, if any.
 fn bounds(revision: &Revision) -> Option<ScaleBounds> {
     let ScaleOverride { min, max } = revision.bounds();
     (min.is_some() || max.is_some()).then_some(ScaleBounds { min, max })
 }
 
-/// A latency in milliseconds with three digits behind the point.
+/// A latency in milliseconds with three decimals.
 fn latency_ms(revision: &Revision, share: f64) -> Option<f64> {
     revision.latency_ns(share).map(|ns| (ns / 1_000) as f64 / 1e3)
 }
@@ -185,7 +186,8 @@ pub(super) async fn deploy(
 ) -> Result<(StatusCode, Json<DeployResult>), Refused> {
     let stream = request.into_body().into_data_stream().map_err(std::io::Error::other);
     let reader = SyncIoBridge::new(StreamReader::new(stream));
-    // A client that goes away must not leave a deploy half-way: it runs to its end by itself.
+    // A client that disconnects must not leave a deploy half done, so the deploy runs in a task of
+    // its own.
     let DeployQuery { dry_run, no_traffic, tag } = query;
     let options = node_deploy::Options { dry_run, no_traffic, tag };
     let deploying =
@@ -205,8 +207,8 @@ pub(super) async fn remove(
     Ok(StatusCode::NO_CONTENT)
 }
 
-/// Runs a function once. The answer is the function's own; what `mote` answers itself carries
-/// `Mote-Fault`, and, this being the owner, the whole reason.
+/// Runs a function once. The answer is the function's own. An answer of `mote` itself carries
+/// `Mote-Fault` and, because the owner is asking, the full reason.
 pub(super) async fn invoke(
     State(node): State<Arc<Node>>,
     Path(name): Path<String>,
@@ -258,7 +260,8 @@ pub(super) async fn invoke(
     };
     let mut response = Response::builder().status(reply.status);
     for (name, value) in headers(&reply.headers) {
-        // What HTTP cannot carry is dropped here; the front refuses it, the owner sees the rest.
+        // Headers that HTTP cannot carry are dropped here. The HTTP front refuses such an answer;
+        // the owner sees the rest of it.
         if let (Ok(name), Ok(value)) =
             (HeaderName::from_bytes(name), HeaderValue::from_bytes(value))
             && !matches!(name.as_str(), "content-length" | "transfer-encoding" | "connection")
@@ -275,7 +278,8 @@ pub(super) async fn invoke(
         ms(phases.init_ns),
         ms(phases.handover_ns()),
         ms(phases.run_ns()),
-        // The two halves of the handover; the fronts leave them out, as each answer pays for it.
+        // The two halves of the handover. The fronts leave them out, because every answer would pay
+        // for them.
         ms(phases.to_worker_ns()),
         ms(phases.from_worker_ns())
     );
@@ -298,7 +302,7 @@ fn fault_problem(fault: &Fault, function: &str) -> Problem {
     Problem::new(row.http, row.code, text).with_hint(format!("see: mote logs {function}"))
 }
 
-/// An answer's chunks as a stream.
+/// The chunks of an answer as a stream.
 struct Chunks(Body);
 
 impl futures_util::Stream for Chunks {

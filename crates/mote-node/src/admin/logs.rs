@@ -1,4 +1,5 @@
-//! Log lines of one function, one JSON object per line, following when asked.
+//! Log lines of one function, one JSON object per line. New lines follow when the client asks for
+//! them.
 
 use std::sync::Arc;
 
@@ -44,7 +45,7 @@ pub(super) async fn read(
         }
     };
     let (mut lines, following) = log_lines(&revision, query.follow);
-    // The log ends for a follower when the function is removed: it holds no revision itself.
+    // A follower holds no revision, so that its log ends when the function is removed.
     drop(revision);
     lines.retain(|line| wanted(line));
     if let Some(tail) = query.tail {
@@ -61,7 +62,7 @@ pub(super) async fn read(
     Ok((headers, Body::from_stream(stream)).into_response())
 }
 
-/// A time, or a duration back from now, as milliseconds since 1970.
+/// Reads a time, or a duration before now, as milliseconds since 1970.
 fn since(text: &str) -> Result<u64, Problem> {
     if let Ok(ms) = mote_api::quantity::parse_duration_ms(text) {
         return Ok(clock::unix_ms().saturating_sub(ms));

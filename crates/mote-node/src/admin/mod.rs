@@ -1,7 +1,7 @@
-//! The management API: who may use it, and what each route does.
+//! The management API: its access rules and its routes.
 //!
-//! It runs on its own thread and runtime, so that deploys and scrapes never sit between two
-//! requests of the data path.
+//! It runs on its own thread and runtime, so that deploys and scrapes never delay requests of the
+//! data path.
 
 mod access;
 mod functions;
@@ -69,18 +69,18 @@ fn routes(node: Arc<Node>) -> Router {
         .route(paths::OPENWHISK, put(openwhisk::apply))
         .route(paths::SECRETS, get(secrets::list))
         .route(paths::SECRET, put(secrets::put).delete(secrets::remove))
-        // Uploads are bounded by the archive's own limits, bodies by their function's.
+        // The archive's own limits bound uploads, and the function's limits bound bodies.
         .layer(DefaultBodyLimit::disable())
         .with_state(node.clone())
         .fallback(no_such_route)
         .method_not_allowed_fallback(no_such_method)
         .layer(axum::middleware::from_fn_with_state(node.clone(), access::check))
-        // Health is answered without credentials: it tells nothing but that the node lives.
+        // Health is answered without credentials, because it reveals only that the node is running.
         .route(paths::LIVEZ, get(|| async { "ok\n" }))
         .route(paths::READYZ, get(node_routes::readyz).with_state(node))
 }
 
-/// A client that goes away must not leave a change half-way: it runs to its end by itself.
+/// Runs a change in a task of its own, so that a client that disconnects cannot leave it half done.
 async fn to_the_end<T: Send + 'static>(
     work: impl Future<Output = Result<T, Problem>> + Send + 'static,
 ) -> Result<T, Refused> {
@@ -100,16 +100,17 @@ async fn no_such_method() -> Refused {
         .into()
 }
 
-/// Connections of the Unix socket by users that may use it, and how many one of them may have.
+/// Connections to the Unix socket for users that may use it: in total, and for one user.
 const OWNER_CONNECTIONS: (usize, usize) = (1_024, 512);
-/// The same by users that only read there that they may not.
+/// The same for users that may not use it and only receive the refusal.
 const STRANGER_CONNECTIONS: (usize, usize) = (64, 8);
-/// Connections of the TCP address; one client may have half. Whoever exceeds this reads a 503.
+/// Connections to the TCP address; one client may have half of them. Above the limit the node
+/// answers 503.
 const TCP_CONNECTIONS_MAX: usize = 512;
-/// Descriptors kept back for the Unix socket: where clients of the fronts hold all others, those who
-/// run the node can still reach it.
+/// Descriptors that are reserved for the Unix socket, so that the node's owners can still reach it
+/// when clients of the fronts hold all others.
 const RESERVED_FILES: usize = 16;
-/// Pause after a connection that could not be accepted: others must end first.
+/// Pause after a connection could not be accepted, until others have ended.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 
 /// Serves the API on its sockets until `stop` turns true.
@@ -131,7 +132,8 @@ pub(crate) async fn serve(
     Ok(())
 }
 
-/// Resolves when the node stops. An error says that the sender is gone, which is a stop as well.
+/// Resolves when the node stops. An error means that the sender was dropped, which is a stop as
+/// well.
 async fn stopped(mut stop: watch::Receiver<bool>) {
     let _ = stop.wait_for(|stop| *stop).await;
 }
@@ -210,20 +212,20 @@ fn log_end<E: std::fmt::Display>(ended: Result<(), E>) {
     }
 }
 
-/// Open files that are only there to be closed; see [`RESERVED_FILES`].
+/// Open files that exist only to be closed when a descriptor is needed; see [`RESERVED_FILES`].
 #[derive(Default)]
 struct Reserve(Vec<std::fs::File>);
 
 impl Reserve {
     fn fill(&mut self) {
         while self.0.len() < RESERVED_FILES {
-            // Out of descriptors: what was given stays given until some are free.
+            // No descriptor is left, so the reserve stays smaller until some are free.
             let Ok(file) = std::fs::File::open("/dev/null") else { return };
             self.0.push(file);
         }
     }
 
-    /// Gives the next connection a descriptor; `false` where none is left.
+    /// Releases one descriptor for the next connection; `false` when none is left.
     fn give_one(&mut self) -> bool {
         self.0.pop().is_some()
     }

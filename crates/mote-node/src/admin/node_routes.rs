@@ -1,4 +1,4 @@
-//! Routes that speak of the node as a whole.
+//! Routes about the node as a whole.
 
 use std::sync::Arc;
 
@@ -22,8 +22,8 @@ pub(super) async fn openapi() -> impl IntoResponse {
     ([("content-type", "application/json")], mote_api::openapi::document())
 }
 
-/// OpenMetrics for a scraper that asks for it, as Prometheus does; Prometheus' older text format
-/// for everybody else.
+/// Sends OpenMetrics to a scraper that asks for it, as Prometheus does, and Prometheus' older text
+/// format to all others.
 pub(super) async fn metrics(
     State(node): State<Arc<Node>>,
     headers: HeaderMap,

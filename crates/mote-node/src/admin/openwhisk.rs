@@ -1,4 +1,4 @@
-//! The route that takes the entities of an OpenWhisk manifest.
+//! The route that accepts the entities of an OpenWhisk manifest.
 
 use std::sync::Arc;
 

@@ -1,4 +1,4 @@
-//! Routes that speak of a function's revisions and of where its traffic goes.
+//! Routes about the revisions of a function and the split of its traffic.
 
 use std::sync::Arc;
 

@@ -1,4 +1,4 @@
-//! The route that scales by hand.
+//! The route that changes a function's scale by hand.
 
 use std::sync::Arc;
 
@@ -52,7 +52,7 @@ pub(super) async fn scale(
     Ok(Json(result))
 }
 
-/// The bounds that hold after `wish`, if its numbers fit together.
+/// The bounds that apply after `wish`, if its numbers are consistent.
 fn bounds(revision: &Revision, wish: &ScaleRequest, cores: u32) -> Result<ScaleOverride, Problem> {
     let refuse = |field: &str, text: String| {
         Err(Problem::new(422, "M0303", format!("{field}: {text}")).with_field(field))

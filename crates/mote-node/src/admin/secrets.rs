@@ -1,4 +1,4 @@
-//! Routes that keep secrets. No answer carries a value.
+//! Routes that store and remove secrets. No answer contains a value.
 
 use std::sync::Arc;
 
