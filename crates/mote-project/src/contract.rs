@@ -1,7 +1,8 @@
-//! Which platform's contract a function follows, by its files; and where that contract's entry is.
+//! Infers from its files which platform's contract a function follows, and where the entry of that
+//! contract is.
 //!
-//! The first row that fits decides. Only folders without a manifest are asked: who wrote one wrote
-//! it for `mote` and says `compat` where it applies.
+//! The first row that matches decides. Only folders without a manifest are examined: a manifest is
+//! written for `mote` and sets `compat` where it applies.
 
 use mote_api::manifest::{FunctionManifest, PlatformName, RuntimeName};
 use mote_api::toml_reader::Mistakes;
@@ -83,7 +84,7 @@ fn tiny_faas(folder: &Folder) -> Option<Found> {
     named.then(|| found(PlatformName::TinyFaas, RuntimeName::Node, main.to_owned(), why)).flatten()
 }
 
-/// Whether a `handler.js` is of OpenFaaS' oldest template.
+/// Whether a `handler.js` follows OpenFaaS' oldest template.
 pub(super) fn takes_context_and_callback(source: &str) -> bool {
     node_parameters(source, "module.exports").is_some_and(|names| names == ["context", "callback"])
 }
@@ -110,8 +111,8 @@ fn open_faas(folder: &Folder) -> Option<Found> {
     fits.then(|| found(PlatformName::OpenFaas, RuntimeName::Node, entry, why)).flatten()
 }
 
-/// The template a Python handler was written for. The names of its arguments tell it from a
-/// handler of our own, `handle(event, ctx)`.
+/// The template that a Python handler was written for. The names of its arguments distinguish it
+/// from a handler of our own, `handle(event, ctx)`.
 fn open_faas_template(source: &str) -> Option<&'static str> {
     let parameters = python_parameters(source, "handle")?;
     let names: Vec<&str> = parameters.iter().map(String::as_str).collect();
@@ -123,8 +124,8 @@ fn open_faas_template(source: &str) -> Option<&'static str> {
     }
 }
 
-/// A program with the name of those in OpenWhisk's archives. One that names its third descriptor
-/// stays, as far as text can tell.
+/// A program with the name that OpenWhisk's archives use. A program that mentions its third
+/// descriptor stays running, as far as its text shows.
 fn open_whisk_program(folder: &Folder) -> Option<Found> {
     if folder.single || !folder.has("exec") {
         return None;
@@ -144,7 +145,8 @@ fn open_whisk_program(folder: &Folder) -> Option<Found> {
     Some(Found { function, why: why.to_owned() })
 }
 
-/// `main` in Python or Node: an action with one argument, or with none and Flask's request.
+/// `main` in Python or Node: an action with one argument, or a function without arguments that uses
+/// Flask's request.
 fn by_main(folder: &Folder) -> Option<Found> {
     for file in preferred(folder, &["__main__.py", "main.py"], &[".py"]) {
         let source = folder.source(file);
@@ -168,7 +170,7 @@ fn by_main(folder: &Folder) -> Option<Found> {
         let source = folder.source(file);
         let plain = function_parameters(&source, "function main(");
         let parameters = plain.or_else(|| node_parameters(&source, "exports.main")).or_else(|| {
-            // Where something is exported, that is what is called.
+            // Where the file exports something, the platform calls the export.
             (!source.contains("export")).then(|| assigned_parameters(&source, "main")).flatten()
         });
         if parameters.is_some_and(|names| names.len() == 1) {
@@ -179,13 +181,13 @@ fn by_main(folder: &Folder) -> Option<Found> {
     None
 }
 
-/// Whether a Python file is of the first versions of Knative's `func`.
+/// Whether a Python file follows the first versions of Knative's `func`.
 pub(super) fn is_of_parliament(source: &str) -> bool {
     by_framework(source).is_some_and(|(_, template)| template == "parliament")
 }
 
-/// Whose function `main` with one argument is, by what its file imports: that of Fission's
-/// environment for FastAPI, or of the first versions of Knative's `func`.
+/// The platform of a function `main` with one argument, inferred from the imports of its file:
+/// Fission's environment for FastAPI, or the first versions of Knative's `func`.
 fn by_framework(source: &str) -> Option<(PlatformName, &'static str)> {
     let imports = |module: &str| {
         let begins = |line: &str, word: &str| {
@@ -205,7 +207,7 @@ fn knative(folder: &Folder) -> Option<Found> {
     let inside = folder.has_path("function/__init__.py").then_some("function/__init__.py");
     for file in folder.with_ending(&[".py"]).into_iter().chain(inside) {
         let source = folder.source(file);
-        // The template's package hands on what its file defines.
+        // The template's package re-exports the names that its file defines.
         let handed_on = file.contains('/')
             && source.contains("import new")
             && python_parameters(&folder.source("function/func.py"), "new").is_some();
@@ -231,7 +233,8 @@ fn knative(folder: &Folder) -> Option<Found> {
     None
 }
 
-/// Names of the arguments of what a JavaScript file exports as `handle`, one by one or in a list.
+/// Names of the arguments of the function that a JavaScript file exports as `handle`, directly or
+/// in a list of exports.
 fn handle_parameters(source: &str) -> Option<Vec<String>> {
     node_parameters(source, "exports.handle").or_else(|| {
         let squeezed: String = source.split_whitespace().collect();
@@ -336,7 +339,7 @@ pub(super) fn entry(
     };
     // Platforms whose Node contract is the module itself.
     let whole = matches!(compat, Platform::TinyFaas | Platform::OpenFaas | Platform::Fission);
-    // A function of events may stand alone there.
+    // A function that receives events may be the only export there.
     let alone = compat == Platform::Knative
         && !is_node
         && python_parameters(&folder.source(&file), "new").is_none();
@@ -348,7 +351,7 @@ pub(super) fn entry(
     })
 }
 
-/// Names of the arguments of a top-level Python function, as far as text can tell.
+/// Names of the arguments of a top-level Python function, as far as its text shows.
 pub(super) fn python_parameters(source: &str, name: &str) -> Option<Vec<String>> {
     for prefix in ["def ", "async def "] {
         let start = format!("{prefix}{name}(");
@@ -359,8 +362,8 @@ pub(super) fn python_parameters(source: &str, name: &str) -> Option<Vec<String>>
     None
 }
 
-/// Names of the arguments behind `start`, which begins a line and ends in `(`. Blanks may stand
-/// before that.
+/// Names of the arguments after `start`, which begins a line and ends in `(`. Blanks may precede
+/// it.
 fn function_parameters(source: &str, start: &str) -> Option<Vec<String>> {
     let start = start.trim_end_matches('(');
     let mut at = 0;
@@ -377,7 +380,7 @@ fn function_parameters(source: &str, start: &str) -> Option<Vec<String>> {
     }
 }
 
-/// Names of the arguments of a function that a variable at the top of a JavaScript file is.
+/// Names of the arguments of a function that a top-level variable of a JavaScript file holds.
 fn assigned_parameters(source: &str, name: &str) -> Option<Vec<String>> {
     ["const", "export const", "let", "var"].iter().find_map(|word| {
         let (before, value) = source.split_once(&format!("{word} {name} ="))?;
@@ -399,7 +402,7 @@ fn node_parameters(source: &str, target: &str) -> Option<Vec<String>> {
     }
 }
 
-/// The arguments of a function expression, or of the function whose name stands there.
+/// The arguments of a function expression, or of the function that is named there.
 fn arguments(source: &str, value: &str) -> Option<Vec<String>> {
     let value = value.strip_prefix("async").map_or(value, str::trim_start);
     if let Some(list) = value.strip_prefix('(') {
@@ -423,8 +426,8 @@ fn arguments(source: &str, value: &str) -> Option<Vec<String>> {
     })
 }
 
-/// The names of a list of arguments up to its `)`, without annotations and defaults. One that is
-/// taken apart at once, as in `({ a, b })`, is called `_`.
+/// The names of a list of arguments up to its `)`, without annotations and defaults. An argument
+/// that is destructured, as in `({ a, b })`, is called `_`.
 fn names(list: &str) -> Vec<String> {
     let word = |c: char| c.is_alphanumeric() || c == '_' || c == '$';
     let (mut flat, mut depth) = (String::new(), 0_usize);

@@ -1,9 +1,11 @@
-//! Manifests of other platforms, read as they are: which file, whose, and what of it applies.
+//! Reads the manifests of other platforms: finds the file, recognizes its platform, and takes over
+//! the keys that apply.
 //!
-//! Each reader below turns one platform's words into a [`FunctionManifest`], the same form that
-//! `mote.toml` has, with a note for each key of where it came from. What has no meaning on a node is
-//! named as a warning. Only the command line reads files; a node never parses YAML. What a client of
-//! a platform's own API sends to a node is one document of JSON, and may name no file.
+//! Each reader below translates one platform's manifest into a [`FunctionManifest`], the same form
+//! that `mote.toml` has, with a note for each key that names its origin. Keys that have no meaning
+//! on a node become warnings. Only the command line reads files; a node never parses YAML. A client
+//! of a platform's own API sends one JSON document to the node, and that document may not name a
+//! file.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -32,15 +34,16 @@ mod quantity;
 
 pub use packages::Packages;
 
-/// The annotation that says what a function may reach, as `[allow] net` does in `mote.toml`.
+/// The annotation that lists the destinations of a function, as `[allow] net` does in `mote.toml`.
 const ALLOW_NET: &str = "mote/allow-net";
 
-/// Longer files are no manifests.
+/// A longer file is not a manifest.
 const BYTES_MAX: u64 = 1 << 20;
-/// Opening brackets of a file times its bytes. The parser looks at every list and table that is open,
-/// at every word: this many take a second at the most, and a manifest of 100 KB may have 20,000.
+/// Largest product of a file's opening brackets and its bytes. The parser visits every open list
+/// and table at every word. Files below this limit take a second at most, and a manifest of 100 KB
+/// may have 20,000 brackets.
 const BRACKETS_TIMES_BYTES_MAX: usize = 2_000_000_000;
-/// Usual names; other YAML files at the top are looked at too.
+/// Usual names; other YAML files at the top are examined too.
 const NAMES: [&str; 8] = [
     "stack.yml",
     "stack.yaml",
@@ -52,32 +55,32 @@ const NAMES: [&str; 8] = [
     "manifest.yml",
 ];
 
-/// A function that is not deployed, and why.
+/// A function that is not deployed, and the reason.
 #[derive(Debug)]
 pub struct LeftOut {
     /// Its name in the manifest.
     pub name: String,
-    /// What is wrong with it.
+    /// Its mistakes.
     pub mistakes: Mistakes,
 }
 
 /// A manifest of another platform.
 #[derive(Debug, Default)]
 pub struct Foreign {
-    /// Its file, as shown.
+    /// Its file, as messages show it.
     pub file: String,
     /// The functions in it.
     pub functions: Vec<Described>,
-    /// What of the file as a whole has no meaning here.
+    /// Parts of the file as a whole that have no meaning here.
     pub warnings: Vec<String>,
-    /// What an OpenWhisk manifest says beside its functions.
+    /// The entities of an OpenWhisk manifest other than its functions.
     pub whisk: Option<WhiskManifest>,
     /// The functions in it that cannot be deployed.
     pub left_out: Vec<LeftOut>,
 }
 
 impl Foreign {
-    /// Adds a function that was read, or notes why it cannot be deployed.
+    /// Adds a function that was read, or records why it cannot be deployed.
     fn add(&mut self, name: &str, read: Result<Described, Mistakes>) {
         match read {
             Ok(described) => self.functions.push(described),
@@ -89,33 +92,33 @@ impl Foreign {
 /// One function of it.
 #[derive(Debug, Default)]
 pub struct Described {
-    /// What applies.
+    /// The keys that apply.
     pub function: FunctionManifest,
     /// Where its code is.
     pub source: Source,
-    /// What has no meaning here.
+    /// Parts of its description that have no meaning here.
     pub warnings: Vec<String>,
-    /// Key of `mote.toml`, and what it was there.
+    /// Keys of `mote.toml`, each with its origin in the other manifest.
     pub notes: BTreeMap<&'static str, String>,
-    /// Packages that the manifest asks for and the files next to the code do not name.
+    /// Packages that the manifest asks for and that the files next to the code do not name.
     pub packages: Packages,
-    /// What the platform's clients are shown of it, by platform.
+    /// Annotations that the platform's clients show, by platform.
     pub annotations: BTreeMap<String, String>,
 }
 
 /// Where code is.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub enum Source {
-    /// Beside the manifest.
+    /// Next to the manifest.
     #[default]
     Beside,
     /// A folder or file.
     At(PathBuf),
     /// In the manifest: names and contents.
     Inside(Vec<(String, Vec<u8>)>),
-    /// In the manifest as a zip archive, and files to lay beside what is in it.
+    /// In the manifest as a zip archive, with files to add to its content.
     Zip(Vec<u8>, Vec<(String, Vec<u8>)>),
-    /// Files and folders that lie together under their own names.
+    /// Files and folders that are copied into one folder under their own names.
     Files(Vec<PathBuf>),
 }
 
@@ -127,7 +130,7 @@ impl Described {
         described
     }
 
-    /// The function's name, as shown.
+    /// The function's name, as messages show it.
     pub fn name(&self) -> &str {
         self.function.name.as_ref().map_or("", |name| &name.value)
     }
@@ -140,7 +143,7 @@ impl Described {
         self.notes.insert(key, from.into());
     }
 
-    /// Names what of `value` is not in `known`.
+    /// Warns of the keys of `value` that are not in `known`.
     fn ignore_rest(&mut self, value: &Value, known: &[&str], place: &str) {
         let Some(table) = value.as_object() else { return };
         let rest: Vec<String> = table
@@ -153,7 +156,7 @@ impl Described {
         }
     }
 
-    /// Whether a variable may have this name and value here; says so where it may not.
+    /// Whether a variable may have this name and value here; warns if it may not.
     fn takes_env(&mut self, name: &str, value: &str) -> bool {
         let good = !name.is_empty()
             && !name.starts_with(|c: char| c.is_ascii_digit())
@@ -165,7 +168,7 @@ impl Described {
         true
     }
 
-    /// An environment variable, unless `mote` sets it.
+    /// Sets an environment variable, unless `mote` sets it itself.
     fn set_env(&mut self, name: &str, value: String) {
         if !self.takes_env(name, &value) {
             return;
@@ -174,7 +177,7 @@ impl Described {
         self.function.env.insert(name.to_owned(), value);
     }
 
-    /// A variable whose value is a secret of the node.
+    /// Sets a variable whose value is a secret of the node.
     fn set_secret_env(&mut self, name: &str, secret: &str) {
         if !is_secret_name(secret) {
             self.warn(format!("environment: {name}: `{secret}` is not a valid name of a secret"));
@@ -184,7 +187,7 @@ impl Described {
         }
     }
 
-    /// A secret that is read as a file; `there` is where the platform has it.
+    /// Adds a secret that is read as a file; `there` is its path on the platform.
     fn add_secret_file(&mut self, secret: &str, there: &str) {
         if !is_secret_name(secret) {
             self.warn(format!("secrets: `{secret}` is not a valid name of a secret"));
@@ -199,7 +202,7 @@ impl Described {
         }
     }
 
-    /// A list of `{name, value}` as Kubernetes has it.
+    /// Reads a list of `{name, value}`, as Kubernetes writes it.
     fn set_env_list(&mut self, list: &Value, place: &str) {
         for entry in list.as_array().into_iter().flatten() {
             let name = text(&entry["name"]).unwrap_or_default();
@@ -216,14 +219,14 @@ impl Described {
         self.note_env(place);
     }
 
-    /// Where its variables came from, if it has any.
+    /// Records the origin of its variables, if it has any.
     fn note_env(&mut self, place: &str) {
         if !(self.function.env.is_empty() && self.function.secret_env.is_empty()) {
             self.note("env", place);
         }
     }
 
-    /// `{memory, cpu}` of a limit.
+    /// Reads `{memory, cpu}` of a limit.
     fn set_resources(&mut self, limits: &Value, place: &str) {
         if let Some(written) = text(&limits["memory"]) {
             match quantity::bytes(&written) {
@@ -261,7 +264,7 @@ impl Described {
         }
     }
 
-    /// What the function may reach, by an annotation that other platforms pass over.
+    /// Reads the destinations of the function from an annotation that other platforms ignore.
     fn allow_net(&mut self, annotations: &Value) {
         let Some(list) = annotations[ALLOW_NET].as_str() else { return };
         for text in list.split([',', ' ']).filter(|text| !text.is_empty()) {
@@ -285,12 +288,12 @@ impl Described {
     }
 }
 
-/// The secret of a node that stands for one key of a Kubernetes secret, which may have several.
+/// The name of the node's secret for one key of a Kubernetes secret, which may have several keys.
 fn secret_key(name: &str, key: &str) -> String {
     format!("{name}.{key}")
 }
 
-/// A name as a label: lower case, `_` and `.` become `-`.
+/// A name as a label: in lower case, with `-` for `_` and `.`.
 fn label(name: &str) -> String {
     name.to_lowercase().replace(['_', '.', ' '], "-")
 }
@@ -324,8 +327,8 @@ fn not_offered(file: &str, name: &str, what: &str, hint: &str) -> Mistakes {
     mistake("M0305", format!("{file}: {name}: {what} is not supported"), Some(hint.to_owned()))
 }
 
-/// The manifest of another platform that `path` is or holds; `None` where there is none, or a
-/// `mote.toml` takes its place.
+/// The manifest of another platform at `path` or in it; `None` if there is none, or if a
+/// `mote.toml` replaces it.
 pub fn read(path: &Path) -> Result<Option<Foreign>, Mistakes> {
     if path.is_file() {
         let yaml = path.extension().is_some_and(|ending| ending == "yml" || ending == "yaml");
@@ -362,7 +365,7 @@ pub fn read(path: &Path) -> Result<Option<Foreign>, Mistakes> {
         .collect();
     others.sort();
     for file in others {
-        // A YAML file of the function's own need not be one that can be read.
+        // The function may have YAML files of its own that cannot be read as manifests.
         if let Ok(Some(found)) = read_file(&file, path) {
             return Ok(Some(found));
         }
@@ -386,7 +389,8 @@ fn read_file(file: &Path, folder: &Path) -> Result<Option<Foreign>, Mistakes> {
         (source, Vec::new())
     };
     let mut documents = documents(&shown, &source)?;
-    // Objects of other kinds may stand in front: a namespace, a secret, what installs a chart.
+    // Objects of other kinds may come first: a namespace, a secret, or an object that installs a
+    // chart.
     let found =
         documents.iter().enumerate().find_map(|(at, one)| Some((at, document_of(&shown, one)?)));
     let Some((at, kind)) = found else { return Ok(None) };
@@ -425,7 +429,7 @@ fn read_file(file: &Path, folder: &Path) -> Result<Option<Foreign>, Mistakes> {
     Ok(Some(found))
 }
 
-/// Whose a document is.
+/// The platform of a document.
 enum Document {
     Nuclio,
     Kubeless,
@@ -451,7 +455,7 @@ fn document_of(file: &str, document: &Value) -> Option<Document> {
         _ if document["runtime"].is_string()
             && (document["specVersion"].is_string()
                 || document["builder"].is_string()
-                // The first versions wrote neither.
+                // The first versions of `func` wrote neither key.
                 || document["name"].is_string() && file.starts_with("func.")) =>
         {
             Document::Func
@@ -468,13 +472,13 @@ fn group(document: &Value) -> &str {
     document["apiVersion"].as_str().unwrap_or("").split('/').next().unwrap_or("")
 }
 
-/// What an object is called in a warning.
+/// The name of an object in a warning.
 fn object_name(document: &Value) -> String {
     let part = |value: &Value| text(value).unwrap_or_default();
     format!("{} {}", part(&document["kind"]), part(&document["metadata"]["name"]))
 }
 
-/// Names that become names of files and folders.
+/// Checks names that become names of files and folders.
 fn check(found: &Foreign) -> Result<(), Mistakes> {
     for function in &found.functions {
         if let Some(name) = &function.function.name
@@ -492,14 +496,14 @@ fn check(found: &Foreign) -> Result<(), Mistakes> {
     Ok(())
 }
 
-/// Whether `name` can be that of a file beside others: no path, not hidden.
+/// Whether `name` can be the name of a file in a folder: it is not a path and not hidden.
 pub fn is_plain_name(name: &str) -> bool {
     !name.is_empty()
         && !name.starts_with('.')
         && name.bytes().all(|b| b.is_ascii_alphanumeric() || b"_-.".contains(&b))
 }
 
-/// A function as Nuclio's dashboard is told of it, with its code in it.
+/// A function as a client describes it to Nuclio's dashboard, with its code inside.
 pub fn nuclio_document(document: &Value) -> Result<Described, Mistakes> {
     let described = nuclio::sent(document)?;
     let functions = vec![described];
@@ -508,7 +512,7 @@ pub fn nuclio_document(document: &Value) -> Result<Described, Mistakes> {
     Ok(found.functions.into_iter().next().expect("one was put in"))
 }
 
-/// A function as OpenFaaS' gateway is told of it, without its code.
+/// A function as a client describes it to OpenFaaS' gateway, without its code.
 pub fn openfaas_deployment(document: &Value) -> Described {
     openfaas::deployment(document)
 }
@@ -520,7 +524,7 @@ fn is_variable(name: &str) -> bool {
 
 /// The documents of a YAML file.
 fn documents(file: &str, source: &str) -> Result<Vec<Value>, Mistakes> {
-    // How deep they nest is not known before they are parsed, so all of them count.
+    // The nesting depth is not known before the file is parsed, so all brackets count.
     let brackets = source.bytes().filter(|byte| matches!(byte, b'[' | b'{')).count();
     if source.len() as u64 > BYTES_MAX
         || brackets.saturating_mul(source.len()) > BRACKETS_TIMES_BYTES_MAX
@@ -543,7 +547,7 @@ fn documents(file: &str, source: &str) -> Result<Vec<Value>, Mistakes> {
         } else {
             Value::deserialize(document).map_err(unreadable)?
         };
-        // What kubectl prints of several objects is a list of them.
+        // kubectl prints several objects as a list.
         let is_list = value["kind"] == "List" || value["kind"] == "FunctionList";
         if let Some(items) = value["items"].as_array().filter(|_| is_list) {
             found.extend(items.iter().cloned());
@@ -556,7 +560,7 @@ fn documents(file: &str, source: &str) -> Result<Vec<Value>, Mistakes> {
     Ok(found)
 }
 
-/// A line-less value that replaces another.
+/// Replaces a value by one without a line number.
 fn set<T>(slot: &mut Option<Lined<T>>, value: T) {
     *slot = implied(value);
 }

@@ -1,17 +1,17 @@
-//! What the files of a function say of its contract, in the form of a manifest.
+//! What the files of a function reveal about its contract, in the form of a manifest.
 
 use mote_api::manifest::FunctionManifest;
 use mote_api::toml_reader::Lined;
 
-/// What the files say.
+/// The result of examining the files.
 pub(super) struct Found {
     /// Keys that the files imply.
     pub(super) function: FunctionManifest,
-    /// What gave it away.
+    /// The evidence for it, as text for people.
     pub(super) why: String,
 }
 
-/// A value that stands in no file.
+/// A value that no file contains.
 pub(super) fn implied<T>(value: T) -> Option<Lined<T>> {
     Some(Lined { value, line: 0 })
 }

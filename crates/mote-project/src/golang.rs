@@ -1,4 +1,4 @@
-//! Go packages: which contract their functions follow, as far as text can tell.
+//! Go packages: infers which contract their functions follow, as far as the text shows.
 
 use mote_api::manifest::{FunctionManifest, PlatformName, RuntimeName};
 use mote_api::toml_reader::Mistakes;
@@ -9,11 +9,11 @@ use super::found::{Found, implied};
 use super::mistakes::{escaped, mistake};
 use super::probe::Folder;
 
-/// What the arguments of the platforms' functions are of.
+/// The types of the arguments of the platforms' functions.
 const NUCLIO_EVENT: &str = "nuclio.Event";
 const KUBELESS_EVENT: &str = "functions.Event";
 
-/// Go: by the package's name and its exported function.
+/// Infers the contract of a Go package from its name and its exported function.
 pub(super) fn infer(folder: &Folder) -> Option<Found> {
     let name = package(folder)?;
     for (compat, sign) in
@@ -50,7 +50,7 @@ pub(super) fn infer(folder: &Folder) -> Option<Found> {
     found(compat, entry, why)
 }
 
-/// Whether a function takes the bytes of a body and nothing else.
+/// Whether a function takes the bytes of a body as its only argument.
 fn takes_bytes(list: &str) -> bool {
     list.trim_end().ends_with("[]byte") && !list.contains(',')
 }
@@ -76,7 +76,7 @@ pub(super) fn check_open_faas(folder: &Folder, spec: &FunctionSpec) -> Result<()
     Err(mistake("M0305", text, Some(hint.to_owned())))
 }
 
-/// Exported functions at the top that take what `sign` names; one that is called Handler first.
+/// Exported top-level functions whose arguments contain `sign`; one with the name Handler is first.
 fn takes(folder: &Folder, sign: &str) -> Vec<String> {
     let mut names: Vec<String> = Vec::new();
     for file in files(folder) {
@@ -96,7 +96,7 @@ fn takes(folder: &Folder, sign: &str) -> Vec<String> {
     names
 }
 
-/// Refuses what a function of Nuclio may ask of the platform and a node has not.
+/// Refuses a function of Nuclio that uses a feature of the platform that a node does not have.
 pub(super) fn check_nuclio(folder: &Folder, spec: &FunctionSpec) -> Result<(), Mistakes> {
     for (sign, hint) in [
         (
@@ -118,7 +118,7 @@ pub(super) fn check_nuclio(folder: &Folder, spec: &FunctionSpec) -> Result<(), M
     Ok(())
 }
 
-/// Files of the package at the top, without its tests.
+/// Files of the package at the top of the folder, without its tests.
 fn files(folder: &Folder) -> impl Iterator<Item = &str> {
     folder.with_ending(&[".go"]).into_iter().filter(|file| !file.ends_with("_test.go"))
 }

@@ -1,4 +1,4 @@
-//! Guesses from files: which runtime, which entry, which program.
+//! Guesses the runtime, the entry and the program of a function from its files.
 
 use mote_api::manifest::FunctionManifest;
 use mote_api::toml_reader::Mistakes;
@@ -9,7 +9,7 @@ use super::probe::Folder;
 
 const PYTHON: [&str; 1] = [".py"];
 const NODE: [&str; 5] = [".mjs", ".js", ".cjs", ".ts", ".mts"];
-/// Where a handler usually is, in this order.
+/// The usual files of a handler, in this order.
 const PYTHON_FIRST: [&str; 4] = ["app.py", "main.py", "handler.py", "function.py"];
 const NODE_FIRST: [&str; 8] = [
     "index.mjs",
@@ -22,7 +22,7 @@ const NODE_FIRST: [&str; 8] = [
     "handler.js",
 ];
 
-/// The runtime and what gave it away.
+/// The runtime, and the evidence for it.
 pub(super) fn runtime(
     folder: &Folder,
     function: &FunctionManifest,
@@ -88,7 +88,7 @@ fn sign(folder: &Folder, files: &[&str], endings: &[&str]) -> Option<String> {
         .or_else(|| folder.with_ending(endings).first().map(|name| (*name).to_owned()))
 }
 
-/// Files at the top that are programs: executable ones, and a single file with `#!` or `.sh`.
+/// Files at the top that are programs: executable files, or a single file with `#!` or `.sh`.
 fn programs(folder: &Folder) -> Result<Vec<&str>, Mistakes> {
     let mut found = Vec::new();
     for name in folder.names() {
@@ -115,7 +115,7 @@ pub(super) fn command(
 ) -> Result<Vec<String>, Mistakes> {
     let mut found = programs(folder)?;
     if compat == Some(Platform::TinyFaas) && found.contains(&"fn.sh") {
-        found = vec!["fn.sh"]; // what lies beside it, it calls
+        found = vec!["fn.sh"]; // fn.sh calls the other programs
     }
     match found.as_slice() {
         [name] => {
@@ -135,7 +135,7 @@ pub(super) fn command(
     }
 }
 
-/// What runs a script that may not be executed itself: the program and the one argument of its
+/// The command that runs a script that is not executable: the program and the one argument of its
 /// first line, as the kernel reads it.
 fn interpreter(source: &str) -> Vec<String> {
     let first = source.lines().next().and_then(|line| line.strip_prefix("#!")).unwrap_or("").trim();
@@ -202,7 +202,7 @@ fn python_entry(folder: &Folder, name: &str) -> Result<String, Mistakes> {
     let other =
         ["lambda_handler", "handler", "main"].into_iter().find(|object| defines(&source, object));
     let hint = match other {
-        // With these arguments it is nobody's but Kubeless' in Python.
+        // In Python, a handler with these arguments follows only Kubeless' contract.
         Some("handler") if source.contains("def handler(event, context)") => format!(
             "to use `handler`: entry = \"{module}:handler\" in mote.toml, and compat = \"kubeless\" \
              if it was written for Kubeless"
@@ -217,7 +217,7 @@ fn python_entry(folder: &Folder, name: &str) -> Result<String, Mistakes> {
     ))
 }
 
-/// Whether a Python file defines or imports `object` at its top level, as far as text can tell.
+/// Whether a Python file defines or imports `object` at its top level, as far as its text shows.
 fn defines(source: &str, object: &str) -> bool {
     source.lines().any(|line| {
         let words = line
@@ -269,7 +269,7 @@ fn node_entry(folder: &Folder, name: &str) -> Result<String, Mistakes> {
     };
     let source = folder.source(file);
     if !source.contains("export") {
-        // Covers `export default`, `module.exports` and `exports.x`.
+        // Matches `export default`, `module.exports` and `exports.x`.
         return Err(mistake(
             "M0112",
             format!("{file} exports nothing"),
@@ -282,7 +282,7 @@ fn node_entry(folder: &Folder, name: &str) -> Result<String, Mistakes> {
     Ok(file.to_owned())
 }
 
-/// An entry from the manifest, when its file is there.
+/// Checks that the file of an entry from the manifest exists.
 pub(super) fn checked_entry(
     folder: &Folder,
     runtime: Runtime,
@@ -314,7 +314,7 @@ pub(super) fn checked_entry(
             && !part.starts_with(|c: char| c.is_ascii_digit())
             && part.chars().all(|c| c.is_alphanumeric() || c == '_')
     };
-    // A file need not have the name of a variable: other platforms import `my-function.py` too.
+    // The name of a file need not be an identifier: other platforms import `my-function.py` too.
     let file = |part: &str| identifier(&part.replace('-', "_")) && !part.starts_with('-');
     if !module.split('.').all(file) || !object.split('.').all(identifier) {
         let text = format!("entry: module:object, e.g. app:handle; found `{}`", escaped(entry));

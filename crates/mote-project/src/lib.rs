@@ -1,10 +1,10 @@
 //! Reads a project: a folder or one file becomes a function.
 //!
-//! The manifest says what it says, the files are asked for the rest, and every guess is reported, so
-//! that it can be shown and overruled. The command line uses this crate before it packs a folder, and
-//! the node after it has unpacked one. It reads files and runs nothing; it must not know of nodes,
-//! of sockets or of how a function runs. Start reading at [`read`], then at [`foreign`] for the
-//! manifests of other platforms.
+//! The manifest has precedence, the files supply the rest, and every guess is reported, so that it
+//! can be shown and overruled. The command line uses this crate before it packs a folder, and the
+//! node uses it after it has unpacked one. The crate reads files and runs nothing; it must not know
+//! of nodes, of sockets or of how a function runs. Start reading at [`read`], then at [`foreign`]
+//! for the manifests of other platforms.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -30,49 +30,49 @@ pub use self::network::allow;
 pub use self::plan::{changed, check_code, lay_out, load_manifest, planned, read};
 pub use self::render::mote_toml;
 
-/// What was read from a folder.
+/// The content of a folder that was read.
 #[derive(Debug, Default)]
 pub struct Project {
     /// Its functions.
     pub functions: Vec<Planned>,
-    /// What an OpenWhisk manifest says beside them.
+    /// The entities of an OpenWhisk manifest other than its functions.
     pub whisk: Option<WhiskManifest>,
-    /// Functions of another platform's manifest that cannot be deployed, while others of it can.
+    /// Functions of another platform's manifest that cannot be deployed although others in it can.
     pub left_out: Vec<LeftOut>,
 }
 
 /// A function read from a folder.
 #[derive(Debug, Clone)]
 pub struct Planned {
-    /// What it is.
+    /// Its complete description.
     pub spec: FunctionSpec,
-    /// What was guessed and from what, for people.
+    /// The guesses and the evidence for them, as text for people.
     pub guesses: Vec<String>,
     /// The manifest that was read.
     pub manifest: Option<String>,
-    /// Where its code is, when it is not where the manifest was looked for.
+    /// The location of its code, if that is not the place of the manifest.
     pub code: Option<Code>,
-    /// What of the manifest has no meaning here.
+    /// Parts of the manifest that have no meaning here.
     pub warnings: Vec<String>,
-    /// What in the code suggests that it calls other machines, if anything does.
+    /// The evidence in the code that it calls other machines, if any.
     pub uses_network: Option<String>,
 }
 
-/// What another platform's archive may unpack to. It passes through memory once, so less than for
-/// our own.
+/// Largest unpacked size of another platform's archive. The content is held in memory once, so the
+/// limit is lower than for our own archives.
 pub const UNPACKED_BYTES_MAX: u64 = 128 << 20;
 
 /// Code that is not the folder or file that was read.
 #[derive(Debug, Clone)]
 pub enum Code {
-    /// Somewhere else.
+    /// Another folder or file.
     At(PathBuf),
-    /// Taken out of a manifest, for as long as this lives.
+    /// A temporary folder with code from a manifest; it is removed when this value is dropped.
     Taken(Arc<TempDir>),
 }
 
 impl Code {
-    /// The folder or file.
+    /// The path of the folder or file.
     pub fn path(&self) -> &Path {
         match self {
             Code::At(path) => path,
@@ -81,17 +81,17 @@ impl Code {
     }
 }
 
-/// How to read.
+/// Options for reading.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Options<'a> {
-    /// A name that wins over manifest and folder name.
+    /// A name that takes precedence over those of the manifest and the folder.
     pub name: Option<&'a str>,
-    /// Whether programs must be built for this machine; off when the node is another one.
+    /// Whether programs must be built for this machine; off when the node is another machine.
     pub check_machine: bool,
-    /// Whether manifests of other platforms are read. A node never does: they may name files
-    /// outside the folder.
+    /// Whether manifests of other platforms are read. A node never reads them, because they may
+    /// name files outside the folder.
     pub foreign: bool,
-    /// Which functions of another platform's manifest are wanted; `*` stands for any characters.
+    /// A filter for the functions of another platform's manifest; `*` stands for any characters.
     pub filter: Option<&'a str>,
 }
 

@@ -1,4 +1,4 @@
-//! Mistakes in a project that are found without the reader of its manifest.
+//! Mistakes in a project that the reader of its manifest does not find.
 
 use std::path::Path;
 
@@ -10,7 +10,7 @@ pub(crate) fn mistake(code: &'static str, text: String, hint: Option<String>) ->
     Mistakes(vec![Mistake { line: 0, code, text, hint }])
 }
 
-/// A mistake in a line of the manifest; line 0 for what the files implied.
+/// A mistake in a line of the manifest; line 0 stands for values that the files implied.
 pub(super) fn in_manifest(code: &'static str, line: usize, text: &str) -> Mistakes {
     let text = match line {
         0 => text.to_owned(),

@@ -1,7 +1,8 @@
-//! Whether a function is likely to call other machines, and what it is allowed to.
+//! Whether a function is likely to call other machines, and which ones it may call.
 //!
-//! A sandbox reaches nothing unless the manifest names it, while functions of other platforms reach
-//! everything. So a deploy tells when code that looks as if it needed the network has none.
+//! A sandbox reaches nothing unless the manifest names it, while functions of other platforms may
+//! reach everything. So a deploy warns when code seems to need the network and the manifest permits
+//! no destination.
 
 use mote_core::FunctionSpec;
 use mote_core::spec::{
@@ -40,7 +41,7 @@ const PYTHON: [&str; 26] = [
     "openai",
     "elasticsearch",
 ];
-/// Node packages and modules that do.
+/// Node packages and modules with the same purpose.
 const NODE: [&str; 22] = [
     "axios",
     "node-fetch",
@@ -69,10 +70,10 @@ const NODE: [&str; 22] = [
 const GO: [&str; 6] =
     ["http.Get(", "http.Post(", "http.NewRequest", "http.Client{", "net.Dial", "sql.Open("];
 
-/// Finds in a source what suggests it.
+/// Searches a source for such evidence.
 type Sign = fn(&str) -> Option<String>;
 
-/// What in the code suggests it: a file and a module.
+/// The evidence in the code: a file and a module.
 pub(super) fn likely_use(folder: &Folder, spec: &FunctionSpec) -> Option<String> {
     let (endings, sign): (&[&str], Sign) = match spec.runtime {
         Runtime::Python => (&[".py"], python),
@@ -84,8 +85,8 @@ pub(super) fn likely_use(folder: &Folder, spec: &FunctionSpec) -> Option<String>
     files.find_map(|file| Some(format!("{file}: {}", sign(&folder.source(file))?)))
 }
 
-/// The warning for an action that calls its own platform's API. Here the action is given neither
-/// host nor key, so it would fail when it is called.
+/// The warning for an action that calls its own platform's API. Here the action receives neither
+/// the host nor the key, so the call would fail.
 pub(super) fn misses_own_api(folder: &Folder, spec: &FunctionSpec) -> Option<String> {
     if spec.compat != Some(Platform::OpenWhisk) {
         return None;
@@ -122,7 +123,7 @@ fn python(source: &str) -> Option<String> {
                     .is_some_and(|rest| rest.is_empty() || rest.starts_with('.'))
             })
         };
-        // `from urllib import request` names the module in two parts.
+        // `from urllib import request` splits the name of the module in two parts.
         let in_parts = line.starts_with("from urllib import") && line.contains("request");
         let from = named.split(" import ").next().unwrap_or_default();
         (in_parts || from.split(',').any(is_module)).then(|| line.chars().take(60).collect())
@@ -152,8 +153,8 @@ fn go(source: &str) -> Option<String> {
     GO.iter().find(|call| source.contains(**call)).map(|call| format!("{call}…"))
 }
 
-/// Lets an OpenFaaS function reach the gateway where its code or its environment names it; returns
-/// under which names.
+/// Lets an OpenFaaS function reach the gateway if its code or its environment names it; returns the
+/// names that were added.
 pub(super) fn allow_gateway(folder: &Folder, spec: &mut FunctionSpec) -> Option<String> {
     if spec.compat != Some(Platform::OpenFaas) {
         return None;
@@ -172,7 +173,8 @@ pub(super) fn allow_gateway(folder: &Folder, spec: &mut FunctionSpec) -> Option<
     (!added.is_empty()).then(|| format!("net {}, the node's OpenFaaS API", added.join(" and ")))
 }
 
-/// Adds the gateway under these names to what a function may reach; returns what it did not yet.
+/// Permits a function to reach the gateway under these names; returns the names that were not
+/// permitted before.
 fn add_gateways(spec: &mut FunctionSpec, hosts: &[&str]) -> Vec<String> {
     let mut added = Vec::new();
     for host in hosts {
@@ -185,8 +187,8 @@ fn add_gateways(spec: &mut FunctionSpec, hosts: &[&str]) -> Vec<String> {
     added
 }
 
-/// Whether `host`, a name of the gateway, stands in `text` as the name of a host: as all of a text
-/// in quotation marks, or as the host of an address. The port may come from elsewhere.
+/// Whether `host`, a name of the gateway, occurs in `text` as the name of a host: as a whole quoted
+/// text, or as the host of an address. The port may be defined elsewhere.
 fn names_gateway(text: &str, host: &str, is_value: bool) -> bool {
     let before = |c: char| matches!(c, '"' | '\'' | '`' | '/' | '@');
     let after = |c: char| matches!(c, '"' | '\'' | '`' | '/' | ':');
@@ -197,8 +199,8 @@ fn names_gateway(text: &str, host: &str, is_value: bool) -> bool {
     })
 }
 
-/// Adds destinations to what a function may reach, and warns: of a function that looks as if it
-/// needed some and has none, and of one that may reach any host.
+/// Adds destinations that a function may reach. Warns of a function that seems to need the network
+/// and may reach nothing, and of one that may reach any host.
 pub fn allow(planned: &mut Planned, destinations: &[Egress]) {
     for to in destinations {
         if !planned.spec.egress.contains(to) {
@@ -207,7 +209,8 @@ pub fn allow(planned: &mut Planned, destinations: &[Egress]) {
     }
     if planned.spec.reaches_any_host() {
         if planned.spec.compat == Some(Platform::OpenFaas) {
-            // Any host of that platform is also its gateway, which no look-up finds here.
+            // Any host of that platform is also its gateway, which a name look-up here would not
+            // find.
             add_gateways(&mut planned.spec, &OPENFAAS_GATEWAYS);
         }
         planned.warnings.push(
@@ -225,8 +228,8 @@ pub fn allow(planned: &mut Planned, destinations: &[Egress]) {
     }
 }
 
-/// Lets a Nuclio function reach the node's HTTP front where its code calls other functions by name;
-/// returns what it may reach.
+/// Lets a Nuclio function reach the node's HTTP front if its code calls other functions by name;
+/// returns the permitted destinations.
 pub(super) fn allow_own_front(folder: &Folder, spec: &mut FunctionSpec) -> Option<String> {
     if (spec.compat, spec.runtime) != (Some(Platform::Nuclio), Runtime::Python) {
         return None;

@@ -1,5 +1,5 @@
-//! From a folder (or one file) to a function: the manifest where there is one, guesses from the
-//! files for the rest, and the checks that need the files.
+//! From a folder (or one file) to a function: reads the manifest if there is one, guesses the rest
+//! from the files, and makes the checks that need the files.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -81,7 +81,8 @@ pub fn read(path: &Path, options: Options<'_>) -> Result<Project, Mistakes> {
     if mistakes.is_empty() { Ok(project) } else { Err(Mistakes(mistakes)) }
 }
 
-/// The function in a folder, as `manifest` describes it; for a node, which follows no path.
+/// The function in a folder, as `manifest` describes it. A node uses this, because it follows no
+/// path.
 pub fn planned(
     path: &Path,
     name: &FunctionName,
@@ -91,7 +92,8 @@ pub fn planned(
     Ok(plan(&Folder::read(path)?, manifest, true, options)?.0)
 }
 
-/// `spec` as `name`, with its environment and secrets replaced and what else `manifest` says changed.
+/// Renames `spec` to `name`, replaces its environment and secrets, and applies every other change
+/// in `manifest`.
 pub fn changed(
     mut spec: FunctionSpec,
     name: &FunctionName,
@@ -100,7 +102,7 @@ pub fn changed(
     spec.name = name.clone();
     spec.env.clone_from(&manifest.env);
     spec.secrets.clone_from(&manifest.secrets);
-    // Not every client can say of a variable that it is a secret, so those that are stay.
+    // Some clients cannot mark a variable as a secret, so existing secret variables stay.
     spec.secret_env.extend(manifest.secret_env.clone());
     spec.secret_env.retain(|name, _| !manifest.env.contains_key(name));
     apply_limits(&mut spec, manifest);
@@ -111,14 +113,14 @@ pub fn changed(
     if scale.policy.is_some() {
         spec.scale.policy = policy(scale);
     }
-    // A handler's process is the template's business, which the shims take the place of.
+    // The command of a handler's process belongs to the template, which the shims replace.
     if let (Runtime::Exec, Some(command)) = (spec.runtime, &manifest.command) {
         spec.command.clone_from(&command.value);
     }
     Ok(spec)
 }
 
-/// Names of functions that a message lists.
+/// Most names of functions that a message lists.
 const NAMES_SHOWN_MAX: usize = 20;
 
 /// The functions of another platform's manifest, each with its own code.
@@ -143,7 +145,7 @@ fn read_foreign(path: &Path, found: Foreign, options: Options<'_>) -> Result<Pro
             if !described.packages.is_empty()
                 && matches!(described.source, Source::Beside | Source::At(_))
             {
-                // A copy with more packages lies in a folder of any name.
+                // The folder of a copy with more packages has an arbitrary name.
                 let own = own_code_of(&described, path, beside)?;
                 folder = folder.named_as(&Folder::read(own.path())?);
             }
@@ -155,7 +157,7 @@ fn read_foreign(path: &Path, found: Foreign, options: Options<'_>) -> Result<Pro
         match plan {
             Ok((mut spec, guesses, code, uses_network, misses_api)) => {
                 spec.annotations = described.annotations;
-                // What concerns the whole file is said once.
+                // Warnings about the whole file are shown once.
                 let whole = if planned.is_empty() { found.warnings.clone() } else { Vec::new() };
                 let warnings =
                     whole.into_iter().chain(described.warnings).chain(misses_api).collect();
@@ -195,7 +197,7 @@ fn code_of(function: &Described, path: &Path, beside: &Path) -> Result<Code, Mis
     if function.packages.is_empty() {
         return Ok(code);
     }
-    // The user's folder stays as it is.
+    // The user's folder stays unchanged.
     let io = |error: std::io::Error| unreadable(code.path(), &error);
     let folder = tempfile::Builder::new().prefix("mote-code").tempdir().map_err(io)?;
     probe::copy(code.path(), folder.path()).map_err(io)?;
@@ -218,7 +220,7 @@ fn own_code_of(function: &Described, path: &Path, beside: &Path) -> Result<Code,
     }
 }
 
-/// Writes code that a manifest holds into a folder; nothing for code that is elsewhere.
+/// Writes the code that a manifest contains to a folder; writes nothing if the code is elsewhere.
 pub fn lay_out(function: &Described, folder: &Path) -> Result<(), Mistakes> {
     let files = match &function.source {
         Source::Beside | Source::At(_) => return Ok(()),
@@ -253,7 +255,7 @@ pub fn lay_out(function: &Described, folder: &Path) -> Result<(), Mistakes> {
     Ok(())
 }
 
-/// Removes a link that stands where something is written, so that nothing is written elsewhere.
+/// Removes a link in the place of a file that will be written, so that nothing outside is written.
 fn remove_link(path: &Path) -> std::io::Result<()> {
     match fs::symlink_metadata(path) {
         Ok(meta) if meta.is_symlink() => fs::remove_file(path),
@@ -304,7 +306,8 @@ fn plan(
                 ));
             }
             spec.entry = match &function.entry {
-                // Only the export is known, as of a zip that a client sent: the file is looked for.
+                // Only the export is known, as for a zip archive that a client sent, so the file is
+                // searched for.
                 Some(entry) if entry.value.starts_with(':') && spec.compat.is_some() => {
                     let compat = spec.compat.unwrap_or(Platform::OpenWhisk);
                     let found = contract::entry(folder, compat, runtime)?;
@@ -361,8 +364,8 @@ fn plan(
         _ => false,
     };
     if one_at_a_time {
-        // What is set for one activation would be seen by the others; a worker there handles one
-        // event at a time, and one worker is the default.
+        // Other activations would see values that are set for one. A worker on that platform
+        // handles one event at a time, and its default is one worker.
         spec.limits.concurrency = spec.limits.concurrency.or(Some(1));
     }
     Ok((spec, guesses))
@@ -380,7 +383,8 @@ pub(crate) fn compat(name: PlatformName) -> Platform {
     }
 }
 
-/// `compat`, `template` and `port`, refused by name where this version has no adapter.
+/// Applies `compat`, `template` and `port`, and refuses each of them by name if this version has no
+/// adapter for it.
 fn apply_contract(spec: &mut FunctionSpec, function: &FunctionManifest) -> Result<(), Mistakes> {
     if let Some(name) = &function.compat {
         let compat = compat(name.value);
@@ -433,8 +437,8 @@ fn name(
     })
 }
 
-/// Checks the program of a command when it is one of the function's own files.
-/// Checks the program of a spec that came ready-made against the code it came with.
+/// Checks the program of a command when it is one of the function's own files. `spec` is complete,
+/// and `path` holds the code that came with it.
 pub fn check_code(path: &Path, spec: &FunctionSpec) -> Result<(), Mistakes> {
     match spec.runtime {
         Runtime::Exec | Runtime::Server => {
@@ -453,7 +457,7 @@ fn check_program(
         return Ok(());
     };
     if program.starts_with('/') {
-        return Ok(()); // the machine's own
+        return Ok(()); // the machine's own program
     }
     let own = program.strip_prefix("./").unwrap_or(program).to_owned();
     match folder.program(&own)? {
@@ -470,8 +474,8 @@ fn check_program(
     }
 }
 
-/// Puts the interpreter of a script's first line in front of a script that is not executable: the
-/// images of other platforms make it executable, and users of theirs have not.
+/// Puts the interpreter from a script's first line in front of a script that is not executable. The
+/// images of other platforms make such scripts executable, so their users do not.
 fn run_by_interpreter(folder: &Folder, command: &mut Vec<String>) -> Result<(), Mistakes> {
     let Some(program) = command.first() else { return Ok(()) };
     let own = program.strip_prefix("./").unwrap_or(program).to_owned();
@@ -591,11 +595,11 @@ fn apply_limits(spec: &mut FunctionSpec, function: &FunctionManifest) {
     to.disk_bytes = limits.disk_bytes.unwrap_or(to.disk_bytes);
 }
 
-/// CPU and memory use aimed at when the manifest names the policy alone: a third is left while
+/// Targets for CPU and memory use when the manifest names only the policy: a third stays free while
 /// another instance starts.
 const TARGET_PERCENT_DEFAULT: u32 = 70;
 
-/// The policy with its target; the reader has seen to it that those without a default have one.
+/// The policy with its target. The reader guarantees that policies without a default have one.
 fn policy(scale: &ScaleManifest) -> Policy {
     let target = scale.target;
     let target_percent = target.unwrap_or(TARGET_PERCENT_DEFAULT);

@@ -1,4 +1,4 @@
-//! What the files of a function are: names, first bytes, executable bits.
+//! Properties of a function's files: names, first bytes, executable bits.
 
 use std::collections::BTreeSet;
 use std::fs::{self, File};
@@ -13,7 +13,7 @@ use super::mistakes::unreadable;
 /// Source files longer than this are not searched for a handler.
 const SOURCE_BYTES_MAX: u64 = 1 << 20;
 
-/// Files and folders that [`copy`] takes at most.
+/// Most files and folders that [`copy`] copies.
 const COPIED_ENTRIES_MAX: usize = 50_000;
 
 /// Copies a folder, or one file, into an empty folder. Links stay links.
@@ -46,7 +46,7 @@ pub(super) fn copy(from: &Path, to: &Path) -> std::io::Result<()> {
     Ok(())
 }
 
-/// A folder, or one file taken for a folder that holds only it.
+/// A folder, or one file that is treated as a folder with only that file.
 #[derive(Debug)]
 pub(super) struct Folder {
     root: PathBuf,
@@ -57,7 +57,7 @@ pub(super) struct Folder {
     pub(super) single: bool,
 }
 
-/// A program's file.
+/// The file of a program.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Program {
     pub(super) executable: bool,
@@ -94,12 +94,12 @@ impl Folder {
         Ok(Self { stem: text(full.file_name()), root: full, files, single: false })
     }
 
-    /// These files under the name of another folder or file.
+    /// These files with the name of another folder or file.
     pub(super) fn named_as(self, other: &Self) -> Self {
         Self { stem: other.stem.clone(), ..self }
     }
 
-    /// Name of the folder, or of the file without its ending.
+    /// Name of the folder, or of the file without its extension.
     pub(super) fn stem(&self) -> &str {
         &self.stem
     }
@@ -108,7 +108,7 @@ impl Folder {
         self.files.contains(name)
     }
 
-    /// Whether a file is there, also below the top.
+    /// Whether a file exists, including files below the top.
     pub(super) fn has_path(&self, path: &str) -> bool {
         if self.single {
             return self.has(path);
@@ -139,7 +139,7 @@ impl Folder {
     pub(super) fn source(&self, path: &str) -> String {
         let mut text = String::new();
         if let Ok(file) = File::open(self.root.join(path)) {
-            // What is not UTF-8 is left to the language to complain about.
+            // A file that is not UTF-8 cannot be searched; the language reports the error.
             let _ = file.take(SOURCE_BYTES_MAX).read_to_string(&mut text);
         }
         text
@@ -192,7 +192,8 @@ pub(super) fn machine_name(machine: u16) -> String {
         .map_or_else(|| format!("machine {machine}"), |(_, name, _)| (*name).to_owned())
 }
 
-/// Whether this machine's kernel usually runs such programs: its own and its 32-bit sibling's.
+/// Whether this machine's kernel usually runs such programs: those of its own architecture and of
+/// the 32-bit variant.
 pub(super) fn runs_here(machine: u16) -> bool {
     let here = std::env::consts::ARCH;
     match machine {

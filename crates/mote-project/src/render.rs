@@ -1,5 +1,5 @@
-//! A manifest of another platform as a `mote.toml`, with a comment for each line of where it came
-//! from.
+//! Writes a manifest of another platform as a `mote.toml`, with a comment on each line that names
+//! its origin.
 
 use std::fmt::Write as _;
 
@@ -159,7 +159,7 @@ impl Lines {
     }
 }
 
-/// A TOML string: JSON's escapes are TOML's but for DEL.
+/// A TOML string: TOML has the same escapes as JSON, except for DEL.
 fn quoted(text: &str) -> String {
     serde_json::Value::from(text).to_string().replace('\u{7f}', "\\u007f")
 }

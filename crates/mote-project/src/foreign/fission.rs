@@ -1,4 +1,5 @@
-//! Fission: `Function` objects of a spec, in the folder `specs` beside the code or with the code.
+//! Fission: `Function` objects of a spec, in the folder `specs` next to the code or in the same
+//! folder as the code.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -14,16 +15,16 @@ use super::{
 
 /// The folder of the specs that the platform's client writes and applies.
 const FOLDER: &str = "specs";
-/// The file that such a folder holds in any case.
+/// The file that every such folder holds.
 const MARK: &str = "fission-deployment-config.yaml";
-/// Archives and literals longer than that are no functions.
+/// A longer archive or literal is not a function.
 const ARCHIVE_BYTES_MAX: u64 = 64 << 20;
 
 fn is_function(document: &Value) -> bool {
     group(document) == "fission.io" && document["kind"].as_str() == Some("Function")
 }
 
-/// The functions of a file; `None` where it has none, as the files of packages and environments.
+/// The functions of a file; `None` if it has none, as the files of packages and environments.
 pub(super) fn read(file: &str, all: &[Value], folder: &Path) -> Result<Option<Foreign>, Mistakes> {
     if !all.iter().any(is_function) {
         return Ok(None);
@@ -51,8 +52,8 @@ pub(super) fn read(file: &str, all: &[Value], folder: &Path) -> Result<Option<Fo
     Ok(Some(found))
 }
 
-/// The functions of `folder/specs`, or of `folder` itself where it is such a folder; `None` where
-/// there are none.
+/// The functions of `folder/specs`, or of `folder` itself if it is such a folder; `None` if there
+/// are none.
 pub(super) fn read_specs(folder: &Path) -> Result<Option<Foreign>, Mistakes> {
     let (root, specs) = match folder.join(MARK).is_file() {
         true => (folder.join(".."), folder.to_owned()),
@@ -73,7 +74,7 @@ pub(super) fn read_specs(folder: &Path) -> Result<Option<Foreign>, Mistakes> {
             Ok(facts) if facts.len() > super::BYTES_MAX => continue,
             _ => fs::read_to_string(&file).map_err(|error| unreadable(&file, &error))?,
         };
-        // Other kinds of files may lie there, which nobody applies.
+        // The folder may hold files of other kinds, which the client does not apply.
         if let Ok(documents) = super::documents(&shown, &source) {
             all.extend(documents);
         } else if source.contains("fission.io/") {
@@ -111,7 +112,7 @@ pub(super) fn read_specs(folder: &Path) -> Result<Option<Foreign>, Mistakes> {
     Ok(Some(found))
 }
 
-/// What is said of a trigger.
+/// The warning about a trigger.
 fn trigger(document: &Value) -> Option<String> {
     let kind = document["kind"].as_str().filter(|kind| kind.ends_with("Trigger"))?;
     let object = object_name(document);
@@ -131,7 +132,7 @@ fn trigger(document: &Value) -> Option<String> {
     }
 }
 
-/// The object of that kind and name, or nothing.
+/// The object of this kind and name, or null.
 fn named<'a>(all: &'a [Value], kind: &str, name: &Value) -> &'a Value {
     let is_meant = |one: &&Value| one["kind"] == kind && one["metadata"]["name"] == *name;
     all.iter().find(is_meant).filter(|_| name.is_string()).unwrap_or(&Value::Null)
@@ -147,7 +148,7 @@ fn image(all: &[Value], document: &Value) -> String {
     text(&environment["spec"]["runtime"]["image"]).unwrap_or_default()
 }
 
-/// Where the code of a function is, by its package and that package's archive.
+/// The location of a function's code, found through its package and that package's archive.
 fn source(
     all: &[Value],
     document: &Value,
@@ -196,8 +197,8 @@ fn source(
     files(spec, &name, &root, specs, missing)
 }
 
-/// The files of an archive as the platform's client lays them out: each match of a pattern at the
-/// top, a single file as it is.
+/// The files of an archive as the platform's client arranges them: each match of a pattern at the
+/// top, a single file unchanged.
 fn files(
     spec: &Value,
     name: &str,
@@ -214,7 +215,8 @@ fn files(
         matches.retain(|path| fs::canonicalize(path).ok() != specs && !path.ends_with(".git"));
         if matches.is_empty() {
             missing.push(super::escaped(glob));
-            // Packages that were installed there are installed here from the list beside them.
+            // The platform installed packages into that folder. Here they are installed from the
+            // list next to it.
             let list = root.join("package.json");
             if glob.trim_end_matches('/').ends_with("node_modules") && list.is_file() {
                 let lock = root.join("package-lock.json");
@@ -258,7 +260,7 @@ fn is_all_of_folder(glob: &str) -> bool {
     glob == "*" || glob.strip_suffix("/*").is_some_and(|folder| !folder.contains('*'))
 }
 
-/// The paths that match a pattern, whose parts may have `*`.
+/// The paths that match a pattern, whose parts may contain `*`.
 fn matches(root: &Path, glob: &str) -> Vec<PathBuf> {
     let mut found = vec![root.to_owned()];
     for part in glob.split('/').filter(|part| !part.is_empty() && *part != ".") {
@@ -342,7 +344,7 @@ fn function(
     Ok(to)
 }
 
-/// Whether an environment is of a language whose functions cannot run here.
+/// Whether the language of an environment cannot run here.
 fn other_language(environment: &str) -> bool {
     let name = environment.rsplit('/').next().unwrap_or_default().to_lowercase();
     name.split(|c: char| !c.is_ascii_alphabetic()).any(|word| {
@@ -350,7 +352,8 @@ fn other_language(environment: &str) -> bool {
     })
 }
 
-/// Whether a file of that name lies at the top of the code; of an archive that is not known.
+/// Whether a file of this name lies at the top of the code; `false` for an archive, whose files are
+/// not known.
 fn holds(source: &Source, name: &str) -> bool {
     match source {
         Source::At(path) if path.is_file() => path.ends_with(name),
@@ -361,7 +364,7 @@ fn holds(source: &Source, name: &str) -> bool {
     }
 }
 
-/// What `functionName` names: a function, or a module and its function.
+/// The entry in `functionName`: a function, or a module and its function.
 fn entry(runtime: RuntimeName, written: &str, source: &Source) -> Option<String> {
     let (module, function) = written
         .rsplit_once('.')
@@ -369,7 +372,7 @@ fn entry(runtime: RuntimeName, written: &str, source: &Source) -> Option<String>
     if function.is_empty() {
         return None;
     }
-    // A single file is loaded whatever its name is there.
+    // A single file is loaded whatever its name on the platform is.
     let alone = match source {
         Source::At(path) if path.is_file() => path.file_stem().and_then(|stem| stem.to_str()),
         _ => None,

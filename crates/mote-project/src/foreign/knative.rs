@@ -1,4 +1,4 @@
-//! Knative: a `Service` object beside the program its image would hold, and `func.yaml`.
+//! Knative: a `Service` object next to the program that its image would hold, and `func.yaml`.
 
 use mote_api::manifest::{PlatformName, PolicyName, RuntimeName};
 use mote_api::toml_reader::Mistakes;
@@ -86,7 +86,7 @@ fn service(file: &str, document: &Value) -> Result<Described, Mistakes> {
     Ok(to)
 }
 
-/// Secrets of volumes become files; what else would be mounted is named.
+/// Secrets in volumes become files; a warning names every other mount.
 fn service_volumes(to: &mut Described, volumes: &Value, mounts: &Value) {
     for volume in volumes.as_array().into_iter().flatten() {
         let name = text(&volume["name"]).unwrap_or_default();
@@ -130,7 +130,7 @@ fn scale(to: &mut Described, annotations: &Value) {
     to.ignore_rest(annotations, &known, "annotation ");
 }
 
-/// `func.yaml`, of version 0.34 on; keys that older versions had at the top are read there.
+/// `func.yaml` from version 0.34 on; keys that older versions had at the top are read there.
 pub(super) fn func(
     file: &str,
     document: &Value,
@@ -204,7 +204,8 @@ pub(super) fn func(
     Ok(Foreign { functions: vec![to], ..Foreign::default() })
 }
 
-/// `envs`: plain values, `{{ env:X }}` from where `mote deploy` runs, `{{ secret:NAME:KEY }}`.
+/// `envs`: plain values, `{{ env:X }}` from the environment of `mote deploy`, `{{ secret:NAME:KEY
+/// }}`.
 fn environment(to: &mut Described, list: &Value, lookup: impl Fn(&str) -> Option<String>) {
     for entry in list.as_array().into_iter().flatten() {
         let name = text(&entry["name"]).unwrap_or_default();
@@ -240,7 +241,7 @@ fn environment(to: &mut Described, list: &Value, lookup: impl Fn(&str) -> Option
     to.note_env("run.envs");
 }
 
-/// `options`: how many instances, and what each may use.
+/// `options`: the number of instances, and the resources of each.
 fn options(to: &mut Described, options: &Value) {
     let wanted = &options["scale"];
     to.set_scale(count(&wanted["min"]), count(&wanted["max"]), "options.scale");
@@ -267,7 +268,7 @@ fn options(to: &mut Described, options: &Value) {
     to.set_resources(&rest, "options.resources.limits");
 }
 
-/// Other addresses for the health endpoints; the node itself asks neither.
+/// Other addresses for the health endpoints; the node itself calls neither of them.
 fn health(to: &mut Described, endpoints: &Value, runtime: RuntimeName) {
     for (key, variable, usual) in [
         ("liveness", "LIVENESS_URL", "/health/liveness"),

@@ -102,24 +102,25 @@ fn function(file: &str, document: &Value) -> Result<Described, Mistakes> {
         "timeout",
         "deployment",
         "horizontalPodAutoscaler",
-        // Of the first versions: how it is called, which is over HTTP here.
+        // A key of the first versions: how the function is called, which is over HTTP here.
         "type",
     ];
     to.ignore_rest(spec, &known, "");
     Ok(to)
 }
 
-/// The first versions had their objects in a group of Kubernetes itself.
+/// The API group of the first versions' objects, which belongs to Kubernetes itself.
 const OLD_GROUP: &str = "k8s.io";
 
-/// Whether this is a function as the first versions had it.
+/// Whether this is a function in the format of the first versions.
 pub(super) fn is_old(document: &Value) -> bool {
     group(document) == OLD_GROUP
         && document["kind"] == "Function"
         && document["spec"]["handler"].is_string()
 }
 
-/// Refuses a function with the arguments of the first versions: none, a request, or (req, res).
+/// Refuses a function with the arguments of the first versions: no argument, a request, or (req,
+/// res).
 fn check_arguments(file: &str, name: &str, function: &str, code: &str) -> Result<(), Mistakes> {
     let names = contract::python_parameters(code, function);
     let few = names.is_some_and(|names| names.len() < 2) && !code.contains("*args");
@@ -147,7 +148,7 @@ fn code(file: &str, name: &str, spec: &Value) -> Result<Code, Mistakes> {
     match kind {
         "" | "text" => Ok(Code::Text(source.as_bytes().to_vec())),
         "base64" => bytes().map(Code::Text),
-        // What the client makes of a function of several files.
+        // The client's encoding of a function of several files.
         "base64+zip" => bytes().map(Code::Zip),
         other => {
             let what = format!("function-content-type {other}");
@@ -157,7 +158,8 @@ fn code(file: &str, name: &str, spec: &Value) -> Result<Code, Mistakes> {
     }
 }
 
-/// The bytes of base64 that a person may have written, so the letters for URLs are read as well.
+/// The bytes of base64 text that a person may have written, so the URL-safe letters are read as
+/// well.
 pub(super) fn decoded(text: &str) -> Option<Vec<u8>> {
     let letter = |byte| match byte {
         b'-' => b'+',

@@ -29,7 +29,7 @@ pub(super) fn read(file: &str, all: &[Value], folder: &Path) -> Result<Foreign, 
     Ok(found)
 }
 
-/// Whether this is a function as nuctl prints it, which is no whole object of Kubernetes.
+/// Whether this is a function as nuctl prints it, which is not a complete Kubernetes object.
 pub(super) fn is_export(document: &Value) -> bool {
     let spec = &document["spec"];
     document["apiVersion"].is_null()
@@ -38,14 +38,14 @@ pub(super) fn is_export(document: &Value) -> bool {
         && spec["handler"].is_string()
 }
 
-/// The functions of several that nuctl printed by name, or of a project.
+/// The functions of a document with several, which nuctl printed by name or for a project.
 pub(super) fn exported(document: &Value) -> Option<Vec<&Value>> {
     let by_name = document["functions"].as_object().or_else(|| document.as_object())?;
     let all: Vec<&Value> = by_name.values().collect();
     (!all.is_empty() && all.iter().all(|one| is_export(one))).then_some(all)
 }
 
-/// A function sent to a node: nothing in it may name a file there.
+/// Reads a function that was sent to a node: it may not name a file there.
 pub(super) fn sent(document: &Value) -> Result<Described, Mistakes> {
     let spec = &document["spec"];
     let name = text(&document["metadata"]["name"]).unwrap_or_default();
@@ -70,7 +70,8 @@ pub(super) fn inline(path: &Path) -> Result<Option<Foreign>, Mistakes> {
     let Some(block) = block(&source) else { return Ok(None) };
     let shown = path.file_name().map_or_else(String::new, |name| name.to_string_lossy().into());
     let parsed = documents(&shown, &block)?;
-    // A block without apiVersion is taken for functions by name, and is the function already.
+    // A block without apiVersion looks like a list of functions by name, but it is the function
+    // itself.
     let document =
         parsed.first().map(|value| if is_export(value) { value } else { &value["function.yaml"] });
     let Some(document) = document.filter(|document| document.is_object()) else {
@@ -98,7 +99,7 @@ pub(super) fn inline(path: &Path) -> Result<Option<Foreign>, Mistakes> {
     Ok(Some(Foreign { file, functions: vec![described], ..Foreign::default() }))
 }
 
-/// The runtime that a file's name tells, where its block names none.
+/// The runtime that a file's extension implies, where its block names none.
 fn runtime_of_file(path: &Path) -> Option<&'static str> {
     match path.extension()?.to_str()? {
         "py" => Some("python"),
@@ -127,7 +128,7 @@ pub(super) fn inline_in(folder: &Path) -> Result<Option<Foreign>, Mistakes> {
     Ok(None)
 }
 
-/// The comment lines behind the mark, without what makes them comments.
+/// The comment lines after the mark, without their comment characters.
 fn block(source: &str) -> Option<String> {
     let (_, behind) = source.split_once(MARK)?;
     let mut text = String::new();
@@ -140,7 +141,7 @@ fn block(source: &str) -> Option<String> {
     Some(text)
 }
 
-/// What a function is called in messages: one without a name has that of its folder.
+/// The name of a function in messages: a function without a name has that of its folder.
 fn shown_name(document: &Value, folder: &Path) -> String {
     let own = text(&document["metadata"]["name"]).filter(|name| !name.is_empty());
     let of_folder = || {
@@ -187,7 +188,7 @@ fn function(file: &str, document: &Value, folder: &Path) -> Result<Described, Mi
     }
     for command in spec["build"]["commands"].as_array().into_iter().flatten() {
         let command = text(command).unwrap_or_default();
-        // The modules that the code imports are fetched by the build itself.
+        // The build itself fetches the modules that the code imports.
         if is_go && ["go get ", "go mod "].iter().any(|start| command.starts_with(start)) {
             continue;
         }
@@ -258,7 +259,8 @@ fn runtime(
         }
         Some(RuntimeName::Go) => {
             set(&mut to.function.runtime, RuntimeName::Go);
-            // PACKAGE:FUNCTION, or the function alone; without one it is found by its arguments.
+            // PACKAGE:FUNCTION, or the function alone. Without a function, its arguments identify
+            // it.
             let function = handler.rsplit(':').next().unwrap_or_default();
             to.function.entry = None;
             if !function.is_empty() {
@@ -302,7 +304,7 @@ fn triggers(to: &mut Described, triggers: &Value) {
         let workers = count(&trigger["numWorkers"]).or_else(|| count(&trigger["maxWorkers"]));
         let is_go = to.function.runtime.as_ref().is_some_and(|one| one.value == RuntimeName::Go);
         if let (true, Some(workers)) = (is_go, workers.filter(|workers| *workers > 0)) {
-            // Each has a context of its own here too, in one process.
+            // Each worker has a context of its own here too, in one process.
             to.function.limits.concurrency = Some(workers);
             to.note("concurrency", format!("triggers.{name}: {workers} workers"));
         } else if workers.is_some_and(|workers| workers > 1) {

@@ -1,4 +1,4 @@
-//! OpenFaaS: `stack.yml`. Functions are built here from `lang` and `handler`, without containers.
+//! OpenFaaS: `stack.yml`. The node builds functions from `lang` and `handler`, without containers.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -28,7 +28,8 @@ const KNOWN: [&str; 12] = [
     "readonly_root_filesystem",
 ];
 
-/// Replaces `${NAME}` and `${NAME:-default}`; returns the names without value or default too.
+/// Replaces `${NAME}` and `${NAME:-default}`; also returns the names that have neither value nor
+/// default.
 pub(super) fn substitute(
     source: &str,
     lookup: impl Fn(&str) -> Option<String>,
@@ -61,7 +62,7 @@ pub(super) fn substitute(
     (out, missing)
 }
 
-/// The environments of a `stack.yml`, each value as it is written: 1.10 is a text there.
+/// The environments of a `stack.yml`, each value as it is written, because 1.10 is text there.
 #[derive(Deserialize)]
 struct Written {
     functions: BTreeMap<String, WrittenFunction>,
@@ -73,9 +74,10 @@ struct WrittenFunction {
     environment: Option<BTreeMap<String, Option<String>>>,
 }
 
-/// Puts what was taken for numbers and truth values in environments back as it is written.
+/// Restores values of environments that were parsed as numbers or truth values to the text that was
+/// written.
 pub(super) fn as_written(source: &str, document: &mut Value) {
-    // Where this cannot be read, in files with merged tables, values stay what they are.
+    // In files with merged tables this cannot be read, and the values stay as they were parsed.
     let Ok(written) = yaml_serde::from_str::<Written>(source) else { return };
     for (function, its) in written.functions {
         for (name, text) in its.environment.into_iter().flatten() {
@@ -121,7 +123,7 @@ fn function(file: &str, name: &str, entry: &Value, folder: &Path) -> Result<Desc
     to.set_resources(&entry["limits"], "limits");
     scale(&mut to, &entry["labels"]);
     for secret in entry["secrets"].as_array().into_iter().flatten().filter_map(Value::as_str) {
-        // The platform's own place for them is there too.
+        // The platform's own path for secrets exists there too.
         to.add_secret_file(secret, &format!("/secrets/{secret}"));
     }
     if !to.function.secrets.is_empty() {
@@ -143,7 +145,8 @@ fn function(file: &str, name: &str, entry: &Value, folder: &Path) -> Result<Desc
     Ok(to)
 }
 
-/// Templates of other names than `node` may have its contract too: handlers tell by their arguments.
+/// Templates with names other than `node` may have its contract too; the arguments of the handler
+/// decide.
 fn oldest_contract(to: &mut Described, handler: &Path) {
     let is_node = to.function.runtime.as_ref().is_some_and(|one| one.value == RuntimeName::Node);
     if !is_node || to.function.template.is_some() {
@@ -156,8 +159,8 @@ fn oldest_contract(to: &mut Described, handler: &Path) {
     }
 }
 
-/// What the gateway is told of a function: everything but its code. With a `lang` it is a program
-/// that runs once per call.
+/// The description of a function that the gateway receives: everything but its code. With a `lang`
+/// it is a program that runs once per call.
 pub(super) fn deployment(document: &Value) -> Described {
     let mut to = Described::new(document["service"].as_str().unwrap_or(""), PlatformName::OpenFaas);
     variables(&mut to, &document["envVars"]);
@@ -199,7 +202,8 @@ fn variables(to: &mut Described, table: &Value) {
     }
 }
 
-/// What runs: a template of a language, or a program under a watchdog.
+/// Determines how the function runs: by the template of a language, or as a program under a
+/// watchdog.
 fn language(to: &mut Described, file: &str, name: &str, entry: &Value) -> Result<(), Mistakes> {
     let lang = entry["lang"].as_str().unwrap_or("").to_lowercase();
     let known = to.function.env.clone();
@@ -256,7 +260,7 @@ fn language(to: &mut Described, file: &str, name: &str, entry: &Value) -> Result
                     fprocess whose program is in the handler's folder";
         return Err(not_offered(file, name, &format!("lang {lang:?}"), hint));
     };
-    // What the shell would make of it; quotes are not needed by any program of one's own.
+    // Splits the command as a shell would. Programs of the user's own need no quotes.
     let words: Vec<String> = process.split_whitespace().map(str::to_owned).collect();
     let http = mode.as_deref() == Some("http");
     let runtime = if http { RuntimeName::Server } else { RuntimeName::Exec };
@@ -271,8 +275,8 @@ fn language(to: &mut Described, file: &str, name: &str, entry: &Value) -> Result
     Ok(())
 }
 
-/// A template that lies next to the file, in place of the one with its name. Its packages are
-/// installed; the program that it starts is not used, because the adapter takes its place.
+/// Uses a template that lies next to the file, in place of the one with its name. Its packages are
+/// installed. The program that it starts is not used, because the adapter replaces it.
 fn own_template(to: &mut Described, entry: &Value, folder: &Path) {
     let Some(lang) = entry["lang"].as_str().filter(|lang| super::is_plain_name(lang)) else {
         return;
@@ -292,7 +296,7 @@ fn own_template(to: &mut Described, entry: &Value, folder: &Path) {
     ));
 }
 
-/// The limits that a watchdog is told in the environment.
+/// Reads the limits that the environment sets for a watchdog.
 fn watchdog_limits(to: &mut Described) {
     for (key, limit) in [("write_timeout", false), ("exec_timeout", false), ("max_inflight", true)]
     {
@@ -306,7 +310,7 @@ fn watchdog_limits(to: &mut Described) {
     }
 }
 
-/// What `faas-cli` is shown of a function of `stack.yml`.
+/// Keeps the keys of a function in `stack.yml` that `faas-cli` shows.
 fn annotate(to: &mut Described, entry: &Value) {
     let shown = serde_json::json!({
         "image": entry["image"],

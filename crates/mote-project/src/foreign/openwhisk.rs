@@ -50,15 +50,15 @@ pub(super) fn read(file: &str, document: &Value, folder: &Path) -> Result<Foreig
     Ok(found)
 }
 
-/// The package whose actions stand beside packages.
+/// The package whose actions belong to no named package.
 const NO_PACKAGE: &str = "default";
 
 fn in_package(package: &str, name: &str) -> String {
     if package == NO_PACKAGE { name.to_owned() } else { format!("{package}/{name}") }
 }
 
-/// The name of the function that an action is: that of its package in front, so that actions of the
-/// same name in two packages do not replace each other, and the same on every deploy.
+/// The function name of an action. The name of its package comes first, so that actions of the same
+/// name in two packages do not replace each other, and so that every deploy gives the same name.
 fn function_name(package: &str, name: &str) -> String {
     super::label(&in_package(package, name).replace('/', "-"))
 }
@@ -68,7 +68,7 @@ fn same_function(file: &str, action: &str, function: &str) -> Mistakes {
     mistake("M0303", text, Some("rename one of the two actions".to_owned()))
 }
 
-/// What of a package is no action.
+/// Reads the parts of a package that are not actions.
 fn beside_actions(
     whisk: &mut WhiskManifest,
     warnings: &mut Vec<String>,
@@ -79,7 +79,7 @@ fn beside_actions(
         whisk.packages.push(entity(package, content));
     }
     let all = |key: &str| content[key].as_object().into_iter().flatten();
-    // A plain name means the package's own action, where it has one.
+    // A plain name means the package's own action, if it has one.
     let action = |name: &str| {
         let own = ["actions", "sequences"].iter().any(|key| content[key].get(name).is_some());
         if own { in_package(package, name) } else { name.to_owned() }
@@ -127,7 +127,7 @@ fn entity(name: &str, content: &Value) -> WhiskEntity {
     WhiskEntity { name: name.to_owned(), parameters, annotations }
 }
 
-/// Parameters by name: each a table that describes it, or the value itself.
+/// Parameters by name: each is a table that describes it, or the value itself.
 fn values(inputs: &Value) -> Map<String, Value> {
     let all = inputs.as_object().into_iter().flatten();
     all.map(|(name, input)| (name.clone(), value(input)))
@@ -135,8 +135,8 @@ fn values(inputs: &Value) -> Map<String, Value> {
         .collect()
 }
 
-/// The value of a parameter. One that is only described has that of its type which is empty; so has
-/// one whose value is the name of a type.
+/// The value of a parameter. A parameter that is only described has the empty value of its type,
+/// and so has one whose value is the name of a type.
 fn value(input: &Value) -> Value {
     let mut written = ["value", "default"].into_iter().filter_map(|key| input.get(key));
     let written = written.find(|value| !value.is_null());
@@ -157,7 +157,8 @@ fn empty(kind: &Value) -> Option<Value> {
     }
 }
 
-/// With variables of the environment in place of `$NAME`, which is the whole of a text, and `${NAME}`.
+/// The value with variables of the environment in place of `$NAME`, which must be a whole text, and
+/// of `${NAME}`.
 fn replaced(value: &Value) -> Value {
     match value {
         Value::String(text) => {
@@ -236,7 +237,7 @@ fn function(
         RuntimeName::Go if main == "main" => set(&mut to.function.entry, "Main".to_owned()),
         RuntimeName::Go => set(&mut to.function.entry, main),
         RuntimeName::Exec => program(&mut to, path),
-        // Which file it is, the package.json of the archive says.
+        // The package.json of the archive names the file.
         RuntimeName::Node if is_archive(path) && main == "main" => {}
         RuntimeName::Node if is_archive(path) => set(&mut to.function.entry, format!(":{main}")),
         RuntimeName::Python if is_archive(path) => {
@@ -276,7 +277,7 @@ fn is_archive(path: &str) -> bool {
     path.to_ascii_lowercase().ends_with(".zip")
 }
 
-/// The platform takes no larger archive.
+/// The platform accepts no larger archive.
 const ARCHIVE_BYTES_MAX: u64 = 48 << 20;
 
 fn archive(path: &Path) -> Result<Vec<u8>, Mistakes> {
@@ -297,7 +298,7 @@ fn program(to: &mut Described, path: &str) {
     to.note("command", format!("function: {path}"));
 }
 
-/// The entry where the manifest tells; a folder is searched later.
+/// The entry that the manifest names; in a folder it is searched for later.
 fn entry(to: &mut Described, path: &str, main: &str, is_node: bool) {
     let name = path.rsplit('/').next().unwrap_or("");
     let inside = matches!(to.source, Source::Inside(_));
@@ -318,7 +319,7 @@ fn entry(to: &mut Described, path: &str, main: &str, is_node: bool) {
     to.note("entry", format!("function: {path}, main: {main}"));
 }
 
-/// Default parameters, in the one variable the adapter reads them from.
+/// Stores default parameters in the one variable from which the adapter reads them.
 fn parameters(to: &mut Described, shared: &Map<String, Value>, own: &Value) {
     let mut all = shared.clone();
     all.extend(values(own));
@@ -366,7 +367,7 @@ mod tests {
         let action = json!({ "actions": { "main": { "function": "a.js" } } });
         let two = json!({ "packages": { "Tea_Shop": action, "default": action } });
         assert_eq!(names(two), ["tea-shop-main", "main"]);
-        // A file of its own gives the same name as one that holds both.
+        // A file for one action gives the same name as a file for all of them.
         let one = json!({ "project": { "packages": { "Tea_Shop": action } } });
         assert_eq!(names(one), ["tea-shop-main"]);
         let same = json!({ "packages": {

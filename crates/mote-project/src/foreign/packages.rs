@@ -1,5 +1,5 @@
 //! Packages that a manifest installs with a command, as lines of `requirements.txt` and entries of
-//! `package.json`, which is how packages are named here.
+//! `package.json`, which are the forms in which `mote` names packages.
 
 use std::fs;
 use std::io::{self, Write as _};
@@ -24,12 +24,12 @@ const FLAGS: [&str; 14] = [
     "--no-save",
     "--production",
 ];
-/// What an image's build does before it installs anything, and has no meaning here.
+/// Commands that an image's build runs before it installs anything, and that have no meaning here.
 const PREPARATIONS: [&str; 4] = ["apk update", "apt-get update", "apt update", "npm install"];
-/// What comes with the interpreter.
+/// Packages that are part of the interpreter's installation.
 const TOOLS: [&str; 4] = ["pip", "setuptools", "wheel", "npm"];
 
-/// What a template of OpenFaaS serves HTTP with.
+/// Packages with which a template of OpenFaaS serves HTTP.
 const SERVERS: [&str; 3] = ["express", "body-parser", "get-stdin"];
 
 /// Packages by the tool that installs them.
@@ -42,12 +42,12 @@ pub struct Packages {
 }
 
 impl Packages {
-    /// Whether nothing is asked for.
+    /// Whether no package is asked for.
     pub fn is_empty(&self) -> bool {
         self.python.is_empty() && self.node.is_empty()
     }
 
-    /// Adds what a command installs; an error when it does anything else.
+    /// Adds the packages that a command installs; fails if the command does anything else.
     pub(super) fn add_command(&mut self, command: &str) -> Result<(), ()> {
         for part in command.split("&&").map(str::trim).filter(|part| !part.is_empty()) {
             let words: Vec<&str> = part.split_whitespace().collect();
@@ -72,7 +72,7 @@ impl Packages {
                 _ if FLAGS.contains(&word) => {}
                 "-r" | "--requirement" => {
                     let file = words.next().ok_or(())?;
-                    // The file of that name is read anyway.
+                    // The file of that name is read in any case.
                     if file.trim_start_matches("./") != "requirements.txt" {
                         self.python.push(format!("-r {file}"));
                     }
@@ -97,7 +97,7 @@ impl Packages {
             if word.starts_with('-') || !is_requirement(word) {
                 return Err(());
             }
-            // The scope of a name begins with an @ of its own.
+            // A scoped name begins with an @.
             let at = word.rfind('@').filter(|at| *at > 0);
             let (name, version) = at.map_or((word, "*"), |at| (&word[..at], &word[at + 1..]));
             self.node.push((name.to_owned(), version.to_owned()));
@@ -105,7 +105,7 @@ impl Packages {
         Ok(())
     }
 
-    /// Adds what a template's own `requirements.txt` and `package.json` name.
+    /// Adds the packages in a template's own `requirements.txt` and `package.json`.
     pub(super) fn add_template(&mut self, folder: &Path) {
         let requirements = fs::read_to_string(folder.join("requirements.txt")).unwrap_or_default();
         let lines = requirements.lines().map(str::trim);
@@ -121,7 +121,7 @@ impl Packages {
         }
     }
 
-    /// Names the packages in the files of a folder; what these already say stays.
+    /// Adds the packages to the files of a folder; entries that these already have stay.
     pub fn add_to(&self, folder: &Path) -> io::Result<()> {
         if !self.python.is_empty() {
             let file = folder.join("requirements.txt");
@@ -160,8 +160,8 @@ impl Packages {
     }
 }
 
-/// Writes a file in the place of what has its name. Code may bring a link of that name, to a file of
-/// the user's anywhere.
+/// Writes a file in place of whatever has its name. Code may contain a link of that name that leads
+/// to any file of the user.
 pub fn write_anew(file: &Path, text: &str) -> io::Result<()> {
     match fs::remove_file(file) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
@@ -171,7 +171,7 @@ pub fn write_anew(file: &Path, text: &str) -> io::Result<()> {
     new.write_all(text.as_bytes())
 }
 
-/// A word without the quotes that a shell would take off.
+/// A word without the quotes that a shell would remove.
 fn unquoted(word: &str) -> &str {
     word.trim_matches(['\'', '"'])
 }

@@ -3,7 +3,7 @@ use std::os::unix::fs::PermissionsExt;
 use super::*;
 use crate::write_anew;
 
-/// Makes a folder `demo` of these files (`!` in front: executable) and reads it.
+/// Makes a folder `demo` of these files (`!` before a name makes it executable) and reads it.
 fn read_files(files: &[(&str, &str)]) -> Result<Vec<Planned>, String> {
     let dir = tempfile::tempdir().unwrap();
     let root = dir.path().join("demo");
@@ -68,7 +68,7 @@ fn guesses() {
     );
 }
 
-/// Reads a folder `demo` in which a manifest of another platform lies.
+/// Reads a folder `demo` with a manifest of another platform.
 fn read_foreign_files(files: &[(&str, &str)]) -> Result<Project, Mistakes> {
     let dir = tempfile::tempdir().unwrap();
     let root = dir.path().join("demo");
@@ -102,7 +102,7 @@ fn a_func_yaml_of_the_first_versions_is_read() {
     let planned = &project.functions[0];
     assert_eq!((planned.spec.name.as_str(), &*planned.spec.env["UNIT"]), ("battery", "C"));
     assert_eq!(planned.manifest.as_deref(), Some("func.yaml"));
-    // Any other file with these keys may be the function's own.
+    // Any other file with these keys may belong to the function.
     let files = [("settings.yaml", manifest), ("index.js", code)];
     let project = read_foreign_files(&files).unwrap();
     assert_eq!(project.functions[0].manifest, None);
@@ -274,7 +274,7 @@ fn what_cannot_be_guessed_is_said() {
     );
 }
 
-/// Which platform the files speak for, with runtime and entry; `None` for our own contract.
+/// Checks the platform that the files imply, with runtime and entry; `None` for our own contract.
 fn check_contract(files: &[(&str, &str)], expected: Option<(Platform, &str)>) {
     let spec = read_files(files).unwrap().remove(0).spec;
     let found = if spec.runtime == Runtime::Exec { spec.command.join(" ") } else { spec.entry };
@@ -320,7 +320,7 @@ fn contracts_of_other_platforms() {
         check(&[("index.js", source)], Some((OpenWhisk, "index.js:main")));
     }
     check(&[("m.py", "def main(args: Dict[str, Any]) -> dict:\n")], Some((OpenWhisk, "m:main")));
-    // Called with nothing known, or with two arguments, it is nobody's.
+    // No platform is inferred for a function with two arguments.
     check(&[("index.js", "const main = ({ a }, b) => 1;\nexport default main;")], None);
     check(&[("user.py", "from flask import request\ndef main():\n")], Some((Fission, "user:main")));
     let fastapi = "from fastapi import Request\nasync def main(request: Request):\n";
@@ -362,7 +362,7 @@ fn contracts_of_other_platforms() {
     );
     check(&[("m.go", "package main\nfunc Main(obj map[string]any) {")], Some((OpenWhisk, "Main")));
     check(&[("m.go", "package main\nfunc Handler(w, r) {")], Some((Fission, "Handler")));
-    // Our own, however close.
+    // Similar to a platform's function, but our own.
     check(&[("a.go", "package a\nfunc Handle(w http.ResponseWriter, r *http.Request) {")], None);
     check(&[("handler.py", "def handle(event, ctx):\n")], None);
     check(&[("handler.py", "def handle(event):\n")], None);
@@ -445,7 +445,7 @@ fn several_functions_share_a_folder() {
     assert_eq!(planned[1].spec.limits.memory_bytes, 8 << 20);
 }
 
-/// What the manifest's own ranges let through, the check of specs must not refuse later.
+/// The check of specs must accept every value that the manifest's own ranges permit.
 #[test]
 fn the_widest_manifest_is_a_valid_spec() {
     let manifest = "version = 1\nmethods = [\"GET\"]\n[limits]\nmemory = \"512GiB\"\ntimeout = \"1h\"\n\
@@ -509,7 +509,7 @@ fn nothing_is_written_where_a_link_in_the_code_leads() {
     assert!(read.is_err());
     assert_eq!(fs::read_to_string(&victim).unwrap(), "untouched");
 
-    // Nor where a link is left behind by a file that is not read before.
+    // The same applies to a link in place of a file that is not read first.
     fs::remove_file(root.join("requirements.txt")).unwrap();
     std::os::unix::fs::symlink(&victim, root.join("mote.toml")).unwrap();
     write_anew(&root.join("mote.toml"), "own").unwrap();
@@ -534,14 +534,14 @@ fn manifests_that_would_take_long_to_parse_are_refused_first() {
         assert!(since.elapsed() < std::time::Duration::from_secs(10), "{:?}", since.elapsed());
         read.err().map(|wrong| wrong.0[0].text.clone()).unwrap_or_default()
     };
-    // The parser looks at every open table, at every word: these would take minutes.
+    // The parser visits every open table at every word, so these inputs would take minutes.
     for deep in ["{a: ".repeat(250_000), "[".repeat(1_000_000), "- [{\"a]\": ".repeat(90_000)] {
         assert!(read(&deep).starts_with("stack.yml: too large to read ("), "{:.8}", deep);
     }
-    // Those that are small enough are parsed, and too deep.
+    // Small inputs are parsed and are then refused for their depth.
     let text = read(&"{a: ".repeat(1_000));
     assert!(text.contains("recursion limit"), "{text}");
-    // Many functions are no reason.
+    // A large number of functions alone is not refused.
     let mut many = String::from("provider: {name: openfaas}\nfunctions:\n");
     for n in 0..1_000 {
         many.push_str(&format!(
