@@ -1,7 +1,7 @@
-//! The command line: reads it, asks a node, shows the answer.
+//! The command line: reads arguments, sends requests to a node, and shows the answers.
 //!
-//! Results go to standard output, talk and errors to standard error. A closed standard output ends
-//! the command quietly.
+//! Results go to standard output, progress messages and errors to standard error. A closed standard
+//! output ends the command quietly.
 
 mod args;
 mod bench;
@@ -62,7 +62,7 @@ pub(crate) fn run() -> ExitCode {
     }
 }
 
-/// Verbs that talk to a node; Ctrl-C ends them at once.
+/// Verbs that send requests to a node; Ctrl-C ends them at once.
 fn ask_node(verb: Verb, global: &args::Global, output: &Output) -> Result<(), Failure> {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
@@ -102,12 +102,12 @@ fn ask_node(verb: Verb, global: &args::Global, output: &Output) -> Result<(), Fa
             _ = tokio::signal::ctrl_c() => Err(Failure::interrupted()),
         }
     });
-    // A thread that still waits for standard input must not hold the command back.
+    // A thread that still waits for standard input must not delay the end of the command.
     runtime.shutdown_background();
     result
 }
 
-/// What clap says, with our code in front of it.
+/// The message of clap, with our error code in front.
 fn usage(error: &clap::Error) -> ExitCode {
     if matches!(error.kind(), ErrorKind::DisplayHelp | ErrorKind::DisplayVersion) {
         let _ = error.print();

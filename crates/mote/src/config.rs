@@ -1,7 +1,7 @@
-//! What a node can be told: flags, then `MOTE_*`, then the file, then defaults.
+//! The configuration of a node, from flags, then `MOTE_*`, then the file, then defaults.
 //!
-//! The only place that reads the node's file and environment. Raw texts become a checked
-//! [`Config`]; every mistake is reported together, and each value remembers where it came from.
+//! Only this module reads the node's file and environment. It turns raw texts into a checked
+//! [`Config`], reports every mistake together, and keeps the origin of each value.
 
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
@@ -24,7 +24,7 @@ pub(crate) struct Setting {
     pub(crate) key: &'static str,
     /// Its default in words.
     pub(crate) default: &'static str,
-    /// What it does.
+    /// Its description.
     pub(crate) text: &'static str,
 }
 
@@ -130,20 +130,20 @@ pub(crate) const SETTINGS: [Setting; 19] = [
 const HTTP_PORT_DEFAULT: u16 = 6683;
 const COAP_PORT_DEFAULT: u16 = 5683;
 const THREADS_MAX: usize = 64;
-/// Above the ids that every system gives out itself, with `nobody`; the last instances stay below the
-/// greatest id.
+/// Above the user ids that every system assigns itself, including `nobody`; the ids of the last
+/// instances stay below the greatest id.
 const UID_BASES: RangeInclusive<u64> = 65_536..=4_294_000_000;
-/// A quarter is left to the system, the node itself, the page cache that code is read from, and
-/// package installations, none of which is counted. Limits are seldom used up, so this errs on the
-/// safe side: the kernel's out-of-memory killer stays asleep even when all of them are.
+/// A quarter is left for the system, the node itself, the page cache from which code is read, and
+/// package installations, none of which is counted. Limits are seldom used up, so this leaves a
+/// margin: the kernel's out-of-memory killer does not act even when all of them are.
 const MEMORY_DEFAULT: Share = Share::Percent(75);
-/// Longest path of a Unix socket the kernel takes.
+/// Longest path of a Unix socket that the kernel accepts.
 const SOCKET_PATH_BYTES_MAX: usize = 107;
 
 /// A configuration that was read and checked.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Loaded {
-    /// What the node is told.
+    /// The settings for the node.
     pub(crate) config: Config,
     /// Each setting's text and origin, in the order of [`SETTINGS`].
     pub(crate) origins: Vec<(&'static str, String, Origin)>,
@@ -158,7 +158,7 @@ pub(crate) enum Origin {
     Env(String),
     /// A line of the file.
     File(PathBuf, usize),
-    /// Nobody said anything.
+    /// The default, because no source sets it.
     Default,
 }
 
@@ -173,7 +173,7 @@ impl fmt::Display for Origin {
     }
 }
 
-/// What was said outside the program. Texts as given; nothing is checked yet.
+/// The configuration's sources outside the program, as texts that are not checked yet.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Given {
     /// Flags by key.
@@ -187,7 +187,7 @@ pub(crate) struct Given {
 }
 
 impl Given {
-    /// With this process's environment and user.
+    /// The flags with this process's environment and user.
     pub(crate) fn from_process(
         flags: Vec<(&'static str, String)>,
         config: Option<PathBuf>,
@@ -255,7 +255,7 @@ impl Given {
     }
 }
 
-/// The socket a client of this user's node would use.
+/// The socket that a client of this user's node uses by default.
 pub(crate) fn default_socket(given: &Given) -> PathBuf {
     match given.env("MOTE_SOCKET") {
         Some(path) => path.into(),
@@ -264,7 +264,7 @@ pub(crate) fn default_socket(given: &Given) -> PathBuf {
 }
 
 impl Loaded {
-    /// Reads and checks everything; all mistakes together.
+    /// Reads and checks everything; reports all mistakes together.
     pub(crate) fn load(given: &Given) -> Result<Self, Mistakes> {
         let (path, required) = given.file();
         let (file, mut mistakes) = read_file(&path, required)?;
@@ -333,11 +333,11 @@ impl Given {
     }
 }
 
-/// Key, text and line of each value of a file.
+/// Key, text and line number of each value in a file.
 type Values = Vec<(String, String, usize)>;
 
-/// The values of the file, and the mistakes in how it is written. A file that cannot be read at all
-/// is an error, because its values are not known.
+/// The values of the file, and the mistakes in its syntax. A file that cannot be read at all is an
+/// error, because its values are not known.
 fn read_file(path: &Path, required: bool) -> Result<(Values, Vec<Mistake>), Mistakes> {
     let shown = path.display().to_string();
     let fault = |text: String| {
@@ -392,7 +392,7 @@ struct Check<'a> {
 }
 
 impl Check<'_> {
-    /// The text given for `key`; `None` when the default holds.
+    /// The text given for `key`; `None` when the default applies.
     fn given(&self, key: &str) -> Option<String> {
         self.origins
             .iter()
@@ -411,7 +411,7 @@ impl Check<'_> {
         })
     }
 
-    /// Notes the value that holds, for `config show`.
+    /// Records the value that applies, for `config show`.
     fn settle(&mut self, key: &str, text: String) {
         if let Some(entry) = self.origins.iter_mut().find(|(name, ..)| *name == key) {
             entry.1 = text;
@@ -512,7 +512,7 @@ impl Check<'_> {
         path
     }
 
-    /// An address, `:PORT` or `off`. Without `reach`, only loopback is taken.
+    /// An address, `:PORT` or `off`. Without `reach`, only loopback is accepted.
     fn address(
         &mut self,
         key: &str,

@@ -1,8 +1,8 @@
 //! `mote`: a function platform for the edge in one binary.
 //!
-//! This crate is the command line: [`cli`] reads it and talks to a node, and [`config`] is what a node
-//! can be told by flags, environment and file. The node itself is `mote-node`, which `mote up` runs;
-//! `mote-project` turns a folder into a function for both.
+//! This crate is the command line: [`cli`] reads it and sends requests to a node, and [`config`]
+//! reads a node's settings from flags, environment and file. The node itself is `mote-node`, which
+//! `mote up` runs; `mote-project` turns a folder into a function for both.
 
 mod cli;
 mod config;

@@ -1,7 +1,8 @@
-//! What the command line says when something is wrong, word for word.
+//! The error messages of the command line, word for word.
 //!
-//! `tests/golden/cli_errors.txt` holds every command with its exit code and output. After a wanted
-//! change rewrite it with `MOTE_BLESS=1 cargo test -p mote --test cli_errors` and read the diff.
+//! `tests/golden/cli_errors.txt` holds every command with its exit code and output. After an
+//! intended change, rewrite it with `MOTE_BLESS=1 cargo test -p mote --test cli_errors` and read
+//! the diff.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -14,8 +15,8 @@ use std::process::{Command, Stdio};
 
 const GOLDEN: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/golden/cli_errors.txt");
 
-/// Commands as a user would type them, below a heading each. `none.sock` is no node at all,
-/// `node.sock` the fake one.
+/// Commands as a user would type them, each group below a heading. There is no node at `none.sock`,
+/// and the fake node is at `node.sock`.
 const COMMANDS: &[(&str, &[&str])] = &[
     (
         "wrong usage",
@@ -333,7 +334,7 @@ fn run(root: &Path, line: &str) -> String {
             text.push('\n');
         }
     }
-    // The one thing here that depends on the machine.
+    // The only text here that depends on the machine.
     let text = text.replace("x86-64", "ARCH").replace(std::env::consts::ARCH, "ARCH");
     format!("{text}[exit {code}]\n\n")
 }

@@ -1,4 +1,5 @@
-//! Every error code in the sources has its row in the catalogue, so `mote explain` knows it.
+//! Checks that every error code in the sources has a row in the catalogue, so that `mote explain`
+//! knows it.
 
 use std::fs;
 use std::path::{Path, PathBuf};

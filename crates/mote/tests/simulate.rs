@@ -1,5 +1,5 @@
-//! `mote simulate` as its users see it: tables, JSON, CSV, pictures. What it refuses is in
-//! `cli_errors.rs`.
+//! `mote simulate` as its users see it: tables, JSON, CSV, pictures. `cli_errors.rs` tests the
+//! input that it refuses.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -148,7 +148,7 @@ fn the_picture_is_one_well_formed_file() {
     for legend in ["demand", "answered", "instances ready", "and starting", "waiting"] {
         assert_eq!(count(legend), 1, "{legend}");
     }
-    // Nothing is fetched and nothing runs.
+    // The picture loads nothing and runs no scripts.
     for foreign in ["href", "<script", "<image", "url("] {
         assert!(!svg.contains(foreign), "{foreign}");
     }
@@ -163,7 +163,7 @@ fn lists_are_readable_by_programs() {
     assert!(list.as_array().unwrap().iter().all(|it| it["about"].as_str().unwrap().len() > 10));
 }
 
-/// Checks that tags nest, attributes are quoted and characters escaped; gives the texts.
+/// Checks that tags nest, attributes are quoted and characters escaped; returns the texts.
 fn well_formed(xml: &str) -> Vec<String> {
     let mut open = Vec::new();
     let mut texts = Vec::new();

@@ -1,8 +1,8 @@
-//! `mote bench`: load on a function or a URL, and what came of it.
+//! `mote bench`: puts load on a function or a URL and reports the result.
 //!
-//! [`setup`] reads what to do, [`text`] draws results for terminals and files, [`page`] as a page,
-//! [`sweep`] makes the named series, [`baseline`] lets two targets take turns. The engine is
-//! `mote-load`.
+//! [`setup`] reads the arguments, [`text`] prints results for terminals and files, [`page`] writes
+//! them as a page, [`sweep`] runs the named series, and [`baseline`] measures two targets in turns.
+//! The load generator is `mote-load`.
 
 mod baseline;
 mod page;
@@ -26,7 +26,7 @@ use super::args::{self, BenchVia, Export, Format};
 use super::failure::Failure;
 use super::output::Output;
 
-/// A target that is there takes a connection within this.
+/// A target that is reachable accepts a connection within this time.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 /// How often the live line is drawn.
 const DRAW_EVERY: Duration = Duration::from_millis(250);
@@ -36,7 +36,7 @@ pub(super) fn run(
     global: &args::Global,
     output: &Output,
 ) -> Result<(), Failure> {
-    // All that can be wrong without a node is said before one is asked.
+    // Every mistake that can be found without a node is reported before one is called.
     let setup = Setup::of(args, global)?;
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
@@ -49,7 +49,7 @@ pub(super) fn run(
         (None, Some(turns)) => baseline::run(&runtime, args, global, &setup, turns, output),
         (None, None) => single(&runtime, args, global, &setup, output),
     };
-    // A thread that still waits for standard input must not hold the command back.
+    // A thread that still waits for standard input must not delay the end of the command.
     runtime.shutdown_background();
     result
 }
@@ -85,8 +85,8 @@ fn single(
     if failure.mistakes.is_empty() { Ok(()) } else { Err(failure) }
 }
 
-/// Why a run without one good answer has failed. A target that answers each time with an error is
-/// there; what fails is the function.
+/// The reason for a run without any successful answer. A target that answers every request with an
+/// error is reachable, so the function is at fault.
 fn unanswered(report: &Report) -> Failure {
     let (target, failures) = (&report.target, text::failures(report));
     let is_answer = |kind: &String| kind.starts_with("status ") || kind.starts_with("code ");
@@ -138,7 +138,7 @@ fn show(
     Ok(())
 }
 
-/// What is asked of a target that is there.
+/// The request for a target that is reachable.
 struct Checked {
     target: Target,
     address: SocketAddr,
@@ -146,7 +146,7 @@ struct Checked {
 }
 
 impl Checked {
-    /// Reads what is asked, finds whom, and looks whether anybody is there.
+    /// Reads the arguments, finds the target, and checks that it is reachable.
     fn find(
         runtime: &Runtime,
         args: &args::Bench,
@@ -177,7 +177,7 @@ impl Checked {
     }
 }
 
-/// Makes the run; `true` when the user ended it early.
+/// Runs the measurement; returns `true` when the user ended it early.
 fn measure(
     runtime: &Runtime,
     checked: &Checked,
@@ -194,8 +194,8 @@ fn measure(
     Ok((report, tally.into_rows(), interrupted))
 }
 
-/// Runs the engine on a thread of its own, draws what it does, and stops it when the user wants
-/// that (`true`).
+/// Runs the load on a thread of its own, draws its progress, and stops it when the user presses
+/// Ctrl-C (`true`).
 fn attended<T: Send>(
     runtime: &Runtime,
     live: &Live,
@@ -235,7 +235,7 @@ fn attended<T: Send>(
     })
 }
 
-/// Runs what asks the node; Ctrl-C ends it.
+/// Runs a request to the node; Ctrl-C ends it.
 fn or_interrupt<T>(
     runtime: &Runtime,
     work: impl Future<Output = Result<T, Failure>>,
@@ -277,7 +277,7 @@ fn write_raw(path: &Path, rows: &[Row], report: &Report, output: &Output) -> Res
     Ok(())
 }
 
-/// What goes on, in one line of a terminal.
+/// The progress in one line of a terminal.
 struct LiveLine {
     is_on: bool,
     started: Instant,

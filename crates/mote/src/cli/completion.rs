@@ -1,5 +1,5 @@
-//! `mote completion SHELL`: what clap writes of verbs and flags, and with it the names of functions,
-//! which the script asks the node for when they are needed.
+//! `mote completion SHELL`: clap's script for verbs and flags, extended by the names of functions,
+//! which the script requests from the node when it needs them.
 
 use clap::CommandFactory;
 use clap_complete::Shell as ClapShell;
@@ -42,7 +42,7 @@ const NAMED: [&str; 11] = [
     "bench",
 ];
 
-/// A node that does not answer must not hold up the shell for longer than a second.
+/// A node that does not answer must not block the shell for longer than a second.
 const BASH: &str = r#"
 _mote_with_names() {
     _mote "$@"

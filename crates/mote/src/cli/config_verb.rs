@@ -7,8 +7,8 @@ use super::failure::Failure;
 use super::output::{Output, table};
 use crate::config::{Given, Loaded, SETTINGS};
 
-/// The node's configuration from flags, environment and file. Whatever is wrong with it, the exit
-/// code is 78, on which service units do not restart.
+/// The node's configuration from flags, environment and file. Every mistake in it gives the exit
+/// code 78, on which service units do not restart.
 pub(super) fn load(flags: &NodeFlags) -> Result<Loaded, Failure> {
     let mut given = Vec::new();
     for (key, value) in [

@@ -21,9 +21,9 @@ use super::failure::Failure;
 use super::invoke;
 use super::output::{Output, harmless};
 
-/// What a node answers that keeps no entities of OpenWhisk.
+/// The code of a node's answer when its OpenWhisk API is off.
 const OPENWHISK_OFF: &str = "M0416";
-/// What Ctrl-C sends to everything in the foreground.
+/// The signal that Ctrl-C sends to every process in the foreground.
 const SIGINT: i32 = 2;
 
 pub(super) async fn run(client: &Client, args: &Deploy, output: &Output) -> Result<(), Failure> {
@@ -39,13 +39,13 @@ pub(super) async fn run(client: &Client, args: &Deploy, output: &Output) -> Resu
         };
         allowed.push(Egress { host, port });
     }
-    // All of them are read before any is deployed, so that a mistake changes nothing.
+    // All projects are read before any is deployed, so that a mistake changes nothing.
     let (mut plans, mut manifests, mut left_out) = (Vec::new(), Vec::new(), Vec::new());
     for path in &args.paths {
         build(path, args.paths.len() > 1, output)?;
         let options = Options {
             name: args.name.as_deref(),
-            // Another machine checks for itself what runs there.
+            // A node on another machine checks itself which programs it can run.
             check_machine: matches!(client.endpoint(), Endpoint::Unix(_)),
             foreign: true,
             filter: args.filter.as_deref(),
@@ -68,7 +68,7 @@ pub(super) async fn run(client: &Client, args: &Deploy, output: &Output) -> Resu
         let steps = Steps { of: (plans.len() > 1).then(|| planned.spec.name.as_str()), output };
         let deployed = deploy(client, path, planned, &options, steps).await;
         let result = match deployed {
-            // One function that does not start must not keep the others from being tried.
+            // One function that does not start must not prevent the deploys of the others.
             Err(failure) if plans.len() > 1 && failure.is_of_one_function() => {
                 output.failure(&failure);
                 failed.push((planned.spec.name.as_str(), failure.exit));
@@ -108,7 +108,7 @@ pub(super) async fn run(client: &Client, args: &Deploy, output: &Output) -> Resu
     if left_out.is_empty() {
         return made;
     }
-    // The others are live; the exit code still says that not all of the manifest is.
+    // The other functions are live; the exit code reports that the manifest is incomplete.
     let names: Vec<&str> = left_out.iter().map(|one| one.name.as_str()).collect();
     output.warn(&format!(
         "left out: {}; --filter selects what is deployed",
@@ -116,15 +116,17 @@ pub(super) async fn run(client: &Client, args: &Deploy, output: &Output) -> Resu
     ));
     let reasons = Mistakes(left_out.into_iter().flat_map(|one| one.mistakes.0).collect()).into();
     if made.is_err() {
-        // What was left out comes first: it is mostly why an entity could not be made.
+        // Functions that were left out come first, because they usually explain why an entity could
+        // not be made.
         output.failure(&reasons);
         return made;
     }
     Err(reasons)
 }
 
-/// What a manifest of OpenWhisk says beside functions, once they are there. Without the node's
-/// OpenWhisk API nothing keeps it, which is said of each.
+/// Applies the entities of an OpenWhisk manifest other than its functions, once the functions
+/// exist. If the node's OpenWhisk API is off, nothing stores them, and the output names each of
+/// them.
 async fn entities(
     client: &Client,
     args: &Deploy,
@@ -208,10 +210,10 @@ async fn deploy(
     Ok(result)
 }
 
-/// Tells the steps of one deploy.
+/// Prints the steps of one deploy.
 #[derive(Clone, Copy)]
 struct Steps<'a> {
-    /// The function, where several are deployed.
+    /// The name of the function, if several are deployed.
     of: Option<&'a str>,
     output: &'a Output,
 }
@@ -225,9 +227,9 @@ impl Steps<'_> {
     }
 }
 
-/// Where a function comes from, so that the node can tell a deploy of the same project from one that
-/// takes the place of something else: its manifest or kind, and the last two folders of its path,
-/// which stay the same where a project is checked out anew.
+/// Describes the origin of a function, so that the node can distinguish another deploy of the same
+/// project from one that replaces a different function. It consists of the manifest or kind and the
+/// last two folders of the path, which stay the same when a project is checked out again.
 fn origin(path: &Path, planned: &Planned) -> Option<String> {
     let path = std::fs::canonicalize(path).ok()?;
     let (kind, folder) = match (&planned.manifest, path.is_dir()) {
@@ -271,8 +273,8 @@ fn summary(result: &DeployResult, dry_run: bool) -> String {
     text
 }
 
-/// Runs `[build] command` in the project's folder; its output is talk. The folder is named where
-/// there are `several`.
+/// Runs `[build] command` in the project's folder; its output goes to standard error. The message
+/// names the folder if there are `several`.
 fn build(path: &Path, several: bool, output: &Output) -> Result<(), Failure> {
     let Some(manifest) = mote_project::load_manifest(path)? else {
         return Ok(());

@@ -1,4 +1,4 @@
-//! Why a command ends without success.
+//! The reason for which a command ends without success.
 
 use mote_api::ClientError;
 use mote_api::error::explain;
@@ -6,17 +6,17 @@ use mote_api::exit;
 use mote_api::toml_reader::{Mistake, Mistakes};
 use mote_store::PackError;
 
-/// An error as the command line shows it: code, what failed on which object, what helps.
+/// An error as the command line shows it: code, what failed on which object, and a hint.
 #[derive(Debug)]
 pub(super) struct Failure {
     /// Exit code.
     pub(super) exit: u8,
-    /// Lines to print; empty for a quiet end.
+    /// Lines to print; empty if the command ends without a message.
     pub(super) mistakes: Vec<Mistake>,
 }
 
 impl Failure {
-    /// One error; its exit code is the catalogue's.
+    /// One error; the catalogue gives its exit code.
     pub(super) fn new(code: &'static str, text: impl Into<String>) -> Self {
         Self {
             exit: explain(code).map_or(exit::FAILED, |row| row.exit),
@@ -31,19 +31,19 @@ impl Failure {
         self
     }
 
-    /// A file that cannot be read or written, in plain words.
+    /// A file that cannot be read or written, described in plain words.
     pub(super) fn of_file(code: &'static str, shown: &str, error: &std::io::Error) -> Self {
         let text = error.to_string();
         let words = text.split(" (os error").next().unwrap_or("");
         Self::new(code, format!("{shown}: {}", words.to_lowercase()))
     }
 
-    /// Ends with `exit` and says nothing more.
+    /// Ends with `exit` and prints nothing more.
     pub(super) fn quiet(exit: u8) -> Self {
         Self { exit, mistakes: Vec::new() }
     }
 
-    /// Whether it says something of one function only, and others may still succeed.
+    /// Whether the error concerns only one function, so that others may still succeed.
     pub(super) fn is_of_one_function(&self) -> bool {
         !self.mistakes.is_empty() && !matches!(self.exit, exit::UNREACHABLE | exit::INTERRUPTED)
     }
@@ -54,7 +54,7 @@ impl Failure {
 }
 
 impl From<std::io::Error> for Failure {
-    /// From writing a result: a closed pipe is the reader's right.
+    /// An error in writing a result. A closed pipe is not an error.
     fn from(error: std::io::Error) -> Self {
         if error.kind() == std::io::ErrorKind::BrokenPipe {
             return Self::quiet(exit::DONE);
@@ -86,7 +86,8 @@ impl From<PackError> for Failure {
 
 impl From<ClientError> for Failure {
     fn from(error: ClientError) -> Self {
-        // Codes of a newer node are shown under our general one, with its own in the text.
+        // Codes that only a newer node knows are shown under our general code, with the original
+        // code in the text.
         let known = explain(error.code());
         let code = known.map_or("M0202", |row| row.code);
         let text = match known {

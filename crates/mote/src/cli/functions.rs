@@ -10,7 +10,8 @@ use super::args::Remove;
 use super::failure::Failure;
 use super::output::{Output, harmless, table};
 
-/// Stopped instances that `mote describe` names, the newest first; all are in its JSON.
+/// Stopped instances that `mote describe` prints, the newest first; its JSON output has all of
+/// them.
 const STOPS_SHOWN: usize = 5;
 
 pub(super) async fn list(client: &Client, output: &Output) -> Result<(), Failure> {
@@ -157,7 +158,7 @@ pub(super) async fn remove(client: &Client, args: &Remove, output: &Output) -> R
     Ok(())
 }
 
-/// Asks before something is removed.
+/// Asks the user before something is removed.
 pub(super) async fn is_agreed(question: &str, output: &Output) -> Result<bool, Failure> {
     if !std::io::stdin().is_terminal() {
         let problem = Failure::new("M0101", "cannot ask for confirmation: stdin is not a terminal");
@@ -165,7 +166,7 @@ pub(super) async fn is_agreed(question: &str, output: &Output) -> Result<bool, F
     }
     eprint!("{question} [y/N] ");
     let _ = std::io::stderr().flush();
-    // Off this thread, so that Ctrl-C is heard while nobody answers.
+    // The answer is read on another thread, so that Ctrl-C works while the command waits for it.
     let reading = tokio::task::spawn_blocking(|| {
         let mut answer = String::new();
         std::io::stdin().read_line(&mut answer).map(|_| answer)

@@ -1,4 +1,4 @@
-//! `mote import`: writes the `mote.toml` that another platform's manifest amounts to.
+//! `mote import`: writes the `mote.toml` that corresponds to another platform's manifest.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -27,7 +27,7 @@ pub(super) fn run(path: &Path, output: &Output) -> Result<(), Failure> {
         }
     }
     let beside = if path.is_dir() { path } else { path.parent().unwrap_or(Path::new("")) };
-    // All places are checked before anything is written.
+    // All destinations are checked before anything is written.
     let places: Vec<PathBuf> =
         found.functions.iter().map(|function| place(function, beside)).collect();
     for place in &places {
@@ -61,7 +61,7 @@ pub(super) fn run(path: &Path, output: &Output) -> Result<(), Failure> {
     Err(Mistakes(all.collect()).into())
 }
 
-/// The folder whose `mote.toml` a function gets.
+/// The folder for a function's `mote.toml`.
 fn place(function: &Described, beside: &Path) -> PathBuf {
     match &function.source {
         Source::Beside => beside.to_owned(),

@@ -11,7 +11,7 @@ use super::args::{Format, Invoke, Via};
 use super::failure::Failure;
 use super::output::Output;
 
-/// Time limit of a call past the management API; the function's own deadline comes first.
+/// Time limit of a call through the management API; the function's own deadline is earlier.
 const CALL_TIMEOUT: Duration = Duration::from_secs(3700);
 
 pub(super) async fn run(client: &Client, args: &Invoke, output: &Output) -> Result<(), Failure> {
@@ -40,7 +40,7 @@ pub(super) async fn run(client: &Client, args: &Invoke, output: &Output) -> Resu
     show_answer(&answer, output)
 }
 
-/// Prints an answer; one that is an error ends the command as one.
+/// Prints an answer; an answer with an error status ends the command with an error.
 pub(super) fn show_answer(answer: &InvokeAnswer, output: &Output) -> Result<(), Failure> {
     let id = answer.invocation.as_deref().unwrap_or("-");
     if output.verbose {
@@ -77,7 +77,8 @@ pub(super) async fn request(args: &Invoke) -> Result<InvokeRequest, Failure> {
     let body = match args.data.as_deref() {
         None => Vec::new(),
         Some("-") => {
-            // Off this thread, so that Ctrl-C is heard while standard input is silent.
+            // Standard input is read on another thread, so that Ctrl-C works while no input
+            // arrives.
             let reading = tokio::task::spawn_blocking(|| {
                 let mut body = Vec::new();
                 std::io::stdin().read_to_end(&mut body).map(|_| body)
@@ -124,7 +125,7 @@ pub(super) async fn request(args: &Invoke) -> Result<InvokeRequest, Failure> {
     Ok(InvokeRequest { method, path: args.path.clone(), headers, body })
 }
 
-/// The function of `NAME` or `NAME@TAG`, with the addresses that reach just that.
+/// The function of `NAME` or `NAME@TAG`, with the addresses that reach exactly that revision.
 pub(super) async fn function(client: &Client, name: &str) -> Result<Function, Failure> {
     let Some((base, tag)) = name.split_once('@') else { return Ok(client.function(name).await?) };
     let mut function = client.function(base).await?;
@@ -141,7 +142,7 @@ fn front<'u>(url: Option<&'u str>, name: &str) -> Result<&'u str, Failure> {
     })
 }
 
-/// The line of curl or coap-client that does the same.
+/// The equivalent command line of curl or coap-client.
 fn equal_line(
     function: &Function,
     args: &Invoke,
@@ -174,7 +175,7 @@ fn equal_line(
     Ok(line)
 }
 
-/// For a shell: as it is when plain, else in single quotes.
+/// An argument for a shell: unchanged when it is plain, otherwise in single quotes.
 fn quoted(text: &str) -> String {
     let plain = !text.is_empty()
         && text.bytes().all(|b| b.is_ascii_alphanumeric() || b"-._~/:@%+=,".contains(&b));

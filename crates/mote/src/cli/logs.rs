@@ -23,7 +23,8 @@ pub(super) async fn run(client: &Client, args: &Logs, output: &Output) -> Result
     let query = LogQuery {
         follow: args.follow,
         since: args.since.clone(),
-        // Without --follow the last lines are those of all functions together, after --grep.
+        // Without --follow, the last lines are those of all functions together, counted after
+        // --grep.
         tail: args.tail.filter(|_| args.follow),
         invocation: args.invocation.clone(),
     };
@@ -36,7 +37,7 @@ pub(super) async fn run(client: &Client, args: &Logs, output: &Output) -> Result
     let wanted =
         |line: &LogLine| args.grep.as_ref().is_none_or(|text| line.message.contains(text.as_str()));
     if !args.follow {
-        // Merged by time, as one story.
+        // The lines of all functions are merged by time.
         let mut lines = Vec::new();
         for name in &names {
             let mut stream = client.logs(name, &query).await?;

@@ -1,4 +1,4 @@
-//! Which node is asked, and how it is.
+//! Finds the node to send requests to, and checks its condition.
 
 use std::time::Duration;
 
@@ -12,7 +12,7 @@ use super::output::{Mark, Output, harmless};
 use crate::config::{self, Given, Loaded};
 
 /// A client of the node that flags and environment name: `--node`, `MOTE_NODE`, `MOTE_SOCKET`, or
-/// this user's own.
+/// this user's own node.
 pub(super) fn client(global: &Global) -> Result<Client, Failure> {
     let given = Given::from_process(Vec::new(), None);
     let named = global.node.clone().or_else(|| std::env::var("MOTE_NODE").ok());
@@ -27,8 +27,8 @@ pub(super) fn client(global: &Global) -> Result<Client, Failure> {
     })
 }
 
-/// `mote doctor`: what the node says of its machine; before there is one, what this machine would
-/// offer to a node started by this user.
+/// `mote doctor`: the node's report about its machine. If no node runs, a report of what this
+/// machine would offer to a node started by this user.
 pub(super) async fn doctor(
     client: &Client,
     global: &Global,
@@ -38,7 +38,7 @@ pub(super) async fn doctor(
     let report = match client.doctor().await {
         Err(ClientError::Unreachable { .. }) if !named => {
             output.say("no node is running; this is what the machine supports");
-            // A configuration that cannot be read is told by `mote up` and `mote config show`.
+            // `mote up` and `mote config show` report a configuration that cannot be read.
             let loaded = Loaded::load(&Given::from_process(Vec::new(), None));
             let uid_base =
                 loaded.map_or(mote_node::UID_BASE_DEFAULT, |loaded| loaded.config.uid_base);

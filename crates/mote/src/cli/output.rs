@@ -1,4 +1,4 @@
-//! Prints results and talk: formats, tables, colour.
+//! Prints results and messages: formats, tables, colour.
 
 use std::io::{self, IsTerminal, Write};
 
@@ -7,10 +7,10 @@ use serde::Serialize;
 use super::args::{Format, Global, When};
 use super::failure::Failure;
 
-/// A column of text that would be cut to fewer characters is left out.
+/// A column of text is left out if it would be cut to fewer characters than this.
 const CUT_MIN: usize = 16;
 
-/// How this command speaks.
+/// The output settings of this command.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Output {
     pub(super) format: Format,
@@ -38,8 +38,8 @@ impl Output {
         Self { format: global.output, quiet: global.quiet, verbose: global.verbose, color, unicode }
     }
 
-    /// The mark in front of a check or a step: coloured where colours are wanted, ASCII where the
-    /// locale has nothing else.
+    /// The mark in front of a check or a step: coloured if colours are enabled, ASCII if the locale
+    /// has no other characters.
     pub(super) fn mark(&self, mark: Mark) -> String {
         let (color, unicode, ascii) = match mark {
             Mark::Done => ("32", "\u{2713}", "ok"),
@@ -49,7 +49,8 @@ impl Output {
         self.painted(color, if self.unicode { unicode } else { ascii })
     }
 
-    /// A result in the chosen format. `table` draws it for people, `names` are its objects.
+    /// Prints a result in the chosen format. `table` is for people; `names` are the names of its
+    /// objects.
     pub(super) fn result<T: Serialize>(
         &self,
         value: &T,
@@ -71,7 +72,7 @@ impl Output {
         self.print(text.as_bytes())
     }
 
-    /// Several results; with `jsonl` one per line.
+    /// Prints several results; with `jsonl`, one per line.
     pub(super) fn results<T: Serialize, W: Serialize>(
         &self,
         whole: &W,
@@ -88,7 +89,7 @@ impl Output {
         Ok(())
     }
 
-    /// Bytes to standard output, at once.
+    /// Writes bytes to standard output at once.
     pub(super) fn print(&self, bytes: &[u8]) -> Result<(), Failure> {
         let mut out = io::stdout().lock();
         out.write_all(bytes)?;
@@ -96,24 +97,24 @@ impl Output {
         Ok(())
     }
 
-    /// Whether talk is wanted.
+    /// Whether progress messages are enabled.
     pub(super) fn is_talkative(&self) -> bool {
         !self.quiet
     }
 
-    /// A line of talk. What it quotes cannot steer the terminal.
+    /// Prints a message. Text that it quotes cannot control the terminal.
     pub(super) fn say(&self, text: &str) {
         self.talk(&harmless(text));
     }
 
-    /// A line that may hold our own colours.
+    /// Prints a line that may contain our own colours.
     fn talk(&self, text: &str) {
         if !self.quiet {
             let _ = writeln!(io::stderr(), "{text}");
         }
     }
 
-    /// A finished step: mark, name, what came out, how long it took.
+    /// Prints a finished step: mark, name, result and duration.
     pub(super) fn step(&self, name: &str, detail: &str, ms: Option<u64>) {
         let mark = self.mark(Mark::Done);
         let time = match ms {
@@ -128,11 +129,11 @@ impl Output {
         self.talk(&format!("{word}: {}", harmless(text)));
     }
 
-    /// An error; never silenced.
+    /// Prints an error; no option suppresses errors.
     pub(super) fn failure(&self, failure: &Failure) {
         for mistake in &failure.mistakes {
             let head = self.painted("31", &format!("error[{}]", mistake.code));
-            // An error may quote what a function, a file or a node said.
+            // An error may quote text of a function, a file or a node.
             let mut text = format!("{head}: {}\n", harmless_lines(&mistake.text));
             if let Some(hint) = &mistake.hint {
                 text.push_str(&format!("  {}\n", harmless_lines(hint)));
@@ -155,7 +156,7 @@ impl Output {
     }
 }
 
-/// How a check or a step ended.
+/// The outcome of a check or a step.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Mark {
     Done,
@@ -163,8 +164,8 @@ pub(super) enum Mark {
     Fail,
 }
 
-/// Whether the locale's character set is UTF-8: of `LC_ALL`, `LC_CTYPE` and `LANG` the first that
-/// is set decides (POSIX, 8.2). Without any, the system's default is taken for UTF-8.
+/// Whether the locale's character set is UTF-8. The first of `LC_ALL`, `LC_CTYPE` and `LANG` that
+/// is set decides (POSIX, 8.2). If none is set, the system's default is assumed to be UTF-8.
 fn is_utf8_locale(variable: impl Fn(&str) -> Option<String>) -> bool {
     let set = |name: &&str| variable(name).filter(|value| !value.is_empty());
     let Some(locale) = ["LC_ALL", "LC_CTYPE", "LANG"].iter().find_map(set) else { return true };
@@ -172,15 +173,15 @@ fn is_utf8_locale(variable: impl Fn(&str) -> Option<String>) -> bool {
     locale.contains("utf-8") || locale.contains("utf8")
 }
 
-/// Columns of the terminal that standard output is; `None` where it is something else.
+/// Columns of the terminal on standard output; `None` if it is not a terminal.
 fn terminal_columns() -> Option<usize> {
     let size = rustix::termios::tcgetwinsize(rustix::stdio::stdout()).ok()?;
     Some(usize::from(size.ws_col)).filter(|columns| *columns > 0)
 }
 
-/// A table with two spaces between columns; what the function or node said is made harmless. Where
-/// it is wider than the terminal, every row becomes a block with a line per column instead, so that
-/// nothing is cut and nothing wraps in the middle of a row.
+/// A table with two spaces between columns. Text from the function or node cannot control the
+/// terminal. If the table is wider than the terminal, every row becomes a block with a line per
+/// column, so that nothing is cut and no row wraps.
 pub(super) fn table(head: &[&str], rows: &[Vec<String>]) -> String {
     table_within(head, rows, terminal_columns())
 }
@@ -213,17 +214,17 @@ fn table_within(head: &[&str], rows: &[Vec<String>], columns: Option<usize>) -> 
     text
 }
 
-/// What a table gives up where it is wider than the terminal.
+/// How a table is shortened when it is wider than the terminal.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Narrow {
-    /// This column.
+    /// Leave out this column.
     Drop(usize),
-    /// The end of the text in this column, or all of it where little would be left.
+    /// Cut the end of the text in this column, or leave the column out if little would remain.
     Cut(usize),
 }
 
-/// A table that gives up columns, in the order of `steps`, until it fits the terminal. One that does
-/// not fit even so is drawn as [`table`] does it.
+/// A table that is shortened, in the order of `steps`, until it fits the terminal. If it still does
+/// not fit, it is drawn as in [`table`].
 pub(super) fn table_narrowed(head: &[&str], rows: &[Vec<String>], steps: &[Narrow]) -> String {
     narrowed_within(head, rows, steps, terminal_columns())
 }
@@ -244,7 +245,7 @@ fn narrowed_within(
             cells.chain([head[at]]).map(|cell| cell.chars().count()).max().unwrap_or(0) + 2
         };
         let whole: usize = kept.iter().map(|at| width_of(*at)).sum();
-        // Nothing follows the last column.
+        // The last column is not followed by spaces.
         let excess = whole.saturating_sub(2).saturating_sub(columns);
         if excess == 0 {
             break;
@@ -269,7 +270,7 @@ fn narrowed_within(
     table_within(&head, &rows, Some(columns))
 }
 
-/// Each row as a block: its first cell, then a line for every other column that says something.
+/// Each row as a block: its first cell, then a line for every other column that is not empty.
 fn blocks(head: &[&str], rows: &[Vec<String>]) -> String {
     let width = head.iter().skip(1).map(|name| name.chars().count()).max().unwrap_or(0);
     let mut text = String::new();
@@ -283,20 +284,20 @@ fn blocks(head: &[&str], rows: &[Vec<String>]) -> String {
     text
 }
 
-/// Without characters that steer a terminal or change the order in which text is shown: control
-/// characters (C0 and C1) and Unicode's bidirectional controls.
+/// The text without characters that control a terminal or change the order in which text is shown:
+/// control characters (C0 and C1) and Unicode's bidirectional controls.
 pub(super) fn harmless(text: &str) -> String {
     let steers = |c: char| (c.is_control() && c != '\t') || is_bidirectional_control(c);
     text.chars().map(|c| if steers(c) { '?' } else { c }).collect()
 }
 
-/// The same of a text of several lines.
+/// The same for a text of several lines.
 fn harmless_lines(text: &str) -> String {
     text.lines().map(harmless).collect::<Vec<_>>().join("\n")
 }
 
-/// JSON in which characters that steer a terminal are escaped. JSON itself asks that only for
-/// those below U+0020; outside of strings, none of the others can stand.
+/// JSON in which characters that control the terminal are escaped. JSON itself requires this only
+/// for those below U+0020. None of the others can occur outside strings.
 pub(super) fn escaped(json: &str) -> String {
     let steers = |c: char| (c.is_control() && c >= '\x7f') || is_bidirectional_control(c);
     if !json.contains(steers) {

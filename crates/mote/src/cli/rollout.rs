@@ -8,7 +8,7 @@ use super::args::Traffic;
 use super::failure::Failure;
 use super::output::{Output, harmless, table};
 
-/// Letters of a code's hash that people see; as many as tell two deploys apart.
+/// Letters of a code's hash that are printed; enough to distinguish two deploys.
 const CODE_LETTERS: usize = 12;
 
 pub(super) async fn revisions(client: &Client, name: &str, output: &Output) -> Result<(), Failure> {
@@ -74,7 +74,7 @@ fn show(
     output.result(result, &[&result.function], || headline(result) + &shares(&result.traffic))
 }
 
-/// How traffic goes, as a table.
+/// The traffic split as a table.
 fn shares(shares: &[TrafficShare]) -> String {
     let row = |share: &TrafficShare| {
         let tag = share.tag.clone().unwrap_or_else(|| "-".to_owned());

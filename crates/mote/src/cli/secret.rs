@@ -10,7 +10,7 @@ use super::failure::Failure;
 use super::functions::is_agreed;
 use super::output::{Output, harmless, table};
 
-/// Bytes of a value that are read; the node takes fewer, and says how many.
+/// Bytes of a value that are read; the node accepts fewer and names its limit.
 const READ_BYTES_MAX: u64 = 1 << 20;
 
 pub(super) async fn run(
@@ -28,7 +28,7 @@ pub(super) async fn run(
 async fn set(client: &Client, args: &SecretSet, output: &Output) -> Result<(), Failure> {
     let mut value = read(args).await?;
     if !args.exact {
-        // What an editor or `echo` puts there is hardly ever meant.
+        // The line end that an editor or `echo` adds is rarely part of the value.
         let end = value.strip_suffix('\n').map(|text| text.strip_suffix('\r').unwrap_or(text));
         value.truncate(end.map_or(value.len(), str::len));
     }
@@ -55,7 +55,7 @@ async fn read(args: &SecretSet) -> Result<String, Failure> {
         None => "standard input".to_owned(),
     };
     let path = args.file.clone();
-    // Off this thread, so that Ctrl-C is heard while nothing comes.
+    // Standard input is read on another thread, so that Ctrl-C works while no input arrives.
     let reading = tokio::task::spawn_blocking(move || {
         let source: Box<dyn Read> = match path {
             Some(path) => Box::new(std::fs::File::open(path)?),

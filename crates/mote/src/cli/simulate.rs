@@ -1,7 +1,7 @@
-//! `mote simulate`: policies side by side against a virtual clock. Asks no node.
+//! `mote simulate`: compares policies against a virtual clock. Needs no node.
 //!
-//! [`choice`] reads what to simulate under which rules, [`comparison`] says who is best at what and
-//! prints it, [`plot`] draws it.
+//! [`choice`] reads the scenarios and policies, [`comparison`] finds the best policy for each
+//! measure and prints the tables, [`plot`] draws them.
 
 mod choice;
 mod comparison;
@@ -30,7 +30,7 @@ pub(super) fn run(args: &Simulate, mut output: Output) -> Result<(), Failure> {
     let settings = Settings::of(args)?;
     let policies = choice::policies(&args.policy)?;
     let choices = choice::choices(&args.scenarios)?;
-    // All of it is checked before the first scenario runs for seconds.
+    // All arguments are checked before the first scenario, which may run for seconds.
     for choice in &choices {
         choice.scenario(Policy::Auto, &settings)?;
     }
@@ -62,7 +62,8 @@ pub(super) fn run(args: &Simulate, mut output: Output) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Simulates one scenario under every policy, one thread each: a policy's run depends on no other.
+/// Simulates one scenario under every policy, with one thread each, because the runs do not depend
+/// on each other.
 fn compare(
     choice: &Choice,
     policies: &[NamedPolicy],
@@ -75,7 +76,7 @@ fn compare(
         .collect::<Result<_, _>>()?;
     let mut comparison = Comparison::new(&scenarios[0]);
     if output.format == Format::Table {
-        // Before the work: some scenarios take seconds.
+        // The heading is printed before the work, because some scenarios take seconds.
         output.print(comparison.heading().as_bytes())?;
     }
     let reports: Vec<Report> = std::thread::scope(|scope| {
@@ -120,15 +121,15 @@ fn list(output: &Output) -> Result<(), Failure> {
     })
 }
 
-/// A file for a result. Opened before the simulation, so that a wrong path is said at once; emptied
-/// after it, so that an interrupted run leaves the old content.
+/// A file for a result. It is opened before the simulation, so that a wrong path is reported at
+/// once, and emptied after it, so that an interrupted run leaves the old content.
 struct Target {
     path: PathBuf,
     file: File,
 }
 
 impl Target {
-    /// Refuses to write over one of the traces.
+    /// Opens the file; refuses to overwrite one of the traces.
     fn open(path: &Path, scenarios: &[String]) -> Result<Self, Failure> {
         let place = path.canonicalize().ok();
         let is_trace = |name: &String| Path::new(name).canonicalize().ok() == place;
@@ -146,7 +147,7 @@ impl Target {
     }
 
     fn write(mut self, text: &str, output: &Output) -> Result<(), Failure> {
-        // What is no plain file, such as /dev/stdout, has no length to set.
+        // A file that is not a regular one, such as /dev/stdout, has no length to set.
         let _ = self.file.set_len(0);
         self.file
             .write_all(text.as_bytes())

@@ -1,7 +1,7 @@
-//! `mote top`: what the node does now, redrawn every second.
+//! `mote top`: shows the current state of the node, redrawn every second.
 //!
-//! Plain lines in the terminal's other screen, with what the binary has anyway. Everything shown
-//! comes from the management API; rates are differences of two answers.
+//! It prints plain lines on the terminal's alternate screen and needs no further library. All
+//! values come from the management API; rates are differences of two answers.
 
 mod screen;
 
@@ -19,11 +19,11 @@ use super::args::{Format, Top};
 use super::failure::Failure;
 use super::output::{Narrow, Output, table_narrowed};
 
-/// Time between two looks.
+/// Time between two requests.
 const PACE: Duration = Duration::from_secs(1);
 
-/// Columns of the functions, and what a narrow terminal does without, first to last. The reasons of
-/// changes are among the instances too.
+/// Columns of the functions, and the columns that a narrow terminal leaves out, in that order. The
+/// table of instances also shows the reasons of changes.
 const FUNCTIONS_HEAD: [&str; 11] = [
     "NAME",
     "READY",
@@ -45,13 +45,13 @@ const FUNCTIONS_NARROW: [Narrow; 6] = [
     Narrow::Drop(9),
     Narrow::Cut(0),
 ];
-/// The same of the instances.
+/// The same for the instances.
 const INSTANCES_HEAD: [&str; 8] =
     ["NAME", "INSTANCE", "STATE", "AGE", "RUNNING", "SERVED", "MEMORY", "WHY"];
 const INSTANCES_NARROW: [Narrow; 5] =
     [Narrow::Cut(7), Narrow::Drop(5), Narrow::Drop(6), Narrow::Drop(4), Narrow::Drop(3)];
 
-/// One look, with rates since the one before.
+/// One answer, with rates since the one before.
 #[derive(Debug, Serialize)]
 struct View {
     node: NodeStatus,
@@ -60,13 +60,13 @@ struct View {
 
 #[derive(Debug, Serialize)]
 struct Row {
-    /// Invocations ended per second since the look before.
+    /// Invocations that ended per second since the last answer.
     rate_per_s: f64,
     #[serde(flatten)]
     function: Function,
 }
 
-/// Asks the node, and remembers what rates need.
+/// Requests the state from the node, and keeps the values that rates need.
 struct Looker<'a> {
     client: &'a Client,
     name: Option<String>,
@@ -176,7 +176,7 @@ fn function_row(row: &Row) -> Vec<String> {
     ]
 }
 
-/// Why the last start or stop happened, and how long ago.
+/// The reason for the last start or stop, and the time since then.
 fn last_change(function: &Function) -> String {
     let started = function.instances.iter().map(|i| (i.started_at, "started", &i.reason));
     let stopped = function.stops.iter().map(|stop| (stop.time, "stopped", &stop.reason));

@@ -1,4 +1,4 @@
-//! The settings of other platforms' APIs, and how they share addresses with the node's own.
+//! The settings of other platforms' APIs, and their addresses next to the node's own.
 
 use std::net::{IpAddr, SocketAddr};
 
@@ -36,7 +36,7 @@ impl Check<'_> {
         PlatformApis { openfaas, tinyfaas, nuclio, openwhisk }
     }
 
-    /// The CoAP front; off when nothing is said of it and tinyFaaS takes its port.
+    /// The address of the CoAP front; off when it is not set and tinyFaaS uses its port.
     pub(super) fn coap(
         &mut self,
         usual: SocketAddr,
@@ -55,7 +55,8 @@ impl Check<'_> {
         coap
     }
 
-    /// No two listeners have one address. Port 0 is the system's choice each time.
+    /// Checks that no two listeners have the same address. For port 0 the system chooses a free
+    /// port each time.
     pub(super) fn distinct(
         &mut self,
         own: &[(&'static str, Option<SocketAddr>)],
@@ -81,7 +82,7 @@ impl Check<'_> {
         }
     }
 
-    /// The address of what is off unless asked for; `on` is the usual one.
+    /// The address of a listener that is off by default; `on` stands for the usual address.
     fn offered(&mut self, key: &str, usual: SocketAddr, reach: bool) -> Option<SocketAddr> {
         match self.given(key).as_deref() {
             None | Some("off" | "false") => {

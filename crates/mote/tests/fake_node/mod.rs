@@ -1,4 +1,4 @@
-//! A node that knows a few functions by heart, for tests of the command line.
+//! A node with a few fixed functions, for tests of the command line.
 
 use std::io::{Read, Write};
 use std::os::unix::net::{UnixListener, UnixStream};
@@ -25,7 +25,7 @@ pub(crate) fn start(socket: &Path) {
     });
 }
 
-/// Takes connections and never says anything.
+/// Accepts connections and never answers.
 pub(crate) fn start_mute(socket: &Path) {
     serve(socket, |stream| {
         let mut sink = Vec::new();
@@ -33,7 +33,7 @@ pub(crate) fn start_mute(socket: &Path) {
     });
 }
 
-/// Speaks something else.
+/// Answers in another protocol.
 pub(crate) fn start_garbage(socket: &Path) {
     serve(socket, |stream| {
         let _ = read_request(stream);
@@ -80,7 +80,7 @@ fn read_request(stream: &mut UnixStream) -> Option<(String, String, String)> {
 
 const SPLIT: &str = r#"[{"revision":3,"percent":90},{"revision":4,"percent":10,"tag":"next"}]"#;
 
-/// A code's hash, as long as they are.
+/// Hashes of code, as long as real ones.
 const REVISIONS: [&str; 3] = [
     r#"{"revision":4,"state":"live","percent":10,"tag":"next","created_at":"2026-01-31T12:00:00Z","age_ms":90000,"code":"0123456789abcdef0123456789abcdef"}"#,
     r#"{"revision":3,"state":"live","percent":90,"created_at":"2026-01-30T12:00:00Z","age_ms":86490000,"code":"fedcba9876543210fedcba9876543210"}"#,

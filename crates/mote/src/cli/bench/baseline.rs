@@ -1,4 +1,4 @@
-//! `--baseline`: two functions or URLs in turns, and how they stand to each other.
+//! `--baseline`: measures two functions or URLs in turns and compares them.
 
 use mote_load::turns::{Side, Turns, TurnsPlan, median};
 use mote_load::{Live, Machine, run_in_turns};
@@ -11,7 +11,7 @@ use super::super::output::{Output, harmless, table};
 use super::setup::{self, Setup};
 use super::{Checked, attended, or_interrupt, save};
 
-/// A generator that is busy for longer than this share is what was measured.
+/// Above this share the generator itself limited the result.
 const SATURATED: f64 = 0.9;
 
 #[derive(Serialize)]
@@ -20,18 +20,18 @@ struct Comparison {
     mote: &'static str,
     at: String,
     machine: Machine,
-    /// URLs.
+    /// The URLs.
     targets: [String; 2],
     clients: usize,
     turn_s: f64,
-    /// Both over all turns.
+    /// Both sides over all turns.
     sides: [Side; 2],
-    /// The median of the pairs' ratios: rate of the first over that of the second.
+    /// The median of the pairs' ratios: the rate of the first target divided by that of the second.
     ratio: Option<f64>,
-    /// Where it lies with 95 % confidence.
+    /// The interval that contains the ratio with 95 % confidence.
     interval: Option<[f64; 2]>,
     ratios: Vec<f64>,
-    /// Share of the run that the generator was on a processor.
+    /// Share of the run in which the generator used a processor.
     generator_busy: f64,
 }
 

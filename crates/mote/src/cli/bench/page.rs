@@ -1,4 +1,4 @@
-//! A result as one page that fetches nothing.
+//! A result as one HTML page that loads nothing else.
 
 use mote_load::{Report, Second};
 use plotters::drawing::DrawingAreaErrorKind;
@@ -13,7 +13,7 @@ const STYLE: &str = "body{font:15px/1.5 sans-serif;max-width:46rem;margin:2rem a
 pre{background:#f4f4f4;padding:1rem;overflow-x:auto}svg{max-width:100%;height:auto}";
 
 type DrawError<'a> = DrawingAreaErrorKind<<SVGBackend<'a> as DrawingBackend>::ErrorType>;
-/// Points of a line.
+/// The points of a line.
 type Points = Vec<(f64, f64)>;
 
 pub(super) fn html(report: &Report) -> Result<String, String> {
@@ -48,14 +48,14 @@ pub(super) fn html(report: &Report) -> Result<String, String> {
     ))
 }
 
-/// The cumulative distribution, up to what nearly all took, in percent.
+/// The cumulative distribution in percent, without the slowest thousandth.
 fn shares(report: &Report) -> Points {
     let mut seen = 0;
     let mut points = vec![(0.0, 0.0)];
     for [nanos, count] in &report.histogram {
         seen += count;
         points.push((*nanos as f64 / 1e6, seen as f64 * 100.0 / report.offered.max(1) as f64));
-        // The last thousandth would press all else against the axis.
+        // The slowest thousandth would compress the rest of the curve against the axis.
         if seen as f64 >= 0.999 * report.answered as f64 {
             break;
         }

@@ -1,4 +1,4 @@
-//! What a user wants measured, checked.
+//! The checked arguments of a measurement.
 
 use std::path::Path;
 use std::time::Duration;
@@ -13,18 +13,18 @@ use super::super::{invoke, node};
 
 const DURATION: Duration = Duration::from_secs(10);
 const WARMUP: Duration = Duration::from_secs(1);
-/// Of one target, unless the user says how long.
+/// Length of one target's turn, unless the user sets it.
 const TURN: Duration = Duration::from_millis(100);
 const TIMEOUT: Duration = Duration::from_secs(10);
-/// Threads unless the user says how many.
+/// Most threads, unless the user sets their number.
 const THREADS_MAX: usize = 8;
 
 pub(super) struct Setup {
     pub(super) plan: Plan,
-    /// Instead of `plan`, when there is a baseline to compare with.
+    /// Used in place of `plan` when there is a baseline.
     pub(super) turns: Option<TurnsPlan>,
     pub(super) limits: Vec<Bound>,
-    /// The run to compare with.
+    /// The earlier run to compare with.
     pub(super) before: Option<Report>,
 }
 
@@ -90,7 +90,7 @@ impl Setup {
     }
 }
 
-/// A result that was saved.
+/// Reads a saved result.
 fn saved(path: &Path) -> Result<Report, Failure> {
     let bad = |text: &str| Failure::new("M0102", format!("{}: {text}", path.display()));
     let text = std::fs::read_to_string(path).map_err(|error| {
@@ -101,7 +101,7 @@ fn saved(path: &Path) -> Result<Report, Failure> {
     serde_json::from_str(&text).map_err(no_run)
 }
 
-/// Reads what is asked.
+/// Builds the request from the arguments.
 pub(super) async fn request(args: &args::Bench) -> Result<Request, Failure> {
     let call = args::Invoke {
         name: args.target.clone(),
@@ -120,7 +120,7 @@ pub(super) async fn request(args: &args::Bench) -> Result<Request, Failure> {
     Ok(Request { method: request.method, headers: request.headers, body: request.body })
 }
 
-/// Of whom it is asked: a URL, or the function of that name.
+/// The target of the request: a URL, or the function of that name.
 pub(super) async fn target(
     args: &args::Bench,
     name: &str,
@@ -155,7 +155,7 @@ pub(super) async fn target(
     })
 }
 
-/// The time, RFC 3339.
+/// The current time in RFC 3339 format.
 pub(super) fn now() -> String {
     let since = std::time::UNIX_EPOCH.elapsed().unwrap_or_default();
     mote_api::time::Timestamp::from_unix_ms(since.as_millis() as u64).to_string()

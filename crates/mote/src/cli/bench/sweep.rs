@@ -1,5 +1,6 @@
-//! `--experiment closed-sweep`: the closed sweep of the tinyFaaS study over HTTP and CoAP. A success
-//! is an answer within one second; of three runs of a step the one whose mean is the median counts.
+//! `--experiment closed-sweep`: the closed sweep of the tinyFaaS study over HTTP and CoAP. A
+//! success is an answer within one second. Each step runs three times, and the run with the median
+//! of the means counts.
 
 use std::time::Duration;
 
@@ -31,9 +32,9 @@ struct Sweep {
 struct SweepStep {
     protocol: String,
     clients: usize,
-    /// Mean latency and share of successes of every repeat.
+    /// Mean latency and share of successes of every repetition.
     repeats: Vec<Repeat>,
-    /// The one whose mean is the median.
+    /// The repetition whose mean is the median.
     run: Report,
 }
 

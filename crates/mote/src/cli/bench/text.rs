@@ -1,10 +1,10 @@
-//! A result as text: for a terminal, a spreadsheet, a document.
+//! A result as text: for a terminal, a spreadsheet or a document.
 
 use mote_load::{PERCENTILES, PHASES, Report, Summary, compare};
 
 use super::super::output::{harmless, table as columns};
 
-/// What was run, in a line.
+/// A one-line description of the run.
 pub(super) fn heading(report: &Report) -> String {
     let load = match report.rate_wanted {
         Some(rate) => format!("open loop, {} operations/s", number(rate)),
@@ -64,7 +64,7 @@ pub(super) fn table(report: &Report) -> String {
     text
 }
 
-/// Latency, then what it is made of.
+/// The rows for latency and its parts.
 fn rows(report: &Report) -> Vec<Vec<String>> {
     let mut rows = vec![row("latency", &report.latency)];
     if let Some(delay) = &report.delay {
@@ -81,7 +81,7 @@ fn rows(report: &Report) -> Vec<Vec<String>> {
 fn row(name: &str, summary: &Summary) -> Vec<String> {
     let mut cells = vec![name.to_owned()];
     cells.extend(summary.percentiles().map(millis));
-    // Of the answers, where there is one.
+    // Values of the answers, if there are answers.
     let of_answers = |value: f64| Some(value).filter(|_| summary.p50_ms.is_some() || value > 0.0);
     cells.extend([millis(of_answers(summary.max_ms)), millis(of_answers(summary.mean_ms))]);
     cells

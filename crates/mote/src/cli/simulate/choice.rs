@@ -1,4 +1,4 @@
-//! What the user wants simulated: scenarios, policies, and what is changed in them.
+//! The choices of the user: scenarios, policies, and changes to them.
 
 use std::collections::BTreeMap;
 use std::io::Read;
@@ -13,24 +13,24 @@ use super::super::args::Simulate;
 use super::super::failure::Failure;
 use super::super::output::harmless;
 
-/// Scenarios of one command at most: they stand below each other in one table and one picture.
+/// Most scenarios of one command: they appear below each other in one table and one picture.
 const SCENARIOS_MAX: usize = 32;
-/// Policies of one command at most: they stand side by side, and each has a thread.
+/// Most policies of one command: they appear next to each other, and each has a thread.
 const POLICIES_MAX: usize = 8;
-/// Longest simulated time. Rules that look every few seconds for a year take minutes.
+/// Longest simulated time. Policies that decide every few seconds for a year would take minutes.
 const SIMULATED_MS_MAX: u64 = 31 * 24 * 3_600_000;
 /// Largest trace that is read; about eight million calls.
 const TRACE_BYTES_MAX: u64 = 128 << 20;
-/// Starts of the families and traces; about what a process in a sandbox takes on a small machine.
+/// Start time for the families and traces, about that of a process in a sandbox on a small machine.
 const START_MS_DEFAULT: f64 = 50.0;
-/// Not one of the seeds on which the constants of `auto` were chosen.
+/// This seed is not one of those with which the constants of `auto` were chosen.
 const SEED_DEFAULT: u64 = 11;
-/// Run time of a recorded call that has none: that of the families.
+/// Run time of a recorded call without one: the run time in the families.
 const TRACE_TIME: Distribution = Distribution::LogNormal { mean_ms: 200.0, variation: 0.5 };
-/// Points of the series at most: as many as a panel of a picture can show.
+/// Most points of the series: as many as a panel of a picture can show.
 const POINTS_MAX: f64 = 480.0;
 
-/// The policies with a line each.
+/// The policies, each with a one-line description.
 pub(super) const POLICIES: [(&str, &str); 8] = [
     (
         "auto",
@@ -45,7 +45,7 @@ pub(super) const POLICIES: [(&str, &str); 8] = [
     ("memory:PERCENT", "memory in use in percent of an instance's limit"),
 ];
 
-/// A policy under the name the user gave it.
+/// A policy with the name that the user wrote.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct NamedPolicy {
     pub(super) name: String,
@@ -109,7 +109,7 @@ fn policy(text: &str) -> Result<Policy, Failure> {
     }
 }
 
-/// What changes in every scenario.
+/// Changes that apply to every scenario.
 #[derive(Debug, Default)]
 pub(super) struct Settings {
     start_ms: Option<u64>,
@@ -182,7 +182,7 @@ impl Settings {
     }
 }
 
-/// A round distance of points so that there are at most [`POINTS_MAX`].
+/// The interval between points, a round number that gives at most [`POINTS_MAX`] points.
 fn sample_s(duration_s: f64) -> f64 {
     let fine = duration_s / POINTS_MAX;
     let decade = 10f64.powf(fine.log10().floor());
@@ -190,7 +190,7 @@ fn sample_s(duration_s: f64) -> f64 {
     round.unwrap_or(10.0 * decade).max(0.001)
 }
 
-/// One thing to simulate.
+/// One scenario or trace to simulate.
 #[derive(Debug)]
 pub(super) enum Choice {
     Family(String),
@@ -198,7 +198,7 @@ pub(super) enum Choice {
     Trace { path: String, demand: BTreeMap<String, Arrivals> },
 }
 
-/// What the arguments name, each once; all families when they name nothing.
+/// The scenarios and traces that the arguments name, each once; all families if they name nothing.
 pub(super) fn choices(texts: &[String]) -> Result<Vec<Choice>, Failure> {
     let mut names: Vec<&str> = Vec::new();
     for text in texts {
@@ -325,7 +325,7 @@ fn last_call_ns(arrivals: &Arrivals) -> Option<u64> {
     }
 }
 
-/// A word of the user, cut and harmless.
+/// A word of the user, cut and without control characters.
 fn shown(text: &str) -> String {
     if text.is_empty() {
         return "\"\"".to_owned();
@@ -333,7 +333,7 @@ fn shown(text: &str) -> String {
     harmless(&text.chars().take(200).collect::<String>())
 }
 
-/// What the system says, in our style.
+/// The system's error message in our style.
 pub(super) fn words(error: &std::io::Error) -> String {
     let text = error.to_string();
     text.split(" (os error").next().unwrap_or_default().to_lowercase()

@@ -1,4 +1,5 @@
-//! Policies in one scenario: the table, who is best at what, and where `auto` is not.
+//! Compares policies in one scenario: the table, the best policy for each measure, and the measures
+//! in which `auto` is not the best.
 
 use std::fmt::Write as _;
 
@@ -8,8 +9,8 @@ use serde_json::{Value, json};
 
 use super::super::output::harmless;
 
-/// A policy that answers less than this share of what the best one answers does not compete in
-/// waits and costs: who leaves callers standing saves what it does not serve.
+/// A policy that answers less than this share of the best policy's answers does not compete in
+/// waits and costs, because a policy that leaves callers waiting saves the cost of their calls.
 const ANSWERED_SHARE: f64 = 0.99;
 const MIB: f64 = 1_048_576.0;
 
@@ -20,7 +21,7 @@ pub(super) struct Run {
     pub(super) report: Report,
 }
 
-/// One scenario and what every policy made of it.
+/// One scenario with the result of every policy.
 pub(super) struct Comparison {
     pub(super) scenario: String,
     functions: usize,
@@ -33,23 +34,23 @@ pub(super) struct Comparison {
 /// Which value of a column is the best.
 #[derive(Clone, Copy, PartialEq)]
 enum Best {
-    /// It is given, not achieved.
+    /// The value is given, so none is the best.
     None,
     Most,
     Least,
-    /// The least among those that answered enough.
+    /// The lowest value among the policies that answered enough.
     LeastOfWilling,
 }
 
 /// One measure of a run.
 struct Column {
     head: &'static str,
-    /// In JSON.
+    /// Its key in JSON.
     key: &'static str,
-    /// In the sentence about `auto`.
+    /// Its name in the sentence about `auto`.
     name: &'static str,
     unit: &'static str,
-    /// Values that look the same count as the same.
+    /// Values that look the same when printed count as equal.
     decimals: usize,
     best: Best,
     value: fn(&Report) -> f64,
@@ -72,14 +73,15 @@ const COLUMNS: [Column; 13] = [
     Column { head: "PEAK MiB", key: "peak_memory_bytes", name: "peak memory", unit: " MiB", decimals: 0, best: Best::LeastOfWilling, value: |r| r.peak_memory_bytes as f64 / MIB },
 ];
 
-/// Neither answered nor refused: the deadline passed while it waited. The simulator's own count of
-/// invocations it lost track of is in it, so that a defect could not hide.
+/// Invocations that were neither answered nor refused, because the deadline passed while they
+/// waited. The number includes invocations that the simulator lost, so that a defect in it would
+/// show.
 fn lost(report: &Report) -> u64 {
     report.expired + report.lost
 }
 
 impl Comparison {
-    /// Of a scenario that has not run yet.
+    /// For a scenario that has not run yet.
     pub(super) fn new(scenario: &Scenario) -> Self {
         Self {
             scenario: scenario.name.clone(),
@@ -104,7 +106,7 @@ impl Comparison {
         )
     }
 
-    /// Table and remarks; ends with an empty line.
+    /// The table and the remarks; ends with an empty line.
     pub(super) fn text(&self) -> String {
         let heads = COLUMNS.iter().map(|column| column.head.to_owned());
         let mut rows = vec![std::iter::once("POLICY".to_owned()).chain(heads).collect()];
@@ -167,7 +169,7 @@ impl Comparison {
         })
     }
 
-    /// Runs with the best value of a column; none where all are the same.
+    /// Runs with the best value of a column; empty if all have the same value.
     fn best(&self, column: &Column) -> Vec<usize> {
         let willing = |at: &usize| column.best != Best::LeastOfWilling || self.answers_enough(*at);
         let values = || (0..self.runs.len()).filter(willing).map(|at| self.rounded(at, column));
@@ -182,7 +184,7 @@ impl Comparison {
         (0..self.runs.len()).filter(|at| willing(at) && self.rounded(*at, column) == best).collect()
     }
 
-    /// The value as it is shown.
+    /// The value as it is printed.
     fn rounded(&self, at: usize, column: &Column) -> f64 {
         let scale = 10f64.powi(column.decimals as i32);
         ((column.value)(&self.runs[at].report) * scale).round() / scale
@@ -193,7 +195,8 @@ impl Comparison {
         self.runs[at].report.answered as f64 >= most as f64 * ANSWERED_SHARE
     }
 
-    /// Who does not compete, and where `auto` does not win: at most a sentence each.
+    /// The policies that do not compete, and the measures in which `auto` is not the best: at most
+    /// one sentence each.
     fn remarks(&self) -> Vec<String> {
         let mut remarks = Vec::new();
         let unwilling: Vec<&str> = (0..self.runs.len())
@@ -212,7 +215,8 @@ impl Comparison {
         remarks
     }
 
-    /// Where `auto` does not win; `None` when it was not compared with anything.
+    /// The measures in which `auto` is not the best; `None` if it was not compared with another
+    /// policy.
     fn verdict(&self) -> Option<String> {
         let auto = self.runs.iter().position(|run| run.policy == "auto")?;
         if self.runs.len() < 2 {
@@ -253,7 +257,8 @@ fn listed(names: &[&str]) -> String {
     }
 }
 
-/// Rows with two spaces between columns; numbers end below each other, marks hang over.
+/// Rows with two spaces between columns. Numbers are aligned at their last digit, and marks follow
+/// them.
 fn aligned(rows: &[Vec<String>]) -> String {
     let number = |cell: &str| cell.trim_end_matches('*').chars().count();
     let widths: Vec<usize> = (0..rows[0].len())
@@ -308,7 +313,7 @@ mod tests {
 
     type Change = fn(&mut Report);
 
-    /// Runs that differ only in what a test sets.
+    /// Runs that differ only in the values that a test sets.
     fn comparison(changes: &[(&str, Change)]) -> Comparison {
         let mut scenario = family("steady", Policy::Auto, 1, 50.0).expect("a family");
         scenario.duration_s = 1.0;

@@ -1,7 +1,7 @@
-//! Policies side by side over time, as one SVG that needs nothing else.
+//! Draws the policies over time, next to each other, as one self-contained SVG.
 //!
-//! A block per scenario; in it a column per policy and three rows: demand, instances, queue. Panels
-//! of a row have the same scale, so that heights compare.
+//! Each scenario is a block with a column per policy and three rows: demand, instances, queue. The
+//! panels of a row have the same scale, so that their heights can be compared.
 
 use std::ops::Range;
 
@@ -16,7 +16,7 @@ use super::comparison::{Comparison, Run};
 type Area<'a> = DrawingArea<SVGBackend<'a>, Shift>;
 type PlotError<'a> = DrawingAreaErrorKind<<SVGBackend<'a> as DrawingBackend>::ErrorType>;
 
-// Okabe and Ito's colours: told apart with every common kind of colour vision.
+// Okabe and Ito's colours, which people with every common kind of colour vision can distinguish.
 const BLUE: RGBColor = RGBColor(0, 114, 178);
 const ORANGE: RGBColor = RGBColor(230, 159, 0);
 const GREEN: RGBColor = RGBColor(0, 158, 115);
@@ -25,7 +25,7 @@ const PURPLE: RGBColor = RGBColor(204, 121, 167);
 const INK: RGBColor = RGBColor(51, 51, 51);
 const GRID: RGBColor = RGBColor(221, 221, 221);
 
-// Pixels.
+// Sizes in pixels.
 const PANEL_WIDTH: u32 = 340;
 const PANEL_HEIGHT: u32 = 150;
 const TITLE_HEIGHT: u32 = 50;
@@ -33,15 +33,15 @@ const LEGEND_HEIGHT: u32 = 34;
 const LEGEND_STEP: i32 = 150;
 const FONT: &str = "sans-serif";
 
-/// A value of a point, which is so many seconds after the one before.
+/// The value of a point; the number is the seconds since the point before.
 type Value = fn(&Point, f64) -> f64;
 
-/// What a row of panels shows.
+/// The content of a row of panels.
 struct Row {
     axis: &'static str,
-    /// Drawn as a filled area, and its colour.
+    /// The value that is drawn as a filled area, and its colour.
     area: (Value, RGBColor),
-    /// Drawn as a line above it.
+    /// The value that is drawn as a line above it.
     line: Option<(Value, RGBColor)>,
 }
 
@@ -71,7 +71,7 @@ const LEGEND: [(&str, RGBColor, bool); 5] = [
 pub(super) fn svg(comparisons: &[Comparison]) -> Result<String, String> {
     let columns = comparisons.iter().map(|it| it.runs.len()).max().unwrap_or(0).max(1) as u32;
     let block_height = TITLE_HEIGHT + PANEL_HEIGHT * ROWS.len() as u32;
-    // As wide as the legend at least.
+    // The picture is at least as wide as the legend.
     let width = (PANEL_WIDTH * columns).max(LEGEND_STEP as u32 * LEGEND.len() as u32 + 20);
     let height = LEGEND_HEIGHT + block_height * comparisons.len() as u32;
     let mut text = String::new();
@@ -182,7 +182,7 @@ fn draw_panel<'a>(
     Ok(())
 }
 
-/// (Seconds, value) of a run.
+/// The points (seconds, value) of a run.
 fn series(run: &Run, value: Value) -> impl Iterator<Item = (f64, f64)> {
     let points = &run.report.series;
     points.iter().enumerate().map(move |(at, point)| {
@@ -196,7 +196,7 @@ fn series(run: &Run, value: Value) -> impl Iterator<Item = (f64, f64)> {
 struct TimeUnit {
     axis: &'static str,
     seconds: f64,
-    /// Of the axis, in this unit.
+    /// The end of the axis in this unit.
     end: f64,
 }
 

@@ -1,14 +1,14 @@
-//! The terminal's other screen, without echo; put back as it was when dropped.
+//! The terminal's alternate screen, without echo; dropping it restores the terminal.
 
 use std::io::{self, Read, Write};
 
 use rustix::termios::{LocalModes, OptionalActions, Termios, tcgetattr, tcgetwinsize, tcsetattr};
 use tokio::sync::mpsc;
 
-/// Columns and lines where the terminal does not tell.
+/// Columns and lines if the terminal does not report its size.
 const SIZE_GUESS: (usize, usize) = (120, 40);
 
-/// What was pressed.
+/// The key that was pressed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Key {
     Quit,
@@ -23,13 +23,13 @@ pub(super) struct Screen {
 }
 
 impl Screen {
-    /// Takes the terminal. Keys are read on a thread of their own, which ends with the process.
+    /// Switches the terminal. Keys are read on a thread of their own, which ends with the process.
     pub(super) fn open() -> io::Result<Self> {
         let stdin = rustix::stdio::stdin();
         let before = tcgetattr(stdin).ok();
         if let Some(before) = &before {
             let mut quiet = before.clone();
-            // Signals stay: Ctrl-C ends this command as it ends all others.
+            // Signals stay enabled: Ctrl-C ends this command as it ends all others.
             quiet.local_modes.remove(LocalModes::ICANON | LocalModes::ECHO);
             tcsetattr(stdin, OptionalActions::Now, &quiet)?;
         }
@@ -53,13 +53,13 @@ impl Screen {
         Ok(screen)
     }
 
-    /// The next key; `None` when nobody can press one any more.
+    /// The next key; `None` when the input has ended.
     pub(super) async fn key(&mut self) -> Option<Key> {
         self.keys.recv().await
     }
 
-    /// Shows `text`, cut to the terminal, in one write so that nothing flickers. The last line
-    /// stays at the bottom however long the rest is.
+    /// Shows `text`, cut to the size of the terminal, in one write so that nothing flickers. The
+    /// last line stays at the bottom, however long the rest is.
     pub(super) fn draw(&mut self, text: &str) -> io::Result<()> {
         let size = tcgetwinsize(rustix::stdio::stdout()).ok().filter(|size| size.ws_col > 0);
         let (columns, lines) =
