@@ -1,5 +1,6 @@
-//! Activations that are answered 202: in the journal first, and until their record is in the store.
-//! One that a restart cut short runs again under its id, from its beginning.
+//! Activations that are answered with 202. The journal holds each of them from before the answer
+//! until its record is in the store. An activation that a restart interrupted runs again under its
+//! id, from its beginning.
 
 use std::panic::AssertUnwindSafe;
 
@@ -16,12 +17,12 @@ use super::limits::Place;
 use super::run::{self, Activation, Ended, Found, Id, NotRun, Patience};
 use super::{Refused, Whisk};
 
-/// What the journal keeps of one.
+/// The description of one in the journal.
 #[derive(Debug, Serialize, Deserialize)]
 struct Accepted {
     kind: Runner,
     id: Id,
-    /// The action as it was named: in a binding, that name.
+    /// The action as the caller named it: in a binding, this is the binding's name.
     action: String,
     payload: Map<String, Value>,
     cause: Option<Id>,
@@ -44,7 +45,7 @@ pub(super) async fn accept(
     Ok(id)
 }
 
-/// Accepts one that runs already, since its client waits no longer.
+/// Accepts an activation that runs already, because its client no longer waits.
 pub(super) async fn accept_running(
     whisk: &Whisk,
     id: Id,
@@ -63,7 +64,7 @@ pub(super) async fn accept_running(
     Ok(())
 }
 
-/// Runs what an earlier run of the node accepted.
+/// Runs the activations that an earlier run of the node accepted.
 pub(super) async fn resume(whisk: &Whisk, mut resumed: mpsc::UnboundedReceiver<Resumed>) {
     while let Some((kept, record)) = resumed.recv().await {
         let accepted = journal::parts(&record)
@@ -80,7 +81,7 @@ pub(super) async fn resume(whisk: &Whisk, mut resumed: mpsc::UnboundedReceiver<R
             continue;
         }
         let place = whisk.limits.kept_place();
-        // One whose action is gone fails, and its record says so.
+        // An activation whose action was removed fails, and its record says so.
         let found = run::find(whisk, &action).unwrap_or_else(|_| Found {
             name: action,
             entity: Entity::new(What::Trigger),
@@ -109,15 +110,17 @@ fn spawn(whisk: &Whisk, activation: Activation, place: Place, kept: Kept) {
     whisk.tasks.spawn(async move {
         let started_ms = unix_ms();
         let ended = run::activate(&owner, &activation, Patience::Waits);
-        // One that makes the node panic has ended: kept, it would do so again at each start.
+        // An activation that makes the node panic counts as ended, because it would do so again at
+        // each start.
         let ended = AssertUnwindSafe(ended).catch_unwind().await.unwrap_or(Err(NotRun::Failed));
         drop(place);
         settle(&owner, activation.id, &activation.found, started_ms, ended, kept).await;
     });
 }
 
-/// Forgets an accepted activation once its record is in the store; where it could not run, the
-/// record says why. One that found the node stopping stays for the next start.
+/// Forgets an accepted activation once its record is in the store; if it could not run, the record
+/// gives the reason. An activation that did not run because the node stops stays for the next
+/// start.
 async fn settle(
     whisk: &Whisk,
     id: Id,

@@ -1,4 +1,4 @@
-//! The limits of an action: the platform's defaults, what a client wishes, and their ranges.
+//! The limits of an action: the platform's defaults, a client's values, and the permitted ranges.
 
 use serde_json::{Map, Value, json};
 
@@ -12,7 +12,7 @@ pub(super) const MEMORY_MIB_MAX: u64 = 512;
 const MEMORY_MIB_MIN: u64 = 128;
 const MEMORY_MIB_DEFAULT: u64 = 256;
 
-/// The limits that `wish` asks for; what it leaves out stays, where the action is known.
+/// The limits that `wish` asks for; if the action exists, missing limits keep their values.
 pub(super) fn limits(
     wish: Option<&Map<String, Value>>,
     known: Option<&Entity>,

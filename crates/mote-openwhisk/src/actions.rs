@@ -1,4 +1,4 @@
-//! Actions and sequences: made, shown, called, removed.
+//! Actions and sequences: create, show, invoke, remove.
 
 use std::time::Duration;
 
@@ -19,10 +19,10 @@ use super::entities::{self, Entity, EntityKind, Pair, What};
 use super::run::{Activation, Id, NotRun, Patience};
 use super::{CODE_BYTES_MAX, Refused, Whisk, accepted, object, run, system};
 
-/// Who waits longer for an answer gets the id.
+/// A caller that waits longer than this for the result receives the activation id instead.
 const BLOCKING_MAX: Duration = Duration::from_secs(60);
 
-/// What a client says of an action. What it leaves out stays, where there is one.
+/// A client's description of an action. Missing members keep their values if the action exists.
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
 pub(super) struct ActionChange {
@@ -45,7 +45,7 @@ pub(super) struct Flags {
     timeout: Option<u64>,
 }
 
-/// What a list is asked for.
+/// The parameters of a list request.
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
 pub(super) struct Page {
@@ -55,7 +55,7 @@ pub(super) struct Page {
 }
 
 impl Page {
-    /// That part of a list, or how many there are.
+    /// The requested part of a list, or the number of its elements.
     pub(super) fn of(&self, kind: EntityKind, all: Vec<Value>) -> Json<Value> {
         if self.count {
             return Json(json!({ kind.as_str(): all.len().saturating_sub(self.skip) }));
@@ -108,7 +108,7 @@ pub(super) async fn dispatch(
     dispatch_named(&whisk, &entities::local_name(&name)?, &flags, method, &body).await
 }
 
-/// Actions of the platform's own packages are there to be called.
+/// The actions of the platform's own packages can only be invoked.
 pub(super) async fn dispatch_system(
     State(whisk): State<Whisk>,
     Path((package, name)): Path<(String, String)>,
@@ -156,7 +156,7 @@ pub(super) async fn remove(whisk: &Whisk, name: &str) -> Result<Response, Refuse
     let node = whisk.context.node.as_ref();
     if let What::Action { function, .. } = &entity.what {
         match node.remove(function).await {
-            // Somebody removed it by hand.
+            // Someone removed the function by other means.
             Err(problem) if problem.status == 404 => {}
             other => other?,
         }
@@ -185,7 +185,7 @@ async fn invoke(
     let place = whisk.limits.place()?;
     let id = run::new_id(whisk);
     let mut running = {
-        // Runs to its end although nobody may wait so long.
+        // The activation runs to its end, even if the client stops waiting.
         let (whisk, found, payload) = (whisk.clone(), found.clone(), payload.clone());
         let tasks = whisk.tasks.clone();
         tasks.spawn(async move {
@@ -257,7 +257,7 @@ async fn put(whisk: &Whisk, name: &str, flags: &Flags, body: &[u8]) -> Result<Re
     Ok(Json(shown).into_response())
 }
 
-/// What a wish says of any entity.
+/// Applies the members of a request that every entity has.
 pub(super) fn take(entity: &mut Entity, wish: &ActionChange) {
     if let Some(parameters) = &wish.parameters {
         entity.parameters.clone_from(parameters);
@@ -268,7 +268,7 @@ pub(super) fn take(entity: &mut Entity, wish: &ActionChange) {
     entity.publish = wish.publish.unwrap_or(entity.publish);
 }
 
-/// Annotations the platform sets itself.
+/// Adds the annotations that the platform itself sets.
 pub(super) fn annotate(entity: &mut Entity) {
     let kind = match &entity.what {
         What::Action { exec, .. } => exec["kind"].clone(),
@@ -298,7 +298,7 @@ fn components(whisk: &Whisk, exec: &Value) -> Result<Vec<String>, Refused> {
     written.iter().map(one).collect()
 }
 
-/// Deploys the function of an action. Returns the code to be kept, where it is new.
+/// Deploys the function of an action. Returns the code to store, if it is new.
 async fn action(
     whisk: &Whisk,
     name: &str,
@@ -329,7 +329,7 @@ async fn action(
     keys.limits.concurrency = concurrency.filter(|n| *n > 1);
     let defaults = entities::merged([entity.parameters.as_slice()]);
     if !defaults.is_empty() {
-        // For who calls the function by its own address.
+        // For callers that use the function's own address.
         let text = Value::Object(defaults).to_string();
         keys.env.insert("OPENWHISK_PARAMETERS".to_owned(), text);
     }
@@ -358,7 +358,7 @@ fn lined<T>(value: T) -> Option<Lined<T>> {
     Some(Lined { value, line: 0 })
 }
 
-/// Where an action's code comes from, and what is said of it.
+/// The code of an action, and the settings that its description implies.
 async fn source(exec: &Value, keys: &mut FunctionManifest) -> Result<Code, Refused> {
     let kind = exec["kind"].as_str().unwrap_or("");
     let main = exec["main"].as_str();
@@ -384,14 +384,14 @@ async fn source(exec: &Value, keys: &mut FunctionManifest) -> Result<Code, Refus
     keys.runtime = lined(runtime);
     let binary = match exec["binary"].as_bool() {
         Some(binary) => binary,
-        // Clients leave it out and send what can only be a zip.
+        // Clients leave this out and send content that can only be a zip archive.
         None => code.starts_with("UEsD"),
     };
     let entry = match runtime {
         RuntimeName::Go => Some(main.filter(|m| *m != "main").unwrap_or("Main").to_owned()),
         RuntimeName::Python => Some(format!("__main__:{}", main.unwrap_or("main"))),
         RuntimeName::Node if !binary => Some(format!("{file}:{}", main.unwrap_or("main"))),
-        // Which file it is, the archive's package.json says.
+        // The archive's package.json names the file.
         RuntimeName::Node => main.map(|main| format!(":{main}")),
         _ => None,
     };
@@ -408,7 +408,8 @@ async fn source(exec: &Value, keys: &mut FunctionManifest) -> Result<Code, Refus
     Ok(Code::Zip { bytes: bytes.into(), below: String::new() })
 }
 
-/// A function's name for an action: its own as far as it may be one, and one that is free.
+/// A name for the function of an action: the action's own name with the permitted characters, made
+/// unique.
 fn free_name(whisk: &Whisk, name: &str) -> Result<String, Refused> {
     let letter = |c: char| if c.is_ascii_alphanumeric() { c.to_ascii_lowercase() } else { '-' };
     let label: String = name.chars().map(letter).take(56).collect();

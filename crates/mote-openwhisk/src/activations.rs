@@ -1,4 +1,5 @@
-//! Records of what ran. In memory and, half a second later, in the store; the oldest are forgotten.
+//! Records of activations. They are in memory and, half a second later, in the store; the oldest
+//! are removed.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Mutex, PoisonError};
@@ -16,37 +17,37 @@ use super::run::Id;
 use super::{NAMESPACE, Refused, Whisk};
 
 const COLLECTION: &str = "openwhisk/activations";
-/// Records kept, and bytes of them.
+/// Most records that are kept, and their bytes.
 const RECORDS_MAX: usize = 10_000;
 const BYTES_MAX: usize = 32 << 20;
-/// A longer record is shortened, so that one activation does not push all others out. A result and
+/// A longer record is shortened, so that one activation does not displace all others. A result and
 /// the usual logs fit.
 const RECORD_BYTES_MAX: usize = 4 << 20;
-/// The last line of logs that were cut, in the words of OpenWhisk.
+/// The last line of shortened logs, in OpenWhisk's wording.
 const LOGS_CUT: &str =
     "Logs were truncated because the total bytes size exceeds the limit of the node.";
 /// How long a record may be in memory alone.
 const WRITE_EVERY: Duration = Duration::from_millis(500);
-/// Lists without a limit, and their longest.
+/// Length of lists without a limit, and the longest list.
 const LIST_DEFAULT: usize = 30;
 const LIST_MAX: usize = 200;
 
-/// See the module.
+/// See the module's documentation.
 #[derive(Default)]
 pub(super) struct Activations {
     held: Mutex<Held>,
-    /// How many records that were added are written.
+    /// The number of added records that have been written.
     written: watch::Sender<u64>,
-    /// One writer at a time: later states are not overtaken by earlier ones.
+    /// Only one task writes at a time, so that an earlier state never overwrites a later one.
     turn: tokio::sync::Mutex<()>,
 }
 
 #[derive(Default)]
 struct Held {
-    /// By id, which begins with the time.
+    /// Records by id, which begins with the time.
     records: BTreeMap<String, Value>,
     bytes: usize,
-    /// Ids whose record in the store is not what it is here.
+    /// Ids of records that differ from their copies in the store.
     unwritten: BTreeSet<String>,
     added: u64,
 }
@@ -72,8 +73,8 @@ impl Held {
     }
 }
 
-/// A record of at most [`RECORD_BYTES_MAX`] and its length: without a long result and, if that is not
-/// enough, without the last lines of its logs. `None` where the rest is too long.
+/// A record of at most [`RECORD_BYTES_MAX`], and its length. A long result is removed first, then
+/// the last lines of the logs. `None` if the rest is still too long.
 fn shortened(mut record: Value) -> Option<(Value, usize)> {
     let mut bytes = record.to_string().len();
     if bytes > RECORD_BYTES_MAX
@@ -88,7 +89,7 @@ fn shortened(mut record: Value) -> Option<(Value, usize)> {
         while bytes + LOGS_CUT.len() + 3 > RECORD_BYTES_MAX
             && let Some(line) = lines.pop()
         {
-            // With its comma, which the first line does not have.
+            // The comma counts as well; only the first line has none.
             bytes = bytes.saturating_sub(line.to_string().len() + 1);
         }
         lines.push(LOGS_CUT.into());
@@ -98,7 +99,7 @@ fn shortened(mut record: Value) -> Option<(Value, usize)> {
 }
 
 impl Activations {
-    /// Reads what was kept.
+    /// Reads the stored records.
     pub(super) async fn load(node: &dyn Documents) -> Self {
         let mut held = Held::default();
         for (id, bytes) in node.documents(COLLECTION).await.unwrap_or_default() {
@@ -129,11 +130,11 @@ impl Activations {
     /// Waits until every record added so far is in the store.
     pub(super) async fn written(&self) {
         let added = self.held().added;
-        // The sender is in `self`, so it is not gone.
+        // `self` holds the sender, so it cannot be dropped.
         let _ = self.written.subscribe().wait_for(|written| *written >= added).await;
     }
 
-    /// Writes what is new.
+    /// Writes new records.
     pub(super) async fn write(&self, node: &dyn Documents) {
         let _turn = self.turn.lock().await;
         let (changes, added) = {
@@ -158,7 +159,7 @@ impl Activations {
         }
     }
 
-    /// Writes what is new every half second.
+    /// Writes new records every half second.
     pub(super) async fn keep(&self, node: &dyn Documents) {
         loop {
             tokio::time::sleep(WRITE_EVERY).await;
@@ -167,7 +168,7 @@ impl Activations {
     }
 }
 
-/// What a list is asked for.
+/// The parameters of a list request.
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
 pub(super) struct Asked {
@@ -181,7 +182,7 @@ pub(super) struct Asked {
 }
 
 impl Asked {
-    /// How many a list may hold.
+    /// The largest number of records in the list.
     pub(super) fn limit(&self) -> Result<usize, Refused> {
         match self.limit.unwrap_or(LIST_DEFAULT) {
             0 => Ok(LIST_MAX),

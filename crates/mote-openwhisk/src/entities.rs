@@ -1,5 +1,6 @@
-//! What the platform knows beside functions: actions as their users see them, sequences, triggers,
-//! rules, packages. In memory, and written to the store before a change is answered.
+//! The platform's entities other than functions: actions as their users see them, sequences,
+//! triggers, rules, packages. They are in memory, and a change is written to the store before it is
+//! answered.
 
 use std::collections::BTreeMap;
 use std::sync::{PoisonError, RwLock};
@@ -14,12 +15,12 @@ use serde_json::{Map, Value, json};
 use super::{NAMESPACE, Refused, system};
 
 const COLLECTION: &str = "openwhisk/entities";
-/// Code as it was sent, to be shown again.
+/// The collection of the code as it was sent, which is returned on request.
 const CODE: &str = "openwhisk/code";
 /// Longest name.
 const NAME_BYTES_MAX: usize = 256;
 
-/// Kinds of entities, by the words of the paths.
+/// Kinds of entities, named as in the paths.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum EntityKind {
     Action,
@@ -47,19 +48,19 @@ pub(super) struct Pair {
     pub(super) value: Value,
 }
 
-/// What an entity is beside the parts all of them have.
+/// The parts of an entity that depend on its kind.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub(super) enum What {
-    /// `exec` without code; `function` is the name on the node.
+    /// `exec` without code; `function` is the function's name on the node.
     Action { exec: Value, limits: Value, function: String },
-    /// Full names of actions, called one after another.
+    /// Full names of actions that run one after another.
     Sequence { components: Vec<String>, limits: Value },
-    /// Parameters alone.
+    /// A trigger has only parameters.
     Trigger,
-    /// Names, and whether it applies.
+    /// The names of both, and whether the rule is active.
     Rule { trigger: String, action: String, active: bool },
-    /// The package it stands for, if it is a binding.
+    /// The package that it refers to, if it is a binding.
     Package { binding: Option<String> },
 }
 
@@ -84,7 +85,7 @@ impl Entity {
         self.annotations.iter().find(|pair| pair.key == key).map(|pair| &pair.value)
     }
 
-    /// As the API shows it. `name` is in its package, if any, as `package/name`.
+    /// The entity as the API shows it. `name` includes its package, if any, as `package/name`.
     pub(super) fn shown(&self, name: &str) -> Map<String, Value> {
         let (package, own) = name.rsplit_once('/').unwrap_or(("", name));
         let namespace = if package.is_empty() {
@@ -141,15 +142,15 @@ impl Entity {
 
 type Key = (EntityKind, String);
 
-/// All of them.
+/// All entities.
 pub(super) struct Entities {
     all: RwLock<BTreeMap<Key, Entity>>,
-    /// One change at a time: what is on disk and what is in memory follow the same order.
+    /// Only one change runs at a time, so that the store and the memory follow the same order.
     turn: tokio::sync::Mutex<()>,
 }
 
 impl Entities {
-    /// Reads what was kept.
+    /// Reads the stored entities.
     pub(super) async fn load(node: &dyn Documents) -> Result<Self, Problem> {
         let mut all = BTreeMap::new();
         for (key, bytes) in node.documents(COLLECTION).await? {
@@ -172,7 +173,7 @@ impl Entities {
         self.all.read().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The right to change entities, until dropped.
+    /// The lock for changes of entities.
     pub(super) async fn turn(&self) -> tokio::sync::MutexGuard<'_, ()> {
         self.turn.lock().await
     }
@@ -181,13 +182,13 @@ impl Entities {
         self.read().get(&(kind, name.to_owned())).cloned()
     }
 
-    /// All of a kind, by name.
+    /// All entities of a kind, by name.
     pub(super) fn list(&self, kind: EntityKind) -> Vec<(String, Entity)> {
         let of = |((_, name), entity): (&Key, &Entity)| (name.clone(), entity.clone());
         self.read().iter().filter(|((one, _), _)| *one == kind).map(of).collect()
     }
 
-    /// Keeps an entity, with its code where that is new.
+    /// Stores an entity, with its code if that is new.
     pub(super) async fn put(
         &self,
         node: &dyn Documents,
@@ -209,7 +210,7 @@ impl Entities {
         Ok(entity)
     }
 
-    /// Forgets an entity.
+    /// Removes an entity.
     pub(super) async fn remove(
         &self,
         node: &dyn Documents,
@@ -239,7 +240,7 @@ pub(super) fn unix_ms() -> u64 {
     SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_millis() as u64)
 }
 
-/// A name of one part, as the platform allows.
+/// Checks a name of one part against the platform's rules.
 pub(super) fn check_name(name: &str) -> Result<(), Refused> {
     let good = |c: char| c.is_alphanumeric() || matches!(c, '_' | '@' | '.' | '-' | ' ');
     let begins = name.chars().next().is_some_and(|c| c.is_alphanumeric() || c == '_');
@@ -249,7 +250,8 @@ pub(super) fn check_name(name: &str) -> Result<(), Refused> {
     Ok(())
 }
 
-/// A name as entities are kept by, of `/_/name`, `/guest/pkg/name`, `pkg/name` or `name`.
+/// The name under which an entity is stored, from `/_/name`, `/guest/pkg/name`, `pkg/name` or
+/// `name`.
 pub(super) fn local_name(written: &str) -> Result<String, Refused> {
     let rest = match written.strip_prefix('/') {
         Some(rest) => {
@@ -272,7 +274,7 @@ pub(super) fn local_name(written: &str) -> Result<String, Refused> {
     Ok(rest.to_owned())
 }
 
-/// Parameters as an object; later ones win.
+/// Parameters as an object; later ones take precedence.
 pub(super) fn merged<'p>(lists: impl IntoIterator<Item = &'p [Pair]>) -> Map<String, Value> {
     let pairs = lists.into_iter().flatten();
     pairs.map(|pair| (pair.key.clone(), pair.value.clone())).collect()

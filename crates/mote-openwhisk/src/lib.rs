@@ -1,10 +1,10 @@
 //! OpenWhisk: the API that `wsk` speaks, and web actions.
 //!
-//! Written from descriptions of the documented API. Actions are functions of the node; what else the
-//! platform knows of them, and everything that is no function (sequences, triggers, rules, packages,
-//! activations), are documents that this crate keeps. One namespace, `NAMESPACE`, which `_` means
-//! too. This crate must not know the engine, the store, other platforms or the configuration. Start
-//! reading at `routes`, then `entities.rs`, then `run.rs`.
+//! Written from descriptions of the documented API. Actions are functions of the node. This crate
+//! stores as documents the platform's other data about them, and everything that is not a function
+//! (sequences, triggers, rules, packages, activations). There is one namespace, `NAMESPACE`, which
+//! `_` also denotes. This crate must not know the engine, the store, other platforms or the
+//! configuration. Start reading at `routes`, then `entities.rs`, then `run.rs`.
 
 mod accepted;
 mod action_limits;
@@ -44,38 +44,38 @@ use self::limits::Limits;
 pub use self::manifest::{Incoming, Manifests};
 use self::refused::Refused;
 
-/// The one namespace there is.
+/// The only namespace.
 const NAMESPACE: &str = "guest";
-/// Largest code of an action, as base64 in a request; and of parameters and results.
+/// Largest code of an action, as base64 in a request, and largest parameters and results.
 const CODE_BYTES_MAX: usize = 48 << 20;
 const PARAMETERS_BYTES_MAX: usize = 1 << 20;
 /// Bytes of the bodies of web actions, which anyone may call, that are in memory until their
-/// activations have ended; one address may have half. A call beyond is answered 429.
+/// activations have ended; one address may use half. A call above the limit is answered 429.
 const WEB_BODIES_BYTES_MAX: usize = 16 << 20;
 
-/// What this API asks of a node.
+/// The traits of a node that this API uses.
 pub trait Node: Access + Deploys + Documents + Functions + Invocations + Logs {}
 
 impl<N: Access + Deploys + Documents + Functions + Invocations + Logs> Node for N {}
 
-/// What serves it.
+/// The context of this API.
 pub type Context = mote_compat::Context<dyn Node>;
 
-/// What the handlers share.
+/// The state that the handlers share.
 #[derive(Clone)]
 struct Whisk {
     context: Context,
     entities: Arc<Entities>,
     activations: Arc<Activations>,
     limits: Arc<Limits>,
-    /// Bytes of the bodies of web actions that are in memory, by who sent them.
+    /// Bytes of the bodies of web actions that are in memory, by sender.
     bodies: Shares<IpAddr>,
-    /// Activations that run, whoever waits for them.
+    /// Running activations, whether or not a client waits for them.
     tasks: TaskTracker,
 }
 
 impl Whisk {
-    /// With what the node keeps for it.
+    /// Loads the data that the node stores for this API.
     async fn load(context: Context) -> Result<Self, Problem> {
         let entities = Arc::new(Entities::load(context.node.as_ref()).await?);
         let activations = Arc::new(Activations::load(context.node.as_ref()).await);
@@ -85,8 +85,8 @@ impl Whisk {
     }
 }
 
-/// Serves the API until the node stops, and runs activations that were accepted before it started;
-/// `manifests` come from its owner.
+/// Serves the API until the node stops, and runs activations that were accepted before it started.
+/// `manifests` are those that the node's owner applies.
 pub async fn serve(
     bound: Bound,
     context: Context,
@@ -178,7 +178,7 @@ async fn info() -> Response {
     .into_response()
 }
 
-/// Lets a request of who holds the key through.
+/// Lets a request through if it has the key.
 async fn authorise(
     State(whisk): State<Whisk>,
     ConnectInfo(from): ConnectInfo<SocketAddr>,
@@ -206,14 +206,14 @@ fn admitted(whisk: &Whisk, from: SocketAddr, headers: &HeaderMap) -> Result<(), 
     Err(Refused(StatusCode::UNAUTHORIZED, text.to_owned()))
 }
 
-/// The body of a request, an object; nothing is an empty one.
+/// The body of a request as an object; an empty body is an empty object.
 fn object<T: serde::de::DeserializeOwned>(body: &[u8]) -> Result<T, Refused> {
     let body = if body.is_empty() { &b"{}"[..] } else { body };
     serde_json::from_slice(body)
         .map_err(|error| Refused::bad(format!("The request content was malformed:\n{error}")))
 }
 
-/// For the fuzzer: what reads what clients send.
+/// For the fuzzer: the code that reads what clients send.
 #[cfg(feature = "fuzzing")]
 pub mod fuzzing {
     use mote_compat::fuzzing::Api;

@@ -1,4 +1,4 @@
-//! How much a namespace may do at once and per minute.
+//! Limits of a namespace: simultaneous activations, and invocations per minute.
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -13,23 +13,23 @@ use super::refused::Refused;
 pub(super) const INVOCATIONS_PER_MINUTE: usize = 120;
 pub(super) const FIRES_PER_MINUTE: usize = 60;
 pub(super) const CONCURRENT: usize = 100;
-/// Web actions that run at once for callers without the key, at most: the rest of the places is the
-/// owner's.
+/// Most web actions that run at once for callers without the key; the other places are reserved for
+/// the owner.
 const CONCURRENT_KEYLESS: usize = CONCURRENT / 2;
 const WINDOW: Duration = Duration::from_secs(60);
 
-/// What happened lately.
+/// Recent invocations.
 #[derive(Default)]
 pub(super) struct Limits {
     invocations: Mutex<VecDeque<Instant>>,
-    /// Those of callers without the key, which the owner's do not count.
+    /// Invocations of callers without the key. Those of the owner do not count here.
     keyless: Mutex<VecDeque<Instant>>,
     fires: Mutex<VecDeque<Instant>>,
     running: AtomicUsize,
     running_keyless: AtomicUsize,
 }
 
-/// An activation's place among those that run, until dropped.
+/// The place of a running activation; dropping it releases the place.
 pub(super) struct Place {
     limits: Arc<Limits>,
     keyless: bool,
@@ -48,7 +48,7 @@ impl Limits {
         counted(&self.invocations, INVOCATIONS_PER_MINUTE)
     }
 
-    /// The same for a web action that somebody calls without the key.
+    /// The same for a web action that is called without the key.
     pub(super) fn keyless_invocation(&self) -> Result<(), Refused> {
         counted(&self.keyless, INVOCATIONS_PER_MINUTE)
     }
@@ -58,7 +58,7 @@ impl Limits {
         counted(&self.fires, FIRES_PER_MINUTE)
     }
 
-    /// A place among those that run.
+    /// A place for a running activation.
     pub(super) fn place(self: &Arc<Self>) -> Result<Place, Refused> {
         let place = self.kept_place();
         within(self.running.load(Ordering::Relaxed), CONCURRENT)?;
@@ -75,7 +75,8 @@ impl Limits {
         Ok(place)
     }
 
-    /// That of an activation which was accepted before: it has one, however many run.
+    /// The place of an activation that was accepted earlier. It always has one, however many
+    /// activations run.
     pub(super) fn kept_place(self: &Arc<Self>) -> Place {
         self.running.fetch_add(1, Ordering::Relaxed);
         Place { limits: self.clone(), keyless: false }

@@ -1,5 +1,5 @@
-//! The entities of a `manifest.yaml`: checked as a whole, then kept as if its client had made each
-//! through the API. The functions of its actions are on the node already.
+//! The entities of a `manifest.yaml`. They are checked as a whole, then stored as if a client had
+//! made each through the API. The functions of its actions are on the node already.
 
 use std::collections::HashSet;
 
@@ -16,22 +16,22 @@ use super::{Refused, Whisk, actions, run};
 
 type Asked = (WhiskManifest, oneshot::Sender<Result<WhiskResult, Problem>>);
 
-/// Hands manifests to the API while it is served.
+/// Passes manifests to the API while it is served.
 #[derive(Debug, Clone)]
 pub struct Manifests(mpsc::Sender<Asked>);
 
-/// What is handed over.
+/// A manifest with the channel for its answer.
 #[derive(Debug)]
 pub struct Incoming(mpsc::Receiver<Asked>);
 
 impl Manifests {
-    /// Both ends.
+    /// Both ends of the channel.
     pub fn new() -> (Self, Incoming) {
         let (sender, receiver) = mpsc::channel(1);
         (Self(sender), Incoming(receiver))
     }
 
-    /// Makes or replaces all entities of a manifest, or none where one of them cannot be made.
+    /// Makes or replaces all entities of a manifest, or none of them if one cannot be made.
     pub async fn apply(&self, manifest: WhiskManifest) -> Result<WhiskResult, Problem> {
         let (answer, answered) = oneshot::channel();
         let gone = || Problem::new(503, "M0506", "the node is stopping");
@@ -49,7 +49,7 @@ impl Incoming {
                 () = whisk.context.stop.stopped() => None,
             };
             let Some((manifest, answer)) = asked else { return };
-            // Nobody may wait for it any more.
+            // The sender may no longer wait for the answer.
             let _ = answer.send(apply(&whisk, &manifest).await);
         }
     }
@@ -96,7 +96,7 @@ async fn apply(whisk: &Whisk, manifest: &WhiskManifest) -> Result<WhiskResult, P
     Ok(result)
 }
 
-/// Keeps one entity.
+/// Stores one entity.
 async fn put(
     whisk: &Whisk,
     kind: EntityKind,
@@ -119,7 +119,7 @@ async fn put(
     Ok(())
 }
 
-/// A function of the node as an action: its limits are those it was deployed with.
+/// A function of the node as an action; its limits are those of its deploy.
 fn as_action(function: &Function) -> What {
     let spec = &function.spec;
     let kind = match spec.runtime {
@@ -136,7 +136,8 @@ fn as_action(function: &Function) -> What {
     What::Action { exec, limits, function: spec.name.to_string() }
 }
 
-/// Whether all of it can be made; returns the functions of the actions. Every mistake is named.
+/// Checks that every entity can be made; returns the functions of the actions. The error names
+/// every mistake.
 fn check(whisk: &Whisk, manifest: &WhiskManifest) -> Result<Vec<Function>, Problem> {
     let mut mistakes = Vec::new();
     let mut wrong = |of: String, text: &str| mistakes.push(format!("{of}: {text}"));

@@ -1,4 +1,4 @@
-//! Why a request of OpenWhisk's API is refused, as an answer in the platform's form.
+//! Refusals of OpenWhisk's API as answers in the platform's form.
 
 use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};

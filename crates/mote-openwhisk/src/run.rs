@@ -1,4 +1,4 @@
-//! Activations: an action or a sequence is called, and what came of it becomes a record.
+//! Activations: runs an action or a sequence and records the result.
 
 use std::fmt;
 
@@ -20,11 +20,12 @@ use super::action_limits::limits;
 use super::entities::{self, Entity, EntityKind, What};
 use super::{NAMESPACE, PARAMETERS_BYTES_MAX, Refused, Whisk, system};
 
-/// Longest sequence, and how deep one may call others.
+/// Longest sequence, and the nesting limit of sequences.
 pub(super) const SEQUENCE_MAX: usize = 50;
 const DEPTH_MAX: usize = 8;
 
-/// The id of an activation, 32 hexadecimal digits. The first are the time, so ids sort by it.
+/// The id of an activation, 32 hexadecimal digits. The first digits are the time, so ids sort by
+/// it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub(super) struct Id(u128);
@@ -60,27 +61,27 @@ impl From<Id> for Value {
 pub(super) struct Activation {
     pub(super) id: Id,
     pub(super) found: Found,
-    /// An object, or the array that was the result before it in a sequence.
+    /// An object, or the array that the previous action of a sequence returned.
     pub(super) payload: Value,
     /// The activation that caused it.
     pub(super) cause: Option<Id>,
 }
 
-/// What an activation does that finds no room on the node.
+/// The behaviour of an activation for which the node has no room.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Patience {
-    /// It is refused: somebody waits for the answer and may try again.
+    /// It is refused, because a client waits for the answer and may try again.
     Refused,
-    /// It tries again for about a minute: it was accepted, or has begun.
+    /// It tries again for about a minute, because it was accepted or has begun.
     Waits,
 }
 
-/// Why an activation did not run; it leaves no record.
+/// The reason why an activation did not run; such an activation leaves no record.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum NotRun {
-    /// There is no such action, or no function behind it.
+    /// The action does not exist, or has no function.
     Missing,
-    /// Parameters of more than the limit.
+    /// The parameters are larger than the limit.
     TooLarge,
     /// The node has no room.
     NoRoom,
@@ -109,7 +110,7 @@ impl From<NotRun> for Refused {
     }
 }
 
-/// What came of an activation.
+/// The result of an activation.
 #[derive(Debug, Clone)]
 pub(super) struct Ended {
     pub(super) id: Id,
@@ -121,7 +122,8 @@ impl Ended {
         &self.record["response"]["result"]
     }
 
-    /// 0 success, 1 the action's own error, 2 the action failed, 3 the platform did.
+    /// 0 for success, 1 for the action's own error, 2 for a failure of the action, 3 for a failure
+    /// of the platform.
     pub(super) fn code(&self) -> u64 {
         self.record["response"]["statusCode"].as_u64().unwrap_or(3)
     }
@@ -136,7 +138,7 @@ impl Ended {
     }
 }
 
-/// An action with the parameters it brings: those of its package below its own.
+/// An action with its parameters; its own take precedence over those of its package.
 #[derive(Debug, Clone)]
 pub(super) struct Found {
     pub(super) name: String,
@@ -144,7 +146,7 @@ pub(super) struct Found {
     pub(super) parameters: Map<String, Value>,
 }
 
-/// The action of a name; a name in a binding means the package it stands for.
+/// The action of a name; a name in a binding refers to the package behind it.
 pub(super) fn find(whisk: &Whisk, name: &str) -> Result<Found, Refused> {
     let missing = Refused::not_found;
     if system::action_of(name).is_some() {
@@ -181,7 +183,7 @@ pub(super) fn new_id(whisk: &Whisk) -> Id {
     Id(InvocationId::new(entities::unix_ms(), whisk.context.node.random()).0)
 }
 
-/// The arguments of an action: its own parameters below those of the call.
+/// The arguments of an action: its own parameters, which those of the call override.
 fn arguments(found: &Found, payload: &Value) -> Value {
     let Value::Object(given) = payload else { return payload.clone() };
     let mut arguments = found.parameters.clone();
@@ -189,13 +191,13 @@ fn arguments(found: &Found, payload: &Value) -> Value {
     Value::Object(arguments)
 }
 
-/// Refuses what [`activate`] would, before it is accepted.
+/// Refuses before acceptance the parameters that [`activate`] would refuse.
 pub(super) fn check_size(found: &Found, payload: &Value) -> Result<(), NotRun> {
     let fits = arguments(found, payload).to_string().len() <= PARAMETERS_BYTES_MAX;
     if fits { Ok(()) } else { Err(NotRun::TooLarge) }
 }
 
-/// Runs an action to its end and keeps the record. The caller holds a place (`limits.rs`).
+/// Runs an action to its end and stores the record. The caller holds a place (`limits.rs`).
 pub(super) async fn activate(
     whisk: &Whisk,
     activation: &Activation,
@@ -244,7 +246,7 @@ fn nested<'a>(
     .boxed()
 }
 
-/// What an action of the platform's own answers, within the limits of every action.
+/// The answer of one of the platform's own actions, within the limits of every action.
 fn built_in(own: &str, arguments: &Value, now: &str) -> Value {
     let too_long = |value: &Value| value.to_string().len() > PARAMETERS_BYTES_MAX;
     if too_long(arguments) {
@@ -254,12 +256,12 @@ fn built_in(own: &str, arguments: &Value, now: &str) -> Value {
     if too_long(&result) { json!({"error": "the result is longer than 1 MiB"}) } else { result }
 }
 
-/// The whole name of an action.
+/// The full name of an action.
 fn path(name: &str) -> String {
     name.strip_prefix('/').map_or_else(|| format!("{NAMESPACE}/{name}"), str::to_owned)
 }
 
-/// A record of something that ended now, without response and logs.
+/// A record of an activation that ended now, without response and logs.
 pub(super) fn record(name: &str, entity: &Entity, id: Id, started_ms: u64) -> Value {
     let ended_ms = entities::unix_ms();
     let kind = match &entity.what {
@@ -291,7 +293,7 @@ pub(super) fn response(code: u64, result: Value) -> Value {
     })
 }
 
-/// Calls the function of an action; what it answers becomes a response.
+/// Calls the function of an action and turns its answer into a response.
 async fn action(
     whisk: &Whisk,
     function: &str,
@@ -325,7 +327,7 @@ async fn action(
     Ok(match (status, serde_json::from_slice::<Value>(&bytes)) {
         (200, Ok(result)) => response(0, result),
         (502, Ok(result)) if result.get("error").is_some() => {
-            // A program's answer that is none is an error of the same form.
+            // A program that returned no valid result produces an error of the same form.
             let none = result["error"] == "The action did not return a dictionary or array.";
             response(if none { 2 } else { 1 }, result)
         }
@@ -364,7 +366,7 @@ async fn call(
     Err(Fault::NodeFull)
 }
 
-/// What the function wrote for this activation.
+/// The lines that the function wrote for this activation.
 fn logs(whisk: &Whisk, function: &str, id: Id) -> Value {
     let id = InvocationId(id.0).to_string();
     let held = whisk.context.node.logs(function, false).map(|log| log.held).unwrap_or_default();
@@ -377,8 +379,8 @@ fn logs(whisk: &Whisk, function: &str, id: Id) -> Value {
     shown.collect()
 }
 
-/// Calls components one after another, each with the result before. Ends at the first that fails.
-/// Those after the first wait for room: what has run is not to be lost.
+/// Calls components one after another, each with the previous result. Ends at the first that fails.
+/// Components after the first wait for room, so that completed work is not lost.
 async fn sequence(
     whisk: &Whisk,
     components: &[String],
@@ -433,7 +435,7 @@ mod tests {
         let error = |answer: Value| answer["error"].as_str().map(str::to_owned);
         let long = error(run(own, commas(PARAMETERS_BYTES_MAX)));
         assert_eq!(long.as_deref(), Some("the parameters are longer than 1 MiB"));
-        // Four bytes of the result for each of the parameters.
+        // The result has four bytes for each byte of the parameters.
         let grown = error(run(own, commas(PARAMETERS_BYTES_MAX / 3)));
         assert_eq!(grown.as_deref(), Some("the result is longer than 1 MiB"));
     }

@@ -1,10 +1,10 @@
-//! The public packages of the platform that a node serves itself: `/whisk.system/utils`, and the
-//! samples that the platform's documents call. They need no sandbox, as nothing in them is anyone's
-//! code. Pure.
+//! The platform's public packages that a node serves itself: `/whisk.system/utils`, and the samples
+//! that the platform's documents call. They need no sandbox, because they contain no user's code.
+//! Pure.
 
 use serde_json::{Map, Value, json};
 
-/// Whose packages they are.
+/// The namespace of these packages.
 pub(super) const NAMESPACE: &str = "whisk.system";
 /// All actions, as package and name.
 const ACTIONS: [&str; 10] = [
@@ -20,7 +20,7 @@ const ACTIONS: [&str; 10] = [
     "utils/split",
 ];
 
-/// The name by which entities refer to an action, `/whisk.system/PACKAGE/NAME`; why not, where the
+/// The name by which entities refer to an action, `/whisk.system/PACKAGE/NAME`; an error if the
 /// node has no such action.
 pub(super) fn name(rest: &str) -> Result<String, String> {
     if ACTIONS.contains(&rest) {
@@ -33,7 +33,7 @@ pub(super) fn name(rest: &str) -> Result<String, String> {
     ))
 }
 
-/// `PACKAGE/NAME` of a name that [`name`] made.
+/// `PACKAGE/NAME` from a name that [`name`] made.
 pub(super) fn action_of(name: &str) -> Option<&str> {
     name.strip_prefix('/')?.strip_prefix(NAMESPACE)?.strip_prefix('/')
 }
@@ -58,7 +58,7 @@ pub(super) fn run(action: &str, args: &Value, now: &str, owner: &str) -> Value {
         }
         "utils/sort" => {
             let mut lines = lines();
-            // In the order of their texts, also for numbers.
+            // Elements are sorted by their text, numbers too.
             lines.sort_by_cached_key(text_of);
             json!({ "length": lines.len(), "lines": lines })
         }
@@ -83,7 +83,7 @@ pub(super) fn run(action: &str, args: &Value, now: &str, owner: &str) -> Value {
     }
 }
 
-/// All other members below the one that is named.
+/// All other members, inside the member that is named.
 fn smashed(args: &Value) -> Value {
     let mut members: Map<String, Value> = args.as_object().cloned().unwrap_or_default();
     match members.remove("$fieldName") {

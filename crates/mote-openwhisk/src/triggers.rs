@@ -1,4 +1,4 @@
-//! Triggers, and the rules that say which action runs when one fires.
+//! Triggers, and the rules that run an action when a trigger fires.
 
 use axum::Json;
 use axum::body::Bytes;
@@ -62,7 +62,7 @@ pub(super) async fn dispatch(
     }
 }
 
-/// The rules of a trigger as it is shown with them.
+/// The rules of a trigger as the API shows them with it.
 fn rules_of(whisk: &Whisk, trigger: &str) -> Value {
     let mut rules = Map::new();
     for (name, rule) in whisk.entities.list(EntityKind::Rule) {
@@ -75,8 +75,8 @@ fn rules_of(whisk: &Whisk, trigger: &str) -> Value {
     rules.into()
 }
 
-/// Accepts the actions of all active rules. Nothing to run is 204; where none could be accepted, the
-/// first refusal is the answer.
+/// Accepts the actions of all active rules. The answer is 204 if there is nothing to run; if no
+/// action could be accepted, the answer is the first refusal.
 async fn fire(
     whisk: &Whisk,
     name: &str,
@@ -121,7 +121,8 @@ async fn fire(
     record["response"] = run::response(0, Value::Object(payload));
     record["logs"] = ran.into();
     whisk.activations.add(id, record);
-    // It names what was accepted, so it is on disk before the client knows its id.
+    // The record names the accepted activations, so it is on disk before the client receives its
+    // id.
     whisk.activations.write(whisk.context.node.as_ref()).await;
     Ok((StatusCode::ACCEPTED, Json(json!({ "activationId": id }))).into_response())
 }
@@ -136,7 +137,7 @@ async fn start(
     accepted::accept(whisk, action, found, payload, Some(cause)).await
 }
 
-/// What a client says of a rule: names, or `{name, path}`.
+/// A client's description of a rule: names, or `{name, path}`.
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
 struct RuleWish {
@@ -198,7 +199,7 @@ pub(super) async fn dispatch_rule(
 
 fn is_active(status: Option<&str>) -> Result<Option<bool>, Refused> {
     match status {
-        // wsk sends an empty one with every rule that it makes or changes.
+        // wsk sends an empty status with every rule that it makes or changes.
         None | Some("") => Ok(None),
         Some("active") => Ok(Some(true)),
         Some("inactive") => Ok(Some(false)),

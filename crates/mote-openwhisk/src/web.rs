@@ -1,4 +1,4 @@
-//! Web actions: called by anyone with any method, answered as the result says.
+//! Web actions: anyone may call them with any method, and the result determines the answer.
 
 use std::net::{IpAddr, SocketAddr};
 
@@ -19,7 +19,7 @@ use serde_json::{Map, Value};
 use super::run::{self, Activation, Found, Patience};
 use super::{NAMESPACE, PARAMETERS_BYTES_MAX, Refused, Whisk, admitted};
 
-/// How a result becomes an answer, by the ending of the action's name.
+/// The ways to turn a result into an answer, by the extension of the action's name.
 const ENDINGS: [&str; 5] = ["http", "json", "html", "svg", "text"];
 
 pub(super) async fn run(
@@ -73,7 +73,7 @@ pub(super) async fn run(
     Ok(response)
 }
 
-/// A request's body, and the room that it takes.
+/// A request's body, and the memory that it uses.
 async fn received(
     whisk: &Whisk,
     body: HttpBody,
@@ -102,8 +102,8 @@ async fn received(
     Ok((whole, room))
 }
 
-/// Whether the request has the key, where the action wants it; refuses one that lacks the key or the
-/// words of its own that an action wants.
+/// Whether the request has the key, if the action requires it. Refuses a request that lacks the
+/// key, or the secret of its own that an action may require.
 fn authenticated(
     whisk: &Whisk,
     found: &Found,
@@ -186,7 +186,7 @@ fn answer(result: &Value, code: u64, ending: &str, path: &str) -> Result<Respons
         };
         return Ok(call::response(reply));
     }
-    // A path picks a part of the result; for text it is by default the part of that name.
+    // A path selects a part of the result; for text the default is the part of that name.
     let mut parts: Vec<&str> = path.split('/').filter(|part| !part.is_empty()).collect();
     if parts.is_empty() && ending != "json" {
         parts.push(ending);
