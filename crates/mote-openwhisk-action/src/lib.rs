@@ -1,8 +1,9 @@
-//! What an OpenWhisk action is called with, where we call it ourselves, and what its result becomes.
+//! The arguments of an OpenWhisk action when we call it ourselves, and the translation of its
+//! result.
 //!
-//! An action is called as a web action is; or, where the platform's own API calls it, with the
-//! arguments alone. The sandbox that runs actions as programs and OpenWhisk's API share these rules,
-//! which are pure: this crate must not know of sockets, files, clocks or processes. Start reading at
+//! An action is called as a web action or, if the platform's own API calls it, with the arguments
+//! alone. The sandbox that runs actions as programs and OpenWhisk's API share these rules. They are
+//! pure: this crate must not know of sockets, files, clocks or processes. Start reading at
 //! [`arguments`].
 
 use mote_core::base64;
@@ -10,18 +11,18 @@ use mote_core::invocation::headers;
 use mote_core::wire::Invoke;
 use serde_json::{Map, Value};
 
-/// Field by which the platform's API says that it calls, with the id of the activation. Arguments are
-/// then what the body holds, and a result is not read as an HTTP answer.
+/// Field that the platform's API sets to the id of the activation. With this field, the body holds
+/// only the arguments, and the result is not read as an HTTP answer.
 pub const ACTIVATION: &[u8] = b"x-mote-activation";
 
-/// An answer as RESULT has it.
+/// An answer as described by the action's result.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Answer {
     /// 200 to 599.
     pub status: u16,
     /// A header block.
     pub fields: Vec<u8>,
-    /// All of the body.
+    /// The whole body.
     pub body: Vec<u8>,
 }
 
@@ -36,7 +37,7 @@ impl Answer {
     }
 }
 
-/// The id of the activation where the platform's API calls.
+/// The id of the activation, if the platform's API calls.
 pub fn activation(request: &Invoke<'_>) -> Option<String> {
     header(request, ACTIVATION)
 }
@@ -47,8 +48,8 @@ fn header(request: &Invoke<'_>, wanted: &[u8]) -> Option<String> {
     Some(String::from_utf8_lossy(value).into_owned())
 }
 
-/// What the action is called with, which is an array after one in a sequence that has an array as
-/// its result; an answer where the body is not what it says.
+/// The value with which the action is called. It is an array if the action follows one in a
+/// sequence that returned an array. Returns an answer if the body does not match its content type.
 pub fn called_with(request: &Invoke<'_>, body: &[u8], defaults: &str) -> Result<Value, Answer> {
     if body.first() == Some(&b'[') && activation(request).is_some() {
         return serde_json::from_slice(body).map_err(|_| malformed());
@@ -60,7 +61,7 @@ fn malformed() -> Answer {
     Answer::error(400, "The request content was malformed.")
 }
 
-/// What the action is called with as an object; an answer where the body is not what it says.
+/// The arguments of the action as an object; an answer if the body does not match its content type.
 pub fn arguments(
     request: &Invoke<'_>,
     body: &[u8],
@@ -127,7 +128,7 @@ pub fn arguments(
     Ok(args)
 }
 
-/// What the action's last line becomes; `raw` where the platform's API reads it.
+/// The answer for the action's last line; `raw` if the platform's API reads it.
 pub fn answer(line: &[u8], raw: bool) -> Answer {
     let result = match serde_json::from_slice::<Value>(line) {
         Ok(result @ (Value::Object(_) | Value::Array(_))) => result,
@@ -201,11 +202,11 @@ fn is_textual(kind: &str) -> bool {
         || kind.ends_with("+xml")
 }
 
-/// A caller names a parameter that only the platform sets.
+/// The caller sets a parameter that only the platform may set.
 struct Reserved;
 
-/// Adds what a caller gives. Names with `__ow_` are the platform's word about the request, which an
-/// action may trust.
+/// Adds the caller's parameters. Names with `__ow_` are the platform's information about the
+/// request, which an action may trust.
 fn put_given(args: &mut Map<String, Value>, given: Map<String, Value>) -> Result<(), Reserved> {
     if given.keys().any(|name| name.starts_with("__ow_")) {
         return Err(Reserved);
