@@ -93,8 +93,8 @@ async fn deploy(gateway: &Gateway, body: &[u8], replace: bool) -> Result<(), Ref
     Ok(())
 }
 
-/// A deployment as it was sent, and as it is understood: of an array serde would take the members
-/// by their order.
+/// A deployment as it was sent, and in parsed form. An array is refused, because serde would read
+/// the members from it by their order.
 fn read(body: &[u8]) -> Result<(Value, Deployment), Refused> {
     let document: Value = parse(body)?;
     if !document.is_object() {
@@ -103,7 +103,7 @@ fn read(body: &[u8]) -> Result<(Value, Deployment), Refused> {
     Ok((document, parse(body)?))
 }
 
-/// The same deployment, said to be a program that runs once per call.
+/// The same deployment, marked as a program that runs once per call.
 fn as_program(mut document: Value) -> Value {
     document["lang"] = "dockerfile".into();
     document

@@ -1,10 +1,10 @@
-//! What an `image` means on a node without a registry: code that is there already.
+//! The meaning of an `image` on a node without a registry: code that is already on the node.
 //!
-//! `mote deploy` brings code to a node, `faas-cli deploy` says which of it runs and how. In order:
-//! `mote://NAME` is the code of that function; a name that `stack.yml` gave a function is that
-//! function's; else the last part of the name is a function's own. Tags and digests are not
-//! compared. `alpine`, `functions/alpine` and the like with an `fprocess` are programs of this
-//! machine.
+//! `mote deploy` uploads code to a node, and `faas-cli deploy` selects which of it runs and how.
+//! The rules apply in this order: `mote://NAME` is the code of that function; a name that
+//! `stack.yml` gave to a function means that function; otherwise the last part of the name is the
+//! name of a function. Tags and digests are not compared. `alpine`, `functions/alpine` and similar
+//! images with an `fprocess` are programs of this machine.
 
 use mote_compat::node::{Code, Function};
 use mote_core::FunctionName;
@@ -13,10 +13,10 @@ use super::types::Shown;
 
 /// Prefix of an image that names a function of the node.
 const SCHEME: &str = "mote://";
-/// The image whose programs are looked for on this machine.
+/// The image whose programs are searched for on this machine.
 const PROGRAMS: &str = "alpine";
 
-/// The code that `image` names, or why there is none.
+/// The code that `image` names, or the reason why there is none.
 pub(crate) fn code(image: &str, has_process: bool, all: &[Function]) -> Result<Code, String> {
     let named = |name: &str| all.iter().find(|function| function.spec.name.as_str() == name);
     let of = |function: &Function| Ok(Code::Of(function.spec.name.clone()));

@@ -1,5 +1,5 @@
-//! Calls of functions: `/function/NAME[.NAMESPACE]/…`, and `/async-function/…` for those whose
-//! result is fetched by a callback, or by nobody.
+//! Calls of functions: `/function/NAME[.NAMESPACE]/…`, and `/async-function/…` for calls whose
+//! result a callback delivers or nobody reads.
 
 use std::net::SocketAddr;
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
@@ -157,7 +157,7 @@ fn route(gateway: &Gateway, parts: &Parts) -> Result<Route, Refused> {
         None => unknown(name),
     })?;
     let whole = call::target(parts);
-    // What follows the second segment.
+    // The part after the second segment.
     let below = whole.match_indices(['/', '?']).nth(2).map_or("", |(at, _)| &whole[at..]);
     let target = if below.starts_with('/') { below.to_owned() } else { format!("/{below}") };
     node.check_target(&target)?;
@@ -186,7 +186,7 @@ fn head(
     call::head(parts.method.as_str(), target, &parts.headers, &ours)
 }
 
-/// `X-Timeout`, which shortens what the function may take: `500ms`, `10s`, `1m`.
+/// `X-Timeout`, which shortens the time limit of the function: `500ms`, `10s`, `1m`.
 fn timeout_ms(fields: &HeaderMap) -> Option<u64> {
     let text = fields.get("x-timeout")?.to_str().ok()?;
     mote_api::quantity::parse_duration_ms(text).ok().filter(|ms| *ms > 0)
@@ -198,7 +198,7 @@ fn refused(fault: &Fault, name: &str) -> Refused {
     Refused::new(status, fault.public_text(name))
 }
 
-/// What a call is known by.
+/// The identification of a call.
 struct Trace {
     call_id: String,
     /// Nanoseconds since 1970.

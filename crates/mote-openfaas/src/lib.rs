@@ -1,9 +1,8 @@
 //! OpenFaaS: the API that `faas-cli` speaks, and its routes to functions.
 //!
 //! Written from the MIT-licensed types of faas-provider and the behaviour of faas-cli; nothing is
-//! taken from the gateway or faasd. There is no registry of images here: see `image.rs`. This crate
-//! must not know the engine, the store, other platforms or the configuration. Start reading at
-//! `routes`.
+//! taken from the gateway or faasd. There is no registry of images: see `image.rs`. This crate must
+//! not know the engine, the store, other platforms or the configuration. Start reading at `routes`.
 
 mod functions;
 mod image;
@@ -29,25 +28,25 @@ use mote_compat::refused::{RefusalForm, parse};
 
 use self::metrics::Metrics;
 
-/// The one namespace there is.
+/// The only namespace.
 const NAMESPACE: &str = "openfaas-fn";
 /// Largest body of a management request: environment, labels, a secret.
 const MANAGEMENT_BYTES_MAX: usize = 1 << 20;
 
-/// What this API asks of a node.
+/// The traits of a node that this API uses.
 pub trait Node: Access + Deploys + Functions + Invocations + Logs + Secrets {}
 
 impl<N: Access + Deploys + Functions + Invocations + Logs + Secrets> Node for N {}
 
-/// What serves it.
+/// The context of this API.
 pub type Context = mote_compat::Context<dyn Node>;
 
-/// What the handlers share.
+/// The state that the handlers share.
 #[derive(Clone)]
 struct Gateway {
     context: Context,
     metrics: Arc<Metrics>,
-    /// What routes ask that need no token.
+    /// The rule for routes that need no token.
     open: Rule,
 }
 
@@ -81,7 +80,7 @@ fn routes(context: &Context, open: Rule) -> Router {
         .layer(DefaultBodyLimit::max(MANAGEMENT_BYTES_MAX))
         .layer(from_fn(in_our_namespace))
         .layer(from_fn_with_state(gate(Rule::Token), access::check))
-        // Functions are called without credentials.
+        // Functions can be called without credentials.
         .route("/function/{name}", any(invoke::run))
         .route("/function/{name}/", any(invoke::run))
         .route("/function/{name}/{*path}", any(invoke::run))
@@ -163,7 +162,7 @@ async fn in_our_namespace(
     Ok(next.run(request).await)
 }
 
-/// Refuses every namespace but ours; none said is ours.
+/// Refuses every namespace but ours; a missing one means ours.
 fn check_namespace(name: Option<&str>) -> Result<(), Refused> {
     match name.unwrap_or_default() {
         "" | NAMESPACE => Ok(()),
@@ -171,12 +170,12 @@ fn check_namespace(name: Option<&str>) -> Result<(), Refused> {
     }
 }
 
-/// Why a namespace is refused.
+/// The reason for refusing a namespace.
 fn foreign(namespace: &str) -> String {
     format!("no namespace {}: there is {NAMESPACE} only", mote_compat::shown(namespace))
 }
 
-/// For the fuzzer: what reads what clients send.
+/// For the fuzzer: the code that reads what clients send.
 #[cfg(feature = "fuzzing")]
 pub mod fuzzing {
     use mote_compat::access::Rule;

@@ -59,7 +59,7 @@ pub(super) async fn read(
     }
     let following = log.following.filter(move |line| std::future::ready(wanted(line)));
     let lines = futures_util::stream::iter(held).chain(following);
-    // A node that stops ends the answer; otherwise a follower would hold it back.
+    // The answer ends when the node stops; otherwise a follower would delay the stop.
     let stop = gateway.context.stop.clone();
     let stopped = async move { stop.stopped().await };
     let lines = lines.take_until(Box::pin(stopped));

@@ -1,4 +1,4 @@
-//! The gateway's own metrics, under the names that dashboards of OpenFaaS ask for.
+//! The gateway's own metrics, under the names that dashboards for OpenFaaS query.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -12,8 +12,8 @@ use super::{Gateway, NAMESPACE};
 /// Upper bounds of the histogram's buckets in seconds: Prometheus' usual ones.
 const BUCKETS: [f64; 11] = [0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0];
 
-/// Calls through this gateway, by function and status. Functions that are gone are forgotten when
-/// the metrics are next read, so what is kept is bounded by the functions there are.
+/// Calls through this gateway, by function and status. Removed functions are dropped when the
+/// metrics are next read, so the number of existing functions bounds the memory.
 #[derive(Default)]
 pub(super) struct Metrics {
     by_function: Mutex<BTreeMap<String, Counts>>,
@@ -33,13 +33,13 @@ struct Ended {
 }
 
 impl Metrics {
-    /// A call of a function that exists began.
+    /// Counts the start of a call to a function that exists.
     pub(super) fn started(&self, function: &str) {
         let mut all = self.by_function.lock().unwrap_or_else(PoisonError::into_inner);
         all.entry(function.to_owned()).or_default().started += 1;
     }
 
-    /// It was answered.
+    /// Counts its answer.
     pub(super) fn ended(&self, function: &str, status: u16, seconds: f64) {
         let mut all = self.by_function.lock().unwrap_or_else(PoisonError::into_inner);
         let Some(counts) = all.get_mut(function) else { return };

@@ -1,4 +1,4 @@
-//! Secrets: names are shown, values never.
+//! Secrets: the API returns names and never values.
 
 use axum::Json;
 use axum::body::Bytes;
@@ -15,12 +15,12 @@ struct Secret {
     name: String,
     namespace: Option<String>,
     value: Option<String>,
-    /// Base64, for what is no text in JSON.
+    /// Base64, for values that are not text in JSON.
     raw_value: Option<String>,
 }
 
 impl Secret {
-    /// The value as text, which is what a file of a sandbox can hold.
+    /// The value as text, the only form that a file of a sandbox can hold.
     fn text(self) -> Result<String, Refused> {
         let raw = self.raw_value.filter(|raw| !raw.is_empty());
         let Some(raw) = raw else { return Ok(self.value.unwrap_or_default()) };
@@ -44,7 +44,7 @@ pub(super) async fn create(
     Ok(StatusCode::CREATED)
 }
 
-// faas-cli takes no 204, which the API's description names.
+// faas-cli does not accept 204, which the API's description names.
 pub(super) async fn update(
     State(gateway): State<Gateway>,
     body: Bytes,

@@ -6,7 +6,7 @@ use mote_compat::node::Function;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-/// What a client wants deployed.
+/// A deployment as a client sends it.
 #[derive(Debug, Default, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub(super) struct Deployment {
@@ -22,7 +22,7 @@ pub(super) struct Deployment {
     pub(super) constraints: Option<Vec<String>>,
 }
 
-/// What is kept of a deployment to be shown again.
+/// The parts of a deployment that are stored, to be shown again.
 #[derive(Debug, Default, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub(super) struct Shown {
@@ -75,7 +75,7 @@ pub(super) struct Status {
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
 struct Usage {
-    /// Processor time is not counted per function, and not said to be 0.
+    /// Processor time is not counted per function, so it is left out and not reported as 0.
     total_memory_bytes: u64,
 }
 
@@ -93,7 +93,7 @@ impl Status {
         let image = shown.image.unwrap_or_else(|| format!("mote://{name}"));
         let process = shown.env_process.unwrap_or_else(|| function.spec.command.join(" "));
         let mut labels = texts(shown.labels);
-        // Every function has it there; clients select by it.
+        // Every function has this label on the platform, and clients select by it.
         labels.insert("faas_function".to_owned(), name.clone());
         let created = mote_api::Timestamp::from_unix_ms(function.created_unix_ms);
         let usage = Usage { total_memory_bytes: function.memory_bytes };
