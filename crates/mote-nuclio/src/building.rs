@@ -1,5 +1,5 @@
-//! Deploys under way and those that failed: what a client polls for between its request and a
-//! function that serves.
+//! Deploys that are under way and those that failed. A client polls for them between its request
+//! and the time when the function serves.
 
 use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -10,35 +10,35 @@ use serde_json::Value;
 const UNDER_WAY_MAX: usize = 16;
 /// Failed deploys that are remembered.
 const FAILED_MAX: usize = 256;
-/// Bytes of the document of a failed deploy that are remembered; of a longer one its metadata, and of
-/// longer metadata the name alone.
+/// Bytes of the document of a failed deploy that are remembered. Of a longer document only the
+/// metadata is kept, and of longer metadata only the name.
 const DOCUMENT_BYTES_MAX: usize = 16 << 10;
-/// Letters of a reason.
+/// Most characters of a reason.
 const FAILURE_CHARS_MAX: usize = 8_192;
 
-/// By name of the function.
+/// Deploys by the name of the function.
 #[derive(Default)]
 pub(super) struct Building(Mutex<BTreeMap<String, Build>>);
 
-/// Why a deploy cannot begin.
+/// The reason why a deploy cannot begin.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Busy {
     /// Another one of this function is under way.
     Function,
-    /// As many as may be are under way.
+    /// The largest permitted number of deploys is under way.
     Node,
 }
 
 /// One deploy.
 #[derive(Debug, Clone)]
 pub(super) struct Build {
-    /// What was asked for.
+    /// The document of the request.
     pub(super) document: Value,
-    /// Why it failed, once it has.
+    /// The reason for its failure, once it has failed.
     pub(super) failure: Option<String>,
 }
 
-/// Cuts what is remembered of a document down to its bound.
+/// Shortens a remembered document to its limit.
 fn shorten(document: &mut Value) {
     let fits = |value: &Value| value.to_string().len() <= DOCUMENT_BYTES_MAX;
     if fits(document) {
@@ -54,7 +54,7 @@ fn shorten(document: &mut Value) {
 }
 
 impl Building {
-    /// Begins a deploy, or says why it cannot begin now.
+    /// Begins a deploy, or returns the reason why it cannot begin now.
     pub(super) fn begin(&self, name: &str, document: Value) -> Result<(), Busy> {
         let mut all = self.lock();
         let under_way = |build: &Build| build.failure.is_none();
@@ -68,7 +68,7 @@ impl Building {
         Ok(())
     }
 
-    /// It ended, with a reason if it failed.
+    /// Ends a deploy, with a reason if it failed.
     pub(super) fn end(&self, name: &str, failure: Option<String>) {
         let mut all = self.lock();
         match failure {
@@ -88,7 +88,7 @@ impl Building {
         }
     }
 
-    /// Forgets a failed deploy; whether there was one.
+    /// Forgets a failed deploy; returns whether there was one.
     pub(super) fn forget(&self, name: &str) -> bool {
         let mut all = self.lock();
         let failed = all.get(name).is_some_and(|build| build.failure.is_some());

@@ -18,10 +18,11 @@ use serde_json::{Value, json};
 use super::building::{Build, Busy};
 use super::{Dashboard, NAMESPACE, PROJECT, PROJECT_LABEL, Refused, field, parse, unknown};
 
-/// Longest document that is kept to be shown again with its source; longer ones lose it.
+/// Longest document that is stored with its source, to be shown again; longer ones are stored
+/// without it.
 const KEPT_BYTES_MAX: usize = 512 << 10;
 
-/// What is kept of a document to be shown again.
+/// The parts of a document that are stored, to be shown again.
 #[derive(Debug, Default, Serialize, Deserialize)]
 pub(super) struct Kept {
     #[serde(default)]
@@ -53,9 +54,9 @@ impl Kept {
     }
 }
 
-/// Whether this API made a function. Where it asks for no credentials, it shows and manages no
-/// other: whoever runs a process on this machine could read what it shows of them, and put code of
-/// its own in their place.
+/// Whether this API made a function. If it requires no credentials, it shows and manages no other
+/// function: otherwise any process on this machine could read their descriptions and replace their
+/// code.
 pub(super) fn is_ours(function: &Function) -> bool {
     function.spec.annotations.contains_key(Kept::KEY)
 }
@@ -68,7 +69,7 @@ impl Dashboard {
         all
     }
 
-    /// One of them.
+    /// One of these functions.
     fn managed(&self, name: &str) -> Result<Function, Refused> {
         let function = self.context.node.function(name).ok_or_else(|| unknown(name))?;
         if self.with_token || is_ours(&function) {
@@ -114,7 +115,7 @@ pub(super) async fn one(
     Ok(Json(shown(&dashboard.managed(&name)?)))
 }
 
-/// A function that is there.
+/// The document of an existing function.
 fn shown(function: &Function) -> Value {
     let mut kept = Kept::of(function);
     let name = function.spec.name.as_str();
@@ -124,7 +125,8 @@ fn shown(function: &Function) -> Value {
     kept.metadata["name"] = name.into();
     kept.metadata["namespace"] = NAMESPACE.into();
     if !kept.spec.is_object() {
-        // Without the values of its environment, which another deployer chose and may hold back.
+        // The values of its environment are left out, because another deployer chose them and may
+        // keep them secret.
         let (runtime, handler) = (function.spec.runtime.as_str(), &function.spec.entry);
         kept.spec = json!({ "runtime": runtime, "handler": handler, "env": [] });
     }
@@ -138,7 +140,7 @@ fn shown(function: &Function) -> Value {
     json!({ "metadata": kept.metadata, "spec": kept.spec, "status": status })
 }
 
-/// A function that comes, or did not.
+/// The document of a function that is being built or that failed.
 fn built(build: &Build) -> Value {
     let (metadata, spec) = (&build.document["metadata"], &build.document["spec"]);
     let status = match &build.failure {
@@ -193,7 +195,7 @@ fn name_of(document: &Value) -> Result<FunctionName, Refused> {
     FunctionName::new(name).map_err(|error| Refused::bad(format!("metadata.name: {error}")))
 }
 
-/// Begins a deploy; 202 at once, or when it has ended where the client waits for it.
+/// Begins a deploy; answers 202 at once, or after its end if the client waits for it.
 async fn deploy(
     dashboard: &Dashboard,
     fields: &HeaderMap,
@@ -205,7 +207,7 @@ async fn deploy(
     let code = if replace && !has_code { Code::Of(name.clone()) } else { Code::InDocument };
     let annotations = BTreeMap::from([(Kept::KEY.to_owned(), Kept::json(&document))]);
     let manifest = Manifest::Document(Platform::Nuclio, Box::new(document.clone()));
-    // Code that comes without credentials gets no secrets.
+    // Code that is deployed without credentials receives no secrets.
     let known = dashboard.context.node.function(name.as_str()).filter(|_| dashboard.with_token);
     let secrets = known.map_or_else(Vec::new, |function| function.spec.secrets);
     let deploy = Deploy { name: name.clone(), code, manifest, annotations, secrets, replace };
@@ -297,7 +299,7 @@ pub(super) struct LogQuery {
     tail_lines: Option<usize>,
 }
 
-/// The log of a replica, or of the function where its name stands for the replica's.
+/// The log of a replica, or of the function if the function's name stands in the replica's place.
 pub(super) async fn logs(
     State(dashboard): State<Dashboard>,
     Path((name, replica)): Path<(String, String)>,

@@ -1,4 +1,4 @@
-//! Calls of functions through the dashboard: which one, and how, stands in header fields.
+//! Calls of functions through the dashboard; header fields name the function and the options.
 
 use axum::extract::{Request, State};
 use axum::http::StatusCode;
@@ -61,8 +61,8 @@ fn timeout_ms(text: &str) -> Option<u64> {
     seconds.or_else(|| mote_api::quantity::parse_duration_ms(text).ok()).filter(|ms| *ms > 0)
 }
 
-/// A fault under the code that Nuclio's processor has for it: 408 for an event that took too long,
-/// 503 where no worker is free, 500 where one broke.
+/// A fault with the status that Nuclio's processor gives it: 408 for an event that took too long,
+/// 503 if no worker is free, 500 if a worker failed.
 fn refused(fault: &Fault, name: &str) -> Refused {
     let status = match fault {
         Fault::DeadlineRunning { .. } | Fault::DeadlineStarting { .. } => {

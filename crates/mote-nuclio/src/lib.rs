@@ -1,8 +1,9 @@
 //! Nuclio: the API of its dashboard, for functions and their invocations.
 //!
-//! A function comes as one document with its source in it, is built while the client polls, and is
-//! called through the dashboard or at the node's own front. This crate must not know the engine, the
-//! store, other platforms or the configuration. Start reading at `functions.rs`.
+//! A function arrives as one document that contains its source. The node builds it while the client
+//! polls, and callers reach it through the dashboard or at the node's own front. This crate must
+//! not know the engine, the store, other platforms or the configuration. Start reading at
+//! `functions.rs`.
 
 mod building;
 mod functions;
@@ -24,28 +25,28 @@ use serde_json::{Value, json};
 
 use self::building::Building;
 
-/// The one namespace there is, and the project of what names none.
+/// The only namespace, and the project of functions that name none.
 const NAMESPACE: &str = "nuclio";
 const PROJECT: &str = "default";
-/// The label that says which project a function belongs to.
+/// The label that names the project of a function.
 const PROJECT_LABEL: &str = "nuclio.io/project-name";
 /// Largest document of a function, its source included.
 const DOCUMENT_BYTES_MAX: usize = 4 << 20;
 
-/// What this API asks of a node.
+/// The traits of a node that this API uses.
 pub trait Node: Access + Deploys + Documents + Functions + Invocations + Logs {}
 
 impl<N: Access + Deploys + Documents + Functions + Invocations + Logs> Node for N {}
 
-/// What serves it.
+/// The context of this API.
 pub type Context = mote_compat::Context<dyn Node>;
 
-/// What the handlers share.
+/// The state that the handlers share.
 #[derive(Clone)]
 struct Dashboard {
     context: Context,
     building: Arc<Building>,
-    /// Whether callers show the node's token, which is nothing for functions to see.
+    /// Whether callers send the node's token, which functions must not see.
     with_token: bool,
 }
 
@@ -79,7 +80,7 @@ fn routes(context: &Context, rule: Rule) -> Router {
         )
         .route("/api/versions", get(versions))
         .route("/api/external_ip_addresses", get(addresses))
-        // What a node has none of.
+        // Resources that a node does not have.
         .route("/api/function_events", get(nothing))
         .route("/api/function_templates", get(nothing))
         .route("/api/api_gateways", get(nothing))
@@ -125,12 +126,12 @@ fn unknown(name: &str) -> Refused {
     Refused::new(StatusCode::NOT_FOUND, format!("function {shown} not found"))
 }
 
-/// A field of the request as text; empty is none.
+/// A field of the request as text; an empty field counts as absent.
 fn field<'a>(fields: &'a HeaderMap, name: &str) -> Option<&'a str> {
     fields.get(name)?.to_str().ok().filter(|text| !text.is_empty())
 }
 
-/// For the fuzzer: what reads what clients send.
+/// For the fuzzer: the code that reads what clients send.
 #[cfg(feature = "fuzzing")]
 pub mod fuzzing {
     use mote_compat::access::Rule;

@@ -1,4 +1,5 @@
-//! Projects: the default one, those that were made, and those that labels of functions name.
+//! Projects: the default project, those that clients created, and those that labels of functions
+//! name.
 
 use std::collections::BTreeMap;
 
@@ -14,7 +15,7 @@ use super::functions::{Kept, project_of};
 use super::{Dashboard, NAMESPACE, PROJECT, Refused, parse};
 
 const COLLECTION: &str = "nuclio/projects";
-/// More are refused: each is a row that every list reads.
+/// Further projects are refused, because each is a row that every list reads.
 const PROJECTS_MAX: usize = 1_000;
 const PROJECT_BYTES_MAX: usize = 16 << 10;
 
@@ -74,7 +75,8 @@ pub(super) async fn remove_named(
     remove(State(dashboard), Path(name)).await
 }
 
-/// Only one without functions goes, as there unless told to take them along.
+/// Removes a project only if it has no functions, as the platform does unless the client asks to
+/// remove them too.
 pub(super) async fn remove(
     State(dashboard): State<Dashboard>,
     Path(name): Path<String>,
@@ -135,7 +137,7 @@ async fn known(dashboard: &Dashboard) -> Result<BTreeMap<String, Value>, Refused
     Ok(all)
 }
 
-/// What labels of functions name.
+/// The projects that labels of functions name.
 fn named(dashboard: &Dashboard) -> impl Iterator<Item = String> {
     let functions = dashboard.functions();
     functions.into_iter().map(|one| project_of(&Kept::of(&one).metadata))
