@@ -1,5 +1,6 @@
-//! Functions as tinyFaaS calls them: whatever the caller's method, path and query, the function sees
-//! a POST of its root; whatever it answers, the caller sees 200 and the body.
+//! Functions as tinyFaaS calls them. Whatever the method, path and query of the request, the
+//! function receives a POST to its root. Whatever the function answers, the caller receives 200 and
+//! the body.
 
 use std::net::Ipv4Addr;
 
@@ -12,10 +13,10 @@ use mote_core::{Fault, FaultClass, FunctionName, Invocation, Invoker};
 
 /// The field that asks for an answer before the function has run.
 const ASYNC_FIELD: &[u8] = b"x-tinyfaas-async";
-/// Functions answer text here; nothing else is said about it.
+/// Functions answer with text here, and no other field is sent.
 const ANSWER_FIELDS: &[u8] = b"content-type\ntext/plain; charset=utf-8\n";
 
-/// Functions behind `I` with tinyFaaS' manners.
+/// Gives the functions behind `I` tinyFaaS' conventions.
 #[derive(Clone)]
 pub struct TinyFaasFront<I> {
     inner: I,
@@ -23,7 +24,7 @@ pub struct TinyFaasFront<I> {
 }
 
 impl<I> TinyFaasFront<I> {
-    /// In front of `inner`; calls that nobody waits for go through `queue`.
+    /// Wraps `inner`; calls whose answer nobody reads go through `queue`.
     pub fn new(inner: I, queue: Queue) -> Self {
         Self { inner, queue }
     }
@@ -88,7 +89,7 @@ impl<I: Invoker> Invoker for TinyFaasFront<I> {
         let invocation = Invocation { head: head.finish(), ..invocation };
         let answered = match self.inner.invoke(&route.0, invocation).await {
             Ok(reply) => (reply.body, reply.phases),
-            // A function that failed has answered, whatever its contract.
+            // A function that failed counts as having answered, whatever its contract.
             Err(fault @ Fault::HandlerError { .. }) => {
                 let text = fault.public_text(route.name().as_str());
                 (Body::whole(text), Phases::default())
@@ -107,7 +108,7 @@ impl<I: Invoker> TinyFaasFront<I> {
         fields: Vec<u8>,
         body: Body,
     ) -> Result<Reply, Fault> {
-        // The front does not say who calls: all its callers share one half.
+        // The front does not pass on the caller's address, so all callers share one half.
         let everybody = Ipv4Addr::UNSPECIFIED.into();
         let received = self.queue.receive(body, route.body_bytes_max(), everybody);
         let received = received.await.map_err(plain)?;
@@ -124,7 +125,7 @@ impl<I: Invoker> TinyFaasFront<I> {
     }
 }
 
-/// The first value of each field, and whether nobody waits for the answer.
+/// The first value of each field, and whether the caller does not wait for the answer.
 fn fields(block: &[u8]) -> (Vec<u8>, bool) {
     let mut kept = Vec::with_capacity(block.len());
     let mut later = false;
@@ -138,7 +139,7 @@ fn fields(block: &[u8]) -> (Vec<u8>, bool) {
     (kept, later)
 }
 
-/// What cannot be blamed on the caller is all one here: 500, or 5.00.
+/// Every fault for which the caller is not responsible becomes 500, or 5.00.
 fn plain(fault: Fault) -> Fault {
     match fault.class() {
         FaultClass::Caller => fault,

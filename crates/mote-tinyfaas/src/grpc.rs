@@ -1,5 +1,5 @@
-//! gRPC, as much of it as one unary method takes: HTTP/2, a prefix of five bytes before each message,
-//! the outcome in trailers. The two messages are fields of text (`tinyfaas.proto`):
+//! The part of gRPC that one unary method needs: HTTP/2, a prefix of five bytes before each
+//! message, and the outcome in trailers. The two messages are fields of text (`tinyfaas.proto`):
 //! `Request(Data { functionIdentifier = 1, data = 2 }) returns (Response { response = 1 })`.
 
 use std::convert::Infallible;
@@ -27,30 +27,31 @@ use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
 use tokio::time::Instant;
 
-/// The method.
+/// The path of the method.
 const PATH: &str = "/openfogstack.tinyfaas.tinyfaas.TinyFaaS/Request";
-/// Longest message in either direction, as gRPC servers have it by default.
+/// Longest message in either direction, as is the default of gRPC servers.
 const MESSAGE_BYTES_MAX: usize = 4 << 20;
 /// Calls of one connection at once.
 const STREAMS_MAX: u32 = 128;
-/// How often a silent client is asked whether it still lives.
+/// How often the front checks that a silent client is still alive.
 const KEEP_ALIVE: Duration = Duration::from_secs(60);
-/// How often a connection is looked at, and how long it may be without calls. Clients connect again
+/// How often a connection is checked, and how long it may be without calls. Clients connect again
 /// for their next call.
 const LOOK: Duration = Duration::from_secs(10);
 const IDLE_TIMEOUT: Duration = Duration::from_secs(300);
-/// How long a connection may be without its first call, and with calls of which nothing moves while
-/// no function runs for them: their message does not go on, or their answer is not taken.
+/// How long a connection may be without its first call. The same limit applies to calls that make
+/// no progress while no function runs for them: their message does not continue, or their answer is
+/// not read.
 const STALL_TIMEOUT: Duration = Duration::from_secs(30);
-/// How long one message may take to arrive.
+/// Time limit for the arrival of one message.
 const MESSAGE_TIMEOUT: Duration = Duration::from_secs(60);
-/// Bytes of calls and their messages in memory, in both directions, of all clients; one address may have half. A
-/// call beyond is refused with RESOURCE_EXHAUSTED.
+/// Bytes of calls and their messages in memory, in both directions, of all clients; one address may
+/// use half. A call above the limit is refused with RESOURCE_EXHAUSTED.
 const MESSAGES_BYTES_MAX: usize = 16 << 20;
-/// What a call counts as besides its metadata and its message: a stream of HTTP/2 takes memory as
-/// long as it is open, whatever comes on it.
+/// Bytes that a call counts in addition to its metadata and its message: an open HTTP/2 stream uses
+/// memory even if nothing arrives on it.
 const CALL_BYTES: usize = 4 << 10;
-/// Bytes a client may send ahead on one stream and on the connection.
+/// Bytes that a client may send ahead on one stream and on the connection.
 const STREAM_WINDOW: u32 = 256 << 10;
 const CONNECTION_WINDOW: u32 = 1 << 20;
 
@@ -67,7 +68,7 @@ enum Code {
 
 type Failure = (Code, String);
 
-/// What the gRPC front needs.
+/// The context of the gRPC front.
 pub type GrpcContext = mote_compat::Context<dyn Invocations>;
 
 /// Serves the method until the node stops.
@@ -84,7 +85,7 @@ async fn one(stream: TcpStream, peer: SocketAddr, context: GrpcContext, memory: 
     }
 }
 
-/// Bytes of messages by the address that sent them or is to take them.
+/// Bytes of messages by the address that sent them or will receive them.
 type Memory = Shares<IpAddr>;
 
 async fn converse<S>(
@@ -123,14 +124,14 @@ where
     }
 }
 
-/// What the calls of one connection do.
+/// The state of the calls of one connection.
 #[derive(Default)]
 struct Calls {
-    /// Those that have begun and whose answer has not left.
+    /// Calls that have begun and whose answer has not been sent.
     open: AtomicUsize,
-    /// Those whose function runs.
+    /// Calls whose function runs.
     running: AtomicUsize,
-    /// Rises whenever a call begins or ends, or some of a message comes or leaves.
+    /// Rises whenever a call begins or ends, or when a part of a message arrives or is sent.
     moved: AtomicUsize,
 }
 
@@ -139,12 +140,12 @@ impl Calls {
         self.moved.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Resolves when there was no call for so long that the connection may end.
+    /// Resolves when there was no call for longer than an idle connection may stay open.
     async fn idle(&self) {
         self.still(IDLE_TIMEOUT, || self.open.load(Ordering::Relaxed) == 0).await;
     }
 
-    /// Resolves when the client holds the connection and does nothing with it.
+    /// Resolves when the client keeps the connection open and does nothing with it.
     async fn stalled(&self) {
         let waits = || {
             let (open, running) = (self.open.load(Ordering::Relaxed), &self.running);
@@ -154,7 +155,7 @@ impl Calls {
         self.still(STALL_TIMEOUT, waits).await;
     }
 
-    /// Resolves when nothing has moved for `timeout` while `state` held.
+    /// Resolves when nothing has changed for `timeout` while `state` held.
     async fn still(&self, timeout: Duration, state: impl Fn() -> bool) {
         let mut moved = self.moved.load(Ordering::Relaxed);
         let mut since = Instant::now();
@@ -183,7 +184,7 @@ impl Drop for OpenCall {
     }
 }
 
-/// An answer on its way: its call is open until hyper and h2 have sent it.
+/// An answer that is being sent: its call is open until hyper and h2 have sent it.
 struct Answer {
     bytes: Bytes,
     call: OpenCall,
@@ -225,7 +226,7 @@ async fn answer(
         trailers.insert("grpc-message", text);
     }
     let body = if body.is_empty() {
-        // Nothing but the outcome: it goes with the head.
+        // The answer has only an outcome, which is sent with the head.
         let mut response = Response::new(Empty::new().boxed());
         *response.headers_mut() = trailers;
         response
@@ -240,7 +241,7 @@ async fn answer(
     response
 }
 
-/// Reads a request's message, whose bytes are counted as they come.
+/// Reads a request's message, whose bytes are counted as they arrive.
 async fn message(mut body: Incoming, call: &mut OpenCall) -> Result<Bytes, Failure> {
     let too_long = || (Code::ResourceExhausted, "message is longer than 4 MiB".to_owned());
     let refused = |not_taken| match not_taken {
@@ -301,7 +302,7 @@ async fn run(
         return Err((Code::ResourceExhausted, text));
     }
     let failed = || (Code::Unknown, format!("error calling function {name}"));
-    // What functions of tinyFaaS see when their caller names no type.
+    // The type that functions of tinyFaaS see when their caller names none.
     let kind = [("content-type", "application/binary")];
     let head = call::head("POST", "/", &metadata(&parts.headers), &kind);
     if parts.headers.get("x-tinyfaas-async").is_some_and(|value| !value.is_empty()) {
@@ -315,7 +316,7 @@ async fn run(
     let running = Running::new(&open.calls);
     let reply = match context.node.invoke(call).await {
         Ok(reply) => reply,
-        // A function that failed has answered, whatever its contract.
+        // A function that failed counts as having answered, whatever its contract.
         Err(fault @ Fault::HandlerError { .. }) => return Ok(fault.public_text(&name).into()),
         Err(_) => return Err(failed()),
     };
@@ -331,7 +332,7 @@ async fn run(
     }
 }
 
-/// Counts a function that runs until it is dropped.
+/// Counts a running function until it is dropped.
 struct Running(Arc<Calls>);
 
 impl Running {
@@ -382,7 +383,7 @@ fn framed(message: &[u8]) -> Bytes {
     out.freeze()
 }
 
-/// A field of text; nothing for an empty one, as proto3 has it.
+/// A text field; no bytes for an empty one, as proto3 specifies.
 fn field(number: u8, text: &[u8]) -> Vec<u8> {
     let mut out = Vec::with_capacity(text.len() + 6);
     if text.is_empty() {
@@ -406,7 +407,7 @@ struct Data {
 }
 
 impl Data {
-    /// Reads the message; fields it does not know are skipped, the last of several holds.
+    /// Reads the message; unknown fields are skipped, and the last of several equal fields applies.
     fn parse(message: &Bytes) -> Result<Self, Failure> {
         let mut data = Self::default();
         let mut at = 0;
@@ -427,7 +428,7 @@ impl Data {
             let text = message.slice(at..end);
             at = end;
             match key {
-                // 1 and 2, of type 2.
+                // Fields 1 and 2, of wire type 2.
                 0x0a => data.function = String::from_utf8(text.to_vec()).map_err(|_| not_data())?,
                 0x12 => data.data = text,
                 _ => {}
@@ -467,7 +468,8 @@ fn varint(message: &[u8], at: &mut usize) -> Result<u64, Failure> {
     Err(not_data())
 }
 
-/// A message as gRPC writes it in a header: what is not printable ASCII, and `%`, in percent form.
+/// A message as gRPC writes it in a header: `%` and all bytes that are not printable ASCII are
+/// percent-encoded.
 fn percent_encoded(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
     for byte in text.bytes() {
@@ -514,13 +516,13 @@ mod tests {
 
     type Serving = tokio::task::JoinHandle<hyper::Result<()>>;
 
-    /// A connection to a node whose functions never answer, and the end of serving it.
+    /// A connection to a node whose functions never answer, and the task that serves it.
     fn served(memory: &Memory) -> (DuplexStream, Serving) {
         let never = |_| async { std::future::pending().await }.boxed();
         let node = Arc::new(mote_compat::fake::Fake::new(never));
         let (queue, _) = mote_compat::Queue::new(node.clone(), Default::default());
         let (stopper, stop) = tokio::sync::watch::channel(false);
-        // Never stops.
+        // The node never stops.
         std::mem::forget(stopper);
         let stop = mote_compat::Stop::new(stop);
         let context = GrpcContext { node, queue, stop };
@@ -540,7 +542,7 @@ mod tests {
         request.header("content-type", "application/grpc").body(()).expect("a request")
     }
 
-    /// The beginning of a message of 4 MiB.
+    /// The first `length` bytes of a message of 4 MiB.
     fn begun(length: usize) -> Bytes {
         let mut begun = framed(&vec![b'x'; MESSAGE_BYTES_MAX]).to_vec();
         begun.truncate(length);
@@ -569,7 +571,7 @@ mod tests {
         body.send_data(begun(100), false).expect("sent");
         within(serving, limit).await;
         assert_eq!(memory.taken(), 0);
-        // One whose function runs is waited for.
+        // The connection waits for a call whose function runs.
         let (stream, serving) = served(&memory);
         let mut sender = client(stream).await;
         let (_answer, mut body) = sender.send_request(call_of(), false).expect("sent");
@@ -614,7 +616,7 @@ mod tests {
                 open.push(body);
             }
             tokio::spawn(serving);
-            // Dropped, it would end the connection once its streams have ended.
+            // If the sender were dropped, the connection would end with its streams.
             std::mem::forget(sender);
         }
         let first = futures_util::future::select_all(answers);

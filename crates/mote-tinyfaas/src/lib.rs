@@ -1,8 +1,8 @@
 //! tinyFaaS: its management API, and its fronts over HTTP, CoAP and gRPC.
 //!
-//! HTTP and CoAP are the node's own fronts over a [`TinyFaasFront`], which gives each call and answer the
-//! form that tinyFaaS has; gRPC is served here. This crate must not know the engine, the store, other
-//! platforms or the configuration. Start reading at `front.rs`.
+//! HTTP and CoAP are the node's own fronts over a [`TinyFaasFront`], which gives each call and
+//! answer tinyFaaS' form; gRPC is served here. This crate must not know the engine, the store,
+//! other platforms or the configuration. Start reading at `front.rs`.
 
 mod front;
 mod grpc;
@@ -18,12 +18,12 @@ use mote_compat::node::{Access, Deploys, Functions, Logs};
 pub use front::{Route, TinyFaasFront};
 pub use grpc::{GrpcContext, serve as serve_grpc};
 
-/// What the management API asks of a node.
+/// The traits of a node that the management API uses.
 pub trait Node: Access + Deploys + Functions + Logs {}
 
 impl<N: Access + Deploys + Functions + Logs> Node for N {}
 
-/// What serves it.
+/// The context of the management API.
 pub type Context = mote_compat::Context<dyn Node>;
 
 /// Ports of the fronts that are on, for the answer to an upload.
@@ -58,7 +58,7 @@ fn routes(context: &Context, rule: Rule, ports: Ports) -> Router {
         .with_state(manager)
 }
 
-/// For the fuzzer: what reads what clients send.
+/// For the fuzzer: the code that reads what clients send.
 #[cfg(feature = "fuzzing")]
 pub mod fuzzing {
     use mote_compat::access::Rule;

@@ -1,8 +1,8 @@
-//! Uploads and what else scripts of tinyFaaS ask for. Wrong verbs and bodies that are no JSON get
-//! 400, everything else that fails 500, with a text that says why.
+//! Uploads and the other operations of tinyFaaS' scripts. Wrong methods and bodies that are not
+//! JSON get 400, every other failure gets 500, with a text that gives the reason.
 //!
-//! It manages what was uploaded through it: functions that came another way are called by their
-//! names like all others, and are neither listed nor wiped here.
+//! The API manages only functions that were uploaded through it. Other functions can be called by
+//! their names, but they are neither listed nor wiped here.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -27,19 +27,20 @@ use super::{Context, Ports};
 
 /// Largest upload: JSON with the archive in base64.
 const UPLOAD_BYTES_MAX: usize = 64 << 20;
-/// Uploads received and looked at at once; more wait. Each may take its size in memory a few times.
+/// Uploads that are received and processed at once; more wait. Each may need a few times its size
+/// in memory.
 const UPLOADS_MAX: usize = 1;
-/// How long one may take to arrive: others wait for it.
+/// Time limit for the arrival of one upload, because others wait for it.
 const UPLOAD_TIMEOUT: Duration = Duration::from_secs(120);
-/// Memory of one instance: there is no limit there, and the libraries of a function need more than
+/// Memory of one instance. tinyFaaS has no limit, and the libraries of a function need more than
 /// `mote`'s default.
 const MEMORY_BYTES: u64 = 128 << 20;
-/// Largest body of anything else.
+/// Largest body of any other request.
 pub(super) const BODY_BYTES_MAX: usize = 64 << 10;
-/// Key of the annotation that says what a function was uploaded as.
+/// Key of the annotation with the name under which a function was uploaded.
 const KEY: &str = "tinyfaas";
 
-/// What the handlers share.
+/// The state that the handlers share.
 #[derive(Clone)]
 pub(super) struct Manager {
     context: Context,
@@ -52,7 +53,7 @@ impl Manager {
         Self { context, ports, uploads: Arc::new(Semaphore::new(UPLOADS_MAX)) }
     }
 
-    /// Everything uploaded here, by the name it was given.
+    /// Every function that was uploaded here, by the name in its upload.
     fn functions(&self) -> Vec<(String, Function)> {
         let named =
             |function: Function| Some((function.spec.annotations.get(KEY)?.clone(), function));
@@ -109,7 +110,7 @@ struct Upload {
     subfolder_path: String,
 }
 
-/// The body of an upload, read only when it is its turn.
+/// The body of an upload, which is read only when its turn has come.
 async fn received(request: Request) -> Result<Upload, Failed> {
     let method = request.method().clone();
     check(&method, Method::POST)?;
@@ -151,7 +152,7 @@ async fn deploy(manager: &Manager, wish: &Upload, bytes: Bytes, below: &str) -> 
     if name.is_empty() || !name.bytes().all(|byte| byte.is_ascii_alphanumeric()) {
         return Err(failed(format!("name {}: letters and digits only", mote_compat::shown(name))));
     }
-    // Names are DNS labels here, and called in any case.
+    // Names are DNS labels here, and calls may use any case.
     let function = FunctionName::new(&name.to_ascii_lowercase())
         .map_err(|error| failed(format!("name {}: {error}", mote_compat::shown(name))))?;
     if let Some(other) = manager.context.node.function(function.as_str()) {
@@ -179,7 +180,7 @@ async fn deploy(manager: &Manager, wish: &Upload, bytes: Bytes, below: &str) -> 
     Ok(lines.into_iter().filter_map(line).collect())
 }
 
-/// What `env`, `threads` and `envs` mean here.
+/// The settings that `env`, `threads` and `envs` imply here.
 fn manifest(env: &str, threads: u32, envs: Option<&[String]>) -> Result<FunctionManifest, Failed> {
     fn said<T>(value: T) -> Option<Lined<T>> {
         Some(Lined { value, line: 0 })
@@ -201,7 +202,7 @@ fn manifest(env: &str, threads: u32, envs: Option<&[String]>) -> Result<Function
             )));
         }
     }
-    // There is no deadline there.
+    // tinyFaaS has no deadline.
     manifest.limits.timeout_ms = Some(TIMEOUT_MS_MAX);
     manifest.limits.memory_bytes = Some(MEMORY_BYTES);
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
