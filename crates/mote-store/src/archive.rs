@@ -1,7 +1,8 @@
-//! Unpacks an uploaded archive, which is hostile until shown otherwise.
+//! Unpacks an uploaded archive, which is not trusted.
 //!
-//! A plain or gzip tar becomes a tree below one empty folder, or nothing at all: no path and no
-//! link leaves it, no devices, no set-id bits, no two names for one file, nothing past the limits.
+//! A plain or gzip tar becomes a tree below one empty folder, or the whole archive is refused: no
+//! path and no link leads outside, there are no devices, no set-id bits and no two names for one
+//! file, and every limit holds.
 
 use std::fs::File;
 use std::io::{self, BufReader, Read, Write};
@@ -15,21 +16,22 @@ use crate::entry_path::{self, shown};
 use crate::tar::{Entry, EntryKind, TarReader};
 use crate::tree::{Node, TreeError, TreeWriter};
 
-/// Compressed input this small is not judged by its ratio: a small text packs well.
+/// The ratio limit does not apply to compressed input this small, because a small text compresses
+/// well.
 pub(crate) const RATIO_FREE_BYTES: u64 = 1 << 20;
-/// Largest content of the entry that is set aside.
+/// Largest content of the entry that is returned to the caller.
 const SET_ASIDE_BYTES_MAX: u64 = 1 << 20;
 
-/// What an archive may cost.
+/// The limits of an archive.
 #[derive(Debug, Clone)]
 pub struct ArchiveLimits {
-    /// Entries at most.
+    /// Most entries.
     pub entries: u64,
-    /// Bytes of all files together at most.
+    /// Most bytes of all files together.
     pub bytes: u64,
-    /// Unpacked over packed size at most, for compressed archives.
+    /// Highest ratio of unpacked to packed size, for compressed archives.
     pub ratio: u64,
-    /// A first entry of this name is handed to the caller and not written.
+    /// The content of a first entry with this name is returned to the caller and not written.
     pub set_aside: Option<String>,
 }
 
@@ -39,7 +41,7 @@ impl Default for ArchiveLimits {
     }
 }
 
-/// What came out of an archive.
+/// The result of unpacking an archive.
 #[derive(Debug)]
 pub(crate) struct Unpacked {
     pub(crate) hash: String,
@@ -193,8 +195,8 @@ impl<'l, R: Read> Unpacking<'l, R> {
         .map_err(|error| named(entry, error))
     }
 
-    /// A hard link becomes a copy of a file that stands earlier in the archive: links would make
-    /// two paths share a mode, and the tree is named by content anyway.
+    /// A hard link becomes a copy of a file that is earlier in the archive. A real link would make
+    /// two paths share a mode, and the tree is named by its content in any case.
     fn add_hardlink(&mut self, entry: &Entry, path: &str) -> Result<(), ArchiveError> {
         let target =
             entry_path::normal(&entry.link).map_err(|_| entry.fault("link leaves the function"))?;
@@ -223,7 +225,7 @@ impl<'l, R: Read> Unpacking<'l, R> {
     }
 }
 
-/// Either side of writing a file can fail.
+/// An error in either side of writing a file.
 pub(crate) enum Filling {
     Archive(ArchiveError),
     Tree(TreeError),
@@ -250,7 +252,7 @@ fn refused(entry: &Entry, error: TreeError) -> ArchiveError {
     }
 }
 
-/// Writes what `read` brings; returns its size and digest.
+/// Copies the data of `read`; returns its size and digest.
 pub(crate) fn copy(
     file: &mut File,
     mut read: impl FnMut(&mut [u8]) -> Result<usize, ArchiveError>,

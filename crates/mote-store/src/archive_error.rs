@@ -1,10 +1,10 @@
-//! Why an uploaded archive is refused.
+//! Reasons for refusing an uploaded archive.
 
 use std::io;
 
 use crate::tree::TreeError;
 
-/// Why an archive is refused. Nothing of it is kept.
+/// The reason for refusing an archive. No part of the archive is kept.
 #[derive(Debug, thiserror::Error)]
 pub enum ArchiveError {
     /// One entry is not allowed.
@@ -17,7 +17,7 @@ pub enum ArchiveError {
         /// What is wrong with it.
         reason: String,
     },
-    /// Past a limit.
+    /// A limit is exceeded.
     #[error("{0}")]
     TooLarge(String),
     /// The data ended in the middle.
@@ -26,7 +26,7 @@ pub enum ArchiveError {
         /// The last entry seen.
         index: u64,
     },
-    /// Neither a tar nor a gzip of one.
+    /// The data is neither a tar nor a gzip of one.
     #[error("not a tar archive (plain tar and gzip are read)")]
     NotTar,
     /// Bytes follow the end mark.
@@ -38,7 +38,7 @@ pub enum ArchiveError {
     /// The archive holds no file.
     #[error("the archive is empty")]
     Empty,
-    /// The upload could not be read, or the tree not be written.
+    /// The upload could not be read, or the tree could not be written.
     #[error("unpacking failed")]
     Io(#[source] io::Error),
 }
@@ -70,7 +70,7 @@ impl ArchiveError {
         }
     }
 
-    /// Sorts out what a failed read means; limits travel through readers as [`Past`].
+    /// Classifies a failed read; limits pass through readers as [`Past`].
     pub(crate) fn from_read(error: io::Error) -> Self {
         match error.get_ref().and_then(|inner| inner.downcast_ref::<Past>()) {
             Some(Past::Ratio(ratio)) => {
@@ -87,13 +87,13 @@ impl From<TreeError> for ArchiveError {
     fn from(error: TreeError) -> Self {
         match error {
             TreeError::Io(error) => ArchiveError::Io(error),
-            // Named with its entry where it is made; here only to satisfy the type.
+            // The caller reports this error with its entry; this arm only satisfies the type.
             TreeError::Taken(_) | TreeError::ThroughLink => ArchiveError::NotTar,
         }
     }
 }
 
-/// A limit passed while decompressing, on its way through `io::Error`.
+/// A limit that was exceeded during decompression, wrapped in an `io::Error`.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum Past {
     #[error("ratio {0}")]

@@ -1,4 +1,4 @@
-//! Calls that were accepted and have not ended: a promise that a power cut does not break.
+//! Calls that were accepted and have not ended. They survive a power cut.
 
 use rusqlite::{OptionalExtension as _, params};
 
@@ -7,7 +7,7 @@ use crate::schema;
 use crate::store::Store;
 
 impl Store {
-    /// Keeps a call; it is on disk when this returns its number, which is never given twice.
+    /// Stores a call; it is on disk when this returns its number, which is never used again.
     pub fn add_call(&self, record: &[u8]) -> Result<u64, StoreError> {
         let number = self.change(|change| {
             change.execute("INSERT INTO calls (record) VALUES (?1)", params![record])?;
@@ -16,7 +16,7 @@ impl Store {
         Ok(number.unsigned_abs())
     }
 
-    /// A kept call.
+    /// A stored call.
     pub fn call(&self, number: u64) -> Result<Option<Vec<u8>>, StoreError> {
         let connection = self.lock();
         let sql = "SELECT record FROM calls WHERE number = ?1";
@@ -24,7 +24,7 @@ impl Store {
         row.optional().map_err(|error| schema::sql(self.root(), error))
     }
 
-    /// Forgets a call.
+    /// Removes a call.
     pub fn remove_call(&self, number: u64) -> Result<(), StoreError> {
         self.change(|change| {
             change.execute("DELETE FROM calls WHERE number = ?1", params![number as i64])
@@ -32,7 +32,7 @@ impl Store {
         Ok(())
     }
 
-    /// Number and length in bytes of every kept call, oldest first.
+    /// Number and length in bytes of every stored call, oldest first.
     pub fn calls(&self) -> Result<Vec<(u64, u64)>, StoreError> {
         let connection = self.lock();
         let sql = |error| schema::sql(self.root(), error);

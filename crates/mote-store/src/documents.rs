@@ -1,4 +1,4 @@
-//! Documents that the fronts of other platforms keep: what has no meaning to the node itself.
+//! Documents that the APIs of other platforms store. They have no meaning to the node itself.
 
 use rusqlite::{OptionalExtension as _, params};
 
@@ -9,16 +9,16 @@ use crate::store::Store;
 /// One change of a collection.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct DocumentChange {
-    /// Which collection.
+    /// Its collection.
     pub collection: String,
-    /// Which document in it.
+    /// Its key in the collection.
     pub key: String,
-    /// What it is from now on; `None` removes it.
+    /// Its new content; `None` removes it.
     pub value: Option<Vec<u8>>,
 }
 
 impl Store {
-    /// Makes all of the changes or none; they are on disk when this returns.
+    /// Makes all of the changes or none of them; they are on disk when this returns.
     pub fn put_documents(&self, changes: &[DocumentChange]) -> Result<(), StoreError> {
         self.change(|change| {
             let put = "INSERT INTO documents (collection, key, value) VALUES (?1, ?2, ?3)

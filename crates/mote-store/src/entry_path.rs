@@ -1,11 +1,11 @@
 //! Rules for paths inside an archive or a code tree.
 
-/// Longest component in bytes, as every file system here allows.
+/// Longest component in bytes, which every file system here allows.
 pub(crate) const NAME_BYTES_MAX: usize = 255;
 /// Deepest path.
 pub(crate) const DEPTH_MAX: usize = 32;
 
-/// Why a path is refused.
+/// The reason for refusing a path.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum PathFault {
     Leaves,
@@ -31,8 +31,8 @@ impl PathFault {
 
 /// The path in normal form, components joined by `/`; empty for the root itself (`.` or `./`).
 ///
-/// Windows' notions of leaving (`..\\x`, `C:x`) are refused as well: an archive must mean the same
-/// wherever it is unpacked.
+/// Windows' ways to leave a folder (`..\\x`, `C:x`) are refused as well, because an archive must
+/// mean the same on every system.
 pub(crate) fn normal(raw: &[u8]) -> Result<String, PathFault> {
     if raw.is_empty() {
         return Err(PathFault::Empty);
@@ -62,9 +62,9 @@ pub(crate) fn normal(raw: &[u8]) -> Result<String, PathFault> {
 
 /// Whether a symbolic link at `path` may point to `target`.
 ///
-/// Only leading `..` are allowed, and no more than the link has folders above it inside the tree.
-/// As no entry is written through a link, those folders are real; so every link ends inside, also
-/// when its path leads through another link.
+/// Only leading `..` are allowed, and no more of them than the link has folders above it inside the
+/// tree. No entry is written through a link, so those folders are real. For this reason every link
+/// ends inside, even if its path leads through another link.
 pub(crate) fn link_stays_inside(path: &str, target: &str) -> bool {
     if target.is_empty()
         || target.len() > 1024

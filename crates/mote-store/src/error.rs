@@ -1,14 +1,14 @@
-//! Why the store could not do what was asked.
+//! Errors of the store.
 
 use std::io;
 use std::path::{Path, PathBuf};
 
 use crate::archive_error::ArchiveError;
 
-/// Why the store could not do what was asked. Nothing half-done stays behind.
+/// The reason why an operation of the store failed. No partial result remains.
 #[derive(Debug, thiserror::Error)]
 pub enum StoreError {
-    /// The tables are of a newer version; nothing was written.
+    /// A newer version made the tables; nothing was written.
     #[error(
         "{path}: written by a newer version of mote (table format {found}, this version knows {known})"
     )]
@@ -25,7 +25,7 @@ pub enum StoreError {
     InUse {
         /// The data directory.
         path: PathBuf,
-        /// The holder, `?` when it left no number.
+        /// The process that holds it, `?` if it left no number.
         pid: String,
     },
     /// No space left.
@@ -33,21 +33,21 @@ pub enum StoreError {
     DiskFull {
         /// Bytes free.
         left_bytes: u64,
-        /// The same for people.
+        /// The same as text for people.
         left_text: String,
     },
-    /// The file system refused.
+    /// The file system returned an error.
     #[error("{path}")]
     Io {
-        /// On which file.
+        /// The file.
         path: PathBuf,
-        /// Why.
+        /// The cause.
         source: io::Error,
     },
-    /// The database refused.
+    /// The database returned an error.
     #[error("mote.db")]
     Database(#[source] rusqlite::Error),
-    /// A file or row is not what was written.
+    /// A file or row differs from what was written.
     #[error("{0}")]
     Damaged(String),
     /// There is code, but the database that names it is missing or empty. Nothing was removed.
@@ -76,7 +76,7 @@ pub enum StoreError {
     /// A revision names code or packages that are not there.
     #[error("{0} is not in the store")]
     NotStored(String),
-    /// Not usable as the name of a package folder.
+    /// The key cannot be the name of a package folder.
     #[error("packages key `{0}`: 1\u{2013}200 of a\u{2013}z A\u{2013}Z 0\u{2013}9 . _ -")]
     BadKey(String),
 }
@@ -98,7 +98,7 @@ impl StoreError {
         }
     }
 
-    /// Names the file an I/O error happened on, and tells a full disk apart.
+    /// Names the file of an I/O error, and distinguishes a full disk.
     pub(crate) fn io(path: &Path, source: io::Error) -> Self {
         if source.kind() == io::ErrorKind::StorageFull {
             return Self::disk_full(path);

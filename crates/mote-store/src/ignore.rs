@@ -1,10 +1,10 @@
-//! What a deploy leaves out: a fixed list, then `.moteignore`, or else `.gitignore`, and files of
-//! secrets that neither of them mentions.
+//! The files that a deploy leaves out: those of a fixed list, then those in `.moteignore` or,
+//! without it, in `.gitignore`, and files of secrets that neither of them mentions.
 //!
-//! The common part of git's rules: comments, `!`, `/` at the start or end, `*`, `?` and `**`. Only
-//! the file at the top of the folder is read.
+//! The rules are the common part of git's: comments, `!`, `/` at the start or end, `*`, `?` and
+//! `**`. Only the file at the top of the folder is read.
 
-/// Never part of a function.
+/// Names that are never part of a function.
 const ALWAYS: [&str; 11] = [
     ".git",
     ".hg",
@@ -19,19 +19,20 @@ const ALWAYS: [&str; 11] = [
     ".gitignore",
 ];
 
-/// What becomes of an entry.
+/// The decision about an entry.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Verdict {
     /// It is deployed.
     Packed,
-    /// It is left out, as everybody expects or as a rule says.
+    /// It is left out, because of the fixed list or a rule.
     LeftOut,
-    /// It is left out because files of its name hold secrets; nobody said so, and people are told.
+    /// It is left out although no rule says so, because files of its name hold secrets; a message
+    /// tells the user.
     Secret,
 }
 
 struct Rule {
-    /// Components; matched against the end of a path unless anchored.
+    /// Components, which are matched against the end of a path unless the rule is anchored.
     parts: Vec<String>,
     anchored: bool,
     only_dirs: bool,
@@ -51,7 +52,8 @@ impl Ignore {
         Self { rules }
     }
 
-    /// What becomes of the entry at `path` (joined by `/`). The last rule that matches wins.
+    /// The decision about the entry at `path` (components joined by `/`). The last rule that
+    /// matches applies.
     pub(crate) fn verdict(&self, path: &str, is_dir: bool) -> Verdict {
         let name = path.rsplit('/').next().unwrap_or(path);
         if ALWAYS.contains(&name) || name.ends_with(".pyc") {
@@ -67,7 +69,7 @@ impl Ignore {
 }
 
 /// Whether a file of this name holds environment variables of one machine, which often are secrets:
-/// `.env`, `.env.local` and so on, but not the example that is meant to be read.
+/// `.env`, `.env.local` and so on, but not an example file that is meant to be read.
 fn holds_secrets(name: &str) -> bool {
     name == ".env" || (name.starts_with(".env.") && name != ".env.example")
 }
@@ -118,7 +120,8 @@ fn parts_match(parts: &[String], names: &[&str]) -> bool {
     }
 }
 
-/// `*` and `?` within one name; linear, with one place to go back to.
+/// Matches `*` and `?` within one name. It is linear, because it remembers one place to continue
+/// from.
 fn glob(pattern: &[u8], name: &[u8]) -> bool {
     let (mut p, mut n) = (0, 0);
     let mut back: Option<(usize, usize)> = None;

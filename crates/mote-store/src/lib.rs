@@ -1,12 +1,12 @@
-//! What a node must still know after a power cut: functions, their revisions, code and
-//! packages, secrets, and calls that it has promised to run.
+//! The durable state of a node: functions, their revisions, code and packages, secrets, and
+//! accepted calls.
 //!
 //! Revisions are rows in SQLite; code and packages are folders named by their content. A call that
 //! returns `Ok` is durable (fsync). Everything here blocks: call it from a blocking thread. This
 //! crate must not know how a function runs, nor anything about HTTP.
 //!
-//! Start with [`store::Store`]; hostile uploads are the matter of [`archive`] and [`unzip()`], and [`pack`] makes
-//! the archives that pass.
+//! Start with [`store::Store`]; [`archive`] and [`unzip()`] handle uploads, which are not trusted,
+//! and [`pack`] makes archives that they accept.
 
 pub mod archive;
 mod archive_error;

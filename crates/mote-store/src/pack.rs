@@ -1,5 +1,5 @@
-//! Packs a folder or a file into a tar that the node accepts: sorted, without times and owners, so
-//! equal folders give equal bytes.
+//! Packs a folder or a file into a tar that the node accepts. It is sorted and has no times and
+//! owners, so that equal folders give equal bytes.
 
 use std::fs;
 use std::io;
@@ -11,26 +11,26 @@ use crate::entry_path::{self, shown};
 use crate::ignore::{Ignore, Verdict};
 use crate::tar;
 
-/// Why a folder cannot be packed.
+/// The reason why a folder cannot be packed.
 #[derive(Debug, thiserror::Error)]
 pub enum PackError {
     /// A file cannot be read.
     #[error("{path}")]
     Io {
-        /// Which.
+        /// The file.
         path: PathBuf,
-        /// Why.
+        /// The cause.
         source: io::Error,
     },
     /// A file or name that the node would refuse.
     #[error("{path}: {reason}")]
     Refused {
-        /// Relative to the folder.
+        /// Its path relative to the folder.
         path: String,
-        /// Why.
+        /// The reason.
         reason: String,
     },
-    /// Past a limit of uploads.
+    /// A limit of uploads is exceeded.
     #[error("{0}")]
     TooLarge(String),
 }
@@ -51,12 +51,12 @@ impl PackError {
 pub struct Packed {
     /// The tar.
     pub tar: Vec<u8>,
-    /// Files in it, the entry in front not counted.
+    /// Files in it, without the entry in front.
     pub files: u64,
     /// Bytes in them.
     pub bytes: u64,
     /// Files that were left out because files of their name hold secrets, although no rule of the
-    /// folder says so.
+    /// folder mentions them.
     pub secret: Vec<String>,
 }
 
@@ -66,15 +66,15 @@ pub fn pack(root: &Path, first: Option<(&str, &[u8])>) -> Result<Packed, PackErr
     Packer::default().pack(root, first)
 }
 
-/// The same, with what is otherwise left out: for code that somebody chose file by file, as in an
-/// archive.
+/// The same, including files that are otherwise left out: for code whose files someone chose
+/// individually, as in an archive.
 pub fn pack_whole(root: &Path, first: Option<(&str, &[u8])>) -> Result<Packed, PackError> {
     Packer { whole: true, ..Packer::default() }.pack(root, first)
 }
 
 #[derive(Default)]
 struct Packer {
-    /// Nothing is ignored.
+    /// Whether no file is ignored.
     whole: bool,
     out: Vec<u8>,
     entries: u64,
@@ -124,7 +124,7 @@ impl Packer {
             let path = if below.is_empty() { name.to_owned() } else { format!("{below}/{name}") };
             let full = root.join(&path);
             let meta = fs::symlink_metadata(&full).map_err(|error| io_error(&full, error))?;
-            // The node installs these for its own machine.
+            // The node installs these packages for its own machine.
             let installed = name == "node_modules" && installs_modules;
             match ignore.map(|ignore| ignore.verdict(&path, meta.is_dir())) {
                 Some(_) if installed => continue,
@@ -176,7 +176,7 @@ impl Packer {
         let limits = ArchiveLimits::default();
         self.count()?;
         self.files += 1;
-        // Before reading, so that a huge file costs no memory.
+        // The check comes before reading, so that a huge file uses no memory.
         if self.bytes.saturating_add(meta.len()) > limits.bytes {
             return Err(PackError::TooLarge(format!(
                 "more than {} MiB with {path}; exclude files in .moteignore",
@@ -280,7 +280,7 @@ mod tests {
     #[test]
     fn what_was_chosen_file_by_file_is_packed_whole() {
         let dir = tree();
-        // Modules, `.git`, compiled files, `.moteignore` and the two that it names.
+        // Modules, `.git`, compiled files, `.moteignore` and the two files that it names.
         let left_out = 6;
         let all = pack_whole(dir.path(), None).unwrap().files;
         assert_eq!(pack(dir.path(), None).unwrap().files + left_out, all);

@@ -9,19 +9,20 @@ use crate::store::{Pin, Store, crash_point, sync_dir};
 /// Longest key.
 const KEY_BYTES_MAX: usize = 200;
 
-/// What is there for a key.
+/// The result of looking up a key.
 #[derive(Debug)]
 pub enum Lookup {
-    /// Installed before; read-only.
+    /// Packages that were installed before; read-only.
     Ready(StoredPackages),
-    /// Not there: install into its path, then [`Store::commit_packages`].
+    /// Packages that are not installed: install into the path, then call
+    /// [`Store::commit_packages`].
     Build(PackagesStaging),
 }
 
 /// Installed packages, kept from the garbage collector until dropped.
 #[derive(Debug)]
 pub struct StoredPackages {
-    /// Where they are.
+    /// Their folder.
     pub path: PathBuf,
     _pin: Pin,
 }
@@ -40,7 +41,7 @@ impl PackagesStaging {
         &self.path
     }
 
-    /// The key it will have.
+    /// The key of the packages after the commit.
     pub fn key(&self) -> &str {
         &self.key
     }
@@ -48,14 +49,14 @@ impl PackagesStaging {
 
 impl Drop for PackagesStaging {
     fn drop(&mut self) {
-        // After a commit there is nothing at this path any more.
+        // After a commit nothing is at this path any more.
         let _ = remove_tree(&self.path);
     }
 }
 
 impl Store {
     /// Looks up the packages of `key` (lock hash, runtime version and machine, joined with `-`).
-    /// Two builds of one key may run at once; the first to commit wins.
+    /// Two builds of one key may run at once; the first commit is used.
     pub fn packages_dir(&self, key: &str) -> Result<Lookup, StoreError> {
         check_key(key)?;
         let pin = self.pin(key);
@@ -102,7 +103,7 @@ fn check_key(key: &str) -> Result<(), StoreError> {
     })
 }
 
-/// Installers honour the umask; sandboxes read as another user.
+/// Installers respect the umask, but sandboxes read as another user.
 fn make_readable(path: &Path) -> std::io::Result<()> {
     use std::os::unix::fs::PermissionsExt;
 

@@ -1,8 +1,10 @@
-//! Removes whole trees, however deep: hostile code and installers make folders at will.
+//! Removes whole trees of any depth, because hostile code and installers can make any number of
+//! folders.
 //!
 //! The standard library keeps one descriptor per level open, and a path of more than 4,096 bytes
-//! cannot be named. Here one folder is open at a time: down by name, up by `..`, which is checked
-//! against what was passed on the way down. Names wait on the heap, one per level.
+//! cannot be named. Here one folder is open at a time. The code descends by name and ascends by
+//! `..`, which it compares with the folder that it passed on the way down. The heap holds one name
+//! per level.
 
 use std::ffi::{CStr, CString};
 use std::io;
@@ -12,16 +14,16 @@ use std::path::Path;
 use rustix::fs::{AtFlags, CWD, Dir, FileType, Mode, OFlags};
 use rustix::io::Errno;
 
-/// Opens a folder and nothing else; links are not followed.
+/// Opens only a folder; links are not followed.
 const FOLDER: OFlags =
     OFlags::RDONLY.union(OFlags::DIRECTORY).union(OFlags::NOFOLLOW).union(OFlags::CLOEXEC);
 
-/// What tells one folder from another while it is open.
+/// Distinguishes folders while they are open.
 type Identity = (u64, u64);
 
-/// Removes a tree or file without following links; one that is not there is fine. Blocks. Uses at
-/// most four descriptors and, for each level of folders, the memory of a name. On an error what is
-/// left stays, and the call can be repeated.
+/// Removes a tree or file without following links; a missing one is not an error. Blocks. Uses at
+/// most four descriptors and, for each level of folders, the memory of a name. After an error the
+/// rest remains, and the call can be repeated.
 pub fn remove_tree(path: &Path) -> io::Result<()> {
     let removed = match std::fs::symlink_metadata(path) {
         Ok(meta) if meta.is_dir() => empty(open(CWD, path).map_err(io::Error::from)?)
@@ -38,7 +40,7 @@ pub fn remove_tree(path: &Path) -> io::Result<()> {
 /// Removes everything below `top`.
 fn empty(top: OwnedFd) -> io::Result<()> {
     let mut current = top;
-    // The folders above the current one, with the name by which each leads down.
+    // The folders above the current one, each with the name that leads down from it.
     let mut above: Vec<(Identity, CString)> = Vec::new();
     loop {
         if let Some(name) = empty_of_files(current.as_fd())? {
@@ -57,8 +59,8 @@ fn empty(top: OwnedFd) -> io::Result<()> {
     }
 }
 
-/// Removes the files and empty folders of one folder; the name of the first folder that is not
-/// empty, if there is one.
+/// Removes the files and empty folders of one folder; returns the name of the first folder that is
+/// not empty, if there is one.
 fn empty_of_files(folder: BorrowedFd<'_>) -> io::Result<Option<CString>> {
     for entry in Dir::read_from(folder)? {
         let entry = entry?;
@@ -85,8 +87,8 @@ fn is_folder(folder: BorrowedFd<'_>, name: &CStr) -> io::Result<bool> {
     Ok(FileType::from_raw_mode(stat.st_mode) == FileType::Directory)
 }
 
-/// Opens a folder below `at`. An ordinary user's own folder may lack the bits that this needs: an
-/// installer took them away.
+/// Opens a folder below `at`. A user's own folder may lack the necessary mode bits if an installer
+/// removed them.
 fn open(at: BorrowedFd<'_>, name: impl rustix::path::Arg + Copy) -> rustix::io::Result<OwnedFd> {
     let opened = rustix::fs::openat(at, name, FOLDER, Mode::empty());
     let folder = match opened {
@@ -98,7 +100,7 @@ fn open(at: BorrowedFd<'_>, name: impl rustix::path::Arg + Copy) -> rustix::io::
     };
     let mode = Mode::from_raw_mode(rustix::fs::fstat(&folder)?.st_mode);
     if !mode.contains(Mode::RWXU) {
-        // Refused where it is another user's, and then the removal itself says so.
+        // This fails for another user's folder, and the removal itself then reports the error.
         let _ = rustix::fs::fchmod(&folder, mode | Mode::RWXU);
     }
     Ok(folder)
@@ -114,7 +116,8 @@ mod tests {
     use super::*;
     use rustix::process::{Resource, getrlimit, setrlimit};
 
-    /// A chain of folders made step by step, as no path can name it; a file and a link in each.
+    /// A chain of folders with a file and a link in each. It is made step by step, because no path
+    /// can name it.
     fn chain(top: &Path, levels: usize) {
         let mut folder = open(CWD, top).unwrap();
         for _ in 0..levels {

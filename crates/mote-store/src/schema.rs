@@ -9,13 +9,13 @@ use rusqlite::{Connection, OpenFlags};
 
 use crate::error::StoreError;
 
-/// Version of the tables; raised with each change, one migration each.
+/// Version of the tables; each change raises it and adds one migration.
 pub(crate) const VERSION: u32 = 1 + MIGRATIONS.len() as u32;
-/// Marks the file as ours: `mote` in ASCII.
+/// Marks the file as a database of `mote`: the name in ASCII.
 const APPLICATION_ID: u32 = 0x6d6f_7465;
 
-/// Version 1. Revision numbers are never used twice while a function exists, so a number in a log or a bug
-/// report names one thing. `state` says what a revision is: added, live or retired.
+/// Version 1. Revision numbers are never used twice while a function exists, so a number in a log
+/// or a bug report identifies one revision. `state` is added, live or retired.
 const TABLES: &str = "
 CREATE TABLE functions (
     name TEXT PRIMARY KEY NOT NULL,
@@ -38,15 +38,15 @@ CREATE INDEX revisions_by_code ON revisions (code_hash);
 CREATE INDEX revisions_by_packages ON revisions (packages_key);
 ";
 
-/// From version 1 on, what makes each version of the one before; never changed once released. New
-/// files go the same way, so that old and new have equal tables.
+/// The steps from each version to the next, beginning with version 1. A released step never
+/// changes. New files take the same steps, so that old and new files have equal tables.
 const MIGRATIONS: &[&str] = &[
-    // `split`: how traffic goes, JSON, NULL is everything to `live`. `scale`: JSON or NULL.
+    // `split`: the traffic split in JSON; NULL means everything to `live`. `scale`: JSON or NULL.
     "ALTER TABLE functions ADD COLUMN split TEXT; ALTER TABLE functions ADD COLUMN scale TEXT;",
     // Calls that were accepted and have not ended, and values that functions read as files.
     "CREATE TABLE calls (number INTEGER PRIMARY KEY AUTOINCREMENT, record BLOB NOT NULL) STRICT;
      CREATE TABLE secrets (name TEXT PRIMARY KEY NOT NULL, value TEXT NOT NULL) STRICT;",
-    // What the front of another platform keeps, by collection and key.
+    // Documents of other platforms' APIs, by collection and key.
     "CREATE TABLE documents (collection TEXT NOT NULL, key TEXT NOT NULL, value BLOB NOT NULL,
          PRIMARY KEY (collection, key)) STRICT, WITHOUT ROWID;",
 ];
@@ -60,8 +60,8 @@ pub(crate) fn check_header(path: &Path) -> Result<(), StoreError> {
     refuse(path, number(&header, 60), number(&header, 68))
 }
 
-/// Refuses a database that is missing or empty while `tree` shows that there was one: an empty one
-/// would name no code, and all code would be removed as unused.
+/// Refuses a database that is missing or empty while `tree` shows that there was one. An empty
+/// database would name no code, and all code would be removed as unused.
 fn refuse_lost(path: &Path, tree: &Path) -> Result<(), StoreError> {
     let bytes = match std::fs::metadata(path) {
         Ok(meta) => meta.len(),
@@ -78,7 +78,7 @@ fn number(header: &[u8; 100], at: usize) -> u32 {
     u32::from_be_bytes([header[at], header[at + 1], header[at + 2], header[at + 3]])
 }
 
-/// The first bytes of the file; none where there are not as many.
+/// The first bytes of the file; `None` if it is shorter.
 fn header(path: &Path) -> Result<Option<[u8; 100]>, StoreError> {
     let mut header = [0; 100];
     let mut file = match File::open(path) {
@@ -86,7 +86,8 @@ fn header(path: &Path) -> Result<Option<[u8; 100]>, StoreError> {
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(None),
         Err(error) => return Err(StoreError::io(path, error)),
     };
-    // Empty, or cut off before its first page was written: SQLite starts anew or refuses.
+    // The file is empty or was cut off before its first page was written: SQLite initializes it or
+    // refuses it.
     Ok(file.read_exact(&mut header).is_ok().then_some(header))
 }
 
@@ -101,8 +102,8 @@ fn refuse(path: &Path, version: u32, application: u32) -> Result<(), StoreError>
     Ok(())
 }
 
-/// Opens the database so that a commit is on disk when it returns, and brings its tables up to
-/// date. `tree` is code that it must name, if there is any: then it is not made anew.
+/// Opens the database so that a commit is on disk when it returns, and migrates its tables. `tree`
+/// is code that the database must name, if there is any; in that case no new database is made.
 pub(crate) fn open(path: &Path, tree: Option<&Path>) -> Result<Connection, StoreError> {
     check_header(path)?;
     if let Some(tree) = tree {
@@ -127,7 +128,7 @@ fn prepare(
 ) -> Result<(), StoreError> {
     let sql = |error| sql(path, error);
     connection.busy_timeout(Duration::from_secs(5)).map_err(sql)?;
-    // The log beside the file may hold a newer version than its header.
+    // The log next to the file may hold a newer version than the file's header.
     let version = pragma(connection, "user_version").map_err(sql)?;
     let application = pragma(connection, "application_id").map_err(sql)?;
     refuse(path, version, application)?;
@@ -142,7 +143,8 @@ fn prepare(
             "PRAGMA synchronous = FULL; PRAGMA foreign_keys = ON; PRAGMA trusted_schema = OFF;",
         )
         .map_err(sql)?;
-    // Builds differ in their defaults and may ignore a pragma: durability is checked, not hoped for.
+    // Builds of SQLite differ in their defaults and may ignore a pragma, so the setting is read
+    // back.
     let synchronous = pragma(connection, "synchronous").map_err(sql)?;
     let foreign_keys = pragma(connection, "foreign_keys").map_err(sql)?;
     if mode != "wal" || synchronous != 2 || foreign_keys != 1 {
@@ -152,7 +154,7 @@ fn prepare(
         )));
     }
     if version < VERSION {
-        // All of them or none: a crash on the way leaves the version before.
+        // All migrations are made or none: after a crash the previous version remains.
         let change = connection.transaction().map_err(sql)?;
         if version == 0 {
             change.execute_batch(TABLES).map_err(sql)?;
@@ -170,9 +172,10 @@ fn prepare(
     check_whole(path, connection)
 }
 
-/// Refuses a file whose pages or indexes do not fit together: SQLite would find some rows and miss
-/// others, and a function that is there would be answered as unknown. The two tables that decide
-/// what is served are compared with their indexes too. Milliseconds for thousands of rows.
+/// Refuses a file whose pages or indexes are inconsistent. SQLite would find some rows and miss
+/// others, and an existing function would be answered as unknown. The two tables that decide which
+/// revisions are served are also compared with their indexes. Takes milliseconds for thousands of
+/// rows.
 fn check_whole(path: &Path, connection: &Connection) -> Result<(), StoreError> {
     let sql = |error| sql(path, error);
     for check in ["quick_check(1)", "integrity_check(functions)", "integrity_check(revisions)"] {
@@ -194,7 +197,7 @@ fn pragma(connection: &Connection, name: &str) -> rusqlite::Result<u32> {
     connection.query_row(&format!("PRAGMA {name}"), [], |row| row.get(0))
 }
 
-/// Tells a full disk and a damaged file apart from other failures.
+/// Distinguishes a full disk and a damaged file from other failures.
 pub(crate) fn sql(path: &Path, error: rusqlite::Error) -> StoreError {
     match error.sqlite_error_code() {
         Some(rusqlite::ErrorCode::DiskFull) => StoreError::disk_full(path),

@@ -1,6 +1,6 @@
 use super::*;
 
-/// A store as version 1 left it, with a function in it.
+/// A store with a function, as version 1 wrote it.
 fn version_1(path: &Path) {
     let connection = Connection::open(path).unwrap();
     connection.execute_batch("PRAGMA journal_mode = WAL; PRAGMA foreign_keys = ON;").unwrap();

@@ -1,5 +1,5 @@
-//! Secrets: values that functions read as files. As safe as the data folder, which only its owner
-//! reads; they are not encrypted.
+//! Secrets: values that functions read as files. They are not encrypted; the data folder protects
+//! them, because only its owner can read it.
 
 use rusqlite::params;
 
@@ -8,7 +8,7 @@ use crate::schema;
 use crate::store::Store;
 
 impl Store {
-    /// Makes or replaces a secret. Returns whether it was there before.
+    /// Creates or replaces a secret. Returns whether it existed before.
     pub fn put_secret(&self, name: &str, value: &str) -> Result<bool, StoreError> {
         self.change(|change| {
             let there = change.execute("DELETE FROM secrets WHERE name = ?1", params![name])? > 0;
@@ -18,7 +18,7 @@ impl Store {
         })
     }
 
-    /// Removes a secret. Returns whether it was there.
+    /// Removes a secret. Returns whether it existed.
     pub fn remove_secret(&self, name: &str) -> Result<bool, StoreError> {
         let sql = "DELETE FROM secrets WHERE name = ?1";
         Ok(self.change(|change| change.execute(sql, params![name]))? > 0)

@@ -7,8 +7,9 @@
 //! DATA/packages/<key>/      installed packages
 //! DATA/staging/             work in progress; emptied at start
 //! ```
-//! A tree is written in staging, synced and renamed before a row names it, so whatever a row names
-//! is complete. What no row names is removed at start and by [`Store::collect_garbage`].
+//! A tree is written in staging, synced and renamed before a row names it, so every tree that a row
+//! names is complete. Trees that no row names are removed at start and by
+//! [`Store::collect_garbage`].
 
 use std::collections::{HashMap, HashSet};
 use std::fs::{File, OpenOptions, Permissions};
@@ -45,58 +46,58 @@ pub struct Store {
     _lock: File,
 }
 
-/// What opening the store had to clear away.
+/// Leftovers that were removed when the store was opened.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Recovery {
-    /// Half-done work in `staging`.
+    /// Unfinished work in `staging`.
     pub staging_removed: u64,
     /// Trees that no revision names.
     pub trees_removed: u64,
-    /// What could not be removed, each with the reason. It takes space and does no other harm; the
-    /// next start tries again.
+    /// Leftovers that could not be removed, each with the reason. They only use space; the next
+    /// start tries again.
     pub left: Vec<String>,
 }
 
-/// What [`Store::collect_garbage`] did.
+/// The result of [`Store::collect_garbage`].
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Collected {
-    /// Trees that are out of use now.
+    /// Trees that were removed from use.
     pub trees: u64,
-    /// What could not be removed, each with the reason.
+    /// Trees that could not be removed, each with the reason.
     pub left: Vec<String>,
 }
 
-/// Uploaded code, complete and durable, not yet part of a revision. Kept from the garbage
-/// collector until dropped.
+/// Uploaded code, complete and durable, that is not yet part of a revision. The garbage collector
+/// skips it until it is dropped.
 #[derive(Debug)]
 pub struct StagedCode {
-    /// Its name.
+    /// The hash of its content, which is its name.
     pub hash: String,
-    /// Where it is.
+    /// Its folder.
     pub path: PathBuf,
     /// Files in it.
     pub files: u64,
     /// Bytes in them.
     pub bytes: u64,
-    /// What was removed from the archive and should be said, one line each.
+    /// Notes for the user on what was removed from the archive, one line each.
     pub notes: Vec<String>,
     /// Content of the entry that [`ArchiveLimits::set_aside`] names, when it came first.
     pub set_aside: Option<Vec<u8>>,
     _pin: Pin,
 }
 
-/// What a revision is.
+/// The state of a revision.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum RevisionState {
-    /// Stored, never took traffic by share.
+    /// Stored; it never received a share of the traffic.
     Added,
-    /// The one with the largest share of the traffic.
+    /// Has the largest share of the traffic.
     Live,
-    /// Takes less of the traffic, or took some once.
+    /// Has a smaller share of the traffic, or had one before.
     Retired,
 }
 
-/// A new revision's place.
+/// The place of a new revision.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Revision {
     /// The function.
@@ -110,23 +111,23 @@ pub struct Revision {
 /// A revision as stored.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct StoredRevision {
-    /// What the function is.
+    /// Description of the function.
     pub spec: FunctionSpec,
     /// Its number.
     pub revision: u64,
     /// Name of its code.
     pub code_hash: String,
-    /// Where its code is.
+    /// Folder of its code.
     pub code_path: PathBuf,
-    /// Name of its packages, when it has any.
+    /// Name of its packages, if it has any.
     pub packages_key: Option<String>,
-    /// Where they are.
+    /// Folder of its packages.
     pub packages_path: Option<PathBuf>,
     /// When this revision was added, milliseconds since 1970.
     pub created_at_ms: u64,
     /// When the function's first revision was added.
     pub function_created_at_ms: u64,
-    /// What it is.
+    /// Its state.
     pub state: RevisionState,
 }
 
@@ -137,16 +138,16 @@ pub struct Damaged {
     pub function: String,
     /// Its revision.
     pub revision: u64,
-    /// What is wrong.
+    /// The reason.
     pub reason: String,
 }
 
-/// A function with everything that serves it.
+/// A function with all revisions that serve it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct StoredFunction {
     /// Its revision with the largest share.
     pub live: StoredRevision,
-    /// How its traffic goes. Names only `live` and `others`.
+    /// Its traffic split. Names only `live` and `others`.
     pub traffic: Traffic,
     /// Further revisions that a share or tag reaches.
     pub others: Vec<StoredRevision>,
@@ -155,27 +156,27 @@ pub struct StoredFunction {
 /// All functions with a live revision, by name.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Inventory {
-    /// Those that can be served.
+    /// Functions that can be served.
     pub functions: Vec<StoredFunction>,
-    /// Those that cannot.
+    /// Functions that cannot be served.
     pub damaged: Vec<Damaged>,
 }
 
 impl Store {
-    /// Opens or makes the store in `data_dir`, holds it against other processes, and clears away
-    /// what a crash left half-done. Refuses tables of a newer version before any write.
+    /// Opens or makes the store in `data_dir`, locks it against other processes, and removes
+    /// unfinished work that a crash left. Refuses tables of a newer version before any write.
     pub fn open(data_dir: &Path) -> Result<Self, StoreError> {
         let database = data_dir.join("mote.db");
         schema::check_header(&database)?;
         make_dir(data_dir, 0o711)?;
-        // Resolved once, so that a later change of the working directory means nothing.
+        // The path is resolved once, so that a later change of the working directory has no effect.
         let root = std::fs::canonicalize(data_dir).map_err(|e| StoreError::io(data_dir, e))?;
         let lock = lock_dir(&root)?;
         for (name, mode) in [("code", 0o711), ("packages", 0o711), ("staging", 0o700)] {
             make_dir(&root.join(name), mode)?;
         }
         let database = root.join("mote.db");
-        // Code arrives only after the tables are made, so tables that are gone were lost.
+        // Code is stored only after the tables exist, so missing tables were lost.
         let connection = schema::open(&database, any_tree(&root)?.as_deref())?;
         for name in ["mote.db", "mote.db-wal", "mote.db-shm"] {
             let path = root.join(name);
@@ -205,12 +206,12 @@ impl Store {
         &self.root
     }
 
-    /// What opening it had to clear away.
+    /// Leftovers that were removed when the store was opened.
     pub fn recovery(&self) -> &Recovery {
         &self.recovery
     }
 
-    /// Unpacks an uploaded archive (plain or gzip tar) and makes its tree durable. On an error
+    /// Unpacks an uploaded archive (plain or gzip tar) and makes its tree durable. After an error
     /// nothing is left on disk. The same content gives the same hash and is stored once.
     pub fn stage_archive(
         &self,
@@ -255,8 +256,8 @@ impl Store {
         })
     }
 
-    /// Adds a revision of `spec.name`; what was live stays live. Old revisions past
-    /// [`REVISIONS_KEPT`] are forgotten.
+    /// Adds a revision of `spec.name`; the live revision stays live. The oldest revisions above
+    /// [`REVISIONS_KEPT`] are removed.
     pub fn add_revision(
         &self,
         spec: &FunctionSpec,
@@ -298,9 +299,8 @@ impl Store {
         Ok(Revision { function: spec.name.clone(), revision, created_at_ms })
     }
 
-    /// Keeps bounds of a function's instances until another
-    /// revision is live; `None` forgets
-    /// them. False when there is no such function.
+    /// Keeps bounds of a function's instances until another revision is live; `None` removes them.
+    /// False if there is no such function.
     pub fn set_scale(
         &self,
         name: &FunctionName,
@@ -315,8 +315,8 @@ impl Store {
         Ok(changed > 0)
     }
 
-    /// The bounds kept by [`Store::set_scale`]. Those that cannot be read are left out: the
-    /// manifest's hold then.
+    /// The bounds stored by [`Store::set_scale`]. Bounds that cannot be read are left out, so that
+    /// the manifest's apply.
     pub fn scales(&self) -> Result<HashMap<String, ScaleOverride>, StoreError> {
         let connection = self.lock();
         let sql = |error| schema::sql(&self.root, error);
@@ -335,8 +335,8 @@ impl Store {
         Ok(scales)
     }
 
-    /// All functions with a live revision. A row or tree that is damaged is named, and does not
-    /// stand in the way of the others: what a damaged revision had goes to the live one.
+    /// All functions with a live revision. A damaged row or tree is named and does not affect other
+    /// functions: the live revision receives the traffic of a damaged one.
     pub fn functions(&self) -> Result<Inventory, StoreError> {
         let mut inventory = Inventory::default();
         for row in self.rows("r.state = 'live'", "")? {
@@ -368,7 +368,7 @@ impl Store {
         Ok(inventory)
     }
 
-    /// The revisions of one function, newest first; empty when there is no such function.
+    /// The revisions of one function, newest first; empty if there is no such function.
     pub fn revisions(&self, name: &FunctionName) -> Result<Vec<StoredRevision>, StoreError> {
         let rows = self.rows("r.function = ?1", name.as_str())?;
         let mut revisions: Vec<_> =
@@ -377,8 +377,8 @@ impl Store {
         Ok(revisions)
     }
 
-    /// Forgets a function and its revisions; false when there was none. Its code stays on disk
-    /// until [`Store::collect_garbage`], as instances may still run it.
+    /// Removes a function and its revisions; false if there was none. Its code stays on disk until
+    /// [`Store::collect_garbage`], because instances may still run it.
     pub fn remove(&self, name: &FunctionName) -> Result<bool, StoreError> {
         let removed = self.change(|change| {
             change.execute("DELETE FROM functions WHERE name = ?1", [name.as_str()])
@@ -386,13 +386,15 @@ impl Store {
         Ok(removed > 0)
     }
 
-    /// Removes code and packages that no revision names and nobody uses; `in_use` are the hashes
-    /// and keys of running instances. A tree that cannot be removed stops nothing; it is named.
+    /// Removes code and packages that no revision names and that are not in use; `in_use` are the
+    /// hashes and keys of running instances. A tree that cannot be removed is reported and does not
+    /// stop the collection.
     pub fn collect_garbage(&self, in_use: &HashSet<String>) -> Result<Collected, StoreError> {
         let mut trash = Vec::new();
         let mut left = Vec::new();
         {
-            // Under the lock nothing can be renamed into place or named by a new row.
+            // While the lock is held, nothing can be renamed into place and no new row can name a
+            // tree.
             let connection = self.lock();
             let mut named: HashSet<String> = HashSet::new();
             let sql = |error| schema::sql(&self.root, error);
@@ -411,7 +413,8 @@ impl Store {
                     if named.contains(&name) || in_use.contains(&name) || self.is_pinned(&name) {
                         continue;
                     }
-                    // Out of sight in one step; a crash during the slow part leaves only staging.
+                    // The tree disappears in one step; a crash during the slow removal leaves only
+                    // staging.
                     let away = self.staging_path();
                     match std::fs::rename(entry.path(), &away) {
                         Ok(()) => trash.push(away),
@@ -428,7 +431,7 @@ impl Store {
         Ok(Collected { trees: trash.len() as u64, left })
     }
 
-    /// Whether the code named `hash` is still what was stored. Reads all of it.
+    /// Whether the code named `hash` is unchanged. Reads all of it.
     pub fn verify_code(&self, hash: &str) -> Result<bool, StoreError> {
         let path = self.code_path(hash);
         let now = crate::tree::hash_dir(&path).map_err(|error| StoreError::io(&path, error))?;
@@ -482,7 +485,7 @@ impl Store {
         rows.collect::<Result<Vec<_>, _>>().map_err(sql)
     }
 
-    /// One durable change: all of it or nothing.
+    /// Makes one durable change: all of it or nothing.
     pub(crate) fn change<T>(
         &self,
         work: impl FnOnce(&rusqlite::Transaction<'_>) -> rusqlite::Result<T>,
@@ -495,7 +498,8 @@ impl Store {
         Ok(value)
     }
 
-    /// A panic while the lock was held cannot leave a half change: transactions roll back.
+    /// A panic while the lock was held cannot leave a partial change, because transactions roll
+    /// back.
     pub(crate) fn lock(&self) -> MutexGuard<'_, Connection> {
         self.connection.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -522,8 +526,8 @@ impl Store {
         Ok(path)
     }
 
-    /// Removes half-done work: how much, and what could not be removed, whose names are not used
-    /// again.
+    /// Removes unfinished work. Returns how much was removed, and what could not be removed, whose
+    /// names are not used again.
     fn empty_staging(&self) -> Result<(u64, Vec<String>), StoreError> {
         let folder = self.root.join("staging");
         let io = |error| StoreError::io(&folder, error);
@@ -554,7 +558,7 @@ impl Store {
     }
 }
 
-/// Names that work in progress holds; counted, as two deploys may share a tree.
+/// Names that work in progress uses, with a count, because two deploys may share a tree.
 #[derive(Debug, Default)]
 struct Pins(Mutex<HashMap<String, u64>>);
 
@@ -564,7 +568,7 @@ impl Pins {
     }
 }
 
-/// Keeps one tree from the garbage collector until dropped.
+/// Protects one tree from the garbage collector until dropped.
 #[derive(Debug)]
 pub(crate) struct Pin {
     pins: Arc<Pins>,
@@ -615,16 +619,16 @@ impl RawRevision {
 }
 
 fn now_ms() -> u64 {
-    // A clock before 1970 reads as 1970: times are for display only.
+    // A clock before 1970 counts as 1970, because times are only displayed.
     SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_millis() as u64)
 }
 
-/// Makes a folder if it is missing; one that is there only gains the search bits it needs.
+/// Makes a folder if it is missing; an existing one only gains the search bits that it needs.
 fn make_dir(path: &Path, mode: u32) -> Result<(), StoreError> {
     let io = |error| StoreError::io(path, error);
     if !path.exists() {
         std::fs::DirBuilder::new().recursive(true).mode(0o755).create(path).map_err(io)?;
-        // Set apart from creation, which the umask cuts.
+        // The mode is set separately, because the umask restricts it at creation.
         return std::fs::set_permissions(path, Permissions::from_mode(mode)).map_err(io);
     }
     let now = std::fs::metadata(path).map_err(io)?.permissions().mode() & 0o7777;
@@ -634,7 +638,7 @@ fn make_dir(path: &Path, mode: u32) -> Result<(), StoreError> {
     Ok(())
 }
 
-/// One of the trees of code or packages, if there are any.
+/// One tree of code or packages, if there are any.
 fn any_tree(root: &Path) -> Result<Option<PathBuf>, StoreError> {
     for name in ["code", "packages"] {
         let folder = root.join(name);
@@ -675,7 +679,8 @@ fn lock_dir(root: &Path) -> Result<File, StoreError> {
     Ok(file)
 }
 
-/// The traffic without revisions that cannot be served; what they had goes to the live one.
+/// The traffic split without revisions that cannot be served; the live revision receives their
+/// shares.
 fn without_missing(traffic: Traffic, live: &StoredRevision, others: &[StoredRevision]) -> Traffic {
     let there = |revision| {
         revision == live.revision || others.iter().any(|other| other.revision == revision)
@@ -698,8 +703,8 @@ pub(crate) fn sync_dir(path: &Path) -> Result<(), StoreError> {
     File::open(path).and_then(|dir| dir.sync_all()).map_err(|error| StoreError::io(path, error))
 }
 
-/// In the test binary, ends the process here when the environment says so: as a power cut would,
-/// without unwinding.
+/// In the test binary, ends the process here if the environment says so, without unwinding, as a
+/// power cut would.
 #[cfg(test)]
 pub(crate) fn crash_point(step: &str) {
     if std::env::var("MOTE_STORE_CRASH_AT").is_ok_and(|at| at == step) {
@@ -707,7 +712,7 @@ pub(crate) fn crash_point(step: &str) {
     }
 }
 
-/// Nothing outside the test binary.
+/// Does nothing outside the test binary.
 #[cfg(not(test))]
 pub(crate) fn crash_point(_step: &str) {}
 

@@ -237,7 +237,7 @@ fn a_split_outlives_a_restart_and_many_deploys() {
 
 #[test]
 fn tables_of_version_1_are_brought_up_to_date() {
-    // As version 1 wrote them; this text stays as it is.
+    // The tables as version 1 wrote them; this text must not change.
     const VERSION_1: &str = "
         CREATE TABLE functions (
             name TEXT PRIMARY KEY NOT NULL,
@@ -387,8 +387,8 @@ fn a_thousand_functions() {
     assert_eq!(live(&store).len(), 1000);
 }
 
-/// The child of the test below: deploys version 2 and is ended on the way. Does nothing when run
-/// as a test of its own.
+/// The child process of the test below: it deploys version 2 and is killed during the deploy. Does
+/// nothing when it runs as a test of its own.
 #[test]
 fn child_that_crashes() {
     let Some(root) = std::env::var_os("MOTE_STORE_CRASH_DIR") else {
@@ -497,7 +497,7 @@ fn a_database_whose_tables_are_only_in_its_log_is_not_lost() {
     let (dir, copy) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
     let store = Store::open(dir.path()).unwrap();
     deploy(&store, "a", "1");
-    // As a power cut leaves it: the log was never written back.
+    // The state after a power cut: the log was never written back.
     let copied = Command::new("cp").arg("-R").arg(dir.path().join(".")).arg(copy.path()).status();
     assert!(copied.unwrap().success());
     assert_eq!(live(&Store::open(copy.path()).unwrap()), [("a".into(), 1)]);

@@ -1,5 +1,5 @@
-//! The tar format, read strictly: ustar with PAX and GNU long names, and nothing that two readers
-//! could understand in two ways.
+//! Reads the tar format strictly: ustar with PAX and GNU long names, and nothing that two readers
+//! could interpret differently.
 
 use std::io::{self, Read};
 
@@ -7,14 +7,14 @@ use crate::archive_error::ArchiveError;
 use crate::entry_path::shown;
 
 pub(crate) const BLOCK: usize = 512;
-/// PAX records of one entry; a path, a link and a few times fit many times over.
+/// Largest PAX records of one entry; a path, a link and a few times need much less.
 const PAX_BYTES_MAX: u64 = 64 << 10;
-/// Longest path of an entry, which is the longest that Linux takes in a call.
+/// Longest path of an entry, which is the longest that Linux accepts in a system call.
 const PATH_BYTES_MAX: usize = 4096;
-/// Zero bytes after the end; tar pads to 10 KiB.
+/// Most zero bytes after the end; tar pads to 10 KiB.
 const PADDING_BYTES_MAX: u64 = 1 << 20;
 
-/// What an entry is.
+/// The kind of an entry.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum EntryKind {
     File,
@@ -25,17 +25,17 @@ pub(crate) enum EntryKind {
     Unknown(u8),
 }
 
-/// One entry's head; `size` bytes of content follow.
+/// The head of one entry; `size` bytes of content follow.
 #[derive(Debug, Clone)]
 pub(crate) struct Entry {
-    /// From 1.
+    /// Its number, from 1.
     pub(crate) index: u64,
     pub(crate) kind: EntryKind,
     pub(crate) path: Vec<u8>,
     pub(crate) link: Vec<u8>,
     pub(crate) size: u64,
     pub(crate) mode: u32,
-    /// It had extended attributes, which are dropped.
+    /// Whether it had extended attributes, which are dropped.
     pub(crate) attributes: bool,
 }
 
@@ -45,11 +45,11 @@ impl Entry {
     }
 }
 
-/// Reads heads; the caller reads the content in between with [`TarReader::read_content`].
+/// Reads heads; the caller reads the content between them with [`TarReader::read_content`].
 pub(crate) struct TarReader<R> {
     input: R,
     index: u64,
-    /// Content and padding of the current entry not yet read.
+    /// Content and padding of the current entry that have not been read.
     left: u64,
     padding: u64,
 }
@@ -68,7 +68,7 @@ impl<R: Read> TarReader<R> {
         Self { input, index: 0, left: 0, padding: 0 }
     }
 
-    /// The next entry; the content of the one before must have been read.
+    /// The next entry; the content of the previous one must have been read.
     pub(crate) fn next(&mut self) -> Result<Option<Entry>, ArchiveError> {
         let mut extensions = Extensions::default();
         loop {
@@ -93,8 +93,8 @@ impl<R: Read> TarReader<R> {
                     extensions.seen = true;
                 }
                 b'g' => {
-                    // `git archive` writes its commit here. Whatever else stands in it would apply
-                    // to every entry, which no honest packer needs.
+                    // `git archive` writes its commit here. Any other record in it would apply to
+                    // every entry, which no honest packer needs.
                     let mut global = Extensions::default();
                     let records = self.small_content(size, &path)?;
                     self.read_pax(&records, &mut global)?;
@@ -130,7 +130,7 @@ impl<R: Read> TarReader<R> {
         self.index += 1;
         let path = extensions.path.unwrap_or(path);
         let kind = match kind {
-            // Old writers mark a folder only by the slash at its end.
+            // Old writers mark a folder only by the slash at the end of its path.
             b'0' | 0 if path.last() == Some(&b'/') => EntryKind::Dir,
             b'0' | 0 => EntryKind::File,
             b'1' => EntryKind::Hardlink,
@@ -209,7 +209,7 @@ impl<R: Read> TarReader<R> {
         })
     }
 
-    /// A header block with a good checksum, or `None` for the zeros that end an archive.
+    /// A header block with a correct checksum, or `None` for the zeros that end an archive.
     fn block(&mut self, first: bool) -> Result<Option<Box<[u8; BLOCK]>>, ArchiveError> {
         let mut block = Box::new([0; BLOCK]);
         match self.exact(&mut block[..]) {
@@ -290,7 +290,7 @@ impl<R: Read> TarReader<R> {
     }
 }
 
-/// `LENGTH KEY=VALUE\n`; returns key, value and what follows.
+/// `LENGTH KEY=VALUE\n`; returns key, value and the rest.
 fn pax_record(bytes: &[u8]) -> Option<(&[u8], &[u8], &[u8])> {
     let space = bytes.iter().take(8).position(|byte| *byte == b' ')?;
     let digits = std::str::from_utf8(&bytes[..space]).ok()?;
@@ -309,7 +309,7 @@ fn pax_record(bytes: &[u8]) -> Option<(&[u8], &[u8], &[u8])> {
 fn header_path(block: &[u8; BLOCK]) -> Vec<u8> {
     let name = until_nul(&block[..100]);
     let prefix = until_nul(&block[345..500]);
-    // GNU's own format ("ustar  ") keeps times where POSIX keeps the prefix.
+    // GNU's own format ("ustar  ") stores times where POSIX stores the prefix.
     if &block[257..263] == b"ustar\0" && !prefix.is_empty() {
         [prefix, b"/", name].concat()
     } else {
@@ -322,8 +322,8 @@ fn until_nul(field: &[u8]) -> &[u8] {
     &field[..end]
 }
 
-/// A number field: octal digits, spaces around, ended by space or NUL. Base-256 is refused: no
-/// entry within the limits needs it.
+/// A number field: octal digits with spaces around them, ended by space or NUL. Base-256 is
+/// refused, because no entry within the limits needs it.
 fn octal(field: &[u8]) -> Option<u64> {
     let text = std::str::from_utf8(until_nul(field)).ok()?.trim_matches(' ');
     if text.is_empty() {

@@ -1,4 +1,4 @@
-//! Where a function's traffic goes.
+//! Stores the traffic split of a function.
 
 use mote_core::FunctionName;
 use mote_core::rollout::Traffic;
@@ -10,11 +10,12 @@ use crate::store::{Store, crash_point};
 use crate::traffic_rows::traffic_of;
 
 impl Store {
-    /// Moves a function's traffic, in one durable step. Its split names stored revisions only.
+    /// Changes a function's traffic split in one durable step. The split names only stored
+    /// revisions.
     pub fn set_traffic(&self, name: &FunctionName, traffic: &Traffic) -> Result<(), StoreError> {
         let text = name.as_str();
         let live = traffic.split.main();
-        // What says no more than `live` does is left out, as in tables of version 1.
+        // A split that only repeats `live` is left out, as in tables of version 1.
         let json = (traffic != &Traffic::whole(live))
             .then(|| serde_json::to_string(traffic))
             .transpose()
@@ -42,7 +43,7 @@ impl Store {
                     return Err(rusqlite::Error::QueryReturnedNoRows);
                 }
             }
-            // Bounds set by hand hold for the live revision they were set for.
+            // Bounds set by hand apply only to the live revision for which they were set.
             change.execute(
                 "UPDATE functions SET split = ?3, live = ?2,
                  scale = CASE WHEN live IS ?2 THEN scale END WHERE name = ?1",
@@ -59,7 +60,7 @@ impl Store {
         }
     }
 
-    /// How a function's traffic goes; `None` when it has no live revision.
+    /// The traffic split of a function; `None` if it has no live revision.
     pub fn traffic(&self, name: &FunctionName) -> Result<Option<Traffic>, StoreError> {
         let connection = self.lock();
         traffic_of(&connection, name.as_str()).map_err(|error| schema::sql(self.root(), error))

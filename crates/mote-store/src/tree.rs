@@ -1,4 +1,5 @@
-//! A code tree on disk: written fd-relative without ever following a link, named by its content.
+//! A code tree on disk, named by its content. It is written relative to file descriptors and
+//! without following a link.
 
 use std::collections::{BTreeMap, HashMap};
 use std::fs::File;
@@ -12,7 +13,7 @@ use sha2::{Digest, Sha256};
 /// Trees with more nodes than this are synced with one call for the file system.
 const SYNC_EACH_MAX: usize = 64;
 
-/// What stands at a path.
+/// The node at a path.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Node {
     Dir { explicit: bool },
@@ -20,10 +21,10 @@ pub(crate) enum Node {
     Link { target: String },
 }
 
-/// Why a node could not be added.
+/// The reason why a node could not be added.
 #[derive(Debug)]
 pub(crate) enum TreeError {
-    /// The path, or one that differs only in case, is taken; the text says which.
+    /// The path, or one that differs only in case, is taken; the text says which of them.
     Taken(&'static str),
     /// The path leads through a link or a file.
     ThroughLink,
@@ -54,7 +55,7 @@ pub(crate) struct TreeWriter {
 }
 
 impl TreeWriter {
-    /// Begins in `root`, an empty folder.
+    /// Begins a tree in `root`, an empty folder.
     pub(crate) fn new(root: &Path) -> io::Result<Self> {
         let root = rustix::fs::open(
             root,
@@ -68,7 +69,7 @@ impl TreeWriter {
         &self.nodes
     }
 
-    /// Adds a folder; one that came to be through a path below it may be named once.
+    /// Adds a folder. A folder that was made for a path below it may be added once.
     pub(crate) fn add_dir(&mut self, path: &str) -> Result<(), TreeError> {
         if let Some(Node::Dir { explicit }) = self.nodes.get_mut(path) {
             if std::mem::replace(explicit, true) {
@@ -99,13 +100,13 @@ impl TreeWriter {
         .map_err(TreeError::from)?;
         let mut file = File::from(file);
         let (size, digest) = fill(&mut file)?;
-        // Again, because the umask cut the mode at creation.
+        // The mode is set again, because the umask restricted it at creation.
         rustix::fs::fchmod(&file, Mode::from_raw_mode(mode)).map_err(TreeError::from)?;
         self.nodes.insert(path.to_owned(), Node::File { executable, size, digest });
         Ok(())
     }
 
-    /// Adds a symbolic link; the caller has checked that it stays inside.
+    /// Adds a symbolic link; the caller has checked that it leads inside.
     pub(crate) fn add_link(&mut self, path: &str, target: &str) -> Result<(), TreeError> {
         self.claim(path)?;
         let (parent, name) = self.parent(path)?;
@@ -147,7 +148,8 @@ impl TreeWriter {
         Ok(hash(&self.nodes))
     }
 
-    /// Refuses a path that is taken, and names that differ only in case anywhere on the way.
+    /// Refuses a path that is taken, and names anywhere in it that differ from existing ones only
+    /// in case.
     fn claim(&mut self, path: &str) -> Result<(), TreeError> {
         if self.nodes.contains_key(path) {
             return Err(TreeError::Taken("same path twice"));
@@ -177,7 +179,7 @@ impl TreeWriter {
         Ok(())
     }
 
-    /// The open folder above `path`, made where it is missing, and the last name.
+    /// The open folder above `path`, which is made if it is missing, and the last component.
     fn parent<'p>(&mut self, path: &'p str) -> Result<(OwnedFd, &'p str), TreeError> {
         let Some((folder, name)) = path.rsplit_once('/') else {
             return Ok((self.root.try_clone()?, path));
@@ -190,7 +192,7 @@ impl TreeWriter {
         Ok((self.dir(folder)?, name))
     }
 
-    /// Opens a folder step by step, so that a link anywhere on the way is refused.
+    /// Opens a folder step by step, so that a link anywhere in the path is refused.
     fn dir(&self, path: &str) -> Result<OwnedFd, TreeError> {
         let mut dir = self.root.try_clone()?;
         for part in path.split('/') {
@@ -205,8 +207,8 @@ fn open_dir(at: impl AsFd, name: &str) -> Result<OwnedFd, TreeError> {
     Ok(rustix::fs::openat(at, name, flags, Mode::empty())?)
 }
 
-/// The name of a tree: over sorted paths, kinds, executable bits and contents. Times, owners and
-/// whether a folder was named or implied do not count.
+/// The name of a tree, a hash of sorted paths, kinds, executable bits and contents. Times and
+/// owners do not count, nor whether a folder was named or implied.
 fn hash(nodes: &BTreeMap<String, Node>) -> String {
     let mut hasher = Sha256::new();
     hasher.update(b"mote-tree-1\n");
@@ -227,8 +229,8 @@ fn hash(nodes: &BTreeMap<String, Node>) -> String {
     hex(&hasher.finalize())
 }
 
-/// The name the tree at `root` would have now; differs from its folder's name when a file rotted.
-/// Reads every file.
+/// The name that the tree at `root` would have now; it differs from its folder's name if a file was
+/// corrupted. Reads every file.
 pub fn hash_dir(root: &Path) -> io::Result<String> {
     let mut nodes = BTreeMap::new();
     collect(root, "", &mut nodes)?;

@@ -1,5 +1,5 @@
-//! Unpacks a zip as clients of other platforms upload it, under the same rules as a tar: no path and
-//! no link leaves the folder, no two names for one file, nothing past the limits.
+//! Unpacks a zip that a client of another platform uploaded, under the same rules as a tar: no path
+//! and no link leaves the folder, there are no two names for one file, and every limit holds.
 
 use std::fs::File;
 use std::io::{Cursor, Read};
@@ -16,9 +16,9 @@ use crate::tree::{TreeError, TreeWriter};
 /// Longest target of a symbolic link.
 const LINK_BYTES_MAX: u64 = 4_096;
 
-/// Unpacks `bytes` into `root`, an empty folder that the caller removes on an error. Of the
-/// archive only what is below the folder `below` is taken; all of it where that is empty. Returns
-/// how many files there are, never 0. Blocks.
+/// Unpacks `bytes` into `root`, an empty folder that the caller removes on an error. Takes only the
+/// entries below the folder `below`, or all of them if that is empty. Returns the number of files,
+/// which is never 0. Blocks.
 pub fn unzip(
     bytes: &[u8],
     below: &str,
@@ -107,7 +107,7 @@ impl Unpacking {
         })
     }
 
-    /// The path below the folder that is taken.
+    /// The path relative to the folder that is taken.
     fn inside(&self, path: &str) -> Option<String> {
         if self.below.is_empty() {
             return Some(path.to_owned());
@@ -171,7 +171,7 @@ mod tests {
     #[test]
     fn nothing_leaves_the_folder() {
         for name in ["../x", "/etc/x", "a/../../x", "a\\..\\x", "C:x"] {
-            // The writer would put such names right, so they are patched in.
+            // The writer would correct such names, so they are patched into the bytes.
             let plain = "a".repeat(name.len());
             let mut bytes = zipped(&[(&plain, b"1", 0o644)]);
             for at in 0..bytes.len() - plain.len() {
