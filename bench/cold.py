@@ -183,14 +183,15 @@ class Crun:
             data += got
 
 
-def host_folders(prefix: str, code: Path) -> dict[str, str]:
-    folders = {"/usr": "/usr", "/function": str(code), "/mote": str(ROOT / "shims")}
+def host_folders(shims: Path, prefix: str, code: Path) -> dict[str, str]:
+    folders = {"/usr": "/usr", "/function": str(code), "/mote": str(shims)}
     if not prefix.startswith("/usr"):
         folders[prefix] = prefix
     return folders
 
 
-def contestants(folder: Path) -> dict[str, Crun]:
+def contestants(folder: Path, shims: Path) -> dict[str, Crun]:
+    """The same workers in crun. `shims` is where a node has put them: one file each, as it uses them."""
     asked = {"capture_output": True, "text": True, "check": True}
     python = subprocess.run(["python3", "-c", "import sys; print(sys.executable); "
                              "print(sys.base_prefix)"], **asked).stdout.split()
@@ -200,13 +201,13 @@ def contestants(folder: Path) -> dict[str, Crun]:
     examples = ROOT / "examples"
     return {
         "Python": Crun(folder, "python", [python[0], "-sSEuB", "/mote/python/mote_shim.py"],
-                       host_folders(python[1], examples / "hello-python"),
+                       host_folders(shims, python[1], examples / "hello-python"),
                        {**load, "entry": "hello:handle"}),
         "Node": Crun(folder, "node", [node, "/mote/node/mote_shim.mjs"],
-                     host_folders(str(Path(node).parent.parent), examples / "hello-node"),
+                     host_folders(shims, str(Path(node).parent.parent), examples / "hello-node"),
                      {**load, "entry": "hello.mjs"}),
         "static binary": Crun(folder, "binary", ["/function/answer"],
-                              host_folders("/usr", folder / "answer"), None),
+                              host_folders(shims, "/usr", folder / "answer"), None),
     }
 
 
@@ -240,10 +241,10 @@ def compare(folder: Path, rounds: int) -> list[Outcome]:
     names = {**EXAMPLES, "static binary": "answer"}
     code = {name: ROOT / "examples" / name for name in EXAMPLES.values()}
     code["answer"] = program(folder)
-    cruns = contestants(folder)
     times: dict[tuple[str, str], list[float]] = {}
     with Node() as pooled, Node("--prewarm", "off") as bare:
         nodes = {"pool": pooled, "no pool": bare}
+        cruns = contestants(folder, pooled.folder / "data" / "shims")
         apis = {kind: Api(node.socket) for kind, node in nodes.items()}
         for node in nodes.values():
             for name in names.values():

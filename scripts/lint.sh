@@ -27,7 +27,7 @@ each() { # command…, --, files…
 
 mapfile -t shell < <(git ls-files 'scripts/*.sh' 'demo/*.sh' 'bench/*.sh' lab .ci/run)
 mapfile -t node < <(git ls-files 'shims/*.mjs')
-mapfile -t python < <(git ls-files 'scripts/*.py' 'shims/python/*.py' 'shims/go/*.py')
+mapfile -t python < <(git ls-files 'scripts/*.py' 'shims/*.py')
 
 lint "Rust, format" cargo fmt --all --check
 lint "Rust, clippy" cargo clippy --quiet --workspace --all-targets -- -D warnings

@@ -4,7 +4,8 @@ import assert from 'node:assert/strict';
 import { test } from 'node:test';
 
 import { decode, Engine, fixtures, FUNCTIONS, KINDS } from './engine_double.mjs';
-import { Invocation, ProtocolError, splitFrames } from './mote_shim.mjs';
+import { Invocation } from './mote_worker/invocation.mjs';
+import { ProtocolError, splitFrames } from './mote_worker/wire.mjs';
 
 const LIMIT = { timeout: 60_000 };
 

@@ -7,7 +7,7 @@ import struct
 import subprocess
 import sys
 
-KINDS = "HELLO LOAD READY INVOKE BODY RESULT ERROR CANCEL CREDIT LOG DRAIN".split()
+KINDS = ["HELLO", "LOAD", "READY", "INVOKE", "BODY", "RESULT", "ERROR", "CANCEL", "CREDIT", "LOG", "DRAIN"]
 HERE = os.path.dirname(os.path.abspath(__file__))
 CONFORMANCE = os.path.join(HERE, "..", "conformance")
 SECONDS_MAX = 30  # a test that would wait longer has failed

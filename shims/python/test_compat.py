@@ -213,7 +213,7 @@ class Kubeless(Case):
                 response.set_header("X-Kind", "test")
                 return {"event": event, "seen": seen, "context": sorted(context)}
             """, "fn:handler")
-        fields = FIELDS + [["event-id", "7"], ["event-type", "t"], ["event-time", "now"], ["event-namespace", "n"]]
+        fields = [*FIELDS, ["event-id", "7"], ["event-type", "t"], ["event-time", "now"], ["event-namespace", "n"]]
         frame = engine.invoke("/p", b'{"b":2}', query="a=1", headers=fields)
         event = {"data": {"b": 2}, "event-id": "7", "event-type": "t", "event-time": "now", "event-namespace": "n"}
         seen = [["request", "response"], "dict", "POST", "/p", "a=1", "1", "/p?a=1", 7, "1,2", {"b": 2}]

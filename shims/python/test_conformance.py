@@ -4,8 +4,10 @@ import os
 import unittest
 
 import engine_double
-import mote_shim
 from engine_double import CONFORMANCE, Engine, decode, fixtures
+from mote_worker.event import Event
+from mote_worker.wire import ProtocolError
+from mote_worker.worker import Worker
 
 TO_WORKER = ("LOAD", "INVOKE", "BODY", "CANCEL", "CREDIT", "DRAIN")
 
@@ -13,7 +15,7 @@ TO_WORKER = ("LOAD", "INVOKE", "BODY", "CANCEL", "CREDIT", "DRAIN")
 def shim_decode(data):
     """What the shim's own parser makes of one frame: an event, or None where it waits for more."""
 
-    class Recorder(mote_shim.Worker):
+    class Recorder(Worker):
         def __init__(self):
             super().__init__(None)
             self.spec, self.filed = {}, None
@@ -39,7 +41,7 @@ class Frames(unittest.TestCase):
                     self.assertIsNone(shim_decode(data))
                 elif "error" in case:
                     if not case["name"].startswith("result"):
-                        with self.assertRaises(mote_shim.ProtocolError):
+                        with self.assertRaises(ProtocolError):
                             shim_decode(data)
                 elif case["ok"]["kind"] == "INVOKE":
                     self.check_invoke(shim_decode(data), case["ok"])
@@ -78,8 +80,8 @@ class Frames(unittest.TestCase):
                         self.assertEqual(seen, value, name)
 
     def test_what_the_shim_encodes_decodes(self):
-        worker = mote_shim.Worker(None)
-        event = mote_shim.Event(7, b"", (), 0)
+        worker = Worker(None)
+        event = Event(7, b"", (), 0)
         worker.put_result(event, 1, 2, 201, b"a\nb\n", b"xyz")
         expected = next(case for case in fixtures("frames") if case["name"] == "result with its whole body")
         self.assertEqual(b"".join(worker.out).hex(), expected["hex"])

@@ -13,11 +13,19 @@ macro_rules! shim {
     };
 }
 
-const FILES: [(&str, &str); 21] = [
-    shim!("python/mote_shim.py"),
-    shim!("node/mote_shim.mjs"),
+/// A file that the build put together from its parts, see `build.rs`.
+macro_rules! bundle {
+    ($folder:literal, $name:literal) => {
+        (concat!($folder, "/", $name), include_str!(concat!(env!("OUT_DIR"), "/", $name)))
+    };
+}
+
+const FILES: [(&str, &str); 22] = [
+    bundle!("python", "mote_shim.py"),
+    bundle!("node", "mote_shim.mjs"),
     shim!("node/rehearsal.mjs"),
     shim!("python/compat/__init__.py"),
+    shim!("python/compat/environment.py"),
     shim!("python/compat/tinyfaas.py"),
     shim!("python/compat/openfaas.py"),
     shim!("python/compat/nuclio.py"),

@@ -3,6 +3,7 @@
 //
 // An adapter exports `load(file, exported, spec, init)`, which imports the function and resolves to
 // a handler `(event, ctx)` of the shim's own. Loaded only for functions that ask for it.
+// What adapters may use of the shim is listed in `mote_worker/adapters.mjs`.
 
 import { EventEmitter } from 'node:events';
 import { STATUS_CODES } from 'node:http';

@@ -3,6 +3,8 @@
 An adapter is a module `mote_compat.PLATFORM` with `adapt(worker)`, which imports the function and
 returns (module, handler, name) as the shim's own search does: a handler of a shape the shim knows,
 and an object whose `init`, if any, is called once. Loaded only for functions that ask for it.
+
+What adapters may use of the shim is listed in `mote_worker/adapters.py`.
 """
 
 import functools
@@ -165,9 +167,8 @@ def flask_value(value):
         status = int(status.split(None, 1)[0])
     if value is None:
         value = ""
-    if not any(name.lower() == "content-type" for name, _ in headers):
-        if not isinstance(value, (dict, list)):
-            headers.append(("Content-Type", HTML))
+    if not isinstance(value, (dict, list)) and not any(name.lower() == "content-type" for name, _ in headers):
+        headers.append(("Content-Type", HTML))
     return value, status, headers
 
 

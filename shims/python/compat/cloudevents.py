@@ -156,7 +156,7 @@ def binary(event):
         data = data.encode()
     else:
         kind, data = kind or "application/json", json.dumps(data).encode()
-    return fields + [("content-type", kind)], bytes(data)
+    return [*fields, ("content-type", kind)], bytes(data)
 
 
 def written(value):

@@ -7,7 +7,6 @@ import sys
 import mote_shim
 from mote_compat import HTML_BLOCK, flask_app, flask_value, nothing_to_call
 
-
 METHODS = ["GET", "POST", "PUT", "HEAD", "OPTIONS", "DELETE"]
 
 
@@ -16,7 +15,7 @@ def adapt(worker):
         _, function, _ = mote_shim.find_entry(worker.spec["entry"])
         return nothing_to_call(), fastapi_app(function), "app"
     try:
-        module, function, _ = mote_shim.find_entry(worker.spec["entry"])
+        _, function, _ = mote_shim.find_entry(worker.spec["entry"])
     except ModuleNotFoundError as error:
         if error.name == "flask":
             error.msg += " (Fission's environment brings Flask along: name it in requirements.txt)"

@@ -22,6 +22,9 @@ class Request(Lazy):
         "content_length": lambda event: len(event.body),
     }
 
+    def __init__(self, event):
+        self._event = event
+
     @property
     def params(self):
         """The same as `query`."""
@@ -70,7 +73,7 @@ def about(block):
 
 
 def adapt(worker):
-    module, function, name = mote_shim.find_entry(worker.spec["entry"])
+    _, function, name = mote_shim.find_entry(worker.spec["entry"])
     environ = os.environ
     context = {
         "function-name": environ.get("FUNC_HANDLER") or name,
@@ -80,13 +83,11 @@ def adapt(worker):
     }
 
     def handle(event):
-        payload, head = event._payload, event._head
-        template, is_json = about[payload[head - event._lengths[4] : head]]
-        data = payload[head:] if event._incoming is None else event.body
+        _, block, data = mote_shim.request_of(event)
+        template, is_json = about[block]
         if is_json:
             data = json.loads(data) if data else None
-        request, reply = Request(), Reply()
-        request._event = event
+        request, reply = Request(event), Reply()
         there = template.copy()
         there["data"] = data
         there["extensions"] = {"request": request, "response": reply}

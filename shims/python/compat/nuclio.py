@@ -246,7 +246,7 @@ def answer(value):
         (status, value), is_json = value, True
     if value is None:
         value = ""
-    elif isinstance(value, (dict, list, tuple)) or is_json and not isinstance(value, (str, bytes)):
+    elif isinstance(value, (dict, list, tuple)) or (is_json and not isinstance(value, (str, bytes))):
         value, kind = json.dumps(value, default=repr), "application/json"
     elif not isinstance(value, (str, bytes)):
         value = str(value)

@@ -13,8 +13,19 @@ import sys
 import threading
 import types
 
-from mote_compat import HTML, HTML_BLOCK, JSON, PLAIN, Fields, Lazy, Query, flask_app, flask_value, nothing_to_call, title
-
+from mote_compat import (
+    HTML,
+    HTML_BLOCK,
+    JSON,
+    PLAIN,
+    Fields,
+    Lazy,
+    Query,
+    flask_app,
+    flask_value,
+    nothing_to_call,
+    title,
+)
 
 # Where the images of that platform have the code, as the folder `function` in the current one.
 HOME = "/home/app"

@@ -12,9 +12,9 @@ import time
 
 import mote_shim
 from mote_compat import Known, Query, content_type, nothing_to_call, plain_fields, typed_block
+from mote_compat.environment import LateVariables
 
 HTML_BLOCK = typed_block("text/html; charset=UTF-8")
-LENGTHS_AT = 29  # of INVOKE: what follows tells how long the parts of the head are, then come those
 NO_RESULT = {"error": "The action did not return a dictionary or array."}
 TEXTUAL = ("text/", "application/json", "application/javascript", "application/xml")
 
@@ -30,22 +30,17 @@ def adapt(worker):
     os.environ["__OW_ACTION_VERSION"] = "0.0.%d" % worker.spec["revision"]
     os.environ.setdefault("__OW_NAMESPACE", "_")
 
-    live = Live(os.environ)
+    late = LateVariables(("__OW_ACTIVATION_ID", "__OW_DEADLINE"), variables)
     worker.text = HTML_BLOCK
 
     @Known
-    def told(part):
-        """(arguments, fields) that the head of an INVOKE makes, from its lengths on. Who calls
-        through the platform's API gives arguments alone and reads the result as it is: None."""
-        lengths = mote_shim.INVOKE_LENGTHS.unpack_from(part)
-        texts, start = [], mote_shim.INVOKE_LENGTHS.size
-        for length in lengths[:3]:
-            texts.append(part[start : start + length].decode("latin-1"))
-            start += length
-        fields = plain_fields[part[start:]]
+    def told(head):
+        """(arguments, fields) that the head of a request makes. A caller that uses the platform's
+        API gives arguments alone and reads the result as it is: for such a head this is None."""
+        method, path, query, block = mote_shim.parts_of_head(head)
+        fields = plain_fields[block]
         if "x-mote-activation" in fields:
             return None
-        method, path, query = texts
         args = defaults.copy()
         if query:
             args.update(Query(query))
@@ -55,18 +50,16 @@ def adapt(worker):
         args["__ow_path"] = "" if path == "/" else path
         return args, fields
 
-    last = (b"", None)  # what the call before asked for, and what it was told
+    last = (b"", None)  # the head of the call before, and what it made
 
     def handle(event):
         nonlocal last
-        live.now = event
-        payload, head = event._payload, event._head
-        part = payload[LENGTHS_AT:head]
-        told_before, known = last
-        if part != told_before:  # quicker than a hash of it
-            known = told[part]
-            last = part, known
-        body = payload[head:] if event._incoming is None else event.body
+        late.event = event
+        head, body = mote_shim.head_and_body(event)
+        head_before, known = last
+        if head != head_before:  # quicker than a hash of it
+            known = told[head]
+            last = head, known
         if known is None:
             given = json.loads(body) if body else {}
             # In a sequence the result before may be an array.
@@ -98,33 +91,13 @@ def add_packages(folder):
             site.addsitedir(os.path.join(folder, version, "site-packages"))
 
 
-class Live:
-    """The variables of an activation. Setting one costs a microsecond, and few actions look at
-    them: they are made when they are read, or when a program is about to inherit them."""
-
-    NAMES = ("__OW_ACTIVATION_ID", "__OW_DEADLINE")
-    STARTS = frozenset(("subprocess.Popen", "os.fork", "os.forkpty", "os.exec", "os.posix_spawn", "os.system"))
-
-    def __init__(self, environ):
-        self.now, usual, live = None, type(environ), self
-
-        class Environ(usual):
-            def __getitem__(self, name):
-                if name in live.NAMES:
-                    live.settle(self)
-                return usual.__getitem__(self, name)
-
-        for name in self.NAMES:
-            environ[name] = ""
-        environ.__class__ = Environ
-        sys.addaudithook(lambda event, _: event in self.STARTS and self.settle(environ))
-
-    def settle(self, environ):
-        if self.now:
-            event, self.now = self.now, None
-            left_ms = max(0, (event.deadline_ns - time.monotonic_ns()) // 1_000_000)
-            environ["__OW_ACTIVATION_ID"] = event.headers.get("x-mote-activation") or event.id
-            environ["__OW_DEADLINE"] = str(int(time.time() * 1000) + left_ms)
+def variables(event):
+    """The variables of an activation. Few actions read them."""
+    left_ms = max(0, (event.deadline_ns - time.monotonic_ns()) // 1_000_000)
+    return {
+        "__OW_ACTIVATION_ID": event.headers.get("x-mote-activation") or event.id,
+        "__OW_DEADLINE": str(int(time.time() * 1000) + left_ms),
+    }
 
 
 def load_main():

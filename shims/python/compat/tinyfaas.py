@@ -23,12 +23,9 @@ def adapt(worker):
     failed = 500 if os.environ.get("TINYFAAS_PASS_STATUS") == "1" else 200
 
     def handle(event):
-        _, path, _, _, fields = event._lengths
-        if path > 1:
+        path, block, body = mote_shim.request_of(event)
+        if len(path) > 1:
             return "", 404  # a function there has one address and nothing below it
-        payload, head = event._payload, event._head
-        block = payload[head - fields : head]
-        body = payload[head:] if event._incoming is None else event.body
         try:
             value = function(body.decode("utf-8") if body else None, first_fields[block].copy())
         except Exception as error:

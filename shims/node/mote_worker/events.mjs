@@ -1,0 +1,67 @@
+// What `handle(event, ctx)` gets: `Event` and `Context`. A fetch handler gets the same `Context`.
+//
+// This part reads an invocation. It does not know how the answer is sent.
+
+import { nowNs } from './wire.mjs';
+
+/** What surrounds an invocation. */
+export class Context {
+  #worker;
+  #invocation;
+  constructor(worker, invocation) {
+    this.#worker = worker;
+    this.#invocation = invocation;
+  }
+  get function() { return this.#worker.spec.function; }
+  get revision() { return this.#worker.spec.revision; }
+  get env() { return process.env; }
+  get id() { return this.#invocation?.id ?? null; }
+  get trigger() { return this.#invocation?.trigger ?? null; }
+  get log() { return console; }
+  get signal() { return this.#invocation?.signal ?? null; }
+  get cancelled() { return this.#invocation?.cancelled ?? false; }
+  /** Milliseconds until the deadline, at least 0; null inside init. */
+  remainingMs() {
+    return this.#invocation ? Math.max(0, Math.floor((this.#invocation.deadlineNs - nowNs()) / 1e6)) : null;
+  }
+  /** Part of `fetch(request, env, ctx)` elsewhere: there is no origin server to pass a request to. */
+  passThroughOnException() {}
+  /** Work that may go on after the answer; a drain waits for it. */
+  waitUntil(promise) {
+    const worker = this.#worker;
+    worker.background++;
+    Promise.resolve(promise).catch((error) => console.error(error)).finally(() => {
+      worker.background--;
+      worker.maybeLeave();
+    });
+  }
+}
+
+/** The event of `handle(event, ctx)`. */
+export class Event {
+  #invocation;
+  #body;
+  constructor(invocation, body) {
+    this.#invocation = invocation;
+    this.#body = body;
+  }
+  get body() { return this.#body; }
+  text() { return this.#body.length ? this.#body.toString('utf8') : ''; }
+  json() { return JSON.parse(this.#body.toString('utf8')); }
+  get method() { return this.#invocation.method; }
+  get path() { return this.#invocation.path; }
+  get query() { return this.#invocation.query; }
+  get args() { return Object.fromEntries(new URLSearchParams(this.#invocation.query)); }
+  get trigger() { return this.#invocation.trigger; }
+  get id() { return this.#invocation.id; }
+  get headers() {
+    const headers = Object.assign(Object.create(null), this.#invocation.head.fields);
+    Object.defineProperty(this, 'headers', { value: headers });
+    return headers;
+  }
+  static head(event) { return event.#invocation.head; }
+  static later(event, promise, next) {
+    event.#invocation.next = next;
+    return promise;
+  }
+}

@@ -1,0 +1,51 @@
+// Header blocks from the header fields that a function gives, and the classes of the platform.
+//
+// This part checks names and values. It does not know requests or answers.
+
+import { BadReply, HEADERS_MAX } from './wire.mjs';
+
+// The front frames the answer; a function's own idea of it would contradict the bytes sent.
+const FRAMING = new Set(
+  ['connection', 'content-length', 'keep-alive', 'proxy-connection', 'te', 'trailer', 'transfer-encoding', 'upgrade']);
+const TOKEN = /^[!#$%&'*+\-.^_`|~0-9A-Za-z]+$/;
+const BAD_VALUE = /[\r\n\0]/;
+
+export const real = {
+  Request: globalThis.Request, Response: globalThis.Response, Headers: globalThis.Headers, fetch: globalThis.fetch,
+};
+
+const JOINS_COOKIES = typeof real.Headers.prototype.getSetCookie !== 'function';
+
+/** [name, value] pairs of the platform's Headers. Those of some builds of Node 18 join cookies with
+ * ", ", which no client reads back: they are taken apart where the next one begins. */
+export function standardPairs(headers) {
+  if (!JOINS_COOKIES) return [...headers];
+  return [...headers].flatMap(([name, value]) => (name === 'set-cookie'
+    ? value.split(/, (?=[^\s;,=]+=)/).map((cookie) => [name, cookie])
+    : [[name, value]]));
+}
+
+/** Checked [name, value] pairs of a HeadersInit, null for none. */
+export function headerPairs(headers) {
+  if (headers === undefined || headers === null) return null;
+  const pairs = headers instanceof real.Headers ? standardPairs(headers)
+    : typeof headers[Symbol.iterator] === 'function' ? [...headers] : Object.entries(headers);
+  for (let i = 0; i < pairs.length; i++) {
+    const [name, value] = pairs[i];
+    const text = `${value}`;
+    if (!TOKEN.test(name)) throw new TypeError(`header name ${JSON.stringify(name)} is not a token`);
+    if (BAD_VALUE.test(text)) throw new TypeError(`header ${name} holds a line break or NUL`);
+    pairs[i] = [name.toLowerCase(), text.trim()];
+  }
+  return pairs;
+}
+
+/** A header block from checked or standard pairs. */
+export function headerBlock(pairs) {
+  let block = '';
+  for (const [name, value] of pairs) {
+    if (!FRAMING.has(name)) block += `${name}\n${value}\n`;
+  }
+  if (block.length > HEADERS_MAX) throw new BadReply(`headers of ${block.length} bytes, at most 64 KiB are allowed`);
+  return block;
+}

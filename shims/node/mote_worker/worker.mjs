@@ -1,0 +1,294 @@
+// The worker: frames from the engine, the calls of the function, and what its answers become.
+//
+// Where to start reading: `onData`, `start`, `answer`.
+
+import fs from 'node:fs';
+
+import { Prepared } from './adapters.mjs';
+import { Incoming } from './bodies.mjs';
+import { LightResponse } from './fetch.mjs';
+import { headerBlock, real, standardPairs } from './headers.mjs';
+import { Invocation } from './invocation.mjs';
+import { loadFunction, parseLoad } from './loading.mjs';
+import { endLines, leave, partials } from './output.mjs';
+import {
+  BYTES, BadReply, CHUNK_MAX, CONCURRENCY, Cancelled, END, INLINE_MAX, JSON_TYPE, Kind, ProtocolError, TEXT, nowNs,
+  splitFrames,
+} from './wire.mjs';
+import { FrameWriter } from './writer.mjs';
+
+/** One connection to the engine and the function behind it. */
+export class Worker extends FrameWriter {
+  constructor(fd, folder) {
+    super(fd, folder);
+    this.kept = null; // start of a frame that is not complete
+    this.waiting = [];
+    this.running = new Map(); // stream to Invocation
+    this.incoming = new Map();
+    this.background = 0;
+    this.draining = false;
+    this.spec = null;
+    this.limit = CONCURRENCY;
+    this.call = null;
+    this.starting = false; // inside the loop of `end`
+    this.now = null; // Invocation whose handler is on the stack
+    this.storage = null; // AsyncLocalStorage once a line was written after an await
+    this.onFrame = this.onFrame.bind(this);
+  }
+
+  // Frames in
+
+  onData(data, length) {
+    if (this.kept) {
+      data = Buffer.concat([this.kept, data.subarray(0, length)]);
+      length = data.length;
+      this.kept = null;
+    } else {
+      // Functions keep parts of it across awaits, the socket reuses its buffer.
+      data = Buffer.from(data.subarray(0, length));
+    }
+    try {
+      const used = splitFrames(data, length, this.onFrame);
+      if (used < length) this.kept = data.subarray(used);
+    } catch (error) {
+      if (!(error instanceof ProtocolError)) throw error;
+      fs.writeSync(2, `mote_shim: protocol violation: ${error.message}\n`);
+      leave(65);
+    }
+  }
+
+  onFrame(kind, flags, stream, data, start, end) {
+    if (kind === Kind.INVOKE) {
+      if (!this.call) throw new ProtocolError('INVOKE before READY');
+      const invocation = new Invocation(stream, data, start, end);
+      if (!flags) {
+        invocation.incoming = new Incoming(this, stream, invocation.body);
+        this.incoming.set(stream, invocation);
+      }
+      if (this.running.size < this.limit) this.start(invocation);
+      else this.waiting.push(invocation);
+      return;
+    }
+    switch (kind) {
+      case Kind.BODY: {
+        if (end - start > CHUNK_MAX) throw new ProtocolError('BODY chunk above 64 KiB');
+        // Without an entry it crossed our END on its way: the stream is over for us.
+        const { incoming } = this.incoming.get(stream) ?? {};
+        if (flags) this.incoming.delete(stream);
+        incoming?.add(data.subarray(start, end), flags === END);
+        this.maybeLeave();
+        return;
+      }
+      case Kind.CREDIT: {
+        if (end - start !== 4) throw new ProtocolError('CREDIT is not 4 bytes');
+        const output = this.outputs.get(stream);
+        if (output) {
+          output.window += data.readUInt32LE(start);
+          output.pump();
+          this.maybeLeave();
+        }
+        return;
+      }
+      case Kind.CANCEL: return this.cancel(stream);
+      case Kind.DRAIN:
+        this.draining = true;
+        return this.maybeLeave();
+      case Kind.LOAD:
+        if (!this.spec) {
+          this.spec = parseLoad(data.utf8Slice(start, end));
+          this.load();
+          return;
+        }
+    }
+    throw new ProtocolError(`frame kind ${kind} is not for a worker now`);
+  }
+
+  cancel(stream) {
+    const at = this.waiting.findIndex((one) => one.stream === stream);
+    if (at >= 0) {
+      const [invocation] = this.waiting.splice(at, 1);
+      this.incoming.delete(stream);
+      this.putError(invocation, new Cancelled('the caller is gone'));
+      return this.maybeLeave();
+    }
+    const invocation = this.running.get(stream);
+    if (invocation) {
+      invocation.cancelled = true;
+      invocation.controller?.abort();
+      if (this.incoming.delete(stream)) {
+        invocation.incoming.error = new Cancelled('the caller is gone');
+        invocation.incoming.wake?.();
+      }
+      this.outputs.get(stream)?.wake?.();
+      return;
+    }
+    const output = this.outputs.get(stream);
+    if (output) {
+      // The handler has returned; only bytes are left, and nobody wants them.
+      this.putError(output.invocation, new Cancelled('the caller is gone'));
+      this.maybeLeave();
+    }
+  }
+
+  maybeLeave() {
+    if (!this.draining || this.running.size || this.waiting.length || this.outputs.size || this.background) return;
+    endLines(0);
+    this.flush();
+    if (this.backlog) this.socket.end(() => leave(0));
+    else leave(0);
+  }
+
+  // Invocations
+
+  start(invocation) {
+    this.running.set(invocation.stream, invocation);
+    invocation.enteredNs = nowNs();
+    this.now = invocation;
+    let value;
+    try {
+      value = this.storage ? this.storage.run(invocation, this.call, invocation) : this.call(invocation);
+    } catch (error) {
+      this.now = null;
+      return this.fail(invocation, error);
+    }
+    this.now = null;
+    if (typeof value === 'object' && value !== null && typeof value.then === 'function') {
+      value.then((result) => this.resolved(invocation, result), (error) => this.fail(invocation, error));
+    } else {
+      this.answer(invocation, value);
+    }
+  }
+
+  resolved(invocation, value) {
+    const { next } = invocation;
+    if (next === null) return this.answer(invocation, value);
+    invocation.next = null;
+    let answer;
+    try { answer = next(value); } catch (error) { return this.fail(invocation, error); }
+    if (typeof answer?.then !== 'function') return this.answer(invocation, answer);
+    answer.then((result) => this.answer(invocation, result), (error) => this.fail(invocation, error));
+  }
+
+  end(invocation) {
+    invocation.done = true;
+    this.running.delete(invocation.stream);
+    if (invocation.incoming) this.incoming.delete(invocation.stream);
+    if (this.waiting.length && !this.starting) {
+      // A loop and not a call from call: a synchronous handler ends inside `start`.
+      this.starting = true;
+      while (this.waiting.length && this.running.size < this.limit) this.start(this.waiting.shift());
+      this.starting = false;
+    }
+    if (this.draining) this.maybeLeave();
+  }
+
+  fail(invocation, error) {
+    endLines(invocation.stream);
+    // A handler that stops because of its signal was cancelled, whatever it throws.
+    const cause = invocation.cancelled ? new Cancelled('the caller is gone') : error;
+    this.putError(invocation, cause, nowNs());
+    this.end(invocation);
+  }
+
+  answer(invocation, value) {
+    const returnedMs = performance.now();
+    try {
+      if (partials.size) endLines(invocation.stream);
+      if (typeof value === 'string') {
+        this.putResult(invocation, returnedMs, 200, TEXT, value);
+      } else if (value instanceof Prepared) {
+        this.putResult(invocation, returnedMs, value.status, value.block, value.body);
+      } else if (LightResponse.is(value)) {
+        if (!value.emit((status, headers, body) => this.putResult(invocation, returnedMs, status, headers, body))) {
+          return void this.streamResponse(invocation, value.toReal());
+        }
+      } else if (value === undefined || value === null) {
+        this.putResult(invocation, returnedMs, 204, '', '');
+      } else if (value instanceof Uint8Array) {
+        this.putResult(invocation, returnedMs, 200, BYTES, value);
+      } else if (value instanceof ArrayBuffer) {
+        this.putResult(invocation, returnedMs, 200, BYTES, new Uint8Array(value));
+      } else if (value instanceof real.Response) {
+        return void this.streamResponse(invocation, value);
+      } else if (typeof value === 'function' || typeof value === 'symbol') {
+        throw new BadReply(`cannot turn a ${typeof value} into an answer`);
+      } else if (typeof value === 'object' && (value[Symbol.asyncIterator] || typeof value.next === 'function')) {
+        return void this.streamOut(invocation, 200, BYTES, value);
+      } else {
+        let text;
+        try { text = JSON.stringify(value); } catch (error) { throw new BadReply(`answer is not JSON: ${error.message}`); }
+        if (text === undefined) throw new BadReply('answer is not JSON');
+        this.putResult(invocation, returnedMs, 200, JSON_TYPE, text);
+      }
+    } catch (error) {
+      return this.fail(invocation, error);
+    }
+    this.end(invocation);
+  }
+
+  async streamResponse(invocation, response) {
+    let block;
+    try {
+      if (response.status < 200 || response.status > 599) throw new BadReply(`status ${response.status} is not 200 to 599`);
+      if (response.bodyUsed || response.body?.locked) throw new BadReply('the body of the Response was already read');
+      // What fetch() decoded is no longer encoded.
+      const pairs = standardPairs(response.headers).filter(([name]) => !(response.url && name === 'content-encoding'));
+      block = headerBlock(pairs);
+    } catch (error) {
+      return this.fail(invocation, error);
+    }
+    await this.streamOut(invocation, response.status, block, response.body ?? []);
+  }
+
+  /** Sends what an iterable yields. The first chunk is awaited before the head leaves, so one that
+   *  fails at once is an error and not a torn answer. */
+  async streamOut(invocation, status, headers, chunks) {
+    try {
+      for await (const chunk of iterable(chunks)) {
+        let bytes = chunkBytes(chunk);
+        if (!invocation.output) {
+          this.putResult(invocation, performance.now(), status, headers, bytes.subarray(0, INLINE_MAX), true);
+          bytes = bytes.subarray(INLINE_MAX);
+        }
+        invocation.output.push(bytes);
+        await invocation.output.drained();
+      }
+      endLines(invocation.stream);
+      if (invocation.output) invocation.output.push(Buffer.alloc(0), true);
+      else this.putResult(invocation, performance.now(), status, headers, '');
+    } catch (error) {
+      return this.fail(invocation, error);
+    }
+    this.end(invocation);
+  }
+
+  // Loading
+
+  async load() {
+    const started = performance.now();
+    try {
+      const shape = await loadFunction(this);
+      endLines(0);
+      this.putJson(Kind.READY, 0, 0, {
+        init_ns: Math.round((performance.now() - started) * 1e6), concurrency: this.limit, shape, whole_bodies: shape !== 'fetch',
+      });
+    } catch (error) {
+      endLines(0);
+      this.putError(null, error);
+      this.flush();
+      leave(1);
+    }
+  }
+}
+
+function iterable(chunks) {
+  if (chunks[Symbol.asyncIterator] || chunks[Symbol.iterator]) return chunks;
+  return { [Symbol.iterator]: () => chunks };
+}
+
+function chunkBytes(chunk) {
+  if (typeof chunk === 'string') return Buffer.from(chunk);
+  if (chunk instanceof Uint8Array) return chunk;
+  if (chunk instanceof ArrayBuffer) return new Uint8Array(chunk);
+  throw new BadReply(`a stream yields strings or bytes, not ${typeof chunk}`);
+}

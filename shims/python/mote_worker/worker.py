@@ -1,0 +1,127 @@
+"""The worker: one connection to the engine and the function behind it.
+
+`Worker` is put together from parts, each in a file of its own. This file has their common fields,
+the loading of the function, and the life of the worker from HELLO to the end of a drain.
+"""
+
+import collections
+import os
+import struct
+import sys
+import threading
+
+from mote_worker.asgi import Asgi, routes_without_root
+from mote_worker.blocking import Blocking, wait_for
+from mote_worker.capture import LineCapture, take_over_logging
+from mote_worker.event import Context
+from mote_worker.loading import adapted, find_entry, shape_of, with_arguments
+from mote_worker.loop import Loop
+from mote_worker.reader import FrameReader
+from mote_worker.threads import Threads
+from mote_worker.wire import HELLO, NAME, READY, RECEIVE_BYTES, TEXT, VERSION, encode_json, now_ns
+from mote_worker.writer import FrameWriter
+from mote_worker.wsgi import wsgi_handler
+
+
+class Worker(FrameWriter, FrameReader, LineCapture, Blocking, Threads, Loop, Asgi):
+    """One connection to the engine and the function behind it."""
+
+    def __init__(self, sock, folder=""):
+        self.sock = sock
+        self.folder = folder  # where the shim lies, and its adapters below it
+        self.buffer = bytearray(RECEIVE_BYTES)
+        self.kept = 0  # bytes at the start of `buffer` that are not a whole frame yet
+        self.out = []  # pieces of frames; list operations on it are atomic
+        self.sending = threading.Lock()
+        self.state = threading.RLock()  # guards `Output`s against the reader in thread mode
+        self.ready = collections.deque()  # events that wait for their turn
+        self.incoming = {}  # stream to (Event, Incoming) whose body is not complete
+        self.outputs = {}  # stream to Output
+        self.running = {}  # stream to Event, in threads and on a loop
+        self.inline = None  # Event of the one running invocation
+        self.reader = threading.get_ident()
+        self.whole_bodies = True
+        self.draining = False
+        self.forked = False
+        self.spec = None
+        self.text = TEXT  # the header block of answers that are text and nothing else
+        self.root = ""  # where an ASGI application is mounted
+        self.path_root = ""  # what of it stands in the path of its requests
+        self.loaded_ns = 0
+        self.writers = []
+        self.at_end = []  # what a function wants called after a drain
+        self.state_of_app = {}  # what an ASGI lifespan keeps for its requests
+        self.flush_soon = self.flush
+
+    def load(self):
+        """Imports the function; returns (serve, shape, concurrency)."""
+        spec = self.spec
+        os.environ.update(spec["env"])
+        os.chdir(spec["code_dir"])
+        # First the code, then its packages, before everything of the host.
+        sys.path[:0] = [spec["code_dir"]] + ([spec["packages_dir"]] if spec["packages_dir"] else [])
+        if sys.version_info < (3, 10):
+            import asyncio
+
+            # Until 3.10 an asyncio.Event made at import belongs to the loop of that moment.
+            asyncio.set_event_loop(asyncio.new_event_loop())
+        self.root = "/" + spec["function"]
+        find = adapted if spec.get("compat") else lambda worker: find_entry(spec["entry"])
+        module, handler, found = find(self)
+        limit = spec["concurrency"]
+        shape = shape_of(handler, found)
+        self.path_root = "" if routes_without_root() else self.root
+        if shape in ("asgi", "async handle"):
+            self.whole_bodies = shape != "asgi" and not getattr(module, "stream_request", False)
+            limit = limit or 100
+            runner = self.start_async(module, handler, shape, limit)
+        else:
+            init = getattr(module, "init", None)
+            if init and hasattr(made := with_arguments(init, 1)(Context(self, None)), "__await__"):
+                import asyncio
+
+                asyncio.run(wait_for(made))
+            call = wsgi_handler(self, handler) if shape == "wsgi" else handler
+            limit = limit or 1
+            runner = (lambda: self.serve_inline(call)) if limit == 1 else (lambda: self.serve_threads(call, limit))
+            with_arguments(call, 2)  # says what is wrong before the first call
+        if "logging" in sys.modules:
+            take_over_logging(sys.modules["logging"], self)
+        return runner, shape, limit
+
+    def run(self):
+        """The life of a worker."""
+        self.put(HELLO, 0, 0, struct.pack("<H", VERSION) + NAME)
+        self.flush()
+        while self.spec is None:
+            if self.draining:
+                return
+            self.receive()
+        started = now_ns()
+        self.capture_output()
+        try:
+            serve, shape, concurrency = self.load()
+        except BaseException as error:  # SystemExit at import is a load error too
+            self.put_exception(None, error)
+            self.end_output(0)
+            self.flush()
+            os._exit(1)
+        self.end_output(0)
+        import gc
+
+        gc.freeze()  # what was loaded stays; collections need not look at it again
+        ready = {
+            "init_ns": now_ns() - started,
+            "concurrency": concurrency,
+            "shape": shape,
+            "whole_bodies": self.whole_bodies,
+        }
+        self.put(READY, 0, 0, encode_json(ready).encode())
+        self.flush()
+        serve()
+        for call in self.at_end:
+            call()
+        self.flush_last()
+
+    def idle(self):
+        return not (self.ready or self.incoming or self.outputs or self.running)
