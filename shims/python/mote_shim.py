@@ -18,6 +18,7 @@ import sys
 
 from mote_worker.adapters import (  # noqa: F401 (adapters find them here)
     Headers,
+    fields_and_body,
     find_entry,
     head_and_body,
     header_block,

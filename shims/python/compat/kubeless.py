@@ -83,7 +83,7 @@ def adapt(worker):
     }
 
     def handle(event):
-        _, block, data = mote_shim.request_of(event)
+        block, data = mote_shim.fields_and_body(event)
         template, is_json = about[block]
         if is_json:
             data = json.loads(data) if data else None

@@ -20,6 +20,7 @@ from mote_worker.wire import INVOKE_LENGTHS, header_block
 
 __all__ = [
     "Headers",  # a mapping of a header block, names in any case; some microseconds for each block
+    "fields_and_body",
     "find_entry",  # (module, object, name) of the `entry` in the spec; imports the code
     "head_and_body",
     "header_block",  # the checked header block of a mapping or pairs; some microseconds for each field
@@ -33,10 +34,17 @@ HEAD_AT = 29  # of an INVOKE payload: lengths of the parts of the head, which fo
 def request_of(event):
     """(path, header block, body) of an event, as bytes. The body must have arrived as a whole, which
     it has for every handler that is no ASGI application. Costs three slices."""
-    payload, lengths, head = event._payload, event._lengths, event._head
-    path = 40 + lengths[0]
+    payload, head = event._payload, event._head
+    method, path, _, _, fields = event._lengths
     body = payload[head:] if event._incoming is None else event.body
-    return payload[path : path + lengths[1]], payload[head - lengths[4] : head], body
+    return payload[40 + method : 40 + method + path], payload[head - fields : head], body
+
+
+def fields_and_body(event):
+    """(header block, body) of an event, as `request_of` has them. Costs two slices."""
+    payload, head = event._payload, event._head
+    block = payload[head - event._lengths[4] : head]
+    return block, payload[head:] if event._incoming is None else event.body
 
 
 def head_and_body(event):
