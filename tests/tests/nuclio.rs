@@ -230,9 +230,9 @@ fn what_cannot_be_built_says_why() {
     };
     for (wish, words) in [
         (with(&|d| d["spec"]["runtime"] = "java".into()), "java"),
-        (with(&|d| d["spec"]["handler"] = "../../etc/passwd:handler".into()), "elsewhere"),
-        (with(&|d| d["spec"]["build"] = json!({"path": "/etc"})), "elsewhere"),
-        (with(&|d| d["spec"]["build"] = json!({"codeEntryType": "git"})), "elsewhere"),
+        (with(&|d| d["spec"]["handler"] = "../../etc/passwd:handler".into()), "at another address"),
+        (with(&|d| d["spec"]["build"] = json!({"path": "/etc"})), "at another address"),
+        (with(&|d| d["spec"]["build"] = json!({"codeEntryType": "git"})), "at another address"),
         (with(&|d| d["spec"]["build"] = json!({})), "functionSourceCode"),
         (with(&|d| d["spec"]["build"]["functionSourceCode"] = "%%".into()), "base64"),
     ] {

@@ -92,6 +92,7 @@ impl ZygoteHandle {
 fn run(control: OwnedFd, daemon: u32) -> io::Result<()> {
     // The zygote has its own session: Ctrl-C in the terminal reaches only the daemon, which then
     // drains.
+    // SAFETY: a plain system call. A freshly forked process is never the leader of a group.
     unsafe {
         libc::setsid();
     }
