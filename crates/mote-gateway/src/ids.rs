@@ -1,4 +1,4 @@
-//! Invocation ids: made at the front, unique on the node, sortable by time.
+//! Invocation ids: made by the front, unique on the node, sortable by time.
 
 use std::cell::RefCell;
 use std::hash::{BuildHasher, RandomState};
@@ -10,7 +10,7 @@ use rustix::time::{ClockId, clock_gettime};
 
 thread_local! {
     /// A generator per thread, seeded from the system's randomness. Ids must be unique, not secret:
-    /// nothing is authorised by knowing one.
+    /// knowing one gives no rights.
     static RANDOM: RefCell<Xoshiro256PlusPlus> = RefCell::new(Xoshiro256PlusPlus::seed_from_u64(
         RandomState::new().hash_one(std::thread::current().id()),
     ));

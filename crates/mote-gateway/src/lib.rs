@@ -1,5 +1,6 @@
 //! The fronts of a node: each turns its protocol's request into one [`mote_core::Invocation`] and
-//! the reply back, and refuses what is not strictly valid before anything else sees it.
+//! the reply back, and refuses everything that is not strictly valid before any other part handles
+//! it.
 //!
 //! A front must not know instances, queues or the store; it reaches functions through
 //! [`mote_core::Invoker`] only. Start reading at `http/connection.rs`.

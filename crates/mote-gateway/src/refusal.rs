@@ -1,4 +1,4 @@
-//! A request that a front refuses before any function sees it, and how that is said.
+//! A request that a front refuses before any function receives it, and the text of the refusal.
 
 use std::fmt::Write as _;
 
@@ -11,7 +11,7 @@ pub struct Refusal {
     pub status: u16,
     /// Stable code.
     pub code: &'static str,
-    /// What is wrong and what to do, for the caller.
+    /// What is wrong and how to correct it, for the caller.
     pub detail: String,
     /// `Allow`, for 405.
     pub allow: Option<String>,
@@ -25,7 +25,7 @@ impl Refusal {
         Self { status, code, detail: detail.into(), allow: None, retry_after_s: None }
     }
 
-    /// The row of a fault, in the words for the network.
+    /// The row of a fault, with its text for the network.
     pub fn of_fault(fault: &mote_core::Fault, function: &str) -> Self {
         let answer = fault.answer();
         Self {
@@ -46,7 +46,7 @@ impl Refusal {
         Self { status: fault.http_for(compat), ..Self::of_fault(fault, function) }
     }
 
-    /// The body: problem details (RFC 9457) with our code, and the invocation where there is one.
+    /// The body: problem details (RFC 9457) with our code, and the invocation if there is one.
     pub fn problem_json(&self, invocation: Option<mote_core::InvocationId>) -> String {
         let mut text = String::with_capacity(128);
         let title = reason(self.status);
@@ -64,7 +64,7 @@ impl Refusal {
     }
 }
 
-/// Caller's bytes for an error text: escaped, at most 64 characters.
+/// The caller's bytes for an error text: escaped, at most 64 characters.
 pub fn shown(bytes: &[u8]) -> String {
     let mut text = String::new();
     for (count, byte) in bytes.iter().enumerate() {

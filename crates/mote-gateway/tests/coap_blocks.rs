@@ -32,7 +32,7 @@ fn a_body_of_1_mib_arrives_in_blocks_of_any_size() {
         assert_eq!(saw.len(), 1);
         assert!(saw[0].body.as_ref().unwrap() == &body, "SZX {exponent}");
     }
-    // A block that skips one is refused and spoils nothing.
+    // If a block is left out, the next one is refused, and the transfer stays intact.
     let mut client = server.client();
     let block = |client: &mut Client, number, more| {
         let request = Message::request(CON, PUT, client.fresh(), "echo")
@@ -47,7 +47,7 @@ fn a_body_of_1_mib_arrives_in_blocks_of_any_size() {
     assert_eq!(block(&mut client, 2, false), code(2, 4));
     let saw = server.fake.take_saw();
     assert_eq!(saw[0].body.as_ref().unwrap().len(), 48);
-    // More than the function takes: refused at the block that passes the limit.
+    // More than the function accepts: refused at the block that exceeds the limit.
     let mut client = server.client();
     let mut last = Message::default();
     for number in 0..=6 << 10 {
@@ -119,7 +119,8 @@ fn an_answer_of_1_mib_leaves_in_blocks_of_any_size() {
     let mut client = server.client();
     let answer = client.ask(GET, "big?n=3000");
     assert_eq!((answer.uint(BLOCK2), answer.payload.len()), (Some(0x0e), 1_024), "unasked");
-    // A long location would not fit beside a whole block: it is left out, not the answer.
+    // A long location would not fit next to a whole block, so the location is left out and the
+    // answer is sent.
     let answer = client.ask(GET, "big?n=1024&located=1");
     assert_eq!((answer.code, answer.payload.len(), answer.get(8)), (code(2, 5), 1_024, None));
     assert!(answer.encode().len() <= 1_280);
@@ -141,7 +142,7 @@ fn an_answer_above_the_limit_tells_the_limit_and_what_to_do() {
     }
 }
 
-/// That a body may go on answers a block of the request, whatever block of the answer was asked for.
+/// 2.31 (Continue) answers a block of the request, whichever block of the answer was requested.
 #[test]
 fn continue_says_nothing_of_the_answers_blocks() {
     let server = Server::start();

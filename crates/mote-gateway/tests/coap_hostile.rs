@@ -29,7 +29,7 @@ fn a_datagram_longer_than_the_buffer_runs_nothing() {
     assert_eq!(client.call(&fits).code, code(2, 4));
 }
 
-/// What a datagram must be answered with, read off RFC 7252 and the table, not off the front.
+/// The expected answer to a datagram, derived from RFC 7252 and the table and not from the front.
 #[derive(Debug, PartialEq, Eq)]
 enum Verdict {
     Silence,
@@ -50,7 +50,8 @@ fn oracle(bytes: &[u8]) -> Verdict {
     }
     let refused = if kind == CON { Verdict::Reset } else { Verdict::Silence };
     if class != 0 || detail == 0 {
-        // Reserved classes, answers nobody asked for, pings and empty messages that are not.
+        // Reserved classes, answers that were not requested, pings, and empty messages that are not
+        // empty.
         return refused;
     }
     let Some(message) = Message::parse(bytes) else { return refused };
@@ -140,7 +141,7 @@ fn five_thousand_malformed_datagrams() {
     let mut of: HashMap<String, u32> = HashMap::new();
     let mut wrong = Vec::new();
     for n in 0..5_000u32 {
-        // A socket of its own, so that no datagram is a duplicate of another.
+        // It has its own socket, so that no datagram is a duplicate of another.
         let client = server.client();
         let bytes = generated(&mut random, n as u16);
         let verdict = oracle(&bytes);
@@ -199,8 +200,8 @@ fn an_unproven_source_is_sent_little() {
     client.socket.connect(server.address).unwrap();
     client.socket.set_read_timeout(Some(Duration::from_millis(500))).unwrap();
     let mut random = Random::new(seed);
-    // Of each message id: datagrams sent with it and the length of the last; of each token its
-    // id and length.
+    // For each message id: the number of datagrams sent with it and the length of the last. For
+    // each token: its id and length.
     let (mut by_mid, mut by_token) = (HashMap::new(), HashMap::new());
     let mut got_of: HashMap<u16, u32> = HashMap::new();
     let (mut sent, mut got, mut most, mut echo) = (0u32, 0u32, 0.0f64, None);
@@ -284,14 +285,15 @@ fn an_unproven_source_is_sent_little() {
     println!(
         "20000 tried / 20000 within the bound; most {most:.1} times what was asked, {got} of {sent} answered"
     );
-    // With the value it was sent, the source gets the whole answer.
+    // With the value that it was sent, the source gets the whole answer.
     let request = Message::request(CON, GET, 60_000, "big?n=1000");
     let answer = client.call(&request.option(ECHO, echo.expect("an Echo value")));
     assert_eq!((answer.code, answer.payload.len()), (code(2, 5), 1_000));
     let _ = server.fake.state.calls.load(Ordering::SeqCst);
 }
 
-/// Requests of others, which may be forged, do not make the node forget that it has served one.
+/// Requests of other sources, which may be forged, do not make the node forget that it has served
+/// one.
 #[test]
 fn a_repeated_request_runs_once_whatever_others_send() {
     let Some(own) = own_address() else {
@@ -316,7 +318,8 @@ fn a_repeated_request_runs_once_whatever_others_send() {
     let runs = |server: &Server| {
         server.fake.state.saw.lock().iter().filter(|saw| saw.path == "/mine").count()
     };
-    // It is not known any more, so it runs only for a source whose repetitions are.
+    // The node no longer knows the message, so it runs only for a source whose repetitions are
+    // known.
     let answer = mine.call(&post);
     assert_eq!((answer.code, runs(&server)), (code(4, 1), 1));
     let echo = answer.get(ECHO).expect("an Echo value").to_vec();

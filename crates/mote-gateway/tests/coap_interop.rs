@@ -1,7 +1,7 @@
-//! The CoAP front with the clients of others, libcoap's `coap-client` and aiocoap: every method,
-//! block-wise both ways, observation, slow answers, and all of it through a relay that drops and
-//! reorders datagrams. A client that is not installed is skipped, loudly (`scripts/setup.sh test`
-//! installs both).
+//! The CoAP front with other projects' clients, libcoap's `coap-client` and aiocoap: every method,
+//! block-wise in both directions, observation, slow answers, and all of it through a relay that
+//! drops and reorders datagrams. If a client is not installed, its tests are skipped with a message
+//! (`scripts/setup.sh test` installs both).
 
 #![allow(missing_docs, clippy::unwrap_used)]
 
@@ -60,7 +60,7 @@ impl Drop for Server {
 }
 
 /// Passes datagrams between any clients and the server; drops 5 in 100 and swaps as many with the
-/// one after, by a seeded generator.
+/// next one, by a seeded generator.
 struct Relay {
     address: SocketAddr,
     over: Arc<AtomicBool>,
@@ -103,7 +103,7 @@ async fn relay(
 ) {
     front.set_nonblocking(true).unwrap();
     let front = tokio::net::UdpSocket::from_std(front).unwrap();
-    // One client at a time: the socket towards the server stands for the last one that spoke.
+    // One client at a time: the socket towards the server belongs to the client that sent last.
     let back = tokio::net::UdpSocket::bind("127.0.0.1:0").await.unwrap();
     let mut random = Random::new(seed);
     let mut client = server;
@@ -121,7 +121,7 @@ async fn relay(
                 (two[..length].to_vec(), false)
             }
             () = tokio::time::sleep(Duration::from_millis(50)) => {
-                // Nothing came to swap it with: let it go.
+                // No other datagram arrived to swap it with, so it is sent.
                 if let Some((datagram, inward)) = held.take() {
                     pass(&front, &back, &datagram, inward, client, server).await;
                 }
@@ -175,7 +175,7 @@ fn venv_python() -> Option<PathBuf> {
     works.is_ok_and(|output| output.status.success()).then_some(python)
 }
 
-/// Runs a client to its end, or ends it when its time is over.
+/// Runs a client to its end, or kills it when its time is over.
 fn run(command: &mut Command) -> Output {
     let shown = format!("{command:?}");
     let mut child =
@@ -223,13 +223,14 @@ struct Libcoap<'a> {
 }
 
 impl Libcoap<'_> {
-    /// The payload of the answer, and what the client wrote beside it (errors, with `-v 7` all).
+    /// The payload of the answer, and the client's other output (errors, and everything with `-v
+    /// 7`).
     fn call(&mut self, method: &str, path: &str, more: &[&str]) -> (Vec<u8>, String) {
         self.steps += 1;
         let uri = format!("coap://{}/{path}", self.to);
         let output =
             run(Command::new(self.name).args(["-B", "90", "-m", method]).args(more).arg(uri));
-        // It ends what it prints with a line feed.
+        // The client ends its output with a line feed.
         let mut payload = output.stdout;
         if payload.last() == Some(&b'\n') {
             payload.pop();
@@ -260,7 +261,7 @@ impl Libcoap<'_> {
         assert!(errors.1.contains("4.06") || errors.0.is_empty(), "{errors:?}");
         let errors = self.call("get", "nobody", &[]).1;
         assert!(errors.contains("4.04"), "{errors}");
-        // An observer gets the plain answer; the client gives up waiting for more by itself.
+        // An observer gets the plain answer; the client itself stops waiting for more.
         let text = self.text("get", "number", &["-s", "1"]);
         assert_eq!(text, "7");
         let calls = self.server.fake.calls();
@@ -274,7 +275,7 @@ impl Libcoap<'_> {
 
     fn blocks(&mut self, size: &str) {
         let (body, _) = self.call("get", &format!("big?n={TRANSFER}"), &["-b", size]);
-        // A last byte that is a line feed was taken off above.
+        // A last byte that is a line feed was removed above.
         let whole = pattern_bytes(TRANSFER);
         assert!(body == whole || [&body[..], b"\n"].concat() == whole, "{} bytes", body.len());
         let file = std::env::temp_dir().join(format!("mote-interop-{}", std::process::id()));

@@ -131,11 +131,11 @@ fn row_51_the_same_message_is_answered_the_same_and_served_once() {
         assert_eq!(client.receive_bytes(), first);
     }
     assert_eq!(server.fake.calls(), 1);
-    // A duplicate of a non-confirmable one is not answered again.
+    // A duplicate of a non-confirmable message is not answered again.
     let non = Message::request(NON, POST, client.fresh(), "count");
     assert_eq!(client.call(&non).text(), "2");
     assert!(client.is_silent_after(&non.encode()));
-    // The id is the peer's own.
+    // Message ids belong to one peer each, so another client's id is not a duplicate.
     assert_eq!(server.client().call(&request).text(), "3");
     assert_eq!(server.fake.calls(), 3);
 }
@@ -147,7 +147,7 @@ fn row_50_multicast_is_not_answered() {
     client.socket.connect(("127.0.0.1", server.address.port())).unwrap();
     assert_eq!(client.ask(POST, "count").text(), "1", "the front is up");
     let socket = UdpSocket::bind("0.0.0.0:0").unwrap();
-    // Another program that joined the group must not make the front hear it.
+    // Another program that joined the group must not make the front receive its datagrams.
     let group = "224.0.1.187".parse().unwrap();
     if socket.join_multicast_v4(&group, &"127.0.0.1".parse().unwrap()).is_err() {
         eprintln!("SKIPPED: multicast cannot be joined here");
@@ -185,7 +185,8 @@ fn a_slow_answer_is_acknowledged_then_sent_until_it_is_acknowledged() {
     assert!(pause >= Duration::from_secs(2), "sent again after {pause:?} already");
     let [_, _, high, low, ..] = first[..] else { panic!("an answer") };
     client.send(&[0x60, 0, high, low]);
-    // Acknowledged: neither the next pause nor a duplicate of the request brings it again.
+    // The answer was acknowledged, so neither the next pause nor a duplicate of the request causes
+    // it again.
     client.send(&request.encode());
     assert_eq!(client.receive_bytes(), empty);
     client.socket.set_read_timeout(Some(Duration::from_secs(6))).unwrap();
@@ -211,7 +212,7 @@ fn functions_that_panic_or_stall_are_answered() {
     let mut client = server.client();
     let request = Message::request(CON, GET, client.fresh(), "boom");
     client.send(&request.encode());
-    // Writing the panic down may take longer than the acknowledgement waits.
+    // Reporting the panic may take longer than the acknowledgement waits.
     let mut answer = client.receive();
     while answer.code == 0 {
         answer = client.receive();
@@ -275,7 +276,7 @@ fn methods_formats_and_fields_reach_the_function() {
     };
     assert_eq!(accept(&mut client, 50).code, code(2, 5));
     assert_eq!(accept(&mut client, 60).code, code(4, 6));
-    // An observer is answered plainly (RFC 7641, 4.1).
+    // An observer gets a plain answer (RFC 7641, 4.1).
     let request = Message::request(CON, GET, client.fresh(), "number").option(6, b"");
     let answer = client.call(&request);
     assert_eq!((answer.code, answer.get(6)), (code(2, 5), None));

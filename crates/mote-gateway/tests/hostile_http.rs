@@ -1,6 +1,6 @@
-//! Raw bytes against the HTTP/1.1 front over loopback sockets: what must be refused is refused
-//! with the status and text of the table, nothing smuggled behind it reaches a function, and what
-//! is accepted reaches one exactly once with the framing the bytes have.
+//! Raw bytes sent to the HTTP/1.1 front over loopback sockets. Invalid requests are refused with
+//! the status and text of the table, nothing smuggled after them reaches a function, and valid
+//! requests reach one exactly once with the framing of the bytes.
 
 #![allow(missing_docs, clippy::unwrap_used)]
 
@@ -9,16 +9,16 @@ mod support;
 use mote_gateway::http::Config;
 use support::raw_http::{Client, Server};
 
-/// What must come back.
+/// The expected result.
 enum Expect {
     /// Refused with this text; the connection ends and nothing reaches a function.
     Refused(u16, &'static str),
-    /// Answered with this by the platform; the connection goes on.
+    /// The platform answers with this; the connection stays open.
     Answered(u16, &'static str),
-    /// A function saw exactly this (method, path, query, body), and the next request on the
-    /// connection is served on its own.
+    /// A function received exactly this (method, path, query, body), and the next request on the
+    /// connection is served separately.
     Seen(&'static str, &'static str, &'static str, &'static [u8]),
-    /// As `Seen`, and the connection ends after it.
+    /// Like `Seen`, and the connection ends after it.
     SeenLast(&'static str, &'static str, &'static str, &'static [u8]),
 }
 use Expect::{Answered, Refused, Seen, SeenLast};
@@ -188,7 +188,7 @@ fn cases() -> Vec<Case> {
     add("28", get("//echo"), Answered(404, "no function named "));
     add("30", b"PUT /get-only HTTP/1.1\r\nHost: a\r\n\r\n".to_vec(), Answered(405, "GET only"));
 
-    // What must be served, with the framing it has.
+    // Requests that must be served, with their own framing.
     add("ok", post("Content-Length: 2\r\n", "ab"), Seen("POST", "/", "", b"ab"));
     add("ok", post("Content-Length: 0\r\n", ""), Seen("POST", "/", "", b""));
     add("ok", post("Content-Length: 0002\r\n", "ab"), Seen("POST", "/", "", b"ab"));
@@ -211,10 +211,10 @@ fn cases() -> Vec<Case> {
     cases
 }
 
-/// A request that must never be served behind a refused one, and must be behind a served one.
+/// A request that must never be served after a refused one, and must be served after a served one.
 const NEXT: &[u8] = b"GET /echo/next HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n";
 
-/// Sends one case by `send` and says how it went wrong, if it did.
+/// Sends one case with `send` and returns what went wrong, if anything did.
 fn run(server: &Server, case: &Case, send: impl Fn(&mut Client, &[u8])) -> Result<(), String> {
     server.fake.take_saw();
     let mut client = server.client();
@@ -305,8 +305,8 @@ fn no_split_of_the_bytes_changes_the_answer() {
     let (mut tried, mut wrong) = (0, Vec::new());
     let mut of_row = std::collections::HashMap::new();
     for case in &cases() {
-        // Two of each row, more of the chunked ones: that is where states meet cuts. Whether
-        // bytes came with an Upgrade request is a matter of time, so not row 20.
+        // Two of each row, and more of the chunked ones, because cuts affect their states. Row 20
+        // is left out: whether bytes arrived together with an Upgrade request depends on timing.
         let count = of_row.entry(case.row).or_insert(0);
         *count += 1;
         let most = if matches!(case.row, "9" | "10" | "11" | "ok") { 12 } else { 2 };
@@ -341,7 +341,7 @@ fn one_address_leaves_connections_to_others() {
     assert_eq!(answer.detail(), "too many connections from this address");
     assert!(refused.is_over());
     drop(kept.pop());
-    // The place is free once the front has seen the end of the connection.
+    // The place is free once the front has noticed the end of the connection.
     loop {
         let mut client = server.client();
         match client.call(get).status {
@@ -353,7 +353,7 @@ fn one_address_leaves_connections_to_others() {
     server.stop();
 }
 
-/// Programs that get fields as variables would take `Proxy` for their own `HTTP_PROXY`.
+/// Programs that receive fields as variables would take `Proxy` for their own `HTTP_PROXY`.
 #[test]
 fn a_callers_proxy_field_reaches_no_function() {
     let server = Server::start(Config::default());

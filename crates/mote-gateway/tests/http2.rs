@@ -1,5 +1,5 @@
-//! HTTP/2 with prior knowledge, through the clients of others: hyper's, h2's own, curl, and raw
-//! frames where no client would send such.
+//! HTTP/2 with prior knowledge, with other projects' clients (hyper's, h2's own, curl) and with raw
+//! frames that no client would send.
 
 #![allow(missing_docs, clippy::unwrap_used)]
 
@@ -79,14 +79,14 @@ fn requests_and_answers_as_over_http_1() {
             assert_eq!(parts.status == 200, detail.is_empty(), "{host}");
             assert!(detail.is_empty() || problem["detail"] == detail, "{host}: {problem}");
         }
-        // Fields that differ only by _ and - are refused here too; crumbs of a cookie are one.
+        // Fields that differ only in _ and - are also refused here; parts of a cookie are joined.
         let twins = at("GET", "/echo").header("x_auth", "1").header("x-auth", "2");
         assert_eq!(call(&mut sender, twins, Vec::new()).await.0.status, 400);
         let crumbs = at("GET", "/echo").header("cookie", "a=1").header("cookie", "b=2");
         let (_, body) = call(&mut sender, crumbs, Vec::new()).await;
         let text = String::from_utf8(body.to_vec()).unwrap();
         assert!(text.contains("cookie: a=1; b=2\n"), "{text}");
-        // A large body both ways.
+        // A large body in both directions.
         let whole = pattern_bytes(6 << 20);
         let (_, body) = call(&mut sender, at("PUT", "/echo"), whole.clone()).await;
         assert!(body.ends_with(&whole));
@@ -137,14 +137,14 @@ fn curl_speaks_to_it() {
     let uri = format!("http://{}/echo/x", server.address);
     let text = curl(&["--http2-prior-knowledge", "-d", "a=1", &uri]);
     assert!(text.starts_with("POST /x ") && text.ends_with("\n\na=1|200 2"), "{text}");
-    // An upgrade is not taken: the answer is HTTP/1.1.
+    // The front does not accept an upgrade: the answer is HTTP/1.1.
     let text = curl(&["--http2", &uri]);
     assert!(text.ends_with("|200 1.1"), "{text}");
     let text = curl(&["--http2-prior-knowledge", "-I", &format!("{uri}?{}", "x".repeat(100))]);
     assert!(text.starts_with("HTTP/2 200") && text.ends_with("|200 2"), "{text}");
 }
 
-/// A raw connection: frames in, frames out.
+/// A raw connection that sends and receives frames.
 struct Raw(std::net::TcpStream);
 
 impl Raw {
@@ -284,7 +284,7 @@ fn row_40_floods_end_the_connection() {
         }
         raw.frame(9, 0, 1, &[0, 1, b'x', 1, b'y']);
     });
-    // Those that a library answers, or leaves alone, without counting.
+    // Frames that a library answers, or ignores, without counting.
     for (name, kind, stream, payload) in [
         ("ping", 6, 0, &[0; 8][..]),
         ("settings", 4, 0, &[]),
@@ -386,7 +386,8 @@ fn a_client_that_takes_nothing_of_its_answer_is_given_up() {
     let config = Config { write_timeout: Duration::from_millis(200), ..Config::default() };
     let server = Server::start(config);
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().unwrap();
-    // The whole connection, when it takes nothing at all: pings are answered, no window is given.
+    // This covers a whole connection that takes nothing at all: pings are answered, no window is
+    // given.
     let ended = runtime.block_on(async {
         let mut sender = windowed(&server, 0).await;
         let (answer, _) = sender.send_request(to("/stream?n=1000000"), true).unwrap();
@@ -401,7 +402,7 @@ fn a_client_that_takes_nothing_of_its_answer_is_given_up() {
         });
     };
     over(1);
-    // One stream of a connection whose others go on.
+    // One stream of a connection whose other streams continue.
     runtime.block_on(async {
         let mut sender = windowed(&server, 1).await;
         let (stalled, _) = sender.send_request(to("/stream?n=1000000"), true).unwrap();
@@ -434,11 +435,11 @@ fn answers_that_nobody_takes_are_bounded() {
             let (answer, _) = sender.send_request(to("/big?n=262144"), true).unwrap();
             let answer = answer.await.unwrap();
             statuses.push(answer.status().as_u16());
-            // A body that is dropped would give its stream up.
+            // Dropping the body would give up its stream.
             kept_open.push(answer);
             sender = sender.ready().await.unwrap();
         }
-        // 8 MiB wait at the most; what is beyond is not kept.
+        // At most 8 MiB wait; answers beyond that are not kept.
         let kept = statuses.iter().filter(|status| **status == 200).count();
         assert_eq!(kept, 32, "{statuses:?}");
         assert!(statuses[32..].iter().all(|status| *status == 503), "{statuses:?}");
@@ -472,7 +473,8 @@ fn open_streams_of_all_connections_are_bounded() {
     let own = SocketAddr::from((Ipv4Addr::LOCALHOST, port));
     let other = SocketAddr::from((Ipv6Addr::LOCALHOST, port));
     runtime().block_on(async {
-        // Answers without a function hold their streams, too: the client gives them no window.
+        // Answers that come from no function hold their streams, too: the client gives them no
+        // window.
         let mut held = Vec::new();
         for _ in 0..2 {
             let mut sender = windowed_at(own, 0).await;
@@ -490,14 +492,14 @@ fn open_streams_of_all_connections_are_bounded() {
             (answer.status().as_u16(), &answer.headers()["retry-after"]),
             (503, &http::HeaderValue::from(1))
         );
-        // It ends although its client gives no window.
+        // The answer ends although its client gives no window.
         assert!(answer.into_body().data().await.is_none());
         assert_eq!(server.fake.calls(), 0);
         // Other addresses have their share.
         let mut others = windowed_at(other, 1 << 16).await;
         let (answer, _) = others.send_request(to("/count"), true).unwrap();
         assert_eq!(answer.await.unwrap().status(), 200);
-        // Streams that are given up are free again.
+        // The places of streams that are given up are free again.
         drop(held);
         let mut tries = 0;
         loop {
@@ -526,7 +528,7 @@ fn a_stream_with_a_long_head_counts_as_several() {
     };
     runtime().block_on(async {
         let mut sender = windowed(&server, 1 << 16).await;
-        // Seven of the eight that the address has.
+        // Seven of the eight places that the address has.
         let (_first, _) = sender.send_request(long(), true).unwrap();
         sender = sender.ready().await.unwrap();
         let (second, _) = sender.send_request(long(), true).unwrap();
@@ -564,7 +566,8 @@ fn a_thousand_streams_of_one_address_wait_and_are_answered() {
 fn a_stop_gives_up_streams_that_do_not_arrive() {
     let config = Config { arrival_grace: Duration::from_millis(300), ..Config::default() };
     let mut server = Server::start(config);
-    // One that answers no ping and sends half of a head, and one whose body does not go on.
+    // One client answers no ping and sends half of a head, and the body of another one does not
+    // continue.
     let mut silent = Raw::connect(&server);
     let is_read = |raw: &mut Raw| {
         raw.frame(6, 0, 0, &[7; 8]);
@@ -596,7 +599,7 @@ fn a_stop_gives_up_streams_that_do_not_arrive() {
         while trickling.next(&[]).is_some() {}
         while silent.next(&[]).is_some() {}
         assert!(since.elapsed() < Duration::from_secs(5), "they end after {:?}", since.elapsed());
-        // What was accepted is not given up with them.
+        // Accepted requests are not given up with them.
         server.fake.permits.add_permits(1);
         call.join().unwrap()
     });

@@ -18,8 +18,8 @@ use mote_gateway::http::{Config, REFUSALS_IN_A_ROW_MAX, Stopper, listen, serve};
 use parking_lot::Mutex;
 use support::raw_http::Server;
 
-/// A node whose one function, `now`, answers without waiting. It notes how often the other task
-/// had run whenever a request was looked up and whenever a body was read to its end.
+/// A node whose one function, `now`, answers without waiting. It notes how often the other task had
+/// run, each time a request was looked up and each time a body was read to its end.
 #[derive(Clone, Default)]
 struct Ticks {
     ticks: Arc<AtomicU64>,
@@ -108,7 +108,7 @@ fn flood(bytes: Vec<u8>) -> Ticks {
     invoker
 }
 
-/// Most events that happened while the other task did not run.
+/// The largest number of events that happened while the other task did not run.
 fn longest_turn(events: &[u64]) -> usize {
     events.chunk_by(|a, b| a == b).map(<[u64]>::len).max().unwrap_or(0)
 }

@@ -9,41 +9,41 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use nix::sys::socket::{MsgFlags, MultiHeaders, SockaddrIn, SockaddrIn6, SockaddrLike, recvmmsg};
 use rustix::net::{MMsgHdr, SendAncillaryBuffer, SendFlags, SocketAddrAny, sendmmsg};
 
-/// Datagrams taken or sent by one call. More would save little, and what arrives behind a batch
-/// waits until the batch is handed over.
+/// Datagrams received or sent by one call. More would save little, and datagrams that arrive after
+/// a batch wait until the batch is handed over.
 pub(crate) const BATCH_MAX: usize = 64;
-/// Largest datagram we read. Places have one byte more: the kernel cuts what is longer, and a
-/// request without its end must not pass for a whole one.
+/// Largest datagram that is read. Each place has one byte more: the kernel truncates longer
+/// datagrams, and a truncated request must not be taken for a whole one.
 pub(crate) const RECEIVE_BYTES: usize = 2_048;
-/// A buffer of datagrams to send that grew beyond this is given back once it is empty.
+/// An outgoing buffer that grew beyond this is released once it is empty.
 const KEEP_BYTES: usize = 256 << 10;
 
 thread_local! {
-    // The headers hold pointers that each call sets anew, so they belong to no task. One set per
-    // family: the kernel leaves the length of the source's address in them, which is the room for
-    // the next one.
+    // The headers hold pointers that each call sets again, so they do not belong to a task. There
+    // is one set per family: the kernel leaves the length of the source's address in them, which is
+    // also the space for the next one.
     static V4: RefCell<MultiHeaders<SockaddrIn>> =
         RefCell::new(MultiHeaders::preallocate(BATCH_MAX, None));
     static V6: RefCell<MultiHeaders<SockaddrIn6>> =
         RefCell::new(MultiHeaders::preallocate(BATCH_MAX, None));
 }
 
-/// Room for one batch of arriving datagrams. The kernel maps its pages when they are first used:
-/// a node with little traffic holds few of them.
+/// Room for one batch of arriving datagrams. The kernel maps its pages when they are first used, so
+/// a node with little traffic uses few of them.
 pub(crate) struct Inbox {
     places: Vec<u8>,
     is_ipv4: bool,
 }
 
 impl Inbox {
-    /// For sockets of one family.
+    /// Makes room for sockets of one family.
     pub(crate) fn new(is_ipv4: bool) -> Self {
         Self { places: vec![0; BATCH_MAX * (RECEIVE_BYTES + 1)], is_ipv4 }
     }
 
-    /// Takes up to [`BATCH_MAX`] datagrams without waiting, and says how many there were; fewer
-    /// than that means that the socket is empty. A length beyond [`RECEIVE_BYTES`] means that the
-    /// datagram was cut.
+    /// Takes up to [`BATCH_MAX`] datagrams without waiting, and returns their number. A smaller
+    /// number means that the socket is empty. A length beyond [`RECEIVE_BYTES`] means that the
+    /// datagram was truncated.
     pub(crate) fn receive(
         &mut self,
         socket: impl AsFd,
@@ -80,18 +80,18 @@ fn receive<S: SockaddrLike + Copy + Into<SocketAddr>>(
     Ok(count)
 }
 
-/// Datagrams to send, in order, back to back in one buffer that is used again.
+/// Datagrams to send, in order, in one contiguous buffer that is reused.
 #[derive(Default)]
 pub(crate) struct Outbox {
     bytes: Vec<u8>,
     datagrams: Vec<Datagram>,
-    /// Of `datagrams`, those that were sent or given up.
+    /// The number of `datagrams` that were sent or given up.
     done: usize,
-    /// Datagrams the kernel did not take, since the start.
+    /// Datagrams that the kernel refused, since the start.
     pub(crate) lost: u64,
 }
 
-/// One of them: where it goes, and its place in the buffer.
+/// One datagram: its destination, and its place in the buffer.
 #[derive(Debug, Clone, Copy)]
 struct Datagram {
     peer: SocketAddr,
@@ -100,7 +100,7 @@ struct Datagram {
 }
 
 impl Outbox {
-    /// Appends what `write` appends to the buffer as one datagram, and returns it.
+    /// Appends the bytes that `write` adds to the buffer as one datagram, and returns it.
     pub(crate) fn write(&mut self, peer: SocketAddr, write: impl FnOnce(&mut Vec<u8>)) -> &[u8] {
         let start = self.bytes.len();
         write(&mut self.bytes);
@@ -114,13 +114,14 @@ impl Outbox {
         self.write(peer, |bytes| bytes.extend_from_slice(datagram));
     }
 
-    /// Nothing is left to send.
+    /// Whether nothing is left to send.
     pub(crate) fn is_empty(&self) -> bool {
         self.done == self.datagrams.len()
     }
 
-    /// Sends all that the socket takes without waiting. What the kernel refuses is lost, as
-    /// datagrams are. [`ErrorKind::WouldBlock`] says that some are left: the socket is full.
+    /// Sends as many datagrams as the socket takes without waiting. A datagram that the kernel
+    /// refuses is lost, which is normal for datagrams. [`ErrorKind::WouldBlock`] means that some
+    /// are left because the socket is full.
     pub(crate) fn flush(&mut self, socket: impl AsFd) -> io::Result<()> {
         self.flush_with(|bytes, datagrams| {
             let mut parts: Vec<_> = datagrams
@@ -139,8 +140,8 @@ impl Outbox {
         })
     }
 
-    /// [`Outbox::flush`] with the call that sends the first of some datagrams and says how many
-    /// it sent. It reports an error only when it is of the first one.
+    /// [`Outbox::flush`] with the call that sends the first of some datagrams and returns how many
+    /// it sent. The call reports an error only if the first datagram failed.
     fn flush_with(
         &mut self,
         mut send: impl FnMut(&[u8], &[Datagram]) -> io::Result<usize>,
@@ -178,7 +179,7 @@ impl Outbox {
         }
     }
 
-    /// Takes all of them, for the fuzzer.
+    /// Takes all datagrams, for the fuzzer.
     #[cfg(feature = "fuzzing")]
     pub(crate) fn take(&mut self) -> Vec<(bytes::Bytes, SocketAddr)> {
         let copy = |datagram: &Datagram| {
@@ -191,11 +192,11 @@ impl Outbox {
     }
 }
 
-/// What an error of sending means: wait, try the same datagram once more, or give it up.
+/// The consequence of a sending error: wait, try the same datagram once more, or give it up.
 fn after(error: &io::Error, refused_before: bool) -> ControlFlow<(), bool> {
     match error.kind() {
         ErrorKind::WouldBlock => ControlFlow::Break(()),
-        // An ICMP error about a datagram sent before, reported once and instead of sending.
+        // An ICMP error about an earlier datagram, which is reported once instead of sending.
         ErrorKind::ConnectionRefused | ErrorKind::Interrupted => {
             ControlFlow::Continue(!refused_before)
         }
@@ -307,20 +308,21 @@ mod tests {
         let (closed, port) = socket("127.0.0.1:0");
         drop(closed);
         from.connect(port).unwrap();
-        // Over loopback the refusal is there when this returns.
+        // Over loopback the refusal has arrived when this returns.
         from.send(b"to nobody").unwrap();
         let mut outbox = Outbox::default();
         numbered(&mut outbox, peer, 1);
         numbered(&mut outbox, peer, 2);
         outbox.flush(&from).unwrap();
         assert_eq!(outbox.lost, 0);
-        // `to` hears any source.
+        // `to` receives from any source.
         expect(&to, 1..=2);
     }
 
     #[test]
     fn what_a_full_socket_does_not_take_leaves_later() {
-        // Loopback takes any number of UDP datagrams; a Unix pair is full when nobody reads.
+        // Loopback takes any number of UDP datagrams; a Unix pair is full when its peer does not
+        // read.
         let (from, to) = UnixDatagram::pair().unwrap();
         from.set_nonblocking(true).unwrap();
         to.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
@@ -329,7 +331,7 @@ mod tests {
         for number in 0..2_000 {
             numbered(&mut outbox, peer, number);
         }
-        // As the system call: some, or an error of the first.
+        // Like the system call: it sends some, or fails for the first.
         let send = |bytes: &[u8], datagrams: &[Datagram]| {
             for (at, datagram) in datagrams.iter().enumerate() {
                 match from.send(&bytes[datagram.start..datagram.end]) {
@@ -349,7 +351,7 @@ mod tests {
             let length = to.recv(&mut buffer).unwrap();
             assert_eq!(buffer[..length], u16::to_be_bytes(read));
             read += 1;
-            // What comes meanwhile goes behind.
+            // Datagrams that arrive meanwhile are appended.
             if full <= 10 {
                 numbered(&mut outbox, peer, 1_999 + full);
             }

@@ -1,12 +1,12 @@
 //! Block-wise transfer (RFC 7959): bodies that arrive in blocks, and answers that leave in them.
-//! Pure; all memory is bounded, the oldest goes first.
+//! Pure. All memory is bounded, and the oldest entries are dropped first.
 
 use std::collections::{HashMap, VecDeque};
 use std::hash::Hash;
 
 use bytes::{Bytes, BytesMut};
 
-/// Largest block we send or ask for: 1,024 bytes.
+/// Largest block that is sent or requested: 1,024 bytes.
 pub const SIZE_EXPONENT_MAX: u8 = 6;
 
 /// The value of a Block1 or Block2 option.
@@ -37,14 +37,14 @@ impl Block {
     }
 }
 
-/// What became of an arriving block of a request body.
+/// The result of an arriving block of a request body.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Arrival {
-    /// Ask for the next one (2.31).
+    /// The next block should follow (2.31).
     Continue,
-    /// It was the last: the whole body.
+    /// It was the last one; this is the whole body.
     Complete(Bytes),
-    /// It does not follow what arrived before (4.08).
+    /// It does not follow the blocks that arrived before (4.08).
     OutOfOrder,
     /// The body is longer than allowed (4.13).
     TooLarge,
@@ -58,7 +58,7 @@ struct Held<V> {
     until_ns: u64,
 }
 
-/// Values by key with a time and a byte bound; the oldest goes first.
+/// Values by key with a limit on their age and their bytes; the oldest is dropped first.
 pub struct Bounded<K, V> {
     map: HashMap<K, Held<V>>,
     order: VecDeque<(u64, K)>,
@@ -73,19 +73,19 @@ impl<K: Hash + Eq + Clone, V> Bounded<K, V> {
         Self { map: HashMap::new(), order: VecDeque::new(), bytes: 0, bytes_max, keep_ns }
     }
 
-    /// The value of `key`, unless its time is over.
+    /// The value of `key`, unless it has expired.
     pub fn get(&self, key: &K, now_ns: u64) -> Option<&V> {
         self.map.get(key).filter(|held| held.until_ns > now_ns).map(|held| &held.value)
     }
 
-    /// Takes the value of `key` out.
+    /// Takes out the value of `key`.
     pub fn take(&mut self, key: &K, now_ns: u64) -> Option<V> {
         let held = self.map.remove(key)?;
         self.bytes -= held.bytes;
         (held.until_ns > now_ns).then_some(held.value)
     }
 
-    /// Puts a value of `bytes` bytes in, in place of the one before.
+    /// Stores a value of `bytes` bytes and replaces the previous one.
     pub fn put(&mut self, key: K, value: V, bytes: usize, now_ns: u64) {
         let _ = self.take(&key, now_ns);
         let until_ns = now_ns + self.keep_ns;
@@ -96,7 +96,8 @@ impl<K: Hash + Eq + Clone, V> Bounded<K, V> {
         self.compact();
     }
 
-    /// Drops the marks of values that were put again or taken, once they are most of all marks.
+    /// Drops the marks of values that were replaced or taken, once they are the majority of all
+    /// marks.
     fn compact(&mut self) {
         if self.order.len() <= 2 * self.map.len() + 16 {
             return;
@@ -106,11 +107,11 @@ impl<K: Hash + Eq + Clone, V> Bounded<K, V> {
             .retain(|(until_ns, key)| map.get(key).is_some_and(|held| held.until_ns == *until_ns));
     }
 
-    /// Drops what is too old or too much.
+    /// Drops values that are too old, and the oldest ones while there are too many bytes.
     pub fn shrink(&mut self, now_ns: u64) {
         while let Some((until_ns, key)) = self.order.front() {
             let current = self.map.get(key).is_some_and(|held| held.until_ns == *until_ns);
-            // A stale mark of a value that was taken or replaced.
+            // The mark is stale if its value was taken or replaced.
             if current && *until_ns > now_ns && self.bytes <= self.bytes_max {
                 return;
             }
@@ -126,7 +127,7 @@ impl<K: Hash + Eq + Clone, V> Bounded<K, V> {
         self.bytes
     }
 
-    /// Marks that order the values: at most a few per value, however often it was put.
+    /// Marks that order the values: at most a few per value, however often it was replaced.
     pub fn marks(&self) -> usize {
         self.order.len()
     }
@@ -167,7 +168,7 @@ impl<K: Hash + Eq + Clone> Uploads<K> {
             (_, None) => return Arrival::OutOfOrder,
         };
         if offset + payload.len() == body.len() && block.more && block.number > 0 {
-            // The block before, once more: its answer was lost on the way.
+            // A repetition of the previous block, whose answer was lost on the way.
             let held = body.len();
             self.bodies.put(key, body, held + OVERHEAD_BYTES, now_ns);
             return Arrival::Continue;
@@ -186,7 +187,7 @@ impl<K: Hash + Eq + Clone> Uploads<K> {
         Arrival::Continue
     }
 
-    /// Drops what is too old.
+    /// Drops bodies that are too old.
     pub fn shrink(&mut self, now_ns: u64) {
         self.bodies.shrink(now_ns);
     }
@@ -196,13 +197,13 @@ impl<K: Hash + Eq + Clone> Uploads<K> {
         self.bodies.bytes()
     }
 
-    /// Marks that order them.
+    /// Marks that order the bodies.
     pub fn marks(&self) -> usize {
         self.bodies.marks()
     }
 }
 
-/// Counted for each held value beside its own bytes.
+/// Counted for each held value in addition to its own bytes.
 pub const OVERHEAD_BYTES: usize = 128;
 
 #[cfg(test)]

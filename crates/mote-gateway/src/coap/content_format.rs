@@ -1,6 +1,6 @@
 //! CoAP content formats and the media types they stand for (IANA CoRE registry).
 
-/// Format numbers with the media type we write and accept for each.
+/// Format numbers with the media type that is written and accepted for each.
 const FORMATS: [(u16, &str); 18] = [
     (0, "text/plain; charset=utf-8"),
     (40, "application/link-format"),
@@ -22,12 +22,13 @@ const FORMATS: [(u16, &str); 18] = [
     (11544, "application/vnd.oma.lwm2m+cbor"),
 ];
 
-/// The media type of a format; unknown numbers are shown as such, so that a function can tell.
+/// The media type of a format; `None` for an unknown number, which is shown to the function as a
+/// number.
 pub fn media_type(format: u16) -> Option<&'static str> {
     FORMATS.iter().find(|(number, _)| *number == format).map(|(_, name)| *name)
 }
 
-/// The format of a media type, parameters other than a UTF-8 charset aside.
+/// The format of a media type, whose parameters and upper-case letters do not matter.
 pub fn content_format(media_type: &[u8]) -> Option<u16> {
     let text = std::str::from_utf8(media_type).ok()?;
     let essence = text.split(';').next().unwrap_or_default().trim();

@@ -1,8 +1,8 @@
 //! The socket of the CoAP front: batches in, batches out, one task.
 //!
-//! In each of its turns the task takes the answers that are ready and at most one batch of
-//! datagrams, and sends all that came of it with one call. Nothing waits for a batch to fill:
-//! what a turn finds is what had gathered while others ran.
+//! In each of its turns, the task takes the answers that are ready and at most one batch of
+//! datagrams, and sends all resulting datagrams with one call. Nothing waits for a batch to fill: a
+//! turn handles the datagrams that gathered while other tasks ran.
 
 use std::future::{Future, poll_fn};
 use std::io::{self, ErrorKind};
@@ -24,11 +24,11 @@ use super::server::{Config, Finished, Server, Work};
 use crate::http::Stopper;
 use crate::ids::now_ns;
 
-/// Longest the node waits for running exchanges when it stops.
+/// The longest time for which the node waits for running exchanges when it stops.
 const STOP_GRACE: Duration = Duration::from_secs(5);
-/// Asked of the kernel for datagrams that wait to be read and to leave: a datagram of a few bytes
-/// counts as one of about 1 KiB there, and thousands of clients may speak at the same moment.
-/// Used only as far as datagrams do wait.
+/// Requested from the kernel for datagrams that wait to be read or sent: a datagram of a few bytes
+/// counts as about 1 KiB there, and thousands of clients may send at the same moment. The memory is
+/// used only while datagrams wait.
 const SOCKET_BYTES: usize = 4 << 20;
 
 /// Serves the socket until the stopper stops.
@@ -53,7 +53,8 @@ pub async fn serve<I: Invoker>(
             stopping = true;
             grace.as_mut().reset(Instant::now() + STOP_GRACE);
         }
-        // What the last turn left over comes first; while the socket is full, nothing is read.
+        // Datagrams that the last turn left are sent first; while the socket is full, nothing is
+        // read.
         let full = poll_send(cx, &socket, &mut server.out)?.is_pending();
         let now = now_ns();
         runs.poll(cx, |id, result| server.finish(id, finished(result), now));
@@ -73,7 +74,8 @@ pub async fn serve<I: Invoker>(
         }
         let sent = poll_send(cx, &socket, &mut server.out)?.is_ready();
         if more || (full && sent) {
-            // Others first: what was just handed over leaves for its worker.
+            // Other tasks run first, so that the invocations that were just handed over reach their
+            // workers.
             let _ = pin!(tokio::task::yield_now()).poll(cx);
         }
         let over = stopping && grace.as_mut().poll(cx).is_ready();
@@ -82,29 +84,29 @@ pub async fn serve<I: Invoker>(
         }
         Poll::Pending
     });
-    // The runtime's own bound on what a task does in a turn would cut one with many answers into
-    // pieces, each with a poll of all that are left; a turn here is bounded by itself.
+    // The runtime's own limit on a task's turn would split a turn with many answers into pieces,
+    // each of which polls all remaining ones. This turn has its own limit.
     tokio::task::coop::unconstrained(turn).await?;
     tracing::debug!(counters = ?server.counters(), lost = server.out.lost, "CoAP front ended");
     Ok(())
 }
 
 fn prepare(socket: &UdpSocket) -> io::Result<()> {
-    // A socket on all addresses hears the groups any other program joined; we offer nothing to
-    // groups, and answers to them would be many for one.
+    // A socket on all addresses receives datagrams for groups that any other program joined. The
+    // front offers nothing to groups, and one request to a group would cause many answers.
     if socket.local_addr()?.is_ipv4() {
         socket2::SockRef::from(socket).set_multicast_all_v4(false)?;
     } else {
         socket2::SockRef::from(socket).set_multicast_all_v6(false)?;
     }
-    // Beyond the machine's ordinary limit where we may, else up to it.
+    // Beyond the machine's ordinary limit if that is permitted, otherwise up to it.
     if sockopt::set_socket_recv_buffer_size_force(socket, SOCKET_BYTES).is_err() {
         sockopt::set_socket_recv_buffer_size(socket, SOCKET_BYTES)?;
     }
     Ok(sockopt::set_socket_send_buffer_size(socket, SOCKET_BYTES)?)
 }
 
-/// Hands the server at most one batch; `true` when the socket may hold more.
+/// Gives the server at most one batch; returns `true` if the socket may hold more.
 fn poll_receive<I: Invoker>(
     cx: &mut Context<'_>,
     socket: &UdpSocket,
@@ -126,15 +128,16 @@ fn poll_receive<I: Invoker>(
                 }
             })?;
             full = count == BATCH_MAX;
-            // A batch that is not full has emptied the socket: the runtime is told, which saves
+            // A batch that is not full has emptied the socket. Reporting that to the runtime saves
             // a call that would find nothing.
             if full { Ok(()) } else { Err(ErrorKind::WouldBlock.into()) }
         });
         match result {
             Ok(()) => return Ok(true),
-            // The readiness is used up; asking once more registers the task for the next.
+            // The readiness is used up; another attempt registers the task for the next datagram.
             Err(error) if error.kind() == ErrorKind::WouldBlock => {}
-            // A peer's closed port comes back as an error of a later call; it is not ours.
+            // A peer's closed port is reported as an error of a later call, and does not concern
+            // this socket.
             Err(error)
                 if matches!(
                     error.kind(),
@@ -145,7 +148,7 @@ fn poll_receive<I: Invoker>(
     }
 }
 
-/// Sends what has gathered; when the socket is full the task is woken once it is not.
+/// Sends the gathered datagrams; if the socket is full, the task is woken once it has room.
 fn poll_send(cx: &mut Context<'_>, socket: &UdpSocket, out: &mut Outbox) -> Poll<io::Result<()>> {
     while !out.is_empty() {
         ready!(socket.poll_send_ready(cx))?;
@@ -157,8 +160,8 @@ fn poll_send(cx: &mut Context<'_>, socket: &UdpSocket, out: &mut Outbox) -> Poll
     Poll::Ready(Ok(()))
 }
 
-/// Wakes the task at a time. What is due mostly moves away from now with each answer, so a timer
-/// that is set stays set: one that rings too early costs less than setting it in every turn.
+/// Wakes the task at a given time. Each answer usually moves the due time further away, so a timer
+/// that is set stays set: a timer that fires too early costs less than setting it in every turn.
 #[derive(Default)]
 struct Alarm {
     sleep: Option<Pin<Box<Sleep>>>,
@@ -166,7 +169,8 @@ struct Alarm {
 }
 
 impl Alarm {
-    /// Ready once when `due_ns` has come, or a time that was due when this was called before.
+    /// Ready once when `due_ns` has been reached, or an earlier time that was due in a previous
+    /// call.
     fn poll_ring(&mut self, cx: &mut Context<'_>, due_ns: Option<u64>) -> Poll<()> {
         let sleep = self.sleep.get_or_insert_with(|| Box::pin(tokio::time::sleep(Duration::ZERO)));
         if let Some(due_ns) = due_ns
@@ -189,14 +193,15 @@ fn finished(result: Result<Finished, Panicked>) -> Finished {
         .unwrap_or_else(|_| Err(Fault::Internal { message: "the invocation panicked".to_owned() }))
 }
 
-/// Runs an invocation to the end of its answer; all of it within the deadline, since a CoAP
-/// answer begins only when it is whole.
+/// Runs an invocation until its whole answer has arrived, all within the deadline, because a CoAP
+/// answer begins only when it is complete.
 async fn run<I: Invoker>(invoker: &I, work: Work<I::Route>, answer_bytes_max: u64) -> Finished {
     let (timeout_ms, deadline_ns) = (work.route.timeout_ms(), work.invocation.deadline_ns);
     let id = work.invocation.id;
     let reply = invoker.invoke(&work.route, work.invocation).await?;
     let body = match reply.body {
-        // Whole already, as most are: neither a timer nor another poll is needed.
+        // The body is already complete, as in most cases: neither a timer nor another poll is
+        // needed.
         Body::Empty => Bytes::new(),
         Body::Whole(body) if body.len() as u64 <= answer_bytes_max => body,
         body => {

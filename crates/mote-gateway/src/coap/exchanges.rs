@@ -1,10 +1,11 @@
-//! Deduplication (RFC 7252, 4.5): a message that arrives again is not served again.
-//! Pure and bounded: at high rates the oldest exchanges are forgotten before their time, which a
-//! client meets only when it repeats a message later than its own retransmission span.
+//! Deduplication (RFC 7252, 4.5): a message that arrives again is not served again. Pure and
+//! bounded: at high rates the oldest exchanges are forgotten early, which affects a client only if
+//! it repeats a message later than its own retransmission span.
 //!
-//! Messages lie in the order in which they came, once among all and once among those of the same
-//! [`Owner`]. An owner that has used up its share loses its own oldest message, so that nobody makes
-//! the node forget what it knows of others. An index beside them finds one by its key.
+//! Messages are kept in the order in which they arrived, once among all and once among those of the
+//! same [`Owner`]. An owner that has used up its share loses its own oldest message, so that it
+//! cannot make the node forget the messages of others. An additional index finds a message by its
+//! key.
 
 use std::collections::HashMap;
 use std::hash::{BuildHasher, RandomState};
@@ -19,31 +20,31 @@ use super::message::DATAGRAM_BYTES_MAX;
 /// A message of one peer.
 pub type Key = (SocketAddr, u16);
 
-/// What is known of a message.
+/// What is known about a message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Seen<'a> {
-    /// It is being served; `acked` when an empty acknowledgement was sent.
+    /// It is being served; `acked` if an empty acknowledgement was sent.
     Running {
-        /// See there.
+        /// Whether an empty acknowledgement was sent.
         acked: bool,
     },
-    /// It was answered with this.
+    /// It was answered with this datagram.
     Answered(&'a [u8]),
 }
 
-/// Whose messages share a part of the memory.
+/// The owner of messages that share a part of the memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Owner {
-    /// All sources that may be forged: whoever forges one forges many.
+    /// All sources that may be forged: an attacker who forges one forges many.
     Unproven,
-    /// A source that is proven, by its address.
+    /// A source whose address is proven.
     Address(IpAddr),
     /// A socket of this machine: its programs share the address.
     Local(SocketAddr),
 }
 
 impl Owner {
-    /// The owner of what `peer` sends.
+    /// The owner of the messages from `peer`.
     pub fn of(peer: SocketAddr, proven: bool) -> Self {
         match (proven, peer.ip().to_canonical().is_loopback()) {
             (false, _) => Self::Unproven,
@@ -53,11 +54,12 @@ impl Owner {
     }
 }
 
-/// How long a confirmable message's id stands for it: EXCHANGE_LIFETIME (RFC 7252, 4.8.2).
+/// How long the id of a confirmable message identifies it: EXCHANGE_LIFETIME (RFC 7252, 4.8.2).
 pub const LIFETIME_NS: u64 = 247_000_000_000;
-/// Counted per exchange beside the bytes of its answer; the entry and its share of the index.
+/// Counted per exchange in addition to the bytes of its answer: the entry and its share of the
+/// index.
 const ENTRY_BYTES: usize = 192;
-/// Answers up to this length, which most are, lie in the entry itself.
+/// Answers up to this length, which includes most, are stored in the entry itself.
 const SHORT_BYTES: usize = 46;
 
 enum State {
@@ -94,7 +96,7 @@ struct Entry {
     state: State,
     /// Place of its owner.
     owner: u32,
-    /// Neighbours among all messages and among those of its owner.
+    /// Neighbours among all messages, and among those of its owner.
     all: Neighbours,
     own: Neighbours,
 }
@@ -106,7 +108,7 @@ struct Neighbours {
     newer: u32,
 }
 
-/// No place.
+/// Marks the absence of a place.
 const NONE: u32 = u32::MAX;
 const ALONE: Neighbours = Neighbours { older: NONE, newer: NONE };
 
@@ -125,22 +127,22 @@ struct Owned {
     bytes: usize,
 }
 
-/// That a message is not known; see [`Exchanges::begin`].
+/// Shows that a message is not known; see [`Exchanges::begin`].
 #[derive(Debug, PartialEq, Eq)]
 pub struct Absent {
     hash: u64,
 }
 
-/// Where a message was noted. It may have been forgotten since.
+/// The place where a message was noted. The message may have been forgotten since.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Noted(u32);
 
-/// Messages seen lately.
+/// Messages that were received recently.
 pub struct Exchanges {
     entries: Slab<Entry>,
-    /// All have the same lifetime, so this is also the order in which they end.
+    /// All have the same lifetime, so this is also the order in which they expire.
     order: Ends,
-    /// Places of entries by key. Only a word per entry, so that finding stays in the cache.
+    /// Places of entries by key. It has only a word per entry, so that a search stays in the cache.
     index: HashTable<u32>,
     keys: Keys,
     /// Owners of entries, and their places.
@@ -150,11 +152,13 @@ pub struct Exchanges {
     bytes_max: usize,
     /// Bytes of one owner.
     share_max: usize,
-    /// Place of the owner that was seen to hold most; it may be gone or another by now.
+    /// Place of the owner that held most when it was last checked; it may have been removed or
+    /// reused since.
     heaviest: u32,
 }
 
-/// Hashes keys: keyed by a random per start, since peers choose what is hashed.
+/// Hashes keys. The hash is keyed by a random number per start, because peers choose the hashed
+/// values.
 struct Keys(RandomState);
 
 impl Keys {
@@ -170,7 +174,7 @@ impl Keys {
 }
 
 impl Exchanges {
-    /// Remembers at most `bytes_max` bytes of exchanges, half of them of one owner.
+    /// Remembers at most `bytes_max` bytes of exchanges, at most half of them for one owner.
     pub fn new(bytes_max: usize) -> Self {
         Self {
             entries: Slab::new(),
@@ -186,7 +190,7 @@ impl Exchanges {
         }
     }
 
-    /// What is known of this message.
+    /// What is known about this message.
     pub fn get(&self, key: &Key, now_ns: u64) -> Result<Seen<'_>, Absent> {
         let hash = self.keys.hash(key);
         let found = self.find(key, hash).map(|at| &self.entries[at as usize]);
@@ -200,8 +204,8 @@ impl Exchanges {
         })
     }
 
-    /// Whether a message of a source that is not proven would make the node forget another of those
-    /// before its time.
+    /// Whether a message of an unproven source would make the node forget another message of an
+    /// unproven source too early.
     pub fn is_crowded(&self, now_ns: u64) -> bool {
         let Some(at) = self.owners.get(&Owner::Unproven) else { return false };
         let unproven = &self.owned[*at as usize];
@@ -210,7 +214,7 @@ impl Exchanges {
             && oldest.is_some_and(|oldest| oldest.until_ns > now_ns)
     }
 
-    /// Notes that a message is being served which [`Exchanges::get`] has just not found.
+    /// Notes that a message is being served that [`Exchanges::get`] has just not found.
     pub fn begin(&mut self, key: Key, owner: Owner, absent: Absent, now_ns: u64) -> Noted {
         self.add(key, owner, absent.hash, State::Running { acked: false }, now_ns)
     }
@@ -225,10 +229,10 @@ impl Exchanges {
         self.change(noted, key, owner, State::answered(datagram), now_ns);
     }
 
-    /// Sets what is known of a message; one that was forgotten meanwhile is remembered anew.
+    /// Changes the state of a message; a message that was forgotten meanwhile is added again.
     fn change(&mut self, noted: Noted, key: Key, owner: Owner, state: State, now_ns: u64) {
         self.expire(now_ns);
-        // Where it was noted: the index, which is rarely in the cache, is not asked.
+        // The noted place is checked first, because the index is rarely in the cache.
         let is_there = self.entries.get(noted.0 as usize).is_some_and(|entry| entry.key == key);
         let hash = if is_there { 0 } else { self.keys.hash(&key) };
         let at = if is_there { Some(noted.0) } else { self.find(&key, hash) };
@@ -246,13 +250,13 @@ impl Exchanges {
         self.shrink(owned);
     }
 
-    /// Where the entry of a key is.
+    /// The place of a key's entry.
     fn find(&self, key: &Key, hash: u64) -> Option<u32> {
         self.index.find(hash, |at| self.entries[*at as usize].key == *key).copied()
     }
 
     fn add(&mut self, key: Key, owner: Owner, hash: u64, state: State, now_ns: u64) -> Noted {
-        // First, so that an entry of this key whose time is over makes room for a new one.
+        // Done first, so that an expired entry of this key makes room for a new one.
         self.expire(now_ns);
         let owned = self.place_of(owner);
         let bytes = state.bytes();
@@ -294,7 +298,7 @@ impl Exchanges {
         (entry.all.older, entry.own.older) = (all_before, own_before);
     }
 
-    /// Forgets what is too old.
+    /// Forgets expired entries.
     fn expire(&mut self, now_ns: u64) {
         while let Some(oldest) = self.entries.get(self.order.oldest as usize)
             && oldest.until_ns <= now_ns
@@ -303,7 +307,7 @@ impl Exchanges {
         }
     }
 
-    /// Forgets what is too much: of this owner first.
+    /// Forgets entries beyond the limits, those of this owner first.
     fn shrink(&mut self, owned: u32) {
         while let Some(Owned { order, bytes, .. }) = self.owned.get(owned as usize)
             && *bytes > self.share_max
@@ -315,7 +319,8 @@ impl Exchanges {
             self.heaviest = owned;
         }
         while self.bytes > self.bytes_max {
-            // Who adds loses, unless that is little; then who was seen to hold most.
+            // The owner that adds loses its oldest entry, unless it holds little; then the owner
+            // that held most does.
             let own = self.owned.get(owned as usize);
             let own = own.filter(|own| own.bytes > self.bytes_max / 8);
             let from = own.or_else(|| self.owned.get(self.heaviest as usize));
@@ -408,7 +413,7 @@ mod tests {
 
     #[test]
     fn the_oldest_is_forgotten_and_an_answer_to_it_is_kept() {
-        // One owner has half.
+        // One owner may hold half.
         let mut exchanges = Exchanges::new(200 * ENTRY_BYTES);
         let mut noted = Vec::new();
         for mid in 0..10_000 {
@@ -420,7 +425,7 @@ mod tests {
         for mid in 9_900..10_000 {
             assert!(exchanges.get(&key(1, mid), 10_000).is_ok(), "{mid}");
         }
-        // The second time it is where the first put it, not where it began.
+        // The second answer is stored where the first one put the entry, not where it began.
         for answer in [b"late", b"last"] {
             exchanges.answer(noted[5], key(1, 5), Owner::of(key(1, 5).0, true), answer, 10_000);
             assert_eq!(exchanges.get(&key(1, 5), 10_000), Ok(Seen::Answered(answer)));
@@ -433,7 +438,7 @@ mod tests {
         let mut exchanges = Exchanges::new(200 * ENTRY_BYTES);
         let mine: Key = ("198.51.100.7:5683".parse().unwrap(), 7);
         begin(&mut exchanges, mine, 0);
-        // Forged sources are one owner, however many they are; so are the ports of an address.
+        // All forged sources are one owner, however many there are; so are all ports of an address.
         for n in 0..10_000u32 {
             let forged: Key = ((n.to_be_bytes(), 5_683).into(), 1);
             let absent = exchanges.get(&forged, 1).expect_err("not known");

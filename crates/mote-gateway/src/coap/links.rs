@@ -47,7 +47,7 @@ pub(crate) fn document<I: Invoker>(invoker: &I, query: &[u8]) -> String {
     text
 }
 
-/// Inside a quoted string only `"` and `\` need a backslash; control characters have no place.
+/// Inside a quoted string only `"` and `\` need a backslash; control characters are not allowed.
 fn quoted(value: &str) -> String {
     let mut text = String::new();
     for letter in value.chars().filter(|letter| !letter.is_control()) {
@@ -59,7 +59,7 @@ fn quoted(value: &str) -> String {
     text
 }
 
-/// A query as it was before its bytes were percent-encoded; `None` when it is no text.
+/// A query before its bytes were percent-encoded; `None` if it is not valid text.
 fn decoded(query: &[u8]) -> Option<String> {
     let bytes: Vec<u8> = percent_encoding::percent_decode(query).collect();
     String::from_utf8(bytes).ok()

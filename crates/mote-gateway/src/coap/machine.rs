@@ -1,5 +1,5 @@
-//! The state machine without its socket, for the fuzzer: datagrams, results and time go in,
-//! datagrams and invocations come out.
+//! The state machine without its socket, for the fuzzer: its input is datagrams, results and time,
+//! and its output is datagrams and invocations.
 
 use std::net::SocketAddr;
 
@@ -12,7 +12,7 @@ use super::server::{Config, Server};
 pub struct Machine<I: Invoker>(Server<I>);
 
 impl<I: Invoker> Machine<I> {
-    /// A front that has seen nothing.
+    /// A front that has received nothing yet.
     pub fn new(invoker: I, config: Config) -> Self {
         Self(Server::new(invoker, config))
     }
@@ -42,7 +42,7 @@ impl<I: Invoker> Machine<I> {
         self.0.finish(id, Ok((status, headers, body)), now_ns);
     }
 
-    /// Bytes of all that is remembered, and marks of it in queues.
+    /// Bytes of everything that is remembered, and the number of marks for it in queues.
     pub fn held(&self) -> (usize, usize) {
         self.0.held()
     }

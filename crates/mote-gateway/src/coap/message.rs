@@ -1,5 +1,5 @@
 //! Reading requests and writing answers (RFC 7252, 3). The option codec is
-//! `coap-message-implementations`; this module adds the header and the rules on what to refuse.
+//! `coap-message-implementations`; this module adds the header and the rules for refusing messages.
 
 use coap_message::{MinimalWritableMessage, MutableWritableMessage};
 use coap_message_implementations::inmemory::MessageMut;
@@ -8,7 +8,7 @@ use coap_numbers::option;
 
 use super::blocks::Block;
 
-/// Largest datagram we send: 1,024 bytes of payload, options and header, below any usual MTU.
+/// Largest datagram that is sent: 1,024 bytes of payload, options and header, below any usual MTU.
 pub const DATAGRAM_BYTES_MAX: usize = 1_280;
 /// Echo option (RFC 9175).
 const ECHO: u16 = 252;
@@ -50,12 +50,12 @@ pub struct Header<'a> {
     pub tail: &'a [u8],
 }
 
-/// What to do with a datagram that is not a usable message.
+/// The reaction to a datagram that is not a usable message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Unusable {
-    /// Say nothing.
+    /// Do not answer.
     Silence,
-    /// Reject a confirmable message (RFC 7252, 4.2): its message id.
+    /// Reject a confirmable message (RFC 7252, 4.2), with its message id.
     Reset(u16),
 }
 
@@ -125,17 +125,17 @@ pub struct Request<'a> {
     pub content_format: Option<u16>,
     /// Accept.
     pub accept: Option<u16>,
-    /// Block1: which block of the request body this is.
+    /// Block1: the block of the request body that the message holds.
     pub block1: Option<Block>,
-    /// Block2: which block of the answer is wanted.
+    /// Block2: the requested block of the answer.
     pub block2: Option<Block>,
     /// Echo.
     pub echo: Option<&'a [u8]>,
-    /// Request-Tag, tells concurrent uploads apart.
+    /// Request-Tag, which distinguishes concurrent uploads.
     pub request_tag: &'a [u8],
     /// First ETag.
     pub etag: Option<&'a [u8]>,
-    /// If-Match, which may be given several times.
+    /// If-Match, which may occur several times.
     pub if_match: Vec<&'a [u8]>,
     /// If-None-Match.
     pub if_none_match: bool,
@@ -149,14 +149,14 @@ pub struct Request<'a> {
     pub payload: &'a [u8],
 }
 
-/// Why a request cannot be served as it is.
+/// Why a request cannot be served.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Refused {
-    /// The message is malformed: reject it below the request layer.
+    /// The message is malformed and must be rejected below the request layer.
     Format,
     /// A critical option is unknown, repeated or has a wrong length (4.02).
     BadOption(u16),
-    /// A path or query no function could mean (4.00), with the text.
+    /// A path or query that is not valid for any function (4.00), with the text.
     BadRequest(&'static str),
 }
 
@@ -171,10 +171,11 @@ impl<'a> Request<'a> {
                 OptItem::Payload([]) => return Err(Refused::Format),
                 OptItem::Payload(payload) => request.payload = payload,
                 OptItem::Option { number, data } => {
-                    // The rest must still be read: a format error counts first.
+                    // The rest must still be read, because a format error has precedence.
                     match request.option(number, data) {
                         Ok(false) if number & 1 == 1 => {
-                            // Before a bad path too: a NON with it must not be answered.
+                            // It also has precedence over a bad path, because a NON with it must
+                            // not be answered.
                             if !matches!(refused, Some(Refused::BadOption(_))) {
                                 refused = Some(Refused::BadOption(number));
                             }
@@ -190,8 +191,8 @@ impl<'a> Request<'a> {
         refused.map_or(Ok(request), Err)
     }
 
-    /// Takes one option; `false` when it is unknown, repeated or of a wrong length, which makes
-    /// an elective option be ignored and a critical one be refused (RFC 7252, 5.4).
+    /// Takes one option. Returns `false` if it is unknown, repeated or of a wrong length; then an
+    /// elective option is ignored and a critical one is refused (RFC 7252, 5.4).
     fn option(&mut self, number: u16, data: &'a [u8]) -> Result<bool, Refused> {
         Ok(match number {
             option::IF_MATCH => {
@@ -220,7 +221,8 @@ impl<'a> Request<'a> {
                     return Err(Refused::BadRequest("path is not in normal form"));
                 }
                 if self.path.is_empty() {
-                    // Most paths whole, rather than grown by halves.
+                    // Reserves enough for most paths at once, so that the buffer does not grow
+                    // repeatedly.
                     self.path.reserve(64);
                 }
                 self.path.push(b'/');
@@ -341,7 +343,7 @@ impl Response {
         Self { code, payload: text.into().into(), ..Self::default() }
     }
 
-    /// Bytes of the options that say a location, at the most.
+    /// The largest number of bytes of the options for a location.
     pub fn location_bytes(&self) -> usize {
         let parts = self.location.iter().chain(&self.location_query);
         parts.map(|part| part.len() + 3).sum()
@@ -349,7 +351,7 @@ impl Response {
 
     /// No message of this response is longer than this, with a token of any length.
     pub fn bytes_max(&self) -> usize {
-        // Header, token and marker; every option of fixed length at its longest; the others.
+        // Header, token and marker, every option of fixed length at its maximum, and the others.
         let options = self.location_bytes() + self.echo.as_ref().map_or(0, |echo| echo.len() + 3);
         4 + 8 + 64 + options + self.payload.len()
     }

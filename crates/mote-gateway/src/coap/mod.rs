@@ -1,8 +1,8 @@
 //! The CoAP front over UDP (RFC 7252), with block-wise transfer both ways (RFC 7959).
 //!
 //! One task owns the socket and all state, so nothing here is locked: it reads a batch of
-//! datagrams, answers what it can at once, hands the rest to the engine, and sends what has
-//! gathered with one call. What a datagram means is decided in pure modules with time as an argument.
+//! datagrams, answers those that it can answer at once, gives the rest to the engine, and sends all
+//! gathered datagrams with one call. Pure modules with time as an argument interpret the datagrams.
 
 mod batch;
 pub mod blocks;

@@ -1,22 +1,22 @@
-//! Proof that a source address is real (RFC 9175): until then little is sent to it, so that a
-//! forged address cannot make the node flood a bystander.
+//! Proof that a source address is real (RFC 9175): until then few bytes are sent to it, so that a
+//! forged address cannot make the node flood a third party.
 
 use std::collections::hash_map::RandomState;
 use std::collections::{HashMap, VecDeque};
 use std::hash::BuildHasher;
 use std::net::SocketAddr;
 
-/// Bytes an unproven source may be sent whatever it sent (RFC 9175, 2.4).
+/// Bytes that may be sent to an unproven source, whatever it sent (RFC 9175, 2.4).
 pub const UNPROVEN_BYTES: usize = 136;
-/// An answer may be this many times the request, otherwise.
+/// Beyond that, an answer may be this many times as long as the request.
 pub const UNPROVEN_FACTOR: usize = 3;
 /// Sources remembered as proven.
 const PROVEN_MAX: usize = 16_384;
-/// How long an Echo value counts, and how long a proof.
+/// How long an Echo value is valid, and how long a proof is.
 const ECHO_NS: u64 = 60_000_000_000;
 const PROVEN_NS: u64 = 600_000_000_000;
 
-/// Which sources are proven.
+/// The sources that are proven.
 pub struct Proofs {
     keys: RandomState,
     proven: HashMap<SocketAddr, u64>,
@@ -30,8 +30,8 @@ impl Default for Proofs {
 }
 
 impl Proofs {
-    /// Bytes that may be sent in answer to a request of `request_bytes`; `None` is no bound.
-    /// Nobody can forge a loopback source from outside.
+    /// Bytes that may be sent as an answer to a request of `request_bytes`; `None` means no limit.
+    /// A loopback source cannot be forged from outside.
     pub fn answer_bytes_max(
         &self,
         peer: SocketAddr,
@@ -43,12 +43,12 @@ impl Proofs {
         if proven { None } else { Some(UNPROVEN_BYTES.max(request_bytes * UNPROVEN_FACTOR)) }
     }
 
-    /// A value only the holder of `peer` can return in time. Nothing is stored for it.
+    /// A value that only the holder of `peer` can return in time. Nothing is stored for it.
     pub fn echo(&self, peer: SocketAddr, now_ns: u64) -> Vec<u8> {
         self.value(peer, now_ns / ECHO_NS).to_be_bytes().to_vec()
     }
 
-    /// Takes an Echo value; a right one proves the source.
+    /// Takes an Echo value; a correct one proves the source.
     pub fn prove(&mut self, peer: SocketAddr, echo: &[u8], now_ns: u64) -> bool {
         let window = now_ns / ECHO_NS;
         let right = [window, window.saturating_sub(1)]

@@ -1,6 +1,6 @@
-//! Invocations under way, polled by the front's own task: each has a place that is used again, so
-//! an exchange costs no task and no allocation, and all answers that are ready at the same time
-//! are seen in one turn.
+//! Invocations under way, polled by the front's own task: each has a place that is reused, so an
+//! exchange needs no task and no allocation, and all answers that are ready at the same time are
+//! handled in one turn.
 
 use std::future::Future;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -11,19 +11,19 @@ use std::task::{Context, Poll, Wake, Waker};
 
 use parking_lot::Mutex;
 
-/// Places kept when all are empty; what a burst needed beyond is given back.
+/// Places kept when all are empty; additional places that a burst needed are released.
 const KEEP: usize = 256;
 
 /// The future of an invocation ended by a panic.
 #[derive(Debug)]
 pub(crate) struct Panicked;
 
-/// Futures by small numbers.
+/// Futures, identified by small numbers.
 pub(crate) struct Runs<F> {
     places: Vec<Place<F>>,
     occupied: usize,
     woken: Arc<Woken>,
-    /// Numbers of one turn; kept for its memory.
+    /// Numbers of one turn; kept to reuse its memory.
     turn: Vec<u32>,
 }
 
@@ -33,10 +33,10 @@ struct Place<F> {
     bell: Arc<Bell>,
 }
 
-/// Which places to poll, and the task to wake for it.
+/// The places to poll, and the task to wake for them.
 #[derive(Default)]
 struct Woken {
-    // Locked for a few instructions: an answer may come from any thread.
+    // The lock is held for a few instructions: an answer may come from any thread.
     state: Mutex<WokenState>,
 }
 
@@ -46,8 +46,8 @@ struct WokenState {
     task: Option<Waker>,
 }
 
-/// Wakes one place. One that was left over from an earlier future of the place only causes a poll
-/// too many.
+/// Wakes one place. A bell that was left over from an earlier future of the place only causes one
+/// poll too many.
 struct Bell {
     number: u32,
     rung: AtomicBool,
@@ -78,7 +78,7 @@ impl<F: Future> Runs<F> {
         Self { places: Vec::new(), occupied: 0, woken: Arc::default(), turn: Vec::new() }
     }
 
-    /// Puts a future into an empty place, and polls it once, so that it begins at once.
+    /// Puts a future into an empty place, and polls it once, so that it begins immediately.
     pub(crate) fn begin(&mut self, number: usize, future: F) -> Poll<Result<F::Output, Panicked>> {
         while self.places.len() <= number {
             let number = self.places.len() as u32;
@@ -92,7 +92,7 @@ impl<F: Future> Runs<F> {
         self.poll_place(number)
     }
 
-    /// Polls the futures that were woken, each once, and gives `end` those that ended.
+    /// Polls the futures that were woken, each once, and passes those that ended to `end`.
     pub(crate) fn poll(
         &mut self,
         cx: &mut Context<'_>,
@@ -108,7 +108,7 @@ impl<F: Future> Runs<F> {
         }
         for number in turn.drain(..) {
             let number = number as usize;
-            // Before the poll: what wakes it from then on counts.
+            // Cleared before the poll, so that a wake-up during the poll counts.
             let Some(place) = self.places.get(number) else { continue };
             place.bell.rung.store(false, Ordering::Release);
             if place.future.is_some()
@@ -128,7 +128,7 @@ impl<F: Future> Runs<F> {
         let place = &mut self.places[number];
         let mut cx = Context::from_waker(&place.waker);
         let Some(future) = place.future.as_mut().as_pin_mut() else { return Poll::Pending };
-        // Nothing of a future is seen after its panic: it is dropped where it lies.
+        // A future is not used after its panic: it is dropped in its place.
         let result = match catch_unwind(AssertUnwindSafe(|| future.poll(&mut cx))) {
             Ok(Poll::Pending) => return Poll::Pending,
             Ok(Poll::Ready(output)) => Ok(output),
@@ -173,7 +173,7 @@ mod tests {
                 sender.send(number as u32 + round).unwrap();
             }
             assert_eq!(count.0.load(Ordering::Relaxed), round + 1, "woken once a turn");
-            // Outside of a runtime there is no budget that would cut the turn short.
+            // Outside a runtime, no budget cuts the turn short.
             runs.poll(&mut cx, |number, result| ended.push((number, result.unwrap().unwrap())));
             let expected = (0..1_000).map(|number| (number, number as u32 + round));
             assert!(ended.drain(..).eq(expected));

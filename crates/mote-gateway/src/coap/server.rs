@@ -1,5 +1,5 @@
-//! What the CoAP front does with each datagram, answer and passing of time. It has no socket:
-//! datagrams to send and invocations to run gather in it and are taken by `exchange_io`.
+//! The CoAP front's handling of datagrams, answers and the passing of time. It has no socket:
+//! datagrams to send and invocations to run gather in it, and `exchange_io` takes them.
 
 use std::collections::hash_map::RandomState;
 use std::collections::{BTreeSet, HashMap, VecDeque};
@@ -33,12 +33,13 @@ pub struct Config {
     pub answers_bytes_max: usize,
     /// Invocations under way at once; more are refused with 5.03.
     pub running_max: usize,
-    /// Nanoseconds until a confirmable request without an answer is acknowledged by itself.
+    /// Nanoseconds after which a confirmable request without an answer gets a separate
+    /// acknowledgement.
     pub ack_delay_ns: u64,
     /// Longest answer of a function.
     pub answer_bytes_max: u64,
-    /// Whether a success is 2.05 (Content) whatever the method, as clients of tinyFaaS expect it;
-    /// else a POST's is 2.04 (Changed; RFC 7252, 5.8.2).
+    /// Whether a success is 2.05 (Content) whatever the method, as clients of tinyFaaS expect it.
+    /// Otherwise the success of a POST is 2.04 (Changed; RFC 7252, 5.8.2).
     pub always_content: bool,
 }
 
@@ -49,8 +50,8 @@ impl Default for Config {
             uploads_bytes_max: 16 << 20,
             answers_bytes_max: 16 << 20,
             running_max: 8_192,
-            // A quarter of ACK_TIMEOUT (2 s): early enough for a slow link, late enough that
-            // most answers still ride on the acknowledgement.
+            // A quarter of ACK_TIMEOUT (2 s): early enough for a slow link, late enough that most
+            // answers are sent with the acknowledgement.
             ack_delay_ns: 500_000_000,
             answer_bytes_max: 8 << 20,
             always_content: false,
@@ -58,37 +59,38 @@ impl Default for Config {
     }
 }
 
-/// Time a transfer in blocks may pause.
+/// How long a transfer in blocks may pause.
 const BLOCK_KEEP_NS: u64 = 120_000_000_000;
 /// Retransmission of our confirmable answers (RFC 7252, 4.8): first pause, and how often.
 const ACK_TIMEOUT_NS: u64 = 2_500_000_000;
 const RETRANSMIT_MAX: u32 = 4;
-/// Longest diagnostic payload: for people, in one datagram of any link.
+/// Longest diagnostic payload: text for people that fits into one datagram of any link.
 const DIAGNOSTIC_BYTES_MAX: usize = 512;
-/// Longest Location-Path and Location-Query together: with a full block and all other options it fits the largest datagram.
+/// Longest Location-Path and Location-Query together: with a full block and all other options it
+/// fits into the largest datagram.
 const LOCATION_BYTES_MAX: usize = 160;
 /// Our confirmable answers under way at once.
 const OUTSTANDING_MAX: usize = 8_192;
 
-/// An invocation to run; its result comes back through [`Server::finish`]. Ids are small and used
-/// again after that.
+/// An invocation to run; [`Server::finish`] takes its result. Ids are small and are reused after
+/// that.
 pub(crate) struct Work<R> {
     pub(crate) id: usize,
     pub(crate) route: R,
     pub(crate) invocation: Invocation,
 }
 
-/// A function's answer with its whole body, or why there is none.
+/// A function's answer with its whole body, or the reason why there is none.
 pub(crate) type Finished = Result<(u16, Bytes, Bytes), Fault>;
 
-/// What a transfer belongs to: peer, method code, path and query, and what tells apart requests
-/// that share those (Request-Tag, or a hash of the payload of FETCH).
+/// Identifies a transfer: peer, method code, path and query, and a value that distinguishes
+/// requests in which these are equal (Request-Tag, or a hash of the payload of FETCH).
 type TransferKey = (SocketAddr, u8, Vec<u8>, Vec<u8>, u64);
 
 /// A request from its arrival to its answer.
 struct Exchange {
     noted: Noted,
-    /// Unique, unlike its id.
+    /// Unique, unlike the exchange's id.
     serial: u64,
     peer: SocketAddr,
     kind: MessageType,
@@ -104,19 +106,19 @@ struct Exchange {
     accept: Option<u16>,
     block1: Option<Block>,
     block2: Option<Block>,
-    /// Bytes that may be sent to this source.
+    /// Bytes that may be sent to this source; `None` means no limit.
     limit: Option<usize>,
     acked: bool,
 }
 
 impl Exchange {
-    /// Made only where there are blocks: most exchanges are one datagram each way.
+    /// Made only if there are blocks: most exchanges are one datagram in each direction.
     fn transfer(&self, discriminator: u64) -> TransferKey {
         (self.peer, self.code, self.path.clone(), self.query.clone(), discriminator)
     }
 }
 
-/// An answer of ours that waits for its acknowledgement.
+/// An answer of the front that waits for its acknowledgement.
 struct Outstanding {
     datagram: Bytes,
     attempts: u32,
@@ -124,9 +126,9 @@ struct Outstanding {
     due_ns: u64,
 }
 
-/// Who has how many invocations under way. Requests with forged sources take no more than half of
-/// the places, so those of proven sources find room; one function and one address no more than half
-/// each, so others do.
+/// How many invocations each owner has under way. Requests from unproven sources take no more than
+/// half of the places, so that those of proven sources find room. One function and one address take
+/// no more than half each, so that others find room.
 #[derive(Default)]
 struct Running {
     unproven: usize,
@@ -134,14 +136,14 @@ struct Running {
     by_owner: HashMap<Owner, usize>,
 }
 
-/// Entries without invocations that are kept in the maps of [`Running`], so that a lone client's
-/// requests do not add and remove them.
+/// Entries without invocations that are kept in the maps of [`Running`], so that the requests of a
+/// single client do not add and remove them repeatedly.
 const IDLE_OWNERS_KEPT: usize = 64;
 
 /// Whether an invocation may begin.
 enum Room {
     Free,
-    /// There is for proven sources.
+    /// Only requests of proven sources may begin.
     Unproven,
     Full,
 }
@@ -149,7 +151,7 @@ enum Room {
 impl Running {
     fn room(&self, exchange: &Exchange, running: usize, running_max: usize) -> Room {
         let share_max = running_max.div_ceil(2);
-        // Below that nobody can have more.
+        // Below that, no owner can have more.
         if running < share_max {
             return Room::Free;
         }
@@ -198,12 +200,12 @@ fn less<K: Eq + std::hash::Hash>(counts: &mut HashMap<K, usize>, key: &K) {
     }
 }
 
-/// Whether a request of this code may run twice.
+/// Whether a request with this code may run twice.
 fn is_safe(code: (u8, u8)) -> bool {
     translate::method(code).is_none_or(|method| matches!(method, b"GET" | b"FETCH"))
 }
 
-/// Counters for people; none has labels.
+/// Counters for people, without labels.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Counters {
     pub(crate) requests: u64,
@@ -224,7 +226,7 @@ pub(crate) struct Server<I: Invoker> {
     running: Slab<Exchange>,
     shares: Running,
     next_serial: u64,
-    /// When, and which: id and serial number.
+    /// The time, and the exchange: id and serial number.
     ack_due: VecDeque<(u64, usize, u64)>,
     outstanding: HashMap<Key, Outstanding>,
     retransmit_due: BTreeSet<(u64, SocketAddr, u16)>,
@@ -251,7 +253,7 @@ impl<I: Invoker> Server<I> {
             ack_due: VecDeque::new(),
             outstanding: HashMap::new(),
             retransmit_due: BTreeSet::new(),
-            // A random start, so that a restarted node does not repeat the ids of the last one.
+            // A random start, so that a restarted node does not repeat the ids of the previous run.
             next_mid: hasher.hash_one(0) as u16,
             hasher,
             config,
@@ -284,7 +286,7 @@ impl<I: Invoker> Server<I> {
         };
         match (header.kind, header.code) {
             (MessageType::Ack | MessageType::Rst, _) => self.settled(peer, header.mid),
-            // A ping (RFC 7252, 4.3), or an answer nobody here asked for.
+            // A ping (RFC 7252, 4.3), or an answer that was not requested.
             (MessageType::Con, (0, 0)) | (MessageType::Con, (2..=5, _)) => {
                 self.empty(MessageType::Rst, header.mid, peer);
             }
@@ -295,7 +297,7 @@ impl<I: Invoker> Server<I> {
         }
     }
 
-    /// Takes a datagram that was longer than we read: only its header counts (RFC 7252, 4.6).
+    /// Takes a datagram that was longer than the maximum: only its header counts (RFC 7252, 4.6).
     pub(crate) fn datagram_too_long(&mut self, peer: SocketAddr, bytes: &[u8], now_ns: u64) {
         self.counters.unusable += 1;
         let Ok(header) = message::header(bytes) else { return };
@@ -313,7 +315,7 @@ impl<I: Invoker> Server<I> {
         }
     }
 
-    /// Our answer was acknowledged or rejected: it is not sent again.
+    /// The peer acknowledged or rejected our answer, so it is not sent again.
     fn settled(&mut self, peer: SocketAddr, mid: u16) {
         if let Some(outstanding) = self.outstanding.remove(&(peer, mid)) {
             self.retransmit_due.remove(&(outstanding.due_ns, peer, mid));
@@ -331,7 +333,8 @@ impl<I: Invoker> Server<I> {
                         self.empty(MessageType::Ack, header.mid, peer);
                     }
                     Seen::Answered(datagram) if header.kind == MessageType::Con => {
-                        // The same id on a shorter message does not earn the longer one's answer.
+                        // A shorter message with the same id must not get the longer message's
+                        // answer.
                         let limit = self.proofs.answer_bytes_max(peer, bytes, now_ns);
                         if limit.is_none_or(|limit| datagram.len() <= limit) {
                             self.out.push(peer, datagram);
@@ -362,8 +365,8 @@ impl<I: Invoker> Server<I> {
             self.proofs.prove(peer, echo, now_ns);
         }
         let limit = self.proofs.answer_bytes_max(peer, bytes, now_ns);
-        // Forged requests may have used up what is remembered of sources that are not proven. What
-        // may not run twice then runs for sources only whose repetitions are known.
+        // Forged requests may have used up the memory for unproven sources. Then requests that may
+        // not run twice run only for sources whose repetitions are known.
         if limit.is_some() && !is_safe(header.code) && self.exchanges.is_crowded(now_ns) {
             let challenge = self.challenge(peer, now_ns);
             let kind =
@@ -399,10 +402,10 @@ impl<I: Invoker> Server<I> {
         match response {
             Some(response) => self.answer(exchange, response, now_ns),
             None => {
-                // `serve` pushed its work under this id.
+                // `serve` pushed the work under this id.
                 let id = self.running.vacant_key();
-                // An unproven source gets one datagram for one: its answer rides on the
-                // acknowledgement however late, and repetitions of the request wait with it.
+                // An unproven source gets one datagram for each of its own: the answer is sent with
+                // the acknowledgement, however late, and repetitions of the request wait for it.
                 if exchange.kind == MessageType::Con && exchange.limit.is_none() {
                     let due = now_ns + self.config.ack_delay_ns;
                     self.ack_due.push_back((due, id, exchange.serial));
@@ -441,7 +444,7 @@ impl<I: Invoker> Server<I> {
         let name = exchange.path.split(|byte| *byte == b'/').nth(1).unwrap_or_default();
         let below = (1 + name.len()).min(exchange.path.len());
         let in_blocks = request.block1.is_some() || request.block2.is_some();
-        // All blocks of a transfer go to one revision.
+        // All blocks of a transfer must go to one revision.
         let key = || {
             let key = || self.hasher.hash_one((exchange.peer, &exchange.path, &exchange.query));
             in_blocks.then(key)
@@ -531,7 +534,8 @@ impl<I: Invoker> Server<I> {
         }
     }
 
-    /// Asks a source to show that it is real (RFC 9175, 2.3): it repeats its request with the value.
+    /// Asks a source to prove that it is real (RFC 9175, 2.3): it repeats its request with the
+    /// value.
     fn challenge(&self, peer: SocketAddr, now_ns: u64) -> Response {
         Response { code: (4, 1), echo: Some(self.proofs.echo(peer, now_ns)), ..Response::default() }
     }
@@ -582,10 +586,11 @@ impl<I: Invoker> Server<I> {
         self.answer(exchange, response, now_ns);
     }
 
-    /// Cuts an answer to what may be sent and sends it.
+    /// Cuts an answer to the allowed length and sends it.
     fn answer(&mut self, exchange: Exchange, mut response: Response, now_ns: u64) {
         if let Some(block1) = exchange.block1 {
-            // The last block's answer repeats its number; `more` says whether to go on.
+            // The last block's answer repeats its number; `more` shows whether the transfer
+            // continues.
             response.block1 = Some(Block { more: response.code == (2, 31), ..block1 });
         }
         let safe = matches!(exchange.method, b"GET" | b"FETCH");
@@ -607,7 +612,8 @@ impl<I: Invoker> Server<I> {
                 let mid = self.fresh_mid();
                 let datagram =
                     self.out.write(peer, |out| response.encode(out, MessageType::Con, mid, token));
-                // Repeating towards a source that nobody proved would multiply what it sent.
+                // Repeating an answer to an unproven source would send it many times the bytes that
+                // it sent.
                 if limit.is_none() && self.outstanding.len() < OUTSTANDING_MAX {
                     let due_ns = now_ns + ACK_TIMEOUT_NS;
                     self.retransmit_due.insert((due_ns, peer, mid));
@@ -627,8 +633,8 @@ impl<I: Invoker> Server<I> {
         }
     }
 
-    /// The block of the answer that was asked for. Keeps a longer answer for the other blocks.
-    /// `Err` holds the least that can be said to a source that may not be sent what is due.
+    /// The requested block of the answer. Keeps a longer answer for the other blocks. `Err` holds
+    /// the shortest answer, for a source to which the full one may not be sent.
     fn cut(
         &mut self,
         exchange: &Exchange,
@@ -650,7 +656,7 @@ impl<I: Invoker> Server<I> {
         }
         let fits = |response: &Response, limit: Option<usize>| {
             let limit = limit.unwrap_or(DATAGRAM_BYTES_MAX).min(DATAGRAM_BYTES_MAX);
-            // Written out only where the estimate does not decide.
+            // The message is encoded only if the estimate does not decide.
             response.bytes_max() <= limit || {
                 let mut datagram = Vec::new();
                 response.encode(&mut datagram, MessageType::Con, 0, exchange.token.as_bytes());
@@ -658,8 +664,9 @@ impl<I: Invoker> Server<I> {
             }
         };
         let whole_fits = response.payload.len() <= 16 << exponent;
-        // An error is said whole: blocks are of answers (RFC 7959, 2.4). So is that a body may go on,
-        // which answers a block of the request and is no part of the answer (RFC 7959, 2.9.1).
+        // An error is sent as a whole, because blocks are for answers (RFC 7959, 2.4). So is 2.31
+        // (Continue), which answers a block of the request and is not part of the answer (RFC 7959,
+        // 2.9.1).
         let is_whole = exchange.block2.is_none() || response.code.0 > 2 || response.code == (2, 31);
         if whole_fits && is_whole && fits(&response, exchange.limit) {
             return Ok(response);
@@ -672,7 +679,8 @@ impl<I: Invoker> Server<I> {
                 if more && response.code.0 == 2 {
                     let bytes = response.payload.len() + OVERHEAD_BYTES;
                     if response.etag.is_none() {
-                        // Lets a client see that all blocks are of one answer (RFC 7959, 2.4).
+                        // Lets a client recognise that all blocks belong to one answer (RFC 7959,
+                        // 2.4).
                         let hash = self.hasher.hash_one(&response.payload);
                         response.etag = Some(hash.to_be_bytes()[..4].to_vec());
                     }
@@ -686,8 +694,8 @@ impl<I: Invoker> Server<I> {
                 }
                 return Ok(piece);
             }
-            // A safe request is answered in full once its source is proven; others, which must
-            // not run twice, in blocks that stay within the bound.
+            // A safe request is answered in full once its source is proven. Others, which must not
+            // run twice, are answered in blocks within the limit.
             if exponent == 0 || safe || response.code.0 > 2 {
                 let mut short = Response { code: response.code, ..Response::default() };
                 short.block1 = response.block1;
@@ -707,25 +715,26 @@ impl<I: Invoker> Server<I> {
         self.next_mid
     }
 
-    /// When [`Server::time_passed`] has something to do next.
+    /// When [`Server::time_passed`] next has something to do.
     pub(crate) fn next_due(&self) -> Option<u64> {
         let ack = self.ack_due.front().map(|(due, ..)| *due);
         let retransmit = self.retransmit_due.first().map(|(due, ..)| *due);
         [ack, retransmit].into_iter().flatten().min()
     }
 
-    /// Acknowledges what takes long, and repeats what was not acknowledged.
+    /// Acknowledges requests that take long, and repeats answers that were not acknowledged.
     pub(crate) fn time_passed(&mut self, now_ns: u64) {
         while let Some((due, id, serial)) = self.ack_due.front().copied() {
             let running = self.running.get_mut(id);
             match running.filter(|exchange| exchange.serial == serial) {
-                // Answered meanwhile: nothing of it is due, so that nobody is woken for it.
+                // It has been answered meanwhile. Nothing is due for it, so that the task is not
+                // woken for it.
                 None => {}
                 Some(_) if due > now_ns => break,
                 Some(exchange) => {
                     exchange.acked = true;
                     let (noted, peer, mid) = (exchange.noted, exchange.peer, exchange.mid);
-                    // Only what comes from a proven source is acknowledged by itself.
+                    // Only requests from a proven source are acknowledged separately.
                     self.exchanges.acked(noted, (peer, mid), Owner::of(peer, true), now_ns);
                     self.empty(MessageType::Ack, mid, peer);
                 }
@@ -753,7 +762,7 @@ impl<I: Invoker> Server<I> {
         self.answers.shrink(now_ns);
     }
 
-    /// Bytes of all that is remembered, and the number of marks that order it.
+    /// Bytes of everything that is remembered, and the number of marks that order it.
     #[cfg(feature = "fuzzing")]
     pub(crate) fn held(&self) -> (usize, usize) {
         let bytes = self.exchanges.bytes() + self.uploads.bytes() + self.answers.bytes();
@@ -767,10 +776,10 @@ impl<I: Invoker> Server<I> {
     }
 }
 
-/// One block of an answer. Beyond its end, 4.00 as RFC 7959, 2.4 has it.
+/// One block of an answer. A block beyond its end is answered with 4.00 (RFC 7959, 2.4).
 fn block_of(response: &Response, wanted: Block, exponent: u8) -> Response {
     let size = 16usize << exponent;
-    // A smaller size than asked for shifts the number so that the offset stays.
+    // A smaller size than the requested one changes the number so that the offset stays the same.
     let offset = (wanted.number as usize) << (4 + wanted.size_exponent.min(SIZE_EXPONENT_MAX));
     let length = response.payload.len();
     if offset >= length && wanted.number > 0 {

@@ -1,5 +1,5 @@
-//! Between CoAP and invocations: methods, options to header fields, statuses to codes (RFC 8075
-//! read backwards).
+//! Translates between CoAP and invocations: methods, options to header fields, statuses to codes
+//! (RFC 8075 in the opposite direction).
 
 use bytes::Bytes;
 use data_encoding::HEXLOWER;
@@ -8,7 +8,7 @@ use mote_core::invocation::{Head, headers};
 use super::content_format::{content_format, media_type};
 use super::message::{Code, Request, Response};
 
-/// The method of a request code; `None` for one we do not offer (4.05).
+/// The method of a request code; `None` for one that the front does not offer (4.05).
 pub(crate) fn method(code: Code) -> Option<&'static [u8]> {
     Some(match code {
         (0, 1) => b"GET",
@@ -22,7 +22,7 @@ pub(crate) fn method(code: Code) -> Option<&'static [u8]> {
     })
 }
 
-/// The head a function sees. `path` is the part below the function's name.
+/// The head that a function receives. `path` is the part below the function's name.
 pub(crate) fn head(method: &[u8], path: &[u8], query: &[u8], request: &Request<'_>) -> Head {
     let mut builder = Head::builder(method, path, query);
     if let Some(host) = request.host
@@ -43,7 +43,7 @@ pub(crate) fn head(method: &[u8], path: &[u8], query: &[u8], request: &Request<'
         };
     }
     if !request.if_match.is_empty() {
-        // An empty one stands for any (RFC 7252, 5.10.8.1).
+        // An empty value matches anything (RFC 7252, 5.10.8.1).
         let any = request.if_match.contains(&&b""[..]);
         let tags: Vec<_> = request.if_match.iter().map(|etag| entity_tag(etag)).collect();
         let value = if any { "*".to_owned() } else { tags.join(", ") };
@@ -107,11 +107,13 @@ pub(crate) fn code(method: &[u8], status: u16) -> Code {
     }
 }
 
-/// A hexadecimal entity tag as its bytes, any other as its text, cut to the 8 bytes CoAP allows.
+/// A hexadecimal entity tag as its bytes, any other tag as its text, cut to the 8 bytes that CoAP
+/// allows.
 fn etag(value: &[u8]) -> Option<Vec<u8>> {
     let text = value.strip_prefix(b"W/").unwrap_or(value);
     let text = text.strip_prefix(b"\"")?.strip_suffix(b"\"")?;
-    // Lower-case digits only, as it is written again for a conditional request.
+    // Only lower-case digits are accepted, because the tag is written in that form for a
+    // conditional request.
     let hex = (text.len() <= 16).then(|| HEXLOWER.decode(text).ok()).flatten();
     let bytes = hex.unwrap_or_else(|| text[..text.len().min(8)].to_vec());
     (!bytes.is_empty()).then_some(bytes)

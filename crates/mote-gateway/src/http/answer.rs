@@ -1,4 +1,4 @@
-//! Writing answers in HTTP/1.1: heads in one buffer, short bodies behind them in the same write.
+//! Writes answers in HTTP/1.1: heads in one buffer, short bodies after them in the same write.
 
 use std::cell::{Cell, RefCell};
 use std::io;
@@ -15,7 +15,7 @@ use super::front::Config;
 use super::head::is_token;
 use crate::refusal::{Refusal, reason};
 
-/// Bodies up to this size are copied behind the head and leave with it.
+/// Bodies up to this size are copied after the head and sent with it.
 const COPY_BYTES_MAX: usize = 16 << 10;
 /// An output buffer that grew beyond this is not kept.
 const OUT_KEEP_BYTES: usize = 64 << 10;
@@ -24,18 +24,18 @@ const OUT_KEEP_BYTES: usize = 64 << 10;
 const FIELDS_KEPT: usize = 8;
 const FIELDS_KEPT_BYTES: usize = 1 << 10;
 
-/// What becomes of the connection.
+/// What happens to the connection after the answer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum After {
     /// Another request may follow.
     KeepAlive,
     /// Close it.
     Close,
-    /// Close it, but the client may still be sending.
+    /// Close it, although the client may still be sending.
     CloseUnread,
 }
 
-/// What the request demands of the form of its answer.
+/// The request's requirements for the form of its answer.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Form {
     pub(crate) is_head: bool,
@@ -46,9 +46,9 @@ pub(crate) struct Form {
 /// Why an answer was not sent.
 #[derive(Debug)]
 pub(crate) enum SendError {
-    /// The client is gone or too slow.
+    /// The client has closed the connection or is too slow.
     Socket,
-    /// The function's answer cannot be said in HTTP; nothing was sent yet.
+    /// The function's answer cannot be expressed in HTTP; nothing was sent yet.
     BadReply(String),
 }
 
@@ -58,7 +58,7 @@ impl From<io::Error> for SendError {
     }
 }
 
-/// A buffer for heads and short bodies, lent by the thread and given back empty. Answers mostly
+/// A buffer for heads and short bodies, which the thread lends and gets back empty. Answers usually
 /// leave before another begins, so one buffer serves all connections of a thread.
 struct OutBuffer(Vec<u8>);
 
@@ -107,7 +107,7 @@ pub(crate) async fn send(
     let bodiless = matches!(reply.status, 204 | 304);
     let length = reply.body.length();
     let chunked = length.is_none() && !bodiless && !form.http10;
-    // An HTTP/1.0 client learns the end of a stream by the end of the connection.
+    // An HTTP/1.0 client recognises the end of a stream by the end of the connection.
     let keep_alive = form.keep_alive && (length.is_some() || bodiless || chunked);
     let mut out = OutBuffer::take();
     status_line(&mut out, reply.status);
@@ -116,7 +116,7 @@ pub(crate) async fn send(
         out.extend_from_slice(b"transfer-encoding: chunked\r\n");
     } else if let Some(length) = length
         && !bodiless
-        // A function that leaves out the body of a HEAD answer has not said how long it is.
+        // A function that leaves out the body of a HEAD answer has not declared its length.
         && !(form.is_head && length == 0)
     {
         number_field(&mut out, b"content-length: ", length);
@@ -149,8 +149,8 @@ pub(crate) async fn send(
     Ok(after)
 }
 
-/// Sends a streamed body. An answer that fails half-way ends the connection without the end mark,
-/// so that the client cannot take it for complete.
+/// Sends a streamed body. If an answer fails before its end, the connection is closed without the
+/// end mark, so that the client cannot take the answer for complete.
 async fn stream(
     writer: &mut WriteHalf<'_>,
     config: &Config,
@@ -211,14 +211,14 @@ pub(crate) async fn refuse(
     write_all(writer, config, &out).await
 }
 
-/// Writes all of it; a client that takes nothing for too long is gone.
+/// Writes all bytes; a client that takes nothing for too long counts as gone.
 pub(crate) async fn write_all(
     writer: &mut WriteHalf<'_>,
     config: &Config,
     bytes: &[u8],
 ) -> io::Result<()> {
     let mut rest = bytes;
-    // The first write mostly takes everything; no timer is needed for it.
+    // The first write usually takes everything and needs no timer.
     match writer.try_write(rest) {
         Ok(written) => rest = &rest[written..],
         Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
@@ -248,13 +248,12 @@ fn status_line(out: &mut Vec<u8>, status: u16) {
     out.extend_from_slice(b"\r\n");
 }
 
-/// Header blocks that were found good, each with what it becomes on the wire. A function mostly
-/// answers with the same fields, and looking at every byte of them costs more than the rest of a
-/// head.
+/// Header blocks that were found valid, each with its form on the wire. A function usually answers
+/// with the same fields, and checking every byte of them costs more than the rest of a head.
 #[derive(Default)]
 struct KnownFields {
     kept: Vec<(Vec<u8>, Vec<u8>)>,
-    /// Which one makes room.
+    /// The entry that is replaced next.
     oldest: usize,
 }
 
@@ -284,7 +283,7 @@ thread_local! {
     static KNOWN_FIELDS: RefCell<KnownFields> = RefCell::default();
 }
 
-/// Puts the function's fields, without those that frame the message.
+/// Writes the function's fields, without those that frame the message.
 fn reply_fields(out: &mut Vec<u8>, block: &[u8]) -> Result<(), String> {
     KNOWN_FIELDS.with_borrow_mut(|known| {
         if let Some(fields) = known.find(block) {
@@ -317,7 +316,7 @@ fn put_fields(out: &mut Vec<u8>, block: &[u8]) -> Result<(), String> {
     Ok(())
 }
 
-/// Fields that speak of one connection, not of the message, and those we write ourselves.
+/// Fields that describe one connection, not the message, and those that the front writes itself.
 pub(crate) fn is_framing(name: &[u8]) -> bool {
     let is = |other: &str| name.eq_ignore_ascii_case(other.as_bytes());
     match name.len() {
@@ -333,8 +332,8 @@ pub(crate) fn is_framing(name: &[u8]) -> bool {
     }
 }
 
-/// The field that says what becomes of the connection. HTTP/1.0 clients need to be told that it
-/// stays, all others that it ends (RFC 9112, 9.3).
+/// The field for the persistence of the connection. HTTP/1.0 clients need it if the connection
+/// stays open, all others if it is closed (RFC 9112, 9.3).
 fn persistence(keep_alive: bool, http10: bool) -> &'static [u8] {
     match (keep_alive, http10) {
         (false, _) => b"connection: close\r\n",
@@ -362,7 +361,7 @@ fn number_field(out: &mut Vec<u8>, name: &[u8], number: u64) {
     out.extend_from_slice(b"\r\n");
 }
 
-/// The value of `Server-Timing` (W3C): where the time went, in milliseconds.
+/// The value of `Server-Timing` (W3C): how the time was spent, in milliseconds.
 pub(crate) fn server_timing(out: &mut Vec<u8>, phases: &Phases) {
     for (name, ns) in [
         (&b"queue;dur="[..], phases.queue_ns()),
@@ -383,7 +382,7 @@ pub(crate) fn server_timing(out: &mut Vec<u8>, phases: &Phases) {
     }
 }
 
-/// The `Date` value (RFC 9110, 5.6.7), made once a second and thread.
+/// The `Date` value (RFC 9110, 5.6.7), made once per second and thread.
 pub(crate) fn date(out: &mut Vec<u8>) {
     thread_local! {
         static DATE: RefCell<(i64, String)> = const { RefCell::new((i64::MIN, String::new())) };
@@ -436,7 +435,7 @@ mod tests {
     #[test]
     fn fields_are_the_same_however_often_and_in_whatever_company() {
         let block = |number: usize| format!("x-a\n{}\nte\nno\nX-B\n{number}\n", number % 3);
-        // More than are kept, some again.
+        // More numbers than are kept, some of them repeated.
         let numbers = (0..20).chain([1, 19, 1, 19, 7]).chain(0..20);
         for number in numbers {
             let mut out = b"before".to_vec();

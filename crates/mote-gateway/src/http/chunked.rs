@@ -1,4 +1,4 @@
-//! The strict reading of chunked bodies (RFC 9112, 7.1). Pure.
+//! Reads chunked bodies strictly (RFC 9112, 7.1). Pure.
 
 use bytes::{Buf, Bytes, BytesMut};
 
@@ -28,14 +28,14 @@ pub struct Chunked {
     chunk: u64,
 }
 
-/// What the decoder found.
+/// The result of one step of the decoder.
 #[derive(Debug, PartialEq, Eq)]
 pub enum ChunkEvent {
     /// More bytes are needed.
     NeedMore,
     /// A piece of the body.
     Data(Bytes),
-    /// The body is over; what follows in the buffer is the next request.
+    /// The body has ended; the next request follows in the buffer.
     End,
 }
 
@@ -92,8 +92,8 @@ impl Chunked {
                         self.state = State::Done;
                         return Ok(ChunkEvent::End);
                     }
-                    // Trailer fields are read for their form only and dropped: no function needs
-                    // them, and as headers they could say what was checked before.
+                    // Trailer fields are only checked for their form and dropped: no function needs
+                    // them, and as headers they could contradict values that were checked before.
                     let colon = line.iter().position(|byte| *byte == b':').unwrap_or(0);
                     if colon == 0 || !line[..colon].iter().all(|b| super::head::is_token(*b)) {
                         return Err(Refusal::new(400, "M1010", "trailer is not a valid field"));
@@ -130,7 +130,7 @@ impl Chunked {
     }
 }
 
-/// Takes a line that ends in CR LF; an error when it is longer than `max` or ends in a bare LF.
+/// Takes a line that ends in CR LF. Fails if the line is longer than `max` or ends in a bare LF.
 fn line(input: &mut BytesMut, max: usize) -> Result<Option<BytesMut>, ()> {
     match memchr::memchr(b'\n', input) {
         None if input.len() > max => Err(()),
@@ -193,7 +193,7 @@ mod tests {
 
     #[test]
     fn trailers_are_bounded() {
-        // The first line fills the section to its last byte, the end mark passes it.
+        // The first line fills the section to its last byte, and the end mark exceeds it.
         for line in [TRAILER_BYTES_MAX - 3, TRAILER_BYTES_MAX - 2, TRAILER_BYTES_MAX - 1] {
             let input = format!("0\r\nX:{}\r\nY: 1\r\n\r\n", "v".repeat(line - 2));
             assert_eq!(decode(input.as_bytes()), Err("chunk 1 is malformed".into()), "{line}");

@@ -1,4 +1,4 @@
-//! One HTTP/1.1 connection: reads a head, runs the invocation, writes the answer, again.
+//! One HTTP/1.1 connection: it reads a head, runs the invocation, writes the answer, and repeats.
 
 use std::net::IpAddr;
 use std::pin::pin;
@@ -25,8 +25,8 @@ use super::{h2, request_body};
 use crate::ids::{invocation_id, now_ns};
 use crate::refusal::Refusal;
 
-/// Items of a turn that a request costs: parsing it and answering it take about twice as long as a
-/// frame does.
+/// Items of a turn that a request uses: parsing it and answering it take about twice as long as a
+/// frame.
 const REQUEST_ITEMS: u32 = 2;
 const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 /// Serves one connection of `owner` to its end.
@@ -72,8 +72,9 @@ pub(crate) async fn serve<I: Invoker>(mut stream: TcpStream, owner: IpAddr, fron
     };
     let _ = writer.shutdown().await;
     if linger {
-        // Bytes the client has sent and we have not read would make the kernel reset the
-        // connection and the client lose our answer; read some of them first, also in a stop.
+        // Bytes that the client has sent and the node has not read would make the kernel reset the
+        // connection, and the client would lose the answer. So some of them are read first, even
+        // during a stop.
         input.arriving = false;
         input.set_deadline(Duration::from_secs(1));
         let mut seen = 0;
@@ -140,7 +141,7 @@ async fn serve_one<I: Invoker>(
     match exchange.whole_body(input, reader, limit).await {
         Ok(Some(body)) => {
             if !matches!(body, Body::Empty) {
-                // A slow client does not use up the function's time.
+                // A slow client must not use up the function's time.
                 exchange.received_ns = now_ns();
             }
             exchange.run_whole(body, input, reader, writer).await
@@ -208,19 +209,19 @@ fn after(written: std::io::Result<()>, keep: bool) -> After {
     }
 }
 
-/// A request with its function.
+/// A request together with its function.
 struct Exchange<'a, I: Invoker> {
     front: &'a HttpFront<I>,
     route: I::Route,
     request: RequestHead,
     received_ns: u64,
     is_head: bool,
-    /// Who sends it.
+    /// The sender's address.
     owner: IpAddr,
 }
 
 impl<I: Invoker> Exchange<'_, I> {
-    /// The body, when it is short or already here; `None` when it must be streamed.
+    /// The body, if it is short or has already arrived; `None` if it must be streamed.
     async fn whole_body(
         &self,
         input: &mut Input,
@@ -240,7 +241,8 @@ impl<I: Invoker> Exchange<'_, I> {
             }
             Framing::Length(_) => Ok(None),
             Framing::Chunked => {
-                // Only what is already here, on a copy: a body that is not complete is streamed.
+                // Only bytes that have already arrived are decoded, on a copy: an incomplete body
+                // is streamed.
                 if input.bytes.len() > INLINE_BODY_BYTES_MAX {
                     return Ok(None);
                 }
@@ -267,7 +269,7 @@ impl<I: Invoker> Exchange<'_, I> {
         }
     }
 
-    /// The invocation; takes the request's head with it.
+    /// Makes the invocation and takes the request's head for it.
     fn invocation(&mut self, body: Body) -> Invocation {
         Invocation {
             id: invocation_id(),
@@ -279,7 +281,8 @@ impl<I: Invoker> Exchange<'_, I> {
         }
     }
 
-    /// Runs an invocation whose body is complete. A client that goes away cancels it.
+    /// Runs an invocation whose body is complete. It is cancelled if the client closes the
+    /// connection.
     async fn run_whole(
         &mut self,
         body: Body,
@@ -295,8 +298,9 @@ impl<I: Invoker> Exchange<'_, I> {
         or_gone(work, input, reader).await.unwrap_or(After::Close)
     }
 
-    /// Runs an invocation whose body is still arriving: from now on, or once it is complete where
-    /// the function takes bodies whole. A client that goes away or breaks its framing cancels it.
+    /// Runs an invocation whose body is still arriving. It starts now, or once the body is complete
+    /// if the function takes bodies whole. It is cancelled if the client closes the connection or
+    /// breaks its framing.
     async fn run_streaming(
         &mut self,
         input: &mut Input,
@@ -311,7 +315,7 @@ impl<I: Invoker> Exchange<'_, I> {
         let mut invocation = self.invocation(body);
         let id = invocation.id;
         let complete = AtomicBool::new(false);
-        // Ends early only when the invocation must: with `None` when the client is gone.
+        // Ends early only if the invocation must end: with `None` if the client has gone.
         let mut intake = pin!(async {
             let framing = self.request.framing;
             let config = &self.front.config;
@@ -336,7 +340,7 @@ impl<I: Invoker> Exchange<'_, I> {
                 match gathered {
                     Ok(body) => invocation.body = body,
                     Err(crowded @ NotGathered::Crowded) => return Err(crowded.into()),
-                    // What is wrong with it is the intake's to say.
+                    // The intake reports what is wrong with the body.
                     Err(NotGathered::Broken(_)) => std::future::pending().await,
                 }
                 let now = now_ns();
@@ -360,12 +364,12 @@ impl<I: Invoker> Exchange<'_, I> {
             }
             Err(None) => return After::Close,
         };
-        // What follows a body that is not read to its end cannot be told from it.
+        // Bytes after a body that is not read to its end cannot be distinguished from it.
         let keep_alive = self.request.keep_alive && complete.load(Ordering::Relaxed);
         let after = tokio::select! {
             biased;
             after = self.answer(result, id, writer, keep_alive) => after,
-            // Too late to say why: the answer has begun.
+            // The answer has begun, so it is too late to report the reason.
             _ = &mut intake => After::Close,
         };
         match after {

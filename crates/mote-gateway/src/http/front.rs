@@ -1,4 +1,5 @@
-//! What the connections of one front share: its limits, the wish to stop, and what counts for all.
+//! The state that the connections of one front share: its limits, the request to stop, and shared
+//! counters.
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -12,36 +13,35 @@ use tokio::sync::Notify;
 use tokio::sync::futures::OwnedNotified;
 
 /// Connections at once, unless configured. One address may have three quarters: a proxy in front of
-/// the node needs many, and whoever keeps as many as it may still leaves room for others.
+/// the node needs many, and an address that uses its whole share still leaves room for others.
 const CONNECTIONS_MAX: usize = 16_384;
 
 /// Streams of HTTP/2 that are open at once on all connections, unless configured. One address may
-/// have half. A stream that waits costs the node about 4.5 KB in itself, so all of them cost about
-/// 45 MB.
+/// have half. A waiting stream itself costs the node about 4.5 KB, so all of them cost about 45 MB.
 const STREAMS_MAX: usize = 10_000;
 
 /// Time and count limits of the front. A phase that takes longer ends the connection.
 #[derive(Debug, Clone)]
 pub struct Config {
-    /// From the first byte of a head to its last.
+    /// The time from the first byte of a head to its last.
     pub head_timeout: Duration,
-    /// Silence inside a request body.
+    /// The longest silence inside a request body.
     pub body_idle_timeout: Duration,
-    /// Silence between requests.
+    /// The longest silence between requests.
     pub keep_alive_timeout: Duration,
-    /// A client that takes nothing of its answer.
+    /// How long a client may take nothing of its answer.
     pub write_timeout: Duration,
-    /// How long a request may go on arriving once the node stops. An invocation that has begun has
-    /// the time of the stop.
+    /// How long a request may continue to arrive once the node stops. An invocation that has begun
+    /// has the time of the stop.
     pub arrival_grace: Duration,
     /// Connections at once; more wait in the kernel's backlog.
     pub connections_max: usize,
-    /// Connections of one address at once; a further one reads a 503 and is closed.
+    /// Connections of one address at once; a further one receives a 503 and is closed.
     pub connections_per_address_max: usize,
     /// Streams of HTTP/2 that are open at once on all connections; one address may have half. A
     /// further one is refused.
     pub streams_max: usize,
-    /// Further runtimes that serve connections, in turn with the one that accepts them. Each
+    /// Further runtimes that serve connections in turn with the runtime that accepts them. Each
     /// should have a thread of its own.
     pub helpers: Vec<Handle>,
 }
@@ -73,14 +73,14 @@ struct StopState {
 }
 
 impl Stopper {
-    /// Begins the end.
+    /// Begins to end all connections.
     pub fn stop(&self) {
         self.0.stopping.store(true, Ordering::Release);
         self.0.notify.notify_waiters();
     }
 
-    /// Resolves when the node was told to stop and requests that had not arrived in whole then have
-    /// had `grace`.
+    /// Resolves when the node was asked to stop and requests that had not completely arrived then
+    /// have had `grace`.
     pub(crate) async fn given_up(&self, grace: Duration) {
         let stopped = self.notified();
         if !self.is_stopping() {
@@ -102,7 +102,7 @@ impl Stopper {
 /// Bytes of answers that wait for HTTP/2 clients to take them, of a whole front.
 pub(crate) type Unsent = Arc<AtomicUsize>;
 
-/// What every connection shares.
+/// The state that all connections share.
 pub(crate) struct HttpFront<I> {
     pub(crate) invoker: I,
     pub(crate) config: Config,

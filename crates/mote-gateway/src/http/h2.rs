@@ -33,27 +33,28 @@ use super::target::{self, TARGET_BYTES_MAX, Target};
 use crate::ids::{invocation_id, now_ns};
 use crate::refusal::Refusal;
 
-/// Streams of one connection at once; more are refused and may be retried. All connections together
-/// are bounded by the front's `streams_max`.
+/// Streams of one connection at once; more are refused and may be retried. The front's
+/// `streams_max` limits all connections together.
 const STREAMS_MAX: u32 = 100;
-/// A stream whose head is longer than this counts as a further stream for each time that it is: its
-/// head stays in memory as long as it waits.
+/// A stream with a longer head counts as one more stream for each multiple of this length, because
+/// its head stays in memory as long as it waits.
 const HEAD_BYTES_PER_PLACE: usize = 4 << 10;
-/// Bytes a client may send ahead on one stream and on the connection.
+/// Bytes that a client may send in advance on one stream and on the connection.
 const STREAM_WINDOW: u32 = 64 << 10;
 const CONNECTION_WINDOW: u32 = 1 << 20;
-/// How often a connection is looked at: whether it is idle, and whether its client takes answers.
+/// How often a connection is checked: whether it is idle, and whether its client takes answers.
 const LOOK: Duration = Duration::from_secs(5);
-/// The same once a node that stops waits for nothing but running invocations.
+/// The same, once a stopping node waits only for running invocations.
 const LATE_LOOK: Duration = Duration::from_millis(500);
-/// Bytes of answers that wait for one client to take them: as much as all its streams hold when
-/// each waits with a short answer. A further answer becomes a 503.
+/// Bytes of answers that wait for one client to take them: as much as all its streams hold if each
+/// waits with a short answer. A further answer becomes a 503.
 const UNSENT_BYTES_MAX: usize = 8 << 20;
-/// The same for all HTTP/2 clients together. Beyond half of it a client that takes nothing between
-/// two looks is cut off; otherwise it has the front's `write_timeout`.
+/// The same for all HTTP/2 clients together. Beyond half of it, a client that takes nothing between
+/// two checks is disconnected; otherwise it has the front's `write_timeout`.
 const UNSENT_BYTES_TOTAL_MAX: usize = 64 << 20;
 
-/// Serves one connection to its end. `read` are the bytes read already, the preface among them.
+/// Serves one connection to its end. `read` are the bytes that were already read, including the
+/// preface.
 pub(crate) async fn serve<I: Invoker>(
     stream: TcpStream,
     read: Bytes,
@@ -97,9 +98,10 @@ pub(crate) async fn serve<I: Invoker>(
     }
 }
 
-/// Drives a connection to its end, which comes at once, with `None`, where its client takes nothing
-/// of its answers or stays after it was told to go. When the node stops, a connection has
-/// `arrival_grace`, and then as long as an invocation runs for it or an answer of one is not taken.
+/// Drives a connection to its end. The end is immediate, with `None`, if its client takes nothing
+/// of its answers or stays after it was asked to leave. When the node stops, a connection has
+/// `arrival_grace`, and then as long as one of its invocations runs or an answer has not been
+/// taken.
 async fn drive<I: Invoker, C>(
     connection: C,
     activity: &Activity,
@@ -128,7 +130,8 @@ where
             }
             () = &mut given_up, if !late => {
                 late = true;
-                // Not at once: what was just refused may still be sent.
+                // The first check is not immediate, because a refusal that was just written may
+                // still have to be sent.
                 look = tokio::time::interval_at(Instant::now() + LATE_LOOK, LATE_LOOK);
             }
             () = activity.useless.notified(), if !ending => {
@@ -162,7 +165,7 @@ where
     }
 }
 
-/// A connection that can be told to take no more requests.
+/// A connection that can be asked to take no more requests.
 trait WindUp {
     fn wind_up(self: Pin<&mut Self>);
 }
@@ -181,8 +184,8 @@ where
     }
 }
 
-/// Reads some of what a client still sends, so that the kernel does not reset the connection before
-/// the client has read why it ended.
+/// Reads some of the bytes that a client still sends, so that the kernel does not reset the
+/// connection before the client has read why it ended.
 async fn linger(mut stream: TcpStream) {
     let _ = stream.shutdown().await;
     let mut scratch = [0; 4 << 10];
@@ -197,26 +200,26 @@ async fn linger(mut stream: TcpStream) {
     let _ = tokio::time::timeout(Duration::from_secs(1), reading).await;
 }
 
-/// What a connection does: its open streams, and the answers that its client has not taken.
+/// The activity of a connection: its open streams, and the answers that its client has not taken.
 struct Activity {
-    /// Streams that are open, and when the last one ended.
+    /// The number of open streams, and when the last one ended.
     open: AtomicU64,
     last_ns: AtomicU64,
-    /// Of the open streams, those whose invocation has begun.
+    /// The number of open streams whose invocation has begun.
     accepted: AtomicU64,
-    /// Requests since the last invocation; `useless` is told when they are too many.
+    /// Requests since the last invocation; `useless` is notified when there are too many.
     refusals: AtomicU32,
     useless: Notify,
-    /// Bytes of answers that wait to be sent, here and of all connections.
+    /// Bytes of answers that wait to be sent, here and on all connections.
     unsent: AtomicUsize,
     unsent_total: Unsent,
-    /// Rises whenever some of an answer is sent.
+    /// Increases whenever a part of an answer is sent.
     sent: AtomicU64,
     /// Answers whose function is still sending them.
     streamed: Mutex<Vec<Weak<Streamed>>>,
 }
 
-/// How long a client has taken nothing of what waits for it, look by look.
+/// How long a client has taken nothing of the bytes that wait for it, measured at each check.
 #[derive(Default)]
 struct Progress {
     sent: u64,
@@ -266,7 +269,7 @@ impl Activity {
         OpenStream { activity: self.clone(), accepted: false, _place: place }
     }
 
-    /// Counts bytes of an answer until they are sent or given up. `None` where too many wait.
+    /// Counts bytes of an answer until they are sent or given up. Returns `None` if too many wait.
     fn wait(self: &Arc<Self>, bytes: usize) -> Option<Waiting> {
         let waiting = self.wait_anyway(bytes);
         let fits = self.unsent.load(Ordering::Relaxed) <= UNSENT_BYTES_MAX
@@ -281,16 +284,16 @@ impl Activity {
         Waiting { activity: self.clone(), bytes }
     }
 
-    /// Counts what functions have sent of their answers and hyper has not taken, as it is now: it
-    /// takes nothing of an answer for which its client gives no window.
+    /// Updates the count of the bytes that functions have sent and hyper has not taken: hyper takes
+    /// nothing of an answer for which its client opens no window.
     fn count_held(&self) {
         for one in self.streamed.lock().iter().filter_map(Weak::upgrade) {
             one.count_held();
         }
     }
 
-    /// Gives up streamed answers whose client takes nothing, while it may take others: each holds an
-    /// instance.
+    /// Gives up streamed answers whose client takes nothing of them, even if it takes others,
+    /// because each one holds an instance.
     fn drop_stalled(&self, write_timeout: Duration) {
         let mut streamed = self.streamed.lock();
         if streamed.is_empty() {
@@ -309,10 +312,10 @@ impl Activity {
     }
 }
 
-/// A stream that is served, until its answer was taken or given up.
+/// A stream that is being served, until its answer was taken or given up.
 struct OpenStream {
     activity: Arc<Activity>,
-    /// Its invocation has begun.
+    /// Whether its invocation has begun.
     accepted: bool,
     _place: Share<IpAddr>,
 }
@@ -348,7 +351,7 @@ impl Drop for Waiting {
     }
 }
 
-/// A piece of an answer on its way: hyper and h2 hold it until it is sent.
+/// A piece of an answer that is being sent: hyper and h2 hold it until it is sent.
 struct Piece {
     bytes: Bytes,
     waiting: Option<Waiting>,
@@ -377,7 +380,7 @@ struct Service<I> {
     activity: Arc<Activity>,
     streams: Shares<IpAddr>,
     gathering: Gathering<IpAddr>,
-    /// Whose connection it is.
+    /// The client's address.
     owner: IpAddr,
 }
 
@@ -417,7 +420,8 @@ impl<I: Invoker> Service<I> {
         }
         self.activity.count_held();
         drop(self.activity.wait(body.held_bytes())?);
-        // From here on what it holds is counted as it changes, and its pieces when they come.
+        // From here on, the bytes that the answer holds are counted as they change, and its pieces
+        // when they arrive.
         Some(self.activity.wait_anyway(0))
     }
 
@@ -496,7 +500,7 @@ impl<I: Invoker> Service<I> {
     }
 }
 
-/// Method, route and fields of a request, under the rules of the HTTP/1.1 side.
+/// Method, route and fields of a request, under the same rules as for HTTP/1.1.
 fn request_head(request: &Request<Incoming>) -> Result<(String, Head), Refusal> {
     if matches!(request.method().as_str(), "CONNECT" | "TRACE") {
         let mut refusal = Refusal::new(405, "M1022", "method not supported");
@@ -526,7 +530,7 @@ fn request_head(request: &Request<Incoming>) -> Result<(String, Head), Refusal> 
             builder.header(name, value.as_bytes());
         }
     }
-    // Clients may send a cookie in crumbs; functions know it whole (RFC 9113, 8.2.3).
+    // Clients may send a cookie in several fields; functions receive it joined (RFC 9113, 8.2.3).
     let crumbs: Vec<_> =
         request.headers().get_all("cookie").iter().map(HeaderValue::as_bytes).collect();
     if !crumbs.is_empty() {
@@ -535,7 +539,7 @@ fn request_head(request: &Request<Incoming>) -> Result<(String, Head), Refusal> 
     Ok((String::from_utf8_lossy(name).into_owned(), builder.finish()))
 }
 
-/// `:authority`, or `Host` without it; never two that differ.
+/// `:authority`, or `Host` without it; two different values are refused.
 fn host(request: &Request<Incoming>) -> Result<&[u8], Refusal> {
     let mut hosts = request.headers().get_all("host").iter().map(HeaderValue::as_bytes);
     let authority = request.uri().authority().map(|authority| authority.as_str().as_bytes());
@@ -568,7 +572,7 @@ fn response(
     answer::server_timing(&mut timing, &reply.phases);
     let mut body = reply.body;
     if is_head || matches!(reply.status, 204 | 304) {
-        // A stream with DATA here is malformed to the client (RFC 9113, 8.1.1).
+        // For the client, a stream with DATA here would be malformed (RFC 9113, 8.1.1).
         if let Some(length) = body.length().filter(|length| is_head && *length > 0) {
             response = response.header("content-length", length);
         }
@@ -588,9 +592,10 @@ fn places(request: &Request<Incoming>) -> usize {
     1 + (target + fields.sum::<usize>()) / HEAD_BYTES_PER_PLACE
 }
 
-/// The answer to a stream beyond the bound. It has no body: a body would wait for the client's
-/// window, and the stream would stay open as long. A reset with REFUSED_STREAM would do the same and
-/// tell many clients to try again at once (RFC 9113, 8.7), where this says when.
+/// The answer to a stream beyond the limit. It has no body, because a body would wait for the
+/// client's window and keep the stream open. A reset with REFUSED_STREAM would also close it, but
+/// would make many clients try again at once (RFC 9113, 8.7), whereas this answer says when to try
+/// again.
 fn crowded(id: InvocationId) -> Response<AnswerBody> {
     let response = Response::builder()
         .status(503)
@@ -621,13 +626,13 @@ fn refuse(
     } else {
         Body::whole(refusal.problem_json(Some(id)).into_bytes())
     };
-    // It may wait for the client's window like any other answer.
+    // The body may wait for the client's window like any other answer.
     let waiting = open.activity.wait_anyway(body.held_bytes());
     let body = AnswerBody { body: Answer::Short(body), waiting: Some(waiting), _open: Some(open) };
     response.body(body).expect("a refusal has only valid header values")
 }
 
-/// A request body with the function's limit and a bound on silence.
+/// A request body with the function's limit and a limit on silence.
 struct StreamBody {
     incoming: Incoming,
     limit: u64,
@@ -666,18 +671,19 @@ impl BodySource for StreamBody {
     }
 }
 
-/// An answer body for hyper; the stream counts as open until it is gone.
+/// An answer body for hyper; the stream counts as open until it is dropped.
 struct AnswerBody {
     body: Answer,
-    /// Counts a whole answer, and its connection for the pieces of a streamed one.
+    /// Counts a whole answer; for a streamed one it gives access to the connection's counters for
+    /// the pieces.
     waiting: Option<Waiting>,
     _open: Option<OpenStream>,
 }
 
 enum Answer {
-    /// Nothing, or one piece.
+    /// An empty body, or one piece.
     Short(Body),
-    /// Pieces as the function sends them. Shared with the connection, which gives it up where the
+    /// Pieces as the function sends them. The connection shares them, and gives them up if the
     /// client takes nothing.
     Streamed(Arc<Streamed>, Option<u64>),
 }
@@ -685,7 +691,8 @@ enum Answer {
 struct Streamed {
     /// A leaf lock, held for one poll of the function's answer.
     body: Mutex<Option<Body>>,
-    /// When a piece was handed over that has not left since; 0 while the function is waited for.
+    /// When a piece was handed over that has not been sent since; 0 while the function has to send
+    /// the next one.
     given_ns: AtomicU64,
     /// Bytes that the function has sent and hyper has not taken, as last counted.
     held: Mutex<Waiting>,
@@ -695,7 +702,7 @@ impl Streamed {
     fn count_held(&self) {
         let bytes = self.body.lock().as_ref().map_or(0, Body::held_bytes);
         let mut held = self.held.lock();
-        // The old count is given back by the assignment.
+        // The assignment drops the old count.
         *held = held.activity.clone().wait_anyway(bytes);
     }
 }
@@ -711,7 +718,7 @@ impl AnswerBody {
                 let streamed = Arc::new(Streamed { body, given_ns, held });
                 streamed.count_held();
                 let mut all = open.activity.streamed.lock();
-                // Those that are over are forgotten before the list grows.
+                // Ended answers are removed before the list grows.
                 if all.len() == all.capacity() {
                     all.retain(|one| one.strong_count() > 0);
                 }
@@ -733,7 +740,7 @@ impl AnswerBody {
             Answer::Streamed(streamed, _) => streamed,
         };
         let mut body = streamed.body.lock();
-        // Given up meanwhile: the stream is reset.
+        // It was given up meanwhile: the stream is reset.
         let Some(body) = body.as_mut() else {
             return Poll::Ready(Some(Err(BodyError::Incomplete)));
         };

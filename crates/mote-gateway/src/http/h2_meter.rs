@@ -1,4 +1,5 @@
-//! The socket under an HTTP/2 connection: what its client may send in a turn and in a second.
+//! The socket under an HTTP/2 connection, with limits on the frames that its client may send in a
+//! turn and in a second.
 
 use std::future::Future;
 use std::io;
@@ -14,11 +15,11 @@ use tokio::sync::oneshot;
 
 use crate::ids::now_ns;
 
-/// A socket some of whose bytes were read before. It counts the frames on it, lets others run
-/// between them, and ends the connection of a client that floods it.
+/// A socket from which some bytes were read before. It counts the frames on it, lets other tasks
+/// run between them, and ends the connection of a client that floods it.
 pub(super) struct Metered {
     read: Bytes,
-    /// None once the client was told to be calm.
+    /// `None` after GOAWAY was sent to the client.
     stream: Option<TcpStream>,
     meter: FrameMeter,
     turn: Turn,
@@ -26,7 +27,7 @@ pub(super) struct Metered {
 }
 
 impl Metered {
-    /// The socket, and where it comes out when its client floods it.
+    /// Makes the socket, and the channel that returns the stream if the client floods it.
     pub(super) fn new(read: Bytes, stream: TcpStream) -> (Self, oneshot::Receiver<TcpStream>) {
         let (sender, receiver) = oneshot::channel();
         let meter = FrameMeter::new(now_ns());
@@ -48,7 +49,7 @@ impl Metered {
             Err(flood) => {
                 if let (Some(stream), Some(flooded)) = (self.stream.take(), self.flooded.take()) {
                     if self.meter.may_say_calm() {
-                        // A client that takes nothing is not waited for.
+                        // The write does not wait for a client that takes nothing.
                         let _ = stream.try_write(&CALM);
                     }
                     let _ = flooded.send(stream);
@@ -67,7 +68,7 @@ impl AsyncRead for Metered {
     ) -> Poll<io::Result<()>> {
         if self.turn.is_over() {
             self.turn = Turn::new();
-            // It never resolves at once; the runtime wakes us when the others have run.
+            // It never resolves at once; the runtime wakes this task when the others have run.
             let _ = pin!(tokio::task::yield_now()).poll(cx);
             return Poll::Pending;
         }

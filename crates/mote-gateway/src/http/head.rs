@@ -1,9 +1,9 @@
-//! The strict reading of an HTTP/1.1 request head (RFC 9112).
+//! Reads HTTP/1.1 request heads strictly (RFC 9112).
 //!
-//! One parse gives one canonical request: everything a lenient server could read in two ways is
-//! refused, with an answer that names the line and the rule. Nothing is forwarded raw: header
-//! fields are copied into the invocation's own layout, framing fields are interpreted here and
-//! dropped. Pure, so that every rule is a row in a table test and the whole is fuzzed.
+//! One parse gives one canonical request: everything that a lenient server could read in two ways
+//! is refused, with an answer that names the line and the rule. Nothing is forwarded in its raw
+//! form: header fields are copied into the invocation's own layout, framing fields are interpreted
+//! here and dropped. Pure, so that every rule is a row in a table test and the whole is fuzzed.
 
 use mote_core::invocation::{Head, HeadBuilder};
 
@@ -24,24 +24,24 @@ const METHOD_BYTES_MAX: usize = 24;
 pub enum Framing {
     /// No body.
     None,
-    /// That many bytes.
+    /// This many bytes.
     Length(u64),
     /// Chunked transfer coding.
     Chunked,
 }
 
-/// A request head, read.
+/// A parsed request head.
 #[derive(Debug)]
 pub struct RequestHead {
-    /// First path segment: whose function it is.
+    /// First path segment: the function's name.
     pub name: String,
     /// Method, path below the name, query and header fields.
     pub head: Head,
     /// How its body is delimited.
     pub framing: Framing,
-    /// Whether the connection may carry another request.
+    /// Whether another request may follow on the connection.
     pub keep_alive: bool,
-    /// HTTP/1.0: no chunked answers.
+    /// The request is HTTP/1.0, so its answer must not be chunked.
     pub http10: bool,
     /// The client waits for `100 Continue`.
     pub expects_continue: bool,
@@ -49,14 +49,14 @@ pub struct RequestHead {
     pub wants_upgrade: bool,
 }
 
-/// Finds the end of the head in `buffer`, looking only at bytes from `scanned` on. Returns its
-/// length, or `None` when more is needed, or the refusal of a head that is already too long.
+/// Finds the end of the head in `buffer`, examining only bytes from `scanned` on. Returns its
+/// length, or `None` if more bytes are needed, or the refusal of a head that is already too long.
 pub fn find_end(buffer: &[u8], scanned: usize) -> Result<Option<usize>, Refusal> {
     let from = scanned.saturating_sub(3);
     for at in memchr::memchr_iter(b'\n', &buffer[from..]) {
         let at = from + at;
         let line = &buffer[..at];
-        // A line that ends in a bare LF is refused by `parse`, at once and by number.
+        // `parse` refuses a line that ends in a bare LF, at once and with its number.
         if !line.ends_with(b"\r") {
             return Ok(Some(at + 1));
         }
@@ -118,7 +118,7 @@ fn names(field_lines: &[u8]) -> Vec<&[u8]> {
 
 struct Lines<'a> {
     rest: &'a [u8],
-    /// Number of the line last returned; the request line is 0, the first field 1.
+    /// Number of the line that was last returned; the request line is 0, the first field 1.
     number: usize,
 }
 
@@ -144,7 +144,7 @@ impl<'a> Lines<'a> {
 fn request_line_parts(line: &[u8]) -> Result<(&[u8], &[u8], bool), Refusal> {
     let malformed = || Refusal::new(400, "M1007", "request line is not METHOD TARGET HTTP/1.1");
     let first = memchr::memchr(b' ', line).ok_or_else(|| {
-        // A lone word is HTTP/0.9 only when nothing follows it.
+        // A single word is HTTP/0.9 only if nothing follows it.
         Refusal::new(505, "M1023", "HTTP/1.0, 1.1 or 2 only")
     })?;
     let method = &line[..first];
@@ -183,7 +183,7 @@ fn request_line_parts(line: &[u8]) -> Result<(&[u8], &[u8], bool), Refusal> {
     Ok((method, target, http10))
 }
 
-/// `http://host/path` (RFC 9112, 3.2.2) to its host and origin form.
+/// Splits `http://host/path` (RFC 9112, 3.2.2) into its host and origin form.
 fn absolute_form(target: &[u8]) -> Result<(&[u8], &[u8]), Refusal> {
     let rest = target
         .strip_prefix(b"http://")
@@ -251,11 +251,11 @@ impl<'a> Fields<'a> {
         Ok(())
     }
 
-    /// Reads fields that speak of the connection or the framing; returns whether the field is
-    /// passed on to the function.
+    /// Reads fields that concern the connection or the framing; returns whether the field is passed
+    /// on to the function.
     fn framing(&mut self, name: &[u8], value: &'a [u8]) -> Result<bool, Refusal> {
         let is = |other: &str| name.eq_ignore_ascii_case(other.as_bytes());
-        // By length first: most fields are none of these.
+        // The length is checked first, because most fields have other names.
         match name.len() {
             4 if is("host") && self.host.replace(value).is_some() => return Err(one_host()),
             14 if is("content-length") => {
@@ -294,7 +294,7 @@ impl<'a> Fields<'a> {
                 self.upgrade = true;
                 return Ok(false);
             }
-            // Programs that get fields as variables would take it for their own HTTP_PROXY.
+            // Programs that receive fields as variables would take it for their own HTTP_PROXY.
             5 if is("proxy") => return Ok(false),
             2 if is("te") => return Ok(false),
             7 if is("trailer") => return Ok(false),
@@ -354,7 +354,7 @@ impl<'a> Fields<'a> {
     }
 }
 
-/// Whether two names differ but are equal once every `_` is a `-`, as CGI and its descendants read
+/// Whether two names differ but are equal once every `_` is a `-`, as CGI and its successors read
 /// names.
 pub(crate) fn has_twins(names: &[&[u8]]) -> bool {
     let dashed = |byte: &u8| match byte.to_ascii_lowercase() {
@@ -403,7 +403,7 @@ fn transfer_encoding(value: &[u8]) -> Result<(), Refusal> {
     }
 }
 
-/// `name`, `name:port` or `[v6]:port`, without user info, path or spaces.
+/// Checks for `name`, `name:port` or `[v6]:port`, without user info, path or spaces.
 pub(crate) fn is_host(host: &[u8]) -> bool {
     let (name, port) = match host.strip_prefix(b"[") {
         Some(rest) => {
@@ -486,7 +486,7 @@ fn fields_too_long() -> Refusal {
     Refusal::new(431, "M1017", "headers: 100 fields, 32 KiB at most")
 }
 
-/// The answer for a name no function has.
+/// The answer for a name that no function has.
 pub(crate) fn no_such_function(name: &str) -> Refusal {
     Refusal::new(404, "M0501", format!("no function named {}", shown(name.as_bytes())))
 }

@@ -1,7 +1,8 @@
-//! The reading side of a connection: bytes not yet served, and how long they may take.
+//! The reading side of a connection: bytes that are not served yet, and the time limit for more.
 //!
 //! An idle connection holds no buffer: bytes are read into one scratch buffer per thread and only
-//! copied. There is one timer per connection; moving its deadline costs nothing until it fires.
+//! copied if necessary. There is one timer per connection; moving its deadline costs nothing until
+//! it fires.
 
 use std::cell::RefCell;
 use std::future::Future;
@@ -35,29 +36,29 @@ pub(crate) enum ReadEnd {
     Gone,
     /// The phase took too long.
     TimedOut,
-    /// The node is stopping, and the connection is idle or has had its grace.
+    /// The node is stopping, and the connection is idle or its grace period has passed.
     Stopping,
 }
 
-/// The reading side: bytes not yet served, and the timer of the current phase.
+/// The reading side: bytes that are not served yet, and the timer of the current phase.
 pub(crate) struct Input {
     pub(crate) bytes: BytesMut,
     timer: Pin<Box<Sleep>>,
     deadline: Instant,
     stopped: Pin<Box<OwnedNotified>>,
-    /// A request is on its way and no invocation has begun for it, so a node that stops gives it up
+    /// A request is arriving and no invocation has begun for it, so a stopping node gives it up
     /// `arrival_grace` later, at `arrive_by`.
     pub(crate) arriving: bool,
     arrival_grace: Duration,
     pub(crate) arrive_by: Option<Instant>,
-    /// What this connection may still do before it lets others run.
+    /// How much this connection may still do before it lets others run.
     turn: Turn,
     /// Requests since the last invocation; see [`super::REFUSALS_IN_A_ROW_MAX`].
     pub(crate) refusals: u32,
 }
 
 impl Input {
-    /// Nothing read yet; the first head may take `head_timeout`.
+    /// An input from which nothing was read yet; the first head may take `head_timeout`.
     pub(crate) fn new(
         head_timeout: Duration,
         arrival_grace: Duration,
@@ -76,8 +77,8 @@ impl Input {
         }
     }
 
-    /// Charges what was handled, and lets others run when the turn is over. A client that sends
-    /// faster than it is served would keep the thread otherwise: none of the awaits on its path
+    /// Charges the handled work, and lets others run when the turn is over. Otherwise a client that
+    /// sends faster than it is served would keep the thread, because none of the awaits on its path
     /// has to wait.
     pub(crate) async fn charge(&mut self, items: u32, bytes: usize) {
         self.turn.charge(items, bytes);
@@ -93,7 +94,7 @@ impl Input {
         self.deadline = by.map_or(deadline, |by| by.min(deadline));
     }
 
-    /// Reads more. Ends early when the phase is over or, with `idle`, when the node stops.
+    /// Reads more. Ends early if the phase is over or, with `idle`, if the node stops.
     pub(crate) async fn fill(
         &mut self,
         socket: &mut ReadHalf<'_>,
@@ -114,8 +115,8 @@ impl Input {
         self.poll_waiting(idle, cx).map(Err)
     }
 
-    /// The first bytes of a request. A head that arrives whole, as nearly all do, is parsed where
-    /// it was read and never copied; otherwise what came is kept and `None` returned.
+    /// The first bytes of a request. A head that arrives whole, as nearly all do, is parsed in the
+    /// scratch buffer and never copied. Otherwise the bytes are kept and `None` is returned.
     pub(crate) async fn first(
         &mut self,
         socket: &mut ReadHalf<'_>,
@@ -158,8 +159,8 @@ impl Input {
             self.arrive_by = Some(by);
             self.deadline = self.deadline.min(by);
         }
-        // The timer fires at its old, earlier time at the worst, and is moved then; a deadline
-        // before it must move it now.
+        // At worst, the timer fires at its old, earlier time and is moved then. A deadline before
+        // that time must move it now.
         if self.deadline < self.timer.deadline() {
             let deadline = self.deadline;
             self.timer.as_mut().reset(deadline);
@@ -177,7 +178,7 @@ fn poll_read(
     poll_read_with(socket, cx, |read| bytes.extend_from_slice(read))
 }
 
-/// Reads into the thread's scratch buffer and lets `take` have what came.
+/// Reads into the thread's scratch buffer and passes the bytes to `take`.
 fn poll_read_with<T>(
     socket: &mut ReadHalf<'_>,
     cx: &mut Context<'_>,
@@ -195,7 +196,7 @@ fn poll_read_with<T>(
     })
 }
 
-/// Waits for `work`; `None` when the client goes away first.
+/// Waits for `work`; returns `None` if the client closes the connection first.
 pub(crate) async fn or_gone<T>(
     mut work: Pin<&mut impl Future<Output = T>>,
     input: &mut Input,
@@ -210,7 +211,8 @@ pub(crate) async fn or_gone<T>(
     .await
 }
 
-/// Ready when the client has gone away. Bytes of following requests are kept, up to a bound.
+/// Ready when the client has closed the connection. Bytes of following requests are kept, up to a
+/// limit.
 pub(crate) fn poll_gone(
     input: &mut Input,
     reader: &mut ReadHalf<'_>,

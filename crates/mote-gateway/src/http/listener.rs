@@ -15,25 +15,25 @@ use tokio::sync::Semaphore;
 use super::connection;
 use super::front::{Config, HttpFront, Stopper};
 
-/// Connections the kernel completes before we accept them; it may cut this to its own limit
-/// (`net.core.somaxconn`, mostly 4096). A client that finds it full is not refused: it tries again
-/// after a whole second. So it holds a burst of reconnecting clients, which the usual 128 or 1024
-/// do not; an entry costs memory only while it is used.
+/// Connections that the kernel completes before the front accepts them; the kernel may reduce this
+/// to its own limit (`net.core.somaxconn`, usually 4096). A client that finds it full is not
+/// refused: it tries again after a whole second. This size holds a burst of reconnecting clients,
+/// which the usual 128 or 1024 does not; an entry uses memory only while it is occupied.
 const BACKLOG: u32 = 4096;
 
-/// What a client reads whose address has too many connections.
+/// The answer to a client whose address has too many connections.
 const CROWDED: &[u8] = b"HTTP/1.1 503 Service Unavailable\r\n\
     content-type: application/problem+json\r\nretry-after: 1\r\ncontent-length: 110\r\n\
     connection: close\r\n\r\n\
     {\"title\":\"Service Unavailable\",\"status\":503,\"code\":\"M1032\",\
     \"detail\":\"too many connections from this address\"}\n";
 
-/// Listens on `address`, with room for bursts of new clients. For [`serve`].
+/// Listens on `address`, with room for bursts of new clients. Pass the result to [`serve`].
 ///
 /// Called once per front, inside the runtime that serves it.
 pub fn listen(address: SocketAddr) -> io::Result<TcpListener> {
     let socket = if address.is_ipv4() { TcpSocket::new_v4() } else { TcpSocket::new_v6() }?;
-    // A restarted node must not wait for connections of the one before to be forgotten.
+    // A restarted node must not wait until the kernel forgets connections of the previous one.
     socket.set_reuseaddr(true)?;
     socket.bind(address)?;
     socket.listen(BACKLOG)
@@ -51,7 +51,7 @@ pub async fn serve<I: Invoker>(
     let connections_max = config.connections_max as u32;
     let streams = Shares::new(config.streams_max, (config.streams_max / 2).max(1));
     let helpers = config.helpers.clone();
-    // This runtime first, then each helper, and again.
+    // This runtime is first, then each helper, and so on in turn.
     let mut turns = std::iter::once(None).chain(helpers.iter().map(Some)).cycle();
     let front = Arc::new(HttpFront {
         invoker,
@@ -66,7 +66,7 @@ pub async fn serve<I: Invoker>(
     stopped.as_mut().enable();
     let mut turn = Turn::new();
     loop {
-        // A burst of new clients must not delay the requests of those that are served already.
+        // A burst of new clients must not delay the requests of clients that are already served.
         turn.charge(1, 0);
         if turn.is_over() {
             turn = Turn::new();
@@ -85,7 +85,8 @@ pub async fn serve<I: Invoker>(
         };
         let owner = address_owner(peer.ip());
         let Ok(share) = shares.take(owner, 1) else {
-            // As far as it takes no time; the connection is closed either way.
+            // The answer is written only if that needs no waiting; the connection is closed in any
+            // case.
             let _ = stream.try_write(CROWDED);
             continue;
         };
@@ -98,7 +99,7 @@ pub async fn serve<I: Invoker>(
                     drop(place);
                 });
             }
-            // Events must come to the runtime that serves the connection.
+            // The runtime that serves the connection must receive its events.
             Some(helper) => {
                 helper.spawn(async move {
                     match stream.into_std().and_then(TcpStream::from_std) {
@@ -111,17 +112,18 @@ pub async fn serve<I: Invoker>(
         }
     }
     drop(listener);
-    // All places free again: all connections have ended.
+    // When all places are free again, all connections have ended.
     let _ = places.acquire_many(connections_max).await;
     Ok(())
 }
 
-/// The next connection. Running out of descriptors is a state, not the end: wait for one.
+/// The next connection. Having no descriptors left is a temporary state: the function waits for
+/// one.
 async fn accept(listener: &TcpListener) -> (TcpStream, SocketAddr) {
     loop {
         match listener.accept().await {
             Ok((stream, peer)) => {
-                // An answer leaves in one write; waiting for more would only add 40 ms.
+                // An answer leaves in one write; delaying it would only add 40 ms.
                 let _ = stream.set_nodelay(true);
                 return (stream, peer);
             }

@@ -1,4 +1,5 @@
-//! The HTTP front: HTTP/1.1 read strictly by our own parser, HTTP/2 (prior knowledge) by hyper.
+//! The HTTP front: our own parser reads HTTP/1.1 strictly, and hyper reads HTTP/2 (prior
+//! knowledge).
 
 mod answer;
 pub mod chunked;

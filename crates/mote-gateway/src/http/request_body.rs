@@ -1,4 +1,4 @@
-//! A request body on its way from the socket to the engine, a few chunks at a time.
+//! A request body between the socket and the engine, a few chunks at a time.
 
 use std::pin::pin;
 use std::task::{Context, Poll};
@@ -15,14 +15,14 @@ use super::head::Framing;
 use super::input::{Input, ReadEnd, or_gone};
 use crate::refusal::Refusal;
 
-/// Chunks under way between socket and engine; with at most 64 KiB each.
+/// Chunks under way between socket and engine, with at most 64 KiB each.
 const CHUNKS_MAX: usize = 2;
 
 /// A chunk, or `None` for the end of the body.
 pub(crate) type Sender = mpsc::Sender<Option<Bytes>>;
 
-/// The engine's end. A channel that closes before the end mark is a body that broke off: it must
-/// not look like a complete, shorter one, whatever ended the connection.
+/// The engine's end. If a channel closes before the end mark, the body broke off: it must not look
+/// like a complete, shorter one, whatever ended the connection.
 struct Receiver(mpsc::Receiver<Option<Bytes>>);
 
 impl BodySource for Receiver {
@@ -41,16 +41,16 @@ pub(crate) fn channel(length: Option<u64>) -> (Sender, Body) {
     (sender, Body::Stream { source: Box::new(Receiver(receiver)), length })
 }
 
-/// How feeding a body ended, when nothing was wrong with it.
+/// How feeding a body ended, if nothing was wrong with it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Fed {
-    /// It was read to its end: the next request begins where the buffer does.
+    /// It was read to its end: the next request begins at the start of the buffer.
     Complete,
-    /// Nobody reads it any more.
+    /// Its reader was dropped.
     Unread,
 }
 
-/// Reads the body off the socket into `sender`; fails with what the client must be told.
+/// Reads the body from the socket into `sender`. Fails with the refusal for the client.
 pub(crate) async fn feed(
     sender: Sender,
     framing: Framing,
@@ -65,7 +65,7 @@ pub(crate) async fn feed(
         Framing::Chunked => feed_chunked(&sender, limit, input, reader, config).await?,
     };
     if read {
-        // A receiver that is gone has what it wanted; the body was read all the same.
+        // A receiver that was dropped needs no more; the body was still read to its end.
         let _ = send(&sender, None, input, reader).await?;
     }
     Ok(if read { Fed::Complete } else { Fed::Unread })
@@ -121,7 +121,8 @@ async fn feed_chunked(
     }
 }
 
-/// Hands one piece on; `false` when nobody reads any more. The client may go away meanwhile.
+/// Passes one piece on; returns `false` if the reader was dropped. The client may close the
+/// connection meanwhile.
 async fn send(
     sender: &Sender,
     piece: Option<Bytes>,

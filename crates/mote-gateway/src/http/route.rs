@@ -1,4 +1,4 @@
-//! The function that a request is for, and what a connection may send that is for none.
+//! Finds the function that a request is for, and limits requests that are for no function.
 
 use mote_core::invocation::{Head, headers};
 use mote_core::rollout::sticky_key;
@@ -9,14 +9,15 @@ use crate::refusal::Refusal;
 
 /// Requests with equal values go to the same revision while traffic is split.
 const SPLIT_KEY: &[u8] = b"mote-split-key";
-/// Bytes of an unread body that are read and dropped to keep the connection, and no more.
+/// Bytes of an unread body that are read and dropped at most to keep the connection.
 pub(crate) const LINGER_BYTES_MAX: usize = 64 << 10;
 /// Requests in a row that one connection may send without a single invocation: unknown functions,
-/// methods that a function does not take. The answer to the last of them closes the connection. A
-/// client that mixes them with invocations never gets there, and one that does connects again.
+/// methods that a function does not accept. The answer to the last of them closes the connection. A
+/// client that also makes invocations never reaches the limit, and one that reaches it can connect
+/// again.
 pub const REFUSALS_IN_A_ROW_MAX: u32 = 100;
 
-/// The function of a request, or why there is none.
+/// The function of a request, or the refusal if there is none.
 pub(crate) fn find_route<I: Invoker>(
     invoker: &I,
     name: &str,
@@ -33,7 +34,7 @@ pub(crate) fn find_route<I: Invoker>(
     Err(refusal)
 }
 
-/// What keeps a caller with one of several revisions, where it gave something.
+/// The key that keeps a caller with one of several revisions, if the caller sent one.
 fn split_key(head: &Head) -> Option<u64> {
     let (_, value) = headers(head.headers()).find(|(name, _)| *name == SPLIT_KEY)?;
     Some(sticky_key(value))

@@ -10,7 +10,7 @@ pub const TARGET_BYTES_MAX: usize = 8_192;
 pub struct Target<'a> {
     /// First segment; not checked to be a function name.
     pub name: &'a [u8],
-    /// What follows it, with its leading `/`; `/` when nothing does.
+    /// The part that follows it, with its leading `/`; `/` if nothing follows.
     pub path: &'a [u8],
     /// The query without `?`.
     pub query: &'a [u8],
@@ -18,9 +18,9 @@ pub struct Target<'a> {
 
 /// Checks an origin-form target (`/name/path?query`) and splits it.
 ///
-/// A path is refused unless it means the same to everyone who reads it: no dot segments, no
-/// encoded slashes or backslashes, no double encoding, no path parameters, valid UTF-8 once
-/// decoded. So no function and no proxy can be led to another route than the one checked here.
+/// A path is refused unless it has the same meaning for every reader: no dot segments, no encoded
+/// slashes or backslashes, no double encoding, no path parameters, valid UTF-8 once decoded. So no
+/// function and no proxy can be led to another route than the one checked here.
 pub fn split(target: &[u8]) -> Result<Target<'_>, Refusal> {
     let question = memchr::memchr(b'?', target);
     let (path, query) = match question {
@@ -44,13 +44,13 @@ pub fn split(target: &[u8]) -> Result<Target<'_>, Refusal> {
     Ok(Target { name, path: below, query })
 }
 
-/// Bytes that need no further look.
+/// Bytes that need no further check.
 fn is_plain(byte: u8) -> bool {
     byte.is_ascii_alphanumeric() || matches!(byte, b'/' | b'-' | b'_' | b'.' | b'~')
 }
 
 fn has_dot_segment(path: &[u8]) -> bool {
-    // Cheap first: most paths have no dot at all.
+    // The cheap check comes first: most paths have no dot at all.
     memchr::memchr(b'.', path).is_some()
         && path.split(|byte| *byte == b'/').any(|segment| matches!(segment, b"." | b".."))
 }
@@ -76,7 +76,7 @@ fn check_path(path: &[u8]) -> Result<(), Refusal> {
         }
         at += 3;
     }
-    // An escape in what was decoded is one that was encoded twice, in whole or by its digits.
+    // An escape in the decoded bytes was encoded twice, completely or in its digits.
     let twice = memchr::memchr_iter(b'%', &decoded).any(|at| percent(&decoded[at..]).is_some());
     if twice || std::str::from_utf8(&decoded).is_err() || has_dot_segment(&decoded) {
         return Err(not_normal());
@@ -84,8 +84,8 @@ fn check_path(path: &[u8]) -> Result<(), Refusal> {
     Ok(())
 }
 
-/// A query is the function's own business; only bytes no target may have, and NUL, which cuts
-/// strings short elsewhere, are refused.
+/// A query is interpreted by the function. Only bytes that no target may have, and NUL, which
+/// truncates strings in other programs, are refused.
 fn check_query(query: &[u8]) -> Result<(), Refusal> {
     if !query.iter().all(|byte| (0x21..=0x7e).contains(byte) && *byte != b'#') {
         return Err(Refusal::new(400, "M1015", "target must be percent-encoded ASCII"));

@@ -31,7 +31,7 @@ pub const fn code(class: u8, detail: u8) -> u8 {
     class << 5 | detail
 }
 
-/// A message as this test reads and writes it, sharing nothing with the front.
+/// A message as this test reads and writes it, which shares no code with the front.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Message {
     pub kind: u8,
@@ -115,7 +115,7 @@ impl Message {
         out
     }
 
-    /// Strictly: `None` for anything that is not a message (RFC 7252, 3).
+    /// Parses strictly: returns `None` for anything that is not a message (RFC 7252, 3).
     pub fn parse(bytes: &[u8]) -> Option<Self> {
         let [first, code, high, low, rest @ ..] = bytes else { return None };
         let token_length = usize::from(first & 15);
@@ -230,7 +230,7 @@ impl Client {
         Message::parse(&self.receive_bytes()).expect("a well-formed answer")
     }
 
-    /// Sends a request and reads its piggy-backed answer.
+    /// Sends a request and reads its piggybacked answer.
     pub fn call(&self, request: &Message) -> Message {
         self.send(&request.encode());
         let answer = self.receive();
@@ -247,7 +247,8 @@ impl Client {
         self.call(&request)
     }
 
-    /// What comes before the answer to a ping sent now: whatever was answered at once.
+    /// The datagrams that arrive before the answer to a ping sent now, which are those that were
+    /// answered at once.
     pub fn until_ping(&self) -> Vec<Vec<u8>> {
         self.send(&[0x40, 0, 0xff, 0xfe]);
         let mut before = Vec::new();

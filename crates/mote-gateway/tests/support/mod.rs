@@ -1,5 +1,5 @@
-//! A node of a few lines for tests of the fronts: functions that echo, wait, stream or fail, and
-//! what they saw.
+//! A small node for tests of the fronts: functions that echo, wait, stream or fail, and a record of
+//! the requests that they received.
 
 #![allow(dead_code, missing_docs, unreachable_pub, clippy::unwrap_used)]
 
@@ -20,7 +20,7 @@ use rand::rngs::Xoshiro256PlusPlus;
 use rand::{Rng, SeedableRng};
 use tokio::sync::{Notify, Semaphore};
 
-/// One invocation as a function saw it.
+/// One invocation as a function received it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Saw {
     pub method: String,
@@ -36,15 +36,15 @@ pub struct State {
     pub calls: AtomicU64,
     /// Invocations dropped before their end.
     pub cancelled: AtomicU64,
-    /// Told at each begin, cancellation and end.
+    /// Notified at each start, cancellation and end.
     pub changed: Notify,
     pub saw: Mutex<Vec<Saw>>,
-    /// What each look-up would have chosen a revision by.
+    /// The key by which each look-up would have chosen a revision.
     pub keys: Mutex<Vec<Option<u64>>>,
-    /// Chunks of streamed answers that exist now, and the most there ever were.
+    /// Chunks of streamed answers that exist now, and the largest number that ever existed.
     pub held: Arc<AtomicU64>,
     pub held_max: Arc<AtomicU64>,
-    /// Streamed answers that were dropped, at their end or before.
+    /// Streamed answers that were dropped, at their end or earlier.
     pub streams_over: Arc<AtomicU64>,
     pub largest_chunk: AtomicU64,
     pub sink_bytes: AtomicU64,
@@ -133,12 +133,12 @@ impl Fake {
         self.state.calls.load(Ordering::SeqCst)
     }
 
-    /// What functions saw since the last call of this.
+    /// The invocations that functions received since the last call of this.
     pub fn take_saw(&self) -> Vec<Saw> {
         std::mem::take(&mut self.state.saw.lock())
     }
 
-    /// Waits, from a plain thread, until `done`.
+    /// Waits, from a plain thread, until `done` returns true.
     pub fn wait(&self, what: &str, done: impl Fn(&State) -> bool) {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();
         let waited = runtime.block_on(async {
@@ -149,7 +149,7 @@ impl Fake {
                     if done(&self.state) {
                         break;
                     }
-                    // Not everything that is waited for is told.
+                    // Some of the awaited changes send no notification.
                     let pause = tokio::time::Duration::from_millis(20);
                     let _ = tokio::time::timeout(pause, changed).await;
                 }
@@ -178,12 +178,12 @@ fn end(guard: &mut Option<Running>) {
     }
 }
 
-/// `n` from a query like `n=5`.
+/// Returns `n` from a query like `n=5`.
 fn number(query: &str) -> usize {
     query.split('&').find_map(|part| part.strip_prefix("n=")).map_or(0, |n| n.parse().unwrap())
 }
 
-/// Byte `at` of every generated body.
+/// The byte at `at` of every generated body.
 pub fn pattern(at: usize) -> u8 {
     (at % 251) as u8
 }
@@ -325,7 +325,7 @@ impl Fake {
     }
 }
 
-/// A body that never goes on; counts as running until it is dropped.
+/// A body that never continues; it counts as running until it is dropped.
 struct Stalled(Option<Running>);
 
 impl BodySource for Stalled {

@@ -20,7 +20,7 @@ impl Server {
         Self::start_at("127.0.0.1:0".parse().unwrap(), config)
     }
 
-    /// On this address, where it may be one of IPv6.
+    /// Starts a server on this address, which may be an IPv6 one.
     pub fn start_at(address: SocketAddr, config: Config) -> Self {
         let fake = Fake::default();
         let stopper = Stopper::default();
@@ -33,7 +33,7 @@ impl Server {
                     SocketAddr::V4(_) => tokio::net::TcpSocket::new_v4().unwrap(),
                     SocketAddr::V6(_) => tokio::net::TcpSocket::new_v6().unwrap(),
                 };
-                // Small, so that the kernel holds little of a body nobody reads.
+                // The buffer is small, so that the kernel holds little of a body that is not read.
                 socket.set_recv_buffer_size(64 << 10).unwrap();
                 socket.set_send_buffer_size(64 << 10).unwrap();
                 socket.bind(address).unwrap();
@@ -90,7 +90,7 @@ impl Answer {
         String::from_utf8_lossy(&self.body).into_owned()
     }
 
-    /// `detail` of a problem document, else the empty text.
+    /// `detail` of a problem document, otherwise the empty text.
     pub fn detail(&self) -> String {
         serde_json::from_slice::<serde_json::Value>(&self.body)
             .ok()
@@ -109,13 +109,13 @@ pub struct Client {
 }
 
 impl Client {
-    /// Sends; a server that has closed already is found out by reading.
+    /// Sends bytes. If the server has already closed the connection, the next read shows that.
     pub fn send(&mut self, bytes: impl AsRef<[u8]>) -> &mut Self {
         let _ = self.stream.write_all(bytes.as_ref());
         self
     }
 
-    /// Sends in two parts; the server has a moment to see the first one alone.
+    /// Sends in two parts; the server has a moment to read the first one alone.
     pub fn send_split(&mut self, bytes: &[u8], cut: usize) {
         self.send(&bytes[..cut]);
         self.stream.set_read_timeout(Some(Duration::from_millis(2))).unwrap();
@@ -159,7 +159,7 @@ impl Client {
         Some(std::mem::replace(&mut self.read, rest))
     }
 
-    /// The next answer; `None` when the connection ended before or in it.
+    /// The next answer; `None` if the connection ended before or during it.
     pub fn answer(&mut self, to_head: bool) -> Option<Answer> {
         let mut answer = self.head()?;
         if answer.status == 100 {
@@ -206,7 +206,7 @@ impl Client {
         }
     }
 
-    /// Whether nothing more comes and the server has closed.
+    /// Whether nothing more arrives and the server has closed the connection.
     pub fn is_over(&mut self) -> bool {
         if !self.read.is_empty() {
             return false;
