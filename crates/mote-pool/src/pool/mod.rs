@@ -10,11 +10,11 @@
 //! # How it is driven
 //!
 //! 1. [`Pool::submit`] puts an invocation into the queue or refuses it, and [`Pool::dispatch`] gives
-//!    what waits to instances with room. After an invocation has ended ([`Worker::end`]), call
-//!    `dispatch` again.
-//! 2. [`Pool::expire`] and [`Pool::look`] are called when [`Submitted::asks`] says so, when an
-//!    instance has come or gone, and not later than [`Orders::sleep_ns`] after the last look.
-//! 3. Starts that `look` orders are counted as on their way. Each of them ends in exactly one of
+//!    waiting invocations to instances with room. After an invocation has ended ([`Worker::end`]),
+//!    call `dispatch` again.
+//! 2. [`Pool::expire`] and [`Pool::look`] are called when [`Submitted::asks`] is true, when an
+//!    instance was added or has ended, and not later than [`Orders::sleep_ns`] after the last look.
+//! 3. Starts that `look` orders are counted as starting. Each of them ends in exactly one of
 //!    [`Pool::add_ready`], [`Pool::start_failed`] and [`Pool::start_refused`].
 //! 4. When the process of an instance has ended, whatever the reason, [`Pool::ended`] takes it out.
 

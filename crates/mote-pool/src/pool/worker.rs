@@ -12,14 +12,14 @@ use crate::admission::frames_max;
 ///
 /// | From | To | When |
 /// |---|---|---|
-/// | (started) | `Ready` | the instance says that it is ready ([`Pool::add_ready`]) |
-/// | (started) | `Spare` | the same, where it was started as a spare, nobody waits, and it can be paused |
-/// | (started) | `Draining` | the same, where the pool was closed meanwhile |
+/// | (started) | `Ready` | the instance reports that it is ready ([`Pool::add_ready`]) |
+/// | (started) | `Spare` | the same, if it was started as a spare, no invocation waits, and it can be paused |
+/// | (started) | `Draining` | the same, if the pool was closed meanwhile |
 /// | `Ready` | `Paused` | it has been idle for as long as the manifest says ([`Pool::look`]) |
 /// | `Paused`, `Spare` | `Ready` | an invocation needs it ([`Pool::dispatch`]), or the autoscaler wants one more ([`Pool::look`], [`Pool::scale_to`]) |
-/// | `Ready`, `Paused`, `Spare` | `Draining` | fewer are wanted, another function needs the memory, a deadline passed and the invocation goes on, or the pool is closed |
-/// | all | `Ending` | the instance said that it ends, or closed its connection ([`Pool::take_back`]) |
-/// | all | (gone) | its process has ended ([`Pool::ended`]) |
+/// | `Ready`, `Paused`, `Spare` | `Draining` | fewer are wanted, another function needs the memory, a deadline passed and the invocation continues, or the pool is closed |
+/// | all | `Ending` | the instance reported that it ends, or closed its connection ([`Pool::take_back`]) |
+/// | all | (ended) | its process has ended ([`Pool::ended`]) |
 ///
 /// A starting instance is a number in the pool and has no state yet.
 ///
