@@ -324,7 +324,8 @@ pub struct FunctionSpec {
 
 impl FunctionSpec {
     /// The destinations that an instance has a listener for: those of the manifest, with a port
-    /// each. `own_port` is the port on which the function itself listens, so no listener uses it.
+    /// each. `own_port` is the port on which the function itself listens; [`ANY_HOST`] does not
+    /// open it.
     pub fn doors(&self, own_port: Option<u16>) -> Vec<Egress> {
         let mut doors: Vec<Egress> = Vec::new();
         for to in &self.egress {

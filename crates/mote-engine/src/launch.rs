@@ -22,7 +22,7 @@ const FISSION_CODE_LINK: &str = "/userfunc/deployarchive";
 pub(crate) const GO_PROGRAM: &str = "/packages/function";
 /// Where functions read their secrets, each a file.
 const SECRETS_DIR: &str = "/secrets";
-/// The path at which OpenFaaS has the secrets; a link leads from there to the folder above.
+/// The path at which OpenFaaS has the secrets; a link leads from there to [`SECRETS_DIR`].
 const SECRETS_LINK: &str = "/var/openfaas/secrets";
 /// The port on which servers should listen, unless their manifest sets another one.
 const SERVER_PORT: u16 = 8080;

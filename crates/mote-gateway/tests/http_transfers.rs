@@ -217,7 +217,7 @@ fn a_body_over_the_limit_is_refused_and_the_client_can_read_why() {
     let server = Server::start(Config::default());
     let text = "body limit 6 MiB; raise it: [limits] body";
     let body = vec![b'x'; (6 << 20) + 1];
-    // With a length, while the whole body is still arriving.
+    // With a declared length, although the client sends the whole body.
     let mut client = server.client();
     let head = format!("POST /echo HTTP/1.1\r\nHost: a\r\nContent-Length: {}\r\n\r\n", body.len());
     client.send(head).send(&body);

@@ -102,7 +102,8 @@ fn prepare(preparation: &[u8], status: &Status) -> Result<(), Failure> {
 fn close_all_but(status: &Status) -> io::Result<()> {
     let status = status.0;
     for fd in 0..status {
-        // SAFETY: plain integer; everything below is a copy of the zygote's that nobody here uses.
+        // SAFETY: plain integer; everything below is a copy of the zygote's, which this process does
+        // not use.
         unsafe {
             libc::close(fd);
         }

@@ -180,7 +180,7 @@ fn wait_for(pid: i32) {
 
 /// Runs in the child, on shared memory: only system calls, no allocation.
 extern "C" fn execute(order: *mut libc::c_void) -> libc::c_int {
-    // SAFETY: the parent passes a valid Order and waits; nobody else touches it meanwhile. All
+    // SAFETY: the parent passes a valid Order and waits; no other thread accesses it meanwhile. All
     // pointers in it are NUL-terminated strings or null-terminated lists that outlive the call.
     unsafe {
         let order = &mut *order.cast::<Order>();

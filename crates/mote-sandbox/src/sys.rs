@@ -33,7 +33,7 @@ pub(crate) fn check(value: libc::c_long) -> io::Result<libc::c_long> {
 
 fn owned(value: libc::c_long) -> io::Result<OwnedFd> {
     let fd = check(value)?;
-    // SAFETY: the kernel has just returned this descriptor to us, nobody else knows its number.
+    // SAFETY: the kernel has just returned this descriptor, and no other code knows its number.
     Ok(unsafe { OwnedFd::from_raw_fd(fd as RawFd) })
 }
 

@@ -23,7 +23,7 @@ use crate::admission::frames_max;
 ///
 /// A starting instance is a number in the pool and has no state yet.
 ///
-/// [`Pool::add_ready`]: super::Pool::ready
+/// [`Pool::add_ready`]: super::Pool::add_ready
 /// [`Pool::look`]: super::Pool::look
 /// [`Pool::dispatch`]: super::Pool::dispatch
 /// [`Pool::scale_to`]: super::Pool::scale_to
