@@ -1,6 +1,6 @@
-//! Who may use a management API: whoever holds the node's token, as a bearer token or as the
-//! password of basic authentication. A platform without authentication asks nothing on loopback,
-//! except that a browser is not led there by another page.
+//! Decides who may use a management API: clients that send the node's token, as a bearer token or
+//! as the password of basic authentication. A platform without authentication needs no credentials
+//! on loopback, but requests that a web page makes through a browser are refused.
 
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
@@ -12,35 +12,35 @@ use axum::response::{IntoResponse, Response};
 
 use crate::node::{Access, Admission};
 
-/// Longest credentials looked at.
+/// Longest credentials that are examined, in bytes.
 const CREDENTIALS_BYTES_MAX: usize = 2_048;
 
-/// What a platform's management API asks of its callers.
+/// The credentials that a platform's management API requires of its callers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Rule {
-    /// The token, always.
+    /// Always the token.
     Token,
-    /// Nothing: the address is loopback, and the platform's clients send no credentials.
+    /// No credentials: the address is loopback, and the platform's clients send none.
     Loopback,
 }
 
 impl Rule {
-    /// The rule of a platform whose clients send no credentials, at this address.
+    /// The rule at this address for a platform whose clients send no credentials.
     pub fn without_credentials(local: IpAddr) -> Self {
         if local.is_loopback() { Rule::Loopback } else { Rule::Token }
     }
 }
 
-/// What [`check`] needs.
+/// The parts that [`check`] needs.
 #[derive(Clone)]
 pub struct Gate {
     /// The node that knows the token.
     pub access: Arc<dyn Access>,
-    /// What it asks.
+    /// The rule that applies.
     pub rule: Rule,
 }
 
-/// Lets a management request through or answers it.
+/// Lets a management request through, or answers it with a refusal.
 pub async fn check(
     State(gate): State<Gate>,
     ConnectInfo(from): ConnectInfo<SocketAddr>,
@@ -70,20 +70,20 @@ pub async fn check(
     }
 }
 
-/// Why requests that need no credentials are refused all the same.
+/// The reason for refusing a request although no credentials are required.
 pub const NO_PAGES: &str = "requests of web pages are refused";
 const NO_PROXIES: &str = "requests that a proxy passes on are refused without credentials: on \
     an address that is not loopback, the API requires the token";
 
-/// Whether a proxy on this machine passes this on: who sent it may be anywhere.
+/// Whether a proxy on this machine forwarded the request, whose sender may then be on any machine.
 fn came_by_a_proxy(headers: &HeaderMap) -> bool {
     ["forwarded", "via", "x-forwarded-for", "x-forwarded-host", "x-real-ip"]
         .iter()
         .any(|name| headers.contains_key(*name))
 }
 
-/// Whether a browser sends this for a page of somebody else: it says so itself, or the name it
-/// looked up is not one of this machine's (a page can point its own name at loopback).
+/// Whether a browser sends this request for another site's page: the browser says so itself, or the
+/// host name is not one of this machine's (a page can point its own name at loopback).
 pub fn led_by_a_page(headers: &HeaderMap) -> bool {
     let cross = headers.get("sec-fetch-site").is_some_and(|site| site != "none");
     let host = headers.get(header::HOST).and_then(|host| host.to_str().ok()).unwrap_or_default();
@@ -103,7 +103,7 @@ fn is_loopback_name(host: &str) -> bool {
         || name.parse::<IpAddr>().is_ok_and(|ip| ip.is_loopback())
 }
 
-/// The token of a request: of the one `Authorization` field, where there is exactly one.
+/// The token of a request, if it has exactly one `Authorization` field.
 pub fn token(headers: &HeaderMap) -> Option<String> {
     let mut fields = headers.get_all(header::AUTHORIZATION).iter();
     let (Some(field), None) = (fields.next(), fields.next()) else { return None };
@@ -119,7 +119,7 @@ pub fn token(headers: &HeaderMap) -> Option<String> {
         return None;
     }
     let decoded = String::from_utf8(mote_core::base64::decode(rest.as_bytes())?).ok()?;
-    // Any user name will do: there is one user, who has the token.
+    // Any user name is accepted, because there is only one user, who has the token.
     decoded.split_once(':').map(|(_, password)| password.to_owned())
 }
 

@@ -1,4 +1,4 @@
-//! Between HTTP as clients speak it and one invocation: fields, bodies, answers.
+//! Translates between HTTP messages of clients and one invocation: fields, bodies, answers.
 
 use std::net::IpAddr;
 use std::pin::Pin;
@@ -16,14 +16,14 @@ use mote_core::invocation::{Head, HeadBuilder, Reply, headers};
 use mote_core::shares::Share;
 use tokio::time::Sleep;
 
-/// What is read at most of a body that was refused, and for how long.
+/// Most bytes that are read of a refused body, and the time limit for them.
 const DRAIN_BYTES_MAX: usize = 16 << 20;
 const DRAIN_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// How long a body may stay away, as on the node's own front.
+/// How long a body may be silent, as on the node's own front.
 const BODY_SILENCE_MAX: Duration = Duration::from_secs(30);
 
-/// Fields that speak of one connection or of the framing, in either direction.
+/// Fields that apply to one connection or to the framing, in either direction.
 pub(crate) fn is_hop_by_hop(name: &str) -> bool {
     matches!(
         name,
@@ -31,7 +31,7 @@ pub(crate) fn is_hop_by_hop(name: &str) -> bool {
             | "content-length"
             | "expect"
             | "keep-alive"
-            // Programs that get fields as variables would take it for their own HTTP_PROXY.
+            // Programs that receive fields as variables would treat it as their own HTTP_PROXY.
             | "proxy"
             | "proxy-connection"
             | "te"
@@ -41,7 +41,7 @@ pub(crate) fn is_hop_by_hop(name: &str) -> bool {
     )
 }
 
-/// Begins the head of a call from the fields of a request, without those in `instead`.
+/// Begins the head of a call with the fields of a request, without those in `instead`.
 pub fn head(method: &str, target: &str, fields: &HeaderMap, instead: &[(&str, &str)]) -> Head {
     let (path, query) = target.split_once('?').unwrap_or((target, ""));
     let mut head = Head::builder(method.as_bytes(), path.as_bytes(), query.as_bytes());
@@ -57,7 +57,7 @@ pub fn head(method: &str, target: &str, fields: &HeaderMap, instead: &[(&str, &s
 
 fn put(head: &mut HeadBuilder, fields: &[(&str, &str)]) {
     for (name, value) in fields {
-        // Values of ours are never longer than a line; what a client sent has no line ends.
+        // Our own values are never longer than a line; a client's value contains no line ends.
         head.header(name.as_bytes(), value.replace(['\r', '\n', '\0'], " ").as_bytes());
     }
 }
@@ -67,7 +67,7 @@ pub fn target(parts: &Parts) -> &str {
     parts.uri.path_and_query().map_or("/", |target| target.as_str())
 }
 
-/// A request's body, read as the function takes it, refused past `limit_bytes`.
+/// A request's body in the form that the function receives; refused above `limit_bytes`.
 pub fn body(body: HttpBody, length: Option<u64>, limit_bytes: u64) -> Body {
     if length == Some(0) {
         return Body::Empty;
@@ -77,7 +77,7 @@ pub fn body(body: HttpBody, length: Option<u64>, limit_bytes: u64) -> Body {
     Body::Stream { source: Box::new(source), length }
 }
 
-/// The declared length of a request's body; `None` where it is not declared.
+/// The declared length of a request's body; `None` if it is not declared.
 pub fn declared_length(fields: &HeaderMap) -> Option<u64> {
     if fields.contains_key("transfer-encoding") {
         return None;
@@ -86,8 +86,8 @@ pub fn declared_length(fields: &HeaderMap) -> Option<u64> {
     declared.map_or(Some(0), |value| value.to_str().ok()?.parse().ok())
 }
 
-/// Reads what still comes of a body that was refused, within bounds: a client that is cut off while it
-/// sends may never read why.
+/// Reads the rest of a refused body, within limits: a client whose connection is closed while it
+/// sends may never read the reason.
 pub async fn drain(body: HttpBody) {
     let mut stream = body.into_data_stream();
     let reading = async {
@@ -102,16 +102,16 @@ pub async fn drain(body: HttpBody) {
     let _ = tokio::time::timeout(DRAIN_TIMEOUT, reading).await;
 }
 
-/// Why some of a body was not taken into memory.
+/// The reason why a part of a body was not taken into memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum NotTaken {
-    /// The body is longer than it may be.
+    /// The body is longer than its limit.
     TooLong,
-    /// Its sender, or all senders together, have as much in memory as they may.
+    /// Its sender, or all senders together, already use their share of memory.
     NoRoom,
 }
 
-/// Makes the buffer of a body as long as its sender says that the body will be.
+/// Reserves a buffer for a body with the length that its sender declares.
 pub fn expect(
     whole: &mut Vec<u8>,
     length: usize,
@@ -128,8 +128,8 @@ pub fn expect(
     Ok(())
 }
 
-/// Adds a piece to a body in memory of at most `limit_bytes`. `room` counts what the body occupies,
-/// which may be twice what has arrived: without [`expect`] its buffer grows by doubling.
+/// Adds a piece to a body in memory of at most `limit_bytes`. `room` counts the memory of the body,
+/// which may be twice what has arrived, because without [`expect`] its buffer grows by doubling.
 pub fn append(
     whole: &mut Vec<u8>,
     piece: &[u8],
@@ -152,7 +152,7 @@ struct Limited {
     stream: BodyDataStream,
     left: u64,
     limit_bytes: u64,
-    /// Ends a body whose sender has stopped; set while it is waited for.
+    /// The timer that ends a body whose sender is silent; set while the node waits for the sender.
     silence: Option<Pin<Box<Sleep>>>,
 }
 
@@ -182,7 +182,7 @@ impl BodySource for Limited {
     }
 }
 
-/// An answer's chunks as a stream.
+/// The chunks of an answer as a stream.
 struct Chunks(Body);
 
 impl Stream for Chunks {
@@ -193,7 +193,7 @@ impl Stream for Chunks {
     }
 }
 
-/// Fields of an answer at most: far more than clients and proxies take (100 mostly), and far less
+/// Most fields of an answer: far more than clients and proxies accept (usually 100), and far fewer
 /// than a map of fields can hold.
 pub(crate) const ANSWER_FIELDS_MAX: usize = 1_000;
 
@@ -202,7 +202,7 @@ pub(crate) const ANSWER_FIELDS_MAX: usize = 1_000;
 #[error("the function's answer has more than {ANSWER_FIELDS_MAX} header fields")]
 pub(crate) struct TooManyFields;
 
-/// The fields of an answer as far as HTTP can carry them.
+/// The fields of an answer that HTTP can carry.
 pub(crate) fn fields(block: &[u8]) -> Result<HeaderMap, TooManyFields> {
     let mut all = HeaderMap::new();
     for (name, value) in headers(block) {
@@ -219,7 +219,8 @@ pub(crate) fn fields(block: &[u8]) -> Result<HeaderMap, TooManyFields> {
     Ok(all)
 }
 
-/// A function's answer with its own fields. One that cannot be passed on is a 502 that says why.
+/// A function's answer with its own fields. An answer that cannot be passed on becomes a 502 with
+/// the reason.
 pub fn response(reply: Reply) -> Response {
     let fields = match fields(&reply.headers) {
         Ok(fields) => fields,
@@ -237,7 +238,7 @@ pub fn response(reply: Reply) -> Response {
     response
 }
 
-/// Sets a field of ours, replacing the function's.
+/// Sets one of our own fields, replacing the function's.
 pub fn set(response: &mut Response, name: &'static str, value: &str) {
     if let Ok(value) = HeaderValue::from_str(value) {
         response.headers_mut().insert(HeaderName::from_static(name), value);

@@ -1,6 +1,6 @@
-//! One connection of an HTTP/1.1 API, bounded in how long its client may be silent: before a head is
-//! whole, inside a body, and while an answer waits to be taken. Also who may have how many
-//! connections. The node's own management API is served with this, too.
+//! One connection of an HTTP/1.1 API. It limits how long its client may be silent: before a head is
+//! complete, inside a body, and while an answer waits to be read. The module also limits the number
+//! of connections. The node's own management API uses it, too.
 
 use std::future::Future;
 use std::io;
@@ -22,22 +22,23 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
 use tokio::time::{Instant, Sleep};
 
-/// How long the head of a request may take, and the pause before the next one.
+/// Time limit for the head of a request, and for the pause before the next one.
 const HEAD_TIMEOUT: Duration = Duration::from_secs(30);
-/// Silence inside the body of a request.
+/// How long a client may be silent inside the body of a request.
 const BODY_IDLE_TIMEOUT: Duration = Duration::from_secs(30);
-/// A client that takes nothing of its answer.
+/// How long a client may read nothing of its answer.
 const WRITE_TIMEOUT: Duration = Duration::from_secs(30);
-/// What is read ahead of a connection; a longer head is refused. The library's own bound is 408 KiB,
-/// which a client that sends and stops would hold on each of its connections.
+/// Most bytes that are read ahead on a connection; a longer head is refused. The library's own
+/// limit is 408 KiB, and a client that sends that much and stops would hold it on each of its
+/// connections.
 const BUFFER_BYTES_MAX: usize = 64 << 10;
-/// What a client reads whose address has too many connections.
+/// The answer to a client whose address has too many connections.
 const CROWDED: &[u8] = b"HTTP/1.1 503 Service Unavailable\r\ncontent-type: text/plain\r\n\
     retry-after: 1\r\ncontent-length: 39\r\nconnection: close\r\n\r\n\
     too many connections from this address\n";
 
-/// Serves `app` on a connection until it ends, or `stopped` resolves and the running request has
-/// ended. Each request carries `info` as its [`ConnectInfo`].
+/// Serves `app` on a connection until it ends, or until `stopped` has resolved and the running
+/// request has ended. Each request carries `info` as its [`ConnectInfo`].
 pub async fn http1<S, T>(
     stream: S,
     info: T,
@@ -62,7 +63,8 @@ where
     until(connection, |connection| connection.graceful_shutdown(), stopped).await
 }
 
-/// Drives a connection until it ends; when `stopped` resolves, `wind_up` tells it to take no more.
+/// Drives a connection until it ends. When `stopped` resolves, `wind_up` makes the connection
+/// accept no further requests.
 pub async fn until<C>(
     connection: C,
     wind_up: impl FnOnce(Pin<&mut C>),
@@ -79,20 +81,20 @@ where
     connection.await
 }
 
-/// How many connections a listener has, and how many of them one address.
+/// The limits of a listener's connections: in total, and for one address.
 #[derive(Debug, Clone)]
 pub struct Places(Shares<IpAddr>);
 
 impl Places {
-    /// `total_max` connections of which one address may have half, so that no client shuts all
-    /// others out.
+    /// `total_max` connections, of which one address may have half, so that one client cannot block
+    /// all others.
     pub fn new(total_max: usize) -> Self {
         Self(Shares::new(total_max, total_max / 2))
     }
 
-    /// A place for a connection, given back by being dropped. When there is none,
-    /// the client is sent a 503, provided that the socket takes it at once; the caller then closes
-    /// the connection.
+    /// Takes a place for a connection; dropping the place releases it. If none is free, the client
+    /// receives a 503, provided that the socket accepts it at once; the caller then closes the
+    /// connection.
     pub fn take(&self, stream: &TcpStream, peer: IpAddr) -> Option<Share<IpAddr>> {
         let place = self.0.take(address_owner(peer), 1).ok();
         if place.is_none() {
@@ -105,7 +107,7 @@ impl Places {
 /// A request's body that ends with an error when its client is silent for too long.
 struct Idle {
     incoming: Incoming,
-    /// Since when it has been silent; made when a read first has to wait.
+    /// The timer of the current silence; set when a read first has to wait.
     silent: Option<Pin<Box<Sleep>>>,
     waits: bool,
 }
@@ -142,7 +144,7 @@ impl Body for Idle {
     }
 }
 
-/// The timer of a wait, begun anew unless the wait goes on.
+/// The timer of a wait; it starts anew unless the wait continues.
 fn timer(place: &mut Option<Pin<Box<Sleep>>>, goes_on: bool, timeout: Duration) -> Pin<&mut Sleep> {
     let sleep = place.get_or_insert_with(|| Box::pin(tokio::time::sleep(timeout)));
     if !goes_on {
@@ -151,7 +153,7 @@ fn timer(place: &mut Option<Pin<Box<Sleep>>>, goes_on: bool, timeout: Duration) 
     sleep.as_mut()
 }
 
-/// A connection whose client must take something of its answer within `WRITE_TIMEOUT`.
+/// A connection whose client must read a part of its answer within `WRITE_TIMEOUT`.
 pub struct Patient<S> {
     stream: S,
     stalled: Option<Pin<Box<Sleep>>>,
@@ -159,7 +161,7 @@ pub struct Patient<S> {
 }
 
 impl<S> Patient<S> {
-    /// Over this stream.
+    /// Wraps this stream.
     pub fn new(stream: S) -> Self {
         Self { stream, stalled: None, waits: false }
     }
@@ -221,8 +223,8 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for Patient<S> {
     }
 }
 
-/// An HTTP/2 connection whose frames are counted: it lets others run between them, and ends where its
-/// client sends too many without content.
+/// An HTTP/2 connection whose frames are counted. It lets other tasks run between them, and ends
+/// when its client sends too many frames without content.
 pub struct Metered<S> {
     stream: S,
     meter: FrameMeter,
@@ -231,7 +233,7 @@ pub struct Metered<S> {
 }
 
 impl<S> Metered<S> {
-    /// Over this stream.
+    /// Wraps this stream.
     pub fn new(stream: S) -> Self {
         Self { stream, meter: FrameMeter::new(0), turn: Turn::new(), since: Instant::now() }
     }
@@ -246,7 +248,8 @@ impl<S: AsyncRead + AsyncWrite + Unpin> AsyncRead for Metered<S> {
         let Self { stream, meter, turn, since } = self.get_mut();
         if turn.is_over() {
             *turn = Turn::new();
-            // It never resolves at once; the runtime wakes us when the others have run.
+            // The yield never resolves at once; the runtime wakes this task after the others have
+            // run.
             let _ = pin!(tokio::task::yield_now()).poll(cx);
             return Poll::Pending;
         }
@@ -258,7 +261,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> AsyncRead for Metered<S> {
             Ok(frames) => turn.charge(frames, read.len()),
             Err(flood) => {
                 if meter.may_say_calm() {
-                    // A client that takes nothing is not waited for.
+                    // The connection does not wait for a client that reads nothing.
                     let _ = Pin::new(stream).poll_write(cx, &CALM);
                 }
                 return Poll::Ready(Err(io::Error::other(flood)));
@@ -296,8 +299,8 @@ mod tests {
 
     use super::*;
 
-    /// A connection to an API of two routes, and the end of serving it. Time is not real here: it
-    /// passes as soon as everybody waits.
+    /// A connection to an API of two routes, and the result of serving it. The clock is virtual
+    /// here: it advances as soon as every task waits.
     fn served() -> (DuplexStream, tokio::task::JoinHandle<hyper::Result<()>>) {
         let (client, server) = duplex(1_024);
         let echo = post(|body: Bytes| async move { body });
@@ -317,7 +320,8 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn a_silent_client_is_not_waited_for() {
         for (sent, within) in [
-            // Silent from the start, in a head, in a body of known length, in a chunked one.
+            // Clients that are silent from the start, in a head, in a body of known length, and in
+            // a chunked one.
             ("", HEAD_TIMEOUT),
             ("POST /echo HTTP/1.1\r\nhost: a\r\n", HEAD_TIMEOUT),
             ("POST /echo HTTP/1.1\r\nhost: a\r\ncontent-length: 9\r\n\r\nabc", BODY_IDLE_TIMEOUT),
@@ -325,9 +329,9 @@ mod tests {
                 "POST /echo HTTP/1.1\r\nhost: a\r\ntransfer-encoding: chunked\r\n\r\n3\r\nabc",
                 BODY_IDLE_TIMEOUT,
             ),
-            // It never reads: what it is sent does not fit into the connection.
+            // A client that never reads: its answer does not fit into the connection.
             ("GET /long HTTP/1.1\r\nhost: a\r\n\r\n", WRITE_TIMEOUT),
-            // Silent after an answer.
+            // A client that is silent after an answer.
             ("POST /echo HTTP/1.1\r\nhost: a\r\ncontent-length: 1\r\n\r\na", HEAD_TIMEOUT),
         ] {
             let (mut client, serving) = served();
@@ -376,7 +380,7 @@ mod tests {
         let (head, body) = told.split_once("\r\n\r\n").expect("a head and a body");
         assert!(head.starts_with("HTTP/1.1 503 "), "{told}");
         assert!(head.contains(&format!("content-length: {}", body.len())), "{told}");
-        // Others have the other half.
+        // Other addresses have the other half.
         let (stream, other) = (&clients[0], "192.0.2.1".parse().expect("an address"));
         held.extend(places.take(stream, other));
         assert_eq!(held.len(), 3);

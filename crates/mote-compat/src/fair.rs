@@ -1,11 +1,11 @@
-//! Who is next where several functions have work waiting: one after the other, each with a share of
-//! what may run at once, so that no function keeps the others from running. Pure.
+//! Chooses the next work when several functions have work waiting. The functions take turns, and
+//! each has a share of the work that may run at once, so that no function blocks the others. Pure.
 
 use std::collections::{HashMap, VecDeque};
 
-/// Work that waits, by function.
+/// Waiting work, by function.
 pub(crate) struct Fair<T> {
-    /// What may run at once, of all functions and of one.
+    /// Most work that may run at once, of all functions and of one.
     total_max: usize,
     share_max: usize,
     running: usize,
@@ -20,13 +20,13 @@ struct Function<T> {
 }
 
 impl<T> Fair<T> {
-    /// At most `total_max` pieces of work run at once, of one function `share_max`.
+    /// At most `total_max` pieces of work run at once, and at most `share_max` of one function.
     pub(crate) fn new(total_max: usize, share_max: usize) -> Self {
         let (functions, turns) = (HashMap::new(), VecDeque::new());
         Self { total_max, share_max, running: 0, functions, turns }
     }
 
-    /// Adds work behind what waits of the same function.
+    /// Adds work after the waiting work of the same function.
     pub(crate) fn push(&mut self, function: &str, work: T) {
         let known = self.functions.get_mut(function);
         match known {
@@ -67,7 +67,7 @@ impl<T> Fair<T> {
         None
     }
 
-    /// A function's work has ended, whatever came of it.
+    /// Marks a piece of a function's work as ended, whatever its result.
     pub(crate) fn ended(&mut self, function: &str) {
         let Some(known) = self.functions.get_mut(function) else { return };
         known.running = known.running.saturating_sub(1);

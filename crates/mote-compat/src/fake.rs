@@ -1,5 +1,4 @@
-//! A node of a few lines for tests: its functions are one closure, and what it
-//! keeps is in memory.
+//! A small node for tests: one closure answers for all its functions, and its state is in memory.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -19,7 +18,7 @@ use crate::node::{
 
 type Run = dyn Fn(Call) -> BoxFuture<'static, Result<Reply, Fault>> + Send + Sync;
 
-/// See the module.
+/// See the module's documentation.
 pub struct Fake {
     run: Box<Run>,
     /// Accepted calls that are kept, by number.

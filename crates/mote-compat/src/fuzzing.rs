@@ -1,4 +1,4 @@
-//! For the fuzzer: a platform's API without its socket, over any node.
+//! For the fuzzer: a platform's API over any node, without its socket.
 
 use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::Arc;
@@ -21,7 +21,7 @@ impl Api {
         Self(routes)
     }
 
-    /// Status and body of the answer; `None` for a request that no server would hand over.
+    /// Status and body of the answer; `None` for a request that no server would pass on.
     pub async fn answer(
         &mut self,
         method: &str,
@@ -43,14 +43,14 @@ impl Api {
     }
 }
 
-/// What every API needs beside this node.
+/// The parts that every API needs in addition to this node.
 pub fn parts<N: Invocations + KeptCalls>(node: Arc<N>) -> (Queue, Stop) {
     let (queue, _) = Queue::new(node, Default::default());
     let (_, stop) = tokio::sync::watch::channel(false);
     (queue, Stop::new(stop))
 }
 
-/// An accepted call as it is kept, read and written again.
+/// The record of an accepted call, read and written again.
 pub fn accepted_call(record: Vec<u8>) -> Option<Vec<u8>> {
     crate::queue::read_again(record)
 }

@@ -1,5 +1,6 @@
-//! What was accepted and has not ended: on disk before the client has its 202 and until it has
-//! ended, so what a restart cuts short is run again: at least once.
+//! Accepted calls that have not ended. A call is on disk before the client receives its 202 and
+//! until it has ended, so a call that a restart interrupts runs again. Each call runs at least
+//! once.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -10,11 +11,11 @@ use serde::{Deserialize, Serialize};
 
 use crate::node::KeptCalls;
 
-/// Records that may be kept at once, and their bytes on disk.
+/// Most records that may be kept at once, and their bytes on disk.
 const RECORDS_MAX: u64 = 10_000;
 const BYTES_MAX: u64 = 256 << 20;
 
-/// Who runs a record.
+/// The part of the node that runs a record.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Runner {
@@ -26,7 +27,8 @@ pub enum Runner {
 }
 
 impl Runner {
-    /// That of a record; its description says it, or says nothing where it is a call.
+    /// The part that runs this record. The description names it; without a name, the record is a
+    /// call.
     pub fn of(record: &Bytes) -> Option<Self> {
         #[derive(Deserialize)]
         struct Described {
@@ -50,7 +52,7 @@ pub fn record(description: &impl Serialize, fields: &[u8], body: &[u8]) -> Vec<u
     record
 }
 
-/// Description, fields and body of a record; `None` where it is none.
+/// Description, fields and body of a record; `None` if it is not a valid record.
 pub fn parts(record: &Bytes) -> Option<[Bytes; 3]> {
     let mut rest = record.clone();
     let mut part = || {
@@ -72,7 +74,8 @@ pub struct Journal {
     bytes: Arc<AtomicU64>,
 }
 
-/// A record on disk. Dropped, it stays there for the next start of the node.
+/// A record on disk. If this value is dropped, the record stays there for the next start of the
+/// node.
 #[must_use]
 pub struct Kept {
     journal: Journal,
@@ -81,12 +84,12 @@ pub struct Kept {
 }
 
 impl Journal {
-    /// The journal of a node, which is one per node.
+    /// Makes the journal of a node; there must be only one per node.
     pub fn new(node: Arc<dyn KeptCalls>) -> Self {
         Self { node, records: Arc::default(), bytes: Arc::default() }
     }
 
-    /// Keeps a record: it is on disk when this returns `Ok`. 429 where too many are kept.
+    /// Keeps a record: it is on disk when this returns `Ok`. 429 if too many are kept.
     pub async fn keep(&self, record: Vec<u8>) -> Result<Kept, Problem> {
         let length = record.len() as u64;
         self.reserve(length)?;
@@ -99,8 +102,8 @@ impl Journal {
         }
     }
 
-    /// What an earlier run of the node has left, oldest first. Before anything is kept: later it
-    /// would be among them.
+    /// The records that an earlier run of the node left, oldest first. Must be called before
+    /// anything is kept, because later records would be among them.
     pub async fn left(&self) -> Result<Vec<Kept>, Problem> {
         let left = self.node.kept_calls().await?;
         let taken_up = |(number, length)| {
@@ -135,17 +138,17 @@ impl Journal {
 }
 
 impl Kept {
-    /// Its number, which no other has had.
+    /// Its number, which is never used again.
     pub fn number(&self) -> u64 {
         self.number
     }
 
-    /// What it says; `None` where it is not kept any more.
+    /// The content of the record; `None` if it is not kept any more.
     pub async fn read(&self) -> Result<Option<Bytes>, Problem> {
         Ok(self.journal.node.kept_call(self.number).await?.map(Bytes::from))
     }
 
-    /// Forgets it: what it stands for has ended.
+    /// Removes the record, because its work has ended.
     pub async fn forget(self) {
         if let Err(problem) = self.journal.node.forget_call(self.number).await {
             tracing::error!(

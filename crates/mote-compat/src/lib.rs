@@ -1,12 +1,13 @@
-//! What the APIs of other platforms share, so that the platforms' clients work against a node
-//! unchanged.
+//! The shared parts of the APIs of other platforms, with which the platforms' clients work against
+//! a node unchanged.
 //!
 //! One crate per platform (`mote-openfaas`, `mote-openwhisk`, `mote-nuclio`, `mote-tinyfaas`) turns
 //! that platform's requests into calls of the traits of [`node`], the narrow view of a node that
-//! `mote-node` implements. Here is what all of them stand on: who may manage ([`access`]), connections and
-//! listeners, HTTP as one invocation ([`call`]), calls that are accepted now and run later
-//! ([`queue`], [`journal`]), and requests of the node's own ([`outgoing`]). This crate must not know
-//! a platform, the engine, the store, sandboxes or the configuration. Start reading at [`node`].
+//! `mote-node` implements. This crate contains their common basis: management access ([`access`]),
+//! connections and listeners, HTTP as one invocation ([`call`]), calls that are accepted now and
+//! run later ([`queue`], [`journal`]), and requests of the node's own ([`outgoing`]). It must not
+//! know a platform, the engine, the store, sandboxes or the configuration. Start reading at
+//! [`node`].
 
 pub mod access;
 pub mod call;
@@ -34,13 +35,13 @@ pub use listener::Bound;
 pub use outgoing::{Outgoing, Reach};
 pub use queue::Queue;
 
-/// What a platform's API needs. `N` is what it asks of a node.
+/// The context of a platform's API. `N` is the set of traits that it uses.
 pub struct Context<N: ?Sized> {
     /// The node behind it.
     pub node: Arc<N>,
     /// Calls that are accepted now and run later.
     pub queue: Queue,
-    /// When it ends.
+    /// The signal that ends it.
     pub stop: Stop,
 }
 
@@ -50,30 +51,30 @@ impl<N: ?Sized> Clone for Context<N> {
     }
 }
 
-/// Tells that the node stops. Cheap to clone.
+/// Signals that the node stops. Cheap to clone.
 #[derive(Debug, Clone)]
 pub struct Stop(watch::Receiver<bool>);
 
 impl Stop {
-    /// Of a node that stops when this turns true, or when its sender is gone.
+    /// The signal of a node that stops when this turns true, or when its sender is dropped.
     pub fn new(stop: watch::Receiver<bool>) -> Self {
         Self(stop)
     }
 
     /// Waits until the node stops.
     pub async fn stopped(&self) {
-        // An error says that the sender is gone, which is a stop as well.
+        // An error means that the sender was dropped, which is a stop as well.
         let _ = self.0.clone().wait_for(|stop| *stop).await;
     }
 }
 
-/// A problem on one line.
+/// The text of a problem on one line.
 pub fn words(problem: &Problem) -> String {
     let hint = problem.hint.as_ref().map_or_else(String::new, |hint| format!(" ({hint})"));
     format!("{}: {}{hint}", problem.code, problem.detail)
 }
 
-/// The status of a problem; those in `bad` are bad requests to a platform's clients.
+/// The status of a problem; those in `bad` become 400 for a platform's clients.
 pub fn status_of(problem: &Problem, bad: &[u16]) -> StatusCode {
     match problem.status {
         status if bad.contains(&status) => StatusCode::BAD_REQUEST,
@@ -81,14 +82,14 @@ pub fn status_of(problem: &Problem, bad: &[u16]) -> StatusCode {
     }
 }
 
-/// The bytes of an upload in base64, decoded on another thread: it takes tens of milliseconds for
-/// many MiB, and one thread serves every client of these APIs.
+/// Decodes an upload in base64 on another thread: it takes tens of milliseconds for many MiB, and
+/// one thread serves every client of these APIs.
 pub async fn decoded(text: String) -> Option<Vec<u8>> {
     let decoding = tokio::task::spawn_blocking(move || mote_core::base64::decode(text.as_bytes()));
     decoding.await.ok().flatten()
 }
 
-/// A name that a client sent, escaped and cut, for texts.
+/// A name that a client sent, escaped and cut for use in texts.
 pub fn shown(name: &str) -> String {
     name.chars().take(64).flat_map(char::escape_debug).collect()
 }

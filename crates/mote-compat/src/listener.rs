@@ -1,4 +1,5 @@
-//! Sockets of the platforms' APIs: bounded in connections, of which one address may have half.
+//! Sockets of the platforms' APIs. Their connections are limited, and one address may have half of
+//! them.
 
 use std::io;
 use std::net::SocketAddr;
@@ -11,13 +12,14 @@ use tokio::task::JoinSet;
 use crate::Stop;
 use crate::connection::{self, Places};
 
-/// Connections of one listener at once. Whoever exceeds them, or half of them from one address,
-/// reads a 503.
+/// Connections of one listener at once. Above this limit, or above half of it from one address, a
+/// client receives a 503.
 const CONNECTIONS_MAX: usize = 512;
-/// How long requests that run may take to end once the node stops.
+/// How long running requests may take to end once the node stops.
 const STOP_GRACE: Duration = Duration::from_secs(10);
 
-/// A listener before it serves: its port is taken, so a start can fail early and say why.
+/// A listener before it serves. Its port is already bound, so that a start can fail early with a
+/// reason.
 #[derive(Debug)]
 pub struct Bound {
     socket: TcpListener,
@@ -25,7 +27,7 @@ pub struct Bound {
 }
 
 impl Bound {
-    /// Takes the port.
+    /// Binds the port.
     pub async fn new(address: SocketAddr) -> io::Result<Self> {
         let socket = TcpListener::bind(address).await?;
         let address = socket.local_addr()?;
@@ -57,7 +59,7 @@ impl Bound {
                 accepted = self.socket.accept() => match accepted {
                     Ok(accepted) => accepted,
                     Err(error) => {
-                        // Out of descriptors, most likely: others must end first.
+                        // Most likely no descriptor is left, so other connections must end first.
                         tracing::warn!(%error, address = %self.address, "connection not accepted");
                         tokio::time::sleep(Duration::from_millis(50)).await;
                         continue;

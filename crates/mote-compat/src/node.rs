@@ -1,7 +1,8 @@
-//! What a node can do for the clients of other platforms: the seam that `mote-node` implements.
+//! The operations that a node offers to clients of other platforms: the traits that `mote-node`
+//! implements.
 //!
-//! One trait per topic, so that each platform's API asks for what it uses and for no more. Nothing
-//! here blocks; futures may take as long as an instance takes to start.
+//! There is one trait per topic, so that each platform's API names only what it uses. Nothing here
+//! blocks; futures may take as long as an instance takes to start.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -17,14 +18,14 @@ use mote_core::invocation::{Head, Reply};
 use mote_core::spec::Platform;
 use mote_core::{Fault, FunctionName, FunctionSpec};
 
-/// Who may manage the node.
+/// Authentication for the management of the node.
 pub trait Access: Send + Sync + 'static {
-    /// Whether these credentials of a management request are right. `token` is a bearer token or the
-    /// password of basic authentication.
+    /// Checks the credentials of a management request. `token` is a bearer token or the password of
+    /// basic authentication.
     fn admits(&self, from: IpAddr, token: Option<&str>) -> Admission;
 }
 
-/// The functions of a node, as they are.
+/// The functions of a node in their current state.
 pub trait Functions: Send + Sync + 'static {
     /// All functions, sorted by name.
     fn functions(&self) -> Vec<Function>;
@@ -35,40 +36,42 @@ pub trait Functions: Send + Sync + 'static {
 
 /// Changes of functions.
 pub trait Deploys: Send + Sync + 'static {
-    /// Deploys a function; resolves when it is ready and takes its traffic, or says why not and
-    /// leaves what was there serving. Runs to its end even when the future is dropped.
+    /// Deploys a function; resolves when it is ready and receives its traffic. On failure it
+    /// returns the reason, and the previous revision stays live. The deploy runs to its end even
+    /// when the future is dropped.
     fn deploy(&self, deploy: Deploy) -> BoxFuture<'static, Result<(), Problem>>;
 
-    /// Removes a function; 404 where there is none.
+    /// Removes a function; 404 if there is none.
     fn remove(&self, name: &str) -> BoxFuture<'static, Result<(), Problem>>;
 
-    /// Sets how many instances there are at least, until the next deploy, and starts them.
+    /// Sets the minimum number of instances until the next deploy, and starts them.
     fn scale(&self, name: &str, instances: u32) -> BoxFuture<'static, Result<(), Problem>>;
 }
 
 /// Calls of functions.
 pub trait Invocations: Send + Sync + 'static {
-    /// Largest request body of a function in bytes; `None` where there is no such function. Called
-    /// once per call, so cheaper than [`Functions::function`].
+    /// Largest request body of a function in bytes; `None` if there is no such function. Called
+    /// once per call, so it must be cheaper than [`Functions::function`].
     fn body_bytes_max(&self, name: &str) -> Option<u64>;
 
-    /// Refuses a path and query that could mean two things to two readers, as the node's own front
-    /// does. `target` begins with `/` and is what is below the function.
+    /// Refuses a path and query that two readers could interpret differently, as the node's own
+    /// front does. `target` begins with `/` and is the part below the function.
     fn check_target(&self, target: &str) -> Result<(), Problem>;
 
-    /// Runs a function once, to the head of its answer. Dropping the future cancels.
+    /// Runs a function once and returns the head of its answer. Dropping the future cancels the
+    /// call.
     fn invoke(&self, call: Call) -> BoxFuture<'static, Result<Reply, Fault>>;
 
-    /// Runs a function once, as the invocation of this number.
+    /// Runs a function once, as the invocation with this number.
     fn invoke_as(&self, id: u128, call: Call) -> BoxFuture<'static, Result<Reply, Fault>>;
 
     /// A number that no other call returned; unique, not secret.
     fn random(&self) -> u128;
 }
 
-/// What functions say.
+/// The logs of functions.
 pub trait Logs: Send + Sync + 'static {
-    /// A function's log; `None` where there is no such function.
+    /// A function's log; `None` if there is no such function.
     fn logs(&self, name: &str, follow: bool) -> Option<Log>;
 }
 
@@ -77,7 +80,7 @@ pub trait KeptCalls: Send + Sync + 'static {
     /// Keeps an accepted call over restarts; resolves to its number when it is on disk.
     fn keep_call(&self, record: Vec<u8>) -> BoxFuture<'static, Result<u64, Problem>>;
 
-    /// A kept call; `None` where it is not kept any more.
+    /// A kept call; `None` if it is not kept any more.
     fn kept_call(&self, number: u64) -> BoxFuture<'static, Result<Option<Vec<u8>>, Problem>>;
 
     /// Forgets a kept call, once it has ended.
@@ -92,8 +95,8 @@ pub trait Secrets: Send + Sync + 'static {
     /// Names of all secrets, sorted.
     fn secrets(&self) -> BoxFuture<'static, Result<Vec<String>, Problem>>;
 
-    /// Makes or replaces a secret; instances that start from then on see it. 409 where `replace` is
-    /// false and there is one, 404 where it is true and there is none.
+    /// Creates or replaces a secret; instances that start afterwards see it. 409 if `replace` is
+    /// false and the secret exists, 404 if `replace` is true and it does not.
     fn put_secret(
         &self,
         name: &str,
@@ -101,13 +104,13 @@ pub trait Secrets: Send + Sync + 'static {
         replace: bool,
     ) -> BoxFuture<'static, Result<(), Problem>>;
 
-    /// Removes a secret; 404 where there is none.
+    /// Removes a secret; 404 if there is none.
     fn remove_secret(&self, name: &str) -> BoxFuture<'static, Result<(), Problem>>;
 }
 
-/// What a platform keeps that is no function: documents in collections.
+/// The data of a platform other than functions: documents in collections.
 pub trait Documents: Send + Sync + 'static {
-    /// Makes all of these changes or none; resolves when they are on disk.
+    /// Makes all of these changes or none of them; resolves when they are on disk.
     fn put_documents(&self, changes: Vec<Change>) -> BoxFuture<'static, Result<(), Problem>>;
 
     /// Keys and documents of a collection, by key.
@@ -127,58 +130,58 @@ pub trait Documents: Send + Sync + 'static {
 /// Keys and documents of a collection.
 pub type Collection = Vec<(String, Vec<u8>)>;
 
-/// One change of what a front keeps.
+/// One change of a document.
 #[derive(Debug, Clone)]
 pub struct Change {
-    /// Which of its collections; they are told apart by the platform's name in front.
+    /// Its collection; names of collections begin with the platform's name.
     pub collection: &'static str,
-    /// Which document in it.
+    /// Its key in the collection.
     pub key: String,
-    /// What it is from now on; `None` removes it.
+    /// Its new content; `None` removes it.
     pub value: Option<Vec<u8>>,
 }
 
-/// Whether a management request may go on.
+/// Whether a management request is admitted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Admission {
-    /// Yes.
+    /// The credentials are right.
     Admitted,
     /// The credentials are missing or wrong.
     Refused,
-    /// This address tried too many wrong ones.
+    /// This address sent too many wrong credentials.
     TooManyTries,
 }
 
-/// A function and how it does.
+/// A function and its current state.
 #[derive(Debug, Clone)]
 pub struct Function {
-    /// What it is.
+    /// Its description.
     pub spec: FunctionSpec,
     /// Its live revision.
     pub revision: u64,
     /// When its first revision was deployed, in milliseconds since 1970.
     pub created_unix_ms: u64,
-    /// Instances it is meant to have, or has.
+    /// The instances that it has, or should have.
     pub instances: u32,
     /// Instances that are ready.
     pub ready: u32,
     /// Ids of its instances, as its log lines have them.
     pub instance_ids: Vec<String>,
-    /// Where the node's own front has it.
+    /// The function's address on the node's own HTTP front.
     pub http_url: Option<String>,
-    /// Calls that ended, since the node started.
+    /// Calls that have ended since the node started.
     pub calls: u64,
     /// Memory of its instances in bytes, as their limits count it.
     pub memory_bytes: u64,
-    /// Why it cannot serve, if it cannot.
+    /// The reason why it cannot serve, if it cannot.
     pub failure: Option<String>,
 }
 
 /// The log of a function.
 pub struct Log {
-    /// The lines held, oldest first.
+    /// The stored lines, oldest first.
     pub held: Vec<LogLine>,
-    /// Those after them, to the end of the function; none where nobody asked to follow.
+    /// The lines after them, to the end of the function; empty unless the caller asked to follow.
     pub following: BoxStream<'static, LogLine>,
 }
 
@@ -189,21 +192,21 @@ pub struct Deploy {
     pub name: FunctionName,
     /// Where its code comes from.
     pub code: Code,
-    /// What is said of it.
+    /// Its description.
     pub manifest: Manifest,
-    /// What the client attached to it: kept with the revision and shown again, never obeyed.
+    /// Annotations of the client: kept with the revision and shown again, without any effect.
     pub annotations: BTreeMap<String, String>,
     /// Names of secrets it reads as files.
     pub secrets: Vec<String>,
-    /// Whether a function of this name may be there already.
+    /// Whether the deploy may replace a function of this name.
     pub replace: bool,
 }
 
 /// Where code comes from.
 #[derive(Debug)]
 pub enum Code {
-    /// A zip archive as uploaded, hostile until unpacked; the function is what is below the folder
-    /// `below` in it, the whole where that is empty.
+    /// An uploaded zip archive, not trusted until it is unpacked. The function is the folder
+    /// `below` in it, or the whole archive if that is empty.
     Zip {
         /// The archive.
         bytes: Bytes,
@@ -212,16 +215,16 @@ pub enum Code {
     },
     /// Files by name; the names are plain.
     Files(Vec<(String, Vec<u8>)>),
-    /// In the document of [`Manifest::Document`].
+    /// The code is in the document of [`Manifest::Document`].
     InDocument,
-    /// The code of a function that is on the node. Its spec is what the manifest changes.
+    /// The code of a function that is on the node, with its spec as the manifest changes it.
     Of(FunctionName),
 }
 
-/// What is said of a function.
+/// The description of a function.
 #[derive(Debug)]
 pub enum Manifest {
-    /// The keys of `mote.toml`; what is not said is inferred from the files, or kept.
+    /// The keys of `mote.toml`; missing keys are inferred from the files, or keep their values.
     Keys(Box<FunctionManifest>),
     /// The platform's own document of one function.
     Document(Platform, Box<serde_json::Value>),
@@ -236,6 +239,6 @@ pub struct Call {
     pub head: Head,
     /// The body.
     pub body: Body,
-    /// Milliseconds it may take where that is less than the function's own limit.
+    /// Time limit in milliseconds, if it is shorter than the function's own limit.
     pub timeout_ms: Option<u64>,
 }

@@ -1,6 +1,6 @@
-//! Requests of the node's own: callbacks with the result of an accepted call, and archives that a
-//! client names by address. HTTP/1.1, plain or over TLS; bounded in time and size; no redirects are
-//! followed.
+//! Requests that the node itself sends: callbacks with the result of an accepted call, and
+//! downloads of archives that a client names by address. They use HTTP/1.1, plain or over TLS, are
+//! limited in time and size, and follow no redirects.
 
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
@@ -19,17 +19,18 @@ use crate::tls::{self, TlsError};
 /// Longest time for one request, its answer included.
 const TIMEOUT: Duration = Duration::from_secs(30);
 
-/// Which addresses the node's own requests (callbacks, archives) may reach. A caller names the
+/// The addresses that the node's own requests (callbacks, archives) may reach. A caller names the
 /// address, and services of this machine or its network may trust the node, so the default is
-/// addresses of the internet only.
+/// public internet addresses only.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
 pub enum Reach {
     /// Addresses of the internet.
     #[default]
     Public,
-    /// Those of private networks, too.
+    /// Addresses of private networks, too.
     Network,
-    /// All, also those of this machine and its links, but never the node's own listeners.
+    /// All addresses, including those of this machine and its links, but never the node's own
+    /// listeners.
     Machine,
 }
 
@@ -47,7 +48,8 @@ impl std::str::FromStr for Reach {
 }
 
 impl Reach {
-    /// What it takes to reach an address; `None` for one that is no single host's.
+    /// The setting that is necessary to reach an address; `None` for an address that does not
+    /// belong to a single host.
     fn needed(ip: IpAddr) -> Option<Self> {
         let (own, private, other) = match canonical(ip) {
             IpAddr::V4(ip) => {
@@ -74,8 +76,8 @@ impl Reach {
     }
 }
 
-/// The address that a packet to `ip` ends at, where `ip` only carries one of IPv4: mapped, compatible,
-/// or translated (RFC 4291, 2.5.5; RFC 6052).
+/// The address at which a packet to `ip` arrives if `ip` only carries an IPv4 address: mapped,
+/// compatible, or translated (RFC 4291, 2.5.5; RFC 6052).
 fn canonical(ip: IpAddr) -> IpAddr {
     let IpAddr::V6(v6) = ip.to_canonical() else { return ip.to_canonical() };
     match v6.segments() {
@@ -89,18 +91,18 @@ fn v4(high: u16, low: u16) -> IpAddr {
     IpAddr::V4(Ipv4Addr::from_bits(u32::from(high) << 16 | u32::from(low)))
 }
 
-/// The rule for requests of the node's own.
+/// The rule for requests that the node itself sends.
 #[derive(Debug, Clone, Default)]
 pub struct Outgoing {
-    /// Which addresses they may reach.
+    /// The addresses that they may reach.
     pub reach: Reach,
-    /// TCP ports that the node listens on: on this machine none of them is reached, whatever
-    /// `reach` says. Its management APIs trust who is on this machine.
+    /// TCP ports on which the node listens. On this machine none of them is reached, whatever
+    /// `reach` permits, because the management APIs trust clients on this machine.
     pub own_ports: Arc<[u16]>,
 }
 
 impl Outgoing {
-    /// Whether an address that a name stands for may be connected to.
+    /// Checks that a connection to an address to which a name resolved is permitted.
     fn check(&self, address: SocketAddr) -> Result<(), OutgoingError> {
         match Reach::needed(address.ip()) {
             Some(Reach::Machine) => self.check_own(address),
@@ -109,7 +111,7 @@ impl Outgoing {
         }
     }
 
-    /// The same for an address of this machine.
+    /// The same check for an address of this machine.
     fn check_own(&self, address: SocketAddr) -> Result<(), OutgoingError> {
         if self.own_ports.contains(&address.port()) {
             return Err(OutgoingError::Own(address));
@@ -121,25 +123,25 @@ impl Outgoing {
     }
 }
 
-/// Why a request of ours was not answered.
+/// The reason why such a request received no answer.
 #[derive(Debug, thiserror::Error)]
 pub enum OutgoingError {
     /// The address cannot be used.
     #[error("{0}")]
     Address(&'static str),
-    /// It is not to be reached.
+    /// The address is not permitted.
     #[error("{0} is not a public address: the node's setting `outgoing` permits others")]
     NotAllowed(IpAddr),
     /// The node itself listens there.
     #[error("{0} is an address of the node itself")]
     Own(SocketAddr),
-    /// Nobody could be reached.
+    /// No connection could be made.
     #[error("cannot connect")]
     Connect(#[source] io::Error),
-    /// There is no TLS with whoever answered.
+    /// TLS with the server failed.
     #[error(transparent)]
     Tls(#[from] TlsError),
-    /// The exchange broke.
+    /// The exchange failed.
     #[error("the exchange failed: {0}")]
     Exchange(String),
     /// It took too long.
@@ -148,7 +150,7 @@ pub enum OutgoingError {
 }
 
 impl OutgoingError {
-    /// Whether another try would meet the same.
+    /// Whether another attempt would fail in the same way.
     pub(crate) fn is_final(&self) -> bool {
         match self {
             Self::Address(_) | Self::NotAllowed(_) | Self::Own(_) => true,
@@ -158,7 +160,7 @@ impl OutgoingError {
     }
 }
 
-/// Checks an address before anything is promised.
+/// Checks an address before anything is accepted.
 pub fn check(url: &str) -> Result<Uri, OutgoingError> {
     let uri: Uri = url.parse().map_err(|_| OutgoingError::Address("not a URL"))?;
     match uri.scheme_str() {
@@ -171,7 +173,7 @@ pub fn check(url: &str) -> Result<Uri, OutgoingError> {
     }
 }
 
-/// Sends one request; returns status and body, the body refused past `limit_bytes`.
+/// Sends one request; returns status and body. A body above `limit_bytes` is refused.
 pub async fn send(
     method: Method,
     uri: &Uri,
@@ -239,8 +241,8 @@ async fn exchange(
     }
 }
 
-/// Connects to the first address of a host that may be reached. What is checked is what is connected
-/// to, so a name cannot mean another address in between.
+/// Connects to the first permitted address of a host. The checked address is the one that is used,
+/// so the name cannot resolve to another address in between.
 async fn connect(uri: &Uri, outgoing: &Outgoing) -> Result<TcpStream, OutgoingError> {
     let port = uri.port_u16().unwrap_or(if is_secure(uri) { 443 } else { 80 });
     let found: Vec<SocketAddr> =
@@ -253,7 +255,8 @@ async fn connect(uri: &Uri, outgoing: &Outgoing) -> Result<TcpStream, OutgoingEr
         }
         match TcpStream::connect(address).await {
             Ok(stream) => {
-                // An address of this machine that is not loopback shows only now: both ends have it.
+                // An address of this machine other than loopback is detected only now: both ends
+                // have the same address.
                 let local = stream.local_addr().map_err(OutgoingError::Connect)?;
                 if local.ip() == address.ip() {
                     outgoing.check_own(address)?;

@@ -1,4 +1,5 @@
-//! Accepted calls: run after the client has its 202, kept in the journal until they have ended.
+//! Accepted calls. They run after the client has received its 202, and the journal keeps them until
+//! they have ended.
 
 use std::net::IpAddr;
 use std::panic::AssertUnwindSafe;
@@ -23,28 +24,29 @@ use crate::journal::{self, Journal, Kept, Runner};
 use crate::node::{Call, Invocations, KeptCalls};
 use crate::outgoing::{self, Outgoing};
 
-/// Calls that run at once, and of one function: callers whose calls take long, or find no room and
-/// try again, keep those of other functions waiting only together.
+/// Calls that run at once, in total and of one function. Calls that take long, or that find no room
+/// and are tried again, can delay those of other functions only if several functions have such
+/// calls.
 const RUNNING_MAX: usize = 32;
 const RUNNING_OF_ONE_MAX: usize = 8;
-/// Bytes of bodies that are being received to be accepted, half of them from one address. A further
-/// client is answered 503.
+/// Bytes of accepted bodies that are being received; one address may use half of them. Further
+/// clients receive a 503.
 const RECEIVING_BYTES_MAX: usize = 64 << 20;
-/// How long one body may take.
+/// Time limit for receiving one body.
 const RECEIVE_TIMEOUT: Duration = Duration::from_secs(60);
-/// Callbacks under way at once, which do not count as calls that run; and those of one function.
+/// Callbacks that are sent at once, which do not count as running calls, and those of one function.
 const CALLBACKS_MAX: usize = 32;
 const CALLBACKS_OF_ONE_MAX: usize = 8;
-/// Bytes of answers that wait for their callbacks. A callback beyond is given up, as one is whose
-/// server does not answer: an answer that waits must not keep calls from running.
+/// Bytes of answers that wait for their callbacks. A callback above this limit is given up, like
+/// one whose server does not answer, because a waiting answer must not delay calls.
 const UNTOLD_BYTES_MAX: usize = 64 << 20;
-/// Longest answer that a callback carries; a longer one is a failure that the callback tells.
+/// Longest answer that a callback carries; for a longer one the callback reports a failure.
 const ANSWER_BYTES_MAX: u64 = 8 << 20;
-/// Answer of a callback that is read at most, to keep its server content.
+/// Most bytes that are read of the answer to a callback, so that its server can finish sending.
 const CALLBACK_ANSWER_BYTES_MAX: usize = 64 << 10;
-/// Tries of a call that finds no room, and of a callback.
+/// Attempts for a call that finds no room, and for a callback.
 pub const TRIES_MAX: u32 = 8;
-/// The pause before the second try; it doubles from then on.
+/// The pause before the second attempt; it doubles from then on.
 pub const PAUSE: Duration = Duration::from_millis(500);
 
 /// A call to run later.
@@ -56,7 +58,7 @@ pub struct Later {
     pub method: String,
     /// Path and query below the function.
     pub target: String,
-    /// Where the result goes: `http://…`.
+    /// The address for the result: `http://…`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub callback: Option<String>,
     /// Fields of the callback.
@@ -71,7 +73,7 @@ pub struct Later {
 }
 
 impl Later {
-    /// A POST of the function's root whose result nobody waits for.
+    /// A POST to the function's root whose result is discarded.
     pub fn plain(function: &str, fields: Bytes, body: Bytes) -> Self {
         Self {
             function: function.to_owned(),
@@ -108,38 +110,38 @@ impl Later {
 #[derive(Clone)]
 pub struct Queue {
     node: Arc<dyn Invocations>,
-    /// What callbacks may reach.
+    /// The destinations that callbacks may reach.
     pub outgoing: Outgoing,
-    /// Where they are kept, and where what is run elsewhere may be kept, too.
+    /// The journal of the queue, which may also keep records that run outside the queue.
     pub journal: Journal,
     receiving: Shares<IpAddr>,
-    /// In KiB.
+    /// Free capacity in KiB.
     untold: Arc<Semaphore>,
     accepted: mpsc::UnboundedSender<(Option<String>, Kept)>,
     activations: mpsc::UnboundedSender<Resumed>,
 }
 
-/// A kept record of before that another than the queue runs, and what it says.
+/// A record from before the restart that is executed outside the queue, and its content.
 pub type Resumed = (Kept, Bytes);
 
-/// A body in memory, counted until it is dropped.
+/// A body in memory, which counts until it is dropped.
 pub struct Received {
     /// All of it.
     pub bytes: Bytes,
     _room: Share<IpAddr>,
 }
 
-/// What is still to run; see [`Waiting::run`].
+/// Calls that have not run yet; see [`Waiting::run`].
 pub struct Waiting {
     queue: Queue,
-    /// With the function, where that is known without reading the record.
+    /// Calls with their function, where it is known without reading the record.
     accepted: mpsc::UnboundedReceiver<(Option<String>, Kept)>,
-    /// Those that OpenWhisk's API runs. They stay kept where nobody receives them.
+    /// Records that OpenWhisk's API runs. They stay kept if nothing receives them.
     pub activations: Option<mpsc::UnboundedReceiver<Resumed>>,
 }
 
 impl Queue {
-    /// The queue and what runs it.
+    /// The queue, and the calls that wait to be run.
     pub fn new<N: Invocations + KeptCalls>(node: Arc<N>, outgoing: Outgoing) -> (Self, Waiting) {
         let (accepted, received) = mpsc::unbounded_channel();
         let (activations, resumed) = mpsc::unbounded_channel();
@@ -152,8 +154,8 @@ impl Queue {
         (queue, waiting)
     }
 
-    /// Receives a body from `peer` that is to be accepted, at most `limit_bytes` of it, within the
-    /// memory that all such bodies may take.
+    /// Receives the body of a call to accept from `peer`, at most `limit_bytes` of it, within the
+    /// memory limit of all such bodies.
     pub async fn receive(
         &self,
         body: Body,
@@ -175,16 +177,16 @@ impl Queue {
         }
     }
 
-    /// Accepts a call: it is on disk when this returns `Ok`. 429 where too many wait.
+    /// Accepts a call: it is on disk when this returns `Ok`. 429 if too many wait.
     pub async fn accept(&self, later: &Later) -> Result<(), Problem> {
         let kept = self.journal.keep(later.encode()).await?;
-        // Nobody receives only when the node stops; the call is kept for the next start.
+        // The receiver is gone only when the node stops; the call is kept for the next start.
         let _ = self.accepted.send((Some(later.function.clone()), kept));
         Ok(())
     }
 
-    /// The function of a record that an earlier run of the node has left; the record itself where
-    /// it is nothing to run here.
+    /// The function of a record that an earlier run of the node left; the record itself if the
+    /// queue does not run it.
     async fn function_of(self, kept: Kept) -> TaskEnd {
         let number = kept.number();
         let record = match kept.read().await {
@@ -214,8 +216,8 @@ impl Queue {
         }
     }
 
-    /// Runs a call to its end; returns what is still to be told. A call that makes the node panic
-    /// has ended: kept, it would do so again at each start.
+    /// Runs a call to its end; returns the callback to send. A call that makes the node panic
+    /// counts as ended, because it would do so again at each start.
     async fn run(self, kept: Kept) -> Option<Tell> {
         let number = kept.number();
         match AssertUnwindSafe(self.end_of(&kept)).catch_unwind().await {
@@ -323,7 +325,8 @@ impl Queue {
         Outcome::Stopping
     }
 
-    /// Tries once to tell a callback how its call ended; returns what is to be tried again.
+    /// Tries once to report to a callback how its call ended; returns the callback if it must be
+    /// tried again.
     async fn tell(self, tell: Tell) -> Option<Tell> {
         let number = tell.kept.number();
         let told = AssertUnwindSafe(self.told(&tell)).catch_unwind().await;
@@ -345,7 +348,7 @@ impl Queue {
         None
     }
 
-    /// Why a callback is to be sent again; `None` where it arrived or never can.
+    /// The reason why a callback must be sent again; `None` if it arrived or never can.
     async fn told(&self, tell: &Tell) -> Option<String> {
         let Tell { kept, untold, .. } = tell;
         let number = kept.number();
@@ -377,17 +380,17 @@ impl Queue {
     }
 }
 
-/// What came of running a record.
+/// The outcome of running a record.
 enum End {
     /// It stays for the next start.
     Kept,
     /// Nothing is left to do.
     Over,
-    /// A callback is to be told.
+    /// A callback must be sent.
     Untold(Untold),
 }
 
-/// The result of a call that its callback has not been told yet.
+/// The result of a call that its callback has not received yet.
 struct Untold {
     url: String,
     fields: HeaderMap,
@@ -401,29 +404,29 @@ impl Untold {
             (HeaderName::from_bytes(name), HeaderValue::from_bytes(value))
             && !is_hop_by_hop(name.as_str())
         {
-            // A function's fields leave room for these.
+            // The function's fields leave room for these.
             let _ = self.fields.try_insert(name, value);
         }
     }
 }
 
-/// A callback on its way.
+/// A callback that is being sent.
 struct Tell {
     kept: Kept,
     untold: Untold,
     attempt: u32,
-    /// Before the next attempt.
+    /// The pause before the next attempt.
     pause: Duration,
 }
 
-/// What a task of [`Waiting::run`] has done.
+/// The result of a task of [`Waiting::run`].
 enum TaskEnd {
     Done,
-    /// A record's function is known.
+    /// The function of a record is known.
     Known(String, Kept),
-    /// A call of this function has ended, and perhaps a callback is to be told.
+    /// A call of this function has ended; a callback may have to be sent.
     Ran(String, Option<Tell>),
-    /// A callback of this function was sent, and perhaps must be again.
+    /// A callback of this function was sent; it may have to be sent again.
     Told(String, Option<Tell>),
     /// The pause before another attempt is over.
     Rested(String, Tell),
@@ -436,7 +439,7 @@ pub(crate) fn read_again(record: Vec<u8>) -> Option<Vec<u8>> {
     Some(later.encode())
 }
 
-/// Reads an answer that nobody is told.
+/// Reads an answer that no callback receives.
 async fn to_the_end(mut body: Body) -> Result<Bytes, BodyError> {
     while let Some(chunk) = body.chunk().await {
         chunk?;
@@ -447,7 +450,7 @@ async fn to_the_end(mut body: Body) -> Result<Bytes, BodyError> {
 struct Ended {
     status: u16,
     fields: Bytes,
-    /// Its body, or what to say instead.
+    /// Its body, or the message to send instead.
     body: Result<Bytes, String>,
     seconds: f64,
 }
@@ -459,8 +462,8 @@ enum Outcome {
 }
 
 impl Waiting {
-    /// Takes up the calls that an earlier run of the node has left. Before anything is accepted:
-    /// later ones would be taken up twice.
+    /// Loads the calls that an earlier run of the node left. Must be called before anything is
+    /// accepted, because later calls would be loaded twice.
     pub async fn take_up(&mut self) {
         let left = match self.queue.journal.left().await {
             Ok(left) => left,
@@ -480,9 +483,10 @@ impl Waiting {
         }
     }
 
-    /// Runs accepted calls until `stopped` resolves. What runs then has until the future is dropped.
+    /// Runs accepted calls until `stopped` resolves. Calls that run then have until the future is
+    /// dropped.
     pub async fn run(mut self, stopped: impl Future<Output = ()>) {
-        // What an earlier run has left is read as if it were of one function without a name.
+        // Records of an earlier run are read as if they belonged to one function without a name.
         let mut unread: Fair<Kept> = Fair::new(RUNNING_OF_ONE_MAX, RUNNING_OF_ONE_MAX);
         let mut calls: Fair<Kept> = Fair::new(RUNNING_MAX, RUNNING_OF_ONE_MAX);
         let mut callbacks: Fair<Tell> = Fair::new(CALLBACKS_MAX, CALLBACKS_OF_ONE_MAX);
@@ -511,7 +515,7 @@ impl Waiting {
                     None => stopping = true,
                 },
                 Some(step) = running.join_next(), if !running.is_empty() => {
-                    // Its steps catch their panics.
+                    // Panics are caught inside the steps.
                     let Ok(step) = step else { continue };
                     match step {
                         TaskEnd::Done => unread.ended(""),
@@ -540,7 +544,7 @@ impl Waiting {
     }
 }
 
-/// Waits between two attempts of a callback, without a place among those under way.
+/// Waits between two attempts of a callback, without using a place of those that are being sent.
 async fn rest(function: String, tell: Tell) -> TaskEnd {
     tokio::time::sleep(tell.pause).await;
     let again = Tell { attempt: tell.attempt + 1, pause: tell.pause * 2, ..tell };
@@ -578,7 +582,7 @@ mod tests {
         Ok(Reply { status: 200, headers, body, phases: Default::default() })
     }
 
-    /// A queue over a node whose functions do `run`, and its end.
+    /// A queue over a node whose functions are `run`, and the channel that stops it.
     fn running(
         run: impl Fn(Call) -> futures_util::future::BoxFuture<'static, Result<Reply, Fault>>
         + Send
@@ -673,7 +677,7 @@ mod tests {
             let later = Later { callback: Some(url.clone()), ..plain };
             queue.accept(&later).await.expect("accepted");
         }
-        // The answer cannot be passed on, and the callback gets an error in its place.
+        // The answer cannot be passed on, so the callback receives an error in its place.
         let (mut told, _) = receiver.accept().await.expect("a callback");
         let mut read = vec![0; 4_096];
         let length = tokio::io::AsyncReadExt::read(&mut told, &mut read).await.expect("read");
@@ -687,7 +691,7 @@ mod tests {
         serving.await.expect("it ends");
     }
 
-    /// A body of which nothing comes.
+    /// A body that never delivers anything.
     struct Silent;
 
     impl mote_core::body::BodySource for Silent {
@@ -720,7 +724,7 @@ mod tests {
             }
             assert!(matches!(begin(peer).1, Some(Err(Fault::NodeFull))), "{peer} has its share");
         }
-        // All of it is taken; what is given up is free again.
+        // All memory is used; a released part is available again.
         assert!(matches!(begin("192.0.2.3").1, Some(Err(Fault::NodeFull))));
         held.truncate(share);
         assert!(begin("192.0.2.3").1.is_none());
@@ -745,7 +749,7 @@ mod tests {
             let later = Later { callback: Some(url.clone()), ..plain };
             queue.accept(&later).await.expect("accepted");
         }
-        // Each counts one KiB besides its answer.
+        // Each callback counts one KiB in addition to its answer.
         let waiting = UNTOLD_BYTES_MAX / (ANSWER_BYTES_MAX as usize + 1_024);
         let given_up = || node.kept.lock().expect("not poisoned").len() == waiting;
         until("the callbacks beyond are given up", given_up).await;

@@ -1,5 +1,5 @@
-//! TLS of the node's own requests: the certificate of whoever is asked has to lead to a root that
-//! the machine trusts.
+//! TLS of the node's own requests: the server's certificate has to lead to a root that the machine
+//! trusts.
 
 use std::sync::Arc;
 
@@ -12,31 +12,32 @@ use tokio_rustls::rustls::crypto::ring;
 use tokio_rustls::rustls::pki_types::ServerName;
 use tokio_rustls::rustls::{ClientConfig, Error, RootCertStore};
 
-/// The machine's roots, read when the first request needs them. They stay until the node ends.
+/// The machine's root certificates, which are read when the first request needs them and kept until
+/// the node ends.
 static CONFIG: OnceCell<Arc<ClientConfig>> = OnceCell::const_new();
 
-/// Why there is no TLS with a host.
+/// The reason why TLS with a host failed.
 #[derive(Debug, thiserror::Error)]
 pub enum TlsError {
-    /// A host that is no name and no address.
+    /// The host is neither a name nor an address.
     #[error("the URL's host cannot have a certificate")]
     Host,
-    /// Whoever answered is not shown to be the host that was asked.
+    /// The certificate does not prove that the server is the requested host.
     #[error("the certificate of {0} is not valid: {1}")]
     Certificate(String, String),
-    /// Nothing could be checked.
+    /// There is nothing to check certificates against.
     #[error("this machine has no root certificates: install ca-certificates, or set SSL_CERT_FILE")]
     NoRoots,
-    /// The roots were not read to the end.
+    /// Reading the root certificates did not finish.
     #[error("cannot connect")]
     Roots(#[source] JoinError),
-    /// The exchange broke.
+    /// The exchange failed.
     #[error("the exchange failed: TLS: {0}")]
     Exchange(String),
 }
 
 impl TlsError {
-    /// Whether another try would meet the same.
+    /// Whether another attempt would fail in the same way.
     pub(crate) fn is_final(&self) -> bool {
         matches!(self, Self::Host | Self::Certificate(..) | Self::NoRoots)
     }
