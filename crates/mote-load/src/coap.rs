@@ -1,5 +1,6 @@
-//! CoAP: each client has a port of its own and one confirmable request under way, retransmitted as
-//! RFC 7252 (4.2) has it. No blocks: an answer in blocks counts with its first.
+//! CoAP: each client has its own port and one confirmable request under way, which is retransmitted
+//! as RFC 7252 (4.2) specifies. Block-wise transfer is not supported: an answer in blocks counts
+//! with its first block.
 
 mod message;
 
@@ -15,18 +16,18 @@ use crate::clock::SECOND;
 use crate::poller::{Poller, Ready};
 use crate::{Done, Failure, Mark, Nanos, Outcome, Request, Target, Wire, clock};
 
-/// First pause before a retransmission, up to half as much again, doubled each time, and how often
-/// (RFC 7252, 4.8).
+/// First pause before a retransmission, which is extended by up to half and doubles each time, and
+/// the number of retransmissions (RFC 7252, 4.8).
 const ACK_TIMEOUT: Nanos = 2 * SECOND;
 const RETRANSMIT_MAX: u32 = 4;
-/// How often clients are searched for one whose pause is over.
+/// How often the clients are searched for one whose pause is over.
 const LOOK_EVERY: Nanos = 50_000_000;
-/// Requests from one port. A server remembers message ids for 247 s (EXCHANGE_LIFETIME) and takes
-/// one that comes again for a repetition, so that a port is left before its ids come around.
+/// Requests from one port. A server remembers message ids for 247 s (EXCHANGE_LIFETIME) and treats
+/// a repeated id as a repetition, so a client changes its port before its ids repeat.
 const REQUESTS_PER_PORT: u32 = 1 << 16;
 const DATAGRAM_BYTES_MAX: usize = 2_048;
 
-/// Clients of one thread.
+/// The clients of one thread.
 pub struct CoapWire {
     poller: Poller,
     address: SocketAddr,
@@ -52,7 +53,7 @@ struct Client {
 /// A request under way.
 struct Exchange {
     token: u32,
-    /// The server has it; its answer comes in a message of its own.
+    /// The server has received the request; the answer will arrive in a message of its own.
     is_acknowledged: bool,
     due: Nanos,
     pause: Nanos,
@@ -62,11 +63,11 @@ struct Exchange {
 }
 
 impl CoapWire {
-    /// Clients that will take their port with their first operation.
+    /// Makes clients that bind their port with their first operation.
     ///
     /// # Errors
-    /// When the machine has no event queue left. A request that does not fit is `InvalidInput`;
-    /// see [`check`].
+    /// Fails when the machine has no event queue left. A request that does not fit is
+    /// `InvalidInput`; see [`check`].
     pub fn new(
         target: &Target,
         address: SocketAddr,
@@ -88,7 +89,7 @@ impl CoapWire {
         })
     }
 
-    /// Takes a port, when there is none or its message ids are used up.
+    /// Binds a port if there is none or if its message ids are used up.
     fn open(&mut self, index: usize) -> io::Result<()> {
         let client = &mut self.clients[index];
         if client.socket.is_some() && client.requests_left > 0 {
@@ -104,21 +105,21 @@ impl CoapWire {
         client.generation = client.generation.wrapping_add(1);
         let token = index as u64 | u64::from(client.generation) << 32;
         self.poller.add(&socket, token, EventFlags::IN)?;
-        // Not the same ids for whoever gets this port next.
+        // The next user of this port must not start with the same ids.
         client.mid = (clock::now() >> 8) as u16;
         client.requests_left = REQUESTS_PER_PORT;
         client.socket = Some(socket);
         Ok(())
     }
 
-    /// Sends a request; with an Echo value the one under way again, in a new message.
+    /// Sends a request; with an Echo value, sends the current request again in a new message.
     fn send(&mut self, index: usize, echo: Option<&[u8]>) {
         let client = &mut self.clients[index];
         self.next_token = self.next_token.wrapping_add(1);
         client.mid = client.mid.wrapping_add(1);
         client.requests_left = client.requests_left.saturating_sub(1);
         let now = clock::now();
-        // Any spread will do; it only keeps clients from repeating in step.
+        // Any spread is sufficient; it only keeps clients from repeating at the same time.
         let spread = u64::from(self.next_token.wrapping_mul(0x9e37_79b9)) % (ACK_TIMEOUT / 2);
         let pause = ACK_TIMEOUT + spread;
         client.exchange = Some(Exchange {
@@ -137,7 +138,7 @@ impl CoapWire {
         let (Some(socket), Some(exchange)) = (&client.socket, &mut client.exchange) else { return };
         let datagram = exchange.own.as_mut().unwrap_or(&mut self.datagram);
         stamp(datagram, client.mid, exchange.token);
-        // A datagram that is not taken is a lost one: it is sent again in time.
+        // A datagram that the socket does not accept counts as lost and is sent again later.
         let _ = socket.send(datagram);
     }
 
@@ -151,7 +152,7 @@ impl CoapWire {
         match client.socket.as_ref()?.recv(&mut buffer) {
             Ok(length) => self.on_datagram(index, &buffer[..length]),
             Err(error) if error.kind() == ErrorKind::WouldBlock => None,
-            // Refused: nobody listens on the port.
+            // The port is closed: no server listens on it.
             Err(_) => self.over(index, Outcome::Failed(Failure::Connect)),
         }
     }
@@ -160,7 +161,8 @@ impl CoapWire {
         let client = &mut self.clients[index];
         let answer = Answer::parse(datagram)?;
         if answer.kind == MessageType::Con {
-            // Also when it is an answer to what was given up: the server repeats it otherwise.
+            // Answers to abandoned requests are acknowledged too, because the server would repeat
+            // them.
             let _ = client.socket.as_ref()?.send(&message::empty(MessageType::Ack, answer.mid));
         }
         let exchange = client.exchange.as_mut()?;
@@ -183,7 +185,8 @@ impl CoapWire {
         };
         match (answer.code, echo) {
             ((2, _), _) => self.over(index, Outcome::Answered { bytes, phases: None }),
-            // Asked to show that our address is ours (RFC 9175), once.
+            // The server asks for proof that the address is ours (RFC 9175); a request answers this
+            // once.
             ((4, 1), Some(echo)) if exchange.own.is_none() => {
                 self.send(index, Some(echo));
                 None
@@ -197,7 +200,7 @@ impl CoapWire {
         Some(Done { client: index, at: clock::now(), outcome })
     }
 
-    /// Sends again what was not acknowledged in time.
+    /// Repeats requests that were not acknowledged in time.
     fn repeat_due(&mut self, now: Nanos) {
         for index in 0..self.clients.len() {
             let Some(exchange) = &mut self.clients[index].exchange else { continue };
@@ -221,7 +224,7 @@ impl CoapWire {
 /// Whether the request fits into one message.
 ///
 /// # Errors
-/// When CoAP has no such method or field, or one message cannot hold it.
+/// Fails when CoAP has no such method or field, or when one message cannot hold the request.
 pub fn check(target: &Target, request: &Request) -> Result<(), UnfitRequest> {
     Template::new(target, request).map(|_| ())
 }

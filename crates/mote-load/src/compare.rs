@@ -1,22 +1,22 @@
-//! Two runs side by side: ratios, and how sure they are.
+//! Compares two runs: ratios, and their confidence.
 
 use crate::{PERCENTILES, Report};
 
-/// 1.96 standard deviations on either side hold 95 %.
+/// The interval of 1.96 standard deviations on either side contains 95 %.
 const Z: f64 = 1.96;
 
 /// One measure of two runs.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Ratio {
-    /// What is compared.
+    /// Name of the measure.
     pub name: &'static str,
-    /// Of the earlier run; milliseconds, or answers a second.
+    /// Value of the earlier run, in milliseconds or answers per second.
     pub before: Option<f64>,
-    /// Of the later one.
+    /// Value of the later run.
     pub after: Option<f64>,
-    /// `after` over `before`.
+    /// `after` divided by `before`.
     pub ratio: Option<f64>,
-    /// Where the ratio lies with about 95 % confidence; wide rather than narrow.
+    /// The interval of the ratio with about 95 % confidence; it errs on the wide side.
     pub interval: Option<[f64; 2]>,
 }
 
@@ -31,14 +31,14 @@ impl Ratio {
         Self { name, before, after, ratio, interval }
     }
 
-    /// Whether the difference is more than chance explains.
+    /// Whether the difference is larger than chance explains.
     pub fn is_clear(&self) -> bool {
         self.interval.is_some_and(|[low, high]| low > 1.0 || high < 1.0)
     }
 }
 
-/// What differs in how two runs were made, so that their ratio means something else than a change
-/// of the target.
+/// Differences in how two runs were made, because of which their ratio does not show a change of
+/// the target alone.
 pub fn differences(before: &Report, after: &Report) -> Vec<String> {
     let pairs = [
         ("protocol", before.protocol.clone(), after.protocol.clone()),
@@ -61,7 +61,7 @@ fn text(rate: Option<f64>) -> String {
     rate.map_or("none".to_owned(), |rate| rate.to_string())
 }
 
-/// Rate and percentiles of a later run over an earlier one's.
+/// The ratios of rate and percentiles of a later run to an earlier one.
 pub fn ratios(before: &Report, after: &Report) -> Vec<Ratio> {
     let mut ratios = vec![Ratio::new(
         "rate",
@@ -78,8 +78,8 @@ pub fn ratios(before: &Report, after: &Report) -> Vec<Ratio> {
     ratios
 }
 
-/// Where a percentile lies with 95 % confidence, by the ranks of its neighbours. It takes
-/// operations for independent, which those of one run are not quite.
+/// The interval of a percentile with 95 % confidence, from the ranks of its neighbours. It assumes
+/// that operations are independent, which those of one run are not quite.
 fn percentile_interval(report: &Report, share: f64) -> Option<[f64; 2]> {
     let all = report.offered as f64;
     let half = Z * (all * share * (1.0 - share)).sqrt();

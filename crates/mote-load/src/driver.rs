@@ -1,5 +1,5 @@
-//! One thread's clients at work: begins operations when the schedule says, counts what comes of
-//! them, gives up what takes too long.
+//! Runs the clients of one thread: begins operations at their scheduled times, counts results, and
+//! gives up operations that take too long.
 
 use std::collections::VecDeque;
 use std::io;
@@ -7,7 +7,7 @@ use std::io;
 use crate::rows::ROWS_MAX;
 use crate::{Done, Failure, Live, Mark, Nanos, Next, Outcome, Pacer, Plan, Tally, Wire};
 
-/// How often time limits and the wish to stop are looked at; a time limit is late by this at most.
+/// How often time limits and the stop signal are checked; a time limit is late by this at most.
 const LOOK_EVERY: Nanos = 10_000_000;
 
 /// An operation under way.
@@ -23,20 +23,21 @@ struct Driver<'a, W> {
     timeout: Nanos,
     live: &'a Live,
     tally: Tally,
-    /// By client.
+    /// Operations by client.
     under_way: Vec<Option<Operation>>,
     busy: usize,
-    /// Clients that wait for the schedule, the longest free first: load is spread evenly.
+    /// Clients that wait for the schedule, in the order in which they became free, so that load is
+    /// spread evenly.
     free: VecDeque<usize>,
-    /// Where the measured span begins.
+    /// The mark at the start of the measured span.
     mark: Option<Mark>,
 }
 
-/// Plays the part of `plan` that is `thread`'s, beginning at `started`, until all is done or
+/// Runs the part of `plan` for `thread`, beginning at `started`, until all operations are done or
 /// `live` is stopped. Blocks.
 ///
 /// # Errors
-/// Those of [`Wire::next`].
+/// The errors of [`Wire::next`].
 pub fn drive<W: Wire>(
     wire: &mut W,
     plan: &Plan,
@@ -98,8 +99,8 @@ impl<W: Wire> Driver<'_, W> {
         Ok(())
     }
 
-    /// Lets free clients begin what is due. Returns when the next operation is, if one is left
-    /// for a client that is free.
+    /// Lets free clients begin operations that are due. Returns the time of the next operation if a
+    /// free client is left for it.
     fn begin_due(&mut self, now: Nanos) -> Option<Nanos> {
         while let Some(client) = self.free.pop_front() {
             match self.pacer.next(client, now) {
@@ -116,7 +117,7 @@ impl<W: Wire> Driver<'_, W> {
                     self.free.push_front(client);
                     return Some(at);
                 }
-                // This client is done for good, and is not asked again.
+                // This client has no operations left and is not asked again.
                 Next::Never => {}
             }
         }
@@ -132,7 +133,7 @@ impl<W: Wire> Driver<'_, W> {
         done.at
     }
 
-    /// Gives up what has passed its time limit; `true` when a client became free.
+    /// Gives up operations whose time limit has passed; `true` when a client became free.
     fn give_up_late(&mut self, now: Nanos) -> bool {
         let mut found = false;
         for client in 0..self.under_way.len() {

@@ -1,8 +1,8 @@
-//! Why an operation failed.
+//! Reasons for which an operation failed.
 
 use std::fmt;
 
-/// What went wrong, as results name it.
+/// The reason as results name it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Failure {
     /// HTTP answered with 400 or above.
@@ -11,17 +11,17 @@ pub enum Failure {
     Coap(u8, u8),
     /// No answer within the time limit.
     Timeout,
-    /// Its time limit passed before a client was free to send it.
+    /// Its time limit passed before a client was free to begin it.
     NotSent,
     /// The connection could not be made.
     Connect,
-    /// The connection ended, or the network refused, before the whole answer was there.
+    /// The connection ended, or the network refused, before the whole answer had arrived.
     Broken,
-    /// The answer breaks its protocol.
+    /// The answer violates its protocol.
     Malformed,
     /// CoAP: the server rejected the message.
     Reset,
-    /// CoAP: all retransmissions went unanswered.
+    /// CoAP: no retransmission was answered.
     Silence,
 }
 

@@ -1,4 +1,4 @@
-//! Threads under the wires: a whole run, from its plan to its tally.
+//! Runs the wires on threads: a whole run, from its plan to its tally.
 
 use std::io;
 use std::net::SocketAddr;
@@ -10,16 +10,16 @@ use crate::{
     Live, Nanos, Plan, PlanError, Protocol, Request, Tally, Target, Wire, clock, drive, poller,
 };
 
-/// Time for all threads to be there before the schedule begins.
+/// Time for all threads to start before the schedule begins.
 const HEAD_START: Nanos = 5_000_000;
 
-/// Why a run could not be made.
+/// The reason why a run could not be made.
 #[derive(Debug, thiserror::Error)]
 pub enum LoadError {
-    /// It makes no sense.
+    /// The plan is not valid.
     #[error(transparent)]
     Plan(#[from] PlanError),
-    /// The machine refused what the generator needs.
+    /// The machine refused a resource that the generator needs.
     #[error("the generator could not continue")]
     Io(#[from] io::Error),
 }
@@ -28,8 +28,8 @@ pub enum LoadError {
 /// `live` is stopped.
 ///
 /// # Errors
-/// When the plan makes no sense or the machine refuses an event queue or a thread. What the target
-/// does is counted, never an error.
+/// Fails when the plan is not valid or the machine refuses an event queue or a thread. Failures of
+/// the target are counted and are not errors.
 pub fn run(
     target: &Target,
     address: SocketAddr,
@@ -74,10 +74,10 @@ pub fn run(
     Ok(whole)
 }
 
-/// Lets two targets take turns, on this thread. Blocks until it is over or `live` is stopped.
+/// Measures two targets in turns, on this thread. Blocks until it is over or `live` is stopped.
 ///
 /// # Errors
-/// As [`run`].
+/// The same as for [`run`].
 pub fn run_in_turns(
     sides: [(&Target, SocketAddr, &Request); 2],
     plan: &TurnsPlan,

@@ -1,5 +1,6 @@
-//! HTTP/1.1: kept connections on one epoll, two system calls per operation of its own, a write and
-//! a read. Answers are read and dropped; their length, status and `Server-Timing` are kept.
+//! HTTP/1.1: persistent connections on one epoll instance, with two system calls per operation, a
+//! write and a read. Answers are read and discarded; their length, status and `Server-Timing` are
+//! kept.
 
 mod answer;
 mod connection;
@@ -15,27 +16,28 @@ use crate::{Done, Failure, Mark, Nanos, Outcome, Request, Target, Wire, clock};
 /// Bytes read at once.
 const READ_BYTES: usize = 64 << 10;
 
-/// Clients of one thread.
+/// The clients of one thread.
 pub struct HttpWire {
     poller: Poller,
     address: SocketAddr,
     /// The whole request, the same for every operation.
     request: Vec<u8>,
-    /// May be sent again when a kept connection turns out to be closed (RFC 9110, 9.2.2).
+    /// Whether a request may be sent again when a persistent connection turns out to be closed (RFC
+    /// 9110, 9.2.2).
     is_idempotent: bool,
     is_head: bool,
     connections: Vec<Connection>,
     buffer: Box<[u8]>,
-    /// Failed while they began.
+    /// Operations that failed at their beginning.
     early: VecDeque<Done>,
     reconnects: u64,
 }
 
 impl HttpWire {
-    /// Clients that will connect with their first operation.
+    /// Makes clients that connect with their first operation.
     ///
     /// # Errors
-    /// When the machine has no event queue left.
+    /// Fails when the machine has no event queue left.
     pub fn new(
         target: &Target,
         address: SocketAddr,
@@ -63,7 +65,7 @@ impl HttpWire {
             self.poller.add(socket, token, connection::INTEREST)
         });
         match added {
-            // The connection's first event says that it stands.
+            // The connection's first event reports that it is established.
             Ok(()) => OperationState::Waits,
             Err(_) => {
                 connection.close();
@@ -87,8 +89,8 @@ impl HttpWire {
         }
     }
 
-    /// A server may close a kept connection at any time: that is no failure of the operation that
-    /// finds out, which begins again on a fresh one.
+    /// A server may close a persistent connection at any time. This is not a failure of the
+    /// operation that detects it; the operation begins again on a new connection.
     fn again_if_stale(&mut self, client: usize, step: OperationState) -> OperationState {
         if !matches!(step, OperationState::Stale) {
             return step;
@@ -120,7 +122,7 @@ impl Wire for HttpWire {
     }
 
     fn give_up(&mut self, client: usize) {
-        // Its answer may still come, and must not be taken for the next one's.
+        // Its answer may still arrive and must not be used for the next operation.
         self.connections[client].close();
         self.early.retain(|done| done.client != client);
     }
@@ -146,7 +148,7 @@ impl Wire for HttpWire {
     }
 }
 
-/// The request as it goes over the wire. What the user gave goes before what is added.
+/// The request in its wire format. The user's fields take precedence over fields that are added.
 fn encode(target: &Target, request: &Request) -> Vec<u8> {
     let mut text = format!("{} {} HTTP/1.1\r\n", request.method, target.path);
     let has = |name: &str| request.headers.iter().any(|(own, _)| own.eq_ignore_ascii_case(name));

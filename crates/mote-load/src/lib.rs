@@ -1,16 +1,16 @@
-//! The load engine: makes operations against a target by a schedule and says what came of them.
+//! The load engine: makes operations against a target by a schedule and reports their results.
 //!
-//! What is decided is apart from what is done. [`Pacer`] says when the next operation begins,
-//! [`drive`] runs one thread's clients over anything that is a [`Wire`], [`Tally`] counts; none of
-//! them knows a socket or a clock, so tests run them in virtual time. [`http`] and [`coap`] are
-//! wires over sockets, [`run`] puts threads under them, [`Report`] is what users read, save and
-//! compare ([`compare`], [`limits`]). [`turns`] drives two wires in alternation.
+//! Decisions are separate from their execution. [`Pacer`] computes when the next operation begins,
+//! [`drive`] runs one thread's clients over any [`Wire`], and [`Tally`] counts. None of them knows
+//! a socket or a clock, so tests run them in virtual time. [`http`] and [`coap`] are wires over
+//! sockets, [`run`] starts their threads, and [`Report`] is the result that users read, save and
+//! compare ([`compare`], [`limits`]). [`turns`] runs two wires in alternation.
 //!
-//! Latency is measured from the *intended* time of an operation. In a closed loop that is when its
-//! client became free; in an open loop it is the schedule's, fixed in advance, so that a stall of
-//! the target counts for every operation that should have begun meanwhile.
+//! Latency is measured from the *intended* time of an operation. In a closed loop this is the time
+//! when its client became free. In an open loop the schedule fixes it in advance, so that a stall
+//! of the target counts for every operation that should have begun meanwhile.
 //!
-//! Must not know: functions, nodes, the command line.
+//! This crate must not know functions, nodes or the command line.
 
 mod clock;
 pub mod coap;

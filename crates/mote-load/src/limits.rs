@@ -1,17 +1,17 @@
-//! Limits that a run must keep: `p99>10ms,errors>1%` names what breaks it.
+//! Limits that a run must keep: `p99>10ms,errors>1%` names the conditions that break it.
 
 use std::fmt;
 
 use crate::{PERCENTILES, Report};
 
-/// A condition under which a run has failed.
+/// A condition under which a run counts as failed.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Limit {
     text: String,
     measure: Measure,
     is_above: bool,
     includes_equal: bool,
-    /// In milliseconds, per second, or as a count or share.
+    /// In milliseconds or per second, or a count or share.
     bound: f64,
 }
 
@@ -29,10 +29,10 @@ enum Measure {
 /// A limit that cannot be read.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum LimitError {
-    /// No `<` or `>` in it.
+    /// It contains neither `<` nor `>`.
     #[error("`{0}` is not a limit such as p99>10ms")]
     Form(String),
-    /// No such measure.
+    /// There is no such measure.
     #[error("`{0}` is not a measure; use p50, p90, p95, p99, p99.9, max, mean, rate, errors")]
     Measure(String),
     /// The bound does not fit the measure.
@@ -43,7 +43,7 @@ pub enum LimitError {
 /// Reads limits separated by commas.
 ///
 /// # Errors
-/// The first that cannot be read.
+/// The first limit that cannot be read.
 pub fn parse(text: &str) -> Result<Vec<Limit>, LimitError> {
     text.split(',').map(|one| Limit::parse(one.trim())).collect()
 }
@@ -91,8 +91,8 @@ impl Limit {
         Ok(Self { text: shown(), measure, is_above, includes_equal, bound })
     }
 
-    /// The value that was measured when it breaks the limit. What was never answered breaks every
-    /// upper bound of a latency.
+    /// The measured value if it breaks the limit. Operations without an answer break every upper
+    /// bound of a latency.
     pub fn broken_by(&self, report: &Report) -> Option<String> {
         let latency = &report.latency;
         let is_empty = report.answered == 0;

@@ -1,15 +1,15 @@
-//! When the next operation of a thread begins. Pure: time is an argument.
+//! Computes when the next operation of a thread begins. Pure: time is an argument.
 
 use crate::{Limit, Load, Nanos, Plan};
 
-/// What a free client does.
+/// What a free client should do.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Next {
-    /// Begin one now; it was meant to begin at this time.
+    /// Begin an operation now; this was its intended time.
     Begin(Nanos),
     /// Ask again at this time.
     At(Nanos),
-    /// There is nothing left for this client.
+    /// There are no operations left for this client.
     Never,
 }
 
@@ -19,19 +19,19 @@ pub struct Pacer {
     load: Load,
     started: Nanos,
     measured_from: Nanos,
-    /// No operation is meant to begin at or after this.
+    /// All intended times are before this.
     until: Nanos,
-    /// Closed loop: measured operations each client still makes.
+    /// Closed loop: measured operations that each client still makes.
     left: Vec<u64>,
-    /// Open loop: this thread's next arrival, the step to the one after, and the first that is not
-    /// part of the run.
+    /// Open loop: the index of this thread's next arrival, the step to the one after, and the first
+    /// index that is not part of the run.
     arrival: u64,
     step: u64,
     arrivals_end: u64,
 }
 
 impl Pacer {
-    /// The part of `plan` that `thread` plays, from `started` on.
+    /// The part of `plan` for `thread`, which begins at `started`.
     pub fn new(plan: &Plan, thread: usize, started: Nanos) -> Self {
         let warmup = plan.warmup.as_nanos() as Nanos;
         let measured_from = started + warmup;
@@ -60,17 +60,17 @@ impl Pacer {
         }
     }
 
-    /// From when on operations are measured, by their intended time.
+    /// Operations with this intended time or a later one are measured.
     pub fn measured_from(&self) -> Nanos {
         self.measured_from
     }
 
-    /// The end of the measured span, where it is fixed in advance.
+    /// The end of the measured span, if it is fixed in advance.
     pub fn until(&self) -> Option<Nanos> {
         (self.until != Nanos::MAX).then_some(self.until)
     }
 
-    /// What `client`, which is free, does at `now`.
+    /// What the free `client` should do at `now`.
     pub fn next(&mut self, client: usize, now: Nanos) -> Next {
         match self.load {
             Load::Closed => self.closed(client, now),
@@ -153,7 +153,8 @@ mod tests {
             }
         }
         times.sort_unstable();
-        // Three of the warm-up, at 0, 1/3 and 2/3 of a second, then four that are measured.
+        // Three operations of the warm-up, at 0, 1/3 and 2/3 of a second, then four that are
+        // measured.
         let expected: Vec<Nanos> = (0..7).map(|k| Plan::arrival(3.0, k)).collect();
         assert_eq!(times, expected);
         let mut pacer = Pacer::new(&plan, 1, 0);

@@ -1,4 +1,4 @@
-//! Where the target says the time went: `Server-Timing` (W3C).
+//! The phases of an operation as the target reports them: `Server-Timing` (W3C).
 
 use crate::Nanos;
 
@@ -10,7 +10,8 @@ pub const PHASES: [&str; 4] = ["queue", "init", "handover", "invoke"];
 pub struct Phases(pub [Nanos; 4]);
 
 impl Phases {
-    /// Reads a field's value; metrics of other names are skipped, `None` when none is ours.
+    /// Parses a field's value. Metrics with other names are skipped; `None` if no metric is one of
+    /// ours.
     pub(crate) fn parse(value: &[u8]) -> Option<Self> {
         let mut phases = Self::default();
         let mut found = false;

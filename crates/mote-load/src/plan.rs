@@ -1,53 +1,54 @@
-//! What a run does.
+//! The description of a run.
 
 use std::time::Duration;
 
 use crate::Nanos;
 use crate::clock::SECOND;
 
-/// Operations per second at most; beyond, no machine keeps the schedule.
+/// Most operations per second; no machine keeps a faster schedule.
 const RATE_MAX: f64 = 10_000_000.0;
-/// Clients at most: each holds a port.
+/// Most clients, because each holds a port.
 const CLIENTS_MAX: usize = 60_000;
-/// Pairs of turns at least: fewer have no interval of their median.
+/// Fewest pairs of turns; the median of fewer has no interval.
 pub const PAIRS_MIN: usize = 6;
 
-/// Who decides when an operation begins.
+/// What determines the start of an operation.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Load {
-    /// Each client begins its next operation when the one before has ended.
+    /// Each client begins its next operation when its previous one has ended.
     Closed,
-    /// A schedule: so many per second, evenly spaced, whatever the target does. A client that is
-    /// free takes the oldest that is due.
+    /// A schedule with an evenly spaced rate, independent of the target. A free client takes the
+    /// oldest operation that is due.
     Open {
         /// Operations per second of all clients together.
         rate: f64,
     },
 }
 
-/// When a run ends. Operations that have begun are waited for.
+/// When a run ends. It waits for operations that have begun.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Limit {
-    /// After so many measured operations: of each client in a closed loop, of all in an open one.
+    /// After this number of measured operations: of each client in a closed loop, of all in an open
+    /// one.
     Operations(u64),
-    /// No operation is meant to begin later than this after the warm-up.
+    /// No operation has an intended time later than this after the warm-up.
     Duration(Duration),
 }
 
 /// A run.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Plan {
-    /// Who decides when an operation begins.
+    /// What determines the start of an operation.
     pub load: Load,
     /// Connections (HTTP) or ports (CoAP), each with one operation at a time at most.
     pub clients: usize,
-    /// Threads that share the clients; never more than those.
+    /// Threads that share the clients; at most one per client.
     pub threads: usize,
-    /// Operations of this first span are made and not measured.
+    /// Operations of this first span are made but not measured.
     pub warmup: Duration,
-    /// The end.
+    /// The end of the run.
     pub limit: Limit,
-    /// From its intended time on an operation may take this long.
+    /// Time limit of an operation from its intended time.
     pub timeout: Duration,
     /// Whether each measured operation is kept as a [`Row`](crate::Row).
     pub keeps_rows: bool,
@@ -59,29 +60,29 @@ pub enum PlanError {
     /// Too few or too many clients.
     #[error("clients: 1 to {CLIENTS_MAX}")]
     Clients,
-    /// No number, none at all, or more than any schedule keeps.
+    /// Not a number, not above 0, or more than any schedule keeps.
     #[error("rate: above 0, up to {RATE_MAX} per second")]
     Rate,
-    /// Nothing to do.
+    /// The run would have no operations.
     #[error("a run needs at least one operation, or a duration above 0")]
     Empty,
-    /// Too few to say anything.
+    /// Too few pairs for a result.
     #[error(
         "a ratio needs at least {PAIRS_MIN} pairs of turns: a longer duration, or shorter turns"
     )]
     Pairs,
-    /// Nothing could ever be answered.
+    /// No operation could ever be answered.
     #[error("the time limit of an operation is above 0")]
     Timeout,
 }
 
-/// Whether there are clients, and not too many.
+/// Checks that there are clients, and not too many.
 pub(crate) fn check_clients(clients: usize) -> Result<(), PlanError> {
     if (1..=CLIENTS_MAX).contains(&clients) { Ok(()) } else { Err(PlanError::Clients) }
 }
 
 impl Plan {
-    /// Whether it can be run.
+    /// Checks that the plan can be run.
     pub fn check(&self) -> Result<(), PlanError> {
         check_clients(self.clients)?;
         if let Load::Open { rate } = self.load
@@ -103,13 +104,13 @@ impl Plan {
         self.threads.clamp(1, self.clients)
     }
 
-    /// Clients of one thread.
+    /// The number of clients of one thread.
     pub(crate) fn clients_of(&self, thread: usize) -> usize {
         let threads = self.threads();
         self.clients / threads + usize::from(thread < self.clients % threads)
     }
 
-    /// When arrival `index` of the schedule is due, from the start of the run.
+    /// The time at which arrival `index` of the schedule is due, from the start of the run.
     pub(crate) fn arrival(rate: f64, index: u64) -> Nanos {
         (index as f64 * SECOND as f64 / rate) as Nanos
     }

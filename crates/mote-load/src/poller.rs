@@ -1,4 +1,4 @@
-//! Waits for many sockets and one point in time.
+//! Waits for any of many sockets and for one point in time.
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
@@ -18,19 +18,19 @@ const TIMER: u64 = u64::MAX;
 /// Events fetched at once.
 const EVENTS: usize = 256;
 
-/// What happened to a socket.
+/// An event of a socket.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Ready {
-    /// As given to [`Poller::add`].
+    /// The token given to [`Poller::add`].
     pub(crate) token: u64,
     pub(crate) flags: epoll::EventFlags,
 }
 
-/// An epoll instance with a timer: `epoll_wait` alone knows whole milliseconds only.
+/// An epoll instance with a timer, because `epoll_wait` alone supports only whole milliseconds.
 pub(crate) struct Poller {
     epoll: OwnedFd,
     timer: OwnedFd,
-    /// What the timer is set to.
+    /// The time to which the timer is set.
     armed: Nanos,
     events: Vec<epoll::Event>,
     next: usize,
@@ -43,7 +43,7 @@ impl Poller {
             TimerfdClockId::Monotonic,
             TimerfdFlags::CLOEXEC | TimerfdFlags::NONBLOCK,
         )?;
-        // By edge: setting it anew is enough, nobody has to read it.
+        // The timer is edge-triggered: setting it again is sufficient, and it need not be read.
         let flags = epoll::EventFlags::IN | epoll::EventFlags::ET;
         epoll::add(&epoll, &timer, epoll::EventData::new_u64(TIMER), flags)?;
         Ok(Self { epoll, timer, armed: 0, events: Vec::with_capacity(EVENTS), next: 0 })
@@ -59,7 +59,7 @@ impl Poller {
         Ok(epoll::add(&self.epoll, socket, epoll::EventData::new_u64(token), flags)?)
     }
 
-    /// The next event, or `None` once it is `until`. Events that are there come first.
+    /// The next event, or `None` at `until`. Pending events are returned first.
     pub(crate) fn next(&mut self, until: Nanos) -> io::Result<Option<Ready>> {
         loop {
             while let Some(event) = self.events.get(self.next) {
@@ -96,10 +96,11 @@ impl Poller {
     }
 }
 
-/// Lets this process hold a socket for each of many clients; the usual limit is 1,024.
+/// Raises the limit of open files, so that each of many clients can have a socket; the usual limit
+/// is 1,024.
 pub(crate) fn raise_file_limit() {
     use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
     let limit = getrlimit(Resource::Nofile);
-    // Where it is refused, opening a socket says so.
+    // If this is refused, opening a socket reports the error.
     let _ = setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, ..limit });
 }

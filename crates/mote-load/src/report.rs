@@ -1,4 +1,5 @@
-//! The result of a run as users read, save and compare it. Its JSON form only grows.
+//! The result of a run as users read, save and compare it. New versions only add members to its
+//! JSON form.
 
 use std::collections::BTreeMap;
 
@@ -13,80 +14,82 @@ const VERSION: u32 = 1;
 /// Percentiles of a [`Summary`], by the names users write.
 pub const PERCENTILES: [(&str, f64); 5] =
     [("p50", 0.5), ("p90", 0.9), ("p95", 0.95), ("p99", 0.99), ("p99.9", 0.999)];
-/// A thread that was busy for longer than this share could not have done much more.
+/// A thread that was busy for a larger share could not have done much more.
 const SATURATED: f64 = 0.9;
-/// So busy a machine leaves nobody waiting for nothing.
+/// On a machine that is busier than this, the generator may have had to wait for a processor.
 const MACHINE_FULL: f64 = 0.95;
-/// Fewer operations than this above a percentile make it a matter of luck.
+/// With fewer operations than this above it, a percentile depends on chance.
 const TAIL_MIN: f64 = 10.0;
 
-/// A run and what came of it. Latencies are in milliseconds, from the intended time of each
-/// operation; where failures reach a percentile it is `None`, longer than any.
+/// A run and its results. Latencies are in milliseconds, from the intended time of each operation.
+/// A percentile that failed operations reach is `None`, because they count as longer than any
+/// answer.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Report {
-    /// Of this form: 1.
+    /// Version of this form: 1.
     pub version: u32,
     /// Version of mote.
     pub mote: String,
-    /// When it was made, RFC 3339.
+    /// Time of the run, RFC 3339.
     pub at: String,
-    /// Where the generator ran.
+    /// The machine of the generator.
     pub machine: Machine,
-    /// URL.
+    /// URL of the target.
     pub target: String,
     /// `http` or `coap`.
     pub protocol: String,
-    /// Of the request.
+    /// Method of the requests.
     pub method: String,
     /// Bytes of the request's body.
     pub body_bytes: u64,
     /// `closed` or `open`.
     pub load: String,
-    /// Operations per second the schedule has; open loop alone.
+    /// Operations per second in the schedule; only for an open loop.
     pub rate_wanted: Option<f64>,
-    /// Connections or ports.
+    /// Number of connections or ports.
     pub clients: usize,
-    /// Measured operations asked for: of each client, in an open loop of all.
+    /// Requested measured operations: of each client, or of all clients in an open loop.
     pub operations_wanted: Option<u64>,
-    /// Seconds asked for.
+    /// Requested duration in seconds.
     pub duration_wanted_s: Option<f64>,
-    /// Seconds before anything was measured.
+    /// Seconds before the measured span.
     pub warmup_s: f64,
-    /// Seconds an operation may take.
+    /// Time limit of an operation in seconds.
     pub timeout_s: f64,
-    /// Length of the measured span.
+    /// Length of the measured span in seconds.
     pub elapsed_s: f64,
-    /// Operations meant to begin in the span: answered and failed.
+    /// Operations whose intended time is in the span, answered and failed.
     pub offered: u64,
-    /// Answered well.
+    /// Operations with a good answer.
     pub answered: u64,
-    /// Failed, for whatever reason.
+    /// Failed operations, for any reason.
     pub failed: u64,
-    /// Failed, by reason.
+    /// Failed operations by reason.
     pub failures: BTreeMap<String, u64>,
     /// Operations before the span.
     pub warmup: u64,
-    /// Offered per second.
+    /// Operations per second of the span.
     pub offered_per_s: f64,
     /// Answers per second of the span.
     pub answered_per_s: f64,
-    /// Where the mean of the seconds' answers lies with 95 % confidence; of 5 seconds or more.
+    /// The interval of the mean number of answers per second with 95 % confidence; for spans of at
+    /// least 5 seconds.
     pub answered_per_s_interval: Option<[f64; 2]>,
-    /// Bytes of bodies that came.
+    /// Bytes of the received bodies.
     pub bytes: u64,
-    /// Of all operations.
+    /// Latency of all operations.
     pub latency: Summary,
-    /// From the intended time until a client was free to begin: part of the latency.
+    /// Time from the intended start until a client was free to begin: a part of the latency.
     pub delay: Option<Summary>,
-    /// Where the target says the time went, by phase.
+    /// Durations that the target reports, by phase.
     pub phases: BTreeMap<String, Summary>,
-    /// The generator itself.
+    /// The resources that the generator used.
     pub generator: Generator,
-    /// What a reader should know before believing the rest.
+    /// Reasons to doubt the result.
     pub warnings: Vec<String>,
-    /// Second by second.
+    /// Results by second.
     pub seconds: Vec<Second>,
-    /// Latencies of answered operations: nanoseconds and how many, three digits.
+    /// Latencies of answered operations: nanoseconds and count, with three digits.
     pub histogram: Vec<[u64; 2]>,
 }
 
@@ -95,14 +98,14 @@ pub struct Report {
 pub struct Machine {
     /// Instruction set.
     pub arch: String,
-    /// Of the kernel.
+    /// Version of the kernel.
     pub kernel: String,
     /// Processors this process may use.
     pub cores: usize,
 }
 
 impl Machine {
-    /// This one.
+    /// This machine.
     pub fn here() -> Self {
         let uname = rustix::system::uname();
         Self {
@@ -116,20 +119,20 @@ impl Machine {
 /// A distribution in milliseconds.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
 pub struct Summary {
-    /// Of answered operations.
+    /// Mean of the answered operations.
     pub mean_ms: f64,
-    /// Half took no longer.
+    /// Half of the operations took no longer.
     pub p50_ms: Option<f64>,
-    /// Nine in ten took no longer.
+    /// 90 % took no longer.
     pub p90_ms: Option<f64>,
-    /// 19 in 20.
+    /// 95 % took no longer.
     pub p95_ms: Option<f64>,
-    /// 99 in 100.
+    /// 99 % took no longer.
     pub p99_ms: Option<f64>,
-    /// 999 in 1000.
+    /// 99.9 % took no longer.
     #[serde(rename = "p99.9_ms")]
     pub p999_ms: Option<f64>,
-    /// The longest that was answered.
+    /// The longest latency of an answered operation.
     pub max_ms: f64,
 }
 
@@ -147,33 +150,33 @@ impl Summary {
     }
 }
 
-/// What the generator used in the measured span.
+/// The generator's use of resources in the measured span.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
 pub struct Generator {
     /// Threads that made operations.
     pub threads: usize,
-    /// Processor time of all of them.
+    /// Processor time of all threads.
     pub cpu_s: f64,
-    /// Of that, for each operation.
+    /// Processor time per operation.
     pub cpu_us_per_operation: f64,
-    /// Share of the span that its busiest thread was on a processor.
+    /// Share of the span in which its busiest thread used a processor.
     pub busiest_thread: f64,
-    /// Share of its time that the whole machine was busy, whoever with.
+    /// Share of the time in which the whole machine was busy, with any program.
     pub machine_busy: f64,
-    /// Connections made anew, datagrams sent again; warm-up included.
+    /// Connections made again and datagrams sent again, including the warm-up.
     pub repeats: u64,
 }
 
-/// What ended within a second.
+/// Operations that ended within one second.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
 pub struct Second {
-    /// Well.
+    /// Operations that were answered.
     pub answered: u64,
-    /// Not well.
+    /// Operations that failed.
     pub failed: u64,
-    /// Latency of the former.
+    /// Mean latency of the answered ones.
     pub mean_ms: f64,
-    /// The longest of them.
+    /// Longest latency of the answered ones.
     pub max_ms: f64,
 }
 
@@ -186,7 +189,7 @@ impl From<&SecondTally> for Second {
 }
 
 impl Report {
-    /// Of a run of `plan`. `mote` is a version, `at` a time (RFC 3339).
+    /// The report of a run of `plan`. `mote` is a version, `at` a time (RFC 3339).
     pub fn new(
         target: &Target,
         request: &Request,
@@ -328,7 +331,7 @@ fn ms(nanos: Nanos) -> f64 {
     nanos as f64 / 1e6
 }
 
-/// 95 % confidence of the mean rate, from whole seconds.
+/// The 95 % confidence interval of the mean rate, from whole seconds.
 fn interval(seconds: &[Second], elapsed_s: f64) -> Option<[f64; 2]> {
     let whole = seconds.get(..elapsed_s as usize).filter(|whole| whole.len() >= 5)?;
     let count = whole.len() as f64;
@@ -338,7 +341,7 @@ fn interval(seconds: &[Second], elapsed_s: f64) -> Option<[f64; 2]> {
     Some([(mean - half).max(0.0), mean + half])
 }
 
-/// Student's t for 95 %, both sides.
+/// Student's t for 95 %, two-sided.
 fn student(freedom: usize) -> f64 {
     const TABLE: [f64; 9] = [2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228, 2.201, 2.179];
     match freedom {

@@ -1,30 +1,30 @@
-//! Operations one by one, for analysis elsewhere.
+//! Single operations, for analysis with other programs.
 
 use std::io::{self, Write};
 
 use crate::{Nanos, Outcome, PHASES};
 
-/// Operations of a run that are kept at most, about 80 bytes each; the first ones stay.
+/// Most operations of a run that are kept, about 80 bytes each; these are the first ones.
 pub const ROWS_MAX: usize = 4_000_000;
 
-/// A measured operation. Times are of `CLOCK_MONOTONIC`.
+/// A measured operation. Times are on `CLOCK_MONOTONIC`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Row {
-    /// When it should have begun.
+    /// Intended start.
     pub intended: Nanos,
-    /// When its client began it.
+    /// Time at which its client began it.
     pub begun: Nanos,
-    /// When it ended.
+    /// Time at which it ended.
     pub ended: Nanos,
-    /// What came of it.
+    /// Its outcome.
     pub outcome: Outcome,
 }
 
 /// Writes rows as CSV: times in nanoseconds, `answered` or the reason of the failure, bytes of the
-/// body, and the target's phases, empty where it named none.
+/// body, and the target's phases, which are empty if it reported none.
 ///
 /// # Errors
-/// Those of `to`.
+/// The errors of `to`.
 pub fn write_rows(rows: &[Row], to: &mut impl Write) -> io::Result<()> {
     write!(to, "intended_ns,begun_ns,ended_ns,outcome,bytes")?;
     for name in PHASES {

@@ -1,4 +1,4 @@
-//! What a run counted: additive, so that threads count on their own.
+//! The counts of a run. They can be added, so each thread counts on its own.
 
 use std::collections::BTreeMap;
 
@@ -11,10 +11,10 @@ use crate::{Failure, Mark, Nanos, Outcome, PHASES, Row};
 const LATENCY_MIN: Nanos = 10;
 const LATENCY_MAX: Nanos = 7_200 * SECOND;
 const DIGITS: u8 = 3;
-/// Seconds of a run that get a row of their own; what is later counts into the last one.
+/// Seconds of a run that have a row of their own; later ones count in the last row.
 const SECONDS_MAX: usize = 86_400;
 
-/// What ended within one second of the measured span.
+/// Operations that ended within one second of the measured span.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct SecondTally {
     pub(crate) answered: u64,
@@ -23,27 +23,27 @@ pub(crate) struct SecondTally {
     pub(crate) latency_max: Nanos,
 }
 
-/// Counts of one thread or, merged, of all.
+/// Counts of one thread or, after merging, of all threads.
 #[derive(Debug, Clone)]
 pub struct Tally {
     measured_from: Nanos,
     until: Option<Nanos>,
     pub(crate) latency: Histogram<u64>,
-    /// From the intended time until the operation really began.
+    /// Time from the intended until the actual start of an operation.
     pub(crate) delay: Histogram<u64>,
     pub(crate) phases: Option<Box<[Histogram<u64>; 4]>>,
     pub(crate) failures: BTreeMap<Failure, u64>,
     pub(crate) seconds: Vec<SecondTally>,
     pub(crate) bytes: u64,
     pub(crate) warmup: u64,
-    /// Answers that came within the measured span, whenever they were asked for.
+    /// Answers that arrived within the measured span, whenever their operations began.
     pub(crate) in_span: u64,
-    /// End of the last measured operation, or of the span.
+    /// The end of the last measured operation, or of the span.
     pub(crate) ended: Nanos,
     pub(crate) repeats: u64,
     rows: Vec<Row>,
     rows_max: usize,
-    /// Processor time of the measured span: of the machine, of all threads, of the busiest.
+    /// Processor time in the measured span: of the machine, of all threads, of the busiest thread.
     pub(crate) machine: (u64, u64),
     pub(crate) cpu: Nanos,
     pub(crate) busiest: f64,
@@ -53,7 +53,8 @@ fn histogram() -> Histogram<u64> {
     Histogram::new_with_bounds(LATENCY_MIN, LATENCY_MAX, DIGITS).expect("bounds are in order")
 }
 
-/// The latency that a share of all operations did not exceed, failed ones longer than any.
+/// The latency that this share of all operations did not exceed; failed operations count as longer
+/// than any other.
 pub(crate) fn percentile(histogram: &Histogram<u64>, failed: u64, share: f64) -> Option<Nanos> {
     let answered = histogram.len();
     let rank = (share * (answered + failed) as f64).ceil().max(1.0);
@@ -61,7 +62,7 @@ pub(crate) fn percentile(histogram: &Histogram<u64>, failed: u64, share: f64) ->
 }
 
 impl Tally {
-    /// Nothing yet. Operations meant for `measured_from` or later are measured.
+    /// Empty counts. Operations whose intended time is `measured_from` or later are measured.
     pub fn new(measured_from: Nanos, until: Option<Nanos>) -> Self {
         Self {
             measured_from,
@@ -84,12 +85,12 @@ impl Tally {
         }
     }
 
-    /// Keeps the first so many measured operations one by one.
+    /// Keeps this number of measured operations as rows, beginning with the first.
     pub(crate) fn with_rows(self, rows_max: usize) -> Self {
         Self { rows_max, ..self }
     }
 
-    /// Operations that were kept one by one, in the order in which they ended on their thread.
+    /// Operations that were kept as rows, in the order in which they ended on their thread.
     pub fn into_rows(self) -> Vec<Row> {
         self.rows
     }
@@ -109,18 +110,18 @@ impl Tally {
         self.failures.get(&kind).copied().unwrap_or(0)
     }
 
-    /// The latency that a share of all operations did not exceed, failed ones counting as longer
-    /// than any; `None` when it is one of those.
+    /// The latency that this share of all operations did not exceed; failed operations count as
+    /// longer than any other. `None` if the percentile falls on a failed one.
     pub fn percentile(&self, share: f64) -> Option<Nanos> {
         percentile(&self.latency, self.failed(), share)
     }
 
-    /// Operations that were not measured since they belonged to the warm-up.
+    /// Operations that were not measured because they belonged to the warm-up.
     pub fn warmup(&self) -> u64 {
         self.warmup
     }
 
-    /// An operation that ended.
+    /// Counts an operation that ended.
     pub(crate) fn record(&mut self, intended: Nanos, begun: Nanos, at: Nanos, outcome: Outcome) {
         let is_answered = matches!(outcome, Outcome::Answered { .. });
         let is_in_span = at >= self.measured_from && self.until.is_none_or(|until| at < until);
@@ -173,7 +174,7 @@ impl Tally {
         self.busiest = self.cpu as f64 / now.saturating_sub(self.measured_from).max(1) as f64;
     }
 
-    /// Ends the span early.
+    /// Ends the span before its planned end.
     pub(crate) fn cut(&mut self, now: Nanos) {
         let now = now.max(self.measured_from);
         self.until = Some(self.until.map_or(now, |until| until.min(now)));
@@ -212,13 +213,13 @@ impl Tally {
         self.ended = self.ended.max(other.ended);
         self.until = self.until.max(other.until);
         self.repeats += other.repeats;
-        // Every thread saw the same machine; the longest look is the one to keep.
+        // Every thread saw the same machine, so the longest measurement is kept.
         self.machine = if other.machine.1 > self.machine.1 { other.machine } else { self.machine };
         self.cpu += other.cpu;
         self.busiest = self.busiest.max(other.busiest);
     }
 
-    /// Length of the measured span: as planned, or until the last operation ended.
+    /// Length of the measured span: as planned, or until the end of the last operation.
     pub(crate) fn span(&self) -> Nanos {
         self.until.unwrap_or(self.ended).saturating_sub(self.measured_from).max(1)
     }

@@ -1,19 +1,19 @@
-//! What is asked, and where.
+//! The target of a run, and the request that is sent to it.
 
 use std::io;
 use std::net::{SocketAddr, ToSocketAddrs};
 
-/// How a target is spoken to.
+/// The protocol of a target.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Protocol {
-    /// HTTP/1.1 over TCP, connections kept.
+    /// HTTP/1.1 over TCP with persistent connections.
     Http,
-    /// CoAP over UDP, confirmable.
+    /// CoAP over UDP with confirmable messages.
     Coap,
 }
 
 impl Protocol {
-    /// As results name it.
+    /// The name of the protocol in results.
     pub fn name(self) -> &'static str {
         match self {
             Self::Http => "http",
@@ -22,12 +22,12 @@ impl Protocol {
     }
 }
 
-/// A URL taken apart.
+/// The parts of a URL.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Target {
-    /// By its scheme.
+    /// The protocol that its scheme names.
     pub protocol: Protocol,
-    /// Host and port as written: the `Host` field.
+    /// Host and port as written, for the `Host` field.
     pub authority: String,
     /// Path and query, beginning with `/`.
     pub path: String,
@@ -48,8 +48,8 @@ impl Target {
     /// Reads a URL.
     ///
     /// # Errors
-    /// When it has another scheme, no host, a user name, a fragment, or a character that a URL
-    /// cannot have.
+    /// Fails when the URL has another scheme, no host, a user name, a fragment, or a character that
+    /// a URL cannot contain.
     pub fn parse(url: &str) -> Result<Self, TargetError> {
         let (scheme, rest) = url.split_once("://").ok_or(TargetError::Form)?;
         let protocol = match scheme.to_ascii_lowercase().as_str() {
@@ -88,10 +88,10 @@ impl Target {
         (!host.is_empty()).then_some((host, port))
     }
 
-    /// Looks its host up. Blocks; the first address counts.
+    /// Resolves its host. Blocks; the first address is used.
     ///
     /// # Errors
-    /// When the host has no address.
+    /// Fails when the host has no address.
     pub fn address(&self) -> io::Result<SocketAddr> {
         let (host, port) = self.host_and_port().ok_or(io::ErrorKind::InvalidInput)?;
         (host, port)
@@ -106,14 +106,15 @@ impl Target {
     }
 }
 
-/// What every operation asks.
+/// The request of every operation.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Request {
-    /// In upper case.
+    /// The method in upper case.
     pub method: String,
-    /// Fields as written. CoAP has `Content-Type` and `Accept` alone, as numbers of its registry.
+    /// Fields as written. CoAP supports only `Content-Type` and `Accept`, as numbers of its
+    /// registry.
     pub headers: Vec<(String, String)>,
-    /// May be empty.
+    /// The body, which may be empty.
     pub body: Vec<u8>,
 }
 

@@ -1,6 +1,6 @@
-//! Two targets side by side: short turns in the order A B B A, so that whatever the machine does
-//! meanwhile befalls both. Each pair of neighbouring turns gives one ratio of rates, and their
-//! median stands against what two runs one after the other would take for a difference.
+//! Compares two targets in short turns in the order A B B A, so that other activity of the machine
+//! affects both. Each pair of neighbouring turns gives one ratio of rates. Their median is not
+//! affected by changes that two runs one after the other would show as a difference.
 
 use std::io;
 use std::time::Duration;
@@ -11,11 +11,11 @@ pub use crate::plan::PAIRS_MIN;
 use crate::plan::check_clients;
 use crate::{Done, Failure, Live, Mark, Nanos, Outcome, PlanError, Wire};
 
-/// Beginning of a turn that does not count: until then all clients are in step again.
+/// Beginning of a turn that is not measured, because the clients settle in this time.
 const SETTLE: Nanos = 10_000_000;
-/// How often the wish to stop is looked at when nothing happens.
+/// How often the stop signal is checked when nothing happens.
 const LOOK_EVERY: Nanos = 10_000_000;
-/// 1.96 standard deviations on either side hold 95 %.
+/// The interval of 1.96 standard deviations on either side contains 95 %.
 const Z: f64 = 1.96;
 
 /// A run in turns. One thread makes all operations, in a closed loop.
@@ -25,16 +25,16 @@ pub struct TurnsPlan {
     pub clients: usize,
     /// Measured part of a turn.
     pub turn: Duration,
-    /// Pairs of turns that count; at least [`PAIRS_MIN`].
+    /// Pairs of turns that are counted; at least [`PAIRS_MIN`].
     pub pairs: usize,
-    /// Pairs before them that do not.
+    /// Pairs before them that are not counted.
     pub warmup_pairs: usize,
-    /// An operation that has no answer so long after its turn has failed.
+    /// An operation fails if it has no answer this long after its turn.
     pub timeout: Duration,
 }
 
 impl TurnsPlan {
-    /// Whether it can be run.
+    /// Checks that the plan can be run.
     pub fn check(&self) -> Result<(), PlanError> {
         check_clients(self.clients)?;
         if self.turn.is_zero() {
@@ -50,32 +50,32 @@ impl TurnsPlan {
     }
 }
 
-/// What one target did in one turn, or in several.
+/// The counts of one target in one turn, or in several.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
 pub struct Side {
     /// Good answers within the measured part.
     pub answered: u64,
-    /// Failures, in whatever part of the turn.
+    /// Failures in any part of the turn.
     pub failed: u64,
-    /// Of the failures, those that were answered with an error.
+    /// The failures that were answers with an error.
     #[serde(default)]
     pub errors: u64,
     /// Answers per second.
     pub answered_per_s: f64,
 }
 
-/// A run in turns and what came of it.
+/// A run in turns and its results.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Turns {
-    /// Each pair that counts: the first target, the second.
+    /// Each counted pair: the first target, the second.
     pub pairs: Vec<[Side; 2]>,
-    /// Share of the run that the generator's thread was on a processor.
+    /// Share of the run in which the generator's thread used a processor.
     pub busy: f64,
 }
 
 impl Turns {
-    /// Rate of the first over that of the second, pair by pair. A pair in which the second answered
-    /// nothing has none.
+    /// The rate of the first target divided by that of the second, for each pair. A pair in which
+    /// the second answered nothing is left out.
     pub fn ratios(&self) -> Vec<f64> {
         self.pairs
             .iter()
@@ -84,7 +84,7 @@ impl Turns {
             .collect()
     }
 
-    /// One target's counts of all pairs, with their mean rate.
+    /// One target's counts over all pairs, with their mean rate.
     pub fn whole(&self, side: usize) -> Side {
         let sides = self.pairs.iter().map(|pair| &pair[side]);
         let mut whole = sides.clone().fold(Side::default(), |sum, one| Side {
@@ -99,8 +99,8 @@ impl Turns {
     }
 }
 
-/// The median of values, and where it lies with about 95 % confidence by the ranks of its
-/// neighbours; no interval for fewer than [`PAIRS_MIN`].
+/// The median of values, and its interval with about 95 % confidence by the ranks of its
+/// neighbours; there is no interval for fewer than [`PAIRS_MIN`].
 pub fn median(values: &[f64]) -> Option<(f64, Option<[f64; 2]>)> {
     let mut sorted = values.to_vec();
     sorted.sort_by(f64::total_cmp);
@@ -113,10 +113,10 @@ pub fn median(values: &[f64]) -> Option<(f64, Option<[f64; 2]>)> {
     Some((middle, interval))
 }
 
-/// Lets two targets take turns until all pairs are made or `live` is stopped. Blocks.
+/// Measures two targets in turns until all pairs are made or `live` is stopped. Blocks.
 ///
 /// # Errors
-/// Those of [`Wire::next`].
+/// The errors of [`Wire::next`].
 pub fn take_turns(
     wires: &mut [Box<dyn Wire + '_>; 2],
     plan: &TurnsPlan,
@@ -143,7 +143,7 @@ pub fn take_turns(
     Ok(turns)
 }
 
-/// One turn: all clients begin, and once it is over their last operations are waited for.
+/// Runs one turn: all clients begin, and after its end the turn waits for their last operations.
 fn turn(wire: &mut dyn Wire, plan: &TurnsPlan, live: &Live) -> io::Result<Side> {
     let measured_from = wire.now() + SETTLE;
     let until = measured_from + plan.turn.as_nanos() as Nanos;

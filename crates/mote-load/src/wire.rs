@@ -1,18 +1,18 @@
-//! The seam between the schedule and what carries operations: HTTP, CoAP, or a test's script.
+//! The trait between the schedule and the transport of operations: HTTP, CoAP, or a test's script.
 
 use std::io;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use crate::{Failure, Nanos, Phases};
 
-/// What came of an operation.
+/// The outcome of an operation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Outcome {
-    /// A good answer, whole.
+    /// A complete, good answer.
     Answered {
         /// Bytes of its body.
         bytes: u64,
-        /// Where the target says the time went.
+        /// The durations that the target reports.
         phases: Option<Phases>,
     },
     /// Anything else.
@@ -22,40 +22,41 @@ pub enum Outcome {
 /// An operation that ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Done {
-    /// Whose it was.
+    /// The client of the operation.
     pub client: usize,
-    /// When.
+    /// The time of its end.
     pub at: Nanos,
-    /// What came of it.
+    /// Its outcome.
     pub outcome: Outcome,
 }
 
 /// Processor time at a moment.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Mark {
-    /// Of this thread.
+    /// Processor time of this thread.
     pub cpu: Nanos,
-    /// Of the machine: busy and in all, in ticks.
+    /// Processor time of the machine in ticks: busy, and in total.
     pub machine: (u64, u64),
 }
 
-/// Clients of one thread, each with one operation under way at most. Owns the clock, so that a
-/// test can be its master.
+/// The clients of one thread, each with at most one operation under way. The wire owns the clock,
+/// so that a test can control it.
 pub trait Wire {
-    /// The time.
+    /// The current time.
     fn now(&mut self) -> Nanos;
 
-    /// Begins an operation on a client that has none. Does not block; a failure is told by
-    /// [`Wire::next`].
+    /// Begins an operation on a client that has none. Does not block; [`Wire::next`] reports a
+    /// failure.
     fn begin(&mut self, client: usize);
 
-    /// Forgets the operation of a client, which is free afterwards.
+    /// Abandons the operation of a client, which is free afterwards.
     fn give_up(&mut self, client: usize);
 
-    /// The next operation that ended, or `None` once it is `until`. Blocks until then at most.
+    /// The next operation that ended, or `None` at `until`. Blocks until then at most.
     ///
     /// # Errors
-    /// When the machine refuses what every operation needs, such as its event queue.
+    /// Fails when the machine refuses a resource that every operation needs, such as its event
+    /// queue.
     fn next(&mut self, until: Nanos) -> io::Result<Option<Done>>;
 
     /// Processor time used so far.
@@ -63,13 +64,13 @@ pub trait Wire {
         Mark::default()
     }
 
-    /// Times something had to be sent again or connected anew since the start.
+    /// The number of messages sent again and connections made again since the start.
     fn repeats(&self) -> u64 {
         0
     }
 }
 
-/// What others may see of a run while it goes on, and how they end it.
+/// The progress of a run, which other threads can read, and their way to end it.
 #[derive(Debug, Default)]
 pub struct Live {
     stop: AtomicBool,
@@ -80,24 +81,24 @@ pub struct Live {
 }
 
 impl Live {
-    /// Ends the run soon: what is under way is forgotten.
+    /// Ends the run soon; operations that are under way are abandoned.
     pub fn stop(&self) {
         self.stop.store(true, Ordering::Relaxed);
     }
 
-    /// Whether it was asked to end.
+    /// Whether the run should end.
     pub fn is_stopped(&self) -> bool {
         self.stop.load(Ordering::Relaxed)
     }
 
-    /// Operations answered, operations failed, and the sum of the latencies of the former, in
-    /// nanoseconds; warm-up included.
+    /// Operations answered, operations failed, and the sum of the latencies of the answered ones in
+    /// nanoseconds, including the warm-up.
     pub fn totals(&self) -> (u64, u64, Nanos) {
         let read = |number: &AtomicU64| number.load(Ordering::Relaxed);
         (read(&self.answered), read(&self.failed), read(&self.latency_sum))
     }
 
-    /// The longest latency since this was asked last.
+    /// The longest latency since the last call.
     pub fn take_max(&self) -> Nanos {
         self.latency_max.swap(0, Ordering::Relaxed)
     }

@@ -1,5 +1,5 @@
-//! Requests as a client writes them, answers as it reads them (RFC 7252, 3). The option codec is
-//! `coap-message-implementations`, the one the node's front uses.
+//! Encodes requests and decodes answers for a client (RFC 7252, 3). The option codec is
+//! `coap-message-implementations`, which the node's front uses too.
 
 use coap_message::{MinimalWritableMessage, MutableWritableMessage};
 use coap_message_implementations::inmemory::MessageMut;
@@ -8,20 +8,20 @@ use coap_numbers::option;
 
 use crate::{Request, Target};
 
-/// Echo (RFC 9175).
+/// The number of the Echo option (RFC 9175).
 const ECHO: u16 = 252;
-/// Bytes of header and token of our requests.
+/// Bytes of the header and token of a request.
 pub(super) const FIXED_BYTES: usize = 8;
-/// Payload at most: one message, no blocks.
+/// Largest payload: one message without blocks.
 const PAYLOAD_BYTES_MAX: usize = 1_024;
 
 /// A request that one confirmable CoAP message cannot carry.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum UnfitRequest {
-    /// No such method.
+    /// CoAP has no such method.
     #[error("CoAP supports GET, POST, PUT, DELETE, FETCH, PATCH and iPATCH, not {0}")]
     Method(String),
-    /// A field without a counterpart.
+    /// A field without an equivalent in CoAP.
     #[error(
         "over CoAP, only content-type and accept are supported, as numbers such as 50; found {0}"
     )]
@@ -29,12 +29,12 @@ pub enum UnfitRequest {
     /// A segment of the path, or a parameter, that is longer than 255 bytes or badly escaped.
     #[error("a part of the path is longer than 255 bytes or badly escaped")]
     Path,
-    /// Blocks are not sent.
+    /// The body needs blocks, which are not sent.
     #[error("over CoAP, a body can have at most {PAYLOAD_BYTES_MAX} bytes here")]
     Body,
 }
 
-/// What requests share: everything behind the token, and their code.
+/// The parts that all requests share: everything after the token, and the code.
 #[derive(Debug, Clone)]
 pub(super) struct Template {
     code: u8,
@@ -77,7 +77,7 @@ impl Template {
             let value: u16 = value.parse().map_err(|_| unfit())?;
             options.push((number, shortest(u32::from(value))));
         }
-        // Stable: segments stay in their order.
+        // The sort is stable, so segments keep their order.
         options.sort_by_key(|(number, _)| *number);
         Ok(Self { code, options, payload: request.body.clone() })
     }
@@ -93,7 +93,7 @@ impl Template {
         let length = {
             let mut message = MessageMut::new_in_slice(&mut code, &mut bytes[FIXED_BYTES..]);
             let echo = echo.map(|value| (ECHO, value));
-            // Echo has the highest number of all.
+            // Echo has the highest option number.
             let own = self.options.iter().map(|(number, value)| (*number, value.as_slice()));
             for (number, value) in own.chain(echo) {
                 message.add_option(number, value).expect("room for every option was made above");
@@ -145,7 +145,7 @@ pub(super) struct Answer<'a> {
 }
 
 impl<'a> Answer<'a> {
-    /// Reads the fixed part; `None` when it is no message that is meant for a client.
+    /// Parses the fixed part; `None` if the message is not meant for a client.
     pub(super) fn parse(datagram: &'a [u8]) -> Option<Self> {
         let [first, code, high, low, rest @ ..] = datagram else { return None };
         let kind = match first >> 4 & 3 {
@@ -166,7 +166,7 @@ impl<'a> Answer<'a> {
         Some(Self { kind, code, mid: u16::from_be_bytes([*high, *low]), token, tail })
     }
 
-    /// Bytes of the payload, and the Echo value; `None` when the options break their grammar.
+    /// Bytes of the payload, and the Echo value; `None` when the options are malformed.
     pub(super) fn content(&self) -> Option<(u64, Option<&'a [u8]>)> {
         let mut content = (0, None);
         for item in OptPayloadReader::new(self.tail) {

@@ -1,41 +1,41 @@
-//! Reads an answer piece by piece without keeping it. Pure.
+//! Parses an answer piece by piece without storing it. Pure.
 
 use crate::{Failure, Outcome, Phases};
 
-/// Bytes of a head at most, and of a chunk's first line.
+/// Largest head in bytes, and largest first line of a chunk.
 const HEAD_BYTES_MAX: usize = 64 << 10;
 const LINE_BYTES_MAX: usize = 1_024;
 
-/// What a piece brought.
+/// The result of parsing a piece.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Progress {
-    /// More has to come.
+    /// More data has to arrive.
     More,
-    /// The answer is whole.
+    /// The answer is complete.
     Whole {
-        /// What it was.
+        /// Its outcome.
         outcome: Outcome,
-        /// The connection cannot be used again.
+        /// Whether the connection cannot be used again.
         closes: bool,
     },
-    /// It breaks the grammar, or something follows that nobody asked for.
+    /// The answer is malformed, or data follows that no request asked for.
     Malformed,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Part {
     Head,
-    /// So many bytes are left.
+    /// The number of bytes left.
     Body(u64),
     UntilClose,
-    /// A chunk's first line: what is read of its size, of how many characters.
+    /// A chunk's first line: the size as far as it was read, and the number of its characters.
     ChunkSize(u64, usize),
-    /// After the size: the rest of its line.
+    /// After the size: the rest of the line.
     ChunkLine(u64, usize),
     Chunk(u64),
     /// The line end after a chunk.
     ChunkEnd,
-    /// Fields after the last chunk: bytes of this line, and of all.
+    /// Fields after the last chunk: bytes of this line, and of all lines.
     Trailer(usize, usize),
 }
 
@@ -50,7 +50,7 @@ struct Head {
 
 pub(super) struct AnswerReader {
     part: Part,
-    /// Of a head that came in pieces.
+    /// The parts of a head that arrived in pieces.
     held: Vec<u8>,
     head: Head,
     is_head_request: bool,
@@ -72,24 +72,24 @@ impl Default for AnswerReader {
 }
 
 impl AnswerReader {
-    /// Before an answer; one to HEAD has no body.
+    /// Must be called before an answer; the answer to HEAD has no body.
     pub(super) fn begin(&mut self, is_head_request: bool) {
         let mut held = std::mem::take(&mut self.held);
         held.clear();
         *self = Self { held, is_head_request, ..Self::default() };
     }
 
-    /// Nothing of the answer has come.
+    /// Whether no part of the answer has arrived.
     pub(super) fn is_untouched(&self) -> bool {
         self.is_untouched
     }
 
-    /// The connection ended: the outcome, when that is how this answer ends.
+    /// The connection ended: the outcome, if this kind of answer ends in this way.
     pub(super) fn end(&self) -> Option<Outcome> {
         (self.part == Part::UntilClose).then(|| self.outcome())
     }
 
-    /// Takes what was read.
+    /// Parses the data that was read.
     pub(super) fn push(&mut self, mut piece: &[u8]) -> Progress {
         self.is_untouched = false;
         while self.part == Part::Head {
@@ -113,10 +113,11 @@ impl AnswerReader {
         Outcome::Answered { bytes: self.bytes, phases: self.head.phases }
     }
 
-    /// Reads the head once it is whole; returns the bytes of `piece` that belong to it.
+    /// Parses the head once it is complete; returns the number of bytes of `piece` that belong to
+    /// it.
     fn take_head(&mut self, piece: &[u8]) -> Result<Option<usize>, Wrong> {
         if self.held.is_empty() {
-            // Nearly always the head comes whole, and need not be copied.
+            // The head is nearly always complete and need not be copied.
             if let Some(end) = find_end(piece, 0) {
                 self.read_head(&piece[..end])?;
                 return Ok(Some(end));
@@ -137,7 +138,8 @@ impl AnswerReader {
     fn read_head(&mut self, bytes: &[u8]) -> Result<(), Wrong> {
         let head = parse_head(bytes)?;
         if (100..200).contains(&head.status) {
-            // Interim: the answer itself follows. Nobody asked to switch protocols.
+            // An interim answer, after which the final one follows. The client never asks to switch
+            // protocols.
             return if head.status == 101 { Err(Wrong) } else { Ok(()) };
         }
         self.head = head;
@@ -151,7 +153,7 @@ impl AnswerReader {
         Ok(())
     }
 
-    /// Reads of the body; `Some` with what is beyond once it is whole.
+    /// Reads data of the body; `Some` with the remaining data once it is complete.
     fn take_body<'p>(&mut self, mut piece: &'p [u8]) -> Result<Option<&'p [u8]>, Wrong> {
         loop {
             match self.part {
@@ -186,7 +188,7 @@ impl AnswerReader {
         }
     }
 
-    /// One byte between chunks; `true` when it was the last of the body.
+    /// Parses one byte between chunks; `true` when it was the last of the body.
     fn take_chunk_byte(&mut self, byte: u8) -> Result<bool, Wrong> {
         self.part = match (self.part, byte) {
             (Part::ChunkSize(_, 0), b'\r' | b'\n' | b';') => return Err(Wrong),
@@ -216,11 +218,11 @@ impl AnswerReader {
     }
 }
 
-/// The answer breaks its grammar.
+/// The answer is malformed.
 #[derive(Debug, PartialEq, Eq)]
 struct Wrong;
 
-/// Where the head ends, searched from `from` on.
+/// The end of the head, searched for from `from` on.
 fn find_end(bytes: &[u8], from: usize) -> Option<usize> {
     memchr::memchr_iter(b'\n', &bytes[from..])
         .map(|at| from + at + 1)
@@ -257,7 +259,7 @@ fn parse_head(bytes: &[u8]) -> Result<Head, Wrong> {
 }
 
 fn field(head: &mut Head, name: &[u8], value: &[u8]) -> Result<(), Wrong> {
-    // By length first: most fields are none of these.
+    // The length is compared first, because most fields are none of these.
     match name.len() {
         14 if name.eq_ignore_ascii_case(b"content-length") => {
             let digits = std::str::from_utf8(value).map_err(|_| Wrong)?;
@@ -292,14 +294,14 @@ fn field(head: &mut Head, name: &[u8], value: &[u8]) -> Result<(), Wrong> {
 mod tests {
     use super::*;
 
-    /// Reads an answer whole and in pieces of every size; all must agree.
+    /// Parses an answer at once and in pieces of every size; all results must agree.
     fn read(text: &str) -> Progress {
         let check = |size: usize| {
             let mut reader = AnswerReader::default();
             let mut last = Progress::More;
             for piece in text.as_bytes().chunks(size) {
                 if last != Progress::More {
-                    // A piece after the end is what nobody asked for.
+                    // Data after the end was not asked for.
                     return Progress::Malformed;
                 }
                 last = reader.push(piece);

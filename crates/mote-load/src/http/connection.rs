@@ -11,17 +11,17 @@ use rustix::net::{self, AddressFamily, RecvFlags, SendFlags, SocketFlags, Socket
 use super::answer::{AnswerReader, Progress};
 use crate::{Failure, Outcome};
 
-/// By edge, so that a connection is registered once for its life.
+/// Edge-triggered, so that a connection is registered only once.
 pub(super) const INTEREST: EventFlags =
     EventFlags::IN.union(EventFlags::OUT).union(EventFlags::RDHUP).union(EventFlags::ET);
 
-/// How far an operation is.
+/// The progress of an operation.
 pub(super) enum OperationState {
     /// It waits for the socket.
     Waits,
     /// It ended.
     Over(Outcome),
-    /// The kept connection was closed before any of the answer came.
+    /// The persistent connection was closed before any part of the answer arrived.
     Stale,
 }
 
@@ -29,17 +29,18 @@ pub(super) enum OperationState {
 enum State {
     Idle,
     Connecting,
-    /// So many bytes of the request are sent.
+    /// The number of bytes of the request that were sent.
     Writing(usize),
     Reading,
 }
 
 pub(super) struct Connection {
     socket: Option<OwnedFd>,
-    /// Of the socket: events of one that was closed meanwhile are told by it.
+    /// The generation of the socket, which identifies events of a socket that was closed in the
+    /// meantime.
     generation: u32,
     state: State,
-    /// An operation has ended well on it.
+    /// Whether an operation has ended well on it.
     is_kept: bool,
     reader: AnswerReader,
 }
@@ -65,7 +66,7 @@ impl Connection {
         self.socket.is_some()
     }
 
-    /// Begins to connect; an operation begins with it.
+    /// Begins a connection together with an operation.
     pub(super) fn open(&mut self, address: SocketAddr) -> io::Result<(&OwnedFd, u32)> {
         let family = if address.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 };
         let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
@@ -94,7 +95,7 @@ impl Connection {
         self.write(request)
     }
 
-    /// An event of its socket.
+    /// Handles an event of the socket.
     pub(super) fn on_ready(
         &mut self,
         flags: EventFlags,
@@ -105,7 +106,8 @@ impl Connection {
         let is_ended = flags.intersects(EventFlags::RDHUP | EventFlags::HUP | EventFlags::ERR);
         match self.state {
             State::Idle => {
-                // Nothing was asked: the server closed it, or said what nobody asked for.
+                // No request is under way: the server closed the connection, or sent data that no
+                // request asked for.
                 if is_ended || flags.contains(EventFlags::IN) {
                     self.close();
                 }
@@ -184,7 +186,8 @@ impl Connection {
                 Progress::More => {}
                 Progress::Malformed => return self.fail(Failure::Malformed),
                 Progress::Whole { outcome, closes } => {
-                    // A request that is not sent whole cannot share a connection with the next.
+                    // A request that was not sent completely cannot share a connection with the
+                    // next one.
                     if closes || is_ended || self.state != State::Reading {
                         self.close();
                     } else {
