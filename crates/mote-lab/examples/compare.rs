@@ -1,9 +1,9 @@
-//! Policies side by side on the five families of demand.
+//! Compares policies on the five families of demand.
 //!
 //! `cargo run -p mote-lab --release --example compare [START_MS [SEED [FAMILY]]]`
 //!
-//! Equal arrivals, run times, start times and limits for every policy; presets with their documented
-//! defaults. Ratios below 1 are in favour of `auto`.
+//! Arrivals, run times, start times and limits are equal for every policy; presets have their
+//! documented defaults. Ratios below 1 are in favour of `auto`.
 
 use mote_lab::{Report, families, simulate, table};
 

@@ -1,4 +1,4 @@
-//! When invocations come.
+//! The arrival times of invocations.
 
 use std::sync::Arc;
 
@@ -12,7 +12,7 @@ const SECOND_NS: f64 = 1e9;
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Arrivals {
-    /// A Poisson process: many callers who know nothing of each other.
+    /// A Poisson process: many independent callers.
     Poisson {
         /// Its rate.
         rate: f64,
@@ -21,16 +21,16 @@ pub enum Arrivals {
     Regular {
         /// Time between two calls.
         period_s: f64,
-        /// The first call.
+        /// Time of the first call.
         first_s: f64,
     },
-    /// Poisson with a rate that follows a line through these points of (time, rate), and stays at
-    /// the last one.
+    /// Poisson with a rate that follows a line through these points of (time, rate), and keeps the
+    /// value of the last one.
     Profile {
         /// Points in order of time, from 0.
         points: Vec<(f64, f64)>,
     },
-    /// Poisson with a rate that swings as a sine, from its lowest.
+    /// Poisson with a rate that follows a sine, beginning at its lowest value.
     Diurnal {
         /// Mean rate.
         mean_rate: f64,
@@ -46,30 +46,30 @@ pub enum Arrivals {
         /// Rate and mean length of the busy phase.
         busy: (f64, f64),
     },
-    /// Callers that send again only after the answer and, if later, after a pause: closed load.
+    /// Callers that send again only after the answer and, if later, after a pause: a closed load.
     Clients {
         /// Steps of (length in seconds, callers); the load ends after the last one.
         steps: Vec<(f64, u32)>,
-        /// Calls per second of each caller at most; 0 is no pause.
+        /// Most calls per second of each caller; 0 means no pause.
         rate: f64,
     },
-    /// Given times.
+    /// Times from a record.
     Recorded {
-        /// (Time, run time) in nanoseconds, in order; a run time of 0 is drawn from the function's
-        /// own distribution.
+        /// (Time, run time) in nanoseconds, in order; for a run time of 0, a value is drawn from
+        /// the function's own distribution.
         calls: Arc<Vec<(u64, u64)>>,
     },
 }
 
-/// A point of an open process.
+/// A call of an open process.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) struct Call {
     pub(crate) at_ns: u64,
-    /// 0 when the trace does not say.
+    /// 0 when the trace contains no run time.
     pub(crate) service_ns: u64,
 }
 
-/// Walks through the calls of an open process.
+/// Iterates over the calls of an open process.
 #[derive(Debug)]
 pub(crate) struct Source {
     arrivals: Arrivals,
@@ -84,7 +84,8 @@ impl Source {
         Self { arrivals, at_s: 0.0, next: 0, busy: true, phase_end_s: 0.0 }
     }
 
-    /// The next call, `None` after the last. Closed load has none: its callers are events.
+    /// The next call, `None` after the last. A closed load has none, because its callers are
+    /// events.
     pub(crate) fn next(&mut self, random: &mut Random) -> Option<Call> {
         let at_s = match &self.arrivals {
             Arrivals::Clients { .. } => return None,
@@ -132,9 +133,9 @@ impl Source {
     }
 }
 
-/// The next point of a Poisson process with a changing rate: points of the highest rate, each kept
-/// with the share that its moment deserves (Lewis and Shedler's thinning). Gives up at `end_s` when
-/// the rate there and after is 0.
+/// The next point of a Poisson process with a changing rate. It draws points at the highest rate
+/// and keeps each with the probability given by the rate at its time (Lewis and Shedler's
+/// thinning). Stops at `end_s` if the rate is 0 from there on.
 fn thin(
     random: &mut Random,
     from_s: f64,
@@ -163,7 +164,7 @@ fn rate_at(points: &[(f64, f64)], at_s: f64) -> f64 {
     }
 }
 
-/// How many callers a closed load has at a time, `None` after its end.
+/// The number of callers of a closed load at a time, `None` after its end.
 pub(crate) fn clients_at(steps: &[(f64, u32)], at_ns: u64) -> Option<u32> {
     let mut end_s = 0.0;
     for (length_s, clients) in steps {

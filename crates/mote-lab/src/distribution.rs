@@ -1,15 +1,15 @@
-//! Durations with a spread.
+//! Distributions of durations.
 
 use rand::rngs::Xoshiro256PlusPlus;
 use rand::{RngExt, SeedableRng};
 use rand_distr::{Distribution as _, Exp, LogNormal};
 use serde::{Deserialize, Serialize};
 
-/// The generator of the lab: small, fast, and the same on every machine (rust-random/rand).
+/// The random generator of the lab: small, fast, and the same on every machine (rust-random/rand).
 pub(crate) type Random = Xoshiro256PlusPlus;
 
-/// An independent stream of random numbers for one part of a scenario, so that a policy that asks
-/// for more of one kind does not change another's.
+/// An independent stream of random numbers for one part of a scenario, so that a policy that draws
+/// more numbers of one kind does not change those of another.
 pub(crate) fn stream(seed: u64, part: u64) -> Random {
     Random::seed_from_u64(seed ^ part.wrapping_add(1).wrapping_mul(0x9e37_79b9_7f4a_7c15))
 }
@@ -32,7 +32,7 @@ pub enum Distribution {
     LogNormal {
         /// The mean.
         mean_ms: f64,
-        /// Standard deviation over mean.
+        /// Standard deviation divided by the mean.
         variation: f64,
     },
 }

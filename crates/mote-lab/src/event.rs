@@ -1,30 +1,30 @@
-//! The virtual clock: what happens next.
+//! The virtual clock and its queue of events.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
-/// Something that happens. Numbers are indices of functions, instances and callers.
+/// An event. Numbers are indices of functions, instances and callers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Event {
-    /// A call of an open process; the function keeps what it is.
+    /// A call of an open process arrives; the function stores its details.
     Arrival { function: u32 },
-    /// A caller of a closed load sends.
+    /// A caller of a closed load sends a call.
     Send { function: u32, client: u32 },
     /// The number of callers changes.
     Step { function: u32 },
     /// An invocation ends.
     Done { function: u32, worker: u32, serial: u64 },
-    /// An instance is ready whose start began at `since_ns`.
+    /// An instance is ready; its start began at `since_ns`.
     Ready { function: u32, since_ns: u64 },
-    /// A stopped instance has given its memory back.
+    /// A stopped instance has released its memory.
     Gone { function: u32, worker: u32 },
     /// The oldest waiting invocation may have reached its deadline.
     Expire { function: u32 },
-    /// The autoscaler looks.
+    /// The autoscaler evaluates the function.
     Look { function: u32 },
     /// A generic sandbox is ready again.
     Refill,
-    /// A point of the time series.
+    /// A point of the time series is recorded.
     Sample,
 }
 

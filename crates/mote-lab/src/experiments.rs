@@ -3,8 +3,8 @@
 //! Papers: A = Li et al., "Analyzing Open-Source Serverless Platforms: Characteristics and
 //! Performance", 2021, and its slides of 2019; B = Kjorveziroski and Filiposka, "Kubernetes
 //! Distributions for the Edge", J Supercomput 2022, with the data of
-//! korvoj/k8s-distributions-iot-edge. Where a paper leaves a value open it is chosen so that the
-//! stated numbers of the paper's own platform come out, and said here.
+//! korvoj/k8s-distributions-iot-edge. A value that a paper does not state is chosen so that the
+//! published numbers of its own platform result, and a comment here says so.
 
 use mote_core::policy::{HpaSettings, KnativeMetric, KnativeSettings, OpenFaasSettings, Policy};
 
@@ -27,7 +27,7 @@ pub const EXPERIMENTS: [&str; 11] = [
     "hpa-ramp4",
 ];
 
-/// An experiment in one line for people; `None` for an unknown name.
+/// A one-line description of an experiment; `None` for an unknown name.
 pub fn about(name: &str) -> Option<&'static str> {
     Some(match name {
         "scale-workload-steady" => "100 callers at one call per second each, short work",
@@ -47,13 +47,13 @@ pub fn about(name: &str) -> Option<&'static str> {
     })
 }
 
-/// A pod until it is ready. The studies' containers took 5 to 7 s on their clusters (B); 4 s makes
-/// the platforms of A meet their stated 12 s and 26 s.
+/// Time until a pod is ready. The studies' containers took 5 to 7 s on their clusters (B); with 4 s
+/// the platforms of A reach their published 12 s and 26 s.
 const POD_START: Distribution = Distribution::LogNormal { mean_ms: 4_000.0, variation: 0.1 };
 /// Length of a step in B.
 const STEP_S: f64 = 300.0;
-/// CPU time of B's float-operation with n = 100000: ten pods at 0.35 core were full at 40 calls per
-/// second.
+/// CPU time of B's float-operation with n = 100000: ten pods at 0.35 core were fully used at 40
+/// calls per second.
 const FLOAT_MS: f64 = 84.0;
 
 /// Knative as configured in A: target 10, tick 2 s, window 10 s, rate 100.
@@ -95,38 +95,39 @@ pub fn experiment(name: &str, policy: Policy) -> Option<Scenario> {
         "scale-workload-steady" => {
             study(name, policy, 60.0, fetch(clients(vec![(60.0, 100)], 1.0), 8.0))
         }
-        // A, backup; the shape is ours: 10 s at 10, 10 s at 100 per second, six times. 80 ms of work
-        // make eight instances what the load needs.
+        // A, backup; the shape is our choice: 10 s at 10 and 10 s at 100 per second, six times.
+        // With 80 ms of work the load needs eight instances.
         "scale-workload-bursty" => {
             let steps = [(10.0, 10), (10.0, 100)].repeat(6);
             study(name, policy, 120.0, fetch(clients(steps, 1.0), 80.0))
         }
-        // A, IV-C2: 100 connections that never pause, work that burns CPU.
+        // A, IV-C2: 100 connections that never pause, with work that uses only CPU.
         "scale-resource" => {
             let mut function = fetch(clients(vec![(90.0, 100)], 0.0), 80.0);
             function.work.cpu_share = 1.0;
             study(name, policy, 90.0, function)
         }
-        // A (slides): kept connections must reach new instances.
+        // A (slides): persistent connections must reach new instances.
         "keepalive-balance" => {
             study(name, policy, 60.0, fetch(clients(vec![(60.0, 100)], 0.0), 80.0))
         }
-        // A (slides): 9 callers offer 400 per second; one instance serves about 220, since it has
-        // one core and takes all nine at once.
+        // A (slides): 9 callers offer 400 per second; one instance serves about 220, because it has
+        // one core and runs all nine at once.
         "low-concurrency-high-rate" => {
             let mut function = fetch(clients(vec![(120.0, 9)], 400.0 / 9.0), 4.5);
             function.work.cpu_share = 1.0;
             function.concurrency = 100;
             study(name, policy, 120.0, function)
         }
-        // A (slides): a small queue refuses most of a ramp to 100 per second.
+        // A (slides): a small queue refuses most calls of a ramp to 100 per second.
         "dropped-demand" => {
             let points = vec![(0.0, 0.0), (30.0, 100.0), (90.0, 100.0)];
             let mut function = fetch(Arrivals::Profile { points }, 80.0);
             function.queue = 4;
             study(name, policy, 90.0, function)
         }
-        // B, 4.4.1: 6 callers at one per second, float-operation with n = 1000, at most 20.
+        // B, 4.4.1: 6 callers at one call per second, float-operation with n = 1000, at most 20
+        // instances.
         "native-scaling" => {
             let mut function = fetch(clients(vec![(800.0, 6)], 1.0), 1.0);
             function.max = 20;

@@ -1,6 +1,7 @@
 //! The five families of demand on which policies are compared.
 //!
-//! Each is the same for every policy: equal arrivals, run times and start times, by seed.
+//! Each family is the same for every policy: equal arrivals, run times and start times, determined
+//! by the seed.
 
 use mote_core::policy::{HpaSettings, KnativeSettings, OpenFaasSettings, Policy};
 
@@ -11,7 +12,7 @@ use crate::scenario::{FunctionModel, NodeModel, Scenario};
 /// Names of the families.
 pub const FAMILIES: [&str; 5] = ["steady", "bursty", "diurnal", "ramp", "heavy-tail"];
 
-/// A family in one line for people; `None` for an unknown name.
+/// A one-line description of a family; `None` for an unknown name.
 pub fn about(name: &str) -> Option<&'static str> {
     Some(match name {
         "steady" => "20 independent calls per second, starting without an instance",
@@ -43,16 +44,16 @@ pub fn family(name: &str, policy: Policy, seed: u64, start_ms: f64) -> Option<Sc
         vec![FunctionModel::new("f", arrivals, time, start)]
     };
     let (duration_s, functions) = match name {
-        // Four instances' worth, from a standing start.
+        // Load for four instances, which begins at once.
         "steady" => (1_200.0, one(Arrivals::Poisson { rate: 20.0 })),
-        // A minute at two a second, then half a minute at forty.
+        // A minute at two calls per second, then half a minute at forty.
         "bursty" => (3_600.0, one(Arrivals::Modulated { quiet: (2.0, 60.0), busy: (40.0, 30.0) })),
-        // Two short days, almost silent at night.
+        // Two short days with almost no calls at night.
         "diurnal" => {
             let day = Arrivals::Diurnal { mean_rate: 15.0, swing: 0.98, period_s: 3_600.0 };
             (7_200.0, one(day))
         }
-        // Up for ten minutes, down for five, silence.
+        // The rate rises for ten minutes, falls for five, and is then 0.
         "ramp" => {
             let points = vec![(0.0, 0.0), (600.0, 60.0), (900.0, 0.0)];
             (1_200.0, one(Arrivals::Profile { points }))
@@ -72,15 +73,15 @@ pub fn family(name: &str, policy: Policy, seed: u64, start_ms: f64) -> Option<Sc
     })
 }
 
-/// Many functions, few of which are called often. Shapes from Shahrad et al., "Serverless in the
-/// Wild", USENIX ATC 2020 (Azure Functions): 45 % of the applications are called at most once an
-/// hour and 81 % at most once a minute, which a lognormal of calls per hour with logarithmic mean
-/// 0.51 and deviation 4.08 meets; mean run times in seconds are lognormal with -0.38 and 2.36; about
-/// one function in six is called by a timer.
+/// Many functions, few of which are called often. The shapes are from Shahrad et al., "Serverless
+/// in the Wild", USENIX ATC 2020 (Azure Functions). There, 45 % of the applications are called at
+/// most once an hour and 81 % at most once a minute; a lognormal of calls per hour with logarithmic
+/// mean 0.51 and deviation 4.08 matches this. Mean run times in seconds are lognormal with -0.38
+/// and 2.36. A timer calls about one function in six.
 pub fn heavy_tail(count: usize, seed: u64, start: Distribution) -> Vec<FunctionModel> {
-    /// Keeps one function from being the whole simulation.
+    /// Limits the rate, so that one function does not dominate the simulation.
     const RATE_MAX: f64 = 20.0;
-    /// And within what its 20 instances can serve.
+    /// Limits the load to what the function's 20 instances can serve.
     const ERLANGS_MAX: f64 = 8.0;
     const PERIODS_S: [f64; 6] = [60.0, 300.0, 600.0, 900.0, 1_800.0, 3_600.0];
     let mut random = stream(seed, 0x7a11);

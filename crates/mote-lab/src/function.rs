@@ -1,4 +1,4 @@
-//! One function while it is simulated: its pool, its demand, and what is counted of it.
+//! One function in the simulation: its pool, its demand, and its counts.
 
 use mote_core::policy::Balance;
 use mote_core::policy::Policy;
@@ -9,15 +9,15 @@ use crate::arrivals::Source;
 use crate::distribution::{Random, stream};
 use crate::scenario::{FunctionModel, NodeModel};
 
-/// No caller of a closed load waits for this invocation.
+/// The client of an invocation for which no caller of a closed load waits.
 pub(crate) const NO_CLIENT: u32 = u32::MAX;
 
-/// An invocation that waits.
+/// A waiting invocation.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Waiting {
     pub(crate) arrived_ns: u64,
     deadline_ns: u64,
-    /// Drawn at arrival, so that every policy gets the same work.
+    /// Drawn at arrival, so that every policy has the same work.
     pub(crate) service_ns: u64,
     pub(crate) client: u32,
 }
@@ -50,19 +50,19 @@ pub(crate) struct Running {
 
 impl pool::Running for Running {
     fn due_ns(&self) -> Option<u64> {
-        // Simulated invocations end by themselves.
+        // Simulated invocations always end, so the pool need not end them.
         None
     }
 }
 
-/// What the simulator keeps of a ready instance.
+/// The simulator's data about a ready instance.
 #[derive(Debug)]
 pub(crate) struct Instance {
-    /// When it was or will be ready to run what it is given.
+    /// The time at which it was or will be ready to run its invocations.
     pub(crate) ready_ns: u64,
-    /// It was paused, and goes on for the next invocation.
+    /// Whether it was paused and resumes for the next invocation.
     pub(crate) resumes: bool,
-    /// Invocations that it holds.
+    /// The number of invocations that it holds.
     pub(crate) running: u32,
     cores: f64,
     cpu_ns: f64,
@@ -81,7 +81,7 @@ impl Instance {
         }
     }
 
-    /// Brings the integral of processor time to `now_ns`, then changes what it integrates.
+    /// Updates the integral of processor time to `now_ns`, then changes the integrated value.
     pub(crate) fn burns(&mut self, now_ns: u64, more_cores: f64) {
         self.cpu_ns += self.cores * now_ns.saturating_sub(self.touched_ns) as f64;
         self.touched_ns = now_ns;
@@ -95,7 +95,7 @@ impl pool::Instance for Instance {
         true
     }
 
-    // The simulation sees who was asked to exit in the orders of a look.
+    // The simulation reads from the orders of an evaluation which instances should exit.
     fn ask_to_exit(&mut self) {}
 
     fn kill(&mut self) {}
@@ -104,7 +104,7 @@ impl pool::Instance for Instance {
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Client {
     pub(crate) last_send_ns: u64,
-    /// It waits for an answer or for its next turn.
+    /// Whether the caller waits for an answer or for its next call.
     pub(crate) engaged: bool,
 }
 
@@ -115,16 +115,16 @@ pub(crate) struct Function {
     pub(crate) arrival_random: Random,
     pub(crate) work_random: Random,
     pub(crate) start_random: Random,
-    /// Run time of the arrival that is on the agenda, 0 when not recorded.
+    /// Run time of the next scheduled arrival, 0 when not recorded.
     pub(crate) next_service_ns: u64,
-    /// When a look is on the agenda.
+    /// Time of the next scheduled evaluation, if any.
     pub(crate) look_ns: Option<u64>,
-    /// The deadline of the invocation that has waited longest is on the agenda.
+    /// Whether an event for the deadline of the longest waiting invocation is scheduled.
     pub(crate) expires: bool,
     pub(crate) clients: Vec<Client>,
     /// Number of the newest instance.
     pub(crate) instances: u32,
-    /// Invocations ended by each instance that is gone.
+    /// The number of invocations that each stopped instance has ended.
     pub(crate) served_before: Vec<u64>,
 }
 
@@ -153,7 +153,7 @@ impl Function {
             starts_max: starts_max.clamp(1, node.starts_max.max(1)),
         };
         let mut pool = Pool::new(rules, bounds);
-        // A model without demand is looked at, too.
+        // A model without demand is evaluated, too.
         pool.ensure_scaling();
         pool.seed(seed ^ index.rotate_left(32));
         Self {
@@ -172,12 +172,12 @@ impl Function {
         }
     }
 
-    /// Tells the pool what its instances use, where its rule looks at that.
+    /// Gives the pool the resource use of its instances, if its rule uses it.
     pub(crate) fn measure(&mut self, now_ns: u64) {
         if !self.pool.wants_measures(now_ns) {
             return;
         }
-        // Half of the limit when idle, all of it when full: enough to drive the memory rule.
+        // Half of the limit when idle, all of it when full: enough to test the memory rule.
         let half = self.model.memory_bytes / 2;
         let full = u64::from(self.model.concurrency.max(1));
         for (_, worker) in self.pool.workers_mut() {
@@ -200,7 +200,7 @@ impl Function {
         self.pool.workers().filter(|(_, worker)| awake(worker)).count() as u32
     }
 
-    /// Invocations ended by each instance, those that are gone first.
+    /// The number of invocations that each instance has ended, beginning with stopped instances.
     pub(crate) fn served(&self) -> Vec<u64> {
         let live = self.pool.workers().map(|(_, worker)| worker.served());
         self.served_before.iter().copied().chain(live).collect()

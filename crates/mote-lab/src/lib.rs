@@ -1,16 +1,16 @@
 //! The lab: scaling decisions against a virtual clock.
 //!
 //! A discrete event simulation of one node with any number of functions. Instances, queues and
-//! callers are modelled; every decision (admission, balancing, scaling, the node's budget) is made
-//! by the code of `mote-core` that the engine runs, so a result says something about the daemon and
+//! callers are modelled. The code of `mote-core` that the engine runs makes every decision
+//! (admission, balancing, scaling, the node's budget), so a result also applies to the daemon, and
 //! a defect found here is a defect there. Hours pass in seconds, and equal seeds give equal results
 //! on every machine.
 //!
-//! Start with [`Scenario`], then [`simulate`], then [`Report`]. [`families`] makes the demand that
-//! policies are compared on, [`experiments`] the named experiments of published studies, [`trace`]
+//! Start with [`Scenario`], then [`simulate`], then [`Report`]. [`families`] makes the demand for
+//! comparing policies, [`experiments`] the named experiments of published studies, and [`trace`]
 //! reads recorded demand.
 //!
-//! What is not modelled: the network, the hand-over to a worker, deadlines of running invocations,
+//! The model leaves out the network, the handover to a worker, deadlines of running invocations,
 //! and CPU sharing beyond one factor that is fixed when an invocation begins.
 
 mod arrivals;

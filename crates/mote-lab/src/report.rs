@@ -1,4 +1,4 @@
-//! What came out.
+//! The result of a simulation.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -20,7 +20,7 @@ pub struct WaitSummary {
     pub max_ms: f64,
 }
 
-/// A moment of the run.
+/// One point in time of the run.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct Point {
     /// Seconds since the beginning.
@@ -31,7 +31,7 @@ pub struct Point {
     pub answered: u64,
     /// Instances ready.
     pub ready: u32,
-    /// Instances on their way.
+    /// Instances that are starting.
     pub starting: u32,
     /// Invocations running.
     pub in_flight: u32,
@@ -46,9 +46,9 @@ pub struct Point {
 pub struct Report {
     /// Name of the scenario.
     pub scenario: String,
-    /// The policy.
+    /// The name of the policy.
     pub policy: String,
-    /// Functions.
+    /// The number of functions.
     pub functions: u32,
     /// Simulated time with demand.
     pub duration_s: f64,
@@ -60,33 +60,33 @@ pub struct Report {
     pub refused: u64,
     /// Invocations whose deadline passed while they waited.
     pub expired: u64,
-    /// Invocations of which nothing is known: always 0, or the simulated code loses work.
+    /// Invocations with no known result: always 0, unless the simulated code loses work.
     pub lost: u64,
-    /// Answered invocations that came before their instance was ready.
+    /// Answered invocations that arrived before their instance was ready.
     pub cold: u64,
-    /// Their share of the answered.
+    /// Their share of the answered invocations.
     pub cold_share: f64,
-    /// Time between arrival and the moment an instance took the invocation.
+    /// Time between arrival and dispatch to an instance.
     pub wait: WaitSummary,
     /// Time between arrival and answer.
     pub response: WaitSummary,
     /// Time from the beginning of a start until the instance was stopped, summed over instances.
     pub instance_seconds: f64,
-    /// The part of it without any invocation: starting, idle, paused.
+    /// The part of it without any invocation: while starting, idle or paused.
     pub wasted_seconds: f64,
     /// Instances started.
     pub starts: u64,
     /// Starts by reason.
     pub start_reasons: BTreeMap<String, u64>,
-    /// Instances stopped to make room for others.
+    /// Instances that were stopped to release memory for others.
     pub evictions: u64,
-    /// Starts that the node's budget put off.
+    /// Starts that the node's budget delayed.
     pub starts_refused: u64,
     /// Most instances at once.
     pub peak_instances: u32,
     /// Most memory reserved at once, in bytes.
     pub peak_memory_bytes: u64,
-    /// Invocations answered by each place for an instance, for one function alone.
+    /// The number of invocations answered at each instance index; only for a single function.
     pub served_by: Vec<u64>,
     /// The run over time.
     pub series: Vec<Point>,
@@ -98,12 +98,12 @@ impl Report {
         self.series.iter().find(|point| point.ready >= ready).map(|point| point.time_s)
     }
 
-    /// Most instances ready in a stretch of time.
+    /// Most ready instances in a period.
     pub fn most_ready(&self, from_s: f64, to_s: f64) -> u32 {
         self.between(from_s, to_s).map(|point| point.ready).max().unwrap_or(0)
     }
 
-    /// Invocations answered per second in a stretch of time.
+    /// Invocations answered per second in a period.
     pub fn answered_rate(&self, from_s: f64, to_s: f64) -> f64 {
         self.between(from_s, to_s).map(|point| point.answered).sum::<u64>() as f64 / (to_s - from_s)
     }
@@ -113,7 +113,7 @@ impl Report {
     }
 }
 
-/// Reports side by side, for people.
+/// A table that compares reports, for people.
 pub fn table(reports: &[Report]) -> String {
     let mut text = format!(
         "{:<12} {:>9} {:>8} {:>8} {:>6} {:>7} {:>9} {:>8} {:>9} {:>9} {:>10} {:>10} {:>7} {:>5}\n",

@@ -1,4 +1,4 @@
-//! What the simulator does with a pool's orders: it starts and stops instances within the node's
+//! Carries out a pool's orders in the simulation: it starts and stops instances within the node's
 //! budget.
 
 use mote_pool::budget::{Budget, IdleInstance, Lack, Taken, Verdict, admit_start};
@@ -8,13 +8,13 @@ use crate::event::Event;
 use crate::function::Instance;
 use crate::simulation::Simulation;
 
-/// Time a stopped instance needs until its memory is free again.
+/// Time until the memory of a stopped instance is free again.
 const STOP_NS: u64 = 5_000_000;
-/// A start believed to take this long until one was measured; only compared with others.
+/// The assumed time of a start until one was measured; it is only compared with others.
 const START_NS_GUESS: u64 = 50_000_000;
 
 impl Simulation<'_> {
-    /// Sees to it that the pool is looked at at `at_ns` at the latest.
+    /// Schedules an evaluation of the pool for `at_ns` at the latest.
     pub(crate) fn look_at(&mut self, function: usize, at_ns: u64) {
         let at_ns = at_ns.max(self.now_ns);
         let state = &mut self.functions[function];
@@ -46,7 +46,7 @@ impl Simulation<'_> {
         }
     }
 
-    /// Starts instances as far as the node affords them.
+    /// Starts instances as far as the node's budget allows.
     fn start(&mut self, function: usize, start: Start) {
         for started in 0..start.count {
             match self.admit(function, start) {
@@ -69,7 +69,7 @@ impl Simulation<'_> {
         self.functions[function].pool.starts_granted();
     }
 
-    /// Whether the node affords one more instance; makes room where it may.
+    /// Checks whether the budget allows one more instance; evicts others if it may.
     fn admit(&mut self, function: usize, start: Start) -> Result<(), (Lack, u64)> {
         let budget =
             Budget { memory_bytes: self.node.memory_bytes, starts_max: self.node.starts_max };
@@ -79,7 +79,7 @@ impl Simulation<'_> {
             free_in_ns: 0,
         };
         let wanted_bytes = self.functions[function].model.memory_bytes;
-        // Collecting who could go is the dear part: only when somebody has to.
+        // Collecting candidates for eviction is expensive, so it happens only when memory is short.
         let is_short = taken.memory_bytes + wanted_bytes > budget.memory_bytes;
         let idle = if is_short && start.evict { self.idle_instances(function) } else { Vec::new() };
         match admit_start(&budget, &taken, wanted_bytes, &idle) {
@@ -126,7 +126,7 @@ impl Simulation<'_> {
         self.agenda.at(now_ns + lasts_ns, event);
     }
 
-    /// Idle instances of other functions, and how often those are called.
+    /// Idle instances of other functions, and how often those functions are called.
     fn idle_instances(&self, asking: usize) -> Vec<IdleInstance> {
         let mut idle = Vec::new();
         for (owner, state) in self.functions.iter().enumerate() {
@@ -150,7 +150,7 @@ impl Simulation<'_> {
         idle
     }
 
-    /// The process of an instance has ended, and its memory is free.
+    /// Handles the end of an instance's process, after which its memory is free.
     pub(crate) fn gone(&mut self, function: usize, key: usize) {
         let state = &mut self.functions[function];
         let Some(worker) = state.pool.worker(key) else { return };

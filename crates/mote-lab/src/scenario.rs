@@ -1,4 +1,4 @@
-//! What is simulated.
+//! The description of a simulation.
 
 use mote_core::policy::Balance;
 use mote_core::policy::Policy;
@@ -14,15 +14,16 @@ pub struct Scenario {
     pub name: String,
     /// Equal seeds give equal results.
     pub seed: u64,
-    /// Demand ends here; what is inside by then is still answered. Instances are counted until here.
+    /// The end of demand. Calls that are in the system by then are still answered. Instances are
+    /// counted until here.
     pub duration_s: f64,
-    /// Time between two points of the series; 0 keeps none.
+    /// Time between two points of the series; 0 records none.
     pub sample_s: f64,
     /// The machine.
     pub node: NodeModel,
     /// The rule that scales every function.
     pub policy: Policy,
-    /// How instances are chosen.
+    /// The rule that chooses instances.
     pub balance: Balance,
     /// The functions.
     pub functions: Vec<FunctionModel>,
@@ -33,47 +34,47 @@ pub struct Scenario {
 pub struct NodeModel {
     /// Cores; invocations slow down when they ask for more CPU than there is.
     pub cores: f64,
-    /// Sum of the instances' memory limits at most, in bytes.
+    /// Largest sum of the instances' memory limits, in bytes.
     pub memory_bytes: u64,
-    /// Instances starting at once at most.
+    /// Most instances that start at once.
     pub starts_max: u32,
-    /// Generic sandboxes that wait to become an instance of any function.
+    /// Generic sandboxes that can become an instance of any function.
     pub prewarmed: u32,
 }
 
 impl Default for NodeModel {
-    /// More than any scenario needs: budgets are set where they matter.
+    /// More than any scenario needs; scenarios in which budgets matter set them.
     fn default() -> Self {
         Self { cores: 1_024.0, memory_bytes: 1 << 50, starts_max: 1 << 20, prewarmed: 0 }
     }
 }
 
-/// How long instances take until they are ready.
+/// The time until an instance is ready.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct StartModel {
-    /// From nothing.
+    /// For a start without any preparation.
     pub cold: Distribution,
-    /// From a waiting generic sandbox.
+    /// For a start from a waiting generic sandbox.
     pub prewarmed: Distribution,
-    /// From paused.
+    /// For resuming a paused instance.
     pub resume: Distribution,
-    /// An idle instance is paused after this long; `None` never.
+    /// An idle instance is paused after this time; `None` means never.
     pub pause_after_s: Option<f64>,
 }
 
 impl StartModel {
-    /// Cold starts only.
+    /// A model with cold starts only.
     pub fn cold(cold: Distribution) -> Self {
         Self { cold, prewarmed: cold, resume: cold, pause_after_s: None }
     }
 }
 
-/// What an invocation does.
+/// The work of an invocation.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct WorkModel {
-    /// Its run time when it has the CPU it wants.
+    /// Its run time when it has the CPU that it needs.
     pub time: Distribution,
-    /// Share of it that burns CPU, 0 to 1; the rest waits for something else.
+    /// Share of it that uses CPU, 0 to 1; the rest is waiting.
     pub cpu_share: f64,
     /// Cores that one instance can use; an interpreter with a lock has 1.
     pub cores_per_instance: f64,
@@ -84,32 +85,33 @@ pub struct WorkModel {
 pub struct FunctionModel {
     /// Its name in outputs.
     pub name: String,
-    /// When it is called.
+    /// The times of its calls.
     pub arrivals: Arrivals,
-    /// What a call does.
+    /// The work of a call.
     pub work: WorkModel,
-    /// How it starts.
+    /// Its start times.
     pub start: StartModel,
-    /// Invocations that one instance runs at once.
+    /// Most invocations that one instance runs at once.
     pub concurrency: u32,
-    /// Invocations that may wait.
+    /// Most invocations that wait.
     pub queue: u32,
     /// Longest wait in milliseconds.
     pub timeout_ms: u64,
-    /// Instances at least.
+    /// Fewest instances.
     pub min: u32,
-    /// Instances at most.
+    /// Most instances.
     pub max: u32,
-    /// Longest time an instance is kept for nobody, in milliseconds.
+    /// Longest time that an idle instance is kept, in milliseconds.
     pub idle_timeout_ms: u64,
     /// Memory limit of one instance in bytes.
     pub memory_bytes: u64,
-    /// CPU promised to one instance, in thousandths of a core.
+    /// CPU that is guaranteed to one instance, in thousandths of a core.
     pub cpu_millis: u32,
 }
 
 impl FunctionModel {
-    /// A function with the defaults of `mote-core::spec`, one invocation at a time, CPU-bound.
+    /// A function with the defaults of `mote-core::spec`, which runs one CPU-bound invocation at a
+    /// time.
     pub fn new(name: &str, arrivals: Arrivals, time: Distribution, cold: Distribution) -> Self {
         use mote_core::spec;
         Self {

@@ -1,5 +1,5 @@
-//! The event loop: arrivals, dispatch, ends. The queue, the instances and their number are decided
-//! by [`mote_pool`], the type that the daemon drives. Starts and stops are in `scaling.rs`.
+//! The event loop: arrivals, dispatch, ends. [`mote_pool`], the type that the daemon drives,
+//! decides about the queue, the instances and their number. Starts and stops are in `scaling.rs`.
 
 use mote_pool::{Dispatched, Pool, Refusal};
 
@@ -26,9 +26,9 @@ pub(crate) struct Simulation<'a> {
     pub(crate) functions: Vec<Function>,
     pub(crate) tally: Tally,
     pub(crate) prewarmed: u32,
-    /// CPU that running invocations want, in cores.
+    /// CPU that running invocations could use, in cores.
     cores_wanted: f64,
-    /// Counts what instances give back to the node.
+    /// Counts releases of the node's resources by instances.
     pub(crate) version: u64,
 }
 
@@ -126,8 +126,8 @@ impl<'a> Simulation<'a> {
         }
     }
 
-    /// The number of callers of a closed load may have changed: new ones begin, spread over their
-    /// pause as people are.
+    /// Handles a possible change in the number of callers of a closed load. New callers begin at
+    /// different times, spread over their pause.
     fn step(&mut self, function: usize) {
         let now_ns = self.now_ns;
         let state = &mut self.functions[function];
@@ -168,7 +168,7 @@ impl<'a> Simulation<'a> {
         self.arrive(function, 0, client);
     }
 
-    /// A caller of a closed load has its answer, whatever it is.
+    /// A caller of a closed load has received its answer, whatever the answer is.
     fn answered_client(&mut self, function: usize, client: u32) {
         if client == NO_CLIENT {
             return;
@@ -177,7 +177,8 @@ impl<'a> Simulation<'a> {
         let Arrivals::Clients { rate, .. } = &state.model.arrivals else { return };
         let pause_ns = if *rate > 0.0 { (1e9 / rate) as u64 } else { 0 };
         let turn_ns = state.clients[client as usize].last_send_ns + pause_ns;
-        // A caller that is refused at once would otherwise fill the virtual instant.
+        // Without this step, a caller that is refused at once would repeat for ever at the same
+        // virtual time.
         let at_ns = turn_ns.max(self.now_ns + 1_000);
         self.agenda.at(at_ns, Event::Send { function: function as u32, client });
     }
@@ -220,7 +221,7 @@ impl<'a> Simulation<'a> {
         }
     }
 
-    /// Answers those whose deadline has passed while they waited.
+    /// Answers invocations whose deadline has passed while they waited.
     fn expire(&mut self, function: usize) {
         let expired = self.functions[function].pool.expire(self.now_ns);
         for (waiting, _) in expired.waiting {
@@ -235,7 +236,7 @@ impl<'a> Simulation<'a> {
         self.answered_client(function, waiting.client);
     }
 
-    /// Gives waiting invocations to instances with room. A function that comes to rest is looked at.
+    /// Gives waiting invocations to instances with room. A function that becomes idle is evaluated.
     pub(crate) fn dispatch(&mut self, function: usize) {
         let now_ns = self.now_ns;
         let state = &mut self.functions[function];

@@ -1,4 +1,4 @@
-//! What is counted over the whole node, and the report made of it.
+//! The counts of the whole node, and the report made of them.
 
 use std::collections::BTreeMap;
 
@@ -19,7 +19,7 @@ pub(crate) struct Tally {
     pub(crate) waits: Waits,
     pub(crate) responses: Waits,
     pub(crate) memory_bytes: u64,
-    /// Instances on their way from nothing.
+    /// Instances in a cold start.
     pub(crate) starting: u32,
     /// Instances with work.
     pub(crate) busy: u32,
@@ -38,7 +38,7 @@ pub(crate) struct Tally {
 }
 
 impl Tally {
-    /// Brings the integrals to `now_ns`; nothing is integrated after the end of the demand.
+    /// Updates the integrals to `now_ns`; nothing is integrated after the end of the demand.
     pub(crate) fn advance(&mut self, now_ns: u64, end_ns: u64) {
         let now_ns = now_ns.min(end_ns);
         let elapsed_ns = now_ns.saturating_sub(self.at_ns) as f64;
@@ -79,7 +79,7 @@ impl Tally {
         self.sampled = (self.offered, self.answered);
     }
 
-    /// The report of a run of `scenario`, when its functions were `functions` at the end.
+    /// The report of a run of `scenario`; `functions` is the state of its functions at the end.
     pub(crate) fn report(self, scenario: &Scenario, functions: &[Function]) -> Report {
         let served_by = match functions {
             [only] => only.served(),

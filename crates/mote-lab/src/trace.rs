@@ -5,12 +5,12 @@ use std::sync::Arc;
 
 use crate::arrivals::Arrivals;
 
-/// Calls that one trace may have: 100 million take 1.6 GB.
+/// Most calls of one trace: 100 million take 1.6 GB.
 pub const CALLS_MAX: usize = 100_000_000;
-/// Functions that one trace may have: each is looked at by itself.
+/// Most functions of one trace: each is evaluated separately.
 pub const FUNCTIONS_MAX: usize = 10_000;
 
-/// Why a trace cannot be read.
+/// The reason why a trace cannot be read.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum TraceError {
     /// A line that is not a call.
@@ -18,7 +18,7 @@ pub enum TraceError {
     Line {
         /// Counted from 1.
         line: usize,
-        /// What is wrong.
+        /// The mistake.
         problem: &'static str,
     },
     /// See [`CALLS_MAX`].
@@ -29,9 +29,9 @@ pub enum TraceError {
     TooManyFunctions,
 }
 
-/// Demand per function, in order of name. Lines may be in any order; empty lines, lines that begin
-/// with `#`, a heading `time_s,...` above the calls and a byte order mark are skipped. A missing run
-/// time is drawn from the function's own distribution.
+/// Demand per function, in order of name. Lines may be in any order. Empty lines, lines that begin
+/// with `#`, a heading `time_s,...` above the calls and a byte order mark are skipped. If a run
+/// time is missing, a value is drawn from the function's own distribution.
 pub fn read(text: &str) -> Result<BTreeMap<String, Arrivals>, TraceError> {
     let mut calls: BTreeMap<&str, Vec<(u64, u64)>> = BTreeMap::new();
     let mut count = 0;

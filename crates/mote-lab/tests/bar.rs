@@ -1,5 +1,6 @@
-//! The bar for `auto`: callers wait less than under every preset, for no more instance-seconds than
-//! Knative's rule takes, nor in four of five families than any preset that serves (R105, R118). `--example compare` prints the figures.
+//! The bar for `auto`: callers wait less than under every preset. It uses no more instance-seconds
+//! than Knative's rule and, in four of five families, no more than any preset that serves its calls
+//! (R105, R118). `--example compare` prints the figures.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -7,13 +8,13 @@ use mote_core::policy::Policy;
 use mote_lab::families::{FAMILIES, family, policies};
 use mote_lab::{Report, simulate};
 
-/// Not one of the seeds on which constants were chosen.
+/// This seed is not one of those with which constants were chosen.
 const SEED: u64 = 11;
 const START_MS: f64 = 50.0;
 
 fn run(name: &str, policy: Policy) -> Report {
     let mut scenario = family(name, policy, SEED, START_MS).unwrap();
-    // A part of the functions, for an hour: the test shall be over in seconds.
+    // A part of the functions, for one hour, so that the test ends within seconds.
     scenario.functions.truncate(200);
     scenario.duration_s = scenario.duration_s.min(3_600.0);
     simulate(&scenario)
@@ -30,9 +31,9 @@ fn auto_waits_less_for_no_more() {
             assert!(auto.wait.p99_ms < preset.wait.p99_ms, "{against}: p99");
             let allowed = match preset.policy.as_str() {
                 "knative" => 1.0,
-                // It runs closer to full, and leaves callers waiting 5 to 50 times as long.
+                // It uses more of its capacity, and its callers wait 5 to 50 times as long.
                 "hpa" => 1.1,
-                // In bursts it answers a third of the calls, and saves what it does not serve.
+                // In bursts it answers a third of the calls, and saves the cost of the others.
                 _ => f64::INFINITY,
             };
             let ratio = auto.instance_seconds / preset.instance_seconds;

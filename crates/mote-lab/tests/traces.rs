@@ -1,5 +1,5 @@
-//! Recorded demand: what is read is what is simulated, and what cannot be read is refused with the
-//! number of its line.
+//! Recorded demand: the simulation runs what was read, and lines that cannot be read are refused
+//! with their number.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
