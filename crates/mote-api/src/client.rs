@@ -1,6 +1,7 @@
 //! An async client of the management API over the node's Unix socket or TCP with a token.
 //!
-//! One connection per call: the command line makes few, and a fresh connection can never be stale.
+//! There is one connection per call: the command line makes few calls, and a new connection can
+//! never be stale.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -31,12 +32,12 @@ use crate::types::{
 pub const ANSWER_BYTES_MAX: usize = 64 << 20;
 /// Longest log line accepted.
 const LOG_LINE_BYTES_MAX: usize = 1 << 20;
-/// Time limit of a call unless another is set; deploys have their own.
+/// Time limit of a call unless another is set; deploys have a limit of their own.
 pub const TIMEOUT_DEFAULT: Duration = Duration::from_secs(30);
 /// Installing packages on a small board takes minutes.
 pub const DEPLOY_TIMEOUT: Duration = Duration::from_secs(900);
 
-/// Where a node listens.
+/// The address of a node.
 #[derive(Clone, PartialEq, Eq)]
 pub enum Endpoint {
     /// The management socket on this machine.
@@ -45,7 +46,7 @@ pub enum Endpoint {
     Tcp {
         /// `host:port`.
         authority: String,
-        /// Sent as `Authorization: Bearer`.
+        /// The token that is sent as `Authorization: Bearer`.
         token: Option<String>,
     },
 }
@@ -84,54 +85,54 @@ impl std::fmt::Display for Endpoint {
 }
 
 impl std::fmt::Debug for Endpoint {
-    /// Without the token.
+    /// The token is left out.
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "Endpoint({self})")
     }
 }
 
-/// Why a call failed.
+/// The reason why a call failed.
 #[derive(Debug, thiserror::Error)]
 pub enum ClientError {
     /// Not an address of a node.
     #[error("not a node address: {0}")]
     Address(String),
-    /// Nobody listens, or the connection was refused.
+    /// The node does not listen, or the connection was refused.
     #[error("no node answers at {endpoint}: {reason}")]
     Unreachable {
-        /// Where it was tried.
+        /// The address that was tried.
         endpoint: String,
-        /// The system's words.
+        /// The system's error message.
         reason: String,
     },
-    /// Connected, but no answer within the time limit.
+    /// The connection was made, but no answer arrived within the time limit.
     #[error("{endpoint} did not answer in {} s", .timeout.as_secs())]
     Timeout {
-        /// Where it was tried.
+        /// The address that was tried.
         endpoint: String,
         /// The limit.
         timeout: Duration,
     },
-    /// The connection broke before the answer was complete.
+    /// The connection ended before the answer was complete.
     #[error("the connection to the node at {endpoint} broke before it answered: {reason}")]
     Lost {
-        /// Who was asked.
+        /// The address of the node.
         endpoint: String,
-        /// What broke.
+        /// The reason.
         reason: String,
     },
-    /// The node said no, and why.
+    /// The node refused the request, with this reason.
     #[error("{}", .0.detail)]
     Problem(Box<Problem>),
-    /// The answer is not one this client understands.
+    /// This client does not understand the answer.
     #[error("{endpoint} sent an unexpected answer: {reason}")]
     Unexpected {
-        /// Who answered.
+        /// The address of the node.
         endpoint: String,
-        /// What was wrong with it.
+        /// The reason.
         reason: String,
     },
-    /// The request cannot be sent, e.g. a header with a line break.
+    /// The request cannot be sent, e.g. because a header contains a line break.
     #[error("{0}")]
     Request(String),
 }
@@ -155,7 +156,7 @@ impl ClientError {
     }
 }
 
-/// Which log lines are wanted.
+/// The log lines to return.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct LogQuery {
     /// Keep the stream open.
@@ -168,14 +169,14 @@ pub struct LogQuery {
     pub invocation: Option<String>,
 }
 
-/// How a deploy is done.
+/// The options of a deploy.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct DeployOptions {
-    /// Check everything, change nothing.
+    /// Check everything and change nothing.
     pub dry_run: bool,
-    /// The revision takes no traffic by share.
+    /// The revision receives no share of the traffic.
     pub no_traffic: bool,
-    /// The same, and it is reached by this tag.
+    /// As `no_traffic`, and callers reach the revision by this tag.
     pub tag: Option<String>,
 }
 
@@ -199,17 +200,17 @@ impl Client {
         self
     }
 
-    /// Where it connects.
+    /// The address to which it connects.
     pub fn endpoint(&self) -> &Endpoint {
         &self.endpoint
     }
 
-    /// What the node is and does.
+    /// The node's properties and current state.
     pub async fn status(&self) -> Result<NodeStatus, ClientError> {
         self.get(paths::STATUS).await
     }
 
-    /// What works on the node's machine.
+    /// The checks of the node's machine.
     pub async fn doctor(&self) -> Result<DoctorReport, ClientError> {
         self.get(paths::DOCTOR).await
     }
@@ -224,7 +225,7 @@ impl Client {
         self.get(&function_path(name)).await
     }
 
-    /// Deploys `tar` as a new revision of `name`; waits until it is ready or refused.
+    /// Deploys `tar` as a new revision of `name`; waits until it is ready or the node refuses it.
     pub async fn deploy(
         &self,
         name: &str,
@@ -251,7 +252,8 @@ impl Client {
         self.get(&format!("{}/revisions", function_path(name))).await
     }
 
-    /// Splits a function's traffic; waits until every revision it reaches is ready, or refused.
+    /// Splits a function's traffic; waits until every revision in the split is ready, or the node
+    /// refuses it.
     pub async fn traffic(
         &self,
         name: &str,
@@ -261,8 +263,8 @@ impl Client {
         self.send_json(Method::PUT, &path, wish, self.timeout.max(DEPLOY_TIMEOUT)).await
     }
 
-    /// Sends everything back to `revision`, or to the one that was live before; waits until it is
-    /// ready and has it, or is refused.
+    /// Sends all traffic back to `revision`, or to the revision that was live before. Waits until
+    /// that revision is ready and receives the traffic, or the node refuses it.
     pub async fn rollback(
         &self,
         name: &str,
@@ -275,7 +277,7 @@ impl Client {
         self.decode(status, &body)
     }
 
-    /// Makes the entities of an OpenWhisk manifest, or says why not.
+    /// Makes the entities of an OpenWhisk manifest, or returns the reason why it cannot.
     pub async fn apply_openwhisk(
         &self,
         manifest: &WhiskManifest,
@@ -293,7 +295,7 @@ impl Client {
         self.get(paths::SECRETS).await
     }
 
-    /// Makes or replaces a secret.
+    /// Creates or replaces a secret.
     pub async fn put_secret(&self, name: &str, value: String) -> Result<Secret, ClientError> {
         let request = self.request(Method::PUT, &secret_path(name))?;
         let request = request.header("content-type", "text/plain; charset=utf-8");
@@ -323,8 +325,8 @@ impl Client {
         self.send_json(Method::POST, &path, wish, self.timeout).await
     }
 
-    /// Runs a function once and returns its own answer, whatever its status. A fault of the
-    /// platform comes as [`ClientError::Problem`].
+    /// Runs a function once and returns the function's own answer, whatever its status. A fault of
+    /// the platform is returned as [`ClientError::Problem`].
     pub async fn invoke(
         &self,
         name: &str,
@@ -342,8 +344,8 @@ impl Client {
         let is_problem = headers
             .get("content-type")
             .is_some_and(|value| value.as_bytes().starts_with(b"application/problem+json"));
-        // A problem without the fault header is the management API's own refusal only when its
-        // body says so with one of our codes; a function may answer with problems of its own.
+        // A problem without the fault header is a refusal of the management API only if its body
+        // contains one of our codes, because a function may answer with problems of its own.
         let is_refusal = answer.fault.is_some()
             || (answer.invocation.is_none()
                 && serde_json::from_slice::<Problem>(&body)
@@ -381,7 +383,7 @@ impl Client {
         })
     }
 
-    /// Sends a value and reads the answer to it.
+    /// Sends a value and reads the answer.
     async fn send_json<T: DeserializeOwned>(
         &self,
         method: Method,
@@ -424,7 +426,7 @@ impl Client {
         ClientError::Unexpected { endpoint: self.endpoint.to_string(), reason: reason.to_string() }
     }
 
-    /// A connection that did not end well: what came cannot be read, or nothing more came.
+    /// The error for a connection that failed: the data cannot be read, or no more data arrived.
     fn broken(&self, error: &hyper::Error) -> ClientError {
         if error.is_parse() {
             return self.unexpected(error);
@@ -513,14 +515,14 @@ impl Client {
     {
         let (mut sender, connection) =
             http1::handshake(TokioIo::new(stream)).await.map_err(|error| self.broken(&error))?;
-        // Ends by itself when the answer's body is dropped or read to its end.
+        // The task ends when the answer's body is dropped or read to its end.
         tokio::spawn(connection);
         sender.send_request(request).await.map_err(|error| self.broken(&error))
     }
 }
 
-/// Calls a function at its own HTTP address, as any client would; `url` is `http://host:port/path`.
-/// The path of the request is appended to it.
+/// Calls a function at its own HTTP address, as any client would. `url` is `http://host:port/path`,
+/// to which the path of the request is appended.
 pub async fn call_url(
     url: &str,
     invocation: InvokeRequest,
@@ -574,8 +576,8 @@ pub struct LogLines {
 }
 
 impl LogLines {
-    /// The next line; `None` when the node ends the stream. Waits as long as it takes; safe to
-    /// drop between lines.
+    /// The next line; `None` when the node ends the stream. Has no time limit; safe to drop between
+    /// lines.
     pub async fn next(&mut self) -> Result<Option<LogLine>, ClientError> {
         loop {
             if let Some(end) = self.buffer.iter().position(|byte| *byte == b'\n') {
@@ -619,7 +621,7 @@ fn secret_path(name: &str) -> String {
     format!("{}/{}", paths::SECRETS, encode(name))
 }
 
-/// Percent-encodes everything that is not unreserved (RFC 3986).
+/// Percent-encodes every character that is not unreserved (RFC 3986).
 fn encode(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
     for byte in text.bytes() {
@@ -632,7 +634,7 @@ fn encode(text: &str) -> String {
     out
 }
 
-/// The system's words without the number.
+/// The system's error message without the number.
 fn plain_reason(error: &std::io::Error) -> String {
     let text = error.to_string();
     let end = text.find(" (os error").unwrap_or(text.len());

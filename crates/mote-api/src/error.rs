@@ -9,7 +9,7 @@ use utoipa::ToSchema;
 use crate::exit;
 pub use crate::explanations::{CATALOGUE, Explanation};
 
-/// The row of `code`; upper or lower case, with or without the `M`.
+/// The row of `code`, which may be in upper or lower case, with or without the `M`.
 pub fn explain(code: &str) -> Option<&'static Explanation> {
     let digits = code.strip_prefix(['M', 'm']).unwrap_or(code);
     CATALOGUE.iter().find(|row| &row.code[1..] == digits)
@@ -52,7 +52,7 @@ impl Problem {
         }
     }
 
-    /// The same with the command or key that helps.
+    /// The same with the command or key that solves the problem.
     #[must_use]
     pub fn with_hint(mut self, hint: impl Into<String>) -> Self {
         self.hint = Some(hint.into());
@@ -66,7 +66,7 @@ impl Problem {
         self
     }
 
-    /// 404 for a function, with the names that look like it (cut, escaped).
+    /// 404 for a function, with similar names (cut and escaped).
     pub fn no_such_function<'a>(name: &str, existing: impl IntoIterator<Item = &'a str>) -> Self {
         let shown: String = name.chars().take(64).flat_map(char::escape_debug).collect();
         if name.is_empty() {
@@ -102,8 +102,8 @@ mod tests {
         }
     }
 
-    /// The reference page in the repository is this one. `MOTE_BLESS=1 cargo test -p mote-api`
-    /// rewrites it.
+    /// Checks that the reference page in the repository is current. `MOTE_BLESS=1 cargo test -p
+    /// mote-api` rewrites it.
     #[test]
     fn the_reference_page_is_fresh() {
         let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/reference/errors.md");

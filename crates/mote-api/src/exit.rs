@@ -20,10 +20,11 @@ pub const FULL: u8 = 7;
 pub const INVALID: u8 = 8;
 /// A benchmark broke a limit of `--fail-if`.
 pub const LIMIT: u8 = 9;
-/// The zygote, which starts functions, has ended (`EX_OSERR`); a new start of the node brings
-/// it back, so service units should restart on it.
+/// The zygote, which starts functions, has ended (`EX_OSERR`). A restart of the node starts a new
+/// zygote, so service units should restart on this code.
 pub const HELPER: u8 = 71;
-/// The node's configuration is not valid (`EX_CONFIG`); service units do not restart on it.
+/// The node's configuration is not valid (`EX_CONFIG`); service units should not restart on this
+/// code.
 pub const CONFIG: u8 = 78;
 /// Interrupted.
 pub const INTERRUPTED: u8 = 130;

@@ -7,7 +7,7 @@ use crate::exit;
 pub struct Explanation {
     /// `M0302`.
     pub code: &'static str,
-    /// What it is in a few words; the `title` of the error body.
+    /// A short description; the `title` of the error body.
     pub title: &'static str,
     /// Exit code of the command line.
     pub exit: u8,

@@ -1,9 +1,10 @@
-//! The contract of the management API: what the node, the command line and any other client of
-//! `mote` agree on.
+//! The contract of the management API, which the node, the command line and every other client of
+//! `mote` follow.
 //!
-//! Wire types ([`types`]), the error body and the catalogue of codes ([`error`]), exit codes ([`exit`]),
-//! the manifest `mote.toml` ([`manifest`]), the OpenAPI document ([`openapi`]) and a client ([`client`]). This
-//! crate must not know how a function is run or stored, and uses none of our other crates.
+//! The crate contains wire types ([`types`]), the error body and the catalogue of codes
+//! ([`error`]), exit codes ([`exit`]), the manifest `mote.toml` ([`manifest`]), the OpenAPI
+//! document ([`openapi`]) and a client ([`client`]). It must not know how a function is run or
+//! stored, and uses none of our other crates.
 //!
 //! Start with [`types`], then [`paths`] for the addresses.
 
@@ -27,11 +28,11 @@ pub use time::Timestamp;
 
 /// Name of the first entry of a deployed tar: the function's spec as JSON.
 ///
-/// It is set aside before unpacking and never becomes part of the code. Without it the node reads
-/// `mote.toml` in the tar and guesses the rest, as the command line does.
+/// The node reads this entry before unpacking, and it never becomes part of the code. Without it
+/// the node reads `mote.toml` in the tar and guesses the rest, as the command line does.
 pub const SPEC_ENTRY: &str = ".mote/spec.json";
 
-/// The candidate most like `text`, when one is near enough to be a slip of the finger.
+/// The candidate that is most similar to `text`, if it is similar enough for a typing error.
 pub fn nearest<'a>(text: &str, candidates: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
     let allowed = (text.chars().count() / 3).max(1);
     candidates

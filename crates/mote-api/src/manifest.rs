@@ -1,10 +1,10 @@
-//! `mote.toml`: what its author wrote, checked key by key, with every mistake and its line.
+//! Reads `mote.toml` key by key and reports every mistake with its line.
 //!
-//! Nothing has a default here: absent is absent. Defaults, guesses from files and rules that need
-//! the code are applied where a manifest becomes a spec.
+//! No key has a default here: a missing key stays `None`. Defaults, guesses from files and rules
+//! that need the code are applied when a manifest becomes a spec.
 //!
-//! One file because every key stands in the list of its section, in the type that holds it, and in the
-//! code that reads it: whoever adds a key changes all three.
+//! One file because every key occurs in the list of its section, in the type that holds it, and in
+//! the code that reads it; a new key changes all three.
 
 use std::collections::BTreeMap;
 
@@ -14,7 +14,7 @@ use crate::toml_reader::{Lined, Mistakes, Section, TomlReader};
 
 /// The file name.
 pub const FILE_NAME: &str = "mote.toml";
-/// Functions in one file; a list this long is a generated file gone wrong.
+/// Most functions in one file; a longer list is probably a mistake of a generator.
 pub const FUNCTIONS_MAX: usize = 200;
 
 const KIB: u64 = 1 << 10;
@@ -40,20 +40,21 @@ const TARGET_MAX: u64 = 1_000_000;
 /// A manifest: one function, or several that share the folder.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Manifest {
-    /// The functions in the order of their names; one without a name when the file describes one.
+    /// The functions in order of their names; a single function without a name if the file
+    /// describes one.
     pub functions: Vec<FunctionManifest>,
 }
 
-/// What a manifest says about one function; `None` where it says nothing.
+/// The settings of one function; `None` for those that the manifest does not contain.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct FunctionManifest {
-    /// `name`, not yet checked against the rule for names.
+    /// `name`, which is not yet checked against the rule for names.
     pub name: Option<Lined<String>>,
     /// `python`, `node`, `exec` or `server`.
     pub runtime: Option<Lined<RuntimeName>>,
     /// The platform the code was written for.
     pub compat: Option<Lined<PlatformName>>,
-    /// Which of that platform's contracts.
+    /// The contract of that platform, if it has several.
     pub template: Option<Lined<String>>,
     /// The port of a server.
     pub port: Option<Lined<u16>>,
@@ -63,7 +64,8 @@ pub struct FunctionManifest {
     pub command: Option<Lined<Vec<String>>>,
     /// Upper-case methods.
     pub methods: Option<Vec<String>>,
-    /// Names of secrets it reads as files, not yet checked against the rule for names.
+    /// Names of secrets that the function reads as files, not yet checked against the rule for
+    /// names.
     pub secrets: Vec<String>,
     /// `[limits]`.
     pub limits: LimitsManifest,
@@ -71,7 +73,7 @@ pub struct FunctionManifest {
     pub scale: ScaleManifest,
     /// `[env]`.
     pub env: BTreeMap<String, String>,
-    /// Variables of `[env]` that are secrets: variable, and name of the secret.
+    /// Variables of `[env]` that are secrets: the variable and the name of the secret.
     pub secret_env: BTreeMap<String, String>,
     /// `http = "/path"` of a trigger.
     pub http: Option<Lined<String>>,
@@ -161,7 +163,7 @@ pub struct ScaleManifest {
     pub queue: Option<u32>,
     /// `policy`.
     pub policy: Option<PolicyName>,
-    /// `target`: in percent where the policy looks at CPU or memory.
+    /// `target`: in percent if the policy measures CPU or memory.
     pub target: Option<u32>,
     /// `start`.
     pub start: Option<StartName>,
@@ -225,7 +227,7 @@ const POLICIES: [(&str, PolicyName); 8] = [
     ("openfaas", PolicyName::OpenFaas),
 ];
 
-/// When there is an instance although nobody called yet.
+/// Whether an instance runs before the first call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum StartName {
     /// `cold`.
@@ -492,7 +494,8 @@ fn read_scale(reader: &mut TomlReader<'_>, at: &Section<'_>) -> ScaleManifest {
     scale
 }
 
-/// The target, in the range that its policy allows. Rules that count calls cannot guess it.
+/// Reads the target, in the range that its policy allows. Policies that count calls have no default
+/// target.
 fn read_target(reader: &mut TomlReader<'_>, at: &Section<'_>) -> Option<u32> {
     let policy_line = reader.get(at, "policy").map(|(_, line)| line);
     let policy = reader
@@ -520,7 +523,7 @@ fn read_target(reader: &mut TomlReader<'_>, at: &Section<'_>) -> Option<u32> {
     }
 }
 
-/// One of a few words.
+/// Reads one of a few words.
 fn read_word<T: Copy>(
     reader: &mut TomlReader<'_>,
     at: &Section<'_>,
@@ -579,7 +582,7 @@ fn read_env(reader: &mut TomlReader<'_>, at: &Section<'_>, function: &mut Functi
     }
 }
 
-/// `TOKEN = { secret = "api-key" }` of `[env]`; the name is a good one.
+/// Reads `TOKEN = { secret = "api-key" }` of `[env]`; the name is checked.
 fn read_secret_variable(
     reader: &mut TomlReader<'_>,
     (name, line): (&str, usize),
@@ -598,7 +601,7 @@ fn read_secret_variable(
     }
 }
 
-/// What a variable may be.
+/// The permitted values of a variable.
 const ENV_WANTED: &str = "a string, in quotes, or { secret = \"NAME\" }";
 
 fn is_env_name(name: &str) -> bool {
@@ -608,13 +611,13 @@ fn is_env_name(name: &str) -> bool {
         && name.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'_')
 }
 
-/// Reads `host:port`, `[IPv6]:port`, `*:port` or `*` as host and port; of `*` the port is 0.
+/// Reads `host:port`, `[IPv6]:port`, `*:port` or `*` as host and port; the port of `*` is 0.
 pub fn destination(text: &str) -> Option<(String, u16)> {
     if text == "*" {
         return Some((text.to_owned(), 0));
     }
     let (host, port) = text.rsplit_once(':')?;
-    // Brackets keep the colons of an IPv6 address apart from the port's.
+    // Brackets separate the colons of an IPv6 address from the colon before the port.
     let (host, colons) = match host.strip_prefix('[').and_then(|h| h.strip_suffix(']')) {
         Some(address) => (address, true),
         None => (host, false),
@@ -731,7 +734,8 @@ fn read_trigger(
     }
 }
 
-/// A CoRE link attribute: goes between quotes on the wire, so neither quote nor control fits.
+/// A CoRE link attribute. It is sent between quotes, so it must not contain quotes or control
+/// characters.
 fn attribute(reader: &mut TomlReader<'_>, at: &Section<'_>, key: &str) -> Option<String> {
     let text = reader.string(at, key, "a string")?;
     if text.value.len() > 128 || text.value.chars().any(|c| c.is_control() || c == '"' || c == '\\')

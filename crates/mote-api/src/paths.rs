@@ -1,8 +1,8 @@
 //! Addresses of the management API, one constant per route, in axum's `{name}` notation.
 
-/// `GET`: what this node is and does.
+/// `GET`: the node's properties and current state.
 pub const STATUS: &str = "/v1/status";
-/// `GET`: what works on this machine and what does not.
+/// `GET`: the checks of this machine.
 pub const DOCTOR: &str = "/v1/doctor";
 /// `GET`: all functions.
 pub const FUNCTIONS: &str = "/v1/functions";
@@ -12,7 +12,7 @@ pub const FUNCTION: &str = "/v1/functions/{name}";
 pub const REVISIONS: &str = "/v1/functions/{name}/revisions";
 /// `PUT`: splits its traffic over revisions.
 pub const TRAFFIC: &str = "/v1/functions/{name}/traffic";
-/// `POST`: sends everything back to an earlier revision.
+/// `POST`: sends all traffic back to an earlier revision.
 pub const ROLLBACK: &str = "/v1/functions/{name}/rollback";
 /// `POST`: runs a function once; `{name}` may be `NAME@TAG`.
 pub const INVOKE: &str = "/v1/functions/{name}/invoke";
@@ -22,26 +22,27 @@ pub const SCALE: &str = "/v1/functions/{name}/scale";
 pub const LOGS: &str = "/v1/functions/{name}/logs";
 /// `GET`: names of all secrets.
 pub const SECRETS: &str = "/v1/secrets";
-/// `PUT` (makes or replaces), `DELETE`: one secret.
+/// `PUT` (creates or replaces), `DELETE`: one secret.
 pub const SECRET: &str = "/v1/secrets/{name}";
 /// `PUT`: makes the entities of an OpenWhisk manifest.
 pub const OPENWHISK: &str = "/v1/openwhisk";
 /// `GET`: the OpenAPI document.
 pub const OPENAPI: &str = "/v1/openapi.json";
-/// `GET`: 200 while the process lives.
+/// `GET`: 200 while the process is running.
 pub const LIVEZ: &str = "/livez";
 /// `GET`: 200 when invocations can be served, else 503.
 pub const READYZ: &str = "/readyz";
 /// `GET`: metrics in the Prometheus text format.
 pub const METRICS: &str = "/metrics";
 
-/// Request header of an invocation through the management API: the method the function sees.
+/// Request header of an invocation through the management API: the method that the function
+/// receives.
 pub const HEADER_METHOD: &str = "mote-method";
-/// Request header: path and query the function sees, beginning with `/`.
+/// Request header: path and query that the function receives, beginning with `/`.
 pub const HEADER_PATH: &str = "mote-path";
 /// Response header: the id of the invocation.
 pub const HEADER_INVOCATION: &str = "mote-invocation";
-/// Response header: the error code, when `mote` and not the function made the answer.
+/// Response header: the error code, if `mote` made the answer and not the function.
 pub const HEADER_FAULT: &str = "mote-fault";
 
 /// The address of one function; `name` must be a valid function name.

@@ -1,15 +1,15 @@
 //! Sizes and durations as people write them: `64MiB`, `10s`.
 
-/// A text that is not a quantity; the caller says which key and what range it wanted.
+/// A text that is not a quantity; the caller adds the key and the permitted range.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum QuantityError {
-    /// No number, or no unit, or something after it.
+    /// There is no number or no unit, or something follows the unit.
     #[error("not a quantity")]
     Malformed,
-    /// A decimal unit where only binary ones are read, so that nobody guesses.
+    /// A decimal unit where only binary ones are accepted, to avoid ambiguity.
     #[error("write {0}")]
     DecimalUnit(String),
-    /// A number too large to count.
+    /// The number is too large.
     #[error("too large")]
     TooLarge,
 }

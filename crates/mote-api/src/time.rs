@@ -14,7 +14,8 @@ pub struct Timestamp(u64);
 #[error("time: RFC 3339, e.g. 2026-01-31T12:00:00Z")]
 pub struct TimestampError;
 
-/// The last time that is shown as it is, a day before the year 10000; later ones are shown as this.
+/// The last time that can be printed, a day before the year 10000; later times are printed as this
+/// one.
 const UNIX_US_MAX: u64 = 253_402_207_200_999_000;
 
 impl Timestamp {

@@ -1,7 +1,7 @@
 //! Reads a TOML file strictly and collects every mistake with its line.
 //!
-//! Used for the manifest and for the node's configuration, so both speak the same way about
-//! unknown keys, misplaced keys and values out of range.
+//! It reads the manifest and the node's configuration, so that both report unknown keys, misplaced
+//! keys and values out of range in the same way.
 
 use std::fmt;
 use std::ops::RangeInclusive;
@@ -11,7 +11,7 @@ use toml::de::{DeTable, DeValue};
 
 use crate::quantity::{self, QuantityError};
 
-/// A value and the line its key stands on.
+/// A value and the line of its key.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Lined<T> {
     /// The value.
@@ -20,20 +20,20 @@ pub struct Lined<T> {
     pub line: usize,
 }
 
-/// One thing that is wrong in a file.
+/// One mistake in a file.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Mistake {
-    /// Line in the file, from 1; 0 when the file as a whole is meant.
+    /// Line in the file, from 1; 0 if the mistake concerns the file as a whole.
     pub line: usize,
     /// Error code.
     pub code: &'static str,
-    /// What is wrong, file and line included.
+    /// The text of the mistake, including file and line.
     pub text: String,
-    /// What helps.
+    /// A hint on how to correct it.
     pub hint: Option<String>,
 }
 
-/// All that is wrong in a file, in the order of its lines. Prints as the command line shows it.
+/// All mistakes in a file, in the order of their lines. Its text is what the command line prints.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub struct Mistakes(pub Vec<Mistake>);
 
@@ -52,13 +52,13 @@ impl fmt::Display for Mistakes {
     }
 }
 
-/// One table while it is read, with what is needed to speak about it.
+/// One table that is being read, with its names for messages.
 #[derive(Debug, Clone, Copy)]
 pub struct Section<'t> {
     table: &'t DeTable<'t>,
     /// `[limits]`, or empty for the top of the file.
     label: &'t str,
-    /// What TOML takes a swallowed key for: `[limits]`, `that trigger`.
+    /// What a misplaced key becomes part of in TOML: `[limits]`, `that trigger`.
     part: &'t str,
 }
 
@@ -69,7 +69,7 @@ impl<'t> Section<'t> {
     }
 }
 
-/// A file while it is read.
+/// A file that is being read.
 #[derive(Debug)]
 pub struct TomlReader<'a> {
     file: &'a str,
@@ -78,17 +78,18 @@ pub struct TomlReader<'a> {
 }
 
 impl<'a> TomlReader<'a> {
-    /// Begins with the text of `file`; the name is only shown.
+    /// Begins to read the text of `file`, whose name is only used in messages.
     pub fn new(file: &'a str, source: &'a str) -> Self {
         Self { file, source, mistakes: Vec::new() }
     }
 
-    /// Parses the text; a broken grammar ends the reading at once.
+    /// Parses the text; a syntax error ends the reading at once.
     pub fn parse(&self) -> Result<Spanned<DeTable<'a>>, Mistakes> {
         DeTable::parse(self.source).map_err(|error| {
             let line = error.span().map_or(0, |span| self.line(span.start));
             let words = error.message().lines().next().unwrap_or("not TOML");
-            // The commonest slip gets its own words: the parser would speak of booleans.
+            // The most frequent mistake has a message of its own, because the parser's would
+            // mention booleans.
             let (text, hint) = match self.bare_word(line) {
                 Some((key, word)) => {
                     (format!("`{word}` needs quotes"), Some(format!("write {key} = \"{word}\"")))
@@ -104,7 +105,7 @@ impl<'a> TomlReader<'a> {
         })
     }
 
-    /// `key = word` on this line, where the word is text without quotes.
+    /// Finds `key = word` on this line, where the word is text without quotes.
     fn bare_word(&self, line: usize) -> Option<(&'a str, &'a str)> {
         let text = self.source.lines().nth(line.checked_sub(1)?)?;
         let (key, word) = text.split_once('=')?;
@@ -116,7 +117,7 @@ impl<'a> TomlReader<'a> {
         (is_bare && key.chars().all(plain)).then_some((key, word))
     }
 
-    /// Ends the reading: all mistakes, or nothing wrong.
+    /// Ends the reading with all mistakes, or successfully.
     pub fn finish(self) -> Result<(), Mistakes> {
         let mistakes = self.mistakes();
         if mistakes.is_empty() { Ok(()) } else { Err(Mistakes(mistakes)) }
@@ -135,7 +136,7 @@ impl<'a> TomlReader<'a> {
         self.source.as_bytes()[..end].iter().filter(|byte| **byte == b'\n').count() + 1
     }
 
-    /// Notes a mistake at `line`; the text gets file and line around it.
+    /// Records a mistake at `line`; the message includes the file and the line.
     pub fn mistake(&mut self, code: &'static str, line: usize, text: &str, hint: Option<String>) {
         let text = match line {
             0 => format!("{}: {text}", self.file),
@@ -144,12 +145,12 @@ impl<'a> TomlReader<'a> {
         self.mistakes.push(Mistake { line, code, text, hint });
     }
 
-    /// The file's top as a section.
+    /// The top level of the file as a section.
     pub fn top<'t>(&self, table: &'t DeTable<'t>) -> Section<'t> {
         Section { table, label: "", part: "" }
     }
 
-    /// A table as a section; `part` says what swallowed keys become part of.
+    /// A table as a section; `part` names what misplaced keys become part of.
     pub fn section<'t>(
         &self,
         table: &'t DeTable<'t>,
@@ -159,8 +160,8 @@ impl<'a> TomlReader<'a> {
         Section { table, label, part }
     }
 
-    /// Notes every key that is not in `known`; `later` are planned keys, `top` those that belong
-    /// above the first section.
+    /// Records every key that is not in `known`; `later` are planned keys, and `top` are those that
+    /// belong above the first section.
     pub fn check_keys(
         &mut self,
         section: &Section<'_>,
@@ -211,7 +212,7 @@ impl<'a> TomlReader<'a> {
         Some((value.get_ref(), self.line(key.span().start)))
     }
 
-    /// Notes that `key` has the wrong type.
+    /// Records that `key` has the wrong type.
     pub fn wrong_type(&mut self, key: &str, line: usize, wanted: &str, found: &DeValue<'_>) {
         let found = match found {
             DeValue::String(_) => "a string",
@@ -330,7 +331,7 @@ impl<'a> TomlReader<'a> {
         }
     }
 
-    /// A size such as `64MiB`; `wanted` is the range in words.
+    /// A size such as `64MiB`; `wanted` is the range as text.
     pub fn size(
         &mut self,
         section: &Section<'_>,
@@ -341,7 +342,7 @@ impl<'a> TomlReader<'a> {
         self.quantity(section, key, range, wanted, quantity::parse_size)
     }
 
-    /// A duration such as `10s`, in milliseconds; `wanted` is the range in words.
+    /// A duration such as `10s`, in milliseconds; `wanted` is the range as text.
     pub fn duration_ms(
         &mut self,
         section: &Section<'_>,
