@@ -96,8 +96,8 @@ fn keepalive_balance() {
 
 #[test]
 fn low_concurrency_high_rate() {
-    // Nine calls at once never reach a target of ten, as in the paper, which measured about 220 per
-    // second.
+    // Nine calls at once never reach a target of ten. This is the paper's case with about 220 calls
+    // per second.
     let knative =
         run("low-concurrency-high-rate", knative_of_study(KnativeMetric::Concurrency, 100));
     assert_eq!(knative.peak_instances, 1);

@@ -16,7 +16,8 @@ pub const PERCENTILES: [(&str, f64); 5] =
     [("p50", 0.5), ("p90", 0.9), ("p95", 0.95), ("p99", 0.99), ("p99.9", 0.999)];
 /// A thread that was busy for a larger share could not have done much more.
 const SATURATED: f64 = 0.9;
-/// On a machine that is busier than this, the generator may have had to wait for a processor.
+/// At this share or above, a target on the same machine competes with the generator for processor
+/// time.
 const MACHINE_FULL: f64 = 0.95;
 /// With fewer operations than this above it, a percentile depends on chance.
 const TAIL_MIN: f64 = 10.0;

@@ -1,6 +1,7 @@
 //! Compares two targets in short turns in the order A B B A, so that other activity of the machine
-//! affects both. Each pair of neighbouring turns gives one ratio of rates. Their median is not
-//! affected by changes that two runs one after the other would show as a difference.
+//! affects both. Each pair of neighbouring turns gives one ratio of rates. Their median does not
+//! reflect changes of the machine over time, which two runs one after the other would show as a
+//! difference.
 
 use std::io;
 use std::time::Duration;
