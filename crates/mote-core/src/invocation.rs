@@ -203,8 +203,8 @@ pub struct Invocation {
 }
 
 impl Invocation {
-    /// Whether running it twice is allowed, because HTTP defines its method as idempotent (RFC
-    /// 9110, 9.2.2) or because the caller sent an `Idempotency-Key`.
+    /// Whether running it twice is allowed, because HTTP defines its method as idempotent
+    /// (RFC 9110, 9.2.2) or because the caller sent an `Idempotency-Key`.
     pub fn is_idempotent(&self) -> bool {
         matches!(
             self.head.method(),

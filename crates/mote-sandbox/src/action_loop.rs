@@ -152,7 +152,8 @@ impl ActionLoop {
         }
     }
 
-    /// The program has ended, so the call that it held fails.
+    /// The program has ended, so the call that it held fails. `loading` says that READY was not sent
+    /// yet.
     pub(crate) fn ended(&mut self, outbox: &mut Vec<u8>, wait_status: i32, loading: bool) {
         self.child.kill_group();
         self.ended = true;
