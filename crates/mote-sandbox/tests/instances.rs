@@ -189,7 +189,7 @@ async fn limits(backend: &ProcessBackend) {
     let mut cpu = request(13, &code.0, shim(&["sh", "-c", "while :; do :; done"]));
     cpu.limits.cpu_millis = Some(200);
     let started = backend.start(cpu).await.unwrap();
-    // The measurement lasts this long.
+    // Measured: the processor time that the instance uses during this pause.
     tokio::time::sleep(Duration::from_secs(1)).await;
     let usage = started.control.usage().unwrap();
     assert!(usage.cpu_ns < 500_000_000, "{usage:?}");
@@ -584,7 +584,7 @@ async fn paused(backend: &ProcessBackend) {
     wait_until(|| burnt() > 20_000_000).await;
     assert!(control.set_paused(true));
     let before = burnt();
-    // The processor time that it uses during this pause is measured.
+    // Measured: the processor time that the instance uses during this pause.
     tokio::time::sleep(Duration::from_millis(100)).await;
     let during = burnt() - before;
     assert!(during < 5_000_000, "{during} ns while paused");
