@@ -1,4 +1,4 @@
-//! What the tests of other platforms' contracts share: their fixtures, deployed and called.
+//! Shared code of the tests of other platforms' contracts: deploys and calls their fixtures.
 
 use crate::{Answer, Node, repository};
 
@@ -8,7 +8,7 @@ pub fn fixture(path: &str) -> String {
     path.to_str().expect("UTF-8").to_owned()
 }
 
-/// Deploys a fixture as `name`; returns what was said.
+/// Deploys a fixture as `name`; returns the output.
 pub fn deploy(node: &Node, path: &str, name: &str) -> String {
     let output = node.mote(&["deploy", &fixture(path), "--name", name]);
     let said = String::from_utf8_lossy(&output.stderr).into_owned();
@@ -16,13 +16,13 @@ pub fn deploy(node: &Node, path: &str, name: &str) -> String {
     said
 }
 
-/// Calls with the fields that fixtures look for, and text.
+/// Calls with the header fields that the fixtures read, and text.
 pub fn call(node: &Node, method: &str, path: &str, body: &[u8]) -> Answer {
     let headers = [("x-sensor", "t1"), ("content-type", "text/plain")];
     node.call(method, path, &headers, body)
 }
 
-/// Sends JSON with the fields that fixtures look for.
+/// Sends JSON with the header fields that the fixtures read.
 pub fn json_call(node: &Node, path: &str, body: &str) -> Answer {
     node.call(
         "POST",
@@ -32,7 +32,7 @@ pub fn json_call(node: &Node, path: &str, body: &str) -> Answer {
     )
 }
 
-/// An error's words reach the log and not the caller.
+/// Checks that the text of an error reaches the log and not the caller.
 pub fn check_error(node: &Node, name: &str, answer: &Answer) {
     assert_eq!(answer.status, 500, "{name}: {}", answer.text());
     assert!(!answer.text().contains("secret"), "{name}: {}", answer.text());
@@ -41,7 +41,7 @@ pub fn check_error(node: &Node, name: &str, answer: &Answer) {
     });
 }
 
-/// Deploys a manifest as it is; returns what was said.
+/// Deploys a manifest unchanged; returns the output.
 pub fn deploy_manifest(node: &Node, path: &str) -> String {
     let output = node.mote(&["deploy", &fixture(path)]);
     let said = String::from_utf8_lossy(&output.stderr).into_owned();

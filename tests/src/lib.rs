@@ -1,8 +1,8 @@
-//! A node under test and what a user does with it: the built binary, started with its own data
-//! folder and free ports, driven through its command line and its sockets.
+//! A node under test with the actions of a user: the built binary, started with its own data folder
+//! and free ports, and used through its command line and its sockets.
 //!
-//! The binary is `$MOTE_BIN`, or `mote` in the folder the tests were built into. A test that needs
-//! something the machine does not have says so with [`skip`] and is not counted as a result.
+//! The binary is `$MOTE_BIN`, or `mote` in the folder of the built tests. A test that needs
+//! something that the machine does not have calls [`skip`] and is not counted as a result.
 
 pub mod compat;
 pub mod load;
@@ -15,7 +15,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
-/// Longest any single step of a test may take; the machine is shared.
+/// Longest time for any single step of a test; the machine is shared.
 pub const PATIENCE: Duration = Duration::from_secs(60);
 
 /// The binary under test.
@@ -29,35 +29,35 @@ pub fn mote_binary() -> PathBuf {
     path
 }
 
-/// Says that the calling test, or a part of it, cannot run here. `make test` counts the test as
-/// skipped. The line is written past the test runner, which keeps what a passing test prints.
+/// Reports that the calling test, or a part of it, cannot run here. `make test` counts the test as
+/// skipped. The line is written past the test runner, which hides the output of tests that pass.
 pub fn skip(what: &str, why: &str) {
     let thread = std::thread::current();
     let test = thread.name().unwrap_or("test");
     let _ = writeln!(std::io::stderr(), "SKIPPED: {test}: {what}: {why}");
 }
 
-/// Whether the long form of tests is asked for: `MOTE_LONG=1`.
+/// Whether the long form of the tests is requested: `MOTE_LONG=1`.
 pub fn is_long() -> bool {
     std::env::var_os("MOTE_LONG").is_some_and(|value| value == "1")
 }
 
-/// Whether this user may do what most sandboxes need.
+/// Whether this user has the privileges that most sandboxes need.
 pub fn is_root() -> bool {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     status.lines().any(|line| line.starts_with("Uid:\t0\t"))
 }
 
-/// A running node; stopped and its folder removed when dropped.
+/// A running node; dropping it stops the node and removes its folder.
 pub struct Node {
     child: Child,
-    /// Everything it writes.
+    /// The folder for everything that it writes.
     pub dir: tempfile::TempDir,
-    /// HTTP front.
+    /// Address of the HTTP front.
     pub http: SocketAddr,
-    /// CoAP front.
+    /// Address of the CoAP front.
     pub coap: SocketAddr,
-    /// What it printed when it was ready.
+    /// The text that it printed when it was ready.
     pub announcement: String,
     /// Time from its start to its readiness.
     pub ready_after: Duration,
@@ -65,8 +65,8 @@ pub struct Node {
     env: Vec<(String, String)>,
 }
 
-/// Two free ports of loopback, TCP and UDP. Another process may take one first; the node then
-/// fails to start, and says so.
+/// Two free ports of loopback, TCP and UDP. Another process may bind one first; the node then fails
+/// to start and reports it.
 fn free_ports() -> (u16, u16) {
     let tcp = std::net::TcpListener::bind("127.0.0.1:0").expect("loopback");
     let udp = UdpSocket::bind("127.0.0.1:0").expect("loopback");
@@ -87,14 +87,14 @@ impl Node {
     /// Starts a node with more flags, and with these variables changed.
     pub fn start_with_env(flags: &[&str], env: &[(&str, &str)]) -> Self {
         let dir = tempfile::Builder::new().prefix("mote-test").tempdir().expect("temp folder");
-        // Sandboxes reach the code as another user.
+        // Sandboxes read the code as another user.
         use std::os::unix::fs::PermissionsExt;
         std::fs::set_permissions(dir.path(), std::fs::Permissions::from_mode(0o755)).expect("mode");
         let owned = |(name, value): &(&str, &str)| ((*name).to_owned(), (*value).to_owned());
         Self::start_in_env(dir, flags, env.iter().map(owned).collect())
     }
 
-    /// Starts a node on a folder that may hold functions already.
+    /// Starts a node on a folder that may already contain functions.
     pub fn start_in(dir: tempfile::TempDir, flags: &[&str]) -> Self {
         Self::start_in_env(dir, flags, Vec::new())
     }
@@ -133,7 +133,7 @@ impl Node {
             if let Some(status) = node.child.try_wait().expect("our child") {
                 panic!("the node ended: {status}\n{}{}", text, node.file("up.err"));
             }
-            // The announcement is one write; its last line before the notes is `reach`.
+            // The announcement is a single write; its last line before the notes is `reach`.
             text.contains("  reach ").then_some(text)
         });
         node.ready_after = started.elapsed();
@@ -144,13 +144,13 @@ impl Node {
         std::fs::read_to_string(self.dir.path().join(name)).unwrap_or_default()
     }
 
-    /// What it logged.
+    /// The text of its log.
     pub fn log(&self) -> String {
         self.file("up.err")
     }
 
-    /// Where it serves the clients of another platform: `openfaas`, `tinyfaas http` and so on, as in
-    /// its announcement. The platform must be on, by a flag with port 0.
+    /// The address for the clients of another platform: `openfaas`, `tinyfaas http` and so on, as
+    /// in its announcement. The platform must be switched on by a flag with port 0.
     pub fn platform(&self, name: &str) -> SocketAddr {
         let mut lines = self.announcement.lines();
         let line = lines.find_map(|line| line.trim().strip_prefix(name)?.strip_prefix("  "));
@@ -159,13 +159,13 @@ impl Node {
         address.trim().parse().unwrap_or_else(|error| panic!("{address}: {error}"))
     }
 
-    /// The token of its management over TCP.
+    /// The token of its management API over TCP.
     pub fn token(&self) -> String {
         let path = self.dir.path().join("data/admin.token");
         std::fs::read_to_string(path).expect("a token").trim().to_owned()
     }
 
-    /// Whether its instances are in control groups; its announcement notes where they are not.
+    /// Whether its instances are in control groups; otherwise its announcement has a note.
     pub fn has_cgroups(&self) -> bool {
         !self.announcement.contains("note   cgroups")
     }
@@ -192,20 +192,20 @@ impl Node {
         wait_for("the node to stop", || self.child.try_wait().expect("our child"));
         let flags = std::mem::take(&mut self.extra);
         let flags: Vec<&str> = flags.iter().map(String::as_str).collect();
-        // The folder moves on; dropping the rest of `self` must not remove it.
+        // The folder belongs to the new node; dropping the rest of `self` must not remove it.
         let dir = std::mem::replace(&mut self.dir, tempfile::tempdir().expect("temp folder"));
         let env = std::mem::take(&mut self.env);
         drop(self);
         Self::start_in_env(dir, &flags, env)
     }
 
-    /// Asks it to stop and returns how it ended.
+    /// Asks it to stop and returns its exit status.
     pub fn stop(mut self) -> std::process::ExitStatus {
         signal(self.child.id(), "TERM");
         wait_for("the node to stop", || self.child.try_wait().expect("our child"))
     }
 
-    /// Waits until it has ended by itself, and returns how.
+    /// Waits until it has ended by itself, and returns its exit status.
     pub fn ended(&mut self) -> std::process::ExitStatus {
         wait_for("the node to end", || self.child.try_wait().expect("our child"))
     }
@@ -231,7 +231,7 @@ impl Node {
         child.wait_with_output().expect("our child")
     }
 
-    /// Runs the command line and demands success; returns its standard output.
+    /// Runs the command line, which must succeed; returns its standard output.
     pub fn ok(&self, args: &[&str]) -> String {
         let output = self.mote(args);
         assert!(
@@ -271,7 +271,7 @@ impl Node {
         self.mote(&["deploy", path.to_str().expect("UTF-8")])
     }
 
-    /// Deploys and demands success.
+    /// Deploys; the deploy must succeed.
     pub fn deploy_ok(&self, name: &str, files: &[(&str, &str)]) {
         let output = self.deploy(name, files);
         assert!(
@@ -329,7 +329,7 @@ pub fn signal(pid: u32, name: &str) {
     let _ = Command::new("kill").args([&format!("-{name}"), &pid.to_string()]).status();
 }
 
-/// Asks until the answer is there, with patience.
+/// Repeats `ask` until it returns a value, at most for [`PATIENCE`].
 pub fn wait_for<T>(what: &str, mut ask: impl FnMut() -> Option<T>) -> T {
     let until = Instant::now() + PATIENCE;
     loop {
@@ -405,7 +405,7 @@ impl Answer {
     }
 }
 
-/// A kept HTTP/1.1 connection.
+/// A persistent HTTP/1.1 connection.
 pub struct Connection {
     stream: TcpStream,
     buffer: Vec<u8>,
@@ -431,7 +431,7 @@ impl Connection {
         self.try_call(method, path, headers, body).expect("an answer")
     }
 
-    /// The same, or the error of a connection that broke.
+    /// The same, or the error of a connection that ended early.
     pub fn try_call(
         &mut self,
         method: &str,
@@ -452,7 +452,7 @@ impl Connection {
         request.push_str("\r\n");
         let mut bytes = request.into_bytes();
         bytes.extend_from_slice(body);
-        // A body that is refused may be answered, and the connection closed, before all is sent.
+        // A refused body may be answered, and the connection closed, before all of it is sent.
         let sent = self.stream.write_all(&bytes);
         self.read_answer(method == "HEAD").map_err(|error| sent.err().unwrap_or(error))
     }
@@ -550,7 +550,7 @@ pub fn cgroup_processes(pid: u32) -> Vec<u32> {
 }
 
 /// The programs in a node's instances: children of the first processes of its sandboxes, which are
-/// children of its helper. Those that wait for a function see no code and do not count.
+/// children of its zygote. Prewarmed interpreters see no code and do not count.
 pub fn programs(node: u32) -> Vec<u32> {
     let children = |pid: u32| -> Vec<u32> {
         let text = std::fs::read_to_string(format!("/proc/{pid}/task/{pid}/children"));
@@ -564,14 +564,14 @@ pub fn programs(node: u32) -> Vec<u32> {
     sandboxes.flat_map(children).filter(has_function).collect()
 }
 
-/// The libcoap client, whatever this distribution calls it.
+/// The libcoap client, under the name that it has in this distribution.
 pub fn coap_client() -> Option<&'static str> {
     ["coap-client-notls", "coap-client", "coap-client-openssl", "coap-client-gnutls"]
         .into_iter()
         .find(|name| Command::new(name).arg("-h").output().is_ok())
 }
 
-/// The 99th percentile of times, in the order they came or any other.
+/// The 99th percentile of times, which may be in any order.
 pub fn p99(times: &[Duration]) -> Duration {
     let mut sorted = times.to_vec();
     sorted.sort();

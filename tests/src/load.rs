@@ -1,5 +1,6 @@
-//! Callers that keep their own pace whatever the node does, over HTTP/1.1, HTTP/2 and CoAP: raw
-//! clients, one thread per connection, that write down when each request began and what came.
+//! Callers with a constant rate, independent of the node, over HTTP/1.1, HTTP/2 and CoAP: simple
+//! clients with one thread per connection, which record when each request began and what its answer
+//! was.
 
 use std::collections::HashMap;
 use std::io::{ErrorKind, Read, Write};
@@ -11,20 +12,20 @@ use std::time::{Duration, Instant};
 
 use crate::{Connection, PATIENCE};
 
-/// One request: when it was sent, when its answer was there, and the body or what went wrong.
+/// One request: the times of its start and of its answer, and the body or the error.
 #[derive(Debug, Clone)]
 pub struct Sample {
     /// `http/1.1`, `http/2` or `coap`.
     pub protocol: &'static str,
     /// Just before its first byte was written.
     pub begun: Instant,
-    /// When its answer was read.
+    /// Time at which its answer was read.
     pub ended: Instant,
     /// The body of a good answer.
     pub body: Result<String, String>,
 }
 
-/// Callers at work.
+/// Running callers.
 #[derive(Default)]
 pub struct Load {
     stop: Arc<AtomicBool>,
@@ -32,7 +33,7 @@ pub struct Load {
     callers: Vec<JoinHandle<Vec<Sample>>>,
 }
 
-/// What a caller needs to keep its pace.
+/// The state that a caller needs to keep its rate.
 struct Pace {
     protocol: &'static str,
     every: Duration,
@@ -62,7 +63,7 @@ impl Pace {
         due
     }
 
-    /// Time until the next request, never zero, for sockets that take that for endless.
+    /// Time until the next request. It is never zero, because sockets treat zero as no limit.
     fn rest(&self) -> Duration {
         let rest = self.due.saturating_duration_since(Instant::now());
         rest.clamp(Duration::from_micros(50), Duration::from_millis(50))
@@ -90,7 +91,7 @@ impl Load {
         }));
     }
 
-    /// One kept connection, one request at a time.
+    /// Uses one persistent connection with one request at a time.
     pub fn http1(&mut self, address: SocketAddr, path: &str, per_second: u32) {
         let path = path.to_owned();
         self.caller("http/1.1", per_second, move |pace| {
@@ -116,24 +117,24 @@ impl Load {
         });
     }
 
-    /// One connection with as many streams as its pace needs.
+    /// Uses one connection with as many streams as its rate needs.
     pub fn http2(&mut self, address: SocketAddr, path: &str, per_second: u32) {
         let path = path.to_owned();
         self.caller("http/2", per_second, move |pace| Http2::open(address, path).run(pace));
     }
 
-    /// One socket; confirmable requests, sent again until they are answered.
+    /// Uses one socket with confirmable requests, which are sent again until they are answered.
     pub fn coap(&mut self, address: SocketAddr, segment: &str, per_second: u32) {
         let segment = segment.to_owned();
         self.caller("coap", per_second, move |pace| Coap::open(address, segment).run(pace));
     }
 
-    /// Requests answered so far, well or not.
+    /// Requests answered so far, including errors.
     pub fn count(&self) -> usize {
         self.count.load(Ordering::Relaxed)
     }
 
-    /// Sends nothing more, waits for what is under way, and returns everything.
+    /// Stops sending, waits for requests under way, and returns all of them.
     pub fn stop(self) -> Vec<Sample> {
         self.stop.store(true, Ordering::Relaxed);
         let callers = self.callers.into_iter();
@@ -141,12 +142,12 @@ impl Load {
     }
 }
 
-/// Whether a read ended because nothing came in time.
+/// Whether a read ended because nothing arrived in time.
 fn is_timeout(error: &std::io::Error) -> bool {
     matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut)
 }
 
-/// A client of HTTP/2 that reads no more of an answer than its status and body.
+/// An HTTP/2 client that reads only the status and the body of an answer.
 struct Http2 {
     stream: TcpStream,
     input: Vec<u8>,
@@ -156,7 +157,7 @@ struct Http2 {
 }
 
 impl Http2 {
-    /// Streams the front takes at once; further requests wait for their turn.
+    /// Streams that the front accepts at once; further requests wait.
     const STREAMS_MAX: usize = 100;
     const DATA: u8 = 0;
     const HEADERS: u8 = 1;
@@ -178,7 +179,7 @@ impl Http2 {
         let mut client = Self { stream, input: Vec::new(), path, next: 1, open };
         client.stream.write_all(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n").expect("preface");
         client.send(Self::SETTINGS, 0, 0, &[]);
-        // Room for all answers of a long test, so that credit is never the reason to wait.
+        // Room for all answers of a long test, so that the client never waits for credit.
         client.send(Self::WINDOW_UPDATE, 0, 0, &(1_u32 << 30).to_be_bytes());
         client
     }
@@ -225,7 +226,7 @@ impl Http2 {
         }
     }
 
-    /// Takes one frame, if it is whole.
+    /// Handles one frame, if it is complete.
     fn frame(&mut self, pace: &mut Pace) -> bool {
         let Some(head) = self.input.first_chunk::<9>().copied() else { return false };
         let length = u32::from_be_bytes([0, head[0], head[1], head[2]]) as usize;
@@ -271,7 +272,8 @@ struct Coap {
     socket: UdpSocket,
     segment: String,
     next: u16,
-    /// By message id: when it was sent first, when it is sent again, and how long to wait then.
+    /// By message id: the time of its first send, the time of its next send, and the pause after
+    /// that.
     open: HashMap<u16, (Instant, Instant, Duration)>,
 }
 

@@ -1,4 +1,4 @@
-//! What a function's log says of its instances, by the node's own clock.
+//! Reads from a function's log what its instances did, by the node's own clock.
 
 use std::io::{BufRead, BufReader};
 use std::process::{Child, Command, Stdio};
@@ -15,9 +15,9 @@ pub fn unix_us() -> u64 {
 /// One line of a function's log.
 #[derive(Debug, Clone)]
 pub struct LogLine {
-    /// When, in microseconds since 1970.
+    /// Time in microseconds since 1970.
     pub unix_us: u64,
-    /// What.
+    /// Text of the line.
     pub message: String,
 }
 
@@ -34,7 +34,7 @@ fn unix_us_of(text: &str) -> Option<u64> {
     let seconds = (number(11, 13)? * 60 + number(14, 16)?) * 60 + number(17, 19)?;
     let fraction = text.get(20..)?.strip_suffix('Z')?;
     let micros: u64 = format!("{fraction:0<6}").get(..6)?.parse().ok()?;
-    // Years count from March, so that the leap day comes last.
+    // Years are counted from March, so that the leap day is the last day.
     let (year, month) = if month <= 2 { (year - 1, month + 9) } else { (year, month - 3) };
     let days = year * 365 + year / 4 - year / 100 + year / 400 + (153 * month + 2) / 5 + day;
     Some((days.checked_sub(719_469)? * 86_400 + seconds) * 1_000_000 + micros)
@@ -70,7 +70,8 @@ impl Node {
         Follower { child, lines }
     }
 
-    /// Ready instances of a function over time, from its log: after each change, when and how many.
+    /// Numbers of ready instances of a function over time, from its log: the time of each change
+    /// and the number after it.
     pub fn instances_over_time(&self, function: &str) -> Vec<(u64, i32)> {
         let mut ready = 0;
         let change = |message: &str| {
@@ -92,7 +93,7 @@ impl Node {
 /// A running `mote logs --follow`.
 pub struct Follower {
     child: Child,
-    /// What it read.
+    /// The lines that it read.
     pub lines: mpsc::Receiver<LogLine>,
 }
 

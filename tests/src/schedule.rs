@@ -1,4 +1,4 @@
-//! Callers with a pace of their own: closed load (each waits for its answer) and open load.
+//! Callers with a schedule of their own: closed load (each waits for its answer) and open load.
 
 use std::net::SocketAddr;
 use std::sync::Mutex;
@@ -8,12 +8,12 @@ use std::time::{Duration, Instant};
 use crate::Connection;
 use crate::log::unix_us;
 
-/// One call, times from the load's begin.
+/// One call, with times from the start of the load.
 #[derive(Debug, Clone)]
 pub struct Call {
     /// When it was due.
     pub intended: Duration,
-    /// When its answer was there.
+    /// Time at which its answer had arrived.
     pub ended: Duration,
     /// Its status, 0 when the connection broke.
     pub status: u16,
@@ -21,16 +21,16 @@ pub struct Call {
     pub text: String,
 }
 
-/// What all callers saw.
+/// The observations of all callers.
 #[derive(Debug)]
 pub struct Load {
-    /// When it began, by the clock of log lines.
+    /// Time of its start, by the clock of log lines.
     pub unix_us: u64,
     /// Calls in the order in which they ended.
     pub calls: Vec<Call>,
 }
 
-/// Holds the caller until a moment of its schedule.
+/// Makes the caller wait until a time of its schedule.
 pub fn pace_until(until: Instant) {
     while let Some(left) = until.checked_duration_since(Instant::now()).filter(|d| !d.is_zero()) {
         std::thread::park_timeout(left);
@@ -53,14 +53,14 @@ fn gather(unix_us: u64, calls: Mutex<Vec<Call>>) -> Load {
     Load { unix_us, calls }
 }
 
-/// Closed load over kept connections: steps of (length, callers); each caller calls `rate` times per
-/// second at most (0: without pause), and callers are spread over their pause.
+/// Closed load over persistent connections in steps of (length, callers). Each caller calls at most
+/// `rate` times per second (0: without a pause), and the callers start spread over their pause.
 pub fn closed(http: SocketAddr, path: &str, steps: &[(Duration, u32)], rate: f64) -> Load {
     let most = steps.iter().map(|(_, callers)| *callers).max().unwrap_or(0);
     let pause = if rate > 0.0 { Duration::from_secs_f64(1.0 / rate) } else { Duration::ZERO };
     let calls = Mutex::new(Vec::new());
     let (begin, unix_us) = (Instant::now(), unix_us());
-    // When this caller may call next, at or after `from`; none after its last step.
+    // The next time at which this caller may call, at or after `from`; `None` after its last step.
     let turn = |caller: u32, from: Duration| {
         let mut end = Duration::ZERO;
         steps.iter().find_map(|(length, callers)| {
@@ -93,7 +93,7 @@ pub fn closed(http: SocketAddr, path: &str, steps: &[(Duration, u32)], rate: f64
     gather(unix_us, calls)
 }
 
-/// Open load: calls at given times whatever the answers do, over at most `connections` at once.
+/// Open load: calls at given times, whatever the answers are, over at most `connections` at once.
 pub fn open(http: SocketAddr, path: &str, times: &[Duration], connections: usize) -> Load {
     let (next, calls) = (AtomicUsize::new(0), Mutex::new(Vec::new()));
     let (begin, unix_us) = (Instant::now(), unix_us());
@@ -121,13 +121,13 @@ impl Load {
         self.calls.iter().filter(|call| call.status == status).count()
     }
 
-    /// Answers per second between two moments.
+    /// Answers per second between two times.
     pub fn rate(&self, from: Duration, to: Duration) -> f64 {
         let inside = |call: &&Call| call.status == 200 && (from..to).contains(&call.ended);
         self.calls.iter().filter(inside).count() as f64 / (to - from).as_secs_f64()
     }
 
-    /// Median and 99th percentile of the time from when a call was due to its answer.
+    /// Median and 99th percentile of the time from when a call was due until its answer.
     pub fn latency(&self) -> (Duration, Duration) {
         let mut times: Vec<_> = self.calls.iter().map(|call| call.ended - call.intended).collect();
         times.sort();

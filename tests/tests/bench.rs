@@ -1,5 +1,6 @@
-//! `mote bench` against a real node over HTTP and CoAP: what it counts is what arrived, and what it
-//! saves, compares and exports is usable (R86, R89, R97). Times are printed and decide nothing.
+//! `mote bench` against a real node over HTTP and CoAP. Its counts are those of the requests that
+//! arrived, and the results that it saves, compares and exports can be used (R86, R89, R97). Times
+//! are printed and decide nothing.
 
 use mote_tests::Node;
 use serde_json::Value;
@@ -83,7 +84,7 @@ fn failures_are_named_and_limits_decide_the_exit() {
     assert_eq!(slow.status.code(), Some(9), "{said}");
     assert!(said.contains("error[M0140]: p50>1us: the value was "), "{said}");
     assert!(!said.contains("errors>0"), "{said}");
-    // Nothing but failures is no measurement.
+    // A run with only failures is not a measurement.
     let none = run(&["--body", "x"]);
     let (said, table) =
         (String::from_utf8_lossy(&none.stderr), String::from_utf8_lossy(&none.stdout));
@@ -160,7 +161,7 @@ fn two_functions_in_turns_have_a_ratio() {
         let file = file.to_str().expect("UTF-8");
         let result = compared("hello", "slow", &["--via", via, "--save", file]);
         let [low, high] = [0, 1].map(|at| result["interval"][at].as_f64().expect("a number"));
-        // One pair of turns may meet a stall of the machine; half of them do not.
+        // A stall of the machine may affect one pair of turns, but not half of them.
         let ratio = result["ratio"].as_f64().expect("a number");
         assert!(ratio > 1.0 && low <= high, "{via}: one of them sleeps: {result}");
         assert_eq!(result["ratios"].as_array().map(Vec::len), Some(6), "{result}");
@@ -168,7 +169,7 @@ fn two_functions_in_turns_have_a_ratio() {
         let saved = std::fs::read_to_string(file).expect("it was written");
         assert_eq!(serde_json::from_str::<Value>(&saved).expect("JSON"), result);
     }
-    // By a URL too; what both were asked is what arrived.
+    // Targets may also be URLs; the requests of both are those that arrived.
     let before = requests(&node, "hello") + requests(&node, "same");
     let url = format!("http://{}/same", node.http);
     let table = node.ok(&[&["bench", "hello", "--baseline", &url], &few[..]].concat());

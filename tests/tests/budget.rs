@@ -1,6 +1,6 @@
-//! What a node gives to instances in all: idle ones make room, working ones never do, and who
-//! cannot be served in time is told so (R71); `mote scale` (R119); which instance takes a call
-//! (R76, R100).
+//! The memory budget of a node: idle instances are evicted, working ones never are, and a caller
+//! that cannot be served in time is told so (R71); `mote scale` (R119); the choice of the instance
+//! for a call (R76, R100).
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -13,7 +13,8 @@ use mote_tests::{Answer, Connection, Node, coap_client, signal, skip, wait_for};
 
 const MIB: u64 = 1 << 20;
 
-/// Memory of the node's ledger: what there is, what is taken, and the most that ever was.
+/// Memory in the node's ledger: the budget, the reserved part, and the largest reserved part so
+/// far.
 fn memory(node: &Node) -> (u64, u64, u64) {
     let node = &node.json(&["top", "--once", "-o", "json"])["node"];
     let bytes = |key: &str| node["budget"][key].as_u64().expect("a number");
@@ -24,7 +25,7 @@ fn described(node: &Node, name: &str) -> serde_json::Value {
     node.json(&["describe", name, "-o", "json"])
 }
 
-/// Reasons of the stops that `describe` knows.
+/// Reasons of the stops that `mote describe` shows.
 fn stops(node: &Node, name: &str) -> Vec<String> {
     let list = described(node, name)["stops"].as_array().cloned().unwrap_or_default();
     list.iter().filter_map(|stop| stop["reason"].as_str().map(str::to_owned)).collect()
@@ -34,7 +35,7 @@ fn instances(node: &Node, name: &str) -> usize {
     described(node, name)["instances"].as_array().map_or(0, Vec::len)
 }
 
-/// Says its name at once, or after a file appeared where its path says so.
+/// Answers with its name, at once or, if the path names a file, when that file exists.
 const WAITS: &str = "import os, time
 ME = os.environ['MOTE_FUNCTION']
 def handle(event, ctx):
@@ -64,7 +65,7 @@ fn idle_instances_make_room_and_working_ones_never_do() {
     const FUNCTIONS: usize = 5;
     let node = Node::start_with(&["--prewarm", "off", "--memory", "192MiB"]);
     for at in 0..FUNCTIONS {
-        // Deploys go through the same ledger: the fourth makes an idle one go.
+        // Deploys use the same ledger: the fourth one evicts an idle instance.
         let timeout = if at == FUNCTIONS - 1 { "2s" } else { "30s" };
         let files =
             [("app.py", WAITS), ("mote.toml", &manifest(&format!("timeout = \"{timeout}\"\n")))];
@@ -88,9 +89,9 @@ fn idle_instances_make_room_and_working_ones_never_do() {
     assert!(said.contains("stopping (evicted): idle for "), "{said}");
     assert!(node.ok(&["describe", "f0"]).contains("evicted: idle for "));
 
-    // All of it works for longer than the next may wait: it is told to come again. A deploy has
-    // as long as a start may take; by the time it gives up, the work has run for longer than the
-    // call below may wait, and is expected to go on for as long again.
+    // All instances work for longer than the next call may wait, so its caller is asked to try
+    // again. A deploy may take as long as a start. By the time it gives up, the work has run for
+    // longer than the call below may wait, so the node expects it to continue for as long again.
     let busy: Vec<_> = (0..3).map(|at| call_later(node.http, format!("/f{at}"), b"12")).collect();
     wait_for("three to work", || {
         (0..3).all(|at| running(&node, &format!("f{at}")) == 1).then_some(())
@@ -139,7 +140,7 @@ fn a_call_waits_for_work_that_ends_before_its_deadline() {
     let second = node.post("/b", b"0");
     assert_eq!((second.status, second.text()), (200, "b".to_owned()));
     assert_eq!(first.join().expect("a caller").status, 200);
-    // What the owner keeps is not taken from him: the other finds no room.
+    // An instance that its owner keeps is not evicted, so the other function finds no room.
     node.ok(&["scale", "b", "--min", "1"]);
     wait_for("b to be kept", || (instances(&node, "b") == 1).then_some(()));
     let refused = node.post("/a", b"0");
@@ -159,7 +160,8 @@ fn a_call_waits_for_work_of_a_revision_that_was_replaced() {
     node.ok(&["scale", "b", "0"]);
     let first = call_later(node.http, "/a".into(), b"3");
     wait_for("a to work", || (running(&node, "a") == 1).then_some(()));
-    // From now on one half of the node is kept for the new revision, and the old one has the other.
+    // From now on one half of the node's memory is used by the new revision and the other half by
+    // the old one.
     node.deploy_ok("a", &[("app.py", &format!("{WAITS}# 2\n")), ("mote.toml", &kept)]);
     let second = node.post("/b", b"0");
     assert_eq!((second.status, second.text()), (200, "b".to_owned()));
@@ -205,7 +207,8 @@ fn whatever_dies_is_taken_off_the_ledger() {
             signal(*victim, "KILL");
             killed += 1;
         }
-        // Time for an answer or two: workers that die before their first are not restarted at once.
+        // Time for one or two answers, because workers that die before their first answer are not
+        // restarted at once.
         std::thread::park_timeout(Duration::from_millis(120));
     }
     stop.store(true, Ordering::Relaxed);
@@ -226,7 +229,7 @@ fn whatever_dies_is_taken_off_the_ledger() {
     }
 }
 
-/// Processes of instances: three generations below the node, or deeper.
+/// Processes of instances: three or more generations below the node.
 fn workers(node: u32) -> Vec<u32> {
     let output = Command::new("ps").args(["-e", "-o", "pid=,ppid="]).output().expect("ps");
     let text = String::from_utf8_lossy(&output.stdout).into_owned();
@@ -252,7 +255,7 @@ fn scaling_by_hand() {
     wait_for("three instances", || (instances(&node, "f") == 3).then_some(()));
     let text = node.ok(&["describe", "f"]);
     assert!(text.contains("started (scale): mote scale asked for it"), "{text}");
-    // The autoscaler goes on: it keeps them for now, and serves with them.
+    // The autoscaler continues: it keeps the instances for now and uses them.
     for _ in 0..5 {
         assert_eq!(node.post("/f", b"0").status, 200);
     }
@@ -272,7 +275,7 @@ fn scaling_by_hand() {
     assert!(!node.mote(&["scale", "f", "--min", "6"]).status.success());
     assert!(!node.mote(&["scale", "nobody", "1"]).status.success());
 
-    // Bounds outlast the node, and end with the next deploy.
+    // Bounds survive a restart of the node and end with the next deploy.
     let node = node.crash_and_restart();
     wait_for("the minimum again", || (instances(&node, "f") == 2).then_some(()));
     assert!(node.ok(&["describe", "f"]).contains("min 2, max 5 until the next deploy"));
@@ -293,7 +296,8 @@ fn shares_come_out_as_the_rule_says() {
             format!("version = 1\n[scale]\nmax = 3\nidle = \"1h\"\nbalance = \"{rule}\"\n");
         node.deploy_ok(rule, &[("app.py", code), ("mote.toml", &manifest)]);
         let path = format!("/{rule}");
-        // Made before there are three: one that is kept reaches the new ones, too.
+        // The connection is made before there are three instances; a persistent connection also
+        // reaches the new ones.
         let mut connection = Connection::open(node.http);
         assert_eq!(connection.call("GET", &path, &[], b"").status, 200);
         node.ok(&["scale", rule, "3"]);
@@ -307,9 +311,9 @@ fn shares_come_out_as_the_rule_says() {
         let shares: Vec<u64> = shares.into_values().collect();
         println!("{rule}: {shares:?}");
         match rule {
-            // One call at a time: what one instance can do is left to it.
+            // With one call at a time, one instance can do all the work.
             "late-binding" => assert_eq!(shares, [CALLS]),
-            // 100 of 300 each, give or take five standard deviations of 8.2.
+            // 100 of 300 each, within five standard deviations of 8.2.
             "random" => assert!(shares.len() == 3 && shares.iter().all(|n| (59..=141).contains(n))),
             _ => assert_eq!(shares, [CALLS / 3; 3]),
         }
@@ -333,7 +337,8 @@ fn a_thousandth_idle_function_costs_as_little_as_the_first() {
             functions.iter().all(|f| f["instances"] == serde_json::json!([])).then_some(())
         });
     };
-    // What is made once for all is not counted: the first ten, and an answer that names many.
+    // Memory that is allocated once for all functions is not counted: the first ten functions, and
+    // an answer that names many.
     (0..10).for_each(deploy);
     settle();
     let (before, tasks) = (resident(node.pid()), threads(node.pid()));
@@ -341,8 +346,8 @@ fn a_thousandth_idle_function_costs_as_little_as_the_first() {
     settle();
     let each = resident(node.pid()).saturating_sub(before) / FUNCTIONS;
     println!("{} KiB of resident memory per idle function", each / 1024);
-    // 10 MiB per thousand is 10 KiB each; pages of sixty show the order only. A ring or a
-    // channel that is made ahead costs several times as much.
+    // 10 MiB per thousand functions is 10 KiB each; pages of sixty functions show only the
+    // magnitude. A ring or a channel that is allocated in advance costs several times as much.
     assert!(each < 32 << 10, "{each} bytes each");
     wait_for("threads to go", || (threads(node.pid()) <= tasks + 1).then_some(()));
     assert_eq!(memory(&node).1, 0);
@@ -387,7 +392,8 @@ fn warm_and_always_have_an_instance_before_the_first_call() {
     assert_eq!(instances(&node, "cold"), 0);
     let reason = |name: &str| described(&node, name)["instances"][0]["reason"].clone();
     assert_eq!((reason("warm").as_str(), reason("always").as_str()), (Some("warm"), Some("min")));
-    // Warm may go and comes with the next call; always does not go.
+    // A warm instance may be stopped and starts again with the next call; with `always` it is not
+    // stopped.
     for name in ["warm", "always"] {
         node.ok(&["scale", name, "0"]);
     }

@@ -1,4 +1,4 @@
-//! What people meet who use the command line and look at a node: counts, logs, hints, completion.
+//! The command line and the view of a node as users see them: counts, logs, hints, completion.
 
 use std::process::{Command, Stdio};
 

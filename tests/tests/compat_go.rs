@@ -1,4 +1,4 @@
-//! Go functions: built on the node, with standard library only unless they ask for more.
+//! Go functions: built on the node, with only the standard library unless they import more.
 
 use std::process::Command;
 
@@ -64,7 +64,8 @@ fn check_open_faas(node: &Node) {
     check_error(node, "of-http", &node.get("/of-http"));
 }
 
-/// Functions of bytes, each call a process of its own; and those that name the platform's packages.
+/// Functions that take bytes, each call in a process of its own, and functions that use the
+/// platform's packages.
 fn check_open_faas_packages(node: &Node) {
     let said = deploy(node, "openfaas/go-classic", "of-go");
     assert!(said.contains("compat openfaas (package function, func Handle(req []byte))"), "{said}");
@@ -240,7 +241,7 @@ fn modules_come_from_the_proxy() {
     assert_eq!(answer.json(), wanted);
 }
 
-/// The node looks for Go in its own PATH; here there is none in it.
+/// The node searches for Go in its own PATH, which does not contain it here.
 #[test]
 fn a_node_without_go_says_so() {
     let empty = tempfile::tempdir().expect("a folder");

@@ -1,5 +1,5 @@
-//! Programs of OpenWhisk and Fission, unchanged on a real node: native actions, actions that stay
-//! (ActionLoop), and Fission's binary environment.
+//! Unchanged programs of OpenWhisk and Fission on a real node: native actions, actions that stay
+//! running (ActionLoop), and Fission's binary environment.
 
 use mote_tests::Node;
 use mote_tests::compat::{call, deploy, json_call};

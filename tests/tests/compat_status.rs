@@ -1,13 +1,13 @@
-//! What each platform's clients are answered, condition by condition: one row per condition, one cell
-//! per platform. A cell that is `None` is a condition the platform does not have; a platform is
-//! added as a column.
+//! The answers to each platform's clients, condition by condition: one row per condition, one cell
+//! per platform. A cell is `None` if the platform does not have the condition. A new platform is a
+//! new column.
 
 use std::net::SocketAddr;
 
 use mote_tests::{Answer, Node, base64, basic_auth, call_at};
 use serde_json::json;
 
-/// A condition, made on a node by [`Scene`].
+/// A condition that [`Scene`] makes on a node.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Condition {
     UnknownFunction,
@@ -38,8 +38,8 @@ const ROWS: [Condition; 10] = [
     Condition::BodyTooLarge,
 ];
 
-/// tinyFaaS has neither deadline, queue nor limit of bodies; a node has, and says 500 as for every
-/// failure, and 413. Uploads overwrite.
+/// tinyFaaS has neither a deadline nor a queue nor a limit of bodies. A node has them, and answers
+/// 500, as for every failure, and 413. Uploads overwrite functions.
 const TINYFAAS: Cells = [
     Some(404),
     Some(200),
@@ -64,7 +64,7 @@ const OPENFAAS: Cells = [
     Some(400),
     Some(413),
 ];
-/// There are no calls that nobody waits for, and no credentials on loopback.
+/// There are no calls without a waiting caller, and no credentials on loopback.
 const NUCLIO: Cells = [
     Some(404),
     Some(500),
@@ -78,18 +78,18 @@ const NUCLIO: Cells = [
     Some(413),
 ];
 
-/// Called at the node's own front; there is no management API, nobody to accept a call for later, and
-/// the node's limit of bodies.
+/// Called at the node's own front. There is no management API, no accepted calls, and the limit of
+/// bodies is the node's.
 const KNATIVE: Cells =
     [Some(404), Some(500), Some(504), Some(503), Some(502), None, None, None, None, Some(413)];
-/// The same; Kubeless has no queue that could be full, a node has.
+/// The same; Kubeless has no queue that could be full, but a node has one.
 const KUBELESS: Cells =
     [Some(404), Some(500), Some(408), Some(429), Some(502), None, None, None, None, Some(413)];
 
-/// The code of a function around a line.
+/// The code of a function that contains a line.
 type Code = fn(&str) -> String;
 
-/// A function of [`KNATIVE`] around this line.
+/// A function of [`KNATIVE`] that contains this line.
 fn knative(line: &str) -> String {
     let answer = "await send({'type': 'http.response.start', 'status': 200, 'headers': []})\n        \
                   await send({'type': 'http.response.body', 'body': b'ok'})";
@@ -99,12 +99,12 @@ fn knative(line: &str) -> String {
     )
 }
 
-/// A function of [`KUBELESS`] around this line.
+/// A function of [`KUBELESS`] that contains this line.
 fn kubeless(line: &str) -> String {
     format!("import os, time\ndef handle(event, context):\n    {line}\n    return 'ok'\n")
 }
 
-/// Functions in which each condition can be met.
+/// Functions that can produce each condition.
 struct Scene {
     node: Node,
 }
@@ -127,7 +127,7 @@ impl Scene {
         ];
         let node = Node::start_with(&flags);
         let slow = "import time\ndef handle(event, ctx):\n    time.sleep(30)\n";
-        // Asynchronous, so that a call of before does not stand in the way.
+        // The function is asynchronous, so that an earlier call does not block it.
         let late = "import asyncio\nasync def handle(event, ctx):\n    await asyncio.sleep(30)\n";
         let soon = "[limits]\ntimeout = \"300ms\"\n";
         let full = "[limits]\ntimeout = \"20s\"\nconcurrency = 1\n[scale]\nmax = 1\nqueue = 0\n";
@@ -168,7 +168,7 @@ impl Scene {
         scene
     }
 
-    /// Takes a function's one place for as long as the test runs.
+    /// Occupies a function's only place for as long as the test runs.
     fn fill(&self, name: &str) {
         let (front, path) = (self.node.http, format!("/{name}"));
         std::thread::spawn(move || {
@@ -181,17 +181,17 @@ impl Scene {
     }
 }
 
-/// How a platform's client meets the conditions.
+/// The requests with which a platform's client produces the conditions.
 trait Platform {
     /// Calls a function.
     fn call(&self, function: &str, body: &[u8]) -> Answer;
-    /// Calls without waiting.
+    /// Calls without waiting for the result.
     fn call_later(&self, function: &str) -> Answer;
-    /// Sends something that is no request to create a function.
+    /// Sends an invalid request to create a function.
     fn bad_create(&self) -> Answer;
-    /// Manages without credentials.
+    /// Sends a management request without credentials.
     fn unauthorised(&self) -> Answer;
-    /// Creates a function twice; the second answer.
+    /// Creates a function twice; returns the second answer.
     fn create_twice(&self) -> Answer;
 
     fn meet(&self, condition: Condition) -> Answer {
@@ -234,7 +234,7 @@ impl Platform for TinyFaas {
     }
 
     fn create_twice(&self) -> Answer {
-        // The smallest zip there is, of one stored file.
+        // The smallest possible zip with one stored file.
         let code = "def fn(input, headers):\n    return 'x'\n";
         let script = "import sys, zipfile\nwith zipfile.ZipFile(sys.stdout.buffer, 'w') as out: out.writestr('fn.py', sys.argv[1])";
         let zip = std::process::Command::new("python3")
@@ -320,7 +320,7 @@ impl Platform for Nuclio {
     }
 }
 
-/// Functions of a platform without an API here, called at the node's own front.
+/// Functions of a platform whose API a node does not have, called at the node's own front.
 struct AtTheFront {
     front: SocketAddr,
     compat: &'static str,

@@ -1,4 +1,4 @@
-//! Deploys: what fails leaves the old revision serving; packages are installed at deploy time.
+//! Deploys: a failure leaves the old revision serving; packages are installed at deploy time.
 
 use std::io::{BufRead, BufReader};
 use std::process::{Command, Stdio};
@@ -38,7 +38,7 @@ fn a_broken_revision_never_takes_traffic_and_says_why() {
 fn a_crash_in_the_middle_of_a_deploy_leaves_the_old_revision() {
     let node = Node::start();
     node.deploy_ok("f", &[("app.py", &says("old"))]);
-    // A revision whose start takes long enough to be caught in it.
+    // A revision whose start takes long enough to be interrupted.
     let slow = "import time\ntime.sleep(30)\ndef handle(event, ctx):\n    return 'new'\n";
     let folder = node.dir.path().join("slow");
     std::fs::create_dir_all(&folder).unwrap();

@@ -6,17 +6,18 @@
 //!
 //! - `…` stands for a part that differs from run to run; alone on a line, for any number of lines.
 //!   Runs of spaces count as one, because columns are as wide as their content.
-//! - Of the steps of a deploy, which begin with ✓, the time is not compared: only slow ones show it.
-//! - A command fails exactly if what it prints is shown to begin a line with `error[`.
+//! - The times in the steps of a deploy, which begin with ✓, are not compared: only slow steps show
+//!   them.
+//! - A command must fail if and only if its documented output has a line that begins with `error[`.
 //! - The documented addresses are replaced by those of the node under test, `sudo` does nothing, and
 //!   `mote up` starts a node; a document without it finds one running.
 //! - `<!-- file: PATH -->` above any block: the block is written to that file.
-//! - `<!-- first: COMMAND -->`: run here, not shown; it must succeed. `$MOTE_FIXTURES` has functions
-//!   written for other platforms.
+//! - `<!-- first: COMMAND -->`: a command that runs here and is not shown; it must succeed.
+//!   `$MOTE_FIXTURES` has functions written for other platforms.
 //! - `<!-- node: stop -->`: the node stops here; the next `mote up` starts it on the same data.
 //! - `<!-- not run: REASON -->` above a block: the block is not run, which the test prints.
 //!
-//! A block of commands in another form (`sh`, `bash`, no language) has to say which of these it is.
+//! A block of commands in another form (`sh`, `bash`, no language) must have one of these comments.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -27,13 +28,13 @@ use std::process::{Command, Stdio};
 
 use mote_tests::{Node, mote_binary, skip};
 
-/// Longest that one command of a document may take; Go functions are built by some.
+/// Longest time that one command of a document may take; some commands build Go functions.
 const COMMAND_SECONDS_MAX: &str = "300";
-/// Programs that not every machine has.
+/// Programs that some machines do not have.
 const TOOLS: [&str; 2] = ["coap-client", "sqlite3"];
-/// Languages of blocks that must be run or say why not.
+/// Languages of blocks that must be run or give a reason why not.
 const COMMANDS: [&str; 4] = ["", "sh", "bash", "shell"];
-/// Where documents say that platforms are served, and the names of these fronts in an announcement.
+/// Documented addresses of other platforms' APIs, and the names of these fronts in an announcement.
 const PLATFORMS: [(&str, &str, &str); 6] = [
     ("--openfaas", "openfaas", "127.0.0.1:8080"),
     ("--nuclio", "nuclio", "127.0.0.1:8070"),
@@ -47,10 +48,10 @@ fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("..")
 }
 
-/// What a document asks for, in its order.
+/// A step of a document, in its order.
 #[derive(Debug, PartialEq)]
 enum Step {
-    /// A command of a block that starts in this line, and what it prints; nothing is shown of a
+    /// A command of a block that starts in this line, and its output; the output is empty for a
     /// command that may print anything.
     Run { line: usize, command: String, shown: Vec<String> },
     /// A command that the document does not show.
@@ -63,7 +64,7 @@ enum Step {
     NotRun { line: usize, reason: String },
 }
 
-/// What a comment above a block says of it.
+/// The meaning of a comment above a block.
 enum Mark {
     File(String),
     NotRun(String),
@@ -74,7 +75,7 @@ fn comment<'a>(line: &'a str, key: &str) -> Option<&'a str> {
     Some(inner.strip_prefix(key)?.strip_prefix(':')?.trim())
 }
 
-/// Reads a document; panics where a block of commands does not say what it is.
+/// Reads a document; panics if a block of commands has no mark that it needs.
 fn steps(document: &str, text: &str) -> Vec<Step> {
     let mut steps = Vec::new();
     let mut mark = None;
@@ -139,7 +140,7 @@ fn session(number: usize, block: &[String], steps: &mut Vec<Step>) {
     }
 }
 
-/// Spaces as one, none at the ends, and no times at the end of a step.
+/// A line with single spaces, none at the ends, and no time at the end of a step.
 fn plain(line: &str) -> String {
     let mut words: Vec<&str> = line.split_whitespace().collect();
     while let [first, .., time, unit] = words[..] {
@@ -160,7 +161,7 @@ fn without_empty_ends(mut lines: Vec<String>) -> Vec<String> {
     lines.split_off(begin)
 }
 
-/// Whether a line is as shown, where `…` stands for anything.
+/// Whether a line matches its documentation, where `…` stands for anything.
 fn line_fits(shown: &str, line: &str) -> bool {
     let mut parts = shown.split('…');
     let Some(mut rest) = line.strip_prefix(parts.next().unwrap_or_default()) else { return false };
@@ -178,7 +179,7 @@ fn line_fits(shown: &str, line: &str) -> bool {
     true
 }
 
-/// Whether an output is as shown, where a line `…` stands for any lines.
+/// Whether an output matches its documentation, where a line `…` stands for any lines.
 fn fits(shown: &[String], lines: &[String]) -> bool {
     match (shown.split_first(), lines.split_first()) {
         (None, None) => true,
@@ -193,14 +194,14 @@ fn fits(shown: &[String], lines: &[String]) -> bool {
     }
 }
 
-/// A document under test: its folder, its node, and how the addresses in it are to be read.
+/// A document under test: its folder, its node, and the meaning of its addresses here.
 struct Reader {
     document: String,
     folder: tempfile::TempDir,
     node: Option<Node>,
     /// The data of a node that has stopped.
     kept: Option<tempfile::TempDir>,
-    /// Documented text and what it is here.
+    /// Documented texts and the texts that replace them here.
     here: Vec<(String, String)>,
     commands: usize,
 }
@@ -214,7 +215,7 @@ impl Reader {
         std::fs::create_dir_all(&bin).unwrap();
         std::os::unix::fs::symlink(mote_binary(), bin.join("mote")).unwrap();
         program(&bin.join("sudo"), "exec \"$@\"");
-        // On a terminal it shows no progress either.
+        // curl shows no progress here, as it shows none on a terminal.
         if let Some(curl) = which("curl") {
             program(&bin.join("curl"), &format!("exec {} -sS \"$@\"", curl.display()));
         }
@@ -246,7 +247,7 @@ impl Reader {
         self.folder.path().join("work")
     }
 
-    /// `mote up`: a node as the document starts it, with ports of its own.
+    /// `mote up`: starts a node as the document does, with ports of its own.
     fn up(&mut self, words: &[&str]) -> String {
         self.node = None;
         let work = self.work();
@@ -292,12 +293,12 @@ impl Reader {
 
     fn stop(&mut self) {
         let mut node = self.node.take().expect("a node that runs");
-        // The folder stays; stopping removes that of the node.
+        // The folder is kept; stopping removes the folder of the node.
         self.kept = Some(std::mem::replace(&mut node.dir, tempfile::tempdir().unwrap()));
         assert!(node.stop().success(), "{}: the node did not stop cleanly", self.document);
     }
 
-    /// A text of this node as the document would show it.
+    /// A text of this node in its documented form.
     fn documented(&self, text: &str) -> String {
         let work = self.work();
         let mut text = text.replace(work.to_str().unwrap(), "…");
@@ -307,7 +308,7 @@ impl Reader {
         text
     }
 
-    /// Runs a command in the folder of the document, after what the ones before changed.
+    /// Runs a command in the folder of the document, with the changes of earlier commands.
     fn shell(&mut self, command: &str) -> (bool, String) {
         if let Some(words) = up_words(command) {
             return (true, self.up(&words));
@@ -321,7 +322,7 @@ impl Reader {
         }
         let path = self.folder.path();
         let kept = path.join("kept");
-        // The folder and the variables that a session leaves are those the next command begins with.
+        // The next command begins with the folder and the variables that this one leaves.
         let script = format!(
             "[ ! -e '{0}' ] || . '{0}'\n{command}\nstatus=$?\n\
              {{ export -p | grep -v ' MOTE_'; umask -p; printf 'cd %q\\n' \"$PWD\"; }} >'{0}'\nexit $status\n",
@@ -363,7 +364,7 @@ impl Reader {
     }
 }
 
-/// The arguments of `mote up`, where a command is that.
+/// The arguments of `mote up`, if the command is that one.
 fn up_words(command: &str) -> Option<Vec<&str>> {
     let command = command.split(" #").next()?.trim();
     let rest = command.strip_prefix("sudo ").unwrap_or(command).strip_prefix("mote up")?;
@@ -388,7 +389,7 @@ fn missing(command: &str) -> Option<&'static str> {
     names.iter().all(|name| which(name).is_none()).then_some(tool)
 }
 
-/// Runs a document and prints what was run and what was not.
+/// Runs a document and prints which parts ran and which did not.
 fn check(document: &str) {
     let text = std::fs::read_to_string(root().join(document)).unwrap();
     let mut reader = Reader::new(document);
@@ -417,7 +418,7 @@ fn check(document: &str) {
             Step::NotRun { line, reason } => not_run.push(format!("line {line}: {reason}")),
         }
     }
-    // Past the test runner, which keeps what a passing test prints.
+    // Written past the test runner, which hides the output of tests that pass.
     let mut said = format!(
         "documents: {document}: {} commands run, {} blocks not run\n",
         reader.commands,

@@ -1,5 +1,5 @@
-//! What functions may reach, and what becomes of their connections: ends, resets, back-pressure,
-//! limits, bulk.
+//! The destinations that functions may reach, and the behaviour of their connections: ends, resets,
+//! back-pressure, limits, bulk.
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::{TcpListener, TcpStream};
@@ -9,10 +9,10 @@ use std::thread::JoinHandle;
 
 use mote_tests::Node;
 
-/// The first destination of a manifest, seen from inside.
+/// The address inside of the first destination in a manifest.
 const DOOR: &str = "127.77.0.2";
 
-/// A server outside that serves so many connections, each on a thread.
+/// A server outside that accepts this number of connections, each on a thread.
 fn outside<T: Send + 'static>(
     connections: usize,
     serve: impl Fn(TcpStream) -> T + Send + Sync + 'static,
@@ -34,7 +34,7 @@ fn outside<T: Send + 'static>(
     (port, all)
 }
 
-/// A server outside for one connection that does nothing with it until it is told to.
+/// A server outside for one connection that waits for a signal before it uses it.
 fn reluctant<T: Send + 'static>(
     serve: impl Fn(TcpStream) -> T + Send + Sync + 'static,
 ) -> (u16, mpsc::Sender<()>, JoinHandle<Vec<T>>) {
@@ -47,7 +47,7 @@ fn reluctant<T: Send + 'static>(
     (port, go, served)
 }
 
-/// Deploys a function with one way out; `connect()` in its code takes it.
+/// Deploys a function with one permitted destination; `connect()` in its code connects to it.
 fn deploy(node: &Node, name: &str, port: u16, body: &str) {
     let head = format!(
         "import errno, os, socket\ndef connect():\n    return socket.create_connection(('{DOOR}', {port}), 60)\n"
@@ -56,7 +56,7 @@ fn deploy(node: &Node, name: &str, port: u16, body: &str) {
     node.deploy_ok(name, &[("app.py", &(head + body)), ("mote.toml", &manifest)]);
 }
 
-/// Most memory the node has had, in bytes.
+/// The highest memory use of the node so far, in bytes.
 fn most_memory(node: &Node) -> usize {
     let status = std::fs::read_to_string(format!("/proc/{}/status", node.pid())).unwrap();
     let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).unwrap();
@@ -111,7 +111,7 @@ fn one_side_may_end_before_the_other_answers() {
 
 #[test]
 fn a_reset_does_not_look_like_an_end() {
-    // Who closes with bytes unread resets the connection.
+    // A process that closes a socket with unread bytes resets the connection.
     let (port, served) = outside(2, |mut stream| {
         let mut first = [0];
         stream.read_exact(&mut first).unwrap();
@@ -316,14 +316,14 @@ fn connections_of_one_function_leave_descriptors_for_others() {
     node.deploy_ok("hog", &[("app.py", &code), ("mote.toml", &manifest)]);
     node.deploy_ok("other", &[("app.py", "def handle(event, ctx):\n    return 'ok'\n")]);
     assert_eq!(node.get("/hog").text(), "480");
-    // Its share is what one destination may have: an eighth of so few descriptors is less.
+    // The limit is the share of one destination: with few descriptors, an eighth of them is less.
     let has_said =
         || node.log_lines("hog").iter().any(|line| line.message.contains("too many connections"));
     mote_tests::wait_for("all that it can get", || {
         (has_said() || open.load(Ordering::SeqCst) > 200).then_some(())
     });
     for _ in 0..20 {
-        // A connection each, and a start for the first.
+        // One connection each, and one start for the first.
         assert_eq!(node.get("/other").text(), "ok");
     }
     let open = open.load(Ordering::SeqCst);
@@ -385,17 +385,17 @@ fn any_host_is_reached_where_the_manifest_says_so_and_the_node_never() {
     let call = |name: &str, text: String| node.post(&format!("/{name}"), text.as_bytes()).text();
     assert_eq!(call("port", format!("to {own}:{port}")), "from outside");
     assert_eq!(call("port", format!("ask {own}")), format!("(0, ['{own}'])"));
-    // The node itself, and its loopback, stay out of reach by address and by name.
+    // The node itself and its loopback interface cannot be reached by address or by name.
     let by_loopback = call("port", format!("to 127.0.0.1:{port}"));
     assert!(by_loopback.starts_with("refused"), "{by_loopback}");
     assert_eq!(call("port", "ask localhost".to_owned()), "(0, None)");
     let unknown = call("port", "name no-such-name.invalid".to_owned());
     assert!(unknown.starts_with("refused"), "{unknown}");
-    // Another port is not open.
+    // Other ports are closed.
     let other = call("port", format!("to {own}:{}", if port == 81 { 82 } else { 81 }));
     assert!(other.contains("Connection refused"), "{other}");
 
-    // All usual ports, and one destination by its name beside them.
+    // All usual ports, and in addition one destination by its name.
     let local = TcpListener::bind("127.0.0.1:0").unwrap();
     let local_port = local.local_addr().unwrap().port();
     std::thread::spawn(move || {

@@ -1,9 +1,9 @@
 //! The scaling experiments of published studies on a real node (R91 to R106, R125, R127); the same
 //! names under a virtual clock are in `crates/mote-lab/tests/experiments.rs`.
 //!
-//! Shapes are the studies'; times are shortened and work is scaled to a machine of two cores.
-//! `MOTE_LONG=1` restores the lengths: about six hours, `make experiments`. Times are
-//! printed; counts and directions decide.
+//! The shapes are the studies'; times are shortened, and the work is scaled to a machine with two
+//! cores. `MOTE_LONG=1` restores the original lengths: about six hours, `make experiments`. Times
+//! are printed; counts and directions decide.
 
 use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -12,19 +12,19 @@ use std::time::Duration;
 use mote_tests::schedule::{Load, closed, open};
 use mote_tests::{Node, cgroup_processes, is_long, skip};
 
-/// Experiments share the machine: one at a time.
+/// Experiments share the machine, so only one runs at a time.
 static MACHINE: Mutex<()> = Mutex::new(());
 
 fn alone() -> MutexGuard<'static, ()> {
     MACHINE.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// A length in the short form and in the study's.
+/// A length in the short form and in the study's form.
 fn seconds(short: f64, long: f64) -> Duration {
     Duration::from_secs_f64(if is_long() { long } else { short })
 }
 
-/// Waits for so long, and says which instance it is.
+/// A function that waits for `ms` and names its instance.
 fn waits_python(ms: u32) -> String {
     format!(
         "import os, time\nME = os.urandom(4).hex()\ndef handle(event, ctx):\n    time.sleep({ms} / 1000)\n    return ME\n"
@@ -37,14 +37,14 @@ fn waits_node(ms: u32) -> String {
     )
 }
 
-/// Burns a core for so long, by its own processor time.
+/// A function that uses a core for `ms` of its own processor time.
 fn burns_python(ms: f64) -> String {
     format!(
         "import os, time\nME = os.urandom(4).hex()\ndef handle(event, ctx):\n    end = time.thread_time() + {ms} / 1000\n    while time.thread_time() < end:\n        pass\n    return ME\n"
     )
 }
 
-/// The same in Node, which takes many calls at once.
+/// The same in Node, which runs many calls at once.
 fn burns_node(ms: f64) -> String {
     format!(
         "import {{ randomBytes }} from 'node:crypto';\nconst me = randomBytes(4).toString('hex');\nexport default () => {{ const from = process.cpuUsage(); for (;;) {{ const used = process.cpuUsage(from); if (used.user + used.system >= {ms} * 1000) return me; }} }};\n"
@@ -55,10 +55,10 @@ fn manifest(limits: &str, scale: &str) -> String {
     format!("version = 1\n[limits]\n{limits}\n[scale]\n{scale}\n")
 }
 
-/// What an experiment saw: the load, and the instances at its moments.
+/// The observations of an experiment: the load, and the numbers of instances over time.
 struct Seen {
     load: Load,
-    /// Ready instances after each change, in seconds from the load's begin.
+    /// Ready instances after each change, in seconds from the start of the load.
     instances: Vec<(f64, i32)>,
 }
 
@@ -70,7 +70,7 @@ impl Seen {
         Self { load, instances }
     }
 
-    /// When so many were ready for the first time.
+    /// The first time at which this many instances were ready.
     fn time_to(&self, count: i32) -> Option<f64> {
         self.instances.iter().find(|(_, ready)| *ready >= count).map(|(at, _)| at.max(0.0))
     }
@@ -79,7 +79,7 @@ impl Seen {
         self.instances.iter().map(|(_, ready)| *ready).max().unwrap_or(0)
     }
 
-    /// Mean of ready instances between two moments.
+    /// Mean number of ready instances between two times.
     fn mean(&self, from: f64, to: f64) -> f64 {
         let mut area = 0.0;
         for (at, (since, ready)) in self.instances.iter().enumerate() {
@@ -89,7 +89,7 @@ impl Seen {
         area / (to - from)
     }
 
-    /// Answers by instance after a moment.
+    /// Answers by instance after a time.
     fn shares(&self, from: f64) -> BTreeMap<&str, usize> {
         let mut shares = BTreeMap::new();
         for call in &self.load.calls {
@@ -129,7 +129,7 @@ impl Seen {
 fn scale_workload_steady() {
     let _alone = alone();
     let node = Node::start();
-    // 100 calls per second that wait for 90 ms each: nine instances' worth, and what has queued.
+    // 100 calls per second that wait for 90 ms each need nine instances, plus some for the queue.
     let one = manifest("concurrency = 1", "max = 10");
     node.deploy_ok("python", &[("app.py", &waits_python(90)), ("mote.toml", &one)]);
     node.deploy_ok("node", &[("app.mjs", &waits_node(90)), ("mote.toml", &one)]);
@@ -235,7 +235,8 @@ fn keepalive_balance() {
 fn low_concurrency_high_rate() {
     let _alone = alone();
     let node = Node::start();
-    // A quarter core serves about 100 of these per second, all nine callers' at once.
+    // A quarter of a core serves about 100 of these calls per second, with all nine callers at
+    // once.
     let limits = "concurrency = 100\ncpu = 0.25";
     let code = burns_node(2.5);
     let target = manifest(limits, "max = 4\npolicy = \"concurrency\"\ntarget = 10");
@@ -260,7 +261,7 @@ fn dropped_demand() {
     let _alone = alone();
     let node = Node::start();
     let (ramp, end) = (seconds(1.5, 30.0).as_secs_f64(), seconds(3.5, 90.0).as_secs_f64());
-    // 0 to 100 per second, then 100: the time of the n-th call.
+    // From 0 to 100 per second, then 100: the time of the n-th call.
     let time = |n: f64| {
         let in_ramp = 50.0 * ramp;
         if n < in_ramp { (n * ramp / 50.0).sqrt() } else { ramp + (n - in_ramp) / 100.0 }
@@ -275,7 +276,8 @@ fn dropped_demand() {
         seen.print(&format!("dropped-demand, {name}"));
         let (answered, refused) = (seen.load.count(200), seen.load.count(429));
         assert_eq!(answered + refused, times.len(), "refused cleanly or answered");
-        // One instance answers 12 per second, which never asks for a second one.
+        // One instance answers 12 per second, a rate for which the rule never asks for a second
+        // one.
         assert!(seen.peak() >= 5, "{name}: {}", seen.peak());
         let late = Duration::from_secs_f64(end - 1.0);
         let rate = seen.load.rate(late, Duration::from_secs_f64(end));
@@ -296,12 +298,12 @@ fn native_scaling() {
     assert!(seen.peak() <= 2, "6 per second need one instance: {}", seen.peak());
 }
 
-/// The four load strategies; `directions` are pairs of moments (as shares of the time) of which the
-/// second must have more instances.
+/// The four load strategies. `directions` are pairs of times (as shares of the duration), of which
+/// the second must have more instances.
 fn hpa(name: &str, callers: &[u32], short_s: f64, directions: &[(f64, f64)]) {
     let _alone = alone();
     let node = Node::start();
-    // The study's pods were full at four calls per second; an instance here at 20.
+    // The study's pods were fully used at four calls per second, an instance here at 20.
     let ten = manifest("concurrency = 1", "max = 10\nmin = 1");
     node.deploy_ok("f", &[("app.py", &waits_python(50)), ("mote.toml", &ten)]);
     let step = seconds(short_s, 300.0);
@@ -311,7 +313,7 @@ fn hpa(name: &str, callers: &[u32], short_s: f64, directions: &[(f64, f64)]) {
     seen.print(name);
     seen.all_answered(name);
     let end = step.as_secs_f64() * callers.len() as f64;
-    // A tenth of the time around each moment.
+    // The interval of a tenth of the duration around each time.
     let around = |share: f64| {
         let from = (share - 0.05).clamp(0.0, 0.9) * end;
         seen.mean(from, from + 0.1 * end)
@@ -337,7 +339,7 @@ fn hpa_down2() {
 
 #[test]
 fn hpa_varied() {
-    // The steps with 1 caller against the one with 40 between them.
+    // The steps with 1 caller are compared with the step with 40 between them.
     let callers = [8, 1, 20, 4, 40, 24, 1, 4, 16, 1, 36, 32];
     hpa("hpa-varied", &callers, 0.45, &[(0.15, 0.39), (0.62, 0.39)]);
 }

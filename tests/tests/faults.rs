@@ -1,4 +1,4 @@
-//! Whose fault it is and what the caller sees (reliability.md 4, row 92; T-WORK), and limits.
+//! The class of each fault and the caller's answer (reliability.md 4, row 92; T-WORK), and limits.
 
 use std::time::{Duration, Instant};
 
@@ -34,7 +34,7 @@ fn a_deadline_ends_the_wait_and_the_stuck_worker() {
     assert_eq!((answer.status, answer.json()["code"].as_str()), (504, Some("M0509")));
     assert!(took >= Duration::from_millis(500), "{took:?}");
     println!("504 after {} ms of 500", took.as_millis());
-    // The stuck worker is replaced; the next call may wait for that but is answered.
+    // The stuck worker is replaced; the next call may wait for the replacement but is answered.
     wait_for("a fresh worker", || (node.post("/f", b"fine").status == 200).then_some(()));
     let output = node.mote(&["invoke", "f", "-d", "hang"]);
     assert_eq!(output.status.code(), Some(6));
@@ -43,14 +43,14 @@ fn a_deadline_ends_the_wait_and_the_stuck_worker() {
 #[test]
 fn a_killed_worker_is_named_and_safe_methods_run_again() {
     let node = Node::start();
-    // The function dies by its own hand when it is asked to, once per file in its own /tmp: a new
-    // instance has a fresh /tmp, so the second try finds a marker only in the request.
+    // The function kills itself when the request asks for it, once per file in its own /tmp. A new
+    // instance has an empty /tmp, so the second attempt finds a marker only in the request.
     let code = "import os, signal\ndef handle(event, ctx):\n    if event.method == 'POST' or event.headers.get('x-die') == 'always':\n        os.kill(os.getpid(), signal.SIGKILL)\n    return 'alive'\n";
     node.deploy_ok("f", &[("app.py", code)]);
     let answer = node.post("/f", b"");
     assert_eq!((answer.status, answer.json()["code"].as_str()), (502, Some("M0511")));
     assert!(answer.text().contains("signal 9"), "{}", answer.text());
-    // A GET that kills every worker is tried once more, not for ever.
+    // A GET that kills every worker is tried only once more.
     let answer = node.call("GET", "/f", &[("x-die", "always")], b"");
     assert_eq!(answer.status, 502);
     assert!(answer.text().contains("also at the second attempt"), "{}", answer.text());
@@ -100,7 +100,7 @@ fn memory_is_limited_and_the_answer_says_so() {
     node.deploy_ok("f", &[("app.py", code), ("mote.toml", &manifest("memory = \"48MiB\""))]);
     assert_eq!(node.post("/f", b"1").text(), (1 << 20).to_string());
     let answer = node.post("/f", b"400");
-    // The interpreter may see the refusal first (MemoryError), else the kernel ends it.
+    // The interpreter may notice the refusal first (MemoryError); otherwise the kernel kills it.
     let code = answer.json()["code"].as_str().map(str::to_owned);
     assert!(
         matches!((answer.status, code.as_deref()), (502, Some("M0502")) | (500, Some("M0510"))),

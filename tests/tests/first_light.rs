@@ -1,4 +1,4 @@
-//! The main job: deploy the examples, call them over HTTP and CoAP, look at them, remove them
+//! The main purpose: deploy the examples, call them over HTTP and CoAP, inspect them, remove them
 //! (R1 to R6, R17, R19, R28, R30, R31, R41).
 
 use std::process::Command;
@@ -137,8 +137,8 @@ fn connections_are_kept_and_functions_do_not_disturb_each_other() {
 
 #[test]
 fn memory_a_call_freed_is_there_for_the_next_one() {
-    // 12 MiB in blocks of 1 MiB, touched and freed: 3,072 pages where they come from the kernel
-    // anew. musl and others know no such setting.
+    // 12 MiB in blocks of 1 MiB, touched and freed: 3,072 pages if the kernel provides them again
+    // each time. musl and other libraries have no such setting.
     if !Command::new("ldd").arg("--version").output().is_ok_and(|said| said.status.success()) {
         return skip("page faults of freed memory", "the C library is not glibc");
     }

@@ -1,5 +1,5 @@
-//! What the node asks for over TLS: callbacks of accepted calls and archives by address, from a real
-//! server whose certificate comes from an authority of our own.
+//! The node's own requests over TLS: callbacks of accepted calls and archives by address, from a
+//! real server whose certificate is signed by an authority of the test.
 
 use std::io::{BufRead as _, BufReader};
 use std::path::{Path, PathBuf};
@@ -9,7 +9,7 @@ use std::sync::mpsc::{Receiver, channel};
 use mote_tests::{Node, PATIENCE, call_at, skip, wait_for};
 use serde_json::json;
 
-/// Answers GET with a file, and says what was POSTed.
+/// Answers GET with a file, and prints the bodies of POST requests.
 const SERVER: &str = r"
 import http.server, ssl, sys
 
@@ -80,7 +80,7 @@ impl Drop for Server {
     }
 }
 
-/// An authority, a certificate of it for 127.0.0.1, and one that nobody vouches for.
+/// An authority, a certificate that it signed for 127.0.0.1, and one without a trusted signature.
 fn certificates() -> Option<tempfile::TempDir> {
     let folder = tempfile::tempdir().expect("a folder");
     let script = "set -e
@@ -143,7 +143,8 @@ fn callbacks_and_uploads_over_tls() {
     assert_eq!(status, 200, "{said}");
     assert_eq!(node.post("/fetched", b"you").text(), "hello you");
 
-    // Nobody that is trusted vouches for it; its name is another; it speaks no TLS at all.
+    // No trusted authority signed the certificate; the name differs; the server does not support
+    // TLS.
     assert_eq!(later(&format!("https://127.0.0.1:{}/", own.port)), 202);
     logged("the certificate of 127.0.0.1 is not valid: ");
     assert_eq!(later(&format!("https://localhost:{port}/")), 202);

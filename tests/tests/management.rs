@@ -1,5 +1,5 @@
-//! The management API over TCP: who may use it (R42; reliability: T-AUTH), and that what it serves
-//! is what it documents.
+//! The management API over TCP: who may use it (R42; reliability: T-AUTH), and that it serves what
+//! its documentation says.
 
 use std::net::SocketAddr;
 
@@ -47,7 +47,7 @@ fn every_route_wants_the_token() {
         let mut connection = Connection::open(address);
         let answer = connection.call(method, path, &[("authorization", &bearer)], b"");
         let allowed = if path == "/v1/functions/f" && method == "PUT" {
-            // An empty upload is refused by the archive's rules, not by access.
+            // The archive's rules refuse an empty upload, not the access check.
             (400..=422).contains(&answer.status)
         } else {
             answer.status == right
@@ -103,7 +103,7 @@ fn the_served_document_is_the_checked_in_one() {
         b"",
     );
     assert_eq!(answer.text(), stored.unwrap());
-    // Every answer of the main routes has the fields the document demands.
+    // Every answer of the main routes has the fields that the document requires.
     let document = answer.json();
     let status =
         Connection::open(address).call("GET", "/v1/status", &[("authorization", &bearer)], b"");
@@ -130,7 +130,8 @@ fn metrics_count_what_happened() {
     assert!(text.contains("mote_request_duration_seconds_bucket"));
 }
 
-/// Silent connections to the TCP address end at their share, and the Unix socket has its own.
+/// Silent connections to the TCP address are limited to their share, and the Unix socket has its
+/// own.
 #[test]
 fn silent_connections_do_not_shut_the_owner_out() {
     use std::io::Read;
@@ -141,7 +142,7 @@ fn silent_connections_do_not_shut_the_owner_out() {
         let stream = std::net::TcpStream::connect(address).expect("a connection");
         stream.set_nonblocking(true).expect("a socket");
         silent.push(stream);
-        // Which of them is refused shows a little later, in any of them.
+        // The refusal arrives a little later, on any of the connections.
         let mut answer = [0; 64];
         told = silent.iter_mut().find_map(|stream| match stream.read(&mut answer) {
             Ok(length @ 1..) => Some(String::from_utf8_lossy(&answer[..length]).into_owned()),

@@ -1,5 +1,5 @@
-//! Ten functions whose workers misbehave and ten clients that do, all at once: the node's own memory
-//! stays within a bound above what it has when it is idle, and an honest function is served.
+//! Ten functions with hostile workers and ten hostile clients, all at once: the memory of the node
+//! itself stays within a bound above its idle use, and a correct function is served.
 
 use std::collections::HashMap;
 use std::io::{ErrorKind, Read, Write};
@@ -10,12 +10,12 @@ use std::time::{Duration, Instant};
 use mote_tests::{Connection, Node, basic_auth, call_at};
 use serde_json::json;
 
-/// What the node may have above idle while all of them attack. It is the sum of what each attack may
-/// take by its own bound, with room for the allocator.
+/// Permitted memory above idle while all of them attack. It is the sum of the limits for each
+/// attack, with room for the allocator.
 const GROWTH_BYTES_MAX: u64 = 64 << 20;
-/// How long they attack. In the old days a second was enough for more than the bound.
+/// Duration of the attack. Without these limits a second was enough to exceed the bound.
 const ATTACK: Duration = Duration::from_secs(10);
-/// How long a client waits for a socket before it looks whether it is over.
+/// How long a client waits for a socket before it checks whether the attack is over.
 const LOOK: Duration = Duration::from_millis(50);
 
 const ON: [&str; 12] = [
@@ -33,7 +33,7 @@ const ON: [&str; 12] = [
     ":0",
 ];
 
-/// A function that writes to its worker's socket what the path says, and never reads it meanwhile.
+/// A function that writes to its worker's socket what the path says, and reads nothing meanwhile.
 const HOSTILE: &str = r#"
 import os, socket, struct, time
 
@@ -71,7 +71,7 @@ def handle(event, ctx):
 "#;
 const HOSTILE_MANIFEST: &str =
     "version = 1\n[limits]\ntimeout = \"5s\"\nbody = \"1GiB\"\n[scale]\nmax = 1\n";
-/// What each hostile function is asked for, again and again.
+/// The requests to each hostile function, which are repeated.
 const KINDS: [&str; 10] =
     ["body", "body", "body", "bytes", "bytes", "bytes", "credit", "credit", "head", "head"];
 
@@ -85,14 +85,14 @@ fn status_bytes(node: &Node, field: &str) -> u64 {
         << 10
 }
 
-/// What all of them share.
+/// State that all attackers share.
 struct Attack {
     http: SocketAddr,
     openfaas: SocketAddr,
     openwhisk: SocketAddr,
     grpc: SocketAddr,
     over: AtomicBool,
-    /// What each kind of attacker did, in its own unit.
+    /// The work of each kind of attacker, in its own unit.
     did: [AtomicU64; 4],
 }
 
@@ -117,7 +117,7 @@ fn is_wait(error: &std::io::Error) -> bool {
     matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut)
 }
 
-/// Writes all of it unless the attack is over; false when the connection ended.
+/// Writes all bytes unless the attack ends first; false when the connection ended.
 fn send(attack: &Attack, stream: &mut TcpStream, mut bytes: &[u8]) -> bool {
     while !bytes.is_empty() {
         match stream.write(bytes) {
@@ -129,7 +129,8 @@ fn send(attack: &Attack, stream: &mut TcpStream, mut bytes: &[u8]) -> bool {
     true
 }
 
-/// Keeps a connection and takes nothing from it until it ends, or the attack, or this time.
+/// Keeps a connection and reads nothing from it until it ends, the attack ends, or this time has
+/// passed.
 fn hold(attack: &Attack, stream: &mut TcpStream, length: Duration) {
     let until = Instant::now() + length;
     let mut byte = [0];
@@ -143,7 +144,7 @@ fn hold(attack: &Attack, stream: &mut TcpStream, length: Duration) {
     }
 }
 
-/// Calls a hostile function as makes it worst.
+/// Calls a hostile function in the way that does the most harm.
 fn provoke(attack: &Attack, name: &str, kind: &str) {
     let Ok(mut stream) = connect(attack.http) else { return };
     let length = if kind == "credit" { 512 << 20 } else { 0 };
@@ -153,9 +154,9 @@ fn provoke(attack: &Attack, name: &str, kind: &str) {
         return;
     }
     match kind {
-        // A caller that takes nothing.
+        // A caller that reads nothing.
         "body" => hold(attack, &mut stream, Duration::from_secs(4)),
-        // One that goes away once the answer has begun.
+        // A caller that disconnects once the answer has begun.
         "bytes" => {
             while !attack.is_over() {
                 match stream.read(&mut [0; 16]) {
@@ -165,7 +166,7 @@ fn provoke(attack: &Attack, name: &str, kind: &str) {
             }
             let since = Instant::now();
             drop(stream);
-            // The worker goes on for this long, and its function takes no other call.
+            // The worker continues for this long, and its function accepts no other call.
             while !attack.is_over() && since.elapsed() < Duration::from_secs(4) {
                 std::thread::park_timeout(LOOK);
             }
@@ -189,11 +190,11 @@ const PING: u8 = 6;
 const GOAWAY: u8 = 7;
 const WINDOW_UPDATE: u8 = 8;
 
-/// A client of HTTP/2 that follows its peer's windows and offers what it is told to.
+/// An HTTP/2 client that respects its peer's windows and offers the given window.
 struct Http2 {
     stream: TcpStream,
     read: Vec<u8>,
-    /// What may be sent, by stream; 0 is the connection.
+    /// Bytes that may be sent, by stream; 0 is the connection.
     windows: HashMap<u32, i64>,
     initial: i64,
 }
@@ -249,7 +250,7 @@ impl Http2 {
         Ok(true)
     }
 
-    /// Reads what is there, for [`LOOK`] at the longest, and answers what wants an answer.
+    /// Reads pending data for at most [`LOOK`], and answers the frames that require an answer.
     fn pump(&mut self) -> std::io::Result<()> {
         let mut piece = [0; 65536];
         match self.stream.read(&mut piece) {
@@ -288,7 +289,7 @@ impl Http2 {
     }
 }
 
-/// Asks for large answers on all streams that one connection may have, and takes none of them.
+/// Requests large answers on all streams that one connection may have, and reads none of them.
 fn takes_nothing(attack: &Attack) -> std::io::Result<()> {
     let mut client = Http2::connect(attack.http, 0)?;
     for n in 0..100 {
@@ -303,7 +304,7 @@ fn takes_nothing(attack: &Attack) -> std::io::Result<()> {
     Ok(())
 }
 
-/// Sends messages of gRPC of nearly 4 MiB on many streams and ends none of them.
+/// Sends gRPC messages of nearly 4 MiB on many streams and completes none of them.
 fn never_ends_a_message(attack: &Attack) -> std::io::Result<()> {
     let mut client = Http2::connect(attack.grpc, 65_535)?;
     let streams: Vec<u32> = (0..100).map(|n| 1 + 2 * n).collect();
@@ -341,7 +342,7 @@ fn never_ends_a_message(attack: &Attack) -> std::io::Result<()> {
     Ok(())
 }
 
-/// Sends nearly all of the body of many calls of a web action, and stops.
+/// Sends nearly the whole body of many calls of a web action, and stops.
 fn stalls_bodies(attack: &Attack) {
     let mut held = Vec::new();
     let body = vec![b' '; (1 << 20) - 1];
@@ -391,7 +392,7 @@ fn many_attacks_at_once_leave_the_node_small() {
     for _ in 0..200 {
         assert_eq!(node.post("/honest", b"warm").text(), "warm");
     }
-    // The peak begins anew with what is resident now (proc(5)).
+    // The peak is reset to the current resident memory (proc(5)).
     std::fs::write(format!("/proc/{}/clear_refs", node.pid()), "5").expect("our own child");
     let before = status_bytes(&node, "VmHWM");
     let attack = Attack {
@@ -416,7 +417,7 @@ fn many_attacks_at_once_leave_the_node_small() {
             again(Box::new(move || provoke(attack, &name, kind)));
         }
         for _ in 0..3 {
-            // A node that has enough of a client ends its connection; it comes back.
+            // If the node ends the client's connection, the client connects again.
             again(Box::new(|| drop(takes_nothing(attack))));
             again(Box::new(|| stalls_bodies(attack)));
         }

@@ -1,8 +1,8 @@
-//! A greedy function may hurt itself, not its neighbours (reliability.md 3b, T-NBR-1).
+//! A greedy function may slow itself down, but not its neighbours (reliability.md 3b, T-NBR-1).
 //!
-//! A victim is called open loop beside one aggressor after the other; each phase beside one is
-//! compared with the phase without that came just before it. Load is bounded in time and count, and
-//! nothing may be left when the node has stopped.
+//! A victim is called in an open loop while one aggressor after the other runs. Each such phase is
+//! compared with the phase without an aggressor just before it. Load is bounded in time and count,
+//! and nothing may be left when the node has stopped.
 
 use std::net::SocketAddr;
 use std::process::Command;
@@ -15,24 +15,24 @@ use mote_tests::{
     wait_for,
 };
 
-/// Calls of the victim per second, over this many kept connections.
+/// Calls of the victim per second, over this many persistent connections.
 const RATE: u32 = 200;
 const CONNECTIONS: u32 = 8;
 const ROUNDS: usize = 3;
-/// What the victim's p99 may become beside an aggressor, as a multiple of its own.
+/// The largest permitted p99 of the victim next to an aggressor, as a multiple of its own.
 const RATIO_MAX: f64 = 2.0;
-/// Answers by which a function is told that it, not the platform, has failed.
+/// Answers that report a failure of the function and not of the platform.
 const OWN_FAULTS: [u16; 3] = [500, 502, 504];
 
-/// The answer while starts of a function that keeps dying are paused.
+/// The answer while starts of a function that crashes repeatedly are paused.
 const PAUSED: &str = "M0411";
 const VICTIM: &str = "def handle(event, ctx):\n    return 'hello'\n";
-/// Every process it makes makes more, until its limit refuses, and goes on trying.
+/// Every process starts further ones until its limit refuses them, and keeps trying.
 const FORKS: &str = "import os\ndef handle(event, ctx):\n    while True:\n        try:\n            os.fork()\n        except OSError:\n            pass\n";
 const MEMORY: &str = "def handle(event, ctx):\n    held = []\n    while True:\n        held.append(bytearray(8 << 20))\n";
 const SPIN: &str = "import os\ndef handle(event, ctx):\n    for _ in range(3):\n        os.fork()\n    while True:\n        pass\n";
 const AGGRESSORS: [(&str, &str); 3] = [("forks", FORKS), ("memory", MEMORY), ("spin", SPIN)];
-/// Short deadlines, so that every aggressor is ended several times within its phase.
+/// Short deadlines, so that every aggressor is killed several times within its phase.
 const MANIFEST: &str =
     "version = 1\n[limits]\ntimeout = \"1s\"\n[scale]\nmax = 1\nidle = \"100ms\"\n";
 
@@ -40,7 +40,8 @@ fn phase_length() -> Duration {
     Duration::from_secs(if is_long() { 20 } else { 3 })
 }
 
-/// One phase of open-loop calls: time from the intended send to the answer of each, and failures.
+/// One phase of open-loop calls: for each call the time from the intended send to the answer, and
+/// the number of failures.
 fn call_victim(http: SocketAddr, length: Duration) -> (Vec<Duration>, Vec<String>) {
     let start = Instant::now() + Duration::from_millis(20);
     let interval = Duration::from_secs(1) / RATE;
@@ -77,7 +78,7 @@ fn call_victim(http: SocketAddr, length: Duration) -> (Vec<Duration>, Vec<String
     (times, failures)
 }
 
-/// Programs outside the node that take every processor, until they are dropped.
+/// Programs outside the node that use every processor until they are dropped.
 struct Burners(Vec<std::process::Child>);
 
 impl Burners {
@@ -108,7 +109,8 @@ fn a_greedy_function_ends_although_other_programs_take_every_processor() {
                  pass\n    return 'done'\n";
     node.deploy_ok("burns", &[("app.py", burns)]);
     node.deploy_ok("victim", &[("app.py", VICTIM)]);
-    // Whose instance hangs beside others is in the background until it has shown short work.
+    // A function whose instance hangs while others are called is in the background until it has
+    // shown short work.
     assert_eq!(node.get("/victim").status, 200);
     let hangs = std::thread::spawn({
         let http = node.http;
@@ -128,7 +130,7 @@ fn a_greedy_function_ends_although_other_programs_take_every_processor() {
     drop(burners);
 }
 
-/// Calls the aggressor again and again while `work` runs; its answers by status, and the codes.
+/// Calls the aggressor repeatedly while `work` runs; returns its answers by status, and the codes.
 fn beside<T>(http: SocketAddr, path: String, work: impl FnOnce() -> T) -> (T, Vec<(u16, String)>) {
     let over = Arc::new(AtomicBool::new(false));
     let seen = over.clone();
@@ -138,7 +140,8 @@ fn beside<T>(http: SocketAddr, path: String, work: impl FnOnce() -> T) -> (T, Ve
             let answer = Connection::open(http).call("POST", &path, &[], b"");
             let code = answer.json()["code"].as_str().unwrap_or_default().to_owned();
             if code == PAUSED {
-                // Pacing, not waiting: refusals cost nothing and would use the calls up.
+                // This pause sets the pace and waits for nothing: refusals are fast and would use
+                // up the calls.
                 std::thread::sleep(Duration::from_millis(20));
             }
             answers.push((answer.status, code));
@@ -157,7 +160,7 @@ fn wait_until_gone(node: &Node, name: &str) {
     });
 }
 
-/// Median ratio of the victim's p99 beside an aggressor over its p99 without, of a few rounds.
+/// Median ratio of the victim's p99 next to an aggressor to its p99 without one, over a few rounds.
 fn measure(node: &Node, aggressors: &[(&str, &str)]) -> Vec<f64> {
     let length = phase_length();
     let mut ratios = vec![Vec::new(); aggressors.len()];
@@ -213,7 +216,8 @@ fn greedy_functions_do_not_slow_their_neighbours() {
     for ((aggressor, ratio), at) in AGGRESSORS.iter().zip(&first).zip(0..) {
         println!("{}: median ratio {ratio:.2}", aggressor.0);
         if *ratio > RATIO_MAX {
-            // The machine may be shared: a miss is measured once more, then it is one.
+            // The machine may be shared, so a ratio above the limit is measured again before the
+            // test fails.
             let again = measure(&node, &AGGRESSORS[at..=at])[0];
             println!("{}: measured again: {again:.2}", aggressor.0);
             if again > RATIO_MAX {
@@ -233,8 +237,8 @@ fn greedy_functions_do_not_slow_their_neighbours() {
             .then_some(())
     });
     assert_eq!(cgroup_folders(pid), Vec::<std::path::PathBuf>::new(), "left by a clean stop");
-    // A ratio is a measurement: on a machine that others use it decides nothing, so only the long
-    // run, which is made on a quiet one, fails for it.
+    // A ratio is a measurement and decides nothing on a machine that others use. For this reason
+    // only the long run, which needs a quiet machine, fails because of it.
     if phase_length() > Duration::from_secs(3) {
         assert!(missed.is_empty(), "above {RATIO_MAX} twice: {missed:?}");
     } else if !missed.is_empty() {
@@ -242,8 +246,8 @@ fn greedy_functions_do_not_slow_their_neighbours() {
     }
 }
 
-/// Who hangs goes on in the background for the sake of others, not for nobody's: where programs that
-/// are not ours keep the machine busy it would never come up there.
+/// A function that hangs stays in the background only while others need the processor. If programs
+/// outside the node keep the machine busy, it would never leave the background.
 #[test]
 fn the_background_is_for_neighbours() {
     let node = Node::start();
@@ -254,7 +258,7 @@ fn the_background_is_for_neighbours() {
         all.filter_map(|folder| std::fs::read_to_string(folder.join("cpu.idle")).ok()).collect()
     };
     let is_behind = || flags().iter().any(|flag| flag.trim() == "1");
-    // Longer than what takes a function out of the background again.
+    // Longer than the time after which a function leaves the background.
     let code = "import time
 def handle(event, ctx):
     time.sleep(60 if event.text == 'hang' else 0.2)
@@ -264,7 +268,7 @@ def handle(event, ctx):
     let deploy = || node.deploy_ok("slow", &[("app.py", code), ("mote.toml", manifest)]);
     deploy();
     assert_eq!(node.get("/slow").status, 200);
-    // What is removed and comes again is no neighbour of itself.
+    // A function that was removed and deployed again does not count as its own neighbour.
     node.ok(&["remove", "slow", "--yes"]);
     deploy();
     let hang_and_return = || {

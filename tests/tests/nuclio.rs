@@ -1,4 +1,4 @@
-//! The API of Nuclio's dashboard: what its clients send for functions and invocations.
+//! The API of Nuclio's dashboard: the requests that its clients send for functions and invocations.
 
 use std::net::SocketAddr;
 use std::process::Command;
@@ -32,7 +32,7 @@ impl Dashboard {
         self.ask("GET", path, &Value::Null)
     }
 
-    /// Polls as clients do, until the function is in a state that lasts.
+    /// Polls as clients do, until the state of the function is final.
     fn settled(&self, name: &str) -> Value {
         wait_for("the function", || {
             let function = self.get(&format!("/api/functions/{name}")).json();
@@ -101,7 +101,7 @@ fn a_function_is_built_polled_called_updated_and_removed() {
     let projects = dashboard.get("/api/projects").json();
     assert!(projects["default"].is_object() && projects["plants"].is_object(), "{projects}");
 
-    // An update without a source changes the rest.
+    // An update without a source changes the other settings.
     let mut wish = document("hello", HELLO, "F");
     wish["spec"]["build"] = json!({});
     assert_eq!(dashboard.ask("PUT", "/api/functions/hello", &wish).status, 202);
@@ -211,7 +211,7 @@ fn what_cannot_be_built_says_why() {
     assert_eq!(function["status"]["state"], "error", "{function}");
     assert!(function["status"]["message"].as_str().is_some_and(|text| !text.is_empty()));
     assert_eq!(dashboard.invoke("broken", &[], b"").status, 404);
-    // It may be tried again, and be removed.
+    // The deploy may be tried again, and the function may be removed.
     assert_eq!(
         dashboard.ask("POST", "/api/functions", &document("broken", HELLO, "C")).status,
         202
@@ -254,7 +254,7 @@ fn what_cannot_be_built_says_why() {
         assert!(answer.json()["error"].is_string(), "{}", answer.text());
     }
     assert_eq!(call_at(dashboard.0, "POST", "/api/functions", &[], b"{no json").status, 400);
-    // What a page of somebody else would make a browser send.
+    // A request that another site's page would make a browser send.
     let answer =
         call_at(dashboard.0, "DELETE", "/api/functions/broken", &[("origin", "http://x")], b"");
     assert_eq!(answer.status, 403);

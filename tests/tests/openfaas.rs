@@ -1,4 +1,4 @@
-//! OpenFaaS' API: what faas-cli sends, request by request, and faas-cli itself where it is installed
+//! OpenFaaS' API: the requests of faas-cli one by one, and faas-cli itself where it is installed
 //! (`FAAS_CLI`, or on the `PATH`).
 
 use std::io::{BufRead, BufReader, Read, Write};
@@ -38,7 +38,8 @@ impl Client {
         call_at(self.address, "POST", path, &[("content-type", "text/plain")], body)
     }
 
-    /// Deploys as `faas-cli deploy` does: an update, and where there is nothing, a creation.
+    /// Deploys as `faas-cli deploy` does: with an update, or with a creation if the function does
+    /// not exist.
     fn deploy(&self, deployment: &Value) -> Answer {
         let answer = self.system("PUT", "functions", deployment);
         match answer.status {
@@ -98,7 +99,7 @@ fn management_wants_the_token_and_calls_do_not() {
     let called = client.call("/function/a.dev", b"");
     assert_eq!(called.status, 404);
     assert!(called.text().contains("no namespace dev"), "{}", called.text());
-    // Guessing is slowed down.
+    // Repeated guesses are slowed down.
     let slowed =
         (0..64).any(|_| get("/system/info", &[("authorization", "Bearer x")]).status == 429);
     assert!(slowed, "64 wrong tokens in a row were looked at");
@@ -141,7 +142,7 @@ fn a_function_lives_through_the_api() {
     assert_eq!(described["limits"]["timeout_ms"], 20_000);
     assert_eq!(described["limits"]["instances_max"], 3);
 
-    // An update is one; a second creation is refused.
+    // An update of the function succeeds; a second creation is refused.
     let answer = client.deploy(&json!({ "service": "renamed", "image": "mote://http-environment",
         "envVars": {"UNIT": "K"} }));
     assert_eq!(answer.status, 200, "{}", answer.text());
@@ -174,7 +175,7 @@ fn images_that_are_not_here_are_refused_with_what_helps() {
     let answer = client.deploy(&wish);
     assert_eq!(answer.status, 202, "{}", answer.text());
     assert_eq!(client.call("/function/count", b"12345").text().trim(), "5");
-    // The log tells of each call as the classic watchdog does.
+    // The log has lines for each call, as with the classic watchdog.
     wait_for("the watchdog's lines", || {
         let log = client.system("GET", "logs?name=count", &Value::Null).text();
         let has = |words: &str| log.contains(words);
@@ -249,7 +250,7 @@ fn secrets_are_files_of_the_functions_that_name_them() {
     assert_eq!(client.call("/function/others", b"").status, 500, "others do not see it");
     assert_eq!(client.describe("reads")["secrets"], json!(["api-key"]));
 
-    // A new value is seen by instances that start from then on, also after a crash of the node.
+    // Instances that start afterwards see a new value, even after a crash of the node.
     assert_eq!(secret("PUT", json!({"name": "api-key", "rawValue": "c2Vjb25k"})), 202);
     let node = node.crash_and_restart();
     let client = Client::of(&node);
@@ -273,7 +274,7 @@ fn scaling_by_hand() {
     };
     assert_eq!(scale(2), 202);
     wait_for("two replicas", || (client.describe("hello")["availableReplicas"] == 2).then_some(()));
-    // More than the machine has cores, which is the most there are by default.
+    // More than the number of cores of the machine, which is the default maximum.
     assert_eq!(scale(5), 202);
     assert_eq!(client.describe("hello")["replicas"], 5, "counted at once");
     wait_for("five replicas", || {
@@ -333,13 +334,13 @@ fn logs_are_read_and_followed() {
         line.clear();
         assert!(followed.read_line(&mut line).expect("the next line") > 0);
     }
-    // A follower does not hold a stopping node back.
+    // A follower does not delay the stop of a node.
     assert!(node.stop().success());
 }
 
 #[test]
 fn listeners_are_guarded() {
-    // A port that is taken is named with its setting.
+    // The message about a port that is in use names its setting.
     let taken = TcpListener::bind("127.0.0.1:0").expect("loopback");
     let address = taken.local_addr().expect("bound").to_string();
     let dir = tempfile::tempdir().expect("temp folder");
@@ -352,7 +353,7 @@ fn listeners_are_guarded() {
     assert_eq!(output.status.code(), Some(78), "{said}");
     assert!(said.contains("M0210") && said.contains("mote up --openfaas :"), "{said}");
 
-    // Beyond this machine everybody shows the token, also where the platform has none.
+    // From other machines every caller needs the token, even if the platform requires none.
     let any =
         ["--lan", "--openfaas", "0.0.0.0:0", "--nuclio", "0.0.0.0:0", "--tinyfaas", "0.0.0.0:0"];
     let fronts = ["--tinyfaas-http", "off", "--tinyfaas-coap", "off", "--tinyfaas-grpc", "off"];
@@ -371,7 +372,7 @@ fn listeners_are_guarded() {
     }
 }
 
-/// A server that takes one callback: its head and body.
+/// A server that receives one callback: its head and body.
 fn callback_server() -> (SocketAddr, mpsc::Receiver<(String, String)>) {
     let listener = TcpListener::bind("127.0.0.1:0").expect("loopback");
     let address = listener.local_addr().expect("bound");
@@ -444,7 +445,8 @@ fn accepted_calls_run_and_call_back() {
 fn what_was_accepted_survives_a_crash() {
     let node = Node::start_with_env(&ON, &TO_THIS_MACHINE);
     let client = Client::of(&node);
-    // It holds the first call until the node is killed; then each is a line of the log.
+    // The first call waits until the node is killed; after that, each call writes a line to the
+    // log.
     let wish = json!({"service": "slow", "image": "alpine", "envProcess": "sleep 8"});
     assert_eq!(client.deploy(&wish).status, 202);
     let wish = json!({"service": "slow", "image": "mote://slow", "envProcess": "sleep 8",
@@ -472,7 +474,7 @@ fn what_was_accepted_survives_a_crash() {
         ids.dedup();
     }
     assert_eq!(ids, ["0", "1", "2"]);
-    // Nothing is run again once it has ended.
+    // A call that has ended does not run again.
     wait_for("an empty queue", || {
         let stopped = called.recv_timeout(Duration::from_millis(300)).is_err();
         stopped.then_some(())
@@ -481,7 +483,7 @@ fn what_was_accepted_survives_a_crash() {
     assert!(!node.log().contains("accepted calls from before"), "{}", node.log());
 }
 
-/// faas-cli, where somebody has installed it.
+/// The path of faas-cli, if it is installed.
 fn faas_cli() -> Option<PathBuf> {
     if let Some(path) = std::env::var_os("FAAS_CLI") {
         return Some(path.into());
@@ -551,8 +553,8 @@ fn faas_cli_itself() {
     ok(&["secret", "remove", "api-key"], "");
 }
 
-/// A function's answer, sent as a callback, must not reach what trusts this machine: a document would
-/// become a function of the node's own Nuclio API.
+/// A function's answer that is sent as a callback must not reach services that trust this machine:
+/// a document would become a function of the node's own Nuclio API.
 #[test]
 fn callbacks_do_not_reach_this_machine_unless_allowed_and_the_node_never() {
     let receiver = TcpListener::bind("127.0.0.1:0").expect("loopback");
@@ -623,7 +625,7 @@ fn a_function_calls_another_through_the_gateway() {
     let said = String::from_utf8_lossy(&said.stderr).into_owned();
     assert!(said.contains("net gateway:8080"), "{said}");
     assert_eq!(node.get("/chain").text(), "hello chain", "{}", node.ok(&["logs", "chain"]));
-    // The name alone, in the environment; and any host.
+    // First only the name, in the environment; then any host.
     let apart = chain.replace(
         "'http://gateway:8080/function/hello'",
         "f\"http://{os.environ['via']}:8080/function/hello\"",
@@ -639,7 +641,7 @@ fn a_function_calls_another_through_the_gateway() {
         "version = 1\ncompat = \"openfaas\"\ntemplate = \"python3-http\"\n[allow]\nnet = [\"*\"]\n";
     node.deploy_ok("joined", &[("handler.py", &joined), ("mote.toml", manifest)]);
     assert_eq!(node.get("/joined").text(), "hello chain", "{}", node.ok(&["logs", "joined"]));
-    // Nothing else of the node is reached that way.
+    // No other part of the node can be reached in this way.
     let other = chain.replace("gateway:8080/function/hello", "127.0.0.1:8080/");
     node.deploy_ok("other", &[("handler.py", &other)]);
     assert_eq!(node.get("/other").status, 500);

@@ -1,6 +1,5 @@
-//! OpenWhisk's API: what wsk sends, request by request, and Apache's client of npm. wsk itself could
-//! not be had where these tests were written; where it is installed (`WSK`, or on the `PATH`), it is
-//! run too.
+//! OpenWhisk's API: the requests of wsk one by one, and Apache's npm client. wsk was not available
+//! where these tests were written; if it is installed (`WSK`, or on the `PATH`), it runs too.
 
 use std::net::SocketAddr;
 use std::process::Command;
@@ -40,7 +39,7 @@ impl Client {
         self.ok("GET", path, &Value::Null)
     }
 
-    /// An action in Python or Node, by what its code looks like.
+    /// An action in Python or Node, depending on its code.
     fn action(&self, name: &str, code: &str, more: Value) -> Value {
         let kind = if code.contains("def ") { "python:3" } else { "nodejs:default" };
         let mut body = json!({ "exec": { "kind": kind, "code": code } });
@@ -113,7 +112,7 @@ fn actions() {
     assert_eq!(client.get("actions/hello")["exec"]["code"], HELLO);
     assert!(client.get("actions/hello?code=false")["exec"]["code"].is_null());
     assert_eq!(client.get("actions").as_array().map(Vec::len), Some(1));
-    // It is a function of the node, too.
+    // It is also a function of the node.
     assert_eq!(node.get("/hello?name=me").json()["greeting"], "Hello me!");
     assert_eq!(client.get("activations?name=hello&limit=2").as_array().map(Vec::len), Some(2));
     client.ok("DELETE", "actions/hello", &Value::Null);
@@ -276,7 +275,7 @@ fn triggers_rules_and_restarts() {
     client.action("hello", HELLO, json!({}));
     client.ok("PUT", "triggers/door", &json!({ "parameters": [{ "key": "mark", "value": "?" }] }));
     assert_eq!(client.send("POST", "triggers/door", &json!({})).status, 204, "no rule yet");
-    // As wsk sends it, with a status that says nothing.
+    // The request of wsk, with a status that has no meaning.
     let rule = json!({ "trigger": "/_/door", "action": "/_/hello", "status": "" });
     let made = client.ok("PUT", "rules/opens", &rule);
     assert_eq!((&made["status"], &made["trigger"]["name"]), (&"active".into(), &"door".into()));
@@ -374,7 +373,7 @@ fn archives_bring_what_they_need() {
         let exec = json!({ "kind": kind, "code": zipped(files), "binary": true });
         client.ok("PUT", &format!("actions/{name}"), &json!({ "exec": exec }));
     };
-    // Nothing is installed: the registry is not asked for what package.json names.
+    // Nothing is installed: the node does not ask the registry for the packages in package.json.
     let modules = [
         (".gitignore", "node_modules\n"),
         ("package.json", "{\"main\": \"src/app.js\", \"dependencies\": {\"mine\": \"1\"}}"),
@@ -384,7 +383,7 @@ fn archives_bring_what_they_need() {
     ];
     put("modules", "nodejs:20", &modules);
     assert_eq!(client.invoke("modules", &json!({})).json(), json!({ "mine": "brought" }));
-    // Other settings, the same code.
+    // Other settings with the same code.
     let limits = json!({ "limits": { "timeout": 5000 } });
     client.ok("PUT", "actions/modules?overwrite=true", &limits);
     assert_eq!(client.invoke("modules", &json!({})).json(), json!({ "mine": "brought" }));
@@ -429,7 +428,7 @@ fn throttles() {
     assert_eq!(text, "Too many requests in the last minute (count: 121, allowed: 120).");
 }
 
-/// Takes a while, so that a crash finds it running.
+/// A function that takes a while, so that it is running when the node crashes.
 const LATE: &str =
     "def main(args):\n    import time\n    time.sleep(1.5)\n    return {'for': args['name']}\n";
 
@@ -459,7 +458,8 @@ fn what_was_accepted_outlives_a_crash() {
         (&caused["response"]["result"]["for"], &caused["cause"]),
         (&"trigger".into(), &fired)
     );
-    // One that has ended does not run again, and one whose action is gone says so.
+    // An activation that has ended does not run again, and the record of one whose action was
+    // removed says so.
     let node = node.stop_and_restart();
     assert!(!node.log().contains("accepted calls from before"), "{}", node.log());
     let client = Client::of(&node);
@@ -469,7 +469,7 @@ fn what_was_accepted_outlives_a_crash() {
     let client = Client::of(&node);
     let record = client.activation(&last);
     assert_ne!(record["response"]["statusCode"], 0, "{record}");
-    // A stop lets what runs end.
+    // A stop lets running activations end.
     client.action("tools/late", LATE, json!({}));
     let last = client.accepted("actions/tools/late", "last");
     let node = node.stop_and_restart();
@@ -565,7 +565,7 @@ fn a_manifest_brings_everything_about() {
         "{ran}"
     );
 
-    // Again, and after a restart.
+    // The same again, and after a restart.
     deploy_manifest(&node, "openwhisk/manifest.yaml");
     assert_eq!(client.get("rules/on-every")["version"], "0.0.2");
     let node = node.crash_and_restart();
@@ -653,7 +653,7 @@ fn a_manifest_names_archives_and_says_first_what_was_left_out() {
     assert_eq!(answer.json()["from"], "python", "{}", answer.text());
 }
 
-/// Apache's own client of npm, as far as what it knows is there.
+/// Apache's own npm client, as far as the node has the operations that it uses.
 #[test]
 fn the_client_of_npm() {
     let modules = repository().join(".cache/test-node/node_modules");

@@ -1,5 +1,5 @@
-//! What the documents say of each other: the front page of what is tested, citations of what is
-//! published, links of what they lead to.
+//! Consistency of the documents: the front page with the tested promises, citations with the
+//! published pages, links with their targets.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -16,7 +16,7 @@ fn read(path: impl AsRef<Path>) -> String {
     std::fs::read_to_string(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
 }
 
-/// Every file of the tree whose name ends so, without what builds and tools leave.
+/// Every file of the tree with one of these extensions, without the output of builds and tools.
 fn files(endings: &[&str]) -> Vec<String> {
     let left_out = ["target", "node_modules", "corpus", "artifacts"];
     let mut folders = vec![root()];
@@ -58,7 +58,7 @@ fn between<'a>(text: &'a str, before: &str, after: char) -> Vec<&'a str> {
 struct Promise {
     anchor: Option<String>,
     line: String,
-    /// What shows it; `None` where the table has no such column.
+    /// The tests that show it; `None` where the table has no such column.
     shown_by: Option<String>,
 }
 
@@ -81,7 +81,8 @@ fn promises() -> Vec<(String, Vec<Promise>)> {
     sections
 }
 
-/// Why what is named as showing a promise does not: a file, target or crate that is not there.
+/// The reason why something that is named as showing a promise does not do so: a missing file,
+/// target or crate.
 fn is_missing(word: &str) -> Option<String> {
     let exists = |path: String| root().join(path).exists();
     let mut words = word.split_whitespace();
@@ -106,7 +107,7 @@ fn is_missing(word: &str) -> Option<String> {
     (!found).then(|| word.to_owned())
 }
 
-/// Whether a cell names what shows a promise; panics where it names what does not exist.
+/// Whether a cell names a test of the promise; panics if it names something that does not exist.
 fn is_tested(promise: &Promise) -> bool {
     let Some(shown_by) = &promise.shown_by else { return false };
     let says_not = ["no test yet", "not supported", "not offered", "not measured"];
@@ -116,7 +117,7 @@ fn is_tested(promise: &Promise) -> bool {
     let of_above = ["the same", "the escape test", "the shims' tests"];
     let words = quoted(shown_by);
     for word in &words {
-        // Further words in backticks are names of tests within what was named first.
+        // Further words in backticks are names of tests within the first one.
         let is_more =
             word.split_whitespace().count() == 1 && words.len() > 1 && word.contains("::");
         assert!(
@@ -142,8 +143,8 @@ fn every_promise_says_what_shows_it() {
     }
 }
 
-/// What README.md says works has a tested line in SPECIFICATION.md, and what has an anchor there is
-/// said in README.md.
+/// Every claim in README.md has a tested line in SPECIFICATION.md, and every line with an anchor
+/// there is in README.md.
 #[test]
 fn the_front_page_claims_what_is_tested() {
     let readme = read("README.md");
@@ -180,7 +181,7 @@ fn the_front_page_claims_what_is_tested() {
     }
 }
 
-/// The requirement numbers in a text: an R and one to three digits that stand alone.
+/// The requirement numbers in a text: a separate word of an R and one to three digits.
 fn requirements(text: &str) -> BTreeSet<u32> {
     let is_word = |letter: char| letter.is_alphanumeric() || letter == '_';
     let mut found = BTreeSet::new();
@@ -225,7 +226,7 @@ fn every_cited_requirement_is_published() {
     }
 }
 
-/// The anchors that GitHub and mdBook give the headings of a page, and those written in it.
+/// The anchors that GitHub and mdBook generate for the headings of a page, and those written in it.
 fn anchors(text: &str) -> BTreeSet<String> {
     let mut anchors: BTreeSet<String> =
         between(text, "<a id=\"", '"').into_iter().map(str::to_owned).collect();
@@ -242,7 +243,7 @@ fn anchors(text: &str) -> BTreeSet<String> {
     anchors
 }
 
-/// Links of a page to places in this repository.
+/// Links of a page to files in this repository.
 fn links(text: &str) -> Vec<String> {
     let mut shown = String::new();
     let mut in_block = false;
@@ -250,7 +251,7 @@ fn links(text: &str) -> Vec<String> {
         let is_fence = line.trim_start().starts_with("```");
         in_block ^= is_fence;
         if !in_block && !is_fence {
-            // What stands in backticks is no link.
+            // Text in backticks is not a link.
             let pieces: Vec<&str> = line.split('`').step_by(2).collect();
             shown.push_str(&pieces.join(" "));
             shown.push('\n');
@@ -285,7 +286,7 @@ fn links_lead_somewhere() {
     assert!(checked > 100, "only {checked} links were found");
 }
 
-/// Every page of docs/ is in the contents of the site, once.
+/// Every page of docs/ is in the contents of the site exactly once.
 #[test]
 fn the_site_has_every_page() {
     let summary = read("docs/SUMMARY.md");
@@ -299,7 +300,7 @@ fn the_site_has_every_page() {
     }
 }
 
-/// The index of decisions has each, under its own title.
+/// The index of decisions lists each of them under its own title.
 #[test]
 fn the_index_has_every_decision() {
     let index = read("docs/decisions/README.md");
@@ -316,7 +317,7 @@ fn the_index_has_every_decision() {
     }
 }
 
-/// The drawn recording is the recorded one.
+/// The drawing of the recording matches the recording.
 #[test]
 fn the_recording_is_drawn_from_what_was_recorded() {
     let folder = tempfile::tempdir().unwrap();

@@ -1,4 +1,4 @@
-//! What survives a crash: every function, and nothing else (R85; reliability: T-KILL's sync half,
+//! A crash preserves every function, and nothing else (R85; reliability: T-KILL's sync half,
 //! T-BOOT).
 
 use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
@@ -14,8 +14,8 @@ const FUNCTIONS: usize = 200;
 #[test]
 fn two_hundred_functions_come_back_after_kill_9() {
     let node = Node::start();
-    // One revision is deployed for real; deploying starts an instance each, so the rest share the
-    // code and are stopped again by a short idle time.
+    // One revision is deployed normally. Each deploy starts an instance, so the other functions
+    // share the code, and a short idle time stops their instances.
     for number in 0..FUNCTIONS {
         let code = format!("def handle(event, ctx):\n    return 'f{number}'\n");
         let manifest = "version = 1\nruntime = \"python\"\nentry = \"app:handle\"\n[scale]\nidle = \"100ms\"\n";
@@ -24,7 +24,8 @@ fn two_hundred_functions_come_back_after_kill_9() {
     let pid = node.pid();
     let node = node.crash_and_restart();
     println!("ready after {} ms with {FUNCTIONS} functions", node.ready_after.as_millis());
-    // The figure itself is `make bench-footprint`'s: a shared machine proves no time in a test.
+    // `make bench-footprint` measures the exact time: on a shared machine a test cannot prove a
+    // duration.
     assert!(node.ready_after < Duration::from_secs(20), "{:?}", node.ready_after);
     assert_eq!(cgroup_folders(pid), Vec::<std::path::PathBuf>::new(), "left by the killed node");
     let started = Instant::now();
@@ -43,7 +44,8 @@ fn two_hundred_functions_come_back_after_kill_9() {
 fn a_node_that_is_still_starting_ends_when_it_is_told_to() {
     let dir = tempfile::tempdir().expect("a folder");
     let path = |name: &str| dir.path().join(name);
-    // A compiler that does not tell its version before it is ended, and says that it was asked.
+    // A compiler that does not print its version before it is killed, and that records the
+    // question.
     let fake = format!(
         "#!/bin/sh\ntouch {0}\nexec cat {1}\n",
         path("asked").display(),
@@ -68,9 +70,10 @@ fn a_node_that_is_still_starting_ends_when_it_is_told_to() {
     wait_for("the compiler to be asked", || path("asked").exists().then_some(()));
     signal(node.id(), "TERM");
     let ended = wait_for("the end of the start", || node.try_wait().expect("a child"));
-    // What it had asked reads to the end of this.
+    // The process that it started reads to the end of this.
     let _ = std::fs::OpenOptions::new().write(true).custom_flags(0o4000).open(path("never"));
-    // Not after it was ready, which it is once the compiler was waited for in vain.
+    // The question was asked before the node was ready, because it waits for the compiler until the
+    // time limit.
     let log = std::fs::read_to_string(path("log")).expect("a log");
     assert!(
         ended.success() && log.contains("received a signal to stop while it was starting"),

@@ -1,5 +1,5 @@
-//! Revisions: listed, rolled back, split and tagged; and traffic that never notices a switch
-//! (T-ROLL).
+//! Revisions are listed, rolled back, split and tagged, and callers never notice a switch of
+//! traffic (T-ROLL).
 
 use std::collections::BTreeSet;
 use std::process::Output;
@@ -8,12 +8,12 @@ use std::time::Instant;
 use mote_tests::load::{Load, Sample};
 use mote_tests::{Node, coap_client, skip, wait_for};
 
-/// A function whose answer is the number baked into its code.
+/// A function that answers with the number in its code.
 fn says(number: u64) -> String {
     format!("def handle(event, ctx):\n    return '{number}'\n")
 }
 
-/// The same after so much work that at the pace of the test somebody often waits.
+/// The same function with enough work that calls often wait at the test's rate.
 fn works_and_says(number: u64) -> String {
     format!("import time\ndef handle(event, ctx):\n    time.sleep(0.0015)\n    return '{number}'\n")
 }
@@ -35,7 +35,7 @@ fn deploy_ok(node: &Node, number: u64, flags: &[&str]) {
     assert!(output.status.success(), "{text}\nnode: {}", node.log());
 }
 
-/// Ends as it should not: with this exit code and these words.
+/// Checks that the command failed with this exit code and these words.
 fn refused(output: &Output, exit: i32, words: &[&str]) {
     let text = String::from_utf8_lossy(&output.stderr);
     assert_eq!(output.status.code(), Some(exit), "{text}");
@@ -79,7 +79,7 @@ fn rolling_back_goes_to_what_was_live_before_and_lasts() {
     assert_eq!(node.get("/f").text(), "1", "rolling back twice goes further back");
     refused(&node.mote(&["rollback", "f"]), 3, &["M0412", "f has no earlier live revision"]);
     refused(&node.mote(&["rollback", "f", "9"]), 3, &["M0412", "f has no revision 9"]);
-    // The broken one is stored, and takes no traffic this way either.
+    // The broken revision is stored, and it receives no traffic in this way either.
     refused(&node.mote(&["rollback", "f", "4"]), 8, &["M0411", "| ModuleNotFoundError"]);
     assert_eq!(node.get("/f").text(), "1");
     node.ok(&["rollback", "f", "3"]);
@@ -110,7 +110,8 @@ fn a_tagged_revision_is_reached_by_its_tag_alone() {
     }
     deploy_ok(&node, 3, &["--no-traffic"]);
     assert_eq!((node.get("/f").text(), node.get("/f@next").text()), ("1".into(), "2".into()));
-    // A plain deploy takes the traffic and leaves the tag; many of them do not prune it.
+    // A plain deploy takes the traffic and leaves the tag; a large number of them does not prune
+    // the tagged revision.
     for number in 4..=16 {
         deploy_ok(&node, number, &[]);
     }
@@ -135,7 +136,7 @@ fn a_split_is_checked_and_outlives_a_restart() {
         (&["1=90", "2=20"][..], 2, &["M0413", "110 %"][..]),
         (&["1=50", "9=50"], 3, &["M0412", "no revision 9"]),
         (&["1:Next=0"], 2, &["M0413", "tag `Next`"]),
-        // Broken: nothing changes, not even for the other one.
+        // One revision is broken, so nothing changes, not even for the other one.
         (&["1=50", "3=50"], 8, &["M0411", "f@3"]),
     ] {
         refused(&node.mote(&[&["traffic", "f"], shares].concat()), exit, words);
@@ -158,12 +159,12 @@ fn a_split_is_checked_and_outlives_a_restart() {
     }
     let log = node.ok(&["traffic", "f"]);
     assert!(log.contains("1    50 %     old"), "{log}");
-    // While it is divided, rolling back ends that.
+    // A rollback ends a split.
     node.ok(&["rollback", "f"]);
     assert_eq!(revisions(&node)[1].2, 100, "revision 2 had everything before the split");
 }
 
-/// What was done while callers called, and which answers are right from its end on.
+/// A change that was made while callers called, and the revisions that may answer after its end.
 struct Operation {
     begun: Instant,
     ended: Instant,
@@ -178,7 +179,7 @@ struct Rollout {
 }
 
 impl Rollout {
-    /// Does something after which exactly these revisions answer.
+    /// Makes a change after which exactly these revisions answer.
     fn operate(&mut self, allowed: &[u64], work: impl FnOnce(&Node)) {
         let begun = Instant::now();
         work(&self.node);
@@ -216,8 +217,8 @@ impl Rollout {
         });
     }
 
-    /// Revisions that may answer a request: those from the last operation that had ended when it
-    /// began, up to the last that had begun when it ended.
+    /// Revisions that may answer a request: from those of the last change that had ended when the
+    /// request began, to those of the last change that had begun when it ended.
     fn allowed(&self, sample: &Sample) -> BTreeSet<u64> {
         let first = self.operations.iter().rposition(|o| o.ended <= sample.begun).unwrap();
         let last = self.operations.iter().rposition(|o| o.begun <= sample.ended).unwrap();
@@ -225,14 +226,14 @@ impl Rollout {
     }
 }
 
-/// The revision that was live before the one that is.
+/// The revision that was live before the current one.
 fn node_before(operations: &[Operation]) -> u64 {
     let live = &operations.last().unwrap().allowed;
     let before = operations.iter().rfind(|operation| operation.allowed != *live);
     *before.unwrap().allowed.iter().next_back().unwrap()
 }
 
-/// Requests a second, together.
+/// Requests per second of all callers together.
 const RATE: u32 = 500;
 /// Requests of the split phase that are counted.
 const COUNTED: usize = 2_000;
@@ -300,7 +301,7 @@ fn callers_never_notice_a_switch() {
     }
 }
 
-/// None failed, and each is of a revision that might answer it.
+/// Checks that no request failed, and that each answer is from a revision that might give it.
 fn judge(rollout: &Rollout, samples: &[Sample]) {
     let failed: Vec<_> = samples.iter().filter(|sample| sample.body.is_err()).collect();
     assert!(failed.is_empty(), "{} failed: {:?}", failed.len(), &failed[..failed.len().min(5)]);

@@ -1,10 +1,11 @@
-//! A function at zero loses no call, least of all one that arrives while its last instance is being
-//! stopped (T-ZERO).
+//! A scaled-to-zero function loses no call, in particular none that arrives while its last instance
+//! is being stopped (T-ZERO).
 //!
-//! A caller calls again at about the moment the idle time ends, a little earlier or later each time,
-//! and learns from each answer whether an instance had to start. Between two such calls there is a
-//! burst. Which stops met an arrival is counted afterwards: the times of stops in the function's log
-//! against the times of sends, both by the clock of this machine.
+//! A caller calls again at about the time at which the idle time ends, a little earlier or later
+//! each time, and learns from each answer whether an instance had to start. Between two such calls
+//! there is a burst. The stops that coincided with an arrival are counted afterwards: the times of
+//! stops in the function's log are compared with the times of sends, both by the clock of this
+//! machine.
 //!
 //! `MOTE_LONG=1` makes a million calls and at least 20,000 such stops, in 35 minutes at most.
 
@@ -18,31 +19,32 @@ use mote_tests::log::{LogLine, unix_us};
 use mote_tests::schedule::pace_until;
 use mote_tests::{Answer, Connection, Node, is_long, wait_for};
 
-/// Above the pace at which the node looks at a function that works, so that a stop is exact.
+/// Longer than the interval at which the node checks a working function, so that the time of a stop
+/// is exact.
 const IDLE: Duration = Duration::from_millis(22);
-/// A stop meets an arrival when they are no further apart.
+/// A stop and an arrival coincide when they are no further apart than this.
 const OVERLAP_US: u64 = 1_000;
-/// Calls come this much around the moment that is aimed at.
+/// The largest distance of calls from the target time.
 const JITTER_US: u64 = 600;
 const CALLERS: u32 = 4;
-/// Failures that are kept as text.
+/// Most failures that are kept as text.
 const SHOWN_MAX: usize = 10;
 
 struct Kind {
     name: &'static str,
-    /// Calls at least.
+    /// Fewest calls.
     calls: u32,
-    /// Stops that met an arrival, at least.
+    /// Fewest stops that coincide with an arrival.
     overlaps: u32,
     /// Calls in a burst between two stops.
     burst: u32,
     length_max: Duration,
-    /// Functions of this kind, called beside each other: waiting for the idle time to end is most of
-    /// the time. Calls and stops are of all together.
+    /// The number of functions of this kind, which are called in parallel because most of the time
+    /// is spent waiting for the idle time. Calls and stops are those of all of them together.
     functions: u32,
 }
 
-/// A program of 156 bytes that writes `ok`: nothing starts faster.
+/// A program of 156 bytes that writes `ok`, the fastest possible start.
 fn tiny_program() -> Option<Vec<u8>> {
     if !cfg!(target_arch = "x86_64") {
         return None;
@@ -95,7 +97,7 @@ fn deploy(node: &Node, kind: &str, name: &str) {
     }
 }
 
-/// What one caller saw.
+/// The observations of one caller.
 #[derive(Default)]
 struct Seen {
     calls: u32,
@@ -104,7 +106,7 @@ struct Seen {
 }
 
 impl Seen {
-    /// One call; whether an instance had to start for it.
+    /// Makes one call; returns whether an instance had to start for it.
     fn call(&mut self, connection: &mut Connection, http: SocketAddr, path: &str) -> bool {
         self.calls += 1;
         let failure = match connection.try_call("POST", path, &[], b"x") {
@@ -139,7 +141,7 @@ fn is_cold(answer: &Answer) -> bool {
     init.is_some_and(|init| init != "0")
 }
 
-/// Stops and the arrivals they met.
+/// Stops and the arrivals that coincided with them.
 #[derive(Default)]
 struct Overlaps {
     sends: Vec<u64>,
@@ -158,7 +160,7 @@ impl Overlaps {
         }
     }
 
-    /// Judges the stops that are older than any send to come.
+    /// Evaluates the stops that are older than any future send.
     fn judge(&mut self) {
         let now = unix_us();
         while let Some(stop) = self.undecided.pop_front() {
@@ -172,14 +174,15 @@ impl Overlaps {
     }
 }
 
-/// Where to aim: towards the latest moment at which a call finds the instance still there.
+/// The target time of the next call: it approaches the latest time at which a call still finds the
+/// instance.
 struct Aim {
     offset_us: i64,
     random: u64,
 }
 
 impl Aim {
-    /// When to call next, after the last answer.
+    /// The time of the next call after the last answer.
     fn next(&mut self) -> Duration {
         self.random = self.random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
         let jitter_us = ((self.random >> 33) % (2 * JITTER_US)) as i64 - JITTER_US as i64;
@@ -187,15 +190,15 @@ impl Aim {
         Duration::from_micros(us.max(0) as u64)
     }
 
-    /// A stop came before the call: earlier next time, but less than a call in time moves it later,
-    /// since only stops count.
+    /// After a stop before the call, the next call is earlier. A call in time makes the next one
+    /// later by less, because only stops count.
     fn learn(&mut self, cold: bool) {
         let moved = self.offset_us + if cold { -25 } else { 75 };
         self.offset_us = moved.clamp(-5_000, 20_000);
     }
 }
 
-/// Calls until there were enough of everything, or the time is over.
+/// Calls until there were enough calls and stops, or the time is over.
 fn run(node: &Node, kind: &Kind, name: &str) -> (Seen, Overlaps) {
     let (path, http) = (format!("/{name}"), node.http);
     let (calls_min, overlaps_min) = (kind.calls / kind.functions, kind.overlaps / kind.functions);

@@ -1,7 +1,7 @@
-//! Instances follow demand on a real node: from none to many and back, without a lost call
+//! Instances follow demand on a real node: from zero to many and back, without a lost call
 //! (T-ELA-1, R102 to R106).
 //!
-//! Callers keep a pace of their own; nothing is waited for by sleeping.
+//! Callers keep a schedule of their own; no test waits for a condition by sleeping.
 
 use std::collections::BTreeSet;
 use std::net::SocketAddr;
@@ -12,23 +12,23 @@ use std::time::{Duration, Instant};
 
 use mote_tests::{Connection, Node, wait_for};
 
-/// Longest wait for the instances a load needs.
+/// Longest wait for the instances that a load needs.
 const PATIENCE: Duration = Duration::from_secs(20);
 
-/// Programs in instances. (The node keeps a few sandboxes that run no program yet, or one that waits
-/// for a function.)
+/// Programs in instances. (The node keeps a few sandboxes that run no program yet, or a prewarmed
+/// interpreter.)
 fn programs(node: &Node) -> usize {
     mote_tests::programs(node.pid()).len()
 }
 
-/// A function that works for so long and says which instance it is.
+/// A function that works for `ms` and names its instance.
 fn works(ms: u32) -> String {
     format!(
         "import os, time\nME = os.urandom(8).hex()\ndef handle(event, ctx):\n    time.sleep({ms} / 1000)\n    return ME\n"
     )
 }
 
-/// What callers saw until they were stopped.
+/// The observations of callers until they were stopped.
 #[derive(Default)]
 struct Tally {
     answered: AtomicU64,
@@ -36,8 +36,8 @@ struct Tally {
     other: AtomicU64,
 }
 
-/// Calls `path` from `callers` connections at once until `instances` have answered; how long that
-/// took. A refused caller comes again after a moment.
+/// Calls `path` from `callers` connections at once until `instances` have answered; returns the
+/// time that this took. A refused caller tries again after a short pause.
 fn call_until(
     http: SocketAddr,
     path: &'static str,
@@ -92,7 +92,8 @@ fn scale_to_zero_and_back() {
     let deployed = node.deploy("f", &[("app.py", &works(0)), ("mote.toml", manifest)]);
     let said = String::from_utf8_lossy(&deployed.stderr);
     assert!(deployed.status.success(), "{said}");
-    // A start of Python takes longer than 50 ms nearly everywhere; where it does not, no warning.
+    // A start of Python takes longer than 50 ms nearly everywhere; where it is faster, there is no
+    // warning.
     println!("{}", said.lines().find(|line| line.contains("scale.idle")).unwrap_or("no warning"));
     let deployed = node.deploy(
         "trap",
@@ -109,7 +110,7 @@ fn scale_to_zero_and_back() {
         cold.push(since.elapsed());
         wait_for("every process of the function to go", || (programs(&node) == 0).then_some(()));
     }
-    // Processes go a moment before the node has heard of it.
+    // The processes end shortly before the node notices it.
     wait_for("the function to be idle", || {
         let described = node.json(&["describe", "f", "-o", "json"]);
         let seen = (described["state"].as_str(), described["scaling"]["desired"].as_u64());
@@ -146,7 +147,8 @@ fn scale_workload_steady() {
 #[test]
 fn refused_or_queued_requests_count_as_demand() {
     let node = Node::start();
-    // One instance answers 20 per second: a rule that counts answers would never want another.
+    // One instance answers 20 per second, so a rule that counts answers would never ask for another
+    // one.
     for (path, name, policy) in
         [("/auto", "auto", ""), ("/rps", "rps", "policy = \"rps\"\ntarget = 25\n")]
     {
@@ -193,7 +195,8 @@ fn no_request_is_lost_at_idle_stops() {
                 let mut state = at as u64 + 1;
                 let mut failures = Vec::new();
                 for _ in 0..CALLS {
-                    // Gaps of 15 to 70 ms: around the idle time and the pace at which it is seen.
+                    // Gaps of 15 to 70 ms, around the idle time and the interval of the node's
+                    // checks.
                     state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
                     let gap = Duration::from_micros(15_000 + (state >> 33) % 55_000);
                     let until = Instant::now() + gap;

@@ -1,5 +1,5 @@
-//! Secrets that `mote.toml` names: from `mote secret set` to a file or a variable of the function,
-//! and to nobody else.
+//! Secrets that `mote.toml` names: `mote secret set` passes them to a file or a variable of the
+//! function, and to nothing else.
 
 use std::process::Output;
 
@@ -81,7 +81,8 @@ fn a_function_whose_secret_is_missing_is_not_deployed() {
     node.deploy_ok("reads", &files);
     assert_eq!(node.get("/reads").text().trim(), "1 2");
 
-    // The revision before cannot come back without what it reads; the one that is live stays.
+    // The previous revision cannot serve again without the secret that it reads; the live one stays
+    // live.
     node.deploy_ok("reads", &[("run.sh", "#!/bin/sh\necho none\n")]);
     assert_eq!(said(&node.mote(&["secret", "remove", "token", "--yes"])), "token is removed\n");
     let output = node.mote(&["rollback", "reads"]);
@@ -110,7 +111,7 @@ fn values_are_never_shown_and_survive_the_node() {
         + &node.log();
     assert!(!shown.contains("first") && !shown.contains("second"), "{shown}");
 
-    // A new value is seen by instances that start from then on.
+    // Instances that start afterwards see a new value.
     let told = set(&node, "token", b"third");
     assert_eq!(told, "token is set; instances of reads that start from now on use it\n");
     let node = node.crash_and_restart();
@@ -152,7 +153,8 @@ fn wrong_values_and_names_are_refused() {
     }
     assert_eq!(node.ok(&["secret", "list"]), "");
 
-    // As many as fit travel to the sandbox; more are refused before anything is started.
+    // Secrets up to the limit are passed to the sandbox; more are refused before anything is
+    // started.
     let names = ["a", "b", "c"];
     for name in names {
         set(&node, name, &[b'v'; 60 << 10]);

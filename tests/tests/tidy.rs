@@ -1,15 +1,15 @@
-//! What ARCHITECTURE.md and style say of the tree, checked against the tree.
+//! Checks the tree against the rules of ARCHITECTURE.md and of its style.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
-/// A file of this many lines says at its head why it is not two files.
+/// A file with more lines says at its head why it is a single file.
 const LINES_MAX: usize = 800;
-/// How a file says so.
+/// The beginning of that reason.
 const REASON: &str = "One file because";
-/// The sources of a crate have fewer lines than this, so that one person can know all of it.
+/// The sources of a crate have fewer lines than this, so that one person can know them all.
 const CRATE_LINES_MAX: usize = 8_000;
 
 fn root() -> PathBuf {
@@ -40,7 +40,8 @@ fn crates() -> Vec<PathBuf> {
     crates
 }
 
-/// The crates of ours that the manifest of `folder` names before its `[dev-dependencies]`.
+/// The crates of this repository that the manifest of `folder` names before its
+/// `[dev-dependencies]`.
 fn dependencies(folder: &Path) -> BTreeSet<String> {
     let manifest = read(folder.join("Cargo.toml"));
     let own = manifest.split("[dev-dependencies]").next().unwrap();
@@ -77,7 +78,8 @@ fn crates_are_small_enough_to_be_known() {
     }
 }
 
-/// Clippy reads the nearest `clippy.toml` only, so one of a crate repeats what the root's one bans.
+/// Clippy reads only the nearest `clippy.toml`, so a crate's own file repeats the bans of the
+/// root's.
 #[test]
 fn bans_of_the_root_hold_in_each_crate() {
     let is_ban = |line: &&str| line.trim_start().starts_with("{ path = ");
@@ -108,8 +110,8 @@ fn long_files_say_why() {
     }
 }
 
-/// A pause in a test stands in a loop that ends when what it waits for is there, or the test
-/// measures what happens meanwhile and says so in the line above.
+/// A pause in a test is in a loop that ends when the awaited condition holds. Otherwise the test
+/// measures what happens in the meantime and says so in the line above.
 #[test]
 fn tests_do_not_sleep_instead_of_waiting() {
     let mut files = Vec::new();

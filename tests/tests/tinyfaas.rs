@@ -1,5 +1,5 @@
-//! tinyFaaS' management API and fronts, with the clients that others use: plain HTTP for what its
-//! scripts send with curl, grpcio and aiocoap for the rest.
+//! tinyFaaS' management API and fronts, tested with common clients: plain HTTP for the requests
+//! that its scripts send with curl, grpcio and aiocoap for the others.
 
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
@@ -40,7 +40,7 @@ impl Manager {
     }
 
     fn post(&self, path: &str, body: &Value) -> Answer {
-        // What curl sends with --data.
+        // The content type that curl sends with --data.
         let form = [("content-type", "application/x-www-form-urlencoded")];
         call_at(self.0, "POST", path, &form, body.to_string().as_bytes())
     }
@@ -85,7 +85,8 @@ fn functions_are_uploaded_called_listed_and_wiped() {
     assert_eq!(call(&node, "POST", "/Echo", &[], "grün".as_bytes()).text(), "grün");
     assert_eq!(call(&node, "DELETE", "/upper", &[], b"abc").text(), "to both\nABC");
     assert_eq!(call(&node, "GET", "/unit", &[], b"").text(), "F=2");
-    // Whatever function and node do, it is 200 and the body; the path is the name and nothing else.
+    // Whatever the function and the node do, the answer is 200 and the body; the path contains only
+    // the name.
     let answer = call(&node, "POST", "/failing", &[], b"a");
     assert_eq!((answer.status, answer.text().as_str()), (200, "no reading in 'a'"));
     assert_eq!(call(&node, "POST", "/hello/below", &[], b"").status, 404);
@@ -169,7 +170,7 @@ fn bad_requests_are_refused() {
         assert_eq!(answer.status, 500, "{wish}");
         assert!(answer.text().contains(words), "{words}: {}", answer.text());
     }
-    // What a page of somebody else would make a browser send.
+    // Fields that another site's page would make a browser send.
     for field in [
         ("origin", "http://evil.example"),
         ("host", "evil.example"),
@@ -215,7 +216,7 @@ fn hostile_archives_are_refused() {
     let host = [("host", "localhost")];
     let mut connection = mote_tests::Connection::open(manager.0);
     let answer = connection.try_call("POST", "/upload", &host, wish.as_bytes());
-    // The connection may break before all of it is sent.
+    // The connection may break before the whole body is sent.
     assert!(answer.is_err() || answer.is_ok_and(|answer| answer.status == 413));
     assert_eq!(manager.get("/list").status, 200, "it serves on");
 }
@@ -226,7 +227,7 @@ fn scripts_lie_beside_each_other() {
     let manager = Manager::of(&node);
     let folder = node.dir.path().join("scripts");
     std::fs::create_dir_all(&folder).expect("folder");
-    // What only bash knows; and no file says that it may be run.
+    // Syntax that only bash knows, in files that are not executable.
     let main = "#!/usr/bin/env bash\nnames=(one two)\n. ./other.sh\nsay \"${names[1]}\"\n";
     std::fs::write(folder.join("fn.sh"), main).expect("written");
     std::fs::write(folder.join("other.sh"), "say() { echo \"said $1\"; }\n").expect("written");
@@ -254,7 +255,7 @@ fn archives_are_fetched_by_address() {
     // The server of the archive listens on loopback.
     let node = Node::start_with_env(&ON, &[("MOTE_OUTGOING", "machine")]);
     let manager = Manager::of(&node);
-    // What a code host packs: everything below one folder.
+    // The archive of a code host has everything below one folder.
     let folder = node.dir.path().join("repo");
     std::fs::create_dir_all(folder.join("main/sub")).expect("folder");
     std::fs::copy(fixture("hello").join("fn.py"), folder.join("main/sub/fn.py")).expect("copied");
@@ -370,7 +371,7 @@ fn aiocoap_calls_functions() {
     );
     assert_eq!(ask(&["POST", &uri("nobody"), "a"])["code"], "4.04");
     assert_eq!(ask(&["POST", &uri("hello/below"), "a"])["code"], "4.04");
-    // The node's own front keeps its own codes.
+    // The node's own front keeps the node's own codes.
     let own = ask(&["POST", &format!("coap://{}/hello", node.coap), "you"]);
     assert_eq!((&own["code"], &own["payload"]), (&json!("2.04"), &json!("hello you")), "{own}");
 }

@@ -1,4 +1,5 @@
-//! The death of a worker is told honestly and costs no more than the calls it held (T-WORK).
+//! The death of a worker is reported correctly and costs no more than the calls that it held
+//! (T-WORK).
 //!
 //! Workers are killed from outside while a call runs in them: 50 times, 1,000 with `MOTE_LONG=1`.
 
@@ -8,13 +9,13 @@ use std::time::{Duration, Instant};
 
 use mote_tests::{Answer, Connection, Node, is_long, programs, signal, wait_for};
 
-/// A call that is killed runs this long; the kill must come first.
+/// Run time of a call that is to be killed; the kill must come before its end.
 const WORK_MS: u32 = 150;
 const SAID: &str = "killed by signal 9";
 
 type Headers<'a> = &'a [(&'a str, &'a str)];
 
-/// One instance at a time, so that a kill hits the one that works.
+/// One instance at a time, so that a kill hits the one that is working.
 const ALONE: &str = "version = 1\n[scale]\nmax = 1\n";
 
 fn works(ms: u32) -> String {
@@ -23,7 +24,7 @@ fn works(ms: u32) -> String {
     )
 }
 
-/// What the management API answers, asked without starting a process.
+/// An answer of the management API, without starting a process for the request.
 fn management(node: &Node, path: &str) -> String {
     let mut socket = UnixStream::connect(node.dir.path().join("s")).expect("the node's socket");
     let request = format!("GET {path} HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n");
@@ -40,8 +41,8 @@ fn running(node: &Node, function: &str) -> u64 {
     described["requests"]["running"].as_u64().expect("a number")
 }
 
-/// One call that was running when every worker of the node was killed; how long after the kill it
-/// was answered. `kills` may be more than one: the next comes when the call runs again.
+/// Kills every worker of the node while one call runs, and returns the time from the kill until the
+/// answer. If `kills` is more than one, the next kill follows when the call runs again.
 fn killed(
     node: &Node,
     function: &str,
@@ -58,7 +59,7 @@ fn killed(
         let mut at = Instant::now();
         let mut before = Vec::new();
         for _ in 0..kills {
-            // An instance that the call did not run in yet.
+            // An instance in which the call has not run yet.
             let pids = wait_for("the call to run in a worker", || {
                 let pids = programs(node.pid());
                 let fresh = pids.iter().any(|pid| !before.contains(pid));
@@ -89,7 +90,7 @@ fn median(times: &mut [Duration]) -> Duration {
     times[times.len() / 2]
 }
 
-/// A call that needs a fresh instance: how long it took beside its work.
+/// The time that a call which needs a new instance takes in addition to its work.
 fn cold_start(node: &Node) -> Duration {
     let since = Instant::now();
     let answer = Connection::open(node.http).call("GET", "/f", &[], b"");
@@ -125,7 +126,7 @@ fn a_killed_worker_fails_only_what_may_not_run_twice() {
         failed += 1;
         assert!(answer.text().contains(SAID), "{}", answer.text());
         assert_eq!(answer.json()["code"], "M0511");
-        // Nobody waited, so nothing was started until now.
+        // No call waited, so nothing was started until now.
         cold.push(cold_start(&node));
     }
     let (cold, replaced) = (median(&mut cold), median(&mut replaced));
@@ -159,7 +160,7 @@ fn a_call_runs_again_once_and_never_after_its_answer_began() {
     }
     programs(node.pid()).into_iter().for_each(|pid| signal(pid, "KILL"));
     connection.set_read_timeout(Some(Duration::from_secs(4))).expect("timeout");
-    // The connection is closed or reset; what must not come is the end of a whole answer.
+    // The connection is closed or reset; the end of a complete answer must not arrive.
     let _ = connection.read_to_end(&mut seen);
     let text = String::from_utf8_lossy(&seen);
     assert_eq!(text.matches("begun").count(), 1, "{text}");
@@ -167,7 +168,7 @@ fn a_call_runs_again_once_and_never_after_its_answer_began() {
     wait_for("the replacement", || (node.get("/s/quick").status == 200).then_some(()));
 }
 
-/// A worker of Node that ends by itself takes a moment to be gone. Calls that come meanwhile were
+/// A Node worker that ends by itself takes a moment to exit. Calls that arrived in this time were
 /// lost with it.
 #[test]
 fn calls_right_after_an_uncaught_exception_are_answered_by_the_next_worker() {
@@ -200,8 +201,9 @@ fn no_more_calls_fail_than_the_worker_held() {
     let rounds = if is_long() { 100 } else { 5 };
     let (mut failed, mut most, mut hit) = (0, 0, 0);
     for round in 0..rounds {
-        // The worker that was killed before, and the node's knowledge of its end: while it dies the
-        // node may give it calls, which would be lost in addition to those of the next.
+        // The worker that was killed last must be gone, and the node must know it. While a worker
+        // dies, the node may give it calls, which would be lost in addition to those of the next
+        // worker.
         wait_for("the end of the worker that was killed", || {
             (crashes(&node) == round).then_some(())
         });
@@ -211,7 +213,7 @@ fn no_more_calls_fail_than_the_worker_held() {
             let calls: Vec<_> = (0..CALLS)
                 .map(|_| scope.spawn(move || Connection::open(http).call("POST", "/f", &[], b"")))
                 .collect();
-            // A stall of this machine may let them all end first; then nothing is lost.
+            // A stall of this machine may let all of them end first; then nothing is lost.
             wait_for("calls to run", || {
                 let over = calls.iter().all(|call| call.is_finished());
                 (over || running(&node, "f") >= 6).then_some(())
@@ -240,7 +242,7 @@ fn no_more_calls_fail_than_the_worker_held() {
 #[test]
 fn a_crash_loop_backs_off_and_says_so() {
     let node = Node::start();
-    // It dies by itself soon after it is ready, over nobody's request.
+    // The function exits by itself soon after it is ready, without any request.
     let code = "import os, threading\nthreading.Timer(0.2, os._exit, [3]).start()\ndef handle(event, ctx):\n    return 'fine'\n";
     node.deploy_ok("f", &[("app.py", code), ("mote.toml", "version = 1\n[scale]\nmin = 1\n")]);
     let pauses: &[u64] = if is_long() { &[1, 2, 4, 8, 16, 32, 60, 60] } else { &[1, 2] };
@@ -250,11 +252,11 @@ fn a_crash_loop_backs_off_and_says_so() {
         wait_for(&said, || {
             node.log_lines("f").iter().any(|line| line.message.contains(&said)).then_some(())
         });
-        // A caller that comes now is told at once, unless this machine stood still for so long.
+        // A caller that arrives now is answered at once, unless this machine stalled for that long.
         refused += usize::from(node.post("/f", b"").json()["code"] == "M0411");
         println!("pause of {pause} s: {refused} refused");
     }
-    // By the node's clock: a caller may hear late of a death.
+    // The node's clock decides, because a caller may learn of a death late.
     let lines = wait_for("the start after the last pause", || {
         let lines = node.log_lines("f");
         let last = lines.iter().rposition(|line| line.message.contains("before its first answer"));
@@ -283,7 +285,7 @@ fn requests_that_kill_their_worker_cost_others_little() {
     let rounds = if is_long() { 100 } else { 5 };
     let (mut killed, mut served) = (0, 0);
     for _ in 0..rounds {
-        // Each kills a worker, and the one that runs it again.
+        // Each call kills a worker, and then the worker that runs the call again.
         for _ in 0..2 {
             killed += usize::from(node.get("/f/kill").json()["code"] == "M0511");
         }
