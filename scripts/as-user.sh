@@ -1,11 +1,12 @@
 #!/usr/bin/env bash
-# Runs a command as an ordinary user that exists for this run only; needs root.
+# Runs a command as an ordinary user that exists only for this run; needs root.
 #
 #   scripts/as-user.sh [--delegate] FOLDER COMMAND…
 #
-# FOLDER receives a home and a folder for temporary files that belong to that user. With --delegate the
-# user also gets cgroups of its own, in the kind of hierarchy that this machine has, as a service
-# manager would hand them over; a machine where that cannot be done prints SKIPPED.
+# FOLDER receives a home and a folder for temporary files that belong to that user. With --delegate
+# the user also receives control groups of its own, in the kind of hierarchy that this machine has,
+# as a service manager would delegate them. On a machine where this is not possible, the script
+# prints SKIPPED.
 set -euo pipefail
 delegate=false
 if [ "${1:-}" = --delegate ]; then
@@ -14,7 +15,7 @@ if [ "${1:-}" = --delegate ]; then
 fi
 folder=$1
 shift
-# No account has it; a second run at the same time has another.
+# No account has this id, and a second run at the same time has a different one.
 uid=$((2000000000 + $$ % 100000000))
 install -d -m 755 "$folder"
 install -d -m 755 -o "$uid" -g "$uid" "$folder/home" "$folder/tmp"
@@ -23,7 +24,8 @@ groups=()
 # shellcheck disable=SC2317 # called by the trap
 leave() {
   for group in "${groups[@]}"; do
-    # Deepest first; a group that still holds a process stays, and is named.
+    # The deepest groups are removed first. A group that still holds a process stays, and its name
+    # is printed.
     find "$group" -depth -type d -exec rmdir {} \; 2>/dev/null || true
     [ ! -d "$group" ] || echo "left behind: $group" >&2
   done
@@ -61,7 +63,7 @@ fi
 
 clean=(env -i "PATH=${AS_USER_PATH:-/usr/local/bin:/usr/bin:/bin:/usr/sbin:/sbin}" "HOME=$folder/home"
   "TMPDIR=$folder/tmp" "LANG=C.UTF-8")
-# What the tests and the package clients of this machine are told by its environment.
+# The environment variables for the tests and the package clients of this machine.
 while IFS='=' read -r name _; do
   case $name in
     MOTE_* | PIP_* | GOPROXY | GOSUMDB | GONOSUMDB | npm_config_* | *_PROXY | *_proxy | SSL_CERT_* | *_CA_BUNDLE | NODE_EXTRA_CA_CERTS)
@@ -75,7 +77,7 @@ status=0
   exec setpriv --reuid="$uid" --regid="$uid" --clear-groups "${clean[@]}" "$@"
 ) || status=$?
 for group in "${groups[@]}"; do
-  # Out of the group again, so that it can be removed.
+  # Leaves the group again, so that the group can be removed.
   echo $$ >"${group%/*}/cgroup.procs" 2>/dev/null || true
 done
 exit $status

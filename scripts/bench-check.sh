@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# `mote bench` beside wrk, hey and libcoap's client on the same function; see bench/README.md.
+# Compares `mote bench` with wrk, hey and libcoap's client on one function; see bench/README.md.
 # Usage: scripts/bench-check.sh [SECONDS] [ROUNDS] [CLIENTS]
 set -euo pipefail
 cd "$(dirname "$0")/.."

@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# Throughput under other platforms' contracts beside our own; see bench/README.md for what is printed.
+# Compares the throughput under other platforms' contracts with that under our own; see
+# bench/README.md for the output.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 scripts/setup.sh build test

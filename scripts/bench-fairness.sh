@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# What one client or function at its worst costs others; see bench/README.md for what is printed.
+# Measures what one client or function costs others in the worst case; see bench/README.md for the
+# output.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 scripts/setup.sh build test

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# What a node costs while nothing happens: binary, memory, threads, time to readiness; alone and
-# with 1,000 deployed functions that idle. Compares with the bars, writes bench/results/, exits 0
-# whether they are met or not.
+# Measures an idle node: binary, memory, threads and time to readiness, both alone and with 1,000
+# deployed idle functions. Compares the results with the bars, writes bench/results/, and exits with
+# 0 whether they are met or not.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 scripts/setup.sh build

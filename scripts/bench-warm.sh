@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# The warm path beside native servers, in alternation; see bench/README.md for what is printed.
+# Measures the warm path and native servers in alternation; see bench/README.md for the output.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 scripts/setup.sh build test bench

@@ -53,7 +53,7 @@ def paths(code: str, start: int) -> tuple[list[list[str]], int]:
             continue
         some, after = paths(code, at)
         every += some
-        # `as NAME` and whatever else follows a path in a list.
+        # Skips `as NAME` and anything else that follows a path in a list.
         while after < len(code) and code[after] not in ",}":
             after += 1
         at = after

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# From nothing to a node with every example deployed and a year of temperatures played to it.
+# Starts a new node, deploys every example and sends a year of temperatures to it.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -28,7 +28,7 @@ coap=$(free_port SOCK_DGRAM)
 data=.cache/demo-data
 rm -rf "$data"
 mkdir -p "$data"
-# Socket paths are short (108 bytes), checkouts may lie deep.
+# Socket paths are limited to 108 bytes, and the path of a checkout may be longer.
 run=$(mktemp -d)
 export MOTE_SOCKET=$run/mote.sock
 "$mote" up --data "$data" --http "127.0.0.1:$http" --coap "127.0.0.1:$coap" --socket "$MOTE_SOCKET" >"$data/mote.out" 2>"$data/mote.log" &

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Licences, sources, duplicate versions and advisories of what is built into mote, by deny.toml. The
-# first run builds cargo-deny into .cache/tools, which takes some minutes.
+# Checks licences, sources, duplicate versions and advisories of the crates in mote against
+# deny.toml. The first run builds cargo-deny into .cache/tools, which takes some minutes.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -15,7 +15,7 @@ if [ "$("$tools/bin/cargo-deny" --version 2>/dev/null)" != "cargo-deny $CARGO_DE
   rm -rf "$tools/build"
 fi
 "$tools/bin/cargo-deny" --all-features check licenses sources bans
-# The advisories come from a repository that not every network reaches.
+# The advisories are in a repository that some networks cannot reach.
 if "$tools/bin/cargo-deny" fetch db 2>/dev/null; then
   "$tools/bin/cargo-deny" check advisories
 else

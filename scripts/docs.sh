@@ -16,8 +16,8 @@ if [ "$(cat "$tools/mdbook.version" 2>/dev/null)" != "$MDBOOK" ]; then
   echo "$MDBOOK" >"$tools/mdbook.version"
 fi
 
-# Pages stand at the top of the repository and in docs/, and link to each other as they do there. So
-# the site is built from a copy that has the pages and nothing else, with the same folders.
+# Pages are at the top of the repository and in docs/, and their links use these paths. For this
+# reason the site is built from a copy that has only the pages, in the same folders.
 target=$PWD/target
 target=${CARGO_TARGET_DIR:-$target}
 stage=$target/book-source
@@ -29,7 +29,7 @@ cp -r docs "$stage/src/"
 mkdir "$stage/src/bench"
 cp bench/README.md "$stage/src/bench/"
 rm "$stage/src/docs/SUMMARY.md" "$stage/src/docs/book.toml"
-# Paths of the contents begin at the top of the repository.
+# Paths in the contents begin at the top of the repository.
 sed -E -e 's|\]\(([^.)][^)]*)\)|](docs/\1)|' -e 's|\]\(\.\./|](|' docs/SUMMARY.md >"$stage/src/SUMMARY.md"
 
 if [ "${1:-}" = --serve ]; then

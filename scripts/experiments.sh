@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# The scaling experiments of published studies at full length on a real node: about six hours, on a
-# machine that does nothing else. Usage: scripts/experiments.sh [NAME] (for instance native_scaling)
+# Runs the scaling experiments of published studies at full length on a real node: about six hours,
+# on an otherwise idle machine. Usage: scripts/experiments.sh [NAME] (for instance native_scaling)
 set -euo pipefail
 cd "$(dirname "$0")/.."
 scripts/setup.sh build test

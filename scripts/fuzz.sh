@@ -12,7 +12,7 @@ logs=$PWD/fuzz/artifacts
 targets=("$@")
 [ $# -gt 0 ] || targets=(http_head worker_frames coap_front manifest archive platform_apis platform_codecs)
 
-# The binaries first, one build for all, so that the runs below only run.
+# The binaries are built first, in one build, so that the runs below do not compile.
 host=$(rustc +nightly -vV | sed -n 's/^host: //p')
 for target in "${targets[@]}"; do
   cargo +nightly fuzz build "$target" >"${TMPDIR:-/tmp}/mote-fuzz-build.$$" 2>&1 ||
@@ -24,7 +24,7 @@ binaries=${CARGO_TARGET_DIR:-$PWD/fuzz/target}/$host/release
 run() {
   local target=$1 log=$logs/$1.log status=0
   mkdir -p "fuzz/corpus/$target" "$logs/$target"
-  # The bundled SQLite defines a table twice, as cargo-fuzz knows too.
+  # The bundled SQLite defines a table twice; cargo-fuzz has the same exception.
   ASAN_OPTIONS=detect_odr_violation=0 "$binaries/$target" -max_total_time="$seconds" -rss_limit_mb=2048 -timeout=20 \
     -max_len=16384 -print_final_stats=1 -artifact_prefix="$logs/$target/" \
     "fuzz/corpus/$target" "fuzz/seeds/$target" >"$log" 2>&1 || status=$?

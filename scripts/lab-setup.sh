@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# The lab's Python packages into .cache/lab-venv; with `twins`, also the workloads in Rust into
-# .cache/lab-tools, with `store` the S3 store it measures against (built once, some minutes). Quick
-# and silent when nothing is missing. Usage: scripts/lab-setup.sh [twins] [store]
+# Installs the lab's Python packages into .cache/lab-venv. With `twins` it also builds the workloads
+# in Rust into .cache/lab-tools, and with `store` the S3 store for the measurements (once, in some
+# minutes). Quick and silent when nothing is missing. Usage: scripts/lab-setup.sh [twins] [store]
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -39,7 +39,8 @@ if wants store; then
       exit 0
     fi
     say "building s3s-fs $S3S_FS into $tools"
-    # A target of its own: none of its dependencies enters the workspace's build.
+    # This uses a target folder of its own, so that its dependencies do not enter the workspace's
+    # build.
     CARGO_TARGET_DIR=$tools/build nice cargo install --quiet --locked --root "$tools" \
       --features binary "s3s-fs@$S3S_FS"
     rm -rf "$tools/build"

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Everything of the lab in small: builds what is measured and what it talks to, runs every experiment
-# and writes the page. Usage: scripts/lab.sh [PROFILE]
+# Runs the whole lab in a small form: builds the measured programs and their servers, runs every
+# experiment and writes the page. Usage: scripts/lab.sh [PROFILE]
 set -euo pipefail
 cd "$(dirname "$0")/.."
 scripts/setup.sh build

@@ -7,7 +7,7 @@ cd "$(dirname "$0")/.."
 
 TYPOS=1.52.0
 VALE=3.21.0
-# Outside the working tree, so that a fresh clone finds the tools again.
+# The folder is outside the working tree, so that a new clone finds the tools again.
 tools=${XDG_CACHE_HOME:-$HOME/.cache}/mote-lint
 typos=$tools/typos-$TYPOS/bin/typos
 vale=$tools/vale-$VALE/vale
@@ -32,8 +32,8 @@ if [ ! -x "$vale" ]; then
   exit "$failed"
 fi
 
-# The golden file has the messages of the command line, and docs/reference/errors.md the catalogue of
-# errors as the code generates it.
+# The golden file has the messages of the command line, and docs/reference/errors.md has the
+# catalogue of errors that the code generates.
 mapfile -t prose < <(git ls-files '*.md')
 prose+=(crates/mote/tests/golden/cli_errors.txt)
 

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Every check that runs no code of the project: formats, lints and types of Rust, shell, Python and
-# JavaScript, cycles of modules, prose. All of them run even when one fails.
+# Runs every check that needs no code of the project: formats, lints and types of Rust, shell,
+# Python and JavaScript, cycles of modules, prose. All checks run even when one fails.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 scripts/setup.sh build lint

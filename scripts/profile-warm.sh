@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Flame graph of the node while a function is called over kept connections: where the processor
-# time of the data path goes, kernel included. Writes target/profile/warm-CONNECTIONS.svg and prints
+# Draws a flame graph of the node while a function is called over persistent connections. It shows
+# how the data path uses processor time, including the kernel. Writes target/profile/warm-CONNECTIONS.svg and prints
 # the shares of kernel, node and library.
 # Usage: scripts/profile-warm.sh [CONNECTIONS] [FUNCTION] [BINARY]   (default: 64 hello-node)
 set -euo pipefail
@@ -11,7 +11,7 @@ connections=${1:-64} function=${2:-hello-node} binary=${3:-}
 scripts/setup.sh build test bench profile
 command -v inferno-flamegraph >/dev/null || cargo install --quiet --locked inferno
 if [ -z "$binary" ]; then
-  # With symbols, in a folder of its own: the release binary is stripped.
+  # The release binary is stripped, so one with symbols is built into a folder of its own.
   CARGO_PROFILE_RELEASE_STRIP=false cargo build --quiet --release -p mote --target-dir target/profile
   binary=target/profile/release/mote
 fi

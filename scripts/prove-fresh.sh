@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Shows that a clone works on a machine that has nothing: a minimal Debian in a folder of its own,
-# with git, make and curl, in which `make demo` and `make test` are run as root.
+# Shows that a clone works on a newly installed machine: a minimal Debian in a folder of its own,
+# with git, make and curl, in which `make demo` and `make test` run as root.
 #
 # Usage: scripts/prove-fresh.sh [--host-rust] [--host-target] [--keep] [demo] [test] [COMMAND...]
 #   --host-rust    use this machine's Rust toolchain (read-only) and a copy of its downloaded
@@ -9,9 +9,9 @@
 #   --keep         leave the folder for a look
 # Without a target both demo and test are run. SUITE (bookworm), MIRROR and TMPDIR can be set.
 #
-# Needs root and debootstrap. Package clients are configured as this machine's are: proxies,
-# certificates, pip.conf, npmrc. Processes share this machine's process ids and cgroups, so nodes
-# that run beside it are not mistaken for leftovers.
+# Needs root and debootstrap. Package clients have the configuration of this machine: proxies,
+# certificates, pip.conf, npmrc. Processes share this machine's process ids and control groups, so
+# nodes that run outside are not mistaken for leftovers.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -33,7 +33,7 @@ say() { printf '\n## %4d s  %s\n' $((SECONDS - START)) "$*"; }
 [ "$(id -u)" = 0 ] || { echo "prove-fresh: needs root" >&2; exit 1; }
 command -v debootstrap >/dev/null || { echo "prove-fresh: needs debootstrap: apt-get install debootstrap" >&2; exit 1; }
 
-# Everything that is mounted below disappears with this namespace, whatever happens.
+# Every mount below this point disappears with the namespace, whatever happens.
 if [ "${PROVE_FRESH_INSIDE:-}" != yes ]; then
   PROVE_FRESH_INSIDE=yes exec unshare --mount --propagation private -- "$0" "$@"
 fi
@@ -53,7 +53,7 @@ clean() {
     echo "kept: $root"
   else
     umount -R -l "$root" 2>/dev/null || true
-    # Were a mount of this machine's folders left, removing would follow it.
+    # If a mount of this machine's folders were left, the removal would follow it.
     if grep -qF " $base" /proc/self/mountinfo; then echo "kept, something is mounted there: $base" >&2; return; fi
     rm -rf --one-file-system "$base"
   fi
@@ -70,7 +70,7 @@ apt-config dump Acquire >"$root/etc/apt/apt.conf.d/90host"
 cp /etc/resolv.conf "$root/etc/resolv.conf"
 cp /etc/hosts "$root/etc/hosts"
 for file in /etc/pip.conf /etc/npmrc "$HOME/.npmrc" "$HOME/.config/pip/pip.conf"; do
-  # In there the user is root, whoever it is out here.
+  # The user is root inside, whatever the user is outside.
   inside=${file/#"$HOME"/\/root}
   [ ! -e "$file" ] || install -D -m 600 "$file" "$root$inside"
 done
@@ -81,7 +81,7 @@ fi
 cp --dereference /etc/ssl/certs/ca-certificates.crt "$root/etc/ssl/certs/ca-certificates.crt"
 environment=()
 while IFS='=' read -r name value; do
-  # A path of this machine means nothing in there.
+  # A path of this machine has no meaning inside.
   [[ $value != /* || -e $root$value ]] || continue
   case $name in
     PIP_* | npm_config_* | NPM_CONFIG_* | *_PROXY | *_proxy | SSL_CERT_* | REQUESTS_CA_BUNDLE | \
@@ -115,7 +115,8 @@ if [ "$target" = host ]; then
   done
 fi
 
-# A root of its own rather than a chroot: the kernel refuses user namespaces to chrooted processes.
+# Uses a root of its own instead of chroot, because the kernel refuses user namespaces to chrooted
+# processes.
 mkdir -p "$root/old"
 for name in proc sys dev; do mount --rbind "/$name" "$root/$name"; done
 inside() {

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# The recording on the front page: runs `make demo` in a terminal of its own and writes what it
-# printed to docs/images/demo.cast and docs/images/demo.svg. Everything is installed and built before,
-# so that the recording shows the demo and no compiler.
+# Makes the recording on the front page: runs `make demo` in a terminal of its own and writes its
+# output to docs/images/demo.cast and docs/images/demo.svg. Everything is installed and built before,
+# so that the recording shows no compiler.
 # Usage: scripts/record-demo.sh [--draw]   (--draw draws docs/images/demo.cast again and runs nothing)
 set -euo pipefail
 cd "$(dirname "$0")/.."

@@ -21,11 +21,11 @@ import time
 from xml.sax.saxutils import escape
 
 COLUMNS, ROWS = 116, 16
-# Longer pauses are cut to this, so that nobody waits for a compiler that happens to run.
+# Longer pauses are cut to this, so that viewers do not wait for a compiler.
 PAUSE_SECONDS_MAX = 1.0
-# Lines that come faster than this are slowed down, so that they can be read.
+# Lines that follow each other faster than this are slowed down, so that they can be read.
 LINE_SECONDS_MIN = 0.12
-# How long the last screen stays.
+# How long the last screen is shown.
 HOLD_SECONDS = 6.0
 # Lines that arrive together are shown together.
 TOGETHER_SECONDS = 0.04
@@ -191,7 +191,7 @@ def draw(path, into, title):
             STYLE,
             keyframes("scroll", scroll),
             keyframes("cover", cover),
-            # Without animation the last screen is seen.
+            # Without animation the last screen is shown.
             f".lines {{ transform: translateY({scroll(len(lines))}px); animation: scroll {motion} }}",
             f".cover {{ transform: translateY({LINE * len(lines)}px); animation: cover {motion} }}",
             "@media (prefers-reduced-motion: reduce) { .lines, .cover { animation: none } }",

@@ -24,7 +24,8 @@ need_build() {
 }
 need_python() {
   have python3 || want python3
-  # Debian splits venv's pip off; an interpreter from elsewhere has it, so ask the one on PATH.
+  # Debian packages venv's pip separately, and other interpreters include it, so the interpreter on
+  # PATH is asked.
   python3 -c 'import ensurepip, venv' 2>/dev/null || want python3-venv python3-pip
 }
 need_node() {
@@ -34,7 +35,8 @@ need_node() {
 need_process_tools() {
   have pgrep || want procps
 }
-# Checks what the node says to Prometheus; in Debian it comes with the server.
+# promtool checks the metrics that the node sends to Prometheus; in Debian it is part of the
+# server's package.
 need_promtool() {
   have promtool || want prometheus
 }
@@ -68,7 +70,7 @@ if [ ${#packages[@]} -gt 0 ] || [ -n "$coap" ]; then
   say "updating the package lists"
   as_root apt-get update -qq
   if [ -n "$coap" ]; then
-    # The package changed its name between releases.
+    # The package has different names in different releases.
     for name in libcoap3-bin libcoap2-bin libcoap-bin; do
       if apt-cache show "$name" >/dev/null 2>&1; then want "$name"; break; fi
     done
@@ -78,7 +80,8 @@ if [ ${#packages[@]} -gt 0 ] || [ -n "$coap" ]; then
   as_root apt-get install -y -qq --no-install-recommends "${packages[@]}" >/dev/null
 fi
 
-# Clients of others that tests talk to, in a folder of their own; tests say so when it is missing.
+# Other projects' clients that the tests use, in a folder of their own; tests report when it is
+# missing.
 if [ -n "$venv" ]; then
   root=$(cd "$(dirname "$0")/.." && pwd)
   folder=$root/.cache/test-venv
@@ -107,7 +110,8 @@ if [ -n "$clients" ]; then
   fi
 fi
 
-# Rust: the distribution's is too old, so rustup's, and only where the one present is too.
+# The distribution's Rust is too old, so rustup's is installed, unless the present one is new
+# enough.
 export PATH="$PATH:${CARGO_HOME:-$HOME/.cargo}/bin"
 rust=$(cargo --version 2>/dev/null | cut -d' ' -f2 || true)
 if [ "$(printf '%s\n%s\n' "$RUST_MIN" "${rust:-0}" | sort -V | head -n1)" != "$RUST_MIN" ]; then

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Half an hour of mixed calls against one node, with its memory, descriptors and threads recorded;
-# prints how they moved. Usage: scripts/soak.sh [MINUTES]
+# Makes mixed calls to one node for half an hour, records its memory, descriptors and threads, and
+# prints how they changed. Usage: scripts/soak.sh [MINUTES]
 set -euo pipefail
 cd "$(dirname "$0")/.."
 scripts/setup.sh build test

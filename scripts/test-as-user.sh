@@ -1,13 +1,14 @@
 #!/usr/bin/env bash
-# The sandbox and a part of the end-to-end tests as an ordinary user, without cgroups and with cgroups
-# of its own. Needs root, to make that user for the run; anybody else who runs the tests is one anyway.
+# Runs the sandbox tests and a part of the end-to-end tests as an ordinary user, without control
+# groups and with control groups of its own. Needs root to create that user for the run; without
+# root, `make test` already runs as an ordinary user.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 if [ "$(id -u)" != 0 ]; then
   echo "SKIPPED: tests as an ordinary user: the other suites already run as one"
   exit 0
 fi
-# What does not depend on the user is left to the run as root.
+# Tests that do not depend on the user are left to the run as root.
 sandbox=(escape instances)
 nodes=(first_light deploys faults egress secrets management rollout scale_to_zero worker_death installation)
 binaries() { # crate, test…

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# The long tests: the attack battery, 200 swaps of revisions, the neighbours, the death of workers and
-# hostile workers at full length, a minute of noise for each parser. As root, on a machine that does
-# nothing else; about half an hour.
+# Runs the long tests: the attack battery, 200 swaps of revisions, the neighbours, the death of
+# workers and hostile workers at full length, and a minute of noise for each parser. Needs root and
+# an otherwise idle machine; takes about half an hour.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 scripts/setup.sh build test

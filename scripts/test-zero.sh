@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# A million calls to functions that go to zero, at least 20,000 of which meet a stop within a
-# millisecond; 35 minutes at most.
+# Makes a million calls to functions that scale to zero, of which at least 20,000 arrive within a
+# millisecond of a stop; takes 35 minutes at most.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 scripts/setup.sh build test

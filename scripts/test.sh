@@ -1,8 +1,9 @@
 #!/usr/bin/env bash
-# Every test that needs no long run: both shims, the examples, Rust, and end to end.
+# Runs every test that needs no long run: both shims, the examples, Rust, and end to end.
 #
-# All suites run even when one fails; the exit code says whether any did. The last lines add up what
-# the runners counted; a test that cannot run on this machine is named there and counts as skipped.
+# All suites run even when one fails; the exit code reports whether any did. The last lines add up
+# the counts of the runners; a test that cannot run on this machine is named there and counts as
+# skipped.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 scripts/setup.sh build test
