@@ -75,10 +75,10 @@ mod tests {
         // Adjacent ranges do not overlap.
         assert_eq!(found("a:934464:65536\nb:1065536:65536", "", 1_000_000), None);
         for (subuid, subgid, told) in [
-            ("a:1000000:65536", "", "/etc/subuid gives 1000000 to 1065535 to a"),
-            (usual, "incus:1000000:500000000", "/etc/subgid gives 1000000 to 500999999 to incus"),
-            ("a:934465:65536", "", "/etc/subuid gives 934465 to 1000000 to a"),
-            ("a:1065535:1", "", "/etc/subuid gives 1065535 to 1065535 to a"),
+            ("a:1000000:65536", "", "/etc/subuid assigns 1000000 to 1065535 to a"),
+            (usual, "incus:1000000:500000000", "/etc/subgid assigns 1000000 to 500999999 to incus"),
+            ("a:934465:65536", "", "/etc/subuid assigns 934465 to 1000000 to a"),
+            ("a:1065535:1", "", "/etc/subuid assigns 1065535 to 1065535 to a"),
         ] {
             let (text, free) = found(subuid, subgid, 1_000_000).expect(told);
             assert_eq!(text, told);
