@@ -1,6 +1,6 @@
 //! The memory budget of a node: idle instances are evicted, working ones never are, and a caller
-//! that cannot be served in time is told so (R71); `mote scale` (R119); the choice of the instance
-//! for a call (R76, R100).
+//! that cannot be served in time receives an answer that says so (R71); `mote scale` (R119); the
+//! choice of the instance for a call (R76, R100).
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;

@@ -78,8 +78,8 @@ const NUCLIO: Cells = [
     Some(413),
 ];
 
-/// Called at the node's own front. There is no management API, no accepted calls, and the limit of
-/// bodies is the node's.
+/// Called at the node's own front. It has neither a management API nor accepted calls, and the
+/// limit of bodies is the node's.
 const KNATIVE: Cells =
     [Some(404), Some(500), Some(504), Some(503), Some(502), None, None, None, None, Some(413)];
 /// The same; Kubeless has no queue that could be full, but a node has one.
