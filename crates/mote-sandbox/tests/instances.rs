@@ -1,7 +1,8 @@
 //! Instances of every kind through the real zygote: their starts, limits and ends, and that nothing
 //! is left behind.
 //!
-//! One process, one zygote; each test is a function in the table at the end.
+//! One file because all tests share one process and one zygote, which is forked before the first
+//! thread starts; each test is a function in the table at the end.
 #![expect(clippy::unwrap_used, reason = "a test without the harness")]
 #![allow(unsafe_code, reason = "it makes the system calls that are tested")]
 
