@@ -192,13 +192,15 @@ fn what_comes_from_elsewhere_is_not_replaced_in_silence() {
     let own: Vec<_> = own.iter().map(|(name, text)| (*name, text.as_str())).collect();
     let name = [("mote.toml", "version = 1\nname = \"greet\"\n")];
     let own = [&own[..], &name[..]].concat();
-    for _ in 0..2 {
-        let said = project("own", &own);
+    // Also when the folder first has a mote.toml of its own.
+    let without: Vec<_> = own.iter().filter(|(file, _)| *file == "app.py").copied().collect();
+    for files in [&own, &own, &without, &own] {
+        let said = project("own", files);
         assert!(!said.contains("replaces"), "{said}");
     }
     let foreign = [("manifest.yaml", manifest), ("greet.js", action)];
     let said = project("shop", &foreign);
-    let told = "greet: this deploy, from manifest.yaml in work/shop, replaces the function greet from mote.toml in work/own;";
+    let told = "greet: this deploy, from manifest.yaml in work/shop, replaces the function greet from the folder work/own;";
     assert!(said.contains(told), "{said}");
     let said = project("shop", &foreign);
     assert!(!said.contains("replaces"), "{said}");

@@ -119,7 +119,7 @@ pub const CATALOGUE: &[Explanation] = &[
     row("M0512", exit::FUNCTION, "worker exited without an answer",
         "The worker process exited while it handled the invocation. Check the function for calls to exit(), and read `mote logs NAME`."),
     row("M0513", exit::FUNCTION, "answer is not valid",
-        "The worker's answer cannot be passed on: it has a broken frame, a status outside 100 to 599, or a header with illegal bytes."),
+        "The worker's answer cannot be passed on: it has a broken frame, a status outside 200 to 599, or a header with illegal bytes."),
     row("M0514", exit::FUNCTION, "answer is too long",
         "Over CoAP an answer can have at most 8 MiB, because the node keeps the whole answer while it sends the blocks. Let the function answer in parts, for example with a query parameter, or call it over HTTP, which has no such limit."),
     row("M0599", exit::FAILED, "the node failed",

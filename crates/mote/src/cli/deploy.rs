@@ -233,6 +233,10 @@ impl Steps<'_> {
 fn origin(path: &Path, planned: &Planned) -> Option<String> {
     let path = std::fs::canonicalize(path).ok()?;
     let (kind, folder) = match (&planned.manifest, path.is_dir()) {
+        // The manifest of the folder itself does not make another project of it.
+        (Some(file), true) if Path::new(file).file_name() == Some("mote.toml".as_ref()) => {
+            ("the folder ".to_owned(), path.as_path())
+        }
         (Some(file), is_dir) => {
             let folder = if is_dir { path.as_path() } else { path.parent()? };
             let file = Path::new(file).file_name()?.to_string_lossy().into_owned();

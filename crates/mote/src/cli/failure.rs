@@ -6,6 +6,9 @@ use mote_api::exit;
 use mote_api::toml_reader::{Mistake, Mistakes};
 use mote_store::PackError;
 
+/// The socket of a node that root started.
+const ROOT_SOCKET: &str = "/run/mote/mote.sock";
+
 /// An error as the command line shows it: code, what failed on which object, and a hint.
 #[derive(Debug)]
 pub(super) struct Failure {
@@ -96,8 +99,8 @@ impl From<ClientError> for Failure {
         };
         let failure = Self::new(code, text);
         match &error {
-            ClientError::Unreachable { .. } => {
-                failure.with_hint("start one: mote up        or use another: --node, MOTE_NODE")
+            ClientError::Unreachable { endpoint, reason } => {
+                failure.with_hint(unreachable_hint(endpoint, reason))
             }
             ClientError::Problem(problem) => match &problem.hint {
                 Some(hint) => failure.with_hint(hint.clone()),
@@ -108,5 +111,35 @@ impl From<ClientError> for Failure {
             }
             _ => failure,
         }
+    }
+}
+
+/// What to do when no node answered. The guides begin with `sudo mote up`, so a node of root may run
+/// that this user does not reach.
+fn unreachable_hint(endpoint: &str, reason: &str) -> &'static str {
+    let is_root = rustix::process::geteuid().is_root();
+    let roots = || endpoint != ROOT_SOCKET && std::fs::exists(ROOT_SOCKET).unwrap_or(true);
+    if reason.to_lowercase().contains("permission denied") {
+        "the node belongs to another user: use sudo, or the user that started it"
+    } else if !is_root && roots() {
+        "root may run a node here: use sudo        or start your own: mote up"
+    } else {
+        "start one: mote up        or use another: --node, MOTE_NODE"
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_node_of_another_user_is_not_started_again() {
+        let error = |reason: &str| ClientError::Unreachable {
+            endpoint: ROOT_SOCKET.to_owned(),
+            reason: reason.to_owned(),
+        };
+        let hint = |reason: &str| Failure::from(error(reason)).mistakes[0].hint.clone().unwrap();
+        assert!(hint("Permission denied (os error 13)").contains("sudo"));
+        assert!(hint("no such file").contains("start one: mote up"));
     }
 }
