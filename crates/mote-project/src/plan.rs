@@ -65,7 +65,10 @@ pub fn read(path: &Path, options: Options<'_>) -> Result<Project, Mistakes> {
             Ok((spec, _)) if !options.selects(spec.name.as_str()) => {}
             Ok((spec, guesses)) => {
                 let uses_network = network::likely_use(&folder, &spec);
-                let warnings = network::misses_own_api(&folder, &spec).into_iter().collect();
+                let misses_compat =
+                    has_manifest.then(|| misses_compat(&folder, function)).flatten();
+                let misses_api = network::misses_own_api(&folder, &spec);
+                let warnings = misses_compat.into_iter().chain(misses_api).collect();
                 let manifest = shown.clone();
                 let code = None;
                 planned.push(Planned { spec, guesses, manifest, code, warnings, uses_network });
@@ -261,6 +264,29 @@ fn remove_link(path: &Path) -> std::io::Result<()> {
         Ok(meta) if meta.is_symlink() => fs::remove_file(path),
         _ => Ok(()),
     }
+}
+
+/// A warning for a folder whose files follow another platform's contract while its manifest names
+/// neither a contract nor how the code is called. Without the manifest, the contract would have been
+/// inferred.
+fn misses_compat(folder: &Folder, function: &FunctionManifest) -> Option<String> {
+    let FunctionManifest { compat: named, template, runtime, entry, command, .. } = function;
+    let says_how = named.is_some()
+        || template.is_some()
+        || runtime.is_some()
+        || entry.is_some()
+        || command.is_some();
+    if says_how {
+        return None;
+    }
+    let found = contract::infer(folder)?;
+    let platform = compat(found.function.compat.as_ref()?.value).as_str();
+    Some(format!(
+        "the files look like a function of {platform} ({}), and {} does not say so; write compat = \
+         \"{platform}\" in it, or entry for a function of mote",
+        found.why,
+        manifest::FILE_NAME
+    ))
 }
 
 fn plan(

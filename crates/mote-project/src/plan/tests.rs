@@ -422,6 +422,23 @@ fn programs_of_other_machines_are_refused() {
 }
 
 #[test]
+fn a_manifest_that_hides_a_contract_is_said() {
+    let handler = ("handler.py", "def handle(event, context):\n    return {\"statusCode\": 201}\n");
+    let warnings = |manifest: &str| {
+        let files = [handler, ("mote.toml", manifest)];
+        read_files(&files).unwrap()[0].warnings.clone()
+    };
+    let told = "the files look like a function of openfaas (handler.py: handle, template \
+                python3-http), and mote.toml does not say so; write compat = \"openfaas\" in it, or \
+                entry for a function of mote";
+    assert_eq!(warnings("version = 1\n"), [told]);
+    assert!(warnings("version = 1\ncompat = \"openfaas\"\n").is_empty());
+    assert!(warnings("version = 1\nentry = \"handler:handle\"\n").is_empty());
+    let own = [("handler.py", HANDLE), ("mote.toml", "version = 1\n")];
+    assert!(read_files(&own).unwrap()[0].warnings.is_empty());
+}
+
+#[test]
 fn a_single_file_is_named_by_its_stem() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("My_Func.py");
