@@ -233,6 +233,13 @@ fn what_cannot_be_built_says_why() {
         (with(&|d| d["spec"]["handler"] = "../../etc/passwd:handler".into()), "at another address"),
         (with(&|d| d["spec"]["build"] = json!({"path": "/etc"})), "at another address"),
         (with(&|d| d["spec"]["build"] = json!({"codeEntryType": "git"})), "at another address"),
+        (
+            with(&|d| {
+                let reference = json!({"secretKeyRef": {"name": "db", "key": "password"}});
+                d["spec"]["env"] = json!([{"name": "S", "valueFrom": reference}]);
+            }),
+            "without the node's token cannot name secret db.password",
+        ),
         (with(&|d| d["spec"]["build"] = json!({})), "functionSourceCode"),
         (with(&|d| d["spec"]["build"]["functionSourceCode"] = "%%".into()), "base64"),
     ] {

@@ -55,6 +55,9 @@ pub async fn check(
             (_, true) => (StatusCode::FORBIDDEN, format!("{NO_PROXIES}\n")).into_response(),
         };
     }
+    if sends_stored_password(request.headers()) {
+        return (StatusCode::FORBIDDEN, format!("{NO_PAGES}\n")).into_response();
+    }
     let token = token(request.headers());
     match gate.access.admits(from.ip(), token.as_deref()) {
         Admission::Admitted => next.run(request).await,
@@ -80,6 +83,17 @@ fn came_by_a_proxy(headers: &HeaderMap) -> bool {
     ["forwarded", "via", "x-forwarded-for", "x-forwarded-host", "x-real-ip"]
         .iter()
         .any(|name| headers.contains_key(*name))
+}
+
+/// Whether a browser may have added the password of basic authentication to a page's request. It does
+/// so for every page that knows the address, once its user has typed the password.
+fn sends_stored_password(headers: &HeaderMap) -> bool {
+    let is_basic = headers
+        .get_all(header::AUTHORIZATION)
+        .iter()
+        .any(|field| field.as_bytes().get(..5).is_some_and(|it| it.eq_ignore_ascii_case(b"basic")));
+    let cross = headers.get("sec-fetch-site").is_some_and(|site| site != "none");
+    is_basic && (cross || headers.contains_key(header::ORIGIN))
 }
 
 /// Whether a browser sends this request for another site's page: the browser says so itself, or the
@@ -152,6 +166,23 @@ mod tests {
         for name in ["forwarded", "via", "x-forwarded-for", "x-forwarded-host", "x-real-ip"] {
             assert_eq!(said(&[("host", "localhost"), (name, "1")]), (false, true), "{name}");
         }
+    }
+
+    #[test]
+    fn a_page_cannot_use_a_password_that_the_browser_keeps() {
+        let sends = |authorization: &'static str, more: Option<(&'static str, &'static str)>| {
+            let mut headers = HeaderMap::new();
+            headers.insert(header::AUTHORIZATION, header::HeaderValue::from_static(authorization));
+            if let Some((name, value)) = more {
+                headers.insert(name, header::HeaderValue::from_static(value));
+            }
+            sends_stored_password(&headers)
+        };
+        assert!(sends("Basic YWRtaW46czpj", Some(("origin", "http://evil.example"))));
+        assert!(sends("basic YWRtaW46czpj", Some(("sec-fetch-site", "cross-site"))));
+        assert!(!sends("Basic YWRtaW46czpj", None));
+        assert!(!sends("Basic YWRtaW46czpj", Some(("sec-fetch-site", "none"))));
+        assert!(!sends("Bearer abc", Some(("origin", "http://evil.example"))));
     }
 
     #[test]

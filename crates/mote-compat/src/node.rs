@@ -198,6 +198,9 @@ pub struct Deploy {
     pub annotations: BTreeMap<String, String>,
     /// Names of secrets it reads as files.
     pub secrets: Vec<String>,
+    /// Whether its description may name secrets. Only a caller with the node's token may read
+    /// them, by way of the code that it deploys.
+    pub may_name_secrets: bool,
     /// Whether the deploy may replace a function of this name.
     pub replace: bool,
 }

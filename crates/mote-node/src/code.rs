@@ -1,6 +1,7 @@
 //! A deploy that a client of another platform asks for. Its code becomes a folder and its
 //! description a spec, and both then take the same path as every other deploy.
 
+use std::collections::BTreeSet;
 use std::fs;
 use std::io::Cursor;
 use std::path::{Path, PathBuf};
@@ -43,14 +44,26 @@ pub(super) async fn deploy(node: &Arc<Node>, deploy: Deploy) -> Result<(), Probl
 
 /// Packs the code of a function with its spec in front, as `mote deploy` would send it. Blocks.
 fn pack(deploy: Deploy, on_node: Option<(FunctionSpec, PathBuf)>) -> Result<Vec<u8>, Problem> {
-    let Deploy { name, code, manifest, annotations, secrets, .. } = deploy;
+    let Deploy { name, code, manifest, annotations, secrets, may_name_secrets, .. } = deploy;
     let (manifest, files) = understood(manifest)?;
     let folder = Folder::of(code, files, on_node.as_ref().map(|(_, path)| path.as_path()))?;
+    let named_before: BTreeSet<String> = on_node
+        .iter()
+        .flat_map(|(spec, _)| spec.secret_names().into_iter().map(str::to_owned))
+        .collect();
     let mut spec = match on_node {
         Some((spec, _)) => mote_project::changed(spec, &name, &manifest),
         None => mote_project::planned(folder.path(), &name, &manifest),
     }
     .map_err(|mistakes| refused(&mistakes))?;
+    let named = spec.secret_names();
+    if !may_name_secrets
+        && let Some(secret) = named.iter().find(|one| !named_before.contains(**one))
+    {
+        let text = format!("{name}: a deploy without the node's token cannot name secret {secret}");
+        let hint = "deploy it with mote deploy, or on an address where the API requires the token";
+        return Err(Problem::new(403, "M0305", text).with_hint(hint));
+    }
     spec.annotations = annotations;
     spec.origin = Some(match spec.compat {
         Some(compat) => format!("the API of {}", compat.as_str()),

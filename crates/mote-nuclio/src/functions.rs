@@ -210,7 +210,15 @@ async fn deploy(
     // Code that is deployed without credentials receives no secrets.
     let known = dashboard.context.node.function(name.as_str()).filter(|_| dashboard.with_token);
     let secrets = known.map_or_else(Vec::new, |function| function.spec.secrets);
-    let deploy = Deploy { name: name.clone(), code, manifest, annotations, secrets, replace };
+    let deploy = Deploy {
+        name: name.clone(),
+        code,
+        manifest,
+        annotations,
+        secrets,
+        may_name_secrets: dashboard.with_token,
+        replace,
+    };
     dashboard.building.begin(name.as_str(), document).map_err(|busy| match busy {
         Busy::Function => {
             Refused::new(StatusCode::CONFLICT, format!("function {name} is being built"))

@@ -89,7 +89,10 @@ async fn deploy(gateway: &Gateway, body: &[u8], replace: bool) -> Result<(), Ref
         _ => Manifest::Document(Platform::OpenFaas, Box::new(as_program(document.clone()))),
     };
     let annotations = BTreeMap::from([(Shown::KEY.to_owned(), shown(&wish, &document))]);
-    node.deploy(Deploy { name, code, manifest, annotations, secrets, replace }).await?;
+    // Every management route of this API requires the token.
+    let may_name_secrets = true;
+    let deploy = Deploy { name, code, manifest, annotations, secrets, may_name_secrets, replace };
+    node.deploy(deploy).await?;
     Ok(())
 }
 

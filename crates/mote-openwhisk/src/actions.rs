@@ -339,6 +339,7 @@ async fn action(
         manifest: Manifest::Keys(Box::new(keys)),
         annotations: Default::default(),
         secrets: Vec::new(),
+        may_name_secrets: false,
         replace: before.is_some(),
     };
     whisk.context.node.deploy(deploy).await?;

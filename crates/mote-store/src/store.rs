@@ -601,12 +601,17 @@ struct RawRevision {
 impl RawRevision {
     fn read(row: &Row<'_>) -> rusqlite::Result<Self> {
         let number = |at: usize| row.get::<_, i64>(at).map(|n| u64::try_from(n).unwrap_or(0));
+        // Text that is not UTF-8 damages its own revision and not the whole query.
+        let text = |at: usize| -> rusqlite::Result<Option<String>> {
+            let bytes = row.get_ref(at)?.as_bytes_or_null()?;
+            Ok(bytes.map(|bytes| String::from_utf8_lossy(bytes).into_owned()))
+        };
         Ok(Self {
-            function: row.get(0)?,
+            function: text(0)?.unwrap_or_default(),
             revision: number(1)?,
-            spec: row.get(2)?,
-            code_hash: row.get(3)?,
-            packages_key: row.get(4)?,
+            spec: text(2)?.unwrap_or_default(),
+            code_hash: text(3)?.unwrap_or_default(),
+            packages_key: text(4)?,
             created_at_ms: number(5)?,
             function_created_at_ms: number(6)?,
             state: match row.get_ref(7)?.as_str()? {

@@ -166,6 +166,23 @@ fn a_damaged_row_stands_in_nobodys_way() {
 }
 
 #[test]
+fn text_that_is_not_utf_8_damages_only_its_own_revision() {
+    for column in ["spec", "code_hash"] {
+        let dir = tempfile::tempdir().unwrap();
+        let store = Store::open(dir.path()).unwrap();
+        deploy(&store, "a", "1");
+        deploy(&store, "b", "2");
+        let sql = format!(
+            "UPDATE revisions SET {column} = CAST(X'7BFF00FE' AS TEXT) WHERE function = 'a'"
+        );
+        store.lock().execute(&sql, []).unwrap();
+        let inventory = store.functions().unwrap();
+        assert_eq!(inventory.functions.len(), 1, "{column}");
+        assert_eq!(inventory.damaged[0].function, "a", "{column}");
+    }
+}
+
+#[test]
 fn revisions_are_kept_up_to_ten_and_the_live_one_always() {
     let dir = tempfile::tempdir().unwrap();
     let store = Store::open(dir.path()).unwrap();

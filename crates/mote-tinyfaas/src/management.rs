@@ -170,6 +170,7 @@ async fn deploy(manager: &Manager, wish: &Upload, bytes: Bytes, below: &str) -> 
         manifest: Manifest::Keys(Box::new(manifest(env, *threads, envs.as_deref())?)),
         annotations: BTreeMap::from([(KEY.to_owned(), name.clone())]),
         secrets: Vec::new(),
+        may_name_secrets: false,
         replace: true,
     };
     manager.context.node.deploy(deploy).await.map_err(refused)?;
