@@ -237,6 +237,8 @@ impl Cgroups {
         }
         let ours = std::process::id();
         if let Some(home) = self.bases.get("cpu").and_then(|base| base.parent()) {
+            // After the others: a child that is being prepared needs all of its groups, so it adds
+            // no more here once another one cannot be made.
             for (path, pid) in groups_below(home) {
                 if pid == ours {
                     remove_base(&path);
@@ -557,33 +559,36 @@ fn groups_below(home: &Path) -> Vec<(PathBuf, u32)> {
         .collect()
 }
 
+/// Removes a group and those below it, and ends the processes in them. Blocks for up to two seconds.
 fn remove_base(base: &Path) {
-    for instance in fs::read_dir(base).into_iter().flatten().flatten() {
-        if instance.path().is_dir() {
-            empty_and_remove(&instance.path());
-        }
-    }
-    empty_and_remove(base);
-}
-
-fn empty_and_remove(dir: &Path) {
     for _ in 0..REMOVE_TRIES {
-        let procs = fs::read_to_string(dir.join("cgroup.procs")).unwrap_or_default();
-        for process in procs.lines().filter_map(|line| line.parse::<i32>().ok()) {
-            if process > 0 {
-                // SAFETY: plain integers. The process was listed in a group that only we, or a
-                // dead daemon of ours, can have filled.
-                unsafe {
-                    libc::kill(process, libc::SIGKILL);
-                }
+        // Listed again on each try, because a child that is being prepared may still add a group.
+        for below in fs::read_dir(base).into_iter().flatten().flatten() {
+            if below.path().is_dir() {
+                end_processes(&below.path());
+                let _ = fs::remove_dir(below.path());
             }
         }
-        match fs::remove_dir(dir) {
+        end_processes(base);
+        match fs::remove_dir(base) {
             Err(error) if error.raw_os_error() == Some(libc::EBUSY) => {
                 std::thread::sleep(REMOVE_PAUSE);
             }
             // A group of another owner stays, and its removal is not awaited.
             _ => return,
+        }
+    }
+}
+
+fn end_processes(group: &Path) {
+    let procs = fs::read_to_string(group.join("cgroup.procs")).unwrap_or_default();
+    for process in procs.lines().filter_map(|line| line.parse::<i32>().ok()) {
+        if process > 0 {
+            // SAFETY: plain integers. The process was listed in a group that only we, or a dead
+            // daemon of ours, can have filled.
+            unsafe {
+                libc::kill(process, libc::SIGKILL);
+            }
         }
     }
 }
@@ -615,13 +620,43 @@ mod tests {
     }
 
     #[test]
+    fn a_group_that_is_added_meanwhile_is_removed_as_well() {
+        let set = Cgroups::shared();
+        let Some(base) = set.bases.get("pids").or_else(|| set.bases.values().next()) else {
+            println!("SKIPPED: there are no control groups that this user may write");
+            return;
+        };
+        let base = base.join("removed-while-it-grows");
+        for _ in 0..50 {
+            create(&base).unwrap();
+            let groups = base.clone();
+            let adding = std::thread::spawn(move || {
+                let mut number = 0;
+                while fs::create_dir(groups.join(format!("instance-{number}"))).is_ok() {
+                    number += 1;
+                    std::thread::yield_now();
+                    if number == 200 {
+                        break;
+                    }
+                }
+            });
+            while !base.join("instance-0").exists() && !adding.is_finished() {
+                std::thread::yield_now();
+            }
+            remove_base(&base);
+            adding.join().unwrap();
+            assert!(!base.exists());
+        }
+    }
+
+    #[test]
     fn a_group_that_cannot_be_removed_holds_nobody_up() {
         let dir = std::env::temp_dir().join(format!("mote-kept-{}", std::process::id()));
-        fs::create_dir_all(dir.join("kept")).unwrap();
+        fs::create_dir_all(dir.join("kept/inner")).unwrap();
         let begun = std::time::Instant::now();
         // Fails for another reason than processes that are still ending, for example for a group of
         // another user.
-        empty_and_remove(&dir);
+        remove_base(&dir);
         let took = begun.elapsed();
         assert!(dir.exists());
         fs::remove_dir_all(&dir).unwrap();
