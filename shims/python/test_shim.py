@@ -40,6 +40,30 @@ class Case(unittest.TestCase):
         return frame["json"]
 
 
+class OwnModules(Case):
+    """Modules of the function that have the names of standard ones."""
+
+    def test_errors_and_threads_need_none_of_them(self):
+        code = """
+            import queue, traceback, token
+            def handle(event, ctx):
+                if event.text == "fail":
+                    raise KeyError("own")
+                return queue.WHO + traceback.WHO + token.WHO
+        """
+        for concurrency in (1, 4):
+            with tempfile.TemporaryDirectory() as folder:
+                with open(os.path.join(folder, "fn.py"), "w", encoding="utf-8") as file:
+                    file.write(textwrap.dedent(code))
+                for name in ("queue", "traceback", "token", "tokenize", "linecache", "logging"):
+                    with open(os.path.join(folder, name + ".py"), "w", encoding="utf-8") as file:
+                        file.write("WHO = 'own '\n")
+                with Engine(folder, "fn", concurrency=concurrency) as engine:
+                    fault = self.error(engine.invoke("/", b"fail"), "KeyError")
+                    self.assertIn('in handle', fault["trace"])
+                    self.check(engine.invoke("/", b"x"), 200, b"own own own ")
+
+
 SHAPES = '''
 class Duck:
     status, headers, body = 202, {"X-A": "b", "Content-Length": "99"}, "duck"

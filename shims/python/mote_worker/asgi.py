@@ -6,6 +6,7 @@ This part does not own the event loop: `loop` creates the tasks that run it.
 import functools
 import sys
 
+from mote_worker.standard import standard
 from mote_worker.wire import BadReply, checked_status, decoded_path, header_block, now_ns
 
 
@@ -73,8 +74,7 @@ class Asgi:
                 raise
             if isinstance(error, Exception):
                 # The answer is already complete; the error is for the log (a background task).
-                import traceback
-
+                traceback = standard("traceback", self.own_folders())
                 traceback.print_exception(type(error), error, error.__traceback__)
         if not state["done"]:
             raise BadReply("the application returned without a complete answer")

@@ -9,6 +9,7 @@ import socket
 from mote_worker.capture import current
 from mote_worker.event import Context
 from mote_worker.loading import with_arguments
+from mote_worker.standard import standard
 from mote_worker.wire import now_ns
 
 
@@ -16,10 +17,9 @@ class Threads:
     """The part of `Worker` that serves in threads; its fields are set there."""
 
     def serve_threads(self, handler, limit):
-        from concurrent.futures import ThreadPoolExecutor
-
+        futures = standard("concurrent.futures.thread", self.own_folders())
         handler = with_arguments(handler, 2)
-        pool = ThreadPoolExecutor(limit, thread_name_prefix="invocation")
+        pool = futures.ThreadPoolExecutor(limit, thread_name_prefix="invocation")
         # Threads that finish wake nobody; so a drain with work in flight is ended by them.
         while True:
             while self.ready and len(self.running) < limit:

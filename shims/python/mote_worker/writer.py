@@ -7,6 +7,7 @@ import json
 import os
 
 from mote_worker.bodies import Output
+from mote_worker.standard import standard
 from mote_worker.wire import (
     END,
     ERROR,
@@ -91,6 +92,10 @@ class FrameWriter:
                  "entered_ns": entered, "returned_ns": returned}  # fmt: skip
         self.put(ERROR, END, stream, json.dumps(fault).encode())
 
+    def own_folders(self):
+        """Where the function's modules are."""
+        return (self.spec["code_dir"], self.spec["packages_dir"]) if self.spec else ()
+
     def put_exception(self, event, error, entered=0, returned=0):
         """ERROR for an exception, its trace without the shim's own frames."""
         kind = type(error).__name__
@@ -102,8 +107,7 @@ class FrameWriter:
             message = "(no text)"
         trace = ""
         if not isinstance(error, BadReply):
-            import traceback
-
+            traceback = standard("traceback", self.own_folders())
             tb = error.__traceback__
             own = os.path.join(self.folder, "mote_")  # `mote_shim.py`, or these parts of it
             while tb and tb.tb_frame.f_code.co_filename.startswith(own):
