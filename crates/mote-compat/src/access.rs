@@ -92,16 +92,20 @@ fn sends_stored_password(headers: &HeaderMap) -> bool {
         .get_all(header::AUTHORIZATION)
         .iter()
         .any(|field| field.as_bytes().get(..5).is_some_and(|it| it.eq_ignore_ascii_case(b"basic")));
-    let cross = headers.get("sec-fetch-site").is_some_and(|site| site != "none");
-    is_basic && (cross || headers.contains_key(header::ORIGIN))
+    is_basic && names_a_page(headers)
+}
+
+/// Whether the browser says that a page, and not its user, makes this request.
+fn names_a_page(headers: &HeaderMap) -> bool {
+    headers.contains_key(header::ORIGIN)
+        || headers.get("sec-fetch-site").is_some_and(|site| site != "none")
 }
 
 /// Whether a browser sends this request for another site's page: the browser says so itself, or the
 /// host name is not one of this machine's (a page can point its own name at loopback).
 pub fn led_by_a_page(headers: &HeaderMap) -> bool {
-    let cross = headers.get("sec-fetch-site").is_some_and(|site| site != "none");
     let host = headers.get(header::HOST).and_then(|host| host.to_str().ok()).unwrap_or_default();
-    cross || headers.contains_key(header::ORIGIN) || !is_loopback_name(host)
+    names_a_page(headers) || !is_loopback_name(host)
 }
 
 fn is_loopback_name(host: &str) -> bool {

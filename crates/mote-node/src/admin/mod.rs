@@ -225,7 +225,7 @@ impl Reserve {
         }
     }
 
-    /// Releases one descriptor for the next connection; `false` when none is left.
+    /// Releases one descriptor for the next connection. Returns `false` if it has no more to release.
     fn give_one(&mut self) -> bool {
         self.0.pop().is_some()
     }

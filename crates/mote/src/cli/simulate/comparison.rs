@@ -34,7 +34,7 @@ pub(super) struct Comparison {
 /// Which value of a column is the best.
 #[derive(Clone, Copy, PartialEq)]
 enum Best {
-    /// The value is given, so none is the best.
+    /// The value is an input of the comparison, so no row is marked as the best.
     None,
     Most,
     Least,
