@@ -23,6 +23,12 @@ pub enum Trigger {
     Coap = 2,
     /// `mote invoke` over the management API.
     Admin = 3,
+    /// A schedule of the function's manifest.
+    Schedule = 4,
+    /// A message of an MQTT broker.
+    Mqtt = 5,
+    /// Another function, or a chain.
+    Function = 6,
 }
 
 impl Trigger {
@@ -32,6 +38,9 @@ impl Trigger {
             Trigger::Http => "http",
             Trigger::Coap => "coap",
             Trigger::Admin => "admin",
+            Trigger::Schedule => "schedule",
+            Trigger::Mqtt => "mqtt",
+            Trigger::Function => "function",
         }
     }
 
@@ -41,6 +50,9 @@ impl Trigger {
             1 => Some(Trigger::Http),
             2 => Some(Trigger::Coap),
             3 => Some(Trigger::Admin),
+            4 => Some(Trigger::Schedule),
+            5 => Some(Trigger::Mqtt),
+            6 => Some(Trigger::Function),
             _ => None,
         }
     }

@@ -5,9 +5,11 @@
 //! runtime (`clippy.toml` bans them), so all of it runs in a test in microseconds.
 //!
 //! Start with [`spec`] (what a function is), then [`invocation`] (a request to it and its answer),
-//! then [`wire`] (the protocol to a worker), then [`fault`] (the classes of failures). Decisions
-//! about queues and instances are in `mote-pool`.
+//! then [`wire`] (the protocol to a worker), then [`fault`] (the classes of failures), then
+//! [`accept`] (invocations that run after their caller was answered). Decisions about queues and
+//! instances are in `mote-pool`.
 
+pub mod accept;
 pub mod backend;
 pub mod base64;
 pub mod body;

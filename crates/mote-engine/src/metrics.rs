@@ -48,9 +48,19 @@ enum TriggerLabel {
     http,
     coap,
     admin,
+    schedule,
+    mqtt,
+    function,
 }
 
-const TRIGGERS: [TriggerLabel; 3] = [TriggerLabel::http, TriggerLabel::coap, TriggerLabel::admin];
+const TRIGGERS: [TriggerLabel; 6] = [
+    TriggerLabel::http,
+    TriggerLabel::coap,
+    TriggerLabel::admin,
+    TriggerLabel::schedule,
+    TriggerLabel::mqtt,
+    TriggerLabel::function,
+];
 const OUTCOMES: [&str; 6] = ["ok", "caller", "function", "timeout", "capacity", "platform"];
 
 fn trigger_index(trigger: Trigger) -> usize {
@@ -58,6 +68,9 @@ fn trigger_index(trigger: Trigger) -> usize {
         Trigger::Http => 0,
         Trigger::Coap => 1,
         Trigger::Admin => 2,
+        Trigger::Schedule => 3,
+        Trigger::Mqtt => 4,
+        Trigger::Function => 5,
     }
 }
 
@@ -222,7 +235,7 @@ const STOP_REASONS: [&str; 12] = [
 pub struct FunctionMetrics {
     families: Families,
     function: FunctionName,
-    by_trigger: [OnceLock<TriggerMetrics>; 3],
+    by_trigger: [OnceLock<TriggerMetrics>; TRIGGERS.len()],
     timings: OnceLock<Timings>,
 }
 

@@ -9,7 +9,7 @@ const BLOCKS_KEPT = 64; // of heads and of fields; some 400 KiB at most
 const BLOCK_KEPT_BYTES = 1 << 10;
 const HEAD_LENGTHS_AT = 28; // of INVOKE: trigger and lengths, of so many bytes, then what they tell of
 const HEAD_LENGTHS = 12;
-const TRIGGERS = ['unknown', 'http', 'coap', 'admin'];
+const TRIGGERS = ['unknown', 'http', 'coap', 'admin', 'schedule', 'mqtt', 'function'];
 const LETTERS = '0123456789ABCDEFGHJKMNPQRSTVWXYZ';
 
 // A client asks for much the same with every call: what was read of heads and fields is kept.

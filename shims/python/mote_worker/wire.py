@@ -25,7 +25,7 @@ RECEIVE_BYTES = 256 << 10
 FLUSH_NS = 200_000
 
 STDOUT, STDERR, LOGGED = 1, 2, 3
-TRIGGERS = {1: "http", 2: "coap", 3: "admin"}
+TRIGGERS = {1: "http", 2: "coap", 3: "admin", 4: "schedule", 5: "mqtt", 6: "function"}
 
 HEADER = struct.Struct("<IBBHI")
 INVOKE_LENGTHS = struct.Struct("<BHHHI")  # at byte 29 of an INVOKE payload
