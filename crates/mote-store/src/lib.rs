@@ -11,6 +11,7 @@
 pub mod archive;
 mod archive_error;
 mod calls;
+pub mod commit;
 mod documents;
 mod entry_path;
 pub mod error;

@@ -1,8 +1,9 @@
 //! The tables, and the rules under which the database is opened.
 
-use std::fs::File;
+use std::fs::{File, Permissions};
 use std::io::Read;
-use std::path::Path;
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use rusqlite::{Connection, OpenFlags};
@@ -11,6 +12,8 @@ use crate::error::StoreError;
 
 /// Version of the tables; each change raises it and adds one migration.
 pub(crate) const VERSION: u32 = 1 + MIGRATIONS.len() as u32;
+/// How long a statement waits for another connection of the node.
+pub(crate) const BUSY_TIMEOUT: Duration = Duration::from_secs(5);
 /// Marks the file as a database of `mote`: the name in ASCII.
 const APPLICATION_ID: u32 = 0x6d6f_7465;
 
@@ -57,7 +60,7 @@ pub(crate) fn check_header(path: &Path) -> Result<(), StoreError> {
     if &header[..16] != b"SQLite format 3\0" {
         return Err(StoreError::Damaged(format!("{}: not a database", path.display())));
     }
-    refuse(path, number(&header, 60), number(&header, 68))
+    refuse(path, number(&header, 60), number(&header, 68), VERSION)
 }
 
 /// Refuses a database that is missing or empty while `tree` shows that there was one. An empty
@@ -91,13 +94,13 @@ fn header(path: &Path) -> Result<Option<[u8; 100]>, StoreError> {
     Ok(file.read_exact(&mut header).is_ok().then_some(header))
 }
 
-fn refuse(path: &Path, version: u32, application: u32) -> Result<(), StoreError> {
+fn refuse(path: &Path, version: u32, application: u32, known: u32) -> Result<(), StoreError> {
     if application != APPLICATION_ID && (application != 0 || version != 0) {
         let text = format!("{}: the database of another program", path.display());
         return Err(StoreError::Damaged(text));
     }
-    if version > VERSION {
-        return Err(StoreError::Newer { path: path.to_owned(), found: version, known: VERSION });
+    if version > known {
+        return Err(StoreError::Newer { path: path.to_owned(), found: version, known });
     }
     Ok(())
 }
@@ -109,15 +112,49 @@ pub(crate) fn open(path: &Path, tree: Option<&Path>) -> Result<Connection, Store
     if let Some(tree) = tree {
         refuse_lost(path, tree)?;
     }
-    let mut connection = Connection::open_with_flags(
-        path,
-        OpenFlags::SQLITE_OPEN_READ_WRITE
-            | OpenFlags::SQLITE_OPEN_CREATE
-            | OpenFlags::SQLITE_OPEN_NO_MUTEX
-            | OpenFlags::SQLITE_OPEN_NOFOLLOW,
-    )
-    .map_err(|error| sql(path, error))?;
+    let mut connection = connect(path)?;
     prepare(path, &mut connection, tree)?;
+    Ok(connection)
+}
+
+/// Opens another database of the node so that a commit is on disk when it returns, readable by the
+/// node's user only. `steps` lead from an empty file to its newest tables.
+pub(crate) fn open_file(path: &Path, steps: &[&str]) -> Result<Connection, StoreError> {
+    let known = steps.len() as u32;
+    if let Some(header) = header(path)? {
+        if &header[..16] != b"SQLite format 3\0" {
+            return Err(StoreError::Damaged(format!("{}: not a database", path.display())));
+        }
+        refuse(path, number(&header, 60), number(&header, 68), known)?;
+    }
+    let mut connection = connect(path)?;
+    let sql = |error| sql(path, error);
+    let version = pragma(&connection, "user_version").map_err(sql)?;
+    refuse(path, version, pragma(&connection, "application_id").map_err(sql)?, known)?;
+    for name in [path.to_owned(), beside(path, "-wal"), beside(path, "-shm")] {
+        if name.exists() {
+            std::fs::set_permissions(&name, Permissions::from_mode(0o600))
+                .map_err(|error| StoreError::io(&name, error))?;
+        }
+    }
+    make_durable(path, &connection)?;
+    migrate(&mut connection, version, &[], steps).map_err(sql)?;
+    Ok(connection)
+}
+
+fn beside(path: &Path, suffix: &str) -> PathBuf {
+    let mut name = path.as_os_str().to_owned();
+    name.push(suffix);
+    name.into()
+}
+
+fn connect(path: &Path) -> Result<Connection, StoreError> {
+    let flags = OpenFlags::SQLITE_OPEN_READ_WRITE
+        | OpenFlags::SQLITE_OPEN_CREATE
+        | OpenFlags::SQLITE_OPEN_NO_MUTEX
+        | OpenFlags::SQLITE_OPEN_NOFOLLOW;
+    let connection = Connection::open_with_flags(path, flags).map_err(|error| sql(path, error))?;
+    connection.busy_timeout(BUSY_TIMEOUT).map_err(|error| sql(path, error))?;
     Ok(connection)
 }
 
@@ -127,15 +164,21 @@ fn prepare(
     tree: Option<&Path>,
 ) -> Result<(), StoreError> {
     let sql = |error| sql(path, error);
-    connection.busy_timeout(Duration::from_secs(5)).map_err(sql)?;
     // The log next to the file may hold a newer version than the file's header.
     let version = pragma(connection, "user_version").map_err(sql)?;
     let application = pragma(connection, "application_id").map_err(sql)?;
-    refuse(path, version, application)?;
+    refuse(path, version, application, VERSION)?;
     if let Some(tree) = tree.filter(|_| version == 0) {
         return Err(StoreError::Lost { path: path.to_owned(), tree: tree.to_owned() });
     }
+    make_durable(path, connection)?;
+    migrate(connection, version, &[TABLES], MIGRATIONS).map_err(sql)?;
+    check_whole(path, connection)
+}
 
+/// Makes a commit durable when it returns.
+fn make_durable(path: &Path, connection: &Connection) -> Result<(), StoreError> {
+    let sql = |error| sql(path, error);
     let mode: String =
         connection.query_row("PRAGMA journal_mode = WAL", [], |row| row.get(0)).map_err(sql)?;
     connection
@@ -153,23 +196,29 @@ fn prepare(
             path.display()
         )));
     }
-    if version < VERSION {
-        // All migrations are made or none: after a crash the previous version remains.
-        let change = connection.transaction().map_err(sql)?;
-        if version == 0 {
-            change.execute_batch(TABLES).map_err(sql)?;
-        }
-        for migration in &MIGRATIONS[version.saturating_sub(1) as usize..] {
-            change.execute_batch(migration).map_err(sql)?;
-        }
-        change
-            .execute_batch(&format!(
-                "PRAGMA application_id = {APPLICATION_ID}; PRAGMA user_version = {VERSION};"
-            ))
-            .map_err(sql)?;
-        change.commit().map_err(sql)?;
+    Ok(())
+}
+
+/// Takes the steps from `version` to the newest. All are made or none: after a crash the previous
+/// version remains.
+fn migrate(
+    connection: &mut Connection,
+    version: u32,
+    first: &[&str],
+    steps: &[&str],
+) -> rusqlite::Result<()> {
+    let newest = (first.len() + steps.len()) as u32;
+    if version >= newest {
+        return Ok(());
     }
-    check_whole(path, connection)
+    let change = connection.transaction()?;
+    for step in first.iter().chain(steps).skip(version as usize) {
+        change.execute_batch(step)?;
+    }
+    change.execute_batch(&format!(
+        "PRAGMA application_id = {APPLICATION_ID}; PRAGMA user_version = {newest};"
+    ))?;
+    change.commit()
 }
 
 /// Refuses a file whose pages or indexes are inconsistent. SQLite would find some rows and miss

@@ -1,0 +1,308 @@
+//! Group commit: many callers share one transaction of SQLite, and therefore one sync of the disk.
+//!
+//! A [`Committer`] is a thread that owns the only writing connection of one database file. It takes
+//! every job that is waiting, runs all of them in one transaction, commits once, and then answers
+//! each. While it commits, further jobs collect for the next transaction. No job waits for others
+//! on purpose, so a single caller pays for one sync and little more.
+//!
+//! Each job runs in a savepoint: a job that fails or panics leaves nothing, and does not affect the
+//! other jobs of its transaction.
+
+use std::panic::AssertUnwindSafe;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::thread::JoinHandle;
+
+use rusqlite::ffi::{SQLITE_IOERR_DIR_FSYNC, SQLITE_IOERR_FSYNC};
+use rusqlite::{Connection, OpenFlags};
+
+use crate::error::StoreError;
+use crate::schema;
+
+/// Most jobs of one transaction. It bounds the memory of the answers that wait for the commit, and
+/// how long the first of them waits.
+const JOBS_MAX: usize = 1_024;
+
+/// The error of a job. Jobs of one transaction share the error of its commit.
+pub type CommitError = Arc<StoreError>;
+
+/// The tables of a database file: SQL for each step from an empty file to the newest version. A
+/// released step never changes.
+pub type Steps = &'static [&'static str];
+
+/// The writing side of one database file. Dropping it waits until every submitted job has ended.
+#[derive(Debug)]
+pub struct Committer {
+    path: PathBuf,
+    jobs: Option<Sender<Job>>,
+    thread: Option<JoinHandle<()>>,
+}
+
+/// Runs in the transaction, or learns why there is none, and returns what answers the caller after
+/// the commit.
+type Work = Box<dyn FnOnce(Result<&Connection, CommitError>) -> Answer + Send>;
+type Answer = Box<dyn FnOnce(Option<&CommitError>)>;
+
+struct Job {
+    is_durable: bool,
+    work: Work,
+}
+
+impl Committer {
+    /// Opens `path`, makes or migrates its tables, and starts the thread. Blocks. Refuses a file
+    /// that another program or a newer version made.
+    pub fn open(path: &Path, steps: Steps, thread_name: &str) -> Result<Self, StoreError> {
+        let connection = schema::open_file(path, steps)?;
+        let (jobs, received) = channel();
+        let file = Open { path: path.to_owned(), connection, syncs: true, broken: None };
+        let thread = std::thread::Builder::new()
+            .name(thread_name.to_owned())
+            .spawn(move || file.serve(&received))
+            .map_err(|error| StoreError::io(path, error))?;
+        Ok(Self { path: path.to_owned(), jobs: Some(jobs), thread: Some(thread) })
+    }
+
+    /// The database file.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Submits a job; does not block. `work` runs on the committer's thread in a transaction that
+    /// it shares with other jobs; `done` receives its result on the same thread after the commit,
+    /// and must not block. If `is_durable`, the result is on disk by then. Otherwise it survives the
+    /// end of the process, and a power cut only if a durable job followed.
+    pub fn submit<T: 'static>(
+        &self,
+        is_durable: bool,
+        work: impl FnOnce(&Connection) -> rusqlite::Result<T> + Send + 'static,
+        done: impl FnOnce(Result<T, CommitError>) + Send + 'static,
+    ) {
+        let path = self.path.clone();
+        let work: Work = Box::new(move |connection| {
+            let worked = connection.and_then(|connection| in_savepoint(connection, &path, work));
+            Box::new(move |failed| match failed {
+                Some(error) => done(Err(error.clone())),
+                None => done(worked),
+            })
+        });
+        let Some(jobs) = &self.jobs else { return };
+        if let Err(unsent) = jobs.send(Job { is_durable, work }) {
+            let text = format!("{}: its thread has ended", self.path.display());
+            let answer = (unsent.0.work)(Err(Arc::new(StoreError::Damaged(text))));
+            answer(None);
+        }
+    }
+
+    /// A connection for reading only; it sees what was committed before each of its statements.
+    /// Blocks.
+    pub fn reader(&self) -> Result<Connection, StoreError> {
+        let flags = OpenFlags::SQLITE_OPEN_READ_ONLY
+            | OpenFlags::SQLITE_OPEN_NO_MUTEX
+            | OpenFlags::SQLITE_OPEN_NOFOLLOW;
+        let opened = Connection::open_with_flags(&self.path, flags);
+        let connection = opened.map_err(|error| schema::sql(&self.path, error))?;
+        connection.busy_timeout(schema::BUSY_TIMEOUT).map_err(|e| schema::sql(&self.path, e))?;
+        Ok(connection)
+    }
+}
+
+impl Drop for Committer {
+    fn drop(&mut self) {
+        drop(self.jobs.take());
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
+    }
+}
+
+/// Runs one job so that it either happens as a whole or leaves nothing.
+fn in_savepoint<T>(
+    connection: &Connection,
+    path: &Path,
+    work: impl FnOnce(&Connection) -> rusqlite::Result<T>,
+) -> Result<T, CommitError> {
+    let sql = |error| Arc::new(schema::sql(path, error));
+    let run = |statement| connection.prepare_cached(statement)?.execute([]);
+    run("SAVEPOINT job").map_err(sql)?;
+    let worked = std::panic::catch_unwind(AssertUnwindSafe(|| work(connection)));
+    let worked = match worked {
+        Ok(Ok(value)) => run("RELEASE job").map(|_| value).map_err(sql),
+        Ok(Err(error)) => Err(sql(error)),
+        Err(_) => {
+            let text = format!("{}: a change of it panicked", path.display());
+            Err(Arc::new(StoreError::Damaged(text)))
+        }
+    };
+    if worked.is_err() {
+        // If these fail, the transaction is over, and its commit will fail too.
+        let _ = run("ROLLBACK TO job").and_then(|_| run("RELEASE job"));
+    }
+    worked
+}
+
+/// The database file on the committer's thread.
+struct Open {
+    path: PathBuf,
+    connection: Connection,
+    /// Whether commits sync the disk at the moment.
+    syncs: bool,
+    /// Why the file takes no more changes.
+    broken: Option<CommitError>,
+}
+
+impl Open {
+    fn serve(mut self, jobs: &Receiver<Job>) {
+        while let Ok(first) = jobs.recv() {
+            let mut all = vec![first];
+            while all.len() < JOBS_MAX
+                && let Ok(next) = jobs.try_recv()
+            {
+                all.push(next);
+            }
+            self.commit(all);
+        }
+    }
+
+    fn commit(&mut self, jobs: Vec<Job>) {
+        let is_durable = jobs.iter().any(|job| job.is_durable);
+        let begun = match &self.broken {
+            Some(error) => Err(error.clone()),
+            None => self.begin(is_durable),
+        };
+        if let Err(error) = begun {
+            for job in jobs {
+                (job.work)(Err(error.clone()))(None);
+            }
+            return;
+        }
+        let connection = &self.connection;
+        let answers: Vec<Answer> = jobs.into_iter().map(|job| (job.work)(Ok(connection))).collect();
+        let failed = self.end().err();
+        for answer in answers {
+            answer(failed.as_ref());
+        }
+    }
+
+    fn begin(&mut self, is_durable: bool) -> Result<(), CommitError> {
+        let sql = |error| Arc::new(schema::sql(&self.path, error));
+        if self.syncs != is_durable {
+            // In this mode SQLite syncs when it moves its log into the file, so that the file stays
+            // whole, and not at each commit.
+            let mode = if is_durable { "FULL" } else { "NORMAL" };
+            self.connection.execute_batch(&format!("PRAGMA synchronous = {mode}")).map_err(sql)?;
+            self.syncs = is_durable;
+        }
+        self.run("BEGIN IMMEDIATE").map_err(sql)
+    }
+
+    fn end(&mut self) -> Result<(), CommitError> {
+        let Err(error) = self.run("COMMIT") else { return Ok(()) };
+        let of_sync = error
+            .sqlite_extended_error_code()
+            .is_some_and(|code| code == SQLITE_IOERR_FSYNC || code == SQLITE_IOERR_DIR_FSYNC);
+        let error = Arc::new(schema::sql(&self.path, error));
+        if !self.connection.is_autocommit() {
+            let _ = self.run("ROLLBACK");
+        }
+        if of_sync {
+            // The kernel may have dropped pages that it could not write, so a later sync that
+            // succeeds would prove nothing about them.
+            self.broken = Some(error.clone());
+        }
+        Err(error)
+    }
+
+    fn run(&self, statement: &str) -> rusqlite::Result<()> {
+        self.connection.prepare_cached(statement)?.execute([]).map(|_| ())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::mpsc::channel;
+
+    use super::*;
+
+    const STEPS: Steps = &["CREATE TABLE numbers (n INTEGER PRIMARY KEY NOT NULL) STRICT"];
+
+    fn add(n: i64) -> impl FnOnce(&Connection) -> rusqlite::Result<()> + Send + 'static {
+        move |connection| {
+            connection.prepare_cached("INSERT INTO numbers VALUES (?1)")?.execute([n]).map(|_| ())
+        }
+    }
+
+    fn all(committer: &Committer) -> Vec<i64> {
+        let reader = committer.reader().expect("opens");
+        let mut statement = reader.prepare("SELECT n FROM numbers ORDER BY n").expect("valid");
+        let rows = statement.query_map([], |row| row.get(0)).expect("runs");
+        rows.collect::<Result<_, _>>().expect("numbers")
+    }
+
+    #[test]
+    fn a_job_that_fails_or_panics_leaves_nothing_and_hurts_no_other() {
+        let dir = tempfile::tempdir().expect("a folder");
+        let path = dir.path().join("numbers.db");
+        let committer = Committer::open(&path, STEPS, "numbers").expect("opens");
+        let (answers, received) = channel();
+        // The first job holds the thread until all others have been submitted, so they share one
+        // transaction.
+        let (go, wait) = channel::<()>();
+        let hold = move |_: &Connection| wait.recv().map_err(|_| rusqlite::Error::InvalidQuery);
+        committer.submit(true, hold, |_| ());
+        for n in [1, 2, 1, 3] {
+            let answers = answers.clone();
+            committer.submit(true, add(n), move |done| {
+                answers.send((n, done.is_ok())).expect("received");
+            });
+        }
+        let half = |connection: &Connection| {
+            add(4)(connection)?;
+            add(1)(connection)
+        };
+        let tell = answers.clone();
+        committer.submit(false, half, move |done| tell.send((4, done.is_ok())).expect("received"));
+        let panics = |connection: &Connection| -> rusqlite::Result<()> {
+            add(5)(connection)?;
+            panic!("on purpose");
+        };
+        committer.submit(true, panics, move |done| {
+            answers.send((5, done.is_ok())).expect("received");
+        });
+        go.send(()).expect("the thread waits");
+        let answered: Vec<_> = received.iter().collect();
+        let expected = [(1, true), (2, true), (1, false), (3, true), (4, false), (5, false)];
+        assert_eq!(answered, expected);
+        assert_eq!(all(&committer), [1, 2, 3]);
+    }
+
+    #[test]
+    fn jobs_that_were_submitted_are_committed_when_the_committer_is_dropped() {
+        let dir = tempfile::tempdir().expect("a folder");
+        let path = dir.path().join("numbers.db");
+        let committer = Committer::open(&path, STEPS, "numbers").expect("opens");
+        for n in 0..5_000 {
+            committer.submit(n % 2 == 0, add(n), |done| done.expect("committed"));
+        }
+        drop(committer);
+        let committer = Committer::open(&path, STEPS, "numbers").expect("opens again");
+        assert_eq!(all(&committer).len(), 5_000);
+    }
+
+    #[test]
+    fn a_file_of_another_program_or_of_a_newer_version_is_refused() {
+        let dir = tempfile::tempdir().expect("a folder");
+        let path = dir.path().join("numbers.db");
+        std::fs::write(
+            &path,
+            "something else, long enough to be a header of a database ".repeat(3),
+        )
+        .expect("written");
+        let refused = Committer::open(&path, STEPS, "numbers").expect_err("not a database");
+        assert!(matches!(refused, StoreError::Damaged(_)), "{refused:?}");
+        std::fs::remove_file(&path).expect("removed");
+        drop(Committer::open(&path, &["CREATE TABLE a (b) ", "CREATE TABLE c (d)"], "new"));
+        let refused = Committer::open(&path, STEPS, "numbers").expect_err("newer");
+        assert!(matches!(refused, StoreError::Newer { found: 2, known: 1, .. }), "{refused:?}");
+    }
+}
