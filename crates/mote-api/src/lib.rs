@@ -12,6 +12,7 @@ pub mod client;
 pub mod error;
 pub mod exit;
 mod explanations;
+pub mod invocations;
 pub mod manifest;
 pub mod openapi;
 pub mod openwhisk;

@@ -8,13 +8,27 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use futures_util::FutureExt as _;
 use futures_util::future::{BoxFuture, ready};
 use mote_api::Problem;
-use mote_core::Fault;
+use mote_core::accept::{Accept, AcceptError, AcceptFuture, Deferred};
 use mote_core::invocation::Reply;
+use mote_core::{Fault, InvocationId};
 
 use crate::node::{
     Access, Admission, Call, Change, Collection, Deploy, Deploys, Documents, Function, Functions,
     Invocations, KeptCalls, Log, Logs, Secrets,
 };
+
+/// A journal that accepts nothing.
+pub struct Nothing;
+
+impl Accept for Nothing {
+    fn accept(&self, _: Deferred) -> AcceptFuture {
+        Box::pin(ready(Err(AcceptError::Stopping)))
+    }
+
+    fn ended(&self, _: InvocationId) -> BoxFuture<'static, ()> {
+        ready(()).boxed()
+    }
+}
 
 type Run = dyn Fn(Call) -> BoxFuture<'static, Result<Reply, Fault>> + Send + Sync;
 

@@ -9,7 +9,8 @@ use axum::extract::ConnectInfo;
 use axum::http::Request;
 use bytes::Bytes;
 
-use crate::node::{Invocations, KeptCalls};
+use crate::fake::Nothing;
+use crate::node::KeptCalls;
 use crate::{Queue, Stop};
 
 /// One platform's API over a node.
@@ -44,8 +45,8 @@ impl Api {
 }
 
 /// The parts that every API needs in addition to this node.
-pub fn parts<N: Invocations + KeptCalls>(node: Arc<N>) -> (Queue, Stop) {
-    let (queue, _) = Queue::new(node, Default::default());
+pub fn parts<N: KeptCalls>(node: Arc<N>) -> (Queue, Stop) {
+    let queue = Queue::new(node, Arc::new(Nothing), Default::default());
     let (_, stop) = tokio::sync::watch::channel(false);
     (queue, Stop::new(stop))
 }

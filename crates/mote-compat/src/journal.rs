@@ -1,6 +1,7 @@
-//! Accepted calls that have not ended. A call is on disk before the client receives its 202 and
-//! until it has ended, so a call that a restart interrupts runs again. Each call runs at least
-//! once.
+//! Activations of OpenWhisk that were accepted and have not ended. OpenWhisk's API runs them itself,
+//! because one activation may call several actions. A record is on disk before the client receives
+//! its 202 and until the activation has ended, so an activation that a restart interrupts runs
+//! again.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -123,12 +124,6 @@ impl Journal {
         self.release(length);
         let text = format!("{RECORDS_MAX} accepted calls or {} MiB of them wait", BYTES_MAX >> 20);
         Err(Problem::new(429, "M0504", text))
-    }
-
-    /// Records that are kept, and their bytes.
-    #[cfg(test)]
-    pub(crate) fn held(&self) -> (u64, u64) {
-        (self.records.load(Ordering::Relaxed), self.bytes.load(Ordering::Relaxed))
     }
 
     fn release(&self, length: u64) {

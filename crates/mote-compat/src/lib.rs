@@ -5,25 +5,21 @@
 //! that platform's requests into calls of the traits of [`node`], the narrow view of a node that
 //! `mote-node` implements. This crate contains their common basis: management access ([`access`]),
 //! connections and listeners, HTTP as one invocation ([`call`]), calls that are accepted now and
-//! run later ([`queue`], [`journal`]), and requests of the node's own ([`outgoing`]). It must not
-//! know a platform, the engine, the store, sandboxes or the configuration. Start reading at
+//! run later ([`queue`], [`journal`]). It must not know a platform, the engine, the store, sandboxes or the configuration. Start reading at
 //! [`node`].
 
 pub mod access;
 pub mod call;
 pub mod connection;
-mod fair;
-#[cfg(any(test, feature = "fake"))]
+#[cfg(any(test, feature = "fake", feature = "fuzzing"))]
 pub mod fake;
 #[cfg(feature = "fuzzing")]
 pub mod fuzzing;
 pub mod journal;
 mod listener;
 pub mod node;
-pub mod outgoing;
 pub mod queue;
 pub mod refused;
-mod tls;
 
 use std::sync::Arc;
 
@@ -32,7 +28,7 @@ use mote_api::Problem;
 use tokio::sync::watch;
 
 pub use listener::Bound;
-pub use outgoing::{Outgoing, Reach};
+pub use mote_outgoing::{self as outgoing, Outgoing, Reach};
 pub use queue::Queue;
 
 /// The context of a platform's API. `N` is the set of traits that it uses.

@@ -8,6 +8,7 @@ use std::pin::Pin;
 use bytes::Bytes;
 
 use crate::invocation::{Head, InvocationId, Trigger};
+use crate::retry::ATTEMPTS_DEFAULT;
 
 /// An invocation to run later.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -28,8 +29,27 @@ pub struct Deferred {
     /// The order key: invocations of one function with the same order key run one after another, in
     /// the order in which they were accepted. `None` means that they run in any order.
     pub order: Option<String>,
-    /// Where the result is sent in addition to the destinations of the function's manifest.
+    /// Where the result is sent in addition to the recipients of the function's manifest.
     pub callback: Option<Callback>,
+    /// Attempts if the function's manifest sets no number.
+    pub attempts_default: u32,
+}
+
+impl Deferred {
+    /// An invocation that runs as soon as possible, in any order, and whose result is only kept.
+    pub fn new(function: impl Into<String>, trigger: Trigger, head: Head, body: Bytes) -> Self {
+        Self {
+            function: function.into(),
+            trigger,
+            head,
+            body,
+            key: None,
+            due_unix_ms: 0,
+            order: None,
+            callback: None,
+            attempts_default: ATTEMPTS_DEFAULT,
+        }
+    }
 }
 
 /// An address that receives the result of an invocation.
@@ -59,7 +79,10 @@ pub enum AcceptError {
     /// The journal holds as many invocations, or bytes, as it may. Retrying later is reasonable.
     #[error("the journal is full: {0}")]
     Full(String),
-    /// The disk did not take it: it is full, or it fails.
+    /// The disk is full.
+    #[error("{0}")]
+    DiskFull(String),
+    /// The disk did not take it.
     #[error("the journal cannot write: {0}")]
     Disk(String),
     /// The node is stopping.

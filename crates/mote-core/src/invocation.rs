@@ -11,6 +11,7 @@ use bytes::Bytes;
 use crate::body::Body;
 use crate::fault::Fault;
 use crate::name::FunctionName;
+use crate::retry::AsyncRules;
 use crate::spec::{CoapResource, Platform};
 
 /// The source of an invocation.
@@ -58,6 +59,9 @@ impl Trigger {
     }
 }
 
+/// The digits of Crockford's base 32.
+const LETTERS: &[u8; 32] = b"0123456789ABCDEFGHJKMNPQRSTVWXYZ";
+
 /// 128 bits: 48 of milliseconds since 1970, 80 random; shown as 26 letters of Crockford's base 32,
 /// the form of a ULID, so ids sort by time.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -70,9 +74,23 @@ impl InvocationId {
         Self(time | (random & ((1 << 80) - 1)))
     }
 
+    /// The id with these 26 letters, in either case.
+    pub fn from_text(text: &str) -> Option<Self> {
+        let bytes = text.as_bytes();
+        if bytes.len() != 26 || bytes[0] > b'7' {
+            return None;
+        }
+        let mut id = 0;
+        for letter in bytes {
+            let letter = letter.to_ascii_uppercase();
+            let digit = LETTERS.iter().position(|known| *known == letter)?;
+            id = id << 5 | digit as u128;
+        }
+        Some(Self(id))
+    }
+
     /// The 26 letters.
     pub fn text(self) -> [u8; 26] {
-        const LETTERS: &[u8; 32] = b"0123456789ABCDEFGHJKMNPQRSTVWXYZ";
         let mut text = [0; 26];
         let mut rest = self.0;
         for letter in text.iter_mut().rev() {
@@ -105,9 +123,15 @@ pub struct Head {
     method_len: u8,
     path_len: u16,
     query_len: u16,
+    has_preference: bool,
 }
 
 impl Head {
+    /// Whether it has a `Prefer` field (RFC 7240).
+    pub fn has_preference(&self) -> bool {
+        self.has_preference
+    }
+
     /// Bytes of memory that it occupies.
     pub fn bytes(&self) -> usize {
         self.buffer.capacity()
@@ -128,6 +152,7 @@ impl Head {
             method_len: method.len() as u8,
             path_len: path.len() as u16,
             query_len: query.len() as u16,
+            has_preference: false,
         })
     }
 
@@ -164,6 +189,7 @@ pub struct HeadBuilder(Head);
 impl HeadBuilder {
     /// Adds one field. The caller has checked that neither part holds LF or NUL.
     pub fn header(&mut self, name: &[u8], value: &[u8]) -> &mut Self {
+        self.0.has_preference |= name.eq_ignore_ascii_case(b"prefer");
         put_header(&mut self.0.buffer, name, value);
         self
     }
@@ -316,6 +342,14 @@ pub trait RouteInfo {
     fn compat(&self) -> Option<Platform> {
         None
     }
+    /// How its accepted invocations are run; `None` for the defaults.
+    fn background(&self) -> Option<&AsyncRules> {
+        None
+    }
+    /// Invocations that its instances can run at once when there are as many as there may be.
+    fn places(&self) -> u32 {
+        1
+    }
 }
 
 /// The interface between fronts and engine.
@@ -350,6 +384,22 @@ mod tests {
         // The largest ULID, and the smallest.
         assert_eq!(InvocationId(u128::MAX).to_string(), "7ZZZZZZZZZZZZZZZZZZZZZZZZZ");
         assert_eq!(InvocationId(0).to_string(), "00000000000000000000000000");
+        for id in [0, 1, 0x0123_4567_89ab_cdef, u128::MAX] {
+            assert_eq!(
+                InvocationId::from_text(&InvocationId(id).to_string()),
+                Some(InvocationId(id))
+            );
+        }
+        let lower = InvocationId(77).to_string().to_lowercase();
+        assert_eq!(InvocationId::from_text(&lower), Some(InvocationId(77)));
+        for text in [
+            "",
+            "8ZZZZZZZZZZZZZZZZZZZZZZZZZ",
+            "0000000000000000000000000U",
+            "é0000000000000000000000000",
+        ] {
+            assert_eq!(InvocationId::from_text(text), None, "{text}");
+        }
         let early = InvocationId::new(1, u128::MAX);
         let late = InvocationId::new(2, 0);
         assert!(early.to_string() < late.to_string());

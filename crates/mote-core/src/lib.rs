@@ -22,6 +22,7 @@ pub mod invocation;
 pub mod line_budget;
 pub mod name;
 pub mod policy;
+pub mod retry;
 pub mod rollout;
 pub mod shares;
 pub mod spec;

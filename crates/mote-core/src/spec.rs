@@ -8,6 +8,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::FunctionName;
 use crate::policy::{Balance, Policy};
+use crate::retry::AsyncRules;
 
 mod v1;
 
@@ -317,6 +318,8 @@ pub struct FunctionSpec {
     /// Annotations that clients of other platforms attached to it, by key. They are kept and shown
     /// to these clients again, but have no effect.
     pub annotations: BTreeMap<String, String>,
+    /// How its accepted invocations are run.
+    pub background: AsyncRules,
     /// The source of the deploy, in words for people: `stack.yml in work/shop`. Two deploys of one
     /// project have the same origin. `None` if the deploy named none.
     pub origin: Option<String>,
@@ -412,6 +415,7 @@ impl FunctionSpec {
             secrets: Vec::new(),
             secret_env: BTreeMap::new(),
             annotations: BTreeMap::new(),
+            background: AsyncRules::default(),
             origin: None,
         }
     }

@@ -4,7 +4,7 @@ use std::collections::{HashMap, VecDeque};
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::net::SocketAddr;
 use std::path::PathBuf;
-use std::sync::atomic::{AtomicBool, AtomicU64};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64};
 use std::sync::{Arc, OnceLock};
 
 use arc_swap::ArcSwap;
@@ -130,6 +130,7 @@ impl Engine {
             changed: Arc::new(Notify::new()),
             last_error: Mutex::default(),
             whole_bodies: AtomicBool::new(false),
+            concurrency: AtomicU32::new(1),
         })
     }
 

@@ -297,6 +297,7 @@ fn enlist(
         pool.put_into_background(false);
     }
     revision.whole_bodies.store(ready.whole_bodies, Ordering::Relaxed);
+    revision.concurrency.store(ready.concurrency, Ordering::Relaxed);
     let spare = why == Why::SPARE;
     let times = (unix_ms(), now, now - since_ns);
     let key = pool.add_ready(

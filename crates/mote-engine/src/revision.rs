@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
 use mote_core::spec::{FunctionSpec, ScaleOverride};
 use mote_core::{Fault, FaultClass, Invocation, InvocationId, Reply, Trigger};
@@ -43,6 +43,8 @@ pub struct Revision {
     pub(crate) last_error: Mutex<Option<LastError>>,
     /// The last value of `whole_bodies` that its workers reported.
     pub(crate) whole_bodies: AtomicBool,
+    /// The last number of concurrent invocations that a worker reported; 1 until then.
+    pub(crate) concurrency: AtomicU32,
 }
 
 /// The tasks that work for a revision. They use [`Revision`], so the revision knows them only by
@@ -128,6 +130,11 @@ impl Revision {
     /// it.
     pub fn takes_whole_bodies(&self) -> bool {
         self.whole_bodies.load(Ordering::Relaxed)
+    }
+
+    /// Invocations that its instances can run at once when there are as many as there may be.
+    pub(crate) fn places(&self) -> u32 {
+        self.instances_max().saturating_mul(self.concurrency.load(Ordering::Relaxed).max(1))
     }
 
     /// The label `thermo-3`, for names of things on the host.

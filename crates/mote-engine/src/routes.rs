@@ -7,6 +7,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use mote_core::RouteInfo;
 use mote_core::name::FunctionName;
+use mote_core::retry::AsyncRules;
 use mote_core::rollout::Split;
 use mote_core::spec::{CoapResource, Platform};
 
@@ -172,5 +173,11 @@ impl RouteInfo for Route {
     }
     fn compat(&self) -> Option<Platform> {
         self.revision.spec.compat
+    }
+    fn background(&self) -> Option<&AsyncRules> {
+        Some(&self.revision.spec.background)
+    }
+    fn places(&self) -> u32 {
+        self.revision.places()
     }
 }

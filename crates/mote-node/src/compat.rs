@@ -12,7 +12,7 @@ use mote_compat::node::{
     Access, Admission, Call, Change, Collection, Deploy, Deploys, Documents, Function, Functions,
     Invocations, KeptCalls, Log, Logs, Secrets,
 };
-use mote_compat::{Bound, Context, Outgoing, Queue, Stop};
+use mote_compat::{Bound, Context, Queue, Stop};
 use mote_core::invocation::Reply;
 use mote_core::spec::{
     Egress, INSTANCES_MAX, OPENFAAS_GATEWAY_PORT, OPENFAAS_GATEWAYS, OWN_FRONT, ScaleOverride,
@@ -21,6 +21,7 @@ use mote_core::{Fault, Invocation, InvocationId, Invoker, Trigger};
 use mote_engine::{Engine, Revision, clock};
 use mote_gateway::http::Stopper;
 use mote_gateway::{coap, http};
+use mote_journal::problem_of;
 use mote_store::{DocumentChange, Store, StoreError};
 use mote_tinyfaas::{Ports, TinyFaasFront};
 use tokio::net::{TcpListener, UdpSocket};
@@ -129,7 +130,7 @@ impl Listeners {
     }
 
     /// The TCP ports of all platform APIs.
-    fn ports(&self) -> impl Iterator<Item = u16> {
+    pub(super) fn ports(&self) -> impl Iterator<Item = u16> {
         let apis = [&self.openfaas, &self.nuclio].into_iter().flatten().map(Bound::address);
         let openwhisk = self.openwhisk.as_ref().map(|openwhisk| openwhisk.bound.address());
         let tinyfaas = self.tinyfaas.as_ref().map(|tinyfaas| {
@@ -153,24 +154,16 @@ impl Listeners {
         management: Handle,
         fronts: Fronts<'_>,
         stop: watch::Receiver<bool>,
-        admin_port: Option<u16>,
     ) -> Result<std::thread::JoinHandle<()>> {
         let engine = node.engine.clone();
         let runtime = Builder::new_current_thread()
             .enable_all()
             .build()
             .context("cannot start a runtime for other platforms")?;
-        let outgoing = Outgoing {
-            reach: node.config.outgoing,
-            own_ports: self
-                .ports()
-                .chain(node.http.map(|at| at.port()))
-                .chain(admin_port)
-                .collect(),
-        };
+        let (journal, outgoing) = (Arc::new(node.journal.clone()), node.outgoing.clone());
         let front = Arc::new(PlatformNode { node, management });
-        let (queue, mut waiting) = Queue::new(front.clone(), outgoing);
-        waiting.take_up().await;
+        let queue = Queue::new(front.clone(), journal, outgoing);
+        let resumed = queue.resumed().await;
         let stop = Stop::new(stop);
         let ports = self.tinyfaas.as_ref().map(TinyFaas::ports).unwrap_or_default();
         if let Some(tinyfaas) = &mut self.tinyfaas {
@@ -182,9 +175,6 @@ impl Listeners {
             .spawn(move || {
                 runtime.block_on(async move {
                     let mut serving = JoinSet::new();
-                    let stopped = stop.clone();
-                    let resumed = waiting.activations.take();
-                    serving.spawn(waiting.run(async move { stopped.stopped().await }));
                     // Each API receives only the traits of the node that it uses.
                     let parts = || (queue.clone(), stop.clone());
                     if let Some(bound) = self.openfaas {
@@ -203,8 +193,7 @@ impl Listeners {
                         let context = context_of::<dyn mote_nuclio::Node>(front.clone(), parts());
                         serving.spawn(mote_nuclio::serve(bound, context));
                     }
-                    if let (Some(on), Some(resumed)) = (self.openwhisk, resumed) {
-                        let OpenWhisk { bound, incoming, .. } = on;
+                    if let Some(OpenWhisk { bound, incoming, .. }) = self.openwhisk {
                         let context = context_of::<dyn mote_openwhisk::Node>(front, parts());
                         serving.spawn(mote_openwhisk::serve(bound, context, resumed, incoming));
                     }
@@ -280,15 +269,15 @@ async fn bind(key: &'static str, address: SocketAddr) -> Result<Bound> {
     Bound::new(address).await.map_err(|error| busy(key, address, error))
 }
 
-/// Logs a warning when accepted calls wait for an API that is now off.
-pub(super) async fn warn_of_kept_calls(node: &Node) {
-    match with_store(node, |store| store.calls()).await {
-        Ok(calls) if calls.is_empty() => {}
-        Ok(calls) => tracing::warn!(
-            calls = calls.len(),
-            "accepted calls wait until the platform's API is turned on again"
+/// Logs a warning when accepted activations wait for OpenWhisk's API, which is now off.
+pub(super) async fn warn_of_activations(node: &Node) {
+    match node.journal.activations().await {
+        Ok(activations) if activations.is_empty() => {}
+        Ok(activations) => tracing::warn!(
+            activations = activations.len(),
+            "accepted activations wait until OpenWhisk's API is turned on again"
         ),
-        Err(problem) => tracing::error!(problem = problem.detail, "cannot read accepted calls"),
+        Err(error) => tracing::error!(%error, "cannot read accepted activations"),
     }
 }
 
@@ -440,19 +429,23 @@ impl Logs for PlatformNode {
 
 impl KeptCalls for PlatformNode {
     fn keep_call(&self, record: Vec<u8>) -> BoxFuture<'static, Result<u64, Problem>> {
-        self.stored(move |store| store.add_call(&record))
+        let journal = self.node.journal.clone();
+        async move { journal.keep_activation(record).await.map_err(|e| problem_of(&e)) }.boxed()
     }
 
     fn kept_call(&self, number: u64) -> BoxFuture<'static, Result<Option<Vec<u8>>, Problem>> {
-        self.stored(move |store| store.call(number))
+        let journal = self.node.journal.clone();
+        async move { journal.activation(number).await.map_err(|e| problem_of(&e)) }.boxed()
     }
 
     fn forget_call(&self, number: u64) -> BoxFuture<'static, Result<(), Problem>> {
-        self.stored(move |store| store.remove_call(number))
+        let journal = self.node.journal.clone();
+        async move { journal.forget_activation(number).await.map_err(|e| problem_of(&e)) }.boxed()
     }
 
     fn kept_calls(&self) -> BoxFuture<'static, Result<Vec<(u64, u64)>, Problem>> {
-        self.stored(|store| store.calls())
+        let journal = self.node.journal.clone();
+        async move { journal.activations().await.map_err(|e| problem_of(&e)) }.boxed()
     }
 }
 

@@ -5,6 +5,7 @@
 //! APIs see it (`compat.rs`). This crate must not know flags, environment settings or the output of
 //! commands. Start reading at `run.rs`.
 
+mod accepted;
 mod admin;
 mod code;
 mod compat;
@@ -43,13 +44,15 @@ use mote_api::types::{NodeBudget, NodeStatus, Urls};
 use mote_core::FunctionName;
 use mote_core::gathering::Gathering;
 use mote_engine::{Engine, Revision};
+use mote_journal::Journal;
+use mote_outgoing::Outgoing;
 use mote_sandbox::ProcessBackend;
 use mote_store::Store;
 use parking_lot::Mutex;
 use tokio::runtime::Handle;
 
 pub use config::{Config, PlatformApis, Share, TinyFaas};
-pub use mote_compat::Reach;
+pub use mote_outgoing::Reach;
 pub use mote_sandbox::UID_BASE_DEFAULT;
 pub use up::run;
 
@@ -58,6 +61,10 @@ pub(crate) struct Node {
     pub(crate) config: Config,
     pub(crate) engine: Engine,
     pub(crate) store: Arc<Store>,
+    /// Invocations that run after their callers were answered.
+    pub(crate) journal: Journal,
+    /// The rule for requests that the node itself sends.
+    pub(crate) outgoing: Outgoing,
     pub(crate) backend: Arc<ProcessBackend>,
     pub(crate) interpreters: interpreters::Found,
     pub(crate) deploying: turns::Deploying,

@@ -14,6 +14,8 @@ use anyhow::{Context as _, Result};
 use mote_api::exit;
 use mote_engine::{Config as EngineConfig, Engine, Serving};
 use mote_gateway::{coap, http};
+use mote_journal::{Deferring, Journal};
+use mote_outgoing::Outgoing;
 use mote_pool::budget::Budget;
 use mote_sandbox::{ProcessBackend, SandboxConfig, ZygoteHandle};
 use mote_store::{Store, StoredFunction, StoredRevision};
@@ -25,12 +27,15 @@ use tokio::signal::unix::{SignalKind, signal};
 use super::front_limits::{HTTP_FILES_SHARE, http_config};
 use super::token::Token;
 use super::unusable::{busy, unusable};
-use super::{Node, compat, interpreters, memory, secrets, shims, trees};
+use super::{Node, accepted, compat, interpreters, memory, secrets, shims, trees};
 use crate::admin;
 use crate::config::Config;
 
 /// How long running invocations may take after the node begins to stop.
 const STOP_GRACE: Duration = Duration::from_secs(30);
+
+/// How long attempts at accepted invocations may take after the callers' invocations have ended.
+const BACKGROUND_GRACE: Duration = Duration::from_secs(12);
 
 /// A step of the stop that takes longer than this is logged, and logged again after each such
 /// period.
@@ -136,12 +141,25 @@ async fn serve(
         None
     };
 
+    let http_address = http_listener.as_ref().and_then(|listener| listener.local_addr().ok());
+    let admin_port = admin_listener.as_ref().and_then(|tcp| Some(tcp.local_addr().ok()?.port()));
+    let outgoing = Outgoing {
+        reach: config.outgoing,
+        own_ports: platforms
+            .ports()
+            .chain(http_address.map(|at| at.port()))
+            .chain(admin_port)
+            .collect(),
+    };
+    let journal = Journal::new(store.root().join(accepted::FILE_NAME), outgoing.clone());
     let node = Arc::new(Node {
-        http: http_listener.as_ref().and_then(|listener| listener.local_addr().ok()),
+        http: http_address,
         coap: coap_socket.as_ref().and_then(|socket| socket.local_addr().ok()),
         config,
         engine: engine.clone(),
         store: store.clone(),
+        journal: journal.clone(),
+        outgoing,
         backend,
         interpreters: found,
         deploying: Default::default(),
@@ -164,6 +182,9 @@ async fn serve(
     node.engine.set_own_apis(platforms.own_apis(node.http));
     secrets::bring_back(&node).await?;
     bring_back(&node, management).await?;
+    accepted::take_up(&journal, &store).await;
+    let mut background = tokio::spawn(mote_journal::run(journal.clone(), engine.clone()));
+    let invoker = Deferring::new(engine.clone(), journal.clone());
 
     let stopper = http::Stopper::default();
     let mut fronts = tokio::task::JoinSet::new();
@@ -172,23 +193,21 @@ async fn serve(
         for _ in 1..http_threads(node.config.threads, cores) {
             config.helpers.push(helper_runtime()?);
         }
-        fronts.spawn(http::serve(listener, engine.clone(), config, stopper.clone()));
+        fronts.spawn(http::serve(listener, invoker.clone(), config, stopper.clone()));
     }
     if let Some(socket) = coap_socket {
         let config = coap::Config::default();
-        fronts.spawn(coap::serve(socket, engine.clone(), config, stopper.clone()));
+        fronts.spawn(coap::serve(socket, invoker, config, stopper.clone()));
     }
     let (stop_admin, admin_stopped) = tokio::sync::watch::channel(false);
     let fronts_of_others = compat::Fronts { tasks: &mut fronts, stopper: stopper.clone() };
     let handle = management.handle().clone();
     let platforms = if node.config.compat.is_off() {
-        compat::warn_of_kept_calls(&node).await;
+        compat::warn_of_activations(&node).await;
         None
     } else {
         let stopped = admin_stopped.clone();
-        let admin_port =
-            admin_listener.as_ref().and_then(|tcp| Some(tcp.local_addr().ok()?.port()));
-        let serving = platforms.serve(node.clone(), handle, fronts_of_others, stopped, admin_port);
+        let serving = platforms.serve(node.clone(), handle, fronts_of_others, stopped);
         Some(serving.await?)
     };
     let admin_task =
@@ -231,6 +250,10 @@ async fn serve(
             let joined = tokio::task::spawn_blocking(move || platforms.join());
             let _ = waiting_for(&engine, "the APIs of other platforms", joined).await;
         }
+        // Attempts that do not end in time are repeated by the next start.
+        journal.stop();
+        let ended = tokio::time::timeout(BACKGROUND_GRACE, &mut background);
+        let _ = waiting_for(&engine, "accepted invocations that run", ended).await;
         let stopped = engine.stop(Duration::from_secs(3));
         waiting_for(&engine, "instances to end", stopped).await;
         let _ = tokio::time::timeout(Duration::from_millis(500), admin_task).await;

@@ -135,7 +135,7 @@ async fn accept(
         fields: bytes::Bytes::copy_from_slice(head.headers()),
         body: received.bytes.clone(),
     };
-    gateway.context.queue.accept(&later).await.map_err(|problem| match problem.status {
+    gateway.context.queue.accept(later).await.map_err(|problem| match problem.status {
         429 => Refused::new(StatusCode::TOO_MANY_REQUESTS, problem.detail),
         _ => problem.into(),
     })

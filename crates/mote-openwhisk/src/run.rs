@@ -1,6 +1,7 @@
 //! Activations: runs an action or a sequence and records the result.
 
 use std::fmt;
+use std::time::Duration;
 
 use axum::http::StatusCode;
 use bytes::Bytes;
@@ -8,7 +9,6 @@ use futures_util::FutureExt as _;
 use futures_util::future::BoxFuture;
 use mote_api::Timestamp;
 use mote_compat::node::Call;
-use mote_compat::queue::{PAUSE, TRIES_MAX};
 use mote_core::body::Body;
 use mote_core::invocation::{Head, Reply};
 use mote_core::{Fault, FaultClass, InvocationId};
@@ -19,6 +19,11 @@ use serde_json::{Map, Value, json};
 use super::action_limits::limits;
 use super::entities::{self, Entity, EntityKind, What};
 use super::{NAMESPACE, PARAMETERS_BYTES_MAX, Refused, Whisk, system};
+
+/// Attempts for an activation that finds no room.
+const TRIES_MAX: u32 = 8;
+/// The pause before the second attempt; it doubles from then on.
+const PAUSE: Duration = Duration::from_millis(500);
 
 /// Longest sequence, and the nesting limit of sequences.
 pub(super) const SEQUENCE_MAX: usize = 50;

@@ -110,7 +110,10 @@ impl Committer {
 impl Drop for Committer {
     fn drop(&mut self) {
         drop(self.jobs.take());
-        if let Some(thread) = self.thread.take() {
+        // An answer on the committer's own thread may hold the last reference to it.
+        if let Some(thread) = self.thread.take()
+            && thread.thread().id() != std::thread::current().id()
+        {
             let _ = thread.join();
         }
     }

@@ -114,7 +114,7 @@ impl<I: Invoker> TinyFaasFront<I> {
         let received = received.await.map_err(plain)?;
         let body = received.bytes.clone();
         let later = Later::plain(route.name().as_str(), fields.into(), body);
-        let accepted = self.queue.accept(&later).await;
+        let accepted = self.queue.accept(later).await;
         accepted.map_err(|problem| Fault::HandlerError { message: problem.detail })?;
         Ok(Reply {
             status: 202,

@@ -308,7 +308,7 @@ async fn run(
     if parts.headers.get("x-tinyfaas-async").is_some_and(|value| !value.is_empty()) {
         let fields = Bytes::copy_from_slice(head.headers());
         let later = Later::plain(&name, fields, data.data);
-        context.queue.accept(&later).await.map_err(|_| failed())?;
+        context.queue.accept(later).await.map_err(|_| failed())?;
         return Ok(Bytes::new());
     }
     let call =
@@ -520,7 +520,8 @@ mod tests {
     fn served(memory: &Memory) -> (DuplexStream, Serving) {
         let never = |_| async { std::future::pending().await }.boxed();
         let node = Arc::new(mote_compat::fake::Fake::new(never));
-        let (queue, _) = mote_compat::Queue::new(node.clone(), Default::default());
+        let nothing = Arc::new(mote_compat::fake::Nothing);
+        let queue = mote_compat::Queue::new(node.clone(), nothing, Default::default());
         let (stopper, stop) = tokio::sync::watch::channel(false);
         // The node never stops.
         std::mem::forget(stopper);

@@ -13,6 +13,7 @@ use serde::{Deserialize, Serialize};
 use super::{CoapResource, Egress, FunctionSpec, Limits, Platform, Runtime, Scale, StartPolicy};
 use crate::name::FunctionName;
 use crate::policy::{Balance, Policy};
+use crate::retry::AsyncRules;
 
 /// The version that this module writes, and the newest that it reads.
 pub const SPEC_VERSION: u32 = 1;
@@ -48,6 +49,10 @@ pub fn to_json(spec: &FunctionSpec) -> String {
     text.expect("a spec has only string keys")
 }
 
+fn is_default(rules: &AsyncRules) -> bool {
+    *rules == AsyncRules::default()
+}
+
 /// At first, specs were stored without a version; they have the form of version 1.
 fn version_1() -> u32 {
     1
@@ -80,6 +85,8 @@ struct SpecV1 {
     secret_env: BTreeMap<String, String>,
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     annotations: BTreeMap<String, String>,
+    #[serde(default, rename = "async", skip_serializing_if = "is_default")]
+    background: AsyncRules,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     origin: Option<String>,
 }
@@ -180,6 +187,7 @@ impl From<FunctionSpec> for SpecV1 {
             secrets: spec.secrets,
             secret_env: spec.secret_env,
             annotations: spec.annotations,
+            background: spec.background,
             origin: spec.origin,
         }
     }
@@ -204,6 +212,7 @@ impl From<SpecV1> for FunctionSpec {
             secrets: spec.secrets,
             secret_env: spec.secret_env,
             annotations: spec.annotations,
+            background: spec.background,
             origin: spec.origin,
         }
     }

@@ -1,5 +1,5 @@
-//! Requests that the node itself sends: callbacks with the result of an accepted call, and
-//! downloads of archives that a client names by address. They use HTTP/1.1, plain or over TLS, are
+//! Requests that the node itself sends: the result of an accepted invocation, and downloads of
+//! archives that a client names by address. They use HTTP/1.1, plain or over TLS, are
 //! limited in time and size, and follow no redirects.
 
 use std::io;
@@ -7,14 +7,17 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
 
-use axum::http::{HeaderMap, Method, Uri};
 use bytes::Bytes;
 use http_body_util::{BodyExt as _, Full, Limited};
+pub use hyper::header::{HeaderName, HeaderValue};
+pub use hyper::{HeaderMap, Method, Uri};
 use hyper_util::rt::TokioIo;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
 
-use crate::tls::{self, TlsError};
+use crate::tls::TlsError;
+
+mod tls;
 
 /// Longest time for one request, its answer included.
 const TIMEOUT: Duration = Duration::from_secs(30);
@@ -151,7 +154,7 @@ pub enum OutgoingError {
 
 impl OutgoingError {
     /// Whether another attempt would fail in the same way.
-    pub(crate) fn is_final(&self) -> bool {
+    pub fn is_final(&self) -> bool {
         match self {
             Self::Address(_) | Self::NotAllowed(_) | Self::Own(_) => true,
             Self::Tls(error) => error.is_final(),

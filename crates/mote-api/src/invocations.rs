@@ -1,0 +1,124 @@
+//! Accepted invocations as the management API and the node's fronts show them.
+
+use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
+
+use crate::Timestamp;
+
+/// The state of an accepted invocation.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum InvocationState {
+    /// It has not run yet, or it waits for another attempt.
+    Waiting,
+    /// An attempt is running.
+    Running,
+    /// The function has answered.
+    Succeeded,
+    /// It has failed for good and is kept as a dead letter.
+    Dead,
+    /// It was cancelled.
+    Cancelled,
+}
+
+impl InvocationState {
+    /// All states.
+    pub const ALL: [InvocationState; 5] = [
+        InvocationState::Waiting,
+        InvocationState::Running,
+        InvocationState::Succeeded,
+        InvocationState::Dead,
+        InvocationState::Cancelled,
+    ];
+
+    /// The word in outputs and queries.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            InvocationState::Waiting => "waiting",
+            InvocationState::Running => "running",
+            InvocationState::Succeeded => "succeeded",
+            InvocationState::Dead => "dead",
+            InvocationState::Cancelled => "cancelled",
+        }
+    }
+
+    /// The state with this word.
+    pub fn from_word(word: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|state| state.as_str() == word)
+    }
+}
+
+/// An accepted invocation.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct AcceptedInvocation {
+    /// Its id.
+    pub id: String,
+    /// The function.
+    pub function: String,
+    /// The source: `http`, `coap`, `admin`, `schedule`, `mqtt` or `function`; `result` for a
+    /// request that carries a result to an address.
+    pub trigger: String,
+    /// Its state.
+    pub state: InvocationState,
+    /// When it was accepted.
+    #[schema(value_type = String, format = DateTime)]
+    pub accepted_at: Timestamp,
+    /// When it runs, or runs again, if it waits for that time.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<String>, format = DateTime)]
+    pub due_at: Option<Timestamp>,
+    /// The idempotency key with which it was accepted.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub idempotency_key: Option<String>,
+    /// Attempts that have ended.
+    pub attempts: u32,
+    /// When the last attempt began.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<String>, format = DateTime)]
+    pub began_at: Option<Timestamp>,
+    /// When the last attempt ended.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<String>, format = DateTime)]
+    pub ended_at: Option<Timestamp>,
+    /// The status of the last attempt: that of the function's answer, or of the fault.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub status: Option<u16>,
+    /// The code of the fault of the last attempt, if it had one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub fault: Option<String>,
+    /// The text of the fault. Only the management API shows the function's own words.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub detail: Option<String>,
+    /// The header fields of the answer, in their order.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub headers: Vec<(String, String)>,
+    /// The body of the answer, if it is text.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub body: Option<String>,
+    /// The body of the answer in base 64, if it is not text.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub body_base64: Option<String>,
+}
+
+/// A list of accepted invocations.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct AcceptedInvocations {
+    /// The newest first, without their answers.
+    pub invocations: Vec<AcceptedInvocation>,
+}
+
+/// What became of a request to cancel an invocation.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct CancelledInvocation {
+    /// Its id.
+    pub id: String,
+    /// Whether an attempt was running, which is being ended.
+    pub was_running: bool,
+}
+
+/// How many dead letters were removed.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct DeletedDeadLetters {
+    /// Their number.
+    pub deleted: usize,
+}

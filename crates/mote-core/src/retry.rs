@@ -1,0 +1,253 @@
+//! What happens after an attempt at an accepted invocation: it has succeeded, it is tried again
+//! later, or it becomes a dead letter. Pure.
+
+use serde::{Deserialize, Serialize};
+
+use crate::fault::{Fault, FaultClass};
+
+/// Attempts if the manifest sets no number: one, and two more after failures.
+pub const ATTEMPTS_DEFAULT: u32 = 3;
+/// Most attempts that a manifest may ask for.
+pub const ATTEMPTS_MAX: u32 = 100;
+/// The pause before the second attempt.
+pub const BACKOFF_MS_DEFAULT: u64 = 1_000;
+/// The longest pause between two attempts.
+pub const BACKOFF_MS_MAX_DEFAULT: u64 = 300_000;
+/// An invocation that has waited longer than this becomes a dead letter instead of being tried
+/// again: sensor values and notifications are worthless by then.
+pub const AGE_MS_MAX_DEFAULT: u64 = 6 * 3_600_000;
+/// How long the state and result of an ended invocation can be looked up.
+pub const KEEP_MS_DEFAULT: u64 = 24 * 3_600_000;
+
+/// A failure after which an invocation may be tried again.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum RetryOn {
+    /// The function raised an error, ended, or could not start.
+    Error,
+    /// The deadline of the invocation passed.
+    Timeout,
+    /// The function answered with a status from 500 to 599.
+    Status,
+}
+
+impl RetryOn {
+    /// All of them, which is the default.
+    pub const ALL: [RetryOn; 3] = [RetryOn::Error, RetryOn::Timeout, RetryOn::Status];
+
+    /// The word used in manifests.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            RetryOn::Error => "error",
+            RetryOn::Timeout => "timeout",
+            RetryOn::Status => "status",
+        }
+    }
+}
+
+/// What receives the result of an invocation that has ended.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Recipient {
+    /// Another function of the node.
+    Function(String),
+    /// A POST to this address, under the node's rule for such requests.
+    Url(String),
+    /// An MQTT topic.
+    Topic(String),
+}
+
+/// How the accepted invocations of a function are run: `[async]` of its manifest.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct AsyncRules {
+    /// Attempts in total; `None` if the manifest sets no number.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub attempts: Option<u32>,
+    /// The pause before the second attempt in milliseconds. It doubles with each attempt.
+    pub backoff_ms: u64,
+    /// The longest pause in milliseconds.
+    pub backoff_ms_max: u64,
+    /// The failures after which it is tried again.
+    pub retry: Vec<RetryOn>,
+    /// Milliseconds after its acceptance, or after the time for which it was accepted, from which
+    /// on it is not tried again.
+    pub age_ms_max: u64,
+    /// Accepted invocations that run at once; `None` means half of what the function's instances
+    /// can run at once, so that callers who wait find room.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub concurrency: Option<u32>,
+    /// Milliseconds for which an ended invocation can be looked up.
+    pub keep_ms: u64,
+    /// What receives the answer of an invocation that succeeded.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub on_success: Option<Recipient>,
+    /// What receives the request of an invocation that failed for good.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub on_failure: Option<Recipient>,
+}
+
+impl Default for AsyncRules {
+    fn default() -> Self {
+        Self {
+            attempts: None,
+            backoff_ms: BACKOFF_MS_DEFAULT,
+            backoff_ms_max: BACKOFF_MS_MAX_DEFAULT,
+            retry: RetryOn::ALL.to_vec(),
+            age_ms_max: AGE_MS_MAX_DEFAULT,
+            concurrency: None,
+            keep_ms: KEEP_MS_DEFAULT,
+            on_success: None,
+            on_failure: None,
+        }
+    }
+}
+
+/// How one attempt ended.
+#[derive(Debug, Clone, Copy)]
+pub enum Attempt<'a> {
+    /// The function answered with this status.
+    Answered(u16),
+    /// The function did not answer.
+    Failed(&'a Fault),
+}
+
+/// What happens after an attempt.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Next {
+    /// The invocation has succeeded.
+    Succeeded,
+    /// It is tried again after this time. `counts` is false if the attempt found no room and
+    /// therefore does not count as one.
+    Again {
+        /// The pause in milliseconds.
+        after_ms: u64,
+        /// Whether the attempt counts.
+        counts: bool,
+    },
+    /// It has failed for good and becomes a dead letter.
+    Dead,
+    /// The node stops; the next start of the node runs it.
+    Kept,
+}
+
+/// The state of an invocation at the end of an attempt.
+#[derive(Debug, Clone, Copy)]
+pub struct Tried {
+    /// The number of this attempt, from 1; attempts without room are not counted.
+    pub attempt: u32,
+    /// Attempts in a row that found no room, this one included.
+    pub roomless: u32,
+    /// Milliseconds since it could first have run.
+    pub age_ms: u64,
+    /// Attempts if the manifest sets no number.
+    pub attempts_default: u32,
+    /// A random number from 0 to 1, so that many invocations that failed together are not tried
+    /// again together.
+    pub random: f64,
+}
+
+impl AsyncRules {
+    /// What happens after an attempt that ended as `ended`.
+    pub fn next(&self, tried: Tried, ended: Attempt<'_>) -> Next {
+        let pause = |number: u32| {
+            let doubled = self.backoff_ms.saturating_mul(1 << number.saturating_sub(1).min(32));
+            let longest = doubled.min(self.backoff_ms_max).max(1);
+            // From half of the pause to all of it.
+            (longest as f64 * (0.5 + tried.random.clamp(0.0, 1.0) / 2.0)) as u64
+        };
+        let reason = match ended {
+            Attempt::Answered(500..=599) => RetryOn::Status,
+            Attempt::Answered(_) => return Next::Succeeded,
+            Attempt::Failed(Fault::Stopping) => return Next::Kept,
+            Attempt::Failed(fault) => match fault.class() {
+                FaultClass::Caller => return Next::Dead,
+                FaultClass::Capacity if tried.age_ms < self.age_ms_max => {
+                    return Next::Again { after_ms: pause(tried.roomless), counts: false };
+                }
+                FaultClass::Capacity => return Next::Dead,
+                FaultClass::Function | FaultClass::Platform => match fault {
+                    Fault::DeadlineStarting { .. } | Fault::DeadlineRunning { .. } => {
+                        RetryOn::Timeout
+                    }
+                    _ => RetryOn::Error,
+                },
+            },
+        };
+        let attempts = self.attempts.unwrap_or(tried.attempts_default);
+        if tried.attempt >= attempts
+            || tried.age_ms >= self.age_ms_max
+            || !self.retry.contains(&reason)
+        {
+            return Next::Dead;
+        }
+        Next::Again { after_ms: pause(tried.attempt), counts: true }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const TRIED: Tried =
+        Tried { attempt: 1, roomless: 1, age_ms: 0, attempts_default: 3, random: 1.0 };
+
+    fn error() -> Fault {
+        Fault::HandlerError { message: "boom".to_owned() }
+    }
+
+    #[test]
+    fn pauses_double_up_to_the_longest_and_vary_by_half() {
+        let rules = AsyncRules { backoff_ms_max: 5_000, attempts: Some(9), ..Default::default() };
+        let after = |attempt, random| {
+            let tried = Tried { attempt, random, ..TRIED };
+            match rules.next(tried, Attempt::Failed(&error())) {
+                Next::Again { after_ms, counts: true } => after_ms,
+                other => panic!("{other:?}"),
+            }
+        };
+        let longest: Vec<_> = (1..=5).map(|attempt| after(attempt, 1.0)).collect();
+        assert_eq!(longest, [1_000, 2_000, 4_000, 5_000, 5_000]);
+        assert_eq!(after(2, 0.0), 1_000);
+        assert_eq!(after(2, 0.5), 1_500);
+    }
+
+    #[test]
+    fn every_outcome_has_its_consequence() {
+        let again = Next::Again { after_ms: 1_000, counts: true };
+        let rules = AsyncRules::default();
+        fn next(rules: &AsyncRules, ended: Attempt<'_>) -> Next {
+            rules.next(TRIED, ended)
+        }
+        assert_eq!(next(&rules, Attempt::Answered(200)), Next::Succeeded);
+        assert_eq!(
+            next(&rules, Attempt::Answered(404)),
+            Next::Succeeded,
+            "the function has answered"
+        );
+        assert_eq!(next(&rules, Attempt::Answered(503)), again);
+        assert_eq!(next(&rules, Attempt::Failed(&error())), again);
+        assert_eq!(next(&rules, Attempt::Failed(&Fault::DeadlineRunning { timeout_ms: 1 })), again);
+        assert_eq!(next(&rules, Attempt::Failed(&Fault::Stopping)), Next::Kept);
+        assert_eq!(next(&rules, Attempt::Failed(&Fault::NoSuchFunction)), Next::Dead);
+        let full = next(&rules, Attempt::Failed(&Fault::QueueFull));
+        assert_eq!(full, Next::Again { after_ms: 1_000, counts: false });
+    }
+
+    #[test]
+    fn attempts_age_and_the_chosen_failures_limit_it() {
+        let rules = AsyncRules { retry: vec![RetryOn::Timeout], ..Default::default() };
+        assert_eq!(rules.next(TRIED, Attempt::Failed(&error())), Next::Dead);
+        let rules = AsyncRules::default();
+        let third = Tried { attempt: 3, ..TRIED };
+        assert_eq!(rules.next(third, Attempt::Failed(&error())), Next::Dead);
+        let once = Tried { attempts_default: 1, ..TRIED };
+        assert_eq!(rules.next(once, Attempt::Failed(&error())), Next::Dead);
+        let old = Tried { age_ms: AGE_MS_MAX_DEFAULT, ..TRIED };
+        assert_eq!(rules.next(old, Attempt::Failed(&error())), Next::Dead);
+        assert_eq!(rules.next(old, Attempt::Failed(&Fault::NodeFull)), Next::Dead);
+        let many = Tried { roomless: 70, attempt: 1, ..TRIED };
+        let next = rules.next(many, Attempt::Failed(&Fault::NodeFull));
+        assert_eq!(next, Next::Again { after_ms: BACKOFF_MS_MAX_DEFAULT, counts: false });
+    }
+}

@@ -1,0 +1,413 @@
+//! The layer between the fronts and the engine that accepts invocations for later (RFC 7240,
+//! `respond-async`), and answers questions about them below `/_invocations`.
+//!
+//! Every other request passes through after one comparison.
+
+use std::sync::LazyLock;
+use std::time::Duration;
+
+use bytes::Bytes;
+use mote_api::Problem;
+use mote_core::accept::{Accept as _, AcceptError, Accepted, Deferred};
+use mote_core::body::{Body, BodyError};
+use mote_core::invocation::{headers, put_header};
+use mote_core::retry::AsyncRules;
+use mote_core::shares::Shares;
+use mote_core::spec::{CoapResource, Platform};
+use mote_core::{
+    Fault, FunctionName, Invocation, InvocationId, Invoker, Phases, Reply, RouteInfo, Trigger,
+};
+
+use crate::journal::{Cancelled, Journal, Shown};
+use crate::record::State;
+use crate::records::unix_ms;
+use crate::view::{Reader, problem_of, view};
+
+/// The first segment of the paths of invocations. No function can have this name.
+pub(crate) const SEGMENT: &str = "_invocations";
+/// The longest body of an invocation that is accepted.
+const BODY_BYTES_MAX: u64 = 16 << 20;
+/// Bodies that are being received, of all functions; one function may have half of them.
+const RECEIVING_BYTES_MAX: usize = 64 << 20;
+/// Time limit for receiving one body.
+const RECEIVE_TIMEOUT: Duration = Duration::from_secs(60);
+/// The longest time for which a caller waits for the result before it receives a 202.
+const WAIT_MAX: Duration = Duration::from_secs(60);
+
+/// An [`Invoker`] that accepts invocations for later. Cheap to clone.
+#[derive(Clone)]
+pub struct Deferring<I> {
+    inner: I,
+    journal: Journal,
+    receiving: Shares<String>,
+}
+
+/// A function, or the invocations of the journal.
+#[derive(Clone)]
+pub enum Route<R> {
+    /// A function.
+    Function(R),
+    /// `/_invocations`.
+    Invocations,
+}
+
+impl<I> Deferring<I> {
+    /// The layer over `inner`.
+    pub fn new(inner: I, journal: Journal) -> Self {
+        let receiving = Shares::new(RECEIVING_BYTES_MAX, RECEIVING_BYTES_MAX / 2);
+        Self { inner, journal, receiving }
+    }
+}
+
+impl<R: RouteInfo> RouteInfo for Route<R> {
+    fn name(&self) -> &FunctionName {
+        static NAME: LazyLock<FunctionName> =
+            LazyLock::new(|| FunctionName::new("invocations").expect("it is a valid name"));
+        match self {
+            Route::Function(route) => route.name(),
+            Route::Invocations => &NAME,
+        }
+    }
+
+    fn timeout_ms(&self) -> u64 {
+        match self {
+            Route::Function(route) => route.timeout_ms(),
+            Route::Invocations => 10_000,
+        }
+    }
+
+    fn body_bytes_max(&self) -> u64 {
+        match self {
+            Route::Function(route) => route.body_bytes_max(),
+            Route::Invocations => 0,
+        }
+    }
+
+    fn takes_whole_bodies(&self) -> bool {
+        match self {
+            Route::Function(route) => route.takes_whole_bodies(),
+            Route::Invocations => false,
+        }
+    }
+
+    fn methods(&self) -> &[String] {
+        static METHODS: LazyLock<[String; 3]> =
+            LazyLock::new(|| ["GET", "HEAD", "DELETE"].map(str::to_owned));
+        match self {
+            Route::Function(route) => route.methods(),
+            Route::Invocations => &METHODS[..],
+        }
+    }
+
+    fn coap(&self) -> &CoapResource {
+        static NONE: LazyLock<CoapResource> = LazyLock::new(CoapResource::default);
+        match self {
+            Route::Function(route) => route.coap(),
+            Route::Invocations => &NONE,
+        }
+    }
+
+    fn compat(&self) -> Option<Platform> {
+        match self {
+            Route::Function(route) => route.compat(),
+            Route::Invocations => None,
+        }
+    }
+
+    fn background(&self) -> Option<&AsyncRules> {
+        match self {
+            Route::Function(route) => route.background(),
+            Route::Invocations => None,
+        }
+    }
+
+    fn places(&self) -> u32 {
+        match self {
+            Route::Function(route) => route.places(),
+            Route::Invocations => 1,
+        }
+    }
+}
+
+impl<I: Invoker> Invoker for Deferring<I> {
+    type Route = Route<I::Route>;
+
+    fn route(&self, name: &str, key: impl FnOnce() -> Option<u64>) -> Option<Self::Route> {
+        match self.inner.route(name, key) {
+            Some(route) => Some(Route::Function(route)),
+            None if name == SEGMENT => Some(Route::Invocations),
+            None => None,
+        }
+    }
+
+    fn routes(&self) -> Vec<Self::Route> {
+        self.inner.routes().into_iter().map(Route::Function).collect()
+    }
+
+    async fn invoke(&self, route: &Self::Route, invocation: Invocation) -> Result<Reply, Fault> {
+        match route {
+            Route::Function(route) if !invocation.head.has_preference() => {
+                self.inner.invoke(route, invocation).await
+            }
+            // Boxed, so that the futures of all other invocations stay small.
+            Route::Function(route) => Box::pin(self.prefer(route, invocation)).await,
+            Route::Invocations => Box::pin(self.answer(invocation)).await,
+        }
+    }
+}
+
+/// What the caller of an invocation asked for.
+#[derive(Debug, Default, PartialEq, Eq)]
+struct Wishes {
+    respond_async: bool,
+    wait: Option<Duration>,
+    key: Option<String>,
+    order: Option<String>,
+    due_unix_ms: u64,
+}
+
+impl<I: Invoker> Deferring<I> {
+    async fn prefer(&self, route: &I::Route, invocation: Invocation) -> Result<Reply, Fault> {
+        let wishes = match wishes(invocation.head.headers(), unix_ms()) {
+            Ok(wishes) if wishes.respond_async => wishes,
+            Ok(_) => return self.inner.invoke(route, invocation).await,
+            Err(text) => return Ok(refused(&Problem::new(400, "M0516", text))),
+        };
+        let (trigger, head) = (invocation.trigger, invocation.head);
+        let limit = route.body_bytes_max().min(BODY_BYTES_MAX);
+        let wanted = invocation.body.length().unwrap_or(limit);
+        if wanted > limit {
+            return Err(Fault::BodyTooLarge { limit_bytes: limit });
+        }
+        let owner = route.name().as_str().to_owned();
+        let room = self.receiving.take(owner, usize::try_from(wanted).unwrap_or(usize::MAX));
+        let _room = room.map_err(|_| Fault::NodeFull)?;
+        let received = tokio::time::timeout(RECEIVE_TIMEOUT, invocation.body.collect(limit)).await;
+        let body = match received {
+            Ok(Ok(body)) => body,
+            Ok(Err(error)) => return Err(Fault::of_body(&error)),
+            Err(_) => return Err(Fault::of_body(&BodyError::TimedOut)),
+        };
+        let deferred = Deferred {
+            key: wishes.key,
+            order: wishes.order,
+            due_unix_ms: wishes.due_unix_ms,
+            ..Deferred::new(route.name().as_str(), trigger, head, body)
+        };
+        let accepted = match self.journal.accept(deferred).await {
+            Ok(accepted) => accepted,
+            Err(AcceptError::Stopping) => return Err(Fault::Stopping),
+            Err(error) => return Ok(refused(&problem_of(&error))),
+        };
+        if let Some(wait) = wishes.wait {
+            let ended = self.journal.ended(accepted.id);
+            if tokio::time::timeout(wait, ended).await.is_ok()
+                && let Ok(Some(shown)) = self.journal.show(accepted.id).await
+                && shown.stored.state != State::Waiting
+            {
+                return Ok(result(&shown));
+            }
+        }
+        Ok(accepted_reply(trigger, accepted))
+    }
+
+    /// Answers a request below `/_invocations`.
+    async fn answer(&self, invocation: Invocation) -> Result<Reply, Fault> {
+        let path = std::str::from_utf8(invocation.head.path()).unwrap_or_default();
+        let path = path.trim_start_matches('/');
+        let (id, rest) = path.split_once('/').unwrap_or((path, ""));
+        let unknown = || {
+            let text = "no such invocation: it does not exist, or it ended too long ago";
+            refused(&Problem::new(404, "M0517", text))
+        };
+        let Some(id) = InvocationId::from_text(id) else { return Ok(unknown()) };
+        if invocation.head.method() == b"DELETE" {
+            if !rest.is_empty() {
+                return Ok(unknown());
+            }
+            return Ok(match self.journal.cancel(id).await {
+                Ok(Cancelled::Waiting) => plain(204, Bytes::new()),
+                Ok(Cancelled::Running) => plain(202, Bytes::new()),
+                Ok(Cancelled::Ended) => {
+                    refused(&Problem::new(409, "M0518", "the invocation has already ended"))
+                }
+                Ok(Cancelled::Unknown) => unknown(),
+                Err(error) => refused(&problem_of(&error)),
+            });
+        }
+        let shown = match self.journal.show(id).await {
+            Ok(Some(shown)) => shown,
+            Ok(None) => return Ok(unknown()),
+            Err(error) => return Ok(refused(&problem_of(&error))),
+        };
+        Ok(match rest {
+            "" => json(200, &view(&shown, Reader::Caller)),
+            "result" => result(&shown),
+            _ => unknown(),
+        })
+    }
+}
+
+/// The reply to a caller whose invocation is on disk.
+fn accepted_reply(trigger: Trigger, accepted: Accepted) -> Reply {
+    let location = format!("/{SEGMENT}/{}", accepted.id);
+    // CoAP has no code for 202; a created resource has 2.01 (RFC 7252, 5.9.1.1).
+    let status = if trigger == Trigger::Coap { 201 } else { 202 };
+    let body = serde_json::json!({
+        "id": accepted.id.to_string(),
+        "location": location,
+        "new": accepted.is_new,
+    });
+    let mut reply = json(status, &body);
+    let mut fields = reply.headers.to_vec();
+    put_header(&mut fields, b"location", location.as_bytes());
+    put_header(&mut fields, b"preference-applied", b"respond-async");
+    reply.headers = fields.into();
+    reply
+}
+
+/// The function's own answer, if there is one.
+fn result(shown: &Shown) -> Reply {
+    let stored = &shown.stored;
+    match (stored.state, &stored.last) {
+        (State::Waiting, _) => {
+            let mut reply = json(202, &view(shown, Reader::Caller));
+            let mut fields = reply.headers.to_vec();
+            put_header(&mut fields, b"retry-after", b"1");
+            reply.headers = fields.into();
+            reply
+        }
+        (State::Cancelled, _) | (_, None) => {
+            refused(&Problem::new(410, "M0519", "the invocation was cancelled"))
+        }
+        (_, Some(last)) => match (&last.fault, &last.body) {
+            (Some(code), _) => {
+                let title = mote_api::explain(code).map_or("the function failed", |row| row.title);
+                refused(&Problem::new(last.status, code, title))
+            }
+            (None, Some(body)) => Reply {
+                status: last.status,
+                headers: last.fields.clone(),
+                body: Body::whole(body.clone()),
+                phases: Phases::default(),
+            },
+            (None, None) => {
+                let text = "the answer was longer than the journal keeps, which is 1 MiB";
+                refused(&Problem::new(410, "M0519", text))
+            }
+        },
+    }
+}
+
+/// The wishes in the header fields of a request; an error text for a field that cannot be obeyed.
+fn wishes(block: &[u8], now_ms: u64) -> Result<Wishes, String> {
+    let mut wishes = Wishes::default();
+    for (name, value) in headers(block) {
+        let text = || std::str::from_utf8(value).map_err(|_| "a field is not UTF-8".to_owned());
+        match name {
+            b"prefer" => {
+                for preference in text()?.split(',') {
+                    // Parameters after a semicolon do not matter for these (RFC 7240, 2).
+                    let preference = preference.split(';').next().unwrap_or_default().trim();
+                    let (token, value) = preference.split_once('=').unwrap_or((preference, ""));
+                    match token.trim().to_ascii_lowercase().as_str() {
+                        "respond-async" => wishes.respond_async = true,
+                        "wait" => {
+                            let seconds = value.trim().trim_matches('"').parse::<u64>();
+                            let seconds = seconds
+                                .map_err(|_| "Prefer: wait is a number of seconds".to_owned())?;
+                            wishes.wait = Some(Duration::from_secs(seconds).min(WAIT_MAX));
+                        }
+                        _ => {}
+                    }
+                }
+            }
+            b"idempotency-key" => wishes.key = Some(text()?.trim().trim_matches('"').to_owned()),
+            b"mote-order-key" => wishes.order = Some(text()?.trim().to_owned()),
+            b"mote-after" => {
+                let wait_ms = mote_api::quantity::parse_duration_ms(text()?.trim())
+                    .map_err(|_| "Mote-After: a duration such as 90s or 2h".to_owned())?;
+                wishes.due_unix_ms = now_ms.saturating_add(wait_ms);
+            }
+            b"mote-at" => {
+                let at = mote_api::Timestamp::parse(text()?.trim());
+                let at =
+                    at.map_err(|_| "Mote-At: a time such as 2030-01-31T06:00:00Z".to_owned())?;
+                wishes.due_unix_ms = at.unix_ms();
+            }
+            _ => {}
+        }
+    }
+    Ok(wishes)
+}
+
+fn json(status: u16, value: &impl serde::Serialize) -> Reply {
+    let body = serde_json::to_vec(value).expect("it has only string keys");
+    typed(status, b"application/json", body)
+}
+
+fn refused(problem: &Problem) -> Reply {
+    let body = serde_json::to_vec(problem).expect("it has only string keys");
+    let mut reply = typed(problem.status, b"application/problem+json", body);
+    if matches!(problem.status, 429 | 503 | 507) {
+        let mut fields = reply.headers.to_vec();
+        put_header(&mut fields, b"retry-after", b"1");
+        reply.headers = fields.into();
+    }
+    reply
+}
+
+fn typed(status: u16, media_type: &[u8], body: Vec<u8>) -> Reply {
+    let mut fields = Vec::new();
+    put_header(&mut fields, b"content-type", media_type);
+    put_header(&mut fields, b"cache-control", b"no-store");
+    Reply {
+        status,
+        headers: fields.into(),
+        body: Body::whole(Bytes::from(body)),
+        phases: Phases::default(),
+    }
+}
+
+fn plain(status: u16, body: Bytes) -> Reply {
+    Reply { status, headers: Bytes::new(), body: Body::whole(body), phases: Phases::default() }
+}
+
+#[cfg(test)]
+mod tests {
+    use mote_core::invocation::Head;
+
+    use super::*;
+
+    fn of(fields: &[(&str, &str)]) -> Result<Wishes, String> {
+        let mut head = Head::builder(b"POST", b"/", b"");
+        for (name, value) in fields {
+            head.header(name.as_bytes(), value.as_bytes());
+        }
+        let head = head.finish();
+        wishes(head.headers(), 1_000)
+    }
+
+    #[test]
+    fn preferences() {
+        let wishes = of(&[("Prefer", "return=minimal; foo, Respond-Async ; x=1, wait=5")]);
+        let expected =
+            Wishes { respond_async: true, wait: Some(Duration::from_secs(5)), ..Wishes::default() };
+        assert_eq!(wishes, Ok(expected));
+        assert_eq!(of(&[("Prefer", "handling=lenient")]), Ok(Wishes::default()));
+        let long = of(&[("Prefer", "wait=1000000000000")]).expect("valid");
+        assert_eq!(long.wait, Some(WAIT_MAX));
+        assert!(of(&[("Prefer", "wait=soon")]).is_err());
+    }
+
+    #[test]
+    fn keys_and_times() {
+        let wishes = of(&[("Idempotency-Key", "\"a b\""), ("Mote-After", "2s")]).expect("valid");
+        assert_eq!((wishes.key.as_deref(), wishes.due_unix_ms), (Some("a b"), 3_000));
+        let wishes = of(&[("Mote-At", "1970-01-01T00:01:00Z"), ("Mote-Order-Key", "k")]);
+        let wishes = wishes.expect("valid");
+        assert_eq!((wishes.order.as_deref(), wishes.due_unix_ms), (Some("k"), 60_000));
+        assert!(of(&[("Mote-After", "later")]).is_err());
+        assert!(of(&[("Mote-At", "noon")]).is_err());
+    }
+}

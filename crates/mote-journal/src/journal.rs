@@ -1,0 +1,569 @@
+//! The journal of a node: accepts invocations, answers questions about them, and hands them to the
+//! runner. The file is opened when it is first needed.
+
+use std::collections::HashMap;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Instant;
+
+use futures_util::FutureExt as _;
+use futures_util::future::BoxFuture;
+use mote_core::InvocationId;
+use mote_core::accept::{Accept, AcceptError, AcceptFuture, Accepted, Deferred};
+use mote_outgoing::Outgoing;
+use mote_store::StoreError;
+use mote_store::commit::CommitError;
+use parking_lot::Mutex;
+use tokio::sync::{Notify, OnceCell, oneshot};
+
+use crate::pending::{Entry, Number, Pending};
+use crate::record::{NewRecord, State, Stored, Waiting, Work};
+use crate::records::{Bounds, Records, unix_ms};
+
+/// Invocations that have not ended, of all functions, and the bytes of their requests. A function
+/// may use half of each.
+const WAITING_MAX: usize = 100_000;
+const WAITING_BYTES_MAX: u64 = 256 << 20;
+/// Requests that stay in memory until they run; others are read from the disk again.
+const CACHED_BYTES_MAX: u64 = 16 << 20;
+/// Invocations that run at once, of all functions.
+pub(crate) const RUNNING_MAX: usize = 64;
+/// Ended invocations that can be looked up, and those with an idempotency key beyond them.
+const KEPT_MAX: u64 = 10_000;
+const KEYED_MAX: u64 = 100_000;
+/// How long dead letters are kept.
+const DEAD_KEEP_MS: u64 = 30 * 24 * 3_600_000;
+/// Longest idempotency key and order key in bytes.
+pub const KEY_BYTES_MAX: usize = 255;
+/// The farthest time for which an invocation can be accepted.
+pub const DELAY_MS_MAX: u64 = 366 * 24 * 3_600_000;
+
+/// The journal of a node. Cheap to clone; there is one per node.
+#[derive(Clone)]
+pub struct Journal(pub(crate) Arc<Shared>);
+
+pub(crate) struct Shared {
+    path: PathBuf,
+    /// What results may be sent to.
+    pub(crate) outgoing: Outgoing,
+    records: OnceCell<Arc<Records>>,
+    pub(crate) state: Mutex<Memory>,
+    /// Wakes the runner.
+    pub(crate) changed: Notify,
+    began: Instant,
+}
+
+/// What the journal knows without its file.
+pub(crate) struct Memory {
+    pub(crate) pending: Pending<Data>,
+    by_id: HashMap<InvocationId, Number>,
+    /// Ends the running attempt at a record.
+    pub(crate) running: HashMap<Number, oneshot::Sender<()>>,
+    /// Told when a record has ended.
+    watching: HashMap<InvocationId, Vec<oneshot::Sender<()>>>,
+    used: HashMap<Arc<str>, Used>,
+    total: Used,
+    cached_bytes: u64,
+    stopping: bool,
+}
+
+/// Records and bytes that wait or run.
+#[derive(Debug, Clone, Copy, Default)]
+struct Used {
+    records: usize,
+    bytes: u64,
+}
+
+/// A record that waits or runs.
+#[derive(Debug)]
+pub(crate) struct Data {
+    pub(crate) id: InvocationId,
+    /// The function whose share it uses.
+    pub(crate) owner: Arc<str>,
+    /// Its work and depth, if they are in memory.
+    work: Option<(Work, u32)>,
+    bytes: u64,
+    /// From when on its age is counted, in milliseconds since 1970.
+    pub(crate) since_ms: u64,
+    pub(crate) attempts: u32,
+    pub(crate) roomless: u32,
+}
+
+/// The state of an invocation.
+#[derive(Debug)]
+pub struct Shown {
+    /// What is on disk.
+    pub stored: Stored,
+    /// Whether it runs now.
+    pub is_running: bool,
+}
+
+/// What became of the wish to cancel an invocation.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Cancelled {
+    /// It did not run yet and never will.
+    Waiting,
+    /// It ran and is being ended.
+    Running,
+    /// It had ended before.
+    Ended,
+    /// There is no such invocation.
+    Unknown,
+}
+
+/// How much the journal holds.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Figures {
+    /// Invocations that have not ended.
+    pub waiting: usize,
+    /// Those of them that run.
+    pub running: usize,
+}
+
+impl Journal {
+    /// The journal with its file at `path`. Nothing is opened or written yet.
+    pub fn new(path: PathBuf, outgoing: Outgoing) -> Self {
+        let memory = Memory {
+            pending: Pending::new(RUNNING_MAX),
+            by_id: HashMap::new(),
+            running: HashMap::new(),
+            watching: HashMap::new(),
+            used: HashMap::new(),
+            total: Used::default(),
+            cached_bytes: 0,
+            stopping: false,
+        };
+        Self(Arc::new(Shared {
+            path,
+            outgoing,
+            records: OnceCell::new(),
+            state: Mutex::new(memory),
+            changed: Notify::new(),
+            began: Instant::now(),
+        }))
+    }
+
+    /// Opens the file if an earlier run of the node left one, so that the invocations in it run.
+    /// Returns how many there are.
+    pub async fn take_up(&self) -> Result<usize, AcceptError> {
+        if !self.0.path.exists() {
+            return Ok(0);
+        }
+        self.records().await?;
+        Ok(self.0.state.lock().pending.len())
+    }
+
+    /// The open file.
+    pub(crate) async fn records(&self) -> Result<Arc<Records>, AcceptError> {
+        let open = async {
+            let path = self.0.path.clone();
+            let opened = tokio::task::spawn_blocking(move || Records::open(&path)).await;
+            let opened = opened.map_err(|error| AcceptError::Disk(error.to_string()))?;
+            let records = Arc::new(opened.map_err(|error| disk(&Arc::new(error)))?);
+            let waiting = records.waiting().await.map_err(|error| disk(&error))?;
+            let mut memory = self.0.state.lock();
+            for record in waiting {
+                memory.take(&record.function, record.bytes);
+                self.add(&mut memory, record, None);
+            }
+            drop(memory);
+            self.0.changed.notify_one();
+            Ok(records)
+        };
+        self.0.records.get_or_try_init(|| open).await.cloned()
+    }
+
+    /// The file, if it is open.
+    pub(crate) fn opened(&self) -> Option<&Arc<Records>> {
+        self.0.records.get()
+    }
+
+    /// Milliseconds on the clock of the timers.
+    pub(crate) fn now_ms(&self) -> u64 {
+        self.0.began.elapsed().as_millis() as u64
+    }
+
+    /// Adds a record that is on disk.
+    fn add(&self, memory: &mut Memory, record: Waiting, work: Option<(Work, u32)>) {
+        let Waiting { number, id, function, order, due_ms, accepted_ms, attempts, bytes, .. } =
+            record;
+        let owner: Arc<str> = function.into();
+        let work =
+            work.filter(|(work, _)| memory.cached_bytes + work.bytes() as u64 <= CACHED_BYTES_MAX);
+        memory.cached_bytes += work.as_ref().map_or(0, |(work, _)| work.bytes() as u64);
+        memory.by_id.insert(id, number);
+        let wait_ms = due_ms.saturating_sub(unix_ms());
+        let since_ms = accepted_ms.max(if attempts == 0 { due_ms } else { 0 });
+        // Requests that carry results have a share of their own, so that an address that does not
+        // answer does not keep the function from running.
+        let function =
+            if record.is_post { format!("{owner} results").into() } else { owner.clone() };
+        let data = Data { id, owner, work, bytes, since_ms, attempts, roomless: 0 };
+        let due_ms = if wait_ms == 0 { 0 } else { self.now_ms() + wait_ms };
+        memory.pending.add(number, Entry { function, order: order.map(Into::into), due_ms, data });
+    }
+
+    /// Offers a record to the disk. `done` learns the outcome on another thread.
+    pub(crate) fn insert(
+        &self,
+        records: &Records,
+        record: NewRecord,
+        done: impl FnOnce(Result<Accepted, AcceptError>) + Send + 'static,
+    ) {
+        let journal = self.clone();
+        let kept = record.clone();
+        records.insert(record, move |inserted| {
+            let bytes = kept.work.bytes() as u64;
+            let mut memory = journal.0.state.lock();
+            let outcome = match inserted {
+                Ok(inserted) => {
+                    if inserted.is_new {
+                        journal.add_new(&mut memory, inserted.number, kept);
+                    } else {
+                        memory.release(kept.work.function(), bytes);
+                    }
+                    Ok(Accepted { id: inserted.id, is_new: inserted.is_new })
+                }
+                Err(error) => {
+                    memory.release(kept.work.function(), bytes);
+                    Err(disk(&error))
+                }
+            };
+            drop(memory);
+            journal.0.changed.notify_one();
+            done(outcome);
+        });
+    }
+
+    /// Adds a record that was just written; its room has been reserved.
+    pub(crate) fn add_new(&self, memory: &mut Memory, number: Number, record: NewRecord) {
+        let waiting = Waiting {
+            number,
+            id: record.id,
+            function: record.work.function().to_owned(),
+            order: record.work.order().map(str::to_owned),
+            due_ms: record.work.due_unix_ms(),
+            accepted_ms: record.accepted_ms,
+            attempts: 0,
+            bytes: record.work.bytes() as u64,
+            is_post: matches!(record.work, Work::Post(_)),
+        };
+        self.add(memory, waiting, Some((record.work, record.depth)));
+    }
+
+    /// The work of a record that is about to run; `None` if it cannot be read.
+    pub(crate) async fn work_of(&self, number: Number) -> Option<(Work, u32)> {
+        let cached = {
+            let mut memory = self.0.state.lock();
+            let work = memory.pending.get_mut(number)?.data.work.take();
+            memory.cached_bytes -= work.as_ref().map_or(0, |(work, _)| work.bytes() as u64);
+            work
+        };
+        if cached.is_some() {
+            return cached;
+        }
+        match self.opened()?.work(number).await {
+            Ok(found) => found,
+            Err(error) => {
+                tracing::error!(number, %error, "cannot read an accepted invocation");
+                None
+            }
+        }
+    }
+
+    /// A record has ended, and this is on disk.
+    pub(crate) fn ended_now(&self, memory: &mut Memory, number: Number, ran: bool) {
+        let Some(entry) = memory.pending.remove(number, ran) else { return };
+        let data = entry.data;
+        memory.cached_bytes -= data.work.as_ref().map_or(0, |(work, _)| work.bytes() as u64);
+        memory.running.remove(&number);
+        memory.by_id.remove(&data.id);
+        memory.release(&data.owner, data.bytes);
+        for watcher in memory.watching.remove(&data.id).unwrap_or_default() {
+            let _ = watcher.send(());
+        }
+    }
+
+    /// An invocation, with its answer if it has ended; `None` if the journal does not know it.
+    pub async fn show(&self, id: InvocationId) -> Result<Option<Shown>, AcceptError> {
+        let Some(records) = self.existing().await? else { return Ok(None) };
+        let stored = records.show(id).await.map_err(|error| disk(&error))?;
+        Ok(stored.map(|stored| self.shown(stored)))
+    }
+
+    /// Invocations without their answers, newest first: those of a function or of all, in a state
+    /// or in any, accepted before `before`.
+    pub async fn list(
+        &self,
+        function: Option<&str>,
+        state: Option<State>,
+        before: Option<InvocationId>,
+        limit: usize,
+    ) -> Result<Vec<Shown>, AcceptError> {
+        let Some(records) = self.existing().await? else { return Ok(Vec::new()) };
+        let listed = records.list(function.map(str::to_owned), state, before, limit);
+        let listed = listed.await.map_err(|error| disk(&error))?;
+        Ok(listed.into_iter().map(|stored| self.shown(stored)).collect())
+    }
+
+    fn shown(&self, stored: Stored) -> Shown {
+        let is_running = stored.state == State::Waiting
+            && self.0.state.lock().running.contains_key(&stored.number);
+        Shown { stored, is_running }
+    }
+
+    /// Cancels an invocation. One that runs is ended; what the function has done by then remains.
+    pub async fn cancel(&self, id: InvocationId) -> Result<Cancelled, AcceptError> {
+        let Some(records) = self.existing().await? else { return Ok(Cancelled::Unknown) };
+        let waiting = {
+            let mut memory = self.0.state.lock();
+            match memory.by_id.get(&id).copied() {
+                None => None,
+                Some(number) => match memory.running.remove(&number) {
+                    Some(end) => {
+                        let _ = end.send(());
+                        return Ok(Cancelled::Running);
+                    }
+                    None => Some(number),
+                },
+            }
+        };
+        let Some(number) = waiting else {
+            let known = records.show(id).await.map_err(|error| disk(&error))?;
+            return Ok(if known.is_some() { Cancelled::Ended } else { Cancelled::Unknown });
+        };
+        let settled = crate::records::Settled {
+            number,
+            state: State::Cancelled,
+            last: None,
+            following: Vec::new(),
+        };
+        let (answer, answered) = oneshot::channel();
+        let journal = self.clone();
+        // It must not start any more, whether or not the note of it reaches the disk.
+        self.ended_now(&mut self.0.state.lock(), number, false);
+        records.settle(settled, move |done| {
+            journal.0.changed.notify_one();
+            let _ = answer.send(done.map(|_| ()));
+        });
+        match answered.await {
+            Ok(Ok(())) => Ok(Cancelled::Waiting),
+            Ok(Err(error)) => Err(disk(&error)),
+            Err(_) => Err(AcceptError::Stopping),
+        }
+    }
+
+    /// Runs a dead letter again, with all its attempts. False if there is no such dead letter.
+    pub async fn retry(&self, id: InvocationId) -> Result<bool, AcceptError> {
+        let Some(records) = self.existing().await? else { return Ok(false) };
+        let revived = records.revive(id, unix_ms()).await.map_err(|error| disk(&error))?;
+        let Some(waiting) = revived else { return Ok(false) };
+        let mut memory = self.0.state.lock();
+        memory.take(&waiting.function, waiting.bytes);
+        self.add(&mut memory, waiting, None);
+        drop(memory);
+        self.0.changed.notify_one();
+        Ok(true)
+    }
+
+    /// Removes dead letters: one, or all of a function, or all. Returns how many there were.
+    pub async fn delete_dead(
+        &self,
+        id: Option<InvocationId>,
+        function: Option<&str>,
+    ) -> Result<usize, AcceptError> {
+        let Some(records) = self.existing().await? else { return Ok(0) };
+        let deleted = records.delete_dead(id, function.map(str::to_owned));
+        deleted.await.map_err(|error| disk(&error))
+    }
+
+    /// The file if there is one, without making it.
+    async fn existing(&self) -> Result<Option<Arc<Records>>, AcceptError> {
+        if self.opened().is_none() && !self.0.path.exists() {
+            return Ok(None);
+        }
+        self.records().await.map(Some)
+    }
+
+    /// How much the journal holds.
+    pub fn figures(&self) -> Figures {
+        let memory = self.0.state.lock();
+        Figures { waiting: memory.pending.len(), running: memory.running.len() }
+    }
+
+    /// Accepts nothing from now on.
+    pub fn stop(&self) {
+        self.0.state.lock().stopping = true;
+        self.0.changed.notify_one();
+    }
+
+    pub(crate) fn is_stopping(&self) -> bool {
+        self.0.state.lock().stopping
+    }
+
+    /// Removes what ended longer ago than it is kept.
+    pub(crate) async fn sweep(&self, keep_ms: u64) {
+        let Some(records) = self.opened() else { return };
+        let now_ms = unix_ms();
+        let bounds = Bounds {
+            records: KEPT_MAX,
+            keyed: KEYED_MAX,
+            ended_before_ms: now_ms.saturating_sub(keep_ms),
+            dead_before_ms: now_ms.saturating_sub(DEAD_KEEP_MS),
+        };
+        match records.sweep(bounds).await {
+            Ok(0) => {}
+            Ok(dead) => tracing::warn!(
+                dead,
+                "the oldest dead letters were removed, because there are more than {KEPT_MAX} or \
+                 they were 30 days old"
+            ),
+            Err(error) => tracing::error!(%error, "cannot remove old records of the journal"),
+        }
+    }
+
+    /// Keeps a record of work that another part of the node runs; it is on disk when this resolves
+    /// to its number.
+    pub async fn keep_activation(&self, record: Vec<u8>) -> Result<u64, AcceptError> {
+        let records = self.records().await?;
+        records.keep_activation(record).await.map_err(|error| disk(&error))
+    }
+
+    /// A record of [`Journal::keep_activation`].
+    pub async fn activation(&self, number: u64) -> Result<Option<Vec<u8>>, AcceptError> {
+        let Some(records) = self.existing().await? else { return Ok(None) };
+        records.activation(number).await.map_err(|error| disk(&error))
+    }
+
+    /// Forgets a record of [`Journal::keep_activation`].
+    pub async fn forget_activation(&self, number: u64) -> Result<(), AcceptError> {
+        let Some(records) = self.existing().await? else { return Ok(()) };
+        records.forget_activation(number).await.map_err(|error| disk(&error))
+    }
+
+    /// Number and length in bytes of all records of [`Journal::keep_activation`], oldest first.
+    pub async fn activations(&self) -> Result<Vec<(u64, u64)>, AcceptError> {
+        let Some(records) = self.existing().await? else { return Ok(Vec::new()) };
+        records.activations().await.map_err(|error| disk(&error))
+    }
+}
+
+impl Accept for Journal {
+    fn accept(&self, deferred: Deferred) -> AcceptFuture {
+        let journal = self.clone();
+        Box::pin(async move {
+            check(&deferred)?;
+            let records = journal.records().await?;
+            let accepted_ms = unix_ms();
+            let id = new_id(accepted_ms);
+            let work = Work::Invoke(deferred);
+            journal.0.state.lock().reserve(work.function(), work.bytes() as u64)?;
+            let (answer, answered) = oneshot::channel();
+            let record = NewRecord { id, work, accepted_ms, depth: 0 };
+            journal.insert(&records, record, |outcome| {
+                // The caller may have gone; the invocation runs all the same.
+                let _ = answer.send(outcome);
+            });
+            answered.await.unwrap_or(Err(AcceptError::Stopping))
+        })
+    }
+
+    fn ended(&self, id: InvocationId) -> BoxFuture<'static, ()> {
+        let mut memory = self.0.state.lock();
+        if !memory.by_id.contains_key(&id) {
+            return std::future::ready(()).boxed();
+        }
+        let (end, ended) = oneshot::channel();
+        memory.watching.entry(id).or_default().push(end);
+        // The sender is dropped only with the journal.
+        ended.map(|_| ()).boxed()
+    }
+}
+
+impl Memory {
+    fn reserve(&mut self, function: &str, bytes: u64) -> Result<(), AcceptError> {
+        if self.stopping {
+            return Err(AcceptError::Stopping);
+        }
+        let own = self.used.get(function).copied().unwrap_or_default();
+        let fits = |used: Used, parts: usize| {
+            used.records < WAITING_MAX / parts
+                && used.bytes + bytes <= WAITING_BYTES_MAX / parts as u64
+        };
+        if !fits(own, 2) {
+            let text = format!(
+                "{} invocations of {function}, or {} MiB of them, wait",
+                WAITING_MAX / 2,
+                WAITING_BYTES_MAX >> 21
+            );
+            return Err(AcceptError::Full(text));
+        }
+        if !fits(self.total, 1) {
+            let mib = WAITING_BYTES_MAX >> 20;
+            let text = format!("{WAITING_MAX} invocations, or {mib} MiB of them, wait");
+            return Err(AcceptError::Full(text));
+        }
+        self.take(function, bytes);
+        Ok(())
+    }
+
+    /// Counts a record, even beyond the bounds.
+    pub(crate) fn take(&mut self, function: &str, bytes: u64) {
+        let own = match self.used.get_mut(function) {
+            Some(own) => own,
+            None => self.used.entry(function.into()).or_default(),
+        };
+        for used in [own, &mut self.total] {
+            used.records += 1;
+            used.bytes += bytes;
+        }
+    }
+
+    fn release(&mut self, function: &str, bytes: u64) {
+        let less = |used: &mut Used| {
+            used.records = used.records.saturating_sub(1);
+            used.bytes = used.bytes.saturating_sub(bytes);
+        };
+        less(&mut self.total);
+        if let Some(own) = self.used.get_mut(function) {
+            less(own);
+            if own.records == 0 {
+                self.used.remove(function);
+            }
+        }
+    }
+}
+
+fn check(deferred: &Deferred) -> Result<(), AcceptError> {
+    let invalid = |text: String| Err(AcceptError::Invalid(text));
+    for (what, key) in [("idempotency key", &deferred.key), ("order key", &deferred.order)] {
+        if let Some(key) = key
+            && (key.is_empty() || key.len() > KEY_BYTES_MAX)
+        {
+            return invalid(format!("the {what} has {} bytes; 1 to {KEY_BYTES_MAX}", key.len()));
+        }
+    }
+    if deferred.due_unix_ms > unix_ms() + DELAY_MS_MAX {
+        return invalid("an invocation can be delayed by 366 days at most".to_owned());
+    }
+    Ok(())
+}
+
+/// A fresh id. Whoever knows it may read the result, so it must not be possible to guess it.
+pub(crate) fn new_id(unix_ms: u64) -> InvocationId {
+    let mut random = [0; 16];
+    let mut filled = 0;
+    while filled < random.len() {
+        let flags = rustix::rand::GetRandomFlags::empty();
+        filled += rustix::rand::getrandom(&mut random[filled..], flags).unwrap_or(0);
+    }
+    InvocationId::new(unix_ms, u128::from_le_bytes(random))
+}
+
+pub(crate) fn disk(error: &CommitError) -> AcceptError {
+    let text = mote_core::fault::error_chain(&**error);
+    match &**error {
+        StoreError::DiskFull { .. } => AcceptError::DiskFull(text),
+        _ => AcceptError::Disk(text),
+    }
+}

@@ -1,0 +1,25 @@
+//! The invocations that a node has accepted and runs later: asynchronous calls, messages, schedules,
+//! and the results that are sent on.
+//!
+//! An invocation is on disk before its caller learns that it was accepted, and it is run until it
+//! has ended. It runs at least once; an attempt that a crash interrupts is repeated. This crate must
+//! not know fronts, the engine's inside, or the management API. It calls functions through an
+//! `Invoker`.
+//!
+//! [`Journal`] is the handle. [`records`] is its file, [`pending`] decides what runs next (pure),
+//! [`run`] runs it, and `mote_core::retry` decides what follows an attempt (pure). [`Deferring`] is
+//! the layer in front of the engine that accepts requests whose callers do not want to wait.
+
+mod front;
+mod journal;
+pub mod pending;
+pub mod record;
+pub mod records;
+mod runner;
+mod view;
+
+pub use front::Deferring;
+pub use journal::{Cancelled, DELAY_MS_MAX, Figures, Journal, KEY_BYTES_MAX, Shown};
+pub use record::State;
+pub use runner::{ANSWER_BYTES_MAX, ATTEMPT_FIELD, DEPTH_MAX, run};
+pub use view::{problem_of, view};

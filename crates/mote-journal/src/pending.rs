@@ -1,0 +1,310 @@
+//! Decides which accepted invocation runs next. Pure: the time is an argument.
+//!
+//! Functions take turns. A function has a share of what may run at once, so that no function blocks
+//! the others. Invocations with the same order key run one after another in the order of their
+//! numbers; an invocation that waits for another attempt holds back those behind it.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
+use std::sync::Arc;
+
+/// The number of a record in the journal. Records are accepted in the order of their numbers.
+pub type Number = i64;
+
+/// An invocation that waits or runs.
+#[derive(Debug)]
+pub struct Entry<T> {
+    /// The function that it belongs to, which bounds how many run at once.
+    pub function: Arc<str>,
+    /// Its order key.
+    pub order: Option<Arc<str>>,
+    /// When it may run, on the caller's clock in milliseconds.
+    pub due_ms: u64,
+    /// What the caller keeps with it.
+    pub data: T,
+}
+
+/// The invocations of a node that have not ended.
+#[derive(Debug)]
+pub struct Pending<T> {
+    total_max: usize,
+    running: usize,
+    entries: HashMap<Number, Entry<T>>,
+    /// Entries whose time has not come.
+    timers: BTreeSet<(u64, Number)>,
+    functions: HashMap<Arc<str>, Function>,
+    /// Functions with ready entries; the next one is first.
+    turns: VecDeque<Arc<str>>,
+    /// Entries by function and order key, in their order; the first one of each may run.
+    orders: HashMap<(Arc<str>, Arc<str>), BTreeSet<Number>>,
+}
+
+#[derive(Debug, Default)]
+struct Function {
+    /// By number, so that an entry that was delayed runs before later ones.
+    ready: BTreeMap<Number, ()>,
+    running: usize,
+    has_turn: bool,
+}
+
+impl<T> Pending<T> {
+    /// At most `total_max` entries run at once.
+    pub fn new(total_max: usize) -> Self {
+        Self {
+            total_max,
+            running: 0,
+            entries: HashMap::new(),
+            timers: BTreeSet::new(),
+            functions: HashMap::new(),
+            turns: VecDeque::new(),
+            orders: HashMap::new(),
+        }
+    }
+
+    /// Entries that wait or run.
+    pub fn len(&self) -> usize {
+        self.entries.len()
+    }
+
+    /// Whether nothing waits or runs.
+    pub fn is_empty(&self) -> bool {
+        self.entries.is_empty()
+    }
+
+    /// Adds an entry that waits. Its number is larger than that of all earlier entries with its
+    /// order key.
+    pub fn add(&mut self, number: Number, entry: Entry<T>) {
+        if let Some(order) = &entry.order {
+            let key = (entry.function.clone(), order.clone());
+            self.orders.entry(key).or_default().insert(number);
+        }
+        self.timers.insert((entry.due_ms, number));
+        self.entries.insert(number, entry);
+    }
+
+    /// An entry.
+    pub fn get_mut(&mut self, number: Number) -> Option<&mut Entry<T>> {
+        self.entries.get_mut(&number)
+    }
+
+    /// The time of the next entry whose time has not come.
+    pub fn next_due_ms(&self) -> Option<u64> {
+        self.timers.first().map(|(due_ms, _)| *due_ms)
+    }
+
+    /// The next entry that may run at `now_ms`; it counts as running until [`Pending::again`] or
+    /// [`Pending::remove`]. `share_of` is the number of a function's entries that may run at once.
+    pub fn next(&mut self, now_ms: u64, share_of: impl Fn(&str) -> usize) -> Option<Number> {
+        self.wake(now_ms);
+        if self.running >= self.total_max {
+            return None;
+        }
+        for _ in 0..self.turns.len() {
+            let name = self.turns.pop_front()?;
+            let function = self.functions.get_mut(&name)?;
+            let Some((&number, ())) = function.ready.first_key_value() else {
+                function.has_turn = false;
+                self.forget_idle(&name);
+                continue;
+            };
+            if function.running >= share_of(&name).max(1) {
+                self.turns.push_back(name);
+                continue;
+            }
+            function.ready.remove(&number);
+            function.running += 1;
+            self.running += 1;
+            if function.ready.is_empty() {
+                function.has_turn = false;
+            } else {
+                self.turns.push_back(name);
+            }
+            return Some(number);
+        }
+        None
+    }
+
+    /// Moves entries whose time has come to the ready ones of their function, unless an earlier one
+    /// with their order key has not ended.
+    fn wake(&mut self, now_ms: u64) {
+        while let Some(&(due_ms, number)) = self.timers.first()
+            && due_ms <= now_ms
+        {
+            self.timers.pop_first();
+            self.make_ready(number);
+        }
+    }
+
+    fn make_ready(&mut self, number: Number) {
+        let Some(entry) = self.entries.get(&number) else { return };
+        if let Some(order) = &entry.order {
+            let key = (entry.function.clone(), order.clone());
+            let first = self.orders.get(&key).and_then(|numbers| numbers.first());
+            if first != Some(&number) {
+                // It is made ready when the one before it ends.
+                return;
+            }
+        }
+        let name = entry.function.clone();
+        let function = self.functions.entry(name.clone()).or_default();
+        function.ready.insert(number, ());
+        if !function.has_turn {
+            function.has_turn = true;
+            self.turns.push_back(name);
+        }
+    }
+
+    /// An entry that ran waits until `due_ms` for another attempt.
+    pub fn again(&mut self, number: Number, due_ms: u64) {
+        let Some(entry) = self.entries.get_mut(&number) else { return };
+        entry.due_ms = due_ms;
+        let name = entry.function.clone();
+        self.timers.insert((due_ms, number));
+        self.has_run(&name);
+    }
+
+    /// Removes an entry; `ran` says whether it was running.
+    pub fn remove(&mut self, number: Number, ran: bool) -> Option<Entry<T>> {
+        let entry = self.entries.remove(&number)?;
+        self.timers.remove(&(entry.due_ms, number));
+        if let Some(function) = self.functions.get_mut(&entry.function) {
+            function.ready.remove(&number);
+        }
+        if ran {
+            self.has_run(&entry.function);
+        } else {
+            self.forget_idle(&entry.function);
+        }
+        if let Some(order) = &entry.order {
+            let key = (entry.function.clone(), order.clone());
+            let mut following = None;
+            if let Some(numbers) = self.orders.get_mut(&key) {
+                let was_first = numbers.first() == Some(&number);
+                numbers.remove(&number);
+                following = numbers.first().copied().filter(|_| was_first);
+                if numbers.is_empty() {
+                    self.orders.remove(&key);
+                }
+            }
+            if let Some(next) = following
+                && let Some(waiting) = self.entries.get(&next)
+                && !self.timers.contains(&(waiting.due_ms, next))
+            {
+                self.make_ready(next);
+            }
+        }
+        Some(entry)
+    }
+
+    fn has_run(&mut self, name: &Arc<str>) {
+        self.running = self.running.saturating_sub(1);
+        if let Some(function) = self.functions.get_mut(name) {
+            function.running = function.running.saturating_sub(1);
+        }
+        self.forget_idle(name);
+    }
+
+    fn forget_idle(&mut self, name: &Arc<str>) {
+        let idle = |function: &Function| {
+            function.running == 0 && function.ready.is_empty() && !function.has_turn
+        };
+        if self.functions.get(name).is_some_and(idle) {
+            self.functions.remove(name);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const NONE: [Number; 0] = [];
+
+    fn entry(function: &str, order: Option<&str>, due_ms: u64) -> Entry<()> {
+        Entry { function: function.into(), order: order.map(Into::into), due_ms, data: () }
+    }
+
+    fn begun(pending: &mut Pending<()>, now_ms: u64) -> Vec<Number> {
+        std::iter::from_fn(|| pending.next(now_ms, |_| 3)).collect()
+    }
+
+    #[test]
+    fn functions_run_in_turn_and_within_their_shares() {
+        let mut pending = Pending::new(4);
+        for n in 0..100 {
+            pending.add(n, entry("many", None, 0));
+        }
+        pending.add(1_000, entry("few", None, 0));
+        pending.add(1_001, entry("few", None, 0));
+        assert_eq!(begun(&mut pending, 0), [0, 1_000, 1, 1_001], "in turn, up to the total");
+        pending.remove(1_000, true);
+        pending.remove(1_001, true);
+        assert_eq!(begun(&mut pending, 0), [2], "the share of one function ends");
+        pending.add(2_000, entry("late", None, 0));
+        assert_eq!(begun(&mut pending, 0), [2_000], "others have room all the same");
+        for n in [0, 1, 2, 2_000] {
+            pending.remove(n, true);
+        }
+        for n in 3..100 {
+            assert_eq!(pending.next(0, |_| 1), Some(n));
+            pending.remove(n, true);
+        }
+        assert!(pending.is_empty() && pending.functions.is_empty() && pending.turns.is_empty());
+    }
+
+    #[test]
+    fn entries_wait_for_their_time_and_for_another_attempt() {
+        let mut pending = Pending::new(9);
+        pending.add(1, entry("f", None, 50));
+        pending.add(2, entry("f", None, 0));
+        assert_eq!(begun(&mut pending, 49), [2]);
+        assert_eq!(pending.next_due_ms(), Some(50));
+        assert_eq!(begun(&mut pending, 50), [1]);
+        pending.again(1, 70);
+        assert_eq!(begun(&mut pending, 69), NONE);
+        assert_eq!(begun(&mut pending, 70), [1]);
+        pending.remove(1, true);
+        pending.remove(2, true);
+        assert_eq!((pending.len(), pending.next_due_ms()), (0, None));
+    }
+
+    #[test]
+    fn an_order_key_makes_them_run_one_after_another() {
+        let mut pending = Pending::new(9);
+        for n in 1..=4 {
+            pending.add(n, entry("f", Some("a"), 0));
+        }
+        pending.add(5, entry("f", Some("b"), 0));
+        pending.add(6, entry("g", Some("a"), 0));
+        assert_eq!(begun(&mut pending, 0), [1, 6, 5]);
+        pending.again(1, 100);
+        assert_eq!(begun(&mut pending, 99), NONE, "those behind a delayed one wait");
+        assert_eq!(begun(&mut pending, 100), [1]);
+        pending.remove(3, false);
+        pending.remove(1, true);
+        assert_eq!(begun(&mut pending, 100), [2]);
+        pending.remove(2, true);
+        assert_eq!(begun(&mut pending, 100), [4], "a cancelled one is passed over");
+        for n in [4, 5, 6] {
+            pending.remove(n, true);
+        }
+        assert!(pending.orders.is_empty() && pending.functions.is_empty());
+    }
+
+    #[test]
+    fn the_first_of_an_order_may_be_due_later_than_the_second() {
+        let mut pending = Pending::new(9);
+        pending.add(1, entry("f", Some("a"), 100));
+        pending.add(2, entry("f", Some("a"), 0));
+        assert_eq!(begun(&mut pending, 50), NONE);
+        assert_eq!(begun(&mut pending, 100), [1]);
+        pending.remove(1, true);
+        assert_eq!(begun(&mut pending, 100), [2]);
+        pending.remove(2, true);
+        pending.add(3, entry("f", Some("a"), 0));
+        pending.add(4, entry("f", Some("a"), 500));
+        assert_eq!(begun(&mut pending, 200), [3]);
+        pending.remove(3, true);
+        assert_eq!(begun(&mut pending, 499), NONE);
+        assert_eq!(begun(&mut pending, 500), [4]);
+    }
+}

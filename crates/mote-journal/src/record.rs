@@ -1,0 +1,342 @@
+//! What the journal keeps of one invocation, and the bytes in which it keeps the request.
+
+use bytes::Bytes;
+use mote_core::InvocationId;
+use mote_core::accept::{Callback, Deferred};
+use mote_core::invocation::{Head, Trigger, headers};
+use serde::{Deserialize, Serialize};
+
+use crate::pending::Number;
+
+/// What is done when a record runs.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Work {
+    /// A function is invoked.
+    Invoke(Deferred),
+    /// The result of an invocation is sent to an address.
+    Post(Post),
+}
+
+/// A request of the node's own that carries the result of an invocation.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Post {
+    /// The function whose result it carries.
+    pub function: String,
+    /// Its address.
+    pub url: String,
+    /// Header block (see [`Head`]).
+    pub fields: Bytes,
+    /// The body.
+    pub body: Bytes,
+}
+
+impl Work {
+    /// The function that it belongs to.
+    pub fn function(&self) -> &str {
+        match self {
+            Work::Invoke(deferred) => &deferred.function,
+            Work::Post(post) => &post.function,
+        }
+    }
+
+    /// The order key.
+    pub fn order(&self) -> Option<&str> {
+        match self {
+            Work::Invoke(deferred) => deferred.order.as_deref(),
+            Work::Post(_) => None,
+        }
+    }
+
+    /// The idempotency key.
+    pub fn key(&self) -> Option<&str> {
+        match self {
+            Work::Invoke(deferred) => deferred.key.as_deref(),
+            Work::Post(_) => None,
+        }
+    }
+
+    /// When it may run, in milliseconds since 1970; 0 for at once.
+    pub fn due_unix_ms(&self) -> u64 {
+        match self {
+            Work::Invoke(deferred) => deferred.due_unix_ms,
+            Work::Post(_) => 0,
+        }
+    }
+
+    /// About the bytes of memory that it occupies.
+    pub fn bytes(&self) -> usize {
+        match self {
+            Work::Invoke(deferred) => deferred.head.bytes() + deferred.body.len(),
+            Work::Post(post) => post.url.len() + post.fields.len() + post.body.len(),
+        }
+    }
+}
+
+/// A record that is about to be written.
+#[derive(Debug, Clone)]
+pub struct NewRecord {
+    /// The id of the invocation.
+    pub id: InvocationId,
+    /// What is to be done.
+    pub work: Work,
+    /// When it was accepted, in milliseconds since 1970.
+    pub accepted_ms: u64,
+    /// Results that led to each other before it: an invocation whose result goes to a function is
+    /// one step.
+    pub depth: u32,
+}
+
+/// A record that waits.
+#[derive(Debug)]
+pub struct Waiting {
+    /// Its number.
+    pub number: Number,
+    /// The id of the invocation.
+    pub id: InvocationId,
+    /// The function that it belongs to.
+    pub function: String,
+    /// Its order key.
+    pub order: Option<String>,
+    /// When it may run, in milliseconds since 1970; 0 for at once.
+    pub due_ms: u64,
+    /// When it was accepted, in milliseconds since 1970.
+    pub accepted_ms: u64,
+    /// Attempts so far.
+    pub attempts: u32,
+    /// Bytes of its request on disk.
+    pub bytes: u64,
+    /// Whether it carries a result, instead of invoking a function.
+    pub is_post: bool,
+}
+
+/// The state of a record on disk.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum State {
+    /// It has not ended.
+    Waiting = 0,
+    /// The function has answered.
+    Succeeded = 1,
+    /// It has failed for good and is kept as a dead letter.
+    Dead = 2,
+    /// Somebody cancelled it.
+    Cancelled = 3,
+}
+
+impl State {
+    pub(crate) fn from_number(number: i64) -> Self {
+        match number {
+            1 => State::Succeeded,
+            2 => State::Dead,
+            3 => State::Cancelled,
+            _ => State::Waiting,
+        }
+    }
+}
+
+/// How the last attempt at a record ended.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct LastAttempt {
+    /// Attempts, this one included.
+    pub attempts: u32,
+    /// When it began, in milliseconds since 1970.
+    pub began_ms: u64,
+    /// When it ended.
+    pub ended_ms: u64,
+    /// The status of the function's answer, or of the fault.
+    pub status: u16,
+    /// The code of the fault, if there was one.
+    pub fault: Option<String>,
+    /// The text of the fault.
+    pub detail: Option<String>,
+    /// Header block of the answer.
+    pub fields: Bytes,
+    /// Its body; `None` if it was longer than the journal keeps.
+    pub body: Option<Bytes>,
+}
+
+/// Everything that the journal knows about an invocation.
+#[derive(Debug, Clone)]
+pub struct Stored {
+    /// Its number.
+    pub number: Number,
+    /// Its id.
+    pub id: InvocationId,
+    /// The function.
+    pub function: String,
+    /// The source of the invocation; `None` for a request that carries a result.
+    pub trigger: Option<Trigger>,
+    /// Its state.
+    pub state: State,
+    /// When it was accepted, in milliseconds since 1970.
+    pub accepted_ms: u64,
+    /// When it may run, or run again; 0 for at once.
+    pub due_ms: u64,
+    /// The idempotency key.
+    pub key: Option<String>,
+    /// The last attempt, if there was one.
+    pub last: Option<LastAttempt>,
+}
+
+/// The part of a request that is neither its fields nor its body.
+#[derive(Serialize, Deserialize)]
+struct Description {
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    method: String,
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    target: String,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    callback: Option<String>,
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    callback_fields: Vec<(String, String)>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    attempts: Option<u32>,
+    /// The address of a [`Post`].
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    url: Option<String>,
+    #[serde(default, skip_serializing_if = "is_zero")]
+    depth: u32,
+}
+
+fn is_zero(number: &u32) -> bool {
+    *number == 0
+}
+
+/// What a stored request needs from the columns of its record.
+#[derive(Debug, Clone)]
+pub struct Columns {
+    /// The function.
+    pub function: String,
+    /// The number of its trigger; 0 for a [`Post`].
+    pub trigger: u8,
+    /// Its idempotency key.
+    pub key: Option<String>,
+    /// Its order key.
+    pub order: Option<String>,
+    /// When it may run.
+    pub due_ms: u64,
+}
+
+/// The bytes of a request: length and text of its description in JSON, length and bytes of its
+/// header fields, its body.
+pub fn encode(work: &Work, depth: u32) -> Vec<u8> {
+    let (description, fields, body) = match work {
+        Work::Invoke(deferred) => {
+            let head = &deferred.head;
+            let mut target = String::from_utf8_lossy(head.path()).into_owned();
+            if !head.query().is_empty() {
+                target.push('?');
+                target.push_str(&String::from_utf8_lossy(head.query()));
+            }
+            let (callback, callback_fields) = match &deferred.callback {
+                Some(callback) => (Some(callback.url.clone()), callback.fields.clone()),
+                None => (None, Vec::new()),
+            };
+            let description = Description {
+                method: String::from_utf8_lossy(head.method()).into_owned(),
+                target,
+                callback,
+                callback_fields,
+                attempts: Some(deferred.attempts_default),
+                url: None,
+                depth,
+            };
+            (description, head.headers(), &deferred.body)
+        }
+        Work::Post(post) => {
+            let description = Description {
+                method: String::new(),
+                target: String::new(),
+                callback: None,
+                callback_fields: Vec::new(),
+                attempts: None,
+                url: Some(post.url.clone()),
+                depth,
+            };
+            (description, &post.fields[..], &post.body)
+        }
+    };
+    let description = serde_json::to_vec(&description).expect("it has only string keys");
+    let mut bytes = Vec::with_capacity(8 + description.len() + fields.len() + body.len());
+    for part in [&description[..], fields] {
+        bytes.extend_from_slice(&(part.len() as u32).to_le_bytes());
+        bytes.extend_from_slice(part);
+    }
+    bytes.extend_from_slice(body);
+    bytes
+}
+
+/// The work and depth that [`encode`] wrote; `None` if these are not such bytes.
+pub fn decode(bytes: &Bytes, columns: Columns) -> Option<(Work, u32)> {
+    let mut rest = bytes.clone();
+    let mut part = || {
+        let length = rest.get(..4)?.try_into().ok().map(u32::from_le_bytes)? as usize;
+        rest.get(4..)?.get(..length)?;
+        let found = rest.slice(4..4 + length);
+        rest = rest.slice(4 + length..);
+        Some(found)
+    };
+    let (description, fields) = (part()?, part()?);
+    let description: Description = serde_json::from_slice(&description).ok()?;
+    let depth = description.depth;
+    if let Some(url) = description.url {
+        let post = Post { function: columns.function, url, fields, body: rest };
+        return Some((Work::Post(post), depth));
+    }
+    let target = &description.target;
+    let (path, query) = target.split_once('?').unwrap_or((target, ""));
+    let mut head = Head::builder(description.method.as_bytes(), path.as_bytes(), query.as_bytes());
+    for (name, value) in headers(&fields) {
+        head.header(name, value);
+    }
+    let fields = description.callback_fields;
+    let mut deferred =
+        Deferred::new(columns.function, Trigger::from_wire(columns.trigger)?, head.finish(), rest);
+    deferred.key = columns.key;
+    deferred.order = columns.order;
+    deferred.due_unix_ms = columns.due_ms;
+    deferred.callback = description.callback.map(|url| Callback { url, fields });
+    deferred.attempts_default = description.attempts.unwrap_or(deferred.attempts_default);
+    Some((Work::Invoke(deferred), depth))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn columns(work: &Work, trigger: u8) -> Columns {
+        Columns {
+            function: work.function().to_owned(),
+            trigger,
+            key: work.key().map(str::to_owned),
+            order: work.order().map(str::to_owned),
+            due_ms: work.due_unix_ms(),
+        }
+    }
+
+    #[test]
+    fn requests_keep_everything() {
+        let mut head = Head::builder(b"PUT", b"/a", b"b=c?d");
+        head.header(b"x-a", b"\xff");
+        let body = Bytes::from_static(b"\0body");
+        let mut deferred = Deferred::new("f", Trigger::Mqtt, head.finish(), body.clone());
+        deferred.key = Some("key".to_owned());
+        deferred.order = Some("order".to_owned());
+        deferred.due_unix_ms = 7;
+        deferred.attempts_default = 1;
+        let fields = vec![("x-call-id".to_owned(), "1".to_owned())];
+        deferred.callback = Some(Callback { url: "http://a/".to_owned(), fields });
+        let post = Post {
+            function: "f".to_owned(),
+            url: "https://a/b".to_owned(),
+            fields: Bytes::from_static(b"x\ny\n"),
+            body,
+        };
+        for (work, trigger) in [(Work::Invoke(deferred), 5), (Work::Post(post), 0)] {
+            let bytes = Bytes::from(encode(&work, 3));
+            assert_eq!(decode(&bytes, columns(&work, trigger)), Some((work.clone(), 3)));
+            for cut in [0, 3, 5, 20] {
+                assert_eq!(decode(&bytes.slice(..cut), columns(&work, trigger)), None, "{cut}");
+            }
+        }
+    }
+}

@@ -1,0 +1,457 @@
+//! The records on disk: SQLite behind a group committer.
+//!
+//! A record that is accepted is on disk before its future resolves. The end of an attempt is written
+//! without a sync of its own, because the loss of that note at a power cut only means that the
+//! invocation runs once more.
+
+use bytes::Bytes;
+use futures_util::future::BoxFuture;
+use mote_core::InvocationId;
+use mote_core::invocation::Trigger;
+use mote_store::commit::{CommitError, Committer, Steps};
+use rusqlite::{Connection, OptionalExtension as _, Row, params};
+
+use crate::pending::Number;
+use crate::record::{
+    Columns, LastAttempt, NewRecord, State, Stored, Waiting, Work, decode, encode,
+};
+
+/// The steps that make the tables. `trigger` 0 is a request that carries a result.
+const STEPS: Steps = &["
+CREATE TABLE records (
+    number INTEGER PRIMARY KEY NOT NULL,
+    id BLOB NOT NULL,
+    function TEXT NOT NULL,
+    trigger INTEGER NOT NULL,
+    state INTEGER NOT NULL,
+    accepted_ms INTEGER NOT NULL,
+    due_ms INTEGER NOT NULL,
+    key TEXT,
+    sequence TEXT,
+    attempts INTEGER NOT NULL,
+    began_ms INTEGER,
+    ended_ms INTEGER,
+    status INTEGER,
+    fault TEXT,
+    detail TEXT,
+    fields BLOB,
+    body BLOB,
+    request BLOB
+) STRICT;
+CREATE UNIQUE INDEX records_by_id ON records (id);
+CREATE UNIQUE INDEX records_by_key ON records (function, key) WHERE key IS NOT NULL;
+CREATE INDEX records_by_end ON records (state, ended_ms) WHERE state > 0;
+CREATE TABLE activations (number INTEGER PRIMARY KEY AUTOINCREMENT, record BLOB NOT NULL) STRICT;
+"];
+
+/// A result of the journal's file.
+pub type Answer<T> = BoxFuture<'static, Result<T, CommitError>>;
+
+/// The journal's file.
+#[derive(Debug)]
+pub struct Records {
+    committer: Committer,
+}
+
+/// The answer to a record that was offered.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Inserted {
+    /// Its number, or that of the earlier record with the same key.
+    pub number: Number,
+    /// Its id.
+    pub id: InvocationId,
+    /// False if an earlier record has the same key.
+    pub is_new: bool,
+}
+
+/// The end of a record, and what follows from it.
+#[derive(Debug)]
+pub struct Settled {
+    /// The record.
+    pub number: Number,
+    /// Its state from now on.
+    pub state: State,
+    /// The attempt that ended it; `None` if it never ran.
+    pub last: Option<LastAttempt>,
+    /// Records that carry its result on; they are kept with the same commit.
+    pub following: Vec<NewRecord>,
+}
+
+/// What may be kept of ended records.
+#[derive(Debug, Clone, Copy)]
+pub struct Bounds {
+    /// Ended records that are kept; dead letters are counted apart, with the same number.
+    pub records: u64,
+    /// Ended records that have an idempotency key are kept beyond that number, up to this one.
+    pub keyed: u64,
+    /// Records that ended earlier, in milliseconds since 1970, are removed.
+    pub ended_before_ms: u64,
+    /// Dead letters that ended earlier are removed.
+    pub dead_before_ms: u64,
+}
+
+impl Records {
+    /// Opens the file, and makes it if it does not exist. Blocks.
+    pub fn open(path: &std::path::Path) -> Result<Self, mote_store::StoreError> {
+        Ok(Self { committer: Committer::open(path, STEPS, "mote-journal")? })
+    }
+
+    fn run<T: Send + 'static>(
+        &self,
+        is_durable: bool,
+        work: impl FnOnce(&Connection) -> rusqlite::Result<T> + Send + 'static,
+    ) -> Answer<T> {
+        let (answer, answered) = tokio::sync::oneshot::channel();
+        self.committer.submit(is_durable, work, |done| {
+            // The caller may have gone.
+            let _ = answer.send(done);
+        });
+        Box::pin(async move {
+            let lost = || mote_store::StoreError::Damaged("the journal has ended".to_owned());
+            answered.await.unwrap_or_else(|_| Err(lost().into()))
+        })
+    }
+
+    /// Keeps a record. `done` runs when the record is on disk, on the committer's thread, whether or
+    /// not anything still waits for it; it must not block.
+    pub fn insert(
+        &self,
+        record: NewRecord,
+        done: impl FnOnce(Result<Inserted, CommitError>) + Send + 'static,
+    ) {
+        self.committer.submit(true, move |connection| insert(connection, &record), done);
+    }
+
+    /// Notes the end of a record. `done` runs as that of [`Records::insert`]; the records in
+    /// `following` are on disk by then.
+    pub fn settle(
+        &self,
+        settled: Settled,
+        done: impl FnOnce(Result<Vec<Inserted>, CommitError>) + Send + 'static,
+    ) {
+        let is_durable = !settled.following.is_empty();
+        self.committer.submit(is_durable, move |connection| settle(connection, &settled), done);
+    }
+
+    /// Notes that a record is tried again at `due_ms`.
+    pub fn postpone(&self, number: Number, due_ms: u64, last: LastAttempt) -> Answer<()> {
+        self.run(false, move |connection| {
+            let sql = "UPDATE records SET due_ms = ?2, attempts = ?3, began_ms = ?4, ended_ms = ?5,
+                status = ?6, fault = ?7, detail = ?8 WHERE number = ?1 AND state = 0";
+            let mut statement = connection.prepare_cached(sql)?;
+            statement.execute(params![
+                number,
+                due_ms as i64,
+                last.attempts,
+                last.began_ms as i64,
+                last.ended_ms as i64,
+                last.status,
+                last.fault,
+                last.detail,
+            ])?;
+            Ok(())
+        })
+    }
+
+    /// The work of a record and its depth; `None` if the record has ended, or if its bytes are not
+    /// valid.
+    pub fn work(&self, number: Number) -> Answer<Option<(Work, u32)>> {
+        self.run(false, move |connection| {
+            let sql = "SELECT function, trigger, key, sequence, due_ms, request FROM records
+                WHERE number = ?1";
+            let mut statement = connection.prepare_cached(sql)?;
+            let found = statement.query_row([number], |row| {
+                let columns = Columns {
+                    function: row.get(0)?,
+                    trigger: row.get(1)?,
+                    key: row.get(2)?,
+                    order: row.get(3)?,
+                    due_ms: unsigned(row, 4)?,
+                };
+                Ok((columns, row.get::<_, Option<Vec<u8>>>(5)?))
+            });
+            let Some((columns, Some(request))) = found.optional()? else { return Ok(None) };
+            Ok(decode(&Bytes::from(request), columns))
+        })
+    }
+
+    /// The records that wait, in the order of their numbers.
+    pub fn waiting(&self) -> Answer<Vec<Waiting>> {
+        self.run(false, |connection| {
+            let sql = "SELECT number, id, function, sequence, due_ms, accepted_ms, attempts,
+                length(request), trigger = 0 FROM records WHERE state = 0 ORDER BY number";
+            let mut statement = connection.prepare(sql)?;
+            let rows = statement.query_map([], |row| {
+                Ok(Waiting {
+                    number: row.get(0)?,
+                    id: id_of(row, 1)?,
+                    function: row.get(2)?,
+                    order: row.get(3)?,
+                    due_ms: unsigned(row, 4)?,
+                    accepted_ms: unsigned(row, 5)?,
+                    attempts: row.get(6)?,
+                    bytes: unsigned(row, 7)?,
+                    is_post: row.get(8)?,
+                })
+            })?;
+            rows.collect()
+        })
+    }
+
+    /// One record.
+    pub fn show(&self, id: InvocationId) -> Answer<Option<Stored>> {
+        self.run(false, move |connection| {
+            let sql = format!("SELECT {SHOWN}, fields, body FROM records WHERE id = ?1");
+            let mut statement = connection.prepare_cached(&sql)?;
+            let found = statement.query_row([&id.0.to_be_bytes()[..]], |row| {
+                let mut stored = shown(row)?;
+                if let Some(last) = &mut stored.last {
+                    last.fields = row.get::<_, Option<Vec<u8>>>(14)?.unwrap_or_default().into();
+                    last.body = row.get::<_, Option<Vec<u8>>>(15)?.map(Bytes::from);
+                }
+                Ok(stored)
+            });
+            found.optional()
+        })
+    }
+
+    /// Records without their answers, newest first: those of a function or of all, in a state or in
+    /// any, with smaller numbers than `before`.
+    pub fn list(
+        &self,
+        function: Option<String>,
+        state: Option<State>,
+        before: Option<InvocationId>,
+        limit: usize,
+    ) -> Answer<Vec<Stored>> {
+        self.run(false, move |connection| {
+            let before = before.map(|id| id.0.to_be_bytes().to_vec());
+            let sql = format!(
+                "SELECT {SHOWN} FROM records WHERE (?1 IS NULL OR function = ?1)
+                 AND (?2 IS NULL OR state = ?2)
+                 AND (?3 IS NULL OR number < (SELECT number FROM records WHERE id = ?3))
+                 ORDER BY number DESC LIMIT ?4"
+            );
+            let mut statement = connection.prepare_cached(&sql)?;
+            let state = state.map(|state| state as i64);
+            let rows =
+                statement.query_map(params![function, state, before, limit as i64], shown)?;
+            rows.collect()
+        })
+    }
+
+    /// Makes a dead letter wait again, with all its attempts; `None` if there is no such dead
+    /// letter.
+    pub fn revive(&self, id: InvocationId, now_ms: u64) -> Answer<Option<Waiting>> {
+        self.run(true, move |connection| {
+            let sql = "UPDATE records SET state = 0, due_ms = 0, attempts = 0, accepted_ms = ?2
+                WHERE id = ?1 AND state = 2 AND request IS NOT NULL
+                RETURNING number, function, sequence, length(request), trigger = 0";
+            let mut statement = connection.prepare_cached(sql)?;
+            let found =
+                statement.query_row(params![&id.0.to_be_bytes()[..], now_ms as i64], |row| {
+                    Ok(Waiting {
+                        number: row.get(0)?,
+                        id,
+                        function: row.get(1)?,
+                        order: row.get(2)?,
+                        due_ms: 0,
+                        accepted_ms: now_ms,
+                        attempts: 0,
+                        bytes: unsigned(row, 3)?,
+                        is_post: row.get(4)?,
+                    })
+                });
+            found.optional()
+        })
+    }
+
+    /// Removes dead letters: one, or all of a function, or all. Returns how many there were.
+    pub fn delete_dead(&self, id: Option<InvocationId>, function: Option<String>) -> Answer<usize> {
+        self.run(true, move |connection| {
+            let id = id.map(|id| id.0.to_be_bytes().to_vec());
+            let sql = "DELETE FROM records WHERE state = 2 AND (?1 IS NULL OR id = ?1)
+                AND (?2 IS NULL OR function = ?2)";
+            connection.prepare_cached(sql)?.execute(params![id, function])
+        })
+    }
+
+    /// Removes ended records beyond the bounds; returns how many dead letters were among them.
+    pub fn sweep(&self, bounds: Bounds) -> Answer<usize> {
+        self.run(false, move |connection| {
+            let run = |sql: &str, number: u64| {
+                connection.prepare_cached(sql)?.execute([number.min(i64::MAX as u64) as i64])
+            };
+            run(
+                "DELETE FROM records WHERE state IN (1, 3) AND ended_ms < ?1",
+                bounds.ended_before_ms,
+            )?;
+            let mut dead = run(
+                "DELETE FROM records WHERE state = 2 AND ended_ms < ?1",
+                bounds.dead_before_ms,
+            )?;
+            // What lies beyond the newest of each group.
+            run(
+                "DELETE FROM records WHERE number IN (SELECT number FROM records
+                 WHERE state IN (1, 3) AND key IS NULL ORDER BY ended_ms DESC LIMIT -1 OFFSET ?1)",
+                bounds.records,
+            )?;
+            run(
+                "DELETE FROM records WHERE number IN (SELECT number FROM records
+                 WHERE state IN (1, 3) AND key IS NOT NULL ORDER BY ended_ms DESC
+                 LIMIT -1 OFFSET ?1)",
+                bounds.keyed,
+            )?;
+            dead += run(
+                "DELETE FROM records WHERE number IN (SELECT number FROM records
+                 WHERE state = 2 ORDER BY ended_ms DESC LIMIT -1 OFFSET ?1)",
+                bounds.records,
+            )?;
+            Ok(dead)
+        })
+    }
+
+    /// Keeps an activation of OpenWhisk; it is on disk when this resolves to its number, which is
+    /// never used again.
+    pub fn keep_activation(&self, record: Vec<u8>) -> Answer<u64> {
+        self.run(true, move |connection| {
+            let sql = "INSERT INTO activations (record) VALUES (?1)";
+            connection.prepare_cached(sql)?.execute([record])?;
+            Ok(connection.last_insert_rowid().unsigned_abs())
+        })
+    }
+
+    /// A kept activation.
+    pub fn activation(&self, number: u64) -> Answer<Option<Vec<u8>>> {
+        self.run(false, move |connection| {
+            let sql = "SELECT record FROM activations WHERE number = ?1";
+            connection.prepare_cached(sql)?.query_row([number as i64], |row| row.get(0)).optional()
+        })
+    }
+
+    /// Forgets an activation.
+    pub fn forget_activation(&self, number: u64) -> Answer<()> {
+        self.run(false, move |connection| {
+            let sql = "DELETE FROM activations WHERE number = ?1";
+            connection.prepare_cached(sql)?.execute([number as i64]).map(|_| ())
+        })
+    }
+
+    /// Number and length in bytes of every kept activation, oldest first.
+    pub fn activations(&self) -> Answer<Vec<(u64, u64)>> {
+        self.run(false, |connection| {
+            let sql = "SELECT number, length(record) FROM activations ORDER BY number";
+            let mut statement = connection.prepare(sql)?;
+            let rows = statement.query_map([], |row| Ok((unsigned(row, 0)?, unsigned(row, 1)?)))?;
+            rows.collect()
+        })
+    }
+}
+
+fn insert(connection: &Connection, record: &NewRecord) -> rusqlite::Result<Inserted> {
+    let work = &record.work;
+    if let Some(key) = work.key() {
+        let sql = "SELECT number, id FROM records WHERE function = ?1 AND key = ?2";
+        let mut statement = connection.prepare_cached(sql)?;
+        let found = statement.query_row(params![work.function(), key], |row| {
+            Ok(Inserted { number: row.get(0)?, id: id_of(row, 1)?, is_new: false })
+        });
+        if let Some(found) = found.optional()? {
+            return Ok(found);
+        }
+    }
+    let trigger = match work {
+        Work::Invoke(deferred) => deferred.trigger as u8,
+        Work::Post(_) => 0,
+    };
+    let sql = "INSERT INTO records (id, function, trigger, state, accepted_ms, due_ms, key,
+        sequence, attempts, request) VALUES (?1, ?2, ?3, 0, ?4, ?5, ?6, ?7, 0, ?8)";
+    connection.prepare_cached(sql)?.execute(params![
+        &record.id.0.to_be_bytes()[..],
+        work.function(),
+        trigger,
+        record.accepted_ms as i64,
+        work.due_unix_ms() as i64,
+        work.key(),
+        work.order(),
+        encode(work, record.depth),
+    ])?;
+    Ok(Inserted { number: connection.last_insert_rowid(), id: record.id, is_new: true })
+}
+
+fn settle(connection: &Connection, settled: &Settled) -> rusqlite::Result<Vec<Inserted>> {
+    let (number, state) = (settled.number, settled.state as i64);
+    match &settled.last {
+        None => {
+            let sql = "UPDATE records SET state = ?2, due_ms = 0, ended_ms = ?3, request = NULL
+                WHERE number = ?1 AND state = 0";
+            connection.prepare_cached(sql)?.execute(params![number, state, unix_ms() as i64])?;
+        }
+        Some(last) => {
+            // The request of a dead letter is kept, so that it can be run again.
+            let sql = "UPDATE records SET state = ?2, due_ms = 0, attempts = ?3, began_ms = ?4,
+                ended_ms = ?5, status = ?6, fault = ?7, detail = ?8, fields = ?9, body = ?10,
+                request = iif(?2 = 2, request, NULL) WHERE number = ?1 AND state = 0";
+            connection.prepare_cached(sql)?.execute(params![
+                number,
+                state,
+                last.attempts,
+                last.began_ms as i64,
+                last.ended_ms as i64,
+                last.status,
+                last.fault,
+                last.detail,
+                &last.fields[..],
+                last.body.as_deref(),
+            ])?;
+        }
+    }
+    settled.following.iter().map(|record| insert(connection, record)).collect()
+}
+
+/// The columns that [`shown`] reads.
+const SHOWN: &str = "number, id, function, trigger, state, accepted_ms, due_ms, key, attempts,
+    began_ms, ended_ms, status, fault, detail";
+
+fn shown(row: &Row<'_>) -> rusqlite::Result<Stored> {
+    let began_ms: Option<i64> = row.get(9)?;
+    let last = match began_ms {
+        Some(began_ms) => Some(LastAttempt {
+            attempts: row.get(8)?,
+            began_ms: began_ms.unsigned_abs(),
+            ended_ms: row.get::<_, Option<i64>>(10)?.unwrap_or_default().unsigned_abs(),
+            status: row.get::<_, Option<u16>>(11)?.unwrap_or_default(),
+            fault: row.get(12)?,
+            detail: row.get(13)?,
+            fields: Bytes::new(),
+            body: None,
+        }),
+        None => None,
+    };
+    Ok(Stored {
+        number: row.get(0)?,
+        id: id_of(row, 1)?,
+        function: row.get(2)?,
+        trigger: Trigger::from_wire(row.get(3)?),
+        state: State::from_number(row.get(4)?),
+        accepted_ms: unsigned(row, 5)?,
+        due_ms: unsigned(row, 6)?,
+        key: row.get(7)?,
+        last,
+    })
+}
+
+fn unsigned(row: &Row<'_>, at: usize) -> rusqlite::Result<u64> {
+    row.get::<_, i64>(at).map(i64::unsigned_abs)
+}
+
+fn id_of(row: &Row<'_>, at: usize) -> rusqlite::Result<InvocationId> {
+    let bytes: [u8; 16] = row.get(at)?;
+    Ok(InvocationId(u128::from_be_bytes(bytes)))
+}
+
+/// Milliseconds since 1970.
+pub(crate) fn unix_ms() -> u64 {
+    let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
+    now.map_or(0, |now| now.as_millis() as u64)
+}

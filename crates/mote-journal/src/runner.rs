@@ -1,0 +1,527 @@
+//! Runs the records of the journal: one task, which starts an attempt for each record that may run
+//! and settles the record afterwards.
+
+use std::panic::AssertUnwindSafe;
+use std::time::Duration;
+
+use bytes::Bytes;
+use futures_util::FutureExt as _;
+use mote_core::accept::Deferred;
+use mote_core::body::Body;
+use mote_core::invocation::{Head, headers, put_header};
+use mote_core::retry::{AsyncRules, Attempt, KEEP_MS_DEFAULT, Next, Recipient, Tried};
+use mote_core::{Fault, Invocation, InvocationId, Invoker, RouteInfo, Trigger};
+use mote_outgoing::{HeaderMap, HeaderName, HeaderValue, Method};
+use rustix::time::{ClockId, clock_gettime};
+use tokio::sync::oneshot;
+use tokio::task::JoinSet;
+
+use crate::journal::{Journal, new_id};
+use crate::pending::Number;
+use crate::record::{LastAttempt, NewRecord, Post, State, Work};
+use crate::records::{Settled, unix_ms};
+
+/// The longest answer that the journal keeps.
+pub const ANSWER_BYTES_MAX: u64 = 1 << 20;
+/// Most bytes that are read of the answer to a result.
+const POST_ANSWER_BYTES_MAX: usize = 64 << 10;
+/// Results of one function that are sent at once.
+const POSTS_OF_ONE_MAX: usize = 8;
+/// Attempts to send a result, and the pause before the second.
+const POST_ATTEMPTS: u32 = 8;
+const POST_BACKOFF_MS: u64 = 500;
+/// Results that lead to each other; a longer chain is taken for a loop.
+pub const DEPTH_MAX: u32 = 16;
+/// The pause before another try to note the end of a record on a disk that fails.
+const DISK_PAUSE: Duration = Duration::from_secs(5);
+/// How often old records are removed, and after how many ends at the latest.
+const SWEEP_EVERY: Duration = Duration::from_secs(60);
+const SWEEP_AFTER: u32 = 5_000;
+/// The longest sleep, so that a change of the clock is noticed.
+const SLEEP_MAX_MS: u64 = 60_000;
+
+/// The field that carries the number of an attempt from the second on.
+pub const ATTEMPT_FIELD: &[u8] = b"mote-attempt";
+
+/// How an attempt ended.
+struct Outcome {
+    /// The function's status, or the fault.
+    result: Result<u16, Fault>,
+    fields: Bytes,
+    body: Option<Bytes>,
+    began_ms: u64,
+}
+
+/// Runs the journal until it stops; attempts that run then are ended by the stop of the engine.
+/// Call it once, on the runtime of the engine.
+pub async fn run<I: Invoker>(journal: Journal, invoker: I) {
+    let mut attempts = JoinSet::new();
+    let mut sweep = tokio::time::interval(SWEEP_EVERY);
+    sweep.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+    let mut ended = 0_u32;
+    loop {
+        while let Some((number, end)) = begin(&journal, &invoker) {
+            attempts.spawn(attempt(journal.clone(), invoker.clone(), number, end));
+        }
+        if journal.is_stopping() && attempts.is_empty() {
+            return;
+        }
+        let next_due_ms = journal.0.state.lock().pending.next_due_ms();
+        let wait_ms = next_due_ms.map(|due_ms| due_ms.saturating_sub(journal.now_ms()).max(1));
+        let sleep = Duration::from_millis(wait_ms.unwrap_or(SLEEP_MAX_MS).min(SLEEP_MAX_MS));
+        tokio::select! {
+            () = journal.0.changed.notified() => {}
+            () = tokio::time::sleep(sleep), if wait_ms.is_some() && !journal.is_stopping() => {}
+            Some(_) = attempts.join_next(), if !attempts.is_empty() => {
+                ended += 1;
+                while attempts.try_join_next().is_some() {
+                    ended += 1;
+                }
+            }
+            _ = sweep.tick(), if journal.opened().is_some() => {
+                ended = 0;
+                journal.sweep(KEEP_MS_DEFAULT).await;
+            }
+        }
+        if ended >= SWEEP_AFTER {
+            ended = 0;
+            journal.sweep(KEEP_MS_DEFAULT).await;
+        }
+    }
+}
+
+/// Takes the next record that may run.
+fn begin<I: Invoker>(journal: &Journal, invoker: &I) -> Option<(Number, oneshot::Receiver<()>)> {
+    if journal.is_stopping() {
+        return None;
+    }
+    let now_ms = journal.now_ms();
+    let mut memory = journal.0.state.lock();
+    let number = memory.pending.next(now_ms, |function| share_of(invoker, function))?;
+    let (end, ended) = oneshot::channel();
+    memory.running.insert(number, end);
+    Some((number, ended))
+}
+
+/// How many accepted invocations of a function run at once.
+fn share_of<I: Invoker>(invoker: &I, function: &str) -> usize {
+    let Some(route) = invoker.route(function, || None) else { return POSTS_OF_ONE_MAX };
+    let asked = route.background().and_then(|rules| rules.concurrency);
+    asked.unwrap_or(route.places() / 2).max(1) as usize
+}
+
+/// Runs a record once and settles it.
+async fn attempt<I: Invoker>(
+    journal: Journal,
+    invoker: I,
+    number: Number,
+    end: oneshot::Receiver<()>,
+) {
+    let Some((work, depth)) = journal.work_of(number).await else {
+        // Its bytes are still on disk, for people to look at; it is not tried again by this run.
+        tracing::error!(number, "an accepted invocation cannot be read; it is kept");
+        journal.ended_now(&mut journal.0.state.lock(), number, true);
+        return;
+    };
+    let Some(at) = ({
+        let mut memory = journal.0.state.lock();
+        memory.pending.get_mut(number).map(|entry| At {
+            number,
+            id: entry.data.id,
+            depth,
+            since_ms: entry.data.since_ms,
+            attempt: entry.data.attempts + 1,
+            roomless: entry.data.roomless + 1,
+        })
+    }) else {
+        return;
+    };
+    let began_ms = unix_ms();
+    let running = AssertUnwindSafe(tried(&journal, &invoker, &at, &work, began_ms)).catch_unwind();
+    let tried = tokio::select! {
+        biased;
+        tried = running => Some(tried.unwrap_or_else(|_| {
+            // It would do so again, so it counts as a fault that ends it.
+            let message = "the node failed while it ran this invocation".to_owned();
+            (Next::Dead, failed(Fault::Internal { message }, began_ms))
+        })),
+        Ok(()) = end => None,
+    };
+    let Some((mut next, outcome)) = tried else {
+        settle(&journal, &at, State::Cancelled, None, Vec::new()).await;
+        return;
+    };
+    if outcome.result.is_err() && journal.is_stopping() {
+        // The stop of the node may have ended the attempt.
+        next = Next::Kept;
+    }
+    let last = last_attempt(&at, work.function(), &outcome);
+    match next {
+        Next::Kept => {
+            let mut memory = journal.0.state.lock();
+            memory.running.remove(&number);
+            let due_ms = journal.now_ms() + 1_000;
+            memory.pending.again(number, due_ms);
+        }
+        Next::Again { after_ms, counts } => {
+            let last = LastAttempt { attempts: at.attempt - u32::from(!counts), ..last };
+            if let Some(records) = journal.opened() {
+                let noted = records.postpone(number, unix_ms() + after_ms, last).await;
+                if let Err(error) = noted {
+                    tracing::warn!(number, %error, "cannot note an attempt in the journal");
+                }
+            }
+            let due_ms = journal.now_ms() + after_ms;
+            let mut memory = journal.0.state.lock();
+            memory.running.remove(&number);
+            if let Some(entry) = memory.pending.get_mut(number) {
+                entry.data.attempts = at.attempt - u32::from(!counts);
+                entry.data.roomless = if counts { 0 } else { at.roomless };
+            }
+            memory.pending.again(number, due_ms);
+        }
+        Next::Succeeded | Next::Dead => {
+            let state = if next == Next::Dead { State::Dead } else { State::Succeeded };
+            if next == Next::Dead {
+                tracing::warn!(
+                    function = work.function(),
+                    id = %at.id,
+                    attempts = at.attempt,
+                    status = last.status,
+                    reason = last.detail.as_deref().unwrap_or_default(),
+                    "an accepted invocation has failed; it is kept as a dead letter"
+                );
+            }
+            let following = following(&invoker, &at, &work, &last, next == Next::Succeeded);
+            settle(&journal, &at, state, Some(last), following).await;
+        }
+    }
+}
+
+/// An attempt at a record.
+struct At {
+    number: Number,
+    id: InvocationId,
+    depth: u32,
+    since_ms: u64,
+    attempt: u32,
+    roomless: u32,
+}
+
+/// Runs the work once, and decides what follows.
+async fn tried<I: Invoker>(
+    journal: &Journal,
+    invoker: &I,
+    at: &At,
+    work: &Work,
+    began_ms: u64,
+) -> (Next, Outcome) {
+    let (outcome, rules, attempts_default) = match work {
+        Work::Invoke(deferred) => {
+            let (outcome, rules) = invoke(invoker, at, deferred, began_ms).await;
+            (outcome, rules, deferred.attempts_default)
+        }
+        Work::Post(post) => {
+            let (outcome, is_final) = send(journal, post, began_ms).await;
+            if is_final {
+                return (Next::Dead, outcome);
+            }
+            let rules = AsyncRules { backoff_ms: POST_BACKOFF_MS, ..AsyncRules::default() };
+            (outcome, rules, POST_ATTEMPTS)
+        }
+    };
+    let tried = Tried {
+        attempt: at.attempt,
+        roomless: at.roomless,
+        age_ms: unix_ms().saturating_sub(at.since_ms),
+        attempts_default,
+        random: random(),
+    };
+    let ended = match &outcome.result {
+        Ok(status) => Attempt::Answered(*status),
+        Err(fault) => Attempt::Failed(fault),
+    };
+    (rules.next(tried, ended), outcome)
+}
+
+fn failed(fault: Fault, began_ms: u64) -> Outcome {
+    Outcome { result: Err(fault), fields: Bytes::new(), body: None, began_ms }
+}
+
+async fn invoke<I: Invoker>(
+    invoker: &I,
+    at: &At,
+    deferred: &Deferred,
+    began_ms: u64,
+) -> (Outcome, AsyncRules) {
+    let Some(route) = invoker.route(&deferred.function, || None) else {
+        return (failed(Fault::NoSuchFunction, began_ms), AsyncRules::default());
+    };
+    let rules = route.background().cloned().unwrap_or_default();
+    let received_ns = now_ns();
+    let invocation = Invocation {
+        id: at.id,
+        trigger: deferred.trigger,
+        head: with_attempt(&deferred.head, at.attempt),
+        body: Body::whole(deferred.body.clone()),
+        received_ns,
+        deadline_ns: received_ns + route.timeout_ms() * 1_000_000,
+    };
+    let reply = match invoker.invoke(&route, invocation).await {
+        Ok(reply) => reply,
+        Err(fault) => return (failed(fault, began_ms), rules),
+    };
+    let (status, fields) = (reply.status, reply.headers);
+    let outcome = match collect(reply.body).await {
+        Ok(body) => Outcome { result: Ok(status), fields, body, began_ms },
+        Err(()) => {
+            let message = "the answer ended early".to_owned();
+            failed(Fault::BadReply { message }, began_ms)
+        }
+    };
+    (outcome, rules)
+}
+
+/// The head with the number of the attempt, from the second attempt on.
+fn with_attempt(head: &Head, attempt: u32) -> Head {
+    if attempt < 2 {
+        return head.clone();
+    }
+    let mut with = Head::builder(head.method(), head.path(), head.query());
+    for (name, value) in headers(head.headers()) {
+        if name != ATTEMPT_FIELD {
+            with.header(name, value);
+        }
+    }
+    with.header(ATTEMPT_FIELD, attempt.to_string().as_bytes());
+    with.finish()
+}
+
+/// The whole answer; `None` if it is longer than the journal keeps. It is read to its end in any
+/// case, because the function has not ended before.
+async fn collect(mut body: Body) -> Result<Option<Bytes>, ()> {
+    let mut kept = Vec::new();
+    let mut fits = true;
+    while let Some(chunk) = body.chunk().await {
+        let chunk = chunk.map_err(|_| ())?;
+        fits &= (kept.len() + chunk.len()) as u64 <= ANSWER_BYTES_MAX;
+        if fits {
+            kept.extend_from_slice(&chunk);
+        } else {
+            kept = Vec::new();
+        }
+    }
+    Ok(fits.then(|| kept.into()))
+}
+
+/// Sends a result; also returns whether another attempt would fail in the same way.
+async fn send(journal: &Journal, post: &Post, began_ms: u64) -> (Outcome, bool) {
+    let fault = |text: String| failed(Fault::Internal { message: text }, began_ms);
+    let uri = match mote_outgoing::check(&post.url) {
+        Ok(uri) => uri,
+        Err(error) => return (fault(error.to_string()), true),
+    };
+    let mut fields = HeaderMap::new();
+    for (name, value) in headers(&post.fields) {
+        if let (Ok(name), Ok(value)) =
+            (HeaderName::from_bytes(name), HeaderValue::from_bytes(value))
+        {
+            // A result with more fields than a request can carry is sent with those that fit.
+            let _ = fields.try_append(name, value);
+        }
+    }
+    let outgoing = &journal.0.outgoing;
+    let limit = POST_ANSWER_BYTES_MAX;
+    let sent = mote_outgoing::send(Method::POST, &uri, fields, post.body.clone(), outgoing, limit);
+    match sent.await {
+        // Too many requests: as if the server had failed.
+        Ok((429, _)) => (answered(503, began_ms), false),
+        Ok((status, _)) => (answered(status, began_ms), false),
+        Err(error) => (fault(mote_core::fault::error_chain(&error)), error.is_final()),
+    }
+}
+
+fn answered(status: u16, began_ms: u64) -> Outcome {
+    Outcome { result: Ok(status), fields: Bytes::new(), body: None, began_ms }
+}
+
+fn last_attempt(at: &At, function: &str, outcome: &Outcome) -> LastAttempt {
+    let (status, fault, detail) = match &outcome.result {
+        Ok(status) => (*status, None, None),
+        Err(fault) => {
+            let answer = fault.answer();
+            let name = function.split('@').next().unwrap_or(function);
+            let text = match fault {
+                Fault::HandlerError { .. } | Fault::Internal { .. } => fault.to_string(),
+                other => other.public_text(name),
+            };
+            (answer.http, Some(answer.code.to_owned()), Some(text))
+        }
+    };
+    LastAttempt {
+        attempts: at.attempt,
+        began_ms: outcome.began_ms,
+        ended_ms: unix_ms(),
+        status,
+        fault,
+        detail,
+        fields: outcome.fields.clone(),
+        body: outcome.body.clone(),
+    }
+}
+
+/// The records that carry the result of an invocation on.
+fn following<I: Invoker>(
+    invoker: &I,
+    at: &At,
+    work: &Work,
+    last: &LastAttempt,
+    succeeded: bool,
+) -> Vec<NewRecord> {
+    let Work::Invoke(deferred) = work else { return Vec::new() };
+    let mut all = Vec::new();
+    let mut record = |work| {
+        let accepted_ms = unix_ms();
+        let id = new_id(accepted_ms);
+        all.push(NewRecord { id, work, accepted_ms, depth: at.depth + 1 });
+    };
+    let function = &deferred.function;
+    if let Some(callback) = &deferred.callback {
+        let mut fields = last.fields.to_vec();
+        for (name, value) in &callback.fields {
+            put_field(&mut fields, name.as_bytes(), value.as_bytes());
+        }
+        let seconds = (last.ended_ms - last.began_ms.min(last.ended_ms)) as f64 / 1e3;
+        put_field(&mut fields, b"x-duration-seconds", format!("{seconds:.6}").as_bytes());
+        put_field(&mut fields, b"x-function-status", last.status.to_string().as_bytes());
+        let failure = || Bytes::from(last.detail.clone().unwrap_or_default());
+        record(Work::Post(Post {
+            function: function.clone(),
+            url: callback.url.clone(),
+            fields: fields.into(),
+            body: last.body.clone().unwrap_or_else(failure),
+        }));
+    }
+    let rules = invoker.route(function, || None).and_then(|route| route.background().cloned());
+    let recipient = rules.and_then(|rules| match succeeded {
+        true => rules.on_success,
+        false => rules.on_failure,
+    });
+    let Some(recipient) = recipient else { return all };
+    if at.depth >= DEPTH_MAX {
+        tracing::error!(
+            function,
+            id = %at.id,
+            "a result is not sent on: {DEPTH_MAX} results led to each other, which looks like a loop"
+        );
+        return all;
+    }
+    // A success carries the answer, and a failure carries the request, so that it can be repeated.
+    let (of, body) = match succeeded {
+        true => (&last.fields[..], last.body.clone().unwrap_or_default()),
+        false => (deferred.head.headers(), deferred.body.clone()),
+    };
+    let content = headers(of).find(|(name, _)| *name == b"content-type");
+    let mut fields = Vec::new();
+    if let Some((name, value)) = content {
+        put_field(&mut fields, name, value);
+    }
+    put_field(&mut fields, b"mote-source", function.as_bytes());
+    put_field(&mut fields, b"mote-source-invocation", &at.id.text());
+    put_field(&mut fields, b"mote-source-status", last.status.to_string().as_bytes());
+    put_field(&mut fields, b"mote-source-attempts", last.attempts.to_string().as_bytes());
+    if let Some(detail) = &last.detail {
+        let line: String = detail.chars().map(|c| if c.is_control() { ' ' } else { c }).collect();
+        put_field(&mut fields, b"mote-source-fault", line.as_bytes());
+    }
+    match recipient {
+        Recipient::Function(name) => {
+            let mut head = Head::builder(b"POST", b"/", b"");
+            for (name, value) in headers(&fields) {
+                head.header(name, value);
+            }
+            record(Work::Invoke(Deferred::new(name, Trigger::Function, head.finish(), body)));
+        }
+        Recipient::Url(url) => {
+            let function = function.clone();
+            record(Work::Post(Post { function, url, fields: fields.into(), body }));
+        }
+        Recipient::Topic(topic) => tracing::error!(
+            function,
+            topic,
+            "a result is not published: this node has no connection to an MQTT broker for results"
+        ),
+    }
+    all
+}
+
+/// Sets a field in place of earlier ones of its name.
+fn put_field(block: &mut Vec<u8>, name: &[u8], value: &[u8]) {
+    if value.contains(&b'\n') {
+        return;
+    }
+    if headers(block).any(|(known, _)| known == name) {
+        let mut rest = Vec::with_capacity(block.len());
+        for (known, value) in headers(block).filter(|(known, _)| *known != name) {
+            put_header(&mut rest, known, value);
+        }
+        *block = rest;
+    }
+    put_header(block, name, value);
+}
+
+/// Notes the end of a record, until the disk has taken it. Its place is free afterwards.
+async fn settle(
+    journal: &Journal,
+    at: &At,
+    state: State,
+    last: Option<LastAttempt>,
+    following: Vec<NewRecord>,
+) {
+    loop {
+        let Some(records) = journal.opened() else { return };
+        let (answer, answered) = oneshot::channel();
+        let (last, following) = (last.clone(), following.clone());
+        let settled = Settled { number: at.number, state, last, following: following.clone() };
+        let (shared, number) = (journal.clone(), at.number);
+        records.settle(settled, move |done| {
+            let done = done.map(|inserted| {
+                let mut memory = shared.0.state.lock();
+                shared.ended_now(&mut memory, number, true);
+                for (inserted, record) in inserted.into_iter().zip(following) {
+                    if inserted.is_new {
+                        memory.take(record.work.function(), record.work.bytes() as u64);
+                        shared.add_new(&mut memory, inserted.number, record);
+                    }
+                }
+            });
+            shared.0.changed.notify_one();
+            let _ = answer.send(done);
+        });
+        match answered.await {
+            Ok(Ok(())) => return,
+            Ok(Err(error)) => tracing::error!(
+                id = %at.id,
+                %error,
+                "cannot note the end of an accepted invocation; trying again"
+            ),
+            Err(_) => return,
+        }
+        if journal.is_stopping() {
+            return;
+        }
+        tokio::time::sleep(DISK_PAUSE).await;
+    }
+}
+
+/// Monotonic nanoseconds, the clock of all phases.
+fn now_ns() -> u64 {
+    let time = clock_gettime(ClockId::Monotonic);
+    time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
+}
+
+/// A number from 0 to 1.
+fn random() -> f64 {
+    use std::hash::{BuildHasher as _, RandomState};
+    RandomState::new().hash_one(now_ns()) as f64 / u64::MAX as f64
+}

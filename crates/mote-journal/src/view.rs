@@ -1,0 +1,93 @@
+//! Invocations of the journal as JSON for people and programs.
+
+use mote_api::Problem;
+use mote_api::Timestamp;
+use mote_api::invocations::{AcceptedInvocation, InvocationState};
+use mote_core::accept::AcceptError;
+use mote_core::invocation::headers;
+
+use crate::journal::Shown;
+use crate::record::{State, Stored};
+
+/// Who reads the view.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Reader {
+    /// Somebody on the network who knows the id. The function's own words about its failure are
+    /// left out.
+    Caller,
+    /// The owner of the function, over the management API.
+    Owner,
+}
+
+/// An invocation as it is shown.
+pub fn view(shown: &Shown, reader: Reader) -> AcceptedInvocation {
+    let stored = &shown.stored;
+    let time = |ms: u64| Timestamp::from_unix_ms(ms);
+    let last = stored.last.as_ref();
+    let code = last.and_then(|last| last.fault.clone());
+    let detail = match reader {
+        Reader::Owner => last.and_then(|last| last.detail.clone()),
+        Reader::Caller => {
+            let row = code.as_deref().and_then(mote_api::explain);
+            row.map(|row| row.title.to_owned())
+        }
+    };
+    let mut view = AcceptedInvocation {
+        id: stored.id.to_string(),
+        function: stored.function.clone(),
+        trigger: stored.trigger.map_or("result", |trigger| trigger.as_str()).to_owned(),
+        state: state_of(shown),
+        accepted_at: time(stored.accepted_ms),
+        due_at: (stored.state == State::Waiting && stored.due_ms > 0 && !shown.is_running)
+            .then(|| time(stored.due_ms)),
+        idempotency_key: stored.key.clone().filter(|_| reader == Reader::Owner),
+        attempts: last.map_or(0, |last| last.attempts),
+        began_at: last.map(|last| time(last.began_ms)),
+        ended_at: last.map(|last| time(last.ended_ms)),
+        status: last.map(|last| last.status),
+        fault: code,
+        detail,
+        headers: Vec::new(),
+        body: None,
+        body_base64: None,
+    };
+    answer(&mut view, stored);
+    view
+}
+
+fn state_of(shown: &Shown) -> InvocationState {
+    match shown.stored.state {
+        State::Waiting if shown.is_running => InvocationState::Running,
+        State::Waiting => InvocationState::Waiting,
+        State::Succeeded => InvocationState::Succeeded,
+        State::Dead => InvocationState::Dead,
+        State::Cancelled => InvocationState::Cancelled,
+    }
+}
+
+fn answer(view: &mut AcceptedInvocation, stored: &Stored) {
+    let Some(last) = &stored.last else { return };
+    let text = |bytes: &[u8]| bytes.iter().map(|byte| char::from(*byte)).collect();
+    view.headers = headers(&last.fields).map(|(name, value)| (text(name), text(value))).collect();
+    let Some(body) = &last.body else { return };
+    match std::str::from_utf8(body) {
+        Ok(text) => view.body = Some(text.to_owned()),
+        Err(_) => view.body_base64 = Some(mote_core::base64::encode(body)),
+    }
+}
+
+/// The problem of an invocation that was not accepted, or of a journal that cannot be read.
+pub fn problem_of(error: &AcceptError) -> Problem {
+    match error {
+        AcceptError::NotFound(name) => {
+            Problem::new(404, "M0501", format!("no function named {name}"))
+        }
+        AcceptError::Full(text) => Problem::new(429, "M0515", text.clone()),
+        AcceptError::DiskFull(text) => Problem::new(507, "M0703", text.clone()),
+        AcceptError::Disk(text) => Problem::new(507, "M0704", text.clone()),
+        AcceptError::Stopping => {
+            Problem::new(503, "M0506", "the node is stopping, try again later")
+        }
+        AcceptError::Invalid(text) => Problem::new(400, "M0516", text.clone()),
+    }
+}
