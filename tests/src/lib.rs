@@ -420,6 +420,14 @@ impl Connection {
         Self { stream, buffer: Vec::new() }
     }
 
+    /// Connects, or returns the error.
+    pub fn try_open(address: SocketAddr) -> std::io::Result<Self> {
+        let stream = TcpStream::connect(address)?;
+        stream.set_read_timeout(Some(PATIENCE))?;
+        stream.set_nodelay(true)?;
+        Ok(Self { stream, buffer: Vec::new() })
+    }
+
     /// One request and its answer.
     pub fn call(
         &mut self,

@@ -480,7 +480,7 @@ fn what_was_accepted_survives_a_crash() {
         stopped.then_some(())
     });
     let node = node.crash_and_restart();
-    assert!(!node.log().contains("accepted calls from before"), "{}", node.log());
+    assert!(!node.log().contains("accepted invocations from before"), "{}", node.log());
 }
 
 /// The path of faas-cli, if it is installed.
@@ -582,7 +582,7 @@ fn callbacks_do_not_reach_this_machine_unless_allowed_and_the_node_never() {
             let answer =
                 call_at(gateway, "POST", "/async-function/echo", &headers, planted.as_bytes());
             assert_eq!(answer.status, 202, "{url}");
-            let refused = || node.log().matches("cannot send a callback").count() == at + 1;
+            let refused = || node.log().matches("cannot send the result of").count() == at + 1;
             wait_for(&format!("{url} is refused"), || refused().then_some(()));
         }
         assert_eq!(node.get("/planted").status, 404);
@@ -606,11 +606,11 @@ fn an_answer_with_very_many_fields_is_an_error_and_its_call_ends() {
     let gone = [("x-callback-url", "http://127.0.0.1:1/")];
     let later = call_at(client.address, "POST", "/async-function/many", &gone, b"");
     assert_eq!(later.status, 202);
-    wait_for("the call ends", || node.log().contains("cannot send a callback").then_some(()));
+    wait_for("the call ends", || node.log().contains("cannot send the result of").then_some(()));
     assert_eq!(call_at(client.address, "POST", "/function/many", &[], b"").status, 502);
     let node = node.stop_and_restart();
     let log = node.log();
-    assert!(!log.contains("accepted calls from before"), "it would run again: {log}");
+    assert!(!log.contains("accepted invocations from before"), "it would run again: {log}");
 }
 
 #[test]

@@ -446,7 +446,7 @@ fn what_was_accepted_outlives_a_crash() {
     let plain = client.accepted("actions/tools/late", "plain");
     let waited_for = client.accepted("actions/mine/late?blocking=true&timeout=100", "waited for");
     let node = node.crash_and_restart();
-    assert!(node.log().contains("accepted calls from before"), "{}", node.log());
+    assert!(node.log().contains("activations from before"), "{}", node.log());
     let client = Client::of(&node);
     for (id, name) in [(&plain, "plain"), (&waited_for, "waited for")] {
         assert_eq!(client.activation(id)["response"]["result"]["for"], name);
@@ -461,7 +461,7 @@ fn what_was_accepted_outlives_a_crash() {
     // An activation that has ended does not run again, and the record of one whose action was
     // removed says so.
     let node = node.stop_and_restart();
-    assert!(!node.log().contains("accepted calls from before"), "{}", node.log());
+    assert!(!node.log().contains("activations from before"), "{}", node.log());
     let client = Client::of(&node);
     let last = client.accepted("actions/tools/late", "last");
     client.ok("DELETE", "actions/tools/late", &Value::Null);
@@ -476,7 +476,7 @@ fn what_was_accepted_outlives_a_crash() {
     let client = Client::of(&node);
     assert_eq!(client.activation(&last)["response"]["result"]["for"], "last");
     assert_eq!(client.get("activations?name=tools/late").as_array().map(Vec::len), Some(5));
-    assert!(!node.log().contains("accepted calls from before"), "{}", node.log());
+    assert!(!node.log().contains("activations from before"), "{}", node.log());
 }
 
 #[test]

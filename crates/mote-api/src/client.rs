@@ -20,6 +20,7 @@ use tokio::net::{TcpStream, UnixStream};
 
 use crate::error::Problem;
 use crate::exit;
+use crate::invocations::{AcceptedInvocation, AcceptedInvocations, CancelledInvocation};
 use crate::openwhisk::{WhiskManifest, WhiskResult};
 use crate::paths;
 use crate::types::{
@@ -180,6 +181,17 @@ pub struct DeployOptions {
     pub tag: Option<String>,
 }
 
+/// Which accepted invocations to list.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct InvocationFilter<'a> {
+    /// Only those of this function.
+    pub function: Option<&'a str>,
+    /// Only those in this state.
+    pub state: Option<&'a str>,
+    /// At most this many.
+    pub limit: Option<usize>,
+}
+
 /// A client of one node. Cheap to clone.
 #[derive(Debug, Clone)]
 pub struct Client {
@@ -288,6 +300,54 @@ impl Client {
     /// Removes a function.
     pub async fn remove(&self, name: &str) -> Result<(), ClientError> {
         self.delete(&function_path(name)).await
+    }
+
+    /// Accepted invocations, newest first, without their answers.
+    pub async fn invocations(
+        &self,
+        filter: &InvocationFilter<'_>,
+    ) -> Result<AcceptedInvocations, ClientError> {
+        let mut query = String::new();
+        let mut add = |name: &str, value: &str| {
+            query.push(if query.is_empty() { '?' } else { '&' });
+            query.push_str(&format!("{name}={}", encode(value)));
+        };
+        if let Some(function) = filter.function {
+            add("function", function);
+        }
+        if let Some(state) = filter.state {
+            add("state", state);
+        }
+        if let Some(limit) = filter.limit {
+            add("limit", &limit.to_string());
+        }
+        self.get(&format!("{}{query}", paths::INVOCATIONS)).await
+    }
+
+    /// One accepted invocation, with its answer if it has ended.
+    pub async fn invocation(&self, id: &str) -> Result<AcceptedInvocation, ClientError> {
+        self.get(&format!("{}/{}", paths::INVOCATIONS, encode(id))).await
+    }
+
+    /// Cancels an accepted invocation.
+    pub async fn cancel_invocation(&self, id: &str) -> Result<CancelledInvocation, ClientError> {
+        let path = format!("{}/{}", paths::INVOCATIONS, encode(id));
+        let request = built(self.request(Method::DELETE, &path)?.body(Full::default()))?;
+        let (status, _, body) = self.call(request, self.timeout).await?;
+        self.decode(status, &body)
+    }
+
+    /// Runs a dead letter again.
+    pub async fn retry_invocation(&self, id: &str) -> Result<(), ClientError> {
+        let path = format!("{}/{}/retry", paths::INVOCATIONS, encode(id));
+        let request = built(self.request(Method::POST, &path)?.body(Full::default()))?;
+        let (status, _, body) = self.call(request, self.timeout).await?;
+        if status.is_success() { Ok(()) } else { Err(self.refusal(status, &body)) }
+    }
+
+    /// Removes a dead letter.
+    pub async fn delete_dead_letter(&self, id: &str) -> Result<(), ClientError> {
+        self.delete(&format!("{}/{}", paths::DEAD_LETTERS, encode(id))).await
     }
 
     /// All secrets, without their values.

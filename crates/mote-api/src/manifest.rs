@@ -12,6 +12,10 @@ use toml::de::DeTable;
 
 use crate::toml_reader::{Lined, Mistakes, Section, TomlReader};
 
+mod background;
+
+pub use background::{AsyncManifest, RecipientName, RetryName};
+
 /// The file name.
 pub const FILE_NAME: &str = "mote.toml";
 /// Most functions in one file; a longer list is probably a mistake of a generator.
@@ -23,9 +27,9 @@ const GIB: u64 = 1 << 30;
 const HOUR_MS: u64 = 3_600_000;
 const INIT_MS_MAX: u64 = 600_000;
 
-const FUNCTION_KEYS: [&str; 15] = [
+const FUNCTION_KEYS: [&str; 16] = [
     "name", "runtime", "compat", "template", "port", "entry", "command", "methods", "secrets",
-    "limits", "scale", "env", "trigger", "allow", "build",
+    "limits", "scale", "env", "trigger", "allow", "build", "async",
 ];
 const TOP_KEYS: [&str; 10] = [
     "version", "name", "runtime", "compat", "template", "port", "entry", "command", "methods",
@@ -81,6 +85,8 @@ pub struct FunctionManifest {
     pub coap: Option<Lined<CoapManifest>>,
     /// `[allow] net`.
     pub egress: Vec<(String, u16)>,
+    /// `[async]`.
+    pub background: AsyncManifest,
     /// `[build] command`, run by a shell in the project folder before packing.
     pub build_command: Option<String>,
 }
@@ -358,6 +364,9 @@ fn read_function(reader: &mut TomlReader<'_>, at: &Section<'_>) -> FunctionManif
         reader.check_keys(&section, &["net"], &[], &TOP_KEYS);
         function.egress = read_egress(reader, &section);
     }
+    if let Some(section) = sub_section(reader, at, "async") {
+        function.background = background::read(reader, &section);
+    }
     if let Some(section) = sub_section(reader, at, "build") {
         reader.check_keys(&section, &["command"], &["watch"], &TOP_KEYS);
         function.build_command = reader
@@ -379,6 +388,7 @@ fn sub_section<'t>(
         "scale" => "[scale]",
         "env" => "[env]",
         "allow" => "[allow]",
+        "async" => "[async]",
         _ => "[build]",
     };
     match value.as_table() {

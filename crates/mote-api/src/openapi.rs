@@ -7,6 +7,10 @@ use utoipa::OpenApi;
 use utoipa::openapi::security::{Http, HttpAuthScheme, SecurityScheme};
 
 use crate::error::Problem;
+use crate::invocations::{
+    AcceptedInvocation, AcceptedInvocations, CancelledInvocation, DeletedDeadLetters,
+    InvocationState,
+};
 use crate::openwhisk::{
     WhiskAction, WhiskEntity, WhiskManifest, WhiskResult, WhiskRule, WhiskSequence,
 };
@@ -39,11 +43,12 @@ pub fn document() -> String {
     ),
     servers((url = "http://localhost", description = "the Unix socket of the node, or its --admin address")),
     paths(
-        status, doctor, functions, function, deploy, remove, revisions, traffic, rollback, invoke, scale, logs, secrets, put_secret, remove_secret, openwhisk, openapi_json, livez,
+        status, doctor, functions, function, deploy, remove, revisions, traffic, rollback, invoke, scale, logs, invocations, invocation, cancel_invocation, retry_invocation, delete_dead_letters, delete_dead_letter, secrets, put_secret, remove_secret, openwhisk, openapi_json, livez,
         readyz, metrics
     ),
     components(schemas(
-        Check, CheckState, DeployResult, DoctorReport, Function, FunctionList, FunctionState,
+        AcceptedInvocation, AcceptedInvocations, CancelledInvocation, DeletedDeadLetters,
+        InvocationState, Check, CheckState, DeployResult, DoctorReport, Function, FunctionList, FunctionState,
         InvokeAnswer, InvokeRequest, LogLine, LogStream, NodeBudget, NodeStatus, Problem,
         RevisionInfo, RevisionList, ScaleBounds, ScaleRequest, ScaleResult, Secret, SecretList,
         Stop, TrafficEdit, TrafficRequest, TrafficResult, TrafficShare, WhiskAction, WhiskEntity,
@@ -199,6 +204,64 @@ fn scale() {}
         (status = 404, body = Problem, content_type = "application/problem+json"),
     ))]
 fn logs() {}
+
+/// Accepted invocations, newest first, without their answers.
+#[utoipa::path(get, path = "/v1/invocations", tag = "invocations",
+    params(
+        ("function" = Option<String>, Query, description = "only those of this function"),
+        ("state" = Option<String>, Query, description = "only those in this state: waiting, running, succeeded, dead or cancelled"),
+        ("before" = Option<String>, Query, description = "only those that were accepted before the one with this id"),
+        ("limit" = Option<usize>, Query, description = "1 to 1000; 100 unless given"),
+    ),
+    responses(
+        (status = 200, body = AcceptedInvocations),
+        (status = 422, body = Problem, content_type = "application/problem+json"),
+    ))]
+fn invocations() {}
+
+/// One accepted invocation, with the function's answer if it has ended.
+#[utoipa::path(get, path = "/v1/invocations/{id}", tag = "invocations",
+    params(("id" = String, Path, description = "id of the invocation")),
+    responses(
+        (status = 200, body = AcceptedInvocation),
+        (status = 404, body = Problem, content_type = "application/problem+json"),
+    ))]
+fn invocation() {}
+
+/// Cancels an accepted invocation. An attempt that runs is ended; what it has done remains.
+#[utoipa::path(delete, path = "/v1/invocations/{id}", tag = "invocations",
+    params(("id" = String, Path, description = "id of the invocation")),
+    responses(
+        (status = 200, body = CancelledInvocation),
+        (status = 404, body = Problem, content_type = "application/problem+json"),
+        (status = 409, body = Problem, content_type = "application/problem+json", description = "it has ended"),
+    ))]
+fn cancel_invocation() {}
+
+/// Runs a dead letter again, with all its attempts.
+#[utoipa::path(post, path = "/v1/invocations/{id}/retry", tag = "invocations",
+    params(("id" = String, Path, description = "id of the dead letter")),
+    responses(
+        (status = 204, description = "it waits to run"),
+        (status = 404, body = Problem, content_type = "application/problem+json"),
+        (status = 409, body = Problem, content_type = "application/problem+json", description = "it is not a dead letter"),
+    ))]
+fn retry_invocation() {}
+
+/// Removes all dead letters, or those of a function.
+#[utoipa::path(delete, path = "/v1/dead-letters", tag = "invocations",
+    params(("function" = Option<String>, Query, description = "only those of this function")),
+    responses((status = 200, body = DeletedDeadLetters)))]
+fn delete_dead_letters() {}
+
+/// Removes one dead letter.
+#[utoipa::path(delete, path = "/v1/dead-letters/{id}", tag = "invocations",
+    params(("id" = String, Path, description = "id of the dead letter")),
+    responses(
+        (status = 204, description = "removed"),
+        (status = 404, body = Problem, content_type = "application/problem+json"),
+    ))]
+fn delete_dead_letter() {}
 
 /// Names of all secrets, each with the functions that read it. Values are never shown.
 #[utoipa::path(get, path = "/v1/secrets", tag = "secrets", responses(

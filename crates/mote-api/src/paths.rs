@@ -20,6 +20,16 @@ pub const INVOKE: &str = "/v1/functions/{name}/invoke";
 pub const SCALE: &str = "/v1/functions/{name}/scale";
 /// `GET`: log lines of one function, one JSON object per line.
 pub const LOGS: &str = "/v1/functions/{name}/logs";
+/// `GET`: accepted invocations, newest first.
+pub const INVOCATIONS: &str = "/v1/invocations";
+/// `GET`, `DELETE` (cancel): one accepted invocation.
+pub const INVOCATION: &str = "/v1/invocations/{id}";
+/// `POST`: runs a dead letter again.
+pub const RETRY: &str = "/v1/invocations/{id}/retry";
+/// `DELETE`: removes dead letters.
+pub const DEAD_LETTERS: &str = "/v1/dead-letters";
+/// `DELETE`: removes one dead letter.
+pub const DEAD_LETTER: &str = "/v1/dead-letters/{id}";
 /// `GET`: names of all secrets.
 pub const SECRETS: &str = "/v1/secrets";
 /// `PUT` (creates or replaces), `DELETE`: one secret.

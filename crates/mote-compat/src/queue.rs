@@ -132,6 +132,9 @@ impl Queue {
                 return resumed;
             }
         };
+        if !left.is_empty() {
+            tracing::info!(activations = left.len(), "activations from before the restart run");
+        }
         for kept in left {
             let number = kept.number();
             match kept.read().await {

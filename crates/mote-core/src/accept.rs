@@ -93,6 +93,11 @@ pub enum AcceptError {
     Invalid(String),
 }
 
+/// Whether a field of this name, in lower case, describes an invocation that is accepted for later.
+pub fn is_wish(name: &[u8]) -> bool {
+    matches!(name, b"prefer" | b"idempotency-key" | b"mote-order-key" | b"mote-after" | b"mote-at")
+}
+
 /// A future of this module.
 pub type AcceptFuture = Pin<Box<dyn Future<Output = Result<Accepted, AcceptError>> + Send>>;
 

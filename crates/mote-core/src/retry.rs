@@ -16,8 +16,6 @@ pub const BACKOFF_MS_MAX_DEFAULT: u64 = 300_000;
 /// An invocation that has waited longer than this becomes a dead letter instead of being tried
 /// again: sensor values and notifications are worthless by then.
 pub const AGE_MS_MAX_DEFAULT: u64 = 6 * 3_600_000;
-/// How long the state and result of an ended invocation can be looked up.
-pub const KEEP_MS_DEFAULT: u64 = 24 * 3_600_000;
 
 /// A failure after which an invocation may be tried again.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -53,8 +51,6 @@ pub enum Recipient {
     Function(String),
     /// A POST to this address, under the node's rule for such requests.
     Url(String),
-    /// An MQTT topic.
-    Topic(String),
 }
 
 /// How the accepted invocations of a function are run: `[async]` of its manifest.
@@ -77,8 +73,6 @@ pub struct AsyncRules {
     /// can run at once, so that callers who wait find room.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub concurrency: Option<u32>,
-    /// Milliseconds for which an ended invocation can be looked up.
-    pub keep_ms: u64,
     /// What receives the answer of an invocation that succeeded.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub on_success: Option<Recipient>,
@@ -96,7 +90,6 @@ impl Default for AsyncRules {
             retry: RetryOn::ALL.to_vec(),
             age_ms_max: AGE_MS_MAX_DEFAULT,
             concurrency: None,
-            keep_ms: KEEP_MS_DEFAULT,
             on_success: None,
             on_failure: None,
         }

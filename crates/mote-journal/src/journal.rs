@@ -31,6 +31,8 @@ pub(crate) const RUNNING_MAX: usize = 64;
 /// Ended invocations that can be looked up, and those with an idempotency key beyond them.
 const KEPT_MAX: u64 = 10_000;
 const KEYED_MAX: u64 = 100_000;
+/// How long the state and the answer of an ended invocation can be looked up.
+const KEEP_MS: u64 = 24 * 3_600_000;
 /// How long dead letters are kept.
 const DEAD_KEEP_MS: u64 = 30 * 24 * 3_600_000;
 /// Longest idempotency key and order key in bytes.
@@ -402,13 +404,13 @@ impl Journal {
     }
 
     /// Removes what ended longer ago than it is kept.
-    pub(crate) async fn sweep(&self, keep_ms: u64) {
+    pub(crate) async fn sweep(&self) {
         let Some(records) = self.opened() else { return };
         let now_ms = unix_ms();
         let bounds = Bounds {
             records: KEPT_MAX,
             keyed: KEYED_MAX,
-            ended_before_ms: now_ms.saturating_sub(keep_ms),
+            ended_before_ms: now_ms.saturating_sub(KEEP_MS),
             dead_before_ms: now_ms.saturating_sub(DEAD_KEEP_MS),
         };
         match records.sweep(bounds).await {

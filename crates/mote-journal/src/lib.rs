@@ -18,8 +18,8 @@ pub mod records;
 mod runner;
 mod view;
 
-pub use front::Deferring;
+pub use front::{Deferring, Route};
 pub use journal::{Cancelled, DELAY_MS_MAX, Figures, Journal, KEY_BYTES_MAX, Shown};
 pub use record::State;
 pub use runner::{ANSWER_BYTES_MAX, ATTEMPT_FIELD, DEPTH_MAX, run};
-pub use view::{problem_of, view};
+pub use view::{Reader, problem_of, view};

@@ -9,7 +9,7 @@ use futures_util::FutureExt as _;
 use mote_core::accept::Deferred;
 use mote_core::body::Body;
 use mote_core::invocation::{Head, headers, put_header};
-use mote_core::retry::{AsyncRules, Attempt, KEEP_MS_DEFAULT, Next, Recipient, Tried};
+use mote_core::retry::{AsyncRules, Attempt, Next, Recipient, Tried};
 use mote_core::{Fault, Invocation, InvocationId, Invoker, RouteInfo, Trigger};
 use mote_outgoing::{HeaderMap, HeaderName, HeaderValue, Method};
 use rustix::time::{ClockId, clock_gettime};
@@ -80,12 +80,12 @@ pub async fn run<I: Invoker>(journal: Journal, invoker: I) {
             }
             _ = sweep.tick(), if journal.opened().is_some() => {
                 ended = 0;
-                journal.sweep(KEEP_MS_DEFAULT).await;
+                journal.sweep().await;
             }
         }
         if ended >= SWEEP_AFTER {
             ended = 0;
-            journal.sweep(KEEP_MS_DEFAULT).await;
+            journal.sweep().await;
         }
     }
 }
@@ -189,7 +189,11 @@ async fn attempt<I: Invoker>(
                     attempts = at.attempt,
                     status = last.status,
                     reason = last.detail.as_deref().unwrap_or_default(),
-                    "an accepted invocation has failed; it is kept as a dead letter"
+                    "{}; it is kept as a dead letter",
+                    match &work {
+                        Work::Invoke(_) => "an accepted invocation has failed",
+                        Work::Post(_) => "cannot send the result of an accepted invocation",
+                    }
                 );
             }
             let following = following(&invoker, &at, &work, &last, next == Next::Succeeded);
@@ -446,11 +450,6 @@ fn following<I: Invoker>(
             let function = function.clone();
             record(Work::Post(Post { function, url, fields: fields.into(), body }));
         }
-        Recipient::Topic(topic) => tracing::error!(
-            function,
-            topic,
-            "a result is not published: this node has no connection to an MQTT broker for results"
-        ),
     }
     all
 }

@@ -44,7 +44,7 @@ use mote_api::types::{NodeBudget, NodeStatus, Urls};
 use mote_core::FunctionName;
 use mote_core::gathering::Gathering;
 use mote_engine::{Engine, Revision};
-use mote_journal::Journal;
+use mote_journal::{Deferring, Journal};
 use mote_outgoing::Outgoing;
 use mote_sandbox::ProcessBackend;
 use mote_store::Store;
@@ -60,6 +60,8 @@ pub use up::run;
 pub(crate) struct Node {
     pub(crate) config: Config,
     pub(crate) engine: Engine,
+    /// The engine behind the layer that accepts invocations for later.
+    pub(crate) invoker: Deferring<Engine>,
     pub(crate) store: Arc<Store>,
     /// Invocations that run after their callers were answered.
     pub(crate) journal: Journal,

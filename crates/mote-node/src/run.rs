@@ -157,6 +157,7 @@ async fn serve(
         coap: coap_socket.as_ref().and_then(|socket| socket.local_addr().ok()),
         config,
         engine: engine.clone(),
+        invoker: Deferring::new(engine.clone(), journal.clone()),
         store: store.clone(),
         journal: journal.clone(),
         outgoing,
@@ -184,7 +185,7 @@ async fn serve(
     bring_back(&node, management).await?;
     accepted::take_up(&journal, &store).await;
     let mut background = tokio::spawn(mote_journal::run(journal.clone(), engine.clone()));
-    let invoker = Deferring::new(engine.clone(), journal.clone());
+    let invoker = node.invoker.clone();
 
     let stopper = http::Stopper::default();
     let mut fronts = tokio::task::JoinSet::new();

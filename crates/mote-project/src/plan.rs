@@ -6,12 +6,13 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use mote_api::manifest::{
-    self, BalanceName, FunctionManifest, Manifest, PlatformName, PolicyName, RuntimeName,
-    ScaleManifest, StartName,
+    self, AsyncManifest, BalanceName, FunctionManifest, Manifest, PlatformName, PolicyName,
+    RecipientName, RetryName, RuntimeName, ScaleManifest, StartName,
 };
 use mote_api::toml_reader::{Mistake, Mistakes};
 use mote_core::policy::Balance;
 use mote_core::policy::{HpaSettings, KnativeSettings, OpenFaasSettings, Policy};
+use mote_core::retry::{AsyncRules, Recipient, RetryOn};
 use mote_core::spec::{CoapResource, Egress, Platform, Runtime, StartPolicy};
 use mote_core::{FunctionName, FunctionSpec};
 use mote_store::ArchiveLimits;
@@ -586,6 +587,7 @@ fn apply(spec: &mut FunctionSpec, function: &FunctionManifest) -> Result<(), Mis
         .iter()
         .map(|(host, port)| Egress { host: host.clone(), port: *port })
         .collect();
+    apply_background(&mut spec.background, &function.background);
     let name = spec.name.as_str();
     if let Some(http) = &function.http
         && http.value.strip_prefix('/') != Some(name)
@@ -606,6 +608,32 @@ fn apply(spec: &mut FunctionSpec, function: &FunctionManifest) -> Result<(), Mis
         };
     }
     Ok(())
+}
+
+fn apply_background(rules: &mut AsyncRules, manifest: &AsyncManifest) {
+    let recipient = |name: &RecipientName| match name {
+        RecipientName::Function(name) => Recipient::Function(name.clone()),
+        RecipientName::Url(url) => Recipient::Url(url.clone()),
+    };
+    let retry = |name: &RetryName| match name {
+        RetryName::Error => RetryOn::Error,
+        RetryName::Timeout => RetryOn::Timeout,
+        RetryName::Status => RetryOn::Status,
+    };
+    let default = AsyncRules::default();
+    *rules = AsyncRules {
+        attempts: manifest.attempts,
+        backoff_ms: manifest.backoff_ms.unwrap_or(default.backoff_ms),
+        backoff_ms_max: manifest.backoff_ms_max.unwrap_or(default.backoff_ms_max),
+        retry: match &manifest.retry {
+            Some(names) => names.iter().map(retry).collect(),
+            None => default.retry,
+        },
+        age_ms_max: manifest.age_ms_max.unwrap_or(default.age_ms_max),
+        concurrency: manifest.concurrency,
+        on_success: manifest.on_success.as_ref().map(recipient),
+        on_failure: manifest.on_failure.as_ref().map(recipient),
+    };
 }
 
 fn apply_limits(spec: &mut FunctionSpec, function: &FunctionManifest) {

@@ -12,6 +12,7 @@ mod explain;
 mod failure;
 mod functions;
 mod import;
+mod invocations;
 mod invoke;
 mod logs;
 mod node;
@@ -85,6 +86,10 @@ fn ask_node(verb: Verb, global: &args::Global, output: &Output) -> Result<(), Fa
                 Verb::Scale(args) => scale::run(&client, &args, output).await,
                 Verb::Top(args) => top::run(&client, args, output).await,
                 Verb::Remove(args) => functions::remove(&client, &args, output).await,
+                Verb::Invocation(args) => invocations::run(&client, &args.verb, output).await,
+                Verb::DeadLetters(args) => {
+                    invocations::run_dead_letters(&client, &args.verb, output).await
+                }
                 Verb::Secret(args) => secret::run(&client, &args.verb, output).await,
                 Verb::Doctor => node::doctor(&client, global, output).await,
                 Verb::Up(_)

@@ -14,6 +14,11 @@ pub const DATAGRAM_BYTES_MAX: usize = 1_280;
 const ECHO: u16 = 252;
 /// Request-Tag option (RFC 9175).
 const REQUEST_TAG: u16 = 292;
+/// An elective option of the range for experiments (RFC 7252, 12.2): a header field of an invocation
+/// that is accepted for later, `name: value`. It may occur several times.
+const FIELD: u16 = 65_000;
+/// Most of them in one request.
+const FIELDS_MAX: usize = 8;
 
 /// Message type.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -143,6 +148,8 @@ pub struct Request<'a> {
     pub host: Option<&'a [u8]>,
     /// Uri-Port.
     pub port: Option<u32>,
+    /// Header fields, `name: value`, which CoAP has no options for.
+    pub fields: Vec<&'a [u8]>,
     /// Proxy-Uri or Proxy-Scheme.
     pub wants_proxy: bool,
     /// The payload.
@@ -256,6 +263,12 @@ impl<'a> Request<'a> {
             REQUEST_TAG => {
                 if data.len() <= 8 && self.request_tag.is_empty() {
                     self.request_tag = data;
+                }
+                true
+            }
+            FIELD => {
+                if data.len() <= 255 && self.fields.len() < FIELDS_MAX {
+                    self.fields.push(data);
                 }
                 true
             }

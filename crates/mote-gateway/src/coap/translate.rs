@@ -54,7 +54,21 @@ pub(crate) fn head(method: &[u8], path: &[u8], query: &[u8], request: &Request<'
     } else if let Some(etag) = request.etag {
         builder.header(b"if-none-match", entity_tag(etag).as_bytes());
     }
+    for field in &request.fields {
+        if let Some((name, value)) = wish(field) {
+            builder.header(name.as_bytes(), value);
+        }
+    }
     builder.finish()
+}
+
+/// A field that describes an invocation that is accepted for later; `None` for any other text.
+fn wish(field: &[u8]) -> Option<(String, &[u8])> {
+    let at = field.iter().position(|byte| *byte == b':')?;
+    let name = std::str::from_utf8(&field[..at]).ok()?.trim().to_ascii_lowercase();
+    let value = field[at + 1..].trim_ascii();
+    let is_plain = value.iter().all(|byte| *byte == b' ' || byte.is_ascii_graphic());
+    (mote_core::accept::is_wish(name.as_bytes()) && is_plain).then_some((name, value))
 }
 
 fn entity_tag(etag: &[u8]) -> String {

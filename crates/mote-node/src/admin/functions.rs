@@ -226,7 +226,8 @@ pub(super) async fn invoke(
     })?;
     let mut head = Head::builder(method.as_bytes(), split.path, split.query);
     for (name, value) in &request_headers {
-        let skip = name.as_str().starts_with("mote-")
+        let skip = (name.as_str().starts_with("mote-")
+            && !mote_core::accept::is_wish(name.as_str().as_bytes()))
             || matches!(name.as_str(), "authorization" | "connection" | "transfer-encoding");
         if !skip {
             head.header(name.as_str().as_bytes(), value.as_bytes());
@@ -247,7 +248,8 @@ pub(super) async fn invoke(
         received_ns,
         deadline_ns: received_ns + spec.limits.timeout_ms * 1_000_000,
     };
-    let reply = match node.engine.invoke(&route, invocation).await {
+    let route = mote_journal::Route::Function(route);
+    let reply = match node.invoker.invoke(&route, invocation).await {
         Ok(reply) => reply,
         Err(fault) => {
             let mut response = Refused(fault_problem(&fault, &name)).into_response();

@@ -5,6 +5,7 @@
 
 mod access;
 mod functions;
+mod invocations;
 mod logs;
 mod node_routes;
 mod openwhisk;
@@ -19,7 +20,7 @@ use axum::Router;
 use axum::extract::DefaultBodyLimit;
 use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
-use axum::routing::{get, post, put};
+use axum::routing::{delete, get, post, put};
 use mote_api::{Problem, paths};
 use mote_compat::connection::{Places, http1};
 use mote_core::shares::Shares;
@@ -66,6 +67,11 @@ fn routes(node: Arc<Node>) -> Router {
         .route(paths::INVOKE, post(functions::invoke))
         .route(paths::SCALE, post(scale::scale))
         .route(paths::LOGS, get(logs::read))
+        .route(paths::INVOCATIONS, get(invocations::list))
+        .route(paths::INVOCATION, get(invocations::show).delete(invocations::cancel))
+        .route(paths::RETRY, post(invocations::retry))
+        .route(paths::DEAD_LETTERS, delete(invocations::delete_dead_letters))
+        .route(paths::DEAD_LETTER, delete(invocations::delete_dead_letter))
         .route(paths::OPENWHISK, put(openwhisk::apply))
         .route(paths::SECRETS, get(secrets::list))
         .route(paths::SECRET, put(secrets::put).delete(secrets::remove))

@@ -118,6 +118,10 @@ pub(super) enum Verb {
     /// Remove functions
     #[command(visible_alias = "rm")]
     Remove(Remove),
+    /// Look up and cancel invocations that the node has accepted for later
+    Invocation(Invocation),
+    /// Manage accepted invocations that have failed for good
+    DeadLetters(DeadLetters),
     /// Manage the secrets that functions read
     Secret(Secret),
     /// Check the node and its machine
@@ -287,6 +291,9 @@ pub(super) struct Invoke {
     /// Print the equivalent curl or coap-client command instead
     #[arg(long)]
     pub(super) show: bool,
+    /// Do not wait: print the id of the accepted invocation
+    #[arg(long = "async")]
+    pub(super) background: bool,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -482,6 +489,92 @@ pub(super) struct Simulate {
     /// Draw the course of every run, policies side by side
     #[arg(long, value_name = "FILE.svg")]
     pub(super) plot: Option<PathBuf>,
+}
+
+#[derive(Debug, ClapArgs)]
+pub(super) struct Invocation {
+    #[command(subcommand)]
+    pub(super) verb: InvocationVerb,
+}
+
+#[derive(Debug, Subcommand)]
+pub(super) enum InvocationVerb {
+    /// List accepted invocations, newest first
+    #[command(visible_alias = "ls")]
+    List {
+        /// Only those of this function
+        #[arg(long, value_name = "NAME")]
+        function: Option<String>,
+        /// Only those in this state: waiting, running, succeeded, dead or cancelled
+        #[arg(long, value_name = "STATE")]
+        state: Option<String>,
+        /// At most this many
+        #[arg(long, value_name = "N")]
+        limit: Option<usize>,
+    },
+    /// Show one invocation: its state, its attempts and its answer
+    Show {
+        /// Its id
+        id: String,
+    },
+    /// Print the body of its answer
+    Result {
+        /// Its id
+        id: String,
+    },
+    /// Cancel an invocation that waits or runs
+    Cancel {
+        /// Its id
+        id: String,
+    },
+}
+
+#[derive(Debug, ClapArgs)]
+pub(super) struct DeadLetters {
+    #[command(subcommand)]
+    pub(super) verb: DeadLetterVerb,
+}
+
+#[derive(Debug, Subcommand)]
+pub(super) enum DeadLetterVerb {
+    /// List dead letters, newest first
+    #[command(visible_alias = "ls")]
+    List {
+        /// Only those of this function
+        #[arg(long, value_name = "NAME")]
+        function: Option<String>,
+        /// At most this many
+        #[arg(long, value_name = "N")]
+        limit: Option<usize>,
+    },
+    /// Show one dead letter
+    Show {
+        /// Its id
+        id: String,
+    },
+    /// Run dead letters again, with all their attempts
+    #[command(group = clap::ArgGroup::new("which").required(true))]
+    Retry {
+        /// Their ids
+        #[arg(value_name = "ID", group = "which")]
+        ids: Vec<String>,
+        /// All of this function, 1,000 at most
+        #[arg(long, value_name = "NAME", group = "which")]
+        function: Option<String>,
+    },
+    /// Delete dead letters
+    #[command(visible_alias = "rm", group = clap::ArgGroup::new("which").required(true))]
+    Delete {
+        /// Their ids
+        #[arg(value_name = "ID", group = "which")]
+        ids: Vec<String>,
+        /// All of this function, 1,000 at most
+        #[arg(long, value_name = "NAME", group = "which")]
+        function: Option<String>,
+        /// Do not ask
+        #[arg(short, long)]
+        yes: bool,
+    },
 }
 
 #[derive(Debug, ClapArgs)]

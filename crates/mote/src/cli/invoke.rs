@@ -15,7 +15,10 @@ use super::output::Output;
 const CALL_TIMEOUT: Duration = Duration::from_secs(3700);
 
 pub(super) async fn run(client: &Client, args: &Invoke, output: &Output) -> Result<(), Failure> {
-    let request = request(args).await?;
+    let mut request = request(args).await?;
+    if args.background {
+        request.headers.push(("prefer".to_owned(), "respond-async".to_owned()));
+    }
     if args.show {
         let function = function(client, &args.name).await?;
         let line = equal_line(&function, args, &request)?;

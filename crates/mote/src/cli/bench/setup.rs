@@ -111,6 +111,7 @@ pub(super) async fn request(args: &args::Bench) -> Result<Request, Failure> {
         path: args.path.clone(),
         via: args::Via::Admin,
         show: false,
+        background: false,
     };
     let request = invoke::request(&call).await?;
     let is_clean = |text: &String| !text.bytes().any(|byte| byte.is_ascii_control());

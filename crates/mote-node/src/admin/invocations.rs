@@ -1,0 +1,146 @@
+//! Routes that look up, cancel and repeat accepted invocations.
+
+use std::sync::Arc;
+
+use axum::Json;
+use axum::extract::{Path, Query, State};
+use axum::http::StatusCode;
+use mote_api::Problem;
+use mote_api::invocations::{
+    AcceptedInvocation, AcceptedInvocations, CancelledInvocation, DeletedDeadLetters,
+    InvocationState,
+};
+use mote_core::InvocationId;
+use mote_core::accept::AcceptError;
+use mote_journal::{Cancelled, Reader, State as Kept, problem_of, view};
+use serde::Deserialize;
+
+use super::Refused;
+use crate::Node;
+
+/// Invocations of a list unless the query asks for another number, and at most.
+const LIMIT_DEFAULT: usize = 100;
+const LIMIT_MAX: usize = 1_000;
+
+#[derive(Deserialize)]
+pub(super) struct ListQuery {
+    function: Option<String>,
+    state: Option<String>,
+    before: Option<String>,
+    limit: Option<usize>,
+}
+
+pub(super) async fn list(
+    State(node): State<Arc<Node>>,
+    Query(query): Query<ListQuery>,
+) -> Result<Json<AcceptedInvocations>, Refused> {
+    let state = query.state.as_deref().map(state).transpose()?;
+    let before = query.before.as_deref().map(id).transpose()?;
+    let limit = query.limit.unwrap_or(LIMIT_DEFAULT).min(LIMIT_MAX);
+    let kept = state.map(|state| match state {
+        InvocationState::Waiting | InvocationState::Running => Kept::Waiting,
+        InvocationState::Succeeded => Kept::Succeeded,
+        InvocationState::Dead => Kept::Dead,
+        InvocationState::Cancelled => Kept::Cancelled,
+    });
+    let listed = node.journal.list(query.function.as_deref(), kept, before, limit).await;
+    let invocations = listed
+        .map_err(refused)?
+        .iter()
+        .map(|shown| view(shown, Reader::Owner))
+        .filter(|view| state.is_none_or(|state| view.state == state))
+        .collect();
+    Ok(Json(AcceptedInvocations { invocations }))
+}
+
+pub(super) async fn show(
+    State(node): State<Arc<Node>>,
+    Path(text): Path<String>,
+) -> Result<Json<AcceptedInvocation>, Refused> {
+    let shown = node.journal.show(id(&text)?).await.map_err(refused)?;
+    let shown = shown.ok_or_else(|| unknown(&text))?;
+    Ok(Json(view(&shown, Reader::Owner)))
+}
+
+pub(super) async fn cancel(
+    State(node): State<Arc<Node>>,
+    Path(text): Path<String>,
+) -> Result<Json<CancelledInvocation>, Refused> {
+    let id = id(&text)?;
+    let was_running = match node.journal.cancel(id).await.map_err(refused)? {
+        Cancelled::Waiting => false,
+        Cancelled::Running => true,
+        Cancelled::Ended => {
+            let detail = format!("invocation {id} has already ended");
+            return Err(Problem::new(409, "M0518", detail).into());
+        }
+        Cancelled::Unknown => return Err(unknown(&text)),
+    };
+    Ok(Json(CancelledInvocation { id: id.to_string(), was_running }))
+}
+
+pub(super) async fn retry(
+    State(node): State<Arc<Node>>,
+    Path(text): Path<String>,
+) -> Result<StatusCode, Refused> {
+    let id = id(&text)?;
+    if node.journal.retry(id).await.map_err(refused)? {
+        return Ok(StatusCode::NO_CONTENT);
+    }
+    if node.journal.show(id).await.map_err(refused)?.is_none() {
+        return Err(unknown(&text));
+    }
+    let detail = format!("invocation {id} is not a dead letter");
+    Err(Problem::new(409, "M0518", detail).into())
+}
+
+#[derive(Deserialize)]
+pub(super) struct DeleteQuery {
+    function: Option<String>,
+}
+
+pub(super) async fn delete_dead_letters(
+    State(node): State<Arc<Node>>,
+    Query(query): Query<DeleteQuery>,
+) -> Result<Json<DeletedDeadLetters>, Refused> {
+    let deleted = node.journal.delete_dead(None, query.function.as_deref()).await;
+    Ok(Json(DeletedDeadLetters { deleted: deleted.map_err(refused)? }))
+}
+
+pub(super) async fn delete_dead_letter(
+    State(node): State<Arc<Node>>,
+    Path(text): Path<String>,
+) -> Result<StatusCode, Refused> {
+    match node.journal.delete_dead(Some(id(&text)?), None).await.map_err(refused)? {
+        0 => {
+            let detail = format!("no dead letter has the id {}", shortened(&text));
+            Err(Problem::new(404, "M0517", detail).into())
+        }
+        _ => Ok(StatusCode::NO_CONTENT),
+    }
+}
+
+fn id(text: &str) -> Result<InvocationId, Refused> {
+    InvocationId::from_text(text).ok_or_else(|| unknown(text))
+}
+
+fn state(word: &str) -> Result<InvocationState, Refused> {
+    InvocationState::from_word(word).ok_or_else(|| {
+        let words = InvocationState::ALL.map(InvocationState::as_str).join(", ");
+        let detail = format!("state: one of {words}; found {}", shortened(word));
+        Problem::new(422, "M0303", detail).with_field("state").into()
+    })
+}
+
+fn unknown(text: &str) -> Refused {
+    let detail = format!("no accepted invocation has the id {}", shortened(text));
+    Problem::new(404, "M0517", detail).with_hint("list them: mote invocation list").into()
+}
+
+fn shortened(text: &str) -> String {
+    text.chars().take(64).flat_map(char::escape_debug).collect()
+}
+
+fn refused(error: AcceptError) -> Refused {
+    problem_of(&error).into()
+}
