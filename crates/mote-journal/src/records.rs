@@ -391,7 +391,7 @@ fn settle(connection: &Connection, settled: &Settled) -> rusqlite::Result<Vec<In
             // The request of a dead letter is kept, so that it can be run again.
             let sql = "UPDATE records SET state = ?2, due_ms = 0, attempts = ?3, began_ms = ?4,
                 ended_ms = ?5, status = ?6, fault = ?7, detail = ?8, fields = ?9, body = ?10,
-                request = iif(?2 = 2, request, NULL) WHERE number = ?1 AND state = 0";
+                request = CASE ?2 WHEN 2 THEN request END WHERE number = ?1 AND state = 0";
             connection.prepare_cached(sql)?.execute(params![
                 number,
                 state,

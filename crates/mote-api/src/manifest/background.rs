@@ -178,13 +178,13 @@ mod tests {
     fn mistakes_are_named_with_their_line() {
         for (line, expected) in [
             ("attempts = 0", "attempts"),
-            ("retry = [\"timeuot\"]", "did you mean \"timeout\"?"),
+            ("retry = [\"timeouts\"]", "did you mean \"timeout\"?"),
             ("backoff = \"2s\"\nbackoff_max = \"1s\"", "at most backoff_max"),
             ("on_success = \"next\"", "{ function = \"NAME\" }"),
             ("on_success = { url = \"ftp://a\" }", "http:// or https://"),
             ("on_success = { function = \"a\", url = \"http://a\" }", "either function or url"),
             ("on_failure = {}", "{ function = \"NAME\" }"),
-            ("atempts = 3", "did you mean `attempts`?"),
+            ("attempt = 3", "did you mean `attempts`?"),
         ] {
             let source = format!("version = 1\n[async]\n{line}\n");
             let error = Manifest::parse(FILE_NAME, &source).expect_err(line).to_string();
