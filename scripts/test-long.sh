@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # Runs the long tests: the attack battery, 200 swaps of revisions, the neighbours, the death of
-# workers and hostile workers at full length, and a minute of noise for each parser. Needs root and
+# workers and hostile workers at full length, accepted invocations under 200 kills and 100 power
+# cuts, and a minute of noise for each parser. Needs root and
 # an otherwise idle machine; takes about half an hour.
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -26,4 +27,6 @@ suite "rollout" cargo test -p mote-tests --test rollout -- --nocapture
 suite "neighbours" cargo test -p mote-tests --test neighbours -- --nocapture
 suite "hostile workers" cargo test -p mote-tests --test hostile_workers -- --nocapture
 suite "death of workers" cargo test -p mote-tests --test worker_death -- --nocapture
+suite "accepted invocations under kills" cargo test -p mote-tests --test invocations -- --nocapture nothing_that
+suite "power cuts" cargo test -p mote-tests --test power_cut -- --nocapture
 [ ${#failed[@]} -eq 0 ]

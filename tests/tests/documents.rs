@@ -444,6 +444,7 @@ macro_rules! documents {
 documents! {
     front_page: "README.md",
     tutorial: "docs/tutorial.md",
+    asynchronous_invocations: "docs/guides/asynchronous-invocations.md",
     benchmarking: "docs/guides/benchmarking.md",
     coap: "docs/guides/coap.md",
     moving_from_fission: "docs/guides/moving-from-fission.md",
