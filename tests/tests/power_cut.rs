@@ -128,7 +128,9 @@ fn nothing_that_was_accepted_is_lost_at_a_power_cut() {
         // Only what was answered before the cut must be there after it.
         let known = accepted.lock().expect("not poisoned").clone();
         signal(node.pid(), "STOP");
-        let copy = outer.path().join("copy");
+        // Each copy is a file of its own: the kernel may still hold the previous loop device, and
+        // blocks of the previous copy with it.
+        let copy = outer.path().join(format!("copy-{cut}"));
         copy_at_once(&mount, &image, &copy);
         signal(node.pid(), "CONT");
 
@@ -153,6 +155,7 @@ fn nothing_that_was_accepted_is_lost_at_a_power_cut() {
         checked += known.len();
         assert!(second.stop().success());
         drop(after);
+        std::fs::remove_file(&copy).expect("removed");
     }
     stop.store(true, Ordering::SeqCst);
     for client in clients {

@@ -1,0 +1,183 @@
+//! The runner over functions that are closures, with a real file: shares, results that cannot be
+//! delivered, faults of the node, and the end.
+
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use bytes::Bytes;
+use futures_util::FutureExt as _;
+use futures_util::future::BoxFuture;
+use mote_core::accept::{Accept as _, Callback, Deferred};
+use mote_core::body::Body;
+use mote_core::invocation::Head;
+use mote_core::spec::CoapResource;
+use mote_core::{
+    Fault, FunctionName, Invocation, InvocationId, Invoker, Phases, Reply, RouteInfo, Trigger,
+};
+use mote_journal::{Journal, State};
+use mote_outgoing::{Outgoing, Reach};
+
+type Answer = Result<(u16, &'static str), Fault>;
+type Run = dyn Fn(String, Invocation) -> BoxFuture<'static, Answer> + Send + Sync;
+
+/// Functions of any name, each with 16 places.
+#[derive(Clone)]
+struct Functions(Arc<Run>);
+
+#[derive(Clone)]
+struct Route(FunctionName);
+
+impl RouteInfo for Route {
+    fn name(&self) -> &FunctionName {
+        &self.0
+    }
+    fn timeout_ms(&self) -> u64 {
+        10_000
+    }
+    fn body_bytes_max(&self) -> u64 {
+        1 << 20
+    }
+    fn methods(&self) -> &[String] {
+        &[]
+    }
+    fn coap(&self) -> &CoapResource {
+        static NONE: CoapResource =
+            CoapResource { title: None, resource_type: None, content_format: None };
+        &NONE
+    }
+    fn places(&self) -> u32 {
+        16
+    }
+}
+
+impl Invoker for Functions {
+    type Route = Route;
+
+    fn route(&self, name: &str, _: impl FnOnce() -> Option<u64>) -> Option<Route> {
+        FunctionName::new(name).ok().map(Route)
+    }
+
+    fn routes(&self) -> Vec<Route> {
+        Vec::new()
+    }
+
+    async fn invoke(&self, route: &Route, invocation: Invocation) -> Result<Reply, Fault> {
+        let (status, body) = (self.0)(route.0.as_str().to_owned(), invocation).await?;
+        let body = Body::whole(Bytes::from_static(body.as_bytes()));
+        Ok(Reply { status, headers: Bytes::new(), body, phases: Phases::default() })
+    }
+}
+
+/// A journal that runs, over functions that are `run`.
+fn running(
+    run: impl Fn(String, Invocation) -> BoxFuture<'static, Answer> + Send + Sync + 'static,
+) -> (Journal, tempfile::TempDir, tokio::task::JoinHandle<()>) {
+    let dir = tempfile::tempdir().expect("a folder");
+    let outgoing = Outgoing { reach: Reach::Machine, ..Outgoing::default() };
+    let journal = Journal::new(dir.path().join("journal.db"), outgoing);
+    let task = tokio::spawn(mote_journal::run(journal.clone(), Functions(Arc::new(run))));
+    (journal, dir, task)
+}
+
+fn deferred(function: &str, callback: Option<&str>) -> Deferred {
+    let head = Head::builder(b"POST", b"/", b"").finish();
+    let callback = callback.map(|url| Callback { url: url.to_owned(), fields: Vec::new() });
+    let body = Bytes::from_static(b"body");
+    Deferred { callback, ..Deferred::new(function, Trigger::Http, head, body) }
+}
+
+async fn accept(journal: &Journal, deferred: Deferred) -> InvocationId {
+    journal.accept(deferred).await.expect("accepted").id
+}
+
+async fn until(what: &str, done: impl Fn() -> bool) {
+    let waited = tokio::time::timeout(Duration::from_secs(20), async {
+        while !done() {
+            tokio::time::sleep(Duration::from_millis(2)).await;
+        }
+    });
+    waited.await.unwrap_or_else(|_| panic!("waited in vain: {what}"));
+}
+
+async fn state(journal: &Journal, id: InvocationId) -> State {
+    tokio::time::timeout(Duration::from_secs(20), journal.ended(id)).await.expect("it ends");
+    journal.show(id).await.expect("readable").expect("known").stored.state
+}
+
+#[tokio::test]
+async fn results_that_nobody_takes_do_not_keep_calls_from_running() {
+    let silent = tokio::net::TcpListener::bind("127.0.0.1:0").await.expect("loopback");
+    let url = format!("http://{}/", silent.local_addr().expect("bound"));
+    let ran = Arc::new(Mutex::new(Vec::new()));
+    let noted = ran.clone();
+    let (journal, _dir, _task) = running(move |name, _| {
+        noted.lock().expect("not poisoned").push(name);
+        async { Ok((200, "done")) }.boxed()
+    });
+    for _ in 0..100 {
+        accept(&journal, deferred("hostile", Some(&url))).await;
+    }
+    until("all run while their results wait", || ran.lock().expect("not poisoned").len() == 100)
+        .await;
+    let id = accept(&journal, deferred("other", None)).await;
+    assert_eq!(state(&journal, id).await, State::Succeeded);
+    assert_eq!(journal.figures().waiting, 100, "the results are kept");
+}
+
+#[tokio::test]
+async fn calls_that_take_long_leave_room_to_other_functions() {
+    let began = Arc::new(Mutex::new(Vec::new()));
+    let noted = began.clone();
+    let (journal, _dir, _task) = running(move |name, _| {
+        let slow = name == "slow";
+        noted.lock().expect("not poisoned").push(name);
+        async move {
+            if slow {
+                std::future::pending::<()>().await;
+            }
+            Ok((200, "done"))
+        }
+        .boxed()
+    });
+    for _ in 0..100 {
+        accept(&journal, deferred("slow", None)).await;
+    }
+    let id = accept(&journal, deferred("quick", None)).await;
+    assert_eq!(state(&journal, id).await, State::Succeeded);
+    let slow = || began.lock().expect("not poisoned").iter().filter(|one| *one == "slow").count();
+    until("half of its places are used", || slow() == 8).await;
+}
+
+#[tokio::test]
+async fn a_call_that_makes_the_node_fail_ends_as_a_dead_letter() {
+    let (journal, _dir, task) = running(|_, _| async { panic!("on purpose") }.boxed());
+    let id = accept(&journal, deferred("panics", None)).await;
+    assert_eq!(state(&journal, id).await, State::Dead);
+    assert_eq!(journal.figures().waiting, 0, "its place is free");
+    journal.stop();
+    tokio::time::timeout(Duration::from_secs(20), task).await.expect("it ends").expect("no panic");
+}
+
+#[tokio::test]
+async fn what_the_stop_of_the_node_interrupts_runs_again() {
+    let (journal, dir, task) = running(|_, _| async { Err(Fault::Stopping) }.boxed());
+    let id = accept(&journal, deferred("f", None)).await;
+    journal.stop();
+    assert!(journal.accept(deferred("f", None)).await.is_err(), "a stopping node accepts nothing");
+    tokio::time::timeout(Duration::from_secs(20), task).await.expect("it ends").expect("no panic");
+    drop(journal);
+
+    let again = Journal::new(dir.path().join("journal.db"), Outgoing::default());
+    assert_eq!(again.take_up().await.expect("readable"), 1);
+    let runs = Arc::new(AtomicUsize::new(0));
+    let counted = runs.clone();
+    let functions = Functions(Arc::new(move |_, invocation: Invocation| {
+        counted.fetch_add(1, Ordering::SeqCst);
+        assert_eq!(invocation.id, id, "the same id");
+        async { Ok((200, "done")) }.boxed()
+    }));
+    tokio::spawn(mote_journal::run(again.clone(), functions));
+    assert_eq!(state(&again, id).await, State::Succeeded);
+    assert_eq!(runs.load(Ordering::SeqCst), 1);
+}
