@@ -119,7 +119,7 @@ impl Records {
         record: NewRecord,
         done: impl FnOnce(Result<Inserted, CommitError>) + Send + 'static,
     ) {
-        self.committer.submit(true, move |connection| insert(connection, &record), done);
+        self.committer.submit_one(true, move |connection| insert(connection, &record), done);
     }
 
     /// Notes the end of a record. `done` runs as that of [`Records::insert`]; the records in
@@ -129,8 +129,11 @@ impl Records {
         settled: Settled,
         done: impl FnOnce(Result<Vec<Inserted>, CommitError>) + Send + 'static,
     ) {
-        let is_durable = !settled.following.is_empty();
-        self.committer.submit(is_durable, move |connection| settle(connection, &settled), done);
+        if settled.following.is_empty() {
+            self.committer.submit_one(false, move |open| settle(open, &settled), done);
+        } else {
+            self.committer.submit(true, move |open| settle(open, &settled), done);
+        }
     }
 
     /// Notes that a record is tried again at `due_ms`.

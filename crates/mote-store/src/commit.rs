@@ -5,8 +5,8 @@
 //! each. While it commits, further jobs collect for the next transaction. No job waits for others
 //! on purpose, so a single caller pays for one sync and little more.
 //!
-//! Each job runs in a savepoint: a job that fails or panics leaves nothing, and does not affect the
-//! other jobs of its transaction.
+//! A job that fails or panics leaves nothing, and does not affect the other jobs of its transaction:
+//! it either makes a single change, or runs in a savepoint.
 
 use std::panic::AssertUnwindSafe;
 use std::path::{Path, PathBuf};
@@ -78,9 +78,29 @@ impl Committer {
         work: impl FnOnce(&Connection) -> rusqlite::Result<T> + Send + 'static,
         done: impl FnOnce(Result<T, CommitError>) + Send + 'static,
     ) {
+        self.send(is_durable, |connection, path| in_savepoint(connection, path, work), done);
+    }
+
+    /// The same for a job whose only change is its last statement. It needs no savepoint, and a
+    /// savepoint copies every page that the job changes.
+    pub fn submit_one<T: 'static>(
+        &self,
+        is_durable: bool,
+        work: impl FnOnce(&Connection) -> rusqlite::Result<T> + Send + 'static,
+        done: impl FnOnce(Result<T, CommitError>) + Send + 'static,
+    ) {
+        self.send(is_durable, |connection, path| caught(connection, path, work), done);
+    }
+
+    fn send<T: 'static>(
+        &self,
+        is_durable: bool,
+        work: impl FnOnce(&Connection, &Path) -> Result<T, CommitError> + Send + 'static,
+        done: impl FnOnce(Result<T, CommitError>) + Send + 'static,
+    ) {
         let path = self.path.clone();
         let work: Work = Box::new(move |connection| {
-            let worked = connection.and_then(|connection| in_savepoint(connection, &path, work));
+            let worked = connection.and_then(|connection| work(connection, &path));
             Box::new(move |failed| match failed {
                 Some(error) => done(Err(error.clone())),
                 None => done(worked),
@@ -128,20 +148,28 @@ fn in_savepoint<T>(
     let sql = |error| Arc::new(schema::sql(path, error));
     let run = |statement| connection.prepare_cached(statement)?.execute([]);
     run("SAVEPOINT job").map_err(sql)?;
-    let worked = std::panic::catch_unwind(AssertUnwindSafe(|| work(connection)));
-    let worked = match worked {
-        Ok(Ok(value)) => run("RELEASE job").map(|_| value).map_err(sql),
-        Ok(Err(error)) => Err(sql(error)),
-        Err(_) => {
-            let text = format!("{}: a change of it panicked", path.display());
-            Err(Arc::new(StoreError::Damaged(text)))
-        }
-    };
+    let worked = caught(connection, path, work);
+    let worked = worked.and_then(|value| run("RELEASE job").map(|_| value).map_err(sql));
     if worked.is_err() {
         // If these fail, the transaction is over, and its commit will fail too.
         let _ = run("ROLLBACK TO job").and_then(|_| run("RELEASE job"));
     }
     worked
+}
+
+/// Runs a job; a panic becomes an error.
+fn caught<T>(
+    connection: &Connection,
+    path: &Path,
+    work: impl FnOnce(&Connection) -> rusqlite::Result<T>,
+) -> Result<T, CommitError> {
+    match std::panic::catch_unwind(AssertUnwindSafe(|| work(connection))) {
+        Ok(worked) => worked.map_err(|error| Arc::new(schema::sql(path, error))),
+        Err(_) => {
+            let text = format!("{}: a change of it panicked", path.display());
+            Err(Arc::new(StoreError::Damaged(text)))
+        }
+    }
 }
 
 /// The database file on the committer's thread.
