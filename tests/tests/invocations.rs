@@ -123,6 +123,22 @@ fn failures_are_tried_again_and_end_as_dead_letters() {
     assert!(!shown.to_string().contains("not yet"), "the network sees no text of the function");
     let result = node.get(&format!("/_invocations/{id}/result"));
     assert_eq!((result.status, result.json()["code"].clone()), (500, "M0510".into()));
+    let socket = node.dir.path().join("s");
+    let scraped = std::process::Command::new("curl")
+        .args(["--silent", "--unix-socket"])
+        .arg(socket)
+        .arg("http://mote/metrics")
+        .output()
+        .expect("curl runs");
+    let scraped = String::from_utf8_lossy(&scraped.stdout).into_owned();
+    for line in [
+        "mote_accepted_invocations 0",
+        "mote_accepted_invocations_succeeded_total 1",
+        "mote_accepted_invocations_repeated_total 6",
+        "mote_dead_letters_total 1",
+    ] {
+        assert!(scraped.lines().any(|found| found == line), "{line} is not in {scraped}");
+    }
     let listed = node.ok(&["dead-letters", "list"]);
     assert!(listed.contains(&id) && listed.contains("not yet"), "{listed}");
     // A dead letter survives a restart, and can be run again once the function is mended.

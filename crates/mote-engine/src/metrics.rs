@@ -8,6 +8,7 @@ use std::sync::{Arc, OnceLock};
 
 use mote_core::{Fault, FunctionName, Phases, Trigger};
 use parking_lot::Mutex;
+use prometheus_client::collector::Collector;
 use prometheus_client::encoding::text::encode;
 use prometheus_client::encoding::{EncodeLabelSet, EncodeLabelValue};
 use prometheus_client::metrics::counter::Counter;
@@ -163,6 +164,11 @@ impl Metrics {
             })
         };
         self.functions.lock().entry(name.clone()).or_insert_with(made).clone()
+    }
+
+    /// Adds metrics of another part of the node, which are read at each scrape.
+    pub fn add(&self, collector: impl Collector) {
+        self.registry.lock().register_collector(Box::new(collector));
     }
 
     /// Forgets a removed function, so that its series end.

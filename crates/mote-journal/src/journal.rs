@@ -67,6 +67,8 @@ pub(crate) struct Memory {
     total: Used,
     cached_bytes: u64,
     stopping: bool,
+    /// What has happened since the node started; the present is counted elsewhere.
+    pub(crate) past: Figures,
 }
 
 /// Records and bytes that wait or run.
@@ -120,6 +122,12 @@ pub struct Figures {
     pub waiting: usize,
     /// Those of them that run.
     pub running: usize,
+    /// Those that have succeeded since the node started.
+    pub succeeded: u64,
+    /// Those that have failed for good since then.
+    pub dead: u64,
+    /// Attempts since then after which another follows.
+    pub repeated: u64,
 }
 
 impl Journal {
@@ -134,6 +142,7 @@ impl Journal {
             total: Used::default(),
             cached_bytes: 0,
             stopping: false,
+            past: Figures::default(),
         };
         Self(Arc::new(Shared {
             path,
@@ -390,7 +399,8 @@ impl Journal {
     /// How much the journal holds.
     pub fn figures(&self) -> Figures {
         let memory = self.0.state.lock();
-        Figures { waiting: memory.pending.len(), running: memory.running.len() }
+        let (waiting, running) = (memory.pending.len(), memory.running.len());
+        Figures { waiting, running, ..memory.past }
     }
 
     /// Accepts nothing from now on.

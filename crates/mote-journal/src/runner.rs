@@ -174,6 +174,7 @@ async fn attempt<I: Invoker>(
             let due_ms = journal.now_ms() + after_ms;
             let mut memory = journal.0.state.lock();
             memory.running.remove(&number);
+            memory.past.repeated += 1;
             if let Some(entry) = memory.pending.get_mut(number) {
                 entry.data.attempts = at.attempt - u32::from(!counts);
                 entry.data.roomless = if counts { 0 } else { at.roomless };
@@ -486,6 +487,11 @@ async fn settle(
         records.settle(settled, move |done| {
             let done = done.map(|inserted| {
                 let mut memory = shared.0.state.lock();
+                match state {
+                    State::Succeeded => memory.past.succeeded += 1,
+                    State::Dead => memory.past.dead += 1,
+                    State::Waiting | State::Cancelled => {}
+                }
                 shared.ended_now(&mut memory, number, true);
                 for (inserted, record) in inserted.into_iter().zip(following) {
                     if inserted.is_new {

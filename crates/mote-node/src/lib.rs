@@ -17,6 +17,7 @@ mod functions;
 mod golang;
 mod inputs;
 mod interpreters;
+mod journal_metrics;
 mod memory;
 mod packages;
 mod provided;

@@ -25,6 +25,7 @@ use tokio::runtime::{Builder, Handle};
 use tokio::signal::unix::{SignalKind, signal};
 
 use super::front_limits::{HTTP_FILES_SHARE, http_config};
+use super::journal_metrics::JournalMetrics;
 use super::token::Token;
 use super::unusable::{busy, unusable};
 use super::{Node, accepted, compat, interpreters, memory, secrets, shims, trees};
@@ -184,6 +185,7 @@ async fn serve(
     secrets::bring_back(&node).await?;
     bring_back(&node, management).await?;
     accepted::take_up(&journal, &store).await;
+    engine.metrics().add(JournalMetrics(journal.clone()));
     let mut background = tokio::spawn(mote_journal::run(journal.clone(), engine.clone()));
     let invoker = node.invoker.clone();
 
