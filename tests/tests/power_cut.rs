@@ -1,4 +1,4 @@
-//! What the node has accepted survives a power cut (reliability: T-PWR).
+//! What the node has accepted survives a power cut, and a full disk (reliability: T-PWR, T-ENOSPC).
 //!
 //! The node's data lie on a file system of their own, on a loop device over a file. Bytes that the
 //! kernel has not sent to the device exist only in memory, so a copy of that file is what a disk
@@ -167,5 +167,60 @@ fn nothing_that_was_accepted_is_lost_at_a_power_cut() {
          writes without a sync were lost"
     );
     drop(node);
+    drop(mount);
+}
+
+#[test]
+fn a_full_disk_refuses_what_it_cannot_keep_and_loses_nothing() {
+    if !is_root() {
+        return skip("full disk", "mounting needs root");
+    }
+    let outer = tempfile::tempdir().expect("a folder");
+    let image = outer.path().join("disk");
+    let made = std::fs::File::create(&image).and_then(|file| file.set_len(64 << 20));
+    made.expect("an image");
+    if !run("mkfs.ext4", &["-q", "-F", "-m", "0", text(&image)]) {
+        return skip("full disk", "mkfs.ext4 does not work here");
+    }
+    let Some(mount) = Mount::of(&image, &outer.path().join("small")) else {
+        return skip("full disk", "no loop device can be mounted here");
+    };
+    let node = Node::start_in(tempfile::tempdir_in(&mount.0).expect("a folder"), &[]);
+    node.deploy_ok("echo", &[("app.mjs", "export default async (event) => event.body;\n")]);
+    let accept = |body: &[u8]| node.call("POST", "/echo", &[("prefer", "respond-async")], body);
+    let mut ids = Vec::new();
+    for number in 0..50 {
+        let answer = accept(number.to_string().as_bytes());
+        assert_eq!(answer.status, 202, "{}", answer.text());
+        ids.push((number.to_string(), answer.json()["id"].as_str().expect("an id").to_owned()));
+    }
+    let filler = mount.0.join("filler");
+    let mut file = std::fs::File::create(&filler).expect("a file");
+    let block = vec![1; 1 << 20];
+    while std::io::Write::write_all(&mut file, &block).is_ok() {}
+    let body = vec![b'x'; 200 << 10];
+    // The database may still have free pages of its own.
+    let refused = wait_for("the disk to be full for the journal", || {
+        let answer = accept(&body);
+        (answer.status != 202).then_some(answer)
+    });
+    assert_eq!((refused.status, refused.json()["code"].clone()), (507, "M0703".into()));
+    assert!(refused.header("retry-after").is_some());
+    assert_eq!(node.post("/echo", b"sync").text(), "sync", "callers that wait are served");
+    drop(file);
+    std::fs::remove_file(&filler).expect("removed");
+    let again = wait_for("the journal to work again", || {
+        let answer = accept(b"again");
+        (answer.status == 202).then(|| answer.json()["id"].as_str().expect("an id").to_owned())
+    });
+    ids.push(("again".to_owned(), again));
+    for (body, id) in ids {
+        let shown = wait_for("an accepted invocation to end", || {
+            let shown = node.get(&format!("/_invocations/{id}")).json();
+            (shown["state"] == "succeeded").then_some(shown)
+        });
+        assert_eq!(shown["body"], body.as_str());
+    }
+    assert!(node.stop().success());
     drop(mount);
 }
