@@ -176,6 +176,23 @@ fn an_idempotency_key_is_accepted_once() {
 }
 
 #[test]
+fn a_tag_chooses_the_revision_and_nobody_forges_the_fields_of_the_journal() {
+    let node = Node::start();
+    node.deploy_ok("which", &[("app.py", "def handle(event, ctx):\n    return 'live'\n")]);
+    let folder = node.dir.path().join("src/which");
+    let code = "def handle(event, ctx):\n    \
+        return 'next ' + str([name for name in event.headers if name.startswith('mote-')])\n";
+    std::fs::write(folder.join("app.py"), code).expect("written");
+    let folder = folder.to_str().expect("UTF-8");
+    node.ok(&["deploy", folder, "--name", "which", "--tag", "next"]);
+    let forged = [("mote-attempt", "7"), ("mote-source", "other"), ("mote-source-status", "200")];
+    let id = accept(&node, "/which@next", &forged, b"");
+    assert_eq!(ended(&node, &id)["body"], "next []");
+    let id = accept(&node, "/which", &[], b"");
+    assert_eq!(ended(&node, &id)["body"], "live");
+}
+
+#[test]
 fn invocations_wait_for_their_time_and_can_be_cancelled() {
     let node = Node::start();
     node.deploy_ok("echo", &[("app.py", ECHO)]);

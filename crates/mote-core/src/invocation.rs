@@ -346,6 +346,10 @@ pub trait RouteInfo {
     fn background(&self) -> Option<&AsyncRules> {
         None
     }
+    /// The tag by which the caller chose the revision, if it did.
+    fn tag(&self) -> Option<&str> {
+        None
+    }
     /// Invocations that its instances can run at once when there are as many as there may be.
     fn places(&self) -> u32 {
         1

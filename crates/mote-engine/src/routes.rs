@@ -177,6 +177,12 @@ impl RouteInfo for Route {
     fn background(&self) -> Option<&AsyncRules> {
         Some(&self.revision.spec.background)
     }
+    fn tag(&self) -> Option<&str> {
+        match &self.way {
+            Way::Tag(tag) => Some(tag),
+            Way::Share(_) => None,
+        }
+    }
     fn places(&self) -> u32 {
         self.revision.places()
     }

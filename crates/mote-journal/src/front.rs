@@ -10,7 +10,7 @@ use bytes::Bytes;
 use mote_api::Problem;
 use mote_core::accept::{Accept as _, AcceptError, Accepted, Deferred};
 use mote_core::body::{Body, BodyError};
-use mote_core::invocation::{headers, put_header};
+use mote_core::invocation::{Head, headers, put_header};
 use mote_core::retry::AsyncRules;
 use mote_core::shares::Shares;
 use mote_core::spec::{CoapResource, Platform};
@@ -21,6 +21,7 @@ use mote_core::{
 use crate::journal::{Cancelled, Journal, Shown};
 use crate::record::State;
 use crate::records::unix_ms;
+use crate::runner::ATTEMPT_FIELD;
 use crate::view::{Reader, problem_of, view};
 
 /// The first segment of the paths of invocations. No function can have this name.
@@ -121,6 +122,13 @@ impl<R: RouteInfo> RouteInfo for Route<R> {
         }
     }
 
+    fn tag(&self) -> Option<&str> {
+        match self {
+            Route::Function(route) => route.tag(),
+            Route::Invocations => None,
+        }
+    }
+
     fn places(&self) -> u32 {
         match self {
             Route::Function(route) => route.places(),
@@ -188,11 +196,16 @@ impl<I: Invoker> Deferring<I> {
             Ok(Err(error)) => return Err(Fault::of_body(&error)),
             Err(_) => return Err(Fault::of_body(&BodyError::TimedOut)),
         };
+        let name = route.name().as_str();
+        let function = match route.tag() {
+            Some(tag) => format!("{name}@{tag}"),
+            None => name.to_owned(),
+        };
         let deferred = Deferred {
             key: wishes.key,
             order: wishes.order,
             due_unix_ms: wishes.due_unix_ms,
-            ..Deferred::new(route.name().as_str(), trigger, head, body)
+            ..Deferred::new(function, trigger, own_fields_only(&head), body)
         };
         let accepted = match self.journal.accept(deferred).await {
             Ok(accepted) => accepted,
@@ -246,6 +259,17 @@ impl<I: Invoker> Deferring<I> {
             _ => unknown(),
         })
     }
+}
+
+/// The head without the fields that only the journal sets.
+fn own_fields_only(head: &Head) -> Head {
+    let mut own = Head::builder(head.method(), head.path(), head.query());
+    for (name, value) in headers(head.headers()) {
+        if name != ATTEMPT_FIELD && !name.starts_with(b"mote-source") {
+            own.header(name, value);
+        }
+    }
+    own.finish()
 }
 
 /// The reply to a caller whose invocation is on disk.
@@ -375,8 +399,6 @@ fn plain(status: u16, body: Bytes) -> Reply {
 
 #[cfg(test)]
 mod tests {
-    use mote_core::invocation::Head;
-
     use super::*;
 
     fn of(fields: &[(&str, &str)]) -> Result<Wishes, String> {

@@ -31,6 +31,8 @@ pub(crate) const RUNNING_MAX: usize = 64;
 /// Ended invocations that can be looked up, and those with an idempotency key beyond them.
 const KEPT_MAX: u64 = 10_000;
 const KEYED_MAX: u64 = 100_000;
+/// How often the callers that wait for one invocation are counted again.
+const WATCHERS_STEP: usize = 64;
 /// How long the state and the answer of an ended invocation can be looked up.
 const KEEP_MS: u64 = 24 * 3_600_000;
 /// How long dead letters are kept.
@@ -486,7 +488,12 @@ impl Accept for Journal {
             return std::future::ready(()).boxed();
         }
         let (end, ended) = oneshot::channel();
-        memory.watching.entry(id).or_default().push(end);
+        let watchers = memory.watching.entry(id).or_default();
+        if watchers.len() % WATCHERS_STEP == WATCHERS_STEP - 1 {
+            // Callers that have gone leave their place to others.
+            watchers.retain(|watcher| !watcher.is_closed());
+        }
+        watchers.push(end);
         // The sender is dropped only with the journal.
         ended.map(|_| ()).boxed()
     }
