@@ -3,6 +3,7 @@
 //! Every default is a named constant with its reason. Units are at the end of each name.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
@@ -10,8 +11,13 @@ use crate::FunctionName;
 use crate::policy::{Balance, Policy};
 use crate::retry::AsyncRules;
 
+mod schedule;
 mod v1;
 
+pub use schedule::{
+    EVERY_MS_MAX, EVERY_MS_MIN, EXPRESSION_BYTES_MAX, JITTER_MS_MAX, Missed, Overlap,
+    SCHEDULE_BODY_BYTES_MAX, SCHEDULES_MAX, Schedule, ScheduledCall, TIMEZONE_DEFAULT, When,
+};
 pub use v1::{SPEC_VERSION, SpecReadError, from_json, to_json};
 
 /// Default memory limit: a board with 1 GiB has room for many times this amount.
@@ -320,6 +326,8 @@ pub struct FunctionSpec {
     pub annotations: BTreeMap<String, String>,
     /// How its accepted invocations are run.
     pub background: AsyncRules,
+    /// The schedules by which it runs without a caller.
+    pub schedules: Vec<Arc<Schedule>>,
     /// The source of the deploy, in words for people: `stack.yml in work/shop`. Two deploys of one
     /// project have the same origin. `None` if the deploy named none.
     pub origin: Option<String>,
@@ -416,6 +424,7 @@ impl FunctionSpec {
             secret_env: BTreeMap::new(),
             annotations: BTreeMap::new(),
             background: AsyncRules::default(),
+            schedules: Vec::new(),
             origin: None,
         }
     }
@@ -601,6 +610,8 @@ impl FunctionSpec {
             "methods",
             "upper-case words such as GET",
         );
+        check(self.schedules.len() <= SCHEDULES_MAX, "trigger", "at most 100 schedules");
+        self.schedules.iter().for_each(|schedule| schedule.check(&mut errors));
         errors
     }
 }
@@ -667,5 +678,21 @@ mod tests {
         check("entry", &|spec| (spec.runtime, spec.entry) = (Runtime::Go, "a.b".into()));
         check("template", &|spec| spec.template = Some("python3-http".into()));
         check("port", &|spec| spec.port = Some(5000));
+        let every = |ms| Arc::new(Schedule::new(When::Every { ms }));
+        check("trigger", &|spec| spec.schedules = vec![every(1_000); 101]);
+        check("trigger.every", &|spec| spec.schedules = vec![every(999)]);
+        let with = |field: &str, edit: &dyn Fn(&mut Schedule)| {
+            check(field, &|spec| {
+                spec.schedules = vec![every(1_000)];
+                edit(Arc::make_mut(&mut spec.schedules[0]));
+            });
+        };
+        with("trigger.jitter", &|one| one.jitter_ms = JITTER_MS_MAX + 1);
+        with("trigger.method", &|one| one.call.method = "post".into());
+        with("trigger.path", &|one| one.call.path = "x".into());
+        with("trigger.headers", &|one| drop(one.call.headers.insert("A".into(), "1".into())));
+        with("trigger.headers", &|one| drop(one.call.headers.insert("a".into(), "1\n2".into())));
+        with("trigger.headers", &|one| drop(one.call.headers.insert("mote-x".into(), "".into())));
+        with("trigger.body", &|one| one.call.body = "x".repeat(SCHEDULE_BODY_BYTES_MAX + 1));
     }
 }

@@ -7,10 +7,14 @@
 //! requires.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
-use super::{CoapResource, Egress, FunctionSpec, Limits, Platform, Runtime, Scale, StartPolicy};
+use super::{
+    CoapResource, Egress, FunctionSpec, Limits, Missed, Overlap, Platform, Runtime, Scale,
+    Schedule, ScheduledCall, StartPolicy, When,
+};
 use crate::name::FunctionName;
 use crate::policy::{Balance, Policy};
 use crate::retry::AsyncRules;
@@ -87,6 +91,8 @@ struct SpecV1 {
     annotations: BTreeMap<String, String>,
     #[serde(default, rename = "async", skip_serializing_if = "is_default")]
     background: AsyncRules,
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    schedules: Vec<ScheduleV1>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     origin: Option<String>,
 }
@@ -138,6 +144,19 @@ struct CoapV1 {
     content_format: Option<u16>,
 }
 
+#[derive(Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct ScheduleV1 {
+    when: When,
+    #[serde(default)]
+    missed: Missed,
+    #[serde(default)]
+    jitter_ms: u64,
+    #[serde(default)]
+    overlap: Overlap,
+    call: ScheduledCall,
+}
+
 /// Converts between two structs with the same field names, in both directions. A field that only
 /// one of them has causes a compile error.
 macro_rules! convert {
@@ -165,6 +184,7 @@ convert! {
     }
     EgressV1 <=> Egress { host, port }
     CoapV1 <=> CoapResource { title, resource_type, content_format }
+    ScheduleV1 <=> Schedule { when, missed, jitter_ms, overlap, call }
 }
 
 impl From<FunctionSpec> for SpecV1 {
@@ -188,6 +208,7 @@ impl From<FunctionSpec> for SpecV1 {
             secret_env: spec.secret_env,
             annotations: spec.annotations,
             background: spec.background,
+            schedules: spec.schedules.iter().map(|one| Schedule::clone(one).into()).collect(),
             origin: spec.origin,
         }
     }
@@ -213,6 +234,7 @@ impl From<SpecV1> for FunctionSpec {
             secret_env: spec.secret_env,
             annotations: spec.annotations,
             background: spec.background,
+            schedules: spec.schedules.into_iter().map(|one| Arc::new(one.into())).collect(),
             origin: spec.origin,
         }
     }
@@ -250,6 +272,29 @@ mod tests {
         let added = (policy, start, balance, pause_ms, spare);
         assert_eq!(added, (Policy::Auto, StartPolicy::Cold, Balance::LateBinding, None, 0));
         assert_eq!((spec.compat, spec.port, spec.origin), (None, None, None));
+    }
+
+    #[test]
+    fn schedules_are_read_as_they_were_written() {
+        let mut spec = from_json(LEAST.as_bytes()).unwrap();
+        assert_eq!(spec.schedules, []);
+        assert!(!to_json(&spec).contains("schedules"), "older builds read a spec without them");
+        let (expression, timezone) = ("0 6 * * 1-5".to_owned(), "Europe/Berlin".to_owned());
+        let mut cron = Schedule::new(When::Cron { expression, timezone });
+        (cron.missed, cron.overlap, cron.jitter_ms) = (Missed::RunOnce, Overlap::Queue, 30_000);
+        let every = Schedule::new(When::Every { ms: 10_000 });
+        spec.schedules = vec![Arc::new(cron), Arc::new(every)];
+        let json: Value = serde_json::from_str(&to_json(&spec)).unwrap();
+        let call = json!({ "method": "POST", "path": "/", "headers": {}, "body": "" });
+        let when = json!({ "expression": "0 6 * * 1-5", "timezone": "Europe/Berlin" });
+        let expected = json!([
+            { "when": { "cron": when }, "missed": "run-once", "jitter_ms": 30_000,
+              "overlap": "queue", "call": call },
+            { "when": { "every": { "ms": 10_000 } }, "missed": "skip", "jitter_ms": 0,
+              "overlap": "skip", "call": call },
+        ]);
+        assert_eq!(json["schedules"], expected);
+        assert_eq!(read(&json).unwrap(), spec);
     }
 
     #[test]

@@ -1,0 +1,417 @@
+//! The schedules of a node, and what is known about each: a state machine without a clock.
+//!
+//! A heap holds the next moment of each schedule, so that a look at ten thousand schedules that are
+//! not due costs a look at one.
+
+use std::cmp::Reverse;
+use std::collections::{BinaryHeap, HashMap};
+use std::sync::Arc;
+
+use mote_core::accept::{AcceptError, Accepted, Deferred};
+use mote_core::invocation::{Head, InvocationId, Trigger};
+use mote_core::spec::{Missed, Overlap, Schedule, When};
+use slab::Slab;
+
+use crate::look::{self, Since};
+use crate::times::{Times, TimesError, UnixMs, shown};
+
+/// The header field with the expression of the schedule.
+pub const FIELD_SCHEDULE: &str = "mote-schedule";
+/// The header field with the time at which the run was due, without jitter: RFC 3339 in UTC.
+pub const FIELD_DUE: &str = "mote-schedule-due";
+
+/// First wait after a run that the journal could not accept; each further one is twice as long.
+const RETRY_MS_MIN: i64 = 1_000;
+const RETRY_MS_MAX: i64 = 60_000;
+
+/// A schedule as the book keeps it.
+struct Entry {
+    function: Arc<str>,
+    schedule: Arc<Schedule>,
+    times: Times,
+    /// Identifies the schedule in its function, also after a restart and a redeploy.
+    identity: u64,
+    jitter_ms: i64,
+    handled: UnixMs,
+    next: Option<UnixMs>,
+    since: Since,
+    /// Only the newest item in the heap with this number counts.
+    turn: u32,
+    retry_ms: i64,
+    /// Runs that have not ended; counted if they keep the next one from running.
+    running: u32,
+    /// Times that were left out because a run had not ended.
+    left_out: u64,
+    last: Option<Last>,
+}
+
+/// The last run of a schedule.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Last {
+    /// When it was due.
+    pub due: UnixMs,
+    /// What became of it.
+    pub outcome: Outcome,
+}
+
+/// What became of a run that was due.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Outcome {
+    /// The journal has it.
+    Accepted(InvocationId),
+    /// It was left out, because the run before had not ended.
+    LeftOut,
+    /// The journal did not take it.
+    Failed(String),
+}
+
+/// A schedule as it is listed.
+#[derive(Debug, Clone)]
+pub struct Listed {
+    /// The function.
+    pub function: Arc<str>,
+    /// Its settings.
+    pub schedule: Arc<Schedule>,
+    /// When it runs next, with its jitter.
+    pub next: Option<UnixMs>,
+    /// Its last run since the node started.
+    pub last: Option<Last>,
+    /// Times that were left out because a run had not ended.
+    pub left_out: u64,
+}
+
+/// Names one schedule of the book, also after a redeploy of its function.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Key {
+    function: Arc<str>,
+    identity: u64,
+}
+
+/// A run that is due now.
+#[derive(Debug)]
+pub struct Run {
+    /// The schedule.
+    pub key: Key,
+    /// When it was due.
+    pub due: UnixMs,
+    /// Whether [`Book::ended`] must be called when it has ended.
+    pub is_counted: bool,
+    /// What the journal receives.
+    pub deferred: Deferred,
+}
+
+/// The schedules of a node.
+#[derive(Default)]
+pub struct Book {
+    entries: Slab<Entry>,
+    functions: HashMap<Arc<str>, Vec<usize>>,
+    heap: BinaryHeap<Reverse<(UnixMs, usize, u32)>>,
+    turns: u32,
+    /// Schedules that make up for missed times.
+    making_up: usize,
+}
+
+/// A hash that is the same in every build and on every machine (FNV-1a).
+fn hash(parts: &[&[u8]]) -> u64 {
+    let mut hash = 0xcbf2_9ce4_8422_2325_u64;
+    for part in parts {
+        for byte in part.iter().chain(&[0xff]) {
+            hash = (hash ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3);
+        }
+    }
+    // The low bits of FNV depend on little of its input.
+    hash ^ (hash >> 32)
+}
+
+/// Identifies a schedule among those of its function: by its times, because these decide whether
+/// something ran. `number` counts those with equal times.
+fn identity(when: &When, number: u64) -> u64 {
+    let number = number.to_le_bytes();
+    match when {
+        When::Cron { expression, timezone } => {
+            hash(&[b"cron", expression.as_bytes(), timezone.as_bytes(), &number])
+        }
+        When::Every { ms } => hash(&[b"every", &ms.to_le_bytes(), &number]),
+    }
+}
+
+impl Book {
+    /// Replaces the schedules of a function. Those whose times stay the same keep what is known
+    /// about them; new ones begin at `handled`. `seed` differs between nodes and functions. On a
+    /// mistake nothing changes.
+    pub fn publish(
+        &mut self,
+        function: &str,
+        schedules: &[Arc<Schedule>],
+        seed: u64,
+        (handled, since): (UnixMs, Since),
+    ) -> Result<(), TimesError> {
+        let function: Arc<str> = function.into();
+        let mut entries: Vec<Entry> = Vec::with_capacity(schedules.len());
+        for schedule in schedules {
+            let equal = entries.iter().filter(|one| one.schedule.when == schedule.when).count();
+            let identity = identity(&schedule.when, equal as u64);
+            let times = Times::read(&schedule.when)?;
+            let jitter = hash(&[&seed.to_le_bytes(), &identity.to_le_bytes()]);
+            let jitter_ms = match schedule.jitter_ms {
+                0 => 0,
+                most => i64::try_from(jitter % most).unwrap_or(0),
+            };
+            let (function, schedule) = (function.clone(), schedule.clone());
+            let next = times.next(handled);
+            entries.push(Entry {
+                function,
+                schedule,
+                times,
+                identity,
+                jitter_ms,
+                handled,
+                next,
+                since,
+                turn: 0,
+                retry_ms: 0,
+                running: 0,
+                left_out: 0,
+                last: None,
+            });
+        }
+        let before = self.functions.remove(&function).unwrap_or_default();
+        let mut before: Vec<Entry> = before.into_iter().map(|index| self.take(index)).collect();
+        let mut keys = Vec::with_capacity(entries.len());
+        for mut entry in entries {
+            if let Some(at) = before.iter().position(|old| old.identity == entry.identity) {
+                let old = before.swap_remove(at);
+                (entry.handled, entry.next, entry.since) = (old.handled, old.next, old.since);
+                (entry.running, entry.left_out, entry.last) = (old.running, old.left_out, old.last);
+            }
+            self.making_up += usize::from(entry.schedule.missed != Missed::Skip);
+            let index = self.entries.insert(entry);
+            keys.push(index);
+            self.wait(index, None);
+        }
+        if !keys.is_empty() {
+            self.functions.insert(function, keys);
+        }
+        self.tidy();
+        Ok(())
+    }
+
+    /// Removes the schedules of a function.
+    pub fn remove(&mut self, function: &str) {
+        for index in self.functions.remove(function).unwrap_or_default() {
+            self.take(index);
+        }
+        self.tidy();
+    }
+
+    fn take(&mut self, index: usize) -> Entry {
+        let entry = self.entries.remove(index);
+        self.making_up -= usize::from(entry.schedule.missed != Missed::Skip);
+        entry
+    }
+
+    /// Drops items of the heap that no longer count, if they are the greater part.
+    fn tidy(&mut self) {
+        if self.heap.len() > 64 + 2 * self.entries.len() {
+            let entries = &self.entries;
+            self.heap.retain(|Reverse((_, index, turn))| {
+                entries.get(*index).is_some_and(|entry| entry.turn == *turn)
+            });
+        }
+    }
+
+    /// Whether there is no schedule.
+    pub fn is_empty(&self) -> bool {
+        self.entries.is_empty()
+    }
+
+    /// Whether any schedule makes up for times that passed while the node was off.
+    pub fn makes_up(&self) -> bool {
+        self.making_up > 0
+    }
+
+    /// Puts a schedule into the heap, at its next time or at `retry`.
+    fn wait(&mut self, index: usize, retry: Option<UnixMs>) {
+        let entry = &mut self.entries[index];
+        self.turns = self.turns.wrapping_add(1);
+        entry.turn = self.turns;
+        let next = entry.next.map(|next| next.saturating_add(entry.jitter_ms));
+        if let Some(wake) = retry.or(next) {
+            self.heap.push(Reverse((wake, index, entry.turn)));
+        }
+    }
+
+    /// When the next schedule is due.
+    pub fn wake(&mut self) -> Option<UnixMs> {
+        while let Some(Reverse((wake, index, turn))) = self.heap.peek() {
+            if self.entries.get(*index).is_some_and(|entry| entry.turn == *turn) {
+                return Some(*wake);
+            }
+            self.heap.pop();
+        }
+        None
+    }
+
+    /// Looks at every schedule again, because the clock has been set.
+    pub fn clock_was_set(&mut self, now: UnixMs) {
+        let all: Vec<usize> = self.entries.iter().map(|(index, _)| index).collect();
+        for index in all {
+            let entry = &mut self.entries[index];
+            let shifted = now.saturating_sub(entry.jitter_ms);
+            if entry.handled > shifted.saturating_add(look::STEP_MS_MAX) {
+                entry.handled = shifted;
+                entry.next = entry.times.next(shifted);
+                self.wait(index, None);
+            }
+        }
+    }
+
+    /// The runs of the schedule that has waited longest, if it is due.
+    pub fn due(&mut self, now: UnixMs) -> Vec<Run> {
+        if self.wake().is_none_or(|wake| wake > now) {
+            return Vec::new();
+        }
+        let Some(Reverse((_, index, _))) = self.heap.pop() else { return Vec::new() };
+        let entry = &mut self.entries[index];
+        let missed = entry.schedule.missed;
+        let since = std::mem::replace(&mut entry.since, Since::Running);
+        let shifted = now.saturating_sub(entry.jitter_ms);
+        let seen = look::look(&entry.times, missed, entry.handled, shifted, since);
+        (entry.handled, entry.next) = (seen.handled, seen.next);
+        let mut runs = Vec::new();
+        let is_counted = entry.schedule.overlap == Overlap::Skip;
+        let is_running = is_counted && entry.running > 0;
+        for due in seen.runs {
+            if is_running {
+                entry.left_out += 1;
+                entry.last = Some(Last { due, outcome: Outcome::LeftOut });
+                continue;
+            }
+            entry.running += u32::from(is_counted);
+            let key = Key { function: entry.function.clone(), identity: entry.identity };
+            runs.push(Run { key, due, is_counted, deferred: deferred(entry, due) });
+        }
+        self.wait(index, None);
+        runs
+    }
+
+    fn find(&self, key: &Key) -> Option<usize> {
+        let all = self.functions.get(&key.function)?;
+        all.iter().copied().find(|index| self.entries[*index].identity == key.identity)
+    }
+
+    /// Notes the journal's answer to a run. Returns whether to wait for the run's end.
+    pub fn answered(
+        &mut self,
+        run: (&Key, UnixMs, bool),
+        answer: Result<Accepted, AcceptError>,
+        now: UnixMs,
+    ) -> bool {
+        let (key, due, is_counted) = run;
+        let Some(index) = self.find(key) else { return false };
+        let entry = &mut self.entries[index];
+        match answer {
+            Ok(Accepted { id, .. }) => {
+                entry.retry_ms = 0;
+                entry.last = Some(Last { due, outcome: Outcome::Accepted(id) });
+                return is_counted;
+            }
+            Err(error) => {
+                entry.running = entry.running.saturating_sub(u32::from(is_counted));
+                let text = error.to_string();
+                tracing::warn!(function = %entry.function, due = shown(due), "a run by schedule was not accepted: {text}");
+                entry.last = Some(Last { due, outcome: Outcome::Failed(text) });
+                if matches!(error, AcceptError::Full(_) | AcceptError::Disk(_)) {
+                    // The time is not handled. If others follow meanwhile, the rule for late
+                    // times applies.
+                    entry.handled = entry.handled.min(due - 1);
+                    entry.next = Some(due);
+                    entry.retry_ms = (entry.retry_ms * 2).clamp(RETRY_MS_MIN, RETRY_MS_MAX);
+                    let retry = now.saturating_add(entry.retry_ms);
+                    self.wait(index, Some(retry));
+                }
+            }
+        }
+        false
+    }
+
+    /// Notes that a run has ended.
+    pub fn ended(&mut self, key: &Key) {
+        if let Some(index) = self.find(key) {
+            let entry = &mut self.entries[index];
+            entry.running = entry.running.saturating_sub(1);
+        }
+    }
+
+    /// The time up to which everything is handled, to be kept for the next start of the node.
+    pub fn mark(&self, now: UnixMs) -> UnixMs {
+        let waiting = |(_, entry): (usize, &Entry)| match entry.next {
+            // A time that waits for its jitter, or for a journal that was full.
+            Some(next) if next <= now && entry.schedule.missed != Missed::Skip => next - 1,
+            _ => now,
+        };
+        self.entries.iter().map(waiting).min().unwrap_or(now)
+    }
+
+    /// The schedules of one function, or of all, in order of functions.
+    pub fn list(&self, function: Option<&str>) -> Vec<Listed> {
+        let mut names: Vec<_> = match function {
+            Some(name) => self.functions.get_key_value(name).into_iter().collect(),
+            None => self.functions.iter().collect(),
+        };
+        names.sort();
+        let listed = |index: &usize| {
+            let entry = &self.entries[*index];
+            Listed {
+                function: entry.function.clone(),
+                schedule: entry.schedule.clone(),
+                next: entry.next.map(|next| next.saturating_add(entry.jitter_ms)),
+                last: entry.last.clone(),
+                left_out: entry.left_out,
+            }
+        };
+        names.into_iter().flat_map(|(_, keys)| keys.iter().map(listed)).collect()
+    }
+}
+
+/// The invocation of one run.
+fn deferred(entry: &Entry, due: UnixMs) -> Deferred {
+    let Schedule { when, overlap, call, .. } = &*entry.schedule;
+    let (path, query) = call.path.split_once('?').unwrap_or((&call.path, ""));
+    let mut head = Head::builder(call.method.as_bytes(), path.as_bytes(), query.as_bytes());
+    for (name, value) in &call.headers {
+        head.header(name.as_bytes(), value.as_bytes());
+    }
+    head.header(FIELD_SCHEDULE.as_bytes(), expression(when).as_bytes());
+    head.header(FIELD_DUE.as_bytes(), shown(due).as_bytes());
+    let name = format!("schedule/{:016x}", entry.identity);
+    Deferred {
+        function: entry.function.to_string(),
+        trigger: Trigger::Schedule,
+        head: head.finish(),
+        body: call.body.clone().into(),
+        key: Some(format!("{name}/{due}")),
+        due_unix_ms: 0,
+        order: (*overlap != Overlap::Allow).then_some(name),
+        callback: None,
+    }
+}
+
+/// The times of a schedule as people write them.
+pub fn expression(when: &When) -> String {
+    match when {
+        When::Cron { expression, .. } => expression.clone(),
+        When::Every { ms } => format!("every {}", duration(*ms)),
+    }
+}
+
+/// An interval in its largest whole unit.
+pub fn duration(ms: u64) -> String {
+    let units = [("d", 86_400_000), ("h", 3_600_000), ("m", 60_000), ("s", 1_000)];
+    let unit = units.into_iter().find(|(_, length)| ms.is_multiple_of(*length) && ms > 0);
+    unit.map_or_else(|| format!("{ms}ms"), |(name, length)| format!("{}{name}", ms / length))
+}
+
+#[cfg(test)]
+#[path = "book_tests.rs"]
+mod tests;

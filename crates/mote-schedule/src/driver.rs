@@ -1,0 +1,293 @@
+//! The task that drives all schedules: it waits for the next time, and hands what is due to the
+//! journal.
+//!
+//! It starts with the first schedule of the node. It has one timer of the kernel, which follows the
+//! wall clock: the timer fires when the clock shows the time, also after a step or a suspend, and
+//! reports every step.
+
+use std::pin::Pin;
+use std::sync::Arc;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use futures_util::StreamExt as _;
+use futures_util::stream::FuturesUnordered;
+use mote_core::accept::{Accept, AcceptError, Accepted};
+use mote_core::spec::{Missed, Schedule};
+use parking_lot::Mutex;
+use rustix::time::{
+    Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags, Timespec, timerfd_create,
+    timerfd_settime,
+};
+use tokio::net::unix::pipe::Receiver;
+use tokio::runtime::Handle;
+use tokio::sync::Notify;
+
+use crate::book::{Book, Key, Listed};
+use crate::look::Since;
+use crate::times::{TimesError, UnixMs};
+
+/// Most runs that wait for the journal's answer at once. The journal writes many with one sync.
+const OFFERED_MAX: usize = 256;
+/// How often the mark is kept at most while schedules run: each time is a write to flash memory.
+/// After a power cut, times that are younger than the mark are offered again, and the journal
+/// recognizes those that have run.
+const MARK_EVERY_MS: i64 = 3_600_000;
+
+/// Where the node keeps the time up to which everything is handled.
+pub trait Marks: Send + Sync + 'static {
+    /// Keeps the mark; blocks until it is on disk.
+    fn keep(&self, mark: UnixMs);
+}
+
+/// The schedules of a node.
+#[derive(Clone)]
+pub struct Schedules(Arc<Inner>);
+
+struct Inner {
+    book: Mutex<Book>,
+    changed: Notify,
+    accept: Arc<dyn Accept>,
+    marks: Arc<dyn Marks>,
+    /// Where the task runs.
+    runtime: Handle,
+    life: Mutex<Life>,
+    /// The mark that the node kept before it started.
+    mark: Option<UnixMs>,
+    kept: Mutex<Option<UnixMs>>,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Life {
+    /// There has been no schedule yet, so there is no task.
+    Idle,
+    Running,
+    Stopped,
+}
+
+/// The wall clock in milliseconds since 1970.
+pub fn now() -> UnixMs {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    i64::try_from(since.as_millis()).unwrap_or(i64::MAX)
+}
+
+impl Schedules {
+    /// The schedules of a node that has none yet. `mark` is what [`Marks::keep`] received last.
+    pub fn new(
+        accept: Arc<dyn Accept>,
+        marks: Arc<dyn Marks>,
+        mark: Option<UnixMs>,
+        runtime: Handle,
+    ) -> Self {
+        let (book, changed, life) = (Mutex::default(), Notify::new(), Mutex::new(Life::Idle));
+        let kept = Mutex::new(mark);
+        Self(Arc::new(Inner { book, changed, accept, marks, runtime, life, mark, kept }))
+    }
+
+    /// Adds the schedules of a function that the node had before it was started.
+    pub fn bring_back(
+        &self,
+        function: &str,
+        schedules: &[Arc<Schedule>],
+        seed: u64,
+    ) -> Result<(), TimesError> {
+        let now = now();
+        let from = self.0.mark.map_or(now, |mark| mark.min(now));
+        self.publish_since(function, schedules, seed, (from, Since::Off))
+    }
+
+    /// Replaces the schedules of a function that was deployed, or whose traffic moved.
+    pub fn publish(
+        &self,
+        function: &str,
+        schedules: &[Arc<Schedule>],
+        seed: u64,
+    ) -> Result<(), TimesError> {
+        self.publish_since(function, schedules, seed, (now(), Since::Running))?;
+        // A restart must not look for times of these schedules before this moment.
+        if schedules.iter().any(|one| one.missed != Missed::Skip) {
+            self.keep_mark();
+        }
+        Ok(())
+    }
+
+    fn publish_since(
+        &self,
+        function: &str,
+        schedules: &[Arc<Schedule>],
+        seed: u64,
+        from: (UnixMs, Since),
+    ) -> Result<(), TimesError> {
+        let mut book = self.0.book.lock();
+        if schedules.is_empty() {
+            book.remove(function);
+        } else {
+            book.publish(function, schedules, seed, from)?;
+        }
+        let is_empty = book.is_empty();
+        drop(book);
+        let mut life = self.0.life.lock();
+        if *life == Life::Idle && !is_empty {
+            *life = Life::Running;
+            self.0.runtime.spawn(drive(self.0.clone()));
+        }
+        self.0.changed.notify_one();
+        Ok(())
+    }
+
+    /// Removes the schedules of a function.
+    pub fn remove(&self, function: &str) {
+        self.0.book.lock().remove(function);
+        self.0.changed.notify_one();
+    }
+
+    /// The schedules of one function, or of all.
+    pub fn list(&self, function: Option<&str>) -> Vec<Listed> {
+        self.0.book.lock().list(function)
+    }
+
+    /// Ends the task, and keeps the mark for the next start. Blocks for one write.
+    pub fn stop(&self) {
+        let before = std::mem::replace(&mut *self.0.life.lock(), Life::Stopped);
+        self.0.changed.notify_one();
+        if before == Life::Running && self.0.book.lock().makes_up() {
+            self.keep_mark();
+        }
+    }
+
+    fn keep_mark(&self) {
+        self.0.keep_mark(now());
+    }
+}
+
+impl Inner {
+    fn keep_mark(&self, now: UnixMs) {
+        let mark = self.book.lock().mark(now);
+        *self.kept.lock() = Some(mark);
+        self.marks.keep(mark);
+    }
+
+    fn is_stopped(&self) -> bool {
+        *self.life.lock() == Life::Stopped
+    }
+
+    /// Whether a mark is old enough to be replaced, now that something has run.
+    fn mark_is_old(&self, now: UnixMs) -> bool {
+        let age = self.kept.lock().map_or(i64::MAX, |kept| now.saturating_sub(kept));
+        // The clock was set back if the age is negative.
+        !(0..MARK_EVERY_MS).contains(&age) && self.book.lock().makes_up()
+    }
+}
+
+type Answer = (Key, UnixMs, bool, Result<Accepted, AcceptError>);
+type Soon<T> = Pin<Box<dyn Future<Output = T> + Send>>;
+
+async fn drive(inner: Arc<Inner>) {
+    let mut timer = match WallTimer::new() {
+        Ok(timer) => timer,
+        Err(error) => {
+            tracing::error!(%error, "schedules do not run: the system gives no timer");
+            return;
+        }
+    };
+    let mut offered: FuturesUnordered<Soon<Answer>> = FuturesUnordered::new();
+    let mut running: FuturesUnordered<Soon<Key>> = FuturesUnordered::new();
+    loop {
+        if inner.is_stopped() {
+            return;
+        }
+        let mut wake = None;
+        while offered.len() < OFFERED_MAX {
+            let now = now();
+            // The lock is released for each schedule, so that a list does not wait for thousands.
+            let mut book = inner.book.lock();
+            wake = book.wake();
+            if wake.is_none_or(|wake| wake > now) {
+                break;
+            }
+            let runs = book.due(now);
+            drop(book);
+            for run in runs {
+                let accepted = inner.accept.accept(run.deferred);
+                let (key, due, is_counted) = (run.key, run.due, run.is_counted);
+                offered.push(Box::pin(async move { (key, due, is_counted, accepted.await) }));
+            }
+        }
+        // With as many runs as may be offered, an answer wakes the task.
+        let wake = wake.filter(|_| offered.len() < OFFERED_MAX);
+        tokio::select! {
+            () = inner.changed.notified() => {}
+            was_set = timer.wait(wake) => if was_set {
+                inner.book.lock().clock_was_set(now());
+            },
+            Some((key, due, is_counted, answer)) = offered.next() => {
+                let now = now();
+                let id = answer.as_ref().ok().map(|accepted| accepted.id);
+                let waits = inner.book.lock().answered((&key, due, is_counted), answer, now);
+                if let Some(id) = id.filter(|_| waits) {
+                    let ended = inner.accept.ended(id);
+                    running.push(Box::pin(async move { ended.await; key }));
+                }
+                if offered.is_empty() && inner.mark_is_old(now) {
+                    let inner = inner.clone();
+                    let _ = tokio::task::spawn_blocking(move || inner.keep_mark(now)).await;
+                }
+            }
+            Some(key) = running.next() => inner.book.lock().ended(&key),
+        }
+    }
+}
+
+/// A timer that follows the wall clock.
+struct WallTimer {
+    /// A timer's file is read like a pipe: eight bytes once the time has come.
+    timer: Receiver,
+    set: Option<Option<UnixMs>>,
+}
+
+impl WallTimer {
+    fn new() -> std::io::Result<Self> {
+        let flags = TimerfdFlags::NONBLOCK | TimerfdFlags::CLOEXEC;
+        let timer = timerfd_create(TimerfdClockId::Realtime, flags)?;
+        let timer = Receiver::from_owned_fd_unchecked(timer)?;
+        Ok(Self { timer, set: None })
+    }
+
+    /// Waits until the clock shows `wake`, or has been set; returns true if it has been set.
+    async fn wait(&mut self, wake: Option<UnixMs>) -> bool {
+        if self.set != Some(wake) {
+            // A timer in the far future still reports that the clock was set.
+            let at = wake.unwrap_or(UnixMs::MAX / 1_000_000).max(1);
+            let at = Duration::from_millis(u64::try_from(at).unwrap_or(1));
+            let it_value = Timespec {
+                tv_sec: i64::try_from(at.as_secs()).unwrap_or(i64::MAX),
+                tv_nsec: i64::from(at.subsec_nanos()),
+            };
+            let it_interval = Timespec { tv_sec: 0, tv_nsec: 0 };
+            let flags = TimerfdTimerFlags::ABSTIME | TimerfdTimerFlags::CANCEL_ON_SET;
+            let spec = Itimerspec { it_interval, it_value };
+            if let Err(error) = timerfd_settime(&self.timer, flags, &spec) {
+                // The clock was set just now: the timer is armed, and says so when it is read.
+                tracing::debug!(%error, "the timer of the schedules");
+            }
+            self.set = Some(wake);
+        }
+        loop {
+            if self.timer.readable().await.is_err() {
+                // The runtime is shutting down.
+                return std::future::pending().await;
+            }
+            match self.timer.try_read(&mut [0; 8]) {
+                Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => {}
+                result => {
+                    self.set = None;
+                    let canceled = Some(rustix::io::Errno::CANCELED.raw_os_error());
+                    return result.is_err_and(|error| error.raw_os_error() == canceled);
+                }
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+#[path = "driver_tests.rs"]
+mod tests;

@@ -1,0 +1,197 @@
+//! Which times of one schedule run now: a pure decision with the wall clock as an argument.
+//!
+//! The wall clock is not trusted to be steady: it may step in both directions while the node runs,
+//! and it may be years off on a board without a battery. A schedule therefore remembers the last
+//! time that it has handled, and everything follows from that time and the clock.
+
+use mote_core::spec::Missed;
+
+use crate::times::{Times, UnixMs};
+
+/// A time that is late by no more than this runs whatever `missed` says. The node was busy, or its
+/// clock was corrected by a small step.
+pub const LATE_MS_MAX: i64 = 60_000;
+/// The newest time runs even if it is late by this much, if the node was running: a step of the
+/// clock must not make a daily schedule lose its day. After a longer step forward the clock was
+/// wrong before, and after a longer step backward the times that were handled were not real.
+pub const STEP_MS_MAX: i64 = 3 * 3_600_000;
+/// Most runs that make up for missed times.
+pub const RUNS_MAX: usize = 100;
+
+/// Why times may have passed unnoticed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Since {
+    /// The node has been running: its clock was stepped, it was suspended, or it was busy.
+    Running,
+    /// The node was off.
+    Off,
+}
+
+/// The result of a look at one schedule.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Look {
+    /// The times that run now, oldest first.
+    pub runs: Vec<UnixMs>,
+    /// The last time that is now handled: no time up to it will run later.
+    pub handled: UnixMs,
+    /// The next time, if there is one.
+    pub next: Option<UnixMs>,
+}
+
+/// Decides which times in (`handled`, `now`] run.
+pub fn look(times: &Times, missed: Missed, handled: UnixMs, now: UnixMs, since: Since) -> Look {
+    if handled > now.saturating_add(STEP_MS_MAX) {
+        // The clock was far ahead when these times were handled.
+        return Look { runs: Vec::new(), handled: now, next: times.next(now) };
+    }
+    let mut runs = times.newest(handled, now, RUNS_MAX);
+    let Some(newest) = runs.last().copied() else {
+        return Look { runs, handled, next: times.next(handled) };
+    };
+    let late = |time: UnixMs| now.saturating_sub(time);
+    match (missed, since) {
+        (Missed::RunAll, _) => {}
+        (Missed::RunOnce, Since::Off) => runs = vec![newest],
+        (Missed::Skip, Since::Off) => runs.clear(),
+        (Missed::RunOnce | Missed::Skip, Since::Running) => {
+            let runs_late = late(newest) <= STEP_MS_MAX || missed == Missed::RunOnce;
+            runs.retain(|time| late(*time) <= LATE_MS_MAX || (*time == newest && runs_late));
+        }
+    }
+    Look { runs, handled: newest, next: times.next(newest) }
+}
+
+#[cfg(test)]
+mod tests {
+    use mote_core::spec::When;
+
+    use super::*;
+
+    const MINUTE: i64 = 60_000;
+    const HOUR: i64 = 60 * MINUTE;
+
+    fn every(ms: i64) -> Times {
+        Times::read(&When::Every { ms: ms as u64 }).unwrap()
+    }
+
+    #[test]
+    fn a_time_runs_when_it_has_come() {
+        let times = every(MINUTE);
+        let look = |handled, now| look(&times, Missed::Skip, handled, now, Since::Running);
+        let nothing = Look { runs: vec![], handled: 0, next: Some(MINUTE) };
+        assert_eq!(look(0, MINUTE - 1), nothing);
+        let one = Look { runs: vec![MINUTE], handled: MINUTE, next: Some(2 * MINUTE) };
+        assert_eq!(look(0, MINUTE), one);
+        assert_eq!(look(0, MINUTE + 500), one);
+    }
+
+    #[test]
+    fn what_was_due_while_the_node_was_off_follows_the_policy() {
+        let times = every(MINUTE);
+        let runs = |missed, now| look(&times, missed, 0, now, Since::Off).runs;
+        assert!(runs(Missed::Skip, 10 * MINUTE).is_empty());
+        assert_eq!(runs(Missed::RunOnce, 10 * MINUTE), [10 * MINUTE]);
+        assert_eq!(runs(Missed::RunAll, 3 * MINUTE), [MINUTE, 2 * MINUTE, 3 * MINUTE]);
+        let all = runs(Missed::RunAll, 1_000 * MINUTE);
+        assert_eq!((all.len(), all[0], all[99]), (100, 901 * MINUTE, 1_000 * MINUTE));
+        for missed in [Missed::Skip, Missed::RunOnce, Missed::RunAll] {
+            assert!(runs(missed, MINUTE - 1).is_empty(), "nothing was due");
+            let after = look(&times, missed, 0, 10 * MINUTE, Since::Off);
+            assert_eq!((after.handled, after.next), (10 * MINUTE, Some(11 * MINUTE)));
+        }
+    }
+
+    #[test]
+    fn a_step_forward_loses_no_daily_run_and_repeats_no_backlog() {
+        let (daily, minutely) = (every(24 * HOUR), every(MINUTE));
+        let runs = |times, missed, now| look(times, missed, 0, now, Since::Running).runs;
+        assert_eq!(runs(&daily, Missed::Skip, 24 * HOUR + 2 * HOUR), [24 * HOUR]);
+        assert!(runs(&daily, Missed::Skip, 24 * HOUR + 4 * HOUR).is_empty(), "years, perhaps");
+        assert_eq!(runs(&daily, Missed::RunOnce, 24 * HOUR + 4 * HOUR), [24 * HOUR]);
+        assert_eq!(runs(&minutely, Missed::Skip, HOUR), [HOUR - MINUTE, HOUR]);
+        assert_eq!(runs(&minutely, Missed::RunAll, HOUR).len(), 60);
+        // A board without a battery begins in 1970 and learns the time.
+        let (years, begin) = (56 * 365 * 24 * HOUR, std::time::Instant::now());
+        assert_eq!(runs(&every(1_000), Missed::Skip, years).len(), 61);
+        assert!(begin.elapsed().as_secs() < 5, "it does not visit each second of 56 years");
+    }
+
+    #[test]
+    fn a_step_backward_repeats_nothing() {
+        let times = every(MINUTE);
+        let back = look(&times, Missed::RunAll, 2 * HOUR, HOUR, Since::Running);
+        let waits = Look { runs: vec![], handled: 2 * HOUR, next: Some(2 * HOUR + MINUTE) };
+        assert_eq!(back, waits);
+        // The clock was a year ahead. Waiting for it would stop the schedule for a year.
+        let ahead = 365 * 24 * HOUR;
+        let back = look(&times, Missed::RunAll, ahead, HOUR, Since::Running);
+        assert_eq!(back, Look { runs: vec![], handled: HOUR, next: Some(HOUR + MINUTE) });
+    }
+
+    /// A small generator of numbers with a seed.
+    fn random(state: &mut u64) -> i64 {
+        *state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+        (*state >> 33) as i64
+    }
+
+    /// A day on a clock that steps all the time: every time runs exactly once, in order.
+    #[test]
+    fn steps_of_the_clock_neither_repeat_nor_lose_a_time() {
+        let cron = |expression: &str| {
+            let expression = expression.to_owned();
+            Times::read(&When::Cron { expression, timezone: "Europe/Berlin".into() }).unwrap()
+        };
+        let schedules = [every(1_000), every(7_000), cron("*/5 * * * *"), cron("30 2 * * *")];
+        // Through the night in which the clock of Berlin is set back.
+        let begin = 1_792_864_800_000;
+        for seed in 1..=4 {
+            for times in &schedules {
+                let mut state = seed;
+                let (mut now, mut handled, mut most) = (begin, begin, begin);
+                let mut ran: Vec<UnixMs> = Vec::new();
+                for _ in 0..5_000 {
+                    // Time passes, and once in a while the clock steps: up to a minute forward, or
+                    // up to three hours backward.
+                    now += random(&mut state) % 20_000;
+                    match random(&mut state) % 150 {
+                        0 => now += random(&mut state) % 40_000,
+                        1 => now -= random(&mut state) % (STEP_MS_MAX / 10),
+                        _ => {}
+                    }
+                    now = now.max(most - STEP_MS_MAX);
+                    most = most.max(now);
+                    let seen = look(times, Missed::Skip, handled, now, Since::Running);
+                    ran.extend(&seen.runs);
+                    handled = seen.handled;
+                    assert!(handled <= most && seen.next.is_none_or(|next| next > handled));
+                }
+                let all: Vec<UnixMs> = times.iter(begin).take_while(|time| *time <= most).collect();
+                assert_eq!(ran, all, "seed {seed}, {times:?}");
+                assert!(most > begin + 7 * HOUR && !all.is_empty(), "{most} {times:?}");
+            }
+        }
+    }
+
+    /// The same with steps of hours: nothing runs twice, and the newest time always runs.
+    #[test]
+    fn larger_steps_never_repeat_a_time() {
+        let times = every(30 * MINUTE);
+        for seed in 1..=200 {
+            let (mut state, begin) = (seed, 1_000 * HOUR);
+            let (mut now, mut handled, mut most) = (begin, begin, begin);
+            let mut ran: Vec<UnixMs> = Vec::new();
+            for _ in 0..500 {
+                now += random(&mut state) % (5 * HOUR) - 2 * HOUR;
+                now = now.max(most - STEP_MS_MAX);
+                most = most.max(now);
+                let seen = look(&times, Missed::Skip, handled, now, Since::Running);
+                if now > handled + 30 * MINUTE {
+                    assert_eq!(seen.runs.last(), times.newest(handled, now, 1).last());
+                }
+                ran.extend(&seen.runs);
+                handled = seen.handled;
+            }
+            assert!(ran.windows(2).all(|pair| pair[0] < pair[1]), "seed {seed}");
+        }
+    }
+}
