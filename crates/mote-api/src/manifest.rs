@@ -15,6 +15,9 @@ use crate::toml_reader::{Lined, Mistakes, Section, TomlReader};
 mod background;
 
 pub use background::{AsyncManifest, RecipientName, RetryName};
+mod schedule;
+
+pub use schedule::{MissedName, OverlapName, ScheduleManifest};
 
 /// The file name.
 pub const FILE_NAME: &str = "mote.toml";
@@ -83,6 +86,8 @@ pub struct FunctionManifest {
     pub http: Option<Lined<String>>,
     /// `coap = "path"` of a trigger.
     pub coap: Option<Lined<CoapManifest>>,
+    /// The triggers with `cron` or `every`, each with the line of its section.
+    pub schedules: Vec<Lined<ScheduleManifest>>,
     /// `[allow] net`.
     pub egress: Vec<(String, u16)>,
     /// `[async]`.
@@ -668,6 +673,9 @@ fn read_triggers(reader: &mut TomlReader<'_>, at: &Section<'_>, function: &mut F
         return;
     };
     let Some(triggers) = value.as_array() else {
+        if value.as_table().is_some_and(|table| schedule::refuse_other_forms(reader, table)) {
+            return;
+        }
         reader.wrong_type("trigger", line, "sections [[trigger]]", value);
         return;
     };
@@ -687,16 +695,22 @@ fn read_trigger(
     line: usize,
     function: &mut FunctionManifest,
 ) {
+    if schedule::refuse_other_forms(reader, table) {
+        return;
+    }
+    if schedule::is_one(table) {
+        return schedule::read(reader, table, line, function);
+    }
     let section = reader.section(table, "[[trigger]]", "that trigger");
     reader.check_keys(
         &section,
-        &["http", "coap", "title", "rt", "ct"],
-        &["mqtt", "reply", "cron", "observe", "qos"],
+        &["http", "coap", "cron", "every", "title", "rt", "ct"],
+        &["mqtt", "reply", "observe", "qos"],
         &TOP_KEYS,
     );
     let http = reader.string(&section, "http", "a path, e.g. \"/thermo\"");
     let coap = reader.string(&section, "coap", "a path, e.g. \"thermo\"");
-    let planned = ["mqtt", "cron"].iter().any(|key| table.contains_key(*key));
+    let planned = table.contains_key("mqtt");
     match (http, coap) {
         (Some(_), Some(coap)) => {
             let hint = "write two [[trigger]] sections".to_owned();
@@ -737,7 +751,7 @@ fn read_trigger(
         (None, None) => {
             let broken = table.contains_key("http") || table.contains_key("coap");
             if !planned && !broken {
-                let text = "a [[trigger]] needs http = \"/path\" or coap = \"path\"";
+                let text = "a [[trigger]] needs http = \"/path\", coap = \"path\", cron or every";
                 reader.mistake("M0306", line, text, None);
             }
         }
@@ -861,8 +875,8 @@ command = "make"
             "error[M0303]: mote.toml: memory: 4MiB–512GiB, e.g. 64MiB; found \"64mb\" (line 3)\n  did you mean `64MiB`?\nerror[M0303]: mote.toml: timeout: 1ms–1h, e.g. 10s; found \"0s\" (line 4)",
         );
         check(
-            "version = 1\n[[trigger]]\ncron = \"* * * * *\"\n",
-            "error[M0305]: mote.toml: `cron` in [[trigger]] is not supported yet (line 3)\n  remove it for now",
+            "version = 1\n[[trigger]]\nmqtt = \"a/b\"\n",
+            "error[M0305]: mote.toml: `mqtt` in [[trigger]] is not supported yet (line 3)\n  remove it for now",
         );
         check(
             "name = \"x\"\n",

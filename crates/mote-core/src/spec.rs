@@ -611,7 +611,7 @@ impl FunctionSpec {
             "upper-case words such as GET",
         );
         check(self.schedules.len() <= SCHEDULES_MAX, "trigger", "at most 100 schedules");
-        self.schedules.iter().for_each(|schedule| schedule.check(&mut errors));
+        errors.extend(self.schedules.iter().flat_map(|schedule| schedule.check()));
         errors
     }
 }

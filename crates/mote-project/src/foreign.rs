@@ -31,6 +31,7 @@ mod openfaas;
 mod openwhisk;
 pub(super) mod packages;
 mod quantity;
+mod schedules;
 
 pub use packages::Packages;
 

@@ -23,6 +23,7 @@ mod network;
 mod plan;
 mod probe;
 mod render;
+mod schedules;
 
 pub use self::foreign::packages::write_anew;
 use self::foreign::{LeftOut, matches_filter};

@@ -22,6 +22,7 @@ use super::mistakes::{escaped, in_manifest, mistake, unreadable};
 use super::probe::{self, Folder, Program};
 use super::{
     Code, Options, Planned, Project, UNPACKED_BYTES_MAX, contract, golang, guess, network,
+    schedules,
 };
 
 /// The manifest of a folder; `None` when there is none or `path` is a file.
@@ -109,6 +110,7 @@ pub fn changed(
     // Some clients cannot mark a variable as a secret, so existing secret variables stay.
     spec.secret_env.extend(manifest.secret_env.clone());
     spec.secret_env.retain(|name, _| !manifest.env.contains_key(name));
+    spec.schedules = schedules::of(manifest)?;
     apply_limits(&mut spec, manifest);
     let scale = &manifest.scale;
     spec.scale.min = scale.min.unwrap_or(spec.scale.min);
@@ -588,6 +590,7 @@ fn apply(spec: &mut FunctionSpec, function: &FunctionManifest) -> Result<(), Mis
         .map(|(host, port)| Egress { host: host.clone(), port: *port })
         .collect();
     apply_background(&mut spec.background, &function.background);
+    spec.schedules = schedules::of(function)?;
     let name = spec.name.as_str();
     if let Some(http) = &function.http
         && http.value.strip_prefix('/') != Some(name)

@@ -3,7 +3,7 @@
 
 use std::fmt::Write as _;
 
-use mote_api::manifest::{PolicyName, RuntimeName};
+use mote_api::manifest::{MissedName, OverlapName, PolicyName, RuntimeName, ScheduleManifest};
 
 use super::foreign::Described;
 
@@ -81,7 +81,41 @@ pub fn mote_toml(file: &str, described: &Described) -> String {
             out.key(name, &format!("{{ secret = {} }}", quoted(secret)), &from);
         }
     }
+    for schedule in &function.schedules {
+        trigger(&mut out, &schedule.value);
+    }
     out.text
+}
+
+fn trigger(out: &mut Lines, schedule: &ScheduleManifest) {
+    out.section("[trigger]");
+    let mut key = |key: &str, value: Option<String>| {
+        if let Some(value) = value {
+            out.key(key, &value, "");
+        }
+    };
+    key("cron", schedule.cron.as_ref().map(|cron| quoted(&cron.value)));
+    key("every", schedule.every_ms.map(duration));
+    key("timezone", schedule.timezone.as_ref().map(|zone| quoted(&zone.value)));
+    let missed = schedule.missed.map(|missed| match missed {
+        MissedName::Skip => "skip",
+        MissedName::RunOnce => "run-once",
+        MissedName::RunAll => "run-all",
+    });
+    key("missed", missed.map(quoted));
+    key("jitter", schedule.jitter_ms.map(duration));
+    let overlap = schedule.overlap.map(|overlap| match overlap {
+        OverlapName::Skip => "skip",
+        OverlapName::Queue => "queue",
+        OverlapName::Allow => "allow",
+    });
+    key("overlap", overlap.map(quoted));
+    key("method", schedule.method.as_deref().map(quoted));
+    key("path", schedule.path.as_deref().map(quoted));
+    let field = |(name, value): (&String, &String)| format!("{} = {}", quoted(name), quoted(value));
+    let fields: Vec<String> = schedule.headers.iter().map(field).collect();
+    key("headers", (!fields.is_empty()).then(|| format!("{{ {} }}", fields.join(", "))));
+    key("body", schedule.body.as_deref().map(quoted));
 }
 
 fn limits(out: &mut Lines, described: &Described) {

@@ -112,7 +112,7 @@ pub struct Book {
 }
 
 /// A hash that is the same in every build and on every machine (FNV-1a).
-fn hash(parts: &[&[u8]]) -> u64 {
+pub fn hash(parts: &[&[u8]]) -> u64 {
     let mut hash = 0xcbf2_9ce4_8422_2325_u64;
     for part in parts {
         for byte in part.iter().chain(&[0xff]) {
@@ -407,7 +407,7 @@ pub fn expression(when: &When) -> String {
 
 /// An interval in its largest whole unit.
 pub fn duration(ms: u64) -> String {
-    let units = [("d", 86_400_000), ("h", 3_600_000), ("m", 60_000), ("s", 1_000)];
+    let units = [("h", 3_600_000), ("m", 60_000), ("s", 1_000)];
     let unit = units.into_iter().find(|(_, length)| ms.is_multiple_of(*length) && ms > 0);
     unit.map_or_else(|| format!("{ms}ms"), |(name, length)| format!("{}{name}", ms / length))
 }

@@ -1,3 +1,5 @@
+use std::slice::from_ref;
+
 use mote_core::invocation::headers;
 
 use super::*;
@@ -109,7 +111,7 @@ fn a_restart_makes_up_for_missed_times_once() {
     for (missed, expected) in [(Missed::Skip, 0), (Missed::RunOnce, 1), (Missed::RunAll, 5)] {
         let schedule = edited(&every(MINUTE), |one| one.missed = missed);
         let mut book = Book::default();
-        book.publish("f", &[schedule.clone()], 1, (START, Since::Off)).unwrap();
+        book.publish("f", from_ref(&schedule), 1, (START, Since::Off)).unwrap();
         let now = START + 5 * MINUTE + 1;
         let missed_runs = runs(&mut book, now);
         assert_eq!(missed_runs.len(), expected, "{missed:?}");
@@ -133,7 +135,7 @@ fn jitter_is_a_constant_that_differs_between_nodes() {
     let schedule = edited(&every(HOUR), |one| one.jitter_ms = 30_000);
     let delay = |seed| {
         let mut book = Book::default();
-        book.publish("f", &[schedule.clone()], seed, (START, Since::Running)).unwrap();
+        book.publish("f", from_ref(&schedule), seed, (START, Since::Running)).unwrap();
         let wake = book.wake().unwrap();
         let run = runs(&mut book, wake).remove(0);
         assert_eq!(run.due, START + HOUR, "the time itself is without jitter");

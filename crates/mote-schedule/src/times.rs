@@ -60,7 +60,7 @@ fn read(expression: &str) -> Result<Cron, TimesError> {
     let words = expression.split_whitespace().count();
     let is_word = expression.trim_start().starts_with('@') && words == 1;
     if !is_word && !(5..=6).contains(&words) {
-        let text = format!("five fields, or six with seconds first; found {words}");
+        let text = format!("five fields, or six with seconds first, not {words}");
         return Err(TimesError::Expression(text));
     }
     let parser = CronParser::builder().seconds(Seconds::Optional).year(Year::Disallowed).build();
@@ -298,9 +298,9 @@ mod tests {
         let check = |expression: &str, zone: &str, expected: &str| {
             assert_eq!(cron(expression, zone).unwrap_err().to_string(), expected, "{expression}");
         };
-        check("* * * *", "UTC", "five fields, or six with seconds first; found 4");
-        check("", "UTC", "five fields, or six with seconds first; found 0");
-        check("0 0 0 1 1 * 2030", "UTC", "five fields, or six with seconds first; found 7");
+        check("* * * *", "UTC", "five fields, or six with seconds first, not 4");
+        check("", "UTC", "five fields, or six with seconds first, not 0");
+        check("0 0 0 1 1 * 2030", "UTC", "five fields, or six with seconds first, not 7");
         check("0 0 30 2 *", "UTC", "no date ever matches it");
         check("0 0 * * *", "Europe/Berlni", "no zone of this name");
         for wrong in

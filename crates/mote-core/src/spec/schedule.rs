@@ -12,8 +12,8 @@ pub const SCHEDULES_MAX: usize = 100;
 pub const EXPRESSION_BYTES_MAX: usize = 256;
 /// Shortest interval of `every`.
 pub const EVERY_MS_MIN: u64 = 1_000;
-/// Longest interval of `every`, and longest jitter: 366 days and one day.
-pub const EVERY_MS_MAX: u64 = 366 * 86_400_000;
+/// Longest interval of `every`; a cron expression describes longer ones.
+pub const EVERY_MS_MAX: u64 = 7 * 86_400_000;
 /// Longest delay of `jitter`.
 pub const JITTER_MS_MAX: u64 = 86_400_000;
 /// Longest body of a call by a schedule in bytes; the node keeps it in memory.
@@ -131,7 +131,8 @@ impl Schedule {
     }
 
     /// Its mistakes, except for those of the expression and the zone, which a library reads.
-    pub(super) fn check(&self, errors: &mut Vec<SpecError>) {
+    pub fn check(&self) -> Vec<SpecError> {
+        let mut errors = Vec::new();
         let mut check = |ok: bool, field: &'static str, problem: &str| {
             if !ok {
                 errors.push(SpecError { field, problem: problem.to_owned() });
@@ -145,7 +146,7 @@ impl Schedule {
             }
             When::Every { ms } => {
                 let fits = (EVERY_MS_MIN..=EVERY_MS_MAX).contains(ms);
-                check(fits, "trigger.every", "1s to 366d, for example 10s");
+                check(fits, "trigger.every", "1s to 168h, for example 10s");
             }
         }
         check(self.jitter_ms <= JITTER_MS_MAX, "trigger.jitter", "at most 24h");
@@ -179,5 +180,6 @@ impl Schedule {
             "at most 32 fields; names do not begin with mote-",
         );
         check(body.len() <= SCHEDULE_BODY_BYTES_MAX, "trigger.body", "at most 64KiB");
+        errors
     }
 }

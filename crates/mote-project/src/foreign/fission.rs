@@ -49,6 +49,7 @@ pub(super) fn read(file: &str, all: &[Value], folder: &Path) -> Result<Option<Fo
             found.warnings.extend(trigger(document));
         }
     }
+    timers(&mut found, all);
     Ok(Some(found))
 }
 
@@ -108,14 +109,33 @@ pub(super) fn read_specs(folder: &Path) -> Result<Option<Foreign>, Mistakes> {
         });
         found.add(&name, read);
     }
+    timers(&mut found, &all);
     super::check(&found)?;
     Ok(Some(found))
+}
+
+/// Gives each `TimeTrigger` to its function.
+fn timers(found: &mut Foreign, all: &[Value]) {
+    for document in all.iter().filter(|document| document["kind"] == "TimeTrigger") {
+        let spec = &document["spec"];
+        let function = text(&spec["functionref"]["name"]).unwrap_or_default();
+        let name = text(&document["metadata"]["name"]).unwrap_or_default();
+        match found.functions.iter_mut().find(|one| one.name() == super::label(&function)) {
+            Some(described) => super::schedules::fission(described, &name, spec),
+            None => {
+                found.warnings.push(format!("TimeTrigger {name}: there is no function {function}"))
+            }
+        }
+    }
 }
 
 /// The warning about a trigger.
 fn trigger(document: &Value) -> Option<String> {
     let kind = document["kind"].as_str().filter(|kind| kind.ends_with("Trigger"))?;
     let object = object_name(document);
+    if kind == "TimeTrigger" {
+        return None;
+    }
     if kind != "HTTPTrigger" {
         return Some(format!("{object}: this trigger is not supported yet"));
     }

@@ -297,6 +297,10 @@ fn runtime(
 fn triggers(to: &mut Described, triggers: &Value) {
     for (name, trigger) in triggers.as_object().into_iter().flatten() {
         let kind = text(&trigger["kind"]).unwrap_or_default();
+        if kind == "cron" {
+            super::schedules::nuclio(to, name, trigger);
+            continue;
+        }
         if kind != "http" {
             to.warn(format!("trigger {name}: kind {kind} is not supported yet"));
             continue;

@@ -130,9 +130,11 @@ fn function(file: &str, name: &str, entry: &Value, folder: &Path) -> Result<Desc
         to.note("secrets", "secrets");
     }
     to.allow_net(&entry["annotations"]);
+    let is_scheduled = super::schedules::openfaas(&mut to, &entry["annotations"]);
     for (key, value) in entry["annotations"].as_object().into_iter().flatten() {
         let value = text(value).unwrap_or_default();
         match key.as_str() {
+            "topic" | "schedule" if is_scheduled => {}
             "topic" | "schedule" => {
                 to.warn(format!("annotation {key}: {value}: this trigger is not supported yet"));
             }
@@ -167,6 +169,7 @@ pub(super) fn deployment(document: &Value) -> Described {
     watchdog_limits(&mut to);
     to.set_resources(&document["limits"], "limits");
     scale(&mut to, &document["labels"]);
+    super::schedules::openfaas(&mut to, &document["annotations"]);
     if document["lang"].is_string() {
         set(&mut to.function.runtime, RuntimeName::Exec);
     }

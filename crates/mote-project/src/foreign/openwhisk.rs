@@ -14,7 +14,7 @@ use super::{
 
 pub(super) fn read(file: &str, document: &Value, folder: &Path) -> Result<Foreign, Mistakes> {
     let mut found = Foreign::default();
-    let mut whisk = WhiskManifest::default();
+    let (mut whisk, mut feeds) = (WhiskManifest::default(), Vec::new());
     let packages = match &document["project"]["packages"] {
         Value::Null => &document["packages"],
         inside => inside,
@@ -37,7 +37,7 @@ pub(super) fn read(file: &str, document: &Value, folder: &Path) -> Result<Foreig
             }
             found.add(&own, read);
         }
-        beside_actions(&mut whisk, &mut found.warnings, package, content);
+        beside_actions(&mut whisk, &mut feeds, package, content);
         for (key, what) in
             [("apis", "an API gateway"), ("dependencies", "a dependency"), ("feeds", "a feed")]
         {
@@ -46,8 +46,39 @@ pub(super) fn read(file: &str, document: &Value, folder: &Path) -> Result<Foreig
             }
         }
     }
+    alarms(&mut found, &whisk, &feeds);
     found.whisk = Some(whisk);
     Ok(found)
+}
+
+/// Turns triggers with a feed of the package alarms into schedules of the functions that rules
+/// connect to them. `feeds` are the triggers that have a feed, and the feed.
+fn alarms(found: &mut Foreign, whisk: &WhiskManifest, feeds: &[(String, String)]) {
+    for (name, feed) in feeds {
+        let trigger = whisk.triggers.iter().find(|one| one.name == *name);
+        let Some(trigger) = trigger else { continue };
+        let mut is_connected = false;
+        for rule in whisk.rules.iter().filter(|rule| rule.trigger == *name) {
+            let action = rule.action.trim_start_matches("/_/");
+            let action = whisk.actions.iter().find(|one| one.entity.name == action);
+            let described = action.and_then(|action| {
+                found.functions.iter_mut().find(|one| one.name() == action.function)
+            });
+            let Some(described) = described else { continue };
+            is_connected = true;
+            if let Err(why) =
+                super::schedules::openwhisk(described, name, feed, &trigger.parameters)
+            {
+                described.warn(format!("triggers.{name}: {why}: fire it with wsk trigger fire"));
+            }
+        }
+        if !is_connected {
+            found.warnings.push(format!(
+                "triggers.{name}: the feed {feed} is not used, because no rule connects it to an \
+                 action of this file: fire it with wsk trigger fire"
+            ));
+        }
+    }
 }
 
 /// The package whose actions belong to no named package.
@@ -71,7 +102,7 @@ fn same_function(file: &str, action: &str, function: &str) -> Mistakes {
 /// Reads the parts of a package that are not actions.
 fn beside_actions(
     whisk: &mut WhiskManifest,
-    warnings: &mut Vec<String>,
+    feeds: &mut Vec<(String, String)>,
     package: &str,
     content: &Value,
 ) {
@@ -97,9 +128,7 @@ fn beside_actions(
     for (name, trigger) in all("triggers") {
         for key in ["feed", "source"] {
             if let Some(feed) = text(&trigger[key]) {
-                warnings.push(format!(
-                    "triggers.{name}: the feed {feed} is not supported: fire it with wsk trigger fire"
-                ));
+                feeds.push((name.clone(), feed));
             }
         }
         whisk.triggers.push(entity(name, trigger));
