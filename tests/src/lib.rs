@@ -187,6 +187,17 @@ impl Node {
         self.start_again()
     }
 
+    /// Asks it to stop, or kills it, and starts it on the same folder after `while_off`.
+    pub fn restart_after(mut self, kill: bool, while_off: impl FnOnce()) -> Self {
+        match kill {
+            true => self.child.kill().expect("our child"),
+            false => signal(self.child.id(), "TERM"),
+        }
+        wait_for("the node to stop", || self.child.try_wait().expect("our child"));
+        while_off();
+        self.start_again()
+    }
+
     /// Waits for its end, then starts it.
     fn start_again(mut self) -> Self {
         wait_for("the node to stop", || self.child.try_wait().expect("our child"));

@@ -238,8 +238,9 @@ fn openfaas_by_stack_file() {
 #[test]
 fn nuclio_by_manifest() {
     let node = Node::start();
-    let said = deploy_manifest(&node, "nuclio/hello");
-    assert!(said.contains("trigger every: kind cron is not supported yet"), "{said}");
+    deploy_manifest(&node, "nuclio/hello");
+    let schedules = node.json(&["describe", "nu-hello", "-o", "json"])["schedules"].clone();
+    assert_eq!(schedules[0]["expression"], "every 100h", "{schedules}");
     let answer = call(&node, "POST", "/nu-hello", b"you");
     assert_eq!((answer.status, answer.text().as_str()), (201, "hello you C"));
     assert_eq!(answer.header("x-count"), Some("1"));
@@ -262,7 +263,9 @@ fn nuclio_by_manifest() {
 fn kubeless_by_manifest() {
     let node = Node::start();
     let said = deploy_manifest(&node, "kubeless");
-    assert!(said.contains("CronJobTrigger every: this trigger is not supported yet"), "{said}");
+    assert!(!said.contains("CronJobTrigger"), "{said}");
+    let schedules = node.json(&["describe", "kl-hello", "-o", "json"])["schedules"].clone();
+    assert_eq!(schedules[0]["expression"], "0 3 1 * *", "{schedules}");
     let answer = node.call("POST", "/kl-hello", &[("event-type", "test")], b"you");
     assert_eq!((answer.status, answer.text().as_str()), (200, "hello you 20 test"));
     let wanted = serde_json::json!({
@@ -353,7 +356,7 @@ fn openwhisk_by_manifest() {
     for warning in [
         "sequences.sensors/both: not created: the node's OpenWhisk API is off; start it with mote up",
         "triggers.every: not created: ",
-        "triggers.every: the feed /whisk.system/alarms/alarm is not supported",
+        "triggers.every: the feed /whisk.system/alarms/alarm is not used, because no rule connects",
         "rules.on-every: not created: ",
     ] {
         assert!(said.contains(warning), "{warning}: {said}");

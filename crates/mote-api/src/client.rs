@@ -25,8 +25,8 @@ use crate::openwhisk::{WhiskManifest, WhiskResult};
 use crate::paths;
 use crate::types::{
     DeployResult, DoctorReport, Function, FunctionList, InvokeAnswer, InvokeRequest, LogLine,
-    NodeStatus, RevisionList, ScaleRequest, ScaleResult, Secret, SecretList, TrafficRequest,
-    TrafficResult,
+    NodeStatus, RevisionList, ScaleRequest, ScaleResult, ScheduleList, Secret, SecretList,
+    TrafficRequest, TrafficResult,
 };
 
 /// Largest answer held in memory.
@@ -348,6 +348,11 @@ impl Client {
     /// Removes a dead letter.
     pub async fn delete_dead_letter(&self, id: &str) -> Result<(), ClientError> {
         self.delete(&format!("{}/{}", paths::DEAD_LETTERS, encode(id))).await
+    }
+
+    /// The schedules of all functions.
+    pub async fn schedules(&self) -> Result<ScheduleList, ClientError> {
+        self.get(paths::SCHEDULES).await
     }
 
     /// All secrets, without their values.

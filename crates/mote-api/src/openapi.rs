@@ -17,8 +17,9 @@ use crate::openwhisk::{
 use crate::types::{
     Check, CheckState, DeployResult, DoctorReport, Function, FunctionList, FunctionState,
     InvokeAnswer, InvokeRequest, LogLine, LogStream, NodeBudget, NodeStatus, RevisionInfo,
-    RevisionList, ScaleBounds, ScaleRequest, ScaleResult, Secret, SecretList, Stop, TrafficEdit,
-    TrafficRequest, TrafficResult, TrafficShare,
+    RevisionList, ScaleBounds, ScaleRequest, ScaleResult, Schedule, ScheduleList, ScheduleOutcome,
+    ScheduleRun, Secret, SecretList, Stop, TrafficEdit, TrafficRequest, TrafficResult,
+    TrafficShare,
 };
 
 /// The document as pretty JSON with a final newline; the same bytes on every call.
@@ -43,14 +44,15 @@ pub fn document() -> String {
     ),
     servers((url = "http://localhost", description = "the Unix socket of the node, or its --admin address")),
     paths(
-        status, doctor, functions, function, deploy, remove, revisions, traffic, rollback, invoke, scale, logs, invocations, invocation, cancel_invocation, retry_invocation, delete_dead_letters, delete_dead_letter, secrets, put_secret, remove_secret, openwhisk, openapi_json, livez,
+        status, doctor, functions, function, deploy, remove, revisions, traffic, rollback, invoke, scale, logs, invocations, invocation, cancel_invocation, retry_invocation, delete_dead_letters, delete_dead_letter, schedules, secrets, put_secret, remove_secret, openwhisk, openapi_json, livez,
         readyz, metrics
     ),
     components(schemas(
         AcceptedInvocation, AcceptedInvocations, CancelledInvocation, DeletedDeadLetters,
         InvocationState, Check, CheckState, DeployResult, DoctorReport, Function, FunctionList, FunctionState,
         InvokeAnswer, InvokeRequest, LogLine, LogStream, NodeBudget, NodeStatus, Problem,
-        RevisionInfo, RevisionList, ScaleBounds, ScaleRequest, ScaleResult, Secret, SecretList,
+        RevisionInfo, RevisionList, ScaleBounds, ScaleRequest, ScaleResult, Schedule, ScheduleList,
+        ScheduleOutcome, ScheduleRun, Secret, SecretList,
         Stop, TrafficEdit, TrafficRequest, TrafficResult, TrafficShare, WhiskAction, WhiskEntity,
         WhiskManifest, WhiskResult, WhiskRule, WhiskSequence
     )),
@@ -263,6 +265,12 @@ fn delete_dead_letters() {}
     ))]
 fn delete_dead_letter() {}
 
+/// The schedules of all functions, in the order of their names.
+#[utoipa::path(get, path = "/v1/schedules", tag = "functions", responses(
+    (status = 200, body = ScheduleList),
+))]
+fn schedules() {}
+
 /// Names of all secrets, each with the functions that read it. Values are never shown.
 #[utoipa::path(get, path = "/v1/secrets", tag = "secrets", responses(
     (status = 200, body = SecretList),
@@ -352,6 +360,7 @@ mod tests {
             crate::paths::INVOKE,
             crate::paths::SCALE,
             crate::paths::LOGS,
+            crate::paths::SCHEDULES,
             crate::paths::SECRETS,
             crate::paths::SECRET,
             crate::paths::OPENWHISK,

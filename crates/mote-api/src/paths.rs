@@ -30,6 +30,8 @@ pub const RETRY: &str = "/v1/invocations/{id}/retry";
 pub const DEAD_LETTERS: &str = "/v1/dead-letters";
 /// `DELETE`: removes one dead letter.
 pub const DEAD_LETTER: &str = "/v1/dead-letters/{id}";
+/// `GET`: the schedules of all functions.
+pub const SCHEDULES: &str = "/v1/schedules";
 /// `GET`: names of all secrets.
 pub const SECRETS: &str = "/v1/secrets";
 /// `PUT` (creates or replaces), `DELETE`: one secret.

@@ -44,6 +44,9 @@ pub struct Function {
     /// Names of the secrets it reads, as files or variables.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub secrets: Vec<String>,
+    /// The schedules by which it runs.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub schedules: Vec<Schedule>,
     /// Where it can be called.
     pub urls: Urls,
     /// Its limits.
@@ -56,6 +59,73 @@ pub struct Function {
     /// The last failure, where there was one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub last_error: Option<LastError>,
+}
+
+/// A schedule of a function.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct Schedule {
+    /// The function.
+    pub function: String,
+    /// The cron expression, or `every 10s`.
+    pub expression: String,
+    /// The zone of a cron expression.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub timezone: Option<String>,
+    /// The interval in milliseconds, if it has one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub every_ms: Option<u64>,
+    /// `skip`, `run-once` or `run-all`.
+    pub missed: String,
+    /// Each run is delayed by a constant below this, in milliseconds.
+    #[serde(default)]
+    pub jitter_ms: u64,
+    /// `skip`, `queue` or `allow`.
+    pub overlap: String,
+    /// When it runs next, jitter included.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = String, format = DateTime)]
+    pub next: Option<Timestamp>,
+    /// Its last run since the node started.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub last: Option<ScheduleRun>,
+    /// Times since the node started that were left out, because the run before had not ended.
+    #[serde(default)]
+    pub left_out: u64,
+}
+
+/// A run that was due.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct ScheduleRun {
+    /// When it was due, without jitter.
+    #[schema(value_type = String, format = DateTime)]
+    pub due: Timestamp,
+    /// What became of it.
+    pub outcome: ScheduleOutcome,
+    /// The id of the invocation, if it was accepted.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub invocation: Option<String>,
+    /// Why it was not accepted.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub error: Option<String>,
+}
+
+/// What became of a run that was due.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "kebab-case")]
+pub enum ScheduleOutcome {
+    /// The node has accepted it: it runs, waits or has ended.
+    Accepted,
+    /// It was left out, because the run before had not ended.
+    LeftOut,
+    /// It could not be accepted.
+    Failed,
+}
+
+/// Schedules in the order of their functions.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct ScheduleList {
+    /// The schedules.
+    pub schedules: Vec<Schedule>,
 }
 
 /// Whether a function can answer.

@@ -13,7 +13,7 @@ use mote_engine::{Engine, Revision, clock};
 use tokio::sync::broadcast::error::RecvError;
 
 use super::store_work::store_problem;
-use super::{Node, turns};
+use super::{Node, schedules, turns};
 
 /// The live revision of `name`, or 404 with similar names.
 pub(crate) fn find(engine: &Engine, name: &str) -> Result<Arc<Revision>, Problem> {
@@ -38,6 +38,7 @@ pub(crate) async fn remove(node: &Node, name: &str) -> Result<(), Problem> {
         })?
         .map_err(|error| store_problem(&error))?;
     node.engine.remove(name);
+    schedules::forget(node, &revision.spec.name);
     node.forget(&revision.spec.name);
     tracing::info!(function = %name, "removed");
     node.trees.collect_soon();

@@ -24,6 +24,7 @@ mod provided;
 mod registries;
 mod rollout;
 mod run;
+mod schedules;
 mod secrets;
 mod shims;
 mod spec_check;
@@ -91,6 +92,8 @@ pub(crate) struct Node {
     pub(crate) cores: u32,
     /// Bodies of calls that arrived through other platforms' APIs, by function.
     pub(crate) gathering: Gathering<String>,
+    /// The schedules of the live revisions.
+    pub(crate) schedules: mote_schedule::Schedules,
     /// Code and packages in use.
     pub(crate) trees: trees::Trees,
     started: Instant,

@@ -17,10 +17,10 @@ use mote_engine::logs::LogLevel;
 use mote_engine::{Revision, Serving, WarmError, clock};
 use mote_store::{RevisionState, StoredRevision};
 
-use super::Node;
 use super::spec_check::check;
 use super::store_work::{internal, with_store};
 use super::turns::turn;
+use super::{Node, schedules};
 
 /// Lines of the log that are searched for those of a failed start, and how many of the last ones
 /// the message shows; it shows fewer where `mote logs` has the others.
@@ -300,6 +300,7 @@ pub(super) async fn switch(
     with_store(node, move |store| store.set_traffic(&wanted, &stored)).await?;
     let live = serving.live().clone();
     node.engine.publish(serving);
+    schedules::publish(node, &live).await;
     let was = from.map_or_else(String::new, |from| format!(", was {}", from.split));
     let text = format!("traffic ({why}): {}{was}", to.split);
     live.log.platform(LogLevel::Info, live.number, 0, &text);

@@ -28,7 +28,7 @@ use super::front_limits::{HTTP_FILES_SHARE, http_config};
 use super::journal_metrics::JournalMetrics;
 use super::token::Token;
 use super::unusable::{busy, unusable};
-use super::{Node, accepted, compat, interpreters, memory, secrets, shims, trees};
+use super::{Node, accepted, compat, interpreters, memory, schedules, secrets, shims, trees};
 use crate::admin;
 use crate::config::Config;
 
@@ -153,6 +153,13 @@ async fn serve(
             .collect(),
     };
     let journal = Journal::new(store.root().join(accepted::FILE_NAME), outgoing.clone());
+    let schedules = {
+        let (store, accept, runtime) =
+            (store.clone(), Arc::new(journal.clone()), management.handle().clone());
+        let opening =
+            management.spawn_blocking(move || schedules::open(store, accept, runtime)).await;
+        opening.context("cannot read the store")??
+    };
     let node = Arc::new(Node {
         http: http_address,
         coap: coap_socket.as_ref().and_then(|socket| socket.local_addr().ok()),
@@ -161,6 +168,7 @@ async fn serve(
         invoker: Deferring::new(engine.clone(), journal.clone()),
         store: store.clone(),
         journal: journal.clone(),
+        schedules: schedules.clone(),
         outgoing,
         backend,
         interpreters: found,
@@ -242,6 +250,8 @@ async fn serve(
     }
     let stopping = async {
         stopper.stop();
+        // What is due from here on is missed.
+        let _ = tokio::task::spawn_blocking(move || schedules.stop()).await;
         let all_served = async { while fronts.join_next().await.is_some() {} };
         let all_served = waiting_for(&engine, "calls of HTTP and CoAP clients", all_served);
         if tokio::time::timeout(STOP_GRACE, all_served).await.is_err() {
@@ -392,7 +402,11 @@ async fn bring_back(node: &Arc<Node>, management: &tokio::runtime::Runtime) -> R
         functions.push(serving.unwrap_or_else(|| revisions[0].clone().into()));
     }
     drop(created);
+    let live: Vec<_> = functions.iter().map(|serving| serving.live().clone()).collect();
     node.engine.publish_all(functions);
+    for revision in live.iter().filter(|live| !live.spec.schedules.is_empty()) {
+        schedules::bring_back(node, revision);
+    }
     trees::warn_of(&node.store.recovery().left);
     management.spawn(trees::collect(node.clone()));
     management.spawn(trees::verify(node.clone()));

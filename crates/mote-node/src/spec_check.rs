@@ -3,7 +3,7 @@
 use mote_api::Problem;
 use mote_core::FunctionSpec;
 
-use super::{Node, secrets};
+use super::{Node, schedules, secrets};
 
 /// The checks of a spec that need no instance.
 pub(super) fn check(node: &Node, spec: &FunctionSpec) -> Result<(), Problem> {
@@ -27,5 +27,6 @@ pub(super) fn check(node: &Node, spec: &FunctionSpec) -> Result<(), Problem> {
         );
         return Err(Problem::new(422, "M0303", text).with_field("limits.memory"));
     }
+    schedules::check(spec)?;
     secrets::check(&node.engine, spec)
 }

@@ -321,7 +321,7 @@ impl Book {
                 let text = error.to_string();
                 tracing::warn!(function = %entry.function, due = shown(due), "a run by schedule was not accepted: {text}");
                 entry.last = Some(Last { due, outcome: Outcome::Failed(text) });
-                if matches!(error, AcceptError::Full(_) | AcceptError::Disk(_)) {
+                if !matches!(error, AcceptError::NotFound(_) | AcceptError::Invalid(_)) {
                     // The time is not handled. If others follow meanwhile, the rule for late
                     // times applies.
                     entry.handled = entry.handled.min(due - 1);
@@ -385,15 +385,11 @@ fn deferred(entry: &Entry, due: UnixMs) -> Deferred {
     head.header(FIELD_SCHEDULE.as_bytes(), expression(when).as_bytes());
     head.header(FIELD_DUE.as_bytes(), shown(due).as_bytes());
     let name = format!("schedule/{:016x}", entry.identity);
+    let (function, body) = (&*entry.function, call.body.clone().into());
     Deferred {
-        function: entry.function.to_string(),
-        trigger: Trigger::Schedule,
-        head: head.finish(),
-        body: call.body.clone().into(),
         key: Some(format!("{name}/{due}")),
-        due_unix_ms: 0,
         order: (*overlap != Overlap::Allow).then_some(name),
-        callback: None,
+        ..Deferred::new(function, Trigger::Schedule, head.finish(), body)
     }
 }
 

@@ -7,6 +7,7 @@
 
 use std::pin::Pin;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use futures_util::StreamExt as _;
@@ -32,6 +33,9 @@ const OFFERED_MAX: usize = 256;
 /// After a power cut, times that are younger than the mark are offered again, and the journal
 /// recognizes those that have run.
 const MARK_EVERY_MS: i64 = 3_600_000;
+/// The mark is kept earlier after this many runs, because the journal recognizes a bounded number.
+/// Each of these runs was a write too.
+const MARK_EVERY_RUNS: u64 = 10_000;
 
 /// Where the node keeps the time up to which everything is handled.
 pub trait Marks: Send + Sync + 'static {
@@ -54,6 +58,8 @@ struct Inner {
     /// The mark that the node kept before it started.
     mark: Option<UnixMs>,
     kept: Mutex<Option<UnixMs>>,
+    /// Runs since then.
+    runs: AtomicU64,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -80,7 +86,8 @@ impl Schedules {
     ) -> Self {
         let (book, changed, life) = (Mutex::default(), Notify::new(), Mutex::new(Life::Idle));
         let kept = Mutex::new(mark);
-        Self(Arc::new(Inner { book, changed, accept, marks, runtime, life, mark, kept }))
+        let runs = AtomicU64::new(0);
+        Self(Arc::new(Inner { book, changed, accept, marks, runtime, life, mark, kept, runs }))
     }
 
     /// Adds the schedules of a function that the node had before it was started.
@@ -163,6 +170,7 @@ impl Inner {
     fn keep_mark(&self, now: UnixMs) {
         let mark = self.book.lock().mark(now);
         *self.kept.lock() = Some(mark);
+        self.runs.store(0, Ordering::Relaxed);
         self.marks.keep(mark);
     }
 
@@ -173,8 +181,9 @@ impl Inner {
     /// Whether a mark is old enough to be replaced, now that something has run.
     fn mark_is_old(&self, now: UnixMs) -> bool {
         let age = self.kept.lock().map_or(i64::MAX, |kept| now.saturating_sub(kept));
+        let many = self.runs.fetch_add(1, Ordering::Relaxed) >= MARK_EVERY_RUNS;
         // The clock was set back if the age is negative.
-        !(0..MARK_EVERY_MS).contains(&age) && self.book.lock().makes_up()
+        (many || !(0..MARK_EVERY_MS).contains(&age)) && self.book.lock().makes_up()
     }
 }
 
@@ -227,7 +236,7 @@ async fn drive(inner: Arc<Inner>) {
                     let ended = inner.accept.ended(id);
                     running.push(Box::pin(async move { ended.await; key }));
                 }
-                if offered.is_empty() && inner.mark_is_old(now) {
+                if inner.mark_is_old(now) && offered.is_empty() {
                     let inner = inner.clone();
                     let _ = tokio::task::spawn_blocking(move || inner.keep_mark(now)).await;
                 }

@@ -16,6 +16,7 @@ mod documents;
 mod entry_path;
 pub mod error;
 mod ignore;
+mod marks;
 pub mod pack;
 pub mod packages;
 mod remove;

@@ -52,6 +52,9 @@ const MIGRATIONS: &[&str] = &[
     // Documents of other platforms' APIs, by collection and key.
     "CREATE TABLE documents (collection TEXT NOT NULL, key TEXT NOT NULL, value BLOB NOT NULL,
          PRIMARY KEY (collection, key)) STRICT, WITHOUT ROWID;",
+    // Times that survive a restart, by name, in milliseconds since 1970.
+    "CREATE TABLE marks (name TEXT PRIMARY KEY NOT NULL, value INTEGER NOT NULL)
+         STRICT, WITHOUT ROWID;",
 ];
 
 /// Refuses a newer or foreign file from its header alone, before anything is written.

@@ -19,6 +19,7 @@ mod node;
 mod output;
 mod rollout;
 mod scale;
+mod schedules;
 mod secret;
 mod simulate;
 mod top;
@@ -78,6 +79,7 @@ fn ask_node(verb: Verb, global: &args::Global, output: &Output) -> Result<(), Fa
                 Verb::List => functions::list(&client, output).await,
                 Verb::Describe { name } => functions::describe(&client, &name, output).await,
                 Verb::Revisions { name } => rollout::revisions(&client, &name, output).await,
+                Verb::Schedules { name } => schedules::run(&client, name.as_deref(), output).await,
                 Verb::Rollback { name, revision } => {
                     rollout::rollback(&client, &name, revision.as_deref(), output).await
                 }

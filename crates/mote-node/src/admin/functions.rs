@@ -13,7 +13,7 @@ use bytes::Bytes;
 use futures_util::TryStreamExt;
 use mote_api::types::{
     DeployResult, Function, FunctionList, FunctionState, Instance, Limits, Requests, ScaleBounds,
-    Scaling, Stop,
+    Scaling, ScheduleList, Stop,
 };
 use mote_api::{Problem, Timestamp, paths};
 use mote_core::body::{Body, BodyError};
@@ -26,7 +26,7 @@ use tokio_util::io::{StreamReader, SyncIoBridge};
 
 use super::Refused;
 use crate::functions::{self as node_functions, find};
-use crate::{Node, deploy as node_deploy, rollout};
+use crate::{Node, deploy as node_deploy, rollout, schedules};
 
 pub(super) async fn list(State(node): State<Arc<Node>>) -> Json<FunctionList> {
     let all = node.engine.list();
@@ -40,6 +40,10 @@ pub(super) async fn describe(
 ) -> Result<Json<Function>, Refused> {
     let revision = find(&node.engine, &name)?;
     Ok(Json(function(&node, &revision)))
+}
+
+pub(super) async fn schedules(State(node): State<Arc<Node>>) -> Json<ScheduleList> {
+    Json(schedules::list(&node, None))
 }
 
 /// Describes a function by its live revision, with the instances of every revision that a share or
@@ -91,6 +95,7 @@ fn function(node: &Node, revision: &Arc<Revision>) -> Function {
             reason_text: decision.reason.text().to_owned(),
         }),
         secrets: spec.secret_names().into_iter().map(str::to_owned).collect(),
+        schedules: schedules::list(node, Some(spec.name.as_str())).schedules,
         urls: node.urls(&spec.name),
         limits: Limits {
             memory_bytes: spec.limits.memory_bytes,

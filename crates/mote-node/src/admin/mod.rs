@@ -73,6 +73,7 @@ fn routes(node: Arc<Node>) -> Router {
         .route(paths::DEAD_LETTERS, delete(invocations::delete_dead_letters))
         .route(paths::DEAD_LETTER, delete(invocations::delete_dead_letter))
         .route(paths::OPENWHISK, put(openwhisk::apply))
+        .route(paths::SCHEDULES, get(functions::schedules))
         .route(paths::SECRETS, get(secrets::list))
         .route(paths::SECRET, put(secrets::put).delete(secrets::remove))
         // The archive's own limits bound uploads, and the function's limits bound bodies.

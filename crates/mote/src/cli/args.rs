@@ -94,6 +94,11 @@ pub(super) enum Verb {
         /// Its name
         name: String,
     },
+    /// List schedules: when functions run by themselves
+    Schedules {
+        /// Only those of this function
+        name: Option<String>,
+    },
     /// List a function's revisions
     Revisions {
         /// Its name

@@ -9,6 +9,7 @@ use mote_api::types::{Function, Instance, Scaling, Stop};
 use super::args::Remove;
 use super::failure::Failure;
 use super::output::{Output, harmless, table};
+use super::schedules;
 
 /// Stopped instances that `mote describe` prints, the newest first; its JSON output has all of
 /// them.
@@ -24,9 +25,18 @@ pub(super) async fn list(client: &Client, output: &Output) -> Result<(), Failure
         if list.functions.is_empty() {
             return String::new();
         }
-        let rows: Vec<Vec<String>> = list.functions.iter().map(row).collect();
-        let head =
-            ["NAME", "RUNTIME", "REV", "STATE", "INST", "REQUESTS", "ERRORS", "P50", "P99", "URL"];
+        let mut head = vec![
+            "NAME", "RUNTIME", "REV", "STATE", "INST", "REQUESTS", "ERRORS", "P50", "P99", "URL",
+        ];
+        let mut rows: Vec<Vec<String>> = list.functions.iter().map(row).collect();
+        if list.functions.iter().any(|function| !function.schedules.is_empty()) {
+            head.insert(head.len() - 1, "NEXT RUN");
+            for (row, function) in rows.iter_mut().zip(&list.functions) {
+                let next = function.schedules.iter().filter_map(|schedule| schedule.next).min();
+                let next = next.map_or_else(|| "-".to_owned(), |next| next.to_string());
+                row.insert(row.len() - 1, next);
+            }
+        }
         table(&head, &rows)
     })
 }
@@ -75,6 +85,9 @@ fn describe_text(function: &Function) -> String {
     }
     if !function.secrets.is_empty() {
         line("secrets", &function.secrets.join(", "));
+    }
+    for (at, schedule) in function.schedules.iter().enumerate() {
+        line(if at == 0 { "schedules" } else { "" }, &schedules::line(schedule));
     }
     line("state", function.state.as_str());
     line("created", &function.created_at.to_string());

@@ -1,0 +1,133 @@
+//! The schedules of functions: which of them the node drives, and how they are listed.
+
+use std::sync::Arc;
+
+use mote_api::types::{Schedule, ScheduleList, ScheduleOutcome, ScheduleRun};
+use mote_api::{Problem, Timestamp};
+use mote_core::accept::Accept;
+use mote_core::spec::When;
+use mote_core::{FunctionName, FunctionSpec};
+use mote_engine::Revision;
+use mote_schedule::{Listed, Marks, Outcome, Schedules, Times, UnixMs, expression};
+use mote_store::{Store, StoreError};
+use tokio::runtime::Handle;
+
+use super::Node;
+
+/// The name under which the store keeps the time up to which the schedules are handled.
+const MARK: &str = "schedules";
+
+/// The schedules of a node that has none yet. Reads the store, so it blocks.
+pub(super) fn open(
+    store: Arc<Store>,
+    accept: Arc<dyn Accept>,
+    runtime: Handle,
+) -> Result<Schedules, StoreError> {
+    let mark = store.mark(MARK)?;
+    Ok(Schedules::new(accept, Arc::new(InStore(store)), mark, runtime))
+}
+
+struct InStore(Arc<Store>);
+
+impl Marks for InStore {
+    fn keep(&self, mark: UnixMs) {
+        if let Err(error) = self.0.set_mark(MARK, mark) {
+            let cause = mote_core::fault::error_chain(&error);
+            tracing::warn!("the progress of the schedules was not stored: {cause}");
+        }
+    }
+}
+
+/// Checks that this node can drive the schedules of a spec.
+pub(super) fn check(spec: &FunctionSpec) -> Result<(), Problem> {
+    for schedule in &spec.schedules {
+        if let Err(error) = Times::read(&schedule.when) {
+            let text = match &schedule.when {
+                When::Cron { expression, timezone } => {
+                    format!("the schedule \"{expression}\" in {timezone}: {error}")
+                }
+                When::Every { .. } => format!("a schedule: {error}"),
+            };
+            let problem = Problem::new(422, "M0303", text).with_field("trigger");
+            return Err(match error {
+                mote_schedule::TimesError::NoZones => {
+                    problem.with_hint("install the package tzdata on the node, or use UTC")
+                }
+                _ => problem,
+            });
+        }
+    }
+    Ok(())
+}
+
+/// Drives the schedules of the revision that has become the live one.
+pub(super) async fn publish(node: &Node, live: &Arc<Revision>) {
+    let (schedules, live) = (node.schedules.clone(), live.clone());
+    let seed = seed(node, &live);
+    // It may store the progress of the schedules.
+    let published = tokio::task::spawn_blocking(move || {
+        let published = schedules.publish(live.spec.name.as_str(), &live.spec.schedules, seed);
+        report(&live, published);
+    });
+    let _ = published.await;
+}
+
+/// Drives the schedules of a function that the node had before it was started.
+pub(super) fn bring_back(node: &Node, live: &Revision) {
+    let name = live.spec.name.as_str();
+    report(live, node.schedules.bring_back(name, &live.spec.schedules, seed(node, live)));
+}
+
+fn report(live: &Revision, published: Result<(), mote_schedule::TimesError>) {
+    if let Err(error) = published {
+        let function = &live.spec.name;
+        tracing::error!(%function, "its schedules do not run: {error}; deploy it again");
+    }
+}
+
+/// Ends the schedules of a function that has been removed.
+pub(super) fn forget(node: &Node, name: &FunctionName) {
+    node.schedules.remove(name.as_str());
+}
+
+/// A number that differs between nodes and functions and survives restarts and redeploys. It
+/// determines the jitter.
+fn seed(node: &Node, revision: &Revision) -> u64 {
+    let host = rustix::system::uname();
+    let created = node.created_at_ms(revision).to_le_bytes();
+    let name = revision.spec.name.as_str().as_bytes();
+    mote_schedule::book::hash(&[host.nodename().to_bytes(), &created, name])
+}
+
+/// The schedules of one function, or of all.
+pub(crate) fn list(node: &Node, function: Option<&str>) -> ScheduleList {
+    ScheduleList { schedules: node.schedules.list(function).into_iter().map(described).collect() }
+}
+
+fn described(listed: Listed) -> Schedule {
+    let Listed { function, schedule, next, last, left_out } = listed;
+    let (timezone, every_ms) = match &schedule.when {
+        When::Cron { timezone, .. } => (Some(timezone.clone()), None),
+        When::Every { ms } => (None, Some(*ms)),
+    };
+    let time = |ms: UnixMs| Timestamp::from_unix_ms(u64::try_from(ms).unwrap_or(0));
+    Schedule {
+        function: function.to_string(),
+        expression: expression(&schedule.when),
+        timezone,
+        every_ms,
+        missed: schedule.missed.as_str().to_owned(),
+        jitter_ms: schedule.jitter_ms,
+        overlap: schedule.overlap.as_str().to_owned(),
+        next: next.map(time),
+        last: last.map(|last| {
+            let (outcome, invocation, error) = match last.outcome {
+                Outcome::Accepted(id) => (ScheduleOutcome::Accepted, Some(id.to_string()), None),
+                Outcome::LeftOut => (ScheduleOutcome::LeftOut, None, None),
+                Outcome::Failed(text) => (ScheduleOutcome::Failed, None, Some(text)),
+            };
+            ScheduleRun { due: time(last.due), outcome, invocation, error }
+        }),
+        left_out,
+    }
+}

@@ -1,0 +1,236 @@
+//! Functions that run by themselves: at their times, across restarts and crashes, and not after
+//! they have been removed.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::io::{BufRead, BufReader};
+use std::net::TcpListener;
+use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use mote_tests::{Node, wait_for};
+use serde_json::{Value, json};
+
+/// Longest time until a run that is due reports; a loaded machine needs some of it.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// A server outside that receives one line of JSON from each run of a function.
+struct Reports {
+    port: u16,
+    lines: Receiver<Value>,
+}
+
+impl Reports {
+    fn listen() -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let port = listener.local_addr().unwrap().port();
+        let (sender, lines) = channel();
+        std::thread::spawn(move || {
+            for stream in listener.incoming().flatten() {
+                let mut line = String::new();
+                let read = BufReader::new(stream).read_line(&mut line);
+                // A run that was killed may have sent a part.
+                let Ok(report) = serde_json::from_str(&line) else { continue };
+                if read.is_err() || sender.send(report).is_err() {
+                    return;
+                }
+            }
+        });
+        Self { port, lines }
+    }
+
+    fn next(&self) -> Value {
+        self.lines.recv_timeout(PATIENCE).expect("a run")
+    }
+
+    /// Waits for a run that fits.
+    fn wait(&self, fits: impl Fn(&Value) -> bool) -> Value {
+        loop {
+            let report = self.next();
+            if fits(&report) {
+                return report;
+            }
+        }
+    }
+
+    /// Deploys a function that reports its runs.
+    fn deploy(&self, node: &Node, name: &str, triggers: &str) {
+        let port = self.port;
+        let code = format!(
+            "import json, socket\n\
+             def handle(event, ctx):\n    \
+                 report = dict(name='{name}', id=event.id, trigger=event.trigger, method=event.method,\n        \
+                     path=event.path, query=event.query, body=event.text,\n        \
+                     schedule=event.headers.get('mote-schedule'),\n        \
+                     due=event.headers.get('mote-schedule-due'), x=event.headers.get('x-a'))\n    \
+                 with socket.create_connection(('127.77.0.2', {port}), 10) as s:\n        \
+                     s.sendall((json.dumps(report) + '\\n').encode())\n"
+        );
+        let manifest = format!("version = 1\n[allow]\nnet = [\"127.0.0.1:{port}\"]\n{triggers}");
+        node.deploy_ok(name, &[("app.py", &code), ("mote.toml", &manifest)]);
+    }
+}
+
+fn now_s() -> u64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_secs()
+}
+
+/// The second at which a run was due, within the last days.
+fn due(report: &Value) -> u64 {
+    let text = report["due"].as_str().unwrap();
+    let output = std::process::Command::new("date").args(["-d", text, "+%s"]).output().unwrap();
+    String::from_utf8(output.stdout).unwrap().trim().parse().unwrap()
+}
+
+fn schedules(node: &Node) -> Vec<Value> {
+    node.json(&["schedules", "-o", "json"])["schedules"].as_array().unwrap().clone()
+}
+
+#[test]
+fn a_function_runs_by_its_schedules_until_it_is_removed() {
+    let (node, reports) = (Node::start(), Reports::listen());
+    let one = "[[trigger]]\nevery = \"1s\"\nmethod = \"PUT\"\npath = \"/tidy?deep=1\"\nbody = \"b\"\n\
+        headers = { X-A = \"1\" }\n[[trigger]]\ncron = \"0 3 * * *\"\ntimezone = \"Europe/Berlin\"\n";
+    reports.deploy(&node, "f", one);
+    let first = reports.next();
+    let expected = json!({
+        "name": "f", "id": first["id"], "trigger": "schedule", "method": "PUT", "path": "/tidy",
+        "query": "deep=1", "body": "b", "schedule": "every 1s", "due": first["due"], "x": "1",
+    });
+    assert_eq!(first, expected);
+    let second = reports.next();
+    assert!(due(&second) > due(&first), "{first} {second}");
+    assert_ne!(first["id"], second["id"]);
+
+    let listed = schedules(&node);
+    let shown = |one: &Value| (one["expression"].clone(), one["timezone"].clone());
+    assert_eq!(shown(&listed[0]), (json!("every 1s"), Value::Null));
+    assert_eq!(shown(&listed[1]), (json!("0 3 * * *"), json!("Europe/Berlin")));
+    assert_eq!(listed[0]["last"]["outcome"], "accepted", "{listed:?}");
+    let next = listed[1]["next"].as_str().unwrap();
+    assert!(next.contains("T01:00:00") || next.contains("T02:00:00"), "{next}");
+    let table = node.ok(&["schedules", "f"]);
+    assert!(table.starts_with("FUNCTION") && table.contains("every 1s"), "{table}");
+    let described = node.ok(&["describe", "f"]);
+    assert!(described.contains("schedules    every 1s  next 20"), "{described}");
+    assert!(described.contains("0 3 * * * Europe/Berlin  next 20"), "{described}");
+    assert!(node.ok(&["list"]).contains("NEXT RUN"));
+
+    // A redeploy replaces the schedules; a rollback brings the old ones back.
+    reports.deploy(&node, "f", "[[trigger]]\ncron = \"@yearly\"\n");
+    let listed = schedules(&node);
+    assert_eq!((listed.len(), &listed[0]["expression"]), (1, &json!("@yearly")));
+    node.ok(&["rollback", "f"]);
+    assert_eq!(schedules(&node).len(), 2);
+    let since = now_s();
+    reports.wait(|report| due(report) >= since);
+
+    // A function that has been removed does not run, although another one does.
+    node.ok(&["remove", "f", "--yes"]);
+    let removed = now_s();
+    assert!(schedules(&node).is_empty());
+    reports.deploy(&node, "g", "[[trigger]]\nevery = \"1s\"\n");
+    reports.wait(|report| {
+        assert!(report["name"] == "g" || due(report) <= removed + 1, "{report}");
+        report["name"] == "g" && due(report) > removed + 2
+    });
+}
+
+#[test]
+fn mistakes_in_schedules_name_their_lines() {
+    let node = Node::start();
+    let check = |triggers: &str, expected: &str| {
+        let manifest = format!("version = 1\n{triggers}");
+        let code = "def handle(event, ctx):\n    return 1\n";
+        let output = node.deploy("f", &[("app.py", code), ("mote.toml", &manifest)]);
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert!(!output.status.success() && said.contains(expected), "{expected}: {said}");
+    };
+    check("[[trigger]]\ncron = \"* * * * 8\"\n", "found \"* * * * 8\" (line 3)");
+    check("[[trigger.schedule]]\ncron = \"* * * * *\"\n", "write a section [[trigger]] with cron");
+    check("[[trigger]]\nevery = \"1s\"\njitter = \"x\"\n", "found \"x\" (line 4)");
+}
+
+/// The times of the runs of a function that fall into the seconds between two moments.
+fn between(runs: &BTreeMap<String, BTreeSet<u64>>, name: &str, from: u64, to: u64) -> Vec<u64> {
+    runs.get(name).into_iter().flatten().copied().filter(|due| (from..to).contains(due)).collect()
+}
+
+#[test]
+fn a_restart_makes_up_for_what_the_manifest_says() {
+    let (node, reports) = (Node::start(), Reports::listen());
+    let policies = ["skip", "run-once", "run-all"];
+    for missed in policies {
+        let trigger = format!("[[trigger]]\nevery = \"1s\"\nmissed = \"{missed}\"\n");
+        reports.deploy(&node, missed, &trigger);
+    }
+    let mut runs: BTreeMap<String, BTreeSet<u64>> = BTreeMap::new();
+    let mut ids: BTreeMap<(String, u64), BTreeSet<String>> = BTreeMap::new();
+    let mut note = |report: &Value, runs: &mut BTreeMap<String, BTreeSet<u64>>| {
+        let name = report["name"].as_str().unwrap().to_owned();
+        let at = due(report);
+        runs.entry(name.clone()).or_default().insert(at);
+        let all = ids.entry((name, at)).or_default();
+        all.insert(report["id"].as_str().unwrap().to_owned());
+        assert_eq!(all.len(), 1, "a time ran twice: {report}");
+    };
+    while runs.len() < 3 {
+        note(&reports.next(), &mut runs);
+    }
+    let mut off = (0, 0);
+    let node = node.restart_after(false, || {
+        // The clock moves while the node is off.
+        off.0 = now_s() + 1;
+        wait_for("the clock", || (now_s() > off.0 + 4).then_some(()));
+        off.1 = now_s();
+    });
+    let ready = now_s() + 2;
+    let reached = |runs: &BTreeMap<String, BTreeSet<u64>>| {
+        policies.iter().all(|name| runs[*name].last().is_some_and(|last| *last >= ready))
+    };
+    while !reached(&runs) {
+        note(&reports.next(), &mut runs);
+    }
+    let (from, to) = off;
+    assert_eq!(between(&runs, "skip", from, to), [0_u64; 0], "{runs:?}");
+    let all: Vec<u64> = (from..to).collect();
+    assert_eq!(between(&runs, "run-all", from, to), all, "{runs:?}");
+    // One run stands for all times from the stop to the start, which may be after `to`.
+    assert!(between(&runs, "run-once", from, to).len() <= 1, "{runs:?}");
+    let since = runs["run-once"].range(from..).next().copied().unwrap();
+    let first_of_all = runs["run-all"].range(from..).next().copied().unwrap();
+    assert!(since > first_of_all, "only the newest of the missed times runs: {runs:?}");
+    drop(node);
+}
+
+#[test]
+fn kill_9_neither_loses_nor_repeats_a_time() {
+    let (mut node, reports) = (Node::start(), Reports::listen());
+    reports.deploy(
+        &node,
+        "f",
+        "[[trigger]]\nevery = \"1s\"\nmissed = \"run-all\"\noverlap = \"queue\"\n",
+    );
+    let mut ids: BTreeMap<u64, BTreeSet<String>> = BTreeMap::new();
+    let mut note = |report: Value| {
+        let at = due(&report);
+        ids.entry(at).or_default().insert(report["id"].as_str().unwrap().to_owned());
+        at
+    };
+    for _ in 0..3 {
+        note(reports.next());
+        note(reports.next());
+        node = node.crash_and_restart();
+    }
+    let ready = now_s();
+    while note(reports.next()) < ready + 1 {}
+    // What was running when the node was killed runs again, under the same id.
+    assert!(ids.values().all(|ids| ids.len() == 1), "{ids:?}");
+    let times: Vec<u64> = ids.keys().copied().collect();
+    let all: Vec<u64> = (times[0]..=times[times.len() - 1]).collect();
+    assert_eq!(times, all, "every second from the first to the last");
+    match reports.lines.recv_timeout(Duration::ZERO) {
+        Ok(_) | Err(RecvTimeoutError::Timeout) => {}
+        Err(error) => panic!("{error}"),
+    }
+    drop(node);
+}
