@@ -457,6 +457,7 @@ documents! {
     operating: "docs/guides/operating.md",
     rollout: "docs/guides/rollout.md",
     scaling: "docs/guides/scaling.md",
+    schedules: "docs/guides/schedules.md",
     the_lab: "docs/guides/the-lab.md",
     writing_functions: "docs/guides/writing-functions.md",
 }

@@ -150,6 +150,23 @@ fn mistakes_in_schedules_name_their_lines() {
     check("[[trigger]]\nevery = \"1s\"\njitter = \"x\"\n", "found \"x\" (line 4)");
 }
 
+#[test]
+fn a_node_without_time_zones_says_so() {
+    let empty = tempfile::tempdir().unwrap();
+    let node = Node::start_with_env(&[], &[("TZDIR", empty.path().to_str().unwrap())]);
+    let code = "def handle(event, ctx):\n    return 1\n";
+    let deploy = |zone: &str| {
+        let manifest =
+            format!("version = 1\n[[trigger]]\ncron = \"0 3 * * *\"\ntimezone = \"{zone}\"\n");
+        let output = node.deploy("f", &[("app.py", code), ("mote.toml", &manifest)]);
+        (output.status.success(), String::from_utf8_lossy(&output.stderr).into_owned())
+    };
+    assert!(deploy("UTC").0);
+    let (is_deployed, said) = deploy("Europe/Berlin");
+    assert!(!is_deployed && said.contains("no database of time zones"), "{said}");
+    assert!(said.contains("install the package tzdata"), "{said}");
+}
+
 /// The times of the runs of a function that fall into the seconds between two moments.
 fn between(runs: &BTreeMap<String, BTreeSet<u64>>, name: &str, from: u64, to: u64) -> Vec<u64> {
     runs.get(name).into_iter().flatten().copied().filter(|due| (from..to).contains(due)).collect()

@@ -41,7 +41,7 @@ impl Marks for InStore {
 /// Checks that this node can drive the schedules of a spec.
 pub(super) fn check(spec: &FunctionSpec) -> Result<(), Problem> {
     for schedule in &spec.schedules {
-        if let Err(error) = Times::read(&schedule.when) {
+        if let Err(error) = Times::read(schedule.clone(), 0) {
             let text = match &schedule.when {
                 When::Cron { expression, timezone } => {
                     format!("the schedule \"{expression}\" in {timezone}: {error}")

@@ -27,7 +27,6 @@ const RETRY_MS_MAX: i64 = 60_000;
 /// A schedule as the book keeps it.
 struct Entry {
     function: Arc<str>,
-    schedule: Arc<Schedule>,
     times: Times,
     /// Identifies the schedule in its function, also after a restart and a redeploy.
     identity: u64,
@@ -42,7 +41,13 @@ struct Entry {
     running: u32,
     /// Times that were left out because a run had not ended.
     left_out: u64,
-    last: Option<Last>,
+    last: Option<Box<Last>>,
+}
+
+impl Entry {
+    fn schedule(&self) -> &Arc<Schedule> {
+        self.times.schedule()
+    }
 }
 
 /// The last run of a schedule.
@@ -103,7 +108,8 @@ pub struct Run {
 /// The schedules of a node.
 #[derive(Default)]
 pub struct Book {
-    entries: Slab<Entry>,
+    /// Boxed, because a slab has room for twice as many as it had.
+    entries: Slab<Box<Entry>>,
     functions: HashMap<Arc<str>, Vec<usize>>,
     heap: BinaryHeap<Reverse<(UnixMs, usize, u32)>>,
     turns: u32,
@@ -147,21 +153,19 @@ impl Book {
         (handled, since): (UnixMs, Since),
     ) -> Result<(), TimesError> {
         let function: Arc<str> = function.into();
-        let mut entries: Vec<Entry> = Vec::with_capacity(schedules.len());
+        let mut entries: Vec<Box<Entry>> = Vec::with_capacity(schedules.len());
         for schedule in schedules {
-            let equal = entries.iter().filter(|one| one.schedule.when == schedule.when).count();
+            let equal = entries.iter().filter(|one| one.schedule().when == schedule.when).count();
             let identity = identity(&schedule.when, equal as u64);
-            let times = Times::read(&schedule.when)?;
+            let (times, next) = Times::read(schedule.clone(), handled)?;
             let jitter = hash(&[&seed.to_le_bytes(), &identity.to_le_bytes()]);
             let jitter_ms = match schedule.jitter_ms {
                 0 => 0,
                 most => i64::try_from(jitter % most).unwrap_or(0),
             };
-            let (function, schedule) = (function.clone(), schedule.clone());
-            let next = times.next(handled);
-            entries.push(Entry {
+            let function = function.clone();
+            entries.push(Box::new(Entry {
                 function,
-                schedule,
                 times,
                 identity,
                 jitter_ms,
@@ -173,10 +177,11 @@ impl Book {
                 running: 0,
                 left_out: 0,
                 last: None,
-            });
+            }));
         }
         let before = self.functions.remove(&function).unwrap_or_default();
-        let mut before: Vec<Entry> = before.into_iter().map(|index| self.take(index)).collect();
+        let mut before: Vec<Box<Entry>> =
+            before.into_iter().map(|index| self.take(index)).collect();
         let mut keys = Vec::with_capacity(entries.len());
         for mut entry in entries {
             if let Some(at) = before.iter().position(|old| old.identity == entry.identity) {
@@ -184,7 +189,7 @@ impl Book {
                 (entry.handled, entry.next, entry.since) = (old.handled, old.next, old.since);
                 (entry.running, entry.left_out, entry.last) = (old.running, old.left_out, old.last);
             }
-            self.making_up += usize::from(entry.schedule.missed != Missed::Skip);
+            self.making_up += usize::from(entry.schedule().missed != Missed::Skip);
             let index = self.entries.insert(entry);
             keys.push(index);
             self.wait(index, None);
@@ -204,9 +209,9 @@ impl Book {
         self.tidy();
     }
 
-    fn take(&mut self, index: usize) -> Entry {
+    fn take(&mut self, index: usize) -> Box<Entry> {
         let entry = self.entries.remove(index);
-        self.making_up -= usize::from(entry.schedule.missed != Missed::Skip);
+        self.making_up -= usize::from(entry.schedule().missed != Missed::Skip);
         entry
     }
 
@@ -273,18 +278,18 @@ impl Book {
         }
         let Some(Reverse((_, index, _))) = self.heap.pop() else { return Vec::new() };
         let entry = &mut self.entries[index];
-        let missed = entry.schedule.missed;
+        let missed = entry.schedule().missed;
         let since = std::mem::replace(&mut entry.since, Since::Running);
         let shifted = now.saturating_sub(entry.jitter_ms);
         let seen = look::look(&entry.times, missed, entry.handled, shifted, since);
         (entry.handled, entry.next) = (seen.handled, seen.next);
         let mut runs = Vec::new();
-        let is_counted = entry.schedule.overlap == Overlap::Skip;
+        let is_counted = entry.schedule().overlap == Overlap::Skip;
         let is_running = is_counted && entry.running > 0;
         for due in seen.runs {
             if is_running {
                 entry.left_out += 1;
-                entry.last = Some(Last { due, outcome: Outcome::LeftOut });
+                entry.last = Some(Box::new(Last { due, outcome: Outcome::LeftOut }));
                 continue;
             }
             entry.running += u32::from(is_counted);
@@ -313,14 +318,14 @@ impl Book {
         match answer {
             Ok(Accepted { id, .. }) => {
                 entry.retry_ms = 0;
-                entry.last = Some(Last { due, outcome: Outcome::Accepted(id) });
+                entry.last = Some(Box::new(Last { due, outcome: Outcome::Accepted(id) }));
                 return is_counted;
             }
             Err(error) => {
                 entry.running = entry.running.saturating_sub(u32::from(is_counted));
                 let text = error.to_string();
                 tracing::warn!(function = %entry.function, due = shown(due), "a run by schedule was not accepted: {text}");
-                entry.last = Some(Last { due, outcome: Outcome::Failed(text) });
+                entry.last = Some(Box::new(Last { due, outcome: Outcome::Failed(text) }));
                 if !matches!(error, AcceptError::NotFound(_) | AcceptError::Invalid(_)) {
                     // The time is not handled. If others follow meanwhile, the rule for late
                     // times applies.
@@ -345,12 +350,12 @@ impl Book {
 
     /// The time up to which everything is handled, to be kept for the next start of the node.
     pub fn mark(&self, now: UnixMs) -> UnixMs {
-        let waiting = |(_, entry): (usize, &Entry)| match entry.next {
+        let handled = self.entries.iter().map(|(_, entry)| match entry.next {
             // A time that waits for its jitter, or for a journal that was full.
-            Some(next) if next <= now && entry.schedule.missed != Missed::Skip => next - 1,
+            Some(next) if next <= now && entry.schedule().missed != Missed::Skip => next - 1,
             _ => now,
-        };
-        self.entries.iter().map(waiting).min().unwrap_or(now)
+        });
+        handled.min().unwrap_or(now)
     }
 
     /// The schedules of one function, or of all, in order of functions.
@@ -364,9 +369,9 @@ impl Book {
             let entry = &self.entries[*index];
             Listed {
                 function: entry.function.clone(),
-                schedule: entry.schedule.clone(),
+                schedule: entry.schedule().clone(),
                 next: entry.next.map(|next| next.saturating_add(entry.jitter_ms)),
-                last: entry.last.clone(),
+                last: entry.last.as_deref().cloned(),
                 left_out: entry.left_out,
             }
         };
@@ -376,7 +381,7 @@ impl Book {
 
 /// The invocation of one run.
 fn deferred(entry: &Entry, due: UnixMs) -> Deferred {
-    let Schedule { when, overlap, call, .. } = &*entry.schedule;
+    let Schedule { when, overlap, call, .. } = &**entry.schedule();
     let (path, query) = call.path.split_once('?').unwrap_or((&call.path, ""));
     let mut head = Head::builder(call.method.as_bytes(), path.as_bytes(), query.as_bytes());
     for (name, value) in &call.headers {

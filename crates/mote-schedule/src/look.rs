@@ -63,7 +63,9 @@ pub fn look(times: &Times, missed: Missed, handled: UnixMs, now: UnixMs, since: 
 
 #[cfg(test)]
 mod tests {
-    use mote_core::spec::When;
+    use std::sync::Arc;
+
+    use mote_core::spec::{Schedule, When};
 
     use super::*;
 
@@ -71,7 +73,7 @@ mod tests {
     const HOUR: i64 = 60 * MINUTE;
 
     fn every(ms: i64) -> Times {
-        Times::read(&When::Every { ms: ms as u64 }).unwrap()
+        Times::read(Arc::new(Schedule::new(When::Every { ms: ms as u64 })), 0).unwrap().0
     }
 
     #[test]
@@ -139,7 +141,8 @@ mod tests {
     fn steps_of_the_clock_neither_repeat_nor_lose_a_time() {
         let cron = |expression: &str| {
             let expression = expression.to_owned();
-            Times::read(&When::Cron { expression, timezone: "Europe/Berlin".into() }).unwrap()
+            let when = When::Cron { expression, timezone: "Europe/Berlin".into() };
+            Times::read(Arc::new(Schedule::new(when)), 0).unwrap().0
         };
         let schedules = [every(1_000), every(7_000), cron("*/5 * * * *"), cron("30 2 * * *")];
         // Through the night in which the clock of Berlin is set back.

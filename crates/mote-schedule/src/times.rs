@@ -4,12 +4,14 @@
 //! This module translates between the calendar and the zone, because the rule for clock changes is
 //! a promise to users (docs/decisions/0034-schedules.md).
 
+use std::sync::Arc;
+
 use croner::Cron;
 use croner::parser::{CronParser, Seconds, Year};
 use jiff::Timestamp;
 use jiff::civil::DateTime;
 use jiff::tz::{AmbiguousOffset, TimeZone};
-use mote_core::spec::{EXPRESSION_BYTES_MAX, When};
+use mote_core::spec::{EXPRESSION_BYTES_MAX, Schedule, When};
 
 /// Milliseconds since 1970 in UTC.
 pub type UnixMs = i64;
@@ -75,31 +77,47 @@ fn read(expression: &str) -> Result<Cron, TimesError> {
 /// The times of one schedule. A parsed expression of the library takes kilobytes, so only the text
 /// is kept, and it is parsed when the next time is needed.
 #[derive(Debug, Clone)]
-pub struct Times(Kind);
+pub struct Times {
+    schedule: Arc<Schedule>,
+    kind: Kind,
+}
 
 #[derive(Debug, Clone)]
 enum Kind {
-    Cron { expression: Box<str>, zone: TimeZone, is_hourly: bool },
+    Cron { zone: TimeZone, is_hourly: bool },
     Every { ms: i64 },
 }
 
-/// Whether an expression has any time: checked from here over a cycle of the calendar.
+/// An expression that has no time after this one has none.
 const CALENDAR_START: DateTime = DateTime::constant(2000, 1, 1, 0, 0, 0, 0);
 
 impl Times {
-    /// Reads the times of a schedule.
-    pub fn read(when: &When) -> Result<Self, TimesError> {
-        let (expression, timezone) = match when {
-            When::Cron { expression, timezone } => (expression, timezone),
-            When::Every { ms } => {
-                let ms = i64::try_from(*ms).unwrap_or(i64::MAX).max(1);
-                return Ok(Self(Kind::Every { ms }));
+    /// Reads the times of a schedule, and finds the first one after `after`.
+    pub fn read(
+        schedule: Arc<Schedule>,
+        after: UnixMs,
+    ) -> Result<(Self, Option<UnixMs>), TimesError> {
+        let mut parsed = None;
+        let kind = match &schedule.when {
+            When::Every { ms } => Kind::Every { ms: i64::try_from(*ms).unwrap_or(i64::MAX).max(1) },
+            When::Cron { expression, timezone } => {
+                let cron = read(expression)?;
+                let is_hourly = is_hourly(&cron);
+                parsed = Some(cron);
+                Kind::Cron { zone: zone(timezone)?, is_hourly }
             }
         };
-        let cron = check(expression)?;
-        let zone = zone(timezone)?;
-        let expression = expression.trim().into();
-        Ok(Self(Kind::Cron { expression, zone, is_hourly: is_hourly(&cron) }))
+        let times = Self { schedule, kind };
+        let first = times.after(after, &mut parsed);
+        if first.is_none() && parsed.is_some_and(|cron| is_never(&cron)) {
+            return Err(TimesError::Never);
+        }
+        Ok((times, first))
+    }
+
+    /// The schedule whose times these are.
+    pub fn schedule(&self) -> &Arc<Schedule> {
+        &self.schedule
     }
 
     /// The first time after `after`.
@@ -135,9 +153,10 @@ impl Times {
     }
 
     fn after(&self, after: UnixMs, parsed: &mut Option<Cron>) -> Option<UnixMs> {
-        match &self.0 {
-            Kind::Every { ms } => after.div_euclid(*ms).checked_add(1)?.checked_mul(*ms),
-            Kind::Cron { expression, zone, is_hourly } => {
+        match (&self.kind, &self.schedule.when) {
+            (Kind::Every { ms }, _) => after.div_euclid(*ms).checked_add(1)?.checked_mul(*ms),
+            (Kind::Cron { .. }, When::Every { .. }) => None,
+            (Kind::Cron { zone, is_hourly }, When::Cron { expression, .. }) => {
                 if parsed.is_none() {
                     *parsed = read(expression).ok();
                 }
@@ -155,15 +174,11 @@ impl Times {
 
 /// Checks an expression without a zone.
 pub fn check_expression(expression: &str) -> Result<(), TimesError> {
-    check(expression).map(drop)
+    if is_never(&read(expression)?) { Err(TimesError::Never) } else { Ok(()) }
 }
 
-fn check(expression: &str) -> Result<Cron, TimesError> {
-    let cron = read(expression)?;
-    match cron.find_next_occurrence(&CALENDAR_START, true) {
-        Ok(_) => Ok(cron),
-        Err(_) => Err(TimesError::Never),
-    }
+fn is_never(cron: &Cron) -> bool {
+    search(cron, CALENDAR_START, true).is_none()
 }
 
 /// Whether an expression names no hours: it runs in every hour of its days.
@@ -231,7 +246,8 @@ mod tests {
 
     fn cron(expression: &str, zone: &str) -> Result<Times, TimesError> {
         let (expression, timezone) = (expression.to_owned(), zone.to_owned());
-        Times::read(&When::Cron { expression, timezone })
+        let schedule = Schedule::new(When::Cron { expression, timezone });
+        Ok(Times::read(Arc::new(schedule), 0)?.0)
     }
 
     fn ms(text: &str) -> UnixMs {
@@ -286,7 +302,9 @@ mod tests {
 
     #[test]
     fn an_interval_counts_from_1970_and_needs_no_state() {
-        let times = Times::read(&When::Every { ms: 10_000 }).unwrap();
+        let every = Schedule::new(When::Every { ms: 10_000 });
+        let (times, first) = Times::read(Arc::new(every), 5).unwrap();
+        assert_eq!(first, Some(10_000));
         let found: Vec<_> = times.iter(-1).take(3).collect();
         assert_eq!(found, [0, 10_000, 20_000]);
         assert_eq!(times.next(9_999), Some(10_000));

@@ -5,8 +5,9 @@
 use std::io::Write as _;
 use std::path::Path;
 use std::process::{Command, Stdio};
+use std::sync::Arc;
 
-use mote_core::spec::When;
+use mote_core::spec::{Schedule, When};
 use mote_schedule::times::Times;
 use serde_json::{Value, json};
 
@@ -75,7 +76,8 @@ const EXPRESSIONS: &[&str] = &[
 
 fn cron(expression: &str, zone: &str) -> Times {
     let (expression, timezone) = (expression.to_owned(), zone.to_owned());
-    Times::read(&When::Cron { expression, timezone }).unwrap()
+    let schedule = Schedule::new(When::Cron { expression, timezone });
+    Times::read(Arc::new(schedule), 0).unwrap().0
 }
 
 /// The times of the year in a zone, in seconds since 1970.
