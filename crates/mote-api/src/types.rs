@@ -6,6 +6,7 @@ use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
 use crate::Timestamp;
+use crate::invocations::InvocationState;
 
 /// A function as the node sees it now.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
@@ -104,6 +105,9 @@ pub struct ScheduleRun {
     /// The id of the invocation, if it was accepted.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub invocation: Option<String>,
+    /// The state of that invocation, in a list of schedules.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub state: Option<InvocationState>,
     /// Why it was not accepted.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub error: Option<String>,

@@ -8,7 +8,8 @@ use mote_core::accept::Accept;
 use mote_core::spec::When;
 use mote_core::{FunctionName, FunctionSpec};
 use mote_engine::Revision;
-use mote_schedule::{Listed, Marks, Outcome, Schedules, Times, UnixMs, expression};
+use mote_journal::{Reader, view};
+use mote_schedule::{Last, Listed, Marks, Outcome, Schedules, Times, UnixMs, expression};
 use mote_store::{Store, StoreError};
 use tokio::runtime::Handle;
 
@@ -16,6 +17,8 @@ use super::Node;
 
 /// The name under which the store keeps the time up to which the schedules are handled.
 const MARK: &str = "schedules";
+/// Most last runs whose state a list looks up in the journal.
+const STATES_MAX: usize = 1_000;
 
 /// The schedules of a node that has none yet. Reads the store, so it blocks.
 pub(super) fn open(
@@ -99,9 +102,31 @@ fn seed(node: &Node, revision: &Revision) -> u64 {
     mote_schedule::book::hash(&[host.nodename().to_bytes(), &created, name])
 }
 
-/// The schedules of one function, or of all.
-pub(crate) fn list(node: &Node, function: Option<&str>) -> ScheduleList {
-    ScheduleList { schedules: node.schedules.list(function).into_iter().map(described).collect() }
+/// The schedules of a function.
+pub(crate) fn of(node: &Node, function: &FunctionName) -> Vec<Schedule> {
+    node.schedules.list(Some(function.as_str())).into_iter().map(described).collect()
+}
+
+/// All schedules, with the states of their last runs.
+pub(crate) async fn list(node: &Node) -> ScheduleList {
+    let mut schedules: Vec<Schedule> = Vec::new();
+    let mut looked_up = 0;
+    for listed in node.schedules.list(None) {
+        let id = match &listed.last {
+            Some(Last { outcome: Outcome::Accepted(id), .. }) => Some(*id),
+            _ => None,
+        };
+        let mut schedule = described(listed);
+        if let (Some(id), Some(last)) = (id, &mut schedule.last)
+            && looked_up < STATES_MAX
+        {
+            looked_up += 1;
+            let shown = node.journal.show(id).await.ok().flatten();
+            last.state = shown.map(|shown| view(&shown, Reader::Owner).state);
+        }
+        schedules.push(schedule);
+    }
+    ScheduleList { schedules }
 }
 
 fn described(listed: Listed) -> Schedule {
@@ -126,7 +151,7 @@ fn described(listed: Listed) -> Schedule {
                 Outcome::LeftOut => (ScheduleOutcome::LeftOut, None, None),
                 Outcome::Failed(text) => (ScheduleOutcome::Failed, None, Some(text)),
             };
-            ScheduleRun { due: time(last.due), outcome, invocation, error }
+            ScheduleRun { due: time(last.due), outcome, invocation, state: None, error }
         }),
         left_out,
     }

@@ -43,7 +43,7 @@ pub(super) async fn describe(
 }
 
 pub(super) async fn schedules(State(node): State<Arc<Node>>) -> Json<ScheduleList> {
-    Json(schedules::list(&node, None))
+    Json(schedules::list(&node).await)
 }
 
 /// Describes a function by its live revision, with the instances of every revision that a share or
@@ -95,7 +95,7 @@ fn function(node: &Node, revision: &Arc<Revision>) -> Function {
             reason_text: decision.reason.text().to_owned(),
         }),
         secrets: spec.secret_names().into_iter().map(str::to_owned).collect(),
-        schedules: schedules::list(node, Some(spec.name.as_str())).schedules,
+        schedules: schedules::of(node, &spec.name),
         urls: node.urls(&spec.name),
         limits: Limits {
             memory_bytes: spec.limits.memory_bytes,

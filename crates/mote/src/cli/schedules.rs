@@ -48,7 +48,11 @@ fn row(schedule: &Schedule) -> Vec<String> {
 /// What became of a run, in words.
 fn result(run: &ScheduleRun) -> String {
     match run.outcome {
-        ScheduleOutcome::Accepted => run.invocation.clone().unwrap_or_default(),
+        ScheduleOutcome::Accepted => {
+            let state = run.state.map_or("", |state| state.as_str());
+            let id = run.invocation.as_deref().unwrap_or_default();
+            format!("{state} {id}").trim().to_owned()
+        }
         ScheduleOutcome::LeftOut => "left out: the run before had not ended".to_owned(),
         ScheduleOutcome::Failed => {
             format!("not accepted: {}", run.error.as_deref().unwrap_or_default())
