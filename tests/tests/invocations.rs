@@ -86,6 +86,8 @@ fn wrong_wishes_and_unknown_ids_are_refused() {
         ("mote-at", "noon", "Mote-At"),
         ("mote-after", "9000h", "366 days"),
         ("idempotency-key", "", "1 to 255"),
+        ("idempotency-key", "schedule/1/2", "begins with schedule/"),
+        ("mote-order-key", "schedule/1", "begins with schedule/"),
     ] {
         let answer = node.call("POST", "/echo", &[ASYNC, (field, value)], b"");
         assert_eq!(answer.status, 400, "{field}: {value}");

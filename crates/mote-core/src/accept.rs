@@ -10,6 +10,9 @@ use bytes::Bytes;
 use crate::invocation::{Head, InvocationId, Trigger};
 use crate::retry::ATTEMPTS_DEFAULT;
 
+/// The idempotency keys and order keys of schedules begin with this, and no others do.
+pub const SCHEDULE_KEYS: &str = "schedule/";
+
 /// An invocation to run later.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Deferred {

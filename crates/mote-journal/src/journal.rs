@@ -9,7 +9,8 @@ use std::time::Instant;
 use futures_util::FutureExt as _;
 use futures_util::future::BoxFuture;
 use mote_core::InvocationId;
-use mote_core::accept::{Accept, AcceptError, AcceptFuture, Accepted, Deferred};
+use mote_core::accept::{Accept, AcceptError, AcceptFuture, Accepted, Deferred, SCHEDULE_KEYS};
+use mote_core::invocation::Trigger;
 use mote_outgoing::Outgoing;
 use mote_store::StoreError;
 use mote_store::commit::CommitError;
@@ -560,6 +561,14 @@ fn check(deferred: &Deferred) -> Result<(), AcceptError> {
             && (key.is_empty() || key.len() > KEY_BYTES_MAX)
         {
             return invalid(format!("the {what} has {} bytes; 1 to {KEY_BYTES_MAX}", key.len()));
+        }
+        // A caller with such a key could keep a schedule from running.
+        if key.as_deref().is_some_and(|key| key.starts_with(SCHEDULE_KEYS))
+            && deferred.trigger != Trigger::Schedule
+        {
+            return invalid(format!(
+                "the {what} begins with {SCHEDULE_KEYS}, as those of schedules"
+            ));
         }
     }
     if deferred.due_unix_ms > unix_ms() + DELAY_MS_MAX {

@@ -7,7 +7,7 @@ use std::cmp::Reverse;
 use std::collections::{BinaryHeap, HashMap};
 use std::sync::Arc;
 
-use mote_core::accept::{AcceptError, Accepted, Deferred};
+use mote_core::accept::{AcceptError, Accepted, Deferred, SCHEDULE_KEYS};
 use mote_core::invocation::{Head, InvocationId, Trigger};
 use mote_core::spec::{Missed, Overlap, Schedule, When};
 use slab::Slab;
@@ -389,7 +389,7 @@ fn deferred(entry: &Entry, due: UnixMs) -> Deferred {
     }
     head.header(FIELD_SCHEDULE.as_bytes(), expression(when).as_bytes());
     head.header(FIELD_DUE.as_bytes(), shown(due).as_bytes());
-    let name = format!("schedule/{:016x}", entry.identity);
+    let name = format!("{SCHEDULE_KEYS}{:016x}", entry.identity);
     let (function, body) = (&*entry.function, call.body.clone().into());
     Deferred {
         key: Some(format!("{name}/{due}")),

@@ -274,11 +274,14 @@ impl WallTimer {
             let it_interval = Timespec { tv_sec: 0, tv_nsec: 0 };
             let flags = TimerfdTimerFlags::ABSTIME | TimerfdTimerFlags::CANCEL_ON_SET;
             let spec = Itimerspec { it_interval, it_value };
-            if let Err(error) = timerfd_settime(&self.timer, flags, &spec) {
-                // The clock was set just now: the timer is armed, and says so when it is read.
-                tracing::debug!(%error, "the timer of the schedules");
-            }
+            let armed = timerfd_settime(&self.timer, flags, &spec);
             self.set = Some(wake);
+            match armed {
+                Ok(_) => {}
+                // The clock was set since the last look. The timer is armed all the same.
+                Err(rustix::io::Errno::CANCELED) => return true,
+                Err(error) => tracing::error!(%error, "the timer of the schedules"),
+            }
         }
         loop {
             if self.timer.readable().await.is_err() {

@@ -342,6 +342,36 @@ mod tests {
         }
     }
 
+    /// Where a search begins does not change what it finds. Otherwise a schedule could be due
+    /// without a time that runs.
+    #[test]
+    fn a_search_from_any_moment_finds_the_same_times() {
+        const MINUTE: i64 = 60_000;
+        let zones = ["Europe/Berlin", "America/New_York", "Australia/Lord_Howe"];
+        let expressions =
+            ["*/15 * * * *", "30 2 * * *", "*/20 1-3 * * *", "0 */2 * * *", "7 1,2 * * *"];
+        for name in zones {
+            let zone = zone(name).unwrap();
+            for change in zone.following(Timestamp::UNIX_EPOCH).skip(60).take(4) {
+                let change = change.timestamp().as_millisecond();
+                let (first, last) = (change - 300 * MINUTE, change + 300 * MINUTE);
+                for expression in expressions {
+                    let times = cron(expression, name).unwrap();
+                    let all: Vec<_> = times.iter(first).take_while(|time| *time <= last).collect();
+                    assert!(all.windows(2).all(|pair| pair[0] < pair[1]));
+                    for after in (first..last).step_by(7 * MINUTE as usize) {
+                        let expected = all.iter().copied().find(|time| *time > after);
+                        let found = times.next(after).filter(|time| *time <= last);
+                        assert_eq!(found, expected, "{expression} in {name} after {after}");
+                        let newest = times.newest(after, last, 1_000);
+                        let later = all.iter().filter(|time| **time > after);
+                        assert!(newest.iter().eq(later), "{expression} in {name} from {after}");
+                    }
+                }
+            }
+        }
+    }
+
     #[test]
     fn the_newest_times_of_decades_are_found_at_once() {
         let (after, until) = (0, ms("2026-01-01T00:00:30Z"));
