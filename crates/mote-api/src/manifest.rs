@@ -13,10 +13,11 @@ use toml::de::DeTable;
 use crate::toml_reader::{Lined, Mistakes, Section, TomlReader};
 
 mod background;
-
-pub use background::{AsyncManifest, RecipientName, RetryName};
+mod mqtt;
 mod schedule;
 
+pub use background::{AsyncManifest, RecipientName, RetryName};
+pub use mqtt::{AcknowledgeName, MqttManifest, MqttVersionName, OrderName, SessionName};
 pub use schedule::{MissedName, OverlapName, ScheduleManifest};
 
 /// The file name.
@@ -88,6 +89,8 @@ pub struct FunctionManifest {
     pub coap: Option<Lined<CoapManifest>>,
     /// The triggers with `cron` or `every`, each with the line of its section.
     pub schedules: Vec<Lined<ScheduleManifest>>,
+    /// `mqtt = "filter"` of each such trigger.
+    pub mqtt: Vec<MqttManifest>,
     /// `[allow] net`.
     pub egress: Vec<(String, u16)>,
     /// `[async]`.
@@ -676,6 +679,15 @@ fn read_triggers(reader: &mut TomlReader<'_>, at: &Section<'_>, function: &mut F
         if value.as_table().is_some_and(|table| schedule::refuse_other_forms(reader, table)) {
             return;
         }
+        // Some write `[[trigger.mqtt]]` or `[trigger]`.
+        let key = value.as_table().and_then(|table| table.keys().next());
+        let key: Option<&str> = key.map(|key| key.get_ref().as_ref());
+        if let Some(key @ ("http" | "coap" | "mqtt")) = key {
+            let text = format!("trigger: each trigger is a section [[trigger]] with a key `{key}`");
+            let hint = format!("write [[trigger]], and {key} = \"…\" below it");
+            reader.mistake("M0303", line, &text, Some(hint));
+            return;
+        }
         reader.wrong_type("trigger", line, "sections [[trigger]]", value);
         return;
     };
@@ -702,12 +714,28 @@ fn read_trigger(
         return schedule::read(reader, table, line, function);
     }
     let section = reader.section(table, "[[trigger]]", "that trigger");
-    reader.check_keys(
-        &section,
-        &["http", "coap", "cron", "every", "title", "rt", "ct"],
-        &["mqtt", "reply", "observe", "qos"],
-        &TOP_KEYS,
-    );
+    let mut known = vec!["http", "coap", "mqtt", "cron", "every", "title", "rt", "ct"];
+    known.extend(mqtt::MQTT_KEYS);
+    reader.check_keys(&section, &known, &["observe"], &TOP_KEYS);
+    if let Some(filter) = reader.string(&section, "mqtt", "a topic filter, e.g. \"sensors/+/temp\"")
+    {
+        let others = ["http", "coap"];
+        if let Some(other) = others.iter().find(|other| table.contains_key(**other)) {
+            let text = format!("one [[trigger]] has either mqtt or {other}");
+            let hint = "write two [[trigger]] sections".to_owned();
+            reader.mistake("M0303", filter.line, &text, Some(hint));
+        }
+        for key in ["title", "rt", "ct"] {
+            belongs_to(reader, &section, key, "a coap");
+        }
+        function.mqtt.push(mqtt::read_mqtt(reader, &section, filter));
+        return;
+    }
+    if !table.contains_key("mqtt") {
+        for key in mqtt::MQTT_KEYS {
+            belongs_to(reader, &section, key, "an mqtt");
+        }
+    }
     let http = reader.string(&section, "http", "a path, e.g. \"/thermo\"");
     let coap = reader.string(&section, "coap", "a path, e.g. \"thermo\"");
     let planned = table.contains_key("mqtt");
@@ -727,10 +755,7 @@ fn read_trigger(
                 reader.mistake("M0305", http.line, text, None);
             }
             for key in ["title", "rt", "ct"] {
-                if let Some((_, line)) = reader.get(&section, key) {
-                    let text = format!("`{key}` belongs to a coap trigger");
-                    reader.mistake("M0303", line, &text, None);
-                }
+                belongs_to(reader, &section, key, "a coap");
             }
             function.http = Some(http);
         }
@@ -751,10 +776,17 @@ fn read_trigger(
         (None, None) => {
             let broken = table.contains_key("http") || table.contains_key("coap");
             if !planned && !broken {
-                let text = "a [[trigger]] needs http = \"/path\", coap = \"path\", cron or every";
+                let text = "a [[trigger]] needs http = \"/path\", coap = \"path\", mqtt = \"filter\", cron or every";
                 reader.mistake("M0306", line, text, None);
             }
         }
+    }
+}
+
+/// Records that `key` is only for triggers of another kind, if it is there.
+fn belongs_to(reader: &mut TomlReader<'_>, at: &Section<'_>, key: &str, kind: &str) {
+    if let Some((_, line)) = reader.get(at, key) {
+        reader.mistake("M0303", line, &format!("`{key}` belongs to {kind} trigger"), None);
     }
 }
 
@@ -817,6 +849,23 @@ coap = "thermo"
 title = "Thermometer"
 rt = "temperature-c"
 ct = 50
+[[trigger]]
+mqtt = "sensors/+/temp"
+broker = "mqtts://broker.local"
+qos = 2
+version = "3.1.1"
+username = "thermo"
+password = { secret = "mqtt-password" }
+ca = { secret = "ca" }
+certificate = { secret = "certificate" }
+key = { secret = "key" }
+session = "clean"
+inflight = 8
+acknowledge = "stored"
+order = "none"
+reply = "sensors/{1}/alert"
+[[trigger]]
+mqtt = "a"
 [allow]
 net = ["influx.local:8086", "[::1]:80"]
 [build]
@@ -841,6 +890,21 @@ command = "make"
         assert_eq!(coap.content_format, Some(50));
         assert_eq!(coap.title.as_deref(), Some("Thermometer"));
         assert_eq!(function.build_command.as_deref(), Some("make"));
+        let [mqtt, second] = &function.mqtt[..] else { panic!("{:?}", function.mqtt) };
+        let text = |lined: &Option<Lined<String>>| lined.as_ref().map(|lined| lined.value.clone());
+        assert_eq!(mqtt.filter.value, "sensors/+/temp");
+        assert_eq!(text(&mqtt.broker).as_deref(), Some("mqtts://broker.local"));
+        assert_eq!((mqtt.qos, mqtt.inflight), (Some(2), Some(8)));
+        assert_eq!(mqtt.version, Some(MqttVersionName::V311));
+        assert_eq!(text(&mqtt.password).as_deref(), Some("mqtt-password"));
+        assert_eq!(text(&mqtt.key).as_deref(), Some("key"));
+        assert_eq!(mqtt.session, Some(SessionName::Clean));
+        assert_eq!(mqtt.acknowledge, Some(AcknowledgeName::Stored));
+        assert_eq!(mqtt.order, Some(OrderName::None));
+        assert_eq!(text(&mqtt.reply).as_deref(), Some("sensors/{1}/alert"));
+        assert_eq!(mqtt.line_of("reply"), mqtt.reply.as_ref().unwrap().line);
+        let filter = Lined { value: "a".to_owned(), line: second.filter.line };
+        assert_eq!(*second, MqttManifest { filter, ..MqttManifest::default() });
     }
 
     #[test]
@@ -875,8 +939,20 @@ command = "make"
             "error[M0303]: mote.toml: memory: 4MiB–512GiB, e.g. 64MiB; found \"64mb\" (line 3)\n  did you mean `64MiB`?\nerror[M0303]: mote.toml: timeout: 1ms–1h, e.g. 10s; found \"0s\" (line 4)",
         );
         check(
-            "version = 1\n[[trigger]]\nmqtt = \"a/b\"\n",
-            "error[M0305]: mote.toml: `mqtt` in [[trigger]] is not supported yet (line 3)\n  remove it for now",
+            "version = 1\n[[trigger]]\nmqtt = \"a\"\npassword = \"x\"\nqos = 3\nsession = \"clear\"\ntitle = \"x\"\n",
+            "error[M0303]: mote.toml: password: { secret = \"NAME\" }; found a string (line 4)\nerror[M0303]: mote.toml: qos: a whole number from 0 to 2; found 3 (line 5)\nerror[M0303]: mote.toml: session: \"persistent\" or \"clean\" (line 6)\n  did you mean \"clean\"?\nerror[M0303]: mote.toml: `title` belongs to a coap trigger (line 7)",
+        );
+        check(
+            "version = 1\n[[trigger]]\nhttp = \"/x\"\nreply = \"x\"\n",
+            "error[M0303]: mote.toml: `reply` belongs to an mqtt trigger (line 4)",
+        );
+        check(
+            "version = 1\n[[trigger.mqtt]]\ntopic = \"a\"\n",
+            "error[M0303]: mote.toml: trigger: each trigger is a section [[trigger]] with a key `mqtt` (line 2)\n  write [[trigger]], and mqtt = \"…\" below it",
+        );
+        check(
+            "version = 1\n[[trigger]]\nmqtt = \"a\"\nhttp = \"/x\"\n",
+            "error[M0303]: mote.toml: one [[trigger]] has either mqtt or http (line 3)\n  write two [[trigger]] sections",
         );
         check(
             "name = \"x\"\n",

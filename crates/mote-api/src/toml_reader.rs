@@ -12,7 +12,7 @@ use toml::de::{DeTable, DeValue};
 use crate::quantity::{self, QuantityError};
 
 /// A value and the line of its key.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Lined<T> {
     /// The value.
     pub value: T,

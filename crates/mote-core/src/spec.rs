@@ -11,6 +11,7 @@ use crate::FunctionName;
 use crate::policy::{Balance, Policy};
 use crate::retry::AsyncRules;
 
+pub mod mqtt;
 mod schedule;
 mod v1;
 
@@ -311,6 +312,8 @@ pub struct FunctionSpec {
     pub methods: Vec<String>,
     /// Its CoAP description.
     pub coap: CoapResource,
+    /// Its subscriptions at MQTT brokers.
+    pub mqtt: Vec<mqtt::MqttTrigger>,
     /// The platform it was written for; `None` for `mote` itself.
     pub compat: Option<Platform>,
     /// The contract of the platform, if it has several: `python3-flask`.
@@ -417,6 +420,7 @@ impl FunctionSpec {
             egress: Vec::new(),
             methods: Vec::new(),
             coap: CoapResource::default(),
+            mqtt: Vec::new(),
             compat: None,
             template: None,
             port: None,
@@ -584,6 +588,12 @@ impl FunctionSpec {
             "allow.net",
             "at most 32 of host:port, *:port or *",
         );
+        check(self.mqtt.len() <= mqtt::MQTT_TRIGGERS_MAX, "trigger.mqtt", "at most 16");
+        if let Some((key, text)) = self.mqtt.iter().find_map(mqtt::MqttTrigger::mistake) {
+            check(false, "trigger.mqtt", &format!("{key}: {text}"));
+        }
+        let same = |at: usize| self.mqtt[at].is_among(&self.mqtt[..at]);
+        check(!(0..self.mqtt.len()).any(same), "trigger.mqtt", mqtt::SAME_FILTER);
         check(
             self.compat.is_none_or(|compat| compat.is_offered(self.runtime)),
             "compat",
@@ -670,6 +680,8 @@ mod tests {
         check("allow.net", &|spec| {
             spec.egress = vec![Egress { host: "a b".into(), port: 80 }];
         });
+        check("trigger.mqtt", &|spec| spec.mqtt = vec![mqtt::MqttTrigger::new("a+")]);
+        check("trigger.mqtt", &|spec| spec.mqtt = vec![mqtt::MqttTrigger::new("a"); 2]);
         check("command", &|spec| spec.runtime = Runtime::Exec);
         check("compat", &|spec| {
             (spec.runtime, spec.command) = (Runtime::Exec, vec!["./run".into()]);

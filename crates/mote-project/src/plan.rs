@@ -6,13 +6,15 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use mote_api::manifest::{
-    self, AsyncManifest, BalanceName, FunctionManifest, Manifest, PlatformName, PolicyName,
-    RecipientName, RetryName, RuntimeName, ScaleManifest, StartName,
+    self, AcknowledgeName, AsyncManifest, BalanceName, FunctionManifest, Manifest, MqttManifest,
+    MqttVersionName, OrderName, PlatformName, PolicyName, RecipientName, RetryName, RuntimeName,
+    ScaleManifest, SessionName, StartName,
 };
-use mote_api::toml_reader::{Mistake, Mistakes};
+use mote_api::toml_reader::{Lined, Mistake, Mistakes};
 use mote_core::policy::Balance;
 use mote_core::policy::{HpaSettings, KnativeSettings, OpenFaasSettings, Policy};
 use mote_core::retry::{AsyncRules, Recipient, RetryOn};
+use mote_core::spec::mqtt::{self, Acknowledge, MqttOrder, MqttSession, MqttTrigger, MqttVersion};
 use mote_core::spec::{CoapResource, Egress, Platform, Runtime, StartPolicy};
 use mote_core::{FunctionName, FunctionSpec};
 use mote_store::ArchiveLimits;
@@ -610,6 +612,14 @@ fn apply(spec: &mut FunctionSpec, function: &FunctionManifest) -> Result<(), Mis
             content_format: coap.value.content_format,
         };
     }
+    for from in &function.mqtt {
+        let trigger = mqtt_trigger(from)?;
+        if trigger.is_among(&spec.mqtt) {
+            let text = format!("mqtt: {}", mqtt::SAME_FILTER);
+            return Err(in_manifest("M0303", from.filter.line, &text));
+        }
+        spec.mqtt.push(trigger);
+    }
     Ok(())
 }
 
@@ -637,6 +647,50 @@ fn apply_background(rules: &mut AsyncRules, manifest: &AsyncManifest) {
         on_success: manifest.on_success.as_ref().map(recipient),
         on_failure: manifest.on_failure.as_ref().map(recipient),
     };
+}
+
+/// A checked MQTT trigger.
+fn mqtt_trigger(from: &MqttManifest) -> Result<MqttTrigger, Mistakes> {
+    let text = |lined: &Option<Lined<String>>| lined.as_ref().map(|lined| lined.value.clone());
+    let default = MqttTrigger::new(from.filter.value.clone());
+    let trigger = MqttTrigger {
+        filter: default.filter,
+        broker: text(&from.broker),
+        qos: from.qos.unwrap_or(default.qos),
+        version: match from.version {
+            Some(MqttVersionName::V311) => MqttVersion::V311,
+            Some(MqttVersionName::V5) => MqttVersion::V5,
+            None => default.version,
+        },
+        username: text(&from.username),
+        password: text(&from.password),
+        ca: text(&from.ca),
+        certificate: text(&from.certificate),
+        key: text(&from.key),
+        session: match from.session {
+            Some(SessionName::Persistent) => MqttSession::Persistent,
+            Some(SessionName::Clean) => MqttSession::Clean,
+            None => default.session,
+        },
+        inflight: from.inflight.unwrap_or(default.inflight),
+        acknowledge: match from.acknowledge {
+            Some(AcknowledgeName::Answered) => Acknowledge::Answered,
+            Some(AcknowledgeName::Stored) => Acknowledge::Stored,
+            None => default.acknowledge,
+        },
+        order: match from.order {
+            Some(OrderName::Topic) => MqttOrder::Topic,
+            Some(OrderName::None) => MqttOrder::None,
+            None => default.order,
+        },
+        reply: text(&from.reply),
+    };
+    match trigger.mistake() {
+        None => Ok(trigger),
+        Some((key, text)) => {
+            Err(in_manifest("M0303", from.line_of(key), &format!("{key}: {text}")))
+        }
+    }
 }
 
 fn apply_limits(spec: &mut FunctionSpec, function: &FunctionManifest) {

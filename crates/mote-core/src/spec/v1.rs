@@ -11,6 +11,7 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
+use super::mqtt::MqttTrigger;
 use super::{
     CoapResource, Egress, FunctionSpec, Limits, Missed, Overlap, Platform, Runtime, Scale,
     Schedule, ScheduledCall, StartPolicy, When,
@@ -77,6 +78,8 @@ struct SpecV1 {
     egress: Vec<EgressV1>,
     methods: Vec<String>,
     coap: CoapV1,
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    mqtt: Vec<MqttTrigger>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     compat: Option<Platform>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -201,6 +204,7 @@ impl From<FunctionSpec> for SpecV1 {
             egress: spec.egress.into_iter().map(Into::into).collect(),
             methods: spec.methods,
             coap: spec.coap.into(),
+            mqtt: spec.mqtt,
             compat: spec.compat,
             template: spec.template,
             port: spec.port,
@@ -227,6 +231,7 @@ impl From<SpecV1> for FunctionSpec {
             egress: spec.egress.into_iter().map(Into::into).collect(),
             methods: spec.methods,
             coap: spec.coap.into(),
+            mqtt: spec.mqtt,
             compat: spec.compat,
             template: spec.template,
             port: spec.port,
@@ -272,6 +277,7 @@ mod tests {
         let added = (policy, start, balance, pause_ms, spare);
         assert_eq!(added, (Policy::Auto, StartPolicy::Cold, Balance::LateBinding, None, 0));
         assert_eq!((spec.compat, spec.port, spec.origin), (None, None, None));
+        assert_eq!(spec.mqtt, []);
     }
 
     #[test]

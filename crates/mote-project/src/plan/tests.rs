@@ -567,3 +567,29 @@ fn manifests_that_would_take_long_to_parse_are_refused_first() {
     }
     assert!(!read(&many).contains("too large"), "a thousand functions are refused");
 }
+
+#[test]
+fn mqtt_triggers() {
+    use mote_core::spec::mqtt::{Acknowledge, MqttTrigger, MqttVersion};
+    let manifest = |lines: &str| format!("version = 1\n[[trigger]]\nmqtt = \"s/+/t\"\n{lines}");
+    let of = |lines: &str| read_files(&[("mote.toml", &manifest(lines)), ("a.py", HANDLE)]);
+    let trigger = |lines: &str| of(lines).unwrap()[0].spec.mqtt[0].clone();
+    assert_eq!(trigger(""), MqttTrigger::new("s/+/t"));
+    let found = trigger("version = \"3.1.1\"\nacknowledge = \"stored\"\nqos = 2\n");
+    assert_eq!((found.version, found.acknowledge), (MqttVersion::V311, Acknowledge::Stored));
+    let error = |lines: &str| of(lines).unwrap_err();
+    assert_eq!(
+        error("qos = 1\nbroker = \"tcp://a\"\n"),
+        "error[M0303]: mote.toml: broker: mqtt://HOST:PORT or mqtts://HOST:PORT (line 5)"
+    );
+    assert_eq!(
+        error("reply = \"s/{2}/x\"\n"),
+        "error[M0303]: mote.toml: reply: {1} stands for the wildcard of the filter (line 4)"
+    );
+    let twice = "[[trigger]]\nmqtt = \"s/+/t\"\n";
+    assert_eq!(
+        error(twice),
+        "error[M0303]: mote.toml: mqtt: another trigger of this function has the same filter and \
+         broker (line 5)"
+    );
+}
