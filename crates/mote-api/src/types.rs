@@ -50,6 +50,9 @@ pub struct Function {
     pub schedules: Vec<Schedule>,
     /// Where it can be called.
     pub urls: Urls,
+    /// Its MQTT triggers.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub mqtt: Vec<MqttStatus>,
     /// Its limits.
     pub limits: Limits,
     /// When its first revision was deployed.
@@ -295,6 +298,33 @@ pub struct Urls {
     /// Over CoAP, when that front is on.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub coap: Option<String>,
+}
+
+/// An MQTT trigger of a function.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct MqttStatus {
+    /// Its topic filter.
+    pub filter: String,
+    /// Its broker.
+    pub broker: String,
+    /// The name under which the broker knows it.
+    pub client_id: String,
+    /// `connecting`, `subscribed` or `failing`; a failing trigger tries again by itself.
+    pub state: String,
+    /// Why it is failing: a code, see `mote explain`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub code: Option<String>,
+    /// The same in a sentence.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub message: Option<String>,
+    /// Messages that arrived since the node started, those that arrived again included.
+    pub received: u64,
+    /// Messages whose function answered, or that were stored.
+    pub done: u64,
+    /// Messages that were given up.
+    pub given_up: u64,
+    /// Messages that run or wait now.
+    pub running: u64,
 }
 
 /// Limits of a function.

@@ -88,6 +88,11 @@ impl Engine {
         self.shared.secrets.lock().get(name).map(String::len)
     }
 
+    /// A secret, for connections that the node makes on behalf of a function.
+    pub fn secret(&self, name: &str) -> Option<String> {
+        self.shared.secrets.lock().get(name).cloned()
+    }
+
     /// Sets a secret for instances that start from now on; `None` forgets it.
     pub fn set_secret(&self, name: &str, value: Option<String>) {
         let mut secrets = self.shared.secrets.lock();

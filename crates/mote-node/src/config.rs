@@ -37,6 +37,8 @@ pub struct Config {
     pub uid_base: u32,
     /// APIs of other platforms.
     pub compat: PlatformApis,
+    /// The broker of MQTT triggers that name none: `mqtt://HOST:PORT`.
+    pub mqtt_broker: String,
     /// The destinations that the node's own requests may reach.
     pub outgoing: Reach,
 }

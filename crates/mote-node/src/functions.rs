@@ -39,6 +39,7 @@ pub(crate) async fn remove(node: &Node, name: &str) -> Result<(), Problem> {
         .map_err(|error| store_problem(&error))?;
     node.engine.remove(name);
     schedules::forget(node, &revision.spec.name);
+    node.mqtt.apply(&revision.spec.name, &[]);
     node.forget(&revision.spec.name);
     tracing::info!(function = %name, "removed");
     node.trees.collect_soon();

@@ -19,6 +19,7 @@ mod inputs;
 mod interpreters;
 mod journal_metrics;
 mod memory;
+mod mqtt;
 mod packages;
 mod provided;
 mod registries;
@@ -96,6 +97,8 @@ pub(crate) struct Node {
     pub(crate) schedules: mote_schedule::Schedules,
     /// Code and packages in use.
     pub(crate) trees: trees::Trees,
+    /// The functions' subscriptions at MQTT brokers.
+    pub(crate) mqtt: mote_mqtt::Triggers<Engine>,
     started: Instant,
     ready: AtomicBool,
     created_at_ms: Mutex<HashMap<FunctionName, u64>>,

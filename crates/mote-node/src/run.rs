@@ -28,7 +28,7 @@ use super::front_limits::{HTTP_FILES_SHARE, http_config};
 use super::journal_metrics::JournalMetrics;
 use super::token::Token;
 use super::unusable::{busy, unusable};
-use super::{Node, accepted, compat, interpreters, memory, schedules, secrets, shims, trees};
+use super::{Node, accepted, compat, interpreters, memory, mqtt, schedules, secrets, shims, trees};
 use crate::admin;
 use crate::config::Config;
 
@@ -160,7 +160,15 @@ async fn serve(
             management.spawn_blocking(move || schedules::open(store, accept, runtime)).await;
         opening.context("cannot read the store")??
     };
+    let mqtt = mqtt::triggers(
+        &engine,
+        config.data.clone(),
+        config.mqtt_broker.clone(),
+        Arc::new(journal.clone()),
+        Handle::current(),
+    );
     let node = Arc::new(Node {
+        mqtt,
         http: http_address,
         coap: coap_socket.as_ref().and_then(|socket| socket.local_addr().ok()),
         config,
@@ -210,6 +218,9 @@ async fn serve(
         let config = coap::Config::default();
         fronts.spawn(coap::serve(socket, invoker, config, stopper.clone()));
     }
+    for revision in engine.list() {
+        node.mqtt.apply(&revision.spec.name, &revision.spec.mqtt);
+    }
     let (stop_admin, admin_stopped) = tokio::sync::watch::channel(false);
     let fronts_of_others = compat::Fronts { tasks: &mut fronts, stopper: stopper.clone() };
     let handle = management.handle().clone();
@@ -252,8 +263,11 @@ async fn serve(
         stopper.stop();
         // What is due from here on is missed.
         let _ = tokio::task::spawn_blocking(move || schedules.stop()).await;
-        let all_served = async { while fronts.join_next().await.is_some() {} };
-        let all_served = waiting_for(&engine, "calls of HTTP and CoAP clients", all_served);
+        let all_served = async {
+            let all_served = async { while fronts.join_next().await.is_some() {} };
+            tokio::join!(all_served, node.mqtt.stop(STOP_GRACE));
+        };
+        let all_served = waiting_for(&engine, "calls of HTTP, CoAP and MQTT clients", all_served);
         if tokio::time::timeout(STOP_GRACE, all_served).await.is_err() {
             let grace_s = STOP_GRACE.as_secs();
             tracing::warn!(grace_s, "ending calls that did not finish in time");

@@ -5,6 +5,7 @@ use mote_api::Problem;
 use mote_api::types::{Secret, SecretList};
 use mote_core::FunctionSpec;
 use mote_core::spec::is_secret_name;
+use mote_core::spec::mqtt::MqttTrigger;
 use mote_engine::Engine;
 
 use super::Node;
@@ -26,7 +27,12 @@ pub(crate) async fn list(node: &Node) -> Result<SecretList, Problem> {
 /// A secret with the functions whose live revisions read it.
 pub(crate) fn described(engine: &Engine, name: String) -> Secret {
     let live = engine.list();
-    let reads = live.iter().filter(|one| one.spec.secret_names().contains(name.as_str()));
+    let connects = |spec: &FunctionSpec| {
+        spec.mqtt.iter().flat_map(MqttTrigger::secret_names).any(|known| *known == name)
+    };
+    let reads = live
+        .iter()
+        .filter(|one| one.spec.secret_names().contains(name.as_str()) || connects(&one.spec));
     Secret { functions: reads.map(|one| one.spec.name.to_string()).collect(), name }
 }
 
@@ -41,6 +47,9 @@ pub(super) fn check(engine: &Engine, spec: &FunctionSpec) -> Result<(), Problem>
         })
     };
     let mut bytes = 0;
+    for name in spec.mqtt.iter().flat_map(MqttTrigger::secret_names) {
+        length(name)?;
+    }
     for name in spec.secrets.iter().chain(spec.secret_env.values()) {
         bytes += length(name)?;
     }

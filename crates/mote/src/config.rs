@@ -10,6 +10,7 @@ use std::path::{Path, PathBuf};
 
 use mote_api::quantity::parse_size;
 use mote_api::toml_reader::{Mistake, Mistakes, TomlReader};
+use mote_core::spec::mqtt::Broker;
 use mote_node::{Config, Reach, Share, UID_BASE_DEFAULT};
 
 mod platforms;
@@ -29,7 +30,7 @@ pub(crate) struct Setting {
 }
 
 /// Every setting, in the order of the reference page.
-pub(crate) const SETTINGS: [Setting; 19] = [
+pub(crate) const SETTINGS: [Setting; 20] = [
     Setting {
         key: "data",
         default: "`/var/lib/mote` for root, otherwise `~/.local/share/mote`",
@@ -121,6 +122,11 @@ pub(crate) const SETTINGS: [Setting; 19] = [
         text: "Address of the API of Nuclio's dashboard: `on` is `127.0.0.1:8070`, or port 8070 of all addresses with `lan`. On loopback it requires no credentials, elsewhere the token.",
     },
     Setting {
+        key: "mqtt_broker",
+        default: "`mqtt://127.0.0.1:1883`",
+        text: "Broker of MQTT triggers that name none: `mqtt://HOST:PORT`, or `mqtts://HOST:PORT` for TLS.",
+    },
+    Setting {
         key: "outgoing",
         default: "`public`",
         text: "Addresses that the node may reach on behalf of a caller: callbacks of OpenFaaS's API and archives of tinyFaaS's `/uploadURL`. `public` is the internet, `network` adds private networks, `machine` adds this machine. The node's own ports are never reached.",
@@ -129,6 +135,7 @@ pub(crate) const SETTINGS: [Setting; 19] = [
 
 const HTTP_PORT_DEFAULT: u16 = 6683;
 const COAP_PORT_DEFAULT: u16 = 5683;
+const MQTT_BROKER_DEFAULT: &str = "mqtt://127.0.0.1:1883";
 const THREADS_MAX: usize = 64;
 /// Above the user ids that every system assigns itself, including `nobody`; the ids of the last
 /// instances stay below the greatest id.
@@ -287,6 +294,7 @@ impl Loaded {
         let compat = check.compat(host, lan);
         let coap = check.coap(SocketAddr::new(host, COAP_PORT_DEFAULT), lan, &compat);
         let admin = check.address("admin", None, true);
+        let mqtt_broker = check.mqtt_broker();
         let outgoing = check.outgoing();
         let data = check.path("data", given.data_default());
         let socket = check.path("socket", given.socket_default(&data));
@@ -308,6 +316,7 @@ impl Loaded {
                 prewarm_bytes,
                 uid_base,
                 compat,
+                mqtt_broker,
                 outgoing,
             };
             Ok(Self { config, origins })
@@ -398,6 +407,16 @@ impl Check<'_> {
             .iter()
             .find(|(name, _, origin)| *name == key && *origin != Origin::Default)
             .map(|(_, text, _)| text.clone())
+    }
+
+    fn mqtt_broker(&mut self) -> String {
+        let given = self.given("mqtt_broker");
+        if let Some(Err(wanted)) = given.as_deref().map(Broker::parse) {
+            self.fault("mqtt_broker", &wanted, None);
+        }
+        let text = given.unwrap_or_else(|| MQTT_BROKER_DEFAULT.to_owned());
+        self.settle("mqtt_broker", text.clone());
+        text
     }
 
     fn outgoing(&mut self) -> Reach {

@@ -300,7 +300,7 @@ mod tests {
         );
         check(
             "[[trigger]]\ncrn = \"* * * * *\"\n",
-            "error[M0306]: mote.toml: a [[trigger]] needs http = \"/path\", coap = \"path\", cron or every (line 2)\nerror[M0302]: mote.toml: unknown key `crn` in [[trigger]] (line 3)\n  did you mean `cron`?",
+            "error[M0306]: mote.toml: a [[trigger]] needs http = \"/path\", coap = \"path\", mqtt = \"filter\", cron or every (line 2)\nerror[M0302]: mote.toml: unknown key `crn` in [[trigger]] (line 3)\n  did you mean `cron`?",
         );
     }
 }

@@ -215,6 +215,9 @@ pub(super) struct NodeFlags {
     /// API of Nuclio's dashboard: an address, :PORT, or on [default: off]
     #[arg(long, value_name = "ADDR")]
     pub(super) nuclio: Option<String>,
+    /// Broker of MQTT triggers that name none [default: mqtt://127.0.0.1:1883]
+    #[arg(long, value_name = "URL")]
+    pub(super) mqtt_broker: Option<String>,
     /// What callbacks may reach: public, network, or machine [default: public]
     #[arg(long, value_name = "REACH")]
     pub(super) outgoing: Option<String>,

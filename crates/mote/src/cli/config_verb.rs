@@ -29,6 +29,7 @@ pub(super) fn load(flags: &NodeFlags) -> Result<Loaded, Failure> {
         ("tinyfaas_coap", &flags.tinyfaas_coap),
         ("tinyfaas_grpc", &flags.tinyfaas_grpc),
         ("nuclio", &flags.nuclio),
+        ("mqtt_broker", &flags.mqtt_broker),
         ("outgoing", &flags.outgoing),
     ] {
         if let Some(value) = value {

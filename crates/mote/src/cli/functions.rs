@@ -4,7 +4,7 @@ use std::io::{IsTerminal, Write};
 
 use mote_api::client::Client;
 use mote_api::quantity::{duration_text, size_text};
-use mote_api::types::{Function, Instance, Scaling, Stop};
+use mote_api::types::{Function, Instance, MqttStatus, Scaling, Stop};
 
 use super::args::Remove;
 use super::failure::Failure;
@@ -96,6 +96,15 @@ fn describe_text(function: &Function) -> String {
     }
     if let Some(url) = &function.urls.coap {
         line("coap", url);
+    }
+    for trigger in &function.mqtt {
+        let MqttStatus { filter, broker, state, received, done, given_up, running, .. } = trigger;
+        line("mqtt", &format!("{filter}  {state}  {broker}"));
+        if let (Some(code), Some(message)) = (&trigger.code, &trigger.message) {
+            line("", &format!("{code} {message}"));
+        }
+        let counts = format!("{received} received, {done} done, {given_up} given up");
+        line("", &format!("{counts}, {running} running"));
     }
     let limits = &function.limits;
     line("memory", &size_text(limits.memory_bytes));

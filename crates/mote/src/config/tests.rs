@@ -91,6 +91,7 @@ fn flags_win_over_environment_over_file() {
             "tinyfaas_coap off default",
             "tinyfaas_grpc off default",
             "nuclio off default",
+            "mqtt_broker mqtt://127.0.0.1:1883 default",
             "outgoing public default",
         ]
     );
@@ -187,6 +188,8 @@ fn what_callbacks_may_reach_is_one_of_three_words() {
         let config = load(&given(&[], &[("outgoing", text)])).unwrap();
         assert_eq!(config.outgoing, reach);
     }
+    let error = load(&given(&[], &[("mqtt_broker", "tcp://a")])).unwrap_err().to_string();
+    assert!(error.contains("mqtt_broker: mqtt://HOST:PORT or mqtts://HOST:PORT; found"), "{error}");
     let error = load(&given(&[], &[("outgoing", "all")])).unwrap_err().to_string();
     assert!(error.contains("outgoing: public, network or machine; found \"all\""), "{error}");
 }

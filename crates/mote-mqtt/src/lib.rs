@@ -1,0 +1,198 @@
+//! MQTT triggers: the node as a client of a broker, whose messages are invocations.
+//!
+//! Each trigger has a connection and a task of its own, because a session and its
+//! acknowledgements belong to one function. [`Triggers`] starts and ends the tasks as functions are
+//! deployed and removed; nothing exists until the first trigger. `client.rs` is the task,
+//! `session.rs` decides which messages run again, `message.rs` translates, `packet.rs` is the
+//! codec; the last three know no sockets and no time. This crate must not know how functions run,
+//! the store, or other fronts.
+
+mod client;
+pub mod message;
+pub mod packet;
+mod run;
+pub mod session;
+mod state;
+mod tls;
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use data_encoding::BASE32_NOPAD;
+use mote_core::accept::Accept;
+use mote_core::spec::mqtt::{Broker, MqttTrigger};
+use mote_core::{FunctionName, InvocationId, Invoker};
+use parking_lot::Mutex;
+use sha2::{Digest as _, Sha256};
+use tokio::runtime::Handle;
+use tokio::sync::watch;
+use tokio::task::JoinHandle;
+
+use client::{Client, Order};
+pub use state::{Counts, Problem, State, Status};
+
+/// What the triggers need from the node.
+pub trait Host: Send + Sync + 'static {
+    /// A fresh id of an invocation.
+    fn invocation_id(&self) -> InvocationId;
+    /// Monotonic nanoseconds, as invocations have them.
+    fn now_ns(&self) -> u64;
+    /// Random bits, which need not be secret.
+    fn random(&self) -> u64;
+    /// The value of a secret.
+    fn secret(&self, name: &str) -> Option<String>;
+    /// Writes a line to the log of a function.
+    fn log(&self, function: &FunctionName, level: Level, text: &str);
+    /// The journal of accepted invocations.
+    fn journal(&self) -> Arc<dyn Accept>;
+    /// A name of this node that stays the same over restarts, and that no other node has.
+    fn node_id(&self) -> String;
+    /// The broker of triggers that name none: `mqtt://HOST:PORT`.
+    fn broker(&self) -> String;
+}
+
+/// How important a line of the log is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Level {
+    /// What the node did.
+    Info,
+    /// A problem that may pass.
+    Warn,
+    /// A message was lost for the function.
+    Error,
+}
+
+/// A trigger with everything that its task needs to know.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct Settings {
+    pub(crate) function: FunctionName,
+    pub(crate) trigger: MqttTrigger,
+    /// The broker as text.
+    pub(crate) address: String,
+    pub(crate) broker: Broker,
+    pub(crate) client_id: String,
+}
+
+/// The MQTT triggers of a node.
+pub struct Triggers<I> {
+    invoker: I,
+    host: Arc<dyn Host>,
+    runtime: Handle,
+    running: Mutex<HashMap<FunctionName, Vec<Running>>>,
+}
+
+struct Running {
+    settings: Arc<Settings>,
+    orders: watch::Sender<Order>,
+    shared: Arc<state::Shared>,
+    task: JoinHandle<()>,
+}
+
+impl Running {
+    fn is_ending(&self) -> bool {
+        matches!(*self.orders.borrow(), Order::End(_))
+    }
+}
+
+impl<I: Invoker> Triggers<I> {
+    /// Without any trigger. The tasks will run on `runtime`.
+    pub fn new(invoker: I, host: Arc<dyn Host>, runtime: Handle) -> Self {
+        Self { invoker, host, runtime, running: Mutex::default() }
+    }
+
+    /// Makes `triggers` those of `function`: starts new ones, changes those whose settings differ
+    /// and ends the others. A trigger with the same filter and broker keeps its session.
+    pub fn apply(&self, function: &FunctionName, triggers: &[MqttTrigger]) {
+        let mut all = self.running.lock();
+        if triggers.is_empty() && !all.contains_key(function) {
+            return;
+        }
+        let running = all.entry(function.clone()).or_default();
+        running.retain(|one| !one.task.is_finished());
+        let wanted: Vec<_> =
+            triggers.iter().filter_map(|trigger| self.settings(function, trigger)).collect();
+        for one in running.iter_mut() {
+            let known = wanted.iter().find(|new| new.client_id == one.settings.client_id);
+            match known {
+                Some(same) if *same == one.settings && !one.is_ending() => {}
+                Some(changed) => {
+                    one.settings = changed.clone();
+                    one.orders.send_replace(Order::Run(changed.clone()));
+                }
+                None if one.is_ending() => {}
+                None => drop(one.orders.send_replace(Order::End(one.settings.clone()))),
+            }
+        }
+        for settings in wanted {
+            if running.iter().any(|one| one.settings.client_id == settings.client_id) {
+                continue;
+            }
+            let (orders, ordered) = watch::channel(Order::Run(settings.clone()));
+            let shared = Arc::new(state::Shared::default());
+            let client = Client::new(
+                self.invoker.clone(),
+                self.host.clone(),
+                settings.clone(),
+                ordered,
+                shared.clone(),
+            );
+            let task = self.runtime.spawn(client.run());
+            running.push(Running { settings, orders, shared, task });
+        }
+        if running.is_empty() {
+            all.remove(function);
+        }
+    }
+
+    fn settings(&self, function: &FunctionName, trigger: &MqttTrigger) -> Option<Arc<Settings>> {
+        let address = trigger.broker.clone().unwrap_or_else(|| self.host.broker());
+        // Specs and the configuration were checked.
+        let broker = Broker::parse(&address).ok()?;
+        let mut hash = Sha256::new();
+        for part in [&self.host.node_id(), function.as_str(), &address, &trigger.filter] {
+            hash.update(part.as_bytes());
+            hash.update([0]);
+        }
+        // Every broker accepts a client id of up to 23 letters and digits.
+        let text = BASE32_NOPAD.encode(&hash.finalize()).to_ascii_lowercase();
+        let client_id = format!("mote{}", &text[..19]);
+        let function = function.clone();
+        Some(Arc::new(Settings { function, trigger: trigger.clone(), address, broker, client_id }))
+    }
+
+    /// The triggers of a function, in the order of their filters.
+    pub fn status(&self, function: &FunctionName) -> Vec<Status> {
+        let all = self.running.lock();
+        let running = all.get(function).into_iter().flatten().filter(|one| !one.is_ending());
+        let mut list: Vec<_> = running
+            .map(|one| {
+                let (state, counts) = one.shared.get();
+                Status {
+                    filter: one.settings.trigger.filter.clone(),
+                    broker: one.settings.address.clone(),
+                    client_id: one.settings.client_id.clone(),
+                    state,
+                    counts,
+                }
+            })
+            .collect();
+        list.sort_by(|a, b| (&a.filter, &a.broker).cmp(&(&b.filter, &b.broker)));
+        list
+    }
+
+    /// Stops all triggers: no further messages begin, those that run are finished and acknowledged,
+    /// and the sessions stay. Takes `grace` at most.
+    pub async fn stop(&self, grace: Duration) {
+        let all: Vec<_> = self.running.lock().drain().flat_map(|(_, running)| running).collect();
+        for one in &all {
+            one.orders.send_replace(Order::Stop);
+        }
+        let ended = async {
+            for one in all {
+                let _ = one.task.await;
+            }
+        };
+        let _ = tokio::time::timeout(grace, ended).await;
+    }
+}

@@ -1,0 +1,266 @@
+//! A message as an invocation, its answer as a message, and what follows from a failure.
+
+use bytes::Bytes;
+use data_encoding::BASE64;
+use mote_core::invocation::{Head, headers};
+use mote_core::spec::mqtt::{Acknowledge, MqttTrigger, is_topic, reply_topic};
+use mote_core::{Fault, FaultClass};
+use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, percent_encode};
+
+use crate::packet::Publish;
+
+/// How often a message is tried whose function fails, before it is given up.
+pub const ATTEMPTS_MAX: u32 = 5;
+/// The user property, and the header field, with the idempotency key of a message.
+pub const IDEMPOTENCY_KEY: &str = "idempotency-key";
+/// The longest idempotency key in bytes; a longer one is not used.
+const KEY_BYTES_MAX: usize = 255;
+/// The longest path in bytes, as for HTTP. A message with a longer topic has the path `/`.
+const PATH_BYTES_MAX: usize = 8 << 10;
+/// Most user properties that become header fields.
+const PROPERTIES_MAX: usize = 64;
+/// Most bytes of all header fields of a message that come from user properties.
+const PROPERTIES_BYTES_MAX: usize = 16 << 10;
+
+/// What may stand in a path as it is: RFC 3986's unreserved characters and sub-delimiters, `:`,
+/// `@` and `/`.
+const IN_PATH: &AsciiSet = &NON_ALPHANUMERIC
+    .remove(b'-')
+    .remove(b'.')
+    .remove(b'_')
+    .remove(b'~')
+    .remove(b'/')
+    .remove(b'!')
+    .remove(b'$')
+    .remove(b'&')
+    .remove(b'\'')
+    .remove(b'(')
+    .remove(b')')
+    .remove(b'*')
+    .remove(b'+')
+    .remove(b',')
+    .remove(b';')
+    .remove(b'=')
+    .remove(b':')
+    .remove(b'@');
+
+/// The head of the invocation of a message.
+pub fn head(message: &Publish) -> Head {
+    let mut path = String::with_capacity(message.topic.len() + 1);
+    path.push('/');
+    let topic = message.topic.as_bytes();
+    path.extend(percent_encode(topic.strip_prefix(b"/").unwrap_or(topic), IN_PATH));
+    if path.len() > PATH_BYTES_MAX {
+        path.truncate(1);
+    }
+    let mut head = Head::builder(b"POST", path.as_bytes(), b"");
+    let mut field = |name: &str, value: &str| {
+        if is_field(value) {
+            head.header(name.as_bytes(), value.as_bytes());
+        }
+    };
+    field("mqtt-topic", &message.topic);
+    field("mqtt-qos", ["0", "1", "2"][usize::from(message.qos.min(2))]);
+    field("mqtt-retain", if message.retain { "true" } else { "false" });
+    field("mqtt-duplicate", if message.dup { "true" } else { "false" });
+    if let Some(text) = &message.content_type {
+        field("content-type", text);
+    }
+    if let Some(text) = &message.response_topic {
+        field("mqtt-response-topic", text);
+    }
+    if let Some(bytes) = &message.correlation {
+        field("mqtt-correlation-data", &BASE64.encode(bytes));
+    }
+    if let Some(key) = idempotency_key(message) {
+        field(IDEMPOTENCY_KEY, key);
+    }
+    let mut bytes = 0;
+    for (name, value) in message.user.iter().take(PROPERTIES_MAX) {
+        bytes += name.len() + value.len();
+        let is_token = |b: u8| b.is_ascii_alphanumeric() || b"-_.".contains(&b);
+        if bytes <= PROPERTIES_BYTES_MAX && !name.is_empty() && name.bytes().all(is_token) {
+            field(&format!("mqtt-user-{name}"), value);
+        }
+    }
+    head.finish()
+}
+
+/// Whether a text can be the value of a header field.
+fn is_field(text: &str) -> bool {
+    !text.chars().any(|c| c.is_control() && c != '\t')
+}
+
+/// The idempotency key of a message: its user property of that name.
+pub fn idempotency_key(message: &Publish) -> Option<&str> {
+    let found = message.user.iter().find(|(name, _)| name.eq_ignore_ascii_case(IDEMPOTENCY_KEY));
+    let key = found.map(|(_, value)| value.as_str())?;
+    (!key.is_empty() && key.len() <= KEY_BYTES_MAX).then_some(key)
+}
+
+/// Where the answer to a message is published: the response topic of the message, otherwise the
+/// `reply` of the trigger.
+pub fn reply_to(trigger: &MqttTrigger, message: &Publish) -> Option<String> {
+    if trigger.acknowledge == Acknowledge::Stored {
+        return None;
+    }
+    if let Some(topic) = &message.response_topic {
+        // A broker ends the connection of a client that publishes to something else.
+        return is_topic(topic).then(|| topic.clone());
+    }
+    reply_topic(trigger.reply.as_deref()?, &trigger.filter, &message.topic)
+}
+
+/// The message that carries the answer of a function; `None` if none is published. An answer to a
+/// response topic is always published, because somebody waits for it; one to the topic of `reply`
+/// only if it is a success that says something.
+pub fn reply(
+    topic: Option<String>,
+    message: &Publish,
+    status: u16,
+    fields: &[u8],
+    body: Bytes,
+) -> Option<Publish> {
+    let is_awaited = message.response_topic.is_some();
+    if !is_awaited && (!(200..300).contains(&status) || body.is_empty()) {
+        return None;
+    }
+    let content_type = headers(fields).find(|(name, _)| *name == b"content-type");
+    let content_type = content_type.and_then(|(_, value)| std::str::from_utf8(value).ok());
+    Some(Publish {
+        qos: message.qos.min(1),
+        topic: topic?,
+        payload: body,
+        content_type: content_type.map(str::to_owned),
+        correlation: message.correlation.clone(),
+        user: vec![("status".to_owned(), status.to_string())],
+        ..Publish::default()
+    })
+}
+
+/// What to do with a message after a run.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Next {
+    /// It is acknowledged.
+    Acknowledge,
+    /// There was no room: it runs again after a pause, as often as necessary.
+    Pause,
+    /// It failed: it runs again after a pause, until [`ATTEMPTS_MAX`].
+    Retry,
+    /// It can never succeed.
+    GiveUp,
+    /// The function or the node ends; the broker keeps the message.
+    Leave,
+}
+
+/// What follows from an answer with this status.
+pub fn after_status(status: u16) -> Next {
+    match status {
+        429 | 503 => Next::Pause,
+        500.. => Next::Retry,
+        _ => Next::Acknowledge,
+    }
+}
+
+/// What follows from this fault. A function that does not start is not the fault of the message.
+pub fn after_fault(fault: &Fault) -> Next {
+    match fault {
+        Fault::NoSuchFunction | Fault::Stopping => Next::Leave,
+        Fault::BodyTooLarge { .. } => Next::GiveUp,
+        Fault::StartFailed { .. } | Fault::DeadlineStarting { .. } => Next::Pause,
+        fault if fault.class() == FaultClass::Capacity => Next::Pause,
+        _ => Next::Retry,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn fields(head: &Head) -> Vec<(String, String)> {
+        let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+        headers(head.headers()).map(|(name, value)| (text(name), text(value))).collect()
+    }
+
+    #[test]
+    fn the_function_sees_the_message() {
+        let message = Publish {
+            topic: "s/k 1/ö?".into(),
+            qos: 1,
+            retain: true,
+            content_type: Some("text/plain".into()),
+            response_topic: Some("r".into()),
+            correlation: Some(Bytes::from_static(b"\x01")),
+            user: [("A", "b"), ("bad name", "c"), ("lf", "a\nb"), ("Idempotency-Key", "k")]
+                .map(|(name, value)| (name.to_owned(), value.to_owned()))
+                .into(),
+            ..Publish::default()
+        };
+        let head = head(&message);
+        assert_eq!((head.method(), head.path()), (&b"POST"[..], &b"/s/k%201/%C3%B6%3F"[..]));
+        let expected = [
+            ("mqtt-topic", "s/k 1/ö?"),
+            ("mqtt-qos", "1"),
+            ("mqtt-retain", "true"),
+            ("mqtt-duplicate", "false"),
+            ("content-type", "text/plain"),
+            ("mqtt-response-topic", "r"),
+            ("mqtt-correlation-data", "AQ=="),
+            ("idempotency-key", "k"),
+            ("mqtt-user-a", "b"),
+            ("mqtt-user-idempotency-key", "k"),
+        ];
+        let expected = expected.map(|(name, value)| (name.to_owned(), value.to_owned()));
+        assert_eq!(fields(&head), expected);
+    }
+
+    #[test]
+    fn a_hostile_topic_adds_no_field() {
+        let message = Publish { topic: "a\nx: 1\n\u{0}".into(), ..Publish::default() };
+        let head = head(&message);
+        assert!(!head.path().contains(&b'\n'));
+        assert_eq!(fields(&head)[0].0, "mqtt-qos");
+        let long = Publish { topic: "ö".repeat(9_000), ..Publish::default() };
+        assert_eq!(super::head(&long).path(), b"/");
+    }
+
+    #[test]
+    fn answers_go_where_they_are_expected() {
+        let mut trigger = MqttTrigger::new("s/+/t");
+        let mut message = Publish { topic: "s/1/t".into(), qos: 2, ..Publish::default() };
+        assert_eq!(reply_to(&trigger, &message), None);
+        trigger.reply = Some("s/{1}/alert".into());
+        assert_eq!(reply_to(&trigger, &message).as_deref(), Some("s/1/alert"));
+        let answer = |message: &Publish, status, body: &'static str| {
+            let fields = b"content-type\ntext/x\n";
+            reply(reply_to(&trigger, message), message, status, fields, body.into())
+        };
+        assert_eq!(answer(&message, 204, ""), None);
+        assert_eq!(answer(&message, 404, "x"), None);
+        let found = answer(&message, 200, "x").unwrap();
+        assert_eq!((found.qos, found.topic.as_str()), (1, "s/1/alert"));
+        assert_eq!(found.content_type.as_deref(), Some("text/x"));
+        message.response_topic = Some("me".into());
+        message.correlation = Some(Bytes::from_static(b"7"));
+        let found = answer(&message, 404, "").unwrap();
+        assert_eq!((found.topic.as_str(), found.correlation), ("me", message.correlation.clone()));
+        assert_eq!(found.user, [("status".to_owned(), "404".to_owned())]);
+        message.response_topic = Some("me/#".into());
+        assert_eq!(answer(&message, 200, "x"), None);
+    }
+
+    #[test]
+    fn what_is_full_is_tried_again_and_what_fails_is_given_up() {
+        assert_eq!(after_status(200), Next::Acknowledge);
+        assert_eq!(after_status(404), Next::Acknowledge);
+        assert_eq!(after_status(429), Next::Pause);
+        assert_eq!(after_status(503), Next::Pause);
+        assert_eq!(after_status(500), Next::Retry);
+        assert_eq!(after_fault(&Fault::QueueFull), Next::Pause);
+        assert_eq!(after_fault(&Fault::Stopping), Next::Leave);
+        assert_eq!(after_fault(&Fault::NoSuchFunction), Next::Leave);
+        assert_eq!(after_fault(&Fault::BodyTooLarge { limit_bytes: 1 }), Next::GiveUp);
+        assert_eq!(after_fault(&Fault::StartFailed { message: String::new() }), Next::Pause);
+        assert_eq!(after_fault(&Fault::HandlerError { message: String::new() }), Next::Retry);
+    }
+}

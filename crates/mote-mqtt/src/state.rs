@@ -1,0 +1,112 @@
+//! The state of a trigger, as its owner sees it, and why it cannot receive messages.
+
+use std::fmt;
+
+use parking_lot::Mutex;
+
+/// Why a trigger does not receive messages at the moment.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Problem {
+    /// No connection, or it broke.
+    Unreachable(String),
+    /// The broker refused the client.
+    Refused(String),
+    /// The broker refused the subscription.
+    Subscription(String),
+    /// The certificates do not fit.
+    Tls(String),
+    /// A secret is missing.
+    Secret(String),
+    /// The journal does not take the messages.
+    Journal(String),
+}
+
+impl Problem {
+    /// The code in the catalogue of errors.
+    pub fn code(&self) -> &'static str {
+        match self {
+            Problem::Unreachable(_) => "M1201",
+            Problem::Refused(_) => "M1202",
+            Problem::Subscription(_) => "M1203",
+            Problem::Tls(_) => "M1204",
+            Problem::Secret(_) => "M0414",
+            Problem::Journal(_) => "M1206",
+        }
+    }
+}
+
+impl fmt::Display for Problem {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Problem::Unreachable(text) => write!(f, "the broker cannot be reached: {text}"),
+            Problem::Refused(text) => write!(f, "the broker refused the connection: {text}"),
+            Problem::Subscription(text) => write!(f, "the broker refused the subscription: {text}"),
+            Problem::Tls(text) => write!(f, "no TLS connection with the broker: {text}"),
+            Problem::Secret(name) => write!(f, "this node does not have the secret {name}"),
+            Problem::Journal(text) => write!(f, "messages cannot be stored: {text}"),
+        }
+    }
+}
+
+/// What a trigger is doing.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum State {
+    /// The first connection is being made.
+    Connecting,
+    /// Subscribed; messages arrive.
+    Subscribed,
+    /// No messages arrive; the node tries again by itself.
+    Failing(Problem),
+}
+
+/// A trigger at one moment.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Status {
+    /// The topic filter.
+    pub filter: String,
+    /// The broker.
+    pub broker: String,
+    /// The name under which the broker knows the trigger.
+    pub client_id: String,
+    /// What it is doing.
+    pub state: State,
+    /// Since the node started.
+    pub counts: Counts,
+}
+
+/// Messages of a trigger, since the node started.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Counts {
+    /// Messages that arrived, those that arrived again included.
+    pub received: u64,
+    /// Messages whose function answered, or that were stored.
+    pub done: u64,
+    /// Messages that were given up.
+    pub given_up: u64,
+    /// Messages that run or wait now.
+    pub running: u64,
+}
+
+/// State and counts, shared between the task of a trigger and its readers.
+#[derive(Debug)]
+pub(crate) struct Shared(Mutex<(State, Counts)>);
+
+impl Default for Shared {
+    fn default() -> Self {
+        Self(Mutex::new((State::Connecting, Counts::default())))
+    }
+}
+
+impl Shared {
+    pub(crate) fn get(&self) -> (State, Counts) {
+        self.0.lock().clone()
+    }
+
+    pub(crate) fn set(&self, state: State) {
+        self.0.lock().0 = state;
+    }
+
+    pub(crate) fn count(&self, change: impl FnOnce(&mut Counts)) {
+        change(&mut self.0.lock().1);
+    }
+}

@@ -1,0 +1,145 @@
+//! The node's side of MQTT triggers.
+
+use std::hash::{BuildHasher as _, RandomState};
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
+
+use mote_api::types::MqttStatus;
+use mote_core::accept::Accept;
+use mote_core::{FunctionName, InvocationId};
+use mote_engine::logs::LogLevel;
+use mote_engine::{Engine, clock};
+use mote_mqtt::{Host, Level, State, Status, Triggers};
+use tokio::runtime::Handle;
+
+/// The file with the id of the node, in the data folder. It exists once the node has had a trigger.
+const ID_FILE: &str = "mqtt.id";
+
+/// The triggers of a node; none exists yet.
+pub(super) fn triggers(
+    engine: &Engine,
+    data: PathBuf,
+    broker: String,
+    journal: Arc<dyn Accept>,
+    data_path: Handle,
+) -> Triggers<Engine> {
+    let host = MqttHost {
+        engine: engine.clone(),
+        data,
+        broker,
+        journal,
+        id: OnceLock::new(),
+        random: RandomState::new(),
+        counter: AtomicU64::new(0),
+    };
+    Triggers::new(engine.clone(), Arc::new(host), data_path)
+}
+
+struct MqttHost {
+    engine: Engine,
+    data: PathBuf,
+    broker: String,
+    journal: Arc<dyn Accept>,
+    id: OnceLock<String>,
+    random: RandomState,
+    counter: AtomicU64,
+}
+
+impl MqttHost {
+    /// Reads the id of the node, or makes one.
+    fn load_id(&self) -> std::io::Result<String> {
+        let path = self.data.join(ID_FILE);
+        match std::fs::read_to_string(&path) {
+            Ok(text) if text.trim().len() >= 16 => return Ok(text.trim().to_owned()),
+            Ok(_) => {}
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => {}
+            Err(error) => return Err(error),
+        }
+        let mut bytes = [0; 10];
+        std::io::Read::read_exact(&mut std::fs::File::open("/dev/urandom")?, &mut bytes)?;
+        let text = data_encoding::BASE32_NOPAD.encode(&bytes).to_ascii_lowercase();
+        let whole = self.data.join("mqtt.id.new");
+        let mut file = std::fs::File::create(&whole)?;
+        std::io::Write::write_all(&mut file, format!("{text}\n").as_bytes())?;
+        file.sync_all()?;
+        std::fs::rename(&whole, &path)?;
+        std::fs::File::open(&self.data)?.sync_all()?;
+        Ok(text)
+    }
+}
+
+impl Host for MqttHost {
+    fn invocation_id(&self) -> InvocationId {
+        let random = u128::from(self.random()) << 64 | u128::from(self.random());
+        InvocationId::new(clock::unix_ms(), random)
+    }
+
+    fn now_ns(&self) -> u64 {
+        clock::now_ns()
+    }
+
+    fn random(&self) -> u64 {
+        self.random.hash_one(self.counter.fetch_add(1, Ordering::Relaxed))
+    }
+
+    fn secret(&self, name: &str) -> Option<String> {
+        self.engine.secret(name)
+    }
+
+    fn log(&self, function: &FunctionName, level: Level, text: &str) {
+        let revision = self.engine.get(function.as_str()).map_or(0, |revision| revision.number);
+        let to = match level {
+            Level::Info => LogLevel::Info,
+            Level::Warn => LogLevel::Warn,
+            Level::Error => LogLevel::Error,
+        };
+        if revision > 0 {
+            self.engine.log(function).platform(to, revision, 0, text);
+        }
+        match level {
+            Level::Info => tracing::info!(%function, "{text}"),
+            Level::Warn => tracing::warn!(%function, "{text}"),
+            Level::Error => tracing::error!(%function, "{text}"),
+        }
+    }
+
+    fn journal(&self) -> Arc<dyn Accept> {
+        self.journal.clone()
+    }
+
+    fn node_id(&self) -> String {
+        let made = || {
+            self.load_id().unwrap_or_else(|error| {
+                tracing::error!(%error, "cannot keep {ID_FILE}: MQTT sessions end with the node");
+                format!("{:016x}", self.random())
+            })
+        };
+        self.id.get_or_init(made).clone()
+    }
+
+    fn broker(&self) -> String {
+        self.broker.clone()
+    }
+}
+
+/// A trigger as the management API shows it.
+pub(super) fn described(status: Status) -> MqttStatus {
+    let (state, problem) = match status.state {
+        State::Connecting => ("connecting", None),
+        State::Subscribed => ("subscribed", None),
+        State::Failing(problem) => ("failing", Some(problem)),
+    };
+    MqttStatus {
+        filter: status.filter,
+        broker: status.broker,
+        client_id: status.client_id,
+        state: state.to_owned(),
+        code: problem.as_ref().map(|problem| problem.code().to_owned()),
+        message: problem.map(|problem| problem.to_string()),
+        received: status.counts.received,
+        done: status.counts.done,
+        given_up: status.counts.given_up,
+        running: status.counts.running,
+    }
+}
