@@ -40,6 +40,12 @@ need_process_tools() {
 need_promtool() {
   have promtool || want prometheus
 }
+# A broker and clients for the tests of MQTT triggers. Debian installs the broker outside a user's
+# PATH.
+need_mosquitto() {
+  { have mosquitto || [ -x /usr/sbin/mosquitto ]; } || want mosquitto
+  have mosquitto_pub || want mosquitto-clients
+}
 need_coap_client() {
   have coap-client || have coap-client-notls || have coap-client-openssl || have coap-client-gnutls || coap=missing
 }
@@ -52,7 +58,7 @@ groups=("$@")
 for group in "${groups[@]}"; do
   case $group in
     build) need_build ;;
-    test) need_build; need_python; need_node; need_process_tools; need_promtool; need_coap_client; venv=wanted; clients=wanted ;;
+    test) need_build; need_python; need_node; need_process_tools; need_promtool; need_mosquitto; need_coap_client; venv=wanted; clients=wanted ;;
     demo) need_build; need_python; need_node; need_coap_client ;;
     bench) have wrk || want wrk; have cc || want gcc libc6-dev; have musl-gcc || want musl-tools ;;
     check) have wrk || want wrk; have hey || want hey ;;

@@ -7,6 +7,7 @@
 pub mod compat;
 pub mod load;
 pub mod log;
+pub mod mqtt;
 pub mod schedule;
 
 use std::io::{Read, Write};

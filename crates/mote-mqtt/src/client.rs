@@ -87,6 +87,9 @@ impl From<io::Error> for Lost {
 }
 
 fn unreachable(error: &io::Error) -> Problem {
+    if let Some(problem) = tls::problem(error) {
+        return problem;
+    }
     let text = error.to_string();
     Problem::Unreachable(text.split(" (os error").next().unwrap_or_default().to_lowercase())
 }

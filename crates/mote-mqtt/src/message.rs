@@ -1,11 +1,13 @@
 //! A message as an invocation, its answer as a message, and what follows from a failure.
 
+use std::borrow::Cow;
+
 use bytes::Bytes;
 use data_encoding::BASE64;
 use mote_core::invocation::{Head, headers};
 use mote_core::spec::mqtt::{Acknowledge, MqttTrigger, is_topic, reply_topic};
 use mote_core::{Fault, FaultClass};
-use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, percent_encode};
+use percent_encoding::{AsciiSet, CONTROLS, NON_ALPHANUMERIC, percent_encode};
 
 use crate::packet::Publish;
 
@@ -44,6 +46,10 @@ const IN_PATH: &AsciiSet = &NON_ALPHANUMERIC
     .remove(b':')
     .remove(b'@');
 
+/// What may not stand in the value of a field. Languages read fields in different character sets,
+/// so everything that is not ASCII is encoded, too.
+const IN_FIELD: &AsciiSet = &CONTROLS.add(b'%');
+
 /// The head of the invocation of a message.
 pub fn head(message: &Publish) -> Head {
     let mut path = String::with_capacity(message.topic.len() + 1);
@@ -55,9 +61,8 @@ pub fn head(message: &Publish) -> Head {
     }
     let mut head = Head::builder(b"POST", path.as_bytes(), b"");
     let mut field = |name: &str, value: &str| {
-        if is_field(value) {
-            head.header(name.as_bytes(), value.as_bytes());
-        }
+        let value: Cow<'_, str> = percent_encode(value.as_bytes(), IN_FIELD).into();
+        head.header(name.as_bytes(), value.as_bytes());
     };
     field("mqtt-topic", &message.topic);
     field("mqtt-qos", ["0", "1", "2"][usize::from(message.qos.min(2))]);
@@ -84,11 +89,6 @@ pub fn head(message: &Publish) -> Head {
         }
     }
     head.finish()
-}
-
-/// Whether a text can be the value of a header field.
-fn is_field(text: &str) -> bool {
-    !text.chars().any(|c| c.is_control() && c != '\t')
 }
 
 /// The idempotency key of a message: its user property of that name.
@@ -191,7 +191,7 @@ mod tests {
             content_type: Some("text/plain".into()),
             response_topic: Some("r".into()),
             correlation: Some(Bytes::from_static(b"\x01")),
-            user: [("A", "b"), ("bad name", "c"), ("lf", "a\nb"), ("Idempotency-Key", "k")]
+            user: [("A", "b"), ("bad name", "c"), ("lf", "a\nb%"), ("Idempotency-Key", "k")]
                 .map(|(name, value)| (name.to_owned(), value.to_owned()))
                 .into(),
             ..Publish::default()
@@ -199,7 +199,7 @@ mod tests {
         let head = head(&message);
         assert_eq!((head.method(), head.path()), (&b"POST"[..], &b"/s/k%201/%C3%B6%3F"[..]));
         let expected = [
-            ("mqtt-topic", "s/k 1/ö?"),
+            ("mqtt-topic", "s/k 1/%C3%B6?"),
             ("mqtt-qos", "1"),
             ("mqtt-retain", "true"),
             ("mqtt-duplicate", "false"),
@@ -208,6 +208,7 @@ mod tests {
             ("mqtt-correlation-data", "AQ=="),
             ("idempotency-key", "k"),
             ("mqtt-user-a", "b"),
+            ("mqtt-user-lf", "a%0Ab%25"),
             ("mqtt-user-idempotency-key", "k"),
         ];
         let expected = expected.map(|(name, value)| (name.to_owned(), value.to_owned()));
@@ -216,10 +217,11 @@ mod tests {
 
     #[test]
     fn a_hostile_topic_adds_no_field() {
-        let message = Publish { topic: "a\nx: 1\n\u{0}".into(), ..Publish::default() };
+        let message = Publish { topic: "a\nx: 1\n".into(), ..Publish::default() };
         let head = head(&message);
         assert!(!head.path().contains(&b'\n'));
-        assert_eq!(fields(&head)[0].0, "mqtt-qos");
+        assert_eq!(fields(&head)[0], ("mqtt-topic".to_owned(), "a%0Ax: 1%0A".to_owned()));
+        assert_eq!(fields(&head)[1].0, "mqtt-qos");
         let long = Publish { topic: "ö".repeat(9_000), ..Publish::default() };
         assert_eq!(super::head(&long).path(), b"/");
     }

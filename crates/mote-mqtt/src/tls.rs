@@ -32,13 +32,17 @@ pub(crate) async fn connect(
     // Reads some hundred certificates from files if the trigger names none.
     let config = tokio::task::spawn_blocking(move || config(&pem)).await;
     let config = config.map_err(|_| Problem::Tls("cannot read certificates".to_owned()))??;
-    TlsConnector::from(Arc::new(config)).connect(name, stream).await.map_err(|error| {
-        let inner = error.get_ref().and_then(|inner| inner.downcast_ref::<Error>());
-        match inner {
-            Some(inner) => Problem::Tls(inner.to_string()),
-            None => Problem::Unreachable(error.to_string()),
-        }
-    })
+    TlsConnector::from(Arc::new(config))
+        .connect(name, stream)
+        .await
+        .map_err(|error| problem(&error).unwrap_or_else(|| Problem::Unreachable(error.to_string())))
+}
+
+/// The problem if TLS is the reason of an error. A broker refuses a client's certificate only after
+/// the client has agreed on keys.
+pub(crate) fn problem(error: &std::io::Error) -> Option<Problem> {
+    let inner = error.get_ref()?.downcast_ref::<Error>()?;
+    Some(Problem::Tls(inner.to_string()))
 }
 
 fn config(pem: &Pem) -> Result<ClientConfig, Problem> {
