@@ -26,6 +26,7 @@ suite "attack battery" cargo test -p mote-sandbox --test escape
 suite "rollout" cargo test -p mote-tests --test rollout -- --nocapture
 suite "neighbours" cargo test -p mote-tests --test neighbours -- --nocapture
 suite "hostile workers" cargo test -p mote-tests --test hostile_workers -- --nocapture
+suite "MQTT" cargo test -p mote-tests --test mqtt_loss -- --nocapture
 suite "death of workers" cargo test -p mote-tests --test worker_death -- --nocapture
 suite "accepted invocations under kills" cargo test -p mote-tests --test invocations -- --nocapture nothing_that
 suite "power cuts" cargo test -p mote-tests --test power_cut -- --nocapture

@@ -253,3 +253,62 @@ impl Relay {
         }
     }
 }
+
+/// A server to which functions report their effects; each line that it receives is one.
+pub struct Effects {
+    /// Its address.
+    pub address: SocketAddr,
+    lines: Arc<Mutex<Vec<String>>>,
+}
+
+/// Python code with a function `effect(text)`, which returns when the effect is recorded. A sandbox
+/// reaches the first destination of its manifest at this address; `PORT` stands for the port.
+pub const EFFECT_CODE: &str = "
+import socket
+peer = None
+
+def effect(text):
+    global peer
+    if peer is None:
+        peer = socket.create_connection(('127.77.0.2', PORT), 30)
+    peer.sendall(text.encode() + b'\\n')
+    assert peer.recv(1) == b'k'
+";
+
+impl Effects {
+    /// Starts it.
+    pub fn start() -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").expect("loopback");
+        let address = listener.local_addr().expect("bound");
+        let lines: Arc<Mutex<Vec<String>>> = Arc::default();
+        let all = lines.clone();
+        std::thread::spawn(move || {
+            for client in listener.incoming().map_while(Result::ok) {
+                let into = all.clone();
+                std::thread::spawn(move || {
+                    let Ok(mut answers) = client.try_clone() else { return };
+                    for line in BufReader::new(client).lines().map_while(Result::ok) {
+                        into.lock().expect("lines").push(line);
+                        let _ = answers.write_all(b"k");
+                    }
+                });
+            }
+        });
+        Self { address, lines }
+    }
+
+    /// [`EFFECT_CODE`] for this server.
+    pub fn code(&self) -> String {
+        EFFECT_CODE.replace("PORT", &self.address.port().to_string())
+    }
+
+    /// The part of a manifest that lets a function reach this server.
+    pub fn allow(&self) -> String {
+        format!("[allow]\nnet = [\"{}\"]\n", self.address)
+    }
+
+    /// The effects so far.
+    pub fn all(&self) -> Vec<String> {
+        self.lines.lock().expect("lines").clone()
+    }
+}

@@ -520,3 +520,56 @@ fn removal_ends_the_session() {
         total("1");
     }
 }
+
+#[test]
+fn stored_messages_survive_a_crash_and_a_poisoned_one_is_set_aside() {
+    needs_mosquitto!();
+    let broker = Broker::start();
+    let effects = mqtt::Effects::start();
+    let mut node = Node::start_with(&["--mqtt-broker", &broker.url()]);
+    let code = effects.code()
+        + "
+import time
+
+def handle(event, ctx):
+    if event.text == 'bad':
+        raise ValueError('poison')
+    time.sleep(0.005)
+    effect(f'{event.trigger} {event.path} {event.text}')
+";
+    let mut all = effects.allow();
+    for version in ["3.1.1", "5"] {
+        all += &format!(
+            "[[trigger]]\nmqtt = \"in/{version}\"\nversion = \"{version}\"\nqos = 2\n\
+             acknowledge = \"stored\"\n"
+        );
+    }
+    deploy(&node, "later", &code, &all);
+    wait_for_state(&node, "later", "subscribed");
+    let (first, second) = (numbers(0..100), numbers(100..200));
+    for version in ["3.1.1", "5"] {
+        broker.publish(&format!("in/{version}"), 2, &first);
+    }
+    wait_for("some effects", || (effects.all().len() > 10).then_some(()));
+    // Most messages are acknowledged and have not run.
+    node = node.crash_and_restart();
+    for version in ["3.1.1", "5"] {
+        let topic = format!("in/{version}");
+        broker.publish(&topic, 2, &["bad".to_owned()]);
+        broker.publish(&topic, 2, &second);
+    }
+    for version in ["3.1.1", "5"] {
+        let expected: Vec<String> =
+            (0..200).map(|number| format!("mqtt /in/{version} {number}")).collect();
+        wait_for("all effects, in their order", || {
+            let all = effects.all();
+            let mut own: Vec<_> =
+                all.into_iter().filter(|line| line.contains(&format!("/{version} "))).collect();
+            // One that ran when the node was killed ran again.
+            own.dedup();
+            (own == expected).then_some(())
+        });
+    }
+    let all = triggers(&node, "later");
+    assert!(all.iter().all(|one| one["given_up"] == 0), "{all:?}");
+}
