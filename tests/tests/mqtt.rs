@@ -573,3 +573,22 @@ def handle(event, ctx):
     let all = triggers(&node, "later");
     assert!(all.iter().all(|one| one["given_up"] == 0), "{all:?}");
 }
+
+#[test]
+fn a_burst_of_messages_is_not_left_in_a_buffer() {
+    needs_mosquitto!();
+    let broker = Broker::start();
+    let node = Node::start_with(&["--mqtt-broker", &broker.url()]);
+    let trigger =
+        "[[trigger]]\nmqtt = \"in\"\norder = \"none\"\ninflight = 1000\nreply = \"out\"\n";
+    deploy(&node, "burst", "async def handle(event, ctx): return event.text", trigger);
+    wait_for_state(&node, "burst", "subscribed");
+    let answers = broker.subscribe("out");
+    let began = std::time::Instant::now();
+    for round in 1..=10 {
+        broker.publish("in", 1, &numbers(0..100));
+        answers.wait(round * 100);
+    }
+    // Silence would bring up the next messages only after half a minute.
+    assert!(began.elapsed().as_secs() < 25, "{:?}", began.elapsed());
+}

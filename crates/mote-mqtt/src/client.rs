@@ -330,6 +330,8 @@ impl<I: Invoker> Client<I> {
             if turn.is_over() {
                 turn = Turn::new();
                 tokio::task::yield_now().await;
+                // Packets that have arrived may still be in the buffer.
+                continue;
             }
             if drained_by.is_some() && self.runs.is_empty() && self.link.output.is_empty() {
                 // The broker keeps the session; `end_session` ends it.
