@@ -447,6 +447,7 @@ documents! {
     asynchronous_invocations: "docs/guides/asynchronous-invocations.md",
     benchmarking: "docs/guides/benchmarking.md",
     coap: "docs/guides/coap.md",
+    mqtt: "docs/guides/mqtt.md",
     moving_from_fission: "docs/guides/moving-from-fission.md",
     moving_from_knative: "docs/guides/moving-from-knative.md",
     moving_from_kubeless: "docs/guides/moving-from-kubeless.md",

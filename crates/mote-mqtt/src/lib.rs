@@ -10,6 +10,7 @@
 mod client;
 pub mod message;
 pub mod packet;
+mod reasons;
 mod run;
 pub mod session;
 mod state;

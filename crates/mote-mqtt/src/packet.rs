@@ -609,6 +609,30 @@ mod tests {
     }
 
     #[test]
+    fn noise_neither_panics_nor_loops() {
+        let mut bytes = BytesMut::new();
+        let full = Publish {
+            content_type: Some("x".into()),
+            correlation: Some(Bytes::from_static(b"y")),
+            user: vec![("a".into(), "b".into())],
+            ..message()
+        };
+        publish(&mut bytes, V5, &full);
+        let mut state = 7u64;
+        for _ in 0..20_000 {
+            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+            let mut noisy = bytes.clone();
+            let at = (state >> 33) as usize % noisy.len();
+            noisy[at] = (state >> 56) as u8;
+            for version in [V311, V5] {
+                let mut rest = noisy.clone();
+                while let Ok(Read::Packet(_)) = read(&mut rest, version, 64) {}
+                assert!(rest.len() <= noisy.len());
+            }
+        }
+    }
+
+    #[test]
     fn a_long_message_can_be_skipped_and_acknowledged() {
         let long = Publish { payload: vec![0; 2_000].into(), ..message() };
         let mut bytes = BytesMut::new();
