@@ -194,7 +194,7 @@ def cpu_seconds(pid: int) -> float:
     return ticks / TICKS
 
 
-def broker(folder: Path, port: int) -> subprocess.Popen:
+def broker(folder: Path, port: int) -> subprocess.Popen[bytes]:
     program = shutil.which("mosquitto") or "/usr/sbin/mosquitto"
     config = folder / "mosquitto.conf"
     config.write_text(
@@ -241,7 +241,7 @@ def measure(args: argparse.Namespace, folder: Path) -> dict[str, Any]:
         stdout=subprocess.PIPE, text=True,
     )
     try:
-        if client.stdout.readline().strip() != "ready":
+        if client.stdout is None or client.stdout.readline().strip() != "ready":
             raise SystemExit("the native client did not start: scripts/setup.sh test")
         with Node("--mqtt-broker", url) as node:
             node.deploy(function)
