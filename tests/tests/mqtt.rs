@@ -592,3 +592,36 @@ fn a_burst_of_messages_is_not_left_in_a_buffer() {
     // Silence would bring up the next messages only after half a minute.
     assert!(began.elapsed().as_secs() < 25, "{:?}", began.elapsed());
 }
+
+#[test]
+fn a_silent_broker_does_not_delay_the_stop() {
+    // The kernel accepts the connection, and nobody answers on it.
+    let silent = std::net::TcpListener::bind("127.0.0.1:0").expect("loopback");
+    let url = format!("mqtt://{}", silent.local_addr().expect("bound"));
+    let node = Node::start_with(&["--mqtt-broker", &url]);
+    deploy(&node, "echo", ECHO, "[[trigger]]\nmqtt = \"in\"\n");
+    assert_eq!(triggers(&node, "echo")[0]["state"], "connecting");
+    let (_connection, _) = silent.accept().expect("the node connects");
+    let began = std::time::Instant::now();
+    assert!(node.stop().success());
+    assert!(began.elapsed().as_secs() < 5, "{:?}", began.elapsed());
+}
+
+#[test]
+fn a_broker_that_cannot_be_reached_is_logged_once_a_minute() {
+    let closing = std::net::TcpListener::bind("127.0.0.1:0").expect("loopback");
+    let url = format!("mqtt://{}", closing.local_addr().expect("bound"));
+    let node = Node::start_with(&["--mqtt-broker", &url]);
+    deploy(&node, "echo", ECHO, "[[trigger]]\nmqtt = \"in\"\n");
+    let mut times = Vec::new();
+    for _ in 0..5 {
+        drop(closing.accept().expect("another attempt"));
+        times.push(std::time::Instant::now());
+    }
+    let pauses: Vec<_> = times.windows(2).map(|two| two[1] - two[0]).collect();
+    assert!(pauses.windows(2).all(|two| two[1] > two[0]), "growing pauses: {pauses:?}");
+    let failing = wait_for_state(&node, "echo", "failing");
+    assert_eq!(failing["code"], "M1201", "{failing}");
+    let log = node.ok(&["logs", "echo"]);
+    assert_eq!(log.matches("[M1201]").count(), 1, "{log}");
+}

@@ -289,13 +289,18 @@ impl<I: Invoker> Client<I> {
             let ack = connack(&mut stream, &mut input, version).await?;
             Ok::<_, Lost>((stream, ack, input))
         });
-        let (stream, ack, input) = match self.meanwhile(shaking).await {
-            Ok(shaken) => shaken?,
-            Err(_) => {
-                let text = "it did not answer in time".to_owned();
-                return Err(Lost::Failed(Problem::Unreachable(text)));
+        let mut orders = self.orders.clone();
+        let shaking = async move {
+            tokio::select! {
+                biased;
+                _ = orders.changed() => Err(Lost::Ordered),
+                shaken = shaking => shaken.unwrap_or_else(|_| {
+                    let text = "it did not answer in time".to_owned();
+                    Err(Lost::Failed(Problem::Unreachable(text)))
+                }),
             }
         };
+        let (stream, ack, input) = self.meanwhile(shaking).await?;
         self.session.connected(ack.session_present && !is_clean);
         let route = self.invoker.route(settings.function.as_str(), || None);
         let body_bytes_max = route.map_or(0, |route| route.body_bytes_max());
