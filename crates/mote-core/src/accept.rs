@@ -8,7 +8,7 @@ use std::pin::Pin;
 use bytes::Bytes;
 
 use crate::invocation::{Head, InvocationId, Trigger};
-use crate::retry::ATTEMPTS_DEFAULT;
+use crate::spec::ATTEMPTS_DEFAULT;
 
 /// The idempotency keys and order keys of schedules begin with this, and no others do.
 pub const SCHEDULE_KEYS: &str = "schedule/";

@@ -11,8 +11,7 @@ use bytes::Bytes;
 use crate::body::Body;
 use crate::fault::Fault;
 use crate::name::FunctionName;
-use crate::retry::AsyncRules;
-use crate::spec::{CoapResource, Platform};
+use crate::spec::{AsyncRules, CoapResource, Platform};
 
 /// The source of an invocation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]

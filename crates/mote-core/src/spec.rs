@@ -9,12 +9,16 @@ use serde::{Deserialize, Serialize};
 
 use crate::FunctionName;
 use crate::policy::{Balance, Policy};
-use crate::retry::AsyncRules;
 
+mod background;
 pub mod mqtt;
 mod schedule;
 mod v1;
 
+pub use background::{
+    AGE_MS_MAX_DEFAULT, ATTEMPTS_DEFAULT, ATTEMPTS_MAX, AsyncRules, BACKOFF_MS_DEFAULT,
+    BACKOFF_MS_MAX_DEFAULT, Recipient, RetryOn,
+};
 pub use schedule::{
     EVERY_MS_MAX, EVERY_MS_MIN, EXPRESSION_BYTES_MAX, JITTER_MS_MAX, Missed, Overlap,
     SCHEDULE_BODY_BYTES_MAX, SCHEDULES_MAX, Schedule, ScheduledCall, TIMEZONE_DEFAULT, When,

@@ -7,9 +7,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use mote_core::RouteInfo;
 use mote_core::name::FunctionName;
-use mote_core::retry::AsyncRules;
 use mote_core::rollout::Split;
-use mote_core::spec::{CoapResource, Platform};
+use mote_core::spec::{AsyncRules, CoapResource, Platform};
 
 use crate::revision::Revision;
 

@@ -11,9 +11,8 @@ use mote_api::Problem;
 use mote_core::accept::{Accept as _, AcceptError, Accepted, Deferred};
 use mote_core::body::{Body, BodyError};
 use mote_core::invocation::{Head, headers, put_header};
-use mote_core::retry::AsyncRules;
 use mote_core::shares::Shares;
-use mote_core::spec::{CoapResource, Platform};
+use mote_core::spec::{AsyncRules, CoapResource, Platform};
 use mote_core::{
     Fault, FunctionName, Invocation, InvocationId, Invoker, Phases, Reply, RouteInfo, Trigger,
 };

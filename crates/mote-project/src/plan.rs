@@ -13,8 +13,8 @@ use mote_api::manifest::{
 use mote_api::toml_reader::{Lined, Mistake, Mistakes};
 use mote_core::policy::Balance;
 use mote_core::policy::{HpaSettings, KnativeSettings, OpenFaasSettings, Policy};
-use mote_core::retry::{AsyncRules, Recipient, RetryOn};
 use mote_core::spec::mqtt::{self, Acknowledge, MqttOrder, MqttSession, MqttTrigger, MqttVersion};
+use mote_core::spec::{AsyncRules, Recipient, RetryOn};
 use mote_core::spec::{CoapResource, Egress, Platform, Runtime, StartPolicy};
 use mote_core::{FunctionName, FunctionSpec};
 use mote_store::ArchiveLimits;

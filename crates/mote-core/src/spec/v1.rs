@@ -11,6 +11,7 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
+use super::AsyncRules;
 use super::mqtt::MqttTrigger;
 use super::{
     CoapResource, Egress, FunctionSpec, Limits, Missed, Overlap, Platform, Runtime, Scale,
@@ -18,7 +19,6 @@ use super::{
 };
 use crate::name::FunctionName;
 use crate::policy::{Balance, Policy};
-use crate::retry::AsyncRules;
 
 /// The version that this module writes, and the newest that it reads.
 pub const SPEC_VERSION: u32 = 1;

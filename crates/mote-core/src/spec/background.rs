@@ -1,0 +1,95 @@
+//! `[async]` of a manifest: how the accepted invocations of a function are run. `crate::retry` decides
+//! by these rules.
+
+use serde::{Deserialize, Serialize};
+
+/// Attempts if the manifest sets no number: one, and two more after failures.
+pub const ATTEMPTS_DEFAULT: u32 = 3;
+/// Most attempts that a manifest may ask for.
+pub const ATTEMPTS_MAX: u32 = 100;
+/// The pause before the second attempt.
+pub const BACKOFF_MS_DEFAULT: u64 = 1_000;
+/// The longest pause between two attempts.
+pub const BACKOFF_MS_MAX_DEFAULT: u64 = 300_000;
+/// An invocation that has waited longer than this becomes a dead letter instead of being tried
+/// again: sensor values and notifications are worthless by then.
+pub const AGE_MS_MAX_DEFAULT: u64 = 6 * 3_600_000;
+
+/// A failure after which an invocation may be tried again.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum RetryOn {
+    /// The function raised an error, ended, or could not start.
+    Error,
+    /// The deadline of the invocation passed.
+    Timeout,
+    /// The function answered with a status from 500 to 599.
+    Status,
+}
+
+impl RetryOn {
+    /// All of them, which is the default.
+    pub const ALL: [RetryOn; 3] = [RetryOn::Error, RetryOn::Timeout, RetryOn::Status];
+
+    /// The word used in manifests.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            RetryOn::Error => "error",
+            RetryOn::Timeout => "timeout",
+            RetryOn::Status => "status",
+        }
+    }
+}
+
+/// What receives the result of an invocation that has ended.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Recipient {
+    /// Another function of the node.
+    Function(String),
+    /// A POST to this address, under the node's rule for such requests.
+    Url(String),
+}
+
+/// How the accepted invocations of a function are run: `[async]` of its manifest.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct AsyncRules {
+    /// Attempts in total; `None` if the manifest sets no number.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub attempts: Option<u32>,
+    /// The pause before the second attempt in milliseconds. It doubles with each attempt.
+    pub backoff_ms: u64,
+    /// The longest pause in milliseconds.
+    pub backoff_ms_max: u64,
+    /// The failures after which it is tried again.
+    pub retry: Vec<RetryOn>,
+    /// Milliseconds after its acceptance, or after the time for which it was accepted, from which
+    /// on it is not tried again.
+    pub age_ms_max: u64,
+    /// Accepted invocations that run at once; `None` means half of what the function's instances
+    /// can run at once, so that callers who wait find room.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub concurrency: Option<u32>,
+    /// What receives the answer of an invocation that succeeded.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub on_success: Option<Recipient>,
+    /// What receives the request of an invocation that failed for good.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub on_failure: Option<Recipient>,
+}
+
+impl Default for AsyncRules {
+    fn default() -> Self {
+        Self {
+            attempts: None,
+            backoff_ms: BACKOFF_MS_DEFAULT,
+            backoff_ms_max: BACKOFF_MS_MAX_DEFAULT,
+            retry: RetryOn::ALL.to_vec(),
+            age_ms_max: AGE_MS_MAX_DEFAULT,
+            concurrency: None,
+            on_success: None,
+            on_failure: None,
+        }
+    }
+}
