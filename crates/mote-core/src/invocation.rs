@@ -5,6 +5,7 @@
 
 use std::fmt;
 use std::future::Future;
+use std::sync::Arc;
 
 use bytes::Bytes;
 
@@ -12,6 +13,7 @@ use crate::body::Body;
 use crate::fault::Fault;
 use crate::name::FunctionName;
 use crate::retry::AsyncRules;
+use crate::services::Chain;
 use crate::spec::{CoapResource, Platform};
 
 /// The source of an invocation.
@@ -238,6 +240,9 @@ pub struct Invocation {
     pub received_ns: u64,
     /// When its answer must have begun, in monotonic nanoseconds. One deadline for everything.
     pub deadline_ns: u64,
+    /// The functions that called each other until this invocation came about; `None` if it did not
+    /// come from a function.
+    pub chain: Option<Arc<Chain>>,
 }
 
 impl Invocation {

@@ -30,6 +30,7 @@ mod pool;
 mod prewarm;
 mod reconciler;
 mod relay;
+mod requests;
 mod revision;
 mod routes;
 mod server;
