@@ -146,7 +146,7 @@ impl Operation {
 pub struct Entry {
     /// Its value; empty in a listing without values.
     pub value: Bytes,
-    /// Rises with every change of any entry of the node, so no two values of a key share one.
+    /// Rises with every change of any entry of its namespace, so no two values of a key share one.
     pub version: u64,
     /// When it vanishes, in milliseconds since 1970.
     pub expires_unix_ms: Option<u64>,

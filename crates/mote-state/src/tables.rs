@@ -14,15 +14,15 @@ const SWEPT_PER_CHANGE: u32 = 4;
 /// Expired entries that are removed before a quota counts as used up.
 const SWEPT_FOR_QUOTA: u32 = 10_000;
 
-/// The tables. `expires_ms` is 0 for entries that stay.
+/// The tables. `expires_ms` is 0 for entries that stay. `version` of a namespace is the last that one of
+/// its entries had; a namespace is never removed, so that no version comes again.
 pub(crate) const STEPS: Steps = &["
-CREATE TABLE versions (last INTEGER NOT NULL) STRICT;
-INSERT INTO versions VALUES (0);
 CREATE TABLE namespaces (
     id INTEGER PRIMARY KEY AUTOINCREMENT,
     name TEXT NOT NULL UNIQUE,
     keys INTEGER NOT NULL,
-    bytes INTEGER NOT NULL
+    bytes INTEGER NOT NULL,
+    version INTEGER NOT NULL
 ) STRICT;
 CREATE TABLE entries (
     id INTEGER PRIMARY KEY,
@@ -198,21 +198,24 @@ impl Change<'_> {
         let id = match self.totals {
             Some(totals) => totals.id,
             None => {
-                let sql = "INSERT INTO namespaces (name, keys, bytes) VALUES (?1, 0, 0)";
+                let sql =
+                    "INSERT INTO namespaces (name, keys, bytes, version) VALUES (?1, 0, 0, 0)";
                 connection.prepare_cached(sql)?.execute([text_of(self.namespace)])?;
                 connection.last_insert_rowid()
             }
         };
-        let sql = "UPDATE versions SET last = last + 1 RETURNING last";
-        let version: u64 = connection.prepare_cached(sql)?.query_row([], |row| row.get(0))?;
+        let old = self.held.as_ref().map_or(0, |held| held.bytes);
+        let keys = i64::from(self.held.is_none());
+        let sql =
+            "UPDATE namespaces SET version = version + 1, keys = keys + ?2, bytes = bytes + ?3
+                   WHERE id = ?1 RETURNING version";
+        let row = params![id, keys, to_i64(bytes) - to_i64(old)];
+        let version: u64 = connection.prepare_cached(sql)?.query_row(row, |row| row.get(0))?;
         let sql = "INSERT INTO entries (namespace, key, value, version, expires_ms)
                    VALUES (?1, ?2, ?3, ?4, ?5) ON CONFLICT (namespace, key) DO UPDATE
                    SET value = ?3, version = ?4, expires_ms = ?5";
         let row = params![id, self.key, value, version, expires_ms];
         connection.prepare_cached(sql)?.execute(row)?;
-        let old = self.held.as_ref().map_or(0, |held| held.bytes);
-        let keys = i64::from(self.held.is_none());
-        count(connection, id, keys, to_i64(bytes) - to_i64(old))?;
         sweep(connection, self.now_ms, SWEPT_PER_CHANGE, None)?;
         Ok(Ok(version))
     }
@@ -362,10 +365,9 @@ pub(crate) fn usage(connection: &Connection) -> rusqlite::Result<Vec<Usage>> {
     Ok(known.collect())
 }
 
-/// Removes a namespace with its entries.
+/// Removes the entries of a namespace.
 pub(crate) fn clear(connection: &Connection, namespace: &Namespace) -> rusqlite::Result<()> {
     let Some(totals) = totals(connection, namespace)? else { return Ok(()) };
     connection.prepare_cached("DELETE FROM entries WHERE namespace = ?1")?.execute([totals.id])?;
-    connection.prepare_cached("DELETE FROM namespaces WHERE id = ?1")?.execute([totals.id])?;
-    Ok(())
+    count(connection, totals.id, -to_i64(totals.keys), -to_i64(totals.bytes))
 }
