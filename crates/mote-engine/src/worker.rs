@@ -369,6 +369,8 @@ impl<'a> Batch<'a> {
             return match header.kind {
                 // These frames crossed the end of their stream.
                 FrameKind::Body | FrameKind::Credit => Ok(1),
+                // So did this one: it goes on outside the invocation.
+                FrameKind::Request => self.request(header.stream, None, payload),
                 kind => Err(WireError::Malformed(kind, "no such stream")),
             };
         };
