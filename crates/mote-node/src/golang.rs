@@ -91,8 +91,11 @@ const NUCLIO: [Provided; 4] = [
 ];
 
 /// What functions that are written for `mote` itself may import.
-const MOTE: [Provided; 1] =
-    [Provided { module: "mote.internal/mote", files: &[provided!("mote.go", "mote/mote.go")], needs: &[] }];
+const MOTE: [Provided; 1] = [Provided {
+    module: "mote.internal/mote",
+    files: &[provided!("mote.go", "mote/mote.go")],
+    needs: &[],
+}];
 
 const KUBELESS: [Provided; 1] = [Provided {
     module: "github.com/kubeless/kubeless",
