@@ -341,7 +341,7 @@ fn people_read_and_change_state() {
     assert_eq!(node.ok(&["kv", "increment", "python", "n", "41"]), "41\n");
     assert_eq!(node.post("/python/increment?key=n", b"").text(), "42");
     assert_eq!(node.ok(&["kv", "increment", "python", "n", "-2"]), "40\n");
-    let keys = node.json(&["--json", "kv", "list", "python"]);
+    let keys = node.json(&["kv", "list", "python", "-o", "json"]);
     let keys: Vec<_> = keys
         .as_array()
         .map(|all| all.iter().map(|one| one["key"].clone()).collect())
