@@ -243,6 +243,55 @@ async def handle(event, ctx):
     assert_eq!(node.get("/fan?calls=64").text(), "64 answered, 0 refused: ");
 }
 
+#[test]
+fn functions_hand_over_calls_that_run_later() {
+    const PYTHON: &str = r#"
+def handle(event, ctx):
+    if event.path == "/refused":
+        try:
+            return ctx.call_async("secret", "x")
+        except ctx.kv.Error as error:
+            return error.code
+    return ctx.call_async("counter", event.body, path="/from/python", key=event.args.get("key"), delay=float(event.args.get("delay", 0)))
+"#;
+    const NODE: &str = r#"
+export const handle = (event, ctx) => ctx.callAsync('counter', event.body, { path: '/from/node' });
+"#;
+    const COUNTER: &str = r#"
+def handle(event, ctx):
+    ctx.kv.put("last", "%s %s %s %s" % (event.path, event.trigger, event.text, event.id))
+    ctx.kv.increment("runs")
+"#;
+    let manifest = "version = 1\n[allow]\nfunctions = [\"counter\"]\n";
+    let mut node = Node::start();
+    node.deploy_ok("counter", &[("handler.py", COUNTER)]);
+    node.deploy_ok("python", &[("handler.py", PYTHON), ("mote.toml", manifest)]);
+    node.deploy_ok("node", &[("handler.js", NODE), ("mote.toml", manifest)]);
+    assert_eq!(node.get("/python/refused").text(), "denied");
+    let runs = |node: &Node, wanted: &str| {
+        let read = node.mote(&["kv", "get", "counter", "runs"]);
+        (String::from_utf8_lossy(&read.stdout) == wanted).then_some(())
+    };
+    let id = node.post("/python", b"one").text();
+    assert_eq!(id.len(), 26, "{id}");
+    wait_for("the first call", || runs(&node, "1"));
+    let last = node.ok(&["kv", "get", "counter", "last"]);
+    assert_eq!(last, format!("/from/python function one {id}"));
+    let id = node.post("/node", b"two").text();
+    wait_for("the second call", || runs(&node, "2"));
+    let last = node.ok(&["kv", "get", "counter", "last"]);
+    assert_eq!(last, format!("/from/node function two {id}"));
+    // The same key is the same call.
+    let first = node.post("/python?key=once", b"three").text();
+    assert_eq!(node.post("/python?key=once", b"three").text(), first);
+    wait_for("the third call", || runs(&node, "3"));
+    // What was accepted survives a crash.
+    node.post("/python?delay=1", b"four");
+    node = node.crash_and_restart();
+    wait_for("the call after the crash", || runs(&node, "4"));
+    assert!(node.ok(&["kv", "get", "counter", "last"]).contains(" four "));
+}
+
 /// A header field of a caller from outside does not take part in the chain.
 #[test]
 fn what_a_function_may_call_is_in_its_manifest_alone() {

@@ -119,8 +119,6 @@ async fn serve(
     };
     let engine = Engine::new(engine_config, backend.clone(), Handle::current());
     let state = FileState::new(&config.data.join(STATE_FILE));
-    let services = NodeServices::new(engine.clone(), Arc::new(state.clone()));
-    engine.set_services(Arc::new(services));
 
     let http_listener = match config.http {
         Some(address) => Some(http::listen(address).map_err(|e| busy("http", address, e))?),
@@ -198,6 +196,9 @@ async fn serve(
         counter: Default::default(),
     });
     node.engine.set_own_apis(platforms.own_apis(node.http));
+    let accept = Arc::new(journal.clone());
+    let services = NodeServices::new(engine.clone(), Arc::new(state.clone()), accept);
+    engine.set_services(Arc::new(services));
     secrets::bring_back(&node).await?;
     bring_back(&node, management).await?;
     accepted::take_up(&journal, &store).await;

@@ -4,8 +4,8 @@
 //! it and answers it, without a socket and without another thread.
 
 use std::hash::{BuildHasher as _, RandomState};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, OnceLock};
 
 use bytes::Bytes;
 use mote_core::accept::{Accept, AcceptError, Deferred};
@@ -32,22 +32,16 @@ const DELAY_MS_MAX: u64 = 30 * 24 * 3_600_000;
 pub(crate) struct NodeServices {
     engine: Engine,
     state: Arc<dyn State>,
-    /// Keeps calls that run later; absent on a node that keeps none.
-    accept: OnceLock<Arc<dyn Accept>>,
+    /// Keeps calls that run later.
+    accept: Arc<dyn Accept>,
     random: RandomState,
     counter: AtomicU64,
 }
 
 impl NodeServices {
-    pub(crate) fn new(engine: Engine, state: Arc<dyn State>) -> Self {
+    pub(crate) fn new(engine: Engine, state: Arc<dyn State>, accept: Arc<dyn Accept>) -> Self {
         let (random, counter) = Default::default();
-        Self { engine, state, accept: OnceLock::new(), random, counter }
-    }
-
-    /// Lets functions hand calls to `accept`. Called at most once.
-    #[allow(dead_code, reason = "the journal of accepted invocations calls it")]
-    pub(crate) fn set_accept(&self, accept: Arc<dyn Accept>) {
-        let _ = self.accept.set(accept);
+        Self { engine, state, accept, random, counter }
     }
 
     fn state(
@@ -131,10 +125,6 @@ impl NodeServices {
     }
 
     fn accept(&self, call: Call, head: Head) -> Result<Begun, Answer> {
-        let Some(accept) = self.accept.get() else {
-            let text = "this node keeps no calls that run later";
-            return Err(Answer::text(Status::Unavailable, text));
-        };
         if call.key.len() > KEY_BYTES_MAX || call.order.len() > KEY_BYTES_MAX {
             return Err(Answer::text(Status::Invalid, "key and order have at most 255 bytes"));
         }
@@ -146,16 +136,13 @@ impl NodeServices {
             0 => 0,
             delay_ms => clock::unix_ms() + delay_ms,
         };
-        let accepted = accept.accept(Deferred {
-            function: call.function,
-            trigger: Trigger::Function,
-            head,
-            // A copy, because the call may be kept long, and its bytes are a part of more.
-            body: Bytes::copy_from_slice(&call.body),
+        // A copy, because the call may be kept long, and its bytes are a part of more.
+        let body = Bytes::copy_from_slice(&call.body);
+        let accepted = self.accept.accept(Deferred {
             key: some(call.key),
             due_unix_ms,
             order: some(call.order),
-            callback: None,
+            ..Deferred::new(call.function, Trigger::Function, head, body)
         });
         Ok(Begun::Later(Box::pin(async move {
             match accepted.await {
@@ -163,7 +150,7 @@ impl NodeServices {
                 Err(error) => {
                     let status = match &error {
                         AcceptError::NotFound(_) => return Answer::failed(404, &error.to_string()),
-                        AcceptError::Full(_) => Status::Full,
+                        AcceptError::Full(_) | AcceptError::DiskFull(_) => Status::Full,
                         AcceptError::Invalid(_) => Status::Invalid,
                         AcceptError::Disk(_) | AcceptError::Stopping => Status::Unavailable,
                     };

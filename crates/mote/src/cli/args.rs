@@ -122,12 +122,11 @@ pub(super) enum Verb {
     Top(Top),
     /// Remove functions
     #[command(visible_alias = "rm")]
-    Remove(Remove),
+    Remove(RemoveFunctions),
     /// Look up and cancel invocations that the node has accepted for later
     Invocation(Invocation),
     /// Manage accepted invocations that have failed for good
     DeadLetters(DeadLetters),
-    Remove(RemoveFunctions),
     /// Manage the secrets that functions read
     Secret(Secret),
     /// Read and change the state that functions keep
@@ -589,6 +588,12 @@ pub(super) enum DeadLetterVerb {
         #[arg(long, value_name = "NAME", group = "which")]
         function: Option<String>,
         /// Do not ask
+        #[arg(short, long)]
+        yes: bool,
+    },
+}
+
+#[derive(Debug, ClapArgs)]
 pub(super) struct Kv {
     #[command(subcommand)]
     pub(super) verb: KvVerb,
