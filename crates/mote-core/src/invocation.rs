@@ -10,10 +10,10 @@ use std::sync::Arc;
 use bytes::Bytes;
 
 use crate::body::Body;
+use crate::chain::Chain;
 use crate::fault::Fault;
 use crate::name::FunctionName;
 use crate::retry::AsyncRules;
-use crate::services::Chain;
 use crate::spec::{CoapResource, Platform};
 
 /// The source of an invocation.

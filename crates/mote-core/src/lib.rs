@@ -13,6 +13,7 @@ pub mod accept;
 pub mod backend;
 pub mod base64;
 pub mod body;
+pub mod chain;
 pub mod destination;
 pub mod fault;
 pub mod gathering;

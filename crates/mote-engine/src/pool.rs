@@ -14,7 +14,7 @@ use std::task::Waker;
 use bytes::Bytes;
 use mote_core::backend::{Exit, InstanceControl};
 use mote_core::body::{Body, BodyError};
-use mote_core::services::Chain;
+use mote_core::chain::Chain;
 use mote_core::wire::{self, FLAG_END, FrameKind, INLINE_BODY_BYTES_MAX, WINDOW_BYTES};
 use mote_core::{Fault, Invocation, InvocationId, Phases, Reply, Trigger};
 use mote_pool::autoscale::Bounds;
@@ -25,7 +25,7 @@ use tokio::sync::oneshot;
 
 use crate::body_channel::AnswerSink;
 use crate::ledger::Reservation;
-use crate::requests::{CallGuard, Requests};
+use crate::request_bounds::{CallGuard, Requests};
 use crate::server_link::ServerLink;
 
 /// When this many bytes wait to be written to a worker, it gets no further invocation and no more

@@ -9,9 +9,9 @@ use std::sync::Arc;
 use std::task::{Poll, Waker};
 
 use mote_core::InvocationId;
+use mote_core::chain::Chain;
 use mote_core::services::{
-    Answer, AnswerFuture, Asked, Begun, CALLS_MAX, Caller, Chain, REQUEST_BYTES_MAX, REQUESTS_MAX,
-    Request, Services, Status,
+    Answer, AnswerFuture, Asked, Begun, CALLS_MAX, Caller, Request, Services, Status,
 };
 use mote_core::state::Operation;
 use mote_core::wire::{FrameKind, WireError};
@@ -19,53 +19,8 @@ use mote_pool::Instance as _;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot};
 
 use crate::pool::{Instance, Stream};
+use crate::request_bounds::CALLS_KEPT;
 use crate::revision::Revision;
-
-/// Requests of one instance that read from the state at once. Each may bring as much as a value or
-/// a listing, so this bounds what the node keeps for a worker that does not read.
-const READS_MAX: usize = 16;
-/// The list of an invocation's calls is cleaned of ended ones when it has this many.
-const CALLS_KEPT: usize = 8;
-
-/// Held by the invocation; a call whose other end is dropped is cancelled.
-pub(crate) type CallGuard = oneshot::Sender<()>;
-
-/// The requests of one instance.
-pub(crate) struct Requests {
-    under_way: u32,
-    bytes: usize,
-    reads: Option<Arc<Semaphore>>,
-    /// Tasks whose answer waits for room.
-    wakers: Vec<Waker>,
-    /// Calls that belong to no invocation.
-    calls: Vec<CallGuard>,
-}
-
-impl Requests {
-    pub(crate) const fn new() -> Self {
-        Self { under_way: 0, bytes: 0, reads: None, wakers: Vec::new(), calls: Vec::new() }
-    }
-
-    /// Wakes those that wait for room in the outgoing bytes.
-    pub(crate) fn wake(&mut self) {
-        for waker in self.wakers.drain(..) {
-            waker.wake();
-        }
-    }
-
-    fn admit(&mut self, bytes: usize) -> Result<(), WireError> {
-        let too_many = |why| Err(WireError::Malformed(FrameKind::Request, why));
-        if self.under_way >= REQUESTS_MAX {
-            return too_many("too many requests under way");
-        }
-        if self.bytes + bytes > REQUEST_BYTES_MAX {
-            return too_many("too many bytes of requests under way");
-        }
-        self.under_way += 1;
-        self.bytes += bytes;
-        Ok(())
-    }
-}
 
 /// A request that was admitted.
 pub(crate) struct Admitted {
@@ -122,7 +77,7 @@ pub(crate) fn admit(
             admitted.chain.clone_from(&stream.chain);
             &mut stream.calls
         }
-        None => &mut instance.requests.calls,
+        None => instance.requests.calls(),
     };
     match &asked {
         Asked::Call(call) if call.waits => {
@@ -139,9 +94,7 @@ pub(crate) fn admit(
             }
         }
         Asked::State { operation: Operation::Get { .. } | Operation::List { .. }, .. } => {
-            let reads = &mut instance.requests.reads;
-            let reads = reads.get_or_insert_with(|| Arc::new(Semaphore::new(READS_MAX)));
-            admitted.reads = Some(reads.clone());
+            admitted.reads = Some(instance.requests.reads());
         }
         _ => {}
     }
@@ -240,11 +193,10 @@ fn try_write(
     }
     let instance = worker.instance_mut();
     if instance.is_full() {
-        instance.requests.wakers.extend(waker.cloned());
+        instance.requests.wait(waker);
         return Poll::Pending;
     }
-    instance.requests.under_way -= 1;
-    instance.requests.bytes -= place.bytes;
+    instance.requests.answered(place.bytes);
     instance.write(|out| answer.put(out, place.stream, place.id));
     Poll::Ready(())
 }

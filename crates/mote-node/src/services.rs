@@ -10,10 +10,11 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use bytes::Bytes;
 use mote_core::accept::{Accept, AcceptError, Deferred};
 use mote_core::body::{Body, BodyError};
+use mote_core::chain::Chain;
 use mote_core::invocation::{Head, headers};
 use mote_core::services::{
-    Answer, Asked, Begun, CALL_BODY_BYTES_MAX, Call, Caller, Chain, FUNCTIONS, STATE, Services,
-    Status, state_answer,
+    Answer, Asked, Begun, CALL_BODY_BYTES_MAX, Call, Caller, FUNCTIONS, STATE, Services, Status,
+    state_answer,
 };
 use mote_core::state::{self, KEYS_MAX, Namespace, Operation, Quota, State};
 use mote_core::{Fault, Invocation, InvocationId, Invoker as _, RouteInfo as _, Trigger};
