@@ -42,7 +42,7 @@ async def handle(event, ctx):
     kv, times = ctx.kv, []
     make = {
         "get": lambda i: kv.get("k%d" % (i % 16)),
-        "put": lambda i: kv.put("k%d" % (i % 16), b"x" * 100, durable=durable),
+        "put": lambda i: kv.put("k%d" % (i % 16), b"%0100d" % i, durable=durable),
         "increment": lambda i: kv.increment("n%d" % (i % 16), durable=durable),
     }[args["operation"]]
     for i in range(16):
@@ -83,7 +83,8 @@ def in_sqlite(folder: Path, operation: str, durable: bool, count: int) -> Row:
             if operation == "get":
                 file.execute("SELECT value FROM entries WHERE key = ?", (f"k{i % 16}",)).fetchone()
             elif operation == "put":
-                file.execute(write, (f"k{i % 16}", b"x" * 100))
+                # Another value each time: SQLite writes nothing where nothing has changed.
+                file.execute(write, (f"k{i % 16}", b"%0100d" % i))
             else:
                 file.execute(add, (f"n{i % 16}",)).fetchone()
             times.append(time.monotonic_ns() - start)

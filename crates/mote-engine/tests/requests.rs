@@ -136,7 +136,7 @@ async fn a_worker_to_which_nothing_was_announced_is_ended() {
     });
     bench.script(echo);
     let revision = bench.publish(|_| ());
-    let _ = bench.call(&revision, "POST", "x");
+    drop(bench.call(&revision, "POST", "x"));
     until_killed(&revision, "not announced").await;
     assert_eq!(patient(bench.call(&revision, "POST", "ok")).await.unwrap().unwrap(), "ok");
 }
@@ -153,7 +153,7 @@ fn sends(bench: &Bench, kind: FrameKind, payload: Vec<u8>) -> Arc<Revision> {
     });
     bench.script(echo);
     let revision = bench.publish(|spec| spec.limits.timeout_ms = 60_000);
-    let _ = bench.call(&revision, "POST", "x");
+    drop(bench.call(&revision, "POST", "x"));
     revision
 }
 
@@ -230,7 +230,7 @@ async fn a_worker_that_does_not_read_its_answers_is_held_to_a_bound() {
         std::future::pending().await
     });
     let revision = bench.publish(|spec| spec.limits.timeout_ms = 60_000);
-    let _ = bench.call(&revision, "POST", "x");
+    drop(bench.call(&revision, "POST", "x"));
     // While the worker reads nothing, only so many reads are begun.
     let value: Bytes = vec![1; 200 << 10].into();
     let mut begun = 0;
@@ -258,6 +258,25 @@ async fn a_worker_that_does_not_read_its_answers_is_held_to_a_bound() {
         got = patient(count.recv()) => assert_eq!(got, Some(200)),
         () = rest => panic!("the services ended"),
     }
+}
+
+#[tokio::test]
+async fn a_request_that_crosses_the_end_of_its_invocation_is_answered() {
+    let (bench, _seen) = with_services();
+    let (done, mut ended) = mpsc::unbounded_channel();
+    bench.script(move |mut worker| async move {
+        worker.begin(1).await;
+        let (stream, _) = worker.invoke().await.unwrap();
+        worker.answer(stream, "served").await;
+        worker.send(FrameKind::Request, 0, stream, &get(1, "now", 0)).await;
+        done.send(response(&mut worker).await).unwrap();
+        std::future::pending().await
+    });
+    let revision = bench.publish(|_| ());
+    let served = patient(bench.call(&revision, "POST", "x")).await.unwrap();
+    assert_eq!(served.unwrap(), "served");
+    let answer = patient(ended.recv()).await.unwrap();
+    assert_eq!(answer, (1, 0, Bytes::from_static(b"at once")));
 }
 
 #[tokio::test]
@@ -294,7 +313,7 @@ async fn calls_end_with_the_worker_that_made_them() {
         std::future::pending().await
     });
     let revision = bench.publish(|spec| spec.limits.timeout_ms = 60_000);
-    let _ = bench.call(&revision, "POST", "x");
+    drop(bench.call(&revision, "POST", "x"));
     for _ in 0..2 {
         let mut begun = patient(seen.recv()).await.unwrap();
         patient(begun.answer.closed()).await;

@@ -36,7 +36,9 @@ pub struct FileState(Arc<Shared>);
 struct Shared {
     path: PathBuf,
     phase: Mutex<Phase>,
-    cache: Mutex<Cache>,
+    /// Apart from the rest, because the committer's thread uses it, and must not be the last that
+    /// holds the committer.
+    cache: Arc<Mutex<Cache>>,
 }
 
 enum Phase {
@@ -53,7 +55,7 @@ type Job = Box<dyn FnOnce(Result<&Committer, StateError>) + Send>;
 impl FileState {
     /// State in the file `path`, which is made when something is first kept.
     pub fn new(path: &Path) -> Self {
-        let (phase, cache) = (Mutex::new(Phase::Closed), Mutex::default());
+        let (phase, cache) = (Mutex::new(Phase::Closed), Arc::default());
         Self(Arc::new(Shared { path: path.to_owned(), phase, cache }))
     }
 
@@ -174,7 +176,7 @@ impl State for FileState {
             | Operation::Increment { key, .. } => Some(key.clone()),
             Operation::List { .. } => None,
         };
-        let (shared, place) = (self.0.clone(), namespace.clone());
+        let (cache, place) = (self.0.cache.clone(), namespace.clone());
         let durable = durable && operation.writes();
         self.submit(
             durable,
@@ -182,7 +184,7 @@ impl State for FileState {
             move |result| {
                 if let Some(key) = key {
                     // In the order of the changes, because the committer calls these in order.
-                    let mut cache = shared.cache.lock();
+                    let mut cache = cache.lock();
                     match &result {
                         Ok(tables::Applied { now: Some(entry), .. }) => {
                             cache.put(&place, &key, entry.clone());
@@ -214,12 +216,12 @@ impl State for FileState {
             return Box::pin(async { Ok(()) });
         }
         let (answer, answered) = oneshot::channel();
-        let (shared, place) = (self.0.clone(), namespace.clone());
+        let (cache, place) = (self.0.cache.clone(), namespace.clone());
         self.submit(
             true,
             move |connection| tables::clear(connection, &namespace),
             move |result| {
-                shared.cache.lock().clear(&place);
+                cache.lock().clear(&place);
                 let _ = answer.send(result);
             },
         );
