@@ -823,6 +823,25 @@ mod tests {
     }
 
     #[test]
+    fn calls_and_state() {
+        let source = "version = 1\n[allow]\nfunctions = [\"a-1\", \"*\"]\n[kv]\nshared = [\"site\"]\n\
+                      quota = \"1MiB\"\n";
+        let mut functions = Manifest::parse(FILE_NAME, source).expect("valid").functions;
+        let function = functions.pop().expect("one function");
+        assert_eq!(function.calls, ["a-1", "*"]);
+        assert_eq!(function.shared_state, ["site"]);
+        assert_eq!(function.state_quota_bytes, Some(1 << 20));
+        let mistakes =
+            |source: &str| Manifest::parse(FILE_NAME, source).expect_err(source).to_string();
+        let wrong = mistakes("version = 1\n[allow]\nfunctions = [\"A b\"]\n");
+        assert!(wrong.contains("functions: an array of names"), "{wrong}");
+        let wrong = mistakes("version = 1\n[kv]\nshared = [\"*\"]\n");
+        assert!(wrong.contains("shared: an array of names"), "{wrong}");
+        let wrong = mistakes("version = 1\n[kv]\nquota = \"9GiB\"\n");
+        assert!(wrong.contains("quota: 0 to 1GiB"), "{wrong}");
+    }
+
+    #[test]
     fn a_full_manifest() {
         let source = r#"
 version = 1
