@@ -45,24 +45,16 @@ pub fn document() -> String {
     ),
     servers((url = "http://localhost", description = "the Unix socket of the node, or its --admin address")),
     paths(
-        status, doctor, functions, function, deploy, remove, revisions, traffic, rollback, invoke, scale, logs, invocations, invocation, cancel_invocation, retry_invocation, delete_dead_letters, delete_dead_letter, schedules, secrets, put_secret, remove_secret, openwhisk, openapi_json, livez,
-        status, doctor, functions, function, deploy, remove, revisions, traffic, rollback, invoke, scale, logs, invocations, invocation, cancel_invocation, retry_invocation, delete_dead_letters, delete_dead_letter, secrets, put_secret, remove_secret, kv, kv_list, kv_clear, kv_get, kv_put, kv_delete, kv_increment, openwhisk, openapi_json, livez,
+        status, doctor, functions, function, deploy, remove, revisions, traffic, rollback, invoke, scale, logs, invocations, invocation, cancel_invocation, retry_invocation, delete_dead_letters, delete_dead_letter, schedules, secrets, put_secret, remove_secret, kv, kv_list, kv_clear, kv_get, kv_put, kv_delete, kv_increment, openwhisk, openapi_json, livez,
         readyz, metrics
     ),
     components(schemas(
         AcceptedInvocation, AcceptedInvocations, CancelledInvocation, DeletedDeadLetters,
         InvocationState, Check, CheckState, DeployResult, DoctorReport, Function, FunctionList, FunctionState,
-        InvokeAnswer, InvokeRequest, LogLine, LogStream, NodeBudget, NodeStatus, Problem,
-        RevisionInfo, RevisionList, ScaleBounds, ScaleRequest, ScaleResult, Schedule, ScheduleList,
-        ScheduleOutcome, ScheduleRun, Secret, SecretList,
-        status, doctor, functions, function, deploy, remove, revisions, traffic, rollback, invoke, scale, logs, secrets, put_secret, remove_secret, kv, kv_list, kv_clear, kv_get, kv_put, kv_delete, kv_increment, openwhisk, openapi_json, livez,
-        readyz, metrics
-    ),
-    components(schemas(
-        Check, CheckState, DeployResult, DoctorReport, Function, FunctionList, FunctionState,
         InvokeAnswer, InvokeRequest, KvKey, KvListing, KvNamespace, KvNamespaces, KvWritten, LogLine,
         LogStream, NodeBudget, NodeStatus, Problem,
-        RevisionInfo, RevisionList, ScaleBounds, ScaleRequest, ScaleResult, Secret, SecretList,
+        RevisionInfo, RevisionList, ScaleBounds, ScaleRequest, ScaleResult, Schedule, ScheduleList,
+        ScheduleOutcome, ScheduleRun, Secret, SecretList,
         Stop, TrafficEdit, TrafficRequest, TrafficResult, TrafficShare, WhiskAction, WhiskEntity,
         WhiskManifest, WhiskResult, WhiskRule, WhiskSequence
     )),
