@@ -1,11 +1,11 @@
 # Every verb is a script or a plain command of the language's own tools; this file only names them.
-.PHONY: build demo deny simulate test test-long test-mqtt test-zero experiments soak bench-accept bench-check bench-cold bench-contracts bench-fairness bench-footprint bench-mqtt bench-schedules bench-warm profile-warm fuzz lab charts docs recording lint
+.PHONY: build demo deny simulate test test-long test-mqtt test-zero experiments soak bench-accept bench-check bench-cold bench-contracts bench-fairness bench-footprint bench-kv bench-calls bench-mqtt bench-schedules bench-warm profile-warm fuzz lab charts docs recording lint
 
 build:
 	scripts/setup.sh build
 	MOTE_COMMIT=$$(git rev-parse HEAD 2>/dev/null || echo unknown) cargo build --release -p mote
 
-demo deny lab lint test test-long test-mqtt test-zero experiments soak bench-accept bench-check bench-cold bench-contracts bench-fairness bench-footprint bench-mqtt bench-schedules bench-warm profile-warm fuzz:
+demo deny lab lint test test-long test-mqtt test-zero experiments soak bench-accept bench-check bench-cold bench-contracts bench-fairness bench-footprint bench-kv bench-calls bench-mqtt bench-schedules bench-warm profile-warm fuzz:
 	scripts/$@.sh
 
 # The pictures of README.md, and the documentation as a site in target/book.

@@ -18,7 +18,7 @@ for (const { name, hex, ok, error, incomplete } of fixtures('frames')) {
       else frames.push({ kind, flags, stream, payload: bytes.subarray(start, end) });
     });
     if (error) {
-      if (!name.startsWith('result')) assert.throws(split, ProtocolError);
+      if (!/^(result|request|response)/.test(name)) assert.throws(split, ProtocolError);
       return;
     }
     assert.equal(split(), incomplete ? 0 : data.length);
@@ -53,7 +53,7 @@ for (const { name, hex, ok, error, incomplete } of fixtures('frames')) {
 for (const dialogue of fixtures('dialogues')) {
   test(`dialogue: ${dialogue.name}`, LIMIT, async () => {
     const { entry, load, ready = true, concurrency = null } = dialogue;
-    const engine = await Engine.open(FUNCTIONS, `${entry}.mjs`, { load, ready, concurrency });
+    const engine = await Engine.open(FUNCTIONS, `${entry}.mjs`, { load, ready, concurrency, services: ['state', 'functions'] });
     try {
       assert.deepEqual([engine.hello.kind, engine.hello.version], ['HELLO', 1]);
       if (load && ready) assert.equal(engine.ready.kind, 'READY', JSON.stringify(engine.ready));
@@ -100,6 +100,7 @@ function compare(frame, wanted) {
     if (name === 'json') {
       for (const key of Object.keys(value)) assert.deepEqual(frame.json[key], value[key]);
     } else if (name === 'headers_sorted') assert.deepEqual([...frame.headers].sort(), value);
+    else if (name === 'payload_hex') assert.equal(frame.payload.toString('hex'), value);
     else if (name === 'body_bytes') assert.equal(frame.body.length, value);
     else {
       const seen = frame[name];

@@ -3,7 +3,8 @@
 import { spawn } from 'node:child_process';
 import fs from 'node:fs';
 
-export const KINDS = ['HELLO', 'LOAD', 'READY', 'INVOKE', 'BODY', 'RESULT', 'ERROR', 'CANCEL', 'CREDIT', 'LOG', 'DRAIN'];
+export const KINDS = ['HELLO', 'LOAD', 'READY', 'INVOKE', 'BODY', 'RESULT', 'ERROR', 'CANCEL', 'CREDIT', 'LOG', 'DRAIN',
+  'REQUEST', 'RESPONSE'];
 const CONFORMANCE = new URL('../conformance/', import.meta.url);
 export const FUNCTIONS = new URL('functions', CONFORMANCE).pathname;
 const SHIM = new URL('mote_shim.mjs', import.meta.url).pathname;
@@ -35,6 +36,11 @@ export function encode(frame) {
   } else if (frame.kind === 'CREDIT') {
     payload = Buffer.alloc(4);
     payload.writeUInt32LE(frame.credit);
+  } else if (frame.kind === 'RESPONSE') {
+    payload = Buffer.alloc(8);
+    payload.writeUInt32LE(frame.number);
+    payload[4] = frame.status;
+    payload = Buffer.concat([payload, Buffer.from(frame.content ?? '', 'hex')]);
   } else if (frame.json) {
     payload = Buffer.from(JSON.stringify(frame.json));
   }
@@ -69,6 +75,12 @@ export function decode(data) {
     if (length > size - 24 || frame.status < 200 || frame.status > 599) throw new Error('malformed');
     frame.headers = pairs(payload.subarray(24, 24 + length));
     frame.body = payload.subarray(24 + length);
+  } else if (kind === 'REQUEST' || kind === 'RESPONSE') {
+    if (size < 8) throw new Error('malformed');
+    frame.number = payload.readUInt32LE(0);
+    if (kind === 'RESPONSE') frame.status = payload[4];
+    else [frame.service, frame.operation] = payload.subarray(4);
+    if (frame.service === 1 && size < 32 + payload[8] + payload.readUInt16LE(10)) throw new Error('malformed');
   } else if (kind === 'CREDIT') frame.credit = payload.readUInt32LE(0);
   else if (kind === 'LOG') Object.assign(frame, { source: payload[0], level: payload[1], text: payload.toString('utf8', 2) });
   return [frame, 12 + size];

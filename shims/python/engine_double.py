@@ -7,7 +7,8 @@ import struct
 import subprocess
 import sys
 
-KINDS = ["HELLO", "LOAD", "READY", "INVOKE", "BODY", "RESULT", "ERROR", "CANCEL", "CREDIT", "LOG", "DRAIN"]
+KINDS = ["HELLO", "LOAD", "READY", "INVOKE", "BODY", "RESULT", "ERROR", "CANCEL", "CREDIT", "LOG", "DRAIN",
+         "REQUEST", "RESPONSE"]  # fmt: skip
 HERE = os.path.dirname(os.path.abspath(__file__))
 CONFORMANCE = os.path.join(HERE, "..", "conformance")
 SECONDS_MAX = 30  # a test that would wait longer has failed
@@ -39,6 +40,8 @@ def encode(frame):
         fixed = (frame.get("sent_ns", 1), frame.get("id", 1).to_bytes(16, "big"), frame.get("remaining_ms", 10000))
         lengths = (len(method), len(path), len(query), 0, len(headers))
         body = struct.pack("<Q16sIBBHHHI", *fixed, frame.get("trigger", 1), *lengths) + method + path + query + headers + body
+    elif frame["kind"] == "RESPONSE":
+        body = struct.pack("<IB3x", frame["number"], frame["status"]) + bytes.fromhex(frame.get("content", ""))
     elif frame["kind"] == "CREDIT":
         body = struct.pack("<I", frame["credit"])
     elif "json" in frame:
@@ -53,7 +56,7 @@ def decode(data):
     size, kind, flags, zero, stream = struct.unpack_from("<IBBHI", data)
     if size > 1 << 20:
         raise ValueError("too long")
-    if not 1 <= kind <= 11:
+    if not 1 <= kind <= 13:
         raise ValueError("unknown kind")
     if flags > 1 or zero:
         raise ValueError("reserved")
@@ -75,6 +78,16 @@ def decode(data):
             raise ValueError("malformed")
         frame.update(entered_ns=entered, returned_ns=returned, status=status)
         frame.update(headers=pairs(payload[24 : 24 + length]), body=payload[24 + length :])
+    elif kind in ("REQUEST", "RESPONSE"):
+        if size < 8:
+            raise ValueError("malformed")
+        frame["number"] = struct.unpack_from("<I", payload)[0]
+        if kind == "RESPONSE":
+            frame["status"] = payload[4]
+        else:
+            frame.update(service=payload[4], operation=payload[5])
+            if frame["service"] == 1 and size < 32 + payload[8] + struct.unpack_from("<H", payload, 10)[0]:
+                raise ValueError("malformed")
     elif kind == "CREDIT":
         frame["credit"] = struct.unpack("<I", payload)[0]
     elif kind == "LOG":

@@ -459,6 +459,7 @@ documents! {
     rollout: "docs/guides/rollout.md",
     scaling: "docs/guides/scaling.md",
     schedules: "docs/guides/schedules.md",
+    state_and_calls: "docs/guides/state-and-calls.md",
     the_lab: "docs/guides/the-lab.md",
     writing_functions: "docs/guides/writing-functions.md",
 }

@@ -196,7 +196,7 @@ pub struct InvocationFilter<'a> {
 #[derive(Debug, Clone)]
 pub struct Client {
     endpoint: Endpoint,
-    timeout: Duration,
+    pub(crate) timeout: Duration,
 }
 
 impl Client {
@@ -374,7 +374,7 @@ impl Client {
         self.delete(&secret_path(name)).await
     }
 
-    async fn delete(&self, path: &str) -> Result<(), ClientError> {
+    pub(crate) async fn delete(&self, path: &str) -> Result<(), ClientError> {
         let request = self.request(Method::DELETE, path)?;
         let request = built(request.body(Full::default()))?;
         let (status, _, body) = self.call(request, self.timeout).await?;
@@ -463,13 +463,13 @@ impl Client {
         self.decode(status, &body)
     }
 
-    async fn get<T: DeserializeOwned>(&self, path: &str) -> Result<T, ClientError> {
+    pub(crate) async fn get<T: DeserializeOwned>(&self, path: &str) -> Result<T, ClientError> {
         let request = built(self.request(Method::GET, path)?.body(Full::default()))?;
         let (status, _, body) = self.call(request, self.timeout).await?;
         self.decode(status, &body)
     }
 
-    fn decode<T: DeserializeOwned>(
+    pub(crate) fn decode<T: DeserializeOwned>(
         &self,
         status: StatusCode,
         body: &[u8],
@@ -480,14 +480,14 @@ impl Client {
         serde_json::from_slice(body).map_err(|error| self.unexpected(error))
     }
 
-    fn refusal(&self, status: StatusCode, body: &[u8]) -> ClientError {
+    pub(crate) fn refusal(&self, status: StatusCode, body: &[u8]) -> ClientError {
         match serde_json::from_slice::<Problem>(body) {
             Ok(problem) => ClientError::Problem(Box::new(problem)),
             Err(_) => self.unexpected(format!("status {}", status.as_u16())),
         }
     }
 
-    fn unexpected(&self, reason: impl std::fmt::Display) -> ClientError {
+    pub(crate) fn unexpected(&self, reason: impl std::fmt::Display) -> ClientError {
         ClientError::Unexpected { endpoint: self.endpoint.to_string(), reason: reason.to_string() }
     }
 
@@ -499,7 +499,7 @@ impl Client {
         ClientError::Lost { endpoint: self.endpoint.to_string(), reason: error.to_string() }
     }
 
-    fn request(
+    pub(crate) fn request(
         &self,
         method: Method,
         path: &str,
@@ -523,7 +523,7 @@ impl Client {
         Ok(request)
     }
 
-    async fn call(
+    pub(crate) async fn call(
         &self,
         request: Request<Full<Bytes>>,
         limit: Duration,
@@ -674,7 +674,9 @@ impl LogLines {
     }
 }
 
-fn built<T>(request: Result<Request<T>, hyper::http::Error>) -> Result<Request<T>, ClientError> {
+pub(crate) fn built<T>(
+    request: Result<Request<T>, hyper::http::Error>,
+) -> Result<Request<T>, ClientError> {
     request.map_err(|error| ClientError::Request(error.to_string()))
 }
 
@@ -687,7 +689,7 @@ fn secret_path(name: &str) -> String {
 }
 
 /// Percent-encodes every character that is not unreserved (RFC 3986).
-fn encode(text: &str) -> String {
+pub(crate) fn encode(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
     for byte in text.bytes() {
         if byte.is_ascii_alphanumeric() || b"-._~".contains(&byte) {

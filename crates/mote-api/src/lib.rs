@@ -13,6 +13,7 @@ pub mod error;
 pub mod exit;
 mod explanations;
 pub mod invocations;
+pub mod kv;
 pub mod manifest;
 pub mod openapi;
 pub mod openwhisk;

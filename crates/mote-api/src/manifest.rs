@@ -31,9 +31,9 @@ const GIB: u64 = 1 << 30;
 const HOUR_MS: u64 = 3_600_000;
 const INIT_MS_MAX: u64 = 600_000;
 
-const FUNCTION_KEYS: [&str; 16] = [
+const FUNCTION_KEYS: [&str; 17] = [
     "name", "runtime", "compat", "template", "port", "entry", "command", "methods", "secrets",
-    "limits", "scale", "env", "trigger", "allow", "build", "async",
+    "limits", "scale", "env", "trigger", "allow", "kv", "build", "async",
 ];
 const TOP_KEYS: [&str; 10] = [
     "version", "name", "runtime", "compat", "template", "port", "entry", "command", "methods",
@@ -95,6 +95,12 @@ pub struct FunctionManifest {
     pub egress: Vec<(String, u16)>,
     /// `[async]`.
     pub background: AsyncManifest,
+    /// `[allow] functions`.
+    pub calls: Vec<String>,
+    /// `[kv] shared`.
+    pub shared_state: Vec<String>,
+    /// `[kv] quota`.
+    pub state_quota_bytes: Option<u64>,
     /// `[build] command`, run by a shell in the project folder before packing.
     pub build_command: Option<String>,
 }
@@ -369,8 +375,17 @@ fn read_function(reader: &mut TomlReader<'_>, at: &Section<'_>) -> FunctionManif
         read_env(reader, &section, &mut function);
     }
     if let Some(section) = sub_section(reader, at, "allow") {
-        reader.check_keys(&section, &["net"], &[], &TOP_KEYS);
+        reader.check_keys(&section, &["net", "functions"], &[], &TOP_KEYS);
         function.egress = read_egress(reader, &section);
+        let wanted = "an array of names of functions, e.g. [\"resize\"]";
+        function.calls = read_names(reader, &section, "functions", wanted, true);
+    }
+    if let Some(section) = sub_section(reader, at, "kv") {
+        reader.check_keys(&section, &["shared", "quota"], &[], &TOP_KEYS);
+        let wanted = "an array of names of shared namespaces, e.g. [\"site\"]";
+        function.shared_state = read_names(reader, &section, "shared", wanted, false);
+        function.state_quota_bytes =
+            reader.size(&section, "quota", 0..=GIB, "0 to 1GiB, e.g. 16MiB").map(|size| size.value);
     }
     if let Some(section) = sub_section(reader, at, "async") {
         function.background = background::read(reader, &section);
@@ -397,6 +412,7 @@ fn sub_section<'t>(
         "env" => "[env]",
         "allow" => "[allow]",
         "async" => "[async]",
+        "kv" => "[kv]",
         _ => "[build]",
     };
     match value.as_table() {
@@ -671,6 +687,32 @@ fn read_egress(reader: &mut TomlReader<'_>, at: &Section<'_>) -> Vec<(String, u1
     egress
 }
 
+/// Reads an array of names as functions have them; `any` also allows `*`.
+fn read_names(
+    reader: &mut TomlReader<'_>,
+    at: &Section<'_>,
+    key: &str,
+    wanted: &str,
+    any: bool,
+) -> Vec<String> {
+    let Some(list) = reader.strings(at, key, wanted) else { return Vec::new() };
+    let is_name = |name: &str| {
+        let inner = |b: u8| matches!(b, b'a'..=b'z' | b'0'..=b'9' | b'-');
+        (any && name == "*")
+            || ((1..=63).contains(&name.len())
+                && name.bytes().all(inner)
+                && !name.starts_with('-')
+                && !name.ends_with('-'))
+    };
+    if let Some(odd) = list.value.iter().find(|name| !is_name(name)) {
+        let shown: String = odd.chars().take(64).flat_map(char::escape_debug).collect();
+        let text = format!("{key}: {wanted}; found \"{shown}\"");
+        reader.mistake("M0303", list.line, &text, None);
+        return Vec::new();
+    }
+    list.value
+}
+
 fn read_triggers(reader: &mut TomlReader<'_>, at: &Section<'_>, function: &mut FunctionManifest) {
     let Some((value, line)) = reader.get(at, "trigger") else {
         return;
@@ -810,6 +852,25 @@ mod tests {
     fn check(source: &str, expected: &str) {
         let error = Manifest::parse(FILE_NAME, source).expect_err(source);
         assert_eq!(error.to_string(), expected, "{source}");
+    }
+
+    #[test]
+    fn calls_and_state() {
+        let source = "version = 1\n[allow]\nfunctions = [\"a-1\", \"*\"]\n[kv]\nshared = [\"site\"]\n\
+                      quota = \"1MiB\"\n";
+        let mut functions = Manifest::parse(FILE_NAME, source).expect("valid").functions;
+        let function = functions.pop().expect("one function");
+        assert_eq!(function.calls, ["a-1", "*"]);
+        assert_eq!(function.shared_state, ["site"]);
+        assert_eq!(function.state_quota_bytes, Some(1 << 20));
+        let mistakes =
+            |source: &str| Manifest::parse(FILE_NAME, source).expect_err(source).to_string();
+        let wrong = mistakes("version = 1\n[allow]\nfunctions = [\"A b\"]\n");
+        assert!(wrong.contains("functions: an array of names"), "{wrong}");
+        let wrong = mistakes("version = 1\n[kv]\nshared = [\"*\"]\n");
+        assert!(wrong.contains("shared: an array of names"), "{wrong}");
+        let wrong = mistakes("version = 1\n[kv]\nquota = \"9GiB\"\n");
+        assert!(wrong.contains("quota: 0 to 1GiB"), "{wrong}");
     }
 
     #[test]

@@ -11,6 +11,7 @@ use crate::invocations::{
     AcceptedInvocation, AcceptedInvocations, CancelledInvocation, DeletedDeadLetters,
     InvocationState,
 };
+use crate::kv::{KvKey, KvListing, KvNamespace, KvNamespaces, KvWritten};
 use crate::openwhisk::{
     WhiskAction, WhiskEntity, WhiskManifest, WhiskResult, WhiskRule, WhiskSequence,
 };
@@ -44,13 +45,14 @@ pub fn document() -> String {
     ),
     servers((url = "http://localhost", description = "the Unix socket of the node, or its --admin address")),
     paths(
-        status, doctor, functions, function, deploy, remove, revisions, traffic, rollback, invoke, scale, logs, invocations, invocation, cancel_invocation, retry_invocation, delete_dead_letters, delete_dead_letter, schedules, secrets, put_secret, remove_secret, openwhisk, openapi_json, livez,
+        status, doctor, functions, function, deploy, remove, revisions, traffic, rollback, invoke, scale, logs, invocations, invocation, cancel_invocation, retry_invocation, delete_dead_letters, delete_dead_letter, schedules, secrets, put_secret, remove_secret, kv, kv_list, kv_clear, kv_get, kv_put, kv_delete, kv_increment, openwhisk, openapi_json, livez,
         readyz, metrics
     ),
     components(schemas(
         AcceptedInvocation, AcceptedInvocations, CancelledInvocation, DeletedDeadLetters,
         InvocationState, Check, CheckState, DeployResult, DoctorReport, Function, FunctionList, FunctionState,
-        InvokeAnswer, InvokeRequest, LogLine, LogStream, NodeBudget, NodeStatus, Problem,
+        InvokeAnswer, InvokeRequest, KvKey, KvListing, KvNamespace, KvNamespaces, KvWritten, LogLine,
+        LogStream, NodeBudget, NodeStatus, Problem,
         RevisionInfo, RevisionList, ScaleBounds, ScaleRequest, ScaleResult, Schedule, ScheduleList,
         ScheduleOutcome, ScheduleRun, Secret, SecretList,
         Stop, TrafficEdit, TrafficRequest, TrafficResult, TrafficShare, WhiskAction, WhiskEntity,
@@ -298,6 +300,78 @@ fn put_secret() {}
     ))]
 fn remove_secret() {}
 
+/// What the namespaces of functions' state hold.
+#[utoipa::path(get, path = "/v1/kv", tag = "state", responses(
+    (status = 200, body = KvNamespaces),
+))]
+fn kv() {}
+
+/// Lists keys of a namespace in the order of their bytes.
+#[utoipa::path(get, path = "/v1/kv/{namespace}", tag = "state",
+    params(
+        ("namespace" = String, Path, description = "name of a function, or shared:NAME"),
+        ("prefix" = Option<String>, Query, description = "only keys that begin with it"),
+        ("after" = Option<String>, Query, description = "only keys behind this one"),
+        ("limit" = Option<u32>, Query, description = "keys at most, up to 1000"),
+    ),
+    responses(
+        (status = 200, body = KvListing),
+        (status = 422, body = Problem, content_type = "application/problem+json", description = "not a namespace"),
+    ))]
+fn kv_list() {}
+
+/// Removes everything in a namespace.
+#[utoipa::path(delete, path = "/v1/kv/{namespace}", tag = "state", params(("namespace" = String, Path, description = "name of a function, or shared:NAME")),
+    responses(
+        (status = 204, description = "it is empty"),
+        (status = 422, body = Problem, content_type = "application/problem+json", description = "not a namespace"),
+    ))]
+fn kv_clear() {}
+
+/// The value of a key. The header `mote-version` is its version, and `mote-expires-unix-ms` says when
+/// it vanishes, if it does.
+#[utoipa::path(get, path = "/v1/kv/{namespace}/entry", tag = "state", params(("namespace" = String, Path, description = "name of a function, or shared:NAME"), ("key" = String, Query, description = "the key")),
+    responses(
+        (status = 200, body = Vec<u8>, content_type = "application/octet-stream"),
+        (status = 404, body = Problem, content_type = "application/problem+json", description = "there is no such entry"),
+    ))]
+fn kv_get() {}
+
+/// Writes the value of a key, which is on disk when this answers.
+#[utoipa::path(put, path = "/v1/kv/{namespace}/entry", tag = "state",
+    params(
+        ("namespace" = String, Path, description = "name of a function, or shared:NAME"),
+        ("key" = String, Query, description = "the key"),
+        ("ttl_ms" = Option<u64>, Query, description = "after how many milliseconds it vanishes"),
+        ("version" = Option<u64>, Query, description = "the version that the entry must have; 0 if there must be none"),
+    ),
+    request_body(content = Vec<u8>, content_type = "application/octet-stream", description = "the value"),
+    responses(
+        (status = 200, body = KvWritten),
+        (status = 409, body = Problem, content_type = "application/problem+json", description = "the entry has another version"),
+        (status = 422, body = Problem, content_type = "application/problem+json", description = "not a namespace, key or value"),
+        (status = 507, body = Problem, content_type = "application/problem+json", description = "the quota is used up"),
+    ))]
+fn kv_put() {}
+
+/// Removes a key.
+#[utoipa::path(delete, path = "/v1/kv/{namespace}/entry", tag = "state", params(("namespace" = String, Path, description = "name of a function, or shared:NAME"), ("key" = String, Query, description = "the key")),
+    responses(
+        (status = 204, description = "removed"),
+        (status = 404, body = Problem, content_type = "application/problem+json", description = "there is no such entry"),
+    ))]
+fn kv_delete() {}
+
+/// Adds to a whole number, which is 0 without an entry.
+#[utoipa::path(post, path = "/v1/kv/{namespace}/entry", tag = "state",
+    params(("namespace" = String, Path, description = "name of a function, or shared:NAME"), ("key" = String, Query, description = "the key"), ("by" = Option<i64>, Query, description = "what is added; 1 by default")),
+    responses(
+        (status = 200, body = KvWritten),
+        (status = 422, body = Problem, content_type = "application/problem+json", description = "the entry holds no number"),
+        (status = 507, body = Problem, content_type = "application/problem+json", description = "the quota is used up"),
+    ))]
+fn kv_increment() {}
+
 /// Makes or replaces the entities of an OpenWhisk manifest, or none where one cannot be made.
 ///
 /// The functions of its actions are deployed already. The node keeps such entities where its
@@ -363,6 +437,9 @@ mod tests {
             crate::paths::SCHEDULES,
             crate::paths::SECRETS,
             crate::paths::SECRET,
+            crate::paths::KV,
+            crate::paths::KV_NAMESPACE,
+            crate::paths::KV_ENTRY,
             crate::paths::OPENWHISK,
             crate::paths::OPENAPI,
             crate::paths::LIVEZ,

@@ -36,6 +36,12 @@ pub const SCHEDULES: &str = "/v1/schedules";
 pub const SECRETS: &str = "/v1/secrets";
 /// `PUT` (creates or replaces), `DELETE`: one secret.
 pub const SECRET: &str = "/v1/secrets/{name}";
+/// `GET`: what the namespaces of functions' state hold.
+pub const KV: &str = "/v1/kv";
+/// `GET` (lists keys), `DELETE` (removes all): one namespace, `FUNCTION` or `shared:NAME`.
+pub const KV_NAMESPACE: &str = "/v1/kv/{namespace}";
+/// `GET`, `PUT`, `DELETE`, `POST` (adds to a number): the entry of the query parameter `key`.
+pub const KV_ENTRY: &str = "/v1/kv/{namespace}/entry";
 /// `PUT`: makes the entities of an OpenWhisk manifest.
 pub const OPENWHISK: &str = "/v1/openwhisk";
 /// `GET`: the OpenAPI document.

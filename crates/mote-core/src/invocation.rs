@@ -5,10 +5,12 @@
 
 use std::fmt;
 use std::future::Future;
+use std::sync::Arc;
 
 use bytes::Bytes;
 
 use crate::body::Body;
+use crate::chain::Chain;
 use crate::fault::Fault;
 use crate::name::FunctionName;
 use crate::spec::{AsyncRules, CoapResource, Platform};
@@ -237,6 +239,9 @@ pub struct Invocation {
     pub received_ns: u64,
     /// When its answer must have begun, in monotonic nanoseconds. One deadline for everything.
     pub deadline_ns: u64,
+    /// The functions that called each other until this invocation came about; `None` if it did not
+    /// come from a function.
+    pub chain: Option<Arc<Chain>>,
 }
 
 impl Invocation {

@@ -6,13 +6,14 @@
 //!
 //! Start with [`spec`] (what a function is), then [`invocation`] (a request to it and its answer),
 //! then [`wire`] (the protocol to a worker), then [`fault`] (the classes of failures), then
-//! [`accept`] (invocations that run after their caller was answered). Decisions about queues and
-//! instances are in `mote-pool`.
+//! [`accept`] (invocations that run after their caller was answered) and [`services`] (what
+//! functions ask of their node). Decisions about queues and instances are in `mote-pool`.
 
 pub mod accept;
 pub mod backend;
 pub mod base64;
 pub mod body;
+pub mod chain;
 pub mod destination;
 pub mod fault;
 pub mod gathering;
@@ -24,8 +25,10 @@ pub mod name;
 pub mod policy;
 pub mod retry;
 pub mod rollout;
+pub mod services;
 pub mod shares;
 pub mod spec;
+pub mod state;
 pub mod turn;
 pub mod wire;
 

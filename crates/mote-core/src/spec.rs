@@ -9,6 +9,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::FunctionName;
 use crate::policy::{Balance, Policy};
+use crate::state::{QUOTA_BYTES_DEFAULT, QUOTA_BYTES_MAX, SHARED_MAX};
 
 mod background;
 pub mod mqtt;
@@ -282,6 +283,21 @@ pub const USUAL_PORTS: [u16; 28] = [
     6379, 8000, 8080, 8086, 8443, 8883, 9000, 9092, 9200, 27017,
 ];
 
+/// The state that a function keeps in its node, beside its own namespace.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct StateRules {
+    /// Names of shared namespaces that it may use.
+    pub shared: Vec<String>,
+    /// Bytes that a namespace may hold when this function writes to it.
+    pub quota_bytes: u64,
+}
+
+impl Default for StateRules {
+    fn default() -> Self {
+        Self { shared: Vec::new(), quota_bytes: QUOTA_BYTES_DEFAULT }
+    }
+}
+
 /// How a function appears to CoAP clients (RFC 6690 attributes).
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct CoapResource {
@@ -312,6 +328,10 @@ pub struct FunctionSpec {
     pub env: BTreeMap<String, String>,
     /// Destinations it may connect to.
     pub egress: Vec<Egress>,
+    /// Functions that it may call inside the node; `*` stands for all.
+    pub calls: Vec<String>,
+    /// The state that it keeps in the node.
+    pub state: StateRules,
     /// Methods it answers (upper case); empty means all. Requests with other methods get 405.
     pub methods: Vec<String>,
     /// Its CoAP description.
@@ -358,6 +378,11 @@ impl FunctionSpec {
             }
         }
         doors
+    }
+
+    /// Whether it may call this function inside the node.
+    pub fn may_call(&self, function: &str) -> bool {
+        self.calls.iter().any(|name| name == ANY_HOST || name == function)
     }
 
     /// Whether it may reach hosts that its manifest does not name.
@@ -422,6 +447,8 @@ impl FunctionSpec {
             },
             env: BTreeMap::new(),
             egress: Vec::new(),
+            calls: Vec::new(),
+            state: StateRules::default(),
             methods: Vec::new(),
             coap: CoapResource::default(),
             mqtt: Vec::new(),
@@ -457,6 +484,8 @@ pub fn is_secret_name(name: &str) -> bool {
 
 /// Most secrets of one function.
 const SECRETS_MAX: usize = 64;
+/// Most functions that one function may name.
+const CALLS_MAX: usize = 64;
 /// Most instances of one function.
 pub const INSTANCES_MAX: u32 = 1_000;
 /// Most instances kept paused in addition to those that serve.
@@ -599,6 +628,19 @@ impl FunctionSpec {
         let same = |at: usize| self.mqtt[at].is_among(&self.mqtt[..at]);
         check(!(0..self.mqtt.len()).any(same), "trigger.mqtt", mqtt::SAME_FILTER);
         check(
+            self.calls.len() <= CALLS_MAX
+                && self.calls.iter().all(|name| name == ANY_HOST || crate::name::is_valid(name)),
+            "allow.functions",
+            "at most 64 names of functions, or *",
+        );
+        check(
+            self.state.shared.len() <= SHARED_MAX
+                && self.state.shared.iter().all(|name| crate::name::is_valid(name)),
+            "kv.shared",
+            "at most 16 names of a-z, 0-9 and -",
+        );
+        check(self.state.quota_bytes <= QUOTA_BYTES_MAX, "kv.quota", "at most 1GiB");
+        check(
             self.compat.is_none_or(|compat| compat.is_offered(self.runtime)),
             "compat",
             "not supported for this runtime",
@@ -673,6 +715,9 @@ mod tests {
         check("limits.concurrency", &|spec| spec.limits.concurrency = Some(0));
         check("limits.disk", &|spec| spec.limits.disk_bytes = 1);
         check("scale.max", &|spec| spec.scale.max = Some(0));
+        check("allow.functions", &|spec| spec.calls = vec!["Not a name".into()]);
+        check("kv.shared", &|spec| spec.state.shared = vec!["a/b".into()]);
+        check("kv.quota", &|spec| spec.state.quota_bytes = u64::MAX);
         check("scale.min", &|spec| (spec.scale.min, spec.scale.max) = (3, Some(2)));
         check("scale.target", &|spec| spec.scale.policy = Policy::Rps { target: 0 });
         check("scale.target", &|spec| spec.scale.policy = Policy::Cpu { target_percent: 101 });

@@ -82,6 +82,11 @@ pub enum FrameKind {
     Log = 10,
     /// Engine to worker: finish the running invocations, then exit 0. No INVOKE follows.
     Drain = 11,
+    /// Worker to engine: a request to a service of the node ([`crate::services::Request`]), for the
+    /// invocation of the stream; stream 0 is outside any invocation.
+    Request = 12,
+    /// Engine to worker: the answer to a REQUEST ([`crate::services::Answer`]).
+    Response = 13,
 }
 
 impl FrameKind {
@@ -99,6 +104,8 @@ impl FrameKind {
             9 => FrameKind::Credit,
             10 => FrameKind::Log,
             11 => FrameKind::Drain,
+            12 => FrameKind::Request,
+            13 => FrameKind::Response,
             _ => return None,
         })
     }
@@ -113,7 +120,12 @@ impl FrameKind {
             FrameKind::Error => ERROR_BYTES_MAX,
             FrameKind::Credit => 4,
             FrameKind::Log => LOG_FIXED_BYTES + LOG_LINE_BYTES_MAX,
-            FrameKind::Load | FrameKind::Invoke | FrameKind::Cancel | FrameKind::Drain => 0,
+            FrameKind::Request => PAYLOAD_BYTES_MAX,
+            FrameKind::Load
+            | FrameKind::Invoke
+            | FrameKind::Cancel
+            | FrameKind::Drain
+            | FrameKind::Response => 0,
         }
     }
 }
@@ -418,6 +430,9 @@ pub struct Load {
     /// The contract of that platform, if it has several.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub template: Option<String>,
+    /// The services of the node that the worker may send REQUEST frames to.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub services: Vec<String>,
 }
 
 /// READY, as JSON: the function is loaded.
@@ -558,6 +573,7 @@ mod tests {
             (FrameKind::Credit, 4),
             (FrameKind::Error, ERROR_BYTES_MAX),
             (FrameKind::Invoke, 0),
+            (FrameKind::Response, 0),
         ] {
             let split = |payload_bytes| {
                 let mut out = Vec::new();

@@ -5,6 +5,7 @@
 
 use bytes::{Bytes, BytesMut};
 use mote_core::invocation::{InvocationId, headers};
+use mote_core::services::{RESPONSE_FIXED_BYTES, Request};
 use mote_core::wire::{
     FrameHeader, FrameKind, Invoke, Load, Ready, ResultHead, WireError, WorkerError, put_frame,
     split_frame,
@@ -98,6 +99,22 @@ fn decode(bytes: &[u8]) -> Result<Option<Value>, WireError> {
         }
         FrameKind::Body => json!({"kind": "BODY", "payload": hex(&payload)}),
         FrameKind::Cancel => json!({"kind": "CANCEL", "payload": hex(&payload)}),
+        FrameKind::Request => {
+            let request = Request::parse(payload.clone())?;
+            json!({
+                "kind": "REQUEST", "number": request.id, "service": payload[4],
+                "operation": payload[5], "payload": hex(&payload),
+            })
+        }
+        FrameKind::Response => {
+            if payload.len() < RESPONSE_FIXED_BYTES {
+                return Err(WireError::Malformed(header.kind, "too short"));
+            }
+            json!({
+                "kind": "RESPONSE", "number": u32::from_le_bytes(payload[..4].try_into().unwrap()),
+                "status": payload[4], "payload": hex(&payload),
+            })
+        }
         FrameKind::Drain => json!({"kind": "DRAIN", "payload": hex(&payload)}),
     };
     frame["end"] = header.is_end().into();

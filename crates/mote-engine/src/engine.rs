@@ -10,6 +10,7 @@ use std::sync::{Arc, OnceLock};
 use arc_swap::ArcSwap;
 use mote_core::backend::Backend;
 use mote_core::name::FunctionName;
+use mote_core::services::Services;
 use mote_core::spec::{Egress, FunctionSpec, ScaleOverride, StartPolicy};
 use mote_core::{Fault, Invocation, Invoker, Reply};
 use mote_pool::{Rules, StopReason, Why};
@@ -76,6 +77,7 @@ impl Engine {
             carrier: Carrier::default(),
             egress: EgressShares::default(),
             own_apis: OnceLock::new(),
+            services: OnceLock::new(),
             secrets: Mutex::default(),
             instances,
         };
@@ -202,6 +204,12 @@ impl Engine {
     /// further call changes nothing.
     pub fn set_own_apis(&self, apis: HashMap<Egress, SocketAddr>) {
         let _ = self.shared.own_apis.set(apis);
+    }
+
+    /// Lets functions ask this of their node. Called once, before any function runs; a further call
+    /// changes nothing.
+    pub fn set_services(&self, services: Arc<dyn Services>) {
+        let _ = self.shared.services.set(services);
     }
 
     /// Ends a revision that was never published, for instance because it did not start.

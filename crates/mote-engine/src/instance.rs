@@ -234,6 +234,7 @@ async fn handshake(
         command: if answered_by == Runtime::Exec { program(spec) } else { Vec::new() },
         compat: spec.compat,
         template: spec.template.clone(),
+        services: services(revision),
     };
     let load = serde_json::to_vec(&load).expect("a Load has only string keys");
     let mut frame = Vec::new();
@@ -264,6 +265,16 @@ async fn handshake(
             }
             kind => return Err(StartFailure::Protocol(format!("{kind:?} before READY"))),
         }
+    }
+}
+
+/// The services that a worker of this revision may send requests to.
+fn services(revision: &Revision) -> Vec<String> {
+    match revision.spec.answered_by() {
+        Runtime::Python | Runtime::Node | Runtime::Go => {
+            revision.shared.services.get().map(|all| all.announced()).unwrap_or_default()
+        }
+        Runtime::Exec | Runtime::Server => Vec::new(),
     }
 }
 
@@ -300,10 +311,12 @@ fn enlist(
     revision.concurrency.store(ready.concurrency, Ordering::Relaxed);
     let spare = why == Why::SPARE;
     let times = (unix_ms(), now, now - since_ns);
+    let mut ready_instance = Instance::new(link, control, reservation, ready.shape, why, times);
+    ready_instance.takes_requests = !services(revision).is_empty();
     let key = pool.add_ready(
         NewInstance {
             number: instance,
-            instance: Instance::new(link, control, reservation, ready.shape, why, times),
+            instance: ready_instance,
             concurrency: ready.concurrency,
             spare,
             since_ns,

@@ -30,6 +30,8 @@ mod pool;
 mod prewarm;
 mod reconciler;
 mod relay;
+mod request_bounds;
+mod requests;
 mod revision;
 mod routes;
 mod server;

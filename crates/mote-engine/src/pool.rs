@@ -14,6 +14,7 @@ use std::task::Waker;
 use bytes::Bytes;
 use mote_core::backend::{Exit, InstanceControl};
 use mote_core::body::{Body, BodyError};
+use mote_core::chain::Chain;
 use mote_core::wire::{self, FLAG_END, FrameKind, INLINE_BODY_BYTES_MAX, WINDOW_BYTES};
 use mote_core::{Fault, Invocation, InvocationId, Phases, Reply, Trigger};
 use mote_pool::autoscale::Bounds;
@@ -24,6 +25,7 @@ use tokio::sync::oneshot;
 
 use crate::body_channel::AnswerSink;
 use crate::ledger::Reservation;
+use crate::request_bounds::{CallGuard, Requests};
 use crate::server_link::ServerLink;
 
 /// When this many bytes wait to be written to a worker, it gets no further invocation and no more
@@ -115,7 +117,7 @@ pub(crate) struct Stream {
     pub(crate) trigger: Trigger,
     pub(crate) reply: Option<ReplySender>,
     pub(crate) phases: Phases,
-    deadline_ns: u64,
+    pub(crate) deadline_ns: u64,
     /// BODY bytes that may still be sent before the worker gives credit.
     pub(crate) send_credit: u32,
     pub(crate) credit_waker: Option<Waker>,
@@ -136,6 +138,10 @@ pub(crate) struct Stream {
     may_repeat: bool,
     /// How often it was already given to a worker that died.
     attempts: u8,
+    /// Who called the function.
+    pub(crate) chain: Option<Arc<Chain>>,
+    /// Its calls of other functions, which end with it.
+    pub(crate) calls: Vec<CallGuard>,
     /// Ends the task that serves this stream over HTTP.
     pub(crate) task: Option<tokio::task::AbortHandle>,
 }
@@ -170,6 +176,9 @@ pub(crate) struct Instance {
     pub(crate) why: Why,
     pub(crate) started_unix_ms: u64,
     pub(crate) init_ns: u64,
+    /// Its requests to services of the node, and whether it may send any.
+    pub(crate) requests: Requests,
+    pub(crate) takes_requests: bool,
     /// Some stream is owed enough credit for a frame. The frame is made when the socket takes it.
     owes: bool,
     /// Invocations whose frame waits to be written.
@@ -235,6 +244,8 @@ impl Instance {
             why,
             started_unix_ms,
             init_ns,
+            requests: Requests::new(),
+            takes_requests: false,
             owes: false,
             unwritten: 0,
             burnt_ns: 0,
@@ -273,6 +284,7 @@ pub(crate) fn wake_bodies(worker: &mut Worker) {
             waker.wake();
         }
     }
+    worker.instance_mut().requests.wake();
 }
 
 /// Notes that `bytes` of a stream's answer were taken. The credit leaves as one frame per stream
@@ -315,6 +327,7 @@ pub(crate) fn cancel(worker: &mut Worker, slot: usize, now_ns: u64) {
     stream.reply = None;
     stream.sink = None;
     stream.kept = None;
+    stream.calls.clear();
     if !worker.note_cancelled(slot, now_ns) {
         return;
     }
@@ -552,6 +565,8 @@ fn begin(
         kept: None,
         may_repeat: attempts == 0 && invocation.is_idempotent(),
         attempts,
+        chain: invocation.chain.clone(),
+        calls: Vec::new(),
         task: None,
     };
     if let Link::Server(link) = &instance.link {

@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 
 use mote_core::backend::Backend;
+use mote_core::services::Services;
 use mote_core::spec::Egress;
 use parking_lot::Mutex;
 use tokio::runtime::Handle;
@@ -33,6 +34,8 @@ pub(crate) struct Shared {
     /// The node's own APIs by the destinations under which functions of other platforms call them.
     /// Set once, at the start.
     pub(crate) own_apis: OnceLock<HashMap<Egress, SocketAddr>>,
+    /// What functions may ask of the node. Set once, at the start.
+    pub(crate) services: OnceLock<Arc<dyn Services>>,
     /// Values by name. A leaf lock: nothing else is locked while it is held.
     pub(crate) secrets: Mutex<HashMap<String, String>>,
     pub(crate) instances: AtomicU64,

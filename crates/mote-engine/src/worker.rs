@@ -29,6 +29,7 @@ use crate::pool::{
     FollowUp, Link, Pending, Pool, ReplySender, Unanswered, cancel, end_stream, owe, pay,
     stream_number, stream_slot, wake_bodies, work_ahead_ns,
 };
+use crate::requests::{self, Admitted};
 use crate::revision::Revision;
 use crate::worker_log::{log_dropped, log_frame, tell_dropped, tell_rest};
 
@@ -291,6 +292,8 @@ struct Batch<'a> {
     lines: &'a mut LineBudget,
     logs: Vec<(InvocationId, Logged)>,
     errors: Vec<(InvocationId, String)>,
+    /// Requests to services of the node.
+    requests: Vec<Admitted>,
     /// Invocations that ended in this batch.
     ended: u32,
     /// Invocations that move on to the next revision.
@@ -321,6 +324,7 @@ impl<'a> Batch<'a> {
             lines,
             logs: Vec::new(),
             errors: Vec::new(),
+            requests: Vec::new(),
             ended: 0,
             moved: Vec::new(),
         }
@@ -356,12 +360,17 @@ impl<'a> Batch<'a> {
             return Ok(1);
         }
         let Some(slot) = slot else {
+            if header.kind == FrameKind::Request {
+                return self.request(0, None, payload);
+            }
             return Err(WireError::Malformed(header.kind, "not allowed on stream 0"));
         };
         let Some(stream) = worker.parts().0.get_mut(slot) else {
             return match header.kind {
                 // These frames crossed the end of their stream.
                 FrameKind::Body | FrameKind::Credit => Ok(1),
+                // So did this one: it goes on outside the invocation.
+                FrameKind::Request => self.request(header.stream, None, payload),
                 kind => Err(WireError::Malformed(kind, "no such stream")),
             };
         };
@@ -460,15 +469,46 @@ impl<'a> Batch<'a> {
                     waker.wake();
                 }
             }
+            FrameKind::Request => return self.request(header.stream, Some(slot), payload),
             kind => return Err(WireError::Malformed(kind, "a worker may not send this frame")),
         }
         Ok(items)
     }
 
+    /// Admits a request to a service of the node; it begins after the batch.
+    #[cold]
+    #[inline(never)]
+    fn request(
+        &mut self,
+        number: u32,
+        slot: Option<usize>,
+        payload: Bytes,
+    ) -> Result<u32, WireError> {
+        let Some(worker) = self.pool.worker_mut(self.key) else { return Ok(1) };
+        let from = (self.key, worker.number());
+        let (streams, instance) = worker.parts();
+        let stream = slot.and_then(|slot| streams.get_mut(slot)).map(|call| &mut **call);
+        let of = (number, stream);
+        let request = requests::admit(self.revision, from, instance, of, payload, self.now_ns)?;
+        self.requests.push(request);
+        Ok(1)
+    }
+
     /// Gives the next invocations to freed workers, then delivers log lines and answers.
     fn finish(self) {
-        let Batch { revision, key, mut pool, now_ns, answers, logs, errors, lines, moved, .. } =
-            self;
+        let Batch {
+            revision,
+            key,
+            mut pool,
+            now_ns,
+            answers,
+            logs,
+            errors,
+            requests,
+            lines,
+            moved,
+            ..
+        } = self;
         if !answers.is_empty() {
             pool.answered();
         }
@@ -516,6 +556,9 @@ impl<'a> Batch<'a> {
         }
         for pending in moved {
             pending.move_on();
+        }
+        if !requests.is_empty() {
+            requests::begin(revision, requests);
         }
         revision.follow_up(follow_ups);
     }

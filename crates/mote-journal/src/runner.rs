@@ -272,6 +272,7 @@ async fn invoke<I: Invoker>(
         body: Body::whole(deferred.body.clone()),
         received_ns,
         deadline_ns: received_ns + route.timeout_ms() * 1_000_000,
+        chain: None,
     };
     let reply = match invoker.invoke(&route, invocation).await {
         Ok(reply) => reply,

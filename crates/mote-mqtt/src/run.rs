@@ -131,6 +131,7 @@ async fn once<I: Invoker>(
         body: Body::whole(message.payload.clone()),
         received_ns,
         deadline_ns: received_ns + route.timeout_ms() * 1_000_000,
+        chain: None,
     };
     let reply = invoker.invoke(&route, invocation).await?;
     let (status, fields) = (reply.status, reply.headers);

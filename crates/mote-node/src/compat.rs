@@ -408,6 +408,7 @@ impl Invocations for PlatformNode {
                 body,
                 received_ns,
                 deadline_ns: received_ns + timeout_ms * 1_000_000,
+                chain: None,
             };
             node.engine.invoke(&route, invocation).await
         }

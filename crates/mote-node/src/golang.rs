@@ -25,9 +25,10 @@ use super::registries::{Client, Registries};
 use super::store_work::store_problem;
 
 /// The files of the worker, a package next to the function's own.
-const WORKER: [(&str, &str); 7] = [
+const WORKER: [(&str, &str); 8] = [
     ("frames.go", include_str!("../../../shims/go/worker/frames.go")),
     ("worker.go", include_str!("../../../shims/go/worker/worker.go")),
+    ("requests.go", include_str!("../../../shims/go/worker/requests.go")),
     ("http.go", include_str!("../../../shims/go/worker/http.go")),
     ("contracts.go", include_str!("../../../shims/go/worker/contracts.go")),
     ("whisk.go", include_str!("../../../shims/go/worker/whisk.go")),
@@ -89,6 +90,13 @@ const NUCLIO: [Provided; 4] = [
     },
 ];
 
+/// What functions that are written for `mote` itself may import.
+const MOTE: [Provided; 1] = [Provided {
+    module: "mote.internal/mote",
+    files: &[provided!("mote.go", "mote/mote.go")],
+    needs: &[],
+}];
+
 const KUBELESS: [Provided; 1] = [Provided {
     module: "github.com/kubeless/kubeless",
     files: &[provided!("pkg/functions/functions.go", "functions/functions.go")],
@@ -101,6 +109,7 @@ fn provided(spec: &FunctionSpec) -> &'static [Provided] {
         Some(Platform::OpenFaas) => &OPEN_FAAS,
         Some(Platform::Nuclio) => &NUCLIO,
         Some(Platform::Kubeless) => &KUBELESS,
+        None => &MOTE,
         _ => &[],
     }
 }

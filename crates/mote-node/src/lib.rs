@@ -27,6 +27,7 @@ mod rollout;
 mod run;
 mod schedules;
 mod secrets;
+mod services;
 mod shims;
 mod spec_check;
 mod store_work;
@@ -70,6 +71,8 @@ pub(crate) struct Node {
     pub(crate) journal: Journal,
     /// The rule for requests that the node itself sends.
     pub(crate) outgoing: Outgoing,
+    /// The state of functions.
+    pub(crate) state: mote_state::FileState,
     pub(crate) backend: Arc<ProcessBackend>,
     pub(crate) interpreters: interpreters::Found,
     pub(crate) deploying: turns::Deploying,

@@ -18,6 +18,7 @@ use mote_journal::{Deferring, Journal};
 use mote_outgoing::Outgoing;
 use mote_pool::budget::Budget;
 use mote_sandbox::{ProcessBackend, SandboxConfig, ZygoteHandle};
+use mote_state::FileState;
 use mote_store::{Store, StoredFunction, StoredRevision};
 use parking_lot::Mutex;
 use tokio::net::{TcpListener, UdpSocket, UnixListener};
@@ -26,6 +27,7 @@ use tokio::signal::unix::{SignalKind, signal};
 
 use super::front_limits::{HTTP_FILES_SHARE, http_config};
 use super::journal_metrics::JournalMetrics;
+use super::services::NodeServices;
 use super::token::Token;
 use super::unusable::{busy, unusable};
 use super::{Node, accepted, compat, interpreters, memory, mqtt, schedules, secrets, shims, trees};
@@ -51,6 +53,8 @@ const PREWARM_SHARE: u64 = 16;
 /// so more of them delay each other. The limit is twice that of one function, so that one function
 /// cannot block all others.
 const STARTS_PER_CORE: u32 = 4;
+/// The file of the state of functions, in the data folder.
+const STATE_FILE: &str = "state.db";
 /// Width of the announcement in columns.
 const COLUMNS: usize = 80;
 
@@ -114,6 +118,7 @@ async fn serve(
         prewarm_bytes,
     };
     let engine = Engine::new(engine_config, backend.clone(), Handle::current());
+    let state = FileState::new(&config.data.join(STATE_FILE));
 
     let http_listener = match config.http {
         Some(address) => Some(http::listen(address).map_err(|e| busy("http", address, e))?),
@@ -178,6 +183,7 @@ async fn serve(
         journal: journal.clone(),
         schedules: schedules.clone(),
         outgoing,
+        state: state.clone(),
         backend,
         interpreters: found,
         deploying: Default::default(),
@@ -198,6 +204,9 @@ async fn serve(
         counter: Default::default(),
     });
     node.engine.set_own_apis(platforms.own_apis(node.http));
+    let accept = Arc::new(journal.clone());
+    let services = NodeServices::new(engine.clone(), Arc::new(state.clone()), accept);
+    engine.set_services(Arc::new(services));
     secrets::bring_back(&node).await?;
     bring_back(&node, management).await?;
     accepted::take_up(&journal, &store).await;
@@ -283,6 +292,8 @@ async fn serve(
         let _ = waiting_for(&engine, "accepted invocations that run", ended).await;
         let stopped = engine.stop(Duration::from_secs(3));
         waiting_for(&engine, "instances to end", stopped).await;
+        let closed = tokio::task::spawn_blocking(move || state.close());
+        let _ = waiting_for(&engine, "the state of functions", closed).await;
         let _ = tokio::time::timeout(Duration::from_millis(500), admin_task).await;
     };
     tokio::select! {

@@ -20,10 +20,11 @@ macro_rules! bundle {
     };
 }
 
-const FILES: [(&str, &str); 22] = [
+const FILES: [(&str, &str); 23] = [
     bundle!("python", "mote_shim.py"),
     bundle!("node", "mote_shim.mjs"),
     shim!("node/rehearsal.mjs"),
+    shim!("python/mote_services.py"),
     shim!("python/compat/__init__.py"),
     shim!("python/compat/environment.py"),
     shim!("python/compat/tinyfaas.py"),

@@ -593,6 +593,9 @@ fn apply(spec: &mut FunctionSpec, function: &FunctionManifest) -> Result<(), Mis
         .collect();
     apply_background(&mut spec.background, &function.background);
     spec.schedules = schedules::of(function)?;
+    spec.calls.clone_from(&function.calls);
+    spec.state.shared.clone_from(&function.shared_state);
+    spec.state.quota_bytes = function.state_quota_bytes.unwrap_or(spec.state.quota_bytes);
     let name = spec.name.as_str();
     if let Some(http) = &function.http
         && http.value.strip_prefix('/') != Some(name)

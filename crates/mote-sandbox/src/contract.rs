@@ -393,6 +393,7 @@ mod tests {
             command: Vec::new(),
             compat,
             template: None,
+            services: Vec::new(),
         }
     }
 

@@ -317,6 +317,7 @@ impl Engine {
             command: Vec::new(),
             compat: None,
             template: None,
+            services: Vec::new(),
         };
         self.send(FrameKind::Load, 0, 0, &serde_json::to_vec(&load).unwrap());
         let (ready, payload) = self.next();

@@ -14,6 +14,7 @@ mod functions;
 mod import;
 mod invocations;
 mod invoke;
+mod kv;
 mod logs;
 mod node;
 mod output;
@@ -93,6 +94,7 @@ fn ask_node(verb: Verb, global: &args::Global, output: &Output) -> Result<(), Fa
                     invocations::run_dead_letters(&client, &args.verb, output).await
                 }
                 Verb::Secret(args) => secret::run(&client, &args.verb, output).await,
+                Verb::Kv(args) => kv::run(&client, &args.verb, output).await,
                 Verb::Doctor => node::doctor(&client, global, output).await,
                 Verb::Up(_)
                 | Verb::Config(_)

@@ -9,9 +9,16 @@ async function* stream() {
 }
 
 export default {
-  async fetch(request) {
+  async fetch(request, env, ctx) {
     switch (new URL(request.url).pathname) {
       case '/hello': return 'mote';
+      case '/kv': return ctx.kv.get('k');
+      case '/kv-put': return String(await ctx.kv.shared('site').put('key', 'value', { ttl: 60, version: 5, durable: false }));
+      case '/kv-increment': return String(await ctx.kv.increment('n', -2));
+      case '/call': {
+        const reply = await ctx.call('other', 'body', { path: '/x', query: 'a=b', headers: { 'x-a': '1' }, timeout: 0.25 });
+        return `${reply.status} ${reply.headers['x-b']} ${reply.text}`;
+      }
       case '/none': return undefined;
       case '/wait':
         await released;

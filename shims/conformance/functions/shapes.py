@@ -9,6 +9,15 @@ async def handle(event, ctx):
     global released
     if event.path == "/hello":
         return "mote"
+    if event.path == "/kv":
+        return await ctx.kv.get("k")
+    if event.path == "/kv-put":
+        return str(await ctx.kv.shared("site").put("key", "value", ttl=60, version=5, durable=False))
+    if event.path == "/kv-increment":
+        return str(await ctx.kv.increment("n", -2))
+    if event.path == "/call":
+        reply = await ctx.call("other", "body", path="/x", query="a=b", headers={"x-a": "1"}, timeout=0.25)
+        return "%d %s %s" % (reply.status, reply.headers["x-b"], reply.text)
     if event.path == "/none":
         return None
     if event.path == "/wait":

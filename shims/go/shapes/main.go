@@ -2,11 +2,14 @@
 package main
 
 import (
+	"fmt"
 	"io"
 	"net/http"
 	"strconv"
 	"strings"
+	"time"
 
+	"mote/provided/mote"
 	"mote/worker"
 )
 
@@ -17,6 +20,26 @@ func handle(w http.ResponseWriter, r *http.Request) {
 	switch r.URL.Path {
 	case "/hello":
 		io.WriteString(w, "mote")
+	case "/kv":
+		if entry, err := mote.KV(r.Context()).Get("k"); err == nil {
+			w.Header().Set("Content-Type", "application/octet-stream")
+			w.Write(entry.Value)
+		}
+	case "/kv-put":
+		five := uint64(5)
+		options := mote.PutOptions{TTL: time.Minute, Version: &five, NotDurable: true}
+		version, _ := mote.KV(r.Context()).Shared("site").Put("key", []byte("value"), options)
+		fmt.Fprint(w, version)
+	case "/kv-increment":
+		sum, _ := mote.KV(r.Context()).Increment("n", -2)
+		fmt.Fprint(w, sum)
+	case "/call":
+		options := mote.CallOptions{Path: "/x", Query: "a=b", Timeout: 250 * time.Millisecond}
+		options.Header = http.Header{"Content-Type": {"text/plain; charset=utf-8"}, "X-A": {"1"}}
+		reply, err := mote.Call(r.Context(), "other", []byte("body"), options)
+		if err == nil {
+			fmt.Fprintf(w, "%d %s %s", reply.Status, reply.Header.Get("X-B"), reply.Body)
+		}
 	case "/none":
 		w.WriteHeader(http.StatusNoContent)
 	case "/wait":

@@ -42,6 +42,8 @@ const (
 	kindCredit
 	kindLog
 	kindDrain
+	kindRequest
+	kindResponse
 )
 
 var errProtocol = errors.New("protocol violation")
@@ -63,7 +65,7 @@ func splitFrame(data []byte) (one frame, size int, err error) {
 	}
 	length := little.Uint32(data)
 	kind, flags := data[4], data[5]
-	if length > payloadMax || kind < kindHello || kind > kindDrain || flags > flagEnd || data[6] != 0 || data[7] != 0 {
+	if length > payloadMax || kind < kindHello || kind > kindResponse || flags > flagEnd || data[6] != 0 || data[7] != 0 {
 		return one, 0, fmt.Errorf("%w: frame header %x", errProtocol, data[:headerBytes])
 	}
 	size = headerBytes + int(length)

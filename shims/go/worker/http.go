@@ -12,6 +12,7 @@ import (
 	"runtime/debug"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 	"unicode/utf8"
 )
@@ -33,6 +34,7 @@ type call struct {
 	wake    sync.Cond
 	window  int
 	gone    bool
+	over    atomic.Bool
 }
 
 func newCall(w *worker, stream uint32, head invoke, whole bool) *call {
@@ -40,7 +42,7 @@ func newCall(w *worker, stream uint32, head invoke, whole bool) *call {
 	c.wake.L = &c.lock
 	inner, stop := context.WithCancel(context.Background())
 	left := int64(head.sentNs) + int64(head.remainingMs)*1_000_000 - nanotime()
-	c.ctx, c.stop = &invocationContext{inner, time.Now().Add(time.Duration(left)), stream}, stop
+	c.ctx, c.stop = &invocationContext{inner, time.Now().Add(time.Duration(left)), stream, c}, stop
 	if !whole {
 		c.incoming = newIncoming(c)
 	}
@@ -49,6 +51,7 @@ func newCall(w *worker, stream uint32, head invoke, whole bool) *call {
 
 // finish ends a call whose function returned without an end.
 func (c *call) finish() {
+	c.over.Store(true)
 	c.stop()
 	if !c.ended {
 		c.fail("BadReply", "the function returned without a complete answer", "")

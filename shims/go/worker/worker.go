@@ -37,6 +37,7 @@ type load struct {
 	Env         map[string]string `json:"env"`
 	Compat      string            `json:"compat"`
 	Template    string            `json:"template"`
+	Services    []string          `json:"services"`
 }
 
 const (
@@ -51,6 +52,8 @@ type worker struct {
 	serve func(*call)
 	stop  func()
 	limit int
+
+	requests *requests
 
 	// What is below is guarded by state.
 	state   sync.Mutex
@@ -86,6 +89,7 @@ func Serve(function interface{}) {
 func newWorker(conn io.ReadWriter) *worker {
 	w := &worker{conn: conn, running: map[uint32]*call{}, drained: make(chan struct{}, 1), stop: func() {}}
 	w.idle = sync.NewCond(&w.output)
+	w.requests = newRequests(w)
 	return w
 }
 
@@ -162,6 +166,8 @@ func (w *worker) handle(one frame, function interface{}) error {
 		}
 	case kindCancel:
 		w.cancel(one.stream)
+	case kindResponse:
+		return w.requests.file(one)
 	case kindDrain:
 		w.state.Lock()
 		w.drains = true
@@ -364,6 +370,18 @@ type invocationContext struct {
 	context.Context
 	deadline time.Time
 	stream   uint32
+	call     *call
+}
+
+// Value also finds what the function may ask of its node.
+func (c *invocationContext) Value(key interface{}) interface{} {
+	switch key {
+	case requestsKey:
+		return c.call.w.requests.ask
+	case callKey{}:
+		return c.call
+	}
+	return c.Context.Value(key)
 }
 
 func (c *invocationContext) Deadline() (time.Time, bool) { return c.deadline, true }

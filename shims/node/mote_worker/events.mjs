@@ -2,6 +2,7 @@
 //
 // This part reads an invocation. It does not know how the answer is sent.
 
+import { Kv, callFunction } from './services.mjs';
 import { nowNs } from './wire.mjs';
 
 /** What surrounds an invocation. */
@@ -24,6 +25,12 @@ export class Context {
   remainingMs() {
     return this.#invocation ? Math.max(0, Math.floor((this.#invocation.deadlineNs - nowNs()) / 1e6)) : null;
   }
+  /** The state that the node keeps for this function. */
+  get kv() { return new Kv(this.#worker.node(), this.#invocation); }
+  /** Calls another function of the node; resolves to its answer. */
+  call(name, body, options) { return callFunction(this.#worker.node(), this.#invocation, name, body, options); }
+  /** Hands a call to the node, which makes it later; resolves to its id. */
+  callAsync(name, body, options) { return callFunction(this.#worker.node(), this.#invocation, name, body, options, true); }
   /** Part of `fetch(request, env, ctx)` elsewhere: there is no origin server to pass a request to. */
   passThroughOnException() {}
   /** Work that may go on after the answer; a drain waits for it. */

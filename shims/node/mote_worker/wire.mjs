@@ -5,6 +5,7 @@
 export const VERSION = 1;
 export const Kind = {
   HELLO: 1, LOAD: 2, READY: 3, INVOKE: 4, BODY: 5, RESULT: 6, ERROR: 7, CANCEL: 8, CREDIT: 9, LOG: 10, DRAIN: 11,
+  REQUEST: 12, RESPONSE: 13,
 };
 export const END = 1;
 export const HEADER_BYTES = 12;
@@ -48,7 +49,7 @@ export function splitFrames(data, length, onFrame) {
     const size = view.getUint32(at, true);
     const kind = data[at + 4];
     const flags = data[at + 5];
-    if (size > PAYLOAD_MAX || kind < 1 || kind > 11 || flags > END || data[at + 6] || data[at + 7]) {
+    if (size > PAYLOAD_MAX || kind < 1 || kind > 13 || flags > END || data[at + 6] || data[at + 7]) {
       throw new ProtocolError(`frame header ${Buffer.from(data.subarray(at, at + 12)).toString('hex')}`);
     }
     const start = at + HEADER_BYTES;

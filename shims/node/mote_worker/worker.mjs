@@ -11,6 +11,7 @@ import { headerBlock, real, standardPairs } from './headers.mjs';
 import { Invocation } from './invocation.mjs';
 import { loadFunction, parseLoad } from './loading.mjs';
 import { endLines, leave, partials } from './output.mjs';
+import { Requests } from './services.mjs';
 import {
   BYTES, BadReply, CHUNK_MAX, CONCURRENCY, Cancelled, END, INLINE_MAX, JSON_TYPE, Kind, ProtocolError, TEXT, nowNs,
   splitFrames,
@@ -32,6 +33,8 @@ export class Worker extends FrameWriter {
     this.call = null;
     this.starting = false; // inside the loop of `end`
     this.now = null; // Invocation whose handler is on the stack
+    this.serving = false; // READY was sent
+    this.services = null; // what the function asks of its node, once it does
     this.storage = null; // AsyncLocalStorage once a line was written after an await
     this.onFrame = this.onFrame.bind(this);
   }
@@ -89,6 +92,9 @@ export class Worker extends FrameWriter {
         }
         return;
       }
+      case Kind.RESPONSE:
+        if (end - start < 8 || !this.services) throw new ProtocolError('RESPONSE too short, or to nothing');
+        return this.services.file(data.subarray(start, end));
       case Kind.CANCEL: return this.cancel(stream);
       case Kind.DRAIN:
         this.draining = true;
@@ -115,6 +121,7 @@ export class Worker extends FrameWriter {
     if (invocation) {
       invocation.cancelled = true;
       invocation.controller?.abort();
+      this.services?.cancelled(invocation);
       if (this.incoming.delete(stream)) {
         invocation.incoming.error = new Cancelled('the caller is gone');
         invocation.incoming.wake?.();
@@ -128,6 +135,12 @@ export class Worker extends FrameWriter {
       this.putError(output.invocation, new Cancelled('the caller is gone'));
       this.maybeLeave();
     }
+  }
+
+  /** The services of the node. */
+  node() {
+    this.services ??= new Requests(this);
+    return this.services;
   }
 
   maybeLeave() {
@@ -272,6 +285,7 @@ export class Worker extends FrameWriter {
       this.putJson(Kind.READY, 0, 0, {
         init_ns: Math.round((performance.now() - started) * 1e6), concurrency: this.limit, shape, whole_bodies: shape !== 'fetch',
       });
+      this.serving = true;
     } catch (error) {
       endLines(0);
       this.putError(null, error);

@@ -43,6 +43,15 @@ export class FrameWriter {
     this.used += payload.length;
     this.flushSoon();
   }
+  /** A frame that may be larger than the buffer. */
+  putLong(kind, stream, payload) {
+    if (HEADER_BYTES + payload.length <= FLUSH_BYTES) return this.put(kind, 0, stream, payload);
+    this.reserve(HEADER_BYTES);
+    this.header(payload.length, kind, 0, stream);
+    this.flush();
+    this.backlog++;
+    this.socket.write(payload, () => { this.backlog--; });
+  }
   putJson(kind, flags, stream, value) { this.put(kind, flags, stream, Buffer.from(JSON.stringify(value))); }
 
   /** RESULT, with `headers` and `body` (each string or Buffer), the latter as far as it is inline. */

@@ -173,6 +173,20 @@ class Context:
             worker.receive(block=False)  # nobody else reads while an inline handler runs
         return bool(event._cancelled)
 
+    @property
+    def kv(self):
+        """The state that the node keeps for this function."""
+        return self._worker.node().kv(self._event)
+
+    def call(self, name, body=None, *, method="POST", path="/", query="", headers=None, timeout=None):
+        """Calls another function of the node, and returns its `Reply`."""
+        return self._worker.node().call(self._event, name, body, method, path, query, headers, timeout)
+
+    def call_async(self, name, body=None, *, method="POST", path="/", query="", headers=None,
+                   delay=0, key=None, order=None):  # fmt: skip
+        """Hands a call to the node, which makes it later, and returns its id."""
+        return self._worker.node().call_async(self._event, name, body, method, path, query, headers, delay, key, order)
+
     def remaining_ms(self):
         """Milliseconds until the deadline, at least 0; `None` inside `init`."""
         if self._event is None:

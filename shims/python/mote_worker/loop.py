@@ -31,6 +31,7 @@ class Loop:
             # Most handlers never wait; they then end within their first step, with no trip
             # through the loop.
             loop.set_task_factory(asyncio.eager_task_factory)
+        self.loop = loop
         init = getattr(module, "init", None)
         if init:
             made = with_arguments(init, 1)(Context(self, None))

@@ -23,6 +23,7 @@ from mote_worker.wire import (
     INVOKE_LENGTHS,
     LOAD,
     PAYLOAD_MAX,
+    RESPONSE,
     U32,
     ProtocolError,
 )
@@ -64,7 +65,7 @@ class FrameReader:
         position, end = 0, len(data)
         while end - position >= 12:
             size, kind, flags, zero, stream = HEADER.unpack_from(data, position)
-            if size > PAYLOAD_MAX or flags > END or zero or not HELLO <= kind <= DRAIN:
+            if size > PAYLOAD_MAX or flags > END or zero or not HELLO <= kind <= RESPONSE:
                 raise ProtocolError("frame header %s" % data[position : position + 12].hex())
             start = position + 12
             position = start + size
@@ -117,6 +118,10 @@ class FrameReader:
             output = self.outputs.get(stream)
             if output:
                 output.credit(U32.unpack(payload)[0])
+        elif kind == RESPONSE:
+            if len(payload) < 8 or self.services is None:
+                raise ProtocolError("RESPONSE too short, or to nothing")
+            self.services.requests.file(payload)
         elif kind == CANCEL:
             self.cancel(stream)
         elif kind == DRAIN:
@@ -144,6 +149,8 @@ class FrameReader:
                     event._incoming.add(b"", True)
                 if output and output.wake:
                     output.wake()
+                if self.services is not None:
+                    self.services.requests.cancelled(begun)
                 if begun._task:
                     begun._task.cancel()
             elif event:

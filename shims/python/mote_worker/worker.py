@@ -44,6 +44,9 @@ class Worker(FrameWriter, FrameReader, LineCapture, Blocking, Threads, Loop, Asg
         self.draining = False
         self.forked = False
         self.spec = None
+        self.services = None  # what the function asks of its node, once it does
+        self.serving = False  # READY was sent
+        self.loop = None  # the event loop, where one serves
         self.text = TEXT  # the header block of answers that are text and nothing else
         self.root = ""  # where an ASGI application is mounted
         self.path_root = ""  # what of it stands in the path of its requests
@@ -118,10 +121,23 @@ class Worker(FrameWriter, FrameReader, LineCapture, Blocking, Threads, Loop, Asg
         }
         self.put(READY, 0, 0, encode_json(ready).encode())
         self.flush()
+        self.serving = True
         serve()
         for call in self.at_end:
             call()
         self.flush_last()
+
+    def node(self):
+        """The services of the node. Few functions use them, so their code is loaded here."""
+        if self.services is None:
+            import importlib.util
+
+            file = os.path.join(self.folder, "mote_services.py")
+            found = importlib.util.spec_from_file_location("mote_services", file)
+            module = importlib.util.module_from_spec(found)
+            found.loader.exec_module(module)
+            self.services = module.Services(self)
+        return self.services
 
     def idle(self):
         return not (self.ready or self.incoming or self.outputs or self.running)

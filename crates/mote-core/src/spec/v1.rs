@@ -15,10 +15,11 @@ use super::AsyncRules;
 use super::mqtt::MqttTrigger;
 use super::{
     CoapResource, Egress, FunctionSpec, Limits, Missed, Overlap, Platform, Runtime, Scale,
-    Schedule, ScheduledCall, StartPolicy, When,
+    Schedule, ScheduledCall, StartPolicy, StateRules, When,
 };
 use crate::name::FunctionName;
 use crate::policy::{Balance, Policy};
+use crate::state::QUOTA_BYTES_DEFAULT;
 
 /// The version that this module writes, and the newest that it reads.
 pub const SPEC_VERSION: u32 = 1;
@@ -98,6 +99,29 @@ struct SpecV1 {
     schedules: Vec<ScheduleV1>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     origin: Option<String>,
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    calls: Vec<String>,
+    #[serde(default, skip_serializing_if = "StateV1::is_default")]
+    state: StateV1,
+}
+
+#[derive(Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct StateV1 {
+    shared: Vec<String>,
+    quota_bytes: u64,
+}
+
+impl Default for StateV1 {
+    fn default() -> Self {
+        StateRules::default().into()
+    }
+}
+
+impl StateV1 {
+    fn is_default(&self) -> bool {
+        self.shared.is_empty() && self.quota_bytes == QUOTA_BYTES_DEFAULT
+    }
 }
 
 #[derive(Serialize, Deserialize)]
@@ -186,6 +210,7 @@ convert! {
         min, max, idle_timeout_ms, queue, policy, start, balance, pause_ms, spare
     }
     EgressV1 <=> Egress { host, port }
+    StateV1 <=> StateRules { shared, quota_bytes }
     CoapV1 <=> CoapResource { title, resource_type, content_format }
     ScheduleV1 <=> Schedule { when, missed, jitter_ms, overlap, call }
 }
@@ -214,6 +239,8 @@ impl From<FunctionSpec> for SpecV1 {
             background: spec.background,
             schedules: spec.schedules.iter().map(|one| Schedule::clone(one).into()).collect(),
             origin: spec.origin,
+            calls: spec.calls,
+            state: spec.state.into(),
         }
     }
 }
@@ -241,6 +268,8 @@ impl From<SpecV1> for FunctionSpec {
             background: spec.background,
             schedules: spec.schedules.into_iter().map(|one| Arc::new(one.into())).collect(),
             origin: spec.origin,
+            calls: spec.calls,
+            state: spec.state.into(),
         }
     }
 }
@@ -278,6 +307,15 @@ mod tests {
         assert_eq!(added, (Policy::Auto, StartPolicy::Cold, Balance::LateBinding, None, 0));
         assert_eq!((spec.compat, spec.port, spec.origin), (None, None, None));
         assert_eq!(spec.mqtt, []);
+        assert_eq!((spec.calls, spec.state), (Vec::new(), StateRules::default()));
+    }
+
+    #[test]
+    fn calls_and_state_are_kept() {
+        let mut spec = from_json(LEAST.as_bytes()).unwrap();
+        spec.calls = vec!["other".into()];
+        spec.state = StateRules { shared: vec!["site".into()], quota_bytes: 5 };
+        assert_eq!(from_json(to_json(&spec).as_bytes()).unwrap(), spec);
     }
 
     #[test]

@@ -234,6 +234,7 @@ impl Bench {
             body,
             received_ns: now,
             deadline_ns: now + timeout_ms * 1_000_000,
+            chain: None,
         }
     }
 

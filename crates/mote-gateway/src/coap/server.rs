@@ -498,6 +498,7 @@ impl<I: Invoker> Server<I> {
                 body,
                 received_ns: now_ns,
                 deadline_ns: now_ns + route.timeout_ms() * 1_000_000,
+                chain: None,
             },
             route,
         });

@@ -278,6 +278,7 @@ impl<I: Invoker> Exchange<'_, I> {
             body,
             received_ns: self.received_ns,
             deadline_ns: self.received_ns + self.route.timeout_ms() * 1_000_000,
+            chain: None,
         }
     }
 

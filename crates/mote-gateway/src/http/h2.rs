@@ -492,6 +492,7 @@ impl<I: Invoker> Service<I> {
             body,
             received_ns,
             deadline_ns: received_ns + route.timeout_ms() * 1_000_000,
+            chain: None,
         };
         open.accept();
         let result = self.invoker.invoke(&route, invocation).await;

@@ -253,6 +253,7 @@ pub(super) async fn invoke(
         body: Body::whole(body),
         received_ns,
         deadline_ns: received_ns + spec.limits.timeout_ms * 1_000_000,
+        chain: None,
     };
     let route = mote_journal::Route::Function(route);
     let reply = match node.invoker.invoke(&route, invocation).await {

@@ -6,6 +6,7 @@
 mod access;
 mod functions;
 mod invocations;
+mod kv;
 mod logs;
 mod node_routes;
 mod openwhisk;
@@ -76,6 +77,9 @@ fn routes(node: Arc<Node>) -> Router {
         .route(paths::SCHEDULES, get(functions::schedules))
         .route(paths::SECRETS, get(secrets::list))
         .route(paths::SECRET, put(secrets::put).delete(secrets::remove))
+        .route(paths::KV, get(kv::namespaces))
+        .route(paths::KV_NAMESPACE, get(kv::list).delete(kv::clear))
+        .route(paths::KV_ENTRY, get(kv::get).put(kv::put).delete(kv::delete).post(kv::increment))
         // The archive's own limits bound uploads, and the function's limits bound bodies.
         .layer(DefaultBodyLimit::disable())
         .with_state(node.clone())

@@ -122,13 +122,15 @@ pub(super) enum Verb {
     Top(Top),
     /// Remove functions
     #[command(visible_alias = "rm")]
-    Remove(Remove),
+    Remove(RemoveFunctions),
     /// Look up and cancel invocations that the node has accepted for later
     Invocation(Invocation),
     /// Manage accepted invocations that have failed for good
     DeadLetters(DeadLetters),
     /// Manage the secrets that functions read
     Secret(Secret),
+    /// Read and change the state that functions keep
+    Kv(Kv),
     /// Check the node and its machine
     Doctor,
     /// Measure how fast a function or a URL answers
@@ -458,6 +460,15 @@ pub(super) struct Remove {
 }
 
 #[derive(Debug, ClapArgs)]
+pub(super) struct RemoveFunctions {
+    #[command(flatten)]
+    pub(super) remove: Remove,
+    /// Remove what they keep in the node too
+    #[arg(long)]
+    pub(super) with_state: bool,
+}
+
+#[derive(Debug, ClapArgs)]
 pub(super) struct Simulate {
     /// Families of demand, experiments, or recorded traces (FILE.csv) [default: all families]
     #[arg(value_name = "SCENARIO")]
@@ -583,6 +594,83 @@ pub(super) enum DeadLetterVerb {
         #[arg(short, long)]
         yes: bool,
     },
+}
+
+#[derive(Debug, ClapArgs)]
+pub(super) struct Kv {
+    #[command(subcommand)]
+    pub(super) verb: KvVerb,
+}
+
+#[derive(Debug, Subcommand)]
+pub(super) enum KvVerb {
+    /// Print the value of a key
+    Get {
+        /// Function, or shared:NAME
+        namespace: String,
+        /// The key
+        key: String,
+    },
+    /// Write the value of a key
+    Put {
+        /// Function, or shared:NAME
+        namespace: String,
+        /// The key
+        key: String,
+        /// The value [default: standard input]
+        value: Option<String>,
+        /// Remove it after this time, e.g. 90s or 12h
+        #[arg(long, value_name = "TIME")]
+        ttl: Option<String>,
+        /// Write only if the entry has this version; 0 if there is none
+        #[arg(long)]
+        version: Option<u64>,
+    },
+    /// Remove a key
+    #[command(visible_alias = "rm")]
+    Delete {
+        /// Function, or shared:NAME
+        namespace: String,
+        /// The key
+        key: String,
+    },
+    /// List the keys of a namespace, or all namespaces
+    #[command(visible_alias = "ls")]
+    List(KvKeys),
+    /// Add to a number
+    #[command(visible_alias = "incr", allow_negative_numbers = true)]
+    Increment {
+        /// Function, or shared:NAME
+        namespace: String,
+        /// The key
+        key: String,
+        /// What is added
+        #[arg(default_value_t = 1)]
+        by: i64,
+    },
+    /// Remove everything in a namespace
+    Clear {
+        /// Function, or shared:NAME
+        namespace: String,
+        /// Do not ask for confirmation
+        #[arg(short, long)]
+        yes: bool,
+    },
+}
+
+#[derive(Debug, ClapArgs)]
+pub(super) struct KvKeys {
+    /// Function, or shared:NAME [default: list the namespaces]
+    pub(super) namespace: Option<String>,
+    /// Only keys that begin with this
+    #[arg(long, default_value = "", hide_default_value = true)]
+    pub(super) prefix: String,
+    /// Only keys behind this one
+    #[arg(long, value_name = "KEY")]
+    pub(super) after: Option<String>,
+    /// Keys at most
+    #[arg(long, default_value_t = 1000)]
+    pub(super) limit: u32,
 }
 
 #[derive(Debug, ClapArgs)]

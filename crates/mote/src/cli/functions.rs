@@ -6,7 +6,7 @@ use mote_api::client::Client;
 use mote_api::quantity::{duration_text, size_text};
 use mote_api::types::{Function, Instance, MqttStatus, Scaling, Stop};
 
-use super::args::Remove;
+use super::args::RemoveFunctions;
 use super::failure::Failure;
 use super::output::{Output, harmless, table};
 use super::schedules;
@@ -169,12 +169,20 @@ fn describe_text(function: &Function) -> String {
     text
 }
 
-pub(super) async fn remove(client: &Client, args: &Remove, output: &Output) -> Result<(), Failure> {
+pub(super) async fn remove(
+    client: &Client,
+    args: &RemoveFunctions,
+    output: &Output,
+) -> Result<(), Failure> {
+    let (with_state, args) = (args.with_state, &args.remove);
     if !args.yes && !is_agreed(&format!("remove {}?", args.names.join(", ")), output).await? {
         return Ok(());
     }
     for name in &args.names {
         client.remove(name).await?;
+        if with_state {
+            client.kv_clear(name).await?;
+        }
         output.say(&format!("{name} is removed"));
     }
     Ok(())

@@ -1,0 +1,474 @@
+//! Requests of functions to their node: the services that a worker reaches with REQUEST frames.
+//!
+//! The engine reads the frames, holds a worker to its bounds, and hands each request to
+//! [`Services`]. What a service does is not its concern: state is kept by a store behind
+//! [`crate::state::State`], and calls go back to the engine through its `Invoker`.
+
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::Arc;
+
+use bytes::{Buf, Bytes};
+
+use crate::chain::Chain;
+use crate::invocation::InvocationId;
+use crate::spec::FunctionSpec;
+use crate::state::{self, Condition, Operation};
+use crate::wire::{FrameKind, WireError};
+
+/// Requests of one instance that may be under way at once. A worker that sends more violates the
+/// protocol.
+pub const REQUESTS_MAX: u32 = 256;
+/// Bytes of the requests of one instance that are under way.
+pub const REQUEST_BYTES_MAX: usize = 4 << 20;
+/// Calls of one invocation that may be under way at once.
+pub const CALLS_MAX: usize = 64;
+/// Largest body of a call, and of its answer.
+pub const CALL_BODY_BYTES_MAX: usize = 960 << 10;
+/// Fixed part of every REQUEST payload.
+pub const REQUEST_FIXED_BYTES: usize = 8;
+/// Fixed part of a request to the state.
+pub const STATE_FIXED_BYTES: usize = 32;
+/// Fixed part of a call.
+pub const CALL_FIXED_BYTES: usize = 40;
+/// Fixed part of every RESPONSE payload.
+pub const RESPONSE_FIXED_BYTES: usize = 8;
+
+/// The word in LOAD for the state, and its number in REQUEST.
+pub const STATE: (&str, u8) = ("state", 1);
+/// The word in LOAD for calls of other functions, and its number in REQUEST.
+pub const FUNCTIONS: (&str, u8) = ("functions", 2);
+
+/// Flag of a request to the state: it may be lost at a power cut.
+const FLAG_NOT_DURABLE: u16 = 1;
+/// Flag: the number is the version that the entry must have.
+const FLAG_CONDITION: u16 = 2;
+/// Flag of a listing: without the values.
+const FLAG_KEYS_ONLY: u16 = 4;
+
+/// How a request ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(u8)]
+pub enum Status {
+    /// It was done.
+    Done = 0,
+    /// There is no such entry.
+    NotFound = 1,
+    /// The entry has another version; the content is that version.
+    Conflict = 2,
+    /// A quota is used up.
+    Full = 3,
+    /// It cannot be done as it is.
+    Invalid = 4,
+    /// The manifest does not allow it.
+    Denied = 5,
+    /// The node cannot do it now.
+    Unavailable = 6,
+    /// Nobody waits for the invocation that asked.
+    Cancelled = 7,
+    /// The called function did not answer; the content begins with the HTTP status that a caller
+    /// over HTTP would get.
+    Failed = 8,
+}
+
+/// The answer to a request: the content of a RESPONSE in two parts, so that a value is not copied
+/// more than once.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Answer {
+    /// How it ended.
+    pub status: Status,
+    /// The first part of the content.
+    pub head: Vec<u8>,
+    /// The rest.
+    pub body: Bytes,
+}
+
+impl Answer {
+    /// An answer with content.
+    pub fn new(status: Status, head: Vec<u8>, body: Bytes) -> Self {
+        Self { status, head, body }
+    }
+
+    /// An answer that is a text for people.
+    pub fn text(status: Status, text: impl Into<String>) -> Self {
+        Self { status, head: Vec::new(), body: Bytes::from(text.into()) }
+    }
+
+    /// What a call of a function failed with.
+    pub fn failed(status: u16, text: &str) -> Self {
+        let mut head = status.to_le_bytes().to_vec();
+        head.extend_from_slice(text.as_bytes());
+        Self { status: Status::Failed, head, body: Bytes::new() }
+    }
+
+    /// Bytes of its RESPONSE payload.
+    pub fn payload_bytes(&self) -> usize {
+        RESPONSE_FIXED_BYTES + self.head.len() + self.body.len()
+    }
+
+    /// Appends it as a RESPONSE frame.
+    pub fn put(&self, out: &mut Vec<u8>, stream: u32, id: u32) {
+        out.reserve(crate::wire::HEADER_BYTES + self.payload_bytes());
+        crate::wire::put_header(out, FrameKind::Response, 0, stream, self.payload_bytes());
+        out.extend_from_slice(&id.to_le_bytes());
+        out.extend_from_slice(&[self.status as u8, 0, 0, 0]);
+        out.extend_from_slice(&self.head);
+        out.extend_from_slice(&self.body);
+    }
+}
+
+/// A request as it was sent.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Request {
+    /// The number under which the worker waits for the answer.
+    pub id: u32,
+    /// What it asks for.
+    pub asked: Asked,
+}
+
+/// What a request asks for.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Asked {
+    /// Something of the state.
+    State {
+        /// A shared namespace; `None` for the function's own.
+        shared: Option<String>,
+        /// What is to be done.
+        operation: Operation,
+        /// Whether it must be on disk when it is answered.
+        durable: bool,
+    },
+    /// A call of another function.
+    Call(Call),
+    /// A service or an operation that this build does not have, or a value that is out of its
+    /// range; the text says which.
+    Unusable(String),
+}
+
+/// A call of another function.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Call {
+    /// The function, or `NAME@TAG`.
+    pub function: String,
+    /// Whether the caller waits for the answer; otherwise the call is accepted and runs later.
+    pub waits: bool,
+    /// How long the caller waits at most, in milliseconds; 0 for its own deadline.
+    pub timeout_ms: u32,
+    /// How long an accepted call waits before it begins, in milliseconds.
+    pub delay_ms: u64,
+    /// Idempotency key of an accepted call; empty for none.
+    pub key: String,
+    /// Order key of an accepted call; empty for none.
+    pub order: String,
+    /// Request method.
+    pub method: Bytes,
+    /// Path below the function, with its leading `/`.
+    pub path: Bytes,
+    /// Query without `?`.
+    pub query: Bytes,
+    /// Header block, not yet checked.
+    pub headers: Bytes,
+    /// Body.
+    pub body: Bytes,
+}
+
+fn malformed(why: &'static str) -> WireError {
+    WireError::Malformed(FrameKind::Request, why)
+}
+
+fn text(bytes: &Bytes) -> Option<String> {
+    std::str::from_utf8(bytes).ok().map(str::to_owned)
+}
+
+impl Request {
+    /// Reads a REQUEST payload. An error means that the worker broke the protocol; a request that
+    /// is only unusable is answered.
+    pub fn parse(mut payload: Bytes) -> Result<Self, WireError> {
+        if payload.len() < REQUEST_FIXED_BYTES {
+            return Err(malformed("too short"));
+        }
+        let id = payload.get_u32_le();
+        let (service, operation, flags) =
+            (payload.get_u8(), payload.get_u8(), payload.get_u16_le());
+        let asked = match service {
+            number if number == STATE.1 => state_request(operation, flags, payload)?,
+            number if number == FUNCTIONS.1 => call_request(operation, payload)?,
+            other => Asked::Unusable(format!("this node has no service {other}")),
+        };
+        Ok(Self { id, asked })
+    }
+}
+
+/// ```text
+/// 0 namespace length u8 | 1 zero u8 | 2 key length u16 | 4 limit u32 | 8 number u64
+/// 16 time to live ms u64 | 24 namespace, key, rest
+/// ```
+fn state_request(number: u8, flags: u16, mut payload: Bytes) -> Result<Asked, WireError> {
+    if payload.len() < STATE_FIXED_BYTES - REQUEST_FIXED_BYTES {
+        return Err(malformed("too short"));
+    }
+    let namespace_len = usize::from(payload.get_u8());
+    payload.advance(1);
+    let key_len = usize::from(payload.get_u16_le());
+    let limit = payload.get_u32_le();
+    let value_number = payload.get_u64_le();
+    let ttl_ms = payload.get_u64_le();
+    if payload.len() < namespace_len + key_len {
+        return Err(malformed("lengths pass its end"));
+    }
+    let namespace = payload.split_to(namespace_len);
+    let key = payload.split_to(key_len);
+    let (Some(namespace), Some(key)) = (text(&namespace), text(&key)) else {
+        return Ok(Asked::Unusable("keys and namespaces are UTF-8".to_owned()));
+    };
+    let condition = match flags & FLAG_CONDITION {
+        0 => Condition::None,
+        _ if value_number == 0 => Condition::Absent,
+        _ => Condition::Version(value_number),
+    };
+    let ttl_ms = (ttl_ms > 0).then_some(ttl_ms);
+    let operation = match number {
+        1 => Operation::Get { key },
+        2 => Operation::Put { key, value: payload, condition, ttl_ms },
+        3 => Operation::Delete { key, condition },
+        4 => {
+            let Some(after) = text(&payload) else {
+                return Ok(Asked::Unusable("keys and namespaces are UTF-8".to_owned()));
+            };
+            let after = (!after.is_empty()).then_some(after);
+            Operation::List { prefix: key, after, limit, values: flags & FLAG_KEYS_ONLY == 0 }
+        }
+        5 => Operation::Increment { key, by: value_number as i64, ttl_ms },
+        other => {
+            return Ok(Asked::Unusable(format!("the state has no operation {other}")));
+        }
+    };
+    if let Err(problem) = operation.check() {
+        return Ok(Asked::Unusable(problem));
+    }
+    let shared = (!namespace.is_empty()).then_some(namespace);
+    Ok(Asked::State { shared, operation, durable: flags & FLAG_NOT_DURABLE == 0 })
+}
+
+/// ```text
+/// 0 timeout ms u32 | 4 name length u8 | 5 method length u8 | 6 path length u16 | 8 query length u16
+/// 10 key length u16 | 12 headers length u32 | 16 delay ms u64 | 24 order length u16 | 26 zero [6]
+/// 32 name, method, path, query, key, order, headers, body
+/// ```
+fn call_request(number: u8, mut payload: Bytes) -> Result<Asked, WireError> {
+    if payload.len() < CALL_FIXED_BYTES - REQUEST_FIXED_BYTES {
+        return Err(malformed("too short"));
+    }
+    let timeout_ms = payload.get_u32_le();
+    let name_len = usize::from(payload.get_u8());
+    let method_len = usize::from(payload.get_u8());
+    let path_len = usize::from(payload.get_u16_le());
+    let query_len = usize::from(payload.get_u16_le());
+    let key_len = usize::from(payload.get_u16_le());
+    let headers_len = payload.get_u32_le() as usize;
+    let delay_ms = payload.get_u64_le();
+    let order_len = usize::from(payload.get_u16_le());
+    payload.advance(6);
+    let lengths = name_len + method_len + path_len + query_len + key_len + order_len;
+    if payload.len() < lengths.saturating_add(headers_len) {
+        return Err(malformed("lengths pass its end"));
+    }
+    let name = payload.split_to(name_len);
+    let method = payload.split_to(method_len);
+    let path = payload.split_to(path_len);
+    let query = payload.split_to(query_len);
+    let key = payload.split_to(key_len);
+    let order = payload.split_to(order_len);
+    let headers = payload.split_to(headers_len);
+    let (Some(function), Some(key), Some(order)) = (text(&name), text(&key), text(&order)) else {
+        return Ok(Asked::Unusable("names and keys are UTF-8".to_owned()));
+    };
+    let waits = match number {
+        1 => true,
+        2 => false,
+        other => return Ok(Asked::Unusable(format!("functions have no operation {other}"))),
+    };
+    if payload.len() > CALL_BODY_BYTES_MAX {
+        return Ok(Asked::Unusable("the body of a call has at most 960 KiB".to_owned()));
+    }
+    if !is_method(&method) || !is_target(&path, true) || !is_target(&query, false) {
+        let problem = "a call needs a method such as POST, a path that begins with / and no spaces";
+        return Ok(Asked::Unusable(problem.to_owned()));
+    }
+    let body = payload;
+    Ok(Asked::Call(Call {
+        function,
+        waits,
+        timeout_ms,
+        delay_ms,
+        key,
+        order,
+        method,
+        path,
+        query,
+        headers,
+        body,
+    }))
+}
+
+fn is_method(method: &[u8]) -> bool {
+    (1..=32).contains(&method.len()) && method.iter().all(u8::is_ascii_uppercase)
+}
+
+/// Whether these bytes can be a path or a query: visible ASCII, as the fronts accept it.
+fn is_target(bytes: &[u8], is_path: bool) -> bool {
+    bytes.len() <= 8 << 10
+        && bytes.iter().all(u8::is_ascii_graphic)
+        && !bytes.contains(&b'#')
+        && (!is_path || (bytes.first() == Some(&b'/') && !bytes.contains(&b'?')))
+}
+
+/// Who sends a request.
+#[derive(Debug, Clone, Copy)]
+pub struct Caller<'a> {
+    /// The function.
+    pub spec: &'a FunctionSpec,
+    /// The invocation; 0 if the request belongs to none.
+    pub invocation: InvocationId,
+    /// Until when its answer must have begun, in monotonic nanoseconds.
+    pub deadline_ns: u64,
+    /// Who called the function.
+    pub chain: Option<&'a Arc<Chain>>,
+}
+
+/// An answer that comes later.
+pub type AnswerFuture = Pin<Box<dyn Future<Output = Answer> + Send>>;
+
+/// A request that was begun.
+pub enum Begun {
+    /// It is done.
+    Done(Answer),
+    /// It is under way. Dropping the future of a call cancels the call; a change of the state
+    /// happens all the same.
+    Later(AnswerFuture),
+}
+
+/// What functions may ask of their node.
+pub trait Services: Send + Sync + 'static {
+    /// The words for LOAD.
+    fn announced(&self) -> Vec<String>;
+
+    /// Begins a request. Called on the data path, so it must not block.
+    fn begin(&self, caller: Caller<'_>, asked: Asked) -> Begun;
+}
+
+/// The answer to an operation of the state as it is sent.
+pub fn state_answer(result: Result<state::Outcome, state::StateError>) -> Answer {
+    use state::{Outcome, StateError};
+    match result {
+        Ok(Outcome::Entry(Some(entry))) => {
+            let mut head = entry.version.to_le_bytes().to_vec();
+            head.extend_from_slice(&entry.expires_unix_ms.unwrap_or(0).to_le_bytes());
+            Answer::new(Status::Done, head, entry.value)
+        }
+        Ok(Outcome::Entry(None) | Outcome::Deleted(false)) => {
+            Answer::new(Status::NotFound, Vec::new(), Bytes::new())
+        }
+        Ok(Outcome::Written { version }) => {
+            Answer::new(Status::Done, version.to_le_bytes().to_vec(), Bytes::new())
+        }
+        Ok(Outcome::Deleted(true)) => Answer::new(Status::Done, Vec::new(), Bytes::new()),
+        Ok(Outcome::Counted { version, value }) => {
+            let mut head = version.to_le_bytes().to_vec();
+            head.extend_from_slice(&value.to_le_bytes());
+            Answer::new(Status::Done, head, Bytes::new())
+        }
+        Ok(Outcome::Listed { entries, more }) => {
+            let mut head = vec![u8::from(more), 0, 0, 0];
+            head.extend_from_slice(&(entries.len() as u32).to_le_bytes());
+            for (key, entry) in entries {
+                head.extend_from_slice(&entry.version.to_le_bytes());
+                head.extend_from_slice(&(entry.value.len() as u32).to_le_bytes());
+                head.extend_from_slice(&(key.len() as u32).to_le_bytes());
+                head.extend_from_slice(key.as_bytes());
+                head.extend_from_slice(&entry.value);
+            }
+            Answer::new(Status::Done, head, Bytes::new())
+        }
+        Err(StateError::Conflict { version }) => {
+            Answer::new(Status::Conflict, version.to_le_bytes().to_vec(), Bytes::new())
+        }
+        Err(error) => {
+            let status = match &error {
+                StateError::Full(_) => Status::Full,
+                StateError::Invalid(_) => Status::Invalid,
+                _ => Status::Unavailable,
+            };
+            Answer::text(status, error.to_string())
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn state(operation: u8, flags: u16, number: u64, key: &str, rest: &[u8]) -> Vec<u8> {
+        let mut payload = 7_u32.to_le_bytes().to_vec();
+        payload.extend([STATE.1, operation]);
+        payload.extend(flags.to_le_bytes());
+        payload.extend([0, 0]);
+        payload.extend((key.len() as u16).to_le_bytes());
+        payload.extend(10_u32.to_le_bytes());
+        payload.extend(number.to_le_bytes());
+        payload.extend(0_u64.to_le_bytes());
+        payload.extend(key.as_bytes());
+        payload.extend(rest);
+        payload
+    }
+
+    fn operation(payload: Vec<u8>) -> Operation {
+        match Request::parse(payload.into()).unwrap().asked {
+            Asked::State { operation, .. } => operation,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    #[test]
+    fn requests_to_the_state_are_read() {
+        let put = |flags, number| operation(state(2, flags, number, "k", b"v"));
+        let expected = |condition| Operation::Put {
+            key: "k".into(),
+            value: Bytes::from_static(b"v"),
+            condition,
+            ttl_ms: None,
+        };
+        assert_eq!(put(0, 5), expected(Condition::None));
+        assert_eq!(put(FLAG_CONDITION, 5), expected(Condition::Version(5)));
+        assert_eq!(put(FLAG_CONDITION, 0), expected(Condition::Absent));
+        let by = operation(state(5, 0, -3_i64 as u64, "k", b""));
+        assert_eq!(by, Operation::Increment { key: "k".into(), by: -3, ttl_ms: None });
+        let listed = operation(state(4, FLAG_KEYS_ONLY, 0, "a/", b"a/7"));
+        let after = Some("a/7".to_owned());
+        assert_eq!(
+            listed,
+            Operation::List { prefix: "a/".into(), after, limit: 10, values: false }
+        );
+    }
+
+    #[test]
+    fn short_requests_break_the_protocol_and_odd_ones_are_answered() {
+        let whole = state(2, 0, 0, "key", b"");
+        for cut in 0..whole.len() {
+            let error = Request::parse(Bytes::copy_from_slice(&whole[..cut]));
+            assert!(matches!(error, Err(WireError::Malformed(FrameKind::Request, _))), "{cut}");
+        }
+        let unusable = |payload: Vec<u8>| match Request::parse(payload.into()).unwrap().asked {
+            Asked::Unusable(text) => text,
+            other => panic!("{other:?}"),
+        };
+        assert_eq!(unusable(state(99, 0, 0, "k", b"")), "the state has no operation 99");
+        assert!(unusable(state(1, 0, 0, "", b"")).contains("1 to 512 bytes"));
+        let mut other = state(1, 0, 0, "k", b"");
+        other[4] = 77;
+        assert_eq!(unusable(other), "this node has no service 77");
+        let mut latin = state(1, 0, 0, "k", b"");
+        *latin.last_mut().unwrap() = 0xe9;
+        assert_eq!(unusable(latin), "keys and namespaces are UTF-8");
+    }
+}

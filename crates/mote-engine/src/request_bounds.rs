@@ -1,0 +1,76 @@
+//! What an instance may ask of its node at once, and the count of what it does.
+
+use std::sync::Arc;
+use std::task::Waker;
+
+use mote_core::services::{REQUEST_BYTES_MAX, REQUESTS_MAX};
+use mote_core::wire::{FrameKind, WireError};
+use tokio::sync::{Semaphore, oneshot};
+
+/// Requests of one instance that read from the state at once. Each may bring as much as a value or
+/// a listing, so this bounds what the node keeps for a worker that does not read.
+const READS_MAX: usize = 16;
+/// The list of an invocation's calls is cleaned of ended ones when it has this many.
+pub(crate) const CALLS_KEPT: usize = 8;
+
+/// Held by the invocation; a call whose other end is dropped is cancelled.
+pub(crate) type CallGuard = oneshot::Sender<()>;
+
+/// The requests of one instance.
+pub(crate) struct Requests {
+    under_way: u32,
+    bytes: usize,
+    reads: Option<Arc<Semaphore>>,
+    /// Tasks whose answer waits for room.
+    wakers: Vec<Waker>,
+    /// Calls that belong to no invocation.
+    calls: Vec<CallGuard>,
+}
+
+impl Requests {
+    pub(crate) const fn new() -> Self {
+        Self { under_way: 0, bytes: 0, reads: None, wakers: Vec::new(), calls: Vec::new() }
+    }
+
+    /// What admits the requests that read.
+    pub(crate) fn reads(&mut self) -> Arc<Semaphore> {
+        self.reads.get_or_insert_with(|| Arc::new(Semaphore::new(READS_MAX))).clone()
+    }
+
+    /// The calls that belong to no invocation.
+    pub(crate) fn calls(&mut self) -> &mut Vec<CallGuard> {
+        &mut self.calls
+    }
+
+    /// Keeps a task that waits for room.
+    pub(crate) fn wait(&mut self, waker: Option<&Waker>) {
+        self.wakers.extend(waker.cloned());
+    }
+
+    /// Notes that a request was answered.
+    pub(crate) fn answered(&mut self, bytes: usize) {
+        self.under_way -= 1;
+        self.bytes -= bytes;
+    }
+
+    /// Wakes those that wait for room in the outgoing bytes.
+    pub(crate) fn wake(&mut self) {
+        for waker in self.wakers.drain(..) {
+            waker.wake();
+        }
+    }
+
+    /// Counts a request; an error if it is one too many.
+    pub(crate) fn admit(&mut self, bytes: usize) -> Result<(), WireError> {
+        let too_many = |why| Err(WireError::Malformed(FrameKind::Request, why));
+        if self.under_way >= REQUESTS_MAX {
+            return too_many("too many requests under way");
+        }
+        if self.bytes + bytes > REQUEST_BYTES_MAX {
+            return too_many("too many bytes of requests under way");
+        }
+        self.under_way += 1;
+        self.bytes += bytes;
+        Ok(())
+    }
+}

@@ -1,0 +1,202 @@
+//! Requests of workers to services of the node (REQUEST and RESPONSE frames).
+//!
+//! The task of a worker's connection reads the requests, counts them against the worker's bounds
+//! under the pool's lock, and begins them after it has released the lock. An answer that is there
+//! at once is written at once; for any other request a task waits. Answers leave through the bytes
+//! of the instance like all frames, and wait while too many of these are unwritten.
+
+use std::sync::Arc;
+use std::task::{Poll, Waker};
+
+use mote_core::InvocationId;
+use mote_core::chain::Chain;
+use mote_core::services::{
+    Answer, AnswerFuture, Asked, Begun, CALLS_MAX, Caller, Request, Services, Status,
+};
+use mote_core::state::Operation;
+use mote_core::wire::{FrameKind, WireError};
+use mote_pool::Instance as _;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot};
+
+use crate::pool::{Instance, Stream};
+use crate::request_bounds::CALLS_KEPT;
+use crate::revision::Revision;
+
+/// A request that was admitted.
+pub(crate) struct Admitted {
+    place: Place,
+    invocation: InvocationId,
+    deadline_ns: u64,
+    chain: Option<Arc<Chain>>,
+    asked: Asked,
+    /// Resolves when nobody waits for a call any more.
+    stopped: Option<oneshot::Receiver<()>>,
+    reads: Option<Arc<Semaphore>>,
+}
+
+/// Where an answer goes.
+#[derive(Clone, Copy)]
+struct Place {
+    key: usize,
+    instance: u64,
+    stream: u32,
+    id: u32,
+    bytes: usize,
+}
+
+/// Admits a request of the worker with this key; `stream` is `None` outside an invocation.
+pub(crate) fn admit(
+    revision: &Revision,
+    (key, number): (usize, u64),
+    instance: &mut Instance,
+    (stream_number, stream): (u32, Option<&mut Stream>),
+    payload: bytes::Bytes,
+    now_ns: u64,
+) -> Result<Admitted, WireError> {
+    if !instance.takes_requests {
+        return Err(WireError::Malformed(FrameKind::Request, "not announced"));
+    }
+    let bytes = payload.len();
+    instance.requests.admit(bytes)?;
+    let Request { id, mut asked } = Request::parse(payload)?;
+    let mut admitted = Admitted {
+        place: Place { key, instance: number, stream: stream_number, id, bytes },
+        invocation: InvocationId(0),
+        deadline_ns: now_ns + revision.spec.limits.timeout_ms * 1_000_000,
+        chain: None,
+        asked: Asked::Unusable(String::new()),
+        stopped: None,
+        reads: None,
+    };
+    let guards = match stream {
+        Some(stream) => {
+            admitted.invocation = stream.id;
+            if !stream.answered {
+                admitted.deadline_ns = stream.deadline_ns;
+            }
+            admitted.chain.clone_from(&stream.chain);
+            &mut stream.calls
+        }
+        None => instance.requests.calls(),
+    };
+    match &asked {
+        Asked::Call(call) if call.waits => {
+            if guards.len() >= CALLS_KEPT {
+                guards.retain(|guard| !guard.is_closed());
+            }
+            if guards.len() >= CALLS_MAX {
+                let text = format!("more than {CALLS_MAX} calls of one invocation at once");
+                asked = Asked::Unusable(text);
+            } else {
+                let (guard, stopped) = oneshot::channel();
+                guards.push(guard);
+                admitted.stopped = Some(stopped);
+            }
+        }
+        Asked::State { operation: Operation::Get { .. } | Operation::List { .. }, .. } => {
+            admitted.reads = Some(instance.requests.reads());
+        }
+        _ => {}
+    }
+    admitted.asked = asked;
+    Ok(admitted)
+}
+
+/// Begins admitted requests. Call it without the pool's lock.
+pub(crate) fn begin(revision: &Arc<Revision>, requests: Vec<Admitted>) {
+    let Some(services) = revision.shared.services.get() else { return };
+    for request in requests {
+        let permit = match request.reads.clone().map(Semaphore::try_acquire_owned) {
+            None => None,
+            Some(Ok(permit)) => Some(permit),
+            Some(Err(_)) => {
+                let (revision, services) = (revision.clone(), services.clone());
+                let runtime = revision.shared.runtime.clone();
+                runtime.spawn(async move {
+                    let Some(reads) = request.reads.clone() else { return };
+                    let Ok(permit) = reads.acquire_owned().await else { return };
+                    begin_one(&revision, &services, request, Some(permit));
+                });
+                continue;
+            }
+        };
+        begin_one(revision, services, request, permit);
+    }
+}
+
+fn begin_one(
+    revision: &Arc<Revision>,
+    services: &Arc<dyn Services>,
+    request: Admitted,
+    permit: Option<OwnedSemaphorePermit>,
+) {
+    let Admitted { place, invocation, deadline_ns, chain, asked, stopped, .. } = request;
+    if let Asked::Unusable(text) = asked {
+        return deliver(revision, place, Answer::text(Status::Invalid, text), permit);
+    }
+    let caller = Caller { spec: &revision.spec, invocation, deadline_ns, chain: chain.as_ref() };
+    match services.begin(caller, asked) {
+        Begun::Done(answer) => deliver(revision, place, answer, permit),
+        Begun::Later(answer) => {
+            let waiting = wait(revision.clone(), place, answer, stopped, permit);
+            revision.shared.runtime.spawn(waiting);
+        }
+    }
+}
+
+async fn wait(
+    revision: Arc<Revision>,
+    place: Place,
+    answer: AnswerFuture,
+    stopped: Option<oneshot::Receiver<()>>,
+    permit: Option<OwnedSemaphorePermit>,
+) {
+    let answer = match stopped {
+        None => answer.await,
+        Some(stopped) => tokio::select! {
+            biased;
+            _ = stopped => Answer::text(Status::Cancelled, "the caller is gone"),
+            answer = answer => answer,
+        },
+    };
+    deliver(&revision, place, answer, permit);
+}
+
+/// Writes an answer, at once if there is room.
+fn deliver(
+    revision: &Arc<Revision>,
+    place: Place,
+    answer: Answer,
+    permit: Option<OwnedSemaphorePermit>,
+) {
+    if try_write(revision, place, &answer, None).is_ready() {
+        return;
+    }
+    let revision = revision.clone();
+    let runtime = revision.shared.runtime.clone();
+    runtime.spawn(async move {
+        std::future::poll_fn(|cx| try_write(&revision, place, &answer, Some(cx.waker()))).await;
+        drop(permit);
+    });
+}
+
+fn try_write(
+    revision: &Revision,
+    place: Place,
+    answer: &Answer,
+    waker: Option<&Waker>,
+) -> Poll<()> {
+    let mut pool = revision.pool.lock();
+    let Some(worker) = pool.worker_mut(place.key) else { return Poll::Ready(()) };
+    if worker.number() != place.instance {
+        return Poll::Ready(());
+    }
+    let instance = worker.instance_mut();
+    if instance.is_full() {
+        instance.requests.wait(waker);
+        return Poll::Pending;
+    }
+    instance.requests.answered(place.bytes);
+    instance.write(|out| answer.put(out, place.stream, place.id));
+    Poll::Ready(())
+}

@@ -1,0 +1,285 @@
+//! What functions may ask of this node: their state, and calls of other functions.
+//!
+//! A call runs on the data path like an invocation from a front: the engine's own `Invoker` queues
+//! it and answers it, without a socket and without another thread.
+
+use std::hash::{BuildHasher as _, RandomState};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use bytes::Bytes;
+use mote_core::accept::{Accept, AcceptError, Deferred};
+use mote_core::body::{Body, BodyError};
+use mote_core::chain::Chain;
+use mote_core::invocation::{Head, headers};
+use mote_core::services::{
+    Answer, Asked, Begun, CALL_BODY_BYTES_MAX, Call, Caller, FUNCTIONS, STATE, Services, Status,
+    state_answer,
+};
+use mote_core::state::{self, KEYS_MAX, Namespace, Operation, Quota, State};
+use mote_core::{Fault, Invocation, InvocationId, Invoker as _, RouteInfo as _, Trigger};
+use mote_engine::{Engine, Route, clock};
+
+/// Longest idempotency key or order key.
+const KEY_BYTES_MAX: usize = 255;
+/// Fields of a call at most, as the fronts have it.
+const FIELDS_MAX: usize = 128;
+/// Longest header block of a call.
+const FIELDS_BYTES_MAX: usize = 64 << 10;
+/// Longest time for which a call may be put off: 30 days.
+const DELAY_MS_MAX: u64 = 30 * 24 * 3_600_000;
+
+/// The services of a node.
+pub(crate) struct NodeServices {
+    engine: Engine,
+    state: Arc<dyn State>,
+    /// Keeps calls that run later.
+    accept: Arc<dyn Accept>,
+    random: RandomState,
+    counter: AtomicU64,
+}
+
+impl NodeServices {
+    pub(crate) fn new(engine: Engine, state: Arc<dyn State>, accept: Arc<dyn Accept>) -> Self {
+        let (random, counter) = Default::default();
+        Self { engine, state, accept, random, counter }
+    }
+
+    fn state(
+        &self,
+        caller: Caller<'_>,
+        shared: Option<String>,
+        operation: Operation,
+        durable: bool,
+    ) -> Begun {
+        let rules = &caller.spec.state;
+        let namespace = match shared {
+            None => Namespace::Function(caller.spec.name.to_string()),
+            Some(name) if rules.shared.contains(&name) => Namespace::Shared(name),
+            Some(name) => {
+                let text = format!(
+                    "{} may not use the shared state {name:?}; list it in its manifest: [kv] shared",
+                    caller.spec.name
+                );
+                return Begun::Done(Answer::text(Status::Denied, text));
+            }
+        };
+        let quota = Quota { bytes: rules.quota_bytes, keys: KEYS_MAX };
+        match self.state.begin(namespace, operation, quota, durable, clock::unix_ms()) {
+            state::Begun::Done(result) => Begun::Done(state_answer(result)),
+            state::Begun::Later(result) => {
+                Begun::Later(Box::pin(async move { state_answer(result.await) }))
+            }
+        }
+    }
+
+    fn call(&self, caller: Caller<'_>, call: Call) -> Begun {
+        match self.prepare(caller, call) {
+            Ok(begun) => begun,
+            Err(answer) => Begun::Done(answer),
+        }
+    }
+
+    fn prepare(&self, caller: Caller<'_>, call: Call) -> Result<Begun, Answer> {
+        let own = &caller.spec.name;
+        let name = call.function.split('@').next().unwrap_or_default();
+        if !caller.spec.may_call(name) {
+            let text =
+                format!("{own} may not call {name:?}; list it in its manifest: [allow] functions");
+            return Err(Answer::text(Status::Denied, text));
+        }
+        let invalid = |text: &str| Answer::text(Status::Invalid, text);
+        let head = head(&call).map_err(invalid)?;
+        let Some(route) = self.engine.route(&call.function, || None) else {
+            return Err(failed(&Fault::NoSuchFunction, &call.function));
+        };
+        let method = std::str::from_utf8(&call.method).unwrap_or_default();
+        if !route.methods().is_empty() && !route.methods().iter().any(|one| one == method) {
+            let text = format!("{name} does not answer {method}");
+            return Err(Answer::failed(405, &text));
+        }
+        let limit_bytes = route.body_bytes_max();
+        if call.body.len() as u64 > limit_bytes {
+            return Err(failed(&Fault::BodyTooLarge { limit_bytes }, name));
+        }
+        if !call.waits {
+            return self.accept(call, head);
+        }
+        let chain = Chain::extend(own, caller.chain, route.name())
+            .map_err(|error| invalid(&error.to_string()))?;
+        let received_ns = clock::now_ns();
+        let timeout_ms = match call.timeout_ms {
+            0 => route.timeout_ms(),
+            asked => route.timeout_ms().min(asked.into()),
+        };
+        let deadline_ns = caller.deadline_ns.min(received_ns + timeout_ms * 1_000_000);
+        let invocation = Invocation {
+            id: InvocationId::new(clock::unix_ms(), self.bits()),
+            trigger: Trigger::Function,
+            head,
+            body: Body::whole(call.body),
+            received_ns,
+            deadline_ns,
+            chain: Some(chain),
+        };
+        Ok(Begun::Later(Box::pin(run(self.engine.clone(), route, invocation))))
+    }
+
+    fn accept(&self, call: Call, head: Head) -> Result<Begun, Answer> {
+        if call.key.len() > KEY_BYTES_MAX || call.order.len() > KEY_BYTES_MAX {
+            return Err(Answer::text(Status::Invalid, "key and order have at most 255 bytes"));
+        }
+        if call.delay_ms > DELAY_MS_MAX {
+            return Err(Answer::text(Status::Invalid, "a call is put off for at most 30 days"));
+        }
+        let some = |text: String| (!text.is_empty()).then_some(text);
+        let due_unix_ms = match call.delay_ms {
+            0 => 0,
+            delay_ms => clock::unix_ms() + delay_ms,
+        };
+        // A copy, because the call may be kept long, and its bytes are a part of more.
+        let body = Bytes::copy_from_slice(&call.body);
+        let accepted = self.accept.accept(Deferred {
+            key: some(call.key),
+            due_unix_ms,
+            order: some(call.order),
+            ..Deferred::new(call.function, Trigger::Function, head, body)
+        });
+        Ok(Begun::Later(Box::pin(async move {
+            match accepted.await {
+                Ok(accepted) => Answer::text(Status::Done, accepted.id.to_string()),
+                Err(error) => {
+                    let status = match &error {
+                        AcceptError::NotFound(_) => return Answer::failed(404, &error.to_string()),
+                        AcceptError::Full(_) | AcceptError::DiskFull(_) => Status::Full,
+                        AcceptError::Invalid(_) => Status::Invalid,
+                        AcceptError::Disk(_) | AcceptError::Stopping => Status::Unavailable,
+                    };
+                    Answer::text(status, error.to_string())
+                }
+            }
+        })))
+    }
+
+    fn bits(&self) -> u128 {
+        let count = self.counter.fetch_add(1, Ordering::Relaxed);
+        let (high, low) = (self.random.hash_one((count, 0)), self.random.hash_one((count, 1)));
+        u128::from(high) << 64 | u128::from(low)
+    }
+}
+
+impl Services for NodeServices {
+    fn announced(&self) -> Vec<String> {
+        [STATE, FUNCTIONS].map(|(word, _)| word.to_owned()).to_vec()
+    }
+
+    fn begin(&self, caller: Caller<'_>, asked: Asked) -> Begun {
+        match asked {
+            Asked::State { shared, operation, durable } => {
+                self.state(caller, shared, operation, durable)
+            }
+            Asked::Call(call) => self.call(caller, call),
+            Asked::Unusable(text) => Begun::Done(Answer::text(Status::Invalid, text)),
+        }
+    }
+}
+
+/// Runs a call until its whole answer is there.
+async fn run(engine: Engine, route: Route, invocation: Invocation) -> Answer {
+    let name = route.name().clone();
+    let reply = match engine.invoke(&route, invocation).await {
+        Ok(reply) => reply,
+        Err(fault) => return failed(&fault, name.as_str()),
+    };
+    let mut head = reply.status.to_le_bytes().to_vec();
+    head.extend_from_slice(&[0, 0]);
+    head.extend_from_slice(&(reply.headers.len() as u32).to_le_bytes());
+    head.extend_from_slice(&reply.headers);
+    match reply.body.collect(CALL_BODY_BYTES_MAX as u64).await {
+        Ok(body) => Answer::new(Status::Done, head, body),
+        Err(BodyError::TooLarge(_)) => {
+            let text = format!("{name} answered with more than 960 KiB; call it over HTTP");
+            Answer::failed(502, &text)
+        }
+        Err(error) => Answer::failed(502, &format!("{name}: {error}")),
+    }
+}
+
+fn failed(fault: &Fault, function: &str) -> Answer {
+    let text = match fault {
+        Fault::HandlerError { message } | Fault::BadReply { message } => {
+            format!("{function} failed: {message}")
+        }
+        Fault::StartFailed { message } => format!("{function} did not start: {message}"),
+        other => other.public_text(function),
+    };
+    Answer::failed(fault.answer().http, &text)
+}
+
+/// The head of a call. Its fields come from a worker, so they are checked as those of a front.
+fn head(call: &Call) -> Result<Head, &'static str> {
+    const WRONG: &str = "a header field is a token and a value without line breaks";
+    if call.headers.len() > FIELDS_BYTES_MAX {
+        return Err("the header fields of a call have at most 64 KiB");
+    }
+    let breaks = call.headers.iter().filter(|byte| **byte == b'\n').count();
+    if breaks % 2 != 0
+        || breaks / 2 > FIELDS_MAX
+        || call.headers.last().is_some_and(|b| *b != b'\n')
+    {
+        return Err(WRONG);
+    }
+    let mut head = Head::builder(&call.method, &call.path, &call.query);
+    for (name, value) in headers(&call.headers) {
+        let token =
+            |b: &u8| b.is_ascii_lowercase() || b.is_ascii_digit() || b"!#$%&'*+-.^_`|~".contains(b);
+        let plain = |b: &u8| *b == b'\t' || (*b >= b' ' && *b != 0x7f);
+        if name.is_empty() || !name.iter().all(token) || !value.iter().all(plain) {
+            return Err(WRONG);
+        }
+        let of_front = matches!(
+            name,
+            b"connection"
+                | b"content-length"
+                | b"keep-alive"
+                | b"proxy-connection"
+                | b"te"
+                | b"trailer"
+                | b"transfer-encoding"
+                | b"upgrade"
+        );
+        if !of_front {
+            head.header(name, value);
+        }
+    }
+    Ok(head.finish())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn header_fields_of_a_call_are_checked() {
+        let head = |block: &'static str| {
+            super::head(&Call {
+                function: "f".into(),
+                waits: true,
+                timeout_ms: 0,
+                delay_ms: 0,
+                key: String::new(),
+                order: String::new(),
+                method: Bytes::from_static(b"POST"),
+                path: Bytes::from_static(b"/"),
+                query: Bytes::new(),
+                headers: Bytes::from_static(block.as_bytes()),
+                body: Bytes::new(),
+            })
+        };
+        let kept = head("a\nb\nhost\nx\ntransfer-encoding\nchunked\n").unwrap();
+        assert_eq!(kept.headers(), b"a\nb\nhost\nx\n");
+        for wrong in ["a\nb", "a\nb\nc\n", "\nb\n", "A\nb\n", "a b\nc\n", "a\nb\rc\n", "a\nb\0\n"] {
+            assert!(head(wrong).is_err(), "{wrong:?}");
+        }
+    }
+}

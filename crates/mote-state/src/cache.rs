@@ -1,0 +1,103 @@
+//! The values of keys that were used lately, in memory.
+//!
+//! Two generations of values: what is used moves to the young one; when that is full, it becomes
+//! the old one, and what was in the old one is forgotten.
+
+use std::collections::HashMap;
+
+use mote_core::state::{Entry, Namespace};
+
+/// Bytes of one generation.
+const GENERATION_BYTES: usize = 2 << 20;
+/// What an entry costs beside its key and value, about.
+const ENTRY_BYTES: usize = 128;
+
+/// An entry, or that there is none.
+type Known = Option<Entry>;
+
+#[derive(Default)]
+pub(crate) struct Cache {
+    young: Generation,
+    old: Generation,
+}
+
+#[derive(Default)]
+struct Generation {
+    entries: HashMap<Namespace, HashMap<String, Known>>,
+    bytes: usize,
+}
+
+impl Generation {
+    fn take(&mut self, namespace: &Namespace, key: &str) -> Option<Known> {
+        let (key, known) = self.entries.get_mut(namespace)?.remove_entry(key)?;
+        self.bytes = self.bytes.saturating_sub(cost(&key, &known));
+        Some(known)
+    }
+}
+
+fn cost(key: &str, known: &Known) -> usize {
+    ENTRY_BYTES + key.len() + known.as_ref().map_or(0, |entry| entry.value.len())
+}
+
+impl Cache {
+    /// What is known of a key; `None` if nothing is.
+    pub(crate) fn get(&mut self, namespace: &Namespace, key: &str) -> Option<Known> {
+        if let Some(known) = self.young.entries.get(namespace).and_then(|keys| keys.get(key)) {
+            return Some(known.clone());
+        }
+        let known = self.old.take(namespace, key)?;
+        self.put(namespace, key, known.clone());
+        Some(known)
+    }
+
+    pub(crate) fn put(&mut self, namespace: &Namespace, key: &str, known: Known) {
+        self.forget(namespace, key);
+        let bytes = cost(key, &known);
+        if self.young.bytes + bytes > GENERATION_BYTES {
+            self.old = std::mem::take(&mut self.young);
+        }
+        self.young.bytes += bytes;
+        let keys = match self.young.entries.get_mut(namespace) {
+            Some(keys) => keys,
+            None => self.young.entries.entry(namespace.clone()).or_default(),
+        };
+        keys.insert(key.to_owned(), known);
+    }
+
+    pub(crate) fn forget(&mut self, namespace: &Namespace, key: &str) {
+        self.young.take(namespace, key);
+        self.old.take(namespace, key);
+    }
+
+    pub(crate) fn clear(&mut self, namespace: &Namespace) {
+        for generation in [&mut self.young, &mut self.old] {
+            for (key, known) in generation.entries.remove(namespace).into_iter().flatten() {
+                generation.bytes = generation.bytes.saturating_sub(cost(&key, &known));
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_used_stays_and_the_rest_is_bounded() {
+        let mut cache = Cache::default();
+        let namespace = Namespace::Function("f".into());
+        let entry =
+            |version| Some(Entry { value: vec![0; 10_000].into(), version, expires_unix_ms: None });
+        cache.put(&namespace, "kept", entry(1));
+        for number in 0..2_000 {
+            cache.put(&namespace, &number.to_string(), entry(number));
+            assert_eq!(cache.get(&namespace, "kept"), Some(entry(1)), "{number}");
+            assert!(cache.young.bytes + cache.old.bytes <= 2 * GENERATION_BYTES, "{number}");
+        }
+        assert_eq!(cache.get(&namespace, "0"), None);
+        cache.put(&namespace, "kept", None);
+        assert_eq!(cache.get(&namespace, "kept"), Some(None));
+        cache.clear(&namespace);
+        assert_eq!((cache.young.bytes, cache.old.bytes), (0, 0));
+    }
+}
