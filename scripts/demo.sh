@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# Starts a new node, deploys every example and sends a year of temperatures to it.
+# Starts a new node, deploys every example and sends a year of temperatures to it, over HTTP and CoAP
+# and through an MQTT broker.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -25,17 +26,21 @@ step "start a node"
 free_port() { python3 -c "import socket; s = socket.socket(socket.AF_INET, socket.$1); s.bind(('127.0.0.1', 0)); print(s.getsockname()[1])"; }
 http=$(free_port SOCK_STREAM)
 coap=$(free_port SOCK_DGRAM)
+broker_port=$(free_port SOCK_STREAM)
 data=.cache/demo-data
 rm -rf "$data"
 mkdir -p "$data"
 # Socket paths are limited to 108 bytes, and the path of a checkout may be longer.
 run=$(mktemp -d)
 export MOTE_SOCKET=$run/mote.sock
-"$mote" up --data "$data" --http "127.0.0.1:$http" --coap "127.0.0.1:$coap" --socket "$MOTE_SOCKET" >"$data/mote.out" 2>"$data/mote.log" &
+"$mote" up --data "$data" --http "127.0.0.1:$http" --coap "127.0.0.1:$coap" --socket "$MOTE_SOCKET" --mqtt-broker "mqtt://127.0.0.1:$broker_port" >"$data/mote.out" 2>"$data/mote.log" &
 node=$!
+broker=
 stop() {
-  kill "$node" 2>/dev/null || true
-  wait "$node" 2>/dev/null || true
+  for process in "$node" $broker; do
+    kill "$process" 2>/dev/null || true
+    wait "$process" 2>/dev/null || true
+  done
   rm -rf "$run"
 }
 trap stop EXIT
@@ -76,6 +81,30 @@ done
 
 step "a year of temperatures, by HTTP and CoAP"
 "$venv/bin/python" demo/drive.py --http-port "$http" --coap-port "$coap"
+
+step "some months of them through a broker, judged, counted and summarised"
+PATH=$PATH:/usr/sbin mosquitto -p "$broker_port" >"$data/mosquitto.log" 2>&1 &
+broker=$!
+"$mote" deploy demo/functions/summary
+"$mote" deploy demo/functions/station
+for ((i = 0; ; i++)); do
+  "$mote" describe station | grep -q ' subscribed ' && break
+  if ((i == READY_TENTHS_MAX)); then
+    echo "station has no subscription:" >&2
+    "$mote" describe station >&2
+    exit 1
+  fi
+  sleep 0.1
+done
+"$venv/bin/python" -B demo/mqtt.py --broker-port "$broker_port" --http-port "$http"
+
+step "accept a call, and look its result up later"
+accepted=$(curl -fsS -H 'Prefer: respond-async' -d 'sent and back' "http://127.0.0.1:$http/echo-python")
+echo "$accepted"
+id=$(sed 's/.*"id":"\([^"]*\)".*/\1/' <<<"$accepted")
+curl -fsS -H 'Prefer: respond-async, wait=10' -d '{"sensor":"demo","celsius":21.5}' "http://127.0.0.1:$http/thermo"
+echo
+"$mote" invocation show "$id"
 
 step "what the node runs now"
 "$mote" list

@@ -59,7 +59,7 @@ for group in "${groups[@]}"; do
   case $group in
     build) need_build ;;
     test) need_build; need_python; need_node; need_process_tools; need_promtool; need_mosquitto; need_coap_client; venv=wanted; clients=wanted ;;
-    demo) need_build; need_python; need_node; need_coap_client ;;
+    demo) need_build; need_python; need_node; need_mosquitto; need_coap_client ;;
     bench) have wrk || want wrk; have cc || want gcc libc6-dev; have musl-gcc || want musl-tools ;;
     check) have wrk || want wrk; have hey || want hey ;;
     cold) have crun || want crun; have cc || want gcc libc6-dev ;;
