@@ -5,9 +5,9 @@ Usage: accept.py MOTE NATS-SERVER RESULT.json
 Three things take turns on the same disk: a loop of `fdatasync` after a write of 4 KiB, `mote` with
 64 clients that each wait for their 202, and JetStream (file store, `sync_interval: always`, so that
 an acknowledgement means the same) with 64 publishers that each wait for their acknowledgement. Then
-one client of `mote` against the loop gives the latency that is added to one sync. The numbers of one
-round are compared with each other, because the machine and its disk are shared; the result is the
-median of the rounds.
+one client of `mote` against the loop gives the latency that is added to one sync. The numbers of
+one round are compared with each other, because the machine and its disk are shared; the result is
+the median of the rounds.
 """
 
 import asyncio
@@ -44,7 +44,7 @@ def wait_until(what, ready, seconds=30):
     until = time.monotonic() + seconds
     while not ready():
         if time.monotonic() > until:
-            sys.exit("waited in vain: %s" % what)
+            sys.exit(f"waited in vain: {what}")
         time.sleep(0.01)
 
 
@@ -82,21 +82,21 @@ class Mote:
         source.write_text(FUNCTION)
         self.child = subprocess.Popen(
             [binary, "up", "--data", folder / "data", "--socket", folder / "s",
-             "--http", "127.0.0.1:%d" % self.port, "--coap", "off"],
-            stdout=subprocess.DEVNULL, stderr=open(folder / "log", "w"), env=env)
+             "--http", f"127.0.0.1:{self.port}", "--coap", "off"],
+            stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, env=env)
         wait_until("the node", lambda: connects(self.port))
         subprocess.run([binary, "deploy", source], env=env, check=True, stderr=subprocess.DEVNULL)
 
     def accept(self, clients):
         """Rate and median latency in milliseconds of 202s."""
-        url = "http://127.0.0.1:%d/accept" % self.port
+        url = f"http://127.0.0.1:{self.port}/accept"
         output = subprocess.run(
             [self.binary, "bench", url, "-H", "prefer: respond-async", "-d", BODY.decode(),
-             "-c", str(clients), "--duration", "%ds" % SECONDS, "-o", "json"],
+             "-c", str(clients), "--duration", f"{SECONDS}s", "-o", "json"],
             check=True, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL).stdout
         result = json.loads(output)
         if result["failed"]:
-            sys.exit("mote refused invocations: %s" % result["failures"])
+            sys.exit(f"mote refused invocations: {result['failures']}")
         return result["answered_per_s"], result["latency"]["p50_ms"]
 
     def stop(self):
@@ -109,20 +109,20 @@ class JetStream:
         self.port = free_port()
         config = folder / "nats.conf"
         config.write_text(
-            'listen: "127.0.0.1:%d"\njetstream { store_dir: "%s", sync_interval: always }\n'
-            % (self.port, folder / "jetstream"))
+            f'listen: "127.0.0.1:{self.port}"\n'
+            f'jetstream {{ store_dir: "{folder / "jetstream"}", sync_interval: always }}\n')
         self.child = subprocess.Popen([binary, "-c", config], stdout=subprocess.DEVNULL,
-                                      stderr=open(folder / "nats.log", "w"))
+                                      stderr=subprocess.DEVNULL)
         wait_until("nats-server", lambda: connects(self.port))
         asyncio.run(self.prepare())
 
     async def prepare(self):
-        connection = await nats.connect("nats://127.0.0.1:%d" % self.port)
+        connection = await nats.connect(f"nats://127.0.0.1:{self.port}")
         await connection.jetstream().add_stream(name="bench", subjects=["bench"], max_msgs=200_000)
         await connection.close()
 
     async def publish(self):
-        connection = await nats.connect("nats://127.0.0.1:%d" % self.port)
+        connection = await nats.connect(f"nats://127.0.0.1:{self.port}")
         stream = connection.jetstream(timeout=30)
         count, until = 0, time.perf_counter() + SECONDS
 
@@ -166,21 +166,21 @@ def main():
                     "mote_one_client_ms": one_ms, "ratio": mote_rate / sync_rate,
                     "to_jetstream": mote_rate / nats_rate, "added_ms": one_ms - sync_ms,
                 })
-                print("round %d: fdatasync %6.0f/s (%.3f ms), mote %6.0f/s, JetStream %6.0f/s, "
-                      "one client %.3f ms" % (number + 1, sync_rate, sync_ms, mote_rate, nats_rate,
-                                              one_ms), flush=True)
+                print(f"round {number + 1}: fdatasync {sync_rate:6.0f}/s ({sync_ms:.3f} ms), "
+                      f"mote {mote_rate:6.0f}/s, JetStream {nats_rate:6.0f}/s, "
+                      f"one client {one_ms:.3f} ms", flush=True)
         finally:
             mote.stop()
             jetstream.stop()
     middle = {key: statistics.median(one[key] for one in rounds) for key in rounds[0]}
-    print("\nmedian: mote accepts %.1f times the rate of fdatasync (bar: %g), %.1f times JetStream's; "
-          "one client waits %.3f ms longer than one fdatasync (bar: %g)"
-          % (middle["ratio"], RATIO_BAR, middle["to_jetstream"], middle["added_ms"], ADDED_MS_BAR))
+    print(f"\nmedian: mote accepts {middle['ratio']:.1f} times the rate of fdatasync "
+          f"(bar: {RATIO_BAR:g}), {middle['to_jetstream']:.1f} times JetStream's; one client waits "
+          f"{middle['added_ms']:.3f} ms longer than one fdatasync (bar: {ADDED_MS_BAR:g})")
     machine = {"kernel": platform.release(), "cores": os.cpu_count(), "arch": platform.machine()}
     pathlib.Path(result_path).write_text(json.dumps(
         {"machine": machine, "nats_server": version.strip(), "clients": CLIENTS,
          "seconds": SECONDS, "median": middle, "rounds": rounds}, indent=1) + "\n")
-    print("written to %s" % result_path)
+    print(f"written to {result_path}")
 
 
 main()

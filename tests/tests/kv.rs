@@ -354,7 +354,7 @@ fn people_read_and_change_state() {
                 .collect()
         });
     assert_eq!(keys, ["a", "k", "n"]);
-    let conflict = node.mote(&["kv", "put", "python", "k", "x", "--version", "99"]);
+    let conflict = node.mote(&["kv", "put", "python", "k", "x", "--if-version", "99"]);
     assert!(String::from_utf8_lossy(&conflict.stderr).contains("M0902"), "{conflict:?}");
     node.ok(&["kv", "delete", "python", "a"]);
     let gone = node.mote(&["kv", "get", "python", "a"]);

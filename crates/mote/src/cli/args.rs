@@ -623,8 +623,8 @@ pub(super) enum KvVerb {
         #[arg(long, value_name = "TIME")]
         ttl: Option<String>,
         /// Write only if the entry has this version; 0 if there is none
-        #[arg(long)]
-        version: Option<u64>,
+        #[arg(long, value_name = "VERSION")]
+        if_version: Option<u64>,
     },
     /// Remove a key
     #[command(visible_alias = "rm")]

@@ -19,13 +19,13 @@ pub(super) async fn run(client: &Client, verb: &KvVerb, output: &Output) -> Resu
             let entry = client.kv_get(namespace, key).await?;
             output.print(&entry.value)
         }
-        KvVerb::Put { namespace, key, value, ttl, version } => {
+        KvVerb::Put { namespace, key, value, ttl, if_version } => {
             let value = match value {
                 Some(text) => text.clone().into_bytes(),
                 None => read(key).await?,
             };
             let ttl_ms = ttl.as_deref().map(ttl_ms).transpose()?;
-            let put = KvPut { ttl_ms, version: *version };
+            let put = KvPut { ttl_ms, version: *if_version };
             let written = client.kv_put(namespace, key, value, put).await?;
             let version = written.version;
             output.result(&written, &[&version.to_string()], || {
