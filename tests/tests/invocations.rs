@@ -73,8 +73,7 @@ fn a_caller_that_does_not_wait_finds_the_result_later() {
     let list = node.json(&["invocation", "list", "-o", "json"]);
     assert_eq!(list["invocations"].as_array().map(Vec::len), Some(2), "{list}");
     let id = node.ok(&["invoke", "echo", "--async", "-d", "cli"]);
-    let id: Value = serde_json::from_str(&id).expect("JSON");
-    assert_eq!(ended(&node, id["id"].as_str().expect("an id"))["trigger"], "admin");
+    assert_eq!(ended(&node, id.trim())["trigger"], "admin");
 }
 
 #[test]
@@ -169,12 +168,23 @@ fn an_idempotency_key_is_accepted_once() {
     node.deploy_ok("other", &[("app.py", ECHO)]);
     let key = [("idempotency-key", "\"order 7\"")];
     let first = accept(&node, "/echo", &key, b"one");
-    assert_eq!(accept(&node, "/echo", &key, b"two"), first);
+    assert_eq!(accept(&node, "/echo", &key, b"one"), first);
+    // Somebody who knows the key does not learn the id with another request.
+    let other = node.call("POST", "/echo", &[ASYNC, key[0]], b"two");
+    assert_eq!((other.status, other.json()["code"].clone()), (400, "M0516".into()));
     assert_ne!(accept(&node, "/other", &key, b"three"), first);
     assert_eq!(ended(&node, &first)["body"], "one");
     let node = node.crash_and_restart();
-    assert_eq!(accept(&node, "/echo", &key, b"four"), first);
+    assert_eq!(accept(&node, "/echo", &key, b"one"), first);
     assert_eq!(ended(&node, &first)["body"], "one");
+    // What was cancelled does not keep its key.
+    let late = [("idempotency-key", "late"), ("mote-after", "1h")];
+    let id = accept(&node, "/echo", &late, b"x");
+    node.ok(&["invocation", "cancel", &id]);
+    assert_ne!(accept(&node, "/echo", &late, b"x"), id);
+    node.ok(&["invocation", "cancel", "--function", "echo"]);
+    let list = node.json(&["invocation", "list", "--state", "waiting", "-o", "json"]);
+    assert_eq!(list["invocations"], Value::Array(Vec::new()));
 }
 
 #[test]
@@ -219,6 +229,27 @@ fn invocations_wait_for_their_time_and_can_be_cancelled() {
     wait_for("it runs", || (show(&node, &running)["state"] == "running").then_some(()));
     assert!(node.ok(&["invocation", "cancel", &running]).contains("is being ended"));
     assert_eq!(ended(&node, &running)["state"], "cancelled");
+    // Any number of cancellations gives a place back once. The function has one for this work, so
+    // the last invocation runs only if all others have given theirs back.
+    let one = "version = 1\n[limits]\ntimeout = \"1h\"\n[async]\nconcurrency = 1\n";
+    node.deploy_ok("slow", &[("app.py", slow), ("mote.toml", one)]);
+    for _ in 0..10 {
+        let id = accept(&node, "/slow", &[], b"");
+        wait_for("it runs", || (show(&node, &id)["state"] == "running").then_some(()));
+        let cancels: Vec<_> = (0..4)
+            .map(|_| {
+                let (http, path) = (node.http, format!("/_invocations/{id}"));
+                std::thread::spawn(move || {
+                    Connection::open(http).call("DELETE", &path, &[], b"").status
+                })
+            })
+            .collect();
+        for cancel in cancels {
+            let status = cancel.join().expect("a client");
+            assert!(matches!(status, 202 | 409), "{status}");
+        }
+        assert_eq!(ended(&node, &id)["state"], "cancelled");
+    }
 }
 
 #[test]

@@ -4,14 +4,15 @@
 //! Every other request passes through after one comparison.
 
 use std::sync::LazyLock;
+use std::task::{Context, Poll};
 use std::time::Duration;
 
 use bytes::Bytes;
 use mote_api::Problem;
 use mote_core::accept::{Accept as _, AcceptError, Accepted, Deferred};
-use mote_core::body::{Body, BodyError};
+use mote_core::body::{Body, BodyError, BodySource};
 use mote_core::invocation::{Head, headers, put_header};
-use mote_core::shares::Shares;
+use mote_core::shares::{Share, Shares};
 use mote_core::spec::{AsyncRules, CoapResource, Platform};
 use mote_core::{
     Fault, FunctionName, Invocation, InvocationId, Invoker, Phases, Reply, RouteInfo, Trigger,
@@ -29,6 +30,8 @@ pub(crate) const SEGMENT: &str = "_invocations";
 const BODY_BYTES_MAX: u64 = 16 << 20;
 /// Bodies that are being received, of all functions; one function may have half of them.
 const RECEIVING_BYTES_MAX: usize = 64 << 20;
+/// Bytes of answers that are being sent to callers who look them up.
+const LOOKED_UP_BYTES_MAX: usize = 32 << 20;
 /// Time limit for receiving one body.
 const RECEIVE_TIMEOUT: Duration = Duration::from_secs(60);
 /// The longest time for which a caller waits for the result before it receives a 202.
@@ -40,6 +43,8 @@ pub struct Deferring<I> {
     inner: I,
     journal: Journal,
     receiving: Shares<String>,
+    /// Bytes of answers that callers look up, until they have taken them.
+    looked_up: Shares<()>,
 }
 
 /// A function, or the invocations of the journal.
@@ -55,7 +60,8 @@ impl<I> Deferring<I> {
     /// The layer over `inner`.
     pub fn new(inner: I, journal: Journal) -> Self {
         let receiving = Shares::new(RECEIVING_BYTES_MAX, RECEIVING_BYTES_MAX / 2);
-        Self { inner, journal, receiving }
+        let looked_up = Shares::new(LOOKED_UP_BYTES_MAX, LOOKED_UP_BYTES_MAX);
+        Self { inner, journal, receiving, looked_up }
     }
 }
 
@@ -158,7 +164,10 @@ impl<I: Invoker> Invoker for Deferring<I> {
             }
             // Boxed, so that the futures of all other invocations stay small.
             Route::Function(route) => Box::pin(self.prefer(route, invocation)).await,
-            Route::Invocations => Box::pin(self.answer(invocation)).await,
+            Route::Invocations => {
+                let reply = Box::pin(self.answer(invocation)).await?;
+                held(reply, &self.looked_up)
+            }
         }
     }
 }
@@ -287,6 +296,42 @@ fn accepted_reply(trigger: Trigger, accepted: Accepted) -> Reply {
     put_header(&mut fields, b"preference-applied", b"respond-async");
     reply.headers = fields.into();
     reply
+}
+
+/// The reply with a body that counts until the front has taken it, so that callers who read slowly do
+/// not use up the memory.
+fn held(reply: Reply, shares: &Shares<()>) -> Result<Reply, Fault> {
+    let length = reply.body.length().unwrap_or(0);
+    if length < HELD_BYTES_MIN {
+        return Ok(reply);
+    }
+    let bytes = usize::try_from(length).unwrap_or(usize::MAX);
+    // A document holds the bytes once more while it is made.
+    let share = shares.take((), bytes.saturating_mul(2)).map_err(|_| Fault::NodeFull)?;
+    let source = Box::new(Held { body: reply.body, _share: share });
+    Ok(Reply { body: Body::Stream { source, length: Some(length) }, ..reply })
+}
+
+/// Shorter answers do not count.
+const HELD_BYTES_MIN: u64 = 4 << 10;
+/// A body is handed out in pieces of this size, so that it is not in the front's buffers at once.
+const PIECE_BYTES: usize = 64 << 10;
+
+/// A whole body and its share.
+struct Held {
+    body: Body,
+    _share: Share<()>,
+}
+
+impl BodySource for Held {
+    fn poll_chunk(&mut self, _: &mut Context<'_>) -> Poll<Option<Result<Bytes, BodyError>>> {
+        let Body::Whole(bytes) = &mut self.body else { return Poll::Ready(None) };
+        if bytes.is_empty() {
+            return Poll::Ready(None);
+        }
+        let piece = bytes.split_to(bytes.len().min(PIECE_BYTES));
+        Poll::Ready(Some(Ok(piece)))
+    }
 }
 
 /// The function's own answer, if there is one.

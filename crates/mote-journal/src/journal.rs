@@ -29,6 +29,8 @@ const WAITING_BYTES_MAX: u64 = 256 << 20;
 const CACHED_BYTES_MAX: u64 = 16 << 20;
 /// Invocations that run at once, of all functions.
 pub(crate) const RUNNING_MAX: usize = 64;
+/// Those of one function.
+pub(crate) const RUNNING_OF_ONE_MAX: usize = 32;
 /// Ended invocations that can be looked up, and those with an idempotency key beyond them.
 const KEPT_MAX: u64 = 10_000;
 const KEYED_MAX: u64 = 100_000;
@@ -36,6 +38,8 @@ const KEYED_MAX: u64 = 100_000;
 const WATCHERS_STEP: usize = 64;
 /// How long the state and the answer of an ended invocation can be looked up.
 const KEEP_MS: u64 = 24 * 3_600_000;
+/// Bytes of their answers, and of the requests of dead letters, each.
+const KEPT_BYTES_MAX: u64 = 256 << 20;
 /// How long dead letters are kept.
 const DEAD_KEEP_MS: u64 = 30 * 24 * 3_600_000;
 /// Longest idempotency key and order key in bytes.
@@ -62,13 +66,15 @@ pub(crate) struct Shared {
 pub(crate) struct Memory {
     pub(crate) pending: Pending<Data>,
     by_id: HashMap<InvocationId, Number>,
-    /// Ends the running attempt at a record.
-    pub(crate) running: HashMap<Number, oneshot::Sender<()>>,
+    /// The records that run, each with what ends its attempt; `None` if somebody has cancelled it.
+    pub(crate) running: HashMap<Number, Option<oneshot::Sender<()>>>,
     /// Told when a record has ended.
     watching: HashMap<InvocationId, Vec<oneshot::Sender<()>>>,
     used: HashMap<Arc<str>, Used>,
     total: Used,
     cached_bytes: u64,
+    /// Bytes of answers since the runner last asked.
+    pub(crate) grown_bytes: u64,
     stopping: bool,
     /// What has happened since the node started; the present is counted elsewhere.
     pub(crate) past: Figures,
@@ -144,6 +150,7 @@ impl Journal {
             used: HashMap::new(),
             total: Used::default(),
             cached_bytes: 0,
+            grown_bytes: 0,
             stopping: false,
             past: Figures::default(),
         };
@@ -199,15 +206,14 @@ impl Journal {
 
     /// Adds a record that is on disk.
     fn add(&self, memory: &mut Memory, record: Waiting, work: Option<(Work, u32)>) {
-        let Waiting { number, id, function, order, due_ms, accepted_ms, attempts, bytes, .. } =
-            record;
+        let Waiting { number, id, function, order, due_ms, since_ms, attempts, bytes, .. } = record;
         let owner: Arc<str> = function.into();
         let work =
             work.filter(|(work, _)| memory.cached_bytes + work.bytes() as u64 <= CACHED_BYTES_MAX);
         memory.cached_bytes += work.as_ref().map_or(0, |(work, _)| work.bytes() as u64);
         memory.by_id.insert(id, number);
         let wait_ms = due_ms.saturating_sub(unix_ms());
-        let since_ms = accepted_ms.max(if attempts == 0 { due_ms } else { 0 });
+
         // Requests that carry results have a share of their own, so that an address that does not
         // answer does not keep the function from running.
         let function =
@@ -236,7 +242,12 @@ impl Journal {
                     } else {
                         memory.release(kept.work.function(), bytes);
                     }
-                    Ok(Accepted { id: inserted.id, is_new: inserted.is_new })
+                    if inserted.differs {
+                        let text = "the idempotency key was used for another request";
+                        Err(AcceptError::Invalid(text.to_owned()))
+                    } else {
+                        Ok(Accepted { id: inserted.id, is_new: inserted.is_new })
+                    }
                 }
                 Err(error) => {
                     memory.release(kept.work.function(), bytes);
@@ -257,7 +268,7 @@ impl Journal {
             function: record.work.function().to_owned(),
             order: record.work.order().map(str::to_owned),
             due_ms: record.work.due_unix_ms(),
-            accepted_ms: record.accepted_ms,
+            since_ms: record.accepted_ms.max(record.work.due_unix_ms()),
             attempts: 0,
             bytes: record.work.bytes() as u64,
             is_post: matches!(record.work, Work::Post(_)),
@@ -333,9 +344,12 @@ impl Journal {
             let mut memory = self.0.state.lock();
             match memory.by_id.get(&id).copied() {
                 None => None,
-                Some(number) => match memory.running.remove(&number) {
+                Some(number) => match memory.running.get_mut(&number) {
+                    // The entry stays until the attempt has ended, because it has a place.
                     Some(end) => {
-                        let _ = end.send(());
+                        if let Some(end) = end.take() {
+                            let _ = end.send(());
+                        }
                         return Ok(Cancelled::Running);
                     }
                     None => Some(number),
@@ -412,6 +426,11 @@ impl Journal {
         self.0.changed.notify_one();
     }
 
+    /// Whether somebody has cancelled a record that runs.
+    pub(crate) fn is_cancelled(&self, number: Number) -> bool {
+        self.0.state.lock().running.get(&number).is_some_and(Option::is_none)
+    }
+
     pub(crate) fn is_stopping(&self) -> bool {
         self.0.state.lock().stopping
     }
@@ -423,6 +442,7 @@ impl Journal {
         let bounds = Bounds {
             records: KEPT_MAX,
             keyed: KEYED_MAX,
+            bytes: KEPT_BYTES_MAX,
             ended_before_ms: now_ms.saturating_sub(KEEP_MS),
             dead_before_ms: now_ms.saturating_sub(DEAD_KEEP_MS),
         };
@@ -472,7 +492,8 @@ impl Accept for Journal {
             let accepted_ms = unix_ms();
             let id = new_id(accepted_ms);
             let work = Work::Invoke(deferred);
-            journal.0.state.lock().reserve(work.function(), work.bytes() as u64)?;
+            let is_schedule = matches!(&work, Work::Invoke(d) if d.trigger == Trigger::Schedule);
+            journal.0.state.lock().reserve(work.function(), work.bytes() as u64, is_schedule)?;
             let (answer, answered) = oneshot::channel();
             let record = NewRecord { id, work, accepted_ms, depth: 0 };
             journal.insert(&records, record, |outcome| {
@@ -501,27 +522,35 @@ impl Accept for Journal {
 }
 
 impl Memory {
-    fn reserve(&mut self, function: &str, bytes: u64) -> Result<(), AcceptError> {
+    /// Reserves room for a record. A tenth of the room is kept for schedules, which nobody on the
+    /// network can fill.
+    fn reserve(
+        &mut self,
+        function: &str,
+        bytes: u64,
+        is_schedule: bool,
+    ) -> Result<(), AcceptError> {
         if self.stopping {
             return Err(AcceptError::Stopping);
         }
         let own = self.used.get(function).copied().unwrap_or_default();
-        let fits = |used: Used, parts: usize| {
-            used.records < WAITING_MAX / parts
-                && used.bytes + bytes <= WAITING_BYTES_MAX / parts as u64
+        let fits = |used: Used, tenths: usize| {
+            used.records < WAITING_MAX / 10 * tenths
+                && used.bytes + bytes <= WAITING_BYTES_MAX / 10 * tenths as u64
         };
-        if !fits(own, 2) {
-            let text = format!(
-                "{} invocations of {function}, or {} MiB of them, wait",
-                WAITING_MAX / 2,
-                WAITING_BYTES_MAX >> 21
-            );
-            return Err(AcceptError::Full(text));
+        let full = |used: Used, of: &str| {
+            let (records, mib) = (used.records, used.bytes >> 20);
+            Err(AcceptError::Full(format!(
+                "{records} invocations{of} with {mib} MiB have not ended; at most {WAITING_MAX} with \
+                 {} MiB may, and half of that of one function",
+                WAITING_BYTES_MAX >> 20
+            )))
+        };
+        if !fits(own, if is_schedule { 6 } else { 5 }) {
+            return full(own, &format!(" of {function}"));
         }
-        if !fits(self.total, 1) {
-            let mib = WAITING_BYTES_MAX >> 20;
-            let text = format!("{WAITING_MAX} invocations, or {mib} MiB of them, wait");
-            return Err(AcceptError::Full(text));
+        if !fits(self.total, if is_schedule { 10 } else { 9 }) {
+            return full(self.total, "");
         }
         self.take(function, bytes);
         Ok(())

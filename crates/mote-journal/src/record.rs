@@ -99,8 +99,8 @@ pub struct Waiting {
     pub order: Option<String>,
     /// When it may run, in milliseconds since 1970; 0 for at once.
     pub due_ms: u64,
-    /// When it was accepted, in milliseconds since 1970.
-    pub accepted_ms: u64,
+    /// From when on its age is counted: its acceptance, or the time for which it was accepted.
+    pub since_ms: u64,
     /// Attempts so far.
     pub attempts: u32,
     /// Bytes of its request on disk.

@@ -25,8 +25,10 @@ CREATE TABLE records (
     trigger INTEGER NOT NULL,
     state INTEGER NOT NULL,
     accepted_ms INTEGER NOT NULL,
+    since_ms INTEGER NOT NULL,
     due_ms INTEGER NOT NULL,
     key TEXT,
+    digest BLOB,
     sequence TEXT,
     attempts INTEGER NOT NULL,
     began_ms INTEGER,
@@ -62,6 +64,8 @@ pub struct Inserted {
     pub id: InvocationId,
     /// False if an earlier record has the same key.
     pub is_new: bool,
+    /// Whether that earlier record is another request.
+    pub differs: bool,
 }
 
 /// The end of a record, and what follows from it.
@@ -80,8 +84,11 @@ pub struct Settled {
 /// What may be kept of ended records.
 #[derive(Debug, Clone, Copy)]
 pub struct Bounds {
-    /// Ended records that are kept; dead letters are counted apart, with the same number.
+    /// Ended records that are kept; dead letters are counted apart, with the same number. One
+    /// function may have half.
     pub records: u64,
+    /// Bytes of their answers and requests; dead letters are counted apart.
+    pub bytes: u64,
     /// Ended records that have an idempotency key are kept beyond that number, up to this one.
     pub keyed: u64,
     /// Records that ended earlier, in milliseconds since 1970, are removed.
@@ -181,7 +188,7 @@ impl Records {
     /// The records that wait, in the order of their numbers.
     pub fn waiting(&self) -> Answer<Vec<Waiting>> {
         self.run(false, |connection| {
-            let sql = "SELECT number, id, function, sequence, due_ms, accepted_ms, attempts,
+            let sql = "SELECT number, id, function, sequence, due_ms, since_ms, attempts,
                 length(request), trigger = 0 FROM records WHERE state = 0 ORDER BY number";
             let mut statement = connection.prepare(sql)?;
             let rows = statement.query_map([], |row| {
@@ -191,7 +198,7 @@ impl Records {
                     function: row.get(2)?,
                     order: row.get(3)?,
                     due_ms: unsigned(row, 4)?,
-                    accepted_ms: unsigned(row, 5)?,
+                    since_ms: unsigned(row, 5)?,
                     attempts: row.get(6)?,
                     bytes: unsigned(row, 7)?,
                     is_post: row.get(8)?,
@@ -247,7 +254,7 @@ impl Records {
     /// letter.
     pub fn revive(&self, id: InvocationId, now_ms: u64) -> Answer<Option<Waiting>> {
         self.run(true, move |connection| {
-            let sql = "UPDATE records SET state = 0, due_ms = 0, attempts = 0, accepted_ms = ?2
+            let sql = "UPDATE records SET state = 0, due_ms = 0, attempts = 0, since_ms = ?2
                 WHERE id = ?1 AND state = 2 AND request IS NOT NULL
                 RETURNING number, function, sequence, length(request), trigger = 0";
             let mut statement = connection.prepare_cached(sql)?;
@@ -259,7 +266,7 @@ impl Records {
                         function: row.get(1)?,
                         order: row.get(2)?,
                         due_ms: 0,
-                        accepted_ms: now_ms,
+                        since_ms: now_ms,
                         attempts: 0,
                         bytes: unsigned(row, 3)?,
                         is_post: row.get(4)?,
@@ -293,6 +300,17 @@ impl Records {
                 "DELETE FROM records WHERE state = 2 AND ended_ms < ?1",
                 bounds.dead_before_ms,
             )?;
+            // No function may push out what others have.
+            for (chosen, places) in [
+                ("state IN (1, 3) AND key IS NULL", bounds.records),
+                ("state IN (1, 3) AND key IS NOT NULL", bounds.keyed),
+                ("state = 2", bounds.records),
+            ] {
+                let removed = run(&beyond_share(chosen), places / 2)?;
+                dead += if chosen == "state = 2" { removed } else { 0 };
+            }
+            run(&beyond_bytes("state IN (1, 3)"), bounds.bytes)?;
+            dead += run(&beyond_bytes("state = 2"), bounds.bytes)?;
             // What lies beyond the newest of each group.
             run(
                 "DELETE FROM records WHERE number IN (SELECT number FROM records
@@ -353,11 +371,13 @@ impl Records {
 
 fn insert(connection: &Connection, record: &NewRecord) -> rusqlite::Result<Inserted> {
     let work = &record.work;
+    let digest = work.key().map(|_| digest(work));
     if let Some(key) = work.key() {
-        let sql = "SELECT number, id FROM records WHERE function = ?1 AND key = ?2";
+        let sql = "SELECT number, id, digest FROM records WHERE function = ?1 AND key = ?2";
         let mut statement = connection.prepare_cached(sql)?;
         let found = statement.query_row(params![work.function(), key], |row| {
-            Ok(Inserted { number: row.get(0)?, id: id_of(row, 1)?, is_new: false })
+            let differs = row.get::<_, Option<Vec<u8>>>(2)? != digest;
+            Ok(Inserted { number: row.get(0)?, id: id_of(row, 1)?, is_new: false, differs })
         });
         if let Some(found) = found.optional()? {
             return Ok(found);
@@ -367,27 +387,45 @@ fn insert(connection: &Connection, record: &NewRecord) -> rusqlite::Result<Inser
         Work::Invoke(deferred) => deferred.trigger as u8,
         Work::Post(_) => 0,
     };
-    let sql = "INSERT INTO records (id, function, trigger, state, accepted_ms, due_ms, key,
-        sequence, attempts, request) VALUES (?1, ?2, ?3, 0, ?4, ?5, ?6, ?7, 0, ?8)";
+    let sql = "INSERT INTO records (id, function, trigger, state, accepted_ms, since_ms, due_ms,
+        key, sequence, attempts, request, digest)
+        VALUES (?1, ?2, ?3, 0, ?4, ?5, ?6, ?7, ?8, 0, ?9, ?10)";
     connection.prepare_cached(sql)?.execute(params![
         &record.id.0.to_be_bytes()[..],
         work.function(),
         trigger,
         record.accepted_ms as i64,
+        record.accepted_ms.max(work.due_unix_ms()) as i64,
         work.due_unix_ms() as i64,
         work.key(),
         work.order(),
         encode(work, record.depth),
+        digest,
     ])?;
-    Ok(Inserted { number: connection.last_insert_rowid(), id: record.id, is_new: true })
+    let number = connection.last_insert_rowid();
+    Ok(Inserted { number, id: record.id, is_new: true, differs: false })
+}
+
+/// What two requests with one idempotency key must have in common: method, path, query and body.
+fn digest(work: &Work) -> Vec<u8> {
+    use sha2::{Digest as _, Sha256};
+    let mut hash = Sha256::new();
+    if let Work::Invoke(deferred) = work {
+        for part in [deferred.head.method(), deferred.head.path(), deferred.head.query()] {
+            hash.update((part.len() as u64).to_le_bytes());
+            hash.update(part);
+        }
+        hash.update(&deferred.body);
+    }
+    hash.finalize()[..16].to_vec()
 }
 
 fn settle(connection: &Connection, settled: &Settled) -> rusqlite::Result<Vec<Inserted>> {
     let (number, state) = (settled.number, settled.state as i64);
     match &settled.last {
         None => {
-            let sql = "UPDATE records SET state = ?2, due_ms = 0, ended_ms = ?3, request = NULL
-                WHERE number = ?1 AND state = 0";
+            let sql = "UPDATE records SET state = ?2, due_ms = 0, ended_ms = ?3, request = NULL,
+                key = NULL WHERE number = ?1 AND state = 0";
             connection.prepare_cached(sql)?.execute(params![number, state, unix_ms() as i64])?;
         }
         Some(last) => {
@@ -410,6 +448,25 @@ fn settle(connection: &Connection, settled: &Settled) -> rusqlite::Result<Vec<In
         }
     }
     settled.following.iter().map(|record| insert(connection, record)).collect()
+}
+
+/// Removes the oldest of the chosen records of each function that has more than `?1` of them.
+fn beyond_share(chosen: &str) -> String {
+    format!(
+        "DELETE FROM records WHERE number IN (SELECT number FROM (
+         SELECT number, row_number() OVER (PARTITION BY function ORDER BY ended_ms DESC) AS place
+         FROM records WHERE {chosen}) WHERE place > ?1)"
+    )
+}
+
+/// Removes the oldest of the chosen records, so that the others have `?1` bytes at most.
+fn beyond_bytes(chosen: &str) -> String {
+    format!(
+        "DELETE FROM records WHERE number IN (SELECT number FROM (
+         SELECT number, sum(coalesce(length(body), 0) + coalesce(length(request), 0))
+         OVER (ORDER BY ended_ms DESC, number DESC) AS bytes
+         FROM records WHERE {chosen}) WHERE bytes > ?1)"
+    )
 }
 
 /// The columns that [`shown`] reads.

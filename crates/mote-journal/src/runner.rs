@@ -17,7 +17,7 @@ use rustix::time::{ClockId, clock_gettime};
 use tokio::sync::oneshot;
 use tokio::task::JoinSet;
 
-use crate::journal::{Journal, new_id};
+use crate::journal::{Journal, RUNNING_OF_ONE_MAX, new_id};
 use crate::pending::Number;
 use crate::record::{LastAttempt, NewRecord, Post, State, Work};
 use crate::records::{Settled, unix_ms};
@@ -38,6 +38,8 @@ const DISK_PAUSE: Duration = Duration::from_secs(5);
 /// How often old records are removed, and after how many ends at the latest.
 const SWEEP_EVERY: Duration = Duration::from_secs(60);
 const SWEEP_AFTER: u32 = 5_000;
+/// The same for the bytes of answers.
+const SWEEP_AFTER_BYTES: u64 = 64 << 20;
 /// The longest sleep, so that a change of the clock is noticed.
 const SLEEP_MAX_MS: u64 = 60_000;
 
@@ -59,7 +61,7 @@ pub async fn run<I: Invoker>(journal: Journal, invoker: I) {
     let mut attempts = JoinSet::new();
     let mut sweep = tokio::time::interval(SWEEP_EVERY);
     sweep.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
-    let mut ended = 0_u32;
+    let (mut ended, mut grown_bytes) = (0_u32, 0_u64);
     loop {
         while let Some((number, end)) = begin(&journal, &invoker) {
             attempts.spawn(attempt(journal.clone(), invoker.clone(), number, end));
@@ -84,7 +86,10 @@ pub async fn run<I: Invoker>(journal: Journal, invoker: I) {
                 journal.sweep().await;
             }
         }
-        if ended >= SWEEP_AFTER {
+        let has_grown = std::mem::take(&mut journal.0.state.lock().grown_bytes);
+        grown_bytes += has_grown;
+        if ended >= SWEEP_AFTER || grown_bytes >= SWEEP_AFTER_BYTES {
+            grown_bytes = 0;
             ended = 0;
             journal.sweep().await;
         }
@@ -100,7 +105,7 @@ fn begin<I: Invoker>(journal: &Journal, invoker: &I) -> Option<(Number, oneshot:
     let mut memory = journal.0.state.lock();
     let number = memory.pending.next(now_ms, |function| share_of(invoker, function))?;
     let (end, ended) = oneshot::channel();
-    memory.running.insert(number, end);
+    memory.running.insert(number, Some(end));
     Some((number, ended))
 }
 
@@ -108,7 +113,7 @@ fn begin<I: Invoker>(journal: &Journal, invoker: &I) -> Option<(Number, oneshot:
 fn share_of<I: Invoker>(invoker: &I, function: &str) -> usize {
     let Some(route) = invoker.route(function, || None) else { return POSTS_OF_ONE_MAX };
     let asked = route.background().and_then(|rules| rules.concurrency);
-    asked.unwrap_or(route.places() / 2).max(1) as usize
+    (asked.unwrap_or(route.places() / 2).max(1) as usize).min(RUNNING_OF_ONE_MAX)
 }
 
 /// Runs a record once and settles it.
@@ -152,6 +157,10 @@ async fn attempt<I: Invoker>(
         settle(&journal, &at, State::Cancelled, None, Vec::new()).await;
         return;
     };
+    if next != Next::Succeeded && journal.is_cancelled(number) {
+        settle(&journal, &at, State::Cancelled, None, Vec::new()).await;
+        return;
+    }
     if outcome.result.is_err() && journal.is_stopping() {
         // The stop of the node may have ended the attempt.
         next = Next::Kept;
@@ -173,14 +182,10 @@ async fn attempt<I: Invoker>(
                 }
             }
             let due_ms = journal.now_ms() + after_ms;
-            let mut memory = journal.0.state.lock();
-            memory.running.remove(&number);
-            memory.past.repeated += 1;
-            if let Some(entry) = memory.pending.get_mut(number) {
-                entry.data.attempts = at.attempt - u32::from(!counts);
-                entry.data.roomless = if counts { 0 } else { at.roomless };
+            if again_unless_cancelled(&journal, &at, due_ms, counts) {
+                return;
             }
-            memory.pending.again(number, due_ms);
+            settle(&journal, &at, State::Cancelled, None, Vec::new()).await;
         }
         Next::Succeeded | Next::Dead => {
             let state = if next == Next::Dead { State::Dead } else { State::Succeeded };
@@ -202,6 +207,23 @@ async fn attempt<I: Invoker>(
             settle(&journal, &at, state, Some(last), following).await;
         }
     }
+}
+
+/// Lets a record wait for another attempt. False if somebody cancelled it while this attempt was
+/// noted.
+fn again_unless_cancelled(journal: &Journal, at: &At, due_ms: u64, counts: bool) -> bool {
+    let mut memory = journal.0.state.lock();
+    if memory.running.get(&at.number).is_some_and(Option::is_none) {
+        return false;
+    }
+    memory.running.remove(&at.number);
+    memory.past.repeated += 1;
+    if let Some(entry) = memory.pending.get_mut(at.number) {
+        entry.data.attempts = at.attempt - u32::from(!counts);
+        entry.data.roomless = if counts { 0 } else { at.roomless };
+    }
+    memory.pending.again(at.number, due_ms);
+    true
 }
 
 /// An attempt at a record.
@@ -437,6 +459,9 @@ fn following<I: Invoker>(
     put_field(&mut fields, b"mote-source-invocation", &at.id.text());
     put_field(&mut fields, b"mote-source-status", last.status.to_string().as_bytes());
     put_field(&mut fields, b"mote-source-attempts", last.attempts.to_string().as_bytes());
+    if succeeded && last.body.is_none() {
+        put_field(&mut fields, b"mote-source-body", b"omitted");
+    }
     if let Some(detail) = &last.detail {
         let line: String = detail.chars().map(|c| if c.is_control() { ' ' } else { c }).collect();
         put_field(&mut fields, b"mote-source-fault", line.as_bytes());
@@ -484,6 +509,8 @@ async fn settle(
         let Some(records) = journal.opened() else { return };
         let (answer, answered) = oneshot::channel();
         let (last, following) = (last.clone(), following.clone());
+        let kept_bytes =
+            last.as_ref().and_then(|last| last.body.as_ref()).map_or(0, Bytes::len) as u64;
         let settled = Settled { number: at.number, state, last, following: following.clone() };
         let (shared, number) = (journal.clone(), at.number);
         records.settle(settled, move |done| {
@@ -494,6 +521,7 @@ async fn settle(
                     State::Dead => memory.past.dead += 1,
                     State::Waiting | State::Cancelled => {}
                 }
+                memory.grown_bytes += kept_bytes;
                 shared.ended_now(&mut memory, number, true);
                 for (inserted, record) in inserted.into_iter().zip(following) {
                     if inserted.is_new {

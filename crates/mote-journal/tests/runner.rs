@@ -15,7 +15,7 @@ use mote_core::spec::CoapResource;
 use mote_core::{
     Fault, FunctionName, Invocation, InvocationId, Invoker, Phases, Reply, RouteInfo, Trigger,
 };
-use mote_journal::{Journal, State};
+use mote_journal::{Cancelled, Journal, State};
 use mote_outgoing::{Outgoing, Reach};
 
 type Answer = Result<(u16, &'static str), Fault>;
@@ -180,4 +180,44 @@ async fn what_the_stop_of_the_node_interrupts_runs_again() {
     tokio::spawn(mote_journal::run(again.clone(), functions));
     assert_eq!(state(&again, id).await, State::Succeeded);
     assert_eq!(runs.load(Ordering::SeqCst), 1);
+}
+
+#[tokio::test]
+async fn an_invocation_that_is_cancelled_twice_gives_its_place_back_once() {
+    let begun = Arc::new(AtomicUsize::new(0));
+    let counted = begun.clone();
+    let (journal, _dir, _task) = running(move |_, _| {
+        counted.fetch_add(1, Ordering::SeqCst);
+        std::future::pending().boxed()
+    });
+    // Each round fills the 8 places of the function and empties them again.
+    for round in 1..=3 {
+        let mut ids = Vec::new();
+        for _ in 0..8 {
+            ids.push(accept(&journal, deferred("slow", None)).await);
+        }
+        until("all run", || begun.load(Ordering::SeqCst) == 8 * round).await;
+        for id in &ids {
+            let both = tokio::join!(journal.cancel(*id), journal.cancel(*id));
+            assert_eq!(both.0.expect("readable"), Cancelled::Running);
+            assert_eq!(both.1.expect("readable"), Cancelled::Running);
+        }
+        for id in ids {
+            assert_eq!(state(&journal, id).await, State::Cancelled);
+        }
+    }
+    assert_eq!(journal.figures().waiting, 0);
+}
+
+#[tokio::test]
+async fn a_cancelled_invocation_is_not_tried_again() {
+    let (journal, _dir, _task) =
+        running(|_, _| async { Err(Fault::HandlerError { message: "boom".to_owned() }) }.boxed());
+    // Some are cancelled while they run, some while their attempt is noted, some while they wait.
+    for _ in 0..200 {
+        let id = accept(&journal, deferred("fails", None)).await;
+        if journal.cancel(id).await.expect("readable") != Cancelled::Ended {
+            assert_eq!(state(&journal, id).await, State::Cancelled);
+        }
+    }
 }

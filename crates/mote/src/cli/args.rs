@@ -541,10 +541,15 @@ pub(super) enum InvocationVerb {
         /// Its id
         id: String,
     },
-    /// Cancel an invocation that waits or runs
+    /// Cancel invocations that wait or run
+    #[command(group = clap::ArgGroup::new("which").required(true))]
     Cancel {
-        /// Its id
-        id: String,
+        /// Their ids
+        #[arg(value_name = "ID", group = "which")]
+        ids: Vec<String>,
+        /// All of this function that wait, 1,000 at most
+        #[arg(long, value_name = "NAME", group = "which")]
+        function: Option<String>,
     },
 }
 

@@ -26,12 +26,15 @@ pub(super) async fn run(
         }
         InvocationVerb::Show { id } => show(client, id, output).await,
         InvocationVerb::Result { id } => result(client, id, output).await,
-        InvocationVerb::Cancel { id } => {
-            let cancelled = client.cancel_invocation(id).await?;
-            output.result(&cancelled, &[&cancelled.id], || match cancelled.was_running {
-                true => format!("{id} is being ended; what it has done by now remains\n"),
-                false => format!("{id} is cancelled\n"),
-            })
+        InvocationVerb::Cancel { ids, function } => {
+            for id in chosen(client, ids, function.as_deref(), "waiting").await? {
+                let cancelled = client.cancel_invocation(&id).await?;
+                output.result(&cancelled, &[&cancelled.id], || match cancelled.was_running {
+                    true => format!("{id} is being ended; what it has done by now remains\n"),
+                    false => format!("{id} is cancelled\n"),
+                })?;
+            }
+            Ok(())
         }
     }
 }
@@ -53,7 +56,7 @@ pub(super) async fn run_dead_letters(
         }
         DeadLetterVerb::Show { id } => show(client, id, output).await,
         DeadLetterVerb::Retry { ids, function } => {
-            let ids = chosen(client, ids, function.as_deref()).await?;
+            let ids = chosen(client, ids, function.as_deref(), "dead").await?;
             for id in &ids {
                 client.retry_invocation(id).await?;
                 output.say(&format!("{id} runs again"));
@@ -61,7 +64,7 @@ pub(super) async fn run_dead_letters(
             Ok(())
         }
         DeadLetterVerb::Delete { ids, function, yes } => {
-            let ids = chosen(client, ids, function.as_deref()).await?;
+            let ids = chosen(client, ids, function.as_deref(), "dead").await?;
             let question = match ids.as_slice() {
                 [one] => format!("delete the dead letter {one}?"),
                 all => format!("delete {} dead letters?", all.len()),
@@ -78,16 +81,17 @@ pub(super) async fn run_dead_letters(
     }
 }
 
-/// The dead letters with these ids, or all of a function.
+/// The invocations with these ids, or all of a function that are in this state.
 async fn chosen(
     client: &Client,
     ids: &[String],
     function: Option<&str>,
+    state: &str,
 ) -> Result<Vec<String>, Failure> {
     if !ids.is_empty() {
         return Ok(ids.to_vec());
     }
-    let filter = InvocationFilter { function, state: Some("dead"), limit: Some(1_000) };
+    let filter = InvocationFilter { function, state: Some(state), limit: Some(1_000) };
     let list = client.invocations(&filter).await?;
     Ok(list.invocations.into_iter().map(|one| one.id).collect())
 }

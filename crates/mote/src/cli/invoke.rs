@@ -40,7 +40,21 @@ pub(super) async fn run(client: &Client, args: &Invoke, output: &Output) -> Resu
             )));
         }
     };
+    if args.background {
+        return show_accepted(&answer, output);
+    }
     show_answer(&answer, output)
+}
+
+/// Prints the id of an accepted invocation.
+fn show_accepted(answer: &InvokeAnswer, output: &Output) -> Result<(), Failure> {
+    let body = serde_json::from_slice::<serde_json::Value>(&answer.body).ok();
+    let id = body.as_ref().and_then(|body| body["id"].as_str());
+    let (Some(body), Some(id), 202) = (&body, id, answer.status) else {
+        return show_answer(answer, output);
+    };
+    output.say(&format!("accepted; its state: mote invocation show {id}"));
+    output.result(body, &[id], || format!("{id}\n"))
 }
 
 /// Prints an answer; an answer with an error status ends the command with an error.
