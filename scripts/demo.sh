@@ -101,7 +101,8 @@ done
 step "accept a call, and look its result up later"
 accepted=$(curl -fsS -H 'Prefer: respond-async' -d 'sent and back' "http://127.0.0.1:$http/echo-python")
 echo "$accepted"
-id=$(sed 's/.*"id":"\([^"]*\)".*/\1/' <<<"$accepted")
+id=${accepted#*\"id\":\"}
+id=${id%%\"*}
 curl -fsS -H 'Prefer: respond-async, wait=10' -d '{"sensor":"demo","celsius":21.5}' "http://127.0.0.1:$http/thermo"
 echo
 "$mote" invocation show "$id"
