@@ -184,7 +184,6 @@ impl Queue {
 
 fn problem_of(error: &AcceptError) -> Problem {
     let (status, code) = match error {
-        AcceptError::NotFound(_) => (404, "M0501"),
         AcceptError::Full(_) => (429, "M0504"),
         AcceptError::DiskFull(_) => (507, "M0703"),
         AcceptError::Disk(_) => (507, "M0704"),

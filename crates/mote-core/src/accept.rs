@@ -76,9 +76,6 @@ pub struct Accepted {
 /// Why an invocation was not accepted. Nothing of it is kept.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum AcceptError {
-    /// The node has no function of this name.
-    #[error("no function `{0}`")]
-    NotFound(String),
     /// The journal holds as many invocations, or bytes, as it may. Retrying later is reasonable.
     #[error("the journal is full: {0}")]
     Full(String),

@@ -28,9 +28,9 @@ const WAITING_BYTES_MAX: u64 = 256 << 20;
 /// Requests that stay in memory until they run; others are read from the disk again.
 const CACHED_BYTES_MAX: u64 = 16 << 20;
 /// Invocations that run at once, of all functions.
-pub(crate) const RUNNING_MAX: usize = 64;
+pub(crate) const RUNNING_MAX: usize = 128;
 /// Those of one function.
-pub(crate) const RUNNING_OF_ONE_MAX: usize = 32;
+pub(crate) const RUNNING_OF_ONE_MAX: usize = 64;
 /// Ended invocations that can be looked up, and those with an idempotency key beyond them.
 const KEPT_MAX: u64 = 10_000;
 const KEYED_MAX: u64 = 100_000;
@@ -43,9 +43,9 @@ const KEPT_BYTES_MAX: u64 = 256 << 20;
 /// How long dead letters are kept.
 const DEAD_KEEP_MS: u64 = 30 * 24 * 3_600_000;
 /// Longest idempotency key and order key in bytes.
-pub const KEY_BYTES_MAX: usize = 255;
+const KEY_BYTES_MAX: usize = 255;
 /// The farthest time for which an invocation can be accepted.
-pub const DELAY_MS_MAX: u64 = 366 * 24 * 3_600_000;
+const DELAY_MS_MAX: u64 = 366 * 24 * 3_600_000;
 
 /// The journal of a node. Cheap to clone; there is one per node.
 #[derive(Clone)]
@@ -213,7 +213,6 @@ impl Journal {
         memory.cached_bytes += work.as_ref().map_or(0, |(work, _)| work.bytes() as u64);
         memory.by_id.insert(id, number);
         let wait_ms = due_ms.saturating_sub(unix_ms());
-
         // Requests that carry results have a share of their own, so that an address that does not
         // answer does not keep the function from running.
         let function =
@@ -436,13 +435,13 @@ impl Journal {
     }
 
     /// Removes what ended longer ago than it is kept.
-    pub(crate) async fn sweep(&self) {
+    pub(crate) async fn sweep(&self, by_bytes: bool) {
         let Some(records) = self.opened() else { return };
         let now_ms = unix_ms();
         let bounds = Bounds {
             records: KEPT_MAX,
             keyed: KEYED_MAX,
-            bytes: KEPT_BYTES_MAX,
+            bytes: by_bytes.then_some(KEPT_BYTES_MAX),
             ended_before_ms: now_ms.saturating_sub(KEEP_MS),
             dead_before_ms: now_ms.saturating_sub(DEAD_KEEP_MS),
         };

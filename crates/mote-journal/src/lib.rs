@@ -19,7 +19,7 @@ mod runner;
 mod view;
 
 pub use front::{Deferring, Route};
-pub use journal::{Cancelled, DELAY_MS_MAX, Figures, Journal, KEY_BYTES_MAX, Shown};
+pub use journal::{Cancelled, Figures, Journal, Shown};
 pub use record::State;
-pub use runner::{ANSWER_BYTES_MAX, ATTEMPT_FIELD, DEPTH_MAX, run};
+pub use runner::run;
 pub use view::{Reader, problem_of, view};

@@ -23,7 +23,7 @@ use crate::record::{LastAttempt, NewRecord, Post, State, Work};
 use crate::records::{Settled, unix_ms};
 
 /// The longest answer that the journal keeps.
-pub const ANSWER_BYTES_MAX: u64 = 1 << 20;
+const ANSWER_BYTES_MAX: u64 = 1 << 20;
 /// Most bytes that are read of the answer to a result.
 const POST_ANSWER_BYTES_MAX: usize = 64 << 10;
 /// Results of one function that are sent at once.
@@ -32,19 +32,17 @@ const POSTS_OF_ONE_MAX: usize = 8;
 const POST_ATTEMPTS: u32 = 8;
 const POST_BACKOFF_MS: u64 = 500;
 /// Results that lead to each other; a longer chain is taken for a loop.
-pub const DEPTH_MAX: u32 = 16;
+const DEPTH_MAX: u32 = 16;
 /// The pause before another try to note the end of a record on a disk that fails.
 const DISK_PAUSE: Duration = Duration::from_secs(5);
 /// How often old records are removed, and after how many ends at the latest.
 const SWEEP_EVERY: Duration = Duration::from_secs(60);
-const SWEEP_AFTER: u32 = 5_000;
+const SWEEP_AFTER: u32 = 20_000;
 /// The same for the bytes of answers.
 const SWEEP_AFTER_BYTES: u64 = 64 << 20;
-/// The longest sleep, so that a change of the clock is noticed.
-const SLEEP_MAX_MS: u64 = 60_000;
 
 /// The field that carries the number of an attempt from the second on.
-pub const ATTEMPT_FIELD: &[u8] = b"mote-attempt";
+pub(crate) const ATTEMPT_FIELD: &[u8] = b"mote-attempt";
 
 /// How an attempt ended.
 struct Outcome {
@@ -69,9 +67,13 @@ pub async fn run<I: Invoker>(journal: Journal, invoker: I) {
         if journal.is_stopping() && attempts.is_empty() {
             return;
         }
-        let next_due_ms = journal.0.state.lock().pending.next_due_ms();
+        let next_due_ms = {
+            let mut memory = journal.0.state.lock();
+            grown_bytes += std::mem::take(&mut memory.grown_bytes);
+            memory.pending.next_due_ms()
+        };
         let wait_ms = next_due_ms.map(|due_ms| due_ms.saturating_sub(journal.now_ms()).max(1));
-        let sleep = Duration::from_millis(wait_ms.unwrap_or(SLEEP_MAX_MS).min(SLEEP_MAX_MS));
+        let sleep = Duration::from_millis(wait_ms.unwrap_or_default());
         tokio::select! {
             () = journal.0.changed.notified() => {}
             () = tokio::time::sleep(sleep), if wait_ms.is_some() && !journal.is_stopping() => {}
@@ -81,17 +83,14 @@ pub async fn run<I: Invoker>(journal: Journal, invoker: I) {
                     ended += 1;
                 }
             }
-            _ = sweep.tick(), if journal.opened().is_some() => {
-                ended = 0;
-                journal.sweep().await;
-            }
+            _ = sweep.tick(), if journal.opened().is_some() => (ended, grown_bytes) = (0, SWEEP_AFTER_BYTES),
         }
-        let has_grown = std::mem::take(&mut journal.0.state.lock().grown_bytes);
-        grown_bytes += has_grown;
+
         if ended >= SWEEP_AFTER || grown_bytes >= SWEEP_AFTER_BYTES {
-            grown_bytes = 0;
-            ended = 0;
-            journal.sweep().await;
+            let (sweeper, by_bytes) = (journal.clone(), grown_bytes >= SWEEP_AFTER_BYTES);
+            (ended, grown_bytes) = (0, 0);
+            // In a task, because invocations begin meanwhile.
+            attempts.spawn(async move { sweeper.sweep(by_bytes).await });
         }
     }
 }

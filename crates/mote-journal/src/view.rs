@@ -79,9 +79,6 @@ fn answer(view: &mut AcceptedInvocation, stored: &Stored) {
 /// The problem of an invocation that was not accepted, or of a journal that cannot be read.
 pub fn problem_of(error: &AcceptError) -> Problem {
     match error {
-        AcceptError::NotFound(name) => {
-            Problem::new(404, "M0501", format!("no function named {name}"))
-        }
         AcceptError::Full(text) => Problem::new(429, "M0515", text.clone()),
         AcceptError::DiskFull(text) => Problem::new(507, "M0703", text.clone()),
         AcceptError::Disk(text) => Problem::new(507, "M0704", text.clone()),

@@ -738,7 +738,7 @@ async fn connack(
     }
 }
 
-/// Connects once as a client without a session, which makes the broker forget the one of before.
+/// Connects once as a client without a session, which makes the broker forget the session.
 async fn forget_session(host: &dyn Host, settings: &Settings) -> Result<(), Lost> {
     let trigger = &settings.trigger;
     let password = secret(host, &trigger.password).map_err(Lost::Failed)?;

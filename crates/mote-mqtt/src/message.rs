@@ -112,8 +112,8 @@ pub fn reply_to(trigger: &MqttTrigger, message: &Publish) -> Option<String> {
 }
 
 /// The message that carries the answer of a function; `None` if none is published. An answer to a
-/// response topic is always published, because somebody waits for it; one to the topic of `reply`
-/// only if it is a success that says something.
+/// response topic is always published, because its publisher waits for it. An answer to the topic of `reply` is published
+/// only if its status is 200 to 299 and it has a body.
 pub fn reply(
     topic: Option<String>,
     message: &Publish,

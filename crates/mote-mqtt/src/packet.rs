@@ -359,7 +359,7 @@ pub struct Connect<'a> {
     pub version: MqttVersion,
     /// The client id.
     pub client_id: &'a str,
-    /// Whether the broker forgets the session of before.
+    /// Whether the broker forgets an earlier session of this client.
     pub clean: bool,
     /// Seconds for which the broker keeps the session after the connection (MQTT 5).
     pub expiry_s: u32,

@@ -156,7 +156,7 @@ async fn stored(host: &dyn Host, settings: &Settings, message: &Publish) -> Outc
     };
     match host.journal().accept(deferred).await {
         Ok(_) => Outcome::Done(None),
-        Err(AcceptError::NotFound(_) | AcceptError::Stopping) => Outcome::Left,
+        Err(AcceptError::Stopping) => Outcome::Left,
         Err(error @ (AcceptError::Full(_) | AcceptError::DiskFull(_) | AcceptError::Disk(_))) => {
             Outcome::NotStored(error.to_string())
         }

@@ -20,14 +20,10 @@ use mote_core::state::{self, KEYS_MAX, Namespace, Operation, Quota, State};
 use mote_core::{Fault, Invocation, InvocationId, Invoker as _, RouteInfo as _, Trigger};
 use mote_engine::{Engine, Route, clock};
 
-/// Longest idempotency key or order key.
-const KEY_BYTES_MAX: usize = 255;
 /// Fields of a call at most, as the fronts have it.
 const FIELDS_MAX: usize = 128;
 /// Longest header block of a call.
 const FIELDS_BYTES_MAX: usize = 64 << 10;
-/// Longest time for which a call may be put off: 30 days.
-const DELAY_MS_MAX: u64 = 30 * 24 * 3_600_000;
 
 /// The services of a node.
 pub(crate) struct NodeServices {
@@ -126,16 +122,10 @@ impl NodeServices {
     }
 
     fn accept(&self, call: Call, head: Head) -> Result<Begun, Answer> {
-        if call.key.len() > KEY_BYTES_MAX || call.order.len() > KEY_BYTES_MAX {
-            return Err(Answer::text(Status::Invalid, "key and order have at most 255 bytes"));
-        }
-        if call.delay_ms > DELAY_MS_MAX {
-            return Err(Answer::text(Status::Invalid, "a call is put off for at most 30 days"));
-        }
         let some = |text: String| (!text.is_empty()).then_some(text);
         let due_unix_ms = match call.delay_ms {
             0 => 0,
-            delay_ms => clock::unix_ms() + delay_ms,
+            delay_ms => clock::unix_ms().saturating_add(delay_ms),
         };
         // A copy, because the call may be kept long, and its bytes are a part of more.
         let body = Bytes::copy_from_slice(&call.body);
@@ -150,7 +140,6 @@ impl NodeServices {
                 Ok(accepted) => Answer::text(Status::Done, accepted.id.to_string()),
                 Err(error) => {
                     let status = match &error {
-                        AcceptError::NotFound(_) => return Answer::failed(404, &error.to_string()),
                         AcceptError::Full(_) | AcceptError::DiskFull(_) => Status::Full,
                         AcceptError::Invalid(_) => Status::Invalid,
                         AcceptError::Disk(_) | AcceptError::Stopping => Status::Unavailable,

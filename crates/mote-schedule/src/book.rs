@@ -326,7 +326,7 @@ impl Book {
                 let text = error.to_string();
                 tracing::warn!(function = %entry.function, due = shown(due), "a run by schedule was not accepted: {text}");
                 entry.last = Some(Box::new(Last { due, outcome: Outcome::Failed(text) }));
-                if !matches!(error, AcceptError::NotFound(_) | AcceptError::Invalid(_)) {
+                if !matches!(error, AcceptError::Invalid(_)) {
                     // The time is not handled. If others follow meanwhile, the rule for late
                     // times applies.
                     entry.handled = entry.handled.min(due - 1);

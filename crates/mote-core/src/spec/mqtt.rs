@@ -80,7 +80,7 @@ pub enum MqttVersion {
 pub enum MqttSession {
     /// The broker keeps messages for the function while the node is away.
     Persistent,
-    /// Every connection begins without messages of before.
+    /// The broker keeps nothing while the node is not connected.
     Clean,
 }
 
