@@ -15,13 +15,13 @@ use std::sync::Arc;
 use mote_api::Problem;
 use mote_core::FunctionSpec;
 use mote_core::spec::{Platform, Runtime};
+use mote_packages::registries::{Client, Registries};
 use mote_sandbox::BuildRequest;
 use mote_store::{Lookup, PackagesStaging, StagedCode};
 use sha2::{Digest, Sha256};
 
 use super::Node;
 use super::packages::{self, Installed};
-use super::registries::{Client, Registries};
 use super::store_work::store_problem;
 
 /// The files of the worker, a package next to the function's own.

@@ -13,14 +13,15 @@ use mote_core::FunctionSpec;
 use mote_core::backend::InstanceLimits;
 use mote_core::fault::error_chain;
 use mote_core::spec::{Platform, Runtime};
+use mote_packages::inputs::{self, Inputs};
+use mote_packages::provided;
+use mote_packages::registries::{Client, Registries};
 use mote_sandbox::{BuildOutcome, BuildRequest};
 use mote_store::{Lookup, PackagesStaging, StagedCode, StoredPackages};
 use sha2::{Digest, Sha256};
 
-use super::inputs::{self, Inputs};
-use super::registries::{Client, Registries};
+use super::Node;
 use super::store_work::store_problem;
-use super::{Node, provided};
 
 /// An installation that takes longer is stopped.
 const INSTALL_TIMEOUT: Duration = Duration::from_secs(600);

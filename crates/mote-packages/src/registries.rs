@@ -41,9 +41,12 @@ const CONFIG_BYTES_MAX: u64 = 64 << 10;
 
 /// A package client.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Client {
+pub enum Client {
+    /// pip.
     Pip,
+    /// npm.
     Npm,
+    /// The `go` command.
     Go,
 }
 
@@ -79,14 +82,14 @@ const GITHUB: [&str; 4] = [
 ];
 
 /// A host and a port.
-pub(super) type Place = (String, u16);
+pub type Place = (String, u16);
 
 /// The configuration that an installation sees and the hosts that it reaches.
-pub(super) struct Registries {
+pub struct Registries {
     /// Variables for the client.
-    pub(super) env: Vec<(String, String)>,
+    pub env: Vec<(String, String)>,
     /// Configuration files for the client: place inside, text.
-    pub(super) files: Vec<(PathBuf, String)>,
+    pub files: Vec<(PathBuf, String)>,
     /// Hosts of packages in the node's own configuration, whatever their address.
     configured: BTreeSet<Place>,
     /// Public places that the function names.
@@ -109,7 +112,7 @@ struct Upstream {
 
 impl Registries {
     /// Reads the configuration of this process's user. `named` are places that the function names.
-    pub(super) fn of(client: Client, named: BTreeSet<Place>) -> Self {
+    pub fn of(client: Client, named: BTreeSet<Place>) -> Self {
         let vars: Vec<(String, String)> = std::env::vars().collect();
         let home = std::env::var_os("HOME").map(PathBuf::from);
         let mut texts = Vec::new();
@@ -189,7 +192,7 @@ impl Registries {
     /// Addresses inside at which the installation finds what [`Registries::serve`] serves: the
     /// proxy, and registries on this node's loopback interface, because clients use no proxy for
     /// those.
-    pub(super) fn listen(&self) -> Vec<SocketAddrV4> {
+    pub fn listen(&self) -> Vec<SocketAddrV4> {
         let own = self.configured.iter().filter_map(|(host, port)| {
             let ip = if host == "localhost" { Ipv4Addr::LOCALHOST } else { host.parse().ok()? };
             (ip.is_loopback() && *port > 0).then_some(SocketAddrV4::new(ip, *port))
@@ -200,12 +203,12 @@ impl Registries {
     }
 
     /// Places that were refused, for people.
-    pub(super) fn refused(&self) -> Vec<String> {
+    pub fn refused(&self) -> Vec<String> {
         self.refused.lock().iter().cloned().collect()
     }
 
     /// Serves the listeners of [`Registries::listen`]. Never ends; dropping it closes everything.
-    pub(super) async fn serve(self: Arc<Self>, listeners: Vec<OwnedFd>) {
+    pub async fn serve(self: Arc<Self>, listeners: Vec<OwnedFd>) {
         let places = Arc::new(Semaphore::new(CONNECTIONS_MAX));
         let mut doors = JoinSet::new();
         for (listener, address) in listeners.into_iter().zip(self.listen()) {
@@ -404,7 +407,7 @@ fn place(authority: &str, default_port: Option<u16>) -> Option<Place> {
 }
 
 /// All places of `http://` and `https://` addresses in a text.
-pub(super) fn places_in(text: &str) -> Vec<Place> {
+pub fn places_in(text: &str) -> Vec<Place> {
     let mut places = Vec::new();
     for (scheme, port) in [("http://", 80), ("https://", 443)] {
         for (at, _) in text.match_indices(scheme) {

@@ -69,7 +69,7 @@ fn table(compat: Platform, runtime: Runtime) -> &'static [Provided] {
 }
 
 /// The packages that a function imports, has not named, and would have on its own platform.
-pub(super) fn packages(spec: &FunctionSpec, code: &Path) -> Vec<String> {
+pub fn packages(spec: &FunctionSpec, code: &Path) -> Vec<String> {
     let Some(compat) = spec.compat else { return Vec::new() };
     let known = table(compat, spec.runtime);
     if known.is_empty() {

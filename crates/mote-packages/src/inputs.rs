@@ -11,7 +11,7 @@ use std::path::{Component, Path, PathBuf};
 use mote_core::FunctionSpec;
 use mote_core::spec::Platform;
 
-use super::registries::{Place, places_in};
+use crate::registries::{Place, places_in};
 
 /// Files that lists of requirements may lead to, and bytes of each. Above these limits all of the
 /// code counts as an input.
@@ -39,13 +39,13 @@ const SCRIPTS: [&str; 8] = [
 
 /// The inputs that determine an installation.
 #[derive(Debug, Default, PartialEq, Eq)]
-pub(super) struct Inputs {
+pub struct Inputs {
     /// Files of the code, by their path in it.
-    pub(super) files: BTreeMap<String, Vec<u8>>,
+    pub files: BTreeMap<String, Vec<u8>>,
     /// Whether any other file of the code may affect the result.
-    pub(super) whole_code: bool,
+    pub whole_code: bool,
     /// Hosts that are named by an address.
-    pub(super) named: BTreeSet<Place>,
+    pub named: BTreeSet<Place>,
 }
 
 impl Inputs {
@@ -66,7 +66,7 @@ impl Inputs {
     }
 
     /// `requirements.txt` and the files that it leads to.
-    pub(super) fn of_requirements(code: &Path) -> Self {
+    pub fn of_requirements(code: &Path) -> Self {
         let mut inputs = Self::default();
         let mut ahead = vec!["requirements.txt".to_owned()];
         while let Some(name) = ahead.pop() {
@@ -90,7 +90,7 @@ impl Inputs {
     }
 
     /// The dependencies that a `pyproject.toml` lists.
-    pub(super) fn of_pyproject(code: &Path, asked: &[String]) -> Self {
+    pub fn of_pyproject(code: &Path, asked: &[String]) -> Self {
         let mut inputs = Self::default();
         inputs.add(code, "pyproject.toml");
         for line in asked {
@@ -101,7 +101,7 @@ impl Inputs {
     }
 
     /// `package.json` and its lock.
-    pub(super) fn of_package(code: &Path) -> Self {
+    pub fn of_package(code: &Path) -> Self {
         let mut inputs = Self::default();
         let package = inputs.add(code, "package.json").unwrap_or_default();
         let package: serde_json::Value = serde_json::from_str(&package).unwrap_or_default();
@@ -158,7 +158,7 @@ impl Inputs {
 
 /// The dependencies in the `pyproject.toml` of a Knative function, which has no other list. In a
 /// function of our own, that file may exist only for development tools.
-pub(super) fn project_dependencies(spec: &FunctionSpec, code: &Path) -> Vec<String> {
+pub fn project_dependencies(spec: &FunctionSpec, code: &Path) -> Vec<String> {
     if spec.compat != Some(Platform::Knative) || spec.runtime != mote_core::spec::Runtime::Python {
         return Vec::new();
     }
