@@ -19,7 +19,7 @@ if ! cmp -s demo/requirements.txt "$venv/installed.txt"; then
 fi
 
 step "build"
-cargo build --release -p mote
+cargo build --release -p mote -p mote-chain
 mote=${CARGO_TARGET_DIR:-target}/release/mote
 
 step "start a node"

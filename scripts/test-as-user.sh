@@ -22,7 +22,9 @@ folder=$(mktemp -d "${TMPDIR:-/tmp}/mote-as-user.XXXXXX")
 trap 'rm -rf "$folder"' EXIT
 chmod 755 "$folder"
 mkdir "$folder/sandbox" "$folder/nodes"
-cp "${MOTE_BIN:-target/quick/mote}" "$folder/mote"
+bin=${MOTE_BIN:-target/quick/mote}
+cp "$bin" "$folder/mote"
+cp "$(dirname "$bin")/mote-chain" "$folder/mote-chain"
 export MOTE_BIN=$folder/mote
 mapfile -t built < <(binaries mote-sandbox "${sandbox[@]}")
 cp "${built[@]}" "$folder/sandbox/"

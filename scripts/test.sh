@@ -21,7 +21,7 @@ suite() { # name, command…
 in_folder() { (cd "$1" && shift && "$@"); }
 
 printf '\n== build of the binary under test\n'
-cargo build --profile quick -p mote -p mote-bench-peers --bin mote --bin bench_static
+cargo build --profile quick -p mote -p mote-chain -p mote-bench-peers --bin mote --bin mote-chain --bin bench_static
 export MOTE_BIN=$target/quick/mote
 
 suite "Python shim" python3 -B -m unittest discover -s shims/python

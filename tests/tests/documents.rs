@@ -446,6 +446,7 @@ documents! {
     tutorial: "docs/tutorial.md",
     asynchronous_invocations: "docs/guides/asynchronous-invocations.md",
     benchmarking: "docs/guides/benchmarking.md",
+    chains: "docs/guides/chains.md",
     coap: "docs/guides/coap.md",
     mqtt: "docs/guides/mqtt.md",
     moving_from_fission: "docs/guides/moving-from-fission.md",

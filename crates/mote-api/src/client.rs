@@ -190,6 +190,8 @@ pub struct InvocationFilter<'a> {
     pub state: Option<&'a str>,
     /// At most this many.
     pub limit: Option<usize>,
+    /// Only runs of chains.
+    pub runs: bool,
 }
 
 /// A client of one node. Cheap to clone.
@@ -320,6 +322,9 @@ impl Client {
         }
         if let Some(limit) = filter.limit {
             add("limit", &limit.to_string());
+        }
+        if filter.runs {
+            add("runs", "true");
         }
         self.get(&format!("{}{query}", paths::INVOCATIONS)).await
     }

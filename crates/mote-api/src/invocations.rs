@@ -98,6 +98,55 @@ pub struct AcceptedInvocation {
     /// The body of the answer in base 64, if it is not text.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub body_base64: Option<String>,
+    /// The steps of a run of a chain, in the order in which they ended; those that run come last.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub steps: Vec<RunStep>,
+}
+
+/// A step of a run.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct RunStep {
+    /// The names of its tasks, with the numbers of iterations and attempts.
+    pub step: String,
+    /// Its state.
+    pub state: RunStepState,
+    /// When it reached this state, if it does not run now.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<String>, format = DateTime)]
+    pub at: Option<Timestamp>,
+    /// How long a call took.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub took_ms: Option<u64>,
+    /// When a wait or the time for a task ends.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<String>, format = DateTime)]
+    pub until: Option<Timestamp>,
+}
+
+/// The state of a step.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum RunStepState {
+    /// It runs now.
+    Running,
+    /// It has ended.
+    Done,
+    /// A time is set for it.
+    Timed,
+    /// It failed, and the chain has caught the error.
+    Caught,
+}
+
+impl RunStepState {
+    /// The word in outputs.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            RunStepState::Running => "running",
+            RunStepState::Done => "done",
+            RunStepState::Timed => "timed",
+            RunStepState::Caught => "caught",
+        }
+    }
 }
 
 /// A list of accepted invocations.

@@ -58,7 +58,7 @@ pub struct Manifest {
 pub struct FunctionManifest {
     /// `name`, which is not yet checked against the rule for names.
     pub name: Option<Lined<String>>,
-    /// `python`, `node`, `exec` or `server`.
+    /// `python`, `node`, `go`, `exec`, `server` or `chain`.
     pub runtime: Option<Lined<RuntimeName>>,
     /// The platform the code was written for.
     pub compat: Option<Lined<PlatformName>>,
@@ -118,6 +118,8 @@ pub enum RuntimeName {
     Exec,
     /// `server`.
     Server,
+    /// `chain`.
+    Chain,
 }
 
 /// The platforms whose contracts a manifest may name.
@@ -425,7 +427,7 @@ fn sub_section<'t>(
 }
 
 fn read_runtime(reader: &mut TomlReader<'_>, at: &Section<'_>) -> Option<Lined<RuntimeName>> {
-    let wanted = "\"python\", \"node\", \"go\", \"exec\" or \"server\"";
+    let wanted = "\"python\", \"node\", \"go\", \"exec\", \"server\" or \"chain\"";
     let text = reader.string(at, "runtime", wanted)?;
     let value = match text.value.as_str() {
         "python" => RuntimeName::Python,
@@ -433,6 +435,7 @@ fn read_runtime(reader: &mut TomlReader<'_>, at: &Section<'_>) -> Option<Lined<R
         "go" => RuntimeName::Go,
         "exec" => RuntimeName::Exec,
         "server" => RuntimeName::Server,
+        "chain" => RuntimeName::Chain,
         other @ ("wasm" | "oci" | "rust") => {
             let text_shown = format!("runtime \"{other}\" is not supported yet");
             let hint = format!("build a program and use {wanted}");
@@ -440,7 +443,7 @@ fn read_runtime(reader: &mut TomlReader<'_>, at: &Section<'_>) -> Option<Lined<R
             return None;
         }
         other => {
-            let near = crate::nearest(other, ["python", "node", "go", "exec", "server"]);
+            let near = crate::nearest(other, ["python", "node", "go", "exec", "server", "chain"]);
             let hint = near.map(|near| format!("did you mean \"{near}\"?"));
             reader.mistake("M0303", text.line, &format!("runtime: {wanted}"), hint);
             return None;
@@ -1025,7 +1028,7 @@ command = "make"
         );
         check(
             "version = 1\nruntime = \"pyton\"\n",
-            "error[M0303]: mote.toml: runtime: \"python\", \"node\", \"go\", \"exec\" or \"server\" (line 2)\n  did you mean \"python\"?",
+            "error[M0303]: mote.toml: runtime: \"python\", \"node\", \"go\", \"exec\", \"server\" or \"chain\" (line 2)\n  did you mean \"python\"?",
         );
         check(
             "version = 1\n[scale]\npolicy = \"knativ\"\nstart = \"hot\"\n",

@@ -9,7 +9,7 @@ use utoipa::openapi::security::{Http, HttpAuthScheme, SecurityScheme};
 use crate::error::Problem;
 use crate::invocations::{
     AcceptedInvocation, AcceptedInvocations, CancelledInvocation, DeletedDeadLetters,
-    InvocationState,
+    InvocationState, RunStep, RunStepState,
 };
 use crate::kv::{KvKey, KvListing, KvNamespace, KvNamespaces, KvWritten};
 use crate::openwhisk::{
@@ -50,7 +50,7 @@ pub fn document() -> String {
     ),
     components(schemas(
         AcceptedInvocation, AcceptedInvocations, CancelledInvocation, DeletedDeadLetters,
-        InvocationState, Check, CheckState, DeployResult, DoctorReport, Function, FunctionList, FunctionState,
+        InvocationState, RunStep, RunStepState, Check, CheckState, DeployResult, DoctorReport, Function, FunctionList, FunctionState,
         InvokeAnswer, InvokeRequest, KvKey, KvListing, KvNamespace, KvNamespaces, KvWritten, LogLine,
         LogStream, NodeBudget, NodeStatus, Problem,
         RevisionInfo, RevisionList, ScaleBounds, ScaleRequest, ScaleResult, Schedule, ScheduleList,
@@ -216,6 +216,7 @@ fn logs() {}
         ("state" = Option<String>, Query, description = "only those in this state: waiting, running, succeeded, dead or cancelled"),
         ("before" = Option<String>, Query, description = "only those that were accepted before the one with this id"),
         ("limit" = Option<usize>, Query, description = "1 to 1000; 100 unless given"),
+        ("runs" = Option<bool>, Query, description = "only runs of chains"),
     ),
     responses(
         (status = 200, body = AcceptedInvocations),

@@ -354,6 +354,10 @@ pub trait RouteInfo {
     fn tag(&self) -> Option<&str> {
         None
     }
+    /// Whether its runs may pause, and go on in another attempt (chains).
+    fn may_pause(&self) -> bool {
+        false
+    }
     /// Invocations that its instances can run at once when there are as many as there may be.
     fn places(&self) -> u32 {
         1

@@ -31,6 +31,8 @@ pub const REQUEST_FIXED_BYTES: usize = 8;
 pub const STATE_FIXED_BYTES: usize = 32;
 /// Fixed part of a call.
 pub const CALL_FIXED_BYTES: usize = 40;
+/// Longest key of a record of a run.
+pub const RECORD_KEY_BYTES_MAX: usize = 1_024;
 /// Fixed part of every RESPONSE payload.
 pub const RESPONSE_FIXED_BYTES: usize = 8;
 
@@ -38,6 +40,10 @@ pub const RESPONSE_FIXED_BYTES: usize = 8;
 pub const STATE: (&str, u8) = ("state", 1);
 /// The word in LOAD for calls of other functions, and its number in REQUEST.
 pub const FUNCTIONS: (&str, u8) = ("functions", 2);
+/// The word in LOAD for the publishing of messages, and its number in REQUEST.
+pub const PUBLISH: (&str, u8) = ("publish", 4);
+/// The word in LOAD for the records of runs, and its number in REQUEST. Only chains have it.
+pub const RUNS: (&str, u8) = ("runs", 5);
 
 /// Flag of a request to the state: it may be lost at a power cut.
 const FLAG_NOT_DURABLE: u16 = 1;
@@ -140,6 +146,18 @@ pub enum Asked {
     },
     /// A call of another function.
     Call(Call),
+    /// The records of a run, from the one after this key on.
+    Records {
+        /// The last key that is known; empty for none.
+        after: String,
+    },
+    /// A record of a run is to be kept.
+    Record {
+        /// The key of its step.
+        key: String,
+        /// Its value, as JSON.
+        value: Bytes,
+    },
     /// A service or an operation that this build does not have, or a value that is out of its
     /// range; the text says which.
     Unusable(String),
@@ -193,6 +211,7 @@ impl Request {
         let asked = match service {
             number if number == STATE.1 => state_request(operation, flags, payload)?,
             number if number == FUNCTIONS.1 => call_request(operation, payload)?,
+            number if number == RUNS.1 => run_request(operation, payload)?,
             other => Asked::Unusable(format!("this node has no service {other}")),
         };
         Ok(Self { id, asked })
@@ -311,6 +330,34 @@ fn call_request(number: u8, mut payload: Bytes) -> Result<Asked, WireError> {
     }))
 }
 
+/// Operation 1: a key. Operation 2: `key length u32 | key, value`.
+fn run_request(number: u8, mut payload: Bytes) -> Result<Asked, WireError> {
+    let not_text = || Ok(Asked::Unusable("keys are UTF-8".to_owned()));
+    match number {
+        1 => match text(&payload) {
+            Some(after) => Ok(Asked::Records { after }),
+            None => not_text(),
+        },
+        2 => {
+            if payload.len() < 4 {
+                return Err(malformed("too short"));
+            }
+            let length = payload.get_u32_le() as usize;
+            if payload.len() < length {
+                return Err(malformed("lengths pass its end"));
+            }
+            let key = payload.split_to(length);
+            let Some(key) = text(&key) else { return not_text() };
+            if !(1..=RECORD_KEY_BYTES_MAX).contains(&key.len()) {
+                let text = format!("the key of a record has 1 to {RECORD_KEY_BYTES_MAX} bytes");
+                return Ok(Asked::Unusable(text));
+            }
+            Ok(Asked::Record { key, value: payload })
+        }
+        other => Ok(Asked::Unusable(format!("runs have no operation {other}"))),
+    }
+}
+
 fn is_method(method: &[u8]) -> bool {
     (1..=32).contains(&method.len()) && method.iter().all(u8::is_ascii_uppercase)
 }
@@ -353,8 +400,26 @@ pub trait Services: Send + Sync + 'static {
     /// The words for LOAD.
     fn announced(&self) -> Vec<String>;
 
+    /// The words for the LOAD of a chain.
+    fn announced_to_chains(&self) -> Vec<String>;
+
     /// Begins a request. Called on the data path, so it must not block.
     fn begin(&self, caller: Caller<'_>, asked: Asked) -> Begun;
+}
+
+/// The answer to [`Asked::Records`]: `more u8 | zero [3] | count u32 | began ms u64`, then for each
+/// record `key length u32 | value length u32 | key, value`.
+pub fn records_answer(began_ms: u64, records: &[(String, Bytes)], more: bool) -> Answer {
+    let mut head = vec![u8::from(more), 0, 0, 0];
+    head.extend_from_slice(&(records.len() as u32).to_le_bytes());
+    head.extend_from_slice(&began_ms.to_le_bytes());
+    for (key, value) in records {
+        head.extend_from_slice(&(key.len() as u32).to_le_bytes());
+        head.extend_from_slice(&(value.len() as u32).to_le_bytes());
+        head.extend_from_slice(key.as_bytes());
+        head.extend_from_slice(value);
+    }
+    Answer::new(Status::Done, head, Bytes::new())
 }
 
 /// The answer to an operation of the state as it is sent.

@@ -61,6 +61,8 @@ pub const TEMPLATE_GO_CLASSIC: &str = "go";
 pub const CONCURRENCY_DEFAULT_SERVER: u32 = 64;
 /// Programs run once per invocation: processes of one instance at once.
 pub const CONCURRENCY_DEFAULT_EXEC: u32 = 8;
+/// Chains: runs of one instance at once. A run waits for functions most of the time.
+pub const CONCURRENCY_DEFAULT_CHAIN: u32 = 64;
 
 /// How a function's code is run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -77,6 +79,8 @@ pub enum Runtime {
     Exec,
     /// Any HTTP/1.1 server that listens on `$PORT`, kept running.
     Server,
+    /// A chain: a workflow of functions, described in one file and run by `mote-chain`.
+    Chain,
 }
 
 impl Runtime {
@@ -88,6 +92,7 @@ impl Runtime {
             Runtime::Go => "go",
             Runtime::Exec => "exec",
             Runtime::Server => "server",
+            Runtime::Chain => "chain",
         }
     }
 }
@@ -160,7 +165,7 @@ impl Platform {
             (_, Runtime::Go) => true,
             (Platform::TinyFaas | Platform::OpenFaas | Platform::Nuclio, Runtime::Exec) => true,
             (Platform::OpenWhisk | Platform::Fission, Runtime::Exec) => true,
-            (_, Runtime::Exec) => false,
+            (_, Runtime::Exec | Runtime::Chain) => false,
         }
     }
 }
@@ -410,6 +415,7 @@ impl FunctionSpec {
             Runtime::Go => CONCURRENCY_DEFAULT_GO,
             Runtime::Server => CONCURRENCY_DEFAULT_SERVER,
             Runtime::Exec => CONCURRENCY_DEFAULT_EXEC,
+            Runtime::Chain => CONCURRENCY_DEFAULT_CHAIN,
         })
     }
 
@@ -417,7 +423,12 @@ impl FunctionSpec {
     pub fn with_defaults(name: FunctionName, runtime: Runtime, entry: &str) -> Self {
         let memory_bytes = match runtime {
             Runtime::Node | Runtime::Server => MEMORY_BYTES_DEFAULT_NODE,
-            Runtime::Python | Runtime::Go | Runtime::Exec => MEMORY_BYTES_DEFAULT,
+            Runtime::Python | Runtime::Go | Runtime::Exec | Runtime::Chain => MEMORY_BYTES_DEFAULT,
+        };
+        let timeout_ms = match runtime {
+            // A chain waits for functions that have limits of their own.
+            Runtime::Chain => TIMEOUT_MS_MAX,
+            _ => TIMEOUT_MS_DEFAULT,
         };
         Self {
             name,
@@ -428,7 +439,7 @@ impl FunctionSpec {
                 memory_bytes,
                 cpu_millis: None,
                 pids: PIDS_DEFAULT,
-                timeout_ms: TIMEOUT_MS_DEFAULT,
+                timeout_ms,
                 init_timeout_ms: INIT_TIMEOUT_MS_DEFAULT,
                 concurrency: None,
                 body_bytes: BODY_BYTES_DEFAULT,
@@ -576,7 +587,7 @@ impl FunctionSpec {
         check((1..=most).contains(&target), "scale.target", "1 to 1000000, in percent 1 to 100");
         let plain = |text: &str| !text.contains(['\0', '\n', '\r']);
         match self.runtime {
-            Runtime::Python | Runtime::Node => {
+            Runtime::Python | Runtime::Node | Runtime::Chain => {
                 let relative =
                     !self.entry.starts_with('/') && !self.entry.split('/').any(|part| part == "..");
                 check(

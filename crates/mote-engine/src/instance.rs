@@ -227,7 +227,7 @@ async fn handshake(
             Runtime::Node => Some(CONCURRENCY_DEFAULT_NODE),
             Runtime::Go => Some(CONCURRENCY_DEFAULT_GO),
             Runtime::Exec => Some(CONCURRENCY_DEFAULT_EXEC),
-            Runtime::Python | Runtime::Server => None,
+            Runtime::Python | Runtime::Server | Runtime::Chain => None,
         }),
         env,
         memory_bytes: Some(spec.limits.memory_bytes),
@@ -273,6 +273,10 @@ fn services(revision: &Revision) -> Vec<String> {
     match revision.spec.answered_by() {
         Runtime::Python | Runtime::Node | Runtime::Go => {
             revision.shared.services.get().map(|all| all.announced()).unwrap_or_default()
+        }
+        Runtime::Chain => {
+            let all = revision.shared.services.get();
+            all.map(|all| all.announced_to_chains()).unwrap_or_default()
         }
         Runtime::Exec | Runtime::Server => Vec::new(),
     }

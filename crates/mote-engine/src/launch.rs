@@ -20,6 +20,8 @@ const CODE_LINK: &str = "/home/app/function";
 const FISSION_CODE_LINK: &str = "/userfunc/deployarchive";
 /// The path of a Go function's program, which was built during the deploy.
 pub(crate) const GO_PROGRAM: &str = "/packages/function";
+/// The program that runs chains, which the node puts next to the shims.
+const CHAIN_PROGRAM: &str = "/mote/chain/mote-chain";
 /// Where functions read their secrets, each a file.
 const SECRETS_DIR: &str = "/secrets";
 /// The path at which OpenFaaS has the secrets; a link leads from there to [`SECRETS_DIR`].
@@ -61,6 +63,7 @@ pub(crate) fn request(revision: &Revision, instance: u64) -> Result<InstanceRequ
         Runtime::Python => Launch::Shim { argv: interpreters.python.clone().ok_or_else(missing)? },
         Runtime::Node => Launch::Shim { argv: interpreters.node.clone().ok_or_else(missing)? },
         Runtime::Go => Launch::Worker { argv: vec![GO_PROGRAM.to_owned()] },
+        Runtime::Chain => Launch::Worker { argv: vec![CHAIN_PROGRAM.to_owned()] },
         Runtime::Exec => Launch::PerInvocation { argv: program(spec) },
         Runtime::Server => {
             Launch::Server { argv: spec.command.clone(), port: spec.port.unwrap_or(SERVER_PORT) }
@@ -79,7 +82,10 @@ pub(crate) fn request(revision: &Revision, instance: u64) -> Result<InstanceRequ
         env.extend(spec.env.iter().map(|(key, value)| (key.clone(), value.clone())));
         env.extend(secret_env(revision)?);
     }
-    if matches!(launch, Launch::Worker { .. }) && !spec.env.contains_key("GOMEMLIMIT") {
+    if spec.runtime == Runtime::Go
+        && matches!(launch, Launch::Worker { .. })
+        && !spec.env.contains_key("GOMEMLIMIT")
+    {
         // With this limit the garbage collector works harder before the kernel has to kill the
         // instance.
         env.push(("GOMEMLIMIT".into(), (spec.limits.memory_bytes / 8 * 7).to_string()));

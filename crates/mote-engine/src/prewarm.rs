@@ -120,7 +120,7 @@ impl State {
             let memory_bytes = match runtime {
                 Runtime::Python | Runtime::Server => PYTHON_BYTES,
                 Runtime::Node => NODE_BYTES,
-                Runtime::Exec | Runtime::Go => EXEC_BYTES,
+                Runtime::Exec | Runtime::Go | Runtime::Chain => EXEC_BYTES,
             };
             let mut like = request.clone();
             // An interpreter needs more memory to come up than to wait, and some versions need more

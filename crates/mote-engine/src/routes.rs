@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use mote_core::RouteInfo;
 use mote_core::name::FunctionName;
 use mote_core::rollout::Split;
-use mote_core::spec::{AsyncRules, CoapResource, Platform};
+use mote_core::spec::{AsyncRules, CoapResource, Platform, Runtime};
 
 use crate::revision::Revision;
 
@@ -181,6 +181,9 @@ impl RouteInfo for Route {
             Way::Tag(tag) => Some(tag),
             Way::Share(_) => None,
         }
+    }
+    fn may_pause(&self) -> bool {
+        self.revision.spec.runtime == Runtime::Chain
     }
     fn places(&self) -> u32 {
         self.revision.places()

@@ -315,17 +315,17 @@ impl Journal {
         Ok(stored.map(|stored| self.shown(stored)))
     }
 
-    /// Invocations without their answers, newest first: those of a function or of all, in a state
+    /// Invocations without their answers, newest first: those of some functions or of all, in a state
     /// or in any, accepted before `before`.
     pub async fn list(
         &self,
-        function: Option<&str>,
+        functions: Option<Vec<String>>,
         state: Option<State>,
         before: Option<InvocationId>,
         limit: usize,
     ) -> Result<Vec<Shown>, AcceptError> {
         let Some(records) = self.existing().await? else { return Ok(Vec::new()) };
-        let listed = records.list(function.map(str::to_owned), state, before, limit);
+        let listed = records.list(functions, state, before, limit);
         let listed = listed.await.map_err(|error| disk(&error))?;
         Ok(listed.into_iter().map(|stored| self.shown(stored)).collect())
     }
@@ -405,11 +405,44 @@ impl Journal {
     }
 
     /// The file if there is one, without making it.
-    async fn existing(&self) -> Result<Option<Arc<Records>>, AcceptError> {
+    pub(crate) async fn existing(&self) -> Result<Option<Arc<Records>>, AcceptError> {
         if self.opened().is_none() && !self.0.path.exists() {
             return Ok(None);
         }
         self.records().await.map(Some)
+    }
+
+    /// The number of an invocation that is running, and the file.
+    pub(crate) fn running(&self, id: InvocationId) -> Option<(Number, Arc<Records>)> {
+        let memory = self.0.state.lock();
+        let number = *memory.by_id.get(&id)?;
+        memory.running.get(&number)?.as_ref()?;
+        Some((number, self.opened()?.clone()))
+    }
+
+    /// Counts further bytes of a record that has not ended. An error if its function has used its
+    /// share.
+    pub(crate) fn grow(&self, number: Number, bytes: u64) -> Result<(), AcceptError> {
+        let mut memory = self.0.state.lock();
+        let Some(owner) = memory.pending.get_mut(number).map(|entry| entry.data.owner.clone())
+        else {
+            return Ok(());
+        };
+        let own = memory.used.get(&owner).copied().unwrap_or_default();
+        if own.bytes + bytes > WAITING_BYTES_MAX / 2
+            || memory.total.bytes + bytes > WAITING_BYTES_MAX
+        {
+            let text = "the runs and invocations that have not ended use all their bytes";
+            return Err(AcceptError::Full(text.to_owned()));
+        }
+        if let Some(entry) = memory.pending.get_mut(number) {
+            entry.data.bytes += bytes;
+        }
+        memory.total.bytes += bytes;
+        if let Some(own) = memory.used.get_mut(&owner) {
+            own.bytes += bytes;
+        }
+        Ok(())
     }
 
     /// How much the journal holds.
@@ -467,6 +500,19 @@ impl Journal {
     pub async fn activation(&self, number: u64) -> Result<Option<Vec<u8>>, AcceptError> {
         let Some(records) = self.existing().await? else { return Ok(None) };
         records.activation(number).await.map_err(|error| disk(&error))
+    }
+
+    /// Notes how far the work of a record of [`Journal::keep_activation`] has got; it is on disk when
+    /// this resolves.
+    pub async fn note_progress(&self, number: u64, progress: Vec<u8>) -> Result<(), AcceptError> {
+        let Some(records) = self.existing().await? else { return Ok(()) };
+        records.note_progress(number, progress).await.map_err(|error| disk(&error))
+    }
+
+    /// What was noted last of a record of [`Journal::keep_activation`].
+    pub async fn progress(&self, number: u64) -> Result<Option<Vec<u8>>, AcceptError> {
+        let Some(records) = self.existing().await? else { return Ok(None) };
+        records.progress(number).await.map_err(|error| disk(&error))
     }
 
     /// Forgets a record of [`Journal::keep_activation`].

@@ -16,10 +16,12 @@ pub mod pending;
 pub mod record;
 pub mod records;
 mod runner;
+mod steps;
 mod view;
 
 pub use front::{Deferring, Route};
 pub use journal::{Cancelled, Figures, Journal, Shown};
 pub use record::State;
 pub use runner::run;
-pub use view::{Reader, problem_of, view};
+pub use steps::{Step, StepKind, StepPage};
+pub use view::{Reader, problem_of, steps, view};

@@ -17,7 +17,8 @@ use crate::record::{
 };
 
 /// The steps that make the tables. `trigger` 0 is a request that carries a result.
-const STEPS: Steps = &["
+const STEPS: Steps = &[
+    "
 CREATE TABLE records (
     number INTEGER PRIMARY KEY NOT NULL,
     id BLOB NOT NULL,
@@ -44,7 +45,24 @@ CREATE UNIQUE INDEX records_by_id ON records (id);
 CREATE UNIQUE INDEX records_by_key ON records (function, key) WHERE key IS NOT NULL;
 CREATE INDEX records_by_end ON records (state, ended_ms) WHERE state > 0;
 CREATE TABLE activations (number INTEGER PRIMARY KEY AUTOINCREMENT, record BLOB NOT NULL) STRICT;
-"];
+",
+    "
+CREATE TABLE steps (
+    record INTEGER NOT NULL,
+    key TEXT NOT NULL,
+    at_ms INTEGER NOT NULL,
+    kind INTEGER NOT NULL,
+    number INTEGER,
+    value BLOB,
+    PRIMARY KEY (record, key)
+) STRICT, WITHOUT ROWID;
+ALTER TABLE records ADD COLUMN steps INTEGER NOT NULL DEFAULT 0;
+ALTER TABLE records ADD COLUMN steps_bytes INTEGER NOT NULL DEFAULT 0;
+CREATE TRIGGER steps_end AFTER DELETE ON records WHEN OLD.steps > 0
+    BEGIN DELETE FROM steps WHERE record = OLD.number; END;
+ALTER TABLE activations ADD COLUMN progress BLOB;
+",
+];
 
 /// A result of the journal's file.
 pub type Answer<T> = BoxFuture<'static, Result<T, CommitError>>;
@@ -104,7 +122,7 @@ impl Records {
         Ok(Self { committer: Committer::open(path, STEPS, "mote-journal")? })
     }
 
-    fn run<T: Send + 'static>(
+    pub(crate) fn run<T: Send + 'static>(
         &self,
         is_durable: bool,
         work: impl FnOnce(&Connection) -> rusqlite::Result<T> + Send + 'static,
@@ -190,7 +208,7 @@ impl Records {
     pub fn waiting(&self) -> Answer<Vec<Waiting>> {
         self.run(false, |connection| {
             let sql = "SELECT number, id, function, sequence, due_ms, since_ms, attempts,
-                length(request), trigger = 0 FROM records WHERE state = 0 ORDER BY number";
+                length(request) + steps_bytes, trigger = 0 FROM records WHERE state = 0 ORDER BY number";
             let mut statement = connection.prepare(sql)?;
             let rows = statement.query_map([], |row| {
                 Ok(Waiting {
@@ -226,19 +244,21 @@ impl Records {
         })
     }
 
-    /// Records without their answers, newest first: those of a function or of all, in a state or in
+    /// Records without their answers, newest first: those of some functions or of all, in a state or in
     /// any, with smaller numbers than `before`.
     pub fn list(
         &self,
-        function: Option<String>,
+        functions: Option<Vec<String>>,
         state: Option<State>,
         before: Option<InvocationId>,
         limit: usize,
     ) -> Answer<Vec<Stored>> {
+        let functions = functions.map(|names| serde_json::Value::from(names).to_string());
         self.run(false, move |connection| {
             let before = before.map(|id| id.0.to_be_bytes().to_vec());
             let sql = format!(
-                "SELECT {SHOWN} FROM records WHERE (?1 IS NULL OR function = ?1)
+                "SELECT {SHOWN} FROM records
+                 WHERE (?1 IS NULL OR function IN (SELECT value FROM json_each(?1)))
                  AND (?2 IS NULL OR state = ?2)
                  AND (?3 IS NULL OR number < (SELECT number FROM records WHERE id = ?3))
                  ORDER BY number DESC LIMIT ?4"
@@ -246,7 +266,7 @@ impl Records {
             let mut statement = connection.prepare_cached(&sql)?;
             let state = state.map(|state| state as i64);
             let rows =
-                statement.query_map(params![function, state, before, limit as i64], shown)?;
+                statement.query_map(params![functions, state, before, limit as i64], shown)?;
             rows.collect()
         })
     }
@@ -257,7 +277,7 @@ impl Records {
         self.run(true, move |connection| {
             let sql = "UPDATE records SET state = 0, due_ms = 0, attempts = 0, since_ms = ?2
                 WHERE id = ?1 AND state = 2 AND request IS NOT NULL
-                RETURNING number, function, sequence, length(request), trigger = 0";
+                RETURNING number, function, sequence, length(request) + steps_bytes, trigger = 0";
             let mut statement = connection.prepare_cached(sql)?;
             let found =
                 statement.query_row(params![&id.0.to_be_bytes()[..], now_ms as i64], |row| {
@@ -342,6 +362,24 @@ impl Records {
             let sql = "INSERT INTO activations (record) VALUES (?1)";
             connection.prepare_cached(sql)?.execute([record])?;
             Ok(connection.last_insert_rowid().unsigned_abs())
+        })
+    }
+
+    /// Notes how far a kept activation has got; it is on disk when this resolves.
+    pub fn note_progress(&self, number: u64, progress: Vec<u8>) -> Answer<()> {
+        self.run(true, move |connection| {
+            let sql = "UPDATE activations SET progress = ?2 WHERE number = ?1";
+            connection.prepare_cached(sql)?.execute(params![number as i64, progress]).map(|_| ())
+        })
+    }
+
+    /// What was noted last of a kept activation.
+    pub fn progress(&self, number: u64) -> Answer<Option<Vec<u8>>> {
+        self.run(false, move |connection| {
+            let sql = "SELECT progress FROM activations WHERE number = ?1";
+            let mut statement = connection.prepare_cached(sql)?;
+            let found = statement.query_row([number as i64], |row| row.get(0)).optional()?;
+            Ok(found.flatten())
         })
     }
 
@@ -450,6 +488,14 @@ fn settle(connection: &Connection, settled: &Settled) -> rusqlite::Result<Vec<In
             ])?;
         }
     }
+    if settled.state != State::Dead {
+        // Nothing reads the data of its steps any more.
+        let sql = "UPDATE records SET steps_bytes = 0 WHERE number = ?1 AND steps > 0";
+        if connection.prepare_cached(sql)?.execute([number])? > 0 {
+            let sql = "UPDATE steps SET value = NULL WHERE record = ?1";
+            connection.prepare_cached(sql)?.execute([number])?;
+        }
+    }
     settled.following.iter().map(|record| insert(connection, record)).collect()
 }
 
@@ -466,7 +512,7 @@ fn beyond_share(chosen: &str) -> String {
 fn beyond_bytes(chosen: &str) -> String {
     format!(
         "DELETE FROM records WHERE number IN (SELECT number FROM (
-         SELECT number, sum(coalesce(length(body), 0) + coalesce(length(request), 0))
+         SELECT number, sum(coalesce(length(body), 0) + coalesce(length(request), 0) + steps_bytes)
          OVER (ORDER BY ended_ms DESC, number DESC) AS bytes
          FROM records WHERE {chosen}) WHERE bytes > ?1)"
     )

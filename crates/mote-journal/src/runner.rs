@@ -44,6 +44,9 @@ const SWEEP_AFTER_BYTES: u64 = 64 << 20;
 /// The field that carries the number of an attempt from the second on.
 pub(crate) const ATTEMPT_FIELD: &[u8] = b"mote-attempt";
 
+/// The field by which a chain says when its run goes on.
+const RESUME_FIELD: &[u8] = b"mote-resume-at";
+
 /// How an attempt ended.
 struct Outcome {
     /// The function's status, or the fault.
@@ -51,6 +54,10 @@ struct Outcome {
     fields: Bytes,
     body: Option<Bytes>,
     began_ms: u64,
+    /// When a run that pauses goes on, in milliseconds since 1970.
+    resume_ms: Option<u64>,
+    /// Whether it is a run of a chain.
+    is_run: bool,
 }
 
 /// Runs the journal until it stops; attempts that run then are ended by the stop of the engine.
@@ -172,6 +179,9 @@ async fn attempt<I: Invoker>(
             let due_ms = journal.now_ms() + 1_000;
             memory.pending.again(number, due_ms);
         }
+        Next::Again { .. } if outcome.resume_ms.is_some() => {
+            pause(&journal, &at, outcome.resume_ms.unwrap_or_default()).await;
+        }
         Next::Again { after_ms, counts } => {
             let last = LastAttempt { attempts: at.attempt - u32::from(!counts), ..last };
             if let Some(records) = journal.opened() {
@@ -206,6 +216,27 @@ async fn attempt<I: Invoker>(
             settle(&journal, &at, state, Some(last), following).await;
         }
     }
+}
+
+/// Lets a run wait for the time at which it goes on.
+async fn pause(journal: &Journal, at: &At, resume_ms: u64) {
+    if let Some(records) = journal.opened()
+        && let Err(error) = records.pause(at.number, resume_ms).await
+    {
+        tracing::warn!(number = at.number, %error, "cannot note in the journal until when a run waits");
+    }
+    if journal.is_cancelled(at.number) {
+        settle(journal, at, State::Cancelled, None, Vec::new()).await;
+        return;
+    }
+    let due_ms = journal.now_ms() + resume_ms.saturating_sub(unix_ms());
+    let mut memory = journal.0.state.lock();
+    memory.running.remove(&at.number);
+    if let Some(entry) = memory.pending.get_mut(at.number) {
+        (entry.data.attempts, entry.data.roomless) = (0, 0);
+        entry.data.since_ms = resume_ms;
+    }
+    memory.pending.again(at.number, due_ms);
 }
 
 /// Lets a record wait for another attempt. False if somebody cancelled it while this attempt was
@@ -246,6 +277,13 @@ async fn tried<I: Invoker>(
     let (outcome, rules, attempts_default) = match work {
         Work::Invoke(deferred) => {
             let (outcome, rules) = invoke(invoker, at, deferred, began_ms).await;
+            if outcome.resume_ms.is_some() {
+                return (Next::Again { after_ms: 0, counts: false }, outcome);
+            }
+            // A chain that ends with such an error would end with it again.
+            if outcome.is_run && matches!(outcome.result, Ok(400..=499)) {
+                return (Next::Dead, outcome);
+            }
             (outcome, rules, deferred.attempts_default)
         }
         Work::Post(post) => {
@@ -272,7 +310,14 @@ async fn tried<I: Invoker>(
 }
 
 fn failed(fault: Fault, began_ms: u64) -> Outcome {
-    Outcome { result: Err(fault), fields: Bytes::new(), body: None, began_ms }
+    Outcome {
+        result: Err(fault),
+        fields: Bytes::new(),
+        body: None,
+        began_ms,
+        resume_ms: None,
+        is_run: false,
+    }
 }
 
 async fn invoke<I: Invoker>(
@@ -301,7 +346,13 @@ async fn invoke<I: Invoker>(
     };
     let (status, fields) = (reply.status, reply.headers);
     let outcome = match collect(reply.body).await {
-        Ok(body) => Outcome { result: Ok(status), fields, body, began_ms },
+        Ok(body) => {
+            let resume_ms = headers(&fields)
+                .find(|(name, _)| route.may_pause() && *name == RESUME_FIELD)
+                .and_then(|(_, value)| std::str::from_utf8(value).ok()?.parse().ok());
+            let is_run = route.may_pause();
+            Outcome { result: Ok(status), fields, body, began_ms, resume_ms, is_run }
+        }
         Err(()) => {
             let message = "the answer ended early".to_owned();
             failed(Fault::BadReply { message }, began_ms)
@@ -370,7 +421,14 @@ async fn send(journal: &Journal, post: &Post, began_ms: u64) -> (Outcome, bool) 
 }
 
 fn answered(status: u16, began_ms: u64) -> Outcome {
-    Outcome { result: Ok(status), fields: Bytes::new(), body: None, began_ms }
+    Outcome {
+        result: Ok(status),
+        fields: Bytes::new(),
+        body: None,
+        began_ms,
+        resume_ms: None,
+        is_run: false,
+    }
 }
 
 fn last_attempt(at: &At, function: &str, outcome: &Outcome) -> LastAttempt {

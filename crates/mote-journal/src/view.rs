@@ -2,12 +2,13 @@
 
 use mote_api::Problem;
 use mote_api::Timestamp;
-use mote_api::invocations::{AcceptedInvocation, InvocationState};
+use mote_api::invocations::{AcceptedInvocation, InvocationState, RunStep, RunStepState};
 use mote_core::accept::AcceptError;
 use mote_core::invocation::headers;
 
 use crate::journal::Shown;
 use crate::record::{State, Stored};
+use crate::steps::{Step, StepKind};
 
 /// Who reads the view.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -50,6 +51,7 @@ pub fn view(shown: &Shown, reader: Reader) -> AcceptedInvocation {
         headers: Vec::new(),
         body: None,
         body_base64: None,
+        steps: Vec::new(),
     };
     answer(&mut view, stored);
     view
@@ -74,6 +76,27 @@ fn answer(view: &mut AcceptedInvocation, stored: &Stored) {
         Ok(text) => view.body = Some(text.to_owned()),
         Err(_) => view.body_base64 = Some(mote_core::base64::encode(body)),
     }
+}
+
+/// The steps of a run: those that were recorded, and those that run now.
+pub fn steps(recorded: &[Step], running: Vec<String>) -> Vec<RunStep> {
+    let recorded = recorded.iter().map(|step| {
+        let (state, took_ms, until) = match step.kind {
+            StepKind::Done(ms) => (RunStepState::Done, Some(ms), None),
+            StepKind::Until(ms) => (RunStepState::Timed, None, Some(Timestamp::from_unix_ms(ms))),
+            StepKind::Caught => (RunStepState::Caught, None, None),
+            StepKind::Other => (RunStepState::Done, None, None),
+        };
+        let at = Some(Timestamp::from_unix_ms(step.at_ms));
+        // The last character of some keys says what was recorded of the step.
+        let key = step.key.trim_end_matches(['@', '!', '+', '=', '?']).to_owned();
+        RunStep { step: key, state, at, took_ms, until }
+    });
+    let running = running.into_iter().map(|step| {
+        let state = RunStepState::Running;
+        RunStep { step, state, at: None, took_ms: None, until: None }
+    });
+    recorded.chain(running).collect()
 }
 
 /// The problem of an invocation that was not accepted, or of a journal that cannot be read.

@@ -221,3 +221,49 @@ async fn a_cancelled_invocation_is_not_tried_again() {
         }
     }
 }
+
+#[tokio::test]
+async fn the_steps_of_a_run_are_kept_while_it_runs_and_bounded() {
+    let shared: Arc<Mutex<Option<Journal>>> = Arc::default();
+    let inner = shared.clone();
+    let (journal, _dir, _task) = running(move |_, invocation| {
+        let journal = inner.lock().expect("no panic").clone().expect("set");
+        async move {
+            let id = invocation.id;
+            let big = Bytes::from(format!("{{\"ok\":\"{}\",\"ms\":3}}", "x".repeat(500 << 10)));
+            for key in ["a", "b", "c"] {
+                journal.keep_step(id, key.to_owned(), big.clone()).await.expect("room");
+            }
+            let mut after = String::new();
+            let mut found = Vec::new();
+            loop {
+                let page = journal.step_page(id, after.clone()).await.expect("readable");
+                let page = page.expect("the run is running");
+                assert!(page.began_ms > 0);
+                assert_eq!(page.steps.len(), 1, "a page is bounded");
+                after.clone_from(&page.steps[0].0);
+                found.push(after.clone());
+                if !page.more {
+                    break;
+                }
+            }
+            assert_eq!(found, ["a", "b", "c"]);
+            let mut kept = 3;
+            while journal.keep_step(id, format!("d{kept}"), big.clone()).await.is_ok() {
+                kept += 1;
+            }
+            assert_eq!(kept, 16, "8 MiB hold 16 steps of 500 KiB");
+            Ok((200, "done"))
+        }
+        .boxed()
+    });
+    *shared.lock().expect("no panic") = Some(journal.clone());
+    let id = accept(&journal, deferred("f", None)).await;
+    assert_eq!(state(&journal, id).await, State::Succeeded);
+    let steps = journal.steps(id).await.expect("readable");
+    assert_eq!(steps.len(), 16);
+    assert_eq!(steps[0].kind, mote_journal::StepKind::Done(3));
+    assert!(journal.step_page(id, String::new()).await.expect("readable").is_none());
+    let late = journal.keep_step(id, "late".to_owned(), Bytes::new()).await;
+    assert!(late.is_err(), "the run has ended");
+}

@@ -15,16 +15,14 @@ pub mod doctor;
 mod front_limits;
 mod functions;
 mod golang;
-mod inputs;
 mod interpreters;
 mod journal_metrics;
 mod memory;
 mod mqtt;
 mod packages;
-mod provided;
-mod registries;
 mod rollout;
 mod run;
+mod runs;
 mod schedules;
 mod secrets;
 mod services;
@@ -69,6 +67,8 @@ pub(crate) struct Node {
     pub(crate) store: Arc<Store>,
     /// Invocations that run after their callers were answered.
     pub(crate) journal: Journal,
+    /// The runs of chains.
+    pub(crate) runs: runs::Runs,
     /// The rule for requests that the node itself sends.
     pub(crate) outgoing: Outgoing,
     /// The state of functions.

@@ -30,7 +30,9 @@ use super::journal_metrics::JournalMetrics;
 use super::services::NodeServices;
 use super::token::Token;
 use super::unusable::{busy, unusable};
-use super::{Node, accepted, compat, interpreters, memory, mqtt, schedules, secrets, shims, trees};
+use super::{
+    Node, accepted, compat, interpreters, memory, mqtt, runs, schedules, secrets, shims, trees,
+};
 use crate::admin;
 use crate::config::Config;
 
@@ -181,6 +183,7 @@ async fn serve(
         invoker: Deferring::new(engine.clone(), journal.clone()),
         store: store.clone(),
         journal: journal.clone(),
+        runs: runs::Runs::new(journal.clone()),
         schedules: schedules.clone(),
         outgoing,
         state: state.clone(),
@@ -205,7 +208,8 @@ async fn serve(
     });
     node.engine.set_own_apis(platforms.own_apis(node.http));
     let accept = Arc::new(journal.clone());
-    let services = NodeServices::new(engine.clone(), Arc::new(state.clone()), accept);
+    let runs = node.runs.clone();
+    let services = NodeServices::new(engine.clone(), Arc::new(state.clone()), accept, runs);
     engine.set_services(Arc::new(services));
     secrets::bring_back(&node).await?;
     bring_back(&node, management).await?;

@@ -13,12 +13,14 @@ use mote_core::body::{Body, BodyError};
 use mote_core::chain::Chain;
 use mote_core::invocation::{Head, headers};
 use mote_core::services::{
-    Answer, Asked, Begun, CALL_BODY_BYTES_MAX, Call, Caller, FUNCTIONS, STATE, Services, Status,
-    state_answer,
+    Answer, Asked, Begun, CALL_BODY_BYTES_MAX, Call, Caller, FUNCTIONS, RUNS, STATE, Services,
+    Status, state_answer,
 };
 use mote_core::state::{self, KEYS_MAX, Namespace, Operation, Quota, State};
 use mote_core::{Fault, Invocation, InvocationId, Invoker as _, RouteInfo as _, Trigger};
 use mote_engine::{Engine, Route, clock};
+
+use crate::runs::Runs;
 
 /// Fields of a call at most, as the fronts have it.
 const FIELDS_MAX: usize = 128;
@@ -31,14 +33,20 @@ pub(crate) struct NodeServices {
     state: Arc<dyn State>,
     /// Keeps calls that run later.
     accept: Arc<dyn Accept>,
+    runs: Runs,
     random: RandomState,
     counter: AtomicU64,
 }
 
 impl NodeServices {
-    pub(crate) fn new(engine: Engine, state: Arc<dyn State>, accept: Arc<dyn Accept>) -> Self {
+    pub(crate) fn new(
+        engine: Engine,
+        state: Arc<dyn State>,
+        accept: Arc<dyn Accept>,
+        runs: Runs,
+    ) -> Self {
         let (random, counter) = Default::default();
-        Self { engine, state, accept, random, counter }
+        Self { engine, state, accept, runs, random, counter }
     }
 
     fn state(
@@ -118,7 +126,16 @@ impl NodeServices {
             deadline_ns,
             chain: Some(chain),
         };
-        Ok(Begun::Later(Box::pin(run(self.engine.clone(), route, invocation))))
+        let step = self.runs.step(caller, &invocation.head);
+        let called = run(self.engine.clone(), route, invocation);
+        Ok(match step {
+            None => Begun::Later(Box::pin(called)),
+            Some(step) => Begun::Later(Box::pin(async move {
+                let answer = called.await;
+                drop(step);
+                answer
+            })),
+        })
     }
 
     fn accept(&self, call: Call, head: Head) -> Result<Begun, Answer> {
@@ -162,12 +179,18 @@ impl Services for NodeServices {
         [STATE, FUNCTIONS].map(|(word, _)| word.to_owned()).to_vec()
     }
 
+    fn announced_to_chains(&self) -> Vec<String> {
+        [FUNCTIONS, RUNS].map(|(word, _)| word.to_owned()).to_vec()
+    }
+
     fn begin(&self, caller: Caller<'_>, asked: Asked) -> Begun {
         match asked {
             Asked::State { shared, operation, durable } => {
                 self.state(caller, shared, operation, durable)
             }
             Asked::Call(call) => self.call(caller, call),
+            Asked::Records { after } => self.runs.records(caller, after),
+            Asked::Record { key, value } => self.runs.record(caller, key, value),
             Asked::Unusable(text) => Begun::Done(Answer::text(Status::Invalid, text)),
         }
     }
@@ -195,6 +218,10 @@ async fn run(engine: Engine, route: Route, invocation: Invocation) -> Answer {
 }
 
 fn failed(fault: &Fault, function: &str) -> Answer {
+    // The caller is ended too, and must not take it for an answer of the function.
+    if matches!(fault, Fault::Stopping) {
+        return Answer::text(Status::Unavailable, fault.public_text(function));
+    }
     let text = match fault {
         Fault::HandlerError { message } | Fault::BadReply { message } => {
             format!("{function} failed: {message}")

@@ -46,6 +46,36 @@ const FILES: [(&str, &str); 23] = [
     shim!("node/compat/cloudevents.mjs"),
 ];
 
+/// The program that runs chains.
+const CHAIN: &str = "mote-chain";
+
+/// Puts the program that runs chains next to the shims, so that sandboxes show it. It is installed
+/// next to `mote`. A copy that is already right stays unchanged. Blocks.
+pub(crate) fn unpack_chain(data_dir: &Path) -> Result<(), String> {
+    let own = std::env::current_exe().map_err(|error| error.to_string())?;
+    let beside = own.with_file_name(CHAIN);
+    let source = fs::metadata(&beside)
+        .map_err(|error| format!("the program {} is missing: {error}", beside.display()))?;
+    let folder = data_dir.join("shims/chain");
+    let path = folder.join(CHAIN);
+    let same = |held: &fs::Metadata| {
+        let newer = held.modified().ok() >= source.modified().ok();
+        held.len() == source.len() && newer
+    };
+    if fs::metadata(&path).is_ok_and(|held| same(&held)) {
+        return Ok(());
+    }
+    let copy = || {
+        fs::create_dir_all(&folder)?;
+        fs::set_permissions(&folder, fs::Permissions::from_mode(0o755))?;
+        let fresh = path.with_extension("new");
+        fs::copy(&beside, &fresh)?;
+        fs::set_permissions(&fresh, fs::Permissions::from_mode(0o755))?;
+        fs::rename(&fresh, &path)
+    };
+    copy().map_err(|error: io::Error| format!("cannot copy {}: {error}", beside.display()))
+}
+
 /// Writes the shims of this build below `data_dir` and returns their folder. Files that are already
 /// right stay unchanged, so that a start writes nothing to the disk.
 pub(crate) fn unpack(data_dir: &Path) -> io::Result<PathBuf> {
@@ -66,5 +96,10 @@ pub(crate) fn unpack(data_dir: &Path) -> io::Result<PathBuf> {
         fs::set_permissions(folder, fs::Permissions::from_mode(0o755))?;
     }
     fs::set_permissions(&root, fs::Permissions::from_mode(0o755))?;
+    if root.join("chain").exists()
+        && let Err(error) = unpack_chain(data_dir)
+    {
+        tracing::error!("chains cannot start: {error}");
+    }
     Ok(root)
 }

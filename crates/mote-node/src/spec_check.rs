@@ -15,7 +15,11 @@ pub(super) fn check(node: &Node, spec: &FunctionSpec) -> Result<(), Problem> {
         mote_core::spec::Runtime::Node => node.interpreters.node.as_ref().err(),
         _ => None,
     };
-    if let Some(reason) = missing {
+    let chain = match spec.runtime {
+        mote_core::spec::Runtime::Chain => crate::shims::unpack_chain(node.store.root()).err(),
+        _ => None,
+    };
+    if let Some(reason) = missing.or(chain.as_ref()) {
         let text = format!("{} cannot run here: {reason}", spec.name);
         return Err(Problem::new(422, "M0403", text).with_hint("see: mote doctor"));
     }

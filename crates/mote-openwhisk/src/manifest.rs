@@ -126,7 +126,7 @@ fn as_action(function: &Function) -> What {
         Runtime::Python => "python:3",
         Runtime::Node => "nodejs:20",
         Runtime::Go => "go:1",
-        Runtime::Exec | Runtime::Server => "blackbox",
+        Runtime::Exec | Runtime::Server | Runtime::Chain => "blackbox",
     };
     let limits = json!({
         "timeout": spec.limits.timeout_ms, "memory": spec.limits.memory_bytes >> 20, "logs": 10,

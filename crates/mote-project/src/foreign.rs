@@ -23,6 +23,7 @@ use super::contract;
 use super::found::implied;
 use super::mistakes::{escaped, mistake, unreadable};
 
+mod chain;
 mod fission;
 mod knative;
 mod kubeless;
@@ -343,7 +344,8 @@ pub fn read(path: &Path) -> Result<Option<Foreign>, Mistakes> {
             None => {
                 let text = format!("{}: not a manifest of a supported platform", path.display());
                 let known = "supported: OpenFaaS stack.yml, Nuclio function.yaml, Kubeless Function, \
-                             Knative Service and func.yaml, OpenWhisk manifest.yaml";
+                             Knative Service and func.yaml, OpenWhisk manifest.yaml; and workflows of the \
+                             CNCF Serverless Workflow language";
                 Err(mistake("M0301", text, Some(known.to_owned())))
             }
         };
@@ -400,6 +402,7 @@ fn read_file(file: &Path, folder: &Path) -> Result<Option<Foreign>, Mistakes> {
     }
     let first = &documents[at];
     let mut found = match kind {
+        Document::Chain => chain::read(&shown, first, &source),
         Document::Nuclio => nuclio::read(&shown, &documents, folder)?,
         Document::Kubeless => kubeless::read(&shown, &documents)?,
         Document::Service => knative::services(&shown, &documents)?,
@@ -432,6 +435,7 @@ fn read_file(file: &Path, folder: &Path) -> Result<Option<Foreign>, Mistakes> {
 
 /// The platform of a document.
 enum Document {
+    Chain,
     Nuclio,
     Kubeless,
     Service,
@@ -445,6 +449,7 @@ enum Document {
 fn document_of(file: &str, document: &Value) -> Option<Document> {
     let provider = document["provider"]["name"].as_str().unwrap_or("");
     Some(match (group(document), provider) {
+        _ if document["document"]["dsl"].is_string() => Document::Chain,
         ("nuclio.io", _) => Document::Nuclio,
         _ if nuclio::is_export(document) => Document::Nuclio,
         ("kubeless.io", _) => Document::Kubeless,

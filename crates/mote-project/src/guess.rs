@@ -148,6 +148,7 @@ fn interpreter(source: &str) -> Vec<String> {
 pub(super) fn entry(folder: &Folder, runtime: Runtime, name: &str) -> Result<String, Mistakes> {
     match runtime {
         Runtime::Go => go_entry(folder),
+        Runtime::Chain => super::chain::entry(folder),
         Runtime::Python => python_entry(folder, name),
         _ => node_entry(folder, name),
     }
@@ -302,7 +303,7 @@ pub(super) fn checked_entry(
             }
         };
     }
-    if runtime == Runtime::Node {
+    if runtime == Runtime::Node || runtime == Runtime::Chain {
         let entry = entry.trim_start_matches("./");
         let file = entry.split(':').next().unwrap_or(entry);
         return if folder.has_path(file) { Ok(entry.to_owned()) } else { Err(missing(file)) };

@@ -79,7 +79,7 @@ pub(super) fn likely_use(folder: &Folder, spec: &FunctionSpec) -> Option<String>
         Runtime::Python => (&[".py"], python),
         Runtime::Node => (&[".js", ".mjs", ".cjs", ".ts"], node),
         Runtime::Go => (&[".go"], go),
-        Runtime::Exec | Runtime::Server => return None,
+        Runtime::Exec | Runtime::Server | Runtime::Chain => return None,
     };
     let mut files = folder.with_ending(endings).into_iter();
     files.find_map(|file| Some(format!("{file}: {}", sign(&folder.source(file))?)))

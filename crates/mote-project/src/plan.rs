@@ -19,6 +19,7 @@ use mote_core::spec::{CoapResource, Egress, Platform, Runtime, StartPolicy};
 use mote_core::{FunctionName, FunctionSpec};
 use mote_store::ArchiveLimits;
 
+use super::chain;
 use super::foreign::{self, Described, Foreign, LeftOut, Source};
 use super::mistakes::{escaped, in_manifest, mistake, unreadable};
 use super::probe::{self, Folder, Program};
@@ -318,6 +319,7 @@ fn plan(
             RuntimeName::Go => Runtime::Go,
             RuntimeName::Exec => Runtime::Exec,
             RuntimeName::Server => Runtime::Server,
+            RuntimeName::Chain => Runtime::Chain,
         },
         None => {
             let (runtime, why) = guess::runtime(folder, function)?;
@@ -328,7 +330,7 @@ fn plan(
     let mut spec = FunctionSpec::with_defaults(name, runtime, "");
     apply_contract(&mut spec, function)?;
     match runtime {
-        Runtime::Python | Runtime::Node | Runtime::Go => {
+        Runtime::Python | Runtime::Node | Runtime::Go | Runtime::Chain => {
             if let Some(command) = &function.command {
                 return Err(in_manifest(
                     "M0303",
@@ -387,6 +389,9 @@ fn plan(
         _ => {}
     }
     apply(&mut spec, function)?;
+    if runtime == Runtime::Chain {
+        chain::allow(folder, &mut spec)?;
+    }
     guesses.extend(network::allow_gateway(folder, &mut spec));
     guesses.extend(network::allow_own_front(folder, &mut spec));
     let one_at_a_time = match spec.compat {
@@ -475,7 +480,7 @@ pub fn check_code(path: &Path, spec: &FunctionSpec) -> Result<(), Mistakes> {
         Runtime::Exec | Runtime::Server => {
             check_program(&Folder::read(path)?, &mut spec.command.clone(), true)
         }
-        Runtime::Python | Runtime::Node | Runtime::Go => Ok(()),
+        Runtime::Python | Runtime::Node | Runtime::Go | Runtime::Chain => Ok(()),
     }
 }
 

@@ -38,6 +38,7 @@ pub fn mote_toml(file: &str, described: &Described) -> String {
             RuntimeName::Go => "go",
             RuntimeName::Exec => "exec",
             RuntimeName::Server => "server",
+            RuntimeName::Chain => "chain",
         };
         out.key("runtime", &quoted(word), note("runtime"));
     }

@@ -90,6 +90,7 @@ fn ask_node(verb: Verb, global: &args::Global, output: &Output) -> Result<(), Fa
                 Verb::Top(args) => top::run(&client, args, output).await,
                 Verb::Remove(args) => functions::remove(&client, &args, output).await,
                 Verb::Invocation(args) => invocations::run(&client, &args.verb, output).await,
+                Verb::Runs(args) => invocations::run_runs(&client, &args.verb, output).await,
                 Verb::DeadLetters(args) => {
                     invocations::run_dead_letters(&client, &args.verb, output).await
                 }

@@ -28,6 +28,8 @@ pub(super) struct ListQuery {
     state: Option<String>,
     before: Option<String>,
     limit: Option<usize>,
+    #[serde(default)]
+    runs: bool,
 }
 
 pub(super) async fn list(
@@ -43,7 +45,12 @@ pub(super) async fn list(
         InvocationState::Dead => Kept::Dead,
         InvocationState::Cancelled => Kept::Cancelled,
     });
-    let listed = node.journal.list(query.function.as_deref(), kept, before, limit).await;
+    let functions = match (query.function, query.runs) {
+        (Some(function), _) => Some(vec![function]),
+        (None, true) => Some(node.chains()),
+        (None, false) => None,
+    };
+    let listed = node.journal.list(functions, kept, before, limit).await;
     let invocations = listed
         .map_err(refused)?
         .iter()
@@ -57,9 +64,13 @@ pub(super) async fn show(
     State(node): State<Arc<Node>>,
     Path(text): Path<String>,
 ) -> Result<Json<AcceptedInvocation>, Refused> {
-    let shown = node.journal.show(id(&text)?).await.map_err(refused)?;
+    let id = id(&text)?;
+    let shown = node.journal.show(id).await.map_err(refused)?;
     let shown = shown.ok_or_else(|| unknown(&text))?;
-    Ok(Json(view(&shown, Reader::Owner)))
+    let mut view = view(&shown, Reader::Owner);
+    let recorded = node.journal.steps(id).await.map_err(refused)?;
+    view.steps = mote_journal::steps(&recorded, node.runs.steps_of(id));
+    Ok(Json(view))
 }
 
 pub(super) async fn cancel(

@@ -38,8 +38,8 @@ use crate::admission::{Admission, admit};
 use crate::autoscale::{Bounds, Decision, Known};
 use crate::balance::{self, Candidate};
 use mote_core::spec::{
-    CONCURRENCY_DEFAULT_EXEC, CONCURRENCY_DEFAULT_GO, CONCURRENCY_DEFAULT_NODE,
-    CONCURRENCY_DEFAULT_SERVER, FunctionSpec, Runtime,
+    CONCURRENCY_DEFAULT_CHAIN, CONCURRENCY_DEFAULT_EXEC, CONCURRENCY_DEFAULT_GO,
+    CONCURRENCY_DEFAULT_NODE, CONCURRENCY_DEFAULT_SERVER, FunctionSpec, Runtime,
 };
 
 pub use life::{Ended, NewInstance};
@@ -131,11 +131,12 @@ impl Rules {
             Runtime::Go => CONCURRENCY_DEFAULT_GO,
             Runtime::Exec => CONCURRENCY_DEFAULT_EXEC,
             Runtime::Server => CONCURRENCY_DEFAULT_SERVER,
+            Runtime::Chain => CONCURRENCY_DEFAULT_CHAIN,
         });
         // Without a limit, an interpreter with one thread uses one core at most; other programs use
         // all cores.
         let cores_used = match spec.runtime {
-            Runtime::Python | Runtime::Node => 1,
+            Runtime::Python | Runtime::Node | Runtime::Chain => 1,
             Runtime::Go | Runtime::Exec | Runtime::Server => cores.max(1),
         };
         Self {

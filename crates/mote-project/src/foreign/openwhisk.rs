@@ -248,7 +248,7 @@ fn function(
             RuntimeName::Node => "index.js",
             RuntimeName::Go => "main.go",
             RuntimeName::Python => "__main__.py",
-            RuntimeName::Exec | RuntimeName::Server => {
+            RuntimeName::Exec | RuntimeName::Server | RuntimeName::Chain => {
                 let hint = "name the program in function";
                 return Err(not_offered(file, name, "code of a native action", hint));
             }

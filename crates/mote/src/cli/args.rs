@@ -125,6 +125,8 @@ pub(super) enum Verb {
     Remove(RemoveFunctions),
     /// Look up and cancel invocations that the node has accepted for later
     Invocation(Invocation),
+    /// Look up and cancel the runs of chains
+    Runs(Runs),
     /// Manage accepted invocations that have failed for good
     DeadLetters(DeadLetters),
     /// Manage the secrets that functions read
@@ -550,6 +552,44 @@ pub(super) enum InvocationVerb {
         /// All of this function that wait, 1,000 at most
         #[arg(long, value_name = "NAME", group = "which")]
         function: Option<String>,
+    },
+}
+
+#[derive(Debug, ClapArgs)]
+pub(super) struct Runs {
+    #[command(subcommand)]
+    pub(super) verb: RunVerb,
+}
+
+#[derive(Debug, Subcommand)]
+pub(super) enum RunVerb {
+    /// List runs that the node has accepted, newest first
+    #[command(visible_alias = "ls")]
+    List {
+        /// Only those of this chain
+        #[arg(long, value_name = "NAME")]
+        chain: Option<String>,
+        /// Only those in this state: waiting, running, succeeded, dead or cancelled
+        #[arg(long, value_name = "STATE")]
+        state: Option<String>,
+        /// At most this many
+        #[arg(long, value_name = "N")]
+        limit: Option<usize>,
+    },
+    /// Show one run: its state, its steps and its output
+    Show {
+        /// Its id
+        id: String,
+    },
+    /// Cancel runs that wait or run
+    #[command(group = clap::ArgGroup::new("which").required(true))]
+    Cancel {
+        /// Their ids
+        #[arg(value_name = "ID", group = "which")]
+        ids: Vec<String>,
+        /// All of this chain that wait, 1,000 at most
+        #[arg(long, value_name = "NAME", group = "which")]
+        chain: Option<String>,
     },
 }
 

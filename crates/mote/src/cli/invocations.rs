@@ -4,7 +4,7 @@ use mote_api::client::{Client, InvocationFilter};
 use mote_api::invocations::{AcceptedInvocation, AcceptedInvocations};
 use mote_core::base64;
 
-use super::args::{DeadLetterVerb, InvocationVerb};
+use super::args::{DeadLetterVerb, InvocationVerb, RunVerb};
 use super::failure::Failure;
 use super::functions::is_agreed;
 use super::output::{Output, harmless, table};
@@ -20,6 +20,7 @@ pub(super) async fn run(
                 function: function.as_deref(),
                 state: state.as_deref(),
                 limit: *limit,
+                runs: false,
             };
             let list = client.invocations(&filter).await?;
             show_list(&list, "no accepted invocations", output)
@@ -39,6 +40,30 @@ pub(super) async fn run(
     }
 }
 
+pub(super) async fn run_runs(
+    client: &Client,
+    verb: &RunVerb,
+    output: &Output,
+) -> Result<(), Failure> {
+    match verb {
+        RunVerb::List { chain, state, limit } => {
+            let filter = InvocationFilter {
+                function: chain.as_deref(),
+                state: state.as_deref(),
+                limit: *limit,
+                runs: true,
+            };
+            let list = client.invocations(&filter).await?;
+            show_list(&list, "no runs", output)
+        }
+        RunVerb::Show { id } => show(client, id, output).await,
+        RunVerb::Cancel { ids, chain } => {
+            let verb = InvocationVerb::Cancel { ids: ids.clone(), function: chain.clone() };
+            Box::pin(run(client, &verb, output)).await
+        }
+    }
+}
+
 pub(super) async fn run_dead_letters(
     client: &Client,
     verb: &DeadLetterVerb,
@@ -50,6 +75,7 @@ pub(super) async fn run_dead_letters(
                 function: function.as_deref(),
                 state: Some("dead"),
                 limit: *limit,
+                runs: false,
             };
             let list = client.invocations(&filter).await?;
             show_list(&list, "no dead letters", output)
@@ -91,7 +117,8 @@ async fn chosen(
     if !ids.is_empty() {
         return Ok(ids.to_vec());
     }
-    let filter = InvocationFilter { function, state: Some(state), limit: Some(1_000) };
+    let (state, limit) = (Some(state), Some(1_000));
+    let filter = InvocationFilter { function, state, limit, runs: false };
     let list = client.invocations(&filter).await?;
     Ok(list.invocations.into_iter().map(|one| one.id).collect())
 }
@@ -162,7 +189,29 @@ fn described(one: &AcceptedInvocation) -> String {
     } else if let Some(body) = &one.body_base64 {
         text += &format!("  {:<10} {} characters of base 64\n", "body", body.len());
     }
-    text
+    text + &steps(one)
+}
+
+/// The steps of a run, one on a line.
+fn steps(one: &AcceptedInvocation) -> String {
+    if one.steps.is_empty() {
+        return String::new();
+    }
+    let rows: Vec<Vec<String>> = one
+        .steps
+        .iter()
+        .map(|step| {
+            let until = step.until.map(|until| format!("until {until}"));
+            let took = step.took_ms.map(|ms| format!("{ms} ms"));
+            vec![
+                harmless(&step.step),
+                step.state.as_str().to_owned(),
+                step.at.map_or_else(|| "-".to_owned(), |at| at.to_string()),
+                until.or(took).unwrap_or_default(),
+            ]
+        })
+        .collect();
+    format!("\n{}", table(&["STEP", "STATE", "AT", "TIME"], &rows))
 }
 
 /// Prints the answer of the function as it is.

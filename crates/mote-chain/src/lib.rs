@@ -1,0 +1,19 @@
+//! Chains: workflows of functions in the language of the CNCF Serverless Workflow specification
+//! (DSL 1.0), which a user writes in one YAML file.
+//!
+//! A chain is a function. Its worker is the program of this crate: it runs in a sandbox like every
+//! other worker, speaks the worker protocol, and asks its node to call functions, to publish
+//! messages and to keep the results of steps. [`reader`] reads the file into a [`document`],
+//! [`interpreter`] runs it, and [`worker`] speaks the protocol. This crate must not know the engine, the store or the
+//! management API. Start reading at `interpreter.rs`.
+
+mod answers;
+mod attempts;
+mod calls;
+pub mod document;
+pub mod expression;
+pub mod host;
+pub mod interpreter;
+pub mod reader;
+pub mod worker;
+pub mod yaml;

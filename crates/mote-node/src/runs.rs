@@ -1,0 +1,125 @@
+//! What the runs of chains ask of their node: their records, and which steps run now.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use mote_core::InvocationId;
+use mote_core::accept::AcceptError;
+use mote_core::invocation::{Head, headers};
+use mote_core::services::{Answer, Begun, Caller, Status, records_answer};
+use mote_core::spec::Runtime;
+use mote_journal::Journal;
+use parking_lot::Mutex;
+
+use crate::Node;
+
+/// The field of a call that names the step that makes it.
+const STEP_FIELD: &[u8] = b"mote-step";
+
+/// The records of runs, and their steps that run now.
+#[derive(Clone)]
+pub(crate) struct Runs {
+    journal: Journal,
+    running: Arc<Mutex<HashMap<InvocationId, Vec<String>>>>,
+}
+
+/// A step that runs until this is dropped.
+pub(crate) struct RunningStep {
+    runs: Runs,
+    id: InvocationId,
+    key: String,
+}
+
+impl Drop for RunningStep {
+    fn drop(&mut self) {
+        let mut running = self.runs.running.lock();
+        if let Some(keys) = running.get_mut(&self.id) {
+            if let Some(at) = keys.iter().position(|key| *key == self.key) {
+                keys.swap_remove(at);
+            }
+            if keys.is_empty() {
+                running.remove(&self.id);
+            }
+        }
+    }
+}
+
+impl Runs {
+    pub(crate) fn new(journal: Journal) -> Self {
+        Self { journal, running: Arc::default() }
+    }
+
+    /// Notes that a chain calls a function. `None` if the caller is no chain.
+    pub(crate) fn step(&self, caller: Caller<'_>, head: &Head) -> Option<RunningStep> {
+        if caller.spec.runtime != Runtime::Chain {
+            return None;
+        }
+        let (_, key) = headers(head.headers()).find(|(name, _)| *name == STEP_FIELD)?;
+        let key = String::from_utf8_lossy(key).into_owned();
+        let id = caller.invocation;
+        self.running.lock().entry(id).or_default().push(key.clone());
+        Some(RunningStep { runs: self.clone(), id, key })
+    }
+
+    /// The steps of a run that run now.
+    pub(crate) fn steps_of(&self, id: InvocationId) -> Vec<String> {
+        let mut keys = self.running.lock().get(&id).cloned().unwrap_or_default();
+        keys.sort();
+        keys
+    }
+
+    /// The records of a run.
+    pub(crate) fn records(&self, caller: Caller<'_>, after: String) -> Begun {
+        if caller.spec.runtime != Runtime::Chain {
+            return Begun::Done(denied());
+        }
+        let (journal, id) = (self.journal.clone(), caller.invocation);
+        Begun::Later(Box::pin(async move {
+            match journal.step_page(id, after).await {
+                Ok(Some(page)) => records_answer(page.began_ms, &page.steps, page.more),
+                // Somebody waits for this run, and it is not journalled.
+                Ok(None) => Answer::new(Status::NotFound, Vec::new(), Bytes::new()),
+                Err(error) => refused(&error),
+            }
+        }))
+    }
+
+    /// Keeps a record of a run.
+    pub(crate) fn record(&self, caller: Caller<'_>, key: String, value: Bytes) -> Begun {
+        if caller.spec.runtime != Runtime::Chain {
+            return Begun::Done(denied());
+        }
+        let (journal, id) = (self.journal.clone(), caller.invocation);
+        Begun::Later(Box::pin(async move {
+            match journal.keep_step(id, key, value).await {
+                Ok(()) => Answer::new(Status::Done, Vec::new(), Bytes::new()),
+                Err(error) => refused(&error),
+            }
+        }))
+    }
+}
+
+fn denied() -> Answer {
+    Answer::text(Status::Denied, "only the runs of chains have records")
+}
+
+fn refused(error: &AcceptError) -> Answer {
+    let status = match error {
+        AcceptError::Full(_) => Status::Full,
+        AcceptError::Invalid(_) => Status::Invalid,
+        AcceptError::DiskFull(_) | AcceptError::Disk(_) | AcceptError::Stopping => {
+            Status::Unavailable
+        }
+    };
+    Answer::text(status, error.to_string())
+}
+
+impl Node {
+    /// The names of the functions that are chains.
+    pub(crate) fn chains(&self) -> Vec<String> {
+        let all = self.engine.list();
+        let chains = all.iter().filter(|revision| revision.spec.runtime == Runtime::Chain);
+        chains.map(|revision| revision.spec.name.to_string()).collect()
+    }
+}

@@ -1,0 +1,116 @@
+//! Chains, as far as a deploy has to understand them: which file it is, and which functions its
+//! calls reach. The program that runs chains checks everything else (`mote-chain`), before the
+//! revision receives traffic.
+
+use std::collections::BTreeSet;
+
+use mote_api::toml_reader::Mistakes;
+use mote_core::FunctionSpec;
+use serde_json::Value;
+
+use super::mistakes::{escaped, mistake};
+use super::probe::Folder;
+
+/// Calls that are not functions of the node.
+const OTHERS: [&str; 7] = ["http", "grpc", "openapi", "asyncapi", "a2a", "mcp", "mqtt.publish"];
+/// The beginning of the address of a function of the node.
+const INTERNAL: &str = "http://mote.internal/";
+
+/// Whether a YAML document is a chain.
+pub(super) fn is_chain(document: &Value) -> bool {
+    document["document"]["dsl"].is_string()
+}
+
+/// The only chain of a folder.
+pub(super) fn entry(folder: &Folder) -> Result<String, Mistakes> {
+    let files = folder.with_ending(&[".yaml", ".yml"]);
+    let chains: Vec<&str> = files
+        .into_iter()
+        .filter(|file| !file.contains('/'))
+        .filter(|file| parse(&folder.source(file)).is_ok_and(|document| is_chain(&document)))
+        .collect();
+    match chains[..] {
+        [one] => Ok(one.to_owned()),
+        [] => Err(mistake("M0112", format!("{}: there is no chain in it", folder.stem()), None)),
+        [one, other, ..] => Err(mistake(
+            "M0112",
+            format!("both {} and {} are chains", escaped(one), escaped(other)),
+            Some("write entry = \"FILE\" in mote.toml".to_owned()),
+        )),
+    }
+}
+
+/// Allows a chain to call the functions that its file names.
+pub(super) fn allow(folder: &Folder, spec: &mut FunctionSpec) -> Result<(), Mistakes> {
+    let document = parse(&folder.source(&spec.entry))
+        .map_err(|text| mistake("M0301", format!("{}: {text}", escaped(&spec.entry)), None))?;
+    for name in called(&document) {
+        if !spec.calls.contains(&name) {
+            spec.calls.push(name);
+        }
+    }
+    Ok(())
+}
+
+fn parse(source: &str) -> Result<Value, String> {
+    yaml_serde::from_str(source).map_err(|error| error.to_string())
+}
+
+/// The functions that a chain calls.
+fn called(document: &Value) -> BTreeSet<String> {
+    let own = &document["use"]["functions"];
+    let mut names = BTreeSet::new();
+    collect(document, &mut |task| {
+        let name = match task["call"].as_str() {
+            Some("http") => {
+                let endpoint = &task["with"]["endpoint"];
+                let address = endpoint.as_str().or_else(|| endpoint["uri"].as_str());
+                address.and_then(|address| address.strip_prefix(INTERNAL))
+            }
+            Some(name) if OTHERS.contains(&name) || own[name].is_object() => None,
+            Some(name) => Some(name),
+            None => task["run"]["workflow"]["name"].as_str(),
+        };
+        let name = name.and_then(|name| name.split(['/', '@', '?']).next());
+        if let Some(name) = name.filter(|name| mote_core::FunctionName::new(name).is_ok()) {
+            names.insert(name.to_owned());
+        }
+    });
+    names
+}
+
+fn collect(value: &Value, visit: &mut impl FnMut(&Value)) {
+    match value {
+        Value::Object(members) => {
+            visit(value);
+            // Data that is given to a task is no task.
+            for (_, member) in members.iter().filter(|(key, _)| *key != "with" && *key != "set") {
+                collect(member, visit);
+            }
+        }
+        Value::Array(items) => items.iter().for_each(|item| collect(item, visit)),
+        _ => {}
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_functions_that_a_chain_calls_are_found() {
+        let document = parse(
+            "use: { functions: { shared: { call: other } } }
+do:
+  - a: { call: first, with: { call: data } }
+  - b: { call: shared }
+  - c: { try: [ { d: { call: second@green } } ], catch: { do: [ { e: { call: third } } ] } }
+  - f: { call: http, with: { method: get, endpoint: { uri: 'http://mote.internal/fourth/x' } } }
+  - g: { run: { workflow: { name: fifth } } }
+  - h: { call: mqtt.publish, with: { topic: a } }
+",
+        );
+        let found: Vec<String> = called(&document.unwrap()).into_iter().collect();
+        assert_eq!(found, ["fifth", "first", "fourth", "other", "second", "third"]);
+    }
+}

@@ -1,0 +1,203 @@
+//! Chains: deployed from one file, run for a waiting caller and journalled, continued after kills of
+//! the node, looked up and cancelled.
+
+use mote_tests::{Node, wait_for};
+use serde_json::{Value, json};
+
+const ASYNC: (&str, &str) = ("prefer", "respond-async");
+const HEAD: &str = "document:\n  dsl: '1.0.3'\n  namespace: test\n  version: '1.0.0'\n";
+
+/// Counts its calls by step, doubles `n`, and does what the body asks for.
+const STEP: &str = "import time\n\
+def handle(event, ctx):\n    \
+    step = event.headers.get('mote-step', 'none')\n    \
+    ctx.kv.increment('calls/' + step)\n    \
+    data = event.json()\n    \
+    if data.get('fail') and not ctx.kv.get('mended'):\n        raise ValueError('not yet')\n    \
+    while data.get('hold') and not ctx.kv.get('released'):\n        time.sleep(0.01)\n    \
+    return {'n': data.get('n', 0) * 2}\n";
+
+fn deploy(node: &Node, name: &str, tasks: &str) {
+    let output = try_deploy(node, name, tasks);
+    let text = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(output.status.success(), "{text}");
+}
+
+fn try_deploy(node: &Node, name: &str, tasks: &str) -> std::process::Output {
+    let file = node.dir.path().join(format!("{name}.yaml"));
+    std::fs::write(&file, format!("{HEAD}  name: {name}\n{tasks}")).expect("write the chain");
+    node.mote(&["deploy", file.to_str().expect("UTF-8")])
+}
+
+fn accept(node: &Node, chain: &str, input: &Value) -> String {
+    let answer = node.call("POST", &format!("/{chain}"), &[ASYNC], input.to_string().as_bytes());
+    assert_eq!(answer.status, 202, "{}", answer.text());
+    answer.json()["id"].as_str().expect("an id").to_owned()
+}
+
+fn show(node: &Node, id: &str) -> Value {
+    node.json(&["runs", "show", id, "-o", "json"])
+}
+
+fn reached(node: &Node, id: &str, what: &str, holds: impl Fn(&Value) -> bool) -> Value {
+    wait_for(what, || {
+        let shown = show(node, id);
+        holds(&shown).then_some(shown)
+    })
+}
+
+fn ended(node: &Node, id: &str) -> Value {
+    let is_ended = |shown: &Value| !matches!(shown["state"].as_str(), Some("waiting" | "running"));
+    reached(node, id, "the run to end", is_ended)
+}
+
+fn steps(shown: &Value) -> Vec<(String, String)> {
+    let text = |step: &Value, key: &str| step[key].as_str().unwrap_or_default().to_owned();
+    let all = shown["steps"].as_array().map(Vec::as_slice).unwrap_or_default();
+    all.iter().map(|step| (text(step, "step"), text(step, "state"))).collect()
+}
+
+fn calls(node: &Node, step: &str) -> String {
+    let output = node.mote(&["kv", "get", "step", &format!("calls/{step}")]);
+    String::from_utf8_lossy(&output.stdout).trim().to_owned()
+}
+
+const SEQUENCE: &str = "do:
+  - first: { call: step, with: { n: '${ .n }' } }
+  - second: { call: step, with: { n: '${ .n }', hold: '${ $workflow.input.hold }' } }
+  - both:
+      fork:
+        branches:
+          - left: { call: step }
+          - right: { call: step, with: { n: 10 } }
+  - last: { set: { sum: '${ [.[].n] | add }' } }
+";
+
+#[test]
+fn a_chain_is_deployed_from_one_file_and_answers() {
+    let node = Node::start();
+    node.deploy_ok("step", &[("app.py", STEP)]);
+    deploy(&node, "sums", SEQUENCE);
+    let answer = node.post("/sums", br#"{"n": 3}"#);
+    assert_eq!((answer.status, answer.json()), (200, json!({"sum": 44})), "{}", answer.text());
+    let listed = node.json(&["runs", "list", "-o", "json"]);
+    assert_eq!(listed["invocations"], json!([]), "nobody asked for a journal");
+    let id = accept(&node, "sums", &json!({"n": 3}));
+    let shown = ended(&node, &id);
+    assert_eq!((&shown["state"], &shown["status"]), (&"succeeded".into(), &200.into()), "{shown}");
+    assert_eq!(shown["body"], r#"{"sum":44}"#);
+    let mut names = steps(&shown);
+    names.sort();
+    let done = |name: &str| (name.to_owned(), "done".to_owned());
+    assert_eq!(names, [done("both/left"), done("both/right"), done("first"), done("second")]);
+    let listed = node.json(&["runs", "list", "--chain", "sums", "-o", "json"]);
+    assert_eq!(listed["invocations"][0]["id"], id.as_str());
+    assert!(node.ok(&["runs", "show", &id]).contains("both/left"), "people see the steps");
+    // Bodies that are no JSON, and errors of functions, are answers with a reason.
+    let answer = node.post("/sums", b"{");
+    assert_eq!((answer.status, answer.json()["status"].clone()), (400, json!(400)));
+    deploy(&node, "fails", "do:\n  - a: { call: step, with: { fail: true } }\n");
+    let answer = node.post("/fails", b"");
+    assert_eq!((answer.status, answer.json()["instance"].clone()), (500, json!("/do/0/a")));
+    assert!(answer.text().contains("errors/communication"), "{}", answer.text());
+}
+
+#[test]
+fn a_run_continues_after_a_kill_with_the_step_that_it_had_reached() {
+    let mut node = Node::start();
+    node.deploy_ok("step", &[("app.py", STEP)]);
+    deploy(&node, "sums", SEQUENCE);
+    let id = accept(&node, "sums", &json!({"n": 3, "hold": true}));
+    let second = ("second".to_owned(), "running".to_owned());
+    for kill in 1..=5 {
+        let shown = reached(&node, &id, "the second step", |shown| steps(shown).contains(&second));
+        assert_eq!(shown["state"], "running");
+        wait_for("the call of the second step", || {
+            (calls(&node, "second") == kill.to_string()).then_some(())
+        });
+        node = node.crash_and_restart();
+    }
+    node.ok(&["kv", "put", "step", "released", "yes"]);
+    let shown = ended(&node, &id);
+    assert_eq!((&shown["state"], &shown["body"]), (&"succeeded".into(), &r#"{"sum":44}"#.into()));
+    assert_eq!(calls(&node, "first"), "1", "the first step ended before the kills");
+    assert_eq!(calls(&node, "second"), "6");
+    assert_eq!(calls(&node, "both/left"), "1");
+}
+
+#[test]
+fn a_run_that_waits_keeps_no_instance_and_survives_a_stop() {
+    let node = Node::start();
+    node.deploy_ok("step", &[("app.py", STEP)]);
+    let tasks =
+        "do:\n  - before: { call: step }\n  - pause: { wait: PT4S }\n  - after: { call: step }\n";
+    deploy(&node, "pauses", tasks);
+    let id = accept(&node, "pauses", &json!({"n": 1}));
+    let shown = reached(&node, &id, "the pause", |shown| {
+        shown["state"] == "waiting" && shown["due_at"].is_string()
+    });
+    assert_eq!(steps(&shown)[1], ("pause".to_owned(), "timed".to_owned()));
+    let node = node.stop_and_restart();
+    let shown = ended(&node, &id);
+    assert_eq!((&shown["state"], &shown["body"]), (&"succeeded".into(), &r#"{"n":4}"#.into()));
+    assert_eq!((calls(&node, "before"), calls(&node, "after")), ("1".to_owned(), "1".to_owned()));
+    let id = accept(&node, "pauses", &json!({}));
+    reached(&node, &id, "the pause", |shown| {
+        shown["state"] == "waiting" && steps(shown).len() == 2
+    });
+    node.ok(&["runs", "cancel", &id]);
+    assert_eq!(ended(&node, &id)["state"], "cancelled");
+}
+
+#[test]
+fn a_run_that_failed_goes_on_with_the_step_that_failed() {
+    let node = Node::start();
+    node.deploy_ok("step", &[("app.py", STEP)]);
+    let tasks = "do:\n  - good: { call: step }\n  - bad: { call: step, with: { fail: true } }\n";
+    let folder = node.dir.path().join("fragile");
+    std::fs::create_dir(&folder).expect("make the folder");
+    std::fs::write(folder.join("c.yaml"), format!("{HEAD}  name: fragile\n{tasks}"))
+        .expect("write");
+    let manifest = "version = 1\nname = \"fragile\"\nruntime = \"chain\"\n[async]\nattempts = 2\nbackoff = \"1ms\"\n";
+    std::fs::write(folder.join("mote.toml"), manifest).expect("write");
+    node.ok(&["deploy", folder.to_str().expect("UTF-8")]);
+    let id = accept(&node, "fragile", &json!({"n": 1}));
+    let shown = ended(&node, &id);
+    assert_eq!((&shown["state"], &shown["attempts"]), (&"dead".into(), &2.into()), "{shown}");
+    assert_eq!((calls(&node, "good"), calls(&node, "bad")), ("1".to_owned(), "2".to_owned()));
+    node.ok(&["kv", "put", "step", "mended", "yes"]);
+    node.ok(&["dead-letters", "retry", &id]);
+    assert_eq!(ended(&node, &id)["state"], "succeeded");
+    assert_eq!((calls(&node, "good"), calls(&node, "bad")), ("1".to_owned(), "3".to_owned()));
+    // An error that the chain raises itself is not tried again.
+    let raises =
+        "do:\n  - a: { raise: { error: { type: 'https://example.com/no', status: 422 } } }\n";
+    deploy(&node, "raises", raises);
+    let id = accept(&node, "raises", &json!({}));
+    let shown = ended(&node, &id);
+    assert_eq!((&shown["state"], &shown["attempts"]), (&"dead".into(), &1.into()), "{shown}");
+}
+
+#[test]
+fn files_with_mistakes_are_refused_with_the_line() {
+    let node = Node::start();
+    node.deploy_ok("step", &[("app.py", STEP)]);
+    for (tasks, expected) in [
+        ("do:\n  - a:\n      call: step\n      wiht: {}\n", "line 9: task \"a\" has no \"wiht\""),
+        ("do:\n  - a: { set: '${ .a + }' }\n", "line 7: the expression \" .a + \""),
+        (
+            "do:\n  - a: { call: http, with: { method: get, endpoint: 'http://x.y/' } }\n",
+            "only functions of its node",
+        ),
+    ] {
+        let output = try_deploy(&node, "wrong", tasks);
+        let text = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert!(!output.status.success() && text.contains(expected), "{text}");
+    }
+    deploy(&node, "strange", "do:\n  - a: { call: nobody }\n");
+    let answer = node.post("/strange", b"");
+    assert_eq!(answer.status, 404, "{}", answer.text());
+    let scheduled = "schedule: { every: { hours: 1 } }\ndo:\n  - a: { call: step }\n";
+    deploy(&node, "hourly", scheduled);
+    assert!(node.ok(&["schedules"]).contains("hourly"));
+}
