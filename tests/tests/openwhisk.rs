@@ -678,3 +678,32 @@ fn the_client_of_npm() {
     let errors = String::from_utf8_lossy(&output.stderr);
     assert_eq!(said.trim(), "passed", "{errors}\nnode: {}", node.log());
 }
+
+#[test]
+fn a_sequence_continues_after_a_crash_with_the_component_that_it_had_reached() {
+    let node = Node::start_with(&ON);
+    let client = Client::of(&node);
+    // Each run of the first component has another result.
+    let first = "import random\ndef main(args):\n    return {'name': str(random.random())}\n";
+    client.action("first", first, json!({}));
+    client.action("late", LATE, json!({}));
+    let components = ["/_/first", "/_/late"];
+    let sequence = json!({ "exec": { "kind": "sequence", "components": components } });
+    client.ok("PUT", "actions/both", &sequence);
+    let id = client.accepted("actions/both", "x");
+    // Once the second component runs, the result of the first one is on disk.
+    wait_for("the second component", || {
+        let shown = node.json(&["describe", "late", "-o", "json"]);
+        let running = shown["instances"].as_array().is_some_and(|all| {
+            all.iter().any(|one| one["in_flight"].as_u64().is_some_and(|count| count > 0))
+        });
+        running.then_some(())
+    });
+    let before = client.get("activations?name=first")[0]["activationId"].clone();
+    let node = node.crash_and_restart();
+    let client = Client::of(&node);
+    let whole = client.activation(&id);
+    assert_eq!(whole["response"]["statusCode"], 0, "{whole}");
+    assert_eq!(whole["logs"][0], before, "the first component ran once");
+    assert_eq!(whole["logs"].as_array().map(Vec::len), Some(2));
+}

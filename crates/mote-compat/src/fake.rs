@@ -122,6 +122,14 @@ impl KeptCalls for Fake {
         ready(Ok(self.kept.lock().expect("not poisoned").get(&number).cloned())).boxed()
     }
 
+    fn note_progress(&self, _: u64, _: Vec<u8>) -> BoxFuture<'static, Result<(), Problem>> {
+        ready(Ok(())).boxed()
+    }
+
+    fn progress(&self, _: u64) -> BoxFuture<'static, Result<Option<Vec<u8>>, Problem>> {
+        ready(Ok(None)).boxed()
+    }
+
     fn forget_call(&self, number: u64) -> BoxFuture<'static, Result<(), Problem>> {
         self.kept.lock().expect("not poisoned").remove(&number);
         ready(Ok(())).boxed()

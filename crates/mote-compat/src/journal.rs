@@ -143,6 +143,23 @@ impl Kept {
         Ok(self.journal.node.kept_call(self.number).await?.map(Bytes::from))
     }
 
+    /// Notes how far its work has got. A note that cannot be written only means that a restart
+    /// repeats more of the work.
+    pub async fn note_progress(&self, progress: Vec<u8>) {
+        if let Err(problem) = self.journal.node.note_progress(self.number, progress).await {
+            tracing::warn!(
+                number = self.number,
+                problem = problem.detail,
+                "cannot note how far an accepted call has got"
+            );
+        }
+    }
+
+    /// What was noted last.
+    pub async fn progress(&self) -> Option<Vec<u8>> {
+        self.journal.node.progress(self.number).await.ok().flatten()
+    }
+
     /// Removes the record, because its work has ended.
     pub async fn forget(self) {
         if let Err(problem) = self.journal.node.forget_call(self.number).await {

@@ -83,6 +83,16 @@ pub trait KeptCalls: Send + Sync + 'static {
     /// A kept call; `None` if it is not kept any more.
     fn kept_call(&self, number: u64) -> BoxFuture<'static, Result<Option<Vec<u8>>, Problem>>;
 
+    /// Notes how far a kept call has got; it is on disk when this resolves.
+    fn note_progress(
+        &self,
+        number: u64,
+        progress: Vec<u8>,
+    ) -> BoxFuture<'static, Result<(), Problem>>;
+
+    /// What was noted last of a kept call.
+    fn progress(&self, number: u64) -> BoxFuture<'static, Result<Option<Vec<u8>>, Problem>>;
+
     /// Forgets a kept call, once it has ended.
     fn forget_call(&self, number: u64) -> BoxFuture<'static, Result<(), Problem>>;
 

@@ -439,6 +439,21 @@ impl KeptCalls for PlatformNode {
         async move { journal.activation(number).await.map_err(|e| problem_of(&e)) }.boxed()
     }
 
+    fn note_progress(
+        &self,
+        number: u64,
+        progress: Vec<u8>,
+    ) -> BoxFuture<'static, Result<(), Problem>> {
+        let journal = self.node.journal.clone();
+        async move { journal.note_progress(number, progress).await.map_err(|e| problem_of(&e)) }
+            .boxed()
+    }
+
+    fn progress(&self, number: u64) -> BoxFuture<'static, Result<Option<Vec<u8>>, Problem>> {
+        let journal = self.node.journal.clone();
+        async move { journal.progress(number).await.map_err(|e| problem_of(&e)) }.boxed()
+    }
+
     fn forget_call(&self, number: u64) -> BoxFuture<'static, Result<(), Problem>> {
         let journal = self.node.journal.clone();
         async move { journal.forget_activation(number).await.map_err(|e| problem_of(&e)) }.boxed()

@@ -14,7 +14,7 @@ use tokio::task::JoinHandle;
 
 use super::entities::{Entity, What, unix_ms};
 use super::limits::Place;
-use super::run::{self, Activation, Ended, Found, Id, NotRun, Patience};
+use super::run::{self, Activation, Ended, Found, Id, NotRun};
 use super::{Refused, Whisk};
 
 /// The description of one in the journal.
@@ -109,7 +109,7 @@ fn spawn(whisk: &Whisk, activation: Activation, place: Place, kept: Kept) {
     let owner = whisk.clone();
     whisk.tasks.spawn(async move {
         let started_ms = unix_ms();
-        let ended = run::activate(&owner, &activation, Patience::Waits);
+        let ended = run::activate_kept(&owner, &activation, &kept);
         // An activation that makes the node panic counts as ended, because it would do so again at
         // each start.
         let ended = AssertUnwindSafe(ended).catch_unwind().await.unwrap_or(Err(NotRun::Failed));

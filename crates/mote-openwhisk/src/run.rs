@@ -8,6 +8,7 @@ use bytes::Bytes;
 use futures_util::FutureExt as _;
 use futures_util::future::BoxFuture;
 use mote_api::Timestamp;
+use mote_compat::journal::Kept;
 use mote_compat::node::Call;
 use mote_core::body::Body;
 use mote_core::invocation::{Head, Reply};
@@ -208,13 +209,31 @@ pub(super) async fn activate(
     activation: &Activation,
     patience: Patience,
 ) -> Result<Ended, NotRun> {
-    nested(whisk, activation, patience, 0).await
+    nested(whisk, activation, patience, None, 0).await
+}
+
+/// As [`activate`], for an activation that the journal keeps: a sequence goes on with the component
+/// that it had reached.
+pub(super) async fn activate_kept(
+    whisk: &Whisk,
+    activation: &Activation,
+    kept: &Kept,
+) -> Result<Ended, NotRun> {
+    nested(whisk, activation, Patience::Waits, Some(kept), 0).await
+}
+
+/// The components of a sequence that have succeeded, and the last response.
+#[derive(Serialize, Deserialize)]
+struct Progress {
+    ids: Vec<Value>,
+    last: Value,
 }
 
 fn nested<'a>(
     whisk: &'a Whisk,
     activation: &'a Activation,
     patience: Patience,
+    kept: Option<&'a Kept>,
     depth: usize,
 ) -> BoxFuture<'a, Result<Ended, NotRun>> {
     async move {
@@ -235,7 +254,7 @@ fn nested<'a>(
             }
             What::Sequence { components, .. } => {
                 let args = arguments(found, payload);
-                sequence(whisk, components, args, *id, patience, depth).await?
+                sequence(whisk, components, args, *id, patience, kept, depth).await?
             }
             _ => return Err(NotRun::Missing),
         };
@@ -385,13 +404,16 @@ fn logs(whisk: &Whisk, function: &str, id: Id) -> Value {
 }
 
 /// Calls components one after another, each with the previous result. Ends at the first that fails.
-/// Components after the first wait for room, so that completed work is not lost.
+/// Components after the first wait for room, so that completed work is not lost. The result of each
+/// component of a kept activation is on disk before the next one begins; a sequence inside of a
+/// sequence is one component.
 async fn sequence(
     whisk: &Whisk,
     components: &[String],
     args: Value,
     cause: Id,
     patience: Patience,
+    kept: Option<&Kept>,
     depth: usize,
 ) -> Result<(Value, Value), NotRun> {
     if depth >= DEPTH_MAX {
@@ -400,7 +422,13 @@ async fn sequence(
     }
     let mut ids = Vec::new();
     let mut last = response(0, args);
-    for name in components {
+    if let Some(kept) = kept
+        && let Some(progress) = kept.progress().await
+        && let Ok(reached) = serde_json::from_slice::<Progress>(&progress)
+    {
+        (ids, last) = (reached.ids, reached.last);
+    }
+    for name in components.iter().skip(ids.len()) {
         let payload = last["result"].clone();
         let Ok(found) = find(whisk, name) else {
             last = response(1, json!({ "error": "Sequence component does not exist." }));
@@ -408,10 +436,18 @@ async fn sequence(
         };
         let one = Activation { id: new_id(whisk), found, payload, cause: Some(cause) };
         let patience = if ids.is_empty() { patience } else { Patience::Waits };
-        match nested(whisk, &one, patience, depth + 1).await {
+        match nested(whisk, &one, patience, None, depth + 1).await {
             Ok(ended) => {
                 last = ended.record["response"].clone();
                 ids.push(Value::from(ended.id));
+                if let Some(kept) = kept
+                    && last["statusCode"] == 0
+                    && ids.len() < components.len()
+                {
+                    let progress = Progress { ids, last };
+                    kept.note_progress(serde_json::to_vec(&progress).unwrap_or_default()).await;
+                    Progress { ids, last } = progress;
+                }
             }
             Err(reason) if ids.is_empty() || reason == NotRun::Stopping => return Err(reason),
             Err(reason) => {
