@@ -1,7 +1,7 @@
 //! Chains: deployed from one file, run for a waiting caller and journalled, continued after kills of
 //! the node, looked up and cancelled.
 
-use mote_tests::{Node, wait_for};
+use mote_tests::{Node, is_long, wait_for};
 use serde_json::{Value, json};
 
 const ASYNC: (&str, &str) = ("prefer", "respond-async");
@@ -200,4 +200,51 @@ fn files_with_mistakes_are_refused_with_the_line() {
     let scheduled = "schedule: { every: { hours: 1 } }\ndo:\n  - a: { call: step }\n";
     deploy(&node, "hourly", scheduled);
     assert!(node.ok(&["schedules"]).contains("hourly"));
+}
+
+/// Many runs while the node is killed again and again: each ends, with the right output, and each
+/// step has run at least once. Steps whose record was written do not run again.
+#[test]
+fn no_run_is_lost_under_kills() {
+    let (runs, kills) = if is_long() { (2_000, 100) } else { (60, 5) };
+    let mut node = Node::start();
+    node.deploy_ok("step", &[("app.py", STEP)]);
+    let tasks = "do:
+  - one: { call: step, with: { n: '${ .n }' } }
+  - two: { call: step }
+  - pause: { wait: { milliseconds: 20 } }
+  - each:
+      for: { in: '[1, 2, 3]' }
+      metadata: { parallel: 3 }
+      do: [ { three: { call: step, with: { n: '${ $item + $input.n }' } } } ]
+  - sum: { set: '${ [.[].n] | add }' }
+  - four: { call: step, with: { n: '${ . }' } }
+";
+    deploy(&node, "sums", tasks);
+    let mut ids = Vec::new();
+    for kill in 0..kills {
+        for _ in 0..runs / kills {
+            let n = ids.len();
+            ids.push((n, accept(&node, "sums", &json!({"n": n}))));
+        }
+        // The kill meets the runs at another point each time.
+        let ended = kill % 7;
+        wait_for("some runs to get on", || {
+            let (_, id) = &ids[ids.len() - 1 - ended % ids.len()];
+            (steps(&show(&node, id)).len() >= kill % 6).then_some(())
+        });
+        node = node.crash_and_restart();
+    }
+    for (n, id) in &ids {
+        let shown = ended(&node, id);
+        let expected = 2 * (2 * (3 * 4 * n + 6));
+        assert_eq!(shown["state"], "succeeded", "{shown}");
+        assert_eq!(shown["body"], json!({"n": expected}).to_string(), "run {n}: {shown}");
+    }
+    let count = |step: &str| calls(&node, step).parse::<usize>().unwrap_or_default();
+    for step in ["one", "two", "each[0]/three", "each[1]/three", "each[2]/three", "four"] {
+        let ran = count(step);
+        println!("{step}: {ran} calls for {} runs and {kills} kills", ids.len());
+        assert!(ran >= ids.len(), "{step} ran {ran} times");
+    }
 }

@@ -547,7 +547,12 @@ fn http(with: &Node, variables: &[String]) -> Result<Work, Mistake> {
     let method = text_of(fields.required("method")?)?.to_ascii_uppercase();
     let endpoint = fields.required("endpoint")?;
     let uri = match &endpoint.kind {
-        Kind::Map(_) => Fields::of(endpoint, "endpoint")?.required("uri")?,
+        Kind::Map(_) => {
+            let mut parts = Fields::of(endpoint, "endpoint")?;
+            let uri = parts.required("uri")?;
+            parts.end()?;
+            uri
+        }
         _ => endpoint,
     };
     let address = text_of(uri)?;

@@ -433,6 +433,10 @@ fn mistakes_are_named_with_their_line() {
             "do:\n  - a: { call: http, with: { method: get, endpoint: 'http://x.y/' } }",
             "line 3: a chain reaches only functions of its node",
         ),
+        (
+            "do:\n  - a: { call: http, with: { method: get, endpoint: { uri: 'http://mote.internal/f', authentication: { use: b } } } }",
+            "line 3: endpoint has no \"authentication\"; it has uri",
+        ),
         ("do:\n  - a: { emit: {} }", "line 3: a chain cannot emit; publish a message instead"),
         (
             "do:\n  - a: { run: { shell: { command: ls } } }",
