@@ -43,13 +43,28 @@ async def handle(event, ctx):
         connection.request("POST", "/" + args["to"])
         connection.getresponse().read()
 
+    async def journalled():
+        nonlocal connection
+        if connection is None:
+            connection = http.client.HTTPConnection("mote.internal", 80)
+        connection.request("POST", "/" + args["to"], headers={"prefer": "respond-async, wait=60"})
+        answer = connection.getresponse()
+        answer.read()
+        assert answer.status == 200, answer.status
+
+    async def five():
+        for _ in range(5):
+            await ctx.call(args["to"])
+
     async def fresh():
         one = http.client.HTTPConnection("mote.internal", 80)
         one.request("POST", "/" + args["to"])
         one.getresponse().read()
         one.close()
 
-    work = {"call": call, "callback": callback, "fresh": fresh}[args["way"]]
+    ways = {"call": call, "callback": callback, "fresh": fresh, "journalled": journalled,
+            "five": five}
+    work = ways[args["way"]]
 
     async def worker(first):
         for _ in range(first, count, at_once):
@@ -94,6 +109,16 @@ async def handle(event, ctx):
     reply = await ctx.call("%s")
     return reply.body
 """
+#: A chain of five steps, each of which calls the function that only answers.
+CHAIN = """
+document: { dsl: '1.0.3', namespace: bench, name: steps, version: '1.0.0' }
+do:
+  - one: { call: hello }
+  - two: { call: hello }
+  - three: { call: hello }
+  - four: { call: hello }
+  - five: { call: hello }
+"""
 KEPT = '[limits]\ntimeout = "5m"\n[scale]\nmin = 1\nmax = 1\n'
 ALLOW = '[allow]\nfunctions = ["*"]\nnet = ["mote.internal:80"]\n'
 
@@ -119,6 +144,12 @@ def main() -> None:
             (code / "mote.toml").write_text(f'version = 1\nname = "{name}"\n{KEPT}{ALLOW}')
             node.deploy(code)
 
+        code = Path(folder) / "steps"
+        code.mkdir()
+        (code / "steps.yaml").write_text(CHAIN)
+        (code / "mote.toml").write_text(f'version = 1\nname = "steps"\nruntime = "chain"\n{KEPT}')
+        node.deploy(code)
+
         def measure(language: str, way: str, to: str, at_once: int) -> tuple[float, list[int]]:
             query = f"way={way}&to={to}&at_once={at_once}&count={options.calls}"
             url = f"http://127.0.0.1:{node.http}/{language}?{query}"
@@ -133,6 +164,9 @@ def main() -> None:
             "python, ctx.call of a chain of 2": ("python", "call", "relay", 1),
             "python, ctx.call of a chain of 3": ("python", "call", "relay2", 1),
             "python, ctx.call, 16 at once": ("python", "call", "hello", 16),
+            "python, five calls by ctx.call": ("python", "five", "hello", 1),
+            "chain of five steps, not journalled": ("python", "callback", "steps", 1),
+            "chain of five steps, journalled": ("python", "journalled", "steps", 1),
             "node, ctx.call": ("node", "call", "hello", 1),
             "node, HTTP, connection kept": ("node", "callback", "hello", 1),
             "node, ctx.call, 16 at once": ("node", "call", "hello", 16),
@@ -152,9 +186,14 @@ def main() -> None:
         table[name] = {"per_second": rate, "median_us": middle, "p99_us": p99}
         print(f"{name:38} {rate:11,.0f} {middle:10,.1f} {p99:10,.1f}")
     chain = [table[f"python, ctx.call of a chain of {n}"]["median_us"] for n in (2, 3)]
+    five = table["python, five calls by ctx.call"]["median_us"]
     hop = chain[1] - chain[0]
     ratios = {
         "a hop more, us": hop,
+        "chain of five steps, not journalled, by five calls":
+            table["chain of five steps, not journalled"]["median_us"] / five,
+        "chain of five steps, journalled, by five calls":
+            table["chain of five steps, journalled"]["median_us"] / five,
         "python, rate by HTTP on a kept connection": table["python, ctx.call"]["per_second"]
         / table["python, HTTP, connection kept"]["per_second"],
         "python, rate by HTTP": table["python, ctx.call"]["per_second"]
