@@ -11,8 +11,8 @@ use bytes::Bytes;
 use libfuzzer_sys::fuzz_target;
 use mote_core::spec::CoapResource;
 use mote_core::{Fault, FunctionName, Invocation, Invoker, Reply, RouteInfo};
-use mote_gateway::coap::Config;
-use mote_gateway::coap::machine::Machine;
+use mote_coap::Config;
+use mote_coap::machine::Machine;
 
 #[derive(Clone)]
 struct Node(FunctionName);

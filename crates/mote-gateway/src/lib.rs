@@ -7,7 +7,6 @@
 
 #![forbid(unsafe_code)]
 
-pub mod coap;
 pub mod http;
 mod ids;
 pub mod refusal;

@@ -19,8 +19,8 @@ use mote_core::spec::{
 };
 use mote_core::{Fault, Invocation, InvocationId, Invoker, Trigger};
 use mote_engine::{Engine, Revision, clock};
+use mote_gateway::http;
 use mote_gateway::http::Stopper;
-use mote_gateway::{coap, http};
 use mote_journal::problem_of;
 use mote_store::{DocumentChange, Store, StoreError};
 use mote_tinyfaas::{Ports, TinyFaasFront};
@@ -212,6 +212,7 @@ impl Listeners {
 pub(super) struct Fronts<'a> {
     pub(super) tasks: &'a mut JoinSet<std::io::Result<()>>,
     pub(super) stopper: Stopper,
+    pub(super) coap_stopped: tokio::sync::watch::Receiver<bool>,
 }
 
 impl TinyFaas {
@@ -249,18 +250,18 @@ impl TinyFaas {
 
     /// Serves HTTP and CoAP with the node's own fronts, which are strict and bounded.
     fn serve_fronts(&mut self, front: TinyFaasFront<Engine>, fronts: Fronts<'_>) {
-        let Fronts { tasks, stopper } = fronts;
+        let Fronts { tasks, stopper, coap_stopped } = fronts;
         if let Some(socket) = self.http.take() {
             tasks.spawn(http::serve(
                 socket,
                 front.clone(),
                 http_config(TINYFAAS_FILES_SHARE),
-                stopper.clone(),
+                stopper,
             ));
         }
         if let Some(socket) = self.coap.take() {
-            let config = coap::Config { always_content: true, ..coap::Config::default() };
-            tasks.spawn(coap::serve(socket, front, config, stopper));
+            let config = mote_coap::Config { always_content: true, ..mote_coap::Config::default() };
+            tasks.spawn(mote_coap::serve(socket, front, config, coap_stopped));
         }
     }
 }

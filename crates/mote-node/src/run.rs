@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context as _, Result};
 use mote_api::exit;
 use mote_engine::{Config as EngineConfig, Engine, Serving};
-use mote_gateway::{coap, http};
+use mote_gateway::http;
 use mote_journal::{Deferring, Journal};
 use mote_outgoing::Outgoing;
 use mote_pool::budget::Budget;
@@ -219,6 +219,7 @@ async fn serve(
     let invoker = node.invoker.clone();
 
     let stopper = http::Stopper::default();
+    let (stop_coap, coap_stopped) = tokio::sync::watch::channel(false);
     let mut fronts = tokio::task::JoinSet::new();
     if let Some(listener) = http_listener {
         let mut config = http_config(HTTP_FILES_SHARE);
@@ -228,14 +229,15 @@ async fn serve(
         fronts.spawn(http::serve(listener, invoker.clone(), config, stopper.clone()));
     }
     if let Some(socket) = coap_socket {
-        let config = coap::Config::default();
-        fronts.spawn(coap::serve(socket, invoker, config, stopper.clone()));
+        let config = mote_coap::Config::default();
+        fronts.spawn(mote_coap::serve(socket, invoker, config, coap_stopped.clone()));
     }
     for revision in engine.list() {
         node.mqtt.apply(&revision.spec.name, &revision.spec.mqtt);
     }
     let (stop_admin, admin_stopped) = tokio::sync::watch::channel(false);
-    let fronts_of_others = compat::Fronts { tasks: &mut fronts, stopper: stopper.clone() };
+    let fronts_of_others =
+        compat::Fronts { tasks: &mut fronts, stopper: stopper.clone(), coap_stopped };
     let handle = management.handle().clone();
     let platforms = if node.config.compat.is_off() {
         compat::warn_of_activations(&node).await;
@@ -274,6 +276,7 @@ async fn serve(
     }
     let stopping = async {
         stopper.stop();
+        let _ = stop_coap.send(true);
         // What is due from here on is missed.
         let _ = tokio::task::spawn_blocking(move || schedules.stop()).await;
         let all_served = async {

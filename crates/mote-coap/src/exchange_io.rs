@@ -16,12 +16,12 @@ use mote_core::{Fault, Invoker, RouteInfo};
 use rustix::net::sockopt;
 use tokio::io::Interest;
 use tokio::net::UdpSocket;
+use tokio::sync::watch;
 use tokio::time::{Instant, Sleep};
 
 use super::batch::{BATCH_MAX, Inbox, Outbox, RECEIVE_BYTES};
 use super::runs::{Panicked, Runs};
 use super::server::{Config, Finished, Server, Work};
-use crate::http::Stopper;
 use crate::ids::now_ns;
 
 /// The longest time for which the node waits for running exchanges when it stops.
@@ -31,12 +31,12 @@ const STOP_GRACE: Duration = Duration::from_secs(5);
 /// used only while datagrams wait.
 const SOCKET_BYTES: usize = 4 << 20;
 
-/// Serves the socket until the stopper stops.
+/// Serves the socket until `stop` becomes true.
 pub async fn serve<I: Invoker>(
     socket: UdpSocket,
     invoker: I,
     config: Config,
-    stopper: Stopper,
+    mut stop: watch::Receiver<bool>,
 ) -> io::Result<()> {
     prepare(&socket)?;
     let answer_bytes_max = config.answer_bytes_max;
@@ -44,8 +44,7 @@ pub async fn serve<I: Invoker>(
     let mut runs = Runs::new();
     let mut inbox = Inbox::new(socket.local_addr()?.is_ipv4());
     let mut alarm = Alarm::default();
-    let mut stopped = pin!(stopper.notified());
-    stopped.as_mut().enable();
+    let mut stopped = pin!(stop.wait_for(|stop| *stop));
     let mut stopping = false;
     let mut grace = pin!(tokio::time::sleep(Duration::ZERO));
     let turn = poll_fn(|cx| {

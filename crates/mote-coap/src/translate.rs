@@ -71,6 +71,12 @@ fn wish(field: &[u8]) -> Option<(String, &[u8])> {
     (mote_core::accept::is_wish(name.as_bytes()) && is_plain).then_some((name, value))
 }
 
+/// The caller's bytes for an error text: escaped, at most 64 of them.
+pub(crate) fn shown(bytes: &[u8]) -> String {
+    let ellipsis = if bytes.len() > 64 { "\u{2026}" } else { "" };
+    format!("{}{ellipsis}", bytes[..bytes.len().min(64)].escape_ascii())
+}
+
 fn entity_tag(etag: &[u8]) -> String {
     format!("\"{}\"", HEXLOWER.encode(etag))
 }

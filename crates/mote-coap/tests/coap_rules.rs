@@ -7,7 +7,7 @@ mod support;
 use std::net::UdpSocket;
 use std::time::{Duration, Instant};
 
-use mote_gateway::coap::Config;
+use mote_coap::Config;
 use support::coap::*;
 
 #[test]

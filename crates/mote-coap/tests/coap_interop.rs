@@ -14,8 +14,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use mote_gateway::coap::{Config, serve};
-use mote_gateway::http::Stopper;
+use mote_coap::{Config, serve};
+use support::coap::Stopper;
 use support::{Fake, Random, pattern_bytes, seed};
 
 /// Longest run of one client: a lossy transfer of 100 KiB retransmits for a while.
@@ -31,8 +31,8 @@ struct Server {
 
 impl Server {
     fn start() -> Self {
-        let (fake, stopper) = (Fake::default(), Stopper::default());
-        let (invoker, end) = (fake.clone(), stopper.clone());
+        let (fake, (stopper, end)) = (Fake::default(), Stopper::new());
+        let invoker = fake.clone();
         let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
         let address = socket.local_addr().unwrap();
         socket.set_nonblocking(true).unwrap();

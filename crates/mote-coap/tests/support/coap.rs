@@ -5,8 +5,22 @@ use std::net::{SocketAddr, UdpSocket};
 use std::time::Duration;
 
 use super::*;
-use mote_gateway::coap::{Config, serve};
-use mote_gateway::http::Stopper;
+use mote_coap::{Config, serve};
+use tokio::sync::watch;
+
+/// Stops a front.
+pub struct Stopper(watch::Sender<bool>);
+
+impl Stopper {
+    pub fn new() -> (Self, watch::Receiver<bool>) {
+        let (sender, receiver) = watch::channel(false);
+        (Self(sender), receiver)
+    }
+
+    pub fn stop(&self) {
+        let _ = self.0.send(true);
+    }
+}
 
 pub const CON: u8 = 0;
 pub const NON: u8 = 1;
@@ -171,8 +185,8 @@ impl Server {
     }
 
     pub fn on(address: &str, config: Config) -> Self {
-        let (fake, stopper) = (Fake::default(), Stopper::default());
-        let (invoker, end) = (fake.clone(), stopper.clone());
+        let (fake, (stopper, end)) = (Fake::default(), Stopper::new());
+        let invoker = fake.clone();
         let socket = UdpSocket::bind(address).unwrap();
         let address = socket.local_addr().unwrap();
         socket.set_nonblocking(true).unwrap();

@@ -20,7 +20,6 @@ use super::message::{
 use super::proof::Proofs;
 use super::{links, translate};
 use crate::ids::invocation_id;
-use crate::refusal::shown;
 
 /// Bounds of the front.
 #[derive(Debug, Clone)]
@@ -451,7 +450,7 @@ impl<I: Invoker> Server<I> {
         };
         let route = std::str::from_utf8(name).ok().and_then(|name| self.invoker.route(name, key));
         let Some(route) = route else {
-            let text = format!("no function named {}", shown(name));
+            let text = format!("no function named {}", translate::shown(name));
             return Some(Response::diagnostic((4, 4), text));
         };
         exchange.function = Some(route.name().clone());

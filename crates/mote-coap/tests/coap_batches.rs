@@ -10,9 +10,9 @@ use std::net::{SocketAddr, UdpSocket};
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use mote_gateway::coap::{Config, serve};
-use mote_gateway::http::Stopper;
+use mote_coap::{Config, serve};
 use support::Fake;
+use support::coap::Stopper;
 
 /// A confirmable GET; the token repeats the message id.
 fn get(mid: u16, path: &str) -> Vec<u8> {
@@ -35,8 +35,8 @@ fn with_front(socket: UdpSocket, client: impl FnOnce(&Fake)) {
 }
 
 fn with_front_of(socket: UdpSocket, config: Config, client: impl FnOnce(&Fake)) {
-    let (fake, stopper) = (Fake::default(), Stopper::default());
-    let (invoker, end) = (fake.clone(), stopper.clone());
+    let (fake, (stopper, end)) = (Fake::default(), Stopper::new());
+    let invoker = fake.clone();
     socket.set_nonblocking(true).unwrap();
     let config = Config { ack_delay_ns: 60_000_000_000, ..config };
     let thread = std::thread::spawn(move || {

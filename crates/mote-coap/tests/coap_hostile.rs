@@ -11,7 +11,7 @@ use std::net::UdpSocket;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use mote_gateway::coap::Config;
+use mote_coap::Config;
 use support::coap::*;
 use support::{Random, seed};
 

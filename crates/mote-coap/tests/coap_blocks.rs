@@ -4,7 +4,7 @@
 
 mod support;
 
-use mote_gateway::coap::Config;
+use mote_coap::Config;
 use support::coap::*;
 use support::pattern_bytes;
 

@@ -1,14 +1,21 @@
 //! The CoAP front over UDP (RFC 7252), with block-wise transfer both ways (RFC 7959).
 //!
+//! It turns each request into one [`mote_core::Invocation`] and the reply back. It must not know
+//! instances, queues or the store; it reaches functions through [`mote_core::Invoker`] only. Start
+//! reading at `server.rs`.
+//!
 //! One task owns the socket and all state, so nothing here is locked: it reads a batch of
 //! datagrams, answers those that it can answer at once, gives the rest to the engine, and sends all
 //! gathered datagrams with one call. Pure modules with time as an argument interpret the datagrams.
+
+#![forbid(unsafe_code)]
 
 mod batch;
 pub mod blocks;
 pub mod content_format;
 mod exchange_io;
 pub mod exchanges;
+mod ids;
 mod links;
 #[cfg(feature = "fuzzing")]
 pub mod machine;

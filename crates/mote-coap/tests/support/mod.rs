@@ -1,0 +1,9 @@
+//! What the tests of this front share.
+
+#![allow(dead_code, missing_docs, unreachable_pub, clippy::unwrap_used)]
+
+pub mod coap;
+#[path = "../../../mote-gateway/tests/support/fake.rs"]
+pub mod fake;
+
+pub use fake::*;
