@@ -6,8 +6,8 @@
 //!
 //! Start with [`spec`] (what a function is), then [`invocation`] (a request to it and its answer),
 //! then [`wire`] (the protocol to a worker), then [`fault`] (the classes of failures), then
-//! [`accept`] (invocations that run after their caller was answered) and [`services`] (what
-//! functions ask of their node). Decisions about queues and instances are in `mote-pool`.
+//! [`accept`] (invocations that run after their caller was answered), [`services`] (what functions
+//! ask of their node) and [`notify`] (who observes what). Decisions about queues and instances are in `mote-pool`.
 
 pub mod accept;
 pub mod backend;
@@ -22,6 +22,7 @@ pub mod halt_poll;
 pub mod invocation;
 pub mod line_budget;
 pub mod name;
+pub mod notify;
 pub mod policy;
 pub mod retry;
 pub mod rollout;

@@ -33,6 +33,8 @@ pub const STATE_FIXED_BYTES: usize = 32;
 pub const CALL_FIXED_BYTES: usize = 40;
 /// Longest key of a record of a run.
 pub const RECORD_KEY_BYTES_MAX: usize = 1_024;
+/// Fixed part of a notice.
+pub const NOTIFY_FIXED_BYTES: usize = 16;
 /// Fixed part of every RESPONSE payload.
 pub const RESPONSE_FIXED_BYTES: usize = 8;
 
@@ -44,6 +46,8 @@ pub const FUNCTIONS: (&str, u8) = ("functions", 2);
 pub const PUBLISH: (&str, u8) = ("publish", 4);
 /// The word in LOAD for the records of runs, and its number in REQUEST. Only chains have it.
 pub const RUNS: (&str, u8) = ("runs", 5);
+/// The word in LOAD for notices to observers, and its number in REQUEST.
+pub const NOTIFY: (&str, u8) = ("notify", 3);
 
 /// Flag of a request to the state: it may be lost at a power cut.
 const FLAG_NOT_DURABLE: u16 = 1;
@@ -51,6 +55,8 @@ const FLAG_NOT_DURABLE: u16 = 1;
 const FLAG_CONDITION: u16 = 2;
 /// Flag of a listing: without the values.
 const FLAG_KEYS_ONLY: u16 = 4;
+/// Flag of a notice: only for observers with this query.
+const FLAG_QUERY: u16 = 1;
 
 /// How a request ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -158,9 +164,24 @@ pub enum Asked {
         /// Its value, as JSON.
         value: Bytes,
     },
+    /// A notice to those who observe a resource of the function.
+    Notify(Notice),
     /// A service or an operation that this build does not have, or a value that is out of its
     /// range; the text says which.
     Unusable(String),
+}
+
+/// A notice to those who observe a resource of the function.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Notice {
+    /// Path below the function, with its leading `/`.
+    pub path: Bytes,
+    /// Only for observers with this query; `None` for all of the path.
+    pub query: Option<Bytes>,
+    /// Header block of the state, not yet checked.
+    pub headers: Bytes,
+    /// The state; `None` if the node is to ask the function for it.
+    pub body: Option<Bytes>,
 }
 
 /// A call of another function.
@@ -212,6 +233,7 @@ impl Request {
             number if number == STATE.1 => state_request(operation, flags, payload)?,
             number if number == FUNCTIONS.1 => call_request(operation, payload)?,
             number if number == RUNS.1 => run_request(operation, payload)?,
+            number if number == NOTIFY.1 => notify_request(operation, flags, payload)?,
             other => Asked::Unusable(format!("this node has no service {other}")),
         };
         Ok(Self { id, asked })
@@ -356,6 +378,38 @@ fn run_request(number: u8, mut payload: Bytes) -> Result<Asked, WireError> {
         }
         other => Ok(Asked::Unusable(format!("runs have no operation {other}"))),
     }
+}
+
+/// ```text
+/// 0 path length u16 | 2 query length u16 | 4 headers length u32 | 8 path, query, headers, body
+/// ```
+fn notify_request(number: u8, flags: u16, mut payload: Bytes) -> Result<Asked, WireError> {
+    if payload.len() < NOTIFY_FIXED_BYTES - REQUEST_FIXED_BYTES {
+        return Err(malformed("too short"));
+    }
+    let path_len = usize::from(payload.get_u16_le());
+    let query_len = usize::from(payload.get_u16_le());
+    let headers_len = payload.get_u32_le() as usize;
+    if payload.len() < (path_len + query_len).saturating_add(headers_len) {
+        return Err(malformed("lengths pass its end"));
+    }
+    let path = payload.split_to(path_len);
+    let query = payload.split_to(query_len);
+    let headers = payload.split_to(headers_len);
+    let body = match number {
+        1 => Some(payload),
+        2 => None,
+        other => return Ok(Asked::Unusable(format!("notices have no operation {other}"))),
+    };
+    if body.as_ref().is_some_and(|body| body.len() > crate::notify::BODY_BYTES_MAX) {
+        return Ok(Asked::Unusable("the body of a notice has at most 256 KiB".to_owned()));
+    }
+    if !is_target(&path, true) || !is_target(&query, false) {
+        let problem = "a notice needs a path that begins with / and has no spaces";
+        return Ok(Asked::Unusable(problem.to_owned()));
+    }
+    let query = (flags & FLAG_QUERY != 0).then_some(query);
+    Ok(Asked::Notify(Notice { path, query, headers, body }))
 }
 
 fn is_method(method: &[u8]) -> bool {
@@ -514,6 +568,45 @@ mod tests {
             listed,
             Operation::List { prefix: "a/".into(), after, limit: 10, values: false }
         );
+    }
+
+    #[test]
+    fn notices_are_read() {
+        let notice = |operation: u8, flags: u16, path: &str, query: &str, body: &[u8]| {
+            let mut payload = 7_u32.to_le_bytes().to_vec();
+            payload.extend([NOTIFY.1, operation]);
+            payload.extend(flags.to_le_bytes());
+            payload.extend((path.len() as u16).to_le_bytes());
+            payload.extend((query.len() as u16).to_le_bytes());
+            payload.extend(4_u32.to_le_bytes());
+            payload.extend([path.as_bytes(), query.as_bytes(), b"a\nb\n", body].concat());
+            payload
+        };
+        let read = |payload: Vec<u8>| Request::parse(payload.into()).unwrap().asked;
+        let expected = |query: Option<&'static str>, body: Option<&'static str>| {
+            Asked::Notify(Notice {
+                path: Bytes::from_static(b"/t"),
+                query: query.map(Bytes::from),
+                headers: Bytes::from_static(b"a\nb\n"),
+                body: body.map(Bytes::from),
+            })
+        };
+        assert_eq!(read(notice(1, 0, "/t", "", b"21")), expected(None, Some("21")));
+        assert_eq!(read(notice(1, FLAG_QUERY, "/t", "", b"")), expected(Some(""), Some("")));
+        assert_eq!(read(notice(2, FLAG_QUERY, "/t", "u=f", b"")), expected(Some("u=f"), None));
+        for (operation, path, body) in [
+            (3, "/t", vec![]),
+            (1, "t", vec![]),
+            (1, "/a b", vec![]),
+            (1, "/t", vec![0; 300 << 10]),
+        ] {
+            let asked = read(notice(operation, 0, path, "", &body));
+            assert!(matches!(asked, Asked::Unusable(_)), "{operation} {path}");
+        }
+        let whole = notice(1, 0, "/t", "q", b"");
+        for cut in 0..whole.len() {
+            assert!(Request::parse(Bytes::copy_from_slice(&whole[..cut])).is_err(), "{cut}");
+        }
     }
 
     #[test]

@@ -1,0 +1,609 @@
+//! Notices of functions to those who observe their resources.
+//!
+//! A front that offers observation has a [`Feed`], and holds a [`Watch`] for each observer. A
+//! function publishes the state of a resource; the feeds that watch it learn of the change, and read
+//! the latest state when they can send it. A state that nobody has read yet is replaced by a newer
+//! one, so a slow observer costs no memory: it sees fewer states, and always the last one.
+//!
+//! The node can also be told only that a resource changed. It then asks the function for the state
+//! with GET, once for each observed resource, and publishes the answer
+//! ([`Notices::begin_asking`], [`Notices::asked`]).
+
+use std::collections::HashMap;
+use std::net::IpAddr;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::{Context, Poll, Waker};
+
+use bytes::Bytes;
+
+use crate::name::FunctionName;
+use crate::shares::{Exceeded, Share, Shares, address_owner};
+
+/// Observers of a node. One address and one function have at most half of them.
+pub const OBSERVERS_MAX: usize = 4_096;
+/// Bytes of the latest states of observed resources. One function has at most half of them.
+pub const STATE_BYTES_MAX: usize = 16 << 20;
+/// Largest body of a published state.
+pub const BODY_BYTES_MAX: usize = 256 << 10;
+/// Longest path, query and format of a resource that can be observed, together.
+pub const RESOURCE_BYTES_MAX: usize = 1_024;
+/// Counted for each state in addition to its own bytes.
+const STATE_OVERHEAD_BYTES: usize = 256;
+
+/// What a GET for an observed resource asks.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct Resource {
+    /// The function.
+    pub function: FunctionName,
+    /// The first segment of the request: the function's name, or `NAME@TAG`.
+    pub route: String,
+    /// Path below the function, with its leading `/`.
+    pub path: Vec<u8>,
+    /// Query without `?`.
+    pub query: Vec<u8>,
+    /// Value of the `accept` field; empty without one.
+    pub accept: Vec<u8>,
+}
+
+/// A state of a resource, in the form of an answer to GET.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct State {
+    /// HTTP status. From 300 on, no further state follows for its observers.
+    pub status: u16,
+    /// Header block.
+    pub headers: Bytes,
+    /// The whole body.
+    pub body: Bytes,
+}
+
+/// Counters for people.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Figures {
+    /// Observers now.
+    pub observers: usize,
+    /// States that were published for at least one observer.
+    pub published: u64,
+    /// Notifications that fronts have sent.
+    pub sent: u64,
+    /// Observers that did not acknowledge a notification, or rejected one.
+    pub lost: u64,
+}
+
+/// The observed resources of a node. Cheap to clone; all clones are the same.
+#[derive(Clone)]
+pub struct Notices(Arc<Inner>);
+
+struct Inner {
+    /// A leaf lock: no other lock is taken while it is held, except those of shares.
+    table: Mutex<Table>,
+    /// Entries of the table, to see without the lock that nobody observes anything.
+    observed: AtomicUsize,
+    by_function: Shares<FunctionName>,
+    by_address: Shares<IpAddr>,
+    bytes: Shares<FunctionName>,
+    published: AtomicU64,
+    sent: AtomicU64,
+    lost: AtomicU64,
+}
+
+#[derive(Default)]
+struct Table {
+    entries: HashMap<u64, Entry>,
+    ids: HashMap<Arc<Resource>, u64>,
+    /// Resources by function and path.
+    paths: HashMap<FunctionName, HashMap<Vec<u8>, Vec<u64>>>,
+    feeds: HashMap<u64, Told>,
+    next: u64,
+}
+
+struct Entry {
+    resource: Arc<Resource>,
+    version: u64,
+    latest: Option<Arc<Held>>,
+    watchers: Vec<Watcher>,
+    asking: Asking,
+}
+
+struct Held {
+    state: State,
+    _bytes: Share<FunctionName>,
+}
+
+/// The watches of one feed on one resource.
+struct Watcher {
+    feed: u64,
+    watches: usize,
+    told: bool,
+}
+
+/// Whether the node asks the function for the state.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Asking {
+    No,
+    Running,
+    /// It changed since the run began.
+    Again,
+}
+
+#[derive(Default)]
+struct Told {
+    changed: Vec<u64>,
+    waker: Option<Waker>,
+}
+
+impl Default for Notices {
+    fn default() -> Self {
+        Self::new(OBSERVERS_MAX, STATE_BYTES_MAX)
+    }
+}
+
+impl Notices {
+    /// At most so many observers, and so many bytes of states.
+    pub fn new(observers_max: usize, state_bytes_max: usize) -> Self {
+        let half = |total: usize| (total / 2).max(1);
+        Self(Arc::new(Inner {
+            table: Mutex::default(),
+            observed: AtomicUsize::new(0),
+            by_function: Shares::new(observers_max, half(observers_max)),
+            by_address: Shares::new(observers_max, half(observers_max)),
+            bytes: Shares::new(state_bytes_max, half(state_bytes_max)),
+            published: AtomicU64::new(0),
+            sent: AtomicU64::new(0),
+            lost: AtomicU64::new(0),
+        }))
+    }
+
+    /// Whether nobody observes anything. Does not lock.
+    pub fn is_idle(&self) -> bool {
+        self.0.observed.load(Ordering::Acquire) == 0
+    }
+
+    /// Counters for people.
+    pub fn figures(&self) -> Figures {
+        Figures {
+            observers: self.0.by_function.taken(),
+            published: self.0.published.load(Ordering::Relaxed),
+            sent: self.0.sent.load(Ordering::Relaxed),
+            lost: self.0.lost.load(Ordering::Relaxed),
+        }
+    }
+
+    /// Notes that a notification was sent.
+    pub fn count_sent(&self) {
+        self.0.sent.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Notes that an observer did not acknowledge a notification, or rejected one.
+    pub fn count_lost(&self) {
+        self.0.lost.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// A feed for a front. Dropping it ends its watches.
+    pub fn feed(&self) -> Feed {
+        let mut table = self.0.lock();
+        table.next += 1;
+        let id = table.next;
+        table.feeds.insert(id, Told::default());
+        Feed { notices: self.clone(), id }
+    }
+
+    /// Publishes a state of a path, for observers with any query or only for those with this one.
+    /// Returns how many observers it concerns.
+    pub fn publish(
+        &self,
+        function: &FunctionName,
+        path: &[u8],
+        query: Option<&[u8]>,
+        state: State,
+    ) -> Result<usize, Exceeded> {
+        if self.is_idle() {
+            return Ok(0);
+        }
+        let mut table = self.0.lock();
+        let ids = table.find(function, path, query);
+        if ids.is_empty() {
+            return Ok(0);
+        }
+        let held = self.hold(function, state)?;
+        let mut observers = 0;
+        let mut wakers = Vec::new();
+        for id in ids {
+            observers += table.set(id, held.clone(), &mut wakers);
+        }
+        drop(table);
+        self.0.published.fetch_add(1, Ordering::Relaxed);
+        wakers.into_iter().for_each(Waker::wake);
+        Ok(observers)
+    }
+
+    /// Tells the observers of a function that was removed.
+    pub fn end(&self, function: &FunctionName) {
+        if self.is_idle() {
+            return;
+        }
+        let mut table = self.0.lock();
+        let paths = table.paths.get(function);
+        let ids: Vec<u64> =
+            paths.into_iter().flat_map(|paths| paths.values().flatten().copied()).collect();
+        let body = Bytes::from_static(b"the function was removed");
+        let state = State { status: 404, headers: Bytes::new(), body };
+        let Ok(held) = self.hold(function, state) else { return };
+        let mut wakers = Vec::new();
+        for id in ids {
+            table.set(id, held.clone(), &mut wakers);
+        }
+        drop(table);
+        wakers.into_iter().for_each(Waker::wake);
+    }
+
+    /// The observed resources of a path for which the function must be asked now, each with a number
+    /// for [`Notices::asked`], and how many observers there are. A resource for which it is being
+    /// asked is not among them; it is asked again afterwards.
+    pub fn begin_asking(
+        &self,
+        function: &FunctionName,
+        path: &[u8],
+        query: Option<&[u8]>,
+    ) -> (Vec<(Question, Arc<Resource>)>, usize) {
+        let (mut questions, mut observers) = (Vec::new(), 0);
+        if self.is_idle() {
+            return (questions, observers);
+        }
+        let mut table = self.0.lock();
+        for id in table.find(function, path, query) {
+            let Some(entry) = table.entries.get_mut(&id) else { continue };
+            observers += entry.watchers.iter().map(|watcher| watcher.watches).sum::<usize>();
+            if entry.asking == Asking::No {
+                entry.asking = Asking::Running;
+                let question = Question { id, version: entry.version };
+                questions.push((question, entry.resource.clone()));
+            } else {
+                entry.asking = Asking::Again;
+            }
+        }
+        (questions, observers)
+    }
+
+    /// Publishes the answer to a question, unless a newer state was published meanwhile. Returns the
+    /// next question if the resource changed again.
+    pub fn asked(&self, question: Question, state: State) -> Option<Question> {
+        let mut table = self.0.lock();
+        let entry = table.entries.get_mut(&question.id)?;
+        let again = std::mem::replace(&mut entry.asking, Asking::No) == Asking::Again;
+        let mut wakers = Vec::new();
+        if entry.version == question.version {
+            let function = entry.resource.function.clone();
+            // Without room for the state, observers keep the one that they have.
+            if let Ok(held) = self.hold(&function, state) {
+                table.set(question.id, held, &mut wakers);
+                self.0.published.fetch_add(1, Ordering::Relaxed);
+            }
+        }
+        let next = table.entries.get_mut(&question.id).filter(|_| again).map(|entry| {
+            entry.asking = Asking::Running;
+            Question { version: entry.version, ..question }
+        });
+        drop(table);
+        wakers.into_iter().for_each(Waker::wake);
+        next
+    }
+
+    fn hold(&self, function: &FunctionName, state: State) -> Result<Arc<Held>, Exceeded> {
+        let bytes = state.body.len() + state.headers.len() + STATE_OVERHEAD_BYTES;
+        let share = self.0.bytes.take(function.clone(), bytes)?;
+        Ok(Arc::new(Held { state, _bytes: share }))
+    }
+}
+
+/// A run that asks a function for the state of a resource.
+#[derive(Debug, Clone, Copy)]
+pub struct Question {
+    id: u64,
+    version: u64,
+}
+
+impl Inner {
+    fn lock(&self) -> MutexGuard<'_, Table> {
+        // No code panics while it is held, so a poisoned lock still holds a correct table.
+        self.table.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Table {
+    fn find(&self, function: &FunctionName, path: &[u8], query: Option<&[u8]>) -> Vec<u64> {
+        let Some(ids) = self.paths.get(function).and_then(|paths| paths.get(path)) else {
+            return Vec::new();
+        };
+        let wanted = |id: &&u64| {
+            query.is_none_or(|query| {
+                self.entries.get(id).is_some_and(|entry| entry.resource.query == query)
+            })
+        };
+        ids.iter().filter(wanted).copied().collect()
+    }
+
+    /// Sets the latest state of a resource; returns the number of its observers.
+    fn set(&mut self, id: u64, held: Arc<Held>, wakers: &mut Vec<Waker>) -> usize {
+        let Some(entry) = self.entries.get_mut(&id) else { return 0 };
+        entry.version += 1;
+        entry.latest = Some(held);
+        let mut observers = 0;
+        for watcher in &mut entry.watchers {
+            observers += watcher.watches;
+            if let Some(feed) = self.feeds.get_mut(&watcher.feed)
+                && !std::mem::replace(&mut watcher.told, true)
+            {
+                feed.changed.push(id);
+                wakers.extend(feed.waker.take());
+            }
+        }
+        observers
+    }
+
+    /// Ends one watch; `true` if it was the last one of the resource.
+    fn unwatch(&mut self, id: u64, feed: u64) -> bool {
+        let Some(entry) = self.entries.get_mut(&id) else { return false };
+        if let Some(at) = entry.watchers.iter().position(|watcher| watcher.feed == feed) {
+            entry.watchers[at].watches -= 1;
+            if entry.watchers[at].watches == 0 {
+                entry.watchers.swap_remove(at);
+            }
+        }
+        if !entry.watchers.is_empty() {
+            return false;
+        }
+        let Some(entry) = self.entries.remove(&id) else { return false };
+        self.ids.remove(&entry.resource);
+        let Resource { function, path, .. } = &*entry.resource;
+        if let Some(paths) = self.paths.get_mut(function) {
+            if let Some(ids) = paths.get_mut(path) {
+                ids.retain(|other| *other != id);
+                if ids.is_empty() {
+                    paths.remove(path);
+                }
+            }
+            if paths.is_empty() {
+                self.paths.remove(function);
+            }
+        }
+        true
+    }
+}
+
+/// The changes of the resources that one front watches.
+pub struct Feed {
+    notices: Notices,
+    id: u64,
+}
+
+impl Feed {
+    /// Watches a resource for an observer at this address. Dropping the [`Watch`] ends that.
+    pub fn watch(&self, resource: Resource, address: IpAddr) -> Result<Watch, Exceeded> {
+        let Resource { path, query, accept, route, .. } = &resource;
+        if path.len() + query.len() + accept.len() + route.len() > RESOURCE_BYTES_MAX {
+            return Err(Exceeded::Share);
+        }
+        let inner = &self.notices.0;
+        let of_function = inner.by_function.take(resource.function.clone(), 1)?;
+        let of_address = inner.by_address.take(address_owner(address), 1)?;
+        let mut table = inner.lock();
+        let id = match table.ids.get(&resource) {
+            Some(id) => *id,
+            None => {
+                table.next += 1;
+                let (id, resource) = (table.next, Arc::new(resource));
+                let paths = table.paths.entry(resource.function.clone()).or_default();
+                paths.entry(resource.path.clone()).or_default().push(id);
+                table.ids.insert(resource.clone(), id);
+                let (watchers, asking) = (Vec::new(), Asking::No);
+                let entry = Entry { resource, version: 0, latest: None, watchers, asking };
+                table.entries.insert(id, entry);
+                inner.observed.fetch_add(1, Ordering::Release);
+                id
+            }
+        };
+        let entry = table.entries.get_mut(&id).expect("it was found or added above");
+        let version = entry.version;
+        match entry.watchers.iter_mut().find(|watcher| watcher.feed == self.id) {
+            Some(watcher) => watcher.watches += 1,
+            None => entry.watchers.push(Watcher { feed: self.id, watches: 1, told: false }),
+        }
+        drop(table);
+        let (notices, feed) = (self.notices.clone(), self.id);
+        Ok(Watch { notices, feed, id, version, _shares: (of_function, of_address) })
+    }
+
+    /// Appends the numbers of the resources that changed ([`Watch::resource`]) to `changed`; if there
+    /// are none, wakes the task at the next change.
+    pub fn poll_changed(&self, cx: &mut Context<'_>, changed: &mut Vec<u64>) -> Poll<()> {
+        let mut table = self.notices.0.lock();
+        let Some(told) = table.feeds.get_mut(&self.id) else { return Poll::Pending };
+        if told.changed.is_empty() {
+            if !told.waker.as_ref().is_some_and(|waker| waker.will_wake(cx.waker())) {
+                told.waker = Some(cx.waker().clone());
+            }
+            return Poll::Pending;
+        }
+        let first = changed.len();
+        changed.append(&mut told.changed);
+        for id in &changed[first..] {
+            let Some(entry) = table.entries.get_mut(id) else { continue };
+            for watcher in entry.watchers.iter_mut().filter(|watcher| watcher.feed == self.id) {
+                watcher.told = false;
+            }
+        }
+        Poll::Ready(())
+    }
+
+    /// The node's notices.
+    pub fn notices(&self) -> &Notices {
+        &self.notices
+    }
+}
+
+impl Drop for Feed {
+    fn drop(&mut self) {
+        self.notices.0.lock().feeds.remove(&self.id);
+    }
+}
+
+/// One observer of a resource.
+pub struct Watch {
+    notices: Notices,
+    feed: u64,
+    id: u64,
+    version: u64,
+    _shares: (Share<FunctionName>, Share<IpAddr>),
+}
+
+impl Watch {
+    /// The number of the resource.
+    pub fn resource(&self) -> u64 {
+        self.id
+    }
+
+    /// The latest state, if one was published since this was last asked, or since the watch began.
+    pub fn newer(&mut self) -> Option<State> {
+        let table = self.notices.0.lock();
+        let entry = table.entries.get(&self.id)?;
+        if entry.version == self.version {
+            return None;
+        }
+        self.version = entry.version;
+        entry.latest.as_ref().map(|held| held.state.clone())
+    }
+
+    /// Whether [`Watch::newer`] would return a state.
+    pub fn has_newer(&self) -> bool {
+        let table = self.notices.0.lock();
+        table.entries.get(&self.id).is_some_and(|entry| entry.version != self.version)
+    }
+}
+
+impl Drop for Watch {
+    fn drop(&mut self) {
+        if self.notices.0.lock().unwatch(self.id, self.feed) {
+            self.notices.0.observed.fetch_sub(1, Ordering::Release);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn name(text: &str) -> FunctionName {
+        FunctionName::new(text).unwrap()
+    }
+
+    fn resource(function: &str, path: &str, query: &str) -> Resource {
+        let (path, query) = (path.as_bytes().to_vec(), query.as_bytes().to_vec());
+        let route = function.to_owned();
+        Resource { function: name(function), route, path, query, accept: Vec::new() }
+    }
+
+    fn state(text: &'static str) -> State {
+        State { status: 200, headers: Bytes::new(), body: Bytes::from_static(text.as_bytes()) }
+    }
+
+    fn changed(feed: &Feed) -> Vec<u64> {
+        let mut changed = Vec::new();
+        let _ = feed.poll_changed(&mut Context::from_waker(Waker::noop()), &mut changed);
+        changed
+    }
+
+    const HOME: IpAddr = IpAddr::V4(std::net::Ipv4Addr::LOCALHOST);
+
+    #[test]
+    fn observers_see_the_latest_state_of_their_path() {
+        let notices = Notices::default();
+        assert!(notices.is_idle());
+        let publish = |function: &str, path: &str, query: Option<&str>, text| {
+            let query = query.map(str::as_bytes);
+            notices.publish(&name(function), path.as_bytes(), query, state(text)).unwrap()
+        };
+        assert_eq!(publish("f", "/t", None, "before"), 0);
+        let feed = notices.feed();
+        let mut plain = feed.watch(resource("f", "/t", ""), HOME).unwrap();
+        let mut query = feed.watch(resource("f", "/t", "unit=f"), HOME).unwrap();
+        let mut other = feed.watch(resource("g", "/t", ""), HOME).unwrap();
+        assert_eq!(plain.newer(), None, "nothing from before it watched");
+        assert_eq!(publish("f", "/t", None, "1"), 2);
+        assert_eq!(publish("f", "/t", Some(""), "2"), 1);
+        assert_eq!(publish("f", "/else", None, "3"), 0);
+        assert_eq!(changed(&feed), [plain.resource(), query.resource()], "each is told of once");
+        assert_eq!(changed(&feed), [] as [u64; 0]);
+        assert_eq!((plain.newer(), query.newer()), (Some(state("2")), Some(state("1"))));
+        assert_eq!((plain.newer(), other.newer()), (None, None));
+        drop((plain, query, other));
+        assert!(notices.is_idle());
+        assert_eq!(notices.figures().observers, 0);
+        assert_eq!(notices.0.bytes.taken(), 0, "states are forgotten with their observers");
+        assert!(notices.0.lock().paths.is_empty() && notices.0.lock().ids.is_empty());
+    }
+
+    #[test]
+    fn a_removed_function_ends_its_observations_only() {
+        let notices = Notices::default();
+        let feed = notices.feed();
+        let mut mine = feed.watch(resource("f", "/t", ""), HOME).unwrap();
+        let mut other = feed.watch(resource("g", "/t", ""), HOME).unwrap();
+        notices.end(&name("f"));
+        assert_eq!(mine.newer().map(|state| state.status), Some(404));
+        assert_eq!(other.newer(), None);
+    }
+
+    #[test]
+    fn a_function_is_asked_once_at_a_time() {
+        let notices = Notices::default();
+        let feed = notices.feed();
+        let mut watch = feed.watch(resource("f", "/t", ""), HOME).unwrap();
+        let begin = || notices.begin_asking(&name("f"), b"/t", None);
+        let (questions, observers) = begin();
+        assert_eq!((questions.len(), observers), (1, 1));
+        assert!(begin().0.is_empty(), "it is being asked");
+        let again = notices.asked(questions[0].0, state("1")).expect("it changed again");
+        assert_eq!(watch.newer(), Some(state("1")));
+        assert!(begin().0.is_empty(), "it is being asked again");
+        let again = notices.asked(again, state("2")).unwrap();
+        notices.publish(&name("f"), b"/t", None, state("published meanwhile")).unwrap();
+        assert!(notices.asked(again, state("old")).is_none());
+        assert_eq!(watch.newer(), Some(state("published meanwhile")));
+        assert_eq!(begin().0.len(), 1);
+        drop(watch);
+        assert!(notices.asked(questions[0].0, state("late")).is_none(), "nobody observes it");
+    }
+
+    #[test]
+    fn observers_and_bytes_have_shares() {
+        let notices = Notices::new(4, 3_000);
+        let feed = notices.feed();
+        let far: IpAddr = "192.0.2.1".parse().unwrap();
+        let near: IpAddr = "192.0.2.2".parse().unwrap();
+        let watch =
+            |function: &str, path: &str, from| feed.watch(resource(function, path, ""), from);
+        let one = watch("f", "/1", far).unwrap();
+        let _two = watch("g", "/2", far).unwrap();
+        assert_eq!(watch("h", "/3", far).err(), Some(Exceeded::Share), "an address has half");
+        let _three = watch("f", "/3", near).unwrap();
+        assert_eq!(watch("f", "/4", near).err(), Some(Exceeded::Share), "a function has half");
+        let _four = watch("g", "/4", near).unwrap();
+        assert_eq!(watch("h", "/5", HOME).err(), Some(Exceeded::Total));
+        drop(one);
+        assert!(watch("h", "/5", HOME).is_ok());
+        let long = "x".repeat(RESOURCE_BYTES_MAX);
+        assert!(watch("h", &long, HOME).is_err());
+        let big = State { body: Bytes::from(vec![0; 700]), ..state("") };
+        let publish = |state| notices.publish(&name("f"), b"/3", None, state);
+        assert_eq!(publish(big.clone()), Ok(1));
+        assert_eq!(
+            publish(big),
+            Err(Exceeded::Share),
+            "the old state is held until it is replaced"
+        );
+        assert_eq!(publish(state("small")), Ok(1));
+        drop(feed);
+        assert_eq!(publish(state("no feed")), Ok(1), "its watches end when they are dropped");
+    }
+}
