@@ -114,9 +114,20 @@ impl Outbox {
         self.write(peer, |bytes| bytes.extend_from_slice(datagram));
     }
 
+    /// Bytes of all messages.
+    pub(crate) fn len(&self) -> usize {
+        self.bytes.len()
+    }
+
     /// Whether nothing is left to send.
     pub(crate) fn is_empty(&self) -> bool {
         self.done == self.datagrams.len()
+    }
+
+    /// Moves the bytes of all messages to `into`, for a connection, whose messages have one peer.
+    pub(crate) fn take_bytes(&mut self, into: &mut Vec<u8>) {
+        into.extend_from_slice(&self.bytes);
+        self.clear();
     }
 
     /// Sends as many datagrams as the socket takes without waiting. A datagram that the kernel
@@ -179,8 +190,8 @@ impl Outbox {
         }
     }
 
-    /// Takes all datagrams, for the fuzzer.
-    #[cfg(feature = "fuzzing")]
+    /// Takes all datagrams, for tests and the fuzzer.
+    #[cfg(any(test, feature = "fuzzing"))]
     pub(crate) fn take(&mut self) -> Vec<(bytes::Bytes, SocketAddr)> {
         let copy = |datagram: &Datagram| {
             let bytes = &self.bytes[datagram.start..datagram.end];

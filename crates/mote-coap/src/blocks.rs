@@ -16,7 +16,8 @@ pub struct Block {
     pub number: u32,
     /// More blocks follow.
     pub more: bool,
-    /// SZX: the block is `2^(SZX + 4)` bytes; 7 is reserved over UDP.
+    /// SZX: the block is `2^(SZX + 4)` bytes. 7 is reserved over UDP, and stands for several blocks
+    /// of 1,024 bytes in one message over TCP (RFC 8323, 6).
     pub size_exponent: u8,
 }
 
@@ -33,7 +34,15 @@ impl Block {
 
     /// Bytes of a full block.
     pub fn size(self) -> usize {
-        16 << self.size_exponent
+        16 << self.size_exponent.min(SIZE_EXPONENT_MAX)
+    }
+
+    /// Whether a payload of this length can be this block.
+    fn has_length(self, length: usize) -> bool {
+        match self.size_exponent > SIZE_EXPONENT_MAX {
+            true => !self.more || (length > 0 && length.is_multiple_of(self.size())),
+            false => length == self.size() || (!self.more && length < self.size()),
+        }
     }
 }
 
@@ -155,7 +164,7 @@ impl<K: Hash + Eq + Clone> Uploads<K> {
         now_ns: u64,
     ) -> Arrival {
         let offset = block.number as usize * block.size();
-        if payload.len() > block.size() || (block.more && payload.len() != block.size()) {
+        if !block.has_length(payload.len()) {
             return Arrival::WrongLength;
         }
         if (offset + payload.len()) as u64 > limit_bytes {
@@ -244,6 +253,23 @@ mod tests {
             Arrival::OutOfOrder,
             "late"
         );
+    }
+
+    #[test]
+    fn several_blocks_arrive_in_one_message() {
+        let mut uploads = Uploads::new(1 << 20, 1_000);
+        let bert = |number, more| Block { number, more, size_exponent: 7 };
+        let body = [7; 5_000];
+        let mut put = |block, range: std::ops::Range<usize>| {
+            uploads.block("a", block, &body[range], 1 << 20, 0)
+        };
+        assert_eq!(put(bert(0, true), 0..1_000), Arrival::WrongLength);
+        assert_eq!(put(bert(0, true), 0..0), Arrival::WrongLength);
+        assert_eq!(put(bert(0, true), 0..2_048), Arrival::Continue);
+        assert_eq!(put(bert(1, true), 1_024..2_048), Arrival::Continue, "it is there already");
+        assert_eq!(put(bert(2, true), 2_048..4_096), Arrival::Continue);
+        let whole = bytes::Bytes::copy_from_slice(&body);
+        assert_eq!(put(bert(4, false), 4_096..5_000), Arrival::Complete(whole));
     }
 
     #[test]

@@ -25,7 +25,7 @@ use super::server::{Config, Finished, Server, Work};
 use crate::ids::now_ns;
 
 /// The longest time for which the node waits for running exchanges when it stops.
-const STOP_GRACE: Duration = Duration::from_secs(5);
+pub(crate) const STOP_GRACE: Duration = Duration::from_secs(5);
 /// Requested from the kernel for datagrams that wait to be read or sent: a datagram of a few bytes
 /// counts as about 1 KiB there, and thousands of clients may send at the same moment. The memory is
 /// used only while datagrams wait.
@@ -71,8 +71,9 @@ pub async fn serve<I: Invoker>(
         while alarm.poll_ring(cx, server.next_due()).is_ready() {
             server.time_passed(now_ns());
         }
+        let more_notices = server.observers.is_some() && server.notify_changed(cx, now);
         let sent = poll_send(cx, &socket, &mut server.out)?.is_ready();
-        if more || (full && sent) {
+        if more || more_notices || (full && sent) {
             // Other tasks run first, so that the invocations that were just handed over reach their
             // workers.
             let _ = pin!(tokio::task::yield_now()).poll(cx);
@@ -162,7 +163,7 @@ fn poll_send(cx: &mut Context<'_>, socket: &UdpSocket, out: &mut Outbox) -> Poll
 /// Wakes the task at a given time. Each answer usually moves the due time further away, so a timer
 /// that is set stays set: a timer that fires too early costs less than setting it in every turn.
 #[derive(Default)]
-struct Alarm {
+pub(crate) struct Alarm {
     sleep: Option<Pin<Box<Sleep>>>,
     set_to_ns: Option<u64>,
 }
@@ -170,7 +171,7 @@ struct Alarm {
 impl Alarm {
     /// Ready once when `due_ns` has been reached, or an earlier time that was due in a previous
     /// call.
-    fn poll_ring(&mut self, cx: &mut Context<'_>, due_ns: Option<u64>) -> Poll<()> {
+    pub(crate) fn poll_ring(&mut self, cx: &mut Context<'_>, due_ns: Option<u64>) -> Poll<()> {
         let sleep = self.sleep.get_or_insert_with(|| Box::pin(tokio::time::sleep(Duration::ZERO)));
         if let Some(due_ns) = due_ns
             && self.set_to_ns.is_none_or(|set_to_ns| due_ns < set_to_ns)
@@ -187,14 +188,18 @@ impl Alarm {
     }
 }
 
-fn finished(result: Result<Finished, Panicked>) -> Finished {
+pub(crate) fn finished(result: Result<Finished, Panicked>) -> Finished {
     result
         .unwrap_or_else(|_| Err(Fault::Internal { message: "the invocation panicked".to_owned() }))
 }
 
 /// Runs an invocation until its whole answer has arrived, all within the deadline, because a CoAP
 /// answer begins only when it is complete.
-async fn run<I: Invoker>(invoker: &I, work: Work<I::Route>, answer_bytes_max: u64) -> Finished {
+pub(crate) async fn run<I: Invoker>(
+    invoker: &I,
+    work: Work<I::Route>,
+    answer_bytes_max: u64,
+) -> Finished {
     let (timeout_ms, deadline_ns) = (work.route.timeout_ms(), work.invocation.deadline_ns);
     let id = work.invocation.id;
     let reply = invoker.invoke(&work.route, work.invocation).await?;

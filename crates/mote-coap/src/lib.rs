@@ -13,6 +13,8 @@
 mod batch;
 pub mod blocks;
 pub mod content_format;
+mod cutting;
+mod exchange;
 mod exchange_io;
 pub mod exchanges;
 mod ids;
@@ -20,10 +22,18 @@ mod links;
 #[cfg(feature = "fuzzing")]
 pub mod machine;
 pub mod message;
+mod notifying;
+#[cfg(test)]
+mod notifying_tests;
+mod observers;
 pub mod proof;
+mod room;
 mod runs;
 mod server;
+pub mod stream;
+mod stream_io;
 mod translate;
 
 pub use exchange_io::serve;
 pub use server::Config;
+pub use stream_io::{StreamConfig, serve_stream};

@@ -17,8 +17,9 @@ const REQUEST_TAG: u16 = 292;
 /// An elective option of the range for experiments (RFC 7252, 12.2): a header field of an invocation
 /// that is accepted for later, `name: value`. It may occur several times.
 const FIELD: u16 = 65_000;
-/// Most of them in one request.
+/// Most of them in one request, and the longest one.
 const FIELDS_MAX: usize = 8;
+const FIELD_BYTES_MAX: usize = 255;
 
 /// Message type.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -65,7 +66,7 @@ pub enum Unusable {
 }
 
 /// A token that outlives its datagram.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Token {
     bytes: [u8; 8],
     length: u8,
@@ -134,6 +135,8 @@ pub struct Request<'a> {
     pub block1: Option<Block>,
     /// Block2: the requested block of the answer.
     pub block2: Option<Block>,
+    /// Observe: 0 registers, 1 deregisters.
+    pub observe: Option<u32>,
     /// Echo.
     pub echo: Option<&'a [u8]>,
     /// Request-Tag, which distinguishes concurrent uploads.
@@ -255,6 +258,7 @@ impl<'a> Request<'a> {
             option::ACCEPT => set_once(&mut self.accept, uint(data, 2).map(|n| n as u16)),
             option::BLOCK2 => set_once(&mut self.block2, uint(data, 3).map(Block::from_value)),
             option::BLOCK1 => set_once(&mut self.block1, uint(data, 3).map(Block::from_value)),
+            option::OBSERVE => set_once(&mut self.observe, uint(data, 3)),
             option::PROXY_URI | option::PROXY_SCHEME => {
                 self.wants_proxy = true;
                 true
@@ -267,9 +271,13 @@ impl<'a> Request<'a> {
                 true
             }
             FIELD => {
-                if data.len() <= 255 && self.fields.len() < FIELDS_MAX {
-                    self.fields.push(data);
+                if data.len() > FIELD_BYTES_MAX {
+                    return Err(Refused::BadRequest("option 65000 is longer than 255 bytes"));
                 }
+                if self.fields.len() == FIELDS_MAX {
+                    return Err(Refused::BadRequest("more than 8 options 65000"));
+                }
+                self.fields.push(data);
                 true
             }
             _ => false,
@@ -325,6 +333,8 @@ pub struct Response {
     pub content_format: Option<u16>,
     /// ETag.
     pub etag: Option<Vec<u8>>,
+    /// Observe: the order of notifications.
+    pub observe: Option<u32>,
     /// Max-Age in seconds.
     pub max_age_s: Option<u32>,
     /// Location-Path segments.
@@ -366,12 +376,27 @@ impl Response {
     pub fn bytes_max(&self) -> usize {
         // Header, token and marker, every option of fixed length at its maximum, and the others.
         let options = self.location_bytes() + self.echo.as_ref().map_or(0, |echo| echo.len() + 3);
-        4 + 8 + 64 + options + self.payload.len()
+        6 + 8 + 68 + options + self.payload.len()
     }
 
     /// Appends the whole message to a buffer.
     pub fn encode(&self, out: &mut Vec<u8>, kind: MessageType, mid: u16, token: &[u8]) {
         put_header(out, kind, self.code, mid, token);
+        self.put_tail(out);
+    }
+
+    /// Appends the whole message to a buffer, as it is sent over TCP (RFC 8323, 3.2).
+    pub fn encode_for_stream(&self, out: &mut Vec<u8>, token: &[u8]) {
+        let start = out.len();
+        self.put_tail(out);
+        let tail_bytes = out.len() - start;
+        let mut header = Vec::with_capacity(16);
+        super::stream::put_header(&mut header, code_byte(self.code), token, tail_bytes);
+        out.splice(start..start, header);
+    }
+
+    /// Appends options and payload.
+    fn put_tail(&self, out: &mut Vec<u8>) {
         let start = out.len();
         out.resize(start + self.bytes_max(), 0);
         let mut code = 0;
@@ -384,6 +409,9 @@ impl Response {
             let number = |n: u32| n.to_be_bytes();
             if let Some(etag) = &self.etag {
                 put(option::ETAG, etag);
+            }
+            if let Some(sequence) = self.observe {
+                put(option::OBSERVE, shortest(&number(sequence)));
             }
             for segment in &self.location {
                 put(option::LOCATION_PATH, segment);

@@ -8,16 +8,20 @@ use std::net::SocketAddr;
 
 use bytes::Bytes;
 use mote_core::body::Body;
+use mote_core::notify::Notices;
 use mote_core::{Fault, FunctionName, Invocation, Invoker, RouteInfo, Trigger};
 use slab::Slab;
 
 use super::batch::Outbox;
 use super::blocks::{Arrival, Block, Bounded, OVERHEAD_BYTES, SIZE_EXPONENT_MAX, Uploads};
+use super::cutting::{BERT, Frame};
+use super::exchange::{Exchange, Recipient, TransferKey};
 use super::exchanges::{Exchanges, Key, Noted, Owner, Seen};
-use super::message::{
-    self, DATAGRAM_BYTES_MAX, Header, MessageType, Refused, Request, Response, Token, Unusable,
-};
+use super::message::{self, Header, MessageType, Refused, Request, Response, Token, Unusable};
+use super::observers::Observers;
 use super::proof::Proofs;
+use super::room::{Room, Running};
+use super::stream::StreamMessage;
 use super::{links, translate};
 use crate::ids::invocation_id;
 
@@ -40,6 +44,8 @@ pub struct Config {
     /// Whether a success is 2.05 (Content) whatever the method, as clients of tinyFaaS expect it.
     /// Otherwise the success of a POST is 2.04 (Changed; RFC 7252, 5.8.2).
     pub always_content: bool,
+    /// Where functions publish the states of their resources; `None` if clients cannot observe them.
+    pub notices: Option<Notices>,
 }
 
 impl Default for Config {
@@ -54,6 +60,7 @@ impl Default for Config {
             ack_delay_ns: 500_000_000,
             answer_bytes_max: 8 << 20,
             always_content: false,
+            notices: None,
         }
     }
 }
@@ -68,6 +75,8 @@ const DIAGNOSTIC_BYTES_MAX: usize = 512;
 /// Longest Location-Path and Location-Query together: with a full block and all other options it
 /// fits into the largest datagram.
 const LOCATION_BYTES_MAX: usize = 160;
+/// Attempts before the first one, and the pause after it.
+pub(crate) const FIRST_ATTEMPT: (u32, u64) = (0, ACK_TIMEOUT_NS);
 /// Our confirmable answers under way at once.
 const OUTSTANDING_MAX: usize = 8_192;
 
@@ -82,41 +91,6 @@ pub(crate) struct Work<R> {
 /// A function's answer with its whole body, or the reason why there is none.
 pub(crate) type Finished = Result<(u16, Bytes, Bytes), Fault>;
 
-/// Identifies a transfer: peer, method code, path and query, and a value that distinguishes
-/// requests in which these are equal (Request-Tag, or a hash of the payload of FETCH).
-type TransferKey = (SocketAddr, u8, Vec<u8>, Vec<u8>, u64);
-
-/// A request from its arrival to its answer.
-struct Exchange {
-    noted: Noted,
-    /// Unique, unlike the exchange's id.
-    serial: u64,
-    peer: SocketAddr,
-    kind: MessageType,
-    mid: u16,
-    code: u8,
-    token: Token,
-    method: &'static [u8],
-    function: Option<FunctionName>,
-    path: Vec<u8>,
-    query: Vec<u8>,
-    /// See [`TransferKey`].
-    discriminator: u64,
-    accept: Option<u16>,
-    block1: Option<Block>,
-    block2: Option<Block>,
-    /// Bytes that may be sent to this source; `None` means no limit.
-    limit: Option<usize>,
-    acked: bool,
-}
-
-impl Exchange {
-    /// Made only if there are blocks: most exchanges are one datagram in each direction.
-    fn transfer(&self, discriminator: u64) -> TransferKey {
-        (self.peer, self.code, self.path.clone(), self.query.clone(), discriminator)
-    }
-}
-
 /// An answer of the front that waits for its acknowledgement.
 struct Outstanding {
     datagram: Bytes,
@@ -125,79 +99,9 @@ struct Outstanding {
     due_ns: u64,
 }
 
-/// How many invocations each owner has under way. Requests from unproven sources take no more than
-/// half of the places, so that those of proven sources find room. One function and one address take
-/// no more than half each, so that others find room.
-#[derive(Default)]
-struct Running {
-    unproven: usize,
-    by_function: HashMap<FunctionName, usize>,
-    by_owner: HashMap<Owner, usize>,
-}
-
-/// Entries without invocations that are kept in the maps of [`Running`], so that the requests of a
-/// single client do not add and remove them repeatedly.
-const IDLE_OWNERS_KEPT: usize = 64;
-
-/// Whether an invocation may begin.
-enum Room {
-    Free,
-    /// Only requests of proven sources may begin.
-    Unproven,
-    Full,
-}
-
-impl Running {
-    fn room(&self, exchange: &Exchange, running: usize, running_max: usize) -> Room {
-        let share_max = running_max.div_ceil(2);
-        // Below that, no owner can have more.
-        if running < share_max {
-            return Room::Free;
-        }
-        let of_function = exchange.function.as_ref().and_then(|name| self.by_function.get(name));
-        if running >= running_max || of_function.is_some_and(|count| *count >= share_max) {
-            return Room::Full;
-        }
-        if exchange.limit.is_some() {
-            return if self.unproven < share_max { Room::Free } else { Room::Unproven };
-        }
-        let of_owner = self.by_owner.get(&Owner::of(exchange.peer, true));
-        if of_owner.is_some_and(|count| *count >= share_max) { Room::Full } else { Room::Free }
-    }
-
-    fn begin(&mut self, exchange: &Exchange) {
-        if let Some(name) = &exchange.function {
-            match self.by_function.get_mut(name) {
-                Some(count) => *count += 1,
-                None => {
-                    self.by_function.insert(name.clone(), 1);
-                }
-            }
-        }
-        match exchange.limit {
-            Some(_) => self.unproven += 1,
-            None => *self.by_owner.entry(Owner::of(exchange.peer, true)).or_default() += 1,
-        }
-    }
-
-    fn end(&mut self, exchange: &Exchange) {
-        if let Some(name) = &exchange.function {
-            less(&mut self.by_function, name);
-        }
-        match exchange.limit {
-            Some(_) => self.unproven -= 1,
-            None => less(&mut self.by_owner, &Owner::of(exchange.peer, true)),
-        }
-    }
-}
-
-fn less<K: Eq + std::hash::Hash>(counts: &mut HashMap<K, usize>, key: &K) {
-    let Some(count) = counts.get_mut(key) else { return };
-    *count -= 1;
-    if *count == 0 && counts.len() > IDLE_OWNERS_KEPT {
-        counts.remove(key);
-    }
-}
+/// A message whose options or payload cannot be read.
+#[derive(Debug)]
+pub(crate) struct Malformed;
 
 /// Whether a request with this code may run twice.
 fn is_safe(code: (u8, u8)) -> bool {
@@ -216,7 +120,7 @@ pub(crate) struct Counters {
 /// The front's state.
 pub(crate) struct Server<I: Invoker> {
     invoker: I,
-    config: Config,
+    pub(crate) config: Config,
     exchanges: Exchanges,
     uploads: Uploads<TransferKey>,
     answers: Bounded<TransferKey, Response>,
@@ -231,7 +135,11 @@ pub(crate) struct Server<I: Invoker> {
     retransmit_due: BTreeSet<(u64, SocketAddr, u16)>,
     next_mid: u16,
     counters: Counters,
-    /// Datagrams to send.
+    /// What one message to the peers may hold.
+    pub(crate) frame: Frame,
+    /// Made with the first observer.
+    pub(crate) observers: Option<Box<Observers>>,
+    /// Messages to send.
     pub(crate) out: Outbox,
     /// Invocations to run.
     pub(crate) work: Vec<Work<I::Route>>,
@@ -257,6 +165,8 @@ impl<I: Invoker> Server<I> {
             hasher,
             config,
             counters: Counters::default(),
+            frame: Frame::Datagram,
+            observers: None,
             out: Outbox::default(),
             work: Vec::new(),
         }
@@ -284,7 +194,8 @@ impl<I: Invoker> Server<I> {
             }
         };
         match (header.kind, header.code) {
-            (MessageType::Ack | MessageType::Rst, _) => self.settled(peer, header.mid),
+            (MessageType::Ack, _) => self.settled(peer, header.mid, true, now_ns),
+            (MessageType::Rst, _) => self.settled(peer, header.mid, false, now_ns),
             // A ping (RFC 7252, 4.3), or an answer that was not requested.
             (MessageType::Con, (0, 0)) | (MessageType::Con, (2..=5, _)) => {
                 self.empty(MessageType::Rst, header.mid, peer);
@@ -314,10 +225,13 @@ impl<I: Invoker> Server<I> {
         }
     }
 
-    /// The peer acknowledged or rejected our answer, so it is not sent again.
-    fn settled(&mut self, peer: SocketAddr, mid: u16) {
+    /// The peer acknowledged or rejected our message, so it is not sent again.
+    fn settled(&mut self, peer: SocketAddr, mid: u16, acknowledged: bool, now_ns: u64) {
         if let Some(outstanding) = self.outstanding.remove(&(peer, mid)) {
             self.retransmit_due.remove(&(outstanding.due_ns, peer, mid));
+        }
+        if self.observers.is_some() {
+            self.notification_settled((peer, mid), acknowledged, now_ns);
         }
     }
 
@@ -355,10 +269,7 @@ impl<I: Invoker> Server<I> {
                 return;
             }
             Err(Refused::BadOption(_)) if header.kind == MessageType::Non => return,
-            Err(Refused::BadOption(number)) => {
-                Err(Response::diagnostic((4, 2), format!("option {number}")))
-            }
-            Err(Refused::BadRequest(text)) => Err(Response::diagnostic((4, 0), text)),
+            Err(refused) => Err(refusal(refused)),
         };
         if let Ok(Request { echo: Some(echo), .. }) = &request {
             self.proofs.prove(peer, echo, now_ns);
@@ -374,28 +285,58 @@ impl<I: Invoker> Server<I> {
             return;
         }
         let owner = Owner::of(peer, limit.is_none());
+        let noted = Some(self.exchanges.begin(key, owner, absent, now_ns));
+        let (kind, mid) = (header.kind, header.mid);
+        let to = Recipient::of(peer, header.code.1, Token::new(header.token), limit);
+        self.proceed(noted, (kind, mid), to, request, now_ns);
+    }
+
+    /// Takes a request that arrived as a message of a connection. `Err` means that it is malformed.
+    pub(crate) fn stream_request(
+        &mut self,
+        peer: SocketAddr,
+        message: &StreamMessage<'_>,
+        now_ns: u64,
+    ) -> Result<(), Malformed> {
+        self.counters.requests += 1;
+        let request = match Request::parse(message.tail) {
+            Ok(request) => Ok(request),
+            Err(Refused::Format) => {
+                self.counters.unusable += 1;
+                return Err(Malformed);
+            }
+            Err(refused) => Err(refusal(refused)),
+        };
+        let to = Recipient::of(peer, message.code.1, Token::new(message.token), None);
+        self.proceed(None, (MessageType::Non, 0), to, request, now_ns);
+        Ok(())
+    }
+
+    /// Serves a request that has not been served before.
+    fn proceed(
+        &mut self,
+        noted: Option<Noted>,
+        (kind, mid): (MessageType, u16),
+        to: Recipient,
+        request: Result<Request<'_>, Response>,
+        now_ns: u64,
+    ) {
         self.next_serial += 1;
         let mut exchange = Exchange {
-            noted: self.exchanges.begin(key, owner, absent, now_ns),
+            noted,
             serial: self.next_serial,
-            peer,
-            kind: header.kind,
-            mid: header.mid,
-            code: header.code.1,
-            token: Token::new(header.token),
+            kind,
+            mid,
             method: b"",
             function: None,
-            path: Vec::new(),
-            query: Vec::new(),
-            discriminator: 0,
             accept: None,
             block1: None,
-            block2: None,
-            limit,
             acked: false,
+            watch: None,
+            to,
         };
         let response = match request {
-            Ok(request) => self.serve(&mut exchange, header, request, now_ns),
+            Ok(request) => self.serve(&mut exchange, request, now_ns),
             Err(response) => Some(response),
         };
         match response {
@@ -405,7 +346,7 @@ impl<I: Invoker> Server<I> {
                 let id = self.running.vacant_key();
                 // An unproven source gets one datagram for each of its own: the answer is sent with
                 // the acknowledgement, however late, and repetitions of the request wait for it.
-                if exchange.kind == MessageType::Con && exchange.limit.is_none() {
+                if exchange.kind == MessageType::Con && exchange.to.limit.is_none() {
                     let due = now_ns + self.config.ack_delay_ns;
                     self.ack_due.push_back((due, id, exchange.serial));
                 }
@@ -419,33 +360,36 @@ impl<I: Invoker> Server<I> {
     fn serve(
         &mut self,
         exchange: &mut Exchange,
-        header: Header<'_>,
         mut request: Request<'_>,
         now_ns: u64,
     ) -> Option<Response> {
         if request.wants_proxy {
             return Some(Response::diagnostic((5, 5), "not a proxy"));
         }
-        let Some(method) = translate::method(header.code) else {
+        let Some(method) = translate::method((0, exchange.to.code)) else {
             return Some(Response::diagnostic((4, 5), "method not supported"));
         };
         exchange.method = method;
         exchange.accept = request.accept;
-        exchange.block2 = request.block2;
-        if [request.block1, request.block2].iter().flatten().any(|block| block.size_exponent == 7) {
+        exchange.to.block2 = request.block2;
+        let blocks = [request.block1, request.block2];
+        if matches!(self.frame, Frame::Datagram)
+            && blocks.iter().flatten().any(|block| block.size_exponent == BERT)
+        {
             return Some(Response::diagnostic((4, 0), "SZX 7"));
         }
         if request.path == b"/.well-known/core" {
             return Some(self.discover(method, &request));
         }
-        exchange.path = std::mem::take(&mut request.path);
-        exchange.query = std::mem::take(&mut request.query);
-        let name = exchange.path.split(|byte| *byte == b'/').nth(1).unwrap_or_default();
-        let below = (1 + name.len()).min(exchange.path.len());
+        exchange.to.path = std::mem::take(&mut request.path);
+        exchange.to.query = std::mem::take(&mut request.query);
+        let name = exchange.to.path.split(|byte| *byte == b'/').nth(1).unwrap_or_default();
+        let below_at = (1 + name.len()).min(exchange.to.path.len());
         let in_blocks = request.block1.is_some() || request.block2.is_some();
         // All blocks of a transfer must go to one revision.
         let key = || {
-            let key = || self.hasher.hash_one((exchange.peer, &exchange.path, &exchange.query));
+            let key =
+                || self.hasher.hash_one((exchange.to.peer, &exchange.to.path, &exchange.to.query));
             in_blocks.then(key)
         };
         let route = std::str::from_utf8(name).ok().and_then(|name| self.invoker.route(name, key));
@@ -464,8 +408,8 @@ impl<I: Invoker> Server<I> {
             _ => 0,
         };
         if let Some(block) = request.block2.filter(|block| block.number > 0) {
-            exchange.discriminator = discriminator;
-            if let Some(held) = self.answers.get(&exchange.transfer(discriminator), now_ns) {
+            exchange.to.discriminator = discriminator;
+            if let Some(held) = self.answers.get(&exchange.to.transfer(discriminator), now_ns) {
                 return Some(held.clone());
             }
             if !matches!(method, b"GET" | b"FETCH") {
@@ -478,13 +422,19 @@ impl<I: Invoker> Server<I> {
             Ok(body) => body,
             Err(response) => return Some(response),
         };
-        exchange.discriminator = if method == b"FETCH" { discriminator } else { 0 };
+        exchange.to.discriminator = if method == b"FETCH" { discriminator } else { 0 };
         match self.shares.room(exchange, self.running.len(), self.config.running_max) {
             Room::Free => {}
-            Room::Unproven => return Some(self.challenge(exchange.peer, now_ns)),
+            Room::Unproven => return Some(self.challenge(exchange.to.peer, now_ns)),
             Room::Full => return Some(self.fault(exchange, &Fault::NodeFull)),
         }
-        let below = match &exchange.path[below..] {
+        if method == b"GET"
+            && let Some(observe) = request.observe
+            && let Some(challenge) = self.observe(exchange, &route, (observe, below_at), now_ns)
+        {
+            return Some(challenge);
+        }
+        let below = match &exchange.to.path[below_at..] {
             [] => b"/",
             below => below,
         };
@@ -493,7 +443,7 @@ impl<I: Invoker> Server<I> {
             invocation: Invocation {
                 id: invocation_id(),
                 trigger: Trigger::Coap,
-                head: translate::head(method, below, &exchange.query, &request),
+                head: translate::head(method, below, &exchange.to.query, &request),
                 body,
                 received_ns: now_ns,
                 deadline_ns: now_ns + route.timeout_ms() * 1_000_000,
@@ -524,7 +474,7 @@ impl<I: Invoker> Server<I> {
             return Ok(Body::whole(request.payload.to_vec()));
         };
         exchange.block1 = Some(block);
-        let key = exchange.transfer(discriminator);
+        let key = exchange.to.transfer(discriminator);
         match self.uploads.block(key, block, request.payload, limit, now_ns) {
             Arrival::Complete(body) => Ok(Body::whole(body)),
             Arrival::Continue => Err(Response::code((2, 31))),
@@ -536,7 +486,7 @@ impl<I: Invoker> Server<I> {
 
     /// Asks a source to prove that it is real (RFC 9175, 2.3): it repeats its request with the
     /// value.
-    fn challenge(&self, peer: SocketAddr, now_ns: u64) -> Response {
+    pub(crate) fn challenge(&self, peer: SocketAddr, now_ns: u64) -> Response {
         Response { code: (4, 1), echo: Some(self.proofs.echo(peer, now_ns)), ..Response::default() }
     }
 
@@ -565,9 +515,9 @@ impl<I: Invoker> Server<I> {
 
     /// Takes the result of an invocation.
     pub(crate) fn finish(&mut self, id: usize, finished: Finished, now_ns: u64) {
-        let Some(exchange) = self.running.try_remove(id) else { return };
+        let Some(mut exchange) = self.running.try_remove(id) else { return };
         self.shares.end(&exchange);
-        let response = match finished {
+        let mut response = match finished {
             Ok((status, headers, body)) => {
                 let method = if self.config.always_content { b"GET" } else { exchange.method };
                 let response = translate::response(method, status, &headers, body);
@@ -583,70 +533,92 @@ impl<I: Invoker> Server<I> {
             }
             Err(fault) => self.fault(&exchange, &fault),
         };
+        if let Some(watch) = exchange.watch.take() {
+            self.register(&exchange, watch, &mut response, now_ns);
+        }
         self.answer(exchange, response, now_ns);
     }
 
     /// Cuts an answer to the allowed length and sends it.
     fn answer(&mut self, exchange: Exchange, mut response: Response, now_ns: u64) {
-        if let Some(block1) = exchange.block1 {
+        let Exchange { noted, kind, mid, acked, to, block1, .. } = exchange;
+        if let Some(block1) = block1 {
             // The last block's answer repeats its number; `more` shows whether the transfer
             // continues.
             response.block1 = Some(Block { more: response.code == (2, 31), ..block1 });
         }
-        let safe = matches!(exchange.method, b"GET" | b"FETCH");
-        let response = match self.cut(&exchange, response, now_ns) {
+        let response = match self.cut(&to, response, now_ns) {
             Ok(response) => response,
-            Err(_) if safe => self.challenge(exchange.peer, now_ns),
+            Err(_) if to.is_safe() && to.limit.is_some() => self.challenge(to.peer, now_ns),
             Err(smallest) => smallest,
         };
-        let Exchange { noted, peer, kind, mid, acked, limit, .. } = exchange;
-        let token = exchange.token.as_bytes();
-        match (kind, acked) {
-            (MessageType::Con, false) => {
+        let (peer, token) = (to.peer, to.token.as_bytes());
+        match (kind, acked, noted) {
+            (MessageType::Con, false, Some(noted)) => {
                 let datagram =
                     self.out.write(peer, |out| response.encode(out, MessageType::Ack, mid, token));
-                let owner = Owner::of(peer, limit.is_none());
+                let owner = Owner::of(peer, to.limit.is_none());
                 self.exchanges.answer(noted, (peer, mid), owner, datagram, now_ns);
             }
-            (MessageType::Con, true) => {
-                let mid = self.fresh_mid();
-                let datagram =
-                    self.out.write(peer, |out| response.encode(out, MessageType::Con, mid, token));
-                // Repeating an answer to an unproven source would send it many times the bytes that
-                // it sent.
-                if limit.is_none() && self.outstanding.len() < OUTSTANDING_MAX {
-                    let due_ns = now_ns + ACK_TIMEOUT_NS;
-                    self.retransmit_due.insert((due_ns, peer, mid));
-                    let outstanding = Outstanding {
-                        datagram: Bytes::copy_from_slice(datagram),
-                        attempts: 0,
-                        pause_ns: ACK_TIMEOUT_NS,
-                        due_ns,
-                    };
-                    self.outstanding.insert((peer, mid), outstanding);
-                }
+            (MessageType::Con, ..) => {
+                self.confirmable(&to, &response, FIRST_ATTEMPT, now_ns);
             }
             _ => {
-                let mid = self.fresh_mid();
-                self.out.write(peer, |out| response.encode(out, MessageType::Non, mid, token));
+                self.unconfirmed(&to, &response);
             }
         }
     }
 
+    /// Sends a message that needs no acknowledgement; returns its id.
+    pub(crate) fn unconfirmed(&mut self, to: &Recipient, response: &Response) -> u16 {
+        let mid = self.fresh_mid();
+        let (frame, token) = (self.frame, to.token.as_bytes());
+        self.out.write(to.peer, |out| match frame {
+            Frame::Datagram => response.encode(out, MessageType::Non, mid, token),
+            Frame::Stream { .. } => response.encode_for_stream(out, token),
+        });
+        mid
+    }
+
+    /// Sends a confirmable message, which is repeated until the peer has acknowledged it; returns
+    /// its id.
+    pub(crate) fn confirmable(
+        &mut self,
+        to: &Recipient,
+        response: &Response,
+        (attempts, pause_ns): (u32, u64),
+        now_ns: u64,
+    ) -> u16 {
+        let (mid, peer) = (self.fresh_mid(), to.peer);
+        let token = to.token.as_bytes();
+        let datagram =
+            self.out.write(peer, |out| response.encode(out, MessageType::Con, mid, token));
+        // Repeating an answer to an unproven source would send it many times the bytes that it
+        // sent.
+        if to.limit.is_none() && self.outstanding.len() < OUTSTANDING_MAX {
+            let due_ns = now_ns + pause_ns;
+            self.retransmit_due.insert((due_ns, peer, mid));
+            let datagram = Bytes::copy_from_slice(datagram);
+            let outstanding = Outstanding { datagram, attempts, pause_ns, due_ns };
+            self.outstanding.insert((peer, mid), outstanding);
+        }
+        mid
+    }
+
+    /// Whether a message waits for its acknowledgement.
+    pub(crate) fn is_outstanding(&self, key: &Key) -> bool {
+        self.outstanding.contains_key(key)
+    }
+
     /// The requested block of the answer. Keeps a longer answer for the other blocks. `Err` holds
     /// the shortest answer, for a source to which the full one may not be sent.
-    fn cut(
+    pub(crate) fn cut(
         &mut self,
-        exchange: &Exchange,
+        to: &Recipient,
         mut response: Response,
         now_ns: u64,
     ) -> Result<Response, Response> {
-        let wanted = exchange.block2.unwrap_or(Block {
-            number: 0,
-            more: false,
-            size_exponent: SIZE_EXPONENT_MAX,
-        });
-        let mut exponent = wanted.size_exponent.min(SIZE_EXPONENT_MAX);
+        let (frame, token, limit) = (self.frame, to.token.as_bytes(), to.limit);
         if response.code.0 > 2 {
             response.payload.truncate(DIAGNOSTIC_BYTES_MAX);
         }
@@ -654,27 +626,16 @@ impl<I: Invoker> Server<I> {
             response.location.clear();
             response.location_query.clear();
         }
-        let fits = |response: &Response, limit: Option<usize>| {
-            let limit = limit.unwrap_or(DATAGRAM_BYTES_MAX).min(DATAGRAM_BYTES_MAX);
-            // The message is encoded only if the estimate does not decide.
-            response.bytes_max() <= limit || {
-                let mut datagram = Vec::new();
-                response.encode(&mut datagram, MessageType::Con, 0, exchange.token.as_bytes());
-                datagram.len() <= limit
-            }
-        };
-        let whole_fits = response.payload.len() <= 16 << exponent;
-        // An error is sent as a whole, because blocks are for answers (RFC 7959, 2.4). So is 2.31
-        // (Continue), which answers a block of the request and is not part of the answer (RFC 7959,
-        // 2.9.1).
-        let is_whole = exchange.block2.is_none() || response.code.0 > 2 || response.code == (2, 31);
-        if whole_fits && is_whole && fits(&response, exchange.limit) {
+        if frame.is_whole(&response, (to.block2, limit), token) {
             return Ok(response);
         }
-        let safe = matches!(exchange.method, b"GET" | b"FETCH");
+        let size_exponent = frame.exponent_max();
+        let wanted = to.block2.unwrap_or(Block { number: 0, more: false, size_exponent });
+        let mut exponent = wanted.size_exponent.min(size_exponent);
+        let needs_proof = to.is_safe() && limit.is_some();
         loop {
-            let piece = block_of(&response, wanted, exponent);
-            if fits(&piece, exchange.limit) {
+            let piece = frame.block_of(&response, wanted, exponent);
+            if frame.fits(&piece, limit, token) {
                 let more = piece.block2.is_some_and(|block| block.more || block.number > 0);
                 if more && response.code.0 == 2 {
                     let bytes = response.payload.len() + OVERHEAD_BYTES;
@@ -684,10 +645,11 @@ impl<I: Invoker> Server<I> {
                         let hash = self.hasher.hash_one(&response.payload);
                         response.etag = Some(hash.to_be_bytes()[..4].to_vec());
                     }
-                    let piece = block_of(&response, wanted, exponent);
-                    let key = exchange.transfer(exchange.discriminator);
-                    self.answers.put(key, response, bytes, now_ns);
-                    if fits(&piece, exchange.limit) {
+                    let piece = frame.block_of(&response, wanted, exponent);
+                    // Only the first block of a notification is one; the others are fetched.
+                    response.observe = None;
+                    self.answers.put(to.transfer(to.discriminator), response, bytes, now_ns);
+                    if frame.fits(&piece, limit, token) {
                         return Ok(piece);
                     }
                     return Err(Response::code(piece.code));
@@ -696,7 +658,7 @@ impl<I: Invoker> Server<I> {
             }
             // A safe request is answered in full once its source is proven. Others, which must not
             // run twice, are answered in blocks within the limit.
-            if exponent == 0 || safe || response.code.0 > 2 {
+            if exponent == 0 || needs_proof || response.code.0 > 2 {
                 let mut short = Response { code: response.code, ..Response::default() };
                 short.block1 = response.block1;
                 short.size1 = response.size1;
@@ -733,9 +695,11 @@ impl<I: Invoker> Server<I> {
                 Some(_) if due > now_ns => break,
                 Some(exchange) => {
                     exchange.acked = true;
-                    let (noted, peer, mid) = (exchange.noted, exchange.peer, exchange.mid);
+                    let (noted, peer, mid) = (exchange.noted, exchange.to.peer, exchange.mid);
                     // Only requests from a proven source are acknowledged separately.
-                    self.exchanges.acked(noted, (peer, mid), Owner::of(peer, true), now_ns);
+                    if let Some(noted) = noted {
+                        self.exchanges.acked(noted, (peer, mid), Owner::of(peer, true), now_ns);
+                    }
                     self.empty(MessageType::Ack, mid, peer);
                 }
             }
@@ -749,8 +713,15 @@ impl<I: Invoker> Server<I> {
             let Some(outstanding) = self.outstanding.get_mut(&(peer, mid)) else { continue };
             if outstanding.attempts == RETRANSMIT_MAX {
                 self.outstanding.remove(&(peer, mid));
+                self.notification_lost((peer, mid));
                 continue;
             }
+            let attempt = (outstanding.attempts + 1, outstanding.pause_ns * 2);
+            if self.observers.is_some() && self.notify_newer((peer, mid), attempt, now_ns) {
+                self.outstanding.remove(&(peer, mid));
+                continue;
+            }
+            let Some(outstanding) = self.outstanding.get_mut(&(peer, mid)) else { continue };
             outstanding.attempts += 1;
             outstanding.pause_ns *= 2;
             outstanding.due_ns = now_ns + outstanding.pause_ns;
@@ -767,7 +738,13 @@ impl<I: Invoker> Server<I> {
     pub(crate) fn held(&self) -> (usize, usize) {
         let bytes = self.exchanges.bytes() + self.uploads.bytes() + self.answers.bytes();
         let marks = self.exchanges.marks() + self.uploads.marks() + self.answers.marks();
-        (bytes, marks + self.ack_due.len() + self.retransmit_due.len())
+        let observers = self.observers.as_ref().map_or(0, |observers| observers.marks());
+        (bytes, marks + self.ack_due.len() + self.retransmit_due.len() + observers)
+    }
+
+    /// Bytes of bodies and answers in blocks.
+    pub(crate) fn held_bytes(&self) -> usize {
+        self.uploads.bytes() + self.answers.bytes()
     }
 
     /// Exchanges that are being served.
@@ -776,24 +753,11 @@ impl<I: Invoker> Server<I> {
     }
 }
 
-/// One block of an answer. A block beyond its end is answered with 4.00 (RFC 7959, 2.4).
-fn block_of(response: &Response, wanted: Block, exponent: u8) -> Response {
-    let size = 16usize << exponent;
-    // A smaller size than the requested one changes the number so that the offset stays the same.
-    let offset = (wanted.number as usize) << (4 + wanted.size_exponent.min(SIZE_EXPONENT_MAX));
-    let length = response.payload.len();
-    if offset >= length && wanted.number > 0 {
-        return Response::diagnostic((4, 0), "block is beyond the end of the answer");
-    }
-    let end = (offset + size).min(length);
-    Response {
-        block2: Some(Block {
-            number: (offset / size) as u32,
-            more: end < length,
-            size_exponent: exponent,
-        }),
-        size2: (offset == 0 && end < length).then_some(u32::try_from(length).unwrap_or(u32::MAX)),
-        payload: response.payload.slice(offset..end),
-        ..response.clone()
+/// The answer to a request that cannot be served.
+fn refusal(refused: Refused) -> Response {
+    match refused {
+        Refused::BadOption(number) => Response::diagnostic((4, 2), format!("option {number}")),
+        Refused::BadRequest(text) => Response::diagnostic((4, 0), text),
+        Refused::Format => Response::diagnostic((4, 0), "malformed"),
     }
 }

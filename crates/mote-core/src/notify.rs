@@ -10,6 +10,7 @@
 //! ([`Notices::begin_asking`], [`Notices::asked`]).
 
 use std::collections::HashMap;
+use std::fmt;
 use std::net::IpAddr;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -130,6 +131,12 @@ enum Asking {
 struct Told {
     changed: Vec<u64>,
     waker: Option<Waker>,
+}
+
+impl fmt::Debug for Notices {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("Notices").field(&self.figures()).finish()
+    }
 }
 
 impl Default for Notices {

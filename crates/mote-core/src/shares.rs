@@ -95,6 +95,11 @@ pub struct Share<K: Eq + Hash> {
 }
 
 impl<K: Eq + Hash + Clone> Share<K> {
+    /// How many pieces it holds.
+    pub fn pieces(&self) -> usize {
+        self.pieces
+    }
+
     /// Takes `pieces` more for the same owner, all or none. Does not block.
     pub fn grow(&mut self, pieces: usize) -> Result<(), Exceeded> {
         let resource = &self.resource;

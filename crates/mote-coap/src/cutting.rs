@@ -1,0 +1,100 @@
+//! Cuts an answer to the length of one message (RFC 7959, and RFC 8323, 6 for messages over TCP).
+
+use super::blocks::{Block, SIZE_EXPONENT_MAX};
+use super::message::{DATAGRAM_BYTES_MAX, MessageType, Response};
+
+/// The size exponent that stands for several blocks of 1,024 bytes in one message (RFC 8323, 6).
+pub(crate) const BERT: u8 = 7;
+
+/// What one message may hold.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Frame {
+    /// A datagram.
+    Datagram,
+    /// A message over TCP: the largest that the peer reads, and whether it reads several blocks in
+    /// one message.
+    Stream { bytes_max: usize, bert: bool },
+}
+
+impl Frame {
+    /// The largest size exponent of an answer.
+    pub(crate) fn exponent_max(self) -> u8 {
+        match self {
+            Frame::Stream { bert: true, .. } => BERT,
+            _ => SIZE_EXPONENT_MAX,
+        }
+    }
+
+    /// Longest payload that needs no blocks, if the message is short enough.
+    fn whole_max(self, exponent: u8) -> usize {
+        match self {
+            Frame::Datagram => 16 << exponent,
+            Frame::Stream { bytes_max, .. } => bytes_max,
+        }
+    }
+
+    /// Whether a response is short enough for one message, and for this limit.
+    pub(crate) fn fits(self, response: &Response, limit: Option<usize>, token: &[u8]) -> bool {
+        let bytes_max = match self {
+            Frame::Datagram => limit.unwrap_or(DATAGRAM_BYTES_MAX).min(DATAGRAM_BYTES_MAX),
+            Frame::Stream { bytes_max, .. } => bytes_max,
+        };
+        // The message is encoded only if the estimate does not decide.
+        response.bytes_max() <= bytes_max || {
+            let mut bytes = Vec::new();
+            match self {
+                Frame::Datagram => response.encode(&mut bytes, MessageType::Con, 0, token),
+                Frame::Stream { .. } => response.encode_for_stream(&mut bytes, token),
+            }
+            bytes.len() <= bytes_max
+        }
+    }
+
+    /// Whether a response is sent without being cut.
+    pub(crate) fn is_whole(
+        self,
+        response: &Response,
+        (block2, limit): (Option<Block>, Option<usize>),
+        token: &[u8],
+    ) -> bool {
+        let exponent = block2.map_or(SIZE_EXPONENT_MAX, |block| block.size_exponent);
+        // An error is sent as a whole, because blocks are for answers (RFC 7959, 2.4). So is 2.31
+        // (Continue), which answers a block of the request and is not part of the answer (RFC 7959,
+        // 2.9.1).
+        let may_be = block2.is_none() || response.code.0 > 2 || response.code == (2, 31);
+        may_be
+            && response.payload.len() <= self.whole_max(exponent.min(SIZE_EXPONENT_MAX))
+            && self.fits(response, limit, token)
+    }
+
+    /// One block of an answer. A block beyond its end is answered with 4.00 (RFC 7959, 2.4).
+    pub(crate) fn block_of(self, response: &Response, wanted: Block, exponent: u8) -> Response {
+        let unit = 16usize << exponent.min(SIZE_EXPONENT_MAX);
+        let size = match self {
+            Frame::Stream { bytes_max, .. } if exponent == BERT => {
+                let room = bytes_max.saturating_sub(response.bytes_max() - response.payload.len());
+                (room / unit).max(1) * unit
+            }
+            _ => unit,
+        };
+        // A smaller size than the requested one changes the number so that the offset stays the
+        // same.
+        let offset = (wanted.number as usize) << (4 + wanted.size_exponent.min(SIZE_EXPONENT_MAX));
+        let length = response.payload.len();
+        if offset >= length && wanted.number > 0 {
+            return Response::diagnostic((4, 0), "block is beyond the end of the answer");
+        }
+        let end = (offset + size).min(length);
+        Response {
+            block2: Some(Block {
+                number: (offset / unit) as u32,
+                more: end < length,
+                size_exponent: exponent,
+            }),
+            size2: (offset == 0 && end < length)
+                .then_some(u32::try_from(length).unwrap_or(u32::MAX)),
+            payload: response.payload.slice(offset..end),
+            ..response.clone()
+        }
+    }
+}

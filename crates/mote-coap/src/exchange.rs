@@ -1,0 +1,65 @@
+//! A request from its arrival to its answer.
+
+use std::net::SocketAddr;
+
+use mote_core::FunctionName;
+use mote_core::notify::Watch;
+
+use super::blocks::Block;
+use super::exchanges::Noted;
+use super::message::{MessageType, Token};
+
+/// Identifies a transfer: peer, method code, path and query, and a value that distinguishes
+/// requests in which these are equal (Request-Tag, or a hash of the payload of FETCH).
+pub(crate) type TransferKey = (SocketAddr, u8, Vec<u8>, Vec<u8>, u64);
+
+/// Who receives an answer, and what it asked for.
+#[derive(Clone)]
+pub(crate) struct Recipient {
+    pub(crate) peer: SocketAddr,
+    pub(crate) code: u8,
+    pub(crate) token: Token,
+    pub(crate) path: Vec<u8>,
+    pub(crate) query: Vec<u8>,
+    /// See [`TransferKey`].
+    pub(crate) discriminator: u64,
+    pub(crate) block2: Option<Block>,
+    /// Bytes that may be sent to this source; `None` means no limit.
+    pub(crate) limit: Option<usize>,
+}
+
+impl Recipient {
+    /// One that is known by its message only so far.
+    pub(crate) fn of(peer: SocketAddr, code: u8, token: Token, limit: Option<usize>) -> Self {
+        let (path, query) = (Vec::new(), Vec::new());
+        Self { peer, code, token, path, query, discriminator: 0, block2: None, limit }
+    }
+
+    /// Made only if there are blocks: most exchanges are one message in each direction.
+    pub(crate) fn transfer(&self, discriminator: u64) -> TransferKey {
+        (self.peer, self.code, self.path.clone(), self.query.clone(), discriminator)
+    }
+
+    /// Whether the request may run twice: GET and FETCH.
+    pub(crate) fn is_safe(&self) -> bool {
+        matches!(self.code, 1 | 5)
+    }
+}
+
+/// A request from its arrival to its answer.
+pub(crate) struct Exchange {
+    /// `None` over TCP, where no message arrives twice.
+    pub(crate) noted: Option<Noted>,
+    /// Unique, unlike the exchange's id.
+    pub(crate) serial: u64,
+    pub(crate) kind: MessageType,
+    pub(crate) mid: u16,
+    pub(crate) method: &'static [u8],
+    pub(crate) function: Option<FunctionName>,
+    pub(crate) accept: Option<u16>,
+    pub(crate) block1: Option<Block>,
+    pub(crate) acked: bool,
+    /// The request asks to observe its resource, and changes are watched from here on.
+    pub(crate) watch: Option<Box<Watch>>,
+    pub(crate) to: Recipient,
+}

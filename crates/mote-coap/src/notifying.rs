@@ -1,0 +1,186 @@
+//! Observation (RFC 7641) as the server does it: registration with the answer to a GET, and
+//! notifications of the states that functions publish.
+
+use std::net::SocketAddr;
+use std::task::Context;
+
+use mote_core::notify::{Resource, Watch};
+use mote_core::{Invoker, RouteInfo};
+
+use super::content_format::media_type;
+use super::cutting::Frame;
+use super::exchange::Exchange;
+use super::exchanges::Key;
+use super::message::{Response, Token};
+use super::observers::Observers;
+use super::server::{FIRST_ATTEMPT, Server};
+use super::translate;
+
+/// Notifications that are sent before other work has its turn.
+const TURN_MAX: u32 = mote_core::turn::TURN_ITEMS_MAX;
+
+impl<I: Invoker> Server<I> {
+    /// Handles the Observe option of a GET, before its function runs: watches the resource, so that
+    /// no change is missed while the function answers. Returns a challenge for a source that is not
+    /// proven, because notifications would flood a forged address.
+    pub(crate) fn observe(
+        &mut self,
+        exchange: &mut Exchange,
+        route: &I::Route,
+        (observe, below_at): (u32, usize),
+        now_ns: u64,
+    ) -> Option<Response> {
+        let notices = self.config.notices.as_ref()?;
+        let to = &exchange.to;
+        if observe == 1 {
+            self.deregister(to.peer, to.token);
+            return None;
+        }
+        let segment = std::str::from_utf8(&to.path[1..below_at]).ok()?;
+        let is_function = segment.split('@').next() == Some(route.name().as_str());
+        if observe != 0 || !is_function || to.block2.is_some_and(|block| block.number > 0) {
+            return None;
+        }
+        if to.limit.is_some() {
+            return Some(self.challenge(to.peer, now_ns));
+        }
+        let path = match &to.path[below_at..] {
+            [] => b"/",
+            below => below,
+        };
+        let accept = exchange.accept.and_then(media_type).unwrap_or_default();
+        let resource = Resource {
+            function: route.name().clone(),
+            route: segment.to_owned(),
+            path: path.to_vec(),
+            query: to.query.clone(),
+            accept: accept.into(),
+        };
+        let observers =
+            self.observers.get_or_insert_with(|| Box::new(Observers::new(notices.feed())));
+        // Without room for another observer, the client receives a plain answer (RFC 7641, 4.1).
+        exchange.watch = observers.feed.watch(resource, to.peer.ip()).ok().map(Box::new);
+        None
+    }
+
+    /// Registers an observer with a successful answer to its request.
+    pub(crate) fn register(
+        &mut self,
+        exchange: &Exchange,
+        watch: Box<Watch>,
+        response: &mut Response,
+        now_ns: u64,
+    ) {
+        if response.code.0 != 2 {
+            self.deregister(exchange.to.peer, exchange.to.token);
+            return;
+        }
+        let Some(observers) = &mut self.observers else { return };
+        let sequence = observers.add(exchange.to.clone(), watch, response.content_format, now_ns);
+        response.observe = Some(sequence);
+    }
+
+    fn deregister(&mut self, peer: SocketAddr, token: Token) {
+        if let Some(observers) = &mut self.observers
+            && let Some(at) = observers.find(peer, token)
+        {
+            observers.remove(at);
+        }
+    }
+
+    /// Sends notifications of changed resources, some in each turn; returns `true` if further ones
+    /// are waiting.
+    pub(crate) fn notify_changed(&mut self, cx: &mut Context<'_>, now_ns: u64) -> bool {
+        if let Some(observers) = &mut self.observers {
+            observers.poll_changed(cx);
+        }
+        self.notify_queued(now_ns)
+    }
+
+    pub(crate) fn notify_queued(&mut self, now_ns: u64) -> bool {
+        for _ in 0..TURN_MAX {
+            let next = self.observers.as_mut().and_then(|observers| observers.next());
+            let Some(at) = next else { return false };
+            self.notify(at, FIRST_ATTEMPT, now_ns);
+        }
+        self.observers.as_ref().is_some_and(|observers| observers.has_queued())
+    }
+
+    /// Sends one observer the latest state.
+    fn notify(&mut self, at: usize, attempt: (u32, u64), now_ns: u64) {
+        let Some(observers) = &mut self.observers else { return };
+        let Some(observer) = observers.get_mut(at) else { return };
+        let Some(state) = observer.watch.newer() else { return };
+        let mut response = translate::response(b"GET", state.status, &state.headers, state.body);
+        if let (Some(first), Some(now)) = (observer.format, response.content_format)
+            && response.code.0 == 2
+            && first != now
+        {
+            response = Response::diagnostic((4, 6), "the function now answers in another format");
+        }
+        let ends = response.code.0 != 2;
+        if !ends {
+            observer.format = observer.format.or(response.content_format);
+            response.observe = Some(observer.next_sequence(now_ns));
+        }
+        // The end of an observation is confirmable, because nothing follows that would tell of it.
+        let confirmable = ends || attempt.0 > 0 || observer.needs_confirmation(now_ns);
+        let to = observer.to.clone();
+        let response = self.cut(&to, response, now_ns).unwrap_or_else(|short| short);
+        let message = match self.frame {
+            Frame::Stream { .. } => {
+                self.unconfirmed(&to, &response);
+                None
+            }
+            Frame::Datagram if confirmable => {
+                let mid = self.confirmable(&to, &response, attempt, now_ns);
+                // It is not repeated if too many others are.
+                Some((mid, self.is_outstanding(&(to.peer, mid))))
+            }
+            Frame::Datagram => Some((self.unconfirmed(&to, &response), false)),
+        };
+        if let Some(notices) = &self.config.notices {
+            notices.count_sent();
+        }
+        let Some(observers) = &mut self.observers else { return };
+        match ends {
+            true => observers.remove(at),
+            false => observers.sent(at, message, now_ns),
+        }
+    }
+
+    /// The peer acknowledged or rejected a message, which may be a notification.
+    pub(crate) fn notification_settled(&mut self, key: Key, acknowledged: bool, now_ns: u64) {
+        let Some(observers) = &mut self.observers else { return };
+        let Some(at) = observers.of_message(&key) else { return };
+        if acknowledged {
+            observers.acknowledged(at, key.1, now_ns);
+        } else {
+            self.notification_lost(key);
+        }
+    }
+
+    /// Forgets an observer that rejected a notification, or did not acknowledge it in time.
+    pub(crate) fn notification_lost(&mut self, key: Key) {
+        let Some(observers) = &mut self.observers else { return };
+        let Some(at) = observers.of_message(&key) else { return };
+        observers.remove(at);
+        if let Some(notices) = &self.config.notices {
+            notices.count_lost();
+        }
+    }
+
+    /// Sends a newer state in place of a notification that is to be repeated (RFC 7641, 4.5.2);
+    /// returns `false` if there is none.
+    pub(crate) fn notify_newer(&mut self, key: Key, attempt: (u32, u64), now_ns: u64) -> bool {
+        let Some(observers) = &mut self.observers else { return false };
+        let Some(at) = observers.of_message(&key) else { return false };
+        let Some(observer) = observers.get_mut(at) else { return false };
+        if observer.outstanding != Some(key.1) || !observer.watch.has_newer() {
+            return false;
+        }
+        observer.outstanding = None;
+        self.notify(at, attempt, now_ns);
+        true
+    }
+}

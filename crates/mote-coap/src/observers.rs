@@ -1,0 +1,241 @@
+//! Who observes what (RFC 7641): the observers of one server, and what each has received. Pure.
+
+use std::collections::{HashMap, VecDeque};
+use std::net::SocketAddr;
+
+use mote_core::notify::{Feed, Watch};
+use slab::Slab;
+
+use super::exchange::Recipient;
+use super::exchanges::Key;
+use super::message::Token;
+
+/// A notification that follows an earlier one within this time is confirmable, because without
+/// acknowledgements a server sends one in 3 s at most (RFC 7641, 4.5.1).
+pub(crate) const QUIET_NS: u64 = 3_000_000_000;
+/// At least one notification in so many is confirmable, and at least one in this time, so that the
+/// node learns that an observer is gone.
+pub(crate) const UNCONFIRMED_MAX: u32 = 9;
+pub(crate) const CONFIRM_NS: u64 = 600_000_000_000;
+/// Message ids of an observer that a reset may name.
+const MIDS_KEPT: usize = 4;
+
+/// One observer.
+pub(crate) struct Observer {
+    pub(crate) to: Recipient,
+    pub(crate) watch: Box<Watch>,
+    /// The format of the first answer, which all notifications have (RFC 7641, 4.2).
+    pub(crate) format: Option<u16>,
+    sequence: u32,
+    sent_ns: u64,
+    confirmed_ns: u64,
+    unconfirmed: u32,
+    /// The message id of a notification that waits for its acknowledgement.
+    pub(crate) outstanding: Option<u16>,
+    queued: bool,
+    mids: [Option<u16>; MIDS_KEPT],
+}
+
+impl Observer {
+    /// The next value of the Observe option: the clock in units of 33 µs, so that it also grows when
+    /// the client registers again, and passes half of its range in 274 s (RFC 7641, 4.4).
+    pub(crate) fn next_sequence(&mut self, now_ns: u64) -> u32 {
+        let clock = sequence(now_ns);
+        let ahead = clock.wrapping_sub(self.sequence) & SEQUENCE_MASK;
+        let is_newer = ahead > 0 && ahead < SEQUENCE_MASK / 2;
+        // After half of the range, the clients go by their own clocks.
+        let is_long_ago = now_ns.saturating_sub(self.sent_ns) > 128_000_000_000;
+        self.sequence = match is_newer || is_long_ago {
+            true => clock,
+            false => (self.sequence + 1) & SEQUENCE_MASK,
+        };
+        self.sequence
+    }
+
+    /// Whether the next notification has to be confirmable.
+    pub(crate) fn needs_confirmation(&self, now_ns: u64) -> bool {
+        now_ns.saturating_sub(self.sent_ns) < QUIET_NS
+            || self.unconfirmed >= UNCONFIRMED_MAX
+            || now_ns.saturating_sub(self.confirmed_ns) > CONFIRM_NS
+    }
+}
+
+const SEQUENCE_MASK: u32 = 0xff_ffff;
+
+/// The first value of the Observe option at this time.
+pub(crate) fn sequence(now_ns: u64) -> u32 {
+    (now_ns >> 15) as u32 & SEQUENCE_MASK
+}
+
+/// The observers of one server.
+pub(crate) struct Observers {
+    pub(crate) feed: Feed,
+    all: Slab<Observer>,
+    by_token: HashMap<(SocketAddr, Token), usize>,
+    by_resource: HashMap<u64, Vec<usize>>,
+    /// Notifications that the peer may still acknowledge or reject.
+    by_mid: HashMap<Key, usize>,
+    /// Those whose resource changed.
+    queue: VecDeque<usize>,
+    /// Reused for the changes of the feed.
+    changed: Vec<u64>,
+}
+
+impl Observers {
+    pub(crate) fn new(feed: Feed) -> Self {
+        Self {
+            feed,
+            all: Slab::new(),
+            by_token: HashMap::new(),
+            by_resource: HashMap::new(),
+            by_mid: HashMap::new(),
+            queue: VecDeque::new(),
+            changed: Vec::new(),
+        }
+    }
+
+    /// Adds an observer whose request was answered at `now_ns` with this format; returns the value
+    /// of the Observe option. An earlier observer with the same token is replaced.
+    pub(crate) fn add(
+        &mut self,
+        mut to: Recipient,
+        watch: Box<Watch>,
+        format: Option<u16>,
+        now_ns: u64,
+    ) -> u32 {
+        let key = (to.peer, to.token);
+        let mut first = sequence(now_ns);
+        if let Some(at) = self.by_token.get(&key).copied() {
+            first = self.all[at].next_sequence(now_ns);
+            self.remove(at);
+        }
+        to.discriminator = 0;
+        let (resource, has_newer) = (watch.resource(), watch.has_newer());
+        let at = self.all.insert(Observer {
+            to,
+            watch,
+            format,
+            sequence: first,
+            sent_ns: now_ns,
+            confirmed_ns: now_ns,
+            unconfirmed: 0,
+            outstanding: None,
+            queued: false,
+            mids: [None; MIDS_KEPT],
+        });
+        self.by_token.insert(key, at);
+        self.by_resource.entry(resource).or_default().push(at);
+        if has_newer {
+            self.enqueue(at);
+        }
+        first
+    }
+
+    /// Removes an observer.
+    pub(crate) fn remove(&mut self, at: usize) {
+        let Some(observer) = self.all.try_remove(at) else { return };
+        let Recipient { peer, token, .. } = observer.to;
+        self.by_token.remove(&(peer, token));
+        for mid in observer.mids.into_iter().flatten() {
+            self.by_mid.remove(&(peer, mid));
+        }
+        let resource = observer.watch.resource();
+        if let Some(others) = self.by_resource.get_mut(&resource) {
+            others.retain(|other| *other != at);
+            if others.is_empty() {
+                self.by_resource.remove(&resource);
+            }
+        }
+        // The place may be reused before the queue reaches it.
+        if observer.queued {
+            self.queue.retain(|queued| *queued != at);
+        }
+    }
+
+    /// The observer with this token, if it observes this path and query.
+    pub(crate) fn find(&self, peer: SocketAddr, token: Token) -> Option<usize> {
+        self.by_token.get(&(peer, token)).copied()
+    }
+
+    pub(crate) fn get_mut(&mut self, at: usize) -> Option<&mut Observer> {
+        self.all.get_mut(at)
+    }
+
+    /// The observer that was sent a notification with this id.
+    pub(crate) fn of_message(&self, key: &Key) -> Option<usize> {
+        self.by_mid.get(key).copied()
+    }
+
+    /// Queues the observers of resources that changed.
+    pub(crate) fn poll_changed(&mut self, cx: &mut std::task::Context<'_>) {
+        let mut changed = std::mem::take(&mut self.changed);
+        while self.feed.poll_changed(cx, &mut changed).is_ready() {
+            for resource in changed.drain(..) {
+                for at in self.by_resource.get(&resource).cloned().unwrap_or_default() {
+                    self.enqueue(at);
+                }
+            }
+        }
+        self.changed = changed;
+    }
+
+    /// Queues one observer, unless it waits for an acknowledgement.
+    pub(crate) fn enqueue(&mut self, at: usize) {
+        if let Some(observer) = self.all.get_mut(at)
+            && observer.outstanding.is_none()
+            && !std::mem::replace(&mut observer.queued, true)
+        {
+            self.queue.push_back(at);
+        }
+    }
+
+    /// The next observer to notify.
+    pub(crate) fn next(&mut self) -> Option<usize> {
+        let at = self.queue.pop_front()?;
+        if let Some(observer) = self.all.get_mut(at) {
+            observer.queued = false;
+        }
+        Some(at)
+    }
+
+    /// Whether observers wait for their notification.
+    pub(crate) fn has_queued(&self) -> bool {
+        !self.queue.is_empty()
+    }
+
+    /// Notes a notification, with its message id and whether it is confirmable; `None` over TCP.
+    pub(crate) fn sent(&mut self, at: usize, message: Option<(u16, bool)>, now_ns: u64) {
+        let Some(observer) = self.all.get_mut(at) else { return };
+        observer.sent_ns = now_ns;
+        let Some((mid, confirmable)) = message else { return };
+        observer.unconfirmed += 1;
+        observer.outstanding = confirmable.then_some(mid);
+        let peer = observer.to.peer;
+        if let Some(oldest) = observer.mids[MIDS_KEPT - 1] {
+            self.by_mid.remove(&(peer, oldest));
+        }
+        observer.mids.rotate_right(1);
+        observer.mids[0] = Some(mid);
+        self.by_mid.insert((peer, mid), at);
+    }
+
+    /// Notes an acknowledgement; a state that came meanwhile is sent next.
+    pub(crate) fn acknowledged(&mut self, at: usize, mid: u16, now_ns: u64) {
+        let Some(observer) = self.all.get_mut(at) else { return };
+        if observer.outstanding != Some(mid) {
+            return;
+        }
+        observer.outstanding = None;
+        observer.unconfirmed = 0;
+        observer.confirmed_ns = now_ns;
+        if observer.watch.has_newer() {
+            self.enqueue(at);
+        }
+    }
+
+    /// Entries that refer to observers, for the fuzzer.
+    #[cfg(feature = "fuzzing")]
+    pub(crate) fn marks(&self) -> usize {
+        self.all.len() + self.by_token.len() + self.by_mid.len() + self.queue.len()
+    }
+}

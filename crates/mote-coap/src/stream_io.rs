@@ -1,0 +1,438 @@
+//! CoAP over TCP (RFC 8323): connections, each with a task and a [`Server`] of its own.
+//!
+//! The server is that of the datagrams, which reads the same requests and writes the same answers;
+//! this file adds what a connection has: messages with a length, signals, and a peer that may stop
+//! reading. A connection is not read while it has many requests or answers under way.
+
+use std::future::{Future, poll_fn};
+use std::io;
+use std::net::{IpAddr, SocketAddr};
+use std::pin::{Pin, pin};
+use std::sync::Arc;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use mote_core::Invoker;
+use mote_core::shares::{Share, Shares, address_owner};
+use tokio::io::{AsyncRead as _, AsyncWrite as _, ReadBuf};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::{Semaphore, watch};
+use tokio::task::JoinSet;
+
+use super::cutting::Frame;
+use super::exchange_io::{Alarm, STOP_GRACE, finished, run};
+use super::ids::now_ns;
+use super::runs::Runs;
+use super::server::{Config, Server};
+use super::stream::{self, BASE_MESSAGE_BYTES, Broken, Signal};
+
+/// Bounds of the connections.
+#[derive(Debug, Clone)]
+pub struct StreamConfig {
+    /// Open connections.
+    pub connections_max: usize,
+    /// Open connections of one address.
+    pub connections_per_address_max: usize,
+    /// Bytes that all connections hold: messages, bodies in blocks, answers. One address has half.
+    pub bytes_max: usize,
+    /// Nanoseconds until the first message, which says what the peer can do, has arrived.
+    pub first_ns: u64,
+    /// Nanoseconds in which a message that has begun to arrive is complete, and in which the peer
+    /// reads something that was sent to it.
+    pub progress_ns: u64,
+    /// Nanoseconds without a message after which the node asks whether the peer is there.
+    pub silence_ns: u64,
+}
+
+impl Default for StreamConfig {
+    fn default() -> Self {
+        Self {
+            connections_max: 512,
+            connections_per_address_max: 256,
+            bytes_max: 64 << 20,
+            first_ns: 10_000_000_000,
+            progress_ns: 30_000_000_000,
+            // Below the time after which usual routers forget a connection.
+            silence_ns: 240_000_000_000,
+        }
+    }
+}
+
+/// Requests of one connection under way at once; the next one is read when one has ended.
+const RUNNING_MAX: usize = 16;
+/// Nothing is read, and no notification sent, while so many bytes wait to be written.
+const UNSENT_MAX: usize = 64 << 10;
+/// The largest message that is sent, whatever the peer reads.
+const SENT_MESSAGE_MAX: usize = 256 << 10;
+/// Bytes that are read with one call.
+const READ_BYTES: usize = 16 << 10;
+/// Messages in one turn.
+const MESSAGES_PER_TURN: u32 = mote_core::turn::TURN_ITEMS_MAX;
+/// Bytes of connections are counted in units of this.
+const UNIT_BYTES: usize = 16 << 10;
+/// Answers and bodies in blocks that one connection keeps.
+const ANSWERS_BYTES_MAX: usize = 4 << 20;
+
+/// Accepts connections until `stop` becomes true; returns when the last one has ended.
+pub async fn serve_stream<I: Invoker>(
+    listener: TcpListener,
+    invoker: I,
+    (config, streams): (Config, StreamConfig),
+    mut stop: watch::Receiver<bool>,
+) -> io::Result<()> {
+    let places = Arc::new(Semaphore::new(streams.connections_max));
+    let (all, each) = (streams.connections_max, streams.connections_per_address_max);
+    let shares: Shares<IpAddr> = Shares::new(all, each);
+    let bytes = Shares::new(streams.bytes_max / UNIT_BYTES, streams.bytes_max / UNIT_BYTES / 2);
+    // The number of requests is bounded by what is read, so no share of these is needed below it.
+    let (running_max, answers_bytes_max) = (4 * RUNNING_MAX, ANSWERS_BYTES_MAX);
+    let config = Config { running_max, answers_bytes_max, ..config };
+    let mut connections = JoinSet::new();
+    let stopping = stop.clone();
+    let mut stopped = pin!(stop.wait_for(|stop| *stop));
+    loop {
+        // Without a place, further connections wait in the kernel.
+        let accepted = async {
+            let place = places.clone().acquire_owned().await;
+            (listener.accept().await, place)
+        };
+        let (accepted, place) = tokio::select! {
+            biased;
+            _ = &mut stopped => break,
+            accepted = accepted => accepted,
+            Some(_) = connections.join_next() => continue,
+        };
+        let (Ok((socket, peer)), Ok(place)) = (accepted, place) else {
+            // The process has no files left, or the client is gone already.
+            // Measured: a pause keeps this from being a busy loop.
+            tokio::time::sleep(Duration::from_millis(20)).await;
+            continue;
+        };
+        // A client that opens too many connections finds them closed.
+        let Ok(share) = shares.take(address_owner(peer.ip()), 1) else { continue };
+        let _ = socket.set_nodelay(true);
+        let connection = Connection {
+            server: Server::new(invoker.clone(), config.clone()),
+            socket,
+            peer,
+            config: streams.clone(),
+            bytes: bytes.clone(),
+            held: None,
+            input: Vec::new(),
+            output: Vec::new(),
+            written: 0,
+            times: Times::at(now_ns()),
+            state: State::Greeting,
+        };
+        let (invoker, stop) = (invoker.clone(), stopping.clone());
+        let answer_bytes_max = config.answer_bytes_max;
+        connections.spawn(async move {
+            connection.serve(invoker, answer_bytes_max, stop).await;
+            drop((place, share));
+        });
+    }
+    while connections.join_next().await.is_some() {}
+    Ok(())
+}
+
+/// How far a connection is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum State {
+    /// The peer has not said yet what it can do.
+    Greeting,
+    Open,
+    /// Nothing more is read; answers under way are still sent.
+    Ending,
+    /// What is left is written, then the connection is closed.
+    Broken,
+}
+
+/// When something last happened, in monotonic nanoseconds.
+struct Times {
+    begun: u64,
+    /// The last complete message.
+    message: u64,
+    /// Since when a message has been arriving.
+    partial: Option<u64>,
+    /// When the peer last read something, if it has to read something.
+    unsent: Option<u64>,
+    /// When it was asked whether it is there.
+    pinged: Option<u64>,
+}
+
+impl Times {
+    fn at(now: u64) -> Self {
+        Self { begun: now, message: now, partial: None, unsent: None, pinged: None }
+    }
+}
+
+struct Connection<I: Invoker> {
+    server: Server<I>,
+    socket: TcpStream,
+    peer: SocketAddr,
+    config: StreamConfig,
+    bytes: Shares<IpAddr>,
+    held: Option<Share<IpAddr>>,
+    input: Vec<u8>,
+    output: Vec<u8>,
+    written: usize,
+    times: Times,
+    state: State,
+}
+
+impl<I: Invoker> Connection<I> {
+    async fn serve(mut self, invoker: I, answer_bytes_max: u64, mut stop: watch::Receiver<bool>) {
+        self.server.frame = Frame::Stream { bytes_max: BASE_MESSAGE_BYTES, bert: false };
+        stream::put_capabilities(&mut self.output);
+        let mut runs = Runs::new();
+        let mut alarm = Alarm::default();
+        let mut stopped = pin!(stop.wait_for(|stop| *stop));
+        let mut stopping = false;
+        let mut grace = pin!(tokio::time::sleep(Duration::ZERO));
+        let turn = poll_fn(|cx| {
+            if !stopping && stopped.as_mut().poll(cx).is_ready() {
+                stopping = true;
+                grace.as_mut().reset(tokio::time::Instant::now() + STOP_GRACE);
+                stream::put_release(&mut self.output);
+                self.state = self.state.max_ending();
+            }
+            let now = now_ns();
+            runs.poll(cx, |id, result| self.server.finish(id, finished(result), now));
+            let more = self.read(cx, now);
+            let was_blocked = !self.has_room();
+            let mut works = std::mem::take(&mut self.server.work);
+            for work in works.drain(..) {
+                let id = work.id;
+                let begun = runs.begin(id, run(&invoker, work, answer_bytes_max));
+                if let Poll::Ready(result) = begun {
+                    self.server.finish(id, finished(result), now_ns());
+                }
+            }
+            self.server.work = works;
+            self.server.time_passed(now);
+            self.server.out.take_bytes(&mut self.output);
+            let mut more_notices = false;
+            if self.server.observers.is_some() && self.unsent() < UNSENT_MAX {
+                more_notices = self.server.notify_changed(cx, now);
+                self.server.out.take_bytes(&mut self.output);
+            }
+            self.count_bytes();
+            if self.write(cx, now).is_err() {
+                return Poll::Ready(());
+            }
+            if stopping && grace.as_mut().poll(cx).is_ready() {
+                return Poll::Ready(());
+            }
+            while alarm.poll_ring(cx, Some(self.due())).is_ready() {
+                let now = now_ns();
+                if self.due() <= now && self.late(now) || self.write(cx, now).is_err() {
+                    return Poll::Ready(());
+                }
+            }
+            let written = self.unsent() == 0;
+            let is_over = match self.state {
+                State::Broken => written,
+                State::Ending => written && self.server.running() == 0,
+                State::Greeting | State::Open => false,
+            };
+            if is_over {
+                return Poll::Ready(());
+            }
+            // What ended or was written since may have made room to read and to notify.
+            if more || more_notices || (was_blocked && self.has_room()) {
+                let _ = pin!(tokio::task::yield_now()).poll(cx);
+            }
+            Poll::Pending
+        });
+        tokio::task::coop::unconstrained(turn).await;
+        tracing::debug!(peer = %self.peer, counters = ?self.server.counters(), "CoAP connection ended");
+    }
+
+    fn unsent(&self) -> usize {
+        self.output.len() - self.written
+    }
+
+    /// Whether a further message may be taken.
+    fn has_room(&self) -> bool {
+        matches!(self.state, State::Greeting | State::Open)
+            && self.server.running() < RUNNING_MAX
+            && self.unsent() + self.server.out.len() < UNSENT_MAX
+    }
+
+    /// Takes messages that have arrived; returns `true` if it stopped only to let others run.
+    fn read(&mut self, cx: &mut Context<'_>, now_ns: u64) -> bool {
+        let mut taken = 0;
+        while self.has_room() {
+            if taken == MESSAGES_PER_TURN {
+                return true;
+            }
+            match self.take_message(now_ns) {
+                Ok(true) => {
+                    taken += 1;
+                    continue;
+                }
+                Ok(false) => {}
+                Err(broken) => {
+                    self.abort(broken);
+                    return false;
+                }
+            }
+            let start = self.input.len();
+            self.input.resize(start + READ_BYTES, 0);
+            let mut buffer = ReadBuf::new(&mut self.input[start..]);
+            let result = Pin::new(&mut self.socket).poll_read(cx, &mut buffer);
+            let length = buffer.filled().len();
+            self.input.truncate(start + length);
+            match result {
+                Poll::Pending => break,
+                Poll::Ready(Ok(())) if length > 0 => {}
+                // The peer is gone, so nobody reads the answers that are under way.
+                Poll::Ready(_) => {
+                    self.state = State::Broken;
+                    (self.written, self.output) = (0, Vec::new());
+                    return false;
+                }
+            }
+        }
+        // An idle connection keeps no buffer.
+        if self.input.is_empty() {
+            self.input = Vec::new();
+        }
+        match self.input.is_empty() || !self.has_room() {
+            true => self.times.partial = None,
+            false => _ = self.times.partial.get_or_insert(now_ns),
+        }
+        false
+    }
+
+    /// Takes the first message of the input; `false` if it is not complete.
+    fn take_message(&mut self, now_ns: u64) -> Result<bool, Broken> {
+        let input = std::mem::take(&mut self.input);
+        let result = self.message(&input, now_ns);
+        self.input = input;
+        let Some(used) = result? else { return Ok(false) };
+        self.input.drain(..used);
+        self.times.message = now_ns;
+        self.times.partial = None;
+        self.times.pinged = None;
+        Ok(true)
+    }
+
+    fn message(&mut self, input: &[u8], now_ns: u64) -> Result<Option<usize>, Broken> {
+        let Some((message, used)) = stream::parse(input)? else { return Ok(None) };
+        match message.code {
+            (7, _) => self.signal(stream::signal(&message)?, message.token),
+            // The first message says what the peer can do (RFC 8323, 5.3).
+            _ if self.state == State::Greeting => return Err(Broken::NoCapabilities),
+            // An empty message keeps the connection open, and nobody asked for answers.
+            (0, 0) | (2..=5, _) => {}
+            (0, _) => self
+                .server
+                .stream_request(self.peer, &message, now_ns)
+                .map_err(|_| Broken::Request)?,
+            _ => return Err(Broken::Class),
+        }
+        Ok(Some(used))
+    }
+
+    fn signal(&mut self, signal: Signal, token: &[u8]) {
+        match signal {
+            Signal::Capabilities { message_bytes_max, blocks } => {
+                let Frame::Stream { bytes_max, bert } = self.server.frame else { return };
+                let announced = message_bytes_max.map(|bytes| bytes as usize);
+                let bytes_max = announced.unwrap_or(bytes_max).min(SENT_MESSAGE_MAX);
+                let bert = (bert || blocks) && bytes_max > BASE_MESSAGE_BYTES;
+                self.server.frame = Frame::Stream { bytes_max, bert };
+                self.state = State::Open;
+            }
+            Signal::Ping => stream::put_pong(&mut self.output, token),
+            Signal::Pong | Signal::Unknown => {}
+            Signal::Release => self.state = State::Ending,
+            Signal::Abort => self.state = State::Broken,
+        }
+    }
+
+    fn abort(&mut self, broken: Broken) {
+        stream::put_abort(&mut self.output, broken.option(), broken.text());
+        self.state = State::Broken;
+    }
+
+    /// Counts what the connection holds; without room for it, the connection ends.
+    fn count_bytes(&mut self) {
+        let bytes = self.input.capacity() + self.output.capacity() + self.server.held_bytes();
+        let units = bytes / UNIT_BYTES;
+        let have = self.held.as_ref().map_or(0, Share::pieces);
+        if units == have {
+            return;
+        }
+        let owner = address_owner(self.peer.ip());
+        // Given back first: the connection needs no more than both together.
+        self.held = None;
+        match self.bytes.take(owner, units) {
+            Ok(share) => self.held = Some(share),
+            Err(_) if self.state != State::Broken => self.abort(Broken::Full),
+            Err(_) => {}
+        }
+    }
+
+    fn write(&mut self, cx: &mut Context<'_>, now_ns: u64) -> io::Result<()> {
+        while self.written < self.output.len() {
+            let bytes = &self.output[self.written..];
+            match Pin::new(&mut self.socket).poll_write(cx, bytes) {
+                Poll::Pending => {
+                    self.times.unsent.get_or_insert(now_ns);
+                    return Ok(());
+                }
+                Poll::Ready(Ok(0)) => return Err(io::ErrorKind::WriteZero.into()),
+                Poll::Ready(Ok(written)) => {
+                    self.written += written;
+                    self.times.unsent = None;
+                }
+                Poll::Ready(Err(error)) => return Err(error),
+            }
+        }
+        self.written = 0;
+        match self.output.capacity() > READ_BYTES {
+            true => self.output = Vec::new(),
+            false => self.output.clear(),
+        }
+        Ok(())
+    }
+
+    /// When [`Connection::late`] has something to do.
+    fn due(&self) -> u64 {
+        let config = &self.config;
+        let greeting = (self.state == State::Greeting).then(|| self.times.begun + config.first_ns);
+        let partial = self.times.partial.map(|since| since + config.progress_ns);
+        let unsent = self.times.unsent.map(|since| since + config.progress_ns);
+        let silence = match self.times.pinged {
+            Some(pinged) => pinged + config.progress_ns,
+            None => self.times.message + config.silence_ns,
+        };
+        [greeting, partial, unsent].into_iter().flatten().fold(silence, u64::min)
+    }
+
+    /// Asks a silent peer whether it is there; `true` if the connection ends because the peer is
+    /// late.
+    fn late(&mut self, now_ns: u64) -> bool {
+        let is_silent = self.times.pinged.is_none()
+            && self.state == State::Open
+            && self.times.message + self.config.silence_ns <= now_ns;
+        if !is_silent {
+            return true;
+        }
+        stream::put_ping(&mut self.output);
+        self.times.pinged = Some(now_ns);
+        false
+    }
+}
+
+impl State {
+    /// The state of a connection of a node that stops.
+    fn max_ending(self) -> Self {
+        match self {
+            State::Broken => State::Broken,
+            _ => State::Ending,
+        }
+    }
+}
