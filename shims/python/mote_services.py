@@ -1,8 +1,8 @@
-"""What a function asks of its node: `ctx.kv`, `ctx.call` and `ctx.call_async`.
+"""What a function asks of its node: `ctx.kv`, `ctx.call`, `ctx.call_async` and `ctx.notify`.
 
 The worker loads this file when a function first uses one of them, so that others do not pay for it.
 `Requests` sends REQUEST frames and waits for RESPONSE in the three ways in which a worker serves;
-`Kv` and `Calls` say what the requests mean. The contract is docs/reference/worker-protocol.md.
+`Kv` and `Services` say what the requests mean. The contract is docs/reference/worker-protocol.md.
 """
 
 import collections
@@ -13,18 +13,22 @@ import threading
 import mote_shim
 
 REQUEST = 12
-STATE, FUNCTIONS = 1, 2
+STATE, FUNCTIONS, NOTIFY = 1, 2, 3
 GET, PUT, DELETE, LIST, INCREMENT = 1, 2, 3, 4, 5
 CALL, ACCEPT = 1, 2
+PUBLISH, ASK = 1, 2
 NOT_DURABLE, CONDITION, KEYS_ONLY = 1, 2, 4
+WITH_QUERY = 1
 DONE, NOT_FOUND, CONFLICT, FULL, INVALID, DENIED, UNAVAILABLE, CANCELLED, FAILED = range(9)
 WORDS = {FULL: "full", INVALID: "invalid", DENIED: "denied", UNAVAILABLE: "unavailable", FAILED: "failed"}
 UNDER_WAY_MAX = 256
 BYTES_MAX = 4 << 20
 CALL_BODY_MAX = 960 << 10
+NOTICE_BODY_MAX = 256 << 10
 
 STATE_HEAD = struct.Struct("<IBBHBBHIQQ")
 CALL_HEAD = struct.Struct("<IBBHIBBHHHIQH6x")
+NOTIFY_HEAD = struct.Struct("<IBBHHHI")
 RESPONSE_HEAD = struct.Struct("<IB3x")
 VERSION_AND_EXPIRY = struct.Struct("<QQ")
 VERSION_AND_NUMBER = struct.Struct("<Qq")
@@ -349,17 +353,20 @@ def call_content(body, headers):
     return b"content-type\napplication/json\n" + block, encoded(body)
 
 
+OFFERS = {"functions": "calls of functions", "notify": "notices to observers"}
+
+
 class Services:
     """The services of the node, as one worker uses them."""
 
     def __init__(self, worker):
         self.requests = Requests(worker)
         announced = worker.spec.get("services") or ()
-        self.announced = {"state": "state" in announced, "functions": "functions" in announced}
+        self.announced = frozenset(announced)
 
     def need(self, service):
-        if not self.announced[service]:
-            raise RuntimeError("this node offers no %s" % ("state" if service == "state" else "calls of functions"))
+        if service not in self.announced:
+            raise RuntimeError("this node offers no %s" % OFFERS.get(service, service))
 
     def kv(self, event):
         self.need("state")
@@ -388,6 +395,31 @@ class Services:
             len(name), len(method), len(path), len(query), len(key), len(block), delay_ms, len(order),
         ) + b"".join(parts) + block + body  # fmt: skip
         return self.requests.ask(event, data, read)
+
+    def notify(self, event, path, body, content_type, max_age, headers):
+        self.need("notify")
+        headers = dict(headers or {})
+        if content_type is not None:
+            headers["content-type"] = content_type
+        if max_age is not None:
+            headers["cache-control"] = "max-age=%d" % max_age
+        block, content = call_content(body, headers)
+        if len(content) > NOTICE_BODY_MAX:
+            raise Error("invalid", "the body of a notice has at most 256 KiB")
+        path, mark, query = path.encode().partition(b"?")
+        if max(len(path), len(query)) > 8 << 10:
+            raise Error("invalid", "the path of a notice is too long")
+        data = NOTIFY_HEAD.pack(
+            self.requests.number(), NOTIFY, ASK if body is None else PUBLISH, WITH_QUERY if mark else 0,
+            len(path), len(query), len(block),
+        ) + path + query + block + content  # fmt: skip
+        return self.requests.ask(event, data, noticed)
+
+
+def noticed(status, payload):
+    if status == DONE:
+        return int.from_bytes(payload[8:12], "little")
+    return refused(status, payload)
 
 
 def answered(status, payload):

@@ -2,6 +2,7 @@
 
 use super::blocks::{Block, SIZE_EXPONENT_MAX};
 use super::message::{DATAGRAM_BYTES_MAX, MessageType, Response};
+use super::stream;
 
 /// The size exponent that stands for several blocks of 1,024 bytes in one message (RFC 8323, 6).
 pub(crate) const BERT: u8 = 7;
@@ -44,7 +45,7 @@ impl Frame {
             let mut bytes = Vec::new();
             match self {
                 Frame::Datagram => response.encode(&mut bytes, MessageType::Con, 0, token),
-                Frame::Stream { .. } => response.encode_for_stream(&mut bytes, token),
+                Frame::Stream { .. } => stream::encode(response, &mut bytes, token),
             }
             bytes.len() <= bytes_max
         }

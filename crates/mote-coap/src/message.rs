@@ -37,7 +37,7 @@ pub enum MessageType {
 /// A code as class and detail, for instance `(4, 4)`.
 pub type Code = (u8, u8);
 
-fn code_byte((class, detail): Code) -> u8 {
+pub(crate) fn code_byte((class, detail): Code) -> u8 {
     class << 5 | detail
 }
 
@@ -385,18 +385,8 @@ impl Response {
         self.put_tail(out);
     }
 
-    /// Appends the whole message to a buffer, as it is sent over TCP (RFC 8323, 3.2).
-    pub fn encode_for_stream(&self, out: &mut Vec<u8>, token: &[u8]) {
-        let start = out.len();
-        self.put_tail(out);
-        let tail_bytes = out.len() - start;
-        let mut header = Vec::with_capacity(16);
-        super::stream::put_header(&mut header, code_byte(self.code), token, tail_bytes);
-        out.splice(start..start, header);
-    }
-
     /// Appends options and payload.
-    fn put_tail(&self, out: &mut Vec<u8>) {
+    pub(crate) fn put_tail(&self, out: &mut Vec<u8>) {
         let start = out.len();
         out.resize(start + self.bytes_max(), 0);
         let mut code = 0;

@@ -21,7 +21,7 @@ use super::message::{self, Header, MessageType, Refused, Request, Response, Toke
 use super::observers::Observers;
 use super::proof::Proofs;
 use super::room::{Room, Running};
-use super::stream::StreamMessage;
+use super::stream::{self, StreamMessage};
 use super::{links, translate};
 use crate::ids::invocation_id;
 
@@ -575,7 +575,7 @@ impl<I: Invoker> Server<I> {
         let (frame, token) = (self.frame, to.token.as_bytes());
         self.out.write(to.peer, |out| match frame {
             Frame::Datagram => response.encode(out, MessageType::Non, mid, token),
-            Frame::Stream { .. } => response.encode_for_stream(out, token),
+            Frame::Stream { .. } => stream::encode(response, out, token),
         });
         mid
     }

@@ -5,7 +5,7 @@
 
 use coap_message_implementations::option_iteration::{OptItem, OptPayloadReader};
 
-use super::message::Code;
+use super::message::{Code, Response, code_byte};
 
 /// The largest message that the node reads, with its header.
 pub const MESSAGE_BYTES_MAX: usize = 64 << 10;
@@ -109,6 +109,16 @@ pub fn put_header(out: &mut Vec<u8>, code: u8, token: &[u8], tail_length: usize)
     out.extend_from_slice(&(extension as u32).to_be_bytes()[4 - count..]);
     out.push(code);
     out.extend_from_slice(token);
+}
+
+/// Appends a response as a message.
+pub(crate) fn encode(response: &Response, out: &mut Vec<u8>, token: &[u8]) {
+    let start = out.len();
+    response.put_tail(out);
+    let tail_length = out.len() - start;
+    let mut header = Vec::with_capacity(16);
+    put_header(&mut header, code_byte(response.code), token, tail_length);
+    out.splice(start..start, header);
 }
 
 /// A message about the connection (RFC 8323, 5).

@@ -19,6 +19,8 @@ pub struct Config {
     pub http: Option<SocketAddr>,
     /// Address of the CoAP front; `None` switches it off.
     pub coap: Option<SocketAddr>,
+    /// Address of the CoAP front over TCP; `None` switches it off.
+    pub coap_tcp: Option<SocketAddr>,
     /// Address of the management API over TCP; `None` switches it off.
     pub admin: Option<SocketAddr>,
     /// Path of the management socket.

@@ -38,6 +38,7 @@ pub(crate) async fn remove(node: &Node, name: &str) -> Result<(), Problem> {
         })?
         .map_err(|error| store_problem(&error))?;
     node.engine.remove(name);
+    node.notices.end(&revision.spec.name);
     schedules::forget(node, &revision.spec.name);
     node.mqtt.apply(&revision.spec.name, &[]);
     node.forget(&revision.spec.name);

@@ -12,6 +12,7 @@ mod compat;
 mod config;
 mod deploy;
 pub mod doctor;
+mod fields;
 mod front_limits;
 mod functions;
 mod golang;
@@ -19,7 +20,9 @@ mod interpreters;
 mod journal_metrics;
 mod memory;
 mod mqtt;
+mod notice_metrics;
 mod packages;
+mod publisher;
 mod rollout;
 mod run;
 mod runs;
@@ -71,6 +74,8 @@ pub(crate) struct Node {
     pub(crate) runs: runs::Runs,
     /// The rule for requests that the node itself sends.
     pub(crate) outgoing: Outgoing,
+    /// The resources of functions that clients observe.
+    pub(crate) notices: mote_core::notify::Notices,
     /// The state of functions.
     pub(crate) state: mote_state::FileState,
     pub(crate) backend: Arc<ProcessBackend>,
@@ -83,6 +88,7 @@ pub(crate) struct Node {
     /// Addresses as bound.
     pub(crate) http: Option<SocketAddr>,
     pub(crate) coap: Option<SocketAddr>,
+    pub(crate) coap_tcp: Option<SocketAddr>,
     pub(crate) token: Option<token::Token>,
     /// The APIs for other platforms' clients: platform and address.
     pub(crate) compat: Vec<(&'static str, String)>,

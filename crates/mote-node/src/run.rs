@@ -27,6 +27,7 @@ use tokio::signal::unix::{SignalKind, signal};
 
 use super::front_limits::{HTTP_FILES_SHARE, http_config};
 use super::journal_metrics::JournalMetrics;
+use super::notice_metrics::NoticeMetrics;
 use super::services::NodeServices;
 use super::token::Token;
 use super::unusable::{busy, unusable};
@@ -132,6 +133,12 @@ async fn serve(
         }
         None => None,
     };
+    let coap_listener = match config.coap_tcp {
+        Some(address) => {
+            Some(TcpListener::bind(address).await.map_err(|e| busy("coap_tcp", address, e))?)
+        }
+        None => None,
+    };
     let socket = bind_socket(&config.socket)?;
     let admin_listener = match config.admin {
         Some(address) => {
@@ -157,6 +164,7 @@ async fn serve(
             .ports()
             .chain(http_address.map(|at| at.port()))
             .chain(admin_port)
+            .chain(coap_listener.iter().filter_map(|tcp| Some(tcp.local_addr().ok()?.port())))
             .collect(),
     };
     let journal = Journal::new(store.root().join(accepted::FILE_NAME), outgoing.clone());
@@ -178,6 +186,7 @@ async fn serve(
         mqtt,
         http: http_address,
         coap: coap_socket.as_ref().and_then(|socket| socket.local_addr().ok()),
+        coap_tcp: coap_listener.as_ref().and_then(|listener| listener.local_addr().ok()),
         config,
         engine: engine.clone(),
         invoker: Deferring::new(engine.clone(), journal.clone()),
@@ -186,6 +195,7 @@ async fn serve(
         runs: runs::Runs::new(journal.clone()),
         schedules: schedules.clone(),
         outgoing,
+        notices: Default::default(),
         state: state.clone(),
         backend,
         interpreters: found,
@@ -209,12 +219,15 @@ async fn serve(
     node.engine.set_own_apis(platforms.own_apis(node.http));
     let accept = Arc::new(journal.clone());
     let runs = node.runs.clone();
-    let services = NodeServices::new(engine.clone(), Arc::new(state.clone()), accept, runs);
+    let notices = node.notices.clone();
+    let kept = Arc::new(state.clone());
+    let services = NodeServices::new(engine.clone(), kept, accept, runs, notices.clone());
     engine.set_services(Arc::new(services));
     secrets::bring_back(&node).await?;
     bring_back(&node, management).await?;
     accepted::take_up(&journal, &store).await;
     engine.metrics().add(JournalMetrics(journal.clone()));
+    engine.metrics().add(NoticeMetrics(notices.clone()));
     let mut background = tokio::spawn(mote_journal::run(journal.clone(), engine.clone()));
     let invoker = node.invoker.clone();
 
@@ -228,9 +241,14 @@ async fn serve(
         }
         fronts.spawn(http::serve(listener, invoker.clone(), config, stopper.clone()));
     }
+    let coap_config = mote_coap::Config { notices: Some(notices), ..Default::default() };
+    if let Some(listener) = coap_listener {
+        let configs = (coap_config.clone(), mote_coap::StreamConfig::default());
+        let (invoker, stopped) = (invoker.clone(), coap_stopped.clone());
+        fronts.spawn(mote_coap::serve_stream(listener, invoker, configs, stopped));
+    }
     if let Some(socket) = coap_socket {
-        let config = mote_coap::Config::default();
-        fronts.spawn(mote_coap::serve(socket, invoker, config, coap_stopped.clone()));
+        fronts.spawn(mote_coap::serve(socket, invoker, coap_config, coap_stopped.clone()));
     }
     for revision in engine.list() {
         node.mqtt.apply(&revision.spec.name, &revision.spec.mqtt);
@@ -509,6 +527,9 @@ fn announce(node: &Node) {
             Some(address) => text.push_str(&format!("  {name}   {name}://{address}\n")),
             None => text.push_str(&format!("  {name}   off\n")),
         }
+    }
+    if let Some(address) = node.coap_tcp {
+        text.push_str(&format!("         coap+tcp://{address}\n"));
     }
     text.push_str(&format!("  admin  {}\n", node.config.socket.display()));
     if let Some(admin) = node.config.admin {

@@ -1,4 +1,5 @@
-//! What functions may ask of this node: their state, and calls of other functions.
+//! What functions may ask of this node: their state, calls of other functions, and notices to those
+//! who observe their resources.
 //!
 //! A call runs on the data path like an invocation from a front: the engine's own `Invoker` queues
 //! it and answers it, without a socket and without another thread.
@@ -11,21 +12,19 @@ use bytes::Bytes;
 use mote_core::accept::{Accept, AcceptError, Deferred};
 use mote_core::body::{Body, BodyError};
 use mote_core::chain::Chain;
-use mote_core::invocation::{Head, headers};
+use mote_core::invocation::Head;
+use mote_core::notify::Notices;
 use mote_core::services::{
-    Answer, Asked, Begun, CALL_BODY_BYTES_MAX, Call, Caller, FUNCTIONS, RUNS, STATE, Services,
-    Status, state_answer,
+    Answer, Asked, Begun, CALL_BODY_BYTES_MAX, Call, Caller, FUNCTIONS, NOTIFY, RUNS, STATE,
+    Services, Status, state_answer,
 };
 use mote_core::state::{self, KEYS_MAX, Namespace, Operation, Quota, State};
 use mote_core::{Fault, Invocation, InvocationId, Invoker as _, RouteInfo as _, Trigger};
 use mote_engine::{Engine, Route, clock};
 
+use super::fields::for_each_field;
+use super::publisher::Publisher;
 use crate::runs::Runs;
-
-/// Fields of a call at most, as the fronts have it.
-const FIELDS_MAX: usize = 128;
-/// Longest header block of a call.
-const FIELDS_BYTES_MAX: usize = 64 << 10;
 
 /// The services of a node.
 pub(crate) struct NodeServices {
@@ -34,6 +33,7 @@ pub(crate) struct NodeServices {
     /// Keeps calls that run later.
     accept: Arc<dyn Accept>,
     runs: Runs,
+    publisher: Publisher,
     random: RandomState,
     counter: AtomicU64,
 }
@@ -44,9 +44,11 @@ impl NodeServices {
         state: Arc<dyn State>,
         accept: Arc<dyn Accept>,
         runs: Runs,
+        notices: Notices,
     ) -> Self {
         let (random, counter) = Default::default();
-        Self { engine, state, accept, runs, random, counter }
+        let publisher = Publisher::new(engine.clone(), notices);
+        Self { engine, state, accept, runs, publisher, random, counter }
     }
 
     fn state(
@@ -176,7 +178,7 @@ impl NodeServices {
 
 impl Services for NodeServices {
     fn announced(&self) -> Vec<String> {
-        [STATE, FUNCTIONS].map(|(word, _)| word.to_owned()).to_vec()
+        [STATE, FUNCTIONS, NOTIFY].map(|(word, _)| word.to_owned()).to_vec()
     }
 
     fn announced_to_chains(&self) -> Vec<String> {
@@ -191,6 +193,7 @@ impl Services for NodeServices {
             Asked::Call(call) => self.call(caller, call),
             Asked::Records { after } => self.runs.records(caller, after),
             Asked::Record { key, value } => self.runs.record(caller, key, value),
+            Asked::Notify(notice) => Begun::Done(self.publisher.notify(caller, notice)),
             Asked::Unusable(text) => Begun::Done(Answer::text(Status::Invalid, text)),
         }
     }
@@ -234,40 +237,10 @@ fn failed(fault: &Fault, function: &str) -> Answer {
 
 /// The head of a call. Its fields come from a worker, so they are checked as those of a front.
 fn head(call: &Call) -> Result<Head, &'static str> {
-    const WRONG: &str = "a header field is a token and a value without line breaks";
-    if call.headers.len() > FIELDS_BYTES_MAX {
-        return Err("the header fields of a call have at most 64 KiB");
-    }
-    let breaks = call.headers.iter().filter(|byte| **byte == b'\n').count();
-    if breaks % 2 != 0
-        || breaks / 2 > FIELDS_MAX
-        || call.headers.last().is_some_and(|b| *b != b'\n')
-    {
-        return Err(WRONG);
-    }
     let mut head = Head::builder(&call.method, &call.path, &call.query);
-    for (name, value) in headers(&call.headers) {
-        let token =
-            |b: &u8| b.is_ascii_lowercase() || b.is_ascii_digit() || b"!#$%&'*+-.^_`|~".contains(b);
-        let plain = |b: &u8| *b == b'\t' || (*b >= b' ' && *b != 0x7f);
-        if name.is_empty() || !name.iter().all(token) || !value.iter().all(plain) {
-            return Err(WRONG);
-        }
-        let of_front = matches!(
-            name,
-            b"connection"
-                | b"content-length"
-                | b"keep-alive"
-                | b"proxy-connection"
-                | b"te"
-                | b"trailer"
-                | b"transfer-encoding"
-                | b"upgrade"
-        );
-        if !of_front {
-            head.header(name, value);
-        }
-    }
+    for_each_field(&call.headers, |name, value| {
+        head.header(name, value);
+    })?;
     Ok(head.finish())
 }
 

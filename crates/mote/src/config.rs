@@ -30,7 +30,7 @@ pub(crate) struct Setting {
 }
 
 /// Every setting, in the order of the reference page.
-pub(crate) const SETTINGS: [Setting; 20] = [
+pub(crate) const SETTINGS: [Setting; 21] = [
     Setting {
         key: "data",
         default: "`/var/lib/mote` for root, otherwise `~/.local/share/mote`",
@@ -45,6 +45,11 @@ pub(crate) const SETTINGS: [Setting; 20] = [
         key: "coap",
         default: "`127.0.0.1:5683`",
         text: "Address of the CoAP front (UDP), or `off`. `:PORT` keeps the default host.",
+    },
+    Setting {
+        key: "coap_tcp",
+        default: "`off`",
+        text: "Address of the CoAP front over TCP (`coap+tcp://`), `on` for port 5683, or `off`. `:PORT` keeps the default host.",
     },
     Setting {
         key: "admin",
@@ -293,6 +298,7 @@ impl Loaded {
         let http = check.address("http", Some(SocketAddr::new(host, HTTP_PORT_DEFAULT)), lan);
         let compat = check.compat(host, lan);
         let coap = check.coap(SocketAddr::new(host, COAP_PORT_DEFAULT), lan, &compat);
+        let coap_tcp = check.offered("coap_tcp", SocketAddr::new(host, COAP_PORT_DEFAULT), lan);
         let admin = check.address("admin", None, true);
         let mqtt_broker = check.mqtt_broker();
         let outgoing = check.outgoing();
@@ -301,12 +307,13 @@ impl Loaded {
         if socket.as_os_str().len() > SOCKET_PATH_BYTES_MAX {
             check.fault("socket", &format!("at most {SOCKET_PATH_BYTES_MAX} bytes"), None);
         }
-        check.distinct(&[("http", http), ("admin", admin)], &compat);
+        check.distinct(&[("http", http), ("coap_tcp", coap_tcp), ("admin", admin)], &compat);
         if mistakes.is_empty() {
             let config = Config {
                 data,
                 http,
                 coap,
+                coap_tcp,
                 admin,
                 socket,
                 lan,

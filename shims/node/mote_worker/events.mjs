@@ -2,7 +2,7 @@
 //
 // This part reads an invocation. It does not know how the answer is sent.
 
-import { Kv, callFunction } from './services.mjs';
+import { Kv, callFunction, notifyObservers } from './services.mjs';
 import { nowNs } from './wire.mjs';
 
 /** What surrounds an invocation. */
@@ -31,6 +31,9 @@ export class Context {
   call(name, body, options) { return callFunction(this.#worker.node(), this.#invocation, name, body, options); }
   /** Hands a call to the node, which makes it later; resolves to its id. */
   callAsync(name, body, options) { return callFunction(this.#worker.node(), this.#invocation, name, body, options, true); }
+  /** Tells those who observe a resource of this function its new state; resolves to how many they are.
+   *  Without a body, the node asks the function for the state with GET. */
+  notify(path, body, options) { return notifyObservers(this.#worker.node(), this.#invocation, path, body, options); }
   /** Part of `fetch(request, env, ctx)` elsewhere: there is no origin server to pass a request to. */
   passThroughOnException() {}
   /** Work that may go on after the answer; a drain waits for it. */

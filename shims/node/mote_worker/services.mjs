@@ -1,4 +1,4 @@
-// What a function asks of its node: `ctx.kv`, `ctx.call` and `ctx.callAsync`.
+// What a function asks of its node: `ctx.kv`, `ctx.call`, `ctx.callAsync` and `ctx.notify`.
 //
 // `Requests` sends REQUEST frames and settles a promise for each RESPONSE; `Kv` and `Calls` say what
 // the requests mean.
@@ -6,14 +6,16 @@
 import { headerBlock, headerPairs } from './headers.mjs';
 import { Cancelled, Kind, NOTHING } from './wire.mjs';
 
-const Service = { STATE: 1, FUNCTIONS: 2 };
-const Operation = { GET: 1, PUT: 2, DELETE: 3, LIST: 4, INCREMENT: 5, CALL: 1, ACCEPT: 2 };
-const Flag = { NOT_DURABLE: 1, CONDITION: 2, KEYS_ONLY: 4 };
+const Service = { STATE: 1, FUNCTIONS: 2, NOTIFY: 3 };
+const OFFERS = { functions: 'calls of functions', notify: 'notices to observers' };
+const Operation = { GET: 1, PUT: 2, DELETE: 3, LIST: 4, INCREMENT: 5, CALL: 1, ACCEPT: 2, PUBLISH: 1, ASK: 2 };
+const Flag = { NOT_DURABLE: 1, CONDITION: 2, KEYS_ONLY: 4, QUERY: 1 };
 const Status = { DONE: 0, NOT_FOUND: 1, CONFLICT: 2, CANCELLED: 7, FAILED: 8 };
 const WORDS = { 3: 'full', 4: 'invalid', 5: 'denied', 6: 'unavailable', 8: 'failed' };
 const UNDER_WAY_MAX = 256;
 const REQUEST_BYTES_MAX = 4 << 20;
 const CALL_BODY_MAX = 960 << 10;
+const NOTICE_BODY_MAX = 256 << 10;
 
 /** A request that the node did not do. `code` is a word: full, invalid, denied, unavailable, failed or
  *  conflict. A conflict has the `version` of the entry, a failed call the `status` that a caller over
@@ -41,7 +43,7 @@ export class Requests {
   ask(invocation, service, parts, read) {
     const { worker } = this;
     const announced = worker.spec.services ?? [];
-    if (!announced.includes(service)) throw new Error(`this node offers no ${service === 'state' ? 'state' : 'calls of functions'}`);
+    if (!announced.includes(service)) throw new Error(`this node offers no ${OFFERS[service] ?? service}`);
     if (!worker.serving) throw new Error('the node takes requests once the function is ready, not while it loads');
     const data = Buffer.concat(parts);
     this.nextId = (this.nextId + 1) >>> 0;
@@ -276,4 +278,28 @@ export async function callFunction(requests, invocation, name, body, options = {
   head.writeBigUInt64LE(BigInt(later && delay ? milliseconds(delay) : 0), 24);
   head.writeUInt16LE(parts[5].length, 32);
   return requests.ask(invocation, 'functions', [head, ...parts, block, content], later ? acceptedId : answered);
+}
+
+/** Publishes the state of a resource; resolves to the number of its observers. */
+export async function notifyObservers(requests, invocation, path, body, { contentType, maxAge, headers } = {}) {
+  const pairs = headerPairs(headers) ?? [];
+  const none = body === undefined || body === null;
+  if (contentType !== undefined) pairs.unshift(['content-type', contentType]);
+  else if (!none && !pairs.some(([field]) => field === 'content-type')) pairs.unshift(['content-type', typeOf(body)]);
+  if (maxAge !== undefined) pairs.push(['cache-control', `max-age=${Math.round(maxAge)}`]);
+  const content = none ? NOTHING : encoded(body);
+  if (content.length > NOTICE_BODY_MAX) throw new NodeError('invalid', 'the body of a notice has at most 256 KiB');
+  const at = path.indexOf('?');
+  const parts = [at < 0 ? path : path.slice(0, at), at < 0 ? '' : path.slice(at + 1)].map((text) => Buffer.from(text));
+  if (parts.some((part) => part.length > 8 << 10)) throw new NodeError('invalid', 'the path of a notice is too long');
+  const block = Buffer.from(headerBlock(pairs), 'latin1');
+  const head = Buffer.alloc(16);
+  head[4] = Service.NOTIFY;
+  head[5] = none ? Operation.ASK : Operation.PUBLISH;
+  head.writeUInt16LE(at < 0 ? 0 : Flag.QUERY, 6);
+  head.writeUInt16LE(parts[0].length, 8);
+  head.writeUInt16LE(parts[1].length, 10);
+  head.writeUInt32LE(block.length, 12);
+  const read = (status, payload) => (status === Status.DONE ? payload.readUInt32LE(8) : refused(status, payload));
+  return requests.ask(invocation, 'notify', [head, ...parts, block, content], read);
 }

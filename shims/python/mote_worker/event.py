@@ -187,6 +187,11 @@ class Context:
         """Hands a call to the node, which makes it later, and returns its id."""
         return self._worker.node().call_async(self._event, name, body, method, path, query, headers, delay, key, order)
 
+    def notify(self, path, body=None, *, content_type=None, max_age=None, headers=None):
+        """Tells those who observe a resource of this function its new state, and returns how many they
+        are. Without a body, the node asks the function for the state with GET."""
+        return self._worker.node().notify(self._event, path, body, content_type, max_age, headers)
+
     def remaining_ms(self):
         """Milliseconds until the deadline, at least 0; `None` inside `init`."""
         if self._event is None:

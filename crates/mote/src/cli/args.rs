@@ -174,6 +174,9 @@ pub(super) struct NodeFlags {
     /// Address of the CoAP front, :PORT, or off [default: 127.0.0.1:5683]
     #[arg(long, value_name = "ADDR")]
     pub(super) coap: Option<String>,
+    /// Address of the CoAP front over TCP, :PORT, on, or off [default: off]
+    #[arg(long, value_name = "ADDR")]
+    pub(super) coap_tcp: Option<String>,
     /// Address of the management API over TCP [default: off]
     #[arg(long, value_name = "ADDR")]
     pub(super) admin: Option<String>,

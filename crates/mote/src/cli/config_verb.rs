@@ -15,6 +15,7 @@ pub(super) fn load(flags: &NodeFlags) -> Result<Loaded, Failure> {
         ("data", &flags.data),
         ("http", &flags.http),
         ("coap", &flags.coap),
+        ("coap_tcp", &flags.coap_tcp),
         ("admin", &flags.admin),
         ("socket", &flags.socket),
         ("memory", &flags.memory),

@@ -83,7 +83,12 @@ impl Check<'_> {
     }
 
     /// The address of a listener that is off by default; `on` stands for the usual address.
-    fn offered(&mut self, key: &str, usual: SocketAddr, reach: bool) -> Option<SocketAddr> {
+    pub(super) fn offered(
+        &mut self,
+        key: &str,
+        usual: SocketAddr,
+        reach: bool,
+    ) -> Option<SocketAddr> {
         match self.given(key).as_deref() {
             None | Some("off" | "false") => {
                 self.settle(key, "off".to_owned());

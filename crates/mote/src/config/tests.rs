@@ -76,6 +76,7 @@ fn flags_win_over_environment_over_file() {
             "data /d line 3",
             "http 127.0.0.1:5 flag",
             "coap 127.0.0.1:3 MOTE_COAP",
+            "coap_tcp off default",
             "admin off default",
             "socket /d/mote.sock default",
             "lan false default",

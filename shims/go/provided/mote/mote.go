@@ -1,5 +1,5 @@
-// Package mote is what a Go function may ask of its node: the state that the node keeps for it, and
-// calls of other functions. Each function takes the context of an invocation, for instance
+// Package mote is what a Go function may ask of its node: the state that the node keeps for it,
+// calls of other functions, and notices to those who observe its resources. Each function takes the context of an invocation, for instance
 // r.Context(). The node provides this package, so that functions need no download.
 package mote
 

@@ -1,0 +1,47 @@
+//! Checks header fields that come from a worker.
+
+use mote_core::invocation::headers;
+
+/// Fields of a request at most, as the fronts have it.
+const FIELDS_MAX: usize = 128;
+/// Longest header block of a request.
+const FIELDS_BYTES_MAX: usize = 64 << 10;
+
+/// Checks the fields of a header block from a worker, and passes on those that do not belong to a
+/// front.
+pub(crate) fn for_each_field(
+    block: &[u8],
+    mut take: impl FnMut(&[u8], &[u8]),
+) -> Result<(), &'static str> {
+    const WRONG: &str = "a header field is a token and a value without line breaks";
+    if block.len() > FIELDS_BYTES_MAX {
+        return Err("the header fields of a request have at most 64 KiB");
+    }
+    let breaks = block.iter().filter(|byte| **byte == b'\n').count();
+    if breaks % 2 != 0 || breaks / 2 > FIELDS_MAX || block.last().is_some_and(|b| *b != b'\n') {
+        return Err(WRONG);
+    }
+    for (name, value) in headers(block) {
+        let token =
+            |b: &u8| b.is_ascii_lowercase() || b.is_ascii_digit() || b"!#$%&'*+-.^_`|~".contains(b);
+        let plain = |b: &u8| *b == b'\t' || (*b >= b' ' && *b != 0x7f);
+        if name.is_empty() || !name.iter().all(token) || !value.iter().all(plain) {
+            return Err(WRONG);
+        }
+        let of_front = matches!(
+            name,
+            b"connection"
+                | b"content-length"
+                | b"keep-alive"
+                | b"proxy-connection"
+                | b"te"
+                | b"trailer"
+                | b"transfer-encoding"
+                | b"upgrade"
+        );
+        if !of_front {
+            take(name, value);
+        }
+    }
+    Ok(())
+}
