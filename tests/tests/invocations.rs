@@ -340,6 +340,16 @@ fn coap_clients_need_not_wait_either() {
     assert_eq!(ended(&node, id)["trigger"], "coap");
     let text = ask(&["-m", "get", &format!("coap://{}{location}/result", node.coap)]);
     assert!(text.contains("2.05") && text.contains("over CoAP"), "{text}");
+    // A result that is not there yet is told from one that is.
+    let wishes = ["-O", "65000,prefer: respond-async", "-O", "65000,mote-after: 1h"];
+    let text = ask(&[&["-m", "post", "-e", "later"][..], &wishes, &[&url]].concat());
+    let at = text.find("\"location\":\"").expect("a location") + 12;
+    let location = &text[at..at + 40];
+    let text = ask(&["-m", "get", &format!("coap://{}{location}/result", node.coap)]);
+    assert!(text.contains("5.03") && text.contains("Max-Age:1"), "{text}");
+    let long = format!("65000,prefer: {}", "x".repeat(300));
+    let text = ask(&["-m", "post", "-O", &long, "-e", "x", &url]);
+    assert!(text.contains("option 65000 is longer than 255 bytes"), "{text}");
 }
 
 #[test]

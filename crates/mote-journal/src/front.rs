@@ -226,7 +226,7 @@ impl<I: Invoker> Deferring<I> {
                 && let Ok(Some(shown)) = self.journal.show(accepted.id).await
                 && shown.stored.state != State::Waiting
             {
-                return Ok(result(&shown));
+                return Ok(result(&shown, trigger));
             }
         }
         Ok(accepted_reply(trigger, accepted))
@@ -263,7 +263,7 @@ impl<I: Invoker> Deferring<I> {
         };
         Ok(match rest {
             "" => json(200, &view(&shown, Reader::Caller)),
-            "result" => result(&shown),
+            "result" => result(&shown, invocation.trigger),
             _ => unknown(),
         })
     }
@@ -335,13 +335,19 @@ impl BodySource for Held {
 }
 
 /// The function's own answer, if there is one.
-fn result(shown: &Shown) -> Reply {
+fn result(shown: &Shown, trigger: Trigger) -> Reply {
     let stored = &shown.stored;
     match (stored.state, &stored.last) {
         (State::Waiting, _) => {
-            let mut reply = json(202, &view(shown, Reader::Caller));
+            // CoAP has no code for 202, and 2.05 would look like the result. 5.03 with Max-Age asks
+            // the client to try again after that time (RFC 7252, 5.9.3.4).
+            let status = if trigger == Trigger::Coap { 503 } else { 202 };
+            let mut reply = json(status, &view(shown, Reader::Caller));
             let mut fields = reply.headers.to_vec();
             put_header(&mut fields, b"retry-after", b"1");
+            if trigger == Trigger::Coap {
+                put_header(&mut fields, b"cache-control", b"max-age=1");
+            }
             reply.headers = fields.into();
             reply
         }

@@ -32,8 +32,8 @@ pub(crate) struct Publisher(Arc<Inner>);
 struct Inner {
     engine: Engine,
     notices: Notices,
-    /// The runs that ask for a state. They may not cause further ones, because a function that
-    /// notifies while it answers GET would otherwise run forever.
+    /// The runs that ask for a state. They cause no further ones, because a function that notifies
+    /// while it answers GET would otherwise run forever; their answer is published anyway.
     asking: Mutex<HashSet<InvocationId>>,
     places: Semaphore,
     random: RandomState,
@@ -78,8 +78,7 @@ impl Publisher {
             });
         }
         if self.0.asking.lock().contains(&invocation) {
-            let text = "the node already asks for the state with this GET; notify with the state";
-            return Err(Answer::text(Status::Invalid, text));
+            return Ok(0);
         }
         let (questions, count) = self.0.notices.begin_asking(function, &path, query);
         for (question, resource) in questions {

@@ -529,7 +529,7 @@ fn announce(node: &Node) {
         }
     }
     if let Some(address) = node.coap_tcp {
-        text.push_str(&format!("         coap+tcp://{address}\n"));
+        text.push_str(&format!("  coap+tcp  coap+tcp://{address}\n"));
     }
     text.push_str(&format!("  admin  {}\n", node.config.socket.display()));
     if let Some(admin) = node.config.admin {
