@@ -15,6 +15,8 @@ export default {
       case '/kv': return ctx.kv.get('k');
       case '/kv-put': return String(await ctx.kv.shared('site').put('key', 'value', { ttl: 60, version: 5, durable: false }));
       case '/kv-increment': return String(await ctx.kv.increment('n', -2));
+      case '/notify': return String(await ctx.notify('/t', '21.5', { maxAge: 60 }));
+      case '/notify-ask': return ctx.notify('/t?unit=k').catch((error) => `${error.code} ${error.message}`);
       case '/call': {
         const reply = await ctx.call('other', 'body', { path: '/x', query: 'a=b', headers: { 'x-a': '1' }, timeout: 0.25 });
         return `${reply.status} ${reply.headers['x-b']} ${reply.text}`;

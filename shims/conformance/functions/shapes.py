@@ -15,6 +15,13 @@ async def handle(event, ctx):
         return str(await ctx.kv.shared("site").put("key", "value", ttl=60, version=5, durable=False))
     if event.path == "/kv-increment":
         return str(await ctx.kv.increment("n", -2))
+    if event.path == "/notify":
+        return str(await ctx.notify("/t", "21.5", max_age=60))
+    if event.path == "/notify-ask":
+        try:
+            return str(await ctx.notify("/t?unit=k"))
+        except ctx.kv.Error as error:
+            return "%s %s" % (error.code, error)
     if event.path == "/call":
         reply = await ctx.call("other", "body", path="/x", query="a=b", headers={"x-a": "1"}, timeout=0.25)
         return "%d %s %s" % (reply.status, reply.headers["x-b"], reply.text)
