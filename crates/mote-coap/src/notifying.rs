@@ -71,7 +71,8 @@ impl<I: Invoker> Server<I> {
         response: &mut Response,
         now_ns: u64,
     ) {
-        if response.code.0 != 2 {
+        // Only an answer that has the state of the resource begins an observation.
+        if !matches!(response.code, (2, 3 | 5)) {
             self.deregister(exchange.to.peer, exchange.to.token);
             return;
         }
@@ -153,10 +154,27 @@ impl<I: Invoker> Server<I> {
     pub(crate) fn notification_settled(&mut self, key: Key, acknowledged: bool, now_ns: u64) {
         let Some(observers) = &mut self.observers else { return };
         let Some(at) = observers.of_message(&key) else { return };
-        if acknowledged {
+        // A ping is answered with a reset (RFC 7252, 4.3).
+        if !acknowledged && observers.is_ping(at, key.1) {
+            observers.is_there(at, now_ns);
+        } else if acknowledged {
             observers.acknowledged(at, key.1, now_ns);
         } else {
             self.notification_lost(key);
+        }
+    }
+
+    /// Asks observers of which nothing was heard for long whether they are there.
+    pub(crate) fn ping_silent(&mut self, now_ns: u64) {
+        let Some(observers) = &mut self.observers else { return };
+        for at in observers.silent(now_ns) {
+            let Some(observers) = &mut self.observers else { return };
+            let Some(observer) = observers.get_mut(at) else { continue };
+            let peer = observer.to.peer;
+            let mid = self.ping(peer, now_ns);
+            if let Some(observers) = &mut self.observers {
+                observers.pinged(at, mid);
+            }
         }
     }
 

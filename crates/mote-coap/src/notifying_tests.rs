@@ -392,6 +392,36 @@ fn a_long_state_is_notified_by_its_first_block() {
 }
 
 #[test]
+fn a_silent_observer_is_asked_whether_it_is_there() {
+    let mut bench = Bench::new();
+    bench.observe(NEAR, 1);
+    assert!(bench.pass(3_000).is_empty());
+    let mut pings = 0;
+    for _ in 0..20 {
+        for ping in bench.pass(600) {
+            assert_eq!((ping.kind, ping.code), (MessageType::Con, (0, 0)));
+            bench.reply(&ping, 3);
+            pings += 1;
+        }
+    }
+    assert!((2..=4).contains(&pings), "{pings} questions in 200 minutes");
+    assert_eq!(bench.observers(), 1, "its resets are answers");
+    assert!(bench.server.next_due().is_some());
+    // The first question that is not answered ends the observation.
+    let ping = loop {
+        if let Some(ping) = bench.pass(600).pop() {
+            break ping;
+        }
+    };
+    for pause_s in [3, 6, 11, 21] {
+        assert_eq!(one(bench.pass(pause_s)).mid, ping.mid);
+    }
+    assert!(bench.pass(41).is_empty());
+    assert_eq!(bench.observers(), 0);
+    assert_eq!(bench.server.next_due(), None, "nothing wakes the front");
+}
+
+#[test]
 fn many_observers_are_notified_in_turns() {
     let mut bench = Bench::new();
     for token in 0..100 {

@@ -17,6 +17,13 @@ pub(crate) const QUIET_NS: u64 = 3_000_000_000;
 /// node learns that an observer is gone.
 pub(crate) const UNCONFIRMED_MAX: u32 = 9;
 pub(crate) const CONFIRM_NS: u64 = 600_000_000_000;
+/// An observer of which nothing was heard for this long is asked whether it is there, so that one
+/// that is gone does not keep its place when its resource never changes.
+const SILENCE_NS: u64 = 3_600_000_000_000;
+/// How often silent observers are looked for.
+const SWEEP_NS: u64 = 600_000_000_000;
+/// Silent observers that are asked at once; the others are asked by the next sweep.
+const PINGS_MAX: usize = 64;
 /// Message ids of an observer that a reset may name.
 const MIDS_KEPT: usize = 4;
 
@@ -33,6 +40,7 @@ pub(crate) struct Observer {
     /// The message id of a notification that waits for its acknowledgement.
     pub(crate) outstanding: Option<u16>,
     queued: bool,
+    ping: Option<u16>,
     mids: [Option<u16>; MIDS_KEPT],
 }
 
@@ -79,6 +87,8 @@ pub(crate) struct Observers {
     queue: VecDeque<usize>,
     /// Reused for the changes of the feed.
     changed: Vec<u64>,
+    /// When silent observers are next looked for.
+    sweep_ns: u64,
 }
 
 impl Observers {
@@ -91,6 +101,7 @@ impl Observers {
             by_mid: HashMap::new(),
             queue: VecDeque::new(),
             changed: Vec::new(),
+            sweep_ns: 0,
         }
     }
 
@@ -121,8 +132,10 @@ impl Observers {
             unconfirmed: 0,
             outstanding: None,
             queued: false,
+            ping: None,
             mids: [None; MIDS_KEPT],
         });
+        self.sweep_ns = self.sweep_ns.max(now_ns);
         self.by_token.insert(key, at);
         self.by_resource.entry(resource).or_default().push(at);
         if has_newer {
@@ -210,6 +223,12 @@ impl Observers {
         let Some((mid, confirmable)) = message else { return };
         observer.unconfirmed += 1;
         observer.outstanding = confirmable.then_some(mid);
+        self.remember(at, mid);
+    }
+
+    /// Remembers a message id, and forgets the oldest one of the observer.
+    fn remember(&mut self, at: usize, mid: u16) {
+        let Some(observer) = self.all.get_mut(at) else { return };
         let peer = observer.to.peer;
         if let Some(oldest) = observer.mids[MIDS_KEPT - 1] {
             self.by_mid.remove(&(peer, oldest));
@@ -230,6 +249,47 @@ impl Observers {
         observer.confirmed_ns = now_ns;
         if observer.watch.has_newer() {
             self.enqueue(at);
+        }
+    }
+
+    /// When [`Observers::silent`] next has something to do.
+    pub(crate) fn sweep_ns(&self) -> Option<u64> {
+        (!self.all.is_empty()).then_some(self.sweep_ns + SWEEP_NS)
+    }
+
+    /// Observers of which nothing was heard for long and that have not been asked yet.
+    pub(crate) fn silent(&mut self, now_ns: u64) -> Vec<usize> {
+        if self.sweep_ns().is_none_or(|sweep_ns| sweep_ns > now_ns) {
+            return Vec::new();
+        }
+        self.sweep_ns = now_ns;
+        let is_silent = |observer: &Observer| {
+            observer.ping.is_none()
+                && observer.outstanding.is_none()
+                && now_ns.saturating_sub(observer.confirmed_ns) > SILENCE_NS
+        };
+        let all = self.all.iter().filter(|(_, observer)| is_silent(observer));
+        all.map(|(at, _)| at).take(PINGS_MAX).collect()
+    }
+
+    /// Notes that an observer was asked with this message.
+    pub(crate) fn pinged(&mut self, at: usize, mid: u16) {
+        if let Some(observer) = self.all.get_mut(at) {
+            observer.ping = Some(mid);
+        }
+        self.remember(at, mid);
+    }
+
+    /// Whether a message asked the observer if it is there.
+    pub(crate) fn is_ping(&self, at: usize, mid: u16) -> bool {
+        self.all.get(at).is_some_and(|observer| observer.ping == Some(mid))
+    }
+
+    /// Notes that an observer answered that question.
+    pub(crate) fn is_there(&mut self, at: usize, now_ns: u64) {
+        if let Some(observer) = self.all.get_mut(at) {
+            observer.ping = None;
+            observer.confirmed_ns = now_ns;
         }
     }
 

@@ -605,6 +605,18 @@ impl<I: Invoker> Server<I> {
         mid
     }
 
+    /// Sends an empty confirmable message, which the peer answers with a reset; returns its id.
+    pub(crate) fn ping(&mut self, peer: SocketAddr, now_ns: u64) -> u16 {
+        let mid = self.fresh_mid();
+        let (attempts, pause_ns) = FIRST_ATTEMPT;
+        let due_ns = now_ns + pause_ns;
+        let write = |out: &mut Vec<u8>| message::empty(out, MessageType::Con, mid);
+        let datagram = Bytes::copy_from_slice(self.out.write(peer, write));
+        self.retransmit_due.insert((due_ns, peer, mid));
+        self.outstanding.insert((peer, mid), Outstanding { datagram, attempts, pause_ns, due_ns });
+        mid
+    }
+
     /// Whether a message waits for its acknowledgement.
     pub(crate) fn is_outstanding(&self, key: &Key) -> bool {
         self.outstanding.contains_key(key)
@@ -681,7 +693,8 @@ impl<I: Invoker> Server<I> {
     pub(crate) fn next_due(&self) -> Option<u64> {
         let ack = self.ack_due.front().map(|(due, ..)| *due);
         let retransmit = self.retransmit_due.first().map(|(due, ..)| *due);
-        [ack, retransmit].into_iter().flatten().min()
+        let sweep = self.observers.as_ref().and_then(|observers| observers.sweep_ns());
+        [ack, retransmit, sweep].into_iter().flatten().min()
     }
 
     /// Acknowledges requests that take long, and repeats answers that were not acknowledged.
@@ -728,6 +741,9 @@ impl<I: Invoker> Server<I> {
             self.retransmit_due.insert((outstanding.due_ns, peer, mid));
             self.out.push(peer, &outstanding.datagram);
             self.counters.retransmissions += 1;
+        }
+        if self.observers.is_some() && matches!(self.frame, Frame::Datagram) {
+            self.ping_silent(now_ns);
         }
         self.uploads.shrink(now_ns);
         self.answers.shrink(now_ns);
