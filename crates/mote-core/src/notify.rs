@@ -233,6 +233,12 @@ impl Notices {
         let paths = table.paths.get(function);
         let ids: Vec<u64> =
             paths.into_iter().flat_map(|paths| paths.values().flatten().copied()).collect();
+        // No earlier state matters any more, and their bytes make room for this one.
+        for id in &ids {
+            if let Some(entry) = table.entries.get_mut(id) {
+                entry.latest = None;
+            }
+        }
         let body = Bytes::from_static(b"the function was removed");
         let state = State { status: 404, headers: Bytes::new(), body };
         let Ok(held) = self.hold(function, state) else { return };
@@ -552,10 +558,13 @@ mod tests {
 
     #[test]
     fn a_removed_function_ends_its_observations_only() {
-        let notices = Notices::default();
+        // There is room for one state of the function.
+        let notices = Notices::new(4, 2_000);
         let feed = notices.feed();
         let mut mine = feed.watch(resource("f", "/t", ""), HOME).unwrap();
         let mut other = feed.watch(resource("g", "/t", ""), HOME).unwrap();
+        let full = State { body: vec![0; 700].into(), ..state("") };
+        assert_eq!(notices.publish(&name("f"), b"/t", None, full), Ok(1));
         notices.end(&name("f"));
         assert_eq!(mine.newer().map(|state| state.status), Some(404));
         assert_eq!(other.newer(), None);
