@@ -422,6 +422,28 @@ fn a_silent_observer_is_asked_whether_it_is_there() {
 }
 
 #[test]
+fn a_question_that_later_notifications_displace_is_asked_again() {
+    let mut bench = Bench::new();
+    bench.observe(NEAR, 1);
+    let ping = one(bench.pass(4_000));
+    assert_eq!(ping.code, (0, 0));
+    // The ids of further notifications take the place of its id; only the last one is answered.
+    for number in 0..10 {
+        bench.now += 5 * SECOND;
+        for sent in bench.publish(&number.to_string()) {
+            if sent.kind == MessageType::Con {
+                bench.acknowledge(&sent);
+            }
+        }
+    }
+    for _ in 0..5 {
+        bench.pass(50);
+    }
+    assert_eq!(bench.observers(), 1, "the repeated question is not answered, but it is there");
+    assert_eq!(one(bench.pass(8_000)).code, (0, 0));
+}
+
+#[test]
 fn many_observers_are_notified_in_turns() {
     let mut bench = Bench::new();
     for token in 0..100 {

@@ -245,6 +245,8 @@ impl Observers {
             return;
         }
         observer.outstanding = None;
+        // A question that is still open is answered by this, too.
+        observer.ping = None;
         observer.unconfirmed = 0;
         observer.confirmed_ns = now_ns;
         if observer.watch.has_newer() {
