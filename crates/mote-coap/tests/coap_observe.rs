@@ -10,6 +10,7 @@ use std::io::{BufRead as _, BufReader};
 use std::net::{SocketAddr, UdpSocket};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
+use std::sync::atomic::Ordering;
 use std::sync::mpsc;
 use std::time::Duration;
 
@@ -17,8 +18,9 @@ use bytes::Bytes;
 use mote_coap::{Config, StreamConfig, serve, serve_stream};
 use mote_core::FunctionName;
 use mote_core::notify::{Notices, State};
-use support::Fake;
 use support::coap::*;
+use support::relay::Relay;
+use support::{Fake, seed};
 
 const OBSERVE: u16 = 6;
 /// Longest time for one step of a client; the machine is shared.
@@ -186,6 +188,41 @@ fn other_clients_see_every_state_over_udp() {
 fn other_clients_see_every_state_over_tcp() {
     let fronts = Fronts::start();
     all_see_all("coap+tcp", fronts.tcp, &fronts);
+}
+
+/// Loss delays states and replaces them by newer ones; it never brings an older one after a newer
+/// one, and the last one arrives.
+#[test]
+fn observers_behind_a_bad_network_end_with_the_last_state() {
+    let fronts = Fronts::start();
+    let seed = seed();
+    let relays = [Relay::start(fronts.udp, seed), Relay::start(fronts.udp, seed + 1)];
+    let uri = |relay: &Relay| format!("coap://{}/number", relay.address);
+    let all: Vec<Observer> =
+        libcoap(&uri(&relays[0])).into_iter().chain(aiocoap(&uri(&relays[1]))).collect();
+    for observer in &all {
+        let first = observer.lines.recv_timeout(PATIENCE);
+        assert!(first.is_ok_and(|line| line.ends_with('7')), "{} is not registered", observer.name);
+    }
+    const LAST: u32 = 300;
+    for number in 1..=LAST {
+        fronts.publish(&number.to_string());
+        // Measured: what the clients see of states that follow each other at this pace.
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    for observer in &all {
+        let (mut before, mut seen) = (0, 0);
+        while before < LAST {
+            let line = observer.lines.recv_timeout(PATIENCE);
+            let line = line.unwrap_or_else(|_| panic!("{}: nothing after {before}", observer.name));
+            let number: u32 = line.parse().unwrap();
+            assert!(number > before, "{}: {number} after {before}, seed {seed}", observer.name);
+            (before, seen) = (number, seen + 1);
+        }
+        println!("{}: {seen} of {LAST} states, the last one included; seed {seed}", observer.name);
+    }
+    let dropped: u64 = relays.iter().map(|relay| relay.dropped.load(Ordering::SeqCst)).sum();
+    assert!(all.is_empty() || dropped > 0, "the relays dropped nothing");
 }
 
 #[test]

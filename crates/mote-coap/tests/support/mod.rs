@@ -5,5 +5,6 @@
 pub mod coap;
 #[path = "../../../mote-gateway/tests/support/fake.rs"]
 pub mod fake;
+pub mod relay;
 
 pub use fake::*;
