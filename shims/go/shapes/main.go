@@ -33,6 +33,13 @@ func handle(w http.ResponseWriter, r *http.Request) {
 	case "/kv-increment":
 		sum, _ := mote.KV(r.Context()).Increment("n", -2)
 		fmt.Fprint(w, sum)
+	case "/notify":
+		count, _ := mote.Notify(r.Context(), "/t", []byte("21.5"), mote.NotifyOptions{MaxAge: time.Minute})
+		fmt.Fprint(w, count)
+	case "/notify-ask":
+		if _, err := mote.Notify(r.Context(), "/t?unit=k", nil); err != nil {
+			fmt.Fprintf(w, "%s %s", err.(*mote.Error).Code, err)
+		}
 	case "/call":
 		options := mote.CallOptions{Path: "/x", Query: "a=b", Timeout: 250 * time.Millisecond}
 		options.Header = http.Header{"Content-Type": {"text/plain; charset=utf-8"}, "X-A": {"1"}}
