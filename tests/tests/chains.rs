@@ -183,7 +183,7 @@ fn files_with_mistakes_are_refused_with_the_line() {
     let node = Node::start();
     node.deploy_ok("step", &[("app.py", STEP)]);
     for (tasks, expected) in [
-        ("do:\n  - a:\n      call: step\n      wiht: {}\n", "line 9: task \"a\" has no \"wiht\""),
+        ("do:\n  - a:\n      call: step\n      given: {}\n", "line 9: task \"a\" has no \"given\""),
         ("do:\n  - a: { set: '${ .a + }' }\n", "line 7: the expression \" .a + \""),
         (
             "do:\n  - a: { call: http, with: { method: get, endpoint: 'http://x.y/' } }\n",

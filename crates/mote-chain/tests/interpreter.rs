@@ -411,7 +411,7 @@ fn mistakes_are_named_with_their_line() {
         ("do: 3", "line 2: tasks must be a list"),
         ("do: []", "line 2: the list has no task"),
         ("do:\n  - a:\n      calls: f", "line 4: task \"a\" does nothing"),
-        ("do:\n  - a:\n      call: f\n      wiht: {}", "line 5: task \"a\" has no \"wiht\""),
+        ("do:\n  - a:\n      call: f\n      given: {}", "line 5: task \"a\" has no \"given\""),
         ("do:\n  - a:\n    call: f", "line 3: an item of a list of tasks is one task"),
         (
             "do:\n  - a: { call: f }\n  - a: { call: g }",
