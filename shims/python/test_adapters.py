@@ -8,7 +8,7 @@ import unittest
 import mote_worker.adapters
 from engine_double import HERE
 
-OF_THE_WORKER = {"spec", "text", "root", "logger", "at_end"}
+OF_THE_WORKER = {"spec", "text", "root", "logger", "at_end", "part"}
 
 
 def uses(source):

@@ -7,7 +7,7 @@ use data_encoding::BASE64;
 use mote_core::invocation::{Head, headers};
 use mote_core::spec::mqtt::{Acknowledge, MqttTrigger, is_topic, reply_topic};
 use mote_core::{Fault, FaultClass};
-use percent_encoding::{AsciiSet, CONTROLS, NON_ALPHANUMERIC, percent_encode};
+use percent_encoding::{AsciiSet, CONTROLS, NON_ALPHANUMERIC, percent_decode, percent_encode};
 
 use crate::packet::Publish;
 
@@ -113,7 +113,8 @@ pub fn reply_to(trigger: &MqttTrigger, message: &Publish) -> Option<String> {
 
 /// The message that carries the answer of a function; `None` if none is published. An answer to a
 /// response topic is always published, because its publisher waits for it. An answer to the topic of `reply` is published
-/// only if its status is 200 to 299 and it has a body.
+/// only if its status is 200 to 299 and it has a body. The attributes of an answer that is a
+/// CloudEvent, which are fields with the prefix `ce-`, become user properties without it.
 pub fn reply(
     topic: Option<String>,
     message: &Publish,
@@ -127,13 +128,20 @@ pub fn reply(
     }
     let content_type = headers(fields).find(|(name, _)| *name == b"content-type");
     let content_type = content_type.and_then(|(_, value)| std::str::from_utf8(value).ok());
+    let mut user = vec![("status".to_owned(), status.to_string())];
+    user.extend(headers(fields).filter_map(|(name, value)| {
+        let name = std::str::from_utf8(name.strip_prefix(b"ce-")?).ok()?;
+        let value = percent_decode(value).decode_utf8().ok()?;
+        let fits = value.len() <= usize::from(u16::MAX) && !value.contains(char::is_control);
+        fits.then(|| (name.to_owned(), value.into_owned()))
+    }));
     Some(Publish {
         qos: message.qos.min(1),
         topic: topic?,
         payload: body,
         content_type: content_type.map(str::to_owned),
         correlation: message.correlation.clone(),
-        user: vec![("status".to_owned(), status.to_string())],
+        user,
         ..Publish::default()
     })
 }
@@ -247,6 +255,10 @@ mod tests {
         let found = answer(&message, 404, "").unwrap();
         assert_eq!((found.topic.as_str(), found.correlation), ("me", message.correlation.clone()));
         assert_eq!(found.user, [("status".to_owned(), "404".to_owned())]);
+        let fields = b"ce-id\n1\nx-a\nb\nce-subject\ngr%C3%BCn%20x\nce-bad\n%ff\nce-lf\n%0A\n";
+        let event = reply(Some("me".into()), &message, 200, fields, Bytes::new()).unwrap();
+        let user = [("status", "200"), ("id", "1"), ("subject", "grün x")];
+        assert_eq!(event.user, user.map(|(name, value)| (name.to_owned(), value.to_owned())));
         message.response_topic = Some("me/#".into());
         assert_eq!(answer(&message, 200, "x"), None);
     }

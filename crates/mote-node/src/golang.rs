@@ -93,7 +93,11 @@ const NUCLIO: [Provided; 4] = [
 /// What functions that are written for `mote` itself may import.
 const MOTE: [Provided; 1] = [Provided {
     module: "mote.internal/mote",
-    files: &[provided!("mote.go", "mote/mote.go"), provided!("notify.go", "mote/notify.go")],
+    files: &[
+        provided!("mote.go", "mote/mote.go"),
+        provided!("notify.go", "mote/notify.go"),
+        provided!("cloudevents.go", "mote/cloudevents.go"),
+    ],
     needs: &[],
 }];
 

@@ -20,11 +20,13 @@ macro_rules! bundle {
     };
 }
 
-const FILES: [(&str, &str); 23] = [
+const FILES: [(&str, &str); 25] = [
     bundle!("python", "mote_shim.py"),
     bundle!("node", "mote_shim.mjs"),
     shim!("node/rehearsal.mjs"),
     shim!("python/mote_services.py"),
+    shim!("python/mote_cloudevents.py"),
+    shim!("node/mote_cloudevents.cjs"),
     shim!("python/compat/__init__.py"),
     shim!("python/compat/environment.py"),
     shim!("python/compat/tinyfaas.py"),

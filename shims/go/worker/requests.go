@@ -12,6 +12,9 @@ import (
 // mean; it cannot import this one, which is a part of the function's own module.
 const requestsKey = "mote.internal/requests"
 
+// Under this key the context has what caused the invocation, a byte as in INVOKE.
+const triggerKey = "mote.internal/trigger"
+
 const (
 	requestsMax     = 256
 	requestBytesMax = 4 << 20

@@ -376,6 +376,8 @@ type invocationContext struct {
 // Value also finds what the function may ask of its node.
 func (c *invocationContext) Value(key interface{}) interface{} {
 	switch key {
+	case triggerKey:
+		return c.call.head.trigger
 	case requestsKey:
 		return c.call.w.requests.ask
 	case callKey{}:

@@ -1,5 +1,5 @@
 // What an adapter for another platform may use of the shim, through `mote_shim.mjs`. Everything else
-// can change at any time.
+// can change at any time, except for what `mote_cloudevents.cjs` exports, which adapters may import too.
 //
 // An adapter gets the spec of LOAD, which it does not change, and returns a handler of `(event, ctx)`.
 // The public members of these two are for adapters too; each is read from the frame when it is used.

@@ -14,6 +14,7 @@ export class Incoming {
     this.error = null;
     this.owed = 0;
     this.wake = null;
+    this.collected = null; // all of it, after `all`
   }
   add(chunk, ended) {
     if (chunk.length) this.chunks.push([chunk, chunk.length]);
@@ -45,7 +46,8 @@ export class Incoming {
   async all() {
     const chunks = [];
     for (let chunk; (chunk = await this.next()) !== null;) chunks.push(chunk);
-    return Buffer.concat(chunks);
+    this.collected = Buffer.concat(chunks);
+    return this.collected;
   }
 }
 

@@ -9,6 +9,7 @@ import { nowNs } from './wire.mjs';
 export class Context {
   #worker;
   #invocation;
+  #received = null; // [is a batch, events], once asked for
   constructor(worker, invocation) {
     this.#worker = worker;
     this.#invocation = invocation;
@@ -34,6 +35,16 @@ export class Context {
   /** Tells those who observe a resource of this function its new state; resolves to how many they are.
    *  Without a body, the node asks the function for the state with GET. */
   notify(path, body, options) { return notifyObservers(this.#worker.node(), this.#invocation, path, body, options); }
+  /** The CloudEvent of this invocation; null if it carries none, or a batch. */
+  get cloudevent() {
+    const [isBatch, events] = this.#events();
+    return isBatch ? null : events[0] ?? null;
+  }
+  /** All CloudEvents of this invocation: those of a batch, the one, or none. */
+  get cloudevents() { return this.#events()[1]; }
+  #events() { return (this.#received ??= this.#invocation ? this.#worker.cloudeventsOf(this.#invocation) : [false, []]); }
+  /** A new CloudEvent, for instance to return it. Its source is the function without `source`. */
+  newCloudevent(members) { return this.#worker.cloudevents().made({ source: `/${this.function}`, ...members }); }
   /** Part of `fetch(request, env, ctx)` elsewhere: there is no origin server to pass a request to. */
   passThroughOnException() {}
   /** Work that may go on after the answer; a drain waits for it. */

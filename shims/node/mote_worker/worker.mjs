@@ -3,6 +3,7 @@
 // Where to start reading: `onData`, `start`, `answer`.
 
 import fs from 'node:fs';
+import module from 'node:module';
 
 import { Prepared } from './adapters.mjs';
 import { Incoming } from './bodies.mjs';
@@ -34,6 +35,7 @@ export class Worker extends FrameWriter {
     this.starting = false; // inside the loop of `end`
     this.now = null; // Invocation whose handler is on the stack
     this.serving = false; // READY was sent
+    this.eventCode = null; // what is known about CloudEvents, once the function asks
     this.services = null; // what the function asks of its node, once it does
     this.storage = null; // AsyncLocalStorage once a line was written after an await
     this.onFrame = this.onFrame.bind(this);
@@ -143,6 +145,20 @@ export class Worker extends FrameWriter {
     return this.services;
   }
 
+  /** What reads and writes CloudEvents. Few functions use it, so it is loaded here. */
+  cloudevents() {
+    this.eventCode ??= module.createRequire(import.meta.url)(new URL('mote_cloudevents.cjs', this.folder).pathname);
+    return this.eventCode;
+  }
+
+  cloudeventsOf(invocation) {
+    const { incoming } = invocation;
+    return this.cloudevents().received(invocation.pairs(), invocation.trigger === 'mqtt', () => {
+      if (incoming && !incoming.collected) throw new Error('the body is still arriving: export `handle` instead of `fetch`');
+      return incoming ? incoming.collected : invocation.body;
+    });
+  }
+
   maybeLeave() {
     if (!this.draining || this.running.size || this.waiting.length || this.outputs.size || this.background) return;
     endLines(0);
@@ -197,6 +213,11 @@ export class Worker extends FrameWriter {
 
   fail(invocation, error) {
     endLines(invocation.stream);
+    if (error?.moteAnswer && !invocation.output && !invocation.cancelled) {
+      const [text, status] = error.moteAnswer;
+      this.putResult(invocation, performance.now(), status, TEXT, text);
+      return this.end(invocation);
+    }
     // A handler that stops because of its signal was cancelled, whatever it throws.
     const cause = invocation.cancelled ? new Cancelled('the caller is gone') : error;
     this.putError(invocation, cause, nowNs());
@@ -227,6 +248,9 @@ export class Worker extends FrameWriter {
         throw new BadReply(`cannot turn a ${typeof value} into an answer`);
       } else if (typeof value === 'object' && (value[Symbol.asyncIterator] || typeof value.next === 'function')) {
         return void this.streamOut(invocation, 200, BYTES, value);
+      } else if (this.eventCode !== null && value instanceof this.eventCode.CloudEvent) {
+        const [pairs, body] = this.eventCode.binary(value);
+        this.putResult(invocation, returnedMs, 200, headerBlock(pairs), body);
       } else {
         let text;
         try { text = JSON.stringify(value); } catch (error) { throw new BadReply(`answer is not JSON: ${error.message}`); }

@@ -1,13 +1,14 @@
-"""CloudEvents 1.0 over HTTP, both modes: attributes in `ce-` fields, or the whole event as JSON."""
+"""CloudEvents as functions of Knative know them. `mote_cloudevents` reads and writes their bytes."""
 
-import base64
-import datetime
-import json
 import uuid
-from urllib.parse import quote, unquote
 
-STRUCTURED = "application/cloudevents+json"
-REQUIRED = ("id", "source", "type", "specversion")
+VERSIONS = ("1.0", "0.3")
+codec = None  # the module `mote_cloudevents`, from `use`
+
+
+def use(worker):
+    global codec
+    codec = worker.part("mote_cloudevents")
 
 
 class CloudEvent:
@@ -65,11 +66,6 @@ class CloudEvent:
         return "CloudEvent(%r, %r)" % (self._attributes, self.data)
 
 
-def is_json(kind):
-    kind = (kind or "").partition(";")[0].strip().lower()
-    return kind.endswith(("/json", "+json"))
-
-
 def is_event(headers):
     """Whether a request carries an event, as far as its head tells."""
     return (
@@ -81,35 +77,12 @@ def is_event(headers):
 
 def read(headers, body):
     """The event of a request; ValueError for one that is incomplete."""
-    kind = headers.get("content-type", "")
-    if kind.partition(";")[0].strip().lower() == STRUCTURED:
-        members = json.loads(body)
-        if not isinstance(members, dict):
-            raise ValueError("the event is no object")
-        data = members.pop("data", None)
-        if isinstance(members.get("data_base64"), str):
-            data = base64.b64decode(members.pop("data_base64"))
-    elif kind.lower().startswith("application/cloudevents"):
+    kind = codec.media_type(headers.get("content-type"))
+    if kind == codec.STRUCTURED:
+        return CloudEvent(*codec.from_json(codec.parsed(body), VERSIONS))
+    if kind.startswith("application/cloudevents"):
         raise ValueError("events of type %s are not read" % kind)
-    else:
-        members = {name[3:]: unquote(value) for name, value in headers.items() if name.startswith("ce-")}
-        if kind:
-            members["datacontenttype"] = kind
-        data = body or None
-        if body and is_json(kind):
-            data = json.loads(body)
-        elif body and kind.startswith("text/"):
-            data = body.decode("utf-8", "replace")
-    check(members)
-    return CloudEvent(members, data)
-
-
-def check(members):
-    for name in REQUIRED:
-        if not isinstance(members.get(name), str) or not members[name]:
-            raise ValueError("the event has no %s" % name)
-    if members["specversion"] not in ("1.0", "0.3"):
-        raise ValueError("the event's specversion is %s" % members["specversion"])
+    return CloudEvent(*codec.from_fields(headers.items(), "ce-", body, VERSIONS))
 
 
 def parts(event):
@@ -123,41 +96,19 @@ def parts(event):
     members.setdefault("specversion", "1.0")
     members.setdefault("id", str(uuid.uuid4()))
     members = {name: text_of(value) for name, value in members.items() if value is not None}
-    check(members)
     return members, data
 
 
 def text_of(value):
-    if isinstance(value, datetime.datetime):
-        return value.isoformat().replace("+00:00", "Z")
+    value = codec.text_of(value)
     return value if isinstance(value, (str, bool, int)) else str(value)
 
 
 def structured(event):
     """(fields, body) of an event as one JSON object."""
-    members, data = parts(event)
-    if isinstance(data, (bytes, bytearray)):
-        members["data_base64"] = base64.b64encode(data).decode()
-    elif data is not None:
-        members["data"] = data
-    return [("content-type", STRUCTURED)], json.dumps(members).encode()
+    return codec.structured(*parts(event))
 
 
 def binary(event):
     """(fields, body) of an event with its attributes in fields."""
-    members, data = parts(event)
-    kind = members.pop("datacontenttype", None)
-    fields = [("ce-" + name, quote(written(value), safe=" !#$&'()*+,/:;=?@[]^`{|}~<>\\")) for name, value in members.items()]
-    if data is None:
-        return fields, b""
-    if isinstance(data, (bytes, bytearray)):
-        kind = kind or "application/octet-stream"
-    elif isinstance(data, str) and kind and not is_json(kind):
-        data = data.encode()
-    else:
-        kind, data = kind or "application/json", json.dumps(data).encode()
-    return [*fields, ("content-type", kind)], bytes(data)
-
-
-def written(value):
-    return str(value).lower() if isinstance(value, bool) else str(value)
+    return codec.binary(*parts(event))

@@ -42,6 +42,7 @@ class FormerNames:
 
 
 def adapt(worker):
+    cloudevents.use(worker)
     sys.meta_path.append(FormerNames())  # the last: what is there by its own name is taken
     if worker.spec.get("template") == "parliament":
         return parliament_app(worker)

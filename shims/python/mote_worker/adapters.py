@@ -7,6 +7,7 @@ members of the worker while the function loads:
     text       the header block of an answer that is text and nothing else. An adapter may set it.
     root       the path below which an ASGI application is mounted. An adapter may set it to "".
     logger()   the function's `logging.Logger`. The first call imports `logging`, some 5 ms.
+    part(name) a file of the shim that is loaded on demand. Adapters may use `mote_cloudevents`.
     at_end     a list of calls without arguments that are made after a drain. An adapter may add some.
 
 The handler that `adapt` returns gets an `Event`. Its public fields are for adapters too; each is cut

@@ -52,7 +52,7 @@ class Event:
 
     __slots__ = (
         "_payload", "_lengths", "_head", "_stream", "_incoming", "_output",
-        "_cancelled", "_done", "_task",
+        "_cancelled", "_done", "_task", "_cloudevents",
         "body", "text", "method", "path", "query", "args", "headers", "trigger", "id",
         "sent_ns", "deadline_ns",
     )  # fmt: skip
@@ -98,7 +98,7 @@ class Event:
             if name == "id":
                 self.id = ulid(int.from_bytes(number, "big"))
             return object.__getattribute__(self, name)
-        elif name in ("_cancelled", "_done", "_task"):
+        elif name in ("_cancelled", "_done", "_task", "_cloudevents"):
             return None
         else:
             raise AttributeError("event has no attribute %r" % name)
@@ -191,6 +191,26 @@ class Context:
         """Tells those who observe a resource of this function its new state, and returns how many they
         are. Without a body, the node asks the function for the state with GET."""
         return self._worker.node().notify(self._event, path, body, content_type, max_age, headers)
+
+    @property
+    def cloudevent(self):
+        """The CloudEvent of this invocation; `None` if it carries none, or a batch."""
+        is_batch, events = self._received()
+        return events[0] if events and not is_batch else None
+
+    @property
+    def cloudevents(self):
+        """All CloudEvents of this invocation: those of a batch, the one, or none."""
+        return self._received()[1]
+
+    def _received(self):
+        event = self._event
+        return self._worker.cloudevents_of(event) if event else (False, [])
+
+    def new_cloudevent(self, type, data=None, *, source=None, **attributes):
+        """A new CloudEvent, for instance to return it. Its source is the function without `source`."""
+        made = self._worker.part("mote_cloudevents").made
+        return made(source or "/" + self.function, type, data, **attributes)
 
     def remaining_ms(self):
         """Milliseconds until the deadline, at least 0; `None` inside `init`."""

@@ -44,6 +44,7 @@ class Worker(FrameWriter, FrameReader, LineCapture, Blocking, Threads, Loop, Asg
         self.draining = False
         self.forked = False
         self.spec = None
+        self.parts = {}  # files of the shim that were loaded for this function, by name
         self.services = None  # what the function asks of its node, once it does
         self.serving = False  # READY was sent
         self.loop = None  # the event loop, where one serves
@@ -127,17 +128,31 @@ class Worker(FrameWriter, FrameReader, LineCapture, Blocking, Threads, Loop, Asg
             call()
         self.flush_last()
 
-    def node(self):
-        """The services of the node. Few functions use them, so their code is loaded here."""
-        if self.services is None:
+    def part(self, name):
+        """A file of the shim that few functions use, so it is loaded when one does."""
+        module = self.parts.get(name)
+        if module is None:
             import importlib.util
 
-            file = os.path.join(self.folder, "mote_services.py")
-            found = importlib.util.spec_from_file_location("mote_services", file)
+            found = importlib.util.spec_from_file_location(name, os.path.join(self.folder, name + ".py"))
             module = importlib.util.module_from_spec(found)
             found.loader.exec_module(module)
-            self.services = module.Services(self)
+            self.parts[name] = module
+        return module
+
+    def node(self):
+        """The services of the node."""
+        if self.services is None:
+            self.services = self.part("mote_services").Services(self)
         return self.services
+
+    def cloudevents_of(self, event):
+        """(is a batch, events) of an invocation, which are read when they are first asked for."""
+        found = event._cloudevents
+        if found is None:
+            received = self.part("mote_cloudevents").received
+            found = event._cloudevents = received(event.headers.pairs, event.trigger == "mqtt", lambda: event.body)
+        return found
 
     def idle(self):
         return not (self.ready or self.incoming or self.outputs or self.running)

@@ -16,6 +16,7 @@ from mote_worker.wire import (
     LINE_MAX,
     RESULT,
     RESULT_FRAME,
+    TEXT,
     BadReply,
     Cancelled,
 )
@@ -97,7 +98,11 @@ class FrameWriter:
         return (self.spec["code_dir"], self.spec["packages_dir"]) if self.spec else ()
 
     def put_exception(self, event, error, entered=0, returned=0):
-        """ERROR for an exception, its trace without the shim's own frames."""
+        """ERROR for an exception, its trace without the shim's own frames. An exception can have
+        an answer of its own, which the caller receives unless another has begun."""
+        own_answer = getattr(error, "mote_answer", None)
+        if own_answer and event and not event._output:
+            return self.put_result(event, entered, returned, own_answer[1], TEXT, own_answer[0].encode())
         kind = type(error).__name__
         if isinstance(error, Cancelled):
             return self.put_error(event, kind, "the caller is gone", "", entered, returned)
