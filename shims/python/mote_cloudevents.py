@@ -106,9 +106,9 @@ def read(pairs, is_mqtt, body):
             return True, batch(parsed(body()))
         raise CloudEventError("the format %s is not known" % kind)
     prefix = "mqtt-user-" if is_mqtt else "ce-"
-    if not any(name == prefix + "specversion" for name, _ in pairs):
-        if is_mqtt or not any(name in ("ce-id", "ce-type", "ce-source") for name, _ in pairs):
-            return False, []
+    marks = ("specversion",) if is_mqtt else ("specversion", "id", "type", "source")
+    if not any(name == prefix + mark for name, _ in pairs for mark in marks):
+        return False, []
     return False, [CloudEvent(*from_fields(pairs, prefix, body()))]
 
 

@@ -216,6 +216,8 @@ pub const CATALOGUE: &[Explanation] = &[
         "The node keeps at most 8 MiB of answers for one HTTP/2 client, and 64 MiB for all clients, until the clients' flow-control windows accept more. A further answer is dropped and becomes a 503, although the function ran. Read the answers, or open fewer streams at once. A client that reads nothing for 30 s is disconnected, and earlier if many answers wait."),
     row("M1032", exit::FAILED, "too many connections from this address",
         "One address may use three quarters of the connections (12,288 of 16,384, or fewer if the limit of open files is low). A further connection receives a 503 and is closed. Reuse open connections, and close those that you do not need."),
+    row("M1033", exit::FAILED, "too many WebSockets",
+        "The node keeps at most half of its HTTP connections (8,192 of 16,384) for WebSockets. One address, and one function, may have half of that. A further request for a WebSocket receives a 503. Close WebSockets that you do not need."),
     row("M1201", exit::UNREACHABLE, "MQTT broker cannot be reached",
         "A trigger has no connection to its broker: the name has no address, nothing listens on the port, the broker does not answer, or it ended the connection. The message says which. The node tries again with growing pauses of up to a minute, and logs this once a minute. A broker that keeps the session (session = \"persistent\") keeps the messages. `mote describe NAME` shows the state of each trigger."),
     row("M1202", exit::FAILED, "MQTT broker refused the connection",

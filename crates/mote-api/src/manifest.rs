@@ -31,16 +31,25 @@ const GIB: u64 = 1 << 30;
 const HOUR_MS: u64 = 3_600_000;
 const INIT_MS_MAX: u64 = 600_000;
 
-const FUNCTION_KEYS: [&str; 17] = [
-    "name", "runtime", "compat", "template", "port", "entry", "command", "methods", "secrets",
-    "limits", "scale", "env", "trigger", "allow", "kv", "build", "async",
+const FUNCTION_KEYS: [&str; 18] = [
+    "name", "runtime", "compat", "template", "port", "protocol", "entry", "command", "methods",
+    "secrets", "limits", "scale", "env", "trigger", "allow", "kv", "build", "async",
 ];
-const TOP_KEYS: [&str; 10] = [
-    "version", "name", "runtime", "compat", "template", "port", "entry", "command", "methods",
-    "secrets",
+const TOP_KEYS: [&str; 11] = [
+    "version", "name", "runtime", "compat", "template", "port", "protocol", "entry", "command",
+    "methods", "secrets",
 ];
-const LIMIT_KEYS: [&str; 8] =
-    ["memory", "timeout", "init_timeout", "concurrency", "cpu", "pids", "body", "disk"];
+const LIMIT_KEYS: [&str; 9] = [
+    "memory",
+    "timeout",
+    "init_timeout",
+    "concurrency",
+    "cpu",
+    "pids",
+    "body",
+    "disk",
+    "stream_idle",
+];
 const SCALE_KEYS: [&str; 10] =
     ["min", "max", "idle", "queue", "policy", "target", "start", "balance", "pause", "spare"];
 const TARGET_MAX: u64 = 1_000_000;
@@ -66,6 +75,8 @@ pub struct FunctionManifest {
     pub template: Option<Lined<String>>,
     /// The port of a server.
     pub port: Option<Lined<u16>>,
+    /// What a server speaks: `http1` or `h2c`.
+    pub protocol: Option<Lined<ProtocolName>>,
     /// `module:object` or a file path.
     pub entry: Option<Lined<String>>,
     /// Program and arguments.
@@ -122,6 +133,15 @@ pub enum RuntimeName {
     Chain,
 }
 
+/// What a server speaks with its node.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ProtocolName {
+    /// `http1`.
+    Http1,
+    /// `h2c`.
+    H2c,
+}
+
 /// The platforms whose contracts a manifest may name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum PlatformName {
@@ -170,6 +190,8 @@ pub struct LimitsManifest {
     pub body_bytes: Option<u64>,
     /// `disk`.
     pub disk_bytes: Option<u64>,
+    /// `stream_idle`.
+    pub stream_idle_ms: Option<u64>,
 }
 
 /// `[scale]`; units in the names.
@@ -354,6 +376,7 @@ fn read_function(reader: &mut TomlReader<'_>, at: &Section<'_>) -> FunctionManif
         compat: read_compat(reader, at),
         template: reader.string(at, "template", "a string, e.g. \"python3-http\""),
         port: read_port(reader, at),
+        protocol: read_protocol(reader, at),
         entry: reader.string(at, "entry", "a string, e.g. \"app:handle\""),
         command: reader.strings(at, "command", "an array, e.g. [\"./server\", \"--fast\"]"),
         methods: read_methods(reader, at),
@@ -462,6 +485,12 @@ fn read_port(reader: &mut TomlReader<'_>, at: &Section<'_>) -> Option<Lined<u16>
     u16::try_from(port.value).ok().map(|value| Lined { value, line: port.line })
 }
 
+fn read_protocol(reader: &mut TomlReader<'_>, at: &Section<'_>) -> Option<Lined<ProtocolName>> {
+    let (_, line) = reader.get(at, "protocol")?;
+    let words = [("http1", ProtocolName::Http1), ("h2c", ProtocolName::H2c)];
+    read_word(reader, at, "protocol", &words).map(|value| Lined { value, line })
+}
+
 fn read_methods(reader: &mut TomlReader<'_>, at: &Section<'_>) -> Option<Vec<String>> {
     let wanted = "an array of methods, e.g. [\"GET\", \"POST\"]";
     let methods = reader.strings(at, "methods", wanted)?;
@@ -500,6 +529,7 @@ fn read_limits(reader: &mut TomlReader<'_>, at: &Section<'_>) -> LimitsManifest 
         pids: narrow(reader.integer(at, "pids", 4..=32_768)),
         body_bytes: size(reader, "body", KIB..=GIB, "1KiB\u{2013}1GiB, e.g. 6MiB"),
         disk_bytes: size(reader, "disk", 64 * KIB..=64 * GIB, "64KiB\u{2013}64GiB, e.g. 16MiB"),
+        stream_idle_ms: duration(reader, "stream_idle", 24 * HOUR_MS, "1ms\u{2013}24h, e.g. 5m"),
     }
 }
 

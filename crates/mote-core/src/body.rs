@@ -29,6 +29,12 @@ pub trait BodySource: Send {
     /// not called again after `None` or an error. Must not block.
     fn poll_chunk(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Bytes, BodyError>>>;
 
+    /// The trailer fields behind the last chunk as a header block, empty if there were none. Called
+    /// once, after `None`. Must not block.
+    fn take_trailers(&mut self) -> Bytes {
+        Bytes::new()
+    }
+
     /// Approximate memory of the bytes that have arrived and have not been taken. Must not block.
     fn held_bytes(&self) -> usize {
         0
@@ -88,6 +94,14 @@ impl Body {
                 Poll::Ready(Some(Ok(bytes)))
             }
             Body::Stream { source, .. } => source.poll_chunk(cx),
+        }
+    }
+
+    /// The trailer fields behind the last chunk of a stream that has ended, as a header block.
+    pub fn take_trailers(&mut self) -> Bytes {
+        match self {
+            Body::Stream { source, .. } => source.take_trailers(),
+            _ => Bytes::new(),
         }
     }
 

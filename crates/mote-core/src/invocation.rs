@@ -13,7 +13,7 @@ use crate::body::Body;
 use crate::chain::Chain;
 use crate::fault::Fault;
 use crate::name::FunctionName;
-use crate::spec::{AsyncRules, CoapResource, Platform};
+use crate::spec::{AsyncRules, CoapResource, Platform, STREAM_IDLE_MS_DEFAULT};
 
 /// The source of an invocation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -125,9 +125,23 @@ pub struct Head {
     path_len: u16,
     query_len: u16,
     has_preference: bool,
+    wants_websocket: bool,
 }
 
 impl Head {
+    /// Asks the function for a WebSocket: from an answer with status 101 on, the bodies of request
+    /// and answer are the bytes in both directions. Such a request cannot be accepted for later.
+    pub fn ask_for_websocket(&mut self) {
+        put_header(&mut self.buffer, b"upgrade", b"websocket");
+        self.wants_websocket = true;
+        self.has_preference = false;
+    }
+
+    /// Whether [`Head::ask_for_websocket`] was called.
+    pub fn wants_websocket(&self) -> bool {
+        self.wants_websocket
+    }
+
     /// Whether it has a `Prefer` field (RFC 7240).
     pub fn has_preference(&self) -> bool {
         self.has_preference
@@ -154,6 +168,7 @@ impl Head {
             path_len: path.len() as u16,
             query_len: query.len() as u16,
             has_preference: false,
+            wants_websocket: false,
         })
     }
 
@@ -336,6 +351,18 @@ pub trait RouteInfo {
     /// Whether its handlers begin only with their whole body; `false` until that is known.
     fn takes_whole_bodies(&self) -> bool {
         false
+    }
+    /// Whether a connection to it may become a WebSocket.
+    fn takes_websockets(&self) -> bool {
+        false
+    }
+    /// Whether it speaks HTTP/2 itself, so that a call can stream in both directions at once.
+    fn takes_http2(&self) -> bool {
+        false
+    }
+    /// How long a WebSocket or a streamed answer may be silent, in milliseconds.
+    fn stream_idle_ms(&self) -> u64 {
+        STREAM_IDLE_MS_DEFAULT
     }
     /// Methods it answers; empty means all.
     fn methods(&self) -> &[String];

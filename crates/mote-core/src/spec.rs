@@ -34,6 +34,11 @@ pub const MEMORY_BYTES_DEFAULT_NODE: u64 = 128 << 20;
 pub const MEMORY_BYTES_MIN: u64 = 4 << 20;
 /// Deadline of one invocation, queueing included.
 pub const TIMEOUT_MS_DEFAULT: u64 = 10_000;
+/// Longest silence of a WebSocket or a streamed answer: proxies and clients usually give up earlier,
+/// and a connection whose peer has vanished must not be kept for ever.
+pub const STREAM_IDLE_MS_DEFAULT: u64 = 300_000;
+/// The longest silence that a manifest can permit.
+pub const STREAM_IDLE_MS_MAX: u64 = 24 * 3_600_000;
 /// Longest deadline; longer work belongs in an async invocation.
 pub const TIMEOUT_MS_MAX: u64 = 3_600_000;
 /// Processes and threads of one instance: Node needs 11, Python a few; a fork bomb stops here.
@@ -95,6 +100,17 @@ impl Runtime {
             Runtime::Chain => "chain",
         }
     }
+}
+
+/// What a server function speaks with its node.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Protocol {
+    /// HTTP/1.1.
+    #[default]
+    Http1,
+    /// HTTP/2 with prior knowledge, without TLS; gRPC needs it.
+    H2c,
 }
 
 /// The platform whose contract a function was written for; adapters next to the shims implement it.
@@ -190,6 +206,8 @@ pub struct Limits {
     pub body_bytes: u64,
     /// Private writable space of one instance in bytes.
     pub disk_bytes: u64,
+    /// How long a WebSocket or a streamed answer may be silent, in milliseconds.
+    pub stream_idle_ms: u64,
 }
 
 /// How many instances a function has.
@@ -349,6 +367,8 @@ pub struct FunctionSpec {
     pub template: Option<String>,
     /// The port that a server listens on; with `None` the engine chooses it.
     pub port: Option<u16>,
+    /// What a server speaks.
+    pub protocol: Protocol,
     /// Names of the node's secrets that its instances read as files.
     pub secrets: Vec<String>,
     /// Environment variables whose values are secrets: variable, and name of the secret.
@@ -444,6 +464,7 @@ impl FunctionSpec {
                 concurrency: None,
                 body_bytes: BODY_BYTES_DEFAULT,
                 disk_bytes: DISK_BYTES_DEFAULT,
+                stream_idle_ms: STREAM_IDLE_MS_DEFAULT,
             },
             scale: Scale {
                 min: 0,
@@ -466,6 +487,7 @@ impl FunctionSpec {
             compat: None,
             template: None,
             port: None,
+            protocol: Protocol::Http1,
             secrets: Vec::new(),
             secret_env: BTreeMap::new(),
             annotations: BTreeMap::new(),
@@ -555,6 +577,11 @@ impl FunctionSpec {
             (64 << 10..=64 << 30).contains(&limits.disk_bytes),
             "limits.disk",
             "64KiB to 64GiB, for instance 16MiB",
+        );
+        check(
+            (1..=STREAM_IDLE_MS_MAX).contains(&limits.stream_idle_ms),
+            "limits.stream_idle",
+            "1ms to 24h, for example 5m",
         );
         check(
             self.secrets.len() <= SECRETS_MAX
@@ -664,6 +691,11 @@ impl FunctionSpec {
             "a template of the platform in compat",
         );
         check(
+            self.protocol == Protocol::Http1 || self.runtime == Runtime::Server,
+            "protocol",
+            "only for the runtime server",
+        );
+        check(
             self.port.is_none_or(|port| port >= 1024 && self.runtime == Runtime::Server),
             "port",
             "1024 to 65535, for runtime server",
@@ -725,6 +757,7 @@ mod tests {
         check("limits.cpu", &|spec| spec.limits.cpu_millis = Some(1));
         check("limits.concurrency", &|spec| spec.limits.concurrency = Some(0));
         check("limits.disk", &|spec| spec.limits.disk_bytes = 1);
+        check("limits.stream_idle", &|spec| spec.limits.stream_idle_ms = 0);
         check("scale.max", &|spec| spec.scale.max = Some(0));
         check("allow.functions", &|spec| spec.calls = vec!["Not a name".into()]);
         check("kv.shared", &|spec| spec.state.shared = vec!["a/b".into()]);

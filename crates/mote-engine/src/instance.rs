@@ -135,7 +135,7 @@ async fn ready(
     };
     match launch {
         Launch::Server { .. } => {
-            let link = Arc::new(ServerLink::new(channel)?);
+            let link = Arc::new(ServerLink::new(channel, revision.spec.protocol)?);
             let mut exited = control.exited();
             let failure = tokio::select! {
                 result = link.wait_ready() => result.err().map(StartFailure::from),

@@ -35,11 +35,13 @@ mod requests;
 mod revision;
 mod routes;
 mod server;
+mod server_h2;
 mod server_link;
 mod settings;
 mod shared;
 mod starts;
 mod tasks;
+mod websocket;
 mod worker;
 mod worker_log;
 

@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use mote_core::RouteInfo;
 use mote_core::name::FunctionName;
 use mote_core::rollout::Split;
-use mote_core::spec::{AsyncRules, CoapResource, Platform, Runtime};
+use mote_core::spec::{AsyncRules, CoapResource, Platform, Protocol, Runtime};
 
 use crate::revision::Revision;
 
@@ -163,6 +163,16 @@ impl RouteInfo for Route {
     }
     fn takes_whole_bodies(&self) -> bool {
         self.revision.takes_whole_bodies()
+    }
+    fn takes_websockets(&self) -> bool {
+        let spec = &self.revision.spec;
+        spec.runtime == Runtime::Server && spec.protocol == Protocol::Http1
+    }
+    fn takes_http2(&self) -> bool {
+        self.revision.spec.protocol == Protocol::H2c
+    }
+    fn stream_idle_ms(&self) -> u64 {
+        self.revision.spec.limits.stream_idle_ms
     }
     fn methods(&self) -> &[String] {
         &self.revision.spec.methods

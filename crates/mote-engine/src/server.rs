@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 
 use bytes::{Bytes, BytesMut};
+use hyper::HeaderMap;
 use hyper::body::Incoming;
 use mote_core::body::{Body, BodyError, BodySource};
 use mote_core::fault::error_chain;
@@ -15,6 +16,7 @@ use crate::clock::now_ns;
 use crate::pool::{FollowUp, Unanswered, end_stream};
 use crate::revision::Revision;
 use crate::server_link::{Connection, RequestBody, ServerLink};
+use crate::websocket;
 
 /// Answers up to this length are read whole before the head is passed on.
 const WHOLE_BYTES_MAX: u64 = 64 << 10;
@@ -29,8 +31,17 @@ pub(crate) async fn exchange(
     invocation: Invocation,
 ) {
     let place = Place { revision, key, stream, serial };
+    if let Some(h2) = link.h2() {
+        return match h2.perform(&link, invocation).await {
+            Ok(response) => answer(place, link.clone(), response, None).await,
+            Err(fault) => place.reply(Err(fault)),
+        };
+    }
+    if invocation.head.wants_websocket() {
+        return websocket::exchange(place, link, invocation).await;
+    }
     match perform(&link, invocation).await {
-        Ok((response, connection)) => answer(place, link, response, connection).await,
+        Ok((response, connection)) => answer(place, link, response, Some(connection)).await,
         Err(fault) => place.reply(Err(fault)),
     }
 }
@@ -39,9 +50,6 @@ async fn perform(
     link: &ServerLink,
     invocation: Invocation,
 ) -> Result<(hyper::Response<Incoming>, Connection), Fault> {
-    let bad = |what: &str, error: &dyn std::fmt::Display| Fault::BadReply {
-        message: format!("{what}: {error}"),
-    };
     let head = invocation.head;
     let mut body = invocation.body;
     let repeatable = matches!(body, Body::Empty | Body::Whole(_));
@@ -77,7 +85,11 @@ async fn perform(
     }
 }
 
-fn request(
+pub(crate) fn bad(what: &str, error: &dyn std::fmt::Display) -> Fault {
+    Fault::BadReply { message: format!("{what}: {error}") }
+}
+
+pub(crate) fn request(
     head: &mote_core::invocation::Head,
     body: Body,
 ) -> Result<hyper::Request<RequestBody>, hyper::http::Error> {
@@ -101,8 +113,19 @@ fn request(
     builder.body(RequestBody(body))
 }
 
+/// The valid fields of an answer, or its trailers, as a header block.
+pub(crate) fn block_of(fields: &HeaderMap) -> Vec<u8> {
+    let mut block = Vec::new();
+    for (name, value) in fields {
+        if !is_framing(name.as_str().as_bytes()) {
+            put_header(&mut block, name.as_str().as_bytes(), value.as_bytes());
+        }
+    }
+    block
+}
+
 /// Fields that describe one connection, not the message (RFC 9110, 7.6.1).
-fn is_framing(name: &[u8]) -> bool {
+pub(crate) fn is_framing(name: &[u8]) -> bool {
     matches!(
         name,
         b"connection"
@@ -117,30 +140,28 @@ fn is_framing(name: &[u8]) -> bool {
     )
 }
 
-async fn answer(
+pub(crate) async fn answer(
     place: Place,
     link: Arc<ServerLink>,
     response: hyper::Response<Incoming>,
-    connection: Connection,
+    connection: Option<Connection>,
 ) {
     let (parts, incoming) = response.into_parts();
-    let mut block = Vec::new();
-    for (name, value) in &parts.headers {
-        if !is_framing(name.as_str().as_bytes()) {
-            put_header(&mut block, name.as_str().as_bytes(), value.as_bytes());
-        }
-    }
+    let block = block_of(&parts.headers);
     let status = parts.status.as_u16();
     let length = hyper::body::Body::size_hint(&incoming).exact();
     if !(200..=599).contains(&status) {
         place.reply(Err(Fault::BadReply { message: format!("status {status}") }));
         return;
     }
-    let whole = length.is_some_and(|length| length <= WHOLE_BYTES_MAX);
+    // An answer over HTTP/2 with a length can have trailers, too.
+    let whole_bytes_max = if connection.is_some() { WHOLE_BYTES_MAX } else { 0 };
+    let whole = length.is_some_and(|length| length <= whole_bytes_max);
     let source = ServerAnswer {
         incoming,
-        connection: Some(connection),
+        connection,
         link,
+        trailers: Bytes::new(),
         // A streamed answer ends its stream when it is dropped; for a whole one, the code below
         // does it.
         place: (!whole).then(|| place.clone()),
@@ -160,7 +181,7 @@ async fn answer(
 
 /// Where an exchange's stream is.
 #[derive(Clone)]
-struct Place {
+pub(crate) struct Place {
     revision: Arc<Revision>,
     key: usize,
     stream: usize,
@@ -168,14 +189,14 @@ struct Place {
 }
 
 impl Place {
-    fn reply(&self, result: Result<Reply, Fault>) {
+    pub(crate) fn reply(&self, result: Result<Reply, Fault>) {
         if let Some((sender, _)) = self.take() {
             let _ = sender.send(result.map_err(Unanswered::from));
         }
         self.end();
     }
 
-    fn deliver(&self, status: u16, headers: Bytes, body: Body) {
+    pub(crate) fn deliver(&self, status: u16, headers: Bytes, body: Body) {
         let whole = !matches!(body, Body::Stream { .. });
         if let Some((sender, mut phases)) = self.take() {
             phases.answered_ns = now_ns();
@@ -207,7 +228,13 @@ impl Place {
         Some((stream.reply.take()?, stream.phases))
     }
 
-    fn end(&self) {
+    /// Whether the instance is on its way out.
+    pub(crate) fn drains(&self) -> bool {
+        let mut pool = self.revision.pool.lock();
+        pool.worker_mut(self.key).is_none_or(|worker| worker.is_draining())
+    }
+
+    pub(crate) fn end(&self) {
         let now = now_ns();
         let mut follow_ups: Vec<FollowUp> = Vec::new();
         let mut pool = self.revision.pool.lock();
@@ -227,10 +254,15 @@ struct ServerAnswer {
     incoming: Incoming,
     connection: Option<Connection>,
     link: Arc<ServerLink>,
+    trailers: Bytes,
     place: Option<Place>,
 }
 
 impl BodySource for ServerAnswer {
+    fn take_trailers(&mut self) -> Bytes {
+        std::mem::take(&mut self.trailers)
+    }
+
     fn poll_chunk(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Bytes, BodyError>>> {
         loop {
             match hyper::body::Body::poll_frame(Pin::new(&mut self.incoming), cx) {
@@ -246,13 +278,19 @@ impl BodySource for ServerAnswer {
                     return Poll::Ready(Some(Err(BodyError::WorkerFailed)));
                 }
                 Poll::Ready(Some(Ok(frame))) => {
-                    if let Ok(data) = frame.into_data()
-                        && !data.is_empty()
-                    {
-                        if let Some(connection) = &self.connection {
-                            connection.meter.progress();
+                    match (&self.connection, self.link.h2()) {
+                        (Some(connection), _) if frame.is_data() => connection.meter.progress(),
+                        (None, Some(h2)) => h2.progress(),
+                        _ => {}
+                    }
+                    match frame.into_data() {
+                        Ok(data) if data.is_empty() => {}
+                        Ok(data) => return Poll::Ready(Some(Ok(data))),
+                        Err(frame) => {
+                            if let Ok(fields) = frame.into_trailers() {
+                                self.trailers = block_of(&fields).into();
+                            }
                         }
-                        return Poll::Ready(Some(Ok(data)));
                     }
                 }
             }

@@ -16,12 +16,15 @@ use hyper::body::{Frame, SizeHint};
 use hyper::client::conn::http1::{self, SendRequest};
 use hyper_util::rt::TokioIo;
 use mote_core::body::{Body, BodyError};
+use mote_core::spec::Protocol;
 use mote_core::turn::{TURN_BYTES_MAX, Turn};
 use mote_core::wire::HEADERS_BYTES_MAX;
 use parking_lot::Mutex;
 use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendFlags};
 use tokio::io::{AsyncRead, AsyncWrite, Interest, ReadBuf};
 use tokio::net::{TcpStream, UnixStream};
+
+use crate::server_h2::H2Link;
 
 /// Pause between attempts to connect while the server starts, doubling from first to last.
 const RETRY_FIRST: Duration = Duration::from_millis(1);
@@ -96,10 +99,17 @@ impl Meter {
 
 /// The socket of a connection. Ends a connection that sends on and on without progress, and lets
 /// the other tasks of the data path run after a turn's worth of bytes.
-struct Metered {
+pub(crate) struct Metered {
     stream: TcpStream,
     meter: Arc<Meter>,
     turn: Turn,
+}
+
+impl Metered {
+    /// The socket itself, for a protocol that is not HTTP.
+    pub(crate) fn into_stream(self) -> TcpStream {
+        self.stream
+    }
 }
 
 impl AsyncRead for Metered {
@@ -177,28 +187,37 @@ impl AsyncWrite for Metered {
 pub(crate) struct ServerLink {
     channel: tokio::sync::Mutex<UnixStream>,
     idle: Mutex<Vec<Connection>>,
+    /// The one connection of a server that speaks HTTP/2.
+    h2: Option<H2Link>,
 }
 
 impl ServerLink {
     /// Takes the channel on which connections are requested.
-    pub(crate) fn new(channel: OwnedFd) -> io::Result<Self> {
+    pub(crate) fn new(channel: OwnedFd, protocol: Protocol) -> io::Result<Self> {
         // The channel carries sequenced packets and is not a stream; only readiness and the calls
         // below are used.
         let channel = std::os::unix::net::UnixStream::from(channel);
         channel.set_nonblocking(true)?;
         let channel = tokio::sync::Mutex::new(UnixStream::from_std(channel)?);
-        Ok(Self { channel, idle: Mutex::new(Vec::new()) })
+        let h2 = (protocol == Protocol::H2c).then(H2Link::default);
+        Ok(Self { channel, idle: Mutex::new(Vec::new()), h2 })
+    }
+
+    /// The link of a server that speaks HTTP/2.
+    pub(crate) fn h2(&self) -> Option<&H2Link> {
+        self.h2.as_ref()
     }
 
     /// Resolves when the server accepts connections. The caller limits the time.
     pub(crate) async fn wait_ready(&self) -> io::Result<()> {
         let mut pause = RETRY_FIRST;
         loop {
-            match self.connect().await {
-                Ok(connection) => {
-                    self.keep(connection);
-                    return Ok(());
-                }
+            let connected = match &self.h2 {
+                Some(h2) => h2.connection(self).await.map(drop),
+                None => self.connect().await.map(|connection| self.keep(connection)),
+            };
+            match connected {
+                Ok(()) => return Ok(()),
                 Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => return Err(error),
                 Err(_) => tokio::time::sleep(pause).await,
             }
@@ -208,6 +227,27 @@ impl ServerLink {
 
     /// A new connection.
     pub(crate) async fn connect(&self) -> io::Result<Connection> {
+        let (io, meter) = self.open().await?;
+        let (sender, driver) = client().handshake(io).await.map_err(io::Error::other)?;
+        tokio::spawn(async move {
+            // The caller that waits for the answer receives the error; here it only ends the task.
+            let _ = driver.await;
+        });
+        Ok(Connection { sender, meter })
+    }
+
+    /// A new connection that can switch to another protocol.
+    pub(crate) async fn connect_for_upgrade(&self) -> io::Result<Connection> {
+        let (io, meter) = self.open().await?;
+        let (sender, driver) = client().handshake(io).await.map_err(io::Error::other)?;
+        tokio::spawn(async move {
+            let _ = driver.with_upgrades().await;
+        });
+        Ok(Connection { sender, meter })
+    }
+
+    /// A new socket, and the meter of the bytes read from it.
+    pub(crate) async fn open(&self) -> io::Result<(TokioIo<Metered>, Arc<Meter>)> {
         let stream = {
             let channel = self.channel.lock().await;
             channel
@@ -223,14 +263,7 @@ impl ServerLink {
         let meter = Arc::new(Meter::default());
         let stream = TcpStream::from_std(stream)?;
         let io = TokioIo::new(Metered { stream, meter: meter.clone(), turn: Turn::new() });
-        // Room for the largest head, and for one read of a body.
-        let handshake = http1::Builder::new().max_buf_size(HEADERS_BYTES_MAX).handshake(io);
-        let (sender, driver) = handshake.await.map_err(io::Error::other)?;
-        tokio::spawn(async move {
-            // The caller that waits for the answer receives the error; here it only ends the task.
-            let _ = driver.await;
-        });
-        Ok(Connection { sender, meter })
+        Ok((io, meter))
     }
 
     pub(crate) fn take_idle(&self) -> Option<Connection> {
@@ -249,6 +282,13 @@ impl ServerLink {
             idle.push(connection);
         }
     }
+}
+
+/// Settings of all connections: room for the largest head, and for one read of a body.
+fn client() -> http1::Builder {
+    let mut builder = http1::Builder::new();
+    builder.max_buf_size(HEADERS_BYTES_MAX);
+    builder
 }
 
 /// One message of the channel: a descriptor, or an errno.

@@ -96,6 +96,21 @@ impl<R: RouteInfo> RouteInfo for Route<R> {
         }
     }
 
+    fn takes_websockets(&self) -> bool {
+        matches!(self, Route::Function(route) if route.takes_websockets())
+    }
+
+    fn takes_http2(&self) -> bool {
+        matches!(self, Route::Function(route) if route.takes_http2())
+    }
+
+    fn stream_idle_ms(&self) -> u64 {
+        match self {
+            Route::Function(route) => route.stream_idle_ms(),
+            Route::Invocations => 10_000,
+        }
+    }
+
     fn methods(&self) -> &[String] {
         static METHODS: LazyLock<[String; 3]> =
             LazyLock::new(|| ["GET", "HEAD", "DELETE"].map(str::to_owned));

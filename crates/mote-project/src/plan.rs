@@ -7,15 +7,15 @@ use std::sync::Arc;
 
 use mote_api::manifest::{
     self, AcknowledgeName, AsyncManifest, BalanceName, FunctionManifest, Manifest, MqttManifest,
-    MqttVersionName, OrderName, PlatformName, PolicyName, RecipientName, RetryName, RuntimeName,
-    ScaleManifest, SessionName, StartName,
+    MqttVersionName, OrderName, PlatformName, PolicyName, ProtocolName, RecipientName, RetryName,
+    RuntimeName, ScaleManifest, SessionName, StartName,
 };
 use mote_api::toml_reader::{Lined, Mistake, Mistakes};
 use mote_core::policy::Balance;
 use mote_core::policy::{HpaSettings, KnativeSettings, OpenFaasSettings, Policy};
 use mote_core::spec::mqtt::{self, Acknowledge, MqttOrder, MqttSession, MqttTrigger, MqttVersion};
 use mote_core::spec::{AsyncRules, Recipient, RetryOn};
-use mote_core::spec::{CoapResource, Egress, Platform, Runtime, StartPolicy};
+use mote_core::spec::{CoapResource, Egress, Platform, Protocol, Runtime, StartPolicy};
 use mote_core::{FunctionName, FunctionSpec};
 use mote_store::ArchiveLimits;
 
@@ -444,6 +444,15 @@ fn apply_contract(spec: &mut FunctionSpec, function: &FunctionManifest) -> Resul
         }
         spec.port = Some(port.value);
     }
+    if let Some(protocol) = &function.protocol {
+        if spec.runtime != Runtime::Server {
+            return Err(in_manifest("M0303", protocol.line, "protocol: only for runtime server"));
+        }
+        spec.protocol = match protocol.value {
+            ProtocolName::Http1 => Protocol::Http1,
+            ProtocolName::H2c => Protocol::H2c,
+        };
+    }
     Ok(())
 }
 
@@ -712,6 +721,7 @@ fn apply_limits(spec: &mut FunctionSpec, function: &FunctionManifest) {
     to.pids = limits.pids.unwrap_or(to.pids);
     to.body_bytes = limits.body_bytes.unwrap_or(to.body_bytes);
     to.disk_bytes = limits.disk_bytes.unwrap_or(to.disk_bytes);
+    to.stream_idle_ms = limits.stream_idle_ms.unwrap_or(to.stream_idle_ms);
 }
 
 /// Targets for CPU and memory use when the manifest names only the policy: a third stays free while

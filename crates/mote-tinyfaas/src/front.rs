@@ -50,6 +50,9 @@ impl<R: RouteInfo> RouteInfo for Route<R> {
     fn takes_whole_bodies(&self) -> bool {
         self.0.takes_whole_bodies()
     }
+    fn stream_idle_ms(&self) -> u64 {
+        self.0.stream_idle_ms()
+    }
 
     fn methods(&self) -> &[String] {
         &[]

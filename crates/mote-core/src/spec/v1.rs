@@ -12,6 +12,7 @@ use std::sync::Arc;
 use serde::{Deserialize, Serialize};
 
 use super::AsyncRules;
+use super::Protocol;
 use super::mqtt::MqttTrigger;
 use super::{
     CoapResource, Egress, FunctionSpec, Limits, Missed, Overlap, Platform, Runtime, Scale,
@@ -87,6 +88,8 @@ struct SpecV1 {
     template: Option<String>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     port: Option<u16>,
+    #[serde(default, skip_serializing_if = "is_http1")]
+    protocol: Protocol,
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     secrets: Vec<String>,
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
@@ -135,6 +138,20 @@ struct LimitsV1 {
     concurrency: Option<u32>,
     body_bytes: u64,
     disk_bytes: u64,
+    #[serde(default = "stream_idle_ms", skip_serializing_if = "is_usual_stream_idle")]
+    stream_idle_ms: u64,
+}
+
+fn is_http1(protocol: &Protocol) -> bool {
+    *protocol == Protocol::Http1
+}
+
+fn stream_idle_ms() -> u64 {
+    super::STREAM_IDLE_MS_DEFAULT
+}
+
+fn is_usual_stream_idle(ms: &u64) -> bool {
+    *ms == super::STREAM_IDLE_MS_DEFAULT
 }
 
 #[derive(Serialize, Deserialize)]
@@ -204,7 +221,7 @@ macro_rules! convert {
 convert! {
     LimitsV1 <=> Limits {
         memory_bytes, cpu_millis, pids, timeout_ms, init_timeout_ms, concurrency, body_bytes,
-        disk_bytes
+        disk_bytes, stream_idle_ms
     }
     ScaleV1 <=> Scale {
         min, max, idle_timeout_ms, queue, policy, start, balance, pause_ms, spare
@@ -233,6 +250,7 @@ impl From<FunctionSpec> for SpecV1 {
             compat: spec.compat,
             template: spec.template,
             port: spec.port,
+            protocol: spec.protocol,
             secrets: spec.secrets,
             secret_env: spec.secret_env,
             annotations: spec.annotations,
@@ -262,6 +280,7 @@ impl From<SpecV1> for FunctionSpec {
             compat: spec.compat,
             template: spec.template,
             port: spec.port,
+            protocol: spec.protocol,
             secrets: spec.secrets,
             secret_env: spec.secret_env,
             annotations: spec.annotations,

@@ -149,6 +149,20 @@ pub(crate) async fn send(
     Ok(after)
 }
 
+/// Sends the answer with which a connection becomes a WebSocket.
+pub(crate) async fn switch(
+    writer: &mut WriteHalf<'_>,
+    config: &Config,
+    fields: &[u8],
+    id: InvocationId,
+) -> Result<(), SendError> {
+    let mut out = OutBuffer::take();
+    out.extend_from_slice(b"HTTP/1.1 101 Switching Protocols\r\n");
+    reply_fields(&mut out, fields).map_err(SendError::BadReply)?;
+    common_fields(&mut out, Some(id), b"connection: upgrade\r\nupgrade: websocket\r\n");
+    Ok(write_all(writer, config, &out).await?)
+}
+
 /// Sends a streamed body. If an answer fails before its end, the connection is closed without the
 /// end mark, so that the client cannot take the answer for complete.
 async fn stream(

@@ -21,7 +21,7 @@ use super::head::{self, Framing, RequestHead};
 use super::input::{Input, ReadEnd, or_gone, poll_gone};
 use super::request_body::Fed;
 use super::route::{LINGER_BYTES_MAX, REFUSALS_IN_A_ROW_MAX, find_route};
-use super::{h2, request_body};
+use super::{h2, request_body, silence, websocket};
 use crate::ids::{invocation_id, now_ns};
 use crate::refusal::Refusal;
 
@@ -104,7 +104,7 @@ async fn serve_one<I: Invoker>(
     };
     let received_ns = now_ns();
     if request.wants_upgrade && request.framing == Framing::None && !input.bytes.is_empty() {
-        let refusal = Refusal::new(400, "M1020", "data before the upgrade was accepted");
+        let refusal = early_data();
         let _ = answer::refuse(writer, &front.config, &refusal, None, false, false).await;
         return After::CloseUnread;
     }
@@ -138,6 +138,9 @@ async fn serve_one<I: Invoker>(
     }
     input.refusals = 0;
     let mut exchange = Exchange { front, route, request, received_ns, is_head, owner };
+    if exchange.request.wants_websocket && exchange.route.takes_websockets() {
+        return exchange.run_websocket(input, reader, writer).await;
+    }
     match exchange.whole_body(input, reader, limit).await {
         Ok(Some(body)) => {
             if !matches!(body, Body::Empty) {
@@ -155,6 +158,10 @@ async fn serve_one<I: Invoker>(
             After::CloseUnread
         }
     }
+}
+
+fn early_data() -> Refusal {
+    Refusal::new(400, "M1020", "data before the upgrade was accepted")
 }
 
 /// Reads one head; `None` when the connection ended between requests.
@@ -299,6 +306,54 @@ impl<I: Invoker> Exchange<'_, I> {
         or_gone(work, input, reader).await.unwrap_or(After::Close)
     }
 
+    /// Runs an invocation that asks the function for a WebSocket. Whatever the function answers, this
+    /// is the last request of the connection: a proxy might take what follows for frames.
+    async fn run_websocket(
+        &mut self,
+        input: &mut Input,
+        reader: &mut ReadHalf<'_>,
+        writer: &mut WriteHalf<'_>,
+    ) -> After {
+        let config = &self.front.config;
+        let _share = match self.front.websockets.take(self.owner, self.route.name()) {
+            Ok(share) => share,
+            Err(refusal) => {
+                let _ = answer::refuse(writer, config, &refusal, None, false, false).await;
+                return After::CloseUnread;
+            }
+        };
+        input.arriving = false;
+        let (to_function, body) = request_body::channel(None);
+        self.request.head.ask_for_websocket();
+        let invocation = self.invocation(body);
+        let id = invocation.id;
+        let work = pin!(self.front.invoker.invoke(&self.route, invocation));
+        let Some(result) = or_gone(work, input, reader).await else { return After::Close };
+        let reply = match result {
+            Ok(reply) if reply.status == 101 => reply,
+            result => return self.answer(result, id, writer, false).await,
+        };
+        if !input.bytes.is_empty() {
+            let refusal = early_data();
+            let _ = answer::refuse(writer, config, &refusal, Some(id), false, false).await;
+            return After::CloseUnread;
+        }
+        let mote_core::Reply { headers, body: from_function, .. } = reply;
+        match answer::switch(writer, config, &headers, id).await {
+            Ok(()) => {}
+            Err(answer::SendError::Socket) => return After::Close,
+            Err(answer::SendError::BadReply(message)) => {
+                let fault = Err(Fault::BadReply { message });
+                return self.answer(fault, id, writer, false).await;
+            }
+        }
+        let (stopper, idle) =
+            (&self.front.stopper, Duration::from_millis(self.route.stream_idle_ms()));
+        let bodies = websocket::Bodies { from_function, to_function };
+        websocket::relay(bodies, input, reader, writer, config, stopper, idle).await;
+        After::CloseUnread
+    }
+
     /// Runs an invocation whose body is still arriving. It starts now, or once the body is complete
     /// if the function takes bodies whole. It is cancelled if the client closes the connection or
     /// breaks its framing.
@@ -390,6 +445,8 @@ impl<I: Invoker> Exchange<'_, I> {
         let config = &self.front.config;
         let refusal = match result {
             Ok(reply) => {
+                let idle = Duration::from_millis(self.route.stream_idle_ms());
+                let reply = silence::limited(reply, idle);
                 let form =
                     answer::Form { is_head: self.is_head, http10: self.request.http10, keep_alive };
                 match answer::send(writer, config, reply, id, form).await {

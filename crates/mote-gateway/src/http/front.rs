@@ -12,6 +12,8 @@ use tokio::runtime::Handle;
 use tokio::sync::Notify;
 use tokio::sync::futures::OwnedNotified;
 
+use super::websocket::WebSockets;
+
 /// Connections at once, unless configured. One address may have three quarters: a proxy in front of
 /// the node needs many, and an address that uses its whole share still leaves room for others.
 const CONNECTIONS_MAX: usize = 16_384;
@@ -112,4 +114,5 @@ pub(crate) struct HttpFront<I> {
     pub(crate) streams: Shares<IpAddr>,
     /// Bodies that calls wait for, by the address of the client.
     pub(crate) gathering: Gathering<IpAddr>,
+    pub(crate) websockets: WebSockets,
 }

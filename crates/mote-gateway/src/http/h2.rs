@@ -10,12 +10,12 @@ use std::time::Duration;
 
 use bytes::{Buf, Bytes};
 use hyper::body::{Frame, Incoming, SizeHint};
-use hyper::header::{HeaderName, HeaderValue};
+use hyper::header::{HeaderMap, HeaderName, HeaderValue};
 use hyper::{Request, Response};
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use mote_core::body::{Body, BodyError, BodySource};
 use mote_core::gathering::Gathering;
-use mote_core::invocation::{Head, headers};
+use mote_core::invocation::{Head, headers, put_header};
 use mote_core::shares::{Share, Shares};
 use mote_core::{Fault, Invocation, InvocationId, Invoker, RouteInfo, Trigger};
 use parking_lot::Mutex;
@@ -29,6 +29,7 @@ use super::front::{HttpFront, Stopper, Unsent};
 use super::h2_meter::Metered;
 use super::head::{self, FIELDS_BYTES_MAX, FIELDS_MAX};
 use super::route::{LINGER_BYTES_MAX, REFUSALS_IN_A_ROW_MAX, find_route};
+use super::silence;
 use super::target::{self, TARGET_BYTES_MAX, Target};
 use crate::ids::{invocation_id, now_ns};
 use crate::refusal::Refusal;
@@ -448,6 +449,7 @@ impl<I: Invoker> Service<I> {
         };
         self.activity.refusals.store(0, Ordering::Relaxed);
         let limit = route.body_bytes_max();
+        let stream_idle = Duration::from_millis(route.stream_idle_ms());
         let body = request.into_body();
         let length = hyper::body::Body::size_hint(&body).exact();
         if length.is_some_and(|length| length > limit) {
@@ -457,12 +459,16 @@ impl<I: Invoker> Service<I> {
         let body = if hyper::body::Body::is_end_stream(&body) {
             Body::Empty
         } else {
+            // A call that streams in both directions may be silent in one of them.
+            let streams = route.takes_http2();
+            let silence = if streams { stream_idle } else { self.body_idle };
             let source = StreamBody {
                 incoming: body,
                 limit,
                 seen: 0,
-                idle: Box::pin(tokio::time::sleep(self.body_idle)),
-                idle_timeout: self.body_idle,
+                idle: Box::pin(tokio::time::sleep(silence)),
+                idle_timeout: silence,
+                trailers: Bytes::new(),
             };
             Body::Stream { source: Box::new(source), length }
         };
@@ -496,6 +502,7 @@ impl<I: Invoker> Service<I> {
         };
         open.accept();
         let result = self.invoker.invoke(&route, invocation).await;
+        let result = result.map(|reply| silence::limited(reply, stream_idle));
         let result = result.map_err(|fault| Refusal::of_fault_for(&fault, &name, route.compat()));
         (name, result)
     }
@@ -602,7 +609,8 @@ fn crowded(id: InvocationId) -> Response<AnswerBody> {
         .status(503)
         .header("retry-after", 1)
         .header("mote-invocation", id.to_string());
-    let body = AnswerBody { body: Answer::Short(Body::Empty), waiting: None, _open: None };
+    let body =
+        AnswerBody { body: Answer::Short(Body::Empty), waiting: None, _open: None, is_over: false };
     response.body(body).expect("the fields are valid")
 }
 
@@ -629,7 +637,12 @@ fn refuse(
     };
     // The body may wait for the client's window like any other answer.
     let waiting = open.activity.wait_anyway(body.held_bytes());
-    let body = AnswerBody { body: Answer::Short(body), waiting: Some(waiting), _open: Some(open) };
+    let body = AnswerBody {
+        body: Answer::Short(body),
+        waiting: Some(waiting),
+        _open: Some(open),
+        is_over: false,
+    };
     response.body(body).expect("a refusal has only valid header values")
 }
 
@@ -640,9 +653,14 @@ struct StreamBody {
     seen: u64,
     idle: Pin<Box<tokio::time::Sleep>>,
     idle_timeout: Duration,
+    trailers: Bytes,
 }
 
 impl BodySource for StreamBody {
+    fn take_trailers(&mut self) -> Bytes {
+        std::mem::take(&mut self.trailers)
+    }
+
     fn poll_chunk(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Bytes, BodyError>>> {
         loop {
             match hyper::body::Body::poll_frame(Pin::new(&mut self.incoming), cx) {
@@ -655,7 +673,15 @@ impl BodySource for StreamBody {
                 Poll::Ready(None) => return Poll::Ready(None),
                 Poll::Ready(Some(Err(_))) => return Poll::Ready(Some(Err(BodyError::Incomplete))),
                 Poll::Ready(Some(Ok(frame))) => {
-                    let Ok(data) = frame.into_data() else { continue };
+                    let data = match frame.into_data() {
+                        Ok(data) => data,
+                        Err(frame) => {
+                            if let Ok(fields) = frame.into_trailers() {
+                                self.trailers = block_of(&fields);
+                            }
+                            continue;
+                        }
+                    };
                     if data.is_empty() {
                         continue;
                     }
@@ -672,6 +698,28 @@ impl BodySource for StreamBody {
     }
 }
 
+/// Trailer fields as a header block, without those that frame a message.
+fn block_of(fields: &HeaderMap) -> Bytes {
+    let mut block = Vec::new();
+    for (name, value) in fields {
+        if !answer::is_framing(name.as_str().as_bytes()) {
+            put_header(&mut block, name.as_str().as_bytes(), value.as_bytes());
+        }
+    }
+    block.into()
+}
+
+/// The same in the other direction. What is not valid is left out.
+fn fields_of(block: &[u8]) -> HeaderMap {
+    let valid = headers(block).filter(|(name, _)| !answer::is_framing(name));
+    valid
+        .filter_map(|(name, value)| {
+            let value = HeaderValue::from_bytes(value).ok()?;
+            Some((HeaderName::from_bytes(name).ok()?, value))
+        })
+        .collect()
+}
+
 /// An answer body for hyper; the stream counts as open until it is dropped.
 struct AnswerBody {
     body: Answer,
@@ -679,6 +727,8 @@ struct AnswerBody {
     /// the pieces.
     waiting: Option<Waiting>,
     _open: Option<OpenStream>,
+    /// All chunks, and the trailers, have been handed over.
+    is_over: bool,
 }
 
 enum Answer {
@@ -728,7 +778,18 @@ impl AnswerBody {
             }
             body => Answer::Short(body),
         };
-        Self { body, waiting: Some(waiting), _open: Some(open) }
+        Self { body, waiting: Some(waiting), _open: Some(open), is_over: false }
+    }
+
+    /// The fields behind the last piece.
+    fn trailers(&mut self) -> HeaderMap {
+        match &mut self.body {
+            Answer::Short(_) => HeaderMap::new(),
+            Answer::Streamed(streamed, _) => {
+                let block = streamed.body.lock().as_mut().map(Body::take_trailers);
+                fields_of(&block.unwrap_or_default())
+            }
+        }
     }
 
     fn poll_piece(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Piece, BodyError>>> {
@@ -765,7 +826,16 @@ impl hyper::body::Body for AnswerBody {
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Piece>, BodyError>>> {
-        self.poll_piece(cx).map(|piece| piece.map(|piece| piece.map(Frame::data)))
+        if self.is_over {
+            return Poll::Ready(None);
+        }
+        let polled = self.poll_piece(cx);
+        if !matches!(polled, Poll::Ready(None)) {
+            return polled.map(|piece| piece.map(|piece| piece.map(Frame::data)));
+        }
+        self.is_over = true;
+        let fields = self.trailers();
+        Poll::Ready((!fields.is_empty()).then(|| Ok(Frame::trailers(fields))))
     }
 
     fn is_end_stream(&self) -> bool {

@@ -47,6 +47,8 @@ pub struct RequestHead {
     pub expects_continue: bool,
     /// The client asked for another protocol.
     pub wants_upgrade: bool,
+    /// That protocol is WebSocket, and the request is one that can become it (RFC 6455, 4.1).
+    pub wants_websocket: bool,
 }
 
 /// Finds the end of the head in `buffer`, examining only bytes from `scanned` on. Returns its
@@ -205,6 +207,10 @@ struct Fields<'a> {
     keep_alive: bool,
     expects_continue: bool,
     upgrade: bool,
+    /// The only value of `Upgrade` is `websocket`.
+    websocket: bool,
+    /// `Connection` names `upgrade`.
+    connection_upgrade: bool,
     /// Whether any name has a `_`.
     underscored: bool,
 }
@@ -221,6 +227,8 @@ impl<'a> Fields<'a> {
             keep_alive: false,
             expects_continue: false,
             upgrade: false,
+            websocket: false,
+            connection_upgrade: false,
             underscored: false,
         }
     }
@@ -280,6 +288,7 @@ impl<'a> Fields<'a> {
                 for option in value.split(|byte| *byte == b',').map(trim) {
                     self.close |= option.eq_ignore_ascii_case(b"close");
                     self.keep_alive |= option.eq_ignore_ascii_case(b"keep-alive");
+                    self.connection_upgrade |= option.eq_ignore_ascii_case(b"upgrade");
                 }
                 return Ok(false);
             }
@@ -291,6 +300,7 @@ impl<'a> Fields<'a> {
                 return Ok(false);
             }
             7 if is("upgrade") => {
+                self.websocket = !self.upgrade && value.eq_ignore_ascii_case(b"websocket");
                 self.upgrade = true;
                 return Ok(false);
             }
@@ -341,10 +351,13 @@ impl<'a> Fields<'a> {
             (false, Some(length)) if length > 0 => Framing::Length(length),
             _ => Framing::None,
         };
+        let wants_websocket = self.websocket && self.connection_upgrade && !http10;
+        let head = self.builder.finish();
         Ok(RequestHead {
+            wants_websocket: wants_websocket && framing == Framing::None && head.method() == b"GET",
             name: String::from_utf8(name.to_vec())
                 .map_err(|_| Refusal::new(400, "M1026", "path is not in normal form"))?,
-            head: self.builder.finish(),
+            head,
             framing,
             keep_alive: !self.close && (!http10 || self.keep_alive),
             http10,

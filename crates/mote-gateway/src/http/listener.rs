@@ -14,6 +14,7 @@ use tokio::sync::Semaphore;
 
 use super::connection;
 use super::front::{Config, HttpFront, Stopper};
+use super::websocket::WebSockets;
 
 /// Connections that the kernel completes before the front accepts them; the kernel may reduce this
 /// to its own limit (`net.core.somaxconn`, usually 4096). A client that finds it full is not
@@ -50,6 +51,7 @@ pub async fn serve<I: Invoker>(
     let shares = Shares::new(config.connections_max, config.connections_per_address_max);
     let connections_max = config.connections_max as u32;
     let streams = Shares::new(config.streams_max, (config.streams_max / 2).max(1));
+    let websockets = WebSockets::new(config.connections_max);
     let helpers = config.helpers.clone();
     // This runtime is first, then each helper, and so on in turn.
     let mut turns = std::iter::once(None).chain(helpers.iter().map(Some)).cycle();
@@ -60,6 +62,7 @@ pub async fn serve<I: Invoker>(
         unsent: Default::default(),
         streams,
         gathering: Gathering::default(),
+        websockets,
     });
     let stopped = front.stopper.notified();
     tokio::pin!(stopped);

@@ -12,7 +12,9 @@ mod input;
 mod listener;
 mod request_body;
 mod route;
+mod silence;
 pub mod target;
+mod websocket;
 
 pub use front::{Config, Stopper};
 pub use listener::{listen, serve};

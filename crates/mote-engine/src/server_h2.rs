@@ -1,0 +1,161 @@
+//! Functions that are HTTP/2 servers, as gRPC needs them: one connection for each instance, on which
+//! invocations are streams. Bodies stream in both directions, with trailers.
+
+use std::io;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+
+use bytes::Bytes;
+use hyper::body::{Frame, Incoming, SizeHint};
+use hyper::client::conn::http2::{self, SendRequest};
+use hyper::header::{HeaderMap, HeaderName, HeaderValue};
+use hyper::{Request, Response, Uri};
+use hyper_util::rt::TokioExecutor;
+use mote_core::body::{Body, BodyError};
+use mote_core::fault::error_chain;
+use mote_core::invocation::{Head, headers};
+use mote_core::wire::HEADERS_BYTES_MAX;
+use mote_core::{Fault, Invocation};
+
+use crate::server::{bad, is_framing};
+use crate::server_link::{Meter, ServerLink};
+
+/// Bytes that a function may send on one stream before its caller has taken them.
+const STREAM_WINDOW_BYTES: u32 = 128 << 10;
+/// The same for all streams of its connection.
+const CONNECTION_WINDOW_BYTES: u32 = 4 << 20;
+/// Bytes of requests that wait in memory for the function to take them, for each stream.
+const SEND_BUFFER_BYTES: usize = 64 << 10;
+
+/// The connection to a server that speaks HTTP/2. It is made again when it has ended.
+#[derive(Default)]
+pub(crate) struct H2Link {
+    connection: tokio::sync::Mutex<Option<SendRequest<H2Body>>>,
+    /// The meter of the connection, for answers that arrive.
+    meter: parking_lot::Mutex<Option<Arc<Meter>>>,
+}
+
+impl H2Link {
+    /// The connection, which is made if there is none.
+    pub(crate) async fn connection(&self, link: &ServerLink) -> io::Result<SendRequest<H2Body>> {
+        let mut kept = self.connection.lock().await;
+        if let Some(sender) = kept.as_ref().filter(|sender| !sender.is_closed()) {
+            return Ok(sender.clone());
+        }
+        let (io, meter) = link.open().await?;
+        let handshake = http2::Builder::new(TokioExecutor::new())
+            .initial_stream_window_size(STREAM_WINDOW_BYTES)
+            .initial_connection_window_size(CONNECTION_WINDOW_BYTES)
+            .max_send_buf_size(SEND_BUFFER_BYTES)
+            .max_header_list_size(HEADERS_BYTES_MAX as u32)
+            .handshake(io);
+        let (sender, driver) = handshake.await.map_err(io::Error::other)?;
+        tokio::spawn(async move {
+            // The callers that wait for answers receive the error; here it only ends the task.
+            let _ = driver.await;
+        });
+        *self.meter.lock() = Some(meter);
+        *kept = Some(sender.clone());
+        Ok(sender)
+    }
+
+    /// Notes that a part of an answer has arrived.
+    pub(crate) fn progress(&self) {
+        if let Some(meter) = &*self.meter.lock() {
+            meter.progress();
+        }
+    }
+
+    /// Sends an invocation, and returns the head of its answer.
+    pub(crate) async fn perform(
+        &self,
+        link: &ServerLink,
+        invocation: Invocation,
+    ) -> Result<Response<Incoming>, Fault> {
+        let Invocation { head, mut body, .. } = invocation;
+        let repeatable = matches!(body, Body::Empty | Body::Whole(_));
+        let mut attempt = 0;
+        loop {
+            attempt += 1;
+            let this_body = match &body {
+                Body::Empty => Body::Empty,
+                Body::Whole(bytes) => Body::Whole(bytes.clone()),
+                Body::Stream { .. } => std::mem::take(&mut body),
+            };
+            let connected = self.connection(link).await;
+            let mut sender = connected.map_err(|error| bad("cannot connect to $PORT", &error))?;
+            let request = request(&head, this_body).map_err(|error| bad("request", &error))?;
+            match sender.send_request(request).await {
+                Ok(response) => {
+                    self.progress();
+                    return Ok(response);
+                }
+                // The server ended the connection before it read the request.
+                Err(error) if attempt == 1 && repeatable && error.is_canceled() => {}
+                Err(error) => return Err(bad("reply is not valid HTTP/2", &error_chain(&error))),
+            }
+        }
+    }
+}
+
+fn request(head: &Head, body: Body) -> Result<Request<H2Body>, hyper::http::Error> {
+    let host = headers(head.headers()).find(|(name, _)| *name == b"host");
+    let host = host.map_or(&b"function"[..], |(_, value)| value);
+    let mut target = head.path().to_vec();
+    if !head.query().is_empty() {
+        target.push(b'?');
+        target.extend_from_slice(head.query());
+    }
+    let uri = Uri::builder().scheme("http").authority(host).path_and_query(target).build()?;
+    let mut builder = Request::builder().method(head.method()).uri(uri);
+    for (name, value) in headers(head.headers()) {
+        if !is_framing(name) && name != b"host" {
+            builder = builder.header(name, value);
+        }
+    }
+    // The node passes trailers on, which servers of gRPC require.
+    builder.header("te", "trailers").body(H2Body { body, is_over: false })
+}
+
+/// A request body with its trailers.
+pub(crate) struct H2Body {
+    body: Body,
+    is_over: bool,
+}
+
+impl hyper::body::Body for H2Body {
+    type Data = Bytes;
+    type Error = BodyError;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
+        if self.is_over {
+            return Poll::Ready(None);
+        }
+        let polled = self.body.poll_chunk(cx);
+        if !matches!(polled, Poll::Ready(None)) {
+            return polled.map(|chunk| chunk.map(|chunk| chunk.map(Frame::data)));
+        }
+        self.is_over = true;
+        let block = self.body.take_trailers();
+        let fields: HeaderMap = headers(&block)
+            .filter(|(name, _)| !is_framing(name))
+            .filter_map(|(name, value)| {
+                let value = HeaderValue::from_bytes(value).ok()?;
+                Some((HeaderName::from_bytes(name).ok()?, value))
+            })
+            .collect();
+        Poll::Ready((!fields.is_empty()).then(|| Ok(Frame::trailers(fields))))
+    }
+
+    fn is_end_stream(&self) -> bool {
+        matches!(self.body, Body::Empty)
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.body.length().map_or_else(SizeHint::default, SizeHint::with_exact)
+    }
+}
