@@ -37,6 +37,8 @@ mod routes;
 mod server;
 mod server_h2;
 mod server_link;
+mod server_message;
+mod server_meter;
 mod settings;
 mod shared;
 mod starts;

@@ -5,40 +5,28 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 
 use bytes::{Bytes, BytesMut};
-use hyper::HeaderMap;
 use hyper::body::Incoming;
 use mote_core::body::{Body, BodyError, BodySource};
 use mote_core::fault::error_chain;
-use mote_core::invocation::{headers, put_header};
+use mote_core::invocation::headers;
 use mote_core::{Fault, Invocation, Reply};
 
 use crate::clock::now_ns;
 use crate::pool::{FollowUp, Unanswered, end_stream};
 use crate::revision::Revision;
 use crate::server_link::{Connection, RequestBody, ServerLink};
-use crate::websocket;
+use crate::server_message::{bad, block_of, is_framing};
 
 /// Answers up to this length are read whole before the head is passed on.
 const WHOLE_BYTES_MAX: u64 = 64 << 10;
 
 /// Serves one invocation over HTTP/1.1.
-pub(crate) async fn exchange(
-    revision: Arc<Revision>,
-    key: usize,
-    stream: usize,
-    serial: u64,
-    link: Arc<ServerLink>,
-    invocation: Invocation,
-) {
-    let place = Place { revision, key, stream, serial };
-    if let Some(h2) = link.h2() {
-        return match h2.perform(&link, invocation).await {
+pub(crate) async fn exchange(place: Place, link: Arc<ServerLink>, invocation: Invocation) {
+    if link.h2().is_some() {
+        return match link.perform_h2(invocation).await {
             Ok(response) => answer(place, link.clone(), response, None).await,
             Err(fault) => place.reply(Err(fault)),
         };
-    }
-    if invocation.head.wants_websocket() {
-        return websocket::exchange(place, link, invocation).await;
     }
     match perform(&link, invocation).await {
         Ok((response, connection)) => answer(place, link, response, Some(connection)).await,
@@ -85,10 +73,6 @@ async fn perform(
     }
 }
 
-pub(crate) fn bad(what: &str, error: &dyn std::fmt::Display) -> Fault {
-    Fault::BadReply { message: format!("{what}: {error}") }
-}
-
 pub(crate) fn request(
     head: &mote_core::invocation::Head,
     body: Body,
@@ -111,33 +95,6 @@ pub(crate) fn request(
         builder = builder.header("host", "function");
     }
     builder.body(RequestBody(body))
-}
-
-/// The valid fields of an answer, or its trailers, as a header block.
-pub(crate) fn block_of(fields: &HeaderMap) -> Vec<u8> {
-    let mut block = Vec::new();
-    for (name, value) in fields {
-        if !is_framing(name.as_str().as_bytes()) {
-            put_header(&mut block, name.as_str().as_bytes(), value.as_bytes());
-        }
-    }
-    block
-}
-
-/// Fields that describe one connection, not the message (RFC 9110, 7.6.1).
-pub(crate) fn is_framing(name: &[u8]) -> bool {
-    matches!(
-        name,
-        b"connection"
-            | b"content-length"
-            | b"transfer-encoding"
-            | b"keep-alive"
-            | b"proxy-connection"
-            | b"te"
-            | b"trailer"
-            | b"upgrade"
-            | b"expect"
-    )
 }
 
 pub(crate) async fn answer(
@@ -189,6 +146,10 @@ pub(crate) struct Place {
 }
 
 impl Place {
+    pub(crate) fn new(revision: Arc<Revision>, key: usize, stream: usize, serial: u64) -> Self {
+        Self { revision, key, stream, serial }
+    }
+
     pub(crate) fn reply(&self, result: Result<Reply, Fault>) {
         if let Some((sender, _)) = self.take() {
             let _ = sender.send(result.map_err(Unanswered::from));

@@ -1,6 +1,7 @@
 //! Functions that are HTTP/2 servers, as gRPC needs them: one connection for each instance, on which
 //! invocations are streams. Bodies stream in both directions, with trailers.
 
+use std::future::Future;
 use std::io;
 use std::pin::Pin;
 use std::sync::Arc;
@@ -11,15 +12,15 @@ use hyper::body::{Frame, Incoming, SizeHint};
 use hyper::client::conn::http2::{self, SendRequest};
 use hyper::header::{HeaderMap, HeaderName, HeaderValue};
 use hyper::{Request, Response, Uri};
-use hyper_util::rt::TokioExecutor;
+use hyper_util::rt::{TokioExecutor, TokioIo};
 use mote_core::body::{Body, BodyError};
 use mote_core::fault::error_chain;
 use mote_core::invocation::{Head, headers};
 use mote_core::wire::HEADERS_BYTES_MAX;
 use mote_core::{Fault, Invocation};
 
-use crate::server::{bad, is_framing};
-use crate::server_link::{Meter, ServerLink};
+use crate::server_message::{bad, is_framing};
+use crate::server_meter::{Meter, Metered};
 
 /// Bytes that a function may send on one stream before its caller has taken them.
 const STREAM_WINDOW_BYTES: u32 = 128 << 10;
@@ -27,6 +28,9 @@ const STREAM_WINDOW_BYTES: u32 = 128 << 10;
 const CONNECTION_WINDOW_BYTES: u32 = 4 << 20;
 /// Bytes of requests that wait in memory for the function to take them, for each stream.
 const SEND_BUFFER_BYTES: usize = 64 << 10;
+
+/// A new socket, and its meter.
+type Opened = (TokioIo<Metered>, Arc<Meter>);
 
 /// The connection to a server that speaks HTTP/2. It is made again when it has ended.
 #[derive(Default)]
@@ -37,13 +41,19 @@ pub(crate) struct H2Link {
 }
 
 impl H2Link {
-    /// The connection, which is made if there is none.
-    pub(crate) async fn connection(&self, link: &ServerLink) -> io::Result<SendRequest<H2Body>> {
+    /// The connection, which is made on a new socket if there is none.
+    pub(crate) async fn connection<F>(
+        &self,
+        open: impl Fn() -> F,
+    ) -> io::Result<SendRequest<H2Body>>
+    where
+        F: Future<Output = io::Result<Opened>>,
+    {
         let mut kept = self.connection.lock().await;
         if let Some(sender) = kept.as_ref().filter(|sender| !sender.is_closed()) {
             return Ok(sender.clone());
         }
-        let (io, meter) = link.open().await?;
+        let (io, meter) = open().await?;
         let handshake = http2::Builder::new(TokioExecutor::new())
             .initial_stream_window_size(STREAM_WINDOW_BYTES)
             .initial_connection_window_size(CONNECTION_WINDOW_BYTES)
@@ -68,11 +78,14 @@ impl H2Link {
     }
 
     /// Sends an invocation, and returns the head of its answer.
-    pub(crate) async fn perform(
+    pub(crate) async fn perform<F>(
         &self,
-        link: &ServerLink,
+        open: impl Fn() -> F,
         invocation: Invocation,
-    ) -> Result<Response<Incoming>, Fault> {
+    ) -> Result<Response<Incoming>, Fault>
+    where
+        F: Future<Output = io::Result<Opened>>,
+    {
         let Invocation { head, mut body, .. } = invocation;
         let repeatable = matches!(body, Body::Empty | Body::Whole(_));
         let mut attempt = 0;
@@ -83,7 +96,7 @@ impl H2Link {
                 Body::Whole(bytes) => Body::Whole(bytes.clone()),
                 Body::Stream { .. } => std::mem::take(&mut body),
             };
-            let connected = self.connection(link).await;
+            let connected = self.connection(&open).await;
             let mut sender = connected.map_err(|error| bad("cannot connect to $PORT", &error))?;
             let request = request(&head, this_body).map_err(|error| bad("request", &error))?;
             match sender.send_request(request).await {
@@ -157,5 +170,49 @@ impl hyper::body::Body for H2Body {
 
     fn size_hint(&self) -> SizeHint {
         self.body.length().map_or_else(SizeHint::default, SizeHint::with_exact)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use hyper::body::Body as _;
+    use mote_core::body::BodySource;
+
+    use super::*;
+
+    /// One chunk, and trailers.
+    struct Source(Option<Bytes>);
+
+    impl BodySource for Source {
+        fn poll_chunk(&mut self, _: &mut Context<'_>) -> Poll<Option<Result<Bytes, BodyError>>> {
+            Poll::Ready(self.0.take().map(Ok))
+        }
+
+        fn take_trailers(&mut self) -> Bytes {
+            Bytes::from_static(b"x-sum\n7\ntransfer-encoding\nchunked\nbad name\n1\n")
+        }
+    }
+
+    #[test]
+    fn trailers_follow_the_last_chunk() {
+        let body = Body::Stream {
+            source: Box::new(Source(Some(Bytes::from_static(b"chunk")))),
+            length: None,
+        };
+        let mut body = H2Body { body, is_over: false };
+        let mut cx = Context::from_waker(std::task::Waker::noop());
+        let mut next = || match Pin::new(&mut body).poll_frame(&mut cx) {
+            Poll::Ready(frame) => frame.map(Result::unwrap),
+            Poll::Pending => panic!("it waits"),
+        };
+        assert_eq!(next().unwrap().into_data().unwrap(), "chunk");
+        let fields = next().unwrap().into_trailers().unwrap();
+        let fields: Vec<_> = fields.iter().map(|(name, _)| name.as_str()).collect();
+        assert_eq!(
+            fields,
+            ["x-sum"],
+            "fields that frame a message, or are not valid, are left out"
+        );
+        assert!(next().is_none() && next().is_none());
     }
 }

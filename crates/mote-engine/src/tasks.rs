@@ -6,8 +6,9 @@ use tokio::runtime::Handle;
 
 use crate::pool::FollowUp;
 use crate::revision::{Revision, Tasks};
+use crate::server::Place;
 use crate::starts::Draining;
-use crate::{reconciler, server, worker};
+use crate::{reconciler, server, websocket, worker};
 
 /// Spawns tasks on the runtime of the data path.
 pub(crate) struct Spawner {
@@ -26,9 +27,12 @@ impl Tasks for Spawner {
                 self.runtime.spawn(worker::pump(revision.clone(), worker, stream, serial, body));
             }
             FollowUp::Exchange { worker, stream, serial, link, invocation } => {
-                let exchange =
-                    server::exchange(revision.clone(), worker, stream, serial, link, invocation);
-                let task = self.runtime.spawn(exchange);
+                let place = Place::new(revision.clone(), worker, stream, serial);
+                let task = if invocation.head.wants_websocket() {
+                    self.runtime.spawn(websocket::exchange(place, link, invocation))
+                } else {
+                    self.runtime.spawn(server::exchange(place, link, invocation))
+                };
                 let mut pool = revision.pool.lock();
                 if let Some(worker) = pool.worker_mut(worker)
                     && let Some(entry) = worker.parts().0.get_mut_if(stream, serial)

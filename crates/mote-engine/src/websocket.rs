@@ -26,8 +26,10 @@ use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
 use tokio::task::AbortHandle;
 use tokio::time::Sleep;
 
-use crate::server::{self, Place, bad};
-use crate::server_link::{Connection, Metered, ServerLink};
+use crate::server::{self, Place};
+use crate::server_link::{Connection, ServerLink};
+use crate::server_message::{bad, block_of};
+use crate::server_meter::Metered;
 
 /// Pause between two looks at whether the instance drains. A WebSocket can stay open for days, and
 /// a draining instance cannot end before its WebSockets.
@@ -79,7 +81,7 @@ async fn switch(
         let message = "status 101 without Upgrade: websocket".to_owned();
         return Err(Fault::BadReply { message });
     }
-    let block = server::block_of(response.headers());
+    let block = block_of(response.headers());
     let upgraded = hyper::upgrade::on(&mut response).await;
     let upgraded = upgraded.map_err(|error| bad("upgrade", &error_chain(&error)))?;
     let parts = upgraded.downcast::<TokioIo<Metered>>();

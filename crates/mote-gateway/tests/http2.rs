@@ -210,7 +210,10 @@ const GET: [(&str, &str); 4] =
 #[test]
 fn row_37_malformed_heads_are_stream_errors() {
     let server = Server::start(Config::default());
-    let cases: [(&str, Vec<(&str, &str)>); 6] = [
+    let connect = [(":method", "CONNECT"), (":protocol", "websocket")];
+    let cases: [(&str, Vec<(&str, &str)>); 7] = [
+        // WebSockets over HTTP/2 (RFC 8441), which the settings of the front do not announce.
+        ("extended CONNECT", [&connect[..], &GET[1..]].concat()),
         ("upper-case name", [&GET[..], &[("X-Upper", "1")]].concat()),
         ("connection field", [&GET[..], &[("connection", "close")]].concat()),
         ("transfer-encoding field", [&GET[..], &[("transfer-encoding", "chunked")]].concat()),

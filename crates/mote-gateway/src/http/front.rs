@@ -12,7 +12,7 @@ use tokio::runtime::Handle;
 use tokio::sync::Notify;
 use tokio::sync::futures::OwnedNotified;
 
-use super::websocket::WebSockets;
+use super::websocket_shares::WebSockets;
 
 /// Connections at once, unless configured. One address may have three quarters: a proxy in front of
 /// the node needs many, and an address that uses its whole share still leaves room for others.

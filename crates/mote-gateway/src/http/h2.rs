@@ -13,9 +13,9 @@ use hyper::body::{Frame, Incoming, SizeHint};
 use hyper::header::{HeaderMap, HeaderName, HeaderValue};
 use hyper::{Request, Response};
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
-use mote_core::body::{Body, BodyError, BodySource};
+use mote_core::body::{Body, BodyError};
 use mote_core::gathering::Gathering;
-use mote_core::invocation::{Head, headers, put_header};
+use mote_core::invocation::{Head, headers};
 use mote_core::shares::{Share, Shares};
 use mote_core::{Fault, Invocation, InvocationId, Invoker, RouteInfo, Trigger};
 use parking_lot::Mutex;
@@ -26,6 +26,7 @@ use tokio::time::Instant;
 
 use super::answer;
 use super::front::{HttpFront, Stopper, Unsent};
+use super::h2_body::{StreamBody, fields_of};
 use super::h2_meter::Metered;
 use super::head::{self, FIELDS_BYTES_MAX, FIELDS_MAX};
 use super::route::{LINGER_BYTES_MAX, REFUSALS_IN_A_ROW_MAX, find_route};
@@ -462,14 +463,7 @@ impl<I: Invoker> Service<I> {
             // A call that streams in both directions may be silent in one of them.
             let streams = route.takes_http2();
             let silence = if streams { stream_idle } else { self.body_idle };
-            let source = StreamBody {
-                incoming: body,
-                limit,
-                seen: 0,
-                idle: Box::pin(tokio::time::sleep(silence)),
-                idle_timeout: silence,
-                trailers: Bytes::new(),
-            };
+            let source = StreamBody::new(body, limit, silence);
             Body::Stream { source: Box::new(source), length }
         };
         let body = if route.takes_whole_bodies() && matches!(body, Body::Stream { .. }) {
@@ -644,80 +638,6 @@ fn refuse(
         is_over: false,
     };
     response.body(body).expect("a refusal has only valid header values")
-}
-
-/// A request body with the function's limit and a limit on silence.
-struct StreamBody {
-    incoming: Incoming,
-    limit: u64,
-    seen: u64,
-    idle: Pin<Box<tokio::time::Sleep>>,
-    idle_timeout: Duration,
-    trailers: Bytes,
-}
-
-impl BodySource for StreamBody {
-    fn take_trailers(&mut self) -> Bytes {
-        std::mem::take(&mut self.trailers)
-    }
-
-    fn poll_chunk(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Bytes, BodyError>>> {
-        loop {
-            match hyper::body::Body::poll_frame(Pin::new(&mut self.incoming), cx) {
-                Poll::Pending => {
-                    if self.idle.as_mut().poll(cx).is_ready() {
-                        return Poll::Ready(Some(Err(BodyError::TimedOut)));
-                    }
-                    return Poll::Pending;
-                }
-                Poll::Ready(None) => return Poll::Ready(None),
-                Poll::Ready(Some(Err(_))) => return Poll::Ready(Some(Err(BodyError::Incomplete))),
-                Poll::Ready(Some(Ok(frame))) => {
-                    let data = match frame.into_data() {
-                        Ok(data) => data,
-                        Err(frame) => {
-                            if let Ok(fields) = frame.into_trailers() {
-                                self.trailers = block_of(&fields);
-                            }
-                            continue;
-                        }
-                    };
-                    if data.is_empty() {
-                        continue;
-                    }
-                    let deadline = Instant::now() + self.idle_timeout;
-                    self.idle.as_mut().reset(deadline);
-                    self.seen += data.len() as u64;
-                    if self.seen > self.limit {
-                        return Poll::Ready(Some(Err(BodyError::TooLarge(self.limit))));
-                    }
-                    return Poll::Ready(Some(Ok(data)));
-                }
-            }
-        }
-    }
-}
-
-/// Trailer fields as a header block, without those that frame a message.
-fn block_of(fields: &HeaderMap) -> Bytes {
-    let mut block = Vec::new();
-    for (name, value) in fields {
-        if !answer::is_framing(name.as_str().as_bytes()) {
-            put_header(&mut block, name.as_str().as_bytes(), value.as_bytes());
-        }
-    }
-    block.into()
-}
-
-/// The same in the other direction. What is not valid is left out.
-fn fields_of(block: &[u8]) -> HeaderMap {
-    let valid = headers(block).filter(|(name, _)| !answer::is_framing(name));
-    valid
-        .filter_map(|(name, value)| {
-            let value = HeaderValue::from_bytes(value).ok()?;
-            Some((HeaderName::from_bytes(name).ok()?, value))
-        })
-        .collect()
 }
 
 /// An answer body for hyper; the stream counts as open until it is dropped.

@@ -14,7 +14,7 @@ use tokio::sync::Semaphore;
 
 use super::connection;
 use super::front::{Config, HttpFront, Stopper};
-use super::websocket::WebSockets;
+use super::websocket_shares::WebSockets;
 
 /// Connections that the kernel completes before the front accepts them; the kernel may reduce this
 /// to its own limit (`net.core.somaxconn`, usually 4096). A client that finds it full is not

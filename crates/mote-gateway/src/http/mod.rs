@@ -6,6 +6,7 @@ pub mod chunked;
 mod connection;
 mod front;
 mod h2;
+mod h2_body;
 mod h2_meter;
 pub mod head;
 mod input;
@@ -15,6 +16,7 @@ mod route;
 mod silence;
 pub mod target;
 mod websocket;
+mod websocket_shares;
 
 pub use front::{Config, Stopper};
 pub use listener::{listen, serve};

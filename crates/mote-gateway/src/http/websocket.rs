@@ -5,13 +5,10 @@
 //! function only to know where one ends: when the node ends a WebSocket, it sends a close frame
 //! there. Nothing that follows the request for a WebSocket is ever parsed as HTTP.
 
-use std::net::IpAddr;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
-use mote_core::FunctionName;
 use mote_core::body::Body;
-use mote_core::shares::{Exceeded, Share, Shares};
 use mote_core::turn::Turn;
 use tokio::net::tcp::{ReadHalf, WriteHalf};
 
@@ -20,48 +17,11 @@ use super::front::{Config, Stopper};
 use super::input::Input;
 use super::request_body::Sender;
 use crate::ids::now_ns;
-use crate::refusal::Refusal;
 
 /// A close frame of a server with the code 1001, "going away".
 const GOING_AWAY: [u8; 4] = [0x88, 0x02, 0x03, 0xe9];
 /// The opcode of a close frame.
 const CLOSE: u8 = 0x8;
-
-/// Open WebSockets. Each occupies a connection of the front, and they stay open for long, so they
-/// may use only a part of the connections.
-pub(crate) struct WebSockets {
-    by_address: Shares<IpAddr>,
-    by_function: Shares<FunctionName>,
-}
-
-impl WebSockets {
-    /// Half of the connections; an address and a function may have half of these.
-    pub(crate) fn new(connections_max: usize) -> Self {
-        let total = (connections_max / 2).max(1);
-        let share = (total / 2).max(1);
-        Self { by_address: Shares::new(total, share), by_function: Shares::new(total, share) }
-    }
-
-    pub(crate) fn take(
-        &self,
-        address: IpAddr,
-        function: &FunctionName,
-    ) -> Result<(Share<IpAddr>, Share<FunctionName>), Refusal> {
-        let taken = self
-            .by_address
-            .take(address, 1)
-            .and_then(|of_address| Ok((of_address, self.by_function.take(function.clone(), 1)?)));
-        taken.map_err(|why| {
-            let text = match why {
-                Exceeded::Share => "too many WebSockets of this address or to this function",
-                Exceeded::Total => "too many WebSockets",
-            };
-            let mut refusal = Refusal::new(503, "M1033", text);
-            refusal.retry_after_s = Some(5);
-            refusal
-        })
-    }
-}
 
 /// The bodies of the invocation.
 pub(super) struct Bodies {
