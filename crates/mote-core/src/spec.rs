@@ -13,6 +13,7 @@ use crate::state::{QUOTA_BYTES_DEFAULT, QUOTA_BYTES_MAX, SHARED_MAX};
 
 mod background;
 pub mod mqtt;
+mod protocol;
 mod schedule;
 mod v1;
 
@@ -20,6 +21,7 @@ pub use background::{
     AGE_MS_MAX_DEFAULT, ATTEMPTS_DEFAULT, ATTEMPTS_MAX, AsyncRules, BACKOFF_MS_DEFAULT,
     BACKOFF_MS_MAX_DEFAULT, Recipient, RetryOn,
 };
+pub use protocol::Protocol;
 pub use schedule::{
     EVERY_MS_MAX, EVERY_MS_MIN, EXPRESSION_BYTES_MAX, JITTER_MS_MAX, Missed, Overlap,
     SCHEDULE_BODY_BYTES_MAX, SCHEDULES_MAX, Schedule, ScheduledCall, TIMEZONE_DEFAULT, When,
@@ -100,17 +102,6 @@ impl Runtime {
             Runtime::Chain => "chain",
         }
     }
-}
-
-/// What a server function speaks with its node.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum Protocol {
-    /// HTTP/1.1.
-    #[default]
-    Http1,
-    /// HTTP/2 with prior knowledge, without TLS; gRPC needs it.
-    H2c,
 }
 
 /// The platform whose contract a function was written for; adapters next to the shims implement it.
