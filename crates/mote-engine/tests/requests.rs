@@ -33,6 +33,10 @@ impl Services for Told {
         vec!["state".into(), "functions".into()]
     }
 
+    fn announced_to_chains(&self) -> Vec<String> {
+        Vec::new()
+    }
+
     fn begin(&self, caller: Caller<'_>, asked: Asked) -> Begun {
         if let Asked::State { operation: Operation::Get { key }, .. } = &asked
             && key == "now"
