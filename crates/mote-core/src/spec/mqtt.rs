@@ -63,13 +63,43 @@ pub struct MqttTrigger {
     pub reply: Option<String>,
 }
 
+/// How the node connects to a broker at which a function publishes: `[mqtt]` of its manifest. The
+/// keys are those of a trigger.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Connection {
+    /// The broker's address; `None` is the broker of the node's configuration.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub broker: Option<String>,
+    /// The version of the protocol.
+    #[serde(default)]
+    pub version: MqttVersion,
+    /// The user name for the broker.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub username: Option<String>,
+    /// The secret with the password.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub password: Option<String>,
+    /// The secret with the certificates (PEM) that the broker's certificate must lead to; `None`
+    /// is the roots of the machine.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ca: Option<String>,
+    /// The secret with the client's certificate (PEM).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub certificate: Option<String>,
+    /// The secret with the key of the client's certificate (PEM).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub key: Option<String>,
+}
+
 /// A version of MQTT.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum MqttVersion {
     /// 3.1.1.
     #[serde(rename = "3.1.1")]
     V311,
     /// 5.0.
+    #[default]
     #[serde(rename = "5")]
     V5,
 }
