@@ -12,7 +12,7 @@ use std::sync::Arc;
 use serde::{Deserialize, Serialize};
 
 use super::AsyncRules;
-use super::mqtt::MqttTrigger;
+use super::mqtt::{MqttTrigger, Publishing};
 use super::{
     CoapResource, Egress, FunctionSpec, Limits, Missed, Overlap, Platform, Runtime, Scale,
     Schedule, ScheduledCall, StartPolicy, StateRules, When,
@@ -81,6 +81,8 @@ struct SpecV1 {
     coap: CoapV1,
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     mqtt: Vec<MqttTrigger>,
+    #[serde(default, skip_serializing_if = "Publishing::is_default")]
+    publishing: Publishing,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     compat: Option<Platform>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -230,6 +232,7 @@ impl From<FunctionSpec> for SpecV1 {
             methods: spec.methods,
             coap: spec.coap.into(),
             mqtt: spec.mqtt,
+            publishing: spec.publishing,
             compat: spec.compat,
             template: spec.template,
             port: spec.port,
@@ -259,6 +262,7 @@ impl From<SpecV1> for FunctionSpec {
             methods: spec.methods,
             coap: spec.coap.into(),
             mqtt: spec.mqtt,
+            publishing: spec.publishing,
             compat: spec.compat,
             template: spec.template,
             port: spec.port,
