@@ -5,7 +5,7 @@
 
 use std::pin::Pin;
 
-use bytes::Bytes;
+use bytes::{Buf as _, Bytes};
 
 use crate::spec::mqtt::{Connection, is_topic};
 
@@ -17,6 +17,9 @@ pub const PAYLOAD_BYTES_MAX: usize = 960 << 10;
 pub const PROPERTIES_MAX: usize = 32;
 /// Bytes of all user properties, of the content type and of the correlation data.
 pub const PROPERTY_BYTES_MAX: usize = 8 << 10;
+
+/// Fixed part of the content of a request of a worker.
+pub const REQUEST_FIXED_BYTES: usize = 16;
 
 /// A message to publish.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -64,6 +67,55 @@ impl Message {
             correlation: None,
             user: Vec::new(),
         }
+    }
+
+    /// Reads the content of a request of a worker; owner and connection are not set. `None` if its
+    /// lengths pass its end; an error if it is complete but cannot be published.
+    ///
+    /// ```text
+    /// 0 QoS u8 | 1 retain u8 | 2 topic length u16 | 4 content type length u16
+    /// 6 response topic length u16 | 8 correlation length u16 | 10 user properties length u16
+    /// 12 zero [4] | 16 topic, content type, response topic, correlation, user properties, payload
+    /// ```
+    /// The user properties have the form of a header block.
+    pub fn parse(operation: u8, mut content: Bytes) -> Option<Result<Self, String>> {
+        if content.len() < REQUEST_FIXED_BYTES {
+            return None;
+        }
+        let (qos, retain) = (content.get_u8(), content.get_u8() != 0);
+        let lengths: [u16; 5] = std::array::from_fn(|_| content.get_u16_le());
+        content.advance(4);
+        if lengths.iter().map(|length| usize::from(*length)).sum::<usize>() > content.len() {
+            return None;
+        }
+        let parts = lengths.map(|length| content.split_to(usize::from(length)));
+        let [topic, kind, response, correlation, user] = parts;
+        Some(Self::read(operation, qos, [topic, kind, response, user]).and_then(|message| {
+            let correlation = (!correlation.is_empty()).then_some(correlation);
+            let message = Self { retain, correlation, payload: content, ..message };
+            message.mistake().map_or(Ok(message), Err)
+        }))
+    }
+
+    fn read(operation: u8, qos: u8, texts: [Bytes; 4]) -> Result<Self, String> {
+        if operation != 1 {
+            return Err(format!("publish has no operation {operation}"));
+        }
+        let text = |bytes: &Bytes| std::str::from_utf8(bytes).map(str::to_owned);
+        let read = || texts.each_ref().map(text);
+        let [Ok(topic), Ok(kind), Ok(response), Ok(user)] = read() else {
+            return Err("topics and properties are UTF-8".to_owned());
+        };
+        let mut parts = user.split_terminator('\n');
+        let mut properties = Vec::new();
+        while let Some(name) = parts.next() {
+            let value = parts.next().ok_or("each user property has a name and a value")?;
+            properties.push((name.to_owned(), value.to_owned()));
+        }
+        let some = |text: String| (!text.is_empty()).then_some(text);
+        let message = Self::new(String::new(), Connection::default(), topic, Bytes::new());
+        let (content_type, response_topic) = (some(kind), some(response));
+        Ok(Self { qos, content_type, response_topic, user: properties, ..message })
     }
 
     /// The first reason why no broker can take it. `Publish::publish` checks this, too.
@@ -195,6 +247,46 @@ mod tests {
         ] {
             assert!(check_topic(bad).is_err(), "{bad:?}");
         }
+    }
+
+    fn request(head: &[u8], rest: &str) -> Bytes {
+        [head, rest.as_bytes()].concat().into()
+    }
+
+    #[test]
+    fn requests_of_workers_are_read() {
+        let head = [2, 1, 1, 0, 2, 0, 1, 0, 2, 0, 8, 0, 0, 0, 0, 0];
+        let rest = "tctrcck\nv\nl\nw\nbody";
+        let found = Message::parse(1, request(&head, rest)).expect("complete").expect("usable");
+        let pair = |a: &str, b: &str| (a.to_owned(), b.to_owned());
+        let expected = Message {
+            qos: 2,
+            retain: true,
+            content_type: Some("ct".to_owned()),
+            response_topic: Some("r".to_owned()),
+            correlation: Some(Bytes::from_static(b"cc")),
+            user: vec![pair("k", "v"), pair("l", "w")],
+            payload: Bytes::from_static(b"body"),
+            owner: String::new(),
+            ..message("t")
+        };
+        assert_eq!(found, expected);
+        for short in [&head[..15], &[0, 0, 9, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0]] {
+            assert_eq!(Message::parse(1, Bytes::copy_from_slice(short)), None);
+        }
+        let plain = |qos: u8, user: u8| [qos, 0, 1, 0, 0, 0, 0, 0, 0, 0, user, 0, 0, 0, 0, 0];
+        for (operation, head, rest) in [
+            (2, plain(0, 0), "t"),
+            (1, plain(3, 0), "t"),
+            (1, plain(0, 0), "#"),
+            (1, plain(0, 0), "$"),
+            (1, plain(0, 2), "tk\n"),
+        ] {
+            let found = Message::parse(operation, request(&head, rest));
+            assert!(found.expect("complete").is_err(), "{operation} {rest:?}");
+        }
+        let not_utf8 = [&plain(0, 0)[..], b"\xff"].concat();
+        assert!(Message::parse(1, not_utf8.into()).expect("complete").is_err());
     }
 
     #[test]

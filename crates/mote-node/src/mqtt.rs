@@ -1,4 +1,4 @@
-//! The node's side of MQTT triggers.
+//! The node's side of MQTT triggers and of publishing.
 
 use std::hash::{BuildHasher as _, RandomState};
 use std::path::PathBuf;
@@ -10,20 +10,20 @@ use mote_core::accept::Accept;
 use mote_core::{FunctionName, InvocationId};
 use mote_engine::logs::LogLevel;
 use mote_engine::{Engine, clock};
-use mote_mqtt::{Host, Level, State, Status, Triggers};
+use mote_mqtt::{Host, Level, Local, Publisher, State, Status, Triggers};
 use tokio::runtime::Handle;
 
 /// The file with the id of the node, in the data folder. It exists once the node has had a trigger.
 const ID_FILE: &str = "mqtt.id";
 
-/// The triggers of a node; none exists yet.
-pub(super) fn triggers(
+/// The triggers of a node, and what publishes for it; neither has a connection yet.
+pub(super) fn parts(
     engine: &Engine,
     data: PathBuf,
     broker: String,
     journal: Arc<dyn Accept>,
     data_path: Handle,
-) -> Triggers<Engine> {
+) -> (Triggers<Engine>, Publisher) {
     let host = MqttHost {
         engine: engine.clone(),
         data,
@@ -33,7 +33,9 @@ pub(super) fn triggers(
         random: RandomState::new(),
         counter: AtomicU64::new(0),
     };
-    Triggers::new(engine.clone(), Arc::new(host), data_path)
+    let host = Arc::new(host);
+    let publisher = Publisher::new(host.clone(), data_path.clone());
+    (Triggers::new(engine.clone(), host, data_path), publisher)
 }
 
 struct MqttHost {
@@ -120,6 +122,10 @@ impl Host for MqttHost {
 
     fn broker(&self) -> String {
         self.broker.clone()
+    }
+
+    fn local(&self) -> Option<Local> {
+        None
     }
 }
 

@@ -43,6 +43,9 @@ const STOP_GRACE: Duration = Duration::from_secs(30);
 /// How long attempts at accepted invocations may take after the callers' invocations have ended.
 const BACKGROUND_GRACE: Duration = Duration::from_secs(12);
 
+/// How long brokers may take to acknowledge what was published before the node stopped.
+const PUBLISH_GRACE: Duration = Duration::from_secs(3);
+
 /// A step of the stop that takes longer than this is logged, and logged again after each such
 /// period.
 const SLOW_STOP: Duration = Duration::from_secs(2);
@@ -175,7 +178,7 @@ async fn serve(
             management.spawn_blocking(move || schedules::open(store, accept, runtime)).await;
         opening.context("cannot read the store")??
     };
-    let mqtt = mqtt::triggers(
+    let (mqtt, publisher) = mqtt::parts(
         &engine,
         config.data.clone(),
         config.mqtt_broker.clone(),
@@ -221,7 +224,9 @@ async fn serve(
     let runs = node.runs.clone();
     let notices = node.notices.clone();
     let kept = Arc::new(state.clone());
-    let services = NodeServices::new(engine.clone(), kept, accept, runs, notices.clone());
+    let publish = Arc::new(publisher.clone());
+    journal.set_publish(publish.clone());
+    let services = NodeServices::new(engine.clone(), kept, accept, runs, notices.clone(), publish);
     engine.set_services(Arc::new(services));
     secrets::bring_back(&node).await?;
     bring_back(&node, management).await?;
@@ -317,6 +322,7 @@ async fn serve(
         let _ = waiting_for(&engine, "accepted invocations that run", ended).await;
         let stopped = engine.stop(Duration::from_secs(3));
         waiting_for(&engine, "instances to end", stopped).await;
+        waiting_for(&engine, "messages to MQTT brokers", publisher.stop(PUBLISH_GRACE)).await;
         let closed = tokio::task::spawn_blocking(move || state.close());
         let _ = waiting_for(&engine, "the state of functions", closed).await;
         let _ = tokio::time::timeout(Duration::from_millis(500), admin_task).await;

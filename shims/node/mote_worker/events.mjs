@@ -2,7 +2,7 @@
 //
 // This part reads an invocation. It does not know how the answer is sent.
 
-import { Kv, callFunction, notifyObservers } from './services.mjs';
+import { Kv, callFunction, notifyObservers, publishMessage } from './services.mjs';
 import { nowNs } from './wire.mjs';
 
 /** What surrounds an invocation. */
@@ -34,6 +34,8 @@ export class Context {
   /** Tells those who observe a resource of this function its new state; resolves to how many they are.
    *  Without a body, the node asks the function for the state with GET. */
   notify(path, body, options) { return notifyObservers(this.#worker.node(), this.#invocation, path, body, options); }
+  /** Publishes a message at the MQTT broker of the function; settles once the broker has it. */
+  publish(topic, body, options) { return publishMessage(this.#worker.node(), this.#invocation, topic, body, options); }
   /** Part of `fetch(request, env, ctx)` elsewhere: there is no origin server to pass a request to. */
   passThroughOnException() {}
   /** Work that may go on after the answer; a drain waits for it. */
