@@ -20,6 +20,7 @@ fi
 
 step "build"
 cargo build --release -p mote -p mote-chain
+cargo build --release -p mote-broker
 mote=${CARGO_TARGET_DIR:-target}/release/mote
 
 step "start a node"

@@ -1,12 +1,13 @@
 //! Connections to brokers: sockets, TLS, and the broker's answer to CONNECT.
 
 use std::io;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::time::Duration;
 
 use bytes::BytesMut;
 use mote_core::spec::mqtt::{Broker, Connection, LOCAL, MqttVersion};
 use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite};
-use tokio::net::TcpStream;
+use tokio::net::{TcpSocket, TcpStream};
 use tokio::time::timeout;
 
 use crate::packet::{self, ConnAck, Malformed, Packet, Read};
@@ -72,10 +73,18 @@ fn secret(host: &dyn Host, name: &Option<String>) -> Result<Option<String>, Prob
     }
 }
 
+/// The address from which the node connects to its own broker.
+const NODE_ADDRESS: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::new(127, 0, 0, 2)), 0);
+
+fn local_address(broker: &Broker) -> Option<SocketAddr> {
+    Some(SocketAddr::new(broker.host.parse().ok()?, broker.port))
+}
+
 /// Connects to the broker.
 pub(crate) async fn open(host: &dyn Host, connection: &Connection) -> Result<Opened, Problem> {
     let address = connection.broker.clone().unwrap_or_else(|| host.broker());
-    let (broker, username, password) = if address == LOCAL {
+    let is_local = address == LOCAL;
+    let (broker, username, password) = if is_local {
         let off = "this node's own broker is not running; the setting mqtt starts it";
         let local = host.local().ok_or_else(|| Problem::Unreachable(off.to_owned()))?;
         let host = local.address.ip().to_string();
@@ -90,7 +99,16 @@ pub(crate) async fn open(host: &dyn Host, connection: &Connection) -> Result<Ope
     let certificate = secret(host, &connection.certificate)?;
     let client = certificate.zip(secret(host, &connection.key)?);
     let opening = async {
-        let stream = TcpStream::connect((broker.host.as_str(), broker.port)).await?;
+        let stream = match local_address(&broker).filter(|_| is_local) {
+            // The broker limits the connections of an address; those of the node are not to compete
+            // with those of other programs of this machine.
+            Some(to) => {
+                let socket = TcpSocket::new_v4()?;
+                socket.bind(NODE_ADDRESS)?;
+                socket.connect(to).await?
+            }
+            None => TcpStream::connect((broker.host.as_str(), broker.port)).await?,
+        };
         stream.set_nodelay(true)?;
         let stream: Box<dyn Stream> = if broker.tls {
             Box::new(tls::connect(&broker.host, stream, tls::Pem { ca, client }).await?)

@@ -9,6 +9,7 @@
 
 mod client;
 mod dial;
+mod local;
 pub mod message;
 pub mod packet;
 mod publisher;
@@ -34,6 +35,7 @@ use tokio::sync::watch;
 use tokio::task::JoinHandle;
 
 use client::{Client, Order};
+pub use local::{LocalBroker, LocalSettings};
 pub use publisher::Publisher;
 pub use state::{Counts, Problem, State, Status};
 

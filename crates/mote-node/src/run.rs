@@ -178,15 +178,24 @@ async fn serve(
             management.spawn_blocking(move || schedules::open(store, accept, runtime)).await;
         opening.context("cannot read the store")??
     };
+    let own_broker = match &config.mqtt {
+        Some(own) => {
+            let runtime = management.handle();
+            Some(mqtt::start_broker(own, &config.data, config.uid_base, runtime).await?)
+        }
+        None => None,
+    };
     let (mqtt, publisher) = mqtt::parts(
         &engine,
         config.data.clone(),
         config.mqtt_broker.clone(),
+        own_broker.clone(),
         Arc::new(journal.clone()),
         Handle::current(),
     );
     let node = Arc::new(Node {
         mqtt,
+        own_broker: own_broker.clone(),
         http: http_address,
         coap: coap_socket.as_ref().and_then(|socket| socket.local_addr().ok()),
         coap_tcp: coap_listener.as_ref().and_then(|listener| listener.local_addr().ok()),
@@ -323,6 +332,9 @@ async fn serve(
         let stopped = engine.stop(Duration::from_secs(3));
         waiting_for(&engine, "instances to end", stopped).await;
         waiting_for(&engine, "messages to MQTT brokers", publisher.stop(PUBLISH_GRACE)).await;
+        if let Some(broker) = &own_broker {
+            waiting_for(&engine, "the MQTT broker", broker.stop()).await;
+        }
         let closed = tokio::task::spawn_blocking(move || state.close());
         let _ = waiting_for(&engine, "the state of functions", closed).await;
         let _ = tokio::time::timeout(Duration::from_millis(500), admin_task).await;
@@ -540,6 +552,11 @@ fn announce(node: &Node) {
     text.push_str(&format!("  admin  {}\n", node.config.socket.display()));
     if let Some(admin) = node.config.admin {
         text.push_str(&format!("         http://{admin} (token in admin.token)\n"));
+    }
+    if let Some(broker) = &node.config.mqtt {
+        let local = node.own_broker.as_ref().and_then(|broker| broker.local());
+        let port = local.map_or(broker.listen.port(), |local| local.address.port());
+        text.push_str(&format!("  mqtt   mqtt://{}:{port}\n", broker.listen.ip()));
     }
     for (platform, address) in &node.compat {
         text.push_str(&format!("  {platform}  {address}\n"));
