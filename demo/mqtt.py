@@ -1,8 +1,8 @@
 """Plays some months of the same temperatures through an MQTT broker.
 
 SENSORS sensors publish READINGS readings each with QoS 1. The function `station` receives them, lets
-`thermo` judge them, and answers unusual ones on the topic of an alarm, which a real `mosquitto_sub`
-prints. A schedule writes a summary into the node's state. Exits 1 when a reading is missing from the
+`thermo` judge them, and begins a run of the chain `alarm` for unusual ones. The chain ends at the
+topic of an alarm, which a real `mosquitto_sub` prints. A schedule writes a summary into the node's state. Exits 1 when a reading is missing from the
 summary, or when the alarm of a known fault did not arrive.
 """
 

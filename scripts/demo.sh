@@ -20,6 +20,7 @@ fi
 
 step "build"
 cargo build --release -p mote -p mote-chain
+cargo build --release -p mote-broker
 mote=${CARGO_TARGET_DIR:-target}/release/mote
 
 step "start a node"
@@ -86,6 +87,8 @@ step "some months of them through a broker, judged, counted and summarised"
 PATH=$PATH:/usr/sbin mosquitto -p "$broker_port" >"$data/mosquitto.log" 2>&1 &
 broker=$!
 "$mote" deploy demo/functions/summary
+"$mote" deploy demo/functions/ledger
+"$mote" deploy demo/functions/alarm
 "$mote" deploy demo/functions/station
 for ((i = 0; ; i++)); do
   "$mote" describe station | grep -q ' subscribed ' && break
@@ -97,6 +100,9 @@ for ((i = 0; ; i++)); do
   sleep 0.1
 done
 "$venv/bin/python" -B demo/mqtt.py --broker-port "$broker_port" --http-port "$http"
+echo "the last alarm was a run of a chain, with these steps:"
+"$mote" runs list --limit 1
+"$mote" runs show "$("$mote" runs list --limit 1 -o name)"
 
 step "accept a call, and look its result up later"
 accepted=$(curl -fsS -H 'Prefer: respond-async' -d 'sent and back' "http://127.0.0.1:$http/echo-python")

@@ -53,7 +53,7 @@ for (const { name, hex, ok, error, incomplete } of fixtures('frames')) {
 for (const dialogue of fixtures('dialogues')) {
   test(`dialogue: ${dialogue.name}`, LIMIT, async () => {
     const { entry, load, ready = true, concurrency = null } = dialogue;
-    const engine = await Engine.open(FUNCTIONS, `${entry}.mjs`, { load, ready, concurrency, services: ['state', 'functions', 'notify'] });
+    const engine = await Engine.open(FUNCTIONS, `${entry}.mjs`, { load, ready, concurrency, services: ['state', 'functions', 'notify', 'publish'] });
     try {
       assert.deepEqual([engine.hello.kind, engine.hello.version], ['HELLO', 1]);
       if (load && ready) assert.equal(engine.ready.kind, 'READY', JSON.stringify(engine.ready));

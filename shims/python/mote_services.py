@@ -1,4 +1,5 @@
-"""What a function asks of its node: `ctx.kv`, `ctx.call`, `ctx.call_async` and `ctx.notify`.
+"""What a function asks of its node: `ctx.kv`, `ctx.call`, `ctx.call_async`, `ctx.notify` and
+`ctx.publish`.
 
 The worker loads this file when a function first uses one of them, so that others do not pay for it.
 `Requests` sends REQUEST frames and waits for RESPONSE in the three ways in which a worker serves;
@@ -13,7 +14,7 @@ import threading
 import mote_shim
 
 REQUEST = 12
-STATE, FUNCTIONS, NOTIFY = 1, 2, 3
+STATE, FUNCTIONS, NOTIFY, MESSAGES = 1, 2, 3, 4
 GET, PUT, DELETE, LIST, INCREMENT = 1, 2, 3, 4, 5
 CALL, ACCEPT = 1, 2
 PUBLISH, ASK = 1, 2
@@ -29,6 +30,7 @@ NOTICE_BODY_MAX = 256 << 10
 STATE_HEAD = struct.Struct("<IBBHBBHIQQ")
 CALL_HEAD = struct.Struct("<IBBHIBBHHHIQH6x")
 NOTIFY_HEAD = struct.Struct("<IBBHHHI")
+PUBLISH_HEAD = struct.Struct("<IBBHBBHHHHH4x")
 RESPONSE_HEAD = struct.Struct("<IB3x")
 VERSION_AND_EXPIRY = struct.Struct("<QQ")
 VERSION_AND_NUMBER = struct.Struct("<Qq")
@@ -60,6 +62,11 @@ class CallError(Error):
     def __init__(self, code, message, status=0):
         super().__init__(code, message)
         self.status = status
+
+
+class PublishError(Error):
+    """A message that was not published. `code` is `denied` if the manifest or the broker does not
+    allow it, and `unavailable` if the broker did not acknowledge it in time."""
 
 
 class Requests:
@@ -353,7 +360,7 @@ def call_content(body, headers):
     return b"content-type\napplication/json\n" + block, encoded(body)
 
 
-OFFERS = {"functions": "calls of functions", "notify": "notices to observers"}
+OFFERS = {"functions": "calls of functions", "notify": "notices to observers", "publish": "publishing"}
 
 
 class Services:
@@ -415,11 +422,47 @@ class Services:
         ) + path + query + block + content  # fmt: skip
         return self.requests.ask(event, data, noticed)
 
+    def publish(self, event, topic, body, qos, retain, content_type, response_topic, correlation, user):
+        self.need("publish")
+        kind, body = message_content(body, content_type)
+        pairs = user.items() if hasattr(user, "items") else user or ()
+        block = b"".join(b"%s\n%s\n" % (property_part(name), property_part(value)) for name, value in pairs)
+        parts = [topic.encode(), kind.encode(), (response_topic or "").encode(), encoded(correlation or b""), block]
+        if max(map(len, parts)) > 0xFFFF or len(body) > CALL_BODY_MAX:
+            raise PublishError("invalid", "a message has at most 960 KiB, and its topic and properties a few KiB")
+        if qos not in (0, 1, 2):
+            raise PublishError("invalid", "the QoS is 0, 1 or 2")
+        data = PUBLISH_HEAD.pack(
+            self.requests.number(), MESSAGES, PUBLISH, 0, qos, bool(retain), *map(len, parts)
+        ) + b"".join(parts) + body  # fmt: skip
+        return self.requests.ask(event, data, published)
+
 
 def noticed(status, payload):
     if status == DONE:
         return int.from_bytes(payload[8:12], "little")
     return refused(status, payload)
+
+
+def message_content(body, content_type):
+    """(content type, bytes) of the body of a message."""
+    if body is None:
+        return content_type or "", b""
+    if content_type is None and not isinstance(body, (bytes, bytearray, memoryview)):
+        content_type = "text/plain; charset=utf-8" if isinstance(body, str) else "application/json"
+    return content_type or "", encoded(body)
+
+
+def property_part(text):
+    text = str(text)
+    if "\n" in text:
+        raise PublishError("invalid", "a user property holds a line break")
+    return text.encode()
+
+
+def published(status, payload):
+    if status != DONE:
+        raise PublishError(WORDS.get(status, "unavailable"), payload[8:].decode("utf-8", "replace"))
 
 
 def answered(status, payload):

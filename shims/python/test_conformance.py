@@ -100,7 +100,7 @@ class Dialogues(unittest.TestCase):
         code_dir = os.path.realpath(os.path.join(CONFORMANCE, "functions"))
         ready = dialogue.get("ready", True)
         with Engine(code_dir, dialogue["entry"], dialogue["load"], ready, dialogue.get("concurrency"), argv=self.argv,
-                    services=["state", "functions", "notify"]) as engine:
+                    services=["state", "functions", "notify", "publish"]) as engine:
             self.assertEqual((engine.hello["kind"], engine.hello["version"]), ("HELLO", 1))
             if dialogue["load"] and ready:
                 self.assertEqual(engine.ready["kind"], "READY", engine.ready)

@@ -479,7 +479,13 @@ impl Connection {
 
     fn fill(&mut self) -> std::io::Result<()> {
         let mut piece = [0; 64 << 10];
-        let count = self.stream.read(&mut piece)?;
+        let count = loop {
+            match self.stream.read(&mut piece) {
+                // A machine that was suspended interrupts reads that have a time limit.
+                Err(error) if error.kind() == std::io::ErrorKind::Interrupted => {}
+                read => break read?,
+            }
+        };
         if count == 0 {
             return Err(std::io::ErrorKind::UnexpectedEof.into());
         }

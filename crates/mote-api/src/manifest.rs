@@ -16,8 +16,10 @@ mod background;
 mod mqtt;
 mod schedule;
 
-pub use background::{AsyncManifest, RecipientName, RetryName};
-pub use mqtt::{AcknowledgeName, MqttManifest, MqttVersionName, OrderName, SessionName};
+pub use background::{AsyncManifest, RecipientName, RetryName, TopicName};
+pub use mqtt::{
+    AcknowledgeName, ConnectionManifest, MqttManifest, MqttVersionName, OrderName, SessionName,
+};
 pub use schedule::{MissedName, OverlapName, ScheduleManifest};
 
 /// The file name.
@@ -31,9 +33,9 @@ const GIB: u64 = 1 << 30;
 const HOUR_MS: u64 = 3_600_000;
 const INIT_MS_MAX: u64 = 600_000;
 
-const FUNCTION_KEYS: [&str; 18] = [
+const FUNCTION_KEYS: [&str; 19] = [
     "name", "runtime", "compat", "template", "port", "protocol", "entry", "command", "methods",
-    "secrets", "limits", "scale", "env", "trigger", "allow", "kv", "build", "async",
+    "secrets", "limits", "scale", "env", "trigger", "allow", "kv", "build", "async", "mqtt",
 ];
 const TOP_KEYS: [&str; 11] = [
     "version", "name", "runtime", "compat", "template", "port", "protocol", "entry", "command",
@@ -106,6 +108,10 @@ pub struct FunctionManifest {
     pub egress: Vec<(String, u16)>,
     /// `[async]`.
     pub background: AsyncManifest,
+    /// `[mqtt]`.
+    pub connection: ConnectionManifest,
+    /// `[allow] mqtt`: topic filters, not yet checked, with their line.
+    pub topics: Option<Lined<Vec<String>>>,
     /// `[allow] functions`.
     pub calls: Vec<String>,
     /// `[kv] shared`.
@@ -400,10 +406,12 @@ fn read_function(reader: &mut TomlReader<'_>, at: &Section<'_>) -> FunctionManif
         read_env(reader, &section, &mut function);
     }
     if let Some(section) = sub_section(reader, at, "allow") {
-        reader.check_keys(&section, &["net", "functions"], &[], &TOP_KEYS);
+        reader.check_keys(&section, &["net", "functions", "mqtt"], &[], &TOP_KEYS);
         function.egress = read_egress(reader, &section);
         let wanted = "an array of names of functions, e.g. [\"resize\"]";
         function.calls = read_names(reader, &section, "functions", wanted, true);
+        let wanted = "an array of topic filters, e.g. [\"alarms/#\"]";
+        function.topics = reader.strings(&section, "mqtt", wanted);
     }
     if let Some(section) = sub_section(reader, at, "kv") {
         reader.check_keys(&section, &["shared", "quota"], &[], &TOP_KEYS);
@@ -411,6 +419,10 @@ fn read_function(reader: &mut TomlReader<'_>, at: &Section<'_>) -> FunctionManif
         function.shared_state = read_names(reader, &section, "shared", wanted, false);
         function.state_quota_bytes =
             reader.size(&section, "quota", 0..=GIB, "0 to 1GiB, e.g. 16MiB").map(|size| size.value);
+    }
+    if let Some(section) = sub_section(reader, at, "mqtt") {
+        let line = reader.get(at, "mqtt").map_or(0, |(_, line)| line);
+        function.connection = mqtt::read_connection(reader, &section, line);
     }
     if let Some(section) = sub_section(reader, at, "async") {
         function.background = background::read(reader, &section);
@@ -438,6 +450,7 @@ fn sub_section<'t>(
         "allow" => "[allow]",
         "async" => "[async]",
         "kv" => "[kv]",
+        "mqtt" => "[mqtt]",
         _ => "[build]",
     };
     match value.as_table() {

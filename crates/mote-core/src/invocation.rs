@@ -13,6 +13,7 @@ use crate::body::Body;
 use crate::chain::Chain;
 use crate::fault::Fault;
 use crate::name::FunctionName;
+use crate::spec::mqtt::Connection;
 use crate::spec::{AsyncRules, CoapResource, Platform, STREAM_IDLE_MS_DEFAULT};
 
 /// The source of an invocation.
@@ -375,6 +376,10 @@ pub trait RouteInfo {
     }
     /// How its accepted invocations are run; `None` for the defaults.
     fn background(&self) -> Option<&AsyncRules> {
+        None
+    }
+    /// The MQTT broker that receives its results; `None` for the one of the node.
+    fn connection(&self) -> Option<&Connection> {
         None
     }
     /// The tag by which the caller chose the revision, if it did.

@@ -7,7 +7,8 @@
 //! Start with [`spec`] (what a function is), then [`invocation`] (a request to it and its answer),
 //! then [`wire`] (the protocol to a worker), then [`fault`] (the classes of failures), then
 //! [`accept`] (invocations that run after their caller was answered), [`services`] (what functions
-//! ask of their node) and [`notify`] (who observes what). Decisions about queues and instances are in `mote-pool`.
+//! ask of their node), [`notify`] (who observes what) and [`publish`] (messages for MQTT brokers).
+//! Decisions about queues and instances are in `mote-pool`.
 
 pub mod accept;
 pub mod backend;
@@ -24,6 +25,7 @@ pub mod line_budget;
 pub mod name;
 pub mod notify;
 pub mod policy;
+pub mod publish;
 pub mod retry;
 pub mod rollout;
 pub mod services;

@@ -12,6 +12,7 @@ use bytes::{Buf, Bytes};
 
 use crate::chain::Chain;
 use crate::invocation::InvocationId;
+use crate::publish::Message;
 use crate::spec::FunctionSpec;
 use crate::state::{self, Condition, Operation};
 use crate::wire::{FrameKind, WireError};
@@ -42,12 +43,12 @@ pub const RESPONSE_FIXED_BYTES: usize = 8;
 pub const STATE: (&str, u8) = ("state", 1);
 /// The word in LOAD for calls of other functions, and its number in REQUEST.
 pub const FUNCTIONS: (&str, u8) = ("functions", 2);
-/// The word in LOAD for the publishing of messages, and its number in REQUEST.
-pub const PUBLISH: (&str, u8) = ("publish", 4);
 /// The word in LOAD for the records of runs, and its number in REQUEST. Only chains have it.
 pub const RUNS: (&str, u8) = ("runs", 5);
 /// The word in LOAD for notices to observers, and its number in REQUEST.
 pub const NOTIFY: (&str, u8) = ("notify", 3);
+/// The word in LOAD for messages to MQTT brokers, and its number in REQUEST.
+pub const PUBLISH: (&str, u8) = ("publish", 4);
 
 /// Flag of a request to the state: it may be lost at a power cut.
 const FLAG_NOT_DURABLE: u16 = 1;
@@ -166,6 +167,8 @@ pub enum Asked {
     },
     /// A notice to those who observe a resource of the function.
     Notify(Notice),
+    /// A message for the MQTT broker of the function; owner and connection are not set.
+    Publish(Box<Message>),
     /// A service or an operation that this build does not have, or a value that is out of its
     /// range; the text says which.
     Unusable(String),
@@ -234,6 +237,11 @@ impl Request {
             number if number == FUNCTIONS.1 => call_request(operation, payload)?,
             number if number == RUNS.1 => run_request(operation, payload)?,
             number if number == NOTIFY.1 => notify_request(operation, flags, payload)?,
+            number if number == PUBLISH.1 => match Message::parse(operation, payload) {
+                None => return Err(malformed("lengths pass its end")),
+                Some(Ok(message)) => Asked::Publish(Box::new(message)),
+                Some(Err(text)) => Asked::Unusable(text),
+            },
             other => Asked::Unusable(format!("this node has no service {other}")),
         };
         Ok(Self { id, asked })

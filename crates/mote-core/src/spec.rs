@@ -19,7 +19,7 @@ mod v1;
 
 pub use background::{
     AGE_MS_MAX_DEFAULT, ATTEMPTS_DEFAULT, ATTEMPTS_MAX, AsyncRules, BACKOFF_MS_DEFAULT,
-    BACKOFF_MS_MAX_DEFAULT, Recipient, RetryOn,
+    BACKOFF_MS_MAX_DEFAULT, FUNCTION_PART, Recipient, RetryOn, Topic,
 };
 pub use protocol::Protocol;
 pub use schedule::{
@@ -352,6 +352,8 @@ pub struct FunctionSpec {
     pub coap: CoapResource,
     /// Its subscriptions at MQTT brokers.
     pub mqtt: Vec<mqtt::MqttTrigger>,
+    /// What it publishes at MQTT brokers.
+    pub publishing: mqtt::Publishing,
     /// The platform it was written for; `None` for `mote` itself.
     pub compat: Option<Platform>,
     /// The contract of the platform, if it has several: `python3-flask`.
@@ -399,6 +401,13 @@ impl FunctionSpec {
     /// Whether it may call this function inside the node.
     pub fn may_call(&self, function: &str) -> bool {
         self.calls.iter().any(|name| name == ANY_HOST || name == function)
+    }
+
+    /// Names of the secrets with which the node connects to MQTT brokers for it. The function does
+    /// not see them.
+    pub fn mqtt_secret_names(&self) -> impl Iterator<Item = &str> {
+        let triggers = self.mqtt.iter().flat_map(mqtt::MqttTrigger::secret_names);
+        triggers.chain(self.publishing.connection.secret_names())
     }
 
     /// Whether it may reach hosts that its manifest does not name.
@@ -475,6 +484,7 @@ impl FunctionSpec {
             methods: Vec::new(),
             coap: CoapResource::default(),
             mqtt: Vec::new(),
+            publishing: mqtt::Publishing::default(),
             compat: None,
             template: None,
             port: None,
@@ -656,6 +666,12 @@ impl FunctionSpec {
         }
         let same = |at: usize| self.mqtt[at].is_among(&self.mqtt[..at]);
         check(!(0..self.mqtt.len()).any(same), "trigger.mqtt", mqtt::SAME_FILTER);
+        if let Some((section, key, text)) = self.publishing.mistake() {
+            check(false, section, &format!("{key}: {text}"));
+        }
+        if let Some((key, text)) = self.background.mistake() {
+            check(false, key, &text);
+        }
         check(
             self.calls.len() <= CALLS_MAX
                 && self.calls.iter().all(|name| name == ANY_HOST || crate::name::is_valid(name)),
@@ -766,6 +782,15 @@ mod tests {
         });
         check("trigger.mqtt", &|spec| spec.mqtt = vec![mqtt::MqttTrigger::new("a+")]);
         check("trigger.mqtt", &|spec| spec.mqtt = vec![mqtt::MqttTrigger::new("a"); 2]);
+        check("allow.mqtt", &|spec| spec.publishing.topics = vec!["a+".into()]);
+        check("mqtt", &|spec| spec.publishing.connection.broker = Some("x".into()));
+        check("async.on_failure", &|spec| {
+            let topic = Topic { topic: "a/#".into(), qos: 1, retain: false };
+            spec.background.on_failure = Some(Recipient::Topic(topic));
+        });
+        check("async.on_success", &|spec| {
+            spec.background.on_success = Some(Recipient::Function("Not a name".into()));
+        });
         check("command", &|spec| spec.runtime = Runtime::Exec);
         check("compat", &|spec| {
             (spec.runtime, spec.command) = (Runtime::Exec, vec!["./run".into()]);

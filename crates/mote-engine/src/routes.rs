@@ -8,6 +8,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use mote_core::RouteInfo;
 use mote_core::name::FunctionName;
 use mote_core::rollout::Split;
+use mote_core::spec::mqtt::Connection;
 use mote_core::spec::{AsyncRules, CoapResource, Platform, Protocol, Runtime};
 
 use crate::revision::Revision;
@@ -185,6 +186,9 @@ impl RouteInfo for Route {
     }
     fn background(&self) -> Option<&AsyncRules> {
         Some(&self.revision.spec.background)
+    }
+    fn connection(&self) -> Option<&Connection> {
+        Some(&self.revision.spec.publishing.connection)
     }
     fn tag(&self) -> Option<&str> {
         match &self.way {

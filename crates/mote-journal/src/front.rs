@@ -13,6 +13,7 @@ use mote_core::accept::{Accept as _, AcceptError, Accepted, Deferred};
 use mote_core::body::{Body, BodyError, BodySource};
 use mote_core::invocation::{Head, headers, put_header};
 use mote_core::shares::{Share, Shares};
+use mote_core::spec::mqtt::Connection;
 use mote_core::spec::{AsyncRules, CoapResource, Platform};
 use mote_core::{
     Fault, FunctionName, Invocation, InvocationId, Invoker, Phases, Reply, RouteInfo, Trigger,
@@ -138,6 +139,12 @@ impl<R: RouteInfo> RouteInfo for Route<R> {
     fn background(&self) -> Option<&AsyncRules> {
         match self {
             Route::Function(route) => route.background(),
+            Route::Invocations => None,
+        }
+    }
+    fn connection(&self) -> Option<&Connection> {
+        match self {
+            Route::Function(route) => route.connection(),
             Route::Invocations => None,
         }
     }

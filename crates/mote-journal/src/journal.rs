@@ -3,7 +3,7 @@
 
 use std::collections::HashMap;
 use std::path::PathBuf;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::Instant;
 
 use futures_util::FutureExt as _;
@@ -11,6 +11,7 @@ use futures_util::future::BoxFuture;
 use mote_core::InvocationId;
 use mote_core::accept::{Accept, AcceptError, AcceptFuture, Accepted, Deferred, SCHEDULE_KEYS};
 use mote_core::invocation::Trigger;
+use mote_core::publish::Publish;
 use mote_outgoing::Outgoing;
 use mote_store::StoreError;
 use mote_store::commit::CommitError;
@@ -55,6 +56,8 @@ pub(crate) struct Shared {
     path: PathBuf,
     /// What results may be sent to.
     pub(crate) outgoing: Outgoing,
+    /// Publishes results; set once, before the first invocation runs.
+    pub(crate) publish: OnceLock<Arc<dyn Publish>>,
     records: OnceCell<Arc<Records>>,
     pub(crate) state: Mutex<Memory>,
     /// Wakes the runner.
@@ -157,11 +160,17 @@ impl Journal {
         Self(Arc::new(Shared {
             path,
             outgoing,
+            publish: OnceLock::new(),
             records: OnceCell::new(),
             state: Mutex::new(memory),
             changed: Notify::new(),
             began: Instant::now(),
         }))
+    }
+
+    /// Sets what publishes results. Without it, results for topics become dead letters.
+    pub fn set_publish(&self, publish: Arc<dyn Publish>) {
+        let _ = self.0.publish.set(publish);
     }
 
     /// Opens the file if an earlier run of the node left one, so that the invocations in it run.

@@ -4,6 +4,8 @@ use bytes::Bytes;
 use mote_core::InvocationId;
 use mote_core::accept::{Callback, Deferred};
 use mote_core::invocation::{Head, Trigger, headers};
+use mote_core::spec::Topic;
+use mote_core::spec::mqtt::Connection;
 use serde::{Deserialize, Serialize};
 
 use crate::pending::Number;
@@ -13,17 +15,31 @@ use crate::pending::Number;
 pub enum Work {
     /// A function is invoked.
     Invoke(Deferred),
-    /// The result of an invocation is sent to an address.
+    /// The result of an invocation is sent to an address or a topic.
     Post(Post),
 }
 
-/// A request of the node's own that carries the result of an invocation.
+/// Where a result goes.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Destination {
+    /// A POST to this address.
+    Url(String),
+    /// A message at an MQTT broker.
+    Topic {
+        /// The topic and how it is published; nothing in it stands for anything else any more.
+        topic: Topic,
+        /// The broker.
+        connection: Connection,
+    },
+}
+
+/// A request or a message of the node's own that carries the result of an invocation.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Post {
     /// The function whose result it carries.
     pub function: String,
-    /// Its address.
-    pub url: String,
+    /// Where it goes.
+    pub to: Destination,
     /// Header block (see [`Head`]).
     pub fields: Bytes,
     /// The body.
@@ -67,7 +83,13 @@ impl Work {
     pub fn bytes(&self) -> usize {
         match self {
             Work::Invoke(deferred) => deferred.head.bytes() + deferred.body.len(),
-            Work::Post(post) => post.url.len() + post.fields.len() + post.body.len(),
+            Work::Post(post) => {
+                let to = match &post.to {
+                    Destination::Url(url) => url.len(),
+                    Destination::Topic { topic, .. } => topic.topic.len(),
+                };
+                to + post.fields.len() + post.body.len()
+            }
         }
     }
 }
@@ -193,6 +215,9 @@ struct Description {
     /// The address of a [`Post`].
     #[serde(default, skip_serializing_if = "Option::is_none")]
     url: Option<String>,
+    /// The topic of a [`Post`], and its broker.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    topic: Option<(Topic, Connection)>,
     #[serde(default, skip_serializing_if = "is_zero")]
     depth: u32,
 }
@@ -238,18 +263,26 @@ pub fn encode(work: &Work, depth: u32) -> Vec<u8> {
                 callback_fields,
                 attempts: Some(deferred.attempts_default),
                 url: None,
+                topic: None,
                 depth,
             };
             (description, head.headers(), &deferred.body)
         }
         Work::Post(post) => {
+            let (url, topic) = match &post.to {
+                Destination::Url(url) => (Some(url.clone()), None),
+                Destination::Topic { topic, connection } => {
+                    (None, Some((topic.clone(), connection.clone())))
+                }
+            };
             let description = Description {
                 method: String::new(),
                 target: String::new(),
                 callback: None,
                 callback_fields: Vec::new(),
                 attempts: None,
-                url: Some(post.url.clone()),
+                url,
+                topic,
                 depth,
             };
             (description, &post.fields[..], &post.body)
@@ -278,8 +311,11 @@ pub fn decode(bytes: &Bytes, columns: Columns) -> Option<(Work, u32)> {
     let (description, fields) = (part()?, part()?);
     let description: Description = serde_json::from_slice(&description).ok()?;
     let depth = description.depth;
-    if let Some(url) = description.url {
-        let post = Post { function: columns.function, url, fields, body: rest };
+    let url = description.url.map(Destination::Url);
+    let topic =
+        description.topic.map(|(topic, connection)| Destination::Topic { topic, connection });
+    if let Some(to) = url.or(topic) {
+        let post = Post { function: columns.function, to, fields, body: rest };
         return Some((Work::Post(post), depth));
     }
     let target = &description.target;
@@ -327,11 +363,15 @@ mod tests {
         deferred.callback = Some(Callback { url: "http://a/".to_owned(), fields });
         let post = Post {
             function: "f".to_owned(),
-            url: "https://a/b".to_owned(),
+            to: Destination::Url("https://a/b".to_owned()),
             fields: Bytes::from_static(b"x\ny\n"),
             body,
         };
-        for (work, trigger) in [(Work::Invoke(deferred), 5), (Work::Post(post), 0)] {
+        let topic = Topic { topic: "a/b".to_owned(), qos: 2, retain: true };
+        let connection = Connection { broker: Some("local".to_owned()), ..Connection::default() };
+        let publish = Post { to: Destination::Topic { topic, connection }, ..post.clone() };
+        let posts = [(Work::Post(post), 0), (Work::Post(publish), 0)];
+        for (work, trigger) in std::iter::once((Work::Invoke(deferred), 5)).chain(posts) {
             let bytes = Bytes::from(encode(&work, 3));
             assert_eq!(decode(&bytes, columns(&work, trigger)), Some((work.clone(), 3)));
             for cut in [0, 3, 5, 20] {

@@ -9,8 +9,10 @@ use futures_util::FutureExt as _;
 use mote_core::accept::Deferred;
 use mote_core::body::Body;
 use mote_core::invocation::{Head, headers, put_header};
+use mote_core::publish::Message;
 use mote_core::retry::{Attempt, Next, Tried};
-use mote_core::spec::{AsyncRules, Recipient};
+use mote_core::spec::mqtt::Connection;
+use mote_core::spec::{AsyncRules, Recipient, Topic};
 use mote_core::{Fault, Invocation, InvocationId, Invoker, RouteInfo, Trigger};
 use mote_outgoing::{HeaderMap, HeaderName, HeaderValue, Method};
 use rustix::time::{ClockId, clock_gettime};
@@ -19,7 +21,7 @@ use tokio::task::JoinSet;
 
 use crate::journal::{Journal, RUNNING_OF_ONE_MAX, new_id};
 use crate::pending::Number;
-use crate::record::{LastAttempt, NewRecord, Post, State, Work};
+use crate::record::{Destination, LastAttempt, NewRecord, Post, State, Work};
 use crate::records::{Settled, unix_ms};
 
 /// The longest answer that the journal keeps.
@@ -396,7 +398,13 @@ async fn collect(mut body: Body) -> Result<Option<Bytes>, ()> {
 /// Sends a result; also returns whether another attempt would fail in the same way.
 async fn send(journal: &Journal, post: &Post, began_ms: u64) -> (Outcome, bool) {
     let fault = |text: String| failed(Fault::Internal { message: text }, began_ms);
-    let uri = match mote_outgoing::check(&post.url) {
+    let url = match &post.to {
+        Destination::Url(url) => url,
+        Destination::Topic { topic, connection } => {
+            return publish(journal, post, topic, connection, began_ms).await;
+        }
+    };
+    let uri = match mote_outgoing::check(url) {
         Ok(uri) => uri,
         Err(error) => return (fault(error.to_string()), true),
     };
@@ -417,6 +425,35 @@ async fn send(journal: &Journal, post: &Post, began_ms: u64) -> (Outcome, bool) 
         Ok((429, _)) => (answered(503, began_ms), false),
         Ok((status, _)) => (answered(status, began_ms), false),
         Err(error) => (fault(mote_core::fault::error_chain(&error)), error.is_final()),
+    }
+}
+
+/// Publishes a result; the answer is that of `send`.
+async fn publish(
+    journal: &Journal,
+    post: &Post,
+    topic: &Topic,
+    connection: &Connection,
+    began_ms: u64,
+) -> (Outcome, bool) {
+    let fault = |text: String| failed(Fault::Internal { message: text }, began_ms);
+    let Some(publisher) = journal.0.publish.get() else {
+        return (fault("this node publishes nothing".to_owned()), true);
+    };
+    let mut message =
+        Message::new(&post.function, connection.clone(), &topic.topic, post.body.clone());
+    (message.qos, message.retain) = (topic.qos, topic.retain);
+    for (name, value) in headers(&post.fields) {
+        let text = |bytes| String::from_utf8_lossy(bytes).into_owned();
+        match name {
+            b"content-type" => message.content_type = Some(text(value)),
+            // The text of a fault may be long.
+            name => message.user.push((text(name), text(value).chars().take(1_024).collect())),
+        }
+    }
+    match publisher.publish(message).await {
+        Ok(()) => (answered(200, began_ms), false),
+        Err(error) => (fault(error.to_string()), error.is_final()),
     }
 }
 
@@ -483,12 +520,13 @@ fn following<I: Invoker>(
         let failure = || Bytes::from(last.detail.clone().unwrap_or_default());
         record(Work::Post(Post {
             function: function.clone(),
-            url: callback.url.clone(),
+            to: Destination::Url(callback.url.clone()),
             fields: fields.into(),
             body: last.body.clone().unwrap_or_else(failure),
         }));
     }
-    let rules = invoker.route(function, || None).and_then(|route| route.background().cloned());
+    let route = invoker.route(function, || None);
+    let rules = route.as_ref().and_then(|route| route.background().cloned());
     let recipient = rules.and_then(|rules| match succeeded {
         true => rules.on_success,
         false => rules.on_failure,
@@ -533,7 +571,15 @@ fn following<I: Invoker>(
         }
         Recipient::Url(url) => {
             let function = function.clone();
-            record(Work::Post(Post { function, url, fields: fields.into(), body }));
+            let to = Destination::Url(url);
+            record(Work::Post(Post { function, to, fields: fields.into(), body }));
+        }
+        Recipient::Topic(topic) => {
+            let connection = route.and_then(|route| route.connection().cloned());
+            let topic = Topic { topic: topic.of(function), ..topic };
+            let to = Destination::Topic { topic, connection: connection.unwrap_or_default() };
+            let function = function.clone();
+            record(Work::Post(Post { function, to, fields: fields.into(), body }));
         }
     }
     all

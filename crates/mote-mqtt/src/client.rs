@@ -15,41 +15,29 @@ use std::time::Duration;
 use bytes::{Buf, BytesMut};
 use futures_util::FutureExt as _;
 use futures_util::stream::{FuturesUnordered, StreamExt as _};
-use mote_core::spec::mqtt::{Acknowledge, MqttOrder, MqttSession, MqttVersion};
+use mote_core::spec::mqtt::{Acknowledge, MqttOrder, MqttSession};
 use mote_core::turn::Turn;
 use mote_core::{Invoker, RouteInfo};
-use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _};
-use tokio::net::TcpStream;
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::sync::watch;
 use tokio::time::{Instant, sleep, sleep_until, timeout};
 
-use crate::packet::{self, ConnAck, Connect, Malformed, Packet, Publish, Read};
-use crate::reasons::{reason_text, refusal};
+use crate::dial::{
+    BACKOFF_MAX, BACKOFF_MIN, CONNECT_PATIENCE, KEEP_ALIVE_S, LOG_EVERY, Opened,
+    PACKET_EXTRA_BYTES, PING_PATIENCE, STABLE, Stream, connack, open, unreachable,
+};
+use crate::packet::{self, Connect, Malformed, Packet, Publish, Read};
+use crate::reasons::reason_text;
 use crate::run::{self, Ended, Outcome, jitter};
 use crate::session::{Arrival, Session};
 use crate::state::{Problem, Shared, State};
-use crate::{Host, Level, Settings, tls};
+use crate::{Host, Level, Settings};
 
-/// Silence after which the client asks whether the broker is there.
-const KEEP_ALIVE_S: u16 = 30;
-/// How long the broker may take to answer that.
-const PING_PATIENCE: Duration = Duration::from_secs(15);
-/// How long a connection may take until the broker has accepted the client.
-const CONNECT_PATIENCE: Duration = Duration::from_secs(10);
-/// The first pause between two connections, and the longest.
-const BACKOFF_MIN: Duration = Duration::from_millis(250);
-const BACKOFF_MAX: Duration = Duration::from_secs(60);
-/// A connection that lasted this long begins the pauses anew.
-const STABLE: Duration = Duration::from_secs(10);
-/// A problem that lasts is logged once in this time.
-const LOG_EVERY: Duration = Duration::from_secs(60);
 /// Seconds for which a broker keeps a persistent session (MQTT 5) while the node is away. A session
 /// that nobody ends, because the node was thrown away, must not fill the broker for ever.
 const SESSION_EXPIRY_S: u32 = 7 * 24 * 3600;
 /// Bytes of messages that are held at once; more wait in the broker.
 const HELD_BYTES_MAX: usize = 8 << 20;
-/// What a packet may have in addition to the largest body of the function: topic and properties.
-const PACKET_EXTRA_BYTES: usize = 64 << 10;
 /// Bytes that wait to be written before the client reads no more.
 const UNWRITTEN_BYTES_MAX: usize = 1 << 20;
 /// How long runs may take to end when the trigger ends.
@@ -77,7 +65,7 @@ enum Lost {
 
 impl From<Malformed> for Lost {
     fn from(error: Malformed) -> Self {
-        Lost::Failed(Problem::Unreachable(error.to_string()))
+        Lost::Failed(error.into())
     }
 }
 
@@ -86,17 +74,6 @@ impl From<io::Error> for Lost {
         Lost::Failed(unreachable(&error))
     }
 }
-
-fn unreachable(error: &io::Error) -> Problem {
-    if let Some(problem) = tls::problem(error) {
-        return problem;
-    }
-    let text = error.to_string();
-    Problem::Unreachable(text.split(" (os error").next().unwrap_or_default().to_lowercase())
-}
-
-trait Stream: AsyncRead + AsyncWrite + Send + Unpin {}
-impl<T: AsyncRead + AsyncWrite + Send + Unpin> Stream for T {}
 
 type Run = Pin<Box<dyn Future<Output = Ended> + Send>>;
 
@@ -247,15 +224,15 @@ impl<I: Invoker> Client<I> {
             tokio::select! {
                 biased;
                 _ = orders.changed() => Err(Lost::Ordered),
-                opened = open(&*host, &settings) => opened.map_err(Lost::Failed),
+                opened = open(&*host, &settings.connection) => opened.map_err(Lost::Failed),
             }
         };
-        let stream = match self.meanwhile(connecting).await {
-            Ok(stream) => stream,
+        let opened = match self.meanwhile(connecting).await {
+            Ok(opened) => opened,
             Err(lost) => return lost,
         };
         self.link = Link { is_up: true, ..Link::default() };
-        let lost = match self.handshake(stream).await {
+        let lost = match self.handshake(opened).await {
             Ok(stream) => self.serve(stream).await,
             Err(lost) => lost,
         };
@@ -264,9 +241,9 @@ impl<I: Invoker> Client<I> {
     }
 
     /// CONNECT, CONNACK, SUBSCRIBE.
-    async fn handshake(&mut self, mut stream: Box<dyn Stream>) -> Result<Box<dyn Stream>, Lost> {
+    async fn handshake(&mut self, opened: Opened) -> Result<Box<dyn Stream>, Lost> {
+        let Opened { mut stream, username, password } = opened;
         let settings = self.settings.clone();
-        let password = secret(&*self.host, &settings.trigger.password).map_err(Lost::Failed)?;
         let trigger = &settings.trigger;
         let version = trigger.version;
         let is_clean = trigger.session == MqttSession::Clean;
@@ -278,7 +255,7 @@ impl<I: Invoker> Client<I> {
             expiry_s: if is_clean { 0 } else { SESSION_EXPIRY_S },
             keep_alive_s: KEEP_ALIVE_S,
             receive_maximum: trigger.inflight,
-            username: trigger.username.as_deref(),
+            username: username.as_deref(),
             password: password.as_deref().map(str::as_bytes),
         };
         packet::connect(&mut hello, &connect);
@@ -286,7 +263,7 @@ impl<I: Invoker> Client<I> {
         let shaking = timeout(CONNECT_PATIENCE, async {
             stream.write_all(&hello).await?;
             stream.flush().await?;
-            let ack = connack(&mut stream, &mut input, version).await?;
+            let ack = connack(&mut stream, &mut input, version).await.map_err(Lost::Failed)?;
             Ok::<_, Lost>((stream, ack, input))
         });
         let mut orders = self.orders.clone();
@@ -680,69 +657,11 @@ impl Link {
     }
 }
 
-/// The text of a secret that a trigger names.
-fn secret(host: &dyn Host, name: &Option<String>) -> Result<Option<String>, Problem> {
-    match name {
-        None => Ok(None),
-        Some(name) => match host.secret(name) {
-            // An editor ends a file with a line feed, which is not part of a password.
-            Some(text) => Ok(Some(text.trim_end_matches(['\r', '\n']).to_owned())),
-            None => Err(Problem::Secret(name.clone())),
-        },
-    }
-}
-
-/// Connects to the broker.
-async fn open(host: &dyn Host, settings: &Settings) -> Result<Box<dyn Stream>, Problem> {
-    let trigger = &settings.trigger;
-    let ca = secret(host, &trigger.ca)?;
-    let certificate = secret(host, &trigger.certificate)?;
-    let client = certificate.zip(secret(host, &trigger.key)?);
-    let broker = &settings.broker;
-    let opening = async {
-        let stream = TcpStream::connect((broker.host.as_str(), broker.port)).await;
-        let stream = stream.map_err(|error| unreachable(&error))?;
-        stream.set_nodelay(true).map_err(|error| unreachable(&error))?;
-        let stream: Box<dyn Stream> = if broker.tls {
-            Box::new(tls::connect(&broker.host, stream, tls::Pem { ca, client }).await?)
-        } else {
-            Box::new(stream)
-        };
-        Ok(stream)
-    };
-    match timeout(CONNECT_PATIENCE, opening).await {
-        Ok(opened) => opened,
-        Err(_) => Err(Problem::Unreachable("it did not answer in time".to_owned())),
-    }
-}
-
-/// Reads the broker's answer to CONNECT.
-async fn connack(
-    stream: &mut Box<dyn Stream>,
-    input: &mut BytesMut,
-    version: MqttVersion,
-) -> Result<ConnAck, Lost> {
-    loop {
-        match packet::read(input, version, PACKET_EXTRA_BYTES)? {
-            Read::Packet(Packet::ConnAck(ack)) if ack.code == 0 => return Ok(ack),
-            Read::Packet(Packet::ConnAck(ack)) => {
-                return Err(Lost::Failed(Problem::Refused(refusal(&ack, version))));
-            }
-            Read::More => {}
-            _ => return Err(Malformed("its first packet is not CONNACK").into()),
-        }
-        if stream.read_buf(input).await? == 0 {
-            let text = "it closed the connection instead of accepting the client".to_owned();
-            return Err(Lost::Failed(Problem::Unreachable(text)));
-        }
-    }
-}
-
 /// Connects once as a client without a session, which makes the broker forget the session.
 async fn forget_session(host: &dyn Host, settings: &Settings) -> Result<(), Lost> {
     let trigger = &settings.trigger;
-    let password = secret(host, &trigger.password).map_err(Lost::Failed)?;
-    let mut stream = open(host, settings).await.map_err(Lost::Failed)?;
+    let opened = open(host, &settings.connection).await.map_err(Lost::Failed)?;
+    let Opened { mut stream, username, password } = opened;
     let mut bytes = BytesMut::new();
     let connect = Connect {
         version: trigger.version,
@@ -751,14 +670,14 @@ async fn forget_session(host: &dyn Host, settings: &Settings) -> Result<(), Lost
         expiry_s: 0,
         keep_alive_s: KEEP_ALIVE_S,
         receive_maximum: 1,
-        username: trigger.username.as_deref(),
+        username: username.as_deref(),
         password: password.as_deref().map(str::as_bytes),
     };
     packet::connect(&mut bytes, &connect);
     stream.write_all(&bytes).await?;
     stream.flush().await?;
     bytes.clear();
-    connack(&mut stream, &mut bytes, trigger.version).await?;
+    connack(&mut stream, &mut bytes, trigger.version).await.map_err(Lost::Failed)?;
     bytes.clear();
     packet::disconnect(&mut bytes, trigger.version, true);
     stream.write_all(&bytes).await?;

@@ -8,8 +8,11 @@
 //! the store, or other fronts.
 
 mod client;
+mod dial;
+mod local;
 pub mod message;
 pub mod packet;
+mod publisher;
 mod reasons;
 mod run;
 pub mod session;
@@ -17,12 +20,13 @@ mod state;
 mod tls;
 
 use std::collections::HashMap;
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
 use data_encoding::BASE32_NOPAD;
 use mote_core::accept::Accept;
-use mote_core::spec::mqtt::{Broker, MqttTrigger};
+use mote_core::spec::mqtt::{Connection, MqttTrigger};
 use mote_core::{FunctionName, InvocationId, Invoker};
 use parking_lot::Mutex;
 use sha2::{Digest as _, Sha256};
@@ -31,6 +35,8 @@ use tokio::sync::watch;
 use tokio::task::JoinHandle;
 
 use client::{Client, Order};
+pub use local::{LocalBroker, LocalSettings};
+pub use publisher::Publisher;
 pub use state::{Counts, Problem, State, Status};
 
 /// What the triggers need from the node.
@@ -49,8 +55,21 @@ pub trait Host: Send + Sync + 'static {
     fn journal(&self) -> Arc<dyn Accept>;
     /// A name of this node that stays the same over restarts, and that no other node has.
     fn node_id(&self) -> String;
-    /// The broker of triggers that name none: `mqtt://HOST:PORT`.
+    /// The broker of triggers that name none: `mqtt://HOST:PORT`, or `local`.
     fn broker(&self) -> String;
+    /// The node's own broker; `None` if it does not run.
+    fn local(&self) -> Option<Local>;
+}
+
+/// How the node reaches its own broker.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Local {
+    /// A listener without TLS on this machine.
+    pub address: SocketAddr,
+    /// The node's user.
+    pub username: String,
+    /// Its password, which was made at the start of the node.
+    pub password: String,
 }
 
 /// How important a line of the log is.
@@ -71,7 +90,7 @@ pub(crate) struct Settings {
     pub(crate) trigger: MqttTrigger,
     /// The broker as text.
     pub(crate) address: String,
-    pub(crate) broker: Broker,
+    pub(crate) connection: Connection,
     pub(crate) client_id: String,
 }
 
@@ -112,7 +131,7 @@ impl<I: Invoker> Triggers<I> {
         let running = all.entry(function.clone()).or_default();
         running.retain(|one| !one.task.is_finished());
         let wanted: Vec<_> =
-            triggers.iter().filter_map(|trigger| self.settings(function, trigger)).collect();
+            triggers.iter().map(|trigger| self.settings(function, trigger)).collect();
         for one in running.iter_mut() {
             let known = wanted.iter().find(|new| new.client_id == one.settings.client_id);
             match known {
@@ -146,10 +165,8 @@ impl<I: Invoker> Triggers<I> {
         }
     }
 
-    fn settings(&self, function: &FunctionName, trigger: &MqttTrigger) -> Option<Arc<Settings>> {
+    fn settings(&self, function: &FunctionName, trigger: &MqttTrigger) -> Arc<Settings> {
         let address = trigger.broker.clone().unwrap_or_else(|| self.host.broker());
-        // Specs and the configuration were checked.
-        let broker = Broker::parse(&address).ok()?;
         let mut hash = Sha256::new();
         for part in [&self.host.node_id(), function.as_str(), &address, &trigger.filter] {
             hash.update(part.as_bytes());
@@ -159,7 +176,8 @@ impl<I: Invoker> Triggers<I> {
         let text = BASE32_NOPAD.encode(&hash.finalize()).to_ascii_lowercase();
         let client_id = format!("mote{}", &text[..19]);
         let function = function.clone();
-        Some(Arc::new(Settings { function, trigger: trigger.clone(), address, broker, client_id }))
+        let connection = trigger.connection();
+        Arc::new(Settings { function, trigger: trigger.clone(), address, connection, client_id })
     }
 
     /// The triggers of a function, in the order of their filters.

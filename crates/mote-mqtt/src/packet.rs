@@ -52,6 +52,8 @@ pub struct ConnAck {
     pub keep_alive_s: Option<u16>,
     /// The highest quality of service that the broker offers.
     pub qos_max: Option<u8>,
+    /// Whether the broker keeps messages for later subscribers.
+    pub retain: Option<bool>,
     /// Largest packet that the broker accepts.
     pub packet_bytes_max: Option<u32>,
     /// The broker's words about a refusal.
@@ -184,6 +186,7 @@ fn body(first: u8, mut from: Bytes, version: MqttVersion) -> Result<Packet, Malf
                 properties(&mut from, |property| match property {
                     Property::ReceiveMaximum(n) => ack.receive_maximum = Some(n),
                     Property::ServerKeepAlive(n) => ack.keep_alive_s = Some(n),
+                    Property::RetainAvailable(n) => ack.retain = Some(n != 0),
                     Property::MaximumQos(n) => ack.qos_max = Some(n),
                     Property::MaximumPacketSize(n) => ack.packet_bytes_max = Some(n),
                     Property::ReasonString(text) => ack.reason = Some(text),
@@ -255,6 +258,7 @@ enum Property {
     ReasonString(String),
     ReceiveMaximum(u16),
     MaximumQos(u8),
+    RetainAvailable(u8),
     User(String, String),
     MaximumPacketSize(u32),
     Other,
@@ -275,9 +279,10 @@ fn properties(from: &mut Bytes, mut each: impl FnMut(Property)) -> Result<(), Ma
             0x1f => Property::ReasonString(text(&mut from)?),
             0x21 => Property::ReceiveMaximum(number(&mut from)?),
             0x24 => Property::MaximumQos(byte(&mut from)?),
+            0x25 => Property::RetainAvailable(byte(&mut from)?),
             0x26 => Property::User(text(&mut from)?, text(&mut from)?),
             0x27 => Property::MaximumPacketSize(long(&mut from)?),
-            0x01 | 0x17 | 0x19 | 0x25 | 0x28..=0x2a => {
+            0x01 | 0x17 | 0x19 | 0x28..=0x2a => {
                 byte(&mut from)?;
                 Property::Other
             }
@@ -448,6 +453,10 @@ pub fn publish(to: &mut BytesMut, version: MqttVersion, message: &Publish) {
             properties.put_u8(0x03);
             put(&mut properties, text.as_bytes());
         }
+        if let Some(topic) = &message.response_topic {
+            properties.put_u8(0x08);
+            put(&mut properties, topic.as_bytes());
+        }
         if let Some(bytes) = &message.correlation {
             properties.put_u8(0x09);
             put(&mut properties, bytes);
@@ -475,6 +484,11 @@ pub fn puback(to: &mut BytesMut, id: u16) {
 /// Writes PUBREC.
 pub fn pubrec(to: &mut BytesMut, id: u16) {
     put_packet(to, 0x50, &id.to_be_bytes());
+}
+
+/// Writes PUBREL.
+pub fn pubrel(to: &mut BytesMut, id: u16) {
+    put_packet(to, 0x62, &id.to_be_bytes());
 }
 
 /// Writes PUBCOMP.
@@ -550,6 +564,7 @@ mod tests {
         assert_eq!(one(&bytes, V311), Ok(Read::Packet(Packet::Publish(message()))));
         let full = Publish {
             content_type: Some("text/plain".into()),
+            response_topic: Some("r".into()),
             correlation: Some(Bytes::from_static(b"\x00\xff")),
             user: vec![("a".into(), "b".into()), ("a".into(), "c".into())],
             ..message()

@@ -39,7 +39,9 @@ pub struct Config {
     pub uid_base: u32,
     /// APIs of other platforms.
     pub compat: PlatformApis,
-    /// The broker of MQTT triggers that name none: `mqtt://HOST:PORT`.
+    /// The node's own MQTT broker; `None` switches it off.
+    pub mqtt: Option<OwnBroker>,
+    /// The broker of MQTT triggers that name none: `mqtt://HOST:PORT`, or `local`.
     pub mqtt_broker: String,
     /// The destinations that the node's own requests may reach.
     pub outgoing: Reach,
@@ -75,6 +77,17 @@ pub struct TinyFaas {
     pub coap: Option<SocketAddr>,
     /// Its gRPC front; `None` switches it off.
     pub grpc: Option<SocketAddr>,
+}
+
+/// The node's own MQTT broker.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct OwnBroker {
+    /// Its address.
+    pub listen: SocketAddr,
+    /// Its address for TLS, and the files with its certificates and its key (PEM).
+    pub tls: Option<(SocketAddr, PathBuf, PathBuf)>,
+    /// Which clients need no user name: `off`, `loopback` or `all`.
+    pub anonymous: &'static str,
 }
 
 /// A part of the machine's memory.

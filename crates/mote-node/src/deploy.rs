@@ -16,7 +16,7 @@ use mote_engine::logs::LogLevel;
 use mote_pool::autoscale::{self, Known};
 use mote_store::{ArchiveLimits, StagedCode};
 
-use super::spec_check::check;
+use super::spec_check::{check, recipient_warnings};
 use super::store_work::{internal, store_problem, with_store};
 use super::turns::turn;
 use super::{Node, golang, packages, rollout};
@@ -127,6 +127,7 @@ async fn attempt(
     check(node, &spec)?;
     golang::check(node, &spec)?;
     steps.done("check", format!("runtime {}", spec.runtime.as_str()));
+    warnings.extend(recipient_warnings(node, &spec));
     let live = node.engine.get(name.as_str());
     if let Some(text) = live.as_ref().and_then(|live| replaces(live, &spec, options)) {
         // Clients of other platforms show no warnings.

@@ -56,7 +56,7 @@ use mote_store::Store;
 use parking_lot::Mutex;
 use tokio::runtime::Handle;
 
-pub use config::{Config, PlatformApis, Share, TinyFaas};
+pub use config::{Config, OwnBroker, PlatformApis, Share, TinyFaas};
 pub use mote_outgoing::Reach;
 pub use mote_sandbox::UID_BASE_DEFAULT;
 pub use up::run;
@@ -108,6 +108,8 @@ pub(crate) struct Node {
     pub(crate) trees: trees::Trees,
     /// The functions' subscriptions at MQTT brokers.
     pub(crate) mqtt: mote_mqtt::Triggers<Engine>,
+    /// The node's own MQTT broker, if it is on.
+    pub(crate) own_broker: Option<Arc<mote_mqtt::LocalBroker>>,
     started: Instant,
     ready: AtomicBool,
     created_at_ms: Mutex<HashMap<FunctionName, u64>>,

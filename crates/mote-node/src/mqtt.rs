@@ -1,45 +1,115 @@
-//! The node's side of MQTT triggers.
+//! The node's side of MQTT triggers and of publishing.
 
 use std::hash::{BuildHasher as _, RandomState};
-use std::path::PathBuf;
+use std::net::TcpListener;
+use std::os::unix::fs::DirBuilderExt as _;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
+use std::time::Duration;
 
+use anyhow::{Context as _, Result};
 use mote_api::types::MqttStatus;
 use mote_core::accept::Accept;
 use mote_core::{FunctionName, InvocationId};
 use mote_engine::logs::LogLevel;
 use mote_engine::{Engine, clock};
-use mote_mqtt::{Host, Level, State, Status, Triggers};
+use mote_mqtt::{
+    Host, Level, Local, LocalBroker, LocalSettings, Publisher, State, Status, Triggers,
+};
 use tokio::runtime::Handle;
+
+use super::unusable::{busy, unusable};
+use crate::config::OwnBroker;
 
 /// The file with the id of the node, in the data folder. It exists once the node has had a trigger.
 const ID_FILE: &str = "mqtt.id";
 
-/// The triggers of a node; none exists yet.
-pub(super) fn triggers(
+/// The folder of the broker, in the data folder.
+const BROKER_FOLDER: &str = "broker";
+/// The program of the broker, next to that of the node.
+const BROKER_PROGRAM: &str = "mote-broker";
+/// How long the start of the node waits for its broker.
+const BROKER_PATIENCE: Duration = Duration::from_secs(5);
+
+/// Starts the node's own broker.
+pub(super) async fn start_broker(
+    own: &OwnBroker,
+    data: &Path,
+    uid_base: u32,
+    runtime: &Handle,
+) -> Result<Arc<LocalBroker>> {
+    if own.listen.port() != 0 {
+        drop(TcpListener::bind(own.listen).map_err(|error| busy("mqtt", own.listen, error))?);
+    }
+    let program = std::env::current_exe().context("cannot find the program of the node")?;
+    let program = program.with_file_name(BROKER_PROGRAM);
+    if !program.is_file() {
+        let text = format!("the program {} is missing; install it there", program.display());
+        return Err(unusable("mqtt", text));
+    }
+    let folder = data.join(BROKER_FOLDER);
+    let uid = uid_base - 1;
+    let made = std::fs::DirBuilder::new().mode(0o700).recursive(true).create(&folder);
+    let made = made.and_then(|()| match rustix::process::geteuid().is_root() {
+        true => std::os::unix::fs::chown(&folder, Some(uid), Some(uid)),
+        false => Ok(()),
+    });
+    made.with_context(|| format!("cannot make the folder {}", folder.display()))?;
+    let tls = own.tls.as_ref().map(|(listen, certificate, key)| {
+        drop(TcpListener::bind(listen).map_err(|error| busy("mqtt_tls", *listen, error))?);
+        let read = |setting, path: &Path| {
+            let wrong = |error| unusable(setting, format!("{}: {error}", path.display()));
+            std::fs::read_to_string(path).map_err(wrong)
+        };
+        let certificate = read("mqtt_certificate", certificate)?;
+        anyhow::Ok((*listen, certificate, read("mqtt_key", key)?))
+    });
+    let mut random = [0; 20];
+    std::io::Read::read_exact(&mut std::fs::File::open("/dev/urandom")?, &mut random)?;
+    let settings = LocalSettings {
+        program,
+        folder,
+        listen: own.listen,
+        tls: tls.transpose()?,
+        anonymous: own.anonymous,
+        uid,
+        password: data_encoding::BASE32_NOPAD.encode(&random),
+    };
+    let broker = Arc::new(LocalBroker::start(settings, runtime));
+    broker.ready(BROKER_PATIENCE).await;
+    Ok(broker)
+}
+
+/// The triggers of a node, and what publishes for it; neither has a connection yet.
+pub(super) fn parts(
     engine: &Engine,
     data: PathBuf,
     broker: String,
+    local: Option<Arc<LocalBroker>>,
     journal: Arc<dyn Accept>,
     data_path: Handle,
-) -> Triggers<Engine> {
+) -> (Triggers<Engine>, Publisher) {
     let host = MqttHost {
         engine: engine.clone(),
         data,
         broker,
+        local,
         journal,
         id: OnceLock::new(),
         random: RandomState::new(),
         counter: AtomicU64::new(0),
     };
-    Triggers::new(engine.clone(), Arc::new(host), data_path)
+    let host = Arc::new(host);
+    let publisher = Publisher::new(host.clone(), data_path.clone());
+    (Triggers::new(engine.clone(), host, data_path), publisher)
 }
 
 struct MqttHost {
     engine: Engine,
     data: PathBuf,
     broker: String,
+    local: Option<Arc<LocalBroker>>,
     journal: Arc<dyn Accept>,
     id: OnceLock<String>,
     random: RandomState,
@@ -120,6 +190,10 @@ impl Host for MqttHost {
 
     fn broker(&self) -> String {
         self.broker.clone()
+    }
+
+    fn local(&self) -> Option<Local> {
+        self.local.as_ref()?.local()
     }
 }
 

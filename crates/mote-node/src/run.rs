@@ -43,6 +43,9 @@ const STOP_GRACE: Duration = Duration::from_secs(30);
 /// How long attempts at accepted invocations may take after the callers' invocations have ended.
 const BACKGROUND_GRACE: Duration = Duration::from_secs(12);
 
+/// How long brokers may take to acknowledge what was published before the node stopped.
+const PUBLISH_GRACE: Duration = Duration::from_secs(3);
+
 /// A step of the stop that takes longer than this is logged, and logged again after each such
 /// period.
 const SLOW_STOP: Duration = Duration::from_secs(2);
@@ -175,15 +178,24 @@ async fn serve(
             management.spawn_blocking(move || schedules::open(store, accept, runtime)).await;
         opening.context("cannot read the store")??
     };
-    let mqtt = mqtt::triggers(
+    let own_broker = match &config.mqtt {
+        Some(own) => {
+            let runtime = management.handle();
+            Some(mqtt::start_broker(own, &config.data, config.uid_base, runtime).await?)
+        }
+        None => None,
+    };
+    let (mqtt, publisher) = mqtt::parts(
         &engine,
         config.data.clone(),
         config.mqtt_broker.clone(),
+        own_broker.clone(),
         Arc::new(journal.clone()),
         Handle::current(),
     );
     let node = Arc::new(Node {
         mqtt,
+        own_broker: own_broker.clone(),
         http: http_address,
         coap: coap_socket.as_ref().and_then(|socket| socket.local_addr().ok()),
         coap_tcp: coap_listener.as_ref().and_then(|listener| listener.local_addr().ok()),
@@ -221,7 +233,9 @@ async fn serve(
     let runs = node.runs.clone();
     let notices = node.notices.clone();
     let kept = Arc::new(state.clone());
-    let services = NodeServices::new(engine.clone(), kept, accept, runs, notices.clone());
+    let publish = Arc::new(publisher.clone());
+    journal.set_publish(publish.clone());
+    let services = NodeServices::new(engine.clone(), kept, accept, runs, notices.clone(), publish);
     engine.set_services(Arc::new(services));
     secrets::bring_back(&node).await?;
     bring_back(&node, management).await?;
@@ -317,6 +331,10 @@ async fn serve(
         let _ = waiting_for(&engine, "accepted invocations that run", ended).await;
         let stopped = engine.stop(Duration::from_secs(3));
         waiting_for(&engine, "instances to end", stopped).await;
+        waiting_for(&engine, "messages to MQTT brokers", publisher.stop(PUBLISH_GRACE)).await;
+        if let Some(broker) = &own_broker {
+            waiting_for(&engine, "the MQTT broker", broker.stop()).await;
+        }
         let closed = tokio::task::spawn_blocking(move || state.close());
         let _ = waiting_for(&engine, "the state of functions", closed).await;
         let _ = tokio::time::timeout(Duration::from_millis(500), admin_task).await;
@@ -534,6 +552,11 @@ fn announce(node: &Node) {
     text.push_str(&format!("  admin  {}\n", node.config.socket.display()));
     if let Some(admin) = node.config.admin {
         text.push_str(&format!("         http://{admin} (token in admin.token)\n"));
+    }
+    if let Some(broker) = &node.config.mqtt {
+        let local = node.own_broker.as_ref().and_then(|broker| broker.local());
+        let port = local.map_or(broker.listen.port(), |local| local.address.port());
+        text.push_str(&format!("  mqtt   mqtt://{}:{port}\n", broker.listen.ip()));
     }
     for (platform, address) in &node.compat {
         text.push_str(&format!("  {platform}  {address}\n"));

@@ -5,7 +5,6 @@ use mote_api::Problem;
 use mote_api::types::{Secret, SecretList};
 use mote_core::FunctionSpec;
 use mote_core::spec::is_secret_name;
-use mote_core::spec::mqtt::MqttTrigger;
 use mote_engine::Engine;
 
 use super::Node;
@@ -27,9 +26,7 @@ pub(crate) async fn list(node: &Node) -> Result<SecretList, Problem> {
 /// A secret with the functions whose live revisions read it.
 pub(crate) fn described(engine: &Engine, name: String) -> Secret {
     let live = engine.list();
-    let connects = |spec: &FunctionSpec| {
-        spec.mqtt.iter().flat_map(MqttTrigger::secret_names).any(|known| *known == name)
-    };
+    let connects = |spec: &FunctionSpec| spec.mqtt_secret_names().any(|known| *known == name);
     let reads = live
         .iter()
         .filter(|one| one.spec.secret_names().contains(name.as_str()) || connects(&one.spec));
@@ -47,7 +44,7 @@ pub(super) fn check(engine: &Engine, spec: &FunctionSpec) -> Result<(), Problem>
         })
     };
     let mut bytes = 0;
-    for name in spec.mqtt.iter().flat_map(MqttTrigger::secret_names) {
+    for name in spec.mqtt_secret_names() {
         length(name)?;
     }
     for name in spec.secrets.iter().chain(spec.secret_env.values()) {

@@ -1,5 +1,5 @@
-//! What functions may ask of this node: their state, calls of other functions, and notices to those
-//! who observe their resources.
+//! What functions may ask of this node: their state, calls of other functions, notices to those who
+//! observe their resources, and messages for MQTT brokers.
 //!
 //! A call runs on the data path like an invocation from a front: the engine's own `Invoker` queues
 //! it and answers it, without a socket and without another thread.
@@ -14,9 +14,10 @@ use mote_core::body::{Body, BodyError};
 use mote_core::chain::Chain;
 use mote_core::invocation::Head;
 use mote_core::notify::Notices;
+use mote_core::publish::{Message, Publish, PublishError};
 use mote_core::services::{
-    Answer, Asked, Begun, CALL_BODY_BYTES_MAX, Call, Caller, FUNCTIONS, NOTIFY, RUNS, STATE,
-    Services, Status, state_answer,
+    Answer, Asked, Begun, CALL_BODY_BYTES_MAX, Call, Caller, FUNCTIONS, NOTIFY, PUBLISH, RUNS,
+    STATE, Services, Status, state_answer,
 };
 use mote_core::state::{self, KEYS_MAX, Namespace, Operation, Quota, State};
 use mote_core::{Fault, Invocation, InvocationId, Invoker as _, RouteInfo as _, Trigger};
@@ -34,6 +35,7 @@ pub(crate) struct NodeServices {
     accept: Arc<dyn Accept>,
     runs: Runs,
     publisher: Publisher,
+    messages: Arc<dyn Publish>,
     random: RandomState,
     counter: AtomicU64,
 }
@@ -45,10 +47,39 @@ impl NodeServices {
         accept: Arc<dyn Accept>,
         runs: Runs,
         notices: Notices,
+        messages: Arc<dyn Publish>,
     ) -> Self {
         let (random, counter) = Default::default();
         let publisher = Publisher::new(engine.clone(), notices);
-        Self { engine, state, accept, runs, publisher, random, counter }
+        Self { engine, state, accept, runs, publisher, messages, random, counter }
+    }
+
+    fn publish(&self, caller: Caller<'_>, mut message: Message) -> Begun {
+        let own = &caller.spec.name;
+        if !caller.spec.publishing.allows(&message.topic) {
+            let topic = &message.topic;
+            let text = format!(
+                "{own} may not publish to {topic:?}; list it in its manifest: [allow] mqtt"
+            );
+            return Begun::Done(Answer::text(Status::Denied, text));
+        }
+        message.owner = own.to_string();
+        message.connection.clone_from(&caller.spec.publishing.connection);
+        // A copy, because it may wait for long, and its bytes are a part of more.
+        message.payload = Bytes::copy_from_slice(&message.payload);
+        let published = self.messages.publish(message);
+        Begun::Later(Box::pin(async move {
+            let Err(error) = published.await else {
+                return Answer::new(Status::Done, Vec::new(), Bytes::new());
+            };
+            let status = match &error {
+                PublishError::Invalid(_) => Status::Invalid,
+                PublishError::Refused(_) => Status::Denied,
+                PublishError::Full(_) => Status::Full,
+                PublishError::Unavailable(_) | PublishError::Stopping => Status::Unavailable,
+            };
+            Answer::text(status, error.to_string())
+        }))
     }
 
     fn state(
@@ -178,11 +209,11 @@ impl NodeServices {
 
 impl Services for NodeServices {
     fn announced(&self) -> Vec<String> {
-        [STATE, FUNCTIONS, NOTIFY].map(|(word, _)| word.to_owned()).to_vec()
+        [STATE, FUNCTIONS, NOTIFY, PUBLISH].map(|(word, _)| word.to_owned()).to_vec()
     }
 
     fn announced_to_chains(&self) -> Vec<String> {
-        [FUNCTIONS, RUNS].map(|(word, _)| word.to_owned()).to_vec()
+        [FUNCTIONS, PUBLISH, RUNS].map(|(word, _)| word.to_owned()).to_vec()
     }
 
     fn begin(&self, caller: Caller<'_>, asked: Asked) -> Begun {
@@ -194,6 +225,7 @@ impl Services for NodeServices {
             Asked::Records { after } => self.runs.records(caller, after),
             Asked::Record { key, value } => self.runs.record(caller, key, value),
             Asked::Notify(notice) => Begun::Done(self.publisher.notify(caller, notice)),
+            Asked::Publish(message) => self.publish(caller, *message),
             Asked::Unusable(text) => Begun::Done(Answer::text(Status::Invalid, text)),
         }
     }

@@ -2,6 +2,8 @@
 
 use mote_api::Problem;
 use mote_core::FunctionSpec;
+use mote_core::spec::Recipient;
+use mote_outgoing::OutgoingError;
 
 use super::{Node, schedules, secrets};
 
@@ -31,6 +33,37 @@ pub(super) fn check(node: &Node, spec: &FunctionSpec) -> Result<(), Problem> {
         );
         return Err(Problem::new(422, "M0303", text).with_field("limits.memory"));
     }
+    for (key, recipient) in recipients(spec) {
+        if let Recipient::Url(url) = recipient
+            && let Err(error @ OutgoingError::Address(_)) = node.outgoing.check_url(url)
+        {
+            let text = format!("{key}: {url:?}: {error}");
+            return Err(Problem::new(422, "M0303", text).with_field(key));
+        }
+    }
     schedules::check(spec)?;
     secrets::check(&node.engine, spec)
+}
+
+fn recipients(spec: &FunctionSpec) -> impl Iterator<Item = (&'static str, &Recipient)> {
+    let rules = &spec.background;
+    let all = [("async.on_success", &rules.on_success), ("async.on_failure", &rules.on_failure)];
+    all.into_iter().filter_map(|(key, recipient)| Some((key, recipient.as_ref()?)))
+}
+
+/// Recipients of results that do not work now, but may later.
+pub(super) fn recipient_warnings(node: &Node, spec: &FunctionSpec) -> Vec<String> {
+    let warning = |(key, recipient): (&str, &Recipient)| match recipient {
+        Recipient::Function(name) => {
+            let name = name.split('@').next().unwrap_or(name);
+            let is_there = name == spec.name.as_str() || node.engine.get(name).is_some();
+            (!is_there).then(|| format!("{key}: this node has no function {name} yet"))
+        }
+        Recipient::Url(url) => {
+            let error = node.outgoing.check_url(url).err()?;
+            Some(format!("{key}: {url}: {error}"))
+        }
+        Recipient::Topic(_) => None,
+    };
+    recipients(spec).filter_map(warning).collect()
 }

@@ -114,6 +114,17 @@ impl Outgoing {
         }
     }
 
+    /// Checks what is known of a URL before its name is resolved: whether it is one, and whether
+    /// the address that it contains, if it does, is permitted.
+    pub fn check_url(&self, url: &str) -> Result<(), OutgoingError> {
+        let uri = check(url)?;
+        let port = uri.port_u16().unwrap_or(if is_secure(&uri) { 443 } else { 80 });
+        match host(&uri).parse() {
+            Ok(ip) => self.check(SocketAddr::new(ip, port)),
+            Err(_) => Ok(()),
+        }
+    }
+
     /// The same check for an address of this machine.
     fn check_own(&self, address: SocketAddr) -> Result<(), OutgoingError> {
         if self.own_ports.contains(&address.port()) {

@@ -1,5 +1,5 @@
 //! Chains, as far as a deploy has to understand them: which file it is, and which functions its
-//! calls reach. The program that runs chains checks everything else (`mote-chain`), before the
+//! calls and messages reach. The program that runs chains checks everything else (`mote-chain`), before the
 //! revision receives traffic.
 
 use std::collections::BTreeSet;
@@ -40,7 +40,8 @@ pub(super) fn entry(folder: &Folder) -> Result<String, Mistakes> {
     }
 }
 
-/// Allows a chain to call the functions that its file names.
+/// Allows a chain to call the functions that its file names, and to publish to its topics unless the
+/// manifest says which it may use.
 pub(super) fn allow(folder: &Folder, spec: &mut FunctionSpec) -> Result<(), Mistakes> {
     let document = parse(&folder.source(&spec.entry))
         .map_err(|text| mistake("M0301", format!("{}: {text}", escaped(&spec.entry)), None))?;
@@ -49,7 +50,26 @@ pub(super) fn allow(folder: &Folder, spec: &mut FunctionSpec) -> Result<(), Mist
             spec.calls.push(name);
         }
     }
+    let limited = !spec.publishing.topics.is_empty();
+    for topic in topics(&document) {
+        if !limited {
+            spec.publishing.topics.push(topic);
+        }
+    }
     Ok(())
+}
+
+/// The topics that a chain publishes to. A topic that an expression makes may be any.
+fn topics(document: &Value) -> BTreeSet<String> {
+    let mut topics = BTreeSet::new();
+    collect(document, &mut |task| {
+        if task["call"] == "mqtt.publish"
+            && let Some(topic) = task["with"]["topic"].as_str()
+        {
+            topics.insert(if topic.contains("${") { "#".to_owned() } else { topic.to_owned() });
+        }
+    });
+    topics
 }
 
 fn parse(source: &str) -> Result<Value, String> {
@@ -94,6 +114,7 @@ fn collect(value: &Value, visit: &mut impl FnMut(&Value)) {
 }
 
 #[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 mod tests {
     use super::*;
 
@@ -107,9 +128,12 @@ do:
   - c: { try: [ { d: { call: second@green } } ], catch: { do: [ { e: { call: third } } ] } }
   - f: { call: http, with: { method: get, endpoint: { uri: 'http://mote.internal/fourth/x' } } }
   - g: { run: { workflow: { name: fifth } } }
-  - h: { call: mqtt.publish, with: { topic: a } }
+  - h: { call: mqtt.publish, with: { topic: a/b } }
 ",
         );
+        assert_eq!(topics(document.as_ref().unwrap()), ["a/b".to_owned()].into());
+        let made = parse("do: [ { a: { call: mqtt.publish, with: { topic: '${ .x }' } } } ]");
+        assert_eq!(topics(&made.unwrap()), ["#".to_owned()].into());
         let found: Vec<String> = called(&document.unwrap()).into_iter().collect();
         assert_eq!(found, ["fifth", "first", "fourth", "other", "second", "third"]);
     }

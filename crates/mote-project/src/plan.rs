@@ -13,8 +13,10 @@ use mote_api::manifest::{
 use mote_api::toml_reader::{Lined, Mistake, Mistakes};
 use mote_core::policy::Balance;
 use mote_core::policy::{HpaSettings, KnativeSettings, OpenFaasSettings, Policy};
-use mote_core::spec::mqtt::{self, Acknowledge, MqttOrder, MqttSession, MqttTrigger, MqttVersion};
-use mote_core::spec::{AsyncRules, Recipient, RetryOn};
+use mote_core::spec::mqtt::{
+    self, Acknowledge, Connection, MqttOrder, MqttSession, MqttTrigger, MqttVersion, Publishing,
+};
+use mote_core::spec::{AsyncRules, Recipient, RetryOn, Topic};
 use mote_core::spec::{CoapResource, Egress, Platform, Protocol, Runtime, StartPolicy};
 use mote_core::{FunctionName, FunctionSpec};
 use mote_store::ArchiveLimits;
@@ -605,7 +607,8 @@ fn apply(spec: &mut FunctionSpec, function: &FunctionManifest) -> Result<(), Mis
         .iter()
         .map(|(host, port)| Egress { host: host.clone(), port: *port })
         .collect();
-    apply_background(&mut spec.background, &function.background);
+    apply_background(&mut spec.background, &function.background)?;
+    apply_publishing(&mut spec.publishing, function)?;
     spec.schedules = schedules::of(function)?;
     spec.calls.clone_from(&function.calls);
     spec.state.shared.clone_from(&function.shared_state);
@@ -640,10 +643,56 @@ fn apply(spec: &mut FunctionSpec, function: &FunctionManifest) -> Result<(), Mis
     Ok(())
 }
 
-fn apply_background(rules: &mut AsyncRules, manifest: &AsyncManifest) {
-    let recipient = |name: &RecipientName| match name {
+/// `[mqtt]` and `[allow] mqtt`.
+fn apply_publishing(to: &mut Publishing, function: &FunctionManifest) -> Result<(), Mistakes> {
+    let from = &function.connection;
+    to.connection = Connection {
+        broker: from.broker.clone(),
+        version: from.version.map_or_else(Default::default, mqtt_version),
+        username: from.username.clone(),
+        password: from.password.clone(),
+        ca: from.ca.clone(),
+        certificate: from.certificate.clone(),
+        key: from.key.clone(),
+    };
+    to.topics = function.topics.as_ref().map_or_else(Vec::new, |topics| topics.value.clone());
+    match to.mistake() {
+        None => Ok(()),
+        Some((section, key, text)) => {
+            let topics_line = function.topics.as_ref().map_or(0, |topics| topics.line);
+            let line = if section == "mqtt" { from.line } else { topics_line };
+            Err(in_manifest("M0303", line, &format!("{key}: {text}")))
+        }
+    }
+}
+
+fn mqtt_version(name: MqttVersionName) -> MqttVersion {
+    match name {
+        MqttVersionName::V311 => MqttVersion::V311,
+        MqttVersionName::V5 => MqttVersion::V5,
+    }
+}
+
+/// A checked recipient of results; `key` is its key in `[async]`.
+fn recipient(key: &str, name: &Lined<RecipientName>) -> Result<Recipient, Mistakes> {
+    let recipient = match &name.value {
         RecipientName::Function(name) => Recipient::Function(name.clone()),
         RecipientName::Url(url) => Recipient::Url(url.clone()),
+        RecipientName::Topic(topic) => Recipient::Topic(Topic {
+            topic: topic.topic.clone(),
+            qos: topic.qos.unwrap_or(1),
+            retain: topic.retain.unwrap_or(false),
+        }),
+    };
+    match recipient.mistake() {
+        None => Ok(recipient),
+        Some(text) => Err(in_manifest("M0303", name.line, &format!("{key}: {text}"))),
+    }
+}
+
+fn apply_background(rules: &mut AsyncRules, manifest: &AsyncManifest) -> Result<(), Mistakes> {
+    let recipient = |key, name: &Option<Lined<RecipientName>>| {
+        name.as_ref().map(|name| recipient(key, name)).transpose()
     };
     let retry = |name: &RetryName| match name {
         RetryName::Error => RetryOn::Error,
@@ -661,9 +710,10 @@ fn apply_background(rules: &mut AsyncRules, manifest: &AsyncManifest) {
         },
         age_ms_max: manifest.age_ms_max.unwrap_or(default.age_ms_max),
         concurrency: manifest.concurrency,
-        on_success: manifest.on_success.as_ref().map(recipient),
-        on_failure: manifest.on_failure.as_ref().map(recipient),
+        on_success: recipient("on_success", &manifest.on_success)?,
+        on_failure: recipient("on_failure", &manifest.on_failure)?,
     };
+    Ok(())
 }
 
 /// A checked MQTT trigger.
@@ -674,11 +724,7 @@ fn mqtt_trigger(from: &MqttManifest) -> Result<MqttTrigger, Mistakes> {
         filter: default.filter,
         broker: text(&from.broker),
         qos: from.qos.unwrap_or(default.qos),
-        version: match from.version {
-            Some(MqttVersionName::V311) => MqttVersion::V311,
-            Some(MqttVersionName::V5) => MqttVersion::V5,
-            None => default.version,
-        },
+        version: from.version.map_or(default.version, mqtt_version),
         username: text(&from.username),
         password: text(&from.password),
         ca: text(&from.ca),

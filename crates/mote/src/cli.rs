@@ -16,6 +16,7 @@ mod invocations;
 mod invoke;
 mod kv;
 mod logs;
+mod mqtt;
 mod node;
 mod output;
 mod rollout;
@@ -50,6 +51,7 @@ pub(crate) fn run() -> ExitCode {
         Verb::Config(verb) => config_verb::run(&verb, &output),
         Verb::Explain { code } => explain::run(&code, &output),
         Verb::Completion { shell } => completion::run(shell),
+        Verb::Mqtt(args) => mqtt::run(&args.verb),
         Verb::Import { path } => import::run(&path, &output),
         Verb::Simulate(args) => simulate::run(&args, output),
         Verb::Bench(bench) => bench::run(&bench, &args.global, &output),
@@ -99,6 +101,7 @@ fn ask_node(verb: Verb, global: &args::Global, output: &Output) -> Result<(), Fa
                 Verb::Doctor => node::doctor(&client, global, output).await,
                 Verb::Up(_)
                 | Verb::Config(_)
+                | Verb::Mqtt(_)
                 | Verb::Explain { .. }
                 | Verb::Completion { .. }
                 | Verb::Import { .. }

@@ -10,8 +10,8 @@ use std::path::{Path, PathBuf};
 
 use mote_api::quantity::parse_size;
 use mote_api::toml_reader::{Mistake, Mistakes, TomlReader};
-use mote_core::spec::mqtt::Broker;
-use mote_node::{Config, Reach, Share, UID_BASE_DEFAULT};
+use mote_core::spec::mqtt::{Broker, LOCAL};
+use mote_node::{Config, OwnBroker, Reach, Share, UID_BASE_DEFAULT};
 
 mod platforms;
 
@@ -30,7 +30,7 @@ pub(crate) struct Setting {
 }
 
 /// Every setting, in the order of the reference page.
-pub(crate) const SETTINGS: [Setting; 21] = [
+pub(crate) const SETTINGS: [Setting; 26] = [
     Setting {
         key: "data",
         default: "`/var/lib/mote` for root, otherwise `~/.local/share/mote`",
@@ -127,9 +127,34 @@ pub(crate) const SETTINGS: [Setting; 21] = [
         text: "Address of the API of Nuclio's dashboard: `on` is `127.0.0.1:8070`, or port 8070 of all addresses with `lan`. On loopback it requires no credentials, elsewhere the token.",
     },
     Setting {
+        key: "mqtt",
+        default: "`off`",
+        text: "Address of the node's own MQTT broker: `on` is `127.0.0.1:1883`, or port 1883 of all addresses with `lan`. `mote mqtt users` manages its users.",
+    },
+    Setting {
+        key: "mqtt_tls",
+        default: "`off`",
+        text: "Address of the node's own MQTT broker for TLS: `on` is `127.0.0.1:8883`, or port 8883 of all addresses with `lan`. Needs `mqtt`.",
+    },
+    Setting {
+        key: "mqtt_certificate",
+        default: "none",
+        text: "File with the certificates (PEM) of `mqtt_tls`, that of the node first.",
+    },
+    Setting {
+        key: "mqtt_key",
+        default: "none",
+        text: "File with the private key (PEM) of the first certificate.",
+    },
+    Setting {
+        key: "mqtt_anonymous",
+        default: "`loopback`",
+        text: "Clients of the node's own MQTT broker that need no user name: `loopback` is programs of this machine, `all` is everybody who reaches the broker, `off` is nobody. They may publish and receive everything.",
+    },
+    Setting {
         key: "mqtt_broker",
-        default: "`mqtt://127.0.0.1:1883`",
-        text: "Broker of MQTT triggers that name none: `mqtt://HOST:PORT`, or `mqtts://HOST:PORT` for TLS.",
+        default: "`local` if `mqtt` is on, otherwise `mqtt://127.0.0.1:1883`",
+        text: "Broker of MQTT triggers and of functions that name none: `mqtt://HOST:PORT`, `mqtts://HOST:PORT` for TLS, or `local` for the node's own.",
     },
     Setting {
         key: "outgoing",
@@ -140,6 +165,8 @@ pub(crate) const SETTINGS: [Setting; 21] = [
 
 const HTTP_PORT_DEFAULT: u16 = 6683;
 const COAP_PORT_DEFAULT: u16 = 5683;
+const MQTT_PORT: u16 = 1883;
+const MQTTS_PORT: u16 = 8883;
 const MQTT_BROKER_DEFAULT: &str = "mqtt://127.0.0.1:1883";
 const THREADS_MAX: usize = 64;
 /// Above the user ids that every system assigns itself, including `nobody`; the ids of the last
@@ -300,7 +327,8 @@ impl Loaded {
         let coap = check.coap(SocketAddr::new(host, COAP_PORT_DEFAULT), lan, &compat);
         let coap_tcp = check.offered("coap_tcp", SocketAddr::new(host, COAP_PORT_DEFAULT), lan);
         let admin = check.address("admin", None, true);
-        let mqtt_broker = check.mqtt_broker();
+        let mqtt = check.mqtt(host, lan);
+        let mqtt_broker = check.mqtt_broker(mqtt.is_some());
         let outgoing = check.outgoing();
         let data = check.path("data", given.data_default());
         let socket = check.path("socket", given.socket_default(&data));
@@ -323,6 +351,7 @@ impl Loaded {
                 prewarm_bytes,
                 uid_base,
                 compat,
+                mqtt,
                 mqtt_broker,
                 outgoing,
             };
@@ -380,7 +409,7 @@ fn read_file(path: &Path, required: bool) -> Result<(Values, Vec<Mistake>), Mist
     let document = reader.parse()?;
     let top = reader.top(document.get_ref());
     let known: Vec<&str> = SETTINGS.iter().map(|setting| setting.key).collect();
-    reader.check_keys(&top, &known, &["mqtt", "tls", "limits"], &[]);
+    reader.check_keys(&top, &known, &["tls", "limits"], &[]);
     let mut values = Vec::new();
     for key in known {
         let value = match key {
@@ -416,12 +445,50 @@ impl Check<'_> {
             .map(|(_, text, _)| text.clone())
     }
 
-    fn mqtt_broker(&mut self) -> String {
+    fn mqtt(&mut self, host: IpAddr, lan: bool) -> Option<OwnBroker> {
+        let listen = self.offered("mqtt", SocketAddr::new(host, MQTT_PORT), lan);
+        let tls = self.offered("mqtt_tls", SocketAddr::new(host, MQTTS_PORT), lan);
+        let file = |check: &mut Self, key: &str| {
+            let path = check.given(key).map(PathBuf::from);
+            let shown = path.as_ref().map_or("none".to_owned(), |path| path.display().to_string());
+            check.settle(key, shown);
+            path
+        };
+        let (certificate, key) = (file(self, "mqtt_certificate"), file(self, "mqtt_key"));
+        let given = self.given("mqtt_anonymous");
+        let words = ["loopback", "off", "all"];
+        let given = given.as_deref().unwrap_or(words[0]);
+        let anonymous = words.into_iter().find(|word| *word == given).unwrap_or_else(|| {
+            self.fault("mqtt_anonymous", "loopback, off or all", None);
+            words[0]
+        });
+        self.settle("mqtt_anonymous", anonymous.to_owned());
+        let tls = match (tls, certificate, key) {
+            (None, ..) => None,
+            (Some(_), ..) if listen.is_none() => {
+                self.fault("mqtt_tls", "needs mqtt = \"on\" or an address", None);
+                None
+            }
+            (Some(tls), Some(certificate), Some(key)) => Some((tls, certificate, key)),
+            (Some(_), ..) => {
+                self.fault("mqtt_tls", "needs mqtt_certificate and mqtt_key", None);
+                None
+            }
+        };
+        Some(OwnBroker { listen: listen?, tls, anonymous })
+    }
+
+    fn mqtt_broker(&mut self, has_own: bool) -> String {
         let given = self.given("mqtt_broker");
-        if let Some(Err(wanted)) = given.as_deref().map(Broker::parse) {
+        let address = given.as_deref().filter(|text| *text != LOCAL);
+        if let Some(Err(wanted)) = address.map(Broker::parse) {
             self.fault("mqtt_broker", &wanted, None);
         }
-        let text = given.unwrap_or_else(|| MQTT_BROKER_DEFAULT.to_owned());
+        if given.as_deref() == Some(LOCAL) && !has_own {
+            self.fault("mqtt_broker", "needs mqtt = \"on\" or an address", None);
+        }
+        let default = if has_own { LOCAL } else { MQTT_BROKER_DEFAULT };
+        let text = given.unwrap_or_else(|| default.to_owned());
         self.settle("mqtt_broker", text.clone());
         text
     }

@@ -1,5 +1,7 @@
 """Receives readings from an MQTT broker, lets the function `thermo` judge them, and keeps counts in
-the node's state. The answer to an unusual reading goes to the topic of its alarm."""
+the node's state. An unusual reading begins a run of the chain `alarm`, which the node journals."""
+
+import json
 
 
 def handle(event, ctx):
@@ -7,6 +9,6 @@ def handle(event, ctx):
     weather = ctx.kv.shared("weather")
     if verdict["anomaly"]:
         weather.increment("anomalies", 1, durable=False)
+        unusual = {"sensor": verdict["sensor"], "celsius": event.json()["celsius"]}
+        ctx.call_async("alarm", json.dumps(unusual))
     weather.increment("readings", 1, durable=False)
-    if verdict["anomaly"]:
-        return {"sensor": verdict["sensor"], "celsius": event.json()["celsius"], "z": verdict["z"]}

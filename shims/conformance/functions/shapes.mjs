@@ -21,6 +21,13 @@ export default {
         const reply = await ctx.call('other', 'body', { path: '/x', query: 'a=b', headers: { 'x-a': '1' }, timeout: 0.25 });
         return `${reply.status} ${reply.headers['x-b']} ${reply.text}`;
       }
+      case '/publish':
+        try {
+          await ctx.publish('a/b', 'body', { qos: 2, retain: true, responseTopic: 'r', correlation: 'c', user: { k: 'v' } });
+        } catch (error) {
+          return `${error.code} ${error.message}`;
+        }
+        return 'published';
       case '/none': return undefined;
       case '/wait':
         await released;

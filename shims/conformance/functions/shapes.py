@@ -25,6 +25,12 @@ async def handle(event, ctx):
     if event.path == "/call":
         reply = await ctx.call("other", "body", path="/x", query="a=b", headers={"x-a": "1"}, timeout=0.25)
         return "%d %s %s" % (reply.status, reply.headers["x-b"], reply.text)
+    if event.path == "/publish":
+        try:
+            await ctx.publish("a/b", "body", qos=2, retain=True, response_topic="r", correlation="c", user={"k": "v"})
+        except Exception as error:
+            return "%s %s" % (error.code, error)
+        return "published"
     if event.path == "/none":
         return None
     if event.path == "/wait":

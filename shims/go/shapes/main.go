@@ -2,6 +2,7 @@
 package main
 
 import (
+	"errors"
 	"fmt"
 	"io"
 	"net/http"
@@ -46,6 +47,17 @@ func handle(w http.ResponseWriter, r *http.Request) {
 		reply, err := mote.Call(r.Context(), "other", []byte("body"), options)
 		if err == nil {
 			fmt.Fprintf(w, "%d %s %s", reply.Status, reply.Header.Get("X-B"), reply.Body)
+		}
+	case "/publish":
+		two := byte(2)
+		options := mote.PublishOptions{QoS: &two, Retain: true, ContentType: "text/plain; charset=utf-8"}
+		options.ResponseTopic, options.Correlation = "r", []byte("c")
+		options.User = [][2]string{{"k", "v"}}
+		var refused *mote.Error
+		if errors.As(mote.Publish(r.Context(), "a/b", []byte("body"), options), &refused) {
+			fmt.Fprintf(w, "%s %s", refused.Code, refused.Message)
+		} else {
+			io.WriteString(w, "published")
 		}
 	case "/none":
 		w.WriteHeader(http.StatusNoContent)

@@ -45,7 +45,7 @@ func newRequests(w *worker) *requests {
 
 // ask sends a request and waits for its answer, or for the end of the context.
 func (r *requests) ask(ctx context.Context, service, operation byte, flags uint16, content []byte) (byte, []byte, error) {
-	word := map[byte]string{1: "state", 2: "functions", 3: "notify"}[service]
+	word := map[byte]string{1: "state", 2: "functions", 3: "notify", 4: "publish"}[service]
 	if !r.w.offers(word) {
 		return 0, nil, fmt.Errorf("this node offers no %s", word)
 	}

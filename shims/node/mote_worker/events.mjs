@@ -2,7 +2,7 @@
 //
 // This part reads an invocation. It does not know how the answer is sent.
 
-import { Kv, callFunction, notifyObservers } from './services.mjs';
+import { Kv, callFunction, notifyObservers, publishMessage } from './services.mjs';
 import { nowNs } from './wire.mjs';
 
 /** What surrounds an invocation. */
@@ -45,6 +45,8 @@ export class Context {
   #events() { return (this.#received ??= this.#invocation ? this.#worker.cloudeventsOf(this.#invocation) : [false, []]); }
   /** A new CloudEvent, for instance to return it. Its source is the function without `source`. */
   newCloudevent(members) { return this.#worker.cloudevents().made({ source: `/${this.function}`, ...members }); }
+  /** Publishes a message at the MQTT broker of the function; settles once the broker has it. */
+  publish(topic, body, options) { return publishMessage(this.#worker.node(), this.#invocation, topic, body, options); }
   /** Part of `fetch(request, env, ctx)` elsewhere: there is no origin server to pass a request to. */
   passThroughOnException() {}
   /** Work that may go on after the answer; a drain waits for it. */

@@ -1,4 +1,5 @@
-// What a function asks of its node: `ctx.kv`, `ctx.call`, `ctx.callAsync` and `ctx.notify`.
+// What a function asks of its node: `ctx.kv`, `ctx.call`, `ctx.callAsync`, `ctx.notify` and
+// `ctx.publish`.
 //
 // `Requests` sends REQUEST frames and settles a promise for each RESPONSE; `Kv` and `Calls` say what
 // the requests mean.
@@ -6,8 +7,8 @@
 import { headerBlock, headerPairs } from './headers.mjs';
 import { Cancelled, Kind, NOTHING } from './wire.mjs';
 
-const Service = { STATE: 1, FUNCTIONS: 2, NOTIFY: 3 };
-const OFFERS = { functions: 'calls of functions', notify: 'notices to observers' };
+const Service = { STATE: 1, FUNCTIONS: 2, NOTIFY: 3, PUBLISH: 4 };
+const OFFERS = { functions: 'calls of functions', notify: 'notices to observers', publish: 'publishing' };
 const Operation = { GET: 1, PUT: 2, DELETE: 3, LIST: 4, INCREMENT: 5, CALL: 1, ACCEPT: 2, PUBLISH: 1, ASK: 2 };
 const Flag = { NOT_DURABLE: 1, CONDITION: 2, KEYS_ONLY: 4, QUERY: 1 };
 const Status = { DONE: 0, NOT_FOUND: 1, CONFLICT: 2, CANCELLED: 7, FAILED: 8 };
@@ -302,4 +303,31 @@ export async function notifyObservers(requests, invocation, path, body, { conten
   head.writeUInt32LE(block.length, 12);
   const read = (status, payload) => (status === Status.DONE ? payload.readUInt32LE(8) : refused(status, payload));
   return requests.ask(invocation, 'notify', [head, ...parts, block, content], read);
+}
+
+/** Publishes a message at the MQTT broker of the function; settles once the broker has it. */
+export async function publishMessage(requests, invocation, topic, body, options = {}) {
+  const { qos = 1, retain = false, responseTopic = '', correlation = NOTHING, user = [] } = options;
+  const none = body === undefined || body === null;
+  const isBytes = body instanceof Uint8Array || body instanceof ArrayBuffer;
+  const kind = options.contentType ?? (none || isBytes ? '' : typeOf(body));
+  const content = none ? NOTHING : encoded(body);
+  const pairs = user[Symbol.iterator] ? [...user] : Object.entries(user);
+  if (pairs.flat().some((text) => String(text).includes('\n'))) throw new NodeError('invalid', 'a user property holds a line break');
+  const block = pairs.map(([name, value]) => `${name}\n${value}\n`).join('');
+  const parts = [topic, kind, responseTopic].map((text) => Buffer.from(String(text)));
+  parts.push(encoded(correlation), Buffer.from(block));
+  if (parts.some((part) => part.length > 0xffff) || content.length > CALL_BODY_MAX) {
+    throw new NodeError('invalid', 'a message has at most 960 KiB, and its topic and properties a few KiB');
+  }
+  if (![0, 1, 2].includes(qos)) throw new NodeError('invalid', 'the QoS is 0, 1 or 2');
+  const head = Buffer.alloc(24);
+  head[4] = Service.PUBLISH;
+  head[5] = Operation.PUBLISH;
+  head[8] = qos;
+  head[9] = retain ? 1 : 0;
+  parts.forEach((part, at) => head.writeUInt16LE(part.length, 10 + 2 * at));
+  return requests.ask(invocation, 'publish', [head, ...parts, content], (status, payload) => {
+    if (status !== Status.DONE) refused(status, payload);
+  });
 }

@@ -212,6 +212,13 @@ class Context:
         made = self._worker.part("mote_cloudevents").made
         return made(source or "/" + self.function, type, data, **attributes)
 
+    def publish(self, topic, body=None, *, qos=1, retain=False, content_type=None, response_topic=None,
+                correlation=None, user=None):  # fmt: skip
+        """Publishes a message at the MQTT broker of the function; returns once the broker has it."""
+        return self._worker.node().publish(
+            self._event, topic, body, qos, retain, content_type, response_topic, correlation, user
+        )
+
     def remaining_ms(self):
         """Milliseconds until the deadline, at least 0; `None` inside `init`."""
         if self._event is None:

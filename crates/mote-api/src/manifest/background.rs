@@ -1,6 +1,6 @@
 //! `[async]`: how the accepted invocations of a function are run.
 
-use crate::toml_reader::{Section, TomlReader};
+use crate::toml_reader::{Lined, Section, TomlReader};
 
 use super::{HOUR_MS, TOP_KEYS, narrow};
 
@@ -33,9 +33,9 @@ pub struct AsyncManifest {
     /// `concurrency`.
     pub concurrency: Option<u32>,
     /// `on_success`.
-    pub on_success: Option<RecipientName>,
+    pub on_success: Option<Lined<RecipientName>>,
     /// `on_failure`.
-    pub on_failure: Option<RecipientName>,
+    pub on_failure: Option<Lined<RecipientName>>,
 }
 
 /// The failures that `retry` may name.
@@ -59,6 +59,19 @@ pub enum RecipientName {
     Function(String),
     /// `{ url = "https://…" }`.
     Url(String),
+    /// `{ topic = "TOPIC", qos = 1, retain = false }`.
+    Topic(TopicName),
+}
+
+/// A topic of the function's MQTT broker, with its line.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct TopicName {
+    /// `topic`, not yet checked.
+    pub topic: String,
+    /// `qos`.
+    pub qos: Option<u8>,
+    /// `retain`.
+    pub retain: Option<bool>,
 }
 
 pub(super) fn read(reader: &mut TomlReader<'_>, at: &Section<'_>) -> AsyncManifest {
@@ -108,8 +121,9 @@ fn read_recipient(
     reader: &mut TomlReader<'_>,
     at: &Section<'_>,
     key: &'static str,
-) -> Option<RecipientName> {
-    const WANTED: &str = "{ function = \"NAME\" } or { url = \"https://\u{2026}\" }";
+) -> Option<Lined<RecipientName>> {
+    const WANTED: &str =
+        "{ function = \"NAME\" }, { url = \"https://\u{2026}\" } or { topic = \"TOPIC\" }";
     let (value, line) = reader.get(at, key)?;
     let Some(table) = value.as_table() else {
         reader.wrong_type(key, line, WANTED, value);
@@ -117,12 +131,30 @@ fn read_recipient(
     };
     let label = format!("{key} of [async]");
     let section = reader.section(table, &label, &label);
-    reader.check_keys(&section, &["function", "url"], &["topic"], &[]);
+    reader.check_keys(&section, &["function", "url", "topic", "qos", "retain"], &[], &[]);
     let function = reader.string(&section, "function", "the name of a function");
     let url = reader.string(&section, "url", "an address, e.g. \"https://example.org/hook\"");
-    match (function, url) {
-        (Some(name), None) => Some(RecipientName::Function(name.value)),
-        (None, Some(url)) => {
+    let topic = reader.string(&section, "topic", "a topic, e.g. \"alerts/{function}\"");
+    let qos = reader.integer(&section, "qos", 0..=2);
+    let retain = reader.boolean(&section, "retain");
+    let kinds = ["function", "url", "topic"];
+    match kinds.iter().filter(|kind| table.contains_key(**kind)).count() {
+        0 => reader.mistake("M0306", line, &format!("{key}: {WANTED}"), None),
+        1 => {}
+        _ => {
+            let text = format!("{key}: either function, url or topic");
+            reader.mistake("M0303", line, &text, None);
+            return None;
+        }
+    }
+    if topic.is_none() && (qos.is_some() || retain.is_some()) {
+        let text = format!("{key}: qos and retain belong to a topic");
+        reader.mistake("M0303", line, &text, None);
+        return None;
+    }
+    let recipient = match (function, url, topic) {
+        (Some(name), ..) => RecipientName::Function(name.value),
+        (None, Some(url), _) => {
             let is_http = ["http://", "https://"]
                 .iter()
                 .any(|scheme| url.value.strip_prefix(scheme).is_some_and(|rest| !rest.is_empty()));
@@ -131,22 +163,16 @@ fn read_recipient(
                 reader.mistake("M0303", url.line, &text, None);
                 return None;
             }
-            Some(RecipientName::Url(url.value))
+            RecipientName::Url(url.value)
         }
-        (Some(_), Some(_)) => {
-            reader.mistake("M0303", line, &format!("{key}: either function or url"), None);
-            None
-        }
-        (None, None) => {
-            if !table.contains_key("function")
-                && !table.contains_key("url")
-                && !table.contains_key("topic")
-            {
-                reader.mistake("M0306", line, &format!("{key}: {WANTED}"), None);
-            }
-            None
-        }
-    }
+        (None, None, Some(topic)) => RecipientName::Topic(TopicName {
+            topic: topic.value,
+            qos: narrow(qos).and_then(|qos| u8::try_from(qos).ok()),
+            retain: retain.map(|retain| retain.value),
+        }),
+        (None, None, None) => return None,
+    };
+    Some(Lined { value: recipient, line })
 }
 
 #[cfg(test)]
@@ -168,10 +194,23 @@ mod tests {
             retry: Some(vec![RetryName::Timeout, RetryName::Status]),
             age_ms_max: Some(3_600_000),
             concurrency: Some(2),
-            on_success: Some(RecipientName::Function("next".to_owned())),
-            on_failure: Some(RecipientName::Url("https://example.org/x".to_owned())),
+            on_success: Some(Lined { value: RecipientName::Function("next".to_owned()), line: 9 }),
+            on_failure: Some(Lined {
+                value: RecipientName::Url("https://example.org/x".to_owned()),
+                line: 10,
+            }),
         };
         assert_eq!(manifest.functions[0].background, expected);
+    }
+
+    #[test]
+    fn a_topic_receives_results() {
+        let source = "version = 1\n[async]\n\
+                      on_failure = { topic = \"alerts/{function}\", qos = 2, retain = true }\n";
+        let manifest = Manifest::parse(FILE_NAME, source).expect("valid");
+        let topic = "alerts/{function}".to_owned();
+        let value = RecipientName::Topic(TopicName { topic, qos: Some(2), retain: Some(true) });
+        assert_eq!(manifest.functions[0].background.on_failure, Some(Lined { value, line: 3 }));
     }
 
     #[test]
@@ -182,7 +221,12 @@ mod tests {
             ("backoff = \"2s\"\nbackoff_max = \"1s\"", "at most backoff_max"),
             ("on_success = \"next\"", "{ function = \"NAME\" }"),
             ("on_success = { url = \"ftp://a\" }", "http:// or https://"),
-            ("on_success = { function = \"a\", url = \"http://a\" }", "either function or url"),
+            (
+                "on_success = { function = \"a\", url = \"http://a\" }",
+                "either function, url or topic",
+            ),
+            ("on_success = { url = \"http://a\", qos = 1 }", "belong to a topic"),
+            ("on_success = { topic = \"a\", qos = 3 }", "qos"),
             ("on_failure = {}", "{ function = \"NAME\" }"),
             ("attempt = 3", "did you mean `attempts`?"),
         ] {

@@ -22,6 +22,54 @@ pub(super) const MQTT_KEYS: [&str; 13] = [
     "reply",
 ];
 
+/// The keys that say how the node connects to a broker, of triggers and of `[mqtt]`.
+const CONNECTION_KEYS: [&str; 7] =
+    ["broker", "version", "username", "password", "ca", "certificate", "key"];
+
+/// `[mqtt]`: the broker at which a function publishes. `None` for the keys that the manifest does
+/// not contain.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct ConnectionManifest {
+    /// The line of the section.
+    pub line: usize,
+    /// `broker`.
+    pub broker: Option<String>,
+    /// `version`.
+    pub version: Option<MqttVersionName>,
+    /// `username`.
+    pub username: Option<String>,
+    /// The name of the secret in `password`.
+    pub password: Option<String>,
+    /// The name of the secret in `ca`.
+    pub ca: Option<String>,
+    /// The name of the secret in `certificate`.
+    pub certificate: Option<String>,
+    /// The name of the secret in `key`.
+    pub key: Option<String>,
+}
+
+/// Reads `[mqtt]`.
+pub(super) fn read_connection(
+    reader: &mut TomlReader<'_>,
+    at: &Section<'_>,
+    line: usize,
+) -> ConnectionManifest {
+    reader.check_keys(at, &CONNECTION_KEYS, &[], &super::TOP_KEYS);
+    let value = |lined: Option<Lined<String>>| lined.map(|lined| lined.value);
+    ConnectionManifest {
+        line,
+        broker: value(reader.string(at, "broker", BROKER_WANTED)),
+        version: read_word(reader, at, "version", &VERSIONS),
+        username: value(reader.string(at, "username", "a string")),
+        password: value(read_secret(reader, at, "password")),
+        ca: value(read_secret(reader, at, "ca")),
+        certificate: value(read_secret(reader, at, "certificate")),
+        key: value(read_secret(reader, at, "key")),
+    }
+}
+
+const BROKER_WANTED: &str = "an address, e.g. \"mqtt://127.0.0.1:1883\"";
+
 /// An MQTT trigger; `None` for the keys that the manifest does not contain.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct MqttManifest {
@@ -132,7 +180,7 @@ pub(super) fn read_mqtt(
     let narrow = |value: Option<Lined<u64>>| value.and_then(|value| value.value.try_into().ok());
     MqttManifest {
         filter,
-        broker: reader.string(at, "broker", "an address, e.g. \"mqtt://127.0.0.1:1883\""),
+        broker: reader.string(at, "broker", BROKER_WANTED),
         qos: reader.integer(at, "qos", 0..=2).and_then(|qos| u8::try_from(qos.value).ok()),
         version: read_word(reader, at, "version", &VERSIONS),
         username: reader.string(at, "username", "a string"),
@@ -157,7 +205,7 @@ fn read_secret(reader: &mut TomlReader<'_>, at: &Section<'_>, key: &str) -> Opti
         reader.wrong_type(key, line, wanted, value);
         return None;
     };
-    let label = format!("{key} of [[trigger]]");
+    let label = format!("{key} of the broker");
     let section = reader.section(table, &label, &label);
     reader.check_keys(&section, &["secret"], &[], &[]);
     let secret = reader.string(&section, "secret", "a name, e.g. \"mqtt-password\"");

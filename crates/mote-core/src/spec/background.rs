@@ -3,6 +3,12 @@
 
 use serde::{Deserialize, Serialize};
 
+use crate::name::NAME_BYTES_MAX;
+use crate::publish::check_topic;
+
+/// What stands for the name of the function in the topic of a recipient.
+pub const FUNCTION_PART: &str = "{function}";
+
 /// Attempts if the manifest sets no number: one, and two more after failures.
 pub const ATTEMPTS_DEFAULT: u32 = 3;
 /// Most attempts that a manifest may ask for.
@@ -49,6 +55,49 @@ pub enum Recipient {
     Function(String),
     /// A POST to this address, under the node's rule for such requests.
     Url(String),
+    /// A topic of the function's MQTT broker.
+    Topic(Topic),
+}
+
+/// A topic that receives results.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Topic {
+    /// The topic; `{function}` stands for the name of the function.
+    pub topic: String,
+    /// The quality of service: 0, 1 or 2.
+    pub qos: u8,
+    /// Whether the broker keeps the message for later subscribers.
+    pub retain: bool,
+}
+
+impl Topic {
+    /// The topic for the results of this function, which may be `NAME@TAG`.
+    pub fn of(&self, function: &str) -> String {
+        let name = function.split('@').next().unwrap_or(function);
+        self.topic.replace(FUNCTION_PART, name)
+    }
+}
+
+impl Recipient {
+    /// Why nothing could ever be sent there.
+    pub fn mistake(&self) -> Option<String> {
+        match self {
+            Recipient::Function(name) => {
+                let (name, tag) = name.split_once('@').unwrap_or((name, "live"));
+                let ok = crate::name::is_valid(name) && crate::name::is_valid(tag);
+                (!ok).then(|| format!("{name:?} is not the name of a function"))
+            }
+            Recipient::Url(_) => None,
+            Recipient::Topic(topic) if topic.qos > 2 => Some("qos: 0, 1 or 2".to_owned()),
+            Recipient::Topic(topic) => {
+                // The longest name of a function; names are topics by themselves.
+                let longest = topic.topic.replace(FUNCTION_PART, &"f".repeat(NAME_BYTES_MAX));
+                let problem = check_topic(&longest).err()?;
+                Some(format!("topic: {problem}"))
+            }
+        }
+    }
 }
 
 /// How the accepted invocations of a function are run: `[async]` of its manifest.
@@ -77,6 +126,14 @@ pub struct AsyncRules {
     /// What receives the request of an invocation that failed for good.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub on_failure: Option<Recipient>,
+}
+
+impl AsyncRules {
+    /// The first mistake of the recipients: its setting, and what is wrong.
+    pub fn mistake(&self) -> Option<(&'static str, String)> {
+        let all = [("async.on_success", &self.on_success), ("async.on_failure", &self.on_failure)];
+        all.into_iter().find_map(|(key, one)| Some((key, one.as_ref()?.mistake()?)))
+    }
 }
 
 impl Default for AsyncRules {

@@ -26,7 +26,7 @@ pub const SAME_FILTER: &str = "another trigger of this function has the same fil
 pub struct MqttTrigger {
     /// The topic filter, which may begin with `$share/GROUP/`.
     pub filter: String,
-    /// The broker's address; `None` is the broker of the node's configuration.
+    /// The broker's address, or [`LOCAL`]; `None` is the broker of the node's configuration.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub broker: Option<String>,
     /// The quality of service that the subscription asks for: 0, 1 or 2.
@@ -63,13 +63,131 @@ pub struct MqttTrigger {
     pub reply: Option<String>,
 }
 
+/// How the node connects to a broker at which a function publishes: `[mqtt]` of its manifest. The
+/// keys are those of a trigger.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Connection {
+    /// The broker's address, or [`LOCAL`]; `None` is the broker of the node's configuration.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub broker: Option<String>,
+    /// The version of the protocol.
+    #[serde(default)]
+    pub version: MqttVersion,
+    /// The user name for the broker.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub username: Option<String>,
+    /// The secret with the password.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub password: Option<String>,
+    /// The secret with the certificates (PEM) that the broker's certificate must lead to; `None`
+    /// is the roots of the machine.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ca: Option<String>,
+    /// The secret with the client's certificate (PEM).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub certificate: Option<String>,
+    /// The secret with the key of the client's certificate (PEM).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub key: Option<String>,
+}
+
+/// The name of the node's own broker, in place of an address.
+pub const LOCAL: &str = "local";
+/// Most topic filters of `[allow] mqtt`.
+pub const PUBLISH_FILTERS_MAX: usize = 64;
+
+/// What a function publishes, and where.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Publishing {
+    /// The broker of everything that the function publishes, its results included: `[mqtt]`.
+    pub connection: Connection,
+    /// Topic filters; the function itself may publish to topics that one of them matches:
+    /// `[allow] mqtt`.
+    pub topics: Vec<String>,
+}
+
+impl Publishing {
+    /// Whether nothing is set.
+    pub fn is_default(&self) -> bool {
+        *self == Self::default()
+    }
+
+    /// Whether the function may publish to this topic, which must be a valid one.
+    pub fn allows(&self, topic: &str) -> bool {
+        self.topics.iter().any(|filter| matches(filter, topic))
+    }
+
+    /// The first mistake: the section of the manifest, the key, and what is wrong with its value.
+    pub fn mistake(&self) -> Option<(&'static str, &'static str, String)> {
+        if let Some((key, text)) = self.connection.mistake() {
+            return Some(("mqtt", key, text));
+        }
+        let wrong = |text| Some(("allow.mqtt", "mqtt", text));
+        if self.topics.len() > PUBLISH_FILTERS_MAX {
+            return wrong(format!("at most {PUBLISH_FILTERS_MAX} topic filters"));
+        }
+        self.topics.iter().find_map(|filter| match check_filter(filter) {
+            Err(text) => wrong(text),
+            Ok(()) if filter.starts_with('$') => {
+                wrong("topics that begin with $ belong to the broker".to_owned())
+            }
+            Ok(()) => None,
+        })
+    }
+}
+
+impl Connection {
+    /// Names of the secrets that the node reads to connect. The function does not see them.
+    pub fn secret_names(&self) -> impl Iterator<Item = &str> {
+        [&self.password, &self.ca, &self.certificate, &self.key]
+            .into_iter()
+            .filter_map(Option::as_deref)
+    }
+
+    /// The first mistake: the key of the manifest, and what is wrong with its value.
+    pub fn mistake(&self) -> Option<(&'static str, String)> {
+        let at = |key, text: Result<(), String>| text.err().map(|text| (key, text));
+        let plain = |text: &Option<String>| match text {
+            Some(text) if text.len() > MQTT_TEXT_BYTES_MAX || text.contains('\0') => {
+                Err(format!("at most {MQTT_TEXT_BYTES_MAX} bytes, without NUL"))
+            }
+            _ => Ok(()),
+        };
+        let needs = |ok: bool, text: &str| if ok { Ok(()) } else { Err(text.to_owned()) };
+        let is_local = self.broker.as_deref() == Some(LOCAL);
+        let address = self.broker.as_deref().filter(|text| *text != LOCAL);
+        at("broker", address.map_or(Ok(()), |text| Broker::parse(text).map(|_| ())))
+            .or_else(|| at("username", plain(&self.username)))
+            .or_else(|| {
+                let ok = self.password.is_none() || self.username.is_some();
+                at("password", needs(ok, "needs a username"))
+            })
+            .or_else(|| {
+                let ok = self.certificate.is_some() == self.key.is_some();
+                at("certificate", needs(ok, "certificate and key belong together"))
+            })
+            .or_else(|| {
+                let names = "1 to 253 of a-z, A-Z, 0-9, -, _ and ., not beginning with .";
+                at("password", needs(self.secret_names().all(is_secret_name), names))
+            })
+            .or_else(|| {
+                let ok = !is_local || (self.username.is_none() && self.secret_names().count() == 0);
+                let text = "\"local\" needs no user, password or certificate";
+                at("broker", needs(ok, text))
+            })
+    }
+}
+
 /// A version of MQTT.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum MqttVersion {
     /// 3.1.1.
     #[serde(rename = "3.1.1")]
     V311,
     /// 5.0.
+    #[default]
     #[serde(rename = "5")]
     V5,
 }
@@ -130,6 +248,19 @@ impl MqttTrigger {
         others.iter().any(|other| (&other.filter, &other.broker) == (&self.filter, &self.broker))
     }
 
+    /// How the node connects to its broker.
+    pub fn connection(&self) -> Connection {
+        Connection {
+            broker: self.broker.clone(),
+            version: self.version,
+            username: self.username.clone(),
+            password: self.password.clone(),
+            ca: self.ca.clone(),
+            certificate: self.certificate.clone(),
+            key: self.key.clone(),
+        }
+    }
+
     /// Names of the secrets that the node reads to connect. The function does not see them.
     pub fn secret_names(&self) -> impl Iterator<Item = &str> {
         [&self.password, &self.ca, &self.certificate, &self.key]
@@ -140,32 +271,10 @@ impl MqttTrigger {
     /// The first mistake: the key of the manifest, and what is wrong with its value.
     pub fn mistake(&self) -> Option<(&'static str, String)> {
         let at = |key, text: Result<(), String>| text.err().map(|text| (key, text));
-        let plain = |text: &Option<String>| match text {
-            Some(text) if text.len() > MQTT_TEXT_BYTES_MAX || text.contains('\0') => {
-                Err(format!("at most {MQTT_TEXT_BYTES_MAX} bytes, without NUL"))
-            }
-            _ => Ok(()),
-        };
         let needs = |ok: bool, text: &str| if ok { Ok(()) } else { Err(text.to_owned()) };
         at("mqtt", check_filter(&self.filter))
-            .or_else(|| {
-                let broker = self.broker.as_deref();
-                at("broker", broker.map_or(Ok(()), |text| Broker::parse(text).map(|_| ())))
-            })
             .or_else(|| at("qos", needs(self.qos <= 2, "0, 1 or 2")))
-            .or_else(|| at("username", plain(&self.username)))
-            .or_else(|| {
-                let ok = self.password.is_none() || self.username.is_some();
-                at("password", needs(ok, "needs a username"))
-            })
-            .or_else(|| {
-                let ok = self.certificate.is_some() == self.key.is_some();
-                at("certificate", needs(ok, "certificate and key belong together"))
-            })
-            .or_else(|| {
-                let names = "1 to 253 of a-z, A-Z, 0-9, -, _ and ., not beginning with .";
-                at("password", needs(self.secret_names().all(is_secret_name), names))
-            })
+            .or_else(|| self.connection().mistake())
             .or_else(|| {
                 let text = format!("1 to {MQTT_INFLIGHT_MAX}");
                 at("inflight", needs((1..=MQTT_INFLIGHT_MAX).contains(&self.inflight), &text))
@@ -426,6 +535,35 @@ mod tests {
             t.reply = some("x");
         };
         assert_eq!(check(&both), Some("reply"));
+    }
+
+    #[test]
+    fn publishing_is_allowed_by_filters_and_never_to_topics_of_the_broker() {
+        let topics = |topics: &[&str]| Publishing {
+            topics: topics.iter().map(|&text| text.to_owned()).collect(),
+            ..Publishing::default()
+        };
+        assert!(!topics(&[]).allows("a"));
+        let some = topics(&["alarms/#", "a/+/b"]);
+        assert_eq!(some.mistake(), None);
+        for topic in ["alarms", "alarms/x/y", "a/x/b"] {
+            assert!(some.allows(topic), "{topic}");
+        }
+        for topic in ["a/b", "a/x/y/b", "Alarms/x", "/alarms"] {
+            assert!(!some.allows(topic), "{topic}");
+        }
+        assert!(!topics(&["#"]).allows("$SYS/x"));
+        for bad in ["$SYS/#", "$share/g/a", "a+", ""] {
+            assert!(topics(&[bad]).mistake().is_some(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn the_nodes_own_broker_takes_no_credentials() {
+        let local = Connection { broker: Some(LOCAL.to_owned()), ..Connection::default() };
+        assert_eq!(local.mistake(), None);
+        let with = Connection { username: Some("x".to_owned()), ..local };
+        assert_eq!(with.mistake().map(|(key, _)| key), Some("broker"));
     }
 
     #[test]

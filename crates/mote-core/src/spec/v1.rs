@@ -13,7 +13,7 @@ use serde::{Deserialize, Serialize};
 
 use super::AsyncRules;
 use super::Protocol;
-use super::mqtt::MqttTrigger;
+use super::mqtt::{MqttTrigger, Publishing};
 use super::{
     CoapResource, Egress, FunctionSpec, Limits, Missed, Overlap, Platform, Runtime, Scale,
     Schedule, ScheduledCall, StartPolicy, StateRules, When,
@@ -82,6 +82,8 @@ struct SpecV1 {
     coap: CoapV1,
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     mqtt: Vec<MqttTrigger>,
+    #[serde(default, skip_serializing_if = "Publishing::is_default")]
+    publishing: Publishing,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     compat: Option<Platform>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -247,6 +249,7 @@ impl From<FunctionSpec> for SpecV1 {
             methods: spec.methods,
             coap: spec.coap.into(),
             mqtt: spec.mqtt,
+            publishing: spec.publishing,
             compat: spec.compat,
             template: spec.template,
             port: spec.port,
@@ -277,6 +280,7 @@ impl From<SpecV1> for FunctionSpec {
             methods: spec.methods,
             coap: spec.coap.into(),
             mqtt: spec.mqtt,
+            publishing: spec.publishing,
             compat: spec.compat,
             template: spec.template,
             port: spec.port,

@@ -133,6 +133,8 @@ pub(super) enum Verb {
     Secret(Secret),
     /// Read and change the state that functions keep
     Kv(Kv),
+    /// Manage the users of the node's own MQTT broker
+    Mqtt(super::mqtt::Mqtt),
     /// Check the node and its machine
     Doctor,
     /// Measure how fast a function or a URL answers
@@ -222,7 +224,22 @@ pub(super) struct NodeFlags {
     /// API of Nuclio's dashboard: an address, :PORT, or on [default: off]
     #[arg(long, value_name = "ADDR")]
     pub(super) nuclio: Option<String>,
-    /// Broker of MQTT triggers that name none [default: mqtt://127.0.0.1:1883]
+    /// The node's own MQTT broker: an address, :PORT, or on [default: off]
+    #[arg(long, value_name = "ADDR")]
+    pub(super) mqtt: Option<String>,
+    /// The same with TLS: an address, :PORT, or on [default: off]
+    #[arg(long, value_name = "ADDR")]
+    pub(super) mqtt_tls: Option<String>,
+    /// Certificates of --mqtt-tls (PEM)
+    #[arg(long, value_name = "FILE")]
+    pub(super) mqtt_certificate: Option<String>,
+    /// Private key of --mqtt-tls (PEM)
+    #[arg(long, value_name = "FILE")]
+    pub(super) mqtt_key: Option<String>,
+    /// MQTT clients without a user name: loopback, off, or all [default: loopback]
+    #[arg(long, value_name = "CLIENTS")]
+    pub(super) mqtt_anonymous: Option<String>,
+    /// Broker of functions that name none [default: local, or mqtt://127.0.0.1:1883]
     #[arg(long, value_name = "URL")]
     pub(super) mqtt_broker: Option<String>,
     /// What callbacks may reach: public, network, or machine [default: public]

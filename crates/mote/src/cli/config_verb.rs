@@ -30,6 +30,11 @@ pub(super) fn load(flags: &NodeFlags) -> Result<Loaded, Failure> {
         ("tinyfaas_coap", &flags.tinyfaas_coap),
         ("tinyfaas_grpc", &flags.tinyfaas_grpc),
         ("nuclio", &flags.nuclio),
+        ("mqtt", &flags.mqtt),
+        ("mqtt_tls", &flags.mqtt_tls),
+        ("mqtt_certificate", &flags.mqtt_certificate),
+        ("mqtt_key", &flags.mqtt_key),
+        ("mqtt_anonymous", &flags.mqtt_anonymous),
         ("mqtt_broker", &flags.mqtt_broker),
         ("outgoing", &flags.outgoing),
     ] {

@@ -92,6 +92,11 @@ fn flags_win_over_environment_over_file() {
             "tinyfaas_coap off default",
             "tinyfaas_grpc off default",
             "nuclio off default",
+            "mqtt off default",
+            "mqtt_tls off default",
+            "mqtt_certificate none default",
+            "mqtt_key none default",
+            "mqtt_anonymous loopback default",
             "mqtt_broker mqtt://127.0.0.1:1883 default",
             "outgoing public default",
         ]

@@ -1,5 +1,6 @@
 // Package mote is what a Go function may ask of its node: the state that the node keeps for it,
-// calls of other functions, and notices to those who observe its resources. Each function takes the context of an invocation, for instance
+// calls of other functions, notices to those who observe its resources, and messages for an MQTT
+// broker. Each function takes the context of an invocation, for instance
 // r.Context(). The node provides this package, so that functions need no download.
 package mote
 
@@ -20,9 +21,9 @@ type asker = func(ctx context.Context, service, operation byte, flags uint16, co
 const key = "mote.internal/requests"
 
 const (
-	state, functions                       = 1, 2
+	state, functions, messages             = 1, 2, 4
 	get, put, remove, list, increment      = 1, 2, 3, 4, 5
-	call, accept                           = 1, 2
+	call, accept, publish                  = 1, 2, 1
 	notDurable, condition, keysOnly        = 1, 2, 4
 	done, notFound, conflict, full         = 0, 1, 2, 3
 	invalid, denied, unavailable, failed   = 4, 5, 6, 8
@@ -333,4 +334,56 @@ func notCalled(status byte, content []byte) error {
 		return &Error{Code: words[failed], Message: string(content[2:]), Status: int(little.Uint16(content))}
 	}
 	return refused(status, content)
+}
+
+// PublishOptions say how a message is published. The zero value is QoS 1, not kept by the broker.
+type PublishOptions struct {
+	// QoS is nil for 1.
+	QoS *byte
+	// Retain lets the broker keep the message for later subscribers.
+	Retain                     bool
+	ContentType, ResponseTopic string
+	Correlation                []byte
+	// User are user properties: names and values.
+	User [][2]string
+}
+
+// Publish publishes a message at the MQTT broker of the function; its manifest must list the topic in
+// [allow] mqtt. It returns once the broker has the message.
+func Publish(ctx context.Context, topic string, body []byte, options ...PublishOptions) error {
+	ask, ok := ctx.Value(key).(asker)
+	if !ok {
+		return errors.New("mote.Publish needs the context of an invocation")
+	}
+	option, qos, retain := one(options), byte(1), byte(0)
+	if option.QoS != nil {
+		qos = *option.QoS
+	}
+	if option.Retain {
+		retain = 1
+	}
+	var user []byte
+	for _, pair := range option.User {
+		if strings.ContainsAny(pair[0]+pair[1], "\n") {
+			return &Error{Code: words[invalid], Message: "a user property holds a line break"}
+		}
+		user = append(append(append(append(user, pair[0]...), '\n'), pair[1]...), '\n')
+	}
+	parts := [][]byte{[]byte(topic), []byte(option.ContentType), []byte(option.ResponseTopic), option.Correlation, user}
+	content := append(make([]byte, 0, 16+len(topic)+len(user)+len(body)), qos, retain)
+	for _, part := range parts {
+		if len(part) > keyMax || len(body) > callBodyMax {
+			return &Error{Code: words[invalid], Message: "a message has at most 960 KiB, and its topic and properties a few KiB"}
+		}
+		content = little.AppendUint16(content, uint16(len(part)))
+	}
+	content = append(content, 0, 0, 0, 0)
+	for _, part := range parts {
+		content = append(content, part...)
+	}
+	status, answer, err := ask(ctx, messages, publish, 0, append(content, body...))
+	if err == nil && status != done {
+		err = refused(status, answer)
+	}
+	return err
 }

@@ -1,0 +1,280 @@
+//! Who may connect, and what they may publish and receive.
+
+use std::collections::HashMap;
+use std::future::Future;
+use std::net::{IpAddr, SocketAddr};
+use std::path::Path;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::{Duration, Instant, SystemTime};
+
+use mote_core::shares::address_owner;
+use mqtt5::broker::{AuthProvider, AuthResult};
+use mqtt5::error::Result;
+use mqtt5::packet::connect::ConnectPacket;
+use mqtt5::protocol::v5::reason_codes::ReasonCode;
+use parking_lot::{Mutex, RwLock};
+use sha2::{Digest as _, Sha256};
+use tokio::sync::Semaphore;
+
+use crate::NODE_USER;
+use crate::acl::{BYTES_MAX, may_publish, may_subscribe};
+use crate::config::Anonymous;
+use crate::users::{FILE_NAME, PASSWORD_BYTES_MAX, User, Users, verify};
+
+/// Wrong passwords of an address in a minute, after which its passwords are not checked any more
+/// in that minute.
+const FAILURES_MAX: u32 = 20;
+const FAILURES_PERIOD: Duration = Duration::from_secs(60);
+/// Addresses with failures that are remembered.
+const ADDRESSES_MAX: usize = 4_096;
+/// Sessions that may outlive their connection.
+pub(crate) const SESSIONS_MAX: usize = 500;
+/// Longest client id.
+const CLIENT_ID_BYTES_MAX: usize = 256;
+
+type Digest = [u8; 32];
+
+/// The rules for clients.
+pub(crate) struct Rules {
+    anonymous: Anonymous,
+    /// Of the node's own password.
+    node: Digest,
+    /// Makes the digests of `proven` useless elsewhere.
+    key: [u8; 32],
+    users: RwLock<Users>,
+    changed: Mutex<Option<SystemTime>>,
+    /// Digests of passwords that were right, so that clients that come back after a restart of
+    /// their network do not cost a hash each.
+    proven: Mutex<HashMap<String, Digest>>,
+    failures: Mutex<HashMap<IpAddr, (Instant, u32)>>,
+    /// One password is checked at a time: each check needs 19 MiB.
+    checking: Arc<Semaphore>,
+    everything: Vec<String>,
+    /// Sessions that existed when they were counted last, and connections since then that may have
+    /// begun another one.
+    pub(crate) sessions: AtomicUsize,
+}
+
+impl Rules {
+    pub(crate) fn new(anonymous: Anonymous, node_password: &str, key: [u8; 32]) -> Self {
+        let digest = digest(&key, NODE_USER, node_password.as_bytes());
+        Self {
+            anonymous,
+            node: digest,
+            key,
+            users: RwLock::default(),
+            changed: Mutex::default(),
+            proven: Mutex::default(),
+            failures: Mutex::default(),
+            checking: Arc::new(Semaphore::new(1)),
+            everything: vec!["#".to_owned()],
+            sessions: AtomicUsize::new(0),
+        }
+    }
+
+    /// Reads the users again if their file has changed.
+    pub(crate) fn look(&self, folder: &Path) {
+        let changed = std::fs::metadata(folder.join(FILE_NAME)).and_then(|file| file.modified());
+        let changed = changed.ok();
+        let mut last = self.changed.lock();
+        if *last == changed && changed.is_some() {
+            return;
+        }
+        match Users::load(folder) {
+            Ok(users) => {
+                if *self.users.read() != users {
+                    tracing::info!(users = users.users.len(), "the users were read");
+                    *self.users.write() = users;
+                    self.proven.lock().clear();
+                    // A device may have tried before its user was added.
+                    self.failures.lock().clear();
+                }
+            }
+            Err(error) if *last == changed => drop(error),
+            Err(error) => {
+                tracing::error!(
+                    "{FILE_NAME} cannot be used, so the users stay as they were: {error}"
+                );
+            }
+        }
+        *last = changed;
+    }
+
+    async fn check(&self, connect: &ConnectPacket, from: IpAddr) -> Verdict {
+        if connect.client_id.len() > CLIENT_ID_BYTES_MAX {
+            return Verdict::No(ReasonCode::ClientIdentifierNotValid);
+        }
+        let keeps = match connect.protocol_version {
+            5 => connect.properties.get_session_expiry_interval().is_some_and(|s| s > 0),
+            _ => !connect.clean_start,
+        };
+        if keeps && self.sessions.load(Ordering::Relaxed) >= SESSIONS_MAX {
+            return Verdict::No(ReasonCode::QuotaExceeded);
+        }
+        let user = match (&connect.username, &connect.password) {
+            (None, None) => {
+                let allowed = match self.anonymous {
+                    Anonymous::Off => false,
+                    Anonymous::Loopback => from.is_loopback(),
+                    Anonymous::All => true,
+                };
+                if !allowed {
+                    return Verdict::No(ReasonCode::NotAuthorized);
+                }
+                None
+            }
+            (Some(name), Some(password)) if password.len() <= PASSWORD_BYTES_MAX => {
+                if !self.is_right(name, password, from).await {
+                    return Verdict::No(ReasonCode::BadUsernameOrPassword);
+                }
+                Some(name.clone())
+            }
+            _ => return Verdict::No(ReasonCode::BadUsernameOrPassword),
+        };
+        if let Some(will) = &connect.will
+            && !self.writes(user.as_deref(), &will.topic)
+        {
+            return Verdict::No(ReasonCode::NotAuthorized);
+        }
+        if keeps {
+            // Until they are counted again.
+            self.sessions.fetch_add(1, Ordering::Relaxed);
+        }
+        Verdict::Yes(user)
+    }
+
+    async fn is_right(&self, name: &str, password: &[u8], from: IpAddr) -> bool {
+        let digest = digest(&self.key, name, password);
+        if name == NODE_USER {
+            return digest == self.node;
+        }
+        if self.proven.lock().get(name) == Some(&digest) {
+            return true;
+        }
+        if self.is_blocked(from) {
+            return false;
+        }
+        // Names that do not exist take as long as others.
+        let hash = self.users.read().users.get(name).map(|user| user.password.clone());
+        let known = hash.is_some();
+        let hash = hash.unwrap_or_else(|| {
+            "$argon2id$v=19$m=19456,t=2,p=1$AAAAAAAAAAAAAAAAAAAAAA$\
+             AAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA"
+                .to_owned()
+        });
+        let Ok(_turn) = self.checking.clone().acquire_owned().await else { return false };
+        // While this one waited, others of its address may have failed.
+        if self.is_blocked(from) {
+            return false;
+        }
+        let (copy, asked) = (password.to_vec(), hash.clone());
+        let right = tokio::task::spawn_blocking(move || verify(&copy, &asked)).await;
+        if known && right.unwrap_or(false) {
+            let still = self.users.read().users.get(name).is_some_and(|user| user.password == hash);
+            if still {
+                self.proven.lock().insert(name.to_owned(), digest);
+            }
+            return still;
+        }
+        self.failed(name, from);
+        false
+    }
+
+    fn is_blocked(&self, from: IpAddr) -> bool {
+        let failures = self.failures.lock();
+        let found = failures.get(&address_owner(from));
+        found.is_some_and(|(since, count)| {
+            since.elapsed() < FAILURES_PERIOD && *count >= FAILURES_MAX
+        })
+    }
+
+    fn failed(&self, name: &str, from: IpAddr) {
+        let mut failures = self.failures.lock();
+        if failures.len() >= ADDRESSES_MAX {
+            failures.retain(|_, (since, _)| since.elapsed() < FAILURES_PERIOD);
+            if failures.len() >= ADDRESSES_MAX {
+                failures.clear();
+            }
+        }
+        let (since, count) =
+            failures.entry(address_owner(from)).or_insert_with(|| (Instant::now(), 0));
+        if since.elapsed() >= FAILURES_PERIOD {
+            (*since, *count) = (Instant::now(), 0);
+        }
+        *count += 1;
+        if *count == 1 || *count == FAILURES_MAX {
+            tracing::warn!(user = name, %from, count = *count, "a client gave a wrong password");
+        }
+    }
+
+    fn filters(
+        &self,
+        user: Option<&str>,
+        of: fn(&User) -> &[String],
+        ask: impl Fn(&[String]) -> bool,
+    ) -> bool {
+        match user {
+            None | Some(NODE_USER) => ask(&self.everything),
+            Some(name) => self.users.read().users.get(name).is_some_and(|user| ask(of(user))),
+        }
+    }
+
+    fn writes(&self, user: Option<&str>, topic: &str) -> bool {
+        self.filters(user, |user| &user.write, |filters| may_publish(filters, topic))
+    }
+
+    fn reads(&self, user: Option<&str>, filter: &str) -> bool {
+        filter.len() <= BYTES_MAX
+            && self.filters(user, |user| &user.read, |filters| may_subscribe(filters, filter))
+    }
+}
+
+enum Verdict {
+    Yes(Option<String>),
+    No(ReasonCode),
+}
+
+fn digest(key: &[u8; 32], name: &str, password: &[u8]) -> Digest {
+    let mut hash = Sha256::new();
+    hash.update(key);
+    hash.update((name.len() as u64).to_le_bytes());
+    hash.update(name.as_bytes());
+    hash.update(password);
+    hash.finalize().into()
+}
+
+impl AuthProvider for Rules {
+    fn authenticate<'a>(
+        &'a self,
+        connect: &'a ConnectPacket,
+        from: SocketAddr,
+    ) -> Pin<Box<dyn Future<Output = Result<AuthResult>> + Send + 'a>> {
+        Box::pin(async move {
+            Ok(match self.check(connect, from.ip().to_canonical()).await {
+                Verdict::Yes(Some(user)) => AuthResult::success_with_user(user),
+                Verdict::Yes(None) => AuthResult::success(),
+                Verdict::No(reason) => AuthResult::fail(reason),
+            })
+        })
+    }
+
+    fn authorize_publish<'a>(
+        &'a self,
+        _client_id: &str,
+        user: Option<&'a str>,
+        topic: &'a str,
+    ) -> Pin<Box<dyn Future<Output = bool> + Send + 'a>> {
+        Box::pin(std::future::ready(self.writes(user, topic)))
+    }
+
+    fn authorize_subscribe<'a>(
+        &'a self,
+        _client_id: &str,
+        user: Option<&'a str>,
+        filter: &'a str,
+    ) -> Pin<Box<dyn Future<Output = bool> + Send + 'a>> {
+        Box::pin(std::future::ready(self.reads(user, filter)))
+    }
+}

@@ -1,0 +1,44 @@
+//! What the node tells the broker on its standard input: one line of JSON.
+
+use std::net::SocketAddr;
+
+use serde::Deserialize;
+
+/// Everything that the broker needs to know.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Config {
+    /// Where devices connect without TLS.
+    pub(crate) listen: SocketAddr,
+    /// Where devices connect with TLS.
+    pub(crate) tls: Option<Tls>,
+    /// Clients without a user name.
+    pub(crate) anonymous: Anonymous,
+    /// The password of the node's own user.
+    pub(crate) password: String,
+    /// The user id that the broker takes if it was started as root.
+    pub(crate) uid: u32,
+}
+
+/// A listener with TLS.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Tls {
+    pub(crate) listen: SocketAddr,
+    /// Certificates (PEM).
+    pub(crate) certificate: String,
+    /// Private key (PEM).
+    pub(crate) key: String,
+}
+
+/// Which clients may connect without a user name.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub(crate) enum Anonymous {
+    /// None.
+    Off,
+    /// Those of this machine.
+    Loopback,
+    /// All.
+    All,
+}

@@ -1,0 +1,198 @@
+//! The MQTT broker of a node: a program of its own, so that a node without it carries none of its
+//! code, and so that it runs without privileges.
+//!
+//! The protocol, sessions and storage are those of the library `mqtt5`. This program confines
+//! itself (`confine.rs`), decides who may do what (`auth.rs`, `acl.rs`, `users.rs`), and sets the
+//! limits. The node starts it in the folder of its data, writes one line of settings to its
+//! standard input (`config.rs`), reads its port from its standard output, and ends
+//! it by closing the input. It must not know functions, manifests or the store.
+
+mod acl;
+mod auth;
+mod config;
+mod confine;
+mod users;
+
+use std::io::{self, BufRead as _, Read as _, Write as _};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use mqtt5::broker::config::{StorageConfig, TlsConfig};
+use mqtt5::broker::{BrokerConfig, MqttBroker, ResourceLimits, StorageBackend as _};
+use tokio::io::AsyncReadExt as _;
+use tokio::signal::unix::{SignalKind, signal};
+use tracing_subscriber::filter::Targets;
+use tracing_subscriber::layer::SubscriberExt as _;
+use tracing_subscriber::util::SubscriberInitExt as _;
+
+use auth::Rules;
+use config::Config;
+
+/// The name of the node's own user.
+pub(crate) const NODE_USER: &str = "mote-node";
+
+/// Connections at once, and those of one address.
+const CONNECTIONS_MAX: usize = 1_000;
+const CONNECTIONS_OF_ONE_MAX: usize = 250;
+/// Largest packet. A message for a client that is away is kept whatever its size, and several
+/// times for a moment, so three times this times the number of sessions must fit into the memory.
+const PACKET_BYTES_MAX: usize = 128 << 10;
+/// Subscriptions of a session.
+const SUBSCRIPTIONS_MAX: usize = 100;
+/// Messages that the broker keeps for later subscribers, and the largest.
+const RETAINED_MAX: usize = 1_000;
+const RETAINED_BYTES_MAX: usize = 32 << 10;
+/// Messages that wait for one client: while it is away, and while it does not read.
+const QUEUED_MAX: usize = 1_000;
+const QUEUED_BYTES_MAX: usize = 128 << 10;
+const UNREAD_MAX: usize = 32;
+/// Unacknowledged messages of one client, each way.
+const INFLIGHT_MAX: u16 = 64;
+/// How long a session outlives its connection.
+const SESSION_EXPIRY: Duration = Duration::from_secs(7 * 24 * 3600);
+/// How often the users' file and the number of sessions are looked at.
+const LOOK_EVERY: Duration = Duration::from_secs(1);
+
+fn main() -> ExitCode {
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    match arguments.iter().map(String::as_str).collect::<Vec<_>>()[..] {
+        ["users", "--folder", folder, ..] => {
+            let status = users::command(Path::new(folder), &arguments[3..]);
+            return ExitCode::from(u8::try_from(status).unwrap_or(1));
+        }
+        ["run"] => {}
+        _ => {
+            eprintln!("mote-broker is started by a node of mote: mote up --mqtt on");
+            return ExitCode::from(2);
+        }
+    }
+    // What the library reports about single clients would fill the log of the node.
+    let levels = Targets::new()
+        .with_target("mote_broker", tracing::Level::INFO)
+        .with_default(tracing::Level::ERROR);
+    let lines = tracing_subscriber::fmt::layer()
+        .with_writer(io::stderr)
+        .with_ansi(false)
+        .with_target(false)
+        .without_time();
+    tracing_subscriber::registry().with(lines).with(levels).init();
+    match run() {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            tracing::error!("{error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn run() -> io::Result<()> {
+    let mut line = String::new();
+    io::stdin().lock().take(1 << 20).read_line(&mut line)?;
+    let config: Config = serde_json::from_str(&line).map_err(io::Error::other)?;
+    let mut key = [0; 32];
+    std::fs::File::open("/dev/urandom")?.read_exact(&mut key)?;
+    let folder = PathBuf::from(".");
+    confine::confine(config.uid, &folder)?;
+    // One thread: the broker needs little, and the node needs the cores.
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .max_blocking_threads(4)
+        .thread_keep_alive(Duration::from_secs(5))
+        .build()?;
+    let rules = Arc::new(Rules::new(config.anonymous, &config.password, key));
+    runtime.block_on(serve(config, rules, folder))
+}
+
+async fn serve(config: Config, rules: Arc<Rules>, folder: PathBuf) -> io::Result<()> {
+    rules.look(&folder);
+    // The node connects without TLS on loopback, wherever devices do.
+    let ip = config.listen.ip();
+    let is_reached = ip == Ipv4Addr::UNSPECIFIED || ip == Ipv4Addr::LOCALHOST;
+    let own = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 0);
+    let listen = if is_reached { vec![config.listen] } else { vec![own, config.listen] };
+    let pem = config.tls.map(|tls| -> io::Result<_> {
+        let certificate = confine::file_in_memory("certificate", tls.certificate.as_bytes())?;
+        let key = confine::file_in_memory("key", tls.key.as_bytes())?;
+        let files = TlsConfig::new(certificate.path.clone(), key.path.clone());
+        Ok((files.with_bind_address(tls.listen), certificate, key))
+    });
+    let pem = pem.transpose()?;
+    let storage = StorageConfig::new()
+        .with_base_dir(folder.join("storage"))
+        .with_max_queued_messages_per_client(QUEUED_MAX)
+        .with_max_queued_bytes_per_client(QUEUED_BYTES_MAX)
+        .with_cleanup_interval(Duration::from_secs(600));
+    let settings = BrokerConfig {
+        bind_addresses: listen,
+        max_clients: CONNECTIONS_MAX,
+        session_expiry_interval: SESSION_EXPIRY,
+        max_packet_size: PACKET_BYTES_MAX,
+        topic_alias_maximum: 16,
+        max_subscriptions_per_client: SUBSCRIPTIONS_MAX,
+        max_retained_messages: RETAINED_MAX,
+        max_retained_message_size: RETAINED_BYTES_MAX,
+        client_channel_capacity: UNREAD_MAX,
+        max_outbound_inflight: INFLIGHT_MAX,
+        server_receive_maximum: Some(INFLIGHT_MAX),
+        tls_config: pem.as_ref().map(|(files, ..)| files.clone()),
+        storage_config: storage,
+        sys_topics_enabled: false,
+        ..BrokerConfig::default()
+    };
+    let broker = MqttBroker::with_config(settings).await.map_err(io::Error::other)?;
+    drop(pem);
+    let mut broker = broker.with_auth_provider(rules.clone());
+    broker.resource_monitor().update_limits(ResourceLimits {
+        max_connections: CONNECTIONS_MAX,
+        max_connections_per_ip: CONNECTIONS_OF_ONE_MAX,
+        max_message_rate_per_client: 0,
+        max_bandwidth_per_client: 0,
+        max_connection_rate: u32::try_from(CONNECTIONS_MAX).unwrap_or(u32::MAX),
+        rate_limit_window: Duration::from_secs(1),
+    });
+    let local = broker.local_addr().ok_or_else(|| io::Error::other("no listener"))?;
+    let (storage, stop) = (broker.storage(), broker.shutdown_handle());
+    let mut ready = broker.ready_receiver();
+    // A Ctrl-C is for the node, which ends the broker after its own clients.
+    let _interrupt = signal(SignalKind::interrupt())?;
+    let mut terminate = signal(SignalKind::terminate())?;
+    let looking = rules.clone();
+    let watching = tokio::spawn(async move {
+        let mut times = tokio::time::interval(LOOK_EVERY);
+        times.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+        loop {
+            times.tick().await;
+            looking.look(&folder);
+            if let Some(storage) = &storage
+                && let Ok(ids) = storage.session_client_ids().await
+            {
+                looking.sessions.store(ids.len(), Ordering::Relaxed);
+            }
+        }
+    });
+    let stopping = tokio::spawn(async move {
+        if ready.wait_for(|ready| *ready).await.is_ok() {
+            // The node reads it; without a node there is nothing to serve.
+            let _ = writeln!(io::stdout(), "{}", local.port());
+        }
+        // The node closes the input when it stops, and the kernel does when the node dies.
+        let closed = async {
+            let mut rest = [0; 64];
+            let mut input = tokio::io::stdin();
+            while input.read(&mut rest).await.is_ok_and(|bytes| bytes > 0) {}
+        };
+        tokio::select! {
+            () = closed => {}
+            _ = terminate.recv() => {}
+        }
+        stop.shutdown();
+    });
+    let served = broker.run().await.map_err(io::Error::other);
+    watching.abort();
+    stopping.abort();
+    served
+}

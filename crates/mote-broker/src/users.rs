@@ -1,0 +1,256 @@
+//! The users of the broker: a file, and the commands that change it.
+
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+use std::io::{self, Read as _, Write as _};
+use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _};
+use std::path::Path;
+
+use argon2::password_hash::{PasswordHash, PasswordHasher as _, PasswordVerifier as _, SaltString};
+use argon2::{Algorithm, Argon2, Params, Version};
+use mote_core::spec::mqtt::check_filter;
+use serde::Deserialize;
+
+/// The file, in the folder of the broker.
+pub(crate) const FILE_NAME: &str = "users.toml";
+/// Most users.
+const USERS_MAX: usize = 10_000;
+/// Most topic filters of a user, each way.
+const FILTERS_MAX: usize = 100;
+/// Longest name of a user.
+const NAME_BYTES_MAX: usize = 256;
+/// Longest password.
+pub(crate) const PASSWORD_BYTES_MAX: usize = 1_024;
+/// What one check of a password costs: OWASP's smallest recommendation, because the broker runs on
+/// small machines too.
+const MEMORY_KIB: u32 = 19 << 10;
+const PASSES: u32 = 2;
+
+/// All users by their names.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Users {
+    /// `[users.NAME]`.
+    #[serde(default)]
+    pub(crate) users: BTreeMap<String, User>,
+}
+
+/// A user.
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct User {
+    /// The hash of the password: `$argon2id$…`.
+    pub(crate) password: String,
+    /// Topic filters of what the user may receive.
+    #[serde(default)]
+    pub(crate) read: Vec<String>,
+    /// Topic filters of what the user may publish.
+    #[serde(default)]
+    pub(crate) write: Vec<String>,
+}
+
+impl Users {
+    /// Reads the file in `folder`; there are no users without a file.
+    pub(crate) fn load(folder: &Path) -> io::Result<Self> {
+        let path = folder.join(FILE_NAME);
+        let text = match std::fs::read_to_string(&path) {
+            Ok(text) => text,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Self::default()),
+            Err(error) => return Err(error),
+        };
+        Self::parse(&text).map_err(io::Error::other)
+    }
+
+    fn parse(text: &str) -> Result<Self, String> {
+        let all: Self = toml::from_str(text).map_err(|error| error.message().to_owned())?;
+        if all.users.len() > USERS_MAX {
+            return Err(format!("more than {USERS_MAX} users"));
+        }
+        for (name, user) in &all.users {
+            user.mistake(name).map_or(Ok(()), |text| Err(format!("user {name:?}: {text}")))?;
+        }
+        Ok(all)
+    }
+
+    /// The text of the file.
+    fn render(&self) -> String {
+        let mut text =
+            String::from("# Users of the MQTT broker. `mote mqtt users` changes this file.\n");
+        for (name, user) in &self.users {
+            let quoted = |text: &str| serde_json::to_string(text).expect("it is text");
+            let list = |filters: &[String]| {
+                let quoted: Vec<_> = filters.iter().map(|filter| quoted(filter)).collect();
+                format!("[{}]", quoted.join(", "))
+            };
+            let _ = write!(
+                text,
+                "\n[users.{}]\npassword = {}\nread = {}\nwrite = {}\n",
+                quoted(name),
+                quoted(&user.password),
+                list(&user.read),
+                list(&user.write),
+            );
+        }
+        text
+    }
+
+    /// Replaces the file. It belongs to the owner of the folder, as which the broker runs.
+    fn save(&self, folder: &Path) -> io::Result<()> {
+        let owner = std::fs::metadata(folder)?;
+        let new = folder.join("users.toml.new");
+        let mut file = std::fs::OpenOptions::new();
+        let mut file = file.write(true).create(true).truncate(true).mode(0o600).open(&new)?;
+        file.write_all(self.render().as_bytes())?;
+        if rustix::process::geteuid().is_root() {
+            std::os::unix::fs::fchown(&file, Some(owner.uid()), Some(owner.gid()))?;
+        }
+        file.sync_all()?;
+        std::fs::rename(new, folder.join(FILE_NAME))?;
+        std::fs::File::open(folder)?.sync_all()
+    }
+}
+
+impl User {
+    fn mistake(&self, name: &str) -> Option<String> {
+        if name.is_empty() || name.len() > NAME_BYTES_MAX || name.contains(char::is_control) {
+            return Some(format!("a name has 1 to {NAME_BYTES_MAX} bytes"));
+        }
+        if name == crate::NODE_USER {
+            return Some("this name belongs to the node".to_owned());
+        }
+        if PasswordHash::new(&self.password).is_err() {
+            return Some("password is not the hash of one; use mote mqtt users add".to_owned());
+        }
+        if self.read.len() > FILTERS_MAX || self.write.len() > FILTERS_MAX {
+            return Some(format!("at most {FILTERS_MAX} filters for read and for write"));
+        }
+        self.read.iter().chain(&self.write).find_map(|filter| match check_filter(filter) {
+            Err(text) => Some(format!("{filter:?}: {text}")),
+            Ok(()) if filter.starts_with('$') => {
+                Some(format!("{filter:?}: topics that begin with $ belong to the broker"))
+            }
+            Ok(()) => None,
+        })
+    }
+}
+
+fn hasher() -> Argon2<'static> {
+    let params = Params::new(MEMORY_KIB, PASSES, 1, None).expect("the numbers are in range");
+    Argon2::new(Algorithm::Argon2id, Version::V0x13, params)
+}
+
+/// The hash of a password.
+pub(crate) fn hash(password: &[u8]) -> io::Result<String> {
+    let mut salt = [0; 16];
+    std::fs::File::open("/dev/urandom")?.read_exact(&mut salt)?;
+    let salt = SaltString::encode_b64(&salt).map_err(io::Error::other)?;
+    Ok(hasher().hash_password(password, &salt).map_err(io::Error::other)?.to_string())
+}
+
+/// Whether a password belongs to a hash. Takes some hundredths of a second.
+pub(crate) fn verify(password: &[u8], hash: &str) -> bool {
+    PasswordHash::new(hash).is_ok_and(|hash| hasher().verify_password(password, &hash).is_ok())
+}
+
+/// `users add|list|remove`: the exit status.
+pub(crate) fn command(folder: &Path, arguments: &[String]) -> i32 {
+    match run(folder, arguments) {
+        Ok(text) => {
+            print!("{text}");
+            0
+        }
+        Err(text) => {
+            eprintln!("error: {text}");
+            2
+        }
+    }
+}
+
+const USAGE: &str = "usage: mote mqtt users list\n       mote mqtt users add NAME [--read FILTER]… \
+                     [--write FILTER]… < PASSWORD\n       mote mqtt users remove NAME";
+
+fn run(folder: &Path, arguments: &[String]) -> Result<String, String> {
+    let words: Vec<&str> = arguments.iter().map(String::as_str).collect();
+    let failed = |error: io::Error| format!("{}: {error}", folder.join(FILE_NAME).display());
+    let mut all = Users::load(folder).map_err(failed)?;
+    match words[..] {
+        ["list"] => {
+            let mut text = String::new();
+            for (name, user) in &all.users {
+                let (read, write) = (user.read.join(" "), user.write.join(" "));
+                let _ = writeln!(text, "{name}  read {read}  write {write}");
+            }
+            Ok(text)
+        }
+        ["remove", name] => {
+            all.users.remove(name).ok_or_else(|| format!("there is no user {name:?}"))?;
+            all.save(folder).map_err(failed)?;
+            Ok(format!("removed {name}\n"))
+        }
+        ["add", name, ref rest @ ..] => {
+            let mut user = User { password: String::new(), read: Vec::new(), write: Vec::new() };
+            for pair in rest.chunks(2) {
+                match *pair {
+                    ["--read", filter] => user.read.push(filter.to_owned()),
+                    ["--write", filter] => user.write.push(filter.to_owned()),
+                    _ => return Err(USAGE.to_owned()),
+                }
+            }
+            let mut password = Vec::new();
+            let most = PASSWORD_BYTES_MAX as u64 + 3;
+            let read = io::stdin().take(most).read_to_end(&mut password);
+            read.map_err(|error| format!("the password: {error}"))?;
+            while password.last().is_some_and(|byte| matches!(byte, b'\r' | b'\n')) {
+                password.pop();
+            }
+            if password.is_empty() || password.len() > PASSWORD_BYTES_MAX {
+                let text = "give the password on standard input, e.g. < password.txt";
+                return Err(format!("{text}; it has 1 to {PASSWORD_BYTES_MAX} bytes"));
+            }
+            user.password = hash(&password).map_err(|error| error.to_string())?;
+            if let Some(mistake) = user.mistake(name) {
+                return Err(mistake);
+            }
+            let word = if all.users.contains_key(name) { "changed" } else { "added" };
+            all.users.insert(name.to_owned(), user);
+            if all.users.len() > USERS_MAX {
+                return Err(format!("more than {USERS_MAX} users"));
+            }
+            all.save(folder).map_err(failed)?;
+            Ok(format!("{word} {name}\n"))
+        }
+        _ => Err(USAGE.to_owned()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_file_is_read_as_it_was_written() {
+        let password = hash(b"s3cret").expect("hashed");
+        assert!(verify(b"s3cret", &password) && !verify(b"s3cre", &password));
+        assert!(!verify(b"s3cret", "plain"));
+        let user = User { password, read: vec!["a/#".into()], write: vec!["ü \"x\"/+".into()] };
+        let users = BTreeMap::from([("o'br ien\"".to_owned(), user)]);
+        let all = Users { users };
+        assert_eq!(Users::parse(&all.render()), Ok(all));
+        assert_eq!(Users::parse(""), Ok(Users::default()));
+    }
+
+    #[test]
+    fn mistakes_name_the_user() {
+        let hash = hash(b"x").expect("hashed");
+        for (text, expected) in [
+            ("[users.a]\npassword = \"plain\"".to_owned(), "not the hash"),
+            (format!("[users.a]\npassword = \"{hash}\"\nread = [\"a+\"]"), "level of its own"),
+            (format!("[users.a]\npassword = \"{hash}\"\nwrite = [\"$SYS/#\"]"), "belong to"),
+            (format!("[users.\"{}\"]\npassword = \"{hash}\"", crate::NODE_USER), "the node"),
+            ("[users.a]\npasswort = \"x\"".to_owned(), "passwort"),
+        ] {
+            let error = Users::parse(&text).expect_err(&text);
+            assert!(error.contains(expected), "{error}");
+        }
+    }
+}

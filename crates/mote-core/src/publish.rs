@@ -1,0 +1,308 @@
+//! Publishing a message at an MQTT broker.
+//!
+//! The parts of a node that publish (functions through their node, results of accepted invocations,
+//! chains) know only [`Publish`]; `mote-mqtt` implements it.
+
+use std::pin::Pin;
+
+use bytes::{Buf as _, Bytes};
+
+use crate::spec::mqtt::{Connection, is_topic};
+
+/// Longest topic of a message in bytes.
+pub const TOPIC_BYTES_MAX: usize = 1_024;
+/// Largest payload of a message. A request of a function to its node has the same bound.
+pub const PAYLOAD_BYTES_MAX: usize = 960 << 10;
+/// User properties of a message at most, and the bytes of their names and values.
+pub const PROPERTIES_MAX: usize = 32;
+/// Bytes of all user properties, of the content type and of the correlation data.
+pub const PROPERTY_BYTES_MAX: usize = 8 << 10;
+
+/// Fixed part of the content of a request of a worker.
+pub const REQUEST_FIXED_BYTES: usize = 16;
+
+/// A message to publish.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Message {
+    /// Who publishes: the name of a function or of a chain. Bounds are shared by this name, and
+    /// problems are logged under it.
+    pub owner: String,
+    /// The broker, and how the node introduces itself there.
+    pub connection: Connection,
+    /// The topic, without wildcards.
+    pub topic: String,
+    /// The content.
+    pub payload: Bytes,
+    /// The quality of service: 0, 1 or 2.
+    pub qos: u8,
+    /// Whether the broker keeps the message for later subscribers.
+    pub retain: bool,
+    /// The content type (MQTT 5).
+    pub content_type: Option<String>,
+    /// Where an answer is expected (MQTT 5).
+    pub response_topic: Option<String>,
+    /// What an answer repeats (MQTT 5).
+    pub correlation: Option<Bytes>,
+    /// User properties (MQTT 5).
+    pub user: Vec<(String, String)>,
+}
+
+impl Message {
+    /// A message with QoS 1 and without properties, for the broker of `connection`.
+    pub fn new(
+        owner: impl Into<String>,
+        connection: Connection,
+        topic: impl Into<String>,
+        payload: Bytes,
+    ) -> Self {
+        Self {
+            owner: owner.into(),
+            connection,
+            topic: topic.into(),
+            payload,
+            qos: 1,
+            retain: false,
+            content_type: None,
+            response_topic: None,
+            correlation: None,
+            user: Vec::new(),
+        }
+    }
+
+    /// Reads the content of a request of a worker; owner and connection are not set. `None` if its
+    /// lengths pass its end; an error if it is complete but cannot be published.
+    ///
+    /// ```text
+    /// 0 QoS u8 | 1 retain u8 | 2 topic length u16 | 4 content type length u16
+    /// 6 response topic length u16 | 8 correlation length u16 | 10 user properties length u16
+    /// 12 zero [4] | 16 topic, content type, response topic, correlation, user properties, payload
+    /// ```
+    /// The user properties have the form of a header block.
+    pub fn parse(operation: u8, mut content: Bytes) -> Option<Result<Self, String>> {
+        if content.len() < REQUEST_FIXED_BYTES {
+            return None;
+        }
+        let (qos, retain) = (content.get_u8(), content.get_u8() != 0);
+        let lengths: [u16; 5] = std::array::from_fn(|_| content.get_u16_le());
+        content.advance(4);
+        if lengths.iter().map(|length| usize::from(*length)).sum::<usize>() > content.len() {
+            return None;
+        }
+        let parts = lengths.map(|length| content.split_to(usize::from(length)));
+        let [topic, kind, response, correlation, user] = parts;
+        Some(Self::read(operation, qos, [topic, kind, response, user]).and_then(|message| {
+            let correlation = (!correlation.is_empty()).then_some(correlation);
+            let message = Self { retain, correlation, payload: content, ..message };
+            message.mistake().map_or(Ok(message), Err)
+        }))
+    }
+
+    fn read(operation: u8, qos: u8, texts: [Bytes; 4]) -> Result<Self, String> {
+        if operation != 1 {
+            return Err(format!("publish has no operation {operation}"));
+        }
+        let text = |bytes: &Bytes| std::str::from_utf8(bytes).map(str::to_owned);
+        let read = || texts.each_ref().map(text);
+        let [Ok(topic), Ok(kind), Ok(response), Ok(user)] = read() else {
+            return Err("topics and properties are UTF-8".to_owned());
+        };
+        let mut parts = user.split_terminator('\n');
+        let mut properties = Vec::new();
+        while let Some(name) = parts.next() {
+            let value = parts.next().ok_or("each user property has a name and a value")?;
+            properties.push((name.to_owned(), value.to_owned()));
+        }
+        let some = |text: String| (!text.is_empty()).then_some(text);
+        let message = Self::new(String::new(), Connection::default(), topic, Bytes::new());
+        let (content_type, response_topic) = (some(kind), some(response));
+        Ok(Self { qos, content_type, response_topic, user: properties, ..message })
+    }
+
+    /// The first reason why no broker can take it. `Publish::publish` checks this, too.
+    pub fn mistake(&self) -> Option<String> {
+        if let Err(text) = check_topic(&self.topic) {
+            return Some(format!("topic: {text}"));
+        }
+        if let Some(Err(text)) = self.response_topic.as_deref().map(check_topic) {
+            return Some(format!("response topic: {text}"));
+        }
+        if self.qos > 2 {
+            return Some("the QoS is 0, 1 or 2".to_owned());
+        }
+        if self.payload.len() > PAYLOAD_BYTES_MAX {
+            return Some(format!("the payload has at most {} KiB", PAYLOAD_BYTES_MAX >> 10));
+        }
+        let user = || self.user.iter().flat_map(|(name, value)| [name, value]);
+        let mut texts = user().chain(&self.content_type);
+        if texts.any(|text| text.contains(is_forbidden)) {
+            return Some("properties contain no control characters".to_owned());
+        }
+        let bytes = user().chain(&self.content_type).map(String::len).sum::<usize>()
+            + self.correlation.as_ref().map_or(0, Bytes::len);
+        if self.user.len() > PROPERTIES_MAX || bytes > PROPERTY_BYTES_MAX {
+            let kib = PROPERTY_BYTES_MAX >> 10;
+            let text = format!("at most {PROPERTIES_MAX} user properties, and {kib} KiB of them");
+            return Some(text);
+        }
+        None
+    }
+
+    /// The bytes that it occupies while it waits.
+    pub fn bytes(&self) -> usize {
+        let user: usize = self.user.iter().map(|(name, value)| name.len() + value.len()).sum();
+        let texts = [&self.content_type, &self.response_topic].into_iter().flatten();
+        let texts: usize = texts.map(String::len).sum();
+        let correlation = self.correlation.as_ref().map_or(0, Bytes::len);
+        256 + self.topic.len() + self.payload.len() + user + texts + correlation
+    }
+}
+
+/// Checks a topic to which a message is published. Topics that begin with `$` belong to the
+/// broker.
+pub fn check_topic(topic: &str) -> Result<(), String> {
+    if topic.is_empty() || topic.len() > TOPIC_BYTES_MAX {
+        return Err(format!("1 to {TOPIC_BYTES_MAX} bytes"));
+    }
+    if topic.starts_with('$') {
+        return Err("a topic that begins with $ belongs to the broker".to_owned());
+    }
+    if !is_topic(topic) || topic.contains(is_forbidden) {
+        return Err("no wildcards (+, #) and no control characters".to_owned());
+    }
+    Ok(())
+}
+
+/// Characters that a broker may refuse (MQTT 5, 1.5.4).
+fn is_forbidden(c: char) -> bool {
+    let code = u32::from(c);
+    c.is_control() || matches!(code, 0xfdd0..=0xfdef) || code & 0xfffe == 0xfffe
+}
+
+/// Why a message was not published.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum PublishError {
+    /// No broker can take such a message.
+    #[error("{0}")]
+    Invalid(String),
+    /// The broker took the message and refused it.
+    #[error("the broker refused the message: {0}")]
+    Refused(String),
+    /// Too many messages wait for this broker. The message was not sent.
+    #[error("{0}")]
+    Full(String),
+    /// The broker did not acknowledge the message in time: it cannot be reached, or refuses the
+    /// node. It may have received the message all the same.
+    #[error("{0}")]
+    Unavailable(String),
+    /// The node is stopping, or publishes nothing.
+    #[error("the node is stopping")]
+    Stopping,
+}
+
+impl PublishError {
+    /// Whether another attempt with the same message ends in the same way.
+    pub fn is_final(&self) -> bool {
+        matches!(self, PublishError::Invalid(_) | PublishError::Refused(_))
+    }
+}
+
+/// A future of this module.
+pub type PublishFuture = Pin<Box<dyn Future<Output = Result<(), PublishError>> + Send>>;
+
+/// Publishes messages at brokers.
+pub trait Publish: Send + Sync + 'static {
+    /// Publishes a message. With QoS 1 and 2 the future resolves to `Ok` when the broker has
+    /// acknowledged the message, and with QoS 0 when it was handed to the connection. It resolves
+    /// within half a minute in any case. The message may be sent even if the future is dropped.
+    /// Never blocks; may be called from any runtime.
+    fn publish(&self, message: Message) -> PublishFuture;
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn message(topic: &str) -> Message {
+        Message::new("f", Connection::default(), topic, Bytes::new())
+    }
+
+    #[test]
+    fn topics_are_checked() {
+        for good in ["a", "/", "a//b", "a b/ü", "a/$x"] {
+            assert_eq!(check_topic(good), Ok(()), "{good:?}");
+        }
+        let long = "x".repeat(TOPIC_BYTES_MAX + 1);
+        for bad in [
+            "",
+            "#",
+            "a/+",
+            "a#",
+            "$SYS/a",
+            "$share/g/a",
+            "a\0",
+            "a\nb",
+            "a\u{fffe}",
+            "\u{fdd0}",
+            &long,
+        ] {
+            assert!(check_topic(bad).is_err(), "{bad:?}");
+        }
+    }
+
+    fn request(head: &[u8], rest: &str) -> Bytes {
+        [head, rest.as_bytes()].concat().into()
+    }
+
+    #[test]
+    fn requests_of_workers_are_read() {
+        let head = [2, 1, 1, 0, 2, 0, 1, 0, 2, 0, 8, 0, 0, 0, 0, 0];
+        let rest = "tctrcck\nv\nl\nw\nbody";
+        let found = Message::parse(1, request(&head, rest)).expect("complete").expect("usable");
+        let pair = |a: &str, b: &str| (a.to_owned(), b.to_owned());
+        let expected = Message {
+            qos: 2,
+            retain: true,
+            content_type: Some("ct".to_owned()),
+            response_topic: Some("r".to_owned()),
+            correlation: Some(Bytes::from_static(b"cc")),
+            user: vec![pair("k", "v"), pair("l", "w")],
+            payload: Bytes::from_static(b"body"),
+            owner: String::new(),
+            ..message("t")
+        };
+        assert_eq!(found, expected);
+        for short in [&head[..15], &[0, 0, 9, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0]] {
+            assert_eq!(Message::parse(1, Bytes::copy_from_slice(short)), None);
+        }
+        let plain = |qos: u8, user: u8| [qos, 0, 1, 0, 0, 0, 0, 0, 0, 0, user, 0, 0, 0, 0, 0];
+        for (operation, head, rest) in [
+            (2, plain(0, 0), "t"),
+            (1, plain(3, 0), "t"),
+            (1, plain(0, 0), "#"),
+            (1, plain(0, 0), "$"),
+            (1, plain(0, 2), "tk\n"),
+        ] {
+            let found = Message::parse(operation, request(&head, rest));
+            assert!(found.expect("complete").is_err(), "{operation} {rest:?}");
+        }
+        let not_utf8 = [&plain(0, 0)[..], b"\xff"].concat();
+        assert!(Message::parse(1, not_utf8.into()).expect("complete").is_err());
+    }
+
+    #[test]
+    fn messages_are_checked() {
+        assert_eq!(message("a").mistake(), None);
+        assert!(message("$SYS").mistake().is_some());
+        assert!(Message { qos: 3, ..message("a") }.mistake().is_some());
+        let payload = Bytes::from(vec![0; PAYLOAD_BYTES_MAX + 1]);
+        assert!(Message { payload, ..message("a") }.mistake().is_some());
+        let response_topic = Some("a/#".to_owned());
+        assert!(Message { response_topic, ..message("a") }.mistake().is_some());
+        let user = vec![("a".to_owned(), "b\nc".to_owned())];
+        assert!(Message { user, ..message("a") }.mistake().is_some());
+        let user = vec![("a".to_owned(), "b".repeat(PROPERTY_BYTES_MAX))];
+        assert!(Message { user, ..message("a") }.mistake().is_some());
+        let user = vec![("a".to_owned(), "b".to_owned()); PROPERTIES_MAX + 1];
+        assert!(Message { user, ..message("a") }.mistake().is_some());
+    }
+}

@@ -1,0 +1,146 @@
+//! Connections to brokers: sockets, TLS, and the broker's answer to CONNECT.
+
+use std::io;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::time::Duration;
+
+use bytes::BytesMut;
+use mote_core::spec::mqtt::{Broker, Connection, LOCAL, MqttVersion};
+use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite};
+use tokio::net::{TcpSocket, TcpStream};
+use tokio::time::timeout;
+
+use crate::packet::{self, ConnAck, Malformed, Packet, Read};
+use crate::reasons::refusal;
+use crate::state::Problem;
+use crate::{Host, tls};
+
+/// How long a connection may take until the broker has accepted the client.
+pub(crate) const CONNECT_PATIENCE: Duration = Duration::from_secs(10);
+/// Silence after which a client asks whether the broker is there.
+pub(crate) const KEEP_ALIVE_S: u16 = 30;
+/// How long the broker may take to answer that.
+pub(crate) const PING_PATIENCE: Duration = Duration::from_secs(15);
+/// The first pause between two connections, and the longest.
+pub(crate) const BACKOFF_MIN: Duration = Duration::from_millis(250);
+pub(crate) const BACKOFF_MAX: Duration = Duration::from_secs(60);
+/// A connection that lasted this long begins the pauses anew.
+pub(crate) const STABLE: Duration = Duration::from_secs(10);
+/// A problem that lasts is logged once in this time.
+pub(crate) const LOG_EVERY: Duration = Duration::from_secs(60);
+/// What a packet may have in addition to the largest body: topic and properties.
+pub(crate) const PACKET_EXTRA_BYTES: usize = 64 << 10;
+
+pub(crate) trait Stream: AsyncRead + AsyncWrite + Send + Unpin {}
+impl<T: AsyncRead + AsyncWrite + Send + Unpin> Stream for T {}
+
+/// A connection on which nothing was sent yet, and how the node introduces itself on it.
+pub(crate) struct Opened {
+    pub(crate) stream: Box<dyn Stream>,
+    pub(crate) username: Option<String>,
+    pub(crate) password: Option<String>,
+}
+
+pub(crate) fn unreachable(error: &io::Error) -> Problem {
+    if let Some(problem) = tls::problem(error) {
+        return problem;
+    }
+    let text = error.to_string();
+    Problem::Unreachable(text.split(" (os error").next().unwrap_or_default().to_lowercase())
+}
+
+impl From<Malformed> for Problem {
+    fn from(error: Malformed) -> Self {
+        Problem::Unreachable(error.to_string())
+    }
+}
+
+impl From<io::Error> for Problem {
+    fn from(error: io::Error) -> Self {
+        unreachable(&error)
+    }
+}
+
+/// The text of a secret that a trigger names.
+fn secret(host: &dyn Host, name: &Option<String>) -> Result<Option<String>, Problem> {
+    match name {
+        None => Ok(None),
+        Some(name) => match host.secret(name) {
+            // An editor ends a file with a line feed, which is not part of a password.
+            Some(text) => Ok(Some(text.trim_end_matches(['\r', '\n']).to_owned())),
+            None => Err(Problem::Secret(name.clone())),
+        },
+    }
+}
+
+/// The address from which the node connects to its own broker.
+const NODE_ADDRESS: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::new(127, 0, 0, 2)), 0);
+
+fn local_address(broker: &Broker) -> Option<SocketAddr> {
+    Some(SocketAddr::new(broker.host.parse().ok()?, broker.port))
+}
+
+/// Connects to the broker.
+pub(crate) async fn open(host: &dyn Host, connection: &Connection) -> Result<Opened, Problem> {
+    let address = connection.broker.clone().unwrap_or_else(|| host.broker());
+    let is_local = address == LOCAL;
+    let (broker, username, password) = if is_local {
+        let off = "this node's own broker is not running; the setting mqtt starts it";
+        let local = host.local().ok_or_else(|| Problem::Unreachable(off.to_owned()))?;
+        let host = local.address.ip().to_string();
+        let broker = Broker { tls: false, host, port: local.address.port() };
+        (broker, Some(local.username), Some(local.password))
+    } else {
+        // Specs and the configuration were checked.
+        let broker = Broker::parse(&address).map_err(Problem::Unreachable)?;
+        (broker, connection.username.clone(), secret(host, &connection.password)?)
+    };
+    let ca = secret(host, &connection.ca)?;
+    let certificate = secret(host, &connection.certificate)?;
+    let client = certificate.zip(secret(host, &connection.key)?);
+    let opening = async {
+        let stream = match local_address(&broker).filter(|_| is_local) {
+            // The broker limits the connections of an address; those of the node are not to compete
+            // with those of other programs of this machine.
+            Some(to) => {
+                let socket = TcpSocket::new_v4()?;
+                socket.bind(NODE_ADDRESS)?;
+                socket.connect(to).await?
+            }
+            None => TcpStream::connect((broker.host.as_str(), broker.port)).await?,
+        };
+        stream.set_nodelay(true)?;
+        let stream: Box<dyn Stream> = if broker.tls {
+            Box::new(tls::connect(&broker.host, stream, tls::Pem { ca, client }).await?)
+        } else {
+            Box::new(stream)
+        };
+        Ok(Opened { stream, username, password })
+    };
+    match timeout(CONNECT_PATIENCE, opening).await {
+        Ok(opened) => opened,
+        Err(_) => Err(Problem::Unreachable("it did not answer in time".to_owned())),
+    }
+}
+
+/// Reads the broker's answer to CONNECT.
+pub(crate) async fn connack(
+    stream: &mut Box<dyn Stream>,
+    input: &mut BytesMut,
+    version: MqttVersion,
+) -> Result<ConnAck, Problem> {
+    loop {
+        match packet::read(input, version, PACKET_EXTRA_BYTES)? {
+            Read::Packet(Packet::ConnAck(ack)) if ack.code == 0 => return Ok(ack),
+            Read::Packet(Packet::ConnAck(ack)) => {
+                return Err(Problem::Refused(refusal(&ack, version)));
+            }
+            Read::More => {}
+            _ => return Err(Malformed("its first packet is not CONNACK").into()),
+        }
+        if stream.read_buf(input).await? == 0 {
+            let text = "it closed the connection instead of accepting the client".to_owned();
+            return Err(Problem::Unreachable(text));
+        }
+    }
+}

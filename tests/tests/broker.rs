@@ -1,0 +1,557 @@
+//! The node's own MQTT broker, with Mosquitto's clients, paho and plain sockets.
+
+use std::io::{Read as _, Write as _};
+use std::net::{SocketAddr, TcpStream};
+use std::process::{Command, Output, Stdio};
+use std::time::Duration;
+
+use mote_tests::mqtt::{self, Subscriber};
+use mote_tests::{Node, PATIENCE, is_root, mote_binary, programs, signal, skip, wait_for};
+
+macro_rules! needs_clients {
+    () => {
+        if !mqtt::is_there() {
+            return skip("MQTT", "the clients of mosquitto are not installed");
+        }
+        let broker = mote_binary().with_file_name("mote-broker");
+        assert!(broker.exists(), "build it first: cargo build -p mote-broker");
+    };
+}
+
+/// A node with a broker, and the port of the broker.
+fn start(flags: &[&str]) -> (Node, u16) {
+    let mut all = vec!["--mqtt", "127.0.0.1:0"];
+    all.extend_from_slice(flags);
+    let node = Node::start_with(&all);
+    let port = port(&node);
+    (node, port)
+}
+
+fn port(node: &Node) -> u16 {
+    let line =
+        node.announcement.lines().find_map(|line| line.strip_prefix("  mqtt   mqtt://127.0.0.1:"));
+    line.and_then(|port| port.parse().ok()).expect("the announcement names the broker")
+}
+
+fn user(node: &Node, name: &str, password: &str, filters: &[&str]) {
+    let data = node.dir.path().join("data");
+    let mut args = vec!["mqtt", "users", "add", name, "--data", data.to_str().expect("UTF-8")];
+    args.extend_from_slice(filters);
+    let output = node.mote_with_input(&args, password.as_bytes());
+    assert!(output.status.success(), "{output:?}");
+}
+
+fn publish(port: u16, args: &[&str]) -> Output {
+    let mut command = Command::new("mosquitto_pub");
+    command.args(["-h", "127.0.0.1", "-p", &port.to_string()]).args(args);
+    command.stdin(Stdio::null()).output().expect("mosquitto_pub")
+}
+
+fn publish_ok(port: u16, args: &[&str]) {
+    let output = publish(port, args);
+    let text = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success() && text.is_empty(), "{args:?}: {text}");
+}
+
+/// Waits until a publication with these arguments is accepted, or refused.
+fn wait_until(port: u16, args: &[&str], accepted: bool) {
+    wait_for(&format!("{args:?} to be {accepted}"), || {
+        (publish(port, args).status.success() == accepted).then_some(())
+    });
+}
+
+/// The process of the broker.
+fn broker_process(node: &Node) -> u32 {
+    let children = format!("/proc/{0}/task", node.pid());
+    wait_for("the broker's process", || {
+        let tasks = std::fs::read_dir(&children).ok()?.flatten();
+        let children =
+            tasks.filter_map(|task| std::fs::read_to_string(task.path().join("children")).ok());
+        let all: Vec<u32> = children
+            .flat_map(|text| text.split(' ').flat_map(str::parse).collect::<Vec<_>>())
+            .collect();
+        all.into_iter().find(|pid| {
+            let name = std::fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default();
+            name.trim() == "mote-broker"
+        })
+    })
+}
+
+#[test]
+fn devices_call_functions_and_functions_answer() {
+    needs_clients!();
+    let (node, port) = start(&[]);
+    let manifest = "version = 1\n[allow]\nmqtt = [\"said/#\"]\n\
+        [[trigger]]\nmqtt = \"in/+\"\nreply = \"out/{1}\"\n";
+    let code = "def handle(event, ctx):\n    ctx.publish('said/it', event.body)\n    return event.text.upper()\n";
+    node.deploy_ok("echo", &[("mote.toml", manifest), ("app.py", code)]);
+    wait_for("the subscription", || {
+        let function = node.json(&["--output", "json", "describe", "echo"]);
+        (function["mqtt"][0]["state"] == "subscribed").then_some(())
+    });
+    for version in ["311", "5"] {
+        for qos in ["0", "1", "2"] {
+            let all =
+                Subscriber::start(port, &["-V", version, "-t", "out/#", "-t", "said/#", "-q", qos]);
+            publish_ok(port, &["-V", version, "-t", "in/x", "-m", "hello", "-q", qos]);
+            let mut found = all.wait(2);
+            found.sort();
+            assert_eq!(found, ["out/x HELLO", "said/it hello"], "{version} {qos}");
+        }
+    }
+    let answer = Command::new("timeout")
+        .args(["20", "mosquitto_rr", "-V", "5", "-h", "127.0.0.1", "-p", &port.to_string()])
+        .args(["-t", "in/y", "-e", "back/y", "-m", "ask"])
+        .output();
+    if let Ok(answer) = answer
+        && answer.status.code() != Some(127)
+    {
+        assert_eq!(String::from_utf8_lossy(&answer.stdout), "ASK\n", "{answer:?}");
+    }
+}
+
+#[test]
+fn users_may_do_what_their_filters_say() {
+    needs_clients!();
+    let (node, port) = start(&["--mqtt-anonymous", "off"]);
+    assert!(!publish(port, &["-t", "a", "-m", "x"]).status.success(), "nobody without a name");
+    user(&node, "thermo", "s3cret", &["--write", "sensors/+/temp", "--read", "orders/#"]);
+    user(&node, "watch", "w", &["--read", "sensors/#", "--read", "state/#", "--write", "orders/1"]);
+    let thermo = ["-V", "5", "-u", "thermo", "-P", "s3cret", "-q", "1"];
+    let with = |more: &[&'static str]| [&thermo[..], more].concat();
+    wait_until(port, &with(&["-t", "sensors/a/temp", "-m", "1"]), true);
+    for wrong in [
+        ["-u", "thermo", "-P", "wrong"],
+        ["-u", "nobody", "-P", "x"],
+        ["-u", "mote-node", "-P", "x"],
+    ] {
+        let output = publish(port, &[&wrong[..], &["-t", "sensors/a/temp", "-m", "x"]].concat());
+        assert!(!output.status.success(), "{wrong:?}");
+    }
+    let all = Subscriber::start(port, &["-u", "watch", "-P", "w", "-t", "sensors/#", "-q", "1"]);
+    for topic in ["sensors/a/b/temp", "sensors/temp", "other", "$SYS/x"] {
+        let output = publish(port, &[&thermo[..], &["-t", topic, "-m", "no"]].concat());
+        let text = String::from_utf8_lossy(&output.stderr).to_lowercase();
+        assert!(!output.status.success() || text.contains("not authorized"), "{topic}: {output:?}");
+    }
+    publish_ok(port, &with(&["-t", "sensors/b/temp", "-m", "yes"]));
+    assert_eq!(all.wait(1), ["sensors/b/temp yes"]);
+
+    // A subscription that asks for more is refused, also through the side doors.
+    for filter in ["#", "+/a/temp", "$SYS/#", "$share/g/#", "$share/g/$SYS/#", "sensors/#"] {
+        let output = Command::new("timeout")
+            .args(["5", "mosquitto_sub", "-h", "127.0.0.1", "-p", &port.to_string(), "-V", "5"])
+            .args(["-u", "thermo", "-P", "s3cret", "-t", filter, "-E"])
+            .output()
+            .expect("mosquitto_sub");
+        let text = String::from_utf8_lossy(&output.stderr).to_lowercase();
+        assert!(text.contains("denied") || text.contains("not authorized"), "{filter}: {output:?}");
+    }
+    // A will outside of the filters refuses the connection.
+    let will =
+        with(&["-t", "sensors/a/temp", "-m", "1", "--will-topic", "other", "--will-payload", "x"]);
+    assert!(!publish(port, &will).status.success());
+
+    // Changes take effect without a restart.
+    let data = node.dir.path().join("data");
+    let data = data.to_str().expect("UTF-8");
+    let listed = node.ok(&["mqtt", "users", "list", "--data", data]);
+    assert!(listed.contains("thermo  read orders/#  write sensors/+/temp"), "{listed}");
+    let file =
+        std::fs::read_to_string(node.dir.path().join("data/broker/users.toml")).expect("a file");
+    assert!(file.contains("$argon2id$") && !file.contains("s3cret"), "{file}");
+    node.ok(&["mqtt", "users", "remove", "thermo", "--data", data]);
+    wait_until(port, &with(&["-t", "sensors/a/temp", "-m", "1"]), false);
+}
+
+#[test]
+fn what_clients_rely_on_survives_the_end_of_the_broker_and_of_the_node() {
+    needs_clients!();
+    let (node, port) = start(&[]);
+    let keeps = ["-c", "-i", "keeper", "-q", "1", "-t", "kept/#"];
+    drop(Subscriber::start(port, &keeps));
+    publish_ok(port, &["-t", "state/a", "-m", "on", "-r", "-q", "1"]);
+    publish_ok(port, &["-t", "kept/1", "-m", "one", "-q", "1"]);
+    publish_ok(port, &["-t", "kept/2", "-m", "two", "-q", "2"]);
+    // The library writes behind; what was acknowledged a moment ago may be lost by a kill.
+    let settled = Subscriber::start(port, &["-t", "state/#", "-q", "1"]);
+    assert_eq!(settled.wait(1), ["state/a on"]);
+    drop(settled);
+    wait_for("the messages to be written", || {
+        let folder = node.dir.path().join("data/broker/storage");
+        let found = Command::new("grep").arg("-rlE").arg("kept/2").arg(folder).output().ok()?;
+        (!found.stdout.is_empty()).then_some(())
+    });
+    let first = broker_process(&node);
+    signal(first, "KILL");
+    wait_for("another process", || (broker_process(&node) != first).then_some(()));
+    wait_until(port, &["-t", "x", "-m", "y"], true);
+    let kept = Subscriber::start(port, &["-t", "state/#", "-q", "1"]);
+    assert_eq!(kept.wait(1), ["state/a on"]);
+    let session = Subscriber::start(port, &keeps);
+    let mut found = session.wait(2);
+    found.sort();
+    assert_eq!(found, ["kept/1 one", "kept/2 two"]);
+    drop((kept, session));
+
+    publish_ok(port, &["-t", "kept/3", "-m", "three", "-q", "1"]);
+    let node = node.stop_and_restart();
+    let port = self::port(&node);
+    let kept = Subscriber::start(port, &["-t", "state/#", "-q", "1"]);
+    assert_eq!(kept.wait(1), ["state/a on"]);
+    assert_eq!(Subscriber::start(port, &keeps).wait(1), ["kept/3 three"]);
+}
+
+#[test]
+fn a_device_that_vanishes_leaves_its_will() {
+    needs_clients!();
+    let (_node, port) = start(&[]);
+    let all = Subscriber::start(port, &["-t", "state/#", "-q", "1"]);
+    let mut device = Command::new("mosquitto_sub")
+        .args(["-h", "127.0.0.1", "-p", &port.to_string(), "-t", "x", "-i", "device"])
+        .args(["--will-topic", "state/device", "--will-payload", "gone", "--will-qos", "1"])
+        .spawn()
+        .expect("mosquitto_sub");
+    let connected = || {
+        // A second client of this name would end the first one.
+        let output = Command::new("ss").args(["-tn", "state", "established"]).output().ok()?;
+        String::from_utf8_lossy(&output.stdout).contains(&format!(":{port}")).then_some(())
+    };
+    wait_for("the connection", connected);
+    publish_ok(port, &["-t", "state/first", "-m", "x", "-q", "1"]);
+    all.wait(1);
+    device.kill().expect("our child");
+    device.wait().expect("our child");
+    assert_eq!(all.wait(2)[1], "state/device gone");
+}
+
+#[test]
+fn the_broker_has_no_rights_and_ends_with_its_node() {
+    needs_clients!();
+    let (mut node, port) = start(&[]);
+    let pid = broker_process(&node);
+    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).expect("it runs");
+    let line = |name: &str| {
+        let found = status.lines().find_map(|line| line.strip_prefix(name));
+        found.unwrap_or_default().trim().to_owned()
+    };
+    assert_eq!(line("NoNewPrivs:"), "1");
+    if is_root() {
+        assert!(!line("Uid:").split('\t').any(|uid| uid == "0"), "{status}");
+        assert!(!line("Gid:").split('\t').any(|gid| gid == "0"), "{status}");
+        assert_eq!(line("Groups:"), "");
+        assert_eq!(line("CapEff:"), "0000000000000000");
+        assert_eq!(line("CapPrm:"), "0000000000000000");
+    }
+    let environment = std::fs::read(format!("/proc/{pid}/environ")).unwrap_or_default();
+    assert!(environment.is_empty(), "{environment:?}");
+    publish_ok(port, &["-t", "a", "-m", "x"]);
+    signal(node.pid(), "KILL");
+    node.ended();
+    wait_for("the broker to end", || {
+        (!std::path::Path::new(&format!("/proc/{pid}")).exists()).then_some(())
+    });
+}
+
+#[test]
+fn a_node_without_a_broker_has_no_process_for_it() {
+    let node = Node::start();
+    assert!(!node.announcement.contains("mqtt://"));
+    assert!(programs(node.pid()).is_empty());
+    assert!(!node.dir.path().join("data/broker").exists());
+}
+
+/// CONNECT of MQTT 3.1.1 for a client id.
+fn connect(id: &str, clean: bool) -> Vec<u8> {
+    let mut packet = vec![0x10, 12 + id.len() as u8, 0, 4];
+    packet.extend_from_slice(b"MQTT");
+    packet.extend_from_slice(&[4, if clean { 2 } else { 0 }, 0, 60, 0, id.len() as u8]);
+    packet.extend_from_slice(id.as_bytes());
+    packet
+}
+
+/// Opens a connection and reads CONNACK; `None` if it is refused.
+fn client(port: u16, id: &str, clean: bool) -> Option<TcpStream> {
+    let mut stream = TcpStream::connect(SocketAddr::from(([127, 0, 0, 1], port))).ok()?;
+    stream.set_read_timeout(Some(PATIENCE)).expect("a timeout");
+    stream.set_write_timeout(Some(Duration::from_secs(2))).expect("a timeout");
+    stream.write_all(&connect(id, clean)).ok()?;
+    let mut answer = [0; 4];
+    stream.read_exact(&mut answer).ok()?;
+    (answer == [0x20, 2, 0, 0]).then_some(stream)
+}
+
+fn memory_bytes(pid: u32) -> u64 {
+    let text = std::fs::read_to_string(format!("/proc/{pid}/status")).expect("it runs");
+    let line = text.lines().find_map(|line| line.strip_prefix("VmRSS:")).expect("a size");
+    line.trim().trim_end_matches(" kB").parse::<u64>().expect("a number") << 10
+}
+
+/// PUBLISH with QoS 0.
+fn message(topic: &str, bytes: usize) -> Vec<u8> {
+    let mut body = vec![0, topic.len() as u8];
+    body.extend_from_slice(topic.as_bytes());
+    body.resize(body.len() + bytes, b'x');
+    let mut packet = vec![0x30];
+    let mut length = body.len();
+    while length > 0x7f {
+        packet.push(length as u8 & 0x7f | 0x80);
+        length >>= 7;
+    }
+    packet.push(length as u8);
+    packet.extend_from_slice(&body);
+    packet
+}
+
+fn subscribe(filters: &[String]) -> Vec<u8> {
+    let mut body = vec![0, 1];
+    for filter in filters {
+        body.extend_from_slice(&(filter.len() as u16).to_be_bytes());
+        body.extend_from_slice(filter.as_bytes());
+        body.push(0);
+    }
+    let mut packet =
+        vec![0x82, body.len() as u8 & 0x7f | 0x80, (body.len() >> 7) as u8 & 0x7f | 0x80];
+    packet.push((body.len() >> 14) as u8);
+    packet.extend_from_slice(&body);
+    packet
+}
+
+#[test]
+fn attackers_use_bounded_memory() {
+    needs_clients!();
+    let (node, port) = start(&[]);
+    let pid = broker_process(&node);
+    let before = memory_bytes(pid);
+
+    // Connections of one address; those beyond its share are closed.
+    let idle: Vec<_> = (0..400).filter_map(|at| client(port, &format!("c{at}"), true)).collect();
+    assert!((200..=250).contains(&idle.len()), "{}", idle.len());
+    drop(idle);
+    wait_for("room for another client", || client(port, "again", true));
+
+    // A packet that is announced to be larger than permitted ends the connection.
+    let mut large = client(port, "large", true).expect("accepted");
+    let _ = large.write_all(b"\x30\xff\xff\xff\x7f\x00\x01a");
+    let _ = large.write_all(&vec![0; 2 << 20]);
+    let mut rest = Vec::new();
+    assert!(large.read_to_end(&mut rest).is_err() || rest.len() < 64);
+
+    // Hundreds of subscriptions, most of which are refused.
+    let mut many = client(port, "many", true).expect("accepted");
+    let filters: Vec<_> = (0..1_000).map(|at| format!("f/{at}/+/#")).collect();
+    let _ = many.write_all(&subscribe(&filters));
+    let _ = many.read(&mut [0; 4096]);
+
+    // A client that subscribes and does not read, while 200 MB are published to it.
+    let mut slow = client(port, "slow", false).expect("accepted");
+    slow.write_all(&subscribe(&["flood".to_owned()])).expect("sent");
+    slow.read_exact(&mut [0; 5]).expect("SUBACK");
+    let mut source = client(port, "source", true).expect("accepted");
+    let large = message("flood", 100 << 10);
+    let mut sent = 0;
+    while sent < 200 << 20 && source.write_all(&large).is_ok() {
+        sent += large.len();
+    }
+    // Kept messages for topics that nobody will ever use.
+    let mut kept = client(port, "kept", true).expect("accepted");
+    for at in 0..5_000 {
+        let mut packet = message(&format!("kept/{at}"), 1_000);
+        packet[0] |= 1;
+        if kept.write_all(&packet).is_err() {
+            break;
+        }
+    }
+    // Sessions that stay behind.
+    for at in 0..3_000 {
+        drop(client(port, &format!("stays-{at}"), false));
+    }
+    wait_until(port, &["-t", "still", "-m", "there", "-q", "1"], true);
+    assert_eq!(broker_process(&node), pid, "it was not restarted: {}", node.log());
+    let grown = memory_bytes(pid).saturating_sub(before);
+    assert!(grown < 96 << 20, "grew by {} MiB", grown >> 20);
+}
+
+#[test]
+fn sessions_of_absent_clients_use_bounded_memory() {
+    needs_clients!();
+    let (node, port) = start(&[]);
+    let pid = broker_process(&node);
+    let mut sessions = 0;
+    for at in 0..1_000 {
+        let Some(mut away) = client(port, &format!("away-{at}"), false) else { continue };
+        let mut packet = subscribe(&["#".to_owned()]);
+        *packet.last_mut().expect("the QoS") = 1;
+        let _ = away.write_all(&packet);
+        sessions += u32::from(away.read(&mut [0; 5]).is_ok_and(|bytes| bytes > 0));
+    }
+    assert!((400..=500).contains(&sessions), "{sessions}");
+    // Each session has a copy of a message.
+    let text = "x".repeat(120 << 10);
+    let file = node.dir.path().join("large");
+    std::fs::write(&file, text).expect("a file");
+    for _ in 0..20 {
+        publish_ok(port, &["-t", "large", "-q", "1", "-f", file.to_str().expect("UTF-8")]);
+    }
+    assert!(memory_bytes(pid) < 384 << 20, "{} MiB", memory_bytes(pid) >> 20);
+    assert_eq!(broker_process(&node), pid, "it was not restarted: {}", node.log());
+    signal(pid, "KILL");
+    wait_for("another process", || (broker_process(&node) != pid).then_some(()));
+    wait_until(port, &["-t", "still", "-m", "there", "-q", "1"], true);
+}
+
+/// Commands of openssl that make an authority and a certificate for 127.0.0.1.
+const CERTIFICATES: &str = "set -e
+key='-newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes'
+openssl req -x509 $key -keyout ca.key -out ca.pem -days 2 -subj /CN=authority
+printf 'subjectAltName=IP:127.0.0.1' > names
+openssl req $key -keyout server.key -out server.csr -subj /CN=server
+openssl x509 -req -in server.csr -CA ca.pem -CAkey ca.key -CAcreateserial -days 2 -out server.pem -extfile names";
+
+#[test]
+fn devices_connect_with_tls() {
+    needs_clients!();
+    let folder = tempfile::tempdir().expect("a folder");
+    let made = Command::new("sh").args(["-c", CERTIFICATES]).current_dir(folder.path()).output();
+    if !made.is_ok_and(|made| made.status.success()) {
+        return skip("TLS", "openssl makes no certificates here");
+    }
+    let free = std::net::TcpListener::bind("127.0.0.1:0").expect("loopback");
+    let tls = free.local_addr().expect("bound");
+    drop(free);
+    let file = |name: &str| folder.path().join(name).display().to_string();
+    let (ca, certificate, key) = (file("ca.pem"), file("server.pem"), file("server.key"));
+    let flags = ["--mqtt-certificate", &certificate, "--mqtt-key", &key];
+    let (_node, port) = start(&[&["--mqtt-tls", &tls.to_string()], &flags[..]].concat());
+    let all = Subscriber::start(port, &["-t", "x", "-q", "1"]);
+    publish_ok(tls.port(), &["--cafile", &ca, "-t", "x", "-m", "secret", "-q", "1"]);
+    assert_eq!(all.wait(1), ["x secret"]);
+    let plain = publish(tls.port(), &["-t", "x", "-m", "plain"]);
+    assert!(!plain.status.success(), "TLS is not optional");
+}
+
+/// Clients of paho: every QoS and both versions, kept messages, a session, and many at once.
+const PAHO: &str = "
+import queue, sys
+import paho.mqtt.client as mqtt
+from paho.mqtt.packettypes import PacketTypes
+from paho.mqtt.properties import Properties
+
+port = int(sys.argv[1])
+
+def client(name, version=mqtt.MQTTv5, clean=True):
+    one = mqtt.Client(mqtt.CallbackAPIVersion.VERSION2, client_id=name, protocol=version,
+                      **({} if version == mqtt.MQTTv5 else {'clean_session': clean}))
+    one.got, one.ready = queue.Queue(), queue.Queue()
+    one.on_message = lambda c, u, m: one.got.put((m.topic, m.payload.decode(), m.qos, m.retain))
+    one.on_subscribe = lambda *a: one.ready.put(1)
+    properties = None
+    if version == mqtt.MQTTv5:
+        properties = Properties(PacketTypes.CONNECT)
+        properties.SessionExpiryInterval = 0 if clean else 600
+    kw = {'clean_start': clean, 'properties': properties} if version == mqtt.MQTTv5 else {}
+    one.connect('127.0.0.1', port, **kw)
+    one.loop_start()
+    return one
+
+def end(one):
+    one.disconnect()
+    one.loop_stop()
+
+for version in (mqtt.MQTTv311, mqtt.MQTTv5):
+    a, b = client(f'a{version}', version), client(f'b{version}', version)
+    a.subscribe('q/#', 2)
+    a.ready.get(timeout=20)
+    for qos in range(3):
+        for number in range(50):
+            b.publish(f'q/{qos}', str(number), qos).wait_for_publish(20)
+        got = [a.got.get(timeout=20) for _ in range(50)]
+        assert got == [(f'q/{qos}', str(number), qos, False) for number in range(50)], got[:3]
+    b.publish('kept/x', 'k', 1, retain=True).wait_for_publish(20)
+    late = client(f'late{version}', version)
+    late.subscribe('kept/#', 1)
+    assert late.got.get(timeout=20) == ('kept/x', 'k', 1, True)
+    b.publish('kept/x', '', 1, retain=True).wait_for_publish(20)
+    keeper = client(f'keeper{version}', version, clean=False)
+    keeper.subscribe('later/#', 2)
+    keeper.ready.get(timeout=20)
+    end(keeper)
+    for qos in (1, 2):
+        b.publish(f'later/{qos}', 'x', qos).wait_for_publish(20)
+    keeper = client(f'keeper{version}', version, clean=False)
+    got = sorted(keeper.got.get(timeout=20) for _ in range(2))
+    assert got == [('later/1', 'x', 1, False), ('later/2', 'x', 2, False)], got
+    for one in (a, b, late, keeper):
+        end(one)
+
+many = [client(f'm{at}') for at in range(100)]
+for one in many:
+    one.subscribe('all', 1)
+for one in many:
+    one.ready.get(timeout=20)
+many[0].publish('all', 'hello', 1).wait_for_publish(20)
+assert all(one.got.get(timeout=20)[1] == 'hello' for one in many)
+for one in many:
+    end(one)
+print('done')
+";
+
+#[test]
+fn paho_finds_everything_in_order() {
+    needs_clients!();
+    let python = mote_tests::repository().join(".cache/test-venv/bin/python");
+    let mut asking = Command::new(&python);
+    let asked = asking.args(["-c", "import paho.mqtt"]).stderr(Stdio::null()).status();
+    if !asked.is_ok_and(|status| status.success()) {
+        return skip("MQTT", "paho-mqtt is not installed");
+    }
+    let (_node, port) = start(&[]);
+    let output = Command::new(python).args(["-c", PAHO, &port.to_string()]).output();
+    let output = output.expect("python");
+    let text = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success() && output.stdout == b"done\n", "{text}");
+}
+
+/// mqtt.js: a request and its answer, and a will.
+const MQTT_JS: &str = "
+import { createRequire } from 'node:module';
+const mqtt = createRequire(process.argv[2])('mqtt');
+const url = `mqtt://127.0.0.1:${process.argv[3]}`;
+for (const protocolVersion of [4, 5]) {
+  const will = { topic: 'will', payload: 'gone', qos: 1 };
+  const a = await mqtt.connectAsync(url, { protocolVersion, reconnectPeriod: 0 });
+  const b = await mqtt.connectAsync(url, { protocolVersion, reconnectPeriod: 0, will });
+  const got = [];
+  let more;
+  a.on('message', (topic, payload) => { got.push(`${topic} ${payload}`); more?.(); });
+  const wait = async (count) => { while (got.length < count) await new Promise((resolve) => { more = resolve; }); };
+  await a.subscribeAsync({ 'in/#': { qos: 2 }, will: { qos: 1 } });
+  for (const qos of [0, 1, 2]) {
+    await b.publishAsync(`in/${qos}`, 'x'.repeat(1000), { qos });
+    await wait(qos + 1);
+  }
+  b.on('error', () => {});
+  b.stream.destroy();
+  await wait(4);
+  if (got[3] !== 'will gone' || !got[2].startsWith('in/2 xxx')) throw new Error(got.join());
+  await a.endAsync();
+}
+console.log('done');
+";
+
+#[test]
+fn mqtt_js_publishes_and_leaves_a_will() {
+    needs_clients!();
+    let modules = mote_tests::repository().join(".cache/test-node/package.json");
+    if !modules.with_file_name("node_modules/mqtt").exists() {
+        return skip("MQTT", "mqtt.js is not installed");
+    }
+    let (node, port) = start(&[]);
+    let script = node.dir.path().join("client.mjs");
+    std::fs::write(&script, MQTT_JS).expect("a file");
+    let mut command = Command::new("timeout");
+    command.args(["60", "node"]).arg(script).arg(modules).arg(port.to_string());
+    let output = command.output().expect("node");
+    let text = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success() && output.stdout == b"done\n", "{text}");
+}
