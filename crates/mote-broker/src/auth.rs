@@ -30,7 +30,7 @@ const FAILURES_PERIOD: Duration = Duration::from_secs(60);
 /// Addresses with failures that are remembered.
 const ADDRESSES_MAX: usize = 4_096;
 /// Sessions that may outlive their connection.
-pub(crate) const SESSIONS_MAX: usize = 500;
+pub(crate) const SESSIONS_MAX: usize = 250;
 /// Longest client id.
 const CLIENT_ID_BYTES_MAX: usize = 256;
 

@@ -23,7 +23,7 @@ const key = "mote.internal/requests"
 const (
 	state, functions, messages             = 1, 2, 4
 	get, put, remove, list, increment      = 1, 2, 3, 4, 5
-	call, accept, publish                  = 1, 2, 1
+	call, accept, send                     = 1, 2, 1
 	notDurable, condition, keysOnly        = 1, 2, 4
 	done, notFound, conflict, full         = 0, 1, 2, 3
 	invalid, denied, unavailable, failed   = 4, 5, 6, 8
@@ -381,7 +381,7 @@ func Publish(ctx context.Context, topic string, body []byte, options ...PublishO
 	for _, part := range parts {
 		content = append(content, part...)
 	}
-	status, answer, err := ask(ctx, messages, publish, 0, append(content, body...))
+	status, answer, err := ask(ctx, messages, send, 0, append(content, body...))
 	if err == nil && status != done {
 		err = refused(status, answer)
 	}
