@@ -288,3 +288,34 @@ fn recipients_that_do_not_work_yet_are_warned_of() {
     assert!(!warnings("next").contains("no function next"), "it is its own recipient");
     assert!(!warnings("first").contains("no function next"));
 }
+
+#[test]
+fn a_chain_ends_at_a_topic() {
+    needs_mosquitto!();
+    let broker = Broker::start();
+    let node = Node::start_with(&["--mqtt-broker", &broker.url()]);
+    let chain = "document: { dsl: '1.0.3', namespace: test, name: tell, version: '1.0.0' }\n\
+        do:\n  \
+        - fixed: { call: mqtt.publish, with: { topic: alarms/all, payload: '${ .text }' } }\n  \
+        - made: { call: mqtt.publish, with: { topic: '${ \"alarms/\\(.id)\" }', qos: 2 } }\n";
+    let file = node.dir.path().join("tell.yaml");
+    std::fs::write(&file, chain).expect("write the chain");
+    node.ok(&["deploy", file.to_str().expect("UTF-8")]);
+    let all = Subscriber::start(broker.port, &["-t", "#", "-q", "2"]);
+    let prefer = [("prefer", "respond-async")];
+    let accepted = node.call("POST", "/tell", &prefer, br#"{"id": 7, "text": "hot"}"#);
+    assert_eq!(accepted.status, 202);
+    assert_eq!(all.wait(2), ["alarms/all hot", "alarms/7 {\"id\":7,\"text\":\"hot\"}"]);
+    let wrong = node.post("/tell", br#"{"id": "+", "text": "x"}"#);
+    assert_eq!((wrong.status, wrong.text().contains("topic")), (400, true), "{}", wrong.text());
+    // A manifest says which topics it may use.
+    let folder = node.dir.path().join("bounded");
+    std::fs::create_dir(&folder).expect("make the folder");
+    std::fs::write(folder.join("tell.yaml"), chain).expect("write");
+    let manifest =
+        "version = 1\nname = \"bounded\"\nruntime = \"chain\"\n[allow]\nmqtt = [\"alarms/all\"]\n";
+    std::fs::write(folder.join("mote.toml"), manifest).expect("write");
+    node.ok(&["deploy", folder.to_str().expect("UTF-8")]);
+    let denied = node.post("/bounded", br#"{"id": 7, "text": "x"}"#);
+    assert_eq!((denied.status, denied.json()["instance"].clone()), (403, "/do/1/made".into()));
+}
