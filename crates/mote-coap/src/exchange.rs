@@ -3,7 +3,7 @@
 use std::net::SocketAddr;
 
 use mote_core::FunctionName;
-use mote_core::notify::Watch;
+use mote_notices::Watch;
 
 use super::blocks::Block;
 use super::exchanges::Noted;

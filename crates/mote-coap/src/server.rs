@@ -8,8 +8,8 @@ use std::net::SocketAddr;
 
 use bytes::Bytes;
 use mote_core::body::Body;
-use mote_core::notify::Notices;
 use mote_core::{Fault, FunctionName, Invocation, Invoker, RouteInfo, Trigger};
+use mote_notices::Notices;
 use slab::Slab;
 
 use super::batch::Outbox;

@@ -7,7 +7,7 @@
 //! Start with [`spec`] (what a function is), then [`invocation`] (a request to it and its answer),
 //! then [`wire`] (the protocol to a worker), then [`fault`] (the classes of failures), then
 //! [`accept`] (invocations that run after their caller was answered), [`services`] (what functions
-//! ask of their node), [`notify`] (who observes what) and [`publish`] (messages for MQTT brokers).
+//! ask of their node), and [`publish`] (messages for MQTT brokers).
 //! Decisions about queues and instances are in `mote-pool`.
 
 pub mod accept;
@@ -23,7 +23,6 @@ pub mod halt_poll;
 pub mod invocation;
 pub mod line_budget;
 pub mod name;
-pub mod notify;
 pub mod policy;
 pub mod publish;
 pub mod retry;

@@ -32,6 +32,8 @@ pub const REQUEST_FIXED_BYTES: usize = 8;
 pub const STATE_FIXED_BYTES: usize = 32;
 /// Fixed part of a call.
 pub const CALL_FIXED_BYTES: usize = 40;
+/// Largest body of a state that a function publishes to those who observe it.
+pub const NOTICE_BODY_BYTES_MAX: usize = 256 << 10;
 /// Longest key of a record of a run.
 pub const RECORD_KEY_BYTES_MAX: usize = 1_024;
 /// Fixed part of a notice.
@@ -409,7 +411,7 @@ fn notify_request(number: u8, flags: u16, mut payload: Bytes) -> Result<Asked, W
         2 => None,
         other => return Ok(Asked::Unusable(format!("notices have no operation {other}"))),
     };
-    if body.as_ref().is_some_and(|body| body.len() > crate::notify::BODY_BYTES_MAX) {
+    if body.as_ref().is_some_and(|body| body.len() > NOTICE_BODY_BYTES_MAX) {
         return Ok(Asked::Unusable("the body of a notice has at most 256 KiB".to_owned()));
     }
     if !is_target(&path, true) || !is_target(&query, false) {

@@ -75,7 +75,7 @@ pub(crate) struct Node {
     /// The rule for requests that the node itself sends.
     pub(crate) outgoing: Outgoing,
     /// The resources of functions that clients observe.
-    pub(crate) notices: mote_core::notify::Notices,
+    pub(crate) notices: mote_notices::Notices,
     /// The state of functions.
     pub(crate) state: mote_state::FileState,
     pub(crate) backend: Arc<ProcessBackend>,

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use mote_core::notify::Notices;
+use mote_notices::Notices;
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric as _};
 use prometheus_client::metrics::counter::ConstCounter;

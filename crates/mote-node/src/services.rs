@@ -13,7 +13,6 @@ use mote_core::accept::{Accept, AcceptError, Deferred};
 use mote_core::body::{Body, BodyError};
 use mote_core::chain::Chain;
 use mote_core::invocation::Head;
-use mote_core::notify::Notices;
 use mote_core::publish::{Message, Publish, PublishError};
 use mote_core::services::{
     Answer, Asked, Begun, CALL_BODY_BYTES_MAX, Call, Caller, FUNCTIONS, NOTIFY, PUBLISH, RUNS,
@@ -22,6 +21,7 @@ use mote_core::services::{
 use mote_core::state::{self, KEYS_MAX, Namespace, Operation, Quota, State};
 use mote_core::{Fault, Invocation, InvocationId, Invoker as _, RouteInfo as _, Trigger};
 use mote_engine::{Engine, Route, clock};
+use mote_notices::Notices;
 
 use super::fields::for_each_field;
 use super::publisher::Publisher;

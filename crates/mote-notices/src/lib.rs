@@ -18,15 +18,16 @@ use std::task::{Context, Poll, Waker};
 
 use bytes::Bytes;
 
-use crate::name::FunctionName;
-use crate::shares::{Exceeded, Share, Shares, address_owner};
+use mote_core::name::FunctionName;
+use mote_core::services::NOTICE_BODY_BYTES_MAX;
+use mote_core::shares::{Exceeded, Share, Shares, address_owner};
 
 /// Observers of a node. One address and one function have at most half of them.
 pub const OBSERVERS_MAX: usize = 4_096;
 /// Bytes of the latest states of observed resources. One function has at most half of them.
 pub const STATE_BYTES_MAX: usize = 16 << 20;
 /// Largest body of a published state.
-pub const BODY_BYTES_MAX: usize = 256 << 10;
+pub const BODY_BYTES_MAX: usize = NOTICE_BODY_BYTES_MAX;
 /// Longest path, query and format of a resource that can be observed, together.
 pub const RESOURCE_BYTES_MAX: usize = 1_024;
 /// Counted for each state in addition to its own bytes.
