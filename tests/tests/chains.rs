@@ -248,3 +248,28 @@ fn no_run_is_lost_under_kills() {
         assert!(ran >= ids.len(), "{step} ran {ran} times");
     }
 }
+
+#[test]
+fn an_endless_expression_ends_only_its_own_run() {
+    let node = Node::start();
+    node.deploy_ok("step", &[("app.py", STEP)]);
+    let tasks = "do:
+  - endless: { if: .endless, set: '${ reduce range(1000000000000000) as $i (0; .) }' }
+  - hold: { call: step, with: { n: 2, hold: true } }
+";
+    deploy(&node, "risky", tasks);
+    let good = accept(&node, "risky", &json!({}));
+    let held = ("hold".to_owned(), "running".to_owned());
+    reached(&node, &good, "the held step", |shown| steps(shown).contains(&held));
+    let answer = node.post("/risky", br#"{"endless": true}"#);
+    assert_eq!(answer.status, 500, "{}", answer.text());
+    let logs = node.ok(&["logs", "risky"]);
+    assert!(logs.contains("longer than 5 s"), "{logs}");
+    node.ok(&["kv", "put", "step", "released", "yes"]);
+    let shown = ended(&node, &good);
+    assert_eq!((&shown["state"], &shown["attempts"]), (&"succeeded".into(), &1.into()), "{shown}");
+    // Hostile data do not end the worker.
+    let nested = "[".repeat(500_000);
+    let answer = node.post("/risky", nested.as_bytes());
+    assert_eq!(answer.status, 400, "{}", answer.text());
+}

@@ -17,6 +17,9 @@ pub const COMMON: [&str; 6] = ["$context", "$input", "$output", "$task", "$workf
 /// Functions of jq that would have another result when a run continues.
 const FORBIDDEN: [&str; 2] = ["now", "env"];
 
+/// Levels of lists and objects in data.
+const DEPTH_MAX: usize = 200;
+
 type Data = data::JustLut<Val>;
 
 /// A compiled expression.
@@ -63,6 +66,7 @@ impl Expression {
 
     /// Its first result; null if it has none.
     pub fn evaluate(&self, input: Val, variables: Vec<Val>) -> Result<Val, String> {
+        let _clock = crate::watchdog::begin();
         let ctx = Ctx::<Data>::new(&self.filter.lut, Vars::new(variables));
         match self.filter.id.run((ctx, input)).map(unwrap_valr).next() {
             None => Ok(Val::Null),
@@ -186,9 +190,33 @@ pub fn from_json(value: &serde_json::Value) -> Val {
     jaq_json::read::parse_single(value.to_string().as_bytes()).unwrap_or_default()
 }
 
-/// Reads JSON.
+/// Reads JSON that is not nested too deeply.
 pub fn parse(json: &[u8]) -> Option<Val> {
+    if is_too_deep(json) {
+        return None;
+    }
     jaq_json::read::parse_single(json).ok()
+}
+
+/// Whether lists and objects are nested deeper than [`DEPTH_MAX`]. The parser, and much of jq, needs
+/// a part of the stack for each level.
+fn is_too_deep(json: &[u8]) -> bool {
+    let (mut depth, mut in_text, mut escaped) = (0_usize, false, false);
+    for byte in json {
+        match byte {
+            _ if escaped => escaped = false,
+            b'\\' if in_text => escaped = true,
+            b'"' => in_text = !in_text,
+            _ if in_text => {}
+            b'[' | b'{' => depth += 1,
+            b']' | b'}' => depth = depth.saturating_sub(1),
+            _ => {}
+        }
+        if depth > DEPTH_MAX {
+            return true;
+        }
+    }
+    false
 }
 
 /// Writes a value as JSON. An error if it has no form in JSON.
@@ -256,6 +284,16 @@ mod tests {
             evaluate("{ a: .b, c: [1] }", r#"{"b": null}"#).unwrap(),
             r#"{"a":null,"c":[1]}"#
         );
+    }
+
+    #[test]
+    fn deeply_nested_data_are_refused() {
+        let nested = |depth: usize| format!("{}1{}", "[".repeat(depth), "]".repeat(depth));
+        assert!(parse(nested(DEPTH_MAX).as_bytes()).is_some());
+        assert!(parse(nested(DEPTH_MAX + 1).as_bytes()).is_none());
+        assert!(parse(nested(2_000_000).as_bytes()).is_none());
+        let text = format!("\"{}\\\"{}\"", "[".repeat(300), "{".repeat(300));
+        assert!(parse(text.as_bytes()).is_some(), "brackets in a text are no nesting");
     }
 
     #[test]

@@ -15,5 +15,6 @@ pub mod expression;
 pub mod host;
 pub mod interpreter;
 pub mod reader;
+mod watchdog;
 pub mod worker;
 pub mod yaml;

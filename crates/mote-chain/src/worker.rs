@@ -3,6 +3,7 @@
 
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
+use std::future::Future as _;
 use std::os::fd::FromRawFd as _;
 use std::path::Path;
 use std::pin::pin;
@@ -26,6 +27,7 @@ use crate::document::Chain;
 use crate::expression::{parse, to_json};
 use crate::host::{Error, Host, Outgoing, Publication, Reply, Stop};
 use crate::interpreter::{self, Beginning, Outcome};
+use crate::watchdog;
 
 /// The descriptor of the connection to the engine.
 const CONNECTION: i32 = 3;
@@ -111,6 +113,13 @@ pub fn serve() -> End {
     // in this process owns it.
     #[expect(unsafe_code, reason = "the descriptor comes from outside")]
     let stream = unsafe { std::os::unix::net::UnixStream::from_raw_fd(CONNECTION) };
+    if let Ok(mut copy) = stream.try_clone() {
+        watchdog::start(move |number, may_write| {
+            if may_write {
+                let _ = std::io::Write::write_all(&mut copy, &overdue(number));
+            }
+        });
+    }
     let local = tokio::task::LocalSet::new();
     local.block_on(&runtime, async move {
         if stream.set_nonblocking(true).is_err() {
@@ -121,6 +130,29 @@ pub fn serve() -> End {
             Err(_) => End::Protocol,
         }
     })
+}
+
+/// What the watchdog says: the run has failed, and the worker ends.
+fn overdue(stream: u32) -> Vec<u8> {
+    let seconds = watchdog::EXPRESSION_SECONDS_MAX;
+    let message = format!("an expression took longer than {seconds} s");
+    let mut frames = Vec::new();
+    put_error(&mut frames, stream, "Run", message.clone());
+    put_error(&mut frames, 0, "Exit", message);
+    frames
+}
+
+fn put_error(out: &mut Vec<u8>, stream: u32, kind: &str, message: String) {
+    let error = WorkerError {
+        kind: kind.to_owned(),
+        message,
+        trace: String::new(),
+        entered_ns: 0,
+        returned_ns: 0,
+    };
+    let error = serde_json::to_vec(&error.clamped()).expect("it has only string keys");
+    let flags = if stream == 0 { 0 } else { FLAG_END };
+    wire::put_frame(out, FrameKind::Error, flags, stream, &error);
 }
 
 impl Worker {
@@ -162,7 +194,12 @@ impl Worker {
             let bytes = std::mem::take(&mut *self.output.bytes.borrow_mut());
             if bytes.is_empty() {
                 self.output.changed.notified().await;
-            } else if output.write_all(&bytes).await.is_err() {
+                continue;
+            }
+            watchdog::writing(true);
+            let written = output.write_all(&bytes).await;
+            watchdog::writing(false);
+            if written.is_err() {
                 return End::Done;
             }
         }
@@ -309,16 +346,7 @@ impl Worker {
     }
 
     fn fail(&self, stream: u32, kind: &str, message: String) {
-        let error = WorkerError {
-            kind: kind.to_owned(),
-            message,
-            trace: String::new(),
-            entered_ns: 0,
-            returned_ns: 0,
-        };
-        let error = serde_json::to_vec(&error.clamped()).expect("it has only string keys");
-        let flags = if stream == 0 { 0 } else { FLAG_END };
-        self.output.put(|out| wire::put_frame(out, FrameKind::Error, flags, stream, &error));
+        self.output.put(|out| put_error(out, stream, kind, message));
     }
 
     /// Starts the run of a stream whose body is complete.
@@ -332,12 +360,18 @@ impl Worker {
             (invocation, std::mem::take(&mut entry.body), entry.window.clone(), cancelled)
         };
         let Some(chain) = self.chain.borrow().clone() else { return };
+        watchdog::busy(true);
         tokio::task::spawn_local(async move {
-            let work = pin!(self.answer(stream, &chain, invocation, &body, &window));
+            let mut work = pin!(self.answer(stream, &chain, invocation, &body, &window));
+            let work = std::future::poll_fn(|cx| {
+                watchdog::stream(stream);
+                work.as_mut().poll(cx)
+            });
             if let Either::Right(_) = select(work, cancelled).await {
                 self.fail(stream, "Cancelled", "cancelled".to_owned());
             }
             self.streams.borrow_mut().remove(&stream);
+            watchdog::busy(!self.streams.borrow().is_empty());
             self.ended.notify_one();
         });
     }

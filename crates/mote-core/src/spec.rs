@@ -401,8 +401,9 @@ impl FunctionSpec {
     /// A spec with every default for `runtime`.
     pub fn with_defaults(name: FunctionName, runtime: Runtime, entry: &str) -> Self {
         let memory_bytes = match runtime {
-            Runtime::Node | Runtime::Server => MEMORY_BYTES_DEFAULT_NODE,
-            Runtime::Python | Runtime::Go | Runtime::Exec | Runtime::Chain => MEMORY_BYTES_DEFAULT,
+            // A chain holds the data of all its runs.
+            Runtime::Node | Runtime::Server | Runtime::Chain => MEMORY_BYTES_DEFAULT_NODE,
+            Runtime::Python | Runtime::Go | Runtime::Exec => MEMORY_BYTES_DEFAULT,
         };
         let timeout_ms = match runtime {
             // A chain waits for functions that have limits of their own.
