@@ -126,8 +126,12 @@ fn bash_completes_names_of_functions() {
              _mote_with_names mote \"${{COMP_WORDS[COMP_CWORD]}}\" \"\"\nprintf '%s\\n' \"${{COMPREPLY[@]}}\"",
             folder.display()
         );
+        // A file, because one argument may have 128 KiB only.
+        let file = node.dir.path().join("ask.sh");
+        std::fs::write(&file, ask).expect("write the script");
         let answer = Command::new("bash")
-            .args(["--norc", "-c", &ask])
+            .arg("--norc")
+            .arg(&file)
             .env("MOTE_NODE", node.dir.path().join("s"))
             .output()
             .expect("bash");

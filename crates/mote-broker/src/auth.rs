@@ -31,10 +31,27 @@ const FAILURES_PERIOD: Duration = Duration::from_secs(60);
 const ADDRESSES_MAX: usize = 4_096;
 /// Sessions that may outlive their connection.
 pub(crate) const SESSIONS_MAX: usize = 250;
+/// Those of one user.
+const SESSIONS_OF_ONE_MAX: usize = 125;
+/// Client ids whose users are remembered.
+const OWNERS_MAX: usize = 4_096;
+/// The beginning and the length of the client ids of the node itself.
+const NODE_IDS: &str = "mote";
+const NODE_ID_BYTES: usize = 23;
 /// Longest client id.
 const CLIENT_ID_BYTES_MAX: usize = 256;
 
 type Digest = [u8; 32];
+
+/// Who uses a client id.
+#[derive(Debug)]
+struct Owner {
+    user: Option<String>,
+    /// Whether the session outlives its connection.
+    keeps: bool,
+    /// When it connected last.
+    at: Instant,
+}
 
 /// The rules for clients.
 pub(crate) struct Rules {
@@ -52,6 +69,8 @@ pub(crate) struct Rules {
     /// One password is checked at a time: each check needs 19 MiB.
     checking: Arc<Semaphore>,
     everything: Vec<String>,
+    /// Who uses a client id, since the broker began.
+    owners: Mutex<HashMap<String, Owner>>,
     /// Sessions that existed when they were counted last, and connections since then that may have
     /// begun another one.
     pub(crate) sessions: AtomicUsize,
@@ -70,6 +89,7 @@ impl Rules {
             failures: Mutex::default(),
             checking: Arc::new(Semaphore::new(1)),
             everything: vec!["#".to_owned()],
+            owners: Mutex::default(),
             sessions: AtomicUsize::new(0),
         }
     }
@@ -110,9 +130,6 @@ impl Rules {
             5 => connect.properties.get_session_expiry_interval().is_some_and(|s| s > 0),
             _ => !connect.clean_start,
         };
-        if keeps && self.sessions.load(Ordering::Relaxed) >= SESSIONS_MAX {
-            return Verdict::No(ReasonCode::QuotaExceeded);
-        }
         let user = match (&connect.username, &connect.password) {
             (None, None) => {
                 let allowed = match self.anonymous {
@@ -138,11 +155,48 @@ impl Rules {
         {
             return Verdict::No(ReasonCode::NotAuthorized);
         }
-        if keeps {
+        self.own(&connect.client_id, user.as_deref(), keeps).map_or(Verdict::Yes(user), Verdict::No)
+    }
+
+    /// Notes who uses a client id. The library lets anybody who begins anew take the session of
+    /// another user, so an id belongs to the first user that connects with it. Ids of the
+    /// form of the node's own belong to the node.
+    fn own(&self, id: &str, user: Option<&str>, keeps: bool) -> Option<ReasonCode> {
+        let is_node = user == Some(NODE_USER);
+        if id.len() == NODE_ID_BYTES && id.starts_with(NODE_IDS) && !is_node {
+            return Some(ReasonCode::ClientIdentifierNotValid);
+        }
+        if is_node || id.is_empty() {
+            return None;
+        }
+        let now = Instant::now();
+        let mut owners = self.owners.lock();
+        let is_known = match owners.get(id) {
+            Some(owner) if owner.user.as_deref() != user => {
+                return Some(ReasonCode::ClientIdentifierNotValid);
+            }
+            Some(owner) => owner.keeps,
+            None => false,
+        };
+        if keeps && !is_known {
+            let of_user = owners.values().filter(|one| one.keeps && one.user.as_deref() == user);
+            let is_full = self.sessions.load(Ordering::Relaxed) >= SESSIONS_MAX
+                || of_user.count() >= SESSIONS_OF_ONE_MAX;
+            if is_full {
+                return Some(ReasonCode::QuotaExceeded);
+            }
             // Until they are counted again.
             self.sessions.fetch_add(1, Ordering::Relaxed);
         }
-        Verdict::Yes(user)
+        if owners.len() >= OWNERS_MAX && !owners.contains_key(id) {
+            let oldest = owners.iter().filter(|(_, one)| !one.keeps).min_by_key(|(_, one)| one.at);
+            let oldest = oldest.or_else(|| owners.iter().min_by_key(|(_, one)| one.at));
+            if let Some(oldest) = oldest.map(|(id, _)| id.clone()) {
+                owners.remove(&oldest);
+            }
+        }
+        owners.insert(id.to_owned(), Owner { user: user.map(str::to_owned), keeps, at: now });
+        None
     }
 
     async fn is_right(&self, name: &str, password: &[u8], from: IpAddr) -> bool {

@@ -49,7 +49,10 @@ const RETAINED_BYTES_MAX: usize = 32 << 10;
 /// Messages that wait for one client: while it is away, and while it does not read.
 const QUEUED_MAX: usize = 1_000;
 const QUEUED_BYTES_MAX: usize = 128 << 10;
-const UNREAD_MAX: usize = 32;
+///
+/// A client that does not read may hold this many of the largest packets, and 250 such clients of
+/// one address must fit into the memory.
+const UNREAD_MAX: usize = 8;
 /// Unacknowledged messages of one client, each way.
 const INFLIGHT_MAX: u16 = 64;
 /// How long a session outlives its connection.

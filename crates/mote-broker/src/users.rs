@@ -98,8 +98,13 @@ impl Users {
     fn save(&self, folder: &Path) -> io::Result<()> {
         let owner = std::fs::metadata(folder)?;
         let new = folder.join("users.toml.new");
+        // The broker may write into this folder, so what lies there under this name is not followed.
+        match std::fs::remove_file(&new) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+            _ => {}
+        }
         let mut file = std::fs::OpenOptions::new();
-        let mut file = file.write(true).create(true).truncate(true).mode(0o600).open(&new)?;
+        let mut file = file.write(true).create_new(true).mode(0o600).open(&new)?;
         file.write_all(self.render().as_bytes())?;
         if rustix::process::geteuid().is_root() {
             std::os::unix::fs::fchown(&file, Some(owner.uid()), Some(owner.gid()))?;

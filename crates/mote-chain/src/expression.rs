@@ -19,6 +19,8 @@ const FORBIDDEN: [&str; 2] = ["now", "env"];
 
 /// Levels of lists and objects in data.
 const DEPTH_MAX: usize = 200;
+/// Digits of a number.
+const DIGITS_MAX: usize = 400;
 
 type Data = data::JustLut<Val>;
 
@@ -190,19 +192,24 @@ pub fn from_json(value: &serde_json::Value) -> Val {
     jaq_json::read::parse_single(value.to_string().as_bytes()).unwrap_or_default()
 }
 
-/// Reads JSON that is not nested too deeply.
+/// Reads JSON that is not nested too deeply and has no endless numbers.
 pub fn parse(json: &[u8]) -> Option<Val> {
-    if is_too_deep(json) {
+    if is_hostile(json) {
         return None;
     }
     jaq_json::read::parse_single(json).ok()
 }
 
-/// Whether lists and objects are nested deeper than [`DEPTH_MAX`]. The parser, and much of jq, needs
-/// a part of the stack for each level.
-fn is_too_deep(json: &[u8]) -> bool {
-    let (mut depth, mut in_text, mut escaped) = (0_usize, false, false);
+/// Whether lists and objects are nested deeper than [`DEPTH_MAX`], or a number has more digits than
+/// [`DIGITS_MAX`]. The parser, and much of jq, needs a part of the stack for each level, and the time
+/// for a number grows with the square of its digits.
+fn is_hostile(json: &[u8]) -> bool {
+    let (mut depth, mut in_text, mut escaped, mut digits) = (0_usize, false, false, 0_usize);
     for byte in json {
+        digits = if !in_text && byte.is_ascii_digit() { digits + 1 } else { 0 };
+        if digits > DIGITS_MAX {
+            return true;
+        }
         match byte {
             _ if escaped => escaped = false,
             b'\\' if in_text => escaped = true,
@@ -287,11 +294,14 @@ mod tests {
     }
 
     #[test]
-    fn deeply_nested_data_are_refused() {
+    fn hostile_data_are_refused() {
         let nested = |depth: usize| format!("{}1{}", "[".repeat(depth), "]".repeat(depth));
         assert!(parse(nested(DEPTH_MAX).as_bytes()).is_some());
         assert!(parse(nested(DEPTH_MAX + 1).as_bytes()).is_none());
         assert!(parse(nested(2_000_000).as_bytes()).is_none());
+        assert!(parse("9".repeat(DIGITS_MAX).as_bytes()).is_some());
+        assert!(parse(format!("[{}]", "9".repeat(DIGITS_MAX + 1)).as_bytes()).is_none());
+        assert!(parse(format!("\"{}\"", "9".repeat(1_000)).as_bytes()).is_some());
         let text = format!("\"{}\\\"{}\"", "[".repeat(300), "{".repeat(300));
         assert!(parse(text.as_bytes()).is_some(), "brackets in a text are no nesting");
     }

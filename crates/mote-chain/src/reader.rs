@@ -384,7 +384,13 @@ impl Reader {
                     Mistake::new(node.line, "mqtt.publish needs `with: { topic: …, payload: … }`")
                 })?;
                 let mut fields = Fields::of(with, "with")?;
-                fields.required("topic")?;
+                let topic = fields.required("topic")?;
+                if let Kind::Text(text) = &topic.kind
+                    && expression::inside(text).is_none()
+                    && let Err(why) = mote_core::publish::check_topic(text)
+                {
+                    return Err(Mistake::new(topic.line, format!("topic {text:?}: {why}")));
+                }
                 for known in ["payload", "qos", "retain", "contentType"] {
                     fields.take(known);
                 }
@@ -412,14 +418,7 @@ impl Reader {
             fields.end()?;
             return self.call(inner, with.or(own), names);
         }
-        let name = function.split('@').next().unwrap_or_default();
-        let good = |byte: u8| byte.is_ascii_alphanumeric() || b"-_.".contains(&byte);
-        if name.is_empty() || !name.bytes().all(good) {
-            return Err(Mistake::new(
-                node.line,
-                format!("{function:?} is not the name of a function"),
-            ));
-        }
+        check_name(function, node.line)?;
         let body = match with {
             Some(node) => Some(Template::read(node, variables)?),
             None => None,
@@ -541,6 +540,17 @@ impl Reader {
     }
 }
 
+fn check_name(function: &str, line: usize) -> Result<(), Mistake> {
+    let name = function.split('@').next().unwrap_or_default();
+    match mote_core::FunctionName::new(name) {
+        Ok(_) => Ok(()),
+        Err(error) => {
+            let text = format!("{function:?} is not the name of a function: {error}");
+            Err(Mistake::new(line, text))
+        }
+    }
+}
+
 /// A call of `http://mote.internal/NAME/PATH`, which stays inside the node.
 fn http(with: &Node, variables: &[String]) -> Result<Work, Mistake> {
     let mut fields = Fields::of(with, "with")?;
@@ -570,6 +580,7 @@ fn http(with: &Node, variables: &[String]) -> Result<Work, Mistake> {
         Some((function, path)) => (function, format!("/{path}")),
         None => (rest, "/".to_owned()),
     };
+    check_name(function, uri.line)?;
     let template = |node: Option<&Node>| match node {
         Some(node) => Template::read(node, variables).map(Some),
         None => Ok(None),

@@ -410,6 +410,11 @@ impl FunctionSpec {
             Runtime::Chain => TIMEOUT_MS_MAX,
             _ => TIMEOUT_MS_DEFAULT,
         };
+        let body_bytes = match runtime {
+            // One step carries as much, and the data of many runs are in memory together.
+            Runtime::Chain => 1 << 20,
+            _ => BODY_BYTES_DEFAULT,
+        };
         Self {
             name,
             runtime,
@@ -422,7 +427,7 @@ impl FunctionSpec {
                 timeout_ms,
                 init_timeout_ms: INIT_TIMEOUT_MS_DEFAULT,
                 concurrency: None,
-                body_bytes: BODY_BYTES_DEFAULT,
+                body_bytes,
                 disk_bytes: DISK_BYTES_DEFAULT,
                 stream_idle_ms: STREAM_IDLE_MS_DEFAULT,
             },

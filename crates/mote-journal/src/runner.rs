@@ -282,8 +282,10 @@ async fn tried<I: Invoker>(
             if outcome.resume_ms.is_some() {
                 return (Next::Again { after_ms: 0, counts: false }, outcome);
             }
-            // A chain that ends with such an error would end with it again.
-            if outcome.is_run && matches!(outcome.result, Ok(400..=499)) {
+            // A chain that ends with such an error would end with it again, unless a function had no
+            // time or no room.
+            let is_brief = matches!(outcome.result, Ok(408 | 425 | 429));
+            if outcome.is_run && !is_brief && matches!(outcome.result, Ok(400..=499)) {
                 return (Next::Dead, outcome);
             }
             (outcome, rules, deferred.attempts_default)
@@ -305,6 +307,7 @@ async fn tried<I: Invoker>(
         random: random(),
     };
     let ended = match &outcome.result {
+        Ok(408 | 425 | 429) if outcome.is_run => Attempt::Answered(503),
         Ok(status) => Attempt::Answered(*status),
         Err(fault) => Attempt::Failed(fault),
     };
@@ -468,8 +471,26 @@ fn answered(status: u16, began_ms: u64) -> Outcome {
     }
 }
 
+/// Why a run has failed, from the problem that is its answer.
+fn reason(outcome: &Outcome) -> Option<String> {
+    #[derive(serde::Deserialize)]
+    struct Problem {
+        #[serde(default)]
+        instance: String,
+        #[serde(default)]
+        title: String,
+        #[serde(default)]
+        detail: String,
+    }
+    let problem: Problem = serde_json::from_slice(outcome.body.as_deref()?).ok()?;
+    let parts = [problem.instance, problem.title, problem.detail];
+    let parts: Vec<String> = parts.into_iter().filter(|part| !part.is_empty()).collect();
+    (!parts.is_empty()).then(|| parts.join(": "))
+}
+
 fn last_attempt(at: &At, function: &str, outcome: &Outcome) -> LastAttempt {
     let (status, fault, detail) = match &outcome.result {
+        Ok(status) if outcome.is_run && *status >= 400 => (*status, None, reason(outcome)),
         Ok(status) => (*status, None, None),
         Err(fault) => {
             let answer = fault.answer();

@@ -26,7 +26,7 @@ use std::time::Duration;
 
 use data_encoding::BASE32_NOPAD;
 use mote_core::accept::Accept;
-use mote_core::spec::mqtt::{Connection, MqttTrigger};
+use mote_core::spec::mqtt::{Connection, LOCAL, MqttTrigger, matches};
 use mote_core::{FunctionName, InvocationId, Invoker};
 use parking_lot::Mutex;
 use sha2::{Digest as _, Sha256};
@@ -92,6 +92,15 @@ pub(crate) struct Settings {
     pub(crate) address: String,
     pub(crate) connection: Connection,
     pub(crate) client_id: String,
+    /// What the function may publish: `[allow] mqtt`.
+    pub(crate) topics: Vec<String>,
+}
+
+impl Settings {
+    /// Whether the answer to a message may go to this response topic of its publisher.
+    pub(crate) fn may_answer(&self, topic: &str) -> bool {
+        self.address != LOCAL || self.topics.iter().any(|filter| matches(filter, topic))
+    }
 }
 
 /// The MQTT triggers of a node.
@@ -123,7 +132,8 @@ impl<I: Invoker> Triggers<I> {
 
     /// Makes `triggers` those of `function`: starts new ones, changes those whose settings differ
     /// and ends the others. A trigger with the same filter and broker keeps its session.
-    pub fn apply(&self, function: &FunctionName, triggers: &[MqttTrigger]) {
+    /// `topics` are the filters of what the function may publish.
+    pub fn apply(&self, function: &FunctionName, triggers: &[MqttTrigger], topics: &[String]) {
         let mut all = self.running.lock();
         if triggers.is_empty() && !all.contains_key(function) {
             return;
@@ -131,7 +141,7 @@ impl<I: Invoker> Triggers<I> {
         let running = all.entry(function.clone()).or_default();
         running.retain(|one| !one.task.is_finished());
         let wanted: Vec<_> =
-            triggers.iter().map(|trigger| self.settings(function, trigger)).collect();
+            triggers.iter().map(|trigger| self.settings(function, trigger, topics)).collect();
         for one in running.iter_mut() {
             let known = wanted.iter().find(|new| new.client_id == one.settings.client_id);
             match known {
@@ -165,7 +175,12 @@ impl<I: Invoker> Triggers<I> {
         }
     }
 
-    fn settings(&self, function: &FunctionName, trigger: &MqttTrigger) -> Arc<Settings> {
+    fn settings(
+        &self,
+        function: &FunctionName,
+        trigger: &MqttTrigger,
+        topics: &[String],
+    ) -> Arc<Settings> {
         let address = trigger.broker.clone().unwrap_or_else(|| self.host.broker());
         let mut hash = Sha256::new();
         for part in [&self.host.node_id(), function.as_str(), &address, &trigger.filter] {
@@ -177,7 +192,8 @@ impl<I: Invoker> Triggers<I> {
         let client_id = format!("mote{}", &text[..19]);
         let function = function.clone();
         let connection = trigger.connection();
-        Arc::new(Settings { function, trigger: trigger.clone(), address, connection, client_id })
+        let (trigger, topics) = (trigger.clone(), topics.to_vec());
+        Arc::new(Settings { function, trigger, address, connection, client_id, topics })
     }
 
     /// The triggers of a function, in the order of their filters.

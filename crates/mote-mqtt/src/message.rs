@@ -100,13 +100,21 @@ pub fn idempotency_key(message: &Publish) -> Option<&str> {
 
 /// Where the answer to a message is published: the response topic of the message, otherwise the
 /// `reply` of the trigger.
-pub fn reply_to(trigger: &MqttTrigger, message: &Publish) -> Option<String> {
+///
+/// At the node's own broker, the node may publish anywhere. A publisher must not choose a topic there
+/// that it may not write itself, so a response topic counts only if `allowed` says that the function
+/// may publish to it.
+pub fn reply_to(
+    trigger: &MqttTrigger,
+    message: &Publish,
+    allowed: impl Fn(&str) -> bool,
+) -> Option<String> {
     if trigger.acknowledge == Acknowledge::Stored {
         return None;
     }
     if let Some(topic) = &message.response_topic {
         // A broker ends the connection of a client that publishes to something else.
-        return is_topic(topic).then(|| topic.clone());
+        return (is_topic(topic) && allowed(topic)).then(|| topic.clone());
     }
     reply_topic(trigger.reply.as_deref()?, &trigger.filter, &message.topic)
 }
@@ -238,12 +246,12 @@ mod tests {
     fn answers_go_where_they_are_expected() {
         let mut trigger = MqttTrigger::new("s/+/t");
         let mut message = Publish { topic: "s/1/t".into(), qos: 2, ..Publish::default() };
-        assert_eq!(reply_to(&trigger, &message), None);
+        assert_eq!(reply_to(&trigger, &message, |_| true), None);
         trigger.reply = Some("s/{1}/alert".into());
-        assert_eq!(reply_to(&trigger, &message).as_deref(), Some("s/1/alert"));
+        assert_eq!(reply_to(&trigger, &message, |_| true).as_deref(), Some("s/1/alert"));
         let answer = |message: &Publish, status, body: &'static str| {
             let fields = b"content-type\ntext/x\n";
-            reply(reply_to(&trigger, message), message, status, fields, body.into())
+            reply(reply_to(&trigger, message, |_| true), message, status, fields, body.into())
         };
         assert_eq!(answer(&message, 204, ""), None);
         assert_eq!(answer(&message, 404, "x"), None);

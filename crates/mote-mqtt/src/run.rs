@@ -142,7 +142,7 @@ async fn once<I: Invoker>(
         let seconds = wait.and_then(|(_, value)| std::str::from_utf8(value).ok()?.parse().ok());
         return Ok(Answer::Status(status, seconds.map(Duration::from_secs)));
     }
-    let topic = message::reply_to(&settings.trigger, message);
+    let topic = message::reply_to(&settings.trigger, message, |topic| settings.may_answer(topic));
     Ok(Answer::Done(message::reply(topic, message, status, &fields, body)))
 }
 

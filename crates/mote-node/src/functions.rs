@@ -40,7 +40,7 @@ pub(crate) async fn remove(node: &Node, name: &str) -> Result<(), Problem> {
     node.engine.remove(name);
     node.notices.end(&revision.spec.name);
     schedules::forget(node, &revision.spec.name);
-    node.mqtt.apply(&revision.spec.name, &[]);
+    node.mqtt.apply(&revision.spec.name, &[], &[]);
     node.forget(&revision.spec.name);
     tracing::info!(function = %name, "removed");
     node.trees.collect_soon();

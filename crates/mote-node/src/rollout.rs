@@ -301,7 +301,7 @@ pub(super) async fn switch(
     let live = serving.live().clone();
     node.engine.publish(serving);
     schedules::publish(node, &live).await;
-    node.mqtt.apply(name, &live.spec.mqtt);
+    node.mqtt.apply(name, &live.spec.mqtt, &live.spec.publishing.topics);
     let was = from.map_or_else(String::new, |from| format!(", was {}", from.split));
     let text = format!("traffic ({why}): {}{was}", to.split);
     live.log.platform(LogLevel::Info, live.number, 0, &text);

@@ -265,7 +265,8 @@ async fn serve(
         fronts.spawn(mote_coap::serve(socket, invoker, coap_config, coap_stopped.clone()));
     }
     for revision in engine.list() {
-        node.mqtt.apply(&revision.spec.name, &revision.spec.mqtt);
+        let spec = &revision.spec;
+        node.mqtt.apply(&spec.name, &spec.mqtt, &spec.publishing.topics);
     }
     let (stop_admin, admin_stopped) = tokio::sync::watch::channel(false);
     let fronts_of_others =

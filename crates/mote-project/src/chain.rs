@@ -50,26 +50,45 @@ pub(super) fn allow(folder: &Folder, spec: &mut FunctionSpec) -> Result<(), Mist
             spec.calls.push(name);
         }
     }
-    let limited = !spec.publishing.topics.is_empty();
-    for topic in topics(&document) {
-        if !limited {
-            spec.publishing.topics.push(topic);
-        }
+    if spec.publishing.topics.is_empty() {
+        let topics = topics(&document).map_err(|topic| {
+            let text = format!("{}: the topic {topic} may be any", escaped(&spec.entry));
+            let hint = "begin it with a constant level, as in ${ \"alarms/\\(.id)\" }, or list the topics \
+                        in mote.toml: [allow] mqtt";
+            mistake("M0303", text, Some(hint.to_owned()))
+        })?;
+        spec.publishing.topics.extend(topics);
     }
     Ok(())
 }
 
-/// The topics that a chain publishes to. A topic that an expression makes may be any.
-fn topics(document: &Value) -> BTreeSet<String> {
-    let mut topics = BTreeSet::new();
+/// The filters of the topics that a chain publishes to. A topic that an expression makes must begin
+/// with a constant level; an error is a topic that does not.
+fn topics(document: &Value) -> Result<BTreeSet<String>, String> {
+    let mut found = Ok(BTreeSet::new());
     collect(document, &mut |task| {
-        if task["call"] == "mqtt.publish"
-            && let Some(topic) = task["with"]["topic"].as_str()
-        {
-            topics.insert(if topic.contains("${") { "#".to_owned() } else { topic.to_owned() });
+        if task["call"] != "mqtt.publish" {
+            return;
+        }
+        let Some(topic) = task["with"]["topic"].as_str() else { return };
+        let filter = match topic.trim().strip_prefix("${") {
+            None => Some(topic.to_owned()),
+            Some(code) => {
+                let text = code.trim().strip_prefix('"').unwrap_or_default();
+                let constant = text.split(['"', '\\']).next().unwrap_or_default();
+                constant
+                    .rfind('/')
+                    .filter(|end| *end > 0)
+                    .map(|end| format!("{}/#", &constant[..end]))
+            }
+        };
+        match (filter, &mut found) {
+            (Some(filter), Ok(filters)) => drop(filters.insert(filter)),
+            (None, Ok(_)) => found = Err(topic.to_owned()),
+            (_, Err(_)) => {}
         }
     });
-    topics
+    found
 }
 
 fn parse(source: &str) -> Result<Value, String> {
@@ -131,9 +150,17 @@ do:
   - h: { call: mqtt.publish, with: { topic: a/b } }
 ",
         );
-        assert_eq!(topics(document.as_ref().unwrap()), ["a/b".to_owned()].into());
-        let made = parse("do: [ { a: { call: mqtt.publish, with: { topic: '${ .x }' } } } ]");
-        assert_eq!(topics(&made.unwrap()), ["#".to_owned()].into());
+        assert_eq!(topics(document.as_ref().unwrap()), Ok(["a/b".to_owned()].into()));
+        let made = |topic: &str| {
+            let file =
+                format!("do: [ {{ a: {{ call: mqtt.publish, with: {{ topic: '{topic}' }} }} }} ]");
+            topics(&parse(&file).unwrap())
+        };
+        assert_eq!(made(r#"${ "a/b/\(.c)" }"#), Ok(["a/b/#".to_owned()].into()));
+        assert_eq!(made(r#"${ "a/b\(.c)/d" }"#), Ok(["a/#".to_owned()].into()));
+        for any in ["${ .x }", r#"${ "a\(.x)" }"#, r#"${ "\(.x)/a" }"#, r#"${ .x + "a/b" }"#] {
+            assert_eq!(made(any), Err(any.to_owned()));
+        }
         let found: Vec<String> = called(&document.unwrap()).into_iter().collect();
         assert_eq!(found, ["fifth", "first", "fourth", "other", "second", "third"]);
     }

@@ -367,7 +367,25 @@ pub fn read(path: &Path) -> Result<Option<Foreign>, Mistakes> {
         .filter(|file| file.extension().is_some_and(|end| end == "yml" || end == "yaml"))
         .collect();
     others.sort();
+    let is_chain = |file: &PathBuf| {
+        fs::read_to_string(file).is_ok_and(|source| {
+            documents("", &source)
+                .is_ok_and(|all| all.iter().any(|one| one["document"]["dsl"].is_string()))
+        })
+    };
+    let chains: Vec<String> = others
+        .iter()
+        .filter(|file| is_chain(file))
+        .map(|file| file.display().to_string())
+        .collect();
+    if chains.len() > 1 {
+        let text = format!("{}: several chains: {}", path.display(), chains.join(", "));
+        return Err(mistake("M0112", text, Some("deploy one of these files".to_owned())));
+    }
     for file in others {
+        if is_chain(&file) {
+            return read_file(&file, path);
+        }
         // The function may have YAML files of its own that cannot be read as manifests.
         if let Ok(Some(found)) = read_file(&file, path) {
             return Ok(Some(found));
@@ -402,7 +420,7 @@ fn read_file(file: &Path, folder: &Path) -> Result<Option<Foreign>, Mistakes> {
     }
     let first = &documents[at];
     let mut found = match kind {
-        Document::Chain => chain::read(&shown, first, &source),
+        Document::Chain => chain::read(&shown, first, &source)?,
         Document::Nuclio => nuclio::read(&shown, &documents, folder)?,
         Document::Kubeless => kubeless::read(&shown, &documents)?,
         Document::Service => knative::services(&shown, &documents)?,

@@ -315,13 +315,14 @@ impl<I: Invoker> Exchange<'_, I> {
         writer: &mut WriteHalf<'_>,
     ) -> After {
         let config = &self.front.config;
-        let _share = match self.front.websockets.take(self.owner, self.route.name()) {
-            Ok(share) => share,
-            Err(refusal) => {
-                let _ = answer::refuse(writer, config, &refusal, None, false, false).await;
-                return After::CloseUnread;
-            }
-        };
+        let _share =
+            match self.front.websockets.take(self.owner, self.route.name(), self.route.places()) {
+                Ok(share) => share,
+                Err(refusal) => {
+                    let _ = answer::refuse(writer, config, &refusal, None, false, false).await;
+                    return After::CloseUnread;
+                }
+            };
         input.arriving = false;
         let (to_function, body) = request_body::channel(None);
         self.request.head.ask_for_websocket();

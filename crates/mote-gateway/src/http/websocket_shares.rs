@@ -12,6 +12,13 @@ use crate::refusal::Refusal;
 pub(crate) struct WebSockets {
     by_address: Shares<IpAddr>,
     by_function: Shares<FunctionName>,
+    /// Those of one address to one function.
+    by_both: Shares<(IpAddr, FunctionName)>,
+}
+
+/// Open until this is dropped.
+pub(crate) struct Open {
+    _shares: (Share<IpAddr>, Share<FunctionName>, Share<(IpAddr, FunctionName)>),
 }
 
 impl WebSockets {
@@ -19,18 +26,32 @@ impl WebSockets {
     pub(crate) fn new(connections_max: usize) -> Self {
         let total = (connections_max / 2).max(1);
         let share = (total / 2).max(1);
-        Self { by_address: Shares::new(total, share), by_function: Shares::new(total, share) }
+        Self {
+            by_address: Shares::new(total, share),
+            by_function: Shares::new(total, share),
+            by_both: Shares::new(total, share),
+        }
     }
 
+    /// Takes a place for a WebSocket. `places` are the calls that the function can run at once; one
+    /// address may have half of them, so that a client with many WebSockets does not keep others,
+    /// and ordinary calls, from the function.
     pub(crate) fn take(
         &self,
         address: IpAddr,
         function: &FunctionName,
-    ) -> Result<(Share<IpAddr>, Share<FunctionName>), Refusal> {
-        let taken = self
-            .by_address
-            .take(address, 1)
-            .and_then(|of_address| Ok((of_address, self.by_function.take(function.clone(), 1)?)));
+        places: u32,
+    ) -> Result<Open, Refusal> {
+        let both = (address, function.clone());
+        let half = (places as usize / 2).max(1);
+        let taken = if self.by_both.taken_by(&both) >= half {
+            Err(Exceeded::Share)
+        } else {
+            self.by_address.take(address, 1).and_then(|of_address| {
+                let of_function = self.by_function.take(function.clone(), 1)?;
+                Ok(Open { _shares: (of_address, of_function, self.by_both.take(both, 1)?) })
+            })
+        };
         taken.map_err(|why| {
             let text = match why {
                 Exceeded::Share => "too many WebSockets of this address or to this function",
@@ -54,19 +75,31 @@ mod tests {
         let address = |last| IpAddr::from([10, 0, 0, last]);
         let mut open = Vec::new();
         for _ in 0..4 {
-            open.push(websockets.take(address(1), &name("one")).unwrap());
+            open.push(websockets.take(address(1), &name("one"), 100).unwrap());
         }
         // The share of the address, and that of the function.
         for (last, function) in [(1, "two"), (2, "one")] {
-            let refusal = websockets.take(address(last), &name(function)).unwrap_err();
+            let refusal = websockets.take(address(last), &name(function), 100).unwrap_err();
             assert_eq!((refusal.status, refusal.code), (503, "M1033"));
         }
         for _ in 0..4 {
-            open.push(websockets.take(address(2), &name("two")).unwrap());
+            open.push(websockets.take(address(2), &name("two"), 100).unwrap());
         }
-        let refusal = websockets.take(address(3), &name("three")).unwrap_err();
+        let refusal = websockets.take(address(3), &name("three"), 100).unwrap_err();
         assert_eq!(refusal.detail, "too many WebSockets");
         open.clear();
-        assert!(websockets.take(address(1), &name("one")).is_ok());
+        assert!(websockets.take(address(1), &name("one"), 100).is_ok());
+    }
+
+    #[test]
+    fn one_address_leaves_half_of_the_places_of_a_function() {
+        let websockets = WebSockets::new(1_000);
+        let name = FunctionName::new("one").unwrap();
+        let address = |last| IpAddr::from([10, 0, 0, last]);
+        let first = [(); 4].map(|()| websockets.take(address(1), &name, 8).unwrap());
+        assert_eq!(websockets.take(address(1), &name, 8).unwrap_err().code, "M1033");
+        assert!(websockets.take(address(2), &name, 8).is_ok());
+        drop(first);
+        assert!(websockets.take(address(1), &name, 1).is_ok(), "one place is for one WebSocket");
     }
 }
