@@ -1,6 +1,6 @@
 //! Guesses the runtime, the entry and the program of a function from its files.
 
-use mote_api::manifest::FunctionManifest;
+use mote_api::manifest::{FunctionManifest, RuntimeName};
 use mote_api::toml_reader::Mistakes;
 use mote_core::spec::{Platform, Runtime};
 
@@ -21,6 +21,18 @@ const NODE_FIRST: [&str; 8] = [
     "handler.mjs",
     "handler.js",
 ];
+
+/// The runtime that a manifest names.
+pub(super) fn named(name: RuntimeName) -> Runtime {
+    match name {
+        RuntimeName::Python => Runtime::Python,
+        RuntimeName::Node => Runtime::Node,
+        RuntimeName::Go => Runtime::Go,
+        RuntimeName::Exec => Runtime::Exec,
+        RuntimeName::Server => Runtime::Server,
+        RuntimeName::Chain => Runtime::Chain,
+    }
+}
 
 /// The runtime, and the evidence for it.
 pub(super) fn runtime(

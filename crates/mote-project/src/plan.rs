@@ -8,7 +8,7 @@ use std::sync::Arc;
 use mote_api::manifest::{
     self, AcknowledgeName, AsyncManifest, BalanceName, FunctionManifest, Manifest, MqttManifest,
     MqttVersionName, OrderName, PlatformName, PolicyName, ProtocolName, RecipientName, RetryName,
-    RuntimeName, ScaleManifest, SessionName, StartName,
+    ScaleManifest, SessionName, StartName,
 };
 use mote_api::toml_reader::{Lined, Mistake, Mistakes};
 use mote_core::policy::Balance;
@@ -315,14 +315,7 @@ fn plan(
         None => function,
     };
     let runtime = match &function.runtime {
-        Some(runtime) => match runtime.value {
-            RuntimeName::Python => Runtime::Python,
-            RuntimeName::Node => Runtime::Node,
-            RuntimeName::Go => Runtime::Go,
-            RuntimeName::Exec => Runtime::Exec,
-            RuntimeName::Server => Runtime::Server,
-            RuntimeName::Chain => Runtime::Chain,
-        },
+        Some(runtime) => guess::named(runtime.value),
         None => {
             let (runtime, why) = guess::runtime(folder, function)?;
             guesses.push(format!("{} ({why})", runtime.as_str()));
