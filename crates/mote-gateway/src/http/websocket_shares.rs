@@ -21,6 +21,12 @@ pub(crate) struct Open {
     _shares: (Share<IpAddr>, Share<FunctionName>, Share<(IpAddr, FunctionName)>),
 }
 
+impl std::fmt::Debug for Open {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Open")
+    }
+}
+
 impl WebSockets {
     /// Half of the connections; an address and a function may have half of these.
     pub(crate) fn new(connections_max: usize) -> Self {
