@@ -46,7 +46,7 @@ const DEAD_KEEP_MS: u64 = 30 * 24 * 3_600_000;
 /// Longest idempotency key and order key in bytes.
 const KEY_BYTES_MAX: usize = 255;
 /// The farthest time for which an invocation can be accepted.
-const DELAY_MS_MAX: u64 = 366 * 24 * 3_600_000;
+pub(crate) const DELAY_MS_MAX: u64 = 366 * 24 * 3_600_000;
 
 /// The journal of a node. Cheap to clone; there is one per node.
 #[derive(Clone)]

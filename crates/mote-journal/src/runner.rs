@@ -19,7 +19,7 @@ use rustix::time::{ClockId, clock_gettime};
 use tokio::sync::oneshot;
 use tokio::task::JoinSet;
 
-use crate::journal::{Journal, RUNNING_OF_ONE_MAX, new_id};
+use crate::journal::{DELAY_MS_MAX, Journal, RUNNING_OF_ONE_MAX, new_id};
 use crate::pending::Number;
 use crate::record::{Destination, LastAttempt, NewRecord, Post, State, Work};
 use crate::records::{Settled, unix_ms};
@@ -222,23 +222,31 @@ async fn attempt<I: Invoker>(
 
 /// Lets a run wait for the time at which it goes on.
 async fn pause(journal: &Journal, at: &At, resume_ms: u64) {
+    let resume_ms = resume_ms.min(unix_ms() + DELAY_MS_MAX);
     if let Some(records) = journal.opened()
         && let Err(error) = records.pause(at.number, resume_ms).await
     {
         tracing::warn!(number = at.number, %error, "cannot note in the journal until when a run waits");
     }
-    if journal.is_cancelled(at.number) {
+    if !pause_unless_cancelled(journal, at, resume_ms) {
         settle(journal, at, State::Cancelled, None, Vec::new()).await;
-        return;
     }
+}
+
+/// False if somebody cancelled the run while its pause was noted.
+fn pause_unless_cancelled(journal: &Journal, at: &At, resume_ms: u64) -> bool {
     let due_ms = journal.now_ms() + resume_ms.saturating_sub(unix_ms());
     let mut memory = journal.0.state.lock();
+    if memory.running.get(&at.number).is_some_and(Option::is_none) {
+        return false;
+    }
     memory.running.remove(&at.number);
     if let Some(entry) = memory.pending.get_mut(at.number) {
         (entry.data.attempts, entry.data.roomless) = (0, 0);
         entry.data.since_ms = resume_ms;
     }
     memory.pending.again(at.number, due_ms);
+    true
 }
 
 /// Lets a record wait for another attempt. False if somebody cancelled it while this attempt was

@@ -84,7 +84,7 @@ fn block_of(fields: &HeaderMap) -> Bytes {
     block.into()
 }
 
-/// The same in the other direction. What is not valid is left out.
+/// The fields of a header block as HTTP/2 sends them. Fields that are not valid are left out.
 pub(super) fn fields_of(block: &[u8]) -> HeaderMap {
     let valid = headers(block).filter(|(name, _)| !answer::is_framing(name));
     valid

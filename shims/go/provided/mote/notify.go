@@ -25,7 +25,7 @@ type NotifyOptions struct {
 
 // Notify tells those who observe a resource of this function its new state, and returns how many they
 // are. With a nil body, the node asks the function for the state with GET. The path is as in a
-// request, with its leading slash; with a query, only observers with this query are told.
+// request, with its leading slash. If it has a query, only observers with the same query are told.
 func Notify(ctx context.Context, path string, body []byte, options ...NotifyOptions) (int, error) {
 	ask, ok := ctx.Value(key).(asker)
 	if !ok {
