@@ -546,7 +546,11 @@ mod tests {
         assert_eq!(publish("f", "/t", None, "1"), 2);
         assert_eq!(publish("f", "/t", Some(""), "2"), 1);
         assert_eq!(publish("f", "/else", None, "3"), 0);
-        assert_eq!(changed(&feed), [plain.resource(), query.resource()], "each resource is named once");
+        assert_eq!(
+            changed(&feed),
+            [plain.resource(), query.resource()],
+            "each resource is named once"
+        );
         assert_eq!(changed(&feed), [] as [u64; 0]);
         assert_eq!((plain.newer(), query.newer()), (Some(state("2")), Some(state("1"))));
         assert_eq!((plain.newer(), other.newer()), (None, None));
