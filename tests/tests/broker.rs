@@ -421,6 +421,32 @@ fn sessions_of_absent_clients_use_bounded_memory() {
     wait_until(port, &["-t", "still", "-m", "there", "-q", "1"], true);
 }
 
+#[test]
+fn unread_messages_of_many_clients_slow_down_who_publishes() {
+    needs_clients!();
+    let (node, port) = start(&[]);
+    let pid = broker_process(&node);
+    // Each reads a topic of its own, so that nothing of what they leave unread is shared.
+    let lazy: Vec<_> = (0..40)
+        .map(|at| {
+            let mut one = client(port, &format!("lazy-{at}"), true).expect("accepted");
+            one.write_all(&subscribe(&[format!("flood/{at}")])).expect("sent");
+            one.read_exact(&mut [0; 5]).expect("SUBACK");
+            one
+        })
+        .collect();
+    let mut source = client(port, "source", true).expect("accepted");
+    source.set_write_timeout(Some(Duration::from_secs(2))).expect("a timeout");
+    let waits = (0..250).any(|_| {
+        (0..40).any(|at| source.write_all(&message(&format!("flood/{at}"), 100 << 10)).is_err())
+    });
+    assert!(waits, "1 GB was taken from a client, and nobody read it");
+    assert!(memory_bytes(pid) < 300 << 20, "{} MiB", memory_bytes(pid) >> 20);
+    drop(lazy);
+    wait_until(port, &["-t", "still", "-m", "there", "-q", "1"], true);
+    assert_eq!(broker_process(&node), pid, "it was not restarted: {}", node.log());
+}
+
 /// Commands of openssl that make an authority and a certificate for 127.0.0.1.
 const CERTIFICATES: &str = "set -e
 key='-newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes'

@@ -38,6 +38,12 @@ const OWNERS_MAX: usize = 4_096;
 /// The beginning and the length of the client ids of the node itself.
 const NODE_IDS: &str = "mote";
 const NODE_ID_BYTES: usize = 23;
+/// Memory in use at which whoever publishes waits: what clients have not read yet is most of it.
+/// Every connection may also hold one packet, and both must fit into the limit of the process.
+const BUSY_BYTES: usize = 192 << 20;
+/// How long a message waits for memory, and how often that is looked at.
+const BUSY_WAIT_MAX: Duration = Duration::from_secs(10);
+const BUSY_LOOK: Duration = Duration::from_millis(10);
 /// Longest client id.
 const CLIENT_ID_BYTES_MAX: usize = 256;
 
@@ -299,6 +305,20 @@ fn digest(key: &[u8; 32], name: &str, password: &[u8]) -> Digest {
     hash.finalize().into()
 }
 
+/// Waits until clients have read what they hold, so that whoever publishes more than they read is
+/// slowed down; false if that takes too long.
+async fn memory_is_free(topic: &str) -> bool {
+    let since = Instant::now();
+    while crate::MEMORY.allocated() > BUSY_BYTES {
+        if since.elapsed() >= BUSY_WAIT_MAX {
+            tracing::warn!(topic, "a message was refused: clients do not read what they receive");
+            return false;
+        }
+        tokio::time::sleep(BUSY_LOOK).await;
+    }
+    true
+}
+
 impl AuthProvider for Rules {
     fn authenticate<'a>(
         &'a self,
@@ -320,7 +340,11 @@ impl AuthProvider for Rules {
         user: Option<&'a str>,
         topic: &'a str,
     ) -> Pin<Box<dyn Future<Output = bool> + Send + 'a>> {
-        Box::pin(std::future::ready(self.writes(user, topic)))
+        let may = self.writes(user, topic);
+        if may && crate::MEMORY.allocated() > BUSY_BYTES {
+            return Box::pin(memory_is_free(topic));
+        }
+        Box::pin(std::future::ready(may))
     }
 
     fn authorize_subscribe<'a>(

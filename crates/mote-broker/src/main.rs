@@ -32,6 +32,12 @@ use tracing_subscriber::util::SubscriberInitExt as _;
 use auth::Rules;
 use config::Config;
 
+/// The system's allocator, which counts: who publishes has to wait while clients that do not read
+/// hold much memory.
+#[global_allocator]
+pub(crate) static MEMORY: cap::Cap<std::alloc::System> =
+    cap::Cap::new(std::alloc::System, usize::MAX);
+
 /// The name of the node's own user.
 pub(crate) const NODE_USER: &str = "mote-node";
 
@@ -50,9 +56,9 @@ const RETAINED_BYTES_MAX: usize = 32 << 10;
 const QUEUED_MAX: usize = 1_000;
 const QUEUED_BYTES_MAX: usize = 128 << 10;
 ///
-/// A client that does not read may hold this many of the largest packets, and 250 such clients of
-/// one address must fit into the memory.
-const UNREAD_MAX: usize = 8;
+/// A burst of small messages with QoS 0 that is longer than this loses its end. How many bytes all
+/// clients together may leave unread is for [`auth::Rules`] to bound.
+const UNREAD_MAX: usize = 256;
 /// Unacknowledged messages of one client, each way.
 const INFLIGHT_MAX: u16 = 64;
 /// How long a session outlives its connection.
