@@ -202,6 +202,34 @@ fn files_with_mistakes_are_refused_with_the_line() {
     assert!(node.ok(&["schedules"]).contains("hourly"));
 }
 
+#[test]
+fn a_dry_run_reads_the_tasks_and_names_functions_that_are_missing() {
+    let node = Node::start();
+    let path = node.dir.path().join("wrong.yaml");
+    let file = path.to_str().expect("UTF-8");
+    let write = |tasks: &str| {
+        let text = format!("{HEAD}  name: wrong\ndo:\n{tasks}");
+        std::fs::write(&path, text).expect("write the chain");
+    };
+    let dry_run = || {
+        let output = node.mote(&["deploy", "--dry-run", file]);
+        (output.status.success(), String::from_utf8_lossy(&output.stderr).into_owned())
+    };
+    write("  - a: { cal: step }\n  - b: { set: 1 }\n  - c: { call: step, wth: {} }\n");
+    let (is_right, text) = dry_run();
+    assert!(!is_right && text.contains("line 7: task \"a\"") && text.contains("line 9:"), "{text}");
+    assert_eq!(text.matches("line 7").count(), 1, "a mistake is named once: {text}");
+    write("  - a: { call: absent }\n");
+    let (is_right, text) = dry_run();
+    assert!(is_right && text.contains("call absent, which this node does not have"), "{text}");
+    let unknown = node.mote(&["runs", "show", "nothing"]);
+    let text = String::from_utf8_lossy(&unknown.stderr).into_owned();
+    assert!(text.contains("mote runs list"), "{text}");
+    assert!(node.mote(&["describe", "wrong"]).status.code() != Some(0), "nothing was deployed");
+    let list = node.mote(&["runs", "list", "--chain", "wrong"]);
+    assert!(!list.status.success(), "no chain has this name");
+}
+
 /// Many runs while the node is killed again and again: each ends, with the right output, and each
 /// step has run at least once. Steps whose record was written do not run again.
 #[test]

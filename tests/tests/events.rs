@@ -91,6 +91,26 @@ fn a_client_that_leaves_ends_the_function() {
 }
 
 #[test]
+fn an_error_after_the_head_is_in_the_log() {
+    let node = Node::start();
+    let code = "def handle(event, ctx):\n    def parts():\n        yield b'one'\n        \
+        raise ValueError('gone in the middle')\n    return parts()\n";
+    node.deploy_ok("breaks", &[("app.py", code)]);
+    let mut stream = TcpStream::connect(node.http).expect("the front listens");
+    stream.set_read_timeout(Some(Duration::from_secs(30))).expect("a socket");
+    stream.write_all(b"GET /breaks HTTP/1.1\r\nHost: test\r\n\r\n").expect("sent");
+    let mut answer = Vec::new();
+    let _ = stream.read_to_end(&mut answer);
+    let answer = String::from_utf8_lossy(&answer).into_owned();
+    assert!(answer.contains("one") && !answer.ends_with("0\r\n\r\n"), "{answer}");
+    wait_for("the error in the log", || {
+        let log = node.ok(&["logs", "breaks"]);
+        let found = log.contains("its answer had begun") && log.contains("gone in the middle");
+        found.then_some(())
+    });
+}
+
+#[test]
 fn silence_ends_a_stream_without_its_end_mark() {
     let node = Node::start();
     for (name, ..) in SHAPES {

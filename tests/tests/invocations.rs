@@ -253,6 +253,17 @@ fn invocations_wait_for_their_time_and_can_be_cancelled() {
 }
 
 #[test]
+fn who_removes_a_function_learns_what_waits_for_it() {
+    let node = Node::start();
+    node.deploy_ok("late", &[("app.py", "def handle(event, ctx):\n    return ''\n")]);
+    accept(&node, "/late", &[("mote-after", "1h")], b"");
+    let said = node.mote(&["remove", "--yes", "late"]);
+    let text = String::from_utf8_lossy(&said.stderr).into_owned();
+    assert!(text.contains("1 accepted invocation still waits for a function"), "{text}");
+    node.ok(&["invocation", "cancel", "--function", "late"]);
+}
+
+#[test]
 fn an_order_key_keeps_the_order_through_failures() {
     let node = Node::start();
     let manifest = quick_retries("attempts = 9");

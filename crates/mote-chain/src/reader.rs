@@ -11,7 +11,7 @@ use crate::document::{
     Backoff, Call, Catch, Chain, Delay, For, Http, Retry, Schema, Shape, Task, Then, Work,
 };
 use crate::expression::{self, Expression, Template, condition};
-use crate::yaml::{Kind, Mistake, Node};
+use crate::yaml::{Kind, Mistake, Mistakes, Node};
 
 /// Tasks of one file at most.
 const TASKS_MAX: usize = 1_000;
@@ -20,8 +20,24 @@ const PARALLEL_MAX: i64 = 64;
 /// The longest wait.
 const WAIT_MAX: Duration = Duration::from_secs(366 * 24 * 3_600);
 
-/// Reads a file.
-pub fn read(text: &str) -> Result<Chain, Mistake> {
+/// Mistakes in tasks that are named at once.
+const MISTAKES_MAX: usize = 20;
+
+/// Reads a file. An error has the mistakes of all tasks, in the order of their lines.
+pub fn read(text: &str) -> Result<Chain, Mistakes> {
+    let mut reader = Reader { common: Common::default(), tasks: 0, mistakes: Vec::new() };
+    let chain = read_with(&mut reader, text);
+    let mut mistakes = reader.mistakes;
+    match chain {
+        Ok(chain) if mistakes.is_empty() => return Ok(chain),
+        Ok(_) => {}
+        Err(mistake) => mistakes.push(mistake),
+    }
+    mistakes.sort_by_key(|mistake| mistake.line);
+    Err(Mistakes(mistakes))
+}
+
+fn read_with(reader: &mut Reader, text: &str) -> Result<Chain, Mistake> {
     let root = crate::yaml::read(text)?;
     let mut fields = Fields::of(&root, "the file")?;
     let mut document = Fields::of(fields.required("document")?, "document")?;
@@ -38,7 +54,6 @@ pub fn read(text: &str) -> Result<Chain, Mistake> {
         document.take(unused);
     }
     document.end()?;
-    let mut reader = Reader { common: Common::default(), tasks: 0 };
     if let Some(node) = fields.take("use") {
         reader.common = Common::read(node)?;
     }
@@ -144,6 +159,8 @@ impl Common {
 struct Reader {
     common: Common,
     tasks: usize,
+    /// Mistakes in tasks that were found by now.
+    mistakes: Vec<Mistake>,
 }
 
 impl Reader {
@@ -190,10 +207,16 @@ impl Reader {
             }
         }
         let scope: Vec<&str> = entries.iter().map(|(name, ..)| name.as_str()).collect();
-        entries
-            .iter()
-            .map(|(name, node, line)| self.task(name, node, *line, &scope, names))
-            .collect()
+        let mut tasks = Vec::new();
+        for (name, node, line) in &entries {
+            match self.task(name, node, *line, &scope, names) {
+                Ok(task) => tasks.push(task),
+                // The other tasks are read as well, so that one deploy names all mistakes.
+                Err(mistake) if self.mistakes.len() < MISTAKES_MAX => self.mistakes.push(mistake),
+                Err(_) => {}
+            }
+        }
+        Ok(tasks)
     }
 
     fn task(
@@ -434,8 +457,15 @@ impl Reader {
                 let with = errors.required("with")?;
                 errors.end()?;
                 let mut members = Fields::of(with, "catch.errors.with")?;
-                for known in ["type", "status", "instance", "title", "detail"] {
+                for known in ["type", "instance", "title", "detail"] {
                     members.take(known);
+                }
+                match members.take("status") {
+                    Some(Node { kind: Kind::Text(text), line }) if !text.contains("${") => {
+                        let text = format!("a status is a number without quotes, not {text:?}");
+                        return Err(Mistake::new(*line, text));
+                    }
+                    _ => {}
                 }
                 members.end()?;
                 Some(Template::read(with, &names.variables)?)
@@ -608,6 +638,13 @@ fn http(with: &Node, variables: &[String]) -> Result<Work, Mistake> {
 /// `metadata.parallel` of a `for`.
 fn parallel(metadata: Option<&Node>) -> Result<Option<usize>, Mistake> {
     let Some(Node { kind: Kind::Map(entries), .. }) = metadata else { return Ok(None) };
+    // Metadata may have any keys, but these are more likely this one, mistyped.
+    if let Some((key, node)) = entries
+        .iter()
+        .find(|(key, _)| key != "parallel" && key.to_ascii_lowercase().starts_with("paral"))
+    {
+        return Err(Mistake::new(node.line, format!("metadata.{key}: did you mean parallel?")));
+    }
     match entries.iter().find(|(key, _)| key == "parallel").map(|(_, node)| node) {
         None => Ok(None),
         Some(Node { kind: Kind::Int(number @ 1..=PARALLEL_MAX), .. }) => Ok(Some(*number as usize)),

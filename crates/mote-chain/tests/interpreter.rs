@@ -456,11 +456,23 @@ fn mistakes_are_named_with_their_line() {
             "line 2: a node has no use.secrets for chains",
         ),
         ("do:\n  - a: { call: f\n", "this is not YAML"),
+        (
+            "do:\n  - a: { for: { in: '[1]' }, metadata: { paralel: 2 }, do: [ { b: { call: f } } ] }",
+            "line 3: metadata.paralel: did you mean parallel?",
+        ),
+        (
+            "do:\n  - a: { try: [ { b: { call: f } } ], catch: { errors: { with: { status: '503' } } } }",
+            "line 3: a status is a number without quotes, not \"503\"",
+        ),
+        (
+            "do:\n  - a: { cal: f }\n  - b: { call: f }\n  - c: { call: f, wit: 1 }",
+            "wait; line 5: task \"c\" has no \"wit\"",
+        ),
     ] {
         let error = reader::read(&format!("{head}{tasks}")).unwrap_err().to_string();
         assert!(error.contains(expected), "{tasks}\n{error}");
     }
     let old = head.replace("1.0.3", "0.8");
     let error = reader::read(&format!("{old}do: []")).unwrap_err();
-    assert_eq!(error.text, "dsl is \"0.8\"; this node runs versions 1.0.x of the language");
+    assert_eq!(error.0[0].text, "dsl is \"0.8\"; this node runs versions 1.0.x of the language");
 }

@@ -259,6 +259,8 @@ async fn handshake(
                 // The same applies where the program is looked up before anything runs.
                 let text = match error.kind.as_str() {
                     "Exec" => format!("{}: cannot execute {}", revision.label(), error.message),
+                    // The file and the line say more than a kind.
+                    "Chain" => error.message.clone(),
                     kind => format!("{kind}: {}", error.message),
                 };
                 return Err(StartFailure::Load(text));

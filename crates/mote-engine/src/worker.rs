@@ -443,6 +443,8 @@ impl<'a> Batch<'a> {
                 let mut text = format!("{}: {}", error.kind, error.message);
                 if let Some(sink) = stream.sink.take() {
                     sink.fail(BodyError::WorkerFailed);
+                    let trace = if error.trace.is_empty() { &text } else { &error.trace };
+                    self.errors.push((id, format!("its answer had begun; {trace}")));
                 }
                 if let Some(sender) = stream.reply.take() {
                     let fault = if error.kind == "BadReply" {

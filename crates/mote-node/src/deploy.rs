@@ -153,6 +153,16 @@ async fn attempt(
         let wanted = name.clone();
         let stored = with_store(node, move |store| store.revisions(&wanted)).await?;
         result.revision = stored.first().map_or(0, |newest| newest.revision) + 1;
+        if spec.runtime == Runtime::Chain {
+            // Only its worker understands the tasks, and nothing of the user's runs in it.
+            let code = staged.path.clone();
+            let revision = node.engine.revision(spec, result.revision, code, None);
+            node.trees.keep(&revision);
+            let read = rollout::warm(node, &revision).await;
+            node.engine.discard(&revision);
+            read?;
+            steps.done("start", "the worker of chains has read its tasks".to_owned());
+        }
         return Ok(DeployResult { steps: steps.steps, warnings, ..result });
     }
     let packages = if spec.runtime == Runtime::Go {

@@ -28,7 +28,7 @@ const ID_FILE: &str = "mqtt.id";
 /// The folder of the broker, in the data folder.
 const BROKER_FOLDER: &str = "broker";
 /// The program of the broker, next to that of the node.
-const BROKER_PROGRAM: &str = "mote-broker";
+pub(crate) const BROKER_PROGRAM: &str = "mote-broker";
 /// How long the start of the node waits for its broker.
 const BROKER_PATIENCE: Duration = Duration::from_secs(5);
 

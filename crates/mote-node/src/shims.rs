@@ -49,7 +49,7 @@ const FILES: [(&str, &str); 25] = [
 ];
 
 /// The program that runs chains.
-const CHAIN: &str = "mote-chain";
+pub(crate) const CHAIN: &str = "mote-chain";
 
 /// Puts the program that runs chains next to the shims, so that sandboxes show it. It is installed
 /// next to `mote`. A copy that is already right stays unchanged. Blocks.

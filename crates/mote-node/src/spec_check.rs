@@ -51,7 +51,7 @@ fn recipients(spec: &FunctionSpec) -> impl Iterator<Item = (&'static str, &Recip
     all.into_iter().filter_map(|(key, recipient)| Some((key, recipient.as_ref()?)))
 }
 
-/// Recipients of results that do not work now, but may later.
+/// Recipients of results, and functions that this one calls, that do not work now, but may later.
 pub(super) fn recipient_warnings(node: &Node, spec: &FunctionSpec) -> Vec<String> {
     let warning = |(key, recipient): (&str, &Recipient)| match recipient {
         Recipient::Function(name) => {
@@ -65,5 +65,12 @@ pub(super) fn recipient_warnings(node: &Node, spec: &FunctionSpec) -> Vec<String
         }
         Recipient::Topic(_) => None,
     };
-    recipients(spec).filter_map(warning).collect()
+    let missing = |name: &&String| {
+        let is_name = mote_core::FunctionName::new(name).is_ok();
+        is_name && name.as_str() != spec.name.as_str() && node.engine.get(name).is_none()
+    };
+    let missing: Vec<_> = spec.calls.iter().filter(missing).map(String::as_str).collect();
+    let called = (!missing.is_empty())
+        .then(|| format!("it may call {}, which this node does not have yet", missing.join(", ")));
+    recipients(spec).filter_map(warning).chain(called).collect()
 }

@@ -46,6 +46,11 @@ impl Failure {
         Self { exit, mistakes: Vec::new() }
     }
 
+    /// Whether its first mistake has this code.
+    pub(super) fn is_of(&self, code: &str) -> bool {
+        self.mistakes.first().is_some_and(|mistake| mistake.code == code)
+    }
+
     /// Whether the error concerns only one function, so that others may still succeed.
     pub(super) fn is_of_one_function(&self) -> bool {
         !self.mistakes.is_empty() && !matches!(self.exit, exit::UNREACHABLE | exit::INTERRUPTED)

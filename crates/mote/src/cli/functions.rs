@@ -2,7 +2,7 @@
 
 use std::io::{IsTerminal, Write};
 
-use mote_api::client::Client;
+use mote_api::client::{Client, InvocationFilter};
 use mote_api::quantity::{duration_text, size_text};
 use mote_api::types::{Function, Instance, MqttStatus, Scaling, Stop};
 
@@ -14,6 +14,8 @@ use super::schedules;
 /// Stopped instances that `mote describe` prints, the newest first; its JSON output has all of
 /// them.
 const STOPS_SHOWN: usize = 5;
+/// Waiting invocations that are counted when their function is removed.
+const WAITING_COUNTED: usize = 1_000;
 
 pub(super) async fn list(client: &Client, output: &Output) -> Result<(), Failure> {
     let list = client.functions().await?;
@@ -169,6 +171,23 @@ fn describe_text(function: &Function) -> String {
     text
 }
 
+/// A sentence about invocations that wait for a function which was removed.
+async fn still_waiting(client: &Client, name: &str) -> Option<String> {
+    let (function, state, limit) = (Some(name), Some("waiting"), Some(WAITING_COUNTED));
+    let filter = InvocationFilter { function, state, limit, runs: false };
+    let waiting = client.invocations(&filter).await.ok()?.invocations.len();
+    let (count, wait) = match waiting {
+        0 => return None,
+        1 => ("1 accepted invocation".to_owned(), "waits"),
+        most if most == WAITING_COUNTED => (format!("{most} accepted invocations or more"), "wait"),
+        some => (format!("{some} accepted invocations"), "wait"),
+    };
+    Some(format!(
+        "{count} still {wait} for a function of this name; cancel with: mote invocation cancel \
+         --function {name}"
+    ))
+}
+
 pub(super) async fn remove(
     client: &Client,
     args: &RemoveFunctions,
@@ -184,6 +203,9 @@ pub(super) async fn remove(
             client.kv_clear(name).await?;
         }
         output.say(&format!("{name} is removed"));
+        if let Some(note) = still_waiting(client, name).await {
+            output.say(&note);
+        }
     }
     Ok(())
 }

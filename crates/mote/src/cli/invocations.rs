@@ -1,7 +1,7 @@
 //! `mote invocation` and `mote dead-letters`.
 
 use mote_api::client::{Client, InvocationFilter};
-use mote_api::invocations::{AcceptedInvocation, AcceptedInvocations};
+use mote_api::invocations::{AcceptedInvocation, AcceptedInvocations, InvocationState};
 use mote_core::base64;
 
 use super::args::{DeadLetterVerb, InvocationVerb, RunVerb};
@@ -22,7 +22,7 @@ pub(super) async fn run(
                 limit: *limit,
                 runs: false,
             };
-            let list = client.invocations(&filter).await?;
+            let list = listed(client, &filter).await?;
             show_list(&list, "no accepted invocations", output)
         }
         InvocationVerb::Show { id } => show(client, id, output).await,
@@ -53,15 +53,32 @@ pub(super) async fn run_runs(
                 limit: *limit,
                 runs: true,
             };
-            let list = client.invocations(&filter).await?;
+            let list = listed(client, &filter).await?;
             show_list(&list, "no runs", output)
         }
-        RunVerb::Show { id } => show(client, id, output).await,
+        RunVerb::Show { id } => show(client, id, output).await.map_err(of_run),
         RunVerb::Cancel { ids, chain } => {
             let verb = InvocationVerb::Cancel { ids: ids.clone(), function: chain.clone() };
-            Box::pin(run(client, &verb, output)).await
+            Box::pin(run(client, &verb, output)).await.map_err(of_run)
         }
     }
+}
+
+/// A failure to find a run names the command that lists runs.
+fn of_run(failure: Failure) -> Failure {
+    if failure.is_of("M0517") { failure.with_hint("list them: mote runs list") } else { failure }
+}
+
+/// The invocations of a filter. A function that has none and does not exist is an error.
+async fn listed(
+    client: &Client,
+    filter: &InvocationFilter<'_>,
+) -> Result<AcceptedInvocations, Failure> {
+    let list = client.invocations(filter).await?;
+    if let Some(name) = filter.function.filter(|_| list.invocations.is_empty()) {
+        client.function(name).await?;
+    }
+    Ok(list)
 }
 
 pub(super) async fn run_dead_letters(
@@ -77,7 +94,7 @@ pub(super) async fn run_dead_letters(
                 limit: *limit,
                 runs: false,
             };
-            let list = client.invocations(&filter).await?;
+            let list = listed(client, &filter).await?;
             show_list(&list, "no dead letters", output)
         }
         DeadLetterVerb::Show { id } => show(client, id, output).await,
@@ -168,7 +185,7 @@ fn described(one: &AcceptedInvocation) -> String {
         ("accepted", Some(one.accepted_at.to_string())),
         ("due", time(one.due_at)),
         ("key", one.idempotency_key.as_deref().map(harmless)),
-        ("attempts", Some(one.attempts.to_string())),
+        ("attempts", Some(attempts(one))),
         ("began", time(one.began_at)),
         ("ended", time(one.ended_at)),
         ("status", one.status.map(|status| status.to_string())),
@@ -190,6 +207,13 @@ fn described(one: &AcceptedInvocation) -> String {
         text += &format!("  {:<10} {} characters of base 64\n", "body", body.len());
     }
     text + &steps(one)
+}
+
+fn attempts(one: &AcceptedInvocation) -> String {
+    match one.state {
+        InvocationState::Running => format!("{} ended, another one is running", one.attempts),
+        _ => one.attempts.to_string(),
+    }
 }
 
 /// The steps of a run, one on a line.
