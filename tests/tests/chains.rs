@@ -215,7 +215,7 @@ fn a_dry_run_reads_the_tasks_and_names_functions_that_are_missing() {
         let output = node.mote(&["deploy", "--dry-run", file]);
         (output.status.success(), String::from_utf8_lossy(&output.stderr).into_owned())
     };
-    write("  - a: { cal: step }\n  - b: { set: 1 }\n  - c: { call: step, wth: {} }\n");
+    write("  - a: { cal: step }\n  - b: { set: 1 }\n  - c: { call: step, given: {} }\n");
     let (is_right, text) = dry_run();
     assert!(!is_right && text.contains("line 7: task \"a\"") && text.contains("line 9:"), "{text}");
     assert_eq!(text.matches("line 7").count(), 1, "a mistake is named once: {text}");

@@ -271,7 +271,9 @@ impl Http2 {
             let payload: Vec<u8> = self.read.drain(..9 + length).skip(9).collect();
             match kind {
                 SETTINGS if flags == 0 => {
-                    for setting in payload.chunks_exact(6).filter(|setting| setting[1] == 4) {
+                    for setting in
+                        payload.as_chunks::<6>().0.iter().filter(|setting| setting[1] == 4)
+                    {
                         let value = [setting[2], setting[3], setting[4], setting[5]];
                         self.initial = i64::from(u32::from_be_bytes(value));
                     }

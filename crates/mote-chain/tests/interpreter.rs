@@ -457,8 +457,8 @@ fn mistakes_are_named_with_their_line() {
         ),
         ("do:\n  - a: { call: f\n", "this is not YAML"),
         (
-            "do:\n  - a: { for: { in: '[1]' }, metadata: { paralel: 2 }, do: [ { b: { call: f } } ] }",
-            "line 3: metadata.paralel: did you mean parallel?",
+            "do:\n  - a: { for: { in: '[1]' }, metadata: { parallelism: 2 }, do: [ { b: { call: f } } ] }",
+            "line 3: metadata.parallelism: did you mean parallel?",
         ),
         (
             "do:\n  - a: { try: [ { b: { call: f } } ], catch: { errors: { with: { status: '503' } } } }",

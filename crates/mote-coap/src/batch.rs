@@ -64,7 +64,7 @@ fn receive<S: SockaddrLike + Copy + Into<SocketAddr>>(
     places: &mut [u8],
     mut take: impl FnMut(SocketAddr, &[u8]),
 ) -> io::Result<usize> {
-    let mut places = places.chunks_exact_mut(RECEIVE_BYTES + 1);
+    let mut places = places.as_chunks_mut::<{ RECEIVE_BYTES + 1 }>().0.iter_mut();
     let mut slices: [[IoSliceMut<'_>; 1]; BATCH_MAX] = std::array::from_fn(|_| {
         [IoSliceMut::new(places.next().expect("there is a place for each of a batch"))]
     });

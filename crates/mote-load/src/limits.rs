@@ -98,8 +98,8 @@ impl Limit {
         let is_empty = report.answered == 0;
         let value = match self.measure {
             Measure::Percentile(index) => latency.percentiles()[index],
-            Measure::Mean => Some(latency.mean_ms).filter(|_| !is_empty),
-            Measure::Max => Some(latency.max_ms).filter(|_| !is_empty),
+            Measure::Mean => (!is_empty).then_some(latency.mean_ms),
+            Measure::Max => (!is_empty).then_some(latency.max_ms),
             Measure::Rate => Some(report.answered_per_s),
             Measure::Failed => Some(report.failed as f64),
             Measure::FailedShare => Some(report.failed_share()),
