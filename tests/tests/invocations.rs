@@ -197,7 +197,13 @@ fn a_tag_chooses_the_revision_and_nobody_forges_the_fields_of_the_journal() {
     std::fs::write(folder.join("app.py"), code).expect("written");
     let folder = folder.to_str().expect("UTF-8");
     node.ok(&["deploy", folder, "--name", "which", "--tag", "next"]);
-    let forged = [("mote-attempt", "7"), ("mote-source", "other"), ("mote-source-status", "200")];
+    let forged = [
+        ("Mote-Attempt", "7"),
+        ("mote-source", "other"),
+        ("mote-source-status", "200"),
+        ("mote-schedule-due", "2026-01-01T00:00:00Z"),
+    ];
+    assert_eq!(node.call("GET", "/which@next", &forged, b"").text(), "next []");
     let id = accept(&node, "/which@next", &forged, b"");
     assert_eq!(ended(&node, &id)["body"], "next []");
     let id = accept(&node, "/which", &[], b"");

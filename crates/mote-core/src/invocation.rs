@@ -227,6 +227,19 @@ pub fn put_header(block: &mut Vec<u8>, name: &[u8], value: &[u8]) {
     block.push(b'\n');
 }
 
+/// Whether only the node itself may set a field of this name: what it says about a schedule, about
+/// the source of a result, or about an attempt. A caller's field of this name is left out.
+pub fn is_set_by_node(name: &[u8]) -> bool {
+    let Some((start, rest)) = name.split_at_checked(5) else { return false };
+    if !start.eq_ignore_ascii_case(b"mote-") {
+        return false;
+    }
+    let begins =
+        |with: &[u8]| rest.get(..with.len()).is_some_and(|start| start.eq_ignore_ascii_case(with));
+    let is = |other: &[u8]| rest.eq_ignore_ascii_case(other);
+    begins(b"source") || begins(b"schedule") || is(b"attempt") || is(b"step")
+}
+
 /// The fields of a header block, in order. Ends at the first incomplete field.
 pub fn headers(block: &[u8]) -> impl Iterator<Item = (&[u8], &[u8])> {
     let mut rest = block;
@@ -422,6 +435,16 @@ pub trait Invoker: Clone + Send + Sync + 'static {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn fields_of_the_node_are_known_by_their_names() {
+        for name in ["mote-source", "Mote-Source-Status", "MOTE-SCHEDULE-DUE", "mote-attempt"] {
+            assert!(is_set_by_node(name.as_bytes()), "{name}");
+        }
+        for name in ["", "mote", "mote-", "mote-order-key", "mote-attempts", "x-mote-source"] {
+            assert!(!is_set_by_node(name.as_bytes()), "{name}");
+        }
+    }
 
     #[test]
     fn ids_are_ulids() {

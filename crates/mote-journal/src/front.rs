@@ -11,7 +11,7 @@ use bytes::Bytes;
 use mote_api::Problem;
 use mote_core::accept::{Accept as _, AcceptError, Accepted, Deferred};
 use mote_core::body::{Body, BodyError, BodySource};
-use mote_core::invocation::{Head, headers, put_header};
+use mote_core::invocation::{Head, headers, is_set_by_node, put_header};
 use mote_core::shares::{Share, Shares};
 use mote_core::spec::mqtt::Connection;
 use mote_core::spec::{AsyncRules, CoapResource, Platform};
@@ -22,7 +22,6 @@ use mote_core::{
 use crate::journal::{Cancelled, Journal, Shown};
 use crate::record::State;
 use crate::records::unix_ms;
-use crate::runner::ATTEMPT_FIELD;
 use crate::view::{Reader, problem_of, view};
 
 /// The first segment of the paths of invocations. No function can have this name.
@@ -295,7 +294,7 @@ impl<I: Invoker> Deferring<I> {
 fn own_fields_only(head: &Head) -> Head {
     let mut own = Head::builder(head.method(), head.path(), head.query());
     for (name, value) in headers(head.headers()) {
-        if name != ATTEMPT_FIELD && !name.starts_with(b"mote-source") {
+        if !is_set_by_node(name) {
             own.header(name, value);
         }
     }

@@ -15,7 +15,7 @@ use hyper::{Request, Response};
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use mote_core::body::{Body, BodyError};
 use mote_core::gathering::Gathering;
-use mote_core::invocation::{Head, headers};
+use mote_core::invocation::{Head, headers, is_set_by_node};
 use mote_core::shares::{Share, Shares};
 use mote_core::{Fault, Invocation, InvocationId, Invoker, RouteInfo, Trigger};
 use parking_lot::Mutex;
@@ -526,7 +526,8 @@ fn request_head(request: &Request<Incoming>) -> Result<(String, Head), Refusal> 
     }
     for (name, value) in request.headers() {
         let name = name.as_str().as_bytes();
-        let own = matches!(name, b"host" | b"cookie" | b"expect" | b"proxy")
+        let own = is_set_by_node(name)
+            || matches!(name, b"host" | b"cookie" | b"expect" | b"proxy")
             || (answer::is_framing(name) && name != b"content-length");
         if !own {
             builder.header(name, value.as_bytes());

@@ -5,7 +5,7 @@
 //! form: header fields are copied into the invocation's own layout, framing fields are interpreted
 //! here and dropped. Pure, so that every rule is a row in a table test and the whole is fuzzed.
 
-use mote_core::invocation::{Head, HeadBuilder};
+use mote_core::invocation::{Head, HeadBuilder, is_set_by_node};
 
 use super::target::{self, TARGET_BYTES_MAX, Target};
 use crate::refusal::{Refusal, shown};
@@ -313,7 +313,7 @@ impl<'a> Fields<'a> {
             16 if is("proxy-connection") => return Ok(false),
             _ => {}
         }
-        Ok(true)
+        Ok(!is_set_by_node(name))
     }
 
     fn finish(
