@@ -184,6 +184,31 @@ fn users_may_do_what_their_filters_say() {
 }
 
 #[test]
+fn a_session_belongs_to_its_user_after_a_restart() {
+    needs_clients!();
+    let (node, before) = start(&["--mqtt-anonymous", "off"]);
+    user(&node, "owner", "o", &["--read", "orders/#", "--write", "orders/#"]);
+    user(&node, "other", "x", &["--read", "#", "--write", "#"]);
+    let subscribe = |port: u16, name: &str, password: &str| {
+        let output = Command::new("timeout")
+            .args(["5", "mosquitto_sub", "-h", "127.0.0.1", "-p", &port.to_string(), "-V", "5"])
+            .args(["-u", name, "-P", password, "-c", "-x", "600", "-i", "device-1"])
+            .args(["-q", "1", "-t", "orders/#", "-E"])
+            .output();
+        output.expect("mosquitto_sub").status.success()
+    };
+    wait_for("the users", || subscribe(before, "owner", "o").then_some(()));
+    let node = node.stop_and_restart();
+    let after = port(&node);
+    let known = ["-u", "owner", "-P", "o", "-t", "orders/1", "-m", "x"];
+    wait_until(after, &known, true);
+    assert!(!subscribe(after, "other", "x"), "the session of another user");
+    assert!(subscribe(after, "owner", "o"), "the session of its user");
+    let file = std::fs::read_to_string(node.dir.path().join("data/broker/sessions.json"));
+    assert_eq!(file.expect("a file"), "{\"device-1\":\"owner\"}");
+}
+
+#[test]
 fn what_clients_rely_on_survives_the_end_of_the_broker_and_of_the_node() {
     needs_clients!();
     let (node, port) = start(&[]);

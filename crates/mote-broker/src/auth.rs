@@ -1,12 +1,12 @@
 //! Who may connect, and what they may publish and receive.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::future::Future;
 use std::net::{IpAddr, SocketAddr};
 use std::path::Path;
 use std::pin::Pin;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::{Duration, Instant, SystemTime};
 
 use mote_core::shares::address_owner;
@@ -33,6 +33,8 @@ const ADDRESSES_MAX: usize = 4_096;
 pub(crate) const SESSIONS_MAX: usize = 250;
 /// Those of one user.
 const SESSIONS_OF_ONE_MAX: usize = 125;
+/// The file with the users of sessions, in the folder of the broker: client ids and names.
+const OWNERS_FILE: &str = "sessions.json";
 /// Client ids whose users are remembered.
 const OWNERS_MAX: usize = 4_096;
 /// The beginning and the length of the client ids of the node itself.
@@ -75,8 +77,10 @@ pub(crate) struct Rules {
     /// One password is checked at a time: each check needs 19 MiB.
     checking: Arc<Semaphore>,
     everything: Vec<String>,
-    /// Who uses a client id, since the broker began.
+    /// Who uses a client id. Those whose sessions outlive their connection are in a file as well.
     owners: Mutex<HashMap<String, Owner>>,
+    /// Whether that file lacks some of them.
+    unsaved: AtomicBool,
     /// Sessions that existed when they were counted last, and connections since then that may have
     /// begun another one.
     pub(crate) sessions: AtomicUsize,
@@ -96,6 +100,7 @@ impl Rules {
             checking: Arc::new(Semaphore::new(1)),
             everything: vec!["#".to_owned()],
             owners: Mutex::default(),
+            unsaved: AtomicBool::new(false),
             sessions: AtomicUsize::new(0),
         }
     }
@@ -126,6 +131,43 @@ impl Rules {
             }
         }
         *last = changed;
+    }
+
+    /// Reads who owned the sessions of the broker that ran before this one, so that nobody takes
+    /// the session of another user after a restart.
+    pub(crate) fn remember(&self, folder: &Path) {
+        let text = match std::fs::read_to_string(folder.join(OWNERS_FILE)) {
+            Ok(text) => text,
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => return,
+            Err(error) => return tracing::error!("{OWNERS_FILE} cannot be read: {error}"),
+        };
+        let known: BTreeMap<String, Option<String>> = match serde_json::from_str(&text) {
+            Ok(known) => known,
+            Err(error) => return tracing::error!("{OWNERS_FILE} cannot be read: {error}"),
+        };
+        let at = Instant::now();
+        let known = known.into_iter().take(OWNERS_MAX);
+        *self.owners.lock() =
+            known.map(|(id, user)| (id, Owner { user, keeps: true, at })).collect();
+    }
+
+    /// Writes who owns the sessions, if that has changed.
+    pub(crate) fn save_owners(&self, folder: &Path) {
+        if !self.unsaved.swap(false, Ordering::Relaxed) {
+            return;
+        }
+        let owners = self.owners.lock();
+        let keeping = owners.iter().filter(|(_, owner)| owner.keeps);
+        let known: BTreeMap<_, _> = keeping.map(|(id, owner)| (id, &owner.user)).collect();
+        let text = serde_json::to_string(&known).expect("names are text");
+        drop(owners);
+        let new = folder.join(format!("{OWNERS_FILE}.new"));
+        let written = std::fs::write(&new, text)
+            .and_then(|()| std::fs::rename(&new, folder.join(OWNERS_FILE)));
+        if let Err(error) = written {
+            tracing::error!("{OWNERS_FILE} cannot be written: {error}");
+            self.unsaved.store(true, Ordering::Relaxed);
+        }
     }
 
     async fn check(&self, connect: &ConnectPacket, from: IpAddr) -> Verdict {
@@ -200,6 +242,9 @@ impl Rules {
             if let Some(oldest) = oldest.map(|(id, _)| id.clone()) {
                 owners.remove(&oldest);
             }
+        }
+        if keeps != is_known {
+            self.unsaved.store(true, Ordering::Relaxed);
         }
         owners.insert(id.to_owned(), Owner { user: user.map(str::to_owned), keeps, at: now });
         None

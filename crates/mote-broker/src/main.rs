@@ -118,6 +118,7 @@ fn run() -> io::Result<()> {
 
 async fn serve(config: Config, rules: Arc<Rules>, folder: PathBuf) -> io::Result<()> {
     rules.look(&folder);
+    rules.remember(&folder);
     // The node connects without TLS on loopback, wherever devices do.
     let ip = config.listen.ip();
     let is_reached = ip == Ipv4Addr::UNSPECIFIED || ip == Ipv4Addr::LOCALHOST;
@@ -169,13 +170,14 @@ async fn serve(config: Config, rules: Arc<Rules>, folder: PathBuf) -> io::Result
     // A Ctrl-C is for the node, which ends the broker after its own clients.
     let _interrupt = signal(SignalKind::interrupt())?;
     let mut terminate = signal(SignalKind::terminate())?;
-    let looking = rules.clone();
+    let (looking, own_folder) = (rules.clone(), folder.clone());
     let watching = tokio::spawn(async move {
         let mut times = tokio::time::interval(LOOK_EVERY);
         times.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
         loop {
             times.tick().await;
             looking.look(&folder);
+            looking.save_owners(&folder);
             if let Some(storage) = &storage
                 && let Ok(ids) = storage.session_client_ids().await
             {
@@ -201,6 +203,7 @@ async fn serve(config: Config, rules: Arc<Rules>, folder: PathBuf) -> io::Result
         stop.shutdown();
     });
     let served = broker.run().await.map_err(io::Error::other);
+    rules.save_owners(&own_folder);
     watching.abort();
     stopping.abort();
     served
