@@ -34,8 +34,7 @@ fn port(node: &Node) -> u16 {
 }
 
 fn user(node: &Node, name: &str, password: &str, filters: &[&str]) {
-    let data = node.dir.path().join("data");
-    let mut args = vec!["mqtt", "users", "add", name, "--data", data.to_str().expect("UTF-8")];
+    let mut args = vec!["mqtt", "users", "add", name];
     args.extend_from_slice(filters);
     let output = node.mote_with_input(&args, password.as_bytes());
     assert!(output.status.success(), "{output:?}");
@@ -172,14 +171,26 @@ fn users_may_do_what_their_filters_say() {
     assert!(!publish(port, &will).status.success());
 
     // Changes take effect without a restart.
-    let data = node.dir.path().join("data");
-    let data = data.to_str().expect("UTF-8");
-    let listed = node.ok(&["mqtt", "users", "list", "--data", data]);
-    assert!(listed.contains("thermo  read orders/#  write sensors/+/temp"), "{listed}");
+    let listed = node.json(&["mqtt", "users", "list", "-o", "json"]);
+    let thermo_of = listed["users"].as_array().and_then(|users| users.first()).cloned();
+    let expected = serde_json::json!(
+        {"name": "thermo", "read": ["orders/#"], "write": ["sensors/+/temp"]}
+    );
+    assert_eq!(thermo_of, Some(expected), "{listed}");
+    for (args, code, text) in [
+        (&["remove", "nobody"][..], "M1209", "no user nobody"),
+        (&["add", "x", "--read", "a/#/b"], "M0303", "a/#/b"),
+        (&["add", "mote-node", "--read", "#"], "M0303", "belongs to the node"),
+    ] {
+        let args = [&["mqtt", "users"], args].concat();
+        let output = node.mote_with_input(&args, b"password");
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert!(said.contains(code) && said.contains(text), "{said}");
+    }
     let file =
         std::fs::read_to_string(node.dir.path().join("data/broker/users.toml")).expect("a file");
     assert!(file.contains("$argon2id$") && !file.contains("s3cret"), "{file}");
-    node.ok(&["mqtt", "users", "remove", "thermo", "--data", data]);
+    node.ok(&["mqtt", "users", "remove", "thermo"]);
     wait_until(port, &with(&["-t", "sensors/a/temp", "-m", "1"]), false);
 }
 

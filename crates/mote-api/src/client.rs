@@ -454,7 +454,7 @@ impl Client {
     }
 
     /// Sends a value and reads the answer.
-    async fn send_json<T: DeserializeOwned>(
+    pub(crate) async fn send_json<T: DeserializeOwned>(
         &self,
         method: Method,
         path: &str,

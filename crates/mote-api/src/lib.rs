@@ -15,6 +15,7 @@ mod explanations;
 pub mod invocations;
 pub mod kv;
 pub mod manifest;
+pub mod mqtt;
 pub mod openapi;
 pub mod openwhisk;
 pub mod paths;

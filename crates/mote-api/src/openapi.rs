@@ -12,6 +12,7 @@ use crate::invocations::{
     InvocationState, RunStep, RunStepState,
 };
 use crate::kv::{KvKey, KvListing, KvNamespace, KvNamespaces, KvWritten};
+use crate::mqtt::{MqttUser, MqttUserRequest, MqttUsers};
 use crate::openwhisk::{
     WhiskAction, WhiskEntity, WhiskManifest, WhiskResult, WhiskRule, WhiskSequence,
 };
@@ -45,14 +46,14 @@ pub fn document() -> String {
     ),
     servers((url = "http://localhost", description = "the Unix socket of the node, or its --admin address")),
     paths(
-        status, doctor, functions, function, deploy, remove, revisions, traffic, rollback, invoke, scale, logs, invocations, invocation, cancel_invocation, retry_invocation, delete_dead_letters, delete_dead_letter, schedules, secrets, put_secret, remove_secret, kv, kv_list, kv_clear, kv_get, kv_put, kv_delete, kv_increment, openwhisk, openapi_json, livez,
+        status, doctor, functions, function, deploy, remove, revisions, traffic, rollback, invoke, scale, logs, invocations, invocation, cancel_invocation, retry_invocation, delete_dead_letters, delete_dead_letter, schedules, secrets, put_secret, remove_secret, kv, kv_list, kv_clear, kv_get, kv_put, kv_delete, kv_increment, mqtt_users, put_mqtt_user, remove_mqtt_user, openwhisk, openapi_json, livez,
         readyz, metrics
     ),
     components(schemas(
         AcceptedInvocation, AcceptedInvocations, CancelledInvocation, DeletedDeadLetters,
         InvocationState, RunStep, RunStepState, Check, CheckState, DeployResult, DoctorReport, Function, FunctionList, FunctionState,
         InvokeAnswer, InvokeRequest, KvKey, KvListing, KvNamespace, KvNamespaces, KvWritten, LogLine,
-        LogStream, NodeBudget, NodeStatus, Problem,
+        LogStream, MqttUser, MqttUserRequest, MqttUsers, NodeBudget, NodeStatus, Problem,
         RevisionInfo, RevisionList, ScaleBounds, ScaleRequest, ScaleResult, Schedule, ScheduleList,
         ScheduleOutcome, ScheduleRun, Secret, SecretList,
         Stop, TrafficEdit, TrafficRequest, TrafficResult, TrafficShare, WhiskAction, WhiskEntity,
@@ -300,6 +301,34 @@ fn put_secret() {}
         (status = 404, body = Problem, content_type = "application/problem+json"),
     ))]
 fn remove_secret() {}
+
+/// Users of the node's own MQTT broker, without their passwords.
+#[utoipa::path(get, path = "/v1/mqtt/users", tag = "mqtt", responses(
+    (status = 200, body = MqttUsers),
+    (status = 409, body = Problem, content_type = "application/problem+json", description = "the node runs no broker"),
+))]
+fn mqtt_users() {}
+
+/// Makes or replaces a user of the broker, which takes up the change within a second.
+#[utoipa::path(put, path = "/v1/mqtt/users/{name}", tag = "mqtt",
+    params(("name" = String, Path, description = "1 to 256 bytes")),
+    request_body = MqttUserRequest,
+    responses(
+        (status = 200, body = MqttUser),
+        (status = 409, body = Problem, content_type = "application/problem+json", description = "the node runs no broker"),
+        (status = 422, body = Problem, content_type = "application/problem+json", description = "not a valid name, password or filter"),
+    ))]
+fn put_mqtt_user() {}
+
+/// Removes a user of the broker.
+#[utoipa::path(delete, path = "/v1/mqtt/users/{name}", tag = "mqtt",
+    params(("name" = String, Path, description = "name of the user")),
+    responses(
+        (status = 204, description = "removed"),
+        (status = 404, body = Problem, content_type = "application/problem+json"),
+        (status = 409, body = Problem, content_type = "application/problem+json", description = "the node runs no broker"),
+    ))]
+fn remove_mqtt_user() {}
 
 /// What the namespaces of functions' state hold.
 #[utoipa::path(get, path = "/v1/kv", tag = "state", responses(

@@ -42,6 +42,10 @@ pub const KV: &str = "/v1/kv";
 pub const KV_NAMESPACE: &str = "/v1/kv/{namespace}";
 /// `GET`, `PUT`, `DELETE`, `POST` (adds to a number): the entry of the query parameter `key`.
 pub const KV_ENTRY: &str = "/v1/kv/{namespace}/entry";
+/// `GET`: users of the node's own MQTT broker.
+pub const MQTT_USERS: &str = "/v1/mqtt/users";
+/// `PUT` (creates or replaces), `DELETE`: one of them.
+pub const MQTT_USER: &str = "/v1/mqtt/users/{name}";
 /// `PUT`: makes the entities of an OpenWhisk manifest.
 pub const OPENWHISK: &str = "/v1/openwhisk";
 /// `GET`: the OpenAPI document.

@@ -157,40 +157,54 @@ pub(crate) fn verify(password: &[u8], hash: &str) -> bool {
     PasswordHash::new(hash).is_ok_and(|hash| hasher().verify_password(password, &hash).is_ok())
 }
 
-/// `users add|list|remove`: the exit status.
+/// `users add|list|remove`: the exit status. 1: the file cannot be used; 2: a mistake in the
+/// arguments; 3: there is no such user.
 pub(crate) fn command(folder: &Path, arguments: &[String]) -> i32 {
     match run(folder, arguments) {
         Ok(text) => {
             print!("{text}");
             0
         }
-        Err(text) => {
+        Err(Refusal::Unknown) => 3,
+        Err(Refusal::Mistake(text)) => {
             eprintln!("error: {text}");
             2
+        }
+        Err(Refusal::File(text)) => {
+            eprintln!("error: {text}");
+            1
         }
     }
 }
 
-const USAGE: &str = "usage: mote mqtt users list\n       mote mqtt users add NAME [--read FILTER]… \
-                     [--write FILTER]… < PASSWORD\n       mote mqtt users remove NAME";
+/// Why a command changes nothing.
+enum Refusal {
+    /// There is no such user.
+    Unknown,
+    /// An argument or the password is wrong.
+    Mistake(String),
+    /// The file cannot be read or written.
+    File(String),
+}
 
-fn run(folder: &Path, arguments: &[String]) -> Result<String, String> {
+const USAGE: &str =
+    "usage: users --folder DIR list|add|remove; the node calls it for mote mqtt users";
+
+fn run(folder: &Path, arguments: &[String]) -> Result<String, Refusal> {
     let words: Vec<&str> = arguments.iter().map(String::as_str).collect();
-    let failed = |error: io::Error| format!("{}: {error}", folder.join(FILE_NAME).display());
+    let failed =
+        |error: io::Error| Refusal::File(format!("{}: {error}", folder.join(FILE_NAME).display()));
     let mut all = Users::load(folder).map_err(failed)?;
     match words[..] {
         ["list"] => {
-            let mut text = String::new();
-            for (name, user) in &all.users {
-                let (read, write) = (user.read.join(" "), user.write.join(" "));
-                let _ = writeln!(text, "{name}  read {read}  write {write}");
-            }
-            Ok(text)
+            let user = |(name, user): (&String, &User)| serde_json::json!({ "name": name, "read": user.read, "write": user.write });
+            let users: Vec<_> = all.users.iter().map(user).collect();
+            Ok(serde_json::json!({ "users": users }).to_string())
         }
         ["remove", name] => {
-            all.users.remove(name).ok_or_else(|| format!("there is no user {name:?}"))?;
+            all.users.remove(name).ok_or(Refusal::Unknown)?;
             all.save(folder).map_err(failed)?;
-            Ok(format!("removed {name}\n"))
+            Ok(String::new())
         }
         ["add", name, ref rest @ ..] => {
             let mut user = User { password: String::new(), read: Vec::new(), write: Vec::new() };
@@ -198,33 +212,29 @@ fn run(folder: &Path, arguments: &[String]) -> Result<String, String> {
                 match *pair {
                     ["--read", filter] => user.read.push(filter.to_owned()),
                     ["--write", filter] => user.write.push(filter.to_owned()),
-                    _ => return Err(USAGE.to_owned()),
+                    _ => return Err(Refusal::Mistake(USAGE.to_owned())),
                 }
             }
             let mut password = Vec::new();
             let most = PASSWORD_BYTES_MAX as u64 + 3;
             let read = io::stdin().take(most).read_to_end(&mut password);
-            read.map_err(|error| format!("the password: {error}"))?;
-            while password.last().is_some_and(|byte| matches!(byte, b'\r' | b'\n')) {
-                password.pop();
-            }
+            read.map_err(|error| Refusal::Mistake(format!("the password: {error}")))?;
             if password.is_empty() || password.len() > PASSWORD_BYTES_MAX {
-                let text = "give the password on standard input, e.g. < password.txt";
-                return Err(format!("{text}; it has 1 to {PASSWORD_BYTES_MAX} bytes"));
+                let text = format!("a password has 1 to {PASSWORD_BYTES_MAX} bytes");
+                return Err(Refusal::Mistake(text));
             }
-            user.password = hash(&password).map_err(|error| error.to_string())?;
+            user.password = hash(&password).map_err(failed)?;
             if let Some(mistake) = user.mistake(name) {
-                return Err(mistake);
+                return Err(Refusal::Mistake(mistake));
             }
-            let word = if all.users.contains_key(name) { "changed" } else { "added" };
             all.users.insert(name.to_owned(), user);
             if all.users.len() > USERS_MAX {
-                return Err(format!("more than {USERS_MAX} users"));
+                return Err(Refusal::Mistake(format!("a broker has at most {USERS_MAX} users")));
             }
             all.save(folder).map_err(failed)?;
-            Ok(format!("{word} {name}\n"))
+            Ok(String::new())
         }
-        _ => Err(USAGE.to_owned()),
+        _ => Err(Refusal::Mistake(USAGE.to_owned())),
     }
 }
 

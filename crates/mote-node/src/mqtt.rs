@@ -26,7 +26,7 @@ use crate::config::OwnBroker;
 const ID_FILE: &str = "mqtt.id";
 
 /// The folder of the broker, in the data folder.
-const BROKER_FOLDER: &str = "broker";
+pub(crate) const BROKER_FOLDER: &str = "broker";
 /// The program of the broker, next to that of the node.
 pub(crate) const BROKER_PROGRAM: &str = "mote-broker";
 /// How long the start of the node waits for its broker.

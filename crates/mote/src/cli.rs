@@ -51,7 +51,6 @@ pub(crate) fn run() -> ExitCode {
         Verb::Config(verb) => config_verb::run(&verb, &output),
         Verb::Explain { code } => explain::run(&code, &output),
         Verb::Completion { shell } => completion::run(shell),
-        Verb::Mqtt(args) => mqtt::run(&args.verb),
         Verb::Import { path } => import::run(&path, &output),
         Verb::Simulate(args) => simulate::run(&args, output),
         Verb::Bench(bench) => bench::run(&bench, &args.global, &output),
@@ -98,10 +97,10 @@ fn ask_node(verb: Verb, global: &args::Global, output: &Output) -> Result<(), Fa
                 }
                 Verb::Secret(args) => secret::run(&client, &args.verb, output).await,
                 Verb::Kv(args) => kv::run(&client, &args.verb, output).await,
+                Verb::Mqtt(args) => mqtt::run(&client, &args.verb, output).await,
                 Verb::Doctor => node::doctor(&client, global, output).await,
                 Verb::Up(_)
                 | Verb::Config(_)
-                | Verb::Mqtt(_)
                 | Verb::Explain { .. }
                 | Verb::Completion { .. }
                 | Verb::Import { .. }

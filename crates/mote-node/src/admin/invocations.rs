@@ -15,7 +15,7 @@ use mote_core::accept::AcceptError;
 use mote_journal::{Cancelled, Reader, State as Kept, problem_of, view};
 use serde::Deserialize;
 
-use super::Refused;
+use super::{Refused, shortened};
 use crate::Node;
 
 /// Invocations of a list unless the query asks for another number, and at most.
@@ -146,10 +146,6 @@ fn state(word: &str) -> Result<InvocationState, Refused> {
 fn unknown(text: &str) -> Refused {
     let detail = format!("no accepted invocation has the id {}", shortened(text));
     Problem::new(404, "M0517", detail).with_hint("list them: mote invocation list").into()
-}
-
-fn shortened(text: &str) -> String {
-    text.chars().take(64).flat_map(char::escape_debug).collect()
 }
 
 fn refused(error: AcceptError) -> Refused {

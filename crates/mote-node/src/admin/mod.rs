@@ -8,6 +8,7 @@ mod functions;
 mod invocations;
 mod kv;
 mod logs;
+mod mqtt;
 mod node_routes;
 mod openwhisk;
 mod rollout;
@@ -77,6 +78,8 @@ fn routes(node: Arc<Node>) -> Router {
         .route(paths::SCHEDULES, get(functions::schedules))
         .route(paths::SECRETS, get(secrets::list))
         .route(paths::SECRET, put(secrets::put).delete(secrets::remove))
+        .route(paths::MQTT_USERS, get(mqtt::list))
+        .route(paths::MQTT_USER, put(mqtt::put).delete(mqtt::remove))
         .route(paths::KV, get(kv::namespaces))
         .route(paths::KV_NAMESPACE, get(kv::list).delete(kv::clear))
         .route(paths::KV_ENTRY, get(kv::get).put(kv::put).delete(kv::delete).post(kv::increment))
@@ -97,6 +100,11 @@ async fn to_the_end<T: Send + 'static>(
 ) -> Result<T, Refused> {
     let failed = |_| Problem::new(500, "M0599", "the node could not make the change; see its log");
     Ok(tokio::spawn(work).await.map_err(failed)??)
+}
+
+/// A word of a client, as an error shows it.
+fn shortened(text: &str) -> String {
+    text.chars().take(64).flat_map(char::escape_debug).collect()
 }
 
 async fn no_such_route() -> Refused {

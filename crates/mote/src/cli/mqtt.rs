@@ -1,13 +1,12 @@
-//! `mote mqtt`: the users of the node's own broker. Their passwords are hashed by `mote-broker`,
-//! which also keeps their file.
-
-use std::path::PathBuf;
-use std::process::Command;
+//! `mote mqtt`: the users of the node's own broker.
 
 use clap::{Args as ClapArgs, Subcommand};
+use mote_api::client::Client;
+use mote_api::mqtt::MqttUserRequest;
 
 use super::failure::Failure;
-use crate::config::{Given, Loaded};
+use super::output::{Output, harmless, table};
+use super::secret;
 
 #[derive(Debug, ClapArgs)]
 pub(super) struct Mqtt {
@@ -25,9 +24,6 @@ pub(super) enum MqttVerb {
 pub(super) struct MqttUsers {
     #[command(subcommand)]
     pub(super) verb: MqttUsersVerb,
-    /// Data folder of the node
-    #[arg(long, value_name = "DIR", global = true)]
-    pub(super) data: Option<PathBuf>,
 }
 
 #[derive(Debug, Subcommand)]
@@ -54,33 +50,60 @@ pub(super) enum MqttUsersVerb {
     },
 }
 
-pub(super) fn run(verb: &MqttVerb) -> Result<(), Failure> {
+pub(super) async fn run(client: &Client, verb: &MqttVerb, output: &Output) -> Result<(), Failure> {
     let MqttVerb::Users(users) = verb;
-    let flags = users.data.iter().map(|data| ("data", data.display().to_string())).collect();
-    let loaded = Loaded::load(&Given::from_process(flags, None)).map_err(Failure::from)?;
-    let program = std::env::current_exe()
-        .map(|program| program.with_file_name("mote-broker"))
-        .map_err(|error| Failure::new("M0103", format!("cannot find mote-broker: {error}")))?;
-    let mut command = Command::new(&program);
-    command.args(["users", "--folder"]).arg(loaded.config.data.join("broker"));
     match &users.verb {
-        MqttUsersVerb::List => command.arg("list"),
-        MqttUsersVerb::Remove { name } => command.args(["remove", name]),
-        MqttUsersVerb::Add { name, read, write } => {
-            command.args(["add", name]);
-            for (flag, filters) in [("--read", read), ("--write", write)] {
-                for filter in filters {
-                    command.args([flag, filter]);
-                }
-            }
-            &mut command
+        MqttUsersVerb::List => list(client, output).await,
+        MqttUsersVerb::Remove { name } => {
+            client.remove_mqtt_user(name).await?;
+            output.say(&format!("{} is removed", harmless(name)));
+            Ok(())
         }
-    };
-    let status = command.status().map_err(|error| {
-        Failure::new("M0103", format!("cannot run {}: {error}", program.display()))
-    })?;
-    if status.success() {
-        return Ok(());
+        MqttUsersVerb::Add { name, read, write } => {
+            // The line end that an editor or `echo` adds is not part of a password.
+            let password = secret::read(None, || no_password(name)).await?;
+            let password = password.trim_end_matches(['\r', '\n']).to_owned();
+            if password.is_empty() {
+                return Err(no_password(name));
+            }
+            let request = MqttUserRequest { password, read: read.clone(), write: write.clone() };
+            let user = client.put_mqtt_user(name, &request).await?;
+            output.result(&user, &[&user.name], || {
+                let name = harmless(&user.name);
+                if user.read.is_empty() && user.write.is_empty() {
+                    format!("{name} is set, but may do nothing; add --read or --write\n")
+                } else {
+                    format!("{name} is set\n")
+                }
+            })
+        }
     }
-    Err(Failure::new("M1209", "the users of the MQTT broker were not changed"))
+}
+
+async fn list(client: &Client, output: &Output) -> Result<(), Failure> {
+    let list = client.mqtt_users().await?;
+    if list.users.is_empty() {
+        output.say("no users yet; add one: mote mqtt users add NAME --read FILTER < PASSWORD_FILE");
+    }
+    let names: Vec<&str> = list.users.iter().map(|user| user.name.as_str()).collect();
+    output.results(&list, &list.users, &names, || {
+        if list.users.is_empty() {
+            return String::new();
+        }
+        let filters = |all: &[String]| match all {
+            [] => "-".to_owned(),
+            all => harmless(&all.join(" ")),
+        };
+        let row = |user: &mote_api::mqtt::MqttUser| {
+            vec![harmless(&user.name), filters(&user.read), filters(&user.write)]
+        };
+        let rows: Vec<Vec<String>> = list.users.iter().map(row).collect();
+        table(&["NAME", "READ", "WRITE"], &rows)
+    })
+}
+
+fn no_password(name: &str) -> Failure {
+    let name = harmless(name);
+    Failure::new("M0101", format!("no password for {name}"))
+        .with_hint(format!("use a pipe or a file: mote mqtt users add {name} < FILE"))
 }

@@ -2,6 +2,7 @@
 //! every user of a machine can see, and is never printed.
 
 use std::io::{IsTerminal, Read};
+use std::path::Path;
 
 use mote_api::client::Client;
 
@@ -26,7 +27,7 @@ pub(super) async fn run(
 }
 
 async fn set(client: &Client, args: &SecretSet, output: &Output) -> Result<(), Failure> {
-    let mut value = read(args).await?;
+    let mut value = read(args.file.as_deref(), || no_value(&args.name)).await?;
     if !args.exact {
         // The line end that an editor or `echo` adds is rarely part of the value.
         let end = value.strip_suffix('\n').map(|text| text.strip_suffix('\r').unwrap_or(text));
@@ -48,13 +49,18 @@ async fn set(client: &Client, args: &SecretSet, output: &Output) -> Result<(), F
     })
 }
 
-async fn read(args: &SecretSet) -> Result<String, Failure> {
-    let shown = match &args.file {
+/// Reads a value that nobody else may see, from a file or from standard input. `missing` is the
+/// failure if standard input is a terminal, which would show it.
+pub(super) async fn read(
+    file: Option<&Path>,
+    missing: impl FnOnce() -> Failure,
+) -> Result<String, Failure> {
+    let shown = match file {
         Some(path) => path.display().to_string(),
-        None if std::io::stdin().is_terminal() => return Err(no_value(&args.name)),
+        None if std::io::stdin().is_terminal() => return Err(missing()),
         None => "standard input".to_owned(),
     };
-    let path = args.file.clone();
+    let path = file.map(Path::to_owned);
     // Standard input is read on another thread, so that Ctrl-C works while no input arrives.
     let reading = tokio::task::spawn_blocking(move || {
         let source: Box<dyn Read> = match path {

@@ -1,0 +1,107 @@
+//! Routes about the users of the node's own MQTT broker. The program of the broker keeps their
+//! file and hashes their passwords, because the node itself knows no hash.
+
+use std::process::Stdio;
+use std::sync::Arc;
+
+use axum::Json;
+use axum::extract::{Path, State};
+use axum::http::StatusCode;
+use mote_api::Problem;
+use mote_api::mqtt::{MqttUser, MqttUserRequest, MqttUsers};
+use tokio::io::AsyncWriteExt as _;
+
+use super::{Refused, to_the_end};
+use crate::Node;
+use crate::mqtt::{BROKER_FOLDER, BROKER_PROGRAM};
+
+/// Longest request for a user.
+const BODY_BYTES_MAX: usize = 256 << 10;
+/// What the program says when there is no such user.
+const UNKNOWN: i32 = 3;
+
+pub(super) async fn list(State(node): State<Arc<Node>>) -> Result<Json<MqttUsers>, Refused> {
+    let text = run(&node, vec!["list".to_owned()], String::new()).await?;
+    let users = serde_json::from_str(&text).map_err(|error| not_changed(error.to_string()))?;
+    Ok(Json(users))
+}
+
+pub(super) async fn put(
+    State(node): State<Arc<Node>>,
+    Path(name): Path<String>,
+    body: axum::body::Body,
+) -> Result<Json<MqttUser>, Refused> {
+    let invalid = |text: String| Refused::from(Problem::new(422, "M0303", text));
+    let bytes = axum::body::to_bytes(body, BODY_BYTES_MAX).await;
+    let bytes = bytes.map_err(|_| invalid("a user has at most 256 KiB".to_owned()))?;
+    let user: MqttUserRequest =
+        serde_json::from_slice(&bytes).map_err(|error| invalid(error.to_string()))?;
+    let mut arguments = vec!["add".to_owned(), name.clone()];
+    for (flag, filters) in [("--read", &user.read), ("--write", &user.write)] {
+        arguments.extend(filters.iter().flat_map(|filter| [flag.to_owned(), filter.clone()]));
+    }
+    if arguments.iter().any(|text| text.contains('\0')) {
+        return Err(invalid("names and filters have no byte 0".to_owned()));
+    }
+    to_the_end(async move { run(&node, arguments, user.password).await }).await?;
+    Ok(Json(MqttUser { name, read: user.read, write: user.write }))
+}
+
+pub(super) async fn remove(
+    State(node): State<Arc<Node>>,
+    Path(name): Path<String>,
+) -> Result<StatusCode, Refused> {
+    if name.contains('\0') {
+        return Err(no_such_user(&name).into());
+    }
+    let arguments = vec!["remove".to_owned(), name];
+    to_the_end(async move { run(&node, arguments, String::new()).await }).await?;
+    Ok(StatusCode::NO_CONTENT)
+}
+
+/// Runs the program of the broker with this input, and returns what it prints.
+async fn run(node: &Node, arguments: Vec<String>, input: String) -> Result<String, Problem> {
+    if node.own_broker.is_none() {
+        let problem = Problem::new(409, "M1209", "this node runs no MQTT broker of its own");
+        return Err(problem.with_hint("start it with a broker: mote up --mqtt on"));
+    }
+    let failed = |error: std::io::Error| not_changed(format!("{BROKER_PROGRAM}: {error}"));
+    let program = std::env::current_exe().map_err(failed)?.with_file_name(BROKER_PROGRAM);
+    let mut child = tokio::process::Command::new(program)
+        .args(["users", "--folder"])
+        .arg(node.config.data.join(BROKER_FOLDER))
+        .args(&arguments)
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .kill_on_drop(true)
+        .spawn()
+        .map_err(failed)?;
+    if let Some(mut stdin) = child.stdin.take() {
+        // The program may end before it reads.
+        let _ = stdin.write_all(input.as_bytes()).await;
+    }
+    let output = child.wait_with_output().await.map_err(failed)?;
+    if output.status.success() {
+        return Ok(String::from_utf8_lossy(&output.stdout).into_owned());
+    }
+    if output.status.code() == Some(UNKNOWN) {
+        return Err(no_such_user(arguments.get(1).map_or("", String::as_str)));
+    }
+    let text = String::from_utf8_lossy(&output.stderr).trim().to_owned();
+    let text = text.strip_prefix("error: ").unwrap_or(&text).to_owned();
+    Err(if output.status.code() == Some(2) {
+        Problem::new(422, "M0303", text)
+    } else {
+        not_changed(text)
+    })
+}
+
+fn no_such_user(name: &str) -> Problem {
+    let text = format!("the broker has no user {}", super::shortened(name));
+    Problem::new(404, "M1209", text).with_hint("list them: mote mqtt users list")
+}
+
+fn not_changed(text: String) -> Problem {
+    Problem::new(500, "M1209", text)
+}
