@@ -22,6 +22,7 @@ mod memory;
 mod mqtt;
 mod notice_metrics;
 mod packages;
+mod program_pages;
 mod publisher;
 mod rollout;
 mod run;

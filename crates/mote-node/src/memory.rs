@@ -8,6 +8,8 @@ use std::time::Duration;
 
 use mote_engine::Engine;
 
+use super::program_pages;
+
 /// Pause between two checks of the allocator's free memory.
 const LOOK: Duration = Duration::from_secs(2);
 /// Returning memory takes milliseconds, so the node does it only when no call has arrived for this
@@ -16,15 +18,31 @@ const IDLE: Duration = Duration::from_secs(1);
 /// A smaller amount is not worth the work.
 const WORTH_BYTES: usize = 1 << 20;
 
-/// Returns memory to the machine that deploys, bursts and closed connections have left free in the
-/// allocator, whenever no calls arrive. Runs for the life of the node.
+/// How long no call has arrived when the node returns pages of its program files again.
+const ASLEEP: Duration = Duration::from_secs(300);
+
+/// Returns memory to the machine whenever no calls arrive: what deploys, bursts and closed
+/// connections have left free in the allocator, and pages of program files, after the start and
+/// after each long pause. Runs for the life of the node.
 pub(crate) async fn give_back(engine: Engine) {
     let mut kept = 0;
+    // When pages of program files are returned; `None` once they are, until a call arrives.
+    let (mut pages_after, mut before) = (Some(IDLE), Duration::ZERO);
     loop {
         tokio::time::sleep(LOOK).await;
+        let idle = engine.idle().unwrap_or_default();
+        if idle < before {
+            pages_after.get_or_insert(ASLEEP);
+        }
+        before = idle;
         // This check comes first, because counting locks the allocator that the data path uses.
-        if engine.idle().is_none_or(|idle| idle < IDLE) {
+        if idle < IDLE {
             continue;
+        }
+        if pages_after.is_some_and(|after| idle >= after) {
+            let bytes = program_pages::give_back();
+            tracing::debug!(bytes, "pages of program files were returned");
+            pages_after = None;
         }
         let free = allocator::free_bytes();
         if free > kept + WORTH_BYTES {
