@@ -12,6 +12,7 @@ mod attempts;
 mod calls;
 pub mod document;
 pub mod expression;
+mod fields;
 pub mod host;
 pub mod interpreter;
 pub mod reader;

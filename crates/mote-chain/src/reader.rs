@@ -11,6 +11,7 @@ use crate::document::{
     Backoff, Call, Catch, Chain, Delay, For, Http, Retry, Schema, Shape, Task, Then, Work,
 };
 use crate::expression::{self, Expression, Template, condition};
+use crate::fields::{Fields, expected, text_of};
 use crate::yaml::{Kind, Mistake, Mistakes, Node};
 
 /// Tasks of one file at most.
@@ -737,6 +738,17 @@ fn delay(node: &Node, names: &Names) -> Result<Delay, Mistake> {
     Ok(Delay::Fixed(span))
 }
 
+fn variable(node: &Node) -> Result<String, Mistake> {
+    let name = text_of(node)?;
+    let good = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'_';
+    let first = name.bytes().next().is_some_and(|byte| !byte.is_ascii_digit());
+    if first && name.bytes().all(good) {
+        Ok(name.to_owned())
+    } else {
+        Err(Mistake::new(node.line, format!("{name:?} cannot be the name of a variable")))
+    }
+}
+
 /// A duration in ISO 8601, such as PT5S.
 pub fn parse_delay(text: &str) -> Result<Duration, String> {
     let wrong = || format!("{text:?} is not a duration such as PT5S, PT1H30M or P1D");
@@ -749,64 +761,4 @@ pub fn parse_delay(text: &str) -> Result<Duration, String> {
     let days = jiff::SpanRelativeTo::days_are_24_hours();
     let span = span.to_duration(days).map_err(|_| wrong())?;
     Duration::try_from(span).ok().filter(|span| *span <= WAIT_MAX).ok_or_else(wrong)
-}
-
-fn variable(node: &Node) -> Result<String, Mistake> {
-    let name = text_of(node)?;
-    let good = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'_';
-    let first = name.bytes().next().is_some_and(|byte| !byte.is_ascii_digit());
-    if first && name.bytes().all(good) {
-        Ok(name.to_owned())
-    } else {
-        Err(Mistake::new(node.line, format!("{name:?} cannot be the name of a variable")))
-    }
-}
-
-fn text_of(node: &Node) -> Result<&str, Mistake> {
-    match &node.kind {
-        Kind::Text(text) => Ok(text),
-        _ => Err(Mistake::new(node.line, format!("expected text, found {}", node.what()))),
-    }
-}
-
-fn expected(node: &Node, what: &str, form: &str) -> Mistake {
-    Mistake::new(node.line, format!("{what} must be {form}, not {}", node.what()))
-}
-
-/// A map whose every key must be known.
-struct Fields<'a> {
-    what: String,
-    line: usize,
-    entries: Vec<(&'a str, &'a Node, bool)>,
-    asked: Vec<String>,
-}
-
-impl<'a> Fields<'a> {
-    fn of(node: &'a Node, what: &str) -> Result<Self, Mistake> {
-        let Kind::Map(map) = &node.kind else { return Err(expected(node, what, "a map")) };
-        let entries = map.iter().map(|(key, value)| (key.as_str(), value, false)).collect();
-        Ok(Self { what: what.to_owned(), line: node.line, entries, asked: Vec::new() })
-    }
-
-    fn take(&mut self, key: &str) -> Option<&'a Node> {
-        self.asked.push(key.to_owned());
-        let entry = self.entries.iter_mut().find(|(known, ..)| *known == key)?;
-        entry.2 = true;
-        Some(entry.1)
-    }
-
-    fn required(&mut self, key: &str) -> Result<&'a Node, Mistake> {
-        let (line, what) = (self.line, self.what.clone());
-        self.take(key).ok_or_else(|| Mistake::new(line, format!("{what} needs {key:?}")))
-    }
-
-    fn end(self) -> Result<(), Mistake> {
-        match self.entries.iter().find(|(.., taken)| !taken) {
-            None => Ok(()),
-            Some((key, node, _)) => Err(Mistake::new(
-                node.line,
-                format!("{} has no {key:?}; it has {}", self.what, self.asked.join(", ")),
-            )),
-        }
-    }
 }

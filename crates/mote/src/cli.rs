@@ -12,6 +12,7 @@ mod explain;
 mod failure;
 mod functions;
 mod import;
+mod input;
 mod invocations;
 mod invoke;
 mod kv;

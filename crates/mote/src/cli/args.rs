@@ -1,8 +1,12 @@
 //! Verbs and flags.
 
+mod mqtt;
+
 use std::path::PathBuf;
 
 use clap::{Args as ClapArgs, Parser, Subcommand, ValueEnum};
+
+pub(super) use self::mqtt::{Mqtt, MqttUsersVerb, MqttVerb};
 
 /// Shown below the help of `mote`.
 const ENVIRONMENT: &str = "\
@@ -134,7 +138,7 @@ pub(super) enum Verb {
     /// Read and change the state that functions keep
     Kv(Kv),
     /// Manage the users of the node's own MQTT broker
-    Mqtt(super::mqtt::Mqtt),
+    Mqtt(Mqtt),
     /// Check the node and its machine
     Doctor,
     /// Measure how fast a function or a URL answers

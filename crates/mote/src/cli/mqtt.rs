@@ -1,54 +1,12 @@
 //! `mote mqtt`: the users of the node's own broker.
 
-use clap::{Args as ClapArgs, Subcommand};
 use mote_api::client::Client;
 use mote_api::mqtt::MqttUserRequest;
 
+use super::args::{MqttUsersVerb, MqttVerb};
 use super::failure::Failure;
+use super::input;
 use super::output::{Output, harmless, table};
-use super::secret;
-
-#[derive(Debug, ClapArgs)]
-pub(super) struct Mqtt {
-    #[command(subcommand)]
-    pub(super) verb: MqttVerb,
-}
-
-#[derive(Debug, Subcommand)]
-pub(super) enum MqttVerb {
-    /// Add, list and remove users; the broker takes up changes within a second
-    Users(MqttUsers),
-}
-
-#[derive(Debug, ClapArgs)]
-pub(super) struct MqttUsers {
-    #[command(subcommand)]
-    pub(super) verb: MqttUsersVerb,
-}
-
-#[derive(Debug, Subcommand)]
-pub(super) enum MqttUsersVerb {
-    /// Add or replace a user; the password is read from standard input
-    Add {
-        /// Its name
-        name: String,
-        /// Topic filter of what it may receive; can be given several times
-        #[arg(long, value_name = "FILTER")]
-        read: Vec<String>,
-        /// Topic filter of what it may publish; can be given several times
-        #[arg(long, value_name = "FILTER")]
-        write: Vec<String>,
-    },
-    /// List users and their topic filters
-    #[command(visible_alias = "ls")]
-    List,
-    /// Remove a user
-    #[command(visible_alias = "rm")]
-    Remove {
-        /// Its name
-        name: String,
-    },
-}
 
 pub(super) async fn run(client: &Client, verb: &MqttVerb, output: &Output) -> Result<(), Failure> {
     let MqttVerb::Users(users) = verb;
@@ -61,7 +19,7 @@ pub(super) async fn run(client: &Client, verb: &MqttVerb, output: &Output) -> Re
         }
         MqttUsersVerb::Add { name, read, write } => {
             // The line end that an editor or `echo` adds is not part of a password.
-            let password = secret::read(None, || no_password(name)).await?;
+            let password = input::read(None, || no_password(name)).await?;
             let password = password.trim_end_matches(['\r', '\n']).to_owned();
             if password.is_empty() {
                 return Err(no_password(name));

@@ -1,18 +1,13 @@
 //! `mote secret`. A value is read from standard input or a file, never from an argument, which
 //! every user of a machine can see, and is never printed.
 
-use std::io::{IsTerminal, Read};
-use std::path::Path;
-
 use mote_api::client::Client;
 
 use super::args::{Remove, SecretSet, SecretVerb};
 use super::failure::Failure;
 use super::functions::is_agreed;
+use super::input;
 use super::output::{Output, harmless, table};
-
-/// Bytes of a value that are read; the node accepts fewer and names its limit.
-const READ_BYTES_MAX: u64 = 1 << 20;
 
 pub(super) async fn run(
     client: &Client,
@@ -27,7 +22,7 @@ pub(super) async fn run(
 }
 
 async fn set(client: &Client, args: &SecretSet, output: &Output) -> Result<(), Failure> {
-    let mut value = read(args.file.as_deref(), || no_value(&args.name)).await?;
+    let mut value = input::read(args.file.as_deref(), || no_value(&args.name)).await?;
     if !args.exact {
         // The line end that an editor or `echo` adds is rarely part of the value.
         let end = value.strip_suffix('\n').map(|text| text.strip_suffix('\r').unwrap_or(text));
@@ -46,38 +41,6 @@ async fn set(client: &Client, args: &SecretSet, output: &Output) -> Result<(), F
                 format!("{name} is set; instances of {all} that start from now on use it\n")
             }
         }
-    })
-}
-
-/// Reads a value that nobody else may see, from a file or from standard input. `missing` is the
-/// failure if standard input is a terminal, which would show it.
-pub(super) async fn read(
-    file: Option<&Path>,
-    missing: impl FnOnce() -> Failure,
-) -> Result<String, Failure> {
-    let shown = match file {
-        Some(path) => path.display().to_string(),
-        None if std::io::stdin().is_terminal() => return Err(missing()),
-        None => "standard input".to_owned(),
-    };
-    let path = file.map(Path::to_owned);
-    // Standard input is read on another thread, so that Ctrl-C works while no input arrives.
-    let reading = tokio::task::spawn_blocking(move || {
-        let source: Box<dyn Read> = match path {
-            Some(path) => Box::new(std::fs::File::open(path)?),
-            None => Box::new(std::io::stdin()),
-        };
-        let mut bytes = Vec::new();
-        source.take(READ_BYTES_MAX + 1).read_to_end(&mut bytes).map(|_| bytes)
-    });
-    let bytes = reading.await.map_err(std::io::Error::other).and_then(|read| read);
-    let bytes = bytes.map_err(|error| Failure::of_file("M0102", &shown, &error))?;
-    if bytes.len() as u64 > READ_BYTES_MAX {
-        return Err(Failure::new("M0303", format!("{shown}: too long for a secret")));
-    }
-    String::from_utf8(bytes).map_err(|_| {
-        let failure = Failure::new("M0303", format!("{shown}: not UTF-8; secrets are text"));
-        failure.with_hint("encode it, for example as base64, and decode it in the function")
     })
 }
 

@@ -1,0 +1,58 @@
+//! The keys of a map in a file: each is taken once, and one that is left over is a mistake.
+
+use crate::yaml::{Kind, Mistake, Node};
+
+/// The text of a value.
+pub(crate) fn text_of(node: &Node) -> Result<&str, Mistake> {
+    match &node.kind {
+        Kind::Text(text) => Ok(text),
+        _ => Err(Mistake::new(node.line, format!("expected text, found {}", node.what()))),
+    }
+}
+
+/// A value that has another form than it must have.
+pub(crate) fn expected(node: &Node, what: &str, form: &str) -> Mistake {
+    Mistake::new(node.line, format!("{what} must be {form}, not {}", node.what()))
+}
+
+/// A map whose every key must be known.
+pub(crate) struct Fields<'a> {
+    what: String,
+    pub(crate) line: usize,
+    entries: Vec<(&'a str, &'a Node, bool)>,
+    asked: Vec<String>,
+}
+
+impl<'a> Fields<'a> {
+    /// The keys of `node`, which mistakes call `what`.
+    pub(crate) fn of(node: &'a Node, what: &str) -> Result<Self, Mistake> {
+        let Kind::Map(map) = &node.kind else { return Err(expected(node, what, "a map")) };
+        let entries = map.iter().map(|(key, value)| (key.as_str(), value, false)).collect();
+        Ok(Self { what: what.to_owned(), line: node.line, entries, asked: Vec::new() })
+    }
+
+    /// The value of a key that may be missing.
+    pub(crate) fn take(&mut self, key: &str) -> Option<&'a Node> {
+        self.asked.push(key.to_owned());
+        let entry = self.entries.iter_mut().find(|(known, ..)| *known == key)?;
+        entry.2 = true;
+        Some(entry.1)
+    }
+
+    /// The value of a key that must be there.
+    pub(crate) fn required(&mut self, key: &str) -> Result<&'a Node, Mistake> {
+        let (line, what) = (self.line, self.what.clone());
+        self.take(key).ok_or_else(|| Mistake::new(line, format!("{what} needs {key:?}")))
+    }
+
+    /// A key that was not taken is a mistake.
+    pub(crate) fn end(self) -> Result<(), Mistake> {
+        match self.entries.iter().find(|(.., taken)| !taken) {
+            None => Ok(()),
+            Some((key, node, _)) => Err(Mistake::new(
+                node.line,
+                format!("{} has no {key:?}; it has {}", self.what, self.asked.join(", ")),
+            )),
+        }
+    }
+}
