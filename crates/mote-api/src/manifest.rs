@@ -33,13 +33,14 @@ const GIB: u64 = 1 << 30;
 const HOUR_MS: u64 = 3_600_000;
 const INIT_MS_MAX: u64 = 600_000;
 
-const FUNCTION_KEYS: [&str; 19] = [
+const FUNCTION_KEYS: [&str; 20] = [
     "name", "runtime", "compat", "template", "port", "protocol", "entry", "command", "methods",
     "secrets", "limits", "scale", "env", "trigger", "allow", "kv", "build", "async", "mqtt",
+    "services",
 ];
-const TOP_KEYS: [&str; 11] = [
+const TOP_KEYS: [&str; 12] = [
     "version", "name", "runtime", "compat", "template", "port", "protocol", "entry", "command",
-    "methods", "secrets",
+    "methods", "secrets", "services",
 ];
 const LIMIT_KEYS: [&str; 9] = [
     "memory",
@@ -79,6 +80,8 @@ pub struct FunctionManifest {
     pub port: Option<Lined<u16>>,
     /// What a server speaks: `http1` or `h2c`.
     pub protocol: Option<Lined<ProtocolName>>,
+    /// Whether a program or server reaches the services of the node.
+    pub services: Option<Lined<bool>>,
     /// `module:object` or a file path.
     pub entry: Option<Lined<String>>,
     /// Program and arguments.
@@ -383,6 +386,7 @@ fn read_function(reader: &mut TomlReader<'_>, at: &Section<'_>) -> FunctionManif
         template: reader.string(at, "template", "a string, e.g. \"python3-http\""),
         port: read_port(reader, at),
         protocol: read_protocol(reader, at),
+        services: reader.get(at, "services").and_then(|_| reader.boolean(at, "services")),
         entry: reader.string(at, "entry", "a string, e.g. \"app:handle\""),
         command: reader.strings(at, "command", "an array, e.g. [\"./server\", \"--fast\"]"),
         methods: read_methods(reader, at),

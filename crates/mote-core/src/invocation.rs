@@ -143,6 +143,15 @@ impl Head {
         self.wants_websocket
     }
 
+    /// Replaces all fields of this name by one. Neither part may hold LF or NUL.
+    pub fn replace_header(&mut self, name: &[u8], value: &[u8]) {
+        let block = self.buffer.split_off(self.buffer.len() - self.headers().len());
+        for (other, value) in headers(&block).filter(|(other, _)| *other != name) {
+            put_header(&mut self.buffer, other, value);
+        }
+        put_header(&mut self.buffer, name, value);
+    }
+
     /// Whether it has a `Prefer` field (RFC 7240).
     pub fn has_preference(&self) -> bool {
         self.has_preference

@@ -41,6 +41,12 @@ pub const NOTIFY_FIXED_BYTES: usize = 16;
 /// Fixed part of every RESPONSE payload.
 pub const RESPONSE_FIXED_BYTES: usize = 8;
 
+/// The port at which programs and servers reach the services over HTTP inside their sandboxes, with
+/// the name of [`crate::spec::OWN_FRONT`].
+pub const SERVICES_PORT: u16 = 6685;
+/// The variable with that address.
+pub const URL_VARIABLE: &str = "MOTE_SERVICES";
+
 /// The word in LOAD for the state, and its number in REQUEST.
 pub const STATE: (&str, u8) = ("state", 1);
 /// The word in LOAD for calls of other functions, and its number in REQUEST.

@@ -12,6 +12,7 @@ use crate::policy::{Balance, Policy};
 use crate::state::{QUOTA_BYTES_DEFAULT, QUOTA_BYTES_MAX, SHARED_MAX};
 
 mod background;
+mod doors;
 pub mod mqtt;
 mod protocol;
 mod runtime;
@@ -305,6 +306,9 @@ pub struct FunctionSpec {
     pub calls: Vec<String>,
     /// The state that it keeps in the node.
     pub state: StateRules,
+    /// Whether a program or server reaches the services of the node although nothing else in its
+    /// manifest needs them.
+    pub services: bool,
     /// Methods it answers (upper case); empty means all. Requests with other methods get 405.
     pub methods: Vec<String>,
     /// Its CoAP description.
@@ -338,25 +342,6 @@ pub struct FunctionSpec {
 }
 
 impl FunctionSpec {
-    /// The destinations that an instance has a listener for: those of the manifest, with a port
-    /// each. `own_port` is the port on which the function itself listens; [`ANY_HOST`] does not
-    /// open it.
-    pub fn doors(&self, own_port: Option<u16>) -> Vec<Egress> {
-        let mut doors: Vec<Egress> = Vec::new();
-        for to in &self.egress {
-            let usual: &[u16] = if to.port == 0 { &USUAL_PORTS } else { &[to.port] };
-            for port in usual.iter().copied() {
-                let door = Egress { host: to.host.clone(), port };
-                let is_any = door.host == ANY_HOST;
-                if is_any && (own_port == Some(port) || doors.contains(&door)) {
-                    continue;
-                }
-                doors.push(door);
-            }
-        }
-        doors
-    }
-
     /// Whether it may call this function inside the node.
     pub fn may_call(&self, function: &str) -> bool {
         self.calls.iter().any(|name| name == ANY_HOST || name == function)
@@ -446,6 +431,7 @@ impl FunctionSpec {
             egress: Vec::new(),
             calls: Vec::new(),
             state: StateRules::default(),
+            services: false,
             methods: Vec::new(),
             coap: CoapResource::default(),
             mqtt: Vec::new(),
@@ -625,6 +611,9 @@ impl FunctionSpec {
             "allow.net",
             "at most 32 of host:port, *:port or *",
         );
+        for (ok, field, problem) in self.door_rules() {
+            check(ok, field, problem);
+        }
         check(self.mqtt.len() <= mqtt::MQTT_TRIGGERS_MAX, "trigger.mqtt", "at most 16");
         if let Some((key, text)) = self.mqtt.iter().find_map(mqtt::MqttTrigger::mistake) {
             check(false, "trigger.mqtt", &format!("{key}: {text}"));

@@ -12,6 +12,7 @@ use std::time::Duration;
 
 use mote_core::FunctionSpec;
 use mote_core::destination::{is_link_local, is_local};
+use mote_core::services::SERVICES_PORT;
 use mote_core::spec::{ANY_HOST, Egress, OPENFAAS_GATEWAY_PORT, OPENFAAS_GATEWAYS, OWN_FRONT};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{Semaphore, watch};
@@ -43,6 +44,12 @@ pub(crate) fn serve(revision: &Arc<Revision>, instance: u64, listeners: Vec<Owne
     let mut listeners = listeners.into_iter();
     for to in doors {
         let Some(listener) = listeners.next() else { break };
+        if revision.spec.has_services_door() && to.port == SERVICES_PORT && to.host == OWN_FRONT.0 {
+            if let Ok(listener) = adopt(listener) {
+                crate::services_door::serve(revision, instance, listener, closed.clone());
+            }
+            continue;
+        }
         let door = Arc::new(Door { revision: revision.clone(), instance, to });
         runtime().spawn(door.accept(listener, closed.clone()));
     }

@@ -25,7 +25,7 @@ use crate::pool::{FollowUp, Instance, Left, Link, fault_of_exit, leave_behind};
 use crate::revision::Revision;
 use crate::server_link::ServerLink;
 use crate::worker::{Connection, LinkEnd, TRACE_LINES_MAX};
-use crate::{egress, output};
+use crate::{egress, output, services_door};
 
 /// How long a worker whose socket closed may take to report its exit before it is killed.
 const EXIT_GRACE: Duration = Duration::from_millis(500);
@@ -217,6 +217,7 @@ async fn handshake(
     let mut env = spec.env.clone();
     env.extend(secret_env(revision)?);
     env.insert("MOTE_FUNCTION".into(), spec.name.to_string());
+    env.extend(services_door::variable(spec, instance));
     let load = Load {
         function: spec.name.to_string(),
         revision: revision.number,

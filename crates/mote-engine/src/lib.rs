@@ -39,6 +39,7 @@ mod server_h2;
 mod server_link;
 mod server_message;
 mod server_meter;
+mod services_door;
 mod settings;
 mod shared;
 mod starts;

@@ -9,7 +9,7 @@ use tokio::sync::{Semaphore, oneshot};
 
 /// Requests of one instance that read from the state at once. Each may bring as much as a value or
 /// a listing, so this bounds what the node keeps for a worker that does not read.
-const READS_MAX: usize = 16;
+pub(crate) const READS_MAX: usize = 16;
 /// The list of an invocation's calls is cleaned of ended ones when it has this many.
 pub(crate) const CALLS_KEPT: usize = 8;
 

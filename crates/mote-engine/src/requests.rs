@@ -19,7 +19,7 @@ use mote_pool::Instance as _;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot};
 
 use crate::pool::{Instance, Stream};
-use crate::request_bounds::CALLS_KEPT;
+use crate::request_bounds::{CALLS_KEPT, CallGuard};
 use crate::revision::Revision;
 
 /// A request that was admitted.
@@ -80,19 +80,10 @@ pub(crate) fn admit(
         None => instance.requests.calls(),
     };
     match &asked {
-        Asked::Call(call) if call.waits => {
-            if guards.len() >= CALLS_KEPT {
-                guards.retain(|guard| !guard.is_closed());
-            }
-            if guards.len() >= CALLS_MAX {
-                let text = format!("more than {CALLS_MAX} calls of one invocation at once");
-                asked = Asked::Unusable(text);
-            } else {
-                let (guard, stopped) = oneshot::channel();
-                guards.push(guard);
-                admitted.stopped = Some(stopped);
-            }
-        }
+        Asked::Call(call) if call.waits => match guard_call(guards) {
+            Ok(stopped) => admitted.stopped = Some(stopped),
+            Err(text) => asked = Asked::Unusable(text),
+        },
         Asked::State { operation: Operation::Get { .. } | Operation::List { .. }, .. } => {
             admitted.reads = Some(instance.requests.reads());
         }
@@ -100,6 +91,19 @@ pub(crate) fn admit(
     }
     admitted.asked = asked;
     Ok(admitted)
+}
+
+/// Adds a call to those of an invocation; the receiver resolves when the invocation ends.
+pub(crate) fn guard_call(guards: &mut Vec<CallGuard>) -> Result<oneshot::Receiver<()>, String> {
+    if guards.len() >= CALLS_KEPT {
+        guards.retain(|guard| !guard.is_closed());
+    }
+    if guards.len() >= CALLS_MAX {
+        return Err(format!("more than {CALLS_MAX} calls of one invocation at once"));
+    }
+    let (guard, stopped) = oneshot::channel();
+    guards.push(guard);
+    Ok(stopped)
 }
 
 /// Begins admitted requests. Call it without the pool's lock.

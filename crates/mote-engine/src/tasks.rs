@@ -8,7 +8,7 @@ use crate::pool::FollowUp;
 use crate::revision::{Revision, Tasks};
 use crate::server::Place;
 use crate::starts::Draining;
-use crate::{reconciler, server, websocket, worker};
+use crate::{reconciler, server, services_door, websocket, worker};
 
 /// Spawns tasks on the runtime of the data path.
 pub(crate) struct Spawner {
@@ -26,7 +26,10 @@ impl Tasks for Spawner {
             FollowUp::Pump { worker, stream, serial, body } => {
                 self.runtime.spawn(worker::pump(revision.clone(), worker, stream, serial, body));
             }
-            FollowUp::Exchange { worker, stream, serial, link, invocation } => {
+            FollowUp::Exchange { worker, stream, serial, link, mut invocation } => {
+                if revision.spec.has_services_door() {
+                    services_door::name_invocation(&mut invocation);
+                }
                 let place = Place::new(revision.clone(), worker, stream, serial);
                 let task = if invocation.head.wants_websocket() {
                     self.runtime.spawn(websocket::exchange(place, link, invocation))

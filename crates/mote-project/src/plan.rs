@@ -606,6 +606,7 @@ fn apply(spec: &mut FunctionSpec, function: &FunctionManifest) -> Result<(), Mis
     spec.calls.clone_from(&function.calls);
     spec.state.shared.clone_from(&function.shared_state);
     spec.state.quota_bytes = function.state_quota_bytes.unwrap_or(spec.state.quota_bytes);
+    spec.services = function.services.as_ref().is_some_and(|services| services.value);
     let name = spec.name.as_str();
     if let Some(http) = &function.http
         && http.value.strip_prefix('/') != Some(name)

@@ -6,7 +6,10 @@ use std::io;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 
 use bytes::{Buf, Bytes};
+use mote_core::InvocationId;
 use mote_core::invocation::{headers, put_header};
+use mote_core::services::{SERVICES_PORT, URL_VARIABLE};
+use mote_core::spec::OWN_FRONT;
 use mote_core::wire::{
     self, CHUNK_BYTES_MAX, FLAG_END, FrameKind, INLINE_BODY_BYTES_MAX, Invoke, ResultHead,
     WINDOW_BYTES, WorkerError,
@@ -102,6 +105,16 @@ pub(crate) struct Run {
     delivery: Option<Delivery>,
 }
 
+/// Adds the invocation to the address of the node's services, if there is one, so that a program
+/// need not name it with each request.
+fn name_invocation(env: &mut [CString], id: u128) {
+    let prefix = format!("{URL_VARIABLE}=http://{}:{SERVICES_PORT}/", OWN_FRONT.0);
+    if let Some(one) = env.iter_mut().find(|one| one.as_bytes().starts_with(prefix.as_bytes())) {
+        let named = [one.as_bytes(), b".", &InvocationId(id).text()].concat();
+        *one = CString::new(named).expect("both parts were free of NUL");
+    }
+}
+
 /// The output of an OpenWhisk action: lines of the log, of which the last is the result.
 struct ActionOutput {
     /// The call came through the platform's API, which reads results as they are.
@@ -128,6 +141,7 @@ impl Run {
         let mut more = env.to_vec();
         let body_bytes = (input.ended && input.chunks.len() <= 1).then_some(inline_left);
         contract.push_facts(&mut more, &parsed, function, body_bytes);
+        name_invocation(&mut more, parsed.id);
         let mut arguments = contract.arguments(&parsed);
         let mut action = None;
         if let Some(line) = input.line.take() {

@@ -108,6 +108,8 @@ struct SpecV1 {
     calls: Vec<String>,
     #[serde(default, skip_serializing_if = "StateV1::is_default")]
     state: StateV1,
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    services: bool,
 }
 
 #[derive(Serialize, Deserialize)]
@@ -262,6 +264,7 @@ impl From<FunctionSpec> for SpecV1 {
             origin: spec.origin,
             calls: spec.calls,
             state: spec.state.into(),
+            services: spec.services,
         }
     }
 }
@@ -293,6 +296,7 @@ impl From<SpecV1> for FunctionSpec {
             origin: spec.origin,
             calls: spec.calls,
             state: spec.state.into(),
+            services: spec.services,
         }
     }
 }
@@ -338,6 +342,7 @@ mod tests {
         let mut spec = from_json(LEAST.as_bytes()).unwrap();
         spec.calls = vec!["other".into()];
         spec.state = StateRules { shared: vec!["site".into()], quota_bytes: 5 };
+        spec.services = true;
         assert_eq!(from_json(to_json(&spec).as_bytes()).unwrap(), spec);
     }
 

@@ -1,0 +1,110 @@
+//! The listeners in a function's sandbox, and which functions have one for the services of the node.
+
+use super::{ANY_HOST, Egress, FunctionSpec, OWN_FRONT, Runtime, StateRules, USUAL_PORTS};
+use crate::services::SERVICES_PORT;
+
+impl FunctionSpec {
+    /// The destinations that an instance has a listener for: those of the manifest, with a port
+    /// each. `own_port` is the port on which the function itself listens; [`ANY_HOST`] does not
+    /// open it.
+    pub fn doors(&self, own_port: Option<u16>) -> Vec<Egress> {
+        let mut doors: Vec<Egress> = Vec::new();
+        for to in &self.egress {
+            let usual: &[u16] = if to.port == 0 { &USUAL_PORTS } else { &[to.port] };
+            for port in usual.iter().copied() {
+                let door = Egress { host: to.host.clone(), port };
+                let is_any = door.host == ANY_HOST;
+                if is_any && (own_port == Some(port) || doors.contains(&door)) {
+                    continue;
+                }
+                doors.push(door);
+            }
+        }
+        if self.has_services_door() {
+            let (host, port) = (OWN_FRONT.0.to_owned(), SERVICES_PORT);
+            doors.push(Egress { host, port });
+        }
+        doors
+    }
+
+    /// Whether its programs reach the services of the node over HTTP. Only those have a listener for
+    /// them whose manifest asks for one or permits something that needs one.
+    pub fn has_services_door(&self) -> bool {
+        matches!(self.answered_by(), Runtime::Exec | Runtime::Server)
+            && (self.services
+                || !self.calls.is_empty()
+                || !self.publishing.topics.is_empty()
+                || self.state != StateRules::default())
+    }
+
+    /// What must hold for the services to be reached: whether it does, the setting, and the problem.
+    pub(super) fn door_rules(&self) -> [(bool, &'static str, &'static str); 2] {
+        let speaks_http = matches!(self.runtime, Runtime::Exec | Runtime::Server)
+            || self.answered_by() == Runtime::Exec;
+        let own_port = self.runtime == Runtime::Server && self.port == Some(SERVICES_PORT);
+        [
+            (
+                !self.services || speaks_http,
+                "services",
+                "only for exec and server; functions of other runtimes have the services as ctx.kv, \
+                 ctx.call and so on",
+            ),
+            (
+                !own_port || !self.has_services_door(),
+                "port",
+                "not 6685, at which the function reaches the services of the node",
+            ),
+        ]
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::FunctionName;
+
+    fn spec(runtime: Runtime, edit: impl FnOnce(&mut FunctionSpec)) -> FunctionSpec {
+        let name = FunctionName::new("f").unwrap();
+        let mut spec = FunctionSpec::with_defaults(name, runtime, "");
+        spec.command = vec!["./run".into()];
+        edit(&mut spec);
+        spec
+    }
+
+    #[test]
+    fn only_programs_that_need_the_services_have_a_listener_for_them() {
+        let check = |runtime, edit: fn(&mut FunctionSpec), expected| {
+            let spec = spec(runtime, edit);
+            let door = Egress { host: "mote.internal".into(), port: 6685 };
+            assert_eq!(spec.doors(None).contains(&door), expected, "{spec:?}");
+        };
+        for runtime in [Runtime::Exec, Runtime::Server] {
+            check(runtime, |_| {}, false);
+            check(runtime, |spec| spec.services = true, true);
+            check(runtime, |spec| spec.calls = vec!["g".into()], true);
+            check(runtime, |spec| spec.publishing.topics = vec!["a/#".into()], true);
+            check(runtime, |spec| spec.state.shared = vec!["site".into()], true);
+            check(runtime, |spec| spec.state.quota_bytes = 1 << 20, true);
+        }
+        check(Runtime::Python, |spec| spec.calls = vec!["g".into()], false);
+    }
+
+    #[test]
+    fn the_port_of_the_services_is_not_the_servers_own() {
+        let problems =
+            |spec: FunctionSpec| spec.check().iter().map(|one| one.field).collect::<Vec<_>>();
+        let server = |services| {
+            problems(spec(Runtime::Server, |spec| {
+                (spec.port, spec.services) = (Some(SERVICES_PORT), services);
+            }))
+        };
+        assert_eq!(server(true), ["port"]);
+        assert!(server(false).is_empty());
+        assert_eq!(
+            problems(spec(Runtime::Go, |spec| {
+                (spec.entry, spec.services) = ("Handle".into(), true);
+            })),
+            ["services"]
+        );
+    }
+}

@@ -1,0 +1,203 @@
+//! Serves the listener inside a sandbox: connections, sizes and times are bounded.
+//!
+//! The clients are processes of one instance, so a client that is slow or silent only takes from
+//! what its own instance has.
+
+use std::convert::Infallible;
+use std::future::Future;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+use bytes::{Bytes, BytesMut};
+use http_body_util::{BodyExt as _, Full};
+use hyper::body::Incoming;
+use hyper::header::{CONNECTION, HeaderValue};
+use hyper::service::service_fn;
+use hyper::{Request, Response, StatusCode};
+use hyper_util::rt::{TokioIo, TokioTimer};
+use mote_core::InvocationId;
+use mote_core::services::{Asked, CALL_BODY_BYTES_MAX, REQUEST_BYTES_MAX};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::task::JoinSet;
+
+use crate::Ask;
+use crate::answer::{Form, refused, response};
+use crate::request::{Parts, Refusal, read};
+
+/// Connections of one instance at once. Further ones wait in the listener.
+const CONNECTIONS_MAX: usize = 128;
+/// While there are more, an answer is the last one of its connection. So idle connections never take
+/// all places.
+const KEPT_MAX: usize = 32;
+/// How long a connection may be idle, or a head or a body incomplete.
+const IDLE: Duration = Duration::from_secs(60);
+/// Longest head of a request, and the bytes that are read ahead.
+const HEAD_BYTES_MAX: usize = 32 << 10;
+/// Bodies that are being received or carried out, in units of this many bytes.
+const UNIT_BYTES: usize = 1 << 10;
+/// Pause when the node has no descriptors or memory left.
+const SHORTAGE_PAUSE: Duration = Duration::from_millis(100);
+
+/// What the connections of one listener share.
+struct Door {
+    token: String,
+    ask: Arc<dyn Ask>,
+    /// Bytes of bodies that may be held at once, in units.
+    room: Arc<Semaphore>,
+    /// Open connections.
+    open: AtomicUsize,
+}
+
+/// One open connection.
+struct Open(Arc<Door>);
+
+impl Drop for Open {
+    fn drop(&mut self) {
+        self.0.open.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+/// Serves the listener of an instance until `closed` resolves; its connections end with it.
+pub async fn serve(
+    listener: TcpListener,
+    instance: u64,
+    ask: Arc<dyn Ask>,
+    closed: impl Future<Output = ()>,
+) {
+    let room = Arc::new(Semaphore::new(REQUEST_BYTES_MAX / UNIT_BYTES));
+    let door =
+        Arc::new(Door { token: crate::token(instance), ask, room, open: AtomicUsize::new(0) });
+    let mut connections = JoinSet::new();
+    let mut closed = std::pin::pin!(closed);
+    loop {
+        tokio::select! {
+            () = &mut closed => return,
+            Some(_) = connections.join_next(), if !connections.is_empty() => {}
+            accepted = listener.accept(), if connections.len() < CONNECTIONS_MAX => match accepted {
+                Ok((stream, _)) => drop(connections.spawn(connection(door.clone(), stream))),
+                Err(_) => tokio::time::sleep(SHORTAGE_PAUSE).await,
+            },
+        }
+    }
+}
+
+async fn connection(door: Arc<Door>, stream: TcpStream) {
+    let _ = stream.set_nodelay(true);
+    door.open.fetch_add(1, Ordering::Relaxed);
+    let _open = Open(door.clone());
+    let service = service_fn(move |request| {
+        let door = door.clone();
+        async move { Ok::<_, Infallible>(door.answer(request).await.map(Full::new)) }
+    });
+    // An error means that the client broke the protocol or left; it has been told, or it is gone.
+    let _ = hyper::server::conn::http1::Builder::new()
+        .timer(TokioTimer::new())
+        .header_read_timeout(IDLE)
+        .max_buf_size(HEAD_BYTES_MAX)
+        .serve_connection(TokioIo::new(stream), service)
+        .await;
+}
+
+impl Door {
+    async fn answer(&self, request: Request<Incoming>) -> Response<Bytes> {
+        let mut response = match self.begin(request).await {
+            Ok((form, answer, _room)) => response(form, answer.await),
+            Err(refusal) => refused(&refusal),
+        };
+        if self.open.load(Ordering::Relaxed) > KEPT_MAX {
+            response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
+        }
+        response
+    }
+
+    async fn begin(
+        &self,
+        request: Request<Incoming>,
+    ) -> Result<(Form, mote_core::services::AnswerFuture, Vec<OwnedSemaphorePermit>), Refusal> {
+        let (head, incoming) = request.into_parts();
+        let (invocation, path) =
+            self.admit(head.uri.path(), head.headers.get("mote-invocation"))?;
+        let (body, room) = self.collect(incoming).await?;
+        let parts =
+            Parts { method: &head.method, path, query: head.uri.query(), headers: &head.headers };
+        let asked = read(&parts, body)?;
+        if invocation.is_none() && matches!(&asked, Asked::Call(call) if call.waits) {
+            let text = "a call belongs to an invocation: pass on the field Mote-Invocation of the \
+                        request that the server answers";
+            return Err(Refusal::new(StatusCode::BAD_REQUEST, text));
+        }
+        Ok((Form::of(&asked), self.ask.ask(invocation, asked), room))
+    }
+
+    /// The invocation that asks, and the rest of the path: `/TOKEN/kv/KEY`, or with the invocation
+    /// `/TOKEN.ID/kv/KEY`.
+    fn admit<'p>(
+        &self,
+        path: &'p str,
+        field: Option<&HeaderValue>,
+    ) -> Result<(Option<InvocationId>, &'p str), Refusal> {
+        let unknown = || {
+            let text = format!("the address begins with ${}", crate::URL_VARIABLE);
+            Refusal::new(StatusCode::NOT_FOUND, text)
+        };
+        let rest = path.strip_prefix('/').ok_or_else(unknown)?;
+        let (key, rest) = rest.split_at(rest.find('/').unwrap_or(rest.len()));
+        let (token, id) = match key.split_once('.') {
+            Some((token, id)) => (token, Some(id)),
+            None => (key, None),
+        };
+        if token != self.token {
+            return Err(unknown());
+        }
+        let id = id.or_else(|| Some(field?.to_str().unwrap_or_default().trim()));
+        let id = id.map(|text| {
+            let wrong = || Refusal::new(StatusCode::BAD_REQUEST, "Mote-Invocation: not an id");
+            InvocationId::from_text(text).ok_or_else(wrong)
+        });
+        Ok((id.transpose()?, rest))
+    }
+
+    /// The whole body. The permits stand for its bytes as long as the request is carried out.
+    async fn collect(
+        &self,
+        mut incoming: Incoming,
+    ) -> Result<(Bytes, Vec<OwnedSemaphorePermit>), Refusal> {
+        let too_large = || {
+            let text = format!("a body has at most {} KiB", CALL_BODY_BYTES_MAX >> 10);
+            Refusal::new(StatusCode::PAYLOAD_TOO_LARGE, text)
+        };
+        let hint = hyper::body::Body::size_hint(&incoming);
+        if hint.lower() > CALL_BODY_BYTES_MAX as u64 {
+            return Err(too_large());
+        }
+        let (mut body, mut room) = (BytesMut::new(), Vec::new());
+        let receive = async {
+            while let Some(frame) = incoming.frame().await {
+                let frame = frame
+                    .map_err(|_| Refusal::new(StatusCode::BAD_REQUEST, "the body ends early"))?;
+                let Ok(data) = frame.into_data() else { continue };
+                if body.len() + data.len() > CALL_BODY_BYTES_MAX {
+                    return Err(too_large());
+                }
+                let units = data.len().div_ceil(UNIT_BYTES) as u32;
+                let permit = self.room.clone().try_acquire_many_owned(units).map_err(|_| {
+                    let text = "too many bytes of requests are under way; try again";
+                    Refusal::new(StatusCode::SERVICE_UNAVAILABLE, text)
+                })?;
+                room.push(permit);
+                body.extend_from_slice(&data);
+            }
+            Ok(())
+        };
+        match tokio::time::timeout(IDLE, receive).await {
+            Ok(received) => received?,
+            Err(_) => {
+                let text = "the body was not received in time";
+                return Err(Refusal::new(StatusCode::REQUEST_TIMEOUT, text));
+            }
+        }
+        Ok((body.freeze(), room))
+    }
+}
