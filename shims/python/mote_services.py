@@ -129,17 +129,14 @@ class Requests:
         """Sends a request; returns what `read` makes of its status and payload, or what can be
         awaited for it in a worker that serves on an event loop."""
         worker = self.worker
-        if not worker.serving:
-            raise RuntimeError("the node takes requests once the function is ready, not while it loads")
         here = threading.get_ident() == worker.reader
         if worker.loop is not None and here:
-            return self.ask_on_loop(event, data, read)
+            return self.ask_on_loop(event, data, read) if worker.serving else self.ask_at_once(event, data, read)
         answer = []
         if here:
-            self.send(event, data, lambda *parts: answer.append(parts))
-            worker.flush()
-            while not answer:
-                worker.receive()
+            answer.append(self.wait_here(event, data))
+        elif not worker.serving:
+            raise RuntimeError("while the function loads, only its main thread can send requests to the node")
         elif worker.inline is not None:
             raise RuntimeError(
                 "with one invocation at a time, only the handler's own thread can send requests to the node;"
@@ -156,6 +153,19 @@ class Requests:
             worker.flush()
             done.wait()
         return checked(*answer[0], read)
+
+    def wait_here(self, event, data):
+        """Sends a request and reads until its answer is there, in the thread that reads."""
+        answer = []
+        self.send(event, data, lambda *parts: answer.append(parts))
+        self.worker.flush()
+        while not answer:
+            self.worker.receive()
+        return answer[0]
+
+    async def ask_at_once(self, event, data, read):
+        """While the function loads, nothing else runs on its loop, which does not read yet."""
+        return checked(*self.wait_here(event, data), read)
 
     async def ask_on_loop(self, event, data, read):
         ready = self.worker.loop.create_future()

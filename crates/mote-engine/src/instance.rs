@@ -25,7 +25,7 @@ use crate::pool::{FollowUp, Instance, Left, Link, fault_of_exit, leave_behind};
 use crate::revision::Revision;
 use crate::server_link::ServerLink;
 use crate::worker::{Connection, LinkEnd, TRACE_LINES_MAX};
-use crate::{egress, output, services_door};
+use crate::{egress, output, requests, services_door};
 
 /// How long a worker whose socket closed may take to report its exit before it is killed.
 const EXIT_GRACE: Duration = Duration::from_millis(500);
@@ -245,6 +245,11 @@ async fn handshake(
         let (header, payload) = connection.read_frame(&mut turn).await.map_err(handshake_end)?;
         match header.kind {
             FrameKind::Log => connection.log(revision, instance, &payload),
+            FrameKind::Request if !services(revision).is_empty() => {
+                let answered = requests::answer_while_loading(revision, &header, payload).await;
+                let frame = answered.map_err(|error| StartFailure::Protocol(error.to_string()))?;
+                connection.write_all(&frame).await.map_err(handshake_end)?;
+            }
             FrameKind::Ready => {
                 return serde_json::from_slice(&payload)
                     .map(|ready: Ready| ready.clamped(spec.concurrency_max()))

@@ -14,7 +14,7 @@ use mote_core::services::{
     Answer, AnswerFuture, Asked, Begun, CALLS_MAX, Caller, Request, Services, Status,
 };
 use mote_core::state::Operation;
-use mote_core::wire::{FrameKind, WireError};
+use mote_core::wire::{FrameHeader, FrameKind, WireError};
 use mote_pool::Instance as _;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot};
 
@@ -91,6 +91,40 @@ pub(crate) fn admit(
     }
     admitted.asked = asked;
     Ok(admitted)
+}
+
+/// The RESPONSE frame to a request of a worker that loads its function. Requests are answered one
+/// after another, within the time that the function has for loading. Only its state is there: a call
+/// could wait for the very function that loads.
+pub(crate) async fn answer_while_loading(
+    revision: &Revision,
+    header: &FrameHeader,
+    payload: bytes::Bytes,
+) -> Result<Vec<u8>, WireError> {
+    let Some(services) = revision.shared.services.get() else {
+        return Err(WireError::Malformed(FrameKind::Request, "not announced"));
+    };
+    let Request { id, asked } = Request::parse(payload)?;
+    let caller = Caller {
+        spec: &revision.spec,
+        invocation: InvocationId(0),
+        deadline_ns: crate::clock::now_ns() + revision.spec.limits.init_timeout_ms * 1_000_000,
+        chain: None,
+    };
+    let answer = match asked {
+        Asked::Unusable(text) => Answer::text(Status::Invalid, text),
+        Asked::State { .. } => match services.begin(caller, asked) {
+            Begun::Done(answer) => answer,
+            Begun::Later(answer) => answer.await,
+        },
+        _ => Answer::text(
+            Status::Unavailable,
+            "while a function loads, it can use its state, and nothing else of the node",
+        ),
+    };
+    let mut frame = Vec::new();
+    answer.put(&mut frame, header.stream, id);
+    Ok(frame)
 }
 
 /// Adds a call to those of an invocation; the receiver resolves when the invocation ends.

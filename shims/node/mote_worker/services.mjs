@@ -45,7 +45,6 @@ export class Requests {
     const { worker } = this;
     const announced = worker.spec.services ?? [];
     if (!announced.includes(service)) throw new Error(`this node offers no ${OFFERS[service] ?? service}`);
-    if (!worker.serving) throw new Error('the node takes requests once the function is ready, not while it loads');
     const data = Buffer.concat(parts);
     this.nextId = (this.nextId + 1) >>> 0;
     data.writeUInt32LE(this.nextId, 0);

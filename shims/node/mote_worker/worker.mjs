@@ -34,7 +34,6 @@ export class Worker extends FrameWriter {
     this.call = null;
     this.starting = false; // inside the loop of `end`
     this.now = null; // Invocation whose handler is on the stack
-    this.serving = false; // READY was sent
     this.eventCode = null; // what is known about CloudEvents, once the function asks
     this.services = null; // what the function asks of its node, once it does
     this.storage = null; // AsyncLocalStorage once a line was written after an await
@@ -309,7 +308,6 @@ export class Worker extends FrameWriter {
       this.putJson(Kind.READY, 0, 0, {
         init_ns: Math.round((performance.now() - started) * 1e6), concurrency: this.limit, shape, whole_bodies: shape !== 'fetch',
       });
-      this.serving = true;
     } catch (error) {
       endLines(0);
       this.putError(null, error);

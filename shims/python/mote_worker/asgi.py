@@ -6,6 +6,7 @@ This part does not own the event loop: `loop` creates the tasks that run it.
 import functools
 import sys
 
+from mote_worker.event import Context
 from mote_worker.standard import standard
 from mote_worker.wire import BadReply, checked_status, decoded_path, header_block, now_ns
 
@@ -131,7 +132,8 @@ def asgi_scope(worker, event):
         "server": server_of(host, scheme),
         "client": None,
         "state": worker.state_of_app.copy(),
-        "extensions": {"mote": {"event": event}},  # its fields are cut out when touched
+        # The fields of the event are cut out when touched.
+        "extensions": {"mote": {"event": event, "ctx": Context(worker, event)}},
     }
 
 
@@ -154,7 +156,8 @@ class Lifespan:
             self.answered.set()
 
         scope = {"type": "lifespan", "asgi": {"version": "3.0", "spec_version": "2.3"},
-                 "state": self.worker.state_of_app}  # fmt: skip
+                 "state": self.worker.state_of_app,
+                 "extensions": {"mote": {"ctx": Context(self.worker, None)}}}  # fmt: skip
         try:
             await self.app(scope, self.inbox.get, send)
         except Exception:

@@ -6,6 +6,7 @@ This part knows `environ` and `start_response`. The handler is served as any oth
 import io
 import sys
 
+from mote_worker.event import Context
 from mote_worker.wire import BadReply, decoded_path
 
 
@@ -57,6 +58,7 @@ def wsgi_handler(worker, app):
             "wsgi.run_once": False,
             "wsgi.input_terminated": True,
             "mote.event": event,
+            "mote.ctx": Context(worker, event),
         }
         for name, value in headers.items():
             if name == "content-type":
