@@ -34,7 +34,7 @@ function main() {
   const worker = new Worker(3, new URL('.', import.meta.url).href);
   writeLinesTo(worker);
   captureOutput();
-  installWebClasses();
+  installWebClasses(() => worker.webSockets());
   installSystemFacts(worker);
   const buffer = Buffer.allocUnsafeSlow(OUT_BYTES);
   worker.socket = new net.Socket({

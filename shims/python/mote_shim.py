@@ -25,7 +25,7 @@ from mote_worker.adapters import (  # noqa: F401 (adapters find them here)
     parts_of_head,
     request_of,
 )
-from mote_worker.wire import Cancelled  # noqa: F401
+from mote_worker.wire import BadReply, Cancelled, checked_status, now_ns  # noqa: F401
 from mote_worker.worker import Worker
 
 

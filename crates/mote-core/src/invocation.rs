@@ -379,6 +379,14 @@ pub trait RouteInfo {
     fn takes_websockets(&self) -> bool {
         false
     }
+    /// Whether its worker takes the messages of a WebSocket, and not its bytes.
+    fn takes_websocket_messages(&self) -> bool {
+        false
+    }
+    /// Whether another revision has replaced it, so that its streams should end.
+    fn is_replaced(&self) -> bool {
+        false
+    }
     /// Whether it speaks HTTP/2 itself, so that a call can stream in both directions at once.
     fn takes_http2(&self) -> bool {
         false

@@ -167,7 +167,16 @@ impl RouteInfo for Route {
     }
     fn takes_websockets(&self) -> bool {
         let spec = &self.revision.spec;
-        spec.runtime == Runtime::Server && spec.protocol == Protocol::Http1
+        (spec.runtime == Runtime::Server && spec.protocol == Protocol::Http1)
+            || self.takes_websocket_messages()
+    }
+    fn takes_websocket_messages(&self) -> bool {
+        let spec = &self.revision.spec;
+        let has_shim = matches!(spec.runtime, Runtime::Python | Runtime::Node);
+        has_shim && spec.compat.is_none() && !self.revision.takes_whole_bodies()
+    }
+    fn is_replaced(&self) -> bool {
+        self.revision.pool.lock().is_closed()
     }
     fn takes_http2(&self) -> bool {
         self.revision.spec.protocol == Protocol::H2c

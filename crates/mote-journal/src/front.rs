@@ -100,6 +100,14 @@ impl<R: RouteInfo> RouteInfo for Route<R> {
         matches!(self, Route::Function(route) if route.takes_websockets())
     }
 
+    fn takes_websocket_messages(&self) -> bool {
+        matches!(self, Route::Function(route) if route.takes_websocket_messages())
+    }
+
+    fn is_replaced(&self) -> bool {
+        matches!(self, Route::Function(route) if route.is_replaced())
+    }
+
     fn takes_http2(&self) -> bool {
         matches!(self, Route::Function(route) if route.takes_http2())
     }

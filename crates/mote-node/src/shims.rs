@@ -20,13 +20,15 @@ macro_rules! bundle {
     };
 }
 
-const FILES: [(&str, &str); 25] = [
+const FILES: [(&str, &str); 27] = [
     bundle!("python", "mote_shim.py"),
     bundle!("node", "mote_shim.mjs"),
     shim!("node/rehearsal.mjs"),
     shim!("python/mote_services.py"),
     shim!("python/mote_cloudevents.py"),
+    shim!("python/mote_websocket.py"),
     shim!("node/mote_cloudevents.cjs"),
+    shim!("node/mote_websocket.cjs"),
     shim!("python/compat/__init__.py"),
     shim!("python/compat/environment.py"),
     shim!("python/compat/tinyfaas.py"),

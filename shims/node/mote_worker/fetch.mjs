@@ -37,27 +37,30 @@ export class LightRequest {
   get body() {
     if (this.#real) return this.#real.body;
     const invocation = this.#invocation;
-    if (!invocation.incoming && invocation.headersEnd === invocation.end) return null;
+    const incoming = this.#incoming;
+    if (!incoming && invocation.headersEnd === invocation.end) return null;
     return (this.#stream ??= new ReadableStream({
       type: 'bytes',
       async pull(controller) {
-        const chunk = invocation.incoming ? await invocation.incoming.next() : invocation.body;
+        const chunk = incoming ? await incoming.next() : invocation.body;
         if (chunk === null) {
           controller.close();
           controller.byobRequest?.respond(0);
           return;
         }
         controller.enqueue(new Uint8Array(chunk));
-        if (!invocation.incoming) controller.close();
+        if (!incoming) controller.close();
       },
     }, { highWaterMark: 0 }));
   }
+  /** The body that arrives; the messages of a WebSocket are none. */
+  get #incoming() { return this.#invocation.asksSocket ? null : this.#invocation.incoming; }
   /** All bytes of the body, once. */
   async #bytes() {
     if (this.bodyUsed) throw new TypeError('Body is unusable: Body has already been read');
     if (this.#stream) return Buffer.from(await new real.Response(this.#stream).arrayBuffer());
     this.#used = true;
-    return this.#invocation.incoming ? this.#invocation.incoming.all() : this.#invocation.body;
+    return this.#incoming ? this.#incoming.all() : this.#invocation.body;
   }
   async text() {
     if (this.#real) return this.#real.text();
@@ -79,7 +82,7 @@ export class LightRequest {
   formData() { return this.toReal().formData(); }
   clone() {
     if (this.bodyUsed) throw new TypeError('Request.clone: Body has already been consumed.');
-    if (this.#real || this.#stream || this.#invocation.incoming) return this.toReal().clone();
+    if (this.#real || this.#stream || this.#incoming) return this.toReal().clone();
     const copy = new LightRequest(this.#invocation);
     if (this.#headers) copy.#headers = new real.Headers(this.#headers);
     return copy;
@@ -112,6 +115,7 @@ export class LightResponse {
   #status = 200;
   #statusText = '';
   #real = null;
+  #socket = null; // one end of a WebSocketPair, with status 101
 
   constructor(body, init) {
     if (typeof body === 'string') {
@@ -131,7 +135,8 @@ export class LightResponse {
     if (init !== undefined && init !== null) {
       if (init.status !== undefined) {
         this.#status = init.status | 0;
-        if (this.#status < 200 || this.#status > 599) {
+        this.#socket = this.#status === 101 ? init.webSocket ?? null : null;
+        if ((this.#status < 200 && this.#socket === null) || this.#status > 599) {
           throw new RangeError('init["status"] must be in the range of 200 to 599, inclusive.');
         }
         if (this.#body !== null && (this.#status === 204 || this.#status === 205 || this.#status === 304)) {
@@ -154,6 +159,7 @@ export class LightResponse {
   static redirect(url, status) { return real.Response.redirect(url, status); }
   static error() { return real.Response.error(); }
 
+  get webSocket() { return this.#socket; }
   get status() { return this.#real ? this.#real.status : this.#status; }
   get statusText() { return this.#real ? this.#real.statusText : this.#statusText; }
   get ok() { return this.status >= 200 && this.status <= 299; }
@@ -171,6 +177,7 @@ export class LightResponse {
   formData() { return this.toReal().formData(); }
   clone() { return this.toReal().clone(); }
   toReal() {
+    if (this.#socket) throw new TypeError('a Response with a WebSocket has no body, and its fields cannot be read');
     if (!this.#real) {
       const headers = new real.Headers(this.#pairs ?? []);
       if (this.#type && !headers.has('content-type')) headers.set('content-type', this.#type.split('\n')[1]);
@@ -178,6 +185,8 @@ export class LightResponse {
     }
     return this.#real;
   }
+  /** The header block of an answer that accepts a WebSocket. */
+  socketBlock() { return headerBlock(this.#pairs ?? []); }
   /** Hands the parts to `put(status, headerBlock, body)`, or returns false for a body that streams. */
   emit(put) {
     if (this.#body === undefined) return false;
@@ -207,7 +216,8 @@ function completeFrom(light, standard) {
   Object.defineProperty(light.prototype, Symbol.toStringTag, { value: standard.name, configurable: true });
 }
 
-export function installWebClasses() {
+/** `loadSockets` loads what few functions use. */
+export function installWebClasses(loadSockets) {
   completeFrom(LightRequest, real.Request);
   completeFrom(LightResponse, real.Response);
   Object.setPrototypeOf(LightRequest.prototype, real.Request.prototype);
@@ -217,5 +227,10 @@ export function installWebClasses() {
   const define = (name, value) => Object.defineProperty(globalThis, name, { value, writable: true, configurable: true });
   define('Request', StandardRequest);
   define('Response', LightResponse);
+  Object.defineProperty(globalThis, 'WebSocketPair', {
+    configurable: true,
+    get: () => loadSockets().WebSocketPair,
+    set: (value) => define('WebSocketPair', value),
+  });
   define('fetch', (input, init) => real.fetch(LightRequest.is(input) ? input.toReal() : input, init));
 }

@@ -65,6 +65,7 @@ export class Invocation {
     if (this.headersEnd > end || stream === 0) throw new ProtocolError('INVOKE lengths pass its end');
     this.end = end;
     this.incoming = null; // Incoming while the body is not inside this frame
+    this.asksSocket = false; // `incoming` is what a WebSocket receives
     this.output = null; // Output once the answer streams
     this.cancelled = false;
     this.done = false;

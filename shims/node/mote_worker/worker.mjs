@@ -32,8 +32,10 @@ export class Worker extends FrameWriter {
     this.spec = null;
     this.limit = CONCURRENCY;
     this.call = null;
+    this.offersSockets = false; // the function has a fetch handler
     this.starting = false; // inside the loop of `end`
     this.now = null; // Invocation whose handler is on the stack
+    this.socketCode = null; // what serves WebSockets, once the function makes one
     this.eventCode = null; // what is known about CloudEvents, once the function asks
     this.services = null; // what the function asks of its node, once it does
     this.storage = null; // AsyncLocalStorage once a line was written after an await
@@ -66,8 +68,11 @@ export class Worker extends FrameWriter {
       if (!this.call) throw new ProtocolError('INVOKE before READY');
       const invocation = new Invocation(stream, data, start, end);
       if (!flags) {
-        invocation.incoming = new Incoming(this, stream, invocation.body);
-        this.incoming.set(stream, invocation);
+        invocation.asksSocket = invocation.header('upgrade') === 'websocket';
+        if (this.offersSockets || !invocation.asksSocket) {
+          invocation.incoming = new Incoming(this, stream, invocation.body);
+          this.incoming.set(stream, invocation);
+        }
       }
       if (this.running.size < this.limit) this.start(invocation);
       else this.waiting.push(invocation);
@@ -148,6 +153,12 @@ export class Worker extends FrameWriter {
   cloudevents() {
     this.eventCode ??= module.createRequire(import.meta.url)(new URL('mote_cloudevents.cjs', this.folder).pathname);
     return this.eventCode;
+  }
+
+  /** What serves WebSockets, loaded in the same way. */
+  webSockets() {
+    this.socketCode ??= module.createRequire(import.meta.url)(new URL('mote_websocket.cjs', this.folder).pathname);
+    return this.socketCode;
   }
 
   cloudeventsOf(invocation) {
@@ -232,6 +243,7 @@ export class Worker extends FrameWriter {
       } else if (value instanceof Prepared) {
         this.putResult(invocation, returnedMs, value.status, value.block, value.body);
       } else if (LightResponse.is(value)) {
+        if (value.webSocket !== null) return this.openSocket(invocation, value);
         if (!value.emit((status, headers, body) => this.putResult(invocation, returnedMs, status, headers, body))) {
           return void this.streamResponse(invocation, value.toReal());
         }
@@ -260,6 +272,16 @@ export class Worker extends FrameWriter {
       return this.fail(invocation, error);
     }
     this.end(invocation);
+  }
+
+  /** Accepts a WebSocket. The invocation runs until the WebSocket is closed. */
+  openSocket(invocation, response) {
+    if (!invocation.asksSocket) {
+      throw new BadReply('status 101 answers only a request for a WebSocket');
+    }
+    const socket = this.webSockets().socketOf(response.webSocket);
+    this.putResult(invocation, performance.now(), 200, `${response.socketBlock()}upgrade\nwebsocket\n`, '', true);
+    socket.open(this, invocation);
   }
 
   async streamResponse(invocation, response) {
@@ -304,6 +326,7 @@ export class Worker extends FrameWriter {
     const started = performance.now();
     try {
       const shape = await loadFunction(this);
+      this.offersSockets = shape === 'fetch';
       endLines(0);
       this.putJson(Kind.READY, 0, 0, {
         init_ns: Math.round((performance.now() - started) * 1e6), concurrency: this.limit, shape, whole_bodies: shape !== 'fetch',

@@ -14,7 +14,14 @@ from mote_worker.wire import BadReply, checked_status, decoded_path, header_bloc
 class Asgi:
     """The part of `Worker` that runs one request of an ASGI application."""
 
+    def show_error(self, error):
+        traceback = standard("traceback", self.own_folders())
+        traceback.print_exception(type(error), error, error.__traceback__)
+
     async def run_asgi(self, app, event, entered):
+        scope = asgi_scope(self, event)
+        if event._incoming is not None and (b"upgrade", b"websocket") in scope["headers"]:
+            return await self.part("mote_websocket").run(self, app, event, entered, scope)
         state = {"start": None, "output": None, "done": False, "read": False, "wake": None}
 
         async def receive():
@@ -69,14 +76,13 @@ class Asgi:
                 raise RuntimeError("unknown ASGI message %r" % kind)
 
         try:
-            await app(asgi_scope(self, event), receive, send)
+            await app(scope, receive, send)
         except BaseException as error:
             if not state["done"]:
                 raise
             if isinstance(error, Exception):
                 # The answer is already complete; the error is for the log (a background task).
-                traceback = standard("traceback", self.own_folders())
-                traceback.print_exception(type(error), error, error.__traceback__)
+                self.show_error(error)
         if not state["done"]:
             raise BadReply("the application returned without a complete answer")
 

@@ -82,8 +82,10 @@ class Loop:
                 self.put_exception(event, error, entered, now_ns())
             self.end_output(event._stream)
             event._done = True
-            incoming = self.incoming.pop(event._stream, None)
-            del self.running[event._stream]
+            # The engine may have given the number to another invocation since the answer ended.
+            incoming = self.incoming.pop(event._stream) if self.incoming.get(event._stream) is event else None
+            if self.running.get(event._stream) is event:
+                del self.running[event._stream]
             if incoming or self.ready or self.draining:
                 loop.call_soon(turn)
             flush_soon()

@@ -90,6 +90,9 @@ class FrameReader:
         return position
 
     def begin_incoming(self, event, head):
+        if not self.offers_sockets and event.headers.get("upgrade") == "websocket":
+            self.ready.append(event)  # a request for a WebSocket, which this function does not offer
+            return
         incoming = Incoming(self, event._stream, self.whole_bodies, event._payload[head:])
         event._payload = event._payload[:head]
         event._incoming = incoming

@@ -45,6 +45,7 @@ class Worker(FrameWriter, FrameReader, LineCapture, Blocking, Threads, Loop, Asg
         self.forked = False
         self.spec = None
         self.parts = {}  # files of the shim that were loaded for this function, by name
+        self.offers_sockets = False  # the function is an ASGI application
         self.services = None  # what the function asks of its node, once it does
         self.serving = False  # READY was sent
         self.loop = None  # the event loop, where one serves
@@ -74,6 +75,7 @@ class Worker(FrameWriter, FrameReader, LineCapture, Blocking, Threads, Loop, Asg
         module, handler, found = find(self)
         limit = spec["concurrency"]
         shape = shape_of(handler, found)
+        self.offers_sockets = shape == "asgi"
         self.path_root = "" if routes_without_root() else self.root
         if shape in ("asgi", "async handle"):
             self.whole_bodies = shape != "asgi" and not getattr(module, "stream_request", False)

@@ -21,7 +21,7 @@ use super::head::{self, Framing, RequestHead};
 use super::input::{Input, ReadEnd, or_gone, poll_gone};
 use super::request_body::Fed;
 use super::route::{LINGER_BYTES_MAX, REFUSALS_IN_A_ROW_MAX, find_route};
-use super::{h2, request_body, silence, websocket};
+use super::{h2, request_body, silence, websocket, websocket_messages};
 use crate::ids::{invocation_id, now_ns};
 use crate::refusal::Refusal;
 
@@ -139,7 +139,13 @@ async fn serve_one<I: Invoker>(
     input.refusals = 0;
     let mut exchange = Exchange { front, route, request, received_ns, is_head, owner };
     if exchange.request.wants_websocket && exchange.route.takes_websockets() {
-        return exchange.run_websocket(input, reader, writer).await;
+        if !exchange.route.takes_websocket_messages() {
+            return exchange.run_websocket(None, input, reader, writer).await;
+        }
+        // Without a valid handshake it is a request like any other.
+        if let Some(accept) = websocket_messages::accept(&exchange.request.head) {
+            return exchange.run_websocket(Some(accept), input, reader, writer).await;
+        }
     }
     match exchange.whole_body(input, reader, limit).await {
         Ok(Some(body)) => {
@@ -306,10 +312,12 @@ impl<I: Invoker> Exchange<'_, I> {
         or_gone(work, input, reader).await.unwrap_or(After::Close)
     }
 
-    /// Runs an invocation that asks the function for a WebSocket. Whatever the function answers, this
+    /// Runs an invocation that asks the function for a WebSocket. With `accept`, the front answers the
+    /// handshake with this value and hands messages to the worker. Whatever the function answers, this
     /// is the last request of the connection: a proxy might take what follows for frames.
     async fn run_websocket(
         &mut self,
+        accept: Option<String>,
         input: &mut Input,
         reader: &mut ReadHalf<'_>,
         writer: &mut WriteHalf<'_>,
@@ -331,7 +339,8 @@ impl<I: Invoker> Exchange<'_, I> {
         let work = pin!(self.front.invoker.invoke(&self.route, invocation));
         let Some(result) = or_gone(work, input, reader).await else { return After::Close };
         let reply = match result {
-            Ok(reply) if reply.status == 101 => reply,
+            Ok(reply) if accept.is_none() && reply.status == 101 => reply,
+            Ok(reply) if accept.is_some() && websocket_messages::is_accepted(&reply) => reply,
             result => return self.answer(result, id, writer, false).await,
         };
         if !input.bytes.is_empty() {
@@ -339,7 +348,10 @@ impl<I: Invoker> Exchange<'_, I> {
             let _ = answer::refuse(writer, config, &refusal, Some(id), false, false).await;
             return After::CloseUnread;
         }
-        let mote_core::Reply { headers, body: from_function, .. } = reply;
+        let mote_core::Reply { mut headers, body: from_function, .. } = reply;
+        if let Some(accept) = &accept {
+            headers = websocket_messages::fields(&headers, accept);
+        }
         match answer::switch(writer, config, &headers, id).await {
             Ok(()) => {}
             Err(answer::SendError::Socket) => return After::Close,
@@ -351,7 +363,15 @@ impl<I: Invoker> Exchange<'_, I> {
         let (stopper, idle) =
             (&self.front.stopper, Duration::from_millis(self.route.stream_idle_ms()));
         let bodies = websocket::Bodies { from_function, to_function };
-        websocket::relay(bodies, input, reader, writer, config, stopper, idle).await;
+        if accept.is_some() {
+            let sides = websocket_messages::Sides { input, reader, writer };
+            let message_bytes_max = self.route.body_bytes_max();
+            let is_replaced = &|| self.route.is_replaced();
+            let limits = websocket_messages::Limits { idle, message_bytes_max, is_replaced };
+            websocket_messages::relay(bodies, sides, config, stopper, limits).await;
+        } else {
+            websocket::relay(bodies, input, reader, writer, config, stopper, idle).await;
+        }
         After::CloseUnread
     }
 

@@ -16,6 +16,7 @@ mod route;
 mod silence;
 pub mod target;
 mod websocket;
+mod websocket_messages;
 mod websocket_shares;
 
 pub use front::{Config, Stopper};

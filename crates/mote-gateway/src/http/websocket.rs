@@ -95,7 +95,7 @@ pub(super) async fn relay(
 }
 
 /// Resolves when the node stops, or when nothing was sent in either direction for `idle`.
-async fn over(stopper: &Stopper, idle: Duration, last_ns: &AtomicU64) {
+pub(super) async fn over(stopper: &Stopper, idle: Duration, last_ns: &AtomicU64) {
     let mut stopped = std::pin::pin!(stopper.notified());
     stopped.as_mut().enable();
     loop {
