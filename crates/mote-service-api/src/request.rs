@@ -5,7 +5,7 @@ use std::borrow::Cow;
 use bytes::Bytes;
 use hyper::header::{HeaderMap, HeaderName};
 use hyper::{Method, StatusCode};
-use mote_core::invocation::put_header;
+use mote_core::invocation::{is_set_by_node, put_header};
 use mote_core::publish::Message;
 use mote_core::services::{Asked, CALL_BODY_BYTES_MAX, Call, NOTICE_BODY_BYTES_MAX, Notice};
 use mote_core::spec::mqtt::Connection;
@@ -170,7 +170,7 @@ fn call(parts: &Parts<'_>, rest: &str, body: Bytes, waits: bool) -> Result<Asked
     for (name, value) in parts.headers {
         let is_own =
             OWN_FIELDS.contains(&name.as_str()) || (!waits && name.as_str() == "idempotency-key");
-        if !is_own {
+        if !is_own && !is_set_by_node(name.as_str().as_bytes()) {
             put_header(&mut block, name.as_str().as_bytes(), value.as_bytes());
         }
     }
@@ -410,6 +410,7 @@ mod tests {
             ("content-type", "text/plain"),
             ("mote-invocation", "x"),
             ("mote-timeout", "2.5"),
+            ("mote-source", "forged"),
             ("x-a", "1"),
         ];
         let Ok(Asked::Call(call)) = ask("PUT", "/call/f@blue/a%20b?x=%20", &fields, "b") else {
