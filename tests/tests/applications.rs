@@ -1,7 +1,7 @@
 //! The context of a function in WSGI and ASGI applications and in `fetch`, and the state while a
 //! function loads.
 
-use mote_tests::{Node, skip};
+use mote_tests::{Node, skip, wait_for};
 
 const MANIFEST: &str = "version = 1\n[allow]\nfunctions = [\"called\"]\n";
 const CALLED: &str = "def handle(event, ctx):\n    return event.trigger + ' ' + event.text\n";
@@ -100,7 +100,9 @@ fn applications_have_the_context_of_the_function() {
                    the node";
     assert_eq!(node.get("/asgi").text(), format!("11 function {refused}"));
     node.ok(&["remove", "--yes", "asgi"]);
-    assert_eq!(node.ok(&["kv", "get", "asgi", "ended"]), "yes", "shutdown can use it, too");
+    wait_for("the shutdown, which can use it, too", || {
+        (node.mote(&["kv", "get", "asgi", "ended"]).stdout == b"yes").then_some(())
+    });
 }
 
 #[test]

@@ -80,6 +80,15 @@ fn running(node: &Node, name: &str) -> u64 {
     node.json(&["describe", name, "-o", "json"])["requests"]["running"].as_u64().expect("a number")
 }
 
+/// Waits until the function has kept how the WebSocket of this path ended.
+fn wait_for_end(node: &Node, name: &str, path: &str, expected: &str) {
+    wait_for("the end", || (running(node, name) == 0).then_some(()));
+    wait_for("what the function keeps", || {
+        let found = node.mote(&["kv", "get", name, &format!("ended{path}")]);
+        (found.stdout == expected.as_bytes()).then_some(())
+    });
+}
+
 /// Runs clients of other implementations, and the cases of the Autobahn suite, against functions.
 fn check_peers(node: &Node, functions: &[&str]) {
     let list = "websockets==16.0\nkosoku==0.1.0\n";
@@ -127,12 +136,7 @@ fn a_fetch_function_decides_about_the_handshake() {
     assert_eq!(read(&mut stream, 4), b"\x82\x02\x00\xff");
     stream.write_all(&frame(0x88, b"\x0f\xa0done")).expect("sent");
     assert_eq!(rest(&mut stream), b"\x88\x06\x0f\xa0done");
-    let ended = |path: &str, expected: &str| {
-        wait_for("the end", || (running(&node, "fetch") == 0).then_some(()));
-        wait_for("the close event", || {
-            (node.ok(&["kv", "get", "fetch", &format!("ended{path}")]) == expected).then_some(())
-        });
-    };
+    let ended = |path: &str, expected: &str| wait_for_end(&node, "fetch", path, expected);
     ended("/echo", "4000 done");
     let (mut stream, head) = connect(&node, "/fetch/deny", "");
     assert!(head.starts_with("http/1.1 401 ") && head.contains("\r\nx-why: login\r\n"), "{head}");
@@ -180,8 +184,7 @@ fn an_asgi_application_decides_about_the_handshake() {
     assert_eq!(read(&mut stream, 9), [&b"\x81\x07"[..], "grüße".as_bytes()].concat());
     stream.write_all(&frame(0x88, b"\x0f\xa0done")).expect("sent");
     assert_eq!(rest(&mut stream), b"\x88\x06\x0f\xa0done", "its own close frame comes back");
-    wait_for("the end", || (running(&node, "asgi") == 0).then_some(()));
-    assert_eq!(node.ok(&["kv", "get", "asgi", "ended/echo"]), "4000 done");
+    wait_for_end(&node, "asgi", "/echo", "4000 done");
     let (mut stream, head) = connect(&node, "/asgi/refuse", "");
     assert!(head.starts_with("http/1.1 403 ") && rest(&mut stream).is_empty(), "{head}");
     let (mut stream, head) = connect(&node, "/asgi/deny", "");
@@ -227,9 +230,7 @@ fn clients_that_break_the_rules_are_closed() {
         stream.write_all(bytes).expect("sent");
         let expected = [&[0x88, 2][..], &code.to_be_bytes()].concat();
         assert_eq!(rest(&mut stream), expected, "{code}");
-        wait_for("the end", || (running(&node, "asgi") == 0).then_some(()));
-        let ended = node.ok(&["kv", "get", "asgi", "ended/echo"]);
-        assert_eq!(ended, format!("{code} "), "the function hears of it");
+        wait_for_end(&node, "asgi", "/echo", &format!("{code} "));
     };
     check(b"\x81\x02hi", 1002);
     check(&frame(0x81, b"\xff"), 1007);
@@ -237,8 +238,7 @@ fn clients_that_break_the_rules_are_closed() {
     check(&fragments, 1009);
     // A client that leaves without a word.
     drop(open(&node, "/asgi/gone"));
-    wait_for("the end", || (running(&node, "asgi") == 0).then_some(()));
-    assert_eq!(node.ok(&["kv", "get", "asgi", "ended/gone"]), "1006 ");
+    wait_for_end(&node, "asgi", "/gone", "1006 ");
     // A close frame without a code.
     let mut stream = open(&node, "/asgi/echo");
     stream.write_all(&frame(0x88, b"")).expect("sent");
@@ -250,14 +250,16 @@ fn the_node_ends_websockets_of_applications() {
     let node = Node::start();
     deploy_asgi(&node, "[limits]\nstream_idle = \"300ms\"\n");
     assert_eq!(rest(&mut open(&node, "/asgi/silent")), GOING_AWAY, "silence");
-    wait_for("the end", || (running(&node, "asgi") == 0).then_some(()));
-    assert_eq!(node.ok(&["kv", "get", "asgi", "ended/silent"]), "1001 ");
+    wait_for_end(&node, "asgi", "/silent", "1001 ");
     deploy_asgi(&node, "[limits]\nstream_idle = \"5m\"\n");
     let mut replaced = open(&node, "/asgi/replaced");
     let mut deaf = open(&node, "/asgi/deaf");
     deploy_asgi(&node, "[limits]\nstream_idle = \"4m\"\n");
     assert_eq!(rest(&mut replaced), GOING_AWAY, "a new revision");
-    assert_eq!(node.ok(&["kv", "get", "asgi", "ended/replaced"]), "1001 ");
+    wait_for("what the function keeps", || {
+        let found = node.mote(&["kv", "get", "asgi", "ended/replaced"]);
+        (found.stdout == b"1001 ").then_some(())
+    });
     // One that does not listen is ended with its instance.
     let end = rest(&mut deaf);
     assert!(end.is_empty() || end.starts_with(&[0x88, 2]), "{end:?}");
