@@ -1,0 +1,453 @@
+//! What a node and `mote-nats` say to each other.
+//!
+//! A frame is its length in four bytes, the number of its request in eight, its kind in one, and
+//! its fields. The node begins with [`Request::Begin`]; then it sends requests with numbers of its
+//! choice, and each is answered once, in any order.
+
+use bytes::Bytes;
+use mote_core::state::{Namespace, Operation, Outcome, Quota, StateError, Usage};
+
+use crate::codec::{Malformed, Reader, Writer};
+use crate::state_codec as state;
+
+/// Longest frame after its length.
+pub const FRAME_BYTES_MAX: usize = 16 << 20;
+/// Bytes of the head of a frame: length, number and kind.
+pub const HEAD_BYTES: usize = 13;
+
+/// How `mote-nats` reaches its servers.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Settings {
+    /// Addresses: `nats://HOST:PORT` or `tls://HOST:PORT`, without credentials.
+    pub servers: Vec<String>,
+    /// The text of a file with credentials: NATS's own form (`.creds`), or a line `USER:PASSWORD`.
+    pub credentials: Option<String>,
+    /// Certificates (PEM) of the authorities that sign the servers' certificates, instead of those
+    /// of the system.
+    pub authorities: Option<String>,
+    /// Copies of each stream in a cluster of servers.
+    pub replicas: u8,
+    /// The user id that the process takes if it was started as root.
+    pub uid: u32,
+}
+
+/// A stream that has to exist.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct StreamSpec {
+    /// Its name.
+    pub name: String,
+    /// Subjects that it keeps.
+    pub subjects: Vec<String>,
+    /// Messages of one subject that it keeps; 0 for all.
+    pub messages_per_subject: u32,
+}
+
+/// A message that is to be stored.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Publishing {
+    /// Its subject.
+    pub subject: String,
+    /// Header fields.
+    pub headers: Vec<(String, String)>,
+    /// Its body.
+    pub body: Bytes,
+}
+
+/// A message of a stream.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Stored {
+    /// Its place in the stream.
+    pub sequence: u64,
+    /// When the server stored it, in milliseconds since 1970.
+    pub time_unix_ms: u64,
+    /// Its subject.
+    pub subject: String,
+    /// Header fields.
+    pub headers: Vec<(String, String)>,
+    /// Its body.
+    pub body: Bytes,
+}
+
+/// Which messages of a stream are read.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct PageOf {
+    /// The stream.
+    pub stream: String,
+    /// Only messages of these subjects, which may have wildcards; `None` for all.
+    pub subjects: Option<String>,
+    /// The first place.
+    pub from: u64,
+    /// Messages at most.
+    pub most: u32,
+}
+
+/// A question of the node.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Request {
+    /// The first frame, which is not answered.
+    Begin(Settings),
+    /// Makes a stream unless it exists, and gives it this form.
+    EnsureStream(StreamSpec),
+    /// Stores messages in this order.
+    Publish {
+        /// The messages.
+        messages: Vec<Publishing>,
+        /// The last place of the stream before the first of them. If the stream has another, none
+        /// of them is stored.
+        expected_last: Option<u64>,
+    },
+    /// Reads messages in the order of their places.
+    Read(PageOf),
+    /// Removes messages by their places; those that are gone already are passed over.
+    Delete {
+        /// The stream.
+        stream: String,
+        /// Their places.
+        sequences: Vec<u64>,
+    },
+    /// Removes all messages of subjects.
+    Purge {
+        /// The stream.
+        stream: String,
+        /// The subject, which may have wildcards.
+        subject: String,
+    },
+    /// Reads the last message of a subject.
+    Last {
+        /// The stream.
+        stream: String,
+        /// The subject.
+        subject: String,
+    },
+    /// Asks whether the servers answer.
+    Check,
+    /// An operation on the state of functions.
+    State {
+        /// The namespace.
+        namespace: Namespace,
+        /// What is done.
+        operation: Operation,
+        /// What the namespace may hold.
+        quota: Quota,
+        /// The time.
+        now_unix_ms: u64,
+    },
+    /// What each namespace of the state holds.
+    Usage,
+    /// Removes a namespace of the state.
+    Clear(Namespace),
+}
+
+/// An answer of `mote-nats`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Reply {
+    /// It is done.
+    Done,
+    /// The messages were stored at these places.
+    Sequences(Vec<u64>),
+    /// Messages of a stream.
+    Page {
+        /// The messages.
+        messages: Vec<Stored>,
+        /// The last place of the stream when they were read, 0 if it never held a message. There is
+        /// nothing more to read if the last message has this place, or if there is no message.
+        last_sequence: u64,
+    },
+    /// The last message of a subject, if there is one.
+    Last(Option<Stored>),
+    /// The servers answer.
+    Server(ServerStatus),
+    /// The result of an operation on the state.
+    State(Result<Outcome, StateError>),
+    /// What namespaces hold.
+    Usage(Vec<Usage>),
+    /// It was not done.
+    Failed(NatsError),
+}
+
+/// A server that answers.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ServerStatus {
+    /// Its address.
+    pub address: String,
+    /// Its version.
+    pub version: String,
+    /// Streams of its account.
+    pub streams: u64,
+}
+
+/// Why a request was not done.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum NatsError {
+    /// The servers do not answer. What was asked may have happened nevertheless.
+    #[error("{0}")]
+    Unreachable(String),
+    /// The server refused it. Nothing has changed.
+    #[error("{0}")]
+    Refused(String),
+    /// The stream has another last place than was required. Nothing has changed.
+    #[error("the stream has another last message than was expected")]
+    OtherLast,
+    /// There is no such stream.
+    #[error("there is no stream {0}")]
+    NoStream(String),
+}
+
+fn write_headers(writer: &mut Writer, headers: &[(String, String)]) {
+    writer.list(headers, |writer, (name, value)| {
+        writer.text(name);
+        writer.text(value);
+    });
+}
+
+fn read_headers(reader: &mut Reader) -> Result<Vec<(String, String)>, Malformed> {
+    reader.list(|reader| Ok((reader.text()?, reader.text()?)))
+}
+
+fn write_stored(writer: &mut Writer, stored: &Stored) {
+    writer.u64(stored.sequence);
+    writer.u64(stored.time_unix_ms);
+    writer.text(&stored.subject);
+    write_headers(writer, &stored.headers);
+    writer.bytes(&stored.body);
+}
+
+fn read_stored(reader: &mut Reader) -> Result<Stored, Malformed> {
+    Ok(Stored {
+        sequence: reader.u64()?,
+        time_unix_ms: reader.u64()?,
+        subject: reader.text()?,
+        headers: read_headers(reader)?,
+        body: reader.bytes()?,
+    })
+}
+
+fn write_optional_text(writer: &mut Writer, text: Option<&str>) {
+    writer.flag(text.is_some());
+    writer.text(text.unwrap_or_default());
+}
+
+fn read_optional_text(reader: &mut Reader) -> Result<Option<String>, Malformed> {
+    let (is_some, text) = (reader.flag()?, reader.text()?);
+    Ok(is_some.then_some(text))
+}
+
+/// The frame of `number` with the kind and the fields that `write` writes.
+fn frame(number: u64, kind: u8, write: impl FnOnce(&mut Writer)) -> Vec<u8> {
+    let mut writer = Writer(vec![0; 4]);
+    writer.u64(number);
+    writer.u8(kind);
+    write(&mut writer);
+    let length = u32::try_from(writer.0.len() - 4).unwrap_or(u32::MAX);
+    writer.0[..4].copy_from_slice(&length.to_le_bytes());
+    writer.0
+}
+
+impl Request {
+    /// The bytes of its frame.
+    pub fn frame(&self, number: u64) -> Vec<u8> {
+        match self {
+            Request::Begin(settings) => frame(number, 0, |writer| {
+                writer.list(&settings.servers, |writer, server| writer.text(server));
+                write_optional_text(writer, settings.credentials.as_deref());
+                write_optional_text(writer, settings.authorities.as_deref());
+                writer.u8(settings.replicas);
+                writer.u32(settings.uid);
+            }),
+            Request::EnsureStream(spec) => frame(number, 1, |writer| {
+                writer.text(&spec.name);
+                writer.list(&spec.subjects, |writer, subject| writer.text(subject));
+                writer.u32(spec.messages_per_subject);
+            }),
+            Request::Publish { messages, expected_last } => frame(number, 2, |writer| {
+                writer.optional(*expected_last);
+                writer.list(messages, |writer, message| {
+                    writer.text(&message.subject);
+                    write_headers(writer, &message.headers);
+                    writer.bytes(&message.body);
+                });
+            }),
+            Request::Read(page) => frame(number, 3, |writer| {
+                writer.text(&page.stream);
+                write_optional_text(writer, page.subjects.as_deref());
+                writer.u64(page.from);
+                writer.u32(page.most);
+            }),
+            Request::Delete { stream, sequences } => frame(number, 4, |writer| {
+                writer.text(stream);
+                writer.list(sequences, |writer, sequence| writer.u64(*sequence));
+            }),
+            Request::Purge { stream, subject } => frame(number, 5, |writer| {
+                writer.text(stream);
+                writer.text(subject);
+            }),
+            Request::Last { stream, subject } => frame(number, 6, |writer| {
+                writer.text(stream);
+                writer.text(subject);
+            }),
+            Request::Check => frame(number, 7, |_| {}),
+            Request::State { namespace, operation, quota, now_unix_ms } => {
+                frame(number, 8, |writer| {
+                    state::write_namespace(writer, namespace);
+                    writer.u64(quota.bytes);
+                    writer.u64(quota.keys);
+                    writer.u64(*now_unix_ms);
+                    state::write_operation(writer, operation);
+                })
+            }
+            Request::Usage => frame(number, 9, |_| {}),
+            Request::Clear(namespace) => {
+                frame(number, 10, |writer| state::write_namespace(writer, namespace))
+            }
+        }
+    }
+
+    /// Reads a frame after its length: its number, and the request.
+    pub fn read(frame: Bytes) -> Result<(u64, Self), Malformed> {
+        let mut reader = Reader(frame);
+        let (number, kind) = (reader.u64()?, reader.u8()?);
+        let reader = &mut reader;
+        let request = match kind {
+            0 => Request::Begin(Settings {
+                servers: reader.list(Reader::text)?,
+                credentials: read_optional_text(reader)?,
+                authorities: read_optional_text(reader)?,
+                replicas: reader.u8()?,
+                uid: reader.u32()?,
+            }),
+            1 => Request::EnsureStream(StreamSpec {
+                name: reader.text()?,
+                subjects: reader.list(Reader::text)?,
+                messages_per_subject: reader.u32()?,
+            }),
+            2 => Request::Publish {
+                expected_last: reader.optional()?,
+                messages: reader.list(|reader| {
+                    Ok(Publishing {
+                        subject: reader.text()?,
+                        headers: read_headers(reader)?,
+                        body: reader.bytes()?,
+                    })
+                })?,
+            },
+            3 => Request::Read(PageOf {
+                stream: reader.text()?,
+                subjects: read_optional_text(reader)?,
+                from: reader.u64()?,
+                most: reader.u32()?,
+            }),
+            4 => Request::Delete { stream: reader.text()?, sequences: reader.list(Reader::u64)? },
+            5 => Request::Purge { stream: reader.text()?, subject: reader.text()? },
+            6 => Request::Last { stream: reader.text()?, subject: reader.text()? },
+            7 => Request::Check,
+            8 => {
+                let namespace = state::read_namespace(reader)?;
+                let quota = Quota { bytes: reader.u64()?, keys: reader.u64()? };
+                let now_unix_ms = reader.u64()?;
+                let operation = state::read_operation(reader)?;
+                Request::State { namespace, operation, quota, now_unix_ms }
+            }
+            9 => Request::Usage,
+            10 => Request::Clear(state::read_namespace(reader)?),
+            _ => return Err(Malformed),
+        };
+        reader.end()?;
+        Ok((number, request))
+    }
+}
+
+impl Reply {
+    /// The bytes of its frame.
+    pub fn frame(&self, number: u64) -> Vec<u8> {
+        match self {
+            Reply::Done => frame(number, 0, |_| {}),
+            Reply::Sequences(sequences) => frame(number, 1, |writer| {
+                writer.list(sequences, |writer, sequence| writer.u64(*sequence));
+            }),
+            Reply::Page { messages, last_sequence } => frame(number, 2, |writer| {
+                writer.u64(*last_sequence);
+                writer.list(messages, write_stored);
+            }),
+            Reply::Last(message) => frame(number, 3, |writer| {
+                writer.list(message.as_slice(), write_stored);
+            }),
+            Reply::Server(status) => frame(number, 4, |writer| {
+                writer.text(&status.address);
+                writer.text(&status.version);
+                writer.u64(status.streams);
+            }),
+            Reply::State(result) => frame(number, 5, |writer| state::write_result(writer, result)),
+            Reply::Usage(usage) => frame(number, 6, |writer| {
+                writer.list(usage, |writer, usage| {
+                    state::write_namespace(writer, &usage.namespace);
+                    writer.u64(usage.keys);
+                    writer.u64(usage.bytes);
+                });
+            }),
+            Reply::Failed(error) => frame(number, 7, |writer| {
+                let (kind, text) = match error {
+                    NatsError::Unreachable(text) => (0, text.as_str()),
+                    NatsError::Refused(text) => (1, text.as_str()),
+                    NatsError::OtherLast => (2, ""),
+                    NatsError::NoStream(name) => (3, name.as_str()),
+                };
+                writer.u8(kind);
+                writer.text(text);
+            }),
+        }
+    }
+
+    /// Reads a frame after its length: its number, and the reply.
+    pub fn read(frame: Bytes) -> Result<(u64, Self), Malformed> {
+        let mut reader = Reader(frame);
+        let (number, kind) = (reader.u64()?, reader.u8()?);
+        let reader = &mut reader;
+        let reply = match kind {
+            0 => Reply::Done,
+            1 => Reply::Sequences(reader.list(Reader::u64)?),
+            2 => Reply::Page { last_sequence: reader.u64()?, messages: reader.list(read_stored)? },
+            3 => Reply::Last(reader.list(read_stored)?.pop()),
+            4 => Reply::Server(ServerStatus {
+                address: reader.text()?,
+                version: reader.text()?,
+                streams: reader.u64()?,
+            }),
+            5 => Reply::State(state::read_result(reader)?),
+            6 => Reply::Usage(reader.list(|reader| {
+                Ok(Usage {
+                    namespace: state::read_namespace(reader)?,
+                    keys: reader.u64()?,
+                    bytes: reader.u64()?,
+                })
+            })?),
+            7 => {
+                let (kind, text) = (reader.u8()?, reader.text()?);
+                Reply::Failed(match kind {
+                    0 => NatsError::Unreachable(text),
+                    1 => NatsError::Refused(text),
+                    2 => NatsError::OtherLast,
+                    3 => NatsError::NoStream(text),
+                    _ => return Err(Malformed),
+                })
+            }
+            _ => return Err(Malformed),
+        };
+        reader.end()?;
+        Ok((number, reply))
+    }
+}
+
+/// Takes the first whole frame, without its length, from what was read so far.
+pub fn take_frame(read: &mut bytes::BytesMut) -> Result<Option<Bytes>, Malformed> {
+    let Some(head) = read.first_chunk::<4>() else { return Ok(None) };
+    let length = u32::from_le_bytes(*head) as usize;
+    if !(HEAD_BYTES - 4..=FRAME_BYTES_MAX).contains(&length) {
+        return Err(Malformed);
+    }
+    if read.len() < 4 + length {
+        read.reserve(4 + length - read.len());
+        return Ok(None);
+    }
+    let mut frame = read.split_to(4 + length).freeze();
+    Ok(Some(frame.split_off(4)))
+}

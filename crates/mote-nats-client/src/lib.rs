@@ -1,0 +1,25 @@
+//! A node's side of NATS JetStream.
+//!
+//! [`Nats`] runs the program `mote-nats`, which holds the connection to the servers, and sends it
+//! requests ([`Request`]) over a socket pair. The library for NATS is linked into that program
+//! alone, so that a node without NATS carries none of its code. [`NatsState`] is the state of
+//! functions over such a connection.
+//!
+//! This crate must not know the protocol of NATS. Start with `client.rs`; `process.rs` starts,
+//! watches and ends the program, `frames.rs` is the protocol, which `mote-nats` uses too.
+
+mod client;
+mod codec;
+mod frames;
+mod process;
+mod state;
+mod state_codec;
+
+pub use client::Nats;
+pub use codec::Malformed;
+pub use frames::{
+    FRAME_BYTES_MAX, HEAD_BYTES, NatsError, PageOf, Publishing, Reply, Request, ServerStatus,
+    Settings, Stored, StreamSpec, take_frame,
+};
+pub use process::Launch;
+pub use state::NatsState;

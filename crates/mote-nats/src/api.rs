@@ -1,0 +1,191 @@
+//! Requests of JetStream's API: a subject, a document as JSON, an answer as JSON.
+
+use async_nats::{HeaderMap, Message};
+use bytes::Bytes;
+use mote_nats_client::NatsError;
+use serde::Deserialize;
+use serde_json::{Value, json};
+use tokio::time::Instant;
+
+use crate::connection::{Connection, Lost};
+
+/// Numbers of errors of JetStream that mean something here.
+pub(crate) mod code {
+    /// There is no such message.
+    pub(crate) const NO_MESSAGE: u64 = 10_037;
+    /// A message cannot be removed, because it is not there.
+    pub(crate) const NOT_REMOVED: u64 = 10_057;
+    /// A stream of this name has another form.
+    pub(crate) const OTHER_FORM: u64 = 10_058;
+    /// There is no such stream.
+    pub(crate) const NO_STREAM: u64 = 10_059;
+    /// The last place is another than was required: in the stream, or of the subject.
+    pub(crate) const OTHER_LAST: [u64; 2] = [10_071, 10_164];
+}
+
+/// Why the API did not do something.
+#[derive(Debug)]
+pub(crate) enum ApiError {
+    /// JetStream's own number and text.
+    Server { code: u64, text: String },
+    /// There is no usable answer.
+    Nats(NatsError),
+}
+
+impl ApiError {
+    /// The error as the node reads it.
+    pub(crate) fn of_stream(self, stream: &str) -> NatsError {
+        match self {
+            ApiError::Server { code: code::NO_STREAM, .. } => NatsError::NoStream(stream.into()),
+            ApiError::Server { code, .. } if code::OTHER_LAST.contains(&code) => {
+                NatsError::OtherLast
+            }
+            ApiError::Server { text, .. } => {
+                NatsError::Refused(format!("the NATS server refuses it: {text}"))
+            }
+            ApiError::Nats(error) => error,
+        }
+    }
+}
+
+/// What every answer may have.
+#[derive(Deserialize)]
+struct Answer {
+    error: Option<AnswerError>,
+}
+
+#[derive(Deserialize)]
+struct AnswerError {
+    #[serde(default)]
+    err_code: u64,
+    #[serde(default)]
+    description: String,
+}
+
+/// Calls the API.
+pub(crate) async fn call(
+    connection: &Connection,
+    subject: &str,
+    document: &Value,
+    until: Instant,
+) -> Result<Value, ApiError> {
+    let body = Bytes::from(document.to_string());
+    let answer = connection.request(format!("$JS.API.{subject}"), None, body, until).await;
+    let message = answer.map_err(|lost| ApiError::Nats(no_answer(connection, lost)))?;
+    checked(connection, &message)?;
+    serde_json::from_slice(&message.payload).map_err(|error| unreadable(connection, &error))
+}
+
+fn unreadable(connection: &Connection, error: &serde_json::Error) -> ApiError {
+    ApiError::Nats(connection.unreachable(&format!("an answer that cannot be read: {error}")))
+}
+
+/// Refuses an answer that is an error.
+fn checked(connection: &Connection, message: &Message) -> Result<(), ApiError> {
+    let answer: Answer =
+        serde_json::from_slice(&message.payload).map_err(|error| unreadable(connection, &error))?;
+    match answer.error {
+        None => Ok(()),
+        Some(error) => Err(ApiError::Server { code: error.err_code, text: error.description }),
+    }
+}
+
+/// Why there is no answer, as the node reads it.
+pub(crate) fn no_answer(connection: &Connection, lost: Lost) -> NatsError {
+    match lost {
+        Lost::NoResponders => {
+            connection.unreachable("JetStream is off there: start it with jetstream enabled")
+        }
+        Lost::Refused(text) => NatsError::Refused(text),
+        Lost::Unknown(text) if text.starts_with("the NATS server") => NatsError::Unreachable(text),
+        Lost::Unknown(text) => connection.unreachable(&text),
+    }
+}
+
+/// Stores a message: its place, once the server has stored it.
+pub(crate) async fn store(
+    connection: &Connection,
+    subject: String,
+    headers: Option<HeaderMap>,
+    body: Bytes,
+    until: Instant,
+) -> Result<u64, StoreError> {
+    #[derive(Deserialize)]
+    struct Stored {
+        #[serde(default)]
+        seq: u64,
+        error: Option<AnswerError>,
+    }
+    let message = match connection.request(subject, headers, body, until).await {
+        Ok(message) => message,
+        Err(Lost::NoResponders) => return Err(StoreError::NoStream),
+        Err(Lost::Unknown(text)) => return Err(StoreError::Unknown(text)),
+        Err(Lost::Refused(text)) => {
+            return Err(StoreError::Api(ApiError::Nats(NatsError::Refused(text))));
+        }
+    };
+    match serde_json::from_slice::<Stored>(&message.payload) {
+        Ok(Stored { error: Some(error), .. }) => {
+            Err(StoreError::Api(ApiError::Server { code: error.err_code, text: error.description }))
+        }
+        Ok(Stored { seq, .. }) => Ok(seq),
+        Err(error) => Err(StoreError::Unknown(error.to_string())),
+    }
+}
+
+/// Why a message was not stored.
+#[derive(Debug)]
+pub(crate) enum StoreError {
+    /// No stream keeps its subject.
+    NoStream,
+    /// It may have been stored.
+    Unknown(String),
+    /// The server refused it.
+    Api(ApiError),
+}
+
+/// The form of a stream.
+pub(crate) fn stream_config(
+    name: &str,
+    subjects: &[String],
+    messages_per_subject: u32,
+    replicas: u8,
+) -> Value {
+    json!({
+        "name": name,
+        "subjects": subjects,
+        "retention": "limits",
+        "storage": "file",
+        "discard": "new",
+        "max_consumers": -1,
+        "max_msgs": -1,
+        "max_bytes": -1,
+        "max_age": 0,
+        "max_msg_size": -1,
+        "max_msgs_per_subject": if messages_per_subject == 0 { -1 } else { i64::from(messages_per_subject) },
+        "num_replicas": replicas.max(1),
+        "duplicate_window": DUPLICATES_NS,
+        "allow_direct": true,
+        "allow_rollup_hdrs": false,
+    })
+}
+
+/// For how long the server recognises a message that it was sent before, in nanoseconds: longer
+/// than a message is sent again after an answer was lost.
+const DUPLICATES_NS: u64 = 30_000_000_000;
+
+/// Makes a stream unless it exists, and gives it this form.
+pub(crate) async fn ensure_stream(
+    connection: &Connection,
+    name: &str,
+    config: &Value,
+    until: Instant,
+) -> Result<(), ApiError> {
+    let made = call(connection, &format!("STREAM.CREATE.{name}"), config, until).await;
+    match made {
+        Err(ApiError::Server { code: code::OTHER_FORM, .. }) => {
+            call(connection, &format!("STREAM.UPDATE.{name}"), config, until).await.map(|_| ())
+        }
+        made => made.map(|_| ()),
+    }
+}

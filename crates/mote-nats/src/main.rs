@@ -1,0 +1,74 @@
+//! A node's connection to NATS JetStream: a program of its own, so that a node without NATS carries
+//! none of its code.
+//!
+//! The protocol of NATS is that of the library `async-nats`. This program confines itself
+//! (`confine.rs`), holds the connection (`connection.rs`), and answers the requests that the node
+//! sends over the socket on its standard input (the frames of `mote-nats-client`): on streams
+//! (`streams.rs`). It ends when the node closes the socket. It must not know functions, manifests
+//! or the store.
+
+mod api;
+mod confine;
+mod connection;
+mod serve;
+mod streams;
+
+use std::io;
+use std::os::fd::AsFd as _;
+use std::process::ExitCode;
+use std::time::Duration;
+
+use tokio::net::UnixStream;
+use tracing_subscriber::filter::Targets;
+use tracing_subscriber::layer::SubscriberExt as _;
+use tracing_subscriber::util::SubscriberInitExt as _;
+
+fn main() -> ExitCode {
+    if !matches!(std::env::args().skip(1).collect::<Vec<_>>().as_slice(), [word] if word == "run") {
+        eprintln!("mote-nats is started by a node of mote: mote up --nats nats://HOST:4222");
+        return ExitCode::from(2);
+    }
+    let levels = Targets::new()
+        .with_target("mote_nats", tracing::Level::INFO)
+        .with_default(tracing::level_filters::LevelFilter::OFF);
+    let lines = tracing_subscriber::fmt::layer()
+        .with_writer(io::stderr)
+        .with_ansi(false)
+        .with_target(false)
+        .without_time();
+    tracing_subscriber::registry().with(lines).with(levels).init();
+    match run() {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            tracing::error!("{error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn run() -> io::Result<()> {
+    // The node gives a socket as the standard input, which carries both directions.
+    let socket = io::stdin().as_fd().try_clone_to_owned()?;
+    let mut socket = std::os::unix::net::UnixStream::from(socket);
+    // Blocking, because this process must have one thread until it is confined.
+    socket.set_nonblocking(false)?;
+    let settings = serve::read_settings(&mut socket)?;
+    let authorities = match &settings.authorities {
+        Some(pem) => Some(confine::file_in_memory("authorities", pem.as_bytes())?),
+        None => None,
+    };
+    confine::confine(settings.uid)?;
+    // One thread: what it does is mostly waiting, and the node needs the cores.
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .max_blocking_threads(4)
+        .thread_keep_alive(Duration::from_secs(5))
+        .build()?;
+    runtime.block_on(async {
+        socket.set_nonblocking(true)?;
+        let socket = UnixStream::from_std(socket)?;
+        let authorities = authorities.as_ref().map(|file| file.path.clone());
+        let connection = connection::Connection::start(settings, authorities)?;
+        serve::serve(socket, connection).await
+    })
+}

@@ -1,0 +1,98 @@
+//! The requests of the node: read, answered, each in a task of its own.
+
+use std::io::{self, Read as _};
+
+use bytes::BytesMut;
+use mote_nats_client::{FRAME_BYTES_MAX, NatsError, Reply, Request, Settings, take_frame};
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::UnixStream;
+use tokio::sync::mpsc;
+use tokio::time::Instant;
+
+use crate::connection::{Connection, PATIENCE};
+use crate::streams;
+
+/// Answers that wait for the node to read them. When there are more, requests wait.
+const ANSWERS_MAX: usize = 1_024;
+/// Bytes that one write collects.
+const WRITE_BYTES: usize = 256 << 10;
+
+/// Reads the first frame. Blocks.
+pub(crate) fn read_settings(socket: &mut std::os::unix::net::UnixStream) -> io::Result<Settings> {
+    let mut length = [0; 4];
+    socket.read_exact(&mut length)?;
+    let length = u32::from_le_bytes(length) as usize;
+    if length > FRAME_BYTES_MAX {
+        return Err(io::Error::other("the first frame is too long"));
+    }
+    let mut frame = vec![0; length];
+    socket.read_exact(&mut frame)?;
+    match Request::read(frame.into()).map_err(io::Error::other)? {
+        (_, Request::Begin(settings)) => Ok(settings),
+        _ => Err(io::Error::other("the first frame has no settings")),
+    }
+}
+
+/// Serves the node until it closes the socket, and answers everything that it asked before.
+pub(crate) async fn serve(socket: UnixStream, connection: Connection) -> io::Result<()> {
+    let (mut input, mut output) = socket.into_split();
+    let (answers, mut answered) = mpsc::channel::<Vec<u8>>(ANSWERS_MAX);
+    let writing = tokio::spawn(async move {
+        let mut bytes = Vec::new();
+        while let Some(frame) = answered.recv().await {
+            bytes.extend_from_slice(&frame);
+            while bytes.len() < WRITE_BYTES
+                && let Ok(frame) = answered.try_recv()
+            {
+                bytes.extend_from_slice(&frame);
+            }
+            output.write_all(&bytes).await?;
+            bytes.clear();
+            bytes.shrink_to(WRITE_BYTES);
+        }
+        io::Result::Ok(())
+    });
+    let mut read = BytesMut::new();
+    loop {
+        while let Some(frame) = take_frame(&mut read).map_err(io::Error::other)? {
+            let (number, request) = Request::read(frame).map_err(io::Error::other)?;
+            let (connection, answers) = (connection.clone(), answers.clone());
+            tokio::spawn(async move {
+                let reply = answer(&connection, request).await.unwrap_or_else(Reply::Failed);
+                // An error means that the node does not read any more.
+                let _ = answers.send(reply.frame(number)).await;
+            });
+        }
+        read.reserve(16 << 10);
+        if input.read_buf(&mut read).await? == 0 {
+            break;
+        }
+    }
+    drop(answers);
+    writing.await.map_err(io::Error::other)?
+}
+
+async fn answer(connection: &Connection, request: Request) -> Result<Reply, NatsError> {
+    let until = Instant::now() + PATIENCE;
+    match request {
+        Request::Begin(_) => Err(NatsError::Refused("it has begun already".to_owned())),
+        Request::EnsureStream(spec) => streams::ensure(connection, &spec, until).await,
+        Request::Publish { messages, expected_last } => {
+            streams::publish(connection, messages, expected_last, until).await
+        }
+        Request::Read(page) => streams::read(connection, &page, until).await,
+        Request::Delete { stream, sequences } => {
+            streams::delete(connection, &stream, &sequences, until).await
+        }
+        Request::Purge { stream, subject } => {
+            streams::purge(connection, &stream, &subject, until).await
+        }
+        Request::Last { stream, subject } => {
+            Ok(Reply::Last(streams::last(connection, &stream, &subject, until).await?))
+        }
+        Request::Check => streams::check(connection, until).await,
+        Request::State { .. } | Request::Usage | Request::Clear(_) => {
+            Err(NatsError::Refused("not yet".to_owned()))
+        }
+    }
+}

@@ -1,0 +1,280 @@
+//! What the node asks of streams.
+
+use async_nats::jetstream::consumer::{AckPolicy, DeliverPolicy, pull};
+use async_nats::{HeaderMap, jetstream};
+use bytes::Bytes;
+use futures_util::TryStreamExt as _;
+use futures_util::future::join_all;
+use mote_nats_client::{NatsError, PageOf, Publishing, Reply, ServerStatus, Stored, StreamSpec};
+use serde_json::json;
+use tokio::time::Instant;
+
+use crate::api::{self, ApiError, StoreError, code};
+use crate::connection::Connection;
+
+/// Messages of a page at most, and their bytes, so that an answer fits into a frame.
+const PAGE_MAX: u32 = 2_000;
+const PAGE_BYTES_MAX: usize = 8 << 20;
+/// The header fields of messages that are read directly.
+const SEQUENCE: &str = "Nats-Sequence";
+const TIME: &str = "Nats-Time-Stamp";
+
+pub(crate) async fn ensure(
+    connection: &Connection,
+    spec: &StreamSpec,
+    until: Instant,
+) -> Result<Reply, NatsError> {
+    let replicas = connection.settings().replicas;
+    let config =
+        api::stream_config(&spec.name, &spec.subjects, spec.messages_per_subject, replicas);
+    let made = api::ensure_stream(connection, &spec.name, &config, until).await;
+    made.map_err(|error| error.of_stream(&spec.name))?;
+    Ok(Reply::Done)
+}
+
+/// Header fields as the library has them; refused if they would break the message.
+fn header_map(fields: &[(String, String)]) -> Result<HeaderMap, NatsError> {
+    let mut headers = HeaderMap::new();
+    for (name, value) in fields {
+        let breaks = |text: &str| text.contains(['\r', '\n']);
+        if name.is_empty() || name.contains([':', ' ']) || breaks(name) || breaks(value) {
+            return Err(NatsError::Refused(format!("the header field {name:?} cannot be sent")));
+        }
+        headers.insert(name.as_str(), value.as_str());
+    }
+    Ok(headers)
+}
+
+pub(crate) async fn publish(
+    connection: &Connection,
+    messages: Vec<Publishing>,
+    expected_last: Option<u64>,
+    until: Instant,
+) -> Result<Reply, NatsError> {
+    let mut sending = Vec::with_capacity(messages.len());
+    for (at, message) in messages.into_iter().enumerate() {
+        let mut headers = header_map(&message.headers)?;
+        if let Some(last) = expected_last {
+            // Each requires the one before it, so that none is stored if the first is not.
+            headers.insert("Nats-Expected-Last-Sequence", (last + at as u64).to_string());
+        }
+        let headers = (!headers.is_empty()).then_some(headers);
+        sending.push((message.subject, headers, message.body));
+    }
+    // Polled in order, so they are sent in order.
+    let stored = join_all(sending.into_iter().map(|(subject, headers, body)| async move {
+        let stored = api::store(connection, subject.clone(), headers, body, until).await;
+        stored.map_err(|error| match error {
+            StoreError::NoStream => NatsError::NoStream(format!("with the subject {subject}")),
+            StoreError::Unknown(text) => connection.unreachable(&text),
+            StoreError::Api(error) => error.of_stream(&subject),
+        })
+    }));
+    let sequences = stored.await.into_iter().collect::<Result<Vec<u64>, NatsError>>()?;
+    Ok(Reply::Sequences(sequences))
+}
+
+pub(crate) async fn read(
+    connection: &Connection,
+    page: &PageOf,
+    until: Instant,
+) -> Result<Reply, NatsError> {
+    let stream = &page.stream;
+    let subject = format!("STREAM.INFO.{stream}");
+    let info = api::call(connection, &subject, &json!({}), until).await;
+    let info = info.map_err(|error| error.of_stream(stream))?;
+    let number = |name: &str| info["state"][name].as_u64().unwrap_or(0);
+    let last_sequence = number("last_seq");
+    let most = page.most.clamp(1, PAGE_MAX);
+    let mut messages = Vec::new();
+    if page.from <= last_sequence && number("messages") > 0 {
+        let read = tokio::time::timeout_at(until, fetch(connection, page, most, until));
+        messages = match read.await {
+            Ok(Ok(messages)) => messages,
+            Ok(Err(error)) => return Err(connection.unreachable(&error.to_string())),
+            Err(_) => return Err(connection.unreachable("it did not answer in time")),
+        };
+    }
+    Ok(Reply::Page { messages, last_sequence })
+}
+
+/// The messages of a page, by a consumer that the server forgets.
+async fn fetch(
+    connection: &Connection,
+    page: &PageOf,
+    most: u32,
+    until: Instant,
+) -> Result<Vec<Stored>, Box<dyn std::error::Error + Send + Sync>> {
+    let context = jetstream::new(connection.client(until).await?);
+    let config = pull::Config {
+        deliver_policy: DeliverPolicy::ByStartSequence { start_sequence: page.from.max(1) },
+        ack_policy: AckPolicy::None,
+        filter_subject: page.subjects.clone().unwrap_or_default(),
+        inactive_threshold: std::time::Duration::from_secs(10),
+        memory_storage: true,
+        num_replicas: 1,
+        ..Default::default()
+    };
+    let consumer = context.create_consumer_on_stream(config, page.stream.as_str()).await?;
+    let fetched = consumer.fetch().max_messages(most as usize).max_bytes(PAGE_BYTES_MAX);
+    let mut fetched = fetched.messages().await?;
+    let mut messages = Vec::new();
+    while let Some(message) = fetched.try_next().await? {
+        let info = message.info()?;
+        let time_ms = info.published.unix_timestamp_nanos() / 1_000_000;
+        let (sequence, time_unix_ms) = (info.stream_sequence, u64::try_from(time_ms)?);
+        messages.push(Stored {
+            sequence,
+            time_unix_ms,
+            subject: message.subject.to_string(),
+            headers: fields(message.headers.as_ref()),
+            body: message.payload.clone(),
+        });
+    }
+    let name = consumer.cached_info().name.clone();
+    // The server forgets it anyway if this does not arrive.
+    let _ = context.delete_consumer_from_stream(name, page.stream.as_str()).await;
+    Ok(messages)
+}
+
+/// The fields of a message that its sender set. Those that begin with `Nats-` are instructions to
+/// the server or its notes, except the id by which it recognises a message that is sent again.
+fn fields(headers: Option<&HeaderMap>) -> Vec<(String, String)> {
+    let mut fields = Vec::new();
+    for (name, values) in headers.into_iter().flat_map(HeaderMap::iter) {
+        let name = name.to_string();
+        if is_of_sender(&name) {
+            fields.extend(values.iter().map(|value| (name.clone(), value.to_string())));
+        }
+    }
+    fields
+}
+
+fn is_of_sender(name: &str) -> bool {
+    !name.starts_with("Nats-") || name == "Nats-Msg-Id"
+}
+
+pub(crate) async fn delete(
+    connection: &Connection,
+    stream: &str,
+    sequences: &[u64],
+    until: Instant,
+) -> Result<Reply, NatsError> {
+    let removed = join_all(sequences.iter().map(|sequence| async move {
+        let document = json!({"seq": sequence, "no_erase": true});
+        let subject = format!("STREAM.MSG.DELETE.{stream}");
+        match api::call(connection, &subject, &document, until).await {
+            Err(ApiError::Server { code: code::NOT_REMOVED | code::NO_MESSAGE, .. }) => Ok(()),
+            other => other.map(|_| ()).map_err(|error| error.of_stream(stream)),
+        }
+    }));
+    removed.await.into_iter().collect::<Result<Vec<()>, NatsError>>()?;
+    Ok(Reply::Done)
+}
+
+pub(crate) async fn purge(
+    connection: &Connection,
+    stream: &str,
+    subject: &str,
+    until: Instant,
+) -> Result<Reply, NatsError> {
+    let document = json!({"filter": subject});
+    let purged = api::call(connection, &format!("STREAM.PURGE.{stream}"), &document, until).await;
+    purged.map_err(|error| error.of_stream(stream))?;
+    Ok(Reply::Done)
+}
+
+/// The last message of a subject. With several copies of the stream, the server that leads it is
+/// asked, because the others may not have the last message yet.
+pub(crate) async fn last(
+    connection: &Connection,
+    stream: &str,
+    subject: &str,
+    until: Instant,
+) -> Result<Option<Stored>, NatsError> {
+    if connection.settings().replicas > 1 {
+        return last_of_leader(connection, stream, subject, until).await;
+    }
+    let asked = format!("$JS.API.DIRECT.GET.{stream}.{subject}");
+    let message = match connection.request(asked, None, Bytes::new(), until).await {
+        Ok(message) => message,
+        // There is no such stream, or it does not answer in this way.
+        Err(crate::connection::Lost::NoResponders) => {
+            return last_of_leader(connection, stream, subject, until).await;
+        }
+        Err(lost) => return Err(api::no_answer(connection, lost)),
+    };
+    match message.status.map(|status| status.as_u16()) {
+        None => {}
+        Some(404) => return Ok(None),
+        Some(other) => return Err(NatsError::Refused(format!("the server answered {other}"))),
+    }
+    let headers = message.headers.as_ref();
+    let field = |name: &str| headers.and_then(|headers| headers.get(name)).map(|v| v.as_str());
+    let sequence = field(SEQUENCE).and_then(|text| text.parse().ok()).unwrap_or(0);
+    Ok(Some(Stored {
+        sequence,
+        time_unix_ms: field(TIME).map_or(0, unix_ms),
+        subject: subject.to_owned(),
+        headers: fields(headers),
+        body: message.payload,
+    }))
+}
+
+async fn last_of_leader(
+    connection: &Connection,
+    stream: &str,
+    subject: &str,
+    until: Instant,
+) -> Result<Option<Stored>, NatsError> {
+    let asked = format!("STREAM.MSG.GET.{stream}");
+    let answer = api::call(connection, &asked, &json!({"last_by_subj": subject}), until).await;
+    let answer = match answer {
+        Ok(answer) => answer,
+        Err(ApiError::Server { code: code::NO_MESSAGE, .. }) => return Ok(None),
+        Err(error) => return Err(error.of_stream(stream)),
+    };
+    let message = &answer["message"];
+    let decoded = |name: &str| {
+        let text = message[name].as_str().unwrap_or_default();
+        mote_core::base64::decode(text.as_bytes())
+            .ok_or_else(|| connection.unreachable("an answer that cannot be read"))
+    };
+    let (headers, body) = (decoded("hdrs")?, decoded("data")?);
+    Ok(Some(Stored {
+        sequence: message["seq"].as_u64().unwrap_or(0),
+        time_unix_ms: message["time"].as_str().map_or(0, unix_ms),
+        subject: subject.to_owned(),
+        headers: parsed(&headers),
+        body: body.into(),
+    }))
+}
+
+/// The fields of a block of header fields.
+fn parsed(block: &[u8]) -> Vec<(String, String)> {
+    let text = String::from_utf8_lossy(block);
+    let lines = text.split("\r\n").skip(1);
+    let fields = lines.filter_map(|line| line.split_once(':'));
+    let fields = fields.filter(|(name, _)| is_of_sender(name));
+    fields.map(|(name, value)| (name.to_owned(), value.trim().to_owned())).collect()
+}
+
+/// A time as the server writes it, in milliseconds since 1970; 0 if it cannot be read.
+fn unix_ms(text: &str) -> u64 {
+    async_nats::datetime::parse_rfc3339(text)
+        .ok()
+        .and_then(|time| u64::try_from(time.unix_timestamp_nanos() / 1_000_000).ok())
+        .unwrap_or(0)
+}
+
+pub(crate) async fn check(connection: &Connection, until: Instant) -> Result<Reply, NatsError> {
+    let info = api::call(connection, "INFO", &json!({}), until).await;
+    let info = info.map_err(|error| error.of_stream("account"))?;
+    let client = connection.client(until).await?;
+    let server = client.server_info();
+    Ok(Reply::Server(ServerStatus {
+        address: connection.settings().servers.join(", "),
+        version: server.version,
+        streams: info["streams"].as_u64().unwrap_or(0),
+    }))
+}

@@ -1,0 +1,128 @@
+//! Requests on streams against a real server.
+
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+mod server;
+
+use mote_nats_client::{NatsError, PageOf, Publishing, Settings, StreamSpec};
+use server::{Server, connect};
+
+fn spec(messages_per_subject: u32) -> StreamSpec {
+    StreamSpec { name: "T".into(), subjects: vec!["t.>".into()], messages_per_subject }
+}
+
+fn message(subject: &str, body: &str) -> Publishing {
+    let headers = vec![("Mote-Kind".to_owned(), "test".to_owned())];
+    Publishing { subject: subject.into(), headers, body: body.to_owned().into() }
+}
+
+fn page(from: u64, most: u32) -> PageOf {
+    PageOf { stream: "T".into(), subjects: None, from, most }
+}
+
+#[tokio::test]
+async fn messages_are_stored_read_and_removed() {
+    let Some(server) = Server::start("") else { return };
+    let nats = server.client();
+    let none = nats.read(page(1, 10)).await;
+    assert_eq!(none, Err(NatsError::NoStream("T".into())));
+    assert!(matches!(
+        nats.publish(vec![message("t.a", "x")], None).await,
+        Err(NatsError::NoStream(_))
+    ));
+    nats.ensure_stream(spec(1)).await.unwrap();
+    nats.ensure_stream(spec(1)).await.unwrap();
+    assert_eq!(nats.read(page(1, 10)).await, Ok((Vec::new(), 0)));
+
+    let many = (0..25).map(|n| message(&format!("t.{n}"), &n.to_string())).collect();
+    assert_eq!(nats.publish(many, Some(0)).await, Ok((1..=25).collect()));
+    let refused = nats.publish(vec![message("t.a", ""), message("t.b", "")], Some(3)).await;
+    assert_eq!(refused, Err(NatsError::OtherLast));
+    let (first, last) = nats.read(page(1, 10)).await.unwrap();
+    assert_eq!((first.len(), last), (10, 25));
+    assert_eq!(
+        (first[9].sequence, first[9].subject.as_str(), &first[9].body[..]),
+        (10, "t.9", &b"9"[..])
+    );
+    assert_eq!(first[9].headers, [("Mote-Kind".to_owned(), "test".to_owned())]);
+    assert!(first[9].time_unix_ms > 1_700_000_000_000);
+    let (rest, _) = nats.read(page(11, 100)).await.unwrap();
+    assert_eq!(
+        rest.iter().map(|one| one.sequence).collect::<Vec<_>>(),
+        (11..=25).collect::<Vec<_>>()
+    );
+
+    // One message of each subject is kept.
+    assert_eq!(nats.publish(vec![message("t.0", "new")], None).await, Ok(vec![26]));
+    let of = |subject: &str| PageOf { subjects: Some(subject.into()), ..page(1, 10) };
+    let (one, _) = nats.read(of("t.0")).await.unwrap();
+    assert_eq!((one.len(), one[0].sequence), (1, 26));
+    nats.delete("T".into(), vec![2, 3, 3, 99]).await.unwrap();
+    nats.purge("T".into(), "t.9".into()).await.unwrap();
+    let (left, last) = nats.read(page(1, 100)).await.unwrap();
+    assert_eq!((left.len(), last), (22, 26));
+
+    let last = nats.last("T".into(), "t.0".into()).await.unwrap().unwrap();
+    assert_eq!((last.sequence, &last.body[..]), (26, &b"new"[..]));
+    assert_eq!(last.headers, [("Mote-Kind".to_owned(), "test".to_owned())]);
+    assert_eq!(nats.last("T".into(), "t.9".into()).await, Ok(None));
+    let status = nats.check().await.unwrap();
+    assert_eq!((status.version.as_str(), status.streams), ("2.15.2", 1));
+    let form = nats.ensure_stream(spec(0)).await;
+    assert_eq!(form, Ok(()), "the form of a stream may change");
+    nats.stop().await;
+    assert!(matches!(nats.check().await, Err(NatsError::Unreachable(_))));
+}
+
+#[tokio::test]
+async fn a_server_that_is_gone_for_a_moment_delays_requests_only() {
+    let Some(mut server) = Server::start("") else { return };
+    let nats = server.client();
+    nats.ensure_stream(spec(0)).await.unwrap();
+    nats.publish(vec![message("t.a", "1")], None).await.unwrap();
+    server.kill();
+    let published = nats.publish(vec![message("t.a", "2")], None);
+    let (published, ()) = tokio::join!(published, async { server.again() });
+    // The request that met the end of the server may have failed; the next one does not.
+    let first = published.is_ok();
+    nats.publish(vec![message("t.a", "3")], None).await.unwrap();
+    let (read, _) = nats.read(page(1, 10)).await.unwrap();
+    let bodies: Vec<&[u8]> = read.iter().map(|one| &one.body[..]).collect();
+    assert!(bodies.starts_with(&[b"1"]) && bodies.ends_with(&[b"3"]), "{bodies:?}");
+    assert!(!first || bodies.len() == 3, "{bodies:?}");
+}
+
+#[tokio::test]
+async fn what_is_wrong_with_the_server_is_said_in_time() {
+    let free = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = free.local_addr().unwrap().port();
+    drop(free);
+    let to = |server: String, credentials: Option<&str>| Settings {
+        servers: vec![server],
+        credentials: credentials.map(str::to_owned),
+        replicas: 1,
+        uid: 1_000_000,
+        ..Default::default()
+    };
+    let text = |checked: Result<_, NatsError>| match checked {
+        Err(NatsError::Unreachable(text)) => text,
+        other => panic!("{other:?}"),
+    };
+    let gone = connect(to(format!("nats://127.0.0.1:{port}"), None));
+    let unknown = connect(to("nats://no-such-host.invalid:4222".into(), None));
+    let (gone, unknown) = tokio::join!(gone.check(), unknown.check());
+    let (gone, unknown) = (text(gone), text(unknown));
+    assert!(gone.contains(&format!("127.0.0.1:{port}")) && gone.contains("refused"), "{gone}");
+    assert!(unknown.contains("no-such-host.invalid:4222 does not answer"), "{unknown}");
+
+    let lines = "authorization { user: mote, password: right }";
+    let Some(server) = Server::start(lines) else { return };
+    let address = server.settings().servers.remove(0);
+    let wrong = connect(to(address.clone(), Some("mote:wrong-secret\n")));
+    let right = connect(to(address, Some("mote:right\n")));
+    let (wrong, right) = tokio::join!(wrong.check(), right.check());
+    let wrong = text(wrong);
+    assert!(wrong.contains("refuses the credentials"), "{wrong}");
+    assert!(!wrong.contains("secret"), "{wrong}");
+    assert!(right.is_ok(), "{right:?}");
+}
