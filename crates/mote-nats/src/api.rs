@@ -174,18 +174,18 @@ pub(crate) fn stream_config(
 /// than a message is sent again after an answer was lost.
 const DUPLICATES_NS: u64 = 30_000_000_000;
 
-/// Makes a stream unless it exists, and gives it this form.
+/// Makes a stream unless it exists, and gives it this form: what it holds.
 pub(crate) async fn ensure_stream(
     connection: &Connection,
     name: &str,
     config: &Value,
     until: Instant,
-) -> Result<(), ApiError> {
+) -> Result<Value, ApiError> {
     let made = call(connection, &format!("STREAM.CREATE.{name}"), config, until).await;
     match made {
         Err(ApiError::Server { code: code::OTHER_FORM, .. }) => {
-            call(connection, &format!("STREAM.UPDATE.{name}"), config, until).await.map(|_| ())
+            call(connection, &format!("STREAM.UPDATE.{name}"), config, until).await
         }
-        made => made.map(|_| ()),
+        made => made,
     }
 }

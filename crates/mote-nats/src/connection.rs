@@ -98,6 +98,7 @@ impl Connection {
             };
             match connected {
                 Ok(client) => {
+                    self.0.problem.lock().clear();
                     tracing::info!("connected to {}", self.servers());
                     self.0.link.send_modify(|link| {
                         link.client = Some(client);
@@ -133,6 +134,29 @@ impl Connection {
         ))
     }
 
+    /// What a request that was not answered in time tells the node: why there is no connection, or
+    /// `otherwise` if there is one.
+    pub(crate) fn problem(&self, otherwise: &str) -> NatsError {
+        let problem = self.0.problem.lock().clone();
+        self.unreachable(if problem.is_empty() { otherwise } else { &problem })
+    }
+
+    /// The client, and how often a connection was lost before.
+    pub(crate) async fn client_and_losses(
+        &self,
+        until: Instant,
+    ) -> Result<(Client, u64), NatsError> {
+        let client = self.client(until).await?;
+        Ok((client, self.0.link.borrow().losses))
+    }
+
+    /// Waits until a connection is lost after as many losses.
+    pub(crate) async fn lost(&self, losses: u64) {
+        let mut link = self.0.link.subscribe();
+        // The sender lives as long as this.
+        let _ = link.wait_for(|link| link.losses > losses).await;
+    }
+
     /// The client, once there is a connection.
     pub(crate) async fn client(&self, until: Instant) -> Result<Client, NatsError> {
         let mut link = self.0.link.subscribe();
@@ -142,8 +166,7 @@ impl Connection {
         {
             return Ok(client.clone());
         }
-        let problem = self.0.problem.lock().clone();
-        Err(self.unreachable(&problem))
+        Err(self.problem("it did not answer in time"))
     }
 
     /// Sends a request and waits for its answer.
@@ -158,18 +181,16 @@ impl Connection {
             Ok(client) => client,
             Err(error) => return Err(Lost::Unknown(error.to_string())),
         };
-        let mut link = self.0.link.subscribe();
-        let losses = link.borrow_and_update().losses;
+        let losses = self.0.link.borrow().losses;
         let mut request = Request::new().payload(body).timeout(Some(PATIENCE));
         if let Some(headers) = headers {
             request = request.headers(headers);
         }
-        let lost = async { link.wait_for(|link| link.losses > losses).await.map(|_| ()) };
         let answer = timeout_at(until, async {
             tokio::select! {
                 biased;
                 answer = client.send_request(subject, request) => Some(answer),
-                _ = lost => None,
+                () = self.lost(losses) => None,
             }
         });
         match answer.await {

@@ -4,13 +4,18 @@
 //! The protocol of NATS is that of the library `async-nats`. This program confines itself
 //! (`confine.rs`), holds the connection (`connection.rs`), and answers the requests that the node
 //! sends over the socket on its standard input (the frames of `mote-nats-client`): on streams
-//! (`streams.rs`). It ends when the node closes the socket. It must not know functions, manifests
+//! (`streams.rs`), and on the state of functions (`state.rs`; `space.rs` follows the stream of a
+//! namespace, `index.rs` is what is known of its keys). It ends when the node closes the socket. It must not know functions, manifests
 //! or the store.
 
 mod api;
 mod confine;
 mod connection;
+mod index;
+mod keys;
 mod serve;
+mod space;
+mod state;
 mod streams;
 
 use std::io;

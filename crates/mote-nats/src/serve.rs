@@ -10,6 +10,7 @@ use tokio::sync::mpsc;
 use tokio::time::Instant;
 
 use crate::connection::{Connection, PATIENCE};
+use crate::state::States;
 use crate::streams;
 
 /// Answers that wait for the node to read them. When there are more, requests wait.
@@ -52,13 +53,16 @@ pub(crate) async fn serve(socket: UnixStream, connection: Connection) -> io::Res
         }
         io::Result::Ok(())
     });
+    let states = States::new(connection.clone());
     let mut read = BytesMut::new();
     loop {
         while let Some(frame) = take_frame(&mut read).map_err(io::Error::other)? {
             let (number, request) = Request::read(frame).map_err(io::Error::other)?;
-            let (connection, answers) = (connection.clone(), answers.clone());
+            let (connection, states, answers) =
+                (connection.clone(), states.clone(), answers.clone());
             tokio::spawn(async move {
-                let reply = answer(&connection, request).await.unwrap_or_else(Reply::Failed);
+                let reply =
+                    answer(&connection, &states, request).await.unwrap_or_else(Reply::Failed);
                 // An error means that the node does not read any more.
                 let _ = answers.send(reply.frame(number)).await;
             });
@@ -72,7 +76,11 @@ pub(crate) async fn serve(socket: UnixStream, connection: Connection) -> io::Res
     writing.await.map_err(io::Error::other)?
 }
 
-async fn answer(connection: &Connection, request: Request) -> Result<Reply, NatsError> {
+async fn answer(
+    connection: &Connection,
+    states: &States,
+    request: Request,
+) -> Result<Reply, NatsError> {
     let until = Instant::now() + PATIENCE;
     match request {
         Request::Begin(_) => Err(NatsError::Refused("it has begun already".to_owned())),
@@ -91,8 +99,14 @@ async fn answer(connection: &Connection, request: Request) -> Result<Reply, Nats
             Ok(Reply::Last(streams::last(connection, &stream, &subject, until).await?))
         }
         Request::Check => streams::check(connection, until).await,
-        Request::State { .. } | Request::Usage | Request::Clear(_) => {
-            Err(NatsError::Refused("not yet".to_owned()))
+        Request::State { namespace, operation, quota, now_unix_ms } => {
+            let applied = states.apply(&namespace, operation, quota, now_unix_ms, until).await;
+            Ok(Reply::State(applied))
+        }
+        Request::Usage => Ok(Reply::Usage(states.usage(until).await?)),
+        Request::Clear(namespace) => {
+            states.clear(&namespace, until).await?;
+            Ok(Reply::Done)
         }
     }
 }

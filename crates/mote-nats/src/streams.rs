@@ -10,7 +10,7 @@ use serde_json::json;
 use tokio::time::Instant;
 
 use crate::api::{self, ApiError, StoreError, code};
-use crate::connection::Connection;
+use crate::connection::{Connection, Lost};
 
 /// Messages of a page at most, and their bytes, so that an answer fits into a frame.
 const PAGE_MAX: u32 = 2_000;
@@ -66,7 +66,7 @@ pub(crate) async fn publish(
         let stored = api::store(connection, subject.clone(), headers, body, until).await;
         stored.map_err(|error| match error {
             StoreError::NoStream => NatsError::NoStream(format!("with the subject {subject}")),
-            StoreError::Unknown(text) => connection.unreachable(&text),
+            StoreError::Unknown(text) => api::no_answer(connection, Lost::Unknown(text)),
             StoreError::Api(error) => error.of_stream(&subject),
         })
     }));
@@ -199,7 +199,7 @@ pub(crate) async fn last(
     let message = match connection.request(asked, None, Bytes::new(), until).await {
         Ok(message) => message,
         // There is no such stream, or it does not answer in this way.
-        Err(crate::connection::Lost::NoResponders) => {
+        Err(Lost::NoResponders) => {
             return last_of_leader(connection, stream, subject, until).await;
         }
         Err(lost) => return Err(api::no_answer(connection, lost)),

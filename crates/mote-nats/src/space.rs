@@ -1,0 +1,363 @@
+//! A namespace that this node uses: its index, and the task that follows its stream.
+
+use std::hash::{BuildHasher as _, RandomState};
+use std::sync::Arc;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use async_nats::{Message, StatusCode};
+use bytes::Bytes;
+use futures_util::StreamExt as _;
+use mote_core::state::Namespace;
+use mote_nats_client::NatsError;
+use parking_lot::Mutex;
+use serde_json::json;
+use tokio::sync::{Notify, watch};
+use tokio::time::{Instant, timeout, timeout_at};
+
+use crate::api;
+use crate::connection::{Connection, PATIENCE};
+use crate::index::{Held, Index, Removed};
+use crate::{keys, streams};
+
+/// Says in a message when its entry ends, in milliseconds since 1970.
+pub(crate) const EXPIRES: &str = "Mote-Expires";
+/// Says in a message that its key was removed.
+pub(crate) const REMOVED: &str = "Mote-Removed";
+/// How long such a message stays, so that every node that is connected sees it. A node that was not
+/// connected reads the whole stream again.
+const REMOVED_STAYS_MS: u64 = 120_000;
+/// How often they are looked at, and how many are removed then.
+const LOOK_EVERY: Duration = Duration::from_secs(10);
+const REMOVED_PER_LOOK: usize = 1_000;
+/// The server says this often that there is nothing new; a server that is silent for three times
+/// as long is asked anew.
+const HEARTBEAT: Duration = Duration::from_secs(5);
+/// How long messages may lag behind the stream before the stream is read again.
+const LAG_PATIENCE: Duration = Duration::from_millis(500);
+/// Locks of keys. Keys that share one wait for each other needlessly.
+const LOCKS: usize = 64;
+
+/// How far the follower is.
+#[derive(Debug, Clone, Copy, Default)]
+struct Progress {
+    /// How often the whole stream was read.
+    rounds: u64,
+    /// The last place that the index contains.
+    reached: u64,
+}
+
+/// A namespace.
+#[derive(Debug)]
+pub(crate) struct Space {
+    pub(crate) stream: String,
+    /// The beginning of the subjects of its keys.
+    pub(crate) keys: String,
+    pub(crate) cleared: String,
+    subjects: String,
+    pub(crate) index: Mutex<Index>,
+    progress: watch::Sender<Progress>,
+    again: Notify,
+    /// Changes of one key happen one after the other, in the order of their requests.
+    locks: Vec<tokio::sync::Mutex<()>>,
+    /// Writes that must see every other write.
+    pub(crate) strict: tokio::sync::Mutex<()>,
+    hash: RandomState,
+    pub(crate) used: Mutex<Instant>,
+}
+
+/// Why the stream is read again.
+type Stale = String;
+
+impl Space {
+    pub(crate) fn new(namespace: &Namespace) -> Self {
+        Self {
+            stream: keys::stream(namespace),
+            keys: keys::keys(namespace),
+            cleared: keys::cleared(namespace),
+            subjects: keys::subjects(namespace),
+            index: Mutex::default(),
+            progress: watch::Sender::default(),
+            again: Notify::new(),
+            locks: (0..LOCKS).map(|_| tokio::sync::Mutex::default()).collect(),
+            strict: tokio::sync::Mutex::default(),
+            hash: RandomState::new(),
+            used: Mutex::new(Instant::now()),
+        }
+    }
+
+    pub(crate) fn subject(&self, key: &str) -> String {
+        keys::subject(&self.keys, key)
+    }
+
+    pub(crate) fn lock_of(&self, key: &str) -> &tokio::sync::Mutex<()> {
+        &self.locks[self.hash.hash_one(key) as usize % LOCKS]
+    }
+
+    /// Waits until the stream was read once.
+    pub(crate) async fn opened(
+        &self,
+        connection: &Connection,
+        until: Instant,
+    ) -> Result<(), NatsError> {
+        self.after_round(0, connection, until).await
+    }
+
+    async fn after_round(
+        &self,
+        round: u64,
+        connection: &Connection,
+        until: Instant,
+    ) -> Result<(), NatsError> {
+        let mut progress = self.progress.subscribe();
+        let read = timeout_at(until, progress.wait_for(|progress| progress.rounds > round)).await;
+        match read {
+            Ok(Ok(_)) => Ok(()),
+            _ => Err(connection.problem("its stream could not be read in time")),
+        }
+    }
+
+    /// Reads the whole stream again.
+    pub(crate) async fn read_again(
+        &self,
+        connection: &Connection,
+        until: Instant,
+    ) -> Result<(), NatsError> {
+        let round = self.progress.borrow().rounds;
+        self.again.notify_one();
+        self.after_round(round, connection, until).await
+    }
+
+    /// Waits until the index contains everything that the stream holds now: the last place.
+    pub(crate) async fn caught_up(
+        &self,
+        connection: &Connection,
+        until: Instant,
+    ) -> Result<u64, NatsError> {
+        self.opened(connection, until).await?;
+        let subject = format!("STREAM.INFO.{}", self.stream);
+        let info = api::call(connection, &subject, &json!({}), until).await;
+        let info = info.map_err(|error| error.of_stream(&self.stream))?;
+        let last = info["state"]["last_seq"].as_u64().unwrap_or(0);
+        let mut progress = self.progress.subscribe();
+        let there = progress.wait_for(|progress| progress.reached >= last);
+        if timeout(LAG_PATIENCE, there).await.is_err() {
+            // The last message may be gone already, so that it never arrives.
+            self.read_again(connection, until).await?;
+        }
+        Ok(last)
+    }
+
+    /// Follows the stream until the task is ended.
+    pub(crate) async fn follow(self: Arc<Self>, connection: Connection) {
+        let mut pause = Duration::from_millis(10);
+        loop {
+            let rounds = self.progress.borrow().rounds;
+            let stale = self.follow_once(&connection).await;
+            if self.progress.borrow().rounds > rounds {
+                pause = Duration::from_millis(10);
+            } else {
+                tracing::debug!("{}: {stale}", self.stream);
+                tokio::time::sleep(pause).await;
+                pause = (pause * 2).min(Duration::from_secs(1));
+            }
+        }
+    }
+
+    async fn follow_once(&self, connection: &Connection) -> Stale {
+        match self.try_follow(connection).await {
+            Ok(never) => match never {},
+            Err(stale) => stale,
+        }
+    }
+
+    async fn try_follow(&self, connection: &Connection) -> Result<std::convert::Infallible, Stale> {
+        let until = Instant::now() + PATIENCE;
+        let text = |error: NatsError| error.to_string();
+        let (client, losses) = connection.client_and_losses(until).await.map_err(text)?;
+        let replicas = connection.settings().replicas;
+        let subjects = [self.subjects.clone()];
+        let config = api::stream_config(&self.stream, &subjects, 1, replicas);
+        let ensured = api::ensure_stream(connection, &self.stream, &config, until).await;
+        let info = ensured.map_err(|error| text(error.of_stream(&self.stream)))?;
+        let last = info["state"]["last_seq"].as_u64().unwrap_or(0);
+        let inbox = client.new_inbox();
+        let mut messages =
+            client.subscribe(inbox.clone()).await.map_err(|error| error.to_string())?;
+        let consumer = json!({"stream_name": self.stream, "config": {
+            "deliver_subject": inbox,
+            "deliver_policy": "all",
+            "ack_policy": "none",
+            "max_deliver": 1,
+            "replay_policy": "instant",
+            "flow_control": true,
+            "idle_heartbeat": u64::try_from(HEARTBEAT.as_nanos()).unwrap_or(u64::MAX),
+            "headers_only": true,
+            "mem_storage": true,
+            "num_replicas": 1,
+        }});
+        let subject = format!("CONSUMER.CREATE.{}", self.stream);
+        let made = api::call(connection, &subject, &consumer, until).await;
+        let made = made.map_err(|error| text(error.of_stream(&self.stream)))?;
+        let mut pending = made["num_pending"].as_u64().unwrap_or(0);
+        let mut building = Some(Index::default());
+        let mut consumed = 0;
+        let mut look = tokio::time::interval(LOOK_EVERY);
+        look.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+        loop {
+            if pending == 0
+                && let Some(mut built) = building.take()
+            {
+                built.reached = built.reached.max(last);
+                let mut index = self.index.lock();
+                let older = std::mem::take(&mut *index);
+                // A stream that was made anew begins with small places again.
+                if older.reached <= built.reached {
+                    built.absorb(older);
+                }
+                let reached = built.reached;
+                *index = built;
+                drop(index);
+                self.progress.send_modify(|progress| {
+                    progress.rounds += 1;
+                    progress.reached = reached;
+                });
+            }
+            let message = tokio::select! {
+                message = timeout(HEARTBEAT * 3, messages.next()) => message,
+                () = connection.lost(losses) => return Err("the connection was lost".to_owned()),
+                () = self.again.notified() => return Err("it is to be read again".to_owned()),
+                _ = look.tick() => {
+                    let gone = self.index.lock().take_removed(unix_ms(), REMOVED_PER_LOOK);
+                    let deleted = streams::delete(connection, &self.stream, &gone, until_now());
+                    // What is not removed now is removed by another node, or after a new reading.
+                    let _ = deleted.await;
+                    continue;
+                }
+            };
+            let Ok(Some(message)) = message else { return Err("nothing arrives".to_owned()) };
+            if message.status.is_some() {
+                let last = answer_status(&client, &message).await;
+                if last.is_some_and(|last| last != consumed) {
+                    return Err("messages are missing".to_owned());
+                }
+                continue;
+            }
+            let place = Place::of(&message).ok_or("a message without a place")?;
+            if place.consumed != consumed + 1 {
+                return Err("messages are missing".to_owned());
+            }
+            consumed = place.consumed;
+            pending = pending.saturating_sub(1);
+            match &mut building {
+                Some(built) => self.learn(built, &message, place),
+                None => {
+                    self.learn(&mut self.index.lock(), &message, place);
+                    self.progress.send_modify(|progress| progress.reached = place.sequence);
+                }
+            }
+        }
+    }
+
+    fn learn(&self, index: &mut Index, message: &Message, place: Place) {
+        index.reached = index.reached.max(place.sequence);
+        let Some(key) = keys::key(&self.keys, &message.subject) else {
+            if message.subject.as_str() == self.cleared {
+                index.clear(place.sequence);
+            }
+            return;
+        };
+        let number = |name: &str| field(message, name).unwrap_or(0);
+        let is_removed = message.headers.as_ref().is_some_and(|all| all.get(REMOVED).is_some());
+        let held = Held {
+            sequence: place.sequence,
+            bytes: key.len() as u64 + number("Nats-Msg-Size"),
+            expires_ms: number(EXPIRES),
+            is_removed,
+            value: None,
+        };
+        index.learn(&key, held);
+        if is_removed {
+            index.remove_later(Removed {
+                due_ms: place.time_unix_ms + REMOVED_STAYS_MS,
+                sequence: place.sequence,
+                key,
+            });
+        }
+    }
+
+    /// Learns that this node has removed a key.
+    pub(crate) fn removed(&self, key: &str, sequence: u64) {
+        let mut index = self.index.lock();
+        index.learn(key, Held { sequence, is_removed: true, ..Default::default() });
+    }
+}
+
+fn until_now() -> Instant {
+    Instant::now() + PATIENCE
+}
+
+/// Answers a message of the server about the delivery: the last message of the consumer that it
+/// names, if it names one.
+async fn answer_status(client: &async_nats::Client, message: &Message) -> Option<u64> {
+    if message.status != Some(StatusCode::IDLE_HEARTBEAT) {
+        return None;
+    }
+    let headers = message.headers.as_ref();
+    let stalled = headers.and_then(|all| all.get("Nats-Consumer-Stalled"));
+    let to = message.reply.clone().or_else(|| stalled.map(|to| to.as_str().into()));
+    if let Some(to) = to {
+        let _ = client.publish(to, Bytes::new()).await;
+    }
+    field(message, "Nats-Last-Consumer")
+}
+
+fn field(message: &Message, name: &str) -> Option<u64> {
+    message.headers.as_ref()?.get(name)?.as_str().parse().ok()
+}
+
+/// The clock of this machine.
+fn unix_ms() -> u64 {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    u64::try_from(since.as_millis()).unwrap_or(u64::MAX)
+}
+
+/// Where a message is, which its reply subject says.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Place {
+    sequence: u64,
+    consumed: u64,
+    time_unix_ms: u64,
+}
+
+impl Place {
+    fn of(message: &Message) -> Option<Self> {
+        Self::parse(message.reply.as_ref()?.as_str())
+    }
+
+    /// `$JS.ACK.STREAM.CONSUMER.DELIVERED.SEQUENCE.CONSUMED.NANOSECONDS.PENDING`; newer servers may
+    /// put a domain and an account before the stream, and more behind.
+    fn parse(reply: &str) -> Option<Self> {
+        let tokens: Vec<&str> = reply.strip_prefix("$JS.ACK.")?.split('.').collect();
+        let after = if tokens.len() == 7 { 2 } else { 4 };
+        let number = |at: usize| tokens.get(after + at)?.parse::<u64>().ok();
+        Some(Self {
+            sequence: number(1)?,
+            consumed: number(2)?,
+            time_unix_ms: number(3)? / 1_000_000,
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_place_of_a_message_is_read_in_both_forms() {
+        let place = Some(Place { sequence: 41, consumed: 7, time_unix_ms: 1_700_000_000_000 });
+        assert_eq!(Place::parse("$JS.ACK.S.C.1.41.7.1700000000000000000.3"), place);
+        assert_eq!(Place::parse("$JS.ACK._.hash.S.C.1.41.7.1700000000000000000.3.x"), place);
+        assert_eq!(Place::parse("$JS.ACK.S"), None);
+        assert_eq!(Place::parse("_INBOX.a"), None);
+    }
+}
