@@ -236,6 +236,8 @@ pub const CATALOGUE: &[Explanation] = &[
         "The process `mote-broker` ended or could not start; the line before says why. The node starts it again with growing pauses of up to 30 s. Sessions, kept messages and messages that wait for clients are in the folder `broker` of the data folder. A broker that needs more than 384 MiB of memory ends."),
     row("M1209", exit::FAILED, "users of the MQTT broker were not changed",
         "The node runs no broker of its own (`mote up --mqtt on` starts one), has no user of that name, or could not change the file `broker/users.toml` in its data folder; the message says which."),
+    row("M1215", exit::FAILED, "connection to NATS does not run",
+        "The process `mote-nats` ended or could not start; the line before says why. The node starts it again with growing pauses of up to 10 s. Until then, functions that use their state receive the code `unavailable`. A process that needs more than 512 MiB of memory ends; use fewer namespaces with many keys. docs/guides/several-nodes.md explains the setting `nats`."),
     row("M1301", exit::INVALID, "archive is refused",
         "An entry of the uploaded archive is not allowed: a path or link that leaves the function, a device file, an ambiguous name, or broken tar data. Nothing from the archive was stored. `mote deploy` creates archives that are accepted."),
     row("M1302", exit::INVALID, "archive is too large",

@@ -130,7 +130,7 @@ impl Connection {
         let servers = self.servers();
         NatsError::Unreachable(format!(
             "the NATS server {servers} does not answer ({problem}); start it, or correct the \
-             settings of the node: mote doctor shows what it looks at"
+             settings nats and nats_credentials of the node"
         ))
     }
 

@@ -43,6 +43,8 @@ pub struct Config {
     pub mqtt: Option<OwnBroker>,
     /// The broker of MQTT triggers that name none: `mqtt://HOST:PORT`, or `local`.
     pub mqtt_broker: String,
+    /// The NATS servers that keep what several nodes share; `None` for a node by itself.
+    pub nats: Option<NatsServers>,
     /// The destinations that the node's own requests may reach.
     pub outgoing: Reach,
 }
@@ -88,6 +90,19 @@ pub struct OwnBroker {
     pub tls: Option<(SocketAddr, PathBuf, PathBuf)>,
     /// Which clients need no user name: `off`, `loopback` or `all`.
     pub anonymous: &'static str,
+}
+
+/// NATS servers with JetStream.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct NatsServers {
+    /// Their addresses: `nats://HOST:PORT` or `tls://HOST:PORT`.
+    pub servers: Vec<String>,
+    /// The file with credentials.
+    pub credentials: Option<PathBuf>,
+    /// The file with certificates (PEM) of the authorities that sign the servers' certificates.
+    pub authorities: Option<PathBuf>,
+    /// Copies of each stream.
+    pub replicas: u8,
 }
 
 /// A part of the machine's memory.

@@ -5,7 +5,7 @@ use mote_sandbox::State;
 
 use super::mqtt::BROKER_PROGRAM;
 use super::shims::CHAIN;
-use super::{Node, interpreters, memory};
+use super::{Node, interpreters, memory, nats};
 
 /// Checks of a running node.
 pub(crate) async fn report(node: &Node) -> DoctorReport {
@@ -23,6 +23,9 @@ pub(crate) async fn report(node: &Node) -> DoctorReport {
         },
         hint: (!node.config.lan).then(|| "mote up --lan opens them".to_owned()),
     });
+    if let Some(nats) = &node.nats {
+        checks.push(nats::check(nats).await);
+    }
     checks.extend(node.compat.iter().map(|(platform, address)| of_platform(platform, address)));
     DoctorReport { checks }
 }

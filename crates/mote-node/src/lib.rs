@@ -20,6 +20,7 @@ mod interpreters;
 mod journal_metrics;
 mod memory;
 mod mqtt;
+mod nats;
 mod notice_metrics;
 mod packages;
 mod program_pages;
@@ -57,7 +58,7 @@ use mote_store::Store;
 use parking_lot::Mutex;
 use tokio::runtime::Handle;
 
-pub use config::{Config, OwnBroker, PlatformApis, Share, TinyFaas};
+pub use config::{Config, NatsServers, OwnBroker, PlatformApis, Share, TinyFaas};
 pub use mote_outgoing::Reach;
 pub use mote_sandbox::UID_BASE_DEFAULT;
 pub use up::run;
@@ -78,7 +79,9 @@ pub(crate) struct Node {
     /// The resources of functions that clients observe.
     pub(crate) notices: mote_notices::Notices,
     /// The state of functions.
-    pub(crate) state: mote_state::FileState,
+    pub(crate) state: Arc<dyn mote_core::state::State>,
+    /// The connection to NATS, if the node shares anything with others.
+    pub(crate) nats: Option<mote_nats_client::Nats>,
     pub(crate) backend: Arc<ProcessBackend>,
     pub(crate) interpreters: interpreters::Found,
     pub(crate) deploying: turns::Deploying,

@@ -18,7 +18,6 @@ use mote_journal::{Deferring, Journal};
 use mote_outgoing::Outgoing;
 use mote_pool::budget::Budget;
 use mote_sandbox::{ProcessBackend, SandboxConfig, ZygoteHandle};
-use mote_state::FileState;
 use mote_store::{Store, StoredFunction, StoredRevision};
 use parking_lot::Mutex;
 use tokio::net::{TcpListener, UdpSocket, UnixListener};
@@ -32,7 +31,8 @@ use super::services::NodeServices;
 use super::token::Token;
 use super::unusable::{busy, unusable};
 use super::{
-    Node, accepted, compat, interpreters, memory, mqtt, runs, schedules, secrets, shims, trees,
+    Node, accepted, compat, interpreters, memory, mqtt, nats, runs, schedules, secrets, shims,
+    trees,
 };
 use crate::admin;
 use crate::config::Config;
@@ -124,7 +124,11 @@ async fn serve(
         prewarm_bytes,
     };
     let engine = Engine::new(engine_config, backend.clone(), Handle::current());
-    let state = FileState::new(&config.data.join(STATE_FILE));
+    let nats = match &config.nats {
+        Some(servers) => Some(nats::start(servers, config.uid_base, &Handle::current())?),
+        None => None,
+    };
+    let (state, state_file) = nats::state(nats.as_ref(), &config.data.join(STATE_FILE));
 
     let http_listener = match config.http {
         Some(address) => Some(http::listen(address).map_err(|e| busy("http", address, e))?),
@@ -209,6 +213,7 @@ async fn serve(
         outgoing,
         notices: Default::default(),
         state: state.clone(),
+        nats: nats.clone(),
         backend,
         interpreters: found,
         deploying: Default::default(),
@@ -232,10 +237,9 @@ async fn serve(
     let accept = Arc::new(journal.clone());
     let runs = node.runs.clone();
     let notices = node.notices.clone();
-    let kept = Arc::new(state.clone());
     let publish = Arc::new(publisher.clone());
     journal.set_publish(publish.clone());
-    let services = NodeServices::new(engine.clone(), kept, accept, runs, notices.clone(), publish);
+    let services = NodeServices::new(engine.clone(), state, accept, runs, notices.clone(), publish);
     engine.set_services(Arc::new(services));
     secrets::bring_back(&node).await?;
     bring_back(&node, management).await?;
@@ -336,8 +340,13 @@ async fn serve(
         if let Some(broker) = &own_broker {
             waiting_for(&engine, "the MQTT broker", broker.stop()).await;
         }
-        let closed = tokio::task::spawn_blocking(move || state.close());
-        let _ = waiting_for(&engine, "the state of functions", closed).await;
+        if let Some(state) = state_file {
+            let closed = tokio::task::spawn_blocking(move || state.close());
+            let _ = waiting_for(&engine, "the state of functions", closed).await;
+        }
+        if let Some(nats) = &nats {
+            waiting_for(&engine, "the connection to NATS", nats.stop()).await;
+        }
         let _ = tokio::time::timeout(Duration::from_millis(500), admin_task).await;
     };
     tokio::select! {
@@ -558,6 +567,9 @@ fn announce(node: &Node) {
         let local = node.own_broker.as_ref().and_then(|broker| broker.local());
         let port = local.map_or(broker.listen.port(), |local| local.address.port());
         text.push_str(&format!("  mqtt   mqtt://{}:{port}\n", broker.listen.ip()));
+    }
+    if let Some(nats) = &node.config.nats {
+        text.push_str(&format!("  nats   {}\n", nats.servers.join(", ")));
     }
     for (platform, address) in &node.compat {
         text.push_str(&format!("  {platform}  {address}\n"));

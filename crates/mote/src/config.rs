@@ -13,6 +13,7 @@ use mote_api::toml_reader::{Mistake, Mistakes, TomlReader};
 use mote_core::spec::mqtt::{Broker, LOCAL};
 use mote_node::{Config, OwnBroker, Reach, Share, UID_BASE_DEFAULT};
 
+mod nats;
 mod platforms;
 
 /// Name of the configuration file.
@@ -30,7 +31,7 @@ pub(crate) struct Setting {
 }
 
 /// Every setting, in the order of the reference page.
-pub(crate) const SETTINGS: [Setting; 26] = [
+pub(crate) const SETTINGS: [Setting; 30] = [
     Setting {
         key: "data",
         default: "`/var/lib/mote` for root, otherwise `~/.local/share/mote`",
@@ -155,6 +156,26 @@ pub(crate) const SETTINGS: [Setting; 26] = [
         key: "mqtt_broker",
         default: "`local` if `mqtt` is on, otherwise `mqtt://127.0.0.1:1883`",
         text: "Broker of MQTT triggers and of functions that name none: `mqtt://HOST:PORT`, `mqtts://HOST:PORT` for TLS, or `local` for the node's own.",
+    },
+    Setting {
+        key: "nats",
+        default: "`off`",
+        text: "NATS servers with JetStream that keep the state of functions, which all nodes with this setting share: `nats://HOST:PORT`, `tls://HOST:PORT` for TLS, several with commas, or `off`.",
+    },
+    Setting {
+        key: "nats_credentials",
+        default: "none",
+        text: "File with the credentials for `nats`: NATS's own form (`.creds`), or one line `USER:PASSWORD`.",
+    },
+    Setting {
+        key: "nats_ca",
+        default: "the system's certificates",
+        text: "File with certificates (PEM) of the authorities that sign the certificates of `nats`.",
+    },
+    Setting {
+        key: "nats_replicas",
+        default: "`1`",
+        text: "Copies that a cluster of NATS servers keeps of everything, on as many servers: 1 to 5. All nodes need the same number.",
     },
     Setting {
         key: "outgoing",
@@ -329,6 +350,7 @@ impl Loaded {
         let admin = check.address("admin", None, true);
         let mqtt = check.mqtt(host, lan);
         let mqtt_broker = check.mqtt_broker(mqtt.is_some());
+        let nats = check.nats();
         let outgoing = check.outgoing();
         let data = check.path("data", given.data_default());
         let socket = check.path("socket", given.socket_default(&data));
@@ -353,6 +375,7 @@ impl Loaded {
                 compat,
                 mqtt,
                 mqtt_broker,
+                nats,
                 outgoing,
             };
             Ok(Self { config, origins })
@@ -418,6 +441,9 @@ fn read_file(path: &Path, required: bool) -> Result<(Values, Vec<Mistake>), Mist
             }
             "threads" => reader
                 .integer(&top, key, 0..=THREADS_MAX as u64)
+                .map(|value| (value.value.to_string(), value.line)),
+            "nats_replicas" => reader
+                .integer(&top, key, 1..=nats::REPLICAS_MAX.into())
                 .map(|value| (value.value.to_string(), value.line)),
             "uid_base" => reader
                 .integer(&top, key, UID_BASES)

@@ -13,8 +13,8 @@ use mote_api::kv::{
 };
 use mote_core::name;
 use mote_core::state::{
-    Begun, Condition, KEYS_MAX, Namespace, Operation, Outcome, QUOTA_BYTES_MAX, Quota, State as _,
-    StateError, VALUE_BYTES_MAX,
+    Begun, Condition, KEYS_MAX, Namespace, Operation, Outcome, QUOTA_BYTES_MAX, Quota, StateError,
+    VALUE_BYTES_MAX,
 };
 use mote_engine::clock;
 use serde::Deserialize;

@@ -36,6 +36,10 @@ pub(super) fn load(flags: &NodeFlags) -> Result<Loaded, Failure> {
         ("mqtt_key", &flags.mqtt_key),
         ("mqtt_anonymous", &flags.mqtt_anonymous),
         ("mqtt_broker", &flags.mqtt_broker),
+        ("nats", &flags.nats),
+        ("nats_credentials", &flags.nats_credentials),
+        ("nats_ca", &flags.nats_ca),
+        ("nats_replicas", &flags.nats_replicas),
         ("outgoing", &flags.outgoing),
     ] {
         if let Some(value) = value {

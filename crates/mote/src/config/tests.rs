@@ -98,6 +98,10 @@ fn flags_win_over_environment_over_file() {
             "mqtt_key none default",
             "mqtt_anonymous loopback default",
             "mqtt_broker mqtt://127.0.0.1:1883 default",
+            "nats off default",
+            "nats_credentials none default",
+            "nats_ca the system's certificates default",
+            "nats_replicas 1 default",
             "outgoing public default",
         ]
     );

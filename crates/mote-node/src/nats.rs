@@ -1,0 +1,119 @@
+//! The node's side of NATS: the process `mote-nats`, and which state the node keeps.
+
+use std::io;
+use std::path::Path;
+use std::sync::Arc;
+
+use anyhow::{Context as _, Result};
+use mote_api::types::{Check, CheckState};
+use mote_core::state::State;
+use mote_nats_client::{Launch, Nats, NatsError, NatsState, Settings};
+use mote_state::FileState;
+use tokio::runtime::Handle;
+
+use super::unusable::unusable;
+use crate::config::NatsServers;
+
+/// The program of the connection, next to that of the node.
+const PROGRAM: &str = "mote-nats";
+/// The oldest server that has everything that the node asks of it.
+const OLDEST: [u32; 2] = [2, 9];
+
+/// Starts the process that connects the node to its servers.
+pub(super) fn start(servers: &NatsServers, uid_base: u32, runtime: &Handle) -> Result<Nats> {
+    let program = std::env::current_exe().context("cannot find the program of the node")?;
+    let program = program.with_file_name(PROGRAM);
+    if !program.is_file() {
+        let text = format!("the program {} is missing; install it there", program.display());
+        return Err(unusable("nats", text));
+    }
+    // Files that cannot be read now are mistakes of the settings.
+    let files = [("nats_credentials", &servers.credentials), ("nats_ca", &servers.authorities)];
+    for (key, path) in files {
+        read(path.as_deref()).map_err(|error| unusable(key, error.to_string()))?;
+    }
+    let servers = servers.clone();
+    let settings = move || {
+        Ok(Settings {
+            servers: servers.servers.clone(),
+            credentials: read(servers.credentials.as_deref())?,
+            authorities: read(servers.authorities.as_deref())?,
+            replicas: servers.replicas,
+            uid: uid_base - 2,
+        })
+    };
+    Ok(Nats::start(Launch { program, settings: Box::new(settings) }, runtime))
+}
+
+fn read(path: Option<&Path>) -> io::Result<Option<String>> {
+    let Some(path) = path else { return Ok(None) };
+    match std::fs::read_to_string(path) {
+        Ok(text) => Ok(Some(text)),
+        Err(error) => Err(io::Error::other(format!("{}: {error}", path.display()))),
+    }
+}
+
+/// The state of functions: in NATS if there is a connection, otherwise in one file, which is
+/// returned too, so that it can be closed.
+pub(super) fn state(nats: Option<&Nats>, file: &Path) -> (Arc<dyn State>, Option<FileState>) {
+    match nats {
+        Some(nats) => {
+            if file.exists() {
+                tracing::warn!(
+                    file = %file.display(),
+                    "the state of functions is in NATS now; what the file holds is not used"
+                );
+            }
+            (Arc::new(NatsState::new(nats.clone())), None)
+        }
+        None => {
+            let state = FileState::new(file);
+            (Arc::new(state.clone()), Some(state))
+        }
+    }
+}
+
+/// Reports whether the servers answer.
+pub(super) async fn check(nats: &Nats) -> Check {
+    let (state, detail, hint) = match nats.check().await {
+        Ok(server) => {
+            let detail = format!(
+                "{} answers, version {}, {} streams",
+                server.address, server.version, server.streams
+            );
+            if is_old(&server.version) {
+                let [major, minor] = OLDEST;
+                let hint = format!("install nats-server {major}.{minor} or newer");
+                (CheckState::Warn, detail, Some(hint))
+            } else {
+                (CheckState::Ok, detail, None)
+            }
+        }
+        Err(error) => {
+            let hint = match &error {
+                NatsError::Unreachable(_) => {
+                    "functions cannot use their state until it answers; the node tries again"
+                }
+                _ => "functions cannot use their state",
+            };
+            (CheckState::Fail, error.to_string(), Some(hint.to_owned()))
+        }
+    };
+    Check { name: "nats".into(), state, detail, hint }
+}
+
+fn is_old(version: &str) -> bool {
+    let mut numbers = version.split('.').map(|number| number.parse::<u32>().unwrap_or(0));
+    [numbers.next().unwrap_or(0), numbers.next().unwrap_or(0)] < OLDEST
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn old_servers_are_recognised() {
+        assert!(is_old("2.8.4") && is_old("1.99.0") && is_old("no version"));
+        assert!(!is_old("2.9.10") && !is_old("2.15.2") && !is_old("3.0.0-preview"));
+    }
+}
