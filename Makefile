@@ -5,6 +5,7 @@ build:
 	scripts/setup.sh build
 	MOTE_COMMIT=$$(git rev-parse HEAD 2>/dev/null || echo unknown) cargo build --release -p mote -p mote-chain
 	cargo build --release -p mote-broker
+	cargo build --release -p mote-nats
 
 demo deny lab lint test test-long test-mqtt test-zero experiments soak bench-accept bench-check bench-cold bench-contracts bench-fairness bench-footprint bench-kv bench-calls bench-mqtt bench-schedules bench-warm profile-warm fuzz:
 	scripts/$@.sh

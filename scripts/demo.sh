@@ -21,6 +21,7 @@ fi
 step "build"
 cargo build --release -p mote -p mote-chain
 cargo build --release -p mote-broker
+cargo build --release -p mote-nats
 mote=${CARGO_TARGET_DIR:-target}/release/mote
 
 step "start a node"

@@ -19,6 +19,7 @@ suite() { # name, command…
 printf '\n== build of the binary under test\n'
 cargo build --profile quick -p mote -p mote-chain
 cargo build --profile quick -p mote-broker
+cargo build --profile quick -p mote-nats
 export MOTE_BIN=$target/quick/mote MOTE_LONG=1
 
 suite "fuzz" env FUZZ_SECONDS=60 scripts/fuzz.sh

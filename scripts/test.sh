@@ -24,6 +24,7 @@ printf '\n== build of the binary under test\n'
 cargo build --profile quick -p mote -p mote-chain -p mote-bench-peers --bin mote --bin mote-chain --bin bench_static
 # By itself: together with mote, the features of shared dependencies would grow the binary of mote.
 cargo build --profile quick -p mote-broker
+cargo build --profile quick -p mote-nats
 export MOTE_BIN=$target/quick/mote
 
 suite "Python shim" python3 -B -m unittest discover -s shims/python

@@ -8,6 +8,8 @@ pub mod compat;
 pub mod load;
 pub mod log;
 pub mod mqtt;
+#[path = "../../crates/mote-nats/tests/server/process.rs"]
+pub mod nats;
 pub mod schedule;
 
 use std::io::{Read, Write};

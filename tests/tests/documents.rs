@@ -460,6 +460,7 @@ documents! {
     operating: "docs/guides/operating.md",
     rollout: "docs/guides/rollout.md",
     scaling: "docs/guides/scaling.md",
+    several_nodes: "docs/guides/several-nodes.md",
     schedules: "docs/guides/schedules.md",
     streams: "docs/guides/streams.md",
     state_and_calls: "docs/guides/state-and-calls.md",

@@ -1,7 +1,7 @@
 //! The state that functions keep in their node: keys and values in namespaces.
 //!
 //! [`Operation`] says what can be done, as plain data. The store behind [`State`] does it: one file
-//! per node at present.
+//! per node, or NATS for several.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -195,7 +195,8 @@ pub enum StateError {
     /// It cannot be done, whatever the quota.
     #[error("{0}")]
     Invalid(String),
-    /// The disk did not take it: it is full, or it fails.
+    /// The disk did not take it: it is full, or it fails. Or the server that keeps it does not answer;
+    /// then it may have changed nevertheless.
     #[error("the state cannot be read or written: {0}")]
     Disk(String),
 }

@@ -154,8 +154,10 @@ async fn serve(
                 shared.answered(number, reply);
             }
             read.reserve(16 << 10);
-            if input.read_buf(&mut read).await? == 0 {
-                return io::Result::Ok(());
+            match input.read_buf(&mut read).await {
+                // A process that has ended is reported by its status.
+                Ok(0) | Err(_) => return io::Result::Ok(()),
+                Ok(_) => {}
             }
         }
     };

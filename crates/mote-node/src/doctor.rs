@@ -103,6 +103,7 @@ fn of_programs() -> Vec<Check> {
     let programs = [
         ("chains", CHAIN, "chains cannot be deployed"),
         ("own broker", BROKER_PROGRAM, "the setting mqtt cannot be on"),
+        ("link to NATS", nats::PROGRAM, "the setting nats cannot be on"),
     ];
     let check = |(name, program, without): (&str, &str, &str)| {
         let beside = std::env::current_exe().map(|own| own.with_file_name(program));

@@ -15,7 +15,7 @@ use super::unusable::unusable;
 use crate::config::NatsServers;
 
 /// The program of the connection, next to that of the node.
-const PROGRAM: &str = "mote-nats";
+pub(super) const PROGRAM: &str = "mote-nats";
 /// The oldest server that has everything that the node asks of it.
 const OLDEST: [u32; 2] = [2, 9];
 

@@ -1,84 +1,23 @@
-//! A server of NATS with JetStream for tests, and connections to it over the program.
+//! Connections over the program to a server for tests.
 
-#![allow(dead_code, missing_docs, unreachable_pub, reason = "each test file uses a part of it")]
+#![allow(
+    dead_code,
+    clippy::unwrap_used,
+    missing_docs,
+    unreachable_pub,
+    reason = "each test file uses a part of it"
+)]
 
-use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
-use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
-use std::time::{Duration, Instant};
+mod process;
 
-use mote_nats_client::{Launch, Nats, Settings};
+use mote_core::state::{
+    Begun, Condition, Entry, Namespace, Operation, Outcome, Quota, State as _, StateError,
+};
+use mote_nats_client::{Launch, Nats, NatsState, Settings};
 
-/// The server that `scripts/nats-server.sh` installs.
-const SERVER: &str = "nats-server-v2.15.2";
-/// How long it may take until it accepts connections.
-const PATIENCE: Duration = Duration::from_secs(20);
-
-/// The program, or `None` where it is not installed; the test is skipped then, and says so.
-pub fn program() -> Option<PathBuf> {
-    let path = match std::env::var_os("MOTE_NATS_SERVER") {
-        Some(path) => PathBuf::from(path),
-        None => Path::new(env!("CARGO_MANIFEST_DIR")).join("../../.cache").join(SERVER),
-    };
-    if path.is_file() {
-        return Some(path);
-    }
-    eprintln!("skipped: no {}; scripts/nats-server.sh installs it", path.display());
-    None
-}
-
-/// A running server, which is killed when it is dropped.
-pub struct Server {
-    program: PathBuf,
-    folder: tempfile::TempDir,
-    pub port: u16,
-    child: Option<Child>,
-}
+pub use process::Server;
 
 impl Server {
-    /// Starts one with these further lines of configuration.
-    pub fn start(lines: &str) -> Option<Self> {
-        let program = program()?;
-        let folder = tempfile::tempdir().expect("a folder");
-        let free = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("a port");
-        let port = free.local_addr().expect("bound").port();
-        drop(free);
-        let store = folder.path().join("store");
-        let config = format!(
-            "listen: \"127.0.0.1:{port}\"\njetstream {{ store_dir: {store:?}, sync_interval: always }}\n{lines}\n",
-        );
-        std::fs::write(folder.path().join("server.conf"), config).expect("written");
-        let mut server = Self { program, folder, port, child: None };
-        server.again();
-        Some(server)
-    }
-
-    /// Starts it again after [`Server::kill`], with what it has kept.
-    pub fn again(&mut self) {
-        let child = Command::new(&self.program)
-            .arg("-c")
-            .arg(self.folder.path().join("server.conf"))
-            .stdout(Stdio::null())
-            .stderr(Stdio::null())
-            .spawn()
-            .expect("started");
-        self.child = Some(child);
-        let (address, until) =
-            (SocketAddr::from((Ipv4Addr::LOCALHOST, self.port)), Instant::now() + PATIENCE);
-        while TcpStream::connect(address).is_err() {
-            assert!(Instant::now() < until, "the server did not start");
-            std::thread::sleep(Duration::from_millis(5));
-        }
-    }
-
-    /// Ends it as a crash would.
-    pub fn kill(&mut self) {
-        if let Some(mut child) = self.child.take() {
-            child.kill().expect("killed");
-            child.wait().expect("ended");
-        }
-    }
-
     pub fn settings(&self) -> Settings {
         let servers = vec![format!("nats://127.0.0.1:{}", self.port)];
         Settings { servers, replicas: 1, uid: 1_000_000, ..Default::default() }
@@ -90,12 +29,6 @@ impl Server {
     }
 }
 
-impl Drop for Server {
-    fn drop(&mut self) {
-        self.kill();
-    }
-}
-
 /// A process of the program with these settings.
 pub fn connect(settings: Settings) -> Nats {
     let launch = Launch {
@@ -103,4 +36,81 @@ pub fn connect(settings: Settings) -> Nats {
         settings: Box::new(move || Ok(settings.clone())),
     };
     Nats::start(launch, &tokio::runtime::Handle::current())
+}
+
+pub const NOW_MS: u64 = 1_000_000;
+
+/// One node: its connection, and its view of the namespace `site`.
+#[derive(Clone)]
+pub struct Node {
+    pub nats: Nats,
+    pub state: NatsState,
+    pub quota: Quota,
+}
+
+impl Node {
+    pub fn of(server: &Server) -> Self {
+        let nats = server.client();
+        let quota = Quota { bytes: 1 << 20, keys: 10_000 };
+        Self { state: NatsState::new(nats.clone()), nats, quota }
+    }
+
+    pub async fn run_at(&self, operation: Operation, now_ms: u64) -> Result<Outcome, StateError> {
+        let namespace = Namespace::Shared("site".to_owned());
+        match self.state.begin(namespace, operation, self.quota, true, now_ms) {
+            Begun::Done(result) => result,
+            Begun::Later(result) => result.await,
+        }
+    }
+
+    pub async fn run(&self, operation: Operation) -> Result<Outcome, StateError> {
+        self.run_at(operation, NOW_MS).await
+    }
+
+    pub async fn put(
+        &self,
+        key: &str,
+        value: &str,
+        condition: Condition,
+    ) -> Result<u64, StateError> {
+        let (key, value) = (key.to_owned(), value.to_owned().into());
+        match self.run(Operation::Put { key, value, condition, ttl_ms: None }).await? {
+            Outcome::Written { version } => Ok(version),
+            other => panic!("{other:?}"),
+        }
+    }
+
+    pub async fn entry(&self, key: &str) -> Option<Entry> {
+        match self.run(Operation::Get { key: key.to_owned() }).await.unwrap() {
+            Outcome::Entry(entry) => entry,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    pub async fn get(&self, key: &str) -> Option<String> {
+        let entry = self.entry(key).await;
+        entry.map(|entry| String::from_utf8_lossy(&entry.value).into_owned())
+    }
+
+    pub async fn add(&self, key: &str) -> Result<i64, StateError> {
+        match self.run(Operation::Increment { key: key.to_owned(), by: 1, ttl_ms: None }).await? {
+            Outcome::Counted { value, .. } => Ok(value),
+            other => panic!("{other:?}"),
+        }
+    }
+
+    pub async fn delete(&self, key: &str, condition: Condition) -> Result<bool, StateError> {
+        match self.run(Operation::Delete { key: key.to_owned(), condition }).await? {
+            Outcome::Deleted(was) => Ok(was),
+            other => panic!("{other:?}"),
+        }
+    }
+
+    pub async fn keys(&self) -> Vec<String> {
+        let list = Operation::List { prefix: String::new(), after: None, limit: 0, values: false };
+        match self.run(list).await.unwrap() {
+            Outcome::Listed { entries, .. } => entries.into_iter().map(|(key, _)| key).collect(),
+            other => panic!("{other:?}"),
+        }
+    }
 }

@@ -1,0 +1,89 @@
+//! A server of NATS with JetStream for tests.
+
+use std::io::Write as _;
+use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+/// The server that `scripts/nats-server.sh` installs.
+const SERVER: &str = "nats-server-v2.15.2";
+/// How long it may take until it accepts connections.
+const PATIENCE: Duration = Duration::from_secs(20);
+
+/// The program, or `None` where it is not installed; the test is skipped then, and says so.
+pub fn program() -> Option<PathBuf> {
+    let named = std::env::var_os("MOTE_NATS_SERVER").map(PathBuf::from);
+    let folders = Path::new(env!("CARGO_MANIFEST_DIR")).ancestors();
+    let installed = folders.map(|folder| folder.join(".cache").join(SERVER));
+    let found = named.into_iter().chain(installed).find(|path| path.is_file());
+    if found.is_none() {
+        // Past the test runner, which hides the output of tests that pass.
+        let thread = std::thread::current();
+        let test = thread.name().unwrap_or("test");
+        let why = "nats-server is not installed; scripts/nats-server.sh installs it";
+        let _ = writeln!(std::io::stderr(), "SKIPPED: {test}: NATS: {why}");
+    }
+    found
+}
+
+/// A running server, which is killed when it is dropped.
+#[derive(Debug)]
+pub struct Server {
+    program: PathBuf,
+    folder: tempfile::TempDir,
+    /// Where it listens.
+    pub port: u16,
+    child: Option<Child>,
+}
+
+impl Server {
+    /// Starts one with these further lines of configuration.
+    pub fn start(lines: &str) -> Option<Self> {
+        let program = program()?;
+        let folder = tempfile::tempdir().expect("a folder");
+        let free = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("a port");
+        let port = free.local_addr().expect("bound").port();
+        drop(free);
+        let store = folder.path().join("store");
+        let config = format!(
+            "listen: \"127.0.0.1:{port}\"\njetstream {{ store_dir: {store:?}, sync_interval: always }}\n{lines}\n",
+        );
+        std::fs::write(folder.path().join("server.conf"), config).expect("written");
+        let mut server = Self { program, folder, port, child: None };
+        server.again();
+        Some(server)
+    }
+
+    /// Starts it again after [`Server::kill`], with what it has kept.
+    pub fn again(&mut self) {
+        let child = Command::new(&self.program)
+            .arg("-c")
+            .arg(self.folder.path().join("server.conf"))
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .spawn()
+            .expect("started");
+        self.child = Some(child);
+        let (address, until) =
+            (SocketAddr::from((Ipv4Addr::LOCALHOST, self.port)), Instant::now() + PATIENCE);
+        while TcpStream::connect(address).is_err() {
+            assert!(Instant::now() < until, "the server did not start");
+            std::thread::sleep(Duration::from_millis(5));
+        }
+    }
+
+    /// Ends it as a crash would.
+    pub fn kill(&mut self) {
+        if let Some(mut child) = self.child.take() {
+            child.kill().expect("killed");
+            child.wait().expect("ended");
+        }
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        self.kill();
+    }
+}

@@ -1,0 +1,180 @@
+//! Several nodes that share a namespace, and what ends in between.
+
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+mod server;
+
+use mote_core::state::{Condition, Namespace, Operation, Outcome, Quota, State as _, StateError};
+use mote_nats_client::Publishing;
+use server::{NOW_MS, Node, Server};
+
+#[tokio::test]
+async fn a_change_of_one_node_is_seen_by_the_others_at_once() {
+    let Some(server) = Server::start("") else { return };
+    let (a, b) = (Node::of(&server), Node::of(&server));
+    for round in 0..50 {
+        let key = format!("k{}", round % 7);
+        let version = a.put(&key, &round.to_string(), Condition::None).await.unwrap();
+        let seen = b.entry(&key).await.unwrap();
+        assert_eq!((&seen.value[..], seen.version), (round.to_string().as_bytes(), version));
+        assert!(b.keys().await.contains(&key), "{round}");
+        // The other node decides on what is there now, whatever it knew before.
+        let refused = b.put(&key, "x", Condition::Absent).await;
+        assert_eq!(refused, Err(StateError::Conflict { version }));
+        assert_eq!(b.delete(&key, Condition::Version(version)).await, Ok(true));
+        assert_eq!(a.get(&key).await, None);
+        assert_eq!(a.delete(&key, Condition::None).await, Ok(false));
+        assert!(!a.keys().await.contains(&key), "{round}");
+        let again = a.put(&key, "again", Condition::Absent).await.unwrap();
+        assert!(again > version);
+    }
+    b.state.clear(Namespace::Shared("site".into())).await.unwrap();
+    assert_eq!((a.get("k1").await, a.keys().await), (None, Vec::new()));
+    assert_eq!(a.state.usage().await.unwrap(), []);
+    a.put("k1", "new", Condition::Absent).await.unwrap();
+    assert_eq!(b.state.usage().await.unwrap()[0].bytes, 5);
+}
+
+#[tokio::test]
+async fn increments_of_two_nodes_lose_nothing() {
+    let Some(server) = Server::start("") else { return };
+    let nodes = [Node::of(&server), Node::of(&server)];
+    let mut adding = Vec::new();
+    for worker in 0..8 {
+        let node = nodes[worker % 2].clone();
+        adding.push(tokio::spawn(async move {
+            for _ in 0..100 {
+                node.add("n").await.unwrap();
+            }
+        }));
+    }
+    for one in adding {
+        one.await.unwrap();
+    }
+    assert_eq!(nodes[0].get("n").await.as_deref(), Some("800"));
+}
+
+#[tokio::test]
+async fn one_of_many_wins_a_race_for_a_version() {
+    let Some(server) = Server::start("") else { return };
+    let nodes = [Node::of(&server), Node::of(&server)];
+    let mut version = nodes[0].put("k", "0", Condition::Absent).await.unwrap();
+    for round in 0..20 {
+        let races = (0..10).map(|racer: usize| {
+            let node = nodes[racer % 2].clone();
+            tokio::spawn(async move {
+                node.put("k", &format!("{round}-{racer}"), Condition::Version(version)).await
+            })
+        });
+        let mut won = Vec::new();
+        for race in races.collect::<Vec<_>>() {
+            match race.await.unwrap() {
+                Ok(version) => won.push(version),
+                Err(StateError::Conflict { .. }) => {}
+                Err(error) => panic!("{error}"),
+            }
+        }
+        assert_eq!(won.len(), 1, "{round}");
+        version = won[0];
+    }
+}
+
+#[tokio::test]
+async fn two_nodes_together_keep_a_quota() {
+    let Some(server) = Server::start("") else { return };
+    let mut nodes = [Node::of(&server), Node::of(&server)];
+    for node in &mut nodes {
+        node.quota = Quota { bytes: 4_000, keys: 50 };
+    }
+    let writers = (0..8_usize).map(|writer| {
+        let node = nodes[writer % 2].clone();
+        tokio::spawn(async move {
+            let mut written = 0;
+            for number in 0..20 {
+                match node.put(&format!("{writer}-{number:02}"), "x", Condition::None).await {
+                    Ok(_) => written += 1,
+                    Err(StateError::Full(_)) => {}
+                    Err(error) => panic!("{error}"),
+                }
+            }
+            written
+        })
+    });
+    let mut written = 0;
+    for writer in writers.collect::<Vec<_>>() {
+        written += writer.await.unwrap();
+    }
+    assert_eq!(written, 50);
+    let held = nodes[0].keys().await;
+    assert_eq!(held.len(), 50);
+    // Room that one node makes is room for the other.
+    assert!(matches!(nodes[1].put("new", "", Condition::None).await, Err(StateError::Full(_))));
+    assert_eq!(nodes[0].delete(&held[0], Condition::None).await, Ok(true));
+    nodes[1].put("new", "", Condition::None).await.unwrap();
+}
+
+#[tokio::test]
+async fn an_entry_ends_for_every_node_at_once() {
+    let Some(server) = Server::start("") else { return };
+    let (a, b) = (Node::of(&server), Node::of(&server));
+    let put = Operation::Put {
+        key: "k".into(),
+        value: "v".into(),
+        condition: Condition::None,
+        ttl_ms: Some(1_000),
+    };
+    a.run(put).await.unwrap();
+    let get = |node: &Node, after_ms| {
+        let node = node.clone();
+        async move {
+            let get = Operation::Get { key: "k".into() };
+            match node.run_at(get, NOW_MS + after_ms).await.unwrap() {
+                Outcome::Entry(entry) => entry.is_some(),
+                other => panic!("{other:?}"),
+            }
+        }
+    };
+    assert_eq!((get(&a, 999).await, get(&b, 999).await), (true, true));
+    assert_eq!((get(&a, 1_000).await, get(&b, 1_000).await), (false, false));
+    let add = Operation::Increment { key: "k".into(), by: 1, ttl_ms: None };
+    let counted = b.run_at(add, NOW_MS + 1_000).await;
+    assert!(matches!(counted, Ok(Outcome::Counted { value: 1, .. })), "{counted:?}");
+}
+
+/// Keys may have every byte that a file's may have.
+#[tokio::test]
+async fn keys_of_any_bytes_are_kept_apart() {
+    let Some(server) = Server::start("") else { return };
+    let (a, b) = (Node::of(&server), Node::of(&server));
+    let long = "ü".repeat(256);
+    let mut keys = vec!["a", "a.b", "a*", ">", "a b", "%61", "\r\n", "\u{1f600}", "A", &long];
+    for key in &keys {
+        a.put(key, key, Condition::Absent).await.unwrap();
+    }
+    for key in &keys {
+        assert_eq!(b.get(key).await.as_deref(), Some(*key));
+    }
+    keys.sort_unstable();
+    assert_eq!(b.keys().await, keys);
+    let value = vec![7; mote_core::state::VALUE_BYTES_MAX];
+    let value = String::from_utf8(value).unwrap();
+    a.put("large", &value, Condition::None).await.unwrap();
+    assert_eq!(b.get("large").await, Some(value));
+}
+
+/// The state of one node does not stop because a stream was removed under it.
+#[tokio::test]
+async fn a_stream_that_was_removed_is_made_again() {
+    let Some(server) = Server::start("") else { return };
+    let node = Node::of(&server);
+    node.put("k", "v", Condition::None).await.unwrap();
+    let remove = Publishing {
+        subject: "$JS.API.STREAM.DELETE.mote-kv-shared-site".into(),
+        ..Publishing::default()
+    };
+    node.nats.publish(vec![remove], None).await.unwrap();
+    assert_eq!(node.get("k").await, None);
+    node.put("k", "w", Condition::None).await.unwrap();
+    assert_eq!(node.get("k").await.as_deref(), Some("w"));
+    assert_eq!(node.keys().await, ["k"]);
+}
