@@ -5,28 +5,35 @@ returns the time of each. Beside it, the same work on SQLite used directly, by a
 and on the same disk, since a sandbox has none: the same journal mode, one transaction per change.
 The rows take turns within a round; the table has medians over the rounds.
 
-Usage: kv.py [--rounds N] [--operations N] [--no-save]
+With `--nats PROGRAM`, the same rows again on a node that keeps its state in a NATS server of this
+machine: once with a server that writes each change to its disk before it acknowledges it, and once
+with one that does not.
+
+Usage: kv.py [--rounds N] [--operations N] [--no-save] [--nats PROGRAM]
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import datetime
 import json
+import socket
 import sqlite3
 import statistics
+import subprocess
 import sys
 import tempfile
 import time
 import urllib.request
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
 sys.path[:0] = [str(HERE / "warm")]
 
 from machine import machine  # noqa: E402
-from node import Node  # noqa: E402
+from node import Node, free_port  # noqa: E402
 
 PYTHON = """
 import asyncio, time
@@ -93,21 +100,56 @@ def in_sqlite(folder: Path, operation: str, durable: bool, count: int) -> Row:
         return seconds, times
 
 
+@contextlib.contextmanager
+def nats_server(program: str, sync: str) -> Iterator[str]:
+    """A NATS server with an empty store: its address."""
+    with tempfile.TemporaryDirectory(prefix="mote-nats") as folder:
+        port = free_port()
+        config = Path(folder) / "server.conf"
+        config.write_text(f'listen: "127.0.0.1:{port}"\n'
+                          f'jetstream {{ store_dir: "{folder}/store"{sync} }}\n')
+        quiet = subprocess.DEVNULL
+        server = subprocess.Popen([program, "-c", str(config)], stdout=quiet, stderr=quiet)
+        try:
+            until = time.monotonic() + 20
+            while True:
+                try:
+                    socket.create_connection(("127.0.0.1", port)).close()
+                    break
+                except OSError:
+                    if time.monotonic() > until:
+                        raise
+                    time.sleep(0.01)
+            yield f"nats://127.0.0.1:{port}"
+        finally:
+            server.kill()
+            server.wait()
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--operations", type=int, default=400)
     parser.add_argument("--no-save", action="store_true")
+    parser.add_argument("--nats", metavar="PROGRAM", help="a nats-server to compare with")
     options = parser.parse_args()
     started = datetime.datetime.now(datetime.UTC)
     described = machine()
     measured: dict[str, list[Row]] = {}
-    with tempfile.TemporaryDirectory() as folder, Node() as node:
+    with contextlib.ExitStack() as stack:
+        folder = stack.enter_context(tempfile.TemporaryDirectory())
         code = Path(folder) / "kv"
         code.mkdir()
         (code / "app.py").write_text(PYTHON)
         (code / "mote.toml").write_text(MANIFEST)
-        node.deploy(code)
+        node = stack.enter_context(Node())
+        nodes = [("", node)]
+        if options.nats:
+            for name, sync in (("NATS synced, ", ", sync_interval: always"), ("NATS, ", "")):
+                address = stack.enter_context(nats_server(options.nats, sync))
+                nodes.append((name, stack.enter_context(Node("--nats", address))))
+        for _, one in nodes:
+            one.deploy(code)
         rows: list[tuple[str, Callable[[], Row]]] = []
         count = options.operations
 
@@ -120,8 +162,9 @@ def main() -> None:
             many = 1 if operation != "get" and durable else 5
             for at_once in (1, 16, 64):
                 asked = (operation, at_once, durable, count * many * (1 if at_once == 1 else 4))
-                add(f"{operation}{word}, {at_once} at once",
-                    lambda asked=asked: in_function(node, *asked))
+                for where, one in nodes:
+                    add(f"{where}{operation}{word}, {at_once} at once",
+                        lambda one=one, asked=asked: in_function(one, *asked))
             add(f"{operation}{word}, SQLite directly",
                 lambda o=operation, d=durable, n=count * many: in_sqlite(node.folder, o, d, n))
         for _, measure in rows:
@@ -130,13 +173,13 @@ def main() -> None:
             for name, measure in rows:
                 measured.setdefault(name, []).append(measure())
     table: dict[str, dict[str, float]] = {}
-    print(f"{'':38} {'per second':>11} {'median us':>10} {'p99 us':>10}")
+    print(f"{'':46} {'per second':>11} {'median us':>10} {'p99 us':>10}")
     for name, runs in measured.items():
         rate = statistics.median(len(times) / seconds for seconds, times in runs)
         middle = statistics.median(statistics.median(times) for _, times in runs) / 1e3
         p99 = statistics.median(sorted(times)[len(times) * 99 // 100] for _, times in runs) / 1e3
         table[name] = {"per_second": rate, "median_us": middle, "p99_us": p99}
-        print(f"{name:38} {rate:11,.0f} {middle:10,.1f} {p99:10,.1f}")
+        print(f"{name:46} {rate:11,.0f} {middle:10,.1f} {p99:10,.1f}")
     if not options.no_save:
         path = HERE / "results" / started.strftime("kv-%Y-%m-%dT%H%M%SZ.json")
         found = {"machine": described, "rounds": options.rounds, "rows": table}

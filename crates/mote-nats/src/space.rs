@@ -228,9 +228,12 @@ impl Space {
                 () = self.again.notified() => return Err("it is to be read again".to_owned()),
                 _ = look.tick() => {
                     let gone = self.index.lock().take_removed(unix_ms(), REMOVED_PER_LOOK);
-                    let deleted = streams::delete(connection, &self.stream, &gone, until_now());
-                    // What is not removed now is removed by another node, or after a new reading.
-                    let _ = deleted.await;
+                    let (connection, stream) = (connection.clone(), self.stream.clone());
+                    tokio::spawn(async move {
+                        let until = Instant::now() + PATIENCE;
+                        // What stays is removed by another node, or after a new reading.
+                        let _ = streams::delete(&connection, &stream, &gone, until).await;
+                    });
                     continue;
                 }
             };
@@ -290,10 +293,6 @@ impl Space {
         let mut index = self.index.lock();
         index.learn(key, Held { sequence, is_removed: true, ..Default::default() });
     }
-}
-
-fn until_now() -> Instant {
-    Instant::now() + PATIENCE
 }
 
 /// Answers a message of the server about the delivery: the last message of the consumer that it

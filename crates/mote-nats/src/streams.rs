@@ -15,6 +15,8 @@ use crate::connection::{Connection, Lost};
 /// Messages of a page at most, and their bytes, so that an answer fits into a frame.
 const PAGE_MAX: u32 = 2_000;
 const PAGE_BYTES_MAX: usize = 8 << 20;
+/// How long a direct reading may take before the stream is asked in the usual way.
+const DIRECT_PATIENCE: std::time::Duration = std::time::Duration::from_secs(1);
 /// The header fields of messages that are read directly.
 const SEQUENCE: &str = "Nats-Sequence";
 const TIME: &str = "Nats-Time-Stamp";
@@ -196,10 +198,12 @@ pub(crate) async fn last(
         return last_of_leader(connection, stream, subject, until).await;
     }
     let asked = format!("$JS.API.DIRECT.GET.{stream}.{subject}");
-    let message = match connection.request(asked, None, Bytes::new(), until).await {
+    let soon = until.min(Instant::now() + DIRECT_PATIENCE);
+    let message = match connection.request(asked, None, Bytes::new(), soon).await {
         Ok(message) => message,
-        // There is no such stream, or it does not answer in this way.
-        Err(Lost::NoResponders) => {
+        // There is no such stream, or it does not answer in this way. Old servers do not answer
+        // for a stream that was removed.
+        Err(Lost::NoResponders | Lost::Unknown(_)) => {
             return last_of_leader(connection, stream, subject, until).await;
         }
         Err(lost) => return Err(api::no_answer(connection, lost)),
