@@ -126,3 +126,41 @@ async fn what_is_wrong_with_the_server_is_said_in_time() {
     assert!(!wrong.contains("secret"), "{wrong}");
     assert!(right.is_ok(), "{right:?}");
 }
+
+/// Makes an authority and the server's certificate, for 127.0.0.1.
+const CERTIFICATES: &str = "set -e
+key='-newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes'
+openssl req -x509 $key -keyout ca.key -out ca.pem -days 2 -subj /CN=authority
+printf 'subjectAltName=IP:127.0.0.1' > names
+openssl req $key -keyout own.key -out own.csr -subj /CN=server
+openssl x509 -req -in own.csr -CA ca.pem -CAkey ca.key -CAcreateserial -days 2 -out own.pem -extfile names";
+
+#[tokio::test]
+async fn tls_is_checked_against_the_authority_of_the_settings() {
+    let folder = tempfile::tempdir().unwrap();
+    let made = std::process::Command::new("sh")
+        .args(["-c", CERTIFICATES])
+        .current_dir(folder.path())
+        .output()
+        .unwrap();
+    assert!(made.status.success(), "{made:?}");
+    let path = |name: &str| folder.path().join(name);
+    let lines =
+        format!("tls {{ cert_file: {:?}, key_file: {:?} }}", path("own.pem"), path("own.key"));
+    let Some(server) = Server::start(&lines) else { return };
+    let to = |authorities: Option<String>| Settings {
+        servers: vec![format!("tls://127.0.0.1:{}", server.port)],
+        authorities,
+        ..server.settings()
+    };
+    let trusted = connect(to(Some(std::fs::read_to_string(path("ca.pem")).unwrap())));
+    let other = connect(to(None));
+    let (trusted, other) = tokio::join!(trusted.check(), other.check());
+    assert!(trusted.is_ok(), "{trusted:?}");
+    match other {
+        Err(NatsError::Unreachable(text)) => {
+            assert!(text.contains("invalid peer certificate"), "{text}")
+        }
+        other => panic!("{other:?}"),
+    }
+}
