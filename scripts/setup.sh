@@ -53,12 +53,13 @@ need_coap_client() {
 coap=''
 venv=''
 clients=''
+nats=''
 groups=("$@")
 [ $# -gt 0 ] || groups=(build test demo)
 for group in "${groups[@]}"; do
   case $group in
     build) need_build ;;
-    test) need_build; need_python; need_node; need_process_tools; need_promtool; need_mosquitto; need_coap_client; venv=wanted; clients=wanted ;;
+    test) need_build; need_python; need_node; need_process_tools; need_promtool; need_mosquitto; need_coap_client; venv=wanted; clients=wanted; nats=wanted ;;
     demo) need_build; need_python; need_node; need_mosquitto; need_coap_client ;;
     bench) have wrk || want wrk; have cc || want gcc libc6-dev; have musl-gcc || want musl-tools ;;
     check) have wrk || want wrk; have hey || want hey ;;
@@ -114,6 +115,9 @@ if [ -n "$clients" ]; then
       say "could not install them; the tests that need them will be skipped"
     fi
   fi
+fi
+if [ -n "$nats" ]; then
+  "$(dirname "$0")/nats-server.sh" >/dev/null || say "could not install nats-server; the tests that need it will be skipped"
 fi
 
 # The distribution's Rust is too old, so rustup's is installed, unless the present one is new
