@@ -415,7 +415,11 @@ impl States {
                             };
                             match last.filter(is_own) {
                                 Some(stored) => Ok(stored.sequence),
-                                None => Err(Refusal::OtherLast),
+                                // Another change may have followed it, so it is not tried anew:
+                                // an increment would count twice.
+                                None => Err(Refusal::Failed(of_nats(connection.unreachable(
+                                    "its answer was lost, and the change may have happened",
+                                )))),
                             }
                         }
                         NatsError::OtherLast => Err(Refusal::OtherLast),

@@ -219,3 +219,19 @@ fn the_user_ids_of_instances_can_be_moved() {
     let (_dir, in_file) = with_file("uid_base = 1000\n");
     assert!(load(&in_file).is_err());
 }
+
+#[test]
+fn nats_servers_are_checked_without_repeating_a_password() {
+    let all = [("nats", "nats://a,tls://b:4443"), ("nats_replicas", "3"), ("nats_ca", "/ca.pem")];
+    let nats = load(&given(&[], &all)).unwrap().nats.unwrap();
+    assert_eq!(nats.servers, ["nats://a:4222", "tls://b:4443"]);
+    assert_eq!((nats.replicas, nats.credentials), (3, None));
+    assert_eq!(nats.authorities.unwrap().to_str(), Some("/ca.pem"));
+    assert_eq!(load(&given(&[], &[("nats", "off")])).unwrap().nats, None);
+    let wrong = [("nats", "nats://mote:hunter2@a"), ("nats_replicas", "9")];
+    let error = load(&given(&[], &wrong)).unwrap_err().to_string();
+    assert!(error.contains("nats_replicas: a whole number from 1 to 5"), "{error}");
+    assert!(error.contains("nats_credentials") && !error.contains("hunter2"), "{error}");
+    let (_dir, file) = with_file("nats = \"nats://a\"\nnats_replicas = 5\n");
+    assert_eq!(Loaded::load(&file).unwrap().config.nats.unwrap().replicas, 5);
+}
