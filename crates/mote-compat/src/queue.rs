@@ -187,6 +187,8 @@ fn problem_of(error: &AcceptError) -> Problem {
         AcceptError::Full(_) => (429, "M0504"),
         AcceptError::DiskFull(_) => (507, "M0703"),
         AcceptError::Disk(_) => (507, "M0704"),
+        AcceptError::Away(_) => (503, "M0706"),
+        AcceptError::TakenOver(_) => (503, "M0707"),
         AcceptError::Stopping => (503, "M0506"),
         AcceptError::Invalid(_) => (400, "M1404"),
     };

@@ -85,6 +85,13 @@ pub enum AcceptError {
     /// The disk did not take it.
     #[error("the journal cannot write: {0}")]
     Disk(String),
+    /// The place outside of the machine that keeps accepted invocations did not confirm this one,
+    /// for the reason given. Nothing was accepted, unless the confirmation was lost on its way.
+    #[error("it is not known to be accepted: {0}")]
+    Away(String),
+    /// Another node accepts and runs the invocations of this node.
+    #[error("{0}")]
+    TakenOver(String),
     /// The node is stopping.
     #[error("the node is stopping")]
     Stopping,

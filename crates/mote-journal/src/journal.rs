@@ -4,7 +4,7 @@
 use std::collections::HashMap;
 use std::path::PathBuf;
 use std::sync::{Arc, OnceLock};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use futures_util::FutureExt as _;
 use futures_util::future::BoxFuture;
@@ -21,6 +21,7 @@ use tokio::sync::{Notify, OnceCell, oneshot};
 use crate::pending::{Entry, Number, Pending};
 use crate::record::{NewRecord, State, Stored, Waiting, Work};
 use crate::records::{Bounds, Records, unix_ms};
+use crate::replica::{ReplicaState, Replication};
 
 /// Invocations that have not ended, of all functions, and the bytes of their requests. A function
 /// may use half of each.
@@ -45,6 +46,12 @@ const KEPT_BYTES_MAX: u64 = 256 << 20;
 const DEAD_KEEP_MS: u64 = 30 * 24 * 3_600_000;
 /// Longest idempotency key and order key in bytes.
 const KEY_BYTES_MAX: usize = 255;
+/// How long a caller waits until the log has confirmed what it asked for.
+const CONFIRM_MAX: Duration = Duration::from_secs(5);
+/// How long a node that stops waits for its log.
+const FLUSH_GRACE: Duration = Duration::from_secs(3);
+/// The pause before another try to open a journal that has a log.
+const OPEN_PAUSE: Duration = Duration::from_secs(1);
 /// The farthest time for which an invocation can be accepted.
 pub(crate) const DELAY_MS_MAX: u64 = 366 * 24 * 3_600_000;
 
@@ -59,10 +66,20 @@ pub(crate) struct Shared {
     /// Publishes results; set once, before the first invocation runs.
     pub(crate) publish: OnceLock<Arc<dyn Publish>>,
     records: OnceCell<Arc<Records>>,
+    /// The log that keeps the records, if it is not the file alone.
+    pub(crate) replica: Option<Replica>,
     pub(crate) state: Mutex<Memory>,
     /// Wakes the runner.
-    pub(crate) changed: Notify,
+    pub(crate) changed: Arc<Notify>,
     began: Instant,
+}
+
+/// The log of a journal.
+pub(crate) struct Replica {
+    replication: Arc<Replication>,
+    pub(crate) state: Arc<ReplicaState>,
+    /// Why the journal is not open yet.
+    closed: Mutex<AcceptError>,
 }
 
 /// What the journal knows without its file.
@@ -145,6 +162,26 @@ pub struct Figures {
 impl Journal {
     /// The journal with its file at `path`. Nothing is opened or written yet.
     pub fn new(path: PathBuf, outgoing: Outgoing) -> Self {
+        Self::with_log(path, outgoing, None)
+    }
+
+    /// The same with records that a log keeps. [`Journal::take_up`] opens it; nothing is accepted
+    /// before.
+    pub fn replicated(path: PathBuf, outgoing: Outgoing, replication: Replication) -> Self {
+        Self::with_log(path, outgoing, Some(replication))
+    }
+
+    fn with_log(path: PathBuf, outgoing: Outgoing, replication: Option<Replication>) -> Self {
+        let changed = Arc::new(Notify::new());
+        let replica = replication.map(|replication| {
+            let woken = changed.clone();
+            let starting = "the node has not reached the stream yet".to_owned();
+            Replica {
+                replication: Arc::new(replication),
+                state: Arc::new(ReplicaState::new(move || woken.notify_one())),
+                closed: Mutex::new(AcceptError::Away(starting)),
+            }
+        });
         let memory = Memory {
             pending: Pending::new(RUNNING_MAX),
             by_id: HashMap::new(),
@@ -162,8 +199,9 @@ impl Journal {
             outgoing,
             publish: OnceLock::new(),
             records: OnceCell::new(),
+            replica,
             state: Mutex::new(memory),
-            changed: Notify::new(),
+            changed,
             began: Instant::now(),
         }))
     }
@@ -175,20 +213,66 @@ impl Journal {
 
     /// Opens the file if an earlier run of the node left one, so that the invocations in it run.
     /// Returns how many there are.
+    ///
+    /// A journal with a log is opened in any case; if that fails, the tries go on in the background
+    /// until it succeeds or the journal stops.
     pub async fn take_up(&self) -> Result<usize, AcceptError> {
-        if !self.0.path.exists() {
+        if let Some(replica) = &self.0.replica {
+            if let Err(error) = self.open().await {
+                *replica.closed.lock() = error.clone();
+                tokio::spawn(self.clone().keep_opening());
+                return Err(error);
+            }
+        } else if !self.0.path.exists() {
             return Ok(0);
         }
         self.records().await?;
         Ok(self.0.state.lock().pending.len())
     }
 
+    async fn keep_opening(self) {
+        let Some(replica) = &self.0.replica else { return };
+        loop {
+            tokio::time::sleep(OPEN_PAUSE).await;
+            if self.is_stopping() {
+                return;
+            }
+            match self.open().await {
+                Ok(_) => {
+                    let waiting = self.0.state.lock().pending.len();
+                    tracing::info!(waiting, "the journal of accepted invocations is open");
+                    return;
+                }
+                Err(error) => {
+                    let mut known = replica.closed.lock();
+                    if *known != error {
+                        tracing::error!(%error, "cannot open the journal of accepted invocations");
+                        *known = error;
+                    }
+                }
+            }
+        }
+    }
+
     /// The open file.
     pub(crate) async fn records(&self) -> Result<Arc<Records>, AcceptError> {
+        let Some(replica) = &self.0.replica else { return self.open().await };
+        match self.opened() {
+            Some(records) => Ok(records.clone()),
+            None => Err(replica.closed.lock().clone()),
+        }
+    }
+
+    async fn open(&self) -> Result<Arc<Records>, AcceptError> {
         let open = async {
             let path = self.0.path.clone();
-            let opened = tokio::task::spawn_blocking(move || Records::open(&path)).await;
-            let opened = opened.map_err(|error| AcceptError::Disk(error.to_string()))?;
+            let log = self.0.replica.as_ref();
+            let log = log.map(|replica| (replica.replication.clone(), replica.state.clone()));
+            let opened = tokio::task::spawn_blocking(move || match log {
+                Some((replication, state)) => Records::replicated(&path, &replication, &state),
+                None => Records::open(&path),
+            });
+            let opened = opened.await.map_err(|error| AcceptError::Disk(error.to_string()))?;
             let records = Arc::new(opened.map_err(|error| disk(&Arc::new(error)))?);
             let waiting = records.waiting().await.map_err(|error| disk(&error))?;
             let mut memory = self.0.state.lock();
@@ -392,7 +476,8 @@ impl Journal {
     /// Runs a dead letter again, with all its attempts. False if there is no such dead letter.
     pub async fn retry(&self, id: InvocationId) -> Result<bool, AcceptError> {
         let Some(records) = self.existing().await? else { return Ok(false) };
-        let revived = records.revive(id, unix_ms()).await.map_err(|error| disk(&error))?;
+        let revive = async { records.revive(id, unix_ms()).await.map_err(|error| disk(&error)) };
+        let revived = self.confirmed(revive).await?;
         let Some(waiting) = revived else { return Ok(false) };
         let mut memory = self.0.state.lock();
         memory.take(&waiting.function, waiting.bytes);
@@ -409,13 +494,53 @@ impl Journal {
         function: Option<&str>,
     ) -> Result<usize, AcceptError> {
         let Some(records) = self.existing().await? else { return Ok(0) };
-        let deleted = records.delete_dead(id, function.map(str::to_owned));
-        deleted.await.map_err(|error| disk(&error))
+        let function = function.map(str::to_owned);
+        let deleted =
+            async { records.delete_dead(id, function).await.map_err(|error| disk(&error)) };
+        self.confirmed(deleted).await
+    }
+
+    /// Waits until the log has confirmed a piece of work, for as long as a caller waits. If the log is
+    /// known to be away, the work is not even begun.
+    pub(crate) async fn confirmed<T>(
+        &self,
+        work: impl Future<Output = Result<T, AcceptError>>,
+    ) -> Result<T, AcceptError> {
+        let Some(replica) = &self.0.replica else { return work.await };
+        if let Some(refusal) = replica.state.refusal() {
+            return Err(disk(&Arc::new(refusal)));
+        }
+        tokio::time::timeout(CONFIRM_MAX, work).await.unwrap_or_else(|_| {
+            let text = format!("no confirmation within {} s", CONFIRM_MAX.as_secs());
+            Err(AcceptError::Away(text))
+        })
+    }
+
+    /// Waits for a moment until the log has everything that the journal has noted. Call it when
+    /// nothing runs any more.
+    pub async fn flush(&self) {
+        let (Some(_), Some(records)) = (&self.0.replica, self.opened()) else { return };
+        let _ = tokio::time::timeout(FLUSH_GRACE, records.run(true, |_| Ok(()))).await;
+    }
+
+    /// Messages that the log has not confirmed, if there is one.
+    pub fn unconfirmed(&self) -> Option<usize> {
+        self.0.replica.as_ref().map(|replica| replica.state.unconfirmed())
+    }
+
+    /// Whether accepted invocations may begin now.
+    pub(crate) fn may_run(&self) -> bool {
+        self.0.replica.as_ref().is_none_or(|replica| replica.state.may_run())
+    }
+
+    /// Whether another node owns the journal now.
+    pub(crate) fn is_taken(&self) -> bool {
+        self.0.replica.as_ref().is_some_and(|replica| replica.state.is_taken())
     }
 
     /// The file if there is one, without making it.
     pub(crate) async fn existing(&self) -> Result<Option<Arc<Records>>, AcceptError> {
-        if self.opened().is_none() && !self.0.path.exists() {
+        if self.0.replica.is_none() && self.opened().is_none() && !self.0.path.exists() {
             return Ok(None);
         }
         self.records().await.map(Some)
@@ -502,7 +627,8 @@ impl Journal {
     /// to its number.
     pub async fn keep_activation(&self, record: Vec<u8>) -> Result<u64, AcceptError> {
         let records = self.records().await?;
-        records.keep_activation(record).await.map_err(|error| disk(&error))
+        let kept = async { records.keep_activation(record).await.map_err(|error| disk(&error)) };
+        self.confirmed(kept).await
     }
 
     /// A record of [`Journal::keep_activation`].
@@ -545,6 +671,11 @@ impl Accept for Journal {
             let records = journal.records().await?;
             let accepted_ms = unix_ms();
             let id = new_id(accepted_ms);
+            if let Some(replica) = &journal.0.replica
+                && let Some(refusal) = replica.state.refusal()
+            {
+                return Err(disk(&Arc::new(refusal)));
+            }
             let work = Work::Invoke(deferred);
             let is_schedule = matches!(&work, Work::Invoke(d) if d.trigger == Trigger::Schedule);
             journal.0.state.lock().reserve(work.function(), work.bytes() as u64, is_schedule)?;
@@ -554,7 +685,8 @@ impl Accept for Journal {
                 // The caller may have gone; the invocation runs all the same.
                 let _ = answer.send(outcome);
             });
-            answered.await.unwrap_or(Err(AcceptError::Stopping))
+            let answered = async { answered.await.unwrap_or(Err(AcceptError::Stopping)) };
+            journal.confirmed(answered).await
         })
     }
 
@@ -675,6 +807,8 @@ pub(crate) fn disk(error: &CommitError) -> AcceptError {
     let text = mote_core::fault::error_chain(&**error);
     match &**error {
         StoreError::DiskFull { .. } => AcceptError::DiskFull(text),
+        StoreError::Away(text) => AcceptError::Away(text.clone()),
+        StoreError::TakenOver(_) => AcceptError::TakenOver(text),
         _ => AcceptError::Disk(text),
     }
 }

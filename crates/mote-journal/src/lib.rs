@@ -15,6 +15,7 @@ mod journal;
 pub mod pending;
 pub mod record;
 pub mod records;
+pub mod replica;
 mod runner;
 mod steps;
 mod view;

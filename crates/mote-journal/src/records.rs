@@ -4,6 +4,8 @@
 //! without a sync of its own, because the loss of that note at a power cut only means that the
 //! invocation runs once more.
 
+use std::sync::Arc;
+
 use bytes::Bytes;
 use futures_util::future::BoxFuture;
 use mote_core::InvocationId;
@@ -15,6 +17,8 @@ use crate::pending::Number;
 use crate::record::{
     Columns, LastAttempt, NewRecord, State, Stored, Waiting, Work, decode, encode,
 };
+
+use crate::replica::{self, ReplicaState, Replication};
 
 /// The steps that make the tables. `trigger` 0 is a request that carries a result.
 const STEPS: Steps = &[
@@ -119,7 +123,18 @@ pub struct Bounds {
 impl Records {
     /// Opens the file, and makes it if it does not exist. Blocks.
     pub fn open(path: &std::path::Path) -> Result<Self, mote_store::StoreError> {
-        Ok(Self { committer: Committer::open(path, STEPS, "mote-journal")? })
+        let committer = Committer::open(path, STEPS, "mote-journal")?;
+        committer.submit(false, replica::forget_log, |_| ());
+        Ok(Self { committer })
+    }
+
+    /// Opens the file as a view of a log, which keeps the records. Blocks.
+    pub(crate) fn replicated(
+        path: &std::path::Path,
+        replication: &Replication,
+        state: &Arc<ReplicaState>,
+    ) -> Result<Self, mote_store::StoreError> {
+        Ok(Self { committer: replica::open(path, STEPS, replication, state)? })
     }
 
     pub(crate) fn run<T: Send + 'static>(

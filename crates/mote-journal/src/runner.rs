@@ -106,7 +106,7 @@ pub async fn run<I: Invoker>(journal: Journal, invoker: I) {
 
 /// Takes the next record that may run.
 fn begin<I: Invoker>(journal: &Journal, invoker: &I) -> Option<(Number, oneshot::Receiver<()>)> {
-    if journal.is_stopping() {
+    if journal.is_stopping() || !journal.may_run() {
         return None;
     }
     let now_ms = journal.now_ms();
@@ -674,7 +674,7 @@ async fn settle(
             ),
             Err(_) => return,
         }
-        if journal.is_stopping() {
+        if journal.is_stopping() || journal.is_taken() {
             return;
         }
         tokio::time::sleep(DISK_PAUSE).await;

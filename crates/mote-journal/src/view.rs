@@ -105,6 +105,10 @@ pub fn problem_of(error: &AcceptError) -> Problem {
         AcceptError::Full(text) => Problem::new(429, "M0515", text.clone()),
         AcceptError::DiskFull(text) => Problem::new(507, "M0703", text.clone()),
         AcceptError::Disk(text) => Problem::new(507, "M0704", text.clone()),
+        AcceptError::Away(text) => Problem::new(503, "M0706", text.clone()).with_hint(
+            "try again later, with the same Idempotency-Key, so that it is accepted once",
+        ),
+        AcceptError::TakenOver(text) => Problem::new(503, "M0707", text.clone()),
         AcceptError::Stopping => {
             Problem::new(503, "M0506", "the node is stopping, try again later")
         }

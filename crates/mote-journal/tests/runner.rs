@@ -1,6 +1,9 @@
 //! The runner over functions that are closures, with a real file: shares, results that cannot be
 //! delivered, faults of the node, and the end.
 
+mod file_log;
+mod functions;
+
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -8,113 +11,60 @@ use std::time::Duration;
 use bytes::Bytes;
 use futures_util::FutureExt as _;
 use futures_util::future::BoxFuture;
-use mote_core::accept::{Accept as _, Callback, Deferred};
-use mote_core::body::Body;
-use mote_core::invocation::Head;
-use mote_core::spec::CoapResource;
-use mote_core::{
-    Fault, FunctionName, Invocation, InvocationId, Invoker, Phases, Reply, RouteInfo, Trigger,
-};
+use mote_core::accept::{Accept as _, Deferred};
+use mote_core::{Fault, Invocation, InvocationId};
 use mote_journal::{Cancelled, Journal, State};
 use mote_outgoing::{Outgoing, Reach};
 
-type Answer = Result<(u16, &'static str), Fault>;
-type Run = dyn Fn(String, Invocation) -> BoxFuture<'static, Answer> + Send + Sync;
+use functions::{Answer, Functions, deferred, state, until};
 
-/// Functions of any name, each with 16 places.
-#[derive(Clone)]
-struct Functions(Arc<Run>);
-
-#[derive(Clone)]
-struct Route(FunctionName);
-
-impl RouteInfo for Route {
-    fn name(&self) -> &FunctionName {
-        &self.0
-    }
-    fn timeout_ms(&self) -> u64 {
-        10_000
-    }
-    fn body_bytes_max(&self) -> u64 {
-        1 << 20
-    }
-    fn methods(&self) -> &[String] {
-        &[]
-    }
-    fn coap(&self) -> &CoapResource {
-        static NONE: CoapResource =
-            CoapResource { title: None, resource_type: None, content_format: None };
-        &NONE
-    }
-    fn places(&self) -> u32 {
-        16
-    }
+/// Where the journal of a test is kept. Each test runs with both.
+#[derive(Clone, Copy)]
+enum Keeping {
+    OnDisk,
+    InLog,
 }
 
-impl Invoker for Functions {
-    type Route = Route;
-
-    fn route(&self, name: &str, _: impl FnOnce() -> Option<u64>) -> Option<Route> {
-        FunctionName::new(name).ok().map(Route)
-    }
-
-    fn routes(&self) -> Vec<Route> {
-        Vec::new()
-    }
-
-    async fn invoke(&self, route: &Route, invocation: Invocation) -> Result<Reply, Fault> {
-        let (status, body) = (self.0)(route.0.as_str().to_owned(), invocation).await?;
-        let body = Body::whole(Bytes::from_static(body.as_bytes()));
-        Ok(Reply { status, headers: Bytes::new(), body, phases: Phases::default() })
+/// The journal of a folder.
+async fn opened(keeping: Keeping, dir: &std::path::Path, outgoing: Outgoing) -> Journal {
+    let path = dir.join("journal.db");
+    match keeping {
+        Keeping::OnDisk => Journal::new(path, outgoing),
+        Keeping::InLog => {
+            let replication = file_log::replication(&dir.join("log"), "here", &Arc::default());
+            let journal = Journal::replicated(path, outgoing, replication);
+            journal.take_up().await.expect("the log is there");
+            journal
+        }
     }
 }
 
 /// A journal that runs, over functions that are `run`.
-fn running(
+async fn running(
+    keeping: Keeping,
     run: impl Fn(String, Invocation) -> BoxFuture<'static, Answer> + Send + Sync + 'static,
 ) -> (Journal, tempfile::TempDir, tokio::task::JoinHandle<()>) {
     let dir = tempfile::tempdir().expect("a folder");
     let outgoing = Outgoing { reach: Reach::Machine, ..Outgoing::default() };
-    let journal = Journal::new(dir.path().join("journal.db"), outgoing);
+    let journal = opened(keeping, dir.path(), outgoing).await;
     let task = tokio::spawn(mote_journal::run(journal.clone(), Functions(Arc::new(run))));
     (journal, dir, task)
-}
-
-fn deferred(function: &str, callback: Option<&str>) -> Deferred {
-    let head = Head::builder(b"POST", b"/", b"").finish();
-    let callback = callback.map(|url| Callback { url: url.to_owned(), fields: Vec::new() });
-    let body = Bytes::from_static(b"body");
-    Deferred { callback, ..Deferred::new(function, Trigger::Http, head, body) }
 }
 
 async fn accept(journal: &Journal, deferred: Deferred) -> InvocationId {
     journal.accept(deferred).await.expect("accepted").id
 }
 
-async fn until(what: &str, done: impl Fn() -> bool) {
-    let waited = tokio::time::timeout(Duration::from_secs(20), async {
-        while !done() {
-            tokio::time::sleep(Duration::from_millis(2)).await;
-        }
-    });
-    waited.await.unwrap_or_else(|_| panic!("waited in vain: {what}"));
-}
-
-async fn state(journal: &Journal, id: InvocationId) -> State {
-    tokio::time::timeout(Duration::from_secs(20), journal.ended(id)).await.expect("it ends");
-    journal.show(id).await.expect("readable").expect("known").stored.state
-}
-
-#[tokio::test]
-async fn results_that_nobody_takes_do_not_keep_calls_from_running() {
+async fn results_that_nobody_takes_do_not_keep_calls_from_running(keeping: Keeping) {
     let silent = tokio::net::TcpListener::bind("127.0.0.1:0").await.expect("loopback");
     let url = format!("http://{}/", silent.local_addr().expect("bound"));
     let ran = Arc::new(Mutex::new(Vec::new()));
     let noted = ran.clone();
-    let (journal, _dir, _task) = running(move |name, _| {
+    let (journal, _dir, _task) = running(keeping, move |name, _| {
         noted.lock().expect("not poisoned").push(name);
         async { Ok((200, "done")) }.boxed()
-    });
+    })
+    .await;
     for _ in 0..100 {
         accept(&journal, deferred("hostile", Some(&url))).await;
     }
@@ -125,11 +75,10 @@ async fn results_that_nobody_takes_do_not_keep_calls_from_running() {
     assert_eq!(journal.figures().waiting, 100, "the results are kept");
 }
 
-#[tokio::test]
-async fn calls_that_take_long_leave_room_to_other_functions() {
+async fn calls_that_take_long_leave_room_to_other_functions(keeping: Keeping) {
     let began = Arc::new(Mutex::new(Vec::new()));
     let noted = began.clone();
-    let (journal, _dir, _task) = running(move |name, _| {
+    let (journal, _dir, _task) = running(keeping, move |name, _| {
         let slow = name == "slow";
         noted.lock().expect("not poisoned").push(name);
         async move {
@@ -139,7 +88,8 @@ async fn calls_that_take_long_leave_room_to_other_functions() {
             Ok((200, "done"))
         }
         .boxed()
-    });
+    })
+    .await;
     for _ in 0..100 {
         accept(&journal, deferred("slow", None)).await;
     }
@@ -149,9 +99,9 @@ async fn calls_that_take_long_leave_room_to_other_functions() {
     until("half of its places are used", || slow() == 8).await;
 }
 
-#[tokio::test]
-async fn a_call_that_makes_the_node_fail_ends_as_a_dead_letter() {
-    let (journal, _dir, task) = running(|_, _| async { panic!("on purpose") }.boxed());
+async fn a_call_that_makes_the_node_fail_ends_as_a_dead_letter(keeping: Keeping) {
+    let (journal, _dir, task) =
+        running(keeping, |_, _| async { panic!("on purpose") }.boxed()).await;
     let id = accept(&journal, deferred("panics", None)).await;
     assert_eq!(state(&journal, id).await, State::Dead);
     assert_eq!(journal.figures().waiting, 0, "its place is free");
@@ -159,16 +109,16 @@ async fn a_call_that_makes_the_node_fail_ends_as_a_dead_letter() {
     tokio::time::timeout(Duration::from_secs(20), task).await.expect("it ends").expect("no panic");
 }
 
-#[tokio::test]
-async fn what_the_stop_of_the_node_interrupts_runs_again() {
-    let (journal, dir, task) = running(|_, _| async { Err(Fault::Stopping) }.boxed());
+async fn what_the_stop_of_the_node_interrupts_runs_again(keeping: Keeping) {
+    let (journal, dir, task) =
+        running(keeping, |_, _| async { Err(Fault::Stopping) }.boxed()).await;
     let id = accept(&journal, deferred("f", None)).await;
     journal.stop();
     assert!(journal.accept(deferred("f", None)).await.is_err(), "a stopping node accepts nothing");
     tokio::time::timeout(Duration::from_secs(20), task).await.expect("it ends").expect("no panic");
     drop(journal);
 
-    let again = Journal::new(dir.path().join("journal.db"), Outgoing::default());
+    let again = opened(keeping, dir.path(), Outgoing::default()).await;
     assert_eq!(again.take_up().await.expect("readable"), 1);
     let runs = Arc::new(AtomicUsize::new(0));
     let counted = runs.clone();
@@ -182,14 +132,14 @@ async fn what_the_stop_of_the_node_interrupts_runs_again() {
     assert_eq!(runs.load(Ordering::SeqCst), 1);
 }
 
-#[tokio::test]
-async fn an_invocation_that_is_cancelled_twice_gives_its_place_back_once() {
+async fn an_invocation_that_is_cancelled_twice_gives_its_place_back_once(keeping: Keeping) {
     let begun = Arc::new(AtomicUsize::new(0));
     let counted = begun.clone();
-    let (journal, _dir, _task) = running(move |_, _| {
+    let (journal, _dir, _task) = running(keeping, move |_, _| {
         counted.fetch_add(1, Ordering::SeqCst);
         std::future::pending().boxed()
-    });
+    })
+    .await;
     // Each round fills the 8 places of the function and empties them again.
     for round in 1..=3 {
         let mut ids = Vec::new();
@@ -209,10 +159,11 @@ async fn an_invocation_that_is_cancelled_twice_gives_its_place_back_once() {
     assert_eq!(journal.figures().waiting, 0);
 }
 
-#[tokio::test]
-async fn a_cancelled_invocation_is_not_tried_again() {
-    let (journal, _dir, _task) =
-        running(|_, _| async { Err(Fault::HandlerError { message: "boom".to_owned() }) }.boxed());
+async fn a_cancelled_invocation_is_not_tried_again(keeping: Keeping) {
+    let (journal, _dir, _task) = running(keeping, |_, _| {
+        async { Err(Fault::HandlerError { message: "boom".to_owned() }) }.boxed()
+    })
+    .await;
     // Some are cancelled while they run, some while their attempt is noted, some while they wait.
     for _ in 0..200 {
         let id = accept(&journal, deferred("fails", None)).await;
@@ -222,11 +173,10 @@ async fn a_cancelled_invocation_is_not_tried_again() {
     }
 }
 
-#[tokio::test]
-async fn the_steps_of_a_run_are_kept_while_it_runs_and_bounded() {
+async fn the_steps_of_a_run_are_kept_while_it_runs_and_bounded(keeping: Keeping) {
     let shared: Arc<Mutex<Option<Journal>>> = Arc::default();
     let inner = shared.clone();
-    let (journal, _dir, _task) = running(move |_, invocation| {
+    let (journal, _dir, _task) = running(keeping, move |_, invocation| {
         let journal = inner.lock().expect("no panic").clone().expect("set");
         async move {
             let id = invocation.id;
@@ -256,7 +206,8 @@ async fn the_steps_of_a_run_are_kept_while_it_runs_and_bounded() {
             Ok((200, "done"))
         }
         .boxed()
-    });
+    })
+    .await;
     *shared.lock().expect("no panic") = Some(journal.clone());
     let id = accept(&journal, deferred("f", None)).await;
     assert_eq!(state(&journal, id).await, State::Succeeded);
@@ -266,4 +217,25 @@ async fn the_steps_of_a_run_are_kept_while_it_runs_and_bounded() {
     assert!(journal.step_page(id, String::new()).await.expect("readable").is_none());
     let late = journal.keep_step(id, "late".to_owned(), Bytes::new()).await;
     assert!(late.is_err(), "the run has ended");
+}
+
+macro_rules! with_both {
+    ($($name:ident),+ $(,)?) => {
+        mod on_disk {
+            $(#[tokio::test] async fn $name() { super::$name(super::Keeping::OnDisk).await; })+
+        }
+        mod in_log {
+            $(#[tokio::test] async fn $name() { super::$name(super::Keeping::InLog).await; })+
+        }
+    };
+}
+
+with_both! {
+    results_that_nobody_takes_do_not_keep_calls_from_running,
+    calls_that_take_long_leave_room_to_other_functions,
+    a_call_that_makes_the_node_fail_ends_as_a_dead_letter,
+    what_the_stop_of_the_node_interrupts_runs_again,
+    an_invocation_that_is_cancelled_twice_gives_its_place_back_once,
+    a_cancelled_invocation_is_not_tried_again,
+    the_steps_of_a_run_are_kept_while_it_runs_and_bounded,
 }

@@ -157,9 +157,13 @@ async fn stored(host: &dyn Host, settings: &Settings, message: &Publish) -> Outc
     match host.journal().accept(deferred).await {
         Ok(_) => Outcome::Done(None),
         Err(AcceptError::Stopping) => Outcome::Left,
-        Err(error @ (AcceptError::Full(_) | AcceptError::DiskFull(_) | AcceptError::Disk(_))) => {
-            Outcome::NotStored(error.to_string())
-        }
+        Err(
+            error @ (AcceptError::Full(_)
+            | AcceptError::DiskFull(_)
+            | AcceptError::Disk(_)
+            | AcceptError::Away(_)
+            | AcceptError::TakenOver(_)),
+        ) => Outcome::NotStored(error.to_string()),
         Err(AcceptError::Invalid(why)) => {
             let text = format!("[M1205] a message of {} is given up: {why}", message.topic);
             host.log(&settings.function, Level::Error, &text);

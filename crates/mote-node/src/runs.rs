@@ -108,7 +108,11 @@ fn refused(error: &AcceptError) -> Answer {
     let status = match error {
         AcceptError::Full(_) => Status::Full,
         AcceptError::Invalid(_) => Status::Invalid,
-        AcceptError::DiskFull(_) | AcceptError::Disk(_) | AcceptError::Stopping => {
+        AcceptError::DiskFull(_)
+        | AcceptError::Disk(_)
+        | AcceptError::Away(_)
+        | AcceptError::TakenOver(_)
+        | AcceptError::Stopping => {
             Status::Unavailable
         }
     };

@@ -192,7 +192,10 @@ impl NodeServices {
                     let status = match &error {
                         AcceptError::Full(_) | AcceptError::DiskFull(_) => Status::Full,
                         AcceptError::Invalid(_) => Status::Invalid,
-                        AcceptError::Disk(_) | AcceptError::Stopping => Status::Unavailable,
+                        AcceptError::Disk(_)
+                        | AcceptError::Away(_)
+                        | AcceptError::TakenOver(_)
+                        | AcceptError::Stopping => Status::Unavailable,
                     };
                     Answer::text(status, error.to_string())
                 }

@@ -7,12 +7,16 @@
 //!
 //! A job that fails or panics leaves nothing, and does not affect the other jobs of its transaction:
 //! it either makes a single change, or runs in a savepoint.
+//!
+//! A file may have a [`Follower`], which learns what each transaction has changed and keeps it in
+//! another place. The durable jobs of such a file are answered by the follower, and its commits do
+//! not sync the disk.
 
 use std::panic::AssertUnwindSafe;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, channel};
-use std::thread::JoinHandle;
+use std::thread::{JoinHandle, ThreadId};
 
 use rusqlite::ffi::{SQLITE_IOERR_DIR_FSYNC, SQLITE_IOERR_FSYNC};
 use rusqlite::{Connection, OpenFlags};
@@ -37,12 +41,37 @@ pub struct Committer {
     path: PathBuf,
     jobs: Option<Sender<Job>>,
     thread: Option<JoinHandle<()>>,
+    /// The thread of the follower.
+    answering: Option<ThreadId>,
 }
 
 /// Runs in the transaction, or learns why there is none, and returns what answers the caller after
 /// the commit.
 type Work = Box<dyn FnOnce(Result<&Connection, CommitError>) -> Answer + Send>;
-type Answer = Box<dyn FnOnce(Option<&CommitError>)>;
+
+/// Answers a job: with its own result, or with the error that keeps that result from being durable.
+pub type Answer = Box<dyn FnOnce(Option<&CommitError>) + Send>;
+
+/// Keeps what the transactions of a file change in another place. All calls come from the
+/// committer's thread and must not wait for that place.
+pub trait Follower: Send {
+    /// The thread that answers durable jobs. It may drop the committer, and then does not wait for
+    /// itself.
+    fn thread(&self) -> ThreadId;
+
+    /// Why the file takes no more jobs, if that is so.
+    fn refusal(&self) -> Option<CommitError>;
+
+    /// Runs in each transaction, after its jobs. An error undoes the transaction.
+    fn collect(&mut self, connection: &Connection) -> rusqlite::Result<()>;
+
+    /// The transaction has failed, and nothing of it remains.
+    fn undone(&mut self);
+
+    /// The transaction is committed. The follower answers its durable jobs when what they changed is
+    /// safe in the other place.
+    fn committed(&mut self, answers: Vec<Answer>);
+}
 
 struct Job {
     is_durable: bool,
@@ -53,14 +82,35 @@ impl Committer {
     /// Opens `path`, makes or migrates its tables, and starts the thread. Blocks. Refuses a file
     /// that another program or a newer version made.
     pub fn open(path: &Path, steps: Steps, thread_name: &str) -> Result<Self, StoreError> {
-        let connection = schema::open_file(path, steps)?;
+        Self::start(path, schema::open_file(path, steps)?, None, thread_name)
+    }
+
+    /// Opens a file in the same way, with a follower that `follow` makes from its open connection.
+    pub fn open_followed(
+        path: &Path,
+        steps: Steps,
+        thread_name: &str,
+        follow: impl FnOnce(&mut Connection) -> Result<Box<dyn Follower>, StoreError>,
+    ) -> Result<Self, StoreError> {
+        let mut connection = schema::open_file(path, steps)?;
+        let follower = follow(&mut connection)?;
+        Self::start(path, connection, Some(follower), thread_name)
+    }
+
+    fn start(
+        path: &Path,
+        connection: Connection,
+        follower: Option<Box<dyn Follower>>,
+        thread_name: &str,
+    ) -> Result<Self, StoreError> {
         let (jobs, received) = channel();
-        let file = Open { path: path.to_owned(), connection, syncs: true, broken: None };
+        let answering = follower.as_ref().map(|follower| follower.thread());
+        let file = Open { path: path.to_owned(), connection, syncs: true, broken: None, follower };
         let thread = std::thread::Builder::new()
             .name(thread_name.to_owned())
             .spawn(move || file.serve(&received))
             .map_err(|error| StoreError::io(path, error))?;
-        Ok(Self { path: path.to_owned(), jobs: Some(jobs), thread: Some(thread) })
+        Ok(Self { path: path.to_owned(), jobs: Some(jobs), thread: Some(thread), answering })
     }
 
     /// The database file.
@@ -72,7 +122,7 @@ impl Committer {
     /// it shares with other jobs; `done` receives its result on the same thread after the commit,
     /// and must not block. If `is_durable`, the result is on disk by then. Otherwise it survives the
     /// end of the process, and a power cut only if a durable job followed.
-    pub fn submit<T: 'static>(
+    pub fn submit<T: Send + 'static>(
         &self,
         is_durable: bool,
         work: impl FnOnce(&Connection) -> rusqlite::Result<T> + Send + 'static,
@@ -83,7 +133,7 @@ impl Committer {
 
     /// The same for a job whose only change is its last statement. It needs no savepoint, and a
     /// savepoint copies every page that the job changes.
-    pub fn submit_one<T: 'static>(
+    pub fn submit_one<T: Send + 'static>(
         &self,
         is_durable: bool,
         work: impl FnOnce(&Connection) -> rusqlite::Result<T> + Send + 'static,
@@ -92,7 +142,7 @@ impl Committer {
         self.send(is_durable, |connection, path| caught(connection, path, work), done);
     }
 
-    fn send<T: 'static>(
+    fn send<T: Send + 'static>(
         &self,
         is_durable: bool,
         work: impl FnOnce(&Connection, &Path) -> Result<T, CommitError> + Send + 'static,
@@ -130,9 +180,12 @@ impl Committer {
 impl Drop for Committer {
     fn drop(&mut self) {
         drop(self.jobs.take());
-        // An answer on the committer's own thread may hold the last reference to it.
+        // An answer on the committer's own thread, or its follower's, may hold the last reference to
+        // it.
+        let here = std::thread::current().id();
         if let Some(thread) = self.thread.take()
-            && thread.thread().id() != std::thread::current().id()
+            && thread.thread().id() != here
+            && self.answering != Some(here)
         {
             let _ = thread.join();
         }
@@ -180,6 +233,7 @@ struct Open {
     syncs: bool,
     /// Why the file takes no more changes.
     broken: Option<CommitError>,
+    follower: Option<Box<dyn Follower>>,
 }
 
 impl Open {
@@ -196,10 +250,11 @@ impl Open {
     }
 
     fn commit(&mut self, jobs: Vec<Job>) {
-        let is_durable = jobs.iter().any(|job| job.is_durable);
-        let begun = match &self.broken {
-            Some(error) => Err(error.clone()),
-            None => self.begin(is_durable),
+        let is_synced = self.follower.is_none() && jobs.iter().any(|job| job.is_durable);
+        let refusal = || self.follower.as_ref().and_then(|follower| follower.refusal());
+        let begun = match self.broken.clone().or_else(refusal) {
+            Some(error) => Err(error),
+            None => self.begin(is_synced),
         };
         if let Err(error) = begun {
             for job in jobs {
@@ -208,10 +263,21 @@ impl Open {
             return;
         }
         let connection = &self.connection;
-        let answers: Vec<Answer> = jobs.into_iter().map(|job| (job.work)(Ok(connection))).collect();
+        let run = |job: Job| (job.is_durable, (job.work)(Ok(connection)));
+        let answers: Vec<(bool, Answer)> = jobs.into_iter().map(run).collect();
         let failed = self.end().err();
-        for answer in answers {
-            answer(failed.as_ref());
+        let mut later = Vec::new();
+        for (is_durable, answer) in answers {
+            if is_durable && failed.is_none() && self.follower.is_some() {
+                later.push(answer);
+            } else {
+                answer(failed.as_ref());
+            }
+        }
+        match &mut self.follower {
+            Some(follower) if failed.is_none() => follower.committed(later),
+            Some(follower) => follower.undone(),
+            None => {}
         }
     }
 
@@ -228,7 +294,11 @@ impl Open {
     }
 
     fn end(&mut self) -> Result<(), CommitError> {
-        let Err(error) = self.run("COMMIT") else { return Ok(()) };
+        let collected = match &mut self.follower {
+            Some(follower) => follower.collect(&self.connection),
+            None => Ok(()),
+        };
+        let Err(error) = collected.and_then(|()| self.run("COMMIT")) else { return Ok(()) };
         let of_sync = error
             .sqlite_extended_error_code()
             .is_some_and(|code| code == SQLITE_IOERR_FSYNC || code == SQLITE_IOERR_DIR_FSYNC);

@@ -76,6 +76,12 @@ pub enum StoreError {
     /// A revision names code or packages that are not there.
     #[error("{0} is not in the store")]
     NotStored(String),
+    /// The place that keeps the changes of this file outside of the machine cannot be reached.
+    #[error("the stream that keeps accepted invocations cannot be reached: {0}")]
+    Away(String),
+    /// Another node owns that place now.
+    #[error("another node has taken over the accepted invocations of this node: {0}")]
+    TakenOver(String),
     /// The key cannot be the name of a package folder.
     #[error("packages key `{0}`: 1\u{2013}200 of a\u{2013}z A\u{2013}Z 0\u{2013}9 . _ -")]
     BadKey(String),
@@ -89,6 +95,8 @@ impl StoreError {
             StoreError::InUse { .. } => "M0702",
             StoreError::DiskFull { .. } => "M0703",
             StoreError::Damaged(_) | StoreError::Lost { .. } => "M0705",
+            StoreError::Away(_) => "M0706",
+            StoreError::TakenOver(_) => "M0707",
             StoreError::Archive(error) => error.code(),
             StoreError::NoSuchRevision { .. } => "M0412",
             StoreError::Io { .. }
