@@ -213,6 +213,27 @@ impl Nats {
         }
     }
 
+    /// Makes a stream for [`Nats::append`] unless it exists.
+    pub async fn ensure_log(&self, name: String, subjects: String) -> Result<(), NatsError> {
+        match self.ask(&Request::EnsureLog { name, subjects }).await? {
+            Reply::Done => Ok(()),
+            other => Err(unexpected(&other)),
+        }
+    }
+
+    /// Stores messages in this order, all of them or none, if the stream has this last place. Those
+    /// without a body are forgotten after some seconds.
+    pub async fn append(
+        &self,
+        messages: Vec<Publishing>,
+        expected_last: u64,
+    ) -> Result<(), NatsError> {
+        match self.ask(&Request::Append { messages, expected_last }).await? {
+            Reply::Done => Ok(()),
+            other => Err(unexpected(&other)),
+        }
+    }
+
     /// Reads messages from a place on, in order, and the last place of the stream.
     pub async fn read(&self, page: PageOf) -> Result<(Vec<Stored>, u64), NatsError> {
         match self.ask(&Request::Read(page)).await? {

@@ -96,6 +96,22 @@ pub enum Request {
         /// of them is stored.
         expected_last: Option<u64>,
     },
+    /// Makes a stream for [`Request::Append`] unless it exists. It keeps the last message of each
+    /// subject.
+    EnsureLog {
+        /// Its name.
+        name: String,
+        /// The subjects that it keeps.
+        subjects: String,
+    },
+    /// Stores messages in this order, all of them or none, if the stream has this last place. Those
+    /// without a body are forgotten after some seconds.
+    Append {
+        /// The messages; at most 1,000.
+        messages: Vec<Publishing>,
+        /// The last place of the stream before the first of them.
+        expected_last: u64,
+    },
     /// Reads messages in the order of their places.
     Read(PageOf),
     /// Removes messages by their places; those that are gone already are passed over.
@@ -296,6 +312,17 @@ impl Request {
                 })
             }
             Request::Usage => frame(number, 9, |_| {}),
+            Request::EnsureLog { name, subjects } => frame(number, 40, |writer| {
+                writer.text(name);
+                writer.text(subjects);
+            }),
+            Request::Append { messages, expected_last } => frame(number, 41, |writer| {
+                writer.u64(*expected_last);
+                writer.list(messages, |writer, message| {
+                    writer.text(&message.subject);
+                    writer.bytes(&message.body);
+                });
+            }),
             Request::Clear(namespace) => {
                 frame(number, 10, |writer| state::write_namespace(writer, namespace))
             }
@@ -349,6 +376,14 @@ impl Request {
             }
             9 => Request::Usage,
             10 => Request::Clear(state::read_namespace(reader)?),
+            40 => Request::EnsureLog { name: reader.text()?, subjects: reader.text()? },
+            41 => Request::Append {
+                expected_last: reader.u64()?,
+                messages: reader.list(|reader| {
+                    let (subject, body) = (reader.text()?, reader.bytes()?);
+                    Ok(Publishing { subject, headers: Vec::new(), body })
+                })?,
+            },
             _ => return Err(Malformed),
         };
         reader.end()?;

@@ -5,14 +5,16 @@
 //! (`confine.rs`), holds the connection (`connection.rs`), and answers the requests that the node
 //! sends over the socket on its standard input (the frames of `mote-nats-client`): on streams
 //! (`streams.rs`), and on the state of functions (`state.rs`; `space.rs` follows the stream of a
-//! namespace, `index.rs` is what is known of its keys). It ends when the node closes the socket. It must not know functions, manifests
-//! or the store.
+//! namespace, `index.rs` is what is known of its keys), and on streams that keep a journal
+//! (`log.rs`). It ends when the node closes the socket. It must not know functions, manifests or the
+//! store.
 
 mod api;
 mod confine;
 mod connection;
 mod index;
 mod keys;
+mod log;
 mod serve;
 mod space;
 mod state;

@@ -11,7 +11,7 @@ use tokio::time::Instant;
 
 use crate::connection::{Connection, PATIENCE};
 use crate::state::States;
-use crate::streams;
+use crate::{log, streams};
 
 /// Answers that wait for the node to read them. When there are more, requests wait.
 const ANSWERS_MAX: usize = 1_024;
@@ -87,6 +87,12 @@ async fn answer(
         Request::EnsureStream(spec) => streams::ensure(connection, &spec, until).await,
         Request::Publish { messages, expected_last } => {
             streams::publish(connection, messages, expected_last, until).await
+        }
+        Request::EnsureLog { name, subjects } => {
+            log::ensure(connection, &name, subjects, until).await
+        }
+        Request::Append { messages, expected_last } => {
+            log::append(connection, messages, expected_last, until).await
         }
         Request::Read(page) => streams::read(connection, &page, until).await,
         Request::Delete { stream, sequences } => {
