@@ -2,10 +2,10 @@
 
 Usage: accept.py MOTE NATS-SERVER RESULT.json
 
-Three things take turns on the same disk: a loop of `fdatasync` after a write of 4 KiB, `mote` with
+Four things take turns on the same disk: a loop of `fdatasync` after a write of 4 KiB, `mote` with
 64 clients that each wait for their 202, and JetStream (file store, `sync_interval: always`, so that
-an acknowledgement means the same) with 64 publishers that each wait for their acknowledgement. Then
-one client of `mote` against the loop gives the latency that is added to one sync. The numbers of
+an acknowledgement means the same) with 64 publishers that each wait for their acknowledgement, and
+`mote` again with its journal in that JetStream. Then one client of `mote` against the loop gives the latency that is added to one sync. The numbers of
 one round are compared with each other, because the machine and its disk are shared; the result is
 the median of the rounds.
 """
@@ -74,7 +74,8 @@ def syncs(folder):
 
 
 class Mote:
-    def __init__(self, binary, folder):
+    def __init__(self, binary, folder, *flags):
+        folder.mkdir()
         self.binary, self.port = binary, free_port()
         env = dict(os.environ, MOTE_SOCKET=str(folder / "s"))
         env.pop("MOTE_NODE", None)
@@ -82,7 +83,7 @@ class Mote:
         source.write_text(FUNCTION)
         self.child = subprocess.Popen(
             [binary, "up", "--data", folder / "data", "--socket", folder / "s",
-             "--http", f"127.0.0.1:{self.port}", "--coap", "off"],
+             "--http", f"127.0.0.1:{self.port}", "--coap", "off", *flags],
             stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, env=env)
         wait_until("the node", lambda: connects(self.port))
         subprocess.run([binary, "deploy", source], env=env, check=True, stderr=subprocess.DEVNULL)
@@ -150,32 +151,44 @@ def main():
     # In the repository's folder, because /tmp may be in memory.
     with tempfile.TemporaryDirectory(dir=pathlib.Path(__file__).parent) as name:
         folder = pathlib.Path(name)
-        mote, jetstream = Mote(mote_binary, folder), JetStream(nats_binary, folder)
+        jetstream = JetStream(nats_binary, folder)
+        mote = Mote(mote_binary, folder / "local")
+        replicated = Mote(mote_binary, folder / "replicated", "--journal-name", "bench",
+                          "--nats", f"nats://127.0.0.1:{jetstream.port}")
         try:
             for number in range(ROUNDS):
                 sync_rate, sync_ms = syncs(folder)
                 mote_rate, _ = mote.accept(CLIENTS)
                 nats_rate = asyncio.run(jetstream.publish())
+                replicated_rate, _ = replicated.accept(CLIENTS)
                 sync_rate_after, sync_ms_after = syncs(folder)
                 _, one_ms = mote.accept(1)
+                _, replicated_ms = replicated.accept(1)
                 sync_ms = (sync_ms + sync_ms_after) / 2
                 sync_rate = (sync_rate + sync_rate_after) / 2
                 rounds.append({
                     "fdatasync_per_s": sync_rate, "fdatasync_ms": sync_ms,
                     "mote_per_s": mote_rate, "jetstream_per_s": nats_rate,
-                    "mote_one_client_ms": one_ms, "ratio": mote_rate / sync_rate,
+                    "replicated_per_s": replicated_rate,
+                    "replicated_to_jetstream": replicated_rate / nats_rate,
+                    "replicated_one_client_ms": replicated_ms, "mote_one_client_ms": one_ms, "ratio": mote_rate / sync_rate,
                     "to_jetstream": mote_rate / nats_rate, "added_ms": one_ms - sync_ms,
                 })
                 print(f"round {number + 1}: fdatasync {sync_rate:6.0f}/s ({sync_ms:.3f} ms), "
                       f"mote {mote_rate:6.0f}/s, JetStream {nats_rate:6.0f}/s, "
-                      f"one client {one_ms:.3f} ms", flush=True)
+                      f"mote in JetStream {replicated_rate:6.0f}/s, "
+                      f"one client {one_ms:.3f} ms, in JetStream {replicated_ms:.3f} ms", flush=True)
         finally:
             mote.stop()
+            replicated.stop()
             jetstream.stop()
     middle = {key: statistics.median(one[key] for one in rounds) for key in rounds[0]}
     print(f"\nmedian: mote accepts {middle['ratio']:.1f} times the rate of fdatasync "
           f"(bar: {RATIO_BAR:g}), {middle['to_jetstream']:.1f} times JetStream's; one client waits "
           f"{middle['added_ms']:.3f} ms longer than one fdatasync (bar: {ADDED_MS_BAR:g})")
+    print(f"with its journal in JetStream it accepts {middle['replicated_per_s']:.0f}/s, "
+          f"{middle['replicated_to_jetstream']:.2f} times the rate of single messages; one client "
+          f"waits {middle['replicated_one_client_ms']:.3f} ms")
     machine = {"kernel": platform.release(), "cores": os.cpu_count(), "arch": platform.machine()}
     pathlib.Path(result_path).write_text(json.dumps(
         {"machine": machine, "nats_server": version.strip(), "clients": CLIENTS,

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Measures how fast a node accepts invocations with every 202 synced, next to the disk's own rate of
-# fdatasync and to NATS JetStream with the same promise. Writes bench/results/.
+# fdatasync and to NATS JetStream with the same promise, and with its journal in JetStream. Writes bench/results/.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 scripts/setup.sh build
@@ -8,6 +8,7 @@ export PATH="$PATH:${CARGO_HOME:-$HOME/.cargo}/bin"
 target=$PWD/target
 target=${CARGO_TARGET_DIR:-$target}
 cargo build --release -p mote
+cargo build --release -p mote-nats
 
 venv=.cache/accept-venv
 if ! cmp -s bench/accept-requirements.txt "$venv/installed.txt"; then

@@ -50,6 +50,10 @@ const KEY_BYTES_MAX: usize = 255;
 const CONFIRM_MAX: Duration = Duration::from_secs(5);
 /// How long a node that stops waits for its log.
 const FLUSH_GRACE: Duration = Duration::from_secs(3);
+/// How long a journal with a log waits for functions that its node does not have.
+const FUNCTIONS_GRACE: Duration = Duration::from_secs(3_600);
+/// The end of the names of shares for requests that carry results; no name of a function has it.
+const RESULTS: &str = " results";
 /// The pause before another try to open a journal that has a log.
 const OPEN_PAUSE: Duration = Duration::from_secs(1);
 /// The farthest time for which an invocation can be accepted.
@@ -80,6 +84,8 @@ pub(crate) struct Replica {
     pub(crate) state: Arc<ReplicaState>,
     /// Why the journal is not open yet.
     closed: Mutex<AcceptError>,
+    /// When it was opened.
+    opened: OnceLock<Instant>,
 }
 
 /// What the journal knows without its file.
@@ -180,6 +186,7 @@ impl Journal {
                 replication: Arc::new(replication),
                 state: Arc::new(ReplicaState::new(move || woken.notify_one())),
                 closed: Mutex::new(AcceptError::Away(starting)),
+                opened: OnceLock::new(),
             }
         });
         let memory = Memory {
@@ -274,6 +281,9 @@ impl Journal {
             });
             let opened = opened.await.map_err(|error| AcceptError::Disk(error.to_string()))?;
             let records = Arc::new(opened.map_err(|error| disk(&Arc::new(error)))?);
+            if let Some(replica) = &self.0.replica {
+                let _ = replica.opened.set(Instant::now());
+            }
             let waiting = records.waiting().await.map_err(|error| disk(&error))?;
             let mut memory = self.0.state.lock();
             for record in waiting {
@@ -309,7 +319,7 @@ impl Journal {
         // Requests that carry results have a share of their own, so that an address that does not
         // answer does not keep the function from running.
         let function =
-            if record.is_post { format!("{owner} results").into() } else { owner.clone() };
+            if record.is_post { format!("{owner}{RESULTS}").into() } else { owner.clone() };
         let data = Data { id, owner, work, bytes, since_ms, attempts, roomless: 0 };
         let due_ms = if wait_ms == 0 { 0 } else { self.now_ms() + wait_ms };
         memory.pending.add(number, Entry { function, order: order.map(Into::into), due_ms, data });
@@ -531,6 +541,18 @@ impl Journal {
     /// Whether accepted invocations may begin now.
     pub(crate) fn may_run(&self) -> bool {
         self.0.replica.as_ref().is_none_or(|replica| replica.state.may_run())
+    }
+
+    /// Whether invocations of functions that this node does not have wait for them. A node that has
+    /// taken over a journal gets its functions later than its invocations.
+    pub(crate) fn waits_for_functions(&self) -> bool {
+        let opened = self.0.replica.as_ref().and_then(|replica| replica.opened.get());
+        opened.is_some_and(|opened| opened.elapsed() < FUNCTIONS_GRACE)
+    }
+
+    /// Whether a share is that of requests that carry results.
+    pub(crate) fn is_share_of_results(function: &str) -> bool {
+        function.ends_with(RESULTS)
     }
 
     /// Whether another node owns the journal now.

@@ -92,7 +92,8 @@ impl<T> Pending<T> {
     }
 
     /// The next entry that may run at `now_ms`; it counts as running until [`Pending::again`] or
-    /// [`Pending::remove`]. `share_of` is the number of a function's entries that may run at once.
+    /// [`Pending::remove`]. `share_of` is the number of a function's entries that may run at once;
+    /// 0 lets them wait.
     pub fn next(&mut self, now_ms: u64, share_of: impl Fn(&str) -> usize) -> Option<Number> {
         self.wake(now_ms);
         if self.running >= self.total_max {
@@ -106,7 +107,7 @@ impl<T> Pending<T> {
                 self.forget_idle(&name);
                 continue;
             };
-            if function.running >= share_of(&name).max(1) {
+            if function.running >= share_of(&name) {
                 self.turns.push_back(name);
                 continue;
             }

@@ -42,6 +42,8 @@ const SWEEP_EVERY: Duration = Duration::from_secs(60);
 const SWEEP_AFTER: u32 = 20_000;
 /// The same for the bytes of answers.
 const SWEEP_AFTER_BYTES: u64 = 64 << 20;
+/// How often a node that has taken over a journal looks for functions that it did not have.
+const FUNCTIONS_EVERY_MS: u64 = 500;
 
 /// The field that carries the number of an attempt from the second on.
 pub(crate) const ATTEMPT_FIELD: &[u8] = b"mote-attempt";
@@ -76,12 +78,15 @@ pub async fn run<I: Invoker>(journal: Journal, invoker: I) {
         if journal.is_stopping() && attempts.is_empty() {
             return;
         }
-        let next_due_ms = {
+        let (next_due_ms, look_ms) = {
             let mut memory = journal.0.state.lock();
             grown_bytes += std::mem::take(&mut memory.grown_bytes);
-            memory.pending.next_due_ms()
+            let next_due_ms = memory.pending.next_due_ms();
+            let looks = journal.waits_for_functions() && !memory.pending.is_empty();
+            (next_due_ms, looks.then_some(FUNCTIONS_EVERY_MS))
         };
         let wait_ms = next_due_ms.map(|due_ms| due_ms.saturating_sub(journal.now_ms()).max(1));
+        let wait_ms = wait_ms.into_iter().chain(look_ms).min();
         let sleep = Duration::from_millis(wait_ms.unwrap_or_default());
         tokio::select! {
             () = journal.0.changed.notified() => {}
@@ -111,15 +116,18 @@ fn begin<I: Invoker>(journal: &Journal, invoker: &I) -> Option<(Number, oneshot:
     }
     let now_ms = journal.now_ms();
     let mut memory = journal.0.state.lock();
-    let number = memory.pending.next(now_ms, |function| share_of(invoker, function))?;
+    let number = memory.pending.next(now_ms, |function| share_of(journal, invoker, function))?;
     let (end, ended) = oneshot::channel();
     memory.running.insert(number, Some(end));
     Some((number, ended))
 }
 
 /// How many accepted invocations of a function run at once.
-fn share_of<I: Invoker>(invoker: &I, function: &str) -> usize {
-    let Some(route) = invoker.route(function, || None) else { return POSTS_OF_ONE_MAX };
+fn share_of<I: Invoker>(journal: &Journal, invoker: &I, function: &str) -> usize {
+    let Some(route) = invoker.route(function, || None) else {
+        let waits = journal.waits_for_functions() && !Journal::is_share_of_results(function);
+        return if waits { 0 } else { POSTS_OF_ONE_MAX };
+    };
     let asked = route.background().and_then(|rules| rules.concurrency);
     (asked.unwrap_or(route.places() / 2).max(1) as usize).min(RUNNING_OF_ONE_MAX)
 }

@@ -67,81 +67,96 @@ async fn chain(journal: Journal, id: InvocationId, done: Done) -> Answer {
 
 type Done = Arc<Mutex<HashMap<(InvocationId, &'static str), usize>>>;
 
-#[tokio::test]
-async fn what_was_accepted_outlives_a_machine_that_is_lost_after_any_message() {
-    let mut complete = false;
-    for cut_after in 2.. {
-        let (here, there, log) = (folder(), folder(), folder());
-        let log = log.path().join("log");
-        let faults = Arc::new(Faults::default());
-        faults.cut_after.store(cut_after, Ordering::SeqCst);
-        let done = Done::default();
-
-        let first = journal(here.path(), &log, "first", &faults).await;
-        let (inner, noted) = (first.clone(), done.clone());
-        let task = run(&first, move |name, invocation| match &name[..] {
-            "chain" => chain(inner.clone(), invocation.id, noted.clone()).boxed(),
-            "fails" => async { Err(Fault::HandlerError { message: "no".to_owned() }) }.boxed(),
-            _ => async { Ok((200, "done")) }.boxed(),
+#[test]
+fn what_was_accepted_outlives_a_machine_that_is_lost_after_any_message() {
+    for first in (2..).step_by(16) {
+        // A journal whose log is away takes some seconds to close, so each has a thread.
+        let complete: Vec<bool> = std::thread::scope(|scope| {
+            let lose = |cut_after| {
+                let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+                runtime.expect("a runtime").block_on(lose_after(cut_after))
+            };
+            let threads: Vec<_> =
+                (first..first + 16).map(|cut_after| scope.spawn(move || lose(cut_after))).collect();
+            threads.into_iter().map(|thread| thread.join().expect("no panic")).collect()
         });
-        let mut accepted = Vec::new();
-        for number in 0..4 {
-            for function in ["chain", "plain", "fails"] {
-                let key = format!("{function} {number}");
-                let once = Deferred { attempts_default: 1, ..keyed(function, &key) };
-                let asked = first.accept(once);
-                let is_cut = until("cut", || faults.away.load(Ordering::SeqCst));
-                tokio::select! {
-                    biased;
-                    answer = asked => {
-                        if let Ok(answer) = answer {
-                            accepted.push((function, key, answer.id));
-                        }
-                    }
-                    () = is_cut => {}
-                }
-            }
-        }
-        for (_, _, id) in &accepted {
-            tokio::select! {
-                biased;
-                _ = state(&first, *id) => {}
-                () = until("cut", || faults.away.load(Ordering::SeqCst)) => {}
-            }
-        }
-        complete |= !faults.away.load(Ordering::SeqCst);
-        task.abort();
-
-        // Another machine continues with the log alone.
-        let second = journal(there.path(), &log, "second", &Arc::default()).await;
-        for (function, key, id) in &accepted {
-            let shown = second.show(*id).await.expect("readable");
-            assert!(shown.is_some(), "{function} {key} was accepted and is lost at {cut_after}");
-            let again = Deferred { attempts_default: 1, ..keyed(function, key) };
-            let again = second.accept(again).await.expect("accepted");
-            assert_eq!((again.id, again.is_new), (*id, false), "the key is known");
-        }
-        let (inner, noted) = (second.clone(), done.clone());
-        let _task = run(&second, move |name, invocation| match &name[..] {
-            "chain" => chain(inner.clone(), invocation.id, noted.clone()).boxed(),
-            "fails" => async { Err(Fault::HandlerError { message: "no".to_owned() }) }.boxed(),
-            _ => async { Ok((200, "done")) }.boxed(),
-        });
-        for (function, _, id) in &accepted {
-            let expected = if *function == "fails" { State::Dead } else { State::Succeeded };
-            assert_eq!(state(&second, *id).await, expected, "{function} at {cut_after}");
-            if *function == "chain" {
-                assert_eq!(second.steps(*id).await.expect("readable").len(), 3);
-            }
-        }
-        for ((_, step), times) in done.lock().expect("no panic").iter() {
-            assert_eq!(*times, 1, "step {step} at {cut_after}");
-        }
-        if complete {
-            assert!(cut_after > 20, "there were more messages than {cut_after}");
+        if complete.contains(&true) {
+            assert!(first > 20, "there were more messages than {first}");
             return;
         }
     }
+}
+
+/// Loses a machine when its log has so many messages, and continues on another. Returns whether
+/// everything had ended before.
+async fn lose_after(cut_after: usize) -> bool {
+    let (here, there, log) = (folder(), folder(), folder());
+    let log = log.path().join("log");
+    let faults = Arc::new(Faults::default());
+    faults.cut_after.store(cut_after, Ordering::SeqCst);
+    let done = Done::default();
+
+    let first = journal(here.path(), &log, "first", &faults).await;
+    let (inner, noted) = (first.clone(), done.clone());
+    let task = run(&first, move |name, invocation| match &name[..] {
+        "chain" => chain(inner.clone(), invocation.id, noted.clone()).boxed(),
+        "fails" => async { Err(Fault::HandlerError { message: "no".to_owned() }) }.boxed(),
+        _ => async { Ok((200, "done")) }.boxed(),
+    });
+    let mut accepted = Vec::new();
+    for number in 0..4 {
+        for function in ["chain", "plain", "fails"] {
+            let key = format!("{function} {number}");
+            let once = Deferred { attempts_default: 1, ..keyed(function, &key) };
+            let asked = first.accept(once);
+            let is_cut = until("cut", || faults.away.load(Ordering::SeqCst));
+            tokio::select! {
+                biased;
+                answer = asked => {
+                    if let Ok(answer) = answer {
+                        accepted.push((function, key, answer.id));
+                    }
+                }
+                () = is_cut => {}
+            }
+        }
+    }
+    for (_, _, id) in &accepted {
+        tokio::select! {
+            biased;
+            _ = state(&first, *id) => {}
+            () = until("cut", || faults.away.load(Ordering::SeqCst)) => {}
+        }
+    }
+    let complete = !faults.away.load(Ordering::SeqCst);
+    task.abort();
+
+    // Another machine continues with the log alone.
+    let second = journal(there.path(), &log, "second", &Arc::default()).await;
+    for (function, key, id) in &accepted {
+        let shown = second.show(*id).await.expect("readable");
+        assert!(shown.is_some(), "{function} {key} was accepted and is lost at {cut_after}");
+        let again = Deferred { attempts_default: 1, ..keyed(function, key) };
+        let again = second.accept(again).await.expect("accepted");
+        assert_eq!((again.id, again.is_new), (*id, false), "the key is known");
+    }
+    let (inner, noted) = (second.clone(), done.clone());
+    let _task = run(&second, move |name, invocation| match &name[..] {
+        "chain" => chain(inner.clone(), invocation.id, noted.clone()).boxed(),
+        "fails" => async { Err(Fault::HandlerError { message: "no".to_owned() }) }.boxed(),
+        _ => async { Ok((200, "done")) }.boxed(),
+    });
+    for (function, _, id) in &accepted {
+        let expected = if *function == "fails" { State::Dead } else { State::Succeeded };
+        assert_eq!(state(&second, *id).await, expected, "{function} at {cut_after}");
+        if *function == "chain" {
+            assert_eq!(second.steps(*id).await.expect("readable").len(), 3);
+        }
+    }
+    for ((_, step), times) in done.lock().expect("no panic").iter() {
+        assert_eq!(*times, 1, "step {step} at {cut_after}");
+    }
+    complete
 }
 
 #[tokio::test]

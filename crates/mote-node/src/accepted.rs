@@ -7,11 +7,47 @@ use mote_compat::journal::Runner;
 use mote_compat::queue::Later;
 use mote_core::accept::Accept as _;
 use mote_journal::Journal;
+use mote_journal::replica::Replication;
+use mote_journal_nats::NatsLog;
+use mote_nats_client::Nats;
+use mote_outgoing::Outgoing;
 use mote_store::Store;
+use tokio::runtime::Runtime;
 use tokio::task::spawn_blocking;
+
+use crate::config::Config;
 
 /// The file of the journal in the data directory.
 pub(crate) const FILE_NAME: &str = "journal.db";
+
+/// The journal of a node: on disk, or in NATS if it has a name. Nothing is opened yet.
+pub(crate) fn journal(
+    config: &Config,
+    store: &Store,
+    outgoing: Outgoing,
+    nats: Option<&Nats>,
+    management: &Runtime,
+) -> Journal {
+    let path = store.root().join(FILE_NAME);
+    let (Some(name), Some(nats)) = (config.journal_name.clone(), nats.cloned()) else {
+        return Journal::new(path, outgoing);
+    };
+    let runtime = management.handle().clone();
+    let replication = Replication {
+        log: Box::new(move || Box::new(NatsLog::new(nats.clone(), runtime.clone(), &name))),
+        node: title(config),
+    };
+    Journal::replicated(path, outgoing, replication)
+}
+
+/// What other nodes say about this one: its machine and the address of its HTTP front.
+fn title(config: &Config) -> String {
+    let machine = rustix::system::uname().nodename().to_string_lossy().into_owned();
+    match config.http {
+        Some(address) => format!("{machine} ({address})"),
+        None => machine,
+    }
+}
 
 /// Opens the journal if there is one, and moves calls into it that a version before it kept in the
 /// store. Errors are logged: the node serves all the same, and what it accepted stays on disk.

@@ -45,6 +45,8 @@ pub struct Config {
     pub mqtt_broker: String,
     /// The NATS servers that keep what several nodes share; `None` for a node by itself.
     pub nats: Option<NatsServers>,
+    /// Name under which accepted invocations are kept in NATS; `None` keeps them on disk alone.
+    pub journal_name: Option<String>,
     /// The destinations that the node's own requests may reach.
     pub outgoing: Reach,
 }

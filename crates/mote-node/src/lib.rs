@@ -59,6 +59,7 @@ use parking_lot::Mutex;
 use tokio::runtime::Handle;
 
 pub use config::{Config, NatsServers, OwnBroker, PlatformApis, Share, TinyFaas};
+pub use mote_journal_nats::is_name as is_journal_name;
 pub use mote_outgoing::Reach;
 pub use mote_sandbox::UID_BASE_DEFAULT;
 pub use up::run;

@@ -14,7 +14,7 @@ use anyhow::{Context as _, Result};
 use mote_api::exit;
 use mote_engine::{Config as EngineConfig, Engine, Serving};
 use mote_gateway::http;
-use mote_journal::{Deferring, Journal};
+use mote_journal::Deferring;
 use mote_outgoing::Outgoing;
 use mote_pool::budget::Budget;
 use mote_sandbox::{ProcessBackend, SandboxConfig, ZygoteHandle};
@@ -174,7 +174,7 @@ async fn serve(
             .chain(coap_listener.iter().filter_map(|tcp| Some(tcp.local_addr().ok()?.port())))
             .collect(),
     };
-    let journal = Journal::new(store.root().join(accepted::FILE_NAME), outgoing.clone());
+    let journal = accepted::journal(&config, &store, outgoing.clone(), nats.as_ref(), management);
     let schedules = {
         let (store, accept, runtime) =
             (store.clone(), Arc::new(journal.clone()), management.handle().clone());
@@ -334,6 +334,7 @@ async fn serve(
         journal.stop();
         let ended = tokio::time::timeout(BACKGROUND_GRACE, &mut background);
         let _ = waiting_for(&engine, "accepted invocations that run", ended).await;
+        waiting_for(&engine, "the stream of the journal", journal.flush()).await;
         let stopped = engine.stop(Duration::from_secs(3));
         waiting_for(&engine, "instances to end", stopped).await;
         waiting_for(&engine, "messages to MQTT brokers", publisher.stop(PUBLISH_GRACE)).await;

@@ -112,9 +112,7 @@ fn refused(error: &AcceptError) -> Answer {
         | AcceptError::Disk(_)
         | AcceptError::Away(_)
         | AcceptError::TakenOver(_)
-        | AcceptError::Stopping => {
-            Status::Unavailable
-        }
+        | AcceptError::Stopping => Status::Unavailable,
     };
     Answer::text(status, error.to_string())
 }

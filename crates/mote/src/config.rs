@@ -13,6 +13,7 @@ use mote_api::toml_reader::{Mistake, Mistakes, TomlReader};
 use mote_core::spec::mqtt::{Broker, LOCAL};
 use mote_node::{Config, OwnBroker, Reach, Share, UID_BASE_DEFAULT};
 
+mod journal;
 mod nats;
 mod platforms;
 
@@ -31,7 +32,7 @@ pub(crate) struct Setting {
 }
 
 /// Every setting, in the order of the reference page.
-pub(crate) const SETTINGS: [Setting; 30] = [
+pub(crate) const SETTINGS: [Setting; 31] = [
     Setting {
         key: "data",
         default: "`/var/lib/mote` for root, otherwise `~/.local/share/mote`",
@@ -176,6 +177,11 @@ pub(crate) const SETTINGS: [Setting; 30] = [
         key: "nats_replicas",
         default: "`1`",
         text: "Copies that a cluster of NATS servers keeps of everything, on as many servers: 1 to 5. All nodes need the same number.",
+    },
+    Setting {
+        key: "journal_name",
+        default: "none",
+        text: "Name under which the node keeps its accepted invocations in NATS (`nats`), so that they outlive the machine: 1 to 64 letters, digits, `-` and `_`. A node that is started elsewhere with this name continues them, and the former node accepts none any more, so two nodes that work at the same time need different names. Without a name, accepted invocations are on the disk of this machine alone.",
     },
     Setting {
         key: "outgoing",
@@ -351,6 +357,7 @@ impl Loaded {
         let mqtt = check.mqtt(host, lan);
         let mqtt_broker = check.mqtt_broker(mqtt.is_some());
         let nats = check.nats();
+        let journal_name = check.journal_name(nats.is_some());
         let outgoing = check.outgoing();
         let data = check.path("data", given.data_default());
         let socket = check.path("socket", given.socket_default(&data));
@@ -376,6 +383,7 @@ impl Loaded {
                 mqtt,
                 mqtt_broker,
                 nats,
+                journal_name,
                 outgoing,
             };
             Ok(Self { config, origins })

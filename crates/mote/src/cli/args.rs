@@ -258,6 +258,9 @@ pub(super) struct NodeFlags {
     /// Copies that a cluster of NATS servers keeps [default: 1]
     #[arg(long, value_name = "NUMBER")]
     pub(super) nats_replicas: Option<String>,
+    /// Name under which accepted invocations are kept in NATS [default: none, on disk alone]
+    #[arg(long, value_name = "NAME")]
+    pub(super) journal_name: Option<String>,
     /// What callbacks may reach: public, network, or machine [default: public]
     #[arg(long, value_name = "REACH")]
     pub(super) outgoing: Option<String>,

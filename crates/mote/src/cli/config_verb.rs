@@ -40,6 +40,7 @@ pub(super) fn load(flags: &NodeFlags) -> Result<Loaded, Failure> {
         ("nats_credentials", &flags.nats_credentials),
         ("nats_ca", &flags.nats_ca),
         ("nats_replicas", &flags.nats_replicas),
+        ("journal_name", &flags.journal_name),
         ("outgoing", &flags.outgoing),
     ] {
         if let Some(value) = value {

@@ -102,6 +102,7 @@ fn flags_win_over_environment_over_file() {
             "nats_credentials none default",
             "nats_ca the system's certificates default",
             "nats_replicas 1 default",
+            "journal_name none default",
             "outgoing public default",
         ]
     );
@@ -234,4 +235,14 @@ fn nats_servers_are_checked_without_repeating_a_password() {
     assert!(error.contains("nats_credentials") && !error.contains("hunter2"), "{error}");
     let (_dir, file) = with_file("nats = \"nats://a\"\nnats_replicas = 5\n");
     assert_eq!(Loaded::load(&file).unwrap().config.nats.unwrap().replicas, 5);
+fn a_journal_with_a_name_needs_nats_and_a_name_that_fits_into_a_subject() {
+    let refused = |name: &str, nats: &str| {
+        let flags = [("journal_name", name), ("nats", nats)];
+        load(&given(&[], &flags)).map(|config| config.journal_name).map_err(|e| e.to_string())
+    };
+    assert_eq!(refused("line-1", "nats://10.0.0.5"), Ok(Some("line-1".to_owned())));
+    let error = refused("line-1", "off").unwrap_err();
+    assert!(error.contains("journal_name: needs nats"), "{error}");
+    let error = refused("a.b", "nats://10.0.0.5").unwrap_err();
+    assert!(error.contains("journal_name: 1 to 64 letters"), "{error}");
 }
