@@ -16,6 +16,7 @@ pub mod pending;
 pub mod record;
 pub mod records;
 pub mod replica;
+mod replicated;
 mod runner;
 mod steps;
 mod view;

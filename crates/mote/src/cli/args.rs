@@ -1,12 +1,14 @@
 //! Verbs and flags.
 
 mod mqtt;
+mod nats;
 
 use std::path::PathBuf;
 
 use clap::{Args as ClapArgs, Parser, Subcommand, ValueEnum};
 
 pub(super) use self::mqtt::{Mqtt, MqttUsersVerb, MqttVerb};
+pub(super) use self::nats::NatsFlags;
 
 /// Shown below the help of `mote`.
 const ENVIRONMENT: &str = "\
@@ -246,21 +248,8 @@ pub(super) struct NodeFlags {
     /// Broker of functions that name none [default: local, or mqtt://127.0.0.1:1883]
     #[arg(long, value_name = "URL")]
     pub(super) mqtt_broker: Option<String>,
-    /// NATS servers that keep the state of functions: nats://HOST:PORT, several with commas [default: off]
-    #[arg(long, value_name = "URLS")]
-    pub(super) nats: Option<String>,
-    /// Credentials for --nats: a .creds file, or a line USER:PASSWORD
-    #[arg(long, value_name = "FILE")]
-    pub(super) nats_credentials: Option<String>,
-    /// Certificates (PEM) of the authorities of --nats [default: the system's]
-    #[arg(long, value_name = "FILE")]
-    pub(super) nats_ca: Option<String>,
-    /// Copies that a cluster of NATS servers keeps [default: 1]
-    #[arg(long, value_name = "NUMBER")]
-    pub(super) nats_replicas: Option<String>,
-    /// Name under which accepted invocations are kept in NATS [default: none, on disk alone]
-    #[arg(long, value_name = "NAME")]
-    pub(super) journal_name: Option<String>,
+    #[command(flatten)]
+    pub(super) nats: NatsFlags,
     /// What callbacks may reach: public, network, or machine [default: public]
     #[arg(long, value_name = "REACH")]
     pub(super) outgoing: Option<String>,

@@ -36,11 +36,11 @@ pub(super) fn load(flags: &NodeFlags) -> Result<Loaded, Failure> {
         ("mqtt_key", &flags.mqtt_key),
         ("mqtt_anonymous", &flags.mqtt_anonymous),
         ("mqtt_broker", &flags.mqtt_broker),
-        ("nats", &flags.nats),
-        ("nats_credentials", &flags.nats_credentials),
-        ("nats_ca", &flags.nats_ca),
-        ("nats_replicas", &flags.nats_replicas),
-        ("journal_name", &flags.journal_name),
+        ("nats", &flags.nats.nats),
+        ("nats_credentials", &flags.nats.nats_credentials),
+        ("nats_ca", &flags.nats.nats_ca),
+        ("nats_replicas", &flags.nats.nats_replicas),
+        ("journal_name", &flags.nats.journal_name),
         ("outgoing", &flags.outgoing),
     ] {
         if let Some(value) = value {

@@ -1,0 +1,106 @@
+//! A journal whose records a log keeps: how it opens, waits, and stops.
+
+use std::sync::{Arc, OnceLock};
+use std::time::{Duration, Instant};
+
+use mote_core::accept::AcceptError;
+use parking_lot::Mutex;
+
+use crate::journal::{Journal, RESULTS, disk};
+use crate::replica::{ReplicaState, Replication};
+
+/// How long a caller waits until the log has confirmed what it asked for.
+const CONFIRM_MAX: Duration = Duration::from_secs(5);
+/// How long a node that stops waits for its log.
+const FLUSH_GRACE: Duration = Duration::from_secs(3);
+/// How long a journal with a log waits for functions that its node does not have.
+const FUNCTIONS_GRACE: Duration = Duration::from_secs(3_600);
+/// The pause before another try to open a journal that has a log.
+const OPEN_PAUSE: Duration = Duration::from_secs(1);
+
+/// The log of a journal.
+pub(crate) struct Replica {
+    pub(crate) replication: Arc<Replication>,
+    pub(crate) state: Arc<ReplicaState>,
+    /// Why the journal is not open yet.
+    pub(crate) closed: Mutex<AcceptError>,
+    /// When it was opened.
+    pub(crate) opened: OnceLock<Instant>,
+}
+
+impl Journal {
+    /// Opens the journal when its log is there.
+    pub(crate) async fn keep_opening(self) {
+        let Some(replica) = &self.0.replica else { return };
+        loop {
+            tokio::time::sleep(OPEN_PAUSE).await;
+            if self.is_stopping() {
+                return;
+            }
+            match self.open().await {
+                Ok(_) => {
+                    let waiting = self.0.state.lock().pending.len();
+                    tracing::info!(waiting, "the journal of accepted invocations is open");
+                    return;
+                }
+                Err(error) => {
+                    let mut known = replica.closed.lock();
+                    if *known != error {
+                        tracing::error!(%error, "cannot open the journal of accepted invocations");
+                        *known = error;
+                    }
+                }
+            }
+        }
+    }
+
+    /// Waits until the log has confirmed a piece of work, for as long as a caller waits. If the log is
+    /// known to be away, the work is not even begun.
+    pub(crate) async fn confirmed<T>(
+        &self,
+        work: impl Future<Output = Result<T, AcceptError>>,
+    ) -> Result<T, AcceptError> {
+        let Some(replica) = &self.0.replica else { return work.await };
+        if let Some(refusal) = replica.state.refusal() {
+            return Err(disk(&Arc::new(refusal)));
+        }
+        tokio::time::timeout(CONFIRM_MAX, work).await.unwrap_or_else(|_| {
+            let text = format!("no confirmation within {} s", CONFIRM_MAX.as_secs());
+            Err(AcceptError::Away(text))
+        })
+    }
+
+    /// Waits for a moment until the log has everything that the journal has noted. Call it when
+    /// nothing runs any more.
+    pub async fn flush(&self) {
+        let (Some(_), Some(records)) = (&self.0.replica, self.opened()) else { return };
+        let _ = tokio::time::timeout(FLUSH_GRACE, records.run(true, |_| Ok(()))).await;
+    }
+
+    /// Messages that the log has not confirmed, if there is one.
+    pub fn unconfirmed(&self) -> Option<usize> {
+        self.0.replica.as_ref().map(|replica| replica.state.unconfirmed())
+    }
+
+    /// Whether accepted invocations may begin now.
+    pub(crate) fn may_run(&self) -> bool {
+        self.0.replica.as_ref().is_none_or(|replica| replica.state.may_run())
+    }
+
+    /// Whether invocations of functions that this node does not have wait for them. A node that has
+    /// taken over a journal gets its functions later than its invocations.
+    pub(crate) fn waits_for_functions(&self) -> bool {
+        let opened = self.0.replica.as_ref().and_then(|replica| replica.opened.get());
+        opened.is_some_and(|opened| opened.elapsed() < FUNCTIONS_GRACE)
+    }
+
+    /// Whether a share is that of requests that carry results.
+    pub(crate) fn is_share_of_results(function: &str) -> bool {
+        function.ends_with(RESULTS)
+    }
+
+    /// Whether another node owns the journal now.
+    pub(crate) fn is_taken(&self) -> bool {
+        self.0.replica.as_ref().is_some_and(|replica| replica.state.is_taken())
+    }
+}
