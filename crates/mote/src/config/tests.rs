@@ -235,6 +235,9 @@ fn nats_servers_are_checked_without_repeating_a_password() {
     assert!(error.contains("nats_credentials") && !error.contains("hunter2"), "{error}");
     let (_dir, file) = with_file("nats = \"nats://a\"\nnats_replicas = 5\n");
     assert_eq!(Loaded::load(&file).unwrap().config.nats.unwrap().replicas, 5);
+}
+
+#[test]
 fn a_journal_with_a_name_needs_nats_and_a_name_that_fits_into_a_subject() {
     let refused = |name: &str, nats: &str| {
         let flags = [("journal_name", name), ("nats", nats)];
