@@ -5,9 +5,9 @@ Usage: accept.py MOTE NATS-SERVER RESULT.json
 Four things take turns on the same disk: a loop of `fdatasync` after a write of 4 KiB, `mote` with
 64 clients that each wait for their 202, and JetStream (file store, `sync_interval: always`, so that
 an acknowledgement means the same) with 64 publishers that each wait for their acknowledgement, and
-`mote` again with its journal in that JetStream. Then one client of `mote` against the loop gives the latency that is added to one sync. The numbers of
-one round are compared with each other, because the machine and its disk are shared; the result is
-the median of the rounds.
+`mote` again with its journal in that JetStream. Then one client of `mote` against the loop gives
+the latency that is added to one sync. The numbers of one round are compared with each other,
+because the machine and its disk are shared; the result is the median of the rounds.
 """
 
 import asyncio
@@ -171,13 +171,15 @@ def main():
                     "mote_per_s": mote_rate, "jetstream_per_s": nats_rate,
                     "replicated_per_s": replicated_rate,
                     "replicated_to_jetstream": replicated_rate / nats_rate,
-                    "replicated_one_client_ms": replicated_ms, "mote_one_client_ms": one_ms, "ratio": mote_rate / sync_rate,
+                    "replicated_one_client_ms": replicated_ms, "mote_one_client_ms": one_ms,
+                    "ratio": mote_rate / sync_rate,
                     "to_jetstream": mote_rate / nats_rate, "added_ms": one_ms - sync_ms,
                 })
                 print(f"round {number + 1}: fdatasync {sync_rate:6.0f}/s ({sync_ms:.3f} ms), "
                       f"mote {mote_rate:6.0f}/s, JetStream {nats_rate:6.0f}/s, "
                       f"mote in JetStream {replicated_rate:6.0f}/s, "
-                      f"one client {one_ms:.3f} ms, in JetStream {replicated_ms:.3f} ms", flush=True)
+                      f"one client {one_ms:.3f} ms, in JetStream {replicated_ms:.3f} ms",
+                      flush=True)
         finally:
             mote.stop()
             replicated.stop()

@@ -204,6 +204,13 @@ fn a_tag_chooses_the_revision_and_nobody_forges_the_fields_of_the_journal() {
         ("mote-schedule-due", "2026-01-01T00:00:00Z"),
     ];
     assert_eq!(node.call("GET", "/which@next", &forged, b"").text(), "next []");
+    let disguised = [("mote_source", "other"), ("Mote_Schedule", "x"), ("mote_step", "3")];
+    let answer = node.call("GET", "/which@next", &disguised, b"").text();
+    assert_eq!(answer, "next []");
+    let code = "def handle(event, ctx):\n    return ctx.call('which@next', headers={'mote-source': 'x', 'mote-step': 'y'}).text\n";
+    let manifest = "version = 1\n[allow]\nfunctions = [\"which\"]\n";
+    node.deploy_ok("caller", &[("app.py", code), ("mote.toml", manifest)]);
+    assert_eq!(node.get("/caller").text(), "next []", "nor does a function");
     let id = accept(&node, "/which@next", &forged, b"");
     assert_eq!(ended(&node, &id)["body"], "next []");
     let id = accept(&node, "/which", &[], b"");

@@ -12,7 +12,7 @@ use axum::response::{IntoResponse as _, Response};
 use bytes::Bytes;
 use futures_util::{Stream, StreamExt as _};
 use mote_core::body::{Body, BodyError, BodySource};
-use mote_core::invocation::{Head, HeadBuilder, Reply, headers};
+use mote_core::invocation::{Head, HeadBuilder, Reply, headers, is_set_by_node};
 use mote_core::shares::Share;
 use tokio::time::Sleep;
 
@@ -47,7 +47,8 @@ pub fn head(method: &str, target: &str, fields: &HeaderMap, instead: &[(&str, &s
     let mut head = Head::builder(method.as_bytes(), path.as_bytes(), query.as_bytes());
     for (name, value) in fields {
         let replaced = instead.iter().any(|(other, _)| *other == name.as_str());
-        if !is_hop_by_hop(name.as_str()) && !replaced {
+        let is_left_out = is_hop_by_hop(name.as_str()) || is_set_by_node(name.as_str().as_bytes());
+        if !is_left_out && !replaced {
             head.header(name.as_str().as_bytes(), value.as_bytes());
         }
     }

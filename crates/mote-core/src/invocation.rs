@@ -143,10 +143,12 @@ impl Head {
         self.wants_websocket
     }
 
-    /// Replaces all fields of this name by one. Neither part may hold LF or NUL.
+    /// Replaces all fields of this name, also with underscores in place of hyphens, by one. The name
+    /// is in lower case. Neither part may hold LF or NUL.
     pub fn replace_header(&mut self, name: &[u8], value: &[u8]) {
         let block = self.buffer.split_off(self.buffer.len() - self.headers().len());
-        for (other, value) in headers(&block).filter(|(other, _)| *other != name) {
+        let is_other = |other: &[u8]| without(other, name).is_none_or(|rest| !rest.is_empty());
+        for (other, value) in headers(&block).filter(|(other, _)| is_other(other)) {
             put_header(&mut self.buffer, other, value);
         }
         put_header(&mut self.buffer, name, value);
@@ -237,16 +239,24 @@ pub fn put_header(block: &mut Vec<u8>, name: &[u8], value: &[u8]) {
 }
 
 /// Whether only the node itself may set a field of this name: what it says about a schedule, about
-/// the source of a result, or about an attempt. A caller's field of this name is left out.
+/// the source of a result, or about an attempt. A caller's field of this name is left out. An
+/// underscore is as good as a hyphen, because programs receive both as the same variable.
 pub fn is_set_by_node(name: &[u8]) -> bool {
-    let Some((start, rest)) = name.split_at_checked(5) else { return false };
-    if !start.eq_ignore_ascii_case(b"mote-") {
-        return false;
-    }
-    let begins =
-        |with: &[u8]| rest.get(..with.len()).is_some_and(|start| start.eq_ignore_ascii_case(with));
-    let is = |other: &[u8]| rest.eq_ignore_ascii_case(other);
+    let Some(rest) = without(name, b"mote-") else { return false };
+    let begins = |with: &[u8]| without(rest, with).is_some();
+    let is = |other: &[u8]| rest.len() == other.len() && begins(other);
     begins(b"source") || begins(b"schedule") || is(b"attempt") || is(b"step")
+}
+
+/// What follows `start`, which is in lower case with hyphens, at the beginning of a name.
+fn without<'a>(name: &'a [u8], start: &[u8]) -> Option<&'a [u8]> {
+    let (first, rest) = name.split_at_checked(start.len())?;
+    first.iter().zip(start).all(|(byte, wanted)| dashed(*byte) == *wanted).then_some(rest)
+}
+
+/// A byte of a name as CGI and its successors compare names.
+fn dashed(byte: u8) -> u8 {
+    if byte == b'_' { b'-' } else { byte.to_ascii_lowercase() }
 }
 
 /// The fields of a header block, in order. Ends at the first incomplete field.
@@ -455,7 +465,7 @@ mod tests {
 
     #[test]
     fn fields_of_the_node_are_known_by_their_names() {
-        for name in ["mote-source", "Mote-Source-Status", "MOTE-SCHEDULE-DUE", "mote-attempt"] {
+        for name in ["mote-source", "Mote-Source-Status", "MOTE-SCHEDULE_DUE", "mote_attempt"] {
             assert!(is_set_by_node(name.as_bytes()), "{name}");
         }
         for name in ["", "mote", "mote-", "mote-order-key", "mote-attempts", "x-mote-source"] {

@@ -21,8 +21,7 @@ use tokio::sync::{Notify, OnceCell, oneshot};
 use crate::pending::{Entry, Number, Pending};
 use crate::record::{NewRecord, State, Stored, Waiting, Work};
 use crate::records::{Bounds, Records, unix_ms};
-use crate::replica::{ReplicaState, Replication};
-use crate::replicated::Replica;
+use crate::replica::{Replica, ReplicaState, Replication};
 
 /// Invocations that have not ended, of all functions, and the bytes of their requests. A function
 /// may use half of each.

@@ -1,13 +1,11 @@
 //! A journal whose records a log keeps: how it opens, waits, and stops.
 
-use std::sync::{Arc, OnceLock};
-use std::time::{Duration, Instant};
+use std::sync::Arc;
+use std::time::Duration;
 
 use mote_core::accept::AcceptError;
-use parking_lot::Mutex;
 
 use crate::journal::{Journal, RESULTS, disk};
-use crate::replica::{ReplicaState, Replication};
 
 /// How long a caller waits until the log has confirmed what it asked for.
 const CONFIRM_MAX: Duration = Duration::from_secs(5);
@@ -17,16 +15,6 @@ const FLUSH_GRACE: Duration = Duration::from_secs(3);
 const FUNCTIONS_GRACE: Duration = Duration::from_secs(3_600);
 /// The pause before another try to open a journal that has a log.
 const OPEN_PAUSE: Duration = Duration::from_secs(1);
-
-/// The log of a journal.
-pub(crate) struct Replica {
-    pub(crate) replication: Arc<Replication>,
-    pub(crate) state: Arc<ReplicaState>,
-    /// Why the journal is not open yet.
-    pub(crate) closed: Mutex<AcceptError>,
-    /// When it was opened.
-    pub(crate) opened: OnceLock<Instant>,
-}
 
 impl Journal {
     /// Opens the journal when its log is there.

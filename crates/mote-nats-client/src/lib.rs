@@ -6,12 +6,13 @@
 //! functions over such a connection.
 //!
 //! This crate must not know the protocol of NATS. Start with `client.rs`; `process.rs` starts,
-//! watches and ends the program, `frames.rs` is the protocol, which `mote-nats` uses too.
+//! watches and ends the program, `shared.rs` has the requests on their way, `frames.rs` is the protocol, which `mote-nats` uses too.
 
 mod client;
 mod codec;
 mod frames;
 mod process;
+mod shared;
 mod state;
 mod state_codec;
 

@@ -15,8 +15,8 @@ use tokio::process::{Child, ChildStderr, Command};
 use tokio::sync::watch;
 use tokio::time::{Instant, sleep, timeout};
 
-use crate::client::Shared;
 use crate::frames::{Reply, Request, Settings, take_frame};
+use crate::shared::Shared;
 
 /// How long it may take to end.
 const END_PATIENCE: Duration = Duration::from_secs(8);

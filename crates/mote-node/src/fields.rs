@@ -33,6 +33,7 @@ pub(crate) fn for_each_field(
             b"connection"
                 | b"content-length"
                 | b"keep-alive"
+                | b"proxy"
                 | b"proxy-connection"
                 | b"te"
                 | b"trailer"

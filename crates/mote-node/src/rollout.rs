@@ -212,8 +212,8 @@ pub(super) async fn warm(node: &Node, revision: &Arc<Revision>) -> Result<(), Pr
     let said: Vec<String> = lines
         .iter()
         .filter(|line| line.revision == revision.number && line.sequence > since)
-        // The reason is not said twice.
-        .filter(|line| !line.text.contains(&reason))
+        // A line that repeats the reason in other words is left out; the last line of a trace stays.
+        .filter(|line| line.text == reason || !line.text.contains(&reason))
         .map(|line| format!("  | {}", line.text))
         .collect();
     // The node keeps no log of a function that has never been live, so `mote logs` could not show

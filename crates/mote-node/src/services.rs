@@ -12,12 +12,13 @@ use bytes::Bytes;
 use mote_core::accept::{Accept, AcceptError, Deferred};
 use mote_core::body::{Body, BodyError};
 use mote_core::chain::Chain;
-use mote_core::invocation::Head;
+use mote_core::invocation::{Head, is_set_by_node};
 use mote_core::publish::{Message, Publish, PublishError};
 use mote_core::services::{
     Answer, Asked, Begun, CALL_BODY_BYTES_MAX, Call, Caller, FUNCTIONS, NOTIFY, PUBLISH, RUNS,
     STATE, Services, Status, state_answer,
 };
+use mote_core::spec::Runtime;
 use mote_core::state::{self, KEYS_MAX, Namespace, Operation, Quota, State};
 use mote_core::{Fault, Invocation, InvocationId, Invoker as _, RouteInfo as _, Trigger};
 use mote_engine::{Engine, Route, clock};
@@ -126,7 +127,7 @@ impl NodeServices {
             return Err(Answer::text(Status::Denied, text));
         }
         let invalid = |text: &str| Answer::text(Status::Invalid, text);
-        let head = head(&call).map_err(invalid)?;
+        let head = head(&call, caller.spec.runtime == Runtime::Chain).map_err(invalid)?;
         let Some(route) = self.engine.route(&call.function, || None) else {
             return Err(failed(&Fault::NoSuchFunction, &call.function));
         };
@@ -270,11 +271,14 @@ fn failed(fault: &Fault, function: &str) -> Answer {
     Answer::failed(fault.answer().http, &text)
 }
 
-/// The head of a call. Its fields come from a worker, so they are checked as those of a front.
-fn head(call: &Call) -> Result<Head, &'static str> {
+/// The head of a call. Its fields come from a worker, so they are checked as those of a front. Only
+/// the worker of chains, which is the node's own, may name a step.
+fn head(call: &Call, is_chain: bool) -> Result<Head, &'static str> {
     let mut head = Head::builder(&call.method, &call.path, &call.query);
     for_each_field(&call.headers, |name, value| {
-        head.header(name, value);
+        if !is_set_by_node(name) || (is_chain && name == b"mote-step") {
+            head.header(name, value);
+        }
     })?;
     Ok(head.finish())
 }
@@ -286,7 +290,7 @@ mod tests {
     #[test]
     fn header_fields_of_a_call_are_checked() {
         let head = |block: &'static str| {
-            super::head(&Call {
+            let call = Call {
                 function: "f".into(),
                 waits: true,
                 timeout_ms: 0,
@@ -298,10 +302,13 @@ mod tests {
                 query: Bytes::new(),
                 headers: Bytes::from_static(block.as_bytes()),
                 body: Bytes::new(),
-            })
+            };
+            super::head(&call, false)
         };
         let kept = head("a\nb\nhost\nx\ntransfer-encoding\nchunked\n").unwrap();
         assert_eq!(kept.headers(), b"a\nb\nhost\nx\n");
+        let kept = head("a\nb\nmote-source\nx\nmote_step\ny\nproxy\nz\n").unwrap();
+        assert_eq!(kept.headers(), b"a\nb\n");
         for wrong in ["a\nb", "a\nb\nc\n", "\nb\n", "A\nb\n", "a b\nc\n", "a\nb\rc\n", "a\nb\0\n"] {
             assert!(head(wrong).is_err(), "{wrong:?}");
         }

@@ -14,7 +14,9 @@ use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::thread::ThreadId;
+use std::time::Instant;
 
+use mote_core::accept::AcceptError;
 use mote_store::StoreError;
 use mote_store::commit::{Answer, CommitError, Committer, Follower, Steps};
 use parking_lot::Mutex;
@@ -52,6 +54,16 @@ pub struct Replication {
     pub log: Box<dyn Fn() -> Box<dyn Log> + Send + Sync>,
     /// The node, for people.
     pub node: String,
+}
+
+/// The log of a journal.
+pub(crate) struct Replica {
+    pub(crate) replication: Arc<Replication>,
+    pub(crate) state: Arc<ReplicaState>,
+    /// Why the journal is not open yet.
+    pub(crate) closed: Mutex<AcceptError>,
+    /// When it was opened.
+    pub(crate) opened: OnceLock<Instant>,
 }
 
 /// What the other parts of the node learn about the log.
