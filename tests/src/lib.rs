@@ -190,6 +190,12 @@ impl Node {
         self.start_again()
     }
 
+    /// Asks it to stop and starts it again on the same folder with other flags.
+    pub fn stop_and_restart_with(mut self, flags: &[&str]) -> Self {
+        self.extra = flags.iter().map(|flag| (*flag).to_owned()).collect();
+        self.stop_and_restart()
+    }
+
     /// Asks it to stop, or kills it, and starts it on the same folder after `while_off`.
     pub fn restart_after(mut self, kill: bool, while_off: impl FnOnce()) -> Self {
         match kill {

@@ -202,7 +202,10 @@ fn a_node_that_was_taken_over_refuses_and_says_who_did_it() {
     let problem = refused.json();
     assert_eq!(problem["code"], "M0707", "{problem}");
     let by = new.http.to_string();
-    assert!(problem["detail"].as_str().is_some_and(|text| text.contains(&by)), "{problem}");
+    assert!(!problem.to_string().contains(&by), "callers learn no addresses: {problem}");
+    let doctor = old.mote(&["doctor"]);
+    let doctor = String::from_utf8_lossy(&doctor.stdout).into_owned();
+    assert!(doctor.contains("journal") && doctor.contains(&by), "{doctor}");
     assert!(old.log().contains("has taken over") && old.log().contains(&by), "{}", old.log());
     // What the old node still runs ends there, and nobody is told twice: the new one runs it too.
     old.ok(&["kv", "put", "holds", "released", "yes"]);
@@ -312,6 +315,30 @@ fn a_node_without_nats_serves_and_opens_its_journal_later() {
         (answer.status == 202).then(|| answer.json()["id"].as_str().expect("an id").to_owned())
     });
     assert_eq!(ended(&node, &id)["body"], "later");
+}
+
+#[test]
+fn a_start_without_the_name_that_changes_nothing_does_no_harm() {
+    let Some(server) = Server::start() else { return };
+    let node = server.node("line");
+    node.deploy_ok("echo", &[ECHO]);
+    let id = accept(&node, "/echo", &[("mote-after", "1h")], b"");
+    let doctor = node.ok(&["doctor"]);
+    assert!(doctor.contains("line is open"), "{doctor}");
+    let node = node.stop_and_restart_with(&[]);
+    assert_eq!(show(&node, &id)["state"], "waiting");
+    let flags = server.flags("line");
+    let flags: Vec<&str> = flags.iter().map(String::as_str).collect();
+    let node = node.stop_and_restart_with(&flags);
+    assert_eq!(show(&node, &id)["state"], "waiting");
+
+    // Work that only the disk has is not given up.
+    let node = node.stop_and_restart_with(&[]);
+    accept(&node, "/echo", &[("mote-after", "1h")], b"");
+    let node = node.stop_and_restart_with(&flags);
+    wait_for("the reason", || node.log().contains("does not have").then_some(()));
+    assert!(!node.mote(&["doctor"]).status.success(), "doctor finds it");
+    assert_eq!(node.get(&format!("/_invocations/{id}")).status, 507);
 }
 
 /// Clients that send invocations with a key each until each has been accepted.

@@ -247,7 +247,7 @@ impl<I: Invoker> Deferring<I> {
         let accepted = match self.journal.accept(deferred).await {
             Ok(accepted) => accepted,
             Err(AcceptError::Stopping) => return Err(Fault::Stopping),
-            Err(error) => return Ok(refused(&problem_of(&error))),
+            Err(error) => return Ok(refused(&problem_of(&error, Reader::Caller))),
         };
         if let Some(wait) = wishes.wait {
             let ended = self.journal.ended(accepted.id);
@@ -282,13 +282,13 @@ impl<I: Invoker> Deferring<I> {
                     refused(&Problem::new(409, "M0518", "the invocation has already ended"))
                 }
                 Ok(Cancelled::Unknown) => unknown(),
-                Err(error) => refused(&problem_of(&error)),
+                Err(error) => refused(&problem_of(&error, Reader::Caller)),
             });
         }
         let shown = match self.journal.show(id).await {
             Ok(Some(shown)) => shown,
             Ok(None) => return Ok(unknown()),
-            Err(error) => return Ok(refused(&problem_of(&error))),
+            Err(error) => return Ok(refused(&problem_of(&error, Reader::Caller))),
         };
         Ok(match rest {
             "" => json(200, &view(&shown, Reader::Caller)),

@@ -124,7 +124,7 @@ impl Records {
     /// Opens the file, and makes it if it does not exist. Blocks.
     pub fn open(path: &std::path::Path) -> Result<Self, mote_store::StoreError> {
         let committer = Committer::open(path, STEPS, "mote-journal")?;
-        committer.submit(false, replica::forget_log, |_| ());
+        committer.submit(false, replica::leave_log, |_| ());
         Ok(Self { committer })
     }
 

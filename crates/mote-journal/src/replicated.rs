@@ -65,6 +65,16 @@ impl Journal {
         let _ = tokio::time::timeout(FLUSH_GRACE, records.run(true, |_| Ok(()))).await;
     }
 
+    /// Whether the journal can accept and run work, if a log keeps its records.
+    pub fn log_state(&self) -> Option<Result<(), AcceptError>> {
+        let replica = self.0.replica.as_ref()?;
+        Some(match (self.opened(), replica.state.refusal()) {
+            (None, _) => Err(replica.closed.lock().clone()),
+            (Some(_), Some(refusal)) => Err(disk(&Arc::new(refusal))),
+            (Some(_), None) => Ok(()),
+        })
+    }
+
     /// Messages that the log has not confirmed, if there is one.
     pub fn unconfirmed(&self) -> Option<usize> {
         self.0.replica.as_ref().map(|replica| replica.state.unconfirmed())

@@ -99,8 +99,22 @@ pub fn steps(recorded: &[Step], running: Vec<String>) -> Vec<RunStep> {
     recorded.chain(running).collect()
 }
 
-/// The problem of an invocation that was not accepted, or of a journal that cannot be read.
-pub fn problem_of(error: &AcceptError) -> Problem {
+/// The problem of an invocation that was not accepted, or of a journal that cannot be read. Callers
+/// from the network do not learn paths and addresses of this node.
+pub fn problem_of(error: &AcceptError, reader: Reader) -> Problem {
+    let mut problem = whole_problem_of(error);
+    if reader == Reader::Caller
+        && matches!(&problem.code[..], "M0703" | "M0704" | "M0706" | "M0707")
+    {
+        problem.detail = match error {
+            AcceptError::Away(_) => "it is not certain that the invocation was stored".to_owned(),
+            _ => "accepted invocations cannot be stored or read now".to_owned(),
+        };
+    }
+    problem
+}
+
+fn whole_problem_of(error: &AcceptError) -> Problem {
     match error {
         AcceptError::Full(text) => Problem::new(429, "M0515", text.clone()),
         AcceptError::DiskFull(text) => Problem::new(507, "M0703", text.clone()),

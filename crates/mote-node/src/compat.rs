@@ -21,7 +21,7 @@ use mote_core::{Fault, Invocation, InvocationId, Invoker, Trigger};
 use mote_engine::{Engine, Revision, clock};
 use mote_gateway::http;
 use mote_gateway::http::Stopper;
-use mote_journal::problem_of;
+use mote_journal::{Reader, problem_of};
 use mote_store::{DocumentChange, Store, StoreError};
 use mote_tinyfaas::{Ports, TinyFaasFront};
 use tokio::net::{TcpListener, UdpSocket};
@@ -432,12 +432,13 @@ impl Logs for PlatformNode {
 impl KeptCalls for PlatformNode {
     fn keep_call(&self, record: Vec<u8>) -> BoxFuture<'static, Result<u64, Problem>> {
         let journal = self.node.journal.clone();
-        async move { journal.keep_activation(record).await.map_err(|e| problem_of(&e)) }.boxed()
+        async move { journal.keep_activation(record).await.map_err(|e| problem_of(&e, Reader::Caller)) }.boxed()
     }
 
     fn kept_call(&self, number: u64) -> BoxFuture<'static, Result<Option<Vec<u8>>, Problem>> {
         let journal = self.node.journal.clone();
-        async move { journal.activation(number).await.map_err(|e| problem_of(&e)) }.boxed()
+        async move { journal.activation(number).await.map_err(|e| problem_of(&e, Reader::Caller)) }
+            .boxed()
     }
 
     fn note_progress(
@@ -446,23 +447,33 @@ impl KeptCalls for PlatformNode {
         progress: Vec<u8>,
     ) -> BoxFuture<'static, Result<(), Problem>> {
         let journal = self.node.journal.clone();
-        async move { journal.note_progress(number, progress).await.map_err(|e| problem_of(&e)) }
-            .boxed()
+        async move {
+            journal
+                .note_progress(number, progress)
+                .await
+                .map_err(|e| problem_of(&e, Reader::Caller))
+        }
+        .boxed()
     }
 
     fn progress(&self, number: u64) -> BoxFuture<'static, Result<Option<Vec<u8>>, Problem>> {
         let journal = self.node.journal.clone();
-        async move { journal.progress(number).await.map_err(|e| problem_of(&e)) }.boxed()
+        async move { journal.progress(number).await.map_err(|e| problem_of(&e, Reader::Caller)) }
+            .boxed()
     }
 
     fn forget_call(&self, number: u64) -> BoxFuture<'static, Result<(), Problem>> {
         let journal = self.node.journal.clone();
-        async move { journal.forget_activation(number).await.map_err(|e| problem_of(&e)) }.boxed()
+        async move {
+            journal.forget_activation(number).await.map_err(|e| problem_of(&e, Reader::Caller))
+        }
+        .boxed()
     }
 
     fn kept_calls(&self) -> BoxFuture<'static, Result<Vec<(u64, u64)>, Problem>> {
         let journal = self.node.journal.clone();
-        async move { journal.activations().await.map_err(|e| problem_of(&e)) }.boxed()
+        async move { journal.activations().await.map_err(|e| problem_of(&e, Reader::Caller)) }
+            .boxed()
     }
 }
 

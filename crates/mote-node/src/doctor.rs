@@ -1,6 +1,7 @@
 //! Checks what works on this machine, and says how to fix what does not.
 
 use mote_api::types::{Check, CheckState, DoctorReport};
+use mote_core::accept::AcceptError;
 use mote_sandbox::State;
 
 use super::mqtt::BROKER_PROGRAM;
@@ -26,8 +27,24 @@ pub(crate) async fn report(node: &Node) -> DoctorReport {
     if let Some(nats) = &node.nats {
         checks.push(nats::check(nats).await);
     }
+    if let Some(state) = node.journal.log_state() {
+        checks.push(of_journal(node.config.journal_name.as_deref().unwrap_or_default(), state));
+    }
     checks.extend(node.compat.iter().map(|(platform, address)| of_platform(platform, address)));
     DoctorReport { checks }
+}
+
+/// Reports whether the journal of this name can accept and run work.
+fn of_journal(name: &str, state: Result<(), AcceptError>) -> Check {
+    let (state, detail, hint) = match state {
+        Ok(()) => (CheckState::Ok, format!("{name} is open; its records are in NATS"), None),
+        Err(error) => {
+            let problem = mote_journal::problem_of(&error, mote_journal::Reader::Owner);
+            let hint = format!("see: mote explain {}", problem.code);
+            (CheckState::Fail, format!("{name}: {error}"), Some(hint))
+        }
+    };
+    Check { name: "journal".into(), state, detail, hint }
 }
 
 /// Reports the address of another platform's API, and who may manage functions through it.

@@ -223,4 +223,4 @@ impl Follower for Following {
     }
 }
 
-pub(crate) use rows::forget_log;
+pub(crate) use rows::leave_log;

@@ -137,12 +137,20 @@ pub(crate) fn set_mark(connection: &Connection, epoch: u64, place: u64) -> rusql
     connection.prepare_cached(sql)?.execute([epoch as i64, place as i64]).map(|_| ())
 }
 
-/// Makes a file independent of the log that it had, if it had one. What changes from now on is not in
-/// the log.
-pub(crate) fn forget_log(connection: &Connection) -> rusqlite::Result<()> {
+/// Opens a file without the log that it had, if it had one. Its first change is not in the log, so
+/// the file forgets with it which place of the log it has reached.
+pub(crate) fn leave_log(connection: &Connection) -> rusqlite::Result<()> {
     let sql = "SELECT 1 FROM sqlite_schema WHERE name = 'replica'";
-    if connection.prepare(sql)?.exists([])? {
-        connection.execute_batch("DROP TABLE replica; DROP TABLE IF EXISTS replica_parts")?;
+    if !connection.prepare(sql)?.exists([])? || mark(connection)?.is_none() {
+        return Ok(());
+    }
+    for Table { name, .. } in &KINDS {
+        for event in ["INSERT", "UPDATE", "DELETE"] {
+            connection.execute_batch(&format!(
+                "CREATE TEMP TRIGGER left_{name}_{event} AFTER {event} ON main.{name} BEGIN
+                 DELETE FROM replica; END"
+            ))?;
+        }
     }
     Ok(())
 }

@@ -149,5 +149,5 @@ fn unknown(text: &str) -> Refused {
 }
 
 fn refused(error: AcceptError) -> Refused {
-    problem_of(&error).into()
+    problem_of(&error, Reader::Owner).into()
 }
