@@ -14,6 +14,8 @@ const REASON_MAX = 123;
 const Code = { NORMAL: 1000, NONE: 1005, ABNORMAL: 1006, FAILED: 1011 };
 const State = { CONNECTING: 0, OPEN: 1, CLOSING: 2, CLOSED: 3 };
 
+const NOTHING = Buffer.alloc(0);
+
 class SocketEvent extends Event {
   constructor(type, members) {
     super(type);
@@ -58,7 +60,8 @@ class ServerSocket {
   #listeners = new Map(); // type to [listener, once]
   #data = []; // chunks that are not read yet
   #length = 0;
-  #parts = []; // of a message
+  #begun = NOTHING; // holds the parts of a message; a list would cost more per small part
+  #begunLength = 0;
   #early = []; // records that were sent before the handler returned
   #isReading = false;
   onmessage = null;
@@ -174,13 +177,30 @@ class ServerSocket {
       this.#finish(code, content.toString('utf8', 2), code !== Code.ABNORMAL);
       return false;
     }
-    this.#parts.push(content);
-    if (flags & MORE) return true;
-    const message = Buffer.concat(this.#parts.splice(0));
+    const message = this.#join(content, flags & MORE);
+    if (message === null) return true;
     const data = kind === TEXT ? message.toString('utf8')
       : message.buffer.slice(message.byteOffset, message.byteOffset + message.length);
     this.#dispatch('message', { data });
     return true;
+  }
+
+  /** The message that ends with this part, or null. */
+  #join(part, more) {
+    if (!more && this.#begunLength === 0) return part;
+    const length = this.#begunLength + part.length;
+    if (length > this.#begun.length) {
+      const larger = Buffer.allocUnsafeSlow(Math.max(length, Math.min(2 * this.#begun.length, 1 << 30)));
+      this.#begun.copy(larger, 0, 0, this.#begunLength);
+      this.#begun = larger;
+    }
+    part.copy(this.#begun, this.#begunLength);
+    this.#begunLength = length;
+    if (more) return null;
+    const message = this.#begun.subarray(0, length);
+    this.#begun = NOTHING;
+    this.#begunLength = 0;
+    return message;
   }
 
   #dispatch(type, members) {

@@ -29,7 +29,8 @@ class Records:
     """The records of a request body, as they arrive."""
 
     def __init__(self, incoming):
-        self.incoming, self.data, self.parts = incoming, bytearray(), []
+        self.incoming, self.data = incoming, bytearray()
+        self.begun = bytearray()  # of a message that is not complete; a list would cost more per small part
 
     async def message(self):
         """(kind, content) of the next message; `None` at the end. Cancelling it loses nothing."""
@@ -39,13 +40,13 @@ class Records:
                 kind, flags, _, size = RECORD.unpack_from(data)
                 end = RECORD.size + size
                 if len(data) >= end:
-                    content = bytes(data[RECORD.size : end])
+                    content = data[RECORD.size : end]
                     del data[:end]
                     if kind == CLOSE:
-                        return kind, content  # the message before it is not complete
-                    self.parts.append(content)
+                        return kind, bytes(content)  # the message before it is not complete
+                    self.begun += content
                     if not flags & MORE:
-                        content, self.parts = b"".join(self.parts), []
+                        content, self.begun = bytes(self.begun), bytearray()
                         return kind, content
                     continue
             chunk = await self.incoming.next()

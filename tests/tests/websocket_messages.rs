@@ -266,6 +266,29 @@ fn the_node_ends_websockets_of_applications() {
 }
 
 #[test]
+fn messages_in_tiny_fragments_take_about_their_length() {
+    const COUNT: usize = 600_000;
+    let node = Node::start();
+    deploy_asgi(&node, "[limits]\nmemory = \"64MiB\"\n");
+    let manifest = "version = 1\n[limits]\nmemory = \"96MiB\"\n";
+    node.deploy_ok("fetch", &[("index.mjs", &fixture("fetch.mjs")), ("mote.toml", manifest)]);
+    let mut bytes = frame(0x02, b"x");
+    for _ in 2..COUNT {
+        bytes.extend(frame(0x00, b"x"));
+    }
+    bytes.extend(frame(0x80, b"x"));
+    for name in ["asgi", "fetch"] {
+        let mut stream = open(&node, &format!("/{name}/echo"));
+        stream.write_all(&bytes).expect("an instance that reads");
+        let mut expected = vec![0x82, 127];
+        expected.extend((COUNT as u64).to_be_bytes());
+        expected.resize(expected.len() + COUNT, b'x');
+        let echoed = read(&mut stream, expected.len());
+        assert!(echoed == expected, "{name}: {:?}", &echoed[..10]);
+    }
+}
+
+#[test]
 fn a_side_that_does_not_read_stops_the_other() {
     let node = Node::start();
     deploy_asgi(&node, "[limits]\nstream_idle = \"4s\"\nbody = \"1GiB\"\n");

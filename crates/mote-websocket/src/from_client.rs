@@ -2,7 +2,7 @@
 
 use crate::{
     BINARY, CLOSE, CONTINUATION, CONTROL_BYTES_MAX, FIN, NO_CODE, NOT_TEXT, PING, PONG,
-    PROTOCOL_ERROR, TEXT, TOO_LONG, put_record,
+    PROTOCOL_ERROR, TEXT, TOO_LONG, extend_record, put_record,
 };
 
 /// Why no more frames are read.
@@ -26,6 +26,8 @@ pub struct FromClient {
     control: Vec<u8>,
     /// The kind of the message whose frames are arriving, and its bytes so far.
     message: Option<(u8, u64)>,
+    /// Where the record of that message begins which this read has appended.
+    record: Option<usize>,
     text: Utf8,
 }
 
@@ -49,6 +51,7 @@ impl FromClient {
             frame: None,
             control: Vec::new(),
             message: None,
+            record: None,
             text: Utf8::default(),
         }
     }
@@ -61,6 +64,7 @@ impl FromClient {
         records: &mut Vec<u8>,
         replies: &mut Vec<u8>,
     ) -> Result<(), Ended> {
+        self.record = None;
         loop {
             let Some(mut frame) = self.frame else {
                 let Some((first, rest)) = bytes.split_first_mut() else { return Ok(()) };
@@ -156,9 +160,15 @@ impl FromClient {
         if is_end && kind == TEXT && !self.text.is_complete() {
             return Err(Ended::Failed(NOT_TEXT));
         }
-        put_record(records, kind, !is_end, content);
+        match self.record {
+            Some(at) => extend_record(records, at, !is_end, content),
+            None => {
+                self.record = Some(records.len());
+                put_record(records, kind, !is_end, content);
+            }
+        }
         if is_end {
-            self.message = None;
+            (self.message, self.record) = (None, None);
         }
         Ok(())
     }
@@ -341,6 +351,32 @@ mod tests {
             assert_eq!(replies, b"\x8a\x04ping");
             assert_eq!(ended, Some(Ended::Closed(1000)));
         }
+    }
+
+    #[test]
+    fn small_frames_of_one_read_become_one_record() {
+        let mut bytes = frame(0x02, b"a");
+        for _ in 0..1000 {
+            bytes.extend(frame(0x00, b"b"));
+            bytes.extend(frame(0x89, b""));
+        }
+        let cut = bytes.len() / 2;
+        bytes.extend([frame(0x80, b"c"), frame(0x81, b"d"), frame(0x88, b"")].concat());
+        let mut reader = FromClient::new(100_000);
+        let (mut first, mut second, mut replies) = (Vec::new(), Vec::new(), Vec::new());
+        let (left, right) = bytes.split_at_mut(cut);
+        assert_eq!(reader.read(left, &mut first, &mut replies), Ok(()));
+        assert_eq!(reader.read(right, &mut second, &mut replies), Err(Ended::Closed(NO_CODE)));
+        let content = [&b"a"[..], &[b'b'; 1000], b"c"].concat();
+        let (begin, end) = content.split_at(first.len() - 8);
+        let mut expected = Vec::new();
+        put_record(&mut expected, BINARY, true, begin);
+        assert!(first == expected, "{} bytes", first.len());
+        expected.clear();
+        put_record(&mut expected, BINARY, false, end);
+        put_record(&mut expected, TEXT, false, b"d");
+        put_record(&mut expected, CLOSE, false, &NO_CODE.to_be_bytes());
+        assert!(second == expected, "{} bytes", second.len());
     }
 
     #[test]

@@ -10,7 +10,8 @@
 //!
 //! The content of a close record is that of a close frame: the code, in network order, and the
 //! reason. [`FromClient`] turns frames into records and [`ToClient`] records into frames; both pass
-//! content on as it arrives, so neither holds a message. Pings and pongs do not reach the function.
+//! content on as it arrives, so neither holds a message. What one read brings of a message is one
+//! record, however the client cuts it into frames. Pings and pongs do not reach the function.
 //! No extension is negotiated. The crate is pure: it knows no sockets, no clocks and no functions.
 
 mod from_client;
@@ -83,6 +84,14 @@ fn put_record(out: &mut Vec<u8>, kind: u8, more: bool, content: &[u8]) {
     out.extend_from_slice(&[kind, if more { MORE } else { 0 }, 0, 0]);
     out.extend_from_slice(&(content.len() as u32).to_le_bytes());
     out.extend_from_slice(content);
+}
+
+/// Appends content to the record at `at`, which is the last one.
+fn extend_record(out: &mut Vec<u8>, at: usize, more: bool, content: &[u8]) {
+    out.extend_from_slice(content);
+    let length = (out.len() - at - RECORD_HEAD_BYTES) as u32;
+    out[at + 1] = if more { MORE } else { 0 };
+    out[at + 4..at + 8].copy_from_slice(&length.to_le_bytes());
 }
 
 #[cfg(test)]
