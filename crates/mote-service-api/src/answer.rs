@@ -57,10 +57,10 @@ pub(crate) fn refused(refusal: &Refusal) -> Response<Bytes> {
 /// The response to a request that was.
 pub(crate) fn response(form: Form, answer: Answer) -> Response<Bytes> {
     let status = answer.status;
-    let mut content = Bytes::from([&answer.head[..], &answer.body[..]].concat());
     if status == Status::Done {
-        return done(form, answer, content);
+        return done(form, answer);
     }
+    let mut content = whole(answer);
     if status == Status::Conflict {
         let version = number(&mut content);
         let text = match version {
@@ -88,7 +88,19 @@ pub(crate) fn response(form: Form, answer: Answer) -> Response<Bytes> {
     error(code, word, &String::from_utf8_lossy(&content))
 }
 
-fn done(form: Form, answer: Answer, mut content: Bytes) -> Response<Bytes> {
+/// The whole content. Only parts that are both there are copied.
+fn whole(answer: Answer) -> Bytes {
+    match answer.body.is_empty() {
+        true => answer.head.into(),
+        false => [&answer.head[..], &answer.body[..]].concat().into(),
+    }
+}
+
+fn done(form: Form, answer: Answer) -> Response<Bytes> {
+    let (answer, mut content) = match form {
+        Form::Entry | Form::Called => (answer, Bytes::new()),
+        _ => (Answer::new(answer.status, Vec::new(), Bytes::new()), whole(answer)),
+    };
     match form {
         Form::Entry => {
             let mut head = &answer.head[..];
@@ -115,7 +127,7 @@ fn done(form: Form, answer: Answer, mut content: Bytes) -> Response<Bytes> {
             response
         }
         Form::Listed => listing(content),
-        Form::Called => called(content),
+        Form::Called => called(answer.head.into(), answer.body),
         Form::Accepted => {
             let id = String::from_utf8_lossy(&content);
             text(StatusCode::ACCEPTED, format!("{id}\n"))
@@ -161,22 +173,21 @@ fn listing(mut content: Bytes) -> Response<Bytes> {
 }
 
 /// The answer of a called function, as it gave it.
-fn called(mut content: Bytes) -> Response<Bytes> {
+fn called(mut head: Bytes, body: Bytes) -> Response<Bytes> {
     let broken = || error(StatusCode::BAD_GATEWAY, "failed", "the answer cannot be passed on");
-    if content.len() < 8 {
+    if head.len() < 8 {
         return broken();
     }
-    let status = content.get_u16_le();
-    content.advance(2);
-    let length = content.get_u32_le() as usize;
-    if content.len() < length {
+    let status = head.get_u16_le();
+    head.advance(2);
+    let length = head.get_u32_le() as usize;
+    if head.len() != length {
         return broken();
     }
-    let block = content.split_to(length);
-    let mut response = Response::new(content);
+    let mut response = Response::new(body);
     let Ok(status) = StatusCode::from_u16(status) else { return broken() };
     *response.status_mut() = status;
-    for (name, value) in headers(&block) {
+    for (name, value) in headers(&head) {
         let name = HeaderName::from_bytes(name);
         let (Ok(name), Ok(value)) = (name, HeaderValue::from_bytes(value)) else { continue };
         let is_own = matches!(

@@ -17,7 +17,7 @@ use hyper::service::service_fn;
 use hyper::{Request, Response, StatusCode};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use mote_core::InvocationId;
-use mote_core::services::{Asked, CALL_BODY_BYTES_MAX, REQUEST_BYTES_MAX};
+use mote_core::services::{AnswerFuture, Asked, CALL_BODY_BYTES_MAX, REQUEST_BYTES_MAX};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::task::JoinSet;
@@ -25,6 +25,7 @@ use tokio::task::JoinSet;
 use crate::Ask;
 use crate::answer::{Form, refused, response};
 use crate::request::{Parts, Refusal, read};
+use crate::timed::Timed;
 
 /// Connections of one instance at once. Further ones wait in the listener.
 const CONNECTIONS_MAX: usize = 128;
@@ -33,12 +34,32 @@ const CONNECTIONS_MAX: usize = 128;
 const KEPT_MAX: usize = 32;
 /// How long a connection may be idle, or a head or a body incomplete.
 const IDLE: Duration = Duration::from_secs(60);
-/// Longest head of a request, and the bytes that are read ahead.
+/// Longest head of a request, without optional spaces, and the bytes that are read ahead.
 const HEAD_BYTES_MAX: usize = 32 << 10;
-/// Bodies that are being received or carried out, in units of this many bytes.
+/// Bytes of answers that may wait to be written, and as much again of answers of calls that wait for
+/// this room.
+const ANSWERS_BYTES_MAX: usize = 4 << 20;
+/// Answers up to this length need no room: there is one for each connection.
+const SMALL_BYTES: usize = 8 << 10;
+/// Values and lists that are read at once, until they have room.
+const READS_MAX: usize = 8;
+/// Bytes of a connection that the kernel holds for its client.
+const SEND_BUFFER_BYTES: usize = 64 << 10;
+/// Bodies and answers, in units of this many bytes.
 const UNIT_BYTES: usize = 1 << 10;
 /// Pause when the node has no descriptors or memory left.
 const SHORTAGE_PAUSE: Duration = Duration::from_millis(100);
+
+/// How long an answer may take.
+#[derive(Debug, Clone, Copy)]
+struct Times {
+    /// For its room.
+    room: Duration,
+    /// Until its client has read it.
+    writing: Duration,
+}
+
+const TIMES: Times = Times { room: Duration::from_secs(10), writing: Duration::from_secs(30) };
 
 /// What the connections of one listener share.
 struct Door {
@@ -46,6 +67,13 @@ struct Door {
     ask: Arc<dyn Ask>,
     /// Bytes of bodies that may be held at once, in units.
     room: Arc<Semaphore>,
+    /// Bytes of answers that are being written, in units.
+    answers: Arc<Semaphore>,
+    /// Bytes of answers of calls that wait for that, in units.
+    waiting: Semaphore,
+    /// Reads that are under way.
+    reads: Semaphore,
+    times: Times,
     /// Open connections.
     open: AtomicUsize,
 }
@@ -66,9 +94,26 @@ pub async fn serve(
     ask: Arc<dyn Ask>,
     closed: impl Future<Output = ()>,
 ) {
-    let room = Arc::new(Semaphore::new(REQUEST_BYTES_MAX / UNIT_BYTES));
-    let door =
-        Arc::new(Door { token: crate::token(instance), ask, room, open: AtomicUsize::new(0) });
+    serve_within(listener, instance, ask, closed, TIMES).await;
+}
+
+async fn serve_within(
+    listener: TcpListener,
+    instance: u64,
+    ask: Arc<dyn Ask>,
+    closed: impl Future<Output = ()>,
+    times: Times,
+) {
+    let door = Arc::new(Door {
+        token: crate::token(instance),
+        ask,
+        room: Arc::new(Semaphore::new(REQUEST_BYTES_MAX / UNIT_BYTES)),
+        answers: Arc::new(Semaphore::new(ANSWERS_BYTES_MAX / UNIT_BYTES)),
+        waiting: Semaphore::new(ANSWERS_BYTES_MAX / UNIT_BYTES),
+        reads: Semaphore::new(READS_MAX),
+        times,
+        open: AtomicUsize::new(0),
+    });
     let mut connections = JoinSet::new();
     let mut closed = std::pin::pin!(closed);
     loop {
@@ -85,6 +130,8 @@ pub async fn serve(
 
 async fn connection(door: Arc<Door>, stream: TcpStream) {
     let _ = stream.set_nodelay(true);
+    let _ = socket2::SockRef::from(&stream).set_send_buffer_size(SEND_BUFFER_BYTES);
+    let stream = Timed::new(stream, door.times.writing);
     door.open.fetch_add(1, Ordering::Relaxed);
     let _open = Open(door.clone());
     let service = service_fn(move |request| {
@@ -100,23 +147,91 @@ async fn connection(door: Arc<Door>, stream: TcpStream) {
         .await;
 }
 
+/// A body with its room.
+struct Held {
+    body: Bytes,
+    _room: OwnedSemaphorePermit,
+}
+
+impl AsRef<[u8]> for Held {
+    fn as_ref(&self) -> &[u8] {
+        &self.body
+    }
+}
+
+/// Refuses a head that is too long. What has arrived at once may be longer than the bytes that are
+/// read ahead.
+fn check_length(head: &hyper::http::request::Parts) -> Result<(), Refusal> {
+    let target = head.uri.path_and_query().map_or(0, |target| target.as_str().len());
+    let line = head.method.as_str().len() + target + " HTTP/1.1\r\n\r\n".len() + 1;
+    let fields = head.headers.iter().map(|(name, value)| name.as_str().len() + value.len() + 4);
+    if line + fields.sum::<usize>() > HEAD_BYTES_MAX {
+        let text = format!("the head of a request has at most {} KiB", HEAD_BYTES_MAX >> 10);
+        return Err(Refusal::new(StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE, text));
+    }
+    Ok(())
+}
+
 impl Door {
     async fn answer(&self, request: Request<Incoming>) -> Response<Bytes> {
         let mut response = match self.begin(request).await {
-            Ok((form, answer, _room)) => response(form, answer.await),
-            Err(refusal) => refused(&refusal),
-        };
+            Ok((form, answer, room)) => self.finish(form, answer, room).await,
+            Err(refusal) => Err(refusal),
+        }
+        .unwrap_or_else(|refusal| refused(&refusal));
         if self.open.load(Ordering::Relaxed) > KEPT_MAX {
             response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
         }
         response
     }
 
+    /// The response, whose body holds its room until the client has it.
+    async fn finish(
+        &self,
+        form: Form,
+        answer: AnswerFuture,
+        room: Option<OwnedSemaphorePermit>,
+    ) -> Result<Response<Bytes>, Refusal> {
+        let full = || {
+            let text = "the answers of this instance are not read; read them and try again";
+            Refusal::new(StatusCode::SERVICE_UNAVAILABLE, text)
+        };
+        // What is read waits before it is read, so that it is not held meanwhile.
+        let read = match form {
+            Form::Entry | Form::Listed => {
+                let turn = tokio::time::timeout(self.times.room, self.reads.acquire()).await;
+                Some(turn.map_err(|_| full())?)
+            }
+            _ => None,
+        };
+        let response = response(form, answer.await);
+        drop(room);
+        let length = response.body().len();
+        if length <= SMALL_BYTES {
+            return Ok(response);
+        }
+        let units = length.min(ANSWERS_BYTES_MAX).div_ceil(UNIT_BYTES) as u32;
+        let room = match self.answers.clone().try_acquire_many_owned(units) {
+            Ok(room) => room,
+            Err(_) => {
+                let _place = match read {
+                    Some(_) => None,
+                    None => Some(self.waiting.try_acquire_many(units).map_err(|_| full())?),
+                };
+                let room = self.answers.clone().acquire_many_owned(units);
+                let room = tokio::time::timeout(self.times.room, room).await;
+                room.ok().and_then(Result::ok).ok_or_else(full)?
+            }
+        };
+        Ok(response.map(|body| Bytes::from_owner(Held { body, _room: room })))
+    }
+
     async fn begin(
         &self,
         request: Request<Incoming>,
-    ) -> Result<(Form, mote_core::services::AnswerFuture, Vec<OwnedSemaphorePermit>), Refusal> {
+    ) -> Result<(Form, AnswerFuture, Option<OwnedSemaphorePermit>), Refusal> {
         let (head, incoming) = request.into_parts();
+        check_length(&head)?;
         let (invocation, path) =
             self.admit(head.uri.path(), head.headers.get("mote-invocation"))?;
         let (body, room) = self.collect(incoming).await?;
@@ -159,11 +274,11 @@ impl Door {
         Ok((id.transpose()?, rest))
     }
 
-    /// The whole body. The permits stand for its bytes as long as the request is carried out.
+    /// The whole body. The permit stands for its bytes as long as the request is carried out.
     async fn collect(
         &self,
         mut incoming: Incoming,
-    ) -> Result<(Bytes, Vec<OwnedSemaphorePermit>), Refusal> {
+    ) -> Result<(Bytes, Option<OwnedSemaphorePermit>), Refusal> {
         let too_large = || {
             let text = format!("a body has at most {} KiB", CALL_BODY_BYTES_MAX >> 10);
             Refusal::new(StatusCode::PAYLOAD_TOO_LARGE, text)
@@ -172,7 +287,7 @@ impl Door {
         if hint.lower() > CALL_BODY_BYTES_MAX as u64 {
             return Err(too_large());
         }
-        let (mut body, mut room) = (BytesMut::new(), Vec::new());
+        let (mut body, mut room) = (BytesMut::new(), None::<OwnedSemaphorePermit>);
         let receive = async {
             while let Some(frame) = incoming.frame().await {
                 let frame = frame
@@ -181,12 +296,17 @@ impl Door {
                 if body.len() + data.len() > CALL_BODY_BYTES_MAX {
                     return Err(too_large());
                 }
-                let units = data.len().div_ceil(UNIT_BYTES) as u32;
-                let permit = self.room.clone().try_acquire_many_owned(units).map_err(|_| {
-                    let text = "too many bytes of requests are under way; try again";
-                    Refusal::new(StatusCode::SERVICE_UNAVAILABLE, text)
-                })?;
-                room.push(permit);
+                let held = room.as_ref().map_or(0, OwnedSemaphorePermit::num_permits);
+                let units = (body.len() + data.len()).div_ceil(UNIT_BYTES) - held;
+                let more =
+                    self.room.clone().try_acquire_many_owned(units as u32).map_err(|_| {
+                        let text = "too many bytes of requests are under way; try again";
+                        Refusal::new(StatusCode::SERVICE_UNAVAILABLE, text)
+                    })?;
+                match &mut room {
+                    Some(room) => room.merge(more),
+                    None => room = Some(more),
+                }
                 body.extend_from_slice(&data);
             }
             Ok(())
@@ -201,3 +321,7 @@ impl Door {
         Ok((body.freeze(), room))
     }
 }
+
+#[cfg(test)]
+#[path = "connection_tests.rs"]
+mod tests;

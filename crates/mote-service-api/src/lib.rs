@@ -13,6 +13,7 @@
 mod answer;
 mod connection;
 mod request;
+mod timed;
 
 use std::hash::{BuildHasher as _, RandomState};
 use std::sync::LazyLock;

@@ -15,14 +15,17 @@ use mote_core::state::{Condition, Operation};
 /// content type of a message or of a state.
 const FORM: &[u8] = b"application/x-www-form-urlencoded";
 /// Fields of a call that belong to this connection, or to the request itself.
-const OWN_FIELDS: [&str; 14] = [
+const OWN_FIELDS: [&str; 16] = [
     "connection",
     "content-length",
     "expect",
     "host",
+    "http2-settings",
     "keep-alive",
     "mote-invocation",
     "mote-timeout",
+    // Programs that receive fields as variables would take it for their own HTTP_PROXY.
+    "proxy",
     "proxy-connection",
     "te",
     "trailer",
@@ -31,6 +34,9 @@ const OWN_FIELDS: [&str; 14] = [
     "mote-after",
     "mote-order-key",
 ];
+
+/// Longest method of a call.
+const METHOD_BYTES_MAX: usize = 24;
 
 /// A request that is not carried out.
 #[derive(Debug, PartialEq, Eq)]
@@ -149,6 +155,9 @@ fn call(parts: &Parts<'_>, rest: &str, body: Bytes, waits: bool) -> Result<Asked
     }
     if body.len() > CALL_BODY_BYTES_MAX {
         return Err(too_large("the body of a call", CALL_BODY_BYTES_MAX));
+    }
+    if parts.method.as_str().len() > METHOD_BYTES_MAX {
+        return Err(invalid(format!("a method has at most {METHOD_BYTES_MAX} letters")));
     }
     let field = |name: &str| match parts.headers.get(name).map(|value| value.to_str()) {
         None => Ok(None),
@@ -411,6 +420,7 @@ mod tests {
             ("mote-invocation", "x"),
             ("mote-timeout", "2.5"),
             ("mote-source", "forged"),
+            ("proxy", "http://elsewhere"),
             ("x-a", "1"),
         ];
         let Ok(Asked::Call(call)) = ask("PUT", "/call/f@blue/a%20b?x=%20", &fields, "b") else {
@@ -476,6 +486,7 @@ mod tests {
         check("PUT", "/kv/k", &[("if-match", "*")], (400, "the version of an entry"));
         check("PUT", "/kv/k", &[("if-none-match", "\"3\"")], (400, "only *"));
         check("POST", "/call/", &[], (400, "name a function"));
+        check(&"M".repeat(25), "/call/f", &[], (400, "a method has at most 24 letters"));
         check("POST", "/call/f", &[("mote-timeout", "soon")], (400, "mote-timeout: a duration"));
         check("GET", "/publish/a", &[], (405, "use POST"));
         check("POST", "/publish/a/+", &[], (400, "no wildcards"));
