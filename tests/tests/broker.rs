@@ -195,6 +195,47 @@ fn users_may_do_what_their_filters_say() {
 }
 
 #[test]
+fn changes_of_users_at_once_all_take_effect() {
+    needs_clients!();
+    let (node, _port) = start(&[]);
+    let folder = node.dir.path().join("data/broker");
+    let names = |from: usize| (from..from + 12).map(|at| format!("user-{at:02}"));
+    let add = |name: &str| {
+        // Some through the node, the others as another node of this folder would.
+        let output = if name.ends_with(['0', '3', '6', '9']) {
+            let mut direct = Command::new(mote_binary().with_file_name("mote-broker"));
+            direct.args(["users", "--folder"]).arg(&folder).args(["add", name]);
+            direct.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+            let mut direct = direct.spawn().expect("mote-broker");
+            let mut stdin = direct.stdin.take().expect("piped");
+            stdin.write_all(b"password").expect("written");
+            drop(stdin);
+            direct.wait_with_output().expect("it ends")
+        } else {
+            node.mote_with_input(&["mqtt", "users", "add", name], b"password")
+        };
+        assert!(output.status.success(), "{output:?}");
+    };
+    let at_once = |remove: &[String], adding: &[String]| {
+        std::thread::scope(|scope| {
+            for name in adding {
+                scope.spawn(|| add(name));
+            }
+            for name in remove {
+                scope.spawn(|| node.ok(&["mqtt", "users", "remove", name]));
+            }
+        });
+    };
+    let (first, second): (Vec<_>, Vec<_>) = (names(0).collect(), names(12).collect());
+    at_once(&[], &first);
+    at_once(&first, &second);
+    let listed = node.json(&["mqtt", "users", "list", "-o", "json"]);
+    let listed = listed["users"].as_array().expect("a list").iter();
+    let listed: Vec<_> = listed.filter_map(|user| user["name"].as_str()).collect();
+    assert_eq!(listed, second);
+}
+
+#[test]
 fn a_session_belongs_to_its_user_after_a_restart() {
     needs_clients!();
     let (node, before) = start(&["--mqtt-anonymous", "off"]);

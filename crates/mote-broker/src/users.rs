@@ -190,18 +190,28 @@ enum Refusal {
 const USAGE: &str =
     "usage: users --folder DIR list|add|remove; the node calls it for mote mqtt users";
 
+/// Waits until no other command changes the file. The lock is on the folder, because the file
+/// itself is replaced; it ends with the returned handle.
+fn alone(folder: &Path) -> io::Result<std::fs::File> {
+    let folder = std::fs::File::open(folder)?;
+    rustix::fs::flock(&folder, rustix::fs::FlockOperation::LockExclusive)?;
+    Ok(folder)
+}
+
 fn run(folder: &Path, arguments: &[String]) -> Result<String, Refusal> {
     let words: Vec<&str> = arguments.iter().map(String::as_str).collect();
     let failed =
         |error: io::Error| Refusal::File(format!("{}: {error}", folder.join(FILE_NAME).display()));
-    let mut all = Users::load(folder).map_err(failed)?;
     match words[..] {
         ["list"] => {
+            let all = Users::load(folder).map_err(failed)?;
             let user = |(name, user): (&String, &User)| serde_json::json!({ "name": name, "read": user.read, "write": user.write });
             let users: Vec<_> = all.users.iter().map(user).collect();
             Ok(serde_json::json!({ "users": users }).to_string())
         }
         ["remove", name] => {
+            let _turn = alone(folder).map_err(failed)?;
+            let mut all = Users::load(folder).map_err(failed)?;
             all.users.remove(name).ok_or(Refusal::Unknown)?;
             all.save(folder).map_err(failed)?;
             Ok(String::new())
@@ -227,6 +237,8 @@ fn run(folder: &Path, arguments: &[String]) -> Result<String, Refusal> {
             if let Some(mistake) = user.mistake(name) {
                 return Err(Refusal::Mistake(mistake));
             }
+            let _turn = alone(folder).map_err(failed)?;
+            let mut all = Users::load(folder).map_err(failed)?;
             all.users.insert(name.to_owned(), user);
             if all.users.len() > USERS_MAX {
                 return Err(Refusal::Mistake(format!("a broker has at most {USERS_MAX} users")));

@@ -115,6 +115,8 @@ pub(crate) struct Node {
     pub(crate) mqtt: mote_mqtt::Triggers<Engine>,
     /// The node's own MQTT broker, if it is on.
     pub(crate) own_broker: Option<Arc<mote_mqtt::LocalBroker>>,
+    /// Turns of the requests about its users.
+    pub(crate) mqtt_users: admin::MqttUserTurns,
     started: Instant,
     ready: AtomicBool,
     created_at_ms: Mutex<HashMap<FunctionName, u64>>,

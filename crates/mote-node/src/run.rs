@@ -200,6 +200,7 @@ async fn serve(
     let node = Arc::new(Node {
         mqtt,
         own_broker: own_broker.clone(),
+        mqtt_users: crate::admin::MqttUserTurns::default(),
         http: http_address,
         coap: coap_socket.as_ref().and_then(|socket| socket.local_addr().ok()),
         coap_tcp: coap_listener.as_ref().and_then(|listener| listener.local_addr().ok()),

@@ -31,6 +31,7 @@ use tokio::sync::watch;
 use tokio::task::JoinSet;
 
 use crate::Node;
+pub(crate) use mqtt::Turns as MqttUserTurns;
 
 /// An error as an HTTP answer.
 pub(crate) struct Refused(pub(crate) Problem);

@@ -3,6 +3,7 @@
 
 use std::process::Stdio;
 use std::sync::Arc;
+use std::time::Duration;
 
 use axum::Json;
 use axum::extract::{Path, State};
@@ -10,6 +11,7 @@ use axum::http::StatusCode;
 use mote_api::Problem;
 use mote_api::mqtt::{MqttUser, MqttUserRequest, MqttUsers};
 use tokio::io::AsyncWriteExt as _;
+use tokio::sync::Semaphore;
 
 use super::{Refused, to_the_end};
 use crate::Node;
@@ -19,6 +21,22 @@ use crate::mqtt::{BROKER_FOLDER, BROKER_PROGRAM};
 const BODY_BYTES_MAX: usize = 256 << 10;
 /// What the program says when there is no such user.
 const UNKNOWN: i32 = 3;
+/// Requests about users at once: one runs the program, the others wait for their turn.
+const REQUESTS_MAX: usize = 64;
+/// How long the program may take.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// Lets one request at a time run the program, which needs 19 MiB for a password.
+pub(crate) struct Turns {
+    places: Semaphore,
+    turn: tokio::sync::Mutex<()>,
+}
+
+impl Default for Turns {
+    fn default() -> Self {
+        Self { places: Semaphore::new(REQUESTS_MAX), turn: tokio::sync::Mutex::default() }
+    }
+}
 
 pub(super) async fn list(State(node): State<Arc<Node>>) -> Result<Json<MqttUsers>, Refused> {
     let text = run(&node, vec!["list".to_owned()], String::new()).await?;
@@ -65,6 +83,11 @@ async fn run(node: &Node, arguments: Vec<String>, input: String) -> Result<Strin
         let problem = Problem::new(409, "M1209", "this node runs no MQTT broker of its own");
         return Err(problem.with_hint("start it with a broker: mote up --mqtt on"));
     }
+    let Ok(_place) = node.mqtt_users.places.try_acquire() else {
+        let text = format!("{REQUESTS_MAX} requests about users of the broker wait already");
+        return Err(Problem::new(503, "M1209", text).with_hint("try again in some seconds"));
+    };
+    let _turn = node.mqtt_users.turn.lock().await;
     let failed = |error: std::io::Error| not_changed(format!("{BROKER_PROGRAM}: {error}"));
     let program = std::env::current_exe().map_err(failed)?.with_file_name(BROKER_PROGRAM);
     let mut child = tokio::process::Command::new(program)
@@ -77,11 +100,16 @@ async fn run(node: &Node, arguments: Vec<String>, input: String) -> Result<Strin
         .kill_on_drop(true)
         .spawn()
         .map_err(failed)?;
-    if let Some(mut stdin) = child.stdin.take() {
-        // The program may end before it reads.
-        let _ = stdin.write_all(input.as_bytes()).await;
-    }
-    let output = child.wait_with_output().await.map_err(failed)?;
+    let stdin = child.stdin.take();
+    let ended = async move {
+        if let Some(mut stdin) = stdin {
+            // The program may end before it reads.
+            let _ = stdin.write_all(input.as_bytes()).await;
+        }
+        child.wait_with_output().await
+    };
+    let late = |_| not_changed(format!("{BROKER_PROGRAM} took longer than {PATIENCE:?}"));
+    let output = tokio::time::timeout(PATIENCE, ended).await.map_err(late)?.map_err(failed)?;
     if output.status.success() {
         return Ok(String::from_utf8_lossy(&output.stdout).into_owned());
     }
