@@ -524,6 +524,53 @@ fn unread_messages_of_many_clients_slow_down_who_publishes() {
     assert_eq!(broker_process(&node), pid, "it was not restarted: {}", node.log());
 }
 
+#[test]
+fn unread_messages_of_one_user_do_not_stop_others() {
+    needs_clients!();
+    let (node, port) = start(&[]);
+    let pid = broker_process(&node);
+    user(&node, "alice", "a", &["--read", "said/#", "--write", "said/#"]);
+    let alice = ["-u", "alice", "-P", "a", "-q", "1", "-V", "5"];
+    let says = |text: &'static str| [&alice[..], &["-t", "said/alice", "-m", text]].concat();
+    wait_until(port, &says("before"), true);
+    let manifest = "version = 1\n[allow]\nmqtt = [\"said/#\"]\n";
+    let code = "def handle(event, ctx):\n    ctx.publish('said/function', event.body)\n";
+    node.deploy_ok("say", &[("mote.toml", manifest), ("app.py", code)]);
+    let all = Subscriber::start(port, &[&alice[..], &["-t", "said/#"]].concat());
+
+    // Somebody else has clients that do not read, and publishes to them until that takes no more.
+    let lazy: Vec<_> = (0..20)
+        .map(|at| {
+            let mut one = client(port, &format!("lazy-{at}"), true).expect("accepted");
+            one.write_all(&subscribe(&[format!("flood/{at}")])).expect("sent");
+            one.read_exact(&mut [0; 5]).expect("SUBACK");
+            one
+        })
+        .collect();
+    let mut source = client(port, "source", true).expect("accepted");
+    let waits = (0..250).any(|_| {
+        (0..20).any(|at| source.write_all(&message(&format!("flood/{at}"), 100 << 10)).is_err())
+    });
+    assert!(waits, "500 MB were taken from a client, and nobody read it");
+
+    assert_eq!(broker_process(&node), pid, "it was not restarted: {}", node.log());
+    for text in ["one", "two"] {
+        let output = publish(port, &says(text));
+        let is_accepted = output.status.success() && output.stderr.is_empty();
+        assert!(is_accepted, "{output:?} {}", node.log());
+        let answer = node.post("/say", text.as_bytes());
+        assert!(answer.status < 300, "{} {}", answer.status, answer.text());
+    }
+    let mut found = all.wait(4);
+    found.sort();
+    assert_eq!(
+        found,
+        ["said/alice one", "said/alice two", "said/function one", "said/function two"]
+    );
+    drop(lazy);
+    wait_until(port, &["-t", "still", "-m", "there", "-q", "1"], true);
+}
+
 /// Commands of openssl that make an authority and a certificate for 127.0.0.1.
 const CERTIFICATES: &str = "set -e
 key='-newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes'

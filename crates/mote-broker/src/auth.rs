@@ -10,6 +10,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::{Duration, Instant, SystemTime};
 
 use mote_core::shares::address_owner;
+use mqtt5::broker::events::{BrokerEventHandler, ClientPublishEvent, PublishAction};
 use mqtt5::broker::{AuthProvider, AuthResult};
 use mqtt5::error::Result;
 use mqtt5::packet::connect::ConnectPacket;
@@ -21,6 +22,7 @@ use tokio::sync::Semaphore;
 use crate::NODE_USER;
 use crate::acl::{BYTES_MAX, may_publish, may_subscribe};
 use crate::config::Anonymous;
+use crate::shares::Shares;
 use crate::users::{FILE_NAME, PASSWORD_BYTES_MAX, User, Users, verify};
 
 /// Wrong passwords of an address in a minute, after which its passwords are not checked any more
@@ -40,9 +42,6 @@ const OWNERS_MAX: usize = 4_096;
 /// The beginning and the length of the client ids of the node itself.
 const NODE_IDS: &str = "mote";
 const NODE_ID_BYTES: usize = 23;
-/// Memory in use at which whoever publishes waits: what clients have not read yet is most of it.
-/// Every connection may also hold one packet, and both must fit into the limit of the process.
-const BUSY_BYTES: usize = 192 << 20;
 /// How long a message waits for memory, and how often that is looked at.
 const BUSY_WAIT_MAX: Duration = Duration::from_secs(10);
 const BUSY_LOOK: Duration = Duration::from_millis(10);
@@ -84,6 +83,8 @@ pub(crate) struct Rules {
     /// Sessions that existed when they were counted last, and connections since then that may have
     /// begun another one.
     pub(crate) sessions: AtomicUsize,
+    /// What users may still publish while clients hold much unread.
+    shares: Arc<Shares>,
 }
 
 impl Rules {
@@ -102,6 +103,7 @@ impl Rules {
             owners: Mutex::default(),
             unsaved: AtomicBool::new(false),
             sessions: AtomicUsize::new(0),
+            shares: Arc::default(),
         }
     }
 
@@ -352,11 +354,15 @@ fn digest(key: &[u8; 32], name: &str, password: &[u8]) -> Digest {
 
 /// Waits until clients have read what they hold, so that whoever publishes more than they read is
 /// slowed down; false if that takes too long.
-async fn memory_is_free(topic: &str) -> bool {
+async fn memory_is_free(shares: &Shares, user: Option<&str>, topic: &str) -> bool {
     let since = Instant::now();
-    while crate::MEMORY.allocated() > BUSY_BYTES {
+    while shares.waits(user, crate::MEMORY.allocated(), Instant::now()) {
         if since.elapsed() >= BUSY_WAIT_MAX {
-            tracing::warn!(topic, "a message was refused: clients do not read what they receive");
+            tracing::warn!(
+                user,
+                topic,
+                "a message was refused: clients do not read what they receive"
+            );
             return false;
         }
         tokio::time::sleep(BUSY_LOOK).await;
@@ -386,8 +392,8 @@ impl AuthProvider for Rules {
         topic: &'a str,
     ) -> Pin<Box<dyn Future<Output = bool> + Send + 'a>> {
         let may = self.writes(user, topic);
-        if may && crate::MEMORY.allocated() > BUSY_BYTES {
-            return Box::pin(memory_is_free(topic));
+        if may && Shares::count(crate::MEMORY.allocated()) {
+            return Box::pin(memory_is_free(&self.shares, user, topic));
         }
         Box::pin(std::future::ready(may))
     }
@@ -399,5 +405,26 @@ impl AuthProvider for Rules {
         filter: &'a str,
     ) -> Pin<Box<dyn Future<Output = bool> + Send + 'a>> {
         Box::pin(std::future::ready(self.reads(user, filter)))
+    }
+}
+
+impl BrokerEventHandler for Rules {
+    fn on_client_publish<'a>(
+        &'a self,
+        event: ClientPublishEvent,
+    ) -> Pin<Box<dyn Future<Output = PublishAction> + Send + 'a>> {
+        let before = crate::MEMORY.allocated();
+        if Shares::count(before) && event.user_id.as_deref() != Some(NODE_USER) {
+            let (user, bytes) = (event.user_id, event.payload.len() + event.topic.len());
+            self.shares.published(user.clone(), bytes, Instant::now());
+            // The library tells the size of the payload alone, and each receiver has a copy of the
+            // rest. This task begins after the library has passed the message on.
+            let shares = self.shares.clone();
+            tokio::spawn(async move {
+                let grown = crate::MEMORY.allocated().saturating_sub(before);
+                shares.published(user, grown.saturating_sub(bytes), Instant::now());
+            });
+        }
+        Box::pin(std::future::ready(PublishAction::Continue))
     }
 }

@@ -11,6 +11,7 @@ mod acl;
 mod auth;
 mod config;
 mod confine;
+mod shares;
 mod users;
 
 use std::io::{self, BufRead as _, Read as _, Write as _};
@@ -57,7 +58,7 @@ const QUEUED_MAX: usize = 1_000;
 const QUEUED_BYTES_MAX: usize = 128 << 10;
 ///
 /// A burst of small messages with QoS 0 that is longer than this loses its end. How many bytes all
-/// clients together may leave unread is for [`auth::Rules`] to bound.
+/// clients together may leave unread is for `shares.rs` to bound.
 const UNREAD_MAX: usize = 256;
 /// Unacknowledged messages of one client, each way.
 const INFLIGHT_MAX: u16 = 64;
@@ -151,6 +152,7 @@ async fn serve(config: Config, rules: Arc<Rules>, folder: PathBuf) -> io::Result
         tls_config: pem.as_ref().map(|(files, ..)| files.clone()),
         storage_config: storage,
         sys_topics_enabled: false,
+        event_handler: Some(rules.clone()),
         ..BrokerConfig::default()
     };
     let broker = MqttBroker::with_config(settings).await.map_err(io::Error::other)?;
