@@ -571,6 +571,25 @@ fn unread_messages_of_one_user_do_not_stop_others() {
     wait_until(port, &["-t", "still", "-m", "there", "-q", "1"], true);
 }
 
+#[test]
+fn client_ids_stay_with_their_users() {
+    needs_clients!();
+    let (node, port) = start(&[]);
+    user(&node, "alice", "a", &["--write", "said"]);
+    let alice = |id: &'static str| {
+        ["-u", "alice", "-P", "a", "-q", "1", "-V", "5", "-t", "said", "-m", "x", "-i", id]
+    };
+    wait_until(port, &alice("mine"), true);
+    let held = client(port, "held", true).expect("accepted");
+    for at in 0..5_000 {
+        wait_for("a connection", || client(port, &format!("many-{at}"), true));
+    }
+    assert!(client(port, "mine", true).is_none(), "another user pushed out this id");
+    assert!(!publish(port, &alice("held")).status.success(), "its client is connected");
+    drop(held);
+    assert!(publish(port, &alice("mine")).status.success());
+}
+
 /// Commands of openssl that make an authority and a certificate for 127.0.0.1.
 const CERTIFICATES: &str = "set -e
 key='-newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes'

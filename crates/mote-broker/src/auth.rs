@@ -1,5 +1,6 @@
 //! Who may connect, and what they may publish and receive.
 
+use std::cmp::Reverse;
 use std::collections::{BTreeMap, HashMap};
 use std::future::Future;
 use std::net::{IpAddr, SocketAddr};
@@ -10,7 +11,10 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::{Duration, Instant, SystemTime};
 
 use mote_core::shares::address_owner;
-use mqtt5::broker::events::{BrokerEventHandler, ClientPublishEvent, PublishAction};
+use mqtt5::broker::events::{
+    BrokerEventHandler, ClientConnectEvent, ClientDisconnectEvent, ClientPublishEvent,
+    PublishAction,
+};
 use mqtt5::broker::{AuthProvider, AuthResult};
 use mqtt5::error::Result;
 use mqtt5::packet::connect::ConnectPacket;
@@ -37,8 +41,10 @@ pub(crate) const SESSIONS_MAX: usize = 250;
 const SESSIONS_OF_ONE_MAX: usize = 125;
 /// The file with the users of sessions, in the folder of the broker: client ids and names.
 const OWNERS_FILE: &str = "sessions.json";
-/// Client ids whose users are remembered.
+/// Client ids whose users are remembered, and those of one user. Those of connected clients are
+/// never forgotten, and there are fewer connections than this.
 const OWNERS_MAX: usize = 4_096;
+const OWNERS_OF_ONE_MAX: usize = 512;
 /// The beginning and the length of the client ids of the node itself.
 const NODE_IDS: &str = "mote";
 const NODE_ID_BYTES: usize = 23;
@@ -56,7 +62,9 @@ struct Owner {
     user: Option<String>,
     /// Whether the session outlives its connection.
     keeps: bool,
-    /// When it connected last.
+    /// Its connections: two for a moment, when one takes over from another.
+    connections: u32,
+    /// When it connected or left last.
     at: Instant,
 }
 
@@ -150,7 +158,7 @@ impl Rules {
         let at = Instant::now();
         let known = known.into_iter().take(OWNERS_MAX);
         *self.owners.lock() =
-            known.map(|(id, user)| (id, Owner { user, keeps: true, at })).collect();
+            known.map(|(id, user)| (id, Owner { user, keeps: true, connections: 0, at })).collect();
     }
 
     /// Writes who owns the sessions, if that has changed.
@@ -238,18 +246,26 @@ impl Rules {
             // Until they are counted again.
             self.sessions.fetch_add(1, Ordering::Relaxed);
         }
-        if owners.len() >= OWNERS_MAX && !owners.contains_key(id) {
-            let oldest = owners.iter().filter(|(_, one)| !one.keeps).min_by_key(|(_, one)| one.at);
-            let oldest = oldest.or_else(|| owners.iter().min_by_key(|(_, one)| one.at));
-            if let Some(oldest) = oldest.map(|(id, _)| id.clone()) {
-                owners.remove(&oldest);
-            }
+        let connections = owners.get(id).map(|owner| owner.connections);
+        if connections.is_none() {
+            forget_one(&mut owners, user);
         }
         if keeps != is_known {
             self.unsaved.store(true, Ordering::Relaxed);
         }
-        owners.insert(id.to_owned(), Owner { user: user.map(str::to_owned), keeps, at: now });
+        let connections = connections.unwrap_or(0);
+        let owner = Owner { user: user.map(str::to_owned), keeps, connections, at: now };
+        owners.insert(id.to_owned(), owner);
         None
+    }
+
+    /// Notes that a client with this id came or left.
+    fn note_connection(&self, id: &str, came: bool) {
+        if let Some(owner) = self.owners.lock().get_mut(id) {
+            let change = if came { u32::saturating_add } else { u32::saturating_sub };
+            owner.connections = change(owner.connections, 1);
+            owner.at = Instant::now();
+        }
     }
 
     async fn is_right(&self, name: &str, password: &[u8], from: IpAddr) -> bool {
@@ -338,6 +354,30 @@ impl Rules {
     }
 }
 
+/// Makes room for another client id of `user`: a user with many ids loses an own one. Only ids
+/// without a connection are forgotten, and those with a session after all others.
+fn forget_one(owners: &mut HashMap<String, Owner>, user: Option<&str>) {
+    let mut counts: HashMap<Option<&str>, usize> = HashMap::new();
+    for owner in owners.values() {
+        *counts.entry(owner.user.as_deref()).or_default() += 1;
+    }
+    let is_greedy = counts.get(&user).is_some_and(|count| *count >= OWNERS_OF_ONE_MAX);
+    let is_full = owners.len() >= OWNERS_MAX;
+    if !is_greedy && !is_full {
+        return;
+    }
+    let away = || owners.iter().filter(|(_, one)| one.connections == 0);
+    let own = away().filter(|(_, one)| is_greedy && !one.keeps && one.user.as_deref() == user);
+    let mut found = own.min_by_key(|(_, one)| one.at);
+    if found.is_none() && is_full {
+        let count = |one: &Owner| counts.get(&one.user.as_deref()).copied();
+        found = away().min_by_key(|(_, one)| (one.keeps, Reverse(count(one)), one.at));
+    }
+    if let Some(id) = found.map(|(id, _)| id.clone()) {
+        owners.remove(&id);
+    }
+}
+
 enum Verdict {
     Yes(Option<String>),
     No(ReasonCode),
@@ -409,6 +449,22 @@ impl AuthProvider for Rules {
 }
 
 impl BrokerEventHandler for Rules {
+    fn on_client_connect<'a>(
+        &'a self,
+        event: ClientConnectEvent,
+    ) -> Pin<Box<dyn Future<Output = ()> + Send + 'a>> {
+        self.note_connection(&event.client_id, true);
+        Box::pin(std::future::ready(()))
+    }
+
+    fn on_client_disconnect<'a>(
+        &'a self,
+        event: ClientDisconnectEvent,
+    ) -> Pin<Box<dyn Future<Output = ()> + Send + 'a>> {
+        self.note_connection(&event.client_id, false);
+        Box::pin(std::future::ready(()))
+    }
+
     fn on_client_publish<'a>(
         &'a self,
         event: ClientPublishEvent,
@@ -426,5 +482,43 @@ impl BrokerEventHandler for Rules {
             });
         }
         Box::pin(std::future::ready(PublishAction::Continue))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_user_with_many_client_ids_loses_its_own() {
+        let rules = Rules::new(Anonymous::Off, "", [0; 32]);
+        let taken = Some(ReasonCode::ClientIdentifierNotValid);
+        for id in ["idle", "online"] {
+            assert_eq!(rules.own(id, Some("alice"), false), None);
+        }
+        rules.note_connection("online", true);
+        assert_eq!(rules.own("held", Some("bob"), false), None);
+        rules.note_connection("held", true);
+        assert_eq!(rules.own("away", Some("bob"), true), None);
+        for at in 0..2 * OWNERS_OF_ONE_MAX {
+            assert_eq!(rules.own(&format!("bob-{at}"), Some("bob"), false), None);
+        }
+        for id in ["held", "away", "bob-1023"] {
+            assert_eq!(rules.own(id, Some("alice"), false), taken, "{id}");
+        }
+        assert_eq!(rules.own("bob-0", Some("alice"), false), None, "the oldest is free");
+
+        // Many users together: those with the most ids lose some.
+        for at in 0..2 * OWNERS_MAX {
+            let user = format!("user-{}", at % 16);
+            assert_eq!(rules.own(&format!("{user}-{at}"), Some(&user), false), None);
+            assert!(rules.owners.lock().len() <= OWNERS_MAX);
+        }
+        for id in ["idle", "online"] {
+            assert_eq!(rules.own(id, Some("bob"), false), taken, "{id}");
+        }
+        for id in ["held", "away"] {
+            assert_eq!(rules.own(id, Some("alice"), false), taken, "{id}");
+        }
     }
 }
